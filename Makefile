@@ -1,0 +1,75 @@
+# The two commands that matter are `make demo` and `make test`; each sets up, builds and runs.
+#
+# Without PYTHON=..., what is missing is installed: packages by apt, torch into .venv. With it, nothing is: the torch of
+# that interpreter is used, and what is missing is named.
+
+PRESET ?= release
+JOBS ?= $(shell nproc)
+BUILD := build/$(PRESET)
+
+ifdef PYTHON
+  INTERPRETER := $(abspath $(shell command -v $(PYTHON)))
+  ifeq ($(INTERPRETER),)
+    $(error PYTHON=$(PYTHON) is no interpreter that can be found: give its path)
+  endif
+  TOOL_PYTHON := $(INTERPRETER)
+  SETUP := $(TOOL_PYTHON) tools/setup.py --given
+else
+  INTERPRETER := $(CURDIR)/.venv/bin/python
+  TOOL_PYTHON := python3
+  SETUP := $(TOOL_PYTHON) tools/setup.py
+endif
+
+.PHONY: help demo test gpu-test bench build setup format format-check install clean \
+        require-gpu require-prefix FORCE
+
+help: ## this list
+	@echo 'make TARGET [PYTHON=python3] [PRESET=release|dev|asan] [JOBS=N]'
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{printf "  %-14s %s\n", $$1, $$2}'
+	@echo 'PYTHON=python3 uses the torch of that interpreter: no .venv, no network, nothing is installed.'
+
+demo: $(BUILD)/.configured ## set up, build, and train a small GPT by graph replay
+	@cmake --build $(BUILD) --parallel $(JOBS) --target pianola_program
+	@$(BUILD)/apps/pianola demo
+
+test: build ## set up, build, run all tests; ends with their counts
+	@$(INTERPRETER) tools/run_tests.py $(PRESET)
+
+gpu-test: require-gpu build ## run the C++ tests on a GPU, where no CUDA case may be skipped
+	@PIANOLA_REQUIRE_CUDA=1 $(INTERPRETER) tools/run_tests.py $(PRESET) --label-regex gtest
+
+bench: build ## build and run the benchmarks
+	@$(BUILD)/bench/pianola_bench --json $(BUILD)/bench.json
+
+build: $(BUILD)/.configured ## compile everything and check that each public header compiles alone
+	@cmake --build --preset $(PRESET) --parallel $(JOBS)
+
+setup: ## install what the build needs; with PYTHON=... only check that it is there
+	@$(SETUP) $(if $(filter test format format-check,$(MAKECMDGOALS)),--tests)
+
+format: setup ## format the C++ sources
+	@$(INTERPRETER) tools/format.py
+
+format-check: setup ## fail if a C++ source is not formatted, as make test does
+	@$(INTERPRETER) tools/format.py --check
+
+install: require-prefix build ## install the library: make install PREFIX=/where
+	@cmake --install $(BUILD) --prefix '$(PREFIX)'
+
+clean: ## remove what was built; .venv stays
+	@rm -rf build
+
+require-prefix:
+	@test -n '$(PREFIX)' || { echo 'make: say where to install: make install PREFIX=/where' >&2; exit 1; }
+
+require-gpu:
+	@$(TOOL_PYTHON) tools/require_gpu.py
+
+# Configured once, and again when the presets or the interpreter change; CMake itself sees to the rest.
+$(BUILD)/.configured: CMakePresets.json $(BUILD)/.interpreter | setup
+	@cmake --preset $(PRESET) -DPIANOLA_PYTHON='$(INTERPRETER)'
+	@touch $@
+
+$(BUILD)/.interpreter: FORCE
+	@mkdir -p $(@D)
+	@echo '$(INTERPRETER)' | cmp -s - $@ || echo '$(INTERPRETER)' > $@

@@ -1,0 +1,30 @@
+# What all objects of one build have to agree on: link pianola_build, or pianola::pianola, which passes it on in this
+# tree (not to those who use an installed Pianola).
+add_library(pianola_build INTERFACE)
+# In every configuration: torch's wheels are built so, and without it at::RecordFunction has another layout.
+target_compile_definitions(pianola_build INTERFACE NDEBUG)
+if(PIANOLA_SANITIZE)
+  target_compile_options(pianola_build INTERFACE -fsanitize=${PIANOLA_SANITIZE} -fno-omit-frame-pointer)
+  target_link_options(pianola_build INTERFACE -fsanitize=${PIANOLA_SANITIZE})
+endif()
+
+# pianola_compile_settings(<target>): how each of our own targets is compiled.
+function(pianola_compile_settings target)
+  set_target_properties(${target} PROPERTIES
+    CXX_EXTENSIONS OFF
+    CXX_VISIBILITY_PRESET hidden
+    VISIBILITY_INLINES_HIDDEN ON
+    POSITION_INDEPENDENT_CODE ON
+    # Once installed: our library beside the program, and the torch that both were built with.
+    INSTALL_RPATH $ORIGIN/../${CMAKE_INSTALL_LIBDIR}
+    INSTALL_RPATH_USE_LINK_PATH ON)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  target_link_libraries(${target} PRIVATE pianola_warnings PUBLIC pianola_build)
+endfunction()
+
+# A compiler cache, where there is one: a second build of the same sources takes seconds.
+find_program(PIANOLA_CCACHE ccache)
+mark_as_advanced(PIANOLA_CCACHE)
+if(PIANOLA_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${PIANOLA_CCACHE})
+endif()

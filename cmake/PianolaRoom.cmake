@@ -1,0 +1,94 @@
+# pianola_room(<name>
+#   SOURCES a.cpp ...           [CUDA_SOURCES b.cpp ...]      the latter only in a build with CUDA
+#   PUBLIC_HEADERS a.hpp ...    [PRIVATE_HEADERS ...]         the former are installed, and must each compile alone
+#   [DEPENDS core cuda ...]                                   rooms above this one
+#   [NEEDS torch cuda fmt json]                               libraries; `cuda` without `torch` is the CUDA runtime alone
+#   [TESTS a_test.cpp ...]      [CUDA_TESTS b_test.cpp ...]
+#   [TEST_NEEDS torch_api ...])                               libraries for the tests alone
+#
+# Makes the static library pianola_<name>, which goes into libpianola.so, and the test <name>. In a build without CUDA
+# the entry `cuda` of DEPENDS, NEEDS and TEST_NEEDS is left out. PIANOLA_WITH_CUDA is defined as 1 or 0 in the code.
+function(pianola_room name)
+  set(lists SOURCES CUDA_SOURCES PUBLIC_HEADERS PRIVATE_HEADERS DEPENDS NEEDS TESTS CUDA_TESTS TEST_NEEDS)
+  cmake_parse_arguments(PARSE_ARGV 1 room "" "" "${lists}")
+  if(room_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "pianola_room(${name}): unknown arguments: ${room_UNPARSED_ARGUMENTS}")
+  endif()
+  if(PIANOLA_WITH_CUDA)
+    list(APPEND room_SOURCES ${room_CUDA_SOURCES})
+    list(APPEND room_TESTS ${room_CUDA_TESTS})
+  else()
+    list(REMOVE_ITEM room_DEPENDS cuda)
+  endif()
+  # TEMPORARY while the rooms are being written: leave out what is not there yet.
+  foreach(list SOURCES PUBLIC_HEADERS PRIVATE_HEADERS TESTS)
+    foreach(file IN LISTS room_${list})
+      if(NOT EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${file})
+        message(WARNING "pianola_room(${name}): ${file} does not exist yet")
+        list(REMOVE_ITEM room_${list} ${file})
+      endif()
+    endforeach()
+  endforeach()
+  foreach(room IN LISTS room_DEPENDS)
+    if(NOT TARGET pianola_${room})
+      message(WARNING "pianola_room(${name}): room ${room} does not exist yet")
+      list(REMOVE_ITEM room_DEPENDS ${room})
+    endif()
+  endforeach()
+  # END TEMPORARY
+  list(TRANSFORM room_DEPENDS PREPEND pianola_)
+  _pianola_libraries(needs ${room_NEEDS})
+
+  set(target pianola_${name})
+  add_library(${target} STATIC ${room_SOURCES} ${room_PRIVATE_HEADERS})
+  target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${room_PUBLIC_HEADERS})
+  set_target_properties(${target} PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON)
+  pianola_compile_settings(${target})
+  _pianola_split(public private ${needs})
+  target_link_libraries(${target} PUBLIC ${room_DEPENDS} ${public} PRIVATE ${private})
+  target_compile_definitions(${target} PUBLIC PIANOLA_WITH_CUDA=${PIANOLA_WITH_CUDA})
+  set_property(GLOBAL APPEND PROPERTY PIANOLA_ROOMS ${target})
+
+  if(PIANOLA_TESTS AND room_TESTS)
+    _pianola_libraries(test_needs ${room_TEST_NEEDS})
+    add_executable(${target}_test ${room_TESTS})
+    pianola_compile_settings(${target}_test)
+    target_link_libraries(${target}_test PRIVATE ${target} ${needs} ${test_needs} GTest::gmock GTest::gtest_main)
+    pianola_gtest(${name} ${target}_test)
+  endif()
+endfunction()
+
+# Translates the words of NEEDS into targets.
+function(_pianola_libraries out)
+  set(libraries "")
+  foreach(need IN LISTS ARGN)
+    if(need STREQUAL "torch")
+      list(APPEND libraries libtorch::torch)
+    elseif(need STREQUAL "torch_api")
+      list(APPEND libraries libtorch::api)
+    elseif(need STREQUAL "cuda")
+      if(PIANOLA_WITH_CUDA AND "torch" IN_LIST ARGN)
+        list(APPEND libraries libtorch::cuda)
+      elseif(PIANOLA_WITH_CUDA)
+        list(APPEND libraries libtorch::cudart)
+      endif()
+    elseif(need STREQUAL "fmt")
+      list(APPEND libraries fmt::fmt-header-only)
+    elseif(need STREQUAL "json")
+      list(APPEND libraries nlohmann_json::nlohmann_json)
+    else()
+      message(FATAL_ERROR "pianola_room: unknown library '${need}', known are torch, torch_api, cuda, fmt and json")
+    endif()
+  endforeach()
+  set(${out} ${libraries} PARENT_SCOPE)
+endfunction()
+
+# Public headers may include torch and CUDA, never fmt or nlohmann: those are not passed on.
+function(_pianola_split public private)
+  set(passed_on ${ARGN})
+  list(FILTER passed_on INCLUDE REGEX "^libtorch::")
+  set(kept ${ARGN})
+  list(FILTER kept EXCLUDE REGEX "^libtorch::")
+  set(${public} ${passed_on} PARENT_SCOPE)
+  set(${private} ${kept} PARENT_SCOPE)
+endfunction()

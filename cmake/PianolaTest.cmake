@@ -1,0 +1,25 @@
+# Every test leaves its counts as JUnit XML in one folder, from which tools/summary.py adds them up.
+set(PIANOLA_TEST_RESULTS ${PROJECT_BINARY_DIR}/test-results)
+if(PIANOLA_TESTS)
+  enable_testing()
+endif()
+
+# pianola_gtest(<name> <target>): registers a GoogleTest executable as one test. One process for all of its cases,
+# since loading libtorch_cuda takes more than a second.
+function(pianola_gtest name target)
+  add_test(NAME ${name} COMMAND ${target} --gtest_brief=1 --gtest_output=xml:${PIANOLA_TEST_RESULTS}/${name}.xml)
+  # One at a time: some cases measure the free memory of the device.
+  set_tests_properties(${name} PROPERTIES LABELS gtest RESOURCE_LOCK device TIMEOUT 900)
+endfunction()
+
+# pianola_pytest(<name> <file or folder> ...): registers Python tests as one test.
+function(pianola_pytest name)
+  add_test(
+    NAME ${name}
+    COMMAND ${PIANOLA_PYTHON} -m pytest -q -p no:cacheprovider --junitxml=${PIANOLA_TEST_RESULTS}/${name}.xml ${ARGN}
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  set_tests_properties(${name} PROPERTIES
+    LABELS pytest
+    TIMEOUT 900
+    ENVIRONMENT "PYTHONDONTWRITEBYTECODE=1;PIANOLA_BUILD_DIR=${PROJECT_BINARY_DIR}")
+endfunction()

@@ -1,0 +1,61 @@
+"""libpianola.so exports what is marked PIANOLA_API, and nothing else of its own."""
+
+import os
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+LIBRARY = Path(os.environ["PIANOLA_BUILD_DIR"]) / "libpianola.so"
+
+
+@cache
+def exported():
+    """(letter, demangled name) of every dynamic symbol that the library defines."""
+    lines = subprocess.run(
+        ["nm", "-DC", "--defined-only", LIBRARY], capture_output=True, text=True, check=True).stdout.splitlines()
+    return [re.match(r"\S+ (\S) (.*)", line).groups() for line in lines]
+
+
+def owner(name):
+    """The qualified name that a symbol belongs to: without its kind, return type, template arguments and parameters."""
+    name = re.sub(r"^(vtable|typeinfo name|typeinfo|VTT|construction vtable|guard variable|non-virtual thunk"
+                  r"|virtual thunk) (for|to) ", "", name)
+    while (shorter := re.sub(r"<[^<>]*>", "", name)) != name:
+        name = shorter
+    return name.split("(")[0].split(" ")[-1]
+
+
+@cache
+def promised():
+    """The names marked PIANOLA_API in our headers."""
+    text = "\n".join(header.read_text() for header in (ROOT / "pianola").rglob("*.hpp"))
+    classes = re.findall(r"\b(?:class|struct|enum class) PIANOLA_API (\w+)", text)
+    functions = re.findall(r"PIANOLA_API (?!\w+ final\b)[^;{(]*?(operator\W+|\w+)\(", text)
+    return {*classes, *functions}
+
+
+def test_the_library_exports_something():
+    assert any(owner(name).startswith("pianola::") for _, name in exported())
+
+
+def test_our_symbols_are_marked_as_api():
+    ours = {owner(name) for _, name in exported() if owner(name).startswith("pianola::")}
+    leaked = {name for name in ours if not promised() & set(name.split("::"))}
+    assert not leaked
+
+
+def test_nothing_of_detail_leaks():
+    assert not [name for _, name in exported() if "::detail" in owner(name) and owner(name).startswith("pianola::")]
+
+
+def test_nothing_of_the_libraries_inside_leaks():
+    # Weak ones are tables of exception classes, which their authors mark as visible so that a catch finds them.
+    assert not [name for letter, name in exported() if re.match(r"(fmt|nlohmann)::", owner(name)) and letter not in "Vu"]
+
+
+def test_variables_of_torch_stay_shared():
+    """A strong definition of our own would be a second copy, and torch's would not be seen any more."""
+    assert not [name for letter, name in exported()
+                if re.match(r"(c10|at|torch|caffe2)::", owner(name)) and letter not in "WVu"]

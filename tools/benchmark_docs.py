@@ -1,0 +1,118 @@
+"""Makes docs/benchmarks.md from the committed results in bench/results/*/*.json.
+
+    benchmark_docs.py            write the page
+    benchmark_docs.py --check    fail if the page is not what the results make
+"""
+
+import json
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "bench/results"
+PAGE = ROOT / "docs/benchmarks.md"
+
+HEAD = """# Benchmarks
+
+Made by `tools/benchmark_docs.py` from `bench/results/`, which `bench/run.py` writes (`make bench` runs it for a look).
+
+All contenders of a table ran in one process, in turn, block by block; each first showed that it computes what eager mode
+does, bit for bit. *Median*, *min* and *spread* (third quartile less first) are over the blocks, *ratio* is of medians.
+Compare ratios, not times of different machines.
+"""
+
+MACHINE_WORDS = {
+    "processor": "processor",
+    "cores": "cores",
+    "device": "device",
+    "device_memory": "device memory",
+    "driver": "driver",
+    "cuda": "CUDA",
+    "torch": "torch",
+    "pianola": "Pianola",
+    "compiler": "compiler",
+}
+
+
+def number(value):
+    """With thousands separated, and digits after the point only where they say something."""
+    if value == int(value):
+        return f"{int(value):,}"
+    return f"{value:,.{0 if abs(value) >= 1000 else 1 if abs(value) >= 100 else 2}f}"
+
+
+def row(*cells):
+    return "| " + " | ".join(str(cell) for cell in cells) + " |"
+
+
+def case_text(case):
+    unit = case["unit"]
+    lines = [f"**{case['case']}** ({case['measure']})", ""]
+    single = all(len(contender["samples"]) == 1 for contender in case["contenders"])
+    if single:
+        lines += [row("", unit), row("---", "---:")]
+        lines += [row(contender["contender"], number(contender["median"])) for contender in case["contenders"]]
+    else:
+        lines += [row("", f"median, {unit}", "min", "spread", "ratio"), row("---", *["---:"] * 4)]
+        for contender in case["contenders"]:
+            figures = [number(contender[key]) for key in ("median", "min", "spread")]
+            lines.append(row(contender["contender"], *figures, f"{contender['ratio']:.3f}" if "ratio" in contender else ""))
+    lines.append("")
+    for requirement in case["requirements"]:
+        verdict = "met" if requirement["met"] else "**missed**"
+        figures = f"{number(requirement['measured'])} (limit {number(requirement['limit'])})"
+        lines += [f"- {requirement['requirement']}: {figures}, {verdict}"]
+    return "\n".join(lines) + "\n"
+
+
+def result_text(result, command):
+    if result.get("error"):
+        sys.exit(f"benchmark_docs.py: {result['benchmark']} failed ({result['error']}): run it again first.")
+    head = f"### {result['title']}\n\n`{result['benchmark']}`: `{command}`\n"
+    return "\n".join([head] + [case_text(case) for case in result["cases"]])
+
+
+def machine_text(documents):
+    machine = documents[0]["machine"]
+    facts = [f"{words} {machine[key]}" for key, words in MACHINE_WORDS.items() if key in machine]
+    return ", ".join(facts) + "."
+
+
+def summary_text(documents):
+    lines = [row("benchmark", "case", "requirement", "measured", "limit", ""), row("---", "---", "---", "---:", "---:", "---")]
+    for document in documents:
+        for result in document["results"]:
+            for case in result["cases"]:
+                for wanted in case["requirements"]:
+                    figures = (number(wanted["measured"]), number(wanted["limit"]))
+                    verdict = "met" if wanted["met"] else "**missed**"
+                    lines.append(row(result["benchmark"], case["case"], wanted["requirement"], *figures, verdict))
+    return "\n".join(lines) + "\n"
+
+
+def folder_text(folder):
+    documents = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
+    parts = [f"## {folder.name}\n", machine_text(documents) + "\n", summary_text(documents)]
+    parts += [result_text(result, document["command"]) for document in documents for result in document["results"]]
+    return "\n".join(parts)
+
+
+def page():
+    folders = sorted(folder for folder in RESULTS.iterdir() if any(folder.glob("*.json")))
+    return "\n".join([HEAD] + [folder_text(folder) for folder in folders])
+
+
+def main(arguments):
+    text = page()
+    if arguments == ["--check"]:
+        if PAGE.exists() and PAGE.read_text() == text:
+            return 0
+        print("docs/benchmarks.md is not what bench/results makes: run tools/benchmark_docs.py", file=sys.stderr)
+        return 1
+    PAGE.parent.mkdir(exist_ok=True)
+    PAGE.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,216 @@
+"""Brings a machine to the point where CMake can configure Pianola. `make` calls it; a second run changes nothing.
+
+    setup.py                     install what is missing: packages by apt, torch and the like into .venv
+    setup.py --given             install nothing: check that the tools are there and that this interpreter has torch
+    setup.py --given --tests     the same, and what `make test` needs besides
+"""
+
+import argparse
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+LOG = ROOT / "build" / "setup.log"
+REQUIREMENTS = ROOT / "requirements.txt"
+INSTALLED = VENV / "installed-requirements.txt"  # what the last complete installation was made from
+VENV_GIB = 8  # torch with its CUDA libraries takes 5, their downloads while they are unpacked the rest
+
+# Command -> (Debian package, oldest version that will do).
+COMMANDS = {
+    "g++": ("g++", (12,)),
+    "cmake": ("cmake", (3, 25)),
+    "ninja": ("ninja-build", ()),
+    "ccache": ("ccache", ()),
+    "nm": ("binutils", ()),
+}
+# Header -> Debian package.
+HEADERS = {
+    "gtest/gtest.h": "libgtest-dev",
+    "gmock/gmock.h": "libgmock-dev",
+    "benchmark/benchmark.h": "libbenchmark-dev",
+    "CLI/CLI.hpp": "libcli11-dev",
+    "nlohmann/json.hpp": "nlohmann-json3-dev",
+    "fmt/format.h": "libfmt-dev",
+}
+FORMATTER = "clang-format-14"  # versions differ in what they find well formatted
+# Python module -> Debian package, for making .venv.
+VENV_MODULES = {"venv": "python3-venv", "ensurepip": "python3-venv"}
+
+
+class SetupError(Exception):
+    """What is wrong and what to do about it, in one sentence."""
+
+
+def version_of(command):
+    text = subprocess.run([command, "--version"], capture_output=True, text=True).stdout
+    found = re.search(r"\d+(\.\d+)+", text.splitlines()[0] if text else "")
+    return tuple(int(part) for part in found[0].split(".")) if found else ()
+
+
+def check_versions():
+    for command, (_, oldest) in COMMANDS.items():
+        version = version_of(command) if oldest else ()
+        if version < oldest:
+            have, need = (".".join(map(str, v)) for v in (version, oldest))
+            raise SetupError(f"{command} {have} is too old: Pianola needs {need} or newer, as in Debian 12 and Ubuntu 24.04.")
+
+
+def missing_headers():
+    """Asks the compiler, which knows all the places where headers may be."""
+    if not shutil.which("g++"):
+        return list(HEADERS)
+    probe = "".join(f"#if !__has_include(<{header}>)\nmissing {header}\n#endif\n" for header in HEADERS)
+    prefixes = [prefix for prefix in re.split("[:;]", os.environ.get("CMAKE_PREFIX_PATH", "")) if prefix]
+    command = ["g++", "-x", "c++", "-E", "-P", *(f"-I{prefix}/include" for prefix in prefixes), "-"]
+    lines = subprocess.run(command, input=probe, capture_output=True, text=True).stdout.splitlines()
+    return [line.removeprefix("missing ") for line in lines if line.startswith("missing ")]
+
+
+def missing_tools():
+    """What the build lacks, as {name: package}."""
+    missing = {name: package for name, (package, _) in COMMANDS.items() if not shutil.which(name)}
+    missing.update({header: HEADERS[header] for header in missing_headers()})
+    return missing
+
+
+def missing_test_tools():
+    return {} if shutil.which(FORMATTER) else {FORMATTER: FORMATTER}
+
+
+def missing_modules(modules):
+    return {module: package for module, package in modules.items() if importlib.util.find_spec(module) is None}
+
+
+def listed(names):
+    *first, last = sorted(set(names))
+    return f"{', '.join(first)} and {last} are" if first else f"{last} is"
+
+
+def run_logged(command, **options):
+    LOG.parent.mkdir(parents=True, exist_ok=True)
+    with LOG.open("a") as log:
+        print("$", *command, file=log, flush=True)
+        return subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, **options).returncode == 0
+
+
+def installer(missing):
+    """The command that installs packages, with root's rights."""
+    install = f"apt-get install {' '.join(sorted(set(missing.values())))}"
+    if not shutil.which("apt-get"):
+        raise SetupError(f"{listed(missing)} missing and there is no apt-get here: install what `{install}` would on "
+                         "Debian, then run make again.")
+    if os.geteuid() == 0:
+        return ["apt-get"]
+    if not shutil.which("sudo"):
+        raise SetupError(f"{listed(missing)} missing and to install needs root: run `{install}` as root, then make again.")
+    # Without a terminal nobody can type a password.
+    return ["sudo", "apt-get"] if sys.stdin.isatty() else ["sudo", "-n", "apt-get"]
+
+
+def install_packages(missing):
+    if not missing:
+        return
+    apt = installer(missing)
+    packages = sorted(set(missing.values()))
+    print(f"Installing {', '.join(packages)} ...", flush=True)
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    done = run_logged([*apt, "update"], env=environment) and run_logged(
+        [*apt, "install", "-y", "--no-install-recommends", *packages], env=environment)
+    if not done:
+        raise SetupError(f"apt-get could not install {', '.join(packages)} (see {LOG.relative_to(ROOT)}): check the network "
+                         "and root's rights, or install them yourself, then run make again.")
+
+
+def install_system():
+    install_packages({**missing_tools(), **missing_test_tools(), **missing_modules(VENV_MODULES)})
+    still = {**missing_tools(), **missing_test_tools()}
+    if still:
+        raise SetupError(f"{listed(still)} still missing after apt-get installed {', '.join(sorted(set(still.values())))}: "
+                         "install by hand, then run make again.")
+
+
+def venv_is_complete():
+    return (VENV / "bin" / "python").exists() and INSTALLED.exists() and (
+        INSTALLED.read_text() == REQUIREMENTS.read_text())
+
+
+def check_disk():
+    free = shutil.disk_usage(ROOT).free / 2**30
+    if free < VENV_GIB:
+        raise SetupError(f"{ROOT} has {free:.1f} GiB free but torch with its CUDA libraries needs {VENV_GIB}: free some "
+                         "space, or use a Python that has torch already: make PYTHON=python3.")
+
+
+def pip_failure(log):
+    if "No space left on device" in log:
+        return "the disk is full: free some space, then run make again"
+    return ("check the network and run make again, or use a Python that has torch already: make PYTHON=python3 "
+            f"(details in {LOG.relative_to(ROOT)})")
+
+
+def install_venv():
+    if venv_is_complete():
+        return
+    python = VENV / "bin" / "python"
+    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "-r", str(REQUIREMENTS)]
+    # What an interrupted run has left, or a Python that is gone, is no base to build on.
+    if not python.exists() or not run_logged([str(python), "-m", "pip", "--version"]):
+        check_disk()
+        print("Making .venv ...", flush=True)
+        if not run_logged([sys.executable, "-m", "venv", "--clear", str(VENV)]):
+            raise SetupError(f"python3 -m venv could not make .venv (see {LOG.relative_to(ROOT)}): check that the project's "
+                             "folder is writable, or use a Python that has torch already: make PYTHON=python3.")
+    wanted = [line for line in REQUIREMENTS.read_text().split("\n") if line and not line.startswith("#")]
+    print(f"Installing {', '.join(wanted)} into .venv; torch is 2.5 GB to download ...", flush=True)
+    # Unpacked beside .venv, so that one file system has to have the room, and not a small /tmp.
+    scratch = ROOT / "build" / "tmp"
+    scratch.mkdir(parents=True, exist_ok=True)
+    begin = LOG.stat().st_size
+    done = run_logged([*pip, "--no-cache-dir"], env={**os.environ, "TMPDIR": str(scratch)})
+    shutil.rmtree(scratch, ignore_errors=True)
+    if not done:
+        with LOG.open(errors="replace") as log:
+            log.seek(begin)
+            raise SetupError(f"pip could not fill .venv: {pip_failure(log.read())}.")
+    INSTALLED.write_text(REQUIREMENTS.read_text())
+
+
+def check_given(tests):
+    missing = {**missing_tools(), **(missing_test_tools() if tests else {})}
+    if missing:
+        packages = " ".join(sorted(set(missing.values())))
+        raise SetupError(f"{listed(missing)} missing: install with `apt-get install {packages}`, or leave PYTHON out "
+                         "and make does it.")
+    for module in ("torch", "pytest") if tests else ("torch",):
+        if importlib.util.find_spec(module) is None:
+            raise SetupError(f"{sys.executable} has no {module}: install it there, name another interpreter, or leave "
+                             "PYTHON out and make sets up its own.")
+
+
+def main(arguments):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--given", action="store_true")
+    parser.add_argument("--tests", action="store_true")
+    options = parser.parse_args(arguments)
+    try:
+        if options.given:
+            check_given(options.tests)
+        else:
+            install_system()
+        check_versions()
+        if not options.given:
+            install_venv()
+    except SetupError as error:
+        print(f"make: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
