@@ -1,0 +1,23 @@
+#pragma once
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace pianola {
+
+/// Columns that UTF-8 text takes on a terminal: one per character, none for combining marks, two for wide East Asian
+/// characters and emoji. Bytes that are not UTF-8 count as one each.
+[[nodiscard]] std::size_t display_width(std::string_view text);
+
+/// `text` cut to `width` columns, the last of which is then "…"; unchanged where it fits. Never cuts a character.
+[[nodiscard]] std::string shorten(std::string_view text, std::size_t width);
+
+enum class Align { left, right };
+
+/// `text` filled with blanks up to `width` columns.
+[[nodiscard]] std::string pad(std::string_view text, std::size_t width, Align align);
+
+/// `text` with line breaks, tabs and other control characters replaced by blanks, so that it stays on its line.
+[[nodiscard]] std::string one_line(std::string_view text);
+
+}  // namespace pianola

@@ -1,0 +1,45 @@
+#include <pianola/core/display_width.hpp>
+
+#include <gtest/gtest.h>
+
+namespace pianola {
+namespace {
+
+TEST(DisplayWidth, CountsCharactersNotBytes) {
+  EXPECT_EQ(display_width(""), 0U);
+  EXPECT_EQ(display_width("kernel"), 6U);
+  EXPECT_EQ(display_width("Übung µs"), 8U);
+}
+
+TEST(DisplayWidth, CountsWideCharactersTwiceAndCombiningMarksNever) {
+  EXPECT_EQ(display_width("日本"), 4U);
+  EXPECT_EQ(display_width("e\u0301"), 1U);
+}
+
+TEST(DisplayWidth, CountsBytesThatAreNotUtf8AsOneEach) {
+  EXPECT_EQ(display_width("\xff\xfe"), 2U);
+  EXPECT_EQ(display_width("a\xc3"), 2U);
+  EXPECT_EQ(display_width("\xe2\x82z"), 3U);
+}
+
+TEST(Shorten, KeepsWhatFitsAndMarksWhatWasCut) {
+  EXPECT_EQ(shorten("kernel", 6), "kernel");
+  EXPECT_EQ(shorten("kernels", 6), "kerne…");
+  EXPECT_EQ(shorten("kernels", 0), "");
+}
+
+TEST(Shorten, NeverCutsACharacter) {
+  EXPECT_EQ(shorten("日本語", 4), "日…");
+  EXPECT_EQ(shorten("äöüß", 3), "äö…");
+}
+
+TEST(Pad, FillsByWidthOnScreen) {
+  EXPECT_EQ(pad("ä", 3, Align::left), "ä  ");
+  EXPECT_EQ(pad("日", 3, Align::right), " 日");
+  EXPECT_EQ(pad("longer", 3, Align::left), "longer");
+}
+
+TEST(OneLine, ReplacesControlCharacters) { EXPECT_EQ(one_line("a\nb\tc\x7f"), "a b c "); }
+
+}  // namespace
+}  // namespace pianola
