@@ -1,0 +1,50 @@
+#include <pianola/cuda/memory_account.hpp>
+
+#include <pianola/core/error.hpp>
+#include <pianola/cuda/fake_driver.hpp>
+#include <pianola/cuda/gpu_test.hpp>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace pianola {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+TEST(MemoryAccount, CountsWhatWasTakenAndGivenBack) {
+  FakeDriver fake;
+  fake.free_bytes = 1000;
+  fake.total_bytes = 4000;
+  const MemoryAccount account(fake.table());
+  EXPECT_EQ(account.taken_bytes(), 0);
+  fake.free_bytes = 300;
+  EXPECT_EQ(account.taken_bytes(), 700);
+  fake.free_bytes = 1500;
+  EXPECT_EQ(account.taken_bytes(), -500);
+  EXPECT_EQ(device_memory(fake.table()).total_bytes, 4000U);
+}
+
+TEST(MemoryAccount, NeedsAContext) {
+  FakeDriver fake;
+  fake.failures["cuMemGetInfo"] = CUDA_ERROR_INVALID_CONTEXT;
+  EXPECT_THAT([&] { (void)MemoryAccount(fake.table()); },
+              ThrowsMessage<DeviceError>(AllOf(HasSubstr("no current CUDA context"), HasSubstr("fix:"))));
+}
+
+class GpuMemoryAccount : public GpuTest {};
+
+TEST_F(GpuMemoryAccount, SeesAnAllocationComeAndGo) {
+  constexpr std::int64_t kBytes = 256 << 20;
+  const MemoryAccount account;
+  CUdeviceptr block = 0;
+  check(driver->mem_alloc(&block, kBytes), "cuMemAlloc");
+  EXPECT_GE(account.taken_bytes(), kBytes / 2);  // Others may use the device.
+  check(driver->mem_free(block), "cuMemFree");
+  EXPECT_LT(account.taken_bytes(), kBytes / 2);
+}
+
+}  // namespace
+}  // namespace pianola
