@@ -1,0 +1,55 @@
+#pragma once
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/DispatchKey.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace at {
+struct RecordFunction;
+}
+
+namespace pianola::trace {
+
+/// What an operator may do to the host, decided from its schema; the inputs of a call decide the rest (host_read.hpp).
+enum class HostRead : std::uint8_t {
+  never,
+  always,          ///< Returns a value of the tensor to the host: item, equal.
+  dynamic_shape,   ///< The shape of the result is a value of the tensor: nonzero, masked_select, unique.
+  bool_index,      ///< As dynamic_shape, but only where an index is a mask: index, index_put.
+  repeats_tensor,  ///< repeat_interleave without an output size.
+};
+
+/// Facts about one operator that do not change from call to call, looked up once per process.
+struct OpInfo {
+  c10::OperatorHandle handle;
+  std::string name;                     ///< "aten::mm"; with the overload where there is one, "aten::add.Tensor".
+  std::vector<bool> writes;             ///< Per argument: whether the call writes into it.
+  std::vector<bool> running_statistic;  ///< Per argument: written in training mode without a mark in the schema.
+  int training_argument = -1;           ///< Index of the flag that turns `running_statistic` on, or -1.
+  bool is_view = false;                 ///< Only re-describes memory of an input: nothing to replay.
+  bool is_empty = false;                ///< Only allocates: nothing to replay.
+  bool seeded = false;                  ///< May draw random numbers (tag nondeterministic_seeded, or a generator).
+  HostRead host_read = HostRead::never;
+
+  [[nodiscard]] const c10::FunctionSchema& schema() const { return handle.schema(); }
+  [[nodiscard]] bool writes_anything() const;
+
+  /// Whether a call of this operator, made now by this thread, only leads to calls of other operators: composites, and
+  /// operators that autocast wraps. The operators below are then what is recorded. See Note [Which spans are operations].
+  [[nodiscard]] bool transparent_now() const;
+
+  explicit OpInfo(c10::OperatorHandle handle);
+
+ private:
+  bool composite_ = false;
+  bool autocast_cpu_ = false;
+  bool autocast_cuda_ = false;
+};
+
+/// The operator of a span; nullptr where the span is no operator call (engine spans, user scopes).
+/// Threads: any. Lives until the process ends.
+const OpInfo* find_op(const at::RecordFunction& span);
+
+}  // namespace pianola::trace

@@ -1,0 +1,63 @@
+#pragma once
+#include <pianola/trace/op_info.hpp>
+
+#include <ATen/core/ivalue.h>
+#include <c10/util/ArrayRef.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pianola::trace {
+
+/// The node of autograd's backward graph that a thread is running.
+struct BackwardNode {
+  std::string name;           ///< "AddmmBackward0".
+  std::int64_t sequence = -1; ///< Sequence number of the forward operation that made it; -1: unknown.
+};
+
+/// One operation while it runs. Valid during the callback only.
+struct OpSpan {
+  std::uint64_t number;  ///< Unique in the process; the same at begin and end.
+  const OpInfo* info;
+  c10::ArrayRef<c10::IValue> inputs;   ///< At begin only.
+  c10::ArrayRef<c10::IValue> outputs;  ///< At end only; empty where the operation threw.
+  std::int64_t sequence;               ///< Autograd's sequence number of a forward operation; -1: none.
+  const BackwardNode* backward;        ///< nullptr in forward.
+  std::span<const std::string> scopes; ///< Open user scopes, outermost first.
+  std::span<const char* const> callers;  ///< Composite operators around it, outermost first: "aten::item".
+};
+
+/// Sees the top-level ATen operations of a step, in order; see OpStream. Callbacks run on the thread of the operation,
+/// one at a time. What a callback throws is lost (RecordFunction swallows it): note it and tell later.
+class OpObserver {
+ public:
+  virtual ~OpObserver() = default;
+  virtual void on_op_begin(const OpSpan& /*op*/) {}
+  virtual void on_op_end(const OpSpan& /*op*/) {}
+  /// A call inside an operation, or a composite around operations, has ended. `around.info` is the operation or the
+  /// composite itself; `inner` the name of what ended.
+  virtual void on_inner_end(const OpSpan& /*around*/, const char* /*inner*/) {}
+};
+
+/// While it lives, shows every operation that this thread runs, and that autograd's threads run for it, to `observers`,
+/// in their order. Operations of other threads are not seen: intra-op workers repeat parts of an operation, and threads
+/// of the user's own are not part of the step.
+///
+/// Must be destroyed on the thread that made it. Streams nest: the inner one's operations reach both.
+class OpStream {
+ public:
+  explicit OpStream(std::vector<OpObserver*> observers);
+  OpStream(const OpStream&) = delete;
+  OpStream& operator=(const OpStream&) = delete;
+  ~OpStream();
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace pianola::trace

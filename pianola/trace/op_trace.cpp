@@ -1,0 +1,55 @@
+#include <pianola/trace/op_trace.hpp>
+
+#include <pianola/trace/call_site.hpp>
+#include <pianola/trace/op_info.hpp>
+
+#include <algorithm>
+
+namespace pianola {
+
+OpTrace::OpTrace() = default;
+OpTrace::OpTrace(OpTrace&&) noexcept = default;
+OpTrace& OpTrace::operator=(OpTrace&&) noexcept = default;
+OpTrace::~OpTrace() = default;
+
+const std::string& OpTrace::name(const OpRecord& op) const { return op.info->name; }
+
+std::span<const TensorRecord> OpTrace::inputs(const OpRecord& op) const noexcept {
+  return std::span(tensors_).subspan(op.first_input, op.inputs);
+}
+
+std::span<const TensorRecord> OpTrace::outputs(const OpRecord& op) const noexcept {
+  return std::span(tensors_).subspan(op.first_output, op.outputs);
+}
+
+std::span<const ScalarRecord> OpTrace::scalars(const OpRecord& op) const noexcept {
+  return std::span(scalars_).subspan(op.first_scalar, op.scalars);
+}
+
+std::span<const void* const> OpTrace::nodes(const OpRecord& op) const noexcept {
+  return std::span(nodes_).subspan(op.first_node, op.nodes);
+}
+
+const std::string& OpTrace::scope(const OpRecord& op) const { return scopes_[op.scope]; }
+
+std::span<const std::int64_t> OpTrace::sizes(const TensorRecord& tensor) const noexcept {
+  return std::span(dims_).subspan(tensor.shape, tensor.rank);
+}
+
+std::span<const std::int64_t> OpTrace::strides(const TensorRecord& tensor) const noexcept {
+  return std::span(dims_).subspan(tensor.shape + tensor.rank, tensor.rank);
+}
+
+std::string OpTrace::place(const OpRecord& op) const {
+  if (sites_.empty()) return "";
+  std::size_t index = static_cast<std::size_t>(&op - ops_.data());
+  if (op.backward && op.forward_sequence >= 0) {
+    const auto forward = std::find_if(ops_.begin(), ops_.end(), [&](const OpRecord& candidate) {
+      return !candidate.backward && candidate.sequence == op.forward_sequence;
+    });
+    if (forward != ops_.end()) index = static_cast<std::size_t>(forward - ops_.begin());
+  }
+  return sites_[index].describe();
+}
+
+}  // namespace pianola

@@ -1,0 +1,155 @@
+#include <pianola/trace/trace_recorder.hpp>
+
+#include <pianola/trace/call_site.hpp>
+#include <pianola/trace/host_read.hpp>
+
+#include <c10/core/TensorImpl.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+#include <optional>
+
+namespace pianola {
+namespace {
+
+using trace::OpSpan;
+
+std::uint32_t version_of(const at::Tensor& tensor) {
+  const c10::VariableVersion& version = tensor.unsafeGetTensorImpl()->version_counter();
+  return version.enabled() ? version.current_version() : 0;
+}
+
+bool training(const trace::OpInfo& info, c10::ArrayRef<c10::IValue> inputs) {
+  const auto flag = static_cast<std::size_t>(info.training_argument);
+  return info.training_argument >= 0 && flag < inputs.size() && inputs[flag].isBool() && inputs[flag].toBool();
+}
+
+// The stream of the first CUDA tensor's device; factories without inputs report the default stream of the CPU.
+c10::StreamId stream_of(c10::ArrayRef<c10::IValue> inputs) {
+  std::optional<c10::StreamId> stream;
+  for (const c10::IValue& value : inputs) {
+    trace::for_each_tensor(value, [&](const at::Tensor& tensor) {
+      if (stream || !tensor.device().is_cuda()) return;
+      stream = c10::impl::VirtualGuardImpl(c10::kCUDA).getStream(tensor.device()).id();
+    });
+    if (stream) break;
+  }
+  return stream.value_or(0);
+}
+
+}  // namespace
+
+TraceRecorder::TraceRecorder(RecorderOptions options) : options_(std::move(options)) {
+  trace_.ops_.reserve(1024);
+  trace_.tensors_.reserve(4096);
+  trace_.dims_.reserve(16384);
+}
+
+void TraceRecorder::on_op_begin(const OpSpan& op) {
+  if (options_.new_nodes) foreign_nodes_ += options_.new_nodes().size();
+  memory_.note_inputs(op.inputs);
+
+  OpRecord record{.info = op.info};
+  record.sequence = op.sequence;
+  record.backward = op.backward != nullptr;
+  record.forward_sequence = op.backward != nullptr ? op.backward->sequence : -1;
+  record.scope = scope_index(op.scopes);
+  record.host_read = trace::reads_on_host(*op.info, op.inputs);
+
+  record.first_input = static_cast<std::uint32_t>(trace_.tensors_.size());
+  add_tensors(op.inputs, op, false);
+  record.inputs = static_cast<std::uint32_t>(trace_.tensors_.size()) - record.first_input;
+  record.first_scalar = static_cast<std::uint32_t>(trace_.scalars_.size());
+  add_scalars(op.inputs);
+  record.scalars = static_cast<std::uint32_t>(trace_.scalars_.size()) - record.first_scalar;
+  if (op.info->seeded && options_.random_position) record.random_numbers = options_.random_position();
+  record.stream = stream_of(op.inputs);
+
+  running_.emplace_back(op.number, trace_.ops_.size());
+  trace_.ops_.push_back(record);
+  if (options_.call_sites) trace_.sites_.push_back(trace::CallSite::here());
+}
+
+void TraceRecorder::on_op_end(const OpSpan& op) {
+  OpRecord& record = record_of(op.number);
+  record.first_output = static_cast<std::uint32_t>(trace_.tensors_.size());
+  add_tensors(op.outputs, op, true);
+  record.outputs = static_cast<std::uint32_t>(trace_.tensors_.size()) - record.first_output;
+  memory_.note_results(op.outputs);
+  if (op.info->seeded && options_.random_position) {
+    record.random_numbers = options_.random_position() - record.random_numbers;
+  }
+  record.first_node = static_cast<std::uint32_t>(trace_.nodes_.size());
+  if (options_.new_nodes) {
+    const auto nodes = options_.new_nodes();
+    trace_.nodes_.insert(trace_.nodes_.end(), nodes.begin(), nodes.end());
+    record.nodes = static_cast<std::uint32_t>(nodes.size());
+  }
+}
+
+void TraceRecorder::add_tensors(c10::ArrayRef<c10::IValue> values, const OpSpan& op, bool results) {
+  const bool writes_statistics = !results && training(*op.info, values);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const bool written = !results && ((i < op.info->writes.size() && op.info->writes[i]) ||
+                                      (writes_statistics && op.info->running_statistic[i]));
+    trace::for_each_tensor(values[i], [&](const at::Tensor& tensor) {
+      TensorRecord record;
+      record.argument = static_cast<std::int16_t>(i);
+      record.dtype = tensor.scalar_type();
+      record.device = tensor.device();
+      record.version = version_of(tensor);
+      record.storage = trace::storage_of(tensor);
+      record.shape = static_cast<std::uint32_t>(trace_.dims_.size());
+      if (record.storage != nullptr) {
+        record.address = trace::address_of(tensor);
+        record.span_bytes = trace::span_bytes_of(tensor);
+        record.rank = static_cast<std::uint16_t>(tensor.dim());
+        trace_.dims_.insert(trace_.dims_.end(), tensor.sizes().begin(), tensor.sizes().end());
+        trace_.dims_.insert(trace_.dims_.end(), tensor.strides().begin(), tensor.strides().end());
+      }
+      const bool made_now = results && !memory_.was_input(trace::storage_of(tensor));
+      record.made_in_step = made_now || memory_.made(tensor);
+      record.written = written || made_now;
+      trace_.tensors_.push_back(record);
+    });
+  }
+}
+
+void TraceRecorder::add_scalars(c10::ArrayRef<c10::IValue> inputs) {
+  const auto add = [&](std::size_t argument, const c10::IValue& value) {
+    ScalarRecord record{.argument = static_cast<std::int16_t>(argument), .value = std::int64_t{0}};
+    if (value.isInt()) record.value = value.toInt();
+    else if (value.isDouble()) record.value = value.toDouble();
+    else if (value.isBool()) record.value = value.toBool();
+    else return;
+    trace_.scalars_.push_back(record);
+  };
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].isList() && !inputs[i].isTensorList()) {
+      for (const c10::IValue& entry : inputs[i].toListRef()) add(i, entry);
+    } else {
+      add(i, inputs[i]);
+    }
+  }
+}
+
+std::uint32_t TraceRecorder::scope_index(std::span<const std::string> scopes) {
+  if (std::equal(scopes.begin(), scopes.end(), last_scopes_.begin(), last_scopes_.end())) return last_scope_;
+  last_scopes_.assign(scopes.begin(), scopes.end());
+  std::string joined;
+  for (const std::string& scope : scopes) joined += (joined.empty() ? "" : "/") + scope;
+  const auto known = std::find(trace_.scopes_.begin(), trace_.scopes_.end(), joined);
+  last_scope_ = static_cast<std::uint32_t>(known - trace_.scopes_.begin());
+  if (known == trace_.scopes_.end()) trace_.scopes_.push_back(joined);
+  return last_scope_;
+}
+
+OpRecord& TraceRecorder::record_of(std::uint64_t number) {
+  const auto entry =
+      std::find_if(running_.rbegin(), running_.rend(), [&](const auto& running) { return running.first == number; });
+  const std::size_t index = entry->second;
+  running_.erase(std::next(entry).base());
+  return trace_.ops_[index];
+}
+
+}  // namespace pianola

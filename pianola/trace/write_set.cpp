@@ -1,0 +1,111 @@
+#include <pianola/trace/write_set.hpp>
+
+#include <pianola/trace/quiet_scope.hpp>
+
+#include <ATen/ops/_foreach_zero.h>
+#include <ATen/ops/clone.h>
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
+namespace pianola::trace {
+namespace {
+
+// All bytes of a storage, whatever tensors look at it.
+at::Tensor bytes_of(const c10::Storage& storage) {
+  at::Tensor bytes = at::empty({0}, at::TensorOptions().dtype(at::kByte).device(storage.device()));
+  bytes.unsafeGetTensorImpl()->set_storage_keep_dtype(storage);
+  bytes.unsafeGetTensorImpl()->set_sizes_contiguous({static_cast<std::int64_t>(storage.nbytes())});
+  return bytes;
+}
+
+at::Tensor copy_of(const at::Tensor& bytes) {
+  try {
+    return bytes.clone();
+  } catch (const c10::OutOfMemoryError&) {
+    return bytes.cpu();
+  }
+}
+
+bool is_training(const OpInfo& op, c10::ArrayRef<c10::IValue> inputs) {
+  const auto flag = static_cast<std::size_t>(op.training_argument);
+  return op.training_argument >= 0 && flag < inputs.size() && inputs[flag].isBool() && inputs[flag].toBool();
+}
+
+}  // namespace
+
+void WriteSet::on_op_begin(const OpSpan& op) {
+  memory_.note_inputs(op.inputs);
+  const bool training = is_training(*op.info, op.inputs);
+  for (std::size_t i = 0; i < op.inputs.size(); ++i) {
+    const bool written = op.info->writes[i] || (training && op.info->running_statistic[i]);
+    for_each_tensor(op.inputs[i], [&](const at::Tensor& tensor) {
+      if (tensor.requires_grad() && tensor.is_leaf()) note_leaf(tensor);
+      if (written && save_writes_) save(tensor);
+    });
+  }
+}
+
+void WriteSet::on_op_end(const OpSpan& op) { memory_.note_results(op.outputs); }
+
+void WriteSet::begin_run() {
+  for (const c10::StorageImpl* storage : memory_.all()) made_by_earlier_runs_.insert(storage);
+  memory_.clear();
+  for (Leaf& leaf : leaves_) {
+    if (!leaf.gradient.defined()) leaf.tensor.mutable_grad().reset();
+  }
+}
+
+void WriteSet::note_leaf(const at::Tensor& tensor) {
+  if (memory_.made(tensor)) return;
+  const auto [entry, is_new] = leaf_at_.insert({tensor.unsafeGetTensorImpl(), leaves_.size()});
+  if (is_new) leaves_.push_back({.tensor = tensor, .gradient = tensor.grad()});
+}
+
+void WriteSet::save(const at::Tensor& tensor) {
+  const c10::StorageImpl* storage = storage_of(tensor);
+  if (storage == nullptr || storage->nbytes() == 0 || memory_.made(tensor)) return;
+  if (made_by_earlier_runs_.count(storage) != 0) {
+    wrote_lazy_state_ = true;
+    return;
+  }
+  if (!saved_at_.insert({storage, saved_.size()}).second) return;
+  const QuietScope quiet;
+  saved_.push_back({.target = tensor.storage(), .copy = copy_of(bytes_of(tensor.storage()))});
+  bytes_ += storage->nbytes();
+}
+
+void WriteSet::put_bytes_back() {
+  const QuietScope quiet;
+  for (const Saved& saved : saved_) bytes_of(saved.target).copy_(saved.copy);
+  saved_.clear();
+  saved_at_.clear();
+}
+
+void WriteSet::restore() {
+  put_bytes_back();
+  for (Leaf& leaf : leaves_) leaf.tensor.mutable_grad() = leaf.gradient;
+  leaves_.clear();
+  leaf_at_.clear();
+}
+
+void WriteSet::restore_keeping_gradients() {
+  put_bytes_back();
+  const QuietScope quiet;
+  std::vector<at::Tensor> fresh;
+  for (Leaf& leaf : leaves_) {
+    at::Tensor& now = leaf.tensor.mutable_grad();
+    const bool replaced = now.defined() && !now.is_same(leaf.gradient);
+    if (!replaced) {
+      now = leaf.gradient;
+    } else if (leaf.gradient.defined() && leaf.gradient.sizes() == now.sizes()) {
+      now.copy_(leaf.gradient);
+    } else {
+      fresh.push_back(now);
+    }
+  }
+  if (!fresh.empty()) at::_foreach_zero_(fresh);
+  leaves_.clear();
+  leaf_at_.clear();
+}
+
+}  // namespace pianola::trace
