@@ -1,0 +1,71 @@
+#pragma once
+#include <pianola/core/error.hpp>
+#include <pianola/graph/graph.hpp>
+#include <pianola/graph/options.hpp>
+#include <pianola/trace/op_stream.hpp>
+#include <pianola/trace/op_trace.hpp>
+#include <pianola/trace/trace_recorder.hpp>
+
+#include <ATen/core/Generator.h>
+#include <c10/util/Exception.h>
+
+#include <iosfwd>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace pianola::graph {
+
+/// Makes the capture's stream current on this thread while it lives, ordered after the work before and before the work
+/// after it. Nothing on the CPU.
+class StreamScope {
+ public:
+  virtual ~StreamScope() = default;
+};
+
+/// How one kind of device records and replays. Graph and CaptureSession hold the order of the steps; a backend holds
+/// what each step means. One backend object serves one Graph.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  /// The generators of this device that a step may draw from without naming them.
+  [[nodiscard]] virtual std::vector<at::Generator> default_generators() const = 0;
+  /// Whether recording runs the operations, so that what they wrote has to be put back.
+  [[nodiscard]] virtual bool executes_while_recording() const noexcept = 0;
+  /// @throws UsageError  This thread or its current stream is in another capture, or the options do not fit the device.
+  virtual void check_may_capture(const CaptureOptions& options) const = 0;
+  [[nodiscard]] virtual std::unique_ptr<StreamScope> enter(const CaptureOptions& options) = 0;
+
+  virtual void begin(const CaptureOptions& options) = 0;
+  /// Who watches the operations between begin() and end(), after the trace; and what the trace asks the device for.
+  [[nodiscard]] virtual std::vector<trace::OpObserver*> observers() = 0;
+  [[nodiscard]] virtual RecorderOptions recorder_options() = 0;
+  /// Stops recording and makes what replay() runs. `trace` is nullptr where none was recorded.
+  /// @throws CaptureError  The recording is broken or empty; abandon() follows.
+  virtual void end(const OpTrace* trace) = 0;
+  /// Stops recording, returns all memory, and leaves the device ready for the next capture.
+  virtual void abandon() noexcept = 0;
+  /// Why the recording is broken, if it is: valid from the first offence on, also after abandon().
+  [[nodiscard]] virtual std::optional<Diagnosis> offence(const OpTrace* trace) const = 0;
+  /// The same where an error of torch's came out of the step while it was recorded; nothing if it is the step's own.
+  [[nodiscard]] virtual std::optional<Diagnosis> explain(const c10::Error& /*error*/, const OpTrace* trace) const {
+    return offence(trace);
+  }
+
+  virtual void replay() = 0;
+  virtual void reset() noexcept = 0;
+
+  [[nodiscard]] virtual GraphPoolRef pool() const = 0;
+  virtual void describe(GraphInfo& info) const = 0;
+  virtual void write_dot(std::ostream& out, const OpTrace* trace) const = 0;
+  [[nodiscard]] virtual void* raw_graph() const noexcept { return nullptr; }
+  [[nodiscard]] virtual void* raw_executable() const noexcept { return nullptr; }
+};
+
+std::unique_ptr<Backend> make_tape_backend();
+#if PIANOLA_WITH_CUDA
+std::unique_ptr<Backend> make_cuda_backend(c10::Device device);
+#endif
+
+}  // namespace pianola::graph

@@ -1,0 +1,156 @@
+#include <pianola/graph/capture_session.hpp>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/autocast_mode.h>
+#include <c10/util/Exception.h>
+
+#include <fmt/format.h>
+
+#include <exception>
+#include <utility>
+
+namespace pianola::graph {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::chrono::microseconds since(Clock::time_point start) {
+  return std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start);
+}
+
+// One capture per thread: the current stream, the generators and the open recording are per thread or shared.
+bool& capture_is_open() {
+  thread_local bool open = false;
+  return open;
+}
+
+void check(const CaptureOptions& options) {
+  if (options.warmup < 0) {
+    throw UsageError({.what = fmt::format("warmup must be 0 or more, got {}", options.warmup)});
+  }
+  for (const at::Generator& generator : options.generators) {
+    if (!generator.defined()) throw UsageError({.what = "an entry of 'generators' is undefined"});
+  }
+  if (capture_is_open()) {
+    throw UsageError({.what = "a capture is open on this thread already",
+                      .fix = "captures do not nest: end the outer one first, or capture both parts as one step"});
+  }
+}
+
+}  // namespace
+
+CaptureSession::CaptureSession(Backend& backend, const CaptureOptions& options) : backend_(backend), options_(options) {
+  check(options);
+  backend.check_may_capture(options);
+  generators_ = backend.default_generators();
+  generators_.insert(generators_.end(), options.generators.begin(), options.generators.end());
+  if (options.restore) generator_states_ = GeneratorStates(generators_);
+  stream_ = backend.enter(options);
+  capture_is_open() = true;
+}
+
+CaptureSession::~CaptureSession() {
+  if (!finished_) abandon();
+  capture_is_open() = false;
+}
+
+void CaptureSession::warm_up(const std::function<void()>& step) {
+  const auto start = Clock::now();
+  for (int run = 0; run < options_.warmup; ++run) {
+    std::optional<trace::OpStream> watch;
+    if (options_.restore) {
+      written_.begin_run();
+      watch.emplace(std::vector<trace::OpObserver*>{&written_});
+    }
+    step();
+  }
+  warmup_time_ = since(start);
+}
+
+// Casts that autocast cached while warming up would be read by the graph but made outside it: they would stay as they
+// are while the parameters move on.
+void CaptureSession::begin() {
+  at::autocast::clear_cache();
+  if (options_.restore) {
+    written_.begin_run();
+    generator_states_.restore();
+  } else {
+    generator_states_ = GeneratorStates(generators_);
+  }
+  began_ = Clock::now();
+  recording_ = true;
+  backend_.begin(options_);
+
+  std::vector<trace::OpObserver*> observers;
+  written_.save_writes(backend_.executes_while_recording());
+  if (options_.restore || backend_.executes_while_recording()) observers.push_back(&written_);
+  if (options_.trace) {
+    RecorderOptions recorder_options = backend_.recorder_options();
+    recorder_options.call_sites = true;
+    observers.push_back(&recorder_.emplace(std::move(recorder_options)));
+  }
+  for (trace::OpObserver* observer : backend_.observers()) observers.push_back(observer);
+  if (!observers.empty()) watching_.emplace(std::move(observers));
+}
+
+CaptureResult CaptureSession::commit() {
+  watching_.reset();
+  CaptureResult result;
+  result.warmup_time = warmup_time_;
+  result.capture_time = since(began_);
+  if (recorder_) result.trace = recorder_->take();
+  const OpTrace* trace = result.trace ? &*result.trace : nullptr;
+
+  const auto ending = Clock::now();
+  if (auto offence = backend_.offence(trace)) throw CaptureError(std::move(*offence));
+  backend_.end(trace);
+  result.end_time = since(ending);
+  recording_ = false;
+
+  if (written_.wrote_lazy_state()) {
+    result.warnings.emplace_back(
+        "the step made state in its first run that later runs write (an optimizer's, say); it is left as warm-up made "
+        "it: make such state before capture");
+  }
+  put_back(true);
+  stream_.reset();
+  finished_ = true;
+  return result;
+}
+
+void CaptureSession::fail(std::exception_ptr error) {
+  watching_.reset();
+  std::optional<OpTrace> trace;
+  if (recorder_) trace = recorder_->take();
+  abandon();
+  try {
+    std::rethrow_exception(error);
+  } catch (const c10::Error& torch_error) {
+    const auto explanation = backend_.explain(torch_error, trace ? &*trace : nullptr);
+    if (!explanation) throw;
+    std::throw_with_nested(CaptureError(*explanation));
+  }
+}
+
+void CaptureSession::abandon() noexcept {
+  if (finished_) return;
+  finished_ = true;
+  watching_.reset();
+  if (recording_) backend_.abandon();
+  try {
+    put_back(false);
+    stream_.reset();
+  } catch (const std::exception& error) {
+    // The first error is on its way to the caller; this one must not replace it.
+    TORCH_WARN("pianola: could not put back all that a failed capture wrote: ", error.what());
+  }
+}
+
+void CaptureSession::put_back(bool keep_gradients) {
+  at::autocast::clear_cache();
+  // Without `restore` the set holds what recording alone wrote, and recording counts for nothing in either case.
+  keep_gradients ? written_.restore_keeping_gradients() : written_.restore();
+  generator_states_.restore();
+}
+
+}  // namespace pianola::graph

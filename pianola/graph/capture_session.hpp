@@ -1,0 +1,64 @@
+#pragma once
+#include <pianola/graph/backend.hpp>
+#include <pianola/graph/generator_states.hpp>
+#include <pianola/graph/options.hpp>
+#include <pianola/trace/op_stream.hpp>
+#include <pianola/trace/trace_recorder.hpp>
+#include <pianola/trace/write_set.hpp>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace pianola::graph {
+
+/// What a successful session leaves behind, besides what the backend holds.
+struct CaptureResult {
+  std::optional<OpTrace> trace;
+  std::chrono::microseconds warmup_time{};
+  std::chrono::microseconds capture_time{};
+  std::chrono::microseconds end_time{};
+  std::vector<std::string> warnings;
+};
+
+/// One capture, from the first eager run to the executable. Destroyed before commit() returned, it puts everything back:
+/// stream, memory, tensors, gradients, generators. Stays on the thread that made it.
+class CaptureSession {
+ public:
+  /// @throws UsageError  The options are out of range, or a capture is open on this thread.
+  CaptureSession(Backend& backend, const CaptureOptions& options);
+  CaptureSession(const CaptureSession&) = delete;
+  CaptureSession& operator=(const CaptureSession&) = delete;
+  ~CaptureSession();
+
+  void warm_up(const std::function<void()>& step);
+  /// From here on the operations of this thread are recorded.
+  void begin();
+  /// Ends the recording. @throws CaptureError  Something in it cannot be captured, or it is empty.
+  [[nodiscard]] CaptureResult commit();
+  /// The step threw while it was recorded: puts everything back, and turns the error of a forbidden operation into a
+  /// CaptureError that names it; an error of the user's own is rethrown unchanged.
+  [[noreturn]] void fail(std::exception_ptr error);
+
+ private:
+  void abandon() noexcept;
+  void put_back(bool keep_gradients);
+
+  Backend& backend_;
+  CaptureOptions options_;
+  std::vector<at::Generator> generators_;
+  GeneratorStates generator_states_;
+  trace::WriteSet written_;
+  std::unique_ptr<StreamScope> stream_;
+  std::optional<TraceRecorder> recorder_;
+  std::optional<trace::OpStream> watching_;
+  std::chrono::microseconds warmup_time_{};
+  std::chrono::steady_clock::time_point began_;
+  bool recording_ = false;
+  bool finished_ = false;
+};
+
+}  // namespace pianola::graph

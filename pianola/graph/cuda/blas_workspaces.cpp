@@ -1,0 +1,36 @@
+#include <pianola/graph/cuda/blas_workspaces.hpp>
+
+#include <ATen/cuda/CUDAContextLight.h>
+
+#include <mutex>
+#include <shared_mutex>
+#include <utility>
+
+namespace pianola::graph {
+namespace {
+
+// Replaces the entries of `stream` in torch's table by `incoming`; returns those that were there.
+BlasWorkspaces::Map exchange(at::cuda::WorkspaceMapWithMutex& table, cudaStream_t stream, BlasWorkspaces::Map incoming) {
+  const std::unique_lock lock(table.mutex);
+  BlasWorkspaces::Map outgoing;
+  for (auto entry = table.map.begin(); entry != table.map.end();) {
+    const auto here = entry++;
+    if (std::get<1>(here->first) == static_cast<void*>(stream)) outgoing.insert(table.map.extract(here));
+  }
+  table.map.merge(incoming);
+  return outgoing;
+}
+
+}  // namespace
+
+BlasWorkspaces::Scope::Scope(BlasWorkspaces& own, cudaStream_t stream) : own_(own), stream_(stream) {
+  outer_gemm_ = exchange(at::cuda::cublas_handle_stream_to_workspace(), stream, std::move(own.gemm_));
+  outer_lt_ = exchange(at::cuda::cublaslt_handle_stream_to_workspace(), stream, std::move(own.lt_));
+}
+
+BlasWorkspaces::Scope::~Scope() {
+  own_.gemm_ = exchange(at::cuda::cublas_handle_stream_to_workspace(), stream_, std::move(outer_gemm_));
+  own_.lt_ = exchange(at::cuda::cublaslt_handle_stream_to_workspace(), stream_, std::move(outer_lt_));
+}
+
+}  // namespace pianola::graph

@@ -1,0 +1,40 @@
+#pragma once
+#include <c10/core/Allocator.h>
+#include <cuda_runtime_api.h>
+
+#include <map>
+#include <tuple>
+
+namespace pianola::graph {
+
+// Note [A workspace per pool]
+// torch keeps cuBLAS's workspaces per (handle, stream), and a captured GEMM holds the address of the one it found. Two
+// graphs captured on one stream would share it, and corrupt each other when replayed at once on two streams; and a
+// workspace freed with one graph would be gone for the other. So each pool brings its own: while its captures warm up
+// and record, torch finds these for the capture stream; afterwards they are taken out again and live with the pool.
+// Graphs of one pool share them, since they must not run at once anyhow.
+
+/// The cuBLAS and cuBLASLt workspaces of one pool.
+class BlasWorkspaces {
+ public:
+  using Map = std::map<std::tuple<void*, void*>, at::DataPtr>;
+
+  /// While it lives, GEMMs on `stream` use, and make, the pool's workspaces.
+  class Scope {
+   public:
+    Scope(BlasWorkspaces& own, cudaStream_t stream);
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+    ~Scope();
+
+   private:
+    BlasWorkspaces& own_;
+    cudaStream_t stream_;
+    Map outer_gemm_, outer_lt_;
+  };
+
+ private:
+  Map gemm_, lt_;
+};
+
+}  // namespace pianola::graph

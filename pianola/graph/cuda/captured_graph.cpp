@@ -1,0 +1,71 @@
+#include <pianola/graph/cuda/captured_graph.hpp>
+
+#include <ATen/cuda/CUDAGeneratorImpl.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/util/Exception.h>
+
+#include <cuda_runtime_api.h>
+
+namespace pianola::graph {
+namespace {
+
+// capture_end() warns about an empty graph, which is all that an abandoned capture leaves it.
+class Silence final : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& /*warning*/) override {}
+};
+
+void end_on_stream(cudaStream_t stream) noexcept {
+  cudaGraph_t leftover = nullptr;
+  if (cudaStreamEndCapture(stream, &leftover) == cudaSuccess && leftover != nullptr) cudaGraphDestroy(leftover);
+  (void)cudaGetLastError();  // a broken capture answers with its error once more
+}
+
+}  // namespace
+
+std::vector<GeneratorClock::State> CapturedGraph::generator_states() const {
+  std::vector<GeneratorClock::State> states;
+  for (const auto& entry : captured_generator_states_) states.push_back(entry.first);
+  return states;
+}
+
+// Note [Abandoning a capture]
+// torch ends a broken capture with a throw and skips the rest: the pool stays routed, its memory is never returned, the
+// generators stay "capturing". So end the broken capture here, then give torch an empty one on the same stream to end:
+// its own book-keeping runs to the end, and reset() returns the memory.
+void CapturedGraph::abandon(c10::cuda::CUDAStream stream) noexcept {
+  if (!capture_ended_) end_broken_capture(stream);
+  try {
+    reset();
+  } catch (const std::exception& error) {
+    TORCH_WARN("pianola: torch could not reset an abandoned graph: ", error.what());
+  }
+}
+
+void CapturedGraph::end_broken_capture(c10::cuda::CUDAStream stream) noexcept {
+  end_on_stream(stream);
+  try {
+    Silence silence;
+    const c10::WarningUtils::WarningHandlerGuard quiet(&silence);
+    const c10::cuda::CUDAStreamGuard on_stream(stream);
+    C10_CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+    capture_end();
+  } catch (const std::exception&) {
+    end_on_stream(stream);
+    forget_capture();
+  }
+}
+
+// The last resort, where the device itself is broken: what capture_end() would have undone, piece by piece.
+void CapturedGraph::forget_capture() noexcept {
+  try {
+    c10::cuda::CUDACachingAllocator::endAllocateToPool(capture_dev_, mempool_id_);
+    for (const auto& entry : captured_generator_states_) entry.first->capturing_ = false;
+    capture_ended_ = true;  // lets reset() release the pool
+  } catch (const std::exception& error) {
+    TORCH_WARN("pianola: memory of an abandoned capture could not be returned: ", error.what());
+  }
+}
+
+}  // namespace pianola::graph

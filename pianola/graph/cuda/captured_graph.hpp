@@ -1,0 +1,28 @@
+#pragma once
+#include <pianola/graph/cuda/generator_clock.hpp>
+
+#include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <vector>
+
+namespace pianola::graph {
+
+/// torch's graph, for its co-operation with allocator and generators, made safe to fail. It keeps the cudaGraph_t and
+/// never instantiates it: the executable is ours.
+class CapturedGraph final : public at::cuda::CUDAGraph {
+ public:
+  CapturedGraph() : CUDAGraph(/*keep_graph=*/true) {}
+
+  /// The generator states that take part in the capture.
+  [[nodiscard]] std::vector<GeneratorClock::State> generator_states() const;
+
+  /// Ends a capture that cannot be finished, whatever state it is in, and gives all back that capture_begin() took.
+  void abandon(c10::cuda::CUDAStream stream) noexcept;
+
+ private:
+  void end_broken_capture(c10::cuda::CUDAStream stream) noexcept;
+  void forget_capture() noexcept;
+};
+
+}  // namespace pianola::graph

@@ -1,0 +1,319 @@
+#include <pianola/cuda/capture_info.hpp>
+#include <pianola/cuda/executable.hpp>
+#include <pianola/cuda/memory_account.hpp>
+#include <pianola/cuda/topology.hpp>
+#include <pianola/graph/backend.hpp>
+#include <pianola/graph/cuda/allocation_watch.hpp>
+#include <pianola/graph/cuda/capture_watch.hpp>
+#include <pianola/graph/cuda/captured_graph.hpp>
+#include <pianola/graph/cuda/cuda_pool.hpp>
+#include <pianola/graph/cuda/explain.hpp>
+#include <pianola/graph/cuda/generator_clock.hpp>
+#include <pianola/graph/cuda/stream_scope.hpp>
+#include <pianola/graph/input_keeper.hpp>
+
+#include <ATen/cuda/CUDAGeneratorImpl.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ostream>
+#include <unordered_map>
+#include <utility>
+
+namespace pianola::graph {
+namespace {
+
+using c10::cuda::CUDAStream;
+
+cudaStreamCaptureMode to_cuda(CaptureMode mode) {
+  switch (mode) {
+    case CaptureMode::global:
+      return cudaStreamCaptureModeGlobal;
+    case CaptureMode::thread_local_:
+      return cudaStreamCaptureModeThreadLocal;
+    case CaptureMode::relaxed:
+      return cudaStreamCaptureModeRelaxed;
+  }
+  return cudaStreamCaptureModeGlobal;
+}
+
+// The driver wants a context on the calling thread; torch binds one only with the first runtime call.
+void bind_context() {
+  thread_local bool bound = false;
+  if (bound) [[likely]] return;
+  c10::cuda::set_device(c10::cuda::current_device(), /*force=*/true);
+  bound = true;
+}
+
+// All that exists only while a capture is open.
+struct Recording {
+  Recording(const CudaPool& pool, CUDAStream on, bool traced) : stream(on), watch(on.stream()) {
+    if (traced) allocations.emplace(pool.id());
+  }
+  CUDAStream stream;
+  CaptureWatch watch;
+  CaptureFrontier frontier;
+  std::optional<AllocationWatch> allocations;
+  std::optional<InputKeeper> keeper;
+  bool broke = false;  // what the stream said before the capture was abandoned
+};
+
+class CudaBackend final : public Backend {
+ public:
+  explicit CudaBackend(c10::Device device) : device_(device) {}
+  ~CudaBackend() override { reset(); }
+
+  std::vector<at::Generator> default_generators() const override {
+    return {at::cuda::detail::getDefaultCUDAGenerator(device_.index())};
+  }
+  bool executes_while_recording() const noexcept override { return false; }
+
+  void check_may_capture(const CaptureOptions& options) const override;
+  std::unique_ptr<StreamScope> enter(const CaptureOptions& options) override;
+  void begin(const CaptureOptions& options) override;
+  std::vector<trace::OpObserver*> observers() override;
+  RecorderOptions recorder_options() override;
+  void end(const OpTrace* trace) override;
+  void abandon() noexcept override;
+  std::optional<Diagnosis> offence(const OpTrace* trace) const override;
+  std::optional<Diagnosis> explain(const c10::Error& error, const OpTrace* trace) const override;
+
+  void replay() override;
+  void reset() noexcept override;
+
+  GraphPoolRef pool() const override { return GraphPoolRef(pool_); }
+  void describe(GraphInfo& info) const override;
+  void write_dot(std::ostream& out, const OpTrace* trace) const override;
+  void* raw_graph() const noexcept override { return const_cast<CapturedGraph&>(*graph_).raw_cuda_graph(); }
+  void* raw_executable() const noexcept override { return executable_.get(); }
+
+ private:
+  [[nodiscard]] bool is_broken() const;
+  void end_capture();
+  void enter_into_ledger(const OpTrace* trace);
+  void check_results_intact() const;
+
+  // What a replay reads comes first: it fits two cache lines.
+  c10::Device device_;
+  Executable executable_;
+  GeneratorClock clock_;
+  PoolLedger::GraphId ledger_id_ = 0;
+  std::shared_ptr<CudaPool> pool_;
+
+  std::unique_ptr<CapturedGraph> graph_;
+  std::vector<c10::Storage> kept_;
+  std::unique_ptr<Recording> recording_;
+  std::size_t executable_bytes_ = 0;
+  bool private_pool_ = false;
+};
+
+void CudaBackend::check_may_capture(const CaptureOptions& options) const {
+  if (!options.pool.empty() && options.pool.state()->device() != device_) {
+    throw UsageError({.what = fmt::format("the pool is on {}, the graph on {}", options.pool.state()->device().str(),
+                                          device_.str()),
+                      .fix = "make the pool for the graph's device: pianola::GraphPool pool(graph.device())"});
+  }
+  for (const at::Generator& generator : options.generators) {
+    if (generator.device() != device_) {
+      throw UsageError({.what = fmt::format("a generator in 'generators' is on {}, the graph on {}",
+                                            generator.device().str(), device_.str())});
+    }
+  }
+  if (options.stream && (options.stream->device() != device_ ||
+                         CUDAStream(*options.stream) == c10::cuda::getDefaultCUDAStream(device_.index()))) {
+    throw UsageError({.what = fmt::format("stream {} cannot be captured: it is the default stream, or of another device "
+                                          "than the graph's {}",
+                                          options.stream->id(), device_.str()),
+                      .fix = "leave 'stream' empty, or take one by c10::cuda::getStreamFromPool(); a graph may be "
+                             "replayed on any stream"});
+  }
+  if (capture_status(c10::cuda::getCurrentCUDAStream(device_.index()).stream()) != CaptureStatus::none) {
+    throw UsageError({.what = "the current stream is being captured already, by other code",
+                      .fix = "captures do not nest: end the outer one first"});
+  }
+}
+
+std::unique_ptr<StreamScope> CudaBackend::enter(const CaptureOptions& options) {
+  private_pool_ = options.pool.empty();
+  pool_ = private_pool_ ? std::make_shared<CudaPool>(device_)
+                        : std::static_pointer_cast<CudaPool>(options.pool.state());
+  const CUDAStream stream = options.stream ? CUDAStream(*options.stream) : pool_->capture_stream();
+  return std::make_unique<CudaStreamScope>(stream, pool_);
+}
+
+void CudaBackend::begin(const CaptureOptions& options) {
+  recording_ = std::make_unique<Recording>(*pool_, c10::cuda::getCurrentCUDAStream(device_.index()), options.trace);
+  graph_ = std::make_unique<CapturedGraph>();
+  graph_->register_generator_state(default_generators().front());
+  for (const at::Generator& generator : options.generators) graph_->register_generator_state(generator);
+  if (options.trace) {
+    recording_->keeper.emplace([this](const void* address) {
+      return pool_->ledger().owns(reinterpret_cast<std::uintptr_t>(address));
+    });
+  }
+  graph_->capture_begin(pool_->id(), to_cuda(options.mode));
+}
+
+std::vector<trace::OpObserver*> CudaBackend::observers() {
+  if (!recording_->keeper) return {};
+  return {&recording_->watch, &*recording_->keeper};
+}
+
+RecorderOptions CudaBackend::recorder_options() {
+  // Only the generators that take part can move while a capture is open.
+  const auto position = [states = graph_->generator_states()] {
+    std::uint64_t sum = 0;
+    for (const auto& state : states) sum += state->offset_intragraph_;
+    return sum;
+  };
+  const auto new_nodes = [this]() -> std::span<const void* const> {
+    const auto nodes = recording_->frontier.advance(recording_->stream.stream());
+    return {reinterpret_cast<const void* const*>(nodes.data()), nodes.size()};
+  };
+  return {.random_position = position, .new_nodes = new_nodes};
+}
+
+std::optional<Diagnosis> CudaBackend::offence(const OpTrace* trace) const {
+  if (recording_ == nullptr || !is_broken()) return std::nullopt;
+  return explain_broken(recording_->watch, trace);
+}
+
+bool CudaBackend::is_broken() const {
+  return recording_->broke || recording_->watch.offender() ||
+         capture_status(recording_->stream.stream()) == CaptureStatus::invalidated;
+}
+
+std::optional<Diagnosis> CudaBackend::explain(const c10::Error& error, const OpTrace* trace) const {
+  if (is_broken()) return explain_broken(recording_->watch, trace);
+  return explain_error(error, recording_->watch);
+}
+
+void CudaBackend::end(const OpTrace* trace) {
+  clock_ = GeneratorClock::append_advance(graph_->generator_states());
+  end_capture();
+  const CUgraph graph = graph_->raw_cuda_graph();
+  std::size_t nodes = 0;
+  check(Driver::get().graph_get_nodes(graph, nullptr, &nodes), "cuGraphGetNodes");
+  if (nodes == 0) throw CaptureError(explain_empty(trace, device_.str()));
+
+  const MemoryAccount account;
+  executable_ = Executable::instantiate(graph, {.auto_free_on_launch = true, .use_node_priority = true});
+  executable_.upload(recording_->stream.stream());
+  executable_bytes_ = static_cast<std::size_t>(std::max<std::int64_t>(account.taken_bytes(), 0));
+
+  enter_into_ledger(trace);
+  if (recording_->keeper) kept_ = recording_->keeper->take();
+  recording_.reset();
+}
+
+void CudaBackend::end_capture() {
+  try {
+    graph_->capture_end();
+  } catch (const c10::AcceleratorError& error) {
+    // Runtime and driver give capture errors the same numbers.
+    throw CaptureError(explain_end(static_cast<CUresult>(error.get_error_code()), recording_->watch));
+  }
+}
+
+void CudaBackend::enter_into_ledger(const OpTrace* trace) {
+  if (trace == nullptr) return;
+  std::vector<ByteSpan> reads;
+  for (const OpRecord& op : trace->ops()) {
+    for (const TensorRecord& input : trace->inputs(op)) {
+      if (input.made_in_step || !input.device.is_cuda() || input.span_bytes == 0) continue;
+      const auto begin = reinterpret_cast<std::uintptr_t>(input.address);
+      if (pool_->ledger().owns(begin)) reads.push_back({.begin = begin, .end = begin + input.span_bytes});
+    }
+  }
+  ledger_id_ = pool_->ledger().add(recording_->allocations->take(), reads);
+}
+
+void CudaBackend::abandon() noexcept {
+  clock_ = {};
+  executable_ = {};
+  if (graph_ != nullptr) {
+    if (recording_ != nullptr) recording_->broke = is_broken();
+    if (recording_ != nullptr) graph_->abandon(recording_->stream);
+    graph_.reset();
+  }
+  if (recording_ != nullptr) {
+    recording_->allocations.reset();
+    recording_->keeper.reset();
+  }
+  kept_.clear();
+  if (private_pool_) pool_->return_memory_at_end();
+  pool_.reset();  // the stream scope still holds it
+}
+
+void CudaBackend::replay() {
+  bind_context();
+  c10::cuda::OptionalCUDAGuard on_device;
+  if (c10::cuda::current_device() != device_.index()) on_device.set_index(device_.index());
+  const CUDAStream stream = c10::cuda::getCurrentCUDAStream(device_.index());
+  if (ledger_id_ != 0) check_results_intact();
+  if (!clock_.idle()) clock_.set();
+  executable_.launch(stream.stream());
+  if (!clock_.idle()) clock_.advance();
+  if (ledger_id_ != 0) pool_->ledger().sign(ledger_id_);
+}
+
+void CudaBackend::check_results_intact() const {
+  const PoolLedger::GraphId culprit = pool_->ledger().overwritten_by(ledger_id_);
+  if (culprit == 0) [[likely]] return;
+  throw ReplayError(
+      {.what = fmt::format("graph {} of the pool reads a result of another graph that a replay of graph {} has "
+                           "overwritten since it was produced; nothing was launched",
+                           ledger_id_, culprit),
+       .where = "graphs of a pool are numbered in the order of their capture, from 1",
+       .fix = fmt::format("replay the graph that produces it again before this one, or capture graph {} in a pool of "
+                          "its own",
+                          culprit)});
+}
+
+void CudaBackend::reset() noexcept {
+  if (ledger_id_ != 0) pool_->ledger().remove(std::exchange(ledger_id_, 0));
+  executable_ = {};
+  clock_ = {};
+  graph_.reset();
+  kept_.clear();
+  pool_.reset();
+  recording_.reset();
+}
+
+void CudaBackend::describe(GraphInfo& info) const {
+  const GraphTopology topology = GraphTopology::read(static_cast<CUgraph>(raw_graph()));
+  info.backend = "cuda";
+  info.nodes = topology.nodes().size();
+  info.edges = topology.edges().size();
+  info.types = topology.count_by_type();
+  info.kernels = info.types.count("kernel") != 0 ? info.types.at("kernel") : 0;
+  info.pool_bytes = pool_->bytes();
+  info.executable_bytes = executable_bytes_;
+  info.retained_bytes = bytes_of(kept_);
+  info.draws_random_numbers = !clock_.idle();
+}
+
+void CudaBackend::write_dot(std::ostream& out, const OpTrace* trace) const {
+  const GraphTopology topology = GraphTopology::read(static_cast<CUgraph>(raw_graph()));
+  std::unordered_map<const void*, std::string> operation_of;
+  if (trace != nullptr) {
+    for (const OpRecord& op : trace->ops()) {
+      for (const void* node : trace->nodes(op)) operation_of[node] = trace->name(op);
+    }
+  }
+  topology.to_dot(out, [&](std::size_t node) {
+    const auto found = operation_of.find(topology.nodes()[node].handle);
+    return found == operation_of.end() ? std::string() : found->second;
+  });
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> make_cuda_backend(c10::Device device) { return std::make_unique<CudaBackend>(device); }
+
+}  // namespace pianola::graph

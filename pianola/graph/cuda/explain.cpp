@@ -1,0 +1,112 @@
+#include <pianola/graph/cuda/explain.hpp>
+
+#include <pianola/cuda/error_codes.hpp>
+#include <pianola/trace/host_read.hpp>
+#include <pianola/trace/op_info.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <string_view>
+
+namespace pianola::graph {
+namespace {
+
+constexpr const char* kStayOnDevice =
+    "keep the value on the device (torch::where, masked arithmetic, fixed shapes), or leave this part out of the capture";
+
+// The operators that bring a tensor to the host, or block until the device is done, when they meet two devices.
+bool copies(std::string_view op) {
+  constexpr std::array<std::string_view, 4> kCopies = {"aten::copy_", "aten::_to_copy", "aten::to", "aten::_copy_from"};
+  return std::any_of(kCopies.begin(), kCopies.end(), [&](std::string_view name) { return op.starts_with(name); });
+}
+
+std::string operation_count(const CaptureWatch& watch) {
+  return watch.last_op() == nullptr ? "before the first operation of the step"
+                                    : fmt::format("after operation {} of the step, {}", watch.operations(),
+                                                  watch.last_op()->name);
+}
+
+}  // namespace
+
+Diagnosis explain_broken(const CaptureWatch& watch, const OpTrace* trace) {
+  const CaptureCode unsupported = describe(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  const auto& offender = watch.offender();
+  if (!offender && trace == nullptr) {
+    return {.what = "an operation broke the capture; with `trace` off it is not known which",
+            .fix = "capture with CaptureOptions::trace on to have it named"};
+  }
+  if (!offender) {
+    return {.what = "a CUDA call outside ATen broke the capture: an error that a capturing stream answers with "
+                    "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED (900) or a synchronization",
+            .where = operation_count(watch),
+            .fix = std::string(unsupported.fix)};
+  }
+  if (watch.broke_before_offender()) {
+    return {.what = "a CUDA call outside ATen broke the capture, before " + offender->name,
+            .where = "the code before " + offender->where(trace),
+            .fix = std::string(unsupported.fix)};
+  }
+  if (offender->info != nullptr && offender->info->host_read != trace::HostRead::never) {
+    return {.what = fmt::format("{} {}, which a graph cannot do", offender->name,
+                                trace::why_host(offender->info->host_read)),
+            .where = offender->where(trace),
+            .fix = kStayOnDevice};
+  }
+  if (copies(offender->name) || copies(offender->detail)) {
+    return {.what = fmt::format("{} copies between host and device and waits for it, which a graph cannot do",
+                                offender->name),
+            .where = offender->where(trace),
+            .fix = "copy before or after the capture, or from pinned memory with non_blocking; printing a tensor and "
+                   ".cpu() are such copies too"};
+  }
+  return {.what = fmt::format("{} issued something that a capturing stream does not permit: it waits for the device or "
+                              "reads a value on the host",
+                              offender->name),
+          .where = offender->where(trace),
+          .fix = kStayOnDevice};
+}
+
+Diagnosis explain_end(CUresult code, const CaptureWatch& watch) {
+  const CaptureCode words = describe(code);
+  return {.what = fmt::format("the capture could not be ended: {}", in_words(code)),
+          .where = operation_count(watch),
+          .fix = std::string(words.fix)};
+}
+
+std::optional<Diagnosis> explain_error(const c10::Error& error, const CaptureWatch& watch) {
+  const std::string_view text = error.what_without_backtrace();
+  const std::string where = watch.last_throw() ? watch.last_throw()->where(nullptr) : operation_count(watch);
+  const std::string name = watch.last_throw() ? watch.last_throw()->name : "an operation";
+  if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) {
+    return Diagnosis{.what = fmt::format("the device ran out of memory at {} while recording; torch said: {}", name,
+                                         text.substr(0, text.find('\n'))),
+                     .where = where,
+                     .fix = "share one pool between graphs, use smaller batches, or drop eager tensors first: while a "
+                            "capture is open torch cannot give cached memory back"};
+  }
+  if (text.find("generator not in capture mode") != std::string_view::npos ||
+      text.find("CUDA generator") != std::string_view::npos) {
+    return Diagnosis{.what = fmt::format("{} draws from a generator that the graph does not know", name),
+                     .where = where,
+                     .fix = "name it in CaptureOptions::generators; seeding and reading a generator's state belong "
+                            "outside the captured part"};
+  }
+  return std::nullopt;
+}
+
+Diagnosis explain_empty(const OpTrace* trace, const std::string& device) {
+  if (trace == nullptr || trace->ops().empty()) {
+    return {.what = "the step is empty: no operation was recorded",
+            .fix = "check that the step runs its work on this thread"};
+  }
+  return {.what = fmt::format("the step ran {} operations, but none of them on {}: the graph would be empty",
+                              trace->ops().size(), device),
+          .where = fmt::format("first operation: {}, {}", trace->name(trace->ops().front()),
+                               trace->place(trace->ops().front())),
+          .fix = "move the model and its inputs to the graph's device"};
+}
+
+}  // namespace pianola::graph

@@ -1,0 +1,25 @@
+#pragma once
+#include <pianola/core/error.hpp>
+#include <pianola/graph/cuda/capture_watch.hpp>
+#include <pianola/trace/op_trace.hpp>
+
+#include <c10/util/Exception.h>
+#include <cuda.h>
+
+#include <optional>
+
+namespace pianola::graph {
+
+/// Why a capture is broken, from what was watched: names the operation and the cure.
+[[nodiscard]] Diagnosis explain_broken(const CaptureWatch& watch, const OpTrace* trace);
+
+/// Why ending a capture failed with this code.
+[[nodiscard]] Diagnosis explain_end(CUresult code, const CaptureWatch& watch);
+
+/// What torch's error means, where it is one that capturing caused; nothing if it is the step's own.
+[[nodiscard]] std::optional<Diagnosis> explain_error(const c10::Error& error, const CaptureWatch& watch);
+
+/// A recording without a node: says why, from the operations that were seen.
+[[nodiscard]] Diagnosis explain_empty(const OpTrace* trace, const std::string& device);
+
+}  // namespace pianola::graph

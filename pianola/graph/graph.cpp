@@ -1,0 +1,115 @@
+#include <pianola/graph/graph.hpp>
+
+#include <pianola/core/error.hpp>
+#include <pianola/graph/device_check.hpp>
+#include <pianola/graph/graph_impl.hpp>
+
+#include <fmt/format.h>
+
+#include <exception>
+#include <fstream>
+
+namespace pianola {
+namespace {
+
+std::unique_ptr<graph::Backend> make_backend(c10::Device device) {
+#if PIANOLA_WITH_CUDA
+  if (device.is_cuda()) return graph::make_cuda_backend(device);
+#endif
+  (void)device;  // without CUDA, usable_device() has let only the CPU through
+  return graph::make_tape_backend();
+}
+
+}  // namespace
+
+Graph::Impl::Impl(c10::Device wanted) : device(graph::usable_device(wanted)), backend(make_backend(device)) {}
+
+void Graph::Impl::check_empty() const {
+  if (result) {
+    throw UsageError({.what = "the graph holds a capture already",
+                      .fix = "call reset() to drop it, or capture into another Graph"});
+  }
+}
+
+void Graph::Impl::check_captured(const char* call) const {
+  if (!result) [[unlikely]] {
+    throw UsageError({.what = fmt::format("{} was called on a graph that holds no capture", call),
+                      .fix = "call capture() first; after a failed capture or reset() the graph is empty"});
+  }
+}
+
+Graph::Graph(c10::Device device) : impl_(std::make_unique<Impl>(device)) {}
+Graph::Graph(Graph&&) noexcept = default;
+Graph& Graph::operator=(Graph&&) noexcept = default;
+Graph::~Graph() = default;
+
+void Graph::capture(const std::function<void()>& step, const CaptureOptions& options) {
+  impl_->check_empty();
+  graph::CaptureSession session(*impl_->backend, options);
+  session.warm_up(step);
+  session.begin();
+  try {
+    step();
+  } catch (...) {
+    session.fail(std::current_exception());
+  }
+  impl_->adopt(session.commit());
+}
+
+void Graph::replay() {
+  impl_->check_captured("replay()");
+  impl_->backend->replay();
+}
+
+void Graph::reset() noexcept {
+  if (impl_ == nullptr) return;
+  impl_->backend->reset();
+  impl_->result.reset();
+}
+
+bool Graph::captured() const noexcept { return impl_ != nullptr && impl_->result.has_value(); }
+
+c10::Device Graph::device() const noexcept { return impl_->device; }
+
+GraphPoolRef Graph::pool() const {
+  impl_->check_captured("pool()");
+  return impl_->backend->pool();
+}
+
+GraphInfo Graph::info() const {
+  impl_->check_captured("info()");
+  const graph::CaptureResult& result = *impl_->result;
+  GraphInfo info;
+  info.operations = result.trace ? result.trace->ops().size() : 0;
+  info.warmup_time = result.warmup_time;
+  info.capture_time = result.capture_time;
+  info.instantiate_time = result.end_time;
+  info.warnings = result.warnings;
+  impl_->backend->describe(info);
+  return info;
+}
+
+const OpTrace* Graph::trace() const {
+  impl_->check_captured("trace()");
+  return impl_->result->trace ? &*impl_->result->trace : nullptr;
+}
+
+void* Graph::raw_executable() const {
+  impl_->check_captured("raw_executable()");
+  return impl_->backend->raw_executable();
+}
+
+void* Graph::raw_graph() const {
+  impl_->check_captured("raw_graph()");
+  return impl_->backend->raw_graph();
+}
+
+void Graph::dump_dot(const std::filesystem::path& file) const {
+  impl_->check_captured("dump_dot()");
+  std::ofstream out(file);
+  impl_->backend->write_dot(out, trace());
+  out.close();
+  if (!out) throw UsageError({.what = fmt::format("cannot write '{}'", file.string())});
+}
+
+}  // namespace pianola

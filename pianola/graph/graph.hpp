@@ -1,0 +1,128 @@
+#pragma once
+#include <pianola/core/export.hpp>
+#include <pianola/core/report.hpp>
+#include <pianola/graph/options.hpp>
+#include <pianola/graph/pool.hpp>
+
+#include <c10/core/Device.h>
+
+#include <chrono>
+#include <cstddef>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace pianola {
+
+class OpTrace;  // <pianola/trace/op_trace.hpp>
+
+/// What a captured graph holds and what making it cost.
+struct GraphInfo {
+  std::string backend;                       ///< "cuda" or "tape".
+  std::size_t nodes = 0;                     ///< Nodes of the CUDA graph; on the tape, operations that replay runs.
+  std::map<std::string, std::size_t> types;  ///< Nodes by type ("kernel", "memcpy", ...); on the tape, by operator.
+  std::size_t kernels = 0;                   ///< Kernel nodes; 0 on the tape.
+  std::size_t edges = 0;                     ///< Dependencies between nodes.
+  std::size_t operations = 0;                ///< Top-level ATen operations recorded; 0 with `trace` off.
+  std::size_t pool_bytes = 0;                ///< Bytes of the graph's pool, shared ones counted in full.
+  std::size_t executable_bytes = 0;          ///< Device memory taken by the executable, outside torch's allocator.
+  std::size_t retained_bytes = 0;            ///< Bytes of outside tensors that the graph keeps alive.
+  bool draws_random_numbers = false;         ///< Whether a replay advances a generator.
+  std::chrono::microseconds warmup_time{};   ///< Host time of the eager runs.
+  std::chrono::microseconds capture_time{};  ///< Host time of recording.
+  std::chrono::microseconds instantiate_time{};  ///< Host time of making and uploading the executable.
+  std::vector<std::string> warnings;             ///< What is sound but may surprise, one sentence each.
+
+  [[nodiscard]] PIANOLA_API Report report() const;
+};
+
+/// Work that was recorded once and is replayed with one launch.
+///
+/// On a CUDA device it is a CUDA graph; on the CPU it is the tape, which keeps the same promises: addresses and CPU
+/// values are frozen, outputs are overwritten by the next replay, reading a value on the host while recording is
+/// refused. A replay computes what eager would, bit for bit, given the same inputs, state and generators.
+///
+/// Threads:  One call at a time per object, and graphs that share a pool count as one object; any thread may call.
+class PIANOLA_API Graph {
+ public:
+  /// @throws DeviceError       There is no such device, or this build has no CUDA.
+  /// @throws UnsupportedError  `device` is neither CUDA nor CPU.
+  explicit Graph(c10::Device device);
+  Graph(Graph&&) noexcept;
+  Graph& operator=(Graph&&) noexcept;
+  ~Graph();
+
+  /// Runs `step` eagerly `options.warmup` times, then records it once. The graph holds nothing else afterwards: with
+  /// `restore`, tensors that existed before and generators are as they were, also when this throws. A `.grad` that was
+  /// undefined before and that the step defines stays, filled with zeros, at the address that replays write.
+  ///
+  /// @throws CaptureError  The step cannot be captured; names the first offending operation, its line and the remedy.
+  /// @throws UsageError    The graph holds a capture already (reset() it), another capture is open on this thread, or
+  ///                       an option is out of range.
+  /// Whatever `step` itself throws reaches the caller unchanged. After any throw the graph is empty and may capture again.
+  /// Stream:  Waits for the current stream's work by event, and the current stream waits for the capture's. No
+  ///          synchronization with the host unless a snapshot has to go to host memory.
+  void capture(const std::function<void()>& step, const CaptureOptions& options = {});
+
+  /// Runs what was captured, on the current stream of the graph's device; outputs hold new values when it is done.
+  ///
+  /// @throws UsageError   Nothing was captured.
+  /// @throws ReplayError  A result of another graph of the pool, which this graph reads, has been overwritten; nothing
+  ///                      was launched. Or CUDA refused the launch.
+  /// Does not synchronize and allocates nothing.
+  void replay();
+
+  /// Drops the capture and its memory; the graph can capture again.
+  void reset() noexcept;
+
+  [[nodiscard]] bool captured() const noexcept;
+  [[nodiscard]] c10::Device device() const noexcept;
+  /// The pool of this graph, to share with the next one. @throws UsageError  Nothing was captured.
+  [[nodiscard]] GraphPoolRef pool() const;
+  /// @throws UsageError  Nothing was captured.
+  [[nodiscard]] GraphInfo info() const;
+  /// The operations that were recorded; nullptr with `trace` off. @throws UsageError  Nothing was captured.
+  [[nodiscard]] const OpTrace* trace() const;
+  /// The executable's raw handle (a cudaGraphExec_t), for tools; nullptr on the tape. Borrowed, valid until reset().
+  [[nodiscard]] void* raw_executable() const;
+  /// The captured graph's raw handle (a cudaGraph_t); nullptr on the tape. Borrowed, valid until reset().
+  [[nodiscard]] void* raw_graph() const;
+  /// Writes the graph in Graphviz's language: nodes with kernel and operation, edges. @throws UsageError  Not captured,
+  /// or the file cannot be written.
+  void dump_dot(const std::filesystem::path& file) const;
+
+ private:
+  friend class CaptureScope;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Captures the code between construction and end(), for code that cannot be a lambda. There is no warm-up: run the
+/// code eagerly first. A scope that ends without end() abandons the capture; the graph is then empty.
+///
+///     pianola::Graph graph(device);
+///     pianola::CaptureScope scope(graph);
+///     y = model->forward(x);
+///     scope.end();
+///
+/// While it is open, the capture stream is the current stream of this thread.
+class PIANOLA_API CaptureScope {
+ public:
+  /// @throws UsageError, CaptureError  As Graph::capture; nothing has begun then.
+  explicit CaptureScope(Graph& graph, CaptureOptions options = {.warmup = 0});
+  CaptureScope(const CaptureScope&) = delete;
+  CaptureScope& operator=(const CaptureScope&) = delete;
+  ~CaptureScope();
+
+  /// Ends the capture and makes the executable. @throws CaptureError  As Graph::capture.
+  void end();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace pianola

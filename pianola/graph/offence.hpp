@@ -1,0 +1,31 @@
+#pragma once
+#include <pianola/trace/call_site.hpp>
+#include <pianola/trace/op_stream.hpp>
+#include <pianola/trace/op_trace.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace pianola::graph {
+
+/// The first operation of a step that cannot be captured, as the message will name it.
+struct OffendingOp {
+  std::string name;      ///< As the user called it: the outermost composite around it, else the operator.
+  std::string detail;    ///< The operators inside it that led there, "" where there are none: "aten::nonzero".
+  std::size_t number;    ///< Counted from 1 in the order of the step.
+  std::string scope;     ///< Open user scopes, joined by '/'.
+  std::string backward;  ///< Autograd node, in backward.
+  std::int64_t forward_sequence = -1;
+  const trace::OpInfo* info = nullptr;
+  trace::CallSite site;
+
+  /// Takes the stack of this thread too: call it inside the operation. `inner`: the operator inside `op` that is to blame.
+  static OffendingOp note(const trace::OpSpan& op, std::size_t number, const std::string& inner = "");
+
+  /// "operation 41 (aten::nonzero), in scope 'encoder/3', train_step at loss.cpp:88". `trace` finds the forward line of
+  /// a backward operation; it may be nullptr.
+  [[nodiscard]] std::string where(const OpTrace* trace) const;
+};
+
+}  // namespace pianola::graph

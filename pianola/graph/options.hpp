@@ -1,0 +1,39 @@
+#pragma once
+#include <pianola/graph/pool.hpp>
+
+#include <ATen/core/Generator.h>
+#include <c10/core/Stream.h>
+
+#include <optional>
+#include <vector>
+
+namespace pianola {
+
+/// What CUDA refuses while a capture runs (cudaStreamCaptureMode). The tape has no such modes and ignores it.
+enum class CaptureMode {
+  global,         ///< Unsafe calls of any thread break the capture.
+  thread_local_,  ///< Only unsafe calls of the capturing thread do.
+  relaxed,        ///< None does; a call that really touches the capturing stream still fails.
+};
+
+/// How Graph::capture warms up, records and cleans up. Every field has a safe default.
+struct CaptureOptions {
+  /// Eager runs before recording, on the capture stream; raise it if autotuning or DDP settles later. 0: none.
+  int warmup = 3;
+  /// Pool to share with other graphs; empty: one of its own.
+  GraphPoolRef pool = {};
+  /// Generators, besides the device's default one, that the step draws from.
+  std::vector<at::Generator> generators = {};
+  /// See CaptureMode; thread_local_ lets data loaders and other threads go on.
+  CaptureMode mode = CaptureMode::thread_local_;
+  /// Put back what warm-up and recording wrote: tensors, gradients, generators. Off: the warm-up runs count as steps.
+  /// On CUDA the tensors are copied aside on the device, or in host memory where the device has no room.
+  bool restore = true;
+  /// Record the operations: errors name the first offending one and its line, inputs are retained, and replays of
+  /// graphs that share a pool are checked. Off saves host time at capture and gives all of that up.
+  bool trace = true;
+  /// Stream to capture on; empty: the pool's own. Never the default stream, which CUDA cannot capture.
+  std::optional<c10::Stream> stream = {};
+};
+
+}  // namespace pianola

@@ -1,0 +1,59 @@
+#pragma once
+#include <pianola/core/export.hpp>
+
+#include <c10/core/Device.h>
+
+#include <cstddef>
+#include <memory>
+
+namespace pianola {
+
+class PoolState;  // private: memory pool, capture stream, workspaces and ledger of one family of graphs
+class GraphPoolRef;
+
+/// Memory that several graphs share: one graph's scratch may reuse the bytes of another's.
+///
+/// Graphs of one pool may be replayed in any order that is harmless. A replay is refused (ReplayError) when it would
+/// read a result of another graph that a later replay has overwritten; see Note [Pool ledger] in graph/ledger.hpp.
+/// The memory lives until the pool and every graph captured in it are gone, in whichever order.
+///
+/// Threads:  Create, share and destroy from any thread; graphs of one pool count as one object for capture and replay.
+class PIANOLA_API GraphPool {
+ public:
+  /// @throws DeviceError  `device` is CUDA and there is none, or Pianola was built without CUDA.
+  explicit GraphPool(c10::Device device);
+  GraphPool(GraphPool&&) noexcept;
+  GraphPool& operator=(GraphPool&&) noexcept;
+  ~GraphPool();
+
+  [[nodiscard]] c10::Device device() const noexcept;
+  /// Bytes that the pool holds on its device; on the tape, bytes of the tensors that its graphs made.
+  [[nodiscard]] std::size_t bytes() const;
+
+ private:
+  friend class GraphPoolRef;
+  std::shared_ptr<PoolState> state_;
+};
+
+/// Names a pool to capture into; empty means "a pool of its own". Cheap to copy; keeps the pool's memory alive.
+class PIANOLA_API GraphPoolRef {
+ public:
+  GraphPoolRef() noexcept;
+  GraphPoolRef(const GraphPool& pool) noexcept;  // NOLINT(google-explicit-constructor): reads as {.pool = pool}
+  GraphPoolRef(const GraphPoolRef&) noexcept;
+  GraphPoolRef(GraphPoolRef&&) noexcept;
+  GraphPoolRef& operator=(const GraphPoolRef&) noexcept;
+  GraphPoolRef& operator=(GraphPoolRef&&) noexcept;
+  ~GraphPoolRef();
+
+  [[nodiscard]] bool empty() const noexcept;
+
+  /// For the rooms of the library.
+  explicit GraphPoolRef(std::shared_ptr<PoolState> state) noexcept;
+  [[nodiscard]] const std::shared_ptr<PoolState>& state() const noexcept { return state_; }
+
+ private:
+  std::shared_ptr<PoolState> state_;
+};
+
+}  // namespace pianola

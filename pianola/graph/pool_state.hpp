@@ -1,0 +1,40 @@
+#pragma once
+#include <c10/core/Device.h>
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+
+namespace pianola {
+
+/// What the graphs of one pool share. Lives until the last of them, and the last handle, is gone.
+class PoolState {
+ public:
+  explicit PoolState(c10::Device device) noexcept : device_(device) {}
+  PoolState(const PoolState&) = delete;
+  PoolState& operator=(const PoolState&) = delete;
+  virtual ~PoolState() = default;
+
+  [[nodiscard]] c10::Device device() const noexcept { return device_; }
+  [[nodiscard]] virtual std::size_t bytes() const = 0;
+
+ private:
+  c10::Device device_;
+};
+
+/// The tape's pool. Its results are never reused, so all it has to share is the count of their bytes.
+class TapePool final : public PoolState {
+ public:
+  TapePool() noexcept : PoolState(c10::Device(c10::kCPU)) {}
+  [[nodiscard]] std::size_t bytes() const override { return bytes_; }
+  void add(std::size_t bytes) noexcept { bytes_ += bytes; }
+  void remove(std::size_t bytes) noexcept { bytes_ -= bytes; }
+
+ private:
+  std::atomic<std::size_t> bytes_{0};
+};
+
+/// @throws DeviceError, UnsupportedError  As Graph's constructor.
+std::shared_ptr<PoolState> make_pool_state(c10::Device device);
+
+}  // namespace pianola

@@ -1,0 +1,62 @@
+#pragma once
+#include <pianola/trace/op_info.hpp>
+#include <pianola/trace/op_stream.hpp>
+#include <pianola/trace/step_memory.hpp>
+
+#include <ATen/core/ivalue.h>
+#include <ATen/core/stack.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace pianola::graph {
+
+/// One operation of a tape. Its values are aliases of the step's tensors: same memory, own metadata, no history.
+struct TapeOp {
+  c10::OperatorHandle handle;
+  std::vector<c10::IValue> inputs;
+  std::vector<c10::IValue> outputs;
+  /// Results in memory of their own, which replays must fill: (index of the output, position in its list or -1).
+  std::vector<std::pair<std::size_t, std::int64_t>> fresh = {};
+  bool grad_mode = false;        ///< Some kernels choose by it.
+  bool writes_results = false;   ///< Bound to a variant that writes its results itself; see bind().
+  const trace::OpInfo* info = nullptr;
+};
+
+/// A recorded sequence of operations, and how to run it again on the same memory.
+class Tape {
+ public:
+  /// Runs all operations, in order, on this thread; results land where the recording put them.
+  void replay();
+
+  void add(TapeOp op) { ops_.push_back(std::move(op)); }
+  /// Drops what a replay need not run (views, allocations) and binds the rest to variants that write in place.
+  void bind();
+
+  [[nodiscard]] const std::vector<TapeOp>& ops() const noexcept { return ops_; }
+  [[nodiscard]] std::map<std::string, std::size_t> count_by_operator() const;
+  [[nodiscard]] std::size_t result_bytes() const;
+
+ private:
+  std::vector<TapeOp> ops_;
+  torch::jit::Stack stack_;
+};
+
+/// Writes a Tape from an OpStream.
+class TapeRecorder final : public trace::OpObserver {
+ public:
+  void on_op_begin(const trace::OpSpan& op) override;
+  void on_op_end(const trace::OpSpan& op) override;
+  [[nodiscard]] Tape take() noexcept { return std::move(tape_); }
+
+ private:
+  Tape tape_;
+  trace::StepMemory memory_;
+  std::vector<std::pair<std::uint64_t, TapeOp>> running_;  // by operation number
+};
+
+}  // namespace pianola::graph

@@ -1,0 +1,114 @@
+#include <pianola/graph/backend.hpp>
+#include <pianola/graph/input_keeper.hpp>
+#include <pianola/graph/pool_state.hpp>
+#include <pianola/graph/tape/tape.hpp>
+#include <pianola/graph/tape/tape_watch.hpp>
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <fmt/format.h>
+
+#include <ostream>
+#include <utility>
+
+namespace pianola::graph {
+namespace {
+
+class TapeBackend final : public Backend {
+ public:
+  ~TapeBackend() override { reset(); }
+
+  std::vector<at::Generator> default_generators() const override { return {at::detail::getDefaultCPUGenerator()}; }
+  bool executes_while_recording() const noexcept override { return true; }
+
+  void check_may_capture(const CaptureOptions& options) const override {
+    if (!options.pool.empty() && !options.pool.state()->device().is_cpu()) {
+      throw UsageError({.what = fmt::format("the pool is on {}, the graph on cpu", options.pool.state()->device().str())});
+    }
+    if (options.stream) throw UsageError({.what = "a stream was given, but the tape on cpu has none"});
+  }
+
+  std::unique_ptr<StreamScope> enter(const CaptureOptions& /*options*/) override { return nullptr; }
+
+  void begin(const CaptureOptions& options) override {
+    pool_ = options.pool.empty() ? std::make_shared<TapePool>() : std::static_pointer_cast<TapePool>(options.pool.state());
+    std::vector<at::Generator> generators = default_generators();
+    generators.insert(generators.end(), options.generators.begin(), options.generators.end());
+    watch_.emplace(std::move(generators));
+    recorder_.emplace();
+    keeper_.emplace();
+  }
+
+  std::vector<trace::OpObserver*> observers() override { return {&*watch_, &*recorder_, &*keeper_}; }
+
+  RecorderOptions recorder_options() override { return {.random_position = [this] { return watch_->draws(); }}; }
+
+  std::optional<Diagnosis> offence(const OpTrace* trace) const override {
+    return watch_ ? watch_->offence(trace) : std::nullopt;
+  }
+
+  void end(const OpTrace* /*trace*/) override {
+    tape_ = recorder_->take();
+    draws_random_numbers_ = watch_->draws() != 0;
+    kept_bytes_ = bytes_of(keeper_->take());  // the tape's own aliases keep the memory
+    result_bytes_ = tape_.result_bytes();
+    tape_.bind();
+    pool_->add(result_bytes_);
+    watch_.reset();
+    recorder_.reset();
+    keeper_.reset();
+  }
+
+  void abandon() noexcept override {
+    recorder_.reset();
+    keeper_.reset();
+    pool_.reset();
+  }
+
+  void replay() override { tape_.replay(); }
+
+  void reset() noexcept override {
+    if (pool_ != nullptr) pool_->remove(std::exchange(result_bytes_, 0));
+    tape_ = {};
+    pool_.reset();
+  }
+
+  GraphPoolRef pool() const override { return GraphPoolRef(pool_); }
+
+  void describe(GraphInfo& info) const override {
+    info.backend = "tape";
+    info.nodes = tape_.ops().size();
+    info.types = tape_.count_by_operator();
+    info.edges = info.nodes == 0 ? 0 : info.nodes - 1;
+    info.pool_bytes = pool_->bytes();
+    info.retained_bytes = kept_bytes_;
+    info.draws_random_numbers = draws_random_numbers_;
+  }
+
+  void write_dot(std::ostream& out, const OpTrace* /*trace*/) const override {
+    out << "digraph tape {\n  rankdir=TB;\n  node [shape=box];\n";
+    std::size_t index = 0;
+    for (const TapeOp& op : tape_.ops()) {
+      out << fmt::format("  n{} [label=\"{}\"];\n", index, op.info->name);
+      if (index > 0) out << fmt::format("  n{} -> n{};\n", index - 1, index);
+      ++index;
+    }
+    out << "}\n";
+  }
+
+ private:
+  std::shared_ptr<TapePool> pool_;
+  std::optional<TapeWatch> watch_;
+  std::optional<TapeRecorder> recorder_;
+  std::optional<InputKeeper> keeper_;
+  Tape tape_;
+  std::size_t result_bytes_ = 0;
+  std::size_t kept_bytes_ = 0;
+  bool draws_random_numbers_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_tape_backend() { return std::make_unique<TapeBackend>(); }
+
+}  // namespace pianola::graph

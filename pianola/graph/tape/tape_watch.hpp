@@ -1,0 +1,41 @@
+#pragma once
+#include <pianola/core/error.hpp>
+#include <pianola/graph/offence.hpp>
+#include <pianola/trace/op_stream.hpp>
+
+#include <ATen/core/Generator.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace pianola::graph {
+
+/// Refuses on the tape what CUDA refuses: host reads, tensors of another device, generators that were not named. Notes
+/// the first offender; a throw from a callback would be lost.
+class TapeWatch final : public trace::OpObserver {
+ public:
+  explicit TapeWatch(std::vector<at::Generator> generators);
+
+  void on_op_begin(const trace::OpSpan& op) override;
+  void on_op_end(const trace::OpSpan& op) override;
+
+  [[nodiscard]] std::optional<Diagnosis> offence(const OpTrace* trace) const;
+  /// Operations so far that have moved a generator.
+  [[nodiscard]] std::uint64_t draws() const noexcept { return draws_; }
+
+ private:
+  enum class Kind { host_read, other_device, generator, no_storage };
+  void note(Kind kind, const trace::OpSpan& op);
+  [[nodiscard]] std::uint64_t generator_stamp() const;
+
+  std::vector<at::Generator> generators_;
+  std::size_t ops_ = 0;
+  std::uint64_t draws_ = 0;
+  std::uint64_t stamp_ = 0;
+  std::optional<Kind> kind_;
+  std::optional<OffendingOp> offender_;
+};
+
+}  // namespace pianola::graph
