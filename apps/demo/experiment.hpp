@@ -1,0 +1,55 @@
+#pragma once
+#include <apps/demo/comparison.hpp>
+#include <apps/demo/text.hpp>
+#include <apps/demo/trainer.hpp>
+#include <apps/demo/training_loop.hpp>
+
+#include <pianola/graph/graph.hpp>
+
+#include <functional>
+#include <optional>
+#include <vector>
+
+namespace pianola::demo {
+
+/// The same training twice, from the same bits: eager, then by replays of one graph that holds the whole step.
+class Experiment {
+ public:
+  /// What a caller may want to show while it runs; each may be empty.
+  struct Watcher {
+    std::function<void(const Progress&)> eager;
+    std::function<void(const GraphInfo&)> captured;
+    std::function<void(const Progress&)> replay;
+  };
+
+  /// @throws pianola::UsageError  The text is too short.
+  Experiment(const Text& text, const TrainerConfig& config, c10::Device device);
+
+  void run(const Watcher& watcher);
+
+  [[nodiscard]] const RunFigures& eager() const noexcept { return eager_; }
+  [[nodiscard]] const RunFigures& replay() const noexcept { return replay_; }
+  [[nodiscard]] const GraphInfo& graph() const noexcept { return graph_; }
+  [[nodiscard]] const Comparison& comparison() const noexcept { return comparison_; }
+  [[nodiscard]] std::vector<float> eager_losses() const;
+  [[nodiscard]] std::vector<float> replay_losses() const;
+  /// The model that was trained by replays.
+  [[nodiscard]] const CharGpt& model() const { return replayed_->model(); }
+
+ private:
+  void warm_up();
+  std::vector<NamedTensor> run_eager(const std::function<void(const Progress&)>& report);
+  std::vector<NamedTensor> run_replay(const Watcher& watcher);
+
+  TrainerConfig config_;
+  c10::Device device_;
+  BatchStream batches_;  // at its beginning: each run takes a copy
+  std::optional<Trainer> eagerly_;
+  std::optional<Trainer> replayed_;
+  RunFigures eager_;
+  RunFigures replay_;
+  GraphInfo graph_;
+  Comparison comparison_;
+};
+
+}  // namespace pianola::demo

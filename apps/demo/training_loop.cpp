@@ -1,0 +1,74 @@
+#include <apps/demo/training_loop.hpp>
+
+#include <c10/core/CachingDeviceAllocator.h>
+
+#include <algorithm>
+#include <chrono>
+
+namespace pianola::demo {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+// Waits for the device, since it reads from there.
+double mean_loss(const Trainer& trainer, std::int64_t from, std::int64_t to) {
+  return trainer.losses().narrow(0, from, to - from).mean().item<double>();
+}
+
+// Torch's memory account of a device; there is none for the CPU.
+class MemoryAccount {
+ public:
+  explicit MemoryAccount(c10::Device device) : device_(device) {
+    if (device.is_cpu()) return;
+    c10::DeviceAllocator* allocator = at::getDeviceAllocator(device.type());
+    allocator->resetPeakStats(device.index());
+    at_start_ = bytes().current;
+  }
+  [[nodiscard]] std::optional<std::int64_t> most_beyond_start() const {
+    if (device_.is_cpu()) return std::nullopt;
+    return bytes().peak - at_start_;
+  }
+
+ private:
+  [[nodiscard]] c10::CachingAllocator::Stat bytes() const {
+    constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    return at::getDeviceAllocator(device_.type())->getDeviceStats(device_.index()).allocated_bytes[kAll];
+  }
+
+  c10::Device device_;
+  std::int64_t at_start_ = 0;
+};
+
+}  // namespace
+
+RunFigures run_training(Trainer& trainer, BatchStream& batches, std::int64_t steps, const std::function<void()>& step,
+                        const std::function<void(const Progress&)>& report) {
+  const std::int64_t interval = std::max<std::int64_t>(steps / 10, 1);
+  RunFigures figures;
+  double host_seconds = 0;
+  trainer.wait();
+  const MemoryAccount memory(trainer.device());
+  const auto start = Clock::now();
+  for (std::int64_t done = 0, reported = 0; done < steps;) {
+    const auto step_start = Clock::now();
+    trainer.load(batches.next());
+    step();
+    host_seconds += seconds_since(step_start);
+    if (++done - reported < interval && done < steps) continue;
+    figures.last_loss = mean_loss(trainer, reported, done);
+    if (report)
+      report({.done = done,
+              .loss = figures.last_loss,
+              .steps_per_second = static_cast<double>(done) / seconds_since(start)});
+    reported = done;
+  }
+  figures.wall_seconds = seconds_since(start);
+  figures.steps_per_second = static_cast<double>(steps) / figures.wall_seconds;
+  figures.host_us_per_step = 1e6 * host_seconds / static_cast<double>(steps);
+  figures.working_bytes = memory.most_beyond_start();
+  return figures;
+}
+
+}  // namespace pianola::demo
