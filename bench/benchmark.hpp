@@ -1,0 +1,42 @@
+#pragma once
+#include "result.hpp"
+
+#include <c10/core/Device.h>
+
+#include <vector>
+
+namespace pianola::bench {
+
+/// What a benchmark is told.
+struct Settings {
+  int blocks = 20;
+  bool quick = false;
+
+  /// `count`, or a few where only the running counts.
+  [[nodiscard]] int some(int count) const { return quick && count > 3 ? 3 : count; }
+  [[nodiscard]] Plan plan(int iterations) const { return {.blocks = blocks, .iterations = some(iterations)}; }
+};
+
+/// One program of the suite.
+struct Benchmark {
+  const char* name;   ///< "cpu/..." or "cuda/..."
+  const char* title;  ///< One line for readers.
+  std::vector<Case> (*run)(const Settings& settings);
+};
+
+namespace cpu {
+std::vector<Case> tape_training_step(const Settings& settings);
+std::vector<Case> trace_overhead(const Settings& settings);
+}  // namespace cpu
+
+#if PIANOLA_WITH_CUDA
+namespace cuda {
+std::vector<Case> replay_host(const Settings& settings);
+std::vector<Case> training_step(const Settings& settings);
+std::vector<Case> capture_time(const Settings& settings);
+std::vector<Case> failed_capture(const Settings& settings);
+std::vector<Case> trace_overhead(const Settings& settings);
+}  // namespace cuda
+#endif
+
+}  // namespace pianola::bench

@@ -1,0 +1,77 @@
+#include "benchmark.hpp"
+#include "cuda/device.hpp"
+#include "models/mlp.hpp"
+
+#include <pianola/graph/graph.hpp>
+
+#include <c10/cuda/CUDACachingAllocator.h>
+
+namespace pianola::bench::cuda {
+namespace {
+
+// A capture of its own step, again and again; what it leaves is dropped between blocks, so that each begins with no
+// memory to reuse.
+struct Captures {
+  Captures() {
+    for (int step = 0; step < 3; ++step) model.train_step();
+  }
+
+  void by_torch() {
+    torch_graph = torch_capture([this] { model.train_step(); });
+  }
+  void by_pianola(bool trace) {
+    graph.capture([this] { model.train_step(); }, {.warmup = 0, .trace = trace});
+  }
+  void drop() {
+    torch_graph.reset();
+    graph.reset();
+    c10::cuda::CUDACachingAllocator::emptyCache();
+    synchronize();
+  }
+
+  Mlp model{MlpShape{}, kDevice};
+  std::unique_ptr<at::cuda::CUDAGraph> torch_graph;
+  Graph graph{kDevice};
+};
+
+void check_captures(Captures& theirs, Captures& ours) {
+  Mlp eager(MlpShape{}, kDevice);
+  for (int step = 0; step < 3; ++step) eager.train_step();
+  theirs.by_torch();
+  ours.by_pianola(/*trace=*/true);
+  for (int step = 0; step < 3; ++step) {
+    eager.train_step();
+    theirs.torch_graph->replay();
+    ours.graph.replay();
+    check_equal("torch's capture", theirs.model.state(), eager.state());
+    check_equal("Graph::capture", ours.model.state(), eager.state());
+  }
+  theirs.drop();
+  ours.drop();
+}
+
+}  // namespace
+
+std::vector<Case> capture_time(const Settings& settings) {
+  const OnPoolStream stream;
+  Captures theirs;
+  Captures traced;
+  Captures plain;
+  check_captures(theirs, traced);
+  const Contender contenders[] = {
+      {"torch capture", [&] { theirs.by_torch(); }, [&] { theirs.drop(); }},
+      {"Graph::capture, trace on", [&] { traced.by_pianola(true); }, [&] { traced.drop(); }},
+      {"Graph::capture, trace off", [&] { plain.by_pianola(false); }, [&] { plain.drop(); }}};
+  const Plan plan = settings.plan(1);
+  Case result{.name = "MLP 16 x 64 training step, no warm-up",
+              .measure = "host time of capture and instantiation",
+              .unit = "us",
+              .baseline = "torch capture",
+              .iterations = plan.iterations,
+              .series = interleave(host_timer(synchronize), contenders, plan)};
+  result.requirements = {at_most_ratio(result, "Graph::capture, trace on", 1.6),
+                         at_most_ratio(result, "Graph::capture, trace off", 1.3)};
+  return {std::move(result)};
+}
+
+}  // namespace pianola::bench::cuda

@@ -1,0 +1,73 @@
+#include "harness.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+namespace pianola::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double microseconds_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+}
+
+void run_block(const Timer& timer, const Contender& contender, int iterations, Series* series) {
+  const double sample = timer(contender.iteration, iterations);
+  if (contender.after_block) contender.after_block();
+  if (series != nullptr) series->samples.push_back(sample);
+}
+
+double quantile(std::vector<double> samples, double fraction) {
+  std::sort(samples.begin(), samples.end());
+  const double position = fraction * static_cast<double>(samples.size() - 1);
+  const double below = samples[static_cast<std::size_t>(std::floor(position))];
+  const double above = samples[static_cast<std::size_t>(std::ceil(position))];
+  return below + (above - below) * (position - std::floor(position));
+}
+
+}  // namespace
+
+Timer host_timer(std::function<void()> synchronize, int burst) {
+  return [synchronize = std::move(synchronize), burst](const std::function<void()>& iteration, int count) {
+    double total = 0;
+    for (int done = 0; done < count; done += burst) {
+      synchronize();
+      const auto start = Clock::now();
+      for (int i = done; i < std::min(done + burst, count); ++i) iteration();
+      total += microseconds_since(start);
+    }
+    synchronize();
+    return total / count;
+  };
+}
+
+std::vector<Series> interleave(const Timer& timer, std::span<const Contender> contenders, const Plan& plan) {
+  std::vector<Series> all;
+  for (const Contender& contender : contenders) {
+    all.push_back({.contender = contender.name, .samples = {}});
+    run_block(timer, contender, plan.iterations, nullptr);
+  }
+  for (int block = 0; block < plan.blocks; ++block) {
+    for (std::size_t i = 0; i < contenders.size(); ++i) {
+      const std::size_t turn = (i + static_cast<std::size_t>(block)) % contenders.size();
+      run_block(timer, contenders[turn], plan.iterations, &all[turn]);
+    }
+  }
+  return all;
+}
+
+int iterations_for(double milliseconds, const Contender& contender) {
+  const Timer timer = host_timer();
+  timer(contender.iteration, 3);  // the first runs are slower
+  return std::max(1, static_cast<int>(milliseconds * 1000 / timer(contender.iteration, 10)));
+}
+
+double median(std::vector<double> samples) { return quantile(std::move(samples), 0.5); }
+
+double smallest(std::span<const double> samples) { return *std::min_element(samples.begin(), samples.end()); }
+
+double spread(std::vector<double> samples) { return quantile(samples, 0.75) - quantile(samples, 0.25); }
+
+}  // namespace pianola::bench

@@ -1,0 +1,47 @@
+#pragma once
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace pianola::bench {
+
+/// One of the ways to do the work that a benchmark compares.
+struct Contender {
+  std::string name;
+  std::function<void()> iteration;         ///< Does the work once.
+  std::function<void()> after_block = {};  ///< Clears away what a block left; not timed.
+};
+
+/// The samples of one contender, one per block.
+struct Series {
+  std::string contender;
+  std::vector<double> samples;
+};
+
+/// Runs an iteration `count` times; returns microseconds per iteration.
+using Timer = std::function<double(const std::function<void()>& iteration, int count)>;
+
+/// Host time of the calls. Calls `synchronize`, untimed, before each burst of at most `burst` iterations and at the end,
+/// so that the calls never wait for a queue that is full.
+Timer host_timer(
+    std::function<void()> synchronize = [] {}, int burst = 50);
+
+struct Plan {
+  int blocks = 20;      ///< Samples per contender.
+  int iterations = 50;  ///< Iterations per block, whose mean is the sample.
+};
+
+/// Times the contenders in turn, block by block, so that a machine that slows down slows them all. Each block begins with
+/// another contender; one round comes before that and does not count.
+std::vector<Series> interleave(const Timer& timer, std::span<const Contender> contenders, const Plan& plan);
+
+/// How many iterations take about `milliseconds`, at least one.
+int iterations_for(double milliseconds, const Contender& contender);
+
+double median(std::vector<double> samples);
+double smallest(std::span<const double> samples);
+/// Half of the samples lie within this distance of each other: third quartile minus first.
+double spread(std::vector<double> samples);
+
+}  // namespace pianola::bench

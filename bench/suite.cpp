@@ -1,0 +1,113 @@
+#include "suite.hpp"
+
+#include "benchmark.hpp"
+#include "machine.hpp"
+#include "output.hpp"
+
+#include <pianola/core/error.hpp>
+
+#if PIANOLA_WITH_CUDA
+#include "cuda/device_info.hpp"
+#endif
+
+#include <fmt/format.h>
+
+#include <exception>
+#include <fstream>
+#include <ostream>
+#include <string_view>
+
+namespace pianola::bench {
+namespace {
+
+const Benchmark kBenchmarks[] = {
+    {"cpu/tape_training_step", "Training step of an MLP on one thread: the tape against eager C++",
+     cpu::tape_training_step},
+    {"cpu/trace_overhead", "Forward of an MLP on one thread, with and without a trace of its operations",
+     cpu::trace_overhead},
+#if PIANOLA_WITH_CUDA
+    {"cuda/replay_host", "Host time of Graph::replay(), with and without random numbers", cuda::replay_host},
+    {"cuda/training_step", "Training step of an MLP: eager and replayed", cuda::training_step},
+    {"cuda/capture_time", "Capture of a training step, without warm-up", cuda::capture_time},
+    {"cuda/failed_capture", "Memory that failed captures leave behind", cuda::failed_capture},
+    {"cuda/trace_overhead", "Launch-bound forward, with and without a trace of its operations", cuda::trace_overhead},
+#endif
+};
+
+bool has_cuda() {
+#if PIANOLA_WITH_CUDA
+  return cuda::is_available();
+#else
+  return false;
+#endif
+}
+
+void check(const Options& options) {
+  if (options.device != "auto" && options.device != "cpu" && options.device != "cuda") {
+    throw UsageError({.what = fmt::format("device must be auto, cpu or cuda, got '{}'", options.device)});
+  }
+  if (options.blocks < 1) throw UsageError({.what = fmt::format("blocks must be 1 or more, got {}", options.blocks)});
+  if (options.device == "cuda" && !has_cuda()) {
+    throw DeviceError({.what = "there is no CUDA device to run the benchmarks on",
+                       .fix = "run on a machine with a GPU and a torch with CUDA, or choose the device cpu"});
+  }
+}
+
+bool is_selected(const Benchmark& benchmark, const Options& options) {
+  const std::string_view name = benchmark.name;
+  if (name.find(options.filter) == std::string_view::npos) return false;
+  if (options.device != "auto") return name.starts_with(options.device + "/");
+  return !name.starts_with("cuda/") || has_cuda();
+}
+
+std::vector<const Benchmark*> selected(const Options& options) {
+  check(options);
+  std::vector<const Benchmark*> chosen;
+  for (const Benchmark& benchmark : kBenchmarks) {
+    if (is_selected(benchmark, options)) chosen.push_back(&benchmark);
+  }
+  return chosen;
+}
+
+Result run_one(const Benchmark& benchmark, const Settings& settings) {
+  Result result{.benchmark = benchmark.name, .title = benchmark.title, .cases = {}};
+  try {
+    result.cases = benchmark.run(settings);
+  } catch (const std::exception& error) {
+    result.error = error.what();
+  }
+  return result;
+}
+
+void write_json(const Options& options, std::span<const Result> results) {
+  std::ofstream file(options.json);
+  file << to_json(results, describe_machine(), options.command);
+  file.close();
+  if (!file) throw UsageError({.what = fmt::format("cannot write '{}'", options.json.string())});
+}
+
+}  // namespace
+
+std::vector<std::string> names(const Options& options) {
+  std::vector<std::string> names;
+  for (const Benchmark* benchmark : selected(options)) names.emplace_back(benchmark->name);
+  return names;
+}
+
+std::vector<Result> run(const Options& options, std::ostream& out) {
+  const std::vector<const Benchmark*> chosen = selected(options);
+  if (chosen.empty()) {
+    throw UsageError({.what = fmt::format("no benchmark has '{}' in its name", options.filter),
+                      .fix = "leave the filter out to run all of them"});
+  }
+  const Settings settings{.blocks = options.quick ? 2 : options.blocks, .quick = options.quick};
+  std::vector<Result> results;
+  for (const Benchmark* benchmark : chosen) {
+    results.push_back(run_one(*benchmark, settings));
+    out << to_text(results.back()) << std::endl;
+  }
+  if (!options.json.empty()) write_json(options, results);
+  return results;
+}
+
+}  // namespace pianola::bench
