@@ -8,6 +8,7 @@
 #         libtorch::cudart  CUDA headers and runtime, without torch     } only if torch has CUDA
 #         libtorch::cuda    torch's CUDA half, with libtorch::cudart    }
 # Sets    Libtorch_FOUND, Libtorch_VERSION, Libtorch_CUDA_VERSION (empty: none), Libtorch_ROOT
+#         Libtorch_LIBRARY_DIRS   what a run path needs
 
 include(FindPackageHandleStandardArgs)
 
@@ -138,6 +139,11 @@ if(Libtorch_ROOT)
       _libtorch_add_cuda()
     endif()
   endif()
+endif()
+set(Libtorch_LIBRARY_DIRS "${Libtorch_ROOT}/lib")
+if(Libtorch_CUDART)
+  cmake_path(GET Libtorch_CUDART PARENT_PATH cudart_dir)
+  list(APPEND Libtorch_LIBRARY_DIRS "${cudart_dir}")
 endif()
 find_package_handle_standard_args(Libtorch
   REQUIRED_VARS Libtorch_ROOT

@@ -8,6 +8,10 @@ if(PIANOLA_SANITIZE)
   target_link_options(pianola_build INTERFACE -fsanitize=${PIANOLA_SANITIZE})
 endif()
 
+# Once installed: our library beside the program, and the torch that both were built with. CMake's own
+# INSTALL_RPATH_USE_LINK_PATH would leave out what lies in .venv, inside the project.
+set(PIANOLA_INSTALL_RPATH $ORIGIN/../${CMAKE_INSTALL_LIBDIR} ${Libtorch_LIBRARY_DIRS})
+
 # pianola_compile_settings(<target>): how each of our own targets is compiled.
 function(pianola_compile_settings target)
   set_target_properties(${target} PROPERTIES
@@ -15,9 +19,7 @@ function(pianola_compile_settings target)
     CXX_VISIBILITY_PRESET hidden
     VISIBILITY_INLINES_HIDDEN ON
     POSITION_INDEPENDENT_CODE ON
-    # Once installed: our library beside the program, and the torch that both were built with.
-    INSTALL_RPATH $ORIGIN/../${CMAKE_INSTALL_LIBDIR}
-    INSTALL_RPATH_USE_LINK_PATH ON)
+    INSTALL_RPATH "${PIANOLA_INSTALL_RPATH}")
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_link_libraries(${target} PRIVATE pianola_warnings PUBLIC pianola_build)
 endfunction()

@@ -8,10 +8,8 @@ foreach(room IN LISTS rooms)
   get_target_property(headers ${room} HEADER_SET)
   list(APPEND public_headers ${headers})
 endforeach()
-if(EXISTS ${PROJECT_SOURCE_DIR}/pianola/pianola.hpp)
-  list(APPEND public_headers ${PROJECT_SOURCE_DIR}/pianola/pianola.hpp)
-endif()
-target_sources(pianola PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${public_headers})
+target_sources(pianola
+  PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${PROJECT_SOURCE_DIR}/pianola/pianola.hpp ${public_headers})
 target_compile_features(pianola PUBLIC cxx_std_20)
 target_compile_definitions(pianola PUBLIC PIANOLA_WITH_CUDA=${PIANOLA_WITH_CUDA})
 target_link_libraries(pianola
@@ -21,5 +19,4 @@ target_link_options(pianola PRIVATE LINKER:--no-undefined)
 set_target_properties(pianola PROPERTIES
   VERSION ${PROJECT_VERSION}
   SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
-  # Installed too it finds the torch it was built with.
-  INSTALL_RPATH_USE_LINK_PATH ON)
+  INSTALL_RPATH "${PIANOLA_INSTALL_RPATH}")

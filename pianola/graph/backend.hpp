@@ -37,6 +37,9 @@ class Backend {
   virtual void check_may_capture(const CaptureOptions& options) const = 0;
   [[nodiscard]] virtual std::unique_ptr<StreamScope> enter(const CaptureOptions& options) = 0;
 
+  /// Who takes part in the eager runs; the same again in observers().
+  [[nodiscard]] virtual std::vector<trace::OpObserver*> warmup_observers() { return {}; }
+
   virtual void begin(const CaptureOptions& options) = 0;
   /// Who watches the operations between begin() and end(), after the trace; and what the trace asks the device for.
   [[nodiscard]] virtual std::vector<trace::OpObserver*> observers() = 0;

@@ -1,5 +1,7 @@
 #include <pianola/graph/capture_session.hpp>
 
+#include <pianola/graph/open_capture.hpp>
+
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/autocast_mode.h>
 #include <c10/util/Exception.h>
@@ -16,12 +18,6 @@ using Clock = std::chrono::steady_clock;
 
 std::chrono::microseconds since(Clock::time_point start) {
   return std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start);
-}
-
-// One capture per thread: the current stream, the generators and the open recording are per thread or shared.
-bool& capture_is_open() {
-  thread_local bool open = false;
-  return open;
 }
 
 void check(const CaptureOptions& options) {
@@ -57,11 +53,13 @@ CaptureSession::~CaptureSession() {
 void CaptureSession::warm_up(const std::function<void()>& step) {
   const auto start = Clock::now();
   for (int run = 0; run < options_.warmup; ++run) {
-    std::optional<trace::OpStream> watch;
+    std::vector<trace::OpObserver*> observers = backend_.warmup_observers();
     if (options_.restore) {
       written_.begin_run();
-      watch.emplace(std::vector<trace::OpObserver*>{&written_});
+      observers.push_back(&written_);
     }
+    std::optional<trace::OpStream> watch;
+    if (!observers.empty()) watch.emplace(std::move(observers));
     step();
   }
   warmup_time_ = since(start);
@@ -104,6 +102,7 @@ CaptureResult CaptureSession::commit() {
   const auto ending = Clock::now();
   if (auto offence = backend_.offence(trace)) throw CaptureError(std::move(*offence));
   backend_.end(trace);
+  capture_is_open() = false;
   result.end_time = since(ending);
   recording_ = false;
 
@@ -137,6 +136,7 @@ void CaptureSession::abandon() noexcept {
   finished_ = true;
   watching_.reset();
   if (recording_) backend_.abandon();
+  capture_is_open() = false;
   try {
     put_back(false);
     stream_.reset();

@@ -35,7 +35,8 @@ c10::Device usable_cuda_device(c10::Device device) {
 c10::Device usable_device(c10::Device device) {
   if (device.is_cpu()) return {c10::kCPU};
   if (device.is_cuda()) return usable_cuda_device(device);
-  throw UnsupportedError({.what = fmt::format("there is no backend for device '{}'; known are cuda and cpu", device.str())});
+  throw UnsupportedError(
+      {.what = fmt::format("there is no backend for device '{}'; known are cuda and cpu", device.str())});
 }
 
 }  // namespace pianola::graph

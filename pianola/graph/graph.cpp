@@ -26,8 +26,8 @@ Graph::Impl::Impl(c10::Device wanted) : device(graph::usable_device(wanted)), ba
 
 void Graph::Impl::check_empty() const {
   if (result) {
-    throw UsageError({.what = "the graph holds a capture already",
-                      .fix = "call reset() to drop it, or capture into another Graph"});
+    throw UsageError(
+        {.what = "the graph holds a capture already", .fix = "call reset() to drop it, or capture into another Graph"});
   }
 }
 

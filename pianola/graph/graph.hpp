@@ -21,18 +21,18 @@ class OpTrace;  // <pianola/trace/op_trace.hpp>
 
 /// What a captured graph holds and what making it cost.
 struct GraphInfo {
-  std::string backend;                       ///< "cuda" or "tape".
-  std::size_t nodes = 0;                     ///< Nodes of the CUDA graph; on the tape, operations that replay runs.
-  std::map<std::string, std::size_t> types;  ///< Nodes by type ("kernel", "memcpy", ...); on the tape, by operator.
-  std::size_t kernels = 0;                   ///< Kernel nodes; 0 on the tape.
-  std::size_t edges = 0;                     ///< Dependencies between nodes.
-  std::size_t operations = 0;                ///< Top-level ATen operations recorded; 0 with `trace` off.
-  std::size_t pool_bytes = 0;                ///< Bytes of the graph's pool, shared ones counted in full.
-  std::size_t executable_bytes = 0;          ///< Device memory taken by the executable, outside torch's allocator.
-  std::size_t retained_bytes = 0;            ///< Bytes of outside tensors that the graph keeps alive.
-  bool draws_random_numbers = false;         ///< Whether a replay advances a generator.
-  std::chrono::microseconds warmup_time{};   ///< Host time of the eager runs.
-  std::chrono::microseconds capture_time{};  ///< Host time of recording.
+  std::string backend;                           ///< "cuda" or "tape".
+  std::size_t nodes = 0;                         ///< Nodes of the CUDA graph; on the tape, operations that replay runs.
+  std::map<std::string, std::size_t> types;      ///< Nodes by type ("kernel", "memcpy", ...); on the tape, by operator.
+  std::size_t kernels = 0;                       ///< Kernel nodes; 0 on the tape.
+  std::size_t edges = 0;                         ///< Dependencies between nodes.
+  std::size_t operations = 0;                    ///< Top-level ATen operations recorded; 0 with `trace` off.
+  std::size_t pool_bytes = 0;                    ///< Bytes of the graph's pool, shared ones counted in full.
+  std::size_t executable_bytes = 0;              ///< Device memory taken by the executable, outside torch's allocator.
+  std::size_t retained_bytes = 0;                ///< Bytes of outside tensors that the graph keeps alive.
+  bool draws_random_numbers = false;             ///< Whether a replay advances a generator.
+  std::chrono::microseconds warmup_time{};       ///< Host time of the eager runs.
+  std::chrono::microseconds capture_time{};      ///< Host time of recording.
   std::chrono::microseconds instantiate_time{};  ///< Host time of making and uploading the executable.
   std::vector<std::string> warnings;             ///< What is sound but may surprise, one sentence each.
 

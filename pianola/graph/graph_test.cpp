@@ -14,9 +14,9 @@
 namespace pianola {
 namespace {
 
-using testing::Training;
 using testing::expect_same;
 using testing::same;
+using testing::Training;
 
 static_assert(std::is_nothrow_move_constructible_v<Graph> && !std::is_copy_constructible_v<Graph>);
 static_assert(!std::is_move_constructible_v<CaptureScope> && !std::is_copy_constructible_v<CaptureScope>);
@@ -51,9 +51,9 @@ TEST_P(GraphTest, ReplaysTenTrainingStepsAsEagerRunsThem) {
 }
 
 TEST_P(GraphTest, ReplaysTheSameWithoutTraceWithoutWarmUpAndOnAPoolOfItsOwn) {
-  for (const CaptureOptions& options : {CaptureOptions{.trace = false}, CaptureOptions{.warmup = 0},
-                                        CaptureOptions{.pool = GraphPool(device())},
-                                        CaptureOptions{.mode = CaptureMode::relaxed}}) {
+  for (const CaptureOptions& options :
+       {CaptureOptions{.trace = false}, CaptureOptions{.warmup = 0}, CaptureOptions{.pool = GraphPool(device())},
+        CaptureOptions{.mode = CaptureMode::relaxed}}) {
     Training eager(device()), graphed(device());
     if (options.warmup == 0) Training(device()).step();  // the device's libraries load outside the capture
     Graph graph(device());

@@ -1,6 +1,5 @@
 #pragma once
 #include <pianola/trace/op_stream.hpp>
-#include <pianola/trace/step_memory.hpp>
 
 #include <c10/core/Storage.h>
 #include <c10/util/flat_hash_map.h>
@@ -19,13 +18,11 @@ class InputKeeper final : public trace::OpObserver {
   explicit InputKeeper(Guarded guarded = {}) : guarded_(std::move(guarded)) {}
 
   void on_op_begin(const trace::OpSpan& op) override;
-  void on_op_end(const trace::OpSpan& op) override;
 
   [[nodiscard]] std::vector<c10::Storage> take() noexcept { return std::move(kept_); }
 
  private:
   Guarded guarded_;
-  trace::StepMemory memory_;
   ska::flat_hash_set<const c10::StorageImpl*> seen_;
   std::vector<c10::Storage> kept_;
 };

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <map>
 #include <unordered_map>
 #include <vector>
 
@@ -42,7 +43,7 @@ class PoolLedger {
  private:
   struct Cell {
     ByteSpan bytes;
-    GraphId last_writer;
+    GraphId last_writer;  // 0: no replay has written it yet
   };
   struct Read {
     ByteSpan bytes;
@@ -57,15 +58,19 @@ class PoolLedger {
     std::vector<Read> reads;
     std::vector<CellRead> cells_read;        // derived from reads
     std::vector<std::size_t> cells_written;  // derived from allocated
+    std::uint64_t signed_at = 0;             // by the ledger's clock; 0: never
   };
 
-  [[nodiscard]] GraphId producer_of(const ByteSpan& bytes) const;
+  [[nodiscard]] std::map<GraphId, std::vector<ByteSpan>> by_producer(std::vector<ByteSpan> open) const;
+  [[nodiscard]] GraphId last_signed(const ByteSpan& bytes) const;
   void rebuild_cells();
 
   std::unordered_map<GraphId, Entry> entries_;
-  ByteSpan bounds_ = {.begin = UINTPTR_MAX, .end = 0};  // of all that was ever allocated: rejects most addresses at once
-  std::vector<Cell> cells_;  // sorted, disjoint
+  ByteSpan bounds_ = {.begin = UINTPTR_MAX,
+                      .end = 0};  // of all that was ever allocated: rejects most addresses at once
+  std::vector<Cell> cells_;       // sorted, disjoint
   GraphId next_ = 1;
+  std::uint64_t clock_ = 0;
 };
 
 }  // namespace pianola::graph

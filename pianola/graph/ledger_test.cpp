@@ -158,6 +158,17 @@ TEST(PoolLedger, StillRefusesWhenTheOverwritingGraphIsGone) {
   EXPECT_EQ(replay(ledger, b), 0U);
 }
 
+TEST(PoolLedger, RemembersAPartThatAGraphOverwroteBeforeItWasGone) {
+  PoolLedger ledger;
+  const Id a = ledger.add({{0, 100}}, {});
+  const Id b = ledger.add({}, {{0, 100}});
+  const Id c = ledger.add({{50, 100}}, {});
+  EXPECT_EQ(replay(ledger, a), 0U);
+  EXPECT_EQ(replay(ledger, c), 0U);
+  ledger.remove(c);
+  EXPECT_EQ(replay(ledger, b), c);
+}
+
 TEST(PoolLedger, OwnsTheBytesThatGraphsAllocatedAndNoOthers) {
   PoolLedger ledger;
   ledger.add({{10, 20}, {15, 30}, {40, 40}}, {});
@@ -182,9 +193,8 @@ class ByteModel {
   }
   [[nodiscard]] bool harmless(Id graph) {
     const auto& bytes = wanted_[graph];
-    return std::all_of(bytes.begin(), bytes.end(), [&](const auto& byte) {
-      return last_[byte.first] == 0 || last_[byte.first] == byte.second;
-    });
+    return std::all_of(bytes.begin(), bytes.end(),
+                       [&](const auto& byte) { return last_[byte.first] == 0 || last_[byte.first] == byte.second; });
   }
   void replay(Id graph) {
     for_each_byte(allocated_[graph], [&](std::size_t byte) { last_[byte] = graph; });

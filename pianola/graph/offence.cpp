@@ -12,15 +12,15 @@ namespace {
 std::string forward_place(const OpTrace* trace, std::int64_t sequence) {
   if (trace == nullptr || sequence < 0) return "";
   const auto ops = trace->ops();
-  const auto forward = std::find_if(ops.begin(), ops.end(),
-                                    [&](const OpRecord& op) { return !op.backward && op.sequence == sequence; });
+  const auto forward =
+      std::find_if(ops.begin(), ops.end(), [&](const OpRecord& op) { return !op.backward && op.sequence == sequence; });
   return forward == ops.end() ? "" : trace->place(*forward);
 }
 
 }  // namespace
 
 OffendingOp OffendingOp::note(const trace::OpSpan& op, std::size_t number, const std::string& inner) {
-  OffendingOp offender{.name = op.callers.empty() ? op.info->name : std::string(op.callers.front()),
+  OffendingOp offender{.name = op.callers.empty() ? op.info->schema().name() : std::string(op.callers.front()),
                        .detail = inner,
                        .number = number,
                        .scope = {},
@@ -28,7 +28,7 @@ OffendingOp OffendingOp::note(const trace::OpSpan& op, std::size_t number, const
                        .forward_sequence = op.backward != nullptr ? op.backward->sequence : -1,
                        .info = op.info,
                        .site = trace::CallSite::here()};
-  if (offender.detail.empty() && offender.name != op.info->name) offender.detail = op.info->name;
+  if (offender.detail.empty()) offender.detail = op.info->schema().name();
   for (const std::string& scope : op.scopes) offender.scope += (offender.scope.empty() ? "" : "/") + scope;
   return offender;
 }

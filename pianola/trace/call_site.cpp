@@ -9,8 +9,15 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstdint>
 #include <filesystem>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <sstream>
 #include <string_view>
+#include <unordered_map>
+#include <utility>
 
 namespace pianola::trace {
 namespace {
@@ -36,13 +43,26 @@ bool is_plumbing_library(const std::string& path) {
 }
 
 // A return type may stand before the qualified name: look at the last word before the arguments.
-bool is_plumbing_function(std::string_view function) {
+bool begins_with(std::string_view function, std::initializer_list<std::string_view> namespaces) {
   const std::string_view head = function.substr(0, function.find('('));
   const std::size_t name_at = head.substr(0, head.find('<')).rfind(' ');
-  const std::string_view name = name_at == std::string_view::npos ? head : head.substr(name_at + 1);
-  return starts_with_any(name, {"at::", "c10::", "torch::", "std::", "__gnu_cxx::", "pianola::trace::",
-                                "pianola::graph::", "pianola::Graph::", "pianola::CaptureScope::", "pybind11::",
-                                "operator", "_start", "__libc_start", "testing::"});
+  return starts_with_any(name_at == std::string_view::npos ? head : head.substr(name_at + 1), namespaces);
+}
+
+bool is_own_function(std::string_view function) {
+  return begins_with(function, {"pianola::trace::", "pianola::graph::", "pianola::TraceRecorder::", "pianola::Graph::",
+                                "pianola::CaptureScope::"});
+}
+
+bool is_plumbing_function(std::string_view function) {
+  return is_own_function(function) ||
+         begins_with(function, {"at::", "c10::", "torch::", "std::", "__gnu_cxx::", "__invoke",
+                                "pybind11::", "operator", "_start", "__libc_start", "testing::"});
+}
+
+// Templates of the standard library and of torch, wherever they were instantiated.
+bool is_plumbing_file(std::string_view file) {
+  return file.find("/include/c++/") != std::string_view::npos || file.find("/torch/include/") != std::string_view::npos;
 }
 
 std::string run(const std::vector<std::string>& command) {
@@ -75,38 +95,76 @@ std::string run(const std::vector<std::string>& command) {
   return output;
 }
 
-// One address gives several frames where calls were inlined, innermost first: addr2line prints two lines for each.
-std::vector<Frame> frames_at(const std::string& library, std::uint64_t offset) {
-  // The address is where the call returns to; the call itself is before it.
-  const std::string printed = run({"addr2line", "-C", "-f", "-i", "-e", library, fmt::format("{:#x}", offset - 1)});
-  std::vector<Frame> frames;
-  std::size_t at = 0;
-  const auto next_line = [&] {
-    const std::size_t end = std::min(printed.find('\n', at), printed.size());
-    std::string line = printed.substr(at, end - at);
-    at = end + 1;
-    return line;
-  };
-  while (at < printed.size()) {
-    Frame frame{.function = next_line(), .file = next_line(), .line = {}};
-    const std::size_t colon = frame.file.rfind(':');
-    if (colon != std::string::npos) {
-      frame.line = frame.file.substr(colon + 1, frame.file.find(' ', colon) - colon - 1);
-      frame.file = frame.file.substr(0, colon);
-    }
-    frames.push_back(std::move(frame));
+// The frames of one address: several where calls were inlined, innermost first.
+using Frames = std::vector<Frame>;
+
+Frame parse_frame(std::string function, std::string place) {
+  Frame frame{.function = std::move(function), .file = std::move(place), .line = {}};
+  if (const std::size_t colon = frame.file.rfind(':'); colon != std::string::npos) {
+    frame.line = frame.file.substr(colon + 1, frame.file.find(' ', colon) - colon - 1);
+    frame.file = frame.file.substr(0, colon);
   }
-  return frames;
+  return frame;
 }
 
-// "train_step(Model&, at::Tensor const&)" reads as "train_step"; a lambda keeps its owner.
-std::string short_name(std::string function) {
-  const std::size_t arguments = function.find('(');
-  if (arguments != std::string::npos && arguments > 0 && !function.starts_with("(anonymous namespace)")) {
-    const std::size_t lambda = function.find("::{lambda");
-    return function.substr(0, std::min(arguments, lambda));
+// One run of addr2line for all addresses of a library: reading its debug information is what takes time. It prints each
+// address on a line of its own (-a), then two lines for each frame.
+std::vector<Frames> look_up(const std::string& library, const std::vector<std::uint64_t>& offsets) {
+  std::vector<std::string> command = {"addr2line", "-a", "-C", "-f", "-i", "-e", library};
+  // An address is where the call returns to; the call itself is before it.
+  for (const std::uint64_t offset : offsets) command.push_back(fmt::format("{:#x}", offset - 1));
+  std::istringstream printed(run(command));
+  std::vector<Frames> found;
+  for (std::string line, place; std::getline(printed, line);) {
+    if (line.starts_with("0x")) {
+      found.emplace_back();
+    } else if (!found.empty() && std::getline(printed, place)) {
+      found.back().push_back(parse_frame(line, place));
+    }
   }
-  return function;
+  found.resize(offsets.size());
+  return found;
+}
+
+// The frames of each address, remembered: a loop of failing captures asks for the same ones again and again.
+std::vector<Frames> frames_of(const std::vector<void*>& addresses) {
+  static std::mutex mutex;
+  static std::unordered_map<void*, Frames> known;
+  const std::lock_guard lock(mutex);
+  std::map<std::string, std::pair<std::vector<void*>, std::vector<std::uint64_t>>> wanted;
+  for (void* address : addresses) {
+    const auto place = known.count(address) == 0 ? torch::unwind::libraryFor(address) : std::nullopt;
+    if (!place || is_plumbing_library(place->first)) continue;
+    wanted[place->first].first.push_back(address);
+    wanted[place->first].second.push_back(place->second);
+  }
+  for (const auto& [library, request] : wanted) {
+    const std::vector<Frames> found = look_up(library, request.second);
+    for (std::size_t i = 0; i < found.size(); ++i) known[request.first[i]] = found[i];
+  }
+  std::vector<Frames> result;
+  for (void* address : addresses) result.push_back(known[address]);
+  return result;
+}
+
+// The file decides where it is known: a lambda that was inlined into std::function has a name of std's, but the user's
+// line. Without debug information there is only the name.
+bool is_users(const Frame& frame) {
+  if (frame.function == "??") return false;
+  if (frame.file.empty() || frame.file == "??") return !is_plumbing_function(frame.function);
+  return !is_plumbing_file(frame.file) && !is_own_function(frame.function);
+}
+
+// "train_step(Model&, at::Tensor const&)" reads as "train_step"; a lambda, also one wrapped in std::function, as the
+// function it stands in.
+std::string short_name(std::string function) {
+  static constexpr std::string_view kAnonymous = "(anonymous namespace)::";
+  for (std::size_t at; (at = function.find(kAnonymous)) != std::string::npos;) function.erase(at, kAnonymous.size());
+  const std::size_t lambda = function.find("::{lambda");
+  if (lambda == std::string::npos) return function.substr(0, function.find('('));
+  std::string owner = function.substr(0, lambda);
+  if (owner.ends_with(')')) owner.erase(owner.rfind('('));
+  return owner.substr(owner.find_last_of("<, ") + 1);
 }
 
 std::string render(const Frame& frame) {
@@ -115,20 +173,23 @@ std::string render(const Frame& frame) {
   return fmt::format("{} at {}:{}", name, std::filesystem::path(frame.file).filename().string(), frame.line);
 }
 
+// Without debug information, or without addr2line on this machine, the symbol table still knows exported functions.
+std::string exported_function(void* address) {
+  const auto place = torch::unwind::libraryFor(address);
+  if (!place || is_plumbing_library(place->first)) return "";
+  const std::vector<torch::unwind::Frame> named = torch::unwind::symbolize({address}, torch::unwind::Mode::fast);
+  if (named.empty() || named.front().funcname == "??" || is_plumbing_function(named.front().funcname)) return "";
+  return short_name(named.front().funcname);
+}
+
 std::string first_user_frame(const std::vector<void*>& addresses) {
-  for (void* address : addresses) {
-    const auto place = torch::unwind::libraryFor(address);
-    if (!place || is_plumbing_library(place->first)) continue;
-    const std::vector<Frame> frames = frames_at(place->first, place->second);
-    for (const Frame& frame : frames) {
-      if (frame.function != "??" && !is_plumbing_function(frame.function)) return render(frame);
+  const std::vector<Frames> frames = frames_of(addresses);
+  for (std::size_t i = 0; i < addresses.size(); ++i) {
+    for (const Frame& frame : frames[i]) {
+      if (is_users(frame)) return render(frame);
     }
-    if (frames.empty() || frames.front().function == "??") {
-      // No debug information, or no addr2line on this machine: the dynamic symbol table knows exported functions.
-      const std::vector<torch::unwind::Frame> named = torch::unwind::symbolize({address}, torch::unwind::Mode::fast);
-      if (!named.empty() && named.front().funcname != "??" && !is_plumbing_function(named.front().funcname)) {
-        return short_name(named.front().funcname);
-      }
+    if (frames[i].empty() || frames[i].front().function == "??") {
+      if (std::string name = exported_function(addresses[i]); !name.empty()) return name;
     }
   }
   return "";
@@ -138,8 +199,8 @@ std::string first_python_frame(torch::CapturedTraceback& traceback) {
   const torch::SymbolizedTracebacks symbolized = torch::symbolize({&traceback});
   for (const std::uint64_t index : symbolized.tracebacks.front()) {
     const torch::unwind::Frame& frame = symbolized.all_frames[index];
-    const bool library = frame.filename.find("/torch/") != std::string::npos ||
-                         frame.filename.find("/pianola/") != std::string::npos;
+    const bool library =
+        frame.filename.find("/torch/") != std::string::npos || frame.filename.find("/pianola/") != std::string::npos;
     if (!library) {
       return fmt::format("{} at {}:{}", frame.funcname, std::filesystem::path(frame.filename).filename().string(),
                          frame.lineno);

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
+#include <cstddef>
 
 namespace pianola::trace {
 namespace {
@@ -13,11 +14,23 @@ bool is_mask(const at::Tensor& index) {
 }
 
 // The indices are a Tensor?[]: a list that may hold None.
-bool has_mask(const c10::IValue& indices) {
-  if (!indices.isList()) return false;
+std::size_t count_indices(const c10::IValue& indices, bool (*wanted)(const at::Tensor&)) {
+  if (!indices.isList()) return 0;
   const c10::ArrayRef<c10::IValue> list = indices.toListRef();
-  return std::any_of(list.begin(), list.end(),
-                     [](const c10::IValue& entry) { return entry.isTensor() && is_mask(entry.toTensor()); });
+  return static_cast<std::size_t>(std::count_if(list.begin(), list.end(), [&](const c10::IValue& entry) {
+    return entry.isTensor() && wanted(entry.toTensor());
+  }));
+}
+
+bool has_mask(c10::ArrayRef<c10::IValue> inputs) { return inputs.size() > 1 && count_indices(inputs[1], is_mask) > 0; }
+
+// index_put_(self, indices, values, accumulate): one mask and one number of the host's become masked_fill_, which asks
+// nobody how many values are true (canDispatchToMaskedFill in torch's TensorAdvancedIndexing.cpp).
+bool fills(c10::ArrayRef<c10::IValue> inputs) {
+  const auto is_index = [](const at::Tensor& index) { return index.defined(); };
+  if (inputs.size() < 4 || inputs[3].toBool() || count_indices(inputs[1], is_index) != 1) return false;
+  const at::Tensor& values = inputs[2].toTensor();
+  return values.numel() == 1 && values.device().is_cpu();
 }
 
 }  // namespace
@@ -30,9 +43,11 @@ bool reads_on_host(const OpInfo& op, c10::ArrayRef<c10::IValue> inputs) {
     case HostRead::dynamic_shape:
       return true;
     case HostRead::bool_index:
-      return inputs.size() > 1 && has_mask(inputs[1]);
+      return has_mask(inputs);
+    case HostRead::bool_index_put:
+      return has_mask(inputs) && !fills(inputs);
     case HostRead::repeats_tensor:
-      return !inputs.empty() && inputs.back().isNone();
+      return inputs.size() > 1 && inputs[1].isNone();  // (repeats, output_size)
   }
   return false;
 }
@@ -46,6 +61,7 @@ std::string why_host(HostRead kind) {
     case HostRead::dynamic_shape:
       return "gives its result a shape that depends on values, which the host has to read";
     case HostRead::bool_index:
+    case HostRead::bool_index_put:
       return "indexes with a mask, whose count of true values the host has to read";
     case HostRead::repeats_tensor:
       return "repeats by counts that the host has to read";

@@ -1,16 +1,18 @@
 #include <pianola/trace/op_info.hpp>
 
+#include <pianola/trace/tensors_of.hpp>
+
 #include <ATen/core/function_schema.h>
 #include <ATen/core/jit_type.h>
 #include <ATen/record_function.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/flat_hash_map.h>
 
 #include <algorithm>
 #include <array>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <shared_mutex>
 #include <string_view>
 #include <unordered_map>
 
@@ -20,30 +22,39 @@ namespace {
 using c10::DispatchKey;
 
 // Note [Writes that no schema tells]
-// These operators write their running statistics while training, with no mark in the schema and no version bump
-// (torch 2.11, native_functions.yaml). The arguments are found by name; write_set_test.cpp hashes inputs before and
-// after every operator it can call, to find more of them.
-constexpr std::array<std::string_view, 7> kSilentStatistics = {
-    "aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm", "aten::batch_norm",
-    "aten::instance_norm",     "aten::_batch_norm_impl_index", "aten::batch_norm_update_stats",
+// These operators write their arguments running_mean and running_var with no mark in the schema and no version bump
+// (torch 2.11, native_functions.yaml): some where their flag `training` is set, those without such a flag always.
+// write_set_test.cpp hashes the inputs of many operators before and after to find more of them.
+constexpr std::array<std::string_view, 6> kSilentStatistics = {
+    "aten::native_batch_norm",       "aten::cudnn_batch_norm",        "aten::miopen_batch_norm",
+    "aten::batch_norm_update_stats", "aten::batch_norm_gather_stats", "aten::batch_norm_gather_stats_with_counts",
 };
 
 // Tagged data_dependent_output or dynamic_output_shape, and always read a value on the host. The tags alone are hints:
 // index.Tensor carries one with integer indices too.
-constexpr std::array<std::string_view, 3> kHostValue = {"aten::_local_scalar_dense", "aten::equal",
-                                                        "aten::is_nonzero"};
-constexpr std::array<std::string_view, 12> kDynamicShape = {
-    "aten::nonzero",        "aten::nonzero_numpy",       "aten::masked_select",   "aten::_unique",
-    "aten::_unique2",       "aten::unique_dim",          "aten::unique_consecutive", "aten::unique_dim_consecutive",
-    "aten::argwhere",       "aten::bincount",            "aten::_ctc_loss_max",   "aten::_assert_async_value",
+constexpr std::array<std::string_view, 3> kHostValue = {"aten::_local_scalar_dense", "aten::equal", "aten::allclose"};
+constexpr std::array<std::string_view, 8> kDynamicShape = {
+    "aten::nonzero",
+    "aten::masked_select",
+    "aten::_unique",
+    "aten::_unique2",
+    "aten::bincount",
+    "aten::unique_dim",
+    "aten::unique_consecutive",
+    "aten::unique_dim_consecutive",
 };
-constexpr std::array<std::string_view, 6> kMaskIndexed = {
-    "aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::_unsafe_index",
-    "aten::_unsafe_index_put",
-};
+constexpr std::array<std::string_view, 2> kMaskRead = {"aten::index", "aten::_unsafe_index"};
+constexpr std::array<std::string_view, 4> kMaskWritten = {"aten::index_put", "aten::index_put_",
+                                                          "aten::_index_put_impl_", "aten::_unsafe_index_put"};
+constexpr std::array<std::string_view, 1> kRepeats = {"aten::repeat_interleave"};
 constexpr std::array<std::string_view, 7> kAllocatesOnly = {
-    "aten::empty",     "aten::empty_like",    "aten::empty_strided", "aten::new_empty",
-    "aten::new_empty_strided", "aten::empty_permuted", "aten::_efficientzerotensor",
+    "aten::empty",
+    "aten::empty_like",
+    "aten::empty_strided",
+    "aten::new_empty",
+    "aten::new_empty_strided",
+    "aten::empty_permuted",
+    "aten::_efficientzerotensor",
 };
 
 template <std::size_t N>
@@ -73,9 +84,45 @@ bool is_pure_view(const c10::FunctionSchema& schema) {
 HostRead classify_host_read(const std::string& name) {
   if (contains(kHostValue, name)) return HostRead::always;
   if (contains(kDynamicShape, name)) return HostRead::dynamic_shape;
-  if (contains(kMaskIndexed, name)) return HostRead::bool_index;
-  if (name == "aten::repeat_interleave") return HostRead::repeats_tensor;
+  if (contains(kMaskRead, name)) return HostRead::bool_index;
+  if (contains(kMaskWritten, name)) return HostRead::bool_index_put;
+  if (contains(kRepeats, name)) return HostRead::repeats_tensor;
   return HostRead::never;
+}
+
+bool runs_on(DispatchKey key, c10::ArrayRef<c10::IValue> inputs) {
+  bool found = false;
+  for (const c10::IValue& value : inputs) {
+    for_each_tensor(value, [&](const at::Tensor& tensor) { found = found || tensor.key_set().has(key); });
+  }
+  return found;
+}
+
+// Autocast of one device takes no notice of a call on tensors of another.
+bool autocasts(DispatchKey key, c10::ArrayRef<c10::IValue> inputs) {
+  if (c10::impl::tls_is_dispatch_key_excluded(key)) return false;
+  return runs_on(key, inputs);
+}
+
+bool is_named(const OpInfo& info, const at::RecordFunction& span) {
+  const std::string_view base = span.name();
+  const std::string_view overload = span.overload_name();
+  std::string_view name = info.name;
+  if (!name.starts_with(base)) return false;
+  name.remove_prefix(base.size());
+  return overload.empty() ? name.empty() : name.starts_with('.') && name.substr(1) == overload;
+}
+
+// One for all threads. What an earlier operator at the same address left stays, since traces point to it.
+const OpInfo* shared_info(const at::RecordFunction& span, const c10::OperatorHandle& handle) {
+  static std::mutex mutex;
+  static std::unordered_map<const char*, std::vector<std::unique_ptr<const OpInfo>>> known;
+  const std::lock_guard lock(mutex);
+  auto& candidates = known[span.name()];
+  for (const auto& candidate : candidates) {
+    if (is_named(*candidate, span)) return candidate.get();
+  }
+  return candidates.emplace_back(std::make_unique<const OpInfo>(handle)).get();
 }
 
 }  // namespace
@@ -83,8 +130,8 @@ HostRead classify_host_read(const std::string& name) {
 // Note [Which spans are operations]
 // A call of a composite operator (one with a CompositeImplicitAutograd kernel) only calls other operators, and some of
 // what those return is hidden inside it: layer_norm returns its output, backward reads the mean as well. So recording
-// descends through composites; the first other operator is the operation. An operator that has a kernel of its own for
-// the backend too (registered beside the composite one) is an operation. Operators that autocast wraps call their casts
+// descends through composites; the first other operator is the operation. Where an operator has a kernel of its own beside
+// the composite one, for one device, it is an operation on that device and a composite elsewhere (_fused_rms_norm). Operators that autocast wraps call their casts
 // and then themselves, with autocast excluded: that inner call is the operation, its casts are operations as well.
 OpInfo::OpInfo(c10::OperatorHandle op) : handle(std::move(op)) {
   const c10::FunctionSchema& declared = handle.schema();
@@ -97,9 +144,7 @@ OpInfo::OpInfo(c10::OperatorHandle op) : handle(std::move(op)) {
     const c10::Argument& argument = declared.arguments()[i];
     writes.push_back(argument.alias_info() != nullptr && argument.alias_info()->isWrite());
     running_statistic.push_back(statistics && argument.name().starts_with("running_"));
-    if (statistics && (argument.name() == "training" || argument.name() == "use_input_stats")) {
-      training_argument = static_cast<int>(i);
-    }
+    if (statistics && argument.name() == "training") training_argument = static_cast<int>(i);
     takes_generator = takes_generator || argument.name() == "generator";
   }
   is_view = is_pure_view(declared);
@@ -107,39 +152,53 @@ OpInfo::OpInfo(c10::OperatorHandle op) : handle(std::move(op)) {
   seeded = takes_generator || handle.hasTag(at::Tag::nondeterministic_seeded);
   host_read = classify_host_read(base);
 
-  composite_ = handle.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd) &&
-               !handle.hasKernelForDispatchKey(DispatchKey::CPU) && !handle.hasKernelForDispatchKey(DispatchKey::CUDA);
+  composite_ = handle.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd);
+  cpu_kernel_ = handle.hasKernelForDispatchKey(DispatchKey::CPU);
+  cuda_kernel_ = handle.hasKernelForDispatchKey(DispatchKey::CUDA);
   autocast_cpu_ = handle.hasKernelForDispatchKey(DispatchKey::AutocastCPU);
   autocast_cuda_ = handle.hasKernelForDispatchKey(DispatchKey::AutocastCUDA);
 }
 
 bool OpInfo::writes_anything() const {
-  return training_argument >= 0 || std::find(writes.begin(), writes.end(), true) != writes.end();
+  return std::find(writes.begin(), writes.end(), true) != writes.end() ||
+         std::find(running_statistic.begin(), running_statistic.end(), true) != running_statistic.end();
 }
 
-bool OpInfo::transparent_now() const {
-  if (composite_) return true;
-  return (autocast_cpu_ && !c10::impl::tls_is_dispatch_key_excluded(DispatchKey::AutocastCPU)) ||
-         (autocast_cuda_ && !c10::impl::tls_is_dispatch_key_excluded(DispatchKey::AutocastCUDA));
+bool OpInfo::writes_statistics(c10::ArrayRef<c10::IValue> inputs) const {
+  if (training_argument < 0) return true;
+  const auto flag = static_cast<std::size_t>(training_argument);
+  return flag < inputs.size() && inputs[flag].isBool() && inputs[flag].toBool();
 }
 
-const OpInfo* find_op(const at::RecordFunction& span) {
-  // The key is the address of the name inside the registered schema: unique per operator while it is registered. A span
-  // that is no operator holds its name elsewhere and never hits; it is not entered into the table.
-  static std::shared_mutex mutex;
-  static std::unordered_map<const char*, std::unique_ptr<const OpInfo>> known;
-  {
-    const std::shared_lock lock(mutex);
-    if (const auto found = known.find(span.name()); found != known.end()) return found->second.get();
+bool OpInfo::transparent_now(c10::ArrayRef<c10::IValue> inputs) const {
+  if (composite_ && !(cpu_kernel_ && runs_on(DispatchKey::CPU, inputs)) &&
+      !(cuda_kernel_ && runs_on(DispatchKey::CUDA, inputs))) {
+    return true;
   }
+  return (autocast_cpu_ && autocasts(DispatchKey::AutocastCPU, inputs)) ||
+         (autocast_cuda_ && autocasts(DispatchKey::AutocastCUDA, inputs));
+}
+
+// The key is the address of the name inside the registered schema. An operator that was registered after another was
+// removed (Python's torch.library can do so) may get its address; then the name differs.
+const OpInfo* find_op(const at::RecordFunction& span) {
+  thread_local ska::flat_hash_map<const char*, const OpInfo*> seen;
+  const auto found = seen.find(span.name());
+  if (found != seen.end() && is_named(*found->second, span)) return found->second;
+
   const std::optional<c10::OperatorName> name = span.operator_name();
   if (!name) return nullptr;
   const std::optional<c10::OperatorHandle> handle = c10::Dispatcher::singleton().findOp(*name);
   if (!handle || !handle->hasSchema()) return nullptr;
-  const std::lock_guard lock(mutex);
-  auto& entry = known[span.name()];
-  if (entry == nullptr) entry = std::make_unique<const OpInfo>(*handle);
-  return entry.get();
+  return seen[span.name()] = shared_info(span, *handle);
+}
+
+std::vector<std::string_view> names_in_tables() {
+  std::vector<std::string_view> names;
+  const auto add = [&](const auto& table) { names.insert(names.end(), table.begin(), table.end()); };
+  add(kSilentStatistics), add(kHostValue), add(kDynamicShape), add(kMaskRead), add(kMaskWritten), add(kRepeats);
+  add(kAllocatesOnly);
+  return names;
 }
 
 }  // namespace pianola::trace

@@ -1,11 +1,14 @@
 #include <pianola/trace/op_stream.hpp>
 
+#include <pianola/trace/step_memory.hpp>
+
 #include <ATen/record_function.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <atomic>
 #include <mutex>
 #include <optional>
+#include <thread>
 
 namespace pianola::trace {
 namespace {
@@ -21,6 +24,12 @@ struct ThreadPosition {
   std::vector<BackwardNode> backward;  // open backward nodes; more than one where a backward runs a backward
 };
 
+// Goes with an open scope, whose end may come when another recording runs.
+struct ScopeContext : at::ObserverContext {
+  explicit ScopeContext(std::uint64_t opened_in) : recording(opened_in) {}
+  std::uint64_t recording;
+};
+
 }  // namespace
 
 // Note [How a recording finds its threads]
@@ -31,9 +40,14 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
   static constexpr auto kSlot = c10::DebugInfoKind::TEST_INFO_2;
 
   std::vector<OpObserver*> observers;
+  OpInterest interest = {.outputs = false, .inner = false};  // of all observers, those of outer streams included
+  StepMemory memory;
   std::shared_ptr<State> outer;
   std::uint64_t recording = 0;  // the same for nested streams
   std::mutex mutex;             // autograd's threads of several devices run at once
+  // Open user scopes of the thread that made the stream, for autograd's threads; kept by the outermost stream.
+  std::vector<std::string> step_scopes;
+  std::thread::id step_thread = std::this_thread::get_id();
   std::optional<c10::DebugInfoGuard> guard;
   at::CallbackHandle callback = at::INVALID_CALLBACK_HANDLE;
 
@@ -54,11 +68,26 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
 
   static State* current() { return static_cast<State*>(c10::ThreadLocalDebugInfo::get(kSlot)); }
 
-  template <typename Notify>
-  void notify(const Notify& tell) {
+  void begin_op(OpSpan op) {
     const std::lock_guard lock(mutex);
-    for (OpObserver* observer : observers) tell(*observer);
-    if (outer != nullptr) outer->notify(tell);
+    op.memory = &memory;
+    memory.note_inputs(op);
+    for (OpObserver* observer : observers) observer->on_op_begin(op);
+    if (outer != nullptr) outer->begin_op(op);
+  }
+
+  void end_op(OpSpan op) {
+    const std::lock_guard lock(mutex);
+    op.memory = &memory;
+    for (OpObserver* observer : observers) observer->on_op_end(op);
+    memory.note_results(op);
+    if (outer != nullptr) outer->end_op(op);
+  }
+
+  void end_inner(const OpSpan& around, const char* inner) {
+    const std::lock_guard lock(mutex);
+    for (OpObserver* observer : observers) observer->on_inner_end(around, inner);
+    if (outer != nullptr) outer->end_inner(around, inner);
   }
 
   static OpSpan describe(const at::RecordFunction& span, const ThreadPosition& here) {
@@ -69,7 +98,8 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
             .sequence = span.seqNr(),
             .backward = here.backward.empty() ? nullptr : &here.backward.back(),
             .scopes = here.scopes,
-            .callers = here.callers};
+            .callers = here.callers,
+            .memory = nullptr};
   }
 
   static std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& span) {
@@ -81,12 +111,12 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
       return nullptr;
     }
     if (span.scope() != at::RecordScope::FUNCTION) {
-      enter_scope(span, here);
-      return nullptr;
+      state->enter_scope(span, here);
+      return std::make_unique<ScopeContext>(state->recording);
     }
     const OpInfo* info = find_op(span);
     if (info == nullptr || info->name.starts_with("profiler::")) return nullptr;
-    if (info->transparent_now()) {
+    if (info->transparent_now(span.inputs())) {
       here.callers.push_back(span.name());
       return nullptr;
     }
@@ -95,68 +125,104 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
     here.number = next_number();
     OpSpan op = describe(span, here);
     op.inputs = span.inputs();
-    state->notify([&](OpObserver& observer) { observer.on_op_begin(op); });
+    state->begin_op(op);
     return nullptr;
   }
 
-  static void on_end(const at::RecordFunction& span, at::ObserverContext* /*context*/) {
+  static void on_end(const at::RecordFunction& span, at::ObserverContext* context) {
     State* state = current();
     if (state == nullptr) return;
     ThreadPosition& here = state->position();
     if (here.depth > 1) {
       --here.depth;
-      const OpSpan around = describe(span, here);
-      state->notify([&](OpObserver& observer) { observer.on_inner_end(around, span.name()); });
+      if (state->interest.inner) state->end_inner(describe(span, here), span.name());
     } else if (here.depth == 1) {
       OpSpan op = describe(span, here);
       op.outputs = span.outputs();
-      state->notify([&](OpObserver& observer) { observer.on_op_end(op); });
-      here.depth = 0;
+      here.depth = 0;  // before the observers: one that throws must not leave the operation open
       here.operation = nullptr;
+      state->end_op(op);
     } else if (span.scope() != at::RecordScope::FUNCTION) {
-      leave_scope(span, here);
+      const auto* scope = static_cast<const ScopeContext*>(context);
+      if (scope != nullptr && scope->recording == state->recording) state->leave_scope(span, here);
     } else if (!here.callers.empty() && here.callers.back() == span.name()) {
       here.callers.pop_back();
+      if (!state->interest.inner) return;
       OpSpan around = describe(span, here);
       around.info = find_op(span);
-      state->notify([&](OpObserver& observer) { observer.on_inner_end(around, span.name()); });
+      state->end_inner(around, span.name());
     }
   }
 
-  static void enter_scope(const at::RecordFunction& span, ThreadPosition& here) {
+  void listen() {
+    callback = at::addThreadLocalCallback(
+        at::RecordFunctionCallback(&State::on_begin, &State::on_end)
+            .needsInputs(true)
+            .needsOutputs(interest.outputs)
+            .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::USER_SCOPE}));
+  }
+
+  State& outermost() { return outer == nullptr ? *this : outer->outermost(); }
+  [[nodiscard]] bool on_step_thread() const { return std::this_thread::get_id() == step_thread; }
+
+  void enter_scope(const at::RecordFunction& span, ThreadPosition& here) {
     if (span.scope() == at::RecordScope::BACKWARD_FUNCTION) {
+      if (here.backward.empty() && !on_step_thread()) here.scopes = shared_scopes();
       here.backward.push_back({.name = span.name(), .sequence = span.seqNr()});
     } else {
       here.scopes.emplace_back(span.name());
+      if (on_step_thread()) share_scopes(here.scopes);
     }
   }
 
-  static void leave_scope(const at::RecordFunction& span, ThreadPosition& here) {
+  void leave_scope(const at::RecordFunction& span, ThreadPosition& here) {
     if (span.scope() == at::RecordScope::BACKWARD_FUNCTION) {
       if (!here.backward.empty()) here.backward.pop_back();
     } else if (!here.scopes.empty()) {
       here.scopes.pop_back();
+      if (on_step_thread()) share_scopes(here.scopes);
     }
+  }
+
+  void share_scopes(const std::vector<std::string>& scopes) {
+    State& root = outermost();
+    const std::lock_guard lock(root.mutex);
+    root.step_scopes = scopes;
+  }
+
+  std::vector<std::string> shared_scopes() {
+    State& root = outermost();
+    const std::lock_guard lock(root.mutex);
+    return root.step_scopes;
   }
 };
 
 OpStream::OpStream(std::vector<OpObserver*> observers) : state_(std::make_shared<State>()) {
   static std::atomic<std::uint64_t> recordings{0};
+  for (const OpObserver* observer : observers) {
+    const OpInterest interest = observer->interest();
+    state_->interest.outputs = state_->interest.outputs || interest.outputs;
+    state_->interest.inner = state_->interest.inner || interest.inner;
+  }
   state_->observers = std::move(observers);
-  if (State* outer = State::current(); outer != nullptr) {
-    // The outer stream's callback is in place already; it finds this state, which hands on to the outer one.
-    state_->outer = outer->shared_from_this();
-    state_->recording = outer->recording;
+  State* outer = State::current();
+  if (outer == nullptr) {
+    state_->recording = ++recordings;
     state_->guard.emplace(State::kSlot, state_);
+    state_->listen();
     return;
   }
-  state_->recording = ++recordings;
+  // The outer stream's callback is in place already; it finds this state, which hands on to the outer one.
+  state_->outer = outer->shared_from_this();
+  state_->recording = outer->recording;
+  state_->interest.inner = state_->interest.inner || outer->interest.inner;
   state_->guard.emplace(State::kSlot, state_);
-  state_->callback = at::addThreadLocalCallback(
-      at::RecordFunctionCallback(&State::on_begin, &State::on_end)
-          .needsInputs(true)
-          .needsOutputs(true)
-          .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::USER_SCOPE}));
+  State& root = outer->outermost();
+  if (state_->interest.outputs && !root.interest.outputs) {
+    at::removeCallback(root.callback);
+    root.interest.outputs = true;
+    root.listen();
+  }
 }
 
 OpStream::~OpStream() {

@@ -13,22 +13,31 @@
 
 namespace pianola::trace {
 
+class StepMemory;
+
 /// The node of autograd's backward graph that a thread is running.
 struct BackwardNode {
-  std::string name;           ///< "AddmmBackward0".
-  std::int64_t sequence = -1; ///< Sequence number of the forward operation that made it; -1: unknown.
+  const char* name = "";       ///< "AddmmBackward0".
+  std::int64_t sequence = -1;  ///< Sequence number of the forward operation that made it; -1: unknown.
 };
 
 /// One operation while it runs. Valid during the callback only.
 struct OpSpan {
   std::uint64_t number;  ///< Unique in the process; the same at begin and end.
   const OpInfo* info;
-  c10::ArrayRef<c10::IValue> inputs;   ///< At begin only.
-  c10::ArrayRef<c10::IValue> outputs;  ///< At end only; empty where the operation threw.
-  std::int64_t sequence;               ///< Autograd's sequence number of a forward operation; -1: none.
-  const BackwardNode* backward;        ///< nullptr in forward.
-  std::span<const std::string> scopes; ///< Open user scopes, outermost first.
+  c10::ArrayRef<c10::IValue> inputs;     ///< At begin only.
+  c10::ArrayRef<c10::IValue> outputs;    ///< At end only; empty where the operation threw.
+  std::int64_t sequence;                 ///< Autograd's sequence number of a forward operation; -1: none.
+  const BackwardNode* backward;          ///< nullptr in forward.
+  std::span<const std::string> scopes;   ///< Open user scopes, outermost first.
   std::span<const char* const> callers;  ///< Composite operators around it, outermost first: "aten::item".
+  const StepMemory* memory;              ///< What the step made before this operation.
+};
+
+/// What an observer looks at. Each costs time for every call, also of operations inside operations.
+struct OpInterest {
+  bool outputs = true;  ///< OpSpan::outputs, and so OpSpan::memory, which is made from them.
+  bool inner = false;   ///< on_inner_end().
 };
 
 /// Sees the top-level ATen operations of a step, in order; see OpStream. Callbacks run on the thread of the operation,
@@ -36,6 +45,8 @@ struct OpSpan {
 class OpObserver {
  public:
   virtual ~OpObserver() = default;
+  /// Asked once, when a stream begins.
+  [[nodiscard]] virtual OpInterest interest() const { return {}; }
   virtual void on_op_begin(const OpSpan& /*op*/) {}
   virtual void on_op_end(const OpSpan& /*op*/) {}
   /// A call inside an operation, or a composite around operations, has ended. `around.info` is the operation or the

@@ -44,10 +44,11 @@ std::string OpTrace::place(const OpRecord& op) const {
   if (sites_.empty()) return "";
   std::size_t index = static_cast<std::size_t>(&op - ops_.data());
   if (op.backward && op.forward_sequence >= 0) {
-    const auto forward = std::find_if(ops_.begin(), ops_.end(), [&](const OpRecord& candidate) {
+    // Operations that make no node of the backward graph carry the number of the next one: the last is the right one.
+    const auto forward = std::find_if(ops_.rbegin(), ops_.rend(), [&](const OpRecord& candidate) {
       return !candidate.backward && candidate.sequence == op.forward_sequence;
     });
-    if (forward != ops_.end()) index = static_cast<std::size_t>(forward - ops_.begin());
+    if (forward != ops_.rend()) index = static_cast<std::size_t>(&*forward - ops_.data());
   }
   return sites_[index].describe();
 }

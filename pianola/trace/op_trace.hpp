@@ -28,11 +28,11 @@ struct TensorRecord {
   std::uint32_t shape = 0;        ///< Where its sizes, then its strides, stand; read them with OpTrace::sizes().
   std::uint32_t version = 0;      ///< Autograd's version counter at the call; 0 where the tensor has none.
   std::uint16_t rank = 0;
-  std::int16_t argument = 0;      ///< Index of the argument or result.
+  std::int16_t argument = 0;  ///< Index of the argument or result.
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   c10::Device device = c10::Device(c10::kCPU);
-  bool made_in_step = false;      ///< Its memory was made by an earlier operation of the trace (or by this one).
-  bool written = false;           ///< The operation writes it: a marked argument, a running statistic, a new result.
+  bool made_in_step = false;  ///< Its memory was made by an earlier operation of the trace (or by this one).
+  bool written = false;       ///< The operation writes it: a marked argument, a running statistic, a new result.
 };
 
 /// One number among an operation's arguments; a list gives one record per entry.
@@ -44,17 +44,17 @@ struct ScalarRecord {
 /// One top-level ATen operation of a step, forward or backward.
 struct OpRecord {
   const trace::OpInfo* info = nullptr;
-  std::uint32_t first_input = 0, inputs = 0;    ///< Ranges; read them with OpTrace::inputs() and its like.
+  std::uint32_t first_input = 0, inputs = 0;  ///< Ranges; read them with OpTrace::inputs() and its like.
   std::uint32_t first_output = 0, outputs = 0;
   std::uint32_t first_scalar = 0, scalars = 0;
   std::uint32_t first_node = 0, nodes = 0;
-  std::uint32_t scope = 0;                      ///< Index of its user scope; 0 is "none".
-  std::int64_t sequence = -1;                   ///< Autograd's number of a forward operation; -1: none.
-  std::int64_t forward_sequence = -1;           ///< In backward: the number of the forward operation it belongs to.
-  c10::StreamId stream = 0;                     ///< Stream it ran on; 0 on the CPU.
-  std::uint64_t random_numbers = 0;             ///< How far it advanced the device's default generator.
+  std::uint32_t scope = 0;             ///< Index of its user scope; 0 is "none".
+  std::int64_t sequence = -1;          ///< Autograd's number of a forward operation; -1: none.
+  std::int64_t forward_sequence = -1;  ///< In backward: the number of the forward operation it belongs to.
+  c10::StreamId stream = 0;            ///< Stream it ran on; 0 on the CPU.
+  std::uint64_t random_numbers = 0;    ///< How far it advanced the device's default generator.
   bool backward = false;
-  bool host_read = false;                       ///< It needed a tensor's value on the host.
+  bool host_read = false;  ///< It needed a tensor's value on the host.
 };
 
 /// The top-level ATen operations of one run of a step, in the order they were called. See Note [Which spans are

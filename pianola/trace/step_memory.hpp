@@ -5,6 +5,8 @@
 #include <c10/util/flat_hash_map.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace pianola::trace {
@@ -16,33 +18,32 @@ namespace pianola::trace {
 class StepMemory {
  public:
   /// Call at the begin of each operation, before note_results().
-  void note_inputs(c10::ArrayRef<c10::IValue> inputs) {
-    inputs_.clear();
-    for (const c10::IValue& value : inputs) {
-      for_each_tensor(value, [&](const at::Tensor& tensor) { inputs_.push_back(storage_of(tensor)); });
+  void note_inputs(const OpSpan& op) {
+    for (const c10::IValue& value : op.inputs) {
+      for_each_tensor(value, [&](const at::Tensor& tensor) { inputs_.emplace_back(op.number, storage_of(tensor)); });
     }
   }
 
   /// Call at the end of each operation.
-  void note_results(c10::ArrayRef<c10::IValue> outputs) {
-    for (const c10::IValue& value : outputs) {
+  void note_results(const OpSpan& op) {
+    for (const c10::IValue& value : op.outputs) {
       for_each_tensor(value, [&](const at::Tensor& tensor) {
         const c10::StorageImpl* storage = storage_of(tensor);
-        if (!was_input(storage)) made_.insert(storage);
+        if (storage != nullptr && !was_input(op, storage)) made_.insert(storage);
       });
     }
+    std::erase_if(inputs_, [&](const auto& input) { return input.first == op.number; });
   }
 
   [[nodiscard]] bool made(const at::Tensor& tensor) const { return made_.count(storage_of(tensor)) != 0; }
-  [[nodiscard]] bool was_input(const c10::StorageImpl* storage) const {
-    return std::find(inputs_.begin(), inputs_.end(), storage) != inputs_.end();
+  [[nodiscard]] bool was_input(const OpSpan& op, const c10::StorageImpl* storage) const {
+    return std::find(inputs_.begin(), inputs_.end(), std::pair(op.number, storage)) != inputs_.end();
   }
-  [[nodiscard]] const ska::flat_hash_set<const c10::StorageImpl*>& all() const noexcept { return made_; }
-  void clear() { made_.clear(); }
 
  private:
   ska::flat_hash_set<const c10::StorageImpl*> made_;
-  std::vector<const c10::StorageImpl*> inputs_;  // of the operation that is running
+  // Operation number and storage, of the operations that are running: more than one where several threads run them.
+  std::vector<std::pair<std::uint64_t, const c10::StorageImpl*>> inputs_;
 };
 
 }  // namespace pianola::trace

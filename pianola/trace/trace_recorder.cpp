@@ -2,6 +2,7 @@
 
 #include <pianola/trace/call_site.hpp>
 #include <pianola/trace/host_read.hpp>
+#include <pianola/trace/step_memory.hpp>
 
 #include <c10/core/TensorImpl.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -17,11 +18,6 @@ using trace::OpSpan;
 std::uint32_t version_of(const at::Tensor& tensor) {
   const c10::VariableVersion& version = tensor.unsafeGetTensorImpl()->version_counter();
   return version.enabled() ? version.current_version() : 0;
-}
-
-bool training(const trace::OpInfo& info, c10::ArrayRef<c10::IValue> inputs) {
-  const auto flag = static_cast<std::size_t>(info.training_argument);
-  return info.training_argument >= 0 && flag < inputs.size() && inputs[flag].isBool() && inputs[flag].toBool();
 }
 
 // The stream of the first CUDA tensor's device; factories without inputs report the default stream of the CPU.
@@ -40,14 +36,14 @@ c10::StreamId stream_of(c10::ArrayRef<c10::IValue> inputs) {
 }  // namespace
 
 TraceRecorder::TraceRecorder(RecorderOptions options) : options_(std::move(options)) {
-  trace_.ops_.reserve(1024);
-  trace_.tensors_.reserve(4096);
-  trace_.dims_.reserve(16384);
+  // Enough for a small step, and small enough that malloc does not map and unmap pages for it.
+  trace_.ops_.reserve(256);
+  trace_.tensors_.reserve(1024);
+  trace_.dims_.reserve(4096);
 }
 
 void TraceRecorder::on_op_begin(const OpSpan& op) {
   if (options_.new_nodes) foreign_nodes_ += options_.new_nodes().size();
-  memory_.note_inputs(op.inputs);
 
   OpRecord record{.info = op.info};
   record.sequence = op.sequence;
@@ -75,7 +71,6 @@ void TraceRecorder::on_op_end(const OpSpan& op) {
   record.first_output = static_cast<std::uint32_t>(trace_.tensors_.size());
   add_tensors(op.outputs, op, true);
   record.outputs = static_cast<std::uint32_t>(trace_.tensors_.size()) - record.first_output;
-  memory_.note_results(op.outputs);
   if (op.info->seeded && options_.random_position) {
     record.random_numbers = options_.random_position() - record.random_numbers;
   }
@@ -88,10 +83,9 @@ void TraceRecorder::on_op_end(const OpSpan& op) {
 }
 
 void TraceRecorder::add_tensors(c10::ArrayRef<c10::IValue> values, const OpSpan& op, bool results) {
-  const bool writes_statistics = !results && training(*op.info, values);
+  const bool statistics = !results && op.info->writes_statistics(values);
   for (std::size_t i = 0; i < values.size(); ++i) {
-    const bool written = !results && ((i < op.info->writes.size() && op.info->writes[i]) ||
-                                      (writes_statistics && op.info->running_statistic[i]));
+    const bool written = !results && (op.info->writes[i] || (statistics && op.info->running_statistic[i]));
     trace::for_each_tensor(values[i], [&](const at::Tensor& tensor) {
       TensorRecord record;
       record.argument = static_cast<std::int16_t>(i);
@@ -107,8 +101,8 @@ void TraceRecorder::add_tensors(c10::ArrayRef<c10::IValue> values, const OpSpan&
         trace_.dims_.insert(trace_.dims_.end(), tensor.sizes().begin(), tensor.sizes().end());
         trace_.dims_.insert(trace_.dims_.end(), tensor.strides().begin(), tensor.strides().end());
       }
-      const bool made_now = results && !memory_.was_input(trace::storage_of(tensor));
-      record.made_in_step = made_now || memory_.made(tensor);
+      const bool made_now = results && !op.memory->was_input(op, trace::storage_of(tensor));
+      record.made_in_step = made_now || op.memory->made(tensor);
       record.written = written || made_now;
       trace_.tensors_.push_back(record);
     });
@@ -118,10 +112,14 @@ void TraceRecorder::add_tensors(c10::ArrayRef<c10::IValue> values, const OpSpan&
 void TraceRecorder::add_scalars(c10::ArrayRef<c10::IValue> inputs) {
   const auto add = [&](std::size_t argument, const c10::IValue& value) {
     ScalarRecord record{.argument = static_cast<std::int16_t>(argument), .value = std::int64_t{0}};
-    if (value.isInt()) record.value = value.toInt();
-    else if (value.isDouble()) record.value = value.toDouble();
-    else if (value.isBool()) record.value = value.toBool();
-    else return;
+    if (value.isInt())
+      record.value = value.toInt();
+    else if (value.isDouble())
+      record.value = value.toDouble();
+    else if (value.isBool())
+      record.value = value.toBool();
+    else
+      return;
     trace_.scalars_.push_back(record);
   };
   for (std::size_t i = 0; i < inputs.size(); ++i) {

@@ -1,7 +1,6 @@
 #pragma once
 #include <pianola/trace/op_stream.hpp>
 #include <pianola/trace/op_trace.hpp>
-#include <pianola/trace/step_memory.hpp>
 
 #include <functional>
 #include <span>
@@ -40,7 +39,6 @@ class TraceRecorder final : public trace::OpObserver {
 
   RecorderOptions options_;
   OpTrace trace_;
-  trace::StepMemory memory_;
   std::vector<std::pair<std::uint64_t, std::size_t>> running_;  // operation number, index in the trace
   std::vector<std::string> last_scopes_;
   std::uint32_t last_scope_ = 0;

@@ -1,6 +1,7 @@
 #include <pianola/trace/write_set.hpp>
 
 #include <pianola/trace/quiet_scope.hpp>
+#include <pianola/trace/step_memory.hpp>
 
 #include <ATen/ops/_foreach_zero.h>
 #include <ATen/ops/clone.h>
@@ -26,45 +27,45 @@ at::Tensor copy_of(const at::Tensor& bytes) {
   }
 }
 
-bool is_training(const OpInfo& op, c10::ArrayRef<c10::IValue> inputs) {
-  const auto flag = static_cast<std::size_t>(op.training_argument);
-  return op.training_argument >= 0 && flag < inputs.size() && inputs[flag].isBool() && inputs[flag].toBool();
-}
-
 }  // namespace
 
 void WriteSet::on_op_begin(const OpSpan& op) {
-  memory_.note_inputs(op.inputs);
-  const bool training = is_training(*op.info, op.inputs);
+  const bool statistics = op.info->writes_statistics(op.inputs);
   for (std::size_t i = 0; i < op.inputs.size(); ++i) {
-    const bool written = op.info->writes[i] || (training && op.info->running_statistic[i]);
+    const bool written = op.info->writes[i] || (statistics && op.info->running_statistic[i]);
     for_each_tensor(op.inputs[i], [&](const at::Tensor& tensor) {
-      if (tensor.requires_grad() && tensor.is_leaf()) note_leaf(tensor);
-      if (written && save_writes_) save(tensor);
+      if (tensor.requires_grad() && tensor.is_leaf()) note_leaf(op, tensor);
+      if (written && save_writes_) save(op, tensor);
     });
   }
 }
 
-void WriteSet::on_op_end(const OpSpan& op) { memory_.note_results(op.outputs); }
+void WriteSet::on_op_end(const OpSpan& op) {
+  if (!save_writes_) return;
+  for (const c10::IValue& value : op.outputs) {
+    for_each_tensor(value, [&](const at::Tensor& tensor) {
+      const c10::StorageImpl* storage = storage_of(tensor);
+      if (storage != nullptr && !op.memory->was_input(op, storage)) made_by_runs_.insert(storage);
+    });
+  }
+}
 
 void WriteSet::begin_run() {
-  for (const c10::StorageImpl* storage : memory_.all()) made_by_earlier_runs_.insert(storage);
-  memory_.clear();
   for (Leaf& leaf : leaves_) {
     if (!leaf.gradient.defined()) leaf.tensor.mutable_grad().reset();
   }
 }
 
-void WriteSet::note_leaf(const at::Tensor& tensor) {
-  if (memory_.made(tensor)) return;
+void WriteSet::note_leaf(const OpSpan& op, const at::Tensor& tensor) {
+  if (op.memory->made(tensor)) return;
   const auto [entry, is_new] = leaf_at_.insert({tensor.unsafeGetTensorImpl(), leaves_.size()});
   if (is_new) leaves_.push_back({.tensor = tensor, .gradient = tensor.grad()});
 }
 
-void WriteSet::save(const at::Tensor& tensor) {
+void WriteSet::save(const OpSpan& op, const at::Tensor& tensor) {
   const c10::StorageImpl* storage = storage_of(tensor);
-  if (storage == nullptr || storage->nbytes() == 0 || memory_.made(tensor)) return;
-  if (made_by_earlier_runs_.count(storage) != 0) {
+  if (storage == nullptr || storage->nbytes() == 0 || op.memory->made(tensor)) return;
+  if (made_by_runs_.count(storage) != 0) {
     wrote_lazy_state_ = true;
     return;
   }
@@ -79,6 +80,7 @@ void WriteSet::put_bytes_back() {
   for (const Saved& saved : saved_) bytes_of(saved.target).copy_(saved.copy);
   saved_.clear();
   saved_at_.clear();
+  made_by_runs_.clear();  // what is made later may lie at the same address
 }
 
 void WriteSet::restore() {

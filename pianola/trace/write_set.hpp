@@ -1,6 +1,5 @@
 #pragma once
 #include <pianola/trace/op_stream.hpp>
-#include <pianola/trace/step_memory.hpp>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Storage.h>
@@ -21,6 +20,7 @@ class WriteSet final : public OpObserver {
   /// Off while a CUDA capture runs: nothing executes then, so only gradients are watched.
   void save_writes(bool save) noexcept { save_writes_ = save; }
 
+  [[nodiscard]] OpInterest interest() const override { return {.outputs = save_writes_}; }
   void on_op_begin(const OpSpan& op) override;
   void on_op_end(const OpSpan& op) override;
 
@@ -50,12 +50,11 @@ class WriteSet final : public OpObserver {
     at::Tensor gradient;  // before the first run; undefined where there was none
   };
 
-  void note_leaf(const at::Tensor& tensor);
-  void save(const at::Tensor& tensor);
+  void note_leaf(const OpSpan& op, const at::Tensor& tensor);
+  void save(const OpSpan& op, const at::Tensor& tensor);
   void put_bytes_back();
 
-  StepMemory memory_;
-  ska::flat_hash_set<const c10::StorageImpl*> made_by_earlier_runs_;
+  ska::flat_hash_set<const c10::StorageImpl*> made_by_runs_;  // this run's too: look at OpSpan::memory first
   ska::flat_hash_map<const c10::StorageImpl*, std::size_t> saved_at_;
   std::vector<Saved> saved_;
   ska::flat_hash_map<const c10::TensorImpl*, std::size_t> leaf_at_;

@@ -1,6 +1,7 @@
 #include <pianola/graph/cuda/blas_workspaces.hpp>
 
 #include <ATen/cuda/CUDAContextLight.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 
 #include <mutex>
 #include <shared_mutex>
@@ -10,7 +11,8 @@ namespace pianola::graph {
 namespace {
 
 // Replaces the entries of `stream` in torch's table by `incoming`; returns those that were there.
-BlasWorkspaces::Map exchange(at::cuda::WorkspaceMapWithMutex& table, cudaStream_t stream, BlasWorkspaces::Map incoming) {
+BlasWorkspaces::Map exchange(at::cuda::WorkspaceMapWithMutex& table, cudaStream_t stream,
+                             BlasWorkspaces::Map incoming) {
   const std::unique_lock lock(table.mutex);
   BlasWorkspaces::Map outgoing;
   for (auto entry = table.map.begin(); entry != table.map.end();) {
@@ -31,6 +33,12 @@ BlasWorkspaces::Scope::Scope(BlasWorkspaces& own, cudaStream_t stream) : own_(ow
 BlasWorkspaces::Scope::~Scope() {
   own_.gemm_ = exchange(at::cuda::cublas_handle_stream_to_workspace(), stream_, std::move(outer_gemm_));
   own_.lt_ = exchange(at::cuda::cublaslt_handle_stream_to_workspace(), stream_, std::move(outer_lt_));
+}
+
+void BlasWorkspaces::record_stream(c10::cuda::CUDAStream stream) const {
+  for (const Map* map : {&gemm_, &lt_}) {
+    for (const auto& [key, memory] : *map) c10::cuda::CUDACachingAllocator::recordStream(memory, stream);
+  }
 }
 
 }  // namespace pianola::graph

@@ -1,5 +1,6 @@
 #pragma once
 #include <c10/core/Allocator.h>
+#include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 
 #include <map>
@@ -32,6 +33,9 @@ class BlasWorkspaces {
     cudaStream_t stream_;
     Map outer_gemm_, outer_lt_;
   };
+
+  /// Keeps the memory from reuse, once it is freed, until this stream has done its present work.
+  void record_stream(c10::cuda::CUDAStream stream) const;
 
  private:
   Map gemm_, lt_;

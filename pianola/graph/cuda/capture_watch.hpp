@@ -16,6 +16,7 @@ class CaptureWatch final : public trace::OpObserver {
  public:
   explicit CaptureWatch(CUstream stream) : stream_(stream) {}
 
+  [[nodiscard]] trace::OpInterest interest() const override { return {.inner = true}; }
   void on_op_begin(const trace::OpSpan& op) override;
   void on_op_end(const trace::OpSpan& op) override;
   void on_inner_end(const trace::OpSpan& around, const char* inner) override;

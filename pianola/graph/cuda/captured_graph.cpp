@@ -10,7 +10,7 @@
 namespace pianola::graph {
 namespace {
 
-// capture_end() warns about an empty graph, which is all that an abandoned capture leaves it.
+// torch warns about an empty graph; here that is an error already, or all that an abandoned capture has.
 class Silence final : public c10::WarningHandler {
  public:
   void process(const c10::Warning& /*warning*/) override {}
@@ -30,6 +30,12 @@ std::vector<GeneratorClock::State> CapturedGraph::generator_states() const {
   return states;
 }
 
+void CapturedGraph::finish() {
+  Silence silence;
+  const c10::WarningUtils::WarningHandlerGuard quiet(&silence);
+  capture_end();
+}
+
 // Note [Abandoning a capture]
 // torch ends a broken capture with a throw and skips the rest: the pool stays routed, its memory is never returned, the
 // generators stay "capturing". So end the broken capture here, then give torch an empty one on the same stream to end:
@@ -46,11 +52,9 @@ void CapturedGraph::abandon(c10::cuda::CUDAStream stream) noexcept {
 void CapturedGraph::end_broken_capture(c10::cuda::CUDAStream stream) noexcept {
   end_on_stream(stream);
   try {
-    Silence silence;
-    const c10::WarningUtils::WarningHandlerGuard quiet(&silence);
     const c10::cuda::CUDAStreamGuard on_stream(stream);
     C10_CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
-    capture_end();
+    finish();
   } catch (const std::exception&) {
     end_on_stream(stream);
     forget_capture();

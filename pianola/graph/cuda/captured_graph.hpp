@@ -17,6 +17,9 @@ class CapturedGraph final : public at::cuda::CUDAGraph {
   /// The generator states that take part in the capture.
   [[nodiscard]] std::vector<GeneratorClock::State> generator_states() const;
 
+  /// Ends the capture. As capture_end(), but silent where the graph is empty: the caller refuses that.
+  void finish();
+
   /// Ends a capture that cannot be finished, whatever state it is in, and gives all back that capture_begin() took.
   void abandon(c10::cuda::CUDAStream stream) noexcept;
 

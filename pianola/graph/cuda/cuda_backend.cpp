@@ -9,11 +9,12 @@
 #include <pianola/graph/cuda/cuda_pool.hpp>
 #include <pianola/graph/cuda/explain.hpp>
 #include <pianola/graph/cuda/generator_clock.hpp>
+#include <pianola/graph/cuda/leaf_streams.hpp>
 #include <pianola/graph/cuda/stream_scope.hpp>
 #include <pianola/graph/input_keeper.hpp>
 
-#include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -45,9 +46,19 @@ cudaStreamCaptureMode to_cuda(CaptureMode mode) {
 // The driver wants a context on the calling thread; torch binds one only with the first runtime call.
 void bind_context() {
   thread_local bool bound = false;
-  if (bound) [[likely]] return;
+  if (bound) [[likely]]
+    return;
   c10::cuda::set_device(c10::cuda::current_device(), /*force=*/true);
   bound = true;
+}
+
+// One stream per thread and device serves all captures: what warm-up leaves in torch's cache belongs to a stream, and the
+// next capture finds it there.
+CUDAStream capture_stream(c10::DeviceIndex device) {
+  thread_local std::unordered_map<c10::DeviceIndex, CUDAStream> streams;
+  const auto known = streams.find(device);
+  if (known != streams.end()) return known->second;
+  return streams.emplace(device, c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device)).first->second;
 }
 
 // All that exists only while a capture is open.
@@ -76,6 +87,7 @@ class CudaBackend final : public Backend {
   void check_may_capture(const CaptureOptions& options) const override;
   std::unique_ptr<StreamScope> enter(const CaptureOptions& options) override;
   void begin(const CaptureOptions& options) override;
+  std::vector<trace::OpObserver*> warmup_observers() override { return {&*leaf_streams_}; }
   std::vector<trace::OpObserver*> observers() override;
   RecorderOptions recorder_options() override;
   void end(const OpTrace* trace) override;
@@ -97,26 +109,30 @@ class CudaBackend final : public Backend {
   void end_capture();
   void enter_into_ledger(const OpTrace* trace);
   void check_results_intact() const;
+  void note_stream(CUDAStream stream);
 
   // What a replay reads comes first: it fits two cache lines.
   c10::Device device_;
   Executable executable_;
   GeneratorClock clock_;
+  std::optional<c10::Stream> last_stream_;
   PoolLedger::GraphId ledger_id_ = 0;
   std::shared_ptr<CudaPool> pool_;
 
   std::unique_ptr<CapturedGraph> graph_;
   std::vector<c10::Storage> kept_;
+  std::vector<CUDAStream> streams_;  // it was replayed on
   std::unique_ptr<Recording> recording_;
+  std::optional<LeafStreams> leaf_streams_;  // from the first eager run on
   std::size_t executable_bytes_ = 0;
-  bool private_pool_ = false;
 };
 
 void CudaBackend::check_may_capture(const CaptureOptions& options) const {
+  bind_context();
   if (!options.pool.empty() && options.pool.state()->device() != device_) {
-    throw UsageError({.what = fmt::format("the pool is on {}, the graph on {}", options.pool.state()->device().str(),
-                                          device_.str()),
-                      .fix = "make the pool for the graph's device: pianola::GraphPool pool(graph.device())"});
+    throw UsageError(
+        {.what = fmt::format("the pool is on {}, the graph on {}", options.pool.state()->device().str(), device_.str()),
+         .fix = "make the pool for the graph's device: pianola::GraphPool pool(graph.device())"});
   }
   for (const at::Generator& generator : options.generators) {
     if (generator.device() != device_) {
@@ -126,11 +142,12 @@ void CudaBackend::check_may_capture(const CaptureOptions& options) const {
   }
   if (options.stream && (options.stream->device() != device_ ||
                          CUDAStream(*options.stream) == c10::cuda::getDefaultCUDAStream(device_.index()))) {
-    throw UsageError({.what = fmt::format("stream {} cannot be captured: it is the default stream, or of another device "
-                                          "than the graph's {}",
-                                          options.stream->id(), device_.str()),
-                      .fix = "leave 'stream' empty, or take one by c10::cuda::getStreamFromPool(); a graph may be "
-                             "replayed on any stream"});
+    throw UsageError(
+        {.what = fmt::format("stream {} cannot be captured: it is the default stream, or of another device "
+                             "than the graph's {}",
+                             options.stream->id(), device_.str()),
+         .fix = "leave 'stream' empty, or take one by c10::cuda::getStreamFromPool(); a graph may be "
+                "replayed on any stream"});
   }
   if (capture_status(c10::cuda::getCurrentCUDAStream(device_.index()).stream()) != CaptureStatus::none) {
     throw UsageError({.what = "the current stream is being captured already, by other code",
@@ -139,10 +156,10 @@ void CudaBackend::check_may_capture(const CaptureOptions& options) const {
 }
 
 std::unique_ptr<StreamScope> CudaBackend::enter(const CaptureOptions& options) {
-  private_pool_ = options.pool.empty();
-  pool_ = private_pool_ ? std::make_shared<CudaPool>(device_)
-                        : std::static_pointer_cast<CudaPool>(options.pool.state());
-  const CUDAStream stream = options.stream ? CUDAStream(*options.stream) : pool_->capture_stream();
+  pool_ = options.pool.empty() ? std::make_shared<CudaPool>(device_)
+                               : std::static_pointer_cast<CudaPool>(options.pool.state());
+  const CUDAStream stream = options.stream ? CUDAStream(*options.stream) : capture_stream(device_.index());
+  leaf_streams_.emplace(stream);
   return std::make_unique<CudaStreamScope>(stream, pool_);
 }
 
@@ -152,16 +169,15 @@ void CudaBackend::begin(const CaptureOptions& options) {
   graph_->register_generator_state(default_generators().front());
   for (const at::Generator& generator : options.generators) graph_->register_generator_state(generator);
   if (options.trace) {
-    recording_->keeper.emplace([this](const void* address) {
-      return pool_->ledger().owns(reinterpret_cast<std::uintptr_t>(address));
-    });
+    recording_->keeper.emplace(
+        [this](const void* address) { return pool_->ledger().owns(reinterpret_cast<std::uintptr_t>(address)); });
   }
   graph_->capture_begin(pool_->id(), to_cuda(options.mode));
 }
 
 std::vector<trace::OpObserver*> CudaBackend::observers() {
-  if (!recording_->keeper) return {};
-  return {&recording_->watch, &*recording_->keeper};
+  if (!recording_->keeper) return {&*leaf_streams_};
+  return {&*leaf_streams_, &recording_->watch, &*recording_->keeper};
 }
 
 RecorderOptions CudaBackend::recorder_options() {
@@ -189,6 +205,8 @@ bool CudaBackend::is_broken() const {
 }
 
 std::optional<Diagnosis> CudaBackend::explain(const c10::Error& error, const OpTrace* trace) const {
+  if (is_broken() && leaf_streams_ && leaf_streams_->explain()) return leaf_streams_->explain();
+  if (auto known = explain_default_stream(error, recording_->watch)) return known;
   if (is_broken()) return explain_broken(recording_->watch, trace);
   return explain_error(error, recording_->watch);
 }
@@ -203,17 +221,17 @@ void CudaBackend::end(const OpTrace* trace) {
 
   const MemoryAccount account;
   executable_ = Executable::instantiate(graph, {.auto_free_on_launch = true, .use_node_priority = true});
-  executable_.upload(recording_->stream.stream());
   executable_bytes_ = static_cast<std::size_t>(std::max<std::int64_t>(account.taken_bytes(), 0));
 
   enter_into_ledger(trace);
   if (recording_->keeper) kept_ = recording_->keeper->take();
   recording_.reset();
+  leaf_streams_.reset();
 }
 
 void CudaBackend::end_capture() {
   try {
-    graph_->capture_end();
+    graph_->finish();
   } catch (const c10::AcceleratorError& error) {
     // Runtime and driver give capture errors the same numbers.
     throw CaptureError(explain_end(static_cast<CUresult>(error.get_error_code()), recording_->watch));
@@ -246,7 +264,6 @@ void CudaBackend::abandon() noexcept {
     recording_->keeper.reset();
   }
   kept_.clear();
-  if (private_pool_) pool_->return_memory_at_end();
   pool_.reset();  // the stream scope still holds it
 }
 
@@ -258,13 +275,22 @@ void CudaBackend::replay() {
   if (ledger_id_ != 0) check_results_intact();
   if (!clock_.idle()) clock_.set();
   executable_.launch(stream.stream());
+  if (stream.unwrap() != last_stream_) note_stream(stream);
   if (!clock_.idle()) clock_.advance();
   if (ledger_id_ != 0) pool_->ledger().sign(ledger_id_);
 }
 
+// Memory that the graph lets go of may be in use there until that work is done.
+void CudaBackend::note_stream(CUDAStream stream) {
+  last_stream_ = stream.unwrap();
+  pool_->note_replays_on(stream);
+  if (std::find(streams_.begin(), streams_.end(), stream) == streams_.end()) streams_.push_back(stream);
+}
+
 void CudaBackend::check_results_intact() const {
   const PoolLedger::GraphId culprit = pool_->ledger().overwritten_by(ledger_id_);
-  if (culprit == 0) [[likely]] return;
+  if (culprit == 0) [[likely]]
+    return;
   throw ReplayError(
       {.what = fmt::format("graph {} of the pool reads a result of another graph that a replay of graph {} has "
                            "overwritten since it was produced; nothing was launched",
@@ -280,7 +306,14 @@ void CudaBackend::reset() noexcept {
   executable_ = {};
   clock_ = {};
   graph_.reset();
+  for (const CUDAStream& stream : streams_) {
+    for (const c10::Storage& storage : kept_) {
+      c10::cuda::CUDACachingAllocator::recordStream(storage.data_ptr(), stream);
+    }
+  }
   kept_.clear();
+  streams_.clear();
+  last_stream_.reset();
   pool_.reset();
   recording_.reset();
 }

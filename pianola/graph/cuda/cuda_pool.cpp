@@ -1,30 +1,80 @@
 #include <pianola/graph/cuda/cuda_pool.hpp>
 
+#include <pianola/graph/open_capture.hpp>
+
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+#include <mutex>
+#include <vector>
+
 namespace pianola::graph {
 
 namespace allocator = c10::cuda::CUDACachingAllocator;
 
-CudaPool::CudaPool(c10::Device device)
-    : PoolState(device),
-      id_(at::cuda::graph_pool_handle()),
-      stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device.index())) {
+namespace {
+
+// Note [Memory of a pool that ends]
+// The memory of a pool goes back to the device when the last graph and handle are gone, also after a failed capture:
+// torch would keep it, and no later pool could use it, until the device is full. What cannot go back yet is tried again
+// when the next pool is made: blocks that the caller still holds (a loss that the step had assigned), and pools that
+// end inside a step that is being captured.
+class PendingReturns {
+ public:
+  static PendingReturns& instance() {
+    static PendingReturns& pending = *new PendingReturns;  // never destroyed: a static Graph may end after it
+    return pending;
+  }
+
+  void give_back(c10::MempoolId_t pool) {
+    const std::lock_guard lock(mutex_);
+    pools_.push_back(pool);
+    if (!capture_is_open()) retry_locked();
+  }
+
+  void retry() {
+    const std::lock_guard lock(mutex_);
+    retry_locked();
+  }
+
+ private:
+  void retry_locked() {
+    std::erase_if(pools_, [](c10::MempoolId_t pool) {
+      allocator::emptyCache(pool);
+      return allocator::snapshot(pool, /*include_traces=*/false).segments.empty();
+    });
+  }
+
+  std::mutex mutex_;
+  std::vector<c10::MempoolId_t> pools_;
+};
+
+}  // namespace
+
+CudaPool::CudaPool(c10::Device device) : PoolState(device), id_(at::cuda::graph_pool_handle()) {
   allocator::init(c10::cuda::device_count());
+  PendingReturns::instance().retry();
   // A use of our own: the pool must live between its graphs, also when the last one is gone.
   allocator::createOrIncrefPool(device.index(), id_);
 }
 
 CudaPool::~CudaPool() {
-  workspaces_ = {};  // some may have been made in the pool
   try {
+    for (const c10::cuda::CUDAStream& stream : replay_streams_) workspaces_.record_stream(stream);
+    workspaces_ = {};  // some may have been made in the pool
     allocator::releasePool(device().index(), id_);
-    if (return_memory_) allocator::emptyCache(id_);
+    PendingReturns::instance().give_back(id_);
   } catch (const std::exception& error) {
     TORCH_WARN("pianola: a graph pool's memory could not be returned: ", error.what());
+  }
+}
+
+void CudaPool::note_replays_on(c10::cuda::CUDAStream stream) {
+  if (std::find(replay_streams_.begin(), replay_streams_.end(), stream) == replay_streams_.end()) {
+    replay_streams_.push_back(stream);
   }
 }
 

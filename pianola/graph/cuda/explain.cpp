@@ -15,7 +15,8 @@ namespace pianola::graph {
 namespace {
 
 constexpr const char* kStayOnDevice =
-    "keep the value on the device (torch::where, masked arithmetic, fixed shapes), or leave this part out of the capture";
+    "keep the value on the device (torch::where, masked arithmetic, fixed shapes), or leave this part out of the "
+    "capture";
 
 // The operators that bring a tensor to the host, or block until the device is done, when they meet two devices.
 bool copies(std::string_view op) {
@@ -24,9 +25,9 @@ bool copies(std::string_view op) {
 }
 
 std::string operation_count(const CaptureWatch& watch) {
-  return watch.last_op() == nullptr ? "before the first operation of the step"
-                                    : fmt::format("after operation {} of the step, {}", watch.operations(),
-                                                  watch.last_op()->name);
+  return watch.last_op() == nullptr
+             ? "before the first operation of the step"
+             : fmt::format("after operation {} of the step, {}", watch.operations(), watch.last_op()->name);
 }
 
 }  // namespace
@@ -39,8 +40,9 @@ Diagnosis explain_broken(const CaptureWatch& watch, const OpTrace* trace) {
             .fix = "capture with CaptureOptions::trace on to have it named"};
   }
   if (!offender) {
-    return {.what = "a CUDA call outside ATen broke the capture: an error that a capturing stream answers with "
-                    "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED (900) or a synchronization",
+    return {.what =
+                "a CUDA call outside ATen broke the capture: an error that a capturing stream answers with "
+                "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED (900) or a synchronization",
             .where = operation_count(watch),
             .fix = std::string(unsupported.fix)};
   }
@@ -59,8 +61,9 @@ Diagnosis explain_broken(const CaptureWatch& watch, const OpTrace* trace) {
     return {.what = fmt::format("{} copies between host and device and waits for it, which a graph cannot do",
                                 offender->name),
             .where = offender->where(trace),
-            .fix = "copy before or after the capture, or from pinned memory with non_blocking; printing a tensor and "
-                   ".cpu() are such copies too"};
+            .fix =
+                "copy before or after the capture, or from pinned memory with non_blocking; printing a tensor and "
+                ".cpu() are such copies too"};
   }
   return {.what = fmt::format("{} issued something that a capturing stream does not permit: it waits for the device or "
                               "reads a value on the host",
@@ -76,6 +79,18 @@ Diagnosis explain_end(CUresult code, const CaptureWatch& watch) {
           .fix = std::string(words.fix)};
 }
 
+std::optional<Diagnosis> explain_default_stream(const c10::Error& error, const CaptureWatch& watch) {
+  const std::string_view text = error.what_without_backtrace();
+  if (text.find("legacy stream") == std::string_view::npos) return std::nullopt;
+  return Diagnosis{.what = fmt::format("part of the step runs on the default stream, which cannot be captured; torch "
+                                       "said: {}",
+                                       text.substr(0, text.find('\n'))),
+                   .where = operation_count(watch),
+                   .fix =
+                       "a backward pass runs on the streams of its forward: capture its forward too, or run it on "
+                       "another stream; nothing in the step may name the default stream"};
+}
+
 std::optional<Diagnosis> explain_error(const c10::Error& error, const CaptureWatch& watch) {
   const std::string_view text = error.what_without_backtrace();
   const std::string where = watch.last_throw() ? watch.last_throw()->where(nullptr) : operation_count(watch);
@@ -84,15 +99,32 @@ std::optional<Diagnosis> explain_error(const c10::Error& error, const CaptureWat
     return Diagnosis{.what = fmt::format("the device ran out of memory at {} while recording; torch said: {}", name,
                                          text.substr(0, text.find('\n'))),
                      .where = where,
-                     .fix = "share one pool between graphs, use smaller batches, or drop eager tensors first: while a "
-                            "capture is open torch cannot give cached memory back"};
+                     .fix =
+                         "share one pool between graphs, use smaller batches, or drop eager tensors first: while a "
+                         "capture is open torch cannot give cached memory back"};
   }
   if (text.find("generator not in capture mode") != std::string_view::npos ||
       text.find("CUDA generator") != std::string_view::npos) {
     return Diagnosis{.what = fmt::format("{} draws from a generator that the graph does not know", name),
                      .where = where,
-                     .fix = "name it in CaptureOptions::generators; seeding and reading a generator's state belong "
-                            "outside the captured part"};
+                     .fix =
+                         "name it in CaptureOptions::generators; seeding and reading a generator's state belong "
+                         "outside the captured part"};
+  }
+  if (text.find("cublasCreate") != std::string_view::npos || text.find("cudnnCreate") != std::string_view::npos ||
+      text.find("NOT_INITIALIZED") != std::string_view::npos) {
+    return Diagnosis{
+        .what = fmt::format("{} is the first use of a library on this thread, and making its handle cannot "
+                            "be captured; torch said: {}",
+                            name, text.substr(0, text.find('\n'))),
+        .where = where,
+        .fix = "warm up: CaptureOptions::warmup of 1 or more, or run the step once on this thread before"};
+  }
+  if (text.find("CUDA graph capture") != std::string_view::npos) {  // torch's own refusals, before CUDA is asked
+    return Diagnosis{
+        .what = fmt::format("{} cannot run in a capture; torch said: {}", name, text.substr(0, text.find('\n'))),
+        .where = where,
+        .fix = "do it before or after the capture; a copy from the host needs pinned memory"};
   }
   return std::nullopt;
 }

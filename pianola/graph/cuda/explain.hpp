@@ -19,6 +19,9 @@ namespace pianola::graph {
 /// What torch's error means, where it is one that capturing caused; nothing if it is the step's own.
 [[nodiscard]] std::optional<Diagnosis> explain_error(const c10::Error& error, const CaptureWatch& watch);
 
+/// As explain_error(), for work that went to the default stream; also where the capture broke by it.
+[[nodiscard]] std::optional<Diagnosis> explain_default_stream(const c10::Error& error, const CaptureWatch& watch);
+
 /// A recording without a node: says why, from the operations that were seen.
 [[nodiscard]] Diagnosis explain_empty(const OpTrace* trace, const std::string& device);
 

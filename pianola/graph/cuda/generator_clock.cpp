@@ -83,7 +83,8 @@ std::shared_ptr<GeneratorClock::Mirror> GeneratorClock::mirror_of(const State& s
 
 void GeneratorClock::set() const {
   for (const Hand& hand : hands_) {
-    if (!hand.mirror->is_current()) [[unlikely]] hand.mirror->set();
+    if (!hand.mirror->is_current()) [[unlikely]]
+      hand.mirror->set();
   }
 }
 

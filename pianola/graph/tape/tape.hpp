@@ -1,7 +1,6 @@
 #pragma once
 #include <pianola/trace/op_info.hpp>
 #include <pianola/trace/op_stream.hpp>
-#include <pianola/trace/step_memory.hpp>
 
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
@@ -22,8 +21,8 @@ struct TapeOp {
   std::vector<c10::IValue> outputs;
   /// Results in memory of their own, which replays must fill: (index of the output, position in its list or -1).
   std::vector<std::pair<std::size_t, std::int64_t>> fresh = {};
-  bool grad_mode = false;        ///< Some kernels choose by it.
-  bool writes_results = false;   ///< Bound to a variant that writes its results itself; see bind().
+  bool grad_mode = false;       ///< Some kernels choose by it.
+  bool writes_results = false;  ///< Bound to a variant that writes its results itself; see bind().
   const trace::OpInfo* info = nullptr;
 };
 
@@ -55,7 +54,6 @@ class TapeRecorder final : public trace::OpObserver {
 
  private:
   Tape tape_;
-  trace::StepMemory memory_;
   std::vector<std::pair<std::uint64_t, TapeOp>> running_;  // by operation number
 };
 

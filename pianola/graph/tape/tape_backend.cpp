@@ -23,7 +23,8 @@ class TapeBackend final : public Backend {
 
   void check_may_capture(const CaptureOptions& options) const override {
     if (!options.pool.empty() && !options.pool.state()->device().is_cpu()) {
-      throw UsageError({.what = fmt::format("the pool is on {}, the graph on cpu", options.pool.state()->device().str())});
+      throw UsageError(
+          {.what = fmt::format("the pool is on {}, the graph on cpu", options.pool.state()->device().str())});
     }
     if (options.stream) throw UsageError({.what = "a stream was given, but the tape on cpu has none"});
   }
@@ -31,7 +32,8 @@ class TapeBackend final : public Backend {
   std::unique_ptr<StreamScope> enter(const CaptureOptions& /*options*/) override { return nullptr; }
 
   void begin(const CaptureOptions& options) override {
-    pool_ = options.pool.empty() ? std::make_shared<TapePool>() : std::static_pointer_cast<TapePool>(options.pool.state());
+    pool_ =
+        options.pool.empty() ? std::make_shared<TapePool>() : std::static_pointer_cast<TapePool>(options.pool.state());
     std::vector<at::Generator> generators = default_generators();
     generators.insert(generators.end(), options.generators.begin(), options.generators.end());
     watch_.emplace(std::move(generators));
@@ -41,7 +43,9 @@ class TapeBackend final : public Backend {
 
   std::vector<trace::OpObserver*> observers() override { return {&*watch_, &*recorder_, &*keeper_}; }
 
-  RecorderOptions recorder_options() override { return {.random_position = [this] { return watch_->draws(); }}; }
+  RecorderOptions recorder_options() override {
+    return {.random_position = [this] { return watch_->draws(); }};
+  }
 
   std::optional<Diagnosis> offence(const OpTrace* trace) const override {
     return watch_ ? watch_->offence(trace) : std::nullopt;
@@ -53,6 +57,10 @@ class TapeBackend final : public Backend {
     kept_bytes_ = bytes_of(keeper_->take());  // the tape's own aliases keep the memory
     result_bytes_ = tape_.result_bytes();
     tape_.bind();
+    if (tape_.ops().empty()) {
+      throw CaptureError({.what = "the step is empty: no operation that a replay could run was recorded",
+                          .fix = "check that the step runs its work on this thread, and on tensors of the cpu"});
+    }
     pool_->add(result_bytes_);
     watch_.reset();
     recorder_.reset();
@@ -62,6 +70,8 @@ class TapeBackend final : public Backend {
   void abandon() noexcept override {
     recorder_.reset();
     keeper_.reset();
+    tape_ = {};
+    result_bytes_ = 0;
     pool_.reset();
   }
 

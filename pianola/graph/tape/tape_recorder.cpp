@@ -1,5 +1,6 @@
 #include <pianola/graph/tape/tape.hpp>
 
+#include <pianola/trace/step_memory.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
 #include <ATen/core/List.h>
@@ -16,6 +17,7 @@ namespace {
 // graph nor a reference to the user's tensor object, whose count autograd looks at to decide whether it may take a
 // gradient over instead of copying it. requires_grad is kept because some kernels choose by it.
 at::Tensor alias_of(const at::Tensor& tensor) {
+  if (!tensor.has_storage()) return tensor;  // TapeWatch refuses it; copying a sparse tensor would call operators
   at::Tensor alias(tensor.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), true));
   if (tensor.requires_grad()) alias.unsafeGetTensorImpl()->set_requires_grad(true);
   return alias;
@@ -36,7 +38,6 @@ c10::IValue alias_values(const c10::IValue& value) {
 }  // namespace
 
 void TapeRecorder::on_op_begin(const trace::OpSpan& op) {
-  memory_.note_inputs(op.inputs);
   TapeOp entry{.handle = op.info->handle, .inputs = {}, .outputs = {}};
   entry.info = op.info;
   entry.grad_mode = at::GradMode::is_enabled();
@@ -50,17 +51,23 @@ void TapeRecorder::on_op_end(const trace::OpSpan& op) {
       std::find_if(running_.begin(), running_.end(), [&](const auto& entry) { return entry.first == op.number; });
   TapeOp entry = std::move(found->second);
   running_.erase(found);
+  // It threw, and the step may live with that: a replay has nothing to run.
+  if (op.outputs.empty() && !op.info->schema().returns().empty()) return;
 
   for (std::size_t i = 0; i < op.outputs.size(); ++i) {
     const c10::IValue& value = op.outputs[i];
     entry.outputs.push_back(alias_values(value));
-    std::int64_t position = value.isList() ? 0 : -1;
-    trace::for_each_tensor(value, [&](const at::Tensor& tensor) {
-      if (!memory_.was_input(trace::storage_of(tensor))) entry.fresh.emplace_back(i, position);
-      ++position;
-    });
+    const auto note_fresh = [&](const c10::IValue& result, std::int64_t position) {
+      if (!result.isTensor() || !result.toTensor().defined()) return;
+      if (!op.memory->was_input(op, trace::storage_of(result.toTensor()))) entry.fresh.emplace_back(i, position);
+    };
+    if (!value.isList()) {
+      note_fresh(value, -1);
+      continue;
+    }
+    std::int64_t position = 0;
+    for (const c10::IValue& result : value.toListRef()) note_fresh(result, position++);
   }
-  memory_.note_results(op.outputs);
   tape_.add(std::move(entry));
 }
 

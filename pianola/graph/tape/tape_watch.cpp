@@ -23,9 +23,9 @@ void TapeWatch::on_op_begin(const trace::OpSpan& op) {
         std::find(generators_.begin(), generators_.end(), value.toGenerator()) == generators_.end()) {
       return note(Kind::generator, op);
     }
-    trace::for_each_tensor(value, [&](const at::Tensor& tensor) {
-      if (!kind_ && !tensor.device().is_cpu()) note(Kind::other_device, op);
-    });
+    bool foreign = false;
+    trace::for_each_tensor(value, [&](const at::Tensor& tensor) { foreign = foreign || !tensor.device().is_cpu(); });
+    if (foreign) return note(Kind::other_device, op);
   }
 }
 
@@ -33,9 +33,9 @@ void TapeWatch::on_op_end(const trace::OpSpan& op) {
   if (op.info->seeded && generator_stamp() != stamp_) ++draws_;
   if (kind_) return;
   for (const c10::IValue& value : op.outputs) {
-    trace::for_each_tensor(value, [&](const at::Tensor& tensor) {
-      if (!kind_ && !tensor.has_storage()) note(Kind::no_storage, op);
-    });
+    bool opaque = false;
+    trace::for_each_tensor(value, [&](const at::Tensor& tensor) { opaque = opaque || !tensor.has_storage(); });
+    if (opaque) return note(Kind::no_storage, op);
   }
 }
 
@@ -61,11 +61,13 @@ std::optional<Diagnosis> TapeWatch::offence(const OpTrace* trace) const {
   const std::string where = offender_->where(trace);
   switch (*kind_) {
     case Kind::host_read:
-      return Diagnosis{.what = fmt::format("{} {}, which a graph cannot do", offender_->name,
-                                           trace::why_host(offender_->info->host_read)),
-                       .where = where,
-                       .fix = "keep the value on the device (torch::where, masked arithmetic, fixed shapes), or leave this "
-                              "part out of the capture"};
+      return Diagnosis{
+          .what = fmt::format("{} {}, which a graph cannot do", offender_->name,
+                              trace::why_host(offender_->info->host_read)),
+          .where = where,
+          .fix =
+              "keep the value on the device (torch::where, masked arithmetic, fixed shapes), or leave this "
+              "part out of the capture"};
     case Kind::other_device:
       return Diagnosis{.what = fmt::format("{} uses a tensor of another device than cpu, the graph's", offender_->name),
                        .where = where,

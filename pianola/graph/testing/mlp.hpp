@@ -31,9 +31,7 @@ class Mlp {
 
   Mlp(c10::Device device, int layers, std::uint64_t seed) {
     auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
-    const auto parameter = [&](const at::Tensor& values) {
-      parameters.push_back(values.to(device).requires_grad_());
-    };
+    const auto parameter = [&](const at::Tensor& values) { parameters.push_back(values.to(device).requires_grad_()); };
     for (int layer = 0; layer < layers; ++layer) {
       parameter(at::randn({kWidth, kWidth}, generator) * 0.3);
       parameter(at::randn({kWidth}, generator) * 0.1);

@@ -1,6 +1,5 @@
 #pragma once
 #include <pianola/core/error.hpp>
-#include <pianola/graph/graph.hpp>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
@@ -48,8 +47,8 @@ inline ::testing::AssertionResult same(const at::Tensor& actual, const at::Tenso
     return ::testing::AssertionFailure() << (actual.defined() ? "defined, expected undefined" : "undefined");
   }
   if (actual.sizes() != expected.sizes() || actual.scalar_type() != expected.scalar_type()) {
-    return ::testing::AssertionFailure() << actual.toString() << actual.sizes() << " instead of "
-                                         << expected.toString() << expected.sizes();
+    return ::testing::AssertionFailure() << actual.toString() << actual.sizes() << " instead of " << expected.toString()
+                                         << expected.sizes();
   }
   if (at::equal(actual, expected)) return ::testing::AssertionSuccess();
   const at::Tensor difference = (actual.to(at::kDouble) - expected.to(at::kDouble)).abs();

@@ -10,7 +10,7 @@ int main() {
   const at::Tensor x = at::ones({4});
   at::Tensor y;
   pianola::Graph graph(c10::Device(c10::kCPU));
-  graph.capture([&] { y = x * 2; });
+  graph.capture([&] { y = x.mul(2); });
   x.fill_(21);
   graph.replay();
   const bool right = y.sum().item<float>() == 4 * 42;

@@ -1,0 +1,114 @@
+#include <pianola/graph/testing/device_test.hpp>
+#include <pianola/graph/testing/mlp.hpp>
+
+#include <ATen/ops/mm.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <array>
+#include <memory>
+
+namespace pianola::testing {
+namespace {
+
+class SharedStreamTest : public DeviceTest {};
+
+// Products with a long inner dimension split it over blocks and gather the parts in cuBLAS's workspace.
+TEST_P(SharedStreamTest, GraphsCapturedOnOneStreamRunAtOnceWithoutSharingAWorkspace) {
+  const c10::cuda::CUDAStream capture_stream = c10::cuda::getStreamFromPool();
+  struct Work {
+    Graph graph{device()};
+    at::Tensor a, b, result, expected;
+  };
+  std::array<Work, 2> works;
+  for (std::size_t i = 0; i < works.size(); ++i) {
+    Work& work = works[i];
+    work.a = randn({16, 32768}, 2 * i + 1);
+    work.b = randn({32768, 16}, 2 * i + 2);
+    work.expected = at::mm(work.a, work.b);
+    work.graph.capture(
+        [&] {
+          for (int repeat = 0; repeat < 16; ++repeat) work.result = at::mm(work.a, work.b);
+        },
+        {.stream = capture_stream.unwrap()});
+  }
+  synchronize();
+  const std::array streams = {c10::cuda::getStreamFromPool(), c10::cuda::getStreamFromPool()};
+  for (int round = 0; round < 50; ++round) {
+    for (std::size_t i = 0; i < works.size(); ++i) {
+      const c10::cuda::CUDAStreamGuard on(streams[i]);
+      works[i].graph.replay();
+    }
+  }
+  synchronize();
+  for (const Work& work : works) EXPECT_TRUE(same(work.result, work.expected));
+}
+
+TEST_P(SharedStreamTest, EagerWorkOnTheCaptureStreamKeepsItsWorkspaceAfterTheGraphIsGone) {
+  const c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool();
+  const c10::cuda::CUDAStreamGuard on(stream);
+  const at::Tensor a = randn({16, 32768});
+  const at::Tensor b = randn({32768, 16}, 2);
+  const at::Tensor expected = at::mm(a, b);
+  {
+    at::Tensor result;
+    Graph graph(device());
+    graph.capture([&] { result = at::mm(a, b); }, {.warmup = 0, .stream = stream.unwrap()});
+    graph.replay();
+    EXPECT_TRUE(same(result, expected));
+  }
+  EXPECT_TRUE(same(at::mm(a, b), expected));
+}
+
+// An eager step whose loss is still held keeps AccumulateGrad nodes alive that run on the stream they were made on.
+TEST_P(SharedStreamTest, CapturesABackwardPassWhileTheLossOfAnEagerStepIsHeld) {
+  Mlp model(device(), 2, 3);
+  const at::Tensor x = randn({8, Mlp::kWidth});
+  at::Tensor held_loss = model(x).sum();
+  const std::vector<at::Tensor> expected = torch::autograd::grad({held_loss}, model.parameters, {}, true);
+  for (const int warmup : {0, 2}) {
+    Graph graph(device());
+    graph.capture([&] { model(x).sum().backward(); }, {.warmup = warmup});
+    graph.replay();
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_TRUE(same(model.parameters[i].grad(), expected[i])) << i;
+      model.parameters[i].mutable_grad().reset();
+    }
+  }
+  held_loss.backward();
+  EXPECT_TRUE(same(model.parameters[0].grad(), expected[0])) << "the held graph still works";
+}
+
+TEST_P(SharedStreamTest, NamesTheParameterWhoseGradientCannotBeMovedToTheCaptureStream) {
+  Mlp model(device(), 2, 3);
+  const at::Tensor x = randn({8, Mlp::kWidth});
+  at::Tensor held_loss = model(x).sum();
+  struct Hook final : torch::autograd::FunctionPostHook {
+    torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                              const torch::autograd::variable_list& /*inputs*/) override {
+      return outputs;
+    }
+  };
+  torch::autograd::impl::grad_accumulator(model.parameters[0])->add_post_hook(std::make_unique<Hook>());
+  Graph graph(device());
+  const auto step = [&] { model(x).sum().backward(); };
+  const std::string message =
+      refusal<CaptureError>("a gradient that is stuck on another stream", [&] { graph.capture(step); });
+  EXPECT_THAT(message, ::testing::AllOf(::testing::HasSubstr("accumulated on another stream"),
+                                        ::testing::HasSubstr("a Float parameter of shape [16, 16]"),
+                                        ::testing::HasSubstr("has hooks")));
+  held_loss.reset();
+  graph.capture(step);
+  graph.replay();
+  const at::Tensor expected = torch::autograd::grad({model(x).sum()}, {model.parameters[0]})[0];
+  EXPECT_TRUE(same(model.parameters[0].grad(), expected));
+}
+
+INSTANTIATE_TEST_SUITE_P(On, SharedStreamTest, ::testing::Values("cuda"), device_name);
+
+}  // namespace
+}  // namespace pianola::testing

@@ -1,0 +1,188 @@
+#include <pianola/graph/graph.hpp>
+
+#include <pianola/graph/testing/mlp.hpp>
+
+#include <ATen/ops/nonzero.h>
+
+#if PIANOLA_WITH_CUDA
+#include <c10/cuda/CUDACachingAllocator.h>
+#endif
+
+#include <functional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+namespace pianola {
+namespace {
+
+using testing::clone_all;
+using testing::expect_same;
+using testing::same;
+using testing::Training;
+
+struct UserError {};
+
+// A capture that fails leaves nothing behind, however often.
+class FailureTest : public testing::DeviceTest {
+ protected:
+  /// Memory in use, in bytes: allocated and reserved by torch, and taken from the device. Nobody counts it on the CPU;
+  /// there each result's use count tells.
+  struct Level {
+    std::int64_t allocated = 0, reserved = 0, taken = 0;
+    bool operator==(const Level&) const = default;
+    friend std::ostream& operator<<(std::ostream& out, const Level& level) {
+      return out << "allocated " << level.allocated << ", reserved " << level.reserved << ", taken " << level.taken;
+    }
+  };
+
+  static Level level() {
+#if PIANOLA_WITH_CUDA
+    if (on_cuda()) {
+      synchronize();
+      const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device().index());
+      std::size_t free = 0, total = 0;
+      EXPECT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
+      return {stats.allocated_bytes[0].current, stats.reserved_bytes[0].current,
+              static_cast<std::int64_t>(total - free)};
+    }
+#endif
+    return {};
+  }
+
+  static void expect_200_failures_leave_memory_level(const std::function<void(Training&)>& failing) {
+    Training(device(), 0.2).step();  // loads the device's libraries: the captures below do not warm up
+    Training training(device(), 0.2);
+    const auto before = clone_all(training.state());
+    Graph graph(device());
+    const auto fail_once = [&] {
+      try {
+        graph.capture(
+            [&] {
+              training.step();
+              failing(training);
+            },
+            {.warmup = 0});
+        ADD_FAILURE() << "nothing was thrown";
+      } catch (const UserError&) {
+      } catch (const CaptureError&) {
+      }
+      const at::Tensor output = training.output;
+      training.output.reset();
+      training.loss.reset();
+      training.gradients.clear();
+      EXPECT_EQ(output.storage().use_count(), 1U) << "somebody else holds on to a result";
+    };
+    for (int i = 0; i < 20; ++i) fail_once();
+    const Level settled = level();
+    for (int i = 0; i < 200; ++i) fail_once();
+    EXPECT_EQ(level(), settled);
+    expect_same(training.state(), before, "after 220 failures");
+
+    seed(4);
+    Training eager(device(), 0.2);
+    std::vector<testing::NamedTensors> expected;
+    for (int step = 0; step < 3; ++step) {
+      eager.step();
+      expected.push_back(clone_all(eager.everything()));
+    }
+    seed(4);
+    graph.capture([&] { training.step(); });
+    for (int step = 0; step < 3; ++step) {
+      graph.replay();
+      expect_same(training.everything(), expected[static_cast<std::size_t>(step)], "in step " + std::to_string(step));
+    }
+  }
+};
+PIANOLA_ON_EVERY_DEVICE(FailureTest);
+
+TEST_P(FailureTest, TwoHundredThrowsOfTheUserLeaveMemoryLevel) {
+  expect_200_failures_leave_memory_level([](Training&) { throw UserError(); });
+}
+
+TEST_P(FailureTest, TwoHundredHostReadsLeaveMemoryLevel) {
+  expect_200_failures_leave_memory_level([](Training& training) { (void)training.loss.item<float>(); });
+}
+
+TEST_P(FailureTest, TwoHundredDynamicShapesLeaveMemoryLevel) {
+  expect_200_failures_leave_memory_level([](Training& training) { (void)at::nonzero(training.output); });
+}
+
+TEST_P(FailureTest, SuccessfulCapturesThatAreDroppedLeaveMemoryLevel) {
+  Training training(device(), 0.2);
+  const auto capture_and_drop = [&] {
+    Graph graph(device());
+    graph.capture([&] { training.step(); }, {.warmup = 1});
+    graph.replay();
+    const at::Tensor output = training.output;
+    training.output.reset();
+    training.loss.reset();
+    training.gradients.clear();
+    graph.reset();
+    EXPECT_EQ(output.storage().use_count(), 1U) << "the graph still holds a result";
+  };
+  for (int i = 0; i < 10; ++i) capture_and_drop();
+  const Level settled = level();
+  for (int i = 0; i < 50; ++i) capture_and_drop();
+  EXPECT_EQ(level().allocated, settled.allocated);
+  EXPECT_EQ(level().reserved, settled.reserved);
+}
+
+// A step of twelve operations, written by hand so that it can stop after each of them.
+TEST_P(FailureTest, AThrowAfterWhicheverOperationLeavesTheStateAsItWas) {
+  const at::Tensor x = randn({4, 16}), state = randn({4, 16}, 2), w = randn({16, 16}, 3).requires_grad_();
+  struct Step {
+    int allowed;
+    void operator()() {
+      if (allowed-- == 0) throw UserError();
+    }
+  };
+  const auto run = [&](int allowed) {
+    Step next{allowed};
+    next();
+    at::Tensor h = x.matmul(w);
+    next();
+    h = at::dropout(h, 0.3, true);
+    next();
+    state.add_(h.detach());
+    next();
+    const at::Tensor loss = at::gelu(h).mul(state).sum();
+    next();
+    loss.backward();
+    next();
+    const at::NoGradGuard no_grad;
+    w.sub_(w.grad(), 0.1);
+    next();
+    w.mutable_grad().reset();
+    next();
+    state.mul_(0.5);
+    next();
+    x.add_(state.uniform_());
+    next();
+  };
+  const at::Tensor x0 = x.clone(), state0 = state.clone(), w0 = w.detach().clone();
+  const at::Tensor generator0 = state_of(generator());
+  constexpr int kOperations = 10;
+  for (const int warmup : {0, 1}) {
+    for (int allowed = 0; allowed <= kOperations; ++allowed) {
+      SCOPED_TRACE("after operation " + std::to_string(allowed) + ", warmup " + std::to_string(warmup));
+      Graph graph(device());
+      int runs = 0;
+      const auto step = [&] { run(runs++ == warmup ? allowed : kOperations); };
+      if (allowed < kOperations) {
+        EXPECT_THROW(graph.capture(step, {.warmup = warmup}), UserError);
+      } else {
+        graph.capture(step, {.warmup = warmup});  // past the last: the good path ran too
+      }
+      EXPECT_EQ(graph.captured(), allowed == kOperations);
+      EXPECT_TRUE(same(x, x0));
+      EXPECT_TRUE(same(state, state0));
+      EXPECT_TRUE(same(w.detach(), w0));
+      EXPECT_FALSE(w.grad().defined());
+      EXPECT_TRUE(same(state_of(generator()), generator0));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace pianola

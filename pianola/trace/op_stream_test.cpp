@@ -1,0 +1,210 @@
+#include <pianola/trace/op_stream.hpp>
+
+#include <pianola/trace/quiet_scope.hpp>
+#include <pianola/trace/testing/device_test.hpp>
+#include <pianola/trace/testing/op_log.hpp>
+
+#include <ATen/autocast_mode.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/layer_norm.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/relu.h>
+#include <ATen/record_function.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <optional>
+#include <stdexcept>
+
+namespace pianola::trace {
+namespace {
+
+using pianola::testing::log_of;
+using pianola::testing::OpLog;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+class OpStreamOrder : public pianola::testing::DeviceTest {};
+PIANOLA_ON_EVERY_DEVICE(OpStreamOrder);
+
+TEST_P(OpStreamOrder, ShowsForwardAndBackwardInTheOrderOfTheirCalls) {
+  const at::Tensor x = randn({4, 4}), w = randn({4, 4}, 2).requires_grad_();
+  const OpLog log = log_of([&] { torch::autograd::grad({at::relu(at::mm(x, w)).sum()}, {w}); });
+  EXPECT_THAT(log.begun, ElementsAre("aten::mm", "aten::relu", "aten::sum", "aten::ones_like", "aten::expand",
+                                     "aten::threshold_backward", "aten::t", "aten::mm"));
+  EXPECT_THAT(log.backward, ElementsAre("", "", "", "", "SumBackward0", "ReluBackward0", "MmBackward0", "MmBackward0"));
+  for (std::size_t i = 1; i < log.numbers.size(); ++i) EXPECT_LT(log.numbers[i - 1], log.numbers[i]);
+}
+
+TEST_P(OpStreamOrder, ShowsTheEndOfAnOperationBeforeTheNextBegins) {
+  const at::Tensor x = randn({4, 4});
+  const OpLog log = log_of([&] { at::relu(at::mm(x, x)); });
+  EXPECT_THAT(log.events, ElementsAre("+aten::mm", "-aten::mm", "+aten::relu", "-aten::relu"));
+  EXPECT_THAT(log.results, ElementsAre(1U, 1U));
+}
+
+TEST_P(OpStreamOrder, GivesBackwardTheUserScopeThatItWasCalledIn) {
+  const at::Tensor x = randn({4, 4}).requires_grad_();
+  const OpLog log = log_of([&] {
+    RECORD_USER_SCOPE("train");
+    torch::autograd::grad({at::relu(x).sum()}, {x});
+  });
+  EXPECT_EQ(log.begun.back(), "aten::threshold_backward");
+  EXPECT_THAT(log.scopes, Each("/train"));
+}
+
+at::Tensor some() { return at::ones({2, 2}); }
+
+TEST(OpStream, ShowsNoInnerCallsAsOperationsAndTellsTheirEnd) {
+  struct Inner : OpObserver {
+    [[nodiscard]] OpInterest interest() const override { return {.inner = true}; }
+    void on_inner_end(const OpSpan& around, const char* inner) override {
+      seen.push_back(around.info->name + ">" + inner);
+    }
+    std::vector<std::string> seen;
+  } inner;
+  const at::Tensor x = at::ones({1});
+  OpLog log;
+  {
+    const OpStream stream({&log, &inner});
+    at::ones({2});
+    x.item<float>();
+  }
+  EXPECT_THAT(log.begun, ElementsAre("aten::ones", "aten::_local_scalar_dense"));
+  EXPECT_THAT(inner.seen, ElementsAre("aten::ones>aten::empty", "aten::ones>aten::fill_", "aten::item>aten::item"));
+}
+
+TEST(OpStream, NamesTheCompositesAroundAnOperation) {
+  const at::Tensor x = at::ones({1}), m = some();
+  const OpLog log = log_of([&] {
+    x.item<float>();
+    at::layer_norm(m, {2});
+    at::relu(m);
+  });
+  EXPECT_THAT(log.begun, ElementsAre("aten::_local_scalar_dense", "aten::native_layer_norm", "aten::relu"));
+  EXPECT_THAT(log.callers, ElementsAre(ElementsAre("aten::item"), ElementsAre("aten::layer_norm"), IsEmpty()));
+}
+
+TEST(OpStream, ShowsTheCastsOfAutocastAndTheCallInside) {
+  const at::Tensor x = some();
+  at::autocast::set_autocast_enabled(at::kCPU, true);
+  const OpLog log = log_of([&] { at::mm(x, x); });
+  at::autocast::clear_cache();
+  at::autocast::set_autocast_enabled(at::kCPU, false);
+  EXPECT_THAT(log.begun, ElementsAre("aten::_to_copy", "aten::_to_copy", "aten::mm"));
+  EXPECT_EQ(log.callers.back(), std::vector<std::string>{"aten::mm"});
+}
+
+TEST(OpStream, ShowsNothingBeforeOrAfterItsLife) {
+  const at::Tensor x = some();
+  OpLog log;
+  at::relu(x);
+  { const OpStream stream({&log}); }
+  at::relu(x);
+  EXPECT_THAT(log.begun, IsEmpty());
+}
+
+TEST(OpStream, ShowsNothingOfPianolasOwnWork) {
+  const at::Tensor x = some();
+  const OpLog log = log_of([&] {
+    const QuietScope quiet;
+    at::relu(x);
+  });
+  EXPECT_THAT(log.begun, IsEmpty());
+}
+
+TEST(OpStream, OfAnInnerStreamReachesTheOuterOneToo) {
+  const at::Tensor x = some();
+  OpLog outer, inner;
+  {
+    const OpStream around({&outer});
+    at::relu(x);
+    {
+      const OpStream within({&inner});
+      at::gelu(x);
+    }
+    at::mm(x, x);
+  }
+  EXPECT_THAT(outer.begun, ElementsAre("aten::relu", "aten::gelu", "aten::mm"));
+  EXPECT_THAT(inner.begun, ElementsAre("aten::gelu"));
+}
+
+TEST(OpStream, KeepsTheUserScopesOfAnOuterStreamInAnInnerOne) {
+  const at::Tensor x = some();
+  OpLog inner;
+  const OpStream around({});
+  RECORD_USER_SCOPE("outside");
+  {
+    const OpStream within({&inner});
+    at::relu(x);
+  }
+  EXPECT_THAT(inner.scopes, ElementsAre("/outside"));
+}
+
+TEST(OpStream, NamesTheOpenUserScopesOutermostFirst) {
+  const at::Tensor x = some();
+  const OpLog log = log_of([&] {
+    RECORD_USER_SCOPE("model");
+    {
+      RECORD_USER_SCOPE("layer");
+      at::relu(x);
+    }
+    at::gelu(x);
+  });
+  EXPECT_THAT(log.scopes, ElementsAre("/model/layer", "/model"));
+}
+
+TEST(OpStream, ForgetsAScopeThatAnEarlierRecordingLeftOpen) {
+  const at::Tensor x = some();
+  std::optional<at::RecordFunction> forgotten;
+  log_of([&] {
+    forgotten.emplace(at::RecordScope::USER_SCOPE);
+    forgotten->before("forgotten");
+  });
+  const OpLog log = log_of([&] {
+    RECORD_USER_SCOPE("mine");
+    at::relu(x);
+    forgotten.reset();
+    at::gelu(x);
+  });
+  EXPECT_THAT(log.scopes, ElementsAre("/mine", "/mine")) << "its late end closes no scope of this recording";
+}
+
+TEST(OpStream, GoesOnAfterAnOperationThatThrew) {
+  const at::Tensor x = some(), wrong = at::ones({3, 3});
+  const OpLog log = log_of([&] {
+    RECORD_USER_SCOPE("scope");
+    EXPECT_THROW(at::mm(x, wrong), c10::Error);
+    EXPECT_THROW(at::layer_norm(x, {7}), c10::Error) << "inside a composite";
+    at::relu(x);
+  });
+  EXPECT_THAT(log.events, ElementsAre("+aten::mm", "-aten::mm", "+aten::native_layer_norm", "-aten::native_layer_norm",
+                                      "+aten::relu", "-aten::relu"));
+  EXPECT_THAT(log.results, ElementsAre(0U, 0U, 1U));
+  EXPECT_THAT(log.callers.back(), IsEmpty());
+  EXPECT_THAT(log.scopes, Each("/scope"));
+}
+
+TEST(OpStream, GoesOnAfterAnObserverThatThrew) {
+  struct Thrower : OpLog {
+    void on_op_begin(const OpSpan& op) override {
+      OpLog::on_op_begin(op);
+      throw std::runtime_error("at begin");
+    }
+    void on_op_end(const OpSpan& op) override {
+      OpLog::on_op_end(op);
+      throw std::runtime_error("at end");
+    }
+  } thrower;
+  const at::Tensor x = some();
+  {
+    const OpStream stream({&thrower});
+    at::relu(x);
+    at::gelu(x);
+  }
+  EXPECT_THAT(thrower.events, ElementsAre("+aten::relu", "-aten::relu", "+aten::gelu", "-aten::gelu"));
+}
+
+}  // namespace
+}  // namespace pianola::trace
