@@ -29,6 +29,8 @@ COMMANDS = {
     "ccache": ("ccache", ()),
     "nm": ("binutils", ()),
 }
+# A build works without, only slower when it is repeated: installed by us, not asked of a given machine.
+COMFORT = {"ccache"}
 # Header -> Debian package.
 HEADERS = {
     "gtest/gtest.h": "libgtest-dev",
@@ -183,6 +185,7 @@ def install_venv():
 
 def check_given(tests):
     missing = {**missing_tools(), **(missing_test_tools() if tests else {})}
+    missing = {tool: package for tool, package in missing.items() if tool not in COMFORT}
     if missing:
         packages = " ".join(sorted(set(missing.values())))
         raise SetupError(f"{listed(missing)} missing: install with `apt-get install {packages}`, or leave PYTHON out "
