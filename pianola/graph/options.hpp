@@ -27,6 +27,7 @@ struct CaptureOptions {
   /// See CaptureMode; thread_local_ lets data loaders and other threads go on.
   CaptureMode mode = CaptureMode::thread_local_;
   /// Put back what warm-up and recording wrote: tensors, gradients, generators. Off: the warm-up runs count as steps.
+  /// A gradient that the step throws away (set_to_none) before it uses the parameter is gone, as in eager.
   /// On CUDA the tensors are copied aside on the device, or in host memory where the device has no room.
   bool restore = true;
   /// Record the operations: errors name the first offending one and its line, inputs are retained, and replays of

@@ -166,13 +166,17 @@ TEST_P(RandomTest, RefusesAGeneratorThatIsNotNamed) {
   at::Generator unknown = generator().clone();
   const at::Tensor x = randn({64});
   const at::Tensor before = x.clone();
+  const at::Tensor state_before = state_of(unknown);
   Graph graph(device());
-  EXPECT_THAT(refusal<CaptureError>(std::string("a generator that was not named, on ") + GetParam(),
-                                    [&] { graph.capture([&] { x.uniform_(0, 1, unknown); }, {.warmup = 0}); }),
-              AllOf(HasSubstr("aten::uniform_ draws from a generator that the graph does not know"),
-                    HasSubstr("random_test.cpp:"), HasSubstr("CaptureOptions::generators")));
-  EXPECT_FALSE(graph.captured());
-  EXPECT_TRUE(same(x, before));
+  for (const int warmup : {0, 2}) {
+    EXPECT_THAT(refusal<CaptureError>(std::string("a generator that was not named, on ") + GetParam(),
+                                      [&] { graph.capture([&] { x.uniform_(0, 1, unknown); }, {.warmup = warmup}); }),
+                AllOf(HasSubstr("aten::uniform_ draws from a generator that the graph does not know"),
+                      HasSubstr("random_test.cpp:"), HasSubstr("CaptureOptions::generators")));
+    EXPECT_FALSE(graph.captured());
+    EXPECT_TRUE(same(x, before));
+    EXPECT_TRUE(same(state_of(unknown), state_before)) << "after " << warmup << " eager runs";
+  }
   graph.capture([&] { x.uniform_(0, 1, unknown); }, {.warmup = 0, .generators = {unknown}});
   graph.replay();
   EXPECT_FALSE(same(x, before));
