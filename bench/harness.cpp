@@ -13,10 +13,18 @@ double microseconds_since(Clock::time_point start) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
 
-void run_block(const Timer& timer, const Contender& contender, int iterations, Series* series) {
-  const double sample = timer(contender.iteration, iterations);
-  if (contender.after_block) contender.after_block();
-  if (series != nullptr) series->samples.push_back(sample);
+// One sample of each contender, who take turns.
+std::vector<double> run_block(const Timer& timer, std::span<const Contender> contenders, const Plan& plan, int block) {
+  std::vector<double> sums(contenders.size());
+  for (int turn = 0; turn < plan.turns; ++turn) {
+    for (std::size_t i = 0; i < contenders.size(); ++i) {
+      const std::size_t next = (i + static_cast<std::size_t>(block + turn)) % contenders.size();
+      sums[next] += timer(contenders[next].iteration, plan.iterations / plan.turns);
+      if (contenders[next].after_block) contenders[next].after_block();
+    }
+  }
+  for (double& sum : sums) sum /= plan.turns;
+  return sums;
 }
 
 double quantile(std::vector<double> samples, double fraction) {
@@ -45,15 +53,11 @@ Timer host_timer(std::function<void()> synchronize, int burst) {
 
 std::vector<Series> interleave(const Timer& timer, std::span<const Contender> contenders, const Plan& plan) {
   std::vector<Series> all;
-  for (const Contender& contender : contenders) {
-    all.push_back({.contender = contender.name, .samples = {}});
-    run_block(timer, contender, plan.iterations, nullptr);
-  }
+  for (const Contender& contender : contenders) all.push_back({.contender = contender.name, .samples = {}});
+  run_block(timer, contenders, plan, 0);
   for (int block = 0; block < plan.blocks; ++block) {
-    for (std::size_t i = 0; i < contenders.size(); ++i) {
-      const std::size_t turn = (i + static_cast<std::size_t>(block)) % contenders.size();
-      run_block(timer, contenders[turn], plan.iterations, &all[turn]);
-    }
+    const std::vector<double> samples = run_block(timer, contenders, plan, block);
+    for (std::size_t i = 0; i < contenders.size(); ++i) all[i].samples.push_back(samples[i]);
   }
   return all;
 }

@@ -30,10 +30,11 @@ Timer host_timer(
 struct Plan {
   int blocks = 20;      ///< Samples per contender.
   int iterations = 50;  ///< Iterations per block, whose mean is the sample.
+  int turns = 1;        ///< Pieces into which a block is cut, so that the contenders take turns within it too.
 };
 
-/// Times the contenders in turn, block by block, so that a machine that slows down slows them all. Each block begins with
-/// another contender; one round comes before that and does not count.
+/// Times the contenders in turn, so that a machine that slows down slows them all. Each turn begins with another
+/// contender; one round comes before that and does not count.
 std::vector<Series> interleave(const Timer& timer, std::span<const Contender> contenders, const Plan& plan);
 
 /// How many iterations take about `milliseconds`, at least one.
