@@ -56,8 +56,8 @@ bool is_own_function(std::string_view function) {
 
 bool is_plumbing_function(std::string_view function) {
   return is_own_function(function) ||
-         begins_with(function, {"at::", "c10::", "torch::", "std::", "__gnu_cxx::", "__invoke",
-                                "pybind11::", "operator", "_start", "__libc_start", "testing::"});
+         begins_with(function, {"at::", "c10::", "torch::", "std::", "__gnu_cxx::", "__invoke", "pybind11::",
+                                "operator", "_start", "__libc_start", "execute_native_thread_routine", "testing::"});
 }
 
 // Templates of the standard library and of torch, wherever they were instantiated.
@@ -160,8 +160,12 @@ bool is_users(const Frame& frame) {
 std::string short_name(std::string function) {
   static constexpr std::string_view kAnonymous = "(anonymous namespace)::";
   for (std::size_t at; (at = function.find(kAnonymous)) != std::string::npos;) function.erase(at, kAnonymous.size());
+  if (function.starts_with("operator()")) return "a lambda";
   const std::size_t lambda = function.find("::{lambda");
-  if (lambda == std::string::npos) return function.substr(0, function.find('('));
+  if (lambda == std::string::npos) {
+    const std::size_t call = function.find("operator()");
+    return function.substr(0, call == std::string::npos ? function.find('(') : call + 10);
+  }
   std::string owner = function.substr(0, lambda);
   if (owner.ends_with(')')) owner.erase(owner.rfind('('));
   return owner.substr(owner.find_last_of("<, ") + 1);
