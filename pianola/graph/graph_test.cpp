@@ -38,16 +38,10 @@ TEST_P(GraphTest, ReplaysAForwardAsEagerComputesItForChangingInputs) {
 }
 
 TEST_P(GraphTest, ReplaysTenTrainingStepsAsEagerRunsThem) {
-  Training eager(device()), graphed(device());
+  Training graphed(device());
   Graph graph(device());
   graph.capture([&] { graphed.step(); });
-  for (int step = 0; step < 10; ++step) {
-    eager.feed(step);
-    graphed.feed(step);
-    eager.step();
-    graph.replay();
-    expect_same(graphed.everything(), eager.everything(), "in step " + std::to_string(step));
-  }
+  testing::expect_replays_equal_eager(graph, graphed, 10);
 }
 
 TEST_P(GraphTest, ReplaysTheSameWithoutTraceWithoutWarmUpAndOnAPoolOfItsOwn) {

@@ -135,7 +135,7 @@ class CaptureScopeTest : public testing::DeviceTest {};
 PIANOLA_ON_EVERY_DEVICE(CaptureScopeTest);
 
 TEST_P(CaptureScopeTest, CapturesTheCodeUntilEnd) {
-  Training eager(device()), graphed(device());
+  Training graphed(device());
   Training(device()).step();  // loads the device's libraries
   Graph graph(device());
   CaptureScope scope(graph);
@@ -143,13 +143,7 @@ TEST_P(CaptureScopeTest, CapturesTheCodeUntilEnd) {
   graphed.step();
   scope.end();
   EXPECT_TRUE(graph.captured());
-  for (int step = 0; step < 4; ++step) {
-    eager.feed(step);
-    graphed.feed(step);
-    eager.step();
-    graph.replay();
-    testing::expect_same(graphed.everything(), eager.everything(), "in step " + std::to_string(step));
-  }
+  testing::expect_replays_equal_eager(graph, graphed, 4);
 }
 
 TEST_P(CaptureScopeTest, AbandonsTheCaptureWithoutEnd) {

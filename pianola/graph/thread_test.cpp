@@ -20,7 +20,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::AnyOf;
-using testing::expect_same;
+using testing::expect_replays_equal_eager;
 using ::testing::HasSubstr;
 using testing::refusal;
 using testing::same;
@@ -30,17 +30,6 @@ using testing::Training;
 class ThreadTest : public testing::DeviceTest {
  protected:
   static void on_another_thread(const std::function<void()>& work) { std::thread(work).join(); }
-
-  static void expect_replays_equal_eager(Graph& graph, Training& graphed) {
-    Training eager(device());
-    for (int step = 0; step < 3; ++step) {
-      eager.feed(step);
-      graphed.feed(step);
-      eager.step();
-      graph.replay();
-      expect_same(graphed.everything(), eager.everything(), "in step " + std::to_string(step));
-    }
-  }
 };
 PIANOLA_ON_EVERY_DEVICE(ThreadTest);
 

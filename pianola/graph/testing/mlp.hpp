@@ -136,4 +136,16 @@ class Training {
   double dropout_;
 };
 
+/// Replays of a captured Training that has not been stepped yet, against a second one in eager mode.
+inline void expect_replays_equal_eager(Graph& graph, Training& graphed, int steps = 3) {
+  Training eager(graphed.x.device());
+  for (int step = 0; step < steps; ++step) {
+    eager.feed(step);
+    graphed.feed(step);
+    eager.step();
+    graph.replay();
+    expect_same(graphed.everything(), eager.everything(), "in step " + std::to_string(step));
+  }
+}
+
 }  // namespace pianola::testing
