@@ -15,6 +15,7 @@ using Command = std::function<int()>;
 /// @param command_line  As it was typed, for reports that say how they were made.
 void add_demo(CLI::App& app, Command& chosen, const std::string& command_line);
 void add_info(CLI::App& app, Command& chosen);
+void add_schedule(CLI::App& app, Command& chosen);
 void add_bench(CLI::App& app, Command& chosen);
 
 /// Exit codes, as in the help.

@@ -56,6 +56,7 @@ int parse_and_run(int argc, char** argv) {
   app.get_formatter()->column_width(24);
   add_demo(app, chosen, joined(argc, argv));
   add_info(app, chosen);
+  add_schedule(app, chosen);
   add_bench(app, chosen);
   try {
     app.parse(argc, argv);

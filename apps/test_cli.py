@@ -31,7 +31,7 @@ def test_help_lists_the_commands(arguments):
     result = run(*arguments)
     assert result.returncode == 0
     assert result.stderr == ""
-    for word in ("Usage: pianola", "demo", "info", "Exit codes"):
+    for word in ("Usage: pianola", "demo", "info", "schedule", "Exit codes"):
         assert word in result.stdout
 
 
@@ -61,6 +61,13 @@ def test_version():
         (["demo", "--threads", "0"], ["--threads"]),
         (["demo", "--colour"], ["--colour"]),
         (["info", "now"], ["now"]),
+        (["schedule"], ["order", "--gpipe", "--1f1b", "--interleaved"]),
+        (["schedule", "1,-1", "--gpipe"], ["order", "--gpipe", "exclude each other"]),
+        (["schedule", "--gpipe", "--1f1b"], ["--gpipe", "--1f1b", "exclude each other"]),
+        (["schedule", "1,-1", "--rank", "0"], ["--rank", "not with an order"]),
+        (["schedule", "1,-1", "--layers", "two"], ["--layers", "two"]),
+        (["schedule", "--gpipe", "--microbatches", "many"], ["--microbatches", "many"]),
+        (["schedule", "1,-1", "-1,1"], ["-1,1"]),
     ],
 )
 def test_a_wrong_command_line_is_one_sentence_and_a_hint(arguments, words):
@@ -70,7 +77,7 @@ def test_a_wrong_command_line_is_one_sentence_and_a_hint(arguments, words):
     message, hint = result.stderr.splitlines()
     assert message.startswith("pianola: ")
     assert all(word in message for word in words)
-    command = arguments[0] if arguments[0] in ("demo", "info") else None
+    command = arguments[0] if arguments[0] in ("demo", "info", "schedule") else None
     assert hint == (f"Try 'pianola {command} --help'." if command else "Try 'pianola --help'.")
 
 
@@ -163,6 +170,83 @@ def test_demo_learns_one_step_and_a_text_beyond_ascii(tmp_path):
     )
     assert result.returncode == 0, result.stderr
     assert json.loads(out.read_text(encoding="utf-8"))["comparison"]["equal"] is True
+
+
+def test_schedule_shows_timeline_lifetimes_and_buffers():
+    result = run("schedule", "[1, 2, 1, 2, -2, -1, -2, -1]", "--layers", "3,2")
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    lines = result.stdout.splitlines()
+    for line in (
+        "valid                  yes",
+        "order                  1,2,1,2,-2,-1,-2,-1",
+        "layers                 5",
+        "step      1   2   3   4   5   6   7   8",
+        "chunk 1  F1   .  F2   .   .  B1   .  B2",
+        "chunk 2   .  F1   .  F2  B1   .  B2   .",
+        "    1           1     0  1 to 6         6                6 to 8",
+        "output gradient       2              4",
+    ):
+        assert line in lines, line
+
+
+@pytest.mark.parametrize(
+    "arguments, order",
+    [
+        (["--gpipe", "--pipeline", 2, "--microbatches", 3, "--rank", 1], "1,1,1,-1,-1,-1"),
+        (["--1f1b", "--pipeline", 2, "--microbatches", 3], "1,1,-1,1,-1,-1"),
+        (
+            ["--interleaved", "--pipeline", 2, "--virtual", 2, "--microbatches", 4, "--rank", 1],
+            "1,1,2,-2,2,-2,1,-1,1,-1,2,-2,2,-2,-1,-1",
+        ),
+    ],
+)
+def test_schedule_builds_the_common_orders(arguments, order):
+    result = run("schedule", *arguments, "--json")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["order"] == order
+
+
+def test_schedule_is_json():
+    result = run("schedule", "--layers", "2", "1,1,-1,1,-1,-1", "--json")
+    assert result.returncode == 0, result.stderr
+    report = json.loads(result.stdout)
+    assert report["valid"] is True
+    assert (report["steps"], report["chunks"], report["microbatches"], report["layers"]) == (6, 1, 3, 2)
+    assert (report["buffers"], report["buffers_without_reuse"]) == (7, 12)
+    assert report["chunk_sizes"] == [{"chunk": 1, "layers": 2, "first_layer": 0, "slots": 2}]
+    assert len(report["lifetimes"]) == 12
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["-1,1"], ["-1 is a backward of chunk 1 before its first forward", "where: entry 1 of 2"]),
+        (["[-1, 1]"], ["-1 is a backward of chunk 1 before its first forward", "where: entry 1 of 2"]),
+        (["--", "-x,1"], ["'-x' is not a number", "where: entry 1 of 2"]),
+        (["1,x,2"], ["'x' is not a number", "where: entry 2 of 3"]),
+        (["1,3,-3,-1"], ["chunk 2 is missing, but chunk 3 occurs"]),
+        (["1,-1.5"], ["delayed weight gradient is not supported yet", "where: entry 2 of 2"]),
+        ([""], ["the schedule has no entries"]),
+        (["1,-1", "--layers", "0"], ["chunk 1 must have 1 layer or more, got 0"]),
+        (["1,2,-2,-1", "--layers", "1,-1"], ["chunk 2 must have 1 layer or more, got -1"]),
+        (["--layers", "-1,1", "1,2,-2,-1"], ["chunk 1 must have 1 layer or more, got -1"]),
+        (["--1f1b", "--pipeline", 2, "--rank", 2], ["rank must be 0 to 1 in a pipeline of 2, got 2"]),
+        (["--1f1b", "--pipeline", -2], ["pipeline_size must be 1 or more, got -2"]),
+        (
+            ["--interleaved", "--pipeline", 4, "--virtual", 2, "--microbatches", 6],
+            ["multiple of pipeline_size 4, got 6", "fix:   use 4 or 8 microbatches"],
+        ),
+    ],
+)
+def test_a_wrong_schedule_is_refused_by_the_library(arguments, words):
+    for json_too in ([], ["--json"]):
+        result = run("schedule", *json_too, *arguments)
+        assert result.returncode == 1
+        assert result.stdout == ""
+        assert result.stderr.startswith("pianola: ")
+        for word in words:
+            assert word in result.stderr
 
 
 def test_bench_hands_over_to_the_benchmarks():

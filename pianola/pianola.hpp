@@ -1,7 +1,10 @@
 #pragma once
 
+#include <pianola/core/buffer_plan.hpp>
 #include <pianola/core/error.hpp>
 #include <pianola/core/report.hpp>
+#include <pianola/core/schedule.hpp>
+#include <pianola/core/schedule_drawing.hpp>
 #include <pianola/core/version.hpp>
 #include <pianola/graph/graph.hpp>
 #include <pianola/graph/options.hpp>
