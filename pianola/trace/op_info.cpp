@@ -149,6 +149,7 @@ OpInfo::OpInfo(c10::OperatorHandle op) : handle(std::move(op)) {
   }
   is_view = is_pure_view(declared);
   is_empty = contains(kAllocatesOnly, base);
+  adopts_memory = base == "aten::set_";
   seeded = takes_generator || handle.hasTag(at::Tag::nondeterministic_seeded);
   host_read = classify_host_read(base);
 

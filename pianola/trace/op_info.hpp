@@ -35,6 +35,7 @@ struct OpInfo {
   int training_argument = -1;  ///< Index of the flag that turns that on; -1: always on.
   bool is_view = false;        ///< Only re-describes memory of an input: nothing to replay.
   bool is_empty = false;       ///< Only allocates: nothing to replay.
+  bool adopts_memory = false;  ///< Its result looks at memory that exists, but is no input tensor's: set_.
   bool seeded = false;         ///< May draw random numbers (tag nondeterministic_seeded, or a generator).
   HostRead host_read = HostRead::never;
 

@@ -88,6 +88,20 @@ TEST_P(Trace, DoesNotCallAViewOrAnInPlaceResultOfOutsideMemoryMade) {
   for (const OpRecord& op : trace.ops()) EXPECT_FALSE(trace.outputs(op)[0].made_in_step) << trace.name(op);
 }
 
+// cuDNN's LSTM looks for its weights' common memory like this.
+TEST_P(Trace, DoesNotCallMemoryMadeThatATensorIsSetToLookAt) {
+  const at::Tensor outside = randn({4});
+  const OpTrace trace = trace_of([&] {
+    at::Tensor alias = at::empty({0}, outside.options());
+    alias.set_(outside.storage(), 0, {4}, {1});
+    alias.neg_();
+    outside.relu_();
+  });
+  EXPECT_FALSE(trace.outputs(op_named(trace, "aten::set_.source_Storage_storage_offset"))[0].made_in_step);
+  EXPECT_FALSE(trace.inputs(op_named(trace, "aten::neg_"))[0].made_in_step);
+  EXPECT_FALSE(trace.inputs(op_named(trace, "aten::relu_"))[0].made_in_step);
+}
+
 TEST_P(Trace, MarksWhatIsWritten) {
   at::Tensor x = randn({2, 2}), out = randn({2, 2});
   const OpTrace trace = trace_of([&] {

@@ -29,18 +29,23 @@ class StepMemory {
     for (const c10::IValue& value : op.outputs) {
       for_each_tensor(value, [&](const at::Tensor& tensor) {
         const c10::StorageImpl* storage = storage_of(tensor);
-        if (storage != nullptr && !was_input(op, storage)) made_.insert(storage);
+        if (makes(op, storage)) made_.insert(storage);
       });
     }
     std::erase_if(inputs_, [&](const auto& input) { return input.first == op.number; });
   }
 
   [[nodiscard]] bool made(const at::Tensor& tensor) const { return made_.count(storage_of(tensor)) != 0; }
+  /// Whether the operation, at its end, has made this memory.
+  [[nodiscard]] bool makes(const OpSpan& op, const c10::StorageImpl* storage) const {
+    return storage != nullptr && !op.info->adopts_memory && !was_input(op, storage);
+  }
+
+ private:
   [[nodiscard]] bool was_input(const OpSpan& op, const c10::StorageImpl* storage) const {
     return std::find(inputs_.begin(), inputs_.end(), std::pair(op.number, storage)) != inputs_.end();
   }
 
- private:
   ska::flat_hash_set<const c10::StorageImpl*> made_;
   // Operation number and storage, of the operations that are running: more than one where several threads run them.
   std::vector<std::pair<std::uint64_t, const c10::StorageImpl*>> inputs_;

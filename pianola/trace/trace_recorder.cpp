@@ -101,7 +101,7 @@ void TraceRecorder::add_tensors(c10::ArrayRef<c10::IValue> values, const OpSpan&
         trace_.dims_.insert(trace_.dims_.end(), tensor.sizes().begin(), tensor.sizes().end());
         trace_.dims_.insert(trace_.dims_.end(), tensor.strides().begin(), tensor.strides().end());
       }
-      const bool made_now = results && !op.memory->was_input(op, trace::storage_of(tensor));
+      const bool made_now = results && op.memory->makes(op, trace::storage_of(tensor));
       record.made_in_step = made_now || op.memory->made(tensor);
       record.written = written || made_now;
       trace_.tensors_.push_back(record);

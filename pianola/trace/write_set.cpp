@@ -45,7 +45,7 @@ void WriteSet::on_op_end(const OpSpan& op) {
   for (const c10::IValue& value : op.outputs) {
     for_each_tensor(value, [&](const at::Tensor& tensor) {
       const c10::StorageImpl* storage = storage_of(tensor);
-      if (storage != nullptr && !op.memory->was_input(op, storage)) made_by_runs_.insert(storage);
+      if (op.memory->makes(op, storage)) made_by_runs_.insert(storage);
     });
   }
 }

@@ -59,7 +59,7 @@ void TapeRecorder::on_op_end(const trace::OpSpan& op) {
     entry.outputs.push_back(alias_values(value));
     const auto note_fresh = [&](const c10::IValue& result, std::int64_t position) {
       if (!result.isTensor() || !result.toTensor().defined()) return;
-      if (!op.memory->was_input(op, trace::storage_of(result.toTensor()))) entry.fresh.emplace_back(i, position);
+      if (op.memory->makes(op, trace::storage_of(result.toTensor()))) entry.fresh.emplace_back(i, position);
     };
     if (!value.isList()) {
       note_fresh(value, -1);
