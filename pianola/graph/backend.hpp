@@ -70,5 +70,7 @@ std::unique_ptr<Backend> make_tape_backend();
 #if PIANOLA_WITH_CUDA
 std::unique_ptr<Backend> make_cuda_backend(c10::Device device);
 #endif
+/// The backend of a usable device.
+std::unique_ptr<Backend> make_backend(c10::Device device);
 
 }  // namespace pianola::graph

@@ -154,4 +154,10 @@ void CaptureSession::put_back(bool keep_gradients) {
   generator_states_.restore();
 }
 
+void warm_up(c10::Device device, const std::function<void()>& step, const CaptureOptions& options) {
+  const std::unique_ptr<Backend> backend = make_backend(device);
+  CaptureSession session(*backend, options);
+  session.warm_up(step);
+}
+
 }  // namespace pianola::graph

@@ -61,4 +61,8 @@ class CaptureSession {
   bool finished_ = false;
 };
 
+/// Runs `step` as a capture would warm it up, `options.warmup` times, and puts everything back: on the capture stream,
+/// with the pool's workspaces. For a step that is captured in several graphs.
+void warm_up(c10::Device device, const std::function<void()>& step, const CaptureOptions& options);
+
 }  // namespace pianola::graph

@@ -10,19 +10,7 @@
 #include <fstream>
 
 namespace pianola {
-namespace {
-
-std::unique_ptr<graph::Backend> make_backend(c10::Device device) {
-#if PIANOLA_WITH_CUDA
-  if (device.is_cuda()) return graph::make_cuda_backend(device);
-#endif
-  (void)device;  // without CUDA, usable_device() has let only the CPU through
-  return graph::make_tape_backend();
-}
-
-}  // namespace
-
-Graph::Impl::Impl(c10::Device wanted) : device(graph::usable_device(wanted)), backend(make_backend(device)) {}
+Graph::Impl::Impl(c10::Device wanted) : device(graph::usable_device(wanted)), backend(graph::make_backend(device)) {}
 
 void Graph::Impl::check_empty() const {
   if (result) {

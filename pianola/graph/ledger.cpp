@@ -58,6 +58,12 @@ bool PoolLedger::owns(std::uintptr_t address) const {
                                                [&](const auto& entry) { return covers(entry.second.allocated, byte); });
 }
 
+std::vector<ByteSpan> PoolLedger::allocated() const {
+  std::vector<ByteSpan> all;
+  for (const auto& [graph, entry] : entries_) all.insert(all.end(), entry.allocated.begin(), entry.allocated.end());
+  return merged(std::move(all));
+}
+
 PoolLedger::GraphId PoolLedger::overwritten_by(GraphId graph) const {
   for (const CellRead& read : entries_.at(graph).cells_read) {
     const GraphId last = cells_[read.cell].last_writer;

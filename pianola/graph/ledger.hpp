@@ -35,6 +35,9 @@ class PoolLedger {
   /// Whether an earlier graph allocated this byte.
   [[nodiscard]] bool owns(std::uintptr_t address) const;
 
+  /// All bytes that a capture allocated, sorted and disjoint.
+  [[nodiscard]] std::vector<ByteSpan> allocated() const;
+
   /// The graph that has overwritten something this one reads, or 0: the replay is safe.
   [[nodiscard]] GraphId overwritten_by(GraphId graph) const;
   /// Notes that the graph is replayed now.

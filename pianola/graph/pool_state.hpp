@@ -18,6 +18,10 @@ class PoolState {
   [[nodiscard]] c10::Device device() const noexcept { return device_; }
   [[nodiscard]] virtual std::size_t bytes() const = 0;
 
+  /// While the result lives, later captures in the pool do not use memory that earlier ones used and freed: their
+  /// results survive replays of the earlier graphs, in any order. nullptr where memory is never reused.
+  [[nodiscard]] virtual std::shared_ptr<void> reserve_used_memory() { return nullptr; }
+
  private:
   c10::Device device_;
 };

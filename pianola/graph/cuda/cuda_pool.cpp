@@ -1,5 +1,6 @@
 #include <pianola/graph/cuda/cuda_pool.hpp>
 
+#include <pianola/graph/cuda/pool_reservation.hpp>
 #include <pianola/graph/open_capture.hpp>
 
 #include <ATen/cuda/CUDAGraph.h>
@@ -76,6 +77,10 @@ void CudaPool::note_replays_on(c10::cuda::CUDAStream stream) {
   if (std::find(replay_streams_.begin(), replay_streams_.end(), stream) == replay_streams_.end()) {
     replay_streams_.push_back(stream);
   }
+}
+
+std::shared_ptr<void> CudaPool::reserve_used_memory() {
+  return std::make_shared<PoolReservation>(device().index(), id_, ledger_.allocated());
 }
 
 std::size_t CudaPool::bytes() const {

@@ -6,6 +6,7 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <memory>
 #include <vector>
 
 namespace pianola::graph {
@@ -18,6 +19,7 @@ class CudaPool final : public PoolState {
   ~CudaPool() override;
 
   [[nodiscard]] std::size_t bytes() const override;
+  [[nodiscard]] std::shared_ptr<void> reserve_used_memory() override;
   [[nodiscard]] c10::MempoolId_t id() const noexcept { return id_; }
   [[nodiscard]] BlasWorkspaces& workspaces() noexcept { return workspaces_; }
   [[nodiscard]] PoolLedger& ledger() noexcept { return ledger_; }

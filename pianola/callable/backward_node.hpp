@@ -1,0 +1,37 @@
+#pragma once
+#include <torch/csrc/autograd/function.h>
+
+#include <memory>
+#include <string>
+
+namespace pianola::callable {
+
+class CapturedCallable;
+class CapturedMode;
+struct Pass;
+
+/// What autograd sees of a call: one node, with an edge per input that requires grad, and one per parameter whose
+/// gradient goes through autograd. Owns its call's slot until its backward has run for the last time.
+class BackwardNode final : public torch::autograd::Node {
+ public:
+  BackwardNode(std::shared_ptr<CapturedCallable> callable, CapturedMode& mode, Pass& pass, int microbatch);
+  ~BackwardNode() override;
+
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override;
+  void release_variables() override;
+  std::string name() const override { return "GraphedCallableBackward"; }
+
+  CapturedMode& mode() const noexcept { return mode_; }
+  Pass& pass() const noexcept { return pass_; }
+  int microbatch() const noexcept { return microbatch_; }
+
+ private:
+  std::shared_ptr<CapturedCallable> callable_;
+  CapturedMode& mode_;
+  Pass& pass_;
+  int microbatch_;         // of a schedule, from 1
+  bool released_ = false;  // the slot is somebody else's by now
+  bool ran_ = false;
+};
+
+}  // namespace pianola::callable

@@ -1,0 +1,317 @@
+#include <pianola/callable/captured_callable.hpp>
+
+#include <pianola/callable/copy_into.hpp>
+#include <pianola/core/error.hpp>
+#include <pianola/graph/open_capture.hpp>
+#include <pianola/trace/quiet_scope.hpp>
+#include <pianola/trace/tensors_of.hpp>
+
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace pianola::callable {
+
+namespace autograd = torch::autograd;
+
+namespace {
+
+// Each is a tensor of its own, for a history of its own, but shares the counter of writes: a replay counts as one, so
+// that autograd refuses a backward through what a later call has overwritten.
+at::Tensor hand_out(const at::Tensor& output) {
+  c10::TensorImpl* impl = output.unsafeGetTensorImpl();
+  return at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), /*allow_tensor_metadata_change=*/true));
+}
+
+void count_writes(const std::vector<at::Tensor>& tensors, std::vector<std::uint32_t>& versions, bool wrote) {
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const c10::VariableVersion& counter = tensors[i].unsafeGetTensorImpl()->version_counter();
+    if (!counter.enabled()) continue;
+    if (wrote) tensors[i].unsafeGetTensorImpl()->bump_version();
+    versions[i] = counter.current_version();
+  }
+}
+
+bool is_memory_of(const at::Tensor& tensor, const Pass& pass) {
+  return std::any_of(pass.outputs.begin(), pass.outputs.end(),
+                     [&](const at::Tensor& output) { return trace::storage_of(output) == trace::storage_of(tensor); });
+}
+
+}  // namespace
+
+CapturedCallable::CapturedCallable(std::shared_ptr<const Subject> subject, const CallableOptions& options,
+                                   c10::Device device, GraphPoolRef pool, int layer, std::shared_ptr<ScheduleTurn> turn)
+    : subject_(std::move(subject)),
+      options_(options),
+      device_(device),
+      pool_(std::move(pool)),
+      layer_(layer),
+      turn_(std::move(turn)) {}
+
+void CapturedCallable::check_alive(const char* call) const {
+  if (!alive_) [[unlikely]] {
+    throw UsageError({.what = fmt::format("{} was called on a graphed callable that was reset", call),
+                      .where = subject_->name,
+                      .fix = "make it again with make_graphed_callable, or call the original"});
+  }
+  if (graph::capture_is_open()) [[unlikely]] {
+    throw UsageError({.what = fmt::format("{} was called on a graphed callable while a capture is open on this thread; "
+                                          "graphs do not nest",
+                                          call),
+                      .where = subject_->name,
+                      .fix = "call the original inside the captured step"});
+  }
+}
+
+Mode CapturedCallable::current_mode() const {
+  return {.training = subject_->module.training(), .gradients = at::GradMode::is_enabled()};
+}
+
+CapturedMode* CapturedCallable::mode_for(std::span<const at::Tensor> inputs) {
+  const Mode now = current_mode();
+  CapturedMode* mode = modes_[now.index()].get();
+  if (mode == nullptr) return mode_not_captured(now, inputs);
+  if (mode->accepts(inputs)) [[likely]]
+    return mode;
+  if (options_.on_mismatch == OnMismatch::eager) return nullptr;
+  const std::vector<std::string> differences = mode->differences(inputs);
+  throw GuardError({.what = fmt::format("the call differs from what was captured; nothing was launched\n    {}",
+                                        fmt::join(differences, "\n    ")),
+                    .where = subject_->name,
+                    .fix = "call it as captured, or capture it as it is now, or set on_mismatch to OnMismatch::eager"});
+}
+
+CapturedMode* CapturedCallable::mode_not_captured(Mode mode, std::span<const at::Tensor> inputs) {
+  switch (options_.on_other_mode) {
+    case OnOtherMode::eager:
+      return nullptr;
+    case OnOtherMode::capture:
+      add(capture_mode(*subject_, mode, inputs, options_, device_));
+      return modes_[mode.index()].get();
+    case OnOtherMode::refuse:
+      break;
+  }
+  std::vector<std::string> captured;
+  for (const auto& known : modes_) {
+    if (known != nullptr) captured.push_back(in_words(known->mode()));
+  }
+  throw GuardError({.what = fmt::format("the call is {}, but the callable was captured {}; nothing was launched",
+                                        in_words(mode), fmt::join(captured, " and ")),
+                    .where = subject_->name,
+                    .fix =
+                        "set CallableOptions::evaluation to capture the evaluation mode as well, or on_other_mode to "
+                        "OnOtherMode::eager or OnOtherMode::capture"});
+}
+
+std::vector<at::Tensor> CapturedCallable::call(std::span<const at::Tensor> inputs) {
+  check_alive("call()");
+  CapturedMode* mode = mode_for(inputs);
+  if (mode != nullptr) [[likely]]
+    return replay(*mode, inputs);
+  const c10::IValue value = subject_->run(inputs);
+  std::vector<at::Tensor> leaves;
+  (void)Structure(value, "output").flatten(value, leaves);
+  return leaves;
+}
+
+c10::IValue CapturedCallable::forward(const std::vector<c10::IValue>& inputs) {
+  check_alive("forward()");
+  std::vector<at::Tensor> leaves;
+  if (auto difference = subject_->inputs.flatten(c10::ivalue::Tuple::create(inputs), leaves)) {
+    if (options_.on_mismatch == OnMismatch::eager) return subject_->callable(inputs);
+    throw GuardError(
+        {.what = fmt::format("the call differs from what was captured; nothing was launched\n    {}", *difference),
+         .where = subject_->name,
+         .fix = "call it as captured, or set on_mismatch to OnMismatch::eager"});
+  }
+  CapturedMode* mode = mode_for(leaves);
+  if (mode == nullptr) return subject_->callable(inputs);
+  return mode->outputs().rebuild(replay(*mode, leaves));
+}
+
+Pass& CapturedCallable::next_pass(const CapturedMode& mode) const {
+  for (const auto& pass : mode.passes()) {
+    if (!pass->in_flight) return *pass;
+  }
+  throw UsageError(
+      {.what = fmt::format("no slot is free: {} of {} calls are in flight, between forward and backward; nothing was "
+                           "launched",
+                           mode.passes().size(), mode.passes().size()),
+       .where = subject_->name,
+       .fix = "run their backward first, let go of outputs that need none, or set CallableOptions::slots to the number "
+              "of calls in flight"});
+}
+
+CapturedCallable::Turn CapturedCallable::take_turn(CapturedMode& mode) const {
+  if (turn_ == nullptr || !mode.has_backward()) return {.pass = &next_pass(mode), .microbatch = 0};
+  const ScheduleTurn::Place place = turn_->forward(layer_);
+  Pass& pass = *mode.passes()[static_cast<std::size_t>(place.slot)];
+  if (pass.in_flight) (void)next_pass(mode);
+  return {.pass = &pass, .microbatch = place.microbatch};
+}
+
+std::vector<at::Tensor> CapturedCallable::replay(CapturedMode& mode, std::span<const at::Tensor> inputs) {
+  const auto [pass, microbatch] = take_turn(mode);
+  copy_into(pass->inputs, inputs);
+  pass->forward.replay();
+  count_writes(pass->inputs, pass->input_versions, /*wrote=*/false);
+  count_writes(pass->outputs, pass->output_versions, /*wrote=*/true);
+  std::vector<at::Tensor> outputs = outputs_of(mode, *pass);
+  if (mode.has_backward()) {
+    connect(mode, *pass, microbatch, inputs, outputs);
+    if (turn_ != nullptr) turn_->advance();
+  }
+  const auto& of_leaf = mode.output_of_leaf();
+  if (of_leaf.size() == outputs.size()) return outputs;
+  std::vector<at::Tensor> leaves;
+  leaves.reserve(of_leaf.size());
+  for (const std::size_t position : of_leaf) leaves.push_back(outputs[position]);
+  return leaves;
+}
+
+std::vector<at::Tensor> CapturedCallable::outputs_of(const CapturedMode& /*mode*/, Pass& pass) const {
+  std::vector<at::Tensor> outputs;
+  outputs.reserve(pass.outputs.size());
+  if (options_.output == OutputPolicy::clone) {
+    const trace::QuietScope quiet;
+    for (const at::Tensor& output : pass.outputs) outputs.push_back(output.clone());
+    return outputs;
+  }
+  pass.handed_out.clear();
+  for (const at::Tensor& output : pass.outputs) {
+    outputs.push_back(hand_out(output));
+    pass.handed_out.emplace_back(outputs.back().getIntrusivePtr());
+  }
+  return outputs;
+}
+
+void CapturedCallable::connect(CapturedMode& mode, Pass& pass, int microbatch, std::span<const at::Tensor> inputs,
+                               const std::vector<at::Tensor>& outputs) {
+  const std::shared_ptr<BackwardNode> node(new BackwardNode(shared_from_this(), mode, pass, microbatch),
+                                           autograd::deleteNode);
+  autograd::edge_list edges;
+  edges.reserve(mode.differentiable_inputs().size() +
+                (mode.routed() != nullptr ? mode.routed()->parameters().size() : 0));
+  for (const std::size_t i : mode.differentiable_inputs()) edges.push_back(autograd::impl::gradient_edge(inputs[i]));
+  if (mode.routed() != nullptr) {
+    for (const at::Tensor& parameter : mode.routed()->parameters()) {
+      edges.push_back(autograd::impl::gradient_edge(parameter));
+    }
+  }
+  node->set_next_edges(std::move(edges));
+  for (const std::size_t i : mode.differentiable()) {
+    const std::uint32_t number = node->add_input_metadata(outputs[i]);
+    autograd::impl::set_gradient_edge(outputs[i], {node, number});
+  }
+}
+
+autograd::variable_list CapturedCallable::backward(const BackwardNode& node, const autograd::variable_list& gradients) {
+  check_alive("backward()");
+  CapturedMode& mode = node.mode();
+  Pass& pass = node.pass();
+  if (auto offence = mode.backward_offence(pass)) throw GuardError(*std::move(offence));
+  if (turn_ != nullptr) turn_->check_backward(layer_, node.microbatch());
+
+  // Empty where backward() wants all gradients; else only those of what is named, and `p.grad` must stay as it is.
+  const auto* selected = autograd::get_current_graph_task_exec_info();
+  const bool for_all = selected == nullptr || selected->empty();
+  copy_into(mode.output_gradients(), gradients);
+  ParameterGradients* direct = mode.direct();
+  if (direct != nullptr) direct->before_replay(for_all);
+  pass.backward.replay();
+  if (direct != nullptr) direct->after_replay(for_all);
+  if (turn_ != nullptr) turn_->advance();
+
+  autograd::variable_list result;
+  result.reserve(node.num_outputs());
+  for (const std::size_t i : mode.differentiable_inputs()) {
+    const at::Tensor& gradient = pass.input_gradients[i];
+    autograd::Node* next = node.next_edge(result.size()).function.get();
+    const bool may_be_kept =
+        !for_all || (next != nullptr && (!next->tensor_pre_hooks().empty() || !next->pre_hooks().empty()));
+    if (may_be_kept && gradient.defined()) {
+      const trace::QuietScope quiet;
+      result.push_back(gradient.clone());
+    } else {
+      result.push_back(gradient);
+    }
+  }
+  if (mode.routed() != nullptr) {
+    for (at::Tensor& gradient : mode.routed()->copies()) result.push_back(std::move(gradient));
+  }
+  return result;
+}
+
+std::vector<at::Tensor> CapturedCallable::static_inputs() const {
+  check_alive("static_inputs()");
+  const CapturedMode* mode = modes_[current_mode().index()].get();
+  if (mode == nullptr) {
+    throw UsageError(
+        {.what = fmt::format("there are no static inputs {}: the mode was not captured", in_words(current_mode())),
+         .where = subject_->name});
+  }
+  const Pass* pass = nullptr;
+  if (turn_ != nullptr && mode->has_backward()) {
+    pass = mode->passes()[static_cast<std::size_t>(turn_->forward(layer_).slot)].get();
+  } else {
+    pass = &next_pass(*mode);
+  }
+  std::vector<at::Tensor> result;
+  for (const at::Tensor& input : pass->inputs) result.push_back(hand_out(input));
+  return result;
+}
+
+void CapturedCallable::check_current(const at::Tensor& output) const {
+  if (options_.output == OutputPolicy::clone) return;
+  for (const auto& mode : modes_) {
+    if (mode == nullptr) continue;
+    for (const auto& pass : mode->passes()) {
+      const bool fresh = std::any_of(pass->handed_out.begin(), pass->handed_out.end(), [&](const auto& handle) {
+        return handle._unsafe_get_target() == output.unsafeGetTensorImpl();
+      });
+      if (fresh) return;
+      if (!is_memory_of(output, *pass)) continue;
+      throw ReplayError(
+          {.what = "the tensor is an output of an earlier call, whose memory a later call has overwritten",
+           .where = subject_->name,
+           .fix = "read or clone() outputs before the next call, set OutputPolicy::clone, or use more slots"});
+    }
+  }
+  throw UsageError({.what = "the tensor is no output of this callable", .where = subject_->name});
+}
+
+int CapturedCallable::in_flight() const noexcept {
+  int count = 0;
+  for (const auto& mode : modes_) {
+    if (mode == nullptr) continue;
+    for (const auto& pass : mode->passes()) count += pass->in_flight ? 1 : 0;
+  }
+  return count;
+}
+
+void CapturedCallable::restart_schedule() {
+  if (turn_ == nullptr) throw UsageError({.what = "the callable was made without a schedule", .where = subject_->name});
+  turn_->restart();
+}
+
+// The modes live on, empty, for the nodes of calls in flight.
+void CapturedCallable::reset() noexcept {
+  alive_ = false;
+  for (const auto& mode : modes_) {
+    if (mode != nullptr) mode->release();
+  }
+  pool_ = {};
+}
+
+GraphPoolRef CapturedCallable::pool() const {
+  check_alive("pool()");
+  return pool_;
+}
+
+}  // namespace pianola::callable

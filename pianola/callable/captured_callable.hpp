@@ -1,0 +1,70 @@
+#pragma once
+#include <pianola/callable/backward_node.hpp>
+#include <pianola/callable/captured_mode.hpp>
+#include <pianola/callable/graphed_callable.hpp>
+#include <pianola/callable/schedule_turn.hpp>
+
+#include <array>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace pianola::callable {
+
+/// What a GraphedCallable is inside: its modes, and what a call and a backward do with them.
+class CapturedCallable : public std::enable_shared_from_this<CapturedCallable> {
+ public:
+  CapturedCallable(std::shared_ptr<const Subject> subject, const CallableOptions& options, c10::Device device,
+                   GraphPoolRef pool, int layer, std::shared_ptr<ScheduleTurn> turn);
+
+  void add(std::unique_ptr<CapturedMode> mode) { modes_[mode->mode().index()] = std::move(mode); }
+
+  [[nodiscard]] std::vector<at::Tensor> call(std::span<const at::Tensor> inputs);
+  [[nodiscard]] c10::IValue forward(const std::vector<c10::IValue>& inputs);
+  [[nodiscard]] torch::autograd::variable_list backward(const BackwardNode& node,
+                                                        const torch::autograd::variable_list& gradients);
+
+  [[nodiscard]] std::vector<at::Tensor> static_inputs() const;
+  void check_current(const at::Tensor& output) const;
+  [[nodiscard]] int in_flight() const noexcept;
+  void restart_schedule();
+  void reset() noexcept;
+
+  [[nodiscard]] const std::string& name() const noexcept { return subject_->name; }
+  [[nodiscard]] bool retains_graph() const noexcept { return options_.retain_graph; }
+  [[nodiscard]] GraphPoolRef pool() const;
+  [[nodiscard]] CallableInfo info() const;
+
+ private:
+  struct Turn {
+    Pass* pass;
+    int microbatch;
+  };
+  [[nodiscard]] Mode current_mode() const;
+  /// The mode that replays these inputs; nullptr where the callable is to run eagerly.
+  [[nodiscard]] CapturedMode* mode_for(std::span<const at::Tensor> inputs);
+  CapturedMode* mode_not_captured(Mode mode, std::span<const at::Tensor> inputs);
+  void check_alive(const char* call) const;
+  [[nodiscard]] Turn take_turn(CapturedMode& mode) const;
+  [[nodiscard]] Pass& next_pass(const CapturedMode& mode) const;
+  [[nodiscard]] std::vector<at::Tensor> replay(CapturedMode& mode, std::span<const at::Tensor> inputs);
+  [[nodiscard]] std::vector<at::Tensor> outputs_of(const CapturedMode& mode, Pass& pass) const;
+  void connect(CapturedMode& mode, Pass& pass, int microbatch, std::span<const at::Tensor> inputs,
+               const std::vector<at::Tensor>& outputs);
+
+  std::array<std::unique_ptr<CapturedMode>, kModes> modes_;
+  std::shared_ptr<const Subject> subject_;
+  CallableOptions options_;
+  c10::Device device_;
+  GraphPoolRef pool_;
+  int layer_;
+  std::shared_ptr<ScheduleTurn> turn_;  // nullptr without a schedule
+  bool alive_ = true;
+};
+
+/// Captures one more mode of a callable, on its own, with these tensors for samples and a pool of its own.
+std::unique_ptr<CapturedMode> capture_mode(const Subject& subject, Mode mode, std::span<const at::Tensor> sample,
+                                           const CallableOptions& options, c10::Device device);
+
+}  // namespace pianola::callable

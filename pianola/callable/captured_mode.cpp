@@ -1,0 +1,156 @@
+#include <pianola/callable/captured_mode.hpp>
+
+#include <pianola/core/error.hpp>
+#include <pianola/trace/op_trace.hpp>
+#include <pianola/trace/quiet_scope.hpp>
+#include <pianola/trace/tensors_of.hpp>
+
+#include <torch/csrc/autograd/variable.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace pianola::callable {
+namespace {
+
+struct Bytes {
+  const std::byte* begin;
+  const std::byte* end;
+};
+Bytes bytes_of(const at::Tensor& tensor) {
+  const std::byte* begin = trace::address_of(tensor);
+  return {begin, begin + trace::span_bytes_of(tensor)};
+}
+bool overlap(const Bytes& a, const Bytes& b) { return a.begin < b.end && b.begin < a.end; }
+
+// Of any operation that reads the tensor's bytes.
+std::vector<bool> which_are_read(const OpTrace& trace, const std::vector<at::Tensor>& tensors) {
+  std::vector<bool> result(tensors.size());
+  for (const OpRecord& op : trace.ops()) {
+    for (const TensorRecord& input : trace.inputs(op)) {
+      const auto* begin = static_cast<const std::byte*>(input.address);
+      for (std::size_t i = 0; i < tensors.size(); ++i) {
+        if (overlap(bytes_of(tensors[i]), {begin, begin + input.span_bytes})) result[i] = true;
+      }
+    }
+  }
+  return result;
+}
+
+std::optional<std::size_t> first_written(const std::vector<at::Tensor>& tensors,
+                                         const std::vector<std::uint32_t>& versions, const std::vector<bool>& which) {
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (which[i] && tensors[i]._version() != versions[i]) return i;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::string in_words(Mode mode) {
+  return fmt::format("in {} mode {} gradients", mode.training ? "training" : "evaluation",
+                     mode.gradients ? "with" : "without");
+}
+
+Subject::Subject(Callable callable_, const std::vector<c10::IValue>& sample, std::string name_)
+    : callable(std::move(callable_)),
+      module(callable),
+      inputs(c10::ivalue::Tuple::create(sample), "input"),
+      name(std::move(name_)) {}
+
+c10::IValue Subject::run(std::span<const at::Tensor> leaves) const {
+  return callable(inputs.rebuild(leaves).toTupleRef().elements().vec());
+}
+
+bool CapturedMode::has_free_pass() const noexcept {
+  return std::any_of(passes_.begin(), passes_.end(), [](const auto& pass) { return !pass->in_flight; });
+}
+
+bool CapturedMode::accepts(std::span<const at::Tensor> inputs) const {
+  if (inputs.size() != input_guards_.size()) return false;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (!input_guards_[i].accepts(inputs[i])) return false;
+  }
+  return Ambient::current(passes_.front()->forward.device().type()) == ambient_ && subject_.module.has_flags(flags_) &&
+         parameter_guard_.intact() && subject_.module.has_its_parameters();
+}
+
+std::vector<std::string> CapturedMode::differences(std::span<const at::Tensor> inputs) const {
+  std::vector<std::string> result;
+  if (inputs.size() != input_guards_.size()) {
+    result.push_back(fmt::format("inputs: captured {} tensors, received {}", input_guards_.size(), inputs.size()));
+  }
+  for (std::size_t i = 0; i < std::min(inputs.size(), input_guards_.size()); ++i) {
+    for (const std::string& difference : input_guards_[i].differences(inputs[i])) {
+      result.push_back(fmt::format("{}: {}", subject_.inputs.name_of(i), difference));
+    }
+  }
+  const auto append = [&](std::vector<std::string> more) { result.insert(result.end(), more.begin(), more.end()); };
+  append(ambient_.differences(Ambient::current(passes_.front()->forward.device().type())));
+  for (const std::string& module : subject_.module.differing_flags(flags_)) {
+    result.push_back(fmt::format("training flag of {}: it was switched since capture", module));
+  }
+  append(parameter_guard_.differences(subject_.module));
+  return result;
+}
+
+std::optional<Diagnosis> CapturedMode::backward_offence(const Pass& pass) const {
+  const auto offence = [&](const char* kind, const std::string& which) {
+    return Diagnosis{
+        .what = fmt::format("{} {} was written after the forward pass, and the backward pass needs what it "
+                            "held; nothing was launched",
+                            kind, which),
+        .where = subject_.name,
+        .fix = "write to a clone() of it, or call backward() first"};
+  };
+  if (const auto i = first_written(pass.inputs, pass.input_versions, backward_reads_input_)) {
+    return offence("the static buffer of", subject_.inputs.name_of(*i));
+  }
+  if (const auto i = first_written(pass.outputs, pass.output_versions, backward_reads_output_)) {
+    const auto leaf = std::find(output_of_leaf_.begin(), output_of_leaf_.end(), *i) - output_of_leaf_.begin();
+    return offence("the tensor of", outputs_->name_of(static_cast<std::size_t>(leaf)));
+  }
+  if (Ambient::current(passes_.front()->forward.device().type()).autocast) {
+    return Diagnosis{.what =
+                         "backward() was called in an autocast region; the backward graph was captured without one, "
+                         "and eager might choose other dtypes here; nothing was launched",
+                     .where = subject_.name,
+                     .fix = "call backward() after the autocast region, as torch advises"};
+  }
+  const at::Tensor* hooked = direct_ ? direct_->hooked() : nullptr;
+  if (hooked != nullptr) {
+    return Diagnosis{
+        .what = fmt::format("{} got a hook since capture, which the backward graph would not call; nothing "
+                            "was launched",
+                            describe_parameter(*hooked, subject_.module)),
+        .where = subject_.name,
+        .fix =
+            "register hooks before make_graphed_callable, or name the parameter in "
+            "CallableOptions::through_autograd"};
+  }
+  return std::nullopt;
+}
+
+std::size_t CapturedMode::static_bytes() const {
+  std::size_t bytes = (direct_ ? direct_->bytes() : 0) + (routed_ ? routed_->bytes() : 0);
+  for (const auto& pass : passes_) {
+    for (const at::Tensor& input : pass->inputs) bytes += input.nbytes();
+  }
+  return bytes;
+}
+
+void CapturedMode::find_what_backward_reads(const Pass& pass) {
+  const OpTrace& trace = *pass.backward.trace();
+  backward_reads_input_ = which_are_read(trace, pass.inputs);
+  backward_reads_output_ = which_are_read(trace, pass.outputs);
+  // Autograd does not know that these share memory: writing one changes the other without a trace in its history.
+  for (std::size_t i = 0; i < pass.outputs.size(); ++i) {
+    for (std::size_t k = 0; k < pass.outputs.size(); ++k) {
+      if (i != k && overlap(bytes_of(pass.outputs[i]), bytes_of(pass.outputs[k]))) backward_reads_output_[i] = true;
+    }
+  }
+}
+
+}  // namespace pianola::callable

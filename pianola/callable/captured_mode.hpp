@@ -1,0 +1,143 @@
+#pragma once
+#include <pianola/callable/ambient.hpp>
+#include <pianola/callable/callable.hpp>
+#include <pianola/callable/guard.hpp>
+#include <pianola/callable/leaf_scope.hpp>
+#include <pianola/callable/module_state.hpp>
+#include <pianola/callable/options.hpp>
+#include <pianola/callable/parameter_gradients.hpp>
+#include <pianola/callable/pass.hpp>
+#include <pianola/callable/structure.hpp>
+
+#include <c10/util/flat_hash_map.h>
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace pianola::callable {
+
+/// Which of its four behaviours a callable shows.
+struct Mode {
+  bool training = true;
+  bool gradients = true;
+  [[nodiscard]] std::size_t index() const noexcept { return (training ? 2U : 0U) + (gradients ? 1U : 0U); }
+  friend bool operator==(const Mode&, const Mode&) = default;
+};
+inline constexpr std::size_t kModes = 4;
+/// "in training mode with gradients".
+std::string in_words(Mode mode);
+
+/// What captures of one make_graphed_callables call share while they go on.
+struct CaptureContext {
+  const CallableOptions& options;
+  c10::Device device;
+  GraphPoolRef pool;
+  /// Whether activations and results have to survive replays of every other graph of the call, in any order.
+  bool any_order = false;
+  LeafScope leaves = {};
+  ska::flat_hash_set<const c10::TensorImpl*> hooked = {};     ///< Leaves that had hooks.
+  ska::flat_hash_map<const c10::TensorImpl*, int> uses = {};  ///< Callables that differentiate a leaf.
+  std::vector<at::Tensor> output_gradients = {};              ///< Shared by all backward passes: one runs at a time.
+
+  [[nodiscard]] CaptureOptions capture_options(int warmup) const;
+  /// The `ordinal`-th of the shared static output gradients that look like `output`.
+  at::Tensor output_gradient_like(const at::Tensor& output, std::size_t ordinal);
+};
+
+/// What a callable does and looks like; shared by its modes.
+struct Subject {
+  Subject(Callable callable_, const std::vector<c10::IValue>& sample, std::string name_);
+
+  /// Its result on these leaves.
+  [[nodiscard]] c10::IValue run(std::span<const at::Tensor> inputs) const;
+
+  Callable callable;
+  ModuleState module;
+  Structure inputs;
+  std::string name;  ///< "callable 3", for messages.
+  CaptureHooks hooks = {};
+};
+
+/// The graphs of one callable in one mode: as many passes as slots. Made in the order of the member functions.
+class CapturedMode {
+ public:
+  CapturedMode(const Subject& subject, Mode mode, std::span<const at::Tensor> sample, int slots, c10::Device device);
+
+  void warm_up(CaptureContext& context);
+  void decide_gradients(const CaptureContext& context);
+  void capture_forward(CaptureContext& context, std::size_t slot);
+  void capture_backward(CaptureContext& context, std::size_t slot);
+  void finish();
+  /// Drops graphs and memory; nothing may be called on it afterwards.
+  void release() noexcept;
+
+  [[nodiscard]] Mode mode() const noexcept { return mode_; }
+  [[nodiscard]] std::vector<std::unique_ptr<Pass>>& passes() noexcept { return passes_; }
+  [[nodiscard]] const std::vector<std::unique_ptr<Pass>>& passes() const noexcept { return passes_; }
+  [[nodiscard]] bool has_backward() const noexcept { return !differentiable_.empty(); }
+  [[nodiscard]] bool has_free_pass() const noexcept;
+
+  /// In constant time per input, and one tight loop over parameters.
+  [[nodiscard]] bool accepts(std::span<const at::Tensor> inputs) const;
+  [[nodiscard]] std::vector<std::string> differences(std::span<const at::Tensor> inputs) const;
+  /// Why a backward must not run on this pass now; empty if it may.
+  [[nodiscard]] std::optional<Diagnosis> backward_offence(const Pass& pass) const;
+
+  [[nodiscard]] const Structure& outputs() const noexcept { return *outputs_; }
+  /// For each leaf of the result, its place in Pass::outputs.
+  [[nodiscard]] const std::vector<std::size_t>& output_of_leaf() const noexcept { return output_of_leaf_; }
+  /// Positions in Pass::outputs that require grad, in order.
+  [[nodiscard]] const std::vector<std::size_t>& differentiable() const noexcept { return differentiable_; }
+  /// Inputs that require grad.
+  [[nodiscard]] const std::vector<std::size_t>& differentiable_inputs() const noexcept {
+    return differentiable_inputs_;
+  }
+  [[nodiscard]] const std::vector<at::Tensor>& output_gradients() const noexcept { return output_gradients_; }
+  [[nodiscard]] ParameterGradients* direct() noexcept { return direct_ ? &*direct_ : nullptr; }
+  [[nodiscard]] const ParameterGradients* direct() const noexcept { return direct_ ? &*direct_ : nullptr; }
+  [[nodiscard]] const ParameterGradients* routed() const noexcept { return routed_ ? &*routed_ : nullptr; }
+  [[nodiscard]] const std::vector<at::Tensor>& parameters() const noexcept { return parameters_; }
+  [[nodiscard]] std::size_t static_bytes() const;
+
+ private:
+  struct Gradients {
+    std::vector<at::Tensor> leaves;
+    std::vector<at::Tensor> values;
+  };
+  void run_eagerly(CaptureContext& context);
+  std::vector<at::Tensor> run_forward(const Pass& pass);
+  std::vector<at::Tensor> each_once(const std::vector<at::Tensor>& leaves);
+  void note_leaf(CaptureContext& context, const at::Tensor& leaf);
+  void run_backward(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& gradients,
+                    bool retain) const;
+  [[nodiscard]] Gradients take_gradients() const;
+  [[nodiscard]] std::vector<at::Tensor> take_input_gradients(const Pass& pass, bool allow_unused) const;
+  void find_what_backward_reads(const Pass& pass);
+
+  const Subject& subject_;
+  Mode mode_;
+  Ambient ambient_;
+  std::vector<bool> flags_;
+  std::vector<InputGuard> input_guards_;
+  ParameterGuard parameter_guard_;
+  std::vector<std::unique_ptr<Pass>> passes_;
+
+  std::vector<at::Tensor> leaves_;      // that the forward reads
+  std::vector<at::Tensor> parameters_;  // those of them that get a gradient, in order
+  std::optional<ParameterGradients> direct_;
+  std::optional<ParameterGradients> routed_;
+  std::vector<std::size_t> direct_of_, routed_of_;  // positions in parameters_
+
+  std::optional<Structure> outputs_;
+  std::vector<std::size_t> output_of_leaf_;
+  std::vector<std::size_t> differentiable_;
+  std::vector<std::size_t> differentiable_inputs_;
+  std::vector<bool> backward_reads_input_, backward_reads_output_;
+  std::vector<at::Tensor> output_gradients_;  // per differentiable output
+};
+
+}  // namespace pianola::callable

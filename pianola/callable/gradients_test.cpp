@@ -1,0 +1,382 @@
+#include <pianola/callable/graphed_callable.hpp>
+#include <pianola/core/error.hpp>
+
+#include <pianola/callable/testing/twins.hpp>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace pianola {
+namespace {
+
+using ::testing::AllOf;
+using testing::clone_all;
+using testing::expect_same;
+using ::testing::HasSubstr;
+using testing::MlpNet;
+using testing::NamedTensors;
+using testing::refusal;
+using testing::same;
+
+// What becomes of the gradients of parameters, next to an eager twin that sees the same calls.
+class GradientsTest : public testing::CallableTest {
+ protected:
+  struct Twins {
+    explicit Twins(CallableOptions options = {})
+        : eager(make_net<MlpNet>()),
+          net(make_net<MlpNet>()),
+          graphed(make_graphed_callable(net, {sample()}, options)) {}
+
+    static at::Tensor sample() { return randn({8, 12}).requires_grad_(); }
+
+    // One microbatch of each: forward and backward.
+    void step(std::uint64_t seed) {
+      const at::Tensor x = randn({8, 12}, seed).requires_grad_();
+      const at::Tensor y = randn({8, 12}, seed).requires_grad_();
+      loss_of(eager->forward(x)).backward();
+      loss_of(graphed(y)).backward();
+      EXPECT_TRUE(same(y.grad(), x.grad()));
+    }
+    static at::Tensor loss_of(const at::Tensor& out) { return (out * out).mean(); }
+
+    // To parameters of both, at the same place.
+    void each(const std::function<void(const at::Tensor&)>& change) const {
+      for (const auto& one : {eager, net}) {
+        for (const at::Tensor& parameter : one->parameters()) change(parameter);
+      }
+    }
+    void expect_equal(const std::string& when) const {
+      expect_same(state_of_module(*net), state_of_module(*eager), when);
+    }
+
+    std::shared_ptr<MlpNet> eager, net;
+    GraphedCallable graphed;
+  };
+
+  static void for_each_policy(const std::function<void(GradPolicy)>& check) {
+    for (const auto& [name, policy] : {std::pair("accumulate", GradPolicy::accumulate),
+                                       std::pair("clone", GradPolicy::clone), std::pair("alias", GradPolicy::alias)}) {
+      SCOPED_TRACE(name);
+      check(policy);
+    }
+  }
+};
+PIANOLA_ON_EVERY_DEVICE(GradientsTest);
+
+TEST_P(GradientsTest, AddUpOverMicrobatches) {
+  for_each_policy([](GradPolicy policy) {
+    Twins twins({.grad = policy});
+    for (std::uint64_t i = 0; i < 4; ++i) {
+      twins.step(i);
+      twins.expect_equal("after microbatch " + std::to_string(i));
+    }
+  });
+}
+
+TEST_P(GradientsTest, StartAfreshWhenSetToNone) {
+  for_each_policy([](GradPolicy policy) {
+    Twins twins({.grad = policy});
+    for (std::uint64_t i = 0; i < 3; ++i) {
+      twins.each([](const at::Tensor& parameter) { parameter.mutable_grad().reset(); });
+      twins.step(i);
+      twins.step(i + 10);
+      twins.expect_equal("in step " + std::to_string(i));
+    }
+  });
+}
+
+TEST_P(GradientsTest, StartAfreshWhenZeroed) {
+  for_each_policy([](GradPolicy policy) {
+    Twins twins({.grad = policy});
+    twins.step(1);
+    for (std::uint64_t i = 0; i < 3; ++i) {
+      twins.each([](const at::Tensor& parameter) { parameter.mutable_grad().zero_(); });
+      twins.step(i);
+      twins.step(i + 10);
+      twins.expect_equal("in step " + std::to_string(i));
+    }
+  });
+}
+
+TEST_P(GradientsTest, GoToWhateverTensorTheUserPutsThere) {
+  for_each_policy([](GradPolicy policy) {
+    Twins twins({.grad = policy});
+    twins.step(1);
+    twins.each(
+        [](const at::Tensor& parameter) { parameter.mutable_grad() = torch::full_like(parameter, 0.5).detach(); });
+    const at::Tensor own = twins.net->first->weight.grad();
+    twins.step(2);
+    twins.step(3);
+    twins.expect_equal("with replaced gradients");
+    EXPECT_TRUE(twins.net->first->weight.grad().is_same(own));
+    twins.each(
+        [](const at::Tensor& parameter) { parameter.mutable_grad().set_data(torch::ones_like(parameter).detach()); });
+    twins.step(4);
+    twins.expect_equal("with replaced data of gradients");
+  });
+}
+
+TEST_P(GradientsTest, SomeMayBeSetToNoneAndOthersNot) {
+  for_each_policy([](GradPolicy policy) {
+    Twins twins({.grad = policy});
+    twins.step(1);
+    for (const auto& net : {twins.eager, twins.net}) {
+      net->first->weight.mutable_grad().reset();
+      net->second->bias.mutable_grad() = torch::ones_like(net->second->bias).detach();
+    }
+    twins.step(2);
+    twins.expect_equal("after a mixed change");
+  });
+}
+
+TEST_P(GradientsTest, ThatAreDefinedAtCaptureStayWhereTheyAre) {
+  const auto eager = make_net<MlpNet>(), net = make_net<MlpNet>();
+  for (const auto& one : {eager, net}) {
+    for (const at::Tensor& parameter : one->parameters()) {
+      parameter.mutable_grad() = torch::full_like(parameter, 0.25).detach();
+    }
+  }
+  const at::Tensor buffer = net->first->weight.grad();
+  GraphedCallable graphed = make_graphed_callable(net, {Twins::sample()});
+  expect_same(state_of_module(*net), state_of_module(*eager), "after capture");
+  for (std::uint64_t i = 0; i < 3; ++i) {
+    const at::Tensor x = randn({8, 12}, i).requires_grad_(), y = randn({8, 12}, i).requires_grad_();
+    Twins::loss_of(eager->forward(x)).backward();
+    Twins::loss_of(graphed(y)).backward();
+    expect_same(state_of_module(*net), state_of_module(*eager), "in step " + std::to_string(i));
+  }
+  EXPECT_TRUE(net->first->weight.grad().is_same(buffer));
+}
+
+// As in eager, where a gradient that was taken away is another tensor from then on.
+TEST_P(GradientsTest, ThatSomebodyKeepsDoNotChangeAnyMore) {
+  for (const bool as_view : {false, true}) {
+    Twins twins;
+    twins.step(1);
+    std::vector<at::Tensor> kept, expected;
+    for (const at::Tensor& parameter : twins.net->parameters()) {
+      kept.push_back(as_view ? parameter.grad().view(-1) : parameter.grad());
+      expected.push_back(kept.back().clone());
+    }
+    for (std::uint64_t i = 2; i < 5; ++i) {
+      if (i != 3) twins.each([](const at::Tensor& parameter) { parameter.mutable_grad().reset(); });
+      twins.step(i);
+      twins.expect_equal("in step " + std::to_string(i));
+      for (std::size_t k = 0; k < kept.size(); ++k) EXPECT_TRUE(same(kept[k], expected[k])) << i;
+    }
+  }
+}
+
+TEST_P(GradientsTest, KeepTheSignOfZero) {
+  const at::Tensor weight = torch::ones({4}, device()).requires_grad_();
+  GraphedCallable graphed =
+      make_graphed_callable([&](const at::Tensor& x) { return x * weight; }, {torch::zeros({4}, device())});
+  for (int step = 0; step < 2; ++step) {
+    weight.mutable_grad().reset();
+    graphed(torch::full({4}, -0.0, device())).backward(torch::ones({4}, device()));
+    EXPECT_TRUE(torch::signbit(weight.grad()).all().item<bool>());
+  }
+}
+
+TEST_P(GradientsTest, StayAsTheyAreWhereOnlyInputGradientsAreAskedFor) {
+  for_each_policy([](GradPolicy policy) {
+    Twins twins({.grad = policy});
+    twins.step(1);
+    const NamedTensors before = clone_all(state_of_module(*twins.net));
+    std::vector<at::Tensor> results;
+    for (std::uint64_t i = 2; i < 4; ++i) {
+      const at::Tensor x = randn({8, 12}, i).requires_grad_(), y = randn({8, 12}, i).requires_grad_();
+      results.push_back(torch::autograd::grad({Twins::loss_of(twins.eager->forward(x))}, {x})[0]);
+      results.push_back(torch::autograd::grad({Twins::loss_of(twins.graphed(y))}, {y})[0]);
+    }
+    EXPECT_TRUE(same(results[1], results[0])) << "which the second call must not have overwritten";
+    EXPECT_TRUE(same(results[3], results[2]));
+    expect_same(state_of_module(*twins.net), before, "after grad()");
+    twins.step(5);
+    twins.expect_equal("afterwards");
+  });
+}
+
+TEST_P(GradientsTest, OfInputsThatAHookKeepsAreNotOverwritten) {
+  Twins twins;
+  std::vector<at::Tensor> kept, expected;
+  for (std::uint64_t i = 0; i < 3; ++i) {
+    const at::Tensor x = randn({8, 12}, i).requires_grad_(), y = randn({8, 12}, i).requires_grad_();
+    const at::Tensor hooked_x = x * 2, hooked_y = y * 2;
+    hooked_x.register_hook([&](const at::Tensor& gradient) { expected.push_back(gradient); });
+    hooked_y.register_hook([&](const at::Tensor& gradient) { kept.push_back(gradient); });
+    Twins::loss_of(twins.eager->forward(hooked_x)).backward();
+    Twins::loss_of(twins.graphed(hooked_y)).backward();
+  }
+  ASSERT_EQ(kept.size(), 3U);
+  for (std::size_t i = 0; i < kept.size(); ++i) EXPECT_TRUE(same(kept[i], expected[i])) << i;
+}
+
+TEST_P(GradientsTest, OfParametersWithHooksGoThroughAutograd) {
+  const auto eager = make_net<MlpNet>(), net = make_net<MlpNet>();
+  int calls = 0;
+  for (const auto& one : {eager, net}) {
+    one->first->weight.register_hook([&](const at::Tensor& gradient) {
+      ++calls;
+      return gradient * 2;
+    });
+  }
+  GraphedCallable graphed = make_graphed_callable(net, {Twins::sample()});
+  EXPECT_EQ(calls, 0) << "warm-up and capture run no hooks";
+  EXPECT_EQ(graphed.info().through_autograd, 1U);
+  EXPECT_EQ(graphed.info().parameters, 5U);
+  for (std::uint64_t i = 0; i < 3; ++i) {
+    const at::Tensor x = randn({8, 12}, i).requires_grad_(), y = randn({8, 12}, i).requires_grad_();
+    Twins::loss_of(eager->forward(x)).backward();
+    Twins::loss_of(graphed(y)).backward();
+    expect_same(state_of_module(*net), state_of_module(*eager), "in step " + std::to_string(i));
+  }
+  EXPECT_EQ(calls, 6);
+}
+
+TEST_P(GradientsTest, OfNamedParametersCanBeAskedForByGrad) {
+  const auto eager = make_net<MlpNet>(), net = make_net<MlpNet>();
+  GraphedCallable graphed =
+      make_graphed_callable(net, {Twins::sample()}, {.through_autograd = {net->first->weight, net->second->bias}});
+  for (std::uint64_t i = 0; i < 3; ++i) {
+    const at::Tensor x = randn({8, 12}, i).requires_grad_();
+    const auto expected =
+        torch::autograd::grad({Twins::loss_of(eager->forward(x))}, {eager->first->weight, eager->second->bias});
+    const auto actual = torch::autograd::grad({Twins::loss_of(graphed(x))}, {net->first->weight, net->second->bias});
+    for (std::size_t k = 0; k < 2; ++k) EXPECT_TRUE(same(actual[k], expected[k])) << i;
+  }
+  EXPECT_FALSE(net->first->bias.grad().defined());
+}
+
+TEST_P(GradientsTest, OfAParameterThatTwoCallablesShareAddUpAsInEager) {
+  const auto make = [] {
+    torch::manual_seed(3);
+    return std::make_shared<torch::nn::LinearImpl>(12, 12);
+  };
+  const auto eager = make(), shared = make();
+  eager->to(device());
+  shared->to(device());
+  auto graphed = make_graphed_callables({shared, shared}, {{Twins::sample()}, {Twins::sample()}});
+  EXPECT_EQ(graphed[0].info().through_autograd, 2U);
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    const at::Tensor x = randn({8, 12}, i).requires_grad_(), y = randn({8, 12}, i).requires_grad_();
+    Twins::loss_of(eager->forward(torch::tanh(eager->forward(x)))).backward();
+    Twins::loss_of(graphed[1](torch::tanh(graphed[0](y)))).backward();
+    EXPECT_TRUE(same(y.grad(), x.grad()));
+    expect_same(state_of_module(*shared), state_of_module(*eager), "in step " + std::to_string(i));
+  }
+}
+
+TEST_P(GradientsTest, ASecondBackwardWorksWhereTheGraphWasRetained) {
+  for_each_policy([](GradPolicy policy) {
+    Twins twins({.grad = policy, .retain_graph = true});
+    for (std::uint64_t i = 0; i < 3; ++i) {
+      const at::Tensor x = randn({8, 12}, i).requires_grad_(), y = randn({8, 12}, i).requires_grad_();
+      const at::Tensor eager_loss = Twins::loss_of(twins.eager->forward(x));
+      const at::Tensor graphed_loss = Twins::loss_of(twins.graphed(y));
+      for (const bool retain : {true, true, false}) {
+        eager_loss.backward({}, retain);
+        graphed_loss.backward({}, retain);
+        twins.expect_equal("in step " + std::to_string(i));
+        EXPECT_TRUE(same(y.grad(), x.grad()));
+      }
+      EXPECT_EQ(twins.graphed.in_flight(), 0);
+    }
+  });
+}
+
+TEST_P(GradientsTest, ASecondBackwardIsRefusedOtherwise) {
+  Twins twins;
+  const at::Tensor out = twins.graphed(randn({8, 12}).requires_grad_());
+  out.backward(torch::ones_like(out), /*retain_graph=*/true);
+  const NamedTensors before = clone_all(state_of_module(*twins.net));
+  const std::string message = refusal<UsageError>("second backward", [&] { out.backward(torch::ones_like(out)); });
+  EXPECT_THAT(message, AllOf(HasSubstr("second time"), HasSubstr("callable 1"), HasSubstr("retain_graph")));
+  expect_same(state_of_module(*twins.net), before, "after the refusal");
+}
+
+TEST_P(GradientsTest, OfGradientsAreRefused) {
+  Twins twins;
+  const at::Tensor x = randn({8, 12}).requires_grad_();
+  const at::Tensor out = twins.graphed(x);
+  const std::string message = refusal<UsageError>("double backward", [&] {
+    torch::autograd::grad({Twins::loss_of(out)}, {x}, {}, /*retain_graph=*/true, /*create_graph=*/true);
+  });
+  EXPECT_THAT(message, AllOf(HasSubstr("gradients of gradients"), HasSubstr("create_graph")));
+}
+
+TEST_P(GradientsTest, AHookThatComesAfterCaptureIsRefused) {
+  Twins twins;
+  twins.step(1);
+  const NamedTensors before = clone_all(state_of_module(*twins.net));
+  const unsigned hook = twins.net->first->weight.register_hook([](const at::Tensor& gradient) { return gradient * 2; });
+  const at::Tensor out = twins.graphed(randn({8, 12}).requires_grad_());
+  const std::string message = refusal<GuardError>("late hook", [&] { out.sum().backward(); });
+  EXPECT_THAT(message, AllOf(HasSubstr("'first.weight'"), HasSubstr("[24, 12]"), HasSubstr("hook"),
+                             HasSubstr("through_autograd")));
+  expect_same(state_of_module(*twins.net), before, "after the refusal");
+  twins.net->first->weight.remove_hook(hook);
+}
+
+TEST_P(GradientsTest, OfParametersThatGetNoneStayUndefined) {
+  const at::Tensor used = randn({12}).requires_grad_(), unused = randn({12}, 2).requires_grad_();
+  GraphedCallable graphed = make_graphed_callable(
+      [&](const at::Tensor& x) {
+        (void)(x * unused);
+        return x * used;
+      },
+      {randn({8, 12})});
+  graphed(randn({8, 12})).sum().backward();
+  EXPECT_TRUE(used.grad().defined());
+  EXPECT_FALSE(unused.grad().defined());
+}
+
+TEST_P(GradientsTest, ThatAreSparseAreRefused) {
+  torch::nn::Embedding embedding(torch::nn::EmbeddingOptions(10, 4).sparse(true));
+  embedding->to(device());
+  const std::string message =
+      refusal<UnsupportedError>("sparse gradient", [&] { (void)make_graphed_callable(embedding, {randint(10, {5})}); });
+  EXPECT_THAT(message, AllOf(HasSubstr("'weight'"), HasSubstr("sparse")));
+  EXPECT_FALSE(embedding->weight.grad().defined());
+}
+
+TEST_P(GradientsTest, SurviveTheCallable) {
+  std::vector<at::Tensor> gradients;
+  const auto net = make_net<MlpNet>();
+  {
+    GraphedCallable graphed = make_graphed_callable(net, {Twins::sample()});
+    Twins::loss_of(graphed(Twins::sample())).backward();
+    for (const at::Tensor& parameter : net->parameters()) gradients.push_back(parameter.grad().clone());
+  }
+  for (std::size_t i = 0; i < gradients.size(); ++i) EXPECT_TRUE(same(net->parameters()[i].grad(), gradients[i]));
+  Twins::loss_of(net->forward(Twins::sample())).backward();
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    EXPECT_TRUE(same(net->parameters()[i].grad(), gradients[i] + gradients[i]));
+  }
+}
+
+TEST_P(GradientsTest, SumUpForTwoCallsInOneLoss) {
+  for_each_policy([](GradPolicy policy) {
+    Twins twins({.grad = policy, .slots = 2});
+    for (std::uint64_t i = 0; i < 3; ++i) {
+      const at::Tensor a = randn({8, 12}, 10 + i), b = randn({8, 12}, 20 + i);
+      const at::Tensor xa = a.clone().requires_grad_(), xb = b.clone().requires_grad_();
+      const at::Tensor ya = a.clone().requires_grad_(), yb = b.clone().requires_grad_();
+      // Eager backward of the later call comes first, as here: each adds to the gradient in that order.
+      const at::Tensor eager_b = Twins::loss_of(twins.eager->forward(xb)),
+                       eager_a = Twins::loss_of(twins.eager->forward(xa));
+      eager_a.backward();
+      eager_b.backward();
+      const at::Tensor first = twins.graphed(yb), second = twins.graphed(ya);
+      (Twins::loss_of(first) + Twins::loss_of(second)).backward();
+      EXPECT_TRUE(same(ya.grad(), xa.grad()));
+      EXPECT_TRUE(same(yb.grad(), xb.grad()));
+      twins.expect_equal("in step " + std::to_string(i));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace pianola

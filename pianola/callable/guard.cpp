@@ -1,0 +1,102 @@
+#include <pianola/callable/guard.hpp>
+
+#include <pianola/trace/tensors_of.hpp>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+namespace pianola::callable {
+namespace {
+
+const void* memory_of(const c10::TensorImpl& impl) { return impl.unsafe_storage().unsafeGetStorageImpl()->data(); }
+
+std::string list(at::IntArrayRef values) { return fmt::format("[{}]", fmt::join(values, ", ")); }
+
+const char* yes_no(bool value) { return value ? "yes" : "no"; }
+
+}  // namespace
+
+InputGuard::InputGuard(const at::Tensor& sample, bool gradients)
+    : sizes_(sample.sizes().vec()),
+      strides_(sample.strides().vec()),
+      dtype_(sample.scalar_type()),
+      device_(sample.device()),
+      gradients_(gradients),
+      requires_grad_(sample.requires_grad()) {}
+
+bool InputGuard::accepts(const at::Tensor& input) const {
+  return input.defined() && input.sizes() == at::IntArrayRef(sizes_) && input.scalar_type() == dtype_ &&
+         input.device() == device_ && input.layout() == c10::kStrided &&
+         (!gradients_ || input.requires_grad() == requires_grad_) && same_strides(input);
+}
+
+// Kernels are chosen by strides too; those of dimensions of one element mean nothing.
+bool InputGuard::same_strides(const at::Tensor& input) const {
+  if (input.strides() == at::IntArrayRef(strides_)) return true;
+  for (std::size_t i = 0; i < strides_.size(); ++i) {
+    if (sizes_[i] > 1 && input.strides()[i] != strides_[i]) return input.numel() == 0;
+  }
+  return true;
+}
+
+std::vector<std::string> InputGuard::differences(const at::Tensor& input) const {
+  if (!input.defined()) return {"captured a tensor, received None"};
+  std::vector<std::string> result;
+  const auto differs = [&](const char* what, const std::string& captured, const std::string& received) {
+    if (captured != received) result.push_back(fmt::format("{}: captured {}, received {}", what, captured, received));
+  };
+  differs("layout", "strided", input.layout() == c10::kStrided ? "strided" : "another");
+  differs("shape", list(sizes_), list(input.sizes()));
+  differs("dtype", c10::toString(dtype_), c10::toString(input.scalar_type()));
+  differs("device", device_.str(), input.device().str());
+  if (gradients_) differs("requires grad", yes_no(requires_grad_), yes_no(input.requires_grad()));
+  const bool comparable = input.layout() == c10::kStrided && input.sizes() == at::IntArrayRef(sizes_);
+  if (comparable && !same_strides(input)) differs("strides", list(strides_), list(input.strides()));
+  return result;
+}
+
+void ParameterGuard::add(const at::Tensor& leaf) {
+  const c10::TensorImpl* impl = leaf.unsafeGetTensorImpl();
+  if (!leaf.has_storage() ||
+      std::any_of(watched_.begin(), watched_.end(), [&](const Watched& known) { return known.impl == impl; })) {
+    return;
+  }
+  watched_.push_back({.impl = impl, .address = memory_of(*impl)});
+  leaves_.push_back(leaf);
+}
+
+bool ParameterGuard::intact() const noexcept {
+  bool same = true;
+  for (const Watched& watched : watched_) same &= memory_of(*watched.impl) == watched.address;
+  return same;
+}
+
+std::vector<std::string> ParameterGuard::differences(const ModuleState& module) const {
+  std::vector<std::string> result;
+  for (std::size_t i = 0; i < watched_.size(); ++i) {
+    const void* now = memory_of(*watched_[i].impl);
+    if (now == watched_[i].address) continue;
+    const bool freed = now == nullptr || leaves_[i].storage().nbytes() == 0;
+    result.push_back(fmt::format(
+        "{}: its memory was {}", describe_parameter(leaves_[i], module),
+        freed ? "freed (its storage was resized)" : "replaced (param.data = ..., set_() or a resized storage)"));
+  }
+  for (const std::string& name : module.replaced_parameters()) {
+    result.push_back(fmt::format("parameter '{}': the module has another tensor now", name));
+  }
+  return result;
+}
+
+std::string describe_parameter(const at::Tensor& parameter, const ModuleState& module) {
+  const auto name = module.name_of(parameter);
+  const std::string& own = parameter.name();
+  return fmt::format("a {} parameter{} of shape {}", c10::toString(parameter.scalar_type()),
+                     name           ? fmt::format(" '{}'", *name)
+                     : !own.empty() ? fmt::format(" '{}'", own)
+                                    : "",
+                     list(parameter.sizes()));
+}
+
+}  // namespace pianola::callable

@@ -1,0 +1,250 @@
+#include <pianola/callable/captured_callable.hpp>
+#include <pianola/callable/graphed_callable.hpp>
+#include <pianola/core/error.hpp>
+#include <pianola/graph/device_check.hpp>
+
+#include <ATen/core/grad_mode.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace pianola {
+namespace callable {
+namespace {
+
+using Samples = std::vector<std::vector<at::Tensor>>;  // leaves, per callable
+
+[[noreturn]] void refuse(std::string what, std::string fix = "") {
+  throw UsageError({.what = std::move(what), .where = "make_graphed_callables", .fix = std::move(fix)});
+}
+
+void check_options(std::size_t callables, std::size_t samples, const CallableOptions& options) {
+  if (callables == 0) refuse("no callable was given");
+  const auto total = options.schedule.empty() ? callables : static_cast<std::size_t>(options.schedule.total_layers());
+  if (callables != total) {
+    refuse(fmt::format("the schedule has {} layers in {} chunks, but {} callables were given", total,
+                       options.schedule.chunks(), callables),
+           "give one callable per layer: all of chunk 1, then all of chunk 2, ...");
+  }
+  if (samples != callables) {
+    refuse(fmt::format("{} callables need as many samples, got {}", callables, samples),
+           "a sample is the list of arguments of one call; with a schedule it serves all microbatches");
+  }
+  if (options.warmup < 1) {
+    refuse(fmt::format("warmup must be 1 or more, got {}", options.warmup),
+           "the first warm-up run finds the parameters");
+  }
+  if (options.slots < 1) refuse(fmt::format("slots must be 1 or more, got {}", options.slots));
+  if (options.slots != 1 && !options.schedule.empty()) {
+    refuse(fmt::format("slots is {}, but a schedule was given, which says how many each chunk needs", options.slots),
+           "leave slots at 1");
+  }
+  if (!options.capture_hooks.empty() && options.capture_hooks.size() != callables) {
+    refuse(
+        fmt::format("{} callables need no or as many capture_hooks, got {}", callables, options.capture_hooks.size()));
+  }
+}
+
+c10::Device device_of(const Samples& samples) {
+  std::optional<c10::Device> device;
+  for (const auto& sample : samples) {
+    for (const at::Tensor& tensor : sample) {
+      if (!device) device = tensor.device();
+      if (tensor.device() == *device) continue;
+      refuse(fmt::format("the samples are on {} and on {}", device->str(), tensor.device().str()),
+             "graphed callables of one call share one device");
+    }
+  }
+  if (!device) refuse("no sample holds a tensor, so there is no device to capture on", "pass a tensor as an input");
+  return graph::usable_device(*device);
+}
+
+// Modules are in evaluation mode while it lives.
+class EvaluationScope {
+ public:
+  explicit EvaluationScope(const ModuleState& module) : module_(module), flags_(module.flags()) {
+    module_.set_training(false);
+  }
+  EvaluationScope(const EvaluationScope&) = delete;
+  EvaluationScope& operator=(const EvaluationScope&) = delete;
+  ~EvaluationScope() { module_.set_flags(flags_); }
+
+ private:
+  const ModuleState& module_;
+  std::vector<bool> flags_;
+};
+
+// All callables of one call, on the way from samples to graphs.
+class Builder {
+ public:
+  Builder(std::vector<Callable> callables, const std::vector<std::vector<c10::IValue>>& samples,
+          const CallableOptions& options)
+      : options_(options) {
+    for (std::size_t i = 0; i < callables.size(); ++i) {
+      auto subject = std::make_shared<Subject>(std::move(callables[i]), samples[i], fmt::format("callable {}", i + 1));
+      if (!options.capture_hooks.empty()) subject->hooks = options.capture_hooks[i];
+      (void)subject->inputs.flatten(c10::ivalue::Tuple::create(samples[i]), samples_.emplace_back());
+      subjects_.push_back(std::move(subject));
+    }
+    device_ = device_of(samples_);
+    if (!options.schedule.empty()) turn_ = std::make_shared<ScheduleTurn>(options.schedule);
+  }
+
+  std::vector<GraphedCallable> build() {
+    CaptureContext context{.options = options_,
+                           .device = *device_,
+                           .pool = options_.pool.empty() ? GraphPoolRef(GraphPool(*device_)) : options_.pool};
+    make_modes();
+    context.any_order = needs_any_order();
+    warm_up(context);
+    check_named_parameters(context);
+    for (const auto& mode : modes_) mode->decide_gradients(context);
+    turn_ == nullptr ? capture_all(context) : capture_in_order(context);
+    for (std::size_t i = 0; i < evaluation_.size(); ++i) {
+      if (evaluation_[i] == nullptr) continue;
+      const EvaluationScope scope(subjects_[i]->module);
+      evaluation_[i]->capture_forward(context, 0);
+    }
+    for (const auto& mode : modes_) mode->finish();
+    return assemble(context.pool);
+  }
+
+ private:
+  [[nodiscard]] int slots_of(std::size_t callable) const {
+    return turn_ == nullptr ? options_.slots : turn_->plan().slots(turn_->chunk_of(static_cast<int>(callable)));
+  }
+
+  void make_modes() {
+    for (std::size_t i = 0; i < subjects_.size(); ++i) {
+      const Subject& subject = *subjects_[i];
+      const Mode now{.training = subject.module.training(), .gradients = at::GradMode::is_enabled()};
+      modes_.push_back(
+          std::make_unique<CapturedMode>(subject, now, samples_[i], now.gradients ? slots_of(i) : 1, *device_));
+      if (!options_.evaluation) continue;
+      if (!subject.module.is_module()) {
+        refuse(fmt::format("{} is a function, which has no evaluation mode", subject.name),
+               "leave CallableOptions::evaluation off, or capture a module");
+      }
+      auto& evaluation = evaluation_.emplace_back();
+      const Mode wanted{.training = false, .gradients = false};
+      if (now == wanted) continue;
+      const EvaluationScope scope(subject.module);
+      evaluation = std::make_unique<CapturedMode>(subject, wanted, samples_[i], 1, *device_);
+    }
+  }
+
+  void warm_up(CaptureContext& context) {
+    if (options_.pre_warmup) options_.pre_warmup();
+    for (const auto& mode : modes_) mode->warm_up(context);
+    for (std::size_t i = 0; i < evaluation_.size(); ++i) {
+      if (evaluation_[i] == nullptr) continue;
+      const EvaluationScope scope(subjects_[i]->module);
+      evaluation_[i]->warm_up(context);
+    }
+    if (options_.post_warmup) options_.post_warmup();
+  }
+
+  void check_named_parameters(const CaptureContext& context) const {
+    for (const at::Tensor& named : options_.through_autograd) {
+      if (named.defined() && context.uses.count(named.unsafeGetTensorImpl()) != 0) continue;
+      refuse("a tensor in 'through_autograd' is no parameter that a callable differentiates");
+    }
+  }
+
+  // Note [Calls in any order]
+  // Where there are several callables or slots, nothing says in which order they are called, or a schedule says it; in
+  // each case a graph may be replayed while results of another one are still needed. So no result may lie in bytes that
+  // another graph writes: activations are freed when all graphs are captured, and only then, and no forward pass puts
+  // them where an earlier graph has its scratch (Note [Scratch that must not become a result]). What graphs share is
+  // scratch. One callable with one slot needs none of that: its backward frees activations as it goes and uses their
+  // memory for its own gradients.
+  [[nodiscard]] bool needs_any_order() const {
+    return modes_.size() > 1 || modes_.front()->passes().size() > 1 || !evaluation_.empty();
+  }
+
+  void capture_all(CaptureContext& context) {
+    for (const auto& mode : modes_) {
+      for (std::size_t slot = 0; slot < mode->passes().size(); ++slot) mode->capture_forward(context, slot);
+    }
+    for (auto mode = modes_.rbegin(); mode != modes_.rend(); ++mode) {
+      for (std::size_t slot = (*mode)->passes().size(); slot-- > 0;) {
+        (*mode)->capture_backward(context, slot);
+      }
+    }
+  }
+
+  void capture_in_order(CaptureContext& context) {
+    const Schedule& schedule = turn_->schedule();
+    std::vector<std::pair<ScheduleStep, std::size_t>> captured;  // a step and its slot, once per slot
+    for (ScheduleStep step : schedule.steps()) {
+      const auto slot = static_cast<std::size_t>(turn_->plan().slot(step.chunk, step.microbatch));
+      step.microbatch = 0;
+      if (std::find(captured.begin(), captured.end(), std::pair(step, slot)) != captured.end()) continue;
+      captured.emplace_back(step, slot);
+      const int layers = schedule.layers(step.chunk);
+      for (int i = 0; i < layers; ++i) {
+        const bool forward = step.direction == Direction::forward;
+        const int layer = schedule.first_layer(step.chunk) + (forward ? i : layers - 1 - i);
+        CapturedMode& mode = *modes_[static_cast<std::size_t>(layer)];
+        if (slot >= mode.passes().size()) continue;  // without gradients one slot serves all
+        forward ? mode.capture_forward(context, slot) : mode.capture_backward(context, slot);
+      }
+    }
+  }
+
+  std::vector<GraphedCallable> assemble(const GraphPoolRef& pool) {
+    std::vector<GraphedCallable> result;
+    for (std::size_t i = 0; i < subjects_.size(); ++i) {
+      auto captured =
+          std::make_shared<CapturedCallable>(subjects_[i], options_, *device_, pool, static_cast<int>(i), turn_);
+      captured->add(std::move(modes_[i]));
+      if (!evaluation_.empty() && evaluation_[i] != nullptr) captured->add(std::move(evaluation_[i]));
+      result.emplace_back(std::move(captured));
+    }
+    return result;
+  }
+
+  const CallableOptions& options_;
+  std::vector<std::shared_ptr<Subject>> subjects_;
+  Samples samples_;
+  std::optional<c10::Device> device_;
+  std::shared_ptr<ScheduleTurn> turn_;
+  std::vector<std::unique_ptr<CapturedMode>> modes_;
+  std::vector<std::unique_ptr<CapturedMode>> evaluation_;  // empty, or per callable
+};
+
+}  // namespace
+
+std::unique_ptr<CapturedMode> capture_mode(const Subject& subject, Mode mode, std::span<const at::Tensor> sample,
+                                           const CallableOptions& options, c10::Device device) {
+  CaptureContext context{.options = options, .device = device, .pool = GraphPoolRef(GraphPool(device))};
+  auto captured = std::make_unique<CapturedMode>(subject, mode, sample, mode.gradients ? options.slots : 1, device);
+  captured->warm_up(context);
+  captured->decide_gradients(context);
+  const std::size_t slots = captured->passes().size();
+  context.any_order = slots > 1;
+  for (std::size_t slot = 0; slot < slots; ++slot) captured->capture_forward(context, slot);
+  for (std::size_t slot = slots; slot-- > 0;) captured->capture_backward(context, slot);
+  captured->finish();
+  return captured;
+}
+
+}  // namespace callable
+
+std::vector<GraphedCallable> make_graphed_callables(std::vector<Callable> callables,
+                                                    const std::vector<std::vector<c10::IValue>>& samples,
+                                                    const CallableOptions& options) {
+  callable::check_options(callables.size(), samples.size(), options);
+  return callable::Builder(std::move(callables), samples, options).build();
+}
+
+GraphedCallable make_graphed_callable(Callable callable, const std::vector<c10::IValue>& sample,
+                                      const CallableOptions& options) {
+  std::vector<Callable> callables;
+  callables.push_back(std::move(callable));
+  return std::move(make_graphed_callables(std::move(callables), {sample}, options).front());
+}
+
+}  // namespace pianola

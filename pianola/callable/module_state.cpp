@@ -1,0 +1,164 @@
+#include <pianola/callable/module_state.hpp>
+
+#include <pianola/core/error.hpp>
+
+#include <torch/csrc/jit/api/module.h>
+#include <torch/nn/module.h>
+
+#include <fmt/format.h>
+
+namespace pianola {
+
+void Callable::set_script(const torch::jit::Module& module) {
+  script_ = std::make_shared<torch::jit::Module>(module);
+  run_ = [script = script_](std::vector<c10::IValue> arguments) { return script->forward(std::move(arguments)); };
+}
+
+namespace callable {
+namespace {
+
+// A module's own dictionary of parameters is protected, and parameters() copies it: too slow to ask at each call.
+struct Peek : torch::nn::Module {
+  static constexpr auto dictionary = &Peek::parameters_;
+};
+
+const torch::OrderedDict<std::string, at::Tensor>& parameters_of(const torch::nn::Module& module) {
+  return module.*Peek::dictionary;
+}
+
+[[noreturn]] void refuse_buffer(const std::string& name) {
+  throw UsageError({.what = fmt::format("buffer '{}' requires grad; its gradient would be lost", name),
+                    .fix = "register it as a parameter, or call requires_grad_(false) on it"});
+}
+
+std::string described(const std::string& name) {
+  return name.empty() ? "the module itself" : fmt::format("'{}'", name);
+}
+
+}  // namespace
+
+ModuleState::ModuleState(const Callable& callable) {
+  if (callable.module() != nullptr) read_module(callable.module());
+  if (callable.script() != nullptr) read_script(*callable.script());
+}
+
+void ModuleState::read_module(const std::shared_ptr<torch::nn::Module>& root) {
+  callable_is_module_ = true;
+  for (const auto& item : root->named_modules()) {
+    const std::size_t index = modules_.size();
+    modules_.push_back(item.value());
+    module_names_.push_back(item.key());
+    const auto& own = parameters_of(*item.value());
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      parameters_.push_back({.module = index, .position = i, .tensor = own[i].value()});
+      parameter_names_.push_back(item.key().empty() ? own[i].key() : item.key() + "." + own[i].key());
+    }
+  }
+  for (const auto& item : root->named_buffers()) {
+    if (item.value().defined() && item.value().requires_grad()) refuse_buffer(item.key());
+  }
+}
+
+void ModuleState::read_script(const torch::jit::Module& root) {
+  callable_is_module_ = true;
+  for (const auto& item : root.named_modules()) {
+    const auto object = item.value._ivalue();
+    if (const auto slot = object->type()->findAttributeSlot("training")) {
+      script_flags_.push_back({.object = object, .slot = *slot});
+      module_names_.push_back(item.name);
+    }
+    for (std::size_t slot = 0; slot < object->type()->numAttributes(); ++slot) {
+      if (!object->type()->is_parameter(slot) || !object->getSlot(slot).isTensor()) continue;
+      script_parameters_.push_back({.object = object, .slot = slot, .tensor = object->getSlot(slot).toTensor()});
+      const std::string& name = object->type()->getAttributeName(slot);
+      parameter_names_.push_back(item.name.empty() ? name : item.name + "." + name);
+    }
+  }
+  for (const auto& item : root.named_buffers()) {
+    if (item.value.defined() && item.value.requires_grad()) refuse_buffer(item.name);
+  }
+}
+
+bool ModuleState::training() const {
+  if (!modules_.empty()) return modules_.front()->is_training();
+  if (!script_flags_.empty()) return script_flags_.front().object->getSlot(script_flags_.front().slot).toBool();
+  return true;
+}
+
+void ModuleState::set_training(bool training) const {
+  if (!modules_.empty()) modules_.front()->train(training);
+  for (const ScriptFlag& flag : script_flags_) flag.object->setSlot(flag.slot, training);
+}
+
+std::vector<bool> ModuleState::flags() const {
+  std::vector<bool> result;
+  for (const auto& module : modules_) result.push_back(module->is_training());
+  for (const ScriptFlag& flag : script_flags_) result.push_back(flag.object->getSlot(flag.slot).toBool());
+  return result;
+}
+
+void ModuleState::set_flags(const std::vector<bool>& flags) const {
+  std::size_t i = 0;
+  // A flag is set by train(), which descends: parents come first in the order of named_modules().
+  for (const auto& module : modules_) module->train(flags[i++]);
+  for (const ScriptFlag& flag : script_flags_) flag.object->setSlot(flag.slot, static_cast<bool>(flags[i++]));
+}
+
+bool ModuleState::has_flags(const std::vector<bool>& flags) const {
+  bool same = true;
+  std::size_t i = 0;
+  for (const auto& module : modules_) same &= module->is_training() == flags[i++];
+  for (const ScriptFlag& flag : script_flags_) same &= flag.object->getSlot(flag.slot).toBool() == flags[i++];
+  return same;
+}
+
+std::vector<std::string> ModuleState::differing_flags(const std::vector<bool>& flags) const {
+  std::vector<std::string> result;
+  const std::vector<bool> now = this->flags();
+  for (std::size_t i = 0; i < now.size(); ++i) {
+    if (now[i] != flags[i]) result.push_back(described(module_names_[i]));
+  }
+  return result;
+}
+
+bool ModuleState::has_its_parameters() const {
+  bool same = true;
+  for (const Parameter& parameter : parameters_) {
+    const auto& own = parameters_of(*modules_[parameter.module]);
+    same &= parameter.position < own.size() && own[parameter.position].value().is_same(parameter.tensor);
+  }
+  for (const ScriptParameter& parameter : script_parameters_) {
+    const c10::IValue& now = parameter.object->slots()[parameter.slot];
+    same &= now.isTensor() && now.toTensor().is_same(parameter.tensor);
+  }
+  return same;
+}
+
+std::vector<std::string> ModuleState::replaced_parameters() const {
+  std::vector<std::string> result;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const auto& own = parameters_of(*modules_[parameters_[i].module]);
+    const std::size_t position = parameters_[i].position;
+    if (position >= own.size() || !own[position].value().is_same(parameters_[i].tensor)) {
+      result.push_back(parameter_names_[i]);
+    }
+  }
+  for (std::size_t i = 0; i < script_parameters_.size(); ++i) {
+    const c10::IValue& now = script_parameters_[i].object->slots()[script_parameters_[i].slot];
+    if (!now.isTensor() || !now.toTensor().is_same(script_parameters_[i].tensor)) result.push_back(parameter_names_[i]);
+  }
+  return result;
+}
+
+std::optional<std::string> ModuleState::name_of(const at::Tensor& parameter) const {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (parameters_[i].tensor.is_same(parameter)) return parameter_names_[i];
+  }
+  for (std::size_t i = 0; i < script_parameters_.size(); ++i) {
+    if (script_parameters_[i].tensor.is_same(parameter)) return parameter_names_[i];
+  }
+  return std::nullopt;
+}
+
+}  // namespace callable
+}  // namespace pianola

@@ -1,0 +1,88 @@
+#pragma once
+#include <pianola/core/schedule.hpp>
+#include <pianola/graph/options.hpp>
+#include <pianola/graph/pool.hpp>
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <vector>
+
+namespace pianola {
+
+/// How the backward pass of a graphed callable hands out the gradients of parameters. All three leave in `p.grad` what
+/// eager would, also over several microbatches; they differ in cost and in who owns the memory.
+enum class GradPolicy {
+  accumulate,  ///< The graph itself adds into `p.grad`. No work per parameter outside of it.
+  clone,       ///< `p.grad` is memory of its own, made or added to after each replay: for code that keeps gradients.
+  alias,       ///< `p.grad` is the graph's own buffer until the next backward. Cheapest for one backward per zero_grad.
+};
+
+/// What a call returns.
+enum class OutputPolicy {
+  alias,  ///< The graph's own buffers: the next call in the same slot overwrites them.
+  clone,  ///< Copies that are the caller's.
+};
+
+/// What to do with a call whose inputs, modes or parameters differ from those that were captured.
+enum class OnMismatch {
+  refuse,  ///< Throw GuardError, which lists every difference.
+  eager,   ///< Run the callable eagerly, as if it had not been graphed.
+};
+
+/// What to do with a call in a mode (training flag, grad mode) that was not captured.
+enum class OnOtherMode {
+  refuse,   ///< Throw GuardError.
+  eager,    ///< Run the callable eagerly.
+  capture,  ///< Capture the mode now, from this call's inputs, and replay it from then on.
+};
+
+/// Functions that run around each warm-up and capture pass of one callable, and are not recorded; empty ones are not
+/// called. (Transformer Engine's capture_time_hooks.)
+struct CaptureHooks {
+  std::function<void()> before_forward = {};
+  std::function<void()> after_forward = {};
+  std::function<void()> before_backward = {};
+  std::function<void()> after_backward = {};
+};
+
+/// How make_graphed_callable(s) captures, and what its calls do. Every field has a safe default.
+struct CallableOptions {
+  /// Eager runs, forward and backward, before recording; at least 1, which finds the parameters. They leave no trace.
+  int warmup = 3;
+  /// See GradPolicy. A parameter that has hooks, that several callables of the call share, or that stands in
+  /// `through_autograd` gets its gradient through autograd whatever the policy.
+  GradPolicy grad = GradPolicy::accumulate;
+  OutputPolicy output = OutputPolicy::alias;
+  /// Microbatches that may be in flight, between forward and backward, at once. Costs static buffers and saved
+  /// activations for each. With a `schedule`, the schedule says it.
+  int slots = 1;
+  /// Lets backward(retain_graph=true) be followed by another one; the backward pass then reuses no activations.
+  bool retain_graph = false;
+  /// Lets a sample input that requires grad get none.
+  bool allow_unused_input = false;
+  /// Captures the forward pass in evaluation mode without gradients, too. Only for modules.
+  bool evaluation = false;
+  OnMismatch on_mismatch = OnMismatch::refuse;
+  OnOtherMode on_other_mode = OnOtherMode::refuse;
+  /// Parameters whose gradients autograd is to see: for torch::autograd::grad() with respect to them, and for those that
+  /// eager code outside uses as well (tied weights).
+  std::vector<at::Tensor> through_autograd = {};
+  /// The order of forwards and backwards of a pipeline stage; empty: any. The callables are then all layers of chunk 1,
+  /// all of chunk 2, and so on; each keeps as many slots as its chunk has microbatches in flight, and a call out of
+  /// order is refused.
+  Schedule schedule = {};
+  /// Pool to share with other graphs; empty: one for the callables of this call.
+  GraphPoolRef pool = {};
+  /// Generators, besides the device's default one, that the callables draw from.
+  std::vector<at::Generator> generators = {};
+  CaptureMode mode = CaptureMode::thread_local_;
+  /// Called once, before and after all warm-up runs.
+  std::function<void()> pre_warmup = {};
+  std::function<void()> post_warmup = {};
+  /// Empty, or one per callable.
+  std::vector<CaptureHooks> capture_hooks = {};
+};
+
+}  // namespace pianola

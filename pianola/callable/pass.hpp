@@ -1,0 +1,35 @@
+#pragma once
+#include <pianola/graph/graph.hpp>
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+namespace pianola::callable {
+
+/// One microbatch's forward and backward graphs, and the memory they share: a slot.
+struct Pass {
+  explicit Pass(c10::Device device) : forward(device), backward(device) {}
+
+  Graph forward;
+  Graph backward;                           ///< Empty where nothing requires grad.
+  std::vector<at::Tensor> inputs;           ///< Static; leaves that require grad where the sample did.
+  std::vector<at::Tensor> outputs;          ///< Static; each once, also where it is returned twice.
+  std::vector<at::Tensor> input_gradients;  ///< Per input; undefined where it gets none.
+
+  /// A forward ran whose backward can still come.
+  std::atomic<bool> in_flight = false;
+  /// Version counters at the last forward: who writes these tensors before the backward that reads them is found out.
+  std::vector<std::uint32_t> input_versions;
+  std::vector<std::uint32_t> output_versions;
+  /// What the last call returned, where it returned the static outputs themselves.
+  std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> handed_out;
+
+  /// During capture: the outputs with their history, from forward to backward.
+  std::vector<at::Tensor> history;
+};
+
+}  // namespace pianola::callable

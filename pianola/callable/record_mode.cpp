@@ -1,0 +1,335 @@
+// The part of CapturedMode that warms up and captures.
+#include <pianola/callable/captured_mode.hpp>
+
+#include <pianola/core/error.hpp>
+#include <pianola/graph/capture_session.hpp>
+#include <pianola/graph/pool_state.hpp>
+#include <pianola/trace/op_stream.hpp>
+#include <pianola/trace/quiet_scope.hpp>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/record_function.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace pianola::callable {
+namespace {
+
+void call(const std::function<void()>& hook) {
+  if (hook) hook();
+}
+
+// Laid out as the sample, whose strides decide which kernels run; expanded dimensions need memory of their own.
+at::Tensor static_input(const at::Tensor& sample, bool gradients) {
+  const trace::QuietScope quiet;
+  bool expanded = false;
+  for (std::int64_t dim = 0; dim < sample.dim(); ++dim) expanded |= sample.stride(dim) == 0 && sample.size(dim) > 1;
+  const at::TensorOptions options = sample.options().requires_grad(false);
+  at::Tensor input =
+      expanded ? at::empty(sample.sizes(), options) : at::empty_strided(sample.sizes(), sample.strides(), options);
+  input.copy_(sample);
+  return input.set_requires_grad(gradients && sample.requires_grad());
+}
+
+std::vector<std::uint32_t> versions_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<std::uint32_t> versions;
+  for (const at::Tensor& tensor : tensors) versions.push_back(static_cast<std::uint32_t>(tensor._version()));
+  return versions;
+}
+
+// The same memory with a version counter of its own.
+at::Tensor static_output(const at::Tensor& output) {
+  return at::Tensor(output.unsafeGetTensorImpl()->shallow_copy_and_detach(
+      /*version_counter=*/c10::VariableVersion(0), /*allow_tensor_metadata_change=*/true));
+}
+
+template <typename T>
+std::vector<T> select(const std::vector<T>& from, const std::vector<std::size_t>& which) {
+  std::vector<T> result;
+  for (const std::size_t i : which) result.push_back(from[i]);
+  return result;
+}
+
+// Shows up in the messages of operations inside: "in scope 'callable 3 (backward)'".
+class NamedScope {
+ public:
+  explicit NamedScope(const std::string& name) : span_(at::RecordScope::USER_SCOPE) {
+    if (span_.isActive()) span_.before(name);
+  }
+
+ private:
+  at::RecordFunction span_;
+};
+
+}  // namespace
+
+CaptureOptions CaptureContext::capture_options(int warmup) const {
+  return {.warmup = warmup, .pool = pool, .generators = options.generators, .mode = options.mode};
+}
+
+at::Tensor CaptureContext::output_gradient_like(const at::Tensor& output, std::size_t ordinal) {
+  for (const at::Tensor& known : output_gradients) {
+    const bool fits = known.sizes() == output.sizes() && known.scalar_type() == output.scalar_type();
+    if (fits && ordinal-- == 0) return known;
+  }
+  const trace::QuietScope quiet;
+  const at::TensorOptions like = output.options().requires_grad(false);
+  output_gradients.push_back(at::zeros(output.sizes(), like));
+  return output_gradients.back();
+}
+
+CapturedMode::CapturedMode(const Subject& subject, Mode mode, std::span<const at::Tensor> sample, int slots,
+                           c10::Device device)
+    : subject_(subject), mode_(mode), ambient_(Ambient::current(device.type())), flags_(subject.module.flags()) {
+  for (std::size_t i = 0; i < sample.size(); ++i) {
+    input_guards_.emplace_back(sample[i], mode.gradients);
+    if (mode.gradients && sample[i].requires_grad()) differentiable_inputs_.push_back(i);
+  }
+  for (int slot = 0; slot < slots; ++slot) {
+    Pass& pass = *passes_.emplace_back(std::make_unique<Pass>(device));
+    for (const at::Tensor& input : sample) pass.inputs.push_back(static_input(input, mode.gradients));
+  }
+}
+
+void CapturedMode::warm_up(CaptureContext& context) {
+  graph::warm_up(
+      context.device, [&] { run_eagerly(context); }, context.capture_options(context.options.warmup));
+  context.leaves.clear_gradients();  // warm_up() puts back what the first run saw, which was the user's
+  for (const at::Tensor& parameter : parameters_) ++context.uses[parameter.unsafeGetTensorImpl()];
+}
+
+void CapturedMode::run_eagerly(CaptureContext& context) {
+  const Pass& pass = *passes_.front();
+  LeafWatch watch(pass.inputs);
+  std::vector<at::Tensor> outputs;
+  call(subject_.hooks.before_forward);
+  {
+    const trace::OpStream watching({&watch});
+    outputs = each_once(run_forward(pass));
+  }
+  call(subject_.hooks.after_forward);
+  for (const at::Tensor& leaf : watch.leaves()) note_leaf(context, leaf);
+  if (!mode_.gradients) return;
+
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& output : select(outputs, differentiable_)) gradients.push_back(at::ones_like(output).detach());
+  call(subject_.hooks.before_backward);
+  run_backward(select(outputs, differentiable_), gradients, /*retain=*/false);
+  call(subject_.hooks.after_backward);
+  (void)take_input_gradients(pass, context.options.allow_unused_input);
+  Gradients found = take_gradients();
+  if (parameters_.empty()) parameters_ = std::move(found.leaves);
+}
+
+std::vector<at::Tensor> CapturedMode::run_forward(const Pass& pass) {
+  const NamedScope scope(subject_.name);
+  const std::vector<std::uint32_t> before = versions_of(pass.inputs);
+  const at::AutoGradMode grad_mode(mode_.gradients);
+  const c10::IValue value = subject_.run(pass.inputs);
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    if (pass.inputs[i]._version() == before[i]) continue;
+    throw UsageError(
+        {.what = fmt::format("the callable writes {} in place; the caller's tensor would not change, since "
+                             "the graph works on a copy",
+                             subject_.inputs.name_of(i)),
+         .where = subject_.name,
+         .fix = "let it work on input.clone(), and return the result"});
+  }
+  if (!outputs_) {
+    outputs_.emplace(value, "output");
+    if (outputs_->leaves() == 0) {
+      throw UsageError({.what = "the callable returns no tensor, so a replay would have no result",
+                        .where = subject_.name,
+                        .fix = "return the tensors that the caller needs, also those that it writes elsewhere"});
+    }
+  }
+  std::vector<at::Tensor> leaves;
+  if (auto difference = outputs_->flatten(value, leaves)) {
+    throw UsageError({.what = fmt::format("the callable returned another structure in another run: {}", *difference),
+                      .where = subject_.name,
+                      .fix = "a graph always returns the same: let nothing but tensors vary between calls"});
+  }
+  return leaves;
+}
+
+// The first run says which outputs are one tensor returned twice, and which require grad.
+std::vector<at::Tensor> CapturedMode::each_once(const std::vector<at::Tensor>& leaves) {
+  std::vector<at::Tensor> unique;
+  std::vector<std::size_t> position;
+  for (const at::Tensor& leaf : leaves) {
+    const auto known =
+        std::find_if(unique.begin(), unique.end(), [&](const at::Tensor& other) { return other.is_same(leaf); });
+    position.push_back(static_cast<std::size_t>(known - unique.begin()));
+    if (known == unique.end()) unique.push_back(leaf);
+  }
+  std::vector<std::size_t> differentiable;
+  for (std::size_t i = 0; i < unique.size(); ++i) {
+    if (unique[i].requires_grad()) differentiable.push_back(i);
+  }
+  if (output_of_leaf_.empty()) {
+    output_of_leaf_ = position;
+    differentiable_ = mode_.gradients ? differentiable : std::vector<std::size_t>();
+  } else if (position != output_of_leaf_ || (mode_.gradients && differentiable != differentiable_)) {
+    throw UsageError({.what = "the callable's outputs are not the same in another run: other ones require grad, or are "
+                              "one tensor returned twice",
+                      .where = subject_.name});
+  }
+  return unique;
+}
+
+void CapturedMode::note_leaf(CaptureContext& context, const at::Tensor& leaf) {
+  if (has_hooks(leaf)) context.hooked.insert(leaf.unsafeGetTensorImpl());
+  context.leaves.add(leaf);
+  parameter_guard_.add(leaf);
+  const bool known =
+      std::any_of(leaves_.begin(), leaves_.end(), [&](const auto& other) { return other.is_same(leaf); });
+  if (!known) leaves_.push_back(leaf);
+}
+
+void CapturedMode::run_backward(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& gradients,
+                                bool retain) const {
+  if (outputs.empty()) return;
+  const NamedScope scope(subject_.name + " (backward)");
+  const AutocastOff no_autocast(passes_.front()->forward.device().type());
+  torch::autograd::backward(outputs, gradients, retain, /*create_graph=*/false);
+}
+
+// Through backward() and `.grad`, not through grad(): a recomputed block differentiates its parameters on its own.
+CapturedMode::Gradients CapturedMode::take_gradients() const {
+  Gradients result;
+  for (const at::Tensor& leaf : leaves_) {
+    at::Tensor gradient = std::exchange(leaf.mutable_grad(), at::Tensor());
+    if (!gradient.defined()) continue;
+    if (gradient.layout() != at::kStrided) {
+      throw UnsupportedError({.what = fmt::format("the gradient of {} is sparse; a graph cannot write it",
+                                                  describe_parameter(leaf, subject_.module)),
+                              .where = subject_.name,
+                              .fix = "use dense gradients (EmbeddingOptions::sparse(false)), or leave it out"});
+    }
+    result.leaves.push_back(leaf);
+    result.values.push_back(std::move(gradient));
+  }
+  return result;
+}
+
+std::vector<at::Tensor> CapturedMode::take_input_gradients(const Pass& pass, bool allow_unused) const {
+  std::vector<at::Tensor> result(pass.inputs.size());
+  for (const std::size_t i : differentiable_inputs_) {
+    result[i] = std::exchange(pass.inputs[i].mutable_grad(), at::Tensor());
+    if (result[i].defined() || allow_unused) continue;
+    throw UsageError({.what = fmt::format("{} requires grad, but no output depends on it", subject_.inputs.name_of(i)),
+                      .where = subject_.name,
+                      .fix = "pass a sample that does not require grad, or set allow_unused_input"});
+  }
+  return result;
+}
+
+void CapturedMode::decide_gradients(const CaptureContext& context) {
+  const auto is_named = [&](const at::Tensor& parameter) {
+    const auto& named = context.options.through_autograd;
+    return std::any_of(named.begin(), named.end(), [&](const at::Tensor& other) { return other.is_same(parameter); });
+  };
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const c10::TensorImpl* impl = parameters_[i].unsafeGetTensorImpl();
+    const bool routed =
+        context.hooked.count(impl) != 0 || context.uses.find(impl)->second > 1 || is_named(parameters_[i]);
+    (routed ? routed_of_ : direct_of_).push_back(i);
+  }
+  const auto make = [&](const std::vector<std::size_t>& which, GradPolicy policy) -> std::optional<ParameterGradients> {
+    if (which.empty()) return std::nullopt;
+    std::vector<at::Tensor> before;
+    for (const std::size_t i : which) before.push_back(context.leaves.gradient_before(parameters_[i]));
+    const trace::QuietScope quiet;
+    return ParameterGradients(select(parameters_, which), before, policy);
+  };
+  direct_ = make(direct_of_, context.options.grad);
+  routed_ = make(routed_of_, GradPolicy::clone);
+}
+
+void CapturedMode::capture_forward(CaptureContext& context, std::size_t slot) {
+  Pass& pass = *passes_[slot];
+  std::vector<at::Tensor> outputs;
+  call(subject_.hooks.before_forward);
+  const std::shared_ptr<void> reservation =
+      context.any_order ? context.pool.state()->reserve_used_memory() : std::shared_ptr<void>();
+  pass.forward.capture([&] { outputs = each_once(run_forward(pass)); }, context.capture_options(0));
+  call(subject_.hooks.after_forward);
+  for (const at::Tensor& output : outputs) pass.outputs.push_back(static_output(output));
+  pass.input_versions = versions_of(pass.inputs);
+  pass.output_versions = versions_of(pass.outputs);
+  if (has_backward()) pass.history = std::move(outputs);
+}
+
+// With any order of calls, the activations stay in place until all is captured, and input gradients, which are read after
+// the replay, get memory outside of the pool, where no other graph writes.
+void CapturedMode::capture_backward(CaptureContext& context, std::size_t slot) {
+  if (!has_backward()) return;
+  Pass& pass = *passes_[slot];
+  std::vector<at::Tensor> fixed(pass.inputs.size());
+  if (context.any_order) {
+    const trace::QuietScope quiet;
+    for (const std::size_t i : differentiable_inputs_) fixed[i] = at::empty_like(pass.inputs[i]);
+  }
+  if (output_gradients_.empty()) {
+    for (std::size_t i = 0; i < differentiable_.size(); ++i) {
+      const at::Tensor& output = pass.outputs[differentiable_[i]];
+      const auto like = std::count_if(output_gradients_.begin(), output_gradients_.end(), [&](const at::Tensor& other) {
+        return other.sizes() == output.sizes() && other.scalar_type() == output.scalar_type();
+      });
+      output_gradients_.push_back(context.output_gradient_like(output, static_cast<std::size_t>(like)));
+    }
+  }
+  call(subject_.hooks.before_backward);
+  pass.backward.capture(
+      [&] {
+        run_backward(select(pass.history, differentiable_), output_gradients_,
+                     context.any_order || context.options.retain_graph);
+        const Gradients computed = take_gradients();
+        if (computed.leaves.size() != parameters_.size()) {
+          throw CaptureError(
+              {.what = fmt::format("the backward pass gave gradients to {} parameters while it was captured, "
+                                   "and to {} in warm-up",
+                                   computed.leaves.size(), parameters_.size()),
+               .where = subject_.name});
+        }
+        if (direct_) direct_->record(select(computed.values, direct_of_));
+        if (routed_) routed_->record(select(computed.values, routed_of_));
+        pass.input_gradients = take_input_gradients(pass, context.options.allow_unused_input);
+        for (const std::size_t i : differentiable_inputs_) {
+          if (!context.any_order || !pass.input_gradients[i].defined()) continue;
+          const at::NoGradGuard no_grad;
+          pass.input_gradients[i] = fixed[i].copy_(pass.input_gradients[i]);
+        }
+      },
+      context.capture_options(0));
+  call(subject_.hooks.after_backward);
+  if (!context.any_order) pass.history.clear();
+  if (backward_reads_input_.empty()) find_what_backward_reads(pass);
+}
+
+void CapturedMode::finish() {
+  for (const auto& pass : passes_) pass->history.clear();
+}
+
+void CapturedMode::release() noexcept {
+  for (const auto& pass : passes_) {
+    pass->forward.reset();
+    pass->backward.reset();
+    for (auto* tensors : {&pass->inputs, &pass->outputs, &pass->input_gradients, &pass->history}) tensors->clear();
+    pass->handed_out.clear();
+  }
+  output_gradients_.clear();
+  direct_.reset();
+  routed_.reset();
+}
+
+}  // namespace pianola::callable

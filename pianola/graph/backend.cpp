@@ -1,0 +1,13 @@
+#include <pianola/graph/backend.hpp>
+
+namespace pianola::graph {
+
+std::unique_ptr<Backend> make_backend(c10::Device device) {
+#if PIANOLA_WITH_CUDA
+  if (device.is_cuda()) return make_cuda_backend(device);
+#endif
+  (void)device;  // without CUDA, usable_device() has let only the CPU through
+  return make_tape_backend();
+}
+
+}  // namespace pianola::graph
