@@ -25,6 +25,7 @@ struct Benchmark {
 };
 
 namespace cpu {
+std::vector<Case> callable_training_step(const Settings& settings);
 std::vector<Case> tape_training_step(const Settings& settings);
 std::vector<Case> trace_overhead(const Settings& settings);
 }  // namespace cpu
@@ -36,6 +37,7 @@ std::vector<Case> training_step(const Settings& settings);
 std::vector<Case> capture_time(const Settings& settings);
 std::vector<Case> failed_capture(const Settings& settings);
 std::vector<Case> trace_overhead(const Settings& settings);
+std::vector<Case> callable_memory(const Settings& settings);
 }  // namespace cuda
 #endif
 

@@ -51,6 +51,21 @@ Timer host_timer(std::function<void()> synchronize, int burst) {
   };
 }
 
+HostAndWall time_bursts(const Contender& contender, const std::function<void()>& synchronize, int iterations,
+                        int burst) {
+  for (int i = 0; i < 2; ++i) contender.iteration();
+  synchronize();
+  HostAndWall total;
+  for (int done = 0; done < iterations; done += burst) {
+    const auto start = Clock::now();
+    for (int i = done; i < std::min(done + burst, iterations); ++i) contender.iteration();
+    total.host += microseconds_since(start);
+    synchronize();
+    total.wall += microseconds_since(start);
+  }
+  return {.host = total.host / iterations, .wall = total.wall / iterations};
+}
+
 std::vector<Series> interleave(const Timer& timer, std::span<const Contender> contenders, const Plan& plan) {
   std::vector<Series> all;
   for (const Contender& contender : contenders) all.push_back({.contender = contender.name, .samples = {}});

@@ -27,6 +27,16 @@ using Timer = std::function<double(const std::function<void()>& iteration, int c
 Timer host_timer(
     std::function<void()> synchronize = [] {}, int burst = 50);
 
+/// Microseconds per iteration.
+struct HostAndWall {
+  double host = 0;  ///< Until the calls have returned.
+  double wall = 0;  ///< Until their work is done.
+};
+
+/// Both times of the same bursts, each of which ends with `synchronize`; one of two iterations, untimed, comes before.
+HostAndWall time_bursts(const Contender& contender, const std::function<void()>& synchronize, int iterations,
+                        int burst);
+
 struct Plan {
   int blocks = 20;      ///< Samples per contender.
   int iterations = 50;  ///< Iterations per block, whose mean is the sample.

@@ -2,6 +2,9 @@
 
     bench/run.py [--build build/release] [--out FOLDER] [--device auto|cpu|cuda] [FILTER]
 
+Where there is a GPU, the comparisons with torch's graphed callables are among them. They need a Python with the torch
+that Pianola was built with: the one that runs this, or --python.
+
 Leaves FOLDER/<group>_<name>.json for each; FOLDER is <build>/bench-results by default. Fails if a benchmark failed, not
 if a requirement was missed. To renew the committed figures, and the page made from them:
 
@@ -16,6 +19,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+# What bench/callables/compare.py runs: torch's contenders are in Python.
+COMPARISONS = ("cuda/callable_host", "cuda/callable_training_step")
+COMPARE = Path(__file__).parent / "callables/compare.py"
+
 
 def parse(arguments):
     parser = argparse.ArgumentParser(description="Runs Pianola's benchmarks.")
@@ -23,6 +30,7 @@ def parse(arguments):
     parser.add_argument("--build", type=Path, default=Path("build/release"))
     parser.add_argument("--out", type=Path, help="folder for the results")
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
+    parser.add_argument("--python", default=sys.executable, help="Python for the comparisons with torch's callables")
     parser.add_argument("--quick", action="store_true", help="only to see that the benchmarks run")
     return parser.parse_args(arguments)
 
@@ -34,28 +42,49 @@ def requirements(file):
     return sum(met), len(met) - sum(met)
 
 
+def listed(program, device):
+    """What pianola_bench can run on the device; empty if there is no such device."""
+    ran = subprocess.run([program, "--device", device, "--list"], text=True, stdout=subprocess.PIPE)
+    return ran.stdout.split() if ran.returncode == 0 else []
+
+
+def selected(program, options):
+    names = listed(program, options.device)
+    if any(name.startswith("cuda/") for name in names):
+        names += COMPARISONS
+    return [name for name in names if options.filter in name]
+
+
+def command(name, program, out, options):
+    """Runs one benchmark, which leaves its file in the folder `out`."""
+    quick = ["--quick"] if options.quick else []
+    if name in COMPARISONS:
+        return [options.python, COMPARE, name, "--build", options.build, "--out", out, *quick]
+    return [program, name, "--json", file_of(name, out), *quick]
+
+
+def file_of(name, out):
+    return out / f"{name.replace('/', '_')}.json"
+
+
 def main(arguments):
     options = parse(arguments)
     program = options.build / "bench/pianola_bench"
     if not program.exists():
         print(f"{program} is missing: build first, as `make bench` does", file=sys.stderr)
         return 1
-    selection = [options.filter, "--device", options.device] if options.filter else ["--device", options.device]
-    listed = subprocess.run([program, *selection, "--list"], text=True, stdout=subprocess.PIPE)
-    names = listed.stdout.split()
-    if listed.returncode or not names:
+    names = selected(program, options)
+    if not names:
         print(f"no benchmark to run for '{options.filter}' on {options.device}", file=sys.stderr)
         return 1
     out = options.out or options.build / "bench-results"
     out.mkdir(parents=True, exist_ok=True)
     failed, met, missed = [], 0, 0
     for name in names:
-        file = out / f"{name.replace('/', '_')}.json"
-        command = [program, name, "--json", file] + (["--quick"] if options.quick else [])
-        if subprocess.run(command).returncode:
+        if subprocess.run(command(name, program, out, options)).returncode:
             failed.append(name)
             continue
-        counts = requirements(file)
+        counts = requirements(file_of(name, out))
         met, missed = met + counts[0], missed + counts[1]
     print(f"{len(names)} benchmarks, {met} requirements met, {missed} missed, {len(failed)} failed: results in {out}")
     for name in failed:

@@ -25,12 +25,15 @@ const Benchmark kBenchmarks[] = {
      cpu::tape_training_step},
     {"cpu/trace_overhead", "Forward of an MLP on one thread, with and without a trace of its operations",
      cpu::trace_overhead},
+    {"cpu/callable_training_step", "Training step of an MLP on one thread: a graphed callable against eager C++",
+     cpu::callable_training_step},
 #if PIANOLA_WITH_CUDA
     {"cuda/replay_host", "Host time of Graph::replay(), with and without random numbers", cuda::replay_host},
     {"cuda/training_step", "Training step of an MLP: eager and replayed", cuda::training_step},
     {"cuda/capture_time", "Capture of a training step, without warm-up", cuda::capture_time},
     {"cuda/failed_capture", "Memory that failed captures leave behind", cuda::failed_capture},
     {"cuda/trace_overhead", "Launch-bound forward, with and without a trace of its operations", cuda::trace_overhead},
+    {"cuda/callable_memory", "Memory of a pipeline stage's graphed callables", cuda::callable_memory},
 #endif
 };
 

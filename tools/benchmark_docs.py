@@ -4,6 +4,7 @@
     benchmark_docs.py --check    fail if the page is not what the results make
 """
 
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -16,9 +17,9 @@ HEAD = """# Benchmarks
 
 Made by `tools/benchmark_docs.py` from `bench/results/`, which `bench/run.py` writes (`make bench` runs it for a look).
 
-All contenders of a table ran in one process, in turn, block by block; each first showed that it computes what eager mode
-does, bit for bit. *Median*, *min* and *spread* (third quartile less first) are over the blocks, *ratio* is of medians.
-Compare ratios, not times of different machines.
+All contenders of a table ran in turn, block by block, in one process, or in two where one of them is Python's. Each first
+showed that it computes what eager mode does, in C++ bit for bit. *Median*, *min* and *spread* (third quartile less first)
+are over the blocks, *ratio* is of medians. Compare ratios, not times of different machines.
 """
 
 MACHINE_WORDS = {
@@ -31,6 +32,7 @@ MACHINE_WORDS = {
     "torch": "torch",
     "pianola": "Pianola",
     "compiler": "compiler",
+    "python": "Python",
 }
 
 
@@ -57,19 +59,54 @@ def case_text(case):
         for contender in case["contenders"]:
             figures = [number(contender[key]) for key in ("median", "min", "spread")]
             lines.append(row(contender["contender"], *figures, f"{contender['ratio']:.3f}" if "ratio" in contender else ""))
-    lines.append("")
+    lines += ["", *requirement_lines(case)]
+    return "\n".join(lines) + "\n"
+
+
+def requirement_lines(case, prefix=""):
+    lines = []
     for requirement in case["requirements"]:
         verdict = "met" if requirement["met"] else "**missed**"
         figures = f"{number(requirement['measured'])} (limit {number(requirement['limit'])})"
-        lines += [f"- {requirement['requirement']}: {figures}, {verdict}"]
-    return "\n".join(lines) + "\n"
+        lines.append(f"- {prefix}{requirement['requirement']}: {figures}, {verdict}")
+    return lines
+
+
+def family(case):
+    """Cases "A: x" and "A: y" that measure the same of the same contenders make one table; others one each."""
+    name, separator, _ = case["case"].partition(": ")
+    contenders = [contender["contender"] for contender in case["contenders"]]
+    return name if separator else case["case"], case["measure"], case["unit"], case["baseline"], contenders
+
+
+def family_text(cases):
+    """One table with a row per case, of medians."""
+    name, measure, unit, baseline, contenders = family(cases[0])
+    others = [contender for contender in contenders if contender != baseline] if baseline else []
+    ratios = [f"{other}: ratio" if len(others) > 1 else "ratio" for other in others]
+    single = all(len(contender["samples"]) == 1 for case in cases for contender in case["contenders"])
+    lines = [f"**{name}** ({measure}; {unit if single else f'medians, {unit}'})", "", row("", *contenders, *ratios)]
+    lines.append(row("---", *["---:"] * (len(contenders) + len(ratios))))
+    requirements = []
+    for case in cases:
+        label = case["case"].partition(": ")[2]
+        by_name = {contender["contender"]: contender for contender in case["contenders"]}
+        medians = [number(by_name[contender]["median"]) for contender in contenders]
+        lines.append(row(label, *medians, *[f"{by_name[other]['ratio']:.3f}" for other in others]))
+        requirements += requirement_lines(case, f"{label}: ")
+    return "\n".join([*lines, "", *requirements]) + "\n"
+
+
+def cases_text(cases):
+    families = [list(same) for _, same in itertools.groupby(cases, family)]
+    return [family_text(same) if len(same) > 1 else case_text(same[0]) for same in families]
 
 
 def result_text(result, command):
     if result.get("error"):
         sys.exit(f"benchmark_docs.py: {result['benchmark']} failed ({result['error']}): run it again first.")
     head = f"### {result['title']}\n\n`{result['benchmark']}`: `{command}`\n"
-    return "\n".join([head] + [case_text(case) for case in result["cases"]])
+    return "\n".join([head] + cases_text(result["cases"]))
 
 
 def machine_text(documents):

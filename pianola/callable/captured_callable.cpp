@@ -215,15 +215,16 @@ autograd::variable_list CapturedCallable::backward(const BackwardNode& node, con
   check_alive("backward()");
   CapturedMode& mode = node.mode();
   Pass& pass = node.pass();
-  if (auto offence = mode.backward_offence(pass)) throw GuardError(*std::move(offence));
+  ParameterGradients* direct = mode.direct();
+  const bool steady = direct == nullptr || direct->is_steady();
+  if (auto offence = mode.backward_offence(pass, steady)) throw GuardError(*std::move(offence));
   if (turn_ != nullptr) turn_->check_backward(layer_, node.microbatch());
 
   // Empty where backward() wants all gradients; else only those of what is named, and `p.grad` must stay as it is.
   const auto* selected = autograd::get_current_graph_task_exec_info();
   const bool for_all = selected == nullptr || selected->empty();
   copy_into(mode.output_gradients(), gradients);
-  ParameterGradients* direct = mode.direct();
-  if (direct != nullptr) direct->before_replay(for_all);
+  if (direct != nullptr) direct->before_replay(for_all, steady);
   pass.backward.replay();
   if (direct != nullptr) direct->after_replay(for_all);
   if (turn_ != nullptr) turn_->advance();

@@ -96,7 +96,7 @@ std::vector<std::string> CapturedMode::differences(std::span<const at::Tensor> i
   return result;
 }
 
-std::optional<Diagnosis> CapturedMode::backward_offence(const Pass& pass) const {
+std::optional<Diagnosis> CapturedMode::backward_offence(const Pass& pass, bool steady) const {
   const auto offence = [&](const char* kind, const std::string& which) {
     return Diagnosis{
         .what = fmt::format("{} {} was written after the forward pass, and the backward pass needs what it "
@@ -119,7 +119,7 @@ std::optional<Diagnosis> CapturedMode::backward_offence(const Pass& pass) const 
                      .where = subject_.name,
                      .fix = "call backward() after the autocast region, as torch advises"};
   }
-  const at::Tensor* hooked = direct_ ? direct_->hooked() : nullptr;
+  const at::Tensor* hooked = !steady && direct_ ? direct_->hooked() : nullptr;
   if (hooked != nullptr) {
     return Diagnosis{
         .what = fmt::format("{} got a hook since capture, which the backward graph would not call; nothing "

@@ -41,6 +41,7 @@ struct CaptureContext {
   LeafScope leaves = {};
   ska::flat_hash_set<const c10::TensorImpl*> hooked = {};     ///< Leaves that had hooks.
   ska::flat_hash_map<const c10::TensorImpl*, int> uses = {};  ///< Callables that differentiate a leaf.
+  std::shared_ptr<GradientGroup> gradients = std::make_shared<GradientGroup>();
   std::vector<at::Tensor> output_gradients = {};              ///< Shared by all backward passes: one runs at a time.
 
   [[nodiscard]] CaptureOptions capture_options(int warmup) const;
@@ -85,7 +86,8 @@ class CapturedMode {
   [[nodiscard]] bool accepts(std::span<const at::Tensor> inputs) const;
   [[nodiscard]] std::vector<std::string> differences(std::span<const at::Tensor> inputs) const;
   /// Why a backward must not run on this pass now; empty if it may.
-  [[nodiscard]] std::optional<Diagnosis> backward_offence(const Pass& pass) const;
+  /// @param steady  Whether no parameter has a hook, ParameterGradients::is_steady().
+  [[nodiscard]] std::optional<Diagnosis> backward_offence(const Pass& pass, bool steady) const;
 
   [[nodiscard]] const Structure& outputs() const noexcept { return *outputs_; }
   /// For each leaf of the result, its place in Pass::outputs.

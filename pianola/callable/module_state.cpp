@@ -49,8 +49,10 @@ void ModuleState::read_module(const std::shared_ptr<torch::nn::Module>& root) {
     modules_.push_back(item.value());
     module_names_.push_back(item.key());
     const auto& own = parameters_of(*item.value());
+    parameters_of_module_.push_back(own.size());
     for (std::size_t i = 0; i < own.size(); ++i) {
       parameters_.push_back({.module = index, .position = i, .tensor = own[i].value()});
+      impls_.push_back(own[i].value().unsafeGetTensorImpl());
       parameter_names_.push_back(item.key().empty() ? own[i].key() : item.key() + "." + own[i].key());
     }
   }
@@ -123,9 +125,13 @@ std::vector<std::string> ModuleState::differing_flags(const std::vector<bool>& f
 
 bool ModuleState::has_its_parameters() const {
   bool same = true;
-  for (const Parameter& parameter : parameters_) {
-    const auto& own = parameters_of(*modules_[parameter.module]);
-    same &= parameter.position < own.size() && own[parameter.position].value().is_same(parameter.tensor);
+  const c10::TensorImpl* const* expected = impls_.data();
+  for (std::size_t module = 0; module < modules_.size(); ++module) {
+    const auto& items = parameters_of(*modules_[module]).items();
+    if (items.size() < parameters_of_module_[module]) return false;
+    for (std::size_t i = 0; i < parameters_of_module_[module]; ++i) {
+      same &= items[i].value().unsafeGetTensorImpl() == *expected++;
+    }
   }
   for (const ScriptParameter& parameter : script_parameters_) {
     const c10::IValue& now = parameter.object->slots()[parameter.slot];

@@ -63,7 +63,9 @@ class ModuleState {
   std::vector<std::shared_ptr<torch::nn::Module>> modules_;
   std::vector<ScriptFlag> script_flags_;
   std::vector<std::string> parameter_names_;
-  std::vector<Parameter> parameters_;
+  std::vector<Parameter> parameters_;  // module by module, in the order of its dictionary
+  std::vector<std::size_t> parameters_of_module_;  // how many each module has
+  std::vector<const c10::TensorImpl*> impls_;      // of parameters_, for the tight loop
   std::vector<ScriptParameter> script_parameters_;
 };
 

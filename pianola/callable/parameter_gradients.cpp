@@ -1,164 +1,153 @@
 #include <pianola/callable/parameter_gradients.hpp>
 
 #include <pianola/trace/quiet_scope.hpp>
-#include <pianola/trace/tensors_of.hpp>
 
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_copy.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/empty_strided.h>
-#include <ATen/ops/view_as_real.h>
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <limits>
-#include <map>
 #include <numeric>
 #include <utility>
 
 namespace pianola::callable {
 namespace {
 
-constexpr std::size_t kNoBlock = std::numeric_limits<std::size_t>::max();
-// As torch's allocators: vectorized kernels want 16, and a boundary of its own for each tensor costs little.
-constexpr std::int64_t kAlignment = 256;
+const c10::StorageImpl* storage_of(const c10::TensorImpl& impl) noexcept {
+  return impl.unsafe_storage().unsafeGetStorageImpl();
+}
 
-// The layout that autograd gives to the gradient of this parameter (AccumulateGrad's layout contract).
-std::vector<std::int64_t> gradient_strides(const at::Tensor& parameter) {
-  if (parameter.is_non_overlapping_and_dense()) return parameter.strides().vec();
-  std::vector<std::int64_t> strides(static_cast<std::size_t>(parameter.dim()), 1);
-  for (std::size_t i = strides.size(); i-- > 1;) {
-    strides[i - 1] = strides[i] * std::max<std::int64_t>(parameter.size(static_cast<std::int64_t>(i)), 1);
+bool has_hooks(const torch::autograd::AutogradMeta& meta) noexcept {
+  return !meta.hooks_.empty() || meta.post_acc_grad_hooks_ != nullptr;
+}
+
+c10::Stream current_stream(c10::Device device) { return c10::impl::VirtualGuardImpl(device.type()).getStream(device); }
+
+// Those that may serve as buffers.
+std::vector<at::Tensor> adoptable(const std::vector<at::Tensor>& parameters, std::vector<at::Tensor> before,
+                                  GradPolicy policy) {
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    const bool fits = before[i].defined() && before[i].layout() == at::kStrided &&
+                      before[i].scalar_type() == parameters[i].scalar_type();
+    if (policy != GradPolicy::accumulate || !fits) before[i].reset();
   }
-  return strides;
-}
-
-// The same memory, with its own version counter and no base: not a view in autograd's sense.
-at::Tensor alias_of(const at::Tensor& tensor) {
-  return at::Tensor(tensor.unsafeGetTensorImpl()->shallow_copy_and_detach(
-      /*version_counter=*/c10::VariableVersion(0), /*allow_tensor_metadata_change=*/true));
-}
-
-at::Tensor place(const at::Tensor& block, std::int64_t offset, at::IntArrayRef sizes, at::IntArrayRef strides) {
-  at::Tensor result = alias_of(block);
-  result.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
-  result.unsafeGetTensorImpl()->set_storage_offset(offset);
-  return result;
-}
-
-void fill_with_minus_zero(const at::Tensor& tensor) {
-  (tensor.is_complex() ? at::view_as_real(tensor) : tensor).fill_(-0.0);
-}
-
-std::vector<at::Tensor> select(const std::vector<at::Tensor>& from, const std::vector<std::size_t>& which) {
-  std::vector<at::Tensor> result;
-  result.reserve(which.size());
-  for (const std::size_t i : which) result.push_back(from[i]);
-  return result;
-}
-
-std::vector<at::Tensor> copies_of(const std::vector<at::Tensor>& tensors) {
-  std::vector<at::Tensor> result;
-  result.reserve(tensors.size());
-  for (const at::Tensor& tensor : tensors) {
-    result.push_back(at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options()));
-  }
-  if (!result.empty()) at::_foreach_copy_(result, tensors);
-  return result;
+  return before;
 }
 
 }  // namespace
 
-ParameterGradients::ParameterGradients(std::vector<at::Tensor> parameters, const std::vector<at::Tensor>& before,
-                                       GradPolicy policy)
-    : policy_(policy), parameters_(std::move(parameters)) {
-  make_buffers(before);
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    meta_.push_back(torch::autograd::impl::materialize_autograd_meta(parameters_[i]));
-    const bool adopted = block_of_[i] == kNoBlock;
-    exposed_.push_back(adopted ? before[i] : alias_of(buffers_[i]));
-    address_.push_back(trace::address_of(buffers_[i]));
+void GradientGroup::clear_idle() {
+  std::vector<at::Tensor> memory;
+  for (ParameterGradients* member : members_) {
+    if (member->is_clear_ || !member->is_idle()) continue;
+    memory.insert(memory.end(), member->buffers_.whole().begin(), member->buffers_.whole().end());
+    member->is_clear_ = true;
   }
+  if (memory.empty()) return;
+  fill_with_minus_zero(memory);
+  cleared_on_ = current_stream(memory.front().device());
 }
 
-void ParameterGradients::make_buffers(const std::vector<at::Tensor>& before) {
-  struct Block {
-    std::size_t index;
-    std::int64_t elements = 0;
-  };
-  std::map<c10::ScalarType, Block> blocks;
-  std::vector<std::int64_t> offsets(parameters_.size());
+void GradientGroup::wait_for_clear() const {
+  if (!cleared_on_) return;
+  const c10::Stream now = current_stream(cleared_on_->device());
+  if (now == *cleared_on_) return;
+  c10::Event cleared(now.device_type());
+  cleared.record(*cleared_on_);
+  cleared.block(now);
+}
+
+ParameterGradients::ParameterGradients(std::vector<at::Tensor> parameters, const std::vector<at::Tensor>& before,
+                                       GradPolicy policy, std::shared_ptr<GradientGroup> group)
+    : policy_(policy),
+      parameters_(std::move(parameters)),
+      buffers_(parameters_, adoptable(parameters_, before, policy)),
+      group_(std::move(group)) {
+  const std::vector<at::Tensor> adopted = adoptable(parameters_, before, policy);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const at::Tensor& parameter = parameters_[i];
-    const bool adopt = policy_ == GradPolicy::accumulate && before[i].defined() && before[i].layout() == at::kStrided &&
-                       before[i].scalar_type() == parameter.scalar_type();
-    if (adopt) {
-      block_of_.push_back(kNoBlock);
-      continue;
-    }
-    Block& block = blocks.try_emplace(parameter.scalar_type(), Block{.index = blocks.size()}).first->second;
-    const std::int64_t step = std::max<std::int64_t>(kAlignment / static_cast<std::int64_t>(parameter.itemsize()), 1);
-    offsets[i] = block.elements;
-    block.elements += (parameter.numel() + step - 1) / step * step;
-    block_of_.push_back(block.index);
+    const at::Tensor& buffer = buffers_.tensors()[i];
+    exposed_.push_back(adopted[i].defined() ? adopted[i] : alias_of(buffer));
+    places_.push_back({.meta = torch::autograd::impl::materialize_autograd_meta(parameters_[i]),
+                       .exposed = exposed_[i].unsafeGetTensorImpl(),
+                       .storage = storage_of(*buffer.unsafeGetTensorImpl())});
   }
-  blocks_.resize(blocks.size());
-  in_block_.resize(blocks.size());
-  for (const auto& [dtype, block] : blocks) {
-    blocks_[block.index] = at::empty({block.elements}, parameters_[0].options().requires_grad(false).dtype(dtype));
-    bytes_ += blocks_[block.index].nbytes();
-    fill_with_minus_zero(blocks_[block.index]);
-  }
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (block_of_[i] == kNoBlock) {
-      buffers_.push_back(alias_of(before[i]));
-    } else {
-      ++in_block_[block_of_[i]];
-      buffers_.push_back(
-          place(blocks_[block_of_[i]], offsets[i], parameters_[i].sizes(), gradient_strides(parameters_[i])));
-    }
-  }
+  finish();
+  if (group_ != nullptr) group_->add(*this);
+}
+
+ParameterGradients::~ParameterGradients() {
+  if (group_ != nullptr) group_->remove(*this);
 }
 
 void ParameterGradients::record(const std::vector<at::Tensor>& computed) const {
   if (computed.empty()) return;
   if (policy_ == GradPolicy::accumulate) {
-    at::_foreach_add_(buffers_, computed);
+    at::_foreach_add_(buffers_.tensors(), computed);
   } else {
-    at::_foreach_copy_(buffers_, computed);
+    at::_foreach_copy_(buffers_.tensors(), computed);
   }
 }
 
+at::Tensor& ParameterGradients::gradient(std::size_t i) const { return places_[i].meta->grad_; }
+
+// `p.grad` may be the tensor we gave and yet look at other memory (p.grad.data = ...).
+bool ParameterGradients::is_ours(std::size_t i) const noexcept {
+  const c10::TensorImpl* impl = gradient(i).unsafeGetTensorImpl();
+  return impl == places_[i].exposed && storage_of(*impl) == places_[i].storage;
+}
+
+// Each parameter is a few cache lines, seldom used and far apart: fetched ahead, they cost a few ns.
+bool ParameterGradients::is_steady() const noexcept {
+  constexpr std::size_t kAhead = 8;
+  bool steady = true;
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    if (i + kAhead < places_.size()) {
+      const Place& later = places_[i + kAhead];
+      __builtin_prefetch(&later.meta->grad_);
+      __builtin_prefetch(&later.meta->hooks_);
+      __builtin_prefetch(&later.meta->post_acc_grad_hooks_);
+      __builtin_prefetch(&later.exposed->unsafe_storage());
+    }
+    const Place& place = places_[i];
+    const c10::TensorImpl* impl = place.meta->grad_.unsafeGetTensorImpl();
+    steady &= impl == place.exposed;
+    steady &= storage_of(*impl) == place.storage;
+    steady &= !has_hooks(*place.meta);
+  }
+  return steady;
+}
+
 const at::Tensor* ParameterGradients::hooked() const noexcept {
-  for (std::size_t i = 0; i < meta_.size(); ++i) {
-    if (!meta_[i]->hooks_.empty() || meta_[i]->post_acc_grad_hooks_ != nullptr) return &parameters_[i];
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    if (has_hooks(*places_[i].meta)) return &parameters_[i];
   }
   return nullptr;
 }
 
-// `p.grad` may be the tensor we gave and yet look at other memory (p.grad.data = ...).
-bool ParameterGradients::is_ours(std::size_t i) const {
-  const at::Tensor& gradient = meta_[i]->grad_;
-  return gradient.is_same(exposed_[i]) && trace::address_of(gradient) == address_[i];
-}
-
-// Somebody kept the gradient that was ours, or a view of one of the block: it must not change under their hands.
+// Somebody kept the gradient that was ours, or a view of it: it must not change under their hands.
 bool ParameterGradients::is_held_elsewhere(std::size_t i) const {
-  if (exposed_[i].use_count() > 1) return true;
-  // A buffer and an exposed tensor each, and the block itself.
-  const std::size_t ours = block_of_[i] == kNoBlock ? 2 : 1 + 2 * in_block_[block_of_[i]];
-  return static_cast<std::size_t>(buffers_[i].storage().use_count()) > ours;
+  return exposed_[i].use_count() > 1 || buffers_.has_other_references(i);
 }
 
-void ParameterGradients::before_replay(bool wanted) {
+bool ParameterGradients::is_idle() const {
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    if (gradient(i).defined() || is_held_elsewhere(i)) return false;
+  }
+  return true;
+}
+
+void ParameterGradients::before_replay(bool wanted, bool steady) {
   if (!wanted) {
     if (policy_ != GradPolicy::clone) save(all());
     return;
   }
   switch (policy_) {
     case GradPolicy::accumulate:
-      return prepare_to_add();
+      if (!steady) prepare_to_add();
+      return;
     case GradPolicy::clone:
       return;
     case GradPolicy::alias:
@@ -176,65 +165,59 @@ void ParameterGradients::after_replay(bool wanted) {
   if (to_restore_.empty()) [[likely]]
     return;
   const trace::QuietScope quiet;
-  at::_foreach_copy_(select(buffers_, to_restore_), saved_);
+  at::_foreach_copy_(select(buffers_.tensors(), to_restore_), saved_);
   to_restore_.clear();
   saved_.clear();
 }
 
 void ParameterGradients::prepare_to_add() {
-  std::vector<std::size_t> others;
-  for (std::size_t i = 0; i < meta_.size(); ++i) {
-    if (!is_ours(i)) [[unlikely]]
-      others.push_back(i);
-  }
-  if (others.empty()) [[likely]]
+  const trace::QuietScope quiet;
+  if (!is_clear_ && group_ != nullptr) group_->clear_idle();
+  if (std::exchange(is_clear_, false) && is_idle()) {
+    if (group_ != nullptr) group_->wait_for_clear();
+    for (std::size_t i = 0; i < places_.size(); ++i) expose(i);
     return;
-  std::vector<std::size_t> held;
-  std::vector<std::size_t> to_expose;
-  for (const std::size_t i : others) {
+  }
+  std::vector<std::size_t> others, held, to_expose;
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    if (is_ours(i)) continue;
+    others.push_back(i);
     const bool is_held = is_held_elsewhere(i);
     if (is_held) held.push_back(i);
-    (meta_[i]->grad_.defined() || is_held ? to_hand_out_ : to_expose).push_back(i);
+    (gradient(i).defined() || is_held ? to_hand_out_ : to_expose).push_back(i);
   }
   save(std::move(held));
-  clear(others);
+  buffers_.clear(others);
   for (const std::size_t i : to_expose) expose(i);
 }
 
 // The sum so far gets memory of its own before the graph overwrites the buffer.
 void ParameterGradients::move_out_of_alias() {
   std::vector<std::size_t> ours;
-  for (std::size_t i = 0; i < meta_.size(); ++i) {
+  for (std::size_t i = 0; i < places_.size(); ++i) {
     if (is_ours(i)) ours.push_back(i);
   }
   if (ours.empty()) return;
   const trace::QuietScope quiet;
-  std::vector<at::Tensor> moved = copies_of(select(buffers_, ours));
-  for (std::size_t k = 0; k < ours.size(); ++k) meta_[ours[k]]->grad_ = std::move(moved[k]);
+  std::vector<at::Tensor> moved = copies_of(select(buffers_.tensors(), ours));
+  for (std::size_t k = 0; k < ours.size(); ++k) gradient(ours[k]) = std::move(moved[k]);
 }
 
-void ParameterGradients::clear(const std::vector<std::size_t>& which) const {
-  const trace::QuietScope quiet;
-  std::vector<std::size_t> counts(blocks_.size());
-  for (const std::size_t i : which) {
-    if (block_of_[i] != kNoBlock) ++counts[block_of_[i]];
+// The tensor of last time will do, unless somebody has it, or it was made to look elsewhere.
+void ParameterGradients::expose(std::size_t i) {
+  Place& place = places_[i];
+  if (exposed_[i].use_count() > 1 || storage_of(*place.exposed) != place.storage) {
+    exposed_[i] = alias_of(buffers_.tensors()[i]);
+    place.exposed = exposed_[i].unsafeGetTensorImpl();
   }
-  for (std::size_t block = 0; block < blocks_.size(); ++block) {
-    if (counts[block] == in_block_[block]) fill_with_minus_zero(blocks_[block]);
-  }
-  for (const std::size_t i : which) {
-    const bool done = block_of_[i] != kNoBlock && counts[block_of_[i]] == in_block_[block_of_[i]];
-    if (!done) fill_with_minus_zero(buffers_[i]);
-  }
+  gradient(i) = exposed_[i];
 }
-
-void ParameterGradients::expose(std::size_t i) { meta_[i]->grad_ = exposed_[i] = alias_of(buffers_[i]); }
 
 void ParameterGradients::save(std::vector<std::size_t> which) {
   if (which.empty()) return;
   const trace::QuietScope quiet;
   to_restore_ = std::move(which);
-  saved_ = copies_of(select(buffers_, to_restore_));
+  saved_ = copies_of(select(buffers_.tensors(), to_restore_));
 }
 
 // As AccumulateGrad: an undefined gradient becomes the result, a defined one gets it added in place.
@@ -243,9 +226,9 @@ void ParameterGradients::hand_out(const std::vector<std::size_t>& which) {
   std::vector<at::Tensor> defined, to_add;
   std::vector<std::size_t> undefined;
   for (const std::size_t i : which) {
-    if (meta_[i]->grad_.defined()) {
-      defined.push_back(meta_[i]->grad_);
-      to_add.push_back(buffers_[i]);
+    if (gradient(i).defined()) {
+      defined.push_back(gradient(i));
+      to_add.push_back(buffers_.tensors()[i]);
     } else {
       undefined.push_back(i);
     }
@@ -254,20 +237,20 @@ void ParameterGradients::hand_out(const std::vector<std::size_t>& which) {
   if (policy_ == GradPolicy::alias) {
     for (const std::size_t i : undefined) expose(i);
   } else {
-    std::vector<at::Tensor> fresh = copies_of(select(buffers_, undefined));
-    for (std::size_t k = 0; k < undefined.size(); ++k) meta_[undefined[k]]->grad_ = std::move(fresh[k]);
+    std::vector<at::Tensor> fresh = copies_of(select(buffers_.tensors(), undefined));
+    for (std::size_t k = 0; k < undefined.size(); ++k) gradient(undefined[k]) = std::move(fresh[k]);
   }
 }
 
 std::vector<std::size_t> ParameterGradients::all() const {
-  std::vector<std::size_t> indices(meta_.size());
+  std::vector<std::size_t> indices(places_.size());
   std::iota(indices.begin(), indices.end(), std::size_t{0});
   return indices;
 }
 
 std::vector<at::Tensor> ParameterGradients::copies() const {
   const trace::QuietScope quiet;
-  return copies_of(buffers_);
+  return copies_of(buffers_.tensors());
 }
 
 }  // namespace pianola::callable

@@ -1,10 +1,13 @@
 #pragma once
+#include <pianola/callable/gradient_buffers.hpp>
 #include <pianola/callable/options.hpp>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Stream.h>
 
 #include <cstddef>
-#include <cstdint>
+#include <memory>
+#include <optional>
 #include <vector>
 
 namespace torch::autograd {
@@ -15,56 +18,85 @@ namespace pianola::callable {
 
 // Note [Gradients at a fixed place]
 // A backward graph writes each parameter's gradient into a buffer whose address never changes; what is left to do per
-// call is to see that `p.grad` is that buffer, which is one comparison a parameter. With GradPolicy::accumulate the graph
-// adds. A `p.grad` that is undefined becomes the buffer, cleared; one that the user put there gets the result added
-// after the replay, as eager would; one that somebody keeps although `p.grad` is another by now keeps its value. Clearing fills with -0.0, the only number x for which x + g is g bit for bit,
-// g = -0.0 included.
+// call is to see that `p.grad` is that buffer, which is a few comparisons a parameter. With GradPolicy::accumulate the
+// graph adds. A `p.grad` that is undefined becomes the buffer, cleared; one that the user put there gets the result added
+// after the replay, as eager would; one that somebody keeps although `p.grad` is another by now keeps its value. Clearing
+// fills with -0.0, the only number x for which x + g is g bit for bit, g = -0.0 included.
+
+class ParameterGradients;
+
+/// The callables of one call, whose gradients are set to none together: one clears the buffers of all.
+class GradientGroup {
+ public:
+  void add(ParameterGradients& member) { members_.push_back(&member); }
+  void remove(const ParameterGradients& member) { std::erase(members_, &member); }
+  /// Clears the buffers of every member whose gradients are all undefined and looked at by nobody.
+  void clear_idle();
+  /// Makes the current stream wait until that is done.
+  void wait_for_clear() const;
+
+ private:
+  std::vector<ParameterGradients*> members_;
+  std::optional<c10::Stream> cleared_on_;
+};
 
 /// The gradients that the backward graphs of one callable, in one mode, write; one buffer per parameter, for all slots.
 class ParameterGradients {
  public:
   /// @param before  The gradients that the parameters had when capture began. With `accumulate`, defined ones serve as
   ///                buffers, so that a trainer's own gradient memory stays in use.
-  ParameterGradients(std::vector<at::Tensor> parameters, const std::vector<at::Tensor>& before, GradPolicy policy);
+  ParameterGradients(std::vector<at::Tensor> parameters, const std::vector<at::Tensor>& before, GradPolicy policy,
+                     std::shared_ptr<GradientGroup> group);
+  ParameterGradients(const ParameterGradients&) = delete;
+  ParameterGradients& operator=(const ParameterGradients&) = delete;
+  ~ParameterGradients();
 
   [[nodiscard]] const std::vector<at::Tensor>& parameters() const noexcept { return parameters_; }
-  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+  [[nodiscard]] std::size_t bytes() const noexcept { return buffers_.bytes(); }
+
+  /// When all backward passes are captured.
+  void finish() { buffers_.count_references(/*aliases=*/1); }
 
   /// Inside the capture of a backward pass: brings what it computed, in the order of the parameters, into the buffers.
   void record(const std::vector<at::Tensor>& computed) const;
 
+  /// Whether all is as it is in the middle of training: each `p.grad` our buffer, no hooks. In one tight loop.
+  [[nodiscard]] bool is_steady() const noexcept;
   /// The first parameter that got a hook since capture, which the graph would not call; nullptr if there is none.
   [[nodiscard]] const at::Tensor* hooked() const noexcept;
   /// Before and after a replay, on its stream. `wanted` is false where the backward pass is for other tensors' gradients
   /// alone (torch::autograd::grad): parameters must then keep theirs.
-  void before_replay(bool wanted);
+  void before_replay(bool wanted, bool steady);
   void after_replay(bool wanted);
   /// Copies of the buffers, for gradients that go on through autograd.
   [[nodiscard]] std::vector<at::Tensor> copies() const;
 
  private:
-  void make_buffers(const std::vector<at::Tensor>& before);
-  [[nodiscard]] bool is_ours(std::size_t i) const;
+  friend class GradientGroup;
+  struct Place {  // what is_steady() compares, densely
+    torch::autograd::AutogradMeta* meta;  // of the parameter
+    const c10::TensorImpl* exposed;       // what `p.grad` is when it is ours
+    const c10::StorageImpl* storage;      // of the buffer
+  };
+
+  [[nodiscard]] at::Tensor& gradient(std::size_t i) const;
+  [[nodiscard]] bool is_ours(std::size_t i) const noexcept;
   [[nodiscard]] bool is_held_elsewhere(std::size_t i) const;
+  [[nodiscard]] bool is_idle() const;
   [[nodiscard]] std::vector<std::size_t> all() const;
   void prepare_to_add();
   void move_out_of_alias();
-  void clear(const std::vector<std::size_t>& which) const;
   void expose(std::size_t i);
   void save(std::vector<std::size_t> which);
   void hand_out(const std::vector<std::size_t>& which);
 
   GradPolicy policy_;
-  std::vector<torch::autograd::AutogradMeta*> meta_;  // of the parameters
-  std::vector<at::Tensor> exposed_;                   // what `p.grad` is when it is ours
-  std::vector<const void*> address_;                  // of the buffers
-
+  std::vector<Place> places_;
+  std::vector<at::Tensor> exposed_;
   std::vector<at::Tensor> parameters_;
-  std::vector<at::Tensor> buffers_;    // never handed out, so that nobody can change what they look at
-  std::vector<at::Tensor> blocks_;     // memory of the buffers that are not the user's own, one per dtype
-  std::vector<std::size_t> block_of_;  // per buffer; kNoBlock for the user's own
-  std::vector<std::size_t> in_block_;  // buffers per block
-  std::size_t bytes_ = 0;
+  GradientBuffers buffers_;
+  std::shared_ptr<GradientGroup> group_;  // may be nullptr
+  bool is_clear_ = false;                 // all buffers hold -0.0, and nobody looks at them
 
   // Of the running replay:
   std::vector<std::size_t> to_hand_out_;  // gradients that are not ours, and get the result afterwards

@@ -52,13 +52,6 @@ at::Tensor static_output(const at::Tensor& output) {
       /*version_counter=*/c10::VariableVersion(0), /*allow_tensor_metadata_change=*/true));
 }
 
-template <typename T>
-std::vector<T> select(const std::vector<T>& from, const std::vector<std::size_t>& which) {
-  std::vector<T> result;
-  for (const std::size_t i : which) result.push_back(from[i]);
-  return result;
-}
-
 // Shows up in the messages of operations inside: "in scope 'callable 3 (backward)'".
 class NamedScope {
  public:
@@ -244,15 +237,16 @@ void CapturedMode::decide_gradients(const CaptureContext& context) {
         context.hooked.count(impl) != 0 || context.uses.find(impl)->second > 1 || is_named(parameters_[i]);
     (routed ? routed_of_ : direct_of_).push_back(i);
   }
-  const auto make = [&](const std::vector<std::size_t>& which, GradPolicy policy) -> std::optional<ParameterGradients> {
-    if (which.empty()) return std::nullopt;
+  const auto make = [&](std::optional<ParameterGradients>& made, const std::vector<std::size_t>& which,
+                        GradPolicy policy, std::shared_ptr<GradientGroup> group) {
+    if (which.empty()) return;
     std::vector<at::Tensor> before;
     for (const std::size_t i : which) before.push_back(context.leaves.gradient_before(parameters_[i]));
     const trace::QuietScope quiet;
-    return ParameterGradients(select(parameters_, which), before, policy);
+    made.emplace(select(parameters_, which), before, policy, std::move(group));
   };
-  direct_ = make(direct_of_, context.options.grad);
-  routed_ = make(routed_of_, GradPolicy::clone);
+  make(direct_, direct_of_, context.options.grad, context.gradients);
+  make(routed_, routed_of_, GradPolicy::clone, nullptr);
 }
 
 void CapturedMode::capture_forward(CaptureContext& context, std::size_t slot) {
@@ -318,6 +312,7 @@ void CapturedMode::capture_backward(CaptureContext& context, std::size_t slot) {
 
 void CapturedMode::finish() {
   for (const auto& pass : passes_) pass->history.clear();
+  if (direct_) direct_->finish();
 }
 
 void CapturedMode::release() noexcept {

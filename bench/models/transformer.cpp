@@ -1,0 +1,74 @@
+#include "transformer.hpp"
+
+#include "layers.hpp"
+
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/layer_norm.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/zeros.h>
+
+namespace pianola::bench {
+namespace {
+
+class Norm : public Layer {
+ public:
+  Norm(std::int64_t width, c10::Device device) : width_(width) {
+    weight_ = register_parameter("weight", at::ones({width}, device));
+    bias_ = register_parameter("bias", at::zeros({width}, device));
+  }
+  at::Tensor forward(const at::Tensor& input) override { return at::layer_norm(input, {width_}, weight_, bias_); }
+
+ private:
+  std::int64_t width_;
+  at::Tensor weight_;
+  at::Tensor bias_;
+};
+
+class Block : public Layer {
+ public:
+  Block(InitialValues& values, const TransformerShape& shape, c10::Device device) : heads_(shape.heads) {
+    const std::int64_t width = shape.width;
+    norm1_ = register_module("norm1", std::make_shared<Norm>(width, device));
+    qkv_ = register_module("qkv", std::make_shared<Linear>(values, width, 3 * width));
+    projection_ = register_module("projection", std::make_shared<Linear>(values, width, width));
+    norm2_ = register_module("norm2", std::make_shared<Norm>(width, device));
+    up_ = register_module("up", std::make_shared<Linear>(values, width, 4 * width));
+    down_ = register_module("down", std::make_shared<Linear>(values, 4 * width, width));
+  }
+
+  at::Tensor forward(const at::Tensor& input) override {
+    const at::Tensor x = input + attention(norm1_->forward(input));
+    return x + down_->forward(at::gelu(up_->forward(norm2_->forward(x))));
+  }
+
+ private:
+  at::Tensor attention(const at::Tensor& x) {
+    const std::int64_t batch = x.size(0);
+    const std::int64_t length = x.size(1);
+    const std::int64_t width = x.size(2);
+    const auto qkv =
+        qkv_->forward(x).view({batch, length, 3, heads_, width / heads_}).permute({2, 0, 3, 1, 4}).unbind(0);
+    const at::Tensor mixed = at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2]);
+    return projection_->forward(mixed.transpose(1, 2).reshape({batch, length, width}));
+  }
+
+  std::int64_t heads_;
+  std::shared_ptr<Norm> norm1_;
+  std::shared_ptr<Linear> qkv_;
+  std::shared_ptr<Linear> projection_;
+  std::shared_ptr<Norm> norm2_;
+  std::shared_ptr<Linear> up_;
+  std::shared_ptr<Linear> down_;
+};
+
+}  // namespace
+
+Model transformer(const TransformerShape& shape, c10::Device device) {
+  InitialValues values(device);
+  Layers layers;
+  for (std::int64_t i = 0; i < shape.layers; ++i) layers.push_back(std::make_shared<Block>(values, shape, device));
+  return Model(std::move(layers));
+}
+
+}  // namespace pianola::bench

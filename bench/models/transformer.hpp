@@ -1,0 +1,16 @@
+#pragma once
+#include "model.hpp"
+
+namespace pianola::bench {
+
+struct TransformerShape {
+  std::int64_t layers = 8;
+  std::int64_t width = 256;
+  std::int64_t heads = 4;
+};
+
+/// Transformer blocks for (batch, sequence, width), pre-norm: attention, then an MLP of four times the width with GELU;
+/// no mask, no dropout.
+Model transformer(const TransformerShape& shape, c10::Device device);
+
+}  // namespace pianola::bench
