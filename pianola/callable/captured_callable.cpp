@@ -1,6 +1,5 @@
 #include <pianola/callable/captured_callable.hpp>
 
-#include <pianola/callable/copy_into.hpp>
 #include <pianola/core/error.hpp>
 #include <pianola/graph/open_capture.hpp>
 #include <pianola/trace/quiet_scope.hpp>
@@ -158,8 +157,7 @@ CapturedCallable::Turn CapturedCallable::take_turn(CapturedMode& mode) const {
 
 std::vector<at::Tensor> CapturedCallable::replay(CapturedMode& mode, std::span<const at::Tensor> inputs) {
   const auto [pass, microbatch] = take_turn(mode);
-  copy_into(pass->inputs, inputs);
-  pass->forward.replay();
+  pass->forward.replay(inputs);
   count_writes(pass->inputs, pass->input_versions, /*wrote=*/false);
   count_writes(pass->outputs, pass->output_versions, /*wrote=*/true);
   std::vector<at::Tensor> outputs = outputs_of(mode, *pass);
@@ -223,9 +221,8 @@ autograd::variable_list CapturedCallable::backward(const BackwardNode& node, con
   // Empty where backward() wants all gradients; else only those of what is named, and `p.grad` must stay as it is.
   const auto* selected = autograd::get_current_graph_task_exec_info();
   const bool for_all = selected == nullptr || selected->empty();
-  copy_into(mode.output_gradients(), gradients);
   if (direct != nullptr) direct->before_replay(for_all, steady);
-  pass.backward.replay();
+  pass.backward.replay(gradients);
   if (direct != nullptr) direct->after_replay(for_all);
   if (turn_ != nullptr) turn_->advance();
 

@@ -255,7 +255,9 @@ void CapturedMode::capture_forward(CaptureContext& context, std::size_t slot) {
   call(subject_.hooks.before_forward);
   const std::shared_ptr<void> reservation =
       context.any_order ? context.pool.state()->reserve_used_memory() : std::shared_ptr<void>();
-  pass.forward.capture([&] { outputs = each_once(run_forward(pass)); }, context.capture_options(0));
+  CaptureOptions options = context.capture_options(0);
+  options.inputs = pass.inputs;
+  pass.forward.capture([&] { outputs = each_once(run_forward(pass)); }, options);
   call(subject_.hooks.after_forward);
   for (const at::Tensor& output : outputs) pass.outputs.push_back(static_output(output));
   pass.input_versions = versions_of(pass.inputs);
@@ -283,6 +285,8 @@ void CapturedMode::capture_backward(CaptureContext& context, std::size_t slot) {
     }
   }
   call(subject_.hooks.before_backward);
+  CaptureOptions options = context.capture_options(0);
+  options.inputs = output_gradients_;
   pass.backward.capture(
       [&] {
         run_backward(select(pass.history, differentiable_), output_gradients_,
@@ -304,7 +308,7 @@ void CapturedMode::capture_backward(CaptureContext& context, std::size_t slot) {
           pass.input_gradients[i] = fixed[i].copy_(pass.input_gradients[i]);
         }
       },
-      context.capture_options(0));
+      options);
   call(subject_.hooks.after_backward);
   if (!context.any_order) pass.history.clear();
   if (backward_reads_input_.empty()) find_what_backward_reads(pass);

@@ -12,6 +12,7 @@
 #include <iosfwd>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 namespace pianola::graph {
@@ -56,6 +57,10 @@ class Backend {
     return offence(trace);
   }
 
+  /// Brings `sources` into CaptureOptions::inputs with the next replay, or before it.
+  virtual void copy_inputs(std::span<const at::Tensor> sources) = 0;
+  /// The next replay reads them as they are.
+  virtual void keep_inputs() {}
   virtual void replay() = 0;
   virtual void reset() noexcept = 0;
 

@@ -29,6 +29,7 @@ struct CaptureScope::Impl {
 CaptureScope::CaptureScope(Graph& graph, CaptureOptions options) {
   graph.impl_->check_empty();
   impl_.reset(new Impl{.graph = *graph.impl_});
+  impl_->graph.inputs = options.inputs.size();
   impl_->session.emplace(*impl_->graph.backend, without_warmup(options));
   impl_->session->begin();
 }

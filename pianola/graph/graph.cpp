@@ -42,10 +42,23 @@ void Graph::capture(const std::function<void()>& step, const CaptureOptions& opt
     session.fail(std::current_exception());
   }
   impl_->adopt(session.commit());
+  impl_->inputs = options.inputs.size();
 }
 
 void Graph::replay() {
   impl_->check_captured("replay()");
+  if (impl_->inputs != 0) impl_->backend->keep_inputs();
+  impl_->backend->replay();
+}
+
+void Graph::replay(std::span<const at::Tensor> sources) {
+  impl_->check_captured("replay()");
+  if (sources.size() != impl_->inputs) [[unlikely]] {
+    throw UsageError({.what = fmt::format("replay() was given {} tensors for {} inputs; nothing was launched",
+                                          sources.size(), impl_->inputs),
+                      .fix = "pass one tensor for each of CaptureOptions::inputs"});
+  }
+  impl_->backend->copy_inputs(sources);
   impl_->backend->replay();
 }
 

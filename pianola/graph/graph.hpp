@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -67,13 +68,20 @@ class PIANOLA_API Graph {
   ///          synchronization with the host unless a snapshot has to go to host memory.
   void capture(const std::function<void()>& step, const CaptureOptions& options = {});
 
-  /// Runs what was captured, on the current stream of the graph's device; outputs hold new values when it is done.
+  /// Runs what was captured, on the current stream of the graph's device; outputs hold new values when it is done. Inputs
+  /// are read as they are.
   ///
   /// @throws UsageError   Nothing was captured.
   /// @throws ReplayError  A result of another graph of the pool, which this graph reads, has been overwritten; nothing
   ///                      was launched. Or CUDA refused the launch.
   /// Does not synchronize and allocates nothing.
   void replay();
+
+  /// The same, after copying `sources` into CaptureOptions::inputs, one for each: same shape, any memory of the device.
+  /// One that is undefined fills its input with zeros; one that is the input's own memory is not copied.
+  ///
+  /// @throws UsageError  Another number of tensors than the inputs of the capture; nothing was launched.
+  void replay(std::span<const at::Tensor> sources);
 
   /// Drops the capture and its memory; the graph can capture again.
   void reset() noexcept;

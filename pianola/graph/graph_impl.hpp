@@ -3,6 +3,7 @@
 #include <pianola/graph/capture_session.hpp>
 #include <pianola/graph/graph.hpp>
 
+#include <cstddef>
 #include <memory>
 #include <optional>
 
@@ -19,6 +20,7 @@ struct Graph::Impl {
   c10::Device device;
   std::unique_ptr<graph::Backend> backend;
   std::optional<graph::CaptureResult> result;  // empty: nothing is captured
+  std::size_t inputs = 0;                      // that replay(sources) fills
 };
 
 }  // namespace pianola

@@ -266,5 +266,39 @@ TEST_P(GraphTest, CapturesOnTheStreamThatIsGiven) {
 }
 #endif
 
+TEST_P(GraphTest, ReplayCopiesSourcesIntoTheInputs) {
+  const at::Tensor a = randn({4, 6}), b = randn({4, 6}, 2);
+  at::Tensor sum;
+  Graph graph(device());
+  graph.capture([&] { sum = a - b; }, {.inputs = {a, b}});
+  const at::Tensor x = randn({4, 6}, 3), y = randn({4, 6}, 4);
+  const auto replay = [&](const at::Tensor& first, const at::Tensor& second) {
+    const std::vector<at::Tensor> sources = {first, second};
+    graph.replay(sources);
+  };
+  replay(x, y);
+  EXPECT_TRUE(same(sum, x - y));
+  replay(y, x);  // other memory each time
+  EXPECT_TRUE(same(sum, y - x));
+  replay(randn({6, 4}, 5).t(), y.to(at::kDouble));  // another layout, another dtype
+  EXPECT_TRUE(same(sum, randn({6, 4}, 5).t() - y));
+  replay(x, at::Tensor());
+  EXPECT_TRUE(same(sum, x)) << "an undefined source is zeros";
+  a.copy_(y);
+  replay(a, x);  // written in place, not copied
+  EXPECT_TRUE(same(sum, y - x));
+  a.copy_(x);
+  graph.replay();  // copies nothing: a as written, b as it is
+  EXPECT_TRUE(same(sum, x - b));
+}
+
+TEST_P(GraphTest, ReplayWithAnotherNumberOfSourcesIsRefused) {
+  const at::Tensor a = randn({4});
+  Graph graph(device());
+  graph.capture([&] { (void)(a + 1); }, {.inputs = {a}});
+  EXPECT_THAT(testing::refusal<UsageError>("number of sources", [&] { graph.replay({}); }),
+              ::testing::HasSubstr("0 tensors for 1 inputs"));
+}
+
 }  // namespace
 }  // namespace pianola

@@ -2,6 +2,7 @@
 #include <pianola/graph/pool.hpp>
 
 #include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
 #include <c10/core/Stream.h>
 
 #include <optional>
@@ -24,6 +25,9 @@ struct CaptureOptions {
   GraphPoolRef pool = {};
   /// Generators, besides the device's default one, that the step draws from.
   std::vector<at::Generator> generators = {};
+  /// Tensors that the step reads and that replay(inputs) fills: the copies are part of the graph, which spares their
+  /// launches. Dense, on the graph's device.
+  std::vector<at::Tensor> inputs = {};
   /// See CaptureMode; thread_local_ lets data loaders and other threads go on.
   CaptureMode mode = CaptureMode::thread_local_;
   /// Put back what warm-up and recording wrote: tensors, gradients, generators. Off: the warm-up runs count as steps.

@@ -9,6 +9,7 @@
 #include <pianola/graph/cuda/cuda_pool.hpp>
 #include <pianola/graph/cuda/explain.hpp>
 #include <pianola/graph/cuda/generator_clock.hpp>
+#include <pianola/graph/cuda/input_copies.hpp>
 #include <pianola/graph/cuda/leaf_streams.hpp>
 #include <pianola/graph/cuda/stream_scope.hpp>
 #include <pianola/graph/input_keeper.hpp>
@@ -95,6 +96,8 @@ class CudaBackend final : public Backend {
   std::optional<Diagnosis> offence(const OpTrace* trace) const override;
   std::optional<Diagnosis> explain(const c10::Error& error, const OpTrace* trace) const override;
 
+  void copy_inputs(std::span<const at::Tensor> sources) override;
+  void keep_inputs() override { copies_.disable_all(executable_.get()); }
   void replay() override;
   void reset() noexcept override;
 
@@ -118,6 +121,7 @@ class CudaBackend final : public Backend {
   std::optional<c10::Stream> last_stream_;
   PoolLedger::GraphId ledger_id_ = 0;
   std::shared_ptr<CudaPool> pool_;
+  InputCopies copies_;
 
   std::unique_ptr<CapturedGraph> graph_;
   std::vector<c10::Storage> kept_;
@@ -173,6 +177,8 @@ void CudaBackend::begin(const CaptureOptions& options) {
         [this](const void* address) { return pool_->ledger().owns(reinterpret_cast<std::uintptr_t>(address)); });
   }
   graph_->capture_begin(pool_->id(), to_cuda(options.mode));
+  const CUstream stream = recording_->stream.stream();
+  copies_.record(options.inputs, stream, [&] { return recording_->frontier.advance(stream); });
 }
 
 std::vector<trace::OpObserver*> CudaBackend::observers() {
@@ -217,11 +223,12 @@ void CudaBackend::end(const OpTrace* trace) {
   const CUgraph graph = graph_->raw_cuda_graph();
   std::size_t nodes = 0;
   check(Driver::get().graph_get_nodes(graph, nullptr, &nodes), "cuGraphGetNodes");
-  if (nodes == 0) throw CaptureError(explain_empty(trace, device_.str()));
+  if (nodes == copies_.nodes()) throw CaptureError(explain_empty(trace, device_.str()));
 
   const MemoryAccount account;
   executable_ = Executable::instantiate(graph, {.auto_free_on_launch = true, .use_node_priority = true});
   executable_bytes_ = static_cast<std::size_t>(std::max<std::int64_t>(account.taken_bytes(), 0));
+  copies_.disable_all(executable_.get());
 
   enter_into_ledger(trace);
   if (recording_->keeper) kept_ = recording_->keeper->take();
@@ -253,6 +260,7 @@ void CudaBackend::enter_into_ledger(const OpTrace* trace) {
 
 void CudaBackend::abandon() noexcept {
   clock_ = {};
+  copies_ = {};
   executable_ = {};
   if (graph_ != nullptr) {
     if (recording_ != nullptr) recording_->broke = is_broken();
@@ -265,6 +273,11 @@ void CudaBackend::abandon() noexcept {
   }
   kept_.clear();
   pool_.reset();  // the stream scope still holds it
+}
+
+void CudaBackend::copy_inputs(std::span<const at::Tensor> sources) {
+  bind_context();
+  copies_.set_sources(executable_.get(), sources);
 }
 
 void CudaBackend::replay() {
@@ -305,6 +318,7 @@ void CudaBackend::reset() noexcept {
   if (ledger_id_ != 0) pool_->ledger().remove(std::exchange(ledger_id_, 0));
   executable_ = {};
   clock_ = {};
+  copies_ = {};
   graph_.reset();
   for (const CUDAStream& stream : streams_) {
     for (const c10::Storage& storage : kept_) {

@@ -1,4 +1,5 @@
 #include <pianola/graph/backend.hpp>
+#include <pianola/graph/copy_into.hpp>
 #include <pianola/graph/input_keeper.hpp>
 #include <pianola/graph/pool_state.hpp>
 #include <pianola/graph/tape/tape.hpp>
@@ -39,6 +40,7 @@ class TapeBackend final : public Backend {
     watch_.emplace(std::move(generators));
     recorder_.emplace();
     keeper_.emplace();
+    inputs_ = options.inputs;
   }
 
   std::vector<trace::OpObserver*> observers() override { return {&*watch_, &*recorder_, &*keeper_}; }
@@ -75,11 +77,13 @@ class TapeBackend final : public Backend {
     pool_.reset();
   }
 
+  void copy_inputs(std::span<const at::Tensor> sources) override { copy_into(inputs_, sources); }
   void replay() override { tape_.replay(); }
 
   void reset() noexcept override {
     if (pool_ != nullptr) pool_->remove(std::exchange(result_bytes_, 0));
     tape_ = {};
+    inputs_.clear();
     pool_.reset();
   }
 
@@ -112,6 +116,7 @@ class TapeBackend final : public Backend {
   std::optional<TapeRecorder> recorder_;
   std::optional<InputKeeper> keeper_;
   Tape tape_;
+  std::vector<at::Tensor> inputs_;
   std::size_t result_bytes_ = 0;
   std::size_t kept_bytes_ = 0;
   bool draws_random_numbers_ = false;

@@ -1,0 +1,82 @@
+#include <pianola/graph/cuda/input_copies.hpp>
+
+#include <pianola/graph/copy_into.hpp>
+#include <pianola/trace/tensors_of.hpp>
+
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/util/Exception.h>
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+namespace pianola::graph {
+namespace {
+
+void* writable(const at::Tensor& tensor) { return const_cast<std::byte*>(trace::address_of(tensor)); }
+
+}  // namespace
+
+// The source that is recorded only has to be memory of the device: the allocator's first block of the pool will do.
+void InputCopies::record(std::vector<at::Tensor> inputs, CUstream stream, const NewNodes& new_nodes) {
+  for (at::Tensor& input : inputs) {
+    Copy& copy = copies_.emplace_back(Copy{.target = std::move(input)});
+    if (copy.target.numel() == 0 || !copy.target.is_non_overlapping_and_dense()) continue;
+    void* const source = c10::cuda::CUDACachingAllocator::raw_alloc_with_stream(copy.target.nbytes(), stream);
+    const std::unique_ptr<void, void (*)(void*)> owner(source, &c10::cuda::CUDACachingAllocator::raw_delete);
+    C10_CUDA_CHECK(
+        cudaMemcpyAsync(writable(copy.target), source, copy.target.nbytes(), cudaMemcpyDeviceToDevice, stream));
+    const auto nodes = new_nodes();
+    TORCH_INTERNAL_ASSERT(nodes.size() == 1, "a copy is one node");
+    copy.node = nodes.front();
+    copy.source = source;
+  }
+}
+
+void InputCopies::disable_all(CUgraphExec executable) {
+  for (Copy& copy : copies_) {
+    if (copy.node != nullptr) enable(executable, copy, false);
+  }
+}
+
+void InputCopies::set_sources(CUgraphExec executable, std::span<const at::Tensor> sources) {
+  for (std::size_t i = 0; i < copies_.size(); ++i) {
+    Copy& copy = copies_[i];
+    const at::Tensor& source = sources[i];
+    if (copy.node == nullptr || !source.defined() || !is_plain_copy(copy.target, source)) [[unlikely]] {
+      if (copy.node != nullptr) enable(executable, copy, false);
+      copy_into({&copy.target, 1}, {&source, 1});
+      continue;
+    }
+    const void* address = trace::address_of(source);
+    if (address == trace::address_of(copy.target)) {
+      enable(executable, copy, false);
+      continue;
+    }
+    if (address != copy.source) set_source(executable, copy, address);
+    enable(executable, copy, true);
+  }
+}
+
+void InputCopies::set_source(CUgraphExec executable, Copy& copy, const void* source) {
+  C10_CUDA_CHECK(cudaGraphExecMemcpyNodeSetParams1D(executable, copy.node, writable(copy.target), source,
+                                                    copy.target.nbytes(), cudaMemcpyDeviceToDevice));
+  copy.source = source;
+}
+
+void InputCopies::enable(CUgraphExec executable, Copy& copy, bool enabled) {
+  if (copy.enabled == enabled) [[likely]]
+    return;
+  C10_CUDA_CHECK(cudaGraphNodeSetEnabled(executable, copy.node, enabled ? 1 : 0));
+  copy.enabled = enabled;
+}
+
+std::size_t InputCopies::nodes() const noexcept {
+  return static_cast<std::size_t>(
+      std::count_if(copies_.begin(), copies_.end(), [](const Copy& copy) { return copy.node != nullptr; }));
+}
+
+}  // namespace pianola::graph

@@ -1,0 +1,44 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cuda.h>
+
+#include <cstddef>
+#include <functional>
+#include <span>
+#include <vector>
+
+namespace pianola::graph {
+
+// Note [Copies inside the graph]
+// Launching a copy costs the host as much as launching a whole graph. So the copies into static inputs are the first
+// nodes of the graph itself. Where a source is, is a parameter of its node, set in the executable when it changes: with
+// sources in static memory, as the outputs of another graph are, that is once. A copy that is not needed is disabled.
+
+/// The copy nodes of one graph.
+class InputCopies {
+ public:
+  using NewNodes = std::function<std::span<const CUgraphNode>()>;
+  /// As the first work of a capture on `stream`. `new_nodes` tells which nodes the capture got since it was asked last.
+  void record(std::vector<at::Tensor> inputs, CUstream stream, const NewNodes& new_nodes);
+  /// Until sources are known, nothing is copied.
+  void disable_all(CUgraphExec executable);
+  /// Before a launch. What no copy node can do (another layout or dtype, zeros) is done here, on the current stream.
+  void set_sources(CUgraphExec executable, std::span<const at::Tensor> sources);
+
+  /// Nodes that it added to the graph.
+  [[nodiscard]] std::size_t nodes() const noexcept;
+
+ private:
+  struct Copy {
+    at::Tensor target;
+    CUgraphNode node = nullptr;  // nullptr: nothing to copy
+    const void* source = nullptr;
+    bool enabled = true;
+  };
+  static void enable(CUgraphExec executable, Copy& copy, bool enabled);
+  static void set_source(CUgraphExec executable, Copy& copy, const void* source);
+  std::vector<Copy> copies_;
+};
+
+}  // namespace pianola::graph
