@@ -1,5 +1,8 @@
 #pragma once
 
+#include <pianola/callable/callable.hpp>
+#include <pianola/callable/graphed_callable.hpp>
+#include <pianola/callable/options.hpp>
 #include <pianola/core/buffer_plan.hpp>
 #include <pianola/core/error.hpp>
 #include <pianola/core/report.hpp>

@@ -110,6 +110,12 @@ CapturedMode* CapturedCallable::mode_not_captured(Mode mode, std::span<const at:
 
 std::vector<at::Tensor> CapturedCallable::call(std::span<const at::Tensor> inputs) {
   check_alive("call()");
+  if (inputs.size() != subject_->inputs.leaves()) {  // too many or too few for the original, too
+    throw GuardError({.what = fmt::format("inputs: captured {} tensors, received {}; nothing was launched",
+                                          subject_->inputs.leaves(), inputs.size()),
+                      .where = subject_->name,
+                      .fix = "pass the tensors of the sample's arguments, or use forward() for other arguments"});
+  }
   CapturedMode* mode = mode_for(inputs);
   if (mode != nullptr) [[likely]]
     return replay(*mode, inputs);
@@ -221,27 +227,40 @@ autograd::variable_list CapturedCallable::backward(const BackwardNode& node, con
   // Empty where backward() wants all gradients; else only those of what is named, and `p.grad` must stay as it is.
   const auto* selected = autograd::get_current_graph_task_exec_info();
   const bool for_all = selected == nullptr || selected->empty();
-  if (direct != nullptr) direct->before_replay(for_all, steady);
+  // Outputs that did not reach the loss: what only they depend on gets no gradient.
+  CapturedMode::Unreached unreached;
+  if (!std::all_of(gradients.begin(), gradients.end(), [](const at::Tensor& one) { return one.defined(); })) {
+    unreached = mode.unreached(gradients);
+  }
+  if (direct != nullptr) direct->before_replay(for_all, steady, unreached.direct);
   pass.backward.replay(gradients);
   if (direct != nullptr) direct->after_replay(for_all);
   if (turn_ != nullptr) turn_->advance();
 
+  return gradients_of_edges(node, for_all, unreached);
+}
+
+autograd::variable_list CapturedCallable::gradients_of_edges(const BackwardNode& node, bool for_all,
+                                                             const CapturedMode::Unreached& unreached) const {
+  const CapturedMode& mode = node.mode();
   autograd::variable_list result;
   result.reserve(node.num_outputs());
   for (const std::size_t i : mode.differentiable_inputs()) {
-    const at::Tensor& gradient = pass.input_gradients[i];
+    const bool flows = std::find(unreached.inputs.begin(), unreached.inputs.end(), i) == unreached.inputs.end();
+    at::Tensor gradient = flows ? node.pass().input_gradients[i] : at::Tensor();
     autograd::Node* next = node.next_edge(result.size()).function.get();
     const bool may_be_kept =
         !for_all || (next != nullptr && (!next->tensor_pre_hooks().empty() || !next->pre_hooks().empty()));
     if (may_be_kept && gradient.defined()) {
       const trace::QuietScope quiet;
-      result.push_back(gradient.clone());
-    } else {
-      result.push_back(gradient);
+      gradient = gradient.clone();
     }
+    result.push_back(std::move(gradient));
   }
   if (mode.routed() != nullptr) {
+    const std::size_t first = result.size();
     for (at::Tensor& gradient : mode.routed()->copies()) result.push_back(std::move(gradient));
+    for (const std::size_t k : unreached.routed) result[first + k].reset();
   }
   return result;
 }
@@ -274,7 +293,7 @@ void CapturedCallable::check_current(const at::Tensor& output) const {
         return handle._unsafe_get_target() == output.unsafeGetTensorImpl();
       });
       if (fresh) return;
-      if (!is_memory_of(output, *pass)) continue;
+      if (output.is_view() || !is_memory_of(output, *pass)) continue;
       throw ReplayError(
           {.what = "the tensor is an output of an earlier call, whose memory a later call has overwritten",
            .where = subject_->name,

@@ -5,9 +5,11 @@
 #include <pianola/trace/quiet_scope.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
@@ -37,6 +39,23 @@ std::vector<bool> which_are_read(const OpTrace& trace, const std::vector<at::Ten
     }
   }
   return result;
+}
+
+// The leaves that gradients of this tensor are accumulated in.
+ska::flat_hash_set<const c10::TensorImpl*> leaves_behind(const at::Tensor& tensor) {
+  ska::flat_hash_set<const c10::TensorImpl*> leaves;
+  ska::flat_hash_set<const torch::autograd::Node*> seen;
+  std::vector<const torch::autograd::Node*> open = {torch::autograd::impl::gradient_edge(tensor).function.get()};
+  while (!open.empty()) {
+    const torch::autograd::Node* node = open.back();
+    open.pop_back();
+    if (node == nullptr || !seen.insert(node).second) continue;
+    if (const auto* leaf = dynamic_cast<const torch::autograd::AccumulateGrad*>(node)) {
+      leaves.insert(leaf->variable.unsafeGetTensorImpl());
+    }
+    for (const torch::autograd::Edge& edge : node->next_edges()) open.push_back(edge.function.get());
+  }
+  return leaves;
 }
 
 std::optional<std::size_t> first_written(const std::vector<at::Tensor>& tensors,
@@ -112,12 +131,19 @@ std::optional<Diagnosis> CapturedMode::backward_offence(const Pass& pass, bool s
     const auto leaf = std::find(output_of_leaf_.begin(), output_of_leaf_.end(), *i) - output_of_leaf_.begin();
     return offence("the tensor of", outputs_->name_of(static_cast<std::size_t>(leaf)));
   }
-  if (Ambient::current(passes_.front()->forward.device().type()).autocast) {
+  const Ambient now = Ambient::current(passes_.front()->forward.device().type());
+  if (now.autocast) {
     return Diagnosis{.what =
                          "backward() was called in an autocast region; the backward graph was captured without one, "
                          "and eager might choose other dtypes here; nothing was launched",
                      .where = subject_.name,
                      .fix = "call backward() after the autocast region, as torch advises"};
+  }
+  if (!(now == ambient_in_backward_)) {
+    return Diagnosis{.what = fmt::format("backward() differs from what was captured; nothing was launched\n    {}",
+                                         fmt::join(ambient_in_backward_.differences(now), "\n    ")),
+                     .where = subject_.name,
+                     .fix = "leave these settings as they were in the forward pass"};
   }
   const at::Tensor* hooked = !steady && direct_ ? direct_->hooked() : nullptr;
   if (hooked != nullptr) {
@@ -139,6 +165,44 @@ std::size_t CapturedMode::static_bytes() const {
     for (const at::Tensor& input : pass->inputs) bytes += input.nbytes();
   }
   return bytes;
+}
+
+void CapturedMode::find_what_outputs_reach(const Pass& pass) {
+  std::vector<bool> found(parameters_.size());
+  for (const std::size_t output : differentiable_) {
+    const auto leaves = leaves_behind(pass.history[output]);
+    const auto which = [&](const std::vector<at::Tensor>& tensors) {
+      std::vector<bool> result;
+      for (const at::Tensor& tensor : tensors) result.push_back(leaves.count(tensor.unsafeGetTensorImpl()) != 0);
+      return result;
+    };
+    reach_.push_back({.inputs = which(pass.inputs), .parameters = which(parameters_)});
+    for (std::size_t i = 0; i < found.size(); ++i) found[i] = found[i] || reach_.back().parameters[i];
+  }
+  // A recomputed block differentiates parameters that no walk of the graph finds: take them for always reached.
+  for (Reach& reach : reach_) {
+    for (std::size_t i = 0; i < found.size(); ++i) reach.parameters[i] = reach.parameters[i] || !found[i];
+  }
+}
+
+CapturedMode::Unreached CapturedMode::unreached(std::span<const at::Tensor> output_gradients) const {
+  const auto is_reached = [&](std::vector<bool> Reach::*kind, std::size_t i) {
+    for (std::size_t output = 0; output < reach_.size(); ++output) {
+      if (output_gradients[output].defined() && (reach_[output].*kind)[i]) return true;
+    }
+    return false;
+  };
+  Unreached result;
+  for (std::size_t k = 0; k < direct_of_.size(); ++k) {
+    if (!is_reached(&Reach::parameters, direct_of_[k])) result.direct.push_back(k);
+  }
+  for (std::size_t k = 0; k < routed_of_.size(); ++k) {
+    if (!is_reached(&Reach::parameters, routed_of_[k])) result.routed.push_back(k);
+  }
+  for (const std::size_t i : differentiable_inputs_) {
+    if (!is_reached(&Reach::inputs, i)) result.inputs.push_back(i);
+  }
+  return result;
 }
 
 void CapturedMode::find_what_backward_reads(const Pass& pass) {

@@ -99,6 +99,12 @@ class CapturedMode {
     return differentiable_inputs_;
   }
   [[nodiscard]] const std::vector<at::Tensor>& output_gradients() const noexcept { return output_gradients_; }
+  /// What no gradient flows to where some outputs' gradients are undefined: they did not reach the loss. Positions in the
+  /// parameters of direct() and routed(), and among the inputs.
+  struct Unreached {
+    std::vector<std::size_t> direct, routed, inputs;
+  };
+  [[nodiscard]] Unreached unreached(std::span<const at::Tensor> output_gradients) const;
   [[nodiscard]] ParameterGradients* direct() noexcept { return direct_ ? &*direct_ : nullptr; }
   [[nodiscard]] const ParameterGradients* direct() const noexcept { return direct_ ? &*direct_ : nullptr; }
   [[nodiscard]] const ParameterGradients* routed() const noexcept { return routed_ ? &*routed_ : nullptr; }
@@ -118,11 +124,13 @@ class CapturedMode {
                     bool retain) const;
   [[nodiscard]] Gradients take_gradients() const;
   [[nodiscard]] std::vector<at::Tensor> take_input_gradients(const Pass& pass, bool allow_unused) const;
+  void find_what_outputs_reach(const Pass& pass);
   void find_what_backward_reads(const Pass& pass);
 
   const Subject& subject_;
   Mode mode_;
   Ambient ambient_;
+  Ambient ambient_in_backward_;  // the same, without autocast
   std::vector<bool> flags_;
   std::vector<InputGuard> input_guards_;
   ParameterGuard parameter_guard_;
@@ -138,6 +146,10 @@ class CapturedMode {
   std::vector<std::size_t> output_of_leaf_;
   std::vector<std::size_t> differentiable_;
   std::vector<std::size_t> differentiable_inputs_;
+  struct Reach {  // of one output: which inputs and parameters its gradient flows to
+    std::vector<bool> inputs, parameters;
+  };
+  std::vector<Reach> reach_;  // per differentiable output
   std::vector<bool> backward_reads_input_, backward_reads_output_;
   std::vector<at::Tensor> output_gradients_;  // per differentiable output
 };

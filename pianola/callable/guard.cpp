@@ -63,21 +63,13 @@ void ParameterGuard::add(const at::Tensor& leaf) {
       std::any_of(watched_.begin(), watched_.end(), [&](const Watched& known) { return known.impl == impl; })) {
     return;
   }
-  watched_.push_back(
-      {.impl = impl, .storage = impl->unsafe_storage().unsafeGetStorageImpl(), .address = memory_of(*impl)});
+  watched_.push_back({.impl = impl, .address = memory_of(*impl)});
   leaves_.push_back(leaf);
 }
 
 bool ParameterGuard::intact() const noexcept {
-  constexpr std::size_t kAhead = 8;
   bool same = true;
-  for (std::size_t i = 0; i < watched_.size(); ++i) {
-    if (i + kAhead < watched_.size()) {
-      __builtin_prefetch(&watched_[i + kAhead].impl->unsafe_storage());
-      __builtin_prefetch(watched_[i + kAhead].storage);
-    }
-    same &= memory_of(*watched_[i].impl) == watched_[i].address;
-  }
+  for (const Watched& watched : watched_) same &= memory_of(*watched.impl) == watched.address;
   return same;
 }
 
@@ -91,9 +83,7 @@ std::vector<std::string> ParameterGuard::differences(const ModuleState& module) 
         "{}: its memory was {}", describe_parameter(leaves_[i], module),
         freed ? "freed (its storage was resized)" : "replaced (param.data = ..., set_() or a resized storage)"));
   }
-  for (const std::string& name : module.replaced_parameters()) {
-    result.push_back(fmt::format("parameter '{}': the module has another tensor now", name));
-  }
+  for (std::string& difference : module.parameter_differences()) result.push_back(std::move(difference));
   return result;
 }
 

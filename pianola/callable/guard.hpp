@@ -45,7 +45,6 @@ class ParameterGuard {
  private:
   struct Watched {
     const c10::TensorImpl* impl;
-    const c10::StorageImpl* storage;  // a hint for prefetching: it may be gone
     const void* address;
   };
   std::vector<Watched> watched_;

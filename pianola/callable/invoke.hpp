@@ -150,6 +150,7 @@ c10::IValue invoke_with_values(F& function, std::vector<c10::IValue> arguments) 
   if constexpr (std::is_invocable_v<F&, std::vector<c10::IValue>>) {
     return call(function, std::move(arguments));
   } else if constexpr (std::is_invocable_v<F&, std::vector<at::Tensor>>) {
+    if (arguments.size() == 1 && arguments[0].isTensorList()) return call(function, arguments[0].toTensorVector());
     std::vector<at::Tensor> tensors;
     for (const c10::IValue& value : arguments) tensors.push_back(value.isNone() ? at::Tensor() : value.toTensor());
     return call(function, std::move(tensors));

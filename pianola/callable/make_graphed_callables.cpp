@@ -4,6 +4,7 @@
 #include <pianola/graph/device_check.hpp>
 
 #include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
 
 #include <fmt/format.h>
 
@@ -47,6 +48,14 @@ void check_options(std::size_t callables, std::size_t samples, const CallableOpt
   }
 }
 
+void check_sample(const Structure& inputs, const std::vector<at::Tensor>& sample) {
+  for (std::size_t i = 0; i < sample.size(); ++i) {
+    if (sample[i].layout() == c10::kStrided) continue;
+    refuse(fmt::format("{} is a sparse tensor, whose size a graph cannot follow", inputs.name_of(i)),
+           "pass its parts (indices() and values()), or a dense tensor");
+  }
+}
+
 c10::Device device_of(const Samples& samples) {
   std::optional<c10::Device> device;
   for (const auto& sample : samples) {
@@ -60,6 +69,24 @@ c10::Device device_of(const Samples& samples) {
   if (!device) refuse("no sample holds a tensor, so there is no device to capture on", "pass a tensor as an input");
   return graph::usable_device(*device);
 }
+
+// Inference mode is off while it lives: its tensors count no writes. Whether gradients are made stays as it was.
+class NormalMode {
+ public:
+  NormalMode() {
+    if (!c10::InferenceMode::is_enabled()) return;
+    const bool gradients = at::GradMode::is_enabled();
+    normal_.emplace(false);
+    grad_mode_.emplace(gradients);
+  }
+  NormalMode(const NormalMode&) = delete;
+  NormalMode& operator=(const NormalMode&) = delete;
+  ~NormalMode() = default;
+
+ private:
+  std::optional<c10::InferenceMode> normal_;
+  std::optional<at::AutoGradMode> grad_mode_;  // put back first
+};
 
 // Modules are in evaluation mode while it lives.
 class EvaluationScope {
@@ -86,6 +113,7 @@ class Builder {
       auto subject = std::make_shared<Subject>(std::move(callables[i]), samples[i], fmt::format("callable {}", i + 1));
       if (!options.capture_hooks.empty()) subject->hooks = options.capture_hooks[i];
       (void)subject->inputs.flatten(c10::ivalue::Tuple::create(samples[i]), samples_.emplace_back());
+      check_sample(subject->inputs, samples_.back());
       subjects_.push_back(std::move(subject));
     }
     device_ = device_of(samples_);
@@ -219,6 +247,7 @@ class Builder {
 
 std::unique_ptr<CapturedMode> capture_mode(const Subject& subject, Mode mode, std::span<const at::Tensor> sample,
                                            const CallableOptions& options, c10::Device device) {
+  const NormalMode normal;
   CaptureContext context{.options = options, .device = device, .pool = GraphPoolRef(GraphPool(device))};
   auto captured = std::make_unique<CapturedMode>(subject, mode, sample, mode.gradients ? options.slots : 1, device);
   captured->warm_up(context);
@@ -237,6 +266,7 @@ std::vector<GraphedCallable> make_graphed_callables(std::vector<Callable> callab
                                                     const std::vector<std::vector<c10::IValue>>& samples,
                                                     const CallableOptions& options) {
   callable::check_options(callables.size(), samples.size(), options);
+  const callable::NormalMode normal;
   return callable::Builder(std::move(callables), samples, options).build();
 }
 

@@ -214,6 +214,28 @@ TEST_P(ModesTest, OfSubmodulesMustBeThoseOfTheCapture) {
                     Not(HasSubstr("training flag of 'in'"))));
 }
 
+TEST_P(ModesTest, ParametersMustRequireGradAsInTheCapture) {
+  const auto net = make_net<NoisyNet>();
+  net->in->weight.requires_grad_(false);
+  GraphedCallable graphed = make_graphed_callable(net, {batch(1)});
+  (void)graphed(batch(2)).sum();
+  net->in->weight.requires_grad_(true);
+  EXPECT_THAT(refusal<GuardError>("a parameter that requires grad now", [&] { (void)graphed(batch(2)); }),
+              HasSubstr("parameter 'in.weight': requires grad: captured no, now yes"));
+  net->in->weight.requires_grad_(false);
+  net->out->bias.requires_grad_(false);
+  EXPECT_THAT(refusal<GuardError>("a parameter that requires no grad now", [&] { (void)graphed(batch(2)); }),
+              HasSubstr("parameter 'out.bias': requires grad: captured yes, now no"));
+}
+
+TEST_P(ModesTest, BuffersMustBeThoseOfTheCapture) {
+  const auto net = make_net<NoisyNet>();
+  GraphedCallable graphed = make_graphed_callable(net, {batch(1)});
+  net->norm->running_mean.set_data(randn({24}));
+  EXPECT_THAT(refusal<GuardError>("a buffer with other data", [&] { (void)graphed(batch(2)); }),
+              HasSubstr("'norm.running_mean'"));
+}
+
 TEST_P(ModesTest, InferenceModeReplaysTheEvaluationGraph) {
   const auto net = make_net<NoisyNet>();
   GraphedCallable graphed = make_graphed_callable(net, {batch(1)}, {.evaluation = true});

@@ -2,6 +2,7 @@
 
 #include <pianola/core/error.hpp>
 
+#include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/nn/module.h>
 
@@ -26,6 +27,12 @@ const torch::OrderedDict<std::string, at::Tensor>& parameters_of(const torch::nn
   return module.*Peek::dictionary;
 }
 
+const at::Tensor kNone;
+
+const void* memory_of(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl()->data() : nullptr;
+}
+
 [[noreturn]] void refuse_buffer(const std::string& name) {
   throw UsageError({.what = fmt::format("buffer '{}' requires grad; its gradient would be lost", name),
                     .fix = "register it as a parameter, or call requires_grad_(false) on it"});
@@ -36,6 +43,17 @@ std::string described(const std::string& name) {
 }
 
 }  // namespace
+
+ModuleState::Known::Known(at::Tensor tensor_, bool is_buffer_)
+    : tensor(std::move(tensor_)),
+      is_buffer(is_buffer_),
+      requires_grad(tensor.defined() && tensor.requires_grad()),
+      address(is_buffer_ ? memory_of(tensor) : nullptr) {}
+
+bool ModuleState::Known::is(const at::Tensor& now) const {
+  return now.is_same(tensor) && (!now.defined() || now.requires_grad() == requires_grad) &&
+         (!is_buffer || memory_of(now) == address);
+}
 
 ModuleState::ModuleState(const Callable& callable) {
   if (callable.module() != nullptr) read_module(callable.module());
@@ -51,13 +69,18 @@ void ModuleState::read_module(const std::shared_ptr<torch::nn::Module>& root) {
     const auto& own = parameters_of(*item.value());
     parameters_of_module_.push_back(own.size());
     for (std::size_t i = 0; i < own.size(); ++i) {
-      parameters_.push_back({.module = index, .position = i, .tensor = own[i].value()});
-      impls_.push_back(own[i].value().unsafeGetTensorImpl());
+      const at::Tensor& tensor = own[i].value();
+      parameters_.push_back({.module = index, .position = i, .known = Known(tensor, /*is_buffer=*/false)});
+      dense_.push_back({.impl = tensor.unsafeGetTensorImpl(),
+                        .meta = tensor.defined() ? torch::autograd::impl::materialize_autograd_meta(tensor) : nullptr,
+                        .requires_grad = tensor.defined() && tensor.requires_grad()});
       parameter_names_.push_back(item.key().empty() ? own[i].key() : item.key() + "." + own[i].key());
     }
   }
   for (const auto& item : root->named_buffers()) {
     if (item.value().defined() && item.value().requires_grad()) refuse_buffer(item.key());
+    buffers_.emplace_back(item.value(), /*is_buffer=*/true);
+    buffer_names_.push_back(item.key());
   }
 }
 
@@ -70,8 +93,9 @@ void ModuleState::read_script(const torch::jit::Module& root) {
       module_names_.push_back(item.name);
     }
     for (std::size_t slot = 0; slot < object->type()->numAttributes(); ++slot) {
-      if (!object->type()->is_parameter(slot) || !object->getSlot(slot).isTensor()) continue;
-      script_parameters_.push_back({.object = object, .slot = slot, .tensor = object->getSlot(slot).toTensor()});
+      if (!object->getSlot(slot).isTensor()) continue;  // plain attributes are read as buffers are
+      const Known known(object->getSlot(slot).toTensor(), !object->type()->is_parameter(slot));
+      script_parameters_.push_back({.object = object, .slot = slot, .known = known});
       const std::string& name = object->type()->getAttributeName(slot);
       parameter_names_.push_back(item.name.empty() ? name : item.name + "." + name);
     }
@@ -123,45 +147,64 @@ std::vector<std::string> ModuleState::differing_flags(const std::vector<bool>& f
   return result;
 }
 
+// By reference: a count of references for each parameter would cost each call.
+const at::Tensor& ModuleState::now(const Parameter& parameter) const {
+  const auto& own = parameters_of(*modules_[parameter.module]);
+  return parameter.position < own.size() ? own[parameter.position].value() : kNone;
+}
+
+const at::Tensor& ModuleState::now(const ScriptParameter& parameter) {
+  const c10::IValue& value = parameter.object->slots()[parameter.slot];
+  return value.isTensor() ? value.toTensor() : kNone;
+}
+
 bool ModuleState::has_its_parameters() const {
   bool same = true;
-  const c10::TensorImpl* const* expected = impls_.data();
+  const Dense* expected = dense_.data();
   for (std::size_t module = 0; module < modules_.size(); ++module) {
     const auto& items = parameters_of(*modules_[module]).items();
     if (items.size() < parameters_of_module_[module]) return false;
-    for (std::size_t i = 0; i < parameters_of_module_[module]; ++i) {
-      same &= items[i].value().unsafeGetTensorImpl() == *expected++;
+    for (std::size_t i = 0; i < parameters_of_module_[module]; ++i, ++expected) {
+      same &= items[i].value().unsafeGetTensorImpl() == expected->impl;
+      same &= expected->meta == nullptr || expected->meta->requires_grad_ == expected->requires_grad;
     }
   }
-  for (const ScriptParameter& parameter : script_parameters_) {
-    const c10::IValue& now = parameter.object->slots()[parameter.slot];
-    same &= now.isTensor() && now.toTensor().is_same(parameter.tensor);
-  }
+  for (const Known& buffer : buffers_) same &= buffer.is(buffer.tensor);
+  for (const ScriptParameter& parameter : script_parameters_) same &= parameter.known.is(now(parameter));
   return same;
 }
 
-std::vector<std::string> ModuleState::replaced_parameters() const {
+std::vector<std::string> ModuleState::parameter_differences() const {
   std::vector<std::string> result;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const auto& own = parameters_of(*modules_[parameters_[i].module]);
-    const std::size_t position = parameters_[i].position;
-    if (position >= own.size() || !own[position].value().is_same(parameters_[i].tensor)) {
-      result.push_back(parameter_names_[i]);
+  const auto compare = [&](const Known& known, const at::Tensor& tensor, const std::string& name) {
+    if (known.is(tensor)) return;
+    const std::string which = fmt::format("{} '{}'", known.is_buffer ? "buffer" : "parameter", name);
+    if (!tensor.is_same(known.tensor)) {
+      result.push_back(fmt::format("{}: the module has another tensor now", which));
+    } else if (tensor.requires_grad() != known.requires_grad) {
+      result.push_back(fmt::format("{}: requires grad: captured {}, now {}", which, known.requires_grad ? "yes" : "no",
+                                   known.requires_grad ? "no" : "yes"));
+    } else {
+      result.push_back(
+          fmt::format("{}: its memory was replaced (buffer.data = ..., set_() or a resized storage)", which));
     }
+  };
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    compare(parameters_[i].known, now(parameters_[i]), parameter_names_[i]);
   }
+  for (std::size_t i = 0; i < buffers_.size(); ++i) compare(buffers_[i], buffers_[i].tensor, buffer_names_[i]);
   for (std::size_t i = 0; i < script_parameters_.size(); ++i) {
-    const c10::IValue& now = script_parameters_[i].object->slots()[script_parameters_[i].slot];
-    if (!now.isTensor() || !now.toTensor().is_same(script_parameters_[i].tensor)) result.push_back(parameter_names_[i]);
+    compare(script_parameters_[i].known, now(script_parameters_[i]), parameter_names_[i]);
   }
   return result;
 }
 
 std::optional<std::string> ModuleState::name_of(const at::Tensor& parameter) const {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (parameters_[i].tensor.is_same(parameter)) return parameter_names_[i];
+    if (parameters_[i].known.tensor.is_same(parameter)) return parameter_names_[i];
   }
   for (std::size_t i = 0; i < script_parameters_.size(); ++i) {
-    if (script_parameters_[i].tensor.is_same(parameter)) return parameter_names_[i];
+    if (script_parameters_[i].known.tensor.is_same(parameter)) return parameter_names_[i];
   }
   return std::nullopt;
 }

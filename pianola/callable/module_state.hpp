@@ -10,6 +10,10 @@
 #include <string>
 #include <vector>
 
+namespace torch::autograd {
+struct AutogradMeta;
+}
+
 namespace pianola::callable {
 
 /// What a module says of itself that decides what its forward does: the training flags of all its submodules, and which
@@ -32,10 +36,11 @@ class ModuleState {
   /// Names of the submodules whose flag is not as in `flags`.
   [[nodiscard]] std::vector<std::string> differing_flags(const std::vector<bool>& flags) const;
 
-  /// Whether each parameter is still the tensor that it was at construction, in a tight loop.
+  /// Whether each parameter and buffer is still the tensor that it was at construction, buffers look at the same memory,
+  /// and parameters require grad as they did; in a tight loop.
   [[nodiscard]] bool has_its_parameters() const;
-  /// Names of those that are not.
-  [[nodiscard]] std::vector<std::string> replaced_parameters() const;
+  /// "parameter 'weight': the module has another tensor now", one entry each.
+  [[nodiscard]] std::vector<std::string> parameter_differences() const;
   /// "layers.0.weight", or nothing if it is no parameter of the module.
   [[nodiscard]] std::optional<std::string> name_of(const at::Tensor& parameter) const;
 
@@ -44,17 +49,33 @@ class ModuleState {
     c10::intrusive_ptr<c10::ivalue::Object> object;
     std::size_t slot;
   };
+  // What a parameter or buffer was at construction.
+  struct Known {
+    explicit Known(at::Tensor tensor_, bool is_buffer_);
+    [[nodiscard]] bool is(const at::Tensor& now) const;
+    at::Tensor tensor;
+    bool is_buffer;
+    bool requires_grad;
+    const void* address;  // nullptr for parameters, which ParameterGuard watches
+  };
+  struct Dense {
+    const c10::TensorImpl* impl;
+    const torch::autograd::AutogradMeta* meta;
+    bool requires_grad;
+  };
   struct ScriptParameter {
     c10::intrusive_ptr<c10::ivalue::Object> object;
     std::size_t slot;
-    at::Tensor tensor;
+    Known known;
   };
   struct Parameter {
     std::size_t module;    // in modules_
     std::size_t position;  // in its own dictionary
-    at::Tensor tensor;
+    Known known;
   };
 
+  [[nodiscard]] const at::Tensor& now(const Parameter& parameter) const;
+  [[nodiscard]] static const at::Tensor& now(const ScriptParameter& parameter);
   void read_module(const std::shared_ptr<torch::nn::Module>& root);
   void read_script(const torch::jit::Module& root);
 
@@ -65,7 +86,9 @@ class ModuleState {
   std::vector<std::string> parameter_names_;
   std::vector<Parameter> parameters_;  // module by module, in the order of its dictionary
   std::vector<std::size_t> parameters_of_module_;  // how many each module has
-  std::vector<const c10::TensorImpl*> impls_;      // of parameters_, for the tight loop
+  std::vector<Dense> dense_;                       // of parameters_, for the tight loop
+  std::vector<std::string> buffer_names_;
+  std::vector<Known> buffers_;  // of a torch::nn module, which has no way to put another tensor in their place
   std::vector<ScriptParameter> script_parameters_;
 };
 

@@ -1,5 +1,6 @@
 #include <pianola/callable/parameter_gradients.hpp>
 
+#include <pianola/graph/copy_into.hpp>
 #include <pianola/trace/quiet_scope.hpp>
 
 #include <ATen/ops/_foreach_add.h>
@@ -99,19 +100,9 @@ bool ParameterGradients::is_ours(std::size_t i) const noexcept {
   return impl == places_[i].exposed && storage_of(*impl) == places_[i].storage;
 }
 
-// Each parameter is a few cache lines, seldom used and far apart: fetched ahead, they cost a few ns.
 bool ParameterGradients::is_steady() const noexcept {
-  constexpr std::size_t kAhead = 8;
   bool steady = true;
-  for (std::size_t i = 0; i < places_.size(); ++i) {
-    if (i + kAhead < places_.size()) {
-      const Place& later = places_[i + kAhead];
-      __builtin_prefetch(&later.meta->grad_);
-      __builtin_prefetch(&later.meta->hooks_);
-      __builtin_prefetch(&later.meta->post_acc_grad_hooks_);
-      __builtin_prefetch(&later.exposed->unsafe_storage());
-    }
-    const Place& place = places_[i];
+  for (const Place& place : places_) {
     const c10::TensorImpl* impl = place.meta->grad_.unsafeGetTensorImpl();
     steady &= impl == place.exposed;
     steady &= storage_of(*impl) == place.storage;
@@ -139,25 +130,45 @@ bool ParameterGradients::is_idle() const {
   return true;
 }
 
-void ParameterGradients::before_replay(bool wanted, bool steady) {
+// torch::nn::Module::zero_grad(false) detaches: `p.grad` is another tensor on our memory then, and as good as ours.
+void ParameterGradients::adopt_aliases() {
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    const at::Tensor& now = gradient(i);
+    const at::Tensor& buffer = buffers_.tensors()[i];
+    if (is_ours(i) || !now.defined() || now.scalar_type() != buffer.scalar_type() || now.sizes() != buffer.sizes() ||
+        !graph::is_same_memory(buffer, now)) {
+      continue;
+    }
+    exposed_[i] = now;
+    places_[i].exposed = now.unsafeGetTensorImpl();
+  }
+}
+
+void ParameterGradients::before_replay(bool wanted, bool steady, const std::vector<std::size_t>& left_alone) {
+  left_alone_.assign(left_alone.empty() ? 0 : places_.size(), false);
+  for (const std::size_t i : left_alone) left_alone_[i] = true;
+  if (!steady && policy_ != GradPolicy::clone) adopt_aliases();
   if (!wanted) {
     if (policy_ != GradPolicy::clone) save(all());
     return;
   }
   switch (policy_) {
     case GradPolicy::accumulate:
-      if (!steady) prepare_to_add();
-      return;
+      if (!steady) return prepare_to_add();
+      return save(left_alone);
     case GradPolicy::clone:
       return;
     case GradPolicy::alias:
+      save(left_alone);
       return move_out_of_alias();
   }
 }
 
 void ParameterGradients::after_replay(bool wanted) {
   if (wanted && policy_ != GradPolicy::accumulate) {
-    hand_out(all());
+    std::vector<std::size_t> which = all();
+    std::erase_if(which, [&](std::size_t i) { return is_left_alone(i); });
+    hand_out(which);
   } else if (wanted && !to_hand_out_.empty()) {
     hand_out(to_hand_out_);
     to_hand_out_.clear();
@@ -173,13 +184,17 @@ void ParameterGradients::after_replay(bool wanted) {
 void ParameterGradients::prepare_to_add() {
   const trace::QuietScope quiet;
   if (!is_clear_ && group_ != nullptr) group_->clear_idle();
-  if (std::exchange(is_clear_, false) && is_idle()) {
+  if (std::exchange(is_clear_, false) && left_alone_.empty() && is_idle()) {
     if (group_ != nullptr) group_->wait_for_clear();
     for (std::size_t i = 0; i < places_.size(); ++i) expose(i);
     return;
   }
   std::vector<std::size_t> others, held, to_expose;
   for (std::size_t i = 0; i < places_.size(); ++i) {
+    if (is_left_alone(i)) {
+      held.push_back(i);
+      continue;
+    }
     if (is_ours(i)) continue;
     others.push_back(i);
     const bool is_held = is_held_elsewhere(i);
@@ -195,7 +210,7 @@ void ParameterGradients::prepare_to_add() {
 void ParameterGradients::move_out_of_alias() {
   std::vector<std::size_t> ours;
   for (std::size_t i = 0; i < places_.size(); ++i) {
-    if (is_ours(i)) ours.push_back(i);
+    if (is_ours(i) && !is_left_alone(i)) ours.push_back(i);
   }
   if (ours.empty()) return;
   const trace::QuietScope quiet;

@@ -66,7 +66,8 @@ class ParameterGradients {
   [[nodiscard]] const at::Tensor* hooked() const noexcept;
   /// Before and after a replay, on its stream. `wanted` is false where the backward pass is for other tensors' gradients
   /// alone (torch::autograd::grad): parameters must then keep theirs.
-  void before_replay(bool wanted, bool steady);
+  /// `left_alone` are positions of parameters that no gradient flows to this time: theirs stay as they are, too.
+  void before_replay(bool wanted, bool steady, const std::vector<std::size_t>& left_alone = {});
   void after_replay(bool wanted);
   /// Copies of the buffers, for gradients that go on through autograd.
   [[nodiscard]] std::vector<at::Tensor> copies() const;
@@ -84,6 +85,8 @@ class ParameterGradients {
   [[nodiscard]] bool is_held_elsewhere(std::size_t i) const;
   [[nodiscard]] bool is_idle() const;
   [[nodiscard]] std::vector<std::size_t> all() const;
+  [[nodiscard]] bool is_left_alone(std::size_t i) const { return !left_alone_.empty() && left_alone_[i]; }
+  void adopt_aliases();
   void prepare_to_add();
   void move_out_of_alias();
   void expose(std::size_t i);
@@ -99,6 +102,7 @@ class ParameterGradients {
   bool is_clear_ = false;                 // all buffers hold -0.0, and nobody looks at them
 
   // Of the running replay:
+  std::vector<bool> left_alone_;          // empty where none is
   std::vector<std::size_t> to_hand_out_;  // gradients that are not ours, and get the result afterwards
   std::vector<std::size_t> to_restore_;   // buffers that somebody else looks at
   std::vector<at::Tensor> saved_;         // what those held before

@@ -3,10 +3,13 @@
 
 #include <pianola/core/error.hpp>
 #include <pianola/graph/capture_session.hpp>
+#include <pianola/graph/copy_into.hpp>
 #include <pianola/graph/pool_state.hpp>
 #include <pianola/trace/op_stream.hpp>
 #include <pianola/trace/quiet_scope.hpp>
+#include <pianola/trace/tensors_of.hpp>
 
+#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -28,15 +31,11 @@ void call(const std::function<void()>& hook) {
   if (hook) hook();
 }
 
-// Laid out as the sample, whose strides decide which kernels run; expanded dimensions need memory of their own.
+// Laid out as the sample, whose strides decide which kernels run: an expanded one repeats its elements as well.
 at::Tensor static_input(const at::Tensor& sample, bool gradients) {
   const trace::QuietScope quiet;
-  bool expanded = false;
-  for (std::int64_t dim = 0; dim < sample.dim(); ++dim) expanded |= sample.stride(dim) == 0 && sample.size(dim) > 1;
-  const at::TensorOptions options = sample.options().requires_grad(false);
-  at::Tensor input =
-      expanded ? at::empty(sample.sizes(), options) : at::empty_strided(sample.sizes(), sample.strides(), options);
-  input.copy_(sample);
+  at::Tensor input = at::empty_strided(sample.sizes(), sample.strides(), sample.options().requires_grad(false));
+  graph::copy_into(std::span(&input, 1), std::span(&sample, 1));
   return input.set_requires_grad(gradients && sample.requires_grad());
 }
 
@@ -51,6 +50,34 @@ at::Tensor static_output(const at::Tensor& output) {
   return at::Tensor(output.unsafeGetTensorImpl()->shallow_copy_and_detach(
       /*version_counter=*/c10::VariableVersion(0), /*allow_tensor_metadata_change=*/true));
 }
+
+// Copies in place of those that look at memory of `others`, which is for somebody else to write: a view of an input
+// is overwritten by the next one, a gradient handed through by that of the next callable.
+void set_apart(std::vector<at::Tensor>& tensors, const std::vector<at::Tensor>& others) {
+  const at::AutoGradMode no_grad(false);
+  for (at::Tensor& tensor : tensors) {
+    const bool shared = tensor.defined() && std::any_of(others.begin(), others.end(), [&](const at::Tensor& other) {
+                          return trace::storage_of(other) == trace::storage_of(tensor);
+                        });
+    if (shared) tensor = tensor.clone();
+  }
+}
+
+// Laid out as the output is, as elementwise operations lay out its gradient: kernels are chosen by strides.
+bool is_gradient_like(const at::Tensor& gradient, const at::Tensor& output) {
+  return gradient.sizes() == output.sizes() && gradient.scalar_type() == output.scalar_type() &&
+         (output.is_non_overlapping_and_dense() ? gradient.strides() == output.strides() : gradient.is_contiguous());
+}
+
+// Autocast keeps the weights it has cast while its region lasts. A run that found them cast already would record no
+// casts, and replay old weights for ever; one that left its own behind would hand memory of the graph to the region.
+class FreshCasts {
+ public:
+  FreshCasts() { at::autocast::clear_cache(); }
+  FreshCasts(const FreshCasts&) = delete;
+  FreshCasts& operator=(const FreshCasts&) = delete;
+  ~FreshCasts() { at::autocast::clear_cache(); }
+};
 
 // Shows up in the messages of operations inside: "in scope 'callable 3 (backward)'".
 class NamedScope {
@@ -71,18 +98,25 @@ CaptureOptions CaptureContext::capture_options(int warmup) const {
 
 at::Tensor CaptureContext::output_gradient_like(const at::Tensor& output, std::size_t ordinal) {
   for (const at::Tensor& known : output_gradients) {
-    const bool fits = known.sizes() == output.sizes() && known.scalar_type() == output.scalar_type();
-    if (fits && ordinal-- == 0) return known;
+    if (is_gradient_like(known, output) && ordinal-- == 0) return known;
   }
   const trace::QuietScope quiet;
   const at::TensorOptions like = output.options().requires_grad(false);
-  output_gradients.push_back(at::zeros(output.sizes(), like));
+  output_gradients.push_back(output.is_non_overlapping_and_dense()
+                                 ? at::empty_strided(output.sizes(), output.strides(), like).zero_()
+                                 : at::zeros(output.sizes(), like));
   return output_gradients.back();
 }
 
 CapturedMode::CapturedMode(const Subject& subject, Mode mode, std::span<const at::Tensor> sample, int slots,
                            c10::Device device)
-    : subject_(subject), mode_(mode), ambient_(Ambient::current(device.type())), flags_(subject.module.flags()) {
+    : subject_(subject),
+      mode_(mode),
+      ambient_(Ambient::current(device.type())),
+      ambient_in_backward_(ambient_),
+      flags_(subject.module.flags()) {
+  ambient_in_backward_.autocast = false;
+  ambient_in_backward_.autocast_dtype = c10::ScalarType::Undefined;
   for (std::size_t i = 0; i < sample.size(); ++i) {
     input_guards_.emplace_back(sample[i], mode.gradients);
     if (mode.gradients && sample[i].requires_grad()) differentiable_inputs_.push_back(i);
@@ -125,6 +159,7 @@ void CapturedMode::run_eagerly(CaptureContext& context) {
 
 std::vector<at::Tensor> CapturedMode::run_forward(const Pass& pass) {
   const NamedScope scope(subject_.name);
+  const FreshCasts fresh_casts;
   const std::vector<std::uint32_t> before = versions_of(pass.inputs);
   const at::AutoGradMode grad_mode(mode_.gradients);
   const c10::IValue value = subject_.run(pass.inputs);
@@ -251,15 +286,20 @@ void CapturedMode::decide_gradients(const CaptureContext& context) {
 
 void CapturedMode::capture_forward(CaptureContext& context, std::size_t slot) {
   Pass& pass = *passes_[slot];
-  std::vector<at::Tensor> outputs;
+  std::vector<at::Tensor> outputs, results;
   call(subject_.hooks.before_forward);
   const std::shared_ptr<void> reservation =
       context.any_order ? context.pool.state()->reserve_used_memory() : std::shared_ptr<void>();
   CaptureOptions options = context.capture_options(0);
   options.inputs = pass.inputs;
-  pass.forward.capture([&] { outputs = each_once(run_forward(pass)); }, options);
+  pass.forward.capture(
+      [&] {
+        outputs = results = each_once(run_forward(pass));
+        set_apart(results, pass.inputs);
+      },
+      options);
   call(subject_.hooks.after_forward);
-  for (const at::Tensor& output : outputs) pass.outputs.push_back(static_output(output));
+  for (const at::Tensor& output : results) pass.outputs.push_back(static_output(output));
   pass.input_versions = versions_of(pass.inputs);
   pass.output_versions = versions_of(pass.outputs);
   if (has_backward()) pass.history = std::move(outputs);
@@ -270,6 +310,7 @@ void CapturedMode::capture_forward(CaptureContext& context, std::size_t slot) {
 void CapturedMode::capture_backward(CaptureContext& context, std::size_t slot) {
   if (!has_backward()) return;
   Pass& pass = *passes_[slot];
+  if (reach_.empty()) find_what_outputs_reach(pass);
   std::vector<at::Tensor> fixed(pass.inputs.size());
   if (context.any_order) {
     const trace::QuietScope quiet;
@@ -278,9 +319,8 @@ void CapturedMode::capture_backward(CaptureContext& context, std::size_t slot) {
   if (output_gradients_.empty()) {
     for (std::size_t i = 0; i < differentiable_.size(); ++i) {
       const at::Tensor& output = pass.outputs[differentiable_[i]];
-      const auto like = std::count_if(output_gradients_.begin(), output_gradients_.end(), [&](const at::Tensor& other) {
-        return other.sizes() == output.sizes() && other.scalar_type() == output.scalar_type();
-      });
+      const auto like = std::count_if(output_gradients_.begin(), output_gradients_.end(),
+                                      [&](const at::Tensor& other) { return is_gradient_like(other, output); });
       output_gradients_.push_back(context.output_gradient_like(output, static_cast<std::size_t>(like)));
     }
   }
@@ -302,6 +342,7 @@ void CapturedMode::capture_backward(CaptureContext& context, std::size_t slot) {
         if (direct_) direct_->record(select(computed.values, direct_of_));
         if (routed_) routed_->record(select(computed.values, routed_of_));
         pass.input_gradients = take_input_gradients(pass, context.options.allow_unused_input);
+        if (!context.any_order) set_apart(pass.input_gradients, output_gradients_);
         for (const std::size_t i : differentiable_inputs_) {
           if (!context.any_order || !pass.input_gradients[i].defined()) continue;
           const at::NoGradGuard no_grad;

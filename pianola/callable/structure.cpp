@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include <bit>
+#include <cstdint>
 #include <sstream>
 #include <utility>
 
@@ -26,6 +28,23 @@ bool is_none(const c10::IValue& value) { return value.isNone() || (value.isTenso
 
 std::string key_text(const c10::IValue& key) {
   return key.isString() ? fmt::format("['{}']", key.toStringRef()) : fmt::format("[{}]", in_words(key));
+}
+
+// "input 1", then "input 1[0]".
+std::string entry_text(const std::string& path, std::size_t entry) {
+  return path.find_first_of(" [") == std::string::npos ? fmt::format("{} {}", path, entry)
+                                                       : fmt::format("{}[{}]", path, entry);
+}
+
+bool same_bits(double a, double b) { return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b); }
+
+// Bit for bit: a product with -0.0 has another sign, and NaN is as good a number to freeze as others.
+bool same_constant(const c10::IValue& a, const c10::IValue& b) {
+  if (a.tagKind() != b.tagKind()) return false;
+  if (a.isDouble()) return same_bits(a.toDouble(), b.toDouble());
+  if (!a.isComplexDouble()) return a == b;
+  const auto x = a.toComplexDouble(), y = b.toComplexDouble();
+  return same_bits(x.real(), y.real()) && same_bits(x.imag(), y.imag());
 }
 
 std::string differs(const std::string& path, const std::string& captured, const c10::IValue& given) {
@@ -74,7 +93,7 @@ std::optional<std::string> Structure::match(const Node& node, const c10::IValue&
                                             std::vector<at::Tensor>& tensors) {
   const auto each = [&](const auto& entries) -> std::optional<std::string> {
     for (std::size_t i = 0; i < node.children.size(); ++i) {
-      if (auto found = match(node.children[i], entries[i], fmt::format("{} {}", path, i), tensors)) return found;
+      if (auto found = match(node.children[i], entries[i], entry_text(path, i), tensors)) return found;
     }
     return std::nullopt;
   };
@@ -87,9 +106,7 @@ std::optional<std::string> Structure::match(const Node& node, const c10::IValue&
       if (!is_none(value)) return differs(path, "None", value);
       return std::nullopt;
     case Kind::constant:
-      if (value.tagKind() != node.like.tagKind() || !(value == node.like)) {
-        return differs(path, in_words(node.like), value);
-      }
+      if (!same_constant(value, node.like)) return differs(path, in_words(node.like), value);
       return std::nullopt;
     case Kind::list:
       if (!value.isList() || value.toListRef().size() != node.children.size()) {
@@ -158,8 +175,7 @@ std::string Structure::name_of(std::size_t leaf) const {
 void Structure::names(const Node& node, const std::string& path, std::vector<std::string>& result) {
   if (node.kind == Kind::tensor) result.push_back(path);
   for (std::size_t i = 0; i < node.children.size(); ++i) {
-    names(node.children[i], node.kind == Kind::dict ? path + key_text(node.keys[i]) : fmt::format("{} {}", path, i),
-          result);
+    names(node.children[i], node.kind == Kind::dict ? path + key_text(node.keys[i]) : entry_text(path, i), result);
   }
 }
 

@@ -4,26 +4,64 @@
 #include <pianola/trace/tensors_of.hpp>
 
 #include <cstring>
+#include <vector>
 
 namespace pianola::graph {
+namespace {
+
+// Dimensions along which `target` repeats one element shrink to that one.
+at::Tensor without_repeats(at::Tensor tensor, const at::Tensor& target) {
+  for (std::int64_t dim = 0; dim < target.dim(); ++dim) {
+    if (target.stride(dim) == 0 && target.size(dim) > 1) tensor = tensor.narrow(dim, 0, 1);
+  }
+  return tensor;
+}
+
+void copy_one(const at::Tensor& to, const at::Tensor& from) {
+  if (to.numel() == 0 || (from.defined() && is_same_memory(to, from))) return;
+  if (from.defined() && to.is_cpu() && is_plain_copy(to, from)) {
+    std::memcpy(const_cast<std::byte*>(trace::address_of(to)), trace::address_of(from), to.nbytes());
+    return;
+  }
+  const trace::QuietScope quiet;
+  from.defined() ? without_repeats(to, to).copy_(without_repeats(from, to)) : without_repeats(to, to).zero_();
+}
+
+}  // namespace
 
 bool is_plain_copy(const at::Tensor& to, const at::Tensor& from) {
   return to.strides() == from.strides() && to.is_non_overlapping_and_dense() && from.device() == to.device() &&
          from.scalar_type() == to.scalar_type() && !from.is_conj() && !from.is_neg();
 }
 
-void copy_into(std::span<const at::Tensor> targets, std::span<const at::Tensor> sources) {
-  for (std::size_t i = 0; i < targets.size(); ++i) {
-    const at::Tensor& to = targets[i];
-    const at::Tensor& from = sources[i];
-    if (to.numel() == 0 || (from.defined() && trace::address_of(to) == trace::address_of(from))) continue;
-    if (from.defined() && to.is_cpu() && is_plain_copy(to, from)) {
-      std::memcpy(const_cast<std::byte*>(trace::address_of(to)), trace::address_of(from), to.nbytes());
-      continue;
-    }
-    const trace::QuietScope quiet;
-    from.defined() ? to.copy_(from) : to.zero_();
+bool is_same_memory(const at::Tensor& to, const at::Tensor& from) {
+  if (trace::address_of(to) != trace::address_of(from) || from.is_conj() || from.is_neg()) return false;
+  if (to.strides() == from.strides()) return true;
+  for (std::int64_t dim = 0; dim < to.dim(); ++dim) {
+    if (to.size(dim) > 1 && to.stride(dim) != from.stride(dim)) return false;
   }
+  return true;
+}
+
+bool are_entangled(std::span<const at::Tensor> targets, std::span<const at::Tensor> sources) {
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    if (!sources[i].defined()) continue;
+    for (std::size_t k = 0; k < targets.size(); ++k) {
+      if (k == i && is_same_memory(targets[i], sources[i])) continue;
+      if (trace::storage_of(sources[i]) == trace::storage_of(targets[k])) return true;
+    }
+  }
+  return false;
+}
+
+void copy_into(std::span<const at::Tensor> targets, std::span<const at::Tensor> sources) {
+  std::vector<at::Tensor> apart;
+  if (are_entangled(targets, sources)) {
+    const trace::QuietScope quiet;
+    for (const at::Tensor& source : sources) apart.push_back(source.defined() ? source.clone() : source);
+    sources = apart;
+  }
+  for (std::size_t i = 0; i < targets.size(); ++i) copy_one(targets[i], sources[i]);
 }
 
 }  // namespace pianola::graph

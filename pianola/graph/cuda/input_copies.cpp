@@ -22,13 +22,13 @@ void* writable(const at::Tensor& tensor) { return const_cast<std::byte*>(trace::
 
 // The source that is recorded only has to be memory of the device: the allocator's first block of the pool will do.
 void InputCopies::record(std::vector<at::Tensor> inputs, CUstream stream, const NewNodes& new_nodes) {
-  for (at::Tensor& input : inputs) {
-    Copy& copy = copies_.emplace_back(Copy{.target = std::move(input)});
-    if (copy.target.numel() == 0 || !copy.target.is_non_overlapping_and_dense()) continue;
-    void* const source = c10::cuda::CUDACachingAllocator::raw_alloc_with_stream(copy.target.nbytes(), stream);
+  targets_ = std::move(inputs);
+  for (const at::Tensor& target : targets_) {
+    Copy& copy = copies_.emplace_back();
+    if (target.numel() == 0 || !target.is_non_overlapping_and_dense()) continue;
+    void* const source = c10::cuda::CUDACachingAllocator::raw_alloc_with_stream(target.nbytes(), stream);
     const std::unique_ptr<void, void (*)(void*)> owner(source, &c10::cuda::CUDACachingAllocator::raw_delete);
-    C10_CUDA_CHECK(
-        cudaMemcpyAsync(writable(copy.target), source, copy.target.nbytes(), cudaMemcpyDeviceToDevice, stream));
+    C10_CUDA_CHECK(cudaMemcpyAsync(writable(target), source, target.nbytes(), cudaMemcpyDeviceToDevice, stream));
     const auto nodes = new_nodes();
     TORCH_INTERNAL_ASSERT(nodes.size() == 1, "a copy is one node");
     copy.node = nodes.front();
@@ -43,28 +43,30 @@ void InputCopies::disable_all(CUgraphExec executable) {
 }
 
 void InputCopies::set_sources(CUgraphExec executable, std::span<const at::Tensor> sources) {
+  if (are_entangled(targets_, sources)) [[unlikely]] {
+    disable_all(executable);
+    return copy_into(targets_, sources);
+  }
   for (std::size_t i = 0; i < copies_.size(); ++i) {
     Copy& copy = copies_[i];
+    const at::Tensor& target = targets_[i];
     const at::Tensor& source = sources[i];
-    if (copy.node == nullptr || !source.defined() || !is_plain_copy(copy.target, source)) [[unlikely]] {
+    if (source.defined() && is_same_memory(target, source)) {
       if (copy.node != nullptr) enable(executable, copy, false);
-      copy_into({&copy.target, 1}, {&source, 1});
-      continue;
+    } else if (copy.node != nullptr && source.defined() && is_plain_copy(target, source)) [[likely]] {
+      if (const void* address = trace::address_of(source); address != copy.source) set_source(executable, i, address);
+      enable(executable, copy, true);
+    } else {
+      if (copy.node != nullptr) enable(executable, copy, false);
+      copy_into({&target, 1}, {&source, 1});
     }
-    const void* address = trace::address_of(source);
-    if (address == trace::address_of(copy.target)) {
-      enable(executable, copy, false);
-      continue;
-    }
-    if (address != copy.source) set_source(executable, copy, address);
-    enable(executable, copy, true);
   }
 }
 
-void InputCopies::set_source(CUgraphExec executable, Copy& copy, const void* source) {
-  C10_CUDA_CHECK(cudaGraphExecMemcpyNodeSetParams1D(executable, copy.node, writable(copy.target), source,
-                                                    copy.target.nbytes(), cudaMemcpyDeviceToDevice));
-  copy.source = source;
+void InputCopies::set_source(CUgraphExec executable, std::size_t i, const void* source) {
+  C10_CUDA_CHECK(cudaGraphExecMemcpyNodeSetParams1D(executable, copies_[i].node, writable(targets_[i]), source,
+                                                    targets_[i].nbytes(), cudaMemcpyDeviceToDevice));
+  copies_[i].source = source;
 }
 
 void InputCopies::enable(CUgraphExec executable, Copy& copy, bool enabled) {

@@ -31,14 +31,14 @@ class InputCopies {
 
  private:
   struct Copy {
-    at::Tensor target;
     CUgraphNode node = nullptr;  // nullptr: nothing to copy
     const void* source = nullptr;
     bool enabled = true;
   };
   static void enable(CUgraphExec executable, Copy& copy, bool enabled);
-  static void set_source(CUgraphExec executable, Copy& copy, const void* source);
-  std::vector<Copy> copies_;
+  void set_source(CUgraphExec executable, std::size_t i, const void* source);
+  std::vector<at::Tensor> targets_;
+  std::vector<Copy> copies_;  // one per target
 };
 
 }  // namespace pianola::graph
