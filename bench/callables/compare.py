@@ -25,8 +25,8 @@ PIANOLA = "pianola::make_graphed_callables"
 TIMEOUT_S = 240  # for one request; the longest prepares a callable of 1024 parameters
 
 # Iterations per sample, by the number of parameters; all in bursts of one length, so that they can be compared.
-HOST_ITERATIONS = {1: 50, 8: 50, 64: 30, 256: 15, 1024: 10}
-HOST_BURST = 5
+HOST_ITERATIONS = {1: 60, 8: 60, 64: 40, 256: 20, 1024: 20}
+HOST_BURST = 20
 STEP_ITERATIONS = 20
 STEP_BURST = 10
 

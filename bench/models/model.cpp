@@ -68,9 +68,7 @@ std::vector<at::Tensor> Model::parameters() const { return whole_->parameters();
 
 Callable Model::whole() const { return whole_; }
 
-std::vector<Callable> Model::per_layer() const {
-  return std::vector<Callable>(layers_.begin(), layers_.end());
-}
+std::vector<Callable> Model::per_layer() const { return std::vector<Callable>(layers_.begin(), layers_.end()); }
 
 Model linear_chain(const ChainShape& shape, c10::Device device) {
   InitialValues values(device);

@@ -42,7 +42,7 @@ struct CaptureContext {
   ska::flat_hash_set<const c10::TensorImpl*> hooked = {};     ///< Leaves that had hooks.
   ska::flat_hash_map<const c10::TensorImpl*, int> uses = {};  ///< Callables that differentiate a leaf.
   std::shared_ptr<GradientGroup> gradients = std::make_shared<GradientGroup>();
-  std::vector<at::Tensor> output_gradients = {};              ///< Shared by all backward passes: one runs at a time.
+  std::vector<at::Tensor> output_gradients = {};  ///< Shared by all backward passes: one runs at a time.
 
   [[nodiscard]] CaptureOptions capture_options(int warmup) const;
   /// The `ordinal`-th of the shared static output gradients that look like `output`.

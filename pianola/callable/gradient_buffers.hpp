@@ -38,7 +38,7 @@ class GradientBuffers {
  private:
   std::vector<at::Tensor> tensors_;
   std::vector<at::Tensor> whole_;
-  std::vector<bool> own_;                  // per buffer: the caller brought it
+  std::vector<bool> own_;                   // per buffer: the caller brought it
   std::vector<std::size_t> before_graphs_;  // references to its storage
   std::vector<std::size_t> references_;     // ours and the graphs'
 };

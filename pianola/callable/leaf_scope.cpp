@@ -47,7 +47,7 @@ void LeafScope::add(const at::Tensor& leaf) {
   std::swap(entry.hooks, autograd::impl::hooks(leaf));
   std::swap(entry.post_hook, autograd::impl::post_acc_grad_hooks(leaf));
   std::shared_ptr<autograd::Node> node = autograd::impl::try_get_grad_accumulator(leaf);
-  if (node != nullptr && node_has_hooks(*node)) {
+  if (node != nullptr) {  // it may have hooks of its own, or be bound to another stream
     autograd::impl::set_grad_accumulator(leaf, {});
     entry.accumulator = std::move(node);
   }

@@ -60,7 +60,7 @@ class LeafScope {
     at::Tensor gradient;
     std::vector<std::unique_ptr<torch::autograd::FunctionPreHook>> hooks;
     std::unique_ptr<torch::autograd::PostAccumulateGradHook> post_hook;
-    std::shared_ptr<torch::autograd::Node> accumulator;  // only one with hooks of its own
+    std::shared_ptr<torch::autograd::Node> accumulator;
   };
   ska::flat_hash_map<const c10::TensorImpl*, std::size_t> index_;
   std::vector<Silenced> silenced_;

@@ -199,6 +199,16 @@ std::vector<std::string> ModuleState::parameter_differences() const {
   return result;
 }
 
+std::vector<at::Tensor> ModuleState::differentiable_parameters() const {
+  std::vector<at::Tensor> result;
+  const auto add = [&](const Known& known) {
+    if (!known.is_buffer && known.requires_grad) result.push_back(known.tensor);
+  };
+  for (const Parameter& parameter : parameters_) add(parameter.known);
+  for (const ScriptParameter& parameter : script_parameters_) add(parameter.known);
+  return result;
+}
+
 std::optional<std::string> ModuleState::name_of(const at::Tensor& parameter) const {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (parameters_[i].known.tensor.is_same(parameter)) return parameter_names_[i];

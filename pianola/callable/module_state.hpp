@@ -41,6 +41,8 @@ class ModuleState {
   [[nodiscard]] bool has_its_parameters() const;
   /// "parameter 'weight': the module has another tensor now", one entry each.
   [[nodiscard]] std::vector<std::string> parameter_differences() const;
+  /// Its parameters that require grad.
+  [[nodiscard]] std::vector<at::Tensor> differentiable_parameters() const;
   /// "layers.0.weight", or nothing if it is no parameter of the module.
   [[nodiscard]] std::optional<std::string> name_of(const at::Tensor& parameter) const;
 
@@ -84,7 +86,7 @@ class ModuleState {
   std::vector<std::shared_ptr<torch::nn::Module>> modules_;
   std::vector<ScriptFlag> script_flags_;
   std::vector<std::string> parameter_names_;
-  std::vector<Parameter> parameters_;  // module by module, in the order of its dictionary
+  std::vector<Parameter> parameters_;              // module by module, in the order of its dictionary
   std::vector<std::size_t> parameters_of_module_;  // how many each module has
   std::vector<Dense> dense_;                       // of parameters_, for the tight loop
   std::vector<std::string> buffer_names_;

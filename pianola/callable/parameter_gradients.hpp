@@ -74,7 +74,7 @@ class ParameterGradients {
 
  private:
   friend class GradientGroup;
-  struct Place {  // what is_steady() compares, densely
+  struct Place {                          // what is_steady() compares, densely
     torch::autograd::AutogradMeta* meta;  // of the parameter
     const c10::TensorImpl* exposed;       // what `p.grad` is when it is ours
     const c10::StorageImpl* storage;      // of the buffer

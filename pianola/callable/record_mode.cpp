@@ -127,7 +127,9 @@ CapturedMode::CapturedMode(const Subject& subject, Mode mode, std::span<const at
   }
 }
 
+// A module's own parameters are known beforehand; TorchScript's executor may hide the operations that read them.
 void CapturedMode::warm_up(CaptureContext& context) {
+  for (const at::Tensor& parameter : subject_.module.differentiable_parameters()) note_leaf(context, parameter);
   graph::warm_up(
       context.device, [&] { run_eagerly(context); }, context.capture_options(context.options.warmup));
   context.leaves.clear_gradients();  // warm_up() puts back what the first run saw, which was the user's

@@ -9,6 +9,8 @@
 #include <fmt/format.h>
 
 #include <exception>
+#include <stdexcept>
+#include <string_view>
 #include <utility>
 
 namespace pianola::graph {
@@ -129,6 +131,12 @@ void CaptureSession::fail(std::exception_ptr error) {
     const auto explanation = backend_.explain(torch_error, trace ? &*trace : nullptr);
     if (!explanation) throw;
     std::throw_with_nested(CaptureError(*explanation));
+  } catch (const std::runtime_error& other) {
+    // TorchScript's interpreter throws an error of its own for what an operation in it threw.
+    constexpr std::string_view kInterpreter = "The following operation failed in the TorchScript interpreter";
+    const auto offence = backend_.offence(trace ? &*trace : nullptr);
+    if (!offence || !std::string_view(other.what()).starts_with(kInterpreter)) throw;
+    std::throw_with_nested(CaptureError(*offence));
   }
 }
 
