@@ -221,7 +221,7 @@ def run(name, workers, out):
     print(f"{name}: {title}\n")
     print("\n\n".join(case_report.to_text(one) for one in cases) + "\n", flush=True)
     if out:
-        document = {"machine": workers.machine, "command": shlex.join(sys.argv),
+        document = {"machine": workers.machine, "command": shlex.join(["bench/callables/compare.py", *sys.argv[1:]]),
                     "results": [{"benchmark": name, "title": title, "cases": cases}]}
         out.mkdir(parents=True, exist_ok=True)
         (out / f"{name.replace('/', '_')}.json").write_text(json.dumps(document, indent=1) + "\n")
