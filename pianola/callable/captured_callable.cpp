@@ -166,7 +166,7 @@ std::vector<at::Tensor> CapturedCallable::replay(CapturedMode& mode, std::span<c
   pass->forward.replay(inputs);
   count_writes(pass->inputs, pass->input_versions, /*wrote=*/false);
   count_writes(pass->outputs, pass->output_versions, /*wrote=*/true);
-  std::vector<at::Tensor> outputs = outputs_of(mode, *pass);
+  std::vector<at::Tensor> outputs = outputs_of(*pass);
   if (mode.has_backward()) {
     connect(mode, *pass, microbatch, inputs, outputs);
     if (turn_ != nullptr) turn_->advance();
@@ -179,7 +179,7 @@ std::vector<at::Tensor> CapturedCallable::replay(CapturedMode& mode, std::span<c
   return leaves;
 }
 
-std::vector<at::Tensor> CapturedCallable::outputs_of(const CapturedMode& /*mode*/, Pass& pass) const {
+std::vector<at::Tensor> CapturedCallable::outputs_of(Pass& pass) const {
   std::vector<at::Tensor> outputs;
   outputs.reserve(pass.outputs.size());
   if (options_.output == OutputPolicy::clone) {

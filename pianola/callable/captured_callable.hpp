@@ -49,7 +49,7 @@ class CapturedCallable : public std::enable_shared_from_this<CapturedCallable> {
   [[nodiscard]] Turn take_turn(CapturedMode& mode) const;
   [[nodiscard]] Pass& next_pass(const CapturedMode& mode) const;
   [[nodiscard]] std::vector<at::Tensor> replay(CapturedMode& mode, std::span<const at::Tensor> inputs);
-  [[nodiscard]] std::vector<at::Tensor> outputs_of(const CapturedMode& mode, Pass& pass) const;
+  [[nodiscard]] std::vector<at::Tensor> outputs_of(Pass& pass) const;
   [[nodiscard]] torch::autograd::variable_list gradients_of_edges(const BackwardNode& node, bool for_all,
                                                                   const CapturedMode::Unreached& unreached) const;
   void connect(CapturedMode& mode, Pass& pass, int microbatch, std::span<const at::Tensor> inputs,

@@ -83,10 +83,6 @@ c10::IValue Subject::run(std::span<const at::Tensor> leaves) const {
   return callable(inputs.rebuild(leaves).toTupleRef().elements().vec());
 }
 
-bool CapturedMode::has_free_pass() const noexcept {
-  return std::any_of(passes_.begin(), passes_.end(), [](const auto& pass) { return !pass->in_flight; });
-}
-
 bool CapturedMode::accepts(std::span<const at::Tensor> inputs) const {
   if (inputs.size() != input_guards_.size()) return false;
   for (std::size_t i = 0; i < inputs.size(); ++i) {

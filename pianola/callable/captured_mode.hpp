@@ -77,10 +77,8 @@ class CapturedMode {
   void release() noexcept;
 
   [[nodiscard]] Mode mode() const noexcept { return mode_; }
-  [[nodiscard]] std::vector<std::unique_ptr<Pass>>& passes() noexcept { return passes_; }
   [[nodiscard]] const std::vector<std::unique_ptr<Pass>>& passes() const noexcept { return passes_; }
   [[nodiscard]] bool has_backward() const noexcept { return !differentiable_.empty(); }
-  [[nodiscard]] bool has_free_pass() const noexcept;
 
   /// In constant time per input, and one tight loop over parameters.
   [[nodiscard]] bool accepts(std::span<const at::Tensor> inputs) const;
@@ -98,7 +96,6 @@ class CapturedMode {
   [[nodiscard]] const std::vector<std::size_t>& differentiable_inputs() const noexcept {
     return differentiable_inputs_;
   }
-  [[nodiscard]] const std::vector<at::Tensor>& output_gradients() const noexcept { return output_gradients_; }
   /// What no gradient flows to where some outputs' gradients are undefined: they did not reach the loss. Positions in the
   /// parameters of direct() and routed(), and among the inputs.
   struct Unreached {
@@ -108,7 +105,6 @@ class CapturedMode {
   [[nodiscard]] ParameterGradients* direct() noexcept { return direct_ ? &*direct_ : nullptr; }
   [[nodiscard]] const ParameterGradients* direct() const noexcept { return direct_ ? &*direct_ : nullptr; }
   [[nodiscard]] const ParameterGradients* routed() const noexcept { return routed_ ? &*routed_ : nullptr; }
-  [[nodiscard]] const std::vector<at::Tensor>& parameters() const noexcept { return parameters_; }
   [[nodiscard]] std::size_t static_bytes() const;
 
  private:
