@@ -24,7 +24,7 @@ def owner(name):
                   r"|virtual thunk) (for|to) ", "", name)
     while (shorter := re.sub(r"<[^<>]*>", "", name)) != name:
         name = shorter
-    return name.split("(")[0].split(" ")[-1]
+    return re.sub(r"\[abi:\w+\]", "", name.split("(")[0].split(" ")[-1])
 
 
 @cache
