@@ -72,6 +72,10 @@ Mode CapturedCallable::current_mode() const {
   return {.training = subject_->module.training(), .gradients = at::GradMode::is_enabled()};
 }
 
+int CapturedCallable::slots() const {
+  return turn_ == nullptr ? options_.slots : turn_->plan().slots(turn_->chunk_of(layer_));
+}
+
 CapturedMode* CapturedCallable::mode_for(std::span<const at::Tensor> inputs) {
   const Mode now = current_mode();
   CapturedMode* mode = modes_[now.index()].get();
@@ -91,7 +95,7 @@ CapturedMode* CapturedCallable::mode_not_captured(Mode mode, std::span<const at:
     case OnOtherMode::eager:
       return nullptr;
     case OnOtherMode::capture:
-      add(capture_mode(*subject_, mode, inputs, options_, device_));
+      add(capture_mode(*subject_, mode, inputs, options_, slots(), device_));
       return modes_[mode.index()].get();
     case OnOtherMode::refuse:
       break;

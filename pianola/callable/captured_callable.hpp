@@ -42,6 +42,7 @@ class CapturedCallable : public std::enable_shared_from_this<CapturedCallable> {
     int microbatch;
   };
   [[nodiscard]] Mode current_mode() const;
+  [[nodiscard]] int slots() const;
   /// The mode that replays these inputs; nullptr where the callable is to run eagerly.
   [[nodiscard]] CapturedMode* mode_for(std::span<const at::Tensor> inputs);
   CapturedMode* mode_not_captured(Mode mode, std::span<const at::Tensor> inputs);
@@ -66,7 +67,8 @@ class CapturedCallable : public std::enable_shared_from_this<CapturedCallable> {
 };
 
 /// Captures one more mode of a callable, on its own, with these tensors for samples and a pool of its own.
+/// @param slots  Microbatches in flight, where the mode has gradients.
 std::unique_ptr<CapturedMode> capture_mode(const Subject& subject, Mode mode, std::span<const at::Tensor> sample,
-                                           const CallableOptions& options, c10::Device device);
+                                           const CallableOptions& options, int slots, c10::Device device);
 
 }  // namespace pianola::callable

@@ -2,7 +2,6 @@
 
 #include <pianola/core/error.hpp>
 #include <pianola/trace/op_trace.hpp>
-#include <pianola/trace/quiet_scope.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
 #include <torch/csrc/autograd/functions/accumulate_grad.h>

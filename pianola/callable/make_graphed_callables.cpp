@@ -246,16 +246,16 @@ class Builder {
 }  // namespace
 
 std::unique_ptr<CapturedMode> capture_mode(const Subject& subject, Mode mode, std::span<const at::Tensor> sample,
-                                           const CallableOptions& options, c10::Device device) {
+                                           const CallableOptions& options, int slots, c10::Device device) {
   const NormalMode normal;
   CaptureContext context{.options = options, .device = device, .pool = GraphPoolRef(GraphPool(device))};
-  auto captured = std::make_unique<CapturedMode>(subject, mode, sample, mode.gradients ? options.slots : 1, device);
+  auto captured = std::make_unique<CapturedMode>(subject, mode, sample, mode.gradients ? slots : 1, device);
   captured->warm_up(context);
   captured->decide_gradients(context);
-  const std::size_t slots = captured->passes().size();
-  context.any_order = slots > 1;
-  for (std::size_t slot = 0; slot < slots; ++slot) captured->capture_forward(context, slot);
-  for (std::size_t slot = slots; slot-- > 0;) captured->capture_backward(context, slot);
+  const std::size_t passes = captured->passes().size();
+  context.any_order = passes > 1;
+  for (std::size_t slot = 0; slot < passes; ++slot) captured->capture_forward(context, slot);
+  for (std::size_t slot = passes; slot-- > 0;) captured->capture_backward(context, slot);
   captured->finish();
   return captured;
 }

@@ -184,8 +184,9 @@ void ParameterGradients::after_replay(bool wanted) {
 void ParameterGradients::prepare_to_add() {
   const trace::QuietScope quiet;
   if (!is_clear_ && group_ != nullptr) group_->clear_idle();
-  if (std::exchange(is_clear_, false) && left_alone_.empty() && is_idle()) {
-    if (group_ != nullptr) group_->wait_for_clear();
+  const bool was_clear = std::exchange(is_clear_, false);
+  if (was_clear) group_->wait_for_clear();
+  if (was_clear && left_alone_.empty() && is_idle()) {
     for (std::size_t i = 0; i < places_.size(); ++i) expose(i);
     return;
   }

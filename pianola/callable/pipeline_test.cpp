@@ -218,6 +218,19 @@ TEST_P(PipelineTest, EvaluationIsOutsideOfTheSchedule) {
   z.sum().backward();
 }
 
+TEST_P(PipelineTest, AModeThatIsCapturedLaterHasTheSlotsOfTheSchedule) {
+  const Schedule schedule = Schedule::parse("1,1,1,-1,-1,-1");
+  const Stage eager(schedule), stage(schedule);
+  auto graphed = make_graphed_callables(stage.callables(), samples(schedule),
+                                        {.on_other_mode = OnOtherMode::capture, .schedule = schedule});
+  for (const auto& one : {&eager, &stage}) one->nets[0]->eval();  // with gradients
+  const std::vector<Layer> layers = {[&](const at::Tensor& x) { return graphed[0](x); }};
+  for (std::uint64_t iteration = 0; iteration < 2; ++iteration) {
+    expect_same(run(schedule, layers, iteration), run(schedule, eager.layers(), iteration));
+    expect_same(stage.state(), eager.state());
+  }
+}
+
 TEST_P(PipelineTest, WrongCountsAreRefused) {
   const Schedule schedule = Schedule::parse("1,2,-2,-1", {.layers_per_chunk = {2, 1}});
   const Stage stage(schedule);

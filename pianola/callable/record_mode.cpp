@@ -9,7 +9,6 @@
 #include <pianola/trace/quiet_scope.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
-#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -68,16 +67,6 @@ bool is_gradient_like(const at::Tensor& gradient, const at::Tensor& output) {
   return gradient.sizes() == output.sizes() && gradient.scalar_type() == output.scalar_type() &&
          (output.is_non_overlapping_and_dense() ? gradient.strides() == output.strides() : gradient.is_contiguous());
 }
-
-// Autocast keeps the weights it has cast while its region lasts. A run that found them cast already would record no
-// casts, and replay old weights for ever; one that left its own behind would hand memory of the graph to the region.
-class FreshCasts {
- public:
-  FreshCasts() { at::autocast::clear_cache(); }
-  FreshCasts(const FreshCasts&) = delete;
-  FreshCasts& operator=(const FreshCasts&) = delete;
-  ~FreshCasts() { at::autocast::clear_cache(); }
-};
 
 // Shows up in the messages of operations inside: "in scope 'callable 3 (backward)'".
 class NamedScope {
@@ -161,7 +150,6 @@ void CapturedMode::run_eagerly(CaptureContext& context) {
 
 std::vector<at::Tensor> CapturedMode::run_forward(const Pass& pass) {
   const NamedScope scope(subject_.name);
-  const FreshCasts fresh_casts;
   const std::vector<std::uint32_t> before = versions_of(pass.inputs);
   const at::AutoGradMode grad_mode(mode_.gradients);
   const c10::IValue value = subject_.run(pass.inputs);

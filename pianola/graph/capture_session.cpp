@@ -52,9 +52,12 @@ CaptureSession::~CaptureSession() {
   capture_is_open() = false;
 }
 
+// Autocast keeps the weights it has cast while its region lasts. A run that finds them cast already takes another path
+// than the recording: it records no casts, and its backward does not reach the weights.
 void CaptureSession::warm_up(const std::function<void()>& step) {
   const auto start = Clock::now();
   for (int run = 0; run < options_.warmup; ++run) {
+    at::autocast::clear_cache();
     std::vector<trace::OpObserver*> observers = backend_.warmup_observers();
     if (options_.restore) {
       written_.begin_run();
