@@ -20,7 +20,7 @@ else
   SETUP := $(TOOL_PYTHON) tools/setup.py
 endif
 
-.PHONY: help demo test gpu-test bench build setup format format-check install clean \
+.PHONY: help demo test gpu-test bench build setup format format-check wheel install clean \
         require-gpu require-prefix FORCE
 
 help: ## this list
@@ -53,11 +53,15 @@ format: setup ## format the C++ sources
 format-check: setup ## fail if a C++ source is not formatted, as make test does
 	@$(INTERPRETER) tools/format.py --check
 
+wheel: setup ## build the Python package for the torch of the interpreter: dist/pianola-*.whl
+	@$(INTERPRETER) -m pip wheel --disable-pip-version-check --no-build-isolation --no-deps --wheel-dir dist .
+	@ls dist/pianola-*.whl
+
 install: require-prefix build ## install the library: make install PREFIX=/where
 	@cmake --install $(BUILD) --prefix '$(PREFIX)'
 
 clean: ## remove what was built; .venv stays
-	@rm -rf build
+	@rm -rf build dist
 
 require-prefix:
 	@test -n '$(PREFIX)' || { echo 'make: say where to install: make install PREFIX=/where' >&2; exit 1; }

@@ -3,7 +3,8 @@
     bench/run.py [--build build/release] [--out FOLDER] [--device auto|cpu|cuda] [FILTER]
 
 Where there is a GPU, the comparisons with torch's graphed callables are among them. They need a Python with the torch
-that Pianola was built with: the one that runs this, or --python.
+that Pianola was built with: the one that runs this, or --python. So do the benchmarks of the Python package, which is
+taken from BUILD/python if it was built there; where it cannot be imported, they are left out.
 
 Leaves FOLDER/<group>_<name>.json for each; FOLDER is <build>/bench-results by default. Fails if a benchmark failed, not
 if a requirement was missed. To renew the committed figures, and the page made from them:
@@ -15,6 +16,7 @@ if a requirement was missed. To renew the committed figures, and the page made f
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +25,11 @@ from pathlib import Path
 COMPARISONS = ("cuda/callable_host", "cuda/callable_training_step")
 COMPARE = Path(__file__).parent / "callables/compare.py"
 
+# What bench/python/main.py runs, of the Python package.
+PYTHON = ("cpu/python_import", "cpu/python_tape", "cuda/python_callables", "cuda/python_graphed", "cuda/python_models",
+          "cuda/python_replay")
+PYTHON_MAIN = Path(__file__).parent / "python/main.py"
+
 
 def parse(arguments):
     parser = argparse.ArgumentParser(description="Runs Pianola's benchmarks.")
@@ -30,7 +37,7 @@ def parse(arguments):
     parser.add_argument("--build", type=Path, default=Path("build/release"))
     parser.add_argument("--out", type=Path, help="folder for the results")
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
-    parser.add_argument("--python", default=sys.executable, help="Python for the comparisons with torch's callables")
+    parser.add_argument("--python", default=sys.executable, help="Python for what is measured in Python")
     parser.add_argument("--quick", action="store_true", help="only to see that the benchmarks run")
     return parser.parse_args(arguments)
 
@@ -50,16 +57,32 @@ def listed(program, device):
 
 def selected(program, options):
     names = listed(program, options.device)
-    if any(name.startswith("cuda/") for name in names):
-        names += COMPARISONS
+    groups = {name.partition("/")[0] for name in names}
+    names += [name for name in COMPARISONS + PYTHON if name.partition("/")[0] in groups]
     return [name for name in names if options.filter in name]
+
+
+def environment_of(options):
+    """In which `import pianola` finds the package of the build, if it has one."""
+    package = options.build.resolve() / "python"
+    if not any((package / "pianola").glob("_C.*.so")):
+        return os.environ
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (str(package), os.environ.get("PYTHONPATH"))))}
+
+
+def missing_package(options, environment):
+    """Why the Python package cannot be imported; empty if it can."""
+    program = "import sys; del sys.path[0]; import pianola"  # not the sources' folder `pianola`, which is here
+    ran = subprocess.run([options.python, "-c", program], text=True, stderr=subprocess.PIPE, env=environment)
+    return ran.stderr.strip().splitlines()[-1] if ran.returncode else ""
 
 
 def command(name, program, out, options):
     """Runs one benchmark, which leaves its file in the folder `out`."""
     quick = ["--quick"] if options.quick else []
-    if name in COMPARISONS:
-        return [options.python, COMPARE, name, "--build", options.build, "--out", out, *quick]
+    if name in COMPARISONS + PYTHON:
+        script = COMPARE if name in COMPARISONS else PYTHON_MAIN
+        return [options.python, script, name, "--build", options.build, "--out", out, *quick]
     return [program, name, "--json", file_of(name, out), *quick]
 
 
@@ -74,6 +97,11 @@ def main(arguments):
         print(f"{program} is missing: build first, as `make bench` does", file=sys.stderr)
         return 1
     names = selected(program, options)
+    environment = environment_of(options)
+    left_out = missing_package(options, environment) if any(name in PYTHON for name in names) else ""
+    if left_out:
+        print(f"left out {', '.join(name for name in names if name in PYTHON)}: {left_out}", file=sys.stderr)
+        names = [name for name in names if name not in PYTHON]
     if not names:
         print(f"no benchmark to run for '{options.filter}' on {options.device}", file=sys.stderr)
         return 1
@@ -81,7 +109,7 @@ def main(arguments):
     out.mkdir(parents=True, exist_ok=True)
     failed, met, missed = [], 0, 0
     for name in names:
-        if subprocess.run(command(name, program, out, options)).returncode:
+        if subprocess.run(command(name, program, out, options), env=environment).returncode:
             failed.append(name)
             continue
         counts = requirements(file_of(name, out))

@@ -5,6 +5,7 @@
 #         PIANOLA_CUDA    OFF: leave CUDA out even if torch has it
 # Makes   libtorch::torch   tensors, operators, autograd (torch_cpu, c10)
 #         libtorch::api     the above and the C++ frontend, torch/torch.h: slow to compile, for examples and tests
+#         libtorch::python  libtorch::api and what an extension module shares with torch's own; no Python headers
 #         libtorch::cudart  CUDA headers and runtime, without torch     } only if torch has CUDA
 #         libtorch::cuda    torch's CUDA half, with libtorch::cudart    }
 # Sets    Libtorch_FOUND, Libtorch_VERSION, Libtorch_CUDA_VERSION (empty: none), Libtorch_ROOT
@@ -70,6 +71,9 @@ function(_libtorch_add_cpu)
   set_target_properties(libtorch::api PROPERTIES
     INTERFACE_INCLUDE_DIRECTORIES "${Libtorch_ROOT}/include/torch/csrc/api/include"
     INTERFACE_LINK_LIBRARIES libtorch::torch)
+  _libtorch_shared(torch_python "${Libtorch_ROOT}/lib/libtorch_python.so")
+  _libtorch_interface(python)
+  set_target_properties(libtorch::python PROPERTIES INTERFACE_LINK_LIBRARIES "libtorch::torch_python;libtorch::api")
 endfunction()
 
 # Looks in the wheels that torch depends on, then in a toolkit.

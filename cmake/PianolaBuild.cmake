@@ -11,6 +11,24 @@ endif()
 # Once installed: our library beside the program, and the torch that both were built with. CMake's own
 # INSTALL_RPATH_USE_LINK_PATH would leave out what lies in .venv, inside the project.
 set(PIANOLA_INSTALL_RPATH $ORIGIN/../${CMAKE_INSTALL_LIBDIR} ${Libtorch_LIBRARY_DIRS})
+set(PIANOLA_MODULE_INSTALL_RPATH ${PIANOLA_INSTALL_RPATH})
+if(PIANOLA_WHEEL)
+  # In any site-packages: torch and the CUDA wheels are neighbours of our package.
+  set(PIANOLA_INSTALL_RPATH $ORIGIN/../${CMAKE_INSTALL_LIBDIR})
+  set(PIANOLA_MODULE_INSTALL_RPATH $ORIGIN/${CMAKE_INSTALL_LIBDIR})
+  cmake_path(GET Libtorch_ROOT PARENT_PATH site)
+  foreach(folder IN LISTS Libtorch_LIBRARY_DIRS)
+    cmake_path(IS_PREFIX site "${folder}" NORMALIZE is_neighbour)
+    if(is_neighbour)
+      cmake_path(RELATIVE_PATH folder BASE_DIRECTORY "${site}")
+      list(APPEND PIANOLA_INSTALL_RPATH $ORIGIN/../../${folder})
+      list(APPEND PIANOLA_MODULE_INSTALL_RPATH $ORIGIN/../${folder})
+    else()
+      list(APPEND PIANOLA_INSTALL_RPATH "${folder}")  # a CUDA toolkit
+      list(APPEND PIANOLA_MODULE_INSTALL_RPATH "${folder}")
+    endif()
+  endforeach()
+endif()
 
 # pianola_compile_settings(<target>): how each of our own targets is compiled.
 function(pianola_compile_settings target)
@@ -24,9 +42,10 @@ function(pianola_compile_settings target)
   target_link_libraries(${target} PRIVATE pianola_warnings PUBLIC pianola_build)
 endfunction()
 
-# A compiler cache, where there is one: a second build of the same sources takes seconds.
+# A compiler cache, where there is one: a second build of the same sources takes seconds, in another folder too. What is
+# built there names this folder as its own in the debug information, in which all paths are absolute.
 find_program(PIANOLA_CCACHE ccache)
 mark_as_advanced(PIANOLA_CCACHE)
 if(PIANOLA_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${PIANOLA_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER env CCACHE_NOHASHDIR=1 ${PIANOLA_CCACHE})
 endif()

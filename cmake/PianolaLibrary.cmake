@@ -16,7 +16,9 @@ target_link_libraries(pianola
   PUBLIC libtorch::torch $<$<BOOL:${PIANOLA_WITH_CUDA}>:libtorch::cuda> $<BUILD_INTERFACE:pianola_build>
   PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
 target_link_options(pianola PRIVATE LINKER:--no-undefined)
-set_target_properties(pianola PROPERTIES
-  VERSION ${PROJECT_VERSION}
-  SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
-  INSTALL_RPATH "${PIANOLA_INSTALL_RPATH}")
+set_target_properties(pianola PROPERTIES INSTALL_RPATH "${PIANOLA_INSTALL_RPATH}")
+if(NOT PIANOLA_WHEEL)  # a wheel knows no links: it would hold the library three times
+  set_target_properties(pianola PROPERTIES
+    VERSION ${PROJECT_VERSION}
+    SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+endif()

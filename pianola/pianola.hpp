@@ -1,7 +1,12 @@
 #pragma once
 
 #include <pianola/callable/callable.hpp>
+#include <pianola/callable/graphed.hpp>
 #include <pianola/callable/graphed_callable.hpp>
+#include <pianola/callable/graphed_info.hpp>
+#include <pianola/callable/graphed_options.hpp>
+#include <pianola/callable/known_tensor.hpp>
+#include <pianola/callable/module_view.hpp>
 #include <pianola/callable/options.hpp>
 #include <pianola/core/buffer_plan.hpp>
 #include <pianola/core/error.hpp>

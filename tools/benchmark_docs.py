@@ -17,9 +17,10 @@ HEAD = """# Benchmarks
 
 Made by `tools/benchmark_docs.py` from `bench/results/`, which `bench/run.py` writes (`make bench` runs it for a look).
 
-All contenders of a table ran in turn, block by block, in one process, or in two where one of them is Python's. Each first
-showed that it computes what eager mode does, in C++ bit for bit. *Median*, *min* and *spread* (third quartile less first)
-are over the blocks, *ratio* is of medians. Compare ratios, not times of different machines.
+All contenders of a table ran in turn, block by block, in one process, or in two where one of them is C++'s and another
+Python's. Each first showed that it computes what eager mode does: Pianola's bit for bit, torch's in Python up to rounding
+where it promises no more. *Median*, *min* and *spread* (third quartile less first) are over the samples, each the mean of
+its iterations; *ratio* is of medians. Compare ratios, not times of different machines.
 """
 
 MACHINE_WORDS = {
@@ -47,10 +48,23 @@ def row(*cells):
     return "| " + " | ".join(str(cell) for cell in cells) + " |"
 
 
+def is_single(cases):
+    """Whether there is nothing to take medians of."""
+    return all(len(contender["samples"]) == 1 for case in cases for contender in case["contenders"])
+
+
+def sampling(cases):
+    """How often was measured: "20 samples of 50 iterations"; "10 samples of 20 to 60 iterations"."""
+    counts = sorted({len(contender["samples"]) for case in cases for contender in case["contenders"]})
+    iterations = sorted({case["iterations_per_sample"] for case in cases})
+    words = [" to ".join(str(value) for value in dict.fromkeys((values[0], values[-1]))) for values in (counts, iterations)]
+    return f"{words[0]} samples of {words[1]} iteration{'s' if iterations[-1] > 1 else ''}"
+
+
 def case_text(case):
     unit = case["unit"]
-    lines = [f"**{case['case']}** ({case['measure']})", ""]
-    single = all(len(contender["samples"]) == 1 for contender in case["contenders"])
+    single = is_single([case])
+    lines = [f"**{case['case']}** ({case['measure']}{'' if single else f'; {sampling([case])}'})", ""]
     if single:
         lines += [row("", unit), row("---", "---:")]
         lines += [row(contender["contender"], number(contender["median"])) for contender in case["contenders"]]
@@ -59,8 +73,13 @@ def case_text(case):
         for contender in case["contenders"]:
             figures = [number(contender[key]) for key in ("median", "min", "spread")]
             lines.append(row(contender["contender"], *figures, f"{contender['ratio']:.3f}" if "ratio" in contender else ""))
-    lines += ["", *requirement_lines(case)]
+    lines += ["", *requirement_lines(case), *note_lines(case)]
     return "\n".join(lines) + "\n"
+
+
+def note_lines(noted):
+    """What a case or a result says about figures that are not there, or not what they seem."""
+    return [f"- Note: {note}" for note in noted.get("notes", ())]
 
 
 def requirement_lines(case, prefix=""):
@@ -84,8 +103,8 @@ def family_text(cases):
     name, measure, unit, baseline, contenders = family(cases[0])
     others = [contender for contender in contenders if contender != baseline] if baseline else []
     ratios = [f"{other}: ratio" if len(others) > 1 else "ratio" for other in others]
-    single = all(len(contender["samples"]) == 1 for case in cases for contender in case["contenders"])
-    lines = [f"**{name}** ({measure}; {unit if single else f'medians, {unit}'})", "", row("", *contenders, *ratios)]
+    figures = unit if is_single(cases) else f"medians, {unit}; {sampling(cases)}"
+    lines = [f"**{name}** ({measure}; {figures})", "", row("", *contenders, *ratios)]
     lines.append(row("---", *["---:"] * (len(contenders) + len(ratios))))
     requirements = []
     for case in cases:
@@ -93,7 +112,7 @@ def family_text(cases):
         by_name = {contender["contender"]: contender for contender in case["contenders"]}
         medians = [number(by_name[contender]["median"]) for contender in contenders]
         lines.append(row(label, *medians, *[f"{by_name[other]['ratio']:.3f}" for other in others]))
-        requirements += requirement_lines(case, f"{label}: ")
+        requirements += requirement_lines(case, f"{label}: ") + note_lines(case)
     return "\n".join([*lines, "", *requirements]) + "\n"
 
 
@@ -102,11 +121,17 @@ def cases_text(cases):
     return [family_text(same) if len(same) > 1 else case_text(same[0]) for same in families]
 
 
-def result_text(result, command):
+def result_text(result, command, heading="###"):
     if result.get("error"):
         sys.exit(f"benchmark_docs.py: {result['benchmark']} failed ({result['error']}): run it again first.")
-    head = f"### {result['title']}\n\n`{result['benchmark']}`: `{command}`\n"
-    return "\n".join([head] + cases_text(result["cases"]))
+    head = f"{heading} {result['title']}\n\n`{result['benchmark']}`: `{command}`\n"
+    notes = ["\n".join(note_lines(result)) + "\n"] if "notes" in result else []
+    return "\n".join([head] + notes + cases_text(result["cases"]))
+
+
+def is_from_python(document):
+    """Whether bench/python made it, which measures the Python package."""
+    return document["results"][0]["benchmark"].partition("/")[2].startswith("python_")
 
 
 def machine_text(documents):
@@ -130,8 +155,15 @@ def summary_text(documents):
 def folder_text(folder):
     documents = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
     parts = [f"## {folder.name}\n", machine_text(documents) + "\n", summary_text(documents)]
-    parts += [result_text(result, document["command"]) for document in documents for result in document["results"]]
+    from_python = [document for document in documents if is_from_python(document)]
+    parts += results_text([document for document in documents if document not in from_python])
+    if from_python:
+        parts += ["### From Python\n", *results_text(from_python, heading="####")]
     return "\n".join(parts)
+
+
+def results_text(documents, heading="###"):
+    return [result_text(result, document["command"], heading) for document in documents for result in document["results"]]
 
 
 def page():

@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,13 +33,15 @@ COMMANDS = {
 # A build works without, only slower when it is repeated: installed by us, not asked of a given machine.
 COMFORT = {"ccache"}
 # Header -> Debian package.
-HEADERS = {
-    "gtest/gtest.h": "libgtest-dev",
-    "gmock/gmock.h": "libgmock-dev",
-    "benchmark/benchmark.h": "libbenchmark-dev",
+PACKAGE_HEADERS = {  # what `pip install` builds needs no more than these
     "CLI/CLI.hpp": "libcli11-dev",
     "nlohmann/json.hpp": "nlohmann-json3-dev",
     "fmt/format.h": "libfmt-dev",
+}
+HEADERS = {
+    "gtest/gtest.h": "libgtest-dev",
+    "gmock/gmock.h": "libgmock-dev",
+    **PACKAGE_HEADERS,
 }
 FORMATTER = "clang-format-14"  # versions differ in what they find well formatted
 # Python module -> Debian package, for making .venv.
@@ -63,22 +66,34 @@ def check_versions():
             raise SetupError(f"{command} {have} is too old: Pianola needs {need} or newer, as in Debian 12 and Ubuntu 24.04.")
 
 
-def missing_headers():
+def missing_headers(wanted=HEADERS):
     """Asks the compiler, which knows all the places where headers may be."""
     if not shutil.which("g++"):
-        return list(HEADERS)
-    probe = "".join(f"#if !__has_include(<{header}>)\nmissing {header}\n#endif\n" for header in HEADERS)
+        return list(wanted)
+    probe = "".join(f"#if !__has_include(<{header}>)\nmissing {header}\n#endif\n" for header in wanted)
     prefixes = [prefix for prefix in re.split("[:;]", os.environ.get("CMAKE_PREFIX_PATH", "")) if prefix]
     command = ["g++", "-x", "c++", "-E", "-P", *(f"-I{prefix}/include" for prefix in prefixes), "-"]
     lines = subprocess.run(command, input=probe, capture_output=True, text=True).stdout.splitlines()
     return [line.removeprefix("missing ") for line in lines if line.startswith("missing ")]
 
 
-def missing_tools():
+def missing_python_header():
+    """Of the interpreter that runs this: .venv is made from it, or it is the one given."""
+    there = (Path(sysconfig.get_path("include")) / "Python.h").exists()
+    return {} if there else {"Python.h": "python3-dev"}
+
+
+def missing_tools(headers=HEADERS):
     """What the build lacks, as {name: package}."""
     missing = {name: package for name, (package, _) in COMMANDS.items() if not shutil.which(name)}
-    missing.update({header: HEADERS[header] for header in missing_headers()})
-    return missing
+    missing.update({header: headers[header] for header in missing_headers(headers)})
+    return {**missing, **missing_python_header()}
+
+
+def missing_for_package():
+    """What `pip install` of this project lacks, as {name: package}."""
+    missing = missing_tools(PACKAGE_HEADERS)
+    return {tool: package for tool, package in missing.items() if tool not in COMFORT and tool != "nm"}
 
 
 def missing_test_tools():

@@ -76,6 +76,19 @@ def test_a_header_that_the_compiler_does_not_find_is_missing(monkeypatch):
     assert setup.missing_headers() == ["no/such.hpp"]
 
 
+def test_the_headers_of_another_python_are_named_by_their_package(path_without, monkeypatch, tmp_path):
+    path_without()
+    monkeypatch.setattr(setup.sysconfig, "get_path", lambda name: str(tmp_path))
+    assert setup.missing_tools() == {"Python.h": "python3-dev"}
+
+
+def test_a_package_needs_no_tests(path_without, monkeypatch):
+    path_without("nm", "ccache")
+    monkeypatch.setattr(setup, "missing_headers", lambda wanted: [header for header in wanted if "mock" in header])
+    assert setup.missing_tools()["gmock/gmock.h"] == "libgmock-dev"
+    assert setup.missing_for_package() == {}
+
+
 def test_an_old_cmake_is_refused(path_without):
     path_without(cmake="echo cmake version 3.22.1")
     assert run("--given").stderr == (

@@ -1,6 +1,7 @@
 #pragma once
 #include <torch/csrc/autograd/function.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -14,7 +15,9 @@ struct Pass;
 /// gradient goes through autograd. Owns its call's slot until its backward has run for the last time.
 class BackwardNode final : public torch::autograd::Node {
  public:
-  BackwardNode(std::shared_ptr<CapturedCallable> callable, CapturedMode& mode, Pass& pass, int microbatch);
+  /// @param call  The number of the call, from 1; the pass is held by it from now on.
+  BackwardNode(std::shared_ptr<CapturedCallable> callable, CapturedMode& mode, Pass& pass, std::uint64_t call,
+               int microbatch);
   ~BackwardNode() override;
 
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override;
@@ -26,11 +29,15 @@ class BackwardNode final : public torch::autograd::Node {
   int microbatch() const noexcept { return microbatch_; }
 
  private:
+  torch::autograd::variable_list run(const torch::autograd::variable_list& gradients);
+  void check_may_run() const;
+
   std::shared_ptr<CapturedCallable> callable_;
   CapturedMode& mode_;
   Pass& pass_;
-  int microbatch_;         // of a schedule, from 1
-  bool released_ = false;  // the slot is somebody else's by now
+  std::uint64_t call_;
+  int microbatch_;  // of a schedule, from 1
+  bool released_ = false;
   bool ran_ = false;
 };
 

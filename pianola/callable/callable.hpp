@@ -1,5 +1,6 @@
 #pragma once
 #include <pianola/callable/invoke.hpp>
+#include <pianola/callable/module_view.hpp>
 #include <pianola/core/export.hpp>
 
 #include <ATen/core/ivalue.h>
@@ -45,11 +46,19 @@ concept CanBeGraphed = std::same_as<T, torch::jit::Module> || ModuleHolder<T> ||
 ///   c10::IValue converts to, such as std::tuple, std::optional, c10::Dict, numbers. It returns one tensor, or a tuple,
 ///   list or map of them.
 ///
+/// Modules of other kinds come in through of_module().
+///
 /// Arguments that a call leaves out are the defaults of the function's declaration where all others are tensors; else
 /// std::nullopt or an undefined tensor.
 class Callable {
  public:
   using Run = std::function<c10::IValue(std::vector<c10::IValue>)>;
+  using View = std::function<std::unique_ptr<ModuleView>()>;
+
+  /// A module of any kind.
+  /// @param run   Its forward pass.
+  /// @param view  Looks at the module as it is now; called when it is captured.
+  [[nodiscard]] static PIANOLA_API Callable of_module(Run run, View view);
 
   template <typename T>
   requires(!std::same_as<std::remove_cvref_t<T>, Callable> && detail::CanBeGraphed<std::remove_cvref_t<T>>)
@@ -70,24 +79,27 @@ class Callable {
 
   [[nodiscard]] c10::IValue operator()(std::vector<c10::IValue> arguments) const { return run_(std::move(arguments)); }
 
-  /// The module behind it; nullptr for others.
-  [[nodiscard]] const std::shared_ptr<torch::nn::Module>& module() const noexcept { return module_; }
-  [[nodiscard]] const std::shared_ptr<torch::jit::Module>& script() const noexcept { return script_; }
+  /// Whether it is a module, which has a training and an evaluation mode.
+  [[nodiscard]] bool is_module() const noexcept { return view_ != nullptr; }
+  /// What the module, or the function, shows of itself now.
+  [[nodiscard]] PIANOLA_API std::unique_ptr<ModuleView> view() const;
 
  private:
+  Callable(Run run, View view) : run_(std::move(run)), view_(std::move(view)) {}
+
   template <typename M>
   void set_module(std::shared_ptr<M> module) {
-    module_ = module;
+    view_ = view_of(module);
     run_ = [module = std::move(module)](std::vector<c10::IValue> arguments) {
       detail::Forward<M> forward{*module};
       return detail::invoke(forward, std::move(arguments));
     };
   }
+  static PIANOLA_API View view_of(std::shared_ptr<torch::nn::Module> module);
   PIANOLA_API void set_script(const torch::jit::Module& module);
 
   Run run_;
-  std::shared_ptr<torch::nn::Module> module_;
-  std::shared_ptr<torch::jit::Module> script_;
+  View view_;  // empty for functions
 };
 
 }  // namespace pianola

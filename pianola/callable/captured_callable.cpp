@@ -69,7 +69,7 @@ void CapturedCallable::check_alive(const char* call) const {
 }
 
 Mode CapturedCallable::current_mode() const {
-  return {.training = subject_->module.training(), .gradients = at::GradMode::is_enabled()};
+  return {.training = subject_->module->training(), .gradients = at::GradMode::is_enabled()};
 }
 
 int CapturedCallable::slots() const {
@@ -146,8 +146,9 @@ c10::IValue CapturedCallable::forward(const std::vector<c10::IValue>& inputs) {
 
 Pass& CapturedCallable::next_pass(const CapturedMode& mode) const {
   for (const auto& pass : mode.passes()) {
-    if (!pass->in_flight) return *pass;
+    if (!pass->in_flight()) return *pass;
   }
+  if (options_.on_full == OnFull::overtake) return oldest_pass(mode);
   throw UsageError(
       {.what = fmt::format("no slot is free: {} of {} calls are in flight, between forward and backward; nothing was "
                            "launched",
@@ -157,11 +158,17 @@ Pass& CapturedCallable::next_pass(const CapturedMode& mode) const {
               "of calls in flight"});
 }
 
+Pass& CapturedCallable::oldest_pass(const CapturedMode& mode) {
+  const auto& passes = mode.passes();
+  return **std::min_element(passes.begin(), passes.end(),
+                            [](const auto& a, const auto& b) { return a->holder.load() < b->holder.load(); });
+}
+
 CapturedCallable::Turn CapturedCallable::take_turn(CapturedMode& mode) const {
   if (turn_ == nullptr || !mode.has_backward()) return {.pass = &next_pass(mode), .microbatch = 0};
   const ScheduleTurn::Place place = turn_->forward(layer_);
   Pass& pass = *mode.passes()[static_cast<std::size_t>(place.slot)];
-  if (pass.in_flight) (void)next_pass(mode);
+  if (pass.in_flight()) (void)next_pass(mode);
   return {.pass = &pass, .microbatch = place.microbatch};
 }
 
@@ -201,7 +208,7 @@ std::vector<at::Tensor> CapturedCallable::outputs_of(Pass& pass) const {
 
 void CapturedCallable::connect(CapturedMode& mode, Pass& pass, int microbatch, std::span<const at::Tensor> inputs,
                                const std::vector<at::Tensor>& outputs) {
-  const std::shared_ptr<BackwardNode> node(new BackwardNode(shared_from_this(), mode, pass, microbatch),
+  const std::shared_ptr<BackwardNode> node(new BackwardNode(shared_from_this(), mode, pass, ++calls_, microbatch),
                                            autograd::deleteNode);
   autograd::edge_list edges;
   edges.reserve(mode.differentiable_inputs().size() +
@@ -237,8 +244,9 @@ autograd::variable_list CapturedCallable::backward(const BackwardNode& node, con
     unreached = mode.unreached(gradients);
   }
   if (direct != nullptr) direct->before_replay(for_all, steady, unreached.direct);
+  if (mode.routed() != nullptr) mode.routed()->vacate_buffers();
   pass.backward.replay(gradients);
-  if (direct != nullptr) direct->after_replay(for_all);
+  if (direct != nullptr) direct->after_replay();
   if (turn_ != nullptr) turn_->advance();
 
   return gradients_of_edges(node, for_all, unreached);
@@ -261,12 +269,23 @@ autograd::variable_list CapturedCallable::gradients_of_edges(const BackwardNode&
     }
     result.push_back(std::move(gradient));
   }
-  if (mode.routed() != nullptr) {
-    const std::size_t first = result.size();
-    for (at::Tensor& gradient : mode.routed()->copies()) result.push_back(std::move(gradient));
-    for (const std::size_t k : unreached.routed) result[first + k].reset();
-  }
+  if (node.mode().routed() != nullptr) add_routed(node, unreached.routed, result);
   return result;
+}
+
+// Only what autograd asks for: it would drop the others.
+void CapturedCallable::add_routed(const BackwardNode& node, const std::vector<std::size_t>& unreached,
+                                  autograd::variable_list& gradients) const {
+  RoutedGradients& routed = *node.mode().routed();
+  const std::size_t first = gradients.size();
+  std::vector<std::size_t> wanted;
+  for (std::size_t k = 0; k < routed.parameters().size(); ++k) {
+    const bool flows = !std::binary_search(unreached.begin(), unreached.end(), k);
+    if (flows && node.task_should_compute_output(first + k)) wanted.push_back(k);
+  }
+  std::vector<at::Tensor> handed_out = routed.hand_out(wanted);
+  gradients.resize(first + routed.parameters().size());
+  for (std::size_t j = 0; j < wanted.size(); ++j) gradients[first + wanted[j]] = std::move(handed_out[j]);
 }
 
 std::vector<at::Tensor> CapturedCallable::static_inputs() const {
@@ -311,15 +330,19 @@ int CapturedCallable::in_flight() const noexcept {
   int count = 0;
   for (const auto& mode : modes_) {
     if (mode == nullptr) continue;
-    for (const auto& pass : mode->passes()) count += pass->in_flight ? 1 : 0;
+    for (const auto& pass : mode->passes()) count += pass->in_flight() ? 1 : 0;
   }
   return count;
 }
 
-void CapturedCallable::restart_schedule() {
+ScheduleTurn& CapturedCallable::turn() const {
   if (turn_ == nullptr) throw UsageError({.what = "the callable was made without a schedule", .where = subject_->name});
-  turn_->restart();
+  return *turn_;
 }
+
+int CapturedCallable::next_microbatch() const { return turn().forward(layer_).microbatch; }
+
+void CapturedCallable::restart_schedule() { turn().restart(); }
 
 // The modes live on, empty, for the nodes of calls in flight.
 void CapturedCallable::reset() noexcept {

@@ -5,6 +5,7 @@
 #include <pianola/callable/schedule_turn.hpp>
 
 #include <array>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -28,6 +29,7 @@ class CapturedCallable : public std::enable_shared_from_this<CapturedCallable> {
   [[nodiscard]] std::vector<at::Tensor> static_inputs() const;
   void check_current(const at::Tensor& output) const;
   [[nodiscard]] int in_flight() const noexcept;
+  [[nodiscard]] int next_microbatch() const;
   void restart_schedule();
   void reset() noexcept;
 
@@ -47,12 +49,16 @@ class CapturedCallable : public std::enable_shared_from_this<CapturedCallable> {
   [[nodiscard]] CapturedMode* mode_for(std::span<const at::Tensor> inputs);
   CapturedMode* mode_not_captured(Mode mode, std::span<const at::Tensor> inputs);
   void check_alive(const char* call) const;
+  [[nodiscard]] ScheduleTurn& turn() const;
   [[nodiscard]] Turn take_turn(CapturedMode& mode) const;
   [[nodiscard]] Pass& next_pass(const CapturedMode& mode) const;
+  [[nodiscard]] static Pass& oldest_pass(const CapturedMode& mode);
   [[nodiscard]] std::vector<at::Tensor> replay(CapturedMode& mode, std::span<const at::Tensor> inputs);
   [[nodiscard]] std::vector<at::Tensor> outputs_of(Pass& pass) const;
   [[nodiscard]] torch::autograd::variable_list gradients_of_edges(const BackwardNode& node, bool for_all,
                                                                   const CapturedMode::Unreached& unreached) const;
+  void add_routed(const BackwardNode& node, const std::vector<std::size_t>& unreached,
+                  torch::autograd::variable_list& gradients) const;
   void connect(CapturedMode& mode, Pass& pass, int microbatch, std::span<const at::Tensor> inputs,
                const std::vector<at::Tensor>& outputs);
 
@@ -63,6 +69,7 @@ class CapturedCallable : public std::enable_shared_from_this<CapturedCallable> {
   GraphPoolRef pool_;
   int layer_;
   std::shared_ptr<ScheduleTurn> turn_;  // nullptr without a schedule
+  std::uint64_t calls_ = 0;
   bool alive_ = true;
 };
 

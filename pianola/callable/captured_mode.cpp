@@ -74,7 +74,7 @@ std::string in_words(Mode mode) {
 
 Subject::Subject(Callable callable_, const std::vector<c10::IValue>& sample, std::string name_)
     : callable(std::move(callable_)),
-      module(callable),
+      module(callable.view()),
       inputs(c10::ivalue::Tuple::create(sample), "input"),
       name(std::move(name_)) {}
 
@@ -87,8 +87,8 @@ bool CapturedMode::accepts(std::span<const at::Tensor> inputs) const {
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (!input_guards_[i].accepts(inputs[i])) return false;
   }
-  return Ambient::current(passes_.front()->forward.device().type()) == ambient_ && subject_.module.has_flags(flags_) &&
-         parameter_guard_.intact() && subject_.module.has_its_parameters();
+  return Ambient::current(passes_.front()->forward.device().type()) == ambient_ && subject_.module->has_flags(flags_) &&
+         parameter_guard_.intact() && subject_.module->has_its_parameters();
 }
 
 std::vector<std::string> CapturedMode::differences(std::span<const at::Tensor> inputs) const {
@@ -103,10 +103,11 @@ std::vector<std::string> CapturedMode::differences(std::span<const at::Tensor> i
   }
   const auto append = [&](std::vector<std::string> more) { result.insert(result.end(), more.begin(), more.end()); };
   append(ambient_.differences(Ambient::current(passes_.front()->forward.device().type())));
-  for (const std::string& module : subject_.module.differing_flags(flags_)) {
-    result.push_back(fmt::format("training flag of {}: it was switched since capture", module));
+  for (const std::string& module : subject_.module->differing_flags(flags_)) {
+    const std::string which = module.empty() ? "the module itself" : fmt::format("'{}'", module);
+    result.push_back(fmt::format("training flag of {}: it was switched since capture", which));
   }
-  append(parameter_guard_.differences(subject_.module));
+  append(parameter_guard_.differences(*subject_.module));
   return result;
 }
 
@@ -145,11 +146,11 @@ std::optional<Diagnosis> CapturedMode::backward_offence(const Pass& pass, bool s
     return Diagnosis{
         .what = fmt::format("{} got a hook since capture, which the backward graph would not call; nothing "
                             "was launched",
-                            describe_parameter(*hooked, subject_.module)),
+                            describe_parameter(*hooked, *subject_.module)),
         .where = subject_.name,
         .fix =
-            "register hooks before make_graphed_callable, or name the parameter in "
-            "CallableOptions::through_autograd"};
+            "register hooks before make_graphed_callable, name the parameter in "
+            "CallableOptions::through_autograd, or set GradPolicy::clone"};
   }
   return std::nullopt;
 }

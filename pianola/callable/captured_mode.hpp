@@ -3,10 +3,11 @@
 #include <pianola/callable/callable.hpp>
 #include <pianola/callable/guard.hpp>
 #include <pianola/callable/leaf_scope.hpp>
-#include <pianola/callable/module_state.hpp>
+#include <pianola/callable/module_view.hpp>
 #include <pianola/callable/options.hpp>
 #include <pianola/callable/parameter_gradients.hpp>
 #include <pianola/callable/pass.hpp>
+#include <pianola/callable/routed_gradients.hpp>
 #include <pianola/callable/structure.hpp>
 
 #include <c10/util/flat_hash_map.h>
@@ -57,7 +58,7 @@ struct Subject {
   [[nodiscard]] c10::IValue run(std::span<const at::Tensor> inputs) const;
 
   Callable callable;
-  ModuleState module;
+  std::unique_ptr<const ModuleView> module;
   Structure inputs;
   std::string name;  ///< "callable 3", for messages.
   CaptureHooks hooks = {};
@@ -102,9 +103,10 @@ class CapturedMode {
     std::vector<std::size_t> direct, routed, inputs;
   };
   [[nodiscard]] Unreached unreached(std::span<const at::Tensor> output_gradients) const;
+  /// Parameters whose gradients the graph adds into `p.grad`; nullptr if there are none.
   [[nodiscard]] ParameterGradients* direct() noexcept { return direct_ ? &*direct_ : nullptr; }
-  [[nodiscard]] const ParameterGradients* direct() const noexcept { return direct_ ? &*direct_ : nullptr; }
-  [[nodiscard]] const ParameterGradients* routed() const noexcept { return routed_ ? &*routed_ : nullptr; }
+  /// Parameters whose gradients go through autograd; nullptr if there are none.
+  [[nodiscard]] RoutedGradients* routed() noexcept { return routed_ ? &*routed_ : nullptr; }
   [[nodiscard]] std::size_t static_bytes() const;
 
  private:
@@ -116,6 +118,7 @@ class CapturedMode {
   std::vector<at::Tensor> run_forward(const Pass& pass);
   std::vector<at::Tensor> each_once(const std::vector<at::Tensor>& leaves);
   void note_leaf(CaptureContext& context, const at::Tensor& leaf);
+  [[nodiscard]] bool goes_through_autograd(const CaptureContext& context, const at::Tensor& parameter) const;
   void run_backward(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& gradients,
                     bool retain) const;
   [[nodiscard]] Gradients take_gradients() const;
@@ -135,7 +138,7 @@ class CapturedMode {
   std::vector<at::Tensor> leaves_;      // that the forward reads
   std::vector<at::Tensor> parameters_;  // those of them that get a gradient, in order
   std::optional<ParameterGradients> direct_;
-  std::optional<ParameterGradients> routed_;
+  std::optional<RoutedGradients> routed_;
   std::vector<std::size_t> direct_of_, routed_of_;  // positions in parameters_
 
   std::optional<Structure> outputs_;

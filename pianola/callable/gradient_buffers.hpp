@@ -1,4 +1,6 @@
 #pragma once
+#include <pianola/callable/references.hpp>
+
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
@@ -32,7 +34,7 @@ class GradientBuffers {
   /// more references than those are somebody else's.
   void count_references(std::size_t aliases);
   [[nodiscard]] bool has_other_references(std::size_t i) const {
-    return static_cast<std::size_t>(tensors_[i].storage().use_count()) > references_[i];
+    return references_to(tensors_[i].storage()) > references_[i];
   }
 
  private:

@@ -1,7 +1,7 @@
 #include <pianola/callable/graphed_callable.hpp>
 #include <pianola/core/error.hpp>
 
-#include <pianola/callable/testing/twins.hpp>
+#include <pianola/callable/testing/mlp_twins.hpp>
 
 #include <functional>
 #include <memory>
@@ -20,41 +20,9 @@ using testing::NamedTensors;
 using testing::refusal;
 using testing::same;
 
-// What becomes of the gradients of parameters, next to an eager twin that sees the same calls.
-class GradientsTest : public testing::CallableTest {
+// What becomes of the gradients of parameters.
+class GradientsTest : public testing::MlpTwinsTest {
  protected:
-  struct Twins {
-    explicit Twins(CallableOptions options = {})
-        : eager(make_net<MlpNet>()),
-          net(make_net<MlpNet>()),
-          graphed(make_graphed_callable(net, {sample()}, options)) {}
-
-    static at::Tensor sample() { return randn({8, 12}).requires_grad_(); }
-
-    // One microbatch of each: forward and backward.
-    void step(std::uint64_t seed) {
-      const at::Tensor x = randn({8, 12}, seed).requires_grad_();
-      const at::Tensor y = randn({8, 12}, seed).requires_grad_();
-      loss_of(eager->forward(x)).backward();
-      loss_of(graphed(y)).backward();
-      EXPECT_TRUE(same(y.grad(), x.grad()));
-    }
-    static at::Tensor loss_of(const at::Tensor& out) { return (out * out).mean(); }
-
-    // To parameters of both, at the same place.
-    void each(const std::function<void(const at::Tensor&)>& change) const {
-      for (const auto& one : {eager, net}) {
-        for (const at::Tensor& parameter : one->parameters()) change(parameter);
-      }
-    }
-    void expect_equal(const std::string& when) const {
-      expect_same(state_of_module(*net), state_of_module(*eager), when);
-    }
-
-    std::shared_ptr<MlpNet> eager, net;
-    GraphedCallable graphed;
-  };
-
   static void for_each_policy(const std::function<void(GradPolicy)>& check) {
     for (const auto& [name, policy] : {std::pair("accumulate", GradPolicy::accumulate),
                                        std::pair("clone", GradPolicy::clone), std::pair("alias", GradPolicy::alias)}) {
@@ -357,25 +325,21 @@ TEST_P(GradientsTest, SurviveTheCallable) {
   }
 }
 
-TEST_P(GradientsTest, SumUpForTwoCallsInOneLoss) {
-  for_each_policy([](GradPolicy policy) {
-    Twins twins({.grad = policy, .slots = 2});
-    for (std::uint64_t i = 0; i < 3; ++i) {
-      const at::Tensor a = randn({8, 12}, 10 + i), b = randn({8, 12}, 20 + i);
-      const at::Tensor xa = a.clone().requires_grad_(), xb = b.clone().requires_grad_();
-      const at::Tensor ya = a.clone().requires_grad_(), yb = b.clone().requires_grad_();
-      // Eager backward of the later call comes first, as here: each adds to the gradient in that order.
-      const at::Tensor eager_b = Twins::loss_of(twins.eager->forward(xb)),
-                       eager_a = Twins::loss_of(twins.eager->forward(xa));
-      eager_a.backward();
-      eager_b.backward();
-      const at::Tensor first = twins.graphed(yb), second = twins.graphed(ya);
-      (Twins::loss_of(first) + Twins::loss_of(second)).backward();
-      EXPECT_TRUE(same(ya.grad(), xa.grad()));
-      EXPECT_TRUE(same(yb.grad(), xb.grad()));
-      twins.expect_equal("in step " + std::to_string(i));
-    }
-  });
+// One after the other: eager adds them to one another first, unless they come from two backward passes.
+TEST_P(GradientsTest, AreAddedByTheGraphForEachCallOfALoss) {
+  Twins twins({.grad = GradPolicy::accumulate, .slots = 2});
+  for (std::uint64_t i = 0; i < 3; ++i) {
+    const at::Tensor a = randn({8, 12}, 10 + i), b = randn({8, 12}, 20 + i);
+    const at::Tensor xa = a.clone().requires_grad_(), xb = b.clone().requires_grad_();
+    const at::Tensor ya = a.clone().requires_grad_(), yb = b.clone().requires_grad_();
+    Twins::loss_of(twins.eager->forward(xa)).backward();  // of the later call, whose backward pass comes first
+    Twins::loss_of(twins.eager->forward(xb)).backward();
+    const at::Tensor first = twins.graphed(yb), second = twins.graphed(ya);
+    (Twins::loss_of(first) + Twins::loss_of(second)).backward();
+    EXPECT_TRUE(same(ya.grad(), xa.grad()));
+    EXPECT_TRUE(same(yb.grad(), xb.grad()));
+    twins.expect_equal("in step " + std::to_string(i));
+  }
 }
 
 }  // namespace

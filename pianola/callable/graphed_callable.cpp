@@ -45,6 +45,7 @@ c10::IValue GraphedCallable::forward(const std::vector<c10::IValue>& inputs) { r
 std::vector<at::Tensor> GraphedCallable::static_inputs() const { return captured_->static_inputs(); }
 void GraphedCallable::check_current(const at::Tensor& output) const { captured_->check_current(output); }
 int GraphedCallable::in_flight() const noexcept { return captured_->in_flight(); }
+int GraphedCallable::next_microbatch() const { return captured_->next_microbatch(); }
 void GraphedCallable::restart_schedule() { captured_->restart_schedule(); }
 GraphPoolRef GraphedCallable::pool() const { return captured_->pool(); }
 CallableInfo GraphedCallable::info() const { return captured_->info(); }

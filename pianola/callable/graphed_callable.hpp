@@ -24,7 +24,7 @@ class CapturedCallable;
 /// What a graphed callable holds.
 struct CallableInfo {
   std::size_t graphs = 0;             ///< Captured graphs: a forward and a backward one per slot, and evaluation.
-  std::size_t parameters = 0;         ///< Parameters whose gradients the backward graph writes.
+  std::size_t parameters = 0;         ///< Parameters whose gradients the graph adds to `p.grad`.
   std::size_t through_autograd = 0;   ///< Parameters whose gradients go through autograd.
   std::size_t slots = 0;              ///< Microbatches that may be in flight.
   std::size_t pool_bytes = 0;         ///< Bytes of the pool, shared ones counted in full.
@@ -38,15 +38,16 @@ struct CallableInfo {
 /// A module or function whose forward and backward passes were captured; each runs with one launch.
 ///
 /// A call copies its inputs into static ones (unless they are them), replays the forward graph and returns outputs that
-/// autograd takes for the result of one operation. Its backward replays the backward graph, which writes the gradients
-/// of the parameters itself; the time of a call does not depend on how many there are. Everything is bit-equal to calling
+/// autograd takes for the result of one operation. Its backward replays the backward graph, which adds the gradients of
+/// the parameters itself; the time of a call does not depend on how many there are. Everything is bit-equal to calling
 /// the original, or refused.
 ///
 /// Inputs and outputs are flat lists of tensors (call()), one tensor (operator()), or whatever nesting of lists, tuples
 /// and maps the callable takes (forward()). An undefined tensor stands for None.
 ///
-/// Gradients of parameters do not pass through autograd (see CallableOptions::through_autograd): use backward(), not
-/// torch::autograd::grad() with respect to parameters. Gradients of gradients are refused.
+/// Gradients of parameters do not pass through autograd: use backward(), not torch::autograd::grad() with respect to
+/// parameters. GradPolicy::clone and ::alias, or CallableOptions::through_autograd for some of them, let them pass.
+/// Gradients of gradients are refused.
 ///
 /// Threads:  One call at a time per object; callables made by one call, and graphs of their pool, count as one object.
 class PIANOLA_API GraphedCallable {
@@ -84,6 +85,9 @@ class PIANOLA_API GraphedCallable {
 
   /// Calls whose backward has not run yet and still can.
   [[nodiscard]] int in_flight() const noexcept;
+
+  /// With a schedule: the microbatch, from 1, of the next call. @throws ScheduleError  It is another callable's turn.
+  [[nodiscard]] int next_microbatch() const;
 
   /// With a schedule: forgets how far this iteration came, for all callables of the schedule, after one that was given up.
   void restart_schedule();

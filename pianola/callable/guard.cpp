@@ -73,7 +73,7 @@ bool ParameterGuard::intact() const noexcept {
   return same;
 }
 
-std::vector<std::string> ParameterGuard::differences(const ModuleState& module) const {
+std::vector<std::string> ParameterGuard::differences(const ModuleView& module) const {
   std::vector<std::string> result;
   for (std::size_t i = 0; i < watched_.size(); ++i) {
     const void* now = memory_of(*watched_[i].impl);
@@ -87,7 +87,7 @@ std::vector<std::string> ParameterGuard::differences(const ModuleState& module) 
   return result;
 }
 
-std::string describe_parameter(const at::Tensor& parameter, const ModuleState& module) {
+std::string describe_parameter(const at::Tensor& parameter, const ModuleView& module) {
   const auto name = module.name_of(parameter);
   const std::string& own = parameter.name();
   return fmt::format("a {} parameter{} of shape {}", c10::toString(parameter.scalar_type()),

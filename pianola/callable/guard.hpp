@@ -1,5 +1,5 @@
 #pragma once
-#include <pianola/callable/module_state.hpp>
+#include <pianola/callable/module_view.hpp>
 
 #include <ATen/core/Tensor.h>
 
@@ -40,7 +40,7 @@ class ParameterGuard {
 
   [[nodiscard]] bool intact() const noexcept;
   /// "parameter 'weight': its data was replaced (param.data = ...)", one entry each.
-  [[nodiscard]] std::vector<std::string> differences(const ModuleState& module) const;
+  [[nodiscard]] std::vector<std::string> differences(const ModuleView& module) const;
 
  private:
   struct Watched {
@@ -52,6 +52,6 @@ class ParameterGuard {
 };
 
 /// "a float parameter 'fc.weight' of shape [16, 16]".
-std::string describe_parameter(const at::Tensor& parameter, const ModuleState& module);
+std::string describe_parameter(const at::Tensor& parameter, const ModuleView& module);
 
 }  // namespace pianola::callable

@@ -42,6 +42,10 @@ void check_options(std::size_t callables, std::size_t samples, const CallableOpt
     refuse(fmt::format("slots is {}, but a schedule was given, which says how many each chunk needs", options.slots),
            "leave slots at 1");
   }
+  if (options.on_full == OnFull::overtake && !options.schedule.empty()) {
+    refuse("on_full is OnFull::overtake, but a schedule was given, which says whose turn it is",
+           "leave on_full at OnFull::refuse");
+  }
   if (!options.capture_hooks.empty() && options.capture_hooks.size() != callables) {
     refuse(
         fmt::format("{} callables need no or as many capture_hooks, got {}", callables, options.capture_hooks.size()));
@@ -91,7 +95,7 @@ class NormalMode {
 // Modules are in evaluation mode while it lives.
 class EvaluationScope {
  public:
-  explicit EvaluationScope(const ModuleState& module) : module_(module), flags_(module.flags()) {
+  explicit EvaluationScope(const ModuleView& module) : module_(module), flags_(module.flags()) {
     module_.set_training(false);
   }
   EvaluationScope(const EvaluationScope&) = delete;
@@ -99,7 +103,7 @@ class EvaluationScope {
   ~EvaluationScope() { module_.set_flags(flags_); }
 
  private:
-  const ModuleState& module_;
+  const ModuleView& module_;
   std::vector<bool> flags_;
 };
 
@@ -132,7 +136,7 @@ class Builder {
     turn_ == nullptr ? capture_all(context) : capture_in_order(context);
     for (std::size_t i = 0; i < evaluation_.size(); ++i) {
       if (evaluation_[i] == nullptr) continue;
-      const EvaluationScope scope(subjects_[i]->module);
+      const EvaluationScope scope(*subjects_[i]->module);
       evaluation_[i]->capture_forward(context, 0);
     }
     for (const auto& mode : modes_) mode->finish();
@@ -147,18 +151,18 @@ class Builder {
   void make_modes() {
     for (std::size_t i = 0; i < subjects_.size(); ++i) {
       const Subject& subject = *subjects_[i];
-      const Mode now{.training = subject.module.training(), .gradients = at::GradMode::is_enabled()};
+      const Mode now{.training = subject.module->training(), .gradients = at::GradMode::is_enabled()};
       modes_.push_back(
           std::make_unique<CapturedMode>(subject, now, samples_[i], now.gradients ? slots_of(i) : 1, *device_));
       if (!options_.evaluation) continue;
-      if (!subject.module.is_module()) {
+      if (!subject.callable.is_module()) {
         refuse(fmt::format("{} is a function, which has no evaluation mode", subject.name),
                "leave CallableOptions::evaluation off, or capture a module");
       }
       auto& evaluation = evaluation_.emplace_back();
       const Mode wanted{.training = false, .gradients = false};
       if (now == wanted) continue;
-      const EvaluationScope scope(subject.module);
+      const EvaluationScope scope(*subject.module);
       evaluation = std::make_unique<CapturedMode>(subject, wanted, samples_[i], 1, *device_);
     }
   }
@@ -168,7 +172,7 @@ class Builder {
     for (const auto& mode : modes_) mode->warm_up(context);
     for (std::size_t i = 0; i < evaluation_.size(); ++i) {
       if (evaluation_[i] == nullptr) continue;
-      const EvaluationScope scope(subjects_[i]->module);
+      const EvaluationScope scope(*subjects_[i]->module);
       evaluation_[i]->warm_up(context);
     }
     if (options_.post_warmup) options_.post_warmup();

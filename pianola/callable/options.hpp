@@ -12,11 +12,17 @@
 namespace pianola {
 
 /// How the backward pass of a graphed callable hands out the gradients of parameters. All three leave in `p.grad` what
-/// eager would, also over several microbatches; they differ in cost and in who owns the memory.
+/// eager would, also over several microbatches; they differ in cost, in who owns the memory, and in what autograd sees.
+///
+/// With `clone` and `alias` autograd sees the parameters as in eager: torch::autograd::grad() with respect to them,
+/// backward() for named ones, hooks registered at any time, and uses of a parameter outside of the callable all work.
+/// The host's time then grows with the number of parameters, as it does in eager.
 enum class GradPolicy {
-  accumulate,  ///< The graph itself adds into `p.grad`. No work per parameter outside of it.
-  clone,       ///< `p.grad` is memory of its own, made or added to after each replay: for code that keeps gradients.
-  alias,       ///< `p.grad` is the graph's own buffer until the next backward. Cheapest for one backward per zero_grad.
+  accumulate,  ///< The graph itself adds into `p.grad`, past autograd. No work per parameter outside of it.
+  clone,       ///< Autograd gets copies, which are the caller's for good.
+  alias,       ///< Autograd gets the graph's own buffers. The next backward overwrites them: what still is `p.grad`, or
+               ///< was handed out and is in use, is copied out first; views of it are not. Nothing is copied where all
+               ///< gradients are set to none before each backward.
 };
 
 /// What a call returns.
@@ -38,6 +44,12 @@ enum class OnOtherMode {
   capture,  ///< Capture the mode now, from this call's inputs, and replay it from then on.
 };
 
+/// What to do with a call that finds every slot between forward and backward.
+enum class OnFull {
+  refuse,    ///< Throw UsageError.
+  overtake,  ///< Take the slot of the oldest call, whose backward is refused from then on. Not with a schedule.
+};
+
 /// Functions that run around each warm-up and capture pass of one callable, and are not recorded; empty ones are not
 /// called. (Transformer Engine's capture_time_hooks.)
 struct CaptureHooks {
@@ -51,8 +63,8 @@ struct CaptureHooks {
 struct CallableOptions {
   /// Eager runs, forward and backward, before recording; at least 1, which finds the parameters. They leave no trace.
   int warmup = 3;
-  /// See GradPolicy. A parameter that has hooks, that several callables of the call share, or that stands in
-  /// `through_autograd` gets its gradient through autograd whatever the policy.
+  /// See GradPolicy. With `accumulate`, a parameter that has hooks, that several callables of the call share, or that
+  /// stands in `through_autograd` is treated as with `clone`.
   GradPolicy grad = GradPolicy::accumulate;
   OutputPolicy output = OutputPolicy::alias;
   /// Microbatches that may be in flight, between forward and backward, at once. Costs static buffers and saved
@@ -66,8 +78,9 @@ struct CallableOptions {
   bool evaluation = false;
   OnMismatch on_mismatch = OnMismatch::refuse;
   OnOtherMode on_other_mode = OnOtherMode::refuse;
-  /// Parameters whose gradients autograd is to see: for torch::autograd::grad() with respect to them, and for those that
-  /// eager code outside uses as well (tied weights).
+  OnFull on_full = OnFull::refuse;
+  /// With `accumulate`: parameters whose gradients autograd is to see all the same: for torch::autograd::grad() with
+  /// respect to them, and for those that eager code outside uses as well (tied weights).
   std::vector<at::Tensor> through_autograd = {};
   /// The order of forwards and backwards of a pipeline stage; empty: any. The callables are then all layers of chunk 1,
   /// all of chunk 2, and so on; each keeps as many slots as its chunk has microbatches in flight, and a call out of

@@ -1,5 +1,6 @@
 #include <pianola/callable/parameter_gradients.hpp>
 
+#include <pianola/callable/references.hpp>
 #include <pianola/graph/copy_into.hpp>
 #include <pianola/trace/quiet_scope.hpp>
 
@@ -28,12 +29,11 @@ bool has_hooks(const torch::autograd::AutogradMeta& meta) noexcept {
 c10::Stream current_stream(c10::Device device) { return c10::impl::VirtualGuardImpl(device.type()).getStream(device); }
 
 // Those that may serve as buffers.
-std::vector<at::Tensor> adoptable(const std::vector<at::Tensor>& parameters, std::vector<at::Tensor> before,
-                                  GradPolicy policy) {
+std::vector<at::Tensor> adoptable(const std::vector<at::Tensor>& parameters, std::vector<at::Tensor> before) {
   for (std::size_t i = 0; i < before.size(); ++i) {
     const bool fits = before[i].defined() && before[i].layout() == at::kStrided &&
                       before[i].scalar_type() == parameters[i].scalar_type();
-    if (policy != GradPolicy::accumulate || !fits) before[i].reset();
+    if (!fits) before[i].reset();
   }
   return before;
 }
@@ -62,12 +62,11 @@ void GradientGroup::wait_for_clear() const {
 }
 
 ParameterGradients::ParameterGradients(std::vector<at::Tensor> parameters, const std::vector<at::Tensor>& before,
-                                       GradPolicy policy, std::shared_ptr<GradientGroup> group)
-    : policy_(policy),
-      parameters_(std::move(parameters)),
-      buffers_(parameters_, adoptable(parameters_, before, policy)),
+                                       std::shared_ptr<GradientGroup> group)
+    : parameters_(std::move(parameters)),
+      buffers_(parameters_, adoptable(parameters_, before)),
       group_(std::move(group)) {
-  const std::vector<at::Tensor> adopted = adoptable(parameters_, before, policy);
+  const std::vector<at::Tensor> adopted = adoptable(parameters_, before);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& buffer = buffers_.tensors()[i];
     exposed_.push_back(adopted[i].defined() ? adopted[i] : alias_of(buffer));
@@ -76,20 +75,13 @@ ParameterGradients::ParameterGradients(std::vector<at::Tensor> parameters, const
                        .storage = storage_of(*buffer.unsafeGetTensorImpl())});
   }
   finish();
-  if (group_ != nullptr) group_->add(*this);
+  group_->add(*this);
 }
 
-ParameterGradients::~ParameterGradients() {
-  if (group_ != nullptr) group_->remove(*this);
-}
+ParameterGradients::~ParameterGradients() { group_->remove(*this); }
 
 void ParameterGradients::record(const std::vector<at::Tensor>& computed) const {
-  if (computed.empty()) return;
-  if (policy_ == GradPolicy::accumulate) {
-    at::_foreach_add_(buffers_.tensors(), computed);
-  } else {
-    at::_foreach_copy_(buffers_.tensors(), computed);
-  }
+  at::_foreach_add_(buffers_.tensors(), computed);
 }
 
 at::Tensor& ParameterGradients::gradient(std::size_t i) const { return places_[i].meta->grad_; }
@@ -120,7 +112,7 @@ const at::Tensor* ParameterGradients::hooked() const noexcept {
 
 // Somebody kept the gradient that was ours, or a view of it: it must not change under their hands.
 bool ParameterGradients::is_held_elsewhere(std::size_t i) const {
-  return exposed_[i].use_count() > 1 || buffers_.has_other_references(i);
+  return references_to(exposed_[i]) > 1 || buffers_.has_other_references(i);
 }
 
 bool ParameterGradients::is_idle() const {
@@ -145,48 +137,30 @@ void ParameterGradients::adopt_aliases() {
 }
 
 void ParameterGradients::before_replay(bool wanted, bool steady, const std::vector<std::size_t>& left_alone) {
-  left_alone_.assign(left_alone.empty() ? 0 : places_.size(), false);
-  for (const std::size_t i : left_alone) left_alone_[i] = true;
-  if (!steady && policy_ != GradPolicy::clone) adopt_aliases();
-  if (!wanted) {
-    if (policy_ != GradPolicy::clone) save(all());
-    return;
-  }
-  switch (policy_) {
-    case GradPolicy::accumulate:
-      if (!steady) return prepare_to_add();
-      return save(left_alone);
-    case GradPolicy::clone:
-      return;
-    case GradPolicy::alias:
-      save(left_alone);
-      return move_out_of_alias();
-  }
+  replay_ = {};
+  replay_.left_alone.assign(left_alone.empty() ? 0 : places_.size(), false);
+  for (const std::size_t i : left_alone) replay_.left_alone[i] = true;
+  if (!steady) adopt_aliases();
+  if (!wanted) return save(all());
+  if (!steady) return prepare_to_add();
+  save(left_alone);
 }
 
-void ParameterGradients::after_replay(bool wanted) {
-  if (wanted && policy_ != GradPolicy::accumulate) {
-    std::vector<std::size_t> which = all();
-    std::erase_if(which, [&](std::size_t i) { return is_left_alone(i); });
-    hand_out(which);
-  } else if (wanted && !to_hand_out_.empty()) {
-    hand_out(to_hand_out_);
-    to_hand_out_.clear();
-  }
-  if (to_restore_.empty()) [[likely]]
+void ParameterGradients::after_replay() {
+  if (!replay_.to_hand_out.empty()) hand_out(replay_.to_hand_out);
+  if (replay_.to_restore.empty()) [[likely]]
     return;
   const trace::QuietScope quiet;
-  at::_foreach_copy_(select(buffers_.tensors(), to_restore_), saved_);
-  to_restore_.clear();
-  saved_.clear();
+  at::_foreach_copy_(select(buffers_.tensors(), replay_.to_restore), replay_.saved);
+  replay_.saved.clear();
 }
 
 void ParameterGradients::prepare_to_add() {
   const trace::QuietScope quiet;
-  if (!is_clear_ && group_ != nullptr) group_->clear_idle();
+  if (!is_clear_) group_->clear_idle();
   const bool was_clear = std::exchange(is_clear_, false);
   if (was_clear) group_->wait_for_clear();
-  if (was_clear && left_alone_.empty() && is_idle()) {
+  if (was_clear && replay_.left_alone.empty() && is_idle()) {
     for (std::size_t i = 0; i < places_.size(); ++i) expose(i);
     return;
   }
@@ -200,29 +174,17 @@ void ParameterGradients::prepare_to_add() {
     others.push_back(i);
     const bool is_held = is_held_elsewhere(i);
     if (is_held) held.push_back(i);
-    (gradient(i).defined() || is_held ? to_hand_out_ : to_expose).push_back(i);
+    (gradient(i).defined() || is_held ? replay_.to_hand_out : to_expose).push_back(i);
   }
   save(std::move(held));
   buffers_.clear(others);
   for (const std::size_t i : to_expose) expose(i);
 }
 
-// The sum so far gets memory of its own before the graph overwrites the buffer.
-void ParameterGradients::move_out_of_alias() {
-  std::vector<std::size_t> ours;
-  for (std::size_t i = 0; i < places_.size(); ++i) {
-    if (is_ours(i) && !is_left_alone(i)) ours.push_back(i);
-  }
-  if (ours.empty()) return;
-  const trace::QuietScope quiet;
-  std::vector<at::Tensor> moved = copies_of(select(buffers_.tensors(), ours));
-  for (std::size_t k = 0; k < ours.size(); ++k) gradient(ours[k]) = std::move(moved[k]);
-}
-
 // The tensor of last time will do, unless somebody has it, or it was made to look elsewhere.
 void ParameterGradients::expose(std::size_t i) {
   Place& place = places_[i];
-  if (exposed_[i].use_count() > 1 || storage_of(*place.exposed) != place.storage) {
+  if (references_to(exposed_[i]) > 1 || storage_of(*place.exposed) != place.storage) {
     exposed_[i] = alias_of(buffers_.tensors()[i]);
     place.exposed = exposed_[i].unsafeGetTensorImpl();
   }
@@ -232,8 +194,8 @@ void ParameterGradients::expose(std::size_t i) {
 void ParameterGradients::save(std::vector<std::size_t> which) {
   if (which.empty()) return;
   const trace::QuietScope quiet;
-  to_restore_ = std::move(which);
-  saved_ = copies_of(select(buffers_.tensors(), to_restore_));
+  replay_.to_restore = std::move(which);
+  replay_.saved = copies_of(select(buffers_.tensors(), replay_.to_restore));
 }
 
 // As AccumulateGrad: an undefined gradient becomes the result, a defined one gets it added in place.
@@ -250,23 +212,14 @@ void ParameterGradients::hand_out(const std::vector<std::size_t>& which) {
     }
   }
   if (!defined.empty()) at::_foreach_add_(defined, to_add);
-  if (policy_ == GradPolicy::alias) {
-    for (const std::size_t i : undefined) expose(i);
-  } else {
-    std::vector<at::Tensor> fresh = copies_of(select(buffers_.tensors(), undefined));
-    for (std::size_t k = 0; k < undefined.size(); ++k) gradient(undefined[k]) = std::move(fresh[k]);
-  }
+  std::vector<at::Tensor> fresh = copies_of(select(buffers_.tensors(), undefined));
+  for (std::size_t k = 0; k < undefined.size(); ++k) gradient(undefined[k]) = std::move(fresh[k]);
 }
 
 std::vector<std::size_t> ParameterGradients::all() const {
   std::vector<std::size_t> indices(places_.size());
   std::iota(indices.begin(), indices.end(), std::size_t{0});
   return indices;
-}
-
-std::vector<at::Tensor> ParameterGradients::copies() const {
-  const trace::QuietScope quiet;
-  return copies_of(buffers_.tensors());
 }
 
 }  // namespace pianola::callable

@@ -1,6 +1,5 @@
 #pragma once
 #include <pianola/callable/gradient_buffers.hpp>
-#include <pianola/callable/options.hpp>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Stream.h>
@@ -17,11 +16,11 @@ struct AutogradMeta;
 namespace pianola::callable {
 
 // Note [Gradients at a fixed place]
-// A backward graph writes each parameter's gradient into a buffer whose address never changes; what is left to do per
-// call is to see that `p.grad` is that buffer, which is a few comparisons a parameter. With GradPolicy::accumulate the
-// graph adds. A `p.grad` that is undefined becomes the buffer, cleared; one that the user put there gets the result added
-// after the replay, as eager would; one that somebody keeps although `p.grad` is another by now keeps its value. Clearing
-// fills with -0.0, the only number x for which x + g is g bit for bit, g = -0.0 included.
+// A backward graph adds each parameter's gradient into a buffer whose address never changes; what is left to do per
+// call is to see that `p.grad` is that buffer, which is a few comparisons a parameter. A `p.grad` that is undefined
+// becomes the buffer, cleared; one that the user put there gets the result added after the replay, as eager would; one
+// that somebody keeps although `p.grad` is another by now keeps its value. Clearing fills with -0.0, the only number x
+// for which x + g is g bit for bit, g = -0.0 included.
 
 class ParameterGradients;
 
@@ -40,12 +39,13 @@ class GradientGroup {
   std::optional<c10::Stream> cleared_on_;
 };
 
-/// The gradients that the backward graphs of one callable, in one mode, write; one buffer per parameter, for all slots.
+/// GradPolicy::accumulate: gradients of one callable, in one mode, that its backward graphs add into `p.grad`. One
+/// buffer per parameter, for all slots; autograd does not see them.
 class ParameterGradients {
  public:
-  /// @param before  The gradients that the parameters had when capture began. With `accumulate`, defined ones serve as
-  ///                buffers, so that a trainer's own gradient memory stays in use.
-  ParameterGradients(std::vector<at::Tensor> parameters, const std::vector<at::Tensor>& before, GradPolicy policy,
+  /// @param before  The gradients that the parameters had when capture began. Defined ones serve as buffers, so that a
+  ///                trainer's own gradient memory stays in use.
+  ParameterGradients(std::vector<at::Tensor> parameters, const std::vector<at::Tensor>& before,
                      std::shared_ptr<GradientGroup> group);
   ParameterGradients(const ParameterGradients&) = delete;
   ParameterGradients& operator=(const ParameterGradients&) = delete;
@@ -57,7 +57,7 @@ class ParameterGradients {
   /// When all backward passes are captured.
   void finish() { buffers_.count_references(/*aliases=*/1); }
 
-  /// Inside the capture of a backward pass: brings what it computed, in the order of the parameters, into the buffers.
+  /// Inside the capture of a backward pass: adds what it computed, in the order of the parameters, into the buffers.
   void record(const std::vector<at::Tensor>& computed) const;
 
   /// Whether all is as it is in the middle of training: each `p.grad` our buffer, no hooks. In one tight loop.
@@ -68,9 +68,7 @@ class ParameterGradients {
   /// alone (torch::autograd::grad): parameters must then keep theirs.
   /// `left_alone` are positions of parameters that no gradient flows to this time: theirs stay as they are, too.
   void before_replay(bool wanted, bool steady, const std::vector<std::size_t>& left_alone = {});
-  void after_replay(bool wanted);
-  /// Copies of the buffers, for gradients that go on through autograd.
-  [[nodiscard]] std::vector<at::Tensor> copies() const;
+  void after_replay();
 
  private:
   friend class GradientGroup;
@@ -79,33 +77,32 @@ class ParameterGradients {
     const c10::TensorImpl* exposed;       // what `p.grad` is when it is ours
     const c10::StorageImpl* storage;      // of the buffer
   };
+  struct Replay {                          // what is left to do after one
+    std::vector<bool> left_alone;          // empty where none is
+    std::vector<std::size_t> to_hand_out;  // gradients that are not ours, and get the result
+    std::vector<std::size_t> to_restore;   // buffers that somebody else looks at
+    std::vector<at::Tensor> saved;         // what those held before
+  };
 
   [[nodiscard]] at::Tensor& gradient(std::size_t i) const;
   [[nodiscard]] bool is_ours(std::size_t i) const noexcept;
   [[nodiscard]] bool is_held_elsewhere(std::size_t i) const;
   [[nodiscard]] bool is_idle() const;
   [[nodiscard]] std::vector<std::size_t> all() const;
-  [[nodiscard]] bool is_left_alone(std::size_t i) const { return !left_alone_.empty() && left_alone_[i]; }
+  [[nodiscard]] bool is_left_alone(std::size_t i) const { return !replay_.left_alone.empty() && replay_.left_alone[i]; }
   void adopt_aliases();
   void prepare_to_add();
-  void move_out_of_alias();
   void expose(std::size_t i);
   void save(std::vector<std::size_t> which);
   void hand_out(const std::vector<std::size_t>& which);
 
-  GradPolicy policy_;
   std::vector<Place> places_;
   std::vector<at::Tensor> exposed_;
   std::vector<at::Tensor> parameters_;
   GradientBuffers buffers_;
-  std::shared_ptr<GradientGroup> group_;  // may be nullptr
-  bool is_clear_ = false;                 // all buffers hold -0.0, and nobody looks at them
-
-  // Of the running replay:
-  std::vector<bool> left_alone_;          // empty where none is
-  std::vector<std::size_t> to_hand_out_;  // gradients that are not ours, and get the result afterwards
-  std::vector<std::size_t> to_restore_;   // buffers that somebody else looks at
-  std::vector<at::Tensor> saved_;         // what those held before
+  std::shared_ptr<GradientGroup> group_;
+  bool is_clear_ = false;  // all buffers hold -0.0, and nobody looks at them
+  Replay replay_;          // the running one
 };
 
 }  // namespace pianola::callable

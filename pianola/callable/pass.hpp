@@ -20,8 +20,9 @@ struct Pass {
   std::vector<at::Tensor> outputs;          ///< Static; each once, also where it is returned twice.
   std::vector<at::Tensor> input_gradients;  ///< Per input; undefined where it gets none.
 
-  /// A forward ran whose backward can still come.
-  std::atomic<bool> in_flight = false;
+  /// The number of the call whose forward ran here and whose backward can still come; 0: the slot is free.
+  std::atomic<std::uint64_t> holder = 0;
+  [[nodiscard]] bool in_flight() const noexcept { return holder != 0; }
   /// Version counters at the last forward: who writes these tensors before the backward that reads them is found out.
   std::vector<std::uint32_t> input_versions;
   std::vector<std::uint32_t> output_versions;

@@ -103,7 +103,7 @@ CapturedMode::CapturedMode(const Subject& subject, Mode mode, std::span<const at
       mode_(mode),
       ambient_(Ambient::current(device.type())),
       ambient_in_backward_(ambient_),
-      flags_(subject.module.flags()) {
+      flags_(subject.module->flags()) {
   ambient_in_backward_.autocast = false;
   ambient_in_backward_.autocast_dtype = c10::ScalarType::Undefined;
   for (std::size_t i = 0; i < sample.size(); ++i) {
@@ -118,7 +118,7 @@ CapturedMode::CapturedMode(const Subject& subject, Mode mode, std::span<const at
 
 // A module's own parameters are known beforehand; TorchScript's executor may hide the operations that read them.
 void CapturedMode::warm_up(CaptureContext& context) {
-  for (const at::Tensor& parameter : subject_.module.differentiable_parameters()) note_leaf(context, parameter);
+  for (const at::Tensor& parameter : subject_.module->differentiable_parameters()) note_leaf(context, parameter);
   graph::warm_up(
       context.device, [&] { run_eagerly(context); }, context.capture_options(context.options.warmup));
   context.leaves.clear_gradients();  // warm_up() puts back what the first run saw, which was the user's
@@ -229,7 +229,7 @@ CapturedMode::Gradients CapturedMode::take_gradients() const {
     if (!gradient.defined()) continue;
     if (gradient.layout() != at::kStrided) {
       throw UnsupportedError({.what = fmt::format("the gradient of {} is sparse; a graph cannot write it",
-                                                  describe_parameter(leaf, subject_.module)),
+                                                  describe_parameter(leaf, *subject_.module)),
                               .where = subject_.name,
                               .fix = "use dense gradients (EmbeddingOptions::sparse(false)), or leave it out"});
     }
@@ -251,27 +251,28 @@ std::vector<at::Tensor> CapturedMode::take_input_gradients(const Pass& pass, boo
   return result;
 }
 
+bool CapturedMode::goes_through_autograd(const CaptureContext& context, const at::Tensor& parameter) const {
+  if (context.options.grad != GradPolicy::accumulate) return true;
+  const c10::TensorImpl* impl = parameter.unsafeGetTensorImpl();
+  const auto& named = context.options.through_autograd;
+  return context.hooked.count(impl) != 0 || context.uses.find(impl)->second > 1 ||
+         std::any_of(named.begin(), named.end(), [&](const at::Tensor& other) { return other.is_same(parameter); });
+}
+
 void CapturedMode::decide_gradients(const CaptureContext& context) {
-  const auto is_named = [&](const at::Tensor& parameter) {
-    const auto& named = context.options.through_autograd;
-    return std::any_of(named.begin(), named.end(), [&](const at::Tensor& other) { return other.is_same(parameter); });
-  };
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const c10::TensorImpl* impl = parameters_[i].unsafeGetTensorImpl();
-    const bool routed =
-        context.hooked.count(impl) != 0 || context.uses.find(impl)->second > 1 || is_named(parameters_[i]);
-    (routed ? routed_of_ : direct_of_).push_back(i);
+    (goes_through_autograd(context, parameters_[i]) ? routed_of_ : direct_of_).push_back(i);
   }
-  const auto make = [&](std::optional<ParameterGradients>& made, const std::vector<std::size_t>& which,
-                        GradPolicy policy, std::shared_ptr<GradientGroup> group) {
-    if (which.empty()) return;
+  const trace::QuietScope quiet;
+  if (!direct_of_.empty()) {
     std::vector<at::Tensor> before;
-    for (const std::size_t i : which) before.push_back(context.leaves.gradient_before(parameters_[i]));
-    const trace::QuietScope quiet;
-    made.emplace(select(parameters_, which), before, policy, std::move(group));
-  };
-  make(direct_, direct_of_, context.options.grad, context.gradients);
-  make(routed_, routed_of_, GradPolicy::clone, nullptr);
+    for (const std::size_t i : direct_of_) before.push_back(context.leaves.gradient_before(parameters_[i]));
+    direct_.emplace(select(parameters_, direct_of_), before, context.gradients);
+  }
+  if (!routed_of_.empty()) {
+    const bool alias = context.options.grad == GradPolicy::alias;
+    routed_.emplace(select(parameters_, routed_of_), alias ? HandOut::aliases : HandOut::copies);
+  }
 }
 
 void CapturedMode::capture_forward(CaptureContext& context, std::size_t slot) {

@@ -149,5 +149,21 @@ TEST_P(SlotsTest, SeveralCallablesOfOneCallRunInAnyOrderToo) {
   }
 }
 
+TEST_P(SlotsTest, ACallMayTakeTheSlotOfTheOldestWhoseBackwardIsThenRefused) {
+  const auto eager = make_net<TransformerNet>(), net = make_net<TransformerNet>();
+  for (const auto& one : {eager, net}) one->eval();
+  GraphedCallable graphed = make_graphed_callable(net, {input(1)}, {.slots = 2, .on_full = OnFull::overtake});
+  const at::Tensor oldest = graphed(input(1)), kept = graphed(input(2)), latest = graphed(input(3));
+  EXPECT_EQ(graphed.in_flight(), 2);
+  EXPECT_THAT(refusal<UsageError>("backward of a call that lost its slot", [&] { oldest.sum().backward(); }),
+              HasSubstr("whose slot a later call has taken"));
+  const auto backward = [](const at::Tensor& out) { (out * out).mean().backward(); };
+  backward(kept);
+  backward(latest);
+  for (const int seed : {2, 3}) backward(eager->forward(input(seed)));
+  expect_same(state_of_module(*net), state_of_module(*eager));
+  EXPECT_EQ(graphed.in_flight(), 0);
+}
+
 }  // namespace
 }  // namespace pianola

@@ -1,6 +1,12 @@
 #include <pianola/graph/backend.hpp>
 
+#include <pianola/graph/pool_state.hpp>
+
 namespace pianola::graph {
+
+std::shared_ptr<PoolState> pool_for(const CaptureOptions& options, c10::Device device) {
+  return options.pool.empty() ? make_pool_state(device) : options.pool.state();
+}
 
 std::unique_ptr<Backend> make_backend(c10::Device device) {
 #if PIANOLA_WITH_CUDA

@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace pianola::graph {
@@ -45,9 +46,10 @@ class Backend {
   /// Who watches the operations between begin() and end(), after the trace; and what the trace asks the device for.
   [[nodiscard]] virtual std::vector<trace::OpObserver*> observers() = 0;
   [[nodiscard]] virtual RecorderOptions recorder_options() = 0;
-  /// Stops recording and makes what replay() runs. `trace` is nullptr where none was recorded.
+  /// Stops recording and makes what replay() runs. `trace` is nullptr where none was recorded. Returns a warning where
+  /// the recording is empty and may be.
   /// @throws CaptureError  The recording is broken or empty; abandon() follows.
-  virtual void end(const OpTrace* trace) = 0;
+  virtual std::optional<std::string> end(const OpTrace* trace, const CaptureOptions& options) = 0;
   /// Stops recording, returns all memory, and leaves the device ready for the next capture.
   virtual void abandon() noexcept = 0;
   /// Why the recording is broken, if it is: valid from the first offence on, also after abandon().
@@ -61,6 +63,8 @@ class Backend {
   virtual void copy_inputs(std::span<const at::Tensor> sources) = 0;
   /// The next replay reads them as they are.
   virtual void keep_inputs() {}
+  /// Makes the executable anew, or for the first time.
+  virtual void instantiate() {}
   virtual void replay() = 0;
   virtual void reset() noexcept = 0;
 
@@ -75,6 +79,8 @@ std::unique_ptr<Backend> make_tape_backend();
 #if PIANOLA_WITH_CUDA
 std::unique_ptr<Backend> make_cuda_backend(c10::Device device);
 #endif
+/// The pool that a capture with these options goes to.
+std::shared_ptr<PoolState> pool_for(const CaptureOptions& options, c10::Device device);
 /// The backend of a usable device.
 std::unique_ptr<Backend> make_backend(c10::Device device);
 

@@ -6,7 +6,9 @@
 
 #include <fmt/format.h>
 
+#include <exception>
 #include <optional>
+#include <utility>
 
 namespace pianola {
 namespace {
@@ -24,6 +26,15 @@ const CaptureOptions& without_warmup(const CaptureOptions& options) {
 struct CaptureScope::Impl {
   Graph::Impl& graph;
   std::optional<pianola::graph::CaptureSession> session = {};
+
+  struct Close {  // whether ending throws or not, the session is over
+    std::optional<pianola::graph::CaptureSession>& session;
+    ~Close() { session.reset(); }
+  };
+  std::optional<pianola::graph::CaptureSession>& open_session(const char* call) {
+    if (!session) throw UsageError({.what = fmt::format("{} was called on a CaptureScope that has ended", call)});
+    return session;
+  }
 };
 
 CaptureScope::CaptureScope(Graph& graph, CaptureOptions options) {
@@ -37,12 +48,13 @@ CaptureScope::CaptureScope(Graph& graph, CaptureOptions options) {
 CaptureScope::~CaptureScope() = default;
 
 void CaptureScope::end() {
-  if (!impl_->session) throw UsageError({.what = "end() was called twice on a CaptureScope"});
-  struct Close {  // whether commit() throws or not, the session is over
-    std::optional<graph::CaptureSession>& session;
-    ~Close() { session.reset(); }
-  } close{impl_->session};
-  impl_->graph.adopt(impl_->session->commit());
+  const Impl::Close close{impl_->open_session("end()")};
+  impl_->graph.adopt(close.session->commit());
+}
+
+void CaptureScope::fail(std::exception_ptr error) {
+  const Impl::Close close{impl_->open_session("fail()")};
+  close.session->fail(std::move(error));
 }
 
 }  // namespace pianola

@@ -107,7 +107,7 @@ CaptureResult CaptureSession::commit() {
 
   const auto ending = Clock::now();
   if (auto offence = backend_.offence(trace)) throw CaptureError(std::move(*offence));
-  backend_.end(trace);
+  if (auto warning = backend_.end(trace, options_)) result.warnings.push_back(*std::move(warning));
   capture_is_open() = false;
   result.end_time = since(ending);
   recording_ = false;

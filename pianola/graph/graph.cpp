@@ -2,7 +2,9 @@
 
 #include <pianola/core/error.hpp>
 #include <pianola/graph/device_check.hpp>
+#include <pianola/graph/fork.hpp>
 #include <pianola/graph/graph_impl.hpp>
+#include <pianola/graph/open_capture.hpp>
 
 #include <fmt/format.h>
 
@@ -10,7 +12,15 @@
 #include <fstream>
 
 namespace pianola {
+
+bool is_capturing() noexcept { return graph::capture_is_open(); }
+
 Graph::Impl::Impl(c10::Device wanted) : device(graph::usable_device(wanted)), backend(graph::make_backend(device)) {}
+
+void Graph::Impl::adopt(graph::CaptureResult recorded) {
+  result.emplace(std::move(recorded));
+  process = graph::ProcessMark();
+}
 
 void Graph::Impl::check_empty() const {
   if (result) {
@@ -26,10 +36,30 @@ void Graph::Impl::check_captured(const char* call) const {
   }
 }
 
+void Graph::Impl::check_replayable() const {
+  check_captured("replay()");
+  if (!process.is_this_process()) [[unlikely]] {
+    throw UsageError(
+        {.what = "replay() was called in a forked child of the process that captured the graph; nothing was "
+                 "launched",
+         .fix = "capture in the process that replays; data loader workers that are forked must leave graphs "
+                "alone"});
+  }
+}
+
 Graph::Graph(c10::Device device) : impl_(std::make_unique<Impl>(device)) {}
 Graph::Graph(Graph&&) noexcept = default;
-Graph& Graph::operator=(Graph&&) noexcept = default;
-Graph::~Graph() = default;
+
+Graph& Graph::operator=(Graph&& other) noexcept {
+  Graph old(std::move(*this));
+  impl_ = std::move(other.impl_);
+  return *this;
+}
+
+// In a forked child the device's driver cannot be called: what the parent's graph holds there is the parent's.
+Graph::~Graph() {
+  if (impl_ != nullptr && !impl_->process.is_this_process()) (void)impl_.release();
+}
 
 void Graph::capture(const std::function<void()>& step, const CaptureOptions& options) {
   impl_->check_empty();
@@ -46,13 +76,13 @@ void Graph::capture(const std::function<void()>& step, const CaptureOptions& opt
 }
 
 void Graph::replay() {
-  impl_->check_captured("replay()");
+  impl_->check_replayable();
   if (impl_->inputs != 0) impl_->backend->keep_inputs();
   impl_->backend->replay();
 }
 
 void Graph::replay(std::span<const at::Tensor> sources) {
-  impl_->check_captured("replay()");
+  impl_->check_replayable();
   if (sources.size() != impl_->inputs) [[unlikely]] {
     throw UsageError({.what = fmt::format("replay() was given {} tensors for {} inputs; nothing was launched",
                                           sources.size(), impl_->inputs),
@@ -62,8 +92,13 @@ void Graph::replay(std::span<const at::Tensor> sources) {
   impl_->backend->replay();
 }
 
+void Graph::instantiate() {
+  impl_->check_captured("instantiate()");
+  impl_->backend->instantiate();
+}
+
 void Graph::reset() noexcept {
-  if (impl_ == nullptr) return;
+  if (impl_ == nullptr || !impl_->process.is_this_process()) return;
   impl_->backend->reset();
   impl_->result.reset();
 }

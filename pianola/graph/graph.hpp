@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <exception>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -40,6 +41,9 @@ struct GraphInfo {
   [[nodiscard]] PIANOLA_API Report report() const;
 };
 
+/// Whether a capture of Pianola's is open on this thread, on any device.
+[[nodiscard]] PIANOLA_API bool is_capturing() noexcept;
+
 /// Work that was recorded once and is replayed with one launch.
 ///
 /// On a CUDA device it is a CUDA graph; on the CPU it is the tape, which keeps the same promises: addresses and CPU
@@ -71,7 +75,7 @@ class PIANOLA_API Graph {
   /// Runs what was captured, on the current stream of the graph's device; outputs hold new values when it is done. Inputs
   /// are read as they are.
   ///
-  /// @throws UsageError   Nothing was captured.
+  /// @throws UsageError   Nothing was captured, or by the process that this one was forked from.
   /// @throws ReplayError  A result of another graph of the pool, which this graph reads, has been overwritten; nothing
   ///                      was launched. Or CUDA refused the launch.
   /// Does not synchronize and allocates nothing.
@@ -82,6 +86,12 @@ class PIANOLA_API Graph {
   ///
   /// @throws UsageError  Another number of tensors than the inputs of the capture; nothing was launched.
   void replay(std::span<const at::Tensor> sources);
+
+  /// Makes the executable from the captured graph as it is now, in place of an earlier one; for
+  /// CaptureOptions::instantiate off, or after tools changed the captured graph. Nothing to do on the tape.
+  ///
+  /// @throws UsageError  Nothing was captured.
+  void instantiate();
 
   /// Drops the capture and its memory; the graph can capture again.
   void reset() noexcept;
@@ -94,7 +104,7 @@ class PIANOLA_API Graph {
   [[nodiscard]] GraphInfo info() const;
   /// The operations that were recorded; nullptr with `trace` off. @throws UsageError  Nothing was captured.
   [[nodiscard]] const OpTrace* trace() const;
-  /// The executable's raw handle (a cudaGraphExec_t), for tools; nullptr on the tape. Borrowed, valid until reset().
+  /// The executable's raw handle (a cudaGraphExec_t), for tools; nullptr on the tape and before instantiate(). Borrowed, valid until reset().
   [[nodiscard]] void* raw_executable() const;
   /// The captured graph's raw handle (a cudaGraph_t); nullptr on the tape. Borrowed, valid until reset().
   [[nodiscard]] void* raw_graph() const;
@@ -127,6 +137,9 @@ class PIANOLA_API CaptureScope {
 
   /// Ends the capture and makes the executable. @throws CaptureError  As Graph::capture.
   void end();
+  /// The code threw `error`: abandons the capture, and throws a CaptureError that names the operation if capturing is
+  /// what caused it; rethrows `error` otherwise.
+  [[noreturn]] void fail(std::exception_ptr error);
 
  private:
   struct Impl;

@@ -1,6 +1,7 @@
 #pragma once
 #include <pianola/graph/backend.hpp>
 #include <pianola/graph/capture_session.hpp>
+#include <pianola/graph/fork.hpp>
 #include <pianola/graph/graph.hpp>
 
 #include <cstddef>
@@ -13,7 +14,9 @@ struct Graph::Impl {
   explicit Impl(c10::Device wanted);
 
   /// Takes over what a session recorded.
-  void adopt(graph::CaptureResult recorded) { result.emplace(std::move(recorded)); }
+  void adopt(graph::CaptureResult recorded);
+  /// Before a replay.
+  void check_replayable() const;
   void check_empty() const;
   void check_captured(const char* call) const;
 
@@ -21,6 +24,7 @@ struct Graph::Impl {
   std::unique_ptr<graph::Backend> backend;
   std::optional<graph::CaptureResult> result;  // empty: nothing is captured
   std::size_t inputs = 0;                      // that replay(sources) fills
+  graph::ProcessMark process;                  // that captured
 };
 
 }  // namespace pianola

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 
 namespace pianola::graph {
 namespace {
@@ -17,6 +18,18 @@ std::string forward_place(const OpTrace* trace, std::int64_t sequence) {
   return forward == ops.end() ? "" : trace->place(*forward);
 }
 
+// As the trace noted it when the operation began.
+std::string recorded_place(const OpTrace* trace, std::size_t number) {
+  if (trace == nullptr || number == 0 || number > trace->ops().size()) return "";
+  return trace->place(trace->ops()[number - 1]);
+}
+
+// While an exception of Python's passes through C++, its interpreter must not be asked for anything: the exception is its
+// pending error, and would be lost.
+trace::CallSite site_unless_unwinding() {
+  return std::uncaught_exceptions() > 0 ? trace::CallSite() : trace::CallSite::here();
+}
+
 }  // namespace
 
 OffendingOp OffendingOp::note(const trace::OpSpan& op, std::size_t number, const std::string& inner) {
@@ -27,7 +40,7 @@ OffendingOp OffendingOp::note(const trace::OpSpan& op, std::size_t number, const
                        .backward = op.backward != nullptr ? op.backward->name : "",
                        .forward_sequence = op.backward != nullptr ? op.backward->sequence : -1,
                        .info = op.info,
-                       .site = trace::CallSite::here()};
+                       .site = site_unless_unwinding()};
   if (offender.detail.empty()) offender.detail = op.info->schema().name();
   for (const std::string& scope : op.scopes) offender.scope += (offender.scope.empty() ? "" : "/") + scope;
   return offender;
@@ -39,9 +52,20 @@ std::string OffendingOp::where(const OpTrace* trace) const {
   if (!scope.empty()) text += fmt::format(", in scope '{}'", scope);
   if (!backward.empty()) text += fmt::format(", in the backward pass ({})", backward);
   const std::string forward = forward_place(trace, forward_sequence);
-  const std::string place = forward.empty() ? site.describe() : "forward by " + forward;
+  const std::string here = site.empty() ? recorded_place(trace, number) : site.describe();
+  const std::string place = forward.empty() ? here : "forward by " + forward;
   if (!place.empty()) text += ", " + place;
   return text;
+}
+
+Diagnosis explain_moved_generator(const std::optional<OffendingOp>& drawing, const OpTrace* trace) {
+  return {
+      .what = "a generator was seeded or its state was set while the step was recorded, which a graph cannot do",
+      .where = drawing ? fmt::format("before {}, {}", drawing->name, drawing->where(trace))
+                       : "after the last operation that draws from it",
+      .fix =
+          "seed before the capture; torch.utils.checkpoint sets it where the recomputed part draws (dropout): leave "
+          "such a part out of the capture, or recompute it without drawing"};
 }
 
 }  // namespace pianola::graph

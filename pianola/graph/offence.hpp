@@ -1,10 +1,12 @@
 #pragma once
+#include <pianola/core/error.hpp>
 #include <pianola/trace/call_site.hpp>
 #include <pianola/trace/op_stream.hpp>
 #include <pianola/trace/op_trace.hpp>
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace pianola::graph {
@@ -20,12 +22,16 @@ struct OffendingOp {
   const trace::OpInfo* info = nullptr;
   trace::CallSite site;
 
-  /// Takes the stack of this thread too: call it inside the operation. `inner`: the operator inside `op` that is to blame.
+  /// Takes the stack of this thread too, unless the operation is being left by an exception: call it inside the operation. `inner`: the operator inside `op` that is to blame.
   static OffendingOp note(const trace::OpSpan& op, std::size_t number, const std::string& inner = "");
 
   /// "operation 41 (aten::nonzero), in scope 'encoder/3', train_step at loss.cpp:88". `trace` finds the forward line of
   /// a backward operation; it may be nullptr.
   [[nodiscard]] std::string where(const OpTrace* trace) const;
 };
+
+/// The step set a generator itself: in a graph, random numbers go on where the last replay stopped.
+/// @param drawing  The first operation that drew afterwards, if one did.
+[[nodiscard]] Diagnosis explain_moved_generator(const std::optional<OffendingOp>& drawing, const OpTrace* trace);
 
 }  // namespace pianola::graph

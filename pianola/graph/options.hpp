@@ -37,6 +37,11 @@ struct CaptureOptions {
   /// Record the operations: errors name the first offending one and its line, inputs are retained, and replays of
   /// graphs that share a pool are checked. Off saves host time at capture and gives all of that up.
   bool trace = true;
+  /// Make the executable at the end of the capture. Off: Graph::instantiate() or the first replay does, so that tools can
+  /// change the captured graph (Graph::raw_graph) before.
+  bool instantiate = true;
+  /// Let a capture that recorded nothing pass, with a GraphInfo warning, as torch does; its replays do nothing.
+  bool allow_empty = false;
   /// Stream to capture on; empty: the pool's own. Never the default stream, which CUDA cannot capture.
   std::optional<c10::Stream> stream = {};
 };

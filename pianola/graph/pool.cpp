@@ -1,29 +1,83 @@
 #include <pianola/graph/pool.hpp>
 
+#include <pianola/core/error.hpp>
 #include <pianola/graph/device_check.hpp>
+#include <pianola/graph/fork.hpp>
 #include <pianola/graph/pool_state.hpp>
 
 #if PIANOLA_WITH_CUDA
 #include <pianola/graph/cuda/cuda_pool.hpp>
+
+#include <ATen/cuda/CUDAGraph.h>
 #endif
+
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
 
 namespace pianola {
 
-std::shared_ptr<PoolState> make_pool_state(c10::Device device) {
-  device = graph::usable_device(device);
+namespace {
+
+// Pools by name, so that a name that went through Python finds its pool.
+class KnownPools {
+ public:
+  static KnownPools& instance() {
+    static KnownPools& known = *new KnownPools;  // never destroyed: a static Graph may end after it
+    return known;
+  }
+
+  std::shared_ptr<PoolState> find_or_make(c10::Device device, PoolId id) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(pools_, [](const auto& entry) { return entry.second.expired(); });
+    auto& entry = pools_[{device.str(), id}];
+    std::shared_ptr<PoolState> pool = entry.lock();
+    if (pool == nullptr) entry = pool = make(device, id);
+    return pool;
+  }
+
+ private:
+  static std::shared_ptr<PoolState> make(c10::Device device, PoolId id) {
 #if PIANOLA_WITH_CUDA
-  if (device.is_cuda()) return std::make_shared<graph::CudaPool>(device);
+    // In a forked child the memory is the parent's, and so is the driver.
+    const auto end = [process = graph::ProcessMark()](const PoolState* pool) {
+      if (process.is_this_process()) delete pool;
+    };
+    if (device.is_cuda()) return {new graph::CudaPool(device, id), end};
 #endif
-  return std::make_shared<TapePool>();
+    return std::make_shared<TapePool>(id);
+  }
+
+  std::mutex mutex_;
+  std::map<std::pair<std::string, PoolId>, std::weak_ptr<PoolState>> pools_;
+};
+
+}  // namespace
+
+std::shared_ptr<PoolState> pool_state(c10::Device device, PoolId id) {
+  return KnownPools::instance().find_or_make(graph::usable_device(device), id);
+}
+
+PoolId GraphPool::new_id() {
+#if PIANOLA_WITH_CUDA
+  return at::cuda::graph_pool_handle();
+#else
+  static std::atomic<unsigned long long> last = 0;
+  return {0, ++last};
+#endif
 }
 
 GraphPool::GraphPool(c10::Device device) : state_(make_pool_state(device)) {}
+GraphPool::GraphPool(c10::Device device, PoolId id) : state_(pool_state(device, id)) {}
 GraphPool::GraphPool(GraphPool&&) noexcept = default;
 GraphPool& GraphPool::operator=(GraphPool&&) noexcept = default;
 GraphPool::~GraphPool() = default;
 
 c10::Device GraphPool::device() const noexcept { return state_->device(); }
 std::size_t GraphPool::bytes() const { return state_->bytes(); }
+PoolId GraphPool::id() const noexcept { return state_->id(); }
 
 GraphPoolRef::GraphPoolRef() noexcept = default;
 GraphPoolRef::GraphPoolRef(const GraphPool& pool) noexcept : state_(pool.state_) {}
@@ -35,5 +89,9 @@ GraphPoolRef& GraphPoolRef::operator=(GraphPoolRef&&) noexcept = default;
 GraphPoolRef::~GraphPoolRef() = default;
 
 bool GraphPoolRef::empty() const noexcept { return state_ == nullptr; }
+PoolId GraphPoolRef::id() const {
+  if (empty()) throw UsageError({.what = "id() was called on an empty GraphPoolRef, which names no pool"});
+  return state_->id();
+}
 
 }  // namespace pianola

@@ -5,11 +5,15 @@
 
 #include <cstddef>
 #include <memory>
+#include <utility>
 
 namespace pianola {
 
 class PoolState;  // private: memory pool, capture stream, workspaces and ledger of one family of graphs
 class GraphPoolRef;
+
+/// torch's name for a memory pool: what torch.cuda.graph_pool_handle(), CUDAGraph::pool() and MemPool::id() return.
+using PoolId = std::pair<unsigned long long, unsigned long long>;
 
 /// Memory that several graphs share: one graph's scratch may reuse the bytes of another's.
 ///
@@ -22,6 +26,8 @@ class PIANOLA_API GraphPool {
  public:
   /// @throws DeviceError  `device` is CUDA and there is none, or Pianola was built without CUDA.
   explicit GraphPool(c10::Device device);
+  /// The pool of that name, which may be one of torch's own; all handles of one name and device share one pool.
+  GraphPool(c10::Device device, PoolId id);
   GraphPool(GraphPool&&) noexcept;
   GraphPool& operator=(GraphPool&&) noexcept;
   ~GraphPool();
@@ -29,6 +35,9 @@ class PIANOLA_API GraphPool {
   [[nodiscard]] c10::Device device() const noexcept;
   /// Bytes that the pool holds on its device; on the tape, bytes of the tensors that its graphs made.
   [[nodiscard]] std::size_t bytes() const;
+  [[nodiscard]] PoolId id() const noexcept;
+  /// A name that no pool has yet.
+  [[nodiscard]] static PoolId new_id();
 
  private:
   friend class GraphPoolRef;
@@ -47,6 +56,8 @@ class PIANOLA_API GraphPoolRef {
   ~GraphPoolRef();
 
   [[nodiscard]] bool empty() const noexcept;
+  /// @throws UsageError  It is empty.
+  [[nodiscard]] PoolId id() const;
 
   /// For the rooms of the library.
   explicit GraphPoolRef(std::shared_ptr<PoolState> state) noexcept;

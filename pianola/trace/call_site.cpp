@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <filesystem>
@@ -199,13 +200,24 @@ std::string first_user_frame(const std::vector<void*>& addresses) {
   return "";
 }
 
+// Grows at import, on the thread that imports, and is read when a place is named.
+std::vector<std::string>& hidden_folders() {
+  static std::vector<std::string> folders;
+  return folders;
+}
+
+bool is_hidden(const std::string& file) {
+  if (file.starts_with('<')) return true;  // made at run time, as dataclasses and torch.fx do
+  const auto& folders = hidden_folders();
+  return std::any_of(folders.begin(), folders.end(),
+                     [&](const std::string& folder) { return file.starts_with(folder); });
+}
+
 std::string first_python_frame(torch::CapturedTraceback& traceback) {
   const torch::SymbolizedTracebacks symbolized = torch::symbolize({&traceback});
   for (const std::uint64_t index : symbolized.tracebacks.front()) {
     const torch::unwind::Frame& frame = symbolized.all_frames[index];
-    const bool library =
-        frame.filename.find("/torch/") != std::string::npos || frame.filename.find("/pianola/") != std::string::npos;
-    if (!library) {
+    if (!is_hidden(frame.filename)) {
       return fmt::format("{} at {}:{}", frame.funcname, std::filesystem::path(frame.filename).filename().string(),
                          frame.lineno);
     }
@@ -221,6 +233,8 @@ bool python_is_loaded() {
 }
 
 }  // namespace
+
+void CallSite::hide_python_files(std::string folder) { hidden_folders().push_back(std::move(folder)); }
 
 CallSite CallSite::here() {
   CallSite site;

@@ -1,4 +1,6 @@
 #pragma once
+#include <pianola/core/export.hpp>
+
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,6 +17,11 @@ class CallSite {
   CallSite() = default;
   /// Takes this thread's C++ frames and, where Python runs it, its Python frames.
   static CallSite here();
+
+  [[nodiscard]] bool empty() const noexcept { return frames_.empty(); }
+
+  /// Python files under this folder ("/.../site-packages/torch/") are not the user's. For Python packages, at import.
+  PIANOLA_API static void hide_python_files(std::string folder);
 
   /// The innermost frame that is the user's: "train_step at loss.cpp:88"; without debug information the function alone;
   /// empty where nothing is known. Slow (tens of ms): reads debug information. Never throws.

@@ -3,11 +3,16 @@
 Every line that begins with `$ ` in a ```console block is run from the root of the repository, the built program on the
 PATH, and has to succeed. A block after `<!-- not run: reason -->` is left out. A ```cpp block after
 `<!-- example: examples/NAME.cpp -->` has to equal the text between the `// [readme]` lines of that file.
+
+The ```python blocks of a page are run in order, on the CPU, in one namespace, `<!-- not run: reason -->` left out. A
+```text block right after one has to be what that one printed.
 """
 
+import json
 import os
 import re
 import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
@@ -36,6 +41,49 @@ def examples(text):
             yield comment.removeprefix("example:").strip(), block["body"]
 
 
+def programs(text):
+    """[(code, its output or None)] of the Python blocks."""
+    found, last_end = [], None
+    for block in BLOCK.finditer(text):
+        comment = (block["comment"] or "").strip()
+        if block["language"] == "python" and not comment.startswith("not run:"):
+            found.append((block["body"], None))
+            last_end = block.end()
+        elif block["language"] == "text" and found and not comment and not text[last_end : block.start()].strip():
+            found[-1] = (found[-1][0], block["body"])
+    return found
+
+
+# Runs [code] of its input in one namespace, and writes [output] to the file it was told. Messages that name a line call
+# each block script.py.
+RUN_BLOCKS = """
+import contextlib, io, json, linecache, sys
+sys.argv, target = sys.argv[:1], sys.argv[1]
+space, outputs = {"__name__": "__main__"}, []
+for code in json.load(sys.stdin):
+    linecache.cache["script.py"] = (len(code), None, code.splitlines(True), "script.py")
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(compile(code, "script.py", "exec"), space)
+    outputs.append(printed.getvalue())
+json.dump(outputs, open(target, "w"))
+"""
+
+
+def has_python_package():
+    cache = Path(os.environ["PIANOLA_BUILD_DIR"], "CMakeCache.txt").read_text()
+    return "PIANOLA_PYTHON_PACKAGE:BOOL=ON\n" in cache and "PIANOLA_SANITIZE:STRING=\n" in cache
+
+
+def run_blocks(blocks, target):
+    """The output of each."""
+    build = os.environ["PIANOLA_BUILD_DIR"]
+    ran = subprocess.run([sys.executable, "-c", RUN_BLOCKS, str(target)], cwd=target.parent, capture_output=True, text=True,
+                         input=json.dumps(blocks), timeout=600,
+                         env={**os.environ, "PYTHONPATH": f"{build}/python", "CUDA_VISIBLE_DEVICES": ""})
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return json.loads(target.read_text())
+
+
 def marked(source):
     """What stands between the `// [readme]` lines."""
     return textwrap.dedent(source.split("// [readme]\n")[1]).rstrip(" ")
@@ -61,6 +109,17 @@ def test_code_is_that_of_the_example(example):
     assert code == marked((ROOT / file).read_text())
 
 
+@pytest.mark.parametrize("page", [pytest.param(page, id=page.name) for page in PAGES if programs(page.read_text())])
+def test_python_blocks_run_and_print_what_is_shown(page, tmp_path):
+    if not has_python_package():
+        pytest.skip("built without the Python package, or with sanitizers, which want an interpreter built with them")
+    blocks = programs(page.read_text())
+    outputs = run_blocks([code for code, _ in blocks], tmp_path / "outputs.json")
+    for (code, expected), output in zip(blocks, outputs):
+        if expected is not None:
+            assert output.rstrip("\n") == expected.rstrip("\n"), code
+
+
 def test_blocks_are_found():
     text = textwrap.dedent("""\
         ```console
@@ -80,9 +139,27 @@ def test_blocks_are_found():
         ```cpp
         int b;
         ```
+        ```python
+        print(1)
+        ```
+        ```text
+        1
+        ```
+        <!-- not run: shown elsewhere -->
+        ```python
+        print(2)
+        ```
+        ```python
+        print(3)
+        ```
+        With words between them:
+        ```text
+        no output
+        ```
         """)
     assert list(commands(text)) == ["one   more", "two"]
     assert list(examples(text)) == [("examples/a.cpp", "int a;\n")]
+    assert programs(text) == [("print(1)\n", "1\n"), ("print(3)\n", None)]
 
 
 def test_marked_code_loses_its_indent():

@@ -9,6 +9,7 @@
 #include <pianola/graph/cuda/cuda_pool.hpp>
 #include <pianola/graph/cuda/explain.hpp>
 #include <pianola/graph/cuda/generator_clock.hpp>
+#include <pianola/graph/cuda/generator_watch.hpp>
 #include <pianola/graph/cuda/input_copies.hpp>
 #include <pianola/graph/cuda/leaf_streams.hpp>
 #include <pianola/graph/cuda/stream_scope.hpp>
@@ -72,6 +73,7 @@ struct Recording {
   CaptureFrontier frontier;
   std::optional<AllocationWatch> allocations;
   std::optional<InputKeeper> keeper;
+  std::optional<GeneratorWatch> generators;
   bool broke = false;  // what the stream said before the capture was abandoned
 };
 
@@ -91,13 +93,14 @@ class CudaBackend final : public Backend {
   std::vector<trace::OpObserver*> warmup_observers() override { return {&*leaf_streams_}; }
   std::vector<trace::OpObserver*> observers() override;
   RecorderOptions recorder_options() override;
-  void end(const OpTrace* trace) override;
+  std::optional<std::string> end(const OpTrace* trace, const CaptureOptions& options) override;
   void abandon() noexcept override;
   std::optional<Diagnosis> offence(const OpTrace* trace) const override;
   std::optional<Diagnosis> explain(const c10::Error& error, const OpTrace* trace) const override;
 
   void copy_inputs(std::span<const at::Tensor> sources) override;
-  void keep_inputs() override { copies_.disable_all(executable_.get()); }
+  void keep_inputs() override { copies_.disable_all(executable()); }
+  void instantiate() override;
   void replay() override;
   void reset() noexcept override;
 
@@ -109,6 +112,7 @@ class CudaBackend final : public Backend {
 
  private:
   [[nodiscard]] bool is_broken() const;
+  [[nodiscard]] CUgraphExec executable();
   void end_capture();
   void enter_into_ledger(const OpTrace* trace);
   void check_results_intact() const;
@@ -160,8 +164,7 @@ void CudaBackend::check_may_capture(const CaptureOptions& options) const {
 }
 
 std::unique_ptr<StreamScope> CudaBackend::enter(const CaptureOptions& options) {
-  pool_ = options.pool.empty() ? std::make_shared<CudaPool>(device_)
-                               : std::static_pointer_cast<CudaPool>(options.pool.state());
+  pool_ = std::static_pointer_cast<CudaPool>(pool_for(options, device_));
   const CUDAStream stream = options.stream ? CUDAStream(*options.stream) : capture_stream(device_.index());
   leaf_streams_.emplace(stream);
   return std::make_unique<CudaStreamScope>(stream, pool_);
@@ -177,13 +180,14 @@ void CudaBackend::begin(const CaptureOptions& options) {
         [this](const void* address) { return pool_->ledger().owns(reinterpret_cast<std::uintptr_t>(address)); });
   }
   graph_->capture_begin(pool_->id(), to_cuda(options.mode));
+  recording_->generators.emplace(graph_->generator_states());
   const CUstream stream = recording_->stream.stream();
   copies_.record(options.inputs, stream, [&] { return recording_->frontier.advance(stream); });
 }
 
 std::vector<trace::OpObserver*> CudaBackend::observers() {
-  if (!recording_->keeper) return {&*leaf_streams_};
-  return {&*leaf_streams_, &recording_->watch, &*recording_->keeper};
+  if (!recording_->keeper) return {&*leaf_streams_, &*recording_->generators};
+  return {&*leaf_streams_, &*recording_->generators, &recording_->watch, &*recording_->keeper};
 }
 
 RecorderOptions CudaBackend::recorder_options() {
@@ -201,8 +205,9 @@ RecorderOptions CudaBackend::recorder_options() {
 }
 
 std::optional<Diagnosis> CudaBackend::offence(const OpTrace* trace) const {
-  if (recording_ == nullptr || !is_broken()) return std::nullopt;
-  return explain_broken(recording_->watch, trace);
+  if (recording_ == nullptr) return std::nullopt;
+  if (is_broken()) return explain_broken(recording_->watch, trace);
+  return recording_->generators->offence(trace);
 }
 
 bool CudaBackend::is_broken() const {
@@ -214,26 +219,39 @@ std::optional<Diagnosis> CudaBackend::explain(const c10::Error& error, const OpT
   if (is_broken() && leaf_streams_ && leaf_streams_->explain()) return leaf_streams_->explain();
   if (auto known = explain_default_stream(error, recording_->watch)) return known;
   if (is_broken()) return explain_broken(recording_->watch, trace);
-  return explain_error(error, recording_->watch);
+  return explain_error(error, recording_->watch, trace);
 }
 
-void CudaBackend::end(const OpTrace* trace) {
+std::optional<std::string> CudaBackend::end(const OpTrace* trace, const CaptureOptions& options) {
   clock_ = GeneratorClock::append_advance(graph_->generator_states());
   end_capture();
-  const CUgraph graph = graph_->raw_cuda_graph();
   std::size_t nodes = 0;
-  check(Driver::get().graph_get_nodes(graph, nullptr, &nodes), "cuGraphGetNodes");
-  if (nodes == copies_.nodes()) throw CaptureError(explain_empty(trace, device_.str()));
-
-  const MemoryAccount account;
-  executable_ = Executable::instantiate(graph, {.auto_free_on_launch = true, .use_node_priority = true});
-  executable_bytes_ = static_cast<std::size_t>(std::max<std::int64_t>(account.taken_bytes(), 0));
-  copies_.disable_all(executable_.get());
+  check(Driver::get().graph_get_nodes(static_cast<CUgraph>(raw_graph()), nullptr, &nodes), "cuGraphGetNodes");
+  const bool is_empty = nodes == copies_.nodes();
+  const Diagnosis why_empty = is_empty ? explain_empty(trace, device_.str()) : Diagnosis{};
+  if (is_empty && !options.allow_empty) throw CaptureError(why_empty);
+  if (options.instantiate) instantiate();
 
   enter_into_ledger(trace);
   if (recording_->keeper) kept_ = recording_->keeper->take();
   recording_.reset();
   leaf_streams_.reset();
+  return is_empty ? std::optional(why_empty.what) : std::nullopt;
+}
+
+void CudaBackend::instantiate() {
+  executable_ = {};
+  const MemoryAccount account;
+  executable_ = Executable::instantiate(static_cast<CUgraph>(raw_graph()),
+                                        {.auto_free_on_launch = true, .use_node_priority = true});
+  executable_bytes_ = static_cast<std::size_t>(std::max<std::int64_t>(account.taken_bytes(), 0));
+  copies_.start(executable_.get());
+}
+
+CUgraphExec CudaBackend::executable() {
+  if (executable_.get() == nullptr) [[unlikely]]
+    instantiate();
+  return executable_.get();
 }
 
 void CudaBackend::end_capture() {
@@ -277,7 +295,7 @@ void CudaBackend::abandon() noexcept {
 
 void CudaBackend::copy_inputs(std::span<const at::Tensor> sources) {
   bind_context();
-  copies_.set_sources(executable_.get(), sources);
+  copies_.set_sources(executable(), sources);
 }
 
 void CudaBackend::replay() {
@@ -285,6 +303,7 @@ void CudaBackend::replay() {
   c10::cuda::OptionalCUDAGuard on_device;
   if (c10::cuda::current_device() != device_.index()) on_device.set_index(device_.index());
   const CUDAStream stream = c10::cuda::getCurrentCUDAStream(device_.index());
+  (void)executable();
   if (ledger_id_ != 0) check_results_intact();
   if (!clock_.idle()) clock_.set();
   executable_.launch(stream.stream());

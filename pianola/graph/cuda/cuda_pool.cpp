@@ -3,7 +3,6 @@
 #include <pianola/graph/cuda/pool_reservation.hpp>
 #include <pianola/graph/open_capture.hpp>
 
-#include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/util/Exception.h>
@@ -55,19 +54,19 @@ class PendingReturns {
 
 }  // namespace
 
-CudaPool::CudaPool(c10::Device device) : PoolState(device), id_(at::cuda::graph_pool_handle()) {
+CudaPool::CudaPool(c10::Device device, PoolId name) : PoolState(device, name) {
   allocator::init(c10::cuda::device_count());
   PendingReturns::instance().retry();
   // A use of our own: the pool must live between its graphs, also when the last one is gone.
-  allocator::createOrIncrefPool(device.index(), id_);
+  allocator::createOrIncrefPool(device.index(), id());
 }
 
 CudaPool::~CudaPool() {
   try {
     for (const c10::cuda::CUDAStream& stream : replay_streams_) workspaces_.record_stream(stream);
     workspaces_ = {};  // some may have been made in the pool
-    allocator::releasePool(device().index(), id_);
-    PendingReturns::instance().give_back(id_);
+    allocator::releasePool(device().index(), id());
+    PendingReturns::instance().give_back(id());
   } catch (const std::exception& error) {
     TORCH_WARN("pianola: a graph pool's memory could not be returned: ", error.what());
   }
@@ -80,12 +79,12 @@ void CudaPool::note_replays_on(c10::cuda::CUDAStream stream) {
 }
 
 std::shared_ptr<void> CudaPool::reserve_used_memory() {
-  return std::make_shared<PoolReservation>(device().index(), id_, ledger_.allocated());
+  return std::make_shared<PoolReservation>(device().index(), id(), ledger_.allocated());
 }
 
 std::size_t CudaPool::bytes() const {
   std::size_t bytes = 0;
-  for (const auto& segment : allocator::snapshot(id_, /*include_traces=*/false).segments) {
+  for (const auto& segment : allocator::snapshot(id(), /*include_traces=*/false).segments) {
     bytes += static_cast<std::size_t>(segment.total_size);
   }
   return bytes;

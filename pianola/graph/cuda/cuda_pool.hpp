@@ -15,19 +15,17 @@ namespace pianola::graph {
 /// overwrote whose results.
 class CudaPool final : public PoolState {
  public:
-  explicit CudaPool(c10::Device device);
+  CudaPool(c10::Device device, PoolId name);
   ~CudaPool() override;
 
   [[nodiscard]] std::size_t bytes() const override;
   [[nodiscard]] std::shared_ptr<void> reserve_used_memory() override;
-  [[nodiscard]] c10::MempoolId_t id() const noexcept { return id_; }
   [[nodiscard]] BlasWorkspaces& workspaces() noexcept { return workspaces_; }
   [[nodiscard]] PoolLedger& ledger() noexcept { return ledger_; }
   /// A graph of the pool was replayed there: what the pool frees may still be in use.
   void note_replays_on(c10::cuda::CUDAStream stream);
 
  private:
-  c10::MempoolId_t id_;
   std::vector<c10::cuda::CUDAStream> replay_streams_;
   BlasWorkspaces workspaces_;
   PoolLedger ledger_;

@@ -91,11 +91,11 @@ std::optional<Diagnosis> explain_default_stream(const c10::Error& error, const C
                        "another stream; nothing in the step may name the default stream"};
 }
 
-std::optional<Diagnosis> explain_error(const c10::Error& error, const CaptureWatch& watch) {
+std::optional<Diagnosis> explain_error(const c10::Error& error, const CaptureWatch& watch, const OpTrace* trace) {
   const std::string_view text = error.what_without_backtrace();
-  const std::string where = watch.last_throw() ? watch.last_throw()->where(nullptr) : operation_count(watch);
+  const std::string where = watch.last_throw() ? watch.last_throw()->where(trace) : operation_count(watch);
   const std::string name = watch.last_throw() ? watch.last_throw()->name : "an operation";
-  if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) {
+  if (text.starts_with("CUDA out of memory")) {  // the type is lost where it came through Python
     return Diagnosis{.what = fmt::format("the device ran out of memory at {} while recording; torch said: {}", name,
                                          text.substr(0, text.find('\n'))),
                      .where = where,

@@ -17,7 +17,8 @@ namespace pianola::graph {
 [[nodiscard]] Diagnosis explain_end(CUresult code, const CaptureWatch& watch);
 
 /// What torch's error means, where it is one that capturing caused; nothing if it is the step's own.
-[[nodiscard]] std::optional<Diagnosis> explain_error(const c10::Error& error, const CaptureWatch& watch);
+[[nodiscard]] std::optional<Diagnosis> explain_error(const c10::Error& error, const CaptureWatch& watch,
+                                                     const OpTrace* trace);
 
 /// As explain_error(), for work that went to the default stream; also where the capture broke by it.
 [[nodiscard]] std::optional<Diagnosis> explain_default_stream(const c10::Error& error, const CaptureWatch& watch);

@@ -32,8 +32,15 @@ void InputCopies::record(std::vector<at::Tensor> inputs, CUstream stream, const 
     const auto nodes = new_nodes();
     TORCH_INTERNAL_ASSERT(nodes.size() == 1, "a copy is one node");
     copy.node = nodes.front();
-    copy.source = source;
   }
+}
+
+void InputCopies::start(CUgraphExec executable) {
+  for (Copy& copy : copies_) {
+    copy.source = nullptr;  // what was recorded is no memory of anybody's by now
+    copy.enabled = true;
+  }
+  disable_all(executable);
 }
 
 void InputCopies::disable_all(CUgraphExec executable) {

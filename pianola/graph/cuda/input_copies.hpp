@@ -21,7 +21,8 @@ class InputCopies {
   using NewNodes = std::function<std::span<const CUgraphNode>()>;
   /// As the first work of a capture on `stream`. `new_nodes` tells which nodes the capture got since it was asked last.
   void record(std::vector<at::Tensor> inputs, CUstream stream, const NewNodes& new_nodes);
-  /// Until sources are known, nothing is copied.
+  /// The executable is new: until sources are known, nothing is copied.
+  void start(CUgraphExec executable);
   void disable_all(CUgraphExec executable);
   /// Before a launch. What no copy node can do (another layout or dtype, zeros) is done here, on the current stream.
   void set_sources(CUgraphExec executable, std::span<const at::Tensor> sources);

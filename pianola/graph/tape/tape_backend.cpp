@@ -33,8 +33,7 @@ class TapeBackend final : public Backend {
   std::unique_ptr<StreamScope> enter(const CaptureOptions& /*options*/) override { return nullptr; }
 
   void begin(const CaptureOptions& options) override {
-    pool_ =
-        options.pool.empty() ? std::make_shared<TapePool>() : std::static_pointer_cast<TapePool>(options.pool.state());
+    pool_ = std::static_pointer_cast<TapePool>(pool_for(options, c10::kCPU));
     std::vector<at::Generator> generators = default_generators();
     generators.insert(generators.end(), options.generators.begin(), options.generators.end());
     watch_.emplace(std::move(generators));
@@ -53,23 +52,24 @@ class TapeBackend final : public Backend {
     return watch_ ? watch_->offence(trace) : std::nullopt;
   }
 
-  void end(const OpTrace* /*trace*/) override {
+  std::optional<std::string> end(const OpTrace* /*trace*/, const CaptureOptions& options) override {
     tape_ = recorder_->take();
     draws_random_numbers_ = watch_->draws() != 0;
     kept_bytes_ = bytes_of(keeper_->take());  // the tape's own aliases keep the memory
     result_bytes_ = tape_.result_bytes();
     tape_.bind();
-    if (tape_.ops().empty()) {
-      throw CaptureError({.what = "the step is empty: no operation that a replay could run was recorded",
-                          .fix = "check that the step runs its work on this thread, and on tensors of the cpu"});
-    }
+    const Diagnosis why_empty = {.what = "the step is empty: no operation that a replay could run was recorded",
+                                 .fix = "check that the step runs its work on this thread, and on tensors of the cpu"};
+    if (tape_.ops().empty() && !options.allow_empty) throw CaptureError(why_empty);
     pool_->add(result_bytes_);
     watch_.reset();
     recorder_.reset();
     keeper_.reset();
+    return tape_.ops().empty() ? std::optional(why_empty.what) : std::nullopt;
   }
 
   void abandon() noexcept override {
+    if (watch_) watch_->stop();
     recorder_.reset();
     keeper_.reset();
     tape_ = {};

@@ -4,18 +4,38 @@
 #include <pianola/trace/quiet_scope.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
+#include <ATen/SavedTensorHooks.h>
+
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
+#include <mutex>
 #include <string_view>
 
 namespace pianola::graph {
 
-TapeWatch::TapeWatch(std::vector<at::Generator> generators) : generators_(std::move(generators)) {}
+namespace {
+
+// Only they can throw after an operation has computed its result, and keep that.
+bool has_saved_tensor_hooks() { return !at::SavedTensorDefaultHooks::get_tls_state().stack.empty(); }
+
+}  // namespace
+
+// Each recording starts at a place of its own: a state that was saved in another one is then seen to be another one's. The
+// session puts the generators back.
+TapeWatch::TapeWatch(std::vector<at::Generator> generators) : generators_(std::move(generators)) {
+  static std::atomic<std::uint64_t> recordings = 0;
+  for (at::Generator& generator : generators_) {
+    const std::lock_guard lock(generator.mutex());
+    generator.set_current_seed(++recordings);
+  }
+  stamp_ = generator_stamp();
+}
 
 void TapeWatch::on_op_begin(const trace::OpSpan& op) {
   ++ops_;
-  if (op.info->seeded) stamp_ = generator_stamp();
+  if (op.info->seeded) check_generators(op);
   if (kind_) return;
   if (trace::reads_on_host(*op.info, op.inputs)) return note(Kind::host_read, op);
   for (const c10::IValue& value : op.inputs) {
@@ -30,13 +50,35 @@ void TapeWatch::on_op_begin(const trace::OpSpan& op) {
 }
 
 void TapeWatch::on_op_end(const trace::OpSpan& op) {
-  if (op.info->seeded && generator_stamp() != stamp_) ++draws_;
+  if (op.info->seeded) count_draw();
   if (kind_) return;
+  if (has_saved_tensor_hooks() && op.outputs.empty() && !op.info->schema().returns().empty()) {
+    return note(Kind::left_by_exception, op);
+  }
   for (const c10::IValue& value : op.outputs) {
     bool opaque = false;
     trace::for_each_tensor(value, [&](const at::Tensor& tensor) { opaque = opaque || !tensor.has_storage(); });
     if (opaque) return note(Kind::no_storage, op);
   }
+}
+
+// Between two draws of the step nobody else may move the generators: a replay would not move them so.
+void TapeWatch::check_generators(const trace::OpSpan& op) {
+  const std::uint64_t now = generator_stamp();
+  if (!kind_ && stamp_ != now) note(Kind::moved_generator, op);
+  stamp_ = now;
+}
+
+void TapeWatch::count_draw() {
+  const std::uint64_t now = generator_stamp();
+  if (now != stamp_) ++draws_;
+  stamp_ = now;
+}
+
+// An exception that the step did not catch speaks for itself.
+void TapeWatch::stop() noexcept {
+  stopped_ = true;
+  if (kind_ == Kind::left_by_exception) kind_.reset();
 }
 
 void TapeWatch::note(Kind kind, const trace::OpSpan& op) {
@@ -57,6 +99,7 @@ std::uint64_t TapeWatch::generator_stamp() const {
 }
 
 std::optional<Diagnosis> TapeWatch::offence(const OpTrace* trace) const {
+  if (!kind_ && !stopped_ && generator_stamp() != stamp_) return explain_moved_generator(std::nullopt, trace);
   if (!kind_) return std::nullopt;
   const std::string where = offender_->where(trace);
   switch (*kind_) {
@@ -76,6 +119,15 @@ std::optional<Diagnosis> TapeWatch::offence(const OpTrace* trace) const {
       return Diagnosis{.what = fmt::format("{} draws from a generator that the graph does not know", offender_->name),
                        .where = where,
                        .fix = "name it in CaptureOptions::generators"};
+    case Kind::moved_generator:
+      return explain_moved_generator(offender_, trace);
+    case Kind::left_by_exception:
+      return Diagnosis{
+          .what = fmt::format("{} was left by an exception of a saved-tensor hook, so that the tape does not "
+                              "know what it computed",
+                              offender_->name),
+          .where = where,
+          .fix = "do not throw in the hook; for torch.utils.checkpoint, set_checkpoint_early_stop(False)"};
     case Kind::no_storage:
       return Diagnosis{.what = fmt::format("{} makes a sparse or opaque tensor, which the tape cannot keep in place",
                                            offender_->name),

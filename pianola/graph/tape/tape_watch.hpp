@@ -22,18 +22,23 @@ class TapeWatch final : public trace::OpObserver {
   void on_op_end(const trace::OpSpan& op) override;
 
   [[nodiscard]] std::optional<Diagnosis> offence(const OpTrace* trace) const;
+  /// The recording is over, and the generators are no longer its own.
+  void stop() noexcept;
   /// Operations so far that have moved a generator.
   [[nodiscard]] std::uint64_t draws() const noexcept { return draws_; }
 
  private:
-  enum class Kind { host_read, other_device, generator, no_storage };
+  enum class Kind { host_read, other_device, generator, moved_generator, no_storage, left_by_exception };
   void note(Kind kind, const trace::OpSpan& op);
+  void check_generators(const trace::OpSpan& op);
+  void count_draw();
   [[nodiscard]] std::uint64_t generator_stamp() const;
 
   std::vector<at::Generator> generators_;
   std::size_t ops_ = 0;
   std::uint64_t draws_ = 0;
-  std::uint64_t stamp_ = 0;
+  std::uint64_t stamp_ = 0;  // of the generators, as the step left them
+  bool stopped_ = false;
   std::optional<Kind> kind_;
   std::optional<OffendingOp> offender_;
 };

@@ -1,0 +1,112 @@
+"""Benchmarks of Pianola from Python: contenders that are all Python's take turns in one process.
+
+    bench/python/main.py NAME [--build build/release] [--out FOLDER] [--quick | --self-test]
+
+Wants `import pianola` to work: installed, or PYTHONPATH=<build>/python. Leaves FOLDER/<group>_<name>.json, in the form of
+bench/results/README.md; `notes` of a case or result say what is missing from it, and why. Each NAME wants a process of its
+own, as bench/run.py makes them, because libraries read their settings once.
+
+--self-test runs a little on the CPU, without figures: what only CUDA has is left out, or eager.
+"""
+
+import argparse
+import dataclasses
+import importlib
+import json
+import os
+import shlex
+import sys
+import traceback
+from pathlib import Path
+
+sys.path.insert(1, str(Path(__file__).resolve().parent.parent / "callables"))  # models, case_report, torch_worker, compare
+
+import case_report  # noqa: E402
+
+BENCHMARKS = {
+    "cpu/python_import": "What importing pianola costs",
+    "cpu/python_tape": "Training step of an MLP on one thread: @pianola.graphed against eager Python",
+    "cuda/python_callables": "Forward and backward of a graphed callable from Python, by its number of parameters",
+    "cuda/python_graphed": "Training steps whose graphs make themselves: steady state, and time to the first replay",
+    "cuda/python_models": "Training steps of GPT-2 and ResNet-18, bit-equal to eager with deterministic algorithms",
+    "cuda/python_replay": "Host time of replaying a training step from Python",
+}
+
+
+@dataclasses.dataclass
+class Settings:
+    device: str
+    build: Path
+    quick: bool
+    notes: list = dataclasses.field(default_factory=list)  # what the benchmark has to say about all of its cases
+
+    @property
+    def rounds(self):
+        return 2 if self.quick else 10
+
+    def some(self, iterations):
+        """So many, or a few where only the running counts."""
+        return min(iterations, 3) if self.quick else iterations
+
+
+def parse(arguments):
+    parser = argparse.ArgumentParser(description="Runs one of Pianola's benchmarks in Python.")
+    parser.add_argument("name", metavar="NAME", choices=BENCHMARKS, help=f"one of {', '.join(BENCHMARKS)}")
+    parser.add_argument("--build", type=Path, default=Path("build/release"), help="where bench/pianola_bench is")
+    parser.add_argument("--out", type=Path, help="folder for the result; nothing is written without")
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument("--quick", action="store_true", help="only to see that it runs")
+    mode.add_argument("--self-test", action="store_true", help="on the CPU, without figures")
+    return parser.parse_args(arguments)
+
+
+def measure(name, settings, show):
+    """The result as the file has it; `show` is called with each case. What fails is in "error"."""
+    result = {"benchmark": name, "title": BENCHMARKS[name], "cases": []}
+    try:
+        # Imported here, because some set variables of the environment that torch reads.
+        for case in importlib.import_module(name.partition("/")[2]).run(settings):
+            result["cases"].append(case)
+            show(case)
+    except Exception as error:  # whatever it is, what was measured before is worth reporting
+        traceback.print_exc()
+        result["error"] = f"{type(error).__name__}: {error}"
+    return result | {"notes": settings.notes} if settings.notes else result
+
+
+def write(result, out):
+    from machine import describe_machine
+
+    document = {"machine": describe_machine(), "command": shlex.join(["bench/python/main.py", *sys.argv[1:]]),
+                "results": [result]}
+    out.mkdir(parents=True, exist_ok=True)
+    (out / f"{result['benchmark'].replace('/', '_')}.json").write_text(json.dumps(document, indent=1) + "\n")
+
+
+def main(arguments):
+    options = parse(arguments)
+    if options.self_test:
+        os.environ["OMP_NUM_THREADS"] = "1"  # others may have the cores
+    device = "cpu" if options.self_test else options.name.partition("/")[0]
+    settings = Settings(device, options.build, quick=options.quick or options.self_test)
+
+    def show(case):
+        if not options.self_test:
+            counts = ", ".join(str(len(contender["samples"])) for contender in case["contenders"])
+            print("\n".join([case_report.to_text(case), f"samples: {counts}", *case.get("notes", ())]) + "\n", flush=True)
+
+    print(f"{options.name}: {BENCHMARKS[options.name]}\n", flush=True)
+    result = measure(options.name, settings, show)
+    for note in settings.notes:
+        print(f"{options.name}: {note}")
+    if options.self_test:
+        print(f"{options.name}: {len(result['cases'])} cases ran; figures of a self-test mean nothing")
+    elif options.out:
+        write(result, options.out)
+    if "error" in result:
+        print(f"{options.name}: failed: {result['error'].splitlines()[0]}", file=sys.stderr)
+    return 1 if "error" in result else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,17 @@
+# cmake -D from=<python/> -D to=<build>/python -P LinkPythonFiles.cmake: links the package's Python files into the build
+# tree, and drops the links whose file is gone.
+file(GLOB_RECURSE links LIST_DIRECTORIES false "${to}/*.py" "${to}/*.pyi" "${to}/py.typed")
+foreach(link IN LISTS links)
+  if(IS_SYMLINK "${link}" AND NOT EXISTS "${link}")
+    file(REMOVE "${link}")
+  endif()
+endforeach()
+file(GLOB_RECURSE files RELATIVE "${from}" "${from}/pianola/*.py" "${from}/pianola/*.pyi" "${from}/pianola/py.typed")
+list(APPEND files _pianola_program.py)
+foreach(file IN LISTS files)
+  if(NOT IS_SYMLINK "${to}/${file}")
+    cmake_path(GET file PARENT_PATH folder)
+    file(MAKE_DIRECTORY "${to}/${folder}")
+    file(CREATE_LINK "${from}/${file}" "${to}/${file}" SYMBOLIC)
+  endif()
+endforeach()

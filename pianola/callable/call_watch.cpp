@@ -1,0 +1,101 @@
+#include <pianola/callable/call_watch.hpp>
+
+#include <pianola/callable/references.hpp>
+#include <pianola/trace/step_memory.hpp>
+#include <pianola/trace/tensors_of.hpp>
+
+#include <functional>
+#include <string_view>
+
+namespace pianola::callable {
+namespace {
+
+bool accumulates(const trace::OpSpan& op) {
+  return op.backward != nullptr && std::string_view(op.backward->name).find("AccumulateGrad") != std::string_view::npos;
+}
+
+// A view of a parameter that a backward pass makes says that it is a leaf that requires grad, too.
+bool is_parameter(const at::Tensor& tensor) { return tensor.is_leaf() && tensor.requires_grad() && !tensor.is_view(); }
+
+// Operations that only describe memory anew read nothing of it. zero_grad() detaches the gradients that it drops.
+bool uses_values(const trace::OpInfo& op) { return !op.is_view && op.name != "aten::detach_"; }
+
+}  // namespace
+
+CallWatch::CallWatch(std::span<const at::Tensor> inputs) {
+  for (std::size_t i = 0; i < inputs.size(); ++i) inputs_.insert({trace::storage_of(inputs[i]), i});
+}
+
+void CallWatch::on_op_begin(const trace::OpSpan& op) {
+  trains_ = trains_ || accumulates(op);
+  const bool statistics = op.info->writes_statistics(op.inputs);
+  for (std::size_t i = 0; i < op.inputs.size(); ++i) {
+    const bool written = op.info->writes[i] || (statistics && op.info->running_statistic[i]);
+    trace::for_each_tensor(op.inputs[i], [&](const at::Tensor& tensor) {
+      note_outside(op, tensor);
+      if (written) note_write(op, tensor);
+    });
+  }
+}
+
+void CallWatch::on_op_end(const trace::OpSpan& op) {
+  for (const c10::IValue& value : op.outputs) {
+    trace::for_each_tensor(value, [&](const at::Tensor& tensor) {
+      const c10::StorageImpl* storage = trace::storage_of(tensor);
+      if (op.memory->makes(op, storage)) made_.insert(storage);
+    });
+  }
+}
+
+bool CallWatch::made(const at::Tensor& tensor) const { return made_.count(trace::storage_of(tensor)) != 0; }
+
+void CallWatch::note_outside(const trace::OpSpan& op, const at::Tensor& tensor) {
+  const c10::StorageImpl* storage = trace::storage_of(tensor);
+  if (op.memory->made(tensor) || inputs_.count(storage) != 0) return;
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) return;  // a number of the host, made for this operation
+  if (is_parameter(tensor)) leaf_memory_.insert(storage);
+  if (uses_values(*op.info)) read_.insert(storage);
+  if (seen_.insert(tensor.unsafeGetTensorImpl()).second) outside_.push_back(tensor);
+}
+
+// By memory: optimizers of torch's C++ interface write through `p.data()`, which is another tensor.
+void CallWatch::note_write(const trace::OpSpan& op, const at::Tensor& tensor) {
+  const c10::StorageImpl* storage = trace::storage_of(tensor);
+  if (op.memory->made(tensor)) return;
+  if (const auto input = inputs_.find(storage); input != inputs_.end()) written_input_ = input->second;
+  if (leaf_memory_.count(storage) != 0) trains_ = true;
+}
+
+std::vector<at::Tensor> CallWatch::leaves() const {
+  std::vector<at::Tensor> result = outside_;
+  std::erase_if(result, std::not_fn(is_parameter));
+  return result;
+}
+
+std::vector<at::Tensor> CallWatch::outside_but_leaves() const {
+  std::vector<at::Tensor> result = outside_;
+  std::erase_if(result, is_parameter);
+  return result;
+}
+
+// Memory is held where anybody looks at it, be it by another tensor than the one that was read (p.data(), a view).
+const at::Tensor* CallWatch::dropped() const {
+  struct Memory {
+    std::size_t tensors = 0;  // of ours that look at it
+    bool held = false;        // one of them is somebody else's as well
+  };
+  ska::flat_hash_map<const c10::StorageImpl*, Memory> all;
+  for (const at::Tensor& tensor : outside_) {
+    Memory& memory = all[trace::storage_of(tensor)];
+    ++memory.tensors;
+    memory.held = memory.held || references_to(tensor) > 1;
+  }
+  for (const at::Tensor& tensor : outside_) {
+    if (!tensor.has_storage() || tensor.numel() == 0 || read_.count(trace::storage_of(tensor)) == 0) continue;
+    const Memory& memory = all[trace::storage_of(tensor)];
+    if (!memory.held && references_to(tensor.storage()) == memory.tensors) return &tensor;
+  }
+  return nullptr;
+}
+
+}  // namespace pianola::callable

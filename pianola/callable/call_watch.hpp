@@ -1,0 +1,51 @@
+#pragma once
+#include <pianola/trace/op_stream.hpp>
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/flat_hash_map.h>
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace pianola::callable {
+
+/// Sees what one run of a function does to tensors that it did not make: which it reads, and whether it trains.
+class CallWatch final : public trace::OpObserver {
+ public:
+  explicit CallWatch(std::span<const at::Tensor> inputs);
+
+  void on_op_begin(const trace::OpSpan& op) override;
+  void on_op_end(const trace::OpSpan& op) override;
+
+  /// Whether gradients were accumulated in leaves, or leaves that require grad were written: a step of training.
+  [[nodiscard]] bool trains() const noexcept { return trains_; }
+  /// An input that was written in place.
+  [[nodiscard]] std::optional<std::size_t> written_input() const noexcept { return written_input_; }
+  /// Whether the run made this tensor's memory.
+  [[nodiscard]] bool made(const at::Tensor& tensor) const;
+
+  /// Tensors that it used, and neither made nor was given; each once.
+  [[nodiscard]] const std::vector<at::Tensor>& outside() const noexcept { return outside_; }
+  /// Those of them that gradients are accumulated in.
+  [[nodiscard]] std::vector<at::Tensor> leaves() const;
+  [[nodiscard]] std::vector<at::Tensor> outside_but_leaves() const;
+  /// One of them whose values it used and that nobody else holds any more after the run; nullptr if there is none.
+  [[nodiscard]] const at::Tensor* dropped() const;
+
+ private:
+  void note_outside(const trace::OpSpan& op, const at::Tensor& tensor);
+  void note_write(const trace::OpSpan& op, const at::Tensor& tensor);
+
+  ska::flat_hash_map<const c10::StorageImpl*, std::size_t> inputs_;
+  ska::flat_hash_set<const c10::StorageImpl*> made_;
+  ska::flat_hash_set<const c10::StorageImpl*> leaf_memory_;
+  ska::flat_hash_set<const c10::StorageImpl*> read_;  // or written
+  ska::flat_hash_set<const c10::TensorImpl*> seen_;
+  std::vector<at::Tensor> outside_;
+  std::optional<std::size_t> written_input_;
+  bool trains_ = false;
+};
+
+}  // namespace pianola::callable

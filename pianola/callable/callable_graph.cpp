@@ -1,0 +1,41 @@
+#include <pianola/callable/callable_graph.hpp>
+
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <utility>
+
+namespace pianola::callable {
+namespace {
+
+bool has_hooks(const torch::autograd::AutogradMeta& meta) noexcept {
+  return !meta.hooks_.empty() || meta.post_acc_grad_hooks_ != nullptr;
+}
+
+}  // namespace
+
+LeafGuard::LeafGuard(std::vector<at::Tensor> leaves, bool with_hooks)
+    : leaves_(std::move(leaves)), with_hooks_(with_hooks) {
+  for (const at::Tensor& leaf : leaves_) {
+    const auto* meta = torch::autograd::impl::materialize_autograd_meta(leaf);
+    dense_.push_back({.meta = meta, .had_hooks = has_hooks(*meta)});
+  }
+}
+
+bool LeafGuard::intact() const noexcept {
+  bool same = true;
+  for (const Leaf& leaf : dense_) {
+    same &= leaf.meta->requires_grad_;
+    same &= !with_hooks_ || has_hooks(*leaf.meta) == leaf.had_hooks;
+  }
+  return same;
+}
+
+CallableGraph::CallableGraph(GraphedCallable graphed, OutsideGuard outside, LeafGuard leaves)
+    : graphed_(std::move(graphed)), outside_(std::move(outside)), leaves_(std::move(leaves)) {}
+
+std::string CallableGraph::why_stale() const {
+  return outside_.intact() ? "a parameter was frozen, or got or lost a hook" : outside_.difference();
+}
+
+}  // namespace pianola::callable

@@ -1,0 +1,52 @@
+#pragma once
+#include <pianola/callable/captured_call.hpp>
+#include <pianola/callable/graphed_callable.hpp>
+#include <pianola/callable/outside_guard.hpp>
+
+#include <span>
+#include <string>
+#include <vector>
+
+namespace torch::autograd {
+struct AutogradMeta;
+}
+
+namespace pianola::callable {
+
+/// Sees in one tight loop whether autograd would treat the parameters of a call as it did. Whether they are still where
+/// they were is the graphed callable's to see, which keeps them.
+class LeafGuard {
+ public:
+  /// @param with_hooks  Whether it matters if they have hooks: a gradient that the backward graph adds itself calls none.
+  LeafGuard(std::vector<at::Tensor> leaves, bool with_hooks);
+  [[nodiscard]] bool intact() const noexcept;
+
+ private:
+  struct Leaf {
+    const torch::autograd::AutogradMeta* meta;
+    bool had_hooks;
+  };
+  std::vector<at::Tensor> leaves_;
+  std::vector<Leaf> dense_;
+  bool with_hooks_;
+};
+
+/// A call whose backward pass, if there is one, comes from outside.
+class CallableGraph final : public CapturedCall {
+ public:
+  CallableGraph(GraphedCallable graphed, OutsideGuard outside, LeafGuard leaves);
+
+  [[nodiscard]] bool is_stale() const override { return !outside_.intact() || !leaves_.intact(); }
+  [[nodiscard]] std::string why_stale() const override;
+  [[nodiscard]] bool is_free() const override { return graphed_.in_flight() == 0; }
+  [[nodiscard]] std::vector<at::Tensor> replay(std::span<const at::Tensor> inputs) override {
+    return graphed_.call(inputs);
+  }
+
+ private:
+  GraphedCallable graphed_;
+  OutsideGuard outside_;
+  LeafGuard leaves_;
+};
+
+}  // namespace pianola::callable

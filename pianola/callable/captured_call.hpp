@@ -1,0 +1,29 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <span>
+#include <string>
+#include <vector>
+
+namespace pianola::callable {
+
+/// A call of a function as graphs.
+class CapturedCall {
+ public:
+  CapturedCall() = default;
+  CapturedCall(const CapturedCall&) = delete;
+  CapturedCall& operator=(const CapturedCall&) = delete;
+  virtual ~CapturedCall() = default;
+
+  /// Whether what it reads from outside was replaced: it can never be replayed again.
+  [[nodiscard]] virtual bool is_stale() const = 0;
+  /// In words, where it is.
+  [[nodiscard]] virtual std::string why_stale() const = 0;
+  /// Whether it can be replayed now: no earlier call's backward still needs it, gradients are as it found them.
+  [[nodiscard]] virtual bool is_free() const = 0;
+  /// @param inputs  Of the signature that it was captured with.
+  /// @throws GuardError, ReplayError  It is stale; nothing was launched.
+  [[nodiscard]] virtual std::vector<at::Tensor> replay(std::span<const at::Tensor> inputs) = 0;
+};
+
+}  // namespace pianola::callable

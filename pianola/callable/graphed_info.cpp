@@ -1,0 +1,50 @@
+#include <pianola/callable/graphed_info.hpp>
+
+#include <utility>
+
+namespace pianola {
+
+std::string_view to_string(GraphedKind kind) noexcept {
+  switch (kind) {
+    case GraphedKind::undecided:
+      return "undecided";
+    case GraphedKind::inference:
+      return "inference";
+    case GraphedKind::autograd:
+      return "autograd";
+    case GraphedKind::step:
+      break;
+  }
+  return "step";
+}
+
+std::string_view to_string(GraphedState state) noexcept {
+  switch (state) {
+    case GraphedState::warming_up:
+      return "warming up";
+    case GraphedState::captured:
+      return "captured";
+    case GraphedState::eager:
+      break;
+  }
+  return "eager";
+}
+
+Report GraphedInfo::report() const {
+  const auto count = [](auto value) { return static_cast<std::int64_t>(value); };
+  Report report("Graphed function");
+  report.fact("signatures", "signatures", count(signatures.size())).fact("evictions", "evictions", count(evictions));
+  ReportTable table("calls", "Calls by signature, the latest first",
+                    {{"signature"}, {"kind"}, {"state"}, {"graphs"}, {"recaptures"}, {"replays"}, {"eager"}});
+  std::vector<std::string> reasons;
+  for (const SignatureInfo& one : signatures) {
+    table.row({one.signature, std::string(to_string(one.kind)), std::string(to_string(one.state)), count(one.graphs),
+               count(one.recaptures), count(one.replays), count(one.eager_calls)});
+    if (!one.reason.empty()) reasons.push_back(one.signature + ": " + one.reason);
+  }
+  report.list("reasons", "Why calls stay eager", std::move(reasons));
+  report.table(std::move(table));
+  return report;
+}
+
+}  // namespace pianola

@@ -1,0 +1,51 @@
+#pragma once
+#include <pianola/core/export.hpp>
+#include <pianola/core/report.hpp>
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pianola {
+
+/// What a function does when it is called with one signature, as its last warm-up call showed.
+enum class GraphedKind {
+  undecided,  ///< It is warming up.
+  inference,  ///< Nothing that it returns requires grad.
+  autograd,   ///< What it returns requires grad: the backward pass comes from outside, and is a graph as well.
+  step,       ///< It trains by itself (backward, optimizer), or returns nothing: captured whole.
+};
+
+enum class GraphedState {
+  warming_up,  ///< Calls run eagerly until there were enough.
+  captured,    ///< Calls are replayed.
+  eager,       ///< It cannot be captured; SignatureInfo::reason says why.
+};
+
+/// "inference"; "warming up".
+[[nodiscard]] PIANOLA_API std::string_view to_string(GraphedKind kind) noexcept;
+[[nodiscard]] PIANOLA_API std::string_view to_string(GraphedState state) noexcept;
+
+/// One signature that `graphed` knows.
+struct SignatureInfo {
+  std::string signature;  ///< "Float[8, 16] cpu, with gradients".
+  GraphedKind kind = GraphedKind::undecided;
+  GraphedState state = GraphedState::warming_up;
+  int warmup_calls = 0;         ///< Eager calls before the capture.
+  std::size_t graphs = 0;       ///< That it keeps now: more than one where calls were in flight at once.
+  std::size_t recaptures = 0;   ///< Captures after the first because what was captured had become stale.
+  std::size_t replays = 0;      ///< Calls that were replayed.
+  std::size_t eager_calls = 0;  ///< Calls that ran eagerly, warm-up included.
+  std::string reason;           ///< Why it stays eager; empty for others.
+};
+
+/// What a `graphed` function knows and keeps.
+struct GraphedInfo {
+  std::vector<SignatureInfo> signatures;  ///< Most recently called first.
+  std::size_t evictions = 0;              ///< Signatures that lost their graphs to others.
+
+  [[nodiscard]] PIANOLA_API Report report() const;
+};
+
+}  // namespace pianola

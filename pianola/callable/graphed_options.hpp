@@ -1,0 +1,40 @@
+#pragma once
+#include <pianola/callable/options.hpp>
+#include <pianola/graph/options.hpp>
+#include <pianola/graph/pool.hpp>
+
+#include <ATen/core/Generator.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace pianola {
+
+/// When `graphed` captures, how many graphs it keeps, and what its calls return. Every field has a safe default.
+struct GraphedOptions {
+  /// Eager calls of a signature, for real, before it is captured; at least 1, which tells what the function does. Raise it
+  /// if autotuning or lazily made state settles later.
+  int warmup = 3;
+  /// Signatures that keep graphs at once; beyond that the one that was not called for longest loses its own.
+  int capacity = 16;
+  /// Graphs of one signature: calls between forward and backward at once, or steps that find gradients in different
+  /// states. Further calls run eagerly.
+  int max_in_flight = 4;
+  /// Copies are the caller's. `alias` spares them: the next call, of whatever signature, may overwrite what it returned.
+  OutputPolicy output = OutputPolicy::clone;
+  /// See GradPolicy; for calls whose backward runs outside.
+  GradPolicy grad = GradPolicy::accumulate;
+  /// Lets backward(retain_graph=true) be followed by another one.
+  bool retain_graph = false;
+  /// Pool for graphs without a backward pass; empty: one per device. See Note [Pools of a bank].
+  GraphPoolRef pool = {};
+  /// Generators, besides the device's default one, that the function draws from.
+  std::vector<at::Generator> generators = {};
+  CaptureMode mode = CaptureMode::thread_local_;
+  /// Told, once per signature, why its calls stay eager; empty: a warning of torch's. Called on the thread of the call,
+  /// after it ran.
+  std::function<void(const std::string& reason)> on_fallback = {};
+};
+
+}  // namespace pianola

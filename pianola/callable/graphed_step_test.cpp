@@ -1,0 +1,304 @@
+// Functions that train by themselves: forward, backward and optimizer in one call.
+#include <pianola/callable/testing/graphed_fixture.hpp>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+namespace pianola {
+namespace {
+
+using testing::expect_same;
+using testing::FusedAdam;
+using testing::MlpNet;
+using testing::same;
+using testing::TransformerNet;
+
+class GraphedStepTest : public testing::GraphedTest {
+ protected:
+  static constexpr std::uint64_t kSteps = 10;
+  using Step = std::function<at::Tensor(const at::Tensor&)>;
+
+  // The states after each step.
+  template <typename Net>
+  static testing::NamedTensors run(Net& net, const Step& step, const std::function<void(Net&, std::uint64_t)>& between,
+                                   at::IntArrayRef shape) {
+    seed(8);
+    testing::NamedTensors made;
+    for (std::uint64_t i = 0; i < kSteps; ++i) {
+      made.emplace_back("loss", step(randn(shape, i)).detach());
+      for (const auto& tensor : testing::clone_all(state_of_module(net))) made.push_back(tensor);
+      if (between) between(net, i);
+    }
+    return made;
+  }
+
+  // `make_step(net)` is what is graphed, and run eagerly on a twin.
+  template <typename Net, typename MakeStep>
+  SignatureInfo expect_equals_eager(const MakeStep& make_step, at::IntArrayRef shape, GraphedOptions options = {},
+                                    const std::function<void(Net&, std::uint64_t)>& between = {}) {
+    const auto eager = make_net<Net>(), net = make_net<Net>();
+    const auto expected = run<Net>(*eager, make_step(eager), between, shape);
+    Graphed graphed = pianola::graphed(make_step(net), logged(std::move(options)));
+    expect_same(run<Net>(
+                    *net, [&](const at::Tensor& x) { return graphed(x); }, between, shape),
+                expected);
+    return latest(graphed);
+  }
+
+  static void descend(const torch::nn::Module& net) {
+    const at::NoGradGuard no_grad;
+    for (const at::Tensor& parameter : net.parameters()) parameter.sub_(parameter.grad() * 0.1);
+  }
+};
+PIANOLA_ON_EVERY_DEVICE(GraphedStepTest);
+
+TEST_P(GraphedStepTest, WithTorchsSgdEqualsEager) {
+  for (const bool set_to_none : {true, false}) {
+    const auto make = [&](const std::shared_ptr<MlpNet>& net) {
+      const auto sgd = std::make_shared<torch::optim::SGD>(
+          net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(0.01));
+      return [net, sgd, set_to_none](const at::Tensor& x) {
+        sgd->zero_grad(set_to_none);
+        const at::Tensor loss = square(net->forward(x));
+        loss.backward();
+        sgd->step();
+        return loss;
+      };
+    };
+    const SignatureInfo info = expect_equals_eager<MlpNet>(make, {8, 12});
+    EXPECT_EQ(info.kind, GraphedKind::step);
+    EXPECT_EQ(info.replays, kSteps - 3) << info.reason;
+    EXPECT_EQ(info.recaptures, 0U);
+  }
+}
+
+TEST_P(GraphedStepTest, WithFusedAdamAndDropoutEqualsEager) {
+  for (const bool set_to_none : {true, false}) {
+    const auto make = [&](const std::shared_ptr<TransformerNet>& net) {
+      const auto adam = std::make_shared<FusedAdam>(net->parameters());
+      return [net, adam, set_to_none](const at::Tensor& x) {
+        net->zero_grad(set_to_none);
+        const at::Tensor loss = square(net->forward(x));
+        loss.backward();
+        adam->step();
+        return loss;
+      };
+    };
+    EXPECT_EQ(expect_equals_eager<TransformerNet>(make, {2, 8, 32}).replays, kSteps - 3);
+  }
+}
+
+TEST_P(GraphedStepTest, IsKnownByTheParametersThatItWrites) {
+  const auto make = [](const std::shared_ptr<MlpNet>& net) {
+    return [net](const at::Tensor& x) {
+      const at::Tensor loss = square(net->forward(x));
+      const auto parameters = net->parameters(), gradients = torch::autograd::grad({loss}, net->parameters());
+      const at::NoGradGuard no_grad;
+      for (std::size_t i = 0; i < parameters.size(); ++i) parameters[i].sub_(gradients[i] * 0.1);
+      return loss;
+    };
+  };
+  const SignatureInfo info = expect_equals_eager<MlpNet>(make, {8, 12});
+  EXPECT_EQ(info.kind, GraphedKind::step);
+  EXPECT_EQ(info.replays, kSteps - 3) << info.reason;
+}
+
+TEST_P(GraphedStepTest, MayClearGradientsAtItsEnd) {
+  const auto make = [](const std::shared_ptr<MlpNet>& net) {
+    return [net](const at::Tensor& x) {
+      const at::Tensor loss = square(net->forward(x));
+      loss.backward();
+      descend(*net);
+      net->zero_grad();
+      return loss;
+    };
+  };
+  EXPECT_EQ(expect_equals_eager<MlpNet>(make, {8, 12}).replays, kSteps - 3);
+}
+
+// The step finds the gradients of an eager call, then none, then its own: it needs a graph for each.
+TEST_P(GraphedStepTest, AccumulatesOverCallsAndLeavesTheOptimizerOutside) {
+  const auto make = [](const std::shared_ptr<MlpNet>& net) {
+    return [net](const at::Tensor& x) {
+      const at::Tensor loss = square(net->forward(x));
+      loss.backward();
+      return loss;
+    };
+  };
+  const auto between = [](MlpNet& net, std::uint64_t step) {
+    if (step % 2 == 0) return;
+    descend(net);
+    net.zero_grad();
+  };
+  const SignatureInfo info = expect_equals_eager<MlpNet>(make, {8, 12}, {.warmup = 1}, between);
+  EXPECT_EQ(info.graphs, 3U);
+  EXPECT_EQ(info.replays, kSteps - 1);
+  EXPECT_EQ(info.recaptures, 0U);
+}
+
+TEST_P(GraphedStepTest, PutsGradientsBackThatTheCallerSetToNone) {
+  const auto make = [](const std::shared_ptr<MlpNet>& net) {
+    return [net](const at::Tensor& x) {
+      net->zero_grad();
+      const at::Tensor loss = square(net->forward(x));
+      loss.backward();
+      descend(*net);
+      return loss;
+    };
+  };
+  const auto between = [](MlpNet& net, std::uint64_t step) {
+    if (step % 3 == 0) net.zero_grad();
+    if (step % 3 == 1) net.first->weight.mutable_grad() = torch::ones_like(net.first->weight).detach();
+  };
+  EXPECT_EQ(expect_equals_eager<MlpNet>(make, {8, 12}, {}, between).replays, kSteps - 3);
+}
+
+TEST_P(GraphedStepTest, AGradientThatIsKeptKeepsItsValue) {
+  const auto net = make_net<MlpNet>();
+  Graphed graphed = pianola::graphed(
+      [net](const at::Tensor& x) {
+        net->zero_grad();
+        square(net->forward(x)).backward();
+      },
+      logged({.warmup = 1}));
+  std::vector<at::Tensor> kept, values;
+  for (std::uint64_t i = 0; i < 5; ++i) {
+    (void)graphed.call({{batch(i)}});
+    kept.push_back(net->first->weight.grad());
+    values.push_back(kept.back().clone());
+  }
+  for (std::size_t i = 0; i < kept.size(); ++i) EXPECT_TRUE(same(kept[i], values[i])) << i;
+}
+
+TEST_P(GraphedStepTest, ReturnsWhatEagerReturnsWithoutHistory) {
+  const auto net = make_net<MlpNet>();
+  const at::Tensor buffer = torch::zeros({12}, device());
+  Graphed graphed = pianola::graphed(
+      [&](const at::Tensor& x) {
+        net->zero_grad();
+        const at::Tensor loss = square(net->forward(x));
+        loss.backward();
+        buffer.add_(x.detach()[0]);
+        return std::vector<at::Tensor>{loss, loss, x, x[1], net->second->bias, buffer, net->second->bias.grad()};
+      },
+      logged({.warmup = 1}));
+  const auto eager = make_net<MlpNet>();
+  at::Tensor sum = torch::zeros({12}, device());
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    const at::Tensor x = batch(i);
+    const std::vector<at::Tensor> results = graphed.call({{x}});
+    eager->zero_grad();
+    const at::Tensor loss = square(eager->forward(x));
+    loss.backward();
+    sum = sum + x[0];
+    EXPECT_TRUE(same(results[0], loss));
+    EXPECT_TRUE(results[1].is_same(results[0]));
+    EXPECT_TRUE(results[2].is_same(x));
+    EXPECT_TRUE(same(results[3], x[1]));
+    EXPECT_TRUE(results[4].is_same(net->second->bias));
+    EXPECT_TRUE(results[5].is_same(buffer));
+    EXPECT_TRUE(same(buffer, sum));
+    EXPECT_TRUE(same(results[6], eager->second->bias.grad()));
+    if (i > 0) {
+      EXPECT_FALSE(results[0].requires_grad());
+    }
+  }
+  EXPECT_EQ(latest(graphed).replays, 3U);
+}
+
+TEST_P(GraphedStepTest, NeedsNeitherInputsNorResults) {
+  const at::Tensor state = torch::ones({4}, device());
+  Graphed graphed = pianola::graphed([state]() { state.mul_(2).sub_(0.5); }, logged({.warmup = 2}));
+  at::Tensor expected = torch::ones({4}, device());
+  for (int i = 0; i < 6; ++i) {
+    EXPECT_TRUE(graphed.call({}).empty());
+    expected = expected * 2 - 0.5;
+    EXPECT_TRUE(same(state, expected)) << i;
+  }
+  EXPECT_EQ(latest(graphed).kind, GraphedKind::step);
+  EXPECT_EQ(latest(graphed).replays, 4U);
+}
+
+TEST_P(GraphedStepTest, IsCapturedAnewWhenAParameterIsReplaced) {
+  const auto make = [](const std::shared_ptr<MlpNet>& net) {
+    return [net](const at::Tensor& x) {
+      net->zero_grad();
+      const at::Tensor loss = square(net->forward(x));
+      loss.backward();
+      descend(*net);
+      return loss;
+    };
+  };
+  const auto between = [](MlpNet& net, std::uint64_t step) {
+    if (step == 4) net.first->weight.set_data(net.first->weight.detach().clone() * 2);
+  };
+  const SignatureInfo info = expect_equals_eager<MlpNet>(make, {8, 12}, {}, between);
+  EXPECT_EQ(info.recaptures, 1U);
+  EXPECT_EQ(info.replays, kSteps - 3 - 1);
+}
+
+TEST_P(GraphedStepTest, IsCapturedAnewWhenOtherStateIsReplaced) {
+  const auto net = make_net<MlpNet>();
+  at::Tensor scale = torch::full({}, 0.5, device());
+  Graphed graphed = pianola::graphed(
+      [&](const at::Tensor& x) {
+        net->zero_grad();
+        const at::Tensor loss = square(net->forward(x)) * scale;
+        loss.backward();
+        return loss;
+      },
+      logged({.warmup = 1}));
+  const auto expected = [&](const at::Tensor& x) {
+    const at::NoGradGuard no_grad;
+    return square(net->forward(x)) * scale;
+  };
+  for (std::uint64_t i = 0; i < 8; ++i) {
+    if (i == 4) scale = torch::full({}, 2.0, device());
+    EXPECT_TRUE(same(graphed(batch(i)), expected(batch(i)))) << i;
+  }
+  EXPECT_EQ(latest(graphed).recaptures, 1U);
+  EXPECT_EQ(latest(graphed).replays, 8U - 1 - 1);
+}
+
+TEST_P(GraphedStepTest, IsCapturedAnewWhenAParameterIsFrozen) {
+  const auto make = [](const std::shared_ptr<MlpNet>& net) {
+    return [net](const at::Tensor& x) {
+      net->zero_grad();
+      const at::Tensor loss = square(net->forward(x));
+      loss.backward();
+      return loss;
+    };
+  };
+  const auto between = [](MlpNet& net, std::uint64_t step) {
+    if (step == 4 || step == 7) net.first->weight.set_requires_grad(step == 7);
+  };
+  EXPECT_EQ(expect_equals_eager<MlpNet>(make, {8, 12}, {.warmup = 1}, between).recaptures, 2U);
+}
+
+TEST_P(GraphedStepTest, CallsAGraphedModelInside) {
+  const auto eager = make_net<MlpNet>(), net = make_net<MlpNet>();
+  Graphed model = pianola::graphed(net, {.warmup = 1});
+  const auto step = [](const std::shared_ptr<MlpNet>& module, auto&& forward) {
+    const auto sgd = std::make_shared<torch::optim::SGD>(module->parameters(), torch::optim::SGDOptions(0.1));
+    return [&forward, sgd](const at::Tensor& x) {
+      sgd->zero_grad();
+      const at::Tensor loss = square(forward(x));
+      loss.backward();
+      sgd->step();
+      return loss;
+    };
+  };
+  const auto eager_forward = [&](const at::Tensor& x) { return eager->forward(x); };
+  const auto graphed_forward = [&](const at::Tensor& x) { return model(x); };
+  const auto expected = run<MlpNet>(*eager, step(eager, eager_forward), {}, {8, 12});
+  Graphed graphed = pianola::graphed(step(net, graphed_forward), logged());
+  expect_same(run<MlpNet>(*net, [&](const at::Tensor& x) { return graphed(x); }, {}, {8, 12}), expected);
+  EXPECT_EQ(latest(graphed).kind, GraphedKind::step);
+  EXPECT_EQ(latest(graphed).replays, kSteps - 3) << latest(graphed).reason;
+}
+
+}  // namespace
+}  // namespace pianola

@@ -1,0 +1,56 @@
+#include <pianola/callable/known_tensor.hpp>
+
+#include <pianola/core/error.hpp>
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace pianola {
+namespace {
+
+const void* memory_of(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl()->data() : nullptr;
+}
+
+const char* yes_no(bool value) { return value ? "yes" : "no"; }
+
+}  // namespace
+
+KnownTensor::KnownTensor(std::string name, at::Tensor tensor, bool is_buffer)
+    : name_(std::move(name)),
+      tensor_(std::move(tensor)),
+      address_(is_buffer ? memory_of(tensor_) : nullptr),
+      is_buffer_(is_buffer),
+      requires_grad_(tensor_.defined() && tensor_.requires_grad()) {}
+
+KnownTensor KnownTensor::parameter(std::string name, const at::Tensor& tensor) {
+  return {std::move(name), tensor, /*is_buffer=*/false};
+}
+
+KnownTensor KnownTensor::buffer(std::string name, const at::Tensor& tensor) {
+  KnownTensor known(std::move(name), tensor, /*is_buffer=*/true);
+  if (known.requires_grad_) {
+    throw UsageError({.what = fmt::format("buffer '{}' requires grad; its gradient would be lost", known.name_),
+                      .fix = "register it as a parameter, or call requires_grad_(false) on it"});
+  }
+  return known;
+}
+
+bool KnownTensor::is(const at::Tensor& now) const {
+  return now.is_same(tensor_) && (!now.defined() || now.requires_grad() == requires_grad_) &&
+         (!is_buffer_ || memory_of(now) == address_);
+}
+
+std::optional<std::string> KnownTensor::difference(const at::Tensor& now) const {
+  if (is(now)) return std::nullopt;
+  const std::string which = fmt::format("{} '{}'", is_buffer_ ? "buffer" : "parameter", name_);
+  if (!now.is_same(tensor_)) return fmt::format("{}: the module has another tensor now", which);
+  if (now.requires_grad() != requires_grad_) {
+    return fmt::format("{}: requires grad: captured {}, now {}", which, yes_no(requires_grad_),
+                       yes_no(!requires_grad_));
+  }
+  return fmt::format("{}: its memory was replaced (buffer.data = ..., set_() or a resized storage)", which);
+}
+
+}  // namespace pianola

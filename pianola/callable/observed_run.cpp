@@ -1,0 +1,31 @@
+#include <pianola/callable/observed_run.hpp>
+
+#include <pianola/trace/op_stream.hpp>
+
+namespace pianola::callable {
+namespace {
+
+int& open_runs() {
+  thread_local int open = 0;
+  return open;
+}
+
+class OpenRun {
+ public:
+  OpenRun() { ++open_runs(); }
+  OpenRun(const OpenRun&) = delete;
+  OpenRun& operator=(const OpenRun&) = delete;
+  ~OpenRun() { --open_runs(); }
+};
+
+}  // namespace
+
+ObservedRun::ObservedRun(std::span<const at::Tensor> inputs, const std::function<void()>& run) : watch_(inputs) {
+  const OpenRun open;
+  const trace::OpStream stream({&watch_, &numbers_});
+  run();
+}
+
+bool ObservedRun::is_open() noexcept { return open_runs() != 0; }
+
+}  // namespace pianola::callable

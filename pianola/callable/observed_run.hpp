@@ -1,0 +1,26 @@
+#pragma once
+#include <pianola/callable/call_watch.hpp>
+#include <pianola/callable/number_log.hpp>
+
+#include <functional>
+#include <span>
+
+namespace pianola::callable {
+
+/// One run of a function under observation.
+class ObservedRun {
+ public:
+  ObservedRun(std::span<const at::Tensor> inputs, const std::function<void()>& run);
+
+  [[nodiscard]] const CallWatch& watch() const noexcept { return watch_; }
+  [[nodiscard]] NumberLog& numbers() noexcept { return numbers_; }
+
+  /// Whether one is going on, on this thread: whatever replays a graph now hides its operations from it.
+  [[nodiscard]] static bool is_open() noexcept;
+
+ private:
+  CallWatch watch_;
+  NumberLog numbers_;
+};
+
+}  // namespace pianola::callable

@@ -1,0 +1,24 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+
+namespace pianola::callable {
+
+// Note [References of Python]
+// A tensor that Python has seen keeps its Python object, which counts as one more reference to it whether or not anything
+// in Python still holds it (torch's Note [PyObject preservation for Tensor and Storages]). Who asks whether somebody else
+// holds a tensor does not mean that one.
+
+/// The references that are somebody's: in C++, or of a Python object that Python code holds. The caller has one itself.
+inline std::size_t references_to(const at::Tensor& tensor) {
+  const std::size_t count = tensor.use_count();
+  return tensor.unsafeGetTensorImpl()->pyobj_slot()->has_unique_reference() ? count - 1 : count;
+}
+/// Of its memory.
+inline std::size_t references_to(const c10::Storage& storage) {
+  const auto count = static_cast<std::size_t>(storage.use_count());
+  return storage.unsafeGetStorageImpl()->pyobj_slot()->has_unique_reference() ? count - 1 : count;
+}
+
+}  // namespace pianola::callable

@@ -1,0 +1,61 @@
+#pragma once
+#include <pianola/callable/call_signature.hpp>
+#include <pianola/callable/graph_bank.hpp>
+#include <pianola/callable/graph_maker.hpp>
+#include <pianola/callable/graphed_info.hpp>
+#include <pianola/callable/observation.hpp>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace pianola::callable {
+
+/// The life of one signature: warm-up calls, the last two of them observed; then graphs; or eager calls for good.
+class SignatureEntry {
+ public:
+  SignatureEntry(CallSignature signature, const GraphedOptions& options);
+
+  [[nodiscard]] const CallSignature& signature() const noexcept { return signature_; }
+
+  /// The graph that can replay the call now; made where that is due. nullptr: the call is to run eagerly.
+  [[nodiscard]] BankGraph* graph_for(std::span<const at::Tensor> inputs, BankCall& call, GraphMaker& maker);
+  /// After a replay.
+  void note_replay() noexcept { ++replays_; }
+  /// A replay was refused, and what it reads was replaced: drops the graphs and looks again at what the function does.
+  void note_stale(const std::string& why);
+
+  /// Whether the next eager call is to be observed.
+  [[nodiscard]] bool wants_observation() const noexcept;
+  /// After an eager call; with what was observed in it.
+  void note_eager_call(std::optional<Observation> observed);
+
+  [[nodiscard]] bool holds_graphs() const noexcept { return !graphs_.empty(); }
+  /// Why it stays eager, the first time that it is asked since that is so; nothing otherwise.
+  [[nodiscard]] std::optional<std::string> take_reason();
+  [[nodiscard]] SignatureInfo info() const;
+
+ private:
+  [[nodiscard]] bool is_warm() const noexcept;
+  [[nodiscard]] bool may_capture();
+  void drop_stale();
+  void stay_eager(std::string reason);
+  BankGraph* capture(std::span<const at::Tensor> inputs, BankCall& call, GraphMaker& maker);
+
+  CallSignature signature_;
+  const GraphedOptions& options_;
+  std::optional<Observation> observation_;  // of the latest warm-up call that was observed
+  std::vector<BankGraph> graphs_;
+  std::optional<std::string> reason_;  // empty while it may be captured
+  bool reported_ = false;
+  int warmup_calls_ = 0;
+  std::size_t recaptures_ = 0;
+  std::size_t replays_ = 0;
+  std::size_t eager_calls_ = 0;
+};
+
+}  // namespace pianola::callable

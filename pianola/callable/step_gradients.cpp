@@ -1,0 +1,84 @@
+#include <pianola/callable/step_gradients.hpp>
+
+#include <pianola/callable/references.hpp>
+#include <pianola/trace/tensors_of.hpp>
+
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace pianola::callable {
+namespace {
+
+const void* memory_of(const at::Tensor& tensor) {
+  const c10::StorageImpl* storage = tensor.defined() ? trace::storage_of(tensor) : nullptr;
+  return storage == nullptr ? nullptr : storage->data();
+}
+
+}  // namespace
+
+StepGradients::Leaf::Leaf(const at::Tensor& leaf)
+    : tensor(leaf.getIntrusivePtr()),
+      meta(torch::autograd::impl::materialize_autograd_meta(leaf)),
+      before(meta->grad_),
+      found(before.getIntrusivePtr()),
+      found_at(memory_of(before)),
+      was_defined(before.defined()) {}
+
+StepGradients::StepGradients(const std::vector<at::Tensor>& leaves) {
+  for (const at::Tensor& leaf : leaves) leaves_.emplace_back(leaf);
+}
+
+void StepGradients::put_back() const {
+  for (const Leaf& leaf : leaves_) {
+    if (!leaf.tensor.expired()) leaf.meta->grad_ = leaf.before;
+  }
+}
+
+void StepGradients::finish() {
+  for (Leaf& leaf : leaves_) {
+    const at::Tensor before = std::exchange(leaf.before, at::Tensor());
+    if (leaf.tensor.expired() || leaf.meta->grad_.is_same(before)) continue;
+    leaf.made = leaf.meta->grad_;
+    leaf.made_at = memory_of(leaf.made);
+    leaf.after = leaf.made.defined() ? After::made : After::dropped;
+  }
+}
+
+bool StepGradients::Leaf::is_as_captured() const noexcept {
+  const at::Tensor& now = meta->grad_;
+  if (after == After::kept) {
+    return now.unsafeGetTensorImpl() == found._unsafe_get_target() && memory_of(now) == found_at;
+  }
+  if (!was_defined && now.defined()) return false;
+  if (after == After::dropped) return true;
+  const std::size_t ours = now.is_same(made) ? 2 : 1;
+  return references_to(made) == ours && memory_of(made) == made_at;
+}
+
+bool StepGradients::are_as_captured() const noexcept {
+  return std::all_of(leaves_.begin(), leaves_.end(),
+                     [](const Leaf& leaf) { return leaf.tensor.expired() || leaf.is_as_captured(); });
+}
+
+void StepGradients::leave_as_captured() const {
+  for (const Leaf& leaf : leaves_) {
+    if (leaf.after == After::kept || leaf.tensor.expired()) continue;
+    if (!leaf.meta->grad_.is_same(leaf.made)) leaf.meta->grad_ = leaf.made;
+  }
+}
+
+bool StepGradients::covers(const at::Tensor& leaf) const {
+  return std::any_of(leaves_.begin(), leaves_.end(), [&](const Leaf& known) {
+    return known.tensor._unsafe_get_target() == leaf.unsafeGetTensorImpl();
+  });
+}
+
+bool StepGradients::had(const at::Tensor& gradient) const {
+  return std::any_of(leaves_.begin(), leaves_.end(), [&](const Leaf& leaf) {
+    return leaf.found._unsafe_get_target() == gradient.unsafeGetTensorImpl();
+  });
+}
+
+}  // namespace pianola::callable

@@ -1,0 +1,66 @@
+#pragma once
+#include <pianola/callable/outside_guard.hpp>
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+namespace torch::autograd {
+struct AutogradMeta;
+}
+
+namespace pianola::callable {
+
+// Note [Gradients of a step]
+// A captured step finds each `p.grad` in some state and leaves it in another; a replay is right where it finds the same:
+//
+//   before     after        a replay needs                    and leaves
+//   a tensor   that tensor  that tensor: the step adds to it  it
+//   undefined  a tensor     undefined: the step would add     the tensor of the capture
+//   a tensor   another      nothing: the step throws it away  the tensor of the capture
+//   a tensor   undefined    nothing                           undefined
+//   undefined  undefined    undefined                         undefined
+//
+// A tensor that the capture made is written by each replay, where eager would make a new one. So it must not be written
+// while somebody holds it for its value of before: the step has to be captured again, or to run eagerly.
+
+/// The gradients of the leaves that a step uses: what it found when it was captured, and what it left.
+class StepGradients {
+ public:
+  /// Before the capture.
+  explicit StepGradients(const std::vector<at::Tensor>& leaves);
+
+  /// Makes gradients what they were before the capture, which failed.
+  void put_back() const;
+  /// After the capture. What they were before is forgotten.
+  void finish();
+
+  /// Before a replay: whether it is right to replay. In one tight loop.
+  [[nodiscard]] bool are_as_captured() const noexcept;
+  /// After a replay.
+  void leave_as_captured() const;
+
+  [[nodiscard]] bool covers(const at::Tensor& leaf) const;
+  /// Whether it is one of the gradients that leaves had before.
+  [[nodiscard]] bool had(const at::Tensor& gradient) const;
+
+ private:
+  enum class After { kept, made, dropped };
+  struct Leaf {
+    explicit Leaf(const at::Tensor& leaf);
+    [[nodiscard]] bool is_as_captured() const noexcept;
+
+    WeakTensor tensor;  // a leaf that is gone needs no gradient; OutsideGuard has noticed
+    torch::autograd::AutogradMeta* meta;
+    at::Tensor before;  // until finish()
+    WeakTensor found;   // the same, not kept alive
+    const void* found_at = nullptr;
+    After after = After::kept;
+    bool was_defined = false;
+    at::Tensor made = {};  // by the capture
+    const void* made_at = nullptr;
+  };
+  std::vector<Leaf> leaves_;
+};
+
+}  // namespace pianola::callable

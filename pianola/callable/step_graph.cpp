@@ -1,0 +1,142 @@
+#include <pianola/callable/step_graph.hpp>
+
+#include <pianola/core/error.hpp>
+#include <pianola/graph/copy_into.hpp>
+#include <pianola/trace/quiet_scope.hpp>
+#include <pianola/trace/tensors_of.hpp>
+
+#include <ATen/ops/empty_strided.h>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace pianola::callable {
+namespace {
+
+// Laid out as the sample, whose strides decide which kernels run.
+at::Tensor static_input(const at::Tensor& sample) {
+  const trace::QuietScope quiet;
+  at::Tensor input = at::empty_strided(sample.sizes(), sample.strides(), sample.options().requires_grad(false));
+  graph::copy_into(std::span(&input, 1), std::span(&sample, 1));
+  return input;
+}
+
+[[noreturn]] void refuse(std::string what, std::string fix) {
+  throw UsageError({.what = std::move(what), .fix = std::move(fix)});
+}
+
+}  // namespace
+
+StepGraph::StepGraph(c10::Device device, std::span<const at::Tensor> inputs, OutputPolicy output)
+    : graph_(device), output_(output) {
+  check_inputs(inputs);
+  for (const at::Tensor& input : inputs) inputs_.push_back(static_input(input));
+}
+
+void StepGraph::check_inputs(std::span<const at::Tensor> inputs) const {
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].layout() != c10::kStrided) {
+      refuse(fmt::format("input {} is a sparse tensor, whose size a graph cannot follow", i),
+             "pass its parts (indices() and values()), or a dense tensor");
+    }
+    if (inputs[i].device() != graph_.device()) {
+      refuse(fmt::format("input {} is on {}, and the step on {}", i, inputs[i].device().str(), graph_.device().str()),
+             "move it there first");
+    }
+    if (inputs[i].requires_grad()) {
+      refuse(fmt::format("input {} requires grad; the step would leave its gradient in a copy", i),
+             "take the gradient outside of the step, or let the step return it");
+    }
+  }
+}
+
+void StepGraph::capture(const Step& step, const std::vector<at::Tensor>& leaves, CaptureOptions options) {
+  options.inputs = inputs_;
+  gradients_.emplace(leaves);
+  std::optional<ObservedRun> run;
+  std::vector<at::Tensor> results;
+  try {
+    graph_.capture([&] { run.emplace(inputs_, [&] { results = step(inputs_); }); }, options);
+    check(run->watch());
+  } catch (...) {
+    gradients_->put_back();
+    throw;
+  }
+  gradients_->finish();
+  keep_results(results, run->watch());
+  numbers_ = std::move(run->numbers());
+  std::vector<at::Tensor> outside = run->watch().outside();
+  std::erase_if(outside, [&](const at::Tensor& tensor) { return gradients_->had(tensor); });
+  results.clear();
+  run.reset();  // which holds them, too
+  outside_.emplace(std::move(outside));
+}
+
+void StepGraph::check(const CallWatch& watch) const {
+  if (const auto input = watch.written_input()) {
+    refuse(fmt::format("the step writes input {} in place; the caller's tensor would not change, since the graph works "
+                       "on a copy",
+                       *input),
+           "let it work on input.clone(), and return the result");
+  }
+  for (const at::Tensor& leaf : watch.leaves()) {
+    if (gradients_->covers(leaf)) continue;
+    refuse(fmt::format("the step uses a {} parameter of shape [{}] that it did not use in the call before",
+                       c10::toString(leaf.scalar_type()), fmt::join(leaf.sizes(), ", ")),
+           "let each call use the same parameters");
+  }
+}
+
+StepGraph::Result StepGraph::classify(const at::Tensor& result, const CallWatch& watch) const {
+  for (std::size_t i = 0; i < inputs_.size(); ++i) {
+    if (result.is_same(inputs_[i])) return {.source = Result::Source::input, .position = i};
+  }
+  const bool is_view_of_input = std::any_of(inputs_.begin(), inputs_.end(), [&](const at::Tensor& input) {
+    return trace::storage_of(input) == trace::storage_of(result);
+  });
+  if (!is_view_of_input && !watch.made(result)) {
+    return {.source = Result::Source::outside, .tensor = result.is_leaf() ? result : result.detach()};
+  }
+  const trace::QuietScope quiet;
+  return {.source = Result::Source::graph, .tensor = result.detach()};
+}
+
+void StepGraph::keep_results(const std::vector<at::Tensor>& results, const CallWatch& watch) {
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    const auto earlier =
+        std::find_if(results.begin(), results.end(), [&](const at::Tensor& one) { return one.is_same(results[i]); });
+    const auto position = static_cast<std::size_t>(earlier - results.begin());
+    results_.push_back(position < i ? Result{.source = Result::Source::repeated, .position = position}
+                                    : classify(results[i], watch));
+  }
+}
+
+std::vector<at::Tensor> StepGraph::replay(std::span<const at::Tensor> inputs) {
+  graph_.replay(inputs);
+  gradients_->leave_as_captured();
+  const trace::QuietScope quiet;
+  std::vector<at::Tensor> results;
+  results.reserve(results_.size());
+  for (const Result& result : results_) {
+    switch (result.source) {
+      case Result::Source::input:
+        results.push_back(inputs[result.position]);
+        break;
+      case Result::Source::outside:
+        results.push_back(result.tensor);
+        break;
+      case Result::Source::graph:
+        results.push_back(output_ == OutputPolicy::clone ? result.tensor.clone() : result.tensor.detach());
+        break;
+      case Result::Source::repeated:
+        results.push_back(results[result.position]);
+        break;
+    }
+  }
+  return results;
+}
+
+}  // namespace pianola::callable

@@ -1,0 +1,67 @@
+#pragma once
+#include <pianola/callable/captured_call.hpp>
+#include <pianola/callable/graphed_options.hpp>
+#include <pianola/callable/observed_run.hpp>
+#include <pianola/callable/outside_guard.hpp>
+#include <pianola/callable/step_gradients.hpp>
+#include <pianola/graph/graph.hpp>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace pianola::callable {
+
+/// A function that trains by itself, captured whole.
+class StepGraph final : public CapturedCall {
+ public:
+  /// The tensors of its result, given static inputs.
+  using Step = std::function<std::vector<at::Tensor>(std::span<const at::Tensor> inputs)>;
+
+  StepGraph(c10::Device device, std::span<const at::Tensor> inputs, OutputPolicy output);
+
+  /// @param leaves  Whose gradients the step may use. @throws UsageError, CaptureError  All is as before.
+  void capture(const Step& step, const std::vector<at::Tensor>& leaves, CaptureOptions options);
+  /// Of the run that was captured.
+  [[nodiscard]] const NumberLog& numbers() const noexcept { return numbers_; }
+
+  [[nodiscard]] bool is_stale() const override { return !outside_->intact(); }
+  [[nodiscard]] std::string why_stale() const override { return outside_->difference(); }
+  [[nodiscard]] bool is_free() const override { return gradients_->are_as_captured(); }
+  [[nodiscard]] std::vector<at::Tensor> replay(std::span<const at::Tensor> inputs) override;
+
+ private:
+  /// One tensor of the result.
+  struct Result {
+    enum class Source {
+      input,    ///< The call's own input.
+      outside,  ///< A tensor that was there before, or a view of one: returned as it is.
+      graph,    ///< Memory that replays write.
+      repeated  ///< The same tensor as an earlier one.
+    };
+    Source source;
+    std::size_t position = 0;  // of the input, or of the earlier result
+    at::Tensor tensor = {};
+  };
+  void check_inputs(std::span<const at::Tensor> inputs) const;
+  void check(const CallWatch& watch) const;
+  [[nodiscard]] Result classify(const at::Tensor& result, const CallWatch& watch) const;
+  void keep_results(const std::vector<at::Tensor>& results, const CallWatch& watch);
+
+  Graph graph_;
+  OutputPolicy output_;
+  std::vector<at::Tensor> inputs_;  // static
+  std::vector<Result> results_;
+  std::optional<StepGradients> gradients_;
+  std::optional<OutsideGuard> outside_;
+  NumberLog numbers_;
+};
+
+}  // namespace pianola::callable

@@ -1,0 +1,63 @@
+"""The command `pianola`: starts the program that lies in the package.
+
+Beside the package and not in it, because Python imports a package before what is in it, and that would load torch: two
+seconds for `pianola --help`.
+"""
+
+import importlib.util
+import os
+import runpy
+import sys
+from pathlib import Path
+
+
+def find(module, path):
+    """The file at `path` in a package, which is not imported."""
+    spec = importlib.util.find_spec(module)
+    folders = (spec and spec.submodule_search_locations) or ()
+    return next((Path(folder, path) for folder in folders if Path(folder, path).exists()), None)
+
+
+def fail(sentence):
+    raise SystemExit(f"pianola: {sentence}")
+
+
+def cmake_dir():
+    config = find("pianola", "lib/cmake/pianola")
+    if config is None:
+        fail("there are no CMake files here: this Pianola is a build tree, not an installation")
+    return config
+
+
+def check_torch():
+    """As `import pianola` does, without loading torch. Returns torch's folder."""
+    checks = runpy.run_path(str(find("pianola", "_check_torch.py")))
+    built = checks["built_for"](runpy.run_path(str(find("pianola", "_build.py"))))
+    version = find("torch", "version.py")
+    if version is None:
+        fail(checks["missing_torch"](built))
+    torch = runpy.run_path(str(version))
+    wrong = checks["mismatch"](built, built._replace(
+        torch=torch["__version__"], cuda=torch["cuda"] or "", where=str(version.parent)))
+    if wrong:
+        fail(wrong)
+    return version.parent
+
+
+def environment(program, torch):
+    """Where torch does not lie beside our package, the program does not know where it is."""
+    if program.parents[2] == torch.parent:
+        return os.environ
+    folders = [torch / "lib", *torch.parent.glob("nvidia/*/lib")]
+    before = [os.environ["LD_LIBRARY_PATH"]] if os.environ.get("LD_LIBRARY_PATH") else []
+    return {**os.environ, "LD_LIBRARY_PATH": ":".join([*before, *map(str, folders)])}
+
+
+def main():
+    if sys.argv[1:] == ["--cmake-dir"]:
+        print(cmake_dir())
+        return
+    program = find("pianola", "bin/pianola")
+    if program is None:
+        fail("the package has no program: it was built with -DPIANOLA_PROGRAM=OFF")
+    os.execve(program, ["pianola", *sys.argv[1:]], environment(program, check_torch()))

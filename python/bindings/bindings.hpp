@@ -1,0 +1,15 @@
+#pragma once
+#include <torch/csrc/utils/pybind.h>
+
+// One function per concept, each in the file of its name. They forward; what a call means is said in the library.
+namespace pianola::python {
+
+void bind_errors(py::module_& module);
+void bind_report(py::module_& module);
+void bind_graph(py::module_& module);
+void bind_module_watch(py::module_& module);
+void bind_schedule(py::module_& module);
+void bind_callable(py::module_& module);
+void bind_graphed(py::module_& module);
+
+}  // namespace pianola::python

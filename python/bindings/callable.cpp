@@ -1,0 +1,134 @@
+#include <bindings/bindings.hpp>
+#include <bindings/graph_options.hpp>
+#include <bindings/python_function.hpp>
+#include <bindings/tensor_list.hpp>
+
+#include <pianola/callable/graphed_callable.hpp>
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace pianola::python {
+namespace {
+
+using NoGil = py::call_guard<py::gil_scoped_release>;
+
+CaptureHooks make_hooks(const py::dict& hooks) {
+  const auto action = [&](const char* name) {
+    return hooks.contains(name) ? make_action(hooks[name]) : std::function<void()>();
+  };
+  return {.before_forward = action("before_forward"),
+          .after_forward = action("after_forward"),
+          .before_backward = action("before_backward"),
+          .after_backward = action("after_backward")};
+}
+
+CallableOptions make_options(c10::Device device, int warmup, GradPolicy grad, OutputPolicy output, int slots,
+                             bool retain_graph, bool allow_unused_input, OnMismatch on_mismatch,
+                             OnOtherMode on_other_mode, OnFull on_full, std::vector<at::Tensor> through_autograd,
+                             const std::optional<Schedule>& schedule, const std::optional<PoolId>& pool,
+                             std::vector<at::Generator> generators, const std::string& mode,
+                             const py::object& pre_warmup, const py::object& post_warmup,
+                             const std::vector<py::dict>& capture_hooks) {
+  CallableOptions options{.warmup = warmup,
+                          .grad = grad,
+                          .output = output,
+                          .slots = slots,
+                          .retain_graph = retain_graph,
+                          .allow_unused_input = allow_unused_input,
+                          .on_mismatch = on_mismatch,
+                          .on_other_mode = on_other_mode,
+                          .on_full = on_full,
+                          .through_autograd = std::move(through_autograd),
+                          .schedule = schedule.value_or(Schedule()),
+                          .pool = pool_of(device, pool),
+                          .generators = std::move(generators),
+                          .mode = capture_mode(mode),
+                          .pre_warmup = make_action(pre_warmup),
+                          .post_warmup = make_action(post_warmup)};
+  for (const py::dict& hooks : capture_hooks) options.capture_hooks.push_back(make_hooks(hooks));
+  return options;
+}
+
+std::vector<GraphedCallable> make(const std::vector<py::function>& functions, const std::vector<py::object>& modules,
+                                  const std::vector<std::vector<at::Tensor>>& samples, const CallableOptions& options) {
+  std::vector<Callable> callables;
+  for (std::size_t i = 0; i < functions.size(); ++i) callables.push_back(make_callable(functions[i], modules[i]));
+  std::vector<std::vector<c10::IValue>> values;
+  for (const auto& sample : samples) values.emplace_back(sample.begin(), sample.end());
+  const py::gil_scoped_release release;
+  return make_graphed_callables(std::move(callables), values, options);
+}
+
+py::tuple call(GraphedCallable& callable, const py::args& arguments) {
+  const std::vector<at::Tensor> inputs = tensors_of(arguments);
+  std::vector<at::Tensor> outputs;
+  {
+    const py::gil_scoped_release release;
+    outputs = callable.call(inputs);
+  }
+  return to_python(outputs);
+}
+
+void bind_policies(py::module_& module) {
+  py::enum_<GradPolicy>(module, "GradPolicy", "How the backward pass hands out the gradients of parameters.")
+      .value("accumulate", GradPolicy::accumulate, "The graph itself adds into `p.grad`.")
+      .value("clone", GradPolicy::clone, "Through autograd, as copies.")
+      .value("alias", GradPolicy::alias, "Through autograd, as the graph's own buffers.");
+  py::enum_<OutputPolicy>(module, "OutputPolicy", "What a call returns.")
+      .value("alias", OutputPolicy::alias, "The graph's own buffers, which the next call overwrites.")
+      .value("clone", OutputPolicy::clone, "Copies that are the caller's.");
+  py::enum_<OnMismatch>(module, "OnMismatch", "What to do with a call that differs from what was captured.")
+      .value("refuse", OnMismatch::refuse)
+      .value("eager", OnMismatch::eager);
+  py::enum_<OnFull>(module, "OnFull", "What to do with a call that finds every slot between forward and backward.")
+      .value("refuse", OnFull::refuse)
+      .value("overtake", OnFull::overtake);
+  py::enum_<OnOtherMode>(module, "OnOtherMode", "What to do with a call in a mode that was not captured.")
+      .value("refuse", OnOtherMode::refuse)
+      .value("eager", OnOtherMode::eager)
+      .value("capture", OnOtherMode::capture);
+}
+
+void bind_info(py::module_& module) {
+  py::class_<CallableInfo>(module, "CallableInfo", "What a graphed callable holds.")
+      .def_readonly("graphs", &CallableInfo::graphs)
+      .def_readonly("parameters", &CallableInfo::parameters)
+      .def_readonly("through_autograd", &CallableInfo::through_autograd)
+      .def_readonly("slots", &CallableInfo::slots)
+      .def_readonly("pool_bytes", &CallableInfo::pool_bytes)
+      .def_readonly("static_bytes", &CallableInfo::static_bytes)
+      .def_readonly("executable_bytes", &CallableInfo::executable_bytes)
+      .def_readonly("warnings", &CallableInfo::warnings)
+      .def("report", &CallableInfo::report)
+      .def("__str__", [](const CallableInfo& self) { return self.report().to_text(); });
+}
+
+}  // namespace
+
+void bind_callable(py::module_& module) {
+  bind_policies(module);
+  bind_info(module);
+  py::class_<CallableOptions>(module, "CallableOptions")
+      .def(py::init(&make_options), py::kw_only(), py::arg("device"), py::arg("warmup"), py::arg("grad"),
+           py::arg("output"), py::arg("slots"), py::arg("retain_graph"), py::arg("allow_unused_input"),
+           py::arg("on_mismatch"), py::arg("on_other_mode"), py::arg("on_full"), py::arg("through_autograd"),
+           py::arg("schedule"), py::arg("pool"), py::arg("generators"), py::arg("mode"), py::arg("pre_warmup"),
+           py::arg("post_warmup"), py::arg("capture_hooks"));
+  py::class_<GraphedCallable>(module, "GraphedCallable")
+      .def("call", &call)
+      .def("static_inputs", &GraphedCallable::static_inputs)
+      .def("check_current", &GraphedCallable::check_current, py::arg("output"))
+      .def_property_readonly("in_flight", &GraphedCallable::in_flight)
+      .def("next_microbatch", &GraphedCallable::next_microbatch)
+      .def("restart_schedule", &GraphedCallable::restart_schedule)
+      .def("reset", &GraphedCallable::reset, NoGil())
+      .def("pool_id", [](const GraphedCallable& self) { return self.pool().id(); })
+      .def("info", &GraphedCallable::info, NoGil());
+  module.def("make_graphed_callables", &make, py::arg("functions"), py::arg("modules"), py::arg("samples"),
+             py::arg("options"));
+}
+
+}  // namespace pianola::python

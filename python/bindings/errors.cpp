@@ -1,0 +1,161 @@
+#include <bindings/bindings.hpp>
+#include <bindings/python_error.hpp>
+
+#include <pianola/callable/backward_errors.hpp>
+#include <pianola/core/error.hpp>
+
+#include <torch/csrc/Exceptions.h>
+
+#include <array>
+#include <exception>
+#include <regex>
+#include <string>
+#include <utility>
+
+namespace pianola::python {
+namespace {
+
+// The Python class of each C++ one. They live as long as the process: exceptions outlive modules.
+struct ErrorClass {
+  const char* name;
+  const char* doc;
+  bool (*matches)(const Error& error);
+  [[noreturn]] void (*raise)(Diagnosis diagnosis);
+  PyObject* python = nullptr;
+};
+
+template <typename E>
+constexpr ErrorClass error_class(const char* name, const char* doc) {
+  return {.name = name,
+          .doc = doc,
+          .matches = [](const Error& error) { return dynamic_cast<const E*>(&error) != nullptr; },
+          .raise = [](Diagnosis diagnosis) { throw E(std::move(diagnosis)); }};
+}
+
+std::array<ErrorClass, 8>& error_classes() {
+  static std::array<ErrorClass, 8> classes = {
+      error_class<UsageError>("UsageError", "The caller broke a documented rule."),
+      error_class<CaptureError>("CaptureError", "A capture failed; nothing of it is kept."),
+      error_class<ReplayError>("ReplayError", "A replay was refused, or could not be launched."),
+      error_class<GuardError>("GuardError", "The inputs or modes of a call differ from those that were captured."),
+      error_class<ScheduleError>("ScheduleError", "A pipeline schedule is malformed, or was not followed."),
+      error_class<ConfigError>("ConfigError", "Options or a configuration contradict each other."),
+      error_class<UnsupportedError>("UnsupportedError",
+                                    "The request is sound, but this build or backend cannot serve it."),
+      error_class<DeviceError>("DeviceError", "No such device, no driver, or a CUDA call failed outside a capture."),
+  };
+  return classes;
+}
+
+PyObject* base_class = nullptr;
+
+PyObject* class_of(const Error& error) {
+  for (const ErrorClass& known : error_classes()) {
+    if (known.matches(error)) return known.python;
+  }
+  return base_class;
+}
+
+void set_python_error(const std::exception_ptr& error);
+
+// The error that `error` was thrown in answer to, as a Python object; nothing where there is none.
+py::object cause_of(const Error& error) {
+  try {
+    std::rethrow_if_nested(error);
+  } catch (...) {
+    set_python_error(std::current_exception());
+    return py::error_already_set().value();
+  }
+  return {};
+}
+
+// "set CallableOptions::slots" reads as "set slots", "OnMismatch::eager" as "'eager'", "torch::where" as "torch.where".
+std::string in_python_words(std::string text) {
+  static const std::array<std::pair<std::regex, const char*>, 3> words = {
+      std::pair(std::regex(R"(\b\w+Options::)"), ""),
+      std::pair(std::regex(R"(\bOn[A-Z]\w+::(\w+))"), "'$1'"),
+      std::pair(std::regex(R"(\b(torch|autograd|pianola|Graph|GraphPool|\w+Policy)::)"), "$1."),
+  };
+  for (const auto& [pattern, word] : words) text = std::regex_replace(text, pattern, word);
+  return text;
+}
+
+Diagnosis in_python_words(const Diagnosis& diagnosis) {
+  return {.what = in_python_words(diagnosis.what),
+          .where = diagnosis.where,  // C++ functions keep their names
+          .fix = in_python_words(diagnosis.fix)};
+}
+
+void set_python_error(const Error& error) {
+  const py::object cause = cause_of(error);
+  const py::object type = py::reinterpret_borrow<py::object>(class_of(error));
+  const Error worded(in_python_words(error.diagnosis()));
+  const py::object raised = type(worded.what());
+  raised.attr("what") = worded.diagnosis().what;
+  raised.attr("where") = worded.diagnosis().where;
+  raised.attr("fix") = worded.diagnosis().fix;
+  if (cause) raised.attr("__cause__") = cause;
+  PyErr_SetObject(type.ptr(), raised.ptr());
+}
+
+void set_python_error(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const PythonError& from_python) {
+    from_python.restore();
+  } catch (py::error_already_set& from_python) {
+    from_python.restore();
+  } catch (const Error& ours) {
+    set_python_error(ours);
+  } catch (...) {
+    torch::translate_exception_to_python(error);
+  }
+}
+
+[[noreturn]] void raise_error(const std::string& name, std::string what, std::string where, std::string fix) {
+  for (const ErrorClass& known : error_classes()) {
+    if (known.name == name) known.raise({.what = std::move(what), .where = std::move(where), .fix = std::move(fix)});
+  }
+  throw py::key_error(name);
+}
+
+// pybind11 knows what to do with its own exceptions (StopIteration, TypeError of a wrong argument, ...).
+void translate(std::exception_ptr error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const py::builtin_exception&) {
+    throw;
+  } catch (...) {
+    set_python_error(error);
+  }
+}
+
+// As a Python error on its way through torch, which autograd hands on unchanged.
+void rethrow_as_python_error(const std::exception_ptr& error) {
+  const py::gil_scoped_acquire gil;
+  set_python_error(error);
+  python_error persistent;
+  persistent.persist();
+  throw persistent;
+}
+
+}  // namespace
+
+void bind_errors(py::module_& module) {
+  base_class = PyErr_NewExceptionWithDoc("pianola.Error",
+                                         "Base of all errors of Pianola. `what`, `where` and `fix` are the parts of "
+                                         "its text: what happened, the operation "
+                                         "and line (may be empty), and what to do (may be empty).",
+                                         PyExc_RuntimeError, nullptr);
+  module.attr("Error") = py::handle(base_class);
+  for (ErrorClass& known : error_classes()) {
+    known.python =
+        PyErr_NewExceptionWithDoc((std::string("pianola.") + known.name).c_str(), known.doc, base_class, nullptr);
+    module.attr(known.name) = py::handle(known.python);
+  }
+  py::register_local_exception_translator(&translate);
+  callable::translate_backward_errors(&rethrow_as_python_error);
+  module.def("raise_error", &raise_error, py::arg("name"), py::arg("what"), py::arg("where") = "", py::arg("fix") = "");
+}
+
+}  // namespace pianola::python

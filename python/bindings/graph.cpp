@@ -1,0 +1,118 @@
+#include <bindings/bindings.hpp>
+#include <bindings/graph_options.hpp>
+#include <bindings/held_object.hpp>
+#include <bindings/python_error.hpp>
+
+#include <pianola/graph/graph.hpp>
+
+#include <cstdint>
+#include <exception>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace pianola::python {
+namespace {
+
+using NoGil = py::call_guard<py::gil_scoped_release>;
+
+void capture(Graph& graph, const py::function& step, const CaptureOptions& options) {
+  const HeldObject held(step);
+  const py::gil_scoped_release release;
+  graph.capture(
+      [&held] {
+        const py::gil_scoped_acquire acquire;
+        try {
+          (void)held.get()();
+        } catch (const py::error_already_set& raised) {
+          std::rethrow_exception(as_cpp_error(raised));
+        }
+      },
+      options);
+}
+
+// Hands a Python exception to the scope; comes back by throwing the explanation, or the exception itself.
+void fail(CaptureScope& scope, const py::object& exception) {
+  const std::exception_ptr error = std::make_exception_ptr(PythonError(exception));
+  const py::gil_scoped_release release;
+  scope.fail(error);
+}
+
+void replay(Graph& graph, const py::args& sources) {
+  if (sources.empty()) {
+    const py::gil_scoped_release release;
+    return graph.replay();
+  }
+  const auto tensors = sources.cast<std::vector<at::Tensor>>();
+  const py::gil_scoped_release release;
+  graph.replay(tensors);
+}
+
+std::uintptr_t address(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
+
+void bind_options(py::module_& module) {
+  py::class_<CaptureOptions>(module, "CaptureOptions")
+      .def(py::init(&make_capture_options), py::kw_only(), py::arg("device"), py::arg("warmup"), py::arg("pool"),
+           py::arg("generators"), py::arg("inputs"), py::arg("mode"), py::arg("restore"), py::arg("trace"),
+           py::arg("instantiate"), py::arg("allow_empty"), py::arg("stream"));
+}
+
+void bind_pool(py::module_& module) {
+  py::class_<GraphPool>(module, "GraphPool")
+      .def(py::init<c10::Device>(), py::arg("device"))
+      .def_property_readonly("id", &GraphPool::id)
+      .def_property_readonly("device", &GraphPool::device)
+      .def("bytes", &GraphPool::bytes);
+  module.def("new_pool_id", &GraphPool::new_id);
+}
+
+void bind_info(py::module_& module) {
+  py::class_<GraphInfo>(module, "GraphInfo", "What a captured graph holds and what making it cost.")
+      .def_readonly("backend", &GraphInfo::backend)
+      .def_readonly("nodes", &GraphInfo::nodes)
+      .def_readonly("types", &GraphInfo::types)
+      .def_readonly("kernels", &GraphInfo::kernels)
+      .def_readonly("edges", &GraphInfo::edges)
+      .def_readonly("operations", &GraphInfo::operations)
+      .def_readonly("pool_bytes", &GraphInfo::pool_bytes)
+      .def_readonly("executable_bytes", &GraphInfo::executable_bytes)
+      .def_readonly("retained_bytes", &GraphInfo::retained_bytes)
+      .def_readonly("draws_random_numbers", &GraphInfo::draws_random_numbers)
+      .def_property_readonly("warmup_us", [](const GraphInfo& self) { return self.warmup_time.count(); })
+      .def_property_readonly("capture_us", [](const GraphInfo& self) { return self.capture_time.count(); })
+      .def_property_readonly("instantiate_us", [](const GraphInfo& self) { return self.instantiate_time.count(); })
+      .def_readonly("warnings", &GraphInfo::warnings)
+      .def("report", &GraphInfo::report)
+      .def("__str__", [](const GraphInfo& self) { return self.report().to_text(); });
+}
+
+}  // namespace
+
+void bind_graph(py::module_& module) {
+  bind_options(module);
+  bind_pool(module);
+  bind_info(module);
+  py::class_<Graph>(module, "Graph")
+      .def(py::init<c10::Device>(), py::arg("device"))
+      .def("capture", &capture, py::arg("step"), py::arg("options"))
+      .def("replay", &replay)
+      .def("instantiate", &Graph::instantiate, NoGil())
+      .def("reset", &Graph::reset, NoGil())
+      .def_property_readonly("captured", &Graph::captured)
+      .def_property_readonly("device", &Graph::device)
+      .def("pool_id", [](const Graph& self) { return self.pool().id(); })
+      .def("info", &Graph::info, NoGil())
+      .def("raw_executable", [](const Graph& self) { return address(self.raw_executable()); })
+      .def("raw_graph", [](const Graph& self) { return address(self.raw_graph()); })
+      .def(
+          "dump_dot", [](const Graph& self, const std::string& file) { self.dump_dot(file); }, py::arg("file"));
+  py::class_<CaptureScope>(module, "CaptureScope")
+      .def(py::init<Graph&, CaptureOptions>(), py::arg("graph"), py::arg("options"), py::keep_alive<1, 2>(), NoGil())
+      .def("end", &CaptureScope::end, NoGil())
+      .def("fail", &fail, py::arg("exception"));
+  module.def("is_capturing", &is_capturing);
+}
+
+}  // namespace pianola::python

@@ -1,0 +1,37 @@
+#include <bindings/graph_options.hpp>
+
+#include <pianola/core/error.hpp>
+
+#include <utility>
+
+namespace pianola::python {
+
+CaptureMode capture_mode(const std::string& name) {
+  if (name == "global") return CaptureMode::global;
+  if (name == "thread_local") return CaptureMode::thread_local_;
+  if (name == "relaxed") return CaptureMode::relaxed;
+  throw UsageError(
+      {.what = "Unknown capture error mode. Expected `global`, `thread_local`, or `relaxed`, got " + name});
+}
+
+GraphPoolRef pool_of(c10::Device device, const std::optional<PoolId>& id) {
+  return id ? GraphPoolRef(GraphPool(device, *id)) : GraphPoolRef();
+}
+
+CaptureOptions make_capture_options(c10::Device device, int warmup, const std::optional<PoolId>& pool,
+                                    std::vector<at::Generator> generators, std::vector<at::Tensor> inputs,
+                                    const std::string& mode, bool restore, bool trace, bool instantiate,
+                                    bool allow_empty, std::optional<c10::Stream> stream) {
+  return {.warmup = warmup,
+          .pool = pool_of(device, pool),
+          .generators = std::move(generators),
+          .inputs = std::move(inputs),
+          .mode = capture_mode(mode),
+          .restore = restore,
+          .trace = trace,
+          .instantiate = instantiate,
+          .allow_empty = allow_empty,
+          .stream = stream};
+}
+
+}  // namespace pianola::python

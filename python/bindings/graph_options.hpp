@@ -1,0 +1,23 @@
+#pragma once
+#include <pianola/graph/options.hpp>
+
+#include <c10/core/Device.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace pianola::python {
+
+/// @throws UsageError  There is no mode of that name; the text is torch's.
+CaptureMode capture_mode(const std::string& name);
+
+/// The pool of that name on the device; empty for none.
+GraphPoolRef pool_of(c10::Device device, const std::optional<PoolId>& id);
+
+CaptureOptions make_capture_options(c10::Device device, int warmup, const std::optional<PoolId>& pool,
+                                    std::vector<at::Generator> generators, std::vector<at::Tensor> inputs,
+                                    const std::string& mode, bool restore, bool trace, bool instantiate,
+                                    bool allow_empty, std::optional<c10::Stream> stream);
+
+}  // namespace pianola::python

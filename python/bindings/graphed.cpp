@@ -1,0 +1,141 @@
+#include <bindings/bindings.hpp>
+#include <bindings/graph_options.hpp>
+#include <bindings/held_object.hpp>
+#include <bindings/python_function.hpp>
+#include <bindings/tensor_list.hpp>
+
+#include <pianola/callable/graph_bank.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace pianola::python {
+namespace {
+
+using callable::BankCall;
+using callable::Capturable;
+using callable::GraphBank;
+
+// A call that a Python object makes: run_eagerly(), eager_results() and to_capture() -> (function, structure).
+class PythonCall final : public BankCall {
+ public:
+  PythonCall(const py::object& call, py::object module) : call_(call), module_(std::move(module)) {}
+
+  void run_eagerly() override {
+    const py::gil_scoped_acquire gil;
+    (void)call_python(call_.get().attr("run_eagerly"));
+  }
+
+  std::vector<at::Tensor> eager_results() const override {
+    const py::gil_scoped_acquire gil;
+    return call_python(call_.get().attr("eager_results")).cast<std::vector<at::Tensor>>();
+  }
+
+  Capturable to_capture() override {
+    const py::gil_scoped_acquire gil;
+    const auto [function, structure] =
+        call_python(call_.get().attr("to_capture")).cast<std::pair<py::function, py::object>>();
+    return {.callable = make_callable(function, module_.get()), .structure = std::make_shared<HeldObject>(structure)};
+  }
+
+ private:
+  HeldObject call_;
+  HeldObject module_;
+};
+
+// A bank and the module whose calls it keeps, if it is one's: held weakly, as the module holds the bank.
+class PythonBank {
+ public:
+  PythonBank(GraphedOptions options, const py::function& original, const py::object& module)
+      : module_(module.is_none() ? module : py::object(py::weakref(module))),
+        bank_(std::move(options), make_callable(original, module)) {}
+
+  // The result's tensors and their structure; None where the call ran eagerly.
+  py::object run(std::int64_t key, const py::object& call, const py::args& inputs) {
+    PythonCall python_call(call, module());
+    const std::vector<at::Tensor> tensors = tensors_of(inputs);
+    std::optional<GraphBank::Result> result;
+    {
+      const py::gil_scoped_release release;
+      result = bank_.run(key, tensors, python_call);
+    }
+    if (!result) return py::none();
+    const auto& structure = *static_cast<const HeldObject*>(result->structure.get());
+    return py::make_tuple(to_python(result->leaves), structure.get());
+  }
+
+  void reset() { bank_.reset(); }
+  [[nodiscard]] GraphedInfo info() const { return bank_.info(); }
+
+ private:
+  [[nodiscard]] py::object module() const {
+    const py::object held = module_.get();
+    return held.is_none() ? held : held();
+  }
+
+  HeldObject module_;
+  GraphBank bank_;
+};
+
+std::function<void(const std::string&)> make_listener(const py::object& function) {
+  return [held = HeldObject(function)](const std::string& reason) {
+    const py::gil_scoped_acquire gil;
+    (void)call_python(held.get(), py::make_tuple(reason));
+  };
+}
+
+GraphedOptions make_options(int warmup, int capacity, int max_in_flight, OutputPolicy output, GradPolicy grad,
+                            bool retain_graph, const std::optional<std::pair<c10::Device, PoolId>>& pool,
+                            std::vector<at::Generator> generators, const std::string& mode,
+                            const py::object& on_fallback) {
+  return {.warmup = warmup,
+          .capacity = capacity,
+          .max_in_flight = max_in_flight,
+          .output = output,
+          .grad = grad,
+          .retain_graph = retain_graph,
+          .pool = pool ? GraphPoolRef(GraphPool(pool->first, pool->second)) : GraphPoolRef(),
+          .generators = std::move(generators),
+          .mode = capture_mode(mode),
+          .on_fallback = make_listener(on_fallback)};
+}
+
+void bind_info(py::module_& module) {
+  py::class_<SignatureInfo>(module, "SignatureInfo", "One signature that a graphed function knows.")
+      .def_readonly("signature", &SignatureInfo::signature)
+      .def_property_readonly("kind", [](const SignatureInfo& self) { return std::string(to_string(self.kind)); })
+      .def_property_readonly("state", [](const SignatureInfo& self) { return std::string(to_string(self.state)); })
+      .def_readonly("warmup_calls", &SignatureInfo::warmup_calls)
+      .def_readonly("graphs", &SignatureInfo::graphs)
+      .def_readonly("recaptures", &SignatureInfo::recaptures)
+      .def_readonly("replays", &SignatureInfo::replays)
+      .def_readonly("eager_calls", &SignatureInfo::eager_calls)
+      .def_readonly("reason", &SignatureInfo::reason);
+  py::class_<GraphedInfo>(module, "GraphedInfo", "What a graphed function knows and keeps.")
+      .def_readonly("signatures", &GraphedInfo::signatures)
+      .def_readonly("evictions", &GraphedInfo::evictions)
+      .def("report", &GraphedInfo::report)
+      .def("__str__", [](const GraphedInfo& self) { return self.report().to_text(); });
+}
+
+}  // namespace
+
+void bind_graphed(py::module_& module) {
+  bind_info(module);
+  py::class_<GraphedOptions>(module, "GraphedOptions")
+      .def(py::init(&make_options), py::kw_only(), py::arg("warmup"), py::arg("capacity"), py::arg("max_in_flight"),
+           py::arg("output"), py::arg("grad"), py::arg("retain_graph"), py::arg("pool"), py::arg("generators"),
+           py::arg("mode"), py::arg("on_fallback"));
+  py::class_<PythonBank>(module, "GraphBank")
+      .def(py::init<GraphedOptions, const py::function&, const py::object&>(), py::arg("options"), py::arg("original"),
+           py::arg("module"))
+      .def("run", &PythonBank::run)
+      .def("reset", &PythonBank::reset, py::call_guard<py::gil_scoped_release>())
+      .def("info", &PythonBank::info, py::call_guard<py::gil_scoped_release>());
+}
+
+}  // namespace pianola::python

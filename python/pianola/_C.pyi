@@ -1,0 +1,493 @@
+"""Pianola's C++ library. The package `pianola` is its public face."""
+
+from typing import Any, Callable, ClassVar, Mapping, NoReturn, Sequence
+
+import torch
+
+_PoolId = tuple[int, int]
+
+# --- Errors ---
+
+class Error(RuntimeError):
+    """Base of all errors of Pianola."""
+
+    what: str
+    """What happened."""
+    where: str
+    """The operation and the line; may be empty."""
+    fix: str
+    """What to do about it; may be empty."""
+
+class UsageError(Error):
+    """The caller broke a documented rule."""
+
+class CaptureError(Error):
+    """A capture failed; nothing of it is kept."""
+
+class ReplayError(Error):
+    """A replay was refused, or could not be launched."""
+
+class GuardError(Error):
+    """The inputs or modes of a call differ from those that were captured."""
+
+class ScheduleError(Error):
+    """A pipeline schedule is malformed, or was not followed."""
+
+class ConfigError(Error):
+    """Options or a configuration contradict each other."""
+
+class UnsupportedError(Error):
+    """The request is sound, but this build or backend cannot serve it."""
+
+class DeviceError(Error):
+    """No such device, no driver, or a CUDA call failed outside a capture."""
+
+def raise_error(name: str, what: str, where: str = "", fix: str = "") -> NoReturn:
+    """Raises the error of that class name, in the form that all of them have."""
+
+# --- Reports ---
+
+class Report:
+    """What the library has to tell: text for people, JSON for programs."""
+
+    def to_text(self, width: int = 100) -> str:
+        """Facts and tables, for people."""
+    def to_json(self, indent: int = 2) -> str:
+        """The same, for programs."""
+    def __str__(self) -> str: ...
+
+# --- Graphs ---
+
+class CaptureOptions:
+    """How a graph warms up, records and cleans up."""
+
+    def __init__(
+        self,
+        *,
+        device: torch.device,
+        warmup: int,
+        pool: _PoolId | None,
+        generators: Sequence[torch.Generator],
+        inputs: Sequence[torch.Tensor],
+        mode: str,
+        restore: bool,
+        trace: bool,
+        instantiate: bool,
+        allow_empty: bool,
+        stream: torch.Stream | None,
+    ) -> None: ...
+
+class GraphPool:
+    """Memory that several graphs share."""
+
+    def __init__(self, device: torch.device) -> None: ...
+    @property
+    def id(self) -> _PoolId:
+        """torch's name for it."""
+    @property
+    def device(self) -> torch.device:
+        """Where it lies."""
+    def bytes(self) -> int:
+        """What it holds."""
+
+def new_pool_id() -> _PoolId:
+    """A name for a new pool."""
+
+class GraphInfo:
+    """What a captured graph holds and what making it cost."""
+
+    @property
+    def backend(self) -> str:
+        """"cuda" or "tape"."""
+    @property
+    def nodes(self) -> int:
+        """Nodes of the CUDA graph; on the tape, operations that a replay runs."""
+    @property
+    def types(self) -> dict[str, int]:
+        """Nodes by type ("kernel", "memcpy", ...); on the tape, by operator."""
+    @property
+    def kernels(self) -> int:
+        """Kernel nodes; 0 on the tape."""
+    @property
+    def edges(self) -> int:
+        """Dependencies between nodes."""
+    @property
+    def operations(self) -> int:
+        """Top-level ATen operations recorded; 0 without a trace."""
+    @property
+    def pool_bytes(self) -> int:
+        """Bytes of the graph's pool, shared ones counted in full."""
+    @property
+    def executable_bytes(self) -> int:
+        """Device memory taken by the executable, outside torch's allocator."""
+    @property
+    def retained_bytes(self) -> int:
+        """Bytes of outside tensors that the graph keeps alive."""
+    @property
+    def draws_random_numbers(self) -> bool:
+        """Whether a replay advances a generator."""
+    @property
+    def warmup_us(self) -> int:
+        """Host time of the eager runs, in microseconds."""
+    @property
+    def capture_us(self) -> int:
+        """Host time of recording, in microseconds."""
+    @property
+    def instantiate_us(self) -> int:
+        """Host time of making and uploading the executable, in microseconds."""
+    @property
+    def warnings(self) -> list[str]:
+        """What is sound but may surprise, one sentence each."""
+    def report(self) -> Report:
+        """All of it."""
+    def __str__(self) -> str: ...
+
+class Graph:
+    """Work that was recorded once and is replayed with one launch."""
+
+    def __init__(self, device: torch.device) -> None: ...
+    def capture(self, step: Callable[[], Any], options: CaptureOptions) -> None:
+        """Warms up, records `step`, and puts back what that wrote."""
+    def replay(self, *sources: torch.Tensor) -> None:
+        """Runs what was captured, on the current stream; copies `sources` into the graph's inputs first."""
+    def instantiate(self) -> None:
+        """Makes the executable from the captured graph as it is now."""
+    def reset(self) -> None:
+        """Drops the graph and its memory; the object can capture again."""
+    @property
+    def captured(self) -> bool:
+        """Whether there is something to replay."""
+    @property
+    def device(self) -> torch.device:
+        """Where it runs."""
+    def pool_id(self) -> _PoolId:
+        """The name of the graph's pool."""
+    def info(self) -> GraphInfo:
+        """What the graph holds and what making it cost."""
+    def raw_executable(self) -> int:
+        """The cudaGraphExec_t; 0 on the tape and before instantiate()."""
+    def raw_graph(self) -> int:
+        """The cudaGraph_t; 0 on the tape."""
+    def dump_dot(self, file: str) -> None:
+        """Writes the graph in Graphviz's language."""
+
+class CaptureScope:
+    """Captures what this thread runs between construction and end()."""
+
+    def __init__(self, graph: Graph, options: CaptureOptions) -> None: ...
+    def end(self) -> None:
+        """Ends the capture; the graph can be replayed."""
+    def fail(self, exception: BaseException) -> None:
+        """Abandons the capture; raises an explanation where capturing is what caused the exception."""
+
+def is_capturing() -> bool:
+    """Whether a capture of this thread is open."""
+
+# --- Pipeline schedules ---
+
+class Schedule:
+    """The order of forwards and backwards on one rank of a pipeline."""
+
+    @staticmethod
+    def parse(text: str, *, layers_per_chunk: Sequence[int] = ...) -> Schedule:
+        """From "1,1,-1,-1": c is the next forward of chunk c, counted from 1, and -c its next backward."""
+    @staticmethod
+    def from_order(order: Sequence[float], *, layers_per_chunk: Sequence[int] = ...) -> Schedule:
+        """From Transformer Engine's `_order`."""
+    @staticmethod
+    def gpipe(
+        *, pipeline_size: int, microbatches: int, rank: int = 0, virtual_size: int = 1, layers_per_chunk: Sequence[int] = ...
+    ) -> Schedule:
+        """All forwards, then all backwards."""
+    @staticmethod
+    def one_f_one_b(
+        *, pipeline_size: int, microbatches: int, rank: int = 0, virtual_size: int = 1, layers_per_chunk: Sequence[int] = ...
+    ) -> Schedule:
+        """One forward, one backward in turn (1F1B)."""
+    @staticmethod
+    def interleaved(
+        *, pipeline_size: int, microbatches: int, rank: int = 0, virtual_size: int = 1, layers_per_chunk: Sequence[int] = ...
+    ) -> Schedule:
+        """Interleaved 1F1B: several chunks on each rank."""
+    @property
+    def chunks(self) -> int:
+        """Chunks of the model on this rank."""
+    @property
+    def microbatches(self) -> int:
+        """Microbatches of one iteration."""
+    @property
+    def total_layers(self) -> int:
+        """Layers of all chunks."""
+    def layers(self, chunk: int) -> int:
+        """Layers of a chunk, counted from 1."""
+    def first_layer(self, chunk: int) -> int:
+        """How many layers the chunks before this one have."""
+    def depth(self, chunk: int) -> int:
+        """Microbatches of a chunk that are in flight at once."""
+    def __str__(self) -> str: ...
+    def __repr__(self) -> str: ...
+    def __eq__(self, other: object) -> bool: ...
+
+# --- Graphed callables ---
+
+class GradPolicy:
+    """How the backward pass hands out the gradients of parameters."""
+
+    accumulate: ClassVar[GradPolicy]
+    """The graph itself adds into `p.grad`."""
+    clone: ClassVar[GradPolicy]
+    """Through autograd, as copies."""
+    alias: ClassVar[GradPolicy]
+    """Through autograd, as the graph's own buffers."""
+    __members__: ClassVar[Mapping[str, GradPolicy]]
+    def __init__(self, value: int) -> None: ...
+    def __int__(self) -> int: ...
+    def __index__(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> int: ...
+
+class OutputPolicy:
+    """What a call returns."""
+
+    alias: ClassVar[OutputPolicy]
+    """The graph's own buffers, which the next call overwrites."""
+    clone: ClassVar[OutputPolicy]
+    """Copies that are the caller's."""
+    __members__: ClassVar[Mapping[str, OutputPolicy]]
+    def __init__(self, value: int) -> None: ...
+    def __int__(self) -> int: ...
+    def __index__(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> int: ...
+
+class OnMismatch:
+    """What to do with a call that differs from what was captured."""
+
+    refuse: ClassVar[OnMismatch]
+    """Raise GuardError."""
+    eager: ClassVar[OnMismatch]
+    """Run the original."""
+    __members__: ClassVar[Mapping[str, OnMismatch]]
+    def __init__(self, value: int) -> None: ...
+    def __int__(self) -> int: ...
+    def __index__(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> int: ...
+
+class OnFull:
+    """What to do with a call that finds every slot between forward and backward."""
+
+    refuse: ClassVar[OnFull]
+    """Raise UsageError."""
+    overtake: ClassVar[OnFull]
+    """Take the slot of the oldest call, whose backward is refused from then on."""
+    __members__: ClassVar[Mapping[str, OnFull]]
+    def __init__(self, value: int) -> None: ...
+    def __int__(self) -> int: ...
+    def __index__(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> int: ...
+
+class OnOtherMode:
+    """What to do with a call in a mode that was not captured."""
+
+    refuse: ClassVar[OnOtherMode]
+    """Raise GuardError."""
+    eager: ClassVar[OnOtherMode]
+    """Run the original."""
+    capture: ClassVar[OnOtherMode]
+    """Capture it, in this call."""
+    __members__: ClassVar[Mapping[str, OnOtherMode]]
+    def __init__(self, value: int) -> None: ...
+    def __int__(self) -> int: ...
+    def __index__(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> int: ...
+
+class CallableInfo:
+    """What a graphed callable holds."""
+
+    @property
+    def graphs(self) -> int:
+        """Captured graphs: a forward and a backward one per slot, and evaluation."""
+    @property
+    def parameters(self) -> int:
+        """Parameters whose gradients the graph adds to `p.grad`."""
+    @property
+    def through_autograd(self) -> int:
+        """Parameters whose gradients go through autograd."""
+    @property
+    def slots(self) -> int:
+        """Calls that may be in flight."""
+    @property
+    def pool_bytes(self) -> int:
+        """Bytes of the pool, shared ones counted in full."""
+    @property
+    def static_bytes(self) -> int:
+        """Bytes of static inputs and parameter gradients, outside the pool."""
+    @property
+    def executable_bytes(self) -> int:
+        """Device memory taken by the executables, outside torch's allocator."""
+    @property
+    def warnings(self) -> list[str]:
+        """What is sound but may surprise, one sentence each."""
+    def report(self) -> Report:
+        """All of it."""
+    def __str__(self) -> str: ...
+
+class CallableOptions:
+    """How make_graphed_callables captures."""
+
+    def __init__(
+        self,
+        *,
+        device: torch.device,
+        warmup: int,
+        grad: GradPolicy,
+        output: OutputPolicy,
+        slots: int,
+        retain_graph: bool,
+        allow_unused_input: bool,
+        on_mismatch: OnMismatch,
+        on_other_mode: OnOtherMode,
+        on_full: OnFull,
+        through_autograd: Sequence[torch.Tensor],
+        schedule: Schedule | None,
+        pool: _PoolId | None,
+        generators: Sequence[torch.Generator],
+        mode: str,
+        pre_warmup: Callable[[], Any] | None,
+        post_warmup: Callable[[], Any] | None,
+        capture_hooks: Sequence[dict[str, Callable[[], None]]],
+    ) -> None: ...
+
+class GraphedCallable:
+    """A captured callable: tensors in, tensors out."""
+
+    def call(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Replays the forward pass."""
+    def static_inputs(self) -> list[torch.Tensor]:
+        """The tensors that a call copies its inputs into; passed themselves, they are not copied."""
+    def check_current(self, output: torch.Tensor) -> None:
+        """Raises ReplayError where a later call has overwritten `output`."""
+    @property
+    def in_flight(self) -> int:
+        """Calls between forward and backward."""
+    def next_microbatch(self) -> int:
+        """Whose turn it is in the schedule, counted from 1."""
+    def restart_schedule(self) -> None:
+        """Forgets how far an iteration came."""
+    def reset(self) -> None:
+        """Drops the graphs and their memory."""
+    def pool_id(self) -> _PoolId:
+        """The name of its pool."""
+    def info(self) -> CallableInfo:
+        """What it holds."""
+
+def make_graphed_callables(
+    functions: Sequence[Callable[..., Any]],
+    modules: Sequence[torch.nn.Module | None],
+    samples: Sequence[Sequence[torch.Tensor]],
+    options: CallableOptions,
+) -> list[GraphedCallable]:
+    """Captures functions of tensors to lists of tensors; `modules` has those whose training flags and parameters count."""
+
+# --- Graphed functions ---
+
+class SignatureInfo:
+    """One signature that a graphed function knows."""
+
+    @property
+    def signature(self) -> str:
+        """As in "Float[8, 16] cpu"."""
+    @property
+    def kind(self) -> str:
+        """"undecided", "inference", "autograd" or "step"."""
+    @property
+    def state(self) -> str:
+        """"warming up", "captured" or "eager"."""
+    @property
+    def warmup_calls(self) -> int:
+        """Eager calls before the capture."""
+    @property
+    def graphs(self) -> int:
+        """That it keeps now."""
+    @property
+    def recaptures(self) -> int:
+        """Captures after the first because what was captured had become stale."""
+    @property
+    def replays(self) -> int:
+        """Calls that were replayed."""
+    @property
+    def eager_calls(self) -> int:
+        """Calls that ran eagerly, warm-up included."""
+    @property
+    def reason(self) -> str:
+        """Why it stays eager; empty for others."""
+
+class GraphedInfo:
+    """What a graphed function knows and keeps."""
+
+    @property
+    def signatures(self) -> list[SignatureInfo]:
+        """The most recently called first."""
+    @property
+    def evictions(self) -> int:
+        """Signatures that lost their graphs to others."""
+    def report(self) -> Report:
+        """All of it."""
+    def __str__(self) -> str: ...
+
+class GraphedOptions:
+    """When a graphed function captures, and how much it keeps."""
+
+    def __init__(
+        self,
+        *,
+        warmup: int,
+        capacity: int,
+        max_in_flight: int,
+        output: OutputPolicy,
+        grad: GradPolicy,
+        retain_graph: bool,
+        pool: tuple[torch.device, _PoolId] | None,
+        generators: Sequence[torch.Generator],
+        mode: str,
+        on_fallback: Callable[[str], Any],
+    ) -> None: ...
+
+class GraphBank:
+    """The graphs of one function, by signature of its calls."""
+
+    def __init__(self, options: GraphedOptions, original: Callable[..., Any], module: torch.nn.Module | None) -> None: ...
+    def run(self, key: int, call: Any, *inputs: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], Any] | None:
+        """The result's tensors and their structure; None where the call ran eagerly."""
+    def reset(self) -> None:
+        """Forgets all signatures and drops their graphs."""
+    def info(self) -> GraphedInfo:
+        """What is known and kept, per signature."""
+
+class ModuleWatch:
+    """Tells whether a module is as it was."""
+
+    def __init__(self, module: torch.nn.Module) -> None: ...
+    def state(self) -> tuple[int, list[bool]]:
+        """A number that changes when a parameter, buffer or submodule is replaced, and the training flags."""
+
+# --- The library ---
+
+def version() -> str:
+    """As in "0.1.0"."""
+
+def hide_python_files(folder: str) -> None:
+    """Lines of files below `folder` are not the user's when an error names one."""

@@ -1,0 +1,291 @@
+"""`@pianola.graphed`: a function or module that captures its own calls."""
+
+import functools
+import logging
+import weakref
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Generic,
+    Iterable,
+    NoReturn,
+    Optional,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    overload,
+)
+
+import torch
+
+from ._load import _C
+from .callables import _named, grad_policy
+from .errors import refuse
+from .flat_function import FlatFunction
+from .structure import Structure, equal, of_arguments, tensors_of
+from .surroundings import Surroundings
+from .weakly import Weakly
+
+if TYPE_CHECKING:
+    from typing_extensions import Concatenate, Self
+
+    from .options import GraphedOptions, Unpack
+
+_log = logging.getLogger("pianola")
+Arguments = ParamSpec("Arguments")
+Others = ParamSpec("Others")
+Owner = TypeVar("Owner")
+Result = TypeVar("Result", covariant=True)
+Module = TypeVar("Module", bound=torch.nn.Module)
+
+
+class _Keys:
+    """Gives each combination of what is no tensor a number; the least recently used are forgotten."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._known: list[tuple[Structure, tuple, int]] = []  # most recently used first
+        self._next = 0
+
+    def number(self, structure: Structure, surroundings: tuple) -> int:
+        for i, (known, values, number) in enumerate(self._known):
+            if values == surroundings and known.same(structure) or _same(known, values, structure, surroundings):
+                if i:
+                    self._known.insert(0, self._known.pop(i))
+                return number
+        self._next += 1
+        self._known.insert(0, (structure, surroundings, self._next))
+        del self._known[self._capacity :]
+        return self._next
+
+
+def _same(known: Structure, values: tuple, structure: Structure, surroundings: tuple) -> bool:
+    return len(values) == len(surroundings) and all(map(equal, values, surroundings)) and known.same(structure)
+
+
+class _Call:
+    """One call, as the bank asks for it."""
+
+    def __init__(self, graphed: "GraphedFunction", args: tuple[Any, ...], kwargs: dict[str, Any], structure: Structure) -> None:
+        self.graphed = graphed
+        self.args = args
+        self.kwargs = kwargs
+        self.structure = structure
+        self.result: Any = None
+
+    def run_eagerly(self) -> None:
+        self.result = self.graphed.original(*self.args, **self.kwargs)
+
+    def eager_results(self) -> list[torch.Tensor]:
+        return tensors_of(self.result)
+
+    def to_capture(self) -> tuple[FlatFunction, FlatFunction]:
+        flat = FlatFunction(Weakly(self.graphed.run_original), self.structure, name=_name_of(self.graphed.original))
+        return flat, flat
+
+
+def _name_of(function: Any) -> str:
+    return getattr(function, "__qualname__", None) or type(function).__qualname__
+
+
+class GraphedFunction(Generic[Arguments, Result]):
+    """A function whose calls are captured per signature and replayed. Made by `pianola.graphed`."""
+
+    def __init__(
+        self,
+        function: Callable[Arguments, Result],
+        options: dict[str, Any],
+        module: Optional[torch.nn.Module] = None,
+        owner: Any = None,
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self.original = function
+        self._options = options
+        self._module = module
+        self._owned: Any = weakref.WeakKeyDictionary()  # per object, where it is a method
+        self._surroundings = Surroundings(function, owner) if module is None else Surroundings(None)
+        self._keys = _Keys(capacity=4 * options["capacity"])
+        self._bank = _C.GraphBank(_bank_options(options, Weakly(self._report)), Weakly(self.run_original), module)
+
+    def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        leaves, structure = of_arguments(args, kwargs)
+        call = _Call(self, args, kwargs, structure)
+        replayed = self._bank.run(self._keys.number(structure, self._surroundings.values()), call, *leaves)
+        if replayed is None:
+            return call.result
+        outputs, flat = replayed
+        return flat.rebuild(outputs)
+
+    def run_original(self, *args: Any, **kwargs: Any) -> Any:
+        """The function itself, eagerly."""
+        return self.original(*args, **kwargs)
+
+    def _report(self, reason: str) -> None:
+        listener = self._options["on_fallback"]
+        if listener is None:
+            _log.warning("%s runs eagerly: %s", _name_of(self.original), reason)
+        else:
+            listener(reason)
+
+    @overload
+    def __get__(self, owner: None, kind: Any = None) -> "Self": ...
+    @overload
+    def __get__(
+        self: "GraphedFunction[Concatenate[Owner, Others], Result]", owner: Owner, kind: Any = None
+    ) -> "GraphedFunction[Others, Result]": ...
+    def __get__(self, owner: Any, kind: Any = None) -> Any:
+        """A method: each object has graphs of its own."""
+        if owner is None:
+            return self
+        bound = self._owned.get(owner)
+        if bound is None:
+            module = owner if isinstance(owner, torch.nn.Module) else None
+            method = _weakly_bound(self.original, owner)
+            bound = self._owned[owner] = GraphedFunction(method, self._options, module, weakref.proxy(owner))
+        return bound
+
+    def info(self) -> "_C.GraphedInfo":
+        """What is known and kept, per signature: state, kind, replays, and the reason where calls stay eager."""
+        return self._bank.info()
+
+    def reset(self) -> None:
+        """Forgets all signatures and drops their graphs; the next calls warm up again."""
+        self._bank.reset()
+        if self._module is not None and self._module.__dict__.get("forward") is self:
+            del self._module.forward
+
+    def _refuse_to_be_copied(self, how: str) -> NoReturn:
+        refuse(
+            f"a graphed function cannot be {how}: its graphs are bound to this process and to the memory of its parameters",
+            "copy or save it before it is graphed, call reset() first, or save the module's state_dict()",
+            where=_name_of(self.original),
+        )
+
+    def __deepcopy__(self, memo: Any) -> NoReturn:
+        self._refuse_to_be_copied("deep-copied")
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        self._refuse_to_be_copied("pickled")
+
+
+def _weakly_bound(function: Callable[..., Any], owner: Any) -> Callable[..., Any]:
+    """A bound method that does not keep its object alive: the object holds the graphs, not they the object."""
+    reference = weakref.ref(owner)
+
+    @functools.wraps(function)
+    def method(*args: Any, **kwargs: Any) -> Any:
+        return function(reference(), *args, **kwargs)
+
+    return method
+
+
+def _bank_options(options: dict[str, Any], report: Callable[[str], None]) -> "_C.GraphedOptions":
+    pool = options["pool"]
+    return _C.GraphedOptions(
+        warmup=options["warmup"],
+        capacity=options["capacity"],
+        max_in_flight=options["max_in_flight"],
+        output=_named(_C.OutputPolicy, options["outputs"], "outputs"),
+        grad=grad_policy(options["grad"]),
+        retain_graph=options["retain_graph"],
+        pool=None if pool is None else (pool.device, pool.id),
+        generators=list(options["generators"]),
+        mode=options["capture_error_mode"],
+        on_fallback=report,
+    )
+
+
+class Decorator(Protocol):
+    """What `graphed(...)` without a target gives: `graphed`, with these options."""
+
+    @overload
+    def __call__(self, target: Module, /) -> Module: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, target: Callable[Arguments, Result], /) -> GraphedFunction[Arguments, Result]: ...
+
+
+@overload
+def graphed(target: Module, **options: "Unpack[GraphedOptions]") -> Module: ...  # type: ignore[overload-overlap]
+@overload
+def graphed(
+    target: Callable[Arguments, Result], **options: "Unpack[GraphedOptions]"
+) -> GraphedFunction[Arguments, Result]: ...
+@overload
+def graphed(target: None = None, **options: "Unpack[GraphedOptions]") -> Decorator: ...
+def graphed(
+    target: Any = None,
+    *,
+    warmup: int = 3,
+    capacity: int = 16,
+    max_in_flight: int = 4,
+    outputs: Any = "clone",
+    grad: Any = "accumulate",
+    retain_graph: bool = False,
+    pool: Any = None,
+    generators: Iterable[torch.Generator] = (),
+    capture_error_mode: str = "thread_local",
+    on_fallback: Optional[Callable[[str], Any]] = None,
+) -> Any:
+    """Makes a function or module capture its own calls: nothing else has to be said.
+
+        @pianola.graphed
+        def train_step(x, y):
+            optimizer.zero_grad()
+            loss = loss_fn(model(x), y)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        model = pianola.graphed(model)          # inference, or training with a backward() outside
+
+    The first `warmup` calls of a signature (shapes, dtypes, devices, structure, arguments that are no tensors, training
+    flags, grad mode, autocast) run eagerly, the next one is captured, later ones are replayed. What cannot be captured
+    runs eagerly, and the reason is logged once ("pianola" logger, or `on_fallback`). A function that trains by itself
+    returns tensors without history. What a function prints, counts or appends in Python happens only when it really runs.
+
+    Args:
+        target: a function, method or module. A module is patched and returned.
+        warmup: eager calls of a signature before it is captured; at least 1.
+        capacity: signatures that keep graphs; beyond that the one not called for longest loses its own.
+        max_in_flight: calls of one signature between forward and backward at once; further ones run eagerly.
+        outputs: "clone": results are the caller's. "alias": the next call overwrites them, which spares the copies.
+        grad: GradPolicy or its name: how gradients of parameters are handed out when backward() runs outside.
+        retain_graph: let backward(retain_graph=True) be followed by another one.
+        pool: a GraphPool to share.
+        generators: torch.Generators, besides the default one, that it draws from.
+        capture_error_mode: as for pianola.graph.
+        on_fallback: called with the reason, once per signature, instead of the log.
+    """
+    if isinstance(pool, tuple):
+        refuse("graphed needs a pianola.GraphPool, not the name of one", "pass pool=pianola.GraphPool(device)")
+    options = dict(
+        warmup=warmup,
+        capacity=capacity,
+        max_in_flight=max_in_flight,
+        outputs=outputs,
+        grad=grad,
+        retain_graph=retain_graph,
+        pool=pool,
+        generators=tuple(generators),
+        capture_error_mode=capture_error_mode,
+        on_fallback=on_fallback,
+    )
+    return functools.partial(_graphed, options=options) if target is None else _graphed(target, options)
+
+
+def _graphed(target: Any, options: dict[str, Any]) -> Any:
+    if isinstance(target, type):
+        refuse(
+            f"graphed was put on the class {target.__qualname__}", "put it on its method, or on an object: pianola.graphed(model)"
+        )
+    if not callable(target):
+        refuse(f"a {type(target).__qualname__} cannot be graphed", "pass a function or a module")
+    if not isinstance(target, torch.nn.Module):
+        owner = getattr(target, "__self__", None)
+        module = owner if isinstance(owner, torch.nn.Module) else None
+        return GraphedFunction(target, options, module, owner)
+    if "forward" in target.__dict__ and hasattr(target.forward, "info"):
+        refuse(f"the {type(target).__qualname__} is graphed already", "call forward.reset() first")
+    target.forward = GraphedFunction(target.forward, options, target)
+    return target

@@ -1,0 +1,92 @@
+"""Devices and streams; on machines without a GPU, stand-ins for torch.cuda's streams."""
+
+import contextlib
+from typing import Any, ContextManager, Optional, Union
+
+import torch
+
+from ._load import _C
+
+
+Device = Union[torch.device, str, int, None]
+
+
+def default_device() -> torch.device:
+    """The current CUDA device where there is one, else the CPU."""
+    if torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
+
+
+def as_device(device: Device) -> torch.device:
+    """What the user named, or the default; "cuda" gets its index."""
+    if device is None:
+        return default_device()
+    device = torch.device(device)
+    if device.type == "cuda" and device.index is None and torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
+class CPUStream:
+    """The one stream of the CPU: work is done when its call returns, so there is nothing to wait for."""
+
+    device = torch.device("cpu")
+
+    def wait_stream(self, stream: Any) -> None:
+        """Returns at once."""
+
+    def wait_event(self, event: Any) -> None:
+        """Returns at once."""
+
+    def synchronize(self) -> None:
+        """Returns at once."""
+
+    def query(self) -> bool:
+        """Whether all work is done: always."""
+        return True
+
+    def __enter__(self) -> "CPUStream":
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        return None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CPUStream)
+
+    def __hash__(self) -> int:
+        return hash(CPUStream)
+
+    def __repr__(self) -> str:
+        return "pianola.Stream(device='cpu')"
+
+
+AnyStream = Union["torch.cuda.Stream", CPUStream]
+
+
+# Named as torch.cuda.Stream, which it makes where there is a GPU.
+def Stream(device: Device = None, priority: int = 0) -> AnyStream:  # noqa: N802
+    """A torch.cuda.Stream, or, where there is no GPU or `device` is the CPU, a stand-in whose methods return at once."""
+    device = as_device(device)
+    return torch.cuda.Stream(device, priority=priority) if device.type == "cuda" else CPUStream()
+
+
+def current_stream(device: Device = None) -> AnyStream:
+    """torch.cuda.current_stream(), or the stand-in."""
+    device = as_device(device)
+    return torch.cuda.current_stream(device) if device.type == "cuda" else CPUStream()
+
+
+def stream(stream: Optional[AnyStream]) -> ContextManager[Any]:
+    """torch.cuda.stream(): a context in which `stream` is the current one. Nothing for the stand-in and None."""
+    if stream is None or isinstance(stream, CPUStream):
+        return contextlib.nullcontext(stream)
+    return torch.cuda.stream(stream)
+
+
+def is_current_stream_capturing() -> bool:
+    """Whether a capture of this thread is open: of the tape, or on the current CUDA stream."""
+    if _C.is_capturing():
+        return True
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()

@@ -1,0 +1,21 @@
+"""The errors of the library. Each text says what happened, where, and what to do about it; `what`, `where` and `fix`
+hold the parts."""
+
+from typing import NoReturn
+
+from ._load import _C
+
+Error = _C.Error
+UsageError = _C.UsageError
+CaptureError = _C.CaptureError
+ReplayError = _C.ReplayError
+GuardError = _C.GuardError
+ScheduleError = _C.ScheduleError
+ConfigError = _C.ConfigError
+UnsupportedError = _C.UnsupportedError
+DeviceError = _C.DeviceError
+
+
+def refuse(what: str, fix: str = "", where: str = "", kind: str = "UsageError") -> NoReturn:
+    """Raises an error of ours, in the form that all of them have."""
+    _C.raise_error(kind, what, where, fix)

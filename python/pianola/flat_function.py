@@ -1,0 +1,41 @@
+"""A Python callable as the C++ library calls it: tensors in, tensors out."""
+
+from typing import Any, Callable, Optional
+
+import torch
+
+from . import recording
+from .errors import refuse
+from .structure import Structure, of_result
+
+
+class FlatFunction:
+    """Runs a callable on the arguments of one structure; `outputs` is the structure of what it returned.
+
+    Raises, when called:
+        UsageError: it returns something else than in an earlier run, apart from the values of tensors.
+    """
+
+    def __init__(self, function: Callable[..., Any], inputs: Structure, name: str = "the callable") -> None:
+        self.function = function
+        self.inputs = inputs
+        self.name = name
+        self.outputs: Optional[Structure] = None
+
+    def __call__(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
+        args, kwargs = self.inputs.rebuild(tensors)
+        with recording.scope(tensors[0].device):
+            result = self.function(*args, **kwargs)
+        leaves, structure = of_result(result)
+        if self.outputs is not None and not self.outputs.same(structure):
+            refuse(
+                f"{self.name} returns something else in each run; {self.outputs.difference(structure)}",
+                "return tensors, or values that stay the same: a graph freezes all that is no tensor",
+            )
+        self.outputs = structure
+        return leaves
+
+    def rebuild(self, leaves: tuple[torch.Tensor, ...]) -> Any:
+        """The callable's result, from its tensors."""
+        assert self.outputs is not None
+        return self.outputs.rebuild(leaves)

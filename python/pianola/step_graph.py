@@ -1,0 +1,82 @@
+"""`pianola.Graph`: work given as a function, recorded once and replayed."""
+
+from typing import Any, Callable, Iterable, Optional, Sequence, Union
+
+import torch
+
+from . import recording
+from ._load import _C
+from .devices import CPUStream, Device, as_device
+from .pools import pool_id
+
+
+def capture_options(
+    device: torch.device,
+    *,
+    warmup: int = 0,
+    pool: Any = None,
+    generators: Iterable[torch.Generator] = (),
+    inputs: Sequence[torch.Tensor] = (),
+    capture_error_mode: str = "thread_local",
+    restore: bool = True,
+    trace: bool = True,
+    instantiate: bool = True,
+    allow_empty: bool = False,
+    stream: Any = None,
+) -> "_C.CaptureOptions":
+    """The library's options, from what Python users name them."""
+    return _C.CaptureOptions(
+        device=device,
+        warmup=warmup,
+        pool=pool_id(pool),
+        generators=list(generators),
+        inputs=list(inputs),
+        mode=capture_error_mode,
+        restore=restore,
+        trace=trace,
+        instantiate=instantiate,
+        allow_empty=allow_empty,
+        stream=None if isinstance(stream, CPUStream) else stream,
+    )
+
+
+class Graph(_C.Graph):
+    """Work that is recorded once and replayed with one launch.
+
+        graph = pianola.Graph("cuda")
+        graph.capture(lambda: step(x, y))
+        x.copy_(batch)
+        graph.replay()
+
+    On a CUDA device it is a CUDA graph, on the CPU the tape. Addresses and Python values are frozen, tensors that the step
+    made are overwritten by each replay, and a replay computes what eager would, bit for bit.
+    """
+
+    def __init__(self, device: Device = None) -> None:
+        super().__init__(as_device(device))
+
+    def capture(self, step: Callable[[], Any], *, warmup: int = 3, **options: Any) -> None:  # type: ignore[override]
+        """Runs `step` eagerly `warmup` times, then records it. Everything it wrote is put back as it was.
+
+        Args:
+            step: called without arguments; what it returns is dropped, so keep results in variables of your own.
+            warmup: eager runs before recording.
+            pool: memory to share: a GraphPool, another graph's pool(), graph_pool_handle(), a torch.cuda.MemPool.
+            generators: torch.Generators, besides the device's default one, that the step draws from.
+            inputs: tensors that the step reads and that `replay(*sources)` fills.
+            capture_error_mode: "thread_local", "global" or "relaxed", as in torch.cuda.graph.
+            restore: put back what warm-up and recording wrote. Off: the warm-up runs count as steps.
+            trace: record the operations, so that errors name them and shared pools are checked.
+            stream: a torch.cuda.Stream to capture on.
+
+        Raises:
+            CaptureError: the step cannot be captured; names the operation and the line.
+            UsageError: the graph holds a capture already, or an option is out of range.
+            What `step` itself raises comes out unchanged. After any of them everything is as before.
+        """
+        with recording.scope(self.device):
+            super().capture(step, capture_options(self.device, warmup=warmup, **options))
+
+    def pool(self) -> tuple[int, int]:
+        """The name of the graph's pool, to share with the next graph."""
+        return self.pool_id()

@@ -1,0 +1,167 @@
+"""Takes arguments and results apart into tensors and everything else, by torch's pytree, and puts them together again.
+
+The C++ library sees lists of tensors. What else there is (numbers, strings, None, the nesting itself) is frozen in a graph;
+a Structure holds it and can say what differs from another call's.
+"""
+
+import dataclasses
+import enum
+from typing import Any, Optional, Sequence
+
+import torch
+from torch.utils import _pytree as pytree
+
+from .errors import refuse
+
+Tensor = torch.Tensor
+
+
+class _Opened:
+    """Stands for a dataclass that pytree does not know, while it is taken apart."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def _open(opened: _Opened) -> tuple[list[Any], Any]:
+    names = tuple(field.name for field in dataclasses.fields(opened.value) if hasattr(opened.value, field.name))
+    return [getattr(opened.value, name) for name in names], (type(opened.value), names)
+
+
+def _close(values: Any, context: Any) -> Any:
+    kind, names = context
+    result = object.__new__(kind)  # __init__ may take other arguments than the fields
+    for name, value in zip(names, values):
+        object.__setattr__(result, name, value)
+    return result
+
+
+pytree.register_pytree_node(_Opened, _open, _close, serialized_type_name="pianola.dataclass")
+
+
+def _is_dataclass(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def _flatten(tree: Any) -> tuple[list[Any], Any]:
+    leaves, spec = pytree.tree_flatten(tree)
+    while any(map(_is_dataclass, leaves)):
+        tree = pytree.tree_unflatten([_Opened(leaf) if _is_dataclass(leaf) else leaf for leaf in leaves], spec)
+        leaves, spec = pytree.tree_flatten(tree)
+    return leaves, spec
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Whether two values that are no tensors are the same to a graph: by value and type, NaN included."""
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    try:
+        return bool(one == other) or bool(one != one and other != other)
+    except Exception:  # a type whose values cannot be compared, as arrays of several elements
+        return False
+
+
+class Structure:
+    """All of a tree but its tensors."""
+
+    __slots__ = ("spec", "frozen", "size", "tensors", "is_positional")
+
+    def __init__(self, leaves: list[Any], spec: Any, is_positional: bool = False) -> None:
+        self.spec = spec
+        self.size = len(leaves)
+        self.frozen = [(i, leaf) for i, leaf in enumerate(leaves) if not isinstance(leaf, Tensor)]
+        self.tensors = self.size - len(self.frozen)
+        self.is_positional = is_positional  # arguments that are tensors and nothing else
+
+    def rebuild(self, tensors: Sequence[Tensor]) -> Any:
+        """The tree, with these tensors."""
+        if not self.frozen:
+            return pytree.tree_unflatten(list(tensors), self.spec)
+        leaves: list[Any] = [None] * self.size
+        frozen = dict(self.frozen)
+        remaining = iter(tensors)
+        for i in range(self.size):
+            leaves[i] = frozen[i] if i in frozen else next(remaining)
+        return pytree.tree_unflatten(leaves, self.spec)
+
+    def same(self, other: "Structure") -> bool:
+        return (
+            self.size == other.size
+            and len(self.frozen) == len(other.frozen)
+            and all(i == k and equal(a, b) for (i, a), (k, b) in zip(self.frozen, other.frozen))
+            and self.spec == other.spec
+        )
+
+    def difference(self, now: "Structure", names: Sequence[str] = ()) -> str:
+        """What differs: "kwargs['scale']: captured 2.0, received 3.0"."""
+        if self.spec != now.spec:
+            return f"the structure: captured {_outline(self)}, received {_outline(now)}"
+        captured, received = dict(self.frozen), dict(now.frozen)
+        for i in sorted(captured.keys() | received.keys()):
+            one, other = captured.get(i, _A_TENSOR), received.get(i, _A_TENSOR)
+            if not equal(one, other):
+                return f"{names[i] if i < len(names) else f'leaf {i + 1}'}: captured {one!r}, received {other!r}"
+        return "nothing"
+
+
+class _ATensor:
+    def __repr__(self) -> str:
+        return "a tensor"
+
+
+_A_TENSOR = _ATensor()
+
+
+class _Star:
+    def __repr__(self) -> str:
+        return "*"
+
+
+def _outline(structure: Structure) -> str:
+    tree = pytree.tree_unflatten([_Star()] * structure.size, structure.spec)
+    if isinstance(tree, tuple) and len(tree) == 2 and isinstance(tree[1], dict):
+        positional = [repr(value) for value in tree[0]]
+        return f"({', '.join(positional + [f'{name}={value!r}' for name, value in tree[1].items()])})"
+    return repr(tree)
+
+
+def of_arguments(args: tuple, kwargs: dict[str, Any]) -> tuple[list[Tensor], Structure]:
+    """The tensors of a call, in order, and the rest of it. The order of keyword arguments does not matter."""
+    leaves, spec = _flatten((args, dict(sorted(kwargs.items()))))
+    positional = not kwargs and len(leaves) == len(args) and all(isinstance(value, Tensor) for value in args)
+    return [leaf for leaf in leaves if isinstance(leaf, Tensor)], Structure(leaves, spec, positional)
+
+
+def names_of_arguments(args: tuple, kwargs: dict[str, Any]) -> list[str]:
+    """What messages call the leaves: "args[0]['x']", "kwargs['scale']"."""
+    paths, _ = pytree.tree_flatten_with_path((args, dict(sorted(kwargs.items()))))
+    return [("args", "kwargs")[path[0].idx] + pytree.keystr(path[1:]) for path, _ in paths]  # type: ignore[attr-defined]
+
+
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, range, slice, type, enum.Enum, torch.dtype, torch.device,
+          torch.layout, torch.memory_format)  # fmt: skip
+
+
+def of_result(result: Any) -> tuple[list[Tensor], Structure]:
+    """The tensors of a result, and the rest of it.
+
+    Raises:
+        UsageError: it holds an object that may hide tensors: replays could not give them new values.
+    """
+    leaves, spec = _flatten(result)
+    for leaf in leaves:
+        if isinstance(leaf, Tensor) or isinstance(leaf, _PLAIN) or callable(leaf):
+            continue
+        refuse(
+            f"the callable returns a {type(leaf).__qualname__}, whose tensors a replay could not renew",
+            "return tensors, numbers, and nested lists, tuples, dicts, named tuples or dataclasses of them, or register "
+            "the type with torch.utils._pytree.register_pytree_node",
+        )
+    return [leaf for leaf in leaves if isinstance(leaf, Tensor)], Structure(leaves, spec)
+
+
+def tensors_of(tree: Any) -> list[Tensor]:
+    """The tensors of any tree."""
+    return [leaf for leaf in _flatten(tree)[0] if isinstance(leaf, Tensor)]

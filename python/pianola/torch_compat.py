@@ -1,0 +1,53 @@
+"""`pianola.compat()`: Pianola behind torch.cuda's own names, for code that cannot be changed."""
+
+import contextlib
+from typing import Any, Iterator
+
+import torch
+
+from .callables import make_graphed_callables
+from .cuda_graph import CUDAGraph, graph
+from .errors import refuse
+
+
+class TorchCUDAGraph(CUDAGraph):
+    """With torch's ways where they differ: unsafe calls of any thread break a capture, an empty capture is a warning."""
+
+    _default_mode = "global"
+    _allow_empty = True
+
+
+def torch_make_graphed_callables(
+    callables: Any,
+    sample_args: Any,
+    num_warmup_iters: int = 3,
+    allow_unused_input: bool = False,
+    pool: Any = None,
+) -> Any:
+    """With torch's ways where they differ: gradients reach parameters through autograd, autocast's cache is refused."""
+    if torch.is_autocast_enabled() and torch.is_autocast_cache_enabled():
+        refuse("make_graphed_callables does not support the autocast caching. Please set `cache_enabled=False`.")
+    return make_graphed_callables(
+        callables, sample_args, num_warmup_iters, allow_unused_input, pool, capture_error_mode="global", grad="clone"
+    )
+
+
+_REPLACED = {"CUDAGraph": TorchCUDAGraph, "graph": graph, "make_graphed_callables": torch_make_graphed_callables}
+
+
+@contextlib.contextmanager
+def compat() -> Iterator[None]:
+    """A context in which torch.cuda.CUDAGraph, torch.cuda.graph and torch.cuda.make_graphed_callables are Pianola's.
+
+    Graphs that were made inside keep working outside. Names that a module has imported before (`from torch.cuda import
+    graph`) stay torch's. The context holds for the whole process, not for one thread.
+    """
+    modules = (torch.cuda, torch.cuda.graphs)
+    before = [(module, name, getattr(module, name)) for module in modules for name in _REPLACED]
+    for module, name, _ in before:
+        setattr(module, name, _REPLACED[name])
+    try:
+        yield
+    finally:
+        for module, name, original in before:
+            setattr(module, name, original)

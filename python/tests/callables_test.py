@@ -1,0 +1,522 @@
+"""make_graphed_callables: arguments of any structure, guards, gradients, Transformer Engine's arguments."""
+
+import collections
+import dataclasses
+import re
+
+import pytest
+import torch
+
+import pianola
+from twins import MLP, ConvNet, assert_same, assert_same_state, batches, run_both, twins
+
+Pair = collections.namedtuple("Pair", "left right")
+
+
+@dataclasses.dataclass
+class Batch:
+    x: torch.Tensor
+    scale: float
+    extra: dict = dataclasses.field(default_factory=dict)
+
+
+class TakesAnything(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(16, 16)
+
+    def forward(self, batch, *, bias=None, mode="plain"):
+        y = self.linear(batch["x"][0]) * batch["scale"]
+        if bias is not None:
+            y = y + bias
+        return Pair({"out": y, "mode": mode}, [y * 2, None])
+
+
+def arguments(x, device, scale=2.0):
+    return ({"x": [x], "scale": scale},), {"bias": torch.ones(16, device=device), "mode": "plain"}
+
+
+def test_nested_arguments_and_results_keep_their_structure(device):
+    eager, graphed = twins(TakesAnything(), device)
+    args, kwargs = arguments(torch.randn(8, 16, device=device), device)
+    graphed = pianola.make_graphed_callables(graphed, args, sample_kwargs=kwargs)
+    for x in batches(3, (8, 16), device):
+        results = []
+        for model in (eager, graphed):
+            model.zero_grad()
+            args, kwargs = arguments(x, device)
+            result = model(*args, **kwargs)
+            (result.left["out"].sum() + result.right[0].square().sum()).backward()
+            results.append(result)
+        assert isinstance(results[1], Pair) and results[1].left["mode"] == "plain" and results[1].right[1] is None
+        assert_same("left", results[0].left["out"], results[1].left["out"])
+        assert_same("right", results[0].right[0], results[1].right[0])
+        assert_same_state(eager, graphed)
+
+
+def test_the_order_of_keyword_arguments_does_not_matter(device):
+    x = torch.randn(4, device=device)
+    f = pianola.make_graphed_callables(lambda *, a, b: a - b, (), sample_kwargs={"a": x, "b": x})
+    assert_same("a - b", f(b=x, a=x + 2), (x + 2) - x)
+
+
+def test_dataclasses_that_pytree_does_not_know(device):
+    def f(batch):
+        return Batch(batch.x * batch.scale + batch.extra["y"], scale=1.0)
+
+    x = torch.randn(4, device=device)
+    graphed = pianola.make_graphed_callables(f, (Batch(x, 3.0, {"y": x}),))
+    result = graphed(Batch(x + 1, 3.0, {"y": x}))
+    assert isinstance(result, Batch) and result.scale == 1.0
+    assert_same("x", result.x, f(Batch(x + 1, 3.0, {"y": x})).x)
+
+
+@pytest.mark.parametrize(
+    "change, text",
+    [
+        (lambda a, k: a[0].update(scale=3.0), "args[0]['scale']: captured 2.0, received 3.0"),
+        (lambda a, k: k.update(mode="other"), "kwargs['mode']: captured 'plain', received 'other'"),
+        (lambda a, k: k.update(bias=None), "kwargs['bias']: captured a tensor, received None"),
+        (lambda a, k: k.pop("mode"), "the structure: captured"),
+        (lambda a, k: a[0]["x"].append(a[0]["x"][0]), "the structure: captured"),
+        (lambda a, k: a[0].update(scale=2), "captured 2.0, received 2"),
+    ],
+)
+def test_what_is_no_tensor_is_guarded_by_value(device, change, text):
+    args, kwargs = arguments(torch.randn(8, 16, device=device), device)
+    graphed = pianola.make_graphed_callables(TakesAnything().to(device), args, sample_kwargs=kwargs)
+    args, kwargs = arguments(torch.randn(8, 16, device=device), device)
+    change(args, kwargs)
+    with pytest.raises(pianola.GuardError, match=re.escape(text)):
+        graphed(*args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    "make, text",
+    [
+        (lambda x: x[:4], "shape: captured [8, 16], received [4, 16]"),
+        (lambda x: x.double(), "dtype"),
+        (lambda x: x.t().contiguous().t(), "strides"),
+        (lambda x: x.clone().requires_grad_(), "requires grad: captured no, received yes"),
+        (lambda x: 3.0, "captured a tensor, received 3.0"),
+    ],
+)
+def test_a_tensor_that_differs_is_refused_or_runs_eagerly(device, make, text):
+    model = MLP().to(device)
+    x = torch.randn(8, 16, device=device)
+    pianola.make_graphed_callables(model, (x,))
+    with pytest.raises(pianola.GuardError, match=re.escape(text)):
+        model(make(x))
+    model.forward.reset()
+    if isinstance(make(x), torch.Tensor) and make(x).dtype == torch.float32:
+        pianola.make_graphed_callables(model, (x,), on_mismatch="eager")
+        assert model(make(x)).shape == make(x).shape
+
+
+def test_a_tensor_on_another_device_is_refused():
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    x = torch.randn(8, 16, device="cuda")
+    model = pianola.make_graphed_callables(MLP().cuda(), (x,))
+    with pytest.raises(pianola.GuardError, match="device: captured cuda:0, received cpu"):
+        model(x.cpu())
+
+
+def test_too_few_and_too_many_arguments_are_refused(device):
+    x = torch.randn(8, 16, device=device)
+    f = pianola.make_graphed_callables(lambda a, b: a + b, (x, x))
+    for args in ((x,), (x, x, x)):
+        with pytest.raises(pianola.GuardError, match="the structure: captured"):
+            f(*args)
+
+
+@pytest.mark.parametrize("grad", ["accumulate", "clone", "alias"])
+def test_gradients_over_microbatches_are_those_of_eager(device, grad):
+    eager, graphed = twins(ConvNet(), device)
+    graphed = pianola.make_graphed_callables(graphed, (torch.randn(4, 3, 8, 8, device=device),), grad=grad)
+    optimizers = [torch.optim.Adam(m.parameters(), lr=1e-2) for m in (eager, graphed)]
+    for step in range(4):
+        for model, optimizer in zip((eager, graphed), optimizers):
+            optimizer.zero_grad(set_to_none=step % 2 == 0)
+            for x in batches(3, (4, 3, 8, 8), device, seed=step):
+                model(x).square().mean().backward()
+            optimizer.step()
+        assert_same_state(eager, graphed)
+
+
+@pytest.mark.parametrize("grad", ["clone", "alias"])
+def test_autograd_grad_reaches_parameters_under_clone_and_alias(device, grad):
+    eager, graphed = twins(MLP(), device)
+    x = torch.randn(8, 16, device=device)
+    pianola.make_graphed_callables(graphed, (x,), grad=pianola.GradPolicy.__members__[grad])
+    expected, got = (torch.autograd.grad(m(x).square().sum(), tuple(m.parameters())) for m in (eager, graphed))
+    for one, other in zip(expected, got):
+        assert_same("gradient", one, other)
+
+
+def test_autograd_grad_under_accumulate_gives_torchs_own_error(device):
+    model = MLP().to(device)
+    x = torch.randn(8, 16, device=device)
+    pianola.make_graphed_callables(model, (x,))
+    with pytest.raises(RuntimeError, match="appears to not have been used in the graph|does not require grad"):
+        torch.autograd.grad(model(x).sum(), tuple(model.parameters()))
+
+
+def test_parameters_replaced_or_frozen_later_are_refused(device):
+    x = torch.randn(8, 16, device=device)
+    model = pianola.make_graphed_callables(MLP().to(device), (x,))
+    model.layers[1].weight = torch.nn.Parameter(torch.randn(16, 16, device=device))
+    with pytest.raises(pianola.GuardError, match="parameter 'layers.1.weight': the module has another tensor now"):
+        model(x)
+    model = pianola.make_graphed_callables(MLP().to(device), (x,))
+    model.layers[0].bias.requires_grad_(False)
+    with pytest.raises(pianola.GuardError, match="'layers.0.bias'.*requires grad"):
+        model(x)
+    model = pianola.make_graphed_callables(MLP().to(device), (x,))
+    model.layers[2] = torch.nn.Identity()
+    with pytest.raises(pianola.GuardError, match="submodule 'layers.2'"):
+        model(x)
+    model = pianola.make_graphed_callables(MLP().to(device), (x,))
+    model.layers[0].weight.data = torch.randn(16, 16, device=device)
+    with pytest.raises(pianola.GuardError, match="'layers.0.weight'"):
+        model(x)
+
+
+def test_a_submodule_put_into_evaluation_mode_is_refused(device):
+    x = torch.randn(4, 3, 8, 8, device=device)
+    model = pianola.make_graphed_callables(ConvNet().to(device), (x,))
+    model.norm.eval()
+    with pytest.raises(pianola.GuardError, match="norm"):
+        model(x)
+
+
+def test_hooks_at_capture_are_refused_and_later_ones_run(device):
+    x = torch.randn(8, 16, device=device)
+    model = MLP().to(device)
+    handle = model.register_forward_hook(lambda *_: None)
+    with pytest.raises(pianola.UsageError, match="Modules must not have hooks registered at the time they are passed"):
+        pianola.make_graphed_callables(model, (x,))
+    handle.remove()
+    pianola.make_graphed_callables(model, (x,))
+    seen = []
+    model.register_forward_hook(lambda module, inputs, output: seen.append(output.shape))
+    model(x)
+    assert seen == [(8, 16)]
+
+
+def test_a_buffer_that_requires_grad_is_refused(device):
+    model = MLP().to(device)
+    model.register_buffer("wrong", torch.ones(2, device=device, requires_grad=True))
+    with pytest.raises(pianola.UsageError, match="buffer 'wrong' requires grad"):
+        pianola.make_graphed_callables(model, (torch.randn(8, 16, device=device),))
+
+
+def test_a_callable_that_writes_its_input_is_refused(device):
+    with pytest.raises(pianola.UsageError, match="writes"):
+        pianola.make_graphed_callables(lambda x: x.add_(1), (torch.ones(2, device=device),))
+
+
+def test_a_result_that_is_another_value_in_each_run_is_refused(device):
+    count = []
+
+    def f(x):
+        count.append(1)
+        return x + 1, len(count)
+
+    with pytest.raises(pianola.UsageError, match="returns something else in each run; leaf 2: captured 1, received 2"):
+        pianola.make_graphed_callables(f, (torch.ones(2, device=device),))
+
+
+def test_a_result_that_may_hide_tensors_is_refused(device):
+    class Opaque:
+        pass
+
+    with pytest.raises(pianola.UsageError, match="returns a .*Opaque, whose tensors a replay could not renew"):
+        pianola.make_graphed_callables(lambda x: (x + 1, Opaque()), (torch.ones(2, device=device),))
+
+
+def test_an_exception_in_the_function_comes_out_unchanged(device):
+    class Mine(Exception):
+        pass
+
+    def f(x):
+        if True:
+            raise Mine("here")
+
+    with pytest.raises(Mine) as raised:
+        pianola.make_graphed_callables(f, (torch.ones(2, device=device),))
+    assert raised.traceback[-1].name == "f"
+
+
+def test_a_host_read_is_named_with_its_line(device):
+    def f(x):
+        return x * x.sum().item()
+
+    with pytest.raises(pianola.CaptureError) as raised:
+        pianola.make_graphed_callables(f, (torch.ones(2, device=device),))
+    assert "host" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "arguments, text",
+    [
+        (dict(callables=3, sample_args=()), "a int cannot be graphed"),
+        (dict(callables=torch.relu, sample_args=torch.ones(2)), "sample_args must be a tuple of the arguments of one call"),
+        (dict(callables=(torch.relu, torch.relu), sample_args=((torch.ones(2),),)), "2 callables need as many sample_args"),
+        (dict(callables=torch.relu, sample_args=(torch.ones(2),), grad="sum"), "grad must be one of 'accumulate', 'clone'"),
+        (dict(callables=torch.relu, sample_args=(torch.ones(2),), outputs="x"), "outputs must be one of 'alias', 'clone'"),
+        (dict(callables=torch.relu, sample_args=(torch.ones(2),), on_mismatch="x"), "on_mismatch must be one of"),
+        (dict(callables=torch.relu, sample_args=(torch.ones(2),), on_full="x"), "on_full must be one of"),
+        (dict(callables=torch.relu, sample_args=(torch.ones(2),), num_warmup_iters=0), "warmup must be 1 or more"),
+        (dict(callables=torch.relu, sample_args=(torch.ones(2),), slots=0), "slots must be 1 or more"),
+        (dict(callables=torch.relu, sample_args=(torch.ones(2),), capture_time_hooks=[]), "need as many capture_time_hooks"),
+        (
+            dict(callables=torch.relu, sample_args=(torch.ones(2),), capture_time_hooks=[{"x": {}}]),
+            "capture_time_hooks has unknown keys \\['x'\\]",
+        ),
+        (
+            dict(callables=torch.relu, sample_args=(torch.ones(2),), _reuse_graph_input_output_buffers=True),
+            "_reuse_graph_input_output_buffers needs an order",
+        ),
+        (
+            dict(callables=torch.relu, sample_args=(torch.ones(2),), grad="clone", clone_param_grads_on_return=True),
+            "both grad and clone_param_grads_on_return were given",
+        ),
+        (dict(callables=torch.relu, sample_args=(torch.ones(2),), _order=[1, -1.5, -1]), "delayed weight gradient"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_named(arguments, text):
+    with pytest.raises(pianola.Error, match=text):
+        pianola.make_graphed_callables(**arguments)
+
+
+def test_an_unused_input_is_refused_unless_allowed(device):
+    x = torch.ones(2, device=device, requires_grad=True)
+    y = torch.ones(2, device=device, requires_grad=True)
+    with pytest.raises(pianola.UsageError, match="allow_unused_input|unused"):
+        pianola.make_graphed_callables(lambda a, b: a * 2, (x, y))
+    f = pianola.make_graphed_callables(lambda a, b: a * 2, (x, y), allow_unused_input=True)
+    f(x, y).sum().backward()
+    assert x.grad.tolist() == [2.0, 2.0] and y.grad is None
+
+
+def test_two_forwards_before_a_backward_need_two_slots(device):
+    eager, graphed = twins(MLP(), device)
+    x = torch.randn(8, 16, device=device)
+    pianola.make_graphed_callables(graphed, (x,), on_full="refuse")
+    held = graphed(x)
+    with pytest.raises(pianola.UsageError, match="no slot is free"):
+        graphed(x)
+    del held
+    graphed.forward.reset()
+    pianola.make_graphed_callables(graphed, (x,), slots=2)
+    for model in (eager, graphed):
+        (model(x) * model(x + 1)).sum().backward()
+    assert_same_state(eager, graphed)
+
+
+def test_a_call_that_finds_no_slot_takes_the_oldest_ones(device):
+    eager, graphed = twins(MLP(), device)
+    x = torch.randn(8, 16, device=device)
+    pianola.make_graphed_callables(graphed, (x,))
+    skipped = graphed(x)  # a batch whose backward never comes
+    for model in (eager, graphed):
+        model(x + 1).sum().backward()
+    assert_same_state(eager, graphed)
+    with pytest.raises(pianola.UsageError, match="whose slot a later call has taken"):
+        skipped.sum().backward()
+    assert_same_state(eager, graphed)
+
+
+def test_outputs_can_be_the_callers_own(device):
+    x = torch.ones(2, device=device)
+    alias = pianola.make_graphed_callables(lambda a: a + 1, (x,))
+    clone = pianola.make_graphed_callables(lambda a: a + 1, (x,), outputs="clone")
+    kept = [alias(x), clone(x)]
+    alias(x + 1), clone(x + 1)
+    assert kept[0].tolist() == [3.0, 3.0] and kept[1].tolist() == [2.0, 2.0]
+
+
+def test_backward_twice_needs_retain_graph_at_capture(device):
+    x = torch.randn(8, 16, device=device)
+    model = pianola.make_graphed_callables(MLP().to(device), (x,))
+    loss = model(x).sum()
+    loss.backward(retain_graph=True)
+    with pytest.raises(pianola.UsageError, match="a second time"):
+        loss.backward()
+    eager, graphed = twins(MLP(), device)
+    pianola.make_graphed_callables(graphed, (x,), retain_graph_in_backward=True)
+    for m in (eager, graphed):
+        loss = m(x).square().sum()
+        loss.backward(retain_graph=True)
+        loss.backward()
+    assert_same_state(eager, graphed)
+
+
+def test_hooks_around_warm_up_and_capture_run_in_order(device):
+    calls = []
+    hooks = {
+        kind: {0: lambda module, kind=kind: calls.append(kind)}
+        for kind in ("forward_pre_hooks", "forward_hooks", "backward_pre_hooks", "backward_hooks")
+    }
+    x = torch.randn(8, 16, device=device)
+    model = pianola.make_graphed_callables(
+        MLP().to(device),
+        (x,),
+        num_warmup_iters=1,
+        pre_warmup_hook=lambda: calls.append("pre"),
+        post_warmup_hook=lambda: calls.append("post"),
+        capture_time_hooks=[hooks],
+    )
+    once = ["forward_pre_hooks", "forward_hooks", "backward_pre_hooks", "backward_hooks"]
+    assert calls == ["pre", *once, "post", *once]
+    model(x).sum().backward()
+    assert len(calls) == 10
+    with pytest.raises(pianola.UsageError, match="must not return a value"):
+        pianola.make_graphed_callables(
+            torch.relu, (x,), capture_time_hooks=[{"forward_hooks": {0: lambda module: 1}}]
+        )
+
+
+ORDER = [1, 2, 1, 2, -2, -1, -2, -1]
+
+
+def pipeline(device, **options):
+    """Two chunks of one and two layers, two microbatches."""
+    torch.manual_seed(5)
+    layers = [MLP(layers=1).to(device) for _ in range(3)]
+    sample = torch.randn(4, 16, device=device, requires_grad=True)
+    functions = pianola.make_graphed_callables(
+        tuple(layers), tuple((sample.detach().clone().requires_grad_(),) for _ in range(6)), _order=ORDER,
+        _num_layers_per_chunk=[1, 2], **options
+    )  # fmt: skip
+    return layers, functions
+
+
+@pytest.mark.parametrize("clone", [None, True, False])
+def test_a_pipeline_order_gives_one_function_per_layer_and_microbatch(device, clone):
+    layers, functions = pipeline(device, _reuse_graph_input_output_buffers=True, clone_param_grads_on_return=clone)
+    torch.manual_seed(5)
+    eager = [MLP(layers=1).to(device) for _ in range(3)]
+    assert len(functions) == 6
+    chunks = {1: [[functions[m]] for m in range(2)], 2: [functions[2 + 2 * m : 4 + 2 * m] for m in range(2)]}
+    for iteration in range(3):
+        for module in (*layers, *eager):
+            module.zero_grad()
+        inputs = {(c, m): b for (c, m), b in zip([(1, 0), (1, 1), (2, 0), (2, 1)], batches(4, (4, 16), device, iteration))}
+        forwards, backwards, outputs = {1: 0, 2: 0}, {1: 0, 2: 0}, {}
+        for entry in ORDER:
+            chunk, forward = abs(entry), entry > 0
+            if forward:
+                m = forwards[chunk]
+                forwards[chunk] += 1
+                y = inputs[chunk, m].clone().requires_grad_()
+                for function in chunks[chunk][m]:
+                    y = function(y)
+                outputs[chunk, m] = y
+            else:
+                m = backwards[chunk]
+                backwards[chunk] += 1
+                outputs.pop((chunk, m)).square().sum().backward()
+        for entry in ORDER:  # eager: the sum over microbatches in the order of the backwards
+            if entry > 0:
+                continue
+            chunk = -entry
+            m = backwards[chunk] - 2
+            backwards[chunk] += 1
+            y = inputs[chunk, m].clone().requires_grad_()
+            for module in eager[:1] if chunk == 1 else eager[1:]:
+                y = module(y)
+            y.square().sum().backward()
+        for one, other in zip(eager, layers):
+            assert_same_state(one, other)
+
+
+def test_a_microbatch_out_of_turn_is_refused(device):
+    _, functions = pipeline(device)
+    x = torch.randn(4, 16, device=device, requires_grad=True)
+    with pytest.raises(pianola.ScheduleError, match="expected microbatch 1 of this layer, got microbatch 2"):
+        functions[1](x)
+    with pytest.raises(pianola.ScheduleError, match="expected forward of chunk 1, microbatch 1"):
+        functions[2](x)
+
+
+def test_samples_of_an_order_have_to_fit(device):
+    x = torch.randn(4, 16, device=device, requires_grad=True)
+    with pytest.raises(pianola.UsageError, match="1 layers and 2 microbatches, which need 2 sample_args, got 1"):
+        pianola.make_graphed_callables((MLP().to(device),), ((x,),), _order=[1, 1, -1, -1])
+    with pytest.raises(pianola.UsageError, match="the samples of layer 1 differ between microbatch 1 and 2"):
+        pianola.make_graphed_callables((MLP().to(device),), ((x,), (x[:2],)), _order=[1, 1, -1, -1])
+
+
+def test_a_schedule_object_patches_the_modules(device):
+    torch.manual_seed(5)
+    model = MLP().to(device)
+    x = torch.randn(4, 16, device=device, requires_grad=True)
+    schedule = pianola.Schedule.one_f_one_b(pipeline_size=2, microbatches=4, rank=0)
+    (graphed,) = pianola.make_graphed_callables((model,), ((x,),), schedule=schedule)
+    assert graphed is model
+    first, second = model(x), model(x)
+    first.sum().backward()
+    with pytest.raises(pianola.ScheduleError):
+        second.sum().backward(), second.sum().backward()
+
+
+def test_reset_gives_the_original_back(device):
+    x = torch.randn(8, 16, device=device)
+    model = pianola.make_graphed_callables(MLP().to(device), (x,))
+    assert isinstance(model.forward, pianola.GraphedForward) and model.forward.info().graphs == 2
+    with pytest.raises(pianola.UsageError, match="graphed already"):
+        pianola.make_graphed_callables(model, (x,))
+    y = model(x).clone()
+    model.reset()
+    assert "forward" not in model.__dict__
+    assert_same("output", model(x), y)
+    f = pianola.make_graphed_callables(torch.relu, (x,))
+    f.reset()
+    assert_same("output", f(x), torch.relu(x))
+
+
+def test_dropout_draws_what_eager_draws(device):
+    eager, graphed = twins(MLP(dropout=0.3), device)
+    pianola.make_graphed_callables(graphed, (torch.randn(8, 16, device=device),))
+    for x in batches(3, (8, 16), device):
+        one, other = run_both(device, lambda: eager(x), lambda: graphed(x))
+        assert_same("output", one, other)
+        for y in (one, other):
+            y.sum().backward()
+    assert_same_state(eager, graphed)
+
+
+def test_autocast_with_its_cache_is_what_eager_computes(device):
+    eager, graphed = twins(MLP(), device)
+    x = torch.randn(8, 16, device=device)
+    with torch.autocast(device.type, dtype=torch.bfloat16):
+        pianola.make_graphed_callables(graphed, (x,))
+    for batch in batches(3, (8, 16), device):
+        for model in (eager, graphed):
+            model.zero_grad()
+            with torch.autocast(device.type, dtype=torch.bfloat16):
+                loss = model(batch).float().sum()
+            loss.backward()
+        assert_same_state(eager, graphed)
+    with pytest.raises(pianola.GuardError, match="autocast"):
+        graphed(x)
+
+
+def test_gradients_stay_at_their_address_though_python_looks_at_them(device):
+    model = pianola.make_graphed_callables(MLP().to(device), (torch.randn(8, 16, device=device),))
+    addresses = set()
+    for x in batches(5, (8, 16), device):
+        model.zero_grad(set_to_none=True)
+        model(x).square().sum().backward()
+        addresses.add(tuple(p.grad.data_ptr() for p in model.parameters()))
+    assert len(addresses) == 1
+
+
+def test_messages_speak_of_python_s_names(device):
+    x = torch.randn(8, 16, device=device)
+    model = pianola.make_graphed_callables(MLP().to(device), (x,))
+    with pytest.raises(pianola.GuardError) as raised:
+        model(x[:2])
+    assert "set on_mismatch to 'eager'" in str(raised.value) and "::" not in str(raised.value)

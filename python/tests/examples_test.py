@@ -1,0 +1,39 @@
+"""Each script of examples/python runs, on every device there is, and prints what it promises."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[2] / "examples" / "python"
+SKIPPED = 77
+LINES = {
+    "digits.py": ["pianola.graph ", "@pianola.graphed", "all weights and statistics are the same, bit for bit"],
+    "graphed_callables.py": ["weights, gradients and evaluation are those of eager, bit for bit"],
+    "serving.py": ["evictions", "captured", "answers are those of eager, bit for bit"],
+    "torch_cuda_graph.py": ["whole step", "mixed precision", "losses and weights are those of eager, bit for bit"],
+}
+
+
+def run(script, device):
+    visible = {} if device.type == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.run([sys.executable, str(FOLDER / script)], env={**os.environ, **visible}, capture_output=True,
+                          text=True, timeout=300)  # fmt: skip
+
+
+def test_every_script_is_here():
+    assert {file.name for file in FOLDER.glob("*.py")} == LINES.keys()
+
+
+@pytest.mark.parametrize("script", sorted(LINES))
+def test_it_runs(script, device):
+    ran = run(script, device)
+    if ran.returncode == SKIPPED:
+        pytest.skip(ran.stdout.strip())
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    for line in [device.type, *LINES[script]]:
+        assert line in ran.stdout, ran.stdout
+    assert "NOT" not in ran.stdout, ran.stdout
+    assert "eager:" not in ran.stdout + ran.stderr, "something could not be captured: " + ran.stdout + ran.stderr

@@ -1,0 +1,385 @@
+"""@pianola.graphed: functions, methods and modules that capture their own calls."""
+
+import gc
+import logging
+import types
+
+import pytest
+import torch
+
+import pianola
+from twins import MLP, ConvNet, assert_same, assert_same_state, batches, run_both, twins
+
+
+def state_of(graphed):
+    return [(one.state, one.kind) for one in graphed.info().signatures]
+
+
+def test_inference_is_captured_after_the_warm_up_calls(device):
+    model = MLP().to(device).eval()
+    reference = [p.clone() for p in model.parameters()]
+
+    @pianola.graphed
+    def infer(x):
+        return model(x)
+
+    with torch.no_grad():
+        for i, x in enumerate(batches(6, (8, 16), device)):
+            assert_same("output", infer(x), model(x))
+            assert state_of(infer) == [("captured", "inference") if i >= 3 else ("warming up", "undecided" if i < 2 else "inference")] or i < 3
+    assert infer.info().signatures[0].replays == 3
+    for p, before in zip(model.parameters(), reference):
+        assert_same("parameter", p, before)
+
+
+def test_each_signature_has_its_own_graph_and_results_stay_valid(device):
+    model = MLP().to(device).eval()
+    infer = pianola.graphed(lambda x: model(x), warmup=1)
+    with torch.no_grad():
+        kept = []
+        for _ in range(3):
+            for rows in (2, 4, 8):
+                x = torch.randn(rows, 16, device=device)
+                kept.append((infer(x), model(x)))
+        for one, other in kept:
+            assert_same("output", one, other)
+    assert [one.state for one in infer.info().signatures] == ["captured"] * 3
+
+
+def test_the_least_recently_used_signature_is_evicted(device):
+    f = pianola.graphed(lambda x: x * 2, warmup=1, capacity=2)
+    for rows in (1, 2, 3):
+        for _ in range(3):
+            x = torch.randn(rows, device=device)
+            assert_same("result", f(x), x * 2)
+    info = f.info()
+    assert info.evictions == 1 and sum(one.state == "captured" for one in info.signatures) == 2
+    x = torch.randn(1, device=device)
+    assert_same("result", f(x), x * 2)
+
+
+def test_training_through_autograd_is_that_of_eager(device):
+    eager, graphed = twins(ConvNet(), device)
+    model = pianola.graphed(graphed)
+    assert model is graphed
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in (eager, graphed)]
+    for step in range(8):
+        for m, optimizer in zip((eager, graphed), optimizers):
+            optimizer.zero_grad(set_to_none=step % 2 == 0)
+            for x in batches(2, (4, 3, 8, 8), device, seed=step):
+                m(x).square().mean().backward()
+            optimizer.step()
+        assert_same_state(eager, graphed)
+    assert ("captured", "autograd") in state_of(graphed.forward)
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+@pytest.mark.parametrize("kind", ["sgd", "adam"])
+def test_a_whole_training_step_is_that_of_eager(device, set_to_none, kind):
+    eager, graphed = twins(MLP(dropout=0.2), device)
+
+    def optimizer_of(model):
+        if kind == "sgd":
+            return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        capturable = dict(capturable=True) if device.type == "cuda" else {}
+        return torch.optim.Adam(model.parameters(), lr=1e-2, fused=True, **capturable)
+
+    optimizers = [optimizer_of(eager), optimizer_of(graphed)]
+
+    def step(model, optimizer, x, y):
+        optimizer.zero_grad(set_to_none=set_to_none)
+        loss = (model(x) - y).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    @pianola.graphed
+    def train(x, y):
+        return step(graphed, optimizers[1], x, y)
+
+    for x, y in zip(batches(20, (8, 16), device), batches(20, (8, 16), device, seed=2)):
+        one, other = run_both(device, lambda: step(eager, optimizers[0], x, y), lambda: train(x, y))
+        assert_same("loss", one.detach(), other.detach())
+        assert_same_state(eager, graphed)
+    assert state_of(train) == [("captured", "step")]
+    info = train.info().signatures[0]
+    assert (info.replays, info.recaptures, info.eager_calls) == (17, 0, 3)
+
+
+def test_a_learning_rate_that_changes_is_seen(device):
+    eager, graphed = twins(MLP(), device)
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (eager, graphed)]
+    optimizer = optimizers[1]
+
+    def step(model, optimizer, x):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    @pianola.graphed(warmup=1)
+    def train(x):
+        optimizer.zero_grad()
+        graphed(x).square().mean().backward()
+        optimizer.step()
+
+    for i, x in enumerate(batches(9, (8, 16), device)):
+        for one in optimizers:
+            one.param_groups[0]["lr"] = 0.1 / (1 + i // 3)
+        step(eager, optimizers[0], x)
+        train(x)
+        assert_same_state(eager, graphed)
+    assert sum(one.replays for one in train.info().signatures) == 6
+
+
+def test_values_of_the_closure_are_seen(device):
+    scale = 2.0
+    settings = types.SimpleNamespace(shift=1.0)
+
+    @pianola.graphed(warmup=1)
+    def f(x):
+        return x * scale + settings.shift
+
+    x = torch.ones(4, device=device)
+    for scale in (2.0, 3.0, 2.0):
+        for settings.shift in (1.0, 5.0):
+            for _ in range(3):
+                assert_same("result", f(x), x * scale + settings.shift)
+
+
+def test_training_flags_of_a_module_that_a_function_calls_are_seen(device):
+    model = MLP(dropout=0.5).to(device)
+
+    @pianola.graphed(warmup=1)
+    def f(x):
+        return model(x)
+
+    x = torch.randn(8, 16, device=device)
+    with torch.no_grad():
+        for training in (True, False, True, False):
+            model.train(training)
+            for _ in range(3):
+                one, other = run_both(device, lambda: model(x), lambda: f(x))
+                assert_same("output", one, other)
+
+
+def test_arguments_that_are_no_tensors_belong_to_the_signature(device):
+    @pianola.graphed(warmup=1)
+    def f(x, *, factor, options=None):
+        return {"y": [x * factor], "options": options}
+
+    x = torch.ones(4, device=device)
+    for factor in (2, 3.0, 2):
+        for _ in range(3):
+            result = f(x, factor=factor, options=("a", None))
+            assert_same("result", result["y"][0], x * factor)
+            assert result["options"] == ("a", None)
+    assert len(f.info().signatures) == 2
+
+
+def test_parameters_that_are_replaced_are_captured_anew(device):
+    model = MLP().to(device)
+    f = pianola.graphed(lambda x: model(x), warmup=1)
+    x = torch.randn(8, 16, device=device)
+    with torch.no_grad():
+        for _ in range(3):
+            for _ in range(3):
+                assert_same("output", f(x), model(x))
+            model.layers[0].weight = torch.nn.Parameter(torch.randn(16, 16, device=device))
+        model.layers[1].weight.data = torch.randn(16, 16, device=device)
+        for _ in range(3):
+            assert_same("output", f(x), model(x))
+
+
+def test_what_cannot_be_captured_runs_eagerly_and_says_why_once(device, caplog):
+    @pianola.graphed(warmup=1)
+    def f(x):
+        return x * (2 if x.sum().item() > 0 else 3)
+
+    with caplog.at_level(logging.WARNING, logger="pianola"):
+        for value in (1.0, -1.0, 1.0, -1.0):
+            x = torch.full((4,), value, device=device)
+            assert_same("result", f(x), x * (2 if value > 0 else 3))
+    assert len(caplog.records) == 1
+    message = caplog.records[0].getMessage()
+    assert "runs eagerly" in message and "host" in message and "f" in message
+    assert f.info().signatures[0].state == "eager" and "host" in f.info().signatures[0].reason
+
+
+def test_the_reason_can_be_taken_instead_of_logged(device):
+    reasons = []
+    f = pianola.graphed(lambda x: x.tolist(), warmup=1, on_fallback=reasons.append)
+    for _ in range(3):
+        assert f(torch.ones(2, device=device)) == [1.0, 1.0]
+    assert len(reasons) == 1
+
+
+def test_exceptions_of_the_function_come_out_unchanged(device):
+    class Mine(Exception):
+        pass
+
+    fail = {"now": False}
+
+    @pianola.graphed(warmup=1)
+    def f(x):
+        if fail["now"]:
+            raise Mine("here")
+        return x + 1
+
+    x = torch.ones(2, device=device)
+    f(x)
+    fail["now"] = True
+    with pytest.raises(Mine, match="here") as raised:
+        f(x)
+    assert raised.traceback[-1].name == "f"
+
+
+def test_two_forwards_before_a_backward(device):
+    eager, graphed = twins(MLP(), device)
+    pianola.graphed(graphed, warmup=1)
+    for x in batches(5, (8, 16), device):
+        for model in (eager, graphed):
+            model.zero_grad()
+            (model(x) * model(x + 1)).sum().backward()
+        assert_same_state(eager, graphed)
+
+
+def test_an_input_that_is_written_in_place(device):
+    @pianola.graphed(warmup=1)
+    def f(x):
+        x.add_(1)
+        return x * 2
+
+    for _ in range(4):
+        x = torch.zeros(4, device=device)
+        assert f(x).tolist() == [2.0] * 4 and x.tolist() == [1.0] * 4
+
+
+def test_a_method_has_graphs_per_object_and_does_not_keep_it_alive(device):
+    import weakref
+
+    class Scaler:
+        def __init__(self, factor):
+            self.factor = factor
+
+        @pianola.graphed(warmup=1)
+        def scale(self, x):
+            return x * self.factor
+
+    x = torch.ones(4, device=device)
+    two, three = Scaler(2.0), Scaler(3.0)
+    for _ in range(4):
+        assert_same("two", two.scale(x), x * 2)
+        assert_same("three", three.scale(x), x * 3)
+    two.factor = 5.0
+    for _ in range(3):
+        assert_same("five", two.scale(x), x * 5)
+    gone = weakref.ref(two)
+    del two
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_method_of_a_module(device):
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = MLP()
+
+        @pianola.graphed(warmup=1)
+        def forward(self, x):
+            return self.inner(x)
+
+    eager, graphed = MLP().to(device), Net().to(device)
+    graphed.inner.load_state_dict(eager.state_dict())
+    for x in batches(4, (8, 16), device):
+        for model in (eager, graphed):
+            model.zero_grad()
+            model(x).sum().backward()
+        assert_same_state(eager, graphed.inner)
+    assert graphed.forward.info().signatures[0].replays == 3
+
+
+def test_a_graphed_function_inside_a_capture_becomes_part_of_it(device):
+    f = pianola.graphed(lambda x: x * 2, warmup=1)
+    x = torch.ones(4, device=device)
+    for _ in range(3):
+        f(x)
+    results = {}
+    graph = pianola.Graph(device)
+    graph.capture(lambda: results.update(y=f(x) + 1))
+    x.fill_(4)
+    graph.replay()
+    assert results["y"].tolist() == [9.0] * 4
+
+
+@pytest.mark.parametrize(
+    "use, text",
+    [
+        (lambda: pianola.graphed(MLP), "graphed was put on the class MLP"),
+        (lambda: pianola.graphed(3), "a int cannot be graphed"),
+        (lambda: pianola.graphed(torch.relu, warmup=0), "warmup must be 1 or more"),
+        (lambda: pianola.graphed(torch.relu, capacity=0), "capacity must be 1 or more"),
+        (lambda: pianola.graphed(torch.relu, outputs="x"), "outputs must be one of"),
+        (lambda: pianola.graphed(torch.relu, pool=(0, 1)), "graphed needs a pianola.GraphPool"),
+        (lambda: pianola.graphed(pianola.graphed(MLP())), "graphed already"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_named(use, text):
+    with pytest.raises(pianola.UsageError, match=text):
+        use()
+
+
+def test_reset_starts_over_and_gives_a_module_its_forward_back(device):
+    f = pianola.graphed(lambda x: x + 1, warmup=1)
+    x = torch.ones(2, device=device)
+    for _ in range(3):
+        f(x)
+    f.reset()
+    assert not f.info().signatures
+    assert f(x).tolist() == [2.0, 2.0]
+    model = pianola.graphed(MLP().to(device))
+    model.forward.reset()
+    assert "forward" not in model.__dict__
+
+
+def test_the_function_keeps_its_name_and_text():
+    @pianola.graphed
+    def well_known(x):
+        """Says what it does."""
+        return x
+
+    assert well_known.__name__ == "well_known" and well_known.__doc__ == "Says what it does."
+
+
+def test_the_report_shows_every_signature(device):
+    f = pianola.graphed(lambda x: x + 1, warmup=1)
+    for rows in (2, 3):
+        for _ in range(3):
+            f(torch.ones(rows, device=device))
+    text = str(f.info())
+    assert "[2]" in text and "[3]" in text and "captured" in text
+
+
+def test_a_tensor_that_the_function_replaces_runs_eagerly(device):
+    class Recurrent:
+        state = torch.zeros(2, device=device)
+
+    @pianola.graphed(warmup=1, on_fallback=lambda reason: None)
+    def f(x):
+        Recurrent.state = Recurrent.state * 0.5 + x
+        return Recurrent.state * 1
+
+    expected = torch.zeros(2, device=device)
+    for i in range(6):
+        x = torch.full((2,), float(i), device=device)
+        expected = expected * 0.5 + x
+        assert_same("state", f(x), expected)
+    assert f.info().signatures[0].state == "eager"
+
+
+def test_a_reason_is_a_few_lines(device):
+    reasons = []
+    f = pianola.graphed(lambda x: x * x.sum().item(), warmup=1, on_fallback=reasons.append)
+    for _ in range(2):
+        f(torch.ones(2, device=device))
+    assert len(reasons) == 1 and len(reasons[0].splitlines()) <= 6 and "::Error" not in reasons[0]

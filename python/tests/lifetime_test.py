@@ -1,0 +1,165 @@
+"""Graphs in forked children, at the end of the interpreter, in threads, and what is copied or pickled."""
+
+import copy
+import os
+import pickle
+import subprocess
+import sys
+import textwrap
+import threading
+
+import pytest
+import torch
+
+import pianola
+from twins import MLP, assert_same
+
+
+def run_script(script, device, **environment):
+    """A program of its own; returns its output, fails if it crashes or hangs."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), str(device)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | environment,
+    )
+    assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def test_the_interpreter_may_end_with_graphs_alive(device):
+    output = run_script(
+        """
+        import sys, torch, pianola
+        device = torch.device(sys.argv[1])
+        x = torch.ones(4, device=device)
+        g = pianola.CUDAGraph()
+        with pianola.graph(g, device=device):
+            y = x + 1
+        model = pianola.make_graphed_callables(torch.nn.Linear(4, 4).to(device), (x,))
+        auto = pianola.graphed(torch.nn.Linear(4, 4).to(device), warmup=1)
+        out = [model(x), auto(x), auto(x), auto(x)]
+        class Holder: pass
+        holder = Holder(); holder.me = holder; holder.model = model; holder.graph = g
+        print("done")
+        """,
+        device,
+    )
+    assert output.strip() == "done"
+
+
+def test_a_graph_is_refused_in_a_forked_child(device):
+    output = run_script(
+        """
+        import os, sys, torch, pianola
+        device = torch.device(sys.argv[1])
+        x = torch.ones(4, device=device)
+        g = pianola.CUDAGraph()
+        with pianola.graph(g, device=device):
+            y = x + 1
+        model = pianola.make_graphed_callables(torch.nn.Linear(4, 4).to(device), (x,))
+        sys.stdout.flush()
+        child = os.fork()
+        if child == 0:
+            for call in (g.replay, lambda: model(x)):
+                try:
+                    call()
+                    print("replayed")
+                except pianola.UsageError as error:
+                    print("refused:", str(error).splitlines()[0])
+            del g, model
+            print("child ends")
+            sys.stdout.flush()
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        g.replay()
+        print("child", status, "parent", model(x).shape[0])
+        """,
+        device,
+    )
+    assert output.count("refused: replay() was called in a forked child") == 2
+    assert "child ends" in output and "child 0 parent 4" in output and "replayed" not in output
+
+
+def test_data_loader_workers_may_fork_while_graphs_live(device):
+    data = torch.utils.data.TensorDataset(torch.arange(32.0).reshape(16, 2))
+    model = pianola.make_graphed_callables(torch.nn.Linear(2, 2).to(device), (torch.zeros(4, 2, device=device),))
+    reference = copy.deepcopy(model.state_dict())
+    for (batch,) in torch.utils.data.DataLoader(data, batch_size=4, num_workers=1):
+        y = model(batch.to(device))
+        assert_same("output", y, torch.nn.functional.linear(batch.to(device), reference["weight"], reference["bias"]))
+
+
+def test_capture_beside_a_pinning_data_loader(device):
+    data = torch.utils.data.TensorDataset(torch.randn(256, 16))
+    loader = torch.utils.data.DataLoader(data, batch_size=8, num_workers=1, pin_memory=device.type == "cuda")
+    x = torch.randn(8, 16, device=device)
+    errors = []
+
+    def capture_many():
+        try:
+            for _ in range(5):
+                model = MLP().to(device)
+                graphed = pianola.make_graphed_callables(model, (x,))
+                graphed(x).sum().backward()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=capture_many)
+    thread.start()
+    while thread.is_alive():
+        for (batch,) in loader:
+            batch.to(device, non_blocking=True)
+    thread.join()
+    assert not errors, errors
+
+
+@pytest.mark.parametrize("graph_it", [lambda m, x: pianola.make_graphed_callables(m, (x,)), lambda m, x: pianola.graphed(m)])
+def test_a_graphed_module_is_neither_copied_nor_pickled(device, graph_it):
+    x = torch.randn(2, 16, device=device)
+    model = graph_it(MLP().to(device), x)
+    with pytest.raises(pianola.UsageError, match="cannot be deep-copied(.|\n)*state_dict"):
+        copy.deepcopy(model)
+    with pytest.raises(pianola.UsageError, match="cannot be pickled"):
+        pickle.dumps(model)
+    assert set(model.state_dict()) == set(MLP().state_dict())
+    model.forward.reset()
+    assert_same("copy", copy.deepcopy(model)(x), model(x))
+
+
+def test_the_module_is_freed_with_its_graphs(device):
+    import gc
+    import weakref
+
+    x = torch.randn(2, 16, device=device)
+    model = pianola.make_graphed_callables(MLP().to(device), (x,))
+    automatic = pianola.graphed(MLP().to(device), warmup=1)
+    for _ in range(3):
+        model(x).sum().backward()
+        automatic(x).sum().backward()
+    gone = [weakref.ref(model), weakref.ref(automatic)]
+    del model, automatic
+    gc.collect()
+    assert [reference() for reference in gone] == [None, None]
+
+
+def test_other_threads_may_run_python_during_capture_and_replay(device):
+    """The GIL is released in warm-up, capture, replay and backward: Python code called from there takes it again."""
+    stop, ticks = threading.Event(), []
+
+    def tick():
+        while not stop.wait(0.0005):
+            ticks.append(1)
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    try:
+        x = torch.randn(8, 16, device=device)
+        model = pianola.make_graphed_callables(MLP(layers=8).to(device), (x,))
+        for _ in range(50):
+            model(x).sum().backward()
+    finally:
+        stop.set()
+        thread.join()
+    assert ticks
