@@ -35,8 +35,8 @@ demo: $(BUILD)/.configured ## set up, build, and train a small GPT by graph repl
 test: build ## set up, build, run all tests; ends with their counts
 	@$(INTERPRETER) tools/run_tests.py $(PRESET)
 
-gpu-test: require-gpu build ## run the C++ tests on a GPU, where no CUDA case may be skipped
-	@PIANOLA_REQUIRE_CUDA=1 $(INTERPRETER) tools/run_tests.py $(PRESET) --label-regex gtest
+gpu-test: require-gpu build ## run the C++ and Python tests on a GPU, where no CUDA case may be skipped
+	@PIANOLA_REQUIRE_CUDA=1 $(INTERPRETER) tools/run_tests.py $(PRESET) --label-regex device
 
 bench: build ## build and run the benchmarks
 	@$(BUILD)/bench/pianola_bench --json $(BUILD)/bench.json

@@ -9,7 +9,7 @@ endif()
 function(pianola_gtest name target)
   add_test(NAME ${name} COMMAND ${target} --gtest_brief=1 --gtest_output=xml:${PIANOLA_TEST_RESULTS}/${name}.xml)
   # One at a time: some cases measure the free memory of the device.
-  set_tests_properties(${name} PROPERTIES LABELS gtest RESOURCE_LOCK device TIMEOUT 900)
+  set_tests_properties(${name} PROPERTIES LABELS "gtest;device" RESOURCE_LOCK device TIMEOUT 900)
 endfunction()
 
 # pianola_pytest(<name> <file or folder> ...): registers Python tests as one test.

@@ -17,7 +17,7 @@ namespace pianola::callable {
 /// they were is the graphed callable's to see, which keeps them.
 class LeafGuard {
  public:
-  /// @param with_hooks  Whether it matters if they have hooks: a gradient that the backward graph adds itself calls none.
+  /// @param with_hooks  Whether hooks matter: a gradient that the backward graph adds itself calls none.
   LeafGuard(std::vector<at::Tensor> leaves, bool with_hooks);
   [[nodiscard]] bool intact() const noexcept;
 

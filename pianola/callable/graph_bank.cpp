@@ -82,8 +82,8 @@ struct GraphBank::Impl {
   mutable std::mutex mutex;  // guards all of the above but the options
 };
 
-// Inside a capture the call becomes part of it. While this bank captures, its lock is held: other threads need not wait,
-// and a backward pass that belongs to the capture must not.
+// Inside a capture the call becomes part of it. While this bank captures, its lock is held: other threads need not
+// wait, and a backward pass that belongs to the capture must not.
 bool GraphBank::Impl::must_stay_eager(std::span<const at::Tensor> inputs) const {
   return graph::capture_is_open() || ObservedRun::is_open() || maker.is_making() || is_captured_by_torch(inputs);
 }

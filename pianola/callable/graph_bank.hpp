@@ -18,8 +18,8 @@ namespace pianola::callable {
 struct Capturable {
   /// Takes the call's input tensors, in order; returns one tensor, or a list of those in its result, in order.
   Callable callable;
-  /// Whatever the caller needs to give these tensors the structure of the result; `callable` may fill it in when it runs.
-  /// Comes back with the result of each replay.
+  /// Whatever the caller needs to give these tensors the structure of the result; `callable` may fill it in when it
+  /// runs. Comes back with the result of each replay.
   std::shared_ptr<const void> structure = {};
 };
 
@@ -31,7 +31,8 @@ class BankCall {
   BankCall& operator=(const BankCall&) = delete;
   virtual ~BankCall() = default;
 
-  /// Runs the function on the arguments of the call, and keeps the result for the caller. What it throws is the caller's.
+  /// Runs the function on the arguments of the call, and keeps the result for the caller. What it throws is the
+  /// caller's.
   virtual void run_eagerly() = 0;
   /// The tensors in the result that run_eagerly() kept.
   [[nodiscard]] virtual std::vector<at::Tensor> eager_results() const = 0;
@@ -41,10 +42,10 @@ class BankCall {
 
 /// The graphs of one function, by signature of its calls; what `pianola::graphed` is made of, in C++ and in Python.
 ///
-/// Threads:  Any; calls wait for each other while one replays, and run eagerly while one captures. The bank's lock is held
-///           while BankCall::to_capture(), the function under capture and the module's view run, and never while
-///           run_eagerly() and on_fallback do. A caller whose functions need a lock of their own, such as Python's GIL, must
-///           not hold it when it calls the bank.
+/// Threads:  Any; calls wait for each other while one replays, and run eagerly while one captures. The bank's lock is
+///           held while BankCall::to_capture(), the function under capture and the module's view run, and never while
+///           run_eagerly() and on_fallback do. A caller whose functions need a lock of their own, such as Python's GIL,
+///           must not hold it when it calls the bank.
 class PIANOLA_API GraphBank {
  public:
   struct Result {
@@ -61,13 +62,13 @@ class PIANOLA_API GraphBank {
 
   /// Replays the call, after capturing it where that is due; or runs it eagerly and returns nothing.
   ///
-  /// @param key     What else of the call matters: its other arguments and their structure, as a number of the caller's.
+  /// @param key     The caller's number for what else of the call matters: other arguments, and their structure.
   /// @param inputs  Defined tensors.
   /// Whatever run_eagerly() throws reaches the caller unchanged; nothing else that the eager function would not throw.
   [[nodiscard]] std::optional<Result> run(std::int64_t key, std::span<const at::Tensor> inputs, BankCall& call);
 
-  /// Forgets all signatures and drops their graphs. Outputs and gradients live on, and backward passes of calls in flight
-  /// can still run.
+  /// Forgets all signatures and drops their graphs. Outputs and gradients live on, and backward passes of calls in
+  /// flight can still run.
   void reset();
 
   [[nodiscard]] GraphedInfo info() const;

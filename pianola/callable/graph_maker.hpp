@@ -17,11 +17,11 @@ namespace pianola::callable {
 
 // Note [Pools of a bank]
 // Graphs without a backward pass need their memory only while they are replayed, and results are copied out at once. So
-// all of them share one pool per device: it grows with the largest signature, not with their number. What has to outlive
-// the replays of other graphs is kept apart: the gradients that a step leaves, and results that are not copied, are put
-// where no graph captured earlier has its scratch (PoolState::reserve_used_memory). The activations of a call that waits
-// for its backward pass would have to be kept from all later captures as well, which leaves nothing to share; such calls
-// have a pool each, and evicting one returns its memory to the device.
+// all of them share one pool per device: it grows with the largest signature, not with their number. What has to
+// outlive the replays of other graphs is kept apart: the gradients that a step leaves, and results that are not copied,
+// are put where no graph captured earlier has its scratch (PoolState::reserve_used_memory). The activations of a call
+// that waits for its backward pass would have to be kept from all later captures as well, which leaves nothing to
+// share; such calls have a pool each, and evicting one returns its memory to the device.
 
 /// A captured call, and what belongs to it.
 struct BankGraph {

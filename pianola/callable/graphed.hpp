@@ -26,19 +26,20 @@ namespace pianola {
 ///       return loss;
 ///     });
 ///
-/// The signature of a call is all that decides which kernels run: shapes, strides, dtypes, devices and requires_grad of its
-/// tensors, its other arguments, training flags, grad and inference mode, autocast, algorithms. What the function does is
-/// found out in the last warm-up call: see GraphedKind. A function that trains (a step) returns results without history.
+/// The signature of a call is all that decides which kernels run: shapes, strides, dtypes, devices and requires_grad of
+/// its tensors, its other arguments, training flags, grad and inference mode, autocast, algorithms. What the function
+/// does is found out in the last warm-up call: see GraphedKind. A function that trains (a step) returns results without
+/// history.
 ///
-/// Results are those of eager, bit for bit. What cannot be captured runs eagerly, and GraphedOptions::on_fallback is told
-/// why. What the function reads from elsewhere is frozen: numbers and control flow as they were, tensors at their address.
-/// Parameters, buffers and other such tensors that are replaced are noticed as long as nobody else holds the old ones, and
-/// the function is captured anew.
+/// Results are those of eager, bit for bit. What cannot be captured runs eagerly, and GraphedOptions::on_fallback is
+/// told why. What the function reads from elsewhere is frozen: numbers and control flow as they were, tensors at their
+/// address. Parameters, buffers and other such tensors that are replaced are noticed as long as nobody else holds the
+/// old ones, and the function is captured anew.
 ///
 /// Calls made while a capture is open on this thread run eagerly, and so become part of that capture.
 ///
-/// Threads:  Any thread may call where no gradients are involved; calls wait for each other. With gradients, one call at a
-///           time, its backward pass included.
+/// Threads:  Any thread may call where no gradients are involved; calls wait for each other. With gradients, one call
+///           at a time, its backward pass included.
 class PIANOLA_API Graphed {
  public:
   Graphed(Callable original, GraphedOptions options);

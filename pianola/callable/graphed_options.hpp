@@ -13,15 +13,16 @@ namespace pianola {
 
 /// When `graphed` captures, how many graphs it keeps, and what its calls return. Every field has a safe default.
 struct GraphedOptions {
-  /// Eager calls of a signature, for real, before it is captured; at least 1, which tells what the function does. Raise it
-  /// if autotuning or lazily made state settles later.
+  /// Eager calls of a signature, for real, before it is captured; at least 1, which tells what the function does. Raise
+  /// it if autotuning or lazily made state settles later.
   int warmup = 3;
   /// Signatures that keep graphs at once; beyond that the one that was not called for longest loses its own.
   int capacity = 16;
   /// Graphs of one signature: calls between forward and backward at once, or steps that find gradients in different
   /// states. Further calls run eagerly.
   int max_in_flight = 4;
-  /// Copies are the caller's. `alias` spares them: the next call, of whatever signature, may overwrite what it returned.
+  /// Copies are the caller's. `alias` spares them: the next call, of whatever signature, may overwrite what it
+  /// returned.
   OutputPolicy output = OutputPolicy::clone;
   /// See GradPolicy; for calls whose backward runs outside.
   GradPolicy grad = GradPolicy::accumulate;

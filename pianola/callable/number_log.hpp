@@ -14,9 +14,9 @@
 namespace pianola::callable {
 
 // Note [Runs that are alike]
-// Autograd moves a gradient into its leaf, and adds up gradients in place, if nobody else holds them. A capture does hold
-// them, so that it records a copy instead, and another sum. Two runs count as alike if their operations that compute with
-// numbers are the same, in place or not; what only allocates, describes and copies memory does not count.
+// Autograd moves a gradient into its leaf, and adds up gradients in place, if nobody else holds them. A capture does
+// hold them, so that it records a copy instead, and another sum. Two runs count as alike if their operations that
+// compute with numbers are the same, in place or not; what only allocates, describes and copies memory does not count.
 
 /// The numbers of the host that one run gave to operations: a graph freezes them.
 class NumberLog final : public trace::OpObserver {

@@ -317,6 +317,7 @@ void CapturedMode::capture_backward(CaptureContext& context, std::size_t slot) {
   }
   call(subject_.hooks.before_backward);
   CaptureOptions options = context.capture_options(0);
+  options.set_generators = false;  // a state would come from the forward pass, a graph of its own
   options.inputs = output_gradients_;
   pass.backward.capture(
       [&] {

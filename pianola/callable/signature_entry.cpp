@@ -32,8 +32,8 @@ void SignatureEntry::drop_stale() {
     note_stale(stale->call->why_stale());
 }
 
-// All of a signature's graphs read the same things: where one is stale, so are the others. And what the function does may
-// have changed with them, so that the last warm-up call has to be made again.
+// All of a signature's graphs read the same things: where one is stale, so are the others. And what the function does
+// may have changed with them, so that the last warm-up call has to be made again.
 void SignatureEntry::note_stale(const std::string& why) {
   graphs_.clear();
   observation_.reset();

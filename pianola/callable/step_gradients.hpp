@@ -12,7 +12,8 @@ struct AutogradMeta;
 namespace pianola::callable {
 
 // Note [Gradients of a step]
-// A captured step finds each `p.grad` in some state and leaves it in another; a replay is right where it finds the same:
+// A captured step finds each `p.grad` in some state and leaves it in another; a replay is right where it finds the
+// same:
 //
 //   before     after        a replay needs                    and leaves
 //   a tensor   that tensor  that tensor: the step adds to it  it

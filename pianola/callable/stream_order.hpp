@@ -6,8 +6,8 @@
 
 namespace pianola::callable {
 
-/// Orders replays of graphs that share memory: one that is made on another stream waits, on the device, for the work of the
-/// stream before. Nothing on the CPU.
+/// Orders replays of graphs that share memory: one that is made on another stream waits, on the device, for the work of
+/// the stream before. Nothing on the CPU.
 class StreamOrder {
  public:
   /// Before a replay on the current stream of `device`.

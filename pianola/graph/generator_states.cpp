@@ -3,11 +3,39 @@
 #include <pianola/trace/op_info.hpp>
 #include <pianola/trace/quiet_scope.hpp>
 
+#if PIANOLA_WITH_CUDA
+#include <ATen/cuda/CUDAGeneratorImpl.h>
+#endif
+
 #include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
 #include <mutex>
 #include <utility>
 
 namespace pianola::graph {
+
+namespace {
+
+#if PIANOLA_WITH_CUDA
+// A CUDA generator that is set has cuDNN's dropout state made anew at its next use, which draws a number and reads it on the
+// host. Where only the offset moved, moving it back spares that.
+bool put_offset_back(at::Generator& generator, const at::Tensor& state) {
+  auto* const cuda = dynamic_cast<at::CUDAGeneratorImpl*>(generator.unsafeGetGeneratorImpl());
+  if (cuda == nullptr) return false;
+  std::array<std::uint64_t, 2> saved{};  // seed, offset
+  if (state.nbytes() != sizeof saved) return false;
+  std::memcpy(saved.data(), state.const_data_ptr(), sizeof saved);
+  if (cuda->current_seed() != saved[0]) return false;
+  cuda->set_philox_offset_per_thread(saved[1]);
+  return true;
+}
+#else
+bool put_offset_back(at::Generator& /*generator*/, const at::Tensor& /*state*/) { return false; }
+#endif
+
+}  // namespace
 
 void GeneratorStates::remember(const std::vector<at::Generator>& generators) {
   for (const at::Generator& generator : generators) remember(generator);
@@ -33,7 +61,7 @@ void GeneratorStates::restore() const {
   const trace::QuietScope quiet;
   for (auto [generator, state] : states_) {
     const std::lock_guard lock(generator.mutex());
-    generator.set_state(state);
+    if (!put_offset_back(generator, state)) generator.set_state(state);
   }
 }
 

@@ -37,6 +37,9 @@ struct CaptureOptions {
   /// Record the operations: errors name the first offending one and its line, inputs are retained, and replays of
   /// graphs that share a pool are checked. Off saves host time at capture and gives all of that up.
   bool trace = true;
+  /// Let the step set a generator to a state that it saved itself, as torch.utils.checkpoint does to draw the same numbers
+  /// again. Off where the state may come from another capture. The tape always refuses it.
+  bool set_generators = true;
   /// Make the executable at the end of the capture. Off: Graph::instantiate() or the first replay does, so that tools can
   /// change the captured graph (Graph::raw_graph) before.
   bool instantiate = true;

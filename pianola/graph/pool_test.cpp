@@ -216,5 +216,29 @@ TEST_P(ReplayOrderTest, AGraphThatIsGoneHasStillOverwrittenWhatItOverwrote) {
   EXPECT_TRUE(same(read, x * 2 + 1));
 }
 
+TEST_P(PoolTest, CapturesAgainWhenItsLastGraphIsGone) {
+  const GraphPool pool(device());
+  const at::Tensor x = randn({8, 8});
+  for (int i = 0; i < 3; ++i) {
+    at::Tensor y;
+    Graph graph(device());
+    graph.capture([&] { y = x * 2; }, {.pool = pool});
+    graph.replay();
+    EXPECT_TRUE(same(y, x * 2));
+  }
+}
+
+TEST_P(PoolTest, IsMadeAnewUnderItsNameWhenAllOfItIsGone) {
+  const PoolId id = GraphPool::new_id();
+  const at::Tensor x = randn({8, 8});
+  for (int i = 0; i < 3; ++i) {
+    at::Tensor y;
+    Graph graph(device());
+    graph.capture([&] { y = x * 2; }, {.pool = GraphPool(device(), id)});
+    graph.replay();
+    EXPECT_TRUE(same(y, x * 2));
+  }
+}
+
 }  // namespace
 }  // namespace pianola

@@ -1,5 +1,6 @@
 #include <bindings/bindings.hpp>
 #include <bindings/python_error.hpp>
+#include <bindings/python_words.hpp>
 
 #include <pianola/callable/backward_errors.hpp>
 #include <pianola/core/error.hpp>
@@ -8,7 +9,6 @@
 
 #include <array>
 #include <exception>
-#include <regex>
 #include <string>
 #include <utility>
 
@@ -69,18 +69,7 @@ py::object cause_of(const Error& error) {
   return {};
 }
 
-// "set CallableOptions::slots" reads as "set slots", "OnMismatch::eager" as "'eager'", "torch::where" as "torch.where".
-std::string in_python_words(std::string text) {
-  static const std::array<std::pair<std::regex, const char*>, 3> words = {
-      std::pair(std::regex(R"(\b\w+Options::)"), ""),
-      std::pair(std::regex(R"(\bOn[A-Z]\w+::(\w+))"), "'$1'"),
-      std::pair(std::regex(R"(\b(torch|autograd|pianola|Graph|GraphPool|\w+Policy)::)"), "$1."),
-  };
-  for (const auto& [pattern, word] : words) text = std::regex_replace(text, pattern, word);
-  return text;
-}
-
-Diagnosis in_python_words(const Diagnosis& diagnosis) {
+Diagnosis worded_for_python(const Diagnosis& diagnosis) {
   return {.what = in_python_words(diagnosis.what),
           .where = diagnosis.where,  // C++ functions keep their names
           .fix = in_python_words(diagnosis.fix)};
@@ -89,7 +78,7 @@ Diagnosis in_python_words(const Diagnosis& diagnosis) {
 void set_python_error(const Error& error) {
   const py::object cause = cause_of(error);
   const py::object type = py::reinterpret_borrow<py::object>(class_of(error));
-  const Error worded(in_python_words(error.diagnosis()));
+  const Error worded(worded_for_python(error.diagnosis()));
   const py::object raised = type(worded.what());
   raised.attr("what") = worded.diagnosis().what;
   raised.attr("where") = worded.diagnosis().where;

@@ -2,6 +2,7 @@
 #include <bindings/graph_options.hpp>
 #include <bindings/held_object.hpp>
 #include <bindings/python_function.hpp>
+#include <bindings/python_words.hpp>
 #include <bindings/tensor_list.hpp>
 
 #include <pianola/callable/graph_bank.hpp>
@@ -84,7 +85,7 @@ class PythonBank {
 std::function<void(const std::string&)> make_listener(const py::object& function) {
   return [held = HeldObject(function)](const std::string& reason) {
     const py::gil_scoped_acquire gil;
-    (void)call_python(held.get(), py::make_tuple(reason));
+    (void)call_python(held.get(), py::make_tuple(in_python_words(reason)));
   };
 }
 
@@ -114,7 +115,7 @@ void bind_info(py::module_& module) {
       .def_readonly("recaptures", &SignatureInfo::recaptures)
       .def_readonly("replays", &SignatureInfo::replays)
       .def_readonly("eager_calls", &SignatureInfo::eager_calls)
-      .def_readonly("reason", &SignatureInfo::reason);
+      .def_property_readonly("reason", [](const SignatureInfo& self) { return in_python_words(self.reason); });
   py::class_<GraphedInfo>(module, "GraphedInfo", "What a graphed function knows and keeps.")
       .def_readonly("signatures", &GraphedInfo::signatures)
       .def_readonly("evictions", &GraphedInfo::evictions)

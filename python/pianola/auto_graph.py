@@ -73,15 +73,29 @@ class _Call:
         self.kwargs = kwargs
         self.structure = structure
         self.result: Any = None
+        self.interrupts: list[BaseException] = []  # KeyboardInterrupt and the like: no reason to go on eagerly
 
     def run_eagerly(self) -> None:
+        if self.interrupts:
+            raise self.interrupts[0]
         self.result = self.graphed.original(*self.args, **self.kwargs)
 
     def eager_results(self) -> list[torch.Tensor]:
         return tensors_of(self.result)
 
     def to_capture(self) -> tuple[FlatFunction, FlatFunction]:
-        flat = FlatFunction(Weakly(self.graphed.run_original), self.structure, name=_name_of(self.graphed.original))
+        run, interrupts = Weakly(self.graphed.run_original), self.interrupts  # all that the graph may hold of this call
+
+        def while_capturing(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return run(*args, **kwargs)
+            except Exception:
+                raise
+            except BaseException as interrupt:
+                interrupts.append(interrupt)
+                raise
+
+        flat = FlatFunction(while_capturing, self.structure, name=_name_of(self.graphed.original))
         return flat, flat
 
 

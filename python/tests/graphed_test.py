@@ -383,3 +383,21 @@ def test_a_reason_is_a_few_lines(device):
     for _ in range(2):
         f(torch.ones(2, device=device))
     assert len(reasons) == 1 and len(reasons[0].splitlines()) <= 6 and "::Error" not in reasons[0]
+
+
+def test_an_interrupt_during_the_capture_comes_out(device):
+    interrupted = {"now": False}
+
+    @pianola.graphed(warmup=1)
+    def f(x):
+        if interrupted["now"]:
+            raise KeyboardInterrupt
+        return x + 1
+
+    x = torch.ones(2, device=device)
+    f(x)
+    interrupted["now"] = True
+    with pytest.raises(KeyboardInterrupt):
+        f(x)
+    interrupted["now"] = False
+    assert f(x).tolist() == [2.0, 2.0]

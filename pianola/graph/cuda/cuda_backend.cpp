@@ -180,7 +180,7 @@ void CudaBackend::begin(const CaptureOptions& options) {
         [this](const void* address) { return pool_->ledger().owns(reinterpret_cast<std::uintptr_t>(address)); });
   }
   graph_->capture_begin(pool_->id(), to_cuda(options.mode));
-  recording_->generators.emplace(graph_->generator_states());
+  recording_->generators.emplace(graph_->generator_states(), options.set_generators);
   const CUstream stream = recording_->stream.stream();
   copies_.record(options.inputs, stream, [&] { return recording_->frontier.advance(stream); });
 }
@@ -223,7 +223,7 @@ std::optional<Diagnosis> CudaBackend::explain(const c10::Error& error, const OpT
 }
 
 std::optional<std::string> CudaBackend::end(const OpTrace* trace, const CaptureOptions& options) {
-  clock_ = GeneratorClock::append_advance(graph_->generator_states());
+  clock_ = GeneratorClock::append_advance(graph_->generator_states(), recording_->generators->drew());
   end_capture();
   std::size_t nodes = 0;
   check(Driver::get().graph_get_nodes(static_cast<CUgraph>(raw_graph()), nullptr, &nodes), "cuGraphGetNodes");

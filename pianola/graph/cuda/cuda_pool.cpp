@@ -1,11 +1,15 @@
 #include <pianola/graph/cuda/cuda_pool.hpp>
 
+#include <pianola/core/error.hpp>
 #include <pianola/graph/cuda/pool_reservation.hpp>
 #include <pianola/graph/open_capture.hpp>
 
+#include <ATen/core/CachingHostAllocator.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/util/Exception.h>
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <mutex>
@@ -52,13 +56,46 @@ class PendingReturns {
   std::vector<c10::MempoolId_t> pools_;
 };
 
+// A use of our own in the allocator of pinned memory, which offers none but by a capture: opened and closed at once. What
+// is left of a pool of that name whose last user is gone makes it throw, and goes with the cache.
+void hold_pinned_memory(PoolId pool) {
+  at::HostAllocator& pinned = *at::getHostAllocator(at::kCUDA);
+  const auto nothing = [](c10::Stream) { return false; };
+  try {
+    pinned.begin_allocate_to_pool(pool, nothing);
+  } catch (const c10::Error&) {
+    pinned.empty_cache();
+    pinned.begin_allocate_to_pool(pool, nothing);
+  }
+  pinned.end_allocate_to_pool(pool);
+}
+
+void hold_device_memory(c10::Device device, PoolId pool) {
+  try {
+    allocator::createOrIncrefPool(device.index(), pool);
+  } catch (const c10::Error&) {
+    throw UsageError(
+        {.what = fmt::format("pool ({}, {}) on {} has lost its last graph, and some of its memory is still in "
+                             "use",
+                             pool.first, pool.second, device.str()),
+         .fix = "let go of the results of its graphs first, keep a GraphPool alive between them, or use a new "
+                "pool"});
+  }
+}
+
 }  // namespace
 
+// The pool must live between its graphs, also when the last one is gone.
 CudaPool::CudaPool(c10::Device device, PoolId name) : PoolState(device, name) {
   allocator::init(c10::cuda::device_count());
   PendingReturns::instance().retry();
-  // A use of our own: the pool must live between its graphs, also when the last one is gone.
-  allocator::createOrIncrefPool(device.index(), id());
+  hold_device_memory(device, id());
+  try {
+    hold_pinned_memory(id());
+  } catch (...) {
+    allocator::releasePool(device.index(), id());
+    throw;
+  }
 }
 
 CudaPool::~CudaPool() {
@@ -66,6 +103,7 @@ CudaPool::~CudaPool() {
     for (const c10::cuda::CUDAStream& stream : replay_streams_) workspaces_.record_stream(stream);
     workspaces_ = {};  // some may have been made in the pool
     allocator::releasePool(device().index(), id());
+    at::getHostAllocator(at::kCUDA)->release_pool(id());
     PendingReturns::instance().give_back(id());
   } catch (const std::exception& error) {
     TORCH_WARN("pianola: a graph pool's memory could not be returned: ", error.what());

@@ -60,11 +60,11 @@ GeneratorClock::GeneratorClock(GeneratorClock&&) noexcept = default;
 GeneratorClock& GeneratorClock::operator=(GeneratorClock&&) noexcept = default;
 GeneratorClock::~GeneratorClock() = default;
 
-GeneratorClock GeneratorClock::append_advance(const std::vector<State>& states) {
+GeneratorClock GeneratorClock::append_advance(const std::vector<State>& states, bool drew) {
   const trace::QuietScope quiet;
   GeneratorClock clock;
   for (const State& state : states) {
-    if (state->offset_intragraph_ == 0) continue;
+    if (!drew && state->offset_intragraph_ == 0) continue;
     at::Tensor(state->offset_extragraph_).add_(static_cast<std::int64_t>(state->offset_intragraph_));
     clock.hands_.push_back({.mirror = mirror_of(state), .increment = state->offset_intragraph_});
   }

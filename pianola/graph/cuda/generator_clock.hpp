@@ -30,7 +30,8 @@ class GeneratorClock {
   ~GeneratorClock();
 
   /// As the last work of a capture, on its stream: appends the advance of each state that the capture drew from.
-  static GeneratorClock append_advance(const std::vector<State>& states);
+  /// @param drew  Whether it drew at all: a state may stand at the start because it was put back there.
+  static GeneratorClock append_advance(const std::vector<State>& states, bool drew);
 
   [[nodiscard]] bool idle() const noexcept { return hands_.empty(); }
   /// Before the launch, on its stream: makes the device hold what the host says. Rarely has anything to do.

@@ -4,52 +4,37 @@
 
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 
-#include <algorithm>
-#include <atomic>
 #include <utility>
 
 namespace pianola::graph {
-namespace {
 
-// Beyond what one recording draws; a multiple of 4, as offsets have to be.
-constexpr std::uint64_t kApart = std::uint64_t{1} << 40;
+GeneratorWatch::GeneratorWatch(std::vector<GeneratorClock::State> states, bool may_be_set)
+    : states_(std::move(states)), may_be_set_(may_be_set), places_({place()}), last_(place()) {}
 
-std::uint64_t next_start() {
-  static std::atomic<std::uint64_t> recordings = 0;
-  return ++recordings * kApart;
+GeneratorWatch::Place GeneratorWatch::place() const {
+  Place place;
+  for (const auto& state : states_) place.push_back(state->offset_intragraph_);
+  return place;
 }
 
-}  // namespace
-
-GeneratorWatch::GeneratorWatch(std::vector<GeneratorClock::State> states)
-    : states_(std::move(states)), start_(next_start()) {
-  mark();
-}
-
-std::uint64_t GeneratorWatch::mark_of(const GeneratorClock::State& state) const {
-  return start_ + state->offset_intragraph_;
-}
-
-bool GeneratorWatch::is_marked() const {
-  return std::all_of(states_.begin(), states_.end(),
-                     [&](const auto& state) { return state->philox_offset_per_thread_ == mark_of(state); });
-}
-
-void GeneratorWatch::mark() const {
-  for (const auto& state : states_) state->philox_offset_per_thread_ = mark_of(state);
+bool GeneratorWatch::was_set_wrongly() const {
+  const Place now = place();
+  return now != last_ && (!may_be_set_ || places_.count(now) == 0);
 }
 
 void GeneratorWatch::on_op_begin(const trace::OpSpan& op) {
   ++operations_;
-  if (op.info->seeded && !offender_ && !is_marked()) offender_ = OffendingOp::note(op, operations_);
+  if (op.info->seeded && !offender_ && was_set_wrongly()) offender_ = OffendingOp::note(op, operations_);
 }
 
 void GeneratorWatch::on_op_end(const trace::OpSpan& op) {
-  if (op.info->seeded && !offender_) mark();
+  if (!op.info->seeded) return;
+  last_ = place();
+  places_.insert(last_);
 }
 
 std::optional<Diagnosis> GeneratorWatch::offence(const OpTrace* trace) const {
-  if (!offender_ && is_marked()) return std::nullopt;
+  if (!offender_ && !was_set_wrongly()) return std::nullopt;
   return explain_moved_generator(offender_, trace);
 }
 

@@ -6,34 +6,39 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <vector>
 
 namespace pianola::graph {
 
-// Note [Marked generators]
-// While a graph is recorded, torch counts what it draws from the recording's start, and leaves the generator's offset
-// alone: saving and setting the state (torch.utils.checkpoint) goes through, does nothing, and recomputed dropout draws
-// another mask than the forward pass did. So the offset, which nobody reads meanwhile, is made to move with each draw,
-// from a start that no other recording has: a state that was set is then another one than was left. The session puts the
-// generators back.
+// Note [Generators set while recording]
+// While a graph is recorded, torch counts what it draws from the recording's start, and a generator's state is that count. A
+// step that saves the state and sets it again later (torch.utils.checkpoint does, for recomputed dropout) moves the count
+// back, and the recomputed kernels draw the same numbers. A state from elsewhere names another place than a replay is at,
+// and goes unnoticed by torch: it is known here by a count that this recording never had. Where the state may have been
+// saved in the recording of another graph, none may be set at all (CaptureOptions::set_generators).
 
-/// Sees whether the step sets a generator while it is recorded.
+/// Sees whether the step sets a generator to a place that a replay cannot come to.
 class GeneratorWatch final : public trace::OpObserver {
  public:
-  explicit GeneratorWatch(std::vector<GeneratorClock::State> states);
+  GeneratorWatch(std::vector<GeneratorClock::State> states, bool may_be_set);
 
   void on_op_begin(const trace::OpSpan& op) override;
   void on_op_end(const trace::OpSpan& op) override;
 
   [[nodiscard]] std::optional<Diagnosis> offence(const OpTrace* trace) const;
+  /// Whether an operation drew, be it that the generators were put back afterwards.
+  [[nodiscard]] bool drew() const noexcept { return places_.size() > 1; }
 
  private:
-  [[nodiscard]] std::uint64_t mark_of(const GeneratorClock::State& state) const;
-  [[nodiscard]] bool is_marked() const;
-  void mark() const;
+  using Place = std::vector<std::uint64_t>;  // the count of each state
+  [[nodiscard]] Place place() const;
+  [[nodiscard]] bool was_set_wrongly() const;
 
   std::vector<GeneratorClock::State> states_;
-  std::uint64_t start_;
+  bool may_be_set_;
+  std::set<Place> places_;  // where the step has been
+  Place last_;
   std::size_t operations_ = 0;
   std::optional<OffendingOp> offender_;
 };
