@@ -30,14 +30,6 @@ void call(const std::function<void()>& hook) {
   if (hook) hook();
 }
 
-// Laid out as the sample, whose strides decide which kernels run: an expanded one repeats its elements as well.
-at::Tensor static_input(const at::Tensor& sample, bool gradients) {
-  const trace::QuietScope quiet;
-  at::Tensor input = at::empty_strided(sample.sizes(), sample.strides(), sample.options().requires_grad(false));
-  graph::copy_into(std::span(&input, 1), std::span(&sample, 1));
-  return input.set_requires_grad(gradients && sample.requires_grad());
-}
-
 std::vector<std::uint32_t> versions_of(const std::vector<at::Tensor>& tensors) {
   std::vector<std::uint32_t> versions;
   for (const at::Tensor& tensor : tensors) versions.push_back(static_cast<std::uint32_t>(tensor._version()));
@@ -112,7 +104,9 @@ CapturedMode::CapturedMode(const Subject& subject, Mode mode, std::span<const at
   }
   for (int slot = 0; slot < slots; ++slot) {
     Pass& pass = *passes_.emplace_back(std::make_unique<Pass>(device));
-    for (const at::Tensor& input : sample) pass.inputs.push_back(static_input(input, mode.gradients));
+    for (const at::Tensor& input : sample) {
+      pass.inputs.push_back(graph::static_copy_of(input).set_requires_grad(mode.gradients && input.requires_grad()));
+    }
   }
 }
 

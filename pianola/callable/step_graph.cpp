@@ -5,8 +5,6 @@
 #include <pianola/trace/quiet_scope.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
-#include <ATen/ops/empty_strided.h>
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -15,14 +13,6 @@
 
 namespace pianola::callable {
 namespace {
-
-// Laid out as the sample, whose strides decide which kernels run.
-at::Tensor static_input(const at::Tensor& sample) {
-  const trace::QuietScope quiet;
-  at::Tensor input = at::empty_strided(sample.sizes(), sample.strides(), sample.options().requires_grad(false));
-  graph::copy_into(std::span(&input, 1), std::span(&sample, 1));
-  return input;
-}
 
 [[noreturn]] void refuse(std::string what, std::string fix) {
   throw UsageError({.what = std::move(what), .fix = std::move(fix)});
@@ -33,7 +23,7 @@ at::Tensor static_input(const at::Tensor& sample) {
 StepGraph::StepGraph(c10::Device device, std::span<const at::Tensor> inputs, OutputPolicy output)
     : graph_(device), output_(output) {
   check_inputs(inputs);
-  for (const at::Tensor& input : inputs) inputs_.push_back(static_input(input));
+  for (const at::Tensor& input : inputs) inputs_.push_back(graph::static_copy_of(input));
 }
 
 void StepGraph::check_inputs(std::span<const at::Tensor> inputs) const {

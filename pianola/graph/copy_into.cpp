@@ -3,6 +3,8 @@
 #include <pianola/trace/quiet_scope.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
+#include <ATen/ops/empty_strided.h>
+
 #include <cstring>
 #include <vector>
 
@@ -62,6 +64,13 @@ void copy_into(std::span<const at::Tensor> targets, std::span<const at::Tensor> 
     sources = apart;
   }
   for (std::size_t i = 0; i < targets.size(); ++i) copy_one(targets[i], sources[i]);
+}
+
+at::Tensor static_copy_of(const at::Tensor& sample) {
+  const trace::QuietScope quiet;
+  at::Tensor copy = at::empty_strided(sample.sizes(), sample.strides(), sample.options().requires_grad(false));
+  copy_into({&copy, 1}, {&sample, 1});
+  return copy;
 }
 
 }  // namespace pianola::graph

@@ -17,4 +17,8 @@ bool are_entangled(std::span<const at::Tensor> targets, std::span<const at::Tens
 /// are read before any target is written; targets may repeat elements (expand()).
 void copy_into(std::span<const at::Tensor> targets, std::span<const at::Tensor> sources);
 
+/// A static input: a tensor of its own with the values of `sample`, and laid out as it, since strides decide which kernels
+/// run; an expanded one repeats its elements as well.
+at::Tensor static_copy_of(const at::Tensor& sample);
+
 }  // namespace pianola::graph

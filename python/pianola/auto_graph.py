@@ -20,7 +20,7 @@ from typing import (
 import torch
 
 from ._load import _C
-from .callables import _named, grad_policy
+from .choices import chosen, grad_policy
 from .errors import refuse
 from .flat_function import FlatFunction
 from .structure import Structure, equal, of_arguments, tensors_of
@@ -200,7 +200,7 @@ def _bank_options(options: dict[str, Any], report: Callable[[str], None]) -> "_C
         warmup=options["warmup"],
         capacity=options["capacity"],
         max_in_flight=options["max_in_flight"],
-        output=_named(_C.OutputPolicy, options["outputs"], "outputs"),
+        output=chosen(_C.OutputPolicy, options["outputs"], "outputs"),
         grad=grad_policy(options["grad"]),
         retain_graph=options["retain_graph"],
         pool=None if pool is None else (pool.device, pool.id),

@@ -7,6 +7,7 @@ import torch
 from . import pipeline
 from ._load import _C
 from .capture_hooks import capture_hooks
+from .choices import chosen, grad_policy
 from .devices import default_device
 from .errors import refuse
 from .flat_function import FlatFunction
@@ -19,26 +20,7 @@ if TYPE_CHECKING:
     from .options import CallableOptions, Unpack
 
 Sample = tuple[tuple, dict[str, Any]]  # args, kwargs
-Policy = TypeVar("Policy", _C.GradPolicy, _C.OutputPolicy, _C.OnMismatch, _C.OnFull)
 Module = TypeVar("Module", bound=torch.nn.Module)
-
-
-def grad_policy(grad: Any, clone_param_grads_on_return: Optional[bool] = None) -> "_C.GradPolicy":
-    """From a GradPolicy or its name, or from Transformer Engine's flag."""
-    if grad is None:
-        grad = {None: "accumulate", True: "clone", False: "alias"}[clone_param_grads_on_return]
-    elif clone_param_grads_on_return is not None:
-        refuse("both grad and clone_param_grads_on_return were given", "give one of them", kind="ConfigError")
-    return _named(_C.GradPolicy, grad, "grad")
-
-
-def _named(kind: type[Policy], value: Any, option: str) -> Policy:
-    if isinstance(value, kind):
-        return value
-    if value not in kind.__members__:
-        accepted = ", ".join(repr(name) for name in kind.__members__)
-        refuse(f"{option} must be one of {accepted}, got {value!r}")
-    return kind.__members__[value]
 
 
 @overload
@@ -145,13 +127,13 @@ def make_graphed_callables(
         device=first.device if first is not None else default_device(),
         warmup=num_warmup_iters,
         grad=grad_policy(grad, clone_param_grads_on_return),
-        output=_named(_C.OutputPolicy, outputs, "outputs"),
+        output=chosen(_C.OutputPolicy, outputs, "outputs"),
         slots=slots,
         retain_graph=retain_graph_in_backward,
         allow_unused_input=allow_unused_input,
         on_mismatch=_C.OnMismatch.refuse,
         on_other_mode=_C.OnOtherMode.refuse,
-        on_full=_C.OnFull.refuse if order is not None else _named(_C.OnFull, on_full, "on_full"),
+        on_full=_C.OnFull.refuse if order is not None else chosen(_C.OnFull, on_full, "on_full"),
         through_autograd=list(through_autograd),
         schedule=order,
         pool=pool_id(pool),
@@ -161,7 +143,7 @@ def make_graphed_callables(
         post_warmup=hooks.hold(post_warmup_hook),
         capture_hooks=capture_hooks(capture_time_hooks, targets, hooks),
     )
-    _named(_C.OnMismatch, on_mismatch, "on_mismatch")
+    chosen(_C.OnMismatch, on_mismatch, "on_mismatch")
     modules = [target if isinstance(target, torch.nn.Module) else None for target in targets]
     try:
         captured = _C.make_graphed_callables([Weakly(flat.__call__) for flat in flats], modules, tensors, options)

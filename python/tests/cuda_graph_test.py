@@ -290,3 +290,23 @@ def test_an_operation_left_by_a_saved_tensor_hook_is_refused_on_the_tape():
                     y.exp()
             except Stop:
                 pass
+
+
+def test_a_saved_tensor_hook_that_computes_is_refused_on_the_tape():
+    x = torch.ones(2, requires_grad=True)
+
+    def step(pack, unpack):
+        with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+            y = (x * 2).exp()
+        y.sum().backward()
+
+    graph = pianola.Graph("cpu")
+    with pytest.raises(pianola.CaptureError, match="a saved-tensor hook runs aten::mul inside aten::exp"):
+        graph.capture(lambda: step(lambda tensor: tensor * 0.5, lambda tensor: tensor * 2))
+    graph.capture(lambda: step(lambda tensor: tensor.detach(), lambda tensor: tensor))
+    x.data.fill_(0.5)
+    graph.replay()
+    replayed = x.grad.clone()
+    x.grad = None
+    step(lambda tensor: tensor, lambda tensor: tensor)
+    assert torch.equal(replayed, x.grad)

@@ -5,10 +5,12 @@
 #include <pianola/trace/tensors_of.hpp>
 
 #include <ATen/SavedTensorHooks.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <mutex>
 #include <string_view>
@@ -19,6 +21,19 @@ namespace {
 
 // Only they can throw after an operation has computed its result, and keep that.
 bool has_saved_tensor_hooks() { return !at::SavedTensorDefaultHooks::get_tls_state().stack.empty(); }
+
+// A hook runs inside the operation whose tensor is saved, but above autograd, where an operation's own parts never are.
+bool is_called_by_a_hook(const trace::OpSpan& around, std::string_view inner) {
+  return has_saved_tensor_hooks() && around.info != nullptr && around.info->schema().name() != inner &&
+         !c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutogradFunctionality);
+}
+
+bool computes(std::string_view op) {
+  if (op.find("::") == std::string_view::npos) return false;  // a span of the bindings around the operator
+  constexpr std::array<std::string_view, 5> kOnlyLook = {"aten::detach", "aten::alias", "aten::view", "aten::to",
+                                                         "aten::is_pinned"};
+  return std::find(kOnlyLook.begin(), kOnlyLook.end(), op) == kOnlyLook.end();
+}
 
 }  // namespace
 
@@ -75,15 +90,19 @@ void TapeWatch::count_draw() {
   stamp_ = now;
 }
 
+void TapeWatch::on_inner_end(const trace::OpSpan& around, const char* inner) {
+  if (!kind_ && is_called_by_a_hook(around, inner) && computes(inner)) note(Kind::hook_computes, around, inner);
+}
+
 // An exception that the step did not catch speaks for itself.
 void TapeWatch::stop() noexcept {
   stopped_ = true;
   if (kind_ == Kind::left_by_exception) kind_.reset();
 }
 
-void TapeWatch::note(Kind kind, const trace::OpSpan& op) {
+void TapeWatch::note(Kind kind, const trace::OpSpan& op, const std::string& inner) {
   kind_ = kind;
-  offender_ = OffendingOp::note(op, ops_);
+  offender_ = OffendingOp::note(op, ops_, inner);
 }
 
 // A CPU generator tells its state only as a tensor of 5 KB: a hash of it says whether it moved.
@@ -128,6 +147,11 @@ std::optional<Diagnosis> TapeWatch::offence(const OpTrace* trace) const {
                               offender_->name),
           .where = where,
           .fix = "do not throw in the hook; for torch.utils.checkpoint, set_checkpoint_early_stop(False)"};
+    case Kind::hook_computes:
+      return Diagnosis{.what = fmt::format("a saved-tensor hook runs {} inside {}, which the tape does not see",
+                                           offender_->detail, offender_->name),
+                       .where = where,
+                       .fix = "save tensors as they are, or leave this part out of the capture"};
     case Kind::no_storage:
       return Diagnosis{.what = fmt::format("{} makes a sparse or opaque tensor, which the tape cannot keep in place",
                                            offender_->name),

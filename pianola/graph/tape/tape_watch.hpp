@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace pianola::graph {
@@ -18,8 +19,10 @@ class TapeWatch final : public trace::OpObserver {
  public:
   explicit TapeWatch(std::vector<at::Generator> generators);
 
+  [[nodiscard]] trace::OpInterest interest() const override { return {.inner = true}; }
   void on_op_begin(const trace::OpSpan& op) override;
   void on_op_end(const trace::OpSpan& op) override;
+  void on_inner_end(const trace::OpSpan& around, const char* inner) override;
 
   [[nodiscard]] std::optional<Diagnosis> offence(const OpTrace* trace) const;
   /// The recording is over, and the generators are no longer its own.
@@ -28,8 +31,8 @@ class TapeWatch final : public trace::OpObserver {
   [[nodiscard]] std::uint64_t draws() const noexcept { return draws_; }
 
  private:
-  enum class Kind { host_read, other_device, generator, moved_generator, no_storage, left_by_exception };
-  void note(Kind kind, const trace::OpSpan& op);
+  enum class Kind { host_read, other_device, generator, moved_generator, no_storage, left_by_exception, hook_computes };
+  void note(Kind kind, const trace::OpSpan& op, const std::string& inner = "");
   void check_generators(const trace::OpSpan& op);
   void count_draw();
   [[nodiscard]] std::uint64_t generator_stamp() const;

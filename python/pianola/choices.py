@@ -1,0 +1,31 @@
+"""Options that are one of a few: given as the enumeration's member or by its name."""
+
+from typing import Any, Optional, TypeVar
+
+from ._load import _C
+from .errors import refuse
+
+Choice = TypeVar("Choice", _C.GradPolicy, _C.OutputPolicy, _C.OnMismatch, _C.OnFull)
+
+
+def chosen(kind: type[Choice], value: Any, option: str) -> Choice:
+    """The member that `value` is or names.
+
+    Raises:
+        UsageError: it is none; names those there are.
+    """
+    if isinstance(value, kind):
+        return value
+    if value not in kind.__members__:
+        accepted = ", ".join(repr(name) for name in kind.__members__)
+        refuse(f"{option} must be one of {accepted}, got {value!r}")
+    return kind.__members__[value]
+
+
+def grad_policy(grad: Any, clone_param_grads_on_return: Optional[bool] = None) -> "_C.GradPolicy":
+    """From a GradPolicy or its name, or from Transformer Engine's flag."""
+    if grad is None:
+        grad = {None: "accumulate", True: "clone", False: "alias"}[clone_param_grads_on_return]
+    elif clone_param_grads_on_return is not None:
+        refuse("both grad and clone_param_grads_on_return were given", "give one of them", kind="ConfigError")
+    return chosen(_C.GradPolicy, grad, "grad")
