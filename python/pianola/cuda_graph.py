@@ -123,7 +123,9 @@ class CUDAGraph:
         self._captured("capture_end() must have been called before calling instantiate").instantiate()
 
     def reset(self) -> None:
-        """Drops the graph and its memory; the object can capture again."""
+        """Drops the graph and its memory, or abandons the capture that is open; the object can capture again."""
+        if self._scope is not None:
+            self._take_scope()
         self._graph = None
 
     def pool(self) -> tuple[int, int]:

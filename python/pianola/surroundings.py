@@ -40,6 +40,8 @@ class _Place:
 
 
 def _watch_of(value: Any) -> Optional[Callable[[], Any]]:
+    if isinstance(value, torch.jit.ScriptModule):  # keeps its members elsewhere
+        return lambda: tuple(module.training for module in value.modules())
     if isinstance(value, torch.nn.Module):
         return _C.ModuleWatch(value).state
     if isinstance(value, torch.optim.Optimizer):

@@ -310,3 +310,17 @@ def test_a_saved_tensor_hook_that_computes_is_refused_on_the_tape():
     x.grad = None
     step(lambda tensor: tensor, lambda tensor: tensor)
     assert torch.equal(replayed, x.grad)
+
+
+def test_reset_abandons_a_capture_that_is_open(device):
+    x = torch.ones(2, device=device)
+    g = pianola.CUDAGraph()
+    with pianola.stream(pianola.Stream(device)):
+        g.capture_begin(device=device)
+        x.add_(1)
+        g.reset()
+    assert not pianola.is_current_stream_capturing() and x.tolist() == [1.0, 1.0]
+    with pianola.graph(g, device=device):
+        x.add_(1)
+    g.replay()
+    assert x.tolist() == [2.0, 2.0]

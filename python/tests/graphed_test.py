@@ -401,3 +401,22 @@ def test_an_interrupt_during_the_capture_comes_out(device):
         f(x)
     interrupted["now"] = False
     assert f(x).tolist() == [2.0, 2.0]
+
+
+def test_script_modules_are_graphed_and_watched(device):
+    class Halves(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = MLP(layers=1)
+
+        def forward(self, x):
+            return self.inner(x) * 0.5
+
+    script = torch.jit.trace(Halves().to(device).eval(), torch.randn(8, 16, device=device))
+    f = pianola.graphed(lambda x: script(x), warmup=1)
+    (graphed,) = pianola.make_graphed_callables((script,), ((torch.randn(8, 16, device=device),),), grad="clone")
+    with torch.no_grad():
+        for x in batches(4, (8, 16), device):
+            assert_same("function", f(x), script(x))
+    x = torch.randn(8, 16, device=device)
+    assert_same("module", graphed(x), script(x))
