@@ -247,6 +247,9 @@ TEST_P(PipelineTest, WrongCountsAreRefused) {
               AllOf(HasSubstr("3 callables need as many samples, got 2")));
   EXPECT_THAT(refusal<UsageError>("schedule and slots", make(3, 3, {.slots = 2, .schedule = schedule})),
               HasSubstr("which says how many each chunk needs"));
+  EXPECT_THAT(
+      refusal<UsageError>("schedule and on_full", make(3, 3, {.on_full = OnFull::overtake, .schedule = schedule})),
+      HasSubstr("which says whose turn it is"));
 }
 
 }  // namespace

@@ -59,13 +59,13 @@ std::string OffendingOp::where(const OpTrace* trace) const {
 }
 
 Diagnosis explain_moved_generator(const std::optional<OffendingOp>& drawing, const OpTrace* trace) {
-  return {
-      .what = "a generator was seeded or its state was set while the step was recorded, which a graph cannot do",
-      .where = drawing ? fmt::format("before {}, {}", drawing->name, drawing->where(trace))
-                       : "after the last operation that draws from it",
-      .fix =
-          "seed before the capture; torch.utils.checkpoint sets it where the recomputed part draws (dropout): leave "
-          "such a part out of the capture, or recompute it without drawing"};
+  return {.what = "a generator was seeded or its state was set while the step was recorded, which a graph cannot do",
+          .where = drawing ? fmt::format("before {}, {}", drawing->name, drawing->where(trace))
+                           : "after the last operation that draws from it",
+          .fix =
+              "seed before the capture; where torch.utils.checkpoint recomputes a part that draws (dropout), capture "
+              "forward "
+              "and backward as one graph on CUDA, or leave the part out"};
 }
 
 }  // namespace pianola::graph
