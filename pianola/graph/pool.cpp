@@ -39,7 +39,7 @@ class KnownPools {
   }
 
  private:
-  static std::shared_ptr<PoolState> make(c10::Device device, PoolId id) {
+  static std::shared_ptr<PoolState> make([[maybe_unused]] c10::Device device, PoolId id) {
 #if PIANOLA_WITH_CUDA
     // In a forked child the memory is the parent's, and so is the driver.
     const auto end = [process = graph::ProcessMark()](const PoolState* pool) {
