@@ -1,5 +1,5 @@
-"""The script that torch's documentation has for torch.cuda.graph, with `pianola` for `torch.cuda`: a whole step in one
-graph, and, for mixed precision, all of it but the optimizer. Then both again, eagerly, for comparison.
+"""Scripts for torch.cuda.graph, with `pianola` for `torch.cuda`: a whole step in one graph, and, for mixed precision, all
+of it but the optimizer. Then both again, eagerly, for comparison.
 """
 
 import os
@@ -12,118 +12,108 @@ import torch
 import pianola
 
 device = pianola.default_device()  # without a GPU: the CPU
-N, D_in, H, D_out = 64, 256, 128, 32
+ROWS, FEATURES, HIDDEN, TARGETS = 64, 256, 128, 32
+WARMUP = 3
 
 
 def make():
     torch.manual_seed(0)
     model = torch.nn.Sequential(
-        torch.nn.Linear(D_in, H), torch.nn.Dropout(p=0.2), torch.nn.Linear(H, D_out), torch.nn.Dropout(p=0.1)
+        torch.nn.Linear(FEATURES, HIDDEN), torch.nn.Dropout(0.2), torch.nn.Linear(HIDDEN, TARGETS), torch.nn.Dropout(0.1)
     ).to(device)
-    return model, torch.nn.MSELoss(), torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
 
-real_inputs = [torch.rand(N, D_in, device=device) for _ in range(10)]
-real_targets = [torch.randn(N, D_out, device=device) for _ in range(10)]
+def batch():
+    return torch.rand(ROWS, FEATURES, device=device), torch.randn(ROWS, TARGETS, device=device)
+
+
+batches = [batch() for _ in range(10)]
+
+
+def on_a_side_stream(step):
+    """Runs a step a few times, as a capture wants it, so that what is made once is made before."""
+    side = pianola.Stream()
+    side.wait_stream(pianola.current_stream())
+    with pianola.stream(side):
+        for _ in range(WARMUP):
+            step()
+    pianola.current_stream().wait_stream(side)
+
+
+def loss_of(model, x, y, mixed):
+    with torch.autocast(device.type, dtype=torch.bfloat16, enabled=mixed):
+        return torch.nn.functional.mse_loss(model(x).float(), y)
+
+
+def replayed(graph, x, y, loss, after=lambda: None):
+    """The losses of all batches, each copied into the tensors that the graph reads."""
+    print(f"  one graph of {graph.info().nodes} nodes, backend {graph.info().backend}")
+    losses = []
+    for new_x, new_y in batches:
+        x.copy_(new_x)
+        y.copy_(new_y)
+        graph.replay()
+        after()
+        losses.append(loss.clone())
+    return losses
 
 
 def whole_step():
-    """Returns the losses and the model."""
-    model, loss_fn, optimizer = make()
+    """Forward, backward and optimizer in one graph. Returns the losses and the model."""
+    model, optimizer = make()
+    x, y = batch()
 
-    # Placeholders used for capture
-    static_input = torch.randn(N, D_in, device=device)
-    static_target = torch.randn(N, D_out, device=device)
-
-    # warmup
-    s = pianola.Stream()
-    s.wait_stream(pianola.current_stream())
-    with pianola.stream(s):
-        for i in range(3):
-            optimizer.zero_grad(set_to_none=True)
-            y_pred = model(static_input)
-            loss = loss_fn(y_pred, static_target)
-            loss.backward()
-            optimizer.step()
-    pianola.current_stream().wait_stream(s)
-
-    # capture
-    g = pianola.CUDAGraph()
-    optimizer.zero_grad(set_to_none=True)
-    with pianola.graph(g):
-        static_y_pred = model(static_input)
-        static_loss = loss_fn(static_y_pred, static_target)
-        static_loss.backward()
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        loss = loss_of(model, x, y, mixed=False)
+        loss.backward()
         optimizer.step()
+        return loss
 
-    losses = []
-    for data, target in zip(real_inputs, real_targets):
-        static_input.copy_(data)
-        static_target.copy_(target)
-        g.replay()
-        losses.append(static_loss.clone())
-    print(f"  one graph of {g.info().nodes} nodes, backend {g.info().backend}")
-    return losses, model
+    on_a_side_stream(step)
+    graph = pianola.CUDAGraph()
+    with pianola.graph(graph):
+        loss = step()
+    return replayed(graph, x, y, loss), model
 
 
 def mixed_precision():
-    """Forward, loss and backward in the graph; the optimizer's step, which reads a value on the host, outside."""
-    model, loss_fn, optimizer = make()
+    """Forward and backward in the graph; the optimizer's step, for which the scaler reads a value on the host, outside."""
+    model, optimizer = make()
     scaler = torch.amp.GradScaler(device.type, init_scale=1024.0)
+    x, y = batch()
 
-    static_input = torch.randn(N, D_in, device=device)
-    static_target = torch.randn(N, D_out, device=device)
+    def forward_and_backward():
+        optimizer.zero_grad(set_to_none=True)
+        loss = loss_of(model, x, y, mixed=True)
+        scaler.scale(loss).backward()
+        return loss
 
-    s = pianola.Stream()
-    s.wait_stream(pianola.current_stream())
-    with pianola.stream(s):
-        for i in range(3):
-            optimizer.zero_grad(set_to_none=True)
-            with torch.autocast(device.type, dtype=torch.bfloat16):
-                y_pred = model(static_input)
-                loss = loss_fn(y_pred.float(), static_target)
-            scaler.scale(loss).backward()
-            scaler.step(optimizer)
-            scaler.update()
-    pianola.current_stream().wait_stream(s)
-
-    g = pianola.CUDAGraph()
-    optimizer.zero_grad(set_to_none=True)
-    with pianola.graph(g):
-        with torch.autocast(device.type, dtype=torch.bfloat16):
-            static_y_pred = model(static_input)
-            static_loss = loss_fn(static_y_pred.float(), static_target)
-        scaler.scale(static_loss).backward()
-        # don't capture scaler.step(optimizer) or scaler.update()
-
-    losses = []
-    for data, target in zip(real_inputs, real_targets):
-        static_input.copy_(data)
-        static_target.copy_(target)
-        g.replay()
-        # Runs scaler.step and scaler.update eagerly
+    def update():
         scaler.step(optimizer)
         scaler.update()
-        losses.append(static_loss.clone())
-    print(f"  one graph of {g.info().nodes} nodes, backend {g.info().backend}")
-    return losses, model
+
+    on_a_side_stream(lambda: (forward_and_backward(), update()))
+    graph = pianola.CUDAGraph()
+    with pianola.graph(graph):
+        loss = forward_and_backward()
+    return replayed(graph, x, y, loss, after=update), model
 
 
 def eagerly(mixed):
     """The same training without graphs."""
-    model, loss_fn, optimizer = make()
+    model, optimizer = make()
     scaler = torch.amp.GradScaler(device.type, init_scale=1024.0, enabled=mixed)
-    first = torch.randn(N, D_in, device=device), torch.randn(N, D_out, device=device)
     losses = []
-    for data, target in [first] * 3 + list(zip(real_inputs, real_targets)):
+    for x, y in [batch()] * WARMUP + batches:
         optimizer.zero_grad(set_to_none=True)
-        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=mixed):
-            loss = loss_fn(model(data).float(), target)
+        loss = loss_of(model, x, y, mixed)
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
         losses.append(loss.detach())
-    return losses[3:], model
+    return losses[WARMUP:], model
 
 
 def main():

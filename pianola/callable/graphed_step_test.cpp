@@ -48,6 +48,17 @@ class GraphedStepTest : public testing::GraphedTest {
     return latest(graphed);
   }
 
+  // The usual step: gradients to none, forward, backward, descent.
+  static Step train(const std::shared_ptr<MlpNet>& net) {
+    return [net](const at::Tensor& x) {
+      net->zero_grad();
+      const at::Tensor loss = square(net->forward(x));
+      loss.backward();
+      descend(*net);
+      return loss;
+    };
+  }
+
   static void descend(const torch::nn::Module& net) {
     const at::NoGradGuard no_grad;
     for (const at::Tensor& parameter : net.parameters()) parameter.sub_(parameter.grad() * 0.1);
@@ -140,20 +151,11 @@ TEST_P(GraphedStepTest, AccumulatesOverCallsAndLeavesTheOptimizerOutside) {
 }
 
 TEST_P(GraphedStepTest, PutsGradientsBackThatTheCallerSetToNone) {
-  const auto make = [](const std::shared_ptr<MlpNet>& net) {
-    return [net](const at::Tensor& x) {
-      net->zero_grad();
-      const at::Tensor loss = square(net->forward(x));
-      loss.backward();
-      descend(*net);
-      return loss;
-    };
-  };
   const auto between = [](MlpNet& net, std::uint64_t step) {
     if (step % 3 == 0) net.zero_grad();
     if (step % 3 == 1) net.first->weight.mutable_grad() = torch::ones_like(net.first->weight).detach();
   };
-  EXPECT_EQ(expect_equals_eager<MlpNet>(make, {8, 12}, {}, between).replays, kSteps - 3);
+  EXPECT_EQ(expect_equals_eager<MlpNet>(train, {8, 12}, {}, between).replays, kSteps - 3);
 }
 
 TEST_P(GraphedStepTest, AGradientThatIsKeptKeepsItsValue) {
@@ -223,19 +225,10 @@ TEST_P(GraphedStepTest, NeedsNeitherInputsNorResults) {
 }
 
 TEST_P(GraphedStepTest, IsCapturedAnewWhenAParameterIsReplaced) {
-  const auto make = [](const std::shared_ptr<MlpNet>& net) {
-    return [net](const at::Tensor& x) {
-      net->zero_grad();
-      const at::Tensor loss = square(net->forward(x));
-      loss.backward();
-      descend(*net);
-      return loss;
-    };
-  };
   const auto between = [](MlpNet& net, std::uint64_t step) {
     if (step == 4) net.first->weight.set_data(net.first->weight.detach().clone() * 2);
   };
-  const SignatureInfo info = expect_equals_eager<MlpNet>(make, {8, 12}, {}, between);
+  const SignatureInfo info = expect_equals_eager<MlpNet>(train, {8, 12}, {}, between);
   EXPECT_EQ(info.recaptures, 1U);
   EXPECT_EQ(info.replays, kSteps - 3 - 1);
 }

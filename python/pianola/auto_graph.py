@@ -23,6 +23,7 @@ from ._load import _C
 from .choices import chosen, grad_policy
 from .errors import refuse
 from .flat_function import FlatFunction
+from .patching import replace, replacement, restore
 from .structure import Structure, equal, of_arguments, tensors_of
 from .surroundings import Surroundings
 from .weakly import Weakly
@@ -166,8 +167,8 @@ class GraphedFunction(Generic[Arguments, Result]):
     def reset(self) -> None:
         """Forgets all signatures and drops their graphs; the next calls warm up again."""
         self._bank.reset()
-        if self._module is not None and self._module.__dict__.get("forward") is self:
-            del self._module.forward
+        if self._module is not None:
+            restore(self._module, self)
 
     def _refuse_to_be_copied(self, how: str) -> NoReturn:
         refuse(
@@ -299,7 +300,7 @@ def _graphed(target: Any, options: dict[str, Any]) -> Any:
         owner = getattr(target, "__self__", None)
         module = owner if isinstance(owner, torch.nn.Module) else None
         return GraphedFunction(target, options, module, owner)
-    if "forward" in target.__dict__ and hasattr(target.forward, "info"):
+    if hasattr(replacement(target), "info"):
         refuse(f"the {type(target).__qualname__} is graphed already", "call forward.reset() first")
-    target.forward = GraphedFunction(target.forward, options, target)
+    replace(target, GraphedFunction(target.forward, options, target))
     return target

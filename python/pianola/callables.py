@@ -12,6 +12,7 @@ from .devices import default_device
 from .errors import refuse
 from .flat_function import FlatFunction
 from .graphed_forward import GraphedForward
+from .patching import replace, replacement
 from .pools import pool_id
 from .structure import Structure, of_arguments
 from .weakly import Weakly, WhileCapturing
@@ -187,7 +188,7 @@ def _check_modules(targets: list) -> None:
             refuse(f"a {type(target).__qualname__} cannot be graphed", "pass modules or functions")
         if not isinstance(target, torch.nn.Module):
             continue
-        if isinstance(target.__dict__.get("forward"), GraphedForward):
+        if isinstance(replacement(target), GraphedForward):
             refuse(f"the {type(target).__qualname__} is graphed already", "call its reset() first")
         hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
         if any(getattr(target, name, None) for name in hooks):
@@ -213,7 +214,7 @@ def _flatten(targets: list, samples: list[Sample]) -> tuple[list[FlatFunction], 
 def _patch(target: Any, forward: GraphedForward) -> Any:
     if not isinstance(target, torch.nn.Module):
         return forward
-    target.forward = forward
+    replace(target, forward)
     if not hasattr(target, "reset"):
         object.__setattr__(target, "reset", forward.reset)
     return target

@@ -7,6 +7,7 @@ import torch
 from ._load import _C
 from .errors import GuardError, refuse
 from .flat_function import FlatFunction
+from .patching import restore
 from .structure import names_of_arguments, of_arguments
 
 
@@ -85,8 +86,8 @@ class GraphedForward:
         captured, self._captured = self._captured, None
         if captured is not None:
             captured.reset()
-        if self._module is not None and self._module.__dict__.get("forward") is self:
-            del self._module.forward
+        if self._module is not None:
+            restore(self._module, self)
             if getattr(self._module.__dict__.get("reset"), "__self__", None) is self:
                 object.__delattr__(self._module, "reset")
 

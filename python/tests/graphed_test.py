@@ -414,9 +414,23 @@ def test_script_modules_are_graphed_and_watched(device):
 
     script = torch.jit.trace(Halves().to(device).eval(), torch.randn(8, 16, device=device))
     f = pianola.graphed(lambda x: script(x), warmup=1)
-    (graphed,) = pianola.make_graphed_callables((script,), ((torch.randn(8, 16, device=device),),), grad="clone")
     with torch.no_grad():
         for x in batches(4, (8, 16), device):
             assert_same("function", f(x), script(x))
+    assert f.info().signatures[0].replays == 3
+
+
+def test_a_traced_module_is_patched_and_restored(device):
     x = torch.randn(8, 16, device=device)
-    assert_same("module", graphed(x), script(x))
+    script = torch.jit.trace(MLP().to(device).eval(), x)
+    expected = script(x)
+    for graph_it in (lambda: pianola.make_graphed_callables(script, (x,)), lambda: pianola.graphed(script, warmup=1)):
+        graph_it()
+        with pytest.raises(pianola.UsageError, match="graphed already"):
+            graph_it()
+        forward = script.forward
+        for _ in range(3):
+            assert_same("output", script(x), expected)
+        assert "graphs" in str(forward.info())
+        forward.reset()
+        assert_same("output", script(x), expected)

@@ -79,18 +79,24 @@ def test_capture_begin_and_end(device):
     assert torch.equal(y.cpu(), torch.full((4,), 10.0))
 
 
-def test_mixed_precision(device):
+def test_mixed_precision_with_a_scaler(device):
     eager, graphed = twins(MLP(), device)
-    graphed = pianola.make_graphed_callables(graphed, (torch.randn(8, 16, device=device),))
-    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (eager, graphed)]
 
-    with torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False):
-        pass
-    for x in batches(3, (8, 16), device):
-        for model, optimizer in zip((eager, graphed), optimizers):
+    def autocast():
+        return torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False)
+
+    with autocast():
+        graphed = pianola.make_graphed_callables(graphed, (torch.randn(8, 16, device=device),))
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (eager, graphed)]
+    scalers = [torch.amp.GradScaler(device.type, init_scale=1024.0) for _ in range(2)]
+    for x in batches(4, (8, 16), device):
+        for model, optimizer, scaler in zip((eager, graphed), optimizers, scalers):
             optimizer.zero_grad()
-            model(x).square().mean().backward()
-            optimizer.step()
+            with autocast():
+                loss = model(x).float().square().mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
         assert_same_state(eager, graphed)
 
 
