@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = ("pianola", "apps", "examples", "bench", "python", "test")
+FOLDERS = ("pianola", "apps", "examples", "bench", "python", "tests")
 FORMATTER = "clang-format-14"  # versions differ in what they find well formatted
 
 

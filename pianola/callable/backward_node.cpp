@@ -40,7 +40,8 @@ void BackwardNode::check_may_run() const {
     throw UsageError({.what = "gradients of gradients cannot go through a graphed callable: backward() was called with "
                               "create_graph=true; nothing was launched",
                       .where = callable_->name(),
-                      .fix = "call backward() without create_graph, or run this callable eagerly"});
+                      .fix = "call backward() without create_graph, or run this callable eagerly",
+                      .rule = "PG1007"});
   }
   if (released_ || (ran_ && !callable_->retains_graph())) {
     throw UsageError({.what = "backward() was called a second time through one call of a graphed callable, whose "
@@ -55,7 +56,8 @@ void BackwardNode::check_may_run() const {
                       .where = callable_->name(),
                       .fix =
                           "run it before the next call, or set CallableOptions::slots to the number of calls that are "
-                          "between forward and backward at once"});
+                          "between forward and backward at once",
+                      .rule = "PG907"});
   }
 }
 

@@ -1,6 +1,6 @@
 #include <pianola/callable/call_watch.hpp>
 
-#include <pianola/callable/references.hpp>
+#include <pianola/trace/references.hpp>
 #include <pianola/trace/step_memory.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
@@ -88,12 +88,12 @@ const at::Tensor* CallWatch::dropped() const {
   for (const at::Tensor& tensor : outside_) {
     Memory& memory = all[trace::storage_of(tensor)];
     ++memory.tensors;
-    memory.held = memory.held || references_to(tensor) > 1;
+    memory.held = memory.held || trace::references_to(tensor) > 1;
   }
   for (const at::Tensor& tensor : outside_) {
     if (!tensor.has_storage() || tensor.numel() == 0 || read_.count(trace::storage_of(tensor)) == 0) continue;
     const Memory& memory = all[trace::storage_of(tensor)];
-    if (!memory.held && references_to(tensor.storage()) == memory.tensors) return &tensor;
+    if (!memory.held && trace::references_to(tensor.storage()) == memory.tensors) return &tensor;
   }
   return nullptr;
 }

@@ -31,7 +31,7 @@ bool LeafGuard::intact() const noexcept {
   return same;
 }
 
-CallableGraph::CallableGraph(GraphedCallable graphed, OutsideGuard outside, LeafGuard leaves)
+CallableGraph::CallableGraph(GraphedCallable graphed, graph::OutsideGuard outside, LeafGuard leaves)
     : graphed_(std::move(graphed)), outside_(std::move(outside)), leaves_(std::move(leaves)) {}
 
 std::string CallableGraph::why_stale() const {

@@ -1,7 +1,7 @@
 #pragma once
 #include <pianola/callable/captured_call.hpp>
 #include <pianola/callable/graphed_callable.hpp>
-#include <pianola/callable/outside_guard.hpp>
+#include <pianola/graph/outside_guard.hpp>
 
 #include <span>
 #include <string>
@@ -34,7 +34,7 @@ class LeafGuard {
 /// A call whose backward pass, if there is one, comes from outside.
 class CallableGraph final : public CapturedCall {
  public:
-  CallableGraph(GraphedCallable graphed, OutsideGuard outside, LeafGuard leaves);
+  CallableGraph(GraphedCallable graphed, graph::OutsideGuard outside, LeafGuard leaves);
 
   [[nodiscard]] bool is_stale() const override { return !outside_.intact() || !leaves_.intact(); }
   [[nodiscard]] std::string why_stale() const override;
@@ -46,7 +46,7 @@ class CallableGraph final : public CapturedCall {
 
  private:
   GraphedCallable graphed_;
-  OutsideGuard outside_;
+  graph::OutsideGuard outside_;
   LeafGuard leaves_;
 };
 

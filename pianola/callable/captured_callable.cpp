@@ -155,7 +155,8 @@ Pass& CapturedCallable::next_pass(const CapturedMode& mode) const {
                            mode.passes().size(), mode.passes().size()),
        .where = subject_->name,
        .fix = "run their backward first, let go of outputs that need none, or set CallableOptions::slots to the number "
-              "of calls in flight"});
+              "of calls in flight",
+       .rule = "PG907"});
 }
 
 Pass& CapturedCallable::oldest_pass(const CapturedMode& mode) {
@@ -320,7 +321,8 @@ void CapturedCallable::check_current(const at::Tensor& output) const {
       throw ReplayError(
           {.what = "the tensor is an output of an earlier call, whose memory a later call has overwritten",
            .where = subject_->name,
-           .fix = "read or clone() outputs before the next call, set OutputPolicy::clone, or use more slots"});
+           .fix = "read or clone() outputs before the next call, set OutputPolicy::clone, or use more slots",
+           .rule = "PG901"});
     }
   }
   throw UsageError({.what = "the tensor is no output of this callable", .where = subject_->name});

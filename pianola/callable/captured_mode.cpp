@@ -150,7 +150,8 @@ std::optional<Diagnosis> CapturedMode::backward_offence(const Pass& pass, bool s
         .where = subject_.name,
         .fix =
             "register hooks before make_graphed_callable, name the parameter in "
-            "CallableOptions::through_autograd, or set GradPolicy::clone"};
+            "CallableOptions::through_autograd, or set GradPolicy::clone",
+        .rule = "PG1004"};
   }
   return std::nullopt;
 }

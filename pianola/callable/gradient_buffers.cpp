@@ -112,7 +112,7 @@ void GradientBuffers::clear(const std::vector<std::size_t>& which) const {
 void GradientBuffers::count_references(std::size_t aliases) {
   const bool first = before_graphs_.empty();
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    const std::size_t now = references_to(tensors_[i].storage());
+    const std::size_t now = trace::references_to(tensors_[i].storage());
     if (first) {
       before_graphs_.push_back(now);
       references_.push_back(0);

@@ -1,5 +1,5 @@
 #pragma once
-#include <pianola/callable/references.hpp>
+#include <pianola/trace/references.hpp>
 
 #include <ATen/core/Tensor.h>
 
@@ -34,7 +34,7 @@ class GradientBuffers {
   /// more references than those are somebody else's.
   void count_references(std::size_t aliases);
   [[nodiscard]] bool has_other_references(std::size_t i) const {
-    return references_to(tensors_[i].storage()) > references_[i];
+    return trace::references_to(tensors_[i].storage()) > references_[i];
   }
 
  private:

@@ -79,7 +79,7 @@ std::unique_ptr<CapturedCall> GraphMaker::make_callable(const Capturable& captur
   LeafGuard leaves((*last)->watch().leaves(), /*with_hooks=*/options_.grad == GradPolicy::accumulate);
   std::vector<at::Tensor> others = (*last)->watch().outside_but_leaves();
   last->reset();  // which holds them, too
-  return std::make_unique<CallableGraph>(std::move(graphed), OutsideGuard(std::move(others)), std::move(leaves));
+  return std::make_unique<CallableGraph>(std::move(graphed), graph::OutsideGuard(std::move(others)), std::move(leaves));
 }
 
 std::unique_ptr<CapturedCall> GraphMaker::make_step(const Capturable& capturable, std::span<const at::Tensor> inputs,

@@ -68,7 +68,8 @@ std::vector<at::Tensor> flatten(const c10::IValue& value, OutputStructure& struc
   std::vector<at::Tensor> leaves;
   if (auto difference = structure->flatten(value, leaves)) {
     throw UsageError({.what = fmt::format("the function returned another structure in another run: {}", *difference),
-                      .fix = "a graph always returns the same: let nothing but tensors vary between calls"});
+                      .fix = "a graph always returns the same: let nothing but tensors vary between calls",
+                      .rule = "PG505"});
   }
   return leaves;
 }

@@ -32,7 +32,8 @@ KnownTensor KnownTensor::buffer(std::string name, const at::Tensor& tensor) {
   KnownTensor known(std::move(name), tensor, /*is_buffer=*/true);
   if (known.requires_grad_) {
     throw UsageError({.what = fmt::format("buffer '{}' requires grad; its gradient would be lost", known.name_),
-                      .fix = "register it as a parameter, or call requires_grad_(false) on it"});
+                      .fix = "register it as a parameter, or call requires_grad_(false) on it",
+                      .rule = "PG904"});
   }
   return known;
 }

@@ -29,7 +29,8 @@ c10::Device device_of(const CallWatch& watch, std::span<const at::Tensor> inputs
 
 UsageError frozen(std::string difference) {
   return UsageError({.what = std::move(difference) + "; a graph would repeat the last one for ever",
-                     .fix = "keep a number that changes in a tensor on the device"});
+                     .fix = "keep a number that changes in a tensor on the device",
+                     .rule = "PG301"});
 }
 
 std::string obstacle_of(const CallWatch& watch) {
@@ -39,7 +40,8 @@ std::string obstacle_of(const CallWatch& watch) {
                     fmt::format("the function reads a {} tensor of shape [{}] that is gone after the call: it replaces "
                                 "it, or makes it from memory of the host; a graph would read the same one for ever",
                                 c10::toString(dropped->scalar_type()), fmt::join(dropped->sizes(), ", ")),
-                .fix = "pass it as an input, or keep one tensor and write into it (copy_())"})
+                .fix = "pass it as an input, or keep one tensor and write into it (copy_())",
+                .rule = "PG401"})
       .what();
 }
 
@@ -55,7 +57,7 @@ Observation::Observation(ObservedRun run, std::span<const at::Tensor> inputs, co
 
 std::vector<at::Tensor> Observation::leaves() const {
   std::vector<at::Tensor> result;
-  for (const WeakTensor& weak : leaves_) {
+  for (const graph::WeakTensor& weak : leaves_) {
     if (auto leaf = weak.lock()) result.emplace_back(std::move(leaf));
   }
   return result;

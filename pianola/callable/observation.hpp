@@ -2,7 +2,7 @@
 #include <pianola/callable/graphed_info.hpp>
 #include <pianola/callable/number_log.hpp>
 #include <pianola/callable/observed_run.hpp>
-#include <pianola/callable/outside_guard.hpp>
+#include <pianola/graph/outside_guard.hpp>
 
 #include <ATen/core/Tensor.h>
 
@@ -35,7 +35,7 @@ class Observation {
  private:
   GraphedKind kind_;
   c10::Device device_;
-  std::vector<WeakTensor> leaves_;
+  std::vector<graph::WeakTensor> leaves_;
   std::string obstacle_;
   NumberLog numbers_;
 };

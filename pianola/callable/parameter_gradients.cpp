@@ -1,8 +1,8 @@
 #include <pianola/callable/parameter_gradients.hpp>
 
-#include <pianola/callable/references.hpp>
 #include <pianola/graph/copy_into.hpp>
 #include <pianola/trace/quiet_scope.hpp>
+#include <pianola/trace/references.hpp>
 
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_copy.h>
@@ -112,7 +112,7 @@ const at::Tensor* ParameterGradients::hooked() const noexcept {
 
 // Somebody kept the gradient that was ours, or a view of it: it must not change under their hands.
 bool ParameterGradients::is_held_elsewhere(std::size_t i) const {
-  return references_to(exposed_[i]) > 1 || buffers_.has_other_references(i);
+  return trace::references_to(exposed_[i]) > 1 || buffers_.has_other_references(i);
 }
 
 bool ParameterGradients::is_idle() const {
@@ -184,7 +184,7 @@ void ParameterGradients::prepare_to_add() {
 // The tensor of last time will do, unless somebody has it, or it was made to look elsewhere.
 void ParameterGradients::expose(std::size_t i) {
   Place& place = places_[i];
-  if (references_to(exposed_[i]) > 1 || storage_of(*place.exposed) != place.storage) {
+  if (trace::references_to(exposed_[i]) > 1 || storage_of(*place.exposed) != place.storage) {
     exposed_[i] = alias_of(buffers_.tensors()[i]);
     place.exposed = exposed_[i].unsafeGetTensorImpl();
   }

@@ -161,7 +161,8 @@ std::vector<at::Tensor> CapturedMode::run_forward(const Pass& pass) {
                              "the graph works on a copy",
                              subject_.inputs.name_of(i)),
          .where = subject_.name,
-         .fix = "let it work on input.clone(), and return the result"});
+         .fix = "let it work on input.clone(), and return the result",
+         .rule = "PG902"});
   }
   if (!outputs_) {
     outputs_.emplace(value, "output");
@@ -175,7 +176,8 @@ std::vector<at::Tensor> CapturedMode::run_forward(const Pass& pass) {
   if (auto difference = outputs_->flatten(value, leaves)) {
     throw UsageError({.what = fmt::format("the callable returned another structure in another run: {}", *difference),
                       .where = subject_.name,
-                      .fix = "a graph always returns the same: let nothing but tensors vary between calls"});
+                      .fix = "a graph always returns the same: let nothing but tensors vary between calls",
+                      .rule = "PG505"});
   }
   return leaves;
 }

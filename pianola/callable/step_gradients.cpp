@@ -1,6 +1,6 @@
 #include <pianola/callable/step_gradients.hpp>
 
-#include <pianola/callable/references.hpp>
+#include <pianola/trace/references.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
 #include <torch/csrc/autograd/variable.h>
@@ -54,7 +54,7 @@ bool StepGradients::Leaf::is_as_captured() const noexcept {
   if (!was_defined && now.defined()) return false;
   if (after == After::dropped) return true;
   const std::size_t ours = now.is_same(made) ? 2 : 1;
-  return references_to(made) == ours && memory_of(made) == made_at;
+  return trace::references_to(made) == ours && memory_of(made) == made_at;
 }
 
 bool StepGradients::are_as_captured() const noexcept {

@@ -1,5 +1,5 @@
 #pragma once
-#include <pianola/callable/outside_guard.hpp>
+#include <pianola/graph/outside_guard.hpp>
 
 #include <ATen/core/Tensor.h>
 
@@ -51,10 +51,10 @@ class StepGradients {
     explicit Leaf(const at::Tensor& leaf);
     [[nodiscard]] bool is_as_captured() const noexcept;
 
-    WeakTensor tensor;  // a leaf that is gone needs no gradient; OutsideGuard has noticed
+    graph::WeakTensor tensor;  // a leaf that is gone needs no gradient; OutsideGuard has noticed
     torch::autograd::AutogradMeta* meta;
-    at::Tensor before;  // until finish()
-    WeakTensor found;   // the same, not kept alive
+    at::Tensor before;        // until finish()
+    graph::WeakTensor found;  // the same, not kept alive
     const void* found_at = nullptr;
     After after = After::kept;
     bool was_defined = false;

@@ -2,9 +2,9 @@
 #include <pianola/callable/captured_call.hpp>
 #include <pianola/callable/graphed_options.hpp>
 #include <pianola/callable/observed_run.hpp>
-#include <pianola/callable/outside_guard.hpp>
 #include <pianola/callable/step_gradients.hpp>
 #include <pianola/graph/graph.hpp>
+#include <pianola/graph/outside_guard.hpp>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
@@ -61,7 +61,7 @@ class StepGraph final : public CapturedCall {
   std::vector<at::Tensor> inputs_;  // static
   std::vector<Result> results_;
   std::optional<StepGradients> gradients_;
-  std::optional<OutsideGuard> outside_;
+  std::optional<graph::OutsideGuard> outside_;
   NumberLog numbers_;
 };
 

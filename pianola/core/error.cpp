@@ -7,6 +7,7 @@ namespace {
 
 std::string render(const Diagnosis& diagnosis) {
   std::string text = diagnosis.what;
+  if (!diagnosis.rule.empty()) text += " [" + diagnosis.rule + "]";
   if (!diagnosis.where.empty()) text += "\n  where: " + diagnosis.where;
   if (!diagnosis.fix.empty()) text += "\n  fix:   " + diagnosis.fix;
   return text;

@@ -11,11 +11,12 @@ struct Diagnosis {
   std::string what;        ///< What happened, with the offending value and the accepted ones.
   std::string where = {};  ///< Operation, module path, source line; empty where there is no place to name.
   std::string fix = {};    ///< What to do about it; empty where nothing can be advised.
+  std::string rule = {};   ///< Id of the hazard rule that it is a case of ("PG101"), see hazard_rule.hpp; may be empty.
 };
 
 /// Base of all errors that Pianola throws. `what()` is the whole text, on one to three lines:
 ///
-///     aten::item read a CUDA tensor on the host during capture
+///     aten::item read a CUDA tensor on the host during capture [PG101]
 ///       where: operation 41, train_step at loss.cpp:88
 ///       fix:   keep the value on the device, or leave this part out of the capture
 class PIANOLA_API Error : public std::runtime_error {

@@ -44,6 +44,10 @@ void check(const CaptureOptions& options) {
     if (!generator.defined()) throw UsageError({.what = "an entry of 'generators' is undefined"});
   }
   check_branches(options);
+  if (options.check == CheckMode::strict && !options.trace) {
+    throw UsageError({.what = "check = strict needs the trace, and 'trace' is off",
+                      .fix = "leave 'trace' on, or capture with CheckMode::standard"});
+  }
   if (capture_is_open()) {
     throw UsageError({.what = "a capture is open on this thread already",
                       .fix = "captures do not nest: end the outer one first, or capture both parts as one step"});
@@ -108,6 +112,7 @@ void CaptureSession::begin() {
     recorder_options.call_sites = true;
     observers.push_back(&recorder_.emplace(std::move(recorder_options)));
   }
+  if (options_.check == CheckMode::strict) observers.push_back(&outside_.emplace());
   for (trace::OpObserver* observer : backend_.observers()) observers.push_back(observer);
   if (!observers.empty()) watching_.emplace(std::move(observers));
 }
@@ -132,10 +137,16 @@ CaptureResult CaptureSession::commit() {
         "the step made state in its first run that later runs write (an optimizer's, say); it is left as warm-up made "
         "it: make such state before capture");
   }
+  const std::vector<at::Tensor> new_gradients =
+      outside_ ? written_.leaves_with_new_gradients() : std::vector<at::Tensor>();
   put_back(true);
   recording_ = false;
   stream_.reset();
   finished_ = true;
+  if (outside_) {
+    result.outside.emplace(outside_->alive(), options_.names);
+    result.outside->watch_gradients(new_gradients);
+  }
   return result;
 }
 

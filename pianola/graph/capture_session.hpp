@@ -2,6 +2,7 @@
 #include <pianola/graph/backend.hpp>
 #include <pianola/graph/generator_states.hpp>
 #include <pianola/graph/options.hpp>
+#include <pianola/graph/outside_guard.hpp>
 #include <pianola/trace/op_stream.hpp>
 #include <pianola/trace/trace_recorder.hpp>
 #include <pianola/trace/write_set.hpp>
@@ -22,6 +23,7 @@ struct CaptureResult {
   std::chrono::microseconds capture_time{};
   std::chrono::microseconds end_time{};
   std::vector<std::string> warnings;
+  std::optional<OutsideGuard> outside;  ///< Of CheckMode::strict.
 };
 
 /// One capture, from the first eager run to the executable. Destroyed before commit() returned, it puts everything back:
@@ -54,6 +56,7 @@ class CaptureSession {
   trace::WriteSet written_;
   std::unique_ptr<StreamScope> stream_;
   std::optional<TraceRecorder> recorder_;
+  std::optional<OutsideTensors> outside_;  // of CheckMode::strict
   std::optional<trace::OpStream> watching_;
   std::chrono::microseconds warmup_time_{};
   std::chrono::steady_clock::time_point began_;

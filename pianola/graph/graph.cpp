@@ -45,6 +45,8 @@ void Graph::Impl::check_replayable() const {
          .fix = "capture in the process that replays; data loader workers that are forked must leave graphs "
                 "alone"});
   }
+  if (result->outside && !result->outside->intact()) [[unlikely]]
+    throw ReplayError(result->outside->offence());
 }
 
 Graph::Graph(c10::Device device) : impl_(std::make_unique<Impl>(device)) {}

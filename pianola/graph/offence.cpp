@@ -65,7 +65,8 @@ Diagnosis explain_moved_generator(const std::optional<OffendingOp>& drawing, con
           .fix =
               "seed before the capture; where torch.utils.checkpoint recomputes a part that draws (dropout), capture "
               "forward "
-              "and backward as one graph on CUDA, or leave the part out"};
+              "and backward as one graph on CUDA, or leave the part out",
+          .rule = "PG602"};
 }
 
 }  // namespace pianola::graph

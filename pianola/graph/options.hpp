@@ -7,6 +7,7 @@
 #include <c10/core/Stream.h>
 
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace pianola {
@@ -16,6 +17,20 @@ enum class CaptureMode {
   global,         ///< Unsafe calls of any thread break the capture.
   thread_local_,  ///< Only unsafe calls of the capturing thread do.
   relaxed,        ///< None does; a call that really touches the capturing stream still fails.
+};
+
+/// What each replay makes sure of before it launches; nothing of it waits for the device.
+enum class CheckMode {
+  standard,  ///< The graph is whole, its process is this one, and what it reads in a shared pool is still there.
+  /// Besides, that each tensor from outside which the captured step used is still held by somebody and looks at the same
+  /// memory: else a ReplayError names it. A few nanoseconds a tensor.
+  strict,
+};
+
+/// A tensor and what its owner calls it: "model.0.weight".
+struct NamedTensor {
+  std::string name;
+  at::Tensor tensor;
 };
 
 /// How Graph::capture warms up, records and cleans up. Every field has a safe default.
@@ -37,6 +52,10 @@ struct CaptureOptions {
   int branches = 0;
   /// How `branches` goes about it.
   ParallelOptions parallel = {};
+  /// What each replay checks. `strict` needs `trace`.
+  CheckMode check = CheckMode::standard;
+  /// Names of tensors, for messages.
+  std::vector<NamedTensor> names = {};
   /// See CaptureMode; thread_local_ lets data loaders and other threads go on.
   CaptureMode mode = CaptureMode::thread_local_;
   /// Put back what warm-up and recording wrote: tensors, gradients, generators. Off: the warm-up runs count as steps.

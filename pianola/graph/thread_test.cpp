@@ -3,10 +3,14 @@
 #include <pianola/graph/testing/mlp.hpp>
 
 #include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/sum.h>
 
 #if PIANOLA_WITH_CUDA
 #include <ATen/cuda/CUDAEvent.h>
 #endif
+
+#include <pthread.h>
 
 #include <functional>
 #include <iostream>
@@ -96,6 +100,35 @@ TEST_P(ThreadTest, AnotherThreadsDeviceSynchronizationIsReportedOrSurvived) {
   std::cout << "cudaDeviceSynchronize() of another thread: " << cudaGetErrorString(theirs) << "; the capture "
             << (survived ? "survived" : "was refused") << std::endl;
   if (!survived) graph.capture([&] { graphed.step(); });
+  expect_replays_equal_eager(graph, graphed);
+}
+
+TEST_P(ThreadTest, InModeGlobalTheCallOfAnotherThreadIsNamed) {
+  if (!on_cuda()) GTEST_SKIP() << "the CPU has no capture modes";
+  Training graphed(device());
+  const at::Tensor theirs = at::ones({4}, device());
+  Graph graph(device());
+  const auto load = [&] {
+    pthread_setname_np(pthread_self(), "loader");
+    try {
+      (void)theirs.sum().item<float>();
+    } catch (const c10::Error&) {  // theirs fails as well
+    }
+    (void)cudaGetLastError();
+  };
+  const std::string message = refusal<CaptureError>("a host read by another thread in mode global", [&] {
+    graph.capture(
+        [&] {
+          graphed.forward();
+          on_another_thread(load);
+          graphed.step();
+        },
+        {.mode = CaptureMode::global});
+  });
+  EXPECT_THAT(message, AllOf(HasSubstr("called by another thread, broke the capture"), HasSubstr("[PG707]"),
+                             HasSubstr("thread 'loader'"), HasSubstr("thread_test.cpp:"), HasSubstr("thread_local")));
+  EXPECT_THAT(message, AnyOf(HasSubstr("aten::_local_scalar_dense"), HasSubstr("aten::item"), HasSubstr("aten::sum")));
+  graph.capture([&] { graphed.step(); });
   expect_replays_equal_eager(graph, graphed);
 }
 

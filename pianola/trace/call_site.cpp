@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <mutex>
@@ -172,10 +173,12 @@ std::string short_name(std::string function) {
   return owner.substr(owner.find_last_of("<, ") + 1);
 }
 
-std::string render(const Frame& frame) {
-  const std::string name = short_name(frame.function);
-  if (frame.file.empty() || frame.file == "??" || frame.line == "?" || frame.line == "0") return name;
-  return fmt::format("{} at {}:{}", name, std::filesystem::path(frame.file).filename().string(), frame.line);
+SourcePlace place_of(const Frame& frame) {
+  SourcePlace place{.function = short_name(frame.function)};
+  if (frame.file.empty() || frame.file == "??" || frame.line == "?" || frame.line == "0") return place;
+  place.file = frame.file;
+  place.line = std::atoi(frame.line.c_str());
+  return place;
 }
 
 // Without debug information, or without addr2line on this machine, the symbol table still knows exported functions.
@@ -187,17 +190,17 @@ std::string exported_function(void* address) {
   return short_name(named.front().funcname);
 }
 
-std::string first_user_frame(const std::vector<void*>& addresses) {
+SourcePlace first_user_frame(const std::vector<void*>& addresses) {
   const std::vector<Frames> frames = frames_of(addresses);
   for (std::size_t i = 0; i < addresses.size(); ++i) {
     for (const Frame& frame : frames[i]) {
-      if (is_users(frame)) return render(frame);
+      if (is_users(frame)) return place_of(frame);
     }
     if (frames[i].empty() || frames[i].front().function == "??") {
-      if (std::string name = exported_function(addresses[i]); !name.empty()) return name;
+      if (std::string name = exported_function(addresses[i]); !name.empty()) return {.function = std::move(name)};
     }
   }
-  return "";
+  return {};
 }
 
 // Grows at import, on the thread that imports, and is read when a place is named.
@@ -213,20 +216,17 @@ bool is_hidden(const std::string& file) {
                      [&](const std::string& folder) { return file.starts_with(folder); });
 }
 
-std::string first_python_frame(torch::CapturedTraceback& traceback) {
+std::vector<SourcePlace> frames_of(torch::CapturedTraceback& traceback) {
   const torch::SymbolizedTracebacks symbolized = torch::symbolize({&traceback});
+  std::vector<SourcePlace> frames;
   for (const std::uint64_t index : symbolized.tracebacks.front()) {
     const torch::unwind::Frame& frame = symbolized.all_frames[index];
-    if (!is_hidden(frame.filename)) {
-      return fmt::format("{} at {}:{}", frame.funcname, std::filesystem::path(frame.filename).filename().string(),
-                         frame.lineno);
-    }
+    frames.push_back({.function = frame.funcname, .file = frame.filename, .line = static_cast<int>(frame.lineno)});
   }
-  return "";
+  return frames;
 }
 
-// Python's part of CapturedTraceback exists only where libtorch_python is loaded; asking for it elsewhere costs nothing
-// but the allocation, which this check saves.
+// Python's part of CapturedTraceback exists only where libtorch_python is loaded.
 bool python_is_loaded() {
   static const bool loaded = dlsym(RTLD_DEFAULT, "Py_IsInitialized") != nullptr;
   return loaded;
@@ -236,21 +236,32 @@ bool python_is_loaded() {
 
 void CallSite::hide_python_files(std::string folder) { hidden_folders().push_back(std::move(folder)); }
 
-CallSite CallSite::here() {
+CallSite CallSite::here() { return of(torch::unwind::unwind(), true); }
+
+// The frames of TorchScript are asked for only where there is no Python: an interpreter under Python hides them anyway.
+CallSite CallSite::of(std::vector<void*> frames, bool script) {
   CallSite site;
-  site.frames_ = torch::unwind::unwind();
-  if (python_is_loaded()) site.python_ = torch::CapturedTraceback::gather(true, false, false);
+  site.frames_ = std::move(frames);
+  if (script) site.script_ = torch::CapturedTraceback::gather(python_is_loaded(), !python_is_loaded(), false);
   return site;
 }
 
-std::string CallSite::describe() const {
+SourcePlace CallSite::place() const {
   try {
-    if (python_ != nullptr) {
-      if (std::string place = first_python_frame(*python_); !place.empty()) return place;
+    for (SourcePlace& frame : script_frames()) {
+      if (!is_hidden(frame.file)) return std::move(frame);
     }
     return first_user_frame(frames_);
   } catch (const std::exception&) {
-    return "";  // A place is a courtesy; the error it belongs to must reach the caller in any case.
+    return {};  // A place is a courtesy; the error it belongs to must reach the caller in any case.
+  }
+}
+
+std::vector<SourcePlace> CallSite::script_frames() const {
+  try {
+    return script_ == nullptr ? std::vector<SourcePlace>() : frames_of(*script_);
+  } catch (const std::exception&) {
+    return {};
   }
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 #include <pianola/core/export.hpp>
+#include <pianola/core/source_place.hpp>
 
 #include <memory>
 #include <string>
@@ -15,8 +16,11 @@ namespace pianola::trace {
 class CallSite {
  public:
   CallSite() = default;
-  /// Takes this thread's C++ frames and, where Python runs it, its Python frames.
+  /// Takes this thread's C++ frames and, where Python or TorchScript runs it, theirs.
   static CallSite here();
+  /// The same of C++ frames that were taken before: return addresses, from the innermost on. Without `script`, no frames
+  /// of Python are taken, for which this thread may have to wait for the interpreter's lock.
+  static CallSite of(std::vector<void*> frames, bool script);
 
   [[nodiscard]] bool empty() const noexcept { return frames_.empty(); }
 
@@ -25,11 +29,15 @@ class CallSite {
 
   /// The innermost frame that is the user's: "train_step at loss.cpp:88"; without debug information the function alone;
   /// empty where nothing is known. Slow (tens of ms): reads debug information. Never throws.
-  [[nodiscard]] std::string describe() const;
+  [[nodiscard]] std::string describe() const { return place().text(); }
+  /// The same in its parts.
+  [[nodiscard]] SourcePlace place() const;
+  /// Frames of Python or TorchScript, innermost first, also those of packages; empty where neither runs. Never throws.
+  [[nodiscard]] std::vector<SourcePlace> script_frames() const;
 
  private:
   std::vector<void*> frames_;
-  std::shared_ptr<torch::CapturedTraceback> python_;
+  std::shared_ptr<torch::CapturedTraceback> script_;
 };
 
 }  // namespace pianola::trace

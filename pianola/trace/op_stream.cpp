@@ -197,6 +197,8 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
   }
 };
 
+bool OpStream::watches_this_thread() noexcept { return State::current() != nullptr; }
+
 OpStream::OpStream(std::vector<OpObserver*> observers) : state_(std::make_shared<State>()) {
   static std::atomic<std::uint64_t> recordings{0};
   for (const OpObserver* observer : observers) {

@@ -66,6 +66,9 @@ class OpStream {
   OpStream& operator=(const OpStream&) = delete;
   ~OpStream();
 
+  /// Whether a stream sees the operations of this thread.
+  [[nodiscard]] static bool watches_this_thread() noexcept;
+
  private:
   struct State;
   std::shared_ptr<State> state_;

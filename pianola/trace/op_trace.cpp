@@ -44,17 +44,23 @@ std::span<const std::int64_t> OpTrace::strides(const TensorRecord& tensor) const
   return std::span(dims_).subspan(tensor.shape + tensor.rank, tensor.rank);
 }
 
-std::string OpTrace::place(const OpRecord& op) const {
-  if (sites_.empty()) return "";
-  std::size_t index = static_cast<std::size_t>(&op - ops_.data());
-  if (op.backward && op.forward_sequence >= 0) {
-    // Operations that make no node of the backward graph carry the number of the next one: the last is the right one.
-    const auto forward = std::find_if(ops_.rbegin(), ops_.rend(), [&](const OpRecord& candidate) {
-      return !candidate.backward && candidate.sequence == op.forward_sequence;
-    });
-    if (forward != ops_.rend()) index = static_cast<std::size_t>(&*forward - ops_.data());
-  }
-  return sites_[index].describe();
+const OpRecord* OpTrace::forward_of(const OpRecord& op) const noexcept {
+  if (!op.backward || op.forward_sequence < 0) return nullptr;
+  // Operations that make no node of the backward graph carry the number of the next one: the last is the right one.
+  const auto forward = std::find_if(ops_.rbegin(), ops_.rend(), [&](const OpRecord& candidate) {
+    return !candidate.backward && candidate.sequence == op.forward_sequence;
+  });
+  return forward == ops_.rend() ? nullptr : &*forward;
+}
+
+const trace::CallSite* OpTrace::site(const OpRecord& op) const noexcept {
+  return sites_.empty() ? nullptr : &sites_[static_cast<std::size_t>(&op - ops_.data())];
+}
+
+SourcePlace OpTrace::source(const OpRecord& op) const {
+  const OpRecord* forward = forward_of(op);
+  const trace::CallSite* called_from = site(forward == nullptr ? op : *forward);
+  return called_from == nullptr ? SourcePlace() : called_from->place();
 }
 
 }  // namespace pianola

@@ -1,6 +1,7 @@
 #pragma once
 #include <pianola/core/byte_span.hpp>
 #include <pianola/core/export.hpp>
+#include <pianola/core/source_place.hpp>
 
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
@@ -35,9 +36,11 @@ struct TensorRecord {
   c10::Device device = c10::Device(c10::kCPU);
   bool made_in_step = false;  ///< Its memory was made by an earlier operation of the trace (or by this one).
   bool written = false;       ///< The operation writes it: a marked argument, a running statistic, a new result.
+  bool number = false;        ///< A number of the host in a tensor's clothes.
 };
 
-/// One number among an operation's arguments; a list gives one record per entry.
+/// One number among an operation's arguments; a list gives one record per entry. In `x * 0.5` the number comes as a
+/// tensor that was made for it: both records are there, and TensorRecord::number is set.
 struct ScalarRecord {
   std::int16_t argument = 0;
   std::variant<std::int64_t, double, bool> value;
@@ -88,7 +91,13 @@ class PIANOLA_API OpTrace {
   [[nodiscard]] std::span<const std::int64_t> strides(const TensorRecord& tensor) const noexcept;
   /// Where it was called from: "train_step at loss.cpp:88"; a backward operation names its forward one. Empty where
   /// sites were not recorded. Slow (tens of ms).
-  [[nodiscard]] std::string place(const OpRecord& op) const;
+  [[nodiscard]] std::string place(const OpRecord& op) const { return source(op).text(); }
+  /// The same in its parts; a backward operation has the place of its forward one.
+  [[nodiscard]] SourcePlace source(const OpRecord& op) const;
+  /// Its call site as it was taken; nullptr where sites were not recorded.
+  [[nodiscard]] const trace::CallSite* site(const OpRecord& op) const noexcept;
+  /// The forward operation that a backward one belongs to; nullptr where there is none or it is not known.
+  [[nodiscard]] const OpRecord* forward_of(const OpRecord& op) const noexcept;
 
  private:
   friend class TraceRecorder;

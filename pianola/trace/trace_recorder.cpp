@@ -60,6 +60,26 @@ bool may_run_other_work(const OpSpan& op) {
   return subclass;
 }
 
+// The number in `x * 0.5`; it is read directly, not by an operation.
+bool note_wrapped_number(const c10::IValue& value, ScalarRecord& record) {
+  if (!value.isTensor() || !value.toTensor().defined()) return false;
+  const at::Tensor& number = value.toTensor();
+  if (!number.unsafeGetTensorImpl()->is_wrapped_number() || !number.device().is_cpu()) return false;
+  switch (number.scalar_type()) {
+    case at::kDouble:
+      record.value = *number.const_data_ptr<double>();
+      return true;
+    case at::kLong:
+      record.value = *number.const_data_ptr<std::int64_t>();
+      return true;
+    case at::kBool:
+      record.value = *number.const_data_ptr<bool>();
+      return true;
+    default:
+      return false;
+  }
+}
+
 }  // namespace
 
 TraceRecorder::TraceRecorder(RecorderOptions options) : options_(std::move(options)) {
@@ -142,6 +162,7 @@ void TraceRecorder::add_tensors(c10::ArrayRef<c10::IValue> values, const OpSpan&
       const bool made_now = results && op.memory->makes(op, trace::storage_of(tensor));
       record.made_in_step = made_now || op.memory->made(tensor);
       record.written = written || made_now;
+      record.number = tensor.unsafeGetTensorImpl()->is_wrapped_number();
       trace_.tensors_.push_back(record);
     });
   }
@@ -156,7 +177,7 @@ void TraceRecorder::add_scalars(c10::ArrayRef<c10::IValue> inputs) {
       record.value = value.toDouble();
     else if (value.isBool())
       record.value = value.toBool();
-    else
+    else if (!note_wrapped_number(value, record))
       return;
     trace_.scalars_.push_back(record);
   };

@@ -94,6 +94,15 @@ void WriteSet::restore() {
   leaf_at_.clear();
 }
 
+std::vector<at::Tensor> WriteSet::leaves_with_new_gradients() const {
+  std::vector<at::Tensor> found;
+  for (const Leaf& leaf : leaves_) {
+    const at::Tensor& now = leaf.tensor.grad();
+    if (now.defined() && !now.is_same(leaf.gradient)) found.push_back(leaf.tensor);
+  }
+  return found;
+}
+
 void WriteSet::restore_keeping_gradients() {
   put_bytes_back();
   const QuietScope quiet;

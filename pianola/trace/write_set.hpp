@@ -39,6 +39,9 @@ class WriteSet final : public OpObserver {
   /// step replaced a defined one, the new one stays and gets the old values.
   void restore_keeping_gradients();
 
+  /// Leaves that have a gradient now and had none before the first run: those that restore_keeping_gradients() keeps.
+  [[nodiscard]] std::vector<at::Tensor> leaves_with_new_gradients() const;
+
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
   /// Memory that an earlier run made and a later one wrote: state that the step creates lazily. It cannot be put back.
   [[nodiscard]] bool wrote_lazy_state() const noexcept { return wrote_lazy_state_; }

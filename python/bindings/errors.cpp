@@ -72,7 +72,8 @@ py::object cause_of(const Error& error) {
 Diagnosis worded_for_python(const Diagnosis& diagnosis) {
   return {.what = in_python_words(diagnosis.what),
           .where = diagnosis.where,  // C++ functions keep their names
-          .fix = in_python_words(diagnosis.fix)};
+          .fix = in_python_words(diagnosis.fix),
+          .rule = diagnosis.rule};
 }
 
 void set_python_error(const Error& error) {
@@ -83,6 +84,7 @@ void set_python_error(const Error& error) {
   raised.attr("what") = worded.diagnosis().what;
   raised.attr("where") = worded.diagnosis().where;
   raised.attr("fix") = worded.diagnosis().fix;
+  raised.attr("rule") = worded.diagnosis().rule;
   if (cause) raised.attr("__cause__") = cause;
   PyErr_SetObject(type.ptr(), raised.ptr());
 }
@@ -101,9 +103,11 @@ void set_python_error(const std::exception_ptr& error) {
   }
 }
 
-[[noreturn]] void raise_error(const std::string& name, std::string what, std::string where, std::string fix) {
+[[noreturn]] void raise_error(const std::string& name, std::string what, std::string where, std::string fix,
+                              std::string rule) {
   for (const ErrorClass& known : error_classes()) {
-    if (known.name == name) known.raise({.what = std::move(what), .where = std::move(where), .fix = std::move(fix)});
+    if (known.name != name) continue;
+    known.raise({.what = std::move(what), .where = std::move(where), .fix = std::move(fix), .rule = std::move(rule)});
   }
   throw py::key_error(name);
 }
@@ -134,7 +138,8 @@ void bind_errors(py::module_& module) {
   base_class = PyErr_NewExceptionWithDoc("pianola.Error",
                                          "Base of all errors of Pianola. `what`, `where` and `fix` are the parts of "
                                          "its text: what happened, the operation "
-                                         "and line (may be empty), and what to do (may be empty).",
+                                         "and line (may be empty), and what to do (may be empty). `rule` is the id of "
+                                         "the hazard rule that it is a case of ('PG101'; may be empty).",
                                          PyExc_RuntimeError, nullptr);
   module.attr("Error") = py::handle(base_class);
   for (ErrorClass& known : error_classes()) {
@@ -144,7 +149,8 @@ void bind_errors(py::module_& module) {
   }
   py::register_local_exception_translator(&translate);
   callable::translate_backward_errors(&rethrow_as_python_error);
-  module.def("raise_error", &raise_error, py::arg("name"), py::arg("what"), py::arg("where") = "", py::arg("fix") = "");
+  module.def("raise_error", &raise_error, py::arg("name"), py::arg("what"), py::arg("where") = "", py::arg("fix") = "",
+             py::arg("rule") = "");
 }
 
 }  // namespace pianola::python

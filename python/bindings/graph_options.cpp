@@ -14,6 +14,12 @@ CaptureMode capture_mode(const std::string& name) {
       {.what = "Unknown capture error mode. Expected `global`, `thread_local`, or `relaxed`, got " + name});
 }
 
+CheckMode check_mode(const std::string& name) {
+  if (name == "standard") return CheckMode::standard;
+  if (name == "strict") return CheckMode::strict;
+  throw UsageError({.what = "check must be 'standard' or 'strict', got '" + name + "'"});
+}
+
 GraphPoolRef pool_of(c10::Device device, const std::optional<PoolId>& id) {
   return id ? GraphPoolRef(GraphPool(device, *id)) : GraphPoolRef();
 }
@@ -22,13 +28,18 @@ CaptureOptions make_capture_options(c10::Device device, int warmup, const std::o
                                     std::vector<at::Generator> generators, std::vector<at::Tensor> inputs, int branches,
                                     const std::optional<ParallelOptions>& parallel, const std::string& mode,
                                     bool restore, bool trace, bool instantiate, bool allow_empty,
-                                    std::optional<c10::Stream> stream) {
+                                    std::optional<c10::Stream> stream, const std::string& check,
+                                    const std::map<std::string, at::Tensor>& names) {
+  std::vector<NamedTensor> named;
+  for (const auto& [name, tensor] : names) named.push_back({.name = name, .tensor = tensor});
   return {.warmup = warmup,
           .pool = pool_of(device, pool),
           .generators = std::move(generators),
           .inputs = std::move(inputs),
           .branches = branches,
           .parallel = parallel.value_or(ParallelOptions()),
+          .check = check_mode(check),
+          .names = std::move(named),
           .mode = capture_mode(mode),
           .restore = restore,
           .trace = trace,

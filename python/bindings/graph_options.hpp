@@ -3,6 +3,7 @@
 
 #include <c10/core/Device.h>
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +13,9 @@ namespace pianola::python {
 /// @throws UsageError  There is no mode of that name; the text is torch's.
 CaptureMode capture_mode(const std::string& name);
 
+/// @throws UsageError  As capture_mode().
+CheckMode check_mode(const std::string& name);
+
 /// The pool of that name on the device; empty for none.
 GraphPoolRef pool_of(c10::Device device, const std::optional<PoolId>& id);
 
@@ -19,6 +23,7 @@ CaptureOptions make_capture_options(c10::Device device, int warmup, const std::o
                                     std::vector<at::Generator> generators, std::vector<at::Tensor> inputs, int branches,
                                     const std::optional<ParallelOptions>& parallel, const std::string& mode,
                                     bool restore, bool trace, bool instantiate, bool allow_empty,
-                                    std::optional<c10::Stream> stream);
+                                    std::optional<c10::Stream> stream, const std::string& check,
+                                    const std::map<std::string, at::Tensor>& names);
 
 }  // namespace pianola::python

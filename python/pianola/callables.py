@@ -202,6 +202,7 @@ def _check_modules(targets: list) -> None:
                 "modules after passing them through make_graphed_callables is allowed.",
                 "remove the hooks, and register them again afterwards; hooks of submodules are captured",
                 where=type(target).__qualname__,
+                rule="PG1004",
             )
 
 

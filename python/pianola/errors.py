@@ -1,5 +1,5 @@
-"""The errors of the library. Each text says what happened, where, and what to do about it; `what`, `where` and `fix`
-hold the parts."""
+"""The errors of the library. Each text says what happened, where, and what to do about it; `what`, `where`, `fix`
+and `rule` hold the parts."""
 
 from typing import NoReturn
 
@@ -16,6 +16,6 @@ UnsupportedError = _C.UnsupportedError
 DeviceError = _C.DeviceError
 
 
-def refuse(what: str, fix: str = "", where: str = "", kind: str = "UsageError") -> NoReturn:
+def refuse(what: str, fix: str = "", where: str = "", kind: str = "UsageError", rule: str = "") -> NoReturn:
     """Raises an error of ours, in the form that all of them have."""
-    _C.raise_error(kind, what, where, fix)
+    _C.raise_error(kind, what, where, fix, rule)

@@ -13,6 +13,7 @@ from .errors import refuse
 
 # item(), bool() and the like are operations of ATen, which the library refuses itself.
 _NAMES = ("cpu", "numpy", "tolist", "__array__", "__repr__", "__dlpack__")
+_RULES = {"__repr__": "PG104"}
 _READS = {getattr(torch.Tensor, name): name for name in _NAMES}
 # Their frames are not the user's.
 _HIDDEN = tuple(os.path.join(os.path.dirname(os.path.abspath(str(file))), "") for file in (torch.__file__, __file__))
@@ -38,6 +39,7 @@ class _RefuseHostReads(TorchFunctionMode):
                 "keep the value on the device (torch.where, masked arithmetic), or leave this part out of the capture",
                 where=_users_line(),
                 kind="CaptureError",
+                rule=_RULES.get(name, "PG103"),
             )
         return func(*args, **(kwargs or {}))
 

@@ -1,7 +1,7 @@
 """`pianola.Graph`: work given as a function, recorded once and replayed."""
 
 import os
-from typing import Any, Callable, Iterable, Optional, Sequence, Union
+from typing import Any, Callable, Iterable, Mapping, Optional, Sequence, Union
 
 import torch
 
@@ -26,6 +26,8 @@ def capture_options(
     instantiate: bool = True,
     allow_empty: bool = False,
     stream: Any = None,
+    check: str = "standard",
+    names: Optional[Mapping[str, torch.Tensor]] = None,
 ) -> "_C.CaptureOptions":
     """The library's options, from what Python users name them."""
     return _C.CaptureOptions(
@@ -42,6 +44,8 @@ def capture_options(
         instantiate=instantiate,
         allow_empty=allow_empty,
         stream=None if isinstance(stream, CPUStream) else stream,
+        check=check,
+        names=dict(names or {}),
     )
 
 
@@ -76,6 +80,9 @@ class Graph(_C.Graph):
             restore: put back what warm-up and recording wrote. Off: the warm-up runs count as steps.
             trace: record the operations, so that errors name them and shared pools are checked.
             stream: a torch.cuda.Stream to capture on.
+            check: "strict" makes each replay check that the tensors it uses from outside are still held by somebody and at
+                their address; a ReplayError names one that is not.
+            names: what you call some tensors, for messages: dict(model.named_parameters()).
 
         Raises:
             CaptureError: the step cannot be captured; names the operation and the line.

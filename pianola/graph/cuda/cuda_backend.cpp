@@ -16,6 +16,7 @@
 #include <pianola/graph/cuda/graph_dot.hpp>
 #include <pianola/graph/cuda/input_copies.hpp>
 #include <pianola/graph/cuda/leaf_streams.hpp>
+#include <pianola/graph/cuda/other_threads.hpp>
 #include <pianola/graph/cuda/stream_scope.hpp>
 #include <pianola/graph/input_keeper.hpp>
 
@@ -39,11 +40,13 @@ using c10::cuda::CUDAStream;
 
 // All that exists only while a capture is open.
 struct Recording {
-  Recording(const CudaPool& pool, CUDAStream on, bool traced) : stream(on), watch(on.stream()) {
-    if (traced) allocations.emplace(pool.id());
+  Recording(const CudaPool& pool, CUDAStream on, const CaptureOptions& options) : stream(on), watch(on.stream()) {
+    if (options.trace) allocations.emplace(pool.id());
+    if (options.trace && options.mode == CaptureMode::global) other_threads.emplace(on.stream());
   }
   CUDAStream stream;
   CaptureWatch watch;
+  std::optional<OtherThreads> other_threads;  // where they can do harm
   CaptureFrontier frontier;
   std::optional<AllocationWatch> allocations;
   std::optional<InputKeeper> keeper;
@@ -93,6 +96,7 @@ class CudaBackend final : public Backend {
 
  private:
   [[nodiscard]] bool is_broken() const;
+  [[nodiscard]] Diagnosis explain_break(const OpTrace* trace) const;
   [[nodiscard]] CUgraphExec executable();
   [[nodiscard]] CUgraph captured_graph() const noexcept { return const_cast<CapturedGraph&>(*graph_).raw_cuda_graph(); }
   // The graph of the branches, where replays run it.
@@ -129,7 +133,7 @@ std::unique_ptr<StreamScope> CudaBackend::enter(const CaptureOptions& options) {
 }
 
 void CudaBackend::begin(const CaptureOptions& options) {
-  recording_ = std::make_unique<Recording>(*pool_, c10::cuda::getCurrentCUDAStream(device_.index()), options.trace);
+  recording_ = std::make_unique<Recording>(*pool_, c10::cuda::getCurrentCUDAStream(device_.index()), options);
   if (wants_branches(options)) branches_ = std::make_unique<Branches>(options, *pool_, recording_->stream);
   graph_ = std::make_unique<CapturedGraph>();
   graph_->register_generator_state(default_generators().front());
@@ -176,8 +180,15 @@ RecorderOptions CudaBackend::recorder_options() {
 
 std::optional<Diagnosis> CudaBackend::offence(const OpTrace* trace) const {
   if (recording_ == nullptr) return std::nullopt;
-  if (is_broken()) return explain_broken(recording_->watch, trace);
+  if (is_broken()) return explain_break(trace);
   return recording_->generators->offence(trace);
+}
+
+Diagnosis CudaBackend::explain_break(const OpTrace* trace) const {
+  if (recording_->other_threads) {
+    if (auto culprit = recording_->other_threads->explain()) return *std::move(culprit);
+  }
+  return explain_broken(recording_->watch, trace);
 }
 
 bool CudaBackend::is_broken() const {
@@ -188,7 +199,7 @@ bool CudaBackend::is_broken() const {
 std::optional<Diagnosis> CudaBackend::explain(const c10::Error& error, const OpTrace* trace) const {
   if (is_broken() && leaf_streams_ && leaf_streams_->explain()) return leaf_streams_->explain();
   if (auto known = explain_default_stream(error, recording_->watch)) return known;
-  if (is_broken()) return explain_broken(recording_->watch, trace);
+  if (is_broken()) return explain_break(trace);
   return explain_error(error, recording_->watch, trace);
 }
 
@@ -309,6 +320,7 @@ void CudaBackend::abandon() noexcept {
   }
   if (recording_ != nullptr) {
     recording_->allocations.reset();
+    if (recording_->other_threads) recording_->other_threads->stop();
     recording_->keeper.reset();
   }
   kept_.clear();
@@ -352,7 +364,8 @@ void CudaBackend::check_results_intact() const {
        .where = "graphs of a pool are numbered in the order of their capture, from 1",
        .fix = fmt::format("replay the graph that produces it again before this one, or capture graph {} in a pool of "
                           "its own",
-                          culprit)});
+                          culprit),
+       .rule = "PG909"});
 }
 
 void CudaBackend::reset() noexcept {

@@ -1,7 +1,8 @@
 #include <pianola/graph/cuda/explain.hpp>
 
+#include <pianola/core/hazard_rule.hpp>
 #include <pianola/cuda/error_codes.hpp>
-#include <pianola/trace/host_read.hpp>
+#include <pianola/graph/offence_rule.hpp>
 #include <pianola/trace/op_info.hpp>
 
 #include <fmt/format.h>
@@ -14,14 +15,23 @@
 namespace pianola::graph {
 namespace {
 
-constexpr const char* kStayOnDevice =
-    "keep the value on the device (torch::where, masked arithmetic, fixed shapes), or leave this part out of the "
-    "capture";
-
 // The operators that bring a tensor to the host, or block until the device is done, when they meet two devices.
 bool copies(std::string_view op) {
   constexpr std::array<std::string_view, 4> kCopies = {"aten::copy_", "aten::_to_copy", "aten::to", "aten::_copy_from"};
   return std::any_of(kCopies.begin(), kCopies.end(), [&](std::string_view name) { return op.starts_with(name); });
+}
+
+std::string rule_of(CUresult code) {
+  switch (code) {
+    case CUDA_ERROR_STREAM_CAPTURE_UNJOINED:
+      return "PG702";
+    case CUDA_ERROR_STREAM_CAPTURE_ISOLATION:
+      return "PG704";
+    case CUDA_ERROR_STREAM_CAPTURE_IMPLICIT:
+      return "PG701";
+    default:
+      return "PG110";
+  }
 }
 
 std::string operation_count(const CaptureWatch& watch) {
@@ -44,18 +54,17 @@ Diagnosis explain_broken(const CaptureWatch& watch, const OpTrace* trace) {
                 "a CUDA call outside ATen broke the capture: an error that a capturing stream answers with "
                 "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED (900) or a synchronization",
             .where = operation_count(watch),
-            .fix = std::string(unsupported.fix)};
+            .fix = std::string(unsupported.fix),
+            .rule = "PG110"};
   }
   if (watch.broke_before_offender()) {
     return {.what = "a CUDA call outside ATen broke the capture, before " + offender->name,
             .where = "the code before " + offender->where(trace),
-            .fix = std::string(unsupported.fix)};
+            .fix = std::string(unsupported.fix),
+            .rule = "PG110"};
   }
   if (offender->info != nullptr && offender->info->host_read != trace::HostRead::never) {
-    return {.what = fmt::format("{} {}, which a graph cannot do", offender->name,
-                                trace::why_host(offender->info->host_read)),
-            .where = offender->where(trace),
-            .fix = kStayOnDevice};
+    return explain_host_read(*offender, trace);
   }
   if (copies(offender->name) || copies(offender->detail)) {
     return {.what = fmt::format("{} copies between host and device and waits for it, which a graph cannot do",
@@ -63,20 +72,23 @@ Diagnosis explain_broken(const CaptureWatch& watch, const OpTrace* trace) {
             .where = offender->where(trace),
             .fix =
                 "copy before or after the capture, or from pinned memory with non_blocking; printing a tensor and "
-                ".cpu() are such copies too"};
+                ".cpu() are such copies too",
+            .rule = "PG103"};
   }
   return {.what = fmt::format("{} issued something that a capturing stream does not permit: it waits for the device or "
                               "reads a value on the host",
                               offender->name),
           .where = offender->where(trace),
-          .fix = kStayOnDevice};
+          .fix = std::string(hazard_rule("PG101").fix),
+          .rule = offender->backward.empty() ? "PG110" : "PG111"};
 }
 
 Diagnosis explain_end(CUresult code, const CaptureWatch& watch) {
   const CaptureCode words = describe(code);
   return {.what = fmt::format("the capture could not be ended: {}", in_words(code)),
           .where = operation_count(watch),
-          .fix = std::string(words.fix)};
+          .fix = std::string(words.fix),
+          .rule = rule_of(code)};
 }
 
 std::optional<Diagnosis> explain_default_stream(const c10::Error& error, const CaptureWatch& watch) {
@@ -88,7 +100,8 @@ std::optional<Diagnosis> explain_default_stream(const c10::Error& error, const C
                    .where = operation_count(watch),
                    .fix =
                        "a backward pass runs on the streams of its forward: capture its forward too, or run it on "
-                       "another stream; nothing in the step may name the default stream"};
+                       "another stream; nothing in the step may name the default stream",
+                   .rule = "PG701"};
 }
 
 std::optional<Diagnosis> explain_error(const c10::Error& error, const CaptureWatch& watch, const OpTrace* trace) {
@@ -101,7 +114,8 @@ std::optional<Diagnosis> explain_error(const c10::Error& error, const CaptureWat
                      .where = where,
                      .fix =
                          "share one pool between graphs, use smaller batches, or drop eager tensors first: while a "
-                         "capture is open torch cannot give cached memory back"};
+                         "capture is open torch cannot give cached memory back",
+                     .rule = "PG908"};
   }
   if (text.find("generator not in capture mode") != std::string_view::npos ||
       text.find("CUDA generator") != std::string_view::npos) {
@@ -109,7 +123,8 @@ std::optional<Diagnosis> explain_error(const c10::Error& error, const CaptureWat
                      .where = where,
                      .fix =
                          "name it in CaptureOptions::generators; seeding and reading a generator's state belong "
-                         "outside the captured part"};
+                         "outside the captured part",
+                     .rule = "PG601"};
   }
   if (text.find("cublasCreate") != std::string_view::npos || text.find("cudnnCreate") != std::string_view::npos ||
       text.find("NOT_INITIALIZED") != std::string_view::npos) {
@@ -118,13 +133,15 @@ std::optional<Diagnosis> explain_error(const c10::Error& error, const CaptureWat
                             "be captured; torch said: {}",
                             name, text.substr(0, text.find('\n'))),
         .where = where,
-        .fix = "warm up: CaptureOptions::warmup of 1 or more, or run the step once on this thread before"};
+        .fix = "warm up: CaptureOptions::warmup of 1 or more, or run the step once on this thread before",
+        .rule = "PG1006"};
   }
   if (text.find("CUDA graph capture") != std::string_view::npos) {  // torch's own refusals, before CUDA is asked
     return Diagnosis{
         .what = fmt::format("{} cannot run in a capture; torch said: {}", name, text.substr(0, text.find('\n'))),
         .where = where,
-        .fix = "do it before or after the capture; a copy from the host needs pinned memory"};
+        .fix = "do it before or after the capture; a copy from the host needs pinned memory",
+        .rule = name.starts_with("aten::") && copies(name) ? "PG202" : "PG1203"};
   }
   return std::nullopt;
 }
@@ -132,13 +149,15 @@ std::optional<Diagnosis> explain_error(const c10::Error& error, const CaptureWat
 Diagnosis explain_empty(const OpTrace* trace, const std::string& device) {
   if (trace == nullptr || trace->ops().empty()) {
     return {.what = "the step is empty: no operation was recorded",
-            .fix = "check that the step runs its work on this thread"};
+            .fix = "check that the step runs its work on this thread",
+            .rule = "PG1201"};
   }
   return {.what = fmt::format("the step ran {} operations, but none of them on {}: the graph would be empty",
                               trace->ops().size(), device),
           .where = fmt::format("first operation: {}, {}", trace->name(trace->ops().front()),
                                trace->place(trace->ops().front())),
-          .fix = "move the model and its inputs to the graph's device"};
+          .fix = "move the model and its inputs to the graph's device",
+          .rule = "PG1201"};
 }
 
 }  // namespace pianola::graph

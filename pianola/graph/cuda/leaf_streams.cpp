@@ -62,7 +62,8 @@ std::optional<Diagnosis> LeafStreams::explain() const {
                           describe(stuck_.front()), stuck_.size()),
       .fix =
           "set up what hooks into gradients (DDP) under the capture stream, or take gradients without it inside the "
-          "captured part"};
+          "captured part",
+      .rule = "PG705"};
 }
 
 }  // namespace pianola::graph

@@ -60,7 +60,8 @@ class TapeBackend final : public Backend {
     result_bytes_ = tape_.result_bytes();
     tape_.bind();
     const Diagnosis why_empty = {.what = "the step is empty: no operation that a replay could run was recorded",
-                                 .fix = "check that the step runs its work on this thread, and on tensors of the cpu"};
+                                 .fix = "check that the step runs its work on this thread, and on tensors of the cpu",
+                                 .rule = "PG1201"};
     if (tape_.ops().empty() && !options.allow_empty) throw CaptureError(why_empty);
     pool_->add(result_bytes_);
     if (wants_branches(options) && trace != nullptr) plan(*trace, options);

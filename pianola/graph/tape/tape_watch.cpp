@@ -1,5 +1,6 @@
 #include <pianola/graph/tape/tape_watch.hpp>
 
+#include <pianola/graph/offence_rule.hpp>
 #include <pianola/trace/host_read.hpp>
 #include <pianola/trace/quiet_scope.hpp>
 #include <pianola/trace/tensors_of.hpp>
@@ -123,21 +124,17 @@ std::optional<Diagnosis> TapeWatch::offence(const OpTrace* trace) const {
   const std::string where = offender_->where(trace);
   switch (*kind_) {
     case Kind::host_read:
-      return Diagnosis{
-          .what = fmt::format("{} {}, which a graph cannot do", offender_->name,
-                              trace::why_host(offender_->info->host_read)),
-          .where = where,
-          .fix =
-              "keep the value on the device (torch::where, masked arithmetic, fixed shapes), or leave this "
-              "part out of the capture"};
+      return explain_host_read(*offender_, trace);
     case Kind::other_device:
       return Diagnosis{.what = fmt::format("{} uses a tensor of another device than cpu, the graph's", offender_->name),
                        .where = where,
-                       .fix = "move the tensor before the capture, or make the graph on its device"};
+                       .fix = "move the tensor before the capture, or make the graph on its device",
+                       .rule = "PG204"};
     case Kind::generator:
       return Diagnosis{.what = fmt::format("{} draws from a generator that the graph does not know", offender_->name),
                        .where = where,
-                       .fix = "name it in CaptureOptions::generators"};
+                       .fix = "name it in CaptureOptions::generators",
+                       .rule = "PG601"};
     case Kind::moved_generator:
       return explain_moved_generator(offender_, trace);
     case Kind::left_by_exception:
@@ -146,17 +143,20 @@ std::optional<Diagnosis> TapeWatch::offence(const OpTrace* trace) const {
                               "know what it computed",
                               offender_->name),
           .where = where,
-          .fix = "do not throw in the hook; for torch.utils.checkpoint, set_checkpoint_early_stop(False)"};
+          .fix = "do not throw in the hook; for torch.utils.checkpoint, set_checkpoint_early_stop(False)",
+          .rule = "PG1203"};
     case Kind::hook_computes:
       return Diagnosis{.what = fmt::format("a saved-tensor hook runs {} inside {}, which the tape does not see",
                                            offender_->detail, offender_->name),
                        .where = where,
-                       .fix = "save tensors as they are, or leave this part out of the capture"};
+                       .fix = "save tensors as they are, or leave this part out of the capture",
+                       .rule = "PG1203"};
     case Kind::no_storage:
       return Diagnosis{.what = fmt::format("{} makes a sparse or opaque tensor, which the tape cannot keep in place",
                                            offender_->name),
                        .where = where,
-                       .fix = "use dense tensors in the captured part"};
+                       .fix = "use dense tensors in the captured part",
+                       .rule = "PG1203"};
   }
   return std::nullopt;
 }

@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-namespace pianola::callable {
+namespace pianola::trace {
 
 // Note [References of Python]
 // A tensor that Python has seen keeps its Python object, which counts as one more reference to it whether or not anything
@@ -21,4 +21,4 @@ inline std::size_t references_to(const c10::Storage& storage) {
   return storage.unsafeGetStorageImpl()->pyobj_slot()->has_unique_reference() ? count - 1 : count;
 }
 
-}  // namespace pianola::callable
+}  // namespace pianola::trace

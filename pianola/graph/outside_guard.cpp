@@ -1,0 +1,139 @@
+#include <pianola/graph/outside_guard.hpp>
+
+#include <pianola/trace/step_memory.hpp>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace pianola::graph {
+namespace {
+
+const void* memory_of(const c10::TensorImpl& impl) { return impl.unsafe_storage().unsafeGetStorageImpl()->data(); }
+
+std::string description_of(const at::Tensor& tensor) {
+  return fmt::format("a {} tensor of shape [{}]", c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "));
+}
+
+std::string name_of(const at::Tensor& tensor, std::span<const NamedTensor> names) {
+  const auto named =
+      std::find_if(names.begin(), names.end(), [&](const NamedTensor& entry) { return entry.tensor.is_same(tensor); });
+  return named == names.end() ? "" : fmt::format("'{}'", named->name);
+}
+
+}  // namespace
+
+void OutsideTensors::on_op_begin(const trace::OpSpan& op) {
+  for (const c10::IValue& value : op.inputs) {
+    trace::for_each_tensor(value, [&](const at::Tensor& tensor) {
+      if (!tensor.has_storage() || op.memory->made(tensor)) return;
+      if (seen_.insert(tensor.unsafeGetTensorImpl()).second) tensors_.emplace_back(tensor.getIntrusivePtr());
+    });
+  }
+}
+
+std::vector<at::Tensor> OutsideTensors::alive() const {
+  std::vector<at::Tensor> tensors;
+  for (const WeakTensor& weak : tensors_) {
+    if (auto tensor = weak.lock()) tensors.emplace_back(std::move(tensor));
+  }
+  return tensors;
+}
+
+OutsideGuard::OutsideGuard(std::vector<at::Tensor> tensors, std::span<const NamedTensor> names) {
+  std::vector<Watched> candidates;
+  std::vector<Words> words;
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.has_storage()) continue;
+    const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+    candidates.push_back({.tensor = WeakTensor(tensor.getIntrusivePtr()),
+                          .impl = impl,
+                          .address = memory_of(*impl),
+                          .requires_grad = impl->requires_grad()});
+    words.push_back({.name = name_of(tensor, names),
+                     .description = description_of(tensor),
+                     .parameter = tensor.is_leaf() && tensor.requires_grad()});
+  }
+  tensors.clear();  // what only the run itself held is gone now
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    if (candidates[i].tensor.expired()) continue;
+    watched_.push_back(std::move(candidates[i]));
+    words_.push_back(std::move(words[i]));
+  }
+}
+
+void OutsideGuard::watch_gradients(const std::vector<at::Tensor>& leaves) {
+  for (const at::Tensor& leaf : leaves) {
+    const at::Tensor& gradient = leaf.grad();
+    if (!gradient.defined() || !gradient.has_storage()) continue;
+    const auto named = std::find_if(watched_.begin(), watched_.end(),
+                                    [&](const Watched& watched) { return watched.impl == leaf.unsafeGetTensorImpl(); });
+    const std::string name =
+        named == watched_.end() ? "" : words_[static_cast<std::size_t>(named - watched_.begin())].name;
+    leaves_.emplace_back(leaf.getIntrusivePtr());
+    watched_.push_back({.tensor = WeakTensor(gradient.getIntrusivePtr()),
+                        .impl = gradient.unsafeGetTensorImpl(),
+                        .address = memory_of(*gradient.unsafeGetTensorImpl()),
+                        .requires_grad = gradient.requires_grad(),
+                        .leaf = leaf.unsafeGetTensorImpl()});
+    words_.push_back({.name = name, .description = description_of(leaf), .parameter = false});
+  }
+}
+
+// The implementation is there, if empty, as long as a weak reference is.
+bool OutsideGuard::Watched::intact() const noexcept {
+  return !tensor.expired() && memory_of(*impl) == address && impl->requires_grad() == requires_grad &&
+         (leaf == nullptr || leaf->grad().unsafeGetTensorImpl() == impl);
+}
+
+bool OutsideGuard::intact() const noexcept {
+  for (const Watched& watched : watched_) {
+    if (!watched.intact()) return false;
+  }
+  return true;
+}
+
+std::size_t OutsideGuard::first_changed() const noexcept {
+  std::size_t i = 0;
+  while (i < watched_.size() && watched_[i].intact()) ++i;
+  return i;
+}
+
+std::string OutsideGuard::difference() const {
+  const std::size_t changed = first_changed();
+  if (changed == watched_.size()) return {};
+  return words_[changed].description + " that the function reads was replaced, frozen or unfrozen";
+}
+
+Diagnosis OutsideGuard::offence() const {
+  const std::size_t changed = first_changed();
+  if (changed == watched_.size()) return {.what = "nothing changed"};
+  const Watched& watched = watched_[changed];
+  const Words& words = words_[changed];
+  const std::string subject =
+      words.name.empty() ? words.description : fmt::format("{}, {},", words.name, words.description);
+  constexpr const char* kAgain = "; nothing was launched";
+  if (watched.leaf != nullptr) {
+    return {.what = fmt::format("the gradient of {} that the graph writes is no longer its .grad{}", subject, kAgain),
+            .fix = "clear gradients in place (zero_grad(set_to_none=False)), or inside the captured step",
+            .rule = "PG403"};
+  }
+  if (watched.tensor.expired()) {
+    return {.what = fmt::format("nobody holds {} any more, which the graph uses{}", subject, kAgain),
+            .fix = "hold it as long as the graph lives, and write new values into it with copy_(); or capture again",
+            .rule = "PG404"};
+  }
+  if (memory_of(*watched.impl) != watched.address) {
+    return {.what = fmt::format("{} looks at other memory than when it was captured{}", subject, kAgain),
+            .fix = "write new values into it with copy_() instead of replacing its data; or capture again",
+            .rule = words.parameter ? "PG402" : "PG401"};
+  }
+  return {.what = fmt::format("{} was {} since the capture{}", subject,
+                              watched.requires_grad ? "frozen" : "made to require grad", kAgain),
+          .fix = "leave requires_grad as it was, or capture again",
+          .rule = "PG501"};
+}
+
+}  // namespace pianola::graph

@@ -1,0 +1,75 @@
+#pragma once
+#include <pianola/core/error.hpp>
+#include <pianola/graph/options.hpp>
+#include <pianola/trace/op_stream.hpp>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/UndefinedTensorImpl.h>
+#include <c10/util/flat_hash_map.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace pianola::graph {
+
+using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+
+/// Notes the tensors from outside the step that its operations use, without keeping any alive.
+class OutsideTensors final : public trace::OpObserver {
+ public:
+  [[nodiscard]] trace::OpInterest interest() const override { return {.outputs = true}; }  // OpSpan::memory needs them
+  void on_op_begin(const trace::OpSpan& op) override;
+
+  /// Those that are still there.
+  [[nodiscard]] std::vector<at::Tensor> alive() const;
+
+ private:
+  ska::flat_hash_set<const c10::TensorImpl*> seen_;
+  std::vector<WeakTensor> tensors_;
+};
+
+/// Sees in one tight loop whether the tensors that a graph uses from outside are still what it uses: each at its
+/// address, as differentiable as it was, and held by somebody. One that nobody holds any more was replaced: whoever made
+/// the graph reads another one by now.
+class OutsideGuard {
+ public:
+  /// Keeps none of them alive, and watches those that live on without us.
+  /// @param names  What people call some of them.
+  explicit OutsideGuard(std::vector<at::Tensor> tensors, std::span<const NamedTensor> names = {});
+
+  /// Watches too that each of these leaves keeps the gradient that it has now.
+  void watch_gradients(const std::vector<at::Tensor>& leaves);
+
+  [[nodiscard]] bool intact() const noexcept;
+  [[nodiscard]] std::size_t size() const noexcept { return watched_.size(); }
+  /// "a Float tensor of shape [16] that the function reads was replaced, frozen or unfrozen"; empty where all is
+  /// intact.
+  [[nodiscard]] std::string difference() const;
+  /// Why a replay is refused. Only where not intact().
+  [[nodiscard]] Diagnosis offence() const;
+
+ private:
+  struct Watched {
+    WeakTensor tensor;
+    const c10::TensorImpl* impl;
+    const void* address;
+    bool requires_grad;
+    const c10::TensorImpl* leaf = nullptr;  // whose gradient it is; nullptr: no gradient
+    [[nodiscard]] bool intact() const noexcept;
+  };
+  struct Words {
+    std::string name;         // "'cache'", where it has one
+    std::string description;  // "a Float tensor of shape [16]"
+    bool parameter;
+  };
+  [[nodiscard]] std::size_t first_changed() const noexcept;
+
+  std::vector<Watched> watched_;
+  std::vector<Words> words_;
+  std::vector<WeakTensor> leaves_;  // so that the addresses in `watched_` stay theirs
+};
+
+}  // namespace pianola::graph
