@@ -17,6 +17,8 @@ void add_demo(CLI::App& app, Command& chosen, const std::string& command_line);
 void add_info(CLI::App& app, Command& chosen);
 void add_schedule(CLI::App& app, Command& chosen);
 void add_bench(CLI::App& app, Command& chosen);
+void add_audit(CLI::App& app, Command& chosen);
+void add_verify(CLI::App& app, Command& chosen);
 
 /// Exit codes, as in the help.
 inline constexpr int kSuccess = 0;

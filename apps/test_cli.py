@@ -3,11 +3,13 @@
 import json
 import os
 import subprocess
+import sys
 from xml.etree import ElementTree
 
 import pytest
+import torch
 
-PROGRAM = os.environ["PIANOLA_PROGRAM"]
+PROGRAM = os.path.abspath(os.environ["PIANOLA_PROGRAM"])
 TEXT = "Permission is granted to copy, use and change this text, as long as this notice stays with it.\n" * 40
 
 
@@ -32,7 +34,7 @@ def test_help_lists_the_commands(arguments):
     result = run(*arguments)
     assert result.returncode == 0
     assert result.stderr == ""
-    for word in ("Usage: pianola", "demo", "info", "schedule", "Exit codes"):
+    for word in ("Usage: pianola", "demo", "info", "schedule", "audit", "verify", "Exit codes", "3 hazards"):
         assert word in result.stdout
 
 
@@ -71,6 +73,12 @@ def test_version():
         (["schedule", "1,-1", "--layers", "two"], ["--layers", "two"]),
         (["schedule", "--gpipe", "--microbatches", "many"], ["--microbatches", "many"]),
         (["schedule", "1,-1", "-1,1"], ["-1,1"]),
+        (["audit"], ["module"]),
+        (["audit", "net.pt", "--iterations", "1"], ["--iterations"]),
+        (["audit", "net.pt", "--device", "tpu"], ["--device", "tpu"]),
+        (["verify", "net.pt", "--steps", "0"], ["--steps"]),
+        (["verify", "net.pt", "--input", "8xx16"], ["--input", "'8xx16' is no shape", "8x16:int64<100"]),
+        (["audit", "net.pt", "--input", "8:complex"], ["--input", "'8:complex' is no shape"]),
     ],
 )
 def test_a_wrong_command_line_is_one_sentence_and_a_hint(arguments, words):
@@ -80,7 +88,7 @@ def test_a_wrong_command_line_is_one_sentence_and_a_hint(arguments, words):
     message, hint = result.stderr.splitlines()
     assert message.startswith("pianola: ")
     assert all(word in message for word in words)
-    command = arguments[0] if arguments[0] in ("demo", "info", "schedule") else None
+    command = arguments[0] if arguments[0] in ("audit", "demo", "info", "schedule", "verify") else None
     assert hint == (f"Try 'pianola {command} --help'." if command else "Try 'pianola --help'.")
 
 
@@ -285,3 +293,160 @@ def test_bench_hands_over_to_the_benchmarks():
     result = run("bench", "--list", "--device", "cpu", gpu=False)
     assert result.returncode == 0, result.stderr
     assert "cpu/tape_training_step" in result.stdout.split()
+
+
+MODEL = """
+import sys, torch
+
+class Model(torch.nn.Module):
+    def __init__(self, branch: bool):
+        super().__init__()
+        self.layer = torch.nn.Linear(16, 4)
+        self.branch = branch
+
+    def forward(self, x):
+        y = torch.relu(self.layer(x))
+        if self.branch:
+            if bool(y.sum() > 1e9):  # hazard
+                y = -y
+        return y
+
+torch.manual_seed(0)
+torch.jit.script(Model(False)).save("clean.pt")
+torch.jit.script(Model(True)).save("branch.pt")
+"""
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """clean.pt, branch.pt, and the script that made them."""
+    folder = tmp_path_factory.mktemp("models")
+    (folder / "model.py").write_text(MODEL)
+    subprocess.run([sys.executable, "model.py"], cwd=folder, check=True, timeout=120)
+    return folder
+
+
+@pytest.mark.parametrize("train", [[], ["--train"]])
+def test_audit_finds_nothing_in_a_clean_module(models, train):
+    result = run("audit", models / "clean.pt", "--input", "8x16", "--device", "cpu", *train)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "no hazards" in result.stdout
+
+
+def test_audit_names_the_line_of_the_script(models, tmp_path):
+    result = run("audit", models / "branch.pt", "--input", "8x16", "--device", "cpu",
+                 "--json", tmp_path / "a.json", "--sarif", tmp_path / "a.sarif")
+    assert result.returncode == 3, result.stdout + result.stderr
+    findings = json.loads((tmp_path / "a.json").read_text())["findings"]
+    line = next(number for number, text in enumerate(MODEL.splitlines(), 1) if "# hazard" in text)
+    assert [(finding["rule"], finding["place"]["line"]) for finding in findings] == [("PG101", line)]
+    assert findings[0]["place"]["file"].endswith("model.py")
+    sarif = json.loads((tmp_path / "a.sarif").read_text())
+    assert sarif["version"] == "2.1.0" and sarif["runs"][0]["results"][0]["ruleId"] == "PG101"
+
+
+@pytest.mark.parametrize("train", [[], ["--train"]])
+def test_verify_proves_a_module_equal(models, train):
+    result = run("verify", models / "clean.pt", "--input", "8x16", "--device", "cpu", "--json", "-", *train)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert json.loads(result.stdout)["verdict"] == "equal"
+
+
+def test_verify_tells_why_a_module_cannot_be_captured(models):
+    result = run("verify", models / "branch.pt", "--input", "8x16", "--device", "cpu")
+    assert result.returncode == 1
+    assert "[PG101]" in result.stderr and "model.py" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["audit", "nowhere.pt"], ["cannot load 'nowhere.pt'", "torch.jit.save()"]),
+        (["verify", "nowhere.pt"], ["cannot load 'nowhere.pt'"]),
+        (["audit", "clean.pt", "--input", "8x3", "--device", "cpu", "--json", "/nonexistent/a.json"], ["cannot write"]),
+    ],
+)
+def test_audit_and_verify_refuse_what_they_cannot_use(models, arguments, words):
+    result = run(*arguments, cwd=models)
+    assert result.returncode == 1
+    for word in words:
+        assert word in result.stderr
+
+
+class Sound(torch.nn.Module):
+    """Embedding, layers, batch norm and dropout: nothing that a graph minds."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(10, 16)
+        self.linear = torch.nn.Linear(16, 16)
+        self.norm = torch.nn.BatchNorm1d(16)
+
+    def forward(self, tokens, x):
+        y = self.embedding(tokens) + self.linear(x)
+        return torch.nn.functional.dropout(self.norm(y), 0.1, self.training)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """Saves a TorchScript module, and gives its file."""
+
+    def save(module_class):
+        torch.manual_seed(3)
+        path = tmp_path / f"{module_class.__name__}.pt"
+        torch.jit.script(module_class()).save(str(path))
+        return path
+
+    return save
+
+
+SOUND_INPUTS = ("--input", "8:int64<10", "--input", "8x16")
+
+
+@pytest.mark.parametrize("mode", [[], ["--train"]])
+def test_verify_proves_a_sound_module_equal(saved, mode):
+    result = run("verify", saved(Sound), *SOUND_INPUTS, *mode, "--steps", 4, "--device", "cpu")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.startswith("Sound.pt, eager against graphed\n")
+    assert "equal, bit for bit" in result.stdout
+    assert "at each of 4 steps" in result.stdout
+
+
+def test_verify_prints_json(saved, tmp_path):
+    result = run("verify", saved(Sound), *SOUND_INPUTS, "--train", "--device", "cpu", "--json", "-")
+    assert result.returncode == 0, result.stderr
+    report = json.loads(result.stdout)
+    assert report["verdict"] == "equal" and report["ok"] is True and report["steps"] == 5
+    # two inputs, one result; three tensors of the norm; five parameters and their gradients
+    assert report["tensors"] == 16
+    out = tmp_path / "report.json"
+    result = run("verify", saved(Sound), *SOUND_INPUTS, "--device", "cpu", "--json", out)
+    assert "equal, bit for bit" in result.stdout
+    assert json.loads(out.read_text())["verdict"] == "equal"
+
+
+@pytest.mark.parametrize("command", ["audit", "verify"])
+def test_a_file_that_is_no_module_is_refused(command, tmp_path):
+    missing, text = tmp_path / "none.pt", tmp_path / "text.pt"
+    text.write_text("no module")
+    for path in (missing, text):
+        result = run(command, path, "--input", "8x16", "--device", "cpu")
+        assert result.returncode == 1
+        assert result.stdout == ""
+        message, *hints = result.stderr.splitlines()
+        assert message.startswith(f"pianola: cannot load '{path}': ")
+        assert hints == ["  fix:   pass a file that torch.jit.save() wrote"]
+
+
+def test_verify_with_too_few_inputs_says_so(saved):
+    result = run("verify", saved(Sound), "--input", "8:int64<10", "--device", "cpu")
+    assert result.returncode == 1
+    assert "'Sound.pt' does not run with these inputs" in result.stderr
+    assert "--input" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["audit", "verify"])
+def test_a_module_on_cuda_without_a_device_is_refused(command, saved):
+    result = run(command, saved(Sound), *SOUND_INPUTS, "--device", "cuda", gpu=False)
+    assert result.returncode == 1
+    assert "there is no CUDA device" in result.stderr

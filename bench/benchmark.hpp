@@ -25,9 +25,11 @@ struct Benchmark {
 };
 
 namespace cpu {
+std::vector<Case> audit_cost(const Settings& settings);
 std::vector<Case> callable_training_step(const Settings& settings);
 std::vector<Case> tape_training_step(const Settings& settings);
 std::vector<Case> trace_overhead(const Settings& settings);
+std::vector<Case> verify_cost(const Settings& settings);
 }  // namespace cpu
 
 #if PIANOLA_WITH_CUDA
@@ -41,6 +43,9 @@ std::vector<Case> callable_memory(const Settings& settings);
 std::vector<Case> branches(const Settings& settings);
 std::vector<Case> branches_large(const Settings& settings);
 std::vector<Case> branches_capture(const Settings& settings);
+std::vector<Case> audit_cost(const Settings& settings);
+std::vector<Case> strict_replay(const Settings& settings);
+std::vector<Case> verify_cost(const Settings& settings);
 }  // namespace cuda
 #endif
 

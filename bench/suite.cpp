@@ -29,6 +29,9 @@ const Benchmark kBenchmarks[] = {
      cpu::trace_overhead},
     {"cpu/callable_training_step", "Training step of an MLP on one thread: a graphed callable against eager C++",
      cpu::callable_training_step},
+    {"cpu/audit_cost", "Training step of an MLP on one thread, plain and audited", cpu::audit_cost},
+    {"cpu/verify_cost", "verify() of a captured training step on one thread, beside the steps that it runs",
+     cpu::verify_cost},
 #if PIANOLA_WITH_CUDA
     {"cuda/replay_host", "Host time of Graph::replay(), with and without random numbers", cuda::replay_host},
     {"cuda/training_step", "Training step of an MLP: eager and replayed", cuda::training_step},
@@ -40,6 +43,10 @@ const Benchmark kBenchmarks[] = {
     {"cuda/branches_large", "Steps that fill the device as captured, and in parallel branches; products in TF32",
      cuda::branches_large},
     {"cuda/branches_capture", "Capture with parallel branches: host time and memory", cuda::branches_capture},
+    {"cuda/audit_cost", "Launch-bound training step, plain and audited", cuda::audit_cost},
+    {"cuda/strict_replay", "Host time of Graph::replay() by the number of tensors from outside: standard and strict",
+     cuda::strict_replay},
+    {"cuda/verify_cost", "verify() of a captured training step, beside the steps that it runs", cuda::verify_cost},
 #endif
 };
 

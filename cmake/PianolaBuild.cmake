@@ -43,9 +43,11 @@ function(pianola_compile_settings target)
 endfunction()
 
 # A compiler cache, where there is one: a second build of the same sources takes seconds, in another folder too. What is
-# built there names this folder as its own in the debug information, in which all paths are absolute.
+# built there names this folder as its own in the debug information, in which all paths are absolute. What includes a
+# precompiled header is kept too, which needs the word of the user (sloppiness) that __TIME__ and its like do not matter.
 find_program(PIANOLA_CCACHE ccache)
 mark_as_advanced(PIANOLA_CCACHE)
 if(PIANOLA_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER env CCACHE_NOHASHDIR=1 ${PIANOLA_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+    env CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros ${PIANOLA_CCACHE})
 endif()

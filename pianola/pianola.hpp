@@ -1,5 +1,8 @@
 #pragma once
 
+#include <pianola/audit/audit.hpp>
+#include <pianola/audit/options.hpp>
+#include <pianola/audit/report.hpp>
 #include <pianola/callable/callable.hpp>
 #include <pianola/callable/graphed.hpp>
 #include <pianola/callable/graphed_callable.hpp>
@@ -11,9 +14,11 @@
 #include <pianola/core/buffer_plan.hpp>
 #include <pianola/core/byte_span.hpp>
 #include <pianola/core/error.hpp>
+#include <pianola/core/hazard_rule.hpp>
 #include <pianola/core/report.hpp>
 #include <pianola/core/schedule.hpp>
 #include <pianola/core/schedule_drawing.hpp>
+#include <pianola/core/source_place.hpp>
 #include <pianola/core/version.hpp>
 #include <pianola/graph/graph.hpp>
 #include <pianola/graph/options.hpp>
@@ -21,3 +26,6 @@
 #include <pianola/parallel/branch_info.hpp>
 #include <pianola/parallel/options.hpp>
 #include <pianola/trace/op_trace.hpp>
+#include <pianola/verify/options.hpp>
+#include <pianola/verify/report.hpp>
+#include <pianola/verify/verify.hpp>

@@ -115,7 +115,7 @@ at::Tensor CharGpt::attention(const Block& block, const at::Tensor& x, bool trai
 }
 
 at::Tensor CharGpt::mlp(const Block& block, const at::Tensor& x, bool train) const {
-  const at::Tensor hidden = at::gelu(at::linear(x, block.mlp_in.weight, block.mlp_in.bias), "tanh");
+  const at::Tensor hidden = at::gelu(at::linear(x, block.mlp_in.weight, block.mlp_in.bias), gelu_);
   return at::dropout(at::linear(hidden, block.mlp_out.weight, block.mlp_out.bias), config_.dropout, train);
 }
 

@@ -37,6 +37,9 @@ class CharGpt {
   /// @return        float32 [batch, length, vocabulary].
   [[nodiscard]] at::Tensor logits(const at::Tensor& tokens, Mode mode) const;
 
+  /// The exact GELU in place of its approximation by tanh: another model with the same parameters.
+  void use_exact_gelu(bool exact) noexcept { gelu_ = exact ? "none" : "tanh"; }
+
   [[nodiscard]] const CharGptConfig& config() const noexcept { return config_; }
   [[nodiscard]] const std::vector<NamedTensor>& parameters() const noexcept { return parameters_; }
   [[nodiscard]] std::int64_t parameter_count() const;
@@ -59,6 +62,7 @@ class CharGpt {
   [[nodiscard]] at::Tensor mlp(const Block& block, const at::Tensor& x, bool train) const;
 
   CharGptConfig config_;
+  const char* gelu_ = "tanh";
   at::TensorOptions options_;
   std::vector<NamedTensor> parameters_;
   at::Tensor token_embedding_;

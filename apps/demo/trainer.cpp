@@ -64,11 +64,17 @@ void Trainer::wait() const { static_cast<void>(steps_done_.item<std::int64_t>())
 
 at::Tensor Trainer::losses() const { return losses_.narrow(0, 0, loaded_); }
 
+std::vector<NamedTensor> Trainer::tensors() const {
+  std::vector<NamedTensor> tensors = {{.name = "losses", .tensor = losses_},
+                                      {.name = "steps_done", .tensor = steps_done_}};
+  for (const NamedTensor& parameter : model_.parameters()) tensors.push_back(parameter);
+  for (const NamedTensor& moment : optimizer_.state()) tensors.push_back(moment);
+  return tensors;
+}
+
 std::vector<NamedTensor> Trainer::state() const {
-  std::vector<NamedTensor> state = {{.name = "losses", .tensor = losses()},
-                                    {.name = "steps_done", .tensor = steps_done_}};
-  for (const NamedTensor& parameter : model_.parameters()) state.push_back(parameter);
-  for (const NamedTensor& moment : optimizer_.state()) state.push_back(moment);
+  std::vector<NamedTensor> state = tensors();
+  state.front().tensor = losses();
   at::Generator generator = at::globalContext().defaultGenerator(device_);
   const std::lock_guard lock(generator.mutex());
   state.push_back({.name = "generator", .tensor = generator.get_state()});

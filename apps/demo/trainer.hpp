@@ -42,7 +42,11 @@ class Trainer {
   /// All that a step changes: losses, parameters, optimizer and the device's generator, as copies where it must be.
   [[nodiscard]] std::vector<NamedTensor> state() const;
 
+  /// The same tensors themselves, but for the generator.
+  [[nodiscard]] std::vector<NamedTensor> tensors() const;
+
   [[nodiscard]] const CharGpt& model() const noexcept { return model_; }
+  [[nodiscard]] CharGpt& model() noexcept { return model_; }
   [[nodiscard]] c10::Device device() const noexcept { return device_; }
 
  private:

@@ -24,8 +24,10 @@ sys.path.insert(1, str(Path(__file__).resolve().parent.parent / "callables"))  #
 import case_report  # noqa: E402
 
 BENCHMARKS = {
+    "cpu/python_audit": "Training step of an MLP on one thread, from Python, plain and audited",
     "cpu/python_import": "What importing pianola costs",
     "cpu/python_tape": "Training step of an MLP on one thread: @pianola.graphed against eager Python",
+    "cuda/python_audit": "Launch-bound training step, from Python, plain and audited",
     "cuda/python_branches": "Training steps of a transformer, ResNet-18 and GPT-2 in parallel branches, from Python",
     "cuda/python_callables": "Forward and backward of a graphed callable from Python, by its number of parameters",
     "cuda/python_graphed": "Training steps whose graphs make themselves: steady state, and time to the first replay",

@@ -69,7 +69,9 @@ void NumberLog::add(const c10::IValue& value) {
   } else if (value.isList()) {
     for (const c10::IValue& entry : value.toListRef()) add(entry);
   } else if (value.isTensor() && value.toTensor().defined() &&
-             value.toTensor().unsafeGetTensorImpl()->is_wrapped_number()) {
+             value.toTensor().unsafeGetTensorImpl()->is_wrapped_number() &&
+             !value.toTensor().unsafeGetTensorImpl()->key_set().has(
+                 c10::DispatchKey::Python)) {  // a fake has no memory
     const at::Tensor& number = value.toTensor();
     if (number.scalar_type() == at::kDouble) numbers_.emplace_back(*number.const_data_ptr<double>());
     if (number.scalar_type() == at::kLong) numbers_.emplace_back(*number.const_data_ptr<std::int64_t>());

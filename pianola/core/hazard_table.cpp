@@ -42,7 +42,7 @@ constexpr std::array kTable = std::to_array<HazardRule>({
      "use the asynchronous call on the current stream, or leave this part out of the capture"},
     {"PG111", "backward-read", breaks_capture, "an operation's backward reads a value on the host",
      "the forward is harmless, its derivative is not",
-     "write the operation in terms of others (prod: cumprod or exp of a sum of logs), or leave it out of the capture"},
+     "write the operation in terms of others (prod: exp of a sum of logs), or leave it out of the capture"},
     {"PG112", "nan-check", breaks_capture, "a check for NaN or infinity is read on the host",
      "the host waits for the device in every step",
      "keep the flag on the device and read it after the replay; skip the update with torch::where"},

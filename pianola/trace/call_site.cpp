@@ -1,5 +1,7 @@
 #include <pianola/trace/call_site.hpp>
 
+#include <torch/csrc/jit/frontend/source_range.h>
+#include <torch/csrc/jit/runtime/interpreter.h>
 #include <torch/csrc/profiler/combined_traceback.h>
 #include <torch/csrc/profiler/unwind/unwind.h>
 
@@ -18,6 +20,7 @@
 #include <optional>
 #include <sstream>
 #include <string_view>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 
@@ -52,8 +55,9 @@ bool begins_with(std::string_view function, std::initializer_list<std::string_vi
 }
 
 bool is_own_function(std::string_view function) {
-  return begins_with(function, {"pianola::trace::", "pianola::graph::", "pianola::TraceRecorder::", "pianola::Graph::",
-                                "pianola::CaptureScope::"});
+  return begins_with(function,
+                     {"pianola::trace::", "pianola::graph::", "pianola::auditing::", "pianola::verification::",
+                      "pianola::TraceRecorder::", "pianola::Graph::", "pianola::CaptureScope::"});
 }
 
 bool is_plumbing_function(std::string_view function) {
@@ -226,6 +230,22 @@ std::vector<SourcePlace> frames_of(torch::CapturedTraceback& traceback) {
   return frames;
 }
 
+// In a file that was saved the lines are those of generated code, which knows the source that it was made from.
+std::vector<SourcePlace> frames_of(const std::vector<torch::jit::StackEntry>& stack) {
+  std::vector<SourcePlace> frames;
+  for (auto entry = stack.rbegin(); entry != stack.rend(); ++entry) {
+    const auto source = entry->range.findSourceRangeThatGenerated();
+    const auto place = (source ? *source : entry->range).file_line_col();
+    SourcePlace frame{.function = entry->filename};  // so it is called: it holds the name of the function
+    if (place) {
+      frame.file = std::get<0>(*place);
+      frame.line = static_cast<int>(std::get<1>(*place));
+    }
+    frames.push_back(std::move(frame));
+  }
+  return frames;
+}
+
 // Python's part of CapturedTraceback exists only where libtorch_python is loaded.
 bool python_is_loaded() {
   static const bool loaded = dlsym(RTLD_DEFAULT, "Py_IsInitialized") != nullptr;
@@ -242,7 +262,14 @@ CallSite CallSite::here() { return of(torch::unwind::unwind(), true); }
 CallSite CallSite::of(std::vector<void*> frames, bool script) {
   CallSite site;
   site.frames_ = std::move(frames);
-  if (script) site.script_ = torch::CapturedTraceback::gather(python_is_loaded(), !python_is_loaded(), false);
+  if (script && python_is_loaded()) {
+    site.python_ = torch::CapturedTraceback::gather(true, false, false);
+  } else if (script) {
+    std::vector<torch::jit::StackEntry> stack = torch::jit::currentCallstack();
+    if (!stack.empty()) {
+      site.torchscript_ = std::make_shared<const std::vector<torch::jit::StackEntry>>(std::move(stack));
+    }
+  }
   return site;
 }
 
@@ -257,9 +284,38 @@ SourcePlace CallSite::place() const {
   }
 }
 
+bool CallSite::begins_in(std::initializer_list<std::string_view> namespaces) const {
+  try {
+    if (frames_.empty()) return false;
+    const Frames innermost = frames_of({frames_.front()}).front();
+    return !innermost.empty() && begins_with(innermost.front().function, namespaces);
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
 std::vector<SourcePlace> CallSite::script_frames() const {
   try {
-    return script_ == nullptr ? std::vector<SourcePlace>() : frames_of(*script_);
+    if (python_ != nullptr) return frames_of(*python_);
+    return torchscript_ == nullptr ? std::vector<SourcePlace>() : frames_of(*torchscript_);
+  } catch (const std::exception&) {
+    return {};
+  }
+}
+
+// Libraries without debug information for us, torch's own, have their exported names.
+std::vector<SourcePlace> CallSite::native_frames() const {
+  try {
+    const std::vector<Frames> debug = frames_of(frames_);
+    const std::vector<torch::unwind::Frame> exported = torch::unwind::symbolize(frames_, torch::unwind::Mode::fast);
+    std::vector<SourcePlace> places;
+    for (std::size_t i = 0; i < frames_.size(); ++i) {
+      for (const Frame& frame : debug[i]) {
+        places.push_back({.function = frame.function, .file = frame.file, .line = std::atoi(frame.line.c_str())});
+      }
+      if (debug[i].empty()) places.push_back({.function = exported[i].funcname});
+    }
+    return places;
   } catch (const std::exception&) {
     return {};
   }

@@ -2,13 +2,18 @@
 #include <pianola/core/export.hpp>
 #include <pianola/core/source_place.hpp>
 
+#include <initializer_list>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace torch {
 struct CapturedTraceback;
+namespace jit {
+struct StackEntry;
 }
+}  // namespace torch
 
 namespace pianola::trace {
 
@@ -32,12 +37,19 @@ class CallSite {
   [[nodiscard]] std::string describe() const { return place().text(); }
   /// The same in its parts.
   [[nodiscard]] SourcePlace place() const;
+  /// Whether the innermost C++ frame, one that was inlined included, is a function of such a namespace ("at::"); not where
+  /// there is no debug information to tell. As slow as place(). Never throws.
+  [[nodiscard]] bool begins_in(std::initializer_list<std::string_view> namespaces) const;
   /// Frames of Python or TorchScript, innermost first, also those of packages; empty where neither runs. Never throws.
   [[nodiscard]] std::vector<SourcePlace> script_frames() const;
+  /// Frames of C++, innermost first, also those of libraries, with their arguments and as far as they have names. Slow.
+  /// Never throws.
+  [[nodiscard]] std::vector<SourcePlace> native_frames() const;
 
  private:
   std::vector<void*> frames_;
-  std::shared_ptr<torch::CapturedTraceback> script_;
+  std::shared_ptr<torch::CapturedTraceback> python_;
+  std::shared_ptr<const std::vector<torch::jit::StackEntry>> torchscript_;  // outermost first; where there is no Python
 };
 
 }  // namespace pianola::trace

@@ -52,7 +52,8 @@ bool writes_silently(std::string_view operator_name, std::string_view argument) 
 
 // Tagged data_dependent_output or dynamic_output_shape, and always read a value on the host. The tags alone are hints:
 // index.Tensor carries one with integer indices too.
-constexpr std::array<std::string_view, 3> kHostValue = {"aten::_local_scalar_dense", "aten::equal", "aten::allclose"};
+constexpr std::array<std::string_view, 4> kHostValue = {"aten::_local_scalar_dense", "aten::equal", "aten::allclose",
+                                                        "aten::_nested_tensor_from_mask_left_aligned"};
 constexpr std::array<std::string_view, 8> kDynamicShape = {
     "aten::nonzero",
     "aten::masked_select",

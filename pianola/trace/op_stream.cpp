@@ -24,6 +24,21 @@ struct ThreadPosition {
   std::vector<BackwardNode> backward;  // open backward nodes; more than one where a backward runs a backward
 };
 
+// While observers look at an operation. Asking a tensor subclass for its sizes may call operators: they are the
+// observer's doing, not the step's, and would wait for the lock that this thread holds.
+thread_local bool observers_run = false;
+
+class ObserversRun {
+ public:
+  ObserversRun() { observers_run = true; }
+  ObserversRun(const ObserversRun&) = delete;
+  ObserversRun& operator=(const ObserversRun&) = delete;
+  ~ObserversRun() { observers_run = before_; }
+
+ private:
+  bool before_ = observers_run;  // an inner stream's observers, then the outer one's
+};
+
 // Goes with an open scope, whose end may come when another recording runs.
 struct ScopeContext : at::ObserverContext {
   explicit ScopeContext(std::uint64_t opened_in) : recording(opened_in) {}
@@ -69,6 +84,7 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
   static State* current() { return static_cast<State*>(c10::ThreadLocalDebugInfo::get(kSlot)); }
 
   void begin_op(OpSpan op) {
+    const ObserversRun quiet;
     const std::lock_guard lock(mutex);
     op.memory = &memory;
     memory.note_inputs(op);
@@ -77,6 +93,7 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
   }
 
   void end_op(OpSpan op) {
+    const ObserversRun quiet;
     const std::lock_guard lock(mutex);
     op.memory = &memory;
     for (OpObserver* observer : observers) observer->on_op_end(op);
@@ -85,6 +102,7 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
   }
 
   void end_inner(const OpSpan& around, const char* inner) {
+    const ObserversRun quiet;
     const std::lock_guard lock(mutex);
     for (OpObserver* observer : observers) observer->on_inner_end(around, inner);
     if (outer != nullptr) outer->end_inner(around, inner);
@@ -103,7 +121,7 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
   }
 
   static std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& span) {
-    State* state = current();
+    State* state = observers_run ? nullptr : current();
     if (state == nullptr) return nullptr;
     ThreadPosition& here = state->position();
     if (here.depth > 0) {
@@ -130,7 +148,7 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
   }
 
   static void on_end(const at::RecordFunction& span, at::ObserverContext* context) {
-    State* state = current();
+    State* state = observers_run ? nullptr : current();
     if (state == nullptr) return;
     ThreadPosition& here = state->position();
     if (here.depth > 1) {

@@ -65,6 +65,7 @@ bool note_wrapped_number(const c10::IValue& value, ScalarRecord& record) {
   if (!value.isTensor() || !value.toTensor().defined()) return false;
   const at::Tensor& number = value.toTensor();
   if (!number.unsafeGetTensorImpl()->is_wrapped_number() || !number.device().is_cpu()) return false;
+  if (!is_plain(number)) return false;  // a fake one, which has no memory
   switch (number.scalar_type()) {
     case at::kDouble:
       record.value = *number.const_data_ptr<double>();

@@ -12,5 +12,8 @@ void bind_schedule(py::module_& module);
 void bind_branches(py::module_& module);
 void bind_callable(py::module_& module);
 void bind_graphed(py::module_& module);
+void bind_verify(py::module_& module);
+void bind_python_watch(py::module_& module);
+void bind_audit(py::module_& module);
 
 }  // namespace pianola::python

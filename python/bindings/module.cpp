@@ -13,7 +13,10 @@ PYBIND11_MODULE(_C, module) {
   bind_schedule(module);
   bind_callable(module);
   bind_graphed(module);
+  bind_verify(module);
   bind_module_watch(module);
+  bind_python_watch(module);
+  bind_audit(module);
   module.def("version", [] { return std::string(pianola::version()); });
   module.def("hide_python_files", &pianola::trace::CallSite::hide_python_files, py::arg("folder"));
 }

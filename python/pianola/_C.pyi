@@ -17,6 +17,8 @@ class Error(RuntimeError):
     """The operation and the line; may be empty."""
     fix: str
     """What to do about it; may be empty."""
+    rule: str
+    """Id of the hazard rule that it is a case of ("PG101"); may be empty."""
 
 class UsageError(Error):
     """The caller broke a documented rule."""
@@ -42,7 +44,7 @@ class UnsupportedError(Error):
 class DeviceError(Error):
     """No such device, no driver, or a CUDA call failed outside a capture."""
 
-def raise_error(name: str, what: str, where: str = "", fix: str = "") -> NoReturn:
+def raise_error(name: str, what: str, where: str = "", fix: str = "", rule: str = "") -> NoReturn:
     """Raises the error of that class name, in the form that all of them have."""
 
 # --- Reports ---
@@ -219,6 +221,8 @@ class CaptureOptions:
         instantiate: bool,
         allow_empty: bool,
         stream: torch.Stream | None,
+        check: str,
+        names: Mapping[str, torch.Tensor],
     ) -> None: ...
 
 class GraphPool:
@@ -643,6 +647,246 @@ class ModuleWatch:
     def state(self) -> tuple[int, list[bool]]:
         """A number that changes when a parameter, buffer or submodule is replaced, and the training flags."""
 
+# --- Audit ---
+
+WATCH_QUIET: int
+"""What the call does is part of it and not shown."""
+WATCH_SELF: int
+"""Calls on different objects are different hits."""
+FILE_HIDDEN: int
+"""Frames of the file are not the user's."""
+FILE_BOUNDARY: int
+"""Beyond frames of the file there is nothing of the step."""
+
+class PythonHit:
+    """A watched call at one place."""
+
+    @property
+    def key(self) -> int:
+        """Of what was called."""
+    @property
+    def function(self) -> str:
+        """The user's function that calls; empty where no user's frame does."""
+    @property
+    def file(self) -> str:
+        """Where that is."""
+    @property
+    def line(self) -> int:
+        """In that file."""
+    @property
+    def code(self) -> Any:
+        """Of that function; None where there is none."""
+    @property
+    def instruction(self) -> int:
+        """Offset of the call in its bytecode; -1 where it goes through other code."""
+    @property
+    def through(self) -> int:
+        """Kinds of all files between the call and the user's frame."""
+    @property
+    def subject(self) -> int:
+        """id() of the object that the method belongs to, with WATCH_SELF."""
+    @property
+    def device(self) -> str:
+        """Of that object where it is a tensor."""
+    @property
+    def module(self) -> str:
+        """Path of the module whose forward runs."""
+    @property
+    def times(self) -> int:
+        """How often."""
+
+class PythonWatch:
+    """Sees what a step calls that no operation shows."""
+
+    def __init__(self, classify: Callable[[str], int]) -> None: ...
+    def add(self, callable: Any, key: int, flags: int = 0) -> bool:
+        """Watches for calls from now on; False where a profile function does not see calls of it."""
+    def name_modules(self, paths: dict[torch.nn.Module, str]) -> None:
+        """The paths of modules, instead of the earlier ones."""
+    def observe_modules(self, modules: list[torch.nn.Module], observer: Callable[..., None] | None) -> None:
+        """Calls of these modules are told: observer(module, "enter" or "leave", result, (function, file, line))."""
+    def begin(self) -> None:
+        """Starts; what is seen is added to the hits."""
+    def end(self) -> None:
+        """Stops, and puts the thread's other profile function back."""
+    def hits(self) -> list[PythonHit]:
+        """What was seen."""
+    def clear_hits(self) -> None:
+        """Forgets it."""
+    def executed(self) -> list[Any]:
+        """The user's functions that ran: (code, globals), in the order of their first calls."""
+
+class HazardRule:
+    """One kind of thing that goes wrong when PyTorch code is captured."""
+
+    @property
+    def id(self) -> str:
+        """"PG101"."""
+    @property
+    def kind(self) -> str:
+        """The same in words."""
+    @property
+    def severity(self) -> str:
+        """Of most cases: "breaks capture", "wrong numbers", "memory", "performance" or "style"."""
+    @property
+    def title(self) -> str:
+        """What happens."""
+    @property
+    def why(self) -> str:
+        """What a graph does with it."""
+    @property
+    def fix(self) -> str:
+        """What to do instead."""
+    @property
+    def cuda_only(self) -> bool:
+        """There is no such thing on the CPU."""
+    def __repr__(self) -> str: ...
+
+def hazard_rules() -> list[HazardRule]:
+    """All rules, by id."""
+
+class Finding:
+    """One hazard at one place."""
+
+    def __init__(
+        self,
+        rule: str,
+        *,
+        severity: str = "",
+        op: str = "",
+        module: str = "",
+        place: tuple[str, str, int] = ...,
+        what: str = "",
+        evidence: str = "",
+        fix: str = "",
+        iteration: int = 0,
+        times: int = 1,
+    ) -> None: ...
+    @property
+    def rule(self) -> str:
+        """Id of the rule: "PG101"."""
+    @property
+    def kind(self) -> str:
+        """The rule in words."""
+    @property
+    def severity(self) -> str:
+        """"breaks capture", "wrong numbers", "memory", "performance" or "style"."""
+    @property
+    def op(self) -> str:
+        """The call that shows it; may be empty."""
+    @property
+    def module(self) -> str:
+        """Path of the module; empty where it is not known."""
+    @property
+    def function(self) -> str:
+        """The user's function; may be empty."""
+    @property
+    def file(self) -> str:
+        """Its file; empty where it is not known."""
+    @property
+    def line(self) -> int:
+        """In that file; 0 where it is not known."""
+    @property
+    def what(self) -> str:
+        """What happened here."""
+    @property
+    def evidence(self) -> str:
+        """What was seen; may be empty."""
+    @property
+    def fix(self) -> str:
+        """What to do here."""
+    @property
+    def iteration(self) -> int:
+        """In which it was seen first; 0: before, between or after the iterations."""
+    @property
+    def times(self) -> int:
+        """How often."""
+    def __repr__(self) -> str: ...
+
+class AuditReport:
+    """All hazards of a step, worst first, each once."""
+
+    @property
+    def subject(self) -> str:
+        """What was audited."""
+    @property
+    def device(self) -> str:
+        """Where the step computes."""
+    @property
+    def iterations(self) -> int:
+        """That were watched."""
+    @property
+    def operations(self) -> int:
+        """Of the last one."""
+    @property
+    def findings(self) -> list[Finding]:
+        """Worst first."""
+    @property
+    def notes(self) -> list[str]:
+        """What the audit could not see, and why."""
+    @property
+    def ok(self) -> bool:
+        """Nothing breaks the capture or makes its numbers wrong."""
+    @property
+    def worst(self) -> str | None:
+        """The worst severity; None where nothing was found."""
+    @property
+    def exit_code(self) -> int:
+        """0 where ok, 3 otherwise."""
+    def to_text(self) -> str:
+        """For people."""
+    def to_json(self, indent: int = 2) -> str:
+        """One JSON object."""
+    def to_sarif(self) -> str:
+        """SARIF 2.1.0, which editors and code hosts show at the lines."""
+    def add(self, finding: Finding) -> None:
+        """One more."""
+    def kept(self, keep: Callable[[Finding], bool]) -> AuditReport:
+        """Another report, with those findings alone for which `keep` is true."""
+    def __str__(self) -> str: ...
+
+class AuditSession:
+    """One audit, run by run."""
+
+    def __init__(
+        self,
+        *,
+        iterations: int,
+        warmup: int,
+        sources: bool,
+        trial: bool,
+        restore: bool,
+        generators: Sequence[torch.Generator],
+        capture_warmup: int,
+        device: torch.device | None,
+        subject: str,
+    ) -> None: ...
+    def begin_warmup(self) -> None:
+        """A run that is not compared."""
+    def end_warmup(self) -> None:
+        """It is over."""
+    def begin(self, inputs: Sequence[torch.Tensor], names: list[tuple[str, torch.Tensor]]) -> None:
+        """A run begins: with these arguments, and tensors by name."""
+    def end(self, results: Sequence[torch.Tensor]) -> None:
+        """It is over, with these results."""
+    def end_by(self, exception: BaseException, message: str, place: tuple[str, str, int]) -> None:
+        """It raised."""
+    def watch(self, python: PythonWatch) -> None:
+        """Begins the watch, which tells the session of modules."""
+    def operations(self) -> int:
+        """That began in this run."""
+    def add(self, finding: Finding) -> None:
+        """A hazard that was found elsewhere."""
+    def add_note(self, note: str) -> None:
+        """What the audit could not see."""
+    def try_capture(self, step: Callable[[], Any], between: Callable[[], Any] | None) -> None:
+        """Captures the step, and notes what stands in the way."""
+    def finish(self) -> AuditReport:
+        """Compares the runs, and puts state back."""
+
+def gradient_stream(leaf: torch.Tensor) -> int | None:
+    """The stream on which the leaf's gradient is accumulated, where that is known; 0 is the default stream."""
+
 # --- The library ---
 
 def version() -> str:
@@ -650,3 +894,82 @@ def version() -> str:
 
 def hide_python_files(folder: str) -> None:
     """Lines of files below `folder` are not the user's when an error names one."""
+
+# --- Verification ---
+
+class TensorDifference:
+    """How two tensors that should be the same differ."""
+
+    name: str
+    role: str
+    step: int
+    shape: str
+    elements: int
+    differing: int
+    max_absolute: float
+    max_relative: float
+    max_ulps: int
+    first: str
+    note: str
+
+class DifferenceOrigin:
+    """Where a difference starts."""
+
+    op: str
+    number: int
+    module: str
+    file: str
+    line: int
+    function: str
+    what: str
+
+class MissingState:
+    """A tensor that the step writes and nobody listed."""
+
+    shape: str
+    op: str
+    file: str
+    line: int
+
+class VerifyReport:
+    """What verify() found out."""
+
+    verdict: str
+    """"equal", "differs", "nondeterministic" or "failed"."""
+    ok: bool
+    steps: int
+    tensors: int
+    within_tolerance: bool
+    error: str
+    differences: list[TensorDifference]
+    eager_differences: list[TensorDifference]
+    origin: DifferenceOrigin | None
+    missing_state: list[MissingState]
+    notes: list[str]
+    eager_us: int
+    graphed_us: int
+    total_us: int
+    exit_code: int
+    def to_text(self) -> str:
+        """For people."""
+    def to_json(self, indent: int = 2) -> str:
+        """One JSON object."""
+
+def verify(
+    eager: Callable[..., list[torch.Tensor]],
+    graphed: Callable[..., list[torch.Tensor]],
+    *,
+    state: Sequence[tuple[str, torch.Tensor]],
+    steps: int,
+    inputs: Sequence[Sequence[torch.Tensor]],
+    between: Callable[[int], Any] | None,
+    reset: Callable[[], Any] | None,
+    graphed_warmup: int,
+    tolerance: Mapping[torch.dtype, tuple[float, float, int]],
+    repeat_eager: bool,
+    poison: bool,
+    narrow: bool,
+    generators: Sequence[torch.Generator],
+    subject: str,
+) -> VerifyReport:
+    """Runs both from the same state and compares all that they leave behind."""

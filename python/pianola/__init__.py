@@ -16,6 +16,7 @@ CPU tensors use the tape, which keeps the same promises without a GPU.
 """
 
 from ._load import _C
+from .auditing import audit
 from .auto_graph import GraphedFunction, graphed
 from .callables import make_graphed_callables
 from .cuda_graph import CUDAGraph, graph
@@ -35,6 +36,7 @@ from .graphed_forward import GraphedForward
 from .pools import GraphPool, graph_pool_handle
 from .step_graph import Graph
 from .torch_compat import compat
+from .verification import verify
 
 GradPolicy = _C.GradPolicy
 OutputPolicy = _C.OutputPolicy
@@ -62,6 +64,7 @@ __all__ = [
     "Stream",
     "UnsupportedError",
     "UsageError",
+    "audit",
     "compat",
     "current_stream",
     "default_device",
@@ -71,4 +74,5 @@ __all__ = [
     "is_current_stream_capturing",
     "make_graphed_callables",
     "stream",
+    "verify",
 ]

@@ -160,6 +160,11 @@ class GraphedFunction(Generic[Arguments, Result]):
             bound = self._owned[owner] = GraphedFunction(method, self._options, module, weakref.proxy(owner))
         return bound
 
+    @property
+    def calls_before_replay(self) -> int:
+        """Calls of a signature until it is replayed: those that warm up, and the one that captures."""
+        return int(self._options["warmup"]) + 1
+
     def info(self) -> "_C.GraphedInfo":
         """What is known and kept, per signature: state, kind, replays, and the reason where calls stay eager."""
         return self._bank.info()

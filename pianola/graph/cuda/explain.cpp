@@ -136,6 +136,13 @@ std::optional<Diagnosis> explain_error(const c10::Error& error, const CaptureWat
         .fix = "warm up: CaptureOptions::warmup of 1 or more, or run the step once on this thread before",
         .rule = "PG1006"};
   }
+  if (text.find("capturable is False") != std::string_view::npos) {
+    return Diagnosis{
+        .what = fmt::format("an optimizer refuses to be captured; torch said: {}", text.substr(0, text.find('\n'))),
+        .where = where,
+        .fix = std::string(hazard_rule("PG1001").fix),
+        .rule = "PG1001"};
+  }
   if (text.find("CUDA graph capture") != std::string_view::npos) {  // torch's own refusals, before CUDA is asked
     return Diagnosis{
         .what = fmt::format("{} cannot run in a capture; torch said: {}", name, text.substr(0, text.find('\n'))),

@@ -5,9 +5,14 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/util/flat_hash_map.h>
 
+#include <algorithm>
 #include <cstring>
+#include <limits>
+#include <mutex>
 #include <set>
+#include <utility>
 
 namespace pianola::graph {
 namespace {
@@ -26,7 +31,98 @@ void place(const at::Tensor& target, const at::Tensor& result) {
   }
 }
 
+thread_local const ReplayWatch::OnEnd* replay_watch = nullptr;
+
+// The tapes of all threads.
+class LiveTapes {
+ public:
+  static LiveTapes& instance() {
+    static LiveTapes& live = *new LiveTapes;  // never destroyed: a static Graph may end after it
+    return live;
+  }
+
+  void add(const Tape& tape) {
+    const std::lock_guard lock(mutex_);
+    tapes_.push_back(&tape);
+  }
+
+  void remove(const Tape& tape) {
+    const std::lock_guard lock(mutex_);
+    std::erase(tapes_, &tape);
+  }
+
+  template <typename Visit>
+  void for_each_op(const Visit& visit) {
+    const std::lock_guard lock(mutex_);
+    for (const Tape* tape : tapes_) {
+      for (const TapeOp& op : tape->ops()) visit(op);
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<const Tape*> tapes_;
+};
+
+// How many tensors of tapes look at each memory.
+ska::flat_hash_map<const c10::StorageImpl*, std::size_t> count_aliases(LiveTapes& tapes) {
+  ska::flat_hash_set<const c10::TensorImpl*> seen;
+  ska::flat_hash_map<const c10::StorageImpl*, std::size_t> counts;
+  tapes.for_each_op([&](const TapeOp& op) {
+    for (const auto* values : {&op.inputs, &op.outputs}) {
+      for (const c10::IValue& value : *values) {
+        trace::for_each_tensor(value, [&](const at::Tensor& tensor) {
+          if (seen.insert(tensor.unsafeGetTensorImpl()).second) ++counts[trace::storage_of(tensor)];
+        });
+      }
+    }
+  });
+  return counts;
+}
+
 }  // namespace
+
+LiveTape::LiveTape(const Tape& tape) : tape_(tape) { LiveTapes::instance().add(tape_); }
+LiveTape::~LiveTape() { LiveTapes::instance().remove(tape_); }
+
+bool is_made_by_a_tape(const at::Tensor& tensor) {
+  const c10::StorageImpl* storage = trace::storage_of(tensor);
+  if (storage == nullptr || !tensor.is_cpu()) return false;
+  bool made = false;
+  LiveTapes::instance().for_each_op([&](const TapeOp& op) {
+    for (const auto& [output, position] : op.fresh) {
+      made = made || trace::storage_of(tensor_at(op.outputs[output], position)) == storage;
+    }
+  });
+  return made;
+}
+
+// Note [What may be poisoned]
+// The memory of a fresh result was made by one operation of the tape: those before it cannot read it, and it writes all
+// of the result at each replay. Memory that was only allocated (empty) is not among them, nor what an operation writes
+// into a tensor that it was given. Another tape may read it, and even replay first, as a step does that carries a value
+// over to the next: such a value is held by a tensor of the user's, so that memory with other holders than tapes is left
+// alone. On CUDA it is the same by nature: a value that no tensor holds lies in memory that the next capture is given.
+void poison_tapes(std::span<const at::Tensor> results) {
+  const trace::QuietScope quiet;
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  LiveTapes& tapes = LiveTapes::instance();
+  const auto aliases = count_aliases(tapes);
+  ska::flat_hash_set<const c10::StorageImpl*> chosen;
+  for (const at::Tensor& result : results) chosen.insert(trace::storage_of(result));
+  tapes.for_each_op([&](const TapeOp& op) {
+    for (const auto& [output, position] : op.fresh) {
+      const at::Tensor& target = tensor_at(op.outputs[output], position);
+      const c10::StorageImpl* storage = trace::storage_of(target);
+      if (!target.is_floating_point() && !target.is_complex()) continue;
+      const bool only_tapes_hold_it = target.storage().use_count() == aliases.at(storage);
+      if (only_tapes_hold_it || chosen.count(storage) != 0) target.fill_(std::numeric_limits<double>::quiet_NaN());
+    }
+  });
+}
+
+ReplayWatch::ReplayWatch(OnEnd on_end) : on_end_(std::move(on_end)), outer_(replay_watch) { replay_watch = &on_end_; }
+ReplayWatch::~ReplayWatch() { replay_watch = outer_; }
 
 void Tape::replay() {
   const trace::QuietScope quiet;
@@ -42,6 +138,8 @@ void Tape::replay() {
       }
     }
     stack_.clear();
+    if (replay_watch != nullptr) [[unlikely]]
+      (*replay_watch)(op);
   }
 }
 

@@ -7,7 +7,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,6 +45,39 @@ class Tape {
  private:
   std::vector<TapeOp> ops_;
   torch::jit::Stack stack_;
+};
+
+/// While it lives, poison_tapes() and is_made_by_a_tape() know the tape, which stays where it is.
+class LiveTape {
+ public:
+  explicit LiveTape(const Tape& tape);
+  LiveTape(const LiveTape&) = delete;
+  LiveTape& operator=(const LiveTape&) = delete;
+  ~LiveTape();
+
+ private:
+  const Tape& tape_;
+};
+
+/// Whether the replays of a live tape fill the tensor's memory.
+bool is_made_by_a_tape(const at::Tensor& tensor);
+
+/// Fills with NaN the floating-point results that live tapes fill anew: those that only tapes hold, and those whose
+/// memory one of `results` looks at. See Note [What may be poisoned]. No replay may run at the same time.
+void poison_tapes(std::span<const at::Tensor> results);
+
+/// While it lives, replays of tapes on this thread show it each operation at its end.
+class ReplayWatch {
+ public:
+  using OnEnd = std::function<void(const TapeOp&)>;
+  explicit ReplayWatch(OnEnd on_end);
+  ReplayWatch(const ReplayWatch&) = delete;
+  ReplayWatch& operator=(const ReplayWatch&) = delete;
+  ~ReplayWatch();
+
+ private:
+  OnEnd on_end_;
+  const OnEnd* outer_;
 };
 
 /// Writes a Tape from an OpStream.

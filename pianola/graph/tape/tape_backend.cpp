@@ -63,6 +63,7 @@ class TapeBackend final : public Backend {
                                  .fix = "check that the step runs its work on this thread, and on tensors of the cpu",
                                  .rule = "PG1201"};
     if (tape_.ops().empty() && !options.allow_empty) throw CaptureError(why_empty);
+    live_.emplace(tape_);
     pool_->add(result_bytes_);
     if (wants_branches(options) && trace != nullptr) plan(*trace, options);
     watch_.reset();
@@ -75,6 +76,7 @@ class TapeBackend final : public Backend {
     if (watch_) watch_->stop();
     recorder_.reset();
     keeper_.reset();
+    live_.reset();
     tape_ = {};
     result_bytes_ = 0;
     branches_.reset();
@@ -87,6 +89,7 @@ class TapeBackend final : public Backend {
 
   void reset() noexcept override {
     if (pool_ != nullptr) pool_->remove(std::exchange(result_bytes_, 0));
+    live_.reset();
     tape_ = {};
     inputs_.clear();
     branches_.reset();
@@ -143,6 +146,7 @@ class TapeBackend final : public Backend {
   std::optional<TapeRecorder> recorder_;
   std::optional<InputKeeper> keeper_;
   Tape tape_;
+  std::optional<LiveTape> live_;
   std::vector<at::Tensor> inputs_;
   std::size_t result_bytes_ = 0;
   std::size_t kept_bytes_ = 0;

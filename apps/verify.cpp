@@ -1,0 +1,59 @@
+#include <apps/commands.hpp>
+#include <apps/machine.hpp>
+#include <apps/script_module.hpp>
+#include <apps/script_options.hpp>
+
+#include <pianola/graph/graph.hpp>
+#include <pianola/verify/verify.hpp>
+
+#include <fmt/format.h>
+#include <CLI/App.hpp>
+
+#include <memory>
+#include <string>
+
+namespace pianola::program {
+namespace {
+
+struct Arguments {
+  ScriptOptions script;
+  int steps = 5;
+};
+
+int run(const Arguments& arguments) {
+  const c10::Device device = chosen_device(arguments.script.device);
+  ScriptModule module(arguments.script.file, device, arguments.script.train);
+  std::vector<InputShape> shapes;
+  for (const std::string& text : arguments.script.inputs) shapes.push_back(InputShape::parse(text));
+  const std::vector<at::Tensor> inputs = module.make_inputs(shapes);
+  module.settle(inputs);
+
+  const std::vector<at::Tensor> static_inputs = module.make_inputs(shapes);
+  std::vector<at::Tensor> results;
+  Graph graph(device);
+  graph.capture([&] { results = module.run(static_inputs); }, {.inputs = static_inputs});
+  const VerifyReport report =
+      verify([&](const auto& batch) { return module.run(batch); },
+             [&](const auto& batch) {
+               graph.replay(batch);
+               return results;
+             },
+             module.state(), {.steps = arguments.steps, .inputs = {inputs}, .subject = module.name()});
+  print_report(arguments.script, report.to_text(), report.to_json());
+  return report.exit_code();
+}
+
+}  // namespace
+
+void add_verify(CLI::App& app, Command& chosen) {
+  CLI::App* command =
+      app.add_subcommand("verify", "Prove that a graph of a TorchScript module computes what eager does");
+  auto arguments = std::make_shared<Arguments>();
+  add_script_options(*command, arguments->script);
+  command->add_option("--steps", arguments->steps, "Steps of each side")
+      ->check(CLI::Range(1, 1000000))
+      ->capture_default_str();
+  command->callback([arguments, &chosen] { chosen = [arguments] { return run(*arguments); }; });
+}
+
+}  // namespace pianola::program

@@ -1,0 +1,42 @@
+// A training step of the demo's GPT, proved equal to eager; and one with an operation changed on purpose, found.
+#include <apps/demo/text.hpp>
+#include <apps/demo/trainer.hpp>
+
+#include <pianola/pianola.hpp>
+
+#include <ATen/Context.h>
+
+#include <cstdio>
+#include <vector>
+
+int main() {
+  const c10::Device device(at::hasCUDA() ? c10::kCUDA : c10::kCPU);
+  const pianola::demo::Text text = pianola::demo::Text::read(pianola::demo::default_text());
+  const pianola::demo::TrainerConfig config{
+      .model = {.vocabulary = text.vocabulary(), .layers = 2, .width = 32, .heads = 2, .context = 32}, .batch = 4};
+  pianola::demo::Trainer trainer(config, device);
+  pianola::demo::BatchStream batches(text, config.batch, config.model.context, config.seed, device);
+  trainer.load(batches.next());
+
+  std::vector<pianola::NamedTensor> state;
+  for (const auto& [name, tensor] : trainer.tensors()) state.push_back({name, tensor});
+  const auto eager = [&] { trainer.step(); };
+
+  pianola::Graph graph(device);
+  graph.capture(eager);
+  const pianola::VerifyReport same =
+      pianola::verify(eager, [&] { graph.replay(); }, state, {.subject = "the GPT's step"});
+  std::printf("%s\n", same.to_text().c_str());
+
+  pianola::Graph changed(device);
+  trainer.model().use_exact_gelu(true);
+  changed.capture(eager);
+  trainer.model().use_exact_gelu(false);
+  const pianola::VerifyReport different =
+      pianola::verify(eager, [&] { changed.replay(); }, state, {.subject = "the step with another GELU"});
+  std::printf("%s\n", different.to_text().c_str());
+
+  const bool found = different.verdict == pianola::Verdict::differs && different.differences.front().name == "losses" &&
+                     different.differences.front().step == 1;
+  return same.ok() && found ? 0 : 1;
+}

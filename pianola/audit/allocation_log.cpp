@@ -1,0 +1,129 @@
+#include <pianola/audit/allocation_log.hpp>
+
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+
+#if PIANOLA_WITH_CUDA
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/util/Exception.h>
+#endif
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+namespace pianola::auditing {
+namespace {
+
+AllocationLog*& log_of_this_thread() {
+  thread_local AllocationLog* log = nullptr;
+  return log;
+}
+
+// Hands everything on. Tensors keep a pointer to the allocator that made them, so it is never destroyed, and what it
+// hands on to never changes.
+class ForwardingAllocator final : public c10::Allocator {
+ public:
+  explicit ForwardingAllocator(c10::Allocator* to) : to_(to) {}
+  c10::DataPtr allocate(std::size_t bytes) override {
+    c10::DataPtr data = to_->allocate(bytes);
+    if (AllocationLog* log = log_of_this_thread(); log != nullptr) log->note(data.get());
+    return data;
+  }
+  [[nodiscard]] bool is_simple_data_ptr(const c10::DataPtr& data) const override {
+    return to_->is_simple_data_ptr(data);
+  }
+  [[nodiscard]] c10::DeleterFnPtr raw_deleter() const override { return to_->raw_deleter(); }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override { to_->copy_data(to, from, bytes); }
+  [[nodiscard]] c10::Allocator* target() const noexcept { return to_; }
+
+ private:
+  c10::Allocator* to_;
+};
+
+// Logs that are open on any thread; the first puts the forwarding allocator in, the last takes it out again.
+struct OpenLogs {
+  std::mutex mutex;
+  std::vector<AllocationLog*> all;
+  std::vector<std::unique_ptr<ForwardingAllocator>> forwarding;  // one for each allocator that was ever there
+  c10::Allocator* replaced = nullptr;
+  ForwardingAllocator* in_place = nullptr;
+
+  void put_in() {
+    replaced = c10::GetCPUAllocator();
+    const auto known = std::find_if(forwarding.begin(), forwarding.end(),
+                                    [&](const auto& candidate) { return candidate->target() == replaced; });
+    in_place = known != forwarding.end()
+                   ? known->get()
+                   : forwarding.emplace_back(std::make_unique<ForwardingAllocator>(replaced)).get();
+    c10::SetCPUAllocator(in_place);  // stays out where somebody put one in with a higher priority
+  }
+
+  // Another allocator that the step put in stays.
+  void take_out() const {
+    if (c10::GetCPUAllocator() == in_place) c10::SetCPUAllocator(replaced);
+  }
+};
+
+OpenLogs& open_logs() {
+  static auto* const logs = new OpenLogs;  // tensors may outlive the program's statics
+  return *logs;
+}
+
+#if PIANOLA_WITH_CUDA
+// torch's hook cannot be taken out again; it does nothing while no log is open. Allocators other than torch's native one
+// have no such hook: their untracked memory then looks like a tensor from outside.
+void watch_cuda_once() {
+  static std::atomic<bool> watching = false;
+  auto* const allocator = c10::cuda::CUDACachingAllocator::allocator.load();
+  if (allocator == nullptr || !allocator->initialized() || watching.exchange(true)) return;
+  try {
+    using Entry = c10::CachingDeviceAllocator::TraceEntry;
+    allocator->attachAllocatorTraceTracker([](const Entry& entry) {
+      if (entry.action_ != Entry::ALLOC) return;
+      OpenLogs& logs = open_logs();
+      const std::lock_guard lock(logs.mutex);
+      for (AllocationLog* log : logs.all) log->note(reinterpret_cast<const void*>(entry.addr_));
+    });
+  } catch (const c10::Error&) {
+  }
+}
+#endif
+
+}  // namespace
+
+AllocationLog::AllocationLog() : outer_(log_of_this_thread()) {
+  OpenLogs& logs = open_logs();
+  {
+    const std::lock_guard lock(logs.mutex);
+    if (logs.all.empty()) logs.put_in();
+    logs.all.push_back(this);
+  }
+#if PIANOLA_WITH_CUDA
+  watch_cuda_once();
+#endif
+  log_of_this_thread() = this;
+}
+
+AllocationLog::~AllocationLog() {
+  log_of_this_thread() = outer_;
+  OpenLogs& logs = open_logs();
+  const std::lock_guard lock(logs.mutex);
+  std::erase(logs.all, this);
+  if (logs.all.empty()) logs.take_out();
+}
+
+void AllocationLog::note(const void* data) {
+  if (data == nullptr) return;
+  const std::lock_guard lock(mutex_);
+  fresh_.push_back(data);
+}
+
+bool AllocationLog::contains(const void* data) {
+  const std::lock_guard lock(mutex_);
+  known_.insert(fresh_.begin(), fresh_.end());
+  fresh_.clear();
+  return known_.count(data) != 0;
+}
+
+}  // namespace pianola::auditing

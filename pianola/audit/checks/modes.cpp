@@ -1,0 +1,79 @@
+#include <pianola/audit/checks/checks.hpp>
+
+#include <pianola/audit/words.hpp>
+#include <pianola/trace/op_info.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace pianola::auditing {
+namespace {
+
+Finding in_iteration(std::string_view rule, std::size_t run, std::string what) {
+  Finding finding = Finding::of(rule);
+  finding.iteration = static_cast<int>(run) + 1;
+  finding.what = std::move(what);
+  return finding;
+}
+
+void autocast_cache(const ObservedRuns& runs, std::size_t run, Findings& findings) {
+  if (runs.run(run).cached_autocast_at_begin) {
+    findings.push_back(in_iteration("PG906", run, "autocast is on with its cache when the step begins"));
+    return;
+  }
+  for (std::size_t op = 0; op < runs.run(run).notes.size(); ++op) {
+    const OpAt at{run, op};
+    if (!runs.note(at).autocast_cast) continue;
+    Finding finding = runs.finding("PG906", at);
+    finding.severity = Severity::style;  // the copy is made and dropped inside the step
+    finding.what = fmt::format("autocast converts {} and keeps the copy until it is switched off",
+                               tensor_words(runs, at, runs.inputs(at)[0]));
+    findings.push_back(std::move(finding));
+  }
+}
+
+void anomaly_mode(const ObservedRuns& runs, std::size_t run, Findings& findings) {
+  const auto first = runs.run(run).anomaly_op;
+  if (runs.run(run).anomaly_at_begin) {
+    findings.push_back(in_iteration("PG1008", run, "autograd's anomaly mode is on when the step begins"));
+  } else if (first) {
+    Finding finding = runs.finding("PG1008", {run, *first});
+    finding.op.clear();
+    finding.what = "autograd's anomaly mode is on in the step";
+    findings.push_back(std::move(finding));
+  }
+}
+
+bool computes(const ObservedRuns& runs, OpAt at) {
+  const OpRecord& op = runs.op(at);
+  if (op.info->is_view || op.info->is_empty) return false;
+  const auto on_device = [&](const TensorRecord& tensor) { return tensor.device.type() == runs.device().type(); };
+  const auto inputs = runs.inputs(at);
+  const auto outputs = runs.outputs(at);
+  return std::any_of(inputs.begin(), inputs.end(), on_device) || std::any_of(outputs.begin(), outputs.end(), on_device);
+}
+
+}  // namespace
+
+Findings check_modes(const ObservedRuns& runs) {
+  Findings findings;
+  for (std::size_t run = 0; run < runs.size(); ++run) {
+    autocast_cache(runs, run, findings);
+    anomaly_mode(runs, run, findings);
+  }
+  return findings;
+}
+
+Findings check_work(const ObservedRuns& runs) {
+  if (runs.size() == 0) return {};
+  for (std::size_t run = 0; run < runs.size(); ++run) {
+    if (runs.run(run).threw) return {};
+    for (std::size_t op = 0; op < runs.run(run).notes.size(); ++op) {
+      if (computes(runs, {run, op})) return {};
+    }
+  }
+  return {Finding::of("PG1201")};
+}
+
+}  // namespace pianola::auditing

@@ -1,0 +1,90 @@
+#include <pianola/verify/copies.hpp>
+
+#include <pianola/trace/quiet_scope.hpp>
+#include <pianola/verify/bits.hpp>
+
+#include <ATen/ops/clone.h>
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
+#if PIANOLA_WITH_CUDA
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <cuda_runtime_api.h>
+#endif
+
+#include <algorithm>
+
+namespace pianola::verification {
+namespace {
+
+#if PIANOLA_WITH_CUDA
+// What the driver has left and what torch's allocator holds in reserve.
+std::size_t free_bytes(c10::DeviceIndex device) {
+  const c10::cuda::CUDAGuard on_device(device);
+  std::size_t free = 0, total = 0;
+  if (cudaMemGetInfo(&free, &total) != cudaSuccess) return 0;
+  constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device);
+  const std::int64_t reserve = stats.reserved_bytes[kAll].current - stats.allocated_bytes[kAll].current;
+  return free + static_cast<std::size_t>(std::max<std::int64_t>(reserve, 0));
+}
+#else
+std::size_t free_bytes(c10::DeviceIndex /*device*/) { return 0; }
+#endif
+
+bool alike(const at::Tensor& one, const at::Tensor& other) {
+  return one.defined() && other.defined() && one.device() == other.device() && one.sizes() == other.sizes() &&
+         one.scalar_type() == other.scalar_type() && one.layout() == other.layout();
+}
+
+}  // namespace
+
+at::Tensor bytes_of(const c10::Storage& storage) {
+  const trace::QuietScope quiet;
+  at::Tensor bytes = at::empty({0}, at::TensorOptions().dtype(at::kByte).device(storage.device()));
+  bytes.unsafeGetTensorImpl()->set_storage_keep_dtype(storage);
+  bytes.unsafeGetTensorImpl()->set_sizes_contiguous({static_cast<std::int64_t>(storage.nbytes())});
+  return bytes;
+}
+
+bool Copies::has_room(c10::Device device, std::size_t bytes) {
+  if (!device.is_cuda()) return true;
+  const std::size_t free = free_bytes(device.index());
+  const auto [entry, is_new] = left_alone_.insert({device.index(), free / 2});
+  return bytes + entry->second <= free;
+}
+
+at::Tensor Copies::of(const at::Tensor& tensor) {
+  if (!tensor.defined()) return tensor;
+  const trace::QuietScope quiet;
+  const at::Tensor values = tensor.detach();
+  if (!has_room(values.device(), static_cast<std::size_t>(values.numel()) * values.itemsize())) return values.cpu();
+  try {
+    return values.clone();
+  } catch (const c10::OutOfMemoryError&) {
+    if (values.is_cpu()) throw;
+    return values.cpu();
+  }
+}
+
+std::vector<at::Tensor> Copies::of(const std::vector<at::Tensor>& tensors, const std::vector<at::Tensor>& earlier) {
+  BitCheck check;
+  std::vector<std::size_t> checked;
+  for (std::size_t i = 0; i < std::min(tensors.size(), earlier.size()); ++i) {
+    if (!alike(tensors[i], earlier[i])) continue;
+    check.add(tensors[i], earlier[i]);
+    checked.push_back(i);
+  }
+  const std::vector<bool> equal = check.take();
+  std::vector<at::Tensor> copies(tensors.size());
+  for (std::size_t i = 0; i < checked.size(); ++i) {
+    if (equal[i]) copies[checked[i]] = earlier[checked[i]];
+  }
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (!copies[i].defined()) copies[i] = of(tensors[i]);
+  }
+  return copies;
+}
+
+}  // namespace pianola::verification

@@ -1,0 +1,166 @@
+#include <bindings/bindings.hpp>
+#include <bindings/held_object.hpp>
+#include <bindings/python_error.hpp>
+
+#include <pianola/verify/verify.hpp>
+
+#include <torch/csrc/Dtype.h>
+
+#include <exception>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace pianola::python {
+namespace {
+
+std::string_view in_words(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::equal:
+      return "equal";
+    case Verdict::differs:
+      return "differs";
+    case Verdict::nondeterministic:
+      return "nondeterministic";
+    case Verdict::failed:
+      return "failed";
+  }
+  return "";
+}
+
+// Takes tensors, gives a list of tensors.
+VerifyStep as_step(const py::function& function) {
+  return [held = HeldObject(function)](const std::vector<at::Tensor>& inputs) {
+    const py::gil_scoped_acquire gil;
+    try {
+      py::tuple arguments(inputs.size());
+      for (std::size_t i = 0; i < inputs.size(); ++i) arguments[i] = py::cast(inputs[i]);
+      return held.get()(*arguments).cast<std::vector<at::Tensor>>();
+    } catch (const py::error_already_set& raised) {
+      std::rethrow_exception(as_cpp_error(raised));
+    }
+  };
+}
+
+std::function<void(int)> as_between(const py::object& function) {
+  if (function.is_none()) return {};
+  return [held = HeldObject(function)](int steps) {
+    const py::gil_scoped_acquire gil;
+    try {
+      (void)held.get()(steps);
+    } catch (const py::error_already_set& raised) {
+      std::rethrow_exception(as_cpp_error(raised));
+    }
+  };
+}
+
+std::function<void()> as_reset(const py::object& function) {
+  if (function.is_none()) return {};
+  return [held = HeldObject(function)] {
+    const py::gil_scoped_acquire gil;
+    try {
+      (void)held.get()();
+    } catch (const py::error_already_set& raised) {
+      std::rethrow_exception(as_cpp_error(raised));
+    }
+  };
+}
+
+c10::ScalarType dtype_of(const py::handle& object) {
+  if (!THPDtype_Check(object.ptr())) throw py::type_error("a tolerance is given per torch.dtype");
+  return reinterpret_cast<THPDtype*>(object.ptr())->scalar_type;
+}
+
+std::map<c10::ScalarType, Tolerance> tolerances_of(const py::dict& given) {
+  std::map<c10::ScalarType, Tolerance> tolerances;
+  for (const auto& [dtype, tolerance] : given) {
+    const auto [absolute, relative, ulps] = tolerance.cast<std::tuple<double, double, std::int64_t>>();
+    tolerances[dtype_of(dtype)] = {.absolute = absolute, .relative = relative, .ulps = ulps};
+  }
+  return tolerances;
+}
+
+VerifyReport run(const py::function& eager, const py::function& graphed,
+                 const std::vector<std::pair<std::string, at::Tensor>>& state, int steps,
+                 std::vector<std::vector<at::Tensor>> inputs, const py::object& between, const py::object& reset,
+                 int graphed_warmup, const py::dict& tolerance, bool repeat_eager, bool poison, bool narrow,
+                 std::vector<at::Generator> generators, std::string subject) {
+  std::vector<NamedTensor> named;
+  for (const auto& [name, tensor] : state) named.push_back({.name = name, .tensor = tensor});
+  const VerifyOptions options{.steps = steps,
+                              .inputs = std::move(inputs),
+                              .between = as_between(between),
+                              .reset = as_reset(reset),
+                              .graphed_warmup = graphed_warmup,
+                              .tolerance = tolerances_of(tolerance),
+                              .repeat_eager = repeat_eager,
+                              .poison = poison,
+                              .narrow = narrow,
+                              .generators = std::move(generators),
+                              .subject = std::move(subject)};
+  const VerifyStep one = as_step(eager), other = as_step(graphed);
+  const py::gil_scoped_release release;
+  return verify(one, other, named, options);
+}
+
+void bind_parts(py::module_& module) {
+  py::class_<TensorDifference>(module, "TensorDifference", "How two tensors that should be the same differ.")
+      .def_readonly("name", &TensorDifference::name)
+      .def_readonly("role", &TensorDifference::role)
+      .def_readonly("step", &TensorDifference::step)
+      .def_readonly("shape", &TensorDifference::shape)
+      .def_readonly("elements", &TensorDifference::elements)
+      .def_readonly("differing", &TensorDifference::differing)
+      .def_readonly("max_absolute", &TensorDifference::max_absolute)
+      .def_readonly("max_relative", &TensorDifference::max_relative)
+      .def_readonly("max_ulps", &TensorDifference::max_ulps)
+      .def_readonly("first", &TensorDifference::first)
+      .def_readonly("note", &TensorDifference::note);
+  py::class_<DifferenceOrigin>(module, "DifferenceOrigin", "Where a difference starts.")
+      .def_readonly("op", &DifferenceOrigin::op)
+      .def_readonly("number", &DifferenceOrigin::number)
+      .def_readonly("module", &DifferenceOrigin::module)
+      .def_property_readonly("file", [](const DifferenceOrigin& self) { return self.place.file; })
+      .def_property_readonly("line", [](const DifferenceOrigin& self) { return self.place.line; })
+      .def_property_readonly("function", [](const DifferenceOrigin& self) { return self.place.function; })
+      .def_readonly("what", &DifferenceOrigin::what);
+  py::class_<MissingState>(module, "MissingState", "A tensor that the step writes and nobody listed.")
+      .def_readonly("shape", &MissingState::shape)
+      .def_readonly("op", &MissingState::op)
+      .def_property_readonly("file", [](const MissingState& self) { return self.place.file; })
+      .def_property_readonly("line", [](const MissingState& self) { return self.place.line; });
+}
+
+}  // namespace
+
+void bind_verify(py::module_& module) {
+  bind_parts(module);
+  py::class_<VerifyReport>(module, "VerifyReport", "What verify() found out.")
+      .def_property_readonly("verdict", [](const VerifyReport& self) { return in_words(self.verdict); })
+      .def_property_readonly("ok", &VerifyReport::ok)
+      .def_readonly("steps", &VerifyReport::steps)
+      .def_readonly("tensors", &VerifyReport::tensors)
+      .def_readonly("within_tolerance", &VerifyReport::within_tolerance)
+      .def_readonly("error", &VerifyReport::error)
+      .def_readonly("differences", &VerifyReport::differences)
+      .def_readonly("eager_differences", &VerifyReport::eager_differences)
+      .def_readonly("origin", &VerifyReport::origin)
+      .def_readonly("missing_state", &VerifyReport::missing_state)
+      .def_readonly("notes", &VerifyReport::notes)
+      .def_property_readonly("eager_us", [](const VerifyReport& self) { return self.eager_time.count(); })
+      .def_property_readonly("graphed_us", [](const VerifyReport& self) { return self.graphed_time.count(); })
+      .def_property_readonly("total_us", [](const VerifyReport& self) { return self.total_time.count(); })
+      .def_property_readonly("exit_code", &VerifyReport::exit_code)
+      .def("to_text", &VerifyReport::to_text)
+      .def("to_json", &VerifyReport::to_json, py::arg("indent") = 2)
+      .def("__str__", &VerifyReport::to_text);
+  module.def("verify", &run, py::arg("eager"), py::arg("graphed"), py::kw_only(), py::arg("state"), py::arg("steps"),
+             py::arg("inputs"), py::arg("between"), py::arg("reset"), py::arg("graphed_warmup"), py::arg("tolerance"),
+             py::arg("repeat_eager"), py::arg("poison"), py::arg("narrow"), py::arg("generators"), py::arg("subject"));
+}
+
+}  // namespace pianola::python

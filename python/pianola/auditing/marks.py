@@ -1,0 +1,170 @@
+"""Marks: what a value is, briefly, so that two looks at a place can be compared without keeping anything alive."""
+
+import collections
+import enum
+import itertools
+import operator
+import random
+import sys
+import types
+import weakref
+from typing import Any, NamedTuple, Optional
+
+import torch
+
+_NUMBERS = (bool, int, float, complex, str, bytes, type(None), enum.Enum, torch.dtype, torch.device)
+_CONTAINERS = (dict, list, tuple, set, collections.deque)
+_ITERABLES: tuple[Any, ...] = ([], (), range(0), range(1 << 70), {}, {}.values(), {}.items(), set(), "", reversed([]))
+_COUNTED = tuple(type(iter(one)) for one in _ITERABLES)
+_ENTRIES = 64  # of a container that are looked at
+_ARRAY_BYTES = 4096
+
+
+class Mark(NamedTuple):
+    """Equal for two looks exactly if nothing changed in between."""
+
+    kind: str  # "tensor", "number", "container", "iterator", "random"
+    value: Any
+
+    def text(self) -> str:
+        """For evidence: "3", "a list of 4"."""
+        if self.kind == "container":
+            return f"a {self.value[0]} with {self.value[1]} entr{'y' if self.value[1] == 1 else 'ies'}"
+        text = repr(self.value)
+        return text if len(text) <= 60 else text[:57] + "..."
+
+
+class TensorMark:
+    """The same tensor object, as long as it lives; nothing that lives equals one that died."""
+
+    __slots__ = ("_reference",)
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._reference = weakref.ref(tensor)
+
+    def get(self) -> Optional[torch.Tensor]:
+        return self._reference()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TensorMark) and self._reference is other._reference
+
+    def __hash__(self) -> int:
+        return id(self._reference)
+
+    def __repr__(self) -> str:
+        return "a tensor"
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, _NUMBERS)
+
+
+def is_container(value: Any) -> bool:
+    return isinstance(value, _CONTAINERS)
+
+
+def mark_of(value: Any) -> Optional[Mark]:
+    """None for what is not compared: functions, objects, which are looked into instead."""
+    if isinstance(value, _NUMBERS):
+        return Mark("number", value)
+    if isinstance(value, torch.Tensor):
+        return Mark("tensor", TensorMark(value))
+    if isinstance(value, _CONTAINERS):
+        return Mark("container", _outline(value))
+    if isinstance(value, random.Random):
+        return None if isinstance(value, random.SystemRandom) else Mark("random", hash(value.getstate()))
+    if isinstance(value, itertools.count):
+        return Mark("iterator", repr(value))
+    if isinstance(value, _COUNTED):
+        return Mark("iterator", operator.length_hint(value))
+    if isinstance(value, types.GeneratorType):
+        return Mark("iterator", _generator(value))
+    if hasattr(type(value), "_num_yielded") or "_num_yielded" in getattr(value, "__dict__", ()):  # of a DataLoader
+        return Mark("iterator", value._num_yielded)
+    return _of_numpy(value)
+
+
+def entries_of(container: Any) -> list[tuple[Any, Any]]:
+    """(key, value), the first and the last ones; none of sets."""
+    if isinstance(container, dict):
+        return list(itertools.islice(container.items(), 4 * _ENTRIES))
+    if isinstance(container, set):
+        return []
+    last = max(_ENTRIES, len(container) - 1)
+    indices = [*range(min(len(container), _ENTRIES)), *range(last, len(container))]
+    return [(i, container[i]) for i in indices]
+
+
+def _outline(container: Any) -> tuple:
+    entries = itertools.islice(container, 4 * _ENTRIES if isinstance(container, dict) else _ENTRIES)
+    kind = next(one.__name__ for one in _CONTAINERS if isinstance(container, one))
+    return kind, len(container), tuple(map(id, entries))
+
+
+def has_other_members(before: Mark, after: Mark) -> bool:
+    """Whether a container got or lost entries, or moved them; not where an entry was replaced in its place."""
+    kind, length, old = before.value
+    other, new_length, new = after.value
+    if kind != other or length != new_length:
+        return True
+    if kind in ("dict", "set"):
+        return set(old) != set(new)
+    moved = [i for i in range(len(old)) if old[i] != new[i]]
+    return any(new[i] in old for i in moved)
+
+
+def _generator(generator: types.GeneratorType) -> tuple:
+    frame = generator.gi_frame
+    if frame is None:
+        return ("over",)
+    return frame.f_lasti, tuple((name, id(value)) for name, value in frame.f_locals.items())
+
+
+def _of_numpy(value: Any) -> Optional[Mark]:
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not hasattr(numpy, "ndarray"):
+        return None
+    if isinstance(value, numpy.generic):
+        return Mark("number", value.item())
+    if isinstance(value, numpy.ndarray):
+        return Mark("number", _Array(value)) if value.dtype != object else None
+    randoms = sys.modules.get("numpy.random")
+    if randoms is None:
+        return None
+    if isinstance(value, randoms.Generator):
+        return Mark("random", repr(value.bit_generator.state))
+    if isinstance(value, randoms.RandomState):
+        state = value.get_state(legacy=False)
+        return Mark("random", (state["state"]["key"].tobytes(), state["state"]["pos"], state["has_gauss"]))
+    return None
+
+
+class _Array:
+    """The first numbers of an array, which does not stay alive."""
+
+    def __init__(self, array: Any) -> None:
+        self._bytes = array.ravel()[: _ARRAY_BYTES // max(1, array.itemsize)].tobytes()
+        self._shape = array.shape
+        self._text = repr(array.ravel()[:4].tolist())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Array) and (self._shape, self._bytes) == (other._shape, other._bytes)
+
+    def __hash__(self) -> int:
+        return hash(self._bytes)
+
+    def __repr__(self) -> str:
+        return f"an array {self._text}"
+
+
+def same(one: Optional[Mark], other: Optional[Mark]) -> bool:
+    if one is None or other is None:
+        return one is other
+    return one.kind == other.kind and (one.value is other.value or _equal(one.value, other.value))
+
+
+def _equal(one: Any, other: Any) -> bool:
+    try:
+        return type(one) is type(other) and bool(one == other or (one != one and other != other))  # NaN is NaN
+    except Exception:  # a type whose values cannot be compared
+        return False

@@ -1,0 +1,54 @@
+"""Functions of a script that the command line names as "script.py:function"."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from .errors import refuse
+
+
+def is_script(argument: str) -> bool:
+    """Whether it names a Python file, with or without a function."""
+    return argument.partition(":")[0].endswith(".py")
+
+
+def load(target: str) -> tuple[ModuleType, Any]:
+    """The script as a module (its `__main__` part does not run), and the function.
+
+    Raises:
+        UsageError: there is no such file or function. What the script raises comes out unchanged.
+    """
+    file, _, name = target.partition(":")
+    path = Path(file).resolve()
+    if not name:
+        refuse(f"'{target}' names no function", "write script.py:function")
+    if not path.is_file():
+        refuse(f"there is no file '{file}'")
+    module = _run(path)
+    found: Any = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            own = [one for one, value in vars(module).items() if callable(value) and getattr(value, "__module__", "") == module.__name__]
+            refuse(f"'{file}' has no '{name}'", f"it has {', '.join(own)}" if own else "")
+        found = getattr(found, part)
+    return module, found
+
+
+def _run(path: Path) -> ModuleType:
+    """As `python script.py` finds what lies beside it."""
+    sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # dataclasses and pickle look there
+    spec.loader.exec_module(module)
+    return module
+
+
+def with_arguments(made: Any) -> tuple[Any, dict[str, Any]]:
+    """What a function `make_...` returns: a step, or a step and arguments by name."""
+    if isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], dict):
+        return made
+    return made, {}

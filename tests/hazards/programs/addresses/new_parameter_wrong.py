@@ -1,0 +1,23 @@
+"""A head is exchanged for a new one between tasks."""
+import torch
+from torch import nn
+
+
+class MultiTask(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(4, 6)
+        self.head = nn.Linear(6, 2)
+
+    def forward(self, x):
+        features = self.body(x).relu()
+        return self.head(features)  # hazard: PG401|PG402
+
+
+def program(device):
+    model = MultiTask().to(device)
+
+    def next_task():
+        model.head = nn.Linear(6, 2).to(device)
+
+    return model, {"batches": [(torch.randn(3, 4, device=device),) for _ in range(3)], "between": next_task}

@@ -1,0 +1,19 @@
+"""The states of a new sequence are zeroed in place."""
+import torch
+from torch import nn
+
+
+def program(device):
+    cells = nn.ModuleList(nn.GRUCell(4, 4) for _ in range(2)).to(device).requires_grad_(False)
+    states = [torch.zeros(3, 4, device=device) for _ in cells]
+
+    def step(x):
+        for cell, state in zip(cells, states):
+            x = cell(x, state)
+        return x
+
+    def new_sequence():
+        for state in states:
+            state.zero_()
+
+    return step, {"batches": [(torch.randn(3, 4, device=device),) for _ in range(3)], "between": new_sequence}

@@ -1,0 +1,15 @@
+"""The loop writes the line."""
+import torch
+from torch import nn
+
+
+def program(device):
+    model = nn.Linear(4, 2).to(device).requires_grad_(False)
+
+    def step(x):
+        return model(x)
+
+    def between():
+        print("one more batch")
+
+    return step, {"batches": [(torch.randn(3, 4, device=device),) for _ in range(3)], "between": between}

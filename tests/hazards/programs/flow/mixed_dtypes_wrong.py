@@ -1,0 +1,15 @@
+"""Some batches arrive in double precision, and the step converts those."""
+import torch
+from torch import nn
+
+
+def program(device):
+    model = nn.Linear(4, 2).to(device)
+    batches = [(torch.randn(3, 4, device=device, dtype=dtype),) for dtype in (torch.float, torch.double, torch.float)]
+
+    @torch.no_grad()
+    def step(x):
+        x = x * 2  # hazard: PG503
+        return model(x.float())
+
+    return step, {"batches": batches}

@@ -1,0 +1,15 @@
+"""Without nested tensors padding is masked."""
+import torch
+from torch import nn
+
+
+def program(device):
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    model = nn.TransformerEncoder(layer, num_layers=1, enable_nested_tensor=False).to(device).requires_grad_(False)
+    padding = torch.tensor([[False, False, True, True], [False, False, False, True]], device=device)
+
+    @torch.no_grad()
+    def step(x):
+        return model(x, src_key_padding_mask=padding)
+
+    return step, {"batches": [(torch.randn(2, 4, 8, device=device),) for _ in range(3)]}

@@ -1,0 +1,18 @@
+"""Autocast around the forward keeps the converted weights in its cache."""
+import torch
+from torch import nn
+
+
+def program(device):
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    kind = torch.device(device).type
+
+    def step(x):
+        optimizer.zero_grad()
+        with torch.autocast(kind, dtype=torch.bfloat16):  # hazard: PG906*
+            loss = model(x).float().square().mean()  # hazard: PG906*
+        loss.backward()
+        optimizer.step()
+
+    return step, {"batches": [(torch.randn(3, 4, device=device),) for _ in range(3)]}

@@ -1,0 +1,18 @@
+"""The old head is frozen."""
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(4, 4)
+        self.old_head = nn.Linear(4, 3)
+        self.old_head.requires_grad_(False)
+
+    def forward(self, x):
+        return self.body(x).relu()
+
+
+def program(device):
+    return Net().to(device), {"batches": [(torch.randn(3, 4, device=device),) for _ in range(3)]}

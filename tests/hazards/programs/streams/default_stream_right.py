@@ -1,0 +1,17 @@
+"""All of the step goes to the current stream."""
+import torch
+from torch import nn
+
+CUDA_ONLY = True
+
+
+def program(device):
+    model = nn.Linear(4, 4).to(device).requires_grad_(False)
+
+    def step(x):
+        h = model(x)
+        with torch.cuda.stream(torch.cuda.current_stream(device)):
+            h = h * 2
+        return h.relu()
+
+    return step, {"batches": [(torch.randn(3, 4, device=device),) for _ in range(3)]}

@@ -1,0 +1,20 @@
+"""The side stream first waits for the step's stream."""
+import torch
+from torch import nn
+
+CUDA_ONLY = True
+
+
+def program(device):
+    one, other = nn.Linear(4, 4).to(device).requires_grad_(False), nn.Linear(4, 4).to(device).requires_grad_(False)
+    side, bias = torch.cuda.Stream(device), torch.zeros(4, device=device)
+
+    def step(x):
+        side.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(side):
+            shift = other(bias)
+        y = one(x)
+        torch.cuda.current_stream(device).wait_stream(side)
+        return y + shift
+
+    return step, {"batches": [(torch.randn(3, 4, device=device),) for _ in range(3)]}

@@ -1,0 +1,20 @@
+"""The compiled function has been called with the same shapes before."""
+import torch
+from torch import nn
+
+
+def program(device):
+    torch.compiler.reset()
+    model = nn.Linear(4, 4).to(device).requires_grad_(False)
+
+    @torch.compile(backend="eager")
+    def swish(x):
+        return x * torch.sigmoid(x)
+
+    swish(torch.zeros(3, 4, device=device))
+
+    def step(x):
+        return swish(model(x))
+
+    batches = [(torch.randn(3, 4, device=device),) for _ in range(3)]
+    return step, {"batches": batches, "warmup": 0, "capture_warmup": 0}
