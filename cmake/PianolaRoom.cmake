@@ -5,13 +5,14 @@
 #   [NEEDS torch cuda fmt json]                               libraries; `cuda` without `torch` is the CUDA runtime alone
 #   [TESTS a_test.cpp ...]      [CUDA_TESTS b_test.cpp ...]
 #   [TEST_NEEDS torch_api ...]                                libraries for the tests alone
-#   [TEST_PRECOMPILES <torch/torch.h> ...])                   headers that most of the tests include and that take long
+#   [PRECOMPILES <ATen/core/Tensor.h> ...]                    headers that most files include and that take long
+#   [TEST_PRECOMPILES <torch/torch.h> ...])                   the same for the tests
 #
 # Makes the static library pianola_<name>, which goes into libpianola.so, and the test <name>. In a build without CUDA
 # the entry `cuda` of DEPENDS, NEEDS and TEST_NEEDS is left out. PIANOLA_WITH_CUDA is defined as 1 or 0 in the code.
 function(pianola_room name)
   set(lists SOURCES CUDA_SOURCES PUBLIC_HEADERS PRIVATE_HEADERS DEPENDS NEEDS TESTS CUDA_TESTS TEST_NEEDS
-    TEST_PRECOMPILES)
+    PRECOMPILES TEST_PRECOMPILES)
   cmake_parse_arguments(PARSE_ARGV 1 room "" "" "${lists}")
   if(room_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "pianola_room(${name}): unknown arguments: ${room_UNPARSED_ARGUMENTS}")
@@ -34,13 +35,16 @@ function(pianola_room name)
   target_link_libraries(${target} PUBLIC ${room_DEPENDS} ${public} PRIVATE ${private})
   target_compile_definitions(${target} PUBLIC PIANOLA_WITH_CUDA=${PIANOLA_WITH_CUDA})
   set_property(GLOBAL APPEND PROPERTY PIANOLA_ROOMS ${target})
+  if(room_PRECOMPILES AND PIANOLA_PRECOMPILE)
+    target_precompile_headers(${target} PRIVATE ${room_PRECOMPILES})
+  endif()
 
   if(PIANOLA_TESTS AND room_TESTS)
     _pianola_libraries(test_needs ${room_TEST_NEEDS})
     add_executable(${target}_test ${room_TESTS})
     pianola_compile_settings(${target}_test)
     target_compile_options(${target}_test PRIVATE -O0)  # they run for seconds and compile for minutes
-    if(room_TEST_PRECOMPILES)
+    if(room_TEST_PRECOMPILES AND PIANOLA_PRECOMPILE)
       target_precompile_headers(${target}_test PRIVATE ${room_TEST_PRECOMPILES})
     endif()
     target_link_libraries(${target}_test PRIVATE ${target} ${needs} ${test_needs} GTest::gmock GTest::gtest_main)

@@ -1,5 +1,6 @@
 #include <pianola/audit/testing/audit_test.hpp>
 
+#include <ATen/ops/mm.h>
 #include <ATen/ops/nonzero.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/tanh.h>
@@ -80,6 +81,23 @@ TEST_P(ControlFlow, AShapeThatTheHostChooses) {
   const AuditReport report = audit([&] { y = x.slice(0, 0, rows) * 2; }, {.between = [&](int run) { rows = 4 + run; }});
   EXPECT_RULES(report, "PG502");
   EXPECT_THAT(finding_of(report, "PG502").what, HasSubstr("the result of aten::slice"));
+}
+
+// Operators in common on other layers: no layer was replaced.
+TEST_P(ControlFlow, LayersThatAreLeftOut) {
+  const std::vector<at::Tensor> layers = {randn({4, 4}, 1), randn({4, 4}, 2), randn({4, 4}, 3)};
+  const at::Tensor x = randn({2, 4});
+  at::Tensor y;
+  int iteration = 0;
+  const AuditReport report = audit(
+      [&] {
+        y = x;
+        for (int i = 0; i < 3; ++i) {
+          if (i >= iteration % 3) y = y.mm(layers[static_cast<std::size_t>(i)]).tanh();
+        }
+      },
+      {.between = [&](int run) { iteration = run; }});
+  EXPECT_RULES(report, "PG501");
 }
 
 TEST_P(ControlFlow, AnotherNumberOfResults) {

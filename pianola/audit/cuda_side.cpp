@@ -3,10 +3,13 @@
 #include <pianola/audit/generator_position.hpp>
 
 #if PIANOLA_WITH_CUDA
+#include <pianola/audit/cuda/busy_time.hpp>
 #include <pianola/audit/cuda/cuda_calls.hpp>
 #include <pianola/audit/cuda/kernel_arguments.hpp>
 #endif
 
+#include <chrono>
+#include <exception>
 #include <utility>
 
 namespace pianola::auditing {
@@ -17,6 +20,7 @@ struct CudaSide::Impl {
   Impl(c10::cuda::CUDAStream stream, bool sources) : log(stream, sources) {}
 
   CudaCallLog log;
+  BusyTimer timer;                                         // of the last run
   std::vector<std::pair<std::size_t, CudaFinding>> found;  // with the run
 };
 
@@ -30,11 +34,18 @@ CudaSide::CudaSide(std::optional<c10::Device> device, bool sources) {
 trace::OpObserver* CudaSide::observer() { return impl_ == nullptr ? nullptr : &impl_->log; }
 
 void CudaSide::start() {
-  if (impl_ != nullptr) impl_->log.start();
+  if (impl_ == nullptr) return;
+  impl_->log.start();
+  impl_->timer.start(c10::cuda::getCurrentCUDAStream());
 }
 
 void CudaSide::stop() noexcept {
-  if (impl_ != nullptr) impl_->log.stop();
+  if (impl_ == nullptr) return;
+  impl_->log.stop();
+  try {
+    impl_->timer.stop(c10::cuda::getCurrentCUDAStream());
+  } catch (const std::exception&) {  // the step broke the device; what it threw is told
+  }
 }
 
 void CudaSide::note(const ObservedRun& run, std::size_t index) {
@@ -53,6 +64,12 @@ std::vector<Finding> CudaSide::findings(const ObservedRuns& runs) const {
     }
     findings.push_back(std::move(finding));
   }
+  // Watching slows the host, so that a run which is bound by the device even so is bound by it. Shorter ones say little
+  // where others use the device too.
+  constexpr std::chrono::milliseconds kLongEnough{1};
+  const BusyTime time = impl_->timer.time();
+  if (time.device < kLongEnough) return findings;
+  if (auto busy = gpu_bound(time)) findings.push_back(*std::move(busy));
   return findings;
 }
 

@@ -112,6 +112,11 @@ bool ObservedRuns::called_from(OpAt at, std::string_view python_file, std::strin
          (!function.empty() && std::any_of(all.native.begin(), all.native.end(), in_function));
 }
 
+// Beside optimizers, torch.optim has averages of models, which read and write tensors of their own.
+bool ObservedRuns::called_by_optimizer(OpAt at) const {
+  return called_from(at, "torch/optim/", "torch::optim::") && !called_from(at, "torch/optim/swa_utils.py", "");
+}
+
 Finding ObservedRuns::finding(std::string_view rule, OpAt at) const {
   Finding finding = Finding::of(rule);
   finding.op = op_name(at);

@@ -59,6 +59,8 @@ class ObservedRuns {
   [[nodiscard]] SourcePlace own_place(OpAt at) const;
   /// Whether a frame of Python in a file that ends so, or one of C++ in a function that begins so, called it. Slow.
   [[nodiscard]] bool called_from(OpAt at, std::string_view python_file, std::string_view function) const;
+  /// Whether an optimizer of torch's called it. Slow.
+  [[nodiscard]] bool called_by_optimizer(OpAt at) const;
   /// Whether the user wrote the backward node that it belongs to: a torch.autograd.Function, a hook.
   [[nodiscard]] bool in_custom_backward(OpAt at) const;
 

@@ -84,6 +84,7 @@ void RunObserver::on_op_begin(const OpSpan& op) {
   run_.notes.back() = note;
   if (torch::autograd::AnomalyMode::is_enabled() && !run_.anomaly_op) run_.anomaly_op = index;
   if (op.info->seeded) note_generators(op, index);
+  if (ops.back().opaque) blank_.clear();
   visit_inputs(op, index, ops.back());
   if (written_ != nullptr) save_writes(op, ops.back());
 }
@@ -122,6 +123,7 @@ void RunObserver::visit_inputs(const OpSpan& op, std::uint32_t index, const OpRe
     trace::for_each_tensor(value, [&](const at::Tensor& tensor) {
       if (ordinal >= records.size()) return;
       const TensorRecord& seen = records[ordinal];
+      if (seen.storage == nullptr) blank_.clear();  // a wrapper may write any memory
       if (seen.storage != nullptr && !seen.number) {
         if (!seen.made_in_step) visit_outside(tensor, index, ordinal, seen.written || lifts, assigns);
         if (lifts) {

@@ -92,6 +92,7 @@ std::optional<Finding> other_path_in(const OpTrace& captured, const OpTrace& eag
   finding.place = i < now.size() ? captured.source(*now[i]) : eager.source(*before[i]);
   finding.what =
       fmt::format("the step runs {} while it is captured, and {} eagerly", name(captured, now), name(eager, before));
+  finding.severity = Severity::style;  // libraries do so with care: their masks, for one
   finding.evidence = "code that asks whether a capture is open does so";
   return finding;
 }
@@ -113,7 +114,8 @@ Trial try_capture_of(c10::Device device, const std::function<void()>& step, cons
     Graph graph(device);
     graph.capture(step, {.warmup = 0, .generators = options.generators, .names = options.names});
     trial.warnings = graph.info().warnings;
-    trial.other_path = other_path_in(*graph.trace(), eager);
+    // Only there is a capture something that code can ask for.
+    if (device.is_cuda()) trial.other_path = other_path_in(*graph.trace(), eager);
     graph.reset();
     trial.kernel_findings = compare_kernel_arguments(device, step, watched_between, options);
   } catch (const CaptureError& error) {

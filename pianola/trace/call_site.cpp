@@ -214,7 +214,8 @@ std::vector<std::string>& hidden_folders() {
 }
 
 bool is_hidden(const std::string& file) {
-  if (file.starts_with('<')) return true;  // made at run time, as dataclasses and torch.fx do
+  // Made at run time: by dataclasses and torch.fx, by torch.compile.
+  if (file.starts_with('<') || file.find("/torchinductor_") != std::string::npos) return true;
   const auto& folders = hidden_folders();
   return std::any_of(folders.begin(), folders.end(),
                      [&](const std::string& folder) { return file.starts_with(folder); });

@@ -9,6 +9,7 @@
 #include <pianola/core/error.hpp>
 #include <pianola/core/hazard_rule.hpp>
 
+#include <c10/util/Exception.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -88,8 +89,15 @@ void begin(Session& session, std::vector<at::Tensor> inputs, const py::list& nam
   session.begin(std::move(boundary));
 }
 
+std::exception_ptr as_error(const py::object& exception, const std::string& message) {
+  if (py::isinstance(exception, py::module_::import("torch").attr("OutOfMemoryError"))) {
+    return std::make_exception_ptr(c10::OutOfMemoryError(message, nullptr));
+  }
+  return std::make_exception_ptr(PythonError(exception));
+}
+
 void end_by(Session& session, const py::object& exception, const std::string& message, const py::tuple& place) {
-  const std::exception_ptr error = std::make_exception_ptr(PythonError(exception));
+  const std::exception_ptr error = as_error(exception, message);
   const SourcePlace source = as_place(place);
   const py::gil_scoped_release release;
   session.end_by(error, message, source);

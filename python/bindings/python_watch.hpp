@@ -31,8 +31,8 @@ struct PythonHit {
   std::size_t times = 1;
 };
 
-/// Sees what a step calls that no operation of ATen shows: a profile function of the interpreter, in C, on one thread. It
-/// compares code objects and method definitions with a table, and looks at frames only on a hit. It also knows which
+/// Sees what a step calls that no operation of ATen shows: a profile function of the interpreter, in C, on one thread.
+/// It compares code objects and method definitions with a table, and looks at frames only on a hit. It also knows which
 /// module's forward runs. Another profile function of the thread sleeps meanwhile.
 ///
 /// Threads:  All of it on the thread of the step, with the GIL.

@@ -900,56 +900,93 @@ def hide_python_files(folder: str) -> None:
 class TensorDifference:
     """How two tensors that should be the same differ."""
 
-    name: str
-    role: str
-    step: int
-    shape: str
-    elements: int
-    differing: int
-    max_absolute: float
-    max_relative: float
-    max_ulps: int
-    first: str
-    note: str
+    @property
+    def name(self) -> str: ...
+    @property
+    def role(self) -> str: ...
+    @property
+    def step(self) -> int: ...
+    @property
+    def shape(self) -> str: ...
+    @property
+    def elements(self) -> int: ...
+    @property
+    def differing(self) -> int: ...
+    @property
+    def max_absolute(self) -> float: ...
+    @property
+    def max_relative(self) -> float: ...
+    @property
+    def max_ulps(self) -> int: ...
+    @property
+    def first(self) -> str: ...
+    @property
+    def note(self) -> str: ...
 
 class DifferenceOrigin:
     """Where a difference starts."""
 
-    op: str
-    number: int
-    module: str
-    file: str
-    line: int
-    function: str
-    what: str
+    @property
+    def op(self) -> str: ...
+    @property
+    def number(self) -> int: ...
+    @property
+    def module(self) -> str: ...
+    @property
+    def file(self) -> str: ...
+    @property
+    def line(self) -> int: ...
+    @property
+    def function(self) -> str: ...
+    @property
+    def what(self) -> str: ...
 
 class MissingState:
     """A tensor that the step writes and nobody listed."""
 
-    shape: str
-    op: str
-    file: str
-    line: int
+    @property
+    def shape(self) -> str: ...
+    @property
+    def op(self) -> str: ...
+    @property
+    def file(self) -> str: ...
+    @property
+    def line(self) -> int: ...
 
 class VerifyReport:
     """What verify() found out."""
 
-    verdict: str
-    """"equal", "differs", "nondeterministic" or "failed"."""
-    ok: bool
-    steps: int
-    tensors: int
-    within_tolerance: bool
-    error: str
-    differences: list[TensorDifference]
-    eager_differences: list[TensorDifference]
-    origin: DifferenceOrigin | None
-    missing_state: list[MissingState]
-    notes: list[str]
-    eager_us: int
-    graphed_us: int
-    total_us: int
-    exit_code: int
+    @property
+    def verdict(self) -> str:
+        """"equal", "differs", "nondeterministic" or "failed"."""
+    @property
+    def ok(self) -> bool: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def tensors(self) -> int: ...
+    @property
+    def within_tolerance(self) -> bool: ...
+    @property
+    def error(self) -> str: ...
+    @property
+    def differences(self) -> list[TensorDifference]: ...
+    @property
+    def eager_differences(self) -> list[TensorDifference]: ...
+    @property
+    def origin(self) -> DifferenceOrigin | None: ...
+    @property
+    def missing_state(self) -> list[MissingState]: ...
+    @property
+    def notes(self) -> list[str]: ...
+    @property
+    def eager_us(self) -> int: ...
+    @property
+    def graphed_us(self) -> int: ...
+    @property
+    def total_us(self) -> int: ...
+    @property
+    def exit_code(self) -> int: ...
     def to_text(self) -> str:
         """For people."""
     def to_json(self, indent: int = 2) -> str:

@@ -30,10 +30,14 @@ def load(target: str) -> tuple[ModuleType, Any]:
     found: Any = module
     for part in name.split("."):
         if not hasattr(found, part):
-            own = [one for one, value in vars(module).items() if callable(value) and getattr(value, "__module__", "") == module.__name__]
+            own = [one for one, value in vars(module).items() if callable(value) and _is_of(module, value)]
             refuse(f"'{file}' has no '{name}'", f"it has {', '.join(own)}" if own else "")
         found = getattr(found, part)
     return module, found
+
+
+def _is_of(module: ModuleType, value: Any) -> bool:
+    return getattr(value, "__module__", "") == module.__name__
 
 
 def _run(path: Path) -> ModuleType:

@@ -271,4 +271,5 @@ def _resetting(host: "HostState", reset: Optional[Callable[[], Any]]) -> Callabl
 def _three(tolerance: Any) -> tuple[float, float, int]:
     if not isinstance(tolerance, tuple):
         return float(tolerance), 0.0, 0
-    return (*tolerance, 0)[:3]  # type: ignore[return-value]
+    absolute, relative, ulps = (*tolerance, 0)[:3]
+    return absolute, relative, ulps

@@ -1,6 +1,9 @@
 """pianola.verify: a graphed step against the eager one, tensor by tensor."""
 
 import inspect
+import json
+import subprocess
+import sys
 
 import pianola
 import pytest
@@ -186,3 +189,47 @@ def test_strict_replays_name_what_was_replaced(device):
     with pytest.raises(pianola.ReplayError, match="'cache'") as refused:
         graph.replay()
     assert refused.value.rule == "PG404"
+
+
+SCRIPT = """
+import torch
+
+weight = torch.zeros(4)
+state = {"weight": weight}
+rate = [1.0]
+
+
+def step():
+    weight.sub_(torch.ones(4))
+    return weight * 2
+
+
+def make_frozen():
+    def frozen():
+        weight.sub_(torch.ones(4) * rate[0])
+
+    return frozen, {"between": lambda: rate.append(rate.pop() / 2), "reset": lambda: rate.__setitem__(0, 1.0)}
+
+
+def broken():
+    raise ValueError("no such batch")
+"""
+
+
+def command(folder, *arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "pianola", "verify", *arguments], cwd=folder, capture_output=True, text=True, timeout=120
+    )
+
+
+def test_the_command_verifies_a_function_of_a_script(tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    equal = command(tmp_path, "train.py:step", "--steps", "3", "--json", "report.json")
+    assert equal.returncode == 0 and "equal" in equal.stdout, equal.stdout + equal.stderr
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert (report["verdict"], report["steps"]) == ("equal", 3)
+    frozen = command(tmp_path, "train.py:make_frozen", "--json", "-")
+    assert frozen.returncode == 3 and json.loads(frozen.stdout)["verdict"] == "differs", frozen.stdout + frozen.stderr
+    assert command(tmp_path, "train.py:broken").returncode == 1
+    missing = command(tmp_path, "train.py:nothing")
+    assert missing.returncode == 2 and "has no 'nothing'" in missing.stderr

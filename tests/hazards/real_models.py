@@ -157,8 +157,15 @@ for vision in ("vit_tiny_patch16_224", "deit_tiny_patch16_224", "mixer_s32_224",
     add_timm(vision, training, 64, img_size=64)
 add_timm("vit_tiny_patch16_224", training, 64, img_size=64, drop_rate=0.1, drop_path_rate=0.1)
 add_timm("poolformer_s12", inference, 64)
-add_timm("edgenext_xx_small", inference, 64)
 add_timm("ghostnet_050", inference, 64)
+
+
+@case("timm", "edgenext_xx_small, inference", expected=("PG202",))
+def _(device):
+    """Makes its position encoding on the CPU in every forward."""
+    import timm
+
+    return inference(timm.create_model("edgenext_xx_small", pretrained=False, num_classes=5).to(device), images(device, 64))
 
 
 # --- transformers ---

@@ -70,15 +70,29 @@ bool follows_from_values(const ObservedRuns& runs, const RunPair& pair) {
   return change.result && runs.op({pair.a, change.op}).host_read;
 }
 
+// Runs that go different ways may come by the same operator on other tensors of the model.
+bool is_on_another_way(const ObservedRuns& runs, const RunPair& pair) {
+  const FirstChange& change = *pair.alignment.first_change;
+  if (pair.alignment.complete || change.result) return false;
+  const TensorRecord& in_a = runs.inputs({pair.a, change.op})[change.tensor];
+  const TensorRecord& in_b = runs.inputs({pair.b, change.op})[change.tensor];
+  const OutsideMemory* before = runs.run(pair.a).find_outside(in_a.storage);
+  return !in_a.made_in_step && !in_b.made_in_step && in_a.storage != in_b.storage && before != nullptr &&
+         before->memory.alive() && !runs.run(pair.a).input_at(in_a.storage, in_a.address);
+}
+
 Finding changed_tensor(const ObservedRuns& runs, const RunPair& pair) {
   const FirstChange& change = *pair.alignment.first_change;
   const OpAt a{pair.a, change.op};
   const OpAt b{pair.b, change.op};
   const TensorRecord& in_a = (change.result ? runs.outputs(a) : runs.inputs(a))[change.tensor];
   const TensorRecord& in_b = (change.result ? runs.outputs(b) : runs.inputs(b))[change.tensor];
-  Finding finding = runs.finding(rule_of(change.kind), a);
+  const bool other_way = is_on_another_way(runs, pair);
+  Finding finding = runs.finding(other_way ? "PG501" : rule_of(change.kind), a);
   finding.iteration = static_cast<int>(pair.b) + 1;
-  finding.what = fmt::format("{} has {} in another iteration", subject_of(runs, b, change, in_b), noun(change.kind));
+  finding.what =
+      other_way ? fmt::format("another iteration runs {} on another tensor", finding.op)
+                : fmt::format("{} has {} in another iteration", subject_of(runs, b, change, in_b), noun(change.kind));
   finding.evidence =
       fmt::format("{} in {}, {} in {}", looks(runs.run(pair.a).trace, in_a, change.kind), iteration(pair.a),
                   looks(runs.run(pair.b).trace, in_b, change.kind), iteration(pair.b));

@@ -49,8 +49,7 @@ class DeviceCheck {
   }
 
   void add(std::string_view rule, OpAt at, std::string what) {
-    const bool optimizer =
-        (rule == "PG201" || rule == "PG203") && runs_.called_from(at, "torch/optim/", "torch::optim::");
+    const bool optimizer = (rule == "PG201" || rule == "PG203") && runs_.called_by_optimizer(at);
     Finding finding = runs_.finding(optimizer ? "PG1001" : rule, at);
     finding.what = std::move(what);
     findings_.push_back(std::move(finding));

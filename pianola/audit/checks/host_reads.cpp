@@ -45,7 +45,7 @@ std::string_view helper_rule(const ObservedRuns& runs, OpAt at) {
   if (runs.called_from(at, "torch/nn/utils/clip_grad.py", "clip_grad_norm_")) return "PG1003";
   if (runs.called_from(at, "torch/amp/grad_scaler.py", "")) return "PG1002";
   if (runs.called_from(at, "torch/_tensor_str.py", "at::print")) return "PG104";
-  if (runs.called_from(at, "torch/optim/", "torch::optim::")) return "PG1001";
+  if (runs.called_by_optimizer(at)) return "PG1001";
   return "";
 }
 

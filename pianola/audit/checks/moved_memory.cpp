@@ -53,6 +53,21 @@ bool is_lifted(const ObservedRun& run, const void* storage) {
   });
 }
 
+// The run whose step made the memory that a later one reads.
+std::optional<std::size_t> made_by_run(const ObservedRuns& runs, const Moved& moved) {
+  for (std::size_t run = 0; run < moved.b.run; ++run) {
+    if (runs.run(run).find_survivor(moved.in_b.storage) != nullptr) return run;
+  }
+  return std::nullopt;
+}
+
+// Where two runs go different ways they come by the same operators on other tensors, which nobody replaced.
+bool is_on_another_way(const ObservedRuns& runs, const Alignment& alignment, const Moved& moved) {
+  if (alignment.complete) return false;
+  const OutsideMemory* before = runs.run(moved.a.run).find_outside(moved.in_a.storage);
+  return before != nullptr && before->memory.alive() && made_by_run(runs, moved) == std::nullopt;
+}
+
 bool has_moved(const ObservedRuns& runs, const Moved& moved) {
   const TensorRecord& a = moved.in_a;
   const TensorRecord& b = moved.in_b;
@@ -73,14 +88,6 @@ bool has_moved(const ObservedRuns& runs, const Moved& moved) {
   if (is_made_by_host(run_a, a.storage) && is_made_by_host(run_b, b.storage)) return false;
   if (a.address == b.address && is_foreign(run_a, a.storage) && is_foreign(run_b, b.storage)) return false;
   return !is_lifted(run_a, a.storage) || !is_lifted(run_b, b.storage);
-}
-
-// The run whose step made the memory that a later one reads.
-std::optional<std::size_t> made_by_run(const ObservedRuns& runs, const Moved& moved) {
-  for (std::size_t run = 0; run < moved.b.run; ++run) {
-    if (runs.run(run).find_survivor(moved.in_b.storage) != nullptr) return run;
-  }
-  return std::nullopt;
 }
 
 bool was_dropped_outside(const ObservedRuns& runs, const Moved& moved) {
@@ -152,7 +159,8 @@ class MovedTensors {
       const auto in_b = runs_.inputs({pair.b, op});
       for (std::size_t i = 0; i < in_a.size(); ++i) {
         const Moved moved{.a = {pair.a, op}, .b = {pair.b, op}, .in_a = in_a[i], .in_b = in_b[i]};
-        if (has_moved(runs_, moved) && told.insert({in_a[i].storage, in_b[i].storage}).second) add(moved, {op, i});
+        if (!has_moved(runs_, moved) || is_on_another_way(runs_, pair.alignment, moved)) continue;
+        if (told.insert({in_a[i].storage, in_b[i].storage}).second) add(moved, {op, i});
       }
     }
   }

@@ -132,8 +132,7 @@ class NumberCheck {
   }
 
   [[nodiscard]] Finding start(std::string_view rule, std::size_t op) const {
-    const bool optimizer = runs_.called_from(in_a(op), "torch/optim/", "torch::optim::");
-    return runs_.finding(optimizer ? "PG1001" : rule, in_a(op));
+    return runs_.finding(runs_.called_by_optimizer(in_a(op)) ? "PG1001" : rule, in_a(op));
   }
 
   // One for each line: an optimizer's update has many numbers of one cause.

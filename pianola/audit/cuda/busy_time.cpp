@@ -1,7 +1,5 @@
 #include <pianola/audit/cuda/busy_time.hpp>
 
-#include <ATen/cuda/CUDAEvent.h>
-
 #include <fmt/format.h>
 
 namespace pianola::auditing {
@@ -30,18 +28,31 @@ std::optional<Finding> gpu_bound(const BusyTime& time) {
   return finding;
 }
 
+void BusyTimer::start(c10::cuda::CUDAStream stream) {
+  begin_.record(stream);
+  started_ = Clock::now();
+}
+
+void BusyTimer::stop(c10::cuda::CUDAStream stream) {
+  host_ = Clock::now() - started_;
+  end_.record(stream);
+  stopped_ = true;
+}
+
+BusyTime BusyTimer::time() {
+  if (!stopped_) return {};
+  end_.synchronize();
+  return {.host = host_, .device = std::chrono::duration<double, std::milli>(begin_.elapsed_time(end_))};
+}
+
 BusyTime measure_busy_time(const std::function<void()>& step, c10::cuda::CUDAStream stream) {
-  at::cuda::CUDAEvent begin(cudaEventDefault), end(cudaEventDefault);  // with times, which others are made without
   stream.synchronize();
   step();
-  begin.record(stream);
-  const auto start = Clock::now();
+  BusyTimer timer;
+  timer.start(stream);
   step();
-  BusyTime time{.host = Clock::now() - start, .device = {}};
-  end.record(stream);
-  stream.synchronize();
-  time.device = std::chrono::duration<double, std::milli>(begin.elapsed_time(end));
-  return time;
+  timer.stop(stream);
+  return timer.time();
 }
 
 }  // namespace pianola::auditing

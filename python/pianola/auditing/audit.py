@@ -97,7 +97,7 @@ def audit(
     one = _Audit(session, target, chosen, _Calls(arguments, first, between))
     one.look_at(graphed, capture_warmup)
     with _optimizers_put_back(target, restore):
-        return one.run(warmup, iterations, trial)
+        return one.run(max(warmup, 1) if graphed else warmup, iterations, trial)  # modules are looked at in a warm-up run
 
 
 def _device_of(target: Target, first: Arguments) -> torch.device:
@@ -185,7 +185,7 @@ class _Audit:
         self._table.observe(observers)
         self._run_unwatched(lambda: self._watched(self._table.watch.begin, arguments))
         if is_last:
-            self._graphed.end()
+            self._graphed.end(self._host.codes())
         self._frameworks.after_run(self._table.watch.hits(), 0)
         self._table.watch.clear_hits()
 

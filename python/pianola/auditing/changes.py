@@ -23,7 +23,9 @@ class Change(NamedTuple):
             return f"{self.path} is at another place after the run"
         if self.before.kind == "container" and self.before.value[:2] == self.after.value[:2]:
             return f"{self.path}: {self.before.text()} before the run, with other entries after it"
-        when = ("at the end of one run", "at the begin of the next") if self.rule == "PG304" else ("before the run", "after it")
+        when = ("before the run", "after it")
+        if self.rule == "PG304":
+            when = ("at the end of one run", "at the begin of the next")
         return f"{self.path}: {self.before.text()} {when[0]}, {self.after.text()} {when[1]}"
 
 
@@ -33,7 +35,7 @@ def during(before: Walk, after: Walk) -> list[Change]:
     changed_containers: list[str] = []
     for path, old in before.marks.items():
         new = after.marks.get(path)
-        if new is None or same(old, new) or path.startswith(tuple(changed_containers)):
+        if new is None or new is old or same(old, new) or path.startswith(tuple(changed_containers)):
             continue
         rule = _rule_of(path, old, new)
         if rule is None:
@@ -60,7 +62,9 @@ def between(after: Walk, before: Walk) -> list[Change]:
     found = []
     for path, old in after.marks.items():
         new = before.marks.get(path)
-        if new is not None and old.kind == new.kind == "number" and path not in before.torchs_own and not same(old, new):
+        if new is None or new is old or not old.kind == new.kind == "number":
+            continue
+        if path not in before.torchs_own and not same(old, new):
             found.append(Change("PG304", path, old, new))
     return found
 

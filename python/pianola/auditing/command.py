@@ -27,8 +27,8 @@ _CODES = "exit code: 0 no hazard that breaks a capture or its numbers, 3 hazards
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="pianola audit", description=_HELP, epilog=_CODES)
     parser.add_argument("target", metavar="script.py:function", help="the step, or a function make_... that returns it")
-    parser.add_argument("--json", metavar="FILE", help="write the report as JSON; -: to the standard output, instead of the text")
-    parser.add_argument("--sarif", metavar="FILE", help="the same as SARIF 2.1.0, which editors and code hosts show at the lines")
+    parser.add_argument("--json", metavar="FILE", help="write the report as JSON; -: to the standard output, not the text")
+    parser.add_argument("--sarif", metavar="FILE", help="as SARIF 2.1.0, which editors and code hosts show at the lines")
     parser.add_argument("--iterations", type=int, metavar="N", help="runs that are watched (3)")
     parser.add_argument("--warmup", type=int, metavar="N", help="runs before, which are not (1)")
     parser.add_argument("--capture-warmup", type=int, metavar="N", help="warm-up runs that the capture is going to have (3)")

@@ -1,7 +1,6 @@
 """Whose files are whose: which frames are the user's, and through what a call went on its way from one."""
 
 import functools
-import getpass
 import os
 import site
 import sysconfig
@@ -24,8 +23,8 @@ PACKAGE = 64
 BACKWARD = 128
 
 # Packages that do a program's chores. What they do is the doing of whoever calls them.
-_CHORES = ("numpy", "scipy", "pandas", "tqdm", "rich", "loguru", "tensorboard", "wandb", "matplotlib", "PIL", "pytest", "_pytest",
-           "pluggy", "coverage", "debugpy", "IPython", "ipykernel")  # fmt: skip
+_CHORES = ("numpy", "scipy", "pandas", "tqdm", "rich", "loguru", "tensorboard", "wandb", "matplotlib", "PIL", "pytest",
+           "_pytest", "pluggy", "coverage", "debugpy", "IPython", "ipykernel")  # fmt: skip
 
 
 def _folder(path: str) -> str:
@@ -44,7 +43,7 @@ _KINDS = {
 }
 _PIANOLA = _folder(os.path.dirname(os.path.dirname(__file__)))
 _RUNS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "runs.py")
-_COMPILED = _folder(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or os.path.join(tempfile.gettempdir(), f"torchinductor_{getpass.getuser()}"))
+_COMPILED = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or os.path.join(tempfile.gettempdir(), "torchinductor_")
 _STANDARD = tuple({_folder(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")})
 
 

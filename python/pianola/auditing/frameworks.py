@@ -84,7 +84,8 @@ class Frameworks:
                 continue
             change = self._rate_changes.get(identity)
             if change is not None:
-                yield Found("PG1001", place, "Optimizer.step", f"the learning rate of '{path}' is a number of the host", change.evidence())
+                what = f"the learning rate of '{path}' is a number of the host"
+                yield Found("PG1001", place, "Optimizer.step", what, change.evidence())
             elif _is_not_capturable(optimizer):
                 what = f"'{path}' refuses to be captured: capturable is off"
                 yield Found("PG1001", place, "Optimizer.step", what, severity="breaks capture")

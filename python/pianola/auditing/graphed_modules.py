@@ -1,14 +1,17 @@
-"""Rules for modules that are going to be graphed for themselves: hooks, buffers, unused parameters, overlapping calls."""
+"""Rules for modules that are going to be graphed for themselves: hooks, buffers, unused parameters, overlapping calls,
+gradients of gradients."""
 
+import dis
 import functools
+import sys
 from types import CodeType
-from typing import Any, Iterator, Optional
+from typing import Any, Iterable, Iterator, Optional
 
 import torch
 
 from ..structure import tensors_of
 from . import files
-from .files import Place
+from .files import Place, place_of_frame
 from .findings import Findings, Found
 from .hooks import hooks_of
 from .locate import lines_of
@@ -25,6 +28,7 @@ class GraphedModules:
         self._open: dict[torch.nn.Module, list[object]] = {}  # calls whose backward has not begun
         self._reached: set[int] = set()  # parameters that got a gradient
         self._handles: list[Any] = []
+        self._twice: dict[torch.nn.Module, Place] = {}  # whose backward pass is to be differentiated, and where it began
 
     def begin(self, walk: Walk) -> Observers:
         for module in self._modules:
@@ -37,12 +41,23 @@ class GraphedModules:
         self._open = {module: [] for module in self._modules}
         return [(module, self._on_call) for module in self._modules]
 
-    def end(self) -> None:
+    def end(self, codes: Iterable[CodeType]) -> None:
+        """Codes: the user's functions that ran."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
         for module in self._modules:
             self._check_parameters(module)
+        for module, place in self._twice.items():
+            self._findings.add(
+                Found(
+                    "PG1007",
+                    place if place.known else _line_with_keyword("create_graph", codes),
+                    what=f"gradients of the backward pass of '{self._names[module]}' are computed",
+                    evidence="its backward pass ran with create_graph",
+                    module=self._names[module],
+                )
+            )
         self._open.clear()
 
     def _check_hooks(self, module: torch.nn.Module) -> None:
@@ -95,7 +110,7 @@ class GraphedModules:
         if calls is None or not torch.is_grad_enabled():
             return
         if event == "leave":
-            self._wait_for_backward(calls, result)
+            self._wait_for_backward(module, calls, result)
         elif calls:
             self._findings.add(
                 Found(
@@ -107,13 +122,15 @@ class GraphedModules:
                 )
             )
 
-    def _wait_for_backward(self, calls: list[object], result: Any) -> None:
+    def _wait_for_backward(self, module: torch.nn.Module, calls: list[object], result: Any) -> None:
         tensors = [tensor for tensor in tensors_of(result) if tensor.requires_grad]
         call = object()
 
         def begins(gradient: torch.Tensor) -> None:
             if call in calls:
                 calls.remove(call)
+            if torch.is_grad_enabled():  # on CUDA in a thread of autograd's, which has no frames
+                self._twice.setdefault(module, place_of_frame(sys._getframe()))
 
         if tensors:
             calls.append(call)
@@ -140,6 +157,21 @@ def _definition_of(module: torch.nn.Module, path: str) -> Place:
                 if place.known:
                     return place
     return Place()
+
+
+def _line_with_keyword(name: str, codes: Iterable[CodeType]) -> Place:
+    """The first call with a keyword argument of that name."""
+    for code in codes:
+        for line, instructions in lines_of(code):
+            if any(name in _keywords(one, code) for one in instructions):
+                return Place(code.co_name, code.co_filename, line)
+    return Place()
+
+
+def _keywords(instruction: dis.Instruction, code: CodeType) -> tuple:
+    """Of a call; each version of Python says them in another way."""
+    value = code.co_consts[instruction.arg or 0] if instruction.opname == "KW_NAMES" else instruction.argval
+    return value if isinstance(value, tuple) else ()
 
 
 def _line_that_names(code: CodeType, name: str) -> Place:

@@ -22,6 +22,7 @@ _WORDS = {
     "PG801": "the step changes the container '{}'",
     "PG802": "the step gives '{}' another tensor, which the next iteration reads",
     "PG803": "the step changes '{}'",
+    "iterator": "the step takes the next entry of '{}'",
     "PG304": "'{}' changes between iterations",
 }
 
@@ -125,7 +126,8 @@ class HostState:
     def _numbers_of(self, arguments: Arguments) -> dict[str, Any]:
         _, structure = of_arguments(*arguments)
         names = self._target.names_of(*arguments)
-        return {names[i]: value for i, value in structure.frozen if isinstance(value, (bool, int, float, str)) and i < len(names)}
+        frozen = {names[i]: value for i, value in structure.frozen if i < len(names)}
+        return {name: value for name, value in frozen.items() if isinstance(value, (bool, int, float, str))}
 
     def _drop_torchs_own(self) -> None:
         """What torch's objects count for themselves is their business, unless the user's code counts there."""
@@ -146,12 +148,12 @@ class HostState:
         return assignment_of(changes.last_name(change.path), self.codes())
 
     def _found(self, change: Change, iteration: int) -> Found:
-        is_counter = change.before.kind == "iterator"
+        words = _WORDS["iterator" if change.before.kind == "iterator" else change.rule]
         return Found(
             change.rule,
             self._place_of(change),
             op=change.path if change.rule == "PG604" else "",
-            what=f"the step takes the next entry of '{change.path}'" if is_counter else _WORDS[change.rule].format(change.path),
+            what=words.format(change.path),
             evidence=change.evidence(),
             iteration=iteration,
         )

@@ -72,8 +72,8 @@ def _look(steps: list) -> Optional[Mark]:
 
 
 _CHANGES = frozenset(
-    "append appendleft extend extendleft insert pop popleft popitem remove clear add discard update setdefault sort reverse rotate "
-    "difference_update intersection_update symmetric_difference_update subtract".split()
+    "append appendleft extend extendleft insert pop popleft popitem remove clear add discard update setdefault sort reverse "
+    "rotate difference_update intersection_update symmetric_difference_update subtract".split()
 )
 _STORES = ("STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF", "STORE_NAME", "DELETE_ATTR", "DELETE_GLOBAL", "DELETE_DEREF")
 

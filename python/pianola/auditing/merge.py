@@ -11,7 +11,7 @@ from .locate import names_on
 
 # Rules of the engine that are consequences of what Python saw on the same line.
 _CONSEQUENCES = {
-    "PG104": {"PG110"},
+    "PG104": {"PG108", "PG110"},
     "PG108": {"PG108", "PG109", "PG110"},
     "PG109": {"PG108", "PG109", "PG110"},
     "PG602": {"PG602"},

@@ -159,7 +159,8 @@ class Walk:
             return
         for name in names_in(code):
             if name in vars(module) and not isinstance(vars(module)[name], types.ModuleType):
-                self._add_variable(f"{path}.{name}", Step("global", (vars(module), name)), id(vars(module)), path, vars(module)[name])
+                step = Step("global", (vars(module), name))
+                self._add_variable(f"{path}.{name}", step, id(vars(module)), path, vars(module)[name])
 
     def _add_random_generators(self) -> None:
         generators: dict[str, Any] = {"random": random._inst}
@@ -200,11 +201,9 @@ class Walk:
             self._open_attributes(item._replace(path=item.path or value.__name__), own, False)
             self._open_function(value)
         elif isinstance(value, types.MethodType):
-            self._add(_joined(item.path, "__self__"), item.path, "attribute", "__self__", value.__self__, False, item.depth + 1)
-            self._add(_joined(item.path, "__func__"), item.path, "attribute", "__func__", value.__func__, False, item.depth + 1)
+            self._open_attributes(item, {"__self__": value.__self__, "__func__": value.__func__}, False)
         elif isinstance(value, functools.partial):
-            for name in ("func", "args", "keywords"):
-                self._add(_joined(item.path, name), item.path, "attribute", name, getattr(value, name), False, item.depth + 1)
+            self._open_attributes(item, {name: getattr(value, name) for name in ("func", "args", "keywords")}, False)
         elif isinstance(value, type):
             if _is_users(value):
                 self._open_type(value, item.path)
@@ -249,7 +248,8 @@ class Walk:
                     self._add(path, item.path, "group", (i, name), value, True, item.depth + 1)
         kind: Any = type(item.value)
         if not _is_torchs(kind):
-            others = {name: value for name, value in vars(item.value).items() if name not in ("param_groups", "state", "defaults")}
+            known = ("param_groups", "state", "defaults")
+            others = {name: value for name, value in vars(item.value).items() if name not in known}
             self._open_attributes(item, others, True)
 
     def _open_object(self, item: _Item) -> None:
@@ -372,7 +372,9 @@ def _is_torchs(kind: Any) -> bool:
 @once_per
 def _is_users(kind: Any) -> bool:
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    return not _is_torchs(kind) and kind.__module__ != "builtins" and (file is None or not files.kind_of_file(file) & files.HIDDEN)
+    if _is_torchs(kind) or kind.__module__ == "builtins":
+        return False
+    return file is None or not files.kind_of_file(file) & files.HIDDEN
 
 
 @once_per

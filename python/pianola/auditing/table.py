@@ -3,6 +3,7 @@
 import builtins
 import dataclasses
 import datetime
+import dis
 import inspect
 import io
 import logging
@@ -54,13 +55,13 @@ def _is_output(hit: "_C.PythonHit", device: str) -> bool:
 
 def _is_told_cpu(hit: "_C.PythonHit", device: str) -> bool:
     """x.to("cpu"), written so; on the CPU that does nothing and shows nowhere else."""
-    return device == "cpu" and hit.device == "cpu" and hit.instruction >= 0 and "cpu" in _constants_before(hit.code, hit.instruction)
+    if device != "cpu" or hit.device != "cpu" or hit.instruction < 0:
+        return False
+    return "cpu" in _constants_before(hit.code, hit.instruction)
 
 
 def _constants_before(code: Any, offset: int) -> list[Any]:
     """Constants among the arguments of the call at `offset`: between it and the look-up of the method."""
-    import dis
-
     found: list[Any] = []
     for instruction in dis.get_instructions(code):
         if instruction.offset >= offset:
@@ -130,7 +131,8 @@ def _host_random() -> Iterator[Watched]:
     def draws(op: str, function: Any) -> Watched:
         return Watched("PG604", op, function, f"{op} draws random numbers on the host", own=True)
 
-    for name, function in [*vars(random.Random).items(), ("random", random.Random.random), ("getrandbits", random.Random.getrandbits)]:
+    in_c = {name: getattr(random.Random, name) for name in ("random", "getrandbits")}
+    for name, function in {**vars(random.Random), **in_c}.items():
         if name == "seed":
             yield Watched("PG602", "random.seed", function, "random.seed sets Python's generator inside the step", own=True)
         elif callable(function) and not name.startswith("_") and name not in ("getstate", "setstate", "VERSION"):
@@ -148,7 +150,8 @@ def _clock() -> Iterator[Watched]:
     def reads(op: str, function: Any) -> Watched:
         return Watched("PG305", op, function, f"{op} reads the clock", own=True, wanted=_is_direct)
 
-    for name in ("time", "perf_counter", "monotonic", "process_time", "thread_time", "localtime", "gmtime", "ctime", "strftime"):
+    clocks = ("time", "perf_counter", "monotonic", "process_time", "thread_time", "localtime", "gmtime", "ctime", "strftime")
+    for name in clocks:
         for one in (name, f"{name}_ns"):
             if hasattr(time, one):
                 yield reads(f"time.{one}", getattr(time, one))

@@ -18,7 +18,7 @@ def program(device):
         model(x).square().mean().backward()  # hazard: PG1103*
         model.zero_grad(set_to_none=False)
 
-    # hazard: PG1103*, PG701?, PG705
+    # hazard: PG1103*, PG701?, PG705?
     return step, {"batches": [(torch.randn(3, 4, device=device),) for _ in range(3)], "warmup": 11, "capture_warmup": 11}
 
 

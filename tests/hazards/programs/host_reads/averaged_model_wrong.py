@@ -11,6 +11,6 @@ def program(device):
     def step(x):
         model.zero_grad()
         model(x).square().mean().backward()
-        averaged.update_parameters(model)  # hazard: PG101|PG102|PG1001, PG501?, PG202?
+        averaged.update_parameters(model)  # hazard: PG101|PG102|PG1001, PG501?, PG202?, PG201?, PG301?
 
     return step, {"batches": [(torch.randn(3, 4, device=device),) for _ in range(3)]}

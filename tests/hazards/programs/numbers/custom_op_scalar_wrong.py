@@ -13,7 +13,7 @@ def program(device):
     target = torch.randn(3, device=device)
 
     def step(x):
-        return blend(x, target, state["amount"])  # hazard: PG301
+        return blend(x, target, state["amount"])  # hazard: PG301, PG302?
 
     def between():
         state["amount"] += 0.1

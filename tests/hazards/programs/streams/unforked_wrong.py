@@ -11,6 +11,7 @@ def program(device):
 
     def step(x):
         with torch.cuda.stream(side):
+            # hazard: PG110?
             shift = other(bias)  # hazard: PG703
         y = one(x)
         torch.cuda.current_stream(device).wait_stream(side)

@@ -14,7 +14,7 @@ def program(device):
             loss.backward()
             return loss
 
-        optimizer.step(closure)  # hazard: PG101|PG1001, PG102?, PG301?
+        optimizer.step(closure)  # hazard: PG101|PG1001, PG102?, PG301?, PG901?
 
     # hazard: PG501?, PG503?, PG803?, PG801?, PG802?, PG401?
     return step, {"batches": [(torch.randn(3, 4, device=device),) for _ in range(3)]}
