@@ -6,7 +6,7 @@ def program(device):
     torch.compiler.reset()
     settings = {"mode": "sum", "turn": 0}
 
-    @torch.compile(backend="eager", dynamic=False)
+    @torch.compile(backend="eager", dynamic=False)  # hazard: PG301?
     def pool(x, turn):
         return x.sum(0) + turn  # hazard: PG301?
 
