@@ -6,6 +6,7 @@
 
 #include <ATen/Context.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <vector>
 
@@ -36,7 +37,9 @@ int main() {
       pianola::verify(eager, [&] { changed.replay(); }, state, {.subject = "the step with another GELU"});
   std::printf("%s\n", different.to_text().c_str());
 
-  const bool found = different.verdict == pianola::Verdict::differs && different.differences.front().name == "losses" &&
-                     different.differences.front().step == 1;
+  // Hardly anything in the loss, but all that the gradient of the GELU reaches, in the first step.
+  const bool found = different.verdict == pianola::Verdict::differs &&
+                     std::any_of(different.differences.begin(), different.differences.end(),
+                                 [](const auto& one) { return one.name == "blocks.0.mlp_in.weight" && one.step == 1; });
   return same.ok() && found ? 0 : 1;
 }
