@@ -96,6 +96,7 @@ OTHER_TESTS = {
     "PG901": ["pianola/callable/outputs_test.cpp"],
     "PG904": ["pianola/callable/refusal_test.cpp"],
     "PG705": ["pianola/graph/cuda/shared_stream_test.cpp"],
+    "PG707": ["pianola/graph/thread_test.cpp"],
     "PG907": ["tests/hazards/other_rules_test.py", "pianola/callable/slots_test.cpp"],
     "PG908": ["tests/hazards/other_rules_test.py"],
     "PG909": ["tests/hazards/other_rules_test.py", "pianola/graph/pool_test.cpp"],
