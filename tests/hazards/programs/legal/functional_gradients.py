@@ -1,9 +1,9 @@
-"""Gradients by torch.func, per sample."""
+"""Gradients by torch.func, per sample; the tape refuses the wrapped tensors of vmap."""
 import torch
 from torch import nn
 from torch.func import functional_call, grad, vmap
 
-CUDA_ONLY = True  # the tape refuses the wrapped tensors of vmap
+CUDA_ONLY = True
 
 
 def program(device):
