@@ -2,7 +2,7 @@
 
 #include <pianola/callable/callable_graph.hpp>
 #include <pianola/callable/step_graph.hpp>
-#include <pianola/callable/structure.hpp>
+#include <pianola/callable/output_structure.hpp>
 #include <pianola/core/error.hpp>
 #include <pianola/graph/pool_state.hpp>
 
@@ -14,12 +14,6 @@ namespace pianola::callable {
 namespace {
 
 std::vector<c10::IValue> values_of(std::span<const at::Tensor> tensors) { return {tensors.begin(), tensors.end()}; }
-
-std::vector<at::Tensor> tensors_of(const c10::IValue& value) {
-  std::vector<at::Tensor> tensors;
-  (void)Structure(value, "output").flatten(value, tensors);
-  return tensors;
-}
 
 // The same, and its last run is observed.
 Callable observed(const Callable& callable, const std::shared_ptr<std::optional<ObservedRun>>& last) {
@@ -88,7 +82,7 @@ std::unique_ptr<CapturedCall> GraphMaker::make_step(const Capturable& capturable
   const std::shared_ptr<void> reservation = pool.state()->reserve_used_memory();
   auto graph = std::make_unique<StepGraph>(observation.device(), inputs, options_.output);
   const auto step = [&](std::span<const at::Tensor> static_inputs) {
-    return tensors_of(capturable.callable(values_of(static_inputs)));
+    return leaves_of(capturable.callable(values_of(static_inputs)));
   };
   ParallelOptions parallel = options_.parallel;
   parallel.warmed_up = true;  // by the calls that were observed

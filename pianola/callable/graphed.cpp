@@ -1,7 +1,8 @@
 #include <pianola/callable/graphed.hpp>
 
 #include <pianola/callable/graph_bank.hpp>
-#include <pianola/callable/structure.hpp>
+#include <pianola/callable/output_structure.hpp>
+#include <pianola/callable/structure_table.hpp>
 #include <pianola/core/error.hpp>
 
 #include <fmt/format.h>
@@ -18,61 +19,12 @@ namespace {
 using callable::BankCall;
 using callable::Capturable;
 using callable::GraphBank;
+using callable::leaves_of;
+using callable::OutputStructure;
 using callable::Structure;
 
 // Of plain lists of tensors, whose number is part of the signature anyway.
 constexpr std::int64_t kFlatKey = 0;
-
-// The numbers of the arguments' structures that are in use. One that is forgotten comes back under another number.
-class Structures {
- public:
-  struct Match {
-    std::int64_t key;
-    std::shared_ptr<const Structure> structure;
-  };
-
-  // Its tensors go into `tensors`.
-  Match find(const c10::IValue& arguments, std::vector<at::Tensor>& tensors) {
-    const std::lock_guard lock(mutex_);
-    for (auto known = known_.begin(); known != known_.end(); ++known) {
-      tensors.clear();
-      if (known->structure->flatten(arguments, tensors)) continue;
-      std::rotate(known_.begin(), known, known + 1);
-      return known_.front();
-    }
-    if (known_.size() == kMost) known_.pop_back();
-    tensors.clear();
-    auto structure = std::make_shared<const Structure>(arguments, "input");
-    (void)structure->flatten(arguments, tensors);
-    return *known_.insert(known_.begin(), {.key = next_key_++, .structure = std::move(structure)});
-  }
-
- private:
-  static constexpr std::size_t kMost = 128;
-  std::vector<Match> known_;  // most recently used first
-  std::int64_t next_key_ = kFlatKey + 1;
-  std::mutex mutex_;
-};
-
-// The structure of a result, which the first run under capture finds out.
-using OutputStructure = std::optional<Structure>;
-
-std::vector<at::Tensor> leaves_of(const c10::IValue& value) {
-  std::vector<at::Tensor> leaves;
-  (void)Structure(value, "output").flatten(value, leaves);
-  return leaves;
-}
-
-std::vector<at::Tensor> flatten(const c10::IValue& value, OutputStructure& structure) {
-  if (!structure) structure.emplace(value, "output");
-  std::vector<at::Tensor> leaves;
-  if (auto difference = structure->flatten(value, leaves)) {
-    throw UsageError({.what = fmt::format("the function returned another structure in another run: {}", *difference),
-                      .fix = "a graph always returns the same: let nothing but tensors vary between calls",
-                      .rule = "PG505"});
-  }
-  return leaves;
-}
 
 // One call of a C++ function.
 class CallableCall final : public BankCall {
@@ -92,7 +44,7 @@ class CallableCall final : public BankCall {
     Callable::Run run = [original = original_, structure, output](std::vector<c10::IValue> values) -> c10::IValue {
       std::vector<at::Tensor> tensors;
       for (const c10::IValue& value : values) tensors.push_back(value.toTensor());
-      return flatten(original(arguments(structure.get(), tensors)), *output);
+      return output->flatten(original(arguments(structure.get(), tensors)));
     };
     if (!original_.is_module()) return {.callable = std::move(run), .structure = output};
     return {.callable = Callable::of_module(std::move(run), [original = original_] { return original.view(); }),
@@ -120,7 +72,7 @@ struct Graphed::Impl {
 
   Callable original;
   GraphBank bank;
-  Structures structures;
+  callable::StructureTable structures{"input"};
 };
 
 Graphed::Graphed(Callable original, GraphedOptions options)
@@ -153,7 +105,7 @@ c10::IValue Graphed::forward(const std::vector<c10::IValue>& inputs) {
   CallableCall call(impl_->original, tensors, structure.get());
   const auto result = impl_->bank.run(key, tensors, call);
   if (!result) return call.take_result();
-  return (*std::static_pointer_cast<const OutputStructure>(result->structure))->rebuild(result->leaves);
+  return std::static_pointer_cast<const OutputStructure>(result->structure)->rebuild(result->leaves);
 }
 
 void Graphed::reset() { impl_->bank.reset(); }

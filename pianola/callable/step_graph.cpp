@@ -102,11 +102,23 @@ void StepGraph::keep_results(const std::vector<at::Tensor>& results, const CallW
     results_.push_back(position < i ? Result{.source = Result::Source::repeated, .position = position}
                                     : classify(results[i], watch));
   }
+  has_static_results_ =
+      output_ == OutputPolicy::alias && std::none_of(results_.begin(), results_.end(), [](const Result& result) {
+        return result.source == Result::Source::input;
+      });
 }
 
 std::vector<at::Tensor> StepGraph::replay(std::span<const at::Tensor> inputs) {
+  launch(inputs);
+  return results(inputs);
+}
+
+void StepGraph::launch(std::span<const at::Tensor> inputs) {
   graph_.replay(inputs);
   gradients_->leave_as_captured();
+}
+
+std::vector<at::Tensor> StepGraph::results(std::span<const at::Tensor> inputs) const {
   const trace::QuietScope quiet;
   std::vector<at::Tensor> results;
   results.reserve(results_.size());

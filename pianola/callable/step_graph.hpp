@@ -36,7 +36,14 @@ class StepGraph final : public CapturedCall {
   [[nodiscard]] std::string why_stale() const override { return outside_->difference(); }
   [[nodiscard]] bool is_free() const override { return gradients_->are_as_captured(); }
   [[nodiscard]] std::vector<at::Tensor> replay(std::span<const at::Tensor> inputs) override;
+  /// The first half of replay(): what is launched. @throws GuardError, ReplayError  As replay().
+  void launch(std::span<const at::Tensor> inputs);
+  /// The second half: what the launch returns, as OutputPolicy says.
+  [[nodiscard]] std::vector<at::Tensor> results(std::span<const at::Tensor> inputs) const;
+  /// Whether results() gives the same tensors each time.
+  [[nodiscard]] bool has_static_results() const noexcept { return has_static_results_; }
   [[nodiscard]] std::vector<BranchInfo> branches() const override;
+  [[nodiscard]] const Graph& graph() const noexcept { return graph_; }
 
  private:
   /// One tensor of the result.
@@ -60,6 +67,7 @@ class StepGraph final : public CapturedCall {
   OutputPolicy output_;
   std::vector<at::Tensor> inputs_;  // static
   std::vector<Result> results_;
+  bool has_static_results_ = false;
   std::optional<StepGradients> gradients_;
   std::optional<graph::OutsideGuard> outside_;
   NumberLog numbers_;

@@ -146,6 +146,11 @@ const OpInfo* shared_info(const at::RecordFunction& span, const c10::OperatorHan
   return candidates.emplace_back(std::make_unique<const OpInfo>(handle)).get();
 }
 
+bool is_generator(const c10::Type& type) {
+  const auto* optional = type.castRaw<c10::OptionalType>();
+  return (optional != nullptr ? *optional->getElementType() : type).kind() == c10::TypeKind::GeneratorType;
+}
+
 }  // namespace
 
 // Note [Which spans are operations]
@@ -168,7 +173,7 @@ OpInfo::OpInfo(c10::OperatorHandle op) : handle(std::move(op)) {
                      writes_silently(base, argument.name()));
     running_statistic.push_back(statistics && argument.name().starts_with("running_"));
     if (statistics && argument.name() == "training") training_argument = static_cast<int>(i);
-    takes_generator = takes_generator || argument.name() == "generator";
+    takes_generator = takes_generator || is_generator(*argument.type());
   }
   is_view = is_pure_view(declared);
   is_empty = contains(kAllocatesOnly, base);

@@ -1,0 +1,36 @@
+#include <pianola/training/full_iteration_info.hpp>
+
+#include <pianola/callable/branch_table.hpp>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace pianola {
+
+std::string_view in_words(Stage stage) noexcept { return stage == Stage::training ? "training" : "validation"; }
+
+Report FullIterationInfo::report() const {
+  const auto count = [](auto value) { return static_cast<std::int64_t>(value); };
+  Report report("Full iteration");
+  report.fact("signatures", "signatures", count(signatures.size()))
+      .fact("evictions", "evictions", count(evictions))
+      .fact("pool_bytes", "pool", count(pool_bytes), "bytes");
+  ReportTable table("iterations", "Iterations by signature, the latest first",
+                    {{"stage"}, {"signature"}, {"state"}, {"eager"}, {"replays"}, {"recaptures"}});
+  callable::BranchTable branches("signature");
+  std::vector<std::string> reasons;
+  for (const IterationInfo& one : signatures) {
+    table.row({std::string(in_words(one.stage)), one.signature, std::string(to_string(one.state)),
+               count(one.eager_calls), count(one.replays), count(one.recaptures)});
+    if (one.branches) branches.row(one.signature, *one.branches);
+    if (!one.reason.empty()) reasons.push_back(one.signature + ": " + one.reason);
+  }
+  report.list("reasons", "Why calls stay eager, or were captured again", std::move(reasons));
+  report.table(std::move(table));
+  branches.add_to(report);
+  return report;
+}
+
+}  // namespace pianola

@@ -1,0 +1,405 @@
+#include <pianola/training/full_iteration.hpp>
+
+#include <pianola/callable/testing/twins.hpp>
+#include <pianola/training/static_inputs.hpp>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace pianola {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using testing::expect_same;
+using testing::FusedAdam;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::MlpNet;
+using testing::NamedTensors;
+using testing::refusal;
+using testing::same;
+using testing::TransformerNet;
+
+using Microbatches = std::vector<c10::IValue>;
+
+class FullIterationTest : public testing::CallableTest {
+ protected:
+  // A network with its optimizer, and what an iteration of it does.
+  template <typename Net>
+  struct Trainee {
+    std::shared_ptr<Net> net = make_net<Net>();
+    FusedAdam adam{net->parameters()};
+
+    c10::IValue train(const Microbatches& microbatches) {
+      net->zero_grad();
+      at::Tensor total = torch::zeros({}, net->parameters()[0].options().requires_grad(false));
+      for (const c10::IValue& one : microbatches) {
+        const at::Tensor loss = net->forward(one.toTensor()).square().mean() / static_cast<double>(microbatches.size());
+        loss.backward();
+        total = total + loss.detach();
+      }
+      adam.step();
+      return total;
+    }
+    c10::IValue validate(const Microbatches& microbatches) {
+      const torch::NoGradGuard no_grad;
+      net->eval();
+      at::Tensor total = net->forward(microbatches.at(0).toTensor()).square().mean();
+      net->train();
+      return total;
+    }
+  };
+
+  static Microbatches batch(std::uint64_t seed, std::size_t microbatches, at::IntArrayRef shape) {
+    Microbatches result;
+    for (std::size_t i = 0; i < microbatches; ++i) result.emplace_back(randn(shape, 100 * seed + i));
+    return result;
+  }
+
+  using Iteration = std::function<c10::IValue(const Microbatches&)>;
+  // The loss and the whole state after each of the iterations.
+  static NamedTensors run(const torch::nn::Module& net, const Iteration& iteration,
+                          const std::vector<Microbatches>& batches) {
+    seed(8);
+    NamedTensors results;
+    for (const Microbatches& one : batches) {
+      results.emplace_back("loss", iteration(one).toTensor().clone());
+      for (auto& each : testing::clone_all(state_of_module(net))) results.push_back(std::move(each));
+    }
+    return results;
+  }
+
+  template <typename Net>
+  static FullIterationInfo expect_equals_eager(const std::vector<Microbatches>& batches,
+                                               FullIterationOptions options = {}) {
+    Trainee<Net> eager, trained;
+    const auto step = [&](const Microbatches& one) { return eager.train(one); };
+    const NamedTensors expected = run(*eager.net, step, batches);
+    FullIteration iteration([&](const Microbatches& one) { return trained.train(one); }, std::move(options));
+    expect_same(run(
+                    *trained.net, [&](const Microbatches& one) { return iteration(one); }, batches),
+                expected);
+    return iteration.info();
+  }
+
+  static std::vector<Microbatches> batches(int count, std::size_t microbatches, at::IntArrayRef shape) {
+    std::vector<Microbatches> result;
+    for (int i = 0; i < count; ++i) result.push_back(batch(static_cast<std::uint64_t>(i), microbatches, shape));
+    return result;
+  }
+};
+PIANOLA_ON_EVERY_DEVICE(FullIterationTest);
+
+TEST_P(FullIterationTest, EqualsEagerOverAllIterations) {
+  const FullIterationInfo info = expect_equals_eager<MlpNet>(batches(10, 4, {8, 12}));
+  ASSERT_EQ(info.signatures.size(), 1U);
+  EXPECT_EQ(info.signatures[0].stage, Stage::training);
+  EXPECT_EQ(info.signatures[0].state, GraphedState::captured);
+  EXPECT_EQ(info.signatures[0].eager_calls, 3U);
+  EXPECT_EQ(info.signatures[0].replays, 7U);
+}
+
+TEST_P(FullIterationTest, EqualsEagerWithDropoutAndAttention) {
+  (void)expect_equals_eager<TransformerNet>(batches(8, 3, {2, 6, TransformerNet::kWidth}), {.warmup = 1});
+}
+
+TEST_P(FullIterationTest, AnotherNumberOfMicrobatchesOrAnotherShapeHasAGraphOfItsOwn) {
+  std::vector<Microbatches> mixed;
+  for (std::uint64_t i = 0; i < 6; ++i) {
+    mixed.push_back(batch(i, 4, {8, 12}));
+    mixed.push_back(batch(i, 2, {8, 12}));
+    mixed.push_back(batch(i, 4, {5, 12}));
+  }
+  const FullIterationInfo info = expect_equals_eager<MlpNet>(mixed, {.warmup = 2});
+  ASSERT_EQ(info.signatures.size(), 3U);
+  for (const IterationInfo& one : info.signatures) EXPECT_EQ(one.replays, 4U) << one.signature;
+}
+
+TEST_P(FullIterationTest, OnlyTheLatestSignaturesKeepTheirGraphs) {
+  std::vector<Microbatches> mixed;
+  for (const std::int64_t rows : {4, 5, 6, 4, 5, 6}) {
+    for (std::uint64_t i = 0; i < 3; ++i) mixed.push_back(batch(i, 1, {rows, 12}));
+  }
+  const FullIterationInfo info = expect_equals_eager<MlpNet>(mixed, {.warmup = 1, .capacity = 2});
+  EXPECT_EQ(info.signatures.size(), 2U);
+  EXPECT_EQ(info.evictions, 4U);
+}
+
+TEST_P(FullIterationTest, ValidationHasGraphsOfItsOwn) {
+  const auto results = [&](Trainee<MlpNet>& trainee, const Iteration& train, const Iteration& validate) {
+    seed(8);
+    NamedTensors all;
+    for (std::uint64_t i = 0; i < 8; ++i) {
+      const at::Tensor loss = train(batch(i, 2, {8, 12})).toTensor().clone();
+      all.emplace_back("loss", loss);
+      all.emplace_back("validation", validate(batch(50 + i, 1, {8, 12})).toTensor().clone());
+      for (auto& each : testing::clone_all(state_of_module(*trainee.net))) all.push_back(std::move(each));
+    }
+    return all;
+  };
+  Trainee<MlpNet> eager, trained;
+  const NamedTensors expected = results(
+      eager, [&](const Microbatches& one) { return eager.train(one); },
+      [&](const Microbatches& one) { return eager.validate(one); });
+  FullIteration iteration([&](const Microbatches& one) { return trained.train(one); },
+                          [&](const Microbatches& one) { return trained.validate(one); });
+  expect_same(results(
+                  trained, [&](const Microbatches& one) { return iteration(one); },
+                  [&](const Microbatches& one) { return iteration(one, Stage::validation); }),
+              expected);
+  ASSERT_EQ(iteration.info().signatures.size(), 2U);
+  for (const IterationInfo& one : iteration.info().signatures) EXPECT_EQ(one.replays, 5U);
+}
+
+TEST_P(FullIterationTest, GradientsForAnOptimizerOutsideSurviveAValidationIterationInBetween) {
+  const auto results = [&](Trainee<MlpNet>& trainee, bool graphed) {
+    const Iteration backward = [&](const Microbatches& one) {
+      trainee.net->zero_grad();
+      const at::Tensor loss = trainee.net->forward(one.at(0).toTensor()).square().mean();
+      loss.backward();
+      return loss.detach();
+    };
+    const Iteration validate = [&](const Microbatches& one) { return trainee.validate(one); };
+    FullIteration iteration(backward, validate, {.warmup = 2});
+    NamedTensors all;
+    for (std::uint64_t i = 0; i < 8; ++i) {
+      const Microbatches training = batch(i, 1, {8, 12}), validation = batch(50 + i, 1, {64, 12});
+      all.emplace_back("loss", (graphed ? iteration(training) : backward(training)).toTensor().clone());
+      all.emplace_back("validation",
+                       (graphed ? iteration(validation, Stage::validation) : validate(validation)).toTensor().clone());
+      trainee.adam.step();
+      for (auto& each : testing::clone_all(state_of_module(*trainee.net))) all.push_back(std::move(each));
+    }
+    return all;
+  };
+  Trainee<MlpNet> eager, trained;
+  const NamedTensors expected = results(eager, false);
+  expect_same(results(trained, true), expected);
+}
+
+TEST_P(FullIterationTest, ResultsAreStaticUnlessCopiesAreAskedFor) {
+  for (const OutputPolicy output : {OutputPolicy::alias, OutputPolicy::clone}) {
+    Trainee<MlpNet> trained;
+    FullIteration iteration([&](const Microbatches& one) { return trained.train(one); },
+                            {.warmup = 1, .output = output});
+    (void)iteration(batch(0, 1, {8, 12}));
+    const at::Tensor first = iteration(batch(1, 1, {8, 12})).toTensor();
+    const at::Tensor kept = first.clone();
+    const at::Tensor second = iteration(batch(2, 1, {8, 12})).toTensor();
+    EXPECT_EQ(first.data_ptr() == second.data_ptr(), output == OutputPolicy::alias);
+    EXPECT_EQ(static_cast<bool>(same(first, kept)), output == OutputPolicy::clone);
+  }
+}
+
+TEST_P(FullIterationTest, ResultsKeepTheirStructure) {
+  Trainee<MlpNet> trained;
+  FullIteration iteration(
+      [&](const Microbatches& one) -> c10::IValue {
+        c10::Dict<std::string, at::Tensor> metrics;
+        const at::Tensor loss = trained.train(one).toTensor();
+        metrics.insert("loss", loss);
+        metrics.insert("double", loss * 2);
+        return metrics;
+      },
+      {.warmup = 1});
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    const auto metrics = iteration(batch(i, 1, {8, 12})).toGenericDict();
+    EXPECT_TRUE(same(metrics.at("double").toTensor(), metrics.at("loss").toTensor() * 2));
+  }
+}
+
+TEST_P(FullIterationTest, ReadsStaticInputsWhereTheyLie) {
+  Trainee<MlpNet> eager, trained;
+  StaticInputs inputs(device());
+  FullIteration iteration([&](const Microbatches& one) { return trained.train(one); });
+  const std::vector<Microbatches> data = batches(8, 2, {8, 12});
+  const NamedTensors expected = run(
+      *eager.net, [&](const Microbatches& one) { return eager.train(one); }, data);
+  const auto step = [&](const Microbatches& one) {
+    inputs.load(one);
+    return iteration(inputs);
+  };
+  expect_same(run(*trained.net, step, data), expected);
+  EXPECT_EQ(iteration.info().signatures.at(0).replays, 5U);
+}
+
+TEST_P(FullIterationTest, CapturesAllBucketsWhenTheFirstIsDue) {
+  const auto loss_of = [](Trainee<MlpNet>& trainee, const at::Tensor& x) {
+    trainee.net->zero_grad();
+    const at::Tensor loss = trainee.net->forward(x).square().sum();
+    loss.backward();
+    trainee.adam.step();
+    return loss.detach();
+  };
+  Trainee<MlpNet> eager, trained;
+  StaticInputs inputs(device(), {.buckets = {.sizes = {4, 8, 16}, .dim = 0}});
+  FullIteration iteration([&](const Microbatches& one) { return loss_of(trained, one.at(0).toTensor()); },
+                          {.warmup = 2});
+  int call = 0;
+  for (const std::int64_t rows : {3, 16, 8, 5, 4, 2, 12, 7}) {
+    const at::Tensor x = randn({rows, 12}, static_cast<std::uint64_t>(rows));
+    inputs.load({x});
+    const at::Tensor padded = torch::zeros({inputs.bucket(), 12}, x.options());
+    padded.narrow(0, 0, rows).copy_(x);
+    const at::Tensor expected = loss_of(eager, padded);
+    EXPECT_TRUE(same(iteration(inputs).toTensor(), expected)) << "call " << call;
+    expect_same(state_of_module(*trained.net), state_of_module(*eager.net), "after call " + std::to_string(call));
+    ++call;
+  }
+  const FullIterationInfo info = iteration.info();
+  ASSERT_EQ(info.signatures.size(), 3U);
+  std::size_t eager_calls = 0;
+  for (const IterationInfo& one : info.signatures) {
+    EXPECT_EQ(one.state, GraphedState::captured) << one.signature;
+    eager_calls += one.eager_calls;
+  }
+  EXPECT_LT(eager_calls, 6U) << "two for the bucket that was due first, and none for those that never ran before";
+}
+
+TEST_P(FullIterationTest, RefusesMoreBucketsThanGraphs) {
+  Trainee<MlpNet> trained;
+  StaticInputs inputs(device(), {.buckets = {.sizes = {4, 8, 16}, .dim = 0}});
+  FullIteration iteration([&](const Microbatches& one) { return trained.train(one); }, {.warmup = 1, .capacity = 2});
+  inputs.load({randn({3, 12})});
+  (void)iteration(inputs);
+  EXPECT_THAT(refusal<UsageError>("more buckets than graphs", [&] { (void)iteration(inputs); }),
+              AllOf(HasSubstr("3 buckets, and room for 2 graphs"), HasSubstr("capacity to 3")));
+}
+
+TEST_P(FullIterationTest, RunsWhatIsToFollowEachIteration) {
+  Trainee<MlpNet> trained;
+  std::vector<Stage> seen;
+  FullIteration iteration([&](const Microbatches& one) { return trained.train(one); },
+                          {.warmup = 1, .after_iteration = [&](Stage stage) { seen.push_back(stage); }});
+  for (std::uint64_t i = 0; i < 3; ++i) (void)iteration(batch(i, 1, {8, 12}));
+  EXPECT_THAT(seen, ElementsAre(Stage::training, Stage::training, Stage::training));
+}
+
+TEST_P(FullIterationTest, ResetCapturesAgain) {
+  Trainee<MlpNet> eager, trained;
+  FullIteration iteration([&](const Microbatches& one) { return trained.train(one); }, {.warmup = 1});
+  for (std::uint64_t i = 0; i < 8; ++i) {
+    if (i == 4) iteration.reset(Stage::training);
+    const at::Tensor expected = eager.train(batch(i, 2, {8, 12})).toTensor();
+    EXPECT_TRUE(same(iteration(batch(i, 2, {8, 12})).toTensor(), expected));
+    expect_same(state_of_module(*trained.net), state_of_module(*eager.net), "after call " + std::to_string(i));
+  }
+  EXPECT_EQ(iteration.info().signatures.at(0).replays, 3U);
+}
+
+TEST_P(FullIterationTest, AParameterThatMovesIsNoticed) {
+  Trainee<MlpNet> eager, trained;
+  FullIteration iteration([&](const Microbatches& one) { return trained.train(one); }, {.warmup = 1});
+  for (std::uint64_t i = 0; i < 8; ++i) {
+    if (i == 4) {
+      for (Trainee<MlpNet>* one : {&eager, &trained}) {
+        one->net->second->bias.set_data(torch::ones({12}, at::TensorOptions(device())));
+      }
+    }
+    const at::Tensor expected = eager.train(batch(i, 2, {8, 12})).toTensor();
+    EXPECT_TRUE(same(iteration(batch(i, 2, {8, 12})).toTensor(), expected)) << i;
+    expect_same(state_of_module(*trained.net), state_of_module(*eager.net), "after call " + std::to_string(i));
+  }
+  EXPECT_EQ(iteration.info().signatures.at(0).recaptures, 1U);
+}
+
+// What only the host knows and changes.
+class HostRateStep {
+ public:
+  explicit HostRateStep(std::shared_ptr<MlpNet> net) : net_(std::move(net)) {}
+  c10::IValue operator()(const Microbatches& microbatches) {
+    net_->zero_grad();
+    const at::Tensor loss = net_->forward(microbatches.at(0).toTensor()).square().mean();
+    loss.backward();
+    const torch::NoGradGuard no_grad;
+    rate_ *= 0.5;
+    for (const at::Tensor& parameter : net_->parameters()) parameter.sub_(parameter.grad() * rate_);
+    return loss.detach();
+  }
+
+ private:
+  std::shared_ptr<MlpNet> net_;
+  double rate_ = 0.1;
+};
+
+TEST_P(FullIterationTest, AnOptimizerThatCountsOnTheHostIsRefused) {
+  const auto net = make_net<MlpNet>();
+  FullIteration iteration{HostRateStep(net)};
+  for (std::uint64_t i = 0; i < 3; ++i) (void)iteration(batch(i, 1, {8, 12}));
+  const NamedTensors before = testing::clone_all(state_of_module(*net));
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    const std::string message = refusal<UsageError>("a learning rate of the host", [&] {
+      (void)iteration(batch(3, 1, {8, 12}));
+    });
+    EXPECT_THAT(message,
+                AllOf(HasSubstr("aten::mul"), HasSubstr("0.025"), HasSubstr("on the device"), HasSubstr("PG301")));
+    expect_same(state_of_module(*net), before, "after the refusal");
+  }
+}
+
+TEST_P(FullIterationTest, WhatCannotBeCapturedGoesOnEagerlyOnRequest) {
+  Trainee<MlpNet> eager, trained;
+  HostRateStep expected(eager.net);
+  std::vector<std::string> reasons;
+  FullIteration iteration(
+      HostRateStep(trained.net),
+      {.eager_fallback = true, .on_fallback = [&](const std::string& why) { reasons.push_back(why); }});
+  for (std::uint64_t i = 0; i < 6; ++i) {
+    EXPECT_TRUE(same(iteration(batch(i, 1, {8, 12})).toTensor(), expected(batch(i, 1, {8, 12})).toTensor()));
+    expect_same(state_of_module(*trained.net), state_of_module(*eager.net));
+  }
+  EXPECT_THAT(reasons, ElementsAre(HasSubstr("iterations with Float[8, 12]")));
+  EXPECT_EQ(iteration.info().signatures.at(0).state, GraphedState::eager);
+}
+
+TEST_P(FullIterationTest, AHostReadIsRefusedAndNothingIsComputed) {
+  Trainee<MlpNet> trained;
+  double seen = 0;
+  FullIteration iteration(
+      [&](const Microbatches& one) {
+        const c10::IValue loss = trained.train(one);
+        seen += loss.toTensor().item<double>();
+        return loss;
+      },
+      {.warmup = 2});
+  for (std::uint64_t i = 0; i < 2; ++i) (void)iteration(batch(i, 1, {8, 12}));
+  const NamedTensors before = testing::clone_all(state_of_module(*trained.net));
+  EXPECT_THAT(refusal<CaptureError>("an iteration that reads its loss",
+                                    [&] {
+                                      (void)iteration(batch(2, 1, {8, 12}));
+                                    }),
+              AllOf(HasSubstr("aten::_local_scalar_dense"), HasSubstr("full_iteration_test.cpp")));
+  expect_same(state_of_module(*trained.net), before);
+}
+
+TEST_P(FullIterationTest, WhatTheStepThrowsReachesTheCaller) {
+  FullIteration iteration([](const Microbatches&) -> c10::IValue { throw std::out_of_range("no such batch"); });
+  EXPECT_THROW((void)iteration(batch(0, 1, {2, 2})), std::out_of_range);
+}
+
+TEST_P(FullIterationTest, RefusesAStageWithoutAStepAndOptionsOutOfRange) {
+  FullIteration iteration([](const Microbatches& one) { return one.at(0); });
+  EXPECT_THAT(refusal<UsageError>("a stage without a step",
+                                  [&] {
+                                    (void)iteration(batch(0, 1, {2, 2}), Stage::validation);
+                                  }),
+              AllOf(HasSubstr("there is no validation step"), HasSubstr("when you make it")));
+  EXPECT_THAT(refusal<UsageError>("no warm-up of an iteration", [&] { FullIteration({}, {.warmup = 0}); }),
+              HasSubstr("warmup must be 1 or more, got 0"));
+}
+
+TEST_P(FullIterationTest, TheReportNamesStagesAndSignatures) {
+  Trainee<MlpNet> trained;
+  FullIteration iteration([&](const Microbatches& one) { return trained.train(one); }, {.warmup = 1});
+  EXPECT_THAT(iteration.info().signatures, IsEmpty());
+  for (std::uint64_t i = 0; i < 2; ++i) (void)iteration(batch(i, 2, {8, 12}));
+  EXPECT_THAT(iteration.info().report().to_text(),
+              AllOf(HasSubstr("training"), HasSubstr("Float[8, 12]"), HasSubstr("captured")));
+}
+
+}  // namespace
+}  // namespace pianola

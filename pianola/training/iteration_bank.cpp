@@ -1,0 +1,183 @@
+#include <pianola/training/iteration_bank.hpp>
+
+#include <pianola/callable/function_view.hpp>
+#include <pianola/callable/observed_run.hpp>
+#include <pianola/callable/stream_order.hpp>
+#include <pianola/core/error.hpp>
+#include <pianola/graph/open_capture.hpp>
+#include <pianola/graph/pool_state.hpp>
+#include <pianola/training/iteration_entry.hpp>
+
+#include <c10/util/Exception.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <string>
+#include <utility>
+
+namespace pianola::training {
+namespace {
+
+// Signatures of a stage that are known at once, captured or not: shapes that never come back must not pile up.
+constexpr std::size_t kMostSignatures = 128;
+
+FullIterationOptions checked(FullIterationOptions options) {
+  const auto check = [](const char* name, int value, int least) {
+    if (value < least) throw UsageError({.what = fmt::format("{} must be {} or more, got {}", name, least, value)});
+  };
+  check("warmup", options.warmup, 1);
+  check("capacity", options.capacity, 1);
+  check("branches", options.branches, 0);
+  check("parallel.workspaces", options.parallel.workspaces, 0);
+  check("parallel.reuse_delay", options.parallel.reuse_delay, 0);
+  return options;
+}
+
+}  // namespace
+
+struct IterationBank::Impl {
+  using Entries = std::vector<std::unique_ptr<IterationEntry>>;  // most recently called first
+
+  explicit Impl(FullIterationOptions wanted) : options(checked(std::move(wanted))), pool(options.pool) {}
+
+  [[nodiscard]] Entries& entries(Stage stage) { return stages[static_cast<std::size_t>(stage)]; }
+  [[nodiscard]] IterationEntry& entry_for(Stage stage, std::int64_t key, std::span<const at::Tensor> inputs);
+  void capture(Stage stage, IterationEntry& entry, const Inputs& inputs, callable::BankCall& call);
+  void make_room(Stage stage);
+  std::optional<Result> replay(IterationEntry& entry, const Inputs& inputs);
+  void run_eagerly(IterationEntry& entry, const Inputs& inputs, callable::BankCall& call);
+  void report(const std::string& reason) const;
+
+  const FullIterationOptions options;
+  GraphPoolRef pool;
+  std::array<Entries, 2> stages;
+  callable::FunctionView module;
+  callable::StreamOrder order;
+  std::array<bool, 2> has_captured = {};  // stages with memory in the pool; see Note [Memory of iterations]
+  std::size_t evictions = 0;
+  bool is_capturing = false;
+};
+
+IterationEntry& IterationBank::Impl::entry_for(Stage stage, std::int64_t key, std::span<const at::Tensor> inputs) {
+  Entries& known = entries(stage);
+  const auto modes = callable::CallModes::current(inputs);
+  const auto found = std::find_if(known.begin(), known.end(), [&](const auto& entry) {
+    return entry->signature().fits(key, inputs, modes, module);
+  });
+  if (found != known.end()) {
+    std::rotate(known.begin(), found, found + 1);
+  } else {
+    if (known.size() == kMostSignatures) known.pop_back();
+    callable::CallSignature signature(key, inputs, modes, module);
+    known.insert(known.begin(), std::make_unique<IterationEntry>(std::move(signature), options));
+  }
+  return *known.front();
+}
+
+void IterationBank::Impl::capture(Stage stage, IterationEntry& entry, const Inputs& inputs, callable::BankCall& call) {
+  if (pool.empty()) pool = GraphPoolRef(GraphPool(entry.device()));
+  const auto index = static_cast<std::size_t>(stage);
+  const std::shared_ptr<void> reservation = has_captured[1 - index] ? pool.state()->reserve_used_memory() : nullptr;
+  is_capturing = true;
+  try {
+    entry.capture(inputs, call, pool);
+    has_captured[index] = true;
+    is_capturing = false;
+  } catch (const std::exception& error) {
+    is_capturing = false;
+    if (!options.eager_fallback) throw;
+    entry.stay_eager(error.what());
+  } catch (...) {
+    is_capturing = false;
+    throw;
+  }
+  make_room(stage);
+}
+
+void IterationBank::Impl::make_room(Stage stage) {
+  auto left = static_cast<std::ptrdiff_t>(options.capacity);
+  evictions += std::erase_if(entries(stage), [&](const auto& entry) { return entry->graph() != nullptr && left-- <= 0; });
+}
+
+std::optional<IterationBank::Result> IterationBank::Impl::replay(IterationEntry& entry, const Inputs& inputs) {
+  callable::StepGraph& graph = *entry.graph();
+  order.enter(graph.graph().device());
+  graph.launch(inputs.copied);
+  entry.note_replay();
+  return Result{.structure = entry.structure(), .graph = &graph, .inputs = inputs.copied};
+}
+
+void IterationBank::Impl::run_eagerly(IterationEntry& entry, const Inputs& inputs, callable::BankCall& call) {
+  entry.run_eagerly(inputs, call);
+  if (const std::optional<std::string> reason = entry.take_reason()) report(*reason);
+}
+
+void IterationBank::Impl::report(const std::string& reason) const {
+  if (options.on_fallback) return options.on_fallback(reason);
+  TORCH_WARN("pianola::FullIteration: ", reason);
+}
+
+bool IterationBank::Result::is_static() const noexcept { return graph->has_static_results(); }
+std::vector<at::Tensor> IterationBank::Result::leaves() const { return graph->results(inputs); }
+
+IterationBank::IterationBank(FullIterationOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
+IterationBank::~IterationBank() = default;
+
+// Inside a capture the call becomes part of it.
+std::optional<IterationBank::Result> IterationBank::run(Stage stage, std::int64_t key, const Inputs& inputs,
+                                                        callable::BankCall& call) {
+  if (graph::capture_is_open() || callable::ObservedRun::is_open() || impl_->is_capturing) [[unlikely]] {
+    call.run_eagerly();
+    return std::nullopt;
+  }
+  IterationEntry& entry = impl_->entry_for(stage, key, inputs.described());
+  entry.drop_stale();
+  if (entry.is_due()) impl_->capture(stage, entry, inputs, call);
+  std::optional<Result> result;
+  if (entry.graph() != nullptr) {
+    result = impl_->replay(entry, inputs);
+  } else {
+    impl_->run_eagerly(entry, inputs, call);
+  }
+  if (impl_->options.after_iteration) impl_->options.after_iteration(stage);
+  return result;
+}
+
+bool IterationBank::is_due(Stage stage, std::int64_t key, const Inputs& inputs) {
+  return impl_->entry_for(stage, key, inputs.described()).is_due();
+}
+
+void IterationBank::capture(Stage stage, std::int64_t key, const Inputs& inputs, callable::BankCall& call) {
+  IterationEntry& entry = impl_->entry_for(stage, key, inputs.described());
+  if (entry.graph() != nullptr || entry.stays_eager()) return;
+  if (!entry.is_due()) {
+    const Impl::Entries& known = impl_->entries(stage);
+    const auto observed = std::find_if(known.begin(), known.end(), [](const auto& one) { return one->is_observed(); });
+    if (observed == known.end()) {
+      throw UsageError({.what = fmt::format("no {} iteration was made yet, so that nothing is known of it",
+                                            in_words(stage)),
+                        .fix = "call it once before"});
+    }
+    entry.adopt(**observed);
+  }
+  impl_->capture(stage, entry, inputs, call);
+}
+
+void IterationBank::reset(Stage stage) { impl_->entries(stage).clear(); }
+
+FullIterationInfo IterationBank::info() const {
+  FullIterationInfo info;
+  info.evictions = impl_->evictions;
+  for (const Stage stage : {Stage::training, Stage::validation}) {
+    for (const auto& entry : impl_->entries(stage)) info.signatures.push_back(entry->info(stage));
+  }
+  if (!impl_->pool.empty()) info.pool_bytes = impl_->pool.state()->bytes();
+  return info;
+}
+
+const FullIterationOptions& IterationBank::options() const noexcept { return impl_->options; }
+
+}  // namespace pianola::training

@@ -1,0 +1,73 @@
+#pragma once
+#include <pianola/callable/call_signature.hpp>
+#include <pianola/callable/graph_bank.hpp>
+#include <pianola/callable/observation.hpp>
+#include <pianola/callable/step_graph.hpp>
+#include <pianola/graph/pool.hpp>
+#include <pianola/training/full_iteration_info.hpp>
+#include <pianola/training/full_iteration_options.hpp>
+#include <pianola/training/iteration_bank.hpp>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace pianola::training {
+
+/// The life of one signature: warm-up iterations, the last two of them observed; then a graph; or eager ones for good.
+class IterationEntry {
+ public:
+  IterationEntry(callable::CallSignature signature, const FullIterationOptions& options);
+
+  [[nodiscard]] const callable::CallSignature& signature() const noexcept { return signature_; }
+
+  /// Drops a graph that can no longer be right.
+  void drop_stale();
+  /// Whether the next thing to do is to capture.
+  [[nodiscard]] bool is_due() const noexcept;
+  /// Takes over what runs of another entry of the same step have shown, so that this one need not run before it is
+  /// captured.
+  void adopt(const IterationEntry& other);
+  [[nodiscard]] bool is_observed() const noexcept { return observation_.has_value(); }
+  [[nodiscard]] bool stays_eager() const noexcept { return is_eager_; }
+  /// @throws whatever keeps the iteration from being captured; all is as before then.
+  void capture(const IterationBank::Inputs& inputs, callable::BankCall& call, const GraphPoolRef& pool);
+  /// Where it computes; known once it was observed.
+  [[nodiscard]] c10::Device device() const { return observation_->device(); }
+
+  /// nullptr: the iteration is to run eagerly.
+  [[nodiscard]] callable::StepGraph* graph() noexcept { return graph_.get(); }
+  [[nodiscard]] const std::shared_ptr<const void>& structure() const noexcept { return structure_; }
+  void note_replay() noexcept { ++replays_; }
+
+  /// One eager run, observed where a capture is going to build on it.
+  void run_eagerly(const IterationBank::Inputs& inputs, callable::BankCall& call);
+
+  void stay_eager(std::string reason);
+  /// Why it stays eager, the first time that it is asked; nothing otherwise.
+  [[nodiscard]] std::optional<std::string> take_reason();
+  [[nodiscard]] IterationInfo info(Stage stage) const;
+
+ private:
+  [[nodiscard]] bool wants_observation() const noexcept;
+  void count_recapture(const std::string& why);
+
+  callable::CallSignature signature_;
+  const FullIterationOptions& options_;
+  std::optional<callable::Observation> observation_;
+  std::unique_ptr<callable::StepGraph> graph_;
+  std::shared_ptr<const void> structure_;
+  std::string reason_;
+  bool is_eager_ = false;
+  bool reported_ = false;
+  bool adopted_ = false;
+  int warmup_calls_ = 0;
+  std::size_t eager_calls_ = 0;
+  std::size_t replays_ = 0;
+  std::size_t recaptures_ = 0;
+};
+
+}  // namespace pianola::training

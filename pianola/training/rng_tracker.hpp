@@ -1,0 +1,83 @@
+#pragma once
+#include <pianola/core/export.hpp>
+#include <pianola/graph/options.hpp>
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/ivalue.h>
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pianola {
+
+/// Streams of random numbers by name, beside the device's default one: dropout that differs between the ranks of a
+/// tensor-parallel group beside dropout that is the same on all of them.
+///
+///     pianola::RngTracker random(device);
+///     random.add("model-parallel", seed + rank);
+///     {
+///       const auto fork = random.fork("model-parallel");
+///       x = at::dropout(x, 0.1, true);  // draws from that stream
+///     }
+///
+/// A fork may stand inside a captured step: replays draw from the named stream and advance it, as eager runs do. Captures
+/// have to know the streams: CaptureOptions::generators, FullIterationOptions::generators.
+///
+/// Threads:  One call at a time; a fork changes what every thread draws from the device's default generator.
+class PIANOLA_API RngTracker {
+ public:
+  /// While it lives, the device's default generator draws from the stream. Forks end in the opposite order.
+  class PIANOLA_API Fork {
+   public:
+    Fork(const Fork&) = delete;
+    Fork& operator=(const Fork&) = delete;
+    ~Fork();
+
+   private:
+    friend class RngTracker;
+    Fork(RngTracker& tracker, std::size_t stream);
+
+    RngTracker& tracker_;
+    std::size_t stream_;
+    at::Generator outer_;  // on CUDA: names the state that the default generator had
+  };
+
+  /// @throws DeviceError  There is no such device. @throws UnsupportedError  It is neither CUDA nor CPU.
+  explicit RngTracker(c10::Device device);
+
+  /// A new stream. @throws UsageError  The name is taken, or another stream has this seed and would draw the same numbers.
+  void add(std::string name, std::uint64_t seed);
+  [[nodiscard]] std::vector<std::string> names() const;
+
+  /// @throws UsageError  There is no such stream, or it is forked already.
+  [[nodiscard]] Fork fork(std::string_view name);
+
+  /// Of all streams, for captures. Made by add(), so add all streams first.
+  [[nodiscard]] std::vector<at::Generator> generators() const;
+
+  /// Where each stream stands: uint8 tensors on the CPU, as torch's Generator::get_state() gives them.
+  [[nodiscard]] std::vector<NamedTensor> state() const;
+  /// The same as a map from names to tensors, for a checkpoint.
+  [[nodiscard]] c10::IValue state_dict() const;
+  /// Streams that are not there yet are made; graphs that know one go on with the loaded state.
+  /// @throws UsageError  No such map, a stream of this tracker is missing in it, or a state of another kind of device;
+  ///                     nothing was changed.
+  void load_state_dict(const c10::IValue& state);
+
+ private:
+  struct Stream {
+    std::string name;
+    std::uint64_t seed = 0;
+    at::Generator generator;
+    bool forked = false;
+  };
+  [[nodiscard]] std::size_t index_of(std::string_view name) const;  // size() where there is none
+
+  c10::Device device_;
+  std::vector<Stream> streams_;
+};
+
+}  // namespace pianola

@@ -1,0 +1,178 @@
+#include <pianola/training/rng_tracker.hpp>
+
+#include <pianola/graph/graph.hpp>
+#include <pianola/trace/testing/device_test.hpp>
+
+#include <ATen/ops/dropout.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/rand_like.h>
+
+#include <string>
+#include <vector>
+
+namespace pianola {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using testing::expect_same;
+using ::testing::HasSubstr;
+using testing::NamedTensors;
+using testing::refusal;
+using testing::same;
+
+class RngTrackerTest : public testing::DeviceTest {
+ protected:
+  [[nodiscard]] static at::Tensor ones() { return at::ones({4, 8}, at::TensorOptions(device())); }
+
+  // Dropout that all ranks share, then one of this rank's own.
+  static at::Tensor step(RngTracker& tracker, const at::Tensor& x) {
+    const at::Tensor shared = at::dropout(x, 0.5, true);
+    const auto fork = tracker.fork("rank");
+    return shared + 10 * at::dropout(x, 0.5, true);
+  }
+
+  static NamedTensors states(const RngTracker& tracker) {
+    NamedTensors states = {{"default", state_of(generator())}};
+    for (const NamedTensor& one : tracker.state()) states.emplace_back(one.name, one.tensor);
+    return states;
+  }
+};
+PIANOLA_ON_EVERY_DEVICE(RngTrackerTest);
+
+TEST_P(RngTrackerTest, AForkDrawsWhatAGeneratorOfThatSeedDraws) {
+  RngTracker tracker(device());
+  tracker.add("rank", 42);
+  seed(42);
+  const at::Tensor first = at::rand_like(ones()), second = at::rand_like(ones());
+  seed(7);
+  const at::Tensor before = state_of(generator());
+  for (const at::Tensor& expected : {first, second}) {
+    const auto fork = tracker.fork("rank");
+    EXPECT_TRUE(same(at::rand_like(ones()), expected));
+  }
+  EXPECT_TRUE(same(state_of(generator()), before)) << "the default stream was not touched";
+}
+
+TEST_P(RngTrackerTest, ForksOfOtherStreamsMayStandInsideOneAnother) {
+  RngTracker tracker(device()), apart(device());
+  for (RngTracker* one : {&tracker, &apart}) {
+    one->add("outer", 1);
+    one->add("inner", 2);
+  }
+  const auto draw = [](RngTracker& from, const char* name) {
+    const auto fork = from.fork(name);
+    return at::rand_like(ones());
+  };
+  const at::Tensor first = draw(apart, "outer"), second = draw(apart, "outer"), inner = draw(apart, "inner");
+  const auto fork = tracker.fork("outer");
+  EXPECT_TRUE(same(at::rand_like(ones()), first));
+  EXPECT_TRUE(same(draw(tracker, "inner"), inner));
+  EXPECT_TRUE(same(at::rand_like(ones()), second));
+}
+
+TEST_P(RngTrackerTest, ReplaysDrawFromTheNamedStreamAsEagerDoes) {
+  const at::Tensor x = ones();
+  const auto run = [&](RngTracker& tracker, const std::function<at::Tensor()>& one_step) {
+    seed(3);
+    std::vector<NamedTensors> results;
+    for (int i = 0; i < 5; ++i) {
+      const at::Tensor y = one_step().clone();
+      results.push_back(states(tracker));
+      results.back().emplace_back("y", y);
+    }
+    return results;
+  };
+  RngTracker eager(device()), captured(device());
+  for (RngTracker* tracker : {&eager, &captured}) tracker->add("rank", 42);
+  const auto expected = run(eager, [&] { return step(eager, x); });
+
+  Graph graph(device());
+  at::Tensor y;
+  graph.capture([&] { y = step(captured, x); }, {.generators = captured.generators()});
+  const auto actual = run(captured, [&] {
+    graph.replay();
+    return y;
+  });
+  for (std::size_t i = 0; i < expected.size(); ++i) expect_same(actual[i], expected[i], "in step " + std::to_string(i));
+}
+
+TEST_P(RngTrackerTest, AStreamThatTheCaptureDoesNotKnowIsRefused) {
+  RngTracker tracker(device());
+  tracker.add("rank", 42);
+  const at::Tensor x = ones();
+  const NamedTensors before = states(tracker);
+  Graph graph(device());
+  const std::string message =
+      refusal<CaptureError>("a fork that the capture does not know", [&] { graph.capture([&] { step(tracker, x); }); });
+  EXPECT_THAT(message, HasSubstr("CaptureOptions::generators"));
+  expect_same(states(tracker), before, "after the refusal");
+}
+
+TEST_P(RngTrackerTest, AStepThatThrowsInAForkLeavesTheDefaultStream) {
+  RngTracker tracker(device());
+  tracker.add("rank", 42);
+  const NamedTensors before = states(tracker);
+  EXPECT_THROW(
+      {
+        const auto fork = tracker.fork("rank");
+        throw std::runtime_error("in the fork");
+      },
+      std::runtime_error);
+  expect_same(states(tracker), before);
+}
+
+TEST_P(RngTrackerTest, WhatWasSavedIsDrawnAgain) {
+  RngTracker tracker(device());
+  tracker.add("rank", 42);
+  (void)step(tracker, ones());
+  const c10::IValue saved = tracker.state_dict();
+  const at::Tensor state = state_of(generator());
+  const at::Tensor expected = step(tracker, ones());
+
+  RngTracker loaded(device());
+  loaded.load_state_dict(saved);
+  EXPECT_THAT(loaded.names(), ElementsAre("rank"));
+  {
+    at::Generator chosen = generator();
+    const std::lock_guard lock(chosen.mutex());
+    chosen.set_state(state);
+  }
+  EXPECT_TRUE(same(step(loaded, ones()), expected));
+}
+
+TEST_P(RngTrackerTest, RefusesNamesAndSeedsThatDoNotFit) {
+  RngTracker tracker(device());
+  tracker.add("rank", 42);
+  EXPECT_THAT(refusal<UsageError>("a random stream twice", [&] { tracker.add("rank", 1); }),
+              AllOf(HasSubstr("there is a random stream 'rank' already"), HasSubstr("add each name once")));
+  EXPECT_THAT(refusal<UsageError>("a seed twice", [&] { tracker.add("other", 42); }),
+              AllOf(HasSubstr("seed 42 is that of random stream 'rank'"), HasSubstr("a seed of its own")));
+  EXPECT_THAT(refusal<UsageError>("an unknown random stream", [&] { (void)tracker.fork("rnak"); }),
+              AllOf(HasSubstr("no random stream 'rnak'; there are: rank"), HasSubstr("add() it first")));
+  EXPECT_THAT(refusal<UsageError>("a fork in itself",
+                                  [&] {
+                                    const auto fork = tracker.fork("rank");
+                                    (void)tracker.fork("rank");
+                                  }),
+              HasSubstr("forked already"));
+}
+
+TEST_P(RngTrackerTest, RefusesAStateOfSomethingElse) {
+  RngTracker tracker(device());
+  tracker.add("rank", 42);
+  const NamedTensors before = states(tracker);
+  EXPECT_THAT(refusal<UsageError>("a random state that is no map", [&] { tracker.load_state_dict(3.0); }),
+              HasSubstr("a map from names to tensors"));
+  c10::Dict<std::string, at::Tensor> states_of_others;
+  states_of_others.insert("other", state_of(generator()));
+  EXPECT_THAT(refusal<UsageError>("a missing random state", [&] { tracker.load_state_dict(states_of_others); }),
+              HasSubstr("no state of random stream 'rank'"));
+  states_of_others.insert("rank", at::ones({3}));
+  EXPECT_THAT(refusal<UsageError>("a random state of another kind", [&] { tracker.load_state_dict(states_of_others); }),
+              HasSubstr("no state of a generator of"));
+  expect_same(states(tracker), before);
+}
+
+}  // namespace
+}  // namespace pianola
