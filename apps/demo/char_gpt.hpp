@@ -1,4 +1,6 @@
 #pragma once
+#include <pianola/graph/options.hpp>
+
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
@@ -15,12 +17,6 @@ struct CharGptConfig {
   std::int64_t heads = 4;
   std::int64_t context = 64;  ///< Most characters that the model looks back.
   double dropout = 0.1;
-};
-
-/// A tensor and what it is called.
-struct NamedTensor {
-  std::string name;
-  at::Tensor tensor;
 };
 
 /// A GPT over characters: embeddings, pre-norm blocks of causal attention and MLP, a linear head. Its parameters are

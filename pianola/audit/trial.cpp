@@ -66,23 +66,12 @@ std::vector<const OpRecord*> path_of(const OpTrace& trace) {
   return path;
 }
 
-// Gradients are added up in place where nobody else holds them, as a capture does.
-bool is_same_operation(const trace::OpInfo& one, const trace::OpInfo& other) {
-  const auto without_in_place = [](const trace::OpInfo& info) {
-    std::string_view name = info.schema().name();
-    if (name.ends_with('_')) name.remove_suffix(1);
-    return name;
-  };
-  return &one == &other || without_in_place(one) == without_in_place(other);
-}
-
 // Code that asks whether a capture is open may compute something else in it.
 std::optional<Finding> other_path_in(const OpTrace& captured, const OpTrace& eager) {
   const std::vector<const OpRecord*> now = path_of(captured), before = path_of(eager);
   std::size_t i = 0;
-  while (i < now.size() && i < before.size() && is_same_operation(*now[i]->info, *before[i]->info)) {
-    ++i;
-  }
+  // Gradients are added up in place where nobody else holds them, as a capture does.
+  while (i < now.size() && i < before.size() && now[i]->info->computes_as(*before[i]->info)) ++i;
   if (i == now.size() && i == before.size()) return std::nullopt;
   const auto name = [&](const OpTrace& trace, const std::vector<const OpRecord*>& path) {
     return i < path.size() ? trace.name(*path[i]) : std::string("nothing more");

@@ -1,5 +1,7 @@
 #include <pianola/callable/number_log.hpp>
 
+#include <pianola/trace/wrapped_number.hpp>
+
 #include <ATen/core/Tensor.h>
 
 #include <fmt/format.h>
@@ -14,14 +16,6 @@ namespace {
 
 bool only_moves_memory(const trace::OpInfo& op) {
   return op.is_view || op.is_empty || op.name == "aten::clone" || op.name == "aten::copy_";
-}
-
-// "aten::add.Tensor" for "aten::add_.Tensor".
-std::string out_of_place(const trace::OpInfo& op) {
-  std::string name = op.name;
-  const std::size_t end = std::min(name.find('.'), name.size());
-  if (name[end - 1] == '_') name.erase(end - 1, 1);
-  return name;
 }
 
 std::string in_words(bool value) { return value ? "true" : "false"; }
@@ -56,7 +50,6 @@ void NumberLog::on_op_begin(const trace::OpSpan& op) {
   if (numbers_.size() != before) ops_.push_back({.info = op.info, .numbers = numbers_.size() - before});
 }
 
-// A number in `x * 0.5` may come as a tensor that the host made for it; it is read directly, not by an operation.
 void NumberLog::add(const c10::IValue& value) {
   if (value.isBool()) {
     numbers_.emplace_back(value.toBool());
@@ -68,20 +61,14 @@ void NumberLog::add(const c10::IValue& value) {
     numbers_.emplace_back(std::complex<double>(value.toComplexDouble()));
   } else if (value.isList()) {
     for (const c10::IValue& entry : value.toListRef()) add(entry);
-  } else if (value.isTensor() && value.toTensor().defined() &&
-             value.toTensor().unsafeGetTensorImpl()->is_wrapped_number() &&
-             !value.toTensor().unsafeGetTensorImpl()->key_set().has(
-                 c10::DispatchKey::Python)) {  // a fake has no memory
-    const at::Tensor& number = value.toTensor();
-    if (number.scalar_type() == at::kDouble) numbers_.emplace_back(*number.const_data_ptr<double>());
-    if (number.scalar_type() == at::kLong) numbers_.emplace_back(*number.const_data_ptr<std::int64_t>());
+  } else if (const auto number = trace::wrapped_number(value)) {
+    numbers_.push_back(*number);
   }
 }
 
 bool NumberLog::are_alike(const std::vector<Op>& a, const std::vector<Op>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Op& x, const Op& y) {
-    return x.numbers == y.numbers && (x.info == y.info || out_of_place(*x.info) == out_of_place(*y.info));
-  });
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const Op& x, const Op& y) { return x.numbers == y.numbers && x.info->computes_as(*y.info); });
 }
 
 std::optional<std::string> NumberLog::difference(const NumberLog& before, const NumberLog& now) {

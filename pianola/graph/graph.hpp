@@ -80,7 +80,8 @@ class PIANOLA_API Graph {
   ///
   /// @throws UsageError   Nothing was captured, or by the process that this one was forked from.
   /// @throws ReplayError  A result of another graph of the pool, which this graph reads, has been overwritten; nothing
-  ///                      was launched. Or CUDA refused the launch.
+  ///                      was launched. With CheckMode::strict: a tensor from outside that the step used is gone or
+  ///                      has moved; nothing was launched either. Or CUDA refused the launch.
   /// Does not synchronize and allocates nothing.
   void replay();
 

@@ -66,6 +66,17 @@ bool is_plumbing_function(std::string_view function) {
                                 "operator", "_start", "__libc_start", "execute_native_thread_routine", "testing::"});
 }
 
+// Where this project's sources were when it was compiled.
+std::string_view source_folder() {
+  static constexpr std::string_view kThisFile = __FILE__;
+  return kThisFile.substr(0, kThisFile.rfind("trace/call_site.cpp"));
+}
+
+// A frame that was not optimized away may have a name without its namespace: the file tells. Tests use the library.
+bool is_own_file(std::string_view file) {
+  return file.starts_with(source_folder()) && !file.ends_with("_test.cpp") && file.find("/testing/") == file.npos;
+}
+
 // Templates of the standard library and of torch, wherever they were instantiated.
 bool is_plumbing_file(std::string_view file) {
   return file.find("/include/c++/") != std::string_view::npos || file.find("/torch/include/") != std::string_view::npos;
@@ -158,7 +169,7 @@ std::vector<Frames> frames_of(const std::vector<void*>& addresses) {
 bool is_users(const Frame& frame) {
   if (frame.function == "??") return false;
   if (frame.file.empty() || frame.file == "??") return !is_plumbing_function(frame.function);
-  return !is_plumbing_file(frame.file) && !is_own_function(frame.function);
+  return !is_plumbing_file(frame.file) && !is_own_file(frame.file) && !is_own_function(frame.function);
 }
 
 // "train_step(Model&, at::Tensor const&)" reads as "train_step"; a lambda, also one wrapped in std::function, as the

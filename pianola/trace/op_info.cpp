@@ -188,6 +188,15 @@ OpInfo::OpInfo(c10::OperatorHandle op) : handle(std::move(op)) {
   autocast_cuda_ = handle.hasKernelForDispatchKey(DispatchKey::AutocastCUDA);
 }
 
+bool OpInfo::computes_as(const OpInfo& other) const {
+  const auto out_of_place = [](const OpInfo& op) {
+    std::string_view plain = op.schema().name();
+    if (plain.ends_with('_')) plain.remove_suffix(1);
+    return plain;
+  };
+  return this == &other || out_of_place(*this) == out_of_place(other);
+}
+
 bool OpInfo::writes_anything() const {
   return std::find(writes.begin(), writes.end(), true) != writes.end() ||
          std::find(running_statistic.begin(), running_statistic.end(), true) != running_statistic.end();

@@ -40,6 +40,8 @@ struct OpInfo {
   HostRead host_read = HostRead::never;
 
   [[nodiscard]] const c10::FunctionSchema& schema() const { return handle.schema(); }
+  /// Whether both compute the same, one of them perhaps in place: add and add_. Overloads are not told apart.
+  [[nodiscard]] bool computes_as(const OpInfo& other) const;
   [[nodiscard]] bool writes_anything() const;
   /// Whether this call writes its running statistics. See Note [Writes that no schema tells].
   [[nodiscard]] bool writes_statistics(c10::ArrayRef<c10::IValue> inputs) const;

@@ -3,6 +3,7 @@
 #include <pianola/trace/call_site.hpp>
 #include <pianola/trace/host_read.hpp>
 #include <pianola/trace/step_memory.hpp>
+#include <pianola/trace/wrapped_number.hpp>
 
 #include <ATen/SavedTensorHooks.h>
 #include <c10/core/DispatchKey.h>
@@ -13,6 +14,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <variant>
 
 namespace pianola {
 namespace {
@@ -60,25 +62,13 @@ bool may_run_other_work(const OpSpan& op) {
   return subclass;
 }
 
-// The number in `x * 0.5`; it is read directly, not by an operation.
-bool note_wrapped_number(const c10::IValue& value, ScalarRecord& record) {
-  if (!value.isTensor() || !value.toTensor().defined()) return false;
-  const at::Tensor& number = value.toTensor();
-  if (!number.unsafeGetTensorImpl()->is_wrapped_number() || !number.device().is_cpu()) return false;
-  if (!is_plain(number)) return false;  // a fake one, which has no memory
-  switch (number.scalar_type()) {
-    case at::kDouble:
-      record.value = *number.const_data_ptr<double>();
-      return true;
-    case at::kLong:
-      record.value = *number.const_data_ptr<std::int64_t>();
-      return true;
-    case at::kBool:
-      record.value = *number.const_data_ptr<bool>();
-      return true;
-    default:
-      return false;
-  }
+bool set_wrapped_number(ScalarRecord& record, const c10::IValue& value) {
+  const std::optional<trace::WrappedNumber> number = trace::wrapped_number(value);
+  if (!number) return false;
+  if (const auto* flag = std::get_if<bool>(&*number)) return record.value = *flag, true;
+  if (const auto* count = std::get_if<std::int64_t>(&*number)) return record.value = *count, true;
+  if (const auto* real = std::get_if<double>(&*number)) return record.value = *real, true;
+  return false;  // complex
 }
 
 }  // namespace
@@ -178,7 +168,7 @@ void TraceRecorder::add_scalars(c10::ArrayRef<c10::IValue> inputs) {
       record.value = value.toDouble();
     else if (value.isBool())
       record.value = value.toBool();
-    else if (!note_wrapped_number(value, record))
+    else if (!set_wrapped_number(record, value))
       return;
     trace_.scalars_.push_back(record);
   };

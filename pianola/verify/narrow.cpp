@@ -30,17 +30,6 @@ bool alike(const at::Tensor& one, const at::Tensor& other) {
   return one.defined() && other.defined() && one.sizes() == other.sizes() && one.scalar_type() == other.scalar_type();
 }
 
-// Autograd adds two gradients in place where nobody else holds the first; a tape does.
-std::string_view without_in_place(const trace::OpInfo& info) {
-  std::string_view name = info.schema().name();
-  if (name.ends_with('_')) name.remove_suffix(1);
-  return name;
-}
-
-bool same_operation(const OpValue& one, const OpValue& other) {
-  return one.info == other.info || without_in_place(*one.info) == without_in_place(*other.info);
-}
-
 // Operators whose result 1, the sums for the backward, is padded to a multiple of 32 with what was there (torch 2.11,
 // kAlignLSE).
 constexpr std::array<std::string_view, 2> kPaddedResult = {"aten::_scaled_dot_product_efficient_attention",
@@ -121,7 +110,8 @@ std::optional<Parting> where_they_part(const std::vector<OpValue>& one, const st
   std::vector<Compared> compared;
   std::optional<Parting> other_operation;
   for (std::size_t i = 0; i < std::min(one.size(), other.size()) && !other_operation; ++i) {
-    if (!same_operation(one[i], other[i])) {
+    // Autograd adds two gradients in place where nobody else holds the first; a tape does.
+    if (!one[i].info->computes_as(*other[i].info)) {
       other_operation = {.op = one[i].number - 1,
                          .what = fmt::format("the other run calls {} here", other[i].info->name)};
       break;

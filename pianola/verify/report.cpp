@@ -16,20 +16,6 @@ namespace {
 
 constexpr std::size_t kMostRows = 20;  // in text; JSON has all
 
-std::string_view in_words(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::equal:
-      return "equal";
-    case Verdict::differs:
-      return "differs";
-    case Verdict::nondeterministic:
-      return "nondeterministic";
-    case Verdict::failed:
-      return "failed";
-  }
-  return "";
-}
-
 std::string counted(std::size_t count, std::string_view one) {
   return fmt::format("{} {}{}", count, one, count == 1 ? "" : "s");
 }
@@ -142,6 +128,20 @@ void add_times(Report& report, const VerifyReport& from) {
 }
 
 }  // namespace
+
+std::string_view in_words(Verdict verdict) noexcept {
+  switch (verdict) {
+    case Verdict::equal:
+      return "equal";
+    case Verdict::differs:
+      return "differs";
+    case Verdict::nondeterministic:
+      return "nondeterministic";
+    case Verdict::failed:
+      return "failed";
+  }
+  return "";
+}
 
 int VerifyReport::exit_code() const noexcept {
   switch (verdict) {

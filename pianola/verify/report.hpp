@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace pianola {
@@ -48,6 +49,9 @@ enum class Verdict {
   nondeterministic,  ///< Eager does not repeat itself: what the graph does cannot be told from that.
   failed,            ///< One side threw, or there was nothing to compare.
 };
+
+/// "equal", "differs", "nondeterministic", "failed".
+[[nodiscard]] PIANOLA_API std::string_view in_words(Verdict verdict) noexcept;
 
 /// What verify() found out.
 struct PIANOLA_API VerifyReport {

@@ -18,20 +18,6 @@
 namespace pianola::python {
 namespace {
 
-std::string_view in_words(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::equal:
-      return "equal";
-    case Verdict::differs:
-      return "differs";
-    case Verdict::nondeterministic:
-      return "nondeterministic";
-    case Verdict::failed:
-      return "failed";
-  }
-  return "";
-}
-
 // Takes tensors, gives a list of tensors.
 VerifyStep as_step(const py::function& function) {
   return [held = HeldObject(function)](const std::vector<at::Tensor>& inputs) {

@@ -127,7 +127,7 @@ def verify(
         steps=steps,
         inputs=tensors,
         between=_taking_a_number(between),
-        reset=_resetting(HostState(state), reset),
+        reset=_resetting(SavedSettings(state), reset),
         graphed_warmup=_warmup_of(graphed) * max(1, len(tensors)) if graphed_warmup is None else graphed_warmup,
         tolerance={dtype: _three(value) for dtype, value in (tolerance or {}).items()},
         repeat_eager=repeat_eager,
@@ -138,7 +138,7 @@ def verify(
     )
 
 
-class HostState:
+class SavedSettings:
     """What optimizers and schedulers among the state keep in Python: settings of parameter groups, counts of steps."""
 
     def __init__(self, state: Any) -> None:
@@ -259,7 +259,7 @@ def _warmup_of(graphed: Any) -> int:
     return graphed.calls_before_replay if isinstance(graphed, GraphedFunction) else 0
 
 
-def _resetting(host: "HostState", reset: Optional[Callable[[], Any]]) -> Callable[[], None]:
+def _resetting(host: "SavedSettings", reset: Optional[Callable[[], Any]]) -> Callable[[], None]:
     def put_back() -> None:
         host.put_back()
         if reset is not None:

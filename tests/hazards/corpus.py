@@ -30,6 +30,14 @@ from pathlib import Path
 
 import torch
 
+import pianola
+
+# What the audit does not find yet. A test fails when it does, so that the entry goes.
+KNOWN_MISSES = {
+    ("numbers/kernel_argument_wrong", "cuda"): "the argument of a kernel that torch.cuda compiles at run time",
+    ("streams/worker_thread_wrong", "cuda"): "work that another thread launches in the step: told as a note, not a finding",
+}
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 PROGRAMS = HERE / "programs"
@@ -37,43 +45,9 @@ MARK = re.compile(r"^(?P<code>.*?)#\s*hazard:\s*(?P<marks>.+?)\s*$")
 ONE_MARK = re.compile(r"^(?P<rules>PG\d+(\|PG\d+)*)(?P<star>\*)?(@(?P<device>cpu|cuda))?(?P<optional>\?)?$")
 
 
-@dataclasses.dataclass(frozen=True)
-class Rule:
-    id: str
-    kind: str
-    severity: str
-    title: str
-    why: str
-    fix: str
-    cuda_only: bool
-
-
-def rules_of_source():
-    """The rules as pianola/core/hazard_table.cpp has them."""
-    text = (ROOT / "pianola/core/hazard_table.cpp").read_text()
-    stay = re.search(r"kStayOnDevice =\s*((?:\"[^\"]*\"\s*)+);", text)[1]
-    entry = re.compile(r"\{\"(PG\d+)\", \"([\w-]+)\", (\w+), (.*?)\},\n", re.DOTALL)
-    found = []
-    for rule_id, kind, severity, rest in entry.findall(text.replace("kStayOnDevice}", stay.strip() + "}")):
-        fields = [
-            "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', field))
-            for field in re.split(r",\s*(?=(?:[^\"]*\"[^\"]*\")*[^\"]*$)", rest)
-        ]
-        only = rest.rstrip().endswith("true")
-        found.append(Rule(rule_id, kind, severity.replace("_", " "), *fields[:3], only))
-    return found
-
-
 def hazard_rules():
-    """All rules, by id: the library's, or where it is not built its source's."""
-    try:
-        import pianola
-
-        listed = pianola._C.hazard_rules()
-    except (ImportError, AttributeError):
-        return {rule.id: rule for rule in rules_of_source()}
-    words = [(r.id, r.kind, str(r.severity), r.title, r.why, r.fix, r.cuda_only) for r in listed]
-    return {rule.id: rule for rule in (Rule(*each) for each in words)}
+    """All rules of the library, by id."""
+    return {rule.id: rule for rule in pianola._C.hazard_rules()}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,7 +18,11 @@ def test_the_audit_finds_what_is_marked_and_nothing_else(program, device):
         pytest.fail("PIANOLA_REQUIRE_CUDA is set, but torch sees no GPU")
     if reason:
         pytest.skip(reason)
+    known = corpus.KNOWN_MISSES.get((program.name, device))
     report, verdict = corpus.audited(program, device)
+    if known is not None:
+        assert verdict.missed, f"found by now; take it off corpus.KNOWN_MISSES:\n{report.to_text()}"
+        pytest.xfail(known)
     wrong = [f"missed: {each}" for each in verdict.missed]
     wrong += [f"wrong line: {corpus.in_words(one, program)}; expected {each}" for one, each in verdict.wrong_line]
     wrong += [f"false alarm: {corpus.in_words(one, program)}" for one in verdict.false_alarms]
@@ -26,12 +30,13 @@ def test_the_audit_finds_what_is_marked_and_nothing_else(program, device):
 
 
 def test_every_rule_that_a_step_can_show_is_in_the_corpus():
-    # A replay, a pipeline, an old library, a full device: tests/hazards/other_rules_test.py.
-    elsewhere = {"PG705", "PG707", "PG908", "PG909", "PG1006", "PG1007", "PG1009", "PG1102", "PG1105"}
+    # A kernel launched by the driver, a replay, a pipeline, an old library, a full device: see tools/hazards_doc.py.
+    elsewhere = {"PG302", "PG705", "PG707", "PG908", "PG909", "PG1006", "PG1009", "PG1102", "PG1105"}
     shown = {
         rule
         for program in corpus.programs()
         for device in ("cpu", "cuda")
+        if (program.name, device) not in corpus.KNOWN_MISSES and not (device == "cpu" and program.cuda_only)
         for expectation in program.expected(device)
         if not expectation.optional
         for rule in expectation.rules

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ["PIANOLA_BUILD_DIR"])
-CONSUMER = ROOT / "test" / "package" / "consumer"
+CONSUMER = ROOT / "tests" / "package" / "consumer"
 CACHE = dict(re.findall(r"^(\w+):\w+=(.*)$", (BUILD / "CMakeCache.txt").read_text(), re.MULTILINE))
 
 
@@ -35,7 +35,8 @@ def wheel():
     """Compiled as the build tree was, so that a compiler cache has it; in a folder that stays, so that ninja has it."""
     kind = CACHE["CMAKE_BUILD_TYPE"]
     flags = f"CMAKE_CXX_FLAGS_{kind.upper()}"
-    settings = {name: CACHE[name] for name in (flags, "CMAKE_CXX_COMPILER", "PIANOLA_CUDA", "PIANOLA_WERROR")}
+    names = (flags, "CMAKE_CXX_COMPILER", "PIANOLA_CUDA", "PIANOLA_WERROR", "PIANOLA_PRECOMPILE")
+    settings = {"PIANOLA_PRECOMPILED_IN": BUILD, **{name: CACHE[name] for name in names}}
     folder = BUILD / "package" / "wheel"
     for old in folder.glob("*.whl"):
         old.unlink()

@@ -29,20 +29,14 @@ struct OtherThreads::State {
   trace::CallSite site;
 
   void look(const at::RecordFunction& span);
+
+  // Callbacks are plain functions: what they work for stands here while a capture in mode `global` is open.
+  static inline std::mutex watching_mutex;
+  static inline std::shared_ptr<State> watching;
+  static void on_end(const at::RecordFunction& span, at::ObserverContext* context);
 };
 
 namespace {
-
-// Callbacks are plain functions: what they work for stands here while a capture in mode `global` is open.
-std::mutex& watching_mutex() {
-  static std::mutex mutex;
-  return mutex;
-}
-template <typename State>
-std::shared_ptr<State>& watching() {
-  static std::shared_ptr<State> state;
-  return state;
-}
 
 std::string name_of_this_thread() {
   std::array<char, 32> name{};
@@ -50,17 +44,16 @@ std::string name_of_this_thread() {
   return name.data();
 }
 
-template <typename State>
-void on_end(const at::RecordFunction& span, at::ObserverContext* /*context*/) {
+}  // namespace
+
+void OtherThreads::State::on_end(const at::RecordFunction& span, at::ObserverContext* /*context*/) {
   std::shared_ptr<State> state;
   {
-    const std::lock_guard lock(watching_mutex());
-    state = watching<State>();
+    const std::lock_guard lock(watching_mutex);
+    state = watching;
   }
   if (state != nullptr) state->look(span);
 }
-
-}  // namespace
 
 // Spans end innermost first: the first that sees the broken capture is the call itself.
 void OtherThreads::State::look(const at::RecordFunction& span) {
@@ -74,11 +67,11 @@ void OtherThreads::State::look(const at::RecordFunction& span) {
 }
 
 OtherThreads::OtherThreads(CUstream capturing) : state_(std::make_shared<State>(capturing)) {
-  const std::lock_guard lock(watching_mutex());
-  if (watching<State>() != nullptr) return;
-  watching<State>() = state_;
+  const std::lock_guard lock(State::watching_mutex);
+  if (State::watching != nullptr) return;
+  State::watching = state_;
   state_->callback =
-      at::addGlobalCallback(at::RecordFunctionCallback(nullptr, &on_end<State>).scopes({at::RecordScope::FUNCTION}));
+      at::addGlobalCallback(at::RecordFunctionCallback(nullptr, &State::on_end).scopes({at::RecordScope::FUNCTION}));
 }
 
 OtherThreads::~OtherThreads() { stop(); }
@@ -86,8 +79,8 @@ OtherThreads::~OtherThreads() { stop(); }
 void OtherThreads::stop() noexcept {
   if (state_->callback == at::INVALID_CALLBACK_HANDLE) return;
   at::removeCallback(std::exchange(state_->callback, at::INVALID_CALLBACK_HANDLE));
-  const std::lock_guard lock(watching_mutex());
-  watching<State>().reset();
+  const std::lock_guard lock(State::watching_mutex);
+  State::watching.reset();
 }
 
 std::optional<Diagnosis> OtherThreads::explain() const {

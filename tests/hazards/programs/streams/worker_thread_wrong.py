@@ -12,7 +12,7 @@ def program(device):
     pool = ThreadPoolExecutor(max_workers=1)
 
     def step(x):
-        future = pool.submit(model, x)  # hazard: PG701|PG703|PG707*?
-        return future.result() + 1  # hazard: PG701|PG703|PG707*?
+        future = pool.submit(model, x)  # hazard: PG701|PG703|PG707*
+        return future.result() + 1  # hazard: PG701|PG703|PG707*
 
     return step, {"batches": [(torch.randn(3, 4, device=device),) for _ in range(3)]}

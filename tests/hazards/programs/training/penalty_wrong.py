@@ -10,8 +10,8 @@ def program(device):
         critic.zero_grad()
         x = x.detach().requires_grad_()
         score = critic(x)
-        (gradient,) = torch.autograd.grad(score.sum(), x, create_graph=True)  # hazard: PG1007*?
+        (gradient,) = torch.autograd.grad(score.sum(), x, create_graph=True)  # hazard: PG1007*
         loss = score.mean() + (gradient.norm(dim=1) - 1).square().mean()
-        loss.backward()  # hazard: PG1007*?
+        loss.backward()  # hazard: PG1007*
 
     return step, {"batches": [(torch.randn(3, 4, device=device),) for _ in range(3)], "callables": (critic,)}

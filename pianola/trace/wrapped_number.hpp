@@ -1,0 +1,17 @@
+#pragma once
+#include <ATen/core/ivalue.h>
+
+#include <complex>
+#include <cstdint>
+#include <optional>
+#include <variant>
+
+namespace pianola::trace {
+
+using WrappedNumber = std::variant<bool, std::int64_t, double, std::complex<double>>;
+
+/// The number 0.5 of `x * 0.5`, which reaches the operator as a CPU tensor that was made for it. It is read directly, not
+/// by an operation. Nothing where the value is another tensor, one without memory (a FakeTensor), or no tensor at all.
+[[nodiscard]] std::optional<WrappedNumber> wrapped_number(const c10::IValue& value);
+
+}  // namespace pianola::trace
