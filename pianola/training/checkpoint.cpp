@@ -24,7 +24,8 @@ namespace {
 c10::impl::GenericDict any_map() { return c10::impl::GenericDict(c10::StringType::get(), c10::AnyType::get()); }
 
 UsageError of_something_else(const std::string& what) {
-  return UsageError({.what = what, .fix = "load the checkpoint of the same model, or make the parts as they were when it was saved"});
+  return UsageError(
+      {.what = what, .fix = "load the checkpoint of the same model, or make the parts as they were when it was saved"});
 }
 
 void check_tensor(const NamedTensor& own, const c10::IValue& saved) {
@@ -120,8 +121,8 @@ void Checkpoint::save(const std::filesystem::path& file) const {
     if (!failure) return;
   }
   std::filesystem::remove(half, failure);
-  throw UsageError({.what = fmt::format("{} cannot be written", file.string()),
-                    .fix = "check that its folder exists and has room"});
+  throw UsageError(
+      {.what = fmt::format("{} cannot be written", file.string()), .fix = "check that its folder exists and has room"});
 }
 
 void Checkpoint::check_parts(const c10::IValue& state, const std::filesystem::path& file) const {

@@ -39,8 +39,9 @@ class PIANOLA_API Checkpoint {
   /// @throws UsageError  (all add functions) There is a part of this name.
   template <HasStateDict Part>
   Checkpoint& add(std::string name, Part& part) {
-    return add(std::move(name), [&part] { return c10::IValue(part.state_dict()); },
-               [&part](const c10::IValue& state) { part.load_state_dict(state); });
+    return add(
+        std::move(name), [&part] { return c10::IValue(part.state_dict()); },
+        [&part](const c10::IValue& state) { part.load_state_dict(state); });
   }
   /// Parameters, buffers, whatever has names.
   Checkpoint& add(std::string name, std::vector<NamedTensor> tensors);

@@ -18,8 +18,8 @@ namespace pianola {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::HasSubstr;
 using testing::expect_same;
+using ::testing::HasSubstr;
 using testing::NamedTensors;
 using testing::refusal;
 
@@ -36,7 +36,10 @@ class CheckpointTest : public testing::DeviceTest {
 
   // Something that is trained: two tensors, a random stream, the default generator.
   struct Run {
-    Run() : weight(at::ones({4, 3}, at::TensorOptions(device()))), count(at::zeros({}, at::TensorOptions(device()).dtype(at::kLong))), tracker(device()) {
+    Run()
+        : weight(at::ones({4, 3}, at::TensorOptions(device()))),
+          count(at::zeros({}, at::TensorOptions(device()).dtype(at::kLong))),
+          tracker(device()) {
       tracker.add("rank", 7);
       checkpoint.add("model", tensors()).add("random", tracker).add_generator("generator", generator());
     }
@@ -104,9 +107,10 @@ TEST_P(CheckpointTest, AnotherModelIsRefusedAndNothingChanges) {
   const at::Tensor wide = at::zeros({4, 5}, at::TensorOptions(device()));
   other.add("random", second.tracker).add_generator("generator", generator());
   other.add("model", {{.name = "weight", .tensor = wide}, {.name = "count", .tensor = second.count}});
-  EXPECT_THAT(refusal<UsageError>("a checkpoint of another shape", [&] { other.load(file()); }),
-              AllOf(HasSubstr("part 'model' of"), HasSubstr("'weight' is Float[4, 5], and Float[4, 3] in the checkpoint"),
-                    HasSubstr("load the checkpoint of the same model")));
+  EXPECT_THAT(
+      refusal<UsageError>("a checkpoint of another shape", [&] { other.load(file()); }),
+      AllOf(HasSubstr("part 'model' of"), HasSubstr("'weight' is Float[4, 5], and Float[4, 3] in the checkpoint"),
+            HasSubstr("load the checkpoint of the same model")));
   expect_same(second.everything(), before);
 
   Checkpoint renamed;

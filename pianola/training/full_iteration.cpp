@@ -105,8 +105,8 @@ c10::IValue FullIteration::Impl::run(Stage stage, std::int64_t key, const Iterat
   const auto replayed = bank.run(stage, key, inputs, call);
   if (!replayed) return call.take_result();
   // Made for this object alone, by to_capture(); const only on its way through the bank.
-  auto& result = *std::const_pointer_cast<CapturedResult>(
-      std::static_pointer_cast<const CapturedResult>(replayed->structure));
+  auto& result =
+      *std::const_pointer_cast<CapturedResult>(std::static_pointer_cast<const CapturedResult>(replayed->structure));
   if (!replayed->is_static()) return result.structure.rebuild(replayed->leaves());
   if (!result.unchanging) result.unchanging = result.structure.rebuild(replayed->leaves());
   return *result.unchanging;
@@ -146,7 +146,8 @@ c10::IValue FullIteration::operator()(const std::vector<c10::IValue>& microbatch
 c10::IValue FullIteration::operator()(StaticInputs& inputs, Stage stage) {
   const FixedCall fixed(impl_->step(stage), inputs);
   const bool has_buckets = inputs.bucket() != 0;
-  if (has_buckets && impl_->bank.is_due(stage, fixed.key, fixed.inputs)) [[unlikely]] impl_->capture_buckets(inputs, stage);
+  if (has_buckets && impl_->bank.is_due(stage, fixed.key, fixed.inputs)) [[unlikely]]
+    impl_->capture_buckets(inputs, stage);
   StepCall call = fixed.call();
   return impl_->run(stage, fixed.key, fixed.inputs, call);
 }

@@ -27,8 +27,8 @@ struct IterationInfo {
 /// What a FullIteration knows and keeps.
 struct FullIterationInfo {
   std::vector<IterationInfo> signatures = {};  ///< Training first; of a stage, most recently called first.
-  std::size_t evictions = 0;              ///< Signatures that lost their graph to others.
-  std::size_t pool_bytes = 0;             ///< Of the pool that all graphs share.
+  std::size_t evictions = 0;                   ///< Signatures that lost their graph to others.
+  std::size_t pool_bytes = 0;                  ///< Of the pool that all graphs share.
 
   [[nodiscard]] PIANOLA_API Report report() const;
 };

@@ -99,7 +99,8 @@ void IterationBank::Impl::capture(Stage stage, IterationEntry& entry, const Inpu
 
 void IterationBank::Impl::make_room(Stage stage) {
   auto left = static_cast<std::ptrdiff_t>(options.capacity);
-  evictions += std::erase_if(entries(stage), [&](const auto& entry) { return entry->graph() != nullptr && left-- <= 0; });
+  evictions +=
+      std::erase_if(entries(stage), [&](const auto& entry) { return entry->graph() != nullptr && left-- <= 0; });
 }
 
 std::optional<IterationBank::Result> IterationBank::Impl::replay(IterationEntry& entry, const Inputs& inputs) {
@@ -157,9 +158,9 @@ void IterationBank::capture(Stage stage, std::int64_t key, const Inputs& inputs,
     const Impl::Entries& known = impl_->entries(stage);
     const auto observed = std::find_if(known.begin(), known.end(), [](const auto& one) { return one->is_observed(); });
     if (observed == known.end()) {
-      throw UsageError({.what = fmt::format("no {} iteration was made yet, so that nothing is known of it",
-                                            in_words(stage)),
-                        .fix = "call it once before"});
+      throw UsageError(
+          {.what = fmt::format("no {} iteration was made yet, so that nothing is known of it", in_words(stage)),
+           .fix = "call it once before"});
     }
     entry.adopt(**observed);
   }

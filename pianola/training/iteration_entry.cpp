@@ -51,8 +51,7 @@ void IterationEntry::adopt(const IterationEntry& other) {
   adopted_ = true;
 }
 
-void IterationEntry::capture(const IterationBank::Inputs& inputs, callable::BankCall& call,
-                             const GraphPoolRef& pool) {
+void IterationEntry::capture(const IterationBank::Inputs& inputs, callable::BankCall& call, const GraphPoolRef& pool) {
   if (!observation_->obstacle().empty()) {
     throw UsageError({.what = "the iteration cannot be captured: " + observation_->obstacle()});
   }

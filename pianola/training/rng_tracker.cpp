@@ -52,14 +52,12 @@ at::Generator copy_of(at::Generator generator) {
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(pianola, library) { library.def("swap_generators(Generator? first, Generator? second) -> ()"); }
-TORCH_LIBRARY_IMPL(pianola, CompositeExplicitAutograd, library) {
-  library.impl("swap_generators", &swap_generators);
-}
+TORCH_LIBRARY_IMPL(pianola, CompositeExplicitAutograd, library) { library.impl("swap_generators", &swap_generators); }
 
-RngTracker::Fork::Fork(RngTracker& tracker, std::size_t stream) : tracker_(tracker), stream_(stream) {
-  Stream& named = tracker_.streams_[stream_];
-  at::Generator generator = default_generator(tracker_.device_);
-  if (tracker_.device_.is_cpu()) {
+RngTracker::Fork::Fork(RngTracker& tracker, std::size_t stream) : tracker_(&tracker), stream_(stream) {
+  Stream& named = tracker_->streams_[stream_];
+  at::Generator generator = default_generator(tracker_->device_);
+  if (tracker_->device_.is_cpu()) {
     call_swap(generator, named.generator);
   } else {
     const std::lock_guard lock(generator.mutex());
@@ -69,11 +67,15 @@ RngTracker::Fork::Fork(RngTracker& tracker, std::size_t stream) : tracker_(track
   named.forked = true;
 }
 
+RngTracker::Fork::Fork(Fork&& other) noexcept
+    : tracker_(std::exchange(other.tracker_, nullptr)), stream_(other.stream_), outer_(std::move(other.outer_)) {}
+
 RngTracker::Fork::~Fork() {
-  Stream& named = tracker_.streams_[stream_];
-  at::Generator generator = default_generator(tracker_.device_);
+  if (tracker_ == nullptr) return;
+  Stream& named = tracker_->streams_[stream_];
+  at::Generator generator = default_generator(tracker_->device_);
   named.forked = false;
-  if (tracker_.device_.is_cpu()) {
+  if (tracker_->device_.is_cpu()) {
     call_swap(generator, named.generator);
   } else {
     const std::lock_guard lock(generator.mutex());

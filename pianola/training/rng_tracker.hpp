@@ -32,6 +32,7 @@ class PIANOLA_API RngTracker {
   /// While it lives, the device's default generator draws from the stream. Forks end in the opposite order.
   class PIANOLA_API Fork {
    public:
+    Fork(Fork&& other) noexcept;
     Fork(const Fork&) = delete;
     Fork& operator=(const Fork&) = delete;
     ~Fork();
@@ -40,7 +41,7 @@ class PIANOLA_API RngTracker {
     friend class RngTracker;
     Fork(RngTracker& tracker, std::size_t stream);
 
-    RngTracker& tracker_;
+    RngTracker* tracker_;  // nullptr: moved from
     std::size_t stream_;
     at::Generator outer_;  // on CUDA: names the state that the default generator had
   };

@@ -1,6 +1,7 @@
 #include <bindings/bindings.hpp>
 #include <bindings/graph_options.hpp>
 #include <bindings/held_object.hpp>
+#include <bindings/python_call.hpp>
 #include <bindings/python_function.hpp>
 #include <bindings/python_words.hpp>
 #include <bindings/tensor_list.hpp>
@@ -17,36 +18,7 @@
 namespace pianola::python {
 namespace {
 
-using callable::BankCall;
-using callable::Capturable;
 using callable::GraphBank;
-
-// A call that a Python object makes: run_eagerly(), eager_results() and to_capture() -> (function, structure).
-class PythonCall final : public BankCall {
- public:
-  PythonCall(const py::object& call, py::object module) : call_(call), module_(std::move(module)) {}
-
-  void run_eagerly() override {
-    const py::gil_scoped_acquire gil;
-    (void)call_python(call_.get().attr("run_eagerly"));
-  }
-
-  std::vector<at::Tensor> eager_results() const override {
-    const py::gil_scoped_acquire gil;
-    return call_python(call_.get().attr("eager_results")).cast<std::vector<at::Tensor>>();
-  }
-
-  Capturable to_capture() override {
-    const py::gil_scoped_acquire gil;
-    const auto [function, structure] =
-        call_python(call_.get().attr("to_capture")).cast<std::pair<py::function, py::object>>();
-    return {.callable = make_callable(function, module_.get()), .structure = std::make_shared<HeldObject>(structure)};
-  }
-
- private:
-  HeldObject call_;
-  HeldObject module_;
-};
 
 // A bank and the module whose calls it keeps, if it is one's: held weakly, as the module holds the bank.
 class PythonBank {
@@ -81,13 +53,6 @@ class PythonBank {
   HeldObject module_;
   GraphBank bank_;
 };
-
-std::function<void(const std::string&)> make_listener(const py::object& function) {
-  return [held = HeldObject(function)](const std::string& reason) {
-    const py::gil_scoped_acquire gil;
-    (void)call_python(held.get(), py::make_tuple(in_python_words(reason)));
-  };
-}
 
 GraphedOptions make_options(int warmup, int capacity, int max_in_flight, OutputPolicy output, GradPolicy grad,
                             bool retain_graph, const std::optional<std::pair<c10::Device, PoolId>>& pool,

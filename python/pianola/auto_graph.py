@@ -20,11 +20,11 @@ from typing import (
 import torch
 
 from ._load import _C
+from .calls import Call, Keys, name_of
 from .choices import chosen, grad_policy
 from .errors import refuse
-from .flat_function import FlatFunction
 from .patching import replace, replacement, restore
-from .structure import Structure, equal, of_arguments, tensors_of
+from .structure import of_arguments
 from .surroundings import Surroundings
 from .weakly import Weakly
 
@@ -39,69 +39,6 @@ Others = ParamSpec("Others")
 Owner = TypeVar("Owner")
 Result = TypeVar("Result", covariant=True)
 Module = TypeVar("Module", bound=torch.nn.Module)
-
-
-class _Keys:
-    """Gives each combination of what is no tensor a number; the least recently used are forgotten."""
-
-    def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
-        self._known: list[tuple[Structure, tuple, int]] = []  # most recently used first
-        self._next = 0
-
-    def number(self, structure: Structure, surroundings: tuple) -> int:
-        for i, (known, values, number) in enumerate(self._known):
-            if values == surroundings and known.same(structure) or _same(known, values, structure, surroundings):
-                if i:
-                    self._known.insert(0, self._known.pop(i))
-                return number
-        self._next += 1
-        self._known.insert(0, (structure, surroundings, self._next))
-        del self._known[self._capacity :]
-        return self._next
-
-
-def _same(known: Structure, values: tuple, structure: Structure, surroundings: tuple) -> bool:
-    return len(values) == len(surroundings) and all(map(equal, values, surroundings)) and known.same(structure)
-
-
-class _Call:
-    """One call, as the bank asks for it."""
-
-    def __init__(self, graphed: "GraphedFunction", args: tuple[Any, ...], kwargs: dict[str, Any], structure: Structure) -> None:
-        self.graphed = graphed
-        self.args = args
-        self.kwargs = kwargs
-        self.structure = structure
-        self.result: Any = None
-        self.interrupts: list[BaseException] = []  # KeyboardInterrupt and the like: no reason to go on eagerly
-
-    def run_eagerly(self) -> None:
-        if self.interrupts:
-            raise self.interrupts[0]
-        self.result = self.graphed.original(*self.args, **self.kwargs)
-
-    def eager_results(self) -> list[torch.Tensor]:
-        return tensors_of(self.result)
-
-    def to_capture(self) -> tuple[FlatFunction, FlatFunction]:
-        run, interrupts = Weakly(self.graphed.run_original), self.interrupts  # all that the graph may hold of this call
-
-        def while_capturing(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return run(*args, **kwargs)
-            except Exception:
-                raise
-            except BaseException as interrupt:
-                interrupts.append(interrupt)
-                raise
-
-        flat = FlatFunction(while_capturing, self.structure, name=_name_of(self.graphed.original))
-        return flat, flat
-
-
-def _name_of(function: Any) -> str:
-    return getattr(function, "__qualname__", None) or type(function).__qualname__
 
 
 class GraphedFunction(Generic[Arguments, Result]):
@@ -120,12 +57,12 @@ class GraphedFunction(Generic[Arguments, Result]):
         self._module = module
         self._owned: Any = weakref.WeakKeyDictionary()  # per object, where it is a method
         self._surroundings = Surroundings(function, owner) if module is None else Surroundings(None)
-        self._keys = _Keys(capacity=4 * options["capacity"])
+        self._keys = Keys(capacity=4 * options["capacity"])
         self._bank = _C.GraphBank(_bank_options(options, Weakly(self._report)), Weakly(self.run_original), module)
 
     def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         leaves, structure = of_arguments(args, kwargs)
-        call = _Call(self, args, kwargs, structure)
+        call = Call(self, args, kwargs, structure)
         replayed = self._bank.run(self._keys.number(structure, self._surroundings.values()), call, *leaves)
         if replayed is None:
             return call.result
@@ -139,7 +76,7 @@ class GraphedFunction(Generic[Arguments, Result]):
     def _report(self, reason: str) -> None:
         listener = self._options["on_fallback"]
         if listener is None:
-            _log.warning("%s runs eagerly: %s", _name_of(self.original), reason)
+            _log.warning("%s runs eagerly: %s", name_of(self.original), reason)
         else:
             listener(reason)
 
@@ -179,7 +116,7 @@ class GraphedFunction(Generic[Arguments, Result]):
         refuse(
             f"a graphed function cannot be {how}: its graphs are bound to this process and to the memory of its parameters",
             "copy or save it before it is graphed, call reset() first, or save the module's state_dict()",
-            where=_name_of(self.original),
+            where=name_of(self.original),
         )
 
     def __deepcopy__(self, memo: Any) -> NoReturn:

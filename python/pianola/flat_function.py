@@ -21,10 +21,14 @@ class FlatFunction:
         self.inputs = inputs
         self.name = name
         self.outputs: Optional[Structure] = None
+        self.unchanging: Any = None  # the result, where replays return the same tensors each time
 
     def __call__(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         args, kwargs = self.inputs.rebuild(tensors)
-        with recording.scope(tensors[0].device):
+        return self.run(tensors[0].device, args, kwargs)
+
+    def run(self, device: torch.device, args: Any, kwargs: Any) -> list[torch.Tensor]:
+        with recording.scope(device):
             result = self.function(*args, **kwargs)
         leaves, structure = of_result(result)
         if self.outputs is not None and not self.outputs.same(structure):

@@ -1,0 +1,37 @@
+#include <bindings/python_call.hpp>
+
+#include <bindings/python_function.hpp>
+#include <bindings/python_words.hpp>
+
+#include <memory>
+#include <utility>
+
+namespace pianola::python {
+
+PythonCall::PythonCall(const py::object& call, py::object module) : call_(call), module_(std::move(module)) {}
+
+void PythonCall::run_eagerly() {
+  const py::gil_scoped_acquire gil;
+  (void)call_python(call_.get().attr("run_eagerly"));
+}
+
+std::vector<at::Tensor> PythonCall::eager_results() const {
+  const py::gil_scoped_acquire gil;
+  return call_python(call_.get().attr("eager_results")).cast<std::vector<at::Tensor>>();
+}
+
+callable::Capturable PythonCall::to_capture() {
+  const py::gil_scoped_acquire gil;
+  const auto [function, structure] =
+      call_python(call_.get().attr("to_capture")).cast<std::pair<py::function, py::object>>();
+  return {.callable = make_callable(function, module_.get()), .structure = std::make_shared<HeldObject>(structure)};
+}
+
+std::function<void(const std::string&)> make_listener(const py::object& function) {
+  return [held = HeldObject(function)](const std::string& reason) {
+    const py::gil_scoped_acquire gil;
+    (void)call_python(held.get(), py::make_tuple(in_python_words(reason)));
+  };
+}
+
+}  // namespace pianola::python

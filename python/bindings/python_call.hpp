@@ -1,0 +1,31 @@
+#pragma once
+#include <bindings/held_object.hpp>
+
+#include <pianola/callable/graph_bank.hpp>
+
+#include <torch/csrc/utils/pybind.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace pianola::python {
+
+/// A call that a Python object makes: run_eagerly(), eager_results() and to_capture() -> (function, structure).
+class PythonCall final : public callable::BankCall {
+ public:
+  PythonCall(const py::object& call, py::object module);
+
+  void run_eagerly() override;
+  [[nodiscard]] std::vector<at::Tensor> eager_results() const override;
+  [[nodiscard]] callable::Capturable to_capture() override;
+
+ private:
+  HeldObject call_;
+  HeldObject module_;
+};
+
+/// Hands a reason to a Python function, in the words of Python.
+std::function<void(const std::string&)> make_listener(const py::object& function);
+
+}  // namespace pianola::python

@@ -1,0 +1,53 @@
+#include <bindings/bindings.hpp>
+
+#include <pianola/training/rng_tracker.hpp>
+
+#include <map>
+#include <optional>
+#include <string>
+
+namespace pianola::python {
+namespace {
+
+// `with tracker.fork(name):`
+class ForkContext {
+ public:
+  ForkContext(RngTracker& tracker, std::string name) : tracker_(tracker), name_(std::move(name)) {}
+  void enter() { fork_.emplace(tracker_.fork(name_)); }
+  void exit(const py::args& /*error*/) { fork_.reset(); }
+
+ private:
+  RngTracker& tracker_;
+  std::string name_;
+  std::optional<RngTracker::Fork> fork_;
+};
+
+std::map<std::string, at::Tensor> state_dict(const RngTracker& tracker) {
+  std::map<std::string, at::Tensor> states;
+  for (const NamedTensor& state : tracker.state()) states.emplace(state.name, state.tensor);
+  return states;
+}
+
+void load_state_dict(RngTracker& tracker, const std::map<std::string, at::Tensor>& states) {
+  c10::Dict<std::string, at::Tensor> dict;
+  for (const auto& [name, state] : states) dict.insert(name, state);
+  tracker.load_state_dict(dict);
+}
+
+}  // namespace
+
+void bind_rng_tracker(py::module_& module) {
+  py::class_<ForkContext>(module, "RngFork").def("__enter__", &ForkContext::enter).def("__exit__", &ForkContext::exit);
+  py::class_<RngTracker>(module, "RngTracker")
+      .def(py::init<c10::Device>(), py::arg("device"))
+      .def("add", &RngTracker::add, py::arg("name"), py::arg("seed"))
+      .def("names", &RngTracker::names)
+      .def(
+          "fork", [](RngTracker& self, std::string name) { return ForkContext(self, std::move(name)); },
+          py::keep_alive<0, 1>(), py::arg("name"))
+      .def("generators", &RngTracker::generators)
+      .def("state_dict", &state_dict)
+      .def("load_state_dict", &load_state_dict, py::arg("state_dict"));
+}
+
+}  // namespace pianola::python

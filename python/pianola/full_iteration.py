@@ -1,0 +1,199 @@
+"""`pianola.FullIteration`: a whole training iteration as one graph."""
+
+import logging
+from typing import Any, Callable, Iterable, Optional, Sequence, Union
+
+import torch
+
+from ._load import _C
+from .calls import Call, Keys, name_of
+from .choices import chosen
+from .errors import refuse
+from .flat_function import FlatFunction
+from .static_inputs import StaticInputs
+from .structure import Structure, of_arguments
+from .surroundings import Surroundings
+from .weakly import Weakly
+
+_log = logging.getLogger("pianola")
+_TRAINING, _VALIDATION = _C.Stage.training, _C.Stage.validation
+
+
+class _Step:
+    """The function of one stage."""
+
+    def __init__(self, function: Callable[[Any], Any], capacity: int) -> None:
+        self.original = function
+        self.keys = Keys(capacity=4 * capacity)
+        self._surroundings = Surroundings(function, getattr(function, "__self__", None))
+
+    def run_original(self, microbatches: Any) -> Any:
+        return self.original(microbatches)
+
+    def key(self, structure: Structure, batch: Any = None) -> int:
+        """`batch`: the static one, which is told apart by itself."""
+        return self.keys.number(structure, (None if batch is None else id(batch), *self._surroundings.values()))
+
+
+class _FixedCall(Call):
+    """A call with static inputs, which a graph reads where they are."""
+
+    def __init__(self, step: _Step, inputs: StaticInputs) -> None:
+        self.batch = inputs.microbatches()
+        self.tensors = inputs.tensors()
+        _, structure = of_arguments((self.batch,), {})
+        super().__init__(step, (self.batch,), {}, structure)
+        self.key = step.key(structure, self.batch)
+
+    def to_capture(self) -> tuple[Any, FlatFunction]:
+        flat = FlatFunction(self.while_capturing(), self.structure, name=name_of(self.graphed.original))
+        batch, device = self.batch, self.tensors[0].device
+        return lambda: flat.run(device, (batch,), {}), flat
+
+
+class FullIteration:
+    """A whole training iteration as one graph: forward and backward over all microbatches, clipping, scaler, optimizer.
+
+        iteration = pianola.FullIteration(train_step, warmup=3)
+        for batch in loader:
+            loss = iteration(microbatches_of(batch))   # eager, eager, eager, captured, replayed ...
+
+    The first `warmup` calls of a signature are eager iterations, for real; the next one is captured and replayed, and later
+    ones are replayed. A signature is the number of microbatches, their structure, and shapes, strides and dtypes of their
+    tensors; other values in them, and values that the step reads from its closure, belong to it as well. Keep what changes
+    (learning rate, scale) in tensors on the device, as Pianola's and torch's capturable optimizers do; a number that
+    changes between warm-up iterations is refused.
+
+    Results are equal to eager's, bit for bit, and are tensors without history.
+
+    Args:
+        training: takes the microbatches, as they are given to the call, and returns losses and metrics: tensors, in any
+            structure.
+        validation: the same for calls with stage="validation".
+        warmup: eager iterations of a signature before it is captured; at least 1.
+        capacity: signatures of a stage that keep a graph; beyond that the one not called for longest loses its own.
+        outputs: "alias": static tensors, which the next call of any stage overwrites. "clone": copies.
+        eager_fallback: what cannot be captured goes on eagerly, and the reason is logged once ("pianola" logger, or
+            `on_fallback`). Off: the call raises.
+        on_fallback: called with the reason, once per signature, instead of the log.
+        generators: torch.Generators, besides the default one, that the step draws from: RngTracker.generators().
+        after_iteration: called with the stage after each iteration, eager or replayed: a schedule's step(), a check.
+        branches, parallel: as for pianola.Graph.capture: what is independent runs at once.
+        strict: check before each replay that all that the step uses is still there.
+        pool: a GraphPool to share.
+        capture_error_mode: as for pianola.graph.
+
+    Raises, when called:
+        CaptureError, UsageError: the step cannot be captured, and `eager_fallback` is off; nothing was computed.
+    """
+
+    def __init__(
+        self,
+        training: Callable[[Any], Any],
+        validation: Optional[Callable[[Any], Any]] = None,
+        *,
+        warmup: int = 3,
+        capacity: int = 8,
+        outputs: Any = "alias",
+        eager_fallback: bool = False,
+        on_fallback: Optional[Callable[[str], Any]] = None,
+        generators: Iterable[torch.Generator] = (),
+        after_iteration: Optional[Callable[[str], Any]] = None,
+        branches: int = 0,
+        parallel: "Optional[_C.ParallelOptions]" = None,
+        strict: bool = False,
+        pool: "Optional[_C.GraphPool]" = None,
+        capture_error_mode: str = "thread_local",
+    ) -> None:
+        self._steps = {_TRAINING: _Step(training, capacity)}
+        if validation is not None:
+            self._steps[_VALIDATION] = _Step(validation, capacity)
+        self._capacity = capacity
+        self._on_fallback = on_fallback
+        self._after_iteration = after_iteration
+        self._bank = _C.IterationBank(
+            _C.FullIterationOptions(
+                warmup=warmup,
+                capacity=capacity,
+                output=chosen(_C.OutputPolicy, outputs, "outputs"),
+                eager_fallback=eager_fallback,
+                on_fallback=Weakly(self._report),
+                generators=list(generators),
+                after_iteration=None if after_iteration is None else Weakly(self._follow),
+                branches=branches,
+                parallel=parallel,
+                strict=strict,
+                pool=None if pool is None else (pool.device, pool.id),
+                mode=capture_error_mode,
+            )
+        )
+
+    def __call__(self, microbatches: Union[Sequence[Any], StaticInputs], stage: str = "training") -> Any:
+        """Runs one iteration.
+
+        Args:
+            microbatches: one value per microbatch; or StaticInputs, whose current batch is read where it is. Where it has
+                buckets, all of them are captured when the first one is due, the largest first, so that smaller ones need
+                no memory of their own.
+            stage: "training" or "validation".
+        """
+        key = chosen(_C.Stage, stage, "stage")
+        step = self._step(key)
+        if isinstance(microbatches, StaticInputs):
+            return self._run_fixed(key, step, microbatches)
+        leaves, structure = of_arguments((microbatches,), {})
+        call = Call(step, (microbatches,), {}, structure)
+        return _result(call, self._bank.run(key, step.key(structure), call, [], *leaves))
+
+    def _run_fixed(self, stage: "_C.Stage", step: _Step, inputs: StaticInputs) -> Any:
+        call = _FixedCall(step, inputs)
+        if inputs.bucket and self._bank.is_due(stage, call.key, call.tensors):
+            self._capture_buckets(stage, step, inputs)
+        return _result(call, self._bank.run(stage, call.key, call, call.tensors))
+
+    def _capture_buckets(self, stage: "_C.Stage", step: _Step, inputs: StaticInputs) -> None:
+        buckets = len(inputs.bucket_uses())
+        if buckets > self._capacity:
+            refuse(f"there are {buckets} buckets, and room for {self._capacity} graphs", f"set capacity to {buckets} or more")
+
+        def capture(length: int) -> None:
+            call = _FixedCall(step, inputs)
+            self._bank.capture(stage, call.key, call, call.tensors)
+
+        inputs.for_each_bucket(capture)
+
+    def _step(self, stage: "_C.Stage") -> _Step:
+        if stage not in self._steps:
+            refuse(f"there is no {stage.name} step", "give FullIteration a step for it when you make it")
+        return self._steps[stage]
+
+    def _report(self, reason: str) -> None:
+        if self._on_fallback is None:
+            _log.warning("%s runs eagerly: %s", name_of(self._steps[_TRAINING].original), reason)
+        else:
+            self._on_fallback(reason)
+
+    def _follow(self, stage: str) -> None:
+        assert self._after_iteration is not None
+        self._after_iteration(stage)
+
+    def reset(self, stage: Optional[str] = None) -> None:
+        """Forgets a stage's signatures (None: all) and drops their graphs; the next calls warm up again."""
+        for one in (_TRAINING, _VALIDATION) if stage is None else (chosen(_C.Stage, stage, "stage"),):
+            self._bank.reset(one)
+
+    def info(self) -> "_C.FullIterationInfo":
+        """What is known and kept, per stage and signature."""
+        return self._bank.info()
+
+
+def _result(call: Call, replayed: Optional[tuple[FlatFunction, Any, bool]]) -> Any:
+    if replayed is None:
+        return call.result
+    flat, leaves, is_static = replayed
+    if leaves is None:
+        return flat.unchanging
+    result = flat.rebuild(leaves)
+    if is_static:
+        flat.unchanging = result
+    return result
