@@ -16,7 +16,8 @@ namespace pianola::program {
 namespace {
 
 constexpr std::string_view kFooter =
-    "Exit codes: 0 success, 1 the work failed, 2 the command line is wrong, 3 hazards or differences were found.\n"
+    "Exit codes: 0 success, 1 the work failed, 2 the command line is wrong, 3 hazards, differences or errors were "
+    "found.\n"
     "'pianola COMMAND --help' tells about a command.";
 
 std::string joined(int argc, char** argv) {
@@ -59,6 +60,7 @@ int parse_and_run(int argc, char** argv) {
   add_schedule(app, chosen);
   add_audit(app, chosen);
   add_verify(app, chosen);
+  add_config(app, chosen);
   add_bench(app, chosen);
   try {
     app.parse(argc, argv);

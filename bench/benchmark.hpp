@@ -27,6 +27,7 @@ struct Benchmark {
 namespace cpu {
 std::vector<Case> audit_cost(const Settings& settings);
 std::vector<Case> callable_training_step(const Settings& settings);
+std::vector<Case> full_iteration(const Settings& settings);
 std::vector<Case> tape_training_step(const Settings& settings);
 std::vector<Case> trace_overhead(const Settings& settings);
 std::vector<Case> verify_cost(const Settings& settings);

@@ -29,6 +29,8 @@ const Benchmark kBenchmarks[] = {
      cpu::trace_overhead},
     {"cpu/callable_training_step", "Training step of an MLP on one thread: a graphed callable against eager C++",
      cpu::callable_training_step},
+    {"cpu/full_iteration", "Training iteration of an MLP on one thread, optimizer and all: the tape against eager C++",
+     cpu::full_iteration},
     {"cpu/audit_cost", "Training step of an MLP on one thread, plain and audited", cpu::audit_cost},
     {"cpu/verify_cost", "verify() of a captured training step on one thread, beside the steps that it runs",
      cpu::verify_cost},

@@ -3,16 +3,12 @@
 #include <pianola/callable/call_signature.hpp>
 #include <pianola/callable/function_view.hpp>
 #include <pianola/callable/graph_maker.hpp>
+#include <pianola/callable/nested_call.hpp>
 #include <pianola/callable/signature_entry.hpp>
 #include <pianola/callable/stream_order.hpp>
 #include <pianola/core/error.hpp>
-#include <pianola/graph/open_capture.hpp>
 
-#include <ATen/Context.h>
 #include <c10/util/Exception.h>
-#if PIANOLA_WITH_CUDA
-#include <c10/cuda/CUDAGraphsC10Utils.h>
-#endif
 
 #include <fmt/format.h>
 
@@ -50,17 +46,6 @@ std::unique_ptr<ModuleView> view_of(const Callable& callable) {
   }
 }
 
-bool is_captured_by_torch(std::span<const at::Tensor> inputs) {
-#if PIANOLA_WITH_CUDA
-  if (!inputs.empty() && !inputs.front().is_cuda()) return false;
-  return at::globalContext().hasCUDA() &&
-         c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
-#else
-  (void)inputs;
-  return false;
-#endif
-}
-
 }  // namespace
 
 struct GraphBank::Impl {
@@ -89,7 +74,7 @@ struct GraphBank::Impl {
 // Inside a capture the call becomes part of it. While this bank captures, its lock is held: other threads need not
 // wait, and a backward pass that belongs to the capture must not.
 bool GraphBank::Impl::must_stay_eager(std::span<const at::Tensor> inputs) const {
-  return graph::capture_is_open() || ObservedRun::is_open() || maker.is_making() || is_captured_by_torch(inputs);
+  return maker.is_making() || runs_inside_another(inputs);
 }
 
 const GraphBank::Impl::Entry& GraphBank::Impl::entry_for(std::int64_t key, std::span<const at::Tensor> inputs) {

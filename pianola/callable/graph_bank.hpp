@@ -36,6 +36,8 @@ class BankCall {
   virtual void run_eagerly() = 0;
   /// The tensors in the result that run_eagerly() kept.
   [[nodiscard]] virtual std::vector<at::Tensor> eager_results() const = 0;
+  /// Whether the user stopped the function while it was captured (Python's KeyboardInterrupt): no reason to give up.
+  [[nodiscard]] virtual bool was_interrupted() const { return false; }
   /// Asked once per capture. Other arguments than tensors are those of this call, frozen.
   [[nodiscard]] virtual Capturable to_capture() = 0;
 };

@@ -1,8 +1,8 @@
 #include <pianola/callable/graph_maker.hpp>
 
 #include <pianola/callable/callable_graph.hpp>
-#include <pianola/callable/step_graph.hpp>
 #include <pianola/callable/output_structure.hpp>
+#include <pianola/callable/step_graph.hpp>
 #include <pianola/core/error.hpp>
 #include <pianola/graph/pool_state.hpp>
 
@@ -92,8 +92,8 @@ std::unique_ptr<CapturedCall> GraphMaker::make_step(const Capturable& capturable
                   .generators = options_.generators,
                   .branches = options_.branches,
                   .parallel = parallel,
-                  .mode = options_.mode});
-  observation.check_numbers(graph->numbers());
+                  .mode = options_.mode},
+                 [&](const NumberLog& numbers) { observation.check_numbers(numbers); });
   return graph;
 }
 

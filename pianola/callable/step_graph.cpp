@@ -43,7 +43,8 @@ void StepGraph::check_inputs(std::span<const at::Tensor> inputs) const {
   }
 }
 
-void StepGraph::capture(const Step& step, const std::vector<at::Tensor>& leaves, CaptureOptions options) {
+void StepGraph::capture(const Step& step, const std::vector<at::Tensor>& leaves, CaptureOptions options,
+                        const std::function<void(const NumberLog&)>& numbers) {
   options.inputs = inputs_;
   gradients_.emplace(leaves);
   std::optional<ObservedRun> run;
@@ -51,13 +52,13 @@ void StepGraph::capture(const Step& step, const std::vector<at::Tensor>& leaves,
   try {
     graph_.capture([&] { run.emplace(inputs_, [&] { results = step(inputs_); }); }, options);
     check(run->watch());
+    if (numbers) numbers(run->numbers());
   } catch (...) {
     gradients_->put_back();
     throw;
   }
   gradients_->finish();
   keep_results(results, run->watch());
-  numbers_ = std::move(run->numbers());
   std::vector<at::Tensor> outside = run->watch().outside();
   std::erase_if(outside, [&](const at::Tensor& tensor) { return gradients_->had(tensor); });
   results.clear();
@@ -102,10 +103,9 @@ void StepGraph::keep_results(const std::vector<at::Tensor>& results, const CallW
     results_.push_back(position < i ? Result{.source = Result::Source::repeated, .position = position}
                                     : classify(results[i], watch));
   }
-  has_static_results_ =
-      output_ == OutputPolicy::alias && std::none_of(results_.begin(), results_.end(), [](const Result& result) {
-        return result.source == Result::Source::input;
-      });
+  has_static_results_ = output_ == OutputPolicy::alias &&
+                        std::none_of(results_.begin(), results_.end(),
+                                     [](const Result& result) { return result.source == Result::Source::input; });
 }
 
 std::vector<at::Tensor> StepGraph::replay(std::span<const at::Tensor> inputs) {

@@ -27,10 +27,11 @@ class StepGraph final : public CapturedCall {
 
   StepGraph(c10::Device device, std::span<const at::Tensor> inputs, OutputPolicy output);
 
-  /// @param leaves  Whose gradients the step may use. @throws UsageError, CaptureError  All is as before.
-  void capture(const Step& step, const std::vector<at::Tensor>& leaves, CaptureOptions options);
-  /// Of the run that was captured.
-  [[nodiscard]] const NumberLog& numbers() const noexcept { return numbers_; }
+  /// @param leaves   Whose gradients the step may use.
+  /// @param numbers  Refuses, by an exception, numbers that the recorded run gave to operations; empty: any will do.
+  /// @throws UsageError, CaptureError  All is as before.
+  void capture(const Step& step, const std::vector<at::Tensor>& leaves, CaptureOptions options,
+               const std::function<void(const NumberLog&)>& numbers);
 
   [[nodiscard]] bool is_stale() const override { return !outside_->intact(); }
   [[nodiscard]] std::string why_stale() const override { return outside_->difference(); }
@@ -70,7 +71,6 @@ class StepGraph final : public CapturedCall {
   bool has_static_results_ = false;
   std::optional<StepGradients> gradients_;
   std::optional<graph::OutsideGuard> outside_;
-  NumberLog numbers_;
 };
 
 }  // namespace pianola::callable

@@ -2,6 +2,7 @@
 
 #include <pianola/graph/branch_plan.hpp>
 #include <pianola/graph/open_capture.hpp>
+#include <pianola/graph/open_generators.hpp>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/autocast_mode.h>
@@ -64,11 +65,13 @@ CaptureSession::CaptureSession(Backend& backend, const CaptureOptions& options) 
   if (options.restore) generator_states_.remember(generators_);
   stream_ = backend.enter(options);
   capture_is_open() = true;
+  open_generators() = &generators_;
 }
 
 CaptureSession::~CaptureSession() {
   if (!finished_) abandon();
   capture_is_open() = false;
+  open_generators() = nullptr;
 }
 
 // Autocast keeps the weights it has cast while its region lasts. A run that finds them cast already takes another path

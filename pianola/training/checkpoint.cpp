@@ -5,6 +5,8 @@
 #include <ATen/core/Dict.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
+#include <caffe2/serialize/inline_container.h>
+#include <torch/csrc/jit/serialization/import_read.h>
 #include <torch/csrc/jit/serialization/pickle.h>
 
 #include <fmt/format.h>
@@ -12,7 +14,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <iterator>
 #include <memory>
 #include <mutex>
 #include <system_error>
@@ -65,10 +66,17 @@ void load_generator(at::Generator generator, const c10::IValue& state) {
   generator.set_state(state.toTensor());
 }
 
-std::vector<char> bytes_of(const std::filesystem::path& file) {
+// Tensors come to the host first: the device that they were saved from may not be there, or be another rank's.
+c10::IValue read(const std::filesystem::path& file) {
   std::ifstream stream(file, std::ios::binary);
   if (!stream) throw UsageError({.what = fmt::format("{} cannot be read", file.string()), .fix = "check its path"});
-  return {std::istreambuf_iterator<char>(stream), {}};
+  try {
+    caffe2::serialize::PyTorchStreamReader reader(&stream);
+    return torch::jit::readArchiveAndTensors("data", "", "", {}, {}, c10::Device(c10::kCPU), reader);
+  } catch (const c10::Error& error) {
+    throw of_something_else(
+        fmt::format("{} is no checkpoint, or only a part of one ({})", file.string(), error.what_without_backtrace()));
+  }
 }
 
 }  // namespace
@@ -143,26 +151,29 @@ void Checkpoint::check_parts(const c10::IValue& state, const std::filesystem::pa
 
 // A part that refuses its state has changed nothing; those that took theirs are given back what they had.
 void Checkpoint::load(const std::filesystem::path& file) {
-  c10::IValue state;
-  const std::vector<char> bytes = bytes_of(file);
-  try {
-    state = torch::jit::pickle_load(bytes);
-  } catch (const c10::Error&) {
-    throw of_something_else(fmt::format("{} is no checkpoint, or only a part of one", file.string()));
-  }
+  const c10::IValue state = read(file);
   check_parts(state, file);
   const auto saved = state.toGenericDict();
   std::vector<std::pair<const Part*, c10::IValue>> before;
   for (const Part& part : parts_) {
-    before.emplace_back(&part, part.save().deepcopy());
+    c10::IValue had = part.save().deepcopy();
     try {
       part.load(saved.at(part.name));
-    } catch (const Error& error) {
-      before.pop_back();
-      for (const auto& [loaded, had] : before) loaded->load(had);
-      throw UsageError({.what = fmt::format("part '{}' of {}: {}", part.name, file.string(), error.diagnosis().what),
-                        .fix = error.diagnosis().fix});
+    } catch (...) {
+      for (const auto& [loaded, value] : before) loaded->load(value);
+      reword(part, file);
     }
+    before.emplace_back(&part, std::move(had));
+  }
+}
+
+// Of the error that is being handled.
+void Checkpoint::reword(const Part& part, const std::filesystem::path& file) {
+  try {
+    throw;
+  } catch (const Error& error) {
+    throw UsageError({.what = fmt::format("part '{}' of {}: {}", part.name, file.string(), error.diagnosis().what),
+                      .fix = error.diagnosis().fix});
   }
 }
 

@@ -55,7 +55,7 @@ class PIANOLA_API Checkpoint {
   void save(const std::filesystem::path& file) const;
   /// @throws UsageError  The file cannot be read, is no checkpoint, lacks a part or has one that is not here, or a part is
   ///                     of something else (another model, another optimizer). All parts are as before then.
-  /// Needs room for a copy of all parts, where their tensors are, while it loads.
+  /// Needs room for a copy of all parts, where their tensors are, and for one on the host while it loads.
   void load(const std::filesystem::path& file);
 
  private:
@@ -65,6 +65,7 @@ class PIANOLA_API Checkpoint {
     std::function<void(const c10::IValue&)> load;
   };
   [[nodiscard]] c10::IValue state() const;
+  [[noreturn]] static void reword(const Part& part, const std::filesystem::path& file);
   void check_parts(const c10::IValue& state, const std::filesystem::path& file) const;
 
   std::vector<Part> parts_;

@@ -22,10 +22,11 @@ using callable::Capturable;
 using callable::OutputStructure;
 using training::IterationBank;
 
-// The structure of a captured result, and the result itself where replays return the same tensors each time.
+// The structure of a captured result, and its tensors where replays return the same ones each time. Containers are made
+// anew for each call: they are the caller's, to change as he likes.
 struct CapturedResult {
   OutputStructure structure;
-  std::optional<c10::IValue> unchanging;
+  std::optional<std::vector<at::Tensor>> unchanging;
 };
 
 // One iteration over microbatches that can be put together from tensors.
@@ -64,10 +65,7 @@ class StepCall final : public callable::BankCall {
 // shape, need a graph of their own.
 struct FixedCall {
   FixedCall(const FullIteration::Step& wanted, const StaticInputs& current)
-      : step(wanted),
-        microbatches(current.microbatches()),
-        key(-static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(microbatches.data()))),
-        inputs{.fixed = current.tensors()} {}
+      : step(wanted), microbatches(current.microbatches()), key(-current.key()), inputs{.fixed = current.tensors()} {}
 
   [[nodiscard]] StepCall call() const {
     return {step, microbatches, [this](std::span<const at::Tensor>) { return microbatches; }};
@@ -108,8 +106,8 @@ c10::IValue FullIteration::Impl::run(Stage stage, std::int64_t key, const Iterat
   auto& result =
       *std::const_pointer_cast<CapturedResult>(std::static_pointer_cast<const CapturedResult>(replayed->structure));
   if (!replayed->is_static()) return result.structure.rebuild(replayed->leaves());
-  if (!result.unchanging) result.unchanging = result.structure.rebuild(replayed->leaves());
-  return *result.unchanging;
+  if (!result.unchanging) result.unchanging = replayed->leaves();
+  return result.structure.rebuild(*result.unchanging);
 }
 
 void FullIteration::Impl::capture_buckets(StaticInputs& inputs, Stage stage) {
@@ -140,7 +138,9 @@ c10::IValue FullIteration::operator()(const std::vector<c10::IValue>& microbatch
   StepCall call(impl_->step(stage), microbatches, [structure](std::span<const at::Tensor> own) {
     return structure->rebuild(own).toTupleRef().elements().vec();
   });
-  return impl_->run(stage, key, {.copied = tensors}, call);
+  c10::IValue result = impl_->run(stage, key, {.copied = tensors}, call);
+  impl_->bank.follow(stage);
+  return result;
 }
 
 c10::IValue FullIteration::operator()(StaticInputs& inputs, Stage stage) {
@@ -149,7 +149,9 @@ c10::IValue FullIteration::operator()(StaticInputs& inputs, Stage stage) {
   if (has_buckets && impl_->bank.is_due(stage, fixed.key, fixed.inputs)) [[unlikely]]
     impl_->capture_buckets(inputs, stage);
   StepCall call = fixed.call();
-  return impl_->run(stage, fixed.key, fixed.inputs, call);
+  c10::IValue result = impl_->run(stage, fixed.key, fixed.inputs, call);
+  impl_->bank.follow(stage);
+  return result;
 }
 
 void FullIteration::reset(Stage stage) { impl_->bank.reset(stage); }

@@ -24,7 +24,7 @@ class StaticInputs;
 ///         loss.backward();
 ///         total += loss.detach();
 ///       }
-///       pianola::clip_grad_norm_(optimizer.gradients(), 1.0);
+///       pianola::clip_grad_norm_(optimizer, 1.0);
 ///       optimizer.step();
 ///       return total;
 ///     });

@@ -9,8 +9,6 @@
 
 namespace pianola {
 
-std::string_view in_words(Stage stage) noexcept { return stage == Stage::training ? "training" : "validation"; }
-
 Report FullIterationInfo::report() const {
   const auto count = [](auto value) { return static_cast<std::int64_t>(value); };
   Report report("Full iteration");

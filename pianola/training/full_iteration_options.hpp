@@ -1,5 +1,6 @@
 #pragma once
 #include <pianola/callable/options.hpp>
+#include <pianola/core/config/cuda_graph_config.hpp>
 #include <pianola/core/export.hpp>
 #include <pianola/graph/options.hpp>
 #include <pianola/graph/pool.hpp>
@@ -53,5 +54,11 @@ struct FullIterationOptions {
   GraphPoolRef pool = {};
   CaptureMode mode = CaptureMode::thread_local_;
 };
+
+/// What a configuration says of full iterations: the warm-up. It is checked first, together with this process's
+/// environment, as before any capture (require_valid()).
+/// @throws ConfigError  It violates rules, all of which are named; or its implementation is another one than
+///                      `full_iteration`.
+[[nodiscard]] PIANOLA_API FullIterationOptions options_from(const CudaGraphConfig& config);
 
 }  // namespace pianola

@@ -1,6 +1,8 @@
 #include <pianola/training/full_iteration.hpp>
 
 #include <pianola/callable/testing/twins.hpp>
+#include <pianola/graph/graph.hpp>
+#include <pianola/training/rng_tracker.hpp>
 #include <pianola/training/static_inputs.hpp>
 
 #include <functional>
@@ -260,6 +262,105 @@ TEST_P(FullIterationTest, CapturesAllBucketsWhenTheFirstIsDue) {
   EXPECT_LT(eager_calls, 6U) << "two for the bucket that was due first, and none for those that never ran before";
 }
 
+TEST_P(FullIterationTest, CapturesBucketsWhoseNumbersDependOnTheLength) {
+  const auto loss_of = [](Trainee<MlpNet>& trainee, const at::Tensor& places, const at::Tensor& x) {
+    trainee.net->zero_grad();
+    const at::Tensor y = trainee.net->forward(x + places.narrow(0, 0, x.size(0)));
+    const at::Tensor loss = (y * torch::arange(x.size(0), x.options()).unsqueeze(1)).mean();
+    loss.backward();
+    trainee.adam.step();
+    return loss.detach();
+  };
+  const at::Tensor places = torch::ones({16, 12}, at::TensorOptions(device())).requires_grad_();
+  Trainee<MlpNet> eager, trained;
+  StaticInputs inputs(device(), {.buckets = {.sizes = {4, 8, 16}, .dim = 0}});
+  FullIteration iteration([&](const Microbatches& one) { return loss_of(trained, places, one.at(0).toTensor()); },
+                          {.warmup = 2});
+  for (const std::int64_t rows : {8, 8, 8, 16, 4, 16}) {
+    const at::Tensor x = randn({rows, 12}, static_cast<std::uint64_t>(rows));
+    inputs.load({x});
+    EXPECT_TRUE(same(iteration(inputs).toTensor(), loss_of(eager, places, x))) << rows;
+    expect_same(state_of_module(*trained.net), state_of_module(*eager.net));
+  }
+  for (const IterationInfo& one : iteration.info().signatures) EXPECT_EQ(one.state, GraphedState::captured);
+}
+
+TEST_P(FullIterationTest, WhatTheCallerDoesToAResultDoesNotComeBack) {
+  FullIteration iteration(
+      [](const Microbatches& one) -> c10::IValue {
+        c10::Dict<std::string, at::Tensor> metrics;
+        metrics.insert("sum", one.at(0).toTensor().sum());
+        return metrics;
+      },
+      {.warmup = 1});
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    auto metrics = iteration(batch(i, 1, {8, 12})).toGenericDict();
+    ASSERT_TRUE(metrics.contains("sum")) << i;
+    EXPECT_EQ(metrics.erase("sum"), 1U);
+  }
+}
+
+TEST_P(FullIterationTest, MayBeResetByWhatFollowsAnIteration) {
+  Trainee<MlpNet> eager, trained;
+  FullIteration* reset = nullptr;
+  FullIteration iteration([&](const Microbatches& one) { return trained.train(one); },
+                          {.warmup = 1, .after_iteration = [&](Stage) { reset->reset(); }});
+  reset = &iteration;
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    const at::Tensor expected = eager.train(batch(i, 1, {8, 12})).toTensor();
+    EXPECT_TRUE(same(iteration(batch(i, 1, {8, 12})).toTensor(), expected));
+  }
+}
+
+TEST_P(FullIterationTest, RefusesToRunInsideAFork) {
+  RngTracker tracker(device());
+  tracker.add("rank", 1);
+  FullIteration iteration([](const Microbatches& one) { return one.at(0).toTensor() * 2; });
+  const auto fork = tracker.fork("rank");
+  EXPECT_THAT(refusal<UsageError>("an iteration in a fork",
+                                  [&] {
+                                    (void)iteration(batch(0, 1, {2, 2}));
+                                  }),
+              AllOf(HasSubstr("while a random stream is forked"), HasSubstr("fork inside the step")));
+}
+
+TEST_P(FullIterationTest, InsideACaptureItBecomesAPartOfIt) {
+  Trainee<MlpNet> eager, trained;
+  StaticInputs inputs(device(), {.buckets = {.sizes = {4, 8}, .dim = 0}});
+  FullIteration iteration([&](const Microbatches& one) { return trained.train(one); }, {.warmup = 1});
+  inputs.load({randn({8, 12})});
+  EXPECT_TRUE(same(iteration(inputs).toTensor(), eager.train({randn({8, 12})}).toTensor()));
+  Graph graph(device());
+  at::Tensor loss;
+  graph.capture([&] { loss = iteration(inputs).toTensor(); });
+  for (int i = 0; i < 3; ++i) {
+    graph.replay();
+    EXPECT_TRUE(same(loss, eager.train({randn({8, 12})}).toTensor()));
+  }
+  EXPECT_EQ(iteration.info().signatures.at(0).replays, 0U);
+}
+
+TEST_P(FullIterationTest, GradientsThatAreSetFromOutsideAreNoticedAndTooManyAreRefused) {
+  const auto net = make_net<MlpNet>();
+  FullIteration iteration(
+      [&](const Microbatches& one) {
+        const at::Tensor loss = net->forward(one.at(0).toTensor()).square().mean();
+        loss.backward();  // adds to gradients that are there
+        return loss.detach();
+      },
+      {.warmup = 1});
+  const auto disturb = [&] {
+    for (const at::Tensor& parameter : net->parameters()) parameter.mutable_grad() = torch::zeros_like(parameter);
+    (void)iteration(batch(0, 1, {8, 12}));
+  };
+  for (int i = 0; i < 9; ++i) disturb();
+  EXPECT_THAT(refusal<UsageError>("an iteration that is stale again and again",
+                                  [&] {
+                                    for (int i = 0; i < 4; ++i) disturb();
+                                  }),
+              AllOf(HasSubstr("captured 9 times in a row"), HasSubstr("gradients are in another state")));
+}
+
 TEST_P(FullIterationTest, RefusesMoreBucketsThanGraphs) {
   Trainee<MlpNet> trained;
   StaticInputs inputs(device(), {.buckets = {.sizes = {4, 8, 16}, .dim = 0}});
@@ -390,6 +491,18 @@ TEST_P(FullIterationTest, RefusesAStageWithoutAStepAndOptionsOutOfRange) {
               AllOf(HasSubstr("there is no validation step"), HasSubstr("when you make it")));
   EXPECT_THAT(refusal<UsageError>("no warm-up of an iteration", [&] { FullIteration({}, {.warmup = 0}); }),
               HasSubstr("warmup must be 1 or more, got 0"));
+}
+
+TEST_P(FullIterationTest, TakesItsWarmUpFromAConfigurationThatIsRight) {
+  EXPECT_EQ(options_from({.cuda_graph_impl = CudaGraphImpl::full_iteration, .cuda_graph_warmup_steps = 5}).warmup, 5);
+  EXPECT_THAT(refusal<ConfigError>("a configuration of other graphs", [&] { (void)options_from({}); }),
+              AllOf(HasSubstr("not one of full iterations"), HasSubstr("set cuda_graph_impl to full_iteration")));
+  EXPECT_THAT(refusal<ConfigError>("a configuration with modules",
+                                   [&] {
+                                     (void)options_from({.cuda_graph_impl = CudaGraphImpl::full_iteration,
+                                                         .cuda_graph_modules = {CudaGraphModule::attn}});
+                                   }),
+              HasSubstr("CF1"));
 }
 
 TEST_P(FullIterationTest, TheReportNamesStagesAndSignatures) {

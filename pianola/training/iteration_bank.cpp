@@ -1,12 +1,12 @@
 #include <pianola/training/iteration_bank.hpp>
 
 #include <pianola/callable/function_view.hpp>
-#include <pianola/callable/observed_run.hpp>
+#include <pianola/callable/nested_call.hpp>
 #include <pianola/callable/stream_order.hpp>
 #include <pianola/core/error.hpp>
-#include <pianola/graph/open_capture.hpp>
 #include <pianola/graph/pool_state.hpp>
 #include <pianola/training/iteration_entry.hpp>
+#include <pianola/training/rng_tracker.hpp>
 
 #include <c10/util/Exception.h>
 
@@ -34,6 +34,14 @@ FullIterationOptions checked(FullIterationOptions options) {
   check("parallel.workspaces", options.parallel.workspaces, 0);
   check("parallel.reuse_delay", options.parallel.reuse_delay, 0);
   return options;
+}
+
+// A graph draws from the streams that it was captured with, whatever is forked around its replay.
+[[noreturn]] void refuse_fork() {
+  throw UsageError({.what =
+                        "an iteration was called while a random stream is forked: its graph would draw from the stream "
+                        "that it was captured with",
+                    .fix = "fork inside the step"});
 }
 
 }  // namespace
@@ -80,7 +88,8 @@ IterationEntry& IterationBank::Impl::entry_for(Stage stage, std::int64_t key, st
 void IterationBank::Impl::capture(Stage stage, IterationEntry& entry, const Inputs& inputs, callable::BankCall& call) {
   if (pool.empty()) pool = GraphPoolRef(GraphPool(entry.device()));
   const auto index = static_cast<std::size_t>(stage);
-  const std::shared_ptr<void> reservation = has_captured[1 - index] ? pool.state()->reserve_used_memory() : nullptr;
+  const bool shares = has_captured[1 - index] || !options.pool.empty();
+  const std::shared_ptr<void> reservation = shares ? pool.state()->reserve_used_memory() : nullptr;
   is_capturing = true;
   try {
     entry.capture(inputs, call, pool);
@@ -88,7 +97,7 @@ void IterationBank::Impl::capture(Stage stage, IterationEntry& entry, const Inpu
     is_capturing = false;
   } catch (const std::exception& error) {
     is_capturing = false;
-    if (!options.eager_fallback) throw;
+    if (!options.eager_fallback || call.was_interrupted()) throw;
     entry.stay_eager(error.what());
   } catch (...) {
     is_capturing = false;
@@ -104,11 +113,20 @@ void IterationBank::Impl::make_room(Stage stage) {
 }
 
 std::optional<IterationBank::Result> IterationBank::Impl::replay(IterationEntry& entry, const Inputs& inputs) {
-  callable::StepGraph& graph = *entry.graph();
-  order.enter(graph.graph().device());
-  graph.launch(inputs.copied);
+  order.enter(entry.graph()->graph().device());
+  try {
+    entry.graph()->launch(inputs.copied);
+  } catch (const GuardError& error) {
+    if (!options.eager_fallback) throw;
+    entry.stay_eager(error.what());
+    return std::nullopt;
+  } catch (const ReplayError& error) {
+    if (!options.eager_fallback) throw;
+    entry.stay_eager(error.what());
+    return std::nullopt;
+  }
   entry.note_replay();
-  return Result{.structure = entry.structure(), .graph = &graph, .inputs = inputs.copied};
+  return Result{.structure = entry.structure(), .graph = entry.graph(), .inputs = inputs.copied};
 }
 
 void IterationBank::Impl::run_eagerly(IterationEntry& entry, const Inputs& inputs, callable::BankCall& call) {
@@ -130,24 +148,32 @@ IterationBank::~IterationBank() = default;
 // Inside a capture the call becomes part of it.
 std::optional<IterationBank::Result> IterationBank::run(Stage stage, std::int64_t key, const Inputs& inputs,
                                                         callable::BankCall& call) {
-  if (graph::capture_is_open() || callable::ObservedRun::is_open() || impl_->is_capturing) [[unlikely]] {
+  if (impl_->is_capturing || is_inside_another(inputs)) [[unlikely]] {
     call.run_eagerly();
     return std::nullopt;
   }
+  if (RngTracker::forks_open() != 0) [[unlikely]]
+    refuse_fork();
   IterationEntry& entry = impl_->entry_for(stage, key, inputs.described());
   entry.drop_stale();
   if (entry.is_due()) impl_->capture(stage, entry, inputs, call);
-  std::optional<Result> result;
   if (entry.graph() != nullptr) {
-    result = impl_->replay(entry, inputs);
-  } else {
-    impl_->run_eagerly(entry, inputs, call);
+    if (auto result = impl_->replay(entry, inputs)) return result;
   }
+  impl_->run_eagerly(entry, inputs, call);
+  return std::nullopt;
+}
+
+bool IterationBank::is_inside_another(const Inputs& inputs) {
+  return callable::runs_inside_another(inputs.described());
+}
+
+void IterationBank::follow(Stage stage) const {
   if (impl_->options.after_iteration) impl_->options.after_iteration(stage);
-  return result;
 }
 
 bool IterationBank::is_due(Stage stage, std::int64_t key, const Inputs& inputs) {
+  if (impl_->is_capturing || is_inside_another(inputs)) return false;
   return impl_->entry_for(stage, key, inputs.described()).is_due();
 }
 

@@ -23,7 +23,8 @@ namespace pianola::training {
 // much there is. What outlives an iteration is its results, which the next one may overwrite, and gradients for an
 // optimizer outside. A training iteration leaves p.grad as it made it, so that nobody looks at the gradients of an earlier
 // one; but a validation iteration may run between backward and optimizer. So the captures of one stage reuse each
-// other's memory, and those of the other stage what no graph has used before.
+// other's memory, as long as the other stage has captured nothing; from then on, and in a pool that is shared with other
+// graphs, each capture takes what no graph has used before.
 
 /// The graphs of whole iterations, by stage and signature; what FullIteration is made of, in C++ and in Python.
 ///
@@ -39,10 +40,10 @@ class PIANOLA_API IterationBank {
     [[nodiscard]] std::span<const at::Tensor> described() const noexcept { return copied.empty() ? fixed : copied; }
   };
 
-  /// Of a replay; good until the next call.
-  struct Result {
+  /// Of a replay; its leaves are those of the last one.
+  struct PIANOLA_API Result {
     std::shared_ptr<const void> structure;  ///< Capturable::structure of the capture that was replayed.
-    const callable::StepGraph* graph;
+    std::shared_ptr<const callable::StepGraph> graph;
     std::span<const at::Tensor> inputs;
 
     /// The leaves are the same tensors at each replay of this structure, and may be kept with it.
@@ -56,6 +57,9 @@ class PIANOLA_API IterationBank {
   IterationBank& operator=(const IterationBank&) = delete;
   ~IterationBank();
 
+  /// Whether calls are part of a capture now, Pianola's or torch's, and have to run eagerly.
+  [[nodiscard]] static bool is_inside_another(const Inputs& inputs);
+
   /// Runs one iteration: replays it, after capturing it where that is due, or runs it eagerly and returns nothing.
   ///
   /// @param key     The caller's number for what else of the call matters: other arguments, and their structure.
@@ -65,6 +69,9 @@ class PIANOLA_API IterationBank {
   /// Whatever run_eagerly() throws reaches the caller unchanged.
   [[nodiscard]] std::optional<Result> run(Stage stage, std::int64_t key, const Inputs& inputs,
                                           callable::BankCall& call);
+
+  /// After each iteration, when its results are taken: calls FullIterationOptions::after_iteration.
+  void follow(Stage stage) const;
 
   /// Whether the next run() of this call is going to capture it.
   [[nodiscard]] bool is_due(Stage stage, std::int64_t key, const Inputs& inputs);

@@ -14,6 +14,8 @@ namespace {
 
 // Beyond that an iteration changes as fast as it is captured.
 constexpr std::size_t kMostRecaptures = 8;
+// A graph that was replayed so often was worth its capture.
+constexpr std::size_t kManyReplays = 16;
 
 std::vector<c10::IValue> values_of(std::span<const at::Tensor> tensors) { return {tensors.begin(), tensors.end()}; }
 
@@ -37,8 +39,23 @@ void IterationEntry::drop_stale() {
 void IterationEntry::count_recapture(const std::string& why) {
   graph_.reset();
   reason_ = why;
-  if (++recaptures_ <= kMostRecaptures) return;
-  stay_eager(fmt::format("it was captured {} times, and is stale again: {}", recaptures_, why));
+  ++recaptures_;
+  recaptures_in_a_row_ = replays_since_capture_ < kManyReplays ? recaptures_in_a_row_ + 1 : 1;
+  replays_since_capture_ = 0;
+  if (recaptures_in_a_row_ <= kMostRecaptures) return;
+  recaptures_in_a_row_ = 0;
+  const std::string reason =
+      fmt::format("it was captured {} times in a row, and is stale again: {}", kMostRecaptures + 1, why);
+  if (!options_.eager_fallback) {
+    throw UsageError({.what = "the iteration cannot stay captured: " + reason,
+                      .fix = "keep what it uses in place, or set eager_fallback"});
+  }
+  stay_eager(reason);
+}
+
+void IterationEntry::note_replay() noexcept {
+  ++replays_;
+  ++replays_since_capture_;
 }
 
 bool IterationEntry::is_due() const noexcept {
@@ -56,7 +73,7 @@ void IterationEntry::capture(const IterationBank::Inputs& inputs, callable::Bank
     throw UsageError({.what = "the iteration cannot be captured: " + observation_->obstacle()});
   }
   callable::Capturable capturable = call.to_capture();
-  auto graph = std::make_unique<callable::StepGraph>(observation_->device(), inputs.copied, options_.output);
+  auto graph = std::make_shared<callable::StepGraph>(observation_->device(), inputs.copied, options_.output);
   const auto step = [&](std::span<const at::Tensor> static_inputs) {
     return callable::leaves_of(capturable.callable(values_of(static_inputs)));
   };
@@ -70,8 +87,10 @@ void IterationEntry::capture(const IterationBank::Inputs& inputs, callable::Bank
                   .parallel = parallel,
                   .check = options_.check,
                   .names = options_.names,
-                  .mode = options_.mode});
-  observation_->check_numbers(graph->numbers());
+                  .mode = options_.mode},
+                 [&](const callable::NumberLog& numbers) {
+                   if (!adopted_) observation_->check_numbers(numbers);  // else those of other shapes
+                 });
   graph_ = std::move(graph);
   structure_ = std::move(capturable.structure);
 }

@@ -25,6 +25,7 @@ class IterationEntry {
   [[nodiscard]] const callable::CallSignature& signature() const noexcept { return signature_; }
 
   /// Drops a graph that can no longer be right.
+  /// @throws UsageError  It was so too often, and FullIterationOptions::eager_fallback is off.
   void drop_stale();
   /// Whether the next thing to do is to capture.
   [[nodiscard]] bool is_due() const noexcept;
@@ -39,9 +40,9 @@ class IterationEntry {
   [[nodiscard]] c10::Device device() const { return observation_->device(); }
 
   /// nullptr: the iteration is to run eagerly.
-  [[nodiscard]] callable::StepGraph* graph() noexcept { return graph_.get(); }
+  [[nodiscard]] const std::shared_ptr<callable::StepGraph>& graph() const noexcept { return graph_; }
   [[nodiscard]] const std::shared_ptr<const void>& structure() const noexcept { return structure_; }
-  void note_replay() noexcept { ++replays_; }
+  void note_replay() noexcept;
 
   /// One eager run, observed where a capture is going to build on it.
   void run_eagerly(const IterationBank::Inputs& inputs, callable::BankCall& call);
@@ -58,7 +59,7 @@ class IterationEntry {
   callable::CallSignature signature_;
   const FullIterationOptions& options_;
   std::optional<callable::Observation> observation_;
-  std::unique_ptr<callable::StepGraph> graph_;
+  std::shared_ptr<callable::StepGraph> graph_;
   std::shared_ptr<const void> structure_;
   std::string reason_;
   bool is_eager_ = false;
@@ -68,6 +69,8 @@ class IterationEntry {
   std::size_t eager_calls_ = 0;
   std::size_t replays_ = 0;
   std::size_t recaptures_ = 0;
+  std::size_t recaptures_in_a_row_ = 0;
+  std::size_t replays_since_capture_ = 0;
 };
 
 }  // namespace pianola::training

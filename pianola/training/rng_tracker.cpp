@@ -2,6 +2,7 @@
 
 #include <pianola/core/error.hpp>
 #include <pianola/graph/device_check.hpp>
+#include <pianola/graph/open_generators.hpp>
 
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
@@ -12,6 +13,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -49,6 +51,8 @@ at::Generator copy_of(at::Generator generator) {
   return generator.clone();
 }
 
+std::atomic<int> forks = 0;
+
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(pianola, library) { library.def("swap_generators(Generator? first, Generator? second) -> ()"); }
@@ -65,6 +69,7 @@ RngTracker::Fork::Fork(RngTracker& tracker, std::size_t stream) : tracker_(&trac
     generator.graphsafe_set_state(named.generator);
   }
   named.forked = true;
+  ++forks;
 }
 
 RngTracker::Fork::Fork(Fork&& other) noexcept
@@ -75,6 +80,7 @@ RngTracker::Fork::~Fork() {
   Stream& named = tracker_->streams_[stream_];
   at::Generator generator = default_generator(tracker_->device_);
   named.forked = false;
+  --forks;
   if (tracker_->device_.is_cpu()) {
     call_swap(generator, named.generator);
   } else {
@@ -125,7 +131,24 @@ RngTracker::Fork RngTracker::fork(std::string_view name) {
     throw UsageError({.what = fmt::format("random stream '{}' is forked already", name),
                       .fix = "end the outer fork first, or draw in it"});
   }
+  const std::vector<at::Generator>* const known = graph::open_generators();
+  const at::Generator& generator = streams_[stream].generator;
+  if (known != nullptr && std::find(known->begin(), known->end(), generator) == known->end()) {
+    throw CaptureError({.what = fmt::format("random stream '{}' is forked in a capture that does not know it", name),
+                        .fix = "give RngTracker::generators() to CaptureOptions::generators",
+                        .rule = "PG601"});
+  }
   return {*this, stream};
+}
+
+int RngTracker::forks_open() noexcept { return forks; }
+
+void RngTracker::refuse_while_forked(const char* call) const {
+  for (const Stream& stream : streams_) {
+    if (!stream.forked) continue;
+    throw UsageError({.what = fmt::format("{} was called while random stream '{}' is forked", call, stream.name),
+                      .fix = "end the fork first"});
+  }
 }
 
 std::vector<at::Generator> RngTracker::generators() const {
@@ -135,6 +158,7 @@ std::vector<at::Generator> RngTracker::generators() const {
 }
 
 std::vector<NamedTensor> RngTracker::state() const {
+  refuse_while_forked("state()");
   std::vector<NamedTensor> states;
   for (const Stream& stream : streams_) {
     states.push_back({.name = stream.name, .tensor = state_of(stream.generator)});
@@ -149,6 +173,7 @@ c10::IValue RngTracker::state_dict() const {
 }
 
 void RngTracker::load_state_dict(const c10::IValue& state) {
+  refuse_while_forked("load_state_dict()");
   std::map<std::string, at::Tensor> wanted;
   const auto refuse = [](std::string what) {
     throw UsageError({.what = std::move(what), .fix = "load what RngTracker::state_dict() gave on such a device"});

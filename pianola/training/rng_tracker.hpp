@@ -48,18 +48,25 @@ class PIANOLA_API RngTracker {
 
   /// @throws DeviceError  There is no such device. @throws UnsupportedError  It is neither CUDA nor CPU.
   explicit RngTracker(c10::Device device);
+  RngTracker(const RngTracker&) = delete;
+  RngTracker& operator=(const RngTracker&) = delete;
+  ~RngTracker() = default;
 
   /// A new stream. @throws UsageError  The name is taken, or another stream has this seed and would draw the same numbers.
   void add(std::string name, std::uint64_t seed);
   [[nodiscard]] std::vector<std::string> names() const;
 
-  /// @throws UsageError  There is no such stream, or it is forked already.
+  /// @throws UsageError    There is no such stream, or it is forked already.
+  /// @throws CaptureError  A capture is open on this thread and does not know the stream.
   [[nodiscard]] Fork fork(std::string_view name);
+  /// How many forks are open in this process, of whatever tracker.
+  [[nodiscard]] static int forks_open() noexcept;
 
   /// Of all streams, for captures. Made by add(), so add all streams first.
   [[nodiscard]] std::vector<at::Generator> generators() const;
 
   /// Where each stream stands: uint8 tensors on the CPU, as torch's Generator::get_state() gives them.
+  /// @throws UsageError  (this and the next two) A stream is forked, and stands elsewhere.
   [[nodiscard]] std::vector<NamedTensor> state() const;
   /// The same as a map from names to tensors, for a checkpoint.
   [[nodiscard]] c10::IValue state_dict() const;
@@ -75,6 +82,7 @@ class PIANOLA_API RngTracker {
     at::Generator generator;
     bool forked = false;
   };
+  void refuse_while_forked(const char* call) const;
   [[nodiscard]] std::size_t index_of(std::string_view name) const;  // size() where there is none
 
   c10::Device device_;

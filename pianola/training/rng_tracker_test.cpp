@@ -105,7 +105,7 @@ TEST_P(RngTrackerTest, AStreamThatTheCaptureDoesNotKnowIsRefused) {
   Graph graph(device());
   const std::string message =
       refusal<CaptureError>("a fork that the capture does not know", [&] { graph.capture([&] { step(tracker, x); }); });
-  EXPECT_THAT(message, HasSubstr("CaptureOptions::generators"));
+  EXPECT_THAT(message, AllOf(HasSubstr("'rank' is forked in a capture"), HasSubstr("CaptureOptions::generators")));
   expect_same(states(tracker), before, "after the refusal");
 }
 
@@ -156,6 +156,9 @@ TEST_P(RngTrackerTest, RefusesNamesAndSeedsThatDoNotFit) {
                                     (void)tracker.fork("rank");
                                   }),
               HasSubstr("forked already"));
+  const auto fork = tracker.fork("rank");
+  EXPECT_THAT(refusal<UsageError>("the state of a forked stream", [&] { (void)tracker.state_dict(); }),
+              HasSubstr("state() was called while random stream 'rank' is forked"));
 }
 
 TEST_P(RngTrackerTest, RefusesAStateOfSomethingElse) {

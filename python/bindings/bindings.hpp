@@ -5,6 +5,7 @@
 namespace pianola::python {
 
 void bind_errors(py::module_& module);
+void bind_config(py::module_& module);
 void bind_report(py::module_& module);
 void bind_graph(py::module_& module);
 void bind_module_watch(py::module_& module);
@@ -12,6 +13,14 @@ void bind_schedule(py::module_& module);
 void bind_branches(py::module_& module);
 void bind_callable(py::module_& module);
 void bind_graphed(py::module_& module);
+void bind_static_inputs(py::module_& module);
+void bind_optimizer(py::module_& module);
+void bind_learning_rate(py::module_& module);
+void bind_grad_scaler(py::module_& module);
+void bind_finite_watch(py::module_& module);
+void bind_clip_grad(py::module_& module);
+void bind_rng_tracker(py::module_& module);
+void bind_full_iteration(py::module_& module);
 void bind_verify(py::module_& module);
 void bind_python_watch(py::module_& module);
 void bind_audit(py::module_& module);

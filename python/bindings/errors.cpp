@@ -4,6 +4,7 @@
 
 #include <pianola/callable/backward_errors.hpp>
 #include <pianola/core/error.hpp>
+#include <pianola/training/finite_watch.hpp>
 
 #include <torch/csrc/Exceptions.h>
 
@@ -32,14 +33,15 @@ constexpr ErrorClass error_class(const char* name, const char* doc) {
           .raise = [](Diagnosis diagnosis) { throw E(std::move(diagnosis)); }};
 }
 
-std::array<ErrorClass, 8>& error_classes() {
-  static std::array<ErrorClass, 8> classes = {
+std::array<ErrorClass, 9>& error_classes() {
+  static std::array<ErrorClass, 9> classes = {
       error_class<UsageError>("UsageError", "The caller broke a documented rule."),
       error_class<CaptureError>("CaptureError", "A capture failed; nothing of it is kept."),
       error_class<ReplayError>("ReplayError", "A replay was refused, or could not be launched."),
       error_class<GuardError>("GuardError", "The inputs or modes of a call differ from those that were captured."),
       error_class<ScheduleError>("ScheduleError", "A pipeline schedule is malformed, or was not followed."),
       error_class<ConfigError>("ConfigError", "Options or a configuration contradict each other."),
+      error_class<NonFiniteError>("NonFiniteError", "A checked tensor held NaN or infinity; training has to stop."),
       error_class<UnsupportedError>("UnsupportedError",
                                     "The request is sound, but this build or backend cannot serve it."),
       error_class<DeviceError>("DeviceError", "No such device, no driver, or a CUDA call failed outside a capture."),

@@ -113,11 +113,14 @@ void bind_full_iteration(py::module_& module) {
       .def(py::init(&make_options), py::kw_only(), py::arg("warmup"), py::arg("capacity"), py::arg("output"),
            py::arg("eager_fallback"), py::arg("on_fallback"), py::arg("generators"), py::arg("after_iteration"),
            py::arg("branches"), py::arg("parallel"), py::arg("strict"), py::arg("pool"), py::arg("mode"));
+  module.def(
+      "iteration_warmup", [](const CudaGraphConfig& config) { return options_from(config).warmup; }, py::arg("config"));
   py::class_<IterationBank>(module, "IterationBank")
       .def(py::init<FullIterationOptions>(), py::arg("options"))
       .def("run", &run, py::arg("stage"), py::arg("key"), py::arg("call"), py::arg("fixed"))
       .def("capture", &capture, py::arg("stage"), py::arg("key"), py::arg("call"), py::arg("fixed"))
       .def("is_due", &is_due, py::arg("stage"), py::arg("key"), py::arg("fixed"))
+      .def("follow", &IterationBank::follow, py::arg("stage"))
       .def("reset", &IterationBank::reset, py::arg("stage"))
       .def("info", &IterationBank::info);
 }

@@ -7,12 +7,21 @@ PYBIND11_MODULE(_C, module) {
   using namespace pianola::python;  // NOLINT(google-build-using-namespace): what this module is made of
   module.doc() = "Pianola's C++ library. The package `pianola` is its public face.";
   bind_errors(module);
+  bind_config(module);
   bind_report(module);
   bind_branches(module);
   bind_graph(module);
   bind_schedule(module);
   bind_callable(module);
   bind_graphed(module);
+  bind_static_inputs(module);
+  bind_optimizer(module);
+  bind_learning_rate(module);
+  bind_finite_watch(module);
+  bind_grad_scaler(module);
+  bind_clip_grad(module);
+  bind_rng_tracker(module);
+  bind_full_iteration(module);
   bind_verify(module);
   bind_module_watch(module);
   bind_python_watch(module);

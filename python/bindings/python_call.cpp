@@ -20,6 +20,11 @@ std::vector<at::Tensor> PythonCall::eager_results() const {
   return call_python(call_.get().attr("eager_results")).cast<std::vector<at::Tensor>>();
 }
 
+bool PythonCall::was_interrupted() const {
+  const py::gil_scoped_acquire gil;
+  return py::len(call_.get().attr("interrupts")) != 0;
+}
+
 callable::Capturable PythonCall::to_capture() {
   const py::gil_scoped_acquire gil;
   const auto [function, structure] =

@@ -18,6 +18,7 @@ class PythonCall final : public callable::BankCall {
 
   void run_eagerly() override;
   [[nodiscard]] std::vector<at::Tensor> eager_results() const override;
+  [[nodiscard]] bool was_interrupted() const override;
   [[nodiscard]] callable::Capturable to_capture() override;
 
  private:

@@ -1,6 +1,7 @@
 """Pianola's C++ library. The package `pianola` is its public face."""
 
-from typing import Any, Callable, ClassVar, Mapping, NoReturn, Sequence
+from os import PathLike
+from typing import Any, Callable, ClassVar, Mapping, NoReturn, Sequence, overload
 
 import torch
 
@@ -34,6 +35,9 @@ class GuardError(Error):
 
 class ScheduleError(Error):
     """A pipeline schedule is malformed, or was not followed."""
+
+class NonFiniteError(Error):
+    """A checked tensor held NaN or infinity; training has to stop."""
 
 class ConfigError(Error):
     """Options or a configuration contradict each other."""
@@ -1010,3 +1014,863 @@ def verify(
     subject: str,
 ) -> VerifyReport:
     """Runs both from the same state and compares all that they leave behind."""
+
+# --- Training: optimizers, learning rates, averages ---
+
+_Group = tuple[Sequence[torch.Tensor], dict[str, Any]]
+
+class Optimizer:
+    """An optimizer all of whose state is on the device."""
+
+    def step(self, *, grad_scale: torch.Tensor | None = None, found_inf: torch.Tensor | None = None) -> None:
+        """Changes the parameters that have gradients."""
+
+    def zero_grad(self, set_to_none: bool = True) -> None: ...
+    def gradients(self) -> list[torch.Tensor]:
+        """Those that are there, in the order of the parameters."""
+
+    @property
+    def groups(self) -> int: ...
+    def parameters(self, group: int | None = None) -> list[torch.Tensor]: ...
+    def learning_rate(self, group: int = 0) -> torch.Tensor:
+        """The rate itself, on the device: written in place, it takes effect with the next step or replay."""
+
+    def set_learning_rate(self, rate: float, group: int | None = None) -> None: ...
+    def state(self) -> list[tuple[str, torch.Tensor]]:
+        """What a step or a schedule writes, parameters excepted."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """In the layout of torch.optim."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
+
+class SGD(Optimizer):
+    """Stochastic gradient descent."""
+
+    def __init__(self, groups: Sequence[_Group]) -> None: ...
+
+class Adam(Optimizer):
+    """Adam, with the weight decay as a part of the gradient."""
+
+    def __init__(self, groups: Sequence[_Group]) -> None: ...
+
+class AdamW(Optimizer):
+    """Adam with decoupled weight decay."""
+
+    def __init__(self, groups: Sequence[_Group]) -> None: ...
+    def weight_decay(self, group: int = 0) -> torch.Tensor:
+        """The weight decay itself, where it is scheduled."""
+
+class ExponentialMovingAverage:
+    """Exponential moving averages of parameters."""
+
+    def __init__(self, parameters: Sequence[torch.Tensor], decay: float = 0.999) -> None: ...
+    def update(self) -> None: ...
+    def reset(self) -> None: ...
+    def copy_to_parameters(self) -> None: ...
+    def swap(self) -> None: ...
+    @property
+    def averages(self) -> list[torch.Tensor]: ...
+    def state(self) -> list[tuple[str, torch.Tensor]]: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
+
+class LearningRate:
+    """A learning rate as a function of the step and of a base rate."""
+
+    def __init__(self, function: Callable[[int, float], float]) -> None: ...
+    @staticmethod
+    def constant() -> LearningRate: ...
+    @staticmethod
+    def linear(steps: int, start: float, end: float) -> LearningRate: ...
+    @staticmethod
+    def cosine(steps: int, minimum: float = 0.0) -> LearningRate: ...
+    @staticmethod
+    def one_cycle(
+        steps: int, *, pct_start: float = 0.3, div_factor: float = 25.0, final_div_factor: float = 10000.0
+    ) -> LearningRate: ...
+    @staticmethod
+    def step_decay(every: int, gamma: float = 0.1) -> LearningRate: ...
+    @staticmethod
+    def sequence(first: LearningRate, steps: int, second: LearningRate) -> LearningRate: ...
+    @staticmethod
+    def warmup(steps: int, after: LearningRate, start: float = 0.0) -> LearningRate: ...
+    def __call__(self, step: int, base: float) -> float: ...
+
+class DeviceLearningRateSchedule:
+    """A schedule whose rates lie in a table on the device."""
+
+    def step(self) -> None: ...
+    @property
+    def steps(self) -> int: ...
+    def state(self) -> list[tuple[str, torch.Tensor]]: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
+
+class LearningRateSchedule:
+    """Writes the rates of an optimizer's groups, step by step."""
+
+    @overload
+    def __init__(self, optimizer: Optimizer, rate: LearningRate, base_rates: Sequence[float] = ()) -> None: ...
+    @overload
+    def __init__(self, scalars: Sequence[torch.Tensor], rate: LearningRate, base_rates: Sequence[float] = ()) -> None: ...
+    def step(self) -> None: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def rates(self) -> list[float]: ...
+    def on_device(self, total_steps: int) -> DeviceLearningRateSchedule: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
+
+# --- Static inputs ---
+
+_Number = bool | int | float | complex
+
+class Buckets:
+    """Lengths to which batches are padded."""
+
+    def __init__(
+        self, sizes: Sequence[int], dim: int, padding: Sequence[tuple[str, int | None, _Number]], value: _Number
+    ) -> None: ...
+    @property
+    def sizes(self) -> list[int]:
+        """Ascending."""
+    @property
+    def dim(self) -> int:
+        """Where a padding names none."""
+    def bucket_of(self, length: int) -> int:
+        """The smallest of the sizes that is at least `length`."""
+
+class BucketUse:
+    """What one bucket has been used for."""
+
+    @property
+    def length(self) -> int:
+        """The bucket's; 0 without buckets."""
+    @property
+    def batches(self) -> int:
+        """Batches that were padded to it."""
+    @property
+    def elements(self) -> int:
+        """The caller's, in tensors that are padded."""
+    @property
+    def padding(self) -> int:
+        """Elements that padding added to them."""
+    @property
+    def waste_percent(self) -> float:
+        """Share of the padded tensors that is padding."""
+
+class StaticInputs:
+    """The batch that a captured step reads."""
+
+    def __init__(
+        self,
+        device: torch.device,
+        pin: bool,
+        double_buffer: bool,
+        buckets: Buckets | None,
+        path_of: Callable[[int, int], str],
+    ) -> None: ...
+    def prefetch(self, batch: Sequence[Sequence[torch.Tensor]]) -> None:
+        """Starts the next batch on its way."""
+    def advance(self) -> None:
+        """Makes the prefetched batch the current one."""
+    @property
+    def key(self) -> int:
+        """Names the static tensors of the current bucket: no others of this process have it."""
+    def tensors(self) -> list[torch.Tensor]:
+        """The static tensors of all microbatches, in order."""
+    def for_each_bucket(self, visit: Callable[[int], Any]) -> None:
+        """Calls `visit(length)` for each bucket, from the largest on, with the current batch in it."""
+    @property
+    def bucket(self) -> int:
+        """The length of the current batch's bucket; 0 without buckets."""
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+    @property
+    def bytes(self) -> int:
+        """Bytes on the device."""
+    def bucket_uses(self) -> list[BucketUse]:
+        """What each bucket was used for, ascending."""
+    def report(self) -> Report:
+        """Memory, and what padding wastes."""
+    def __str__(self) -> str: ...
+
+# --- Gradient scaler, clipping, checks ---
+
+class GradScaler:
+    """Scales losses, and skips steps whose gradients overflowed."""
+
+    def __init__(
+        self,
+        device: torch.device,
+        *,
+        init_scale: float,
+        growth_factor: float,
+        backoff_factor: float,
+        growth_interval: int,
+        enabled: bool,
+    ) -> None: ...
+    def scale(self, outputs: torch.Tensor) -> torch.Tensor:
+        """The outputs times the scale."""
+    def unscale_(self, optimizer: Optimizer) -> None:
+        """Divides the gradients by the scale, in place."""
+    def step(self, optimizer: Optimizer) -> None:
+        """The optimizer's step, which leaves everything as it is where a gradient is not finite."""
+    @overload
+    def update(self) -> None:
+        """Adapts the scale after all optimizers' steps."""
+    @overload
+    def update(self, new_scale: float | torch.Tensor) -> None:
+        """Sets it instead."""
+    def abandon_step(self) -> None:
+        """Forgets what unscale_() and step() noted since the last update(), after an exception in between."""
+    def is_enabled(self) -> bool:
+        """Whether it does anything."""
+    def get_growth_factor(self) -> float:
+        """By which the scale grows."""
+    def get_backoff_factor(self) -> float:
+        """By which the scale shrinks."""
+    def get_growth_interval(self) -> int:
+        """After how many good steps in a row the scale grows."""
+    @property
+    def current_scale(self) -> torch.Tensor:
+        """The scale itself: float32 [] on the device."""
+    @property
+    def growth_tracker(self) -> torch.Tensor:
+        """Good steps in a row: int32 [] on the device."""
+    @property
+    def skipped_steps(self) -> torch.Tensor:
+        """How many steps were skipped so far: int64 [] on the device, a copy."""
+    def found_inf(self, optimizer: Optimizer) -> torch.Tensor:
+        """Not 0 where the optimizer's gradients were not finite: float32 [], from unscale_() or step() to update()."""
+    def state(self) -> list[tuple[str, torch.Tensor]]:
+        """Every tensor that a step writes."""
+    def state_dict(self) -> dict[str, Any]:
+        """That of torch.amp.GradScaler; waits for the device."""
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Fills the tensors that are there, so that graphs go on with what is loaded."""
+
+def clip_grad_norm_(
+    parameters: Sequence[torch.Tensor],
+    max_norm: float,
+    norm_type: float,
+    error_if_nonfinite: FiniteWatch | None,
+    names: Sequence[str],
+) -> torch.Tensor:
+    """Scales the parameters' gradients so that their norm is at most `max_norm`; returns the norm before."""
+
+def clip_gradients_norm_(
+    gradients: Sequence[torch.Tensor],
+    max_norm: float,
+    norm_type: float,
+    error_if_nonfinite: FiniteWatch | None,
+    names: Sequence[str],
+) -> torch.Tensor:
+    """The same for gradients."""
+
+def clip_grad_value_(parameters: Sequence[torch.Tensor], clip_value: float) -> None:
+    """Brings each element of the parameters' gradients into [-clip_value, clip_value]."""
+
+class NonFiniteFinding:
+    """The first step in which a checked tensor was not finite."""
+
+    @property
+    def step(self) -> int:
+        """Counted from 1."""
+    @property
+    def step_is_exact(self) -> bool:
+        """Off after 2^24 steps: it was `step` or a later one."""
+    @property
+    def tensor(self) -> str:
+        """The first one, in the order of the checks."""
+    @property
+    def is_nan(self) -> bool:
+        """Else infinite."""
+    @property
+    def tensors(self) -> list[str]:
+        """All of that step."""
+
+class FiniteWatch:
+    """Finds NaN and infinity without a host synchronization."""
+
+    def __init__(self, device: torch.device, *, gradients: bool, max_tensors: int) -> None: ...
+    def check(self, name: str, tensor: torch.Tensor) -> None:
+        """Checks one tensor."""
+    def check_all(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> None:
+        """Checks many at once."""
+    def check_gradients(self, parameters: Sequence[tuple[str, torch.Tensor]]) -> None:
+        """Checks the gradients of those parameters that have one."""
+    def check_gradient_norms(self, names: Sequence[str], norms: torch.Tensor) -> None:
+        """Checks gradients by norms that are at hand: one for each name."""
+    def found_inf(self) -> torch.Tensor:
+        """Float32 [] on the device: 1 from the first bad check on, 0 before."""
+    def end_step(self) -> None:
+        """Counts the step, and sends the host word. Call it after the last check."""
+    def abandon_step(self) -> None:
+        """Forgets the checks since the last end_step(), after an exception in between."""
+    def poll(self) -> None:
+        """Throws NonFiniteError once the device has told that an earlier step was bad."""
+    def wait(self) -> None:
+        """Waits for the device, and throws NonFiniteError where any step so far was bad."""
+    def find(self) -> NonFiniteFinding | None:
+        """What poll() would throw, as values; waits for the device."""
+    def reset(self, steps_done: int = 0) -> None:
+        """Forgets what was found and goes on counting behind step `steps_done`, in place."""
+
+# --- Full iterations ---
+
+class Stage:
+    """Which of its two functions an iteration runs."""
+
+    __members__: ClassVar[dict[str, Stage]]
+    training: ClassVar[Stage]
+    validation: ClassVar[Stage]
+    def __init__(self, value: int) -> None: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> int: ...
+
+class IterationInfo:
+    """One signature of a stage of a FullIteration."""
+
+    @property
+    def stage(self) -> str:
+        """"training" or "validation"."""
+    @property
+    def signature(self) -> str:
+        """Microbatches of these shapes: "Long[4, 64] cuda:0, with gradients"."""
+    @property
+    def state(self) -> str:
+        """"warming up", "captured" or "eager"."""
+    @property
+    def eager_calls(self) -> int:
+        """Iterations that ran eagerly, warm-up included."""
+    @property
+    def replays(self) -> int:
+        """Iterations that were replayed."""
+    @property
+    def recaptures(self) -> int:
+        """Captures after the first."""
+    @property
+    def reason(self) -> str:
+        """Why it stays eager, or why its latest capture was dropped."""
+    @property
+    def branches(self) -> BranchInfo | None:
+        """What `branches` came to."""
+
+class FullIterationInfo:
+    """What a FullIteration knows and keeps."""
+
+    @property
+    def signatures(self) -> list[IterationInfo]:
+        """Training first; of a stage, most recently called first."""
+    @property
+    def evictions(self) -> int:
+        """Signatures that lost their graph to others."""
+    @property
+    def pool_bytes(self) -> int:
+        """Of the pool that all graphs share."""
+    def report(self) -> Report:
+        """The same as a report."""
+
+class FullIterationOptions:
+    def __init__(
+        self,
+        *,
+        warmup: int,
+        capacity: int,
+        output: OutputPolicy,
+        eager_fallback: bool,
+        on_fallback: Callable[[str], Any],
+        generators: Sequence[torch.Generator],
+        after_iteration: Callable[[str], Any] | None,
+        branches: int,
+        parallel: ParallelOptions | None,
+        strict: bool,
+        pool: tuple[torch.device, _PoolId] | None,
+        mode: str,
+    ) -> None: ...
+
+def iteration_warmup(config: CudaGraphConfig) -> int:
+    """What a configuration says of full iterations; it is checked first."""
+
+class IterationBank:
+    """The graphs of whole iterations, by stage and signature."""
+
+    def __init__(self, options: FullIterationOptions) -> None: ...
+    def run(
+        self, stage: Stage, key: int, call: Any, fixed: Sequence[torch.Tensor], *copied: torch.Tensor
+    ) -> tuple[Any, tuple[torch.Tensor, ...] | None, bool] | None:
+        """What was captured, its tensors, and whether they are the same each time; None where the call ran eagerly."""
+    def capture(self, stage: Stage, key: int, call: Any, fixed: Sequence[torch.Tensor]) -> None:
+        """Captures a call that was never run; nothing where it has a graph."""
+    def is_due(self, stage: Stage, key: int, fixed: Sequence[torch.Tensor]) -> bool:
+        """Whether the next run of this call is going to capture it."""
+    def follow(self, stage: Stage) -> None:
+        """Calls `after_iteration`."""
+    def reset(self, stage: Stage) -> None:
+        """Forgets the stage's signatures and drops their graphs."""
+    def info(self) -> FullIterationInfo:
+        """What is known and kept."""
+
+class RngFork:
+    """While it is entered, the device's default generator draws from a named stream."""
+
+    def __enter__(self) -> None: ...
+    def __exit__(self, *error: Any) -> None: ...
+
+class RngTracker:
+    """Streams of random numbers by name."""
+
+    def __init__(self, device: torch.device) -> None: ...
+    def add(self, name: str, seed: int) -> None:
+        """A new stream."""
+    def names(self) -> list[str]:
+        """Of all streams, in the order in which they were added."""
+    def fork(self, name: str) -> RngFork:
+        """For `with`: what is drawn inside comes from that stream."""
+    def generators(self) -> list[torch.Generator]:
+        """Of all streams, for captures."""
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Where each stream stands."""
+    def load_state_dict(self, state_dict: Mapping[str, torch.Tensor]) -> None:
+        """Streams that are not there yet are made; graphs go on with the loaded state."""
+
+# --- Configuration ---
+
+class CudaGraphConfig:
+    """Everything of a training configuration that bears on CUDA graphs, under the names that Megatron-LM gives it.
+
+    Values that cannot be used raise ConfigError.
+    """
+
+    def __init__(self, **kwargs: Any) -> None: ...
+    @property
+    def target(self) -> str:
+        """Whose graphs the configuration is for."""
+    @target.setter
+    def target(self, value: str) -> None: ...
+    @property
+    def cuda_graph_impl(self) -> str:
+        """What makes the graphs; per_layer, callables and iteration are other names of local, transformer_engine and full_iteration."""
+    @cuda_graph_impl.setter
+    def cuda_graph_impl(self, value: str) -> None: ...
+    @property
+    def cuda_graph_modules(self) -> list[str]:
+        """Parts of a layer that per-layer graphs capture; none: whole layers."""
+    @cuda_graph_modules.setter
+    def cuda_graph_modules(self, value: str | Sequence[str]) -> None: ...
+    @property
+    def cuda_graph_warmup_steps(self) -> int:
+        """Eager steps before the capture."""
+    @cuda_graph_warmup_steps.setter
+    def cuda_graph_warmup_steps(self, value: int) -> None: ...
+    @property
+    def cuda_graph_use_single_mempool(self) -> bool:
+        """Training, evaluation and optimizer graphs share a memory pool."""
+    @cuda_graph_use_single_mempool.setter
+    def cuda_graph_use_single_mempool(self, value: bool) -> None: ...
+    @property
+    def cuda_graph_retain_backward_graph(self) -> bool:
+        """Backward passes of per-layer graphs are captured with retain_graph."""
+    @cuda_graph_retain_backward_graph.setter
+    def cuda_graph_retain_backward_graph(self, value: bool) -> None: ...
+    @property
+    def use_te_rng_tracker(self) -> bool | None:
+        """The layers' random streams are kept in states that a graph can register."""
+    @use_te_rng_tracker.setter
+    def use_te_rng_tracker(self, value: bool | None) -> None: ...
+    @property
+    def te_rng_tracker(self) -> bool | None:
+        """The same, of the tracker that the training sets up."""
+    @te_rng_tracker.setter
+    def te_rng_tracker(self, value: bool | None) -> None: ...
+    @property
+    def check_for_nan_in_loss(self) -> bool | None:
+        """Each step looks at the loss."""
+    @check_for_nan_in_loss.setter
+    def check_for_nan_in_loss(self, value: bool | None) -> None: ...
+    @property
+    def check_for_nan_in_grad(self) -> bool | None:
+        """Each step looks at the gradients."""
+    @check_for_nan_in_grad.setter
+    def check_for_nan_in_grad(self, value: bool | None) -> None: ...
+    @property
+    def optimizer_cuda_graph(self) -> bool:
+        """The optimizer's step is captured."""
+    @optimizer_cuda_graph.setter
+    def optimizer_cuda_graph(self, value: bool) -> None: ...
+    @property
+    def capturable(self) -> bool | None:
+        """Step counts and learning rates of the optimizer are on the device."""
+    @capturable.setter
+    def capturable(self, value: bool | None) -> None: ...
+    @property
+    def log_num_zeros_in_grad(self) -> bool:
+        """Zeros in the gradients are counted in each step."""
+    @log_num_zeros_in_grad.setter
+    def log_num_zeros_in_grad(self, value: bool) -> None: ...
+    @property
+    def pipeline_model_parallel_size(self) -> int:
+        """Stages of the pipeline."""
+    @pipeline_model_parallel_size.setter
+    def pipeline_model_parallel_size(self, value: int) -> None: ...
+    @property
+    def gtp_weight_remat_size(self) -> int:
+        """Ranks that each weight is gathered from (GTP)."""
+    @gtp_weight_remat_size.setter
+    def gtp_weight_remat_size(self, value: int) -> None: ...
+    @property
+    def hybrid_context_parallel(self) -> bool:
+        """The number of ranks that share a sequence follows its length."""
+    @hybrid_context_parallel.setter
+    def hybrid_context_parallel(self, value: bool) -> None: ...
+    @property
+    def transformer_impl(self) -> str:
+        """Which kernels layers are made of."""
+    @transformer_impl.setter
+    def transformer_impl(self, value: str) -> None: ...
+    @property
+    def use_transformer_engine_full_layer_spec(self) -> bool:
+        """Whole layers of Transformer Engine under its autocast."""
+    @use_transformer_engine_full_layer_spec.setter
+    def use_transformer_engine_full_layer_spec(self, value: bool) -> None: ...
+    @property
+    def fp8(self) -> str | None:
+        """Format of FP8 training."""
+    @fp8.setter
+    def fp8(self, value: str | None) -> None: ...
+    @property
+    def fp8_recipe(self) -> str | None:
+        """How FP8 scales are found: delayed, tensorwise, blockwise, mxfp8."""
+    @fp8_recipe.setter
+    def fp8_recipe(self, value: str | None) -> None: ...
+    @property
+    def fp4(self) -> str | None:
+        """Format of FP4 training."""
+    @fp4.setter
+    def fp4(self, value: str | None) -> None: ...
+    @property
+    def cross_entropy_loss_fusion(self) -> bool:
+        """The loss is one kernel."""
+    @cross_entropy_loss_fusion.setter
+    def cross_entropy_loss_fusion(self, value: bool) -> None: ...
+    @property
+    def cross_entropy_fusion_impl(self) -> str:
+        """Whose kernel the loss is: native or te."""
+    @cross_entropy_fusion_impl.setter
+    def cross_entropy_fusion_impl(self, value: str) -> None: ...
+    @property
+    def attention_dropout(self) -> float | None:
+        """Probability; unset: 0.1 in Megatron-LM, 0 here."""
+    @attention_dropout.setter
+    def attention_dropout(self, value: float | None) -> None: ...
+    @property
+    def hidden_dropout(self) -> float | None:
+        """Probability; unset: 0.1 in Megatron-LM, 0 here."""
+    @hidden_dropout.setter
+    def hidden_dropout(self, value: float | None) -> None: ...
+    @property
+    def recompute_granularity(self) -> str | None:
+        """What the backward pass computes again."""
+    @recompute_granularity.setter
+    def recompute_granularity(self, value: str | None) -> None: ...
+    @property
+    def recompute_modules(self) -> list[str]:
+        """What selective recomputation computes again; none: core_attn."""
+    @recompute_modules.setter
+    def recompute_modules(self, value: str | Sequence[str]) -> None: ...
+    @property
+    def cpu_offloading(self) -> bool:
+        """Activations of whole layers wait in the memory of the host."""
+    @cpu_offloading.setter
+    def cpu_offloading(self, value: bool) -> None: ...
+    @property
+    def fine_grained_activation_offloading(self) -> bool:
+        """Activations of offload_modules wait in the memory of the host."""
+    @fine_grained_activation_offloading.setter
+    def fine_grained_activation_offloading(self, value: bool) -> None: ...
+    @property
+    def offload_modules(self) -> list[str]:
+        """Modules whose inputs are offloaded."""
+    @offload_modules.setter
+    def offload_modules(self, value: str | Sequence[str]) -> None: ...
+    @property
+    def fine_grained_offloading_max_inflight_offloads(self) -> int | None:
+        """Offloads that may be on their way at once."""
+    @fine_grained_offloading_max_inflight_offloads.setter
+    def fine_grained_offloading_max_inflight_offloads(self, value: int | None) -> None: ...
+    @property
+    def num_moe_experts(self) -> int | None:
+        """Experts; unset or 1: there are none."""
+    @num_moe_experts.setter
+    def num_moe_experts(self, value: int | None) -> None: ...
+    @property
+    def moe_layer_freq(self) -> list[int]:
+        """One number N: each Nth layer has experts; a list: 1 or 0 for each layer."""
+    @moe_layer_freq.setter
+    def moe_layer_freq(self, value: int | Sequence[int]) -> None: ...
+    @property
+    def moe_expert_capacity_factor(self) -> float | None:
+        """Tokens that an expert takes, relative to an even share; unset: all."""
+    @moe_expert_capacity_factor.setter
+    def moe_expert_capacity_factor(self, value: float | None) -> None: ...
+    @property
+    def moe_pad_expert_input_to_capacity(self) -> bool:
+        """Each expert's input is padded to its capacity."""
+    @moe_pad_expert_input_to_capacity.setter
+    def moe_pad_expert_input_to_capacity(self, value: bool) -> None: ...
+    @property
+    def moe_token_dispatcher_type(self) -> str:
+        """How tokens travel to their experts."""
+    @moe_token_dispatcher_type.setter
+    def moe_token_dispatcher_type(self, value: str) -> None: ...
+    @property
+    def moe_flex_dispatcher_backend(self) -> str | None:
+        """What the flex dispatcher runs on: deepep, hybridep, ncclep."""
+    @moe_flex_dispatcher_backend.setter
+    def moe_flex_dispatcher_backend(self, value: str | None) -> None: ...
+    @property
+    def moe_hybridep_pad_uneven_dispatch_inputs(self) -> bool:
+        """HybridEP pads what ranks send to the same length."""
+    @moe_hybridep_pad_uneven_dispatch_inputs.setter
+    def moe_hybridep_pad_uneven_dispatch_inputs(self, value: bool) -> None: ...
+    @property
+    def moe_router_padding_for_fp8(self) -> bool:
+        """The router pads each expert's tokens for FP8."""
+    @moe_router_padding_for_fp8.setter
+    def moe_router_padding_for_fp8(self, value: bool) -> None: ...
+    @property
+    def moe_input_jitter_eps(self) -> float | None:
+        """Noise on the experts' inputs."""
+    @moe_input_jitter_eps.setter
+    def moe_input_jitter_eps(self, value: float | None) -> None: ...
+    @property
+    def moe_shared_expert_intermediate_size(self) -> int | None:
+        """Size of the shared experts; unset: there are none."""
+    @moe_shared_expert_intermediate_size.setter
+    def moe_shared_expert_intermediate_size(self, value: int | None) -> None: ...
+    @property
+    def moe_shared_expert_overlap(self) -> bool:
+        """Shared experts run while tokens travel."""
+    @moe_shared_expert_overlap.setter
+    def moe_shared_expert_overlap(self, value: bool) -> None: ...
+    @property
+    def overlap_moe_expert_parallel_comm(self) -> bool:
+        """Tokens of one microbatch travel while another one is computed."""
+    @overlap_moe_expert_parallel_comm.setter
+    def overlap_moe_expert_parallel_comm(self, value: bool) -> None: ...
+    @property
+    def delay_wgrad_compute(self) -> bool:
+        """Weight gradients are computed after the gradients of activations."""
+    @delay_wgrad_compute.setter
+    def delay_wgrad_compute(self, value: bool) -> None: ...
+    @property
+    def gradient_accumulation_fusion(self) -> bool:
+        """Weight gradients are added to main_grad by the product itself."""
+    @gradient_accumulation_fusion.setter
+    def gradient_accumulation_fusion(self, value: bool) -> None: ...
+    @property
+    def add_bias_linear(self) -> bool:
+        """Linear layers have a bias."""
+    @add_bias_linear.setter
+    def add_bias_linear(self, value: bool) -> None: ...
+    @property
+    def add_qkv_bias(self) -> bool:
+        """The projections of queries, keys and values have one."""
+    @add_qkv_bias.setter
+    def add_qkv_bias(self, value: bool) -> None: ...
+    @property
+    def overlap_grad_reduce(self) -> bool:
+        """Gradients are reduced while the backward pass goes on."""
+    @overlap_grad_reduce.setter
+    def overlap_grad_reduce(self, value: bool) -> None: ...
+    @property
+    def use_megatron_fsdp(self) -> bool:
+        """Parameters are sharded by Megatron-FSDP."""
+    @use_megatron_fsdp.setter
+    def use_megatron_fsdp(self, value: bool) -> None: ...
+    @property
+    def megatron_fsdp_version(self) -> int:
+        """1 or 2."""
+    @megatron_fsdp_version.setter
+    def megatron_fsdp_version(self, value: int) -> None: ...
+    @property
+    def megatron_fsdp_cuda_graph_mode(self) -> bool:
+        """Megatron-FSDP keeps off what graphs cannot do."""
+    @megatron_fsdp_cuda_graph_mode.setter
+    def megatron_fsdp_cuda_graph_mode(self, value: bool) -> None: ...
+    @property
+    def fsdp_all_gather_in_start_param_sync(self) -> bool | None:
+        """Megatron-FSDP gathers parameters in the optimizer's step."""
+    @fsdp_all_gather_in_start_param_sync.setter
+    def fsdp_all_gather_in_start_param_sync(self, value: bool | None) -> None: ...
+    @property
+    def variable_seq_lengths(self) -> bool:
+        """Sequence lengths change between microbatches."""
+    @variable_seq_lengths.setter
+    def variable_seq_lengths(self, value: bool) -> None: ...
+    @property
+    def rampup_batch_size(self) -> list[int]:
+        """Start, increment and samples of a growing batch; none: it does not grow."""
+    @rampup_batch_size.setter
+    def rampup_batch_size(self, value: int | Sequence[int]) -> None: ...
+    @property
+    def enable_offline_packing(self) -> bool:
+        """Sequences were packed before the training."""
+    @enable_offline_packing.setter
+    def enable_offline_packing(self, value: bool) -> None: ...
+    @property
+    def pad_to_max_length(self) -> bool:
+        """Each sequence is padded to the same length."""
+    @pad_to_max_length.setter
+    def pad_to_max_length(self, value: bool) -> None: ...
+    @property
+    def pad_cu_seqlens(self) -> bool:
+        """The list of boundaries in a packed sequence is padded to the same length."""
+    @pad_cu_seqlens.setter
+    def pad_cu_seqlens(self, value: bool) -> None: ...
+    @property
+    def packing_buffer_size(self) -> int | None:
+        """Samples that Energon packs from while it loads; unset: it does not pack."""
+    @packing_buffer_size.setter
+    def packing_buffer_size(self, value: int | None) -> None: ...
+    @property
+    def vision_cuda_graph_impl(self) -> str:
+        """What makes the graphs of the vision encoder."""
+    @vision_cuda_graph_impl.setter
+    def vision_cuda_graph_impl(self, value: str) -> None: ...
+    @property
+    def max_vision_cuda_graph_seq_length(self) -> int | None:
+        """Longest sequence that the vision encoder's graphs take."""
+    @max_vision_cuda_graph_seq_length.setter
+    def max_vision_cuda_graph_seq_length(self, value: int | None) -> None: ...
+    @property
+    def vision_seq_length(self) -> int | None:
+        """Longest sequence that the data gives to the vision encoder."""
+    @vision_seq_length.setter
+    def vision_seq_length(self, value: int | None) -> None: ...
+    @property
+    def inference_cuda_graph_scope(self) -> str | None:
+        """What inference captures; unset: layer with local, else none."""
+    @inference_cuda_graph_scope.setter
+    def inference_cuda_graph_scope(self, value: str | None) -> None: ...
+    @property
+    def inference_dynamic_batching_num_cuda_graphs(self) -> int:
+        """Graphs for batches of different sizes; -1: as needed."""
+    @inference_dynamic_batching_num_cuda_graphs.setter
+    def inference_dynamic_batching_num_cuda_graphs(self, value: int) -> None: ...
+    @property
+    def inference_batch_times_seqlen_threshold(self) -> int:
+        """Inference is pipelined above this size; -1: never."""
+    @inference_batch_times_seqlen_threshold.setter
+    def inference_batch_times_seqlen_threshold(self, value: int) -> None: ...
+    @property
+    def rl_training_cuda_graphs(self) -> bool:
+        """The training phase of reinforcement learning is captured."""
+    @rl_training_cuda_graphs.setter
+    def rl_training_cuda_graphs(self, value: bool) -> None: ...
+    @property
+    def rl_persist_cuda_graphs(self) -> bool:
+        """Graphs of inference stay alive while reinforcement learning trains."""
+    @rl_persist_cuda_graphs.setter
+    def rl_persist_cuda_graphs(self, value: bool) -> None: ...
+    @property
+    def te_version(self) -> str | None:
+        """Version of Transformer Engine: "2.12.0"."""
+    @te_version.setter
+    def te_version(self, value: str | None) -> None: ...
+    @property
+    def torch_version(self) -> str | None:
+        """Version of PyTorch: "2.11.0"."""
+    @torch_version.setter
+    def torch_version(self, value: str | None) -> None: ...
+    @property
+    def compute_capability(self) -> float | None:
+        """Of the GPUs: 9.0, 10.0."""
+    @compute_capability.setter
+    def compute_capability(self, value: float | None) -> None: ...
+    @property
+    def pytorch_cuda_alloc_conf(self) -> str | None:
+        """Options of PyTorch's allocator."""
+    @pytorch_cuda_alloc_conf.setter
+    def pytorch_cuda_alloc_conf(self, value: str | None) -> None: ...
+    @property
+    def nccl_graph_register(self) -> int | None:
+        """Whether NCCL registers buffers that a graph uses: 0 or 1."""
+    @nccl_graph_register.setter
+    def nccl_graph_register(self, value: int | None) -> None: ...
+    @property
+    def cuda_graphs_use_node_priority(self) -> int | None:
+        """Whether graphs keep the priorities of streams: 0 or 1."""
+    @cuda_graphs_use_node_priority.setter
+    def cuda_graphs_use_node_priority(self, value: int | None) -> None: ...
+    def __repr__(self) -> str: ...
+    def __eq__(self, other: object) -> bool: ...
+    def __copy__(self) -> CudaGraphConfig: ...
+    def __deepcopy__(self, memo: dict[Any, Any]) -> CudaGraphConfig: ...
+
+class ConfigChange:
+    """A setting that a rule has changed, its values as in a file."""
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def before(self) -> str: ...
+    @property
+    def after(self) -> str: ...
+
+class ConfigFinding:
+    """A rule that a configuration violates."""
+
+    @property
+    def rule(self) -> str:
+        """"CF302"; config_rules() has them all."""
+    @property
+    def outcome(self) -> str:
+        """"error", "fixed" or "warning"."""
+    @property
+    def message(self) -> str: ...
+    @property
+    def advice(self) -> str: ...
+    @property
+    def reason(self) -> str: ...
+    @property
+    def changes(self) -> list[ConfigChange]: ...
+
+class ConfigReport:
+    """What check_config() found."""
+
+    @property
+    def config(self) -> CudaGraphConfig:
+        """With all that could be fixed."""
+    @property
+    def findings(self) -> list[ConfigFinding]: ...
+    @property
+    def ok(self) -> bool:
+        """There is no error."""
+    @property
+    def exit_code(self) -> int:
+        """0, or 3 where there are errors."""
+    def to_text(self) -> str: ...
+    def to_json(self, indent: int = 2) -> str: ...
+    def __str__(self) -> str: ...
+
+def check_config(config: CudaGraphConfig) -> ConfigReport:
+    """Applies the rules: everything that is wrong at once, and what could be fixed."""
+
+def require_valid(config: CudaGraphConfig) -> None:
+    """Raises a ConfigError that names every error of check_config()."""
+
+def with_environment(config: CudaGraphConfig) -> CudaGraphConfig:
+    """What the configuration does not say filled in from the environment: NCCL_GRAPH_REGISTER, ..."""
+
+def load_config(path: str | PathLike[str], *, allow_other_keys: bool = False) -> CudaGraphConfig:
+    """Reads a JSON or YAML file. Raises ConfigError, all at once, of unknown keys, wrong types and contradictions."""
+
+def config_rules() -> list[dict[str, Any]]:
+    """All rules: id, outcome, title, message, advice, reason, targets."""

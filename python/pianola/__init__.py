@@ -15,10 +15,12 @@
 CPU tensors use the tape, which keeps the same promises without a GPU.
 """
 
+from . import optim
 from ._load import _C
 from .auditing import audit
 from .auto_graph import GraphedFunction, graphed
 from .callables import make_graphed_callables
+from .clip_grad import clip_grad_norm_, clip_grad_value_, clip_gradients_norm_
 from .cuda_graph import CUDAGraph, graph
 from .devices import Stream, current_stream, default_device, is_current_stream_capturing, stream
 from .errors import (
@@ -27,52 +29,81 @@ from .errors import (
     DeviceError,
     Error,
     GuardError,
+    NonFiniteError,
     ReplayError,
     ScheduleError,
     UnsupportedError,
     UsageError,
 )
+from .finite_watch import FiniteWatch
+from .full_iteration import FullIteration
+from .grad_scaler import GradScaler
 from .graphed_forward import GraphedForward
 from .pools import GraphPool, graph_pool_handle
+from .random_streams import RngTracker
+from .static_inputs import Buckets, StaticInputs
 from .step_graph import Graph
 from .torch_compat import compat
 from .verification import verify
 
+CudaGraphConfig = _C.CudaGraphConfig
 GradPolicy = _C.GradPolicy
 OutputPolicy = _C.OutputPolicy
 ParallelOptions = _C.ParallelOptions
 Schedule = _C.Schedule
+check_config = _C.check_config
+config_rules = _C.config_rules
+load_config = _C.load_config
+require_valid = _C.require_valid
+with_environment = _C.with_environment
 __version__ = _C.version()
 
 __all__ = [
+    "Buckets",
     "CUDAGraph",
     "CaptureError",
     "ConfigError",
+    "CudaGraphConfig",
     "DeviceError",
     "Error",
+    "FiniteWatch",
+    "FullIteration",
     "GradPolicy",
+    "GradScaler",
     "Graph",
     "GraphPool",
     "GraphedForward",
     "GraphedFunction",
     "GuardError",
+    "NonFiniteError",
     "OutputPolicy",
     "ParallelOptions",
     "ReplayError",
+    "RngTracker",
     "Schedule",
     "ScheduleError",
+    "StaticInputs",
     "Stream",
     "UnsupportedError",
     "UsageError",
     "audit",
+    "check_config",
+    "clip_grad_norm_",
+    "clip_grad_value_",
+    "clip_gradients_norm_",
     "compat",
+    "config_rules",
     "current_stream",
     "default_device",
     "graph",
     "graph_pool_handle",
     "graphed",
     "is_current_stream_capturing",
+    "load_config",
     "make_graphed_callables",
+    "optim",
+    "require_valid",
     "stream",
     "verify",
+    "with_environment",
 ]

@@ -5,7 +5,7 @@ from typing import Any, Optional, TypeVar
 from ._load import _C
 from .errors import refuse
 
-Choice = TypeVar("Choice", _C.GradPolicy, _C.OutputPolicy, _C.OnMismatch, _C.OnFull)
+Choice = TypeVar("Choice", _C.GradPolicy, _C.OutputPolicy, _C.OnMismatch, _C.OnFull, _C.Stage)
 
 
 def chosen(kind: type[Choice], value: Any, option: str) -> Choice:

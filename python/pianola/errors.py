@@ -12,6 +12,7 @@ ReplayError = _C.ReplayError
 GuardError = _C.GuardError
 ScheduleError = _C.ScheduleError
 ConfigError = _C.ConfigError
+NonFiniteError = _C.NonFiniteError
 UnsupportedError = _C.UnsupportedError
 DeviceError = _C.DeviceError
 

@@ -5,6 +5,7 @@ from typing import Any, Callable, Optional
 import torch
 
 from . import recording
+from .devices import default_device
 from .errors import refuse
 from .structure import Structure, of_result
 
@@ -21,11 +22,11 @@ class FlatFunction:
         self.inputs = inputs
         self.name = name
         self.outputs: Optional[Structure] = None
-        self.unchanging: Any = None  # the result, where replays return the same tensors each time
+        self.unchanging: Any = None  # the leaves, where replays return the same ones each time
 
     def __call__(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         args, kwargs = self.inputs.rebuild(tensors)
-        return self.run(tensors[0].device, args, kwargs)
+        return self.run(tensors[0].device if tensors else default_device(), args, kwargs)
 
     def run(self, device: torch.device, args: Any, kwargs: Any) -> list[torch.Tensor]:
         with recording.scope(device):

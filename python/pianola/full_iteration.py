@@ -30,9 +30,9 @@ class _Step:
     def run_original(self, microbatches: Any) -> Any:
         return self.original(microbatches)
 
-    def key(self, structure: Structure, batch: Any = None) -> int:
-        """`batch`: the static one, which is told apart by itself."""
-        return self.keys.number(structure, (None if batch is None else id(batch), *self._surroundings.values()))
+    def key(self, structure: Structure, static: int = 0) -> int:
+        """`static`: names the static batch, if it is one."""
+        return self.keys.number(structure, (static, *self._surroundings.values()))
 
 
 class _FixedCall(Call):
@@ -43,7 +43,7 @@ class _FixedCall(Call):
         self.tensors = inputs.tensors()
         _, structure = of_arguments((self.batch,), {})
         super().__init__(step, (self.batch,), {}, structure)
-        self.key = step.key(structure, self.batch)
+        self.key = step.key(structure, inputs.key)
 
     def to_capture(self) -> tuple[Any, FlatFunction]:
         flat = FlatFunction(self.while_capturing(), self.structure, name=name_of(self.graphed.original))
@@ -82,6 +82,11 @@ class FullIteration:
         strict: check before each replay that all that the step uses is still there.
         pool: a GraphPool to share.
         capture_error_mode: as for pianola.graph.
+        config: a configuration, checked first; its warm-up is taken.
+
+    Raises:
+        UsageError: an option is out of range.
+        ConfigError: the configuration violates rules, or is not one of full iterations.
 
     Raises, when called:
         CaptureError, UsageError: the step cannot be captured, and `eager_fallback` is off; nothing was computed.
@@ -104,7 +109,10 @@ class FullIteration:
         strict: bool = False,
         pool: "Optional[_C.GraphPool]" = None,
         capture_error_mode: str = "thread_local",
+        config: "Optional[_C.CudaGraphConfig]" = None,
     ) -> None:
+        if config is not None:
+            warmup = _C.iteration_warmup(config)
         self._steps = {_TRAINING: _Step(training, capacity)}
         if validation is not None:
             self._steps[_VALIDATION] = _Step(validation, capacity)
@@ -143,13 +151,17 @@ class FullIteration:
             return self._run_fixed(key, step, microbatches)
         leaves, structure = of_arguments((microbatches,), {})
         call = Call(step, (microbatches,), {}, structure)
-        return _result(call, self._bank.run(key, step.key(structure), call, [], *leaves))
+        result = _result(call, self._bank.run(key, step.key(structure), call, [], *leaves))
+        self._bank.follow(key)
+        return result
 
     def _run_fixed(self, stage: "_C.Stage", step: _Step, inputs: StaticInputs) -> Any:
         call = _FixedCall(step, inputs)
         if inputs.bucket and self._bank.is_due(stage, call.key, call.tensors):
             self._capture_buckets(stage, step, inputs)
-        return _result(call, self._bank.run(stage, call.key, call, call.tensors))
+        result = _result(call, self._bank.run(stage, call.key, call, call.tensors))
+        self._bank.follow(stage)
+        return result
 
     def _capture_buckets(self, stage: "_C.Stage", step: _Step, inputs: StaticInputs) -> None:
         buckets = len(inputs.bucket_uses())
@@ -192,8 +204,7 @@ def _result(call: Call, replayed: Optional[tuple[FlatFunction, Any, bool]]) -> A
         return call.result
     flat, leaves, is_static = replayed
     if leaves is None:
-        return flat.unchanging
-    result = flat.rebuild(leaves)
-    if is_static:
-        flat.unchanging = result
-    return result
+        leaves = flat.unchanging
+    elif is_static:
+        flat.unchanging = leaves
+    return flat.rebuild(leaves)  # containers are the caller's, to change as he likes

@@ -13,6 +13,7 @@ LINES = {
     "digits.py": ["pianola.graph ", "@pianola.graphed", "all weights and statistics are the same, bit for bit"],
     "graphed_callables.py": ["weights, gradients and evaluation are those of eager, bit for bit"],
     "serving.py": ["evictions", "captured", "answers are those of eager, bit for bit"],
+    "train_gpt.py": ["60 of 60 losses equal eager's, bit for bit", "Full iteration"],
     "torch_cuda_graph.py": ["whole step", "mixed precision", "losses and weights are those of eager, bit for bit"],
 }
 

@@ -1,0 +1,31 @@
+#include <pianola/callable/nested_call.hpp>
+
+#include <pianola/callable/observed_run.hpp>
+#include <pianola/graph/open_capture.hpp>
+
+#include <ATen/Context.h>
+#if PIANOLA_WITH_CUDA
+#include <c10/cuda/CUDAGraphsC10Utils.h>
+#endif
+
+namespace pianola::callable {
+namespace {
+
+bool is_captured_by_torch(std::span<const at::Tensor> inputs) {
+#if PIANOLA_WITH_CUDA
+  if (!inputs.empty() && !inputs.front().is_cuda()) return false;
+  return at::globalContext().hasCUDA() &&
+         c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
+#else
+  (void)inputs;
+  return false;
+#endif
+}
+
+}  // namespace
+
+bool runs_inside_another(std::span<const at::Tensor> inputs) {
+  return graph::capture_is_open() || ObservedRun::is_open() || is_captured_by_torch(inputs);
+}
+
+}  // namespace pianola::callable

@@ -1,0 +1,19 @@
+#pragma once
+#include <pianola/core/config/cuda_graph_config.hpp>
+#include <pianola/core/config/field.hpp>
+
+#include <nlohmann/json.hpp>
+
+namespace pianola {
+
+using ConfigJson = nlohmann::ordered_json;  // keys stand in the order of adding
+
+/// A value of JSON as that of a field.
+/// @throws ConfigError  It is an object, or a list of other things than texts or integers.
+[[nodiscard]] ConfigValue value_from_json(const ConfigJson& json);
+[[nodiscard]] ConfigJson json_of(const ConfigValue& value);
+
+/// Every member that has a value, nested as in a file.
+[[nodiscard]] ConfigJson json_of(const CudaGraphConfig& config);
+
+}  // namespace pianola

@@ -1,0 +1,40 @@
+#include <bindings/bindings.hpp>
+
+#include <pianola/training/clip_grad.hpp>
+#include <pianola/training/finite_watch.hpp>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace pianola::python {
+namespace {
+
+using NoGil = py::call_guard<py::gil_scoped_release>;
+using Tensors = std::vector<at::Tensor>;
+
+at::Tensor clip_grad_norm(const Tensors& parameters, double max_norm, double norm_type, FiniteWatch* watch,
+                          std::vector<std::string> names) {
+  return clip_grad_norm_(parameters, max_norm,
+                         {.norm_type = norm_type, .error_if_nonfinite = watch, .names = std::move(names)});
+}
+
+at::Tensor clip_gradients_norm(const Tensors& gradients, double max_norm, double norm_type, FiniteWatch* watch,
+                               std::vector<std::string> names) {
+  return clip_gradients_norm_(gradients, max_norm,
+                              {.norm_type = norm_type, .error_if_nonfinite = watch, .names = std::move(names)});
+}
+
+void clip_grad_value(const Tensors& parameters, double clip_value) { clip_grad_value_(parameters, clip_value); }
+
+}  // namespace
+
+void bind_clip_grad(py::module_& module) {
+  module.def("clip_grad_norm_", &clip_grad_norm, py::arg("parameters"), py::arg("max_norm"), py::arg("norm_type"),
+             py::arg("error_if_nonfinite").none(true), py::arg("names"), NoGil());
+  module.def("clip_gradients_norm_", &clip_gradients_norm, py::arg("gradients"), py::arg("max_norm"),
+             py::arg("norm_type"), py::arg("error_if_nonfinite").none(true), py::arg("names"), NoGil());
+  module.def("clip_grad_value_", &clip_grad_value, py::arg("parameters"), py::arg("clip_value"), NoGil());
+}
+
+}  // namespace pianola::python

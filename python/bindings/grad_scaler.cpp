@@ -1,0 +1,91 @@
+#include <bindings/bindings.hpp>
+
+#include <pianola/training/grad_scaler.hpp>
+#include <pianola/training/optimizer.hpp>
+
+#include <ATen/core/Dict.h>
+#include <ATen/core/jit_type.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace pianola::python {
+namespace {
+
+using NoGil = py::call_guard<py::gil_scoped_release>;
+
+std::unique_ptr<GradScaler> make_scaler(c10::Device device, double init_scale, double growth_factor,
+                                        double backoff_factor, std::int64_t growth_interval, bool enabled) {
+  return std::make_unique<GradScaler>(device, GradScalerOptions{.init_scale = init_scale,
+                                                                .growth_factor = growth_factor,
+                                                                .backoff_factor = backoff_factor,
+                                                                .growth_interval = growth_interval,
+                                                                .enabled = enabled});
+}
+
+py::dict state_dict(const GradScaler& scaler) {
+  const c10::impl::GenericDict state = [&] {
+    const py::gil_scoped_release release;
+    return scaler.state_dict().toGenericDict();
+  }();
+  py::dict result;
+  for (const auto& entry : state) {
+    const py::str key(entry.key().toStringRef());
+    if (entry.value().isInt()) {
+      result[key] = entry.value().toInt();
+    } else {
+      result[key] = entry.value().toDouble();
+    }
+  }
+  return result;
+}
+
+// What is no number is left for the library to name.
+c10::IValue as_value(const py::handle& object) {
+  if (py::isinstance<py::int_>(object)) return object.cast<std::int64_t>();
+  if (py::isinstance<py::float_>(object)) return object.cast<double>();
+  return py::str(object).cast<std::string>();
+}
+
+void load_state_dict(GradScaler& scaler, const py::dict& state) {
+  c10::impl::GenericDict entries(c10::StringType::get(), c10::AnyType::get());
+  for (const auto& [key, value] : state) entries.insert(py::str(key).cast<std::string>(), as_value(value));
+  scaler.load_state_dict(entries);
+}
+
+std::vector<std::pair<std::string, at::Tensor>> state(const GradScaler& scaler) {
+  std::vector<std::pair<std::string, at::Tensor>> all;
+  for (const NamedTensor& named : scaler.state()) all.emplace_back(named.name, named.tensor);
+  return all;
+}
+
+}  // namespace
+
+void bind_grad_scaler(py::module_& module) {
+  py::class_<GradScaler>(module, "GradScaler", "Scales losses, and skips steps whose gradients overflowed.")
+      .def(py::init(&make_scaler), py::arg("device"), py::kw_only(), py::arg("init_scale"), py::arg("growth_factor"),
+           py::arg("backoff_factor"), py::arg("growth_interval"), py::arg("enabled"))
+      .def("scale", &GradScaler::scale, py::arg("outputs"))
+      .def("unscale_", &GradScaler::unscale_, py::arg("optimizer"), NoGil())
+      .def("step", &GradScaler::step, py::arg("optimizer"), NoGil())
+      .def("update", py::overload_cast<>(&GradScaler::update), NoGil())
+      .def("update", py::overload_cast<const at::Tensor&>(&GradScaler::update), py::arg("new_scale"), NoGil())
+      .def("update", py::overload_cast<double>(&GradScaler::update), py::arg("new_scale"), NoGil())
+      .def("abandon_step", &GradScaler::abandon_step)
+      .def("is_enabled", &GradScaler::enabled)
+      .def("get_growth_factor", [](const GradScaler& self) { return self.options().growth_factor; })
+      .def("get_backoff_factor", [](const GradScaler& self) { return self.options().backoff_factor; })
+      .def("get_growth_interval", [](const GradScaler& self) { return self.options().growth_interval; })
+      .def_property_readonly("current_scale", &GradScaler::current_scale)
+      .def_property_readonly("growth_tracker", &GradScaler::growth_tracker)
+      .def_property_readonly("skipped_steps", &GradScaler::skipped_steps)
+      .def("found_inf", &GradScaler::found_inf, py::arg("optimizer"))
+      .def("state", &state)
+      .def("state_dict", &state_dict)
+      .def("load_state_dict", &load_state_dict, py::arg("state_dict"));
+}
+
+}  // namespace pianola::python

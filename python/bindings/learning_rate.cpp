@@ -1,0 +1,77 @@
+#include <bindings/bindings.hpp>
+#include <bindings/held_object.hpp>
+#include <bindings/plain_value.hpp>
+
+#include <pianola/training/learning_rate_schedule.hpp>
+#include <pianola/training/optimizer.hpp>
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace pianola::python {
+namespace {
+
+LearningRate of_function(const py::function& function) {
+  return LearningRate([held = HeldObject(function)](std::int64_t step, double base) {
+    const py::gil_scoped_acquire gil;
+    return held.get()(step, base).cast<double>();
+  });
+}
+
+template <typename Schedule>
+void add_state(py::class_<Schedule>& bound) {
+  bound.def("step", &Schedule::step)
+      .def_property_readonly("steps", &Schedule::steps)
+      .def("state_dict", [](const Schedule& self) { return as_python(self.state_dict()); })
+      .def(
+          "load_state_dict", [](Schedule& self, const py::dict& state) { self.load_state_dict(as_plain_value(state)); },
+          py::arg("state_dict"));
+}
+
+void bind_rate(py::module_& module) {
+  const OneCycleOptions cycle;
+  py::class_<LearningRate>(module, "LearningRate", "A learning rate as a function of the step and of a base rate.")
+      .def(py::init(&of_function), py::arg("function"))
+      .def_static("constant", &LearningRate::constant)
+      .def_static("linear", &LearningRate::linear, py::arg("steps"), py::arg("start"), py::arg("end"))
+      .def_static("cosine", &LearningRate::cosine, py::arg("steps"), py::arg("minimum") = 0.0)
+      .def_static(
+          "one_cycle",
+          [](std::int64_t steps, double pct_start, double div_factor, double final_div_factor) {
+            return LearningRate::one_cycle(
+                steps, {.pct_start = pct_start, .div_factor = div_factor, .final_div_factor = final_div_factor});
+          },
+          py::arg("steps"), py::kw_only(), py::arg("pct_start") = cycle.pct_start,
+          py::arg("div_factor") = cycle.div_factor, py::arg("final_div_factor") = cycle.final_div_factor)
+      .def_static("step_decay", &LearningRate::step_decay, py::arg("every"), py::arg("gamma") = 0.1)
+      .def_static("sequence", &LearningRate::sequence, py::arg("first"), py::arg("steps"), py::arg("second"))
+      .def_static("warmup", &LearningRate::warmup, py::arg("steps"), py::arg("after"), py::arg("start") = 0.0)
+      .def("__call__", &LearningRate::operator(), py::arg("step"), py::arg("base"));
+}
+
+}  // namespace
+
+void bind_learning_rate(py::module_& module) {
+  bind_rate(module);
+  py::class_<DeviceLearningRateSchedule> on_device(module, "DeviceLearningRateSchedule",
+                                                   "A schedule whose rates lie in a table on the device.");
+  add_state(on_device);
+  on_device.def("state", [](const DeviceLearningRateSchedule& self) {
+    std::vector<std::pair<std::string, at::Tensor>> pairs;
+    for (const auto& [name, tensor] : self.state()) pairs.emplace_back(name, tensor);
+    return pairs;
+  });
+  py::class_<LearningRateSchedule> schedule(module, "LearningRateSchedule",
+                                            "Writes the rates of an optimizer's groups, step by step.");
+  schedule
+      .def(py::init<const Optimizer&, LearningRate, std::vector<double>>(), py::arg("optimizer"), py::arg("rate"),
+           py::arg("base_rates") = std::vector<double>())
+      .def(py::init<std::vector<at::Tensor>, LearningRate, std::vector<double>>(), py::arg("scalars"), py::arg("rate"),
+           py::arg("base_rates") = std::vector<double>());
+  add_state(schedule);
+  schedule.def_property_readonly("rates", &LearningRateSchedule::rates)
+      .def("on_device", &LearningRateSchedule::on_device, py::arg("total_steps"));
+}
+
+}  // namespace pianola::python

@@ -1,0 +1,104 @@
+#include <bindings/bindings.hpp>
+#include <bindings/held_object.hpp>
+
+#include <pianola/training/static_inputs.hpp>
+
+#include <c10/util/complex.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace pianola::python {
+namespace {
+
+using NoGil = py::call_guard<py::gil_scoped_release>;
+
+// Python takes batches apart: a microbatch is the list of its tensors here.
+using Tensors = std::vector<std::vector<at::Tensor>>;
+
+std::vector<c10::IValue> as_batch(const Tensors& microbatches) {
+  std::vector<c10::IValue> batch;
+  for (const std::vector<at::Tensor>& tensors : microbatches) batch.emplace_back(tensors);
+  return batch;
+}
+
+std::function<std::string(std::size_t, std::size_t)> as_path_of(const py::function& function) {
+  return [held = HeldObject(function)](std::size_t microbatch, std::size_t tensor) {
+    const py::gil_scoped_acquire gil;
+    return held.get()(microbatch, tensor).cast<std::string>();
+  };
+}
+
+using Number = std::variant<bool, std::int64_t, double, c10::complex<double>>;
+using Padding = std::tuple<std::string, std::optional<std::int64_t>, Number>;  // tensor, dimension, value
+
+c10::Scalar as_scalar(const Number& number) {
+  return std::visit([](auto value) { return c10::Scalar(value); }, number);
+}
+
+Buckets make_buckets(std::vector<std::int64_t> sizes, std::int64_t dim, const std::vector<Padding>& padding,
+                     const Number& value) {
+  Buckets buckets{.sizes = std::move(sizes), .dim = dim, .value = as_scalar(value)};
+  for (const auto& [tensor, along, with] : padding) {
+    buckets.padding.push_back({.tensor = tensor, .value = as_scalar(with), .dim = along});
+  }
+  return buckets;
+}
+
+std::unique_ptr<StaticInputs> make_inputs(c10::Device device, bool pin, bool double_buffer,
+                                          const std::optional<Buckets>& buckets, const py::function& path_of) {
+  return std::make_unique<StaticInputs>(device, StaticInputsOptions{.pin = pin,
+                                                                    .double_buffer = double_buffer,
+                                                                    .buckets = buckets.value_or(Buckets()),
+                                                                    .path_of = as_path_of(path_of)});
+}
+
+void for_each_bucket(StaticInputs& inputs, const py::function& visit) {
+  inputs.for_each_bucket([&](std::int64_t length) { (void)visit(length); });
+}
+
+void bind_buckets(py::module_& module) {
+  py::class_<Buckets>(module, "Buckets")
+      .def(py::init(&make_buckets), py::arg("sizes"), py::arg("dim"), py::arg("padding"), py::arg("value"))
+      .def_readonly("sizes", &Buckets::sizes)
+      .def_readonly("dim", &Buckets::dim)
+      .def("bucket_of", &Buckets::bucket_of, py::arg("length"));
+  py::class_<BucketUse>(module, "BucketUse", "What one bucket has been used for.")
+      .def_readonly("length", &BucketUse::length)
+      .def_readonly("batches", &BucketUse::batches)
+      .def_readonly("elements", &BucketUse::elements)
+      .def_readonly("padding", &BucketUse::padding)
+      .def_property_readonly("waste_percent", &BucketUse::waste_percent);
+}
+
+}  // namespace
+
+void bind_static_inputs(py::module_& module) {
+  bind_buckets(module);
+  py::class_<StaticInputs>(module, "StaticInputs")
+      .def(py::init(&make_inputs), py::arg("device"), py::arg("pin"), py::arg("double_buffer"), py::arg("buckets"),
+           py::arg("path_of"))
+      .def(
+          "prefetch", [](StaticInputs& self, const Tensors& batch) { self.prefetch(as_batch(batch)); },
+          py::arg("batch"), NoGil())
+      .def("advance", &StaticInputs::advance, NoGil())
+      .def_property_readonly("key", &StaticInputs::key)
+      .def("tensors", &StaticInputs::tensors)
+      .def("for_each_bucket", &for_each_bucket, py::arg("visit"))
+      .def_property_readonly("bucket", &StaticInputs::bucket)
+      .def_property_readonly("device", &StaticInputs::device)
+      .def_property_readonly("bytes", &StaticInputs::bytes)
+      .def("bucket_uses", &StaticInputs::bucket_uses)
+      .def("report", &StaticInputs::report)
+      .def("__str__", [](const StaticInputs& self) { return self.report().to_text(); });
+}
+
+}  // namespace pianola::python

@@ -1,0 +1,191 @@
+"""Makes docs/configuration.md from the rules and keys of the library, as the program lists them.
+
+    config_doc.py            write the page
+    config_doc.py --check    fail if the page is not what the program makes
+
+The program is PIANOLA_PROGRAM, or that of the release build.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs/configuration.md"
+PROGRAM = os.environ.get("PIANOLA_PROGRAM", str(ROOT / "build/release/apps/pianola"))
+
+HEAD = """# Configuration
+
+Made by `tools/config_doc.py` from the rules and keys of the library (`pianola config rules`, `pianola config keys`).
+
+Training frameworks have dozens of settings that bear on CUDA graphs, and most of the ways to combine them do not work: some
+fail at the capture, some after hours, some compute something else. Pianola checks them together, before anything is captured,
+and names everything that is wrong at once. It needs no GPU and no framework for that.
+
+```console
+$ pianola config check examples/configuration/full_iteration.json
+```
+
+A file is JSON, or YAML where it is named `.yaml` or `.yml` and Pianola was built where yaml-cpp is installed (Debian's package
+`libyaml-cpp-dev`). Keys stand in sections, as in Megatron-Bridge's configuration, or by their name alone at the top. Of this one
+
+```json
+{contradictory}
+```
+
+the program says
+
+<!-- not run: it finds errors, which is exit code 3 -->
+```console
+$ pianola config check examples/configuration/contradictory.json
+{checked}
+```
+
+Exit codes are 0 for a valid configuration, 3 where there are errors, and 1 for a file that cannot be used: unknown keys (with
+the nearest one that there is), values of another type, and one thing said twice in different words are refused, all at once.
+`--json` prints the same for programs. `--allow-other-keys` skips what has nothing to do with graphs, as in a framework's whole
+configuration. `--environment` takes what the file does not say from `PYTORCH_CUDA_ALLOC_CONF`, `NCCL_GRAPH_REGISTER` and
+`CUDA_GRAPHS_USE_NODE_PRIORITY`.
+
+The same from Python and C++:
+
+```python
+import pianola
+
+config = pianola.CudaGraphConfig(target="bridge", cuda_graph_impl="full_iteration", check_for_nan_in_loss=True)
+report = pianola.check_config(config)
+for finding in report.findings:
+    print(finding.rule, finding.outcome, [(change.key, change.after) for change in finding.changes])
+```
+```text
+CF202 fixed [('model.use_te_rng_tracker', 'true'), ('rng.te_rng_tracker', 'true')]
+CF303 fixed [('ddp.check_for_nan_in_grad', 'false')]
+CF302 error []
+```
+
+```cpp
+pianola::CudaGraphConfig config = pianola::load_config("run.yaml").config;
+pianola::require_valid(config);  // throws a ConfigError that names every error
+```
+
+## Targets
+
+`target` says whose graphs the configuration is for, since some rules are those of one implementation alone: `pianola` (the
+default), `megatron` for Megatron-LM, and `bridge` for Megatron-Bridge, which drives Megatron-LM and adds rules.
+`pianola config check --target` asks for another one than the file.
+
+One difference matters most. A check for NaN in the loss or in the gradients reads a value on the host, so Megatron-LM and
+Megatron-Bridge want it off where the full iteration is captured (CF301 to CF304). In Pianola it stays on: its checks raise a flag
+on the device, which the host reads one step later, without waiting.
+
+`cuda_graph_impl` has Megatron's names, and Pianola's own for the same things:
+
+| value | also called | what is captured |
+| --- | --- | --- |
+| `none` | | nothing |
+| `local` | `per_layer` | layers or modules, while training goes on |
+| `transformer_engine` | `callables` | layers or modules, ahead, by `make_graphed_callables` |
+| `full_iteration` | `iteration` | forward and backward passes of all microbatches, in one graph |
+
+## Old names
+
+Files with old names are read as what they mean today, and `pianola config migrate FILE` prints them rewritten:
+
+| old | today |
+| --- | --- |
+| `enable_cuda_graph: true` | `cuda_graph_impl: local` |
+| `external_cuda_graph: true` | `cuda_graph_impl: transformer_engine` |
+| `cuda_graph_scope` | `cuda_graph_modules` |
+| module `full` | no modules: whole layers |
+| module `full_iteration` | `cuda_graph_impl: full_iteration` |
+| module `full_iteration_inference` | `inference_cuda_graph_scope: block` |
+
+An old name beside a new one that says something else is an error, and so are old names that exclude each other.
+
+## What rules do
+
+A rule's id stays the same for ever; `pianola config explain CF302` tells one. An **error** has to be corrected. What is **fixed** is
+changed by Pianola, which says from what to what: it fills in what was left open, or takes away what has no effect. A **warning**
+stands in nobody's way. Fixes come first, and the other rules see what they have left. A rule that asks for a version or for the
+GPUs' compute capability says nothing where that is not known.
+
+What has to fit a GPU, and what happens while it runs, is no matter of a configuration: memory, and the end of a training, where
+graphs have to be gone before NCCL's communicators.
+"""
+
+GROUPS = {
+    1: "Implementation and modules",
+    2: "Random numbers",
+    3: "Checks and optimizer",
+    4: "Experts",
+    5: "Recomputation, dropout and offloading",
+    6: "Shapes and packing",
+    7: "Communication and sharding",
+    8: "Versions and environment",
+    9: "Inference and reinforcement learning",
+}
+
+
+def config(*arguments, codes=(0,)):
+    """What `pianola config ...` prints."""
+    if not Path(PROGRAM).exists():
+        raise SystemExit(f"there is no program '{PROGRAM}': build it, or set PIANOLA_PROGRAM")
+    ran = subprocess.run([PROGRAM, "config", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    if ran.returncode not in codes:
+        raise SystemExit(f"{PROGRAM} config {' '.join(arguments)}: {ran.stderr or ran.stdout}")
+    return ran.stdout
+
+
+def cell(text):
+    return text.replace("|", "\\|")
+
+
+def group_of(rule):
+    return int(rule["id"].removeprefix("CF")) // 100
+
+
+def table_of(rules):
+    lines = ["| rule | outcome | for | when | why | what to do, or what is done |", "| --- | --- | --- | --- | --- | --- |"]
+    for rule in rules:
+        targets = "all" if rule["targets"].count(",") == 2 else rule["targets"]
+        cells = [rule["outcome"], targets, rule["title"], rule["reason"], rule["advice"]]
+        lines.append(f'| <a id="{rule["id"].lower()}"></a>{rule["id"]} | ' + " | ".join(map(cell, cells)) + " |")
+    return "\n".join(lines)
+
+
+def keys_table(keys):
+    lines = ["| key | default | accepts | meaning |", "| --- | --- | --- | --- |"]
+    lines += [f"| `{key['key']}` | `{key['default']}` | {cell(key['accepts'])} | {cell(key['meaning'])} |" for key in keys]
+    return "\n".join(lines)
+
+
+def page():
+    rules = json.loads(config("rules", "--json"))["rules"]
+    keys = json.loads(config("keys", "--json"))["keys"]
+    example = "examples/configuration/contradictory.json"
+    head = HEAD.replace("{contradictory}", (ROOT / example).read_text().rstrip("\n"))
+    parts = [head.replace("{checked}", config("check", example, codes=(3,)).rstrip("\n"))]
+    for number, title in GROUPS.items():
+        parts.append(f"### {title}\n\n{table_of([rule for rule in rules if group_of(rule) == number])}\n")
+    parts.append(f"## Keys\n\n{keys_table(keys)}\n")
+    return "\n".join(parts)
+
+
+def main(arguments):
+    if arguments not in ([], ["--check"]):
+        print(__doc__, file=sys.stderr)
+        return 2
+    made = page()
+    if arguments == ["--check"]:
+        stale = not PAGE.exists() or PAGE.read_text() != made
+        if stale:
+            print(f"{PAGE.relative_to(ROOT)} is stale; run tools/config_doc.py", file=sys.stderr)
+        return 1 if stale else 0
+    PAGE.write_text(made)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
