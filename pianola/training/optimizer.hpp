@@ -12,7 +12,8 @@
 
 namespace pianola {
 
-/// What of a GradScaler an optimizer needs, both float32 [1] on the parameters' device; undefined: no scaler is in use.
+/// What of a GradScaler an optimizer needs: float32, of one element, on the parameters' device; undefined: no scaler is
+/// in use.
 struct GradScale {
   at::Tensor scale = {};  ///< By which the gradients are too large still; undefined where they are unscaled already.
   at::Tensor found_inf = {};  ///< 1: a gradient is not finite, and the step leaves everything as it was; 0 otherwise.
