@@ -45,6 +45,9 @@ std::vector<Case> branches(const Settings& settings);
 std::vector<Case> branches_large(const Settings& settings);
 std::vector<Case> branches_capture(const Settings& settings);
 std::vector<Case> audit_cost(const Settings& settings);
+std::vector<Case> full_iteration(const Settings& settings);
+std::vector<Case> finite_watch(const Settings& settings);
+std::vector<Case> static_inputs(const Settings& settings);
 std::vector<Case> strict_replay(const Settings& settings);
 std::vector<Case> verify_cost(const Settings& settings);
 }  // namespace cuda

@@ -36,9 +36,10 @@ Requirement at_most_ratio(const Case& measured, const std::string& contender, do
           .met = ratio <= limit};
 }
 
-Requirement at_least_speedup(const Case& measured, const std::string& contender, double limit) {
-  const double speedup = measured.median_of(measured.baseline) / measured.median_of(contender);
-  return {.text = fmt::format("{}: at least {:g}x as fast as {}", contender, limit, measured.baseline),
+Requirement at_least_speedup(const Case& measured, const std::string& contender, double limit, const std::string& of) {
+  const std::string& other = of.empty() ? measured.baseline : of;
+  const double speedup = measured.median_of(other) / measured.median_of(contender);
+  return {.text = fmt::format("{}: at least {:g}x as fast as {}", contender, limit, other),
           .measured = speedup,
           .limit = limit,
           .met = speedup >= limit};

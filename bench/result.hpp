@@ -41,7 +41,9 @@ struct Result {
 /// The median may exceed the baseline's by `absolute`, in the unit of the case, or by `relative`, whichever is more.
 Requirement within(const Case& measured, const std::string& contender, double absolute, double relative);
 Requirement at_most_ratio(const Case& measured, const std::string& contender, double limit);
-Requirement at_least_speedup(const Case& measured, const std::string& contender, double limit);
+/// `of`: the contender that is compared with; empty: the baseline.
+Requirement at_least_speedup(const Case& measured, const std::string& contender, double limit,
+                             const std::string& of = {});
 /// The largest sample of all contenders. `text` says what is counted.
 Requirement at_most(const Case& measured, std::string text, double limit);
 

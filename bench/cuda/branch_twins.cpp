@@ -1,6 +1,7 @@
 #include "cuda/branch_twins.hpp"
 
 #include "cuda/device.hpp"
+#include "cuda/products.hpp"
 #include "models/mlp.hpp"
 
 #include <ATen/Context.h>
@@ -41,18 +42,6 @@ class Deterministic {
   bool fill_ = context().deterministicFillUninitializedMemory();
 };
 
-// How matrix products are computed while it lives.
-class Products {
- public:
-  explicit Products(bool tf32) { at::globalContext().setAllowTF32CuBLAS(tf32); }
-  Products(const Products&) = delete;
-  Products& operator=(const Products&) = delete;
-  ~Products() { at::globalContext().setAllowTF32CuBLAS(before_); }
-
- private:
-  bool before_ = at::globalContext().allowTF32CuBLAS();
-};
-
 void check_twin(const char* what, const std::function<void()>& replay, const WholeStep& step,
                 const std::vector<at::Tensor>& expected) {
   check_equal(what, seeded_steps(replay, step), expected);
@@ -77,9 +66,9 @@ std::vector<at::Tensor> seeded_steps(const std::function<void()>& run, const Who
   return seen;
 }
 
-std::vector<std::string> branch_notes(const GraphInfo& info) {
-  if (!info.branches) return {"the capture says nothing about branches"};
-  const BranchInfo& found = *info.branches;
+std::vector<std::string> branch_notes(const std::optional<BranchInfo>& branches) {
+  if (!branches) return {"the capture says nothing about branches"};
+  const BranchInfo& found = *branches;
   const std::string outcome = found.rebuilt ? fmt::format("rebuilt on {} lanes", found.lanes)
                                             : fmt::format("left as captured, because {}", found.reason);
   std::vector<std::string> notes = {fmt::format(
@@ -126,7 +115,7 @@ Case BranchTwins::compare(const char* measure, const Timer& timer, const Plan& p
 Case BranchTwins::device_time(const Settings& settings) {
   Case result = compare("device time per replay, back to back", event_timer(), settings.plan(workload_.iterations));
   if (workload_.limit > 0) result.requirements = {at_most_ratio(result, kInBranches, workload_.limit)};
-  result.notes = branch_notes(branches_.info());
+  result.notes = branch_notes(branches_.info().branches);
   return result;
 }
 

@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -56,6 +57,6 @@ class BranchTwins {
 std::vector<at::Tensor> seeded_steps(const std::function<void()>& run, const WholeStep& step);
 
 /// What came of CaptureOptions::branches, a sentence each.
-std::vector<std::string> branch_notes(const GraphInfo& info);
+std::vector<std::string> branch_notes(const std::optional<BranchInfo>& branches);
 
 }  // namespace pianola::bench::cuda

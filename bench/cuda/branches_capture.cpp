@@ -98,7 +98,7 @@ Case capture_time(const BranchWorkload& workload, const GraphInfo& branched, con
               .iterations = plan.iterations,
               .series = interleave(host_timer(synchronize), contenders, plan)};
   result.requirements = {at_most_twice(result)};
-  result.notes = branch_notes(branched);
+  result.notes = branch_notes(branched.branches);
   if (branched.branches) result.notes.push_back(parts(*branched.branches));
   return result;
 }

@@ -66,7 +66,7 @@ Case planning_time(const Settings& settings) {
     rebuilding.samples.push_back(milliseconds(found.rebuild_time));
     both.samples.push_back(milliseconds(found.plan_time + found.rebuild_time));
     trial.samples.push_back(milliseconds(found.trial_time));
-    notes = branch_notes(graph.info());
+    notes = branch_notes(graph.info().branches);
   }
   Case result{.name = "8 chains of 1250 operations, 10,000 nodes",
               .measure = "host time at the end of a capture in branches",

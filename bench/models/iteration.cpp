@@ -22,15 +22,21 @@ std::vector<c10::IValue> values_of(const at::Tensor& microbatches) {
 
 }  // namespace
 
-Iteration::Iteration(Model model, at::Tensor microbatches, const IterationParts& parts)
+Iteration::Iteration(Model model, at::Tensor microbatches, Checks checks)
     : model_(std::move(model)),
-      parts_(parts),
+      checks_(checks),
       microbatches_(values_of(microbatches)),
       adam_(model_.parameters(), {.lr = kLearningRate}),
-      scaler_(microbatches.device(), {.enabled = parts.scaler}),
-      watch_(microbatches.device(), {.gradients = false}) {}
+      scaler_(microbatches.device()),
+      watch_(microbatches.device()) {}
 
 at::Tensor Iteration::run(const std::vector<c10::IValue>& microbatches) {
+  const at::Tensor loss = forward_backward(microbatches);
+  update(loss);
+  return loss;
+}
+
+at::Tensor Iteration::forward_backward(const std::vector<c10::IValue>& microbatches) {
   adam_.zero_grad();
   at::Tensor total = at::zeros({}, adam_.parameters(0).front().options().requires_grad(false));
   for (const c10::IValue& one : microbatches) {
@@ -39,15 +45,17 @@ at::Tensor Iteration::run(const std::vector<c10::IValue>& microbatches) {
     scaler_.scale(loss).backward();
     total = total + loss.detach();
   }
+  return total;
+}
+
+void Iteration::update(const at::Tensor& loss) {
   scaler_.unscale_(adam_);
-  if (parts_.clipping) clip_grad_norm_(adam_, 1.0);
+  clip_grad_norm_(adam_, 1.0, {.error_if_nonfinite = checks_ == Checks::loss_and_gradients ? &watch_ : nullptr});
   scaler_.step(adam_);
   scaler_.update();
-  if (parts_.checks) {
-    watch_.check("loss", total);
-    watch_.end_step();
-  }
-  return total;
+  if (checks_ == Checks::nowhere) return;
+  watch_.check("loss", loss);
+  watch_.end_step();
 }
 
 std::vector<at::Tensor> Iteration::state() const {

@@ -30,6 +30,7 @@ BENCHMARKS = {
     "cuda/python_audit": "Launch-bound training step, from Python, plain and audited",
     "cuda/python_branches": "Training steps of a transformer, ResNet-18 and GPT-2 in parallel branches, from Python",
     "cuda/python_callables": "Forward and backward of a graphed callable from Python, by its number of parameters",
+    "cuda/python_full_iteration": "Whole training iterations from Python: one graph, against a graph of a part",
     "cuda/python_graphed": "Training steps whose graphs make themselves: steady state, and time to the first replay",
     "cuda/python_models": "Training steps of GPT-2 and ResNet-18, bit-equal to eager with deterministic algorithms",
     "cuda/python_replay": "Host time of replaying a training step from Python",

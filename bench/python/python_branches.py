@@ -11,6 +11,7 @@ import case_report
 import pianola
 import python_models  # first, because it sets what torch reads of the environment
 import torch
+from branch_words import branch_note
 from measuring import alternate, case, series
 from models import InitialValues
 from torch.nn import functional
@@ -93,14 +94,6 @@ class Captured(Training):
         self.steps += 1
 
 
-def branch_note(graph):
-    """What came of `branches`, as bench/cuda/branch_twins.cpp says it."""
-    found = graph.info().branches
-    outcome = f"rebuilt on {found.lanes} lanes" if found.rebuilt else f"left as captured, because {found.reason}"
-    return (f"{outcome}: {found.nodes} nodes, {found.critical_nodes} of them critical, in {found.units} units; "
-            f"{found.edges_after} edges instead of {found.edges_before}; {found.proved_pairs} pairs proved ordered")
-
-
 def case_of(settings, workload, stream):
     reference = Reference(workload)
     ways = [TORCH, SERIAL, IN_BRANCHES] if settings.device == "cuda" else [SERIAL, IN_BRANCHES]
@@ -110,7 +103,7 @@ def case_of(settings, workload, stream):
     iterations = settings.some(ITERATIONS)
     replays = {way: training.replay for way, training in trainings.items()}
     taken = series(alternate(replays, iterations, iterations, settings.rounds), "wall")
-    note = branch_note(trainings[IN_BRANCHES].graph)
+    note = branch_note(trainings[IN_BRANCHES].graph.info().branches)
     made = case(workload.title, "time per replay, back to back", iterations, SERIAL, taken, notes=[note])
     case_report.require_ratio(made, IN_BRANCHES, SERIAL, taken[IN_BRANCHES], taken[SERIAL], LIMIT)
     return made
