@@ -87,8 +87,8 @@ Report describe(const TrainerConfig& config, c10::Device device, const std::file
             fmt::format("GPT: {} layers, width {}, {} heads, context {}, dropout {}; {} parameters", model.layers,
                         model.width, model.heads, model.context, model.dropout, parameters))
       .fact("step", "step",
-            fmt::format("forward, loss, backward, AdamW on {} x {} characters; {} steps", config.batch, model.context,
-                        config.steps));
+            fmt::format("forward, loss, backward, clipping, AdamW on {} x {} characters; {} steps after {} of warm-up",
+                        config.batch, model.context, config.steps, Experiment::kWarmup));
   return report;
 }
 
@@ -105,8 +105,8 @@ void print_progress(std::string_view run, const Progress& progress, const Traine
 
 void print_capture(const GraphInfo& graph) {
   const double milliseconds = static_cast<double>((graph.capture_time + graph.instantiate_time).count()) / 1000;
-  fmt::print("  captured one step, {} nodes, in {:.1f} ms; warm-up and capture left no trace in the model\n",
-             graph.nodes, milliseconds);
+  fmt::print("  captured one step, {} nodes, in {:.1f} ms; the capture left no trace in the model\n", graph.nodes,
+             milliseconds);
 }
 
 // "302 us -> 212 us", by the clock where both graphs were timed, else by the model.
@@ -214,6 +214,7 @@ ordered_json to_json(const Experiment& experiment, const DemoOptions& options, c
   json["config"] = to_json(config);
   json["runs"] = ordered_json::parse(figures.to_json())["runs"];
   json["graph"] = ordered_json::parse(experiment.graph().report().to_json());
+  json["iteration"] = ordered_json::parse(experiment.iteration().report().to_json());
   json["comparison"] = {{"equal", comparison.equal()},
                         {"tensors", comparison.tensors},
                         {"values", comparison.values},
@@ -232,12 +233,14 @@ void write(std::ofstream& file, const ordered_json& json, const std::string& pat
 
 Experiment::Watcher progress_printer(const TrainerConfig& config, const std::string& lanes) {
   return {.eager = [&config](const Progress& progress) { print_progress("eager", progress, config); },
-          .captured =
+          .inspected =
               [&lanes](const Graph& graph) {
-                const GraphInfo info = graph.info();
-                print_capture(info);
-                print_branches(info);
                 if (!lanes.empty()) graph.dump_lanes(lanes);
+              },
+          .captured =
+              [](const GraphInfo& graph) {
+                print_capture(graph);
+                print_branches(graph);
               },
           .replay = [&config](const Progress& progress) { print_progress("replay", progress, config); }};
 }

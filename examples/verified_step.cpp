@@ -16,25 +16,35 @@ int main() {
   const pianola::demo::TrainerConfig config{
       .model = {.vocabulary = text.vocabulary(), .layers = 2, .width = 32, .heads = 2, .context = 32}, .batch = 4};
   pianola::demo::Trainer trainer(config, device);
-  pianola::demo::BatchStream batches(text, config.batch, config.model.context, config.seed, device);
+  pianola::demo::BatchStream batches(text, config.batch, config.model.context, config.seed);
   trainer.load(batches.next());
 
   std::vector<pianola::NamedTensor> state;
   for (const auto& [name, tensor] : trainer.tensors()) state.push_back({name, tensor});
-  const auto eager = [&] { trainer.step(); };
+  using Tensors = std::vector<at::Tensor>;
+  const auto eager = [&](const Tensors&) { return Tensors{trainer.step()}; };
 
+  at::Tensor loss;
   pianola::Graph graph(device);
-  graph.capture(eager);
-  const pianola::VerifyReport same =
-      pianola::verify(eager, [&] { graph.replay(); }, state, {.subject = "the GPT's step"});
+  graph.capture([&] { loss = trainer.step(); });
+  const auto graphed = [&](const Tensors&) {
+    graph.replay();
+    return Tensors{loss};
+  };
+  const pianola::VerifyReport same = pianola::verify(eager, graphed, state, {.subject = "the GPT's step"});
   std::printf("%s\n", same.to_text().c_str());
 
+  at::Tensor changed_loss;
   pianola::Graph changed(device);
   trainer.model().use_exact_gelu(true);
-  changed.capture(eager);
+  changed.capture([&] { changed_loss = trainer.step(); });
   trainer.model().use_exact_gelu(false);
+  const auto graphed_otherwise = [&](const Tensors&) {
+    changed.replay();
+    return Tensors{changed_loss};
+  };
   const pianola::VerifyReport different =
-      pianola::verify(eager, [&] { changed.replay(); }, state, {.subject = "the step with another GELU"});
+      pianola::verify(eager, graphed_otherwise, state, {.subject = "the step with another GELU"});
   std::printf("%s\n", different.to_text().c_str());
 
   // Hardly anything in the loss, but all that the gradient of the GELU reaches, in the first step.

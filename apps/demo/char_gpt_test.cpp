@@ -1,4 +1,3 @@
-#include <apps/demo/adamw.hpp>
 #include <apps/demo/char_gpt.hpp>
 #include <apps/demo/comparison.hpp>
 #include <apps/demo/experiment.hpp>
@@ -6,6 +5,7 @@
 #include <apps/demo/trainer.hpp>
 #include <pianola/graph/graph.hpp>
 #include <pianola/graph/testing/device_test.hpp>
+#include <pianola/training/full_iteration.hpp>
 
 #include <string>
 #include <vector>
@@ -39,36 +39,37 @@ class CharGptTest : public pianola::testing::DeviceTest {
             .steps = steps,
             .seed = 5};
   }
-  [[nodiscard]] BatchStream batches() const { return {text_, 4, 24, 5, device()}; }
+  [[nodiscard]] BatchStream batches() const { return {text_, 4, 24, 5}; }
 
   Text text_{proverbs()};
 };
 
-TEST_P(CharGptTest, TenStepsOfReplayAreBitEqualToEager) {
+TEST_P(CharGptTest, TenIterationsWithReplaysAreBitEqualToEager) {
   Trainer eager(config(10), device());
   BatchStream eager_batches = batches();
   for (int i = 0; i < 10; ++i) {
     eager.load(eager_batches.next());
-    eager.step();
+    eager.finish(eager.step());
   }
   const std::vector<NamedTensor> expected = eager.state();
 
   Trainer replayed(config(10), device());
   BatchStream replay_batches = batches();
-  Graph graph(device());
-  graph.capture([&] { replayed.step(); });
+  FullIteration iteration([&](const auto& microbatches) -> c10::IValue { return replayed.step(microbatches); });
   for (int i = 0; i < 10; ++i) {
     replayed.load(replay_batches.next());
-    graph.replay();
+    replayed.finish(iteration(replayed.inputs()).toTensor());
   }
   const std::vector<NamedTensor> actual = replayed.state();
 
-  for (const char* name : {"losses", "blocks.1.mlp_in.weight", "head.bias.exp_avg_sq", "head.bias.step", "generator"}) {
+  for (const char* name :
+       {"losses", "blocks.1.mlp_in.weight", "state.0.exp_avg_sq", "state.0.step", "group.0.lr", "generator"}) {
     EXPECT_THAT(expected, Contains(Field(&NamedTensor::name, name)));
   }
   const Comparison comparison = compare(expected, actual);
   EXPECT_TRUE(comparison.equal()) << comparison.first;
   EXPECT_EQ(replayed.losses().numel(), 10);
+  EXPECT_EQ(iteration.info().signatures.at(0).replays, 7U);
   EXPECT_FALSE(at::equal(actual.back().tensor, state_of(generator()).zero_())) << "dropout drew nothing";
 }
 
@@ -80,7 +81,7 @@ TEST_P(CharGptTest, EagerIsReproducibleAndTheSeedMatters) {
     BatchStream stream = batches();
     for (int i = 0; i < 6; ++i) {
       trainer.load(stream.next());
-      trainer.step();
+      trainer.finish(trainer.step());
     }
     return trainer.losses();
   };
@@ -93,7 +94,7 @@ TEST_P(CharGptTest, AnExperimentLearnsAndReportsWhatHappened) {
   std::vector<double> eager, replay;
   std::size_t nodes = 0;
   experiment.run({.eager = [&](const Progress& progress) { eager.push_back(progress.loss); },
-                  .captured = [&](const Graph& graph) { nodes = graph.info().nodes; },
+                  .captured = [&](const GraphInfo& graph) { nodes = graph.nodes; },
                   .replay = [&](const Progress& progress) { replay.push_back(progress.loss); }});
   EXPECT_TRUE(experiment.comparison().equal()) << experiment.comparison().first;
   EXPECT_GT(nodes, 50U);
@@ -102,6 +103,27 @@ TEST_P(CharGptTest, AnExperimentLearnsAndReportsWhatHappened) {
   EXPECT_LT(eager.back(), 0.9 * eager.front());
   EXPECT_EQ(experiment.eager_losses(), experiment.replay_losses());
   EXPECT_GT(experiment.replay().steps_per_second, 0);
+  EXPECT_GT(experiment.graph().pool_bytes, 0U);
+}
+
+TEST_P(CharGptTest, EachStepOfTheTrainingThatIsMeasuredIsAReplay) {
+  Experiment experiment(text_, config(5), device());
+  experiment.run({});
+  const auto& iterations = experiment.iteration().signatures;
+  ASSERT_THAT(iterations, SizeIs(1));
+  EXPECT_EQ(iterations[0].eager_calls, Experiment::kWarmup - 1U);
+  EXPECT_EQ(iterations[0].replays, 5U + 1U);
+}
+
+TEST_P(CharGptTest, TheGraphToLookAtEqualsTheOneThatIsReplayed) {
+  Experiment experiment(text_, config(3), device(), /*branches=*/4);
+  GraphInfo shown;
+  experiment.run({.inspected = [&](const Graph& graph) { shown = graph.info(); }});
+  ASSERT_TRUE(shown.branches.has_value());
+  const BranchInfo& replayed = *experiment.graph().branches;
+  EXPECT_EQ(shown.branches->nodes, replayed.nodes);
+  EXPECT_EQ(shown.branches->units, replayed.units);
+  EXPECT_EQ(shown.branches->edges_before, replayed.edges_before);
 }
 
 TEST_P(CharGptTest, ReplaysOnBranchesTrainTheSameBits) {
@@ -150,12 +172,13 @@ TEST(Comparison, NamesTheFirstTensorThatDiffersAndHowMuch) {
   EXPECT_EQ(comparison.first, "b: 1 of 4 values differ, first at 2, by at most 0.5");
 }
 
-TEST(LearningRate, WarmsUpAndThenFallsToATenth) {
-  EXPECT_DOUBLE_EQ(learning_rate(0, 1000, 1.0), 0.02);
-  EXPECT_DOUBLE_EQ(learning_rate(49, 1000, 1.0), 1.0);
-  EXPECT_NEAR(learning_rate(525, 1000, 1.0), 0.55, 1e-9);
-  EXPECT_NEAR(learning_rate(999, 1000, 1.0), 0.1, 1e-4);
-  EXPECT_DOUBLE_EQ(learning_rate(0, 1, 1.0), 1.0);
+TEST(WarmupAndCosine, RisesToTheBaseRateAndFallsToTheLast) {
+  const LearningRate rate = warmup_and_cosine(1000, 0.1);
+  EXPECT_DOUBLE_EQ(rate(0, 1.0), 0.02);
+  EXPECT_DOUBLE_EQ(rate(50, 1.0), 1.0);
+  EXPECT_NEAR(rate(525, 1.0), 0.55, 1e-9);
+  EXPECT_NEAR(rate(999, 1.0), 0.1, 1e-4);
+  EXPECT_DOUBLE_EQ(warmup_and_cosine(1, 0.1)(0, 1.0), 1.0);
 }
 
 }  // namespace

@@ -15,44 +15,48 @@ Experiment::Experiment(const Text& text, const TrainerConfig& config, c10::Devic
     : config_(config),
       device_(device),
       branches_(branches),
-      batches_(text, config.batch, config.model.context, config.seed, device) {}
+      batches_(text, config.batch, config.model.context, config.seed) {}
 
 void Experiment::run(const Watcher& watcher) {
-  warm_up();
-  const auto expected = run_eager(watcher.eager);
+  const auto expected = run_eager(watcher);
   const auto actual = run_replay(watcher);
   comparison_ = compare(expected, actual);
 }
 
-// Loads kernels and fills torch's caches, so that the run that comes first does not pay for it.
-void Experiment::warm_up() {
-  Trainer trainer(config_, device_);
-  BatchStream batches = batches_;
-  for (int i = 0; i < 3; ++i) {
-    trainer.load(batches.next());
-    trainer.step();
-  }
-  trainer.wait();
-}
-
-std::vector<NamedTensor> Experiment::run_eager(const std::function<void(const Progress&)>& report) {
+std::vector<NamedTensor> Experiment::run_eager(const Watcher& watcher) {
   Trainer& trainer = eagerly_.emplace(config_, device_);
   BatchStream batches = batches_;
-  eager_ = run_training(
-      trainer, batches, config_.steps, [&] { trainer.step(); }, report);
+  const Iterate iterate = [&] { return trainer.step(); };
+  warm_up(trainer, batches, kWarmup, iterate);
+  eager_ = run_training(trainer, batches, config_.steps, iterate, watcher.eager);
   return trainer.state();
 }
 
 std::vector<NamedTensor> Experiment::run_replay(const Watcher& watcher) {
   Trainer& trainer = replayed_.emplace(config_, device_);
   BatchStream batches = batches_;
+  inspect(trainer, watcher);
+  FullIteration iteration([&](const auto& microbatches) -> c10::IValue { return trainer.step(microbatches); },
+                          {.warmup = kWarmup - 1, .branches = branches_});
+  const Iterate iterate = [&] { return iteration(trainer.inputs()).toTensor(); };
+  warm_up(trainer, batches, kWarmup, iterate);
+  iteration_ = iteration.info();
+  graph_.branches = iteration_.signatures.front().branches;
+  graph_.pool_bytes = iteration_.pool_bytes;
+  if (watcher.captured) watcher.captured(graph_);
+  replay_ = run_training(trainer, batches, config_.steps, iterate, watcher.replay);
+  iteration_ = iteration.info();
+  return trainer.state();
+}
+
+// FullIteration keeps its graph to itself. What a graph of the step has to tell, one of its own tells; its capture leaves
+// no trace, and it is gone before the training begins.
+void Experiment::inspect(Trainer& trainer, const Watcher& watcher) {
+  trainer.load(BatchStream(batches_).next());
   Graph graph(device_);
   graph.capture([&] { trainer.step(); }, {.branches = branches_});
   graph_ = graph.info();
-  if (watcher.captured) watcher.captured(graph);
-  replay_ = run_training(
-      trainer, batches, config_.steps, [&] { graph.replay(); }, watcher.replay);
-  return trainer.state();
+  if (watcher.inspected) watcher.inspected(graph);
 }
 
 std::vector<float> Experiment::eager_losses() const { return on_host(eagerly_->losses()); }

@@ -5,6 +5,7 @@
 #include <apps/demo/training_loop.hpp>
 
 #include <pianola/graph/graph.hpp>
+#include <pianola/training/full_iteration.hpp>
 
 #include <functional>
 #include <optional>
@@ -12,17 +13,23 @@
 
 namespace pianola::demo {
 
-/// The same training twice, from the same bits: eager, then by replays of one graph that holds the whole step.
+/// The same training twice, from the same bits: eager, then by a pianola::FullIteration, which replays the whole step.
+/// Both begin with `kWarmup` steps that no figure counts; the last of them is the one that is captured.
 class Experiment {
  public:
+  static constexpr int kWarmup = 4;
+
   /// What a caller may want to show while it runs; each may be empty.
   struct Watcher {
-    std::function<void(const Progress&)> eager;
-    std::function<void(const Graph&)> captured;
-    std::function<void(const Progress&)> replay;
+    std::function<void(const Progress&)> eager = {};
+    /// The step in a graph to look at: equal to the one that is replayed, and gone afterwards.
+    std::function<void(const Graph&)> inspected = {};
+    /// What graph() returns.
+    std::function<void(const GraphInfo&)> captured = {};
+    std::function<void(const Progress&)> replay = {};
   };
 
-  /// @param branches  Of the graph; see pianola::CaptureOptions.
+  /// @param branches  Of the graph; see pianola::FullIterationOptions.
   /// @throws pianola::UsageError  The text is too short.
   Experiment(const Text& text, const TrainerConfig& config, c10::Device device, int branches = 0);
 
@@ -30,7 +37,9 @@ class Experiment {
 
   [[nodiscard]] const RunFigures& eager() const noexcept { return eager_; }
   [[nodiscard]] const RunFigures& replay() const noexcept { return replay_; }
+  /// Pool and branches are those of the graph that is replayed, all else is of the one to look at.
   [[nodiscard]] const GraphInfo& graph() const noexcept { return graph_; }
+  [[nodiscard]] const FullIterationInfo& iteration() const noexcept { return iteration_; }
   [[nodiscard]] const Comparison& comparison() const noexcept { return comparison_; }
   [[nodiscard]] std::vector<float> eager_losses() const;
   [[nodiscard]] std::vector<float> replay_losses() const;
@@ -38,9 +47,9 @@ class Experiment {
   [[nodiscard]] const CharGpt& model() const { return replayed_->model(); }
 
  private:
-  void warm_up();
-  std::vector<NamedTensor> run_eager(const std::function<void(const Progress&)>& report);
+  std::vector<NamedTensor> run_eager(const Watcher& watcher);
   std::vector<NamedTensor> run_replay(const Watcher& watcher);
+  void inspect(Trainer& trainer, const Watcher& watcher);
 
   TrainerConfig config_;
   c10::Device device_;
@@ -51,6 +60,7 @@ class Experiment {
   RunFigures eager_;
   RunFigures replay_;
   GraphInfo graph_;
+  FullIterationInfo iteration_;
   Comparison comparison_;
 };
 

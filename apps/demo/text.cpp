@@ -16,8 +16,6 @@
 namespace pianola::demo {
 namespace {
 
-constexpr std::int64_t kChunk = 128;  // batches drawn at a time
-
 std::string distinct(std::string_view bytes) {
   std::set<char> symbols(bytes.begin(), bytes.end());
   return {symbols.begin(), symbols.end()};
@@ -73,9 +71,8 @@ std::filesystem::path default_text() {
                     .fix = "name a text file with --text"});
 }
 
-BatchStream::BatchStream(const Text& text, std::int64_t batch, std::int64_t context, std::uint64_t seed,
-                         c10::Device device)
-    : tokens_(text.tokens()), batch_(batch), context_(context), device_(device), random_(seed), used_(kChunk) {
+BatchStream::BatchStream(const Text& text, std::int64_t batch, std::int64_t context, std::uint64_t seed)
+    : tokens_(text.tokens()), batch_(batch), context_(context), random_(seed) {
   if (text.size() < 2 * context) {
     throw UsageError(
         {.what = fmt::format("the text has {} characters, and at least {} are needed", text.size(), 2 * context),
@@ -84,26 +81,17 @@ BatchStream::BatchStream(const Text& text, std::int64_t batch, std::int64_t cont
 }
 
 BatchStream::Batch BatchStream::next() {
-  if (used_ == kChunk) refill();
-  const std::int64_t place = used_++;
-  return {.inputs = inputs_.select(0, place), .targets = targets_.select(0, place)};
-}
-
-void BatchStream::refill() {
-  const at::Tensor inputs = at::empty({kChunk, batch_, context_}, at::kLong);
-  const at::Tensor targets = at::empty({kChunk, batch_, context_}, at::kLong);
+  Batch batch{.inputs = at::empty({batch_, context_}, at::kLong), .targets = at::empty({batch_, context_}, at::kLong)};
   std::uniform_int_distribution<std::int64_t> start(0, tokens_.size(0) - context_ - 1);
   const auto* token = tokens_.const_data_ptr<std::int64_t>();
-  auto* input = inputs.mutable_data_ptr<std::int64_t>();
-  auto* target = targets.mutable_data_ptr<std::int64_t>();
-  for (std::int64_t piece = 0; piece < kChunk * batch_; ++piece) {
+  auto* input = batch.inputs.mutable_data_ptr<std::int64_t>();
+  auto* target = batch.targets.mutable_data_ptr<std::int64_t>();
+  for (std::int64_t piece = 0; piece < batch_; ++piece) {
     const std::int64_t from = start(random_);
     input = std::copy_n(token + from, context_, input);
     target = std::copy_n(token + from + 1, context_, target);
   }
-  inputs_ = inputs.to(device_);
-  targets_ = targets.to(device_);
-  used_ = 0;
+  return batch;
 }
 
 }  // namespace pianola::demo

@@ -40,27 +40,20 @@ class Text {
 class BatchStream {
  public:
   struct Batch {
-    at::Tensor inputs;   ///< int64 [batch, context], on the device of the stream.
+    at::Tensor inputs;   ///< int64 [batch, context], on the CPU.
     at::Tensor targets;  ///< Likewise.
   };
 
   /// @throws pianola::UsageError  The text is shorter than two pieces.
-  BatchStream(const Text& text, std::int64_t batch, std::int64_t context, std::uint64_t seed, c10::Device device);
+  BatchStream(const Text& text, std::int64_t batch, std::int64_t context, std::uint64_t seed);
 
-  /// Batches are drawn and copied to the device many at a time: of a hundred calls about one waits for such a copy.
   [[nodiscard]] Batch next();
 
  private:
-  void refill();
-
   at::Tensor tokens_;
   std::int64_t batch_;
   std::int64_t context_;
-  c10::Device device_;
   std::mt19937_64 random_;
-  at::Tensor inputs_;   // [kChunk, batch, context]
-  at::Tensor targets_;  // likewise
-  std::int64_t used_ = 0;
 };
 
 }  // namespace pianola::demo

@@ -43,7 +43,14 @@ class MemoryAccount {
 
 }  // namespace
 
-RunFigures run_training(Trainer& trainer, BatchStream& batches, std::int64_t steps, const std::function<void()>& step,
+void warm_up(Trainer& trainer, BatchStream& batches, int steps, const Iterate& iterate) {
+  for (int i = 0; i < steps; ++i) {
+    trainer.load(batches.next());
+    iterate();
+  }
+}
+
+RunFigures run_training(Trainer& trainer, BatchStream& batches, std::int64_t steps, const Iterate& iterate,
                         const std::function<void(const Progress&)>& report) {
   const std::int64_t interval = std::max<std::int64_t>(steps / 10, 1);
   RunFigures figures;
@@ -54,7 +61,7 @@ RunFigures run_training(Trainer& trainer, BatchStream& batches, std::int64_t ste
   for (std::int64_t done = 0, reported = 0; done < steps;) {
     const auto step_start = Clock::now();
     trainer.load(batches.next());
-    step();
+    trainer.finish(iterate());
     host_seconds += seconds_since(step_start);
     if (++done - reported < interval && done < steps) continue;
     figures.last_loss = mean_loss(trainer, reported, done);
