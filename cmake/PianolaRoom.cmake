@@ -5,14 +5,13 @@
 #   [NEEDS torch cuda fmt json]                               libraries; `cuda` without `torch` is the CUDA runtime alone
 #   [TESTS a_test.cpp ...]      [CUDA_TESTS b_test.cpp ...]
 #   [TEST_NEEDS torch_api ...]                                libraries for the tests alone
-#   [PRECOMPILES <ATen/core/Tensor.h> ...]                    headers that most files include and that take long
-#   [TEST_PRECOMPILES <torch/torch.h> ...])                   the same for the tests
+#   [TEST_PRECOMPILES <torch/torch.h> ...])                   headers that most tests include and that take long
 #
 # Makes the static library pianola_<name>, which goes into libpianola.so, and the test <name>. In a build without CUDA
 # the entry `cuda` of DEPENDS, NEEDS and TEST_NEEDS is left out. PIANOLA_WITH_CUDA is defined as 1 or 0 in the code.
 function(pianola_room name)
   set(lists SOURCES CUDA_SOURCES PUBLIC_HEADERS PRIVATE_HEADERS DEPENDS NEEDS TESTS CUDA_TESTS TEST_NEEDS
-    PRECOMPILES TEST_PRECOMPILES)
+    TEST_PRECOMPILES)
   cmake_parse_arguments(PARSE_ARGV 1 room "" "" "${lists}")
   if(room_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "pianola_room(${name}): unknown arguments: ${room_UNPARSED_ARGUMENTS}")
@@ -35,17 +34,41 @@ function(pianola_room name)
   target_link_libraries(${target} PUBLIC ${room_DEPENDS} ${public} PRIVATE ${private})
   target_compile_definitions(${target} PUBLIC PIANOLA_WITH_CUDA=${PIANOLA_WITH_CUDA})
   set_property(GLOBAL APPEND PROPERTY PIANOLA_ROOMS ${target})
-  pianola_precompile(${target} ${room_PRECOMPILES})
+  _pianola_precompiles(headers ${room_NEEDS})
+  pianola_precompile(${target} ${headers})
 
   if(PIANOLA_TESTS AND room_TESTS)
     _pianola_libraries(test_needs ${room_TEST_NEEDS})
     add_executable(${target}_test ${room_TESTS})
     pianola_compile_settings(${target}_test)
     target_compile_options(${target}_test PRIVATE -O0)  # they run for seconds and compile for minutes
-    pianola_precompile(${target}_test ${room_TEST_PRECOMPILES})
+    _pianola_test_precompiles(headers ${room_NEEDS} ${room_TEST_PRECOMPILES})
+    pianola_precompile(${target}_test ${headers})
     target_link_libraries(${target}_test PRIVATE ${target} ${needs} ${test_needs} GTest::gmock GTest::gtest_main)
     pianola_gtest(${name} ${target}_test)
   endif()
+endfunction()
+
+# What the files of a room that NEEDS torch spend most of their time on: what a tensor is, what an operator takes, and what
+# the header of any operator includes (ATen/ops/full.h stands for all of them). The others compile in a few seconds.
+function(_pianola_precompiles out)
+  set(headers "")
+  if("torch" IN_LIST ARGN)
+    set(headers <ATen/core/Tensor.h> <ATen/core/ivalue.h> <ATen/ops/full.h> <fmt/format.h>)
+  endif()
+  set(${out} ${headers} PARENT_SCOPE)
+endfunction()
+
+# The same for its tests, whose steps add and multiply tensors and run backward; torch/torch.h has all of that.
+function(_pianola_test_precompiles out)
+  set(headers "")
+  if("<torch/torch.h>" IN_LIST ARGN)
+    set(headers <torch/torch.h> <gmock/gmock.h>)
+  elseif("torch" IN_LIST ARGN)
+    _pianola_precompiles(headers ${ARGN})
+    list(APPEND headers <ATen/TensorOperators.h> <torch/csrc/autograd/autograd.h> <gmock/gmock.h>)
+  endif()
+  set(${out} ${headers} PARENT_SCOPE)
 endfunction()
 
 # Translates the words of NEEDS into targets.

@@ -3,5 +3,5 @@ add_library(pianola_warnings INTERFACE)
 target_compile_options(pianola_warnings INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wcast-qual
   -Wno-restrict  # g++ 12 warns of every `"literal" + std::string` (gcc bug 105651)
-  -Wno-array-bounds -Wno-stringop-overflow  # g++ 13 warns inside its own std::copy and std::string
+  -Wno-array-bounds -Wno-stringop-overflow -Wno-stringop-overread  # g++ warns inside its own std::copy and std::string
   $<$<BOOL:${PIANOLA_WERROR}>:-Werror>)

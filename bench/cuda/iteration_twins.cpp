@@ -85,7 +85,7 @@ Case IterationTwins::compare(const char* measure, const Timer& timer, const Plan
 }
 
 Case IterationTwins::device_time(const Settings& settings) {
-  Case result = compare("time per iteration, back to back", event_timer(), settings.plan(30));
+  Case result = compare("time per iteration, back to back", event_timer(), settings.plan(10));
   result.requirements = {at_most_ratio(result, kStatic, 1.01), at_least_speedup(result, kStatic, 1, kTheirs),
                          at_least_speedup(result, kBranched, workload_.branches_speedup, kTheirs)};
   const FullIterationInfo info = branched_.graphed.info();
@@ -94,7 +94,7 @@ Case IterationTwins::device_time(const Settings& settings) {
 }
 
 Case IterationTwins::host_time(const Settings& settings) {
-  Case result = compare("host time per iteration", host_timer(synchronize, 10), settings.plan(30));
+  Case result = compare("host time per iteration", host_timer(synchronize, 10), settings.plan(10));
   result.requirements = {within(result, kStatic, 3, 0), at_least_speedup(result, kStatic, 10, kTheirs)};
   return result;
 }

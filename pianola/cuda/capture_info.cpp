@@ -7,6 +7,25 @@ namespace {
 
 constexpr std::size_t kUsualDependencies = 8;
 
+struct OpenCapture {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  cuuint64_t id = 0;
+  std::span<const CUgraphNode> tips = {};  // the driver's, until its next call
+};
+
+OpenCapture query(CUstream stream, const Driver& driver) {
+  OpenCapture found;
+  const CUgraphNode* tips = nullptr;
+  const CUgraphEdgeData* edge_data = nullptr;  // asked for, since without it a programmatic edge fails the query
+  std::size_t count = 0;
+  const CUresult result =
+      driver.stream_get_capture_info(stream, &found.status, &found.id, nullptr, &tips, &edge_data, &count);
+  if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return {};
+  check(result, "cuStreamGetCaptureInfo");
+  found.tips = {tips, count};
+  return found;
+}
+
 }  // namespace
 
 CaptureStatus capture_status(CUstream stream, const Driver& driver) {
@@ -25,24 +44,20 @@ CaptureStatus capture_status(CUstream stream, const Driver& driver) {
   return CaptureStatus::invalidated;
 }
 
+std::uint64_t capture_id(CUstream stream, const Driver& driver) {
+  const OpenCapture open = query(stream, driver);
+  return open.status == CU_STREAM_CAPTURE_STATUS_NONE ? 0 : open.id;
+}
+
 std::span<const CUgraphNode> CaptureFrontier::advance(CUstream stream) {
   fresh_.clear();
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  cuuint64_t id = 0;
-  const CUgraphNode* tips = nullptr;
-  const CUgraphEdgeData* edge_data = nullptr;  // Asked for, since without it a programmatic edge fails the query.
-  std::size_t count = 0;
-  const CUresult result = driver_->stream_get_capture_info(stream, &status, &id, nullptr, &tips, &edge_data, &count);
-  if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return {};
-  check(result, "cuStreamGetCaptureInfo");
-  if (status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return {};
-
-  if (id != capture_id_) {
+  const OpenCapture open = query(stream, *driver_);
+  if (open.status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return {};
+  if (open.id != capture_id_) {
     known_.clear();
-    capture_id_ = id;
+    capture_id_ = open.id;
   }
-  if (count > 0) tips_.assign(tips, tips + count);  // The driver's array lasts only until its next call.
-  if (count == 0) tips_.clear();
+  tips_.assign(open.tips.begin(), open.tips.end());
   for (CUgraphNode tip : tips_) walk_back_from(tip);
   return fresh_;
 }

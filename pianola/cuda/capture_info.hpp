@@ -21,6 +21,10 @@ enum class CaptureStatus {
 /// @throws DeviceError  The query failed for another reason, such as an earlier error of a kernel.
 [[nodiscard]] CaptureStatus capture_status(CUstream stream, const Driver& driver = Driver::get());
 
+/// Names the capture that is open on `stream`: no other one of this process has it; 0: none.
+/// @throws DeviceError  As capture_status().
+[[nodiscard]] std::uint64_t capture_id(CUstream stream, const Driver& driver = Driver::get());
+
 /// Tells which nodes were added to a graph since the last call, while it is being captured.
 ///
 ///     CaptureFrontier frontier;

@@ -40,10 +40,20 @@ TEST_F(CaptureInfo, TellsTheStatus) {
   EXPECT_EQ(capture_status(stream.handle(), fake.table()), CaptureStatus::none);
 }
 
+TEST_F(CaptureInfo, NamesACaptureUntilItEnds) {
+  stream.capture_id = 7;
+  EXPECT_EQ(capture_id(stream.handle(), fake.table()), 7U);
+  stream.status = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+  EXPECT_EQ(capture_id(stream.handle(), fake.table()), 7U);
+  stream.status = CU_STREAM_CAPTURE_STATUS_NONE;
+  EXPECT_EQ(capture_id(stream.handle(), fake.table()), 0U);
+}
+
 TEST_F(CaptureInfo, TakesARefusalOnTheDefaultStreamForNoCapture) {
   fake.failures["cuStreamIsCapturing"] = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
   fake.failures["cuStreamGetCaptureInfo"] = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
   EXPECT_EQ(capture_status(stream.handle(), fake.table()), CaptureStatus::none);
+  EXPECT_EQ(capture_id(stream.handle(), fake.table()), 0U);
   EXPECT_THAT(advance(stream), IsEmpty());
 }
 

@@ -4,10 +4,15 @@
 #include <pianola/trace/quiet_scope.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
+#if PIANOLA_WITH_CUDA
+#include <pianola/cuda/capture_mode.hpp>
+#endif
+
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 namespace pianola::training {
@@ -42,6 +47,11 @@ BatchTransfer::BatchTransfer(c10::Device device, bool pin, bool double_buffer, s
 }
 
 BatchTransfer::~BatchTransfer() {
+#if PIANOLA_WITH_CUDA
+  // Python's garbage collector may come by in the middle of a capture, which an ordinary wait would break.
+  std::optional<RelaxedCaptureMode> relaxed;
+  if (const Driver* driver = device_.is_cuda() ? Driver::try_get() : nullptr) relaxed.emplace(*driver);
+#endif
   for (const Slot& slot : slots_) {
     try {
       slot.sent.synchronize();

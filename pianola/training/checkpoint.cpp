@@ -7,7 +7,7 @@
 #include <c10/core/GradMode.h>
 #include <caffe2/serialize/inline_container.h>
 #include <torch/csrc/jit/serialization/import_read.h>
-#include <torch/csrc/jit/serialization/pickle.h>
+#include <torch/csrc/jit/serialization/pickler.h>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -16,6 +16,7 @@
 #include <fstream>
 #include <memory>
 #include <mutex>
+#include <ostream>
 #include <system_error>
 #include <utility>
 
@@ -64,6 +65,45 @@ void load_generator(at::Generator generator, const c10::IValue& state) {
     throw of_something_else(fmt::format("it is no state of a generator of {}", generator.device().str()));
   }
   generator.set_state(state.toTensor());
+}
+
+// A file that is gone with this, unless it was moved.
+class Unfinished {
+ public:
+  explicit Unfinished(std::filesystem::path path) : path_(std::move(path)) {}
+  Unfinished(const Unfinished&) = delete;
+  Unfinished& operator=(const Unfinished&) = delete;
+  ~Unfinished() {
+    std::error_code ignored;
+    std::filesystem::remove(path_, ignored);
+  }
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+// As torch.save() writes, one tensor after the other. torch::jit::pickle_save() would hold the whole file in memory, and tag
+// lists and maps with their C++ types: torch.load() reads such a file only where it is told to trust it.
+void write(const c10::IValue& state, std::ostream& stream) {
+  std::string pickled;
+  torch::jit::Pickler pickler([&](const char* bytes, std::size_t size) { pickled.append(bytes, size); }, nullptr,
+                              nullptr, nullptr, nullptr, /*tag_aggregates=*/false);
+  pickler.protocol();
+  pickler.pushIValue(state);
+  pickler.stop();
+
+  caffe2::serialize::PyTorchStreamWriter writer([&](const void* bytes, std::size_t size) {
+    stream.write(static_cast<const char*>(bytes), static_cast<std::streamsize>(size));
+    return size;  // the stream knows whether it failed
+  });
+  std::size_t number = 0;
+  for (const at::Tensor& tensor : pickler.tensorData()) {
+    const torch::jit::WriteableTensorData data = torch::jit::getWriteableTensorData(tensor);
+    writer.writeRecord("data/" + std::to_string(number++), data.data(), data.sizeInBytes());
+  }
+  writer.writeRecord("data.pkl", pickled.data(), pickled.size());
+  writer.writeEndOfFile();
 }
 
 // Tensors come to the host first: the device that they were saved from may not be there, or be another rank's.
@@ -118,17 +158,14 @@ c10::IValue Checkpoint::state() const {
 }
 
 void Checkpoint::save(const std::filesystem::path& file) const {
-  const std::vector<char> bytes = torch::jit::pickle_save(state());
-  const std::filesystem::path half = file.string() + ".part";
-  std::ofstream stream(half, std::ios::binary | std::ios::trunc);
-  stream.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  const c10::IValue now = state();
+  const Unfinished half(file.string() + ".part");
+  std::ofstream stream(half.path(), std::ios::binary | std::ios::trunc);
+  if (stream) write(now, stream);
   stream.close();
   std::error_code failure;
-  if (stream) {
-    std::filesystem::rename(half, file, failure);
-    if (!failure) return;
-  }
-  std::filesystem::remove(half, failure);
+  if (stream) std::filesystem::rename(half.path(), file, failure);
+  if (stream && !failure) return;
   throw UsageError(
       {.what = fmt::format("{} cannot be written", file.string()), .fix = "check that its folder exists and has room"});
 }

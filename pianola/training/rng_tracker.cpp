@@ -8,6 +8,11 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
+#if PIANOLA_WITH_CUDA
+#include <pianola/cuda/capture_info.hpp>
+
+#include <c10/cuda/CUDAStream.h>
+#endif
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -32,6 +37,20 @@ void swap_generators(at::Generator first, at::Generator second) {
   second.set_state(state);
 }
 
+// Note [Rewinding while recording]
+// On the tape, again by operators: one reads a state into a tensor, the other sets it, at each replay. On CUDA the place of
+// a state is, while a graph is recorded, what was drawn since the recording's start. Set back to an earlier count, the
+// kernels that follow get the numbers from there, at each replay. A count means nothing but in the recording that it is of.
+at::Tensor generator_state(at::Generator generator) {
+  const std::lock_guard lock(generator.mutex());
+  return generator.get_state();
+}
+
+void set_generator_state(at::Generator generator, const at::Tensor& state) {
+  const std::lock_guard lock(generator.mutex());
+  generator.set_state(state);
+}
+
 void call_swap(const at::Generator& first, const at::Generator& second) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("pianola::swap_generators", "")
@@ -39,12 +58,29 @@ void call_swap(const at::Generator& first, const at::Generator& second) {
   op.call(first, second);
 }
 
-at::Generator default_generator(c10::Device device) { return at::globalContext().defaultGenerator(device); }
-
-at::Tensor state_of(at::Generator generator) {
-  const std::lock_guard lock(generator.mutex());
-  return generator.get_state();
+at::Tensor call_state(const at::Generator& generator) {
+  static const auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow("pianola::generator_state", "").typed<at::Tensor(at::Generator)>();
+  return op.call(generator);
 }
+
+void call_set_state(const at::Generator& generator, const at::Tensor& state) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("pianola::set_generator_state", "")
+                             .typed<void(at::Generator, const at::Tensor&)>();
+  op.call(generator, state);
+}
+
+#if PIANOLA_WITH_CUDA
+// Of the capture that is open on the current stream; 0: none.
+std::uint64_t current_capture(c10::Device device) {
+  return capture_id(c10::cuda::getCurrentCUDAStream(device.index()).stream());
+}
+#else
+std::uint64_t current_capture(c10::Device /*device*/) { return 0; }
+#endif
+
+at::Generator default_generator(c10::Device device) { return at::globalContext().defaultGenerator(device); }
 
 at::Generator copy_of(at::Generator generator) {
   const std::lock_guard lock(generator.mutex());
@@ -55,8 +91,16 @@ std::atomic<int> forks = 0;
 
 }  // namespace
 
-TORCH_LIBRARY_FRAGMENT(pianola, library) { library.def("swap_generators(Generator? first, Generator? second) -> ()"); }
-TORCH_LIBRARY_IMPL(pianola, CompositeExplicitAutograd, library) { library.impl("swap_generators", &swap_generators); }
+TORCH_LIBRARY_FRAGMENT(pianola, library) {
+  library.def("swap_generators(Generator? first, Generator? second) -> ()");
+  library.def("generator_state(Generator? generator) -> Tensor");
+  library.def("set_generator_state(Generator? generator, Tensor state) -> ()");
+}
+TORCH_LIBRARY_IMPL(pianola, CompositeExplicitAutograd, library) {
+  library.impl("swap_generators", &swap_generators);
+  library.impl("generator_state", &generator_state);
+  library.impl("set_generator_state", &set_generator_state);
+}
 
 RngTracker::Fork::Fork(RngTracker& tracker, std::size_t stream) : tracker_(&tracker), stream_(stream) {
   Stream& named = tracker_->streams_[stream_];
@@ -87,6 +131,25 @@ RngTracker::Fork::~Fork() {
     const std::lock_guard lock(generator.mutex());
     generator.graphsafe_set_state(outer_);
   }
+}
+
+// On CUDA, inside a fork, the place may draw from a state that is neither a stream's nor the current one.
+RngTracker::Rewind::Rewind(RngTracker& tracker, const Place& place)
+    : tracker_(&tracker), before_(tracker.here()), drawn_from_(place.drawn_from_) {
+  if (drawn_from_.defined()) drawn_from_state_ = generator_state(drawn_from_);
+  tracker_->go_to(place);
+}
+
+RngTracker::Rewind::Rewind(Rewind&& other) noexcept
+    : tracker_(std::exchange(other.tracker_, nullptr)),
+      before_(std::move(other.before_)),
+      drawn_from_(std::move(other.drawn_from_)),
+      drawn_from_state_(std::move(other.drawn_from_state_)) {}
+
+RngTracker::Rewind::~Rewind() {
+  if (tracker_ == nullptr) return;
+  tracker_->go_to(before_);
+  if (drawn_from_.defined()) set_generator_state(drawn_from_, drawn_from_state_);
 }
 
 RngTracker::RngTracker(c10::Device device) : device_(graph::usable_device(device)) {}
@@ -131,14 +194,69 @@ RngTracker::Fork RngTracker::fork(std::string_view name) {
     throw UsageError({.what = fmt::format("random stream '{}' is forked already", name),
                       .fix = "end the outer fork first, or draw in it"});
   }
-  const std::vector<at::Generator>* const known = graph::open_generators();
-  const at::Generator& generator = streams_[stream].generator;
-  if (known != nullptr && std::find(known->begin(), known->end(), generator) == known->end()) {
-    throw CaptureError({.what = fmt::format("random stream '{}' is forked in a capture that does not know it", name),
-                        .fix = "give RngTracker::generators() to CaptureOptions::generators",
-                        .rule = "PG601"});
-  }
+  refuse_unknown(streams_[stream], "forked");
   return {*this, stream};
+}
+
+void RngTracker::refuse_unknown(const Stream& stream, const char* what) const {
+  const std::vector<at::Generator>* const known = graph::open_generators();
+  if (known == nullptr || std::find(known->begin(), known->end(), stream.generator) != known->end()) return;
+  throw CaptureError(
+      {.what = fmt::format("random stream '{}' is {} in a capture that does not know it", stream.name, what),
+       .fix = "give RngTracker::generators() to CaptureOptions::generators",
+       .rule = "PG601"});
+}
+
+RngTracker::Place RngTracker::here() const {
+  Place place(*this);
+  at::Generator generator = default_generator(device_);
+  if (device_.is_cpu()) {
+    for (const Stream& stream : streams_) place.states_.push_back(call_state(stream.generator));
+    place.states_.push_back(call_state(generator));
+  } else {
+    const std::lock_guard lock(generator.mutex());
+    place.capture_ = current_capture(device_);
+    place.drawn_from_ = generator.graphsafe_get_state();
+    for (const Stream& stream : streams_) place.states_.push_back(generator_state(stream.generator));
+    place.states_.push_back(generator_state(place.drawn_from_));
+  }
+  for (const Stream& stream : streams_) place.forked_.push_back(stream.forked);
+  return place;
+}
+
+// Streams that were added later stay where they are.
+void RngTracker::go_to(const Place& place) {
+  const std::size_t streams = place.forked_.size();
+  at::Generator generator = default_generator(device_);
+  if (device_.is_cpu()) {
+    for (std::size_t i = 0; i < streams; ++i) call_set_state(streams_[i].generator, place.states_[i]);
+    call_set_state(generator, place.states_.back());
+  } else {
+    const std::lock_guard lock(generator.mutex());
+    generator.graphsafe_set_state(place.drawn_from_);
+    for (std::size_t i = 0; i < streams; ++i) set_generator_state(streams_[i].generator, place.states_[i]);
+    set_generator_state(place.drawn_from_, place.states_.back());
+  }
+  for (std::size_t i = 0; i < streams; ++i) streams_[i].forked = place.forked_[i];
+}
+
+RngTracker::Place RngTracker::place() const {
+  for (const Stream& stream : streams_) refuse_unknown(stream, "saved");
+  return here();
+}
+
+RngTracker::Rewind RngTracker::rewind(const Place& place) {
+  if (place.tracker_ != this) {
+    throw UsageError({.what = "the place of random streams is that of another RngTracker",
+                      .fix = "rewind() the tracker whose place() it is"});
+  }
+  for (const Stream& stream : streams_) refuse_unknown(stream, "set back");
+  if (!device_.is_cpu() && place.capture_ != current_capture(device_)) {
+    throw CaptureError({.what = "random streams are set back to a place that was taken in another capture, or in none",
+                        .fix = "capture forward and backward pass as one graph, or neither of them",
+                        .rule = "PG605"});
+  }
+  return {*this, place};
 }
 
 int RngTracker::forks_open() noexcept { return forks; }
@@ -161,7 +279,7 @@ std::vector<NamedTensor> RngTracker::state() const {
   refuse_while_forked("state()");
   std::vector<NamedTensor> states;
   for (const Stream& stream : streams_) {
-    states.push_back({.name = stream.name, .tensor = state_of(stream.generator)});
+    states.push_back({.name = stream.name, .tensor = generator_state(stream.generator)});
   }
   return states;
 }
@@ -179,7 +297,7 @@ void RngTracker::load_state_dict(const c10::IValue& state) {
     throw UsageError({.what = std::move(what), .fix = "load what RngTracker::state_dict() gave on such a device"});
   };
   if (!state.isGenericDict()) refuse("the state of an RngTracker is a map from names to tensors");
-  const std::int64_t bytes = state_of(default_generator(device_)).numel();
+  const std::int64_t bytes = generator_state(default_generator(device_)).numel();
   for (const auto& entry : state.toGenericDict()) {
     if (!entry.key().isString() || !entry.value().isTensor()) {
       refuse("the state of an RngTracker is a map from names to tensors");

@@ -3,6 +3,7 @@
 #include <pianola/graph/options.hpp>
 
 #include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 #include <c10/core/Device.h>
 
@@ -46,6 +47,37 @@ class PIANOLA_API RngTracker {
     at::Generator outer_;  // on CUDA: names the state that the default generator had
   };
 
+  /// Where all streams and the device's default generator stood at one moment.
+  class Place {
+   private:
+    friend class RngTracker;
+    explicit Place(const RngTracker& tracker) : tracker_(&tracker) {}
+
+    const RngTracker* tracker_;
+    std::vector<at::Tensor> states_;  // of the streams, then of what the default generator drew from
+    std::vector<bool> forked_;
+    at::Generator drawn_from_;   // on CUDA: names the state that the default generator had
+    std::uint64_t capture_ = 0;  // on CUDA: in which it was taken; 0: in none
+  };
+
+  /// While it lives, streams and default generator draw on from a place. Then they are where they were before.
+  class PIANOLA_API Rewind {
+   public:
+    Rewind(Rewind&& other) noexcept;
+    Rewind(const Rewind&) = delete;
+    Rewind& operator=(const Rewind&) = delete;
+    ~Rewind();
+
+   private:
+    friend class RngTracker;
+    Rewind(RngTracker& tracker, const Place& place);
+
+    RngTracker* tracker_;  // nullptr: moved from
+    Place before_;
+    at::Generator drawn_from_;     // on CUDA: what the place draws from
+    at::Tensor drawn_from_state_;  // where that stood
+  };
+
   /// @throws DeviceError  There is no such device. @throws UnsupportedError  It is neither CUDA nor CPU.
   explicit RngTracker(c10::Device device);
   RngTracker(const RngTracker&) = delete;
@@ -61,6 +93,15 @@ class PIANOLA_API RngTracker {
   [[nodiscard]] Fork fork(std::string_view name);
   /// How many forks are open in this process, of whatever tracker.
   [[nodiscard]] static int forks_open() noexcept;
+
+  /// To draw the same numbers once more, where activations are computed a second time in the backward pass: take the
+  /// place in front of the forward pass of that part, and rewind() around the second one. Both may be captured.
+  /// @throws CaptureError  (both) A capture is open on this thread and does not know a stream.
+  [[nodiscard]] Place place() const;
+  /// @throws UsageError    The place is of another tracker.
+  /// @throws CaptureError  On CUDA, it was not taken in the capture that is open, or in one that has ended: where replays
+  ///                       stand then is not known.
+  [[nodiscard]] Rewind rewind(const Place& place);
 
   /// Of all streams, for captures. Made by add(), so add all streams first.
   [[nodiscard]] std::vector<at::Generator> generators() const;
@@ -83,6 +124,9 @@ class PIANOLA_API RngTracker {
     bool forked = false;
   };
   void refuse_while_forked(const char* call) const;
+  void refuse_unknown(const Stream& stream, const char* what) const;
+  [[nodiscard]] Place here() const;
+  void go_to(const Place& place);
   [[nodiscard]] std::size_t index_of(std::string_view name) const;  // size() where there is none
 
   c10::Device device_;

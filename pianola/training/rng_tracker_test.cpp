@@ -6,7 +6,10 @@
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/rand_like.h>
+#include <ATen/ops/stack.h>
 
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +33,19 @@ class RngTrackerTest : public testing::DeviceTest {
     const at::Tensor shared = at::dropout(x, 0.5, true);
     const auto fork = tracker.fork("rank");
     return shared + 10 * at::dropout(x, 0.5, true);
+  }
+
+  // What a recomputation does: the first time, then once more from the same place, with other draws in between.
+  static at::Tensor draw_twice(RngTracker& tracker, const at::Tensor& x, const std::function<at::Tensor()>& draw) {
+    const RngTracker::Place place = tracker.place();
+    const at::Tensor first = draw();
+    const at::Tensor between = at::dropout(x, 0.5, true);
+    at::Tensor second;
+    {
+      const RngTracker::Rewind rewind = tracker.rewind(place);
+      second = draw();
+    }
+    return at::stack({first, second, between, at::dropout(x, 0.5, true)});
   }
 
   static NamedTensors states(const RngTracker& tracker) {
@@ -139,6 +155,96 @@ TEST_P(RngTrackerTest, WhatWasSavedIsDrawnAgain) {
     chosen.set_state(state);
   }
   EXPECT_TRUE(same(step(loaded, ones()), expected));
+}
+
+TEST_P(RngTrackerTest, ARewindDrawsTheSameNumbersAndGoesBack) {
+  const at::Tensor x = ones();
+  const auto run = [&](bool twice) {
+    RngTracker tracker(device());
+    tracker.add("rank", 42);
+    seed(3);
+    const auto draw = [&] { return step(tracker, x); };
+    at::Tensor drawn;
+    if (twice) {
+      drawn = draw_twice(tracker, x, draw);
+      EXPECT_TRUE(same(drawn[0], drawn[1]));
+    } else {
+      const at::Tensor first = draw(), between = at::dropout(x, 0.5, true);
+      drawn = at::stack({first, first, between, at::dropout(x, 0.5, true)});
+    }
+    NamedTensors left = states(tracker);
+    left.emplace_back("drawn", drawn);
+    return left;
+  };
+  expect_same(run(true), run(false));
+}
+
+TEST_P(RngTrackerTest, APlaceInAForkIsDrawnFromAgainOutsideOfIt) {
+  const at::Tensor x = ones();
+  RngTracker tracker(device());
+  tracker.add("rank", 42);
+  std::optional<RngTracker::Place> inside, outside = tracker.place();
+  at::Tensor first;
+  {
+    const auto fork = tracker.fork("rank");
+    inside = tracker.place();
+    first = at::rand_like(x);
+    // The other way round: a part that forks is done once more while the stream is forked.
+    const RngTracker::Rewind rewind = tracker.rewind(*outside);
+    const auto again = tracker.fork("rank");
+    EXPECT_TRUE(same(at::rand_like(x), first));
+  }
+  const NamedTensors before = states(tracker);
+  {
+    const RngTracker::Rewind rewind = tracker.rewind(*inside);
+    EXPECT_TRUE(same(at::rand_like(x), first));
+  }
+  expect_same(states(tracker), before);
+}
+
+TEST_P(RngTrackerTest, ReplaysDrawTheSameNumbersTwiceAsEagerDoes) {
+  const at::Tensor x = ones();
+  RngTracker eager(device()), captured(device());
+  for (RngTracker* tracker : {&eager, &captured}) tracker->add("rank", 42);
+  const auto one_step = [&](RngTracker& tracker) { return draw_twice(tracker, x, [&] { return step(tracker, x); }); };
+  Graph graph(device());
+  at::Tensor y;
+  seed(3);
+  graph.capture([&] { y = one_step(captured); }, {.generators = captured.generators()});
+  std::vector<NamedTensors> expected;
+  for (int i = 0; i < 5; ++i) {
+    expected.push_back(states(eager));
+    expected.back().emplace_back("drawn", one_step(eager));
+  }
+  seed(3);
+  for (int i = 0; i < 5; ++i) {
+    NamedTensors actual = states(captured);
+    graph.replay();
+    actual.emplace_back("drawn", y);
+    expect_same(actual, expected[static_cast<std::size_t>(i)], "in step " + std::to_string(i));
+  }
+}
+
+TEST_P(RngTrackerTest, RefusesAPlaceThatMeansNothing) {
+  RngTracker tracker(device()), other(device());
+  tracker.add("rank", 42);
+  EXPECT_THAT(refusal<UsageError>("the place of another tracker", [&] { (void)tracker.rewind(other.place()); }),
+              HasSubstr("that of another RngTracker"));
+  const at::Tensor x = ones();
+  const RngTracker::Place before = tracker.place();
+  Graph graph(device());
+  EXPECT_THAT(refusal<CaptureError>("a place that the capture does not know",
+                                    [&] { graph.capture([&] { (void)tracker.place(), (void)x.add(1); }); }),
+              AllOf(HasSubstr("'rank' is saved in a capture that does not know it"), HasSubstr("generators()")));
+  EXPECT_THAT(refusal<CaptureError>("a rewind that the capture does not know",
+                                    [&] { graph.capture([&] { (void)tracker.rewind(before), (void)x.add(1); }); }),
+              HasSubstr("'rank' is set back in a capture that does not know it"));
+  if (device().is_cpu()) return;  // the tape sets back to any place, also at replay
+  const auto set_back = [&] {
+    graph.capture([&] { (void)tracker.rewind(before), (void)x.add(1); }, {.generators = tracker.generators()});
+  };
+  EXPECT_THAT(refusal<CaptureError>("a place that was taken before the capture", set_back),
+              AllOf(HasSubstr("taken in another capture, or in none"), HasSubstr("as one graph")));
 }
 
 TEST_P(RngTrackerTest, RefusesNamesAndSeedsThatDoNotFit) {

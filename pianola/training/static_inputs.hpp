@@ -47,9 +47,9 @@ struct StaticInputsOptions {
 /// is refused, and nothing is changed then. Static tensors lie as those of the first batch do (channels last, say);
 /// those with gaps or repeated elements are made dense. They do not require grad.
 ///
-/// When are the tensors of a batch read? In host memory that is not pinned: during prefetch(). Pinned or on a device:
-/// until the work that advance() has put on the current stream is done; do not write to them before. A tensor that is
-/// the static one itself is not copied.
+/// When are the tensors of a batch read? In host memory that is not pinned: during prefetch(), or, on a device with
+/// neither `pin` nor `double_buffer`, during advance(). Pinned or on a device: until the work that advance() has put on
+/// the current stream is done; do not write to them before. A tensor that is the static one itself is not copied.
 ///
 /// With buckets there is one set of static tensors per bucket, in the same memory: loading a batch of another bucket
 /// overwrites them.

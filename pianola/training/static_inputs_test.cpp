@@ -3,6 +3,7 @@
 #include <pianola/graph/testing/mlp.hpp>
 #include <pianola/training/testing/static_inputs_fixture.hpp>
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mse_loss.h>
@@ -10,6 +11,7 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -209,6 +211,23 @@ TEST_P(StaticInputsTest, MayBeMovedAndDestroyedWhileABatchTravels) {
   moved.prefetch(batch(2));
   moved = StaticInputs(device());
   expect_values(kept, tensors_of(batch(1)));
+}
+
+// As Python's garbage collector does, at whatever moment it comes by.
+TEST_P(StaticInputsTest, MayBeDestroyedInACapture) {
+  auto inputs = std::make_unique<StaticInputs>(device());
+  for (std::uint64_t i = 0; i < 3; ++i) inputs->load(batch(i));
+  inputs->prefetch(batch(3));
+  const at::Tensor count = at::ones({2}, device());
+  Graph graph(device());
+  graph.capture(
+      [&] {
+        inputs.reset();
+        count.add_(1);
+      },
+      {.warmup = 0});
+  graph.replay();
+  EXPECT_TRUE(same(count, at::ones({2}, device()) * 2));
 }
 
 TEST_P(StaticInputsTest, CountTheirMemory) {

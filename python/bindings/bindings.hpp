@@ -20,6 +20,7 @@ void bind_grad_scaler(py::module_& module);
 void bind_finite_watch(py::module_& module);
 void bind_clip_grad(py::module_& module);
 void bind_rng_tracker(py::module_& module);
+void bind_checkpoint(py::module_& module);
 void bind_full_iteration(py::module_& module);
 void bind_verify(py::module_& module);
 void bind_python_watch(py::module_& module);

@@ -21,6 +21,7 @@ PYBIND11_MODULE(_C, module) {
   bind_grad_scaler(module);
   bind_clip_grad(module);
   bind_rng_tracker(module);
+  bind_checkpoint(module);
   bind_full_iteration(module);
   bind_verify(module);
   bind_module_watch(module);

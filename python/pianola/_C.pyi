@@ -4,6 +4,7 @@ from os import PathLike
 from typing import Any, Callable, ClassVar, Mapping, NoReturn, Sequence, overload
 
 import torch
+from typing_extensions import Self
 
 _PoolId = tuple[int, int]
 
@@ -1423,6 +1424,15 @@ class RngFork:
     def __enter__(self) -> None: ...
     def __exit__(self, *error: Any) -> None: ...
 
+class RngPlace:
+    """Where all streams and the default generator stood at one moment."""
+
+class RngRewind:
+    """While it is entered, streams and default generator draw on from a place."""
+
+    def __enter__(self) -> None: ...
+    def __exit__(self, *error: Any) -> None: ...
+
 class RngTracker:
     """Streams of random numbers by name."""
 
@@ -1433,12 +1443,31 @@ class RngTracker:
         """Of all streams, in the order in which they were added."""
     def fork(self, name: str) -> RngFork:
         """For `with`: what is drawn inside comes from that stream."""
+    def place(self) -> RngPlace:
+        """Where streams and default generator stand now, to draw the same numbers once more."""
+    def rewind(self, place: RngPlace) -> RngRewind:
+        """For `with`: what is drawn inside is what was drawn from that place on."""
     def generators(self) -> list[torch.Generator]:
         """Of all streams, for captures."""
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Where each stream stands."""
     def load_state_dict(self, state_dict: Mapping[str, torch.Tensor]) -> None:
         """Streams that are not there yet are made; graphs go on with the loaded state."""
+
+class Checkpoint:
+    """The parts of a training run in one file."""
+
+    def __init__(self) -> None: ...
+    def add_part(self, name: str, save: Callable[[], Any], load: Callable[[Any], Any]) -> None:
+        """A part that keeps its state itself. `load` refuses with an Error, and has changed nothing then."""
+    def add_tensors(self, name: str, tensors: Sequence[tuple[str, torch.Tensor]]) -> None:
+        """Tensors by name, which are loaded in place."""
+    def add_generator(self, name: str, generator: torch.Generator) -> Self:
+        """A generator's place in its numbers: torch.default_generator, torch.cuda.default_generators[0]."""
+    def save(self, file: str | PathLike[str]) -> None:
+        """Writes the file, or replaces it in one move."""
+    def load(self, file: str | PathLike[str]) -> None:
+        """Loads all parts, or none."""
 
 # --- Configuration ---
 

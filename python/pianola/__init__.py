@@ -20,6 +20,7 @@ from ._load import _C
 from .auditing import audit
 from .auto_graph import GraphedFunction, graphed
 from .callables import make_graphed_callables
+from .checkpoint import Checkpoint
 from .clip_grad import clip_grad_norm_, clip_grad_value_, clip_gradients_norm_
 from .cuda_graph import CUDAGraph, graph
 from .devices import Stream, current_stream, default_device, is_current_stream_capturing, stream
@@ -62,6 +63,7 @@ __all__ = [
     "Buckets",
     "CUDAGraph",
     "CaptureError",
+    "Checkpoint",
     "ConfigError",
     "CudaGraphConfig",
     "DeviceError",

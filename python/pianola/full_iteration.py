@@ -41,9 +41,8 @@ class _FixedCall(Call):
     def __init__(self, step: _Step, inputs: StaticInputs) -> None:
         self.batch = inputs.microbatches()
         self.tensors = inputs.tensors()
-        _, structure = of_arguments((self.batch,), {})
-        super().__init__(step, (self.batch,), {}, structure)
-        self.key = step.key(structure, inputs.key)
+        super().__init__(step, (self.batch,), {}, inputs.structure())
+        self.key = step.key(self.structure, inputs.key)
 
     def to_capture(self) -> tuple[Any, FlatFunction]:
         flat = FlatFunction(self.while_capturing(), self.structure, name=name_of(self.graphed.original))

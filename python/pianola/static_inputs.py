@@ -72,9 +72,9 @@ class StaticInputs(_C.StaticInputs):
     dataclasses. The first batch fixes all but the tensors' values. A batch that differs is refused, and nothing is changed
     then.
 
-    When are the tensors of a batch read? In host memory that is not pinned: during prefetch(). Pinned or on a device: until
-    the work that advance() has put on the current stream is done; do not write to them before. A tensor that is the static
-    one itself is not copied.
+    When are the tensors of a batch read? In host memory that is not pinned: during prefetch(), or, on a GPU with neither
+    `pin` nor `double_buffer`, during advance(). Pinned or on a GPU: until the work that advance() has put on the current
+    stream is done; do not write to them before. A tensor that is the static one itself is not copied.
 
     Args:
         device: where the step runs; None: the current CUDA device where there is one, else the CPU.
@@ -95,6 +95,7 @@ class StaticInputs(_C.StaticInputs):
         self._paths: list[list[str]] = []
         self._structures: list[Structure] = []
         self._statics: dict[int, list[Any]] = {}
+        self._taken_apart: dict[int, Structure] = {}
         super().__init__(as_device(device), pin, double_buffer, buckets, _PathOf(self._paths))
 
     def prefetch(self, batch: Sequence[Any]) -> None:
@@ -132,6 +133,12 @@ class StaticInputs(_C.StaticInputs):
                 structure.rebuild([next(tensors) for _ in range(structure.tensors)])[0][0] for structure in self._structures
             ]
         return self._statics[self.bucket]
+
+    def structure(self) -> Structure:
+        """Of microbatches(), as the only argument of a call: taken apart once per bucket, since each step asks for it."""
+        if self.bucket not in self._taken_apart:
+            _, self._taken_apart[self.bucket] = of_arguments((self.microbatches(),), {})
+        return self._taken_apart[self.bucket]
 
     def _tensors_like_first(self, index: int, microbatch: Any) -> list[torch.Tensor]:
         if index >= len(self._structures):

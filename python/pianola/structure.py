@@ -87,7 +87,7 @@ class Structure:
         return pytree.tree_unflatten(leaves, self.spec)
 
     def same(self, other: "Structure") -> bool:
-        return (
+        return self is other or (
             self.size == other.size
             and len(self.frozen) == len(other.frozen)
             and all(i == k and equal(a, b) for (i, a), (k, b) in zip(self.frozen, other.frozen))

@@ -77,6 +77,17 @@ assert_type(pianola.GradPolicy.accumulate.name, str)
 assert_type(pianola.is_current_stream_capturing(), bool)
 assert_type(pianola.default_device(), torch.device)
 
+checkpoint = pianola.Checkpoint().add("model", linear).add("buffers", {"x": x}).add("weights", linear.named_parameters())
+assert_type(checkpoint.add("optimizer", torch.optim.SGD(linear.parameters())), pianola.Checkpoint)
+checkpoint.add("average", pianola.optim.ExponentialMovingAverage(list(linear.parameters())))
+assert_type(checkpoint.add_generator("generator", torch.default_generator), pianola.Checkpoint)
+checkpoint.save("step.pt")
+checkpoint.add("number", 3)  # type: ignore[arg-type]
+
+tracker = pianola.RngTracker(device)
+with tracker.fork("rank"), tracker.rewind(tracker.place()):
+    tracker.checkpoint(linear, x, use_reentrant=True)
+
 with pianola.compat():
     pass
 

@@ -34,7 +34,6 @@ import pianola
 
 # What the audit does not find yet. A test fails when it does, so that the entry goes.
 KNOWN_MISSES = {
-    ("numbers/kernel_argument_wrong", "cuda"): "the argument of a kernel that torch.cuda compiles at run time",
     ("streams/worker_thread_wrong", "cuda"): "work that another thread launches in the step: told as a note, not a finding",
 }
 

@@ -4,12 +4,15 @@
 
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace pianola::graph {
 
 GeneratorWatch::GeneratorWatch(std::vector<GeneratorClock::State> states, bool may_be_set)
-    : states_(std::move(states)), may_be_set_(may_be_set), places_({place()}), last_(place()) {}
+    : states_(std::move(states)), may_be_set_(may_be_set), counts_(states_.size()) {
+  note_place();
+}
 
 GeneratorWatch::Place GeneratorWatch::place() const {
   Place place;
@@ -17,9 +20,21 @@ GeneratorWatch::Place GeneratorWatch::place() const {
   return place;
 }
 
+void GeneratorWatch::note_place() {
+  last_ = place();
+  for (std::size_t i = 0; i < last_.size(); ++i) counts_[i].insert(last_[i]);
+}
+
 bool GeneratorWatch::was_set_wrongly() const {
   const Place now = place();
-  return now != last_ && (!may_be_set_ || places_.count(now) == 0);
+  for (std::size_t i = 0; i < now.size(); ++i) {
+    if (now[i] != last_[i] && (!may_be_set_ || !counts_[i].contains(now[i]))) return true;
+  }
+  return false;
+}
+
+bool GeneratorWatch::drew() const noexcept {
+  return std::any_of(counts_.begin(), counts_.end(), [](const auto& counts) { return counts.size() > 1; });
 }
 
 void GeneratorWatch::on_op_begin(const trace::OpSpan& op) {
@@ -29,8 +44,7 @@ void GeneratorWatch::on_op_begin(const trace::OpSpan& op) {
 
 void GeneratorWatch::on_op_end(const trace::OpSpan& op) {
   if (!op.info->seeded) return;
-  last_ = place();
-  places_.insert(last_);
+  note_place();
 }
 
 std::optional<Diagnosis> GeneratorWatch::offence(const OpTrace* trace) const {

@@ -15,8 +15,9 @@ namespace pianola::graph {
 // While a graph is recorded, torch counts what it draws from the recording's start, and a generator's state is that count. A
 // step that saves the state and sets it again later (torch.utils.checkpoint does, for recomputed dropout) moves the count
 // back, and the recomputed kernels draw the same numbers. A state from elsewhere names another place than a replay is at,
-// and goes unnoticed by torch: it is known here by a count that this recording never had. Where the state may have been
-// saved in the recording of another graph, none may be set at all (CaptureOptions::set_generators).
+// and goes unnoticed by torch: it is known here by a count that this recording never had for that generator (each may be
+// put back alone). Where the state may have been saved in the recording of another graph, none may be set at all
+// (CaptureOptions::set_generators).
 
 /// Sees whether the step sets a generator to a place that a replay cannot come to.
 class GeneratorWatch final : public trace::OpObserver {
@@ -28,16 +29,17 @@ class GeneratorWatch final : public trace::OpObserver {
 
   [[nodiscard]] std::optional<Diagnosis> offence(const OpTrace* trace) const;
   /// Whether an operation drew, be it that the generators were put back afterwards.
-  [[nodiscard]] bool drew() const noexcept { return places_.size() > 1; }
+  [[nodiscard]] bool drew() const noexcept;
 
  private:
   using Place = std::vector<std::uint64_t>;  // the count of each state
   [[nodiscard]] Place place() const;
+  void note_place();
   [[nodiscard]] bool was_set_wrongly() const;
 
   std::vector<GeneratorClock::State> states_;
   bool may_be_set_;
-  std::set<Place> places_;  // where the step has been
+  std::vector<std::set<std::uint64_t>> counts_;  // that the step has had, of each state
   Place last_;
   std::size_t operations_ = 0;
   std::optional<OffendingOp> offender_;

@@ -75,7 +75,8 @@ def test_the_current_batch_stays_while_the_next_one_travels(device):
             for number in range(1, 6):
                 batch = [{"x": floats((8, 4), number)}]
                 inputs.prefetch(batch)
-                batch[0]["x"].zero_()
+                if pin or double_buffer or device.type == "cpu":  # else it has nowhere to wait
+                    batch[0]["x"].zero_()
                 expect_same([statics[0]["x"]], [floats((8, 4), number - 1)])
                 inputs.advance()
                 expect_same([statics[0]["x"]], [floats((8, 4), number)])

@@ -4,9 +4,9 @@ import torch
 CUDA_ONLY = True
 
 SOURCE = """
-extern "C" __global__ void scale(float* y, const float* x, float factor, int count) {
+extern "C" __global__ void scale(float* y, const float* x, double factor, int count) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i < count) y[i] = factor * x[i];
+  if (i < count) y[i] = static_cast<float>(factor) * x[i];
 }
 """
 
