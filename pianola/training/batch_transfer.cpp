@@ -48,7 +48,7 @@ BatchTransfer::BatchTransfer(c10::Device device, bool pin, bool double_buffer, s
 
 BatchTransfer::~BatchTransfer() {
 #if PIANOLA_WITH_CUDA
-  // Python's garbage collector may come by in the middle of a capture, which an ordinary wait would break.
+  // Python's garbage collector may come by in the middle of a capture, where CUDA forbids some calls.
   std::optional<RelaxedCaptureMode> relaxed;
   if (const Driver* driver = device_.is_cuda() ? Driver::try_get() : nullptr) relaxed.emplace(*driver);
 #endif

@@ -41,7 +41,7 @@ class _FixedCall(Call):
     def __init__(self, step: _Step, inputs: StaticInputs) -> None:
         self.batch = inputs.microbatches()
         self.tensors = inputs.tensors()
-        super().__init__(step, (self.batch,), {}, inputs.structure())
+        super().__init__(step, (self.batch,), {}, inputs._structure())
         self.key = step.key(self.structure, inputs.key)
 
     def to_capture(self) -> tuple[Any, FlatFunction]:

@@ -134,7 +134,7 @@ class StaticInputs(_C.StaticInputs):
             ]
         return self._statics[self.bucket]
 
-    def structure(self) -> Structure:
+    def _structure(self) -> Structure:
         """Of microbatches(), as the only argument of a call: taken apart once per bucket, since each step asks for it."""
         if self.bucket not in self._taken_apart:
             _, self._taken_apart[self.bucket] = of_arguments((self.microbatches(),), {})
