@@ -51,6 +51,24 @@ Timer host_timer(std::function<void()> synchronize, int burst) {
   };
 }
 
+Timer middle_call_timer(std::function<void()> synchronize, int burst) {
+  return [synchronize = std::move(synchronize), burst](const std::function<void()>& iteration, int count) {
+    std::vector<double> middles, calls;
+    for (int done = 0; done < count; done += burst) {
+      synchronize();
+      calls.clear();
+      for (int i = done; i < std::min(done + burst, count); ++i) {
+        const auto start = Clock::now();
+        iteration();
+        calls.push_back(microseconds_since(start));
+      }
+      middles.push_back(median(calls));
+    }
+    synchronize();
+    return median(std::move(middles));
+  };
+}
+
 HostAndWall time_bursts(const Contender& contender, const std::function<void()>& synchronize, int iterations,
                         int burst) {
   for (int i = 0; i < 2; ++i) contender.iteration();

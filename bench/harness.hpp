@@ -27,6 +27,10 @@ using Timer = std::function<double(const std::function<void()>& iteration, int c
 Timer host_timer(
     std::function<void()> synchronize = [] {}, int burst = 50);
 
+/// Host time of the middle call of each burst, by their times: of one whose code and data are in the cache, as they are
+/// where iterations follow each other. The first call after a wait takes many times as long, a bare launch as well.
+Timer middle_call_timer(std::function<void()> synchronize, int burst);
+
 /// Microseconds per iteration.
 struct HostAndWall {
   double host = 0;  ///< Until the calls have returned.

@@ -69,6 +69,7 @@ std::vector<Case> full_iteration(const Settings& settings) {
     IterationTwins twins(workload);
     cases.push_back(twins.device_time(settings));
     host.push_back(twins.host_time(settings));
+    host.push_back(twins.first_call(settings));
   }
   std::move(host.begin(), host.end(), std::back_inserter(cases));
   return cases;

@@ -32,7 +32,10 @@ class IterationTwins {
 
   /// Back to back, on the device or, where it is slower, on the host.
   Case device_time(const Settings& settings);
+  /// Of a call among others.
   Case host_time(const Settings& settings);
+  /// Of the first call after a wait for the device.
+  Case first_call(const Settings& settings);
 
  private:
   // One that FullIteration runs.

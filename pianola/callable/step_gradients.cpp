@@ -1,7 +1,6 @@
 #include <pianola/callable/step_gradients.hpp>
 
 #include <pianola/trace/references.hpp>
-#include <pianola/trace/tensors_of.hpp>
 
 #include <torch/csrc/autograd/variable.h>
 
@@ -11,8 +10,10 @@
 namespace pianola::callable {
 namespace {
 
-const void* memory_of(const at::Tensor& tensor) {
-  const c10::StorageImpl* storage = tensor.defined() ? trace::storage_of(tensor) : nullptr;
+// An undefined or sparse tensor has none. Without the checks of Tensor::storage(), which would read one more line of
+// memory of each tensor.
+const void* memory_of(const at::Tensor& tensor) noexcept {
+  const c10::StorageImpl* storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
   return storage == nullptr ? nullptr : storage->data();
 }
 
@@ -54,7 +55,8 @@ bool StepGradients::Leaf::is_as_captured() const noexcept {
   if (!was_defined && now.defined()) return false;
   if (after == After::dropped) return true;
   const std::size_t ours = now.is_same(made) ? 2 : 1;
-  return trace::references_to(made) == ours && memory_of(made) == made_at;
+  // Few have been seen by Python: only those are asked for its reference.
+  return (made.use_count() == ours || trace::references_to(made) == ours) && memory_of(made) == made_at;
 }
 
 bool StepGradients::are_as_captured() const noexcept {

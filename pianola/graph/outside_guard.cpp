@@ -46,7 +46,7 @@ OutsideGuard::OutsideGuard(std::vector<at::Tensor> tensors, std::span<const Name
   std::vector<Watched> candidates;
   std::vector<Words> words;
   for (const at::Tensor& tensor : tensors) {
-    if (!tensor.has_storage()) continue;
+    if (!tensor.has_storage() || add_owner(tensor)) continue;
     const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
     candidates.push_back({.tensor = WeakTensor(tensor.getIntrusivePtr()),
                           .impl = impl,
@@ -62,6 +62,21 @@ OutsideGuard::OutsideGuard(std::vector<at::Tensor> tensors, std::span<const Name
     watched_.push_back(std::move(candidates[i]));
     words_.push_back(std::move(words[i]));
   }
+}
+
+bool OutsideGuard::add_owner(const at::Tensor& tensor) {
+  PrivateTensors::Owner owner = PrivateTensors::owner_of(tensor);
+  if (owner.expired()) return false;
+  const bool known = std::any_of(owners_.begin(), owners_.end(), [&](const PrivateTensors::Owner& one) {
+    return !one.owner_before(owner) && !owner.owner_before(one);
+  });
+  if (!known) owners_.push_back(std::move(owner));
+  return true;
+}
+
+bool OutsideGuard::owners_live() const noexcept {
+  return std::none_of(owners_.begin(), owners_.end(),
+                      [](const PrivateTensors::Owner& owner) { return owner.expired(); });
 }
 
 void OutsideGuard::watch_gradients(const std::vector<at::Tensor>& leaves) {
@@ -92,7 +107,7 @@ bool OutsideGuard::intact() const noexcept {
   for (const Watched& watched : watched_) {
     if (!watched.intact()) return false;
   }
-  return true;
+  return owners_live();
 }
 
 std::size_t OutsideGuard::first_changed() const noexcept {
@@ -103,13 +118,17 @@ std::size_t OutsideGuard::first_changed() const noexcept {
 
 std::string OutsideGuard::difference() const {
   const std::size_t changed = first_changed();
-  if (changed == watched_.size()) return {};
+  if (changed == watched_.size()) return owners_live() ? "" : "the optimizer that the function uses is gone";
   return words_[changed].description + " that the function reads was replaced, frozen or unfrozen";
 }
 
 Diagnosis OutsideGuard::offence() const {
   const std::size_t changed = first_changed();
-  if (changed == watched_.size()) return {.what = "nothing changed"};
+  if (changed == watched_.size()) {
+    return {.what = "the optimizer whose state the graph uses is gone; nothing was launched",
+            .fix = "keep the optimizer as long as the graph lives; or capture again",
+            .rule = "PG404"};
+  }
   const Watched& watched = watched_[changed];
   const Words& words = words_[changed];
   const std::string subject =

@@ -1,6 +1,7 @@
 #pragma once
 #include <pianola/core/error.hpp>
 #include <pianola/graph/options.hpp>
+#include <pianola/graph/private_tensors.hpp>
 #include <pianola/trace/op_stream.hpp>
 
 #include <ATen/core/Tensor.h>
@@ -66,7 +67,10 @@ class OutsideGuard {
     bool parameter;
   };
   [[nodiscard]] std::size_t first_changed() const noexcept;
+  [[nodiscard]] bool owners_live() const noexcept;
+  [[nodiscard]] bool add_owner(const at::Tensor& tensor);
 
+  std::vector<PrivateTensors::Owner> owners_;  // in place of their tensors; see Note [Private tensors]
   std::vector<Watched> watched_;
   std::vector<Words> words_;
   std::vector<WeakTensor> leaves_;  // so that the addresses in `watched_` stay theirs

@@ -77,7 +77,8 @@ class PIANOLA_API Optimizer {
   void set_learning_rate(double rate);
 
   /// Every tensor that a step writes or that a schedule does, parameters excepted: what a checkpoint, verify() and a
-  /// test compare. Names as "state.3.exp_avg", "group.0.lr".
+  /// test compare. Names as "state.3.exp_avg", "group.0.lr". To be written in place: that one of them looks at other memory
+  /// is not seen by the graphs that use it.
   [[nodiscard]] virtual std::vector<NamedTensor> state() const = 0;
 
   /// In the layout of torch.optim's state_dict() with fused=True and capturable=True: {"state": {index: {...}},

@@ -8,15 +8,14 @@
 #include <ATen/core/jit_type.h>
 #include <c10/core/ScalarType.h>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <optional>
 #include <set>
-#include <sstream>
-#include <string_view>
 
 namespace pianola::training {
 namespace {
@@ -58,22 +57,20 @@ bool same(const c10::IValue& one, const c10::IValue& other) {
 }
 
 std::string in_words(const c10::IValue& value) {
-  std::ostringstream text;
   if (value.isTensor() && value.toTensor().defined()) {
-    text << "a tensor " << c10::toString(value.toTensor().scalar_type()) << ' ' << value.toTensor().sizes();
-  } else if (is_sequence(value)) {
-    const char* separator = "(";
-    for (const c10::IValue& element : elements_of(value)) text << std::exchange(separator, ", ") << in_words(element);
-    text << ')';
-  } else if (value.isDouble()) {
-    std::array<char, 32> digits = {};  // the fewest that tell it from its neighbours
-    text << std::string_view(digits.data(), std::to_chars(digits.begin(), digits.end(), value.toDouble()).ptr);
-  } else if (value.isInt() || value.isBool() || value.isString()) {
-    text << value;
-  } else {
-    text << "a value of type " << value.tagKind();
+    return fmt::format("a tensor {} [{}]", c10::toString(value.toTensor().scalar_type()),
+                       fmt::join(value.toTensor().sizes(), ", "));
   }
-  return text.str();
+  if (is_sequence(value)) {
+    std::vector<std::string> parts;
+    for (const c10::IValue& element : elements_of(value)) parts.push_back(in_words(element));
+    return fmt::format("({})", fmt::join(parts, ", "));
+  }
+  if (value.isDouble()) return fmt::format("{}", value.toDouble());
+  if (value.isInt()) return fmt::format("{}", value.toInt());
+  if (value.isBool()) return value.toBool() ? "True" : "False";
+  if (value.isString()) return value.toStringRef();
+  return "a value of type " + value.tagKind();
 }
 
 Dict write_group(const GroupState& group, std::int64_t first) {

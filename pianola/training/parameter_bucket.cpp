@@ -6,7 +6,9 @@
 #include <ATen/ops/empty_like.h>
 #include <c10/core/ScalarType.h>
 
-#include <sstream>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <string>
 #include <utility>
 
@@ -14,9 +16,8 @@ namespace pianola::training {
 namespace {
 
 std::string in_words(const at::Tensor& tensor) {
-  std::ostringstream text;
-  text << c10::toString(tensor.scalar_type()) << ' ' << tensor.sizes() << " on " << tensor.device().str();
-  return text.str();
+  return fmt::format("{} [{}] on {}", c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "),
+                     tensor.device().str());
 }
 
 bool alike(const at::Tensor& one, const at::Tensor& other) {
@@ -29,6 +30,7 @@ ParameterBucket::ParameterBucket(std::size_t group, std::vector<std::size_t> ind
     : group_(group), indices_(std::move(indices)), all_(std::move(lists)) {
   all_.gradients.reserve(all_.parameters.size());
   some_.state.resize(all_.state.size());
+  for (const std::vector<at::Tensor>& list : all_.state) own_.emplace_back(list);
 }
 
 StepLists* ParameterBucket::gather() {

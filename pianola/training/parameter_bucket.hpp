@@ -1,4 +1,6 @@
 #pragma once
+#include <pianola/graph/private_tensors.hpp>
+
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
@@ -47,7 +49,8 @@ class ParameterBucket {
   std::size_t group_;
   std::vector<std::size_t> indices_;
   StepLists all_;
-  StepLists some_;  // rows with a gradient, where not all have one that fits
+  std::vector<graph::PrivateTensors> own_;  // all state
+  StepLists some_;                          // rows with a gradient, where not all have one that fits
   Copies written_, gradients_;
   bool widened_ = false;
 };
