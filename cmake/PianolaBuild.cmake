@@ -52,20 +52,33 @@ if(PIANOLA_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
     env CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros ${PIANOLA_CCACHE})
 endif()
 
-# pianola_precompile(<target> <header> ...): headers that most of its files include and that take long to compile. Those of
-# another build tree (PIANOLA_PRECOMPILED_IN) are used where that one is named: a compiler cache knows what includes them.
+# pianola_precompile(<target> <header> ...): headers that most of its files include and that take long to compile. Targets of
+# one kind with the same headers share what the first of them precompiles. Those of another build tree
+# (PIANOLA_PRECOMPILED_IN) are used where that one is named: a compiler cache knows what includes them.
 function(pianola_precompile target)
   if(NOT PIANOLA_PRECOMPILE OR NOT ARGN)
     return()
   endif()
-  if(NOT PIANOLA_PRECOMPILED_IN)
-    target_precompile_headers(${target} PRIVATE ${ARGN})
-    return()
+  # What a precompiled header was made with must be what it is used with: programs and libraries differ in -fPIE.
+  get_target_property(type ${target} TYPE)
+  get_target_property(options ${target} COMPILE_OPTIONS)
+  string(SHA1 key "${type};${options};${ARGN}")
+  get_property(owner GLOBAL PROPERTY PIANOLA_PRECOMPILED_${key})
+  if(NOT owner)
+    set_property(GLOBAL PROPERTY PIANOLA_PRECOMPILED_${key} ${target})
+    set(owner ${target})
   endif()
-  cmake_path(RELATIVE_PATH CMAKE_CURRENT_BINARY_DIR BASE_DIRECTORY "${PROJECT_BINARY_DIR}" OUTPUT_VARIABLE folder)
-  get_target_property(sources ${target} SOURCES)
-  list(FILTER sources INCLUDE REGEX "\\.cpp$")
-  # Of the sources, which puts them where CMake puts its own.
-  set_source_files_properties(${sources} PROPERTIES COMPILE_OPTIONS
-    "-Winvalid-pch;-include;${PIANOLA_PRECOMPILED_IN}/${folder}/CMakeFiles/${target}.dir/cmake_pch.hxx")
+  if(PIANOLA_PRECOMPILED_IN)
+    get_target_property(folder ${owner} BINARY_DIR)
+    cmake_path(RELATIVE_PATH folder BASE_DIRECTORY "${PROJECT_BINARY_DIR}")
+    get_target_property(sources ${target} SOURCES)
+    list(FILTER sources INCLUDE REGEX "\\.cpp$")
+    # Of the sources, which puts them where CMake puts its own.
+    set_source_files_properties(${sources} PROPERTIES COMPILE_OPTIONS
+      "-Winvalid-pch;-include;${PIANOLA_PRECOMPILED_IN}/${folder}/CMakeFiles/${owner}.dir/cmake_pch.hxx")
+  elseif(owner STREQUAL target)
+    target_precompile_headers(${target} PRIVATE ${ARGN})
+  else()
+    target_precompile_headers(${target} REUSE_FROM ${owner})
+  endif()
 endfunction()
