@@ -20,6 +20,8 @@ void add_bench(CLI::App& app, Command& chosen);
 void add_audit(CLI::App& app, Command& chosen);
 void add_verify(CLI::App& app, Command& chosen);
 void add_config(CLI::App& app, Command& chosen);
+void add_decide(CLI::App& app, Command& chosen);
+void add_compare(CLI::App& app, Command& chosen);
 
 /// Exit codes, as in the help.
 inline constexpr int kSuccess = 0;

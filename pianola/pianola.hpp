@@ -31,6 +31,16 @@
 #include <pianola/graph/pool.hpp>
 #include <pianola/parallel/branch_info.hpp>
 #include <pianola/parallel/options.hpp>
+#include <pianola/profile/analysis.hpp>
+#include <pianola/profile/chrome_trace.hpp>
+#include <pianola/profile/chrome_writer.hpp>
+#include <pianola/profile/comparison.hpp>
+#include <pianola/profile/decision.hpp>
+#include <pianola/profile/html_report.hpp>
+#include <pianola/profile/profile.hpp>
+#include <pianola/profile/profile_report.hpp>
+#include <pianola/profile/read_profile.hpp>
+#include <pianola/profile/timeline.hpp>
 #include <pianola/trace/op_trace.hpp>
 #include <pianola/training/adam.hpp>
 #include <pianola/training/buckets.hpp>

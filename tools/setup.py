@@ -30,8 +30,9 @@ COMMANDS = {
     "ccache": ("ccache", ()),
     "nm": ("binutils", ()),
 }
-# A build works without, only slower when it is repeated: installed by us, not asked of a given machine.
-COMFORT = {"ccache"}
+# A build works without, only slower when it is repeated, or unable to read compressed profiles: installed by us, not asked
+# of a given machine.
+COMFORT = {"ccache", "zlib.h"}
 # Header -> Debian package.
 PACKAGE_HEADERS = {  # what `pip install` builds needs no more than these
     "CLI/CLI.hpp": "libcli11-dev",
@@ -41,6 +42,7 @@ PACKAGE_HEADERS = {  # what `pip install` builds needs no more than these
 HEADERS = {
     "gtest/gtest.h": "libgtest-dev",
     "gmock/gmock.h": "libgmock-dev",
+    "zlib.h": "zlib1g-dev",
     **PACKAGE_HEADERS,
 }
 FORMATTER = "clang-format-14"  # versions differ in what they find well formatted

@@ -25,5 +25,6 @@ void bind_full_iteration(py::module_& module);
 void bind_verify(py::module_& module);
 void bind_python_watch(py::module_& module);
 void bind_audit(py::module_& module);
+void bind_profile(py::module_& module);
 
 }  // namespace pianola::python

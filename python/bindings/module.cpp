@@ -27,6 +27,7 @@ PYBIND11_MODULE(_C, module) {
   bind_module_watch(module);
   bind_python_watch(module);
   bind_audit(module);
+  bind_profile(module);
   module.def("version", [] { return std::string(pianola::version()); });
   module.def("hide_python_files", &pianola::trace::CallSite::hide_python_files, py::arg("folder"));
 }

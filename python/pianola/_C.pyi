@@ -1016,6 +1016,79 @@ def verify(
 ) -> VerifyReport:
     """Runs both from the same state and compares all that they leave behind."""
 
+# --- Profiles ---
+
+class ScopePrediction:
+    """What an iteration would take with a graph of a scope."""
+
+    @property
+    def scope(self) -> str:
+        """"each layer", "forward and backward", "iteration without optimizer" or "whole iteration"."""
+    @property
+    def obstacle(self) -> str:
+        """Why it cannot be captured as the profile stands; empty: nothing seen."""
+    @property
+    def low_us(self) -> float: ...
+    @property
+    def expected_us(self) -> float:
+        """0: it cannot be told, see `obstacle`."""
+    @property
+    def high_us(self) -> float: ...
+    @property
+    def speedup(self) -> float: ...
+    @property
+    def launches(self) -> float: ...
+    @property
+    def cpp(self) -> str: ...
+    @property
+    def python(self) -> str:
+        """The call to write."""
+
+class Profile:
+    """What a step does to the machine: recorded, analysed, judged."""
+
+    @property
+    def verdict(self) -> str:
+        """"graph", "small gain", "leave", "graphed already" or "unknown"."""
+    @property
+    def headline(self) -> str: ...
+    @property
+    def reasons(self) -> list[str]: ...
+    @property
+    def obstacles(self) -> list[str]: ...
+    @property
+    def scopes(self) -> list[ScopePrediction]: ...
+    @property
+    def best(self) -> ScopePrediction | None:
+        """The one that the verdict is about."""
+    @property
+    def iterations(self) -> int: ...
+    @property
+    def iteration_us(self) -> float: ...
+    @property
+    def busy_us(self) -> float: ...
+    @property
+    def utilisation(self) -> float:
+        """0 to 1."""
+    @property
+    def jitter(self) -> float: ...
+    @property
+    def kernels(self) -> float: ...
+    @property
+    def launches(self) -> float: ...
+    def to_text(self, width: int = 100) -> str:
+        """For people."""
+    def to_json(self) -> str:
+        """One JSON object."""
+    def to_html(self) -> str:
+        """A page with pictures that needs nothing else."""
+
+def profile(step: Callable[[], None], *, warmup: int, iterations: int, modules: bool, trace: str) -> Profile:
+    """Runs a step a few times, and judges it."""
+
+def load_profile(path: str, *, range: str, process: int, device: int) -> Profile:
+    """Judges a profile that was recorded before."""
+
 # --- Training: optimizers, learning rates, averages ---
 
 _Group = tuple[Sequence[torch.Tensor], dict[str, Any]]

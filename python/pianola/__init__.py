@@ -41,6 +41,7 @@ from .full_iteration import FullIteration
 from .grad_scaler import GradScaler
 from .graphed_forward import GraphedForward
 from .pools import GraphPool, graph_pool_handle
+from .profiling import decide, profile
 from .random_streams import RngTracker
 from .static_inputs import Buckets, StaticInputs
 from .step_graph import Graph
@@ -96,6 +97,7 @@ __all__ = [
     "compat",
     "config_rules",
     "current_stream",
+    "decide",
     "default_device",
     "graph",
     "graph_pool_handle",
@@ -104,6 +106,7 @@ __all__ = [
     "load_config",
     "make_graphed_callables",
     "optim",
+    "profile",
     "require_valid",
     "stream",
     "verify",

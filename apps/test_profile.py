@@ -1,0 +1,142 @@
+"""`pianola decide` and `pianola compare` as a user meets them. PIANOLA_PROGRAM is the path of the binary."""
+
+import gzip
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+PROGRAM = os.path.abspath(os.environ["PIANOLA_PROGRAM"])
+CPU_TRACE = Path(__file__).resolve().parent.parent / "tests" / "data" / "profile" / "mlp_cpu.json.gz"
+
+
+def run(*arguments):
+    return subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=60)
+
+
+def training(iterations=8, graphed=False):
+    """A trace of 50 kernels of 4 us per iteration, issued one every 10 us; or, graphed, by one launch, 1 us apart."""
+    events, host, device = [], 1000, 0
+
+    def event(cat, name, ts, dur, tid, **args):
+        events.append({"ph": "X", "cat": cat, "name": name, "pid": 0 if cat == "kernel" else 99, "tid": tid, "ts": ts,
+                       "dur": dur, "args": {**args, **({"device": 0, "stream": 7} if cat == "kernel" else {})}})
+
+    correlation = 0
+    for _ in range(iterations):
+        host += 40
+        if graphed:
+            correlation += 1
+            event("cuda_runtime", "cudaGraphLaunch", host, 5, 99, correlation=correlation)
+            device = max(device + 1, host + 5)
+        for kernel in range(50):
+            if not graphed:
+                correlation += 1
+                event("cuda_runtime", "cudaLaunchKernel", host, 5, 99, correlation=correlation)
+                device = max(device, host + 5)
+            extra = {"graph id": 3} if graphed else {}
+            event("kernel", f"kernel_{kernel}", device, 4, 7, correlation=correlation, **extra)
+            device += 5 if graphed else 4
+            host += 0 if graphed else 10
+        host = max(host, device - 100)
+    return {"traceEvents": events}
+
+
+@pytest.fixture
+def trace(tmp_path):
+    def write(contents, name="trace.json"):
+        path = tmp_path / name
+        text = contents if isinstance(contents, str) else json.dumps(contents)
+        path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
+def test_a_launch_bound_step_is_to_be_graphed(trace, name):
+    result = run("decide", trace(training(), name))
+    if name.endswith(".gz") and "zlib" in result.stderr:
+        pytest.skip("built without zlib")
+    assert result.returncode == 0, result.stderr
+    assert "Graph it, whole iteration: " in result.stdout
+    assert "pianola.FullIteration(train_step)" in result.stdout
+
+
+def test_the_report_is_json_too(trace):
+    report = json.loads(run("decide", trace(training()), "--json", "-").stdout)
+    assert report["verdict"] == "graph"
+    assert report["kernels"] == 50
+    assert report["busy_us"] == 200
+    assert report["scopes"][3]["expected_us"] == 50 * 4.75
+
+
+def test_a_page_and_a_trace_are_written(trace, tmp_path):
+    page, perfetto = tmp_path / "page.html", tmp_path / "perfetto.json"
+    result = run("decide", trace(training()), "--html", page, "--trace", perfetto)
+    assert result.returncode == 0, result.stderr
+    assert "Graph it, whole iteration: " in page.read_text()
+    again = json.loads(run("decide", perfetto, "--json", "-").stdout)
+    assert again["kernels"] == 50
+
+
+def test_a_graphed_program_is_told_from_an_eager_one(trace):
+    result = run("decide", trace(training(graphed=True)))
+    assert "Graphs do the work already: 100 % of the kernels" in result.stdout
+
+
+def test_before_and_after_are_compared(trace):
+    before, after = trace(training(), "before.json"), trace(training(graphed=True), "after.json")
+    report = json.loads(run("compare", before, after, "--json", "-").stdout)
+    assert report["launches_replaced"] == 49
+    assert report["speedup"] > 2
+    assert report["predicted_us"] == 50 * 4.75
+    assert "times as fast" in run("compare", before, after).stdout
+
+
+def test_a_profile_of_the_cpu_decides_nothing():
+    result = run("decide", CPU_TRACE)
+    if "zlib" in result.stderr:
+        pytest.skip("built without zlib")
+    assert result.returncode == 0, result.stderr
+    assert "There is no GPU work in this profile" in result.stdout
+
+
+def test_a_trace_that_is_cut_off_is_read_as_far_as_it_goes(trace):
+    text = json.dumps(training())
+    result = run("decide", trace(text[: len(text) * 3 // 4]))
+    assert result.returncode == 0, result.stderr
+    assert "cut off" in result.stdout
+    assert "Graph it, whole iteration: " in result.stdout
+
+
+@pytest.mark.parametrize("contents, words", [
+    ("", "is empty"),
+    ("no trace", "is no Chrome trace: it is not JSON"),
+    ("{}", 'it has no "traceEvents"'),
+    ('{"traceEvents": []}', "has no events"),
+])
+def test_a_file_that_is_no_profile_is_refused(trace, contents, words):
+    result = run("decide", trace(contents))
+    assert result.returncode == 1
+    assert words in result.stderr
+
+
+def test_a_missing_profile_is_named(tmp_path):
+    result = run("decide", tmp_path / "nowhere.json")
+    assert result.returncode == 1
+    assert "nowhere.json" in result.stderr
+
+
+def test_a_range_that_is_not_there_is_named(trace):
+    result = run("decide", trace(training()), "--range", "epoch")
+    assert result.returncode == 1
+    assert "epoch" in result.stderr
+
+
+def test_work_that_never_repeats_cannot_be_judged(trace):
+    result = run("decide", trace(training(iterations=1)))
+    assert result.returncode == 0
+    assert "It cannot be told: " in result.stdout

@@ -1,0 +1,188 @@
+#include <pianola/core/error.hpp>
+#include <pianola/profile/chrome_trace.hpp>
+#include <pianola/profile/testing/step_trace.hpp>
+#include <pianola/profile/testing/synthetic_trace.hpp>
+#include <pianola/profile/testing/trace_file.hpp>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#if PIANOLA_WITH_ZLIB
+#include <zlib.h>
+#endif
+
+#include <cstddef>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+namespace pianola {
+namespace {
+
+using profiling::kStepTrace;
+using profiling::TraceFile;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::ThrowsMessage;
+
+Timeline read(const std::string& text) {
+  const TraceFile file(text);
+  return read_chrome_trace(file.path());
+}
+
+std::vector<std::string> names_of_work(const Timeline& timeline) {
+  std::vector<std::string> names;
+  for (const DeviceWork& work : timeline.work) names.push_back(timeline.name(work.name));
+  return names;
+}
+
+TEST(BadChromeTraceTest, KeepsWhatCameBeforeTheFileWasCut) {
+  const std::string whole = kStepTrace.substr(0, kStepTrace.find(R"(  {"ph": "X", "cat": "gpu_memcpy")"));
+  const std::string cut = whole + R"({"ph": "X", "cat": "gpu_mem)";
+  const Timeline timeline = read(cut);
+  EXPECT_THAT(names_of_work(timeline), ElementsAre("gemm<float>"));
+  EXPECT_EQ(timeline.calls.size(), 4u);
+  EXPECT_THAT(timeline.notes,
+              ElementsAre("the file is cut off at byte " + std::to_string(cut.size()) + ": what came before was read"));
+}
+
+TEST(BadChromeTraceTest, CutAnywhereIsReadOrRefusedButNeverReadAsWhole) {
+  const std::size_t end = kStepTrace.find_last_of('}');
+  int read_in_part = 0;
+  for (std::size_t size = 1; size <= end; size += 7) {
+    const TraceFile file(kStepTrace.substr(0, size));
+    try {
+      EXPECT_THAT(read_chrome_trace(file.path()).notes, testing::Contains(HasSubstr("cut off at byte"))) << size;
+      ++read_in_part;
+    } catch (const UsageError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("cut off before its first event")) << size;
+    }
+  }
+  EXPECT_GT(read_in_part, 400);
+}
+
+TEST(BadChromeTraceTest, KeepsWhatCameBeforeAPlaceThatIsNoJson) {
+  const std::string good =
+      R"({"traceEvents": [{"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 5, "dur": 1}, )";
+  const Timeline timeline = read(good + R"({"ph": "X", "cat": "user_annotation", "name": "say "hi"", "ts": 6}]})");
+  EXPECT_THAT(names_of_work(timeline), ElementsAre("gemm"));
+  const std::size_t place =
+      good.size() + std::string(R"({"ph": "X", "cat": "user_annotation", "name": "say "h)").size();
+  ASSERT_EQ(timeline.notes.size(), 1u);
+  EXPECT_THAT(timeline.notes[0], AllOf(HasSubstr("the file is no JSON from byte " + std::to_string(place) + " on ("),
+                                       HasSubstr("): what came before was read")));
+}
+
+struct Refused {
+  const char* name;
+  const char* text;
+  const char* what;
+  const char* fix;
+};
+class BadChromeTraceTable : public testing::TestWithParam<Refused> {};
+TEST_P(BadChromeTraceTable, SaysWhatIsWrongWithTheFile) {
+  const TraceFile file(GetParam().text);
+  EXPECT_THAT([&] { (void)read_chrome_trace(file.path()); },
+              ThrowsMessage<UsageError>(
+                  AllOf(HasSubstr(file.path().string()), HasSubstr(GetParam().what), HasSubstr(GetParam().fix))));
+}
+INSTANTIATE_TEST_SUITE_P(
+    Files, BadChromeTraceTable,
+    testing::Values(
+        Refused{"Empty", "", "is empty", "record it again"},
+        Refused{"NotJson", "hello", "is no Chrome trace: it is not JSON", "where: byte 1: "},
+        Refused{"NotJsonInside", R"({"traceEvents": hello})", "it is not JSON", "where: byte 17: "},
+        Refused{"Blank", "  \n", "it is not JSON", "export_chrome_trace()"},
+        Refused{"Number", "42", "is JSON, but no Chrome trace: it has no \"traceEvents\"", "export_chrome_trace()"},
+        Refused{"OtherJson", R"({"results": [{"name": "x"}]})", "it has no \"traceEvents\"", "export_chrome_trace()"},
+        Refused{"OtherArray", R"([{"name": "x"}, 5])", "has no events", "export_chrome_trace()"},
+        Refused{"NoEvents", R"({"traceEvents": []})", "has no events", "record it again"},
+        Refused{"EventsAreNoList", R"({"traceEvents": {"a": [{"ph": "X"}]}})", "it has no \"traceEvents\"", ""},
+        Refused{"CutEarly", R"({"schemaVersion": 1, "traceEvents": [{"ph": "X", "cat": "kern)",
+                "is cut off before its first event ends", "where: byte 61"}),
+    [](const auto& file) { return std::string(file.param.name); });
+
+TEST(BadChromeTraceTest, RefusesAFileThatIsNotThere) {
+  const TraceFile none;
+  EXPECT_THAT([&] { (void)read_chrome_trace(none.path()); },
+              ThrowsMessage<UsageError>(AllOf(HasSubstr("there is no trace file '" + none.path().string() + "'"),
+                                              HasSubstr("check the path"))));
+}
+
+TEST(BadChromeTraceTest, RefusesAFolder) {
+  EXPECT_THAT([] { (void)read_chrome_trace(testing::TempDir()); },
+              ThrowsMessage<UsageError>(AllOf(HasSubstr("is a folder, not a trace file"), HasSubstr("*.json.gz"))));
+}
+
+#if PIANOLA_WITH_ZLIB
+
+std::string gzip(const std::string& text) {
+  z_stream stream = {};
+  EXPECT_EQ(deflateInit2(&stream, 9, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY), Z_OK);
+  std::vector<unsigned char> in(text.begin(), text.end());
+  std::string packed(deflateBound(&stream, in.size()), '\0');
+  std::vector<unsigned char> out(packed.size());
+  stream.next_in = in.data();
+  stream.avail_in = static_cast<unsigned>(in.size());
+  stream.next_out = out.data();
+  stream.avail_out = static_cast<unsigned>(out.size());
+  EXPECT_EQ(deflate(&stream, Z_FINISH), Z_STREAM_END);
+  packed.assign(out.begin(), out.begin() + static_cast<std::ptrdiff_t>(stream.total_out));
+  (void)deflateEnd(&stream);
+  return packed;
+}
+
+TEST(ChromeTraceGzipTest, IsReadLikeAPlainFile) {
+  const Timeline timeline = read(gzip(kStepTrace));
+  EXPECT_EQ(timeline.work.size(), 5u);
+  EXPECT_EQ(timeline.calls.size(), 4u);
+  EXPECT_EQ(timeline.ranges.size(), 4u);
+  EXPECT_THAT(timeline.notes, IsEmpty());
+}
+
+TEST(ChromeTraceGzipTest, CutOffKeepsWhatCameBefore) {
+  const TraceFile plain;
+  profiling::write_synthetic_trace(plain.path(), 6000);
+  std::ifstream stream(plain.path(), std::ios::binary);
+  const std::string packed = gzip({std::istreambuf_iterator<char>(stream), {}});
+  const Timeline timeline = read(packed.substr(0, packed.size() / 2));
+  EXPECT_GT(timeline.work.size(), 300u);
+  EXPECT_LT(timeline.work.size(), 800u);
+  ASSERT_EQ(timeline.notes.size(), 1u);
+  EXPECT_THAT(timeline.notes[0], AllOf(HasSubstr("the file is cut off at byte "), HasSubstr(" of the unpacked text")));
+}
+
+TEST(ChromeTraceGzipTest, DamagedIsRefused) {
+  std::string packed = gzip(kStepTrace);
+  for (std::size_t i = packed.size() / 2; i < packed.size() / 2 + 40; ++i) packed[i] = '\x55';
+  EXPECT_THAT([&] { (void)read(packed); },
+              ThrowsMessage<UsageError>(AllOf(HasSubstr("cannot be read to its end: "), HasSubstr("gzip -t FILE"),
+                                              HasSubstr(" of the unpacked text"))));
+}
+
+TEST(ChromeTraceGzipTest, WithAWrongChecksumIsRefused) {
+  std::string packed = gzip(kStepTrace);
+  packed[packed.size() - 8] = static_cast<char>(packed[packed.size() - 8] ^ 1);
+  EXPECT_THAT([&] { (void)read(packed); }, ThrowsMessage<UsageError>(HasSubstr("incorrect data check")));
+}
+
+TEST(ChromeTraceGzipTest, OfNothingIsRefused) {
+  EXPECT_THAT([] { (void)read(gzip("")); }, ThrowsMessage<UsageError>(HasSubstr("is empty once unpacked")));
+  EXPECT_THAT([] { (void)read(gzip(kStepTrace).substr(0, 12)); },
+              ThrowsMessage<UsageError>(HasSubstr("is empty once unpacked")));
+}
+
+#else
+
+TEST(ChromeTraceGzipTest, IsRefusedWithoutZlib) {
+  EXPECT_THAT([] { (void)read(std::string("\x1f\x8b\x08\x00", 4)); },
+              ThrowsMessage<UsageError>(
+                  AllOf(HasSubstr("is compressed with gzip, and this build has no zlib"), HasSubstr("gzip -dk FILE"))));
+}
+
+#endif
+
+}  // namespace
+}  // namespace pianola

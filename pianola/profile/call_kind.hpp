@@ -1,0 +1,21 @@
+#pragma once
+#include <pianola/profile/timeline.hpp>
+
+#include <string_view>
+
+namespace pianola::profiling {
+
+/// A call of CUDA's runtime or driver as it is written in a program: without the version and the marks of the
+/// per-thread default stream that profilers add. "cudaMemcpy" of "cudaMemcpy_ptds_v7000".
+[[nodiscard]] std::string_view without_version(std::string_view call) noexcept;
+
+/// What a call of CUDA does, by its name, with or without version. Calls that are not in the table are `other`.
+///
+/// A copy counts by what its function promises: cudaMemcpy waits, cudaMemcpyAsync does not.
+/// Threads: safe.
+[[nodiscard]] HostCall::Kind call_kind(std::string_view call);
+
+/// Of the driver ("cuLaunchKernel"), and not of the runtime.
+[[nodiscard]] bool is_driver_call(std::string_view call) noexcept;
+
+}  // namespace pianola::profiling

@@ -1,0 +1,25 @@
+#pragma once
+#include <pianola/profile/timeline.hpp>
+
+#include <cstddef>
+#include <istream>
+#include <string>
+
+namespace pianola::profiling {
+
+/// How the text of a trace ended.
+struct ChromeDocument {
+  bool begins = false;       ///< With an object or an array.
+  bool has_events = false;   ///< There is a list of events, which may be empty.
+  std::size_t events = 0;    ///< Whole events in that list, of whatever kind.
+  bool complete = false;     ///< The text is JSON to its end.
+  bool cut = false;          ///< It is not, and nothing follows.
+  std::size_t position = 0;  ///< Bytes read when it was found not to be.
+  std::string reason;        ///< In the parser's words.
+};
+
+/// Reads a Chrome trace, `{"traceEvents": [...], ...}` or `[...]`, into `timeline`, as far as it is JSON, and completes
+/// the timeline with what was read.
+[[nodiscard]] ChromeDocument read_chrome_document(std::istream& text, Timeline& timeline);
+
+}  // namespace pianola::profiling

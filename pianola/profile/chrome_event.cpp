@@ -1,0 +1,160 @@
+#include <pianola/profile/chrome_event.hpp>
+
+#include <pianola/profile/call_kind.hpp>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace pianola::profiling {
+namespace {
+
+constexpr std::int32_t kUnknownProcess = -1;
+
+template <class Value, std::size_t size>
+using Words = std::array<std::pair<std::string_view, Value>, size>;
+
+template <class Value, std::size_t size>
+Value find(const Words<Value, size>& words, std::string_view word, Value otherwise) noexcept {
+  for (const auto& [known, value] : words) {
+    if (known == word) return value;
+  }
+  return otherwise;
+}
+
+// The names of kineto's activity types, most frequent first; "cpu_work", "backward" and "module" are Pianola's own.
+constexpr Words<ChromeCategory, 11> kCategories = {{{"python_function", ChromeCategory::python},
+                                                    {"cpu_op", ChromeCategory::operation},
+                                                    {"cuda_runtime", ChromeCategory::call},
+                                                    {"kernel", ChromeCategory::kernel},
+                                                    {"cuda_driver", ChromeCategory::call},
+                                                    {"gpu_memcpy", ChromeCategory::copy},
+                                                    {"gpu_memset", ChromeCategory::memset},
+                                                    {"user_annotation", ChromeCategory::annotation},
+                                                    {"cpu_work", ChromeCategory::cpu_work},
+                                                    {"backward", ChromeCategory::backward},
+                                                    {"module", ChromeCategory::module}}};
+
+constexpr Words<ChromeField, 8> kFields = {{{"ph", ChromeField::phase},
+                                            {"cat", ChromeField::category},
+                                            {"name", ChromeField::name},
+                                            {"pid", ChromeField::process},
+                                            {"tid", ChromeField::thread},
+                                            {"ts", ChromeField::time},
+                                            {"dur", ChromeField::duration},
+                                            {"args", ChromeField::args}}};
+
+constexpr Words<ChromeField, 7> kArgs = {{{"device", ChromeField::device},
+                                          {"stream", ChromeField::stream},
+                                          {"correlation", ChromeField::correlation},
+                                          {"bytes", ChromeField::bytes},
+                                          {"graph id", ChromeField::graph},
+                                          {"graph node id", ChromeField::graph_node},
+                                          {"process", ChromeField::issuer}}};
+
+bool is_work(ChromeCategory category) {
+  return category == ChromeCategory::kernel || category == ChromeCategory::copy || category == ChromeCategory::memset ||
+         category == ChromeCategory::cpu_work;
+}
+
+}  // namespace
+
+ChromeCategory category_of(std::string_view cat) noexcept { return find(kCategories, cat, ChromeCategory::nothing); }
+
+ChromeField field_of(std::string_view key) noexcept { return find(kFields, key, ChromeField::other); }
+
+ChromeField arg_of(std::string_view key) noexcept { return find(kArgs, key, ChromeField::other); }
+
+void ChromeEvent::clear() {
+  std::string kept = std::move(name);
+  *this = ChromeEvent();
+  kept.clear();
+  name = std::move(kept);
+}
+
+void ChromeEvents::add(const ChromeEvent& event) {
+  if (event.category == ChromeCategory::nothing) return;
+  if (event.category == ChromeCategory::python && !event.name.starts_with(kModulePrefix)) return;
+  if (!is_usable(event)) return leave_out(event);
+  switch (event.category) {
+    case ChromeCategory::kernel:
+      return add_work(event, DeviceWork::Kind::kernel);
+    case ChromeCategory::copy:
+      return add_work(event, DeviceWork::Kind::copy);
+    case ChromeCategory::memset:
+      return add_work(event, DeviceWork::Kind::memset);
+    case ChromeCategory::cpu_work:
+      return add_work(event, DeviceWork::Kind::operation);
+    case ChromeCategory::call:
+      return add_call(event);
+    case ChromeCategory::annotation:
+      return add_range(event, HostRange::Kind::annotation);
+    case ChromeCategory::backward:
+      return add_range(event, HostRange::Kind::backward);
+    case ChromeCategory::operation:
+      return add_range(
+          event, event.name.starts_with(kBackwardPrefix) ? HostRange::Kind::backward : HostRange::Kind::operation);
+    case ChromeCategory::python:
+    case ChromeCategory::module:
+      return add_range(event, HostRange::Kind::module);
+    case ChromeCategory::nothing:
+      return;
+  }
+}
+
+bool ChromeEvents::is_usable(const ChromeEvent& event) {
+  if (event.malformed || !event.has_name || !event.time || !event.duration || *event.duration < 0) return false;
+  if (!is_work(event.category)) return event.process && event.thread;
+  return (event.device || event.process) && (event.stream || event.thread);
+}
+
+void ChromeEvents::leave_out(const ChromeEvent& event) {
+  const bool only_duration =
+      !event.malformed && event.has_name && event.time && (!event.duration || *event.duration < 0);
+  if (only_duration) {
+    ++without_duration_;
+  } else if (++malformed_ == 1) {
+    first_malformed_ = event.name;
+  }
+}
+
+void ChromeEvents::add_work(const ChromeEvent& event, DeviceWork::Kind kind) {
+  timeline_.work.push_back({.time = {*event.time, *event.time + *event.duration},
+                            .name = timeline_.intern(event.name),
+                            .kind = kind,
+                            .process = event.issuer ? process(*event.issuer) : kUnknownProcess,
+                            .device = static_cast<std::int32_t>(event.device ? *event.device : *event.process),
+                            .stream = event.stream ? *event.stream : *event.thread,
+                            .correlation = event.correlation,
+                            // CUPTI numbers a node with that of its graph in the upper half.
+                            .graph = event.graph != 0 ? event.graph : event.graph_node >> 32U,
+                            .bytes = event.bytes});
+}
+
+void ChromeEvents::add_call(const ChromeEvent& event) {
+  timeline_.calls.push_back({.time = {*event.time, *event.time + *event.duration},
+                             .name = timeline_.intern(event.name),
+                             .kind = call_kind(event.name),
+                             .process = process(*event.process),
+                             .thread = *event.thread,
+                             .correlation = event.correlation});
+}
+
+void ChromeEvents::add_range(const ChromeEvent& event, HostRange::Kind kind) {
+  timeline_.ranges.push_back({.time = {*event.time, *event.time + *event.duration},
+                              .name = timeline_.intern(event.name),
+                              .kind = kind,
+                              .process = process(*event.process),
+                              .thread = *event.thread});
+}
+
+std::int32_t ChromeEvents::process(std::int64_t pid) {
+  const auto known = std::find(pids_.begin(), pids_.end(), pid);
+  if (known == pids_.end()) {
+    pids_.push_back(pid);
+    return static_cast<std::int32_t>(pids_.size()) - 1;
+  }
+  return static_cast<std::int32_t>(known - pids_.begin());
+}
+
+}  // namespace pianola::profiling

@@ -1,0 +1,63 @@
+#include <pianola/profile/comparison.hpp>
+
+#include <pianola/profile/testing/training_timeline.hpp>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+namespace pianola {
+namespace {
+
+using profiling::testing::training_timeline;
+using ::testing::HasSubstr;
+
+Nanoseconds us(double time) { return static_cast<Nanoseconds>(time * 1000); }
+
+// 125 kernels, one every 10 us, and a pause of 50 us; then the same as nodes that lie 1 us apart.
+struct BeforeAndAfter {
+  Timeline slow = training_timeline({});
+  Analysis before = analyse(slow);
+  Decision decision = decide(slow, before);
+  Analysis after = analyse(training_timeline({.graphed = true}));
+};
+
+TEST(ComparisonTest, OneLaunchReplacesMany) {
+  const BeforeAndAfter program;
+  ASSERT_EQ(program.after.duration, us(125 * 5));
+  const ProfileComparison compared = compare_profiles(program.before, program.decision, program.after);
+  EXPECT_DOUBLE_EQ(compared.speedup, 1300.0 / 625);
+  EXPECT_DOUBLE_EQ(compared.launches_replaced, 124);
+}
+
+// The graph of the whole iteration is the scope that launches once; 625 us came of 593.75.
+TEST(ComparisonTest, ThePredictionOfTheScopeThatWasTakenIsHeldAgainstTheMeasurement) {
+  const BeforeAndAfter program;
+  const ProfileComparison compared = compare_profiles(program.before, program.decision, program.after);
+  EXPECT_EQ(compared.scope, GraphScope::iteration);
+  EXPECT_EQ(compared.predicted, us(593.75));
+  EXPECT_NEAR(compared.prediction_error, 625 / 593.75 - 1, 1e-9);
+}
+
+TEST(ComparisonTest, TheReportShowsBothSides) {
+  const BeforeAndAfter program;
+  const Report report = comparison_report(program.before, program.decision, program.after);
+  EXPECT_THAT(report.to_text(),
+              HasSubstr("2.08 times as fast: 625 us instead of 1.30 ms per iteration, 1 launching calls "
+                        "instead of 125."));
+  const auto json = nlohmann::json::parse(report.to_json());
+  EXPECT_EQ(json["scope"], "whole iteration");
+  EXPECT_EQ(json["predicted_us"], 593.75);
+  EXPECT_EQ(json["measures"][4]["measure"], "launching calls");
+  EXPECT_EQ(json["measures"][4]["before"], 125);
+  EXPECT_EQ(json["measures"][4]["after"], 1);
+}
+
+TEST(ComparisonTest, SlowerThanBeforeIsSaid) {
+  const BeforeAndAfter program;
+  const Report report = comparison_report(program.after, decide(program.slow, program.before), program.before);
+  EXPECT_THAT(report.to_text(), HasSubstr("0.48 times as fast, so slower than before"));
+}
+
+}  // namespace
+}  // namespace pianola

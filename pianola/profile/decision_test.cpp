@@ -1,0 +1,140 @@
+#include <pianola/profile/decision.hpp>
+
+#include <pianola/profile/testing/training_timeline.hpp>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace pianola {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+
+Nanoseconds us(double time) { return static_cast<Nanoseconds>(time * 1000); }
+
+struct Judged {
+  explicit Judged(const profiling::testing::TrainingShape& shape)
+      : timeline(profiling::testing::training_timeline(shape)),
+        analysis(analyse(timeline)),
+        decision(decide(timeline, analysis)) {}
+  [[nodiscard]] const ScopePrediction& scope(GraphScope scope) const {
+    return decision.scopes.at(static_cast<std::size_t>(scope));
+  }
+  Timeline timeline;
+  Analysis analysis;
+  Decision decision;
+};
+
+// 4 layers x 10 kernels forward, 80 backward, 5 of the optimizer: 125 of 4 us, one every 10 us, and a pause of 50 us.
+TEST(DecisionTest, ALaunchBoundStepIsToBeGraphedWhole) {
+  const Judged step({});
+  EXPECT_EQ(step.analysis.duration, us(125 * 10 + 50));
+  EXPECT_EQ(step.analysis.busy, us(125 * 4));
+  EXPECT_EQ(step.decision.verdict, GraphVerdict::graph);
+  // In a graph: 125 x 4 us of work and 125 x 0.75 us between nodes.
+  EXPECT_EQ(step.scope(GraphScope::iteration).expected, us(125 * 4.75));
+  EXPECT_EQ(step.scope(GraphScope::iteration).low, us(125 * 4.4));
+  EXPECT_EQ(step.scope(GraphScope::iteration).high, us(125 * 5.1));
+  EXPECT_NEAR(step.scope(GraphScope::iteration).speedup, 1300 / 593.75, 1e-6);
+  EXPECT_THAT(step.decision.headline, StartsWith("Graph it, "));
+  EXPECT_THAT(step.decision.obstacles, IsEmpty());
+}
+
+// The host issues 5 kernels of the optimizer itself beside the graph, which is less than the device takes: the smaller
+// scope is as good.
+TEST(DecisionTest, OfScopesThatAreEquallyFastTheSmallestIsTaken) {
+  const Judged step({});
+  EXPECT_EQ(step.scope(GraphScope::without_optimizer).expected, step.scope(GraphScope::iteration).expected);
+  EXPECT_EQ(step.scope(GraphScope::forward_backward).expected, step.scope(GraphScope::iteration).expected);
+  EXPECT_EQ(step.decision.scopes[step.decision.best].scope, GraphScope::layers);
+  EXPECT_EQ(step.scope(GraphScope::layers).host_launches, 2 * 4 + 5);
+}
+
+// 60 kernels of the optimizer at 10 us each, and a pause of 46 us after the last launch, are more than the device needs.
+TEST(DecisionTest, AnOptimizerThatTheHostIssuesSlowlyBelongsInside) {
+  const Judged step({.layers = 2, .kernels_per_layer = 4, .optimizer_kernels = 60});
+  const Nanoseconds all = us((24 + 60) * 4.75);
+  EXPECT_EQ(step.scope(GraphScope::iteration).expected, all);
+  EXPECT_EQ(step.scope(GraphScope::without_optimizer).expected, us(7 + 60 * 10 + 46));
+  EXPECT_EQ(step.decision.scopes[step.decision.best].scope, GraphScope::iteration);
+}
+
+TEST(DecisionTest, ABusyDeviceIsLeftAlone) {
+  const Judged step({.kernel = 40});
+  EXPECT_EQ(step.decision.verdict, GraphVerdict::leave);
+  EXPECT_THAT(step.decision.headline, StartsWith("Leave it: the device is busy "));
+}
+
+// Work of 625 us at most, and 20 ms in which the host loads the next batch: with a graph the device waits as well.
+TEST(DecisionTest, AGraphDoesNotHelpADeviceThatWaitsForData) {
+  const Judged step({.pace = 5, .pause = 20'000, .data = 19'950});
+  EXPECT_EQ(step.decision.verdict, GraphVerdict::leave);
+  EXPECT_EQ(step.decision.headline,
+            "Leave it: a graph does not take away what keeps the device waiting, which is the loading of data.");
+}
+
+TEST(DecisionTest, AWaitInTheMiddleStandsInTheWayOfTheWholeIterationButNotOfLayers) {
+  const Judged step({.reads_inside = true});
+  EXPECT_THAT(step.decision.obstacles,
+              ElementsAre(AllOf(
+                  HasSubstr("the host waits in cudaStreamSynchronize (aten::item) in the middle of the iteration"),
+                  HasSubstr("keep the value on the device"))));
+  EXPECT_THAT(step.scope(GraphScope::iteration).obstacle, HasSubstr("cudaStreamSynchronize"));
+  EXPECT_THAT(step.scope(GraphScope::without_optimizer).obstacle, HasSubstr("cudaStreamSynchronize"));
+  EXPECT_EQ(step.scope(GraphScope::forward_backward).obstacle, "");
+  EXPECT_EQ(step.scope(GraphScope::layers).obstacle, "");
+}
+
+// The host launches the next graph only when the device is done: one launch of 7 us is added to the device's time.
+TEST(DecisionTest, AWaitAtTheEndStandsInNoScopesWayButCostsALaunch) {
+  const Judged step({.reads_loss = true});
+  EXPECT_THAT(step.decision.obstacles, IsEmpty());
+  EXPECT_EQ(step.scope(GraphScope::iteration).expected, us(125 * 4.75 + 7));
+}
+
+TEST(DecisionTest, WorkThatDiffersFromIterationToIterationIsSaid) {
+  const Judged step({.iterations = 9, .extra_kernels = 3});
+  ASSERT_EQ(step.analysis.by, IterationsBy::repetition);
+  EXPECT_THAT(step.decision.obstacles,
+              Contains(AllOf(HasSubstr("the work differs from iteration to iteration"), HasSubstr("Buckets"))));
+}
+
+TEST(DecisionTest, WithoutRangesOnlyTheWholeIterationAndTheOptimizersKernelsAreKnown) {
+  const Judged step({.ranges = false});
+  EXPECT_EQ(step.scope(GraphScope::layers).expected, 0);
+  EXPECT_THAT(step.scope(GraphScope::layers).obstacle, HasSubstr("names no layers"));
+  EXPECT_EQ(step.scope(GraphScope::forward_backward).expected, 0);
+  EXPECT_THAT(step.scope(GraphScope::forward_backward).obstacle, HasSubstr("record operations"));
+  EXPECT_EQ(step.scope(GraphScope::without_optimizer).host_launches, 1 + 5);
+  EXPECT_EQ(step.scope(GraphScope::iteration).expected, us(125 * 4.75));
+}
+
+TEST(DecisionTest, AGraphedProgramIsSaidToBeOne) {
+  const Judged step({.graphed = true});
+  EXPECT_EQ(step.decision.verdict, GraphVerdict::graphed);
+  EXPECT_EQ(step.decision.headline, "Graphs do the work already: 100 % of the kernels, in 1 launches per iteration.");
+  EXPECT_THAT(step.decision.scopes, IsEmpty());
+}
+
+TEST(DecisionTest, WhereNothingRepeatsItCannotBeTold) {
+  const Judged step({.iterations = 1});
+  EXPECT_EQ(step.decision.verdict, GraphVerdict::unknown);
+  EXPECT_THAT(step.decision.headline, StartsWith("It cannot be told: "));
+}
+
+TEST(DecisionTest, EachScopeHasTheCallToWriteInBothLanguages) {
+  const Judged step({});
+  EXPECT_THAT(step.scope(GraphScope::iteration).cpp, HasSubstr("pianola::FullIteration"));
+  EXPECT_THAT(step.scope(GraphScope::iteration).python, HasSubstr("pianola.FullIteration"));
+  EXPECT_THAT(step.scope(GraphScope::layers).python, HasSubstr("pianola.make_graphed_callables"));
+}
+
+}  // namespace
+}  // namespace pianola

@@ -1,0 +1,111 @@
+#include <pianola/profile/iterations.hpp>
+
+#include <pianola/profile/issue_sequence.hpp>
+#include <pianola/profile/median.hpp>
+#include <pianola/profile/range_iterations.hpp>
+#include <pianola/profile/repetition.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+
+namespace pianola::profiling {
+namespace {
+
+constexpr std::size_t kFewest = 3;  // Iterations that an answer should rest on.
+constexpr double kComplete = 0.97;  // Of a typical iteration's work, that which a last one must have.
+
+FoundIterations iterations_at(const IssueSequence& sequence, const Repetition& repetition) {
+  FoundIterations found{.by = IterationsBy::repetition, .range = "", .problem = "", .boundaries = {}};
+  const Repetition rotated = begin_at_gap(sequence, repetition);
+  for (const std::size_t cut : rotated.cuts) {
+    const Boundary boundary{sequence.items[cut].device.begin, sequence.items[cut].host.begin};
+    if (found.boundaries.empty() || boundary.device > found.boundaries.back().device) {
+      found.boundaries.push_back(boundary);
+    }
+  }
+  const std::size_t last = rotated.cuts.back();
+  if (found.count() >= kFewest || completeness(sequence, repetition, last) < kComplete) return found;
+  Nanoseconds end = found.boundaries.back().device;
+  for (std::size_t i = last; i < std::min(last + repetition.length(), sequence.items.size()); ++i) {
+    end = std::max(end, sequence.items[i].device.end);
+  }
+  found.boundaries.push_back({end, end});
+  return found;
+}
+
+std::optional<FoundIterations> iterations_by_repetition(const DeviceWorkList& list, const Issued& issued) {
+  const IssueSequence sequence = issue_sequence(list, issued);
+  const std::optional<Repetition> repetition = find_repetition(sequence);
+  if (!repetition) return std::nullopt;
+  FoundIterations found = iterations_at(sequence, *repetition);
+  if (found.boundaries.size() < 2) return std::nullopt;
+  return found;
+}
+
+std::string counted(std::size_t count, const char* one, const char* many) {
+  return fmt::format("{} {}", count, count == 1 ? one : many);
+}
+
+std::string counted_work(const DeviceWorkList& list) {
+  if (list.on_cpu()) return counted(list.size(), "operation", "operations");
+  const auto kernel = [&](std::size_t index) { return is_kernel(list.timeline->work[index]); };
+  if (std::ranges::all_of(list.order, kernel)) return counted(list.size(), "kernel", "kernels");
+  return counted(list.size(), "piece of work", "pieces of work");
+}
+
+std::string why_nothing_repeats(const DeviceWorkList& list) {
+  std::unordered_map<NameId, std::size_t> seen;
+  std::size_t most = 0;
+  for (std::size_t i = 0; i < list.size(); ++i) most = std::max(most, ++seen[list[i].name]);
+  const std::string seen_there = most == 1 ? fmt::format("the work never repeats: {} seen once", counted_work(list))
+                                           : fmt::format("no sequence of work repeats 3 times or more among {} of {}",
+                                                         counted_work(list), counted(seen.size(), "name", "names"));
+  return seen_there + "; profile at least 3 iterations, or name the annotation that begins one";
+}
+
+FoundIterations all_as_one(const DeviceWorkList& list) {
+  FoundIterations found;
+  found.problem = why_nothing_repeats(list);
+  Nanoseconds end = list[0].time.end;
+  for (std::size_t i = 0; i < list.size(); ++i) end = std::max(end, list[i].time.end);
+  const TimeSpan all = list.timeline->extent();
+  found.boundaries = {{list[0].time.begin, all.begin}, {end, all.end}};
+  return found;
+}
+
+Nanoseconds duration_of(const FoundIterations& found, std::size_t i) {
+  return found.boundaries[i + 1].device - found.boundaries[i].device;
+}
+
+void drop_warmup(FoundIterations& found) {
+  if (found.count() < kFewest) return;
+  std::vector<Nanoseconds> durations;
+  for (std::size_t i = 0; i < found.count(); ++i) durations.push_back(duration_of(found, i));
+  const Nanoseconds middle = median(durations);
+  const auto usual = std::ranges::find_if(durations, [&](Nanoseconds duration) { return duration <= 2 * middle; });
+  found.warmup = static_cast<std::size_t>(usual - durations.begin());
+  found.boundaries.erase(found.boundaries.begin(), found.boundaries.begin() + (usual - durations.begin()));
+}
+
+}  // namespace
+
+FoundIterations find_iterations(const DeviceWorkList& list, const Issued& issued, const std::string& range) {
+  std::optional<FoundIterations> found;
+  if (!range.empty()) {
+    found = iterations_by_range(list, issued, range, 1);
+    if (!found) refuse_range(list, range);
+  }
+  if (!found) found = iterations_by_range(list, issued, kProfilerStep, kFewest);
+  // The last boundary of ranges is the end of the last one's work, not the begin of another one.
+  if (found && found->count() > kFewest) found->boundaries.pop_back();
+  if (!found) found = iterations_by_repetition(list, issued);
+  if (!found) found = all_as_one(list);
+  drop_warmup(*found);
+  return std::move(*found);
+}
+
+}  // namespace pianola::profiling

@@ -1,0 +1,154 @@
+#include <pianola/profile/profile.hpp>
+
+#include <pianola/core/error.hpp>
+#include <pianola/profile/chrome_trace.hpp>
+#include <pianola/profile/html_report.hpp>
+#include <pianola/profile/profile_report.hpp>
+#include <pianola/profile/read_profile.hpp>
+
+#include <ATen/Context.h>
+#include <ATen/record_function.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/csrc/autograd/profiler_kineto.h>
+#include <torch/csrc/profiler/orchestration/observer.h>
+
+#include <fmt/format.h>
+
+#include <unistd.h>
+
+#include <atomic>
+#include <set>
+#include <system_error>
+#include <utility>
+
+namespace pianola {
+namespace {
+
+namespace kineto = torch::autograd::profiler;
+using torch::profiler::impl::ActivityType;
+using torch::profiler::impl::ProfilerConfig;
+using torch::profiler::impl::ProfilerState;
+
+constexpr const char* kIteration = "pianola::profile step";
+
+void check(const ProfileOptions& options) {
+  if (options.warmup < 0) {
+    throw UsageError({.what = fmt::format("warmup must be 0 or more, got {}", options.warmup)});
+  }
+  if (options.iterations < 1) {
+    throw UsageError({.what = fmt::format("iterations must be 1 or more, got {}", options.iterations)});
+  }
+}
+
+void wait_for_device() {
+  if (!at::globalContext().hasCUDA()) return;
+  const c10::impl::VirtualGuardImpl cuda(c10::kCUDA);
+  cuda.synchronizeDevice(cuda.getDevice().index());
+}
+
+// While it lives, torch's profiler records.
+class Recording {
+ public:
+  explicit Recording(bool modules) {
+    const ProfilerConfig config(ProfilerState::KINETO, /*report_input_shapes=*/false, /*profile_memory=*/false,
+                                /*with_stack=*/modules, /*with_flops=*/false, /*with_modules=*/modules);
+    std::set<ActivityType> activities = {ActivityType::CPU};
+    if (at::globalContext().hasCUDA()) activities.insert(ActivityType::CUDA);
+    // Preparing one would end the other's recording.
+    if (torch::profiler::impl::profilerEnabled()) {
+      throw UsageError({.what = "torch's profiler cannot record: one is active already",
+                        .fix = "end the profiler that is active before this call"});
+    }
+    kineto::prepareProfiler(config, activities);
+    kineto::enableProfiler(config, activities);
+    active_ = true;
+  }
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
+  ~Recording() {
+    try {
+      if (active_) (void)kineto::disableProfiler();
+    } catch (...) {  // the step's own exception is the one to tell
+    }
+  }
+  std::unique_ptr<kineto::ProfilerResult> end() {
+    active_ = false;
+    return kineto::disableProfiler();
+  }
+
+ private:
+  bool active_ = false;
+};
+
+// A file of our own, gone in the end.
+class TemporaryTrace {
+ public:
+  TemporaryTrace() {
+    static std::atomic<unsigned> number{0};
+    path_ = std::filesystem::temp_directory_path() / fmt::format("pianola_profile_{}_{}.json", ::getpid(), ++number);
+  }
+  TemporaryTrace(const TemporaryTrace&) = delete;
+  TemporaryTrace& operator=(const TemporaryTrace&) = delete;
+  ~TemporaryTrace() {
+    std::error_code ignored;
+    std::filesystem::remove(path_, ignored);
+  }
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+// Kineto says nothing where it cannot write.
+void save(kineto::ProfilerResult& result, const std::filesystem::path& file) {
+  std::error_code ignored;
+  std::filesystem::remove(file, ignored);
+  result.save(file.string());
+  if (!std::filesystem::exists(file)) {
+    throw UsageError({.what = fmt::format("cannot write the trace '{}'", file.string())});
+  }
+}
+
+Timeline record(const std::function<void()>& step, const ProfileOptions& options) {
+  for (int i = 0; i < options.warmup; ++i) step();
+  wait_for_device();
+  Recording recording(options.modules);
+  for (int i = 0; i < options.iterations; ++i) {
+    RECORD_USER_SCOPE(kIteration);
+    step();
+  }
+  wait_for_device();
+  const auto result = recording.end();
+  const TemporaryTrace temporary;
+  const std::filesystem::path& file = options.trace.empty() ? temporary.path() : options.trace;
+  save(*result, file);
+  return read_chrome_trace(file);
+}
+
+Profile judged(Timeline timeline, const AnalysisOptions& options) {
+  Profile made{.timeline = std::move(timeline), .analysis = {}, .decision = {}};
+  made.analysis = analyse(made.timeline, options);
+  made.decision = decide(made.timeline, made.analysis);
+  return made;
+}
+
+}  // namespace
+
+Profile profile(const std::function<void()>& step, const ProfileOptions& options) {
+  check(options);
+  Timeline timeline = record(step, options);
+  timeline.source = fmt::format("{} runs of a step", options.iterations);
+  return judged(std::move(timeline), {.range = kIteration});
+}
+
+Profile load_profile(const std::filesystem::path& path, const AnalysisOptions& options) {
+  return judged(read_profile(path), options);
+}
+
+std::string Profile::to_text(std::size_t width) const {
+  return profile_report(timeline, analysis, decision).to_text(width);
+}
+std::string Profile::to_json() const { return profile_report(timeline, analysis, decision).to_json(); }
+std::string Profile::to_html() const { return pianola::to_html(timeline, analysis, decision); }
+
+}  // namespace pianola

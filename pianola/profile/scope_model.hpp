@@ -1,0 +1,38 @@
+#pragma once
+#include <pianola/profile/decision.hpp>
+#include <pianola/profile/work_parts.hpp>
+
+#include <array>
+#include <cstddef>
+
+namespace pianola::profiling {
+
+/// What the prediction of an iteration rests on.
+struct IterationCosts {
+  Nanoseconds now = 0;         ///< Its duration in the profile.
+  Nanoseconds busy = 0;        ///< Union of the device's work.
+  std::size_t nodes = 0;       ///< Kernels, copies and memsets.
+  Nanoseconds pauses = 0;      ///< Host time between launches in which it does something else: loading data, logging.
+  bool waits = false;          ///< The host waits for the device in each iteration.
+  Nanoseconds per_launch = 0;  ///< Host time per operation that is issued eagerly.
+};
+
+/// From the profile; where too few launches follow each other to tell, `per_launch` is the model's.
+[[nodiscard]] IterationCosts costs_of(const Timeline& timeline, const Analysis& analysis, const WorkParts& parts,
+                                      const MachineModel& model);
+
+// Note [Prediction]
+// In a graph the device does the same work; between two nodes it needs about a microsecond, whoever is late otherwise. The
+// host launches the graphs, and issues eagerly what is outside of them. The two run side by side, so that an iteration
+// takes as long as the slower of them; where the host waits for the device once an iteration, one after the other, as far
+// as the host has to be done before the device can begin.
+//
+//   device = busy + nodes * node
+//   host   = graphs * graph_launch + eager launches * per_launch + pauses
+//   waits:  device + the first graph's launch + pauses, or the host's if that is longer;  else: the longer of the two
+
+/// In the order of GraphScope. `obstacle` says only what the model cannot know; `cpp` and `python` are left out.
+[[nodiscard]] std::array<ScopePrediction, kGraphScopes> predict(const IterationCosts& costs, const WorkParts& parts,
+                                                                const MachineModel& model);
+
+}  // namespace pianola::profiling

@@ -1,0 +1,29 @@
+#pragma once
+#include <pianola/profile/timeline.hpp>
+
+#include <cstdint>
+#include <string>
+
+namespace pianola::profiling::testing {
+
+/// A training run in round numbers. All times are microseconds.
+struct TrainingShape {
+  int iterations = 6;
+  int layers = 4;
+  int kernels_per_layer = 10;  ///< Forward; backward has twice as many.
+  int optimizer_kernels = 5;
+  std::int64_t kernel = 4;    ///< Of each kernel.
+  std::int64_t pace = 10;     ///< Between the begins of two launches on the host.
+  std::int64_t pause = 50;    ///< Of the host between two iterations.
+  std::int64_t data = 0;      ///< Of that, inside the data loader.
+  bool ranges = true;         ///< Modules, autograd's nodes and the optimizer are named.
+  bool reads_loss = false;    ///< The host waits for the device at the end of an iteration.
+  bool reads_inside = false;  ///< And between forward and backward.
+  bool graphed = false;       ///< One launch of a graph per iteration, kernels 1 us apart.
+  int extra_kernels = 0;      ///< Iteration i has (i % 3) times as many forward kernels more.
+};
+
+/// Kernels begin when their launch has begun 5 us before and the one before has ended; launches take 4 us.
+[[nodiscard]] Timeline training_timeline(const TrainingShape& shape);
+
+}  // namespace pianola::profiling::testing

@@ -1,0 +1,69 @@
+#include <bindings/bindings.hpp>
+#include <bindings/python_function.hpp>
+
+#include <pianola/profile/profile.hpp>
+
+#include <string>
+
+namespace pianola::python {
+namespace {
+
+double us(Nanoseconds time) { return static_cast<double>(time) / 1000; }
+
+Profile run(const py::function& step, int warmup, int iterations, bool modules, const std::string& trace) {
+  const std::function<void()> action = make_action(step);
+  const py::gil_scoped_release release;
+  return profile(action, {.warmup = warmup, .iterations = iterations, .modules = modules, .trace = trace});
+}
+
+Profile load(const std::string& path, const std::string& range, int process, int device) {
+  const py::gil_scoped_release release;
+  return load_profile(path, {.range = range, .process = process, .device = device});
+}
+
+void bind_scope(py::module_& module) {
+  py::class_<ScopePrediction>(module, "ScopePrediction", "What an iteration would take with a graph of a scope.")
+      .def_property_readonly("scope", [](const ScopePrediction& self) { return in_words(self.scope); })
+      .def_readonly("obstacle", &ScopePrediction::obstacle)
+      .def_property_readonly("low_us", [](const ScopePrediction& self) { return us(self.low); })
+      .def_property_readonly("expected_us", [](const ScopePrediction& self) { return us(self.expected); })
+      .def_property_readonly("high_us", [](const ScopePrediction& self) { return us(self.high); })
+      .def_readonly("speedup", &ScopePrediction::speedup)
+      .def_readonly("launches", &ScopePrediction::host_launches)
+      .def_readonly("cpp", &ScopePrediction::cpp)
+      .def_readonly("python", &ScopePrediction::python);
+}
+
+}  // namespace
+
+void bind_profile(py::module_& module) {
+  bind_scope(module);
+  py::class_<Profile>(module, "Profile", "What a step does to the machine: recorded, analysed, judged.")
+      .def_property_readonly("verdict", [](const Profile& self) { return in_words(self.decision.verdict); })
+      .def_property_readonly("headline", [](const Profile& self) { return self.decision.headline; })
+      .def_property_readonly("reasons", [](const Profile& self) { return self.decision.reasons; })
+      .def_property_readonly("obstacles", [](const Profile& self) { return self.decision.obstacles; })
+      .def_property_readonly("scopes", [](const Profile& self) { return self.decision.scopes; })
+      .def_property_readonly("best",
+                             [](const Profile& self) -> py::object {
+                               const auto& scopes = self.decision.scopes;
+                               return scopes.empty() ? py::none() : py::cast(scopes[self.decision.best]);
+                             })
+      .def_property_readonly("iterations", [](const Profile& self) { return self.analysis.iterations.size(); })
+      .def_property_readonly("iteration_us", [](const Profile& self) { return us(self.analysis.duration); })
+      .def_property_readonly("busy_us", [](const Profile& self) { return us(self.analysis.busy); })
+      .def_property_readonly("utilisation", [](const Profile& self) { return self.analysis.utilisation; })
+      .def_property_readonly("jitter", [](const Profile& self) { return self.analysis.jitter; })
+      .def_property_readonly("kernels", [](const Profile& self) { return self.analysis.kernels; })
+      .def_property_readonly("launches", [](const Profile& self) { return self.analysis.launches; })
+      .def("to_text", &Profile::to_text, py::arg("width") = 100)
+      .def("to_json", &Profile::to_json)
+      .def("to_html", &Profile::to_html)
+      .def("__str__", [](const Profile& self) { return self.to_text(); });
+  module.def("profile", &run, py::arg("step"), py::kw_only(), py::arg("warmup"), py::arg("iterations"),
+             py::arg("modules"), py::arg("trace"));
+  module.def("load_profile", &load, py::arg("path"), py::kw_only(), py::arg("range"), py::arg("process"),
+             py::arg("device"));
+}
+
+}  // namespace pianola::python

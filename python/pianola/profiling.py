@@ -1,0 +1,68 @@
+"""`pianola.profile` and `pianola.decide`: does a graph help here, and which?"""
+
+import os
+from typing import Any, Callable, Optional, Union
+
+from ._load import _C
+
+_Path = Union[str, "os.PathLike[str]"]
+
+
+def profile(
+    step: Callable[[], Any],
+    *,
+    warmup: int = 3,
+    iterations: int = 10,
+    modules: bool = False,
+    trace: Optional[_Path] = None,
+) -> "_C.Profile":
+    """Runs a step a few times and says whether a graph would help, and which.
+
+        print(pianola.profile(lambda: train_step(batch)))
+
+    Records with torch's own profiler: on CUDA the device's work and the calls that issue it, everywhere ATen's operations.
+    Without CUDA work the operations themselves are taken for the work.
+
+    Args:
+        step: one iteration.
+        warmup: runs before, which are not recorded.
+        iterations: runs that are recorded.
+        modules: record the forward passes of modules too, to tell layers apart; slows Python down.
+        trace: where to keep what was recorded, a Chrome trace.
+
+    Returns:
+        What was found: `verdict`, `headline`, `scopes` with their predicted times, and more; `str()` of it is the report,
+        `to_html()` a page with pictures.
+
+    Raises:
+        UsageError: an option is out of range, nothing was recorded, or a profiler is active already.
+    """
+    return _C.profile(
+        step,
+        warmup=warmup,
+        iterations=iterations,
+        modules=modules,
+        trace="" if trace is None else os.fspath(trace),
+    )
+
+
+def decide(
+    path: _Path, *, range: Optional[str] = None, process: Optional[int] = None, device: Optional[int] = None
+) -> "_C.Profile":
+    """Judges a profile that was recorded before: a Chrome trace of torch.profiler, or a folder of `pianola profile`.
+
+    Args:
+        path: the profile.
+        range: each entry of the annotation of this name begins an iteration; None: iterations are found by themselves.
+        process: the process to look at, from 0; None: the one with most work.
+        device: the number of the device; None: the one with most work.
+
+    Raises:
+        UsageError: the profile cannot be read, or there is no such range, process or device in it.
+    """
+    return _C.load_profile(
+        os.fspath(path),
+        range=range or "",
+        process=-1 if process is None else process,
+        device=-2 if device is None else device,
+    )
