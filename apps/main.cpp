@@ -61,6 +61,7 @@ int parse_and_run(int argc, char** argv) {
   add_audit(app, chosen);
   add_verify(app, chosen);
   add_config(app, chosen);
+  add_profile(app, chosen);
   add_decide(app, chosen);
   add_compare(app, chosen);
   add_bench(app, chosen);

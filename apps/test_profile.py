@@ -1,4 +1,4 @@
-"""`pianola decide` and `pianola compare` as a user meets them. PIANOLA_PROGRAM is the path of the binary."""
+"""`pianola decide`, `compare` and `profile` as a user meets them. PIANOLA_PROGRAM is the path of the binary."""
 
 import gzip
 import json
@@ -12,8 +12,8 @@ PROGRAM = os.path.abspath(os.environ["PIANOLA_PROGRAM"])
 CPU_TRACE = Path(__file__).resolve().parent.parent / "tests" / "data" / "profile" / "mlp_cpu.json.gz"
 
 
-def run(*arguments):
-    return subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=60)
+def run(*arguments, cwd=None):
+    return subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=60, cwd=cwd)
 
 
 def training(iterations=8, graphed=False):
@@ -140,3 +140,26 @@ def test_work_that_never_repeats_cannot_be_judged(trace):
     result = run("decide", trace(training(iterations=1)))
     assert result.returncode == 0
     assert "It cannot be told: " in result.stdout
+
+
+needs_recorder = pytest.mark.skipif(not (Path(PROGRAM).parents[1] / "libpianola_profiler.so").exists(),
+                                    reason="built without CUDA")
+
+
+@needs_recorder
+@pytest.mark.parametrize("command, code, words", [
+    (["true"], 1, "'true' ended with exit code 0 and never used CUDA"),
+    (["sh", "-c", "exit 3"], 3, "'sh' ended with exit code 3 and never used CUDA"),
+    (["no_such_program"], 1, "there is no program 'no_such_program'"),
+])
+def test_a_command_that_cannot_be_recorded_is_named_and_leaves_nothing(tmp_path, command, code, words):
+    result = run("profile", "--", *command, cwd=tmp_path)
+    assert result.returncode == code
+    assert words in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_profile_wants_a_command():
+    result = run("profile")
+    assert result.returncode == 2
+    assert "COMMAND is required" in result.stderr

@@ -1,4 +1,4 @@
-# pianola_room(<name>
+# pianola_room(<name> [NO_PRECOMPILE]                         the latter where few files include torch
 #   SOURCES a.cpp ...           [CUDA_SOURCES b.cpp ...]      the latter only in a build with CUDA
 #   PUBLIC_HEADERS a.hpp ...    [PRIVATE_HEADERS ...]         the former are installed, and must each compile alone
 #   [DEPENDS core cuda ...]                                   rooms above this one
@@ -12,7 +12,7 @@
 function(pianola_room name)
   set(lists SOURCES CUDA_SOURCES PUBLIC_HEADERS PRIVATE_HEADERS DEPENDS NEEDS TESTS CUDA_TESTS TEST_NEEDS
     TEST_PRECOMPILES)
-  cmake_parse_arguments(PARSE_ARGV 1 room "" "" "${lists}")
+  cmake_parse_arguments(PARSE_ARGV 1 room "NO_PRECOMPILE" "" "${lists}")
   if(room_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "pianola_room(${name}): unknown arguments: ${room_UNPARSED_ARGUMENTS}")
   endif()
@@ -34,16 +34,20 @@ function(pianola_room name)
   target_link_libraries(${target} PUBLIC ${room_DEPENDS} ${public} PRIVATE ${private})
   target_compile_definitions(${target} PUBLIC PIANOLA_WITH_CUDA=${PIANOLA_WITH_CUDA})
   set_property(GLOBAL APPEND PROPERTY PIANOLA_ROOMS ${target})
-  _pianola_precompiles(headers ${room_NEEDS})
-  pianola_precompile(${target} ${headers})
+  if(NOT room_NO_PRECOMPILE)
+    _pianola_precompiles(headers ${room_NEEDS})
+    pianola_precompile(${target} ${headers})
+  endif()
 
   if(PIANOLA_TESTS AND room_TESTS)
     _pianola_libraries(test_needs ${room_TEST_NEEDS})
     add_executable(${target}_test ${room_TESTS})
     pianola_compile_settings(${target}_test)
     target_compile_options(${target}_test PRIVATE -O0)  # they run for seconds and compile for minutes
-    _pianola_test_precompiles(headers ${room_NEEDS} ${room_TEST_PRECOMPILES})
-    pianola_precompile(${target}_test ${headers})
+    if(NOT room_NO_PRECOMPILE)
+      _pianola_test_precompiles(headers ${room_NEEDS} ${room_TEST_PRECOMPILES})
+      pianola_precompile(${target}_test ${headers})
+    endif()
     target_link_libraries(${target}_test PRIVATE ${target} ${needs} ${test_needs} GTest::gmock GTest::gtest_main)
     pianola_gtest(${name} ${target}_test)
   endif()

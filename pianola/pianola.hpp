@@ -32,6 +32,7 @@
 #include <pianola/parallel/branch_info.hpp>
 #include <pianola/parallel/options.hpp>
 #include <pianola/profile/analysis.hpp>
+#include <pianola/profile/child.hpp>
 #include <pianola/profile/chrome_trace.hpp>
 #include <pianola/profile/chrome_writer.hpp>
 #include <pianola/profile/comparison.hpp>
@@ -40,6 +41,7 @@
 #include <pianola/profile/profile.hpp>
 #include <pianola/profile/profile_report.hpp>
 #include <pianola/profile/read_profile.hpp>
+#include <pianola/profile/recording.hpp>
 #include <pianola/profile/timeline.hpp>
 #include <pianola/trace/op_trace.hpp>
 #include <pianola/training/adam.hpp>

@@ -1,68 +1,24 @@
 #include <pianola/cuda/cupti.hpp>
 
+#include <pianola/cuda/cupti_library.hpp>
+
 #include <fmt/format.h>
 
-#include <dlfcn.h>
-#include <link.h>
-
-#include <array>
 #include <atomic>
 #include <cstdint>
-#include <string_view>
 #include <utility>
 
 namespace pianola {
 namespace {
 
-// The versions whose numbers of entry points are the ones here: numbers are only ever added.
-constexpr std::array kNames = {"libcupti.so.13", "libcupti.so.12", "libcupti.so"};
-constexpr std::array kRuntimeNames = {"libcudart.so.13", "libcudart.so.12"};
-
-void* loaded_already() {
-  for (const char* name : kNames) {
-    if (void* library = dlopen(name, RTLD_LAZY | RTLD_NOLOAD)) return library;
-  }
-  return nullptr;
-}
-
-// "/.../nvidia/cu13/lib/", as far as a CUDA runtime is loaded.
-std::string folder_of_runtime() {
-  for (const char* name : kRuntimeNames) {
-    void* runtime = dlopen(name, RTLD_LAZY | RTLD_NOLOAD);
-    link_map* map = nullptr;
-    if (runtime == nullptr || dlinfo(runtime, RTLD_DI_LINKMAP, static_cast<void*>(&map)) != 0) continue;
-    const std::string_view path = map->l_name;
-    return std::string(path.substr(0, path.rfind('/') + 1));
-  }
-  return "";
-}
-
-// Never closed: CUPTI leaves hooks in the driver.
-void* library() {
-  if (void* found = loaded_already()) return found;
-  const std::string folder = folder_of_runtime();
-  for (const char* name : kNames) {
-    if (void* found = folder.empty() ? nullptr : dlopen((folder + name).c_str(), RTLD_LAZY | RTLD_LOCAL)) return found;
-  }
-  for (const char* name : kNames) {
-    if (void* found = dlopen(name, RTLD_LAZY | RTLD_LOCAL)) return found;
-  }
-  return nullptr;
-}
-
-template <class Function>
-void bind(Function& member, void* library, const char* symbol) {
-  member = reinterpret_cast<Function>(dlsym(library, symbol));
-}
-
 Cupti load() {
   Cupti cupti;
-  void* from = library();
+  void* from = cupti_library();
   if (from == nullptr) return cupti;
-  bind(cupti.subscribe, from, "cuptiSubscribe");
-  bind(cupti.unsubscribe, from, "cuptiUnsubscribe");
-  bind(cupti.enable_callback, from, "cuptiEnableCallback");
-  bind(cupti.result_string, from, "cuptiGetResultString");
+  bind_symbol(cupti.subscribe, from, "cuptiSubscribe");
+  bind_symbol(cupti.unsubscribe, from, "cuptiUnsubscribe");
+  bind_symbol(cupti.enable_callback, from, "cuptiEnableCallback");
+  bind_symbol(cupti.result_string, from, "cuptiGetResultString");
   return cupti;
 }
 

@@ -125,24 +125,24 @@ Timeline record(const std::function<void()>& step, const ProfileOptions& options
   return read_chrome_trace(file);
 }
 
-Profile judged(Timeline timeline, const AnalysisOptions& options) {
+}  // namespace
+
+Profile judge(Timeline timeline, const AnalysisOptions& options) {
   Profile made{.timeline = std::move(timeline), .analysis = {}, .decision = {}};
   made.analysis = analyse(made.timeline, options);
   made.decision = decide(made.timeline, made.analysis);
   return made;
 }
 
-}  // namespace
-
 Profile profile(const std::function<void()>& step, const ProfileOptions& options) {
   check(options);
   Timeline timeline = record(step, options);
   timeline.source = fmt::format("{} runs of a step", options.iterations);
-  return judged(std::move(timeline), {.range = kIteration});
+  return judge(std::move(timeline), {.range = kIteration});
 }
 
 Profile load_profile(const std::filesystem::path& path, const AnalysisOptions& options) {
-  return judged(read_profile(path), options);
+  return judge(read_profile(path), options);
 }
 
 std::string Profile::to_text(std::size_t width) const {

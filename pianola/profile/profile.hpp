@@ -32,6 +32,9 @@ struct PIANOLA_API Profile {
   [[nodiscard]] std::string to_html() const;
 };
 
+/// Analyses and judges a timeline. @throws UsageError  As analyse().
+[[nodiscard]] PIANOLA_API Profile judge(Timeline timeline, const AnalysisOptions& options = {});
+
 /// Reads, analyses and judges a profile that was recorded before.
 /// @throws UsageError  As read_profile() and analyse().
 [[nodiscard]] PIANOLA_API Profile load_profile(const std::filesystem::path& path, const AnalysisOptions& options = {});
@@ -42,8 +45,7 @@ struct PIANOLA_API Profile {
 ///     std::cout << profile.to_text();
 ///
 /// Records with torch's own profiler: on CUDA the device's work and the calls that issue it, everywhere ATen's operations.
-/// Without CUDA work the operations themselves are taken for the work. A profiler costs the host time for each operation;
-/// `pianola profile` costs less, and sees a whole program.
+/// Without CUDA work the operations themselves are taken for the work. A profiler costs the host time for each operation.
 ///
 /// Threads:  The calling one, and those of autograd.
 /// Streams:  The current one. Waits for the device before and after the recorded runs.

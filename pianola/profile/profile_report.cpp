@@ -1,7 +1,5 @@
 #include <pianola/profile/profile_report.hpp>
 
-#include <pianola/profile/quantities.hpp>
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,8 +7,6 @@
 
 namespace pianola {
 namespace {
-
-using profiling::percent_text;
 
 double us(Nanoseconds time) { return static_cast<double>(time) / 1000; }
 double percent(double share) { return 100 * share; }

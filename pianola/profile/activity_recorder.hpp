@@ -1,0 +1,55 @@
+#pragma once
+#include <pianola/profile/activity_api.hpp>
+#include <pianola/profile/activity_buffers.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace pianola::profiling {
+
+struct RecorderOptions {
+  std::string path;                                   ///< Of the recording.
+  std::uint64_t max_bytes = std::uint64_t{1} << 30U;  ///< Of its file; when reached, recording ends.
+  BufferOptions buffers = {};
+  /// How much a crash may lose, and how often CUPTI is asked for what it has.
+  std::chrono::milliseconds period{500};
+  /// How long stop() waits for what CUPTI still has: it must not keep a program from ending.
+  std::chrono::milliseconds patience{10'000};
+};
+
+/// While it lives, records this process's work on devices, its calls of CUDA that launch, copy or wait, and its NVTX
+/// ranges (where CUPTI gets to see them) into a file.
+///
+/// A thread of its own takes what CUPTI delivers apart and writes it. It subscribes to CUPTI, which has one subscriber per
+/// process: that shows whether another profiler is at work, and keeps later ones from taking the records. One at a time
+/// per process. Throws nothing but std::bad_alloc.
+class ActivityRecorder {
+ public:
+  struct Opening {
+    std::unique_ptr<ActivityRecorder> recorder;  ///< nullptr: there is none, and CUPTI is as it was.
+    RecorderProblem problem;                     ///< Why not.
+  };
+  [[nodiscard]] static Opening start(const ActivityApi& api, const RecorderOptions& options);
+
+  ActivityRecorder(const ActivityRecorder&) = delete;
+  ActivityRecorder& operator=(const ActivityRecorder&) = delete;
+  /// stop()
+  ~ActivityRecorder();
+
+  /// Asks CUPTI for all that it has, complete or not, writes it with the end mark, and ends the subscription. Work that
+  /// devices have not ended is left out: synchronize first.
+  ///
+  /// @return  Why the recording is not complete; empty: it is. Later calls return the same.
+  std::string stop();
+
+ private:
+  struct Session;
+  explicit ActivityRecorder(std::shared_ptr<Session> session) : session_(std::move(session)) {}
+  std::shared_ptr<Session> session_;  // the thread's too: it may be late
+  std::string outcome_;
+};
+
+}  // namespace pianola::profiling
