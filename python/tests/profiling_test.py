@@ -35,7 +35,7 @@ def test_a_step_is_recorded_and_judged(device):
         assert profile.best is None
     else:
         assert profile.verdict == "graph"
-        assert profile.best in profile.scopes or profile.best.expected_us > 0
+        assert profile.best.expected_us * profile.best.speedup == pytest.approx(profile.iteration_us, rel=0.01)
 
 
 def test_the_report_is_text_json_and_a_page(device):
@@ -81,7 +81,7 @@ def test_an_active_profiler_is_named(device):
 
 
 def test_a_step_that_does_nothing_is_said_to_do_nothing():
-    with pytest.raises(pianola.UsageError):
+    with pytest.raises(pianola.UsageError, match="has no device work: 0 calls and 10 ranges of the host"):
         pianola.profile(lambda: None)
 
 
