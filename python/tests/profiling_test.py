@@ -81,7 +81,7 @@ def test_an_active_profiler_is_named(device):
 
 
 def test_a_step_that_does_nothing_is_said_to_do_nothing():
-    with pytest.raises(pianola.UsageError, match="has no device work: 0 calls and 10 ranges of the host"):
+    with pytest.raises(pianola.UsageError, match="has no device work"):
         pianola.profile(lambda: None)
 
 
