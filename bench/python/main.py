@@ -33,6 +33,7 @@ BENCHMARKS = {
     "cuda/python_full_iteration": "Whole training iterations from Python: one graph, against a graph of a part",
     "cuda/python_graphed": "Training steps whose graphs make themselves: steady state, and time to the first replay",
     "cuda/python_models": "Training steps of GPT-2 and ResNet-18, bit-equal to eager with deterministic algorithms",
+    "cuda/python_profile": "What profiles of training steps foretell, against what their graphs take; the recorder's cost",
     "cuda/python_replay": "Host time of replaying a training step from Python",
 }
 

@@ -29,8 +29,7 @@ using Clock = std::chrono::steady_clock;
 // among them: they cost 40 to 70 % of a step that is bound by launches.
 constexpr std::array kNeededKinds = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY,
                                      CUPTI_ACTIVITY_KIND_MEMSET};
-constexpr std::array kWelcomeKinds = {CUPTI_ACTIVITY_KIND_MEMCPY2, CUPTI_ACTIVITY_KIND_MARKER,
-                                      CUPTI_ACTIVITY_KIND_DEVICE};
+constexpr std::array kWelcomeKinds = {CUPTI_ACTIVITY_KIND_MEMCPY2, CUPTI_ACTIVITY_KIND_DEVICE};
 
 // What CUPTI's callbacks work on, which have no argument for it. Never destroyed: CUDA is called until the very end.
 std::atomic<std::shared_ptr<ActivityBuffers>>& active_buffers() {
@@ -104,7 +103,7 @@ struct ActivityRecorder::Session {
   void run() noexcept;
   void take_apart(const ActivityBuffers::Full& full);
   void count_dropped();
-  void write_what_came();
+  void write_what_came(bool anything);
   void finish();
 
   const ActivityApi api;
@@ -163,6 +162,7 @@ std::optional<RecorderProblem> ActivityRecorder::Session::enable() {
     }
   }
   for (const CUpti_ActivityKind kind : kWelcomeKinds) (void)api.enable(kind);
+  if (options.ranges) (void)api.enable(CUPTI_ACTIVITY_KIND_MARKER);
   enable_calls(1);
   return std::nullopt;
 }
@@ -171,6 +171,7 @@ void ActivityRecorder::Session::disable() {
   if (!std::exchange(enabled, false)) return;
   for (const CUpti_ActivityKind kind : kNeededKinds) (void)api.disable(kind);
   for (const CUpti_ActivityKind kind : kWelcomeKinds) (void)api.disable(kind);
+  if (options.ranges) (void)api.disable(CUPTI_ACTIVITY_KIND_MARKER);
   enable_calls(0);
 }
 
@@ -185,11 +186,15 @@ void ActivityRecorder::Session::enable_calls(std::uint8_t on) {
 void ActivityRecorder::Session::run() noexcept {
   try {
     Clock::time_point next = Clock::now() + options.period;
+    bool anything_came = false;
     while (!stopping) {
-      if (const auto full = buffers->wait_until(next)) take_apart(*full);
+      if (const auto full = buffers->wait_until(next)) {
+        take_apart(*full);
+        anything_came = true;
+      }
       if (Clock::now() < next) continue;
       next = Clock::now() + options.period;
-      write_what_came();
+      write_what_came(std::exchange(anything_came, false));
     }
     finish();
   } catch (const std::exception&) {
@@ -213,9 +218,10 @@ void ActivityRecorder::Session::count_dropped() {
   if (api.dropped_records(nullptr, 0, &dropped) == CUPTI_SUCCESS && dropped > 0) writer->add_dropped(dropped);
 }
 
-void ActivityRecorder::Session::write_what_came() {
+void ActivityRecorder::Session::write_what_came(bool anything) {
   if (!writer->is_taking()) return disable();  // full: the program goes on at its own speed
-  (void)api.flush_all(0);                      // buffers whose records are all complete; waits for no device
+  // Buffers whose records are all complete: waits for no device, but for locks that the program's launches take.
+  if (!anything) (void)api.flush_all(0);
   writer->write();
 }
 

@@ -14,14 +14,16 @@ struct RecorderOptions {
   std::string path;                                   ///< Of the recording.
   std::uint64_t max_bytes = std::uint64_t{1} << 30U;  ///< Of its file; when reached, recording ends.
   BufferOptions buffers = {};
-  /// How much a crash may lose, and how often CUPTI is asked for what it has.
+  bool ranges = false;  ///< NVTX ranges too, where CUPTI gets to see them.
+  /// How often what came is written, and CUPTI asked for what it has, which holds the program up, where nothing came. A
+  /// crash loses what was done in this time, or what filled no buffer.
   std::chrono::milliseconds period{500};
   /// How long stop() waits for what CUPTI still has: it must not keep a program from ending.
   std::chrono::milliseconds patience{10'000};
 };
 
-/// While it lives, records this process's work on devices, its calls of CUDA that launch, copy or wait, and its NVTX
-/// ranges (where CUPTI gets to see them) into a file.
+/// While it lives, records this process's work on devices, its calls of CUDA that launch, copy or wait, and if
+/// asked its NVTX ranges into a file.
 ///
 /// A thread of its own takes what CUPTI delivers apart and writes it. It subscribes to CUPTI, which has one subscriber per
 /// process: that shows whether another profiler is at work, and keeps later ones from taking the records. One at a time

@@ -79,7 +79,7 @@ TEST_F(ActivityRecorderTest, EnablesTheCheapKindsAndTheCallsOfTheTableAlone) {
   EXPECT_THAT(fake.enabled,
               testing::UnorderedElementsAre(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY,
                                             CUPTI_ACTIVITY_KIND_MEMCPY2, CUPTI_ACTIVITY_KIND_MEMSET,
-                                            CUPTI_ACTIVITY_KIND_MARKER, CUPTI_ACTIVITY_KIND_DEVICE));
+                                            CUPTI_ACTIVITY_KIND_DEVICE));
   EXPECT_EQ(fake.runtime_calls.size() + fake.driver_calls.size(), recorded_calls().size());
   EXPECT_EQ(fake.zeroed, 1);
   EXPECT_EQ(fake.thread_ids, CUPTI_ACTIVITY_THREAD_ID_TYPE_SYSTEM);
@@ -89,6 +89,15 @@ TEST_F(ActivityRecorderTest, EnablesTheCheapKindsAndTheCallsOfTheTableAlone) {
   EXPECT_THAT(fake.runtime_calls, IsEmpty());
   EXPECT_THAT(fake.driver_calls, IsEmpty());
   EXPECT_THAT(fake.flushes, ElementsAre(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED)) << "all, complete or not, and once";
+}
+
+TEST_F(ActivityRecorderTest, EnablesRangesIfAsked) {
+  RecorderOptions given = options();
+  given.ranges = true;
+  const auto recorder = start(given);
+  EXPECT_THAT(fake.enabled, Contains(CUPTI_ACTIVITY_KIND_MARKER));
+  recorder->stop();
+  EXPECT_THAT(fake.enabled, IsEmpty());
 }
 
 TEST_F(ActivityRecorderTest, CanBeginAgain) {

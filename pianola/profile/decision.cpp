@@ -1,5 +1,6 @@
 #include <pianola/profile/decision.hpp>
 
+#include <pianola/profile/host_pace.hpp>
 #include <pianola/profile/obstacles.hpp>
 #include <pianola/profile/quantities.hpp>
 #include <pianola/profile/scope_model.hpp>
@@ -25,6 +26,8 @@ constexpr double kIdleDevice = 0.80, kBusyDevice = 0.95;
 constexpr double kWorthIt = 1.15, kLittle = 1.05;
 // Work that graphs do already.
 constexpr double kMostlyGraphed = 0.8;
+// Calls that a graph has to save: one that replaces less saves nothing that can be told.
+constexpr double kFewCalls = 4;
 // A larger scope has to gain that much over a smaller one: it asks for more of the program.
 constexpr double kClearlyFaster = 1.03;
 
@@ -113,10 +116,15 @@ std::size_t best_of(const std::vector<ScopePrediction>& scopes) {
   return static_cast<std::size_t>(best - scopes.begin());
 }
 
-GraphVerdict judge(const Analysis& analysis, double speedup) {
-  if (analysis.utilisation > kBusyDevice || speedup < kLittle) return GraphVerdict::leave;
-  if (speedup >= kWorthIt) return GraphVerdict::graph;
-  return GraphVerdict::small_gain;
+bool saves_few_calls(const Analysis& analysis, const ScopePrediction& best) {
+  return analysis.launches - best.host_launches < kFewCalls;
+}
+
+GraphVerdict judge(const Analysis& analysis, const ScopePrediction& best) {
+  if (analysis.utilisation > kBusyDevice || best.speedup < kLittle || saves_few_calls(analysis, best)) {
+    return GraphVerdict::leave;
+  }
+  return best.speedup >= kWorthIt ? GraphVerdict::graph : GraphVerdict::small_gain;
 }
 
 // The largest cause of idle time.
@@ -159,11 +167,15 @@ std::string headline(const Analysis& analysis, const Decision& decision) {
     return fmt::format("Leave it: the device is busy {} of the time, so that no launch keeps it waiting.",
                        percent_text(analysis.utilisation));
   }
+  if (saves_few_calls(analysis, best)) {
+    return fmt::format("Leave it: an iteration issues {} calls, and a graph is launched by a call as well.",
+                       count_text(analysis.launches));
+  }
   return fmt::format("Leave it: a graph does not take away what keeps the device waiting, which is {}.",
                      in_a_sentence(main_cause(analysis)));
 }
 
-std::vector<std::string> reasons(const Analysis& analysis, const profiling::IterationCosts& costs) {
+std::vector<std::string> reasons(const Analysis& analysis, const profiling::HostPace& pace) {
   std::vector<std::string> reasons;
   reasons.push_back(
       fmt::format("The device is busy {} of an iteration of {} (below {} is a candidate, above {} is not).",
@@ -179,7 +191,7 @@ std::vector<std::string> reasons(const Analysis& analysis, const profiling::Iter
                                   duration_text(analysis.idle[static_cast<std::size_t>(cause)]), in_a_sentence(cause)));
   }
   reasons.push_back(
-      fmt::format("The host takes {} for each operation that it issues.", duration_text(costs.per_launch)));
+      fmt::format("The host takes {} for each operation that it issues.", duration_text(pace.per_launch)));
   return reasons;
 }
 
@@ -220,11 +232,13 @@ Decision decide(const Timeline& timeline, const Analysis& analysis, const Machin
     decision->model = model;
     return *std::move(decision);
   }
-  const WorkParts parts = profiling::take_apart(timeline, analysis);
-  const profiling::IterationCosts costs = profiling::costs_of(timeline, analysis, parts, model);
+  profiling::HostPace pace = profiling::host_pace(timeline, analysis);
+  if (pace.per_launch == 0) pace.per_launch = model.launch;
+  const WorkParts parts = profiling::take_apart(timeline, analysis, pace);
+  const profiling::IterationCosts costs = profiling::costs_of(analysis, parts, pace);
   Decision decision;
   decision.model = model;
-  decision.model.launch = costs.per_launch;
+  decision.model.launch = pace.per_launch;
   for (ScopePrediction& scope : profiling::predict(costs, parts, model)) {
     const Calls calls = calls_for(scope.scope);
     scope.cpp = calls.cpp;
@@ -233,9 +247,9 @@ Decision decide(const Timeline& timeline, const Analysis& analysis, const Machin
   }
   mark_blocked(profiling::find_obstacles(timeline, analysis, parts), decision);
   decision.best = best_of(decision.scopes);
-  decision.verdict = judge(analysis, decision.scopes[decision.best].speedup);
+  decision.verdict = judge(analysis, decision.scopes[decision.best]);
   decision.headline = headline(analysis, decision);
-  decision.reasons = reasons(analysis, costs);
+  decision.reasons = reasons(analysis, pace);
   return decision;
 }
 

@@ -30,13 +30,13 @@ struct ScopePrediction {
   std::string cpp, python;                      ///< The call to write.
 };
 
-/// What a machine takes to issue work. Defaults are those of an H200 with torch 2.11 and CUDA 13; what a profile shows
-/// replaces them.
+/// What a machine takes to issue work. Defaults are those of an H200 with torch 2.11 and CUDA 13 (benchmark
+/// cuda/python_profile); what a profile shows replaces them.
 struct MachineModel {
   Nanoseconds launch = 4000;        ///< Host time per operation that is issued eagerly, all of torch's work for it.
   Nanoseconds graph_launch = 7000;  ///< Host time to launch a graph.
   Nanoseconds callable = 25'000;    ///< Host time of one call of a graphed callable, autograd's included.
-  Nanoseconds node_low = 400, node = 750, node_high = 1100;  ///< Device time between two kernels of a graph.
+  Nanoseconds node_low = 0, node = 250, node_high = 600;  ///< Device time between two kernels of a graph.
 };
 
 enum class GraphVerdict : std::uint8_t {
@@ -62,7 +62,8 @@ struct Decision {
 };
 
 /// Whether a graph helps, and which: the fastest scope, of scopes within 3 % of it the smallest. It is worth it from 1.15
-/// times as fast on; not where the device is busy more than 95 % of the time, or less than 1.05 times is gained.
+/// times as fast on; not where the device is busy more than 95 % of the time, less than 1.05 times is gained, or less than
+/// 4 calls are saved.
 [[nodiscard]] PIANOLA_API Decision decide(const Timeline& timeline, const Analysis& analysis,
                                           const MachineModel& model = {});
 

@@ -47,6 +47,7 @@ RecorderOptions options(const Injection& given) {
   options.path = fmt::format("{}/{}{}", given.folder, given.process_id, kRecordingSuffix);
   const std::string most = variable(kMostBytesVariable);
   std::from_chars(most.data(), most.data() + most.size(), options.max_bytes);  // else the default stays
+  options.ranges = std::getenv(kNvtxInjectionVariable) != nullptr;
   return options;
 }
 
@@ -77,7 +78,7 @@ void start_recording() {
 /// Called by CUDA's driver when the program initialises it. Whatever happens, the program goes on: what keeps it from
 /// being recorded is left as a status for the parent.
 ///
-/// No signal is handled: a program that one ends leaves a recording without its last half second.
+/// No signal is handled: a program that one ends leaves a recording without its last half second, or what filled no buffer.
 extern "C" PIANOLA_API int InitializeInjection() {
   static std::once_flag once;
   try {

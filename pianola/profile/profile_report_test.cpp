@@ -37,7 +37,7 @@ TEST(ProfileReportTest, NumbersAreInJson) {
   EXPECT_EQ(json["synchronizations"], 1);
   EXPECT_EQ(json["scopes"].size(), kGraphScopes);
   EXPECT_EQ(json["scopes"][3]["scope"], "whole iteration");
-  EXPECT_EQ(json["scopes"][3]["expected_us"], 600.75);
+  EXPECT_EQ(json["scopes"][3]["expected_us"], 582.25);
   EXPECT_EQ(json["waits"][0]["call"], "cudaStreamSynchronize");
 }
 

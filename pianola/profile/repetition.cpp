@@ -16,6 +16,8 @@ constexpr double kMuchCovered = 0.9;        // Of what the best candidate covers
 constexpr std::size_t kSmall = 32;          // Pieces of work of a layer; parts with more are not joined by gaps.
 constexpr std::size_t kNearEnd = 2;         // Items by which an unfinished repetition may differ.
 constexpr std::size_t kContext = 4;         // Items on either side that tell where a cut belongs.
+constexpr int kPhases = 6;                  // Of a program, looked at from its end on.
+constexpr Nanoseconds kClearlyLonger = 4;   // An earlier phase has to be so many times as long as a later one.
 
 std::vector<std::uint32_t> symbols_of(const IssueSequence& sequence) {
   std::vector<std::uint32_t> symbols;
@@ -187,9 +189,8 @@ std::size_t offset_of_begin(const IssueSequence& sequence, const Repetition& rep
   return best;
 }
 
-}  // namespace
-
-std::optional<Repetition> find_repetition(const IssueSequence& sequence) {
+// As find_repetition(), up to the end of the sequence.
+std::optional<Repetition> find_at_end(const IssueSequence& sequence) {
   if (sequence.items.size() < 3) return std::nullopt;
   CandidateJudge judge(sequence);
   std::vector<Candidate> candidates;
@@ -211,6 +212,32 @@ std::optional<Repetition> find_repetition(const IssueSequence& sequence) {
   Candidate found = *best;
   join_layers(sequence, found);
   return found.repetition;
+}
+
+// The optimizer's steps are those of all: where there are any, iterations have them.
+IssueSequence first_items(const IssueSequence& sequence, std::size_t count) {
+  return {.items = {sequence.items.begin(), sequence.items.begin() + static_cast<std::ptrdiff_t>(count)},
+          .symbols = sequence.symbols,
+          .optimizer_steps = sequence.optimizer_steps};
+}
+
+Nanoseconds length_of(const IssueSequence& sequence, const Repetition& repetition) {
+  return sequence.items[repetition.cuts.back()].host.begin - sequence.items[repetition.cuts.front()].host.begin;
+}
+
+}  // namespace
+
+std::optional<Repetition> find_repetition(const IssueSequence& sequence) {
+  std::optional<Repetition> last = find_at_end(sequence);
+  std::optional<Repetition> best = last;
+  for (int phase = 1; phase < kPhases && last; ++phase) {
+    const std::size_t end = last->cuts.front();
+    const Nanoseconds enough = kClearlyLonger * length_of(sequence, *best);
+    if (end < 3 || sequence.items[end - 1].host.end - sequence.items.front().host.begin < enough) break;
+    last = find_at_end(first_items(sequence, end));
+    if (last && length_of(sequence, *last) > enough) best = last;
+  }
+  return best;
 }
 
 Repetition begin_at_gap(const IssueSequence& sequence, const Repetition& repetition) {

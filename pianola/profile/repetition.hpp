@@ -16,12 +16,13 @@ struct Repetition {
   [[nodiscard]] std::size_t length() const noexcept { return cuts[typical + 1] - cuts[typical]; }
 };
 
-/// The period in which the work repeats, from some point on to the end of the sequence; none where nothing does.
+/// The period in which the work repeats, from some point on to the end of the sequence, or to where a much shorter
+/// phase of other work follows that repeats as well, such as a validation; none where nothing repeats.
 ///
 /// Tolerates other work before (warm-up), an unfinished repetition at the end, and some that differ a little.
 /// Repetitions within each iteration (layers) are told from iterations by what does not fit into them and itself
 /// occurs regularly: further work, an optimizer's step, the call of a module around them, or a longer gap.
-/// Cost: O(n) for each of the few periods that are looked into.
+/// Cost: O(n) for each of the few periods that are looked into, in each of a few phases.
 [[nodiscard]] std::optional<Repetition> find_repetition(const IssueSequence& sequence);
 
 /// The same repetitions, cut where the host begins to issue one: after an optimizer's step where one is seen, else at

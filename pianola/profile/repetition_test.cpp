@@ -81,6 +81,15 @@ TEST(RepetitionTest, MayComeAfterOtherWork) {
   EXPECT_EQ(period(times(30, "z") + times(6, "abcdefgh")), 8U);  // parameters are filled one after another
 }
 
+TEST(RepetitionTest, MayBeFollowedByShorterWorkOfAnotherKind) {
+  EXPECT_EQ(period(times(20, "abcdefgh") + times(8, "xyz")), 8U);  // a validation
+  EXPECT_EQ(period(times(8, "xyz") + times(20, "abcdefgh") + times(8, "g")), 8U);
+}
+
+TEST(RepetitionTest, IsThatOfTheLastOfPhasesThatAreAboutAsLong) {
+  EXPECT_EQ(period(times(20, "xyz") + times(6, "abcdefgh")), 8U);
+}
+
 TEST(RepetitionTest, MayBeCutOffAtTheEnd) { EXPECT_EQ(period(times(6, "abcdefgh") + "abcd"), 8U); }
 
 TEST(RepetitionTest, MayBeCutOffAtTheBegin) { EXPECT_EQ(period("defgh" + times(6, "abcdefgh")), 8U); }

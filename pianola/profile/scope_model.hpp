@@ -1,5 +1,6 @@
 #pragma once
 #include <pianola/profile/decision.hpp>
+#include <pianola/profile/host_pace.hpp>
 #include <pianola/profile/work_parts.hpp>
 
 #include <array>
@@ -12,14 +13,11 @@ struct IterationCosts {
   Nanoseconds now = 0;         ///< Its duration in the profile.
   Nanoseconds busy = 0;        ///< Union of the device's work.
   std::size_t nodes = 0;       ///< Kernels, copies and memsets.
-  Nanoseconds pauses = 0;      ///< Host time between launches in which it does something else: loading data, logging.
+  Nanoseconds pauses = 0;      ///< HostPace::pauses.
   bool waits = false;          ///< The host waits for the device in each iteration.
-  Nanoseconds per_launch = 0;  ///< Host time per operation that is issued eagerly.
 };
 
-/// From the profile; where too few launches follow each other to tell, `per_launch` is the model's.
-[[nodiscard]] IterationCosts costs_of(const Timeline& timeline, const Analysis& analysis, const WorkParts& parts,
-                                      const MachineModel& model);
+[[nodiscard]] IterationCosts costs_of(const Analysis& analysis, const WorkParts& parts, const HostPace& pace);
 
 // Note [Prediction]
 // In a graph the device does the same work; between two nodes it needs about a microsecond, whoever is late otherwise. The
@@ -28,7 +26,7 @@ struct IterationCosts {
 // as the host has to be done before the device can begin.
 //
 //   device = busy + nodes * node
-//   host   = graphs * graph_launch + eager launches * per_launch + pauses
+//   host   = graphs * graph_launch + what the host takes now for the launches outside of the graphs + pauses
 //   waits:  device + the first graph's launch + pauses, or the host's if that is longer;  else: the longer of the two
 
 /// In the order of GraphScope. `obstacle` says only what the model cannot know; `cpp` and `python` are left out.

@@ -20,9 +20,16 @@ constexpr std::string_view kModulePrefix = "nn.Module: ";
 struct Launch {
   const HostCall* call = nullptr;
   std::vector<const DeviceWork*> work;
+  Nanoseconds host = 0;
 };
 
-std::vector<Launch> launches_of(const Timeline& timeline, const Analysis& analysis, const Iteration& iteration) {
+Nanoseconds time_to_issue(const HostCall& call, const HostPace& pace) {
+  const auto found = pace.before.find(&call);
+  return found == pace.before.end() ? pace.per_launch : found->second;
+}
+
+std::vector<Launch> launches_of(const Timeline& timeline, const Analysis& analysis, const HostPace& pace) {
+  const Iteration& iteration = typical_iteration(analysis);
   std::unordered_map<std::uint64_t, std::vector<const DeviceWork*>> by_correlation;
   for (std::size_t i = iteration.first_work; i < iteration.last_work; ++i) {
     const DeviceWork& work = timeline.work[analysis.order[i]];
@@ -33,11 +40,11 @@ std::vector<Launch> launches_of(const Timeline& timeline, const Analysis& analys
     if (call.process != analysis.process || call.correlation == 0) continue;
     const auto found = by_correlation.find(call.correlation);
     if (found == by_correlation.end()) continue;
-    launches.push_back({&call, std::move(found->second)});
+    launches.push_back({&call, std::move(found->second), time_to_issue(call, pace)});
     by_correlation.erase(found);
   }
   for (auto& [correlation, work] : by_correlation) {
-    for (const DeviceWork* one : work) launches.push_back({nullptr, {one}});  // whose call is not in the profile
+    for (const DeviceWork* one : work) launches.push_back({nullptr, {one}, 0});  // whose call is not in the profile
   }
   return launches;
 }
@@ -81,6 +88,7 @@ void add(const Launch& launch, PartWork& part) {
   part.nodes += launch.work.size();
   if (launch.call == nullptr) return;
   ++part.launches;
+  part.host += launch.host;
   if (!launches_kernel(launch)) return;
   const TimeSpan& time = launch.call->time;
   const bool first = part.issued.duration() == 0;
@@ -137,18 +145,8 @@ class LayerCount {
 
 }  // namespace
 
-const Iteration& typical_iteration(const Analysis& analysis) {
-  std::vector<const Iteration*> sorted;
-  for (const Iteration& iteration : analysis.iterations) sorted.push_back(&iteration);
-  const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
-  std::nth_element(sorted.begin(), middle, sorted.end(), [](const Iteration* one, const Iteration* other) {
-    return one->time.duration() < other->time.duration();
-  });
-  return **middle;
-}
-
-WorkParts take_apart(const Timeline& timeline, const Analysis& analysis) {
-  const std::vector<Launch> launches = launches_of(timeline, analysis, typical_iteration(analysis));
+WorkParts take_apart(const Timeline& timeline, const Analysis& analysis, const HostPace& pace) {
+  const std::vector<Launch> launches = launches_of(timeline, analysis, pace);
   std::map<std::int64_t, std::vector<Moment>> by_thread;
   for (std::size_t i = 0; i < launches.size(); ++i) {
     if (launches[i].call != nullptr) by_thread[launches[i].call->thread].push_back({launches[i].call->time.begin, i});

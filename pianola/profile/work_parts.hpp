@@ -1,5 +1,6 @@
 #pragma once
 #include <pianola/profile/analysis.hpp>
+#include <pianola/profile/host_pace.hpp>
 #include <pianola/profile/timeline.hpp>
 
 #include <array>
@@ -18,6 +19,7 @@ struct PartWork {
   std::size_t nodes = 0;     ///< Kernels, copies and memsets.
   std::size_t launches = 0;  ///< Calls that issued them.
   Nanoseconds busy = 0;      ///< Sum of their durations.
+  Nanoseconds host = 0;      ///< What the host takes to issue it, from the launch before on.
   TimeSpan issued = {};      ///< On the host: from the first call that launches a kernel to the last; empty without.
 };
 
@@ -40,9 +42,7 @@ struct WorkParts {
 
 /// Of the iteration whose duration is the median. What torch annotates ("Optimizer.step#..."), autograd's nodes, modules,
 /// and, where there are no ranges, the names of optimizers' kernels tell parts apart.
-[[nodiscard]] WorkParts take_apart(const Timeline& timeline, const Analysis& analysis);
-
-/// The iteration of median duration; there is one.
-[[nodiscard]] const Iteration& typical_iteration(const Analysis& analysis);
+/// @param pace  Of that iteration.
+[[nodiscard]] WorkParts take_apart(const Timeline& timeline, const Analysis& analysis, const HostPace& pace);
 
 }  // namespace pianola::profiling

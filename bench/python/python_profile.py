@@ -1,0 +1,124 @@
+"""What a profile of a training step foretells, against what its graph then takes; and what recording costs the program.
+
+Each workload is profiled twice, in this process by pianola.profile and, as a program of its own, by `pianola profile`. The
+whole step is then captured, and takes turns with the eager one.
+"""
+
+import importlib.util
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import case_report
+import pianola
+import torch
+from measuring import alternate, case, series
+from profiled_training import PACKAGES, WORKLOADS
+from training import EAGER, STEP, Reference, Training, require_replayed
+
+PROGRAM = Path(__file__).with_name("profiled_training.py")
+IN_PROCESS = "predicted by pianola.profile"
+RECORDED = "predicted by pianola profile -- python"
+PLAIN, UNDER_RECORDER = "as it is", "under pianola profile"
+WHOLE = "whole iteration"
+TOLERANCE = 0.15  # of a prediction
+PROCESSES = 4  # with and without the recorder, in turns
+ITERATIONS_PER_SAMPLE = 5  # eager and captured steps, in bursts
+
+
+def train(name, settings, recorder=()):
+    """Microseconds per step, from a process of its own."""
+    quick = ["--quick"] if settings.quick else []
+    command = [*recorder, sys.executable, PROGRAM, name, "--device", settings.device, *quick]
+    ran = subprocess.run(list(map(str, command)), text=True, stdout=subprocess.PIPE, check=True)
+    samples = next(line for line in ran.stdout.splitlines() if line.startswith("["))
+    return statistics.median(json.loads(samples))
+
+
+def record(name, settings, folder):
+    return train(name, settings, [settings.build / "apps" / "pianola", "profile", "--json", folder / "report.json",
+                                  "--output", folder / "recorded", "--"])
+
+
+def whole_iteration(profile):
+    return next((scope for scope in profile.scopes if scope.scope == WHOLE and not scope.obstacle), None)
+
+
+def right_verdict(eager, graphed):
+    """As decide() has them, with what was measured in the place of what was predicted."""
+    speedup = eager / graphed
+    return "graph" if speedup >= 1.15 else "small gain" if speedup >= 1.05 else "leave"
+
+
+def require(target, text, met, measured, limit):
+    target["requirements"].append(
+        {"requirement": text, "met": met, "measured": case_report.rounded(measured), "limit": limit})
+
+
+def require_foretold(target, contender, profile, measured):
+    """The time within its tolerance, and the verdict that what was measured leads to."""
+    eager, graphed = (statistics.median(measured[way]) for way in (EAGER, STEP))
+    foretold = whole_iteration(profile)
+    error = abs(foretold.expected_us / graphed - 1) if foretold else 1
+    require(target, f"{contender}: within {TOLERANCE:.0%} of {STEP}", error <= TOLERANCE, error, TOLERANCE)
+    expected = right_verdict(eager, graphed)
+    require(target, f"{contender}: says '{profile.verdict}', and '{expected}' is right", profile.verdict == expected,
+            eager / graphed, 1.15)
+
+
+def prediction_case(settings, workload, steps, recorded):
+    """`recorded`: what `pianola profile` found, or None."""
+    # Convolutions and embeddings add in another order each time: the loss is compared, up to rounding.
+    reference = Reference(workload)
+    eager, graphed = reference.training, Training(workload, STEP).graph()
+    reference.check_close(graphed)
+    profiles = {IN_PROCESS: pianola.profile(eager.step, iterations=settings.some(10))}
+    if recorded is not None:
+        profiles[RECORDED] = recorded
+    samples = alternate({EAGER: eager.step, STEP: graphed.step}, steps, max(1, steps // ITERATIONS_PER_SAMPLE), settings.rounds)
+    require_replayed(graphed)
+    wall = series(samples, "wall")
+    told = {name: profile for name, profile in profiles.items() if whole_iteration(profile)}
+    foretold = {name: [whole_iteration(profile).expected_us] for name, profile in told.items()}
+    notes = [f"{name.removeprefix('predicted by ')}: {profile.headline}" for name, profile in profiles.items()]
+    made = case(workload.title, "time per step", steps, EAGER, wall | foretold, notes=notes)
+    if settings.device == "cuda":
+        for name in profiles:
+            require_foretold(made, name, profiles[name], wall)
+    return made
+
+
+def overhead_case(name, profiled, settings, samples):
+    made = case(profiled.workload.title, "time per step of a program", profiled.steps, PLAIN, samples)
+    case_report.require_ratio(made, UNDER_RECORDER, PLAIN, samples[UNDER_RECORDER], samples[PLAIN], profiled.overhead)
+    return made
+
+
+def cases_of(name, settings):
+    profiled = WORKLOADS[name](settings)
+    recorded, overhead = None, None
+    if settings.device == "cuda":
+        samples = {PLAIN: [], UNDER_RECORDER: []}
+        for _ in range(PROCESSES if profiled.overhead and not settings.quick else 1):
+            with tempfile.TemporaryDirectory(prefix="pianola-bench-") as folder:
+                samples[PLAIN].append(train(name, settings))
+                samples[UNDER_RECORDER].append(record(name, settings, Path(folder)))
+                recorded = pianola.decide(Path(folder) / "recorded")
+        if profiled.overhead:
+            overhead = overhead_case(name, profiled, settings, samples)
+    yield prediction_case(settings, profiled.workload, profiled.steps, recorded)
+    if overhead:
+        yield overhead
+
+
+def run(settings):
+    torch.backends.cuda.matmul.allow_tf32 = True  # as training has it
+    for name in WORKLOADS:
+        package = PACKAGES.get(name)
+        if package and importlib.util.find_spec(package) is None:
+            settings.notes.append(f"{package} is not installed: its model is left out")
+        else:
+            yield from cases_of(name, settings)
