@@ -8,8 +8,11 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/select.h>
 #include <ATen/ops/tensor.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
 
 #include <array>
+#include <cstddef>
 
 namespace pianola {
 namespace {
@@ -93,6 +96,55 @@ TEST_P(Numbers, MemoryOfTheUsersOwnIsLive) {
   EXPECT_RULES(audit([&] { out.copy_(at::from_blob(values.data(), {2}, at::kDouble)); },
                      {.between = [&](int) { values[1] += 1; }}),
                "");
+}
+
+// Blocks of one size are given out in turn, and nothing but the tensor for which they are keeps them from being used.
+class BlocksInTurn final : public c10::Allocator {
+ public:
+  static constexpr std::size_t kNumbers = 7;
+  using Block = std::array<double, kNumbers>;
+
+  static BlocksInTurn& instance() {
+    static BlocksInTurn all;  // the audit keeps a pointer to it
+    return all;
+  }
+  c10::DataPtr allocate(std::size_t bytes) override {
+    if (bytes != sizeof(Block)) return c10::GetDefaultCPUAllocator()->allocate(bytes);
+    Block& block = blocks_[next_++ % blocks_.size()];
+    return {&block, &block, [](void*) {}, c10::Device(c10::kCPU)};
+  }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override { default_copy_data(to, from, bytes); }
+
+ private:
+  std::array<Block, 8> blocks_ = {};
+  std::size_t next_ = 0;
+};
+
+class CpuAllocatorScope {
+ public:
+  explicit CpuAllocatorScope(c10::Allocator& allocator) { c10::SetCPUAllocator(&allocator); }
+  CpuAllocatorScope(const CpuAllocatorScope&) = delete;
+  CpuAllocatorScope& operator=(const CpuAllocatorScope&) = delete;
+  ~CpuAllocatorScope() { c10::SetCPUAllocator(before_); }
+
+ private:
+  c10::Allocator* before_ = c10::GetCPUAllocator();
+};
+
+TEST_P(Numbers, MemoryOfTheUsersOwnIsNotTorchsWhereATensorOfTheStepLay) {
+  if (on_cuda()) GTEST_SKIP() << "a copy from host memory there";
+  const at::Tensor x = at::ones({BlocksInTurn::kNumbers}, at::kDouble);
+  const at::Tensor out = at::zeros({4}, at::kDouble);
+  double value = 1;
+  const CpuAllocatorScope scope(BlocksInTurn::instance());
+  const AuditReport report = audit(
+      [&] {
+        auto* const freed = (x * 2).data_ptr<double>();
+        *freed = value;
+        out.copy_(at::from_blob(freed, {4}, at::kDouble));
+      },
+      {.between = [&](int) { value += 1; }, .trial = false});
+  EXPECT_RULES(report, "PG303");
 }
 
 TEST_P(Numbers, TheBackwardOfAChangingNumberIsNotToldTwice) {

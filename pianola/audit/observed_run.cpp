@@ -33,7 +33,7 @@ const Survivor* ObservedRun::find_survivor(const void* identity) const {
 std::string ObservedRun::name_of(const void* identity, const void* address) const {
   const NamedMemory* found = nullptr;
   for (const NamedMemory& named : names) {
-    if (named.identity != identity || identity == nullptr) continue;
+    if (named.memory.identity != identity || identity == nullptr) continue;
     if (named.address == address) return named.name;
     if (found == nullptr) found = &named;
   }

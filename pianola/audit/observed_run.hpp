@@ -19,8 +19,9 @@ namespace pianola::auditing {
 
 // Note [What an observed run holds]
 // The audit must not keep alive what the step lets go: what is freed, kept or replaced is what it looks for. So a run
-// holds weak references alone. They also keep the identities (addresses of StorageImpl and TensorImpl) from being given
-// to others, which makes those of different runs comparable.
+// holds weak references alone: one to all memory that its trace or it itself knows by identity. They also keep the
+// identities (addresses of StorageImpl and TensorImpl) from being given to others, within a run and in those that follow,
+// which makes those of different runs comparable. See Note [Identities of memory that may be freed].
 
 using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
 using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
@@ -80,7 +81,7 @@ struct GivenInput {
 
 struct NamedMemory {
   std::string name;
-  const void* identity = nullptr;
+  Memory memory;
   const void* address = nullptr;
 };
 
@@ -112,6 +113,7 @@ struct ObservedRun {
   std::vector<OutsideMemory> outside;
   ska::flat_hash_map<const void*, std::uint32_t> outside_at;  ///< By identity.
   std::vector<Survivor> survivors;
+  std::vector<WeakStorage> gone;  ///< What its operations made and the run freed: the trace's identities stay its own.
   std::vector<HostValues> host_values;
   std::vector<GeneratorMove> generator_moves;
   std::vector<std::uint32_t> unknown_generators;  ///< Operations that draw from one that nobody named.

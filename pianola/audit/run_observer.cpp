@@ -37,8 +37,9 @@ bool is_assignment(const OpSpan& op) {
 }
 
 bool is_foreign(const c10::Storage& storage) {
-  return storage.device().is_cpu() && storage.data() != nullptr &&
-         storage.data_ptr().get_deleter() != c10::GetDefaultCPUAllocator()->raw_deleter();
+  if (!storage.device().is_cpu() || storage.data() == nullptr) return false;
+  const c10::DeleterFnPtr deleter = storage.data_ptr().get_deleter();
+  return deleter != c10::GetDefaultCPUAllocator()->raw_deleter() && deleter != c10::GetCPUAllocator()->raw_deleter();
 }
 
 // A cast that the user asked for is called "aten::to"; one of autocast's happens inside the operation that needs it.
@@ -156,7 +157,7 @@ void RunObserver::visit_outside(const at::Tensor& tensor, std::uint32_t index, s
     if (before != nullptr && before->data == outside.data) {
       outside.foreign = before->foreign;
     } else {
-      outside.made_by_host = outside.data != nullptr && allocations_.contains(outside.data);
+      outside.made_by_host = was_allocated(storage);
       outside.foreign = !outside.made_by_host && is_foreign(storage);
     }
     if (!written && (outside.foreign || (assigns && outside.made_by_host && tensor.dim() == 0))) {
@@ -170,6 +171,17 @@ void RunObserver::visit_outside(const at::Tensor& tensor, std::uint32_t index, s
     outside.leaf = tensor.unsafeGetTensorImpl();
     leaves_.note(tensor);
   }
+}
+
+// Whether the memory is torch's, allocated in this run. Somebody else's may lie where torch's lay and was freed; what looks
+// foreign may be another view of memory that is still held (through NumPy, DLPack).
+bool RunObserver::was_allocated(const c10::Storage& storage) {
+  const void* const data = storage.data();
+  if (data == nullptr || !allocations_.contains(data)) return false;
+  return !is_foreign(storage) || std::any_of(made_.begin(), made_.end(), [&](const Made& made) {
+    const auto held = made.memory.storage.lock();
+    return held && held->data() == data;
+  });
 }
 
 // What an `empty` made and the host filled, element by element: no operation tells its values.
@@ -256,7 +268,11 @@ void RunObserver::leave_module() {
 ObservedRun RunObserver::take() {
   check_positions(std::nullopt);
   for (Made& made : made_) {
-    if (made.memory.alive()) run_.survivors.push_back({.memory = std::move(made.memory), .op = made.op});
+    if (made.memory.alive()) {
+      run_.survivors.push_back({.memory = std::move(made.memory), .op = made.op});
+    } else {
+      run_.gone.push_back(std::move(made.memory.storage));
+    }
   }
   made_.clear();
   for (OutsideMemory& outside : run_.outside) outside.alive_at_end = outside.memory.alive();

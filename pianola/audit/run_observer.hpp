@@ -49,6 +49,7 @@ class RunObserver final : public trace::OpObserver {
   void save_writes(const trace::OpSpan& op, const OpRecord& record);
   void visit_inputs(const trace::OpSpan& op, std::uint32_t index, const OpRecord& record);
   void visit_outside(const at::Tensor& tensor, std::uint32_t index, std::uint32_t ordinal, bool written, bool assigns);
+  [[nodiscard]] bool was_allocated(const c10::Storage& storage);
   void visit_blank(const trace::OpSpan& op, const at::Tensor& tensor, std::uint32_t index, std::uint32_t ordinal,
                    bool written);
   void note_values(const at::Tensor& tensor, std::uint32_t index, std::uint32_t ordinal, bool number);

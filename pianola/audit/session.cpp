@@ -98,7 +98,7 @@ struct Session::Impl {
     void note_names(const std::vector<NamedTensor>& tensors) {
       for (const auto& [name, tensor] : tensors) {
         if (!tensor.defined() || !tensor.has_storage()) continue;
-        names.push_back({.name = name, .identity = trace::storage_of(tensor), .address = trace::address_of(tensor)});
+        names.push_back({.name = name, .memory = Memory::of(tensor), .address = trace::address_of(tensor)});
       }
     }
 

@@ -2,6 +2,7 @@
 
 #include <pianola/audit/testing/audit_test.hpp>
 #include <pianola/core/error.hpp>
+#include <pianola/trace/testing/reused_identity.hpp>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/mm.h>
@@ -169,6 +170,23 @@ TEST_P(Sessions, TakeModulesNamesAndFindingsFromTheirCaller) {
   EXPECT_EQ(finding_of(report, "PG101").module, "encoder.head");
   EXPECT_THAT(finding_of(report, "PG401").what, HasSubstr("'cache'"));
   EXPECT_EQ(report.notes(), std::vector<std::string>{"something could not be seen"});
+}
+
+// As a gradient that the step drops, and what it computes next.
+TEST_P(Sessions, GiveTheNameOfAFreedTensorToNoOther) {
+  if (!testing::identities_are_reused()) GTEST_SKIP() << "no storage takes a freed one's place";
+  const at::Tensor flag = randn({}) < 0;
+  Session session({});
+  for (int run = 0; run < 2; ++run) {
+    at::Tensor gradient = randn({4});
+    session.begin({.inputs = {}, .names = {{"bias.grad", gradient}}});
+    const void* const freed = trace::storage_of(gradient);
+    gradient.reset();
+    (void)testing::made_in_place_of(freed, [&] { return flag.logical_not(); }).is_nonzero();
+    session.end();
+  }
+  const Finding finding = finding_of(session.finish(), "PG102");
+  EXPECT_THAT(finding.evidence, HasSubstr("of a Bool [] tensor, computed by aten::logical_not"));
 }
 
 TEST_P(Sessions, PutStateBackThoughNobodyFinishes) {

@@ -1,14 +1,17 @@
 #include <pianola/trace/op_trace.hpp>
 
 #include <pianola/trace/testing/device_test.hpp>
+#include <pianola/trace/testing/reused_identity.hpp>
 #include <pianola/trace/testing/trace_of.hpp>
 
 #include <ATen/ops/add.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/batch_norm.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/neg.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/zeros.h>
@@ -100,6 +103,18 @@ TEST_P(Trace, DoesNotCallMemoryMadeThatATensorIsSetToLookAt) {
   EXPECT_FALSE(trace.outputs(op_named(trace, "aten::set_.source_Storage_storage_offset"))[0].made_in_step);
   EXPECT_FALSE(trace.inputs(op_named(trace, "aten::neg_"))[0].made_in_step);
   EXPECT_FALSE(trace.inputs(op_named(trace, "aten::relu_"))[0].made_in_step);
+}
+
+TEST_P(Trace, DoesNotCallMemoryMadeThatIsKnownByWhatAFreedResultWasKnownBy) {
+  if (!testing::identities_are_reused()) GTEST_SKIP() << "no storage takes a freed one's place";
+  const at::Tensor outside = randn({4});
+  const OpTrace trace = trace_of([&] {
+    const void* const freed = trace::storage_of(at::neg(outside));
+    const at::Tensor alias =
+        testing::made_in_place_of(freed, [&] { return at::from_blob(outside.data_ptr(), {4}, outside.options()); });
+    at::relu(alias);
+  });
+  EXPECT_FALSE(trace.inputs(op_named(trace, "aten::relu"))[0].made_in_step);
 }
 
 TEST_P(Trace, MarksWhatIsWritten) {

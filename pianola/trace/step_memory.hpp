@@ -1,8 +1,7 @@
 #pragma once
 #include <pianola/trace/op_stream.hpp>
+#include <pianola/trace/storage_set.hpp>
 #include <pianola/trace/tensors_of.hpp>
-
-#include <c10/util/flat_hash_map.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -13,8 +12,8 @@ namespace pianola::trace {
 
 /// Tells memory that the step made itself from memory that was there before.
 ///
-/// A result is new memory when no input of its operation has the same storage. The set holds identities, not owners: a
-/// freed storage's address may come back for another one, but that one is made inside the step as well.
+/// A result is new memory when no input of its operation has the same storage. What the step frees stays known, so that
+/// memory which no operation makes (from_blob, NumPy's) is not taken for it.
 class StepMemory {
  public:
   /// Call at the begin of each operation, before note_results().
@@ -29,13 +28,13 @@ class StepMemory {
     for (const c10::IValue& value : op.outputs) {
       for_each_tensor(value, [&](const at::Tensor& tensor) {
         const c10::StorageImpl* storage = storage_of(tensor);
-        if (makes(op, storage)) made_.insert(storage);
+        if (makes(op, storage)) made_.insert(tensor.storage());
       });
     }
     std::erase_if(inputs_, [&](const auto& input) { return input.first == op.number; });
   }
 
-  [[nodiscard]] bool made(const at::Tensor& tensor) const { return made_.count(storage_of(tensor)) != 0; }
+  [[nodiscard]] bool made(const at::Tensor& tensor) const { return made_.contains(storage_of(tensor)); }
   /// Whether the operation, at its end, has made this memory.
   [[nodiscard]] bool makes(const OpSpan& op, const c10::StorageImpl* storage) const {
     return storage != nullptr && !op.info->adopts_memory && !was_input(op, storage);
@@ -46,7 +45,7 @@ class StepMemory {
     return std::find(inputs_.begin(), inputs_.end(), std::pair(op.number, storage)) != inputs_.end();
   }
 
-  ska::flat_hash_set<const c10::StorageImpl*> made_;
+  StorageSet made_;
   // Operation number and storage, of the operations that are running: more than one where several threads run them.
   std::vector<std::pair<std::uint64_t, const c10::StorageImpl*>> inputs_;
 };

@@ -45,7 +45,7 @@ void WriteSet::on_op_end(const OpSpan& op) {
   for (const c10::IValue& value : op.outputs) {
     for_each_tensor(value, [&](const at::Tensor& tensor) {
       const c10::StorageImpl* storage = storage_of(tensor);
-      if (op.memory->makes(op, storage)) made_by_runs_.insert(storage);
+      if (op.memory->makes(op, storage)) made_by_runs_.insert(tensor.storage());
     });
   }
 }
@@ -65,7 +65,7 @@ void WriteSet::note_leaf(const OpSpan& op, const at::Tensor& tensor) {
 void WriteSet::note_write(const OpSpan& op, const at::Tensor& tensor) {
   const c10::StorageImpl* storage = storage_of(tensor);
   if (storage == nullptr || storage->nbytes() == 0 || op.memory->made(tensor)) return;
-  if (made_by_runs_.count(storage) != 0) {
+  if (made_by_runs_.contains(storage)) {
     wrote_lazy_state_ = true;
     return;
   }
@@ -84,7 +84,7 @@ void WriteSet::put_bytes_back() {
   for (const Saved& saved : saved_) bytes_of(saved.target).copy_(saved.copy);
   saved_.clear();
   saved_at_.clear();
-  made_by_runs_.clear();  // what is made later may lie at the same address
+  made_by_runs_.clear();
 }
 
 void WriteSet::restore() {

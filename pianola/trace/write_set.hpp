@@ -1,5 +1,6 @@
 #pragma once
 #include <pianola/trace/op_stream.hpp>
+#include <pianola/trace/storage_set.hpp>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Storage.h>
@@ -60,7 +61,7 @@ class WriteSet final : public OpObserver {
   void note_write(const OpSpan& op, const at::Tensor& tensor);
   void put_bytes_back();
 
-  ska::flat_hash_set<const c10::StorageImpl*> made_by_runs_;  // this run's too: look at OpSpan::memory first
+  StorageSet made_by_runs_;  // this run's too: look at OpSpan::memory first
   ska::flat_hash_map<const c10::StorageImpl*, std::size_t> saved_at_;
   std::vector<Saved> saved_;
   ska::flat_hash_map<const c10::TensorImpl*, std::size_t> leaf_at_;

@@ -1,9 +1,12 @@
 #include <pianola/trace/write_set.hpp>
 
 #include <pianola/trace/testing/device_test.hpp>
+#include <pianola/trace/testing/reused_identity.hpp>
 
 #include <ATen/ops/batch_norm.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/neg.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -142,6 +145,47 @@ TEST_P(Writes, ToStateThatAnEarlierRunMadeAreReported) {
   EXPECT_FALSE(set.wrote_lazy_state());
   run(set, step);
   EXPECT_TRUE(set.wrote_lazy_state());
+}
+
+// The user's own buffer, seen through a tensor that no operation made and whose storage lies where one of the step's lay.
+class WritesInPlaceOfOthers : public Writes {
+ protected:
+  void SetUp() override {
+    Writes::SetUp();
+    if (!IsSkipped() && !HasFailure() && !pianola::testing::identities_are_reused()) {
+      GTEST_SKIP() << "no storage takes a freed one's place";
+    }
+  }
+  static at::Tensor tensor_on(const at::Tensor& buffer, const void* freed) {
+    return pianola::testing::made_in_place_of(
+        freed, [&] { return at::from_blob(buffer.data_ptr(), buffer.sizes(), buffer.options()); });
+  }
+};
+PIANOLA_ON_EVERY_DEVICE(WritesInPlaceOfOthers);
+
+TEST_P(WritesInPlaceOfOthers, AreUndoneThoughTheStepMadeTheOther) {
+  const at::Tensor buffer = randn({4}), before = buffer.clone();
+  WriteSet set;
+  run(set, [&] {
+    const void* const freed = storage_of(at::neg(buffer));
+    tensor_on(buffer, freed).add_(1);
+  });
+  ASSERT_FALSE(same(buffer, before));
+  set.restore();
+  EXPECT_TRUE(same(buffer, before));
+}
+
+TEST_P(WritesInPlaceOfOthers, AreUndoneThoughAnEarlierRunMadeTheOther) {
+  const at::Tensor buffer = randn({4}), before = buffer.clone();
+  const void* freed = nullptr;
+  WriteSet set;
+  run(set, [&] { freed = storage_of(at::neg(buffer)); });
+  const at::Tensor x = tensor_on(buffer, freed);
+  run(set, [&] { x.add_(1); });
+  ASSERT_FALSE(same(buffer, before));
+  EXPECT_FALSE(set.wrote_lazy_state());
+  set.restore();
+  EXPECT_TRUE(same(buffer, before));
 }
 
 class Gradients : public Writes {

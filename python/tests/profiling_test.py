@@ -25,7 +25,7 @@ def training_step(device):
 
 def test_a_step_is_recorded_and_judged(device):
     profile = pianola.profile(training_step(device), iterations=6)
-    assert profile.iterations in (5, 6)
+    assert 3 <= profile.iterations <= 6  # slow ones at the beginning, over twice the median, are taken for warm-up
     assert profile.kernels >= 20
     assert 0 < profile.utilisation <= 1
     assert profile.iteration_us >= profile.busy_us > 0

@@ -8,7 +8,7 @@ import random
 import sys
 import types
 import weakref
-from typing import Any, NamedTuple, Optional
+from typing import Any, Iterable, NamedTuple, Optional
 
 import torch
 
@@ -17,6 +17,7 @@ _CONTAINERS = (dict, list, tuple, set, collections.deque)
 _ITERABLES: tuple[Any, ...] = ([], (), range(0), range(1 << 70), {}, {}.values(), {}.items(), set(), "", reversed([]))
 _COUNTED = tuple(type(iter(one)) for one in _ITERABLES)
 _ENTRIES = 64  # of a container that are looked at
+_INNER_ENTRIES = 8  # of one inside another
 _ARRAY_BYTES = 4096
 
 
@@ -98,7 +99,58 @@ def entries_of(container: Any) -> list[tuple[Any, Any]]:
 def _outline(container: Any) -> tuple:
     entries = itertools.islice(container, 4 * _ENTRIES if isinstance(container, dict) else _ENTRIES)
     kind = next(one.__name__ for one in _CONTAINERS if isinstance(container, one))
-    return kind, len(container), tuple(map(id, entries))
+    return kind, len(container), _Members(entries)
+
+
+class _Members:
+    """Which objects they are, in their order; nothing that lives equals one that died. Addresses alone would not do: what
+    takes the place of an entry that was freed is often given its address. Of objects it keeps weak references; numbers and
+    strings, which hold nothing, themselves. Lists and tuples have no weak references: they are known by their address, and
+    moved ones by what is inside too."""
+
+    __slots__ = ("ids", "_held")
+
+    def __init__(self, values: Iterable[Any], inner: bool = True) -> None:
+        ids: list[int] = []
+        held: list[Any] = []
+        for value in values:
+            stand_in = _stand_in(value)
+            ids.append(-id(value) if stand_in is _NONE else id(stand_in))
+            held.append(_Members(_first(value), False) if inner and stand_in is _NONE and is_container(value) else stand_in)
+        self.ids = tuple(ids)
+        self._held = held
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Members) and self.ids == other.ids
+
+    def __hash__(self) -> int:
+        return hash(self.ids)
+
+    def has(self, other: "_Members", i: int) -> bool:
+        """Whether the i-th of the others is one of these."""
+        one = other._held[i]
+        return any(
+            mine == other.ids[i] and (not isinstance(one, _Members) or one == held)
+            for mine, held in zip(self.ids, self._held)
+        )
+
+
+_NONE = object()
+
+
+def _stand_in(value: Any) -> Any:
+    """The same one for the same object, and for no other object while it is held."""
+    if isinstance(value, _NUMBERS):
+        return value
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return _NONE
+
+
+def _first(container: Any) -> list[Any]:
+    values = container.values() if isinstance(container, dict) else container
+    return list(itertools.islice(values, _INNER_ENTRIES))
 
 
 def has_other_members(before: Mark, after: Mark) -> bool:
@@ -108,16 +160,20 @@ def has_other_members(before: Mark, after: Mark) -> bool:
     if kind != other or length != new_length:
         return True
     if kind in ("dict", "set"):
-        return set(old) != set(new)
-    moved = [i for i in range(len(old)) if old[i] != new[i]]
-    return any(new[i] in old for i in moved)
+        return set(old.ids) != set(new.ids)
+    moved = [i for i in range(len(old.ids)) if old.ids[i] != new.ids[i]]
+    return any(old.has(new, i) for i in moved)
 
 
 def _generator(generator: types.GeneratorType) -> tuple:
     frame = generator.gi_frame
     if frame is None:
         return ("over",)
-    return frame.f_lasti, tuple((name, id(value)) for name, value in frame.f_locals.items())
+    variables = frame.f_locals
+    mark = frame.f_lasti, tuple(variables), _Members(variables.values())
+    if isinstance(variables, dict):  # before Python 3.13 a copy that the frame keeps, and with it what the variables held
+        variables.clear()
+    return mark
 
 
 def _of_numpy(value: Any) -> Optional[Mark]:

@@ -4,13 +4,14 @@ import collections
 import functools
 import sys
 import types
+import weakref
 
 import pytest
 import torch
 
 import pianola
 from pianola.auditing.graphed_modules import _line_with_keyword
-from pianola.auditing.marks import has_other_members, mark_of
+from pianola.auditing.marks import has_other_members, mark_of, same
 from pianola.auditing.reach import Walk, roots_of
 from marked_steps import State, inputs, marked
 from twins import MLP
@@ -143,3 +144,65 @@ def test_a_look_keeps_nothing_alive():
 )
 def test_members_of_containers(before, after, moved):
     assert has_other_members(mark_of(before), mark_of(after)) == moved
+
+
+def made_in_place_of(freed, make):
+    """What make() gives, at the address of an object that was freed where that comes back; it stays freed for long enough."""
+    others = []
+    for _ in range(1000):
+        others.append(make())
+        if id(others[-1]) == freed:
+            break
+    return others.pop()
+
+
+@pytest.mark.parametrize("make", [lambda: torch.zeros(1), lambda: float("0.5"), lambda: (torch.zeros(1), None)])
+def test_what_takes_the_place_of_a_freed_entry_has_not_moved(make):
+    entries = [make(), make()]
+    before, first = mark_of(entries), id(entries[0])
+    entries[0] = None
+    entries[1] = made_in_place_of(first, make)
+    entries[0] = make()
+    assert not has_other_members(before, mark_of(entries))
+
+
+def test_lists_that_moved_inside_a_list_are_other_members():
+    entries = [[torch.zeros(1)], [torch.zeros(1)]]
+    before = mark_of(entries)
+    entries.reverse()
+    assert has_other_members(before, mark_of(entries))
+
+
+def test_a_generator_that_comes_by_an_address_again_has_moved_on():
+    addresses = []
+
+    def take():
+        entry = made_in_place_of(addresses[0] if addresses else None, lambda: torch.zeros(1))
+        addresses.append(id(entry))
+        return entry
+
+    def entries():
+        while True:
+            entry = take()
+            yield
+            del entry
+
+    generator = entries()
+    next(generator)
+    before = mark_of(generator)
+    next(generator)
+    assert not same(before, mark_of(generator))
+
+
+def test_a_look_at_a_generator_keeps_nothing_alive():
+    def entries():
+        entry = torch.zeros(1)
+        yield weakref.ref(entry)
+        del entry
+        yield
+
+    generator = entries()
+    entry = next(generator)
+    mark_of(generator)
+    next(generator)
+    assert entry() is None
