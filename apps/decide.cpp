@@ -48,7 +48,8 @@ void add_decide(CLI::App& app, Command& chosen) {
   auto arguments = std::make_shared<DecideArguments>();
   command
       ->add_option("PROFILE", arguments->profile,
-                   "Trace of torch.profiler (.json, .json.gz), or folder of 'pianola profile'")
+                   "Trace of torch.profiler (.json, .json.gz), export of Nsight Systems (.sqlite), or folder of "
+                   "'pianola profile'")
       ->required();
   add_profile_options(*command, arguments->shared);
   add_profile_outputs(*command, arguments->outputs);

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import sqlite3
 import subprocess
 from pathlib import Path
 
@@ -42,6 +43,39 @@ def training(iterations=8, graphed=False):
             host += 0 if graphed else 10
         host = max(host, device - 100)
     return {"traceEvents": events}
+
+
+NSIGHT_SCHEMA = """
+CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INTEGER NOT NULL, end INTEGER NOT NULL, eventClass INTEGER NOT NULL,
+  globalTid INTEGER, correlationId INTEGER, nameId INTEGER NOT NULL, returnValue INTEGER NOT NULL, callchainId INTEGER);
+CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL,
+  contextId INTEGER NOT NULL, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER,
+  demangledName INTEGER NOT NULL, shortName INTEGER NOT NULL, graphNodeId INTEGER);
+"""
+
+
+def export_as_nsight_does(chrome_trace, path):
+    """The events of training() as `nsys export --type sqlite` writes them."""
+    names = {}
+    process = 99 << 24
+    with sqlite3.connect(path) as database:
+        database.executescript(NSIGHT_SCHEMA)
+        for event in chrome_trace["traceEvents"]:
+            start, args = event["ts"] * 1000, event["args"]
+            end = start + event["dur"] * 1000
+            if event["cat"] == "kernel":
+                name = names.setdefault(event["name"], len(names))
+                node = args["graph id"] << 32 if "graph id" in args else None
+                database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, 0, 1, 7, ?, ?, ?, ?, ?)",
+                                 (start, end, args["correlation"], process, name, name, node))
+            else:
+                name = names.setdefault(event["name"] + "_v7000", len(names))
+                database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?, ?, 0, ?, ?, ?, 0, NULL)",
+                                 (start, end, process | 99, args["correlation"], name))
+        database.executemany("INSERT INTO StringIds VALUES (?, ?)", [(number, name) for name, number in names.items()])
+    database.close()
+    return path
 
 
 @pytest.fixture
@@ -94,6 +128,27 @@ def test_before_and_after_are_compared(trace):
     assert report["speedup"] > 2
     assert report["predicted_us"] == 50 * 4.75
     assert "times as fast" in run("compare", before, after).stdout
+
+
+@pytest.mark.parametrize("graphed", [False, True])
+def test_an_export_of_nsight_systems_says_what_the_trace_says(trace, tmp_path, graphed):
+    contents = training(graphed=graphed)
+    result = run("decide", export_as_nsight_does(contents, tmp_path / "report.sqlite"), "--json", "-")
+    if "no SQLite" in result.stderr:
+        pytest.skip("built without SQLite")
+    assert result.returncode == 0, result.stderr
+    report = json.loads(result.stdout)
+    expected = json.loads(run("decide", trace(contents), "--json", "-").stdout)
+    assert report == expected
+    assert report["verdict"] == ("graphed already" if graphed else "graph")
+
+
+def test_a_report_of_nsight_systems_has_to_be_exported(tmp_path):
+    report = tmp_path / "train.nsys-rep"
+    report.write_bytes(b"a report")
+    result = run("decide", report)
+    assert result.returncode == 1
+    assert f"nsys export --type sqlite --output '{tmp_path / 'train.sqlite'}' '{report}'" in result.stderr
 
 
 def test_a_profile_of_the_cpu_decides_nothing():

@@ -38,6 +38,7 @@
 #include <pianola/profile/comparison.hpp>
 #include <pianola/profile/decision.hpp>
 #include <pianola/profile/html_report.hpp>
+#include <pianola/profile/nsight_export.hpp>
 #include <pianola/profile/profile.hpp>
 #include <pianola/profile/profile_report.hpp>
 #include <pianola/profile/read_profile.hpp>

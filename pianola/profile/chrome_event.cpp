@@ -1,6 +1,7 @@
 #include <pianola/profile/chrome_event.hpp>
 
 #include <pianola/profile/call_kind.hpp>
+#include <pianola/profile/work_origin.hpp>
 
 #include <algorithm>
 #include <array>
@@ -8,8 +9,6 @@
 
 namespace pianola::profiling {
 namespace {
-
-constexpr std::int32_t kUnknownProcess = -1;
 
 template <class Value, std::size_t size>
 using Words = std::array<std::pair<std::string_view, Value>, size>;
@@ -126,8 +125,7 @@ void ChromeEvents::add_work(const ChromeEvent& event, DeviceWork::Kind kind) {
                             .device = static_cast<std::int32_t>(event.device ? *event.device : *event.process),
                             .stream = event.stream ? *event.stream : *event.thread,
                             .correlation = event.correlation,
-                            // CUPTI numbers a node with that of its graph in the upper half.
-                            .graph = event.graph != 0 ? event.graph : event.graph_node >> 32U,
+                            .graph = event.graph != 0 ? event.graph : graph_of_node(event.graph_node),
                             .bytes = event.bytes});
 }
 

@@ -86,8 +86,6 @@ class ChromeEvents {
   void add_range(const ChromeEvent& event, HostRange::Kind kind);
   std::int32_t process(std::int64_t pid);
 
-  void find_processes();
-  void find_graphs();
   void move(Nanoseconds base);
   void profile_cpu();
   void note_left_out();

@@ -2,6 +2,7 @@
 
 #include <pianola/core/error.hpp>
 #include <pianola/profile/chrome_trace.hpp>
+#include <pianola/profile/testing/timeline_fields.hpp>
 #include <pianola/profile/testing/trace_file.hpp>
 
 #include <gmock/gmock.h>
@@ -13,7 +14,6 @@
 #include <map>
 #include <set>
 #include <string>
-#include <tuple>
 #include <vector>
 
 namespace pianola {
@@ -84,32 +84,8 @@ struct Step {
   }
 };
 
-auto fields(const Timeline& timeline, const DeviceWork& work) {
-  return std::tuple(work.time.begin, work.time.end, timeline.name(work.name), work.kind, work.process, work.device,
-                    work.stream, work.correlation, work.graph, work.bytes);
-}
-
-auto fields(const Timeline& timeline, const HostCall& call) {
-  return std::tuple(call.time.begin, call.time.end, timeline.name(call.name), call.kind, call.process, call.thread,
-                    call.correlation);
-}
-
-auto fields(const Timeline& timeline, const HostRange& range) {
-  return std::tuple(range.time.begin, range.time.end, timeline.name(range.name), range.kind, range.process,
-                    range.thread);
-}
-
-template <class Event>
-auto all_fields(const Timeline& timeline, const std::vector<Event>& events) {
-  std::vector<decltype(fields(timeline, events.front()))> all;
-  for (const Event& event : events) all.push_back(fields(timeline, event));
-  return all;
-}
-
 void expect_same(const Timeline& read, const Timeline& written) {
-  EXPECT_EQ(all_fields(read, read.work), all_fields(written, written.work));
-  EXPECT_EQ(all_fields(read, read.calls), all_fields(written, written.calls));
-  EXPECT_EQ(all_fields(read, read.ranges), all_fields(written, written.ranges));
+  profiling::expect_same_events(read, written);
   EXPECT_EQ(read.device_name, written.device_name);
   EXPECT_THAT(read.notes, IsEmpty());
 }

@@ -13,6 +13,9 @@ namespace pianola::profiling {
 /// @return        How many were cut.
 std::size_t nest(std::vector<HostRange>& ranges);
 
+/// The same for a sorted timeline, whose notes tell of it.
+void nest_ranges(Timeline& timeline);
+
 /// The ATen operations (and other operators of torch's dispatcher, "vision::nms") that lie in no other, as work of
 /// the CPU: device -1, stream the thread. Names are those of the ranges.
 ///

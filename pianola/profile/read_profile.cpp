@@ -1,12 +1,41 @@
 #include <pianola/profile/read_profile.hpp>
 
+#include <pianola/core/error.hpp>
 #include <pianola/profile/chrome_trace.hpp>
+#include <pianola/profile/nsight_export.hpp>
 #include <pianola/profile/recording.hpp>
+#include <pianola/profile/sqlite_magic.hpp>
+
+#include <fmt/format.h>
+
+#include <system_error>
 
 namespace pianola {
+namespace {
+
+bool is_there(const std::filesystem::path& path) {
+  std::error_code unreadable;
+  return std::filesystem::exists(path, unreadable);
+}
+
+/// Nsight Systems alone reads its reports.
+void refuse_report(const std::filesystem::path& path) {
+  const bool report = path.extension() == ".nsys-rep" || path.extension() == ".qdrep";  // Until 2021.
+  if (!report || !is_there(path)) return;
+  const std::string exported = std::filesystem::path(path).replace_extension(".sqlite").string();
+  throw UsageError(
+      {.what = fmt::format("'{}' is a report of Nsight Systems, which has to be exported first", path.string()),
+       .fix = fmt::format("nsys export --type sqlite --output '{}' '{}', then name '{}'", exported, path.string(),
+                          exported)});
+}
+
+}  // namespace
 
 Timeline read_profile(const std::filesystem::path& path) {
-  return std::filesystem::is_directory(path) ? read_recordings(path.string()) : read_chrome_trace(path);
+  if (std::filesystem::is_directory(path)) return read_recordings(path.string());
+  refuse_report(path);
+  const bool exported = profiling::is_sqlite(path) || (path.extension() == ".sqlite" && is_there(path));
+  return exported ? read_nsight_export(path) : read_chrome_trace(path);
 }
 
 }  // namespace pianola

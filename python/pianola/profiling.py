@@ -49,7 +49,8 @@ def profile(
 def decide(
     path: _Path, *, range: Optional[str] = None, process: Optional[int] = None, device: Optional[int] = None
 ) -> "_C.Profile":
-    """Judges a profile that was recorded before: a Chrome trace of torch.profiler, or a folder of `pianola profile`.
+    """Judges a profile that was recorded before: a Chrome trace of torch.profiler, an SQLite file that Nsight Systems
+    exported (`nsys export --type sqlite`), or a folder of `pianola profile`.
 
     Args:
         path: the profile.
@@ -58,7 +59,8 @@ def decide(
         device: the number of the device; None: the one with most work.
 
     Raises:
-        UsageError: the profile cannot be read, or there is no such range, process or device in it.
+        UsageError: the profile cannot be read, or there is no such range, process or device in it. Packages that pip built
+            read no SQLite files: `pianola decide`, the program, does.
     """
     return _C.load_profile(
         os.fspath(path),

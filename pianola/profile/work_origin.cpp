@@ -1,0 +1,77 @@
+#include <pianola/profile/work_origin.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace pianola::profiling {
+namespace {
+
+constexpr std::int32_t kSeveral = -2;
+
+/// The process of the calls with a correlation; kSeveral where it is not unique.
+std::unordered_map<std::uint64_t, std::int32_t> callers(const std::vector<HostCall>& calls) {
+  std::unordered_map<std::uint64_t, std::int32_t> callers;
+  for (const HostCall& call : calls) {
+    if (call.correlation == 0) continue;
+    const auto [caller, is_new] = callers.emplace(call.correlation, call.process);
+    if (!is_new && caller->second != call.process) caller->second = kSeveral;
+  }
+  return callers;
+}
+
+const char* plural(std::size_t count) { return count == 1 ? "" : "s"; }
+
+}  // namespace
+
+void find_processes(Timeline& timeline, std::size_t processes) {
+  std::unordered_map<std::uint64_t, std::int32_t> known;
+  if (processes > 1) known = callers(timeline.calls);
+  std::size_t unknown = 0;
+  for (DeviceWork& work : timeline.work) {
+    if (work.process >= 0) continue;
+    const auto caller = known.find(work.correlation);
+    const bool found = caller != known.end() && caller->second >= 0;
+    work.process = found ? caller->second : 0;
+    if (!found && processes > 1) ++unknown;
+  }
+  if (unknown != 0) {
+    timeline.notes.push_back(
+        fmt::format("the trace has {} processes and does not say which of them issued {} piece{} of work: counted as "
+                    "the first one's",
+                    processes, unknown, plural(unknown)));
+  }
+}
+
+void find_graphs(Timeline& timeline) {
+  std::map<std::pair<std::int32_t, std::uint64_t>, std::uint64_t> launches;  // The graph by process and correlation.
+  for (const HostCall& call : timeline.calls) {
+    if (call.kind == HostCall::Kind::graph_launch && call.correlation != 0) {
+      launches.emplace(std::pair(call.process, call.correlation), 0);
+    }
+  }
+  if (launches.empty()) return;
+  for (const DeviceWork& work : timeline.work) {
+    if (work.graph == 0) continue;
+    const auto launch = launches.find({work.process, work.correlation});
+    if (launch != launches.end()) launch->second = work.graph;
+  }
+  std::size_t unnamed = 0;
+  for (DeviceWork& work : timeline.work) {
+    if (work.graph != 0) continue;
+    const auto launch = launches.find({work.process, work.correlation});
+    if (launch == launches.end()) continue;
+    if (launch->second == 0) ++unnamed;
+    work.graph = std::max<std::uint64_t>(launch->second, 1);
+  }
+  if (unnamed != 0) {
+    timeline.notes.push_back(fmt::format("{} piece{} of work of graph launches name{} no graph: counted as graph 1",
+                                         unnamed, plural(unnamed), unnamed == 1 ? "s" : ""));
+  }
+}
+
+}  // namespace pianola::profiling
