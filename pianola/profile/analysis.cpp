@@ -9,6 +9,7 @@
 #include <pianola/profile/iteration_figures.hpp>
 #include <pianola/profile/iterations.hpp>
 #include <pianola/profile/median.hpp>
+#include <pianola/profile/memory_use.hpp>
 #include <pianola/profile/regions.hpp>
 #include <pianola/profile/waits.hpp>
 
@@ -27,7 +28,8 @@ bool is_sorted(const std::vector<Event>& events) {
 }
 
 void check_sorted(const Timeline& timeline) {
-  if (is_sorted(timeline.work) && is_sorted(timeline.calls) && is_sorted(timeline.ranges)) return;
+  const bool memory = std::ranges::is_sorted(timeline.memory, {}, &MemoryEvent::time);
+  if (memory && is_sorted(timeline.work) && is_sorted(timeline.calls) && is_sorted(timeline.ranges)) return;
   throw UsageError({.what = "the events of the timeline are not in the order in which they began",
                     .where = timeline.source,
                     .fix = "call Timeline::sort() before analyse()"});
@@ -119,6 +121,7 @@ Analysis analyse(const Timeline& timeline, const AnalysisOptions& options) {
   analysis.problem = std::move(found.problem);
   analysis.warmup = found.warmup;
   analysis.order = std::move(list.order);
+  analysis.memory = profiling::memory_use(timeline, analysis);
   return analysis;
 }
 

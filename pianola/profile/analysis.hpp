@@ -77,6 +77,15 @@ struct Wait {
   Nanoseconds idle = 0;  ///< Of the gaps that it is the culprit of, per iteration.
 };
 
+/// What torch's allocator handed out during the iterations, of the device and the process that are looked at.
+struct MemoryUse {
+  /// Of an iteration, the most bytes at a time in blocks that it asked for itself; the median. Neither parameters count,
+  /// nor what the iteration before has left behind, such as gradients.
+  std::uint64_t own = 0;
+  std::uint64_t allocated = 0;  ///< The most bytes at a time in blocks of whatever age; 0: unknown, as on a CPU.
+  std::uint64_t reserved = 0;   ///< The most that the allocator held of the device; 0: unknown, as on a CPU.
+};
+
 /// How iterations were told apart.
 enum class IterationsBy : std::uint8_t { range, repetition, nothing };
 
@@ -109,6 +118,8 @@ struct Analysis {
   double kernels = 0, launches = 0, graph_launches = 0, synchronizations = 0;
   Nanoseconds in_launches = 0;
   std::array<Nanoseconds, kGapCauses> idle = {};  ///< Means, by cause.
+
+  std::optional<MemoryUse> memory;  ///< Nothing: the profile does not say what the allocator did.
 
   DurationSummary durations;    ///< Of the kernels of all iterations.
   std::vector<Region> regions;  ///< Those with most idle time first; at most 200.

@@ -176,9 +176,13 @@ void DocumentReader::set(Integer value) {
   const auto count = static_cast<std::uint64_t>(value);
   const bool is_time = field_ == ChromeField::time || field_ == ChromeField::duration;
   const bool is_count = field_ == ChromeField::correlation || field_ == ChromeField::bytes ||
-                        field_ == ChromeField::graph || field_ == ChromeField::graph_node;
+                        field_ == ChromeField::graph || field_ == ChromeField::graph_node ||
+                        field_ == ChromeField::memory_address || field_ == ChromeField::memory_allocated ||
+                        field_ == ChromeField::memory_reserved;
+  const bool is_device = field_ == ChromeField::device || field_ == ChromeField::memory_device;
   if ((is_time && !is_within(value, kFurthestTime / 1000)) || (is_count && std::cmp_less(value, 0)) ||
-      (field_ == ChromeField::device && !std::in_range<std::int32_t>(value))) {
+      (is_device && !std::in_range<std::int32_t>(value)) ||
+      (field_ == ChromeField::memory_bytes && !std::in_range<std::int64_t>(value))) {
     (void)wrong_type();
     return;
   }
@@ -215,6 +219,24 @@ void DocumentReader::set(Integer value) {
       return;
     case ChromeField::graph_node:
       event_.graph_node = count;
+      return;
+    case ChromeField::memory_device_type:
+      event_.memory_device_type = number;
+      return;
+    case ChromeField::memory_device:
+      event_.memory_device = number;
+      return;
+    case ChromeField::memory_bytes:
+      event_.memory_bytes = number;
+      return;
+    case ChromeField::memory_address:
+      event_.memory_address = count;
+      return;
+    case ChromeField::memory_allocated:
+      event_.memory_allocated = count;
+      return;
+    case ChromeField::memory_reserved:
+      event_.memory_reserved = count;
       return;
     default:
       (void)wrong_type();

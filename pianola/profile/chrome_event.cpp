@@ -10,6 +10,9 @@
 namespace pianola::profiling {
 namespace {
 
+// c10::DeviceType, as a number.
+constexpr std::int64_t kCpu = 0, kCuda = 1;
+
 template <class Value, std::size_t size>
 using Words = std::array<std::pair<std::string_view, Value>, size>;
 
@@ -22,10 +25,11 @@ Value find(const Words<Value, size>& words, std::string_view word, Value otherwi
 }
 
 // The names of kineto's activity types, most frequent first; "cpu_work", "backward" and "module" are Pianola's own.
-constexpr Words<ChromeCategory, 11> kCategories = {{{"python_function", ChromeCategory::python},
+constexpr Words<ChromeCategory, 12> kCategories = {{{"python_function", ChromeCategory::python},
                                                     {"cpu_op", ChromeCategory::operation},
                                                     {"cuda_runtime", ChromeCategory::call},
                                                     {"kernel", ChromeCategory::kernel},
+                                                    {"cpu_instant_event", ChromeCategory::instant},
                                                     {"cuda_driver", ChromeCategory::call},
                                                     {"gpu_memcpy", ChromeCategory::copy},
                                                     {"gpu_memset", ChromeCategory::memset},
@@ -43,13 +47,19 @@ constexpr Words<ChromeField, 8> kFields = {{{"ph", ChromeField::phase},
                                             {"dur", ChromeField::duration},
                                             {"args", ChromeField::args}}};
 
-constexpr Words<ChromeField, 7> kArgs = {{{"device", ChromeField::device},
-                                          {"stream", ChromeField::stream},
-                                          {"correlation", ChromeField::correlation},
-                                          {"bytes", ChromeField::bytes},
-                                          {"graph id", ChromeField::graph},
-                                          {"graph node id", ChromeField::graph_node},
-                                          {"process", ChromeField::issuer}}};
+constexpr Words<ChromeField, 13> kArgs = {{{"device", ChromeField::device},
+                                           {"stream", ChromeField::stream},
+                                           {"correlation", ChromeField::correlation},
+                                           {"bytes", ChromeField::bytes},
+                                           {"graph id", ChromeField::graph},
+                                           {"graph node id", ChromeField::graph_node},
+                                           {"process", ChromeField::issuer},
+                                           {"Device Type", ChromeField::memory_device_type},
+                                           {"Device Id", ChromeField::memory_device},
+                                           {"Bytes", ChromeField::memory_bytes},
+                                           {"Addr", ChromeField::memory_address},
+                                           {"Total Allocated", ChromeField::memory_allocated},
+                                           {"Total Reserved", ChromeField::memory_reserved}}};
 
 bool is_work(ChromeCategory category) {
   return category == ChromeCategory::kernel || category == ChromeCategory::copy || category == ChromeCategory::memset ||
@@ -74,6 +84,7 @@ void ChromeEvent::clear() {
 void ChromeEvents::add(const ChromeEvent& event) {
   if (event.category == ChromeCategory::nothing) return;
   if (event.category == ChromeCategory::python && !event.name.starts_with(kModulePrefix)) return;
+  if (event.category == ChromeCategory::instant && event.name != kMemoryEvent) return;
   if (!is_usable(event)) return leave_out(event);
   switch (event.category) {
     case ChromeCategory::kernel:
@@ -96,20 +107,26 @@ void ChromeEvents::add(const ChromeEvent& event) {
     case ChromeCategory::python:
     case ChromeCategory::module:
       return add_range(event, HostRange::Kind::module);
+    case ChromeCategory::instant:
+      return add_memory(event);
     case ChromeCategory::nothing:
       return;
   }
 }
 
 bool ChromeEvents::is_usable(const ChromeEvent& event) {
-  if (event.malformed || !event.has_name || !event.time || !event.duration || *event.duration < 0) return false;
+  if (event.malformed || !event.has_name || !event.time) return false;
+  if (event.category == ChromeCategory::instant) {
+    return event.process && event.thread && event.memory_device_type && event.memory_bytes && event.memory_address;
+  }
+  if (!event.duration || *event.duration < 0) return false;
   if (!is_work(event.category)) return event.process && event.thread;
   return (event.device || event.process) && (event.stream || event.thread);
 }
 
 void ChromeEvents::leave_out(const ChromeEvent& event) {
-  const bool only_duration =
-      !event.malformed && event.has_name && event.time && (!event.duration || *event.duration < 0);
+  const bool only_duration = event.category != ChromeCategory::instant && !event.malformed && event.has_name &&
+                             event.time && (!event.duration || *event.duration < 0);
   if (only_duration) {
     ++without_duration_;
   } else if (++malformed_ == 1) {
@@ -143,6 +160,19 @@ void ChromeEvents::add_range(const ChromeEvent& event, HostRange::Kind kind) {
                               .name = timeline_.intern(event.name),
                               .kind = kind,
                               .process = process(*event.process),
+                              .thread = *event.thread});
+}
+
+void ChromeEvents::add_memory(const ChromeEvent& event) {
+  const bool cuda = *event.memory_device_type == kCuda && event.memory_device;
+  if (!cuda && *event.memory_device_type != kCpu) return;
+  timeline_.memory.push_back({.time = *event.time,
+                              .address = *event.memory_address,
+                              .bytes = *event.memory_bytes,
+                              .allocated = event.memory_allocated,
+                              .reserved = event.memory_reserved,
+                              .process = process(*event.process),
+                              .device = cuda ? static_cast<std::int32_t>(*event.memory_device) : -1,
                               .thread = *event.thread});
 }
 

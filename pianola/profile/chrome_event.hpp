@@ -22,13 +22,16 @@ enum class ChromeCategory : std::uint8_t {
   backward,
   annotation,
   python,  ///< Modules, by their names; and all other functions of Python.
-  module
+  module,
+  instant  ///< What the allocator did, by its name; and whatever else torch notes of one moment.
 };
 [[nodiscard]] ChromeCategory category_of(std::string_view cat) noexcept;
 
 /// What torch begins the names of these ranges with.
 inline constexpr std::string_view kBackwardPrefix = "autograd::engine::evaluate_function: ";
 inline constexpr std::string_view kModulePrefix = "nn.Module: ";
+/// Torch's name for what its allocator did.
+inline constexpr std::string_view kMemoryEvent = "[memory]";
 
 /// Fields of an event, and of its "args".
 enum class ChromeField : std::uint8_t {
@@ -47,7 +50,13 @@ enum class ChromeField : std::uint8_t {
   bytes,
   graph,
   graph_node,
-  issuer
+  issuer,
+  memory_device_type,
+  memory_device,
+  memory_bytes,
+  memory_address,
+  memory_allocated,
+  memory_reserved
 };
 [[nodiscard]] ChromeField field_of(std::string_view key) noexcept;
 [[nodiscard]] ChromeField arg_of(std::string_view key) noexcept;
@@ -63,6 +72,9 @@ struct ChromeEvent {
   std::optional<std::int64_t> process, thread, device, stream;
   std::optional<std::int64_t> issuer;  ///< Process that issued the work; Pianola writes it, torch does not.
   std::uint64_t correlation = 0, bytes = 0, graph = 0, graph_node = 0;
+  std::optional<std::int64_t> memory_device_type, memory_device, memory_bytes;
+  std::optional<std::uint64_t> memory_address;
+  std::uint64_t memory_allocated = 0, memory_reserved = 0;
 
   void clear();  ///< Keeps the memory of `name`.
 };
@@ -84,6 +96,7 @@ class ChromeEvents {
   void add_work(const ChromeEvent& event, DeviceWork::Kind kind);
   void add_call(const ChromeEvent& event);
   void add_range(const ChromeEvent& event, HostRange::Kind kind);
+  void add_memory(const ChromeEvent& event);
   std::int32_t process(std::int64_t pid);
 
   void move(Nanoseconds base);

@@ -33,6 +33,7 @@ void ChromeEvents::move(Nanoseconds base) {
   move_all(timeline_.work);
   move_all(timeline_.calls);
   move_all(timeline_.ranges);
+  for (MemoryEvent& event : timeline_.memory) event.time += base;
 }
 
 void ChromeEvents::profile_cpu() {

@@ -11,7 +11,8 @@ namespace pianola {
 /// plain or compressed with gzip. The text is read piece by piece and never held as a whole.
 ///
 /// A trace without work of a device, of a program that launches none, is a profile of the CPU: the outermost ATen
-/// operations of each thread are its work. What is unknown is passed over; events without a duration or with fields of
+/// operations of each thread are its work. What torch's allocator did is there where the trace was recorded with
+/// `profile_memory`, of the CPU and of CUDA devices. What is unknown is passed over; events without a duration or with fields of
 /// a wrong type are left out, and counted in Timeline::notes. Of a file that is cut off, or is no JSON from some place
 /// on, all before that place is kept, and a note says where it is.
 ///

@@ -227,6 +227,55 @@ TEST(ChromeTraceTest, KnowsWorkOfGraphsInTracesThatNameNoGraph) {
   EXPECT_THAT(timeline.notes, ElementsAre("2 pieces of work of graph launches name no graph: counted as graph 1"));
 }
 
+// As torch 2.11 writes them; other fields are left out.
+std::string memory_event(const std::string& name, const std::string& args) {
+  return R"({"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": ")" + name +
+         R"(", "pid": 42, "tid": 44, "ts": 130.25, "args": {)" + args + R"(, "finished": false, "Ev Idx": 663}})";
+}
+
+constexpr const char* kAllocated =
+    R"("Total Reserved": 2097152, "Total Allocated": 8704, "Bytes": 512, "Device Id": 1, "Device Type": 1,
+       "Addr": 139637976727552)";
+constexpr const char* kFreed =
+    R"("Total Reserved": 0, "Total Allocated": 8192, "Bytes": -4, "Device Id": -1, "Device Type": 0, "Addr": 7)";
+
+TEST(ChromeTraceTest, ReadsWhatTheAllocatorDid) {
+  const Timeline timeline = read(R"({"baseTimeNanoseconds": 1000, "traceEvents": [)" +
+                                 memory_event("[memory]", kAllocated) + "," + memory_event("[memory]", kFreed) + "]}");
+  ASSERT_EQ(timeline.memory.size(), 2u);
+  const MemoryEvent& made = timeline.memory[0];
+  EXPECT_EQ(made.time, 131'250) << "the base of 1000 ns is added";
+  EXPECT_EQ(made.address, 139'637'976'727'552u);
+  EXPECT_EQ(made.bytes, 512);
+  EXPECT_EQ(made.allocated, 8704u);
+  EXPECT_EQ(made.reserved, 2'097'152u);
+  EXPECT_EQ(made.process, 0);
+  EXPECT_EQ(made.device, 1);
+  EXPECT_EQ(made.thread, 44);
+  EXPECT_EQ(timeline.memory[1].bytes, -4);
+  EXPECT_EQ(timeline.memory[1].device, -1) << "the CPU";
+}
+
+TEST(ChromeTraceTest, PassesOverOtherMomentsAndAllocatorsOfOtherDevices) {
+  const std::string other = R"("Total Allocated": 5, "Bytes": 5, "Device Id": 0, "Device Type": 13, "Addr": 7)";
+  const Timeline timeline =
+      read_events(memory_event("[OutOfMemory]", kAllocated) + "," + memory_event("[memory]", other));
+  EXPECT_THAT(timeline.memory, IsEmpty());
+  EXPECT_THAT(timeline.notes,
+              ElementsAre("none of its 2 events is work of a device, a call of CUDA or a range of torch"));
+}
+
+TEST(ChromeTraceTest, CountsEventsOfTheAllocatorThatItLeavesOut) {
+  const Timeline timeline = read_events(
+      call_of(42, 1) + "," + memory_event("[memory]", R"("Bytes": "5", "Device Id": 0, "Device Type": 1, "Addr": 7)") +
+      "," + memory_event("[memory]", R"("Bytes": 5, "Device Id": 0, "Device Type": 1)") + "," +
+      memory_event("[memory]", R"("Bytes": 18446744073709551615, "Device Id": 0, "Device Type": 1, "Addr": 7)"));
+  EXPECT_THAT(timeline.memory, IsEmpty());
+  EXPECT_THAT(timeline.notes,
+              testing::Contains("3 events were left out: a field is missing or of the wrong type, the first time in "
+                                "'[memory]'"));
+}
+
 TEST(ChromeTraceTest, WithoutADeviceIsAProfileOfTheCpu) {
   const Timeline timeline = read_events(R"(
       {"ph": "X", "cat": "cpu_op", "name": "aten::linear", "pid": 1, "tid": 5, "ts": 0, "dur": 10},

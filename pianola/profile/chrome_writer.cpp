@@ -60,6 +60,14 @@ std::string args_of(const DeviceWork& work) {
   return args;
 }
 
+// As torch writes it.
+std::string args_of(const MemoryEvent& event) {
+  const bool cpu = event.device < 0;
+  return fmt::format(
+      R"("Total Reserved": {}, "Total Allocated": {}, "Bytes": {}, "Device Id": {}, "Device Type": {}, "Addr": {})",
+      event.reserved, event.allocated, event.bytes, cpu ? -1 : event.device, cpu ? 0 : 1, event.address);
+}
+
 class Writer {
  public:
   Writer(const Timeline& timeline, const Analysis& analysis, const std::filesystem::path& file)
@@ -76,6 +84,7 @@ class Writer {
       write_graph_launches(process);
       write_calls(process);
       write_ranges(process);
+      write_memory(process);
     }
     write_iterations();
     write_gaps();
@@ -93,6 +102,7 @@ class Writer {
   void write_graph_launches(std::int32_t process);
   void write_calls(std::int32_t process);
   void write_ranges(std::int32_t process);
+  void write_memory(std::int32_t process);
   void write_iterations();
   void write_gaps();
   std::string args_of_gap(const Gap& gap);
@@ -109,6 +119,7 @@ std::int32_t Writer::last_process() const {
   for (const DeviceWork& work : timeline_.work) last = std::max(last, work.process);
   for (const HostCall& call : timeline_.calls) last = std::max(last, call.process);
   for (const HostRange& range : timeline_.ranges) last = std::max(last, range.process);
+  for (const MemoryEvent& event : timeline_.memory) last = std::max(last, event.process);
   return last;
 }
 
@@ -182,6 +193,19 @@ void Writer::write_ranges(std::int32_t process) {
     tracks_.host_thread(process, range.thread);
     output_.event({ChromeTracks::host(process), range.thread}, category(range, timeline_.name(range.name)),
                   quoted(range.name), range.time, "");
+  }
+}
+
+void Writer::write_memory(std::int32_t process) {
+  const std::string name = json_string(kMemoryEvent);
+  for (const MemoryEvent& event : timeline_.memory) {
+    if (event.process != process) continue;
+    tracks_.host_thread(process, event.thread);
+    const Track track{ChromeTracks::host(process), event.thread};
+    output_.instant(track, "cpu_instant_event", name, event.time, args_of(event));
+    const std::string device = event.device < 0 ? "the CPU" : fmt::format("device {}", event.device);
+    output_.counter(track.process, json_string(fmt::format("allocated on {}", device)), event.time, "bytes",
+                    event.allocated);
   }
 }
 

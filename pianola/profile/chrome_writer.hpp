@@ -12,8 +12,9 @@ namespace pianola {
 /// A process for each host process, with a track for each thread: ranges and calls. A process for each of its devices,
 /// with a track for each stream (several, where work of a stream overlaps), one for the launches of graphs, each around
 /// its nodes, and for the device of `analysis` one for the iterations and one for the gaps, named by their cause. An
-/// arrow leads from each call to each piece of work that it issued. read_chrome_trace() reads the same work, calls and
-/// ranges back.
+/// arrow leads from each call to each piece of work that it issued. What the allocator did is on the threads that asked
+/// it, and a curve of what is allocated beside them for each device. read_chrome_trace() reads the same work, calls,
+/// ranges and events of the allocator back.
 ///
 /// @param analysis  Of `timeline`; a default one adds no iterations and no gaps.
 /// @throws UsageError  The file cannot be written.

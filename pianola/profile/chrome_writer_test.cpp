@@ -51,7 +51,20 @@ struct Step {
     work("node a", DeviceWork::Kind::kernel, 50'000, 60'000, 3).graph = 12;
     work("node b", DeviceWork::Kind::kernel, 55'000, 80'000, 3).graph = 12;
     work("node c", DeviceWork::Kind::kernel, 80'000, 85'000, 3).graph = 12;
+    memory(5'000, 512, 0);
+    memory(6'000, 64, -1);
+    memory(45'000, -512, 0);
     timeline.sort();
+  }
+
+  void memory(Nanoseconds time, std::int64_t bytes, std::int32_t device) {
+    timeline.memory.push_back({.time = kStart + time,
+                               .address = 139'637'976'727'552,
+                               .bytes = bytes,
+                               .allocated = static_cast<std::uint64_t>(1000 + bytes),
+                               .reserved = 4096,
+                               .device = device,
+                               .thread = 43});
   }
 
   static TimeSpan at(Nanoseconds begin, Nanoseconds end) { return {kStart + begin, kStart + end}; }
@@ -144,6 +157,10 @@ TEST(ChromeWriterTest, KeepsProcessesDevicesAndThreadsApart) {
     call.thread = 1'000'000'000'000 + process;
     call.time.begin += process;
     step.timeline.calls.push_back(call);
+    MemoryEvent event = step.timeline.memory[0];
+    event.process = process;
+    event.device = process;
+    step.timeline.memory.push_back(event);
   }
   step.timeline.sort();
   expect_same(read_back(step.timeline, step.analysis()), step.timeline);
@@ -239,6 +256,28 @@ TEST(ChromeWriterTest, ShowsIterationsAndGapsByTheirCauseOnRowsOfTheirOwn) {
   EXPECT_EQ(gaps[1].at("dur"), 32.5);
   EXPECT_EQ(gaps[1].at("args"), (json{{"next", "node a"}, {"waited in", "cudaStreamSynchronize"}}));
   EXPECT_EQ(row_of(trace, gaps[1]), "device 0, process 0 / gaps");
+}
+
+TEST(ChromeWriterTest, ShowsWhatIsAllocatedAsACurveForEachDevice) {
+  const json trace = written(Step().timeline);
+  std::vector<std::tuple<std::string, double, int>> curve;
+  for (const json& point : events_of(trace, "ph", "C")) {
+    curve.emplace_back(point.at("name"), point.at("ts"), point.at("args").at("bytes"));
+    EXPECT_EQ(point.at("pid"), events_of(trace, "name", "cudaGraphLaunch").at(0).at("pid"));
+  }
+  EXPECT_THAT(curve, testing::ElementsAre(std::tuple("allocated on device 0", 5.0, 1512),
+                                          std::tuple("allocated on the CPU", 6.0, 1064),
+                                          std::tuple("allocated on device 0", 45.0, 488)));
+}
+
+TEST(ChromeWriterTest, ShowsWhatTheAllocatorDidOnTheThreadThatAskedForIt) {
+  const json trace = written(Step().timeline);
+  const std::vector<json> events = events_of(trace, "name", "[memory]");
+  ASSERT_EQ(events.size(), 3u);
+  EXPECT_EQ(row_of(trace, events[0]), "host, process 0 / thread 43");
+  EXPECT_EQ(events[0].at("ph"), "i");
+  EXPECT_EQ(events[0].at("args").at("Bytes"), 512);
+  EXPECT_EQ(events[1].at("args").at("Device Id"), -1);
 }
 
 TEST(ChromeWriterTest, WritesTimesThatViewersHoldInADouble) {

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <cstdint>
 #include <cstdlib>
 
 namespace pianola {
@@ -14,6 +15,8 @@ using profiling::count_text;
 using profiling::duration_text;
 
 double us(Nanoseconds time) { return static_cast<double>(time) / 1000; }
+
+double mib(std::uint64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
 double ratio(double after, double before) { return before == 0 ? 0 : after / before; }
 
@@ -39,6 +42,13 @@ ReportTable side_by_side(const Analysis& before, const Analysis& after) {
   add("host time in them, us", us(before.in_launches), us(after.in_launches));
   add("waits of the host", before.synchronizations, after.synchronizations);
   add("jitter, %", 100 * before.jitter, 100 * after.jitter);
+  if (!before.memory || !after.memory) return table;
+  const auto add_memory = [&](const char* name, std::uint64_t one, std::uint64_t other) {
+    if (one != 0 && other != 0) add(name, mib(one), mib(other));
+  };
+  add("memory of its own at most, MiB", mib(before.memory->own), mib(after.memory->own));
+  add_memory("allocated at most, MiB", before.memory->allocated, after.memory->allocated);
+  add_memory("reserved at most, MiB", before.memory->reserved, after.memory->reserved);
   return table;
 }
 

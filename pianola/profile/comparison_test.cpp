@@ -53,6 +53,32 @@ TEST(ComparisonTest, TheReportShowsBothSides) {
   EXPECT_EQ(json["measures"][4]["after"], 1);
 }
 
+// 73 MiB of its own in an iteration before, beside 100 of parameters; with a graph, nothing is allocated any more.
+TEST(ComparisonTest, MemoryIsShownWhereBothProfilesTellOfIt) {
+  Timeline slow = training_timeline({.memory = true});
+  const Analysis before = analyse(slow);
+  Timeline graphed = training_timeline({.graphed = true});
+  graphed.memory.push_back({.allocated = 150U << 20U, .reserved = 256U << 20U});
+  const Report report = comparison_report(before, decide(slow, before), analyse(graphed));
+  const auto rows = nlohmann::json::parse(report.to_json())["measures"];
+  ASSERT_EQ(rows.size(), 12U);
+  EXPECT_EQ(rows[9],
+            (nlohmann::json{
+                {"measure", "memory of its own at most, MiB"}, {"before", 73.0}, {"after", 0.0}, {"ratio", 0.0}}));
+  EXPECT_EQ(rows[10]["measure"], "allocated at most, MiB");
+  EXPECT_EQ(rows[10]["before"], 173);
+  EXPECT_EQ(rows[10]["after"], 150);
+  EXPECT_EQ(rows[11]["measure"], "reserved at most, MiB");
+  EXPECT_EQ(rows[11]["ratio"], 0.5);
+}
+
+TEST(ComparisonTest, MemoryIsNotShownWhereOneProfileDoesNotTellOfIt) {
+  Timeline slow = training_timeline({.memory = true});
+  const Analysis before = analyse(slow);
+  const Report report = comparison_report(before, decide(slow, before), analyse(training_timeline({.graphed = true})));
+  EXPECT_EQ(nlohmann::json::parse(report.to_json())["measures"].size(), 9U);
+}
+
 TEST(ComparisonTest, SlowerThanBeforeIsSaid) {
   const BeforeAndAfter program;
   const Report report = comparison_report(program.after, decide(program.slow, program.before), program.before);

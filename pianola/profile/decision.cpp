@@ -1,8 +1,10 @@
 #include <pianola/profile/decision.hpp>
 
 #include <pianola/profile/host_pace.hpp>
+#include <pianola/profile/memory_use.hpp>
 #include <pianola/profile/obstacles.hpp>
 #include <pianola/profile/quantities.hpp>
+#include <pianola/profile/scope_memory.hpp>
 #include <pianola/profile/scope_model.hpp>
 #include <pianola/profile/work_parts.hpp>
 
@@ -102,6 +104,13 @@ void mark_blocked(const std::vector<Obstacle>& obstacles, Decision& decision) {
   }
 }
 
+void add_memory(const Timeline& timeline, const Analysis& analysis, const WorkParts& parts, Decision& decision) {
+  const auto memory = profiling::scope_memory(timeline, analysis, parts, decision.model);
+  for (std::size_t i = 0; i < decision.scopes.size(); ++i) {
+    if (decision.scopes[i].expected != 0) decision.scopes[i].memory = memory[i];
+  }
+}
+
 // The smallest of those that are nearly as fast as the fastest. What stands in a scope's way is to be removed: it does not
 // rule the scope out.
 std::size_t best_of(const std::vector<ScopePrediction>& scopes) {
@@ -195,6 +204,34 @@ std::vector<std::string> reasons(const Analysis& analysis, const profiling::Host
   return reasons;
 }
 
+// Whether a graph helps, and the scopes.
+Decision reckon(const Timeline& timeline, const Analysis& analysis, const MachineModel& model) {
+  if (std::optional<Decision> decision = settled(timeline, analysis)) {
+    decision->model = model;
+    return *std::move(decision);
+  }
+  profiling::HostPace pace = profiling::host_pace(timeline, analysis);
+  if (pace.per_launch == 0) pace.per_launch = model.launch;
+  const WorkParts parts = profiling::take_apart(timeline, analysis, pace);
+  const profiling::IterationCosts costs = profiling::costs_of(analysis, parts, pace);
+  Decision decision;
+  decision.model = model;
+  decision.model.launch = pace.per_launch;
+  for (ScopePrediction& scope : profiling::predict(costs, parts, model)) {
+    const Calls calls = calls_for(scope.scope);
+    scope.cpp = calls.cpp;
+    scope.python = calls.python;
+    decision.scopes.push_back(std::move(scope));
+  }
+  add_memory(timeline, analysis, parts, decision);
+  mark_blocked(profiling::find_obstacles(timeline, analysis, parts), decision);
+  decision.best = best_of(decision.scopes);
+  decision.verdict = judge(analysis, decision.scopes[decision.best]);
+  decision.headline = headline(analysis, decision);
+  decision.reasons = reasons(analysis, pace);
+  return decision;
+}
+
 }  // namespace
 
 const char* in_words(GraphScope scope) noexcept {
@@ -228,28 +265,8 @@ const char* in_words(GraphVerdict verdict) noexcept {
 }
 
 Decision decide(const Timeline& timeline, const Analysis& analysis, const MachineModel& model) {
-  if (std::optional<Decision> decision = settled(timeline, analysis)) {
-    decision->model = model;
-    return *std::move(decision);
-  }
-  profiling::HostPace pace = profiling::host_pace(timeline, analysis);
-  if (pace.per_launch == 0) pace.per_launch = model.launch;
-  const WorkParts parts = profiling::take_apart(timeline, analysis, pace);
-  const profiling::IterationCosts costs = profiling::costs_of(analysis, parts, pace);
-  Decision decision;
-  decision.model = model;
-  decision.model.launch = pace.per_launch;
-  for (ScopePrediction& scope : profiling::predict(costs, parts, model)) {
-    const Calls calls = calls_for(scope.scope);
-    scope.cpp = calls.cpp;
-    scope.python = calls.python;
-    decision.scopes.push_back(std::move(scope));
-  }
-  mark_blocked(profiling::find_obstacles(timeline, analysis, parts), decision);
-  decision.best = best_of(decision.scopes);
-  decision.verdict = judge(analysis, decision.scopes[decision.best]);
-  decision.headline = headline(analysis, decision);
-  decision.reasons = reasons(analysis, pace);
+  Decision decision = reckon(timeline, analysis, model);
+  if (!analysis.memory) decision.memory_unknown = profiling::kMemoryUnknown;
   return decision;
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,14 @@ inline constexpr std::size_t kGraphScopes = 4;
 /// "each layer", "forward and backward", "iteration without optimizer", "whole iteration".
 [[nodiscard]] PIANOLA_API const char* in_words(GraphScope scope) noexcept;
 
+/// What the graphs of a scope would take of the device's memory, for as long as they live. The pool is not all added to what
+/// the program takes now: eager work needs room for the same blocks, but may share it with other work.
+struct ScopeMemory {
+  std::optional<std::uint64_t> pool;  ///< Bytes; nothing: it cannot be told, see Decision::memory_unknown.
+  std::uint64_t inputs = 0;           ///< Bytes of the static copies of inputs, as far as a profile shows them.
+  std::uint64_t executables = 0;      ///< Bytes of the executable graphs, outside of torch's allocator.
+};
+
 /// What an iteration would take in a scope.
 struct ScopePrediction {
   GraphScope scope = GraphScope::iteration;
@@ -27,6 +36,7 @@ struct ScopePrediction {
   Nanoseconds low = 0, expected = 0, high = 0;  ///< Duration of an iteration; 0: it cannot be told, see `obstacle`.
   double speedup = 0;                           ///< Duration now over `expected`.
   double host_launches = 0;                     ///< Calls that launch, per iteration, kept or new.
+  ScopeMemory memory = {};                      ///< All nothing where `expected` is 0.
   std::string cpp, python;                      ///< The call to write.
 };
 
@@ -37,6 +47,9 @@ struct MachineModel {
   Nanoseconds graph_launch = 7000;  ///< Host time to launch a graph.
   Nanoseconds callable = 25'000;    ///< Host time of one call of a graphed callable, autograd's included.
   Nanoseconds node_low = 0, node = 250, node_high = 600;  ///< Device time between two kernels of a graph.
+  /// Device memory of an executable graph for each of its nodes. Source: the estimate in NVIDIA's CCCL, cudax STF,
+  /// executable_graph_cache.cuh; it has not been held against graphs on an H200.
+  std::uint64_t node_bytes = 10'240;
 };
 
 enum class GraphVerdict : std::uint8_t {
@@ -56,9 +69,10 @@ struct Decision {
   std::vector<std::string> reasons = {};    ///< Sentences with the numbers behind it.
   std::vector<std::string> obstacles = {};  ///< What stands in the way, each with what to do.
   std::vector<ScopePrediction> scopes =
-      {};                   ///< In the order of GraphScope, all of them; empty where unknown or graphed.
-  std::size_t best = 0;     ///< The one that the verdict is about, in `scopes`.
-  MachineModel model = {};  ///< What was reckoned with.
+      {};                           ///< In the order of GraphScope, all of them; empty where unknown or graphed.
+  std::size_t best = 0;             ///< The one that the verdict is about, in `scopes`.
+  std::string memory_unknown = {};  ///< Why the pools cannot be told, and what to do; empty: they can.
+  MachineModel model = {};          ///< What was reckoned with.
 };
 
 /// Whether a graph helps, and which: the fastest scope, of scopes within 3 % of it the smallest. It is worth it from 1.15

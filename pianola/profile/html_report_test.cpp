@@ -189,6 +189,28 @@ TEST(HtmlReportTest, ShowsScopesWithIntervalAndCall) {
   EXPECT_THAT(page, HasSubstr("<rect class=\"expected\" y=\"9\" width=\"48.08\" height=\"18\">"));
 }
 
+TEST(HtmlReportTest, ShowsTheMemoryOfScopes) {
+  SmallProfile profile;
+  profile.analysis.memory = MemoryUse{.own = 3U << 20U};
+  profile.decision.scopes[1].memory = {.pool = 8U << 20U, .inputs = 512, .executables = 20'480};
+  const std::string page = page_of(profile);
+  EXPECT_EQ(html_problem(page), "");
+  const std::string table = table_of(page, "Device memory by what the graph takes in");
+  EXPECT_THAT(table, HasSubstr("<tr class=\"best\"><th scope=\"row\">whole iteration</th><td class=\"n\">8.0 MiB</td>"
+                               "<td class=\"n\">512 bytes</td><td class=\"n\">20.0 KiB</td></tr>"));
+  EXPECT_THAT(table, HasSubstr("<th scope=\"row\">each layer</th><td class=\"n\">-</td>"));
+  EXPECT_THAT(page, HasSubstr("An iteration as it is allocates up to 3.0\u00A0MiB of its own at a time."));
+}
+
+TEST(HtmlReportTest, SaysHowToRecordMemoryThatIsUnknown) {
+  SmallProfile profile;
+  profile.decision.memory_unknown = "it was <not> recorded";
+  const std::string page = page_of(profile);
+  EXPECT_EQ(html_problem(page), "");
+  EXPECT_THAT(page, HasSubstr("As for the pool, it was &lt;not&gt; recorded."));
+  EXPECT_THAT(table_of(page, "Device memory by"), HasSubstr("whole iteration</th><td class=\"n\">-</td>"));
+}
+
 TEST(HtmlReportTest, FoldsRegionsAfterTheFirstFifty) {
   SmallProfile profile;
   profile.analysis.regions.assign(120, profile.analysis.regions.front());

@@ -1,3 +1,4 @@
+#include <pianola/core/report_format.hpp>
 #include <pianola/profile/html_append.hpp>
 #include <pianola/profile/html_sections.hpp>
 #include <pianola/profile/html_text.hpp>
@@ -5,6 +6,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 
 namespace pianola::profiling {
 namespace {
@@ -98,6 +100,41 @@ std::string table(const Analysis& analysis, const Decision& decision) {
   return html + "</tbody></table></div>\n";
 }
 
+std::string bytes_text(std::uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
+
+void append_memory_row(std::string& html, const Decision& decision, std::size_t index) {
+  const ScopePrediction& scope = decision.scopes[index];
+  append(html, "<tr{}><th scope=\"row\">{}</th>", index == decision.best ? " class=\"best\"" : "",
+         in_words(scope.scope));
+  if (can_be_told(scope)) {
+    append(html, "<td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>\n",
+           scope.memory.pool ? bytes_text(*scope.memory.pool) : "-", bytes_text(scope.memory.inputs),
+           bytes_text(scope.memory.executables));
+  } else {
+    html += "<td class=\"n\">-</td><td class=\"n\">-</td><td class=\"n\">-</td></tr>\n";
+  }
+}
+
+std::string memory_words(const Analysis& analysis, const Decision& decision) {
+  const std::string nodes = fmt::format("Executables are reckoned with {} for each kernel, copy and memset.",
+                                        bytes_text(decision.model.node_bytes));
+  if (!analysis.memory) return fmt::format("{} As for the pool, {}.", nodes, escaped(decision.memory_unknown, 1000));
+  return fmt::format("An iteration as it is allocates up to {} of its own at a time. {}",
+                     bytes_text(analysis.memory->own), nodes);
+}
+
+std::string memory_table(const Analysis& analysis, const Decision& decision) {
+  std::string html =
+      "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Memory\"><table>\n"
+      "<caption>Device memory by what the graph takes in</caption>\n"
+      "<thead><tr><th scope=\"col\">Scope</th><th scope=\"col\" class=\"n\">Pool</th>"
+      "<th scope=\"col\" class=\"n\">Inputs</th><th scope=\"col\" class=\"n\">Executables</th></tr></thead>\n"
+      "<tbody>\n";
+  for (std::size_t i = 0; i < decision.scopes.size(); ++i) append_memory_row(html, decision, i);
+  html += "</tbody></table></div>\n";
+  return html + unbroken(fmt::format("<p class=\"note\">{}</p>\n", memory_words(analysis, decision)));
+}
+
 void append_code(std::string& html, std::string_view language, const std::string& code) {
   if (code.empty()) return;
   append(html,
@@ -146,7 +183,8 @@ std::string model_note(const MachineModel& model) {
 std::string scopes_section(const Analysis& analysis, const Decision& decision) {
   if (decision.scopes.empty()) return {};
   return "<section aria-labelledby=\"scopes\">\n<h2 id=\"scopes\">What to graph</h2>\n" + model_note(decision.model) +
-         chart(analysis, decision) + table(analysis, decision) + calls(decision) + "</section>\n";
+         chart(analysis, decision) + table(analysis, decision) + memory_table(analysis, decision) + calls(decision) +
+         "</section>\n";
 }
 
 }  // namespace pianola::profiling

@@ -49,9 +49,10 @@ void wait_for_device() {
 // While it lives, torch's profiler records.
 class Recording {
  public:
-  explicit Recording(bool modules) {
-    const ProfilerConfig config(ProfilerState::KINETO, /*report_input_shapes=*/false, /*profile_memory=*/false,
-                                /*with_stack=*/modules, /*with_flops=*/false, /*with_modules=*/modules);
+  explicit Recording(const ProfileOptions& options) {
+    const ProfilerConfig config(ProfilerState::KINETO, /*report_input_shapes=*/false,
+                                /*profile_memory=*/options.memory, /*with_stack=*/options.modules,
+                                /*with_flops=*/false, /*with_modules=*/options.modules);
     std::set<ActivityType> activities = {ActivityType::CPU};
     if (at::globalContext().hasCUDA()) activities.insert(ActivityType::CUDA);
     // Preparing one would end the other's recording.
@@ -112,7 +113,7 @@ void save(kineto::ProfilerResult& result, const std::filesystem::path& file) {
 Timeline record(const std::function<void()>& step, const ProfileOptions& options) {
   for (int i = 0; i < options.warmup; ++i) step();
   wait_for_device();
-  Recording recording(options.modules);
+  Recording recording(options);
   for (int i = 0; i < options.iterations; ++i) {
     RECORD_USER_SCOPE(kIteration);
     step();

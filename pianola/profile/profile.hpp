@@ -15,6 +15,8 @@ struct ProfileOptions {
   int iterations = 10;  ///< Runs that are recorded; 1 or more.
   /// Record Python's modules too, which slows Python down; without Python nothing changes.
   bool modules = false;
+  /// Record what torch's allocator does, to tell what memory a graph takes. Costs the host time for each block.
+  bool memory = true;
   /// Where to keep what was recorded, a Chrome trace (.json or .json.gz); empty: it is not kept.
   std::filesystem::path trace = {};
 };

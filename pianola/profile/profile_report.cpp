@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
+#include <vector>
 
 namespace pianola {
 namespace {
@@ -37,6 +39,27 @@ std::string found_by(const Analysis& analysis) {
   return "none found: all of the profile is taken for one";
 }
 
+ReportValue or_unknown(std::uint64_t bytes) { return bytes == 0 ? ReportValue() : ReportValue(bytes); }
+
+void add_memory(const Analysis& analysis, Report& report) {
+  if (!analysis.memory) {
+    report.fact("own_bytes", "memory of its own", {}, "bytes");
+    return;
+  }
+  const MemoryUse& memory = *analysis.memory;
+  report.fact("own_bytes", "memory of its own", memory.own, "bytes");
+  if (analysis.device < 0) return;
+  report.fact("allocated_bytes", "allocated at most", or_unknown(memory.allocated), "bytes")
+      .fact("reserved_bytes", "reserved at most", or_unknown(memory.reserved), "bytes");
+}
+
+// What was left out or is unknown.
+std::vector<std::string> notes(const Timeline& timeline, const Decision& decision) {
+  std::vector<std::string> notes = timeline.notes;
+  if (!decision.memory_unknown.empty()) notes.push_back(decision.memory_unknown);
+  return notes;
+}
+
 void add_facts(const Timeline& timeline, const Analysis& analysis, const Decision& decision, Report& report) {
   report.fact("headline", "verdict", decision.headline).fact("verdict", "in short", in_words(decision.verdict));
   if (!timeline.device_name.empty()) report.fact("device_name", "device", timeline.device_name);
@@ -52,6 +75,7 @@ void add_facts(const Timeline& timeline, const Analysis& analysis, const Decisio
       .fact("synchronizations", "waits of the host", analysis.synchronizations)
       .fact("small_kernels_percent", "kernels below 50 us", percent(analysis.durations.share_small), "%")
       .fact("median_kernel_us", "median kernel", us(analysis.durations.median), "us");
+  add_memory(analysis, report);
 }
 
 ReportTable idle_table(const Analysis& analysis) {
@@ -81,6 +105,24 @@ ReportTable scope_table(const Decision& decision) {
     } else {
       table.row({in_words(scope.scope), us(scope.expected), us(scope.low), us(scope.high), scope.speedup,
                  scope.host_launches, scope.obstacle});
+    }
+  }
+  return table;
+}
+
+ReportTable memory_table(const Decision& decision) {
+  ReportTable table("memory", "Device memory that graphs would take",
+                    {{"scope"},
+                     {"pool_bytes", "pool", "bytes"},
+                     {"input_bytes", "inputs", "bytes"},
+                     {"executable_bytes", "executables", "bytes"}});
+  for (const ScopePrediction& scope : decision.scopes) {
+    if (scope.expected == 0) {
+      table.row({in_words(scope.scope), {}, {}, {}});
+    } else {
+      const ScopeMemory& memory = scope.memory;
+      table.row({in_words(scope.scope), memory.pool ? ReportValue(*memory.pool) : ReportValue(), memory.inputs,
+                 memory.executables});
     }
   }
   return table;
@@ -121,9 +163,9 @@ Report profile_report(const Timeline& timeline, const Analysis& analysis, const 
   Report report("Profile: " + timeline.source);
   add_facts(timeline, analysis, decision, report);
   report.list("reasons", "Why", decision.reasons).list("obstacles", "In the way", decision.obstacles);
-  report.list("notes", "Notes", timeline.notes);
+  report.list("notes", "Notes", notes(timeline, decision));
   report.table(idle_table(analysis));
-  if (!decision.scopes.empty()) report.table(scope_table(decision));
+  if (!decision.scopes.empty()) report.table(scope_table(decision)).table(memory_table(decision));
   report.table(region_table(analysis, regions));
   if (!analysis.waits.empty()) report.table(wait_table(analysis));
   if (decision.verdict == GraphVerdict::graph || decision.verdict == GraphVerdict::small_gain) {

@@ -1,11 +1,13 @@
 #include <pianola/profile/profile_report.hpp>
 
+#include <pianola/profile/chrome_trace.hpp>
 #include <pianola/profile/testing/training_timeline.hpp>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <filesystem>
 #include <string>
 
 namespace pianola {
@@ -13,7 +15,9 @@ namespace {
 
 using profiling::testing::training_timeline;
 using profiling::testing::TrainingShape;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Not;
 
 Report report_of(const TrainingShape& shape) {
@@ -46,6 +50,50 @@ TEST(ProfileReportTest, WhatCannotBeToldHasNoNumber) {
   EXPECT_TRUE(json["scopes"][0]["expected_us"].is_null());
   EXPECT_THAT(json["scopes"][0]["obstacle"].get<std::string>(), HasSubstr("names no layers"));
 }
+
+TEST(ProfileReportTest, MemoryIsThereInTextAndJson) {
+  const Report report = report_of({.memory = true});
+  const auto json = nlohmann::json::parse(report.to_json());
+  EXPECT_EQ(json["own_bytes"], 73U << 20U);
+  EXPECT_EQ(json["allocated_bytes"], 173U << 20U);
+  EXPECT_EQ(json["reserved_bytes"], 512U << 20U);
+  EXPECT_EQ(json["memory"][3]["scope"], "whole iteration");
+  EXPECT_EQ(json["memory"][3]["pool_bytes"], 106U << 20U);
+  EXPECT_EQ(json["memory"][3]["input_bytes"], 0);
+  EXPECT_EQ(json["memory"][3]["executable_bytes"], 125 * 10'240);
+  EXPECT_THAT(json["notes"], IsEmpty());
+  EXPECT_THAT(report.to_text(), AllOf(HasSubstr("memory of its own    73.0 MiB"),
+                                      HasSubstr("Device memory that graphs would take"), HasSubstr("106.0 MiB")));
+}
+
+TEST(ProfileReportTest, MemoryThatIsUnknownHasNoNumberAndANoteOnHowToRecordIt) {
+  const Report report = report_of({});
+  const auto json = nlohmann::json::parse(report.to_json());
+  EXPECT_TRUE(json["own_bytes"].is_null());
+  EXPECT_TRUE(json["memory"][3]["pool_bytes"].is_null());
+  EXPECT_EQ(json["memory"][3]["executable_bytes"], 125 * 10'240) << "is known by the nodes";
+  ASSERT_EQ(json["notes"].size(), 1U);
+  EXPECT_THAT(json["notes"][0].get<std::string>(), HasSubstr("torch.profiler.profile(profile_memory=True)"));
+}
+
+TEST(ProfileReportTest, OfAScopeThatCannotBeToldThereIsNoMemory) {
+  const auto json = nlohmann::json::parse(report_of({.ranges = false, .memory = true}).to_json());
+  EXPECT_TRUE(json["memory"][0]["pool_bytes"].is_null());
+  EXPECT_TRUE(json["memory"][0]["executable_bytes"].is_null());
+}
+
+#if PIANOLA_WITH_ZLIB
+
+TEST(ProfileReportTest, ATraceOfTorchWithoutTheAllocatorSaysThatMemoryIsUnknown) {
+  const Timeline timeline = read_chrome_trace(std::filesystem::path(PIANOLA_TEST_DATA) / "profile" / "mlp_cpu.json.gz");
+  const Analysis analysis = analyse(timeline);
+  const auto json = nlohmann::json::parse(profile_report(timeline, analysis, decide(timeline, analysis)).to_json());
+  EXPECT_TRUE(json["own_bytes"].is_null());
+  ASSERT_EQ(json["notes"].size(), 1U);
+  EXPECT_THAT(json["notes"][0].get<std::string>(), HasSubstr("the profile has no events of torch's allocator"));
+}
+
+#endif
 
 TEST(ProfileReportTest, AGraphedProgramGetsNoAdviceToGraphIt) {
   const std::string text = report_of({.graphed = true}).to_text();

@@ -17,10 +17,6 @@ struct HostWork {
   double graph_launches = 0;
 };
 
-double share(Nanoseconds part, Nanoseconds whole) {
-  return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
-}
-
 // What is left of forward, and as large a share of backward.
 struct OutsideLayers {
   double launches;
@@ -31,7 +27,7 @@ OutsideLayers outside_layers(const WorkParts& parts) {
   const PartWork& forward = parts[Part::forward];
   const PartWork& backward = parts[Part::backward];
   const PartWork& inside = parts.layers.work;
-  const double outside = 1 - std::min(1.0, share(inside.busy, forward.busy));
+  const double outside = 1 - parts.layer_share();
   const auto of_backward = [&](auto amount) { return outside * static_cast<double>(amount); };
   return {.launches = static_cast<double>(forward.launches - std::min(forward.launches, inside.launches)) +
                       of_backward(backward.launches),

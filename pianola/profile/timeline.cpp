@@ -14,11 +14,23 @@ void sort_by_time(std::vector<Event>& events) {
   if (!std::is_sorted(events.begin(), events.end(), earlier)) std::stable_sort(events.begin(), events.end(), earlier);
 }
 
+void sort_by_time(std::vector<MemoryEvent>& events) {
+  const auto time = [](const MemoryEvent& event) { return event.time; };
+  if (!std::ranges::is_sorted(events, {}, time)) std::ranges::stable_sort(events, {}, time);
+}
+
+TimeSpan span_of(const MemoryEvent& event) noexcept { return {event.time, event.time}; }
+template <class Event>
+TimeSpan span_of(const Event& event) noexcept {
+  return event.time;
+}
+
 template <class Event>
 void widen(TimeSpan& extent, bool& any, const std::vector<Event>& events) noexcept {
   for (const Event& event : events) {
-    extent.begin = any ? std::min(extent.begin, event.time.begin) : event.time.begin;
-    extent.end = any ? std::max(extent.end, event.time.end) : event.time.end;
+    const TimeSpan time = span_of(event);
+    extent.begin = any ? std::min(extent.begin, time.begin) : time.begin;
+    extent.end = any ? std::max(extent.end, time.end) : time.end;
     any = true;
   }
 }
@@ -38,6 +50,7 @@ void Timeline::sort() {
   sort_by_time(work);
   sort_by_time(calls);
   sort_by_time(ranges);
+  sort_by_time(memory);
 }
 
 TimeSpan Timeline::extent() const noexcept {
@@ -46,6 +59,7 @@ TimeSpan Timeline::extent() const noexcept {
   widen(extent, any, work);
   widen(extent, any, calls);
   widen(extent, any, ranges);
+  widen(extent, any, memory);
   return extent;
 }
 

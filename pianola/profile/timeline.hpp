@@ -73,6 +73,18 @@ struct HostRange {
   std::int64_t thread = 0;
 };
 
+/// What torch's allocator did for one device: it handed out a block, or took one back.
+struct MemoryEvent {
+  Nanoseconds time = 0;
+  std::uint64_t address = 0;    ///< Of the block.
+  std::int64_t bytes = 0;       ///< Of the block; negative: it was given back.
+  std::uint64_t allocated = 0;  ///< Of the device in use afterwards.
+  std::uint64_t reserved = 0;   ///< Of the device held by the allocator afterwards; 0: unknown.
+  std::int32_t process = 0;
+  std::int32_t device = 0;  ///< As of DeviceWork.
+  std::int64_t thread = 0;
+};
+
 /// What happened on the host and its devices, from whichever profiler.
 ///
 /// Lists are sorted by begin, of two that begin together the longer first, once sort() was called, as readers do.
@@ -81,9 +93,10 @@ class PIANOLA_API Timeline {
   std::vector<DeviceWork> work;
   std::vector<HostCall> calls;
   std::vector<HostRange> ranges;
-  std::string source;              ///< What it was read from or made by, in words.
-  std::string device_name;         ///< "NVIDIA H200"; empty: unknown.
-  std::vector<std::string> notes;  ///< What was left out or is not as it should be, a sentence each.
+  std::vector<MemoryEvent> memory;  ///< Empty where the profiler did not watch the allocator.
+  std::string source;               ///< What it was read from or made by, in words.
+  std::string device_name;          ///< "NVIDIA H200"; empty: unknown.
+  std::vector<std::string> notes;   ///< What was left out or is not as it should be, a sentence each.
 
   /// The number of a name; always the same for the same text.
   NameId intern(std::string_view name);

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 namespace pianola {
 namespace {
@@ -75,6 +77,17 @@ TEST(TimelineTest, EventsOfTheSameTimeKeepTheirOrder) {
   }
 }
 
+TEST(TimelineTest, SortsWhatTheAllocatorDidByTime) {
+  Timeline timeline;
+  for (const Nanoseconds time : {7, 3, 7, 5}) {
+    timeline.memory.push_back({.time = time, .address = timeline.memory.size()});
+  }
+  timeline.sort();
+  std::vector<std::uint64_t> addresses;
+  for (const MemoryEvent& event : timeline.memory) addresses.push_back(event.address);
+  EXPECT_THAT(addresses, ElementsAre(1, 3, 0, 2)) << "of the same time in their order";
+}
+
 TEST(TimelineTest, ExtendsFromTheFirstBeginToTheLastEndOfAnything) {
   Timeline timeline;
   EXPECT_EQ(timeline.extent(), TimeSpan{});
@@ -84,6 +97,9 @@ TEST(TimelineTest, ExtendsFromTheFirstBeginToTheLastEndOfAnything) {
   timeline.work.push_back({.time = {105, 300}});
   timeline.work.push_back({.time = {200, 250}});
   EXPECT_EQ(timeline.extent(), (TimeSpan{90, 300}));
+  timeline.memory.push_back({.time = 80});
+  timeline.memory.push_back({.time = 310});
+  EXPECT_EQ(timeline.extent(), (TimeSpan{80, 310}));
 }
 
 }  // namespace

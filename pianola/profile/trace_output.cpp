@@ -52,6 +52,22 @@ void TraceOutput::event(Track track, std::string_view category, std::string_view
   pending_ += '}';
 }
 
+void TraceOutput::instant(Track track, std::string_view category, std::string_view name, Nanoseconds time,
+                          std::string_view args) {
+  begin_event();
+  fmt::format_to(std::back_inserter(pending_),
+                 R"({{"ph": "i", "s": "t", "cat": "{}", "name": {}, "pid": {}, "tid": {}, "ts": {}, "args": {{{}}}}})",
+                 category, name, track.process, track.thread, to_microseconds(time - origin_), args);
+}
+
+void TraceOutput::counter(std::int64_t process, std::string_view name, Nanoseconds time, std::string_view series,
+                          std::uint64_t value) {
+  begin_event();
+  fmt::format_to(std::back_inserter(pending_),
+                 R"({{"ph": "C", "cat": "counter", "name": {}, "pid": {}, "ts": {}, "args": {{"{}": {}}}}})", name,
+                 process, to_microseconds(time - origin_), series, value);
+}
+
 void TraceOutput::arrow(Track from, Nanoseconds begin, Track to, Nanoseconds end) {
   // An id of its own for each: the ends of an id that has several are dropped by viewers.
   ++arrows_;

@@ -28,6 +28,11 @@ class TraceOutput {
 
   /// @param name  A JSON string. @param args  "\"bytes\": 16", without braces; may be empty.
   void event(Track track, std::string_view category, std::string_view name, TimeSpan time, std::string_view args);
+  /// Of one moment; name and arguments as of an event.
+  void instant(Track track, std::string_view category, std::string_view name, Nanoseconds time, std::string_view args);
+  /// A point of the curve `series` of a process. @param name  A JSON string.
+  void counter(std::int64_t process, std::string_view name, Nanoseconds time, std::string_view series,
+               std::uint64_t value);
   /// An arrow between the events that begin at these times.
   void arrow(Track from, Nanoseconds begin, Track to, Nanoseconds end);
   /// Words that a viewer shows for a process or a thread; `name` is plain text.

@@ -1,6 +1,7 @@
 #include <pianola/profile/work_parts.hpp>
 
 #include <pianola/profile/enclosing_ranges.hpp>
+#include <pianola/profile/range_parts.hpp>
 
 #include <algorithm>
 #include <map>
@@ -13,8 +14,6 @@
 
 namespace pianola::profiling {
 namespace {
-
-constexpr std::string_view kModulePrefix = "nn.Module: ";
 
 // A launch call of the iteration, and the work that it issued.
 struct Launch {
@@ -56,20 +55,6 @@ bool is_optimizers_kernel(std::string_view name) {
          contains(name, "_foreach_");
 }
 
-std::optional<Part> part_by_ranges(const Timeline& timeline, std::span<const HostRange* const> open) {
-  std::optional<Part> part;
-  for (const HostRange* range : open) {
-    const std::string_view name = timeline.name(range->name);
-    if (name.starts_with("Optimizer.") || name.starts_with("aten::_fused_adam") ||
-        name.starts_with("aten::_fused_sgd")) {
-      return Part::optimizer;
-    }
-    if (range->kind == HostRange::Kind::backward) part = Part::backward;
-    if (range->kind == HostRange::Kind::module && !part) part = Part::forward;
-  }
-  return part;
-}
-
 Part part_by_name(const Timeline& timeline, const Launch& launch) {
   const bool optimizers = std::any_of(launch.work.begin(), launch.work.end(), [&](const DeviceWork* work) {
     return is_optimizers_kernel(timeline.name(work->name));
@@ -95,13 +80,6 @@ void add(const Launch& launch, PartWork& part) {
   part.issued = first ? time : TimeSpan{std::min(part.issued.begin, time.begin), std::max(part.issued.end, time.end)};
 }
 
-// "nn.Module: Linear_3" is of the kind "Linear".
-std::string_view kind_of_module(std::string_view name) {
-  name.remove_prefix(kModulePrefix.size());
-  const std::size_t end = name.find_last_not_of("0123456789");
-  return end != std::string_view::npos && name[end] == '_' ? name.substr(0, end) : name;
-}
-
 // Counts, for each kind of module, what was issued inside its instances.
 class LayerCount {
  public:
@@ -110,11 +88,8 @@ class LayerCount {
   void add_launch(const Launch& launch, std::span<const HostRange* const> open) {
     std::set<std::string_view> seen;  // a module inside one of its own kind counts once
     for (const HostRange* range : open) {
-      if (range->kind != HostRange::Kind::module) continue;
-      const std::string_view name = timeline_.name(range->name);
-      if (!name.starts_with(kModulePrefix)) continue;
-      const std::string_view kind = kind_of_module(name);
-      if (!seen.insert(kind).second) continue;
+      const std::string_view kind = kind_of_module(timeline_, *range);
+      if (kind.empty() || !seen.insert(kind).second) continue;
       Kind& entry = kinds_[kind];
       entry.instances.insert(range);
       add(launch, entry.work);
@@ -144,6 +119,12 @@ class LayerCount {
 };
 
 }  // namespace
+
+double WorkParts::layer_share() const {
+  const PartWork& forward = (*this)[Part::forward];
+  if (forward.busy == 0) return 0;
+  return std::min(1.0, static_cast<double>(layers.work.busy) / static_cast<double>(forward.busy));
+}
 
 WorkParts take_apart(const Timeline& timeline, const Analysis& analysis, const HostPace& pace) {
   const std::vector<Launch> launches = launches_of(timeline, analysis, pace);

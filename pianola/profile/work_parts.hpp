@@ -36,6 +36,8 @@ struct WorkParts {
   Layers layers;
   bool knows_parts = false;  ///< Something tells forward and backward apart: modules, or autograd's nodes.
 
+  /// Of the forward passes' time that of the layers, 0 to 1. The share in the backward passes is taken to be the same.
+  [[nodiscard]] double layer_share() const;
   [[nodiscard]] const PartWork& operator[](Part part) const { return parts[static_cast<std::size_t>(part)]; }
   [[nodiscard]] PartWork& operator[](Part part) { return parts[static_cast<std::size_t>(part)]; }
 };

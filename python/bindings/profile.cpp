@@ -3,6 +3,8 @@
 
 #include <pianola/profile/profile.hpp>
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 namespace pianola::python {
@@ -10,16 +12,24 @@ namespace {
 
 double us(Nanoseconds time) { return static_cast<double>(time) / 1000; }
 
-Profile run(const py::function& step, int warmup, int iterations, bool modules, const std::string& trace) {
+Profile run(const py::function& step, int warmup, int iterations, bool modules, bool memory, const std::string& trace) {
   const std::function<void()> action = make_action(step);
   const py::gil_scoped_release release;
-  return profile(action, {.warmup = warmup, .iterations = iterations, .modules = modules, .trace = trace});
+  return profile(action,
+                 {.warmup = warmup, .iterations = iterations, .modules = modules, .memory = memory, .trace = trace});
 }
 
 Profile load(const std::string& path, const std::string& range, int process, int device) {
   const py::gil_scoped_release release;
   return load_profile(path, {.range = range, .process = process, .device = device});
 }
+
+std::optional<std::uint64_t> bytes_of(const Analysis& analysis, std::uint64_t MemoryUse::*figure) {
+  return analysis.memory ? std::optional((*analysis.memory).*figure) : std::nullopt;
+}
+
+// 0 means that it is not.
+std::optional<std::uint64_t> known(std::optional<std::uint64_t> bytes) { return bytes == 0 ? std::nullopt : bytes; }
 
 void bind_scope(py::module_& module) {
   py::class_<ScopePrediction>(module, "ScopePrediction", "What an iteration would take with a graph of a scope.")
@@ -30,6 +40,9 @@ void bind_scope(py::module_& module) {
       .def_property_readonly("high_us", [](const ScopePrediction& self) { return us(self.high); })
       .def_readonly("speedup", &ScopePrediction::speedup)
       .def_readonly("launches", &ScopePrediction::host_launches)
+      .def_property_readonly("pool_bytes", [](const ScopePrediction& self) { return self.memory.pool; })
+      .def_property_readonly("input_bytes", [](const ScopePrediction& self) { return self.memory.inputs; })
+      .def_property_readonly("executable_bytes", [](const ScopePrediction& self) { return self.memory.executables; })
       .def_readonly("cpp", &ScopePrediction::cpp)
       .def_readonly("python", &ScopePrediction::python);
 }
@@ -56,12 +69,17 @@ void bind_profile(py::module_& module) {
       .def_property_readonly("jitter", [](const Profile& self) { return self.analysis.jitter; })
       .def_property_readonly("kernels", [](const Profile& self) { return self.analysis.kernels; })
       .def_property_readonly("launches", [](const Profile& self) { return self.analysis.launches; })
+      .def_property_readonly("own_bytes", [](const Profile& self) { return bytes_of(self.analysis, &MemoryUse::own); })
+      .def_property_readonly("allocated_bytes",
+                             [](const Profile& self) { return known(bytes_of(self.analysis, &MemoryUse::allocated)); })
+      .def_property_readonly("reserved_bytes",
+                             [](const Profile& self) { return known(bytes_of(self.analysis, &MemoryUse::reserved)); })
       .def("to_text", &Profile::to_text, py::arg("width") = 100)
       .def("to_json", &Profile::to_json)
       .def("to_html", &Profile::to_html)
       .def("__str__", [](const Profile& self) { return self.to_text(); });
   module.def("profile", &run, py::arg("step"), py::kw_only(), py::arg("warmup"), py::arg("iterations"),
-             py::arg("modules"), py::arg("trace"));
+             py::arg("modules"), py::arg("memory"), py::arg("trace"));
   module.def("load_profile", &load, py::arg("path"), py::kw_only(), py::arg("range"), py::arg("process"),
              py::arg("device"));
 }

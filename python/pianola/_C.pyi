@@ -1039,6 +1039,15 @@ class ScopePrediction:
     @property
     def launches(self) -> float: ...
     @property
+    def pool_bytes(self) -> int | None:
+        """Device memory of the graphs' pool; None: the profile does not say what the allocator did."""
+    @property
+    def input_bytes(self) -> int:
+        """Of the static copies of inputs, as far as the profile shows them."""
+    @property
+    def executable_bytes(self) -> int:
+        """Of the executable graphs, outside of torch's allocator."""
+    @property
     def cpp(self) -> str: ...
     @property
     def python(self) -> str:
@@ -1076,6 +1085,15 @@ class Profile:
     def kernels(self) -> float: ...
     @property
     def launches(self) -> float: ...
+    @property
+    def own_bytes(self) -> int | None:
+        """The most at a time in blocks that an iteration asked for itself; None: the profile does not say."""
+    @property
+    def allocated_bytes(self) -> int | None:
+        """The most at a time in all blocks of the device; None: the profile does not say, or it is of the CPU."""
+    @property
+    def reserved_bytes(self) -> int | None:
+        """The most that the allocator held of the device; None: the profile does not say, or it is of the CPU."""
     def to_text(self, width: int = 100) -> str:
         """For people."""
     def to_json(self) -> str:
@@ -1083,7 +1101,9 @@ class Profile:
     def to_html(self) -> str:
         """A page with pictures that needs nothing else."""
 
-def profile(step: Callable[[], None], *, warmup: int, iterations: int, modules: bool, trace: str) -> Profile:
+def profile(
+    step: Callable[[], None], *, warmup: int, iterations: int, modules: bool, memory: bool, trace: str
+) -> Profile:
     """Runs a step a few times, and judges it."""
 
 def load_profile(path: str, *, range: str, process: int, device: int) -> Profile:

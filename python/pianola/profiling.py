@@ -14,6 +14,7 @@ def profile(
     warmup: int = 3,
     iterations: int = 10,
     modules: bool = False,
+    memory: bool = True,
     trace: Optional[_Path] = None,
 ) -> "_C.Profile":
     """Runs a step a few times and says whether a graph would help, and which.
@@ -28,10 +29,11 @@ def profile(
         warmup: runs before, which are not recorded.
         iterations: runs that are recorded.
         modules: record the forward passes of modules too, to tell layers apart; slows Python down.
+        memory: record what torch's allocator does, to tell what memory a graph takes.
         trace: where to keep what was recorded, a Chrome trace.
 
     Returns:
-        What was found: `verdict`, `headline`, `scopes` with their predicted times, and more; `str()` of it is the report,
+        What was found: `verdict`, `headline`, `scopes` with their predicted times and memory, and more; `str()` of it is the report,
         `to_html()` a page with pictures.
 
     Raises:
@@ -42,6 +44,7 @@ def profile(
         warmup=warmup,
         iterations=iterations,
         modules=modules,
+        memory=memory,
         trace="" if trace is None else os.fspath(trace),
     )
 

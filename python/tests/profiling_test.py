@@ -58,6 +58,48 @@ def test_modules_are_recorded_where_that_is_asked_for(device):
     assert any(region.startswith("nn.Module: ") for region in regions)
 
 
+MIB = 2**20
+
+
+def doubling_step(device):
+    values = torch.ones(MIB // 4, device=device)  # 1 MiB, which is there before
+
+    def step():
+        doubled = values + values
+        return (doubled * 2).sum()  # two blocks of 1 MiB at a time, and a number
+
+    return step
+
+
+def test_memory_of_an_iteration_is_what_it_allocates_itself(device):
+    profile = pianola.profile(doubling_step(device), iterations=6)
+    assert 2 * MIB <= profile.own_bytes < 2 * MIB + 64 * 1024
+    if device.type == "cpu":  # of which torch counts from the profiler's begin on only
+        assert profile.allocated_bytes is None and profile.reserved_bytes is None
+    else:
+        assert profile.reserved_bytes >= profile.allocated_bytes >= 3 * MIB
+        assert all(scope.pool_bytes for scope in profile.scopes if scope.expected_us)
+        assert profile.scopes[-1].executable_bytes > 0
+
+
+def test_memory_is_unknown_where_it_is_not_recorded(device):
+    profile = pianola.profile(doubling_step(device), iterations=6, memory=False)
+    assert profile.own_bytes is None
+    assert all(scope.pool_bytes is None for scope in profile.scopes)
+    assert "no events of torch's allocator" in json.loads(profile.to_json())["notes"][-1]
+
+
+def test_memory_in_a_trace_of_torch_is_read(device, tmp_path):
+    step = doubling_step(device)
+    with torch.profiler.profile(profile_memory=True) as profiler:
+        for _ in range(6):
+            with torch.profiler.record_function("a step"):
+                step()
+    profiler.export_chrome_trace(str(tmp_path / "trace.json"))
+    profile = pianola.decide(tmp_path / "trace.json", range="a step")
+    assert 2 * MIB <= profile.own_bytes < 2 * MIB + 64 * 1024
+
+
 def test_an_option_out_of_range_is_named(device):
     with pytest.raises(pianola.UsageError, match="iterations must be 1 or more, got 0"):
         pianola.profile(training_step(device), iterations=0)

@@ -87,6 +87,23 @@ class TimelineBuilder {
     return range(HostRange::Kind::module, name, at, for_us);
   }
 
+  /// A block that the allocator hands out or takes back, by its address.
+  TimelineBuilder& allocates(std::uint64_t address, std::int64_t bytes, double at) {
+    allocated_ += static_cast<std::uint64_t>(bytes);
+    timeline_.memory.push_back({.time = us(at),
+                                .address = address,
+                                .bytes = bytes,
+                                .allocated = allocated_,
+                                .reserved = 4096,
+                                .process = process_,
+                                .device = device_,
+                                .thread = thread_});
+    return *this;
+  }
+  TimelineBuilder& frees(std::uint64_t address, std::int64_t bytes, double at) {
+    return allocates(address, -bytes, at);
+  }
+
   [[nodiscard]] Timeline build() const {
     Timeline timeline = timeline_;
     timeline.sort();
@@ -129,6 +146,7 @@ class TimelineBuilder {
   std::int64_t stream_ = 7;
   std::int64_t thread_ = 1;
   std::uint64_t correlation_ = 0;
+  std::uint64_t allocated_ = 1000;
 };
 
 }  // namespace pianola::profiling

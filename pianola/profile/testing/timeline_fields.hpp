@@ -21,6 +21,10 @@ inline auto fields(const Timeline& timeline, const HostRange& range) {
   return std::tuple(range.time.begin, range.time.end, timeline.name(range.name), range.kind, range.process,
                     range.thread);
 }
+inline auto fields(const Timeline& /*timeline*/, const MemoryEvent& event) {
+  return std::tuple(event.time, event.address, event.bytes, event.allocated, event.reserved, event.process,
+                    event.device, event.thread);
+}
 
 template <class Event>
 auto all_fields(const Timeline& timeline, const std::vector<Event>& events) {
@@ -33,6 +37,7 @@ inline void expect_same_events(const Timeline& one, const Timeline& other) {
   EXPECT_EQ(all_fields(one, one.work), all_fields(other, other.work));
   EXPECT_EQ(all_fields(one, one.calls), all_fields(other, other.calls));
   EXPECT_EQ(all_fields(one, one.ranges), all_fields(other, other.ranges));
+  EXPECT_EQ(all_fields(one, one.memory), all_fields(other, other.memory));
 }
 
 }  // namespace pianola::profiling

@@ -21,6 +21,19 @@ struct TrainingShape {
   bool reads_inside = false;  ///< And between forward and backward.
   bool graphed = false;       ///< One launch of a graph per iteration, kernels 1 us apart.
   int extra_kernels = 0;      ///< Iteration i has (i % 3) times as many forward kernels more.
+  bool memory = false;        ///< What the allocator does is recorded, as TrainingMemory says. Not of graphs.
+  std::int64_t batch = 0;     ///< MiB that are copied to the device at the begin of each iteration, into a new block.
+};
+
+/// What such a run allocates, in MiB.
+struct TrainingMemory {
+  static constexpr std::int64_t parameters = 100;    ///< There from the begin on.
+  static constexpr std::int64_t activation = 8;      ///< Of a layer, until its backward pass has ended.
+  static constexpr std::int64_t scratch = 1;         ///< Of each pass of a layer, until it ends.
+  static constexpr std::int64_t gradient = 12;       ///< Of a layer's parameters, until the next iteration begins.
+  static constexpr std::int64_t input_gradient = 8;  ///< Of a layer, until the next backward pass has ended.
+  static constexpr std::int64_t optimizer = 16;      ///< Scratch of the optimizer.
+  static constexpr std::int64_t reserved = 512;
 };
 
 /// Kernels begin when their launch has begun 5 us before and the one before has ended; launches take 4 us.
