@@ -295,6 +295,15 @@ def test_bench_hands_over_to_the_benchmarks():
     assert "cpu/tape_training_step" in result.stdout.split()
 
 
+def test_bench_refuses_a_folder_for_traces_that_cannot_be_written(tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+    result = run("bench", "cpu/full_iteration", "--quick", "--traces", file, gpu=False)
+    assert result.returncode == 2
+    assert f"pianola_bench: cannot write traces into '{file}'" in result.stderr
+    assert not result.stdout
+
+
 MODEL = """
 import sys, torch
 

@@ -3,6 +3,7 @@
 
 #include <c10/core/Device.h>
 
+#include <filesystem>
 #include <vector>
 
 namespace pianola::bench {
@@ -11,6 +12,7 @@ namespace pianola::bench {
 struct Settings {
   int blocks = 20;
   bool quick = false;
+  std::filesystem::path traces = {};  ///< A folder for Chrome traces; empty: none are wanted.
 
   /// `count`, or a few where only the running counts.
   [[nodiscard]] int some(int count) const { return quick && count > 3 ? 3 : count; }
@@ -22,12 +24,14 @@ struct Benchmark {
   const char* name;   ///< "cpu/..." or "cuda/..."
   const char* title;  ///< One line for readers.
   std::vector<Case> (*run)(const Settings& settings);
+  bool has_traces = false;  ///< Whether it writes traces where Settings asks for them.
 };
 
 namespace cpu {
 std::vector<Case> audit_cost(const Settings& settings);
 std::vector<Case> callable_training_step(const Settings& settings);
 std::vector<Case> full_iteration(const Settings& settings);
+std::vector<Case> profile_million_events(const Settings& settings);
 std::vector<Case> tape_training_step(const Settings& settings);
 std::vector<Case> trace_overhead(const Settings& settings);
 std::vector<Case> verify_cost(const Settings& settings);
@@ -47,6 +51,7 @@ std::vector<Case> branches_capture(const Settings& settings);
 std::vector<Case> audit_cost(const Settings& settings);
 std::vector<Case> full_iteration(const Settings& settings);
 std::vector<Case> finite_watch(const Settings& settings);
+std::vector<Case> scopes(const Settings& settings);
 std::vector<Case> static_inputs(const Settings& settings);
 std::vector<Case> strict_replay(const Settings& settings);
 std::vector<Case> verify_cost(const Settings& settings);

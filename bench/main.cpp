@@ -35,6 +35,7 @@ int main(int count, char** arguments) {
   app.add_option("filter", options.filter, "run those whose name contains this");
   app.add_option("--device", options.device, "auto, cpu or cuda")->capture_default_str();
   app.add_option("--json", options.json, "write all samples to this file");
+  app.add_option("--traces", options.traces, "write Chrome traces into this folder, where a benchmark has some");
   app.add_option("--blocks", options.blocks, "samples per contender")->capture_default_str();
   app.add_flag("--quick", options.quick, "little work: only to see that the benchmarks run");
   app.add_flag("--list", only_list, "print the names and stop");

@@ -12,12 +12,16 @@
 
 #include <fmt/format.h>
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <exception>
 #include <fstream>
 #include <iterator>
 #include <ostream>
+#include <span>
 #include <string_view>
+#include <system_error>
 
 namespace pianola::bench {
 namespace {
@@ -31,6 +35,8 @@ const Benchmark kBenchmarks[] = {
      cpu::callable_training_step},
     {"cpu/full_iteration", "Training iteration of an MLP on one thread, optimizer and all: the tape against eager C++",
      cpu::full_iteration},
+    {"cpu/profile_million_events", "A trace of a million events: read, analysed and judged",
+     cpu::profile_million_events},
     {"cpu/audit_cost", "Training step of an MLP on one thread, plain and audited", cpu::audit_cost},
     {"cpu/verify_cost", "verify() of a captured training step on one thread, beside the steps that it runs",
      cpu::verify_cost},
@@ -54,6 +60,8 @@ const Benchmark kBenchmarks[] = {
     {"cuda/strict_replay", "Host time of Graph::replay() by the number of tensors from outside: standard and strict",
      cuda::strict_replay},
     {"cuda/verify_cost", "verify() of a captured training step, beside the steps that it runs", cuda::verify_cost},
+    // The last one: what it records with stays attached to the process and slows launches.
+    {"cuda/scopes", "A training step in each scope of graphs", cuda::scopes, /*has_traces=*/true},
 #endif
 };
 
@@ -99,6 +107,21 @@ std::vector<const Benchmark*> selected(const Options& options) {
   return chosen;
 }
 
+// Known before anything has run, which takes minutes.
+void check_traces(const std::filesystem::path& folder, std::span<const Benchmark* const> chosen) {
+  if (folder.empty()) return;
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error || access(folder.c_str(), W_OK) != 0) {
+    throw UsageError({.what = fmt::format("cannot write traces into '{}'", folder.string()),
+                      .fix = "name a folder that can be made or written to"});
+  }
+  if (std::none_of(chosen.begin(), chosen.end(), [](const Benchmark* one) { return one->has_traces; })) {
+    throw UsageError({.what = fmt::format("none of the {} benchmarks has traces to write", chosen.size()),
+                      .fix = "choose cuda/scopes, on a machine with a GPU, or ask for no traces"});
+  }
+}
+
 Result run_one(const Benchmark& benchmark, const Settings& settings) {
   Result result{.benchmark = benchmark.name, .title = benchmark.title, .cases = {}};
   try {
@@ -130,7 +153,9 @@ std::vector<Result> run(const Options& options, std::ostream& out) {
     throw UsageError({.what = fmt::format("no benchmark has '{}' in its name", options.filter),
                       .fix = "leave the filter out to run all of them"});
   }
-  const Settings settings{.blocks = options.quick ? 2 : options.blocks, .quick = options.quick};
+  check_traces(options.traces, chosen);
+  const Settings settings{
+      .blocks = options.quick ? 2 : options.blocks, .quick = options.quick, .traces = options.traces};
   std::vector<Result> results;
   for (const Benchmark* benchmark : chosen) {
     results.push_back(run_one(*benchmark, settings));

@@ -3,7 +3,6 @@
 #include "models/mlp.hpp"
 #include "models/model.hpp"
 #include "models/training.hpp"
-#include "models/transformer.hpp"
 
 #include <pianola/callable/graphed_callable.hpp>
 #include <pianola/core/error.hpp>
@@ -74,24 +73,6 @@ std::vector<double> check(ForwardBackward& graphed, ForwardBackward& eager) {
   }
   eager.run_from_none();
   return {magnitude(eager.output), magnitude(eager.parameters.front().grad())};
-}
-
-struct TrainingCase {
-  std::function<Model()> model;
-  at::Tensor input;
-  at::Tensor target;
-};
-
-TrainingCase training_case(const std::string& model, c10::Device device) {
-  if (model == "mlp") {
-    const at::Tensor both = fixed_batch({2, MlpShape{}.batch, ChainShape{}.width}, device);
-    return {[device] { return linear_chain({}, device); }, both[0], both[1]};
-  }
-  if (model == "transformer") {
-    const at::Tensor both = fixed_batch({2, /*batch=*/2, /*sequence=*/64, TransformerShape{}.width}, device);
-    return {[device] { return transformer({}, device); }, both[0], both[1]};
-  }
-  throw UsageError({.what = fmt::format("model must be mlp or transformer, got '{}'", model)});
 }
 
 }  // namespace

@@ -1,11 +1,17 @@
 #include "training.hpp"
 
+#include "transformer.hpp"
+
+#include <pianola/core/error.hpp>
+
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
+
+#include <fmt/format.h>
 
 namespace pianola::bench {
 namespace {
@@ -60,6 +66,18 @@ std::vector<at::Tensor> Adam::state() const {
   return state;
 }
 
+TrainingCase training_case(const std::string& model, c10::Device device) {
+  if (model == "mlp") {
+    const at::Tensor both = fixed_batch({2, /*batch=*/32, ChainShape{}.width}, device);
+    return {[device] { return linear_chain({}, device); }, both[0], both[1]};
+  }
+  if (model == "transformer") {
+    const at::Tensor both = fixed_batch({2, /*batch=*/2, /*sequence=*/64, TransformerShape{}.width}, device);
+    return {[device] { return transformer({}, device); }, both[0], both[1]};
+  }
+  throw UsageError({.what = fmt::format("model must be mlp or transformer, got '{}'", model)});
+}
+
 Training::Training(Model model, at::Tensor input, at::Tensor target, Graphed graphed)
     : model_(std::move(model)),
       input_(std::move(input)),
@@ -67,16 +85,16 @@ Training::Training(Model model, at::Tensor input, at::Tensor target, Graphed gra
       callables_(capture(model_, input_, graphed)),
       adam_(model_.parameters()) {}
 
-at::Tensor Training::forward() {
-  if (callables_.empty()) return model_(input_);
-  at::Tensor x = input_;
+at::Tensor Training::forward(const at::Tensor& input) {
+  if (callables_.empty()) return model_(input);
+  at::Tensor x = input;
   for (GraphedCallable& callable : callables_) x = callable(x);
   return x;
 }
 
-void Training::step() {
+void Training::step(const at::Tensor& input, const at::Tensor& target) {
   adam_.zero_grad();
-  const at::Tensor loss = at::mse_loss(forward(), target_);
+  const at::Tensor loss = at::mse_loss(forward(input), target);
   loss.backward();
   adam_.step();
   loss_ = loss.detach();
