@@ -42,12 +42,12 @@ void CallWatch::on_op_end(const trace::OpSpan& op) {
   for (const c10::IValue& value : op.outputs) {
     trace::for_each_tensor(value, [&](const at::Tensor& tensor) {
       const c10::StorageImpl* storage = trace::storage_of(tensor);
-      if (op.memory->makes(op, storage)) made_.insert(storage);
+      if (op.memory->makes(op, storage)) made_.insert(tensor.storage());
     });
   }
 }
 
-bool CallWatch::made(const at::Tensor& tensor) const { return made_.count(trace::storage_of(tensor)) != 0; }
+bool CallWatch::made(const at::Tensor& tensor) const { return made_.contains(trace::storage_of(tensor)); }
 
 void CallWatch::note_outside(const trace::OpSpan& op, const at::Tensor& tensor) {
   const c10::StorageImpl* storage = trace::storage_of(tensor);

@@ -1,5 +1,6 @@
 #pragma once
 #include <pianola/trace/op_stream.hpp>
+#include <pianola/trace/storage_set.hpp>
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/flat_hash_map.h>
@@ -39,7 +40,7 @@ class CallWatch final : public trace::OpObserver {
   void note_write(const trace::OpSpan& op, const at::Tensor& tensor);
 
   ska::flat_hash_map<const c10::StorageImpl*, std::size_t> inputs_;
-  ska::flat_hash_set<const c10::StorageImpl*> made_;
+  trace::StorageSet made_;
   ska::flat_hash_set<const c10::StorageImpl*> leaf_memory_;
   ska::flat_hash_set<const c10::StorageImpl*> read_;  // or written
   ska::flat_hash_set<const c10::TensorImpl*> seen_;

@@ -20,9 +20,9 @@
 namespace pianola::verification {
 namespace {
 
-void add_storages(ska::flat_hash_set<const c10::StorageImpl*>& set, const std::vector<at::Tensor>& tensors) {
+void add_storages(trace::StorageSet& set, const std::vector<at::Tensor>& tensors) {
   for (const at::Tensor& tensor : tensors) {
-    if (tensor.defined()) set.insert(trace::storage_of(tensor));
+    if (tensor.defined() && tensor.has_storage()) set.insert(tensor.storage());
   }
 }
 

@@ -21,7 +21,7 @@ struct ObservedStep {
   Outcome outcome = {};
   OpTrace trace = {};
   OpValues values = {};
-  ska::flat_hash_set<const c10::StorageImpl*> own = {};  ///< See TracedRun.
+  trace::StorageSet own = {};  ///< See TracedRun.
   /// By the name of a tensor: the operation that writes it first; not there where none does.
   std::map<std::string, std::size_t> writers = {};
 };

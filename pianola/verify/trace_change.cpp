@@ -87,7 +87,7 @@ class Comparison {
   }
 
   static bool is_own(const TracedRun& run, const TensorRecord& record) {
-    return run.own.count(static_cast<const c10::StorageImpl*>(record.storage)) != 0;
+    return run.own.contains(static_cast<const c10::StorageImpl*>(record.storage));
   }
 
   const TracedRun& earlier_;

@@ -1,8 +1,6 @@
 #pragma once
 #include <pianola/trace/op_trace.hpp>
-
-#include <c10/core/StorageImpl.h>
-#include <c10/util/flat_hash_map.h>
+#include <pianola/trace/storage_set.hpp>
 
 #include <cstddef>
 #include <string>
@@ -20,7 +18,7 @@ struct TraceChange {
 struct TracedRun {
   const OpTrace* trace = nullptr;
   /// Memory that may be another each time: copies of inputs, gradients that eager makes.
-  ska::flat_hash_set<const c10::StorageImpl*> own = {};
+  trace::StorageSet own = {};
   std::string when = {};  ///< "in step 1"
 };
 

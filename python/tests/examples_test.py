@@ -14,13 +14,14 @@ LINES = {
     "graphed_callables.py": ["weights, gradients and evaluation are those of eager, bit for bit"],
     "serving.py": ["evictions", "captured", "answers are those of eager, bit for bit"],
     "train_gpt.py": ["60 of 60 losses equal eager's, bit for bit", "Full iteration"],
+    "train_mlp.py": ["loss 0.", "us per step"],
     "torch_cuda_graph.py": ["whole step", "mixed precision", "losses and weights are those of eager, bit for bit"],
 }
 
 
-def run(script, device):
+def run(script, device, *arguments):
     visible = {} if device.type == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.run([sys.executable, str(FOLDER / script)], env={**os.environ, **visible}, capture_output=True,
+    return subprocess.run([sys.executable, str(FOLDER / script), *arguments], env={**os.environ, **visible}, capture_output=True,
                           text=True, timeout=300)  # fmt: skip
 
 
@@ -38,3 +39,9 @@ def test_it_runs(script, device):
         assert line in ran.stdout, ran.stdout
     assert "NOT" not in ran.stdout, ran.stdout
     assert "eager:" not in ran.stdout + ran.stderr, "something could not be captured: " + ran.stdout + ran.stderr
+
+
+def test_the_profiled_program_trains_alike_with_and_without_a_graph(device):
+    losses = [run("train_mlp.py", device, "--steps", "20", *graph).stdout.split(",")[0] for graph in ((), ("--graph",))]
+    assert losses[0].startswith(f"{device.type}: loss ")
+    assert losses[0] == losses[1]
