@@ -116,9 +116,29 @@ def family_text(cases):
     return "\n".join([*lines, "", *requirements]) + "\n"
 
 
+def side_by_side_text(cases):
+    """One table of cases that measure the same contenders in different ways: a row per contender, two columns per case."""
+    units = dict.fromkeys(case["unit"] for case in cases)
+    lines = [f"**{cases[0]['table']}** (medians, {', '.join(units)}; {sampling(cases)})", ""]
+    lines.append(row("", *(cell for case in cases for cell in (case["measure"], "ratio"))))
+    lines.append(row("---", *["---:"] * (2 * len(cases))))
+    for same in zip(*(case["contenders"] for case in cases), strict=True):
+        figures = [cell for one in same for cell in (number(one["median"]), f"{one['ratio']:.3f}")]
+        lines.append(row(same[0]["contender"], *figures))
+    remarks = [line for case in cases
+               for line in requirement_lines(case, f"{case['measure']}, ") + note_lines(case)]
+    return "\n".join([*lines, "", *remarks]) + "\n"
+
+
 def cases_text(cases):
-    families = [list(same) for _, same in itertools.groupby(cases, family)]
-    return [family_text(same) if len(same) > 1 else case_text(same[0]) for same in families]
+    texts = []
+    for table, group in itertools.groupby(cases, lambda case: case.get("table")):
+        if table is not None:
+            texts.append(side_by_side_text(list(group)))
+            continue
+        families = [list(same) for _, same in itertools.groupby(group, family)]
+        texts += [family_text(same) if len(same) > 1 else case_text(same[0]) for same in families]
+    return texts
 
 
 def result_text(result, command, heading="###"):

@@ -35,6 +35,7 @@ BENCHMARKS = {
     "cuda/python_models": "Training steps of GPT-2 and ResNet-18, bit-equal to eager with deterministic algorithms",
     "cuda/python_profile": "What profiles of training steps foretell, against what their graphs take; the recorder's cost",
     "cuda/python_replay": "Host time of replaying a training step from Python",
+    "cuda/python_scopes": "Training steps by the scope of the graph: torch's graphs and Pianola's, from Python",
 }
 
 
@@ -43,6 +44,7 @@ class Settings:
     device: str
     build: Path
     quick: bool
+    out: Path | None = None  # folder, for what a benchmark leaves beside its result
     notes: list = dataclasses.field(default_factory=list)  # what the benchmark has to say about all of its cases
 
     @property
@@ -93,7 +95,8 @@ def main(arguments):
     if options.self_test:
         os.environ["OMP_NUM_THREADS"] = "1"  # others may have the cores
     device = "cpu" if options.self_test else options.name.partition("/")[0]
-    settings = Settings(device, options.build, quick=options.quick or options.self_test)
+    settings = Settings(device, options.build, quick=options.quick or options.self_test,
+                        out=None if options.self_test else options.out)
 
     def show(case):
         if not options.self_test:

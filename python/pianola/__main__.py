@@ -1,4 +1,5 @@
-"""`python -m pianola ...`: the command `pianola ...`, and what it does with functions of Python scripts."""
+"""`python -m pianola ...`: the command `pianola ...`, what it does with functions of Python scripts, and the
+benchmark of scopes, whose rows are Python's."""
 
 import importlib
 import importlib.util
@@ -19,7 +20,9 @@ def _is_for_scripts(arguments: list[str]) -> bool:
     return any(map(is_script, arguments[1:])) or all(one.startswith("-") for one in arguments[1:])
 
 
-if _is_for_scripts(sys.argv[1:]):
+if sys.argv[1:3] == ["bench", "scopes"]:
+    importlib.import_module("pianola.benchmarking.command").main(sys.argv[3:])
+elif _is_for_scripts(sys.argv[1:]):
     importlib.import_module(_FOR_SCRIPTS[sys.argv[1]]).main(sys.argv[2:])
 else:
     main()
