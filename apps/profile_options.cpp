@@ -30,7 +30,8 @@ void add_profile_options(CLI::App& command, ProfileArguments& arguments) {
 
 void add_profile_outputs(CLI::App& command, ProfileOutputs& outputs) {
   command.add_option("--html", outputs.html, "Write a page with pictures to this file")->type_name("FILE");
-  command.add_option("--trace", outputs.trace, "Write a trace for Perfetto to this file")->type_name("FILE");
+  command.add_option("--trace", outputs.trace, "Write a trace for Perfetto to this file, *.json or *.json.gz")
+      ->type_name("FILE");
   command.add_option("--regions", outputs.regions, "Rows of the table of regions")->capture_default_str();
 }
 

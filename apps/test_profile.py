@@ -104,7 +104,7 @@ def test_the_report_is_json_too(trace):
     assert report["verdict"] == "graph"
     assert report["kernels"] == 50
     assert report["busy_us"] == 200
-    assert report["scopes"][3]["expected_us"] == 50 * 4.75
+    assert report["scopes"][3]["expected_us"] == 50 * 4.25
 
 
 def test_a_page_and_a_trace_are_written(trace, tmp_path):
@@ -126,7 +126,7 @@ def test_before_and_after_are_compared(trace):
     report = json.loads(run("compare", before, after, "--json", "-").stdout)
     assert report["launches_replaced"] == 49
     assert report["speedup"] > 2
-    assert report["predicted_us"] == 50 * 4.75
+    assert report["predicted_us"] == 50 * 4.25
     assert "times as fast" in run("compare", before, after).stdout
 
 

@@ -96,7 +96,7 @@ WORKLOADS = {
     "mlp": lambda settings: Profiled(mlp(settings.device, settings.some(16)), settings.some(100), overhead=1.15),
     "transformer": lambda settings: Profiled(transformer(settings.device, settings.some(8)), settings.some(50)),
     "resnet18": lambda settings: Profiled(resnet(settings), settings.some(50)),
-    "gpt2": lambda settings: Profiled(gpt2(settings), settings.some(10), overhead=1.02),
+    "gpt2": lambda settings: Profiled(gpt2(settings), settings.some(5), overhead=1.02),
 }
 PACKAGES = {"resnet18": "timm"}  # which a workload needs
 
@@ -113,7 +113,7 @@ class Settings:
 def main(arguments):
     parser = argparse.ArgumentParser()
     parser.add_argument("workload", choices=WORKLOADS)
-    parser.add_argument("--samples", type=int, default=5)
+    parser.add_argument("--samples", type=int, default=3)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args(arguments)

@@ -60,7 +60,7 @@ class PIANOLA_API Report {
   Report& fact(std::string key, std::string label, ReportValue value, std::string unit = {});
   /// Adds sentences, such as warnings. An empty list shows in JSON only. @throws UsageError  As fact().
   Report& list(std::string key, std::string label, std::vector<std::string> items);
-  /// @throws UsageError  As fact().
+  /// Adds a table; one without rows shows in JSON only. @throws UsageError  As fact().
   Report& table(ReportTable table);
   /// Adds a report inside this one, printed indented under its own title. @throws UsageError  As fact().
   Report& section(std::string key, Report report);

@@ -82,6 +82,12 @@ TEST(ReportText, KeepsEveryValueOnItsLine) {
   EXPECT_EQ(Report().fact("a", "a\tb", "two\nlines").to_text(), "a b  two lines\n");
 }
 
+TEST(ReportText, LeavesOutTablesWithoutRows) {
+  Report report("Findings");
+  report.table(ReportTable("none", "Nothing here", {{"a"}})).fact("count", "count", 0U);
+  EXPECT_EQ(report.to_text(), "Findings\n  count  0\n");
+}
+
 TEST(ReportText, OfAnEmptyReportIsItsTitle) {
   EXPECT_EQ(Report("Nothing").to_text(), "Nothing\n");
   EXPECT_EQ(Report().list("warnings", "Warnings", {}).to_text(), "");

@@ -115,7 +115,9 @@ std::string text_of(const Report& report, const std::string& outer, std::size_t 
   for (const Report::List& list : report.lists()) {
     if (!list.items.empty()) blocks.push_back(text_of(list, indent));
   }
-  for (const ReportTable& table : report.tables()) blocks.push_back(text_of(table, indent, width));
+  for (const ReportTable& table : report.tables()) {
+    if (!table.rows().empty()) blocks.push_back(text_of(table, indent, width));
+  }
   for (const Report::Section& section : report.sections()) blocks.push_back(text_of(section.report, indent, width));
 
   std::string text = report.title().empty() ? "" : outer + one_line(report.title()) + "\n";

@@ -10,9 +10,9 @@
 namespace pianola::profiling {
 
 struct BufferOptions {
-  std::size_t bytes = std::size_t{2} << 20U;  ///< Of a buffer: some 15,000 records.
-  std::size_t most = 64;                      ///< Of all there are; when all are in use, CUPTI drops records.
-  std::size_t at_once = 4;                    ///< Made at the beginning, so that the program need not wait for pages.
+  std::size_t bytes = std::size_t{1} << 19U;  ///< Of a buffer: some 4,000 records of a thread.
+  std::size_t most = 256;                     ///< Of all there are; when all are in use, CUPTI drops records.
+  std::size_t at_once = 16;                   ///< Made at the beginning, so that the program need not wait for pages.
 };
 
 /// The buffers that CUPTI fills with records: a bounded number, used over and over. They are handed out zeroed.

@@ -257,7 +257,17 @@ ActivityRecorder::Opening ActivityRecorder::start(const ActivityApi& api, const 
 ActivityRecorder::~ActivityRecorder() { stop(); }
 
 std::string ActivityRecorder::stop() {
-  if (!session_->thread.joinable()) return outcome_;
+  if (session_->thread.joinable() && write_the_rest()) session_->end();
+  return outcome_;
+}
+
+std::string ActivityRecorder::stop_at_exit() {
+  if (session_->thread.joinable()) write_the_rest();
+  return outcome_;
+}
+
+// False if the thread did not end in time.
+bool ActivityRecorder::write_the_rest() {
   auto done = session_->finished.get_future();
   session_->stopping = true;
   session_->buffers->wake();
@@ -266,12 +276,11 @@ std::string ActivityRecorder::stop() {
     session_->thread.detach();
     outcome_ = fmt::format("the last records did not come within {:.3g} s",
                            std::chrono::duration<double>(session_->options.patience).count());
-    return outcome_;
+    return false;
   }
   session_->thread.join();
-  session_->end();
   outcome_ = session_->failed ? "the recorder ran out of memory" : session_->writer->problem();
-  return outcome_;
+  return true;
 }
 
 }  // namespace pianola::profiling

@@ -46,9 +46,13 @@ class ActivityRecorder {
   ///
   /// @return  Why the recording is not complete; empty: it is. Later calls return the same.
   std::string stop();
+  /// The same at the end of the process, but leaves CUPTI as it is: other threads may be inside of it, and what is destroyed
+  /// later still calls CUDA.
+  std::string stop_at_exit();
 
  private:
   struct Session;
+  bool write_the_rest();
   explicit ActivityRecorder(std::shared_ptr<Session> session) : session_(std::move(session)) {}
   std::shared_ptr<Session> session_;  // the thread's too: it may be late
   std::string outcome_;

@@ -76,10 +76,9 @@ TEST_F(ActivityRecorderTest, RecordsKernelsCallsAndRanges) {
 TEST_F(ActivityRecorderTest, EnablesTheCheapKindsAndTheCallsOfTheTableAlone) {
   const auto recorder = start();
   EXPECT_TRUE(fake.subscribed);
-  EXPECT_THAT(fake.enabled,
-              testing::UnorderedElementsAre(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY,
-                                            CUPTI_ACTIVITY_KIND_MEMCPY2, CUPTI_ACTIVITY_KIND_MEMSET,
-                                            CUPTI_ACTIVITY_KIND_DEVICE));
+  EXPECT_THAT(fake.enabled, testing::UnorderedElementsAre(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
+                                                          CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MEMCPY2,
+                                                          CUPTI_ACTIVITY_KIND_MEMSET, CUPTI_ACTIVITY_KIND_DEVICE));
   EXPECT_EQ(fake.runtime_calls.size() + fake.driver_calls.size(), recorded_calls().size());
   EXPECT_EQ(fake.zeroed, 1);
   EXPECT_EQ(fake.thread_ids, CUPTI_ACTIVITY_THREAD_ID_TYPE_SYSTEM);
@@ -109,6 +108,17 @@ TEST_F(ActivityRecorderTest, CanBeginAgain) {
     EXPECT_EQ(recorder->stop(), "") << "and nothing happens the second time";
     EXPECT_EQ(read_recording(path).work.size(), round);
   }
+}
+
+TEST_F(ActivityRecorderTest, AtTheEndOfTheProcessCuptiIsLeftAsItIs) {
+  const auto recorder = start();
+  fake.put(kernel_record("gemm", 2'000'000, 2'000'005, 1));
+  EXPECT_EQ(recorder->stop_at_exit(), "");
+  EXPECT_TRUE(fake.subscribed);
+  EXPECT_THAT(fake.enabled, Contains(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL));
+  for (std::uint32_t i = 0; i < 2000; ++i) fake.put(kernel_record("late", 3'000'000 + 10 * i, 3'000'005 + 10 * i, i));
+  EXPECT_EQ(read_recording(path).work.size(), 1U);
+  EXPECT_THAT(read_recording(path).notes, IsEmpty());
 }
 
 TEST_F(ActivityRecorderTest, FlushesNowAndThenSoThatACrashLosesLittle) {

@@ -57,6 +57,14 @@ TEST_F(ChildTest, AProgramIsRecordedToItsEnd) {
   EXPECT_EQ(result.timeline.name(result.timeline.work.at(0).name), "fake_kernel");
 }
 
+// As a program of C++ that links libtorch does; the recorder, built with a standard library of its own, once crashed in it.
+TEST_F(ChildTest, AProgramMayExportWhatTheRecorderUsesOfTheStandardLibrary) {
+  const ChildResult result = run({"promise", "cuda", "work=10", "exit=3"});
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_EQ(result.signal, 0);
+  EXPECT_EQ(result.timeline.work.size(), 10U);
+}
+
 TEST_F(ChildTest, ProgramsThatItStartsAreRecordedOnTheSameClock) {
   const ChildResult result = run({"cuda", "work=5", "another"});
   EXPECT_EQ(problem(result), "");

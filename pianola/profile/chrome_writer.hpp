@@ -17,7 +17,8 @@ namespace pianola {
 /// ranges and events of the allocator back.
 ///
 /// @param analysis  Of `timeline`; a default one adds no iterations and no gaps.
-/// @throws UsageError  The file cannot be written.
+/// @param file      Compressed with gzip where its name ends with ".gz".
+/// @throws UsageError  The file cannot be written, or is to be compressed by a build without zlib.
 /// Threads:  safe.
 /// Cost:     Writes 150 to 500 bytes an event as it goes; keeps a number per call, and each name once more.
 PIANOLA_API void write_chrome_trace(const Timeline& timeline, const Analysis& analysis,

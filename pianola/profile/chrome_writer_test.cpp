@@ -300,6 +300,24 @@ TEST(ChromeWriterTest, NamesThatAreNoUtf8StillMakeJson) {
 
 TEST(ChromeWriterTest, AnEmptyTimelineIsATraceWithoutEvents) { EXPECT_THAT(written({}).at("traceEvents"), IsEmpty()); }
 
+TEST(ChromeWriterTest, CompressesWhereTheNameSaysSo) {
+  const std::filesystem::path plain = std::filesystem::path(testing::TempDir()) / "pianola_written.json";
+  const std::filesystem::path compressed = std::filesystem::path(testing::TempDir()) / "pianola_written.json.gz";
+  const Step step;
+#if PIANOLA_WITH_ZLIB
+  write_chrome_trace(step.timeline, {}, plain);
+  write_chrome_trace(step.timeline, {}, compressed);
+  EXPECT_LT(std::filesystem::file_size(compressed), std::filesystem::file_size(plain) / 2);
+  expect_same(read_chrome_trace(compressed), read_chrome_trace(plain));
+  std::filesystem::remove(plain);
+  std::filesystem::remove(compressed);
+#else
+  EXPECT_THAT([&] { write_chrome_trace(step.timeline, {}, compressed); },
+              ThrowsMessage<UsageError>(AllOf(HasSubstr("is to be compressed with gzip, and this build has no zlib"),
+                                              HasSubstr("leave the .gz out"))));
+#endif
+}
+
 TEST(ChromeWriterTest, RefusesAFolderThatIsNotThere) {
   const std::filesystem::path file = std::filesystem::path(testing::TempDir()) / "no such folder" / "trace.json";
   EXPECT_THAT(

@@ -58,11 +58,11 @@ ProfileComparison compare_profiles(const Analysis& before, const Decision& decis
   ProfileComparison compared{
       .speedup = ratio(static_cast<double>(before.duration), static_cast<double>(after.duration)),
       .launches_replaced = before.launches - after.launches};
-  // Which scope was taken shows in how many calls still launch something.
+  // Which scope was taken shows in how many calls still launch something; of two that are as near, it is the larger one.
   double nearest = INFINITY;
   for (const ScopePrediction& scope : decision.scopes) {
     const double distance = std::abs(scope.host_launches - after.launches);
-    if (scope.expected == 0 || distance >= nearest) continue;
+    if (scope.expected == 0 || distance > nearest) continue;
     nearest = distance;
     compared.scope = scope.scope;
     compared.predicted = scope.expected;

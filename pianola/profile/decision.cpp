@@ -193,7 +193,10 @@ std::vector<std::string> reasons(const Analysis& analysis, const profiling::Host
   reasons.push_back(fmt::format("It runs {} kernels per iteration, {} of them shorter than 50 us, issued by {} calls.",
                                 count_text(analysis.kernels), percent_text(analysis.durations.share_small),
                                 count_text(analysis.launches)));
-  const Nanoseconds idle = analysis.duration - analysis.busy;
+  Nanoseconds idle = 0;  // on average, as its causes
+  for (std::size_t i = 0; i < kGapCauses; ++i) {
+    if (static_cast<GapCause>(i) != GapCause::copy) idle += analysis.idle[i];
+  }
   if (idle > 0) {
     const GapCause cause = main_cause(analysis);
     reasons.push_back(fmt::format("Of the {} that it is idle, {} are due to {}.", duration_text(idle),

@@ -78,7 +78,8 @@ TEST(DecisionTest, AGraphThatReplacesAFewCallsIsNotWorthIt) {
   const Judged step({.layers = 0, .optimizer_kernels = 2, .pace = 40});
   ASSERT_GT(step.scope(GraphScope::iteration).speedup, 1.15);
   EXPECT_EQ(step.decision.verdict, GraphVerdict::leave);
-  EXPECT_EQ(step.decision.headline, "Leave it: an iteration issues 2 calls, and a graph is launched by a call as well.");
+  EXPECT_EQ(step.decision.headline,
+            "Leave it: an iteration issues 2 calls, and a graph is launched by a call as well.");
 }
 
 // Work of 625 us at most, and 20 ms in which the host loads the next batch: with a graph the device waits as well.

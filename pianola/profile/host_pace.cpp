@@ -65,8 +65,7 @@ Nanoseconds usual_launch(const std::vector<Interval>& intervals) {
 }  // namespace
 
 HostPace host_pace(const Timeline& timeline, const Analysis& analysis) {
-  const Intervals intervals =
-      intervals_between_launches(timeline, analysis.process, typical_iteration(analysis).host);
+  const Intervals intervals = intervals_between_launches(timeline, analysis.process, typical_iteration(analysis).host);
   const std::vector<TimeSpan> loading = data_loading_times(timeline, analysis.process);
   const Nanoseconds usual = usual_launch(intervals.within);
   HostPace pace;
@@ -84,7 +83,8 @@ HostPace host_pace(const Timeline& timeline, const Analysis& analysis) {
     const Nanoseconds data = overlap(loading, last->time);
     pace.pauses += data + std::max<Nanoseconds>(last->time.duration() - data - longest, 0);
   }
-  if (intervals.within.size() >= kFewLaunches) pace.per_launch = sum / static_cast<Nanoseconds>(intervals.within.size());
+  if (intervals.within.size() >= kFewLaunches)
+    pace.per_launch = sum / static_cast<Nanoseconds>(intervals.within.size());
   return pace;
 }
 

@@ -56,7 +56,7 @@ void stop_recording() noexcept {
   Injection& own = injection();
   if (own.recorder == nullptr || static_cast<std::uint32_t>(getpid()) != own.process_id) return;
   try {
-    if (std::string problem = own.recorder->stop(); !problem.empty()) own.tell(std::move(problem), "");
+    if (std::string problem = own.recorder->stop_at_exit(); !problem.empty()) own.tell(std::move(problem), "");
   } catch (const std::exception&) {  // out of memory: the recording has no end mark, which says enough
   }
 }

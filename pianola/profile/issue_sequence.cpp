@@ -1,6 +1,9 @@
 #include <pianola/profile/issue_sequence.hpp>
 
+#include <pianola/profile/range_parts.hpp>
+
 #include <algorithm>
+#include <cstdint>
 #include <limits>
 #include <map>
 #include <string_view>
@@ -121,6 +124,29 @@ void mark_optimizers(const DeviceWorkList& list, IssueSequence& sequence) {
   }
 }
 
+// Where no range names the optimizer's step, its kernels do. They tell where it ends, not that there was one: gradients are
+// clipped, and averages kept, with the same kernels.
+void mark_ends_of_optimizers_kernels(const DeviceWorkList& list, std::span<const Piece> pieces,
+                                     IssueSequence& sequence) {
+  enum class Known : std::uint8_t { no_answer, no, yes };
+  std::vector<Known> known(list.timeline->names(), Known::no_answer);
+  const auto is_optimizers = [&](NameId name) {
+    if (known[name] == Known::no_answer) {
+      known[name] = is_optimizers_kernel(list.timeline->name(name)) ? Known::yes : Known::no;
+    }
+    return known[name] == Known::yes;
+  };
+  bool before = false;
+  std::size_t item = 0;
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    if (i > 0 && pieces[i].call == pieces[i - 1].call && pieces[i].call != Issued::kNone) continue;
+    const bool now = is_optimizers(list[pieces[i].position].name);
+    if (before && !now) sequence.items[item].optimizer_ended = true;
+    before = now;
+    ++item;
+  }
+}
+
 // Calls of modules that lie inside no other; calls of several threads one after another get ascending numbers.
 void mark_modules(const DeviceWorkList& list, const std::vector<std::int64_t>& threads, IssueSequence& sequence) {
   std::map<std::int64_t, std::vector<TimeSpan>> outermost;
@@ -163,6 +189,7 @@ IssueSequence issue_sequence(const DeviceWorkList& list, const Issued& issued) {
     mark_optimizers(list, sequence);
     mark_modules(list, threads_of(list, pieces), sequence);
   }
+  if (sequence.optimizer_steps == 0) mark_ends_of_optimizers_kernels(list, pieces, sequence);
   if (!by_calls) wait_for_those_before(sequence.items);
   return sequence;
 }

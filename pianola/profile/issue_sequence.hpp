@@ -16,7 +16,7 @@ struct IssuedItem {
   std::uint32_t weight = 1;      ///< Pieces of work.
   std::uint32_t module = 0;      ///< Number of the outermost module call that issued it; 0: none.
   bool optimizer_began = false;  ///< An optimizer's step began since the item before ...
-  bool optimizer_ended = false;  ///< ... or ended.
+  bool optimizer_ended = false;  ///< ... or ended: where no range names it, one of its kernels comes before.
 
   friend bool operator==(const IssuedItem&, const IssuedItem&) = default;
 };

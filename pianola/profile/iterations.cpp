@@ -2,6 +2,7 @@
 
 #include <pianola/profile/issue_sequence.hpp>
 #include <pianola/profile/median.hpp>
+#include <pianola/profile/quantities.hpp>
 #include <pianola/profile/range_iterations.hpp>
 #include <pianola/profile/repetition.hpp>
 
@@ -15,8 +16,9 @@
 namespace pianola::profiling {
 namespace {
 
-constexpr std::size_t kFewest = 3;  // Iterations that an answer should rest on.
-constexpr double kComplete = 0.97;  // Of a typical iteration's work, that which a last one must have.
+constexpr std::size_t kFewest = 3;   // Iterations that an answer should rest on.
+constexpr double kComplete = 0.97;   // Of a typical iteration's work, that which a last one must have.
+constexpr double kLeastShare = 0.1;  // Of the device's time at work, that which iterations must make up.
 
 FoundIterations iterations_at(const IssueSequence& sequence, const Repetition& repetition) {
   FoundIterations found{.by = IterationsBy::repetition, .range = "", .problem = "", .boundaries = {}};
@@ -37,12 +39,40 @@ FoundIterations iterations_at(const IssueSequence& sequence, const Repetition& r
   return found;
 }
 
+double share_of_work(const DeviceWorkList& list, const FoundIterations& found) {
+  Nanoseconds inside = 0, all = 0;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const TimeSpan& time = list[i].time;
+    all += time.duration();
+    if (time.begin >= found.boundaries.front().device && time.begin < found.boundaries.back().device) {
+      inside += time.duration();
+    }
+  }
+  return all == 0 ? 1 : static_cast<double>(inside) / static_cast<double>(all);
+}
+
+FoundIterations all_as_one(const DeviceWorkList& list, std::string why) {
+  FoundIterations found;
+  found.problem = std::move(why);
+  Nanoseconds end = list[0].time.end;
+  for (std::size_t i = 0; i < list.size(); ++i) end = std::max(end, list[i].time.end);
+  const TimeSpan all = list.timeline->extent();
+  found.boundaries = {{list[0].time.begin, all.begin}, {end, all.end}};
+  return found;
+}
+
 std::optional<FoundIterations> iterations_by_repetition(const DeviceWorkList& list, const Issued& issued) {
   const IssueSequence sequence = issue_sequence(list, issued);
   const std::optional<Repetition> repetition = find_repetition(sequence);
   if (!repetition) return std::nullopt;
   FoundIterations found = iterations_at(sequence, *repetition);
   if (found.boundaries.size() < 2) return std::nullopt;
+  if (const double share = share_of_work(list, found); share < kLeastShare) {
+    return all_as_one(list,
+                      fmt::format("what repeats, {} times, is only {} of the device's work; profile less of other "
+                                  "work, or name the annotation that begins an iteration",
+                                  found.count(), percent_text(share)));
+  }
   return found;
 }
 
@@ -65,16 +95,6 @@ std::string why_nothing_repeats(const DeviceWorkList& list) {
                                            : fmt::format("no sequence of work repeats 3 times or more among {} of {}",
                                                          counted_work(list), counted(seen.size(), "name", "names"));
   return seen_there + "; profile at least 3 iterations, or name the annotation that begins one";
-}
-
-FoundIterations all_as_one(const DeviceWorkList& list) {
-  FoundIterations found;
-  found.problem = why_nothing_repeats(list);
-  Nanoseconds end = list[0].time.end;
-  for (std::size_t i = 0; i < list.size(); ++i) end = std::max(end, list[i].time.end);
-  const TimeSpan all = list.timeline->extent();
-  found.boundaries = {{list[0].time.begin, all.begin}, {end, all.end}};
-  return found;
 }
 
 Nanoseconds duration_of(const FoundIterations& found, std::size_t i) {
@@ -103,7 +123,7 @@ FoundIterations find_iterations(const DeviceWorkList& list, const Issued& issued
   // The last boundary of ranges is the end of the last one's work, not the begin of another one.
   if (found && found->count() > kFewest) found->boundaries.pop_back();
   if (!found) found = iterations_by_repetition(list, issued);
-  if (!found) found = all_as_one(list);
+  if (!found) found = all_as_one(list, why_nothing_repeats(list));
   drop_warmup(*found);
   return std::move(*found);
 }

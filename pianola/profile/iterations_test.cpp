@@ -56,6 +56,16 @@ class Program {
   double time = 0;
 };
 
+// As the recorder sees training: the thread of autograd takes longer to begin than the next iteration does.
+TEST(IterationsTest, BeginAfterTheOptimizersKernelsWhereNoRangeNamesThem) {
+  Program p;
+  for (int i = 0; i < 5; ++i) {
+    p.run({"forward", "loss"}).pause(200).run({"backward", "multi_tensor_apply_kernel<FusedAdam>"}).pause(50);
+  }
+  const FoundIterations found = found_in(p.timeline.build());
+  EXPECT_THAT(begins(found), ElementsAre(6, 296, 586, 876, 1166));
+}
+
 TEST(IterationsTest, BeginWithTheFirstWorkAfterTheLargestGap) {
   Program p;
   for (int i = 0; i < 5; ++i) p.iteration();
@@ -291,6 +301,18 @@ TEST(IterationsTest, OfARangeWithoutWorkAreRefused) {
   EXPECT_THAT([] { (void)found_in(with_ranges(), "save"); },
               ThrowsMessage<UsageError>(AllOf(HasSubstr("nothing was issued to device 0 in 'save'"),
                                               HasSubstr("name the annotation around the work"))));
+}
+
+// A long phase of work that never repeats, and a few copies at the end.
+TEST(IterationsTest, ThatAreLittleOfTheWorkAreNone) {
+  TimelineBuilder t;
+  double at = 0;
+  for (int i = 0; i < 50; ++i, at += 100) t.kernel("once " + std::to_string(i), at + 5, 90).launched(at);
+  for (int i = 0; i < 10; ++i, at += 20) t.kernel("compare", at + 5, 10).launched(at);
+  const FoundIterations found = found_in(t.build());
+  EXPECT_EQ(found.by, IterationsBy::nothing);
+  EXPECT_THAT(found.problem, HasSubstr("what repeats, 9 times, is only 2.0 % of the device's work"));
+  EXPECT_THAT(found.problem, HasSubstr("name the annotation that begins an iteration"));
 }
 
 }  // namespace

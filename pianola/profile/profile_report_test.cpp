@@ -60,7 +60,7 @@ TEST(ProfileReportTest, MemoryIsThereInTextAndJson) {
   EXPECT_EQ(json["memory"][3]["scope"], "whole iteration");
   EXPECT_EQ(json["memory"][3]["pool_bytes"], 106U << 20U);
   EXPECT_EQ(json["memory"][3]["input_bytes"], 0);
-  EXPECT_EQ(json["memory"][3]["executable_bytes"], 125 * 10'240);
+  EXPECT_EQ(json["memory"][3]["executable_bytes"], 125 * 1600);
   EXPECT_THAT(json["notes"], IsEmpty());
   EXPECT_THAT(report.to_text(), AllOf(HasSubstr("memory of its own    73.0 MiB"),
                                       HasSubstr("Device memory that graphs would take"), HasSubstr("106.0 MiB")));
@@ -71,7 +71,7 @@ TEST(ProfileReportTest, MemoryThatIsUnknownHasNoNumberAndANoteOnHowToRecordIt) {
   const auto json = nlohmann::json::parse(report.to_json());
   EXPECT_TRUE(json["own_bytes"].is_null());
   EXPECT_TRUE(json["memory"][3]["pool_bytes"].is_null());
-  EXPECT_EQ(json["memory"][3]["executable_bytes"], 125 * 10'240) << "is known by the nodes";
+  EXPECT_EQ(json["memory"][3]["executable_bytes"], 125 * 1600) << "is known by the nodes";
   ASSERT_EQ(json["notes"].size(), 1U);
   EXPECT_THAT(json["notes"][0].get<std::string>(), HasSubstr("torch.profiler.profile(profile_memory=True)"));
 }

@@ -2,6 +2,9 @@
 
 #include <pianola/profile/chrome_event.hpp>
 
+#include <algorithm>
+#include <array>
+
 namespace pianola::profiling {
 
 std::optional<Part> part_by_ranges(const Timeline& timeline, std::span<const HostRange* const> open) {
@@ -16,6 +19,12 @@ std::optional<Part> part_by_ranges(const Timeline& timeline, std::span<const Hos
     if (range->kind == HostRange::Kind::module && !part) part = Part::forward;
   }
   return part;
+}
+
+bool is_optimizers_kernel(std::string_view name) {
+  constexpr std::array<std::string_view, 4> kNames = {"multi_tensor_apply", "FusedOptimizer", "fused_adam",
+                                                      "_foreach_"};
+  return std::ranges::any_of(kNames, [&](std::string_view part) { return name.find(part) != std::string_view::npos; });
 }
 
 std::string_view kind_of_module(const Timeline& timeline, const HostRange& range) {

@@ -12,6 +12,9 @@ namespace pianola::profiling {
 /// @param open  Outermost first.
 [[nodiscard]] std::optional<Part> part_by_ranges(const Timeline& timeline, std::span<const HostRange* const> open);
 
+/// Whether a kernel of this name belongs to an optimizer, as far as names tell: torch's foreach and fused ones.
+[[nodiscard]] bool is_optimizers_kernel(std::string_view name);
+
 /// "nn.Module: Linear_3" is of the kind "Linear"; empty: it is no module that torch names. Borrows the timeline.
 [[nodiscard]] std::string_view kind_of_module(const Timeline& timeline, const HostRange& range);
 

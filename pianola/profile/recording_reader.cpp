@@ -1,6 +1,8 @@
 #include <pianola/profile/recording_reader.hpp>
 
 #include <pianola/core/error.hpp>
+#include <pianola/profile/quantities.hpp>
+#include <pianola/profile/uneven_end.hpp>
 
 #include <cxxabi.h>
 #include <fmt/format.h>
@@ -62,7 +64,9 @@ void RecordingReader::read_into(Timeline& timeline, std::int32_t process) {
     notes_.push_back(fmt::format("{} records were dropped: they came faster than they could be written", dropped_));
   }
   if (cut_ || !ended_) {
+    const Nanoseconds left_out = leave_out_uneven_end(timeline, process);
     notes_.push_back("the process ended before the recording did: what it did last may be missing");
+    if (left_out > 0) notes_.back() += fmt::format("; the last {} were left out", duration_text(left_out));
   }
 }
 

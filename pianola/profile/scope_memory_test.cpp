@@ -18,7 +18,7 @@ using testing::HasSubstr;
 using testing::Optional;
 
 constexpr std::uint64_t kMiB = 1U << 20U;
-constexpr std::uint64_t kNode = 10'240;  // MachineModel::node_bytes
+constexpr std::uint64_t kNode = 1600;  // MachineModel::node_bytes
 
 struct Judged {
   explicit Judged(const TrainingShape& shape)

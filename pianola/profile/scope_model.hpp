@@ -10,11 +10,11 @@ namespace pianola::profiling {
 
 /// What the prediction of an iteration rests on.
 struct IterationCosts {
-  Nanoseconds now = 0;         ///< Its duration in the profile.
-  Nanoseconds busy = 0;        ///< Union of the device's work.
-  std::size_t nodes = 0;       ///< Kernels, copies and memsets.
-  Nanoseconds pauses = 0;      ///< HostPace::pauses.
-  bool waits = false;          ///< The host waits for the device in each iteration.
+  Nanoseconds now = 0;     ///< Its duration in the profile.
+  Nanoseconds busy = 0;    ///< Union of the device's work.
+  std::size_t nodes = 0;   ///< Kernels, copies and memsets.
+  Nanoseconds pauses = 0;  ///< HostPace::pauses.
+  bool waits = false;      ///< The host waits for the device in each iteration.
 };
 
 [[nodiscard]] IterationCosts costs_of(const Analysis& analysis, const WorkParts& parts, const HostPace& pace);

@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include <cerrno>
-#include <ios>
 #include <iterator>
 #include <system_error>
 
@@ -32,8 +31,8 @@ std::string json_string(std::string_view text) {
 TraceOutput::TraceOutput(const std::filesystem::path& file, std::string_view device_name, Nanoseconds origin)
     : file_(file), origin_(origin) {
   errno = 0;
-  stream_.open(file, std::ios::binary | std::ios::trunc);
-  if (!stream_) refuse(file);
+  sink_ = TraceSink::open(file);
+  if (!sink_->is_open()) refuse(file);
   const std::string device =
       device_name.empty() ? "" : fmt::format(R"({{"id": 0, "name": {}}})", json_string(device_name));
   pending_ = fmt::format(
@@ -105,8 +104,7 @@ void TraceOutput::begin_event() {
 
 void TraceOutput::write() {
   errno = 0;
-  stream_.write(pending_.data(), static_cast<std::streamsize>(pending_.size()));
-  if (!stream_) refuse(file_);
+  if (!sink_->write(pending_)) refuse(file_);
   pending_.clear();
 }
 
@@ -114,8 +112,7 @@ void TraceOutput::finish() {
   pending_ += "\n]}\n";
   write();
   errno = 0;
-  stream_.close();
-  if (!stream_) refuse(file_);
+  if (!sink_->close()) refuse(file_);
 }
 
 }  // namespace pianola::profiling

@@ -1,10 +1,11 @@
 #pragma once
 #include <pianola/profile/timeline.hpp>
+#include <pianola/profile/trace_sink.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -19,11 +20,11 @@ struct Track {
   std::int64_t thread = 0;
 };
 
-/// A Chrome trace that is being written.
+/// A Chrome trace that is being written; compressed with gzip where the file's name ends with ".gz".
 class TraceOutput {
  public:
   /// @param origin  The time that becomes 0; a viewer's doubles hold no nanoseconds since 1970.
-  /// @throws UsageError  The file cannot be opened for writing.
+  /// @throws UsageError  The file cannot be opened for writing, or is to be compressed by a build without zlib.
   TraceOutput(const std::filesystem::path& file, std::string_view device_name, Nanoseconds origin);
 
   /// @param name  A JSON string. @param args  "\"bytes\": 16", without braces; may be empty.
@@ -48,7 +49,7 @@ class TraceOutput {
   void write();
 
   std::filesystem::path file_;
-  std::ofstream stream_;
+  std::unique_ptr<TraceSink> sink_;
   std::string pending_;
   Nanoseconds origin_;
   std::size_t events_ = 0, arrows_ = 0;

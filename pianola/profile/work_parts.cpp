@@ -48,13 +48,6 @@ std::vector<Launch> launches_of(const Timeline& timeline, const Analysis& analys
   return launches;
 }
 
-bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
-
-bool is_optimizers_kernel(std::string_view name) {
-  return contains(name, "multi_tensor_apply") || contains(name, "FusedOptimizer") || contains(name, "fused_adam") ||
-         contains(name, "_foreach_");
-}
-
 Part part_by_name(const Timeline& timeline, const Launch& launch) {
   const bool optimizers = std::any_of(launch.work.begin(), launch.work.end(), [&](const DeviceWork* work) {
     return is_optimizers_kernel(timeline.name(work->name));

@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ["PIANOLA_BUILD_DIR"])
 CONSUMER = ROOT / "tests" / "package" / "consumer"
 CACHE = dict(re.findall(r"^(\w+):\w+=(.*)$", (BUILD / "CMakeCache.txt").read_text(), re.MULTILINE))
+WITH_CUDA = (BUILD / "libpianola_profiler.so").exists()
 
 
 def run(*command, **options):
@@ -77,6 +78,8 @@ def test_it_holds_the_package_and_nothing_of_torch(wheel):
         f"pianolaTargets-{CACHE['CMAKE_BUILD_TYPE'].lower()}.cmake")}
     expected = {extension, *sources, *headers, *cmake,
                 "_pianola_program.py", "pianola/_build.py", "pianola/bin/pianola", "pianola/lib/libpianola.so"}
+    if WITH_CUDA:
+        expected.add("pianola/lib/libpianola_profiler.so")
     assert {name for name in names if ".dist-info/" not in name} == expected
     assert {"pianola/include/pianola/pianola.hpp", "pianola/include/pianola/graph/graph.hpp"} <= headers
 
@@ -118,6 +121,14 @@ def test_it_is_imported_from_elsewhere(site):
 def test_its_program_runs(site, command):
     command = [site / command[0], *command[1:]] if len(command) == 1 else command
     assert "tape" in in_site(site, *command, "info")
+
+
+@pytest.mark.skipif(not WITH_CUDA, reason="built without CUDA")
+def test_its_program_finds_its_profiler(site):
+    ran = subprocess.run([site / "bin/pianola", "profile", "--", "true"], capture_output=True, text=True,
+                         env={**os.environ, "PYTHONPATH": str(site)}, cwd=site.parent)
+    assert ran.returncode == 1
+    assert "'true' ended with exit code 0 and never used CUDA" in ran.stderr
 
 
 def test_another_torch_is_refused_by_the_program_too(site, tmp_path):

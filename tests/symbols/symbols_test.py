@@ -1,4 +1,4 @@
-"""libpianola.so exports what is marked PIANOLA_API, and nothing else of its own."""
+"""libpianola.so exports what is marked PIANOLA_API, and nothing else of its own; libpianola_profiler.so its two entries."""
 
 import os
 import re
@@ -6,15 +6,18 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = Path(os.environ["PIANOLA_BUILD_DIR"]) / "libpianola.so"
+PROFILER = LIBRARY.with_name("libpianola_profiler.so")
 
 
 @cache
-def exported():
+def exported(library=LIBRARY):
     """(letter, demangled name) of every dynamic symbol that the library defines."""
     lines = subprocess.run(
-        ["nm", "-DC", "--defined-only", LIBRARY], capture_output=True, text=True, check=True).stdout.splitlines()
+        ["nm", "-DC", "--defined-only", library], capture_output=True, text=True, check=True).stdout.splitlines()
     return [re.match(r"\S+ (\S) (.*)", line).groups() for line in lines]
 
 
@@ -59,3 +62,8 @@ def test_variables_of_torch_stay_shared():
     """A strong definition of our own would be a second copy, and torch's would not be seen any more."""
     assert not [name for letter, name in exported()
                 if re.match(r"(c10|at|torch|caffe2)::", owner(name)) and letter not in "WVu"]
+
+
+@pytest.mark.skipif(not PROFILER.exists(), reason="built without CUDA")
+def test_the_recorder_shares_nothing_with_the_programs_that_it_is_loaded_into():
+    assert {name for _, name in exported(PROFILER)} == {"InitializeInjection", "InitializeInjectionNvtx2"}

@@ -8,7 +8,9 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <future>
 #include <string>
+#include <thread>
 
 namespace {
 
@@ -34,6 +36,14 @@ void annotate() {
   nvtxRangePop();
 }
 
+// The program exports what it instantiates of the standard library, as libtorch does: the recorder must not call it.
+void keep_a_promise() {
+  std::promise<void> promise;
+  std::thread keeper([&] { promise.set_value(); });
+  promise.get_future().wait();
+  keeper.join();
+}
+
 // A copy of the process that ends on its own, as workers of a data loader do.
 void fork_and_exit() {
   const pid_t child = fork();
@@ -48,6 +58,7 @@ void start_another(const char* program) {
 
 void perform(const std::string& action, const char* program) {
   if (action == "cuda") initialize_cuda();
+  if (action == "promise") keep_a_promise();
   if (action == "fork") fork_and_exit();
   if (action == "nvtx") annotate();
   if (action == "another") start_another(program);
