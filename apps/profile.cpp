@@ -10,6 +10,7 @@
 
 #include <dlfcn.h>
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -25,6 +26,7 @@ struct Arguments {
   std::vector<std::string> command;
   std::string folder;
   std::uint64_t max_mib = 1024;
+  double delay = 0, seconds = 0;
   bool nvtx = false;
   ProfileArguments shared;
   ProfileOutputs outputs;
@@ -41,6 +43,10 @@ std::string free_folder() {
   std::string folder = "pianola_profile";
   for (int number = 2; std::filesystem::exists(folder); ++number) folder = fmt::format("pianola_profile_{}", number);
   return folder;
+}
+
+std::chrono::milliseconds milliseconds(double seconds) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::duration<double>(seconds));
 }
 
 // Takes the folder away again where nothing was recorded into it.
@@ -60,9 +66,12 @@ int profile_command(const Arguments& arguments) {
   constexpr std::uint64_t kMiB = 1024 * 1024;
   const RemovedIfEmpty made(arguments.folder.empty() ? free_folder() : arguments.folder);
   const std::string& folder = made.folder;
-  ChildResult result = run_profiled(
-      arguments.command,
-      {.folder = folder, .library = profiler_library(), .nvtx = arguments.nvtx, .max_bytes = arguments.max_mib * kMiB});
+  ChildResult result = run_profiled(arguments.command, {.folder = folder,
+                                                        .library = profiler_library(),
+                                                        .nvtx = arguments.nvtx,
+                                                        .max_bytes = arguments.max_mib * kMiB,
+                                                        .delay = milliseconds(arguments.delay),
+                                                        .duration = milliseconds(arguments.seconds)});
   if (result.problem) {
     fmt::print(stderr, "pianola: {}\n", UsageError(*result.problem).what());
     return result.exit_code != 0 ? result.exit_code : kFailure;
@@ -83,6 +92,12 @@ void add_profile(CLI::App& app, Command& chosen) {
   command->add_option("--max-mib", arguments->max_mib, "Bound of each process's recording")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  command->add_option("--delay", arguments->delay, "Begin so many seconds after a process's first call of CUDA")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0.0, 1e6));
+  command->add_option("--seconds", arguments->seconds, "Record for so many seconds; the command goes on; 0: to its end")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0.0, 1e6));
   command->add_flag("--nvtx", arguments->nvtx, "Record NVTX ranges as well");
   add_profile_options(*command, arguments->shared);
   add_profile_outputs(*command, arguments->outputs);

@@ -218,3 +218,11 @@ def test_profile_wants_a_command():
     result = run("profile")
     assert result.returncode == 2
     assert "COMMAND is required" in result.stderr
+
+
+@pytest.mark.parametrize("option", ["--delay", "--seconds"])
+def test_a_profile_takes_no_time_that_is_negative(option):
+    result = run("profile", option, "-1", "--", "true")
+    assert result.returncode == 2
+    assert option in result.stderr
+    assert "-1" in result.stderr

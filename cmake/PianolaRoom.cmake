@@ -1,4 +1,4 @@
-# pianola_room(<name> [NO_PRECOMPILE]                         the latter where few files include torch
+# pianola_room(<name> [NO_PRECOMPILE]                         the latter where few of its own files include torch
 #   SOURCES a.cpp ...           [CUDA_SOURCES b.cpp ...]      the latter only in a build with CUDA
 #   PUBLIC_HEADERS a.hpp ...    [PRIVATE_HEADERS ...]         the former are installed, and must each compile alone
 #   [DEPENDS core cuda ...]                                   rooms above this one
@@ -44,10 +44,8 @@ function(pianola_room name)
     add_executable(${target}_test ${room_TESTS})
     pianola_compile_settings(${target}_test)
     target_compile_options(${target}_test PRIVATE -O0)  # they run for seconds and compile for minutes
-    if(NOT room_NO_PRECOMPILE)
-      _pianola_test_precompiles(headers ${room_NEEDS} ${room_TEST_PRECOMPILES})
-      pianola_precompile(${target}_test ${headers})
-    endif()
+    _pianola_test_precompiles(headers ${room_NEEDS} ${room_TEST_PRECOMPILES})
+    pianola_precompile(${target}_test ${headers})
     target_link_libraries(${target}_test PRIVATE ${target} ${needs} ${test_needs} GTest::gmock GTest::gtest_main)
     pianola_gtest(${name} ${target}_test)
   endif()

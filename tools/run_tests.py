@@ -51,8 +51,9 @@ def main(preset, *arguments):
     shutil.rmtree(results, ignore_errors=True)  # a result of an earlier run must not count
     report.unlink(missing_ok=True)
     results.mkdir(parents=True)
+    # Two at a time: those that use the device take turns, and beside them runs what waits for programs and compilers.
     code = subprocess.run(
-        ["ctest", "--preset", preset, "--output-junit", str(report), *arguments], cwd=ROOT).returncode
+        ["ctest", "--preset", preset, "--parallel", "2", "--output-junit", str(report), *arguments], cwd=ROOT).returncode
     counts = summarise(report, results) if report.exists() else Counter()
     print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
     return 0 if code == 0 and counts["failed"] == 0 and counts["passed"] > 0 else 1

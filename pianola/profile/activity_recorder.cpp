@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <csignal>
@@ -98,9 +99,11 @@ struct ActivityRecorder::Session {
   std::optional<RecorderProblem> begin();
   void end();
   std::optional<RecorderProblem> enable();
+  void enable_late(Clock::time_point begin);
   void disable();
   void enable_calls(std::uint8_t on);
   void run() noexcept;
+  void record(Clock::time_point end);
   void take_apart(const ActivityBuffers::Full& full);
   void count_dropped();
   void write_what_came(bool anything);
@@ -117,6 +120,7 @@ struct ActivityRecorder::Session {
   std::thread thread;
   bool enabled = false;  // of the thread, once it runs
   bool failed = false;
+  std::string late_problem;
 };
 
 // The steps of a start, each after those that it needs; end() takes back what was done.
@@ -144,7 +148,7 @@ std::optional<RecorderProblem> ActivityRecorder::Session::begin() {
   if (const CUptiResult result = api.register_callbacks(&on_request, &on_complete); result != CUPTI_SUCCESS) {
     return explain(api, result, "cuptiActivityRegisterCallbacks");
   }
-  return enable();
+  return options.delay.count() > 0 ? std::nullopt : enable();
 }
 
 void ActivityRecorder::Session::end() {
@@ -185,23 +189,39 @@ void ActivityRecorder::Session::enable_calls(std::uint8_t on) {
 // The recorder's thread. Whatever fails here ends the recording, never the program.
 void ActivityRecorder::Session::run() noexcept {
   try {
-    Clock::time_point next = Clock::now() + options.period;
-    bool anything_came = false;
-    while (!stopping) {
-      if (const auto full = buffers->wait_until(next)) {
-        take_apart(*full);
-        anything_came = true;
-      }
-      if (Clock::now() < next) continue;
-      next = Clock::now() + options.period;
-      write_what_came(std::exchange(anything_came, false));
-    }
+    const Clock::time_point begin = Clock::now() + options.delay;
+    if (options.delay.count() > 0) enable_late(begin);
+    record(options.duration.count() > 0 ? begin + options.duration : Clock::time_point::max());
     finish();
   } catch (const std::exception&) {
     failed = true;
     disable();
   }
   finished.set_value();
+}
+
+void ActivityRecorder::Session::enable_late(Clock::time_point begin) {
+  while (!stopping && Clock::now() < begin) (void)buffers->wait_until(begin);
+  if (stopping) return;
+  if (const auto problem = enable()) late_problem = problem->what;
+}
+
+void ActivityRecorder::Session::record(Clock::time_point end) {
+  Clock::time_point next = Clock::now() + options.period;
+  bool anything_came = false;
+  while (!stopping) {
+    if (const auto full = buffers->wait_until(std::min(next, end))) {
+      take_apart(*full);
+      anything_came = true;
+    }
+    if (Clock::now() >= end) {
+      disable();
+      end = Clock::time_point::max();
+    }
+    if (Clock::now() < next) continue;
+    next = Clock::now() + options.period;
+    write_what_came(std::exchange(anything_came, false));
+  }
 }
 
 void ActivityRecorder::Session::take_apart(const ActivityBuffers::Full& full) {
@@ -279,7 +299,9 @@ bool ActivityRecorder::write_the_rest() {
     return false;
   }
   session_->thread.join();
-  outcome_ = session_->failed ? "the recorder ran out of memory" : session_->writer->problem();
+  outcome_ = session_->failed                  ? "the recorder ran out of memory"
+             : !session_->late_problem.empty() ? session_->late_problem
+                                               : session_->writer->problem();
   return true;
 }
 

@@ -56,7 +56,9 @@ class ActivityRecorderTest : public testing::Test {
 };
 
 TEST_F(ActivityRecorderTest, RecordsKernelsCallsAndRanges) {
-  const auto recorder = start();
+  RecorderOptions given = options();
+  given.ranges = true;
+  const auto recorder = start(given);
   fake.put(call_record(false, CUPTI_RUNTIME_TRACE_CBID_cudaLaunchKernel_v7000, 1'000'100, 1'000'105, 11));
   fake.put(kernel_record("gemm", 1'000'120, 1'000'190, 11));
   fake.put(marker_record(CUPTI_ACTIVITY_FLAG_MARKER_START, 1, 1'000'050, "step"));
@@ -129,6 +131,50 @@ TEST_F(ActivityRecorderTest, FlushesNowAndThenSoThatACrashLosesLittle) {
   const std::lock_guard lock(fake.mutex());
   EXPECT_EQ(std::count(fake.flushes.begin(), fake.flushes.end(), 0U), static_cast<long>(fake.flushes.size()))
       << "none that takes what is not complete";
+}
+
+TEST_F(ActivityRecorderTest, WhatComesBeforeTheDelayIsOverIsNotRecorded) {
+  RecorderOptions given = options();
+  given.delay = milliseconds(200);
+  const auto recorder = start(given);
+  fake.put(kernel_record("early", 2'000'000, 2'000'005, 1));
+  ASSERT_TRUE(eventually([&] { return fake.records(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL); }));
+  fake.put(kernel_record("late", 3'000'000, 3'000'005, 2));
+  EXPECT_EQ(recorder->stop(), "");
+  const Timeline timeline = read_recording(path);
+  ASSERT_EQ(timeline.work.size(), 1U);
+  EXPECT_EQ(timeline.name(timeline.work[0].name), "late");
+}
+
+TEST_F(ActivityRecorderTest, AProgramThatEndsBeforeTheDelayIsOverIsNotHeldUp) {
+  RecorderOptions given = options();
+  given.delay = std::chrono::hours(1);
+  const auto recorder = start(given);
+  EXPECT_EQ(recorder->stop(), "");
+  EXPECT_TRUE(read_recording(path).work.empty());
+}
+
+TEST_F(ActivityRecorderTest, AfterItsDurationNothingIsRecordedAnyMore) {
+  RecorderOptions given = options(milliseconds(5));
+  given.duration = milliseconds(100);
+  const auto recorder = start(given);
+  fake.put(kernel_record("within", 2'000'000, 2'000'005, 1));
+  ASSERT_TRUE(eventually([&] { return !fake.records(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL); }));
+  fake.put(kernel_record("after", 3'000'000, 3'000'005, 2));
+  EXPECT_EQ(recorder->stop(), "");
+  const Timeline timeline = read_recording(path);
+  ASSERT_EQ(timeline.work.size(), 1U);
+  EXPECT_EQ(timeline.name(timeline.work[0].name), "within");
+  EXPECT_THAT(timeline.notes, IsEmpty());
+}
+
+TEST_F(ActivityRecorderTest, WhatIsRefusedAfterTheDelayIsTheOutcome) {
+  RecorderOptions given = options();
+  given.delay = milliseconds(20);
+  fake.enable_results[CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL] = CUPTI_ERROR_INSUFFICIENT_PRIVILEGES;
+  const auto recorder = start(given);
+  ASSERT_TRUE(eventually([&] { return fake.refusals == 1; }));
+  EXPECT_THAT(recorder->stop(), HasSubstr("profiling is not allowed to this user"));
 }
 
 TEST_F(ActivityRecorderTest, RecordsThatFindNoBufferAreCounted) {

@@ -73,6 +73,8 @@ std::vector<std::pair<std::string, std::string>> environment(const std::string& 
   std::vector<std::pair<std::string, std::string>> variables = {
       {kFolderVariable, folder},
       {kMostBytesVariable, fmt::format("{}", options.max_bytes)},
+      {kDelayVariable, fmt::format("{}", options.delay.count())},
+      {kDurationVariable, fmt::format("{}", options.duration.count())},
       {kCuptiVariable, absolute(options.cupti)},
       {kCudaInjectionVariable, library}};
   if (options.nvtx) variables.emplace_back(kNvtxInjectionVariable, library);

@@ -3,6 +3,7 @@
 #include <pianola/core/export.hpp>
 #include <pianola/profile/timeline.hpp>
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -18,6 +19,9 @@ struct ChildOptions {
   /// Also record NVTX ranges (torch.cuda.nvtx, NCCL, ...): libraries that use NVTX load `library` too.
   bool nvtx = false;
   std::uint64_t max_bytes = std::uint64_t{1} << 30U;  ///< Of each process's file; when reached, its recording ends.
+  /// Of each process, from its first call of CUDA on: what passes before anything is recorded, and how long it is then;
+  /// 0: at once, and to the end. Outside of that the command goes on at its own speed.
+  std::chrono::milliseconds delay{0}, duration{0};
 };
 
 struct ChildResult {

@@ -113,6 +113,16 @@ TEST_F(ChildTest, WithoutNvtxThereAreNoRanges) {
   EXPECT_THAT(result.timeline.ranges, IsEmpty());
 }
 
+TEST_F(ChildTest, OfALongProgramAPartIsRecorded) {
+  ChildOptions given = options();
+  given.delay = std::chrono::milliseconds(1000);
+  given.duration = std::chrono::milliseconds(2000);
+  const ChildResult result =
+      run_profiled({PIANOLA_TEST_PROGRAM, "cuda", "work=3", "pause", "work=5", "pause", "work=7"}, given);
+  EXPECT_EQ(problem(result), "");
+  EXPECT_EQ(result.timeline.work.size(), 5U) << "of two pauses of 2 s";
+}
+
 TEST_F(ChildTest, TheBoundOfTheFileHolds) {
   ChildOptions given = options();
   given.max_bytes = 200'000;

@@ -11,6 +11,8 @@
 #include <unistd.h>
 
 #include <charconv>
+#include <chrono>
+#include <cstdint>
 #include <cstdlib>
 #include <exception>
 #include <mutex>
@@ -42,11 +44,25 @@ Injection& injection() {
   return only;
 }
 
+// As it was where the variable is no number.
+template <class Number>
+void read_number(const char* name, Number& number) {
+  const std::string text = variable(name);
+  std::from_chars(text.data(), text.data() + text.size(), number);
+}
+
+std::chrono::milliseconds milliseconds(const char* name) {
+  std::int64_t count = 0;
+  read_number(name, count);
+  return std::chrono::milliseconds(count);
+}
+
 RecorderOptions options(const Injection& given) {
   RecorderOptions options;
   options.path = fmt::format("{}/{}{}", given.folder, given.process_id, kRecordingSuffix);
-  const std::string most = variable(kMostBytesVariable);
-  std::from_chars(most.data(), most.data() + most.size(), options.max_bytes);  // else the default stays
+  read_number(kMostBytesVariable, options.max_bytes);
+  options.delay = milliseconds(kDelayVariable);
+  options.duration = milliseconds(kDurationVariable);
   options.ranges = std::getenv(kNvtxInjectionVariable) != nullptr;
   return options;
 }

@@ -25,11 +25,11 @@ class FakeActivity {
   FakeActivity& operator=(const FakeActivity&) = delete;
   ~FakeActivity() { current = nullptr; }
 
-  /// Appends a record; counts it as dropped where there is no buffer for it.
+  /// Appends a record, if its kind is enabled; counts it as dropped where there is no buffer for it.
   template <class Record>
   void put(const Record& record) {
     const std::lock_guard lock(mutex_);
-    if (request_ == nullptr) return;
+    if (request_ == nullptr || !is_enabled(record)) return;
     if (!has_room(sizeof record)) {
       hand_over();
       request_(&buffer_, &size_, &most_records_);
@@ -48,6 +48,7 @@ class FakeActivity {
   std::uint64_t clock = 1'000'000;
   CUptiResult subscribe_result = CUPTI_SUCCESS;
   std::map<CUpti_ActivityKind, CUptiResult> enable_results;  ///< Of kinds that are refused.
+  std::atomic<int> refusals = 0;                             ///< Of kinds, so far.
   std::atomic<bool> holds_flushes = false;                   ///< A flush does not return, as when a driver hangs.
   std::atomic<bool> holds_reading = false;                   ///< Records in a buffer are not found yet.
   bool subscribed = false;
@@ -91,7 +92,20 @@ class FakeActivity {
     return size_of((*record)->kind) == 0 ? CUPTI_ERROR_INVALID_KIND : CUPTI_SUCCESS;
   }
 
+  /// Threads: any.
+  [[nodiscard]] bool records(CUpti_ActivityKind kind) {
+    const std::lock_guard lock(mutex_);
+    return enabled.contains(kind);
+  }
+
  private:
+  template <class Record>
+  bool is_enabled(const Record& record) const {
+    return enabled.contains(record.kind);
+  }
+  bool is_enabled(const CUpti_ActivityAPI& call) const {
+    return (call.kind == CUPTI_ACTIVITY_KIND_DRIVER ? driver_calls : runtime_calls).contains(call.cbid);
+  }
   bool has_room(std::size_t bytes) const { return buffer_ != nullptr && used_ + bytes <= size_; }
 
   void hand_over() {
@@ -147,7 +161,11 @@ class FakeActivity {
     };
     table.enable = [](CUpti_ActivityKind kind) {
       const auto refused = current->enable_results.find(kind);
-      if (refused != current->enable_results.end()) return refused->second;
+      if (refused != current->enable_results.end()) {
+        ++current->refusals;
+        return refused->second;
+      }
+      const std::lock_guard lock(current->mutex_);
       current->enabled.insert(kind);
       return CUPTI_SUCCESS;
     };
