@@ -12,6 +12,7 @@ namespace pianola {
 namespace {
 
 using profiling::count_text;
+using profiling::counted_text;
 using profiling::duration_text;
 
 double us(Nanoseconds time) { return static_cast<double>(time) / 1000; }
@@ -22,9 +23,9 @@ double ratio(double after, double before) { return before == 0 ? 0 : after / bef
 
 std::string headline(const Analysis& before, const Analysis& after, const ProfileComparison& compared) {
   const char* word = compared.speedup >= 1 ? "as fast" : "as fast, so slower than before";
-  return fmt::format("{:.2f} times {}: {} instead of {} per iteration, {} launching calls instead of {}.",
-                     compared.speedup, word, duration_text(after.duration), duration_text(before.duration),
-                     count_text(after.launches), count_text(before.launches));
+  return fmt::format("{:.2f} times {}: {} instead of {} per iteration, {} instead of {}.", compared.speedup, word,
+                     duration_text(after.duration), duration_text(before.duration),
+                     counted_text(after.launches, "launching call", "launching calls"), count_text(before.launches));
 }
 
 ReportTable side_by_side(const Analysis& before, const Analysis& after) {

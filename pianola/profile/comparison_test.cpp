@@ -43,7 +43,7 @@ TEST(ComparisonTest, TheReportShowsBothSides) {
   const BeforeAndAfter program;
   const Report report = comparison_report(program.before, program.decision, program.after);
   EXPECT_THAT(report.to_text(),
-              HasSubstr("2.08 times as fast: 625 us instead of 1.30 ms per iteration, 1 launching calls "
+              HasSubstr("2.08 times as fast: 625 us instead of 1.30 ms per iteration, 1 launching call "
                         "instead of 125."));
   const auto json = nlohmann::json::parse(report.to_json());
   EXPECT_EQ(json["scope"], "whole iteration");

@@ -17,7 +17,7 @@
 namespace pianola {
 namespace {
 
-using profiling::count_text;
+using profiling::counted_text;
 using profiling::duration_text;
 using profiling::Obstacle;
 using profiling::percent_text;
@@ -88,8 +88,8 @@ std::optional<Decision> settled(const Timeline& timeline, const Analysis& analys
   if (graphed < kMostlyGraphed) return std::nullopt;
   return Decision{
       .verdict = GraphVerdict::graphed,
-      .headline = fmt::format("Graphs do the work already: {} of the kernels, in {} launches per iteration.",
-                              percent_text(graphed), count_text(analysis.graph_launches)),
+      .headline = fmt::format("Graphs do the work already: {} of the kernels, in {} per iteration.",
+                              percent_text(graphed), counted_text(analysis.graph_launches, "launch", "launches")),
       .reasons = {fmt::format("An iteration takes {}, and keeps the device busy {} of that.",
                               duration_text(analysis.duration), percent_text(analysis.utilisation))}};
 }
@@ -177,8 +177,8 @@ std::string headline(const Analysis& analysis, const Decision& decision) {
                        percent_text(analysis.utilisation));
   }
   if (saves_few_calls(analysis, best)) {
-    return fmt::format("Leave it: an iteration issues {} calls, and a graph is launched by a call as well.",
-                       count_text(analysis.launches));
+    return fmt::format("Leave it: an iteration issues {}, and a graph is launched by a call as well.",
+                       counted_text(analysis.launches, "call", "calls"));
   }
   return fmt::format("Leave it: a graph does not take away what keeps the device waiting, which is {}.",
                      in_a_sentence(main_cause(analysis)));
@@ -190,9 +190,10 @@ std::vector<std::string> reasons(const Analysis& analysis, const profiling::Host
       fmt::format("The device is busy {} of an iteration of {} (below {} is a candidate, above {} is not).",
                   percent_text(analysis.utilisation), duration_text(analysis.duration), percent_text(kIdleDevice),
                   percent_text(kBusyDevice)));
-  reasons.push_back(fmt::format("It runs {} kernels per iteration, {} of them shorter than 50 us, issued by {} calls.",
-                                count_text(analysis.kernels), percent_text(analysis.durations.share_small),
-                                count_text(analysis.launches)));
+  reasons.push_back(fmt::format("It runs {} per iteration, {} of them shorter than 50 us, issued by {}.",
+                                counted_text(analysis.kernels, "kernel", "kernels"),
+                                percent_text(analysis.durations.share_small),
+                                counted_text(analysis.launches, "call", "calls")));
   Nanoseconds idle = 0;  // on average, as its causes
   for (std::size_t i = 0; i < kGapCauses; ++i) {
     if (static_cast<GapCause>(i) != GapCause::copy) idle += analysis.idle[i];

@@ -127,10 +127,20 @@ TEST(DecisionTest, WithoutRangesOnlyTheWholeIterationAndTheOptimizersKernelsAreK
   EXPECT_EQ(step.scope(GraphScope::iteration).expected, us(125 * 4.25));
 }
 
+// As C++ does, and Python without modules: what is neither backward nor the optimizer's is taken for the forward pass.
+TEST(DecisionTest, WithoutModulesTheForwardPassIsWhatIsLeft) {
+  Timeline timeline = profiling::testing::training_timeline({.pace = 40});
+  std::erase_if(timeline.ranges, [](const HostRange& range) { return range.kind == HostRange::Kind::module; });
+  const Decision decision = decide(timeline, analyse(timeline));
+  const ScopePrediction& callable = decision.scopes[static_cast<std::size_t>(GraphScope::forward_backward)];
+  EXPECT_EQ(callable.host_launches, 2 + 5);
+  EXPECT_EQ(callable.expected, us(125 * 4.25)) << "the device's: a callable of 25 us and 5 launches of 40 us take less";
+}
+
 TEST(DecisionTest, AGraphedProgramIsSaidToBeOne) {
   const Judged step({.graphed = true});
   EXPECT_EQ(step.decision.verdict, GraphVerdict::graphed);
-  EXPECT_EQ(step.decision.headline, "Graphs do the work already: 100 % of the kernels, in 1 launches per iteration.");
+  EXPECT_EQ(step.decision.headline, "Graphs do the work already: 100 % of the kernels, in 1 launch per iteration.");
   EXPECT_THAT(step.decision.scopes, IsEmpty());
 }
 

@@ -78,6 +78,11 @@ std::string count_text(double count) {
   return without_trailing_zeros(fmt::format("{:.{}f}", count, std::abs(count) < 9.995 ? 2 : 1));
 }
 
+std::string counted_text(double count, std::string_view one, std::string_view many) {
+  const std::string number = count_text(count);
+  return fmt::format("{} {}", number, number == "1" ? one : many);
+}
+
 std::string factor_text(double factor) {
   if (!std::isfinite(factor) || factor <= 0) return std::string(kUnknown);
   if (factor < 1.995) return fmt::format("{:.2f}x", factor);

@@ -2,6 +2,7 @@
 #include <pianola/profile/timeline.hpp>
 
 #include <string>
+#include <string_view>
 
 namespace pianola::profiling {
 
@@ -16,6 +17,9 @@ namespace pianola::profiling {
 
 /// "612", "12,345"; with decimals where it is small and not whole: "2.5", "0.33".
 [[nodiscard]] std::string count_text(double count);
+
+/// "1 launch", "2 launches": with the singular where count_text() says 1.
+[[nodiscard]] std::string counted_text(double count, std::string_view one, std::string_view many);
 
 /// How many times as fast: "1.08x", "2.4x", "12x".
 [[nodiscard]] std::string factor_text(double factor);

@@ -69,6 +69,13 @@ TEST(QuantitiesTest, ACountIsWholeWhereItIsLarge) {
   EXPECT_EQ(count_text(-123), "-123");
 }
 
+TEST(QuantitiesTest, CountsAreSaidOfOneAndOfMany) {
+  EXPECT_EQ(counted_text(1, "launch", "launches"), "1 launch");
+  EXPECT_EQ(counted_text(0, "launch", "launches"), "0 launches");
+  EXPECT_EQ(counted_text(1.5, "launch", "launches"), "1.5 launches");
+  EXPECT_EQ(counted_text(12'345, "launch", "launches"), "12,345 launches");
+}
+
 TEST(QuantitiesTest, ACountHasDecimalsWhereItIsSmall) {
   EXPECT_EQ(count_text(2.5), "2.5");
   EXPECT_EQ(count_text(1.0 / 3), "0.33");

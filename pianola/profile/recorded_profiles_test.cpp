@@ -63,7 +63,7 @@ TEST(RecordedProfiles, OfGraphedTrainingSaysThatItIsAndHowMuchItGained) {
   const ProfileComparison compared = compare_profiles(before.analysis, before.decision, after.analysis);
   EXPECT_EQ(compared.launches_replaced, 168);
   EXPECT_EQ(compared.scope, GraphScope::iteration);
-  EXPECT_NEAR(compared.prediction_error, 0.14, 0.005) << "recorded, each node of a graph takes longer";
+  EXPECT_NEAR(compared.prediction_error, 0.14, 0.005) << "of a program that is recorded";
   EXPECT_NEAR(compared.speedup, 7.13, 0.01);
 }
 

@@ -37,7 +37,8 @@ OutsideLayers outside_layers(const WorkParts& parts) {
 
 HostWork host_work(GraphScope scope, const WorkParts& parts, const MachineModel& model) {
   const PartWork& optimizer = parts[Part::optimizer];
-  const PartWork& rest = parts[Part::rest];
+  // Where nothing names the forward pass, it is what is left: all but a loss of a few launches.
+  const PartWork rest = parts[Part::forward].nodes == 0 ? PartWork{} : parts[Part::rest];
   const auto after_model = static_cast<double>(optimizer.launches + rest.launches);
   const auto layers = static_cast<Nanoseconds>(parts.layers.count);
   const OutsideLayers outside = outside_layers(parts);
