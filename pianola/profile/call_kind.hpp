@@ -15,6 +15,12 @@ namespace pianola::profiling {
 /// Threads: safe.
 [[nodiscard]] HostCall::Kind call_kind(std::string_view call);
 
+/// Whether the call gives the device work, and returns early: launches, of graphs too, copies and memsets.
+[[nodiscard]] inline bool issues_work(const HostCall& call) noexcept {
+  return call.kind == HostCall::Kind::launch || call.kind == HostCall::Kind::graph_launch ||
+         call.kind == HostCall::Kind::copy;
+}
+
 /// Of the driver ("cuLaunchKernel"), and not of the runtime.
 [[nodiscard]] bool is_driver_call(std::string_view call) noexcept;
 

@@ -1,5 +1,6 @@
 #include <pianola/profile/host_pace.hpp>
 
+#include <pianola/profile/call_kind.hpp>
 #include <pianola/profile/data_loading.hpp>
 #include <pianola/profile/median.hpp>
 
@@ -12,11 +13,6 @@ namespace {
 
 // Fewer launches say little.
 constexpr std::size_t kFewLaunches = 8;
-
-bool is_launch(const HostCall& call) {
-  return call.kind == HostCall::Kind::launch || call.kind == HostCall::Kind::copy ||
-         call.kind == HostCall::Kind::graph_launch;
-}
 
 // From the end of a launch or wait to the begin of the next launch.
 struct Interval {
@@ -35,7 +31,7 @@ Intervals intervals_between_launches(const Timeline& timeline, std::int32_t proc
   for (const HostCall& call : timeline.calls) {
     if (call.process != process || call.time.begin < iteration.begin) continue;
     if (call.kind == HostCall::Kind::synchronize) last = call.time.end;
-    if (!is_launch(call)) continue;
+    if (!issues_work(call)) continue;
     // Of two threads, one may launch while the other one does.
     const Interval interval{&call, {std::min(last.value_or(call.time.begin), call.time.begin), call.time.begin}};
     if (call.time.begin >= iteration.end) {

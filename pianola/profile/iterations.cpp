@@ -76,24 +76,22 @@ std::optional<FoundIterations> iterations_by_repetition(const DeviceWorkList& li
   return found;
 }
 
-std::string counted(std::size_t count, const char* one, const char* many) {
-  return fmt::format("{} {}", count, count == 1 ? one : many);
-}
-
 std::string counted_work(const DeviceWorkList& list) {
-  if (list.on_cpu()) return counted(list.size(), "operation", "operations");
+  const auto count = static_cast<double>(list.size());
+  if (list.on_cpu()) return counted_text(count, "operation", "operations");
   const auto kernel = [&](std::size_t index) { return is_kernel(list.timeline->work[index]); };
-  if (std::ranges::all_of(list.order, kernel)) return counted(list.size(), "kernel", "kernels");
-  return counted(list.size(), "piece of work", "pieces of work");
+  if (std::ranges::all_of(list.order, kernel)) return counted_text(count, "kernel", "kernels");
+  return counted_text(count, "piece of work", "pieces of work");
 }
 
 std::string why_nothing_repeats(const DeviceWorkList& list) {
   std::unordered_map<NameId, std::size_t> seen;
   std::size_t most = 0;
   for (std::size_t i = 0; i < list.size(); ++i) most = std::max(most, ++seen[list[i].name]);
+  const auto names = static_cast<double>(seen.size());
   const std::string seen_there = most == 1 ? fmt::format("the work never repeats: {} seen once", counted_work(list))
                                            : fmt::format("no sequence of work repeats 3 times or more among {} of {}",
-                                                         counted_work(list), counted(seen.size(), "name", "names"));
+                                                         counted_work(list), counted_text(names, "name", "names"));
   return seen_there + "; profile at least 3 iterations, or name the annotation that begins one";
 }
 

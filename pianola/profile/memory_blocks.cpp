@@ -1,5 +1,7 @@
 #include <pianola/profile/memory_blocks.hpp>
 
+#include <pianola/profile/call_kind.hpp>
+
 #include <algorithm>
 #include <iterator>
 #include <unordered_map>
@@ -17,17 +19,12 @@ std::size_t segment_of(const MemoryBlock& block) {
   return block.bytes < kLeastLarge ? 1 : 2;
 }
 
-bool issues(const HostCall& call) {
-  return call.kind == HostCall::Kind::launch || call.kind == HostCall::Kind::graph_launch ||
-         call.kind == HostCall::Kind::copy;
-}
-
 // The end of the process's last launch that began before `time`; where there is none, the begin of the timeline.
 Nanoseconds end_of_launch_before(const Timeline& timeline, std::int32_t process, Nanoseconds time) {
   auto call = std::ranges::lower_bound(timeline.calls, time, {}, [](const HostCall& one) { return one.time.begin; });
   while (call != timeline.calls.begin()) {
     --call;
-    if (call->process == process && issues(*call)) return std::min(call->time.end, time);
+    if (call->process == process && issues_work(*call)) return std::min(call->time.end, time);
   }
   return timeline.extent().begin;
 }
