@@ -9,6 +9,7 @@ void bind_config(py::module_& module);
 void bind_report(py::module_& module);
 void bind_graph(py::module_& module);
 void bind_module_watch(py::module_& module);
+void bind_plain_tree(py::module_& module);
 void bind_schedule(py::module_& module);
 void bind_branches(py::module_& module);
 void bind_callable(py::module_& module);

@@ -24,6 +24,7 @@ PYBIND11_MODULE(_C, module) {
   bind_checkpoint(module);
   bind_full_iteration(module);
   bind_verify(module);
+  bind_plain_tree(module);
   bind_module_watch(module);
   bind_python_watch(module);
   bind_audit(module);

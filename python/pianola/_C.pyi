@@ -645,6 +645,12 @@ class GraphBank:
     def info(self) -> GraphedInfo:
         """What is known and kept, per signature."""
 
+def take_plain_apart(tree: Any) -> tuple[list[Any], bytes | tuple[bytes, tuple[Any, ...]]] | None:
+    """Leaves of a tree, in pytree's order, and what is equal for trees of the same structure.
+
+    None: it holds something else than tuples, lists and dicts of tensors, numbers, strings, bytes and None.
+    """
+
 class ModuleWatch:
     """Tells whether a module is as it was."""
 

@@ -8,6 +8,9 @@ from .errors import refuse
 Choice = TypeVar("Choice", _C.GradPolicy, _C.OutputPolicy, _C.OnMismatch, _C.OnFull, _C.Stage)
 
 
+_members: dict[Any, dict[str, Any]] = {}  # by the enumeration: pybind11 makes them anew each time that they are asked for
+
+
 def chosen(kind: type[Choice], value: Any, option: str) -> Choice:
     """The member that `value` is or names.
 
@@ -16,10 +19,13 @@ def chosen(kind: type[Choice], value: Any, option: str) -> Choice:
     """
     if isinstance(value, kind):
         return value
-    if value not in kind.__members__:
-        accepted = ", ".join(repr(name) for name in kind.__members__)
-        refuse(f"{option} must be one of {accepted}, got {value!r}")
-    return kind.__members__[value]
+    members = _members.get(kind)
+    if members is None:
+        members = _members[kind] = dict(kind.__members__)
+    if value not in members:
+        refuse(f"{option} must be one of {', '.join(map(repr, members))}, got {value!r}")
+    member: Choice = members[value]
+    return member
 
 
 def grad_policy(grad: Any, clone_param_grads_on_return: Optional[bool] = None) -> "_C.GradPolicy":

@@ -11,6 +11,7 @@ from typing import Any, Optional, Sequence
 import torch
 from torch.utils import _pytree as pytree
 
+from ._load import _C
 from .errors import refuse
 
 Tensor = torch.Tensor
@@ -43,7 +44,24 @@ def _is_dataclass(value: Any) -> bool:
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
+_MOST_SPECS = 1024
+_specs: dict[Any, Any] = {}  # of trees of plain containers, by their outline
+
+
 def _flatten(tree: Any) -> tuple[list[Any], Any]:
+    plain = _C.take_plain_apart(tree)  # calls of graphs are taken apart each time: pytree alone takes 30 us for two tensors
+    if plain is None:
+        return _flatten_any(tree)
+    leaves, outline = plain
+    spec = _specs.get(outline)
+    if spec is None:
+        if len(_specs) == _MOST_SPECS:
+            _specs.clear()
+        spec = _specs[outline] = pytree.tree_flatten(tree)[1]
+    return leaves, spec
+
+
+def _flatten_any(tree: Any) -> tuple[list[Any], Any]:
     leaves, spec = pytree.tree_flatten(tree)
     while any(map(_is_dataclass, leaves)):
         tree = pytree.tree_unflatten([_Opened(leaf) if _is_dataclass(leaf) else leaf for leaf in leaves], spec)
@@ -91,7 +109,7 @@ class Structure:
             self.size == other.size
             and len(self.frozen) == len(other.frozen)
             and all(i == k and equal(a, b) for (i, a), (k, b) in zip(self.frozen, other.frozen))
-            and self.spec == other.spec
+            and (self.spec is other.spec or self.spec == other.spec)
         )
 
     def difference(self, now: "Structure", names: Sequence[str] = ()) -> str:
