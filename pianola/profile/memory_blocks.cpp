@@ -3,21 +3,11 @@
 #include <pianola/profile/call_kind.hpp>
 
 #include <algorithm>
-#include <iterator>
 #include <unordered_map>
 #include <utility>
 
 namespace pianola::profiling {
 namespace {
-
-constexpr std::uint64_t kMiB = std::uint64_t{1} << 20U;
-constexpr std::uint64_t kMostSmall = kMiB, kLeastLarge = 10 * kMiB;
-constexpr SegmentBytes kSegment = {2 * kMiB, 20 * kMiB, 2 * kMiB};
-
-std::size_t segment_of(const MemoryBlock& block) {
-  if (block.bytes <= kMostSmall) return 0;
-  return block.bytes < kLeastLarge ? 1 : 2;
-}
 
 // The end of the process's last launch that began before `time`; where there is none, the begin of the timeline.
 Nanoseconds end_of_launch_before(const Timeline& timeline, std::int32_t process, Nanoseconds time) {
@@ -27,13 +17,6 @@ Nanoseconds end_of_launch_before(const Timeline& timeline, std::int32_t process,
     if (call->process == process && issues_work(*call)) return std::min(call->time.end, time);
   }
   return timeline.extent().begin;
-}
-
-std::vector<MemoryBlock> of_segment(std::span<const MemoryBlock> blocks, std::size_t segment) {
-  std::vector<MemoryBlock> chosen;
-  std::ranges::copy_if(blocks, std::back_inserter(chosen),
-                       [&](const MemoryBlock& block) { return segment_of(block) == segment; });
-  return chosen;
 }
 
 }  // namespace
@@ -85,24 +68,6 @@ std::vector<TimeSpan> allocation_spans(const Timeline& timeline, const Analysis&
     spans.push_back({begin_of(iteration.host.begin), begin_of(iteration.host.end)});
   }
   return spans;
-}
-
-SegmentBytes peak_by_segment(std::span<const MemoryBlock> blocks) {
-  SegmentBytes peak = {};
-  for (std::size_t i = 0; i < peak.size(); ++i) peak[i] = peak_bytes(of_segment(blocks, i));
-  return peak;
-}
-
-SegmentBytes sum_by_segment(std::span<const MemoryBlock> blocks) {
-  SegmentBytes sum = {};
-  for (const MemoryBlock& block : blocks) sum[segment_of(block)] += block.bytes;
-  return sum;
-}
-
-std::uint64_t pool_bytes(const SegmentBytes& bytes) {
-  std::uint64_t pool = 0;
-  for (std::size_t i = 0; i < bytes.size(); ++i) pool += (bytes[i] + kSegment[i] - 1) / kSegment[i] * kSegment[i];
-  return pool;
 }
 
 }  // namespace pianola::profiling

@@ -2,8 +2,6 @@
 #include <pianola/profile/analysis.hpp>
 #include <pianola/profile/timeline.hpp>
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <span>
@@ -35,18 +33,5 @@ struct MemoryBlock {
 /// When the memory of each iteration is made, on the host. Memory is asked for before the launch of what fills it: where
 /// iterations begin with a launch, theirs begins when the launch before that one has returned.
 [[nodiscard]] std::vector<TimeSpan> allocation_spans(const Timeline& timeline, const Analysis& analysis);
-
-/// Bytes by the kind of segment of torch's CUDA allocator that they come from: of blocks up to 1 MiB, of those below
-/// 10 MiB, of larger ones. A segment holds blocks of one kind.
-/// Source:  c10/core/AllocatorConfig.h, torch 2.11; kMinLargeAlloc and its neighbours.
-using SegmentBytes = std::array<std::uint64_t, 3>;
-
-/// Of each kind the most at a time.
-[[nodiscard]] SegmentBytes peak_by_segment(std::span<const MemoryBlock> blocks);
-/// Of each kind the sum.
-[[nodiscard]] SegmentBytes sum_by_segment(std::span<const MemoryBlock> blocks);
-
-/// What a pool of its own takes of the device to hold so much: whole segments of 2, 20 and 2 MiB. Fragments come on top.
-[[nodiscard]] std::uint64_t pool_bytes(const SegmentBytes& bytes);
 
 }  // namespace pianola::profiling

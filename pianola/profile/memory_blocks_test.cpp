@@ -14,8 +14,6 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-constexpr std::uint64_t kMiB = 1U << 20U;
-
 std::vector<std::tuple<Nanoseconds, Nanoseconds, std::uint64_t>> fields(std::span<const MemoryBlock> blocks) {
   std::vector<std::tuple<Nanoseconds, Nanoseconds, std::uint64_t>> all;
   for (const MemoryBlock& block : blocks) all.emplace_back(block.made, block.freed, block.bytes);
@@ -64,16 +62,6 @@ TEST(MemoryBlocksTest, ABlockMayComeAndGoWhileTheClockStandsStill) {
   TimelineBuilder t;
   t.allocates(1, 5, 10).allocates(2, 100, 10).frees(2, 100, 10);
   EXPECT_EQ(peak_bytes(memory_blocks(t.build(), 0, 0)), 105U);
-}
-
-TEST(MemoryBlocksTest, SegmentsAreOfOneKindAndWhole) {
-  const std::vector<MemoryBlock> blocks = {
-      {.made = 0, .freed = 1, .bytes = kMiB}, {.made = 1, .freed = 2, .bytes = 512}, {.made = 1, .bytes = kMiB + 512},
-      {.made = 2, .bytes = 10 * kMiB - 512},  {.made = 2, .bytes = 10 * kMiB},       {.made = 2, .bytes = 13 * kMiB}};
-  EXPECT_THAT(peak_by_segment(blocks), ElementsAre(kMiB, 11 * kMiB, 23 * kMiB));
-  EXPECT_THAT(sum_by_segment(blocks), ElementsAre(kMiB + 512, 11 * kMiB, 23 * kMiB));
-  EXPECT_EQ(pool_bytes({1, 20 * kMiB + 1, 23 * kMiB}), (2 + 40 + 24) * kMiB);
-  EXPECT_EQ(pool_bytes({}), 0U);
 }
 
 TEST(MemoryBlocksTest, WhereIterationsBeginWithALaunchTheirMemoryBeginsAfterTheLaunchBefore) {

@@ -21,7 +21,7 @@ using testing::ThrowsMessage;
 constexpr std::uint64_t kMiB = 1U << 20U;
 
 // Activations of 4 layers are 32 MiB. When the last backward pass begins, 8 of them are left; 48 of gradients, 16 of the
-// gradients of two inputs and 1 of scratch are there as well. The optimizer takes less: 48 and 16.
+// gradients of two inputs and 1 of scratch are there as well. The optimizer takes less: 48 and 24.
 TEST(MemoryUseTest, OfAnIterationIsWhatItAsksForItself) {
   const Analysis analysis = analyse(training_timeline({.memory = true}));
   ASSERT_EQ(analysis.by, IterationsBy::repetition);

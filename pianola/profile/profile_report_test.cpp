@@ -58,12 +58,12 @@ TEST(ProfileReportTest, MemoryIsThereInTextAndJson) {
   EXPECT_EQ(json["allocated_bytes"], 173U << 20U);
   EXPECT_EQ(json["reserved_bytes"], 512U << 20U);
   EXPECT_EQ(json["memory"][3]["scope"], "whole iteration");
-  EXPECT_EQ(json["memory"][3]["pool_bytes"], 106U << 20U);
+  EXPECT_EQ(json["memory"][3]["pool_bytes"], 110U << 20U);
   EXPECT_EQ(json["memory"][3]["input_bytes"], 0);
   EXPECT_EQ(json["memory"][3]["executable_bytes"], 125 * 1600);
   EXPECT_THAT(json["notes"], IsEmpty());
   EXPECT_THAT(report.to_text(), AllOf(HasSubstr("memory of its own    73.0 MiB"),
-                                      HasSubstr("Device memory that graphs would take"), HasSubstr("106.0 MiB")));
+                                      HasSubstr("Device memory that graphs would take"), HasSubstr("110.0 MiB")));
 }
 
 TEST(ProfileReportTest, MemoryThatIsUnknownHasNoNumberAndANoteOnHowToRecordIt) {

@@ -4,6 +4,7 @@
 #include <pianola/profile/enclosing_ranges.hpp>
 #include <pianola/profile/memory_blocks.hpp>
 #include <pianola/profile/range_parts.hpp>
+#include <pianola/profile/segment_model.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -95,9 +96,9 @@ bool is_inside(GraphScope scope, Part part, const WorkParts& parts) {
   return part != Part::optimizer;
 }
 
-SegmentBytes bytes_inside(GraphScope scope, const std::vector<PartBlock>& blocks, const WorkParts& parts) {
-  if (scope == GraphScope::layers) return bytes_of_layers(blocks, parts.layer_share());
-  return peak_by_segment(chosen(blocks, [&](const PartBlock& one) { return is_inside(scope, one.part, parts); }));
+std::uint64_t pool_of(GraphScope scope, const std::vector<PartBlock>& blocks, const WorkParts& parts) {
+  if (scope == GraphScope::layers) return in_whole_segments(bytes_of_layers(blocks, parts.layer_share()));
+  return pool_bytes(chosen(blocks, [&](const PartBlock& one) { return is_inside(scope, one.part, parts); }));
 }
 
 std::size_t nodes_inside(GraphScope scope, const WorkParts& parts) {
@@ -134,7 +135,7 @@ std::array<ScopeMemory, kGraphScopes> scope_memory(const Timeline& timeline, con
   std::array<ScopeMemory, kGraphScopes> memory;
   for (std::size_t i = 0; i < kGraphScopes; ++i) {
     const auto scope = static_cast<GraphScope>(i);
-    if (analysis.memory) memory[i].pool = pool_bytes(bytes_inside(scope, blocks, parts));
+    if (analysis.memory) memory[i].pool = pool_of(scope, blocks, parts);
     if (copies_inputs(scope)) memory[i].inputs = from_host;
     memory[i].executables = nodes_inside(scope, parts) * model.node_bytes;
   }

@@ -32,7 +32,7 @@ struct TrainingMemory {
   static constexpr std::int64_t scratch = 1;         ///< Of each pass of a layer, until it ends.
   static constexpr std::int64_t gradient = 12;       ///< Of a layer's parameters, until the next iteration begins.
   static constexpr std::int64_t input_gradient = 8;  ///< Of a layer, until the next backward pass has ended.
-  static constexpr std::int64_t optimizer = 16;      ///< Scratch of the optimizer.
+  static constexpr std::int64_t optimizer = 24;      ///< Scratch of the optimizer.
   static constexpr std::int64_t reserved = 512;
 };
 
