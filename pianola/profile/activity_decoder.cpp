@@ -169,6 +169,7 @@ void ActivityDecoder::add_work(DeviceWork work) {
 void ActivityDecoder::add_call(const CUpti_ActivityAPI& call) {
   const RecordedCall* known = find_call(call.kind == CUPTI_ACTIVITY_KIND_DRIVER, call.cbid);
   if (known == nullptr || call.start == 0 || call.end == 0) return;
+  if (static_cast<Nanoseconds>(call.start) < first_call_) return;
   saw(static_cast<Nanoseconds>(call.end));
   writer_.add(HostCall{.time = time_of(call),
                        .name = writer_.name(known->name),

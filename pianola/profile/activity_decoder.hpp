@@ -18,6 +18,8 @@ class ActivityDecoder {
 
   /// @param record  In a buffer as CUPTI filled it; strings are copied.
   void decode(const CUpti_Activity& record);
+  /// From now on. Calls that begin earlier are dropped.
+  void ignore_calls_before(Nanoseconds time) { first_call_ = time; }
   /// Ends the ranges that are still open at the last time that was seen, and notes what could not be used.
   void finish();
 
@@ -47,6 +49,7 @@ class ActivityDecoder {
   std::unordered_map<std::uint32_t, OpenRange> open_;
   std::unordered_map<std::uint32_t, Nanoseconds> early_ends_;  // threads' buffers do not come in the order of time
   std::unordered_set<std::uint32_t> devices_;
+  Nanoseconds first_call_ = 0;
   Nanoseconds last_ = 0;
   std::size_t untimed_ = 0;
   std::size_t lost_ranges_ = 0;

@@ -16,6 +16,7 @@
 #include <cstdlib>
 #include <ctime>
 #include <future>
+#include <limits>
 #include <optional>
 #include <system_error>
 #include <thread>
@@ -101,6 +102,7 @@ struct ActivityRecorder::Session {
   std::optional<RecorderProblem> enable();
   void enable_late(Clock::time_point begin);
   void disable();
+  void watch_calls();
   void enable_calls(std::uint8_t on);
   void run() noexcept;
   void record(Clock::time_point end);
@@ -148,7 +150,9 @@ std::optional<RecorderProblem> ActivityRecorder::Session::begin() {
   if (const CUptiResult result = api.register_callbacks(&on_request, &on_complete); result != CUPTI_SUCCESS) {
     return explain(api, result, "cuptiActivityRegisterCallbacks");
   }
-  return options.delay.count() > 0 ? std::nullopt : enable();
+  if (options.delay.count() == 0) return enable();
+  watch_calls();
+  return std::nullopt;
 }
 
 void ActivityRecorder::Session::end() {
@@ -169,6 +173,15 @@ std::optional<RecorderProblem> ActivityRecorder::Session::enable() {
   if (options.ranges) (void)api.enable(CUPTI_ACTIVITY_KIND_MARKER);
   enable_calls(1);
   return std::nullopt;
+}
+
+// Until the delay is over. Calls that CUPTI is asked for when the program uses CUDA already are not recorded (CUPTI 13.0), so
+// that those of the delay are taken and dropped; and devices tell their names when they are first used.
+void ActivityRecorder::Session::watch_calls() {
+  decoder->ignore_calls_before(std::numeric_limits<Nanoseconds>::max());
+  enable_calls(1);
+  (void)api.enable(CUPTI_ACTIVITY_KIND_DEVICE);
+  enabled = true;
 }
 
 void ActivityRecorder::Session::disable() {
@@ -201,8 +214,11 @@ void ActivityRecorder::Session::run() noexcept {
 }
 
 void ActivityRecorder::Session::enable_late(Clock::time_point begin) {
-  while (!stopping && Clock::now() < begin) (void)buffers->wait_until(begin);
+  while (!stopping && Clock::now() < begin) {
+    if (const auto full = buffers->wait_until(begin)) take_apart(*full);
+  }
   if (stopping) return;
+  decoder->ignore_calls_before(now(api).clock);
   if (const auto problem = enable()) late_problem = problem->what;
 }
 

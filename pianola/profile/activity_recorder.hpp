@@ -15,8 +15,8 @@ struct RecorderOptions {
   std::uint64_t max_bytes = std::uint64_t{1} << 30U;  ///< Of its file; when reached, recording ends.
   BufferOptions buffers = {};
   bool ranges = false;  ///< NVTX ranges too, where CUPTI gets to see them.
-  /// What passes before anything is recorded, and how long it is then; 0: at once, and to the end. Outside of that the
-  /// program goes on at its own speed.
+  /// What passes before anything is recorded, and how long it is then; 0: at once, and to the end. Before, CUPTI watches
+  /// calls alone; after it, the program goes on at its own speed.
   std::chrono::milliseconds delay{0}, duration{0};
   /// How often what came is written, and CUPTI asked for what it has, which holds the program up, where nothing came. A
   /// crash loses what was done in this time, or what filled no buffer.

@@ -146,6 +146,27 @@ TEST_F(ActivityRecorderTest, WhatComesBeforeTheDelayIsOverIsNotRecorded) {
   EXPECT_EQ(timeline.name(timeline.work[0].name), "late");
 }
 
+// CUPTI records no call that it was not asked for before the program began to use CUDA, and tells of devices then.
+TEST_F(ActivityRecorderTest, CallsAreAskedForBeforeTheDelayAndThoseWithinItDropped) {
+  RecorderOptions given = options();
+  given.delay = milliseconds(200);
+  const auto recorder = start(given);
+  {
+    const std::lock_guard lock(fake.mutex());
+    EXPECT_EQ(fake.runtime_calls.size() + fake.driver_calls.size(), recorded_calls().size());
+    EXPECT_THAT(fake.enabled, ElementsAre(CUPTI_ACTIVITY_KIND_DEVICE));
+    fake.clock = 2'000'000;  // at which the delay is over
+  }
+  fake.put(call_record(false, CUPTI_RUNTIME_TRACE_CBID_cudaLaunchKernel_v7000, 1'999'900, 1'999'990, 1));
+  ASSERT_TRUE(eventually([&] { return fake.records(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL); }));
+  fake.put(call_record(false, CUPTI_RUNTIME_TRACE_CBID_cudaLaunchKernel_v7000, 2'000'100, 2'000'110, 2));
+  EXPECT_EQ(recorder->stop(), "");
+  const Timeline timeline = read_recording(path);
+  ASSERT_EQ(timeline.calls.size(), 1U);
+  EXPECT_EQ(timeline.calls[0].time.duration(), 10);
+  EXPECT_THAT(fake.enabled, IsEmpty());
+}
+
 TEST_F(ActivityRecorderTest, AProgramThatEndsBeforeTheDelayIsOverIsNotHeldUp) {
   RecorderOptions given = options();
   given.delay = std::chrono::hours(1);
@@ -170,9 +191,9 @@ TEST_F(ActivityRecorderTest, AfterItsDurationNothingIsRecordedAnyMore) {
 
 TEST_F(ActivityRecorderTest, WhatIsRefusedAfterTheDelayIsTheOutcome) {
   RecorderOptions given = options();
-  given.delay = milliseconds(20);
-  fake.enable_results[CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL] = CUPTI_ERROR_INSUFFICIENT_PRIVILEGES;
+  given.delay = milliseconds(200);
   const auto recorder = start(given);
+  fake.refuse(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ERROR_INSUFFICIENT_PRIVILEGES);
   ASSERT_TRUE(eventually([&] { return fake.refusals == 1; }));
   EXPECT_THAT(recorder->stop(), HasSubstr("profiling is not allowed to this user"));
 }

@@ -20,7 +20,7 @@ struct ChildOptions {
   bool nvtx = false;
   std::uint64_t max_bytes = std::uint64_t{1} << 30U;  ///< Of each process's file; when reached, its recording ends.
   /// Of each process, from its first call of CUDA on: what passes before anything is recorded, and how long it is then;
-  /// 0: at once, and to the end. Outside of that the command goes on at its own speed.
+  /// 0: at once, and to the end. Before, only its calls are watched; after it, nothing.
   std::chrono::milliseconds delay{0}, duration{0};
 };
 

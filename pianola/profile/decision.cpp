@@ -84,6 +84,13 @@ std::optional<Decision> settled(const Timeline& timeline, const Analysis& analys
         .headline = fmt::format("It cannot be told: {}.", analysis.problem),
         .reasons = {fmt::format("The device is busy {} of the profile's time.", percent_text(analysis.utilisation))}};
   }
+  if (analysis.launches == 0 && analysis.utilisation <= kBusyDevice) {
+    return Decision{
+        .verdict = GraphVerdict::unknown,
+        .headline = fmt::format("It cannot be told: the profile has {} per iteration and none of the calls that launch "
+                                "them. Record the host's calls of CUDA as well.",
+                                counted_text(analysis.kernels, "kernel", "kernels"))};
+  }
   const double graphed = graphed_share(timeline, analysis);
   if (graphed < kMostlyGraphed) return std::nullopt;
   return Decision{

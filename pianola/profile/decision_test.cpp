@@ -137,6 +137,18 @@ TEST(DecisionTest, WithoutModulesTheForwardPassIsWhatIsLeft) {
   EXPECT_EQ(callable.expected, us(125 * 4.25)) << "the device's: a callable of 25 us and 5 launches of 40 us take less";
 }
 
+// A recording of the device alone says nothing of the host, whose calls a graph would replace.
+TEST(DecisionTest, WithoutTheCallsThatLaunchNothingCanBeTold) {
+  Timeline timeline = profiling::testing::training_timeline({.ranges = false});
+  timeline.calls.clear();
+  const Decision decision = decide(timeline, analyse(timeline));
+  EXPECT_EQ(decision.verdict, GraphVerdict::unknown);
+  EXPECT_EQ(
+      decision.headline,
+      "It cannot be told: the profile has 125 kernels per iteration and none of the calls that launch them. Record "
+      "the host's calls of CUDA as well.");
+}
+
 TEST(DecisionTest, AGraphedProgramIsSaidToBeOne) {
   const Judged step({.graphed = true});
   EXPECT_EQ(step.decision.verdict, GraphVerdict::graphed);

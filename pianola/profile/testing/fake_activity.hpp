@@ -42,6 +42,12 @@ class FakeActivity {
     used_ += sizeof record;
   }
 
+  /// From now on. Threads: any.
+  void refuse(CUpti_ActivityKind kind, CUptiResult result) {
+    const std::lock_guard lock(mutex_);
+    enable_results[kind] = result;
+  }
+
   static inline FakeActivity* current = nullptr;
   ActivityApi table;
   std::uint32_t version = CUPTI_API_VERSION;
@@ -125,6 +131,7 @@ class FakeActivity {
       return CUPTI_SUCCESS;
     };
     table.get_timestamp = [](std::uint64_t* time) {
+      const std::lock_guard lock(current->mutex_);
       *time = current->clock;
       return CUPTI_SUCCESS;
     };
@@ -160,12 +167,12 @@ class FakeActivity {
       return CUPTI_SUCCESS;
     };
     table.enable = [](CUpti_ActivityKind kind) {
+      const std::lock_guard lock(current->mutex_);
       const auto refused = current->enable_results.find(kind);
       if (refused != current->enable_results.end()) {
         ++current->refusals;
         return refused->second;
       }
-      const std::lock_guard lock(current->mutex_);
       current->enabled.insert(kind);
       return CUPTI_SUCCESS;
     };
