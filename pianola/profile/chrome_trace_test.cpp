@@ -227,6 +227,27 @@ TEST(ChromeTraceTest, KnowsWorkOfGraphsInTracesThatNameNoGraph) {
   EXPECT_THAT(timeline.notes, ElementsAre("2 pieces of work of graph launches name no graph: counted as graph 1"));
 }
 
+std::string copy_of(int correlation) {
+  std::string copy = kernel_of(correlation);
+  copy.replace(copy.find("\"kernel\""), 8, "\"gpu_memcpy\"");
+  return copy;
+}
+
+// torch.profiler records few of the driver's calls, and not cuGraphLaunch. One call copies several blocks at once, or launches
+// one kernel: only a graph does more.
+TEST(ChromeTraceTest, KnowsLaunchesOfGraphsThatWereNotRecordedByTheirWork) {
+  const Timeline timeline =
+      read_events(call_of(9, 5) + "," + kernel_of(4) + "," + copy_of(4) + "," + kernel_of(4) + "," + kernel_of(5) +
+                  "," + copy_of(6) + "," + copy_of(6) + "," + kernel_of(7) + "," + kernel_of(8) + "," + copy_of(8));
+  std::vector<std::uint64_t> graphs;
+  for (const DeviceWork& work : timeline.work) graphs.push_back(work.graph);
+  EXPECT_THAT(graphs, ElementsAre(1, 1, 1, 0, 0, 0, 0, 1, 1));
+  EXPECT_THAT(timeline.notes,
+              ElementsAre(testing::HasSubstr(
+                              "2 launches of graphs were not recorded, as torch.profiler does with the driver's"),
+                          "5 pieces of work of graph launches name no graph: counted as graph 1"));
+}
+
 // As torch 2.11 writes them; other fields are left out.
 std::string memory_event(const std::string& name, const std::string& args) {
   return R"({"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": ")" + name +

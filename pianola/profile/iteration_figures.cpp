@@ -1,6 +1,8 @@
 #include <pianola/profile/iteration_figures.hpp>
 
 #include <algorithm>
+#include <cstdint>
+#include <set>
 
 namespace pianola::profiling {
 namespace {
@@ -17,10 +19,14 @@ std::optional<std::size_t> with_work(const std::vector<Iteration>& iterations, s
   return static_cast<std::size_t>(next - 1 - iterations.begin());
 }
 
-void add_work(const DeviceWorkList& list, Iteration& iteration) {
+void add_work(const DeviceWorkList& list, const Issued& issued, Iteration& iteration) {
+  std::set<std::uint64_t> unrecorded;  // launches of graphs, by correlation
   for (std::size_t i = iteration.first_work; i < iteration.last_work; ++i) {
     if (is_kernel(list[i])) ++iteration.kernels;
+    if (list[i].graph != 0 && issued.call_of(i) == Issued::kNone) unrecorded.insert(list[i].correlation);
   }
+  iteration.launches += unrecorded.size();
+  iteration.graph_launches += unrecorded.size();
 }
 
 void add_gaps(const std::vector<Gap>& gaps, std::vector<Iteration>& iterations) {
@@ -65,7 +71,7 @@ std::vector<Iteration> iteration_figures(const DeviceWorkList& list, const Issue
     iteration.first_work = position_at(list, begin.device);
     iteration.last_work = position_at(list, end.device);
     iteration.busy = iteration.time.duration();
-    add_work(list, iteration);
+    add_work(list, issued, iteration);
   }
   add_gaps(gaps, iterations);
   for (std::size_t call = 0; call < list.timeline->calls.size(); ++call) {

@@ -11,6 +11,7 @@
 namespace pianola {
 namespace {
 
+using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -51,6 +52,36 @@ TEST(RecordedProfiles, OfEagerTrainingOnAGpuSaysToGraphIt) {
   EXPECT_EQ(whole.host_launches, 1);
   EXPECT_EQ(profile.decision.scopes[2].host_launches, 1 + 2) << "AdamW issues two kernels";
 }
+
+#if PIANOLA_WITH_ZLIB
+// By torch.profiler, an MLP of 16 layers with Adam: 147 kernels and 16 memsets in each of ten steps.
+TEST(RecordedProfiles, OfTorchsProfilerOnAGpuAreTakenApart) {
+  const Profile profile = recorded("mlp_gpu_torch.json.gz");
+  EXPECT_EQ(profile.timeline.device_name, "NVIDIA H200");
+  EXPECT_THAT(profile.timeline.work, SizeIs(10 * 163));
+  EXPECT_THAT(profile.timeline.notes, IsEmpty());
+  EXPECT_THAT(profile.analysis.iterations, SizeIs(9));
+  for (const Iteration& iteration : profile.analysis.iterations) {
+    EXPECT_EQ(iteration.kernels, 147U);
+    EXPECT_EQ(iteration.launches, 163U);
+    EXPECT_EQ(iteration.graph_launches, 0U);
+  }
+  EXPECT_NEAR(static_cast<double>(profile.analysis.busy), static_cast<double>(us(372.67)), 500);
+  EXPECT_EQ(profile.analysis.durations.median, 1440);
+  EXPECT_EQ(profile.analysis.durations.longest, 7840);
+  EXPECT_EQ(profile.decision.verdict, GraphVerdict::graph);
+}
+
+// The same in a graph of Pianola's. The trace has no call that launches it.
+TEST(RecordedProfiles, OfTorchsProfilerShowGraphsOfPianolasThoughNotTheirLaunches) {
+  const Profile before = recorded("mlp_gpu_torch.json.gz"), after = recorded("mlp_gpu_torch_graph.json.gz");
+  EXPECT_THAT(after.timeline.notes, Contains(HasSubstr("10 launches of graphs were not recorded")));
+  EXPECT_EQ(after.decision.verdict, GraphVerdict::graphed);
+  EXPECT_EQ(after.decision.headline, "Graphs do the work already: 100 % of the kernels, in 1 launch per iteration.");
+  EXPECT_EQ(after.analysis.kernels, 149);
+  EXPECT_EQ(compare_profiles(before.analysis, before.decision, after.analysis).launches_replaced, 163 - 1);
+}
+#endif
 
 // The same training in a graph: one launch, and one of the copy of the loss.
 TEST(RecordedProfiles, OfGraphedTrainingSaysThatItIsAndHowMuchItGained) {

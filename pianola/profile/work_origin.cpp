@@ -24,6 +24,49 @@ std::unordered_map<std::uint64_t, std::int32_t> callers(const std::vector<HostCa
   return callers;
 }
 
+// By process and correlation the graph; 0: not known yet.
+using Launch = std::pair<std::int32_t, std::uint64_t>;
+using Launches = std::map<Launch, std::uint64_t>;
+
+Launches recorded_launches(const Timeline& timeline) {
+  Launches launches;
+  for (const HostCall& call : timeline.calls) {
+    if (call.kind == HostCall::Kind::graph_launch && call.correlation != 0) {
+      launches.emplace(Launch(call.process, call.correlation), 0);
+    }
+  }
+  return launches;
+}
+
+std::vector<Launch> sorted_calls(const Timeline& timeline) {
+  std::vector<Launch> calls;
+  for (const HostCall& call : timeline.calls) calls.emplace_back(call.process, call.correlation);
+  std::ranges::sort(calls);
+  return calls;
+}
+
+// What one call issues is one kernel, or several copies, unless it launches a graph.
+std::size_t add_unrecorded_launches(const Timeline& timeline, Launches& launches) {
+  std::vector<std::pair<Launch, bool>> issued;  // and whether it is a kernel, those first
+  for (const DeviceWork& work : timeline.work) {
+    if (work.graph != 0 || work.correlation == 0) continue;
+    issued.push_back({{work.process, work.correlation}, work.kind != DeviceWork::Kind::kernel});
+  }
+  std::ranges::sort(issued);
+  const std::vector<Launch> calls = sorted_calls(timeline);
+  std::size_t added = 0;
+  for (auto first = issued.begin(); first != issued.end();) {
+    const auto next = std::find_if(first, issued.end(), [&](const auto& one) { return one.first != first->first; });
+    const bool has_kernels = !first->second;
+    if (next - first > 1 && has_kernels && !std::ranges::binary_search(calls, first->first)) {
+      launches.emplace(first->first, 0);
+      ++added;
+    }
+    first = next;
+  }
+  return added;
+}
+
 const char* plural(std::size_t count) { return count == 1 ? "" : "s"; }
 
 }  // namespace
@@ -48,12 +91,8 @@ void find_processes(Timeline& timeline, std::size_t processes) {
 }
 
 void find_graphs(Timeline& timeline) {
-  std::map<std::pair<std::int32_t, std::uint64_t>, std::uint64_t> launches;  // The graph by process and correlation.
-  for (const HostCall& call : timeline.calls) {
-    if (call.kind == HostCall::Kind::graph_launch && call.correlation != 0) {
-      launches.emplace(std::pair(call.process, call.correlation), 0);
-    }
-  }
+  Launches launches = recorded_launches(timeline);
+  const std::size_t unrecorded = add_unrecorded_launches(timeline, launches);
   if (launches.empty()) return;
   for (const DeviceWork& work : timeline.work) {
     if (work.graph == 0) continue;
@@ -67,6 +106,12 @@ void find_graphs(Timeline& timeline) {
     if (launch == launches.end()) continue;
     if (launch->second == 0) ++unnamed;
     work.graph = std::max<std::uint64_t>(launch->second, 1);
+  }
+  if (unrecorded != 0) {
+    timeline.notes.push_back(fmt::format(
+        "{} launch{} of graphs {} not recorded, as torch.profiler does with the driver's: known by {} work, "
+        "their time on the host is not",
+        unrecorded, unrecorded == 1 ? "" : "es", unrecorded == 1 ? "was" : "were", unrecorded == 1 ? "its" : "their"));
   }
   if (unnamed != 0) {
     timeline.notes.push_back(fmt::format("{} piece{} of work of graph launches name{} no graph: counted as graph 1",

@@ -15,8 +15,8 @@ inline constexpr std::int32_t kUnknownProcess = -1;
 /// @param processes  With calls or ranges.
 void find_processes(Timeline& timeline, std::size_t processes);
 
-/// Finds out which graph work belongs to that names none, but was issued by a call that launched a graph. Where no work
-/// of the launch names one it counts as graph 1, and a note says so.
+/// Finds out which graph work belongs to that names none, but was issued by a call that launched a graph; or, where the call
+/// was not recorded, together with other work. Where no work of the launch names a graph it counts as graph 1. Notes say so.
 void find_graphs(Timeline& timeline);
 
 /// The graph that a node is of, by its number: CUPTI makes that with the number of the graph in the upper half.
