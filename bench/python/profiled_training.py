@@ -24,11 +24,16 @@ from training import EAGER, Training, Workload, adam, mlp, transformer  # noqa: 
 
 @dataclasses.dataclass
 class Profiled:
-    """A workload, how many steps of it make a sample, and what recording them may cost; None: nothing is asked."""
+    """A workload, how many steps of it make a sample, and what recording them may cost; None: nothing is asked.
+
+    `processes`: how many train with the recorder, in turns with as many without. No two processes run alike: steps bound by
+    the host differ by a tenth from one to the next.
+    """
 
     workload: Workload
     steps: int
     overhead: float | None = None
+    processes: int = 1
 
 
 def resnet(settings):
@@ -93,10 +98,10 @@ def gpt2(settings):
 
 # Bars of the recorder: of a step that is bound by launches, and of one that is bound by the GPU.
 WORKLOADS = {
-    "mlp": lambda settings: Profiled(mlp(settings.device, settings.some(16)), settings.some(100), overhead=1.15),
+    "mlp": lambda settings: Profiled(mlp(settings.device, settings.some(16)), settings.some(100), overhead=1.15, processes=5),
     "transformer": lambda settings: Profiled(transformer(settings.device, settings.some(8)), settings.some(50)),
-    "resnet18": lambda settings: Profiled(resnet(settings), settings.some(50)),
-    "gpt2": lambda settings: Profiled(gpt2(settings), settings.some(5), overhead=1.02),
+    "resnet18": lambda settings: Profiled(resnet(settings), settings.some(50), processes=3),
+    "gpt2": lambda settings: Profiled(gpt2(settings), settings.some(5), overhead=1.02, processes=3),
 }
 PACKAGES = {"resnet18": "timm"}  # which a workload needs
 

@@ -49,7 +49,7 @@ def cases_of(table):
 
 def notes_of(table):
     notes = ["self CPU time is what torch.profiler sums up: operations and calls of CUDA's runtime, not what Python or C++ "
-             "does between them; compare APIs by host time"]
+             "does between them, nor launches through the driver, as Pianola's; compare APIs by host time"]
     notes += [f"{row.contender.words}: failed: {row.error.splitlines()[0]}" for row in table.rows if row.error]
     if any(row.trace for row in table.complete):
         notes.append(f"traces for https://ui.perfetto.dev, one for each row: `scopes/{table.workload.name}_*.json.gz`")
