@@ -14,7 +14,7 @@ target_compile_features(pianola PUBLIC cxx_std_20)
 target_compile_definitions(pianola PUBLIC PIANOLA_WITH_CUDA=${PIANOLA_WITH_CUDA})
 target_link_libraries(pianola
   PUBLIC libtorch::torch $<$<BOOL:${PIANOLA_WITH_CUDA}>:libtorch::cuda> $<BUILD_INTERFACE:pianola_build>
-  PRIVATE Threads::Threads ${CMAKE_DL_LIBS} ${PIANOLA_YAML} ${PIANOLA_ZLIB} ${PIANOLA_SQLITE})
+  PRIVATE pianola_fmt Threads::Threads ${CMAKE_DL_LIBS} ${PIANOLA_YAML} ${PIANOLA_ZLIB} ${PIANOLA_SQLITE})
 target_link_options(pianola PRIVATE LINKER:--no-undefined)
 set_target_properties(pianola PROPERTIES INSTALL_RPATH "${PIANOLA_INSTALL_RPATH}")
 if(NOT PIANOLA_WHEEL)  # a wheel knows no links: it would hold the library three times

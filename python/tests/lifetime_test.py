@@ -90,7 +90,10 @@ def test_data_loader_workers_may_fork_while_graphs_live(device):
 
 def test_capture_beside_a_pinning_data_loader(device):
     data = torch.utils.data.TensorDataset(torch.randn(256, 16))
-    loader = torch.utils.data.DataLoader(data, batch_size=8, num_workers=1, pin_memory=device.type == "cuda")
+    # With a generator of its own: it draws a seed for each epoch, and a tape is refused if the default one moves meanwhile.
+    loader = torch.utils.data.DataLoader(
+        data, batch_size=8, num_workers=1, pin_memory=device.type == "cuda", generator=torch.Generator()
+    )
     x = torch.randn(8, 16, device=device)
     errors = []
 
