@@ -1,5 +1,5 @@
 # pianola_fmt: fmt, compiled once and linked into what uses it. Where its headers are all there is, each file compiles it anew,
-# which took a sixth of the time of a build. Not the system's libfmt.so, which would have to be there where Pianola is used.
+# which takes up to three seconds of each. Not the system's libfmt.so, which would have to be there where Pianola is used.
 #
 # There may be two: torch brings headers of fmt with it, which what includes torch finds first. Their names differ by version.
 set(versions ${fmt_VERSION})
