@@ -19,6 +19,9 @@ bool is_plain_leaf(const py::handle& value) {
          PyBytes_CheckExact(object);
 }
 
+// Of types whose values are equal only to their own: 1, 1.0 and True are one key to a dict that remembers structures.
+bool is_plain_key(const py::handle& key) { return PyUnicode_CheckExact(key.ptr()) || PyLong_CheckExact(key.ptr()); }
+
 // Takes apart a tree of tuples, lists and dicts in the order of pytree, and writes down their nesting.
 class PlainTree {
  public:
@@ -37,7 +40,7 @@ class PlainTree {
     open('{', dict.size());
     for (const auto& [key, value] : dict) {
       keys_.push_back(py::reinterpret_borrow<py::object>(key));
-      if (!take_apart(value, depth + 1)) return false;
+      if (!is_plain_key(key) || !take_apart(value, depth + 1)) return false;
     }
     return true;
   }

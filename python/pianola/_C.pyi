@@ -648,7 +648,7 @@ class GraphBank:
 def take_plain_apart(tree: Any) -> tuple[list[Any], bytes | tuple[bytes, tuple[Any, ...]]] | None:
     """Leaves of a tree, in pytree's order, and what is equal for trees of the same structure.
 
-    None: it holds something else than tuples, lists and dicts of tensors, numbers, strings, bytes and None.
+    None: it holds something else than tuples, lists and dicts (of str and int) of tensors, numbers, strings, bytes and None.
     """
 
 class ModuleWatch:

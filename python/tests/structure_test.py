@@ -32,7 +32,7 @@ PLAIN = [
     {},
     ([(A, B)],),
     [A, (B, [C, 2, "x", None, 1.5, 1j, b"y", True])],
-    {"x": A, "options": {"k": 2, 3: B}, ("a", 1): [C]},
+    {"x": A, "options": {"k": 2, 3: B}, "c": [C]},
     ((((((A,),),),),),),
 ]
 OTHER = [
@@ -43,6 +43,8 @@ OTHER = [
     [object()],
     Batch(A, "b"),
     {"dtype": torch.float32},
+    {("a", 1): [C]},
+    {True: A},
 ]
 
 
@@ -87,6 +89,13 @@ def test_values_do_not_count_to_the_outline_but_to_the_structure():
     assert _C.take_plain_apart([A, 2])[1] == _C.take_plain_apart([C, 3])[1]
     assert not of_arguments((A, 2), {})[1].same(of_arguments((C, 3), {})[1])
     assert of_arguments((A, 2), {})[1].same(of_arguments((C, 2), {})[1])
+
+
+def test_equal_keys_of_other_types_stay_what_they_are():
+    for key in (1, True, 1.0):
+        tensors, structure = of_arguments(({key: A},), {})
+        ((tree,), _) = structure.rebuild(tensors)
+        assert [type(kept) for kept in tree] == [type(key)]
 
 
 def test_the_order_of_keyword_arguments_does_not_matter():
