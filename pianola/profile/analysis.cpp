@@ -65,6 +65,10 @@ void add_medians(Analysis& analysis) {
   analysis.in_launches = typical(all, [](const Iteration& i) { return i.in_launches; });
 }
 
+double share(Nanoseconds part, Nanoseconds whole) {
+  return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
+}
+
 void add_means(Analysis& analysis) {
   Nanoseconds busy = 0;
   std::array<Nanoseconds, kGapCauses> idle = {};
@@ -73,12 +77,18 @@ void add_means(Analysis& analysis) {
     for (std::size_t cause = 0; cause < kGapCauses; ++cause) idle[cause] += iteration.idle[cause];
   }
   const Nanoseconds time = analysis.iterations.back().time.end - analysis.iterations.front().time.begin;
-  analysis.utilisation = time == 0 ? 0 : static_cast<double>(busy) / static_cast<double>(time);
+  analysis.utilisation = share(busy, time);
   const auto count = static_cast<double>(analysis.iterations.size());
   for (std::size_t cause = 0; cause < kGapCauses; ++cause) {
     analysis.idle[cause] = std::llround(static_cast<double>(idle[cause]) / count);
   }
   analysis.jitter = jitter_of(analysis.iterations);
+}
+
+// A profiler slows the host, not a GPU: it made longer what that is idle. Operations of the CPU are slowed themselves.
+void add_unrecorded(Nanoseconds known, Analysis& analysis) {
+  analysis.unrecorded = known == 0 ? analysis.duration : known;
+  if (known != 0 && analysis.device >= 0) analysis.utilisation = std::min(share(analysis.busy, known), 1.0);
 }
 
 }  // namespace
@@ -109,13 +119,14 @@ Analysis analyse(const Timeline& timeline, const AnalysisOptions& options) {
   analysis.iterations = profiling::iteration_figures(list, issued, found, analysis.gaps);
   add_medians(analysis);
   add_means(analysis);
+  analysis.device = list.device;
+  add_unrecorded(timeline.unrecorded, analysis);
   analysis.durations = profiling::summarize_durations(list, analysis.iterations.front().first_work,
                                                       analysis.iterations.back().last_work);
   const auto threads = profiling::host_threads(list, issued, analysis.iterations, analysis.gaps);
   analysis.regions = profiling::find_regions(timeline, threads, analysis.iterations);
   analysis.waits = profiling::find_waits(timeline, threads, analysis.iterations.size());
   analysis.process = list.process;
-  analysis.device = list.device;
   analysis.by = found.by;
   analysis.range = std::move(found.range);
   analysis.problem = std::move(found.problem);

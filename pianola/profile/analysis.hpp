@@ -112,8 +112,9 @@ struct Analysis {
 
   // Over the iterations: medians, unless said otherwise.
   Nanoseconds duration = 0;
+  Nanoseconds unrecorded = 0;  ///< Timeline::unrecorded; where that is unknown, `duration`.
   Nanoseconds busy = 0;
-  double utilisation = 0;  ///< busy / duration of all iterations together, 0 to 1.
+  double utilisation = 0;  ///< busy / duration of all iterations together, or busy / unrecorded if known; 0 to 1.
   double jitter = 0;       ///< Standard deviation of durations over their mean.
   double kernels = 0, launches = 0, graph_launches = 0, synchronizations = 0;
   Nanoseconds in_launches = 0;

@@ -93,6 +93,19 @@ TEST(AnalysisTest, AddsUpToTheIterationsWhateverTheCauses) {
   }
 }
 
+// 45 us of work in an iteration of 100 us, which takes 60 us where nothing records it.
+TEST(AnalysisTest, AShareOfTheTimeIsThatOfTheUnrecordedIterationWhereThatIsKnown) {
+  Timeline timeline = program({100, 100, 100, 100, 100});
+  EXPECT_EQ(analyse(timeline).unrecorded, us(100));
+  timeline.unrecorded = us(60);
+  const Analysis analysis = analyse(timeline);
+  EXPECT_EQ(analysis.duration, us(100));
+  EXPECT_EQ(analysis.unrecorded, us(60));
+  EXPECT_DOUBLE_EQ(analysis.utilisation, 45.0 / 60);
+  timeline.unrecorded = us(40);  // timed in a moment when the device was faster
+  EXPECT_EQ(analyse(timeline).utilisation, 1);
+}
+
 TEST(AnalysisTest, CountsEachDevicesOwnCalls) {
   TimelineBuilder t;
   for (int i = 0; i < 5; ++i) {

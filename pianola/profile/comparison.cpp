@@ -24,7 +24,7 @@ double ratio(double after, double before) { return before == 0 ? 0 : after / bef
 std::string headline(const Analysis& before, const Analysis& after, const ProfileComparison& compared) {
   const char* word = compared.speedup >= 1 ? "as fast" : "as fast, so slower than before";
   return fmt::format("{:.2f} times {}: {} instead of {} per iteration, {} instead of {}.", compared.speedup, word,
-                     duration_text(after.duration), duration_text(before.duration),
+                     duration_text(after.unrecorded), duration_text(before.unrecorded),
                      counted_text(after.launches, "launching call", "launching calls"), count_text(before.launches));
 }
 
@@ -34,7 +34,7 @@ ReportTable side_by_side(const Analysis& before, const Analysis& after) {
   const auto add = [&](const char* name, double one, double other) {
     table.row({name, one, other, one == 0 ? ReportValue() : ReportValue(ratio(other, one))});
   };
-  add("time, us", us(before.duration), us(after.duration));
+  add("time, us", us(before.unrecorded), us(after.unrecorded));
   add("device busy, %", 100 * before.utilisation, 100 * after.utilisation);
   add("work of the device, us", us(before.busy), us(after.busy));
   add("kernels", before.kernels, after.kernels);
@@ -57,7 +57,7 @@ ReportTable side_by_side(const Analysis& before, const Analysis& after) {
 
 ProfileComparison compare_profiles(const Analysis& before, const Decision& decision, const Analysis& after) {
   ProfileComparison compared{
-      .speedup = ratio(static_cast<double>(before.duration), static_cast<double>(after.duration)),
+      .speedup = ratio(static_cast<double>(before.unrecorded), static_cast<double>(after.unrecorded)),
       .launches_replaced = before.launches - after.launches};
   // Which scope was taken shows in how many calls still launch something; of two that are as near, it is the larger one.
   double nearest = INFINITY;
@@ -67,7 +67,7 @@ ProfileComparison compare_profiles(const Analysis& before, const Decision& decis
     nearest = distance;
     compared.scope = scope.scope;
     compared.predicted = scope.expected;
-    compared.prediction_error = static_cast<double>(after.duration) / static_cast<double>(scope.expected) - 1;
+    compared.prediction_error = static_cast<double>(after.unrecorded) / static_cast<double>(scope.expected) - 1;
   }
   return compared;
 }
@@ -81,7 +81,7 @@ Report comparison_report(const Analysis& before, const Decision& decision, const
   if (compared.predicted != 0) {
     report.fact("scope", "scope", in_words(compared.scope))
         .fact("predicted_us", "predicted", us(compared.predicted), "us")
-        .fact("measured_us", "measured", us(after.duration), "us")
+        .fact("measured_us", "measured", us(after.unrecorded), "us")
         .fact("prediction_error_percent", "measured against predicted", 100 * compared.prediction_error, "%");
   }
   report.table(side_by_side(before, after));

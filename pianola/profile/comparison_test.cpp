@@ -39,6 +39,18 @@ TEST(ComparisonTest, ThePredictionOfTheScopeThatWasTakenIsHeldAgainstTheMeasurem
   EXPECT_NEAR(compared.prediction_error, 625 / 531.25 - 1, 1e-9);
 }
 
+TEST(ComparisonTest, TimesAreThoseOfUnrecordedIterationsWhereTheyAreKnown) {
+  Timeline slow = training_timeline({}), graphed = training_timeline({.graphed = true});
+  slow.unrecorded = us(1000);
+  graphed.unrecorded = us(500);
+  const Analysis before = analyse(slow), after = analyse(graphed);
+  const ProfileComparison compared = compare_profiles(before, decide(slow, before), after);
+  EXPECT_DOUBLE_EQ(compared.speedup, 2);
+  EXPECT_NEAR(compared.prediction_error, 500 / 531.25 - 1, 1e-9);
+  EXPECT_THAT(comparison_report(before, decide(slow, before), after).to_text(),
+              HasSubstr("2.00 times as fast: 500 us instead of 1.00 ms per iteration"));
+}
+
 TEST(ComparisonTest, TheReportShowsBothSides) {
   const BeforeAndAfter program;
   const Report report = comparison_report(program.before, program.decision, program.after);

@@ -98,7 +98,7 @@ std::optional<Decision> settled(const Timeline& timeline, const Analysis& analys
       .headline = fmt::format("Graphs do the work already: {} of the kernels, in {} per iteration.",
                               percent_text(graphed), counted_text(analysis.graph_launches, "launch", "launches")),
       .reasons = {fmt::format("An iteration takes {}, and keeps the device busy {} of that.",
-                              duration_text(analysis.duration), percent_text(analysis.utilisation))}};
+                              duration_text(analysis.unrecorded), percent_text(analysis.utilisation))}};
 }
 
 void mark_blocked(const std::vector<Obstacle>& obstacles, Decision& decision) {
@@ -169,7 +169,7 @@ std::string headline(const Analysis& analysis, const Decision& decision) {
   const ScopePrediction& best = decision.scopes[decision.best];
   const std::string gain = fmt::format("{:.2f} times as fast, {} ({} to {}) instead of {} per iteration", best.speedup,
                                        duration_text(best.expected), duration_text(best.low), duration_text(best.high),
-                                       duration_text(analysis.duration));
+                                       duration_text(analysis.unrecorded));
   switch (decision.verdict) {
     case GraphVerdict::graph:
       return fmt::format("Graph it, {}: {}{}.", in_words(best.scope), gain,
@@ -191,12 +191,22 @@ std::string headline(const Analysis& analysis, const Decision& decision) {
                      in_a_sentence(main_cause(analysis)));
 }
 
+bool slowed_by_recording(const Analysis& analysis) {
+  return static_cast<double>(analysis.duration) > kLittle * static_cast<double>(analysis.unrecorded);
+}
+
 std::vector<std::string> reasons(const Analysis& analysis, const profiling::HostPace& pace) {
   std::vector<std::string> reasons;
   reasons.push_back(
       fmt::format("The device is busy {} of an iteration of {} (below {} is a candidate, above {} is not).",
-                  percent_text(analysis.utilisation), duration_text(analysis.duration), percent_text(kIdleDevice),
+                  percent_text(analysis.utilisation), duration_text(analysis.unrecorded), percent_text(kIdleDevice),
                   percent_text(kBusyDevice)));
+  if (slowed_by_recording(analysis)) {
+    reasons.push_back(
+        fmt::format("While it was recorded it took {}: a profiler slows the host. Idle times are those of "
+                    "the recording.",
+                    duration_text(analysis.duration)));
+  }
   reasons.push_back(fmt::format("It runs {} per iteration, {} of them shorter than 50 us, issued by {}.",
                                 counted_text(analysis.kernels, "kernel", "kernels"),
                                 percent_text(analysis.durations.share_small),

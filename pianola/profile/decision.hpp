@@ -34,7 +34,7 @@ struct ScopePrediction {
   GraphScope scope = GraphScope::iteration;
   std::string obstacle;  ///< Why it cannot be captured as the profile stands; empty: nothing seen.
   Nanoseconds low = 0, expected = 0, high = 0;  ///< Duration of an iteration; 0: it cannot be told, see `obstacle`.
-  double speedup = 0;                           ///< Duration now over `expected`.
+  double speedup = 0;                           ///< Analysis::unrecorded over `expected`.
   double host_launches = 0;                     ///< Calls that launch, per iteration, kept or new.
   ScopeMemory memory = {};                      ///< All nothing where `expected` is 0.
   std::string cpp, python;                      ///< The call to write.

@@ -19,11 +19,15 @@ using ::testing::StartsWith;
 
 Nanoseconds us(double time) { return static_cast<Nanoseconds>(time * 1000); }
 
+using profiling::testing::TrainingShape;
+
 struct Judged {
-  explicit Judged(const profiling::testing::TrainingShape& shape)
-      : timeline(profiling::testing::training_timeline(shape)),
-        analysis(analyse(timeline)),
-        decision(decide(timeline, analysis)) {}
+  explicit Judged(const profiling::testing::TrainingShape& shape, Nanoseconds unrecorded = 0)
+      : timeline(profiling::testing::training_timeline(shape)) {
+    timeline.unrecorded = unrecorded;
+    analysis = analyse(timeline);
+    decision = decide(timeline, analysis);
+  }
   [[nodiscard]] const ScopePrediction& scope(GraphScope scope) const {
     return decision.scopes.at(static_cast<std::size_t>(scope));
   }
@@ -65,6 +69,31 @@ TEST(DecisionTest, AnOptimizerThatTheHostIssuesSlowlyBelongsInside) {
   EXPECT_EQ(step.scope(GraphScope::iteration).expected, all);
   EXPECT_EQ(step.scope(GraphScope::without_optimizer).expected, us(7 + 60 * 10 + 50));
   EXPECT_EQ(step.decision.scopes[step.decision.best].scope, GraphScope::iteration);
+}
+
+// 1300 us recorded, 1040 us otherwise: the host is a fifth faster, the device as fast.
+TEST(DecisionTest, AGraphIsHeldAgainstTheTimeThatTheStepTakesUnrecorded) {
+  const TrainingShape host_bound_optimizer{.layers = 2, .kernels_per_layer = 4, .optimizer_kernels = 60};
+  const Judged step({}, us(1040));
+  EXPECT_EQ(step.scope(GraphScope::iteration).expected, us(125 * 4.25));
+  EXPECT_NEAR(step.scope(GraphScope::iteration).speedup, 1040 / 531.25, 1e-6);
+  EXPECT_THAT(step.decision.headline, HasSubstr("instead of 1.04 ms per iteration"));
+  EXPECT_THAT(step.decision.reasons, Contains(HasSubstr("While it was recorded it took 1.30 ms")));
+  EXPECT_EQ(step.decision.model.launch, us(8)) << "of 10 recorded";
+
+  const Judged recorded(host_bound_optimizer);
+  const Judged timed(host_bound_optimizer, recorded.analysis.duration / 2);
+  EXPECT_EQ(recorded.scope(GraphScope::without_optimizer).expected, us(7 + 60 * 10 + 50));
+  EXPECT_EQ(timed.scope(GraphScope::without_optimizer).expected, us(7 + 60 * 5 + 50));
+}
+
+// Recorded, the host keeps the device waiting 62 % of the time; unrecorded it does not.
+TEST(DecisionTest, ADeviceThatIsIdleOnlyWhileItIsRecordedIsLeftAlone) {
+  const Judged step({}, us(510));
+  EXPECT_EQ(Judged({}).decision.verdict, GraphVerdict::graph);
+  EXPECT_EQ(step.decision.verdict, GraphVerdict::leave);
+  EXPECT_EQ(step.decision.headline,
+            "Leave it: the device is busy 98 % of the time, so that no launch keeps it waiting.");
 }
 
 TEST(DecisionTest, ABusyDeviceIsLeftAlone) {

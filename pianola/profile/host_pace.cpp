@@ -58,18 +58,27 @@ Nanoseconds usual_launch(const std::vector<Interval>& intervals) {
   return durations.empty() ? 0 : median(durations);
 }
 
+// Of the time that the host takes while it is recorded, what it takes otherwise. At most that: where the device is the slower
+// one, the host is not seen.
+double unrecorded_share(const Analysis& analysis) {
+  if (analysis.unrecorded >= analysis.duration) return 1;
+  return static_cast<double>(analysis.unrecorded) / static_cast<double>(analysis.duration);
+}
+
 }  // namespace
 
 HostPace host_pace(const Timeline& timeline, const Analysis& analysis) {
   const Intervals intervals = intervals_between_launches(timeline, analysis.process, typical_iteration(analysis).host);
   const std::vector<TimeSpan> loading = data_loading_times(timeline, analysis.process);
   const Nanoseconds usual = usual_launch(intervals.within);
+  const double share = unrecorded_share(analysis);
   HostPace pace;
   Nanoseconds sum = 0, longest = 0;
   for (const Interval& interval : intervals.within) {
     const Nanoseconds data = overlap(loading, interval.time);
     const Nanoseconds working = interval.time.duration() - data;
-    const Nanoseconds all = working + std::min(interval.next->time.duration(), usual);
+    const Nanoseconds recorded = working + std::min(interval.next->time.duration(), usual);
+    const auto all = static_cast<Nanoseconds>(share * static_cast<double>(recorded));
     pace.before.emplace(interval.next, all);
     pace.pauses += data;
     sum += all;

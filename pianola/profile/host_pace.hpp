@@ -7,7 +7,8 @@
 
 namespace pianola::profiling {
 
-/// What the host takes to issue one iteration, launch by launch.
+/// What the host takes to issue one iteration, launch by launch: as recorded, less what the recording itself slowed it, if
+/// that is known (Timeline::unrecorded).
 struct HostPace {
   /// For each launch but the first: from the end of the launch or wait before it, of whichever thread, to its own end.
   /// Loading of data is left out, and so is what a launch takes longer than usual, since its queue is full then.

@@ -294,7 +294,7 @@ SmallProfile long_profile(std::size_t kernels, std::string_view name) {
     profile.add_call({begin, begin + 1500}, "cudaLaunchKernel", HostCall::Kind::launch);
     profile.add_work({begin + 2000, begin + 5000}, name, static_cast<std::int64_t>(i % 4));
   }
-  profile.analysis.duration = static_cast<Nanoseconds>(5000 * kernels);
+  profile.analysis.duration = profile.analysis.unrecorded = static_cast<Nanoseconds>(5000 * kernels);
   profile.analysis.iterations.resize(1);
   profile.analysis.iterations.front().time = {0, profile.analysis.duration};
   return profile;

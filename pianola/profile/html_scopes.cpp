@@ -23,7 +23,7 @@ std::string_view state_of(const Decision& decision, std::size_t scope) {
 // Percent of the width of the chart.
 class Scale {
  public:
-  Scale(const Analysis& analysis, const Decision& decision) : longest_(static_cast<double>(analysis.duration)) {
+  Scale(const Analysis& analysis, const Decision& decision) : longest_(static_cast<double>(analysis.unrecorded)) {
     for (const ScopePrediction& scope : decision.scopes) longest_ = std::max(longest_, static_cast<double>(scope.high));
     longest_ = std::max(longest_ * kRoom, 1.0);
   }
@@ -58,7 +58,7 @@ void append_scope(std::string& html, const Decision& decision, std::size_t index
 
 std::string chart(const Analysis& analysis, const Decision& decision) {
   const Scale scale(analysis, decision);
-  const double now = scale(analysis.duration);
+  const double now = scale(analysis.unrecorded);
   std::string html =
       "<figure><div class=\"scopes\" role=\"img\" aria-label=\"Predicted time of an iteration by scope; the table "
       "below "
@@ -66,7 +66,7 @@ std::string chart(const Analysis& analysis, const Decision& decision) {
   append(html,
          "<div class=\"scope head\"><span class=\"what\"></span><div class=\"track\"><span "
          "style=\"right:{:.4g}%\">now {}</span></div><span class=\"value\"></span></div>\n",
-         100 - now, duration_text(analysis.duration));
+         100 - now, duration_text(analysis.unrecorded));
   for (std::size_t i = 0; i < decision.scopes.size(); ++i) append_scope(html, decision, i, scale, now);
   return html + "</div></figure>\n";
 }
@@ -95,7 +95,7 @@ std::string table(const Analysis& analysis, const Decision& decision) {
   append(html,
          "<tr><th scope=\"row\">as it is</th><td class=\"n\">{}</td><td></td><td class=\"n\">{}</td>"
          "<td class=\"n\">{}</td><td></td></tr>\n",
-         duration_text(analysis.duration), factor_text(1), count_text(analysis.launches));
+         duration_text(analysis.unrecorded), factor_text(1), count_text(analysis.launches));
   for (std::size_t i = 0; i < decision.scopes.size(); ++i) append_row(html, decision, i);
   return html + "</tbody></table></div>\n";
 }

@@ -3,6 +3,7 @@
 #include <pianola/profile/html_text.hpp>
 #include <pianola/profile/quantities.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -33,9 +34,18 @@ struct Tile {
   std::string label, value, remark;
 };
 
+// Of a GPU: operations of the CPU are slowed by a profiler themselves.
+bool has_unrecorded(const Analysis& analysis) {
+  return analysis.device >= 0 && analysis.unrecorded != analysis.duration;
+}
+
 Tile time_tile(const Analysis& analysis) {
   if (analysis.by == IterationsBy::nothing) return {"Time profiled", duration_text(analysis.duration), "no iterations"};
   if (analysis.iterations.size() < 2) return {"Iteration", duration_text(analysis.duration), "one iteration"};
+  if (has_unrecorded(analysis)) {
+    return {"Iteration", duration_text(analysis.unrecorded),
+            fmt::format("{} while it was recorded", duration_text(analysis.duration))};
+  }
   return {"Iteration", duration_text(analysis.duration),
           fmt::format("median of {}, ± {}", analysis.iterations.size(), percent_text(analysis.jitter))};
 }
@@ -58,14 +68,21 @@ Tile speedup_tile(const Decision& decision) {
           fmt::format("{}, {}", duration_text(best.expected), in_words(best.scope))};
 }
 
-std::vector<Tile> tiles_of(const Analysis& analysis, const Decision& decision) {
+Tile idle_tile(const Analysis& analysis) {
+  if (has_unrecorded(analysis)) {
+    return {"Device idle", duration_text(std::max<Nanoseconds>(analysis.unrecorded - analysis.busy, 0)),
+            fmt::format("{} of the time", percent_text(1 - analysis.utilisation))};
+  }
   const MeanTimes mean = mean_times(analysis);
-  const auto idle = static_cast<Nanoseconds>(std::llround(mean.all_idle));
+  return {"Device idle", duration_text(static_cast<Nanoseconds>(std::llround(mean.all_idle))),
+          fmt::format("{} of the time", percent_text(mean.whole > 0 ? mean.all_idle / mean.whole : 0))};
+}
+
+std::vector<Tile> tiles_of(const Analysis& analysis, const Decision& decision) {
   return {
       time_tile(analysis),
       {"Device utilisation", percent_text(analysis.utilisation), fmt::format("busy {}", duration_text(analysis.busy))},
-      {"Device idle", duration_text(idle),
-       fmt::format("{} of the time", percent_text(mean.whole > 0 ? mean.all_idle / mean.whole : 0))},
+      idle_tile(analysis),
       {"Kernels", count_text(analysis.kernels), fmt::format("median {}", duration_text(analysis.durations.median))},
       launches_tile(analysis),
       speedup_tile(decision)};

@@ -5,6 +5,7 @@
 #include <pianola/profile/html_report.hpp>
 #include <pianola/profile/profile_report.hpp>
 #include <pianola/profile/read_profile.hpp>
+#include <pianola/profile/trace_sink.hpp>
 
 #include <ATen/Context.h>
 #include <ATen/record_function.h>
@@ -16,7 +17,10 @@
 
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
+#include <chrono>
+#include <fstream>
 #include <set>
 #include <system_error>
 #include <utility>
@@ -38,6 +42,11 @@ void check(const ProfileOptions& options) {
   if (options.iterations < 1) {
     throw UsageError({.what = fmt::format("iterations must be 1 or more, got {}", options.iterations)});
   }
+  // Preparing one would end the other's recording.
+  if (torch::profiler::impl::profilerEnabled()) {
+    throw UsageError({.what = "torch's profiler cannot record: one is active already",
+                      .fix = "end the profiler that is active before this call"});
+  }
 }
 
 void wait_for_device() {
@@ -55,11 +64,6 @@ class Recording {
                                 /*with_flops=*/false, /*with_modules=*/options.modules);
     std::set<ActivityType> activities = {ActivityType::CPU};
     if (at::globalContext().hasCUDA()) activities.insert(ActivityType::CUDA);
-    // Preparing one would end the other's recording.
-    if (torch::profiler::impl::profilerEnabled()) {
-      throw UsageError({.what = "torch's profiler cannot record: one is active already",
-                        .fix = "end the profiler that is active before this call"});
-    }
     kineto::prepareProfiler(config, activities);
     kineto::enableProfiler(config, activities);
     active_ = true;
@@ -100,19 +104,38 @@ class TemporaryTrace {
   std::filesystem::path path_;
 };
 
+[[noreturn]] void throw_cannot_write(const std::filesystem::path& file) {
+  throw UsageError({.what = fmt::format("cannot write the trace '{}'", file.string())});
+}
+
 // Kineto says nothing where it cannot write.
 void save(kineto::ProfilerResult& result, const std::filesystem::path& file) {
-  std::error_code ignored;
-  std::filesystem::remove(file, ignored);
   result.save(file.string());
-  if (!std::filesystem::exists(file)) {
-    throw UsageError({.what = fmt::format("cannot write the trace '{}'", file.string())});
+  if (!std::filesystem::exists(file)) throw_cannot_write(file);
+}
+
+// Kineto compresses nothing, whatever a file is called.
+void keep(const std::filesystem::path& trace, const std::filesystem::path& file) {
+  const auto sink = profiling::TraceSink::open(file);
+  if (!sink->is_open()) throw_cannot_write(file);
+  std::ifstream from(trace, std::ios::binary);
+  std::array<char, 1U << 16U> piece{};
+  while (from.read(piece.data(), piece.size()) || from.gcount() > 0) {
+    if (!sink->write({piece.data(), static_cast<std::size_t>(from.gcount())})) throw_cannot_write(file);
   }
+  if (!sink->close()) throw_cannot_write(file);
+}
+
+// Of one of as many runs as are recorded later.
+Nanoseconds time_unrecorded(const std::function<void()>& step, int runs) {
+  wait_for_device();
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < runs; ++i) step();
+  wait_for_device();
+  return std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count() / runs;
 }
 
 Timeline record(const std::function<void()>& step, const ProfileOptions& options) {
-  for (int i = 0; i < options.warmup; ++i) step();
-  wait_for_device();
   Recording recording(options);
   for (int i = 0; i < options.iterations; ++i) {
     RECORD_USER_SCOPE(kIteration);
@@ -121,9 +144,9 @@ Timeline record(const std::function<void()>& step, const ProfileOptions& options
   wait_for_device();
   const auto result = recording.end();
   const TemporaryTrace temporary;
-  const std::filesystem::path& file = options.trace.empty() ? temporary.path() : options.trace;
-  save(*result, file);
-  return read_chrome_trace(file);
+  save(*result, temporary.path());
+  if (!options.trace.empty()) keep(temporary.path(), options.trace);
+  return read_chrome_trace(temporary.path());
 }
 
 }  // namespace
@@ -137,7 +160,10 @@ Profile judge(Timeline timeline, const AnalysisOptions& options) {
 
 Profile profile(const std::function<void()>& step, const ProfileOptions& options) {
   check(options);
+  for (int i = 0; i < options.warmup; ++i) step();
+  const Nanoseconds unrecorded = time_unrecorded(step, options.iterations);
   Timeline timeline = record(step, options);
+  timeline.unrecorded = unrecorded;
   timeline.source = fmt::format("{} runs of a step", options.iterations);
   return judge(std::move(timeline), {.range = kIteration});
 }

@@ -11,13 +11,13 @@
 namespace pianola {
 
 struct ProfileOptions {
-  int warmup = 3;       ///< Runs before, which are not recorded; 0 or more.
-  int iterations = 10;  ///< Runs that are recorded; 1 or more.
+  int warmup = 3;       ///< Runs before; 0 or more.
+  int iterations = 10;  ///< Runs that are timed, and again as many that are recorded; 1 or more.
   /// Record Python's modules too, which slows Python down; without Python nothing changes.
   bool modules = false;
   /// Record what torch's allocator does, to tell what memory a graph takes. Costs the host time for each block.
   bool memory = true;
-  /// Where to keep what was recorded, a Chrome trace (.json or .json.gz); empty: it is not kept.
+  /// Where to keep what was recorded, a Chrome trace, compressed with gzip if the name ends in ".gz"; empty: it is not kept.
   std::filesystem::path trace = {};
 };
 
@@ -47,10 +47,11 @@ struct PIANOLA_API Profile {
 ///     std::cout << profile.to_text();
 ///
 /// Records with torch's own profiler: on CUDA the device's work and the calls that issue it, everywhere ATen's operations.
-/// Without CUDA work the operations themselves are taken for the work. A profiler costs the host time for each operation.
+/// Without CUDA work the operations themselves are taken for the work. A profiler costs the host time for each operation:
+/// the step is timed first, unrecorded, and it is that time which graphs are held against.
 ///
 /// Threads:  The calling one, and those of autograd.
-/// Streams:  The current one. Waits for the device before and after the recorded runs.
+/// Streams:  The current one. Waits for the device before and after the timed and the recorded runs.
 /// @throws UsageError  An option is out of range, the step does nothing that can be recorded, a profiler is active
 ///                     already, or the trace cannot be written.
 /// Whatever the step throws reaches the caller unchanged.

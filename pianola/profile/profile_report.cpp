@@ -64,8 +64,9 @@ void add_facts(const Timeline& timeline, const Analysis& analysis, const Decisio
   report.fact("headline", "verdict", decision.headline).fact("verdict", "in short", in_words(decision.verdict));
   if (!timeline.device_name.empty()) report.fact("device_name", "device", timeline.device_name);
   report.fact("iterations", "iterations", found_by(analysis))
-      .fact("iteration_us", "an iteration", us(analysis.duration), "us")
-      .fact("jitter_percent", "jitter", percent(analysis.jitter), "%")
+      .fact("iteration_us", "an iteration", us(analysis.duration), "us");
+  if (timeline.unrecorded != 0) report.fact("unrecorded_us", "while not recorded", us(timeline.unrecorded), "us");
+  report.fact("jitter_percent", "jitter", percent(analysis.jitter), "%")
       .fact("utilisation_percent", "device busy", percent(analysis.utilisation), "%")
       .fact("busy_us", "work of the device", us(analysis.busy), "us")
       .fact("kernels", "kernels", analysis.kernels)

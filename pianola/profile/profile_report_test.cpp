@@ -45,6 +45,17 @@ TEST(ProfileReportTest, NumbersAreInJson) {
   EXPECT_EQ(json["waits"][0]["call"], "cudaStreamSynchronize");
 }
 
+TEST(ProfileReportTest, TheTimeOfAnUnrecordedIterationIsThereWhereItIsKnown) {
+  Timeline timeline = training_timeline({});
+  timeline.unrecorded = 1'000'000;
+  const Analysis analysis = analyse(timeline);
+  const Report report = profile_report(timeline, analysis, decide(timeline, analysis));
+  EXPECT_EQ(nlohmann::json::parse(report.to_json())["unrecorded_us"], 1000);
+  EXPECT_EQ(nlohmann::json::parse(report.to_json())["iteration_us"], 1300);
+  EXPECT_THAT(report.to_text(), HasSubstr("while not recorded"));
+  EXPECT_FALSE(nlohmann::json::parse(report_of({}).to_json()).contains("unrecorded_us"));
+}
+
 TEST(ProfileReportTest, WhatCannotBeToldHasNoNumber) {
   const auto json = nlohmann::json::parse(report_of({.ranges = false}).to_json());
   EXPECT_TRUE(json["scopes"][0]["expected_us"].is_null());

@@ -92,7 +92,7 @@ std::string missing(GraphScope scope, const WorkParts& parts) {
 }  // namespace
 
 IterationCosts costs_of(const Analysis& analysis, const WorkParts& parts, const HostPace& pace) {
-  IterationCosts costs{.now = analysis.duration,
+  IterationCosts costs{.now = analysis.unrecorded,
                        .busy = analysis.busy,
                        .pauses = pace.pauses,
                        .waits = analysis.synchronizations >= 0.5};

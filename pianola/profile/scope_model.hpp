@@ -10,7 +10,7 @@ namespace pianola::profiling {
 
 /// What the prediction of an iteration rests on.
 struct IterationCosts {
-  Nanoseconds now = 0;     ///< Its duration in the profile.
+  Nanoseconds now = 0;     ///< Analysis::unrecorded.
   Nanoseconds busy = 0;    ///< Union of the device's work.
   std::size_t nodes = 0;   ///< Kernels, copies and memsets.
   Nanoseconds pauses = 0;  ///< HostPace::pauses.

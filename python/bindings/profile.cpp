@@ -64,6 +64,7 @@ void bind_profile(py::module_& module) {
                              })
       .def_property_readonly("iterations", [](const Profile& self) { return self.analysis.iterations.size(); })
       .def_property_readonly("iteration_us", [](const Profile& self) { return us(self.analysis.duration); })
+      .def_property_readonly("unrecorded_us", [](const Profile& self) { return us(self.analysis.unrecorded); })
       .def_property_readonly("busy_us", [](const Profile& self) { return us(self.analysis.busy); })
       .def_property_readonly("utilisation", [](const Profile& self) { return self.analysis.utilisation; })
       .def_property_readonly("jitter", [](const Profile& self) { return self.analysis.jitter; })

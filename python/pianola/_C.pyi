@@ -1079,7 +1079,11 @@ class Profile:
     @property
     def iterations(self) -> int: ...
     @property
-    def iteration_us(self) -> float: ...
+    def iteration_us(self) -> float:
+        """As it was recorded, which slows the host."""
+    @property
+    def unrecorded_us(self) -> float:
+        """As pianola.profile() timed it before; of profiles that do not tell, `iteration_us`."""
     @property
     def busy_us(self) -> float: ...
     @property

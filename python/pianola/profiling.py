@@ -22,15 +22,16 @@ def profile(
         print(pianola.profile(lambda: train_step(batch)))
 
     Records with torch's own profiler: on CUDA the device's work and the calls that issue it, everywhere ATen's operations.
-    Without CUDA work the operations themselves are taken for the work.
+    Without CUDA work the operations themselves are taken for the work. A profiler slows the host: the same number of runs is
+    timed before, unrecorded, and it is that time which a graph is held against.
 
     Args:
         step: one iteration.
-        warmup: runs before, which are not recorded.
-        iterations: runs that are recorded.
+        warmup: runs before.
+        iterations: runs that are timed, and again as many that are recorded.
         modules: record the forward passes of modules too, to tell layers apart; slows Python down.
         memory: record what torch's allocator does, to tell what memory a graph takes.
-        trace: where to keep what was recorded, a Chrome trace.
+        trace: where to keep what was recorded, a Chrome trace; compressed if the name ends in .gz.
 
     Returns:
         What was found: `verdict`, `headline`, `scopes` with their predicted times and memory, and more; `str()` of it is the report,

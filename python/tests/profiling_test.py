@@ -1,5 +1,6 @@
 """pianola.profile and pianola.decide: a step recorded, analysed and judged."""
 
+import gzip
 import json
 
 import pytest
@@ -29,13 +30,14 @@ def test_a_step_is_recorded_and_judged(device):
     assert profile.kernels >= 20
     assert 0 < profile.utilisation <= 1
     assert profile.iteration_us >= profile.busy_us > 0
+    assert 0 < profile.unrecorded_us < 2 * profile.iteration_us
     if device.type == "cpu":
         assert profile.verdict == "unknown"
         assert "There is no GPU work in this profile" in profile.headline
         assert profile.best is None
     else:
         assert profile.verdict == "graph"
-        assert profile.best.expected_us * profile.best.speedup == pytest.approx(profile.iteration_us, rel=0.01)
+        assert profile.best.expected_us * profile.best.speedup == pytest.approx(profile.unrecorded_us, rel=0.01)
 
 
 def test_the_report_is_text_json_and_a_page(device):
@@ -50,6 +52,28 @@ def test_what_was_recorded_can_be_kept_and_judged_again(device, tmp_path):
     profile = pianola.profile(training_step(device), iterations=6, trace=trace)
     again = pianola.decide(trace, range="pianola::profile step")
     assert (again.kernels, again.iteration_us, again.verdict) == (profile.kernels, profile.iteration_us, profile.verdict)
+
+
+def test_a_trace_whose_name_ends_in_gz_is_compressed(device, tmp_path):
+    profile = pianola.profile(training_step(device), iterations=6, trace=tmp_path / "step.json.gz")
+    with gzip.open(tmp_path / "step.json.gz", "rt") as trace:
+        events = json.load(trace)["traceEvents"]
+    assert sum(event["name"] == "pianola::profile step" and event.get("cat") == "user_annotation" for event in events) == 6
+    again = pianola.decide(tmp_path / "step.json.gz", range="pianola::profile step")
+    assert again.iteration_us == profile.iteration_us
+
+
+def test_a_step_is_timed_before_it_is_recorded(device):
+    runs, recorded = 0, 0
+
+    def step():
+        nonlocal runs, recorded
+        runs += 1
+        recorded += torch.autograd._profiler_enabled()
+        training_step(device)()
+
+    pianola.profile(step, warmup=2, iterations=4)
+    assert (runs, recorded) == (2 + 4 + 4, 4)
 
 
 def test_modules_are_recorded_where_that_is_asked_for(device):

@@ -27,7 +27,7 @@ struct SmallProfile {
     timeline.device_name = "NVIDIA H200";
     analysis.by = IterationsBy::range;
     analysis.range = "step";
-    analysis.duration = 1'100'000;
+    analysis.duration = analysis.unrecorded = 1'100'000;
     analysis.busy = 500'000;
     analysis.utilisation = 0.45;
     analysis.jitter = 0.07;
