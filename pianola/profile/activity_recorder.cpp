@@ -195,6 +195,7 @@ void ActivityRecorder::Session::disable() {
 // One that this CUPTI does not know is one that nobody calls.
 void ActivityRecorder::Session::enable_calls(std::uint8_t on) {
   for (const RecordedCall& call : recorded_calls()) {
+    if (!is_watched(call)) continue;
     (void)(call.driver ? api.enable_driver_api(call.id, on) : api.enable_runtime_api(call.id, on));
   }
 }

@@ -6,6 +6,7 @@
 #include <pianola/profile/testing/fake_activity.hpp>
 #include <pianola/profile/testing/temporary_folder.hpp>
 
+#include <cupti_driver_cbid.h>
 #include <cupti_runtime_cbid.h>
 
 #include <gmock/gmock.h>
@@ -55,11 +56,13 @@ class ActivityRecorderTest : public testing::Test {
   FakeActivity fake;
 };
 
+std::size_t watched_calls() { return static_cast<std::size_t>(std::ranges::count_if(recorded_calls(), &is_watched)); }
+
 TEST_F(ActivityRecorderTest, RecordsKernelsCallsAndRanges) {
   RecorderOptions given = options();
   given.ranges = true;
   const auto recorder = start(given);
-  fake.put(call_record(false, CUPTI_RUNTIME_TRACE_CBID_cudaLaunchKernel_v7000, 1'000'100, 1'000'105, 11));
+  fake.put(call_record(true, CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel, 1'000'100, 1'000'105, 11));
   fake.put(kernel_record("gemm", 1'000'120, 1'000'190, 11));
   fake.put(marker_record(CUPTI_ACTIVITY_FLAG_MARKER_START, 1, 1'000'050, "step"));
   fake.put(marker_record(CUPTI_ACTIVITY_FLAG_MARKER_END, 1, 1'000'200, nullptr));
@@ -81,7 +84,10 @@ TEST_F(ActivityRecorderTest, EnablesTheCheapKindsAndTheCallsOfTheTableAlone) {
   EXPECT_THAT(fake.enabled, testing::UnorderedElementsAre(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
                                                           CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MEMCPY2,
                                                           CUPTI_ACTIVITY_KIND_MEMSET, CUPTI_ACTIVITY_KIND_DEVICE));
-  EXPECT_EQ(fake.runtime_calls.size() + fake.driver_calls.size(), recorded_calls().size());
+  EXPECT_EQ(fake.runtime_calls.size() + fake.driver_calls.size(), watched_calls());
+  EXPECT_FALSE(fake.runtime_calls.contains(CUPTI_RUNTIME_TRACE_CBID_cudaLaunchKernel_v7000))
+      << "the driver's is watched";
+  EXPECT_TRUE(fake.driver_calls.contains(CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel));
   EXPECT_EQ(fake.zeroed, 1);
   EXPECT_EQ(fake.thread_ids, CUPTI_ACTIVITY_THREAD_ID_TYPE_SYSTEM);
   recorder->stop();
@@ -153,13 +159,13 @@ TEST_F(ActivityRecorderTest, CallsAreAskedForBeforeTheDelayAndThoseWithinItDropp
   const auto recorder = start(given);
   {
     const std::lock_guard lock(fake.mutex());
-    EXPECT_EQ(fake.runtime_calls.size() + fake.driver_calls.size(), recorded_calls().size());
+    EXPECT_EQ(fake.runtime_calls.size() + fake.driver_calls.size(), watched_calls());
     EXPECT_THAT(fake.enabled, ElementsAre(CUPTI_ACTIVITY_KIND_DEVICE));
     fake.clock = 2'000'000;  // at which the delay is over
   }
-  fake.put(call_record(false, CUPTI_RUNTIME_TRACE_CBID_cudaLaunchKernel_v7000, 1'999'900, 1'999'990, 1));
+  fake.put(call_record(true, CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel, 1'999'900, 1'999'990, 1));
   ASSERT_TRUE(eventually([&] { return fake.records(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL); }));
-  fake.put(call_record(false, CUPTI_RUNTIME_TRACE_CBID_cudaLaunchKernel_v7000, 2'000'100, 2'000'110, 2));
+  fake.put(call_record(true, CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel, 2'000'100, 2'000'110, 2));
   EXPECT_EQ(recorder->stop(), "");
   const Timeline timeline = read_recording(path);
   ASSERT_EQ(timeline.calls.size(), 1U);

@@ -152,6 +152,8 @@ constexpr auto kDriverPlaces = places<CUPTI_DRIVER_TRACE_CBID_SIZE>(true);
 
 std::span<const RecordedCall> recorded_calls() noexcept { return kCalls; }
 
+bool is_watched(const RecordedCall& call) noexcept { return call.driver || call.kind != launch; }
+
 const RecordedCall* find_call(bool driver, CUpti_CallbackId id) noexcept {
   if (id >= (driver ? kDriverPlaces.size() : kRuntimePlaces.size())) return nullptr;
   const std::uint8_t place = driver ? kDriverPlaces[id] : kRuntimePlaces[id];

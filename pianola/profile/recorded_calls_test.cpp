@@ -58,6 +58,13 @@ TEST(RecordedCallsTest, CallsThatOnlyAskOrAllocateAreNotRecorded) {
   EXPECT_EQ(find_call(true, 1'000'000), nullptr) << "of a later CUDA";
 }
 
+TEST(RecordedCallsTest, OfLaunchesOfKernelsThoseOfTheDriverAreWatched) {
+  EXPECT_FALSE(is_watched(*find_call(false, CUPTI_RUNTIME_TRACE_CBID_cudaLaunchKernelExC_v11060)));
+  EXPECT_TRUE(is_watched(*find_call(true, CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx)));
+  EXPECT_TRUE(is_watched(*find_call(false, CUPTI_RUNTIME_TRACE_CBID_cudaGraphLaunch_v10000)));
+  EXPECT_TRUE(is_watched(*find_call(false, CUPTI_RUNTIME_TRACE_CBID_cudaMemcpyAsync_v3020)));
+}
+
 TEST(RecordedCallsTest, EachEntryPointIsThereOnce) {
   std::set<std::pair<bool, CUpti_CallbackId>> seen;
   for (const RecordedCall& call : recorded_calls()) {

@@ -3,7 +3,7 @@
 #include <pianola/core/export.hpp>
 #include <pianola/profile/testing/fake_activity.hpp>
 
-#include <cupti_runtime_cbid.h>
+#include <cupti_driver_cbid.h>
 #define NVTX_NO_IMPL
 #include <nvtx3/nvToolsExt.h>
 
@@ -66,8 +66,7 @@ PIANOLA_API void pianola_fake_work(int count) {
   for (int i = 0; i < count; ++i) {
     const std::uint32_t id = ++pianola::profiling::next_id;
     const std::uint64_t time = pianola::profiling::now();
-    fake().put(
-        pianola::profiling::call_record(false, CUPTI_RUNTIME_TRACE_CBID_cudaLaunchKernel_v7000, time, time + 1, id));
+    fake().put(pianola::profiling::call_record(true, CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel, time, time + 1, id));
     fake().put(pianola::profiling::kernel_record("fake_kernel", time + 2, time + 4, id));
   }
 }
