@@ -24,6 +24,12 @@ class WorkerProcess:
         except OSError as error:
             raise WorkerError(f"{name}: cannot start {command[0]}: {error.strerror}") from error
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, error, *_):
+        self.close() if error is None else self.kill()
+
     def ask(self, **request):
         """The answer to a request. @throws WorkerError: no such answer."""
         text = json.dumps(request)
@@ -41,12 +47,16 @@ class WorkerProcess:
             raise WorkerError(f"{self.name}: {text} failed: {answer['error']}")
         return answer
 
-    def close(self):
-        """Lets it end, and makes it end if it does not."""
+    def let_end(self):
+        """Asks for nothing more, and does not wait."""
         try:
             self.process.stdin.close()
         except OSError:
             pass  # it has ended already
+
+    def close(self):
+        """Lets it end, and makes it end if it does not."""
+        self.let_end()
         try:
             self.process.wait(timeout=20)
         except subprocess.TimeoutExpired:

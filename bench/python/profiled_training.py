@@ -1,14 +1,14 @@
 """Training steps that are profiled, and the program that trains with one of them:
 
-    profiled_training.py WORKLOAD [--samples N] [--quick]
+    profiled_training.py WORKLOAD [--quick]
 
-Prints a JSON list of microseconds per step, one of each sample. bench/python/python_profile.py runs it, plain and recorded.
+A worker of bench/callables/worker_process.py: trains for one sample at each line that it reads, and answers with its time.
+bench/python/python_profile.py runs it, plain and recorded.
 """
 
 import argparse
 import copy
 import dataclasses
-import functools
 import json
 import math
 import sys
@@ -26,14 +26,14 @@ from training import EAGER, Training, Workload, adam, mlp, transformer  # noqa: 
 class Profiled:
     """A workload, how many steps of it make a sample, and what recording them may cost; None: nothing is asked.
 
-    `processes`: how many train with the recorder, in turns with as many without. No two processes run alike: steps bound by
-    the host differ by a tenth from one to the next.
+    `pairs`: of a process with the recorder and one without; all take turns. No two processes run alike, and the pace of steps
+    that are bound by the host drifts by a tenth within seconds.
     """
 
     workload: Workload
     steps: int
     overhead: float | None = None
-    processes: int = 1
+    pairs: int = 1
 
 
 def resnet(settings):
@@ -98,10 +98,10 @@ def gpt2(settings):
 
 # Bars of the recorder: of a step that is bound by launches, and of one that is bound by the GPU.
 WORKLOADS = {
-    "mlp": lambda settings: Profiled(mlp(settings.device, settings.some(16)), settings.some(100), overhead=1.15, processes=5),
+    "mlp": lambda settings: Profiled(mlp(settings.device, settings.some(16)), settings.some(100), overhead=1.15, pairs=7),
     "transformer": lambda settings: Profiled(transformer(settings.device, settings.some(8)), settings.some(50)),
-    "resnet18": lambda settings: Profiled(resnet(settings), settings.some(50), processes=3),
-    "gpt2": lambda settings: Profiled(gpt2(settings), settings.some(5), overhead=1.02, processes=3),
+    "resnet18": lambda settings: Profiled(resnet(settings), settings.some(50)),
+    "gpt2": lambda settings: Profiled(gpt2(settings), settings.some(5), overhead=1.02, pairs=2),
 }
 PACKAGES = {"resnet18": "timm"}  # which a workload needs
 
@@ -118,16 +118,14 @@ class Settings:
 def main(arguments):
     parser = argparse.ArgumentParser()
     parser.add_argument("workload", choices=WORKLOADS)
-    parser.add_argument("--samples", type=int, default=3)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args(arguments)
     torch.backends.cuda.matmul.allow_tf32 = True
     profiled = WORKLOADS[options.workload](Settings(options.device, options.quick))
     step = Training(profiled.workload, EAGER).graph().step
-    sample = functools.partial(measure, step, profiled.steps, profiled.steps)
-    sample()  # warms up
-    print(json.dumps([sample()["wall"] for _ in range(options.samples)]))
+    for _ in sys.stdin:
+        print(json.dumps(measure(step, profiled.steps, profiled.steps)), flush=True)
 
 
 if __name__ == "__main__":

@@ -4,10 +4,9 @@ Each workload is profiled twice, in this process by pianola.profile and, as a pr
 whole step is then captured, and takes turns with the eager one; its memory is held against what was foretold.
 """
 
+import contextlib
 import importlib.util
-import json
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -18,6 +17,7 @@ import torch
 from measuring import alternate, case, series
 from profiled_training import PACKAGES, WORKLOADS
 from training import EAGER, STEP, Reference, Training, require_replayed
+from worker_process import WorkerProcess
 
 PROGRAM = Path(__file__).with_name("profiled_training.py")
 IN_PROCESS = "predicted by pianola.profile"
@@ -26,23 +26,38 @@ PLAIN, UNDER_RECORDER = "as it is", "under pianola profile"
 TAKEN, FORETOLD = "pianola.Graph of the whole step", "foretold by pianola.profile"
 WHOLE = "whole iteration"
 MIB = 1 << 20
-SAMPLES = 5  # of a process
+SAMPLES = 8  # of a process
+ANSWER_TIMEOUT_S = 120  # of its first, for which it imports torch and warms up, too
 TOLERANCE = 0.15  # of a prediction
 ITERATIONS_PER_SAMPLE = 5  # eager and captured steps, in bursts
 
 
-def train(name, settings, recorder=()):
-    """Microseconds per step, from a process of its own."""
+def time_programs(name, settings, pairs, folder):
+    """Microseconds per step of programs and of the same under the recorder, which take turns; and what one recorded."""
     quick = ["--quick"] if settings.quick else []
-    command = [*recorder, sys.executable, PROGRAM, name, "--device", settings.device, "--samples", SAMPLES, *quick]
-    ran = subprocess.run(list(map(str, command)), text=True, stdout=subprocess.PIPE, check=True)
-    samples = next(line for line in ran.stdout.splitlines() if line.startswith("["))
-    return statistics.median(json.loads(samples))
+    command = [sys.executable, str(PROGRAM), name, "--device", settings.device, *quick]
+    recorder = [str(settings.build / "apps" / "pianola"), "profile", "--output"]
+    with contextlib.ExitStack() as stack:
+        workers = []
+        for i in range(pairs):
+            for contender, prefix in ((PLAIN, []), (UNDER_RECORDER, [*recorder, str(folder / str(i)), "--"])):
+                worker = WorkerProcess(contender, prefix + command, ANSWER_TIMEOUT_S, {})
+                workers.append(stack.enter_context(worker))
+        samples = alternate_workers(workers, 2 if settings.quick else SAMPLES)
+        for worker in workers:
+            worker.let_end()
+    return samples, pianola.decide(folder / "0")
 
 
-def record(name, settings, folder):
-    return train(name, settings, [settings.build / "apps" / "pianola", "profile", "--json", folder / "report.json",
-                                  "--output", folder / "recorded", "--"])
+def alternate_workers(workers, rounds):
+    """Their samples; one of each comes before that does not count."""
+    samples = {worker.name: [] for worker in workers}  # of processes of one kind together
+    for turn in range(-1, rounds):
+        for worker in workers if turn % 2 else workers[::-1]:
+            wall = worker.ask(do="train")["wall"]
+            if turn >= 0:
+                samples[worker.name].append(wall)
+    return samples
 
 
 def whole_iteration(profile):
@@ -120,13 +135,11 @@ def overhead_case(name, profiled, settings, samples):
 def cases_of(name, settings):
     profiled = WORKLOADS[name](settings)
     recorded, overhead = None, None
-    samples = {PLAIN: [], UNDER_RECORDER: []}
+    samples = {PLAIN: []}
     if settings.device == "cuda":
-        for _ in range(1 if settings.quick else profiled.processes):
-            with tempfile.TemporaryDirectory(prefix="pianola-bench-") as folder:
-                samples[PLAIN].append(train(name, settings))
-                samples[UNDER_RECORDER].append(record(name, settings, Path(folder)))
-                recorded = pianola.decide(Path(folder) / "recorded")
+        with tempfile.TemporaryDirectory(prefix="pianola-bench-") as folder:
+            pairs = 1 if settings.quick else profiled.pairs
+            samples, recorded = time_programs(name, settings, pairs, Path(folder))
         if profiled.overhead:
             overhead = overhead_case(name, profiled, settings, samples)
     yield from prediction_cases(settings, profiled.workload, profiled.steps, recorded, samples[PLAIN])
