@@ -53,16 +53,22 @@ if(PIANOLA_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
 endif()
 
 # pianola_precompile(<target> <header> ...): headers that most of its files include and that take long to compile. Targets of
-# one kind with the same headers share what the first of them precompiles. Those of another build tree
+# one kind with the same headers, all with torch or all without, share what the first of them precompiles. Those of another build tree
 # (PIANOLA_PRECOMPILED_IN) are used where that one is named: a compiler cache knows what includes them.
 function(pianola_precompile target)
   if(NOT PIANOLA_PRECOMPILE OR NOT ARGN)
     return()
   endif()
-  # What a precompiled header was made with must be what it is used with: programs and libraries differ in -fPIE.
+  # What a precompiled header was made with must be what it is used with: programs and libraries differ in -fPIE, and torch
+  # defines which layout the standard library's classes have.
   get_target_property(type ${target} TYPE)
   get_target_property(options ${target} COMPILE_OPTIONS)
-  string(SHA1 key "${type};${options};${ARGN}")
+  get_target_property(libraries ${target} LINK_LIBRARIES)
+  set(has_torch FALSE)
+  if("libtorch::torch" IN_LIST libraries OR "libtorch::api" IN_LIST libraries)
+    set(has_torch TRUE)
+  endif()
+  string(SHA1 key "${type};${options};${has_torch};${ARGN}")
   get_property(owner GLOBAL PROPERTY PIANOLA_PRECOMPILED_${key})
   if(NOT owner)
     set_property(GLOBAL PROPERTY PIANOLA_PRECOMPILED_${key} ${target})

@@ -44,9 +44,13 @@ function(pianola_room name)
     add_executable(${target}_test ${room_TESTS})
     pianola_compile_settings(${target}_test)
     target_compile_options(${target}_test PRIVATE -O0)  # they run for seconds and compile for minutes
-    _pianola_test_precompiles(headers ${room_NEEDS} ${room_TEST_PRECOMPILES})
-    pianola_precompile(${target}_test ${headers})
+    set(test_headers_of ${room_NEEDS})
+    if(room_NO_PRECOMPILE)
+      list(REMOVE_ITEM test_headers_of torch)
+    endif()
+    _pianola_test_precompiles(headers ${test_headers_of} ${room_TEST_PRECOMPILES})
     target_link_libraries(${target}_test PRIVATE ${target} ${needs} ${test_needs} GTest::gmock GTest::gtest_main)
+    pianola_precompile(${target}_test ${headers})
     pianola_gtest(${name} ${target}_test)
   endif()
 endfunction()
@@ -61,9 +65,10 @@ function(_pianola_precompiles out)
   set(${out} ${headers} PARENT_SCOPE)
 endfunction()
 
-# The same for its tests, whose steps add and multiply tensors and run backward; torch/torch.h has all of that.
+# The same for its tests, whose steps add and multiply tensors and run backward; torch/torch.h has all of that. What nobody
+# needs is left out: templates that the functions of a precompiled header use are instantiated in each file again.
 function(_pianola_test_precompiles out)
-  set(headers "")
+  set(headers <gmock/gmock.h>)
   if("<torch/torch.h>" IN_LIST ARGN)
     set(headers <torch/torch.h> <gmock/gmock.h>)
   elseif("torch" IN_LIST ARGN)
