@@ -91,6 +91,15 @@ void add_unrecorded(Nanoseconds known, Analysis& analysis) {
   if (known != 0 && analysis.device >= 0) analysis.utilisation = std::min(share(analysis.busy, known), 1.0);
 }
 
+// That of profile(), where it timed its runs too.
+std::string range_of(const Timeline& timeline, const AnalysisOptions& options) {
+  if (!options.range.empty() || timeline.unrecorded == 0) return options.range;
+  const bool is_there = std::ranges::any_of(timeline.ranges, [&](const HostRange& range) {
+    return range.kind == HostRange::Kind::annotation && timeline.name(range.name) == kProfiledStep;
+  });
+  return is_there ? kProfiledStep : "";
+}
+
 }  // namespace
 
 const char* in_words(GapCause cause) noexcept {
@@ -114,13 +123,14 @@ Analysis analyse(const Timeline& timeline, const AnalysisOptions& options) {
   Analysis analysis;
   profiling::DeviceWorkList list = profiling::choose_device(timeline, options.process, options.device);
   const profiling::Issued issued(list);
-  profiling::FoundIterations found = profiling::find_iterations(list, issued, options.range);
+  profiling::FoundIterations found = profiling::find_iterations(list, issued, range_of(timeline, options));
   analysis.gaps = profiling::find_gaps(list, issued, found.on_device());
   analysis.iterations = profiling::iteration_figures(list, issued, found, analysis.gaps);
   add_medians(analysis);
   add_means(analysis);
   analysis.device = list.device;
-  add_unrecorded(timeline.unrecorded, analysis);
+  const bool is_timed = options.range.empty() || options.range == kProfiledStep;
+  add_unrecorded(is_timed ? timeline.unrecorded : 0, analysis);
   analysis.durations = profiling::summarize_durations(list, analysis.iterations.front().first_work,
                                                       analysis.iterations.back().last_work);
   const auto threads = profiling::host_threads(list, issued, analysis.iterations, analysis.gaps);

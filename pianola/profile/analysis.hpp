@@ -89,8 +89,13 @@ struct MemoryUse {
 /// How iterations were told apart.
 enum class IterationsBy : std::uint8_t { range, repetition, nothing };
 
+/// The annotation around each run that profile() records.
+inline constexpr const char* kProfiledStep = "pianola::profile step";
+
 struct AnalysisOptions {
-  std::string range = {};  ///< Each entry of the annotation of this name begins an iteration; empty: found by itself.
+  /// Each entry of the annotation of this name begins an iteration; empty: kProfiledStep, where Timeline::unrecorded says
+  /// what that takes, else iterations are found by themselves.
+  std::string range = {};
   std::int32_t process = -1;  ///< -1: the one with most pieces of work.
   std::int32_t device = -2;   ///< -2: the one with most pieces of work; the CPU only where no GPU worked.
 };
@@ -112,7 +117,7 @@ struct Analysis {
 
   // Over the iterations: medians, unless said otherwise.
   Nanoseconds duration = 0;
-  Nanoseconds unrecorded = 0;  ///< Timeline::unrecorded; where that is unknown, `duration`.
+  Nanoseconds unrecorded = 0;  ///< Timeline::unrecorded; where that is unknown, or of other iterations, `duration`.
   Nanoseconds busy = 0;
   double utilisation = 0;  ///< busy / duration of all iterations together, or busy / unrecorded if known; 0 to 1.
   double jitter = 0;       ///< Standard deviation of durations over their mean.

@@ -106,6 +106,26 @@ TEST(AnalysisTest, AShareOfTheTimeIsThatOfTheUnrecordedIterationWhereThatIsKnown
   EXPECT_EQ(analyse(timeline).utilisation, 1);
 }
 
+// Steps of 100 us of two halves each, 80 us where nothing records them.
+TEST(AnalysisTest, TheUnrecordedTimeIsThatOfTheRunsOfProfileAndOfNoOtherIterations) {
+  TimelineBuilder t;
+  for (int i = 0; i < 6; ++i) {
+    const double at = 100.0 * i;
+    t.annotation(kProfiledStep, at, 95);
+    for (const double half : {at, at + 50}) {
+      t.annotation("half", half, 45);
+      t.kernel("k", half + 10, 20).launched(half + 5, 3);
+    }
+  }
+  Timeline timeline = t.build();
+  EXPECT_NE(analyse(timeline).range, kProfiledStep) << "found by itself";
+  timeline.unrecorded = us(80);
+  EXPECT_EQ(analyse(timeline).range, kProfiledStep);
+  EXPECT_EQ(analyse(timeline).duration, us(100));
+  EXPECT_EQ(analyse(timeline).unrecorded, us(80));
+  EXPECT_EQ(analyse(timeline, {.range = "half"}).unrecorded, us(50));
+}
+
 TEST(AnalysisTest, CountsEachDevicesOwnCalls) {
   TimelineBuilder t;
   for (int i = 0; i < 5; ++i) {

@@ -40,7 +40,7 @@ class DocumentReader {
   bool parse_error(std::size_t position, const std::string& last_token, const nlohmann::json::exception& error);
 
  private:
-  enum class Section : std::uint8_t { other, events, devices, base };
+  enum class Section : std::uint8_t { other, events, devices, base, unrecorded };
 
   bool in_event() const { return depth_ > event_list_depth_ && event_list_depth_ != 0; }
   void open() {
@@ -124,6 +124,7 @@ bool DocumentReader::key(const std::string& text) {
     section_ = text == "traceEvents"           ? Section::events
                : text == "deviceProperties"    ? Section::devices
                : text == "baseTimeNanoseconds" ? Section::base
+               : text == kUnrecordedKey        ? Section::unrecorded
                                                : Section::other;
   } else if (section_ == Section::devices) {
     device_name_ = depth_ == 3 && text == "name" && timeline_.device_name.empty();
@@ -163,8 +164,10 @@ bool DocumentReader::number_float(double /*value*/, const std::string& text) {
 
 template <class Integer>
 bool DocumentReader::integer(Integer value) {
-  const bool base = depth_ == 1 && section_ == Section::base;
-  if (base && is_within(value, kFurthestTime)) base_ = static_cast<Nanoseconds>(value);
+  if (depth_ == 1 && is_within(value, kFurthestTime)) {
+    if (section_ == Section::base) base_ = static_cast<Nanoseconds>(value);
+    if (section_ == Section::unrecorded && value > 0) timeline_.unrecorded = static_cast<Nanoseconds>(value);
+  }
   if (field_ != ChromeField::other) set(value);
   field_ = ChromeField::other;
   return true;

@@ -4,8 +4,12 @@
 #include <cstddef>
 #include <istream>
 #include <string>
+#include <string_view>
 
 namespace pianola::profiling {
+
+/// Beside "traceEvents": Timeline::unrecorded, of traces that Pianola wrote or had written.
+inline constexpr std::string_view kUnrecordedKey = "pianolaUnrecordedNanoseconds";
 
 /// How the text of a trace ended.
 struct ChromeDocument {

@@ -109,6 +109,14 @@ TEST(ChromeTraceTest, FindsFieldsInWhateverOrder) {
   EXPECT_EQ(timeline.device_name, "late");
 }
 
+TEST(ChromeTraceTest, ReadsTheTimeOfAnUnrecordedIterationWhereThereIsOne) {
+  const std::string events = R"(, "traceEvents": [{"ph": "X", "cat": "kernel", "name": "gemm", "ts": 1, "dur": 1}]})";
+  EXPECT_EQ(read(R"({"pianolaUnrecordedNanoseconds": 4260000)" + events).unrecorded, 4'260'000);
+  EXPECT_EQ(read(R"({"pianolaUnrecordedNanoseconds": -5)" + events).unrecorded, 0);
+  EXPECT_EQ(read(R"({"pianolaUnrecordedNanoseconds": "soon")" + events).unrecorded, 0);
+  EXPECT_EQ(read(R"({"other": {"pianolaUnrecordedNanoseconds": 7})" + events).unrecorded, 0) << "nested deeper";
+}
+
 TEST(ChromeTraceTest, DoesNotMistakeWhatIsNestedDeeperForAnEvent) {
   const Timeline timeline = read(R"({"other": {"traceEvents": [{"ph": "X", "cat": "kernel", "name": "no", "ts": 1}]},
       "traceEvents": [{"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 5, "dur": 1,

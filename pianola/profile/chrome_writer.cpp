@@ -73,7 +73,7 @@ class Writer {
   Writer(const Timeline& timeline, const Analysis& analysis, const std::filesystem::path& file)
       : timeline_(timeline),
         analysis_(analysis),
-        output_(file, timeline.device_name, timeline.extent().begin),
+        output_(file, timeline, timeline.extent().begin),
         names_(timeline.names()) {}
 
   void write() {

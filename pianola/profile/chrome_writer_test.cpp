@@ -35,6 +35,7 @@ struct Step {
 
   Step() {
     timeline.device_name = "NVIDIA H200";
+    timeline.unrecorded = 90'000;
     range("train \"step\"\n", HostRange::Kind::annotation, 0, 100'000);
     range("nn.Module: Linear_3", HostRange::Kind::module, 1'000, 30'000);
     range("aten::addmm", HostRange::Kind::operation, 2'000, 20'000);
@@ -100,6 +101,7 @@ struct Step {
 void expect_same(const Timeline& read, const Timeline& written) {
   profiling::expect_same_events(read, written);
   EXPECT_EQ(read.device_name, written.device_name);
+  EXPECT_EQ(read.unrecorded, written.unrecorded);
   EXPECT_THAT(read.notes, IsEmpty());
 }
 

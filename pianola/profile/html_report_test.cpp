@@ -95,6 +95,17 @@ TEST(HtmlReportTest, ShowsTheKeyNumbers) {
   EXPECT_THAT(page, HasSubstr("<dt>Expected speed-up</dt><dd>2.0x</dd><dd>550 us, whole iteration</dd>"));
 }
 
+// 500 us of work in an iteration of 1100 us, which takes 800 us where nothing records it.
+TEST(HtmlReportTest, ShowsTheTimeOfTheUnrecordedIterationWhereItIsKnown) {
+  SmallProfile profile;
+  profile.analysis.unrecorded = 800'000;
+  profile.analysis.utilisation = 0.625;
+  const std::string page = page_of(profile);
+  EXPECT_THAT(page, HasSubstr("<dt>Iteration</dt><dd>800 us</dd><dd>1.10 ms while it was recorded</dd>"));
+  EXPECT_THAT(page, HasSubstr("<dt>Device idle</dt><dd>300 us</dd><dd>38 % of the time</dd>"));
+  EXPECT_THAT(page, HasSubstr(">now 800 us</span>"));
+}
+
 TEST(HtmlReportTest, CountsTheGraphsAmongTheLaunches) {
   SmallProfile profile;
   profile.analysis.launches = 12;

@@ -1,6 +1,7 @@
 #include <pianola/profile/profile.hpp>
 
 #include <pianola/core/error.hpp>
+#include <pianola/profile/chrome_document.hpp>
 #include <pianola/profile/chrome_trace.hpp>
 #include <pianola/profile/html_report.hpp>
 #include <pianola/profile/profile_report.hpp>
@@ -22,8 +23,14 @@
 #include <chrono>
 #include <fstream>
 #include <set>
+#include <string>
 #include <system_error>
 #include <utility>
+
+// As in torch/csrc/profiler/kineto_shim.h, which includes a header of kineto that torch's wheels do not have.
+namespace torch::autograd::profiler {
+TORCH_API void addMetadataJson(const std::string& key, const std::string& value);
+}
 
 namespace pianola {
 namespace {
@@ -32,8 +39,6 @@ namespace kineto = torch::autograd::profiler;
 using torch::profiler::impl::ActivityType;
 using torch::profiler::impl::ProfilerConfig;
 using torch::profiler::impl::ProfilerState;
-
-constexpr const char* kIteration = "pianola::profile step";
 
 void check(const ProfileOptions& options) {
   if (options.warmup < 0) {
@@ -135,10 +140,12 @@ Nanoseconds time_unrecorded(const std::function<void()>& step, int runs) {
   return std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count() / runs;
 }
 
-Timeline record(const std::function<void()>& step, const ProfileOptions& options) {
+// `unrecorded` becomes part of the trace, so that it is judged alike when it is read again.
+Timeline record(const std::function<void()>& step, const ProfileOptions& options, Nanoseconds unrecorded) {
   Recording recording(options);
+  kineto::addMetadataJson(std::string(profiling::kUnrecordedKey), fmt::to_string(unrecorded));
   for (int i = 0; i < options.iterations; ++i) {
-    RECORD_USER_SCOPE(kIteration);
+    RECORD_USER_SCOPE(kProfiledStep);
     step();
   }
   wait_for_device();
@@ -162,10 +169,9 @@ Profile profile(const std::function<void()>& step, const ProfileOptions& options
   check(options);
   for (int i = 0; i < options.warmup; ++i) step();
   const Nanoseconds unrecorded = time_unrecorded(step, options.iterations);
-  Timeline timeline = record(step, options);
-  timeline.unrecorded = unrecorded;
+  Timeline timeline = record(step, options, unrecorded);
   timeline.source = fmt::format("{} runs of a step", options.iterations);
-  return judge(std::move(timeline), {.range = kIteration});
+  return judge(std::move(timeline), {.range = kProfiledStep});
 }
 
 Profile load_profile(const std::filesystem::path& path, const AnalysisOptions& options) {

@@ -18,6 +18,7 @@ struct ProfileOptions {
   /// Record what torch's allocator does, to tell what memory a graph takes. Costs the host time for each block.
   bool memory = true;
   /// Where to keep what was recorded, a Chrome trace, compressed with gzip if the name ends in ".gz"; empty: it is not kept.
+  /// load_profile() judges it as profile() did.
   std::filesystem::path trace = {};
 };
 

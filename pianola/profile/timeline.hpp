@@ -97,7 +97,7 @@ class PIANOLA_API Timeline {
   std::string source;               ///< What it was read from or made by, in words.
   std::string device_name;          ///< "NVIDIA H200"; empty: unknown.
   std::vector<std::string> notes;   ///< What was left out or is not as it should be, a sentence each.
-  Nanoseconds unrecorded = 0;       ///< What an iteration takes while nothing records it; 0: unknown.
+  Nanoseconds unrecorded = 0;       ///< What a run of profile() takes while nothing records it; 0: unknown.
 
   /// The number of a name; always the same for the same text.
   NameId intern(std::string_view name);

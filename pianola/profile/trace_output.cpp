@@ -1,6 +1,7 @@
 #include <pianola/profile/trace_output.hpp>
 
 #include <pianola/core/error.hpp>
+#include <pianola/profile/chrome_document.hpp>
 #include <pianola/profile/microseconds.hpp>
 
 #include <fmt/format.h>
@@ -28,17 +29,18 @@ std::string json_string(std::string_view text) {
   return json(text).dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
-TraceOutput::TraceOutput(const std::filesystem::path& file, std::string_view device_name, Nanoseconds origin)
+TraceOutput::TraceOutput(const std::filesystem::path& file, const Timeline& of, Nanoseconds origin)
     : file_(file), origin_(origin) {
   errno = 0;
   sink_ = TraceSink::open(file);
   if (!sink_->is_open()) refuse(file);
   const std::string device =
-      device_name.empty() ? "" : fmt::format(R"({{"id": 0, "name": {}}})", json_string(device_name));
+      of.device_name.empty() ? "" : fmt::format(R"({{"id": 0, "name": {}}})", json_string(of.device_name));
+  const std::string unrecorded = of.unrecorded == 0 ? "" : fmt::format("\"{}\": {},\n", kUnrecordedKey, of.unrecorded);
   pending_ = fmt::format(
       "{{\"schemaVersion\": 1, \"displayTimeUnit\": \"ms\", \"baseTimeNanoseconds\": {},\n"
-      "\"deviceProperties\": [{}],\n\"traceEvents\": [",
-      origin, device);
+      "\"deviceProperties\": [{}],\n{}\"traceEvents\": [",
+      origin, device, unrecorded);
 }
 
 void TraceOutput::event(Track track, std::string_view category, std::string_view name, TimeSpan time,

@@ -25,7 +25,8 @@ class TraceOutput {
  public:
   /// @param origin  The time that becomes 0; a viewer's doubles hold no nanoseconds since 1970.
   /// @throws UsageError  The file cannot be opened for writing, or is to be compressed by a build without zlib.
-  TraceOutput(const std::filesystem::path& file, std::string_view device_name, Nanoseconds origin);
+  /// @param of  Whose device and unrecorded time it tells.
+  TraceOutput(const std::filesystem::path& file, const Timeline& of, Nanoseconds origin);
 
   /// @param name  A JSON string. @param args  "\"bytes\": 16", without braces; may be empty.
   void event(Track track, std::string_view category, std::string_view name, TimeSpan time, std::string_view args);
