@@ -21,7 +21,8 @@ struct ProfileComparison {
                                                              const Analysis& after);
 
 /// What one launch replaced: both profiles side by side, and the prediction against what came of it. Times are
-/// microseconds, of an iteration that is not recorded where that is known. Memory is there where both profiles say what the allocator did.
+/// microseconds, of an iteration that is not recorded where that is known. Memory is there where both profiles say what the
+/// allocator did.
 [[nodiscard]] PIANOLA_API Report comparison_report(const Analysis& before, const Decision& decision,
                                                    const Analysis& after);
 
