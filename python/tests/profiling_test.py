@@ -30,7 +30,7 @@ def test_a_step_is_recorded_and_judged(device):
     assert profile.kernels >= 20
     assert 0 < profile.utilisation <= 1
     assert profile.iteration_us >= profile.busy_us > 0
-    assert 0 < profile.unrecorded_us < 2 * profile.iteration_us
+    assert profile.unrecorded_us > 0
     if device.type == "cpu":
         assert profile.verdict == "unknown"
         assert "There is no GPU work in this profile" in profile.headline
