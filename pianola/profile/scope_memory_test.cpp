@@ -92,7 +92,8 @@ TEST(ScopeMemoryTest, WithoutRangesTheOptimizersMemoryIsToldByItsKernels) {
 }
 
 TEST(ScopeMemoryTest, OfAScopeThatCannotBePredictedNothingIsSaid) {
-  const ScopeMemory& layers = Judged({.ranges = false, .memory = true}).memory(GraphScope::layers);
+  const Judged step({.ranges = false, .memory = true});
+  const ScopeMemory& layers = step.memory(GraphScope::layers);
   EXPECT_FALSE(layers.pool);
   EXPECT_EQ(layers.executables, 0U);
 }
