@@ -3,6 +3,8 @@
 #include <pianola/audit/generator_position.hpp>
 
 #if PIANOLA_WITH_CUDA
+#include <pianola/graph/cuda/thread_streams.hpp>
+
 #include <ATen/cuda/CUDAEvent.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/util/Exception.h>
@@ -16,7 +18,9 @@ namespace pianola::auditing {
 
 struct SideStream::Impl {
   explicit Impl(c10::DeviceIndex device)
-      : outer(c10::cuda::getCurrentCUDAStream(device)), side(c10::cuda::getStreamFromPool(false, device)), guard(side) {
+      : outer(c10::cuda::getCurrentCUDAStream(device)),
+        side(graph::thread_stream(graph::StreamPurpose::audit, device)),
+        guard(side) {
     order(outer, side);
   }
   Impl(const Impl&) = delete;

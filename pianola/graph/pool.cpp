@@ -14,6 +14,7 @@
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -31,23 +32,37 @@ class KnownPools {
 
   std::shared_ptr<PoolState> find_or_make(c10::Device device, PoolId id) {
     const std::lock_guard lock(mutex_);
-    std::erase_if(pools_, [](const auto& entry) { return entry.second.expired(); });
+    drop_ended();
     auto& entry = pools_[{device.str(), id}];
     std::shared_ptr<PoolState> pool = entry.lock();
     if (pool == nullptr) entry = pool = make(device, id);
     return pool;
   }
 
+  std::shared_ptr<PoolState> make_own(c10::Device device) {
+    const std::lock_guard lock(mutex_);
+    drop_ended();
+    std::shared_ptr<PoolState> pool = make(device, std::nullopt);
+    pools_[{device.str(), pool->id()}] = pool;
+    return pool;
+  }
+
  private:
-  static std::shared_ptr<PoolState> make([[maybe_unused]] c10::Device device, PoolId id) {
+  void drop_ended() {
+    std::erase_if(pools_, [](const auto& entry) { return entry.second.expired(); });
+  }
+
+  static std::shared_ptr<PoolState> make([[maybe_unused]] c10::Device device, std::optional<PoolId> id) {
 #if PIANOLA_WITH_CUDA
     // In a forked child the memory is the parent's, and so is the driver.
     const auto end = [process = graph::ProcessMark()](const PoolState* pool) {
       if (process.is_this_process()) delete pool;
     };
-    if (device.is_cuda()) return {new graph::CudaPool(device, id), end};
+    if (device.is_cuda()) {
+      return id ? graph::CudaPool::named(device, *id, end) : graph::CudaPool::with_own_name(device, end);
+    }
 #endif
-    return std::make_shared<TapePool>(id);
+    return std::make_shared<TapePool>(id ? *id : GraphPool::new_id());
   }
 
   std::mutex mutex_;
@@ -58,6 +73,10 @@ class KnownPools {
 
 std::shared_ptr<PoolState> pool_state(c10::Device device, PoolId id) {
   return KnownPools::instance().find_or_make(graph::usable_device(device), id);
+}
+
+std::shared_ptr<PoolState> make_pool_state(c10::Device device) {
+  return KnownPools::instance().make_own(graph::usable_device(device));
 }
 
 PoolId GraphPool::new_id() {
@@ -77,7 +96,7 @@ GraphPool::~GraphPool() = default;
 
 c10::Device GraphPool::device() const noexcept { return state_->device(); }
 std::size_t GraphPool::bytes() const { return state_->bytes(); }
-PoolId GraphPool::id() const noexcept { return state_->id(); }
+PoolId GraphPool::id() const noexcept { return state_->tell_id(); }
 
 GraphPoolRef::GraphPoolRef() noexcept = default;
 GraphPoolRef::GraphPoolRef(const GraphPool& pool) noexcept : state_(pool.state_) {}
@@ -91,7 +110,7 @@ GraphPoolRef::~GraphPoolRef() = default;
 bool GraphPoolRef::empty() const noexcept { return state_ == nullptr; }
 PoolId GraphPoolRef::id() const {
   if (empty()) throw UsageError({.what = "id() was called on an empty GraphPoolRef, which names no pool"});
-  return state_->id();
+  return state_->tell_id();
 }
 
 }  // namespace pianola

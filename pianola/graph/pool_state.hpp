@@ -18,7 +18,13 @@ class PoolState {
   virtual ~PoolState() = default;
 
   [[nodiscard]] c10::Device device() const noexcept { return device_; }
+  /// For the library's own use. What leaves it is told: a name that somebody may keep names this pool for ever.
   [[nodiscard]] PoolId id() const noexcept { return id_; }
+  [[nodiscard]] PoolId tell_id() noexcept {
+    id_was_told_ = true;
+    return id_;
+  }
+  [[nodiscard]] bool id_was_told() const noexcept { return id_was_told_; }
   [[nodiscard]] virtual std::size_t bytes() const = 0;
 
   /// While the result lives, later captures in the pool do not use memory that earlier ones used and freed: their
@@ -28,6 +34,7 @@ class PoolState {
  private:
   c10::Device device_;
   PoolId id_;
+  std::atomic<bool> id_was_told_{false};
 };
 
 /// The tape's pool. Its results are never reused, so all it has to share is the count of their bytes.
@@ -46,8 +53,6 @@ class TapePool final : public PoolState {
 /// @throws DeviceError, UnsupportedError  As Graph's constructor.
 std::shared_ptr<PoolState> pool_state(c10::Device device, PoolId id);
 /// A pool of its own.
-inline std::shared_ptr<PoolState> make_pool_state(c10::Device device) {
-  return pool_state(device, GraphPool::new_id());
-}
+std::shared_ptr<PoolState> make_pool_state(c10::Device device);
 
 }  // namespace pianola

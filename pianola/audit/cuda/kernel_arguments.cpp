@@ -5,6 +5,7 @@
 #include <pianola/core/error.hpp>
 #include <pianola/cuda/topology.hpp>
 #include <pianola/graph/graph.hpp>
+#include <pianola/graph/pool_state.hpp>
 #include <pianola/trace/op_trace.hpp>
 #include <pianola/trace/tensors_of.hpp>
 #include <pianola/trace/write_set.hpp>
@@ -84,7 +85,8 @@ CapturedStep Capture::read() const {
 
 std::vector<ByteSpan> memory_of(const GraphPool& pool) {
   std::vector<ByteSpan> spans;
-  for (const auto& segment : c10::cuda::CUDACachingAllocator::snapshot(pool.id(), /*include_traces=*/false).segments) {
+  const PoolId name = GraphPoolRef(pool).state()->id();
+  for (const auto& segment : c10::cuda::CUDACachingAllocator::snapshot(name, /*include_traces=*/false).segments) {
     const auto begin = static_cast<std::uintptr_t>(segment.address);
     spans.push_back({.begin = begin, .end = begin + static_cast<std::uintptr_t>(segment.total_size)});
   }

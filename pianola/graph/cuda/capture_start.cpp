@@ -5,10 +5,9 @@
 #include <pianola/graph/pool_state.hpp>
 
 #include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAStream.h>
 
 #include <fmt/format.h>
-
-#include <unordered_map>
 
 namespace pianola::graph {
 
@@ -30,15 +29,6 @@ void bind_context() {
     return;
   c10::cuda::set_device(c10::cuda::current_device(), /*force=*/true);
   bound = true;
-}
-
-// One stream per thread and device serves all captures: what warm-up leaves in torch's cache belongs to a stream, and the
-// next capture finds it there.
-c10::cuda::CUDAStream capture_stream(c10::DeviceIndex device) {
-  thread_local std::unordered_map<c10::DeviceIndex, c10::cuda::CUDAStream> streams;
-  const auto known = streams.find(device);
-  if (known != streams.end()) return known->second;
-  return streams.emplace(device, c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device)).first->second;
 }
 
 void check_may_capture_on_cuda(c10::Device device, const CaptureOptions& options) {

@@ -2,7 +2,6 @@
 #include <pianola/graph/options.hpp>
 
 #include <c10/core/Device.h>
-#include <c10/cuda/CUDAStream.h>
 
 #include <cuda_runtime_api.h>
 
@@ -11,9 +10,6 @@ namespace pianola::graph {
 /// What a capture on CUDA needs of its thread before it may begin.
 /// @throws UsageError  The options do not fit the device, or its current stream is being captured.
 void check_may_capture_on_cuda(c10::Device device, const CaptureOptions& options);
-
-/// The stream that captures of this thread run on where none is given.
-c10::cuda::CUDAStream capture_stream(c10::DeviceIndex device);
 
 cudaStreamCaptureMode to_cuda(CaptureMode mode);
 

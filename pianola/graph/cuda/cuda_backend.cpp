@@ -17,7 +17,9 @@
 #include <pianola/graph/cuda/input_copies.hpp>
 #include <pianola/graph/cuda/leaf_streams.hpp>
 #include <pianola/graph/cuda/other_threads.hpp>
+#include <pianola/graph/cuda/pool_returns.hpp>
 #include <pianola/graph/cuda/stream_scope.hpp>
+#include <pianola/graph/cuda/thread_streams.hpp>
 #include <pianola/graph/input_keeper.hpp>
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -121,13 +123,15 @@ class CudaBackend final : public Backend {
   std::vector<c10::Storage> kept_;
   std::vector<CUDAStream> streams_;  // it was replayed on
   std::unique_ptr<Recording> recording_;
-  std::optional<LeafStreams> leaf_streams_;  // from the first eager run on
+  std::optional<PoolReturns::Pause> no_returns_;  // while recording
+  std::optional<LeafStreams> leaf_streams_;       // from the first eager run on
   std::size_t executable_bytes_ = 0;
 };
 
 std::unique_ptr<StreamScope> CudaBackend::enter(const CaptureOptions& options) {
   pool_ = std::static_pointer_cast<CudaPool>(pool_for(options, device_));
-  const CUDAStream stream = options.stream ? CUDAStream(*options.stream) : capture_stream(device_.index());
+  const CUDAStream stream =
+      options.stream ? CUDAStream(*options.stream) : thread_stream(StreamPurpose::capture, device_.index());
   leaf_streams_.emplace(stream);
   return std::make_unique<CudaStreamScope>(stream, pool_);
 }
@@ -142,6 +146,7 @@ void CudaBackend::begin(const CaptureOptions& options) {
     recording_->keeper.emplace(
         [this](const void* address) { return pool_->ledger().owns(reinterpret_cast<std::uintptr_t>(address)); });
   }
+  no_returns_.emplace();
   graph_->capture_begin(pool_->id(), to_cuda(options.mode));
   recording_->generators.emplace(graph_->generator_states(), options.set_generators);
   const CUstream stream = recording_->stream.stream();
@@ -211,6 +216,7 @@ std::optional<std::string> CudaBackend::end(const OpTrace* trace, const CaptureO
   const std::vector<CUgraphNode> advance(last.begin(), last.end());
   if (branches_) branches_->stop_recording();
   end_capture();
+  no_returns_.reset();
   std::size_t nodes = 0;
   check(Driver::get().graph_get_nodes(captured_graph(), nullptr, &nodes), "cuGraphGetNodes");
   const bool is_empty = nodes == copies_.nodes().size();
@@ -318,6 +324,7 @@ void CudaBackend::abandon() noexcept {
     if (recording_ != nullptr) graph_->abandon(recording_->stream);
     graph_.reset();
   }
+  no_returns_.reset();
   if (recording_ != nullptr) {
     recording_->allocations.reset();
     if (recording_->other_threads) recording_->other_threads->stop();

@@ -2,9 +2,10 @@
 
 #include <pianola/core/error.hpp>
 #include <pianola/graph/cuda/pool_reservation.hpp>
-#include <pianola/graph/open_capture.hpp>
+#include <pianola/graph/cuda/pool_returns.hpp>
 
 #include <ATen/core/CachingHostAllocator.h>
+#include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/util/Exception.h>
@@ -12,49 +13,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <mutex>
-#include <vector>
+#include <optional>
 
 namespace pianola::graph {
 
 namespace allocator = c10::cuda::CUDACachingAllocator;
 
 namespace {
-
-// Note [Memory of a pool that ends]
-// The memory of a pool goes back to the device when the last graph and handle are gone, also after a failed capture:
-// torch would keep it, and no later pool could use it, until the device is full. What cannot go back yet is tried again
-// when the next pool is made: blocks that the caller still holds (a loss that the step had assigned), and pools that
-// end inside a step that is being captured.
-class PendingReturns {
- public:
-  static PendingReturns& instance() {
-    static PendingReturns& pending = *new PendingReturns;  // never destroyed: a static Graph may end after it
-    return pending;
-  }
-
-  void give_back(c10::MempoolId_t pool) {
-    const std::lock_guard lock(mutex_);
-    pools_.push_back(pool);
-    if (!capture_is_open()) retry_locked();
-  }
-
-  void retry() {
-    const std::lock_guard lock(mutex_);
-    retry_locked();
-  }
-
- private:
-  void retry_locked() {
-    std::erase_if(pools_, [](c10::MempoolId_t pool) {
-      allocator::emptyCache(pool);
-      return allocator::snapshot(pool, /*include_traces=*/false).segments.empty();
-    });
-  }
-
-  std::mutex mutex_;
-  std::vector<c10::MempoolId_t> pools_;
-};
 
 // A use of our own in the allocator of pinned memory, which offers none but by a capture: opened and closed at once. What
 // is left of a pool of that name whose last user is gone makes it throw, and goes with the cache.
@@ -85,11 +50,29 @@ void hold_device_memory(c10::Device device, PoolId pool) {
 
 }  // namespace
 
+std::shared_ptr<PoolState> CudaPool::with_own_name(c10::Device device, const Deleter& end) {
+  const std::optional<PoolId> used = PoolReturns::instance().take_name();
+  if (!used) return {new CudaPool(device, at::cuda::graph_pool_handle(), PinnedUse::begins), end};
+  try {
+    return {new CudaPool(device, *used, PinnedUse::taken_over), end};
+  } catch (...) {
+    PoolReturns::instance().give_back(*used, /*name_is_free=*/true, {});
+    throw;
+  }
+}
+
+std::shared_ptr<PoolState> CudaPool::named(c10::Device device, PoolId name, const Deleter& end) {
+  std::shared_ptr<PoolState> pool(new CudaPool(device, name, PinnedUse::begins), end);
+  (void)pool->tell_id();  // whoever names it knows it
+  return pool;
+}
+
 // The pool must live between its graphs, also when the last one is gone.
-CudaPool::CudaPool(c10::Device device, PoolId name) : PoolState(device, name) {
+CudaPool::CudaPool(c10::Device device, PoolId name, PinnedUse pinned) : PoolState(device, name) {
   allocator::init(c10::cuda::device_count());
-  PendingReturns::instance().retry();
+  PoolReturns::instance().retry();
   hold_device_memory(device, id());
+  if (pinned == PinnedUse::taken_over) return;
   try {
     hold_pinned_memory(id());
   } catch (...) {
@@ -106,8 +89,7 @@ CudaPool::~CudaPool() {
     }
     workspaces_ = {};  // some may have been made in the pool
     allocator::releasePool(device().index(), id());
-    at::getHostAllocator(at::kCUDA)->release_pool(id());
-    PendingReturns::instance().give_back(id());
+    PoolReturns::instance().give_back(id(), !id_was_told(), replay_streams_);
   } catch (const std::exception& error) {
     TORCH_WARN("pianola: a graph pool's memory could not be returned: ", error.what());
   }

@@ -7,6 +7,8 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -16,7 +18,10 @@ namespace pianola::graph {
 /// the ledger of who overwrote whose results.
 class CudaPool final : public PoolState {
  public:
-  CudaPool(c10::Device device, PoolId name);
+  using Deleter = std::function<void(const PoolState*)>;
+  /// With a name that nobody else knows, so far: that of a pool that is gone, where there is one.
+  static std::shared_ptr<PoolState> with_own_name(c10::Device device, const Deleter& end);
+  static std::shared_ptr<PoolState> named(c10::Device device, PoolId name, const Deleter& end);
   ~CudaPool() override;
 
   [[nodiscard]] std::size_t bytes() const override;
@@ -28,6 +33,9 @@ class CudaPool final : public PoolState {
   void note_replays_on(c10::cuda::CUDAStream stream);
 
  private:
+  enum class PinnedUse : std::uint8_t { begins, taken_over };  // of the name, in the allocator of pinned memory
+  CudaPool(c10::Device device, PoolId name, PinnedUse pinned);
+
   std::vector<c10::cuda::CUDAStream> replay_streams_;
   BlasWorkspaces workspaces_;
   WorkspaceColours colours_;

@@ -1,0 +1,115 @@
+#include <pianola/graph/cuda/pool_returns.hpp>
+
+#include <pianola/cuda/capture_info.hpp>
+
+#include <ATen/core/CachingHostAllocator.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+namespace pianola::graph {
+
+namespace allocator = c10::cuda::CUDACachingAllocator;
+
+namespace {
+
+// Events of pools have nothing to do with a capture that is open, whose mode may forbid to ask for them.
+using Relaxed = c10::cuda::CUDAStreamCaptureModeGuard;
+
+bool is_gone(PoolId pool) {
+  allocator::emptyCache(pool);
+  return allocator::snapshot(pool, /*include_traces=*/false).segments.empty();
+}
+
+}  // namespace
+
+PoolReturns& PoolReturns::instance() {
+  static PoolReturns& returns = *new PoolReturns;  // never destroyed: a static Graph may end after it
+  return returns;
+}
+
+PoolReturns::Pause::Pause() {
+  PoolReturns& returns = instance();
+  const std::lock_guard lock(returns.mutex_);
+  ++returns.pauses_;
+}
+
+PoolReturns::Pause::~Pause() {
+  PoolReturns& returns = instance();
+  const std::lock_guard lock(returns.mutex_);
+  --returns.pauses_;
+  returns.retry_locked();
+}
+
+bool PoolReturns::Ended::note_work(const std::vector<c10::cuda::CUDAStream>& streams) noexcept {
+  try {
+    const Relaxed relaxed(cudaStreamCaptureModeRelaxed);
+    for (const c10::cuda::CUDAStream& stream : streams) {
+      if (capture_status(stream.stream()) != CaptureStatus::none) return false;
+      work.emplace_back().record(stream);
+    }
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+bool PoolReturns::Ended::is_idle() const noexcept {
+  try {
+    const Relaxed relaxed(cudaStreamCaptureModeRelaxed);
+    return std::all_of(work.begin(), work.end(), [](const at::cuda::CUDAEvent& event) { return event.query(); });
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+void PoolReturns::give_back(PoolId pool, bool name_is_free, const std::vector<c10::cuda::CUDAStream>& replayed_on) {
+  Ended ended{.pool = pool, .name_is_free = name_is_free, .work = {}};
+  if (name_is_free) ended.name_is_free = ended.note_work(replayed_on);
+  if (!ended.name_is_free) at::getHostAllocator(at::kCUDA)->release_pool(pool);
+  const std::lock_guard lock(mutex_);
+  ended_.push_back(std::move(ended));
+  retry_locked();
+}
+
+void PoolReturns::retry() {
+  const std::lock_guard lock(mutex_);
+  retry_locked();
+}
+
+// Other code may capture as well, and says so by an error of the allocator's alone: then the rest waits.
+void PoolReturns::retry_locked() {
+  if (pauses_ != 0) return;
+  std::vector<Ended> waiting;
+  bool may_free = true;
+  for (Ended& ended : ended_) {
+    bool gone = false;
+    try {
+      gone = may_free && is_gone(ended.pool);
+    } catch (const c10::Error&) {
+      may_free = false;
+    }
+    if (!gone) {
+      waiting.push_back(std::move(ended));
+    } else if (ended.name_is_free) {
+      names_.push_back(std::move(ended));
+    }
+  }
+  ended_ = std::move(waiting);
+}
+
+// The one that ended first is the likeliest to be idle.
+std::optional<PoolId> PoolReturns::take_name() {
+  const std::lock_guard lock(mutex_);
+  const auto idle = std::find_if(names_.begin(), names_.end(), [](const Ended& ended) { return ended.is_idle(); });
+  if (idle == names_.end()) return std::nullopt;
+  const PoolId name = idle->pool;
+  names_.erase(idle);
+  return name;
+}
+
+}  // namespace pianola::graph

@@ -1,0 +1,69 @@
+#pragma once
+#include <pianola/graph/pool.hpp>
+
+#include <ATen/cuda/CUDAEvent.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <mutex>
+#include <optional>
+#include <vector>
+
+namespace pianola::graph {
+
+// Note [Memory of a pool that ends]
+// The memory of a pool goes back to the device when the last graph and handle are gone, also after a failed capture:
+// torch would keep it, and no later pool could use it, until the device is full. What cannot go back yet is tried again
+// with each capture that ends and each pool that is made or ends: blocks that the caller still holds (a loss that the
+// step had assigned), and pools that end while anybody captures on the device, since torch's allocator frees nothing
+// meanwhile.
+
+// Note [Names of pools are used again]
+// torch keeps pinned memory by the names of pools, too: 64 lists for each name that was ever captured into, 47 KiB of host
+// memory, which go with the whole cache of pinned memory alone. Emptying that cache makes the device wait and takes buffers
+// from data loaders. So a new pool takes the name of one that ended, with its lists. Only a name that nobody was told: a
+// name that the user holds names that pool for ever. And only when the work of the old graphs is done, since the host may
+// write the new graph's pinned memory, the old graph's, at once.
+
+/// The pools that ended: gives their memory back to the device as soon as it may go, and keeps their names for new pools.
+/// Any thread.
+class PoolReturns {
+ public:
+  static PoolReturns& instance();
+
+  /// While one lives, a capture of Pianola's is open on CUDA, and nothing is tried.
+  class Pause {
+   public:
+    Pause();
+    Pause(const Pause&) = delete;
+    Pause& operator=(const Pause&) = delete;
+    ~Pause();
+  };
+
+  /// Takes over what is left of a pool whose last user has released its device memory: the memory that torch still keeps,
+  /// and the use of its name in the allocator of pinned memory.
+  /// @param name_is_free  Nobody was told its name.
+  /// @param replayed_on   Where graphs of the pool may still be at work.
+  void give_back(PoolId pool, bool name_is_free, const std::vector<c10::cuda::CUDAStream>& replayed_on);
+  /// Tries again what could not go back.
+  void retry();
+  /// The name of a pool that is gone, with a use in the allocator of pinned memory that is the caller's now.
+  std::optional<PoolId> take_name();
+
+ private:
+  struct Ended {
+    PoolId pool;
+    bool name_is_free;
+    std::vector<at::cuda::CUDAEvent> work;  // of its graphs, when it ended; only where the name is free
+    /// @return  Whether it could: not where a stream is being captured, or the driver is gone.
+    bool note_work(const std::vector<c10::cuda::CUDAStream>& streams) noexcept;
+    [[nodiscard]] bool is_idle() const noexcept;
+  };
+  void retry_locked();
+
+  std::mutex mutex_;
+  int pauses_ = 0;
+  std::vector<Ended> ended_;  // with memory still
+  std::vector<Ended> names_;  // whose memory is gone
+};
+
+}  // namespace pianola::graph

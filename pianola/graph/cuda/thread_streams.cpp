@@ -1,0 +1,66 @@
+#include <pianola/graph/cuda/thread_streams.hpp>
+
+#include <pianola/cuda/capture_info.hpp>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace pianola::graph {
+namespace {
+
+using c10::cuda::CUDAStream;
+using Use = std::pair<StreamPurpose, c10::DeviceIndex>;
+
+// Of threads that have ended.
+class SpareStreams {
+ public:
+  static SpareStreams& instance() {
+    static SpareStreams& spare = *new SpareStreams;  // never destroyed: threads may end after it
+    return spare;
+  }
+
+  // The one that was left last: its memory is the likeliest to be there still. Not one whose thread left a capture open.
+  CUDAStream take(Use use) {
+    const std::lock_guard lock(mutex_);
+    std::vector<CUDAStream>& streams = streams_[use];
+    const auto found = std::find_if(streams.rbegin(), streams.rend(), [](const CUDAStream& stream) {
+      return capture_status(stream.stream()) == CaptureStatus::none;
+    });
+    if (found == streams.rend()) return c10::cuda::getStreamFromPool(/*isHighPriority=*/false, use.second);
+    const CUDAStream stream = *found;
+    streams.erase(std::next(found).base());
+    return stream;
+  }
+
+  void leave(const std::map<Use, CUDAStream>& of_thread) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [use, stream] : of_thread) streams_[use].push_back(stream);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<Use, std::vector<CUDAStream>> streams_;
+};
+
+struct ThreadStreams {
+  ThreadStreams() = default;
+  ThreadStreams(const ThreadStreams&) = delete;
+  ThreadStreams& operator=(const ThreadStreams&) = delete;
+  ~ThreadStreams() { SpareStreams::instance().leave(streams); }
+  std::map<Use, CUDAStream> streams;
+};
+
+}  // namespace
+
+CUDAStream thread_stream(StreamPurpose purpose, c10::DeviceIndex device) {
+  thread_local ThreadStreams own;
+  const Use use = {purpose, device};
+  const auto known = own.streams.find(use);
+  if (known != own.streams.end()) return known->second;
+  return own.streams.emplace(use, SpareStreams::instance().take(use)).first->second;
+}
+
+}  // namespace pianola::graph
