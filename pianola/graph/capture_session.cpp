@@ -62,6 +62,7 @@ CaptureSession::CaptureSession(Backend& backend, const CaptureOptions& options) 
   backend.check_may_capture(options);
   generators_ = backend.default_generators();
   generators_.insert(generators_.end(), options.generators.begin(), options.generators.end());
+  generator_states_.tell_others_apart();
   if (options.restore) generator_states_.remember(generators_);
   stream_ = backend.enter(options);
   capture_is_open() = true;
@@ -98,7 +99,7 @@ void CaptureSession::begin() {
   at::autocast::clear_cache();
   if (options_.restore) {
     written_.begin_run();
-    generator_states_.restore();
+    put_generators_back();
   } else {
     generator_states_.remember(generators_);
   }
@@ -143,6 +144,12 @@ CaptureResult CaptureSession::commit() {
   const std::vector<at::Tensor> new_gradients =
       outside_ ? written_.leaves_with_new_gradients() : std::vector<at::Tensor>();
   put_back(true);
+  for (const std::string& device : moved_generators_) {
+    result.warnings.push_back(
+        fmt::format("another thread drew from a generator of {} while the graph was captured: the generator is not put "
+                    "back, and stands after the numbers that the capture drew",
+                    device));
+  }
   recording_ = false;
   stream_.reset();
   finished_ = true;
@@ -192,8 +199,11 @@ void CaptureSession::put_back(bool keep_gradients) {
   at::autocast::clear_cache();
   // Without `restore` the set holds what recording alone wrote, and recording counts for nothing in either case.
   keep_gradients ? written_.restore_keeping_gradients() : written_.restore();
-  generator_states_.restore();
+  put_generators_back();
 }
+
+// Where others drew meanwhile, they would draw the same numbers once more.
+void CaptureSession::put_generators_back() { moved_generators_.merge(generator_states_.put_back()); }
 
 void warm_up(c10::Device device, const std::function<void()>& step, const CaptureOptions& options) {
   const std::unique_ptr<Backend> backend = make_backend(device);

@@ -1,5 +1,6 @@
 #pragma once
 #include <pianola/graph/backend.hpp>
+#include <pianola/graph/foreign_draws.hpp>
 #include <pianola/graph/generator_states.hpp>
 #include <pianola/graph/options.hpp>
 #include <pianola/graph/outside_guard.hpp>
@@ -11,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -48,11 +50,14 @@ class CaptureSession {
  private:
   void abandon() noexcept;
   void put_back(bool keep_gradients);
+  void put_generators_back();
 
+  CaptureThreads threads_;  // around all that follows
   Backend& backend_;
   CaptureOptions options_;
   std::vector<at::Generator> generators_;
   GeneratorStates generator_states_;
+  std::set<std::string> moved_generators_;  // by other threads: their devices
   trace::WriteSet written_;
   std::unique_ptr<StreamScope> stream_;
   std::optional<TraceRecorder> recorder_;

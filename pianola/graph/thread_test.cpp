@@ -2,19 +2,27 @@
 
 #include <pianola/graph/testing/mlp.hpp>
 
+#include <ATen/ops/bernoulli.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/sum.h>
 
 #if PIANOLA_WITH_CUDA
 #include <ATen/cuda/CUDAEvent.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 #endif
 
 #include <pthread.h>
 
+#include <atomic>
 #include <functional>
 #include <iostream>
+#include <memory>
 #include <optional>
+#include <set>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -24,8 +32,10 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::AnyOf;
+using ::testing::ElementsAre;
 using testing::expect_replays_equal_eager;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using testing::refusal;
 using testing::same;
 using testing::Training;
@@ -75,7 +85,241 @@ TEST_P(ThreadTest, TwoThreadsCaptureAtTheSameTime) {
   for (std::size_t i = 0; i < 2; ++i) expect_replays_equal_eager(*graphs[i], trainings[i]);
 }
 
+// Draws masks until told to stop. torch refuses to draw on other threads while a capture records on CUDA: then it asks again.
+class Drawing {
+ public:
+  explicit Drawing(c10::Device device, std::size_t most = 4000)
+      : thread_([this, device, most] { draw(device, most); }) {}
+  Drawing(const Drawing&) = delete;
+  Drawing& operator=(const Drawing&) = delete;
+  ~Drawing() { (void)masks(); }
+
+  void wait_for(std::size_t more) const {
+    const std::size_t wanted = drawn_ + more;
+    while (drawn_ < wanted && !done_) std::this_thread::yield();
+  }
+  [[nodiscard]] const std::vector<at::Tensor>& masks() {
+    stop_ = true;
+    if (thread_.joinable()) thread_.join();
+    return masks_;
+  }
+  static at::Tensor mask(c10::Device device) { return at::empty({128}, at::TensorOptions(device)).bernoulli_(0.5); }
+
+ private:
+  void draw(c10::Device device, std::size_t most) {
+    while (!stop_ && masks_.size() < most) {
+      try {
+        masks_.push_back(mask(device));
+        ++drawn_;
+      } catch (const c10::Error&) {
+        std::this_thread::yield();
+      }
+    }
+    done_ = true;
+  }
+
+  std::vector<at::Tensor> masks_;
+  std::atomic<std::size_t> drawn_{0};
+  std::atomic<bool> stop_{false}, done_{false};
+  std::thread thread_;  // after what it uses
+};
+
+std::set<std::string> distinct(const std::vector<at::Tensor>& masks) {
+  std::set<std::string> all;
+  for (const at::Tensor& mask : masks) {
+    const at::Tensor host = mask.to(at::kChar).cpu();
+    all.emplace(static_cast<const char*>(host.const_data_ptr()), host.nbytes());
+  }
+  return all;
+}
+
+TEST_P(ThreadTest, CapturesNeverMakeAnotherThreadDrawTheSameNumbersTwice) {
+  Training training(device(), 0.3);
+  training.step();
+  Drawing other(device());
+  for (int i = 0; i < 30; ++i) {
+    other.wait_for(3);
+    Graph graph(device());
+    graph.capture([&] { training.step(); });
+    graph.replay();
+  }
+  for (int i = 0; i < 10; ++i) {
+    other.wait_for(3);
+    Graph graph(device());
+    EXPECT_THROW(graph.capture([&] {
+      training.step();
+      throw std::out_of_range("mine");
+    }),
+                 std::out_of_range);
+  }
+  other.wait_for(3);
+  const std::vector<at::Tensor>& masks = other.masks();
+  EXPECT_GT(masks.size(), 100U);
+  EXPECT_EQ(distinct(masks).size(), masks.size()) << "of another thread's masks are distinct";
+}
+
+TEST_P(ThreadTest, ACaptureThatDrawsNothingLeavesAnotherThreadsNumbersAlone) {
+  Training training(device());
+  training.step();
+  const std::uint64_t chosen = generator().current_seed();
+  std::vector<at::Tensor> theirs;
+  {
+    Drawing other(device(), 300);
+    for (int i = 0; i < 20; ++i) {
+      other.wait_for(3);
+      Graph graph(device());
+      graph.capture([&] { training.step(); });
+      EXPECT_THAT(graph.info().warnings, IsEmpty());
+    }
+    theirs = other.masks();
+  }
+  EXPECT_EQ(generator().current_seed(), chosen);
+  seed(chosen);
+  for (std::size_t i = 0; i < theirs.size(); ++i) {
+    ASSERT_TRUE(same(theirs[i], Drawing::mask(device()))) << "mask " << i << " of " << theirs.size();
+  }
+}
+
+TEST_P(ThreadTest, AGeneratorThatAnotherThreadMovedIsNotPutBackAndTheGraphSaysSo) {
+  const at::Tensor x = randn({64});
+  at::Tensor theirs;
+  int runs = 0;
+  const auto step = [&] {
+    x.mul_(at::empty_like(x).bernoulli_(0.5));
+    if (runs++ == 0) on_another_thread([&] { theirs = Drawing::mask(device()); });
+  };
+  const at::Tensor before = state_of(generator());
+  Graph graph(device());
+  graph.capture(step, {.warmup = 1});
+  EXPECT_FALSE(same(state_of(generator()), before));
+  EXPECT_THAT(graph.info().warnings,
+              ElementsAre(AllOf(HasSubstr("another thread drew from a generator of"), HasSubstr("is not put back"))));
+  for (int i = 0; i < 4; ++i) EXPECT_FALSE(same(Drawing::mask(device()), theirs));
+
+  const at::Tensor there = state_of(generator());
+  Graph again(device());
+  again.capture(step, {.warmup = 1});
+  EXPECT_TRUE(same(state_of(generator()), there)) << "nobody else drew";
+  EXPECT_THAT(again.info().warnings, IsEmpty());
+}
+
+// Each from a generator of its own, so that eager can tell the numbers.
+TEST_P(ThreadTest, TwoThreadsThatDrawCaptureAtTheSameTime) {
+  constexpr int kRounds = 20;
+  std::vector<at::Tensor> results(2), expected(2);
+  const auto work = [&](std::size_t i) {
+    at::Generator own = generator().clone();
+    own.set_current_seed(31 + i);
+    const at::Tensor x = randn({64}, i + 1);
+    results[i] = at::zeros_like(x);
+    for (int round = 0; round < kRounds; ++round) {
+      Graph graph(device());
+      const auto step = [&] { results[i].mul_(0.5).add_(at::empty_like(x).uniform_(0, 1, own)).mul_(x); };
+      graph.capture(step, {.warmup = 1, .generators = {own}});
+      graph.replay();
+      graph.replay();
+    }
+  };
+  for (const std::size_t i : {0, 1}) {
+    at::Generator own = generator().clone();
+    own.set_current_seed(31 + i);
+    const at::Tensor x = randn({64}, i + 1);
+    expected[i] = at::zeros_like(x);
+    for (int run = 0; run < 2 * kRounds; ++run) {
+      expected[i].mul_(0.5).add_(at::empty_like(x).uniform_(0, 1, own)).mul_(x);
+    }
+  }
+  std::thread other([&] { work(1); });
+  work(0);
+  other.join();
+  synchronize();
+  for (const std::size_t i : {0, 1}) EXPECT_TRUE(same(results[i], expected[i])) << "thread " << i;
+}
+
+// Both draw from the default generator of the CPU. On CUDA torch lets one capture at a time draw from a generator.
+TEST_P(ThreadTest, TwoThreadsDrawFromOneGeneratorInCapturesThatAreOpenAtOnce) {
+  if (on_cuda()) GTEST_SKIP() << "torch lets one capture at a time draw from a generator";
+  const at::Tensor x = randn({64}), y = randn({64}, 2);
+  const std::uint64_t chosen = generator().current_seed();
+  Graph first(device()), second(device());
+  {
+    CaptureScope scope(first);
+    x.bernoulli_(0.5);
+    on_another_thread([&] {
+      CaptureScope inner(second);
+      y.bernoulli_(0.5);
+      inner.end();
+    });
+    x.mul_(at::empty_like(x).bernoulli_(0.5));
+    scope.end();
+  }
+  EXPECT_EQ(generator().current_seed(), chosen);
+  seed(5);
+  first.replay();
+  second.replay();
+  seed(5);
+  const at::Tensor expected_x = at::empty_like(x).bernoulli_(0.5);
+  expected_x.mul_(at::empty_like(x).bernoulli_(0.5));
+  EXPECT_TRUE(same(x, expected_x));
+  EXPECT_TRUE(same(y, at::empty_like(y).bernoulli_(0.5)));
+}
+
 #if PIANOLA_WITH_CUDA
+// torch's allocator gives nothing back to the device while anybody captures, and says so by an internal error.
+TEST_P(ThreadTest, APoolThatEndsWhileAnotherThreadCapturesIsGivenBackLater) {
+  if (!on_cuda()) GTEST_SKIP() << "the CPU has no pools of memory";
+  const auto reserved = [] { return c10::cuda::CUDACachingAllocator::getDeviceStats(0).reserved_bytes[0].current; };
+  struct Warnings final : c10::WarningHandler {
+    void process(const c10::Warning& warning) override { texts.push_back(warning.msg()); }
+    std::vector<std::string> texts;
+  } warnings;
+  const at::Tensor x = randn({1 << 20});
+  Training training(device());
+  training.step();
+  {
+    Graph(device()).capture([&] { training.step(); });
+  }
+  synchronize();
+  const auto before = reserved();
+  {
+    at::Tensor result;
+    auto graph = std::make_unique<Graph>(device());
+    graph->capture([&] { result = (x * 2).add_(1); }, {.warmup = 0});
+    graph->replay();
+    synchronize();
+    EXPECT_GT(reserved(), before);
+    Graph open(device());
+    CaptureScope scope(open);
+    on_another_thread([&] {
+      const c10::WarningUtils::WarningHandlerGuard listen(&warnings);
+      result.reset();
+      graph.reset();
+    });
+    EXPECT_GT(reserved(), before) << "not while the capture is open";
+    training.step();
+    scope.end();
+  }
+  synchronize();
+  EXPECT_EQ(reserved(), before);
+  EXPECT_THAT(warnings.texts, IsEmpty());
+}
+
+TEST_P(ThreadTest, ThreadsThatComeAndGoUseFewCaptureStreams) {
+  if (!on_cuda()) GTEST_SKIP() << "the CPU has no streams";
+  std::set<c10::StreamId> streams;
+  for (int i = 0; i < 40; ++i) {
+    on_another_thread([&] {
+      at::Tensor x = randn({16, 16});
+      Graph graph(device());
+      graph.capture([&] {
+        streams.insert(c10::cuda::getCurrentCUDAStream().id());
+        x = at::mm(x, x);
+      });
+    });
+  }
+  EXPECT_EQ(streams.size(), 1U);
+}
+
 TEST_P(ThreadTest, AnotherThreadsDeviceSynchronizationIsReportedOrSurvived) {
   if (!on_cuda()) GTEST_SKIP() << "the CPU has no streams";
   Training graphed(device());

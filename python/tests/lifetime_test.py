@@ -167,3 +167,78 @@ def test_other_threads_run_python_while_a_graph_replays():
         stop.set()
         thread.join()
     assert len(ticks) > 3
+
+
+class Masks(threading.Thread):
+    """Draws dropout masks from the default generator until it is told to stop."""
+
+    def __init__(self, device):
+        super().__init__(daemon=True)
+        self.ones = torch.ones(256, device=device)
+        self.drawn, self.stopped = [], threading.Event()
+
+    def run(self):
+        while not self.stopped.is_set() and len(self.drawn) < 5000:
+            try:
+                self.drawn.append(torch.nn.functional.dropout(self.ones, 0.5))
+            except RuntimeError as error:  # torch, while a capture records on CUDA
+                assert "Offset increment outside graph capture" in str(error)
+
+    def finish(self):
+        self.stopped.set()
+        self.join()
+        return [mask.cpu().numpy().tobytes() for mask in self.drawn]
+
+
+def test_captures_never_make_another_thread_draw_a_mask_twice(device):
+    x, kept = torch.randn(64, device=device), []
+    masks = Masks(device)
+    masks.start()
+
+    def capture():
+        graph = pianola.Graph(device)
+        graph.capture(lambda: kept.append(torch.nn.functional.dropout(x, 0.5)), warmup=2)
+        graph.replay()
+        with pytest.raises(ValueError, match="mine"):
+            pianola.Graph(device).capture(failing)
+
+    def failing():
+        torch.nn.functional.dropout(x, 0.5)
+        raise ValueError("mine")
+
+    for _ in range(40):
+        capture()
+        kept.clear()
+    drawn = masks.finish()
+    assert len(drawn) > 40 and len(set(drawn)) == len(drawn)
+
+
+def test_a_capture_that_draws_nothing_leaves_the_numbers_of_other_threads_alone(device):
+    torch.manual_seed(3)
+    masks = Masks(device)
+    expected = [torch.nn.functional.dropout(masks.ones, 0.5).cpu().numpy().tobytes() for _ in range(300)]
+    torch.manual_seed(3)
+    masks.start()
+    x = torch.ones(64, device=device)
+    while len(masks.drawn) < 300:
+        pianola.Graph(device).capture(lambda: x.mul_(1))
+    assert masks.finish()[:300] == expected
+
+
+def test_a_step_that_seeds_is_refused_in_every_recording(device):
+    """Also in the one whose number is the seed, which once marked it."""
+    output = run_script(
+        """
+        def step():
+            torch.manual_seed(9)
+            x.add_(torch.nn.functional.dropout(torch.ones_like(x), 0.5))
+        for recording in range(12):
+            try:
+                pianola.Graph(device).capture(step, warmup=0)
+                print("captured", recording)
+            except RuntimeError as error:
+                print("refused")
+        """,
+        device,
+    )
+    assert output.split() == ["refused"] * 12

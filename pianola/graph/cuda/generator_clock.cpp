@@ -1,5 +1,6 @@
 #include <pianola/graph/cuda/generator_clock.hpp>
 
+#include <pianola/graph/foreign_draws.hpp>
 #include <pianola/trace/quiet_scope.hpp>
 
 #include <ATen/cuda/CUDAGeneratorImpl.h>
@@ -75,6 +76,7 @@ std::shared_ptr<GeneratorClock::Mirror> GeneratorClock::mirror_of(const State& s
   static std::mutex mutex;
   static std::unordered_map<const at::CUDAGeneratorState*, std::weak_ptr<Mirror>> mirrors;
   const std::lock_guard lock(mutex);
+  std::erase_if(mirrors, [](const auto& known) { return known.second.expired(); });
   std::weak_ptr<Mirror>& entry = mirrors[state.get()];
   std::shared_ptr<Mirror> mirror = entry.lock();
   if (mirror == nullptr) entry = mirror = std::make_shared<Mirror>(state);
@@ -93,6 +95,7 @@ void GeneratorClock::forget() const noexcept {
 }
 
 void GeneratorClock::advance() const noexcept {
+  const ForeignDraws::Unseen unseen;
   for (const Hand& hand : hands_) {
     hand.mirror->offset += hand.increment;
     hand.mirror->state->philox_offset_per_thread_ += hand.increment;

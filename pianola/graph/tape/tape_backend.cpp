@@ -1,6 +1,7 @@
 #include <pianola/graph/backend.hpp>
 #include <pianola/graph/branch_plan.hpp>
 #include <pianola/graph/copy_into.hpp>
+#include <pianola/graph/foreign_draws.hpp>
 #include <pianola/graph/input_keeper.hpp>
 #include <pianola/graph/pool_state.hpp>
 #include <pianola/graph/tape/tape.hpp>
@@ -85,7 +86,11 @@ class TapeBackend final : public Backend {
   }
 
   void copy_inputs(std::span<const at::Tensor> sources) override { copy_into(inputs_, sources); }
-  void replay() override { tape_.replay(); }
+  void replay() override {
+    std::optional<ForeignDraws::Unseen> draws;
+    if (draws_random_numbers_) draws.emplace();
+    tape_.replay();
+  }
 
   void reset() noexcept override {
     if (pool_ != nullptr) pool_->remove(std::exchange(result_bytes_, 0));

@@ -2,7 +2,6 @@
 
 #include <pianola/graph/offence_rule.hpp>
 #include <pianola/trace/host_read.hpp>
-#include <pianola/trace/quiet_scope.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
 #include <ATen/SavedTensorHooks.h>
@@ -12,8 +11,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <mutex>
 #include <string_view>
 
 namespace pianola::graph {
@@ -38,15 +35,10 @@ bool computes(std::string_view op) {
 
 }  // namespace
 
-// Each recording starts at a place of its own: a state that was saved in another one is then seen to be another one's. The
-// session puts the generators back.
-TapeWatch::TapeWatch(std::vector<at::Generator> generators) : generators_(std::move(generators)) {
-  static std::atomic<std::uint64_t> recordings = 0;
-  for (at::Generator& generator : generators_) {
-    const std::lock_guard lock(generator.mutex());
-    generator.set_current_seed(++recordings);
-  }
-  stamp_ = generator_stamp();
+TapeWatch::TapeWatch(std::vector<at::Generator> generators)
+    : generators_(std::move(generators)), others_(std::make_unique<ForeignDraws>()) {
+  marks_.emplace(generators_);
+  for (const at::Generator& generator : generators_) uses_.emplace_back(generator, *others_);
 }
 
 void TapeWatch::on_op_begin(const trace::OpSpan& op) {
@@ -66,7 +58,7 @@ void TapeWatch::on_op_begin(const trace::OpSpan& op) {
 }
 
 void TapeWatch::on_op_end(const trace::OpSpan& op) {
-  if (op.info->seeded) count_draw();
+  if (op.info->seeded) note_draws();
   if (kind_) return;
   if (has_saved_tensor_hooks() && op.outputs.empty() && !op.info->schema().returns().empty()) {
     return note(Kind::left_by_exception, op);
@@ -78,17 +70,27 @@ void TapeWatch::on_op_end(const trace::OpSpan& op) {
   }
 }
 
-// Between two draws of the step nobody else may move the generators: a replay would not move them so.
+// Between two draws of the step nobody may set the generators, and nothing of the step move them unseen: a replay would not
+// do so. Draws of other threads are theirs.
 void TapeWatch::check_generators(const trace::OpSpan& op) {
-  const std::uint64_t now = generator_stamp();
-  if (!kind_ && stamp_ != now) note(Kind::moved_generator, op);
-  stamp_ = now;
+  if (!kind_ && generators_are_set()) note(Kind::moved_generator, op);
+  for (GeneratorUse& use : uses_) use.begin();
 }
 
-void TapeWatch::count_draw() {
-  const std::uint64_t now = generator_stamp();
-  if (now != stamp_) ++draws_;
-  stamp_ = now;
+// An operation may set a generator as well, which the tape then replays.
+void TapeWatch::note_draws() {
+  bool drew = false;
+  for (GeneratorUse& use : uses_) {
+    use.end();
+    drew = drew || use.moved_by_last();
+  }
+  if (drew) ++draws_;
+  if (marks_) marks_->renew();
+}
+
+bool TapeWatch::generators_are_set() const {
+  return (marks_ && !marks_->intact()) ||
+         std::any_of(uses_.begin(), uses_.end(), [](const GeneratorUse& use) { return use.is_moved_between(); });
 }
 
 void TapeWatch::on_inner_end(const trace::OpSpan& around, const char* inner) {
@@ -98,6 +100,9 @@ void TapeWatch::on_inner_end(const trace::OpSpan& around, const char* inner) {
 // An exception that the step did not catch speaks for itself.
 void TapeWatch::stop() noexcept {
   stopped_ = true;
+  marks_.reset();
+  uses_.clear();
+  others_.reset();
   if (kind_ == Kind::left_by_exception) kind_.reset();
 }
 
@@ -106,20 +111,8 @@ void TapeWatch::note(Kind kind, const trace::OpSpan& op, const std::string& inne
   offender_ = OffendingOp::note(op, ops_, inner);
 }
 
-// A CPU generator tells its state only as a tensor of 5 KB: a hash of it says whether it moved.
-std::uint64_t TapeWatch::generator_stamp() const {
-  const trace::QuietScope quiet;
-  std::uint64_t stamp = 0;
-  for (const at::Generator& generator : generators_) {
-    const at::Tensor state = generator.get_state();
-    const std::string_view bytes(static_cast<const char*>(state.const_data_ptr()), state.nbytes());
-    stamp = stamp * 31 + std::hash<std::string_view>()(bytes);
-  }
-  return stamp;
-}
-
 std::optional<Diagnosis> TapeWatch::offence(const OpTrace* trace) const {
-  if (!kind_ && !stopped_ && generator_stamp() != stamp_) return explain_moved_generator(std::nullopt, trace);
+  if (!kind_ && !stopped_ && generators_are_set()) return explain_moved_generator(std::nullopt, trace);
   if (!kind_) return std::nullopt;
   const std::string where = offender_->where(trace);
   switch (*kind_) {

@@ -1,12 +1,16 @@
 #pragma once
 #include <pianola/core/error.hpp>
+#include <pianola/graph/foreign_draws.hpp>
+#include <pianola/graph/generator_states.hpp>
 #include <pianola/graph/offence.hpp>
+#include <pianola/graph/seed_marks.hpp>
 #include <pianola/trace/op_stream.hpp>
 
 #include <ATen/core/Generator.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -34,13 +38,15 @@ class TapeWatch final : public trace::OpObserver {
   enum class Kind { host_read, other_device, generator, moved_generator, no_storage, left_by_exception, hook_computes };
   void note(Kind kind, const trace::OpSpan& op, const std::string& inner = "");
   void check_generators(const trace::OpSpan& op);
-  void count_draw();
-  [[nodiscard]] std::uint64_t generator_stamp() const;
+  void note_draws();
+  [[nodiscard]] bool generators_are_set() const;
 
   std::vector<at::Generator> generators_;
+  std::optional<SeedMarks> marks_;  // while recording
+  std::unique_ptr<ForeignDraws> others_;
+  std::vector<GeneratorUse> uses_;  // of each generator
   std::size_t ops_ = 0;
   std::uint64_t draws_ = 0;
-  std::uint64_t stamp_ = 0;  // of the generators, as the step left them
   bool stopped_ = false;
   std::optional<Kind> kind_;
   std::optional<OffendingOp> offender_;
