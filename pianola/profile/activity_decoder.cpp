@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 
@@ -118,7 +119,9 @@ void ActivityDecoder::decode(const CUpti_Activity& record) {
 
 void ActivityDecoder::finish() {
   for (const auto& [id, range] : open_) {
-    writer_.add(HostRange{.time = {.begin = range.begin, .end = last_}, .name = range.name, .thread = range.thread});
+    writer_.add(HostRange{.time = {.begin = range.begin, .end = std::max(range.begin, last_)},
+                          .name = range.name,
+                          .thread = range.thread});
   }
   open_.clear();
   lost_ranges_ += early_ends_.size();
@@ -158,7 +161,7 @@ void ActivityDecoder::add_memset(const CUpti_ActivityMemset4& memset) {
 }
 
 void ActivityDecoder::add_work(DeviceWork work) {
-  if (work.time.begin == 0 || work.time.end == 0) {
+  if (work.time.begin == 0 || work.time.end == 0 || work.time.end < work.time.begin) {
     ++untimed_;
     return;
   }
@@ -168,7 +171,7 @@ void ActivityDecoder::add_work(DeviceWork work) {
 
 void ActivityDecoder::add_call(const CUpti_ActivityAPI& call) {
   const RecordedCall* known = find_call(call.kind == CUPTI_ACTIVITY_KIND_DRIVER, call.cbid);
-  if (known == nullptr || call.start == 0 || call.end == 0) return;
+  if (known == nullptr || call.start == 0 || call.end < call.start) return;
   if (static_cast<Nanoseconds>(call.start) < first_call_) return;
   saw(static_cast<Nanoseconds>(call.end));
   writer_.add(HostCall{.time = time_of(call),
@@ -204,7 +207,7 @@ void ActivityDecoder::begin_range(const CUpti_ActivityMarker2& marker) {
 void ActivityDecoder::end_range(std::uint32_t id, Nanoseconds time) {
   const auto range = open_.find(id);
   if (range != open_.end()) {
-    writer_.add(HostRange{.time = {.begin = range->second.begin, .end = time},
+    writer_.add(HostRange{.time = {.begin = range->second.begin, .end = std::max(range->second.begin, time)},
                           .name = range->second.name,
                           .thread = range->second.thread});
     open_.erase(range);

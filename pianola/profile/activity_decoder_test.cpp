@@ -42,6 +42,14 @@ class ActivityDecoderTest : public testing::Test {
   ActivityDecoder decoder{*writer};
 };
 
+TEST_F(ActivityDecoderTest, WhatCanBeReadAgainIsAllThatIsWritten) {
+  decode(kernel_record("gemm", 1000, 3500, 11));
+  decode(kernel_record("ends before it begins", 9000, 8000, 12));
+  const Timeline timeline = finish();
+  EXPECT_EQ(timeline.work.size(), 1U);
+  EXPECT_THAT(timeline.notes, ElementsAre(HasSubstr("1 kernels, copies and memsets have no times")));
+}
+
 TEST_F(ActivityDecoderTest, AKernelIsWorkOfItsDeviceAndStream) {
   decode(kernel_record("gemm", 1000, 3500, 11));
   decode(kernel_record("gemm", 5000, 5200, 12, 3));

@@ -10,6 +10,8 @@
 #include <zlib.h>
 #endif
 
+#include <sys/stat.h>
+
 #include <cstddef>
 #include <fstream>
 #include <iterator>
@@ -104,6 +106,108 @@ INSTANTIATE_TEST_SUITE_P(
                 "is cut off before its first event ends", "where: byte 61"}),
     [](const auto& file) { return std::string(file.param.name); });
 
+// A good event, and one whose time cannot be right.
+std::string trace_with(const std::string& category, const std::string& time, const std::string& duration) {
+  return R"({"traceEvents": [{"ph": "X", "cat": "kernel", "name": "good", "pid": 0, "tid": 7, "ts": 5, "dur": 1},
+      {"ph": "X", "cat": ")" +
+         category + R"(", "name": "bad", "pid": 0, "tid": 7, "ts": )" + time + R"(, "dur": )" + duration + "}]}";
+}
+
+struct WrongTime {
+  const char* name;
+  const char* time;
+  const char* duration;
+  const char* what;
+};
+class BadTimeTable : public testing::TestWithParam<WrongTime> {};
+TEST_P(BadTimeTable, IsRefusedWithFileAndEvent) {
+  for (const char* category : {"kernel", "gpu_memcpy", "cuda_runtime", "user_annotation", "cpu_op"}) {
+    const TraceFile file(trace_with(category, GetParam().time, GetParam().duration));
+    EXPECT_THAT([&] { (void)read_chrome_trace(file.path()); },
+                ThrowsMessage<UsageError>(AllOf(
+                    HasSubstr("the Chrome trace '" + file.path().string() + "' has a time that cannot be right: "),
+                    HasSubstr(GetParam().what), HasSubstr("where: event 2, 'bad'"), HasSubstr("record it again"))))
+        << category;
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Times, BadTimeTable,
+                         testing::Values(WrongTime{"Negative", "5", "-0.001", "it ends before it begins"},
+                                         WrongTime{"NegativeInWholeNumbers", "5", "-1", "it ends before it begins"},
+                                         WrongTime{"LeastBegin", "-9223372036854775.808", "1", "95 years"},
+                                         WrongTime{"LargestBegin", "9223372036854775.807", "1", "95 years"},
+                                         WrongTime{"LargestInteger", "9223372036854775807", "1", "95 years"},
+                                         WrongTime{"LargerThanIntegers", "18446744073709551616", "1", "95 years"},
+                                         WrongTime{"LargestDuration", "5", "9223372036854775807", "95 years"},
+                                         WrongTime{"BothLarge", "2999999999999999", "2999999999999999", "95 years"},
+                                         WrongTime{"WithAnExponent", "1e300", "1", "95 years"},
+                                         WrongTime{"ADecade", "5", "315360000000000", "it takes more than a year"},
+                                         WrongTime{"AnotherClock", "1790857026000000.5", "1", "more than a year away"}),
+                         [](const auto& wrong) { return std::string(wrong.param.name); });
+
+TEST(BadChromeTraceTest, RefusesTimesOfTheAllocatorThatCannotBeRight) {
+  EXPECT_THAT(
+      [] {
+        (void)read(R"({"traceEvents": [{"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": 1,
+            "ts": 1e40, "args": {"Bytes": 5, "Device Id": 0, "Device Type": 1, "Addr": 7}}]})");
+      },
+      ThrowsMessage<UsageError>(HasSubstr("where: event 1, '[memory]'")));
+}
+
+TEST(BadChromeTraceTest, RefusesTimesOfTheWholeFileThatCannotBeRight) {
+  const std::string events = R"("traceEvents": [{"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7,
+      "ts": 1790857026000000.5, "dur": 1}]})";
+  const auto refusal = [&](const std::string& key) {
+    return [&events, key] { (void)read("{" + key + ", " + events); };
+  };
+  EXPECT_THAT(refusal(R"("baseTimeNanoseconds": 9223372036854775807)"),
+              ThrowsMessage<UsageError>(HasSubstr("where: \"baseTimeNanoseconds\": 9223372036854775807")));
+  EXPECT_THAT(refusal(R"("baseTimeNanoseconds": 2999999999999999999)"),
+              ThrowsMessage<UsageError>(HasSubstr("where: all events, moved by \"baseTimeNanoseconds\"")));
+  EXPECT_THAT(refusal(R"("pianolaUnrecordedNanoseconds": 2999999999999999999)"),
+              ThrowsMessage<UsageError>(HasSubstr("it takes more than a year")));
+}
+
+TEST(BadChromeTraceTest, RefusesANumberThatIsTooLargeForAny) {
+  const std::string text =
+      R"({"traceEvents": [{"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": )";
+  EXPECT_THAT([&] { (void)read(text + "1e400, \"dur\": 1}]}"); },
+              ThrowsMessage<UsageError>(
+                  AllOf(HasSubstr("has the number 1e400, which is too large for any"), HasSubstr("where: byte "))));
+}
+
+TEST(BadChromeTraceTest, KeepsWhatCameBeforeWordsThatAreNoNumbers) {
+  for (const char* word : {"NaN", "Infinity", "-Infinity"}) {
+    const Timeline timeline = read(trace_with("kernel", word, "1"));
+    EXPECT_THAT(names_of_work(timeline), ElementsAre("good")) << word;
+    EXPECT_THAT(timeline.notes, ElementsAre(HasSubstr("the file is no JSON from byte "))) << word;
+  }
+}
+
+TEST(BadChromeTraceTest, RefusesWhatIsNestedTooDeep) {
+  for (const std::string open : {"[", "{\"a\":"}) {
+    std::string text = R"({"traceEvents": [{"args": )";
+    for (int i = 0; i < 200'000; ++i) text += open;
+    EXPECT_THAT([&] { (void)read(text); },
+                ThrowsMessage<UsageError>(AllOf(HasSubstr("is nested more than 1000 deep"), HasSubstr("event 1"))));
+  }
+}
+
+TEST(BadChromeTraceTest, ManyProcessesTakeLittleTime) {
+  std::string text = "[";
+  for (int i = 0; i < 60'000; ++i) {
+    text += R"({"ph": "X", "cat": "cpu_op", "name": "aten::add", "tid": 1, "ts": 5, "dur": 1, "pid": )" +
+            std::to_string(i) + "},";
+  }
+  EXPECT_EQ(read(text).ranges.size(), 60'000u);  // A search through a list takes half a minute.
+}
+
+TEST(BadChromeTraceTest, RefusesAPipe) {
+  const TraceFile pipe;
+  ASSERT_EQ(mkfifo(pipe.path().c_str(), 0600), 0);
+  EXPECT_THAT([&] { (void)read_chrome_trace(pipe.path()); },
+              ThrowsMessage<UsageError>(AllOf(HasSubstr("is a pipe or a device"), HasSubstr("to a file"))));
+}
+
 TEST(BadChromeTraceTest, RefusesAFileThatIsNotThere) {
   const TraceFile none;
   EXPECT_THAT([&] { (void)read_chrome_trace(none.path()); },
@@ -166,6 +270,13 @@ TEST(ChromeTraceGzipTest, WithAWrongChecksumIsRefused) {
   std::string packed = gzip(kStepTrace);
   packed[packed.size() - 8] = static_cast<char>(packed[packed.size() - 8] ^ 1);
   EXPECT_THAT([&] { (void)read(packed); }, ThrowsMessage<UsageError>(HasSubstr("incorrect data check")));
+}
+
+TEST(ChromeTraceGzipTest, ThatUnpacksToMuchMoreThanATraceIsRefused) {
+  std::string bomb(std::size_t{280} << 20U, ' ');
+  bomb.front() = '[';
+  EXPECT_THAT([&] { (void)read(gzip(bomb)); },
+              ThrowsMessage<UsageError>(HasSubstr("it unpacks to more than 250 times its size, as no trace does")));
 }
 
 TEST(ChromeTraceGzipTest, OfNothingIsRefused) {

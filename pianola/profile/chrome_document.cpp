@@ -1,16 +1,23 @@
 #include <pianola/profile/chrome_document.hpp>
 
+#include <pianola/core/error.hpp>
 #include <pianola/profile/chrome_event.hpp>
 #include <pianola/profile/microseconds.hpp>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <utility>
 
 namespace pianola::profiling {
 namespace {
+
+constexpr std::string_view kBaseKey = "baseTimeNanoseconds";
+constexpr int kNumberTooLarge = 406;     // Nlohmann's number of that error: "1e400".
+constexpr std::int64_t kDeepest = 1000;  // Traces nest 5 deep.
 
 template <class Integer>
 bool is_within(Integer value, Nanoseconds limit) {
@@ -45,9 +52,12 @@ class DocumentReader {
   bool in_event() const { return depth_ > event_list_depth_ && event_list_depth_ != 0; }
   void open() {
     document_.begins = true;
-    ++depth_;
+    if (++depth_ > kDeepest) refuse_deep();
   }
+  [[noreturn]] void refuse_deep() const;
 
+  template <class Integer>
+  Nanoseconds checked_time(Integer value, std::string_view key) const;
   template <class Integer>
   bool integer(Integer value);
   template <class Integer>
@@ -59,8 +69,9 @@ class DocumentReader {
   ChromeEvents sink_;
   Nanoseconds base_ = 0;
 
-  int depth_ = 0;             // Containers open.
-  int event_list_depth_ = 0;  // As many are open inside the list of events; 0: outside.
+  std::int64_t depth_ = 0;             // Containers open.
+  std::int64_t event_list_depth_ = 0;  // As many are open inside the list of events; 0: outside.
+  std::size_t objects_ = 0;            // In that list so far.
   Section section_ = Section::other;
   bool device_name_ = false;  // The next string is a device's name.
   bool in_args_ = false;
@@ -72,6 +83,7 @@ class DocumentReader {
 bool DocumentReader::start_object(std::size_t /*size*/) {
   if (event_list_depth_ != 0 && depth_ == event_list_depth_) {
     event_.clear();
+    event_.number = ++objects_;
     skip_ = in_args_ = false;
   } else if (in_event()) {
     const bool args = field_ == ChromeField::args && depth_ == event_list_depth_ + 1;
@@ -121,11 +133,11 @@ bool DocumentReader::key(const std::string& text) {
     if (depth_ == event_list_depth_ + 1) field_ = field_of(text);
     if (depth_ == event_list_depth_ + 2 && in_args_) field_ = arg_of(text);
   } else if (depth_ == 1) {
-    section_ = text == "traceEvents"           ? Section::events
-               : text == "deviceProperties"    ? Section::devices
-               : text == "baseTimeNanoseconds" ? Section::base
-               : text == kUnrecordedKey        ? Section::unrecorded
-                                               : Section::other;
+    section_ = text == "traceEvents"        ? Section::events
+               : text == "deviceProperties" ? Section::devices
+               : text == kBaseKey           ? Section::base
+               : text == kUnrecordedKey     ? Section::unrecorded
+                                            : Section::other;
   } else if (section_ == Section::devices) {
     device_name_ = depth_ == 3 && text == "name" && timeline_.device_name.empty();
   }
@@ -151,22 +163,28 @@ bool DocumentReader::string(const std::string& text) {
 }
 
 bool DocumentReader::number_float(double /*value*/, const std::string& text) {
-  if (field_ == ChromeField::time) {
-    event_.time = parse_microseconds(text);
-  } else if (field_ == ChromeField::duration) {
-    event_.duration = parse_microseconds(text);
-  } else {
-    return wrong_type();
-  }
+  if (field_ != ChromeField::time && field_ != ChromeField::duration) return wrong_type();
+  const std::optional<Nanoseconds> time = parse_microseconds(text);
+  (field_ == ChromeField::time ? event_.time : event_.duration) = time;
+  event_.far = event_.far || !time;  // It is a number.
   field_ = ChromeField::other;
   return true;
 }
 
 template <class Integer>
+Nanoseconds DocumentReader::checked_time(Integer value, std::string_view key) const {
+  if (!is_within(value, kFurthestTime)) {
+    TimeCheck("the " + timeline_.source).refuse_far(fmt::format("\"{}\": {}", key, value));
+  }
+  return static_cast<Nanoseconds>(value);
+}
+
+template <class Integer>
 bool DocumentReader::integer(Integer value) {
-  if (depth_ == 1 && is_within(value, kFurthestTime)) {
-    if (section_ == Section::base) base_ = static_cast<Nanoseconds>(value);
-    if (section_ == Section::unrecorded && value > 0) timeline_.unrecorded = static_cast<Nanoseconds>(value);
+  if (depth_ == 1 && section_ == Section::base) base_ = checked_time(value, kBaseKey);
+  if (depth_ == 1 && section_ == Section::unrecorded && value > 0) {
+    timeline_.unrecorded = checked_time(value, kUnrecordedKey);
+    TimeCheck("the " + timeline_.source)({0, timeline_.unrecorded}, [] { return std::string(kUnrecordedKey); });
   }
   if (field_ != ChromeField::other) set(value);
   field_ = ChromeField::other;
@@ -183,8 +201,11 @@ void DocumentReader::set(Integer value) {
                         field_ == ChromeField::memory_address || field_ == ChromeField::memory_allocated ||
                         field_ == ChromeField::memory_reserved;
   const bool is_device = field_ == ChromeField::device || field_ == ChromeField::memory_device;
-  if ((is_time && !is_within(value, kFurthestTime / 1000)) || (is_count && std::cmp_less(value, 0)) ||
-      (is_device && !std::in_range<std::int32_t>(value)) ||
+  if (is_time && !is_within(value, kFurthestTime / 1000)) {
+    event_.far = true;
+    return;
+  }
+  if ((is_count && std::cmp_less(value, 0)) || (is_device && !std::in_range<std::int32_t>(value)) ||
       (field_ == ChromeField::memory_bytes && !std::in_range<std::int64_t>(value))) {
     (void)wrong_type();
     return;
@@ -246,6 +267,12 @@ void DocumentReader::set(Integer value) {
   }
 }
 
+void DocumentReader::refuse_deep() const {
+  throw UsageError({.what = fmt::format("the {} is nested more than {} deep", timeline_.source, kDeepest),
+                    .where = objects_ == 0 ? "" : fmt::format("event {}", objects_),
+                    .fix = "name a trace of torch.profiler, as export_chrome_trace() writes it"});
+}
+
 /// A value that is not of its field's type. Processes and threads may have names, and work says its device elsewhere.
 bool DocumentReader::wrong_type() {
   const bool matters = field_ != ChromeField::other && field_ != ChromeField::args && field_ != ChromeField::process &&
@@ -255,9 +282,10 @@ bool DocumentReader::wrong_type() {
   return true;
 }
 
-bool DocumentReader::parse_error(std::size_t position, const std::string& /*last_token*/,
+bool DocumentReader::parse_error(std::size_t position, const std::string& last_token,
                                  const nlohmann::json::exception& error) {
   document_.position = position;
+  if (error.id == kNumberTooLarge) document_.too_large = last_token;
   std::string_view reason = error.what();  // "[json.exception...] parse error at line 1, column 2: syntax error ..."
   if (const std::size_t place = reason.find("column "); place != std::string_view::npos) {
     if (const std::size_t colon = reason.find(": ", place); colon != std::string_view::npos) {

@@ -20,10 +20,12 @@ struct ChromeDocument {
   bool cut = false;          ///< It is not, and nothing follows.
   std::size_t position = 0;  ///< Bytes read when it was found not to be.
   std::string reason;        ///< In the parser's words.
+  std::string too_large;     ///< A number at `position` that no double can hold, as it stands there.
 };
 
 /// Reads a Chrome trace, `{"traceEvents": [...], ...}` or `[...]`, into `timeline`, as far as it is JSON, and completes
-/// the timeline with what was read.
+/// the timeline with what was read. Timeline::source names the file in errors.
+/// @throws UsageError  An event has a time that cannot be right, or the text is nested too deep.
 [[nodiscard]] ChromeDocument read_chrome_document(std::istream& text, Timeline& timeline);
 
 }  // namespace pianola::profiling

@@ -3,8 +3,10 @@
 #include <pianola/profile/call_kind.hpp>
 #include <pianola/profile/work_origin.hpp>
 
-#include <algorithm>
+#include <fmt/format.h>
+
 #include <array>
+#include <cstddef>
 #include <utility>
 
 namespace pianola::profiling {
@@ -61,6 +63,8 @@ constexpr Words<ChromeField, 13> kArgs = {{{"device", ChromeField::device},
                                            {"Total Allocated", ChromeField::memory_allocated},
                                            {"Total Reserved", ChromeField::memory_reserved}}};
 
+std::string words_of(const ChromeEvent& event) { return fmt::format("event {}, '{}'", event.number, event.name); }
+
 bool is_work(ChromeCategory category) {
   return category == ChromeCategory::kernel || category == ChromeCategory::copy || category == ChromeCategory::memset ||
          category == ChromeCategory::cpu_work;
@@ -85,6 +89,7 @@ void ChromeEvents::add(const ChromeEvent& event) {
   if (event.category == ChromeCategory::nothing) return;
   if (event.category == ChromeCategory::python && !event.name.starts_with(kModulePrefix)) return;
   if (event.category == ChromeCategory::instant && event.name != kMemoryEvent) return;
+  if (event.far) check_.refuse_far(words_of(event));
   if (!is_usable(event)) return leave_out(event);
   switch (event.category) {
     case ChromeCategory::kernel:
@@ -119,14 +124,23 @@ bool ChromeEvents::is_usable(const ChromeEvent& event) {
   if (event.category == ChromeCategory::instant) {
     return event.process && event.thread && event.memory_device_type && event.memory_bytes && event.memory_address;
   }
-  if (!event.duration || *event.duration < 0) return false;
+  if (!event.duration) return false;
   if (!is_work(event.category)) return event.process && event.thread;
-  return (event.device || event.process) && (event.stream || event.thread);
+  const std::optional<std::int64_t>& device = event.device ? event.device : event.process;
+  return device && std::in_range<std::int32_t>(*device) && (event.stream || event.thread);
+}
+
+/// Of an event that is usable.
+TimeSpan ChromeEvents::time_of(const ChromeEvent& event) {
+  const bool lasts = event.category != ChromeCategory::instant;
+  const TimeSpan time{*event.time, *event.time + (lasts ? *event.duration : 0)};
+  check_(time, [&event] { return words_of(event); });
+  return time;
 }
 
 void ChromeEvents::leave_out(const ChromeEvent& event) {
-  const bool only_duration = event.category != ChromeCategory::instant && !event.malformed && event.has_name &&
-                             event.time && (!event.duration || *event.duration < 0);
+  const bool only_duration =
+      event.category != ChromeCategory::instant && !event.malformed && event.has_name && event.time && !event.duration;
   if (only_duration) {
     ++without_duration_;
   } else if (++malformed_ == 1) {
@@ -135,7 +149,7 @@ void ChromeEvents::leave_out(const ChromeEvent& event) {
 }
 
 void ChromeEvents::add_work(const ChromeEvent& event, DeviceWork::Kind kind) {
-  timeline_.work.push_back({.time = {*event.time, *event.time + *event.duration},
+  timeline_.work.push_back({.time = time_of(event),
                             .name = timeline_.intern(event.name),
                             .kind = kind,
                             .process = event.issuer ? process(*event.issuer) : kUnknownProcess,
@@ -147,7 +161,7 @@ void ChromeEvents::add_work(const ChromeEvent& event, DeviceWork::Kind kind) {
 }
 
 void ChromeEvents::add_call(const ChromeEvent& event) {
-  timeline_.calls.push_back({.time = {*event.time, *event.time + *event.duration},
+  timeline_.calls.push_back({.time = time_of(event),
                              .name = timeline_.intern(event.name),
                              .kind = call_kind(event.name),
                              .process = process(*event.process),
@@ -156,7 +170,7 @@ void ChromeEvents::add_call(const ChromeEvent& event) {
 }
 
 void ChromeEvents::add_range(const ChromeEvent& event, HostRange::Kind kind) {
-  timeline_.ranges.push_back({.time = {*event.time, *event.time + *event.duration},
+  timeline_.ranges.push_back({.time = time_of(event),
                               .name = timeline_.intern(event.name),
                               .kind = kind,
                               .process = process(*event.process),
@@ -166,7 +180,7 @@ void ChromeEvents::add_range(const ChromeEvent& event, HostRange::Kind kind) {
 void ChromeEvents::add_memory(const ChromeEvent& event) {
   const bool cuda = *event.memory_device_type == kCuda && event.memory_device;
   if (!cuda && *event.memory_device_type != kCpu) return;
-  timeline_.memory.push_back({.time = *event.time,
+  timeline_.memory.push_back({.time = time_of(event).begin,
                               .address = *event.memory_address,
                               .bytes = *event.memory_bytes,
                               .allocated = event.memory_allocated,
@@ -177,12 +191,7 @@ void ChromeEvents::add_memory(const ChromeEvent& event) {
 }
 
 std::int32_t ChromeEvents::process(std::int64_t pid) {
-  const auto known = std::find(pids_.begin(), pids_.end(), pid);
-  if (known == pids_.end()) {
-    pids_.push_back(pid);
-    return static_cast<std::int32_t>(pids_.size()) - 1;
-  }
-  return static_cast<std::int32_t>(known - pids_.begin());
+  return processes_.emplace(pid, static_cast<std::int32_t>(processes_.size())).first->second;
 }
 
 }  // namespace pianola::profiling

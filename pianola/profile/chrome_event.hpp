@@ -1,4 +1,5 @@
 #pragma once
+#include <pianola/profile/time_check.hpp>
 #include <pianola/profile/timeline.hpp>
 
 #include <cstddef>
@@ -6,7 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
+#include <unordered_map>
 
 namespace pianola::profiling {
 
@@ -68,6 +69,8 @@ struct ChromeEvent {
   bool has_phase = false;  ///< As every event of a Chrome trace has.
   bool has_name = false;
   bool malformed = false;  ///< A field has a value of the wrong type.
+  bool far = false;        ///< Its time or duration is a number too large for any time.
+  std::size_t number = 0;  ///< In the list of events, from 1.
   std::optional<Nanoseconds> time, duration;
   std::optional<std::int64_t> process, thread, device, stream;
   std::optional<std::int64_t> issuer;  ///< Process that issued the work; Pianola writes it, torch does not.
@@ -82,16 +85,19 @@ struct ChromeEvent {
 /// Turns the events of one trace into a timeline.
 class ChromeEvents {
  public:
-  explicit ChromeEvents(Timeline& timeline) : timeline_(timeline) {}
+  explicit ChromeEvents(Timeline& timeline) : timeline_(timeline), check_("the " + timeline.source) {}
 
+  /// @throws UsageError  The event has a time that cannot be right.
   void add(const ChromeEvent& event);
 
   /// When all were added: finds out which process and graph work belongs to, sorts, nests the ranges, and says in the
   /// notes what was left out. Every time is moved by `base`. Makes a profile of the CPU where there is no other.
+  /// @throws UsageError  That moves them too far.
   void finish(Nanoseconds base);
 
  private:
   bool is_usable(const ChromeEvent& event);
+  TimeSpan time_of(const ChromeEvent& event);
   void leave_out(const ChromeEvent& event);
   void add_work(const ChromeEvent& event, DeviceWork::Kind kind);
   void add_call(const ChromeEvent& event);
@@ -104,7 +110,8 @@ class ChromeEvents {
   void note_left_out();
 
   Timeline& timeline_;
-  std::vector<std::int64_t> pids_;  ///< Of processes with host events; the place is the number.
+  TimeCheck check_;
+  std::unordered_map<std::int64_t, std::int32_t> processes_;  ///< Those with host events, numbered as they appear.
   std::size_t without_duration_ = 0, malformed_ = 0;
   std::string first_malformed_;
 };

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <string>
 
 namespace pianola::profiling {
 namespace {
@@ -16,8 +17,8 @@ const char* plural(std::size_t count) { return count == 1 ? "" : "s"; }
 }  // namespace
 
 void ChromeEvents::finish(Nanoseconds base) {
-  find_processes(timeline_, pids_.size());  // Torch names the device of work, not the process.
-  find_graphs(timeline_);                   // Older traces name no graphs, and some name them for kernels alone.
+  find_processes(timeline_, processes_.size());  // Torch names the device of work, not the process.
+  find_graphs(timeline_);                        // Older traces name no graphs, and some name them for kernels alone.
   move(base);
   timeline_.sort();
   nest_ranges(timeline_);
@@ -30,6 +31,9 @@ void ChromeEvents::move(Nanoseconds base) {
     for (auto& event : events) event.time = {event.time.begin + base, event.time.end + base};
   };
   if (base == 0) return;
+  const TimeSpan extent = timeline_.extent();
+  TimeCheck("the " + timeline_.source)({extent.begin + base, extent.end + base},
+                                       [] { return std::string("all events, moved by \"baseTimeNanoseconds\""); });
   move_all(timeline_.work);
   move_all(timeline_.calls);
   move_all(timeline_.ranges);

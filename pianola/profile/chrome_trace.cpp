@@ -51,6 +51,15 @@ void refuse_without_events(const ChromeDocument& document, bool compressed, cons
       {.what = fmt::format("'{}' is JSON, but no Chrome trace: it has no \"traceEvents\"", name), .fix = fix});
 }
 
+void refuse_too_large(const ChromeDocument& document, bool compressed, const std::string& name) {
+  if (document.too_large.empty()) return;
+  constexpr std::size_t kShown = 40;
+  throw UsageError({.what = fmt::format("the trace '{}' has the number {}, which is too large for any", name,
+                                        document.too_large.substr(0, kShown)),
+                    .where = byte_of(document, compressed),
+                    .fix = "it was damaged, or what wrote it failed: record it again"});
+}
+
 std::string how_it_ended(const ChromeDocument& document, bool compressed) {
   const std::string place = byte_of(document, compressed);
   if (document.cut) return fmt::format("the file is cut off at {}: what came before was read", place);
@@ -75,6 +84,7 @@ Timeline read_chrome_trace(const std::filesystem::path& file) {
   profiling::TraceInput input(file);
   const ChromeDocument document = profiling::read_chrome_document(input.stream(), timeline);
   refuse_damaged(input, document, name);
+  refuse_too_large(document, input.compressed(), name);
   refuse_without_events(document, input.compressed(), name);
   note(timeline, document, input.compressed());
   return timeline;

@@ -1,4 +1,5 @@
 #pragma once
+#include <pianola/profile/time_check.hpp>
 #include <pianola/profile/timeline.hpp>
 
 #include <optional>
@@ -6,9 +7,6 @@
 #include <string_view>
 
 namespace pianola::profiling {
-
-/// The largest time that is read, 95 years: a begin, a duration and a base add up to less than Nanoseconds can hold.
-inline constexpr Nanoseconds kFurthestTime = 3'000'000'000'000'000'000;
 
 /// Times of Chrome traces are microseconds as decimal numbers, "4482283798715.578"; a double would lose nanoseconds.
 ///

@@ -17,6 +17,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -278,7 +279,7 @@ TEST(NsightExportRowsTest, WithoutTimesAreLeftOut) {
   Export file(step().build());
   file.change(
       "UPDATE CUPTI_ACTIVITY_KIND_MEMSET SET start = 0, end = 0;"
-      "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = start - 1 WHERE start = 10000");
+      "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = 'soon' WHERE start = 10000");
   const Timeline read = file.read();
   EXPECT_EQ(read.work.size(), 5U);
   EXPECT_THAT(read.notes, ElementsAre("2 calls or pieces of work without times were left out"));
@@ -324,6 +325,70 @@ TEST(NsightExportRowsTest, OfEmitNvtxAreTheOperationsThatTheyName) {
 }
 
 // What is refused.
+
+struct WrongRow {
+  const char* name;
+  const char* change;
+  const char* what;
+  const char* where;
+};
+class NsightRowTable : public ::testing::TestWithParam<WrongRow> {};
+TEST_P(NsightRowTable, IsRefusedWithFileAndRow) {
+  Export file(step().build());
+  file.change(GetParam().change);
+  EXPECT_THAT([&] { (void)file.read(); },
+              ThrowsMessage<UsageError>(AllOf(HasSubstr("the Nsight Systems export '" + file.path() + "' has a "),
+                                              HasSubstr(GetParam().what), HasSubstr(GetParam().where))));
+}
+INSTANTIATE_TEST_SUITE_P(
+    Rows, NsightRowTable,
+    ::testing::Values(
+        WrongRow{"Backwards", "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = start - 1 WHERE start = 10000",
+                 "it ends before it begins", "where: row 1 of the table CUPTI_ACTIVITY_KIND_KERNEL"},
+        WrongRow{"FromTheLeast", "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = -9223372036854775807 - 1", "95 years",
+                 "row 1 of the table CUPTI_ACTIVITY_KIND_KERNEL, from -9223372036854775808 ns to "},
+        WrongRow{"ToTheMost", "UPDATE CUPTI_ACTIVITY_KIND_MEMCPY SET end = 9223372036854775807", "95 years",
+                 "row 1 of the table CUPTI_ACTIVITY_KIND_MEMCPY"},
+        WrongRow{"OfACall", "UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET end = 9223372036854775807", "95 years",
+                 "row 1 of the table CUPTI_ACTIVITY_KIND_RUNTIME"},
+        WrongRow{"OfARange", "UPDATE NVTX_EVENTS SET end = start - 5 WHERE text = 'train'", "it ends before it begins",
+                 " of the table NVTX_EVENTS"},
+        WrongRow{"OfAnOpenRange", "UPDATE NVTX_EVENTS SET start = 9223372036854775807, end = NULL WHERE text = 'train'",
+                 "95 years", " of the table NVTX_EVENTS"},
+        WrongRow{"AsARealNumber", "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = 1e300", "95 years", "row 1 of"},
+        WrongRow{"OfAnotherClock", "UPDATE CUPTI_ACTIVITY_KIND_MEMSET SET end = 1790857026000000000",
+                 "more than a year", "row 1 of the table CUPTI_ACTIVITY_KIND_MEMSET"},
+        WrongRow{"Device", "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET deviceId = 4294967296",
+                 "number that cannot be right: device 4294967296", "row 1 of the table CUPTI_ACTIVITY_KIND_KERNEL"},
+        WrongRow{"Bytes", "UPDATE CUPTI_ACTIVITY_KIND_MEMCPY SET bytes = -1", "number that cannot be right: bytes -1",
+                 "row 1 of the table CUPTI_ACTIVITY_KIND_MEMCPY"}),
+    [](const auto& wrong) { return std::string(wrong.param.name); });
+
+TEST(NsightExportRefusalTest, OfATextThatIsTooLong) {
+  Export file(step().build());
+  file.change("UPDATE StringIds SET value = CAST(zeroblob(30000000) AS TEXT)");
+  EXPECT_THAT([&] { (void)file.read(); },
+              ThrowsMessage<UsageError>(AllOf(HasSubstr("report.sqlite' cannot be read"), HasSubstr("too big"))));
+}
+
+// The last page of a table says that the first one follows: a damaged file may say anything.
+TEST(NsightExportRefusalTest, OfRowsThatNeverEnd) {
+  Export file(training_timeline({}));
+  const std::string whole = profiling::contents(file.path());
+  int endless = 0;
+  for (std::size_t page = 0; page + 4096 <= whole.size() && endless < 1; page += 4096) {
+    if (page == 0 || whole[page] != '\x05') continue;  // An inner page of a table: let its cells name itself.
+    std::string bytes = whole;
+    const auto number = static_cast<std::uint32_t>(page / 4096 + 1);
+    for (int i = 0; i < 4; ++i) {
+      bytes[page + 8 + static_cast<std::size_t>(i)] = static_cast<char>(number >> (24 - 8 * i));
+    }
+    profiling::write_file(file.path(), bytes);
+    EXPECT_THAT([&] { (void)file.read(); }, ThrowsMessage<UsageError>(HasSubstr("is cut off or damaged")));
+    ++endless;
+  }
+  EXPECT_EQ(endless, 1);
+}
 
 TEST(NsightExportRefusalTest, NamesAFileThatIsNotThere) {
   const TemporaryFolder folder;

@@ -1,5 +1,6 @@
 #include <pianola/profile/nsight_reader.hpp>
 
+#include <pianola/core/error.hpp>
 #include <pianola/profile/call_kind.hpp>
 #include <pianola/profile/host_ranges.hpp>
 #include <pianola/profile/nesting.hpp>
@@ -11,6 +12,7 @@
 #include <array>
 #include <limits>
 #include <string>
+#include <utility>
 
 namespace pianola::profiling {
 namespace {
@@ -83,7 +85,10 @@ const char* plural(std::size_t count) { return count == 1 ? "" : "s"; }
 }  // namespace
 
 NsightReader::NsightReader(const NsightTables& tables, Timeline& timeline)
-    : tables_(tables), timeline_(timeline), strings_(tables.query("SELECT value FROM StringIds WHERE id = ?1")) {}
+    : tables_(tables),
+      timeline_(timeline),
+      strings_(tables.query("SELECT value FROM StringIds WHERE id = ?1")),
+      check_("the " + timeline.source) {}
 
 void NsightReader::read() {
   if (tables_.has(kCalls)) read_calls();
@@ -105,7 +110,7 @@ void NsightReader::read() {
 
 void NsightReader::read_calls() {
   constexpr NsightColumn kColumns[] = {{"start"}, {"end"}, {"globalTid"}, {"correlationId", false}, {"nameId"}};
-  for (SqliteRows row = tables_.rows(kCalls, kColumns); row.next();) {
+  for (SqliteRows row = rows(kCalls, kColumns); row.next();) {
     if (!has_times(row)) continue;
     const NameId name = call_name(row.integer(kCallName));
     timeline_.calls.push_back({.time = time_of(row),
@@ -119,14 +124,14 @@ void NsightReader::read_calls() {
 
 void NsightReader::read_kernels() {
   constexpr auto kColumns = work_columns({{"demangledName", false}, {"shortName", false}});
-  for (SqliteRows row = tables_.rows(kKernels, kColumns); row.next();) {
+  for (SqliteRows row = rows(kKernels, kColumns); row.next();) {
     add_work(row, DeviceWork::Kind::kernel, kernel_name(row));
   }
 }
 
 void NsightReader::read_copies() {
   constexpr auto kColumns = work_columns({{"bytes"}, {"copyKind"}, {"srcKind", false}, {"dstKind", false}});
-  for (SqliteRows row = tables_.rows(kCopies, kColumns); row.next();) {
+  for (SqliteRows row = rows(kCopies, kColumns); row.next();) {
     const std::int64_t kind = row.integer(kCopyKind);
     if (kind >= kFirstMigration && kind <= kLastMigration) {
       ++migrations_;
@@ -134,22 +139,22 @@ void NsightReader::read_copies() {
     }
     const NameId name = timeline_.intern(fmt::format("Memcpy {} ({} -> {})", word(kCopyKinds, kind, "<unknown>"),
                                                      memory_kind(row, kSource), memory_kind(row, kDestination)));
-    add_work(row, DeviceWork::Kind::copy, name, static_cast<std::uint64_t>(row.integer(kCopyBytes)));
+    add_work(row, DeviceWork::Kind::copy, name, bytes(row, kCopyBytes));
   }
 }
 
 void NsightReader::read_memsets() {
   constexpr auto kColumns = work_columns({{"bytes"}, {"memKind", false}});
-  for (SqliteRows row = tables_.rows(kMemsets, kColumns); row.next();) {
+  for (SqliteRows row = rows(kMemsets, kColumns); row.next();) {
     const NameId name = timeline_.intern(fmt::format("Memset ({})", memory_kind(row, kMemoryKind)));
-    add_work(row, DeviceWork::Kind::memset, name, static_cast<std::uint64_t>(row.integer(kMemsetBytes)));
+    add_work(row, DeviceWork::Kind::memset, name, bytes(row, kMemsetBytes));
   }
 }
 
 /// Where Nsight was told to record each launch of a graph as one, which it does by default.
 void NsightReader::read_graph_launches() {
   constexpr auto kColumns = work_columns({{"graphExecId", false}});
-  for (SqliteRows row = tables_.rows(kGraphs, kColumns); row.next();) {
+  for (SqliteRows row = rows(kGraphs, kColumns); row.next();) {
     const std::size_t before = timeline_.work.size();
     add_work(row, DeviceWork::Kind::kernel, timeline_.intern(fmt::format("graph {}", row.integer(kGraph))));
     whole_graphs_ += timeline_.work.size() - before;
@@ -159,13 +164,14 @@ void NsightReader::read_graph_launches() {
 void NsightReader::read_ranges() {
   constexpr NsightColumn kColumns[] = {{"start"},       {"end"},           {"globalTid"},
                                        {"text", false}, {"textId", false}, {"eventType"}};
-  for (SqliteRows row = tables_.rows(kRanges, kColumns); row.next();) {
+  for (SqliteRows row = rows(kRanges, kColumns); row.next();) {
     const std::int64_t type = row.integer(kEventType);
     if (type != kPushPopRange && type != kStartEndRange) continue;
     const NvtxName range = range_name(row);
     const Nanoseconds begin = row.integer(kStart);
-    const Nanoseconds end = row.integer(kEnd);
-    timeline_.ranges.push_back({.time = {.begin = begin, .end = row.has(kEnd) && end >= begin ? end : kOpen},
+    const bool open = !row.has_number(kEnd);
+    check(row, {begin, open ? begin : row.integer(kEnd)});
+    timeline_.ranges.push_back({.time = {.begin = begin, .end = open ? kOpen : row.integer(kEnd)},
                                 .name = timeline_.intern(range.name),
                                 .kind = range.kind,
                                 .process = process(row.integer(kGlobalId)),
@@ -175,6 +181,7 @@ void NsightReader::read_ranges() {
 
 void NsightReader::add_work(const SqliteRows& row, DeviceWork::Kind kind, NameId name, std::uint64_t bytes) {
   if (!has_times(row)) return;
+  if (!std::in_range<std::int32_t>(row.integer(kDevice))) refuse(row, "device", row.integer(kDevice));
   const auto node = static_cast<std::uint64_t>(row.integer(kGraphNode));
   const auto graph = static_cast<std::uint64_t>(row.integer(kGraph));
   timeline_.work.push_back({.time = time_of(row),
@@ -191,17 +198,45 @@ void NsightReader::add_work(const SqliteRows& row, DeviceWork::Kind kind, NameId
 /// CUPTI writes two zeros where it has no times.
 bool NsightReader::has_times(const SqliteRows& row) {
   const TimeSpan time = time_of(row);
-  const bool timed = row.has(kStart) && row.has(kEnd) && time.end >= time.begin && time.end != 0;
-  if (!timed) ++untimed_;
+  const bool timed = row.has_number(kStart) && row.has_number(kEnd) && time.end != 0;
+  if (timed) {
+    check(row, time);
+  } else {
+    ++untimed_;
+  }
   return timed;
+}
+
+void NsightReader::check(const SqliteRows& row, TimeSpan time) {
+  check_(time, [&] { return place(row); });
+}
+
+SqliteRows NsightReader::rows(const char* table, std::span<const NsightColumn> columns) {
+  table_ = table;
+  return tables_.rows(table, columns);
+}
+
+std::uint64_t NsightReader::bytes(const SqliteRows& row, int column) const {
+  if (row.integer(column) < 0) refuse(row, "bytes", row.integer(column));
+  return static_cast<std::uint64_t>(row.integer(column));
+}
+
+std::string NsightReader::place(const SqliteRows& row) const {
+  return fmt::format("row {} of the table {}", row.number(), table_);
+}
+
+void NsightReader::refuse(const SqliteRows& row, const char* what, std::int64_t number) const {
+  throw UsageError(
+      {.what = fmt::format("the {} has a number that cannot be right: {} {}", timeline_.source, what, number),
+       .where = place(row),
+       .fix = "the file was damaged: export the report again (nsys export --type sqlite REPORT.nsys-rep)"});
 }
 
 std::int32_t NsightReader::process(std::int64_t global_id) {
   const std::uint64_t number = process_of(global_id);
-  const auto known = std::find(processes_.begin(), processes_.end(), number);
-  const auto place = static_cast<std::int32_t>(known - processes_.begin());
-  if (known == processes_.end()) processes_.push_back(number);
-  return place;
+  const auto [known, is_new] = processes_.emplace(number, static_cast<std::int32_t>(numbers_.size()));
+  if (is_new) numbers_.push_back(number);
+  return known->second;
 }
 
 std::string_view NsightReader::string(std::int64_t id) {
@@ -235,7 +270,7 @@ NvtxName NsightReader::range_name(const SqliteRows& row) {
 
 /// They last until the end of the recording.
 void NsightReader::end_open_ranges() {
-  Nanoseconds last = 0;
+  Nanoseconds last = -kFurthestTime;
   const auto see = [&last](const auto& events) {
     for (const auto& event : events) last = std::max(last, event.time.end == kOpen ? event.time.begin : event.time.end);
   };
@@ -289,11 +324,13 @@ void NsightReader::note_what_is_missing() {
 }
 
 void NsightReader::note_processes() {
-  if (processes_.size() < 2) return;
+  constexpr std::size_t kListed = 16;
+  if (numbers_.size() < 2) return;
   std::string list;
-  for (std::size_t i = 0; i < processes_.size(); ++i) {
-    list += fmt::format("{}{} is {}", i == 0 ? "" : ", ", i, system_pid(processes_[i]));
+  for (std::size_t i = 0; i < std::min(numbers_.size(), kListed); ++i) {
+    list += fmt::format("{}{} is {}", i == 0 ? "" : ", ", i, system_pid(numbers_[i]));
   }
+  if (numbers_.size() > kListed) list += fmt::format(", and {} more", numbers_.size() - kListed);
   timeline_.notes.push_back(fmt::format("processes by number: {}", list));
 }
 

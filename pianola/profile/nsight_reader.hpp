@@ -1,10 +1,13 @@
 #pragma once
 #include <pianola/profile/nsight_tables.hpp>
 #include <pianola/profile/nvtx_name.hpp>
+#include <pianola/profile/time_check.hpp>
 #include <pianola/profile/timeline.hpp>
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -28,8 +31,14 @@ class NsightReader {
   void read_ranges();
 
   /// Nothing of it where the row has no times, which is counted.
+  /// @throws UsageError  The row says what cannot be right.
   void add_work(const SqliteRows& row, DeviceWork::Kind kind, NameId name, std::uint64_t bytes = 0);
   [[nodiscard]] bool has_times(const SqliteRows& row);
+  void check(const SqliteRows& row, TimeSpan time);
+  [[nodiscard]] SqliteRows rows(const char* table, std::span<const NsightColumn> columns);
+  [[nodiscard]] std::uint64_t bytes(const SqliteRows& row, int column) const;
+  [[nodiscard]] std::string place(const SqliteRows& row) const;
+  [[noreturn]] void refuse(const SqliteRows& row, const char* what, std::int64_t number) const;
   [[nodiscard]] std::int32_t process(std::int64_t global_id);
   /// Of StringIds; empty where it has none.
   std::string_view string(std::int64_t id);
@@ -45,8 +54,11 @@ class NsightReader {
   const NsightTables& tables_;
   Timeline& timeline_;
   SqliteRows strings_;
-  std::unordered_map<std::int64_t, NameId> names_;  ///< Of calls and kernels, by their numbers in StringIds.
-  std::vector<std::uint64_t> processes_;            ///< By Nsight's number; the place is ours.
+  std::unordered_map<std::int64_t, NameId> names_;             ///< Of calls and kernels, by their numbers in StringIds.
+  std::unordered_map<std::uint64_t, std::int32_t> processes_;  ///< Ours by Nsight's.
+  std::vector<std::uint64_t> numbers_;                         ///< Nsight's, by ours.
+  TimeCheck check_;
+  const char* table_ = "";  ///< Whose rows are being read.
   std::size_t untimed_ = 0, migrations_ = 0, whole_graphs_ = 0;
 };
 

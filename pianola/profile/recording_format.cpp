@@ -1,6 +1,9 @@
 #include <pianola/profile/recording_format.hpp>
 
 #include <bit>
+#include <limits>
+#include <type_traits>
+#include <utility>
 
 namespace pianola::profiling {
 namespace {
@@ -14,9 +17,27 @@ void append_time(std::string& bytes, Previous& previous, const TimeSpan& time) {
 }
 
 TimeSpan take_time(ByteReader& from, Previous& previous) {
-  previous.begin += from.signed_number();
-  const Nanoseconds duration = from.signed_number();
-  return {.begin = previous.begin, .end = previous.begin + duration};
+  previous.begin = wrapping_sum(previous.begin, from.signed_number());
+  return {.begin = previous.begin, .end = wrapping_sum(previous.begin, from.signed_number())};
+}
+
+// What is read into a smaller type has to be one of its values.
+template <class Small>
+Small take_small(ByteReader& from) {
+  const std::uint64_t number = from.number();
+  if (number > std::numeric_limits<Small>::max()) from.fail();
+  return static_cast<Small>(number);
+}
+
+template <class Kind>
+Kind take_kind(ByteReader& from) {
+  return static_cast<Kind>(take_small<std::underlying_type_t<Kind>>(from));
+}
+
+std::int32_t take_device(ByteReader& from) {
+  const std::int64_t number = from.signed_number();
+  if (!std::in_range<std::int32_t>(number)) from.fail();
+  return static_cast<std::int32_t>(number);
 }
 
 void append_correlation(std::string& bytes, Previous& previous, std::uint64_t correlation) {
@@ -30,6 +51,10 @@ std::uint64_t take_correlation(ByteReader& from, Previous& previous) {
 }
 
 }  // namespace
+
+Nanoseconds wrapping_sum(Nanoseconds a, Nanoseconds b) noexcept {
+  return static_cast<Nanoseconds>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
+}
 
 void append_number(std::string& bytes, std::uint64_t number) {
   for (; number >= 0x80U; number >>= 7U) bytes.push_back(static_cast<char>(number | 0x80U));
@@ -46,6 +71,11 @@ void append_text(std::string& bytes, std::string_view text) {
   bytes.append(text);
 }
 
+void ByteReader::fail() noexcept {
+  failed_ = true;
+  rest_ = {};
+}
+
 std::uint64_t ByteReader::number() noexcept {
   std::uint64_t number = 0;
   for (unsigned shift = 0; shift < 64 && !rest_.empty(); shift += 7) {
@@ -54,8 +84,7 @@ std::uint64_t ByteReader::number() noexcept {
     number |= static_cast<std::uint64_t>(byte & 0x7FU) << shift;
     if (byte < 0x80U) return number;
   }
-  failed_ = true;
-  rest_ = {};
+  fail();
   return 0;
 }
 
@@ -67,8 +96,7 @@ std::int64_t ByteReader::signed_number() noexcept {
 std::string_view ByteReader::text() noexcept {
   const std::uint64_t size = number();
   if (size > rest_.size()) {
-    failed_ = true;
-    rest_ = {};
+    fail();
     return {};
   }
   const std::string_view text = rest_.substr(0, size);
@@ -89,9 +117,9 @@ void append(std::string& bytes, Previous& previous, const DeviceWork& work) {
 
 void take(ByteReader& from, Previous& previous, DeviceWork& work) {
   work.time = take_time(from, previous);
-  work.name = static_cast<NameId>(from.number());
-  work.kind = static_cast<DeviceWork::Kind>(from.number());
-  work.device = static_cast<std::int32_t>(from.signed_number());
+  work.name = take_small<NameId>(from);
+  work.kind = take_kind<DeviceWork::Kind>(from);
+  work.device = take_device(from);
   work.stream = from.signed_number();
   work.correlation = take_correlation(from, previous);
   work.graph = from.number();
@@ -108,8 +136,8 @@ void append(std::string& bytes, Previous& previous, const HostCall& call) {
 
 void take(ByteReader& from, Previous& previous, HostCall& call) {
   call.time = take_time(from, previous);
-  call.name = static_cast<NameId>(from.number());
-  call.kind = static_cast<HostCall::Kind>(from.number());
+  call.name = take_small<NameId>(from);
+  call.kind = take_kind<HostCall::Kind>(from);
   call.thread = from.signed_number();
   call.correlation = take_correlation(from, previous);
 }
@@ -123,8 +151,8 @@ void append(std::string& bytes, Previous& previous, const HostRange& range) {
 
 void take(ByteReader& from, Previous& previous, HostRange& range) {
   range.time = take_time(from, previous);
-  range.name = static_cast<NameId>(from.number());
-  range.kind = static_cast<HostRange::Kind>(from.number());
+  range.name = take_small<NameId>(from);
+  range.kind = take_kind<HostRange::Kind>(from);
   range.thread = from.signed_number();
 }
 

@@ -40,6 +40,9 @@ static_assert(sizeof(BlockHeader) == 12);
 inline constexpr std::size_t kBlockBytes = std::size_t{256} << 10U;
 inline constexpr std::size_t kMostBlockBytes = std::size_t{16} << 20U;
 
+// Of a damaged file a sum may be anything: it wraps around, and the reader looks at what comes out.
+[[nodiscard]] Nanoseconds wrapping_sum(Nanoseconds a, Nanoseconds b) noexcept;
+
 void append_number(std::string& bytes, std::uint64_t number);
 void append_signed(std::string& bytes, std::int64_t number);
 void append_text(std::string& bytes, std::string_view text);
@@ -51,6 +54,7 @@ class ByteReader {
   [[nodiscard]] std::uint64_t number() noexcept;
   [[nodiscard]] std::int64_t signed_number() noexcept;
   [[nodiscard]] std::string_view text() noexcept;
+  void fail() noexcept;
   [[nodiscard]] bool failed() const noexcept { return failed_; }
   [[nodiscard]] bool done() const noexcept { return rest_.empty(); }
 

@@ -40,7 +40,8 @@ constexpr auto kLastKind<HostRange> = HostRange::Kind::module;
 
 }  // namespace
 
-RecordingReader::RecordingReader(const std::string& path) : path_(path), file_(path, std::ios::binary) {
+RecordingReader::RecordingReader(const std::string& path)
+    : path_(path), file_(path, std::ios::binary), check_(fmt::format("the recording '{}'", path)) {
   if (!file_.is_open()) {
     throw UsageError(
         {.what = fmt::format("cannot open the recording '{}': {}", path, strerror(errno)), .fix = kWhatToGive});
@@ -53,6 +54,9 @@ RecordingReader::RecordingReader(const std::string& path) : path_(path), file_(p
         {.what = fmt::format("the recording '{}' has version {} of the format, this pianola reads version {}", path,
                              header_.version, kRecordingVersion),
          .fix = "read it with the pianola that recorded it"});
+  }
+  for (const Nanoseconds clock : {header_.clock, header_.wall}) {
+    TimeCheck(fmt::format("the recording '{}'", path))({clock, clock}, [] { return std::string("its header"); });
   }
   position_ = sizeof header_;
 }
@@ -128,7 +132,6 @@ bool RecordingReader::read_records(const BlockHeader& block, Timeline& timeline,
 template <class Record>
 bool RecordingReader::read_list(const BlockHeader& block, ByteReader& from, std::vector<Record>& list,
                                 std::int32_t process) {
-  const Nanoseconds to_wall = header_.wall - header_.clock;
   Previous previous;
   for (std::uint32_t i = 0; i < block.records; ++i) {
     Record record;
@@ -136,11 +139,18 @@ bool RecordingReader::read_list(const BlockHeader& block, ByteReader& from, std:
     if (from.failed() || record.name >= names_.size() || record.kind > kLastKind<Record>) return false;
     record.name = names_[record.name];
     record.process = process;
-    record.time.begin += to_wall;
-    record.time.end += to_wall;
+    record.time = on_wall(record.time, i);
     list.push_back(record);
   }
   return from.done();
+}
+
+// `record` is its place in the block, from 0.
+TimeSpan RecordingReader::on_wall(TimeSpan time, std::uint32_t record) {
+  const Nanoseconds to_wall = header_.wall - header_.clock;
+  const TimeSpan moved{wrapping_sum(time.begin, to_wall), wrapping_sum(time.end, to_wall)};
+  check_(moved, [&] { return fmt::format("record {} of the block at byte {}", record + 1, position_); });
+  return moved;
 }
 
 void RecordingReader::note_damage() {

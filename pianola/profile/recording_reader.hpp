@@ -1,5 +1,6 @@
 #pragma once
 #include <pianola/profile/recording_format.hpp>
+#include <pianola/profile/time_check.hpp>
 #include <pianola/profile/timeline.hpp>
 
 #include <cstdint>
@@ -18,6 +19,7 @@ class RecordingReader {
 
   [[nodiscard]] const FileHeader& header() const noexcept { return header_; }
   /// Adds all that is there, on the clock of FileHeader::wall and unsorted, and in the file's words.
+  /// @throws UsageError  A record has a time that cannot be right.
   void read_into(Timeline& timeline, std::int32_t process);
 
   /// What read_into() found; sentences.
@@ -26,6 +28,7 @@ class RecordingReader {
 
  private:
   bool read_block(Timeline& timeline, std::int32_t process);
+  TimeSpan on_wall(TimeSpan time, std::uint32_t record);
   bool read_records(const BlockHeader& block, Timeline& timeline, std::int32_t process);
   template <class Record>
   bool read_list(const BlockHeader& block, ByteReader& from, std::vector<Record>& list, std::int32_t process);
@@ -34,6 +37,7 @@ class RecordingReader {
   std::string path_;
   std::ifstream file_;
   FileHeader header_;
+  TimeCheck check_;
   std::string bytes_;          // of the block at hand
   std::vector<NameId> names_;  // the timeline's, by the file's
   std::map<std::int32_t, std::string> devices_;

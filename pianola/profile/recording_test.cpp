@@ -2,6 +2,7 @@
 
 #include <pianola/core/error.hpp>
 #include <pianola/profile/recorder_status.hpp>
+#include <pianola/profile/recording_format.hpp>
 #include <pianola/profile/recording_writer.hpp>
 #include <pianola/profile/testing/temporary_folder.hpp>
 
@@ -13,6 +14,8 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -277,6 +280,76 @@ TEST_F(RecordingTest, OtherFilesAreRefused) {
   profiling::write_file(path, bytes);
   EXPECT_THAT([&] { (void)read_recording(path); },
               ThrowsMessage<UsageError>(HasSubstr("has version 2 of the format, this pianola reads version 1")));
+}
+
+// A recording of one good record and one of each kind with the times given, on a clock that needs no shift.
+struct WrongTimes {
+  const char* name;
+  TimeSpan time;
+  const char* what;
+};
+class RecordingTimesTable : public testing::TestWithParam<WrongTimes> {};
+TEST_P(RecordingTimesTable, AreRefusedWithFileAndRecord) {
+  for (int kind = 0; kind < 3; ++kind) {
+    const TemporaryFolder folder;
+    const std::string path = folder / "7.pianola";
+    const auto writer = open(path, {.process_id = 7});
+    const NameId name = writer->name("gemm");
+    const auto add = [&](TimeSpan time) {
+      if (kind == 0) writer->add(DeviceWork{.time = time, .name = name});
+      if (kind == 1) writer->add(HostCall{.time = time, .name = name});
+      if (kind == 2) writer->add(HostRange{.time = time, .name = name});
+    };
+    add({1000, 2000});
+    add(GetParam().time);
+    writer->finish();
+    EXPECT_THAT([&] { (void)read_recording(path); },
+                ThrowsMessage<UsageError>(
+                    AllOf(HasSubstr("the recording '" + path + "' has a time that cannot be right: "),
+                          HasSubstr(GetParam().what), HasSubstr("where: record 2 of the block at byte "))))
+        << kind;
+  }
+}
+constexpr Nanoseconds kMost = std::numeric_limits<Nanoseconds>::max();
+INSTANTIATE_TEST_SUITE_P(Times, RecordingTimesTable,
+                         testing::Values(WrongTimes{"Backwards", {5000, 4999}, "it ends before it begins"},
+                                         WrongTimes{"ToTheMost", {5000, kMost}, "95 years"},
+                                         WrongTimes{"AtTheMost", {kMost, kMost}, "95 years"},
+                                         WrongTimes{"FromTheLeast", {-kMost, 0}, "95 years"},
+                                         WrongTimes{"ADecade", {5000, 315'360'000'000'000'000}, "more than a year"}),
+                         [](const auto& wrong) { return std::string(wrong.param.name); });
+
+TEST_F(RecordingTest, AClockOfTheHeaderThatCannotBeRightIsRefused) {
+  for (const std::size_t place : {16U, 24U}) {
+    open(path)->finish();
+    std::string bytes = profiling::contents(path);
+    bytes[place + 7] = '\x7F';
+    profiling::write_file(path, bytes);
+    EXPECT_THAT([&] { (void)read_recording(path); },
+                ThrowsMessage<UsageError>(
+                    AllOf(HasSubstr("7.pianola' has a time that cannot be right"), HasSubstr("where: its header"))));
+  }
+}
+
+// A name, a kind, a device beyond what their types hold would be another one.
+TEST_F(RecordingTest, ANumberTooLargeForItsFieldIsDamage) {
+  std::string record;
+  profiling::append_signed(record, 1000);
+  profiling::append_signed(record, 10);
+  profiling::append_number(record, std::uint64_t{1} << 32U);  // the name: not 0
+  for (int field = 0; field < 6; ++field) profiling::append_number(record, 0);
+  const auto writer = open(path);
+  (void)writer->name("gemm");
+  writer->finish();
+  std::string bytes = profiling::contents(path);
+  const profiling::BlockHeader block{
+      .kind = profiling::BlockKind::work, .bytes = static_cast<std::uint32_t>(record.size()), .records = 1};
+  std::string header(reinterpret_cast<const char*>(&block), sizeof block);
+  bytes.insert(bytes.size() - sizeof block, header + record);  // before the end's
+  profiling::write_file(path, bytes);
+  const Timeline timeline = read_recording(path);
+  EXPECT_THAT(timeline.work, IsEmpty());
+  EXPECT_THAT(timeline.notes, Contains(HasSubstr("is damaged from byte")));
 }
 
 class RecordingsTest : public testing::Test {

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -23,8 +24,10 @@ class SqliteRows {
 
   // Of the row at hand, by the column's place from 0.
   [[nodiscard]] bool has(int column) const;               ///< There is a value.
+  [[nodiscard]] bool has_number(int column) const;        ///< And it is no text.
   [[nodiscard]] std::int64_t integer(int column) const;   ///< 0 where there is none.
   [[nodiscard]] std::string_view text(int column) const;  ///< Valid until the next one; empty where there is none.
+  [[nodiscard]] std::size_t number() const noexcept { return number_; }  ///< Of the row at hand, from 1.
 
  private:
   friend class SqliteFile;
@@ -35,6 +38,7 @@ class SqliteRows {
 
   const SqliteFile* file_;
   std::unique_ptr<sqlite3_stmt, Finalize> statement_;
+  std::size_t number_ = 0;
 };
 
 /// An SQLite file, to read. Nothing is written, neither to it nor beside it; nobody may change it meanwhile.
@@ -53,11 +57,13 @@ class SqliteFile {
   struct Close {
     void operator()(sqlite3* database) const noexcept;
   };
-  void check_size(const std::filesystem::path& path) const;
+  void check_size(const std::filesystem::path& path);
+  static int count_effort(void* file) noexcept;
   [[noreturn]] void refuse(int code) const;
   [[noreturn]] void refuse_damaged(const std::string& reason) const;
 
   std::string name_;
+  std::uint64_t effort_ = 0, most_effort_ = 0;  // In pieces of kEffortPiece of SQLite's instructions.
   std::unique_ptr<sqlite3, Close> database_;
 };
 

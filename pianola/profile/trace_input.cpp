@@ -7,8 +7,10 @@
 #include <zlib.h>
 #endif
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <span>
@@ -69,8 +71,20 @@ class GzipBuffer final : public TraceInput::Buffer {
     int code = file_ ? Z_OK : Z_MEM_ERROR;
     const char* words = file_ ? gzerror(file_.get(), &code) : "out of memory";
     // A file that is cut off ends with Z_BUF_ERROR: what was read of it is good.
+    if (bytes > 0 && is_bomb(static_cast<std::uint64_t>(bytes))) {
+      damage = fmt::format("it unpacks to more than {} times its size, as no trace does", kMostRatio);
+      return 0;
+    }
     if (bytes <= 0 && code != Z_OK && code != Z_BUF_ERROR && damage.empty()) damage = without_path(words);
     return bytes > 0 ? static_cast<std::size_t>(bytes) : 0;
+  }
+
+  // Traces unpack to some 20 times their size, at most 100 times; what is made to fill memory to 1000 times.
+  static constexpr std::uint64_t kMostRatio = 250, kSmall = std::uint64_t{256} << 20U;
+  bool is_bomb(std::uint64_t more) {
+    unpacked_ += more;
+    const auto read = static_cast<std::uint64_t>(std::max<z_off_t>(gzoffset(file_.get()), 1));
+    return unpacked_ > kSmall && unpacked_ / read > kMostRatio;
   }
 
   /// zlib says "PATH: invalid block type".
@@ -80,6 +94,7 @@ class GzipBuffer final : public TraceInput::Buffer {
   }
 
   std::unique_ptr<gzFile_s, decltype([](gzFile file) { (void)gzclose(file); })> file_;
+  std::uint64_t unpacked_ = 0;
 };
 #endif
 
@@ -93,6 +108,10 @@ CFile open(const std::filesystem::path& file) {
   if (status.type() == std::filesystem::file_type::directory) {
     throw UsageError({.what = fmt::format("'{}' is a folder, not a trace file", name),
                       .fix = "name one of the traces in it, a *.json or *.json.gz"});
+  }
+  if (!error && status.type() != std::filesystem::file_type::regular) {
+    throw UsageError({.what = fmt::format("'{}' is a pipe or a device, not a trace file", name),
+                      .fix = "write what comes out of it to a file, and name that"});
   }
   CFile opened(std::fopen(name.c_str(), "rb"));
   if (!opened) {
