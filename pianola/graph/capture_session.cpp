@@ -89,6 +89,7 @@ void CaptureSession::warm_up(const std::function<void()>& step) {
     std::optional<trace::OpStream> watch;
     if (!observers.empty()) watch.emplace(std::move(observers));
     step();
+    if (watch) watch->check();
   }
   warmup_time_ = since(start);
 }
@@ -122,6 +123,7 @@ void CaptureSession::begin() {
 }
 
 CaptureResult CaptureSession::commit() {
+  const std::optional<Diagnosis> failure = watching_ ? watching_->failure() : std::nullopt;
   watching_.reset();
   CaptureResult result;
   result.warmup_time = warmup_time_;
@@ -129,6 +131,7 @@ CaptureResult CaptureSession::commit() {
   if (recorder_) result.trace = recorder_->take();
   const OpTrace* trace = result.trace ? &*result.trace : nullptr;
 
+  if (failure) throw CaptureError(*failure);  // what the observers say is not the whole
   const auto ending = Clock::now();
   if (auto offence = backend_.offence(trace)) throw CaptureError(std::move(*offence));
   if (auto warning = backend_.end(trace, options_)) result.warnings.push_back(*std::move(warning));
@@ -192,6 +195,17 @@ void CaptureSession::abandon() noexcept {
   } catch (const std::exception& error) {
     // The first error is on its way to the caller; this one must not replace it.
     TORCH_WARN("pianola: could not put back all that a failed capture wrote: ", error.what());
+  }
+}
+
+void CaptureSession::leave_behind() noexcept {
+  finished_ = true;
+  if (watching_) watching_->disarm();
+  if (recording_) backend_.abandon();
+  try {
+    put_back(false);
+  } catch (const std::exception& error) {
+    TORCH_WARN("pianola: could not put back all that an abandoned capture wrote: ", error.what());
   }
 }
 

@@ -46,6 +46,9 @@ class CaptureSession {
   /// The step threw while it was recorded: puts everything back, and turns the error of a forbidden operation into a
   /// CaptureError that names it; an error of the user's own is rethrown unchanged.
   [[noreturn]] void fail(std::exception_ptr error);
+  /// In place of an end, on another thread: drops the recording and puts tensors and generators back. What belongs to the
+  /// session's own thread stays as it is, so that the session must not be destroyed.
+  void leave_behind() noexcept;
 
  private:
   void abandon() noexcept;

@@ -268,19 +268,29 @@ bool python_is_loaded() {
 
 void CallSite::hide_python_files(std::string folder) { hidden_folders().push_back(std::move(folder)); }
 
-CallSite CallSite::here() { return of(torch::unwind::unwind(), true); }
+// torch's unwinder reads /proc, which is not there in each container.
+CallSite CallSite::here() noexcept {
+  try {
+    return of(torch::unwind::unwind(), true);
+  } catch (const std::exception&) {
+    return of({}, true);
+  }
+}
 
 // The frames of TorchScript are asked for only where there is no Python: an interpreter under Python hides them anyway.
-CallSite CallSite::of(std::vector<void*> frames, bool script) {
+CallSite CallSite::of(std::vector<void*> frames, bool script) noexcept {
   CallSite site;
   site.frames_ = std::move(frames);
-  if (script && python_is_loaded()) {
-    site.python_ = torch::CapturedTraceback::gather(true, false, false);
-  } else if (script) {
-    std::vector<torch::jit::StackEntry> stack = torch::jit::currentCallstack();
-    if (!stack.empty()) {
-      site.torchscript_ = std::make_shared<const std::vector<torch::jit::StackEntry>>(std::move(stack));
+  try {
+    if (script && python_is_loaded()) {
+      site.python_ = torch::CapturedTraceback::gather(true, false, false);
+    } else if (script) {
+      std::vector<torch::jit::StackEntry> stack = torch::jit::currentCallstack();
+      if (!stack.empty()) {
+        site.torchscript_ = std::make_shared<const std::vector<torch::jit::StackEntry>>(std::move(stack));
+      }
     }
+  } catch (const std::exception&) {  // what is known stays
   }
   return site;
 }

@@ -21,11 +21,12 @@ namespace pianola::trace {
 class CallSite {
  public:
   CallSite() = default;
-  /// Takes this thread's C++ frames and, where Python or TorchScript runs it, theirs.
-  static CallSite here();
+  /// Takes this thread's C++ frames and, where Python or TorchScript runs it, theirs; those that can be had. A place is a
+  /// courtesy: where the stack cannot be unwound it is unknown, and nothing fails for it.
+  static CallSite here() noexcept;
   /// The same of C++ frames that were taken before: return addresses, from the innermost on. Without `script`, no frames
   /// of Python are taken, for which this thread may have to wait for the interpreter's lock.
-  static CallSite of(std::vector<void*> frames, bool script);
+  static CallSite of(std::vector<void*> frames, bool script) noexcept;
 
   [[nodiscard]] bool empty() const noexcept { return frames_.empty(); }
 

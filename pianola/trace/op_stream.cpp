@@ -3,8 +3,10 @@
 #include <pianola/trace/step_memory.hpp>
 
 #include <ATen/record_function.h>
+#include <c10/util/Exception.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <optional>
@@ -63,6 +65,9 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
   // Open user scopes of the thread that made the stream, for autograd's threads; kept by the outermost stream.
   std::vector<std::string> step_scopes;
   std::thread::id step_thread = std::this_thread::get_id();
+  std::mutex failure_mutex;  // taken while `mutex` is held as well
+  bool failed = false;
+  std::string failure;  // "aten::mul: out of memory"
   std::optional<c10::DebugInfoGuard> guard;
   at::CallbackHandle callback = at::INVALID_CALLBACK_HANDLE;
 
@@ -83,12 +88,48 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
 
   static State* current() { return static_cast<State*>(c10::ThreadLocalDebugInfo::get(kSlot)); }
 
+  // Note [An observer that throws]
+  // RecordFunction swallows what its callbacks throw, so that an observer which missed a begin would be shown its end, and
+  // records would go on with a hole in them. So nothing leaves a callback: the first failure is kept for failure(), and an
+  // observer that threw is shown nothing more. The others go on: what puts tensors back has to see all that is written.
+  template <typename Show>
+  void tell(const OpSpan& op, const Show& show) {
+    for (OpObserver*& observer : observers) {
+      if (observer == nullptr) continue;
+      try {
+        show(*observer);
+      } catch (...) {
+        observer = nullptr;
+        note_failure(op.info == nullptr ? "an operation" : op.info->schema().name());
+      }
+    }
+  }
+
+  // Of the exception that is being handled.
+  void note_failure(const std::string& op) noexcept {
+    const std::lock_guard lock(failure_mutex);
+    if (failed) return;
+    failed = true;
+    try {
+      try {
+        throw;
+      } catch (const c10::Error& error) {
+        failure = op + ": " + error.what_without_backtrace();
+      } catch (const std::exception& error) {
+        failure = op + ": " + error.what();
+      } catch (...) {
+        failure = op;
+      }
+    } catch (...) {  // out of memory, most likely
+    }
+  }
+
   void begin_op(OpSpan op) {
     const ObserversRun quiet;
     const std::lock_guard lock(mutex);
     op.memory = &memory;
     memory.note_inputs(op);
-    for (OpObserver* observer : observers) observer->on_op_begin(op);
+    tell(op, [&](OpObserver& observer) { observer.on_op_begin(op); });
     if (outer != nullptr) outer->begin_op(op);
   }
 
@@ -96,7 +137,7 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
     const ObserversRun quiet;
     const std::lock_guard lock(mutex);
     op.memory = &memory;
-    for (OpObserver* observer : observers) observer->on_op_end(op);
+    tell(op, [&](OpObserver& observer) { observer.on_op_end(op); });
     memory.note_results(op);
     if (outer != nullptr) outer->end_op(op);
   }
@@ -104,7 +145,7 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
   void end_inner(const OpSpan& around, const char* inner) {
     const ObserversRun quiet;
     const std::lock_guard lock(mutex);
-    for (OpObserver* observer : observers) observer->on_inner_end(around, inner);
+    tell(around, [&](OpObserver& observer) { observer.on_inner_end(around, inner); });
     if (outer != nullptr) outer->end_inner(around, inner);
   }
 
@@ -172,9 +213,27 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
     }
   }
 
+  // The same, but nothing is thrown; see Note [An observer that throws].
+  static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& span) {
+    try {
+      return on_begin(span);
+    } catch (...) {
+      if (State* state = current(); state != nullptr) state->note_failure(span.name());
+    }
+    return nullptr;
+  }
+
+  static void end(const at::RecordFunction& span, at::ObserverContext* context) {
+    try {
+      on_end(span, context);
+    } catch (...) {
+      if (State* state = current(); state != nullptr) state->note_failure(span.name());
+    }
+  }
+
   void listen() {
     callback = at::addThreadLocalCallback(
-        at::RecordFunctionCallback(&State::on_begin, &State::on_end)
+        at::RecordFunctionCallback(&State::begin, &State::end)
             .needsInputs(true)
             .needsOutputs(interest.outputs)
             .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::USER_SCOPE}));
@@ -216,6 +275,25 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
 };
 
 bool OpStream::watches_this_thread() noexcept { return State::current() != nullptr; }
+
+std::optional<Diagnosis> OpStream::failure() const {
+  const std::lock_guard lock(state_->failure_mutex);
+  if (!state_->failed) return std::nullopt;
+  return Diagnosis{
+      .what = "the operations of the step could not be recorded, from " +
+              (state_->failure.empty() ? std::string("one of them") : state_->failure) +
+              " on, so that what the step wrote since may not have been put back",
+      .fix = "free memory where it ran out; else this is a fault of Pianola's: report it with this message"};
+}
+
+void OpStream::disarm() noexcept {
+  const std::lock_guard lock(state_->mutex);
+  std::fill(state_->observers.begin(), state_->observers.end(), nullptr);
+}
+
+void OpStream::check() const {
+  if (auto failed = failure()) throw CaptureError(*std::move(failed));
+}
 
 OpStream::OpStream(std::vector<OpObserver*> observers) : state_(std::make_shared<State>()) {
   static std::atomic<std::uint64_t> recordings{0};

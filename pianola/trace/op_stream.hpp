@@ -1,4 +1,5 @@
 #pragma once
+#include <pianola/core/error.hpp>
 #include <pianola/trace/op_info.hpp>
 
 #include <ATen/core/ivalue.h>
@@ -6,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -41,7 +43,7 @@ struct OpInterest {
 };
 
 /// Sees the top-level ATen operations of a step, in order; see OpStream. Callbacks run on the thread of the operation,
-/// one at a time. What a callback throws is lost (RecordFunction swallows it): note it and tell later.
+/// one at a time. One that throws is shown nothing more; OpStream::failure() tells.
 class OpObserver {
  public:
   virtual ~OpObserver() = default;
@@ -65,6 +67,15 @@ class OpStream {
   OpStream(const OpStream&) = delete;
   OpStream& operator=(const OpStream&) = delete;
   ~OpStream();
+
+  /// Why the records of its observers are not whole: what one of them threw, and while which operation; nothing where all
+  /// went well. Ask it at the end, before anybody trusts them.
+  [[nodiscard]] std::optional<Diagnosis> failure() const;
+  /// @throws CaptureError  There is a failure().
+  void check() const;
+
+  /// From any thread: the observers are shown nothing more, and may end before the stream does.
+  void disarm() noexcept;
 
   /// Whether a stream sees the operations of this thread.
   [[nodiscard]] static bool watches_this_thread() noexcept;

@@ -21,8 +21,10 @@ namespace {
 
 using pianola::testing::log_of;
 using pianola::testing::OpLog;
+using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 class OpStreamOrder : public pianola::testing::DeviceTest {};
@@ -186,24 +188,54 @@ TEST(OpStream, GoesOnAfterAnOperationThatThrew) {
   EXPECT_THAT(log.scopes, Each("/scope"));
 }
 
-TEST(OpStream, GoesOnAfterAnObserverThatThrew) {
-  struct Thrower : OpLog {
-    void on_op_begin(const OpSpan& op) override {
-      OpLog::on_op_begin(op);
-      throw std::runtime_error("at begin");
-    }
-    void on_op_end(const OpSpan& op) override {
-      OpLog::on_op_end(op);
-      throw std::runtime_error("at end");
-    }
-  } thrower;
-  const at::Tensor x = some();
-  {
-    const OpStream stream({&thrower});
-    at::relu(x);
-    at::gelu(x);
+struct ThrowsAtGelu : OpLog {
+  explicit ThrowsAtGelu(bool throw_at_end) : at_end(throw_at_end) {}
+  void on_op_begin(const OpSpan& op) override {
+    OpLog::on_op_begin(op);
+    if (!at_end && op.info->name == "aten::gelu") throw std::runtime_error("no room");
   }
-  EXPECT_THAT(thrower.events, ElementsAre("+aten::relu", "-aten::relu", "+aten::gelu", "-aten::gelu"));
+  void on_op_end(const OpSpan& op) override {
+    OpLog::on_op_end(op);
+    if (at_end && op.info->name == "aten::gelu") throw 7;  // NOLINT: what is no std::exception
+  }
+  bool at_end;
+};
+
+TEST(OpStream, ShowsNothingMoreToAnObserverThatThrewAndTellsWhy) {
+  const at::Tensor x = some();
+  for (const bool at_end : {false, true}) {
+    ThrowsAtGelu thrower(at_end);
+    OpLog other;
+    const OpStream stream({&thrower, &other});
+    at::relu(x);
+    EXPECT_FALSE(stream.failure().has_value());
+    EXPECT_NO_THROW(stream.check());
+    at::gelu(x);
+    at::relu(x);
+    EXPECT_EQ(thrower.events.back(), at_end ? "-aten::gelu" : "+aten::gelu");
+    EXPECT_THAT(other.events,
+                ElementsAre("+aten::relu", "-aten::relu", "+aten::gelu", "-aten::gelu", "+aten::relu", "-aten::relu"));
+    ASSERT_TRUE(stream.failure().has_value());
+    EXPECT_THAT(
+        pianola::testing::refusal<CaptureError>("an operation that could not be recorded", [&] { stream.check(); }),
+        AllOf(HasSubstr("could not be recorded, from aten::gelu"), HasSubstr(at_end ? "" : "no room"),
+              HasSubstr("fix:"), HasSubstr("report it")));
+  }
+}
+
+TEST(OpStream, TellsTheFailureOfAnInnerStreamToThatAlone) {
+  const at::Tensor x = some();
+  ThrowsAtGelu thrower(false);
+  OpLog outer_log;
+  const OpStream outer({&outer_log});
+  {
+    const OpStream inner({&thrower});
+    at::gelu(x);
+    EXPECT_TRUE(inner.failure().has_value());
+  }
+  at::relu(x);
+  EXPECT_FALSE(outer.failure().has_value());
+  EXPECT_THAT(outer_log.events, ElementsAre("+aten::gelu", "-aten::gelu", "+aten::relu", "-aten::relu"));
 }
 
 }  // namespace
