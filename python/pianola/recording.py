@@ -1,20 +1,17 @@
 """What holds for Python code while it is warmed up and recorded."""
 
 import contextlib
+import functools
 import os
 import sys
-from typing import Any, Iterator
+import threading
+from typing import Any, Callable, Iterator, NamedTuple
 
 import torch
-from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import set_checkpoint_early_stop
 
 from .errors import refuse
 
-# item(), bool() and the like are operations of ATen, which the library refuses itself.
-_NAMES = ("cpu", "numpy", "tolist", "__array__", "__repr__", "__dlpack__")
-_RULES = {"__repr__": "PG104"}
-_READS = {getattr(torch.Tensor, name): name for name in _NAMES}
 # Their frames are not the user's.
 _HIDDEN = tuple(os.path.join(os.path.dirname(os.path.abspath(str(file))), "") for file in (torch.__file__, __file__))
 
@@ -27,27 +24,116 @@ def _users_line() -> str:
     return f"{frame.f_code.co_name} at {os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
-class _RefuseHostReads(TorchFunctionMode):
-    """Refuses what reads a CPU tensor's values and what no operation of ATen shows. On CUDA such a read breaks the
+class _Read(NamedTuple):
+    """A function that reads a CPU tensor's values and that no operation of ATen shows. On CUDA such a read breaks the
     capture by itself; on the CPU it would go through and freeze the value in silence."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = _READS.get(func)
-        if name is not None and args[0].device.type == "cpu":
+    owner: Any
+    name: str
+    text: str
+    rule: str = "PG103"
+
+
+# item(), bool() and the like are operations of ATen, which the library refuses itself.
+_READS = (
+    _Read(torch.Tensor, "cpu", "Tensor.cpu"),
+    _Read(torch.Tensor, "numpy", "Tensor.numpy"),
+    _Read(torch.Tensor, "tolist", "Tensor.tolist"),
+    _Read(torch.Tensor, "__array__", "Tensor.__array__"),
+    _Read(torch.Tensor, "__repr__", "Tensor.__repr__", "PG104"),
+    _Read(torch.Tensor, "__dlpack__", "Tensor.__dlpack__"),
+    _Read(torch.utils.dlpack, "to_dlpack", "to_dlpack()"),
+    _Read(torch, "to_dlpack", "to_dlpack()"),
+    _Read(torch.Tensor, "__reduce_ex__", "Tensor.__reduce_ex__ (pickle, torch.save)"),
+    _Read(torch.UntypedStorage, "__getitem__", "UntypedStorage.__getitem__"),
+    _Read(torch.UntypedStorage, "tolist", "UntypedStorage.tolist"),
+    _Read(torch.UntypedStorage, "__reduce__", "UntypedStorage.__reduce__ (pickle, torch.save)"),
+)
+
+
+class _Recording(threading.local):
+    depth = 0  # how many recordings on the CPU this thread is in
+
+
+_recording = _Recording()
+
+
+def _is_on_cpu(subject: Any) -> bool:
+    with torch._C.DisableTorchFunction():  # neither subclasses nor modes of the user's are to see the question
+        return bool(subject.device.type == "cpu")
+
+
+def _looks_only() -> bool:
+    """copy.copy() takes a tensor's description, not its values."""
+    return sys._getframe(2).f_globals.get("__name__") == "copy"
+
+
+def _watched(read: _Read, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def reader(subject: Any, *args: Any, **kwargs: Any) -> Any:
+        if _recording.depth and _is_on_cpu(subject) and not (read.name == "__reduce_ex__" and _looks_only()):
             refuse(
-                f"Tensor.{name} reads a tensor's values on the host during capture, which a graph cannot do",
+                f"{read.text} reads a tensor's values on the host during capture, which a graph cannot do",
                 "keep the value on the device (torch.where, masked arithmetic), or leave this part out of the capture",
                 where=_users_line(),
                 kind="CaptureError",
-                rule=_RULES.get(name, "PG103"),
+                rule=read.rule,
             )
-        return func(*args, **(kwargs or {}))
+        return original(subject, *args, **kwargs)
+
+    return reader
+
+
+class _HostReads:
+    """Replaces the functions above while a thread records, for all threads; those that do not record pass through. A
+    TorchFunctionMode would see the reads as well, but torch and its users ask whether one is active, and compute something
+    else then: nn.TransformerEncoderLayer leaves its fast path, torch.compile compiles anew."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open = 0
+        self._put_back: list[Callable[[], None]] = []
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._open == 0:
+                self._put_back = [_replace(read) for read in _READS]
+            self._open += 1
+
+    def __exit__(self, *error: Any) -> None:
+        with self._lock:
+            self._open -= 1
+            if self._open == 0:
+                for put_back in self._put_back:
+                    put_back()
+
+
+def _replace(read: _Read) -> Callable[[], None]:
+    own = vars(read.owner).get(read.name)
+    setattr(read.owner, read.name, _watched(read, getattr(read.owner, read.name)))
+    if own is None:  # inherited
+        return lambda: delattr(read.owner, read.name)
+    return lambda: setattr(read.owner, read.name, own)
+
+
+_host_reads = _HostReads()
+
+
+@contextlib.contextmanager
+def _refusing_host_reads() -> Iterator[None]:
+    here = _recording.__dict__  # of this thread, wherever the recording ends
+    with _host_reads:
+        here["depth"] = here.get("depth", 0) + 1
+        try:
+            yield
+        finally:
+            here["depth"] -= 1
 
 
 @contextlib.contextmanager
 def scope(device: torch.device) -> Iterator[None]:
     """A context for code that is warmed up and recorded on this device."""
-    reads = _RefuseHostReads() if device.type == "cpu" else contextlib.nullcontext()
+    reads = _refusing_host_reads() if device.type == "cpu" else contextlib.nullcontext()
     # A recomputation that stops early leaves its last operation by an exception, and a recording does not know its result.
     with set_checkpoint_early_stop(False), reads:
         yield
