@@ -25,6 +25,7 @@ import case_report  # noqa: E402
 
 BENCHMARKS = {
     "cpu/python_audit": "Training step of an MLP on one thread, from Python, plain and audited",
+    "cpu/python_guards": "What a call takes to see that all that its step read is as it was: ResNet-50's training",
     "cpu/python_import": "What importing pianola costs",
     "cpu/python_tape": "Training step of an MLP on one thread: @pianola.graphed against eager Python",
     "cuda/python_audit": "Launch-bound training step, from Python, plain and audited",
@@ -32,6 +33,7 @@ BENCHMARKS = {
     "cuda/python_callables": "Forward and backward of a graphed callable from Python, by its number of parameters",
     "cuda/python_full_iteration": "Whole training iterations from Python: one graph, against a graph of a part",
     "cuda/python_graphed": "Training steps whose graphs make themselves: steady state, and time to the first replay",
+    "cuda/python_guards": "What a call takes to see that all that its step read is as it was: ResNet-50's training",
     "cuda/python_models": "Training steps of GPT-2 and ResNet-18, bit-equal to eager with deterministic algorithms",
     "cuda/python_profile": "What profiles of training steps foretell, against what their graphs take; the recorder's cost",
     "cuda/python_replay": "Host time of replaying a training step from Python",

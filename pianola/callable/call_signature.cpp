@@ -40,7 +40,8 @@ std::string in_words(std::span<const at::Tensor> inputs, const CallModes& modes,
 CallModes CallModes::current(std::span<const at::Tensor> inputs) {
   return {.gradients = at::GradMode::is_enabled(),
           .inference = c10::InferenceMode::is_enabled(),
-          .ambient = Ambient::current(device_type_of(inputs))};
+          .ambient = Ambient::current(device_type_of(inputs)),
+          .settings = TorchSettings::current()};
 }
 
 CallSignature::CallSignature(std::int64_t key, std::span<const at::Tensor> inputs, const CallModes& modes,

@@ -2,6 +2,7 @@
 #include <pianola/callable/ambient.hpp>
 #include <pianola/callable/guard.hpp>
 #include <pianola/callable/module_view.hpp>
+#include <pianola/callable/torch_settings.hpp>
 
 #include <ATen/core/Tensor.h>
 
@@ -12,11 +13,12 @@
 
 namespace pianola::callable {
 
-/// Settings of the calling thread that decide what a call does.
+/// Settings of the calling thread, and of the process, that decide what a call does.
 struct CallModes {
   bool gradients = true;
   bool inference = false;
   Ambient ambient = {};
+  TorchSettings settings = {};
 
   /// Those that matter to the device of the inputs; without inputs, to the accelerator where there is one.
   static CallModes current(std::span<const at::Tensor> inputs);

@@ -122,7 +122,7 @@ void GraphBank::Impl::run_eagerly(SignatureEntry& entry, bool observe, std::span
                                   BankCall& call) {
   std::optional<Observation> observation;
   if (observe) {
-    ObservedRun run(inputs, [&] { call.run_eagerly(); });
+    ObservedRun run(inputs, [&] { (void)call.run_observed(); });
     observation.emplace(std::move(run), inputs, call.eager_results());
   } else {
     call.run_eagerly();
@@ -157,6 +157,11 @@ std::optional<GraphBank::Result> GraphBank::run(std::int64_t key, std::span<cons
   lock.unlock();
   impl_->run_eagerly(*entry, observe, inputs, call);
   return std::nullopt;
+}
+
+void GraphBank::refuse(std::int64_t key, std::span<const at::Tensor> inputs, std::string reason) {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->entry_for(key, inputs)->refuse(std::move(reason));
 }
 
 void GraphBank::reset() {

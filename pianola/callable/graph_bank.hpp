@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace pianola::callable {
@@ -23,6 +24,13 @@ struct Capturable {
   std::shared_ptr<const void> structure = {};
 };
 
+/// What a run of a function did on the host besides calling operations, which a replay would not do again. Texts of
+/// errors; empty where there is nothing.
+struct HostEffects {
+  std::string lasting = {};  ///< Counts even if it is seen once: it drew random numbers, asked a clock.
+  std::string passing = {};  ///< Counts where it is seen again after the first call: it wrote something.
+};
+
 /// One call, as who makes it can run it. All functions are called on the thread of GraphBank::run(), during it.
 class BankCall {
  public:
@@ -34,6 +42,11 @@ class BankCall {
   /// Runs the function on the arguments of the call, and keeps the result for the caller. What it throws is the
   /// caller's.
   virtual void run_eagerly() = 0;
+  /// The same, and looks at what the function does on the host.
+  [[nodiscard]] virtual HostEffects run_observed() {
+    run_eagerly();
+    return {};
+  }
   /// The tensors in the result that run_eagerly() kept.
   [[nodiscard]] virtual std::vector<at::Tensor> eager_results() const = 0;
   /// Whether the user stopped the function while it was captured (Python's KeyboardInterrupt): no reason to give up.
@@ -68,6 +81,9 @@ class PIANOLA_API GraphBank {
   /// @param inputs  Defined tensors.
   /// Whatever run_eagerly() throws reaches the caller unchanged; nothing else that the eager function would not throw.
   [[nodiscard]] std::optional<Result> run(std::int64_t key, std::span<const at::Tensor> inputs, BankCall& call);
+
+  /// Keeps calls of this key with such inputs eager from now on. The next one reports the reason.
+  void refuse(std::int64_t key, std::span<const at::Tensor> inputs, std::string reason);
 
   /// Forgets all signatures and drops their graphs. Outputs and gradients live on, and backward passes of calls in
   /// flight can still run.

@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace pianola::callable {
@@ -33,6 +34,9 @@ class SignatureEntry {
   [[nodiscard]] bool wants_observation() const noexcept;
   /// After an eager call; with what was observed in it.
   void note_eager_call(std::optional<Observation> observed);
+
+  /// From now on its calls stay eager.
+  void refuse(std::string reason) { stay_eager(std::move(reason)); }
 
   [[nodiscard]] bool holds_graphs() const noexcept { return !graphs_.empty(); }
   /// Why it stays eager, the first time that it is asked since that is so; nothing otherwise.

@@ -193,6 +193,14 @@ void IterationBank::capture(Stage stage, std::int64_t key, const Inputs& inputs,
   impl_->capture(stage, entry, inputs, call);
 }
 
+void IterationBank::refuse(Stage stage, std::int64_t key, const Inputs& inputs, const std::string& reason) {
+  if (!impl_->options.eager_fallback) {
+    throw UsageError({.what = "the iteration cannot stay captured: " + reason,
+                      .fix = "keep what changes in tensors that the step reads, or set eager_fallback"});
+  }
+  impl_->entry_for(stage, key, inputs.described()).stay_eager(reason);
+}
+
 void IterationBank::reset(Stage stage) { impl_->entries(stage).clear(); }
 
 FullIterationInfo IterationBank::info() const {

@@ -4,6 +4,8 @@
 #include <pianola/training/full_iteration_info.hpp>
 #include <pianola/training/full_iteration_options.hpp>
 
+#include <string>
+
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -78,6 +80,10 @@ class PIANOLA_API IterationBank {
   /// Captures a call that was never run, by what the runs of another key of the stage have shown; nothing where it has a
   /// graph. @throws CaptureError, UsageError  As run(); UsageError as well where no call of the stage was observed.
   void capture(Stage stage, std::int64_t key, const Inputs& inputs, callable::BankCall& call);
+
+  /// Keeps iterations of this key with such inputs eager from now on. The next one reports the reason.
+  /// @throws UsageError  With the reason, where FullIterationOptions::eager_fallback is off.
+  void refuse(Stage stage, std::int64_t key, const Inputs& inputs, const std::string& reason);
 
   /// Forgets the stage's signatures and drops their graphs.
   void reset(Stage stage);

@@ -102,7 +102,7 @@ bool IterationEntry::wants_observation() const noexcept {
 void IterationEntry::run_eagerly(const IterationBank::Inputs& inputs, callable::BankCall& call) {
   std::optional<callable::Observation> observed;
   if (wants_observation()) {
-    callable::ObservedRun run(inputs.copied, [&] { call.run_eagerly(); });
+    callable::ObservedRun run(inputs.copied, [&] { (void)call.run_observed(); });
     observed.emplace(std::move(run), inputs.described(), call.eager_results());
   } else {
     call.run_eagerly();

@@ -86,6 +86,12 @@ bool is_due(IterationBank& bank, Stage stage, std::int64_t key, std::vector<at::
   return bank.is_due(stage, key, CallTensors(py::args(), std::move(fixed)).inputs());
 }
 
+void refuse(IterationBank& bank, Stage stage, std::int64_t key, const std::string& reason,
+            std::vector<at::Tensor> fixed, const py::args& copied) {
+  const CallTensors tensors(copied, std::move(fixed));
+  bank.refuse(stage, key, tensors.inputs(), reason);
+}
+
 void bind_info(py::module_& module) {
   py::class_<IterationInfo>(module, "IterationInfo", "One signature of a stage of a FullIteration.")
       .def_property_readonly("stage", [](const IterationInfo& self) { return std::string(in_words(self.stage)); })
@@ -119,6 +125,7 @@ void bind_full_iteration(py::module_& module) {
       .def(py::init<FullIterationOptions>(), py::arg("options"))
       .def("run", &run, py::arg("stage"), py::arg("key"), py::arg("call"), py::arg("fixed"))
       .def("capture", &capture, py::arg("stage"), py::arg("key"), py::arg("call"), py::arg("fixed"))
+      .def("refuse", &refuse, py::arg("stage"), py::arg("key"), py::arg("reason"), py::arg("fixed"))
       .def("is_due", &is_due, py::arg("stage"), py::arg("key"), py::arg("fixed"))
       .def("follow", &IterationBank::follow, py::arg("stage"))
       .def("reset", &IterationBank::reset, py::arg("stage"))

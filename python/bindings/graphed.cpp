@@ -41,6 +41,12 @@ class PythonBank {
     return py::make_tuple(to_python(result->leaves), structure.get());
   }
 
+  void refuse(std::int64_t key, std::string reason, const py::args& inputs) {
+    const std::vector<at::Tensor> tensors = tensors_of(inputs);
+    const py::gil_scoped_release release;
+    bank_.refuse(key, tensors, std::move(reason));
+  }
+
   void reset() { bank_.reset(); }
   [[nodiscard]] GraphedInfo info() const { return bank_.info(); }
 
@@ -104,6 +110,7 @@ void bind_graphed(py::module_& module) {
       .def(py::init<GraphedOptions, const py::function&, const py::object&>(), py::arg("options"), py::arg("original"),
            py::arg("module"))
       .def("run", &PythonBank::run)
+      .def("refuse", &PythonBank::refuse)
       .def("reset", &PythonBank::reset, py::call_guard<py::gil_scoped_release>())
       .def("info", &PythonBank::info, py::call_guard<py::gil_scoped_release>());
 }

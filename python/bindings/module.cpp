@@ -26,6 +26,9 @@ PYBIND11_MODULE(_C, module) {
   bind_verify(module);
   bind_plain_tree(module);
   bind_module_watch(module);
+  bind_frame_watch(module);
+  bind_host_guard(module);
+  bind_same_value(module);
   bind_python_watch(module);
   bind_audit(module);
   bind_profile(module);

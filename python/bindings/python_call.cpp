@@ -15,6 +15,12 @@ void PythonCall::run_eagerly() {
   (void)call_python(call_.get().attr("run_eagerly"));
 }
 
+callable::HostEffects PythonCall::run_observed() {
+  const py::gil_scoped_acquire gil;
+  auto [lasting, passing] = call_python(call_.get().attr("run_observed")).cast<std::pair<std::string, std::string>>();
+  return {.lasting = std::move(lasting), .passing = std::move(passing)};
+}
+
 std::vector<at::Tensor> PythonCall::eager_results() const {
   const py::gil_scoped_acquire gil;
   return call_python(call_.get().attr("eager_results")).cast<std::vector<at::Tensor>>();

@@ -17,6 +17,7 @@ class PythonCall final : public callable::BankCall {
   PythonCall(const py::object& call, py::object module);
 
   void run_eagerly() override;
+  [[nodiscard]] callable::HostEffects run_observed() override;
   [[nodiscard]] std::vector<at::Tensor> eager_results() const override;
   [[nodiscard]] bool was_interrupted() const override;
   [[nodiscard]] callable::Capturable to_capture() override;

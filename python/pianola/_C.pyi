@@ -1,6 +1,7 @@
 """Pianola's C++ library. The package `pianola` is its public face."""
 
 from os import PathLike
+from types import CodeType, FrameType
 from typing import Any, Callable, ClassVar, Mapping, NoReturn, Sequence, overload
 
 import torch
@@ -640,6 +641,8 @@ class GraphBank:
     def __init__(self, options: GraphedOptions, original: Callable[..., Any], module: torch.nn.Module | None) -> None: ...
     def run(self, key: int, call: Any, *inputs: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], Any] | None:
         """The result's tensors and their structure; None where the call ran eagerly."""
+    def refuse(self, key: int, reason: str, *inputs: torch.Tensor) -> None:
+        """Keeps calls of this key with such inputs eager from now on."""
     def reset(self) -> None:
         """Forgets all signatures and drops their graphs."""
     def info(self) -> GraphedInfo:
@@ -650,6 +653,32 @@ def take_plain_apart(tree: Any) -> tuple[list[Any], bytes | tuple[bytes, tuple[A
 
     None: it holds something else than tuples, lists and dicts (of str and int) of tensors, numbers, strings, bytes and None.
     """
+
+def same_value(one: Any, other: Any) -> bool:
+    """Whether no program can tell two values apart: equal in type and to the bit, or the same object."""
+
+class HostGuard:
+    """What a call read on the host, as it was."""
+
+    def __init__(self) -> None: ...
+    def add(self, kind: str, owner: Any, key: Any, value: Any, missing: Any) -> None:
+        """A place and what has to be there; places are numbered as they are added."""
+    def seal(self) -> None:
+        """After the last add()."""
+    def check(self) -> int:
+        """The number of the first place that is not as it was; -1 if all are."""
+
+class FrameWatch:
+    """Tells of each function of Python that begins on this thread."""
+
+    def __init__(self, wants: Callable[[CodeType], bool], on_frame: Callable[[FrameType], None]) -> None: ...
+    def begin(self) -> None:
+        """Starts; another profile function of the thread goes on hearing what it heard."""
+    def end(self) -> None:
+        """Stops, and leaves the other profile function alone."""
+    @property
+    def error(self) -> str:
+        """What went wrong while it watched; empty where nothing did."""
 
 class ModuleWatch:
     """Tells whether a module is as it was."""
@@ -1512,6 +1541,10 @@ class IterationBank:
         """What was captured, its tensors, and whether they are the same each time; None where the call ran eagerly."""
     def capture(self, stage: Stage, key: int, call: Any, fixed: Sequence[torch.Tensor]) -> None:
         """Captures a call that was never run; nothing where it has a graph."""
+    def refuse(
+        self, stage: Stage, key: int, reason: str, fixed: Sequence[torch.Tensor], *copied: torch.Tensor
+    ) -> None:
+        """Keeps iterations of this key with such inputs eager; raises where there is no eager_fallback."""
     def is_due(self, stage: Stage, key: int, fixed: Sequence[torch.Tensor]) -> bool:
         """Whether the next run of this call is going to capture it."""
     def follow(self, stage: Stage) -> None:

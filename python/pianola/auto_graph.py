@@ -20,12 +20,12 @@ from typing import (
 import torch
 
 from ._load import _C
-from .calls import Call, Keys, name_of
+from .calls import Call, name_of
 from .choices import chosen, grad_policy
 from .errors import refuse
 from .patching import replace, replacement, restore
+from .read_guard import States
 from .structure import of_arguments
-from .surroundings import Surroundings
 from .weakly import Weakly
 
 if TYPE_CHECKING:
@@ -49,23 +49,25 @@ class GraphedFunction(Generic[Arguments, Result]):
         function: Callable[Arguments, Result],
         options: dict[str, Any],
         module: Optional[torch.nn.Module] = None,
-        owner: Any = None,
     ) -> None:
         functools.update_wrapper(self, function)
         self.original = function
         self._options = options
         self._module = module
         self._owned: Any = weakref.WeakKeyDictionary()  # per object, where it is a method
-        self._surroundings = Surroundings(function, owner) if module is None else Surroundings(None)
-        self._keys = Keys(capacity=4 * options["capacity"])
+        self._states = States(capacity=4 * options["capacity"])
         self._bank = _C.GraphBank(_bank_options(options, Weakly(self._report)), Weakly(self.run_original), module)
 
     def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         leaves, structure = of_arguments(args, kwargs)
-        call = Call(self, args, kwargs, structure)
-        replayed = self._bank.run(self._keys.number(structure, self._surroundings.values()), call, *leaves)
+        told = self._states.find(structure)
+        if told.reason is not None:
+            self._bank.refuse(told.state.number, told.reason, *leaves)
+        call = Call(self, args, kwargs, structure, told.state)
+        replayed = self._bank.run(told.state.number, call, *leaves)
         if replayed is None:
             return call.result
+        told.note_replay()
         outputs, flat = replayed
         return flat.rebuild(outputs)
 
@@ -94,7 +96,7 @@ class GraphedFunction(Generic[Arguments, Result]):
         if bound is None:
             module = owner if isinstance(owner, torch.nn.Module) else None
             method = _weakly_bound(self.original, owner)
-            bound = self._owned[owner] = GraphedFunction(method, self._options, module, weakref.proxy(owner))
+            bound = self._owned[owner] = GraphedFunction(method, self._options, module)
         return bound
 
     @property
@@ -201,7 +203,8 @@ def graphed(
         model = pianola.graphed(model)          # inference, or training with a backward() outside
 
     The first `warmup` calls of a signature (shapes, dtypes, devices, structure, arguments that are no tensors, training
-    flags, grad mode, autocast) run eagerly, the next one is captured, later ones are replayed. What cannot be captured
+    flags, grad mode, autocast, and all that its Python reads: globals, closures, attributes, containers, modules,
+    optimizers) run eagerly, the next one is captured, later ones are replayed. What cannot be captured
     runs eagerly, and the reason is logged once ("pianola" logger, or `on_fallback`). A function that trains by itself
     returns tensors without history. What a function prints, counts or appends in Python happens only when it really runs.
 
@@ -248,7 +251,7 @@ def _graphed(target: Any, options: dict[str, Any]) -> Any:
     if not isinstance(target, torch.nn.Module):
         owner = getattr(target, "__self__", None)
         module = owner if isinstance(owner, torch.nn.Module) else None
-        return GraphedFunction(target, options, module, owner)
+        return GraphedFunction(target, options, module)
     if hasattr(replacement(target), "info"):
         refuse(f"the {type(target).__qualname__} is graphed already", "call forward.reset() first")
     replace(target, GraphedFunction(target.forward, options, target))

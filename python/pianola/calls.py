@@ -1,46 +1,28 @@
 """One call of a function that is graphed by its signature, as the C++ banks ask for it."""
 
-from typing import Any, Callable
+import weakref
+from typing import Any, Callable, Optional
 
 import torch
 
 from .flat_function import FlatFunction
-from .structure import Structure, equal, tensors_of
+from .host_reads import HostReads
+from .read_guard import State
+from .structure import Structure, names_of_arguments, tensors_of
 from .weakly import Weakly
-
-
-class Keys:
-    """Gives each combination of what is no tensor a number; the least recently used are forgotten."""
-
-    def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
-        self._known: list[tuple[Structure, tuple, int]] = []  # most recently used first
-        self._next = 0
-
-    def number(self, structure: Structure, surroundings: tuple) -> int:
-        for i, (known, values, number) in enumerate(self._known):
-            if values == surroundings and known.same(structure) or _same(known, values, structure, surroundings):
-                if i:
-                    self._known.insert(0, self._known.pop(i))
-                return number
-        self._next += 1
-        self._known.insert(0, (structure, surroundings, self._next))
-        del self._known[self._capacity :]
-        return self._next
-
-
-def _same(known: Structure, values: tuple, structure: Structure, surroundings: tuple) -> bool:
-    return len(values) == len(surroundings) and all(map(equal, values, surroundings)) and known.same(structure)
 
 
 class Call:
     """One call, as the bank asks for it."""
 
-    def __init__(self, graphed: Any, args: tuple[Any, ...], kwargs: dict[str, Any], structure: Structure) -> None:
+    def __init__(
+        self, graphed: Any, args: tuple[Any, ...], kwargs: dict[str, Any], structure: Structure, state: Optional[State] = None
+    ) -> None:
         self.graphed = graphed
         self.args = args
         self.kwargs = kwargs
         self.structure = structure
+        self.state = state
         self.result: Any = None
         self.interrupts: list[BaseException] = []  # KeyboardInterrupt and the like: no reason to go on eagerly
 
@@ -48,6 +30,24 @@ class Call:
         if self.interrupts:
             raise self.interrupts[0]
         self.result = self.graphed.original(*self.args, **self.kwargs)
+
+    def run_observed(self) -> tuple[str, str]:
+        """As run_eagerly(), where what it does may be captured: what it reads is noted."""
+        with HostReads(self.graphed.original, self.read_arguments()) as reads:
+            self.run_eagerly()
+        self.note_reads(reads)
+        return "", ""
+
+    def note_reads(self, reads: HostReads) -> None:
+        if self.state is not None:
+            self.state.learn(reads)
+
+    def read_arguments(self) -> tuple[tuple[str, Any], ...]:
+        """Arguments that are looked into: (name, value)."""
+        if not self.structure.frozen:
+            return ()
+        names = names_of_arguments(self.args, self.kwargs)
+        return tuple((names[i] if i < len(names) else f"argument {i}", value) for i, value in self.structure.frozen)
 
     def eager_results(self) -> list[torch.Tensor]:
         return tensors_of(self.result)
@@ -59,10 +59,17 @@ class Call:
     def while_capturing(self) -> Callable[..., Any]:
         """The function, as a graph may hold it."""
         run, interrupts = Weakly(self.graphed.run_original), self.interrupts  # all that the graph may hold of this call
+        this_call = weakref.ref(self)
 
         def function(*args: Any, **kwargs: Any) -> Any:
             try:
-                return run(*args, **kwargs)
+                call = this_call()
+                if call is None or call.state is None:
+                    return run(*args, **kwargs)
+                with HostReads(call.graphed.original, call.read_arguments()) as reads:
+                    result = run(*args, **kwargs)
+                call.note_reads(reads)  # what it read now is what the graph freezes
+                return result
             except Exception:
                 raise
             except BaseException as interrupt:

@@ -6,13 +6,13 @@ from typing import Any, Callable, Iterable, Optional, Sequence, Union
 import torch
 
 from ._load import _C
-from .calls import Call, Keys, name_of
+from .calls import Call, name_of
 from .choices import chosen
 from .errors import refuse
 from .flat_function import FlatFunction
+from .read_guard import States, Told
 from .static_inputs import StaticInputs
-from .structure import Structure, of_arguments
-from .surroundings import Surroundings
+from .structure import of_arguments
 from .weakly import Weakly
 
 _log = logging.getLogger("pianola")
@@ -24,15 +24,10 @@ class _Step:
 
     def __init__(self, function: Callable[[Any], Any], capacity: int) -> None:
         self.original = function
-        self.keys = Keys(capacity=4 * capacity)
-        self._surroundings = Surroundings(function, getattr(function, "__self__", None))
+        self.states = States(capacity=4 * capacity)
 
     def run_original(self, microbatches: Any) -> Any:
         return self.original(microbatches)
-
-    def key(self, structure: Structure, static: int = 0) -> int:
-        """`static`: names the static batch, if it is one."""
-        return self.keys.number(structure, (static, *self._surroundings.values()))
 
 
 class _FixedCall(Call):
@@ -42,7 +37,9 @@ class _FixedCall(Call):
         self.batch = inputs.microbatches()
         self.tensors = inputs.tensors()
         super().__init__(step, (self.batch,), {}, inputs._structure())
-        self.key = step.key(self.structure, inputs.key)
+        self.told = step.states.find(self.structure, inputs.key)
+        self.state = self.told.state
+        self.key = self.told.state.number
 
     def to_capture(self) -> tuple[Any, FlatFunction]:
         flat = FlatFunction(self.while_capturing(), self.structure, name=name_of(self.graphed.original))
@@ -59,9 +56,9 @@ class FullIteration:
 
     The first `warmup` calls of a signature are eager iterations, for real; the next one is captured and replayed, and later
     ones are replayed. A signature is the number of microbatches, their structure, and shapes, strides and dtypes of their
-    tensors; other values in them, and values that the step reads from its closure, belong to it as well. Keep what changes
-    (learning rate, scale) in tensors on the device, as Pianola's and torch's capturable optimizers do; a number that
-    changes between warm-up iterations is refused.
+    tensors; other values in them, and all that the step's Python reads (globals, closures, attributes, containers, modules,
+    optimizers), belong to it as well. Keep what changes (learning rate, scale) in tensors on the device, as Pianola's and
+    torch's capturable optimizers do; what changes from call to call is refused.
 
     Results are equal to eager's, bit for bit, and are tensors without history.
 
@@ -149,8 +146,11 @@ class FullIteration:
         if isinstance(microbatches, StaticInputs):
             return self._run_fixed(key, step, microbatches)
         leaves, structure = of_arguments((microbatches,), {})
-        call = Call(step, (microbatches,), {}, structure)
-        result = _result(call, self._bank.run(key, step.key(structure), call, [], *leaves))
+        told = step.states.find(structure)
+        if told.reason is not None:
+            self._bank.refuse(key, told.state.number, told.reason, [], *leaves)
+        call = Call(step, (microbatches,), {}, structure, told.state)
+        result = _result(call, told, self._bank.run(key, told.state.number, call, [], *leaves))
         self._bank.follow(key)
         return result
 
@@ -158,7 +158,9 @@ class FullIteration:
         call = _FixedCall(step, inputs)
         if inputs.bucket and self._bank.is_due(stage, call.key, call.tensors):
             self._capture_buckets(stage, step, inputs)
-        result = _result(call, self._bank.run(stage, call.key, call, call.tensors))
+        if call.told.reason is not None:
+            self._bank.refuse(stage, call.key, call.told.reason, call.tensors)
+        result = _result(call, call.told, self._bank.run(stage, call.key, call, call.tensors))
         self._bank.follow(stage)
         return result
 
@@ -198,9 +200,10 @@ class FullIteration:
         return self._bank.info()
 
 
-def _result(call: Call, replayed: Optional[tuple[FlatFunction, Any, bool]]) -> Any:
+def _result(call: Call, told: Told, replayed: Optional[tuple[FlatFunction, Any, bool]]) -> Any:
     if replayed is None:
         return call.result
+    told.note_replay()
     flat, leaves, is_static = replayed
     if leaves is None:
         leaves = flat.unchanging

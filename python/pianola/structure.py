@@ -5,7 +5,12 @@ a Structure holds it and can say what differs from another call's.
 """
 
 import dataclasses
+import datetime
+import decimal
 import enum
+import fractions
+import pathlib
+import uuid
 from typing import Any, Optional, Sequence
 
 import torch
@@ -69,16 +74,32 @@ def _flatten_any(tree: Any) -> tuple[list[Any], Any]:
     return leaves, spec
 
 
+# Whose values never change, and are equal only to what says the same.
+_VALUES = (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, fractions.Fraction, pathlib.PurePath, uuid.UUID)
+
+
 def equal(one: Any, other: Any) -> bool:
-    """Whether two values that are no tensors are the same to a graph: by value and type, NaN included."""
+    """Whether two values that are no tensors are the same to a graph: by type, and to the bit.
+
+    An object is only itself, whatever its class says: it may be equal in all but what the function reads.
+    """
+    return _C.same_value(one, other) or (isinstance(one, _VALUES) and type(one) is type(other) and bool(one == other))
+
+
+def _same_spec(one: Any, other: Any) -> bool:
+    """Of nestings that are equal; their keys may be equal only as numbers are, such as 1 and True."""
     if one is other:
         return True
-    if type(one) is not type(other):
+    if not (one == other) or isinstance(one.context, _KEYS) and not _C.same_value(one.context, other.context):
         return False
-    try:
-        return bool(one == other) or bool(one != one and other != other)
-    except Exception:  # a type whose values cannot be compared, as arrays of several elements
-        return False
+    return all(map(_same_spec, _children(one), _children(other)))
+
+
+def _children(spec: Any) -> list[Any]:
+    return spec.children() if callable(getattr(spec, "children", None)) else spec.children_specs
+
+
+_KEYS = (list, tuple, bool, int, float, complex)
 
 
 class Structure:
@@ -109,12 +130,12 @@ class Structure:
             self.size == other.size
             and len(self.frozen) == len(other.frozen)
             and all(i == k and equal(a, b) for (i, a), (k, b) in zip(self.frozen, other.frozen))
-            and (self.spec is other.spec or self.spec == other.spec)
+            and _same_spec(self.spec, other.spec)
         )
 
     def difference(self, now: "Structure", names: Sequence[str] = ()) -> str:
         """What differs: "kwargs['scale']: captured 2.0, received 3.0"."""
-        if self.spec != now.spec:
+        if not _same_spec(self.spec, now.spec):
             return f"the structure: captured {_outline(self)}, received {_outline(now)}"
         captured, received = dict(self.frozen), dict(now.frozen)
         for i in sorted(captured.keys() | received.keys()):

@@ -1,0 +1,97 @@
+#pragma once
+#include <torch/csrc/utils/pybind.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+namespace pianola::python {
+
+/// What a call read on the host, as it was: entries of dictionaries, attributes of objects and classes, cells, containers.
+///
+/// check() compares words and pointers: of a dictionary its version, which the interpreter moves with each change, and the
+/// entries only where it moved. Values that are not the same object are compared by same_value(); containers that were
+/// replaced by others of the same content are as before.
+///
+/// References:  containers, cells, classes and simple values are kept; tensors, modules and other objects are held weakly.
+///              Python's collector of cycles sees what is kept.
+/// Threads:     Any, with the GIL.
+class HostGuard {
+ public:
+  enum class Kind : std::uint8_t { entry, attribute, in_class, slot, cell, contents, function, bytes, value };
+
+  HostGuard() = default;
+  HostGuard(const HostGuard&) = delete;
+  HostGuard& operator=(const HostGuard&) = delete;
+
+  /// A place and what has to be there. Places are numbered as they are added.
+  ///
+  /// @param kind   "entry" (of a dict), "attribute" (of an object's __dict__), "class", "slot", "cell", "contents", "function",
+  ///               "bytes", "value" (`key` is called).
+  /// @param value  The value, or `missing`; of "contents" and "function" a tuple of values, of (key, value) for dicts.
+  void add(const std::string& kind, const py::object& owner, const py::object& key, const py::object& value,
+           const py::object& missing);
+  /// After the last add().
+  void seal();
+
+  /// The number of the first place that is not as it was; -1 if all are.
+  [[nodiscard]] std::ptrdiff_t check();
+
+  int traverse(visitproc visit, void* argument) const;
+  void clear() noexcept;
+
+ private:
+  struct Expected {
+    PyObject* pointer = nullptr;  // borrowed: compared, never looked into; null where nothing is to be there
+    py::object kept = {};         // a weak reference to it, or itself; null where its node keeps it
+    bool is_weak = false;
+    std::ptrdiff_t node = -1;  // of what it holds, if that is watched
+  };
+  struct Entry {
+    py::object key;
+    Expected expected;
+    std::ptrdiff_t place;
+  };
+  enum class NodeKind : std::uint8_t { dict, object, type, cell, list, tuple, iterable, function, bytes, value };
+  struct Node {
+    NodeKind kind;
+    bool is_whole = false;            // of dicts: there is nothing else in it, in another order
+    std::uint64_t version = 0;        // of the dict, or of the class; 0: unknown
+    PyObject* pointer = nullptr;      // what is watched; borrowed where it is held weakly
+    PyObject* type = nullptr;         // of an object; borrowed from it
+    py::object kept = {};             // itself, or a weak reference to it
+    std::vector<Entry> entries = {};  // of an object: of its dictionary
+    std::vector<Entry> slots = {};
+    std::ptrdiff_t place = -1;    // of the whole
+    bool is_replaceable = false;  // by another object of the same content
+  };
+  struct Leaf {
+    PyObject* tensor;  // alive where the nodes are as they were
+    bool requires_grad;
+    std::ptrdiff_t place;
+  };
+
+  [[nodiscard]] Node& node_for(NodeKind kind, const py::object& owner);
+  [[nodiscard]] Expected expect(const py::object& value, std::ptrdiff_t place);
+  void add_contents(const py::object& owner, const py::tuple& entries, std::ptrdiff_t place);
+
+  [[nodiscard]] bool is_as_it_was(Node& node) const;
+  [[nodiscard]] std::ptrdiff_t difference(Node& node);
+  [[nodiscard]] std::ptrdiff_t difference_in_dict(Node& node, PyObject* dict);
+  [[nodiscard]] std::ptrdiff_t difference_in_object(Node& node);
+  [[nodiscard]] std::ptrdiff_t difference_in_iterable(Node& node);
+  [[nodiscard]] std::ptrdiff_t difference_in_function(Node& node);
+  [[nodiscard]] bool matches(Expected& expected, PyObject* now);
+  [[nodiscard]] bool takes_its_place(Node& node, PyObject* now);
+
+  std::vector<Node> nodes_;
+  std::map<std::pair<NodeKind, PyObject*>, std::size_t> node_of_;  // while it is built
+  std::vector<Leaf> leaves_;
+  std::ptrdiff_t places_ = 0;
+};
+
+}  // namespace pianola::python

@@ -1,0 +1,347 @@
+"""What a call reads on the host: every variable, attribute and entry that Python functions of the step load.
+
+A watch tells of each function that begins: those of the user, of packages, and those of torch's modules. The code of each
+says what it can load (`code_reads`), and its arguments, globals and closure say from where; each such place is noted with
+the value that it had then. What a name is looked up on may be unknown, as the result of a call is: then the name is noted
+on every object that was met. That is more than what was read, and never less.
+"""
+
+import types
+from types import CodeType, FrameType
+from typing import Any, Iterator
+
+import torch
+from torch.nn.modules import module as torch_modules
+from torch.optim import optimizer as torch_optimizers
+from torch.utils import _device as torch_devices
+
+from ._load import _C
+from .auditing.files import TORCH, kind_of_file
+from .code_reads import Chain, CodeReads, StoreSite, inner_codes, reads_of
+from .followed import is_keeper, kind_of_code
+from .host_places import is_same, cell_content, dictionary_of, GONE, held, hold, in_class, is_as_before, KEYED, LISTED, MISSING, Place, SIMPLE, slot_of, Store, UNKNOWN
+from .host_values import HostValues, MEMBERS, MOST_ENTRIES
+
+__all__ = ["GONE", "MISSING", "HostReads", "Place", "Store", "is_same"]
+
+_GLOBAL_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks")
+_OPTIMIZER_HOOKS = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
+
+
+class HostReads(HostValues):
+    """Follows what a call reads and stores on the host while it is entered, on this thread.
+
+        with HostReads(step) as reads:
+            step(x)
+        for place in reads.places: ...
+
+    Args:
+        function: what is called.
+        arguments: its arguments, which are looked at whole: (name, value).
+    """
+
+    def __init__(self, function: Any, arguments: tuple[tuple[str, Any], ...] = ()) -> None:
+        super().__init__()
+        self.stores: list[Store] = []
+        self.executed: list[CodeType] = []
+        self._function = function
+        self._arguments = arguments
+        self._seen_codes: dict[CodeType, CodeReads] = {}
+        self._seen_frames: set[tuple] = set()
+        self._store_keys: set[tuple] = set()
+        self._watch = _C.FrameWatch(lambda code: kind_of_code(code) != 0, self._on_frame)
+
+    def __enter__(self) -> "HostReads":
+        self._begin()
+        self._watch.begin()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._watch.end()
+        self._finish()
+
+    @property
+    def error(self) -> str:
+        """Why it has not seen all; empty where it has."""
+        return self._watch.error
+
+    def changes(self) -> Iterator[tuple[Place, Any, Any]]:
+        """Places that are not as the call found them, with what it found and what it left."""
+        for place in self.places:
+            if place.changed:
+                yield place, place.before, place.get()
+
+    # --- Where it begins and ends ---
+
+    def _begin(self) -> None:
+        self._meet_function(self._function, _name_of(self._function))
+        for name, value in self._arguments:
+            self._take(value, name)
+        for name in _GLOBAL_HOOKS:
+            if hasattr(torch_modules, name):
+                self._take(getattr(torch_modules, name), f"torch.nn.modules.module.{name}")
+        self._note("entry", vars(torch_devices), "CURRENT_DEVICE", "torch.get_default_device()", torch_devices.CURRENT_DEVICE)
+        for name in _OPTIMIZER_HOOKS:
+            if hasattr(torch_optimizers, name):
+                self._take(getattr(torch_optimizers, name), f"torch.optim.optimizer.{name}")
+
+    def _finish(self) -> None:
+        self._find_closures()
+        for place in self.places:
+            place.changed = not is_as_before(place)
+        self.places = [place for place in self.places if place.owner is not GONE]
+        self._names.clear()
+        self._met.clear()
+        self._owners.clear()
+        self._functions.clear()
+
+    def _find_closures(self) -> None:
+        """Functions with closures that nothing of the step leads to, such as hooks of tensors."""
+        made = {inner for code in self._seen_codes for inner in inner_codes(code)}
+        strange = {code for code in self._seen_codes if code.co_freevars and code not in self._functions} - made
+        if not strange:
+            return
+        import gc
+
+        for function in gc.get_referrers(*strange):
+            if isinstance(function, types.FunctionType) and function.__code__ in strange:
+                self._meet_function(function, function.__qualname__)
+                self._note_cells(function, self._seen_codes[function.__code__])
+
+    # --- Functions that run ---
+
+    def _on_frame(self, frame: FrameType) -> None:
+        code = frame.f_code
+        if kind_of_code(code) == 2:
+            self._on_torchs(frame)
+            return
+        self._follow_frame(frame, code)
+
+    def _on_torchs(self, frame: FrameType) -> None:
+        code = frame.f_code
+        if code.co_name == "apply" and code.co_varnames[0] == "cls":
+            self._meet_autograd_function(frame.f_locals.get("cls"))
+            return
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, torch.nn.Module):
+            self._follow_frame(frame, code)
+        elif owner is not None and not isinstance(owner, (torch.Tensor, type)) and is_keeper(type(owner)):
+            self._at = (code, code.co_firstlineno)
+            self._take(owner, self._name(owner, type(owner).__name__))
+
+    def _follow_frame(self, frame: FrameType, code: CodeType) -> None:
+        reads = self._seen_codes.get(code)
+        is_new = reads is None
+        if reads is None:
+            reads = self._seen_codes[code] = reads_of(code)
+            self.executed.append(code)
+        variables = frame.f_locals
+        roots = [(name, variables[name]) for kind, name in reads.roots if kind == "local" and name in variables]
+        key = (code, *[id(value) for _, value in roots if not isinstance(value, (torch.Tensor, *SIMPLE))])
+        if not is_new and key in self._seen_frames and not code.co_freevars:
+            return
+        self._seen_frames.add(key)
+        self._at = (code, code.co_firstlineno)
+        if is_new:
+            self._add_loose(reads)
+        values: dict[tuple[str, str], Any] = {}
+        for (kind, name), chain in reads.roots.items():
+            if kind == "local":
+                value = variables.get(name, MISSING)
+            elif kind == "cell":
+                value = variables.get(name, MISSING)
+            else:
+                value = self._global(frame.f_globals, frame.f_builtins, name, chain)
+            values[kind, name] = value
+            if value is not MISSING:
+                self._walk(value, chain, self._name(value, name), kind == "local")
+        for function in self._functions.get(code, ()):
+            if (alive := held(function)) is not GONE:
+                self._note_cells(alive, reads)
+        if reads.looks_up:
+            for _, value in roots:
+                self._meet_all(value)
+        self._note_stores(reads, values, frame.f_globals)
+
+    def _global(self, variables: dict, builtins: dict, name: str, chain: Chain) -> Any:
+        self._at = (self._at[0], chain.line)
+        value = variables.get(name, MISSING)
+        self._note("entry", variables, name, name, value)
+        return builtins.get(name, MISSING) if value is MISSING else value
+
+    def _note_cells(self, function: types.FunctionType, reads: CodeReads) -> None:
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+            chain = reads.roots.get(("cell", name))
+            self._at = (reads.code, chain.line if chain is not None else reads.code.co_firstlineno)
+            value = cell_content(cell, None)
+            self._note("cell", cell, None, name, value)
+            if chain is not None and value is not MISSING:
+                self._walk(value, chain, self._name(value, name), False)
+
+    def _meet_autograd_function(self, kind: Any) -> None:
+        """A custom Function: its backward runs on another thread on some devices, where nobody watches."""
+        for name in ("forward", "backward", "setup_context", "jvp"):
+            method = getattr(kind, name, None)
+            function = getattr(method, "__func__", method)
+            if isinstance(function, types.FunctionType) and not kind_of_file(function.__code__.co_filename) & TORCH:
+                self._meet_function(function, f"{kind.__qualname__}.{name}")
+                self._read_unseen(function)
+
+    def _read_unseen(self, function: types.FunctionType) -> None:
+        """What a function reads that may run where nobody watches: from its variables alone."""
+        code = function.__code__
+        if code in self._seen_codes or kind_of_code(code) != 1:
+            return
+        reads = self._seen_codes[code] = reads_of(code)
+        at, self._at = self._at, (code, code.co_firstlineno)
+        self._add_loose(reads)
+        builtins = function.__globals__.get("__builtins__", {})
+        builtins = builtins if isinstance(builtins, dict) else vars(builtins)
+        for (kind, name), chain in reads.roots.items():
+            if kind == "global":
+                value = self._global(function.__globals__, builtins, name, chain)
+                if value is not MISSING:
+                    self._walk(value, chain, self._name(value, name), False)
+        self._note_cells(function, reads)
+        self._at = at
+
+    # --- Chains ---
+
+    def _walk(self, value: Any, chain: Chain, name: str, is_passed: bool) -> None:
+        """Follows what the code looks up on a value. `is_passed`: it is an argument, whose place the caller has read."""
+        if isinstance(value, SIMPLE):
+            return
+        code = self._at[0]
+        self._at = (code, chain.line)
+        if is_passed and not self._is_met(value) and isinstance(value, (*KEYED, *LISTED)):
+            for one in self._loosely(value, chain):
+                self._walk(*one, True)
+            return
+        self._meet(value, name)
+        if chain.is_used:
+            self._take(value, name)
+        for (kind, key, _), then in chain.steps.items():
+            self._at = (code, then.line)
+            if kind == "attribute":
+                found = self._attribute(value, key, name)
+                if found is not MISSING and found is not UNKNOWN:
+                    self._walk(found, then, self._name(found, f"{name}.{key}"), False)
+            elif kind == "item":
+                found = self._item(value, key, name)
+                if found is not MISSING and found is not UNKNOWN:
+                    self._walk(found, then, self._name(found, f"{name}[{key!r}]"), False)
+            else:
+                for path, found in self._each(value, name):
+                    self._walk(found, then, self._name(found, path), False)
+
+    def _loosely(self, value: Any, chain: Chain) -> Iterator[tuple[Any, Chain, str]]:
+        """Entries of a container that was made for a call."""
+        for (kind, key, _), then in chain.steps.items():
+            if kind == "item":
+                try:
+                    found = value[key]
+                except Exception:
+                    continue
+                yield found, then, self._name(found, f"[{key!r}]")
+            elif kind == "each" and len(value) <= MOST_ENTRIES:
+                for found in list(value):
+                    yield found, then, self._name(found, "an entry")
+        if chain.is_used and len(value) <= MOST_ENTRIES:
+            for found in list(value.values() if isinstance(value, KEYED) else value):
+                if not isinstance(found, (*SIMPLE, torch.Tensor)):
+                    yield found, Chain(chain.line, isinstance(found, (*KEYED, *LISTED))), self._name(found, "an entry")
+
+    def _item(self, owner: Any, key: Any, path: str) -> Any:
+        if isinstance(owner, KEYED):
+            if type(owner).__getitem__ is not dict.__getitem__:
+                self._take(owner, path)  # whatever its class makes of the key
+                return UNKNOWN
+            value = owner.get(key, MISSING)
+            self._note("entry", owner, key, f"{path}[{key!r}]", value)
+            return value
+        if isinstance(owner, LISTED):
+            self._take(owner, path)
+        elif isinstance(owner, torch.nn.Module):
+            owner = list(owner.children())
+        else:
+            self._take(owner, path)
+            return UNKNOWN
+        try:
+            return owner[key]
+        except Exception:
+            return MISSING
+
+    def _each(self, owner: Any, path: str) -> Iterator[tuple[str, Any]]:
+        if isinstance(owner, torch.nn.Module):
+            owner = list(owner.children()) if hasattr(owner, "__iter__") else ()
+        elif isinstance(owner, (*KEYED, *LISTED)):
+            self._take(owner, path)
+        else:
+            return
+        if len(owner) <= MOST_ENTRIES:
+            for i, value in enumerate(list(owner)):
+                if not isinstance(value, (*SIMPLE, torch.Tensor)):
+                    yield f"{path}[{i}]", value
+
+    # --- Stores ---
+
+    def _note_stores(self, reads: CodeReads, values: dict, variables: dict) -> None:
+        if not reads.stores:
+            return
+        owners: dict[int, list[tuple[Any, str]]] = {}
+        for (kind, name), chain in reads.roots.items():
+            value = values[kind, name]
+            if value is not MISSING:
+                self._list_owners(value, chain, self._name(value, name), owners)
+        for site in reads.stores:
+            for owner, name in self._owners_of(site, reads, variables, owners):
+                key = (site, id(owner), reads.code)
+                if key not in self._store_keys:
+                    self._store_keys.add(key)
+                    self.stores.append(Store(site.kind, owner, site.key, name, reads.code, site.line))
+
+    def _owners_of(self, site: StoreSite, reads: CodeReads, variables: dict, owners: dict) -> list[tuple[Any, str]]:
+        if site.kind == "global":
+            return [(variables, str(site.key))]
+        if site.kind == "cell":
+            index = reads.code.co_freevars.index(site.key)
+            functions = [held(one) for one in self._functions.get(reads.code, ())]
+            return [(one.__closure__[index], site.key) for one in functions if one is not GONE and one.__closure__] or [
+                (None, site.key)
+            ]
+        found = owners.get(id(site.owner), []) if site.owner is not None else []
+        suffix = {"attribute": f".{site.key}", "item": f"[{site.key!r}]", "method": f".{site.key}()"}[site.kind]
+        return [(owner, name + suffix) for owner, name in found] or [(None, suffix)]
+
+    def _list_owners(self, value: Any, chain: Chain, name: str, owners: dict[int, list[tuple[Any, str]]]) -> None:
+        owners.setdefault(id(chain), []).append((hold(value), name))
+        for (kind, key, _), then in chain.steps.items():
+            found: Any = MISSING
+            try:
+                if kind == "attribute":
+                    found = _peek(value, key)
+                elif kind == "item" and isinstance(value, (dict, list, tuple)):
+                    found = value[key]
+            except Exception:
+                continue
+            if found is not MISSING:
+                self._list_owners(found, then, self._name(found, f"{name}.{key}" if kind == "attribute" else f"{name}[{key!r}]"), owners)
+
+
+def _peek(value: Any, name: str) -> Any:
+    """An attribute, without running code of the object's."""
+    own = dictionary_of(value) or {}
+    if name in own:
+        return own[name]
+    if isinstance(value, torch.nn.Module):
+        for members in MEMBERS:
+            if name in own.get(members, ()):
+                return own[members][name]
+    described = in_class(value if isinstance(value, type) else type(value), name)
+    if isinstance(described, types.MemberDescriptorType):
+        return slot_of(value, name)
+    return MISSING if described is MISSING or hasattr(type(described), "__get__") else described
+
+
+def _name_of(function: Any) -> str:
+    return getattr(function, "__qualname__", None) or type(function).__qualname__

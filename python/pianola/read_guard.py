@@ -1,0 +1,182 @@
+"""Whether what a call read on the host is as it was: the states that a function was met in, each with a number.
+
+A graph freezes what Python read while it was captured. So each call is told by what of that it finds: the same values, the
+same graph; others, another one, with warm-up calls of its own. A value that is another one at each call ends that.
+"""
+
+from typing import Any, NamedTuple, Optional
+
+import torch
+
+from ._load import _C
+from .host_places import GONE, MISSING, Place, is_same
+from .host_reads import HostReads
+from .structure import Structure
+
+# New states in a row, none of which saw a replay: beyond that they change as fast as they are captured.
+MOST_CHANGES = 8
+_MOST_STATES = 64  # of one structure of arguments
+
+
+class State:
+    """One state of what is read, and the number that stands for it and for the structure of the arguments."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._places: dict[tuple, Place] = {}
+        self._numbered: list[Place] = []
+        self._guard: Optional[_C.HostGuard] = None
+
+    def difference(self) -> Optional[Place]:
+        """The first place that is not as it was; None where all are."""
+        if self._guard is None:
+            return None
+        place = self._guard.check()
+        return None if place < 0 else self._numbered[place]
+
+    def learn(self, reads: HostReads) -> None:
+        """What another call in this state read: the latest look counts."""
+        for place in reads.places:
+            owner = place.owner
+            if owner is not GONE and not (place.changed and (place.is_torchs or _is_of_tensors(place))):
+                self._places[(place.kind, id(owner), place.key, type(place.key))] = place
+        guard = _C.HostGuard()
+        self._numbered = []
+        for key, place in list(self._places.items()):
+            owner = place.owner
+            if owner is GONE:
+                del self._places[key]
+            else:
+                self._numbered.append(place)
+                guard.add(place.kind, owner, place.key, place.before, MISSING)
+        guard.seal()
+        self._guard = guard
+
+    @property
+    def places(self) -> list[Place]:
+        return self._numbered
+
+
+def _is_of_tensors(place: Place) -> bool:
+    """Whether there is another tensor now: the library knows which tensors the graph reads."""
+    before, now = place.before, place.get()
+    return all(_is_tensor_or_nothing(one) for one in (before, now))
+
+
+def _is_tensor_or_nothing(value: Any) -> bool:
+    return value is None or value is GONE or value is MISSING or isinstance(value, torch.Tensor)
+
+
+class Change(NamedTuple):
+    place: Place
+    before: Any
+    now: Any
+
+    def text(self) -> str:
+        """ "model.layers[2].dropout.p changed from 0.1 to 0.2, which train.py:12 in forward reads"."""
+        reader = f", which {self.place.where} reads" if self.place.where else ""
+        if self.place.kind in ("contents", "function", "bytes"):
+            what = {"contents": "the entries of ", "function": "the code, defaults or closure of ", "bytes": "the values of "}
+            return f"{what[self.place.kind]}{self.place.name} changed{reader}"
+        return f"{self.place.name} changed from {_text(self.before)} to {_text(self.now)}{reader}"
+
+
+def _text(value: Any) -> str:
+    if value is MISSING or value is GONE:
+        return repr(value)
+    if isinstance(value, (bool, int, float, complex, str, bytes, type(None), tuple)):
+        text = repr(value)
+        return text if len(text) <= 60 else text[:57] + "..."
+    return f"a {type(value).__qualname__}"
+
+
+class _Known:
+    """What is known of one structure of arguments."""
+
+    def __init__(self, structure: Structure, static: int) -> None:
+        self.structure = structure
+        self.static = static
+        self.states: list[State] = []  # most recently used first
+        self.changes = 0  # in a row, without a replay
+        self.restless: Optional[State] = None  # stands for all states while they change at each call
+        self.moving: dict[Place, Any] = {}  # what changes at each call, and what it was at the last one
+
+
+class Told(NamedTuple):
+    """What a call is told by: its state; and why it is to stay eager, where that is new."""
+
+    state: State
+    known: _Known
+    reason: Optional[str] = None
+
+    def note_replay(self) -> None:
+        self.known.changes = 0
+
+
+class States:
+    """The states of one function; the least recently used structures of arguments are forgotten.
+
+    Threads:  Any: each look is one under the GIL, and what two calls learn at once is added up.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._known: list[_Known] = []  # most recently used first
+        self._next = 0
+
+    def find(self, structure: Structure, static: int = 0) -> Told:
+        """The state of a call that begins now. `static`: names the static batch, if it is one."""
+        known = self._known_for(structure, static)
+        if known.restless is not None and not self._has_settled(known):
+            return Told(known.restless, known)
+        change: Optional[Place] = None
+        for i, state in enumerate(known.states):
+            place = state.difference()
+            if place is None:
+                if i:
+                    known.states.insert(0, known.states.pop(i))
+                return Told(state, known)
+            change = place if i == 0 else change
+        if change is not None:
+            known.changes += 1
+            if known.changes > MOST_CHANGES:
+                return self._rest(known, change)
+        known.states.insert(0, self._new_state())
+        del known.states[_MOST_STATES:]
+        return Told(known.states[0], known)
+
+    def _known_for(self, structure: Structure, static: int) -> _Known:
+        for i, known in enumerate(self._known):
+            if known.static == static and known.structure.same(structure):
+                if i:
+                    self._known.insert(0, self._known.pop(i))
+                return known
+        self._known.insert(0, _Known(structure, static))
+        del self._known[self._capacity :]
+        return self._known[0]
+
+    def _new_state(self) -> State:
+        self._next += 1
+        return State(self._next)
+
+    def _rest(self, known: _Known, place: Place) -> Told:
+        change = Change(place, place.before, place.get())
+        known.restless = self._new_state()
+        known.moving = {place: place.get()}
+        del known.states[1:]  # of which none was worth a capture
+        reason = f"what it reads changes from call to call: {change.text()}"
+        return Told(known.restless, known, reason)
+
+    def _has_settled(self, known: _Known) -> bool:
+        """Whether all that moved is as it was at the last call."""
+        moved = False
+        for place, before in known.moving.items():
+            now = place.get()
+            if not (now is before or is_same(now, before)):
+                known.moving[place] = now
+                moved = True
+        if moved:
+            return False
+        known.restless = None
+        known.changes = MOST_CHANGES - 2  # a few more tries
+        return True
