@@ -236,15 +236,22 @@ std::ptrdiff_t HostGuard::check() {
   return kNone;
 }
 
+// Null where it has died. Then nobody can read it any more: whoever led to it leads to something else now, which its own
+// place tells.
+PyObject* HostGuard::held(const Node& node) {
+  return PyWeakref_CheckRefExact(node.kept.ptr()) != 0 ? alive(node.kept.ptr()) : node.pointer;
+}
+
 // By words alone; false: it takes a closer look.
-bool HostGuard::is_as_it_was(Node& node) const {
+bool HostGuard::is_as_it_was(const Node& node) {
   switch (node.kind) {
     case NodeKind::dict:
       return node.version != 0 && node.version == version_of_dict(node.pointer);
     case NodeKind::object: {
       if (!node.slots.empty() || node.version == 0) return false;
-      PyObject* const object = PyWeakref_CheckRefExact(node.kept.ptr()) != 0 ? alive(node.kept.ptr()) : node.pointer;
-      if (object != node.pointer || reinterpret_cast<PyObject*>(Py_TYPE(object)) != node.type) return false;
+      PyObject* const object = held(node);
+      if (object == nullptr) return true;
+      if (reinterpret_cast<PyObject*>(Py_TYPE(object)) != node.type) return false;
       PyObject* const dict = dict_of(object);
       return dict != nullptr && node.version == version_of_dict(dict);
     }
@@ -298,11 +305,10 @@ std::ptrdiff_t HostGuard::difference(Node& node) {
     case NodeKind::function:
       return difference_in_function(node);
     case NodeKind::bytes: {
-      PyObject* const array = PyWeakref_CheckRefExact(node.kept.ptr()) != 0 ? alive(node.kept.ptr()) : node.pointer;
+      PyObject* const array = held(node);
+      if (array == nullptr) return kNone;
       Entry& entry = node.entries.front();
-      return array == node.pointer && same_value(entry.expected.kept.ptr(), result_of(entry.key, array).ptr())
-                 ? kNone
-                 : entry.place;
+      return same_value(entry.expected.kept.ptr(), result_of(entry.key, array).ptr()) ? kNone : entry.place;
     }
     case NodeKind::value: {
       Entry& entry = node.entries.front();
@@ -337,8 +343,9 @@ std::ptrdiff_t HostGuard::difference_in_dict(Node& node, PyObject* dict) {
 
 std::ptrdiff_t HostGuard::difference_in_object(Node& node) {
   const std::ptrdiff_t any = node.entries.empty() ? node.slots.front().place : node.entries.front().place;
-  PyObject* const object = PyWeakref_CheckRefExact(node.kept.ptr()) != 0 ? alive(node.kept.ptr()) : node.pointer;
-  if (object != node.pointer || reinterpret_cast<PyObject*>(Py_TYPE(object)) != node.type) return any;
+  PyObject* const object = held(node);
+  if (object == nullptr) return kNone;
+  if (reinterpret_cast<PyObject*>(Py_TYPE(object)) != node.type) return any;
   if (!node.entries.empty()) {
     PyObject* const dict = dict_of(object);
     if (dict == nullptr) return any;
@@ -367,8 +374,8 @@ std::ptrdiff_t HostGuard::difference_in_iterable(Node& node) {
 }
 
 std::ptrdiff_t HostGuard::difference_in_function(Node& node) {
-  PyObject* const function = PyWeakref_CheckRefExact(node.kept.ptr()) != 0 ? alive(node.kept.ptr()) : node.pointer;
-  if (function != node.pointer) return node.entries.front().place;
+  PyObject* const function = held(node);
+  if (function == nullptr) return kNone;
   const std::array<PyObject*, 4> parts = parts_of(function);
   for (std::size_t i = 0; i < parts.size(); ++i) {
     if (!matches(node.entries[i].expected, parts[i])) return node.entries[i].place;

@@ -79,7 +79,8 @@ class HostGuard {
   [[nodiscard]] Expected expect(const py::object& value, std::ptrdiff_t place);
   void add_contents(const py::object& owner, const py::tuple& entries, std::ptrdiff_t place);
 
-  [[nodiscard]] bool is_as_it_was(Node& node) const;
+  [[nodiscard]] static PyObject* held(const Node& node);
+  [[nodiscard]] static bool is_as_it_was(const Node& node);
   [[nodiscard]] std::ptrdiff_t difference(Node& node);
   [[nodiscard]] std::ptrdiff_t difference_in_dict(Node& node, PyObject* dict);
   [[nodiscard]] std::ptrdiff_t difference_in_object(Node& node);

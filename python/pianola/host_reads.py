@@ -49,6 +49,7 @@ class HostReads(HostValues):
         self._seen_codes: dict[CodeType, CodeReads] = {}
         self._seen_frames: set[tuple] = set()
         self._store_keys: set[tuple] = set()
+        self._looks_up = False  # the function at hand: attributes under names that are made at run time
         self._watch = _C.FrameWatch(lambda code: kind_of_code(code) != 0, self._on_frame)
 
     def __enter__(self) -> "HostReads":
@@ -144,6 +145,7 @@ class HostReads(HostValues):
         self._at = (code, code.co_firstlineno)
         if is_new:
             self._add_loose(reads)
+        self._looks_up = reads.looks_up
         values: dict[tuple[str, str], Any] = {}
         for (kind, name), chain in reads.roots.items():
             if kind == "local":
@@ -158,9 +160,7 @@ class HostReads(HostValues):
         for function in self._functions.get(code, ()):
             if (alive := held(function)) is not GONE:
                 self._note_cells(alive, reads)
-        if reads.looks_up:
-            for _, value in roots:
-                self._meet_all(value)
+        self._looks_up = False
         self._note_stores(reads, values, frame.f_globals)
 
     def _global(self, variables: dict, builtins: dict, name: str, chain: Chain) -> Any:
@@ -220,6 +220,8 @@ class HostReads(HostValues):
         self._meet(value, name)
         if chain.is_used:
             self._take(value, name)
+            if self._looks_up:
+                self._meet_all(value)
         for (kind, key, _), then in chain.steps.items():
             self._at = (code, then.line)
             if kind == "attribute":

@@ -9,6 +9,7 @@ import enum
 import functools
 import math
 import os
+import re
 import sys
 import types
 
@@ -48,8 +49,9 @@ def made(name, device):
 
 
 def same_bits(one, other):
-    return one.dtype == other.dtype and one.shape == other.shape and (
-        torch.equal(one, other) if not one.is_floating_point() else one.cpu().numpy().tobytes() == other.cpu().numpy().tobytes())
+    if one.dtype != other.dtype or not one.is_floating_point():
+        return one.dtype == other.dtype and torch.equal(one, other)
+    return one.shape == other.shape and one.detach().cpu().numpy().tobytes() == other.detach().cpu().numpy().tobytes()
 
 
 # --- Variables ---
@@ -724,10 +726,7 @@ def training_flag(device):
     module = nn.Sequential(nn.BatchNorm1d(4, track_running_stats=True)).to(device)
     rows = torch.randn(8, 4, device=device)
 
-    def step(x):
-        return module(rows * x[0])
-
-    return Case(step, module.train)
+    return Case(torch.no_grad()(lambda x: module(rows * x[0])), module.train)
 
 
 @case(1, 2, 3, 1)
@@ -889,7 +888,7 @@ def test_a_value_that_changes_at_each_call_keeps_it_eager_and_is_named(device):
         settings.inner.scale = 0.5 + i
         assert torch.equal(graphed(x), x * settings.inner.scale)
     (reason,) = reasons
-    assert "settings.inner.scale changed from 7.5 to 8.5" in reason and "reads_test.py:" in reason
+    assert re.search(r"settings.inner.scale changed from [\d.]+ to [\d.]+, which reads_test.py:\d+ in <lambda> reads", reason)
     assert any("settings.inner.scale" in one.reason for one in graphed.info().signatures)
     for i in range(12):  # and when it rests, it is captured
         assert torch.equal(graphed(x), x * settings.inner.scale)
@@ -900,7 +899,7 @@ def test_an_iteration_whose_values_change_at_each_call_says_so(device):
     settings = Settings()
     iteration = pianola.FullIteration(lambda batches: batches[0] * settings.scale)
     x = torch.ones(4, device=device)
-    with pytest.raises(pianola.UsageError, match=r"settings.scale changed from 7.5 to 8.5, which reads_test.py:\d+ in <lambda> reads"):
+    with pytest.raises(pianola.UsageError, match=r"settings.scale changed from [\d.]+ to [\d.]+, which reads_test.py:\d+ in <lambda> reads"):
         for i in range(40):
             settings.scale = 0.5 + i
             assert torch.equal(iteration([x]), x * settings.scale)
