@@ -1,8 +1,10 @@
 #include <pianola/graph/foreign_draws.hpp>
 
+#include <pianola/graph/fork.hpp>
 #include <pianola/trace/op_info.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
+#include <ATen/Context.h>
 #include <ATen/record_function.h>
 
 #include <algorithm>
@@ -36,7 +38,8 @@ struct Drawn {
     device = of_tensor.value_or(named.value_or(c10::kCPU));
   }
   [[nodiscard]] bool may_be(const at::Generator& other) const {
-    return generator.defined() ? generator == other : other.device().type() == device;
+    if (generator.defined()) return generator == other;
+    return other.device().type() == device && at::globalContext().defaultGenerator(other.device()) == other;
   }
 };
 
@@ -50,6 +53,7 @@ struct ForeignDrawsRegistry {
   static inline std::atomic<int> open{0};
   static inline std::uint64_t numbers = 0;
   static inline at::CallbackHandle callback = at::INVALID_CALLBACK_HANDLE;
+  static inline ProcessMark process;  // of the callback: a child that was forked inherits it, and maybe a lock for ever
 
   // What a span has counted as begun.
   struct Begun : at::ObserverContext {
@@ -60,15 +64,16 @@ struct ForeignDrawsRegistry {
     std::vector<Draw> draws;
   };
 
-  // Of a thread that draws `drawn`, or from whatever there is.
-  static std::unique_ptr<Begun> begin(const std::optional<Drawn>& drawn) {
+  // Of this thread; `may_be` tells from which generators.
+  template <typename MayBe>
+  static std::unique_ptr<Begun> begin(const MayBe& may_be) {
     const void* own = CaptureThreads::current();
     auto begun = std::make_unique<Begun>();
     const std::lock_guard lock(mutex);
     for (ForeignDraws* watch : watches) {
       if (watch->own_ == own) continue;
       for (std::size_t i = 0; i < watch->watched_.size(); ++i) {
-        if (drawn && !drawn->may_be(watch->watched_[i].generator)) continue;
+        if (!may_be(watch->watched_[i].generator)) continue;
         ++watch->watched_[i].count.begun;
         begun->draws.push_back({watch->number_, i});
       }
@@ -88,17 +93,19 @@ struct ForeignDrawsRegistry {
 
   // A callback may not throw: what cannot be looked at is not counted.
   static std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& span) {
+    if (!process.is_this_process()) return nullptr;
     try {
       const trace::OpInfo* info = trace::find_op(span);
       if (info == nullptr || !info->seeded || info->transparent_now(span.inputs())) return nullptr;
-      return begin(Drawn(span.inputs()));
+      const Drawn drawn(span.inputs());
+      return begin([&](const at::Generator& watched) { return drawn.may_be(watched); });
     } catch (...) {
       return nullptr;
     }
   }
 
   static void on_end(const at::RecordFunction& /*span*/, at::ObserverContext* context) {
-    if (context != nullptr) end(*static_cast<const Begun*>(context));
+    if (context != nullptr && process.is_this_process()) end(*static_cast<const Begun*>(context));
   }
 
   static void add(ForeignDraws& watch) {
@@ -106,6 +113,7 @@ struct ForeignDrawsRegistry {
     watch.number_ = ++numbers;
     watches.push_back(&watch);
     if (++open > 1) return;
+    process = ProcessMark();
     callback = at::addGlobalCallback(
         at::RecordFunctionCallback(&on_begin, &on_end).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
   }
@@ -135,10 +143,13 @@ ForeignDraws::Count ForeignDraws::count(std::size_t generator) const {
   return watched_[generator].count;
 }
 
-ForeignDraws::Unseen::Unseen() noexcept {
+ForeignDraws::Unseen::Unseen(const std::vector<at::Generator>& generators) {
   if (ForeignDrawsRegistry::open.load(std::memory_order_relaxed) == 0) [[likely]]
     return;
-  begun_ = ForeignDrawsRegistry::begin(std::nullopt);
+  if (!ForeignDrawsRegistry::process.is_this_process()) return;
+  begun_ = ForeignDrawsRegistry::begin([&](const at::Generator& watched) {
+    return std::find(generators.begin(), generators.end(), watched) != generators.end();
+  });
 }
 
 ForeignDraws::Unseen::~Unseen() {

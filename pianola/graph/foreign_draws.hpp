@@ -47,10 +47,10 @@ class ForeignDraws {
   };
   [[nodiscard]] Count count(std::size_t generator) const;
 
-  /// While it lives, this thread may draw unseen: a replay does.
+  /// While it lives, this thread may draw unseen from these: a replay does.
   class Unseen {
    public:
-    Unseen() noexcept;
+    explicit Unseen(const std::vector<at::Generator>& generators);
     Unseen(const Unseen&) = delete;
     Unseen& operator=(const Unseen&) = delete;
     ~Unseen();

@@ -32,6 +32,8 @@ class GeneratorUse {
   /// Around an operation of one's own that may draw.
   void begin();
   void end();
+  /// Whether one's own work has moved it.
+  [[nodiscard]] bool moved_by_own() const noexcept { return moved_by_own_; }
   /// Whether the last operation moved it.
   [[nodiscard]] bool moved_by_last() const noexcept { return moved_by_last_; }
   /// Whether it was moved since one's own last operation, and not by others: one's own code set it, or drew unseen.

@@ -24,6 +24,15 @@ void end_on_stream(cudaStream_t stream) noexcept {
 
 }  // namespace
 
+GeneratorClock::State CapturedGraph::add_generator(const at::Generator& generator) {
+  const auto known = captured_generator_states_;
+  register_generator_state(generator);
+  for (const auto& entry : captured_generator_states_) {
+    if (known.count(entry.first) == 0) return entry.first;
+  }
+  return {};
+}
+
 std::vector<GeneratorClock::State> CapturedGraph::generator_states() const {
   std::vector<GeneratorClock::State> states;
   for (const auto& entry : captured_generator_states_) states.push_back(entry.first);

@@ -14,6 +14,8 @@ class CapturedGraph final : public at::cuda::CUDAGraph {
  public:
   CapturedGraph() : CUDAGraph(/*keep_graph=*/true) {}
 
+  /// Before the capture: lets it draw from a generator. @return  Its state; nullptr where that takes part already.
+  GeneratorClock::State add_generator(const at::Generator& generator);
   /// The generator states that take part in the capture.
   [[nodiscard]] std::vector<GeneratorClock::State> generator_states() const;
 

@@ -20,6 +20,7 @@
 #include <pianola/graph/cuda/pool_returns.hpp>
 #include <pianola/graph/cuda/stream_scope.hpp>
 #include <pianola/graph/cuda/thread_streams.hpp>
+#include <pianola/graph/foreign_draws.hpp>
 #include <pianola/graph/input_keeper.hpp>
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -53,6 +54,7 @@ struct Recording {
   std::optional<AllocationWatch> allocations;
   std::optional<InputKeeper> keeper;
   std::optional<GeneratorWatch> generators;
+  std::vector<std::pair<GeneratorClock::State, at::Generator>> drawable;
   std::vector<ByteSpan> new_blocks;  // what the trace was told last
   std::size_t known_blocks = 0;
   bool broke = false;  // what the stream said before the capture was abandoned
@@ -125,6 +127,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<Recording> recording_;
   std::optional<PoolReturns::Pause> no_returns_;  // while recording
   std::optional<LeafStreams> leaf_streams_;       // from the first eager run on
+  std::vector<at::Generator> drawn_from_;         // by replays
   std::size_t executable_bytes_ = 0;
 };
 
@@ -140,8 +143,11 @@ void CudaBackend::begin(const CaptureOptions& options) {
   recording_ = std::make_unique<Recording>(*pool_, c10::cuda::getCurrentCUDAStream(device_.index()), options);
   if (wants_branches(options)) branches_ = std::make_unique<Branches>(options, *pool_, recording_->stream);
   graph_ = std::make_unique<CapturedGraph>();
-  graph_->register_generator_state(default_generators().front());
-  for (const at::Generator& generator : options.generators) graph_->register_generator_state(generator);
+  std::vector<at::Generator> generators = default_generators();
+  generators.insert(generators.end(), options.generators.begin(), options.generators.end());
+  for (const at::Generator& generator : generators) {
+    if (auto state = graph_->add_generator(generator)) recording_->drawable.emplace_back(std::move(state), generator);
+  }
   if (options.trace) {
     recording_->keeper.emplace(
         [this](const void* address) { return pool_->ledger().owns(reinterpret_cast<std::uintptr_t>(address)); });
@@ -204,6 +210,7 @@ bool CudaBackend::is_broken() const {
 std::optional<Diagnosis> CudaBackend::explain(const c10::Error& error, const OpTrace* trace) const {
   if (is_broken() && leaf_streams_ && leaf_streams_->explain()) return leaf_streams_->explain();
   if (auto known = explain_default_stream(error, recording_->watch)) return known;
+  if (auto known = explain_cold_library(error, recording_->watch, trace)) return known;
   if (is_broken()) return explain_break(trace);
   return explain_error(error, recording_->watch, trace);
 }
@@ -212,6 +219,9 @@ std::optional<std::string> CudaBackend::end(const OpTrace* trace, const CaptureO
   const CUstream stream = recording_->stream.stream();
   (void)recording_->frontier.advance(stream);
   clock_ = GeneratorClock::append_advance(graph_->generator_states(), recording_->generators->drew());
+  for (const auto& [state, generator] : recording_->drawable) {
+    if (clock_.draws_from(state)) drawn_from_.push_back(generator);
+  }
   const auto last = recording_->frontier.advance(stream);
   const std::vector<CUgraphNode> advance(last.begin(), last.end());
   if (branches_) branches_->stop_recording();
@@ -316,6 +326,7 @@ void CudaBackend::enter_into_ledger(const OpTrace* trace) {
 void CudaBackend::abandon() noexcept {
   if (ledger_id_ != 0) pool_->ledger().remove(std::exchange(ledger_id_, 0));
   clock_ = {};
+  drawn_from_.clear();
   copies_ = {};
   executable_ = {};
   if (graph_ != nullptr && recording_ != nullptr) recording_->broke = is_broken();
@@ -349,7 +360,10 @@ void CudaBackend::replay() {
   if (!clock_.idle()) clock_.set();
   executable_.launch(stream.stream());
   if (stream.unwrap() != last_stream_) note_stream(stream);
-  if (!clock_.idle()) clock_.advance();
+  if (!clock_.idle()) {
+    const ForeignDraws::Unseen draws(drawn_from_);
+    clock_.advance();
+  }
   if (ledger_id_ != 0) pool_->ledger().sign(ledger_id_);
 }
 
@@ -379,6 +393,7 @@ void CudaBackend::reset() noexcept {
   if (ledger_id_ != 0) pool_->ledger().remove(std::exchange(ledger_id_, 0));
   executable_ = {};
   clock_ = {};
+  drawn_from_.clear();
   copies_ = {};
   branches_.reset();
   graph_.reset();

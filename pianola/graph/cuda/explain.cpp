@@ -104,6 +104,23 @@ std::optional<Diagnosis> explain_default_stream(const c10::Error& error, const C
                    .rule = "PG701"};
 }
 
+// The call that makes a handle breaks the capture as well: this is why, and the broken capture only what came of it.
+std::optional<Diagnosis> explain_cold_library(const c10::Error& error, const CaptureWatch& watch,
+                                              const OpTrace* trace) {
+  const std::string_view text = error.what_without_backtrace();
+  const auto says = [&](std::string_view words) { return text.find(words) != std::string_view::npos; };
+  if (!says("cublasCreate") && !says("cublasLtCreate") && !says("cudnnCreate") && !says("NOT_INITIALIZED")) {
+    return std::nullopt;
+  }
+  const auto& thrower = watch.offender() ? watch.offender() : watch.last_throw();
+  return Diagnosis{.what = fmt::format("{} is the first use of a library on this thread, and making its handle cannot "
+                                       "be captured; torch said: {}",
+                                       thrower ? thrower->name : "an operation", text.substr(0, text.find('\n'))),
+                   .where = thrower ? thrower->where(trace) : operation_count(watch),
+                   .fix = "warm up: CaptureOptions::warmup of 1 or more, or run the step once on this thread before",
+                   .rule = "PG1006"};
+}
+
 std::optional<Diagnosis> explain_error(const c10::Error& error, const CaptureWatch& watch, const OpTrace* trace) {
   const std::string_view text = error.what_without_backtrace();
   const std::string where = watch.last_throw() ? watch.last_throw()->where(trace) : operation_count(watch);
@@ -125,16 +142,6 @@ std::optional<Diagnosis> explain_error(const c10::Error& error, const CaptureWat
                          "name it in CaptureOptions::generators; seeding and reading a generator's state belong "
                          "outside the captured part",
                      .rule = "PG601"};
-  }
-  if (text.find("cublasCreate") != std::string_view::npos || text.find("cudnnCreate") != std::string_view::npos ||
-      text.find("NOT_INITIALIZED") != std::string_view::npos) {
-    return Diagnosis{
-        .what = fmt::format("{} is the first use of a library on this thread, and making its handle cannot "
-                            "be captured; torch said: {}",
-                            name, text.substr(0, text.find('\n'))),
-        .where = where,
-        .fix = "warm up: CaptureOptions::warmup of 1 or more, or run the step once on this thread before",
-        .rule = "PG1006"};
   }
   if (text.find("capturable is False") != std::string_view::npos) {
     return Diagnosis{

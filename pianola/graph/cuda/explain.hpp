@@ -20,6 +20,10 @@ namespace pianola::graph {
 [[nodiscard]] std::optional<Diagnosis> explain_error(const c10::Error& error, const CaptureWatch& watch,
                                                      const OpTrace* trace);
 
+/// As explain_error(), for the first use of a library; also where the capture broke by it.
+[[nodiscard]] std::optional<Diagnosis> explain_cold_library(const c10::Error& error, const CaptureWatch& watch,
+                                                            const OpTrace* trace);
+
 /// As explain_error(), for work that went to the default stream; also where the capture broke by it.
 [[nodiscard]] std::optional<Diagnosis> explain_default_stream(const c10::Error& error, const CaptureWatch& watch);
 

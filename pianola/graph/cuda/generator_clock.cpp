@@ -1,10 +1,10 @@
 #include <pianola/graph/cuda/generator_clock.hpp>
 
-#include <pianola/graph/foreign_draws.hpp>
 #include <pianola/trace/quiet_scope.hpp>
 
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 
+#include <algorithm>
 #include <mutex>
 #include <unordered_map>
 
@@ -83,6 +83,10 @@ std::shared_ptr<GeneratorClock::Mirror> GeneratorClock::mirror_of(const State& s
   return mirror;
 }
 
+bool GeneratorClock::draws_from(const State& state) const noexcept {
+  return std::any_of(hands_.begin(), hands_.end(), [&](const Hand& hand) { return hand.mirror->state == state; });
+}
+
 void GeneratorClock::set() const {
   for (const Hand& hand : hands_) {
     if (!hand.mirror->is_current()) [[unlikely]]
@@ -95,7 +99,6 @@ void GeneratorClock::forget() const noexcept {
 }
 
 void GeneratorClock::advance() const noexcept {
-  const ForeignDraws::Unseen unseen;
   for (const Hand& hand : hands_) {
     hand.mirror->offset += hand.increment;
     hand.mirror->state->philox_offset_per_thread_ += hand.increment;

@@ -34,6 +34,7 @@ class GeneratorClock {
   static GeneratorClock append_advance(const std::vector<State>& states, bool drew);
 
   [[nodiscard]] bool idle() const noexcept { return hands_.empty(); }
+  [[nodiscard]] bool draws_from(const State& state) const noexcept;
   /// Before the launch, on its stream: makes the device hold what the host says. Rarely has anything to do.
   void set() const;
   /// The device's numbers were moved without the host's: the next set() writes them anew.

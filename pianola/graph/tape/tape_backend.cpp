@@ -13,6 +13,7 @@
 
 #include <ostream>
 #include <utility>
+#include <vector>
 
 namespace pianola::graph {
 namespace {
@@ -56,7 +57,7 @@ class TapeBackend final : public Backend {
 
   std::optional<std::string> end(const OpTrace* trace, const CaptureOptions& options) override {
     tape_ = recorder_->take();
-    draws_random_numbers_ = watch_->draws() != 0;
+    drawn_from_ = watch_->drawn_from();
     kept_bytes_ = bytes_of(keeper_->take());  // the tape's own aliases keep the memory
     result_bytes_ = tape_.result_bytes();
     tape_.bind();
@@ -79,6 +80,7 @@ class TapeBackend final : public Backend {
     keeper_.reset();
     live_.reset();
     tape_ = {};
+    drawn_from_.clear();
     result_bytes_ = 0;
     branches_.reset();
     chart_.reset();
@@ -88,7 +90,7 @@ class TapeBackend final : public Backend {
   void copy_inputs(std::span<const at::Tensor> sources) override { copy_into(inputs_, sources); }
   void replay() override {
     std::optional<ForeignDraws::Unseen> draws;
-    if (draws_random_numbers_) draws.emplace();
+    if (!drawn_from_.empty()) draws.emplace(drawn_from_);
     tape_.replay();
   }
 
@@ -96,6 +98,7 @@ class TapeBackend final : public Backend {
     if (pool_ != nullptr) pool_->remove(std::exchange(result_bytes_, 0));
     live_.reset();
     tape_ = {};
+    drawn_from_.clear();
     inputs_.clear();
     branches_.reset();
     chart_.reset();
@@ -111,7 +114,7 @@ class TapeBackend final : public Backend {
     info.edges = info.nodes == 0 ? 0 : info.nodes - 1;
     info.pool_bytes = pool_->bytes();
     info.retained_bytes = kept_bytes_;
-    info.draws_random_numbers = draws_random_numbers_;
+    info.draws_random_numbers = !drawn_from_.empty();
     info.branches = branches_;
   }
 
@@ -155,7 +158,7 @@ class TapeBackend final : public Backend {
   std::vector<at::Tensor> inputs_;
   std::size_t result_bytes_ = 0;
   std::size_t kept_bytes_ = 0;
-  bool draws_random_numbers_ = false;
+  std::vector<at::Generator> drawn_from_;
 };
 
 }  // namespace

@@ -88,6 +88,14 @@ void TapeWatch::note_draws() {
   if (marks_) marks_->renew();
 }
 
+std::vector<at::Generator> TapeWatch::drawn_from() const {
+  std::vector<at::Generator> drawn;
+  for (std::size_t i = 0; i < uses_.size(); ++i) {
+    if (uses_[i].moved_by_own()) drawn.push_back(generators_[i]);
+  }
+  return drawn;
+}
+
 bool TapeWatch::generators_are_set() const {
   return (marks_ && !marks_->intact()) ||
          std::any_of(uses_.begin(), uses_.end(), [](const GeneratorUse& use) { return use.is_moved_between(); });

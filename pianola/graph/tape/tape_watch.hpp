@@ -33,6 +33,8 @@ class TapeWatch final : public trace::OpObserver {
   void stop() noexcept;
   /// Operations so far that have moved a generator.
   [[nodiscard]] std::uint64_t draws() const noexcept { return draws_; }
+  /// Those that they have moved.
+  [[nodiscard]] std::vector<at::Generator> drawn_from() const;
 
  private:
   enum class Kind { host_read, other_device, generator, moved_generator, no_storage, left_by_exception, hook_computes };

@@ -70,7 +70,7 @@ class Frameworks:
     def finish(self) -> None:
         """After all runs."""
         if not self._replicas and _default_group_is_nccl():
-            for found in _of_watchdog(Place(), True, "the step"):
+            for found in _of_nccl(Place(), True, "the step"):
                 self._findings.add(found)
         for module, path in self._replicas.items():
             for found in self._of_replica(module, path):
@@ -119,10 +119,7 @@ class Frameworks:
     def _of_replica(self, module: torch.nn.Module, path: str) -> Iterator[Found]:
         place = self._replica_call
         nccl = _backend_of(module) == "nccl"
-        yield from _of_watchdog(place, nccl, f"'{path}'")
-        version = torch.cuda.nccl.version() if nccl else _NCCL
-        if version < _NCCL:
-            yield Found("PG1102", place, what=f"NCCL is {'.'.join(map(str, version))}")
+        yield from _of_nccl(place, nccl, f"'{path}'")
         on_default = _first_on_default_stream(module)
         if on_default is not None:
             evidence = f"the gradient of '{path}.{on_default}' is accumulated on the default stream"
@@ -158,11 +155,14 @@ def _in_fp8_autocast() -> bool:
     return False
 
 
-def _of_watchdog(place: Place, nccl: bool, subject: str) -> Iterator[Found]:
+def _of_nccl(place: Place, nccl: bool, subject: str) -> Iterator[Found]:
     handling = os.environ.get(_WATCHDOG, os.environ.get("NCCL_ASYNC_ERROR_HANDLING", ""))
     if handling != "0" and (nccl or handling != ""):
         evidence = f"{_WATCHDOG} is {handling!r}" if handling else f"{_WATCHDOG} is not set, which means on"
         yield Found("PG1101", place, what=f"NCCL's watchdog runs beside {subject}", evidence=evidence)
+    version = torch.cuda.nccl.version() if nccl else _NCCL
+    if version < _NCCL:
+        yield Found("PG1102", place, what=f"NCCL is {'.'.join(map(str, version))}")
 
 
 def _default_group_is_nccl() -> bool:
