@@ -21,7 +21,7 @@ namespace pianola::graph {
 // torch keeps pinned memory by the names of pools, too: 64 lists for each name that was ever captured into, 47 KiB of host
 // memory, which go with the whole cache of pinned memory alone. Emptying that cache makes the device wait and takes buffers
 // from data loaders. So a new pool takes the name of one that ended, with its lists. Only a name that nobody was told: a
-// name that the user holds names that pool for ever. And only when the work of the old graphs is done, since the host may
+// name that the user holds names that pool for ever, and the cache is emptied once for many of those. And only when the work of the old graphs is done, since the host may
 // write the new graph's pinned memory, the old graph's, at once.
 
 /// The pools that ended: gives their memory back to the device as soon as it may go, and keeps their names for new pools.
@@ -44,7 +44,7 @@ class PoolReturns {
   /// @param name_is_free  Nobody was told its name.
   /// @param replayed_on   Where graphs of the pool may still be at work.
   void give_back(PoolId pool, bool name_is_free, const std::vector<c10::cuda::CUDAStream>& replayed_on);
-  /// Tries again what could not go back.
+  /// Tries again what could not go back. Call it where no capture is open on this thread.
   void retry();
   /// The name of a pool that is gone, with a use in the allocator of pinned memory that is the caller's now.
   std::optional<PoolId> take_name();
@@ -62,6 +62,7 @@ class PoolReturns {
 
   std::mutex mutex_;
   int pauses_ = 0;
+  int told_names_ = 0;        // of pools that ended since the cache of pinned memory was emptied
   std::vector<Ended> ended_;  // with memory still
   std::vector<Ended> names_;  // whose memory is gone
 };
