@@ -8,7 +8,7 @@ on every object that was met. That is more than what was read, and never less.
 
 import types
 from types import CodeType, FrameType
-from typing import Any, Iterator
+from typing import Any, Callable, Iterator, Optional
 
 import torch
 from torch.nn.modules import module as torch_modules
@@ -50,21 +50,28 @@ class HostReads(HostValues):
         self._seen_frames: set[tuple] = set()
         self._store_keys: set[tuple] = set()
         self._looks_up = False  # the function at hand: attributes under names that are made at run time
-        self._watch = _C.FrameWatch(lambda code: kind_of_code(code) != 0, self._on_frame)
+        self.error = ""  # why it has not seen all; empty where it has
+        self._watch: Optional[_C.FrameWatch] = None
 
     def __enter__(self) -> "HostReads":
-        self._begin()
+        self._without_harm(self._begin)
+        self._watch = _C.FrameWatch(lambda code: kind_of_code(code) != 0, self._on_frame)
         self._watch.begin()
         return self
 
     def __exit__(self, *exception: Any) -> None:
+        assert self._watch is not None
         self._watch.end()
-        self._finish()
+        self.error = self.error or self._watch.error
+        self._watch = None  # which holds this object where the collector of cycles does not see it
+        self._without_harm(self._finish)
 
-    @property
-    def error(self) -> str:
-        """Why it has not seen all; empty where it has."""
-        return self._watch.error
+    def _without_harm(self, look: Callable[[], None]) -> None:
+        """What goes wrong here must not go wrong in the call."""
+        try:
+            look()
+        except Exception as error:
+            self.error = self.error or f"{type(error).__name__}: {error}"
 
     def changes(self) -> Iterator[tuple[Place, Any, Any]]:
         """Places that are not as the call found them, with what it found and what it left."""
