@@ -4,9 +4,11 @@
 #include <bindings/same_value.hpp>
 
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <utility>
 
 namespace pianola::python {
@@ -126,6 +128,14 @@ HostGuard::Node& HostGuard::node_for(NodeKind kind, const py::object& owner) {
   return nodes_.back();
 }
 
+// Of a leaf the flag itself is known, else a tensor is asked.
+void HostGuard::add_leaf(PyObject* object, std::ptrdiff_t place) {
+  const at::Tensor& tensor = THPVariable_Unpack(object);
+  torch::autograd::AutogradMeta* meta = nullptr;
+  if (tensor.is_leaf()) meta = torch::autograd::impl::get_autograd_meta(tensor);
+  leaves_.push_back({object, tensor.unsafeGetTensorImpl(), meta, tensor.requires_grad(), place});
+}
+
 HostGuard::Expected HostGuard::expect(const py::object& value, std::ptrdiff_t place) {
   Expected expected;
   expected.pointer = value.ptr();
@@ -225,15 +235,92 @@ void HostGuard::seal() {
 // --- Comparing ---
 
 std::ptrdiff_t HostGuard::check() {
+  if (!is_lined_up_) return check_all();
+  const auto look = [&](Versioned& one) {
+    const std::ptrdiff_t place = difference(nodes_[one.node]);
+    one.version = nodes_[one.node].version;
+    return place;
+  };
+  for (Versioned& one : dicts_) {
+    if (one.version == version_of_dict(one.object)) [[likely]]
+      continue;
+    if (const std::ptrdiff_t place = look(one); place != kNone) return place;
+    if (!is_lined_up_) return check_all();
+  }
+  for (Instance& one : instances_) {
+    if (is_as_it_was(one)) [[likely]]
+      continue;
+    if (const std::ptrdiff_t place = difference(nodes_[one.node]); place != kNone) return place;
+    if (!is_lined_up_) return check_all();
+    one.version = nodes_[one.node].version;
+  }
+  for (Versioned& one : types_) {
+    if (one.version != 0 && one.version == version_of_type(one.object)) [[likely]]
+      continue;
+    if (const std::ptrdiff_t place = look(one); place != kNone) return place;
+    if (!is_lined_up_) return check_all();
+  }
+  for (const std::size_t index : others_) {
+    if (is_as_it_was(nodes_[index])) continue;
+    if (const std::ptrdiff_t place = difference(nodes_[index]); place != kNone) return place;
+    if (!is_lined_up_) return check_all();
+  }
+  return check_leaves();
+}
+
+std::ptrdiff_t HostGuard::check_all() {
   for (Node& node : nodes_) {
     if (is_as_it_was(node)) continue;
     const std::ptrdiff_t place = difference(node);
     if (place != kNone) return place;
   }
+  line_up();
+  return check_leaves();
+}
+
+std::ptrdiff_t HostGuard::check_leaves() const {
   for (const Leaf& leaf : leaves_) {
-    if (THPVariable_Unpack(leaf.tensor).requires_grad() != leaf.requires_grad) return leaf.place;
+    const at::Tensor& tensor = THPVariable_Unpack(leaf.tensor);
+    if (tensor.unsafeGetTensorImpl() != leaf.impl) return leaf.place;
+    const bool now = leaf.meta != nullptr ? leaf.meta->requires_grad_ : tensor.requires_grad();
+    if (now != leaf.requires_grad) return leaf.place;
   }
   return kNone;
+}
+
+// All nodes are as they were.
+void HostGuard::line_up() {
+  dicts_.clear();
+  instances_.clear();
+  types_.clear();
+  others_.clear();
+  std::set<PyObject*> in_dicts;  // alive as long as these dictionaries are as they are
+  for (const Node& node : nodes_) {
+    if (node.kind != NodeKind::dict || version_of_dict(node.pointer) == 0) continue;
+    for (const Entry& entry : node.entries) in_dicts.insert(entry.expected.pointer);
+  }
+  for (std::size_t i = 0; i < nodes_.size(); ++i) {
+    const Node& node = nodes_[i];
+    if (node.kind == NodeKind::dict && node.version != 0) {
+      dicts_.push_back({node.pointer, node.version, i});
+    } else if (node.kind == NodeKind::type && node.version != 0) {
+      types_.push_back({node.pointer, node.version, i});
+    } else if (PyObject* const object = node.kind == NodeKind::object ? held(node) : nullptr;
+               object != nullptr && node.slots.empty() && node.version != 0) {
+      const bool is_weak = PyWeakref_CheckRefExact(node.kept.ptr()) != 0 && in_dicts.count(object) == 0;
+      instances_.push_back(
+          {object, node.type, _PyObject_GetDictPtr(object), is_weak ? node.kept.ptr() : nullptr, node.version, i});
+    } else if (node.kind != NodeKind::tuple) {
+      others_.push_back(i);
+    }
+  }
+  is_lined_up_ = true;
+}
+
+bool HostGuard::is_as_it_was(const Instance& one) {
+  if (one.reference != nullptr && alive(one.reference) != one.object) return false;
+  if (reinterpret_cast<PyObject*>(Py_TYPE(one.object)) != one.type) return false;
+  return one.dict != nullptr && *one.dict != nullptr && one.version == version_of_dict(*one.dict);
 }
 
 // Null where it has died. Then nobody can read it any more: whoever led to it leads to something else now, which its own
@@ -408,6 +495,7 @@ bool HostGuard::matches(Expected& expected, PyObject* now) {
 // Whether another container or object is, for all that was read of it, what the watched one was; then it is watched.
 bool HostGuard::takes_its_place(Node& node, PyObject* now) {
   if (!node.is_replaceable || Py_TYPE(now) != Py_TYPE(node.pointer)) return now == node.pointer;
+  is_lined_up_ = false;
   const Node before = node;
   const bool weakly_held = PyWeakref_CheckRefExact(node.kept.ptr()) != 0;
   node.pointer = now;
@@ -450,6 +538,7 @@ int HostGuard::traverse(visitproc visit, void* argument) const {
 }
 
 void HostGuard::clear() noexcept {
+  is_lined_up_ = false;
   leaves_.clear();
   const std::vector<Node> dropped = std::exchange(nodes_, {});
 }

@@ -9,6 +9,10 @@
 #include <tuple>
 #include <vector>
 
+namespace torch::autograd {
+struct AutogradMeta;
+}
+
 namespace pianola::python {
 
 /// What a call read on the host, as it was: entries of dictionaries, attributes of objects and classes, cells, containers.
@@ -71,14 +75,35 @@ class HostGuard {
   };
   struct Leaf {
     PyObject* tensor;  // alive where the nodes are as they were
+    const void* impl;  // its own, which torch.utils.swap_tensors() exchanges; and what it has for autograd
+    const torch::autograd::AutogradMeta* meta;
     bool requires_grad;
     std::ptrdiff_t place;
   };
+  // What a call looks at: words in rows. A node that is not as it was by its word is compared.
+  struct Versioned {
+    PyObject* object;  // a dict, or a class
+    std::uint64_t version;
+    std::size_t node;
+  };
+  struct Instance {
+    PyObject* object;
+    PyObject* type;
+    PyObject** dict;      // where the object has it
+    PyObject* reference;  // a weak one; null where a dictionary that is as it was holds the object
+    std::uint64_t version;
+    std::size_t node;
+  };
 
   [[nodiscard]] Node& node_for(NodeKind kind, const py::object& owner);
+  void add_leaf(PyObject* object, std::ptrdiff_t place);
   [[nodiscard]] Expected expect(const py::object& value, std::ptrdiff_t place);
   void add_contents(const py::object& owner, const py::tuple& entries, std::ptrdiff_t place);
 
+  [[nodiscard]] std::ptrdiff_t check_all();
+  [[nodiscard]] std::ptrdiff_t check_leaves() const;
+  void line_up();
+  [[nodiscard]] static bool is_as_it_was(const Instance& one);
   [[nodiscard]] static PyObject* held(const Node& node);
   [[nodiscard]] static bool is_as_it_was(const Node& node);
   [[nodiscard]] std::ptrdiff_t difference(Node& node);
@@ -93,6 +118,11 @@ class HostGuard {
   std::map<std::pair<NodeKind, PyObject*>, std::size_t> node_of_;  // while it is built
   std::vector<Leaf> leaves_;
   std::ptrdiff_t places_ = 0;
+  bool is_lined_up_ = false;  // the rows below are those of the nodes
+  std::vector<Versioned> dicts_;
+  std::vector<Instance> instances_;
+  std::vector<Versioned> types_;
+  std::vector<std::size_t> others_;  // nodes
 };
 
 }  // namespace pianola::python
