@@ -48,6 +48,8 @@ struct SignatureInfo {
 struct GraphedInfo {
   std::vector<SignatureInfo> signatures;  ///< Most recently called first.
   std::size_t evictions = 0;              ///< Signatures that lost their graphs to others.
+  std::vector<std::string> unfollowed =
+      {};  ///< What it reads on the host (Python only) and cannot be compared at each call.
 
   [[nodiscard]] PIANOLA_API Report report() const;
 };

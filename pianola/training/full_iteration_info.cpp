@@ -26,6 +26,7 @@ Report FullIterationInfo::report() const {
     if (!one.reason.empty()) reasons.push_back(one.signature + ": " + one.reason);
   }
   report.list("reasons", "Why calls stay eager, or were captured again", std::move(reasons));
+  report.list("unfollowed", "Read on the host, and not compared", unfollowed);
   report.table(std::move(table));
   branches.add_to(report);
   return report;

@@ -29,6 +29,7 @@ struct FullIterationInfo {
   std::vector<IterationInfo> signatures = {};  ///< Training first; of a stage, most recently called first.
   std::size_t evictions = 0;                   ///< Signatures that lost their graph to others.
   std::size_t pool_bytes = 0;                  ///< Of the pool that all graphs share.
+  std::vector<std::string> unfollowed = {};    ///< As GraphedInfo::unfollowed.
 
   [[nodiscard]] PIANOLA_API Report report() const;
 };

@@ -106,6 +106,7 @@ void bind_info(py::module_& module) {
       .def_readonly("signatures", &FullIterationInfo::signatures)
       .def_readonly("evictions", &FullIterationInfo::evictions)
       .def_readonly("pool_bytes", &FullIterationInfo::pool_bytes)
+      .def_readwrite("unfollowed", &FullIterationInfo::unfollowed)
       .def("report", &FullIterationInfo::report)
       .def("__str__", [](const FullIterationInfo& self) { return self.report().to_text(); });
 }

@@ -94,6 +94,7 @@ void bind_info(py::module_& module) {
   py::class_<GraphedInfo>(module, "GraphedInfo", "What a graphed function knows and keeps.")
       .def_readonly("signatures", &GraphedInfo::signatures)
       .def_readonly("evictions", &GraphedInfo::evictions)
+      .def_readwrite("unfollowed", &GraphedInfo::unfollowed)
       .def("report", &GraphedInfo::report)
       .def("__str__", [](const GraphedInfo& self) { return self.report().to_text(); });
 }

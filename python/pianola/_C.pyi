@@ -611,6 +611,11 @@ class GraphedInfo:
     @property
     def evictions(self) -> int:
         """Signatures that lost their graphs to others."""
+    @property
+    def unfollowed(self) -> list[str]:
+        """What it reads on the host, and is not compared at each call."""
+    @unfollowed.setter
+    def unfollowed(self, names: list[str]) -> None: ...
     def report(self) -> Report:
         """All of it."""
     def __str__(self) -> str: ...
@@ -1507,6 +1512,11 @@ class FullIterationInfo:
     @property
     def pool_bytes(self) -> int:
         """Of the pool that all graphs share."""
+    @property
+    def unfollowed(self) -> list[str]:
+        """What it reads on the host, and is not compared at each call."""
+    @unfollowed.setter
+    def unfollowed(self, names: list[str]) -> None: ...
     def report(self) -> Report:
         """The same as a report."""
 

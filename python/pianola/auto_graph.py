@@ -106,7 +106,9 @@ class GraphedFunction(Generic[Arguments, Result]):
 
     def info(self) -> "_C.GraphedInfo":
         """What is known and kept, per signature: state, kind, replays, and the reason where calls stay eager."""
-        return self._bank.info()
+        info = self._bank.info()
+        info.unfollowed = self._states.unfollowed()
+        return info
 
     def reset(self) -> None:
         """Forgets all signatures and drops their graphs; the next calls warm up again."""

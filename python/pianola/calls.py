@@ -5,11 +5,15 @@ from typing import Any, Callable, Optional
 
 import torch
 
+from .errors import refuse
 from .flat_function import FlatFunction
 from .host_reads import HostReads
 from .read_guard import State
 from .structure import Structure, names_of_arguments, tensors_of
 from .weakly import Weakly
+
+
+_FIX = "pass what the step needs of it as an argument, or keep it in a tensor"
 
 
 class Call:
@@ -69,6 +73,8 @@ class Call:
                 with HostReads(call.graphed.original, call.read_arguments()) as reads:
                     result = run(*args, **kwargs)
                 call.note_reads(reads)  # what it read now is what the graph freezes
+                if call.state.refusal:
+                    refuse(call.state.refusal, _FIX)
                 return result
             except Exception:
                 raise

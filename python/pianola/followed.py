@@ -1,6 +1,7 @@
 """Whose functions are followed to see what a call reads on the host."""
 
 import os
+import sys
 from types import CodeType
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch.nn.modules import module as torch_modules
 
 from .auditing.files import TORCH, kind_of_file
 from .auditing.once import once_per
+from .host_places import slots_of
 
 # Parts of Python's library that keep books of their own, and decide nothing.
 _BOOKKEEPERS = ("logging", "warnings", "threading", "importlib", "traceback", "linecache", "inspect", "queue", "concurrent",
@@ -64,3 +66,11 @@ def is_keeper(kind: Any) -> bool:
 @once_per
 def is_ours(kind: Any) -> bool:
     return bool(kind.__module__.split(".")[0] == "pianola")
+
+
+@once_per
+def is_opaque(kind: Any) -> bool:
+    """Whether its objects keep what they are where Python does not see it: a class of a C extension of somebody's."""
+    package = kind.__module__.split(".")[0]
+    has_own = kind.__dictoffset__ != 0 or bool(slots_of(kind))
+    return not has_own and package not in sys.stdlib_module_names and package not in ("torch", "numpy", "pianola")

@@ -197,7 +197,9 @@ class FullIteration:
 
     def info(self) -> "_C.FullIterationInfo":
         """What is known and kept, per stage and signature."""
-        return self._bank.info()
+        info = self._bank.info()
+        info.unfollowed = [what for step in self._steps.values() for what in step.states.unfollowed()]
+        return info
 
 
 def _result(call: Call, told: Told, replayed: Optional[tuple[FlatFunction, Any, bool]]) -> Any:

@@ -6,6 +6,7 @@ the value that it had then. What a name is looked up on may be unknown, as the r
 on every object that was met. That is more than what was read, and never less.
 """
 
+import functools
 import types
 from types import CodeType, FrameType
 from typing import Any, Callable, Iterator, Optional
@@ -50,7 +51,6 @@ class HostReads(HostValues):
         self._seen_frames: set[tuple] = set()
         self._store_keys: set[tuple] = set()
         self._looks_up = False  # the function at hand: attributes under names that are made at run time
-        self.error = ""  # why it has not seen all; empty where it has
         self._watch: Optional[_C.FrameWatch] = None
 
     def __enter__(self) -> "HostReads":
@@ -268,7 +268,9 @@ class HostReads(HostValues):
             value = owner.get(key, MISSING)
             self._note("entry", owner, key, f"{path}[{key!r}]", value)
             return value
-        if isinstance(owner, LISTED):
+        if isinstance(owner, (list, tuple)) and len(owner) > MOST_ENTRIES and isinstance(key, int):
+            self._note("value", owner, functools.partial(_entry_of, owner, key), f"{path}[{key}]", _entry_of(owner, key))
+        elif isinstance(owner, LISTED):
             self._take(owner, path)
         elif isinstance(owner, torch.nn.Module):
             owner = list(owner.children())
@@ -350,6 +352,10 @@ def _peek(value: Any, name: str) -> Any:
     if isinstance(described, types.MemberDescriptorType):
         return slot_of(value, name)
     return MISSING if described is MISSING or hasattr(type(described), "__get__") else described
+
+
+def _entry_of(sequence: Any, index: int) -> Any:
+    return sequence[index] if -len(sequence) <= index < len(sequence) else MISSING
 
 
 def _name_of(function: Any) -> str:

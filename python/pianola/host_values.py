@@ -11,11 +11,12 @@ import torch
 
 from .auditing.files import TORCH, kind_of_file
 from .code_reads import CodeReads
-from .followed import is_keeper, is_ours, is_torchs
+from .followed import is_keeper, is_opaque, is_ours, is_torchs
 from .host_places import cell_content, dictionary_of, entries_of, Entry, GONE, held, hold, in_class, KEYED, LISTED, MISSING, parts_of_function, Place, SIMPLE, slot_of, slots_of, UNKNOWN
 
 _DEPTH = 16  # of containers in containers
 MOST_ENTRIES = 100_000  # of one container
+_MOST_BYTES = 1 << 20  # of an array
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 MEMBERS = ("_parameters", "_buffers", "_modules")
 _CALLED = ("forward", "__call__", "_call_impl", "__getattr__")  # of a module's class
@@ -37,6 +38,7 @@ class HostValues:
         self._loose: dict[str, tuple[CodeType, int]] = {}
         self._functions: dict[CodeType, list[Any]] = collections.defaultdict(list)
         self._at: tuple[Optional[CodeType], int] = (None, 0)
+        self.error = ""  # why it has not seen all; empty where it has
 
     def _read_unseen(self, function: types.FunctionType) -> None:
         """What a function reads that may run where nobody watches."""
@@ -61,6 +63,9 @@ class HostValues:
     def _note_class(self, kind: type, name: str, value: Any) -> None:
         if kind.__module__ != "builtins":
             self._note("class", kind, name, f"{kind.__qualname__}.{name}", value)
+
+    def _fail(self, why: str) -> None:
+        self.error = self.error or why
 
     def _cannot(self, what: str) -> None:
         if what not in self.unfollowed:
@@ -212,6 +217,8 @@ class HostValues:
             self._take_bytes(value, name)
         else:
             self._meet(value, name)
+            if is_opaque(type(value)):
+                self._cannot(f"the inside of {name}, a {type(value).__module__}.{type(value).__qualname__}")
             if is_torchs(type(value)) and is_keeper(type(value)):
                 self._take_torchs(value, name, depth)
 
@@ -220,7 +227,7 @@ class HostValues:
             return
         self._names.setdefault(id(value), (hold(value), name))
         if len(value) > MOST_ENTRIES or depth == _DEPTH:
-            self._cannot(f"{name}, which has {len(value)} entries" if depth < _DEPTH else f"what lies below {name}")
+            self._fail(f"{name} has {len(value)} entries" if depth < _DEPTH else f"what {name} holds is nested too deep")
             return
         entries = entries_of(value)
         self._note("contents", value, None, name, entries)
@@ -339,6 +346,9 @@ class HostValues:
 
     def _take_bytes(self, value: Any, name: str) -> None:
         if ("bytes", id(value)) in self._known:
+            return
+        if getattr(value, "nbytes", 0) > _MOST_BYTES:
+            self._fail(f"{name} is an array of {value.nbytes} bytes")
             return
         try:
             content = _bytes_of(value)

@@ -26,6 +26,9 @@ class State:
         self._places: dict[tuple, Place] = {}
         self._numbered: list[Place] = []
         self._guard: Optional[_C.HostGuard] = None
+        self.unfollowed: list[str] = []  # what was read, and is not compared
+        self.refusal = ""  # why no graph could be guarded
+        self.is_refused = False
 
     def difference(self) -> Optional[Place]:
         """The first place that is not as it was; None where all are."""
@@ -36,6 +39,8 @@ class State:
 
     def learn(self, reads: HostReads) -> None:
         """What another call in this state read: the latest look counts."""
+        if reads.error:
+            self.refusal = f"what it reads on the host cannot be compared at each call: {reads.error}"
         for place in reads.places:
             owner = place.owner
             if owner is not GONE and not (place.changed and (place.is_torchs or _is_of_tensors(place))):
@@ -51,6 +56,7 @@ class State:
                 guard.add(place.kind, owner, place.key, place.before, MISSING)
         guard.seal()
         self._guard = guard
+        self.unfollowed += [what for what in reads.unfollowed if what not in self.unfollowed]
 
     @property
     def places(self) -> list[Place]:
@@ -135,6 +141,9 @@ class States:
             if place is None:
                 if i:
                     known.states.insert(0, known.states.pop(i))
+                if state.refusal and not state.is_refused:
+                    state.is_refused = True
+                    return Told(state, known, state.refusal)
                 return Told(state, known)
             change = place if i == 0 else change
         if change is not None:
@@ -144,6 +153,10 @@ class States:
         known.states.insert(0, self._new_state())
         del known.states[_MOST_STATES:]
         return Told(known.states[0], known)
+
+    def unfollowed(self) -> list[str]:
+        """What was read in any state, and is not compared."""
+        return list(dict.fromkeys(what for known in self._known for state in known.states for what in state.unfollowed))
 
     def _known_for(self, structure: Structure, static: int) -> _Known:
         for i, known in enumerate(self._known):

@@ -916,3 +916,29 @@ def test_another_tracer_goes_on_hearing(device):
     finally:
         sys.setprofile(None)
     assert "<lambda>" in heard
+
+
+def test_what_is_too_large_to_be_compared_keeps_it_eager_and_is_named(device):
+    numbers = list(range(200_000))
+    reasons = []
+    graphed = pianola.graphed(lambda x: x * sum(numbers), on_fallback=reasons.append)
+    x = torch.ones(2, device=device)
+    for i in range(6):
+        numbers[0] = i
+        assert torch.equal(graphed(x), x * sum(numbers))
+    (reason,) = reasons
+    assert "what it reads on the host cannot be compared at each call: numbers has 200000 entries" in reason
+    one = pianola.graphed(lambda x: x * numbers[1])  # one entry of it can be
+    for i in range(12):
+        numbers[1] = i // 6
+        assert torch.equal(one(x), x * numbers[1])
+    assert sum(signature.replays for signature in one.info().signatures) == 6
+
+
+def test_what_cannot_be_followed_is_named(device):
+    opaque = type("Opaque", (), {"__slots__": (), "__module__": "elsewhere"})()  # as objects of C extensions are
+    graphed = pianola.graphed(lambda x: x * (1 if bool(opaque) else 2))
+    for _ in range(2):
+        graphed(torch.ones(2, device=device))
+    info = graphed.info()
+    assert info.unfollowed == ["the inside of opaque, a elsewhere.Opaque"] and "the inside of opaque" in str(info)
