@@ -139,8 +139,7 @@ void HostGuard::add_leaf(PyObject* object, std::ptrdiff_t place) {
 HostGuard::Expected HostGuard::expect(const py::object& value, std::ptrdiff_t place) {
   Expected expected;
   expected.pointer = value.ptr();
-  if (THPVariable_Check(value.ptr()))
-    leaves_.push_back({value.ptr(), THPVariable_Unpack(value.ptr()).requires_grad(), place});
+  if (THPVariable_Check(value.ptr())) add_leaf(value.ptr(), place);
   if (!is_container(value.ptr()) && !is_simple(value.ptr()) && can_be_held_weakly(value.ptr()) &&
       !PyMethod_Check(value.ptr())) {
     expected.kept = weakly(value.ptr());
