@@ -306,6 +306,10 @@ class HostValues:
                 self._take(value, f"{name}.{attribute}")
                 for hook in value.values():
                     self._read_hook(hook)
+        for parameter in own["_parameters"].values():
+            hooks = parameter._backward_hooks if type(parameter) in (torch.Tensor, torch.nn.Parameter) else None
+            for hook in hooks.values() if hooks else ():
+                self._read_hook(hook)
         for attribute in _CALLED:
             self._note_class(type(module), attribute, in_class(type(module), attribute))
 
@@ -317,6 +321,7 @@ class HostValues:
     def _read_hook(self, hook: Any) -> None:
         function = getattr(hook, "__func__", hook)
         if isinstance(function, types.FunctionType):
+            self._meet_function(hook, function.__qualname__)
             self._read_unseen(function)
 
     def _take_script(self, module: Any, name: str) -> None:
