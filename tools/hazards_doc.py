@@ -179,8 +179,9 @@ CHECKLIST = [
         ("No gradients of gradients through a graphed callable", ["PG1007"]),
         ("A callable's backward runs before its next forward, or it has more slots", ["PG907"]),
         ("Pipelines call in the order of their schedule", ["PG1105"]),
-        ("Compiled functions were called with these shapes before", ["PG1005"]),
+        ("No function that torch.compile made is called", ["PG1005"]),
         ("Libraries were used before: warm-up of three runs, eleven under DistributedDataParallel", ["PG1006", "PG1104"]),
+        ("Ranks communicate outside", ["PG1106"]),
         ("FP8 modules run in their autocast at replay, too", ["PG1009"]),
     ]),
     ("Distributed training", [
@@ -220,7 +221,7 @@ ERRORS = [
     ("FP8 scales go astray", ["PG1009"]),
     ("A pipeline's replays do not match its schedule", ["PG1105"]),
     ("A full-iteration capture fails at a NaN check or a synchronisation", ["PG112", "PG108"]),
-    ("DistributedDataParallel cannot be captured", ["PG1101", "PG1102", "PG1103", "PG1104"]),
+    ("DistributedDataParallel cannot be captured", ["PG1101", "PG1102", "PG1103", "PG1104", "PG1106"]),
     ("Autocast's cached weights are freed or stale", ["PG906"]),
     ("A first call inside the capture: a library's handle, a compiler", ["PG1005", "PG1006"]),
 ]

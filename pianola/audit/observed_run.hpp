@@ -1,4 +1,5 @@
 #pragma once
+#include <pianola/trace/odd_work.hpp>
 #include <pianola/trace/op_trace.hpp>
 
 #include <ATen/core/Tensor.h>
@@ -128,6 +129,7 @@ struct ObservedRun {
   bool cached_autocast_at_begin = false;
   bool anomaly_at_begin = false;
   bool threw = false;
+  std::optional<trace::OddWork> odd_work;  ///< What no graph can hold; the operations that did it are not in the trace.
 
   [[nodiscard]] const OutsideMemory* find_outside(const void* identity) const;
   /// Which of the step's arguments lies in this memory; nothing: none does.

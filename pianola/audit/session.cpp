@@ -12,6 +12,7 @@
 #include <pianola/graph/generator_states.hpp>
 #include <pianola/graph/open_capture.hpp>
 #include <pianola/trace/call_site.hpp>
+#include <pianola/trace/plain_check.hpp>
 #include <pianola/trace/tensors_of.hpp>
 #include <pianola/trace/trace_recorder.hpp>
 #include <pianola/trace/write_set.hpp>
@@ -97,7 +98,8 @@ struct Session::Impl {
 
     void note_names(const std::vector<NamedTensor>& tensors) {
       for (const auto& [name, tensor] : tensors) {
-        if (!tensor.defined() || !tensor.has_storage()) continue;
+        if (!tensor.defined() || trace::oddity_in_step(tensor) != trace::Oddity::none || !tensor.has_storage())
+          continue;
         names.push_back({.name = name, .memory = Memory::of(tensor), .address = trace::address_of(tensor)});
       }
     }
@@ -146,8 +148,9 @@ void Session::Impl::begin(const RunBoundary& boundary) {
   if (!cuda) cuda.emplace(options.device, options.sources);
   open.emplace(*this, runs.empty() ? nullptr : &runs.back());
   for (const at::Tensor& input : boundary.inputs) {
+    const bool plain = input.defined() && trace::oddity_in_step(input) == trace::Oddity::none;
     open->inputs.push_back(
-        {.memory = Memory::of(input), .address = input.defined() ? trace::address_of(input) : nullptr});
+        {.memory = plain ? Memory::of(input) : Memory(), .address = plain ? trace::address_of(input) : nullptr});
   }
   open->note_names(boundary.names);
   open->note_names(options.names);
@@ -160,9 +163,11 @@ void Session::Impl::begin(const RunBoundary& boundary) {
 
 void Session::Impl::end(const std::vector<at::Tensor>& results, bool threw) {
   if (!open) return;
+  std::optional<trace::OddWork> odd_work = open->stream->odd_work();
   open->stream.reset();
   cuda->stop();
   ObservedRun run = open->observer.take();
+  run.odd_work = std::move(odd_work);
   run.trace = open->recorder.take();
   run.inputs = std::move(open->inputs);
   run.names = std::move(open->names);
@@ -177,10 +182,10 @@ void Session::Impl::end(const std::vector<at::Tensor>& results, bool threw) {
 void Session::Impl::note_results(ObservedRun& run, const std::vector<at::Tensor>& results) const {
   for (const at::Tensor& result : results) {
     ResultNote note;
-    note.memory = Memory::of(result);
-    if (result.defined()) {
+    if (result.defined() && trace::oddity_in_step(result) == trace::Oddity::none) {
+      note.memory = Memory::of(result);
       note.dtype = result.scalar_type();
-      if (!result.is_nested()) note.sizes = result.sizes().vec();
+      note.sizes = result.sizes().vec();
     }
     run.results.push_back(std::move(note));
   }
@@ -283,7 +288,7 @@ void Session::add(Finding finding) { impl_->added.push_back(std::move(finding));
 void Session::add_note(std::string note) { impl_->notes.push_back(std::move(note)); }
 
 void Session::try_capture(const std::function<void()>& step, const std::function<void()>& between) {
-  if (impl_->thrown || impl_->runs.empty()) return;
+  if (impl_->thrown || impl_->runs.empty() || impl_->runs.back().odd_work) return;  // it would be refused
   impl_->trial = try_capture_of(impl_->device(), step, between, impl_->runs.back().trace, impl_->options);
 }
 
@@ -293,7 +298,7 @@ Findings findings_of(const ObservedRuns& observed) {
   Findings findings;
   for (const auto check_runs :
        {check_host_reads, check_devices, check_pinned_buffers, check_numbers, check_moved_memory, check_gradients,
-        check_control_flow, check_random, check_results, check_modes, check_work}) {
+        check_control_flow, check_random, check_results, check_modes, check_plain, check_work}) {
     for (Finding& finding : check_runs(observed)) findings.push_back(std::move(finding));
   }
   // What adds to a gradient on autograd's thread has no line; the gradient's own finding has.
@@ -317,7 +322,12 @@ AuditReport Session::finish() {
   report.iterations = static_cast<int>(observed.size());
   if (observed.size() > 0) report.operations = observed.run(observed.size() - 1).notes.size();
 
-  for (Finding& finding : findings_of(observed)) report.add(std::move(finding));
+  // Who sees the compiler at work knows more.
+  const bool compiles = std::any_of(impl_->added.begin(), impl_->added.end(),
+                                    [](const Finding& finding) { return finding.rule->id == "PG1005"; });
+  for (Finding& finding : findings_of(observed)) {
+    if (!compiles || finding.rule->id != "PG1005") report.add(std::move(finding));
+  }
   if (impl_->cuda) {
     for (Finding& finding : impl_->cuda->findings(observed)) report.add(std::move(finding));
     for (std::string& note : impl_->cuda->notes()) report.add_note(std::move(note));

@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
+#include <c10/core/DefaultDtype.h>
 
 #include <fmt/format.h>
 
@@ -11,6 +12,8 @@ namespace {
 std::string autocast_text(const Ambient& ambient) {
   return ambient.autocast ? c10::toString(ambient.autocast_dtype) : "off";
 }
+
+std::string text_of(const std::optional<c10::Device>& device) { return device ? device->str() : "none"; }
 
 void compare(const char* name, bool captured, bool now, std::vector<std::string>& result) {
   const auto text = [](bool on) { return on ? "on" : "off"; };
@@ -25,6 +28,9 @@ Ambient Ambient::current(c10::DeviceType device) {
   now.autocast = at::autocast::is_autocast_enabled(device);
   if (now.autocast) now.autocast_dtype = at::autocast::get_autocast_dtype(device);
   now.deterministic = context.deterministicAlgorithms();
+  now.default_dtype = c10::get_default_dtype_as_scalartype();
+  now.modes = trace::oddity_of_modes();
+  now.function_modes = trace::function_modes();
   if (device == c10::kCUDA) {
     // Not allowTF32CuBLAS(), which throws where a program uses both of torch's interfaces to these settings.
     using at::Float32Backend, at::Float32Op, at::Float32Precision;
@@ -33,6 +39,11 @@ Ambient Ambient::current(c10::DeviceType device) {
     now.cudnn_benchmark = context.benchmarkCuDNN();
   }
   return now;
+}
+
+trace::Oddity Ambient::oddity() const noexcept {
+  if (modes != trace::Oddity::none) return modes;
+  return function_modes.users ? trace::Oddity::function_mode : trace::Oddity::none;
 }
 
 std::vector<std::string> Ambient::differences(const Ambient& now) const {
@@ -44,6 +55,20 @@ std::vector<std::string> Ambient::differences(const Ambient& now) const {
   compare("TF32 in matrix products", tf32_matmul, now.tf32_matmul, result);
   compare("TF32 in convolutions", tf32_convolution, now.tf32_convolution, result);
   compare("cuDNN benchmark", cudnn_benchmark, now.cudnn_benchmark, result);
+  if (default_dtype != now.default_dtype) {
+    result.push_back(fmt::format("default dtype: captured {}, now {}", c10::toString(default_dtype),
+                                 c10::toString(now.default_dtype)));
+  }
+  if (function_modes.default_device != now.function_modes.default_device) {
+    result.push_back(fmt::format("default device: captured {}, now {}", text_of(function_modes.default_device),
+                                 text_of(now.function_modes.default_device)));
+  }
+  if (modes != now.modes || function_modes.users != now.function_modes.users) {
+    const trace::Oddity odd = now.oddity();
+    result.push_back(odd == trace::Oddity::none
+                         ? "a mode of torch: captured under one, now without"
+                         : fmt::format("a mode of torch: captured without, now called {}", trace::modes_in_words(odd)));
+  }
   return result;
 }
 

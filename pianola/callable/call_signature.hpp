@@ -3,22 +3,25 @@
 #include <pianola/callable/guard.hpp>
 #include <pianola/callable/module_view.hpp>
 #include <pianola/callable/torch_settings.hpp>
+#include <pianola/core/error.hpp>
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 namespace pianola::callable {
 
-/// Settings of the calling thread, and of the process, that decide what a call does.
+/// Settings of the calling thread, and of the process, that decide what a call does, and whether a graph could do it at all.
 struct CallModes {
   bool gradients = true;
   bool inference = false;
   Ambient ambient = {};
   TorchSettings settings = {};
+  trace::Oddity odd_input = trace::Oddity::none;  ///< Of the first input that no graph can take.
 
   /// Those that matter to the device of the inputs; without inputs, to the accelerator where there is one.
   static CallModes current(std::span<const at::Tensor> inputs);
@@ -35,14 +38,16 @@ class CallSignature {
                           const ModuleView& module) const;
   /// "Float[8, 16] cpu, with gradients".
   [[nodiscard]] const std::string& text() const noexcept { return text_; }
+  /// Why no graph can stand for such calls; nothing where one can. See trace's Note [What is plain].
+  [[nodiscard]] const std::optional<Diagnosis>& obstacle() const noexcept { return obstacle_; }
 
  private:
   [[nodiscard]] bool accepts(std::span<const at::Tensor> inputs) const;
 
   std::int64_t key_;
   CallModes modes_;
-  bool strided_;                    // all inputs; one signature stands for all others, which no graph can take
-  std::vector<InputGuard> inputs_;  // empty where not strided
+  std::optional<Diagnosis> obstacle_;  // one signature stands for all that have one
+  std::vector<InputGuard> inputs_;     // empty where there is an obstacle
   std::vector<bool> flags_;
   std::string text_;
 };

@@ -1,18 +1,13 @@
 #include <pianola/callable/callable_graph.hpp>
 
+#include <pianola/callable/leaf_scope.hpp>
+
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <utility>
 
 namespace pianola::callable {
-namespace {
-
-bool has_hooks(const torch::autograd::AutogradMeta& meta) noexcept {
-  return !meta.hooks_.empty() || meta.post_acc_grad_hooks_ != nullptr;
-}
-
-}  // namespace
 
 LeafGuard::LeafGuard(std::vector<at::Tensor> leaves, bool with_hooks)
     : leaves_(std::move(leaves)), with_hooks_(with_hooks) {

@@ -88,7 +88,8 @@ bool CapturedMode::accepts(std::span<const at::Tensor> inputs) const {
     if (!input_guards_[i].accepts(inputs[i])) return false;
   }
   return Ambient::current(passes_.front()->forward.device().type()) == ambient_ && subject_.module->has_flags(flags_) &&
-         parameter_guard_.intact() && subject_.module->has_its_parameters();
+         parameter_guard_.intact() && subject_.module->has_its_parameters() &&
+         (!direct_ || direct_->hooked_accumulator() == nullptr);
 }
 
 std::vector<std::string> CapturedMode::differences(std::span<const at::Tensor> inputs) const {
@@ -108,6 +109,13 @@ std::vector<std::string> CapturedMode::differences(std::span<const at::Tensor> i
     result.push_back(fmt::format("training flag of {}: it was switched since capture", which));
   }
   append(parameter_guard_.differences(*subject_.module));
+  if (const at::Tensor* hooked = direct_ ? direct_->hooked_accumulator() : nullptr; hooked != nullptr) {
+    result.push_back(
+        fmt::format("{}: its gradient is watched since capture (by DistributedDataParallel, say), and the graph adds "
+                    "gradients where nobody sees them: wrap the module first and graph it then, or set "
+                    "GradPolicy::clone",
+                    describe_parameter(*hooked, *subject_.module)));
+  }
   return result;
 }
 
@@ -127,7 +135,8 @@ std::optional<Diagnosis> CapturedMode::backward_offence(const Pass& pass, bool s
     const auto leaf = std::find(output_of_leaf_.begin(), output_of_leaf_.end(), *i) - output_of_leaf_.begin();
     return offence("the tensor of", outputs_->name_of(static_cast<std::size_t>(leaf)));
   }
-  const Ambient now = Ambient::current(passes_.front()->forward.device().type());
+  Ambient now = Ambient::current(passes_.front()->forward.device().type());
+  now.function_modes = {};  // no operation of a backward pass asks them
   if (now.autocast) {
     return Diagnosis{.what =
                          "backward() was called in an autocast region; the backward graph was captured without one, "

@@ -1,5 +1,6 @@
 #include <pianola/callable/guard.hpp>
 
+#include <pianola/trace/plain_check.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
 #include <fmt/format.h>
@@ -27,8 +28,8 @@ InputGuard::InputGuard(const at::Tensor& sample, bool gradients)
       requires_grad_(sample.requires_grad()) {}
 
 bool InputGuard::accepts(const at::Tensor& input) const {
-  return input.defined() && input.sizes() == at::IntArrayRef(sizes_) && input.scalar_type() == dtype_ &&
-         input.device() == device_ && input.layout() == c10::kStrided &&
+  return input.defined() && trace::oddity_of_input(input) == trace::Oddity::none &&
+         input.sizes() == at::IntArrayRef(sizes_) && input.scalar_type() == dtype_ && input.device() == device_ &&
          (!gradients_ || input.requires_grad() == requires_grad_) && same_strides(input);
 }
 
@@ -47,13 +48,15 @@ std::vector<std::string> InputGuard::differences(const at::Tensor& input) const 
   const auto differs = [&](const char* what, const std::string& captured, const std::string& received) {
     if (captured != received) result.push_back(fmt::format("{}: captured {}, received {}", what, captured, received));
   };
-  differs("layout", "strided", input.layout() == c10::kStrided ? "strided" : "another");
+  if (const auto odd = trace::oddity_of_input(input); odd != trace::Oddity::none) {
+    return {fmt::format("captured a plain tensor, received {}", trace::in_words(odd, input))};
+  }
   differs("shape", list(sizes_), list(input.sizes()));
   differs("dtype", c10::toString(dtype_), c10::toString(input.scalar_type()));
   differs("device", device_.str(), input.device().str());
   if (gradients_) differs("requires grad", yes_no(requires_grad_), yes_no(input.requires_grad()));
-  const bool comparable = input.layout() == c10::kStrided && input.sizes() == at::IntArrayRef(sizes_);
-  if (comparable && !same_strides(input)) differs("strides", list(strides_), list(input.strides()));
+  if (input.sizes() == at::IntArrayRef(sizes_) && !same_strides(input))
+    differs("strides", list(strides_), list(input.strides()));
   return result;
 }
 

@@ -31,8 +31,18 @@ void LeafWatch::on_op_begin(const trace::OpSpan& op) {
 }
 
 bool has_hooks(const at::Tensor& leaf) {
-  if (!autograd::impl::hooks(leaf).empty() || autograd::impl::post_acc_grad_hooks(leaf) != nullptr) return true;
-  const std::shared_ptr<autograd::Node> node = autograd::impl::try_get_grad_accumulator(leaf);
+  const auto* meta = static_cast<const autograd::AutogradMeta*>(leaf.unsafeGetTensorImpl()->autograd_meta());
+  return meta != nullptr && has_hooks(*meta);
+}
+
+bool has_hooks(const autograd::AutogradMeta& meta) noexcept {
+  return !meta.hooks_.empty() || meta.post_acc_grad_hooks_ != nullptr || accumulator_has_hooks(meta);
+}
+
+// Nobody holds the node while no eager graph of the parameter lives, unless it is for its hooks.
+bool accumulator_has_hooks(const autograd::AutogradMeta& meta) noexcept {
+  if (meta.grad_accumulator_.expired()) return false;
+  const std::shared_ptr<autograd::Node> node = meta.grad_accumulator_.lock();
   return node != nullptr && node_has_hooks(*node);
 }
 

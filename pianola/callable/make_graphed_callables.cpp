@@ -2,6 +2,7 @@
 #include <pianola/callable/graphed_callable.hpp>
 #include <pianola/core/error.hpp>
 #include <pianola/graph/device_check.hpp>
+#include <pianola/trace/plain_check.hpp>
 
 #include <ATen/core/grad_mode.h>
 #include <c10/core/InferenceMode.h>
@@ -52,12 +53,20 @@ void check_options(std::size_t callables, std::size_t samples, const CallableOpt
   }
 }
 
-void check_sample(const Structure& inputs, const std::vector<at::Tensor>& sample) {
+void check_sample(const Structure& inputs, std::span<const at::Tensor> sample) {
   for (std::size_t i = 0; i < sample.size(); ++i) {
-    if (sample[i].layout() == c10::kStrided) continue;
-    refuse(fmt::format("{} is a sparse tensor, whose size a graph cannot follow", inputs.name_of(i)),
-           "pass its parts (indices() and values()), or a dense tensor");
+    const trace::Oddity odd = trace::oddity_of_input(sample[i]);
+    if (odd == trace::Oddity::none) continue;
+    Diagnosis diagnosis = trace::refuse_input(odd, inputs.name_of(i), sample[i]);
+    diagnosis.where = "make_graphed_callables";
+    throw UsageError(std::move(diagnosis));
   }
+}
+
+void check_modes() {
+  const trace::Oddity odd = Ambient::current(c10::kCPU).oddity();
+  if (odd == trace::Oddity::none) return;
+  throw UsageError(trace::refuse_modes(odd, "make_graphed_callables()"));
 }
 
 c10::Device device_of(const Samples& samples) {
@@ -251,6 +260,7 @@ class Builder {
 
 std::unique_ptr<CapturedMode> capture_mode(const Subject& subject, Mode mode, std::span<const at::Tensor> sample,
                                            const CallableOptions& options, int slots, c10::Device device) {
+  check_sample(subject.inputs, sample);
   const NormalMode normal;
   CaptureContext context{.options = options, .device = device, .pool = GraphPoolRef(GraphPool(device))};
   auto captured = std::make_unique<CapturedMode>(subject, mode, sample, mode.gradients ? slots : 1, device);
@@ -269,6 +279,7 @@ std::unique_ptr<CapturedMode> capture_mode(const Subject& subject, Mode mode, st
 std::vector<GraphedCallable> make_graphed_callables(std::vector<Callable> callables,
                                                     const std::vector<std::vector<c10::IValue>>& samples,
                                                     const CallableOptions& options) {
+  callable::check_modes();
   callable::check_options(callables.size(), samples.size(), options);
   const callable::NormalMode normal;
   return callable::Builder(std::move(callables), samples, options).build();

@@ -33,8 +33,9 @@ UsageError frozen(std::string difference) {
                      .rule = "PG301"});
 }
 
-std::string obstacle_of(const CallWatch& watch) {
-  const at::Tensor* dropped = watch.dropped();
+std::string obstacle_of(const ObservedRun& run) {
+  if (run.odd_work()) return CaptureError(run.odd_work()->diagnosis()).what();
+  const at::Tensor* dropped = run.watch().dropped();
   if (dropped == nullptr) return {};
   return Error({.what =
                     fmt::format("the function reads a {} tensor of shape [{}] that is gone after the call: it replaces "
@@ -50,7 +51,7 @@ std::string obstacle_of(const CallWatch& watch) {
 Observation::Observation(ObservedRun run, std::span<const at::Tensor> inputs, const std::vector<at::Tensor>& results)
     : kind_(kind_of(run.watch(), results)),
       device_(device_of(run.watch(), inputs)),
-      obstacle_(obstacle_of(run.watch())),
+      obstacle_(obstacle_of(run)),
       numbers_(std::move(run.numbers())) {
   for (const at::Tensor& leaf : run.watch().leaves()) leaves_.emplace_back(leaf.getIntrusivePtr());
 }

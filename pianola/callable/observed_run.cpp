@@ -24,6 +24,7 @@ ObservedRun::ObservedRun(std::span<const at::Tensor> inputs, const std::function
   const OpenRun open;
   const trace::OpStream stream({&watch_, &numbers_});
   run();
+  odd_work_ = stream.odd_work();
 }
 
 bool ObservedRun::is_open() noexcept { return open_runs() != 0; }

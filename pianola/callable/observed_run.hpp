@@ -1,8 +1,10 @@
 #pragma once
 #include <pianola/callable/call_watch.hpp>
 #include <pianola/callable/number_log.hpp>
+#include <pianola/trace/odd_work.hpp>
 
 #include <functional>
+#include <optional>
 #include <span>
 
 namespace pianola::callable {
@@ -14,6 +16,8 @@ class ObservedRun {
 
   [[nodiscard]] const CallWatch& watch() const noexcept { return watch_; }
   [[nodiscard]] NumberLog& numbers() noexcept { return numbers_; }
+  /// What it did that no graph can hold; nothing where there is no such thing.
+  [[nodiscard]] const std::optional<trace::OddWork>& odd_work() const noexcept { return odd_work_; }
 
   /// Whether one is going on, on this thread: whatever replays a graph now hides its operations from it.
   [[nodiscard]] static bool is_open() noexcept;
@@ -21,6 +25,7 @@ class ObservedRun {
  private:
   CallWatch watch_;
   NumberLog numbers_;
+  std::optional<trace::OddWork> odd_work_;
 };
 
 }  // namespace pianola::callable

@@ -1,5 +1,7 @@
 #include <pianola/callable/parameter_gradients.hpp>
 
+#include <pianola/callable/leaf_scope.hpp>
+
 #include <pianola/graph/copy_into.hpp>
 #include <pianola/trace/quiet_scope.hpp>
 #include <pianola/trace/references.hpp>
@@ -20,10 +22,6 @@ namespace {
 
 const c10::StorageImpl* storage_of(const c10::TensorImpl& impl) noexcept {
   return impl.unsafe_storage().unsafeGetStorageImpl();
-}
-
-bool has_hooks(const torch::autograd::AutogradMeta& meta) noexcept {
-  return !meta.hooks_.empty() || meta.post_acc_grad_hooks_ != nullptr;
 }
 
 c10::Stream current_stream(c10::Device device) { return c10::impl::VirtualGuardImpl(device.type()).getStream(device); }
@@ -106,6 +104,13 @@ bool ParameterGradients::is_steady() const noexcept {
 const at::Tensor* ParameterGradients::hooked() const noexcept {
   for (std::size_t i = 0; i < places_.size(); ++i) {
     if (has_hooks(*places_[i].meta)) return &parameters_[i];
+  }
+  return nullptr;
+}
+
+const at::Tensor* ParameterGradients::hooked_accumulator() const noexcept {
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    if (accumulator_has_hooks(*places_[i].meta)) return &parameters_[i];
   }
   return nullptr;
 }

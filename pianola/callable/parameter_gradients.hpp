@@ -64,6 +64,9 @@ class ParameterGradients {
   [[nodiscard]] bool is_steady() const noexcept;
   /// The first parameter that got a hook since capture, which the graph would not call; nullptr if there is none.
   [[nodiscard]] const at::Tensor* hooked() const noexcept;
+  /// The same of hooks of its AccumulateGrad node alone, which are there to see every gradient: a call is refused
+  /// before it computes anything.
+  [[nodiscard]] const at::Tensor* hooked_accumulator() const noexcept;
   /// Before and after a replay, on its stream. `wanted` is false where the backward pass is for other tensors' gradients
   /// alone (torch::autograd::grad): parameters must then keep theirs.
   /// `left_alone` are positions of parameters that no gradient flows to this time: theirs stay as they are, too.

@@ -103,6 +103,7 @@ CapturedMode::CapturedMode(const Subject& subject, Mode mode, std::span<const at
       ambient_(Ambient::current(device.type())),
       ambient_in_backward_(ambient_),
       flags_(subject.module->flags()) {
+  ambient_in_backward_.function_modes = {};
   ambient_in_backward_.autocast = false;
   ambient_in_backward_.autocast_dtype = c10::ScalarType::Undefined;
   for (std::size_t i = 0; i < sample.size(); ++i) {

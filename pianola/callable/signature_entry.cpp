@@ -1,5 +1,7 @@
 #include <pianola/callable/signature_entry.hpp>
 
+#include <pianola/core/error.hpp>
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,7 +17,9 @@ constexpr std::size_t kMostRecaptures = 8;
 }  // namespace
 
 SignatureEntry::SignatureEntry(CallSignature signature, const GraphedOptions& options)
-    : signature_(std::move(signature)), options_(options) {}
+    : signature_(std::move(signature)), options_(options) {
+  if (signature_.obstacle()) stay_eager(Error(*signature_.obstacle()).what());
+}
 
 BankGraph* SignatureEntry::graph_for(std::span<const at::Tensor> inputs, BankCall& call, GraphMaker& maker) {
   drop_stale();

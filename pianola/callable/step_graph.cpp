@@ -2,6 +2,7 @@
 
 #include <pianola/core/error.hpp>
 #include <pianola/graph/copy_into.hpp>
+#include <pianola/trace/plain_check.hpp>
 #include <pianola/trace/quiet_scope.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
@@ -28,9 +29,8 @@ StepGraph::StepGraph(c10::Device device, std::span<const at::Tensor> inputs, Out
 
 void StepGraph::check_inputs(std::span<const at::Tensor> inputs) const {
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    if (inputs[i].layout() != c10::kStrided) {
-      refuse(fmt::format("input {} is a sparse tensor, whose size a graph cannot follow", i),
-             "pass its parts (indices() and values()), or a dense tensor");
+    if (const auto odd = trace::oddity_of_input(inputs[i]); odd != trace::Oddity::none) {
+      throw UsageError(trace::refuse_input(odd, fmt::format("input {}", i), inputs[i]));
     }
     if (inputs[i].device() != graph_.device()) {
       refuse(fmt::format("input {} is on {}, and the step on {}", i, inputs[i].device().str(), graph_.device().str()),

@@ -2,8 +2,6 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
-#include <c10/core/DefaultDtype.h>
-#include <c10/core/ScalarTypeToTypeMeta.h>
 
 #include <initializer_list>
 
@@ -35,8 +33,7 @@ std::uint32_t precisions_of(const at::Context& context) {
 
 TorchSettings TorchSettings::current() {
   const at::Context& context = at::globalContext();
-  return {.default_dtype = c10::typeMetaToScalarType(c10::get_default_dtype()),
-          .flags =
+  return {.flags =
               packed({context.deterministicAlgorithms(), context.deterministicAlgorithmsWarnOnly(),
                       context.deterministicFillUninitializedMemory(), context.userEnabledCuDNN(),
                       context.benchmarkCuDNN(), context.deterministicCuDNN(), context.userEnabledMkldnn(),

@@ -1,6 +1,4 @@
 #pragma once
-#include <c10/core/ScalarType.h>
-
 #include <cstdint>
 
 namespace pianola::callable {
@@ -8,7 +6,6 @@ namespace pianola::callable {
 /// Torch's global settings that a function can read or that choose its kernels, besides those of Ambient: a graph freezes
 /// what they were. Cheap to read and to compare.
 struct TorchSettings {
-  c10::ScalarType default_dtype = c10::ScalarType::Undefined;
   std::uint32_t flags = 0;       ///< Switches of algorithms, cuDNN, oneDNN and attention, a bit each.
   std::uint32_t precisions = 0;  ///< Of float32 and half products.
   int threads = 0;

@@ -188,8 +188,11 @@ constexpr std::array kTable = std::to_array<HazardRule>({
      "clip_grad_norm_(..., error_if_nonfinite=False), and check the returned norm later"},
     {"PG1004", "module-hook", wrong_numbers, "a module has hooks", "hooks run once, when the module is captured",
      "register hooks after the module was graphed, or remove them"},
-    {"PG1005", "cold-compile", breaks_capture, "a compiled function compiles inside the step",
-     "compiling runs and times kernels, allocates and waits", "call it with these shapes before the capture"},
+    {"PG1005", "compiled-function", breaks_capture, "a function that torch.compile made runs inside the step",
+     "its kernels are no operations that a graph's checks and the tape could see; its first call compiles, allocates "
+     "and "
+     "waits",
+     "capture the function as it was before torch.compile, or call the compiled one outside of the captured part"},
     {"PG1006", "cold-library", breaks_capture, "a library is used for the first time",
      "making its handle cannot be captured", "warm up: CaptureOptions::warmup of 1 or more"},
     {"PG1007", "second-backward", breaks_capture, "gradients of gradients are computed",
@@ -211,6 +214,10 @@ constexpr std::array kTable = std::to_array<HazardRule>({
      "it rebuilds its buckets and times itself in the first ten", "warm up 11 times"},
     {"PG1105", "schedule-order", wrong_numbers, "calls do not follow the pipeline schedule",
      "graphs of a schedule share buffers, which follow its order", "call in the order that was captured"},
+    {"PG1106", "collective", breaks_capture, "the step communicates with other ranks",
+     "a replay does not run what pairs the communication of the ranks: gradients would be those of one rank alone",
+     "communicate outside of the captured part: graph the module inside of DistributedDataParallel (wrap first, then "
+     "graph), or reduce gradients after the replay"},
 
     {"PG1201", "nothing-recorded", breaks_capture, "the step has nothing that a graph could hold",
      "no operation ran on the device on this thread",

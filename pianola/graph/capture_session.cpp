@@ -3,6 +3,7 @@
 #include <pianola/graph/branch_plan.hpp>
 #include <pianola/graph/open_capture.hpp>
 #include <pianola/graph/open_generators.hpp>
+#include <pianola/trace/plain_check.hpp>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/autocast_mode.h>
@@ -55,10 +56,29 @@ void check(const CaptureOptions& options) {
   }
 }
 
+// What the step would meet, and what it has met.
+void check_plain(const CaptureOptions& options) {
+  using trace::Oddity;
+  if (const Oddity modes = trace::oddity_of_modes(); modes != Oddity::none) {
+    throw CaptureError(trace::refuse_modes(modes, "a capture"));
+  }
+  for (std::size_t i = 0; i < options.inputs.size(); ++i) {
+    const Oddity oddity = trace::oddity_of_input(options.inputs[i]);
+    if (oddity == Oddity::none) continue;
+    throw CaptureError(trace::refuse_input(oddity, fmt::format("input {}", i), options.inputs[i]));
+  }
+}
+
+void check_plain(const std::optional<trace::OpStream>& stream) {
+  if (!stream) return;
+  if (const std::optional<trace::OddWork> odd = stream->odd_work()) throw CaptureError(odd->diagnosis());
+}
+
 }  // namespace
 
 CaptureSession::CaptureSession(Backend& backend, const CaptureOptions& options) : backend_(backend), options_(options) {
   check(options);
+  check_plain(options);
   backend.check_may_capture(options);
   generators_ = backend.default_generators();
   generators_.insert(generators_.end(), options.generators.begin(), options.generators.end());
@@ -86,10 +106,10 @@ void CaptureSession::warm_up(const std::function<void()>& step) {
       written_.begin_run();
       observers.insert(observers.end(), {&written_, &generator_states_});
     }
-    std::optional<trace::OpStream> watch;
-    if (!observers.empty()) watch.emplace(std::move(observers));
+    const std::optional<trace::OpStream> watch(std::in_place, std::move(observers));
     step();
-    if (watch) watch->check();
+    watch->check();
+    check_plain(watch);
   }
   warmup_time_ = since(start);
 }
@@ -119,15 +139,17 @@ void CaptureSession::begin() {
   }
   if (options_.check == CheckMode::strict) observers.push_back(&outside_.emplace());
   for (trace::OpObserver* observer : backend_.observers()) observers.push_back(observer);
-  if (!observers.empty()) watching_.emplace(std::move(observers));
+  watching_.emplace(std::move(observers));
 }
 
 CaptureResult CaptureSession::commit() {
+  check_plain(watching_);
   const std::optional<Diagnosis> failure = watching_ ? watching_->failure() : std::nullopt;
   watching_.reset();
   CaptureResult result;
   result.warmup_time = warmup_time_;
   result.capture_time = since(began_);
+  result.under_function_mode = trace::function_modes().users;
   if (recorder_) result.trace = recorder_->take();
   const OpTrace* trace = result.trace ? &*result.trace : nullptr;
 
@@ -164,6 +186,7 @@ CaptureResult CaptureSession::commit() {
 }
 
 void CaptureSession::fail(std::exception_ptr error) {
+  const std::optional<trace::OddWork> odd = watching_ ? watching_->odd_work() : std::nullopt;
   watching_.reset();
   std::optional<OpTrace> trace;
   if (recorder_) trace = recorder_->take();
@@ -171,6 +194,8 @@ void CaptureSession::fail(std::exception_ptr error) {
   try {
     std::rethrow_exception(error);
   } catch (const c10::Error& torch_error) {
+    const bool no_memory = dynamic_cast<const c10::OutOfMemoryError*>(&torch_error) != nullptr;
+    if (odd && !no_memory) std::throw_with_nested(CaptureError(odd->diagnosis()));
     const auto explanation = backend_.explain(torch_error, trace ? &*trace : nullptr);
     if (!explanation) throw;
     std::throw_with_nested(CaptureError(*explanation));

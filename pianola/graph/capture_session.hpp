@@ -26,6 +26,7 @@ struct CaptureResult {
   std::chrono::microseconds end_time{};
   std::vector<std::string> warnings;
   std::optional<OutsideGuard> outside;  ///< Of CheckMode::strict.
+  bool under_function_mode = false;     ///< A TorchFunctionMode of the user's was active.
 };
 
 /// One capture, from the first eager run to the executable. Destroyed before commit() returned, it puts everything back:

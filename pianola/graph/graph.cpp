@@ -5,6 +5,7 @@
 #include <pianola/graph/fork.hpp>
 #include <pianola/graph/graph_impl.hpp>
 #include <pianola/graph/open_capture.hpp>
+#include <pianola/trace/plain_check.hpp>
 
 #include <fmt/format.h>
 
@@ -47,6 +48,18 @@ void Graph::Impl::check_replayable() const {
   }
   if (result->outside && !result->outside->intact()) [[unlikely]]
     throw ReplayError(result->outside->offence());
+  check_modes();
+}
+
+// Modes that the step was captured under, if any, did their part then.
+void Graph::Impl::check_modes() const {
+  using trace::Oddity;
+  Oddity oddity = trace::oddity_of_modes();
+  if (oddity == Oddity::none && !result->under_function_mode && trace::function_modes().users) {
+    oddity = Oddity::function_mode;
+  }
+  if (oddity != Oddity::none) [[unlikely]]
+    throw ReplayError(trace::refuse_modes(oddity, "replay()", "nothing was launched"));
 }
 
 Graph::Graph(c10::Device device) : impl_(std::make_unique<Impl>(device)) {}

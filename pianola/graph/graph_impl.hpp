@@ -17,6 +17,7 @@ struct Graph::Impl {
   void adopt(graph::CaptureResult recorded);
   /// Before a replay.
   void check_replayable() const;
+  void check_modes() const;
   void check_empty() const;
   void check_captured(const char* call) const;
 

@@ -1,5 +1,6 @@
 #include <pianola/trace/op_info.hpp>
 
+#include <pianola/trace/plain_check.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
 #include <ATen/core/function_schema.h>
@@ -180,6 +181,7 @@ OpInfo::OpInfo(c10::OperatorHandle op) : handle(std::move(op)) {
   adopts_memory = base == "aten::set_";
   seeded = takes_generator || handle.hasTag(at::Tag::nondeterministic_seeded);
   host_read = classify_host_read(base);
+  collective = oddity_of_operator(base) == Oddity::collective;
 
   composite_ = handle.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd);
   cpu_kernel_ = handle.hasKernelForDispatchKey(DispatchKey::CPU);

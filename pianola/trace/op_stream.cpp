@@ -1,16 +1,23 @@
 #include <pianola/trace/op_stream.hpp>
 
+#include <pianola/trace/plain_check.hpp>
 #include <pianola/trace/step_memory.hpp>
+#include <pianola/trace/tensors_of.hpp>
 
 #include <ATen/record_function.h>
 #include <c10/util/Exception.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <utility>
 
 namespace pianola::trace {
 namespace {
@@ -19,7 +26,7 @@ namespace {
 struct ThreadPosition {
   std::uint64_t recording = 0;         // the recording that the rest belongs to
   int depth = 0;                       // open spans from the current operation inwards
-  const OpInfo* operation = nullptr;   // the operation, while depth > 0
+  const OpInfo* operation = nullptr;   // the operation, while depth > 0; nullptr: one that is not plain
   std::uint64_t number = 0;            // its number
   std::vector<const char*> callers;    // open composites around it
   std::vector<std::string> scopes;     // open user scopes
@@ -40,6 +47,30 @@ class ObserversRun {
  private:
   bool before_ = observers_run;  // an inner stream's observers, then the outer one's
 };
+
+// Why an operation is not for observers.
+struct OddOperation {
+  Oddity oddity = Oddity::none;
+  at::Tensor tensor = {};  // that is not plain, where a tensor is the cause
+};
+
+OddOperation odd_tensor_in(c10::ArrayRef<c10::IValue> values) {
+  OddOperation found;
+  for (const c10::IValue& value : values) {
+    for_each_tensor(value, [&](const at::Tensor& tensor) {
+      if (found.oddity != Oddity::none) return;
+      const Oddity oddity = oddity_in_step(tensor);
+      if (oddity != Oddity::none) found = {.oddity = oddity, .tensor = tensor};
+    });
+    if (found.oddity != Oddity::none) break;
+  }
+  return found;
+}
+
+std::string words_of(const char* verb, const OddOperation& odd) {
+  if (odd.tensor.defined()) return fmt::format("{} {}", verb, in_words(odd.oddity, odd.tensor));
+  return fmt::format("runs {}, which is no part of a graph", modes_in_words(odd.oddity));
+}
 
 // Goes with an open scope, whose end may come when another recording runs.
 struct ScopeContext : at::ObserverContext {
@@ -65,6 +96,7 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
   // Open user scopes of the thread that made the stream, for autograd's threads; kept by the outermost stream.
   std::vector<std::string> step_scopes;
   std::thread::id step_thread = std::this_thread::get_id();
+  std::optional<OddWork> odd_work;
   std::mutex failure_mutex;  // taken while `mutex` is held as well
   bool failed = false;
   std::string failure;  // "aten::mul: out of memory"
@@ -149,6 +181,57 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
     if (outer != nullptr) outer->end_inner(around, inner);
   }
 
+  [[nodiscard]] bool knows_odd_work() {
+    const std::lock_guard lock(mutex);
+    return odd_work.has_value();
+  }
+
+  // For this stream and those around it, where it is their first. What this one knows, those know.
+  void note_odd(Oddity oddity, std::string what, const char* op, const ThreadPosition& here) {
+    if (knows_odd_work()) return;
+    const ObserversRun quiet;
+    const OddWork work{.oddity = oddity,
+                       .what = std::move(what),
+                       .op = here.callers.empty() ? op : here.callers.front(),
+                       .scope = fmt::format("{}", fmt::join(here.scopes, "/")),
+                       .backward = here.backward.empty() ? "" : here.backward.back().name,
+                       // Python must not be asked while an exception of its own passes.
+                       .site = std::uncaught_exceptions() > 0 ? CallSite() : CallSite::here()};
+    for (State* state = this; state != nullptr; state = state->outer.get()) {
+      const std::lock_guard lock(state->mutex);
+      if (!state->odd_work) state->odd_work = work;
+    }
+  }
+
+  void note_odd(const OddOperation& odd, const char* verb, const OpInfo& info, const ThreadPosition& here) {
+    const char* const op = info.schema().name().c_str();
+    const char* const called = here.callers.empty() ? op : here.callers.front();
+    note_odd(odd.oddity, fmt::format("{} {}", called, words_of(verb, odd)), op, here);
+  }
+
+  void note_collective(const OpInfo& info, const ThreadPosition& here) {
+    note_odd(Oddity::collective,
+             fmt::format("{} communicates with other ranks, which a graph cannot repeat", info.schema().name()),
+             info.schema().name().c_str(), here);
+  }
+
+  static OddOperation oddity_of(c10::ArrayRef<c10::IValue> inputs) {
+    if (const Oddity modes = oddity_of_modes(); modes != Oddity::none) return {.oddity = modes};
+    return odd_tensor_in(inputs);
+  }
+
+  // What is no operator, but says what goes on.
+  void note_span(const char* name, Oddity oddity, const ThreadPosition& here) {
+    if (oddity == Oddity::none) return;
+    const bool compiled = oddity == Oddity::compiled;
+    note_odd(oddity,
+             compiled
+                 ? "the step runs code that torch.compile made, whose kernels are no operations that a graph's checks "
+                   "could see"
+                 : fmt::format("the step runs {}, whose communication belongs to no graph", name),
+             "", here);
+  }
+
   static OpSpan describe(const at::RecordFunction& span, const ThreadPosition& here) {
     return {.number = here.number,
             .info = here.operation,
@@ -170,11 +253,24 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
       return nullptr;
     }
     if (span.scope() != at::RecordScope::FUNCTION) {
+      state->note_span(span.name(), oddity_of_scope(span.name()), here);
       state->enter_scope(span, here);
       return std::make_unique<ScopeContext>(state->recording);
     }
     const OpInfo* info = find_op(span);
-    if (info == nullptr || info->name.starts_with("profiler::")) return nullptr;
+    if (info == nullptr) {
+      state->note_span(span.name(), oddity_of_span(span.name()), here);
+      return nullptr;
+    }
+    if (info->name.starts_with("profiler::")) return nullptr;
+    const OddOperation odd = oddity_of(span.inputs());
+    if (odd.oddity != Oddity::none) {
+      state->note_odd(odd, "is given", *info, here);
+      here.depth = 1;
+      here.operation = nullptr;
+      return nullptr;
+    }
+    if (info->collective) state->note_collective(*info, here);
     if (info->transparent_now(span.inputs())) {
       here.callers.push_back(span.name());
       return nullptr;
@@ -194,10 +290,16 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
     ThreadPosition& here = state->position();
     if (here.depth > 1) {
       --here.depth;
-      if (state->interest.inner) state->end_inner(describe(span, here), span.name());
+      if (state->interest.inner && here.operation != nullptr) state->end_inner(describe(span, here), span.name());
+    } else if (here.depth == 1 && here.operation == nullptr) {
+      here.depth = 0;
     } else if (here.depth == 1) {
       OpSpan op = describe(span, here);
       op.outputs = span.outputs();
+      if (const OddOperation odd = odd_tensor_in(op.outputs); odd.oddity != Oddity::none) {
+        state->note_odd(odd, "makes", *op.info, here);
+        op.outputs = {};  // as if it threw: there is nothing that an observer could look at
+      }
       here.depth = 0;  // before the observers: one that throws must not leave the operation open
       here.operation = nullptr;
       state->end_op(op);
@@ -273,6 +375,11 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
     return root.step_scopes;
   }
 };
+
+std::optional<OddWork> OpStream::odd_work() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->odd_work;
+}
 
 bool OpStream::watches_this_thread() noexcept { return State::current() != nullptr; }
 

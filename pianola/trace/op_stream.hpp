@@ -1,5 +1,6 @@
 #pragma once
 #include <pianola/core/error.hpp>
+#include <pianola/trace/odd_work.hpp>
 #include <pianola/trace/op_info.hpp>
 
 #include <ATen/core/ivalue.h>
@@ -60,6 +61,8 @@ class OpObserver {
 /// in their order. Operations of other threads are not seen: intra-op workers repeat parts of an operation, and threads
 /// of the user's own are not part of the step.
 ///
+/// Operations that are not plain (Note [What is plain]) it keeps from the observers, and remembers the first.
+///
 /// Must be destroyed on the thread that made it. Streams nest: the inner one's operations reach both.
 class OpStream {
  public:
@@ -76,6 +79,9 @@ class OpStream {
 
   /// From any thread: the observers are shown nothing more, and may end before the stream does.
   void disarm() noexcept;
+
+  /// The first work that was not plain; nothing while there is none.
+  [[nodiscard]] std::optional<OddWork> odd_work() const;
 
   /// Whether a stream sees the operations of this thread.
   [[nodiscard]] static bool watches_this_thread() noexcept;

@@ -22,7 +22,11 @@ std::vector<c10::IValue> values_of(std::span<const at::Tensor> tensors) { return
 }  // namespace
 
 IterationEntry::IterationEntry(callable::CallSignature signature, const FullIterationOptions& options)
-    : signature_(std::move(signature)), options_(options) {}
+    : signature_(std::move(signature)), options_(options) {
+  if (!signature_.obstacle()) return;
+  if (!options_.eager_fallback) throw UsageError(*signature_.obstacle());
+  stay_eager(Error(*signature_.obstacle()).what());
+}
 
 // Where tensors were replaced, what the step does may have changed with them: the last warm-up iteration is made again.
 // Gradients in another state than those that were captured only need another capture.

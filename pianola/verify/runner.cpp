@@ -1,6 +1,8 @@
 #include <pianola/verify/runner.hpp>
 
+#include <pianola/core/error.hpp>
 #include <pianola/graph/copy_into.hpp>
+#include <pianola/trace/plain_check.hpp>
 #include <pianola/trace/quiet_scope.hpp>
 #include <pianola/trace/tensors_of.hpp>
 #include <pianola/verify/devices.hpp>
@@ -14,6 +16,7 @@
 #include <algorithm>
 #include <exception>
 #include <functional>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -76,6 +79,19 @@ void add_pairs(std::vector<Pair>& pairs, const std::vector<std::string>& names, 
   }
 }
 
+// What neither can be put back nor compared: it was not seen, or has no bytes to look at.
+void check_plain(const char* who, const std::optional<trace::OddWork>& odd, const std::vector<at::Tensor>& results) {
+  const auto refuse = [&](const Diagnosis& diagnosis) {
+    throw StepError(fmt::format("{} cannot be verified: {}", who, Error(diagnosis).what()));
+  };
+  if (odd && trace::hides_operations(odd->oddity)) refuse(odd->diagnosis());
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    if (!results[i].defined()) continue;
+    const auto oddity = trace::oddity_in_step(results[i]);
+    if (oddity != trace::Oddity::none) refuse(trace::refuse_input(oddity, fmt::format("result {}", i), results[i]));
+  }
+}
+
 }  // namespace
 
 void Runner::rewind(Side side) {
@@ -102,13 +118,17 @@ Outcome Runner::run(Side side, int step, const std::vector<trace::OpObserver*>& 
   at::autocast::clear_cache();
   wait_for(cuda_devices_in_use());
   const auto start = Clock::now();
-  call_user(fmt::format("{} threw in step {}", side == Side::eager ? "eager" : "the graphed side", step), [&] {
+  const char* const who = side == Side::eager ? "eager" : "the graphed side";
+  std::optional<trace::OddWork> odd;
+  call_user(fmt::format("{} threw in step {}", who, step), [&] {
     {
       const trace::OpStream stream(observers);
       outcome.results = call(side, outcome.inputs);
+      odd = stream.odd_work();
     }
     wait_for(cuda_devices_in_use());
   });
+  check_plain(who, odd, outcome.results);
   time_ = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start);
   at::autocast::clear_cache();
   if (!watch.trouble().empty()) throw std::runtime_error("cannot save what the step writes: " + watch.trouble());

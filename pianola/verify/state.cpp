@@ -1,6 +1,7 @@
 #include <pianola/verify/state.hpp>
 
 #include <pianola/core/error.hpp>
+#include <pianola/trace/plain_check.hpp>
 #include <pianola/trace/quiet_scope.hpp>
 #include <pianola/trace/tensors_of.hpp>
 #include <pianola/verify/devices.hpp>
@@ -20,6 +21,9 @@ namespace {
 
 void check(const NamedTensor& state) {
   if (!state.tensor.defined()) throw UsageError({.what = fmt::format("'{}' in `state` is undefined", state.name)});
+  if (const auto odd = trace::oddity_in_step(state.tensor); odd != trace::Oddity::none) {
+    throw UsageError(trace::refuse_input(odd, fmt::format("'{}' in `state`", state.name), state.tensor));
+  }
   if (trace::storage_of(state.tensor) == nullptr || state.tensor.is_meta()) {
     throw UsageError(
         {.what = fmt::format("'{}' in `state` has no memory of its own, so that it cannot be put back", state.name),

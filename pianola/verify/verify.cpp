@@ -2,6 +2,7 @@
 
 #include <pianola/core/error.hpp>
 #include <pianola/graph/graph.hpp>
+#include <pianola/trace/plain_check.hpp>
 #include <pianola/verify/devices.hpp>
 #include <pianola/verify/verification.hpp>
 
@@ -26,6 +27,16 @@ void check(const VerifyOptions& options) {
     throw UsageError(
         {.what = fmt::format("the tolerance of {} must be 0 or more, got absolute {}, relative {}, ulps {}",
                              c10::toString(dtype), tolerance.absolute, tolerance.relative, tolerance.ulps)});
+  }
+  if (const auto modes = trace::oddity_of_modes(); modes != trace::Oddity::none) {
+    throw UsageError(trace::refuse_modes(modes, "verify()"));
+  }
+  for (const auto& set : options.inputs) {
+    for (std::size_t i = 0; i < set.size(); ++i) {
+      if (!set[i].defined()) continue;
+      const auto odd = trace::oddity_in_step(set[i]);
+      if (odd != trace::Oddity::none) throw UsageError(trace::refuse_input(odd, fmt::format("input {}", i), set[i]));
+    }
   }
   const auto devices = verification::cuda_devices_in_use();
   if (is_capturing() || std::any_of(devices.begin(), devices.end(), verification::is_stream_captured)) {

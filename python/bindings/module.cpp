@@ -1,4 +1,5 @@
 #include <bindings/bindings.hpp>
+#include <bindings/python_look.hpp>
 
 #include <pianola/core/version.hpp>
 #include <pianola/trace/call_site.hpp>
@@ -6,6 +7,7 @@
 PYBIND11_MODULE(_C, module) {
   using namespace pianola::python;  // NOLINT(google-build-using-namespace): what this module is made of
   module.doc() = "Pianola's C++ library. The package `pianola` is its public face.";
+  set_python_look();
   bind_errors(module);
   bind_config(module);
   bind_report(module);

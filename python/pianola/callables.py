@@ -195,6 +195,14 @@ def _check_modules(targets: list) -> None:
             continue
         if isinstance(replacement(target), GraphedForward):
             refuse(f"the {type(target).__qualname__} is graphed already", "call its reset() first")
+        if any(isinstance(one, torch.nn.parallel.DistributedDataParallel) for one in target.modules()):
+            refuse(
+                "DistributedDataParallel cannot be graphed: replays would not run what pairs the communication of the ranks",
+                "graph the module inside of it: DistributedDataParallel first, then make_graphed_callables(ddp.module, ...); "
+                'or graph the module with grad="clone" first, and wrap it then',
+                where=type(target).__qualname__,
+                rule="PG1106",
+            )
         hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
         if any(getattr(target, name, None) for name in hooks):
             refuse(

@@ -31,6 +31,8 @@ using Findings = std::vector<Finding>;
 [[nodiscard]] Findings check_results(const ObservedRuns& runs);
 /// Modes of PyTorch: PG906, PG1008.
 [[nodiscard]] Findings check_modes(const ObservedRuns& runs);
+/// Modes, tensors and calls that no graph can hold: PG1005, PG1106, PG1203.
+[[nodiscard]] Findings check_plain(const ObservedRuns& runs);
 /// Whether there is anything to capture: PG1201.
 [[nodiscard]] Findings check_work(const ObservedRuns& runs);
 

@@ -1,6 +1,7 @@
 #include <pianola/audit/checks/checks.hpp>
 
 #include <pianola/audit/words.hpp>
+#include <pianola/trace/odd_work.hpp>
 #include <pianola/trace/op_info.hpp>
 
 #include <fmt/format.h>
@@ -65,10 +66,25 @@ Findings check_modes(const ObservedRuns& runs) {
   return findings;
 }
 
+Findings check_plain(const ObservedRuns& runs) {
+  Findings findings;
+  for (std::size_t run = 0; run < runs.size(); ++run) {
+    const std::optional<trace::OddWork>& odd = runs.run(run).odd_work;
+    if (!odd) continue;
+    Finding finding = in_iteration(trace::rule_of(odd->oddity), run, odd->what);
+    finding.op = odd->op;
+    finding.module = odd->scope;
+    finding.place = odd->site.place();
+    finding.fix = trace::remedy_of(odd->oddity);
+    findings.push_back(std::move(finding));
+  }
+  return findings;
+}
+
 Findings check_work(const ObservedRuns& runs) {
   if (runs.size() == 0) return {};
   for (std::size_t run = 0; run < runs.size(); ++run) {
-    if (runs.run(run).threw) return {};
+    if (runs.run(run).threw || runs.run(run).odd_work) return {};
     for (std::size_t op = 0; op < runs.run(run).notes.size(); ++op) {
       if (computes(runs, {run, op})) return {};
     }

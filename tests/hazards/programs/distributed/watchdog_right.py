@@ -10,15 +10,20 @@ CUDA_ONLY = True
 
 def program(device):
     os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"
-    dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
-    model = nn.Linear(4, 4).to(device).requires_grad_(False)
+    kind = torch.device(device).type
+    dist.init_process_group("nccl" if kind == "cuda" else "gloo", store=dist.HashStore(), rank=0, world_size=1)
+    model = nn.Linear(4, 1).to(device)
 
     def step(x):
-        y = model(x)
-        dist.all_reduce(y)
-        return y
+        model.zero_grad(set_to_none=False)
+        model(x).square().mean().backward()
 
-    return step, {"batches": [(torch.randn(3, 4, device=device),) for _ in range(3)]}
+    def between():
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+
+    batches = [(torch.randn(3, 4, device=device),) for _ in range(3)]
+    return step, {"batches": batches, "between": between}
 
 
 def cleanup():

@@ -1,9 +1,7 @@
-"""Gradients by torch.func, per sample; the tape refuses the wrapped tensors of vmap."""
+"""Gradients by torch.func, per sample: what its transforms do to operations belongs to no graph."""
 import torch
 from torch import nn
 from torch.func import functional_call, grad, vmap
-
-CUDA_ONLY = True
 
 
 def program(device):
@@ -16,7 +14,7 @@ def program(device):
     per_sample = vmap(grad(loss), in_dims=(None, 0, 0))
 
     def step(x, y):
-        gradients = per_sample(parameters, x, y)
+        gradients = per_sample(parameters, x, y)  # hazard: PG1203
         return {name: g.norm(dim=-1).mean() for name, g in gradients.items()}
 
     batches = [(torch.randn(3, 4, device=device), torch.randn(3, 1, device=device)) for _ in range(3)]

@@ -1,0 +1,81 @@
+#include <bindings/python_look.hpp>
+
+#include <pianola/trace/plain_check.hpp>
+
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <torch/csrc/Device.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <string>
+
+namespace pianola::python {
+namespace {
+
+PyObject* object_of(const at::Tensor& tensor) { return tensor.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj(); }
+
+std::string class_name(PyObject* object) {
+  const py::handle kind(reinterpret_cast<PyObject*>(Py_TYPE(object)));
+  return kind.attr("__qualname__").cast<std::string>();
+}
+
+// Of torch's own classes this is known without Python's lock, which a call does not hold.
+bool overrides_functions(const at::Tensor& tensor) noexcept {
+  PyObject* const object = object_of(tensor);
+  if (object == nullptr || THPVariable_CheckExact(object)) return false;
+  const py::gil_scoped_acquire gil;
+  static PyObject* const disabled =
+      py::object(py::module_::import("torch._C").attr("_disabled_torch_function_impl")).release().ptr();
+  PyObject* const function = PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(object)), "__torch_function__");
+  if (function == nullptr) PyErr_Clear();
+  const bool overrides = function != nullptr && function != disabled;
+  Py_XDECREF(function);
+  return overrides;
+}
+
+std::string class_of(const at::Tensor& tensor) {
+  const py::gil_scoped_acquire gil;
+  PyObject* const object = object_of(tensor);
+  return object == nullptr ? "" : class_name(object);
+}
+
+std::string class_of_mode(PyObject* mode) {
+  const py::gil_scoped_acquire gil;
+  return class_name(mode);
+}
+
+// torch keeps the class itself, for as long as the process lives.
+PyTypeObject* default_device_class() {
+  static PyObject* const found =
+      py::object(py::module_::import("torch.utils._device").attr("DeviceContext")).release().ptr();
+  return reinterpret_cast<PyTypeObject*>(found);
+}
+
+// The device that the innermost one says counts.
+trace::FunctionModes function_modes() {
+  using at::impl::PythonTorchFunctionTLS;
+  const py::gil_scoped_acquire gil;
+  trace::FunctionModes found;
+  for (std::int64_t i = 0; i < PythonTorchFunctionTLS::stack_len(); ++i) {
+    const auto& mode = PythonTorchFunctionTLS::get_stack_at(i);
+    PyObject* const object = mode->ptr(&mode->pyinterpreter());
+    if (Py_TYPE(object) != default_device_class()) {
+      found.users = true;
+      continue;
+    }
+    const py::object device = py::handle(object).attr("device");
+    if (THPDevice_Check(device.ptr())) found.default_device = reinterpret_cast<THPDevice*>(device.ptr())->device;
+  }
+  return found;
+}
+
+}  // namespace
+
+void set_python_look() {
+  trace::set_python_look({.overrides_functions = &overrides_functions,
+                          .class_of = &class_of,
+                          .class_of_mode = &class_of_mode,
+                          .function_modes = &function_modes});
+}
+
+}  // namespace pianola::python
