@@ -4,6 +4,7 @@
 # that interpreter is used, and what is missing is named.
 
 PRESET ?= release
+SECONDS ?= 600
 JOBS ?= $(shell nproc)
 BUILD := build/$(PRESET)
 
@@ -20,7 +21,7 @@ else
   SETUP := $(TOOL_PYTHON) tools/setup.py
 endif
 
-.PHONY: help demo test gpu-test bench build setup format format-check wheel install clean \
+.PHONY: help demo test gpu-test fuzz bench build setup format format-check wheel install clean \
         require-gpu require-prefix FORCE
 
 help: ## this list
@@ -38,6 +39,9 @@ test: build ## set up, build, run all tests; ends with their counts
 gpu-test: require-gpu build ## run the C++ and Python tests on a GPU, where no CUDA case may be skipped
 	@PIANOLA_REQUIRE_CUDA=1 $(INTERPRETER) tools/run_tests.py $(PRESET) --label-regex device
 
+fuzz: setup ## run each fuzzer with sanitizers for SECONDS=600, driven by libFuzzer where there is clang
+	@$(INTERPRETER) tools/fuzz.py --seconds $(SECONDS) --jobs $(JOBS)
+
 bench: build ## build and run the benchmarks
 	@$(BUILD)/bench/pianola_bench --json $(BUILD)/bench.json
 
@@ -45,7 +49,7 @@ build: $(BUILD)/.configured ## compile everything and check that each public hea
 	@cmake --build --preset $(PRESET) --parallel $(JOBS)
 
 setup: ## install what the build needs; with PYTHON=... only check that it is there
-	@$(SETUP) $(if $(filter test format format-check,$(MAKECMDGOALS)),--tests)
+	@$(SETUP) $(if $(filter test fuzz format format-check,$(MAKECMDGOALS)),--tests)
 
 format: setup ## format the C++ sources
 	@$(INTERPRETER) tools/format.py

@@ -12,11 +12,13 @@
 #include <torch/csrc/jit/serialization/import.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
 #include <exception>
 #include <map>
+#include <system_error>
 #include <utility>
 
 namespace pianola::program {
@@ -100,12 +102,17 @@ InputShape InputShape::parse(const std::string& text) {
 
 ScriptModule::ScriptModule(const std::filesystem::path& file, c10::Device device, bool train)
     : device_(device), train_(train), name_(file.filename().string()) {
+  const auto refuse_file = [&file](const std::string& reason) {
+    throw UsageError({.what = fmt::format("cannot load '{}': {}", file.string(), reason.substr(0, reason.find('\n'))),
+                      .fix = "pass a file that torch.jit.save() wrote"});
+  };
+  std::error_code unknown;
+  const auto status = std::filesystem::status(file, unknown);
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) refuse_file("it is no file");
   try {
     module_ = std::make_unique<torch::jit::Module>(torch::jit::load(file.string(), device));
   } catch (const std::exception& error) {
-    const std::string said = words_of(error);
-    throw UsageError({.what = fmt::format("cannot load '{}': {}", file.string(), said.substr(0, said.find('\n'))),
-                      .fix = "pass a file that torch.jit.save() wrote"});
+    refuse_file(words_of(error));
   }
   module_->train(train);
 }
@@ -117,9 +124,16 @@ std::vector<at::Tensor> ScriptModule::make_inputs(const std::vector<InputShape>&
   std::vector<at::Tensor> inputs;
   for (const InputShape& shape : shapes) {
     const bool whole = !c10::isFloatingType(shape.dtype);
-    const at::Tensor values = whole ? at::randint(shape.dtype == at::kBool ? 2 : shape.bound, shape.sizes, generator)
-                                    : at::randn(shape.sizes, generator);
-    inputs.push_back(values.to(at::TensorOptions(device_).dtype(shape.dtype)));
+    try {
+      const at::Tensor values = whole ? at::randint(shape.dtype == at::kBool ? 2 : shape.bound, shape.sizes, generator)
+                                      : at::randn(shape.sizes, generator);
+      inputs.push_back(values.to(at::TensorOptions(device_).dtype(shape.dtype)));
+    } catch (const std::exception& error) {
+      const std::string said = words_of(error);
+      throw UsageError({.what = fmt::format("cannot make an input of the shape {}: {}", fmt::join(shape.sizes, "x"),
+                                            said.substr(0, said.find('\n'))),
+                        .fix = "give the shape of one batch with --input"});
+    }
   }
   return inputs;
 }

@@ -1,5 +1,6 @@
 """The program as a user meets it: help, exit codes, messages, JSON. PIANOLA_PROGRAM is the path of the binary."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -445,6 +446,31 @@ def test_a_file_that_is_no_module_is_refused(command, tmp_path):
         message, *hints = result.stderr.splitlines()
         assert message.startswith(f"pianola: cannot load '{path}': ")
         assert hints == ["  fix:   pass a file that torch.jit.save() wrote"]
+
+
+def test_a_damaged_module_is_refused(saved, tmp_path):
+    whole = saved(Sound).read_bytes()
+    damaged = {"cut": whole[: len(whole) // 2], "empty": b"", "zeros": bytes(len(whole)),
+               "torch_save": whole.replace(b"code/", b"kode/"), "only_a_header": whole[:100]}
+    for command, (name, contents) in zip(itertools.cycle(["audit", "verify"]), damaged.items()):
+        path = tmp_path / f"{name}.pt"
+        path.write_bytes(contents)
+        result = run(command, path, "--input", "8x16", "--device", "cpu")
+        assert (result.returncode, result.stdout) == (1, ""), (name, result)
+        assert result.stderr.startswith(f"pianola: cannot load '{path}': "), (name, result)
+        assert "frame #" not in result.stderr
+    for path in (tmp_path, "/dev/zero"):
+        result = run("audit", path, "--input", "8x16", "--device", "cpu")
+        assert result.returncode == 1
+        assert f"cannot load '{path}': it is no file" in result.stderr
+
+
+def test_an_input_that_no_memory_holds_is_refused(saved):
+    for shape in ("4000000000x4000000000x4000000000", "100000000000000", "9223372036854775807:int64<5"):
+        result = run("verify", saved(Sound), "--input", shape, "--device", "cpu")
+        assert (result.returncode, result.stdout) == (1, "")
+        assert f"cannot make an input of the shape {shape.split(':')[0]}: " in result.stderr
+        assert "frame #" not in result.stderr and "Exception raised" not in result.stderr
 
 
 def test_verify_with_too_few_inputs_says_so(saved):

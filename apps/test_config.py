@@ -158,7 +158,61 @@ def test_a_file_that_cannot_be_used_is_refused(file, contents, words):
 
 def test_a_missing_file_is_named():
     result = run("check", "/no/such.json")
-    assert (result.returncode, result.stderr) == (1, "pianola: cannot read the configuration '/no/such.json'\n")
+    assert result.returncode == 1
+    assert result.stderr.startswith("pianola: cannot read the configuration '/no/such.json': No such file or directory\n")
+
+
+@pytest.mark.parametrize(
+    "contents, words",
+    [
+        ("", "is empty"),
+        ('{"model": ' + "[" * 100_000 + "]" * 100_000 + "}", "is nested more than 64 deep"),
+        ("[" * 1_000_000, "is nested more than 64 deep"),
+        ('{"model": {"cuda_graph_warmup_steps": 1e400}}', "is no JSON"),
+        ('{"model": {"cuda_graph_warmup_steps": NaN}}', "is no JSON"),
+        ('{"model": {"cuda_graph_warmup_steps": 18446744073709551616}}', "expected an integer"),
+        ('{"model": {"cuda_graph_warmup_steps": 9223372036854775807}}', "that is too large"),
+        ('{"target": "bridge", "target": "pianola"}', "stands there twice"),
+        ('{"target": "bri\\u0000dge"}', "got \"bri?dge\""),
+    ],
+)
+def test_a_hostile_file_is_refused_with_its_name(file, contents, words):
+    path = file(contents)
+    result = run("check", path)
+    assert (result.returncode, result.stdout) == (1, ""), result
+    assert result.stderr.startswith("pianola: ") and str(path) in result.stderr
+    assert words in result.stderr
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path):
+    path = tmp_path / "run.json"
+    path.write_bytes(b'{"target": "bri\xff\xfedge"}')
+    result = run("check", path)
+    assert result.returncode == 1
+    assert f"'{path}' is no JSON" in result.stderr
+
+
+@pytest.mark.parametrize("path, words", [("/tmp", "Is a directory"), ("/dev/zero", "more than 16 MiB")])
+def test_what_is_no_file_of_keys_is_refused(path, words):
+    result = run("check", path)
+    assert result.returncode == 1
+    assert f"cannot read the configuration '{path}': " in result.stderr and words in result.stderr
+
+
+@pytest.mark.parametrize("arguments", [("check", "--json"), ("check",), ("migrate",), ("rules",), ("--help",)])
+def test_a_report_that_cannot_be_written_says_so(file, arguments):
+    command, *options = arguments
+    files = [str(file(WRONG))] if command in ("check", "migrate") else []
+    with open("/dev/full", "w") as full:
+        result = subprocess.run([PROGRAM, "config", command, *files, *options], stdout=full, stderr=subprocess.PIPE,
+                                text=True, timeout=60)
+    assert result.returncode == 1
+    assert "pianola: cannot write to standard output: No space left on device" in result.stderr
+
+
+def test_a_closed_standard_error_is_no_crash():
+    result = subprocess.run(f"'{PROGRAM}' config check /no/such.json 2>&-", shell=True, timeout=60)
+    assert result.returncode == 1
 
 
 def test_a_frameworks_whole_configuration_can_be_checked(file):

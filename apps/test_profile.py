@@ -179,6 +179,43 @@ def test_a_file_that_is_no_profile_is_refused(trace, contents, words):
     assert words in result.stderr
 
 
+def with_times(begin, duration):
+    """A profile that can be judged, and one kernel more with these times, as text."""
+    contents = json.dumps(training())
+    event = f'{{"ph": "X", "cat": "kernel", "name": "odd", "pid": 0, "tid": 7, "ts": {begin}, "dur": {duration}}}'
+    return contents.replace('"traceEvents": [', f'"traceEvents": [{event}, ')
+
+
+@pytest.mark.parametrize("begin, duration", [
+    ("5", "-5"), ("-9223372036854775.808", "1"), ("9223372036854775.807", "1"), ("5", "9223372036854775807"),
+    ("18446744073709551616", "1"), ("1e300", "1"), ("1e400", "1"), ("5", "1e30"), ("1790857026000000", "1"),
+])
+def test_times_that_cannot_be_right_are_refused_with_file_and_event(trace, begin, duration):
+    path = trace(with_times(begin, duration), "odd.json")
+    result = run("decide", path, "--json", "-")
+    assert (result.returncode, result.stdout) == (1, ""), result
+    assert f"'{path}' has " in result.stderr
+    assert "where: event " in result.stderr or "where: byte " in result.stderr
+
+
+def test_a_report_or_a_folder_of_others_is_no_profile(trace, tmp_path):
+    report = tmp_path / "report.json"
+    assert run("decide", trace(training()), "--json", report).returncode == 0
+    for other in (report, tmp_path):
+        result = run("compare", trace(training()), other)
+        assert (result.returncode, result.stdout) == (1, "")
+        assert str(other) in result.stderr
+
+
+def test_devices_and_pipes_are_no_profiles(tmp_path):
+    pipe = tmp_path / "pipe.json"
+    os.mkfifo(pipe)
+    for path in (pipe, "/dev/zero"):
+        result = run("decide", path)
+        assert result.returncode == 1
+        assert f"'{path}' is a pipe or a device" in result.stderr
+
+
 def test_a_missing_profile_is_named(tmp_path):
     result = run("decide", tmp_path / "nowhere.json")
     assert result.returncode == 1

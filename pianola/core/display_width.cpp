@@ -47,7 +47,32 @@ std::size_t columns(std::uint32_t code) {
   return in(code, kWide) ? 2 : 1;
 }
 
+// Longer than need be, half of a pair, or beyond the last one: no UTF-8, though it looks like it.
+bool is_valid(const Character& c) {
+  if (c.bytes == 1) return c.code < 0x80;
+  if (c.bytes == 3) return c.code >= 0x800 && (c.code < 0xD800 || c.code > 0xDFFF);
+  return c.bytes == 2 || (c.code >= 0x10000 && c.code <= 0x10FFFF);
+}
+
+bool is_control(std::uint32_t code) { return (code < 0x20 && code != '\n' && code != '\t') || code == 0x7F; }
+
 }  // namespace
+
+std::string printable(std::string_view text) {
+  std::string result;
+  result.reserve(text.size());
+  while (!text.empty()) {
+    const Character c = first_character(text);
+    if (is_valid(c) && !is_control(c.code)) {
+      result += text.substr(0, c.bytes);
+      text.remove_prefix(c.bytes);
+    } else {
+      result += '?';
+      text.remove_prefix(1);
+    }
+  }
+  return result;
+}
 
 std::size_t display_width(std::string_view text) {
   std::size_t width = 0;

@@ -17,6 +17,10 @@ enum class Align { left, right };
 /// `text` filled with blanks up to `width` columns.
 [[nodiscard]] std::string pad(std::string_view text, std::size_t width, Align align);
 
+/// `text` as UTF-8 that any terminal and any reader of UTF-8 takes: bytes that are no character, and control characters other
+/// than line breaks and tabs, are "?".
+[[nodiscard]] std::string printable(std::string_view text);
+
 /// `text` with line breaks, tabs and other control characters replaced by blanks, so that it stays on its line.
 [[nodiscard]] std::string one_line(std::string_view text);
 

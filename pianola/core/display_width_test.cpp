@@ -41,5 +41,12 @@ TEST(Pad, FillsByWidthOnScreen) {
 
 TEST(OneLine, ReplacesControlCharacters) { EXPECT_EQ(one_line("a\nb\tc\x7f"), "a b c "); }
 
+TEST(PrintableTest, LeavesTextsAndReplacesWhatIsNone) {
+  for (const char* text : {"", "plain", "naïve — 北京 🎹", "two\nlines\tand a tab"}) EXPECT_EQ(printable(text), text);
+  EXPECT_EQ(printable("\x01\x7F\r"), "???");
+  EXPECT_EQ(printable("a\xff\xc3"), "a??");
+  EXPECT_EQ(printable("\xc0\x80 \xe0\x80\x80 \xed\xa0\x80 \xf4\x90\x80\x80"), "?? ??? ??? ????");
+}
+
 }  // namespace
 }  // namespace pianola

@@ -1,6 +1,6 @@
 #include <pianola/core/error.hpp>
 
-#include <utility>
+#include <pianola/core/display_width.hpp>
 
 namespace pianola {
 namespace {
@@ -13,9 +13,18 @@ std::string render(const Diagnosis& diagnosis) {
   return text;
 }
 
+// It quotes files and names of others, which may hold any bytes: a zero would end the text, and Python takes nothing but UTF-8.
+Diagnosis all_printable(const Diagnosis& diagnosis) {
+  return {.what = printable(diagnosis.what),
+          .where = printable(diagnosis.where),
+          .fix = printable(diagnosis.fix),
+          .rule = diagnosis.rule};
+}
+
 }  // namespace
 
-Error::Error(Diagnosis diagnosis) : std::runtime_error(render(diagnosis)), diagnosis_(std::move(diagnosis)) {}
+Error::Error(Diagnosis diagnosis)
+    : std::runtime_error(render(all_printable(diagnosis))), diagnosis_(all_printable(diagnosis)) {}
 
 // Out of line, so that each class has one vtable and one typeinfo, in this library: catch works across libraries.
 Error::~Error() = default;

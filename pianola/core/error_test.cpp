@@ -33,6 +33,12 @@ TEST(Error, KeepsThePartsForPrograms) {
   }
 }
 
+TEST(Error, SaysAllOfItWhateverBytesItQuotes) {
+  const UsageError error({.what = std::string("got 'a\0b\x1B[2J\xff'", 14), .where = "naïve\n  …", .fix = "line\tone"});
+  EXPECT_STREQ(error.what(), "got 'a?b?[2J?'\n  where: naïve\n  …\n  fix:   line\tone");
+  EXPECT_EQ(error.diagnosis().what, "got 'a?b?[2J?'");
+}
+
 template <class E>
 class ErrorKind : public testing::Test {};
 using Kinds = testing::Types<UsageError, CaptureError, ReplayError, GuardError, ScheduleError, ConfigError,

@@ -205,8 +205,10 @@ void DocumentReader::set(Integer value) {
     event_.far = true;
     return;
   }
+  const bool is_size = field_ == ChromeField::bytes || field_ == ChromeField::memory_bytes ||
+                       field_ == ChromeField::memory_allocated || field_ == ChromeField::memory_reserved;
   if ((is_count && std::cmp_less(value, 0)) || (is_device && !std::in_range<std::int32_t>(value)) ||
-      (field_ == ChromeField::memory_bytes && !std::in_range<std::int64_t>(value))) {
+      (is_size && !is_within(value, kMostBytes))) {
     (void)wrong_type();
     return;
   }

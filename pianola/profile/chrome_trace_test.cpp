@@ -297,10 +297,11 @@ TEST(ChromeTraceTest, CountsEventsOfTheAllocatorThatItLeavesOut) {
   const Timeline timeline = read_events(
       call_of(42, 1) + "," + memory_event("[memory]", R"("Bytes": "5", "Device Id": 0, "Device Type": 1, "Addr": 7)") +
       "," + memory_event("[memory]", R"("Bytes": 5, "Device Id": 0, "Device Type": 1)") + "," +
-      memory_event("[memory]", R"("Bytes": 18446744073709551615, "Device Id": 0, "Device Type": 1, "Addr": 7)"));
+      memory_event("[memory]", R"("Bytes": 18446744073709551615, "Device Id": 0, "Device Type": 1, "Addr": 7)") + "," +
+      memory_event("[memory]", R"("Bytes": 99999999999999999, "Device Id": 0, "Device Type": 1, "Addr": 7)"));
   EXPECT_THAT(timeline.memory, IsEmpty());
   EXPECT_THAT(timeline.notes,
-              testing::Contains("3 events were left out: a field is missing or of the wrong type, the first time in "
+              testing::Contains("4 events were left out: a field is missing or of the wrong type, the first time in "
                                 "'[memory]'"));
 }
 

@@ -217,7 +217,7 @@ SqliteRows NsightReader::rows(const char* table, std::span<const NsightColumn> c
 }
 
 std::uint64_t NsightReader::bytes(const SqliteRows& row, int column) const {
-  if (row.integer(column) < 0) refuse(row, "bytes", row.integer(column));
+  if (row.integer(column) < 0 || row.integer(column) > kMostBytes) refuse(row, "bytes", row.integer(column));
   return static_cast<std::uint64_t>(row.integer(column));
 }
 

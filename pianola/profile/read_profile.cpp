@@ -8,6 +8,8 @@
 
 #include <fmt/format.h>
 
+#include <exception>
+#include <new>
 #include <system_error>
 
 namespace pianola {
@@ -29,13 +31,32 @@ void refuse_report(const std::filesystem::path& path) {
                           exported)});
 }
 
-}  // namespace
-
-Timeline read_profile(const std::filesystem::path& path) {
-  if (std::filesystem::is_directory(path)) return read_recordings(path.string());
+Timeline read_whatever_it_is(const std::filesystem::path& path) {
+  std::error_code unreadable;
+  if (std::filesystem::is_directory(path, unreadable)) return read_recordings(path.string());
   refuse_report(path);
   const bool exported = profiling::is_sqlite(path) || (path.extension() == ".sqlite" && is_there(path));
   return exported ? read_nsight_export(path) : read_chrome_trace(path);
+}
+
+[[noreturn]] void refuse(const std::filesystem::path& path, const char* reason) {
+  throw UsageError({.what = fmt::format("the profile '{}' cannot be read: {}", path.string(), reason),
+                    .fix = "record less at a time; or the file was damaged: record it again"});
+}
+
+}  // namespace
+
+// What the readers themselves find names the file already.
+Timeline read_profile(const std::filesystem::path& path) {
+  try {
+    return read_whatever_it_is(path);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::bad_alloc&) {
+    refuse(path, "what it holds does not fit into memory");
+  } catch (const std::exception& error) {
+    refuse(path, error.what());
+  }
 }
 
 }  // namespace pianola

@@ -1,5 +1,7 @@
 #include <pianola/profile/recording_format.hpp>
 
+#include <pianola/profile/time_check.hpp>
+
 #include <bit>
 #include <limits>
 #include <type_traits>
@@ -124,6 +126,7 @@ void take(ByteReader& from, Previous& previous, DeviceWork& work) {
   work.correlation = take_correlation(from, previous);
   work.graph = from.number();
   work.bytes = from.number();
+  if (work.bytes > static_cast<std::uint64_t>(kMostBytes)) from.fail();
 }
 
 void append(std::string& bytes, Previous& previous, const HostCall& call) {

@@ -332,6 +332,13 @@ TEST_F(RecordingTest, AClockOfTheHeaderThatCannotBeRightIsRefused) {
 }
 
 // A name, a kind, a device beyond what their types hold would be another one.
+TEST_F(RecordingTest, MoreBytesThanAnyMemoryHasAreDamage) {
+  const auto writer = open(path);
+  writer->add(DeviceWork{.time = {1000, 2000}, .name = writer->name("Memcpy"), .bytes = std::uint64_t{1} << 60U});
+  writer->finish();
+  EXPECT_THAT(read_recording(path).notes, Contains(HasSubstr("is damaged from byte")));
+}
+
 TEST_F(RecordingTest, ANumberTooLargeForItsFieldIsDamage) {
   std::string record;
   profiling::append_signed(record, 1000);

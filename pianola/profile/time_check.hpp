@@ -1,6 +1,7 @@
 #pragma once
 #include <pianola/profile/timeline.hpp>
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -12,6 +13,9 @@ namespace pianola::profiling {
 inline constexpr Nanoseconds kFurthestTime = 3'000'000'000'000'000'000;
 /// What a profile may last from its first begin to its last end: a year.
 inline constexpr Nanoseconds kLongestProfile = 365LL * 24 * 3600 * 1'000'000'000;
+
+/// What a copy, a block or the memory of a device may have at most, 64 PiB: sums and shares of such numbers stay numbers.
+inline constexpr std::int64_t kMostBytes = std::int64_t{1} << 56;
 
 /// Looks at the times of each record that a reader adds to its timeline, so that no sum or difference of times can overflow
 /// in what comes after: each time is within kFurthestTime, nothing ends before it begins, all lie within kLongestProfile, and

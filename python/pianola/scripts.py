@@ -4,7 +4,7 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Optional
 
 from .errors import refuse
 
@@ -49,6 +49,30 @@ def _run(path: Path) -> ModuleType:
     sys.modules[path.stem] = module  # dataclasses and pickle look there
     spec.loader.exec_module(module)
     return module
+
+
+def check_writable(*files: Optional[str]) -> None:
+    """Before the work, so that it is not done in vain. None and "-", the standard output, are no files.
+
+    Raises:
+        UsageError: one of them cannot be written.
+    """
+    for file in files:
+        if file is None or file == "-":
+            continue
+        path = Path(file)
+        is_new = not path.exists()
+        try:
+            path.open("a").close()
+        except OSError as error:
+            refuse(f"cannot write '{file}': {error.strerror}", "name a file in a folder that is there")
+        if is_new:
+            path.unlink()
+
+
+def ended_itself(end: SystemExit) -> str:
+    """A script that calls sys.exit() would choose the exit code, 3 for hazards that nobody looked for."""
+    return f"the script ends itself, by sys.exit({end.code!r}): put that under `if __name__ == \"__main__\"`"
 
 
 def with_arguments(made: Any) -> tuple[Any, dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any, NoReturn, Optional, Sequence
 
 from ._load import _C
 from .errors import UsageError
-from .scripts import load, with_arguments
+from .scripts import check_writable, ended_itself, load, with_arguments
 from .verification import verify
 
 _FAILED = 1
@@ -42,9 +42,12 @@ def run(arguments: Optional[Sequence[str]] = None) -> int:
     """The exit code."""
     options = _parser().parse_args(arguments)
     try:
+        check_writable(options.json)
         report = _verified(options)
     except UsageError as error:
         return _fail(str(error), _USAGE)
+    except SystemExit as end:
+        return _fail(ended_itself(end), _FAILED)
     except Exception:
         traceback.print_exc()
         return _fail("the script fails", _FAILED)

@@ -8,6 +8,8 @@ import sys
 import pianola
 import pytest
 import torch
+from pianola import verify_command
+from pianola.auditing import command as audit_command
 from pianola.verification import named_state
 from twins import MLP, batches
 
@@ -233,3 +235,25 @@ def test_the_command_verifies_a_function_of_a_script(tmp_path):
     assert command(tmp_path, "train.py:broken").returncode == 1
     missing = command(tmp_path, "train.py:nothing")
     assert missing.returncode == 2 and "has no 'nothing'" in missing.stderr
+
+
+@pytest.mark.parametrize("run", [audit_command.run, verify_command.run])
+def test_the_commands_refuse_what_they_cannot_use(run, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    ends = tmp_path / "ends_itself.py"
+    ends.write_text("import sys\nsys.exit(3)\n")
+    assert run([f"{ends}:step"]) == 1, "3 would mean hazards or differences"
+    assert "pianola: the script ends itself, by sys.exit(3)" in capsys.readouterr().err
+    script = tmp_path / "good.py"
+    script.write_text("def step():\n    raise AssertionError('the work was begun')\n")
+    report = tmp_path / "none" / "report.json"
+    assert run([f"{script}:step", "--json", str(report)]) == 2
+    error = capsys.readouterr().err
+    assert f"pianola: cannot write '{report}': No such file or directory" in error
+    assert "the work was begun" not in error
+    damaged = tmp_path / "damaged.py"
+    damaged.write_bytes(b"def step():\n\x00\xff\xfe")
+    assert run([f"{damaged}:step"]) == 1
+    assert "pianola: the script fails" in capsys.readouterr().err
+    assert run([f"{tmp_path}:step"]) == 2
+    assert "there is no file" in capsys.readouterr().err

@@ -5,16 +5,19 @@
 #include <pianola/core/config/migration.hpp>
 #include <pianola/core/config/names.hpp>
 #include <pianola/core/config/yaml.hpp>
+#include <pianola/core/display_width.hpp>
 #include <pianola/core/error.hpp>
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
-#include <fstream>
+#include <cerrno>
+#include <cstdio>
 #include <map>
+#include <memory>
 #include <set>
-#include <sstream>
+#include <system_error>
 #include <utility>
 
 namespace pianola {
@@ -57,11 +60,17 @@ std::string trouble(const ConfigJson::exception& error) {
   return std::string(text.substr(std::min(text.find("] ") + 2, text.size())));
 }
 
+[[noreturn]] void refuse_deep(const std::string& name) {
+  throw ConfigError({.what = fmt::format("'{}' is nested more than {} deep", name, kDeepestConfig),
+                     .fix = "name a training configuration: its sections lie a few deep"});
+}
+
 // The parser keeps one of two equal keys, which would hide a contradiction.
 ConfigJson document_of_json(const std::string& text, const std::string& name) {
   std::vector<std::set<std::string>> keys;
   Texts twice;
-  const auto watch = [&](int, ConfigJson::parse_event_t event, const ConfigJson& parsed) {
+  const auto watch = [&](int depth, ConfigJson::parse_event_t event, const ConfigJson& parsed) {
+    if (depth > kDeepestConfig) refuse_deep(name);
     if (event == ConfigJson::parse_event_t::object_start) keys.emplace_back();
     if (event == ConfigJson::parse_event_t::object_end) keys.pop_back();
     if (event == ConfigJson::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second) {
@@ -81,6 +90,10 @@ ConfigJson document_of_json(const std::string& text, const std::string& name) {
 void put(ConfigJson& document, std::string_view path, const ConfigJson& value, Texts& problems) {
   ConfigJson* place = &document;
   std::string_view rest = path;
+  if (std::count(path.begin(), path.end(), '.') > kDeepestConfig) {
+    problems.push_back(fmt::format("'{}' is nested more than {} deep", shorten(path, 40), kDeepestConfig));
+    return;
+  }
   for (std::size_t dot = 0; place->is_object() && (dot = rest.find('.')) != std::string_view::npos;) {
     place = &(*place)[std::string(rest.substr(0, dot))];
     if (place->is_null()) *place = ConfigJson::object();
@@ -112,13 +125,26 @@ ConfigJson document_of(const std::string& text, ConfigFormat format, const std::
   return document;
 }
 
+[[noreturn]] void refuse_file(const std::filesystem::path& file, const std::string& reason) {
+  throw UsageError({.what = fmt::format("cannot read the configuration '{}': {}", file.string(), reason),
+                    .fix = "name a file of keys and values, in JSON or YAML"});
+}
+
+// Whatever it is, a device for example, no more of it is read than a configuration can have.
 std::string contents_of(const std::filesystem::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  std::ostringstream text;
-  if (std::filesystem::is_directory(file) || !(text << in.rdbuf())) {
-    throw UsageError({.what = fmt::format("cannot read the configuration '{}'", file.string())});
+  constexpr std::size_t kMostBytes = std::size_t{16} << 20U;
+  const std::unique_ptr<std::FILE, decltype([](std::FILE* opened) { (void)std::fclose(opened); })> in(
+      std::fopen(file.c_str(), "rb"));
+  if (!in) refuse_file(file, std::generic_category().message(errno));
+  std::string text;
+  std::array<char, 1 << 16> piece;
+  while (const std::size_t bytes = std::fread(piece.data(), 1, piece.size(), in.get())) {
+    text.append(piece.data(), bytes);
+    if (text.size() > kMostBytes) refuse_file(file, fmt::format("it has more than {} MiB", kMostBytes >> 20U));
   }
-  return text.str();
+  if (std::ferror(in.get()) != 0) refuse_file(file, std::generic_category().message(errno));
+  if (text.empty()) refuse_file(file, "it is empty");
+  return text;
 }
 
 ConfigFormat format_of(const std::filesystem::path& file) {
@@ -168,7 +194,7 @@ class Reader {
       } else if (value.is_object()) {
         read(value, path);
       } else if (is_section(path)) {
-        if (!value.is_null()) problems_.push_back(fmt::format("{}: expected a section, got {}", path, value.dump()));
+        if (!value.is_null()) problems_.push_back(fmt::format("{}: expected a section, got {}", path, written(value)));
       } else {
         unknown(path);
       }

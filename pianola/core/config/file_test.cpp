@@ -199,8 +199,9 @@ TEST(ConfigFileTest, LoadsAFile) {
 }
 
 TEST(ConfigFileTest, AFileThatIsNotThereIsRefused) {
-  EXPECT_THAT([] { (void)load_config("/no/such.json"); },
-              ThrowsMessage<UsageError>("cannot read the configuration '/no/such.json'"));
+  EXPECT_THAT(
+      [] { (void)load_config("/no/such.json"); },
+      ThrowsMessage<UsageError>(HasSubstr("cannot read the configuration '/no/such.json': No such file or directory")));
   EXPECT_THAT([] { (void)load_config(testing::TempDir()); },
               ThrowsMessage<UsageError>(HasSubstr("cannot read the configuration '")));
 }
@@ -226,6 +227,33 @@ TEST(ConfigFileTest, AMigratedFileKeepsEverythingElse) {
 TEST(ConfigFileTest, AFileUnderTheNamesOfTodayIsNotChanged) {
   const TemporaryFile file("new.json", R"({"model": {"cuda_graph_impl": "local"}})");
   EXPECT_THAT(migrate_config(file.path()).migrated, IsEmpty());
+}
+
+std::string nested(std::size_t depth, const std::string& open, const std::string& close) {
+  std::string text = "{\"model\": ";
+  for (std::size_t i = 0; i < depth; ++i) text += open;
+  text += "1";
+  for (std::size_t i = 0; i < depth; ++i) text += close;
+  return text + "}";
+}
+
+// What is nested so deep that going through it would take all of the stack.
+TEST(ConfigFileTest, NestingWithoutEndIsRefused) {
+  const std::string lists = nested(200'000, "[", "]"), objects = nested(200'000, "{\"a\":", "}");
+  for (const std::string& text : {lists, objects}) {
+    EXPECT_THAT([&] { (void)parse_config(text, ConfigFormat::json, {}, "deep.json"); },
+                ThrowsMessage<ConfigError>(HasSubstr("'deep.json' is nested more than 64 deep")));
+  }
+  std::string dotted = "{\"a";
+  for (int i = 0; i < 200'000; ++i) dotted += ".a";
+  EXPECT_THAT([&] { (void)parse_config(dotted + "\": 1}"); },
+              ThrowsMessage<ConfigError>(HasSubstr("is nested more than 64 deep")));
+}
+
+TEST(ConfigFileTest, WhatIsNoFileOfKeysIsNamedWithTheReason) {
+  EXPECT_THAT([] { (void)load_config("/tmp"); }, ThrowsMessage<UsageError>(HasSubstr("'/tmp': Is a directory")));
+  EXPECT_THAT([] { (void)load_config("/dev/null"); }, ThrowsMessage<UsageError>(HasSubstr("'/dev/null': it is empty")));
+  EXPECT_THAT([] { (void)load_config("/dev/zero"); }, ThrowsMessage<UsageError>(HasSubstr("it has more than 16 MiB")));
 }
 
 }  // namespace

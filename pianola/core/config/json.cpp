@@ -1,5 +1,6 @@
 #include <pianola/core/config/json.hpp>
 
+#include <pianola/core/display_width.hpp>
 #include <pianola/core/error.hpp>
 
 #include <fmt/format.h>
@@ -26,6 +27,11 @@ ConfigValue number_from_json(const ConfigJson& json) {
 
 }  // namespace
 
+std::string written(const ConfigJson& json) {
+  constexpr std::size_t kShown = 200;
+  return shorten(json.dump(-1, ' ', false, ConfigJson::error_handler_t::replace), kShown);
+}
+
 ConfigValue value_from_json(const ConfigJson& json) {
   if (json.is_null()) return {};
   if (json.is_boolean()) return json.get<bool>();
@@ -33,7 +39,7 @@ ConfigValue value_from_json(const ConfigJson& json) {
   if (json.is_string()) return json.get<std::string>();
   if (json.is_array() && all_of(json, &ConfigJson::is_string)) return json.get<std::vector<std::string>>();
   if (json.is_array() && all_of(json, &ConfigJson::is_number_integer)) return json.get<std::vector<std::int64_t>>();
-  throw ConfigError({.what = fmt::format("{} is no value, nor a list of texts or of integers", json.dump())});
+  throw ConfigError({.what = fmt::format("{} is no value, nor a list of texts or of integers", written(json))});
 }
 
 ConfigJson json_of(const ConfigValue& value) {

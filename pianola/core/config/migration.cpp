@@ -50,7 +50,9 @@ class Migration {
 
   std::string named(std::string_view name) { return place_of(name).prefix + std::string(name); }
   // "model.cuda_graph_impl = \"local\""
-  std::string written(std::string_view name) { return fmt::format("{} = {}", named(name), value_of(name)->dump()); }
+  std::string written(std::string_view name) {
+    return fmt::format("{} = {}", named(name), pianola::written(*value_of(name)));
+  }
 
   // Nothing: it is absent or of no meaning, which the reader will say.
   template <class Member>
@@ -109,7 +111,7 @@ class Migration {
     const ConfigJson* value = value_of(old_name);
     if (value == nullptr) return;
     if (!value->is_boolean()) {
-      problems_.push_back(fmt::format("{}: expected true or false, got {}", named(old_name), value->dump()));
+      problems_.push_back(fmt::format("{}: expected true or false, got {}", named(old_name), pianola::written(*value)));
       return;
     }
     const std::string was = written(old_name);
@@ -159,7 +161,7 @@ class Migration {
     }
     const ConfigJson moved = *value;
     replace("cuda_graph_scope", kModules, moved);
-    note(was, fmt::format("cuda_graph_modules = {}", moved.dump()));
+    note(was, fmt::format("cuda_graph_modules = {}", pianola::written(moved)));
   }
 
   // Modules that are none any more: full, full_iteration, full_iteration_inference.

@@ -44,13 +44,16 @@ std::string key_of(const YAML::Node& key) {
   return key.Scalar();
 }
 
-constexpr int kDeepest = 64;  // anchors can make a document that never ends
+constexpr int kMostValues = 100'000;
 
-ConfigJson json_of(const YAML::Node& node, int depth) {
-  if (depth > kDeepest) throw ConfigError({.what = fmt::format("it is nested more than {} deep", kDeepest)});
+// Anchors can make a document that never ends, or one of ten lines that has a billion values.
+ConfigJson json_of(const YAML::Node& node, int depth, int& values) {
+  if (depth > kDeepestConfig)
+    throw ConfigError({.what = fmt::format("it is nested more than {} deep", kDeepestConfig)});
+  if (++values > kMostValues) throw ConfigError({.what = fmt::format("it has more than {} values", kMostValues)});
   if (node.IsSequence()) {
     ConfigJson list = ConfigJson::array();
-    for (const auto& item : node) list.push_back(json_of(item, depth + 1));
+    for (const auto& item : node) list.push_back(json_of(item, depth + 1, values));
     return list;
   }
   if (node.IsMap()) {
@@ -60,7 +63,7 @@ ConfigJson json_of(const YAML::Node& node, int depth) {
       if (object.contains(key)) {
         throw ConfigError({.what = fmt::format("'{}' stands there twice", key), .where = place_of(entry.first.Mark())});
       }
-      object[key] = json_of(entry.second, depth + 1);
+      object[key] = json_of(entry.second, depth + 1, values);
     }
     return object;
   }
@@ -72,7 +75,8 @@ ConfigJson json_of(const YAML::Node& node, int depth) {
 
 ConfigJson json_of_yaml(const std::string& text, const std::string& name) {
   try {
-    return json_of(YAML::Load(text), 0);
+    int values = 0;
+    return json_of(YAML::Load(text), 0, values);
   } catch (const YAML::Exception& error) {
     throw ConfigError({.what = fmt::format("'{}' is no YAML: {}", name, error.msg), .where = place_of(error.mark)});
   } catch (const ConfigError& error) {

@@ -88,6 +88,24 @@ TEST_F(ConfigYamlTest, AKeyThatIsNoTextIsRefused) {
               ThrowsMessage<ConfigError>(HasSubstr("'run.yaml': a key is no text")));
 }
 
+// Ten lines that have a billion values.
+TEST_F(ConfigYamlTest, ADocumentThatGrowsByItsAnchorsIsRefused) {
+  std::string text = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n";
+  for (int i = 1; i < 10; ++i) {
+    const std::string now = std::to_string(i), before = "*a" + std::to_string(i - 1);
+    text += "a" + now + ": &a" + now + " [" + before;
+    for (int j = 0; j < 9; ++j) text += ", " + before;
+    text += "]\n";
+  }
+  EXPECT_THAT([&] { (void)json_of_yaml(text, "run.yaml"); },
+              ThrowsMessage<ConfigError>(HasSubstr("'run.yaml': it has more than 100000 values")));
+}
+
+TEST_F(ConfigYamlTest, BytesThatAreNoTextCanBeShownInARefusal) {
+  EXPECT_THAT([] { (void)parse_config("cuda_graph_scope: [\"a\xff\xfe\", full]\n", ConfigFormat::yaml); },
+              ThrowsMessage<ConfigError>(HasSubstr("cuda_graph_scope")));
+}
+
 TEST_F(ConfigYamlTest, ADocumentThatHoldsItselfIsRefused) {
   EXPECT_THAT([] { (void)json_of_yaml("a: &a\n  b: *a\n", "run.yaml"); },
               ThrowsMessage<ConfigError>(HasSubstr("'run.yaml'")));

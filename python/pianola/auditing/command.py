@@ -9,7 +9,7 @@ from typing import Any, Iterator, NoReturn, Optional, Sequence
 
 from .._load import _C
 from ..errors import UsageError
-from ..scripts import load, with_arguments
+from ..scripts import check_writable, ended_itself, load, with_arguments
 from .audit import audit
 
 _FAILED = 1
@@ -50,10 +50,13 @@ def run(arguments: Optional[Sequence[str]] = None) -> int:
         _parser().error("only one of --json and --sarif can go to the standard output")
     to_output = "-" in (options.json, options.sarif)
     try:
+        check_writable(options.json, options.sarif)
         with _prints_elsewhere(to_output):
             report = _audited(options)
     except UsageError as error:
         return _fail(str(error), _USAGE)
+    except SystemExit as end:
+        return _fail(ended_itself(end), _FAILED)
     except Exception:
         traceback.print_exc()
         return _fail("the script fails", _FAILED)
