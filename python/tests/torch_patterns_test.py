@@ -251,6 +251,17 @@ def test_registered_generator(device):
     assert_same("second draw", y, torch.rand(8, generator=reference, device=device))
 
 
+def test_generator_without_an_index(device):
+    """torch.Generator("cuda") says no index; torch takes it on each GPU."""
+    generator, reference = (torch.Generator(device.type).manual_seed(7) for _ in range(2))
+    y = torch.empty(8, device=device)
+    graph = pianola.Graph(device)
+    graph.capture(lambda: y.uniform_(generator=generator), generators=[generator])
+    for _ in range(3):
+        graph.replay()
+        assert torch.equal(y, torch.empty(8, device=device).uniform_(generator=reference))
+
+
 def test_dropout_between_the_layers_of_an_lstm(device):
     """cuDNN keeps a dropout state of its own, which a generator that is set makes anew: captures must not set it."""
     lstm = torch.nn.LSTM(16, 16, 2, dropout=0.5).to(device)

@@ -38,7 +38,9 @@ void check_may_capture_on_cuda(c10::Device device, const CaptureOptions& options
          .fix = "make the pool for the graph's device: pianola::GraphPool pool(graph.device())"});
   }
   for (const at::Generator& generator : options.generators) {
-    if (generator.device() != device) {
+    // torch.Generator("cuda") names no device of its own: torch takes it on each.
+    const c10::Device of_generator = generator.device();
+    if (of_generator.type() != device.type() || (of_generator.has_index() && of_generator != device)) {
       throw UsageError({.what = fmt::format("a generator in 'generators' is on {}, the graph on {}",
                                             generator.device().str(), device.str())});
     }
