@@ -1,10 +1,12 @@
 #include <pianola/training/checkpoint.hpp>
 
 #include <pianola/core/error.hpp>
+#include <pianola/training/checkpoint_file.hpp>
 
 #include <ATen/core/Dict.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
 #include <caffe2/serialize/inline_container.h>
 #include <torch/csrc/jit/serialization/import_read.h>
 #include <torch/csrc/jit/serialization/pickler.h>
@@ -16,8 +18,6 @@
 #include <fstream>
 #include <memory>
 #include <mutex>
-#include <ostream>
-#include <system_error>
 #include <utility>
 
 namespace pianola {
@@ -48,7 +48,7 @@ void load_tensors(const std::vector<NamedTensor>& tensors, const c10::IValue& st
     check_tensor(own, found->value());
   }
   for (const auto& entry : saved) {
-    const std::string& name = entry.key().toStringRef();
+    const std::string name = entry.key().isString() ? entry.key().toStringRef() : "?";
     const bool known = std::any_of(tensors.begin(), tensors.end(), [&](const auto& own) { return own.name == name; });
     if (!known) throw of_something_else(fmt::format("'{}' is in the checkpoint, and not here", name));
   }
@@ -67,25 +67,9 @@ void load_generator(at::Generator generator, const c10::IValue& state) {
   generator.set_state(state.toTensor());
 }
 
-// A file that is gone with this, unless it was moved.
-class Unfinished {
- public:
-  explicit Unfinished(std::filesystem::path path) : path_(std::move(path)) {}
-  Unfinished(const Unfinished&) = delete;
-  Unfinished& operator=(const Unfinished&) = delete;
-  ~Unfinished() {
-    std::error_code ignored;
-    std::filesystem::remove(path_, ignored);
-  }
-  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
-
 // As torch.save() writes, one tensor after the other. torch::jit::pickle_save() would hold the whole file in memory, and tag
 // lists and maps with their C++ types: torch.load() reads such a file only where it is told to trust it.
-void write(const c10::IValue& state, std::ostream& stream) {
+void write(const c10::IValue& state, training::ReplacementFile& file) {
   std::string pickled;
   torch::jit::Pickler pickler([&](const char* bytes, std::size_t size) { pickled.append(bytes, size); }, nullptr,
                               nullptr, nullptr, nullptr, /*tag_aggregates=*/false);
@@ -94,8 +78,8 @@ void write(const c10::IValue& state, std::ostream& stream) {
   pickler.stop();
 
   caffe2::serialize::PyTorchStreamWriter writer([&](const void* bytes, std::size_t size) {
-    stream.write(static_cast<const char*>(bytes), static_cast<std::streamsize>(size));
-    return size;  // the stream knows whether it failed
+    file.write(bytes, size);
+    return size;
   });
   std::size_t number = 0;
   for (const at::Tensor& tensor : pickler.tensorData()) {
@@ -104,18 +88,26 @@ void write(const c10::IValue& state, std::ostream& stream) {
   }
   writer.writeRecord("data.pkl", pickled.data(), pickled.size());
   writer.writeEndOfFile();
+  file.seal();
 }
 
 // Tensors come to the host first: the device that they were saved from may not be there, or be another rank's.
 c10::IValue read(const std::filesystem::path& file) {
   std::ifstream stream(file, std::ios::binary);
   if (!stream) throw UsageError({.what = fmt::format("{} cannot be read", file.string()), .fix = "check its path"});
+  if (!training::check_whole(stream, file)) {
+    TORCH_WARN(
+        "pianola: ", file.string(),
+        " has no checksum, as an earlier version wrote it: whether it is damaged cannot be told. Save it again.");
+  }
   try {
     caffe2::serialize::PyTorchStreamReader reader(&stream);
     return torch::jit::readArchiveAndTensors("data", "", "", {}, {}, c10::Device(c10::kCPU), reader);
   } catch (const c10::Error& error) {
     throw of_something_else(
         fmt::format("{} is no checkpoint, or only a part of one ({})", file.string(), error.what_without_backtrace()));
+  } catch (const std::exception& error) {
+    throw of_something_else(fmt::format("{} is no checkpoint, or a damaged one ({})", file.string(), error.what()));
   }
 }
 
@@ -159,15 +151,9 @@ c10::IValue Checkpoint::state() const {
 
 void Checkpoint::save(const std::filesystem::path& file) const {
   const c10::IValue now = state();
-  const Unfinished half(file.string() + ".part");
-  std::ofstream stream(half.path(), std::ios::binary | std::ios::trunc);
-  if (stream) write(now, stream);
-  stream.close();
-  std::error_code failure;
-  if (stream) std::filesystem::rename(half.path(), file, failure);
-  if (stream && !failure) return;
-  throw UsageError(
-      {.what = fmt::format("{} cannot be written", file.string()), .fix = "check that its folder exists and has room"});
+  training::ReplacementFile replacement(file);
+  write(now, replacement);
+  replacement.commit();
 }
 
 void Checkpoint::check_parts(const c10::IValue& state, const std::filesystem::path& file) const {
@@ -211,6 +197,9 @@ void Checkpoint::reword(const Part& part, const std::filesystem::path& file) {
   } catch (const Error& error) {
     throw UsageError({.what = fmt::format("part '{}' of {}: {}", part.name, file.string(), error.diagnosis().what),
                       .fix = error.diagnosis().fix});
+  } catch (const c10::Error& error) {
+    throw of_something_else(
+        fmt::format("part '{}' of {}: {}", part.name, file.string(), error.what_without_backtrace()));
   }
 }
 

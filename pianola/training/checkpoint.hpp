@@ -29,7 +29,8 @@ concept HasStateDict = requires(T& part, const c10::IValue& state) {
 ///     checkpoint.save("step-1000.pt");   // between two iterations
 ///     checkpoint.load("step-1000.pt");
 ///
-/// The file is a zip archive that torch.load() reads as well: a dict from the names of the parts to their states.
+/// The file is a zip archive that torch.load() reads as well: a dict from the names of the parts to their states. It ends
+/// with a checksum of all its bytes; one without, which an earlier version wrote, is loaded with a warning.
 ///
 /// Parts are held by reference and must outlive the checkpoint.
 /// Streams:  Waits for the devices' work, since it reads it.
@@ -50,10 +51,11 @@ class PIANOLA_API Checkpoint {
   /// Any other part. `load` refuses what it cannot take with an exception, and has changed nothing then.
   Checkpoint& add(std::string name, std::function<c10::IValue()> save, std::function<void(const c10::IValue&)> load);
 
-  /// Replaces the file in one move, so that a crash leaves the old one or the new one.
+  /// Writes a new file in the same folder and puts it in the place of this one in one move, so that a crash leaves the old
+  /// one or the new one.
   /// @throws UsageError  The file cannot be written; an earlier one is as it was.
   void save(const std::filesystem::path& file) const;
-  /// @throws UsageError  The file cannot be read, is no checkpoint, lacks a part or has one that is not here, or a part is
+  /// @throws UsageError  The file cannot be read, is damaged, is no checkpoint, lacks a part or has one that is not here, or a part is
   ///                     of something else (another model, another optimizer). All parts are as before then.
   /// Needs room for a copy of all parts, where their tensors are, and for one on the host while it loads.
   void load(const std::filesystem::path& file);

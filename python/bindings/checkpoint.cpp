@@ -1,4 +1,5 @@
 #include <bindings/bindings.hpp>
+#include <bindings/gil.hpp>
 #include <bindings/held_object.hpp>
 #include <bindings/plain_value.hpp>
 
@@ -15,11 +16,11 @@
 namespace pianola::python {
 namespace {
 
-using NoGil = py::call_guard<py::gil_scoped_release>;
+using NoGil = py::call_guard<WithoutGil>;
 
 std::function<c10::IValue()> saves_by(const py::function& save, const std::string& name) {
   return [held = HeldObject(save), name] {
-    const py::gil_scoped_acquire gil;
+    const WithGil gil;
     const py::object state = held.get()();
     try {
       return as_plain_value(state);
@@ -33,10 +34,14 @@ std::function<c10::IValue()> saves_by(const py::function& save, const std::strin
 // Python words every refusal as an error of ours; what else comes (an interrupt) goes its way.
 std::function<void(const c10::IValue&)> loads_by(const py::function& load) {
   return [held = HeldObject(load)](const c10::IValue& state) {
-    const py::gil_scoped_acquire gil;
+    const WithGil gil;
     try {
       (void)held.get()(as_python(state));
     } catch (const py::error_already_set& raised) {
+      if (raised.matches(PyExc_UnicodeDecodeError)) {
+        throw UsageError({.what = std::string("its text is no text: ") + raised.what(),
+                          .fix = "the file is damaged: load an earlier checkpoint"});
+      }
       const py::object error = raised.value();
       if (!py::hasattr(error, "what") || !py::hasattr(error, "fix")) throw;
       throw UsageError({.what = error.attr("what").cast<std::string>(), .fix = error.attr("fix").cast<std::string>()});

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import weakref
+import zipfile
 
 import pytest
 import torch
@@ -338,6 +339,54 @@ def test_a_file_that_is_no_checkpoint_is_refused(device, file):
     with pytest.raises(pianola.UsageError, match=r"step\.pt is no checkpoint, or only a part of one"):
         checkpoint.load(file)
     assert weight.eq(2).all()
+
+
+def flipped(whole):
+    """The same bytes with one bit flipped, in every byte."""
+    for at in range(len(whole)):
+        yield whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :]
+
+
+def test_a_flipped_bit_in_any_byte_is_refused_with_the_file_and_the_reason(file):
+    weight, mine = torch.ones(3), Stubborn(state={"step": 3, "name": "a text"})
+    checkpoint = pianola.Checkpoint().add("model", {"weight": weight}).add("mine", mine)
+    checkpoint.save(file)
+    whole = file.read_bytes()
+    assert torch.load(file, weights_only=True)["mine"] == mine.state
+    assert zipfile.ZipFile(file).testzip() is None
+    weight.zero_()
+    for damaged in flipped(whole):
+        file.write_bytes(damaged)
+        with pytest.raises(pianola.UsageError, match=r"step\.pt is (damaged: its checksum|no checkpoint, or only a part)"):
+            checkpoint.load(file)
+    assert weight.eq(0).all()
+    file.write_bytes(whole)
+    checkpoint.load(file)
+    assert weight.eq(1).all()
+
+
+def test_a_file_without_a_checksum_is_loaded_with_a_warning(file):
+    weight = torch.ones(3)
+    checkpoint = pianola.Checkpoint().add("model", {"weight": weight})
+    checkpoint.save(file)
+    seal = len("pianola:crc64:") + 16
+    file.write_bytes(file.read_bytes()[: -seal - 2] + b"\0\0")
+    weight.zero_()
+    with pytest.warns(UserWarning, match=r"step\.pt has no checksum, as an earlier version wrote it"):
+        checkpoint.load(file)
+    assert weight.eq(1).all()
+
+
+def test_links_in_the_folder_are_not_followed(file):
+    foreign = file.parent / "foreign"
+    foreign.write_text("theirs")
+    for link in (file, file.with_name(file.name + ".part")):
+        link.symlink_to(foreign)
+    checkpoint = pianola.Checkpoint().add("model", {"weight": torch.ones(3)})
+    checkpoint.save(file)
+    assert foreign.read_text() == "theirs" and not file.is_symlink()
+    assert sorted(one.name for one in file.parent.iterdir()) == ["foreign", "step.pt", "step.pt.part"]
+    checkpoint.load(file)
 
 
 def test_keeps_its_parts_alive_and_is_freed_with_them(device, file):
