@@ -1,4 +1,5 @@
 #include <bindings/bindings.hpp>
+#include <bindings/gil.hpp>
 #include <bindings/held_object.hpp>
 #include <bindings/python_error.hpp>
 #include <bindings/python_function.hpp>
@@ -29,7 +30,7 @@ namespace {
 
 using auditing::RunBoundary;
 using auditing::Session;
-using NoGil = py::call_guard<py::gil_scoped_release>;
+using NoGil = py::call_guard<WithoutGil>;
 
 SourcePlace as_place(const py::tuple& place) {
   return {.function = place[0].cast<std::string>(), .file = place[1].cast<std::string>(), .line = place[2].cast<int>()};
@@ -85,7 +86,7 @@ AuditOptions make_options(int iterations, int warmup, bool sources, bool trial, 
 
 void begin(Session& session, std::vector<at::Tensor> inputs, const py::list& names) {
   RunBoundary boundary{.inputs = std::move(inputs), .names = as_named(names)};
-  const py::gil_scoped_release release;
+  const WithoutGil release;
   session.begin(std::move(boundary));
 }
 
@@ -99,7 +100,7 @@ std::exception_ptr as_error(const py::object& exception, const std::string& mess
 void end_by(Session& session, const py::object& exception, const std::string& message, const py::tuple& place) {
   const std::exception_ptr error = as_error(exception, message);
   const SourcePlace source = as_place(place);
-  const py::gil_scoped_release release;
+  const WithoutGil release;
   session.end_by(error, message, source);
 }
 
@@ -113,9 +114,9 @@ std::string member(const py::object& object, const char* name) { return object.a
 // As C++ knows them: refusals that come from the package's Python are the library's too.
 std::function<void()> make_step(const py::function& step, const py::object& refusal) {
   return [held = HeldObject(step), kind = HeldObject(refusal)] {
-    const py::gil_scoped_acquire gil;
+    const WithGil gil;
     try {
-      (void)held.get()();
+      or_park([&] { (void)held.get()(); });
     } catch (const py::error_already_set& raised) {
       if (!raised.matches(kind.get())) std::rethrow_exception(as_cpp_error(raised));
       const py::object error = raised.value();
@@ -130,7 +131,7 @@ std::function<void()> make_step(const py::function& step, const py::object& refu
 void try_capture(Session& session, const py::function& step, const py::object& between) {
   const std::function<void()> run = make_step(step, py::module_::import("pianola._C").attr("CaptureError"));
   const std::function<void()> play = make_action(between);
-  const py::gil_scoped_release release;
+  const WithoutGil release;
   session.try_capture(run, play);
 }
 

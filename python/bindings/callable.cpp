@@ -1,4 +1,5 @@
 #include <bindings/bindings.hpp>
+#include <bindings/gil.hpp>
 #include <bindings/graph_options.hpp>
 #include <bindings/python_function.hpp>
 #include <bindings/tensor_list.hpp>
@@ -13,7 +14,7 @@
 namespace pianola::python {
 namespace {
 
-using NoGil = py::call_guard<py::gil_scoped_release>;
+using NoGil = py::call_guard<WithoutGil>;
 
 CaptureHooks make_hooks(const py::dict& hooks) {
   const auto action = [&](const char* name) {
@@ -61,7 +62,7 @@ std::vector<GraphedCallable> make(const std::vector<py::function>& functions, co
   for (std::size_t i = 0; i < functions.size(); ++i) callables.push_back(make_callable(functions[i], modules[i]));
   std::vector<std::vector<c10::IValue>> values;
   for (const auto& sample : samples) values.emplace_back(sample.begin(), sample.end());
-  const py::gil_scoped_release release;
+  const WithoutGil release;
   return make_graphed_callables(std::move(callables), values, options);
 }
 
@@ -69,7 +70,7 @@ py::tuple call(GraphedCallable& callable, const py::args& arguments) {
   const std::vector<at::Tensor> inputs = tensors_of(arguments);
   std::vector<at::Tensor> outputs;
   {
-    const py::gil_scoped_release release;
+    const WithoutGil release;
     outputs = callable.call(inputs);
   }
   return to_python(outputs);

@@ -1,4 +1,5 @@
 #include <bindings/bindings.hpp>
+#include <bindings/gil.hpp>
 
 #include <pianola/training/clip_grad.hpp>
 #include <pianola/training/finite_watch.hpp>
@@ -10,7 +11,7 @@
 namespace pianola::python {
 namespace {
 
-using NoGil = py::call_guard<py::gil_scoped_release>;
+using NoGil = py::call_guard<WithoutGil>;
 using Tensors = std::vector<at::Tensor>;
 
 at::Tensor clip_grad_norm(const Tensors& parameters, double max_norm, double norm_type, FiniteWatch* watch,

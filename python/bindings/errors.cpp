@@ -1,4 +1,5 @@
 #include <bindings/bindings.hpp>
+#include <bindings/gil.hpp>
 #include <bindings/python_error.hpp>
 #include <bindings/python_words.hpp>
 
@@ -127,7 +128,7 @@ void translate(std::exception_ptr error) {
 
 // As a Python error on its way through torch, which autograd hands on unchanged.
 void rethrow_as_python_error(const std::exception_ptr& error) {
-  const py::gil_scoped_acquire gil;
+  const WithGil gil;
   set_python_error(error);
   python_error persistent;
   persistent.persist();

@@ -1,4 +1,5 @@
 #include <bindings/bindings.hpp>
+#include <bindings/gil.hpp>
 
 #include <pianola/training/finite_watch.hpp>
 
@@ -11,7 +12,7 @@
 namespace pianola::python {
 namespace {
 
-using NoGil = py::call_guard<py::gil_scoped_release>;
+using NoGil = py::call_guard<WithoutGil>;
 using Pairs = std::vector<std::pair<std::string, at::Tensor>>;
 
 std::vector<NamedTensor> named(const Pairs& pairs) {

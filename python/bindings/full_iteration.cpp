@@ -1,4 +1,5 @@
 #include <bindings/bindings.hpp>
+#include <bindings/gil.hpp>
 #include <bindings/graph_options.hpp>
 #include <bindings/held_object.hpp>
 #include <bindings/python_call.hpp>
@@ -22,7 +23,7 @@ using training::IterationBank;
 std::function<void(Stage)> make_follower(const py::object& function) {
   if (function.is_none()) return {};
   return [held = HeldObject(function)](Stage stage) {
-    const py::gil_scoped_acquire gil;
+    const WithGil gil;
     (void)call_python(held.get(), py::make_tuple(std::string(in_words(stage))));
   };
 }
@@ -64,7 +65,7 @@ py::object run(IterationBank& bank, Stage stage, std::int64_t key, const py::obj
   const CallTensors tensors(copied, std::move(fixed));
   std::optional<IterationBank::Result> result;
   {
-    const py::gil_scoped_release release;
+    const WithoutGil release;
     result = bank.run(stage, key, tensors.inputs(), python_call);
   }
   if (!result) return py::none();
@@ -78,7 +79,7 @@ void capture(IterationBank& bank, Stage stage, std::int64_t key, const py::objec
              std::vector<at::Tensor> fixed) {
   PythonCall python_call(call, py::none());
   const CallTensors tensors(py::args(), std::move(fixed));
-  const py::gil_scoped_release release;
+  const WithoutGil release;
   bank.capture(stage, key, tensors.inputs(), python_call);
 }
 

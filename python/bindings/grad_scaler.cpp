@@ -1,4 +1,5 @@
 #include <bindings/bindings.hpp>
+#include <bindings/gil.hpp>
 
 #include <pianola/training/grad_scaler.hpp>
 #include <pianola/training/optimizer.hpp>
@@ -15,7 +16,7 @@
 namespace pianola::python {
 namespace {
 
-using NoGil = py::call_guard<py::gil_scoped_release>;
+using NoGil = py::call_guard<WithoutGil>;
 
 std::unique_ptr<GradScaler> make_scaler(c10::Device device, double init_scale, double growth_factor,
                                         double backoff_factor, std::int64_t growth_interval, bool enabled) {
@@ -28,7 +29,7 @@ std::unique_ptr<GradScaler> make_scaler(c10::Device device, double init_scale, d
 
 py::dict state_dict(const GradScaler& scaler) {
   const c10::impl::GenericDict state = [&] {
-    const py::gil_scoped_release release;
+    const WithoutGil release;
     return scaler.state_dict().toGenericDict();
   }();
   py::dict result;

@@ -1,4 +1,5 @@
 #include <bindings/bindings.hpp>
+#include <bindings/gil.hpp>
 #include <bindings/graph_options.hpp>
 #include <bindings/held_object.hpp>
 #include <bindings/python_error.hpp>
@@ -16,16 +17,16 @@
 namespace pianola::python {
 namespace {
 
-using NoGil = py::call_guard<py::gil_scoped_release>;
+using NoGil = py::call_guard<WithoutGil>;
 
 void capture(Graph& graph, const py::function& step, const CaptureOptions& options) {
   const HeldObject held(step);
-  const py::gil_scoped_release release;
+  const WithoutGil release;
   graph.capture(
       [&held] {
-        const py::gil_scoped_acquire acquire;
+        const WithGil acquire;
         try {
-          (void)held.get()();
+          or_park([&] { (void)held.get()(); });
         } catch (const py::error_already_set& raised) {
           std::rethrow_exception(as_cpp_error(raised));
         }
@@ -36,17 +37,17 @@ void capture(Graph& graph, const py::function& step, const CaptureOptions& optio
 // Hands a Python exception to the scope; comes back by throwing the explanation, or the exception itself.
 void fail(CaptureScope& scope, const py::object& exception) {
   const std::exception_ptr error = std::make_exception_ptr(PythonError(exception));
-  const py::gil_scoped_release release;
+  const WithoutGil release;
   scope.fail(error);
 }
 
 void replay(Graph& graph, const py::args& sources) {
   if (sources.empty()) {
-    const py::gil_scoped_release release;
+    const WithoutGil release;
     return graph.replay();
   }
   const auto tensors = sources.cast<std::vector<at::Tensor>>();
-  const py::gil_scoped_release release;
+  const WithoutGil release;
   graph.replay(tensors);
 }
 

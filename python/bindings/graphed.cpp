@@ -1,4 +1,5 @@
 #include <bindings/bindings.hpp>
+#include <bindings/gil.hpp>
 #include <bindings/graph_options.hpp>
 #include <bindings/held_object.hpp>
 #include <bindings/python_call.hpp>
@@ -33,7 +34,7 @@ class PythonBank {
     const std::vector<at::Tensor> tensors = tensors_of(inputs);
     std::optional<GraphBank::Result> result;
     {
-      const py::gil_scoped_release release;
+      const WithoutGil release;
       result = bank_.run(key, tensors, python_call);
     }
     if (!result) return py::none();
@@ -43,7 +44,7 @@ class PythonBank {
 
   void refuse(std::int64_t key, std::string reason, const py::args& inputs) {
     const std::vector<at::Tensor> tensors = tensors_of(inputs);
-    const py::gil_scoped_release release;
+    const WithoutGil release;
     bank_.refuse(key, tensors, std::move(reason));
   }
 
@@ -112,8 +113,8 @@ void bind_graphed(py::module_& module) {
            py::arg("module"))
       .def("run", &PythonBank::run)
       .def("refuse", &PythonBank::refuse)
-      .def("reset", &PythonBank::reset, py::call_guard<py::gil_scoped_release>())
-      .def("info", &PythonBank::info, py::call_guard<py::gil_scoped_release>());
+      .def("reset", &PythonBank::reset, py::call_guard<WithoutGil>())
+      .def("info", &PythonBank::info, py::call_guard<WithoutGil>());
 }
 
 }  // namespace pianola::python

@@ -1,4 +1,6 @@
 #pragma once
+#include <bindings/gil.hpp>
+
 #include <torch/csrc/utils/pybind.h>
 
 #include <memory>
@@ -18,7 +20,7 @@ class HeldObject {
   // An interpreter that is ending takes its objects with it, and no longer gives its lock to other threads.
   static void let_go(PyObject* object) {
     if (Py_IsInitialized() == 0 || Py_IsFinalizing() != 0) return;
-    const py::gil_scoped_acquire gil;
+    const WithGil gil;
     Py_DECREF(object);
   }
 

@@ -1,4 +1,5 @@
 #include <bindings/bindings.hpp>
+#include <bindings/gil.hpp>
 #include <bindings/held_object.hpp>
 #include <bindings/plain_value.hpp>
 
@@ -14,7 +15,7 @@ namespace {
 
 LearningRate of_function(const py::function& function) {
   return LearningRate([held = HeldObject(function)](std::int64_t step, double base) {
-    const py::gil_scoped_acquire gil;
+    const WithGil gil;
     return held.get()(step, base).cast<double>();
   });
 }

@@ -1,4 +1,5 @@
 #include <bindings/bindings.hpp>
+#include <bindings/gil.hpp>
 #include <bindings/python_look.hpp>
 
 #include <pianola/core/version.hpp>
@@ -7,6 +8,7 @@
 PYBIND11_MODULE(_C, module) {
   using namespace pianola::python;  // NOLINT(google-build-using-namespace): what this module is made of
   module.doc() = "Pianola's C++ library. The package `pianola` is its public face.";
+  wait_for_threads_at_exit();
   set_python_look();
   bind_errors(module);
   bind_config(module);

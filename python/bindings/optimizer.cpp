@@ -1,4 +1,5 @@
 #include <bindings/bindings.hpp>
+#include <bindings/gil.hpp>
 #include <bindings/plain_value.hpp>
 
 #include <pianola/training/adam.hpp>
@@ -16,7 +17,7 @@
 namespace pianola::python {
 namespace {
 
-using NoGil = py::call_guard<py::gil_scoped_release>;
+using NoGil = py::call_guard<WithoutGil>;
 // Parameters and their options, by torch's names.
 using Groups = std::vector<std::pair<std::vector<at::Tensor>, py::dict>>;
 

@@ -1,4 +1,5 @@
 #include <bindings/bindings.hpp>
+#include <bindings/gil.hpp>
 #include <bindings/python_function.hpp>
 
 #include <pianola/profile/profile.hpp>
@@ -14,13 +15,13 @@ double us(Nanoseconds time) { return static_cast<double>(time) / 1000; }
 
 Profile run(const py::function& step, int warmup, int iterations, bool modules, bool memory, const std::string& trace) {
   const std::function<void()> action = make_action(step);
-  const py::gil_scoped_release release;
+  const WithoutGil release;
   return profile(action,
                  {.warmup = warmup, .iterations = iterations, .modules = modules, .memory = memory, .trace = trace});
 }
 
 Profile load(const std::string& path, const std::string& range, int process, int device) {
-  const py::gil_scoped_release release;
+  const WithoutGil release;
   return load_profile(path, {.range = range, .process = process, .device = device});
 }
 

@@ -1,5 +1,6 @@
 #include <bindings/python_function.hpp>
 
+#include <bindings/gil.hpp>
 #include <bindings/held_object.hpp>
 #include <bindings/python_error.hpp>
 #include <bindings/python_module.hpp>
@@ -16,7 +17,7 @@ namespace {
 
 Callable::Run make_run(const py::function& function) {
   return [held = HeldObject(function)](const std::vector<c10::IValue>& arguments) -> c10::IValue {
-    const py::gil_scoped_acquire gil;
+    const WithGil gil;
     py::tuple tensors(arguments.size());
     for (std::size_t i = 0; i < arguments.size(); ++i) tensors[i] = arguments[i].toTensor();
     return call_python(held.get(), tensors).cast<std::vector<at::Tensor>>();
@@ -29,7 +30,7 @@ Callable::View make_view(const py::object& module) {
     return [script] { return script.view(); };
   }
   return [weak = HeldObject(py::weakref(module))]() -> std::unique_ptr<ModuleView> {
-    const py::gil_scoped_acquire gil;
+    const WithGil gil;
     return std::make_unique<PythonModuleView>(weak.get()());
   };
 }
@@ -38,7 +39,7 @@ Callable::View make_view(const py::object& module) {
 
 py::object call_python(const py::object& function, const py::tuple& arguments) {
   try {
-    return function(*arguments);
+    return or_park([&] { return py::object(function(*arguments)); });
   } catch (const py::error_already_set& raised) {
     std::rethrow_exception(as_cpp_error(raised));
   }
@@ -52,7 +53,7 @@ Callable make_callable(const py::function& function, const py::object& module) {
 std::function<void()> make_action(const py::object& function) {
   if (function.is_none()) return {};
   return [held = HeldObject(function)] {
-    const py::gil_scoped_acquire gil;
+    const WithGil gil;
     (void)call_python(held.get());
   };
 }

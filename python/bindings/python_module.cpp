@@ -1,5 +1,7 @@
 #include <bindings/python_module.hpp>
 
+#include <bindings/gil.hpp>
+
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -72,31 +74,31 @@ void PythonModuleView::add_members(Submodule& owner, const py::object& module, K
 bool PythonModuleView::is_alive() const { return PyWeakref_GetObject(root_.get().ptr()) != Py_None; }
 
 bool PythonModuleView::training() const {
-  const py::gil_scoped_acquire gil;
+  const WithGil gil;
   return is_alive() && flag_of(modules_.front().attributes);
 }
 
 void PythonModuleView::set_training(bool training) const {
-  const py::gil_scoped_acquire gil;
+  const WithGil gil;
   if (is_alive()) root_.get()().attr("train")(training);
 }
 
 std::vector<bool> PythonModuleView::flags() const {
-  const py::gil_scoped_acquire gil;
+  const WithGil gil;
   std::vector<bool> result(modules_.size());
   for (std::size_t i = 0; i < modules_.size() && is_alive(); ++i) result[i] = flag_of(modules_[i].attributes);
   return result;
 }
 
 void PythonModuleView::set_flags(const std::vector<bool>& flags) const {
-  const py::gil_scoped_acquire gil;
+  const WithGil gil;
   if (!is_alive()) return;
   root_.get()().attr("training") = static_cast<bool>(flags[0]);
   for (std::size_t i = 1; i < flags.size(); ++i) modules_[i].held->get().attr("training") = static_cast<bool>(flags[i]);
 }
 
 bool PythonModuleView::has_flags(const std::vector<bool>& flags) const {
-  const py::gil_scoped_acquire gil;
+  const WithGil gil;
   if (!is_alive()) return false;
   for (std::size_t i = 0; i < flags.size(); ++i) {
     if (flag_of(modules_[i].attributes) != flags[i]) return false;
@@ -136,7 +138,7 @@ bool PythonModuleView::is_as_known(const Submodule& module) {
 }
 
 bool PythonModuleView::has_its_parameters() const {
-  const py::gil_scoped_acquire gil;
+  const WithGil gil;
   return is_alive() &&
          std::all_of(modules_.begin(), modules_.end(), [](const Submodule& module) { return is_as_known(module); });
 }
@@ -162,7 +164,7 @@ std::vector<std::string> PythonModuleView::differences(const Submodule& module) 
 }
 
 std::vector<std::string> PythonModuleView::parameter_differences() const {
-  const py::gil_scoped_acquire gil;
+  const WithGil gil;
   if (!is_alive()) return {"the module is gone"};
   std::vector<std::string> result;
   for (const Submodule& module : modules_) {
@@ -173,7 +175,7 @@ std::vector<std::string> PythonModuleView::parameter_differences() const {
 }
 
 std::vector<at::Tensor> PythonModuleView::differentiable_parameters() const {
-  const py::gil_scoped_acquire gil;
+  const WithGil gil;
   std::vector<at::Tensor> result;
   for (const Submodule& module : modules_) {
     for (const Member& member : module.members) {

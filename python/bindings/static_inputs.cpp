@@ -1,4 +1,5 @@
 #include <bindings/bindings.hpp>
+#include <bindings/gil.hpp>
 #include <bindings/held_object.hpp>
 
 #include <pianola/training/static_inputs.hpp>
@@ -19,7 +20,7 @@
 namespace pianola::python {
 namespace {
 
-using NoGil = py::call_guard<py::gil_scoped_release>;
+using NoGil = py::call_guard<WithoutGil>;
 
 // Python takes batches apart: a microbatch is the list of its tensors here.
 using Tensors = std::vector<std::vector<at::Tensor>>;
@@ -32,7 +33,7 @@ std::vector<c10::IValue> as_batch(const Tensors& microbatches) {
 
 std::function<std::string(std::size_t, std::size_t)> as_path_of(const py::function& function) {
   return [held = HeldObject(function)](std::size_t microbatch, std::size_t tensor) {
-    const py::gil_scoped_acquire gil;
+    const WithGil gil;
     return held.get()(microbatch, tensor).cast<std::string>();
   };
 }

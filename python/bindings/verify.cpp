@@ -1,4 +1,5 @@
 #include <bindings/bindings.hpp>
+#include <bindings/gil.hpp>
 #include <bindings/held_object.hpp>
 #include <bindings/python_error.hpp>
 
@@ -21,11 +22,11 @@ namespace {
 // Takes tensors, gives a list of tensors.
 VerifyStep as_step(const py::function& function) {
   return [held = HeldObject(function)](const std::vector<at::Tensor>& inputs) {
-    const py::gil_scoped_acquire gil;
+    const WithGil gil;
     try {
       py::tuple arguments(inputs.size());
       for (std::size_t i = 0; i < inputs.size(); ++i) arguments[i] = py::cast(inputs[i]);
-      return held.get()(*arguments).cast<std::vector<at::Tensor>>();
+      return or_park([&] { return py::object(held.get()(*arguments)); }).cast<std::vector<at::Tensor>>();
     } catch (const py::error_already_set& raised) {
       std::rethrow_exception(as_cpp_error(raised));
     }
@@ -35,9 +36,9 @@ VerifyStep as_step(const py::function& function) {
 std::function<void(int)> as_between(const py::object& function) {
   if (function.is_none()) return {};
   return [held = HeldObject(function)](int steps) {
-    const py::gil_scoped_acquire gil;
+    const WithGil gil;
     try {
-      (void)held.get()(steps);
+      or_park([&] { (void)held.get()(steps); });
     } catch (const py::error_already_set& raised) {
       std::rethrow_exception(as_cpp_error(raised));
     }
@@ -47,9 +48,9 @@ std::function<void(int)> as_between(const py::object& function) {
 std::function<void()> as_reset(const py::object& function) {
   if (function.is_none()) return {};
   return [held = HeldObject(function)] {
-    const py::gil_scoped_acquire gil;
+    const WithGil gil;
     try {
-      (void)held.get()();
+      or_park([&] { (void)held.get()(); });
     } catch (const py::error_already_set& raised) {
       std::rethrow_exception(as_cpp_error(raised));
     }
@@ -89,7 +90,7 @@ VerifyReport run(const py::function& eager, const py::function& graphed,
                               .generators = std::move(generators),
                               .subject = std::move(subject)};
   const VerifyStep one = as_step(eager), other = as_step(graphed);
-  const py::gil_scoped_release release;
+  const WithoutGil release;
   return verify(one, other, named, options);
 }
 
