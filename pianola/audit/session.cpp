@@ -164,8 +164,13 @@ void Session::Impl::begin(const RunBoundary& boundary) {
 void Session::Impl::end(const std::vector<at::Tensor>& results, bool threw) {
   if (!open) return;
   std::optional<trace::OddWork> odd_work = open->stream->odd_work();
+  const std::optional<Diagnosis> failure = open->stream ? open->stream->failure() : std::nullopt;
   open->stream.reset();
   cuda->stop();
+  if (failure) {
+    open.reset();
+    throw CaptureError(*failure);
+  }
   ObservedRun run = open->observer.take();
   run.odd_work = std::move(odd_work);
   run.trace = open->recorder.take();
@@ -256,7 +261,11 @@ void Session::begin_warmup() {
   impl_->warmup.emplace(std::move(observers));
 }
 
-void Session::end_warmup() { impl_->warmup.reset(); }
+void Session::end_warmup() {
+  const std::optional<Diagnosis> failure = impl_->warmup ? impl_->warmup->failure() : std::nullopt;
+  impl_->warmup.reset();
+  if (failure) throw CaptureError(*failure);
+}
 
 void Session::begin(RunBoundary boundary) { impl_->begin(boundary); }
 

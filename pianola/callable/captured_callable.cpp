@@ -13,6 +13,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 namespace pianola::callable {
@@ -20,6 +21,8 @@ namespace pianola::callable {
 namespace autograd = torch::autograd;
 
 namespace {
+
+constexpr const char* kSubject = "a graphed callable";
 
 // Each is a tensor of its own, for a history of its own, but shares the counter of writes: a replay counts as one, so
 // that autograd refuses a backward through what a later call has overwritten.
@@ -113,6 +116,7 @@ CapturedMode* CapturedCallable::mode_not_captured(Mode mode, std::span<const at:
 }
 
 std::vector<at::Tensor> CapturedCallable::call(std::span<const at::Tensor> inputs) {
+  std::optional<OneCall::Scope> one_call(std::in_place, one_call_, "call()", kSubject);
   check_alive("call()");
   if (inputs.size() != subject_->inputs.leaves()) {  // too many or too few for the original, too
     throw GuardError({.what = fmt::format("inputs: captured {} tensors, received {}; nothing was launched",
@@ -123,6 +127,7 @@ std::vector<at::Tensor> CapturedCallable::call(std::span<const at::Tensor> input
   CapturedMode* mode = mode_for(inputs);
   if (mode != nullptr) [[likely]]
     return replay(*mode, inputs);
+  one_call.reset();  // eager calls may run side by side
   const c10::IValue value = subject_->run(inputs);
   std::vector<at::Tensor> leaves;
   (void)Structure(value, "output").flatten(value, leaves);
@@ -130,17 +135,24 @@ std::vector<at::Tensor> CapturedCallable::call(std::span<const at::Tensor> input
 }
 
 c10::IValue CapturedCallable::forward(const std::vector<c10::IValue>& inputs) {
+  std::optional<OneCall::Scope> one_call(std::in_place, one_call_, "forward()", kSubject);
   check_alive("forward()");
   std::vector<at::Tensor> leaves;
   if (auto difference = subject_->inputs.flatten(c10::ivalue::Tuple::create(inputs), leaves)) {
-    if (options_.on_mismatch == OnMismatch::eager) return subject_->callable(inputs);
+    if (options_.on_mismatch == OnMismatch::eager) {
+      one_call.reset();
+      return subject_->callable(inputs);
+    }
     throw GuardError(
         {.what = fmt::format("the call differs from what was captured; nothing was launched\n    {}", *difference),
          .where = subject_->name,
          .fix = "call it as captured, or set on_mismatch to OnMismatch::eager"});
   }
   CapturedMode* mode = mode_for(leaves);
-  if (mode == nullptr) return subject_->callable(inputs);
+  if (mode == nullptr) {
+    one_call.reset();
+    return subject_->callable(inputs);
+  }
   return mode->outputs().rebuild(replay(*mode, leaves));
 }
 
@@ -175,9 +187,7 @@ CapturedCallable::Turn CapturedCallable::take_turn(CapturedMode& mode) const {
 
 std::vector<at::Tensor> CapturedCallable::replay(CapturedMode& mode, std::span<const at::Tensor> inputs) {
   const auto [pass, microbatch] = take_turn(mode);
-  pass->forward.replay(inputs);
-  count_writes(pass->inputs, pass->input_versions, /*wrote=*/false);
-  count_writes(pass->outputs, pass->output_versions, /*wrote=*/true);
+  launch_forward(*pass, inputs);
   std::vector<at::Tensor> outputs = outputs_of(*pass);
   if (mode.has_backward()) {
     connect(mode, *pass, microbatch, inputs, outputs);
@@ -189,6 +199,21 @@ std::vector<at::Tensor> CapturedCallable::replay(CapturedMode& mode, std::span<c
   leaves.reserve(of_leaf.size());
   for (const std::size_t position : of_leaf) leaves.push_back(outputs[position]);
   return leaves;
+}
+
+// A pass that is overtaken is nobody's from here on: its activations are gone, whether the replay ends well or not. And one
+// that throws half way (the tape's do) has written as well: what earlier calls returned of this pass is no longer theirs.
+void CapturedCallable::launch_forward(Pass& pass, std::span<const at::Tensor> inputs) const {
+  pass.holder = 0;
+  try {
+    pass.forward.replay(inputs);
+  } catch (...) {
+    pass.handed_out.clear();
+    count_writes(pass.outputs, pass.output_versions, /*wrote=*/true);
+    throw;
+  }
+  count_writes(pass.inputs, pass.input_versions, /*wrote=*/false);
+  count_writes(pass.outputs, pass.output_versions, /*wrote=*/true);
 }
 
 std::vector<at::Tensor> CapturedCallable::outputs_of(Pass& pass) const {
@@ -228,6 +253,7 @@ void CapturedCallable::connect(CapturedMode& mode, Pass& pass, int microbatch, s
 }
 
 autograd::variable_list CapturedCallable::backward(const BackwardNode& node, const autograd::variable_list& gradients) {
+  const OneCall::Scope one_call(one_call_, "backward()", kSubject);
   check_alive("backward()");
   CapturedMode& mode = node.mode();
   Pass& pass = node.pass();
@@ -246,11 +272,23 @@ autograd::variable_list CapturedCallable::backward(const BackwardNode& node, con
   }
   if (direct != nullptr) direct->before_replay(for_all, steady, unreached.direct);
   if (mode.routed() != nullptr) mode.routed()->vacate_buffers();
-  pass.backward.replay(gradients);
-  if (direct != nullptr) direct->after_replay();
+  launch_backward(mode, pass, gradients);
   if (turn_ != nullptr) turn_->advance();
 
   return gradients_of_edges(node, for_all, unreached);
+}
+
+// The graph adds to gradients at its end: one that throws has added nothing, and eager would leave them undefined, or as they
+// were.
+void CapturedCallable::launch_backward(CapturedMode& mode, Pass& pass, std::span<const at::Tensor> gradients) {
+  ParameterGradients* direct = mode.direct();
+  try {
+    pass.backward.replay(gradients);
+  } catch (...) {
+    if (direct != nullptr) direct->undo_replay();
+    throw;
+  }
+  if (direct != nullptr) direct->after_replay();
 }
 
 autograd::variable_list CapturedCallable::gradients_of_edges(const BackwardNode& node, bool for_all,
@@ -344,10 +382,14 @@ ScheduleTurn& CapturedCallable::turn() const {
 
 int CapturedCallable::next_microbatch() const { return turn().forward(layer_).microbatch; }
 
-void CapturedCallable::restart_schedule() { turn().restart(); }
+void CapturedCallable::restart_schedule() {
+  const OneCall::Scope one_call(one_call_, "restart_schedule()", kSubject);
+  turn().restart();
+}
 
 // The modes live on, empty, for the nodes of calls in flight.
-void CapturedCallable::reset() noexcept {
+void CapturedCallable::reset() {
+  const OneCall::Scope one_call(one_call_, "reset()", kSubject);
   alive_ = false;
   for (const auto& mode : modes_) {
     if (mode != nullptr) mode->release();

@@ -3,6 +3,7 @@
 #include <pianola/callable/captured_mode.hpp>
 #include <pianola/callable/graphed_callable.hpp>
 #include <pianola/callable/schedule_turn.hpp>
+#include <pianola/core/one_call.hpp>
 
 #include <array>
 #include <cstdint>
@@ -31,7 +32,7 @@ class CapturedCallable : public std::enable_shared_from_this<CapturedCallable> {
   [[nodiscard]] int in_flight() const noexcept;
   [[nodiscard]] int next_microbatch() const;
   void restart_schedule();
-  void reset() noexcept;
+  void reset();
 
   [[nodiscard]] const std::string& name() const noexcept { return subject_->name; }
   [[nodiscard]] bool retains_graph() const noexcept { return options_.retain_graph; }
@@ -53,6 +54,8 @@ class CapturedCallable : public std::enable_shared_from_this<CapturedCallable> {
   [[nodiscard]] Turn take_turn(CapturedMode& mode) const;
   [[nodiscard]] Pass& next_pass(const CapturedMode& mode) const;
   [[nodiscard]] static Pass& oldest_pass(const CapturedMode& mode);
+  void launch_forward(Pass& pass, std::span<const at::Tensor> inputs) const;
+  static void launch_backward(CapturedMode& mode, Pass& pass, std::span<const at::Tensor> gradients);
   [[nodiscard]] std::vector<at::Tensor> replay(CapturedMode& mode, std::span<const at::Tensor> inputs);
   [[nodiscard]] std::vector<at::Tensor> outputs_of(Pass& pass) const;
   [[nodiscard]] torch::autograd::variable_list gradients_of_edges(const BackwardNode& node, bool for_all,
@@ -71,6 +74,7 @@ class CapturedCallable : public std::enable_shared_from_this<CapturedCallable> {
   std::shared_ptr<ScheduleTurn> turn_;  // nullptr without a schedule
   std::uint64_t calls_ = 0;
   bool alive_ = true;
+  OneCall one_call_;
 };
 
 /// Captures one more mode of a callable, on its own, with these tensors for samples and a pool of its own.

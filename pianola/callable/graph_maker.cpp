@@ -69,6 +69,7 @@ std::unique_ptr<CapturedCall> GraphMaker::make_callable(const Capturable& captur
   }
   const auto last = std::make_shared<std::optional<ObservedRun>>();
   GraphedCallable graphed = make_graphed_callable(observed(capturable.callable, last), values_of(inputs), options);
+  if (!(*last)->failure().empty()) throw UsageError({.what = (*last)->failure()});
   observation.check_numbers((*last)->numbers());
   LeafGuard leaves((*last)->watch().leaves(), /*with_hooks=*/options_.grad == GradPolicy::accumulate);
   std::vector<at::Tensor> others = (*last)->watch().outside_but_leaves();

@@ -54,7 +54,7 @@ void GraphedCallable::restart_schedule() { captured_->restart_schedule(); }
 GraphPoolRef GraphedCallable::pool() const { return captured_->pool(); }
 CallableInfo GraphedCallable::info() const { return captured_->info(); }
 
-void GraphedCallable::reset() noexcept {
+void GraphedCallable::reset() {
   if (captured_ != nullptr) captured_->reset();
 }
 

@@ -97,7 +97,7 @@ class PIANOLA_API GraphedCallable {
   void restart_schedule();
 
   /// Drops the graphs and their memory; calls are refused from then on. Gradients and outputs that are out there live on.
-  void reset() noexcept;
+  void reset();
 
   [[nodiscard]] GraphPoolRef pool() const;
   [[nodiscard]] CallableInfo info() const;

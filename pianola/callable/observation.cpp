@@ -51,7 +51,7 @@ std::string obstacle_of(const ObservedRun& run) {
 Observation::Observation(ObservedRun run, std::span<const at::Tensor> inputs, const std::vector<at::Tensor>& results)
     : kind_(kind_of(run.watch(), results)),
       device_(device_of(run.watch(), inputs)),
-      obstacle_(obstacle_of(run)),
+      obstacle_(run.failure().empty() ? obstacle_of(run) : run.failure()),
       numbers_(std::move(run.numbers())) {
   for (const at::Tensor& leaf : run.watch().leaves()) leaves_.emplace_back(leaf.getIntrusivePtr());
 }

@@ -1,5 +1,6 @@
 #include <pianola/callable/observed_run.hpp>
 
+#include <pianola/core/error.hpp>
 #include <pianola/trace/op_stream.hpp>
 
 namespace pianola::callable {
@@ -25,6 +26,7 @@ ObservedRun::ObservedRun(std::span<const at::Tensor> inputs, const std::function
   const trace::OpStream stream({&watch_, &numbers_});
   run();
   odd_work_ = stream.odd_work();
+  if (const auto failure = stream.failure()) failure_ = Error(*failure).what();
 }
 
 bool ObservedRun::is_open() noexcept { return open_runs() != 0; }

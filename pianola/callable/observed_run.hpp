@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <string>
 
 namespace pianola::callable {
 
@@ -18,6 +19,8 @@ class ObservedRun {
   [[nodiscard]] NumberLog& numbers() noexcept { return numbers_; }
   /// What it did that no graph can hold; nothing where there is no such thing.
   [[nodiscard]] const std::optional<trace::OddWork>& odd_work() const noexcept { return odd_work_; }
+  /// Why the two do not show the whole run; empty where they do.
+  [[nodiscard]] const std::string& failure() const noexcept { return failure_; }
 
   /// Whether one is going on, on this thread: whatever replays a graph now hides its operations from it.
   [[nodiscard]] static bool is_open() noexcept;
@@ -26,6 +29,7 @@ class ObservedRun {
   CallWatch watch_;
   NumberLog numbers_;
   std::optional<trace::OddWork> odd_work_;
+  std::string failure_;
 };
 
 }  // namespace pianola::callable

@@ -160,6 +160,15 @@ void ParameterGradients::after_replay() {
   replay_.saved.clear();
 }
 
+void ParameterGradients::undo_replay() {
+  for (const std::size_t i : replay_.exposed_all ? all() : replay_.exposed) gradient(i).reset();
+  if (!replay_.to_restore.empty()) {
+    const trace::QuietScope quiet;
+    at::_foreach_copy_(select(buffers_.tensors(), replay_.to_restore), replay_.saved);
+  }
+  replay_ = {};
+}
+
 void ParameterGradients::prepare_to_add() {
   const trace::QuietScope quiet;
   if (!is_clear_) group_->clear_idle();
@@ -167,6 +176,7 @@ void ParameterGradients::prepare_to_add() {
   if (was_clear) group_->wait_for_clear();
   if (was_clear && replay_.left_alone.empty() && is_idle()) {
     for (std::size_t i = 0; i < places_.size(); ++i) expose(i);
+    replay_.exposed_all = true;
     return;
   }
   std::vector<std::size_t> others, held, to_expose;
@@ -184,6 +194,7 @@ void ParameterGradients::prepare_to_add() {
   save(std::move(held));
   buffers_.clear(others);
   for (const std::size_t i : to_expose) expose(i);
+  replay_.exposed = std::move(to_expose);
 }
 
 // The tensor of last time will do, unless somebody has it, or it was made to look elsewhere.

@@ -72,6 +72,8 @@ class ParameterGradients {
   /// `left_alone` are positions of parameters that no gradient flows to this time: theirs stay as they are, too.
   void before_replay(bool wanted, bool steady, const std::vector<std::size_t>& left_alone = {});
   void after_replay();
+  /// In place of after_replay(), where the replay threw: gradients are what they were.
+  void undo_replay();
 
  private:
   friend class GradientGroup;
@@ -82,6 +84,8 @@ class ParameterGradients {
   };
   struct Replay {                          // what is left to do after one
     std::vector<bool> left_alone;          // empty where none is
+    bool exposed_all = false;              // every gradient was undefined
+    std::vector<std::size_t> exposed;      // else those that were
     std::vector<std::size_t> to_hand_out;  // gradients that are not ours, and get the result
     std::vector<std::size_t> to_restore;   // buffers that somebody else looks at
     std::vector<at::Tensor> saved;         // what those held before

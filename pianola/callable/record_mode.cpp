@@ -135,6 +135,7 @@ void CapturedMode::run_eagerly(CaptureContext& context) {
   {
     const trace::OpStream watching({&watch});
     outputs = each_once(run_forward(pass));
+    watching.check();
   }
   call(subject_.hooks.after_forward);
   for (const at::Tensor& leaf : watch.leaves()) note_leaf(context, leaf);

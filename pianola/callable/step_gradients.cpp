@@ -71,6 +71,34 @@ void StepGradients::leave_as_captured() const {
   }
 }
 
+void StepGradients::begin_run() {
+  operations_ = 0;
+  for (Leaf& leaf : leaves_) {
+    leaf.seen = leaf.meta->grad_.unsafeGetTensorImpl();
+    leaf.changed_at = leaf.made_from = Leaf::kNever;
+  }
+}
+
+void StepGradients::on_op_begin(const trace::OpSpan& /*op*/) {
+  ++operations_;
+  for (Leaf& leaf : leaves_) {
+    const c10::TensorImpl* now = leaf.meta->grad_.unsafeGetTensorImpl();
+    if (now == leaf.seen) [[likely]]
+      continue;
+    leaf.seen = now;
+    leaf.changed_at = std::min(leaf.changed_at, operations_);
+    leaf.made_from = operations_;
+  }
+}
+
+void StepGradients::leave_as_at(std::size_t operation) const {
+  if (operation == 0) return;
+  for (const Leaf& leaf : leaves_) {
+    if (leaf.after == After::kept || leaf.tensor.expired() || operation < leaf.changed_at) continue;
+    leaf.meta->grad_ = operation < leaf.made_from ? at::Tensor() : leaf.made;
+  }
+}
+
 bool StepGradients::covers(const at::Tensor& leaf) const {
   return std::any_of(leaves_.begin(), leaves_.end(), [&](const Leaf& known) {
     return known.tensor._unsafe_get_target() == leaf.unsafeGetTensorImpl();

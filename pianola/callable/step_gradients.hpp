@@ -1,8 +1,11 @@
 #pragma once
 #include <pianola/graph/outside_guard.hpp>
+#include <pianola/trace/op_stream.hpp>
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
+#include <limits>
 #include <vector>
 
 namespace torch::autograd {
@@ -25,8 +28,9 @@ namespace pianola::callable {
 // A tensor that the capture made is written by each replay, where eager would make a new one. So it must not be written
 // while somebody holds it for its value of before: the step has to be captured again, or to run eagerly.
 
-/// The gradients of the leaves that a step uses: what it found when it was captured, and what it left.
-class StepGradients {
+/// The gradients of the leaves that a step uses: what it found when it was captured, and what it left. As an observer of
+/// the recorded run it also knows between which operations they changed.
+class StepGradients final : public trace::OpObserver {
  public:
   /// Before the capture.
   explicit StepGradients(const std::vector<at::Tensor>& leaves);
@@ -40,6 +44,14 @@ class StepGradients {
   [[nodiscard]] bool are_as_captured() const noexcept;
   /// After a replay.
   void leave_as_captured() const;
+  /// After a replay in which this operation threw, counted from 1 (0: none was launched): gradients are what the step has
+  /// made of them by then. One that it made in several goes is undefined until the last.
+  void leave_as_at(std::size_t operation) const;
+
+  [[nodiscard]] trace::OpInterest interest() const override { return {.outputs = false}; }
+  void on_op_begin(const trace::OpSpan& op) override;
+  /// The step is about to run, once more maybe.
+  void begin_run();
 
   [[nodiscard]] bool covers(const at::Tensor& leaf) const;
   /// Whether it is one of the gradients that leaves had before.
@@ -60,8 +72,15 @@ class StepGradients {
     bool was_defined = false;
     at::Tensor made = {};  // by the capture
     const void* made_at = nullptr;
+
+    // The first operations that began when it was another one than before, and when it was what the run left.
+    static constexpr std::size_t kNever = std::numeric_limits<std::size_t>::max();
+    const c10::TensorImpl* seen = nullptr;
+    std::size_t changed_at = kNever;
+    std::size_t made_from = kNever;
   };
   std::vector<Leaf> leaves_;
+  std::size_t operations_ = 0;
 };
 
 }  // namespace pianola::callable

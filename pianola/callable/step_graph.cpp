@@ -2,6 +2,7 @@
 
 #include <pianola/core/error.hpp>
 #include <pianola/graph/copy_into.hpp>
+#include <pianola/trace/op_stream.hpp>
 #include <pianola/trace/plain_check.hpp>
 #include <pianola/trace/quiet_scope.hpp>
 #include <pianola/trace/tensors_of.hpp>
@@ -50,7 +51,13 @@ void StepGraph::capture(const Step& step, const std::vector<at::Tensor>& leaves,
   std::optional<ObservedRun> run;
   std::vector<at::Tensor> results;
   try {
-    graph_.capture([&] { run.emplace(inputs_, [&] { results = step(inputs_); }); }, options);
+    const auto observed = [&] {
+      gradients_->begin_run();
+      const trace::OpStream changes({&*gradients_});
+      run.emplace(inputs_, [&] { results = step(inputs_); });
+    };
+    graph_.capture(observed, options);
+    if (!run->failure().empty()) throw UsageError({.what = run->failure()});
     check(run->watch());
     if (numbers) numbers(run->numbers());
   } catch (...) {
@@ -114,7 +121,12 @@ std::vector<at::Tensor> StepGraph::replay(std::span<const at::Tensor> inputs) {
 }
 
 void StepGraph::launch(std::span<const at::Tensor> inputs) {
-  graph_.replay(inputs);
+  try {
+    graph_.replay(inputs);
+  } catch (...) {
+    gradients_->leave_as_at(graph_.failed_operation());
+    throw;
+  }
   gradients_->leave_as_captured();
 }
 

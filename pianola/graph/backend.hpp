@@ -11,6 +11,7 @@
 #include <c10/core/Storage.h>
 #include <c10/util/Exception.h>
 
+#include <cstddef>
 #include <functional>
 #include <iosfwd>
 #include <memory>
@@ -72,6 +73,10 @@ class Backend {
   /// Makes the executable anew, or for the first time.
   virtual void instantiate() {}
   virtual void replay() = 0;
+  /// After a replay that threw what an operation threw: its number in the step, from 1; 0 where nobody knows.
+  [[nodiscard]] virtual std::size_t failed_operation() const noexcept { return 0; }
+  /// The same in words, with its line where the trace knows it.
+  [[nodiscard]] virtual std::string where_replay_failed(const OpTrace* /*trace*/) const { return ""; }
   virtual void reset() noexcept = 0;
 
   [[nodiscard]] virtual GraphPoolRef pool() const = 0;

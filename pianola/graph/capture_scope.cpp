@@ -4,10 +4,13 @@
 #include <pianola/graph/capture_session.hpp>
 #include <pianola/graph/graph_impl.hpp>
 
+#include <c10/util/Exception.h>
+
 #include <fmt/format.h>
 
 #include <exception>
 #include <optional>
+#include <thread>
 #include <utility>
 
 namespace pianola {
@@ -25,36 +28,59 @@ const CaptureOptions& without_warmup(const CaptureOptions& options) {
 
 struct CaptureScope::Impl {
   Graph::Impl& graph;
+  std::optional<OneCall::Scope> call = {};  // of the graph, as long as the scope is open
   std::optional<pianola::graph::CaptureSession> session = {};
+  std::thread::id thread = std::this_thread::get_id();  // that is captured
 
   struct Close {  // whether ending throws or not, the session is over
-    std::optional<pianola::graph::CaptureSession>& session;
-    ~Close() { session.reset(); }
+    Impl& scope;
+    ~Close() {
+      scope.session.reset();
+      scope.call.reset();
+    }
   };
-  std::optional<pianola::graph::CaptureSession>& open_session(const char* call) {
-    if (!session) throw UsageError({.what = fmt::format("{} was called on a CaptureScope that has ended", call)});
-    return session;
+  Impl& open(const char* name) {
+    if (!session) throw UsageError({.what = fmt::format("{} was called on a CaptureScope that has ended", name)});
+    if (thread != std::this_thread::get_id()) {
+      throw UsageError(
+          {.what = fmt::format("{} was called on another thread than the one that began the capture, whose "
+                               "operations it records; the capture goes on",
+                               name),
+           .fix = "begin and end a capture on one thread"});
+    }
+    return *this;
   }
 };
 
 CaptureScope::CaptureScope(Graph& graph, CaptureOptions options) {
-  graph.impl_->check_empty();
   impl_.reset(new Impl{.graph = *graph.impl_});
+  impl_->call.emplace(impl_->graph.calls, "CaptureScope()", "a graph");
+  impl_->graph.check_empty();
   impl_->graph.inputs = options.inputs.size();
   impl_->session.emplace(*impl_->graph.backend, without_warmup(options));
   impl_->session->begin();
 }
 
-CaptureScope::~CaptureScope() = default;
+// What is bound to a thread cannot be undone on another one: the session stays behind, without the graph.
+CaptureScope::~CaptureScope() {
+  if (impl_ == nullptr || !impl_->session || impl_->thread == std::this_thread::get_id()) return;
+  impl_->session->leave_behind();
+  impl_->call.reset();
+  (void)impl_.release();
+  TORCH_WARN(
+      "pianola: a capture was dropped on another thread than the one that began it; nothing of it is kept, but that "
+      "thread "
+      "can capture no more. Begin and end a capture on one thread.");
+}
 
 void CaptureScope::end() {
-  const Impl::Close close{impl_->open_session("end()")};
-  impl_->graph.adopt(close.session->commit());
+  const Impl::Close close{impl_->open("end()")};
+  impl_->graph.adopt(impl_->session->commit());
 }
 
 void CaptureScope::fail(std::exception_ptr error) {
-  const Impl::Close close{impl_->open_session("fail()")};
-  close.session->fail(std::move(error));
+  const Impl::Close close{impl_->open("fail()")};
+  impl_->session->fail(std::move(error));
 }
 
 }  // namespace pianola

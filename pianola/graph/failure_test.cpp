@@ -3,6 +3,8 @@
 #include <pianola/graph/testing/mlp.hpp>
 
 #include <ATen/ops/nonzero.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
 
 #if PIANOLA_WITH_CUDA
 #include <pianola/cuda/memory_account.hpp>
@@ -217,6 +219,59 @@ TEST_P(FailureTest, AThrowAfterWhicheverOperationLeavesTheStateAsItWas) {
       EXPECT_FALSE(w.grad().defined());
       EXPECT_TRUE(same(state_of(generator()), generator0));
     }
+  }
+}
+
+// Refuses blocks of one size, as an allocator that has run out of memory.
+class Scarce final : public c10::Allocator {
+ public:
+  explicit Scarce(std::size_t refused) : usual_(c10::GetCPUAllocator()), refused_(refused) {
+    c10::SetCPUAllocator(this, 255);
+  }
+  Scarce(const Scarce&) = delete;
+  Scarce& operator=(const Scarce&) = delete;
+  ~Scarce() override { c10::SetCPUAllocator(usual_, 255); }
+
+  c10::DataPtr allocate(std::size_t bytes) override {
+    TORCH_CHECK(bytes != refused_, "no room for ", bytes, " bytes");
+    return usual_->allocate(bytes);
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return usual_->raw_deleter(); }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override { usual_->copy_data(to, from, bytes); }
+
+ private:
+  c10::Allocator* usual_;
+  std::size_t refused_;
+};
+
+// What is to be put back is copied first, in the callback of the operation that writes it.
+TEST(FailureOfAnObserver, EndsTheCaptureWithAnErrorThatNamesTheOperation) {
+  const at::Tensor x = at::ones({777});
+  const at::Tensor y = at::ones({8});
+  const auto step = [&] {
+    y.add_(1);
+    x.mul_(2);
+    y.mul_(3);
+  };
+  for (const int warmup : {0, 1}) {
+    Graph graph(c10::kCPU);
+    const at::Tensor before = y.clone();
+    {
+      const Scarce scarce(x.nbytes());
+      EXPECT_THAT(testing::refusal<CaptureError>("a step whose operations cannot be recorded",
+                                                 [&] { graph.capture(step, {.warmup = warmup}); }),
+                  ::testing::AllOf(::testing::HasSubstr("could not be recorded, from aten::mul_ on: no room for"),
+                                   ::testing::HasSubstr("may not have been put back"), ::testing::HasSubstr("fix:")));
+    }
+    EXPECT_TRUE(same(y, before)) << "what was copied before is put back";
+    EXPECT_FALSE(is_capturing());
+    x.fill_(1);
+    graph.capture(step, {.warmup = warmup});
+    EXPECT_TRUE(same(x, at::ones({777})));
+    graph.replay();
+    EXPECT_TRUE(same(x, at::ones({777}) * 2));
+    EXPECT_TRUE(same(y, (before + 1) * 3));
+    y.copy_(before);
   }
 }
 

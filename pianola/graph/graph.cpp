@@ -37,8 +37,16 @@ void Graph::Impl::check_captured(const char* call) const {
   }
 }
 
-void Graph::Impl::check_replayable() const {
+void Graph::Impl::check_replayable() {
   check_captured("replay()");
+  failed_operation = 0;
+  if (graph::capture_is_open()) [[unlikely]] {
+    throw UsageError(
+        {.what = "replay() was called while a capture is open on this thread, or warms up; graphs do not nest, "
+                 "and nothing was launched",
+         .fix = "call the code that the graph was captured from inside the captured step, or replay outside "
+                "of it"});
+  }
   if (!process.is_this_process()) [[unlikely]] {
     throw UsageError(
         {.what = "replay() was called in a forked child of the process that captured the graph; nothing was "
@@ -62,6 +70,20 @@ void Graph::Impl::check_modes() const {
     throw ReplayError(trace::refuse_modes(oddity, "replay()", "nothing was launched"));
 }
 
+void Graph::Impl::replay() {
+  try {
+    backend->replay();
+  } catch (c10::Error& error) {
+    failed_operation = backend->failed_operation();
+    const std::string where = backend->where_replay_failed(result->trace ? &*result->trace : nullptr);
+    if (!where.empty()) error.add_context("in a replay: " + where);
+    throw;
+  } catch (...) {
+    failed_operation = backend->failed_operation();
+    throw;
+  }
+}
+
 Graph::Graph(c10::Device device) : impl_(std::make_unique<Impl>(device)) {}
 Graph::Graph(Graph&&) noexcept = default;
 
@@ -77,6 +99,7 @@ Graph::~Graph() {
 }
 
 void Graph::capture(const std::function<void()>& step, const CaptureOptions& options) {
+  const OneCall::Scope call = impl_->call("capture()");
   impl_->check_empty();
   graph::CaptureSession session(*impl_->backend, options);
   session.warm_up(step);
@@ -91,12 +114,14 @@ void Graph::capture(const std::function<void()>& step, const CaptureOptions& opt
 }
 
 void Graph::replay() {
+  const OneCall::Scope call = impl_->call("replay()");
   impl_->check_replayable();
   if (impl_->inputs != 0) impl_->backend->keep_inputs();
-  impl_->backend->replay();
+  impl_->replay();
 }
 
 void Graph::replay(std::span<const at::Tensor> sources) {
+  const OneCall::Scope call = impl_->call("replay()");
   impl_->check_replayable();
   if (sources.size() != impl_->inputs) [[unlikely]] {
     throw UsageError({.what = fmt::format("replay() was given {} tensors for {} inputs; nothing was launched",
@@ -104,39 +129,48 @@ void Graph::replay(std::span<const at::Tensor> sources) {
                       .fix = "pass one tensor for each of CaptureOptions::inputs"});
   }
   impl_->backend->copy_inputs(sources);
-  impl_->backend->replay();
+  impl_->replay();
 }
 
 void Graph::instantiate() {
+  const OneCall::Scope call = impl_->call("instantiate()");
   impl_->check_captured("instantiate()");
   impl_->backend->instantiate();
 }
 
-void Graph::reset() noexcept {
+void Graph::reset() {
   if (impl_ == nullptr || !impl_->process.is_this_process()) return;
+  const OneCall::Scope call = impl_->call("reset()");
   impl_->backend->reset();
   impl_->result.reset();
 }
+
+std::size_t Graph::failed_operation() const noexcept { return impl_->failed_operation; }
 
 bool Graph::captured() const noexcept { return impl_ != nullptr && impl_->result.has_value(); }
 
 c10::Device Graph::device() const noexcept { return impl_->device; }
 
 GraphPoolRef Graph::pool() const {
+  const OneCall::Scope call = impl_->call("pool()");
   impl_->check_captured("pool()");
   return impl_->backend->pool();
 }
 
 GraphInfo Graph::info() const {
+  const OneCall::Scope call = impl_->call("info()");
   impl_->check_captured("info()");
-  const graph::CaptureResult& result = *impl_->result;
+  return impl_->info();
+}
+
+GraphInfo Graph::Impl::info() const {
   GraphInfo info;
-  info.operations = result.trace ? result.trace->ops().size() : 0;
-  info.warmup_time = result.warmup_time;
-  info.capture_time = result.capture_time;
-  info.instantiate_time = result.end_time;
-  info.warnings = result.warnings;
-  impl_->backend->describe(info);
+  info.operations = result->trace ? result->trace->ops().size() : 0;
+  info.warmup_time = result->warmup_time;
+  info.capture_time = result->capture_time;
+  info.instantiate_time = result->end_time;
+  info.warnings = result->warnings;
+  backend->describe(info);
   return info;
 }
 
@@ -146,28 +180,32 @@ const OpTrace* Graph::trace() const {
 }
 
 void* Graph::raw_executable() const {
+  const OneCall::Scope call = impl_->call("raw_executable()");
   impl_->check_captured("raw_executable()");
   return impl_->backend->raw_executable();
 }
 
 void* Graph::raw_graph() const {
+  const OneCall::Scope call = impl_->call("raw_graph()");
   impl_->check_captured("raw_graph()");
   return impl_->backend->raw_graph();
 }
 
 void Graph::dump_dot(const std::filesystem::path& file) const {
+  const OneCall::Scope call = impl_->call("dump_dot()");
   impl_->check_captured("dump_dot()");
   std::ofstream out(file);
-  impl_->backend->write_dot(out, trace());
+  impl_->backend->write_dot(out, impl_->result->trace ? &*impl_->result->trace : nullptr);
   out.close();
   if (!out) throw UsageError({.what = fmt::format("cannot write '{}'", file.string())});
 }
 
 void Graph::dump_lanes(const std::filesystem::path& file) const {
+  const OneCall::Scope call = impl_->call("dump_lanes()");
   impl_->check_captured("dump_lanes()");
   const parallel::LaneChart* chart = impl_->backend->lanes();
   if (chart == nullptr) {
-    const auto& branches = info().branches;
+    const auto branches = impl_->info().branches;
     throw UsageError({.what = branches ? fmt::format("there are no lanes to draw: {}", branches->reason)
                                        : "there are no lanes to draw: the graph was captured without 'branches'",
                       .fix = "capture with {.branches = 4}; GraphInfo::branches says what came of it"});

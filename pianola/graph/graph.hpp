@@ -53,7 +53,8 @@ struct GraphInfo {
 /// values are frozen, outputs are overwritten by the next replay, reading a value on the host while recording is
 /// refused. A replay computes what eager would, bit for bit, given the same inputs, state and generators.
 ///
-/// Threads:  One call at a time per object, and graphs that share a pool count as one object; any thread may call.
+/// Threads:  One call at a time per object, and graphs that share a pool count as one object; any thread may call. A second
+///           call of one graph at the same time is refused by a UsageError.
 class PIANOLA_API Graph {
  public:
   /// @throws DeviceError       There is no such device, or this build has no CUDA.
@@ -78,10 +79,13 @@ class PIANOLA_API Graph {
   /// Runs what was captured, on the current stream of the graph's device; outputs hold new values when it is done. Inputs
   /// are read as they are.
   ///
-  /// @throws UsageError   Nothing was captured, or by the process that this one was forked from.
+  /// @throws UsageError   Nothing was captured, or by the process that this one was forked from; or a capture is open on
+  ///                      this thread: graphs do not nest.
   /// @throws ReplayError  A result of another graph of the pool, which this graph reads, has been overwritten; nothing
   ///                      was launched. With CheckMode::strict: a tensor from outside that the step used is gone or
   ///                      has moved; nothing was launched either. Or CUDA refused the launch.
+  /// On the tape, what an operation throws (an index out of range) reaches the caller as eager mode throws it, its place
+  /// added to torch's errors. The operations before it have done their work, those after it have not; the graph is whole.
   /// Does not synchronize and allocates nothing.
   void replay();
 
@@ -97,10 +101,12 @@ class PIANOLA_API Graph {
   /// @throws UsageError  Nothing was captured.
   void instantiate();
 
-  /// Drops the capture and its memory; the graph can capture again.
-  void reset() noexcept;
+  /// Drops the capture and its memory; the graph can capture again. @throws UsageError  A call of the graph is running.
+  void reset();
 
   [[nodiscard]] bool captured() const noexcept;
+  /// Of the last replay, where it threw what an operation threw: that operation's number in the step, from 1; else 0.
+  [[nodiscard]] std::size_t failed_operation() const noexcept;
   [[nodiscard]] c10::Device device() const noexcept;
   /// The pool of this graph, to share with the next one. @throws UsageError  Nothing was captured.
   [[nodiscard]] GraphPoolRef pool() const;
@@ -143,6 +149,7 @@ class PIANOLA_API CaptureScope {
   ~CaptureScope();
 
   /// Ends the capture and makes the executable. @throws CaptureError  As Graph::capture.
+  /// @throws UsageError  (this and fail()) The scope has ended; or another thread began it: it is still open then.
   void end();
   /// The code threw `error`: abandons the capture, and throws a CaptureError that names the operation if capturing is
   /// what caused it; rethrows `error` otherwise.

@@ -1,4 +1,5 @@
 #pragma once
+#include <pianola/core/one_call.hpp>
 #include <pianola/graph/backend.hpp>
 #include <pianola/graph/capture_session.hpp>
 #include <pianola/graph/fork.hpp>
@@ -16,9 +17,14 @@ struct Graph::Impl {
   /// Takes over what a session recorded.
   void adopt(graph::CaptureResult recorded);
   /// Before a replay.
-  void check_replayable() const;
+  void check_replayable();
   void check_modes() const;
+  /// What an operation throws comes out as it is; of torch's errors, with the place for context.
+  void replay();
   void check_empty() const;
+  [[nodiscard]] OneCall::Scope call(const char* name) { return {calls, name, "a graph"}; }
+  /// Of what was captured.
+  [[nodiscard]] GraphInfo info() const;
   void check_captured(const char* call) const;
 
   c10::Device device;
@@ -26,6 +32,8 @@ struct Graph::Impl {
   std::optional<graph::CaptureResult> result;  // empty: nothing is captured
   std::size_t inputs = 0;                      // that replay(sources) fills
   graph::ProcessMark process;                  // that captured
+  std::size_t failed_operation = 0;            // of the last replay
+  OneCall calls;
 };
 
 }  // namespace pianola

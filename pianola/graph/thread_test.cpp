@@ -6,17 +6,20 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/mul.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/sum.h>
 
 #if PIANOLA_WITH_CUDA
 #include <ATen/cuda/CUDAEvent.h>
+#include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #endif
 
 #include <pthread.h>
 
 #include <atomic>
+#include <exception>
 #include <functional>
 #include <iostream>
 #include <memory>
@@ -291,6 +294,116 @@ TEST_P(ThreadTest, TwoThreadsDrawFromOneGeneratorInCapturesThatAreOpenAtOnce) {
   EXPECT_TRUE(same(y, at::empty_like(y).bernoulli_(0.5)));
 }
 
+TEST_P(ThreadTest, AReplayInsideACaptureIsRefused) {
+  Training inner(device()), outer(device());
+  Graph graph(device()), around(device());
+  graph.capture([&] { inner.step(); });
+  for (const int warmup : {0, 1}) {
+    EXPECT_THAT(refusal<UsageError>("a replay inside a capture",
+                                    [&] {
+                                      around.capture(
+                                          [&] {
+                                            outer.forward();
+                                            graph.replay();
+                                          },
+                                          {.warmup = warmup});
+                                    }),
+                AllOf(HasSubstr("replay() was called while a capture is open"), HasSubstr("graphs do not nest"),
+                      HasSubstr("nothing was launched"), HasSubstr("fix:")));
+  }
+  around.capture([&] { outer.step(); });
+  expect_replays_equal_eager(graph, inner);
+}
+
+TEST_P(ThreadTest, ACaptureEndsOnTheThreadThatBeganIt) {
+  Training graphed(device());
+  graphed.step();
+  graphed = Training(device());
+  Graph graph(device());
+  CaptureScope scope(graph);
+  on_another_thread([&] {
+    EXPECT_THAT(refusal<UsageError>("end() on another thread", [&] { scope.end(); }),
+                AllOf(HasSubstr("end() was called on another thread than the one that began the capture"),
+                      HasSubstr("the capture goes on"), HasSubstr("fix:")));
+    EXPECT_THROW(scope.fail(std::make_exception_ptr(7)), UsageError);
+    EXPECT_THAT(refusal<UsageError>("replay() beside a capture", [&] { graph.replay(); }),
+                HasSubstr("while another thread is in a call of it"));
+  });
+  graphed.step();
+  scope.end();
+  expect_replays_equal_eager(graph, graphed);
+}
+
+// Its thread is gone, or captures no more; everybody else does. On CUDA the stream's capture would stay open.
+class TapeThreadTest : public ThreadTest {};
+INSTANTIATE_TEST_SUITE_P(On, TapeThreadTest, ::testing::Values("cpu"), testing::device_name);
+
+TEST_P(TapeThreadTest, ACaptureThatIsDroppedOnAnotherThreadLeavesNothingBehind) {
+  const at::Tensor x = randn({8});
+  const at::Tensor before = x.clone();
+  auto graph = std::make_unique<Graph>(device());
+  std::unique_ptr<CaptureScope> scope;
+  on_another_thread([&] {
+    x.mul(2);
+    scope = std::make_unique<CaptureScope>(*graph);
+    x.mul_(2);
+  });
+  scope.reset();
+  graph.reset();
+  EXPECT_TRUE(same(x, before));
+  EXPECT_FALSE(is_capturing());
+  Training graphed(device());
+  Graph other(device());
+  other.capture([&] { graphed.step(); });
+  expect_replays_equal_eager(other, graphed);
+}
+
+TEST_P(ThreadTest, TwoThreadsInOneGraphGetAnErrorAndNoCrash) {
+  at::Tensor x = randn({64, 64}), y;
+  Graph graph(device());
+  const auto capture = [&] { graph.capture([&] { y = x.mm(x).relu().mm(x); }, {.warmup = 0}); };
+  x.mm(x);
+  capture();
+  std::atomic<int> replays = 0, refused = 0;
+  const auto keep_replaying = [&] {
+    for (int i = 0; i < 300; ++i) {
+      try {
+        graph.replay();
+        ++replays;
+      } catch (const UsageError&) {  // the other one replays, or has just dropped the capture
+        ++refused;
+      }
+    }
+  };
+  const auto keep_resetting = [&] {
+    x.mm(x);  // makes this thread's library handles, which no capture can
+    for (int i = 0; i < 100; ++i) {
+      try {
+        graph.reset();
+        std::this_thread::yield();
+        capture();
+        (void)graph.info();
+      } catch (const UsageError&) {
+        ++refused;
+      }
+    }
+  };
+  std::vector<std::thread> threads;
+  for (const std::function<void()>& work :
+       std::vector<std::function<void()>>{keep_replaying, keep_replaying, keep_resetting}) {
+    threads.emplace_back(work);
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::cout << replays << " replays, " << refused << " refused" << std::endl;
+  EXPECT_GT(replays, 0);
+  graph.reset();
+  capture();
+  x.add_(1);
+  graph.replay();
+  synchronize();
+  EXPECT_TRUE(same(y, x.mm(x).relu().mm(x)));
+}
+
 #if PIANOLA_WITH_CUDA
 // torch's allocator gives nothing back to the device while anybody captures, and says so by an internal error.
 TEST_P(ThreadTest, APoolThatEndsWhileAnotherThreadCapturesIsGivenBackLater) {
@@ -366,6 +479,28 @@ TEST_P(ThreadTest, AnotherThreadsDeviceSynchronizationIsReportedOrSurvived) {
   std::cout << "cudaDeviceSynchronize() of another thread: " << cudaGetErrorString(theirs) << "; the capture "
             << (survived ? "survived" : "was refused") << std::endl;
   if (!survived) graph.capture([&] { graphed.step(); });
+  expect_replays_equal_eager(graph, graphed);
+}
+
+TEST_P(ThreadTest, AReplayInsideACaptureOfTorchIsRefused) {
+  if (!on_cuda()) GTEST_SKIP() << "torch has no tape";
+  Training graphed(device());
+  Graph graph(device());
+  graph.capture([&] { graphed.step(); });
+  at::Tensor x = randn({8}), y;
+  {
+    const c10::cuda::CUDAStreamGuard on_stream(c10::cuda::getStreamFromPool());
+    at::cuda::CUDAGraph theirs;
+    theirs.capture_begin();
+    y = x * 2;
+    EXPECT_THAT(
+        refusal<UsageError>("a replay inside a capture of torch's", [&] { graph.replay(); }),
+        AllOf(HasSubstr("is being captured by other code"), HasSubstr("nothing was launched"), HasSubstr("fix:")));
+    theirs.capture_end();
+    theirs.replay();
+    synchronize();
+  }
+  EXPECT_TRUE(same(y, x * 2)) << "their capture goes on";
   expect_replays_equal_eager(graph, graphed);
 }
 

@@ -146,11 +146,11 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
       try {
         throw;
       } catch (const c10::Error& error) {
-        failure = op + ": " + error.what_without_backtrace();
+        failure = op + " on: " + error.what_without_backtrace();
       } catch (const std::exception& error) {
-        failure = op + ": " + error.what();
+        failure = op + " on: " + error.what();
       } catch (...) {
-        failure = op;
+        failure = op + " on";
       }
     } catch (...) {  // out of memory, most likely
     }
@@ -388,8 +388,8 @@ std::optional<Diagnosis> OpStream::failure() const {
   if (!state_->failed) return std::nullopt;
   return Diagnosis{
       .what = "the operations of the step could not be recorded, from " +
-              (state_->failure.empty() ? std::string("one of them") : state_->failure) +
-              " on, so that what the step wrote since may not have been put back",
+              (state_->failure.empty() ? std::string("one of them on") : state_->failure) +
+              "; what the step wrote since may not have been put back",
       .fix = "free memory where it ran out; else this is a fault of Pianola's: report it with this message"};
 }
 

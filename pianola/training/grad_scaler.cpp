@@ -208,6 +208,7 @@ void GradScaler::step_watched(Optimizer& optimizer, bool unscaled, const at::Ten
   {
     const trace::OpStream stream({&found_inf_watch, &scale_watch});
     optimizer.step({.scale = unscaled ? at::Tensor() : scale_, .found_inf = found_inf});
+    stream.check();
   }
   check_used(found_inf_watch, "found_inf", "a step with infinite gradients would not be skipped");
   if (!unscaled) {

@@ -4,6 +4,7 @@
 #include <pianola/callable/nested_call.hpp>
 #include <pianola/callable/stream_order.hpp>
 #include <pianola/core/error.hpp>
+#include <pianola/core/one_call.hpp>
 #include <pianola/graph/pool_state.hpp>
 #include <pianola/training/iteration_entry.hpp>
 #include <pianola/training/rng_tracker.hpp>
@@ -67,6 +68,7 @@ struct IterationBank::Impl {
   std::array<bool, 2> has_captured = {};  // stages with memory in the pool; see Note [Memory of iterations]
   std::size_t evictions = 0;
   bool is_capturing = false;
+  OneCall calls;
 };
 
 IterationEntry& IterationBank::Impl::entry_for(Stage stage, std::int64_t key, std::span<const at::Tensor> inputs) {
@@ -152,6 +154,8 @@ std::optional<IterationBank::Result> IterationBank::run(Stage stage, std::int64_
     call.run_eagerly();
     return std::nullopt;
   }
+  std::optional<OneCall::Scope> one_call;  // unless the step calls another stage
+  if (!impl_->calls.is_ours()) one_call.emplace(impl_->calls, "an iteration", "a FullIteration");
   if (RngTracker::forks_open() != 0) [[unlikely]]
     refuse_fork();
   IterationEntry& entry = impl_->entry_for(stage, key, inputs.described());
@@ -174,10 +178,13 @@ void IterationBank::follow(Stage stage) const {
 
 bool IterationBank::is_due(Stage stage, std::int64_t key, const Inputs& inputs) {
   if (impl_->is_capturing || is_inside_another(inputs)) return false;
+  std::optional<OneCall::Scope> one_call;
+  if (!impl_->calls.is_ours()) one_call.emplace(impl_->calls, "an iteration", "a FullIteration");
   return impl_->entry_for(stage, key, inputs.described()).is_due();
 }
 
 void IterationBank::capture(Stage stage, std::int64_t key, const Inputs& inputs, callable::BankCall& call) {
+  const OneCall::Scope one_call(impl_->calls, "a capture", "a FullIteration");
   IterationEntry& entry = impl_->entry_for(stage, key, inputs.described());
   if (entry.graph() != nullptr || entry.stays_eager()) return;
   if (!entry.is_due()) {
@@ -198,10 +205,15 @@ void IterationBank::refuse(Stage stage, std::int64_t key, const Inputs& inputs, 
     throw UsageError({.what = "the iteration cannot stay captured: " + reason,
                       .fix = "keep what changes in tensors that the step reads, or set eager_fallback"});
   }
+  std::optional<OneCall::Scope> one_call;
+  if (!impl_->calls.is_ours()) one_call.emplace(impl_->calls, "an iteration", "a FullIteration");
   impl_->entry_for(stage, key, inputs.described()).stay_eager(reason);
 }
 
-void IterationBank::reset(Stage stage) { impl_->entries(stage).clear(); }
+void IterationBank::reset(Stage stage) {
+  const OneCall::Scope one_call(impl_->calls, "reset()", "a FullIteration");
+  impl_->entries(stage).clear();
+}
 
 FullIterationInfo IterationBank::info() const {
   FullIterationInfo info;

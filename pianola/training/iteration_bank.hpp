@@ -30,7 +30,8 @@ namespace pianola::training {
 
 /// The graphs of whole iterations, by stage and signature; what FullIteration is made of, in C++ and in Python.
 ///
-/// Threads:  One call at a time. A caller whose functions need a lock of their own, such as Python's GIL, must not hold it.
+/// Threads:  One call at a time; a second one at the same time is refused by a UsageError, and so is a reset() inside a call.
+///           A caller whose functions need a lock of their own, such as Python's GIL, must not hold it.
 class PIANOLA_API IterationBank {
  public:
   /// The tensors of one call.

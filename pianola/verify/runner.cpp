@@ -120,11 +120,13 @@ Outcome Runner::run(Side side, int step, const std::vector<trace::OpObserver*>& 
   const auto start = Clock::now();
   const char* const who = side == Side::eager ? "eager" : "the graphed side";
   std::optional<trace::OddWork> odd;
+  std::optional<Diagnosis> failure;
   call_user(fmt::format("{} threw in step {}", who, step), [&] {
     {
       const trace::OpStream stream(observers);
       outcome.results = call(side, outcome.inputs);
       odd = stream.odd_work();
+      failure = stream.failure();
     }
     wait_for(cuda_devices_in_use());
   });
@@ -132,6 +134,7 @@ Outcome Runner::run(Side side, int step, const std::vector<trace::OpObserver*>& 
   time_ = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start);
   at::autocast::clear_cache();
   if (!watch.trouble().empty()) throw std::runtime_error("cannot save what the step writes: " + watch.trouble());
+  if (failure) throw CaptureError(*failure);
   if (side == Side::eager) {
     for (MissingState& missing : watch.missing()) missing_.push_back(std::move(missing));
     for (std::string& draw : watch.unlisted_draws()) draws_.push_back(std::move(draw));

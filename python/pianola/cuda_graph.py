@@ -1,6 +1,7 @@
 """`pianola.CUDAGraph` and `pianola.graph`: torch.cuda's two, with the same arguments, methods and error texts."""
 
 import os
+import threading
 import warnings
 from typing import Any, Optional, Union
 
@@ -39,6 +40,7 @@ class CUDAGraph:
         self._graph: Optional[_C.Graph] = None
         self._scope: Optional[_C.CaptureScope] = None
         self._reads: Any = None
+        self._thread = 0  # that captures
 
     def capture_begin(
         self,
@@ -73,7 +75,16 @@ class CUDAGraph:
                 "This CUDAGraph instance already owns a captured graph. To capture a new graph, create a new instance.",
                 "or call reset() first",
             )
-        graph = _C.Graph(device)
+        self._graph = graph = _C.Graph(device)  # ahead of the capture: no other thread may begin one beside it
+        try:
+            self._open(graph, device, stream, pool, mode, **options)
+        except BaseException:
+            self._graph = None
+            raise
+
+    def _open(
+        self, graph: "_C.Graph", device: torch.device, stream: Any, pool: Any, mode: Optional[str], **options: Any
+    ) -> None:
         captured_with = capture_options(
             device,
             pool=pool,
@@ -85,14 +96,15 @@ class CUDAGraph:
             **options,
         )
         self._scope = _C.CaptureScope(graph, captured_with)
-        self._graph = graph
+        self._thread = threading.get_ident()
         self._reads = recording.scope(device)
         self._reads.__enter__()
 
     def capture_end(self) -> None:
-        """Ends the capture; afterwards replay() runs what was captured."""
+        """Ends the capture, on the thread that began it; afterwards replay() runs what was captured."""
+        scope = self._take_scope("capture_end()")
         try:
-            self._take_scope().end()
+            scope.end()
         except BaseException:
             self._graph = None
             raise
@@ -101,15 +113,21 @@ class CUDAGraph:
 
     def _fail(self, error: BaseException) -> None:
         """Abandons the capture after an exception in it; raises an explanation where capturing is what caused it."""
+        scope = self._take_scope("capture_end()")
         self._graph = None
-        scope = self._take_scope()
         if isinstance(error, RuntimeError) and not isinstance(error, _C.Error):
             scope.fail(error)
 
-    def _take_scope(self) -> "_C.CaptureScope":
-        scope, self._scope = self._scope, None
+    def _take_scope(self, call: str) -> "_C.CaptureScope":
+        scope = self._scope
         if scope is None:
             refuse("capture_end() called before capture_begin().")
+        if self._thread != threading.get_ident():
+            refuse(
+                f"{call} was called on another thread than capture_begin(), whose operations the capture records; it goes on",
+                "begin and end a capture on one thread",
+            )
+        self._scope = None
         self._reads.__exit__(None, None, None)
         return scope
 
@@ -134,7 +152,7 @@ class CUDAGraph:
     def reset(self) -> None:
         """Drops the graph and its memory, or abandons the capture that is open; the object can capture again."""
         if self._scope is not None:
-            self._take_scope()
+            self._take_scope("reset()")
         self._graph = None
 
     def pool(self) -> tuple[int, int]:

@@ -49,6 +49,7 @@ class Capture {
     if (watching != nullptr) observers.push_back(watching);
     const trace::OpStream stream(std::move(observers));
     graph_.capture(step, options_);
+    stream.check();
     gradients.restore();
   }
 

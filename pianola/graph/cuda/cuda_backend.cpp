@@ -109,6 +109,7 @@ class CudaBackend final : public Backend {
   [[nodiscard]] bool try_branches(const OpTrace& trace, const SaveStorage& save);
   void enter_into_ledger(const OpTrace* trace);
   void check_results_intact() const;
+  [[noreturn]] static void refuse_inside_capture();
   void note_stream(CUDAStream stream);
 
   // What a replay reads comes first: it fits two cache lines.
@@ -355,6 +356,8 @@ void CudaBackend::replay() {
   c10::cuda::OptionalCUDAGuard on_device;
   if (c10::cuda::current_device() != device_.index()) on_device.set_index(device_.index());
   const CUDAStream stream = c10::cuda::getCurrentCUDAStream(device_.index());
+  if (capture_status(stream.stream()) != CaptureStatus::none) [[unlikely]]
+    refuse_inside_capture();
   (void)executable();
   if (ledger_id_ != 0) check_results_intact();
   if (!clock_.idle()) clock_.set();
@@ -365,6 +368,16 @@ void CudaBackend::replay() {
     clock_.advance();
   }
   if (ledger_id_ != 0) pool_->ledger().sign(ledger_id_);
+}
+
+// It would become part of that capture as it is now: with the numbers that the generator stands at, and the inputs of this
+// replay, for ever.
+void CudaBackend::refuse_inside_capture() {
+  throw UsageError(
+      {.what = "replay() was called while the current stream is being captured by other code; graphs do not "
+               "nest, and nothing was launched",
+       .fix = "call the code that the graph was captured from inside the other capture, or replay outside of "
+              "it"});
 }
 
 // Memory that the graph lets go of may be in use there until that work is done.

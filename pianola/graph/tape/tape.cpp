@@ -1,11 +1,15 @@
 #include <pianola/graph/tape/tape.hpp>
 
+#include <pianola/core/error.hpp>
 #include <pianola/trace/quiet_scope.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/util/flat_hash_map.h>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstring>
@@ -21,8 +25,19 @@ const at::Tensor& tensor_at(const c10::IValue& value, std::int64_t position) {
   return position < 0 ? value.toTensor() : value.toListRef()[static_cast<std::size_t>(position)].toTensor();
 }
 
+// Its shape depends on values, and the tape's operations after it are for the shape of the capture.
+[[noreturn]] void refuse_shape(const TapeOp& op, const at::Tensor& target, const at::Tensor& result) {
+  throw UsageError(
+      {.what = fmt::format("a result of {} has the shape [{}] in a replay, and had [{}] in the capture",
+                           op.info->schema().name(), fmt::join(result.sizes(), ", "), fmt::join(target.sizes(), ", ")),
+       .fix = "let shapes in the step depend on shapes alone, or leave this part out of the capture",
+       .rule = "PG103"});
+}
+
 // Moves a new result into the memory that the recording gave it.
-void place(const at::Tensor& target, const at::Tensor& result) {
+void place(const TapeOp& op, const at::Tensor& target, const at::Tensor& result) {
+  if (target.sizes() != result.sizes()) [[unlikely]]
+    refuse_shape(op, target, result);
   if (target.numel() == 0) return;
   if (target.strides() == result.strides() && target.is_non_overlapping_and_dense()) {
     std::memcpy(target.mutable_data_ptr(), result.const_data_ptr(), target.nbytes());
@@ -131,11 +146,17 @@ void Tape::replay() {
   for (const TapeOp& op : ops_) {
     at::GradMode::set_enabled(op.grad_mode);
     stack_.insert(stack_.end(), op.inputs.begin(), op.inputs.end());
-    op.handle.callBoxed(stack_);
-    if (!op.writes_results) {
-      for (const auto& [output, position] : op.fresh) {
-        place(tensor_at(op.outputs[output], position), tensor_at(stack_[output], position));
+    try {
+      op.handle.callBoxed(stack_);
+      if (!op.writes_results) {
+        for (const auto& [output, position] : op.fresh) {
+          place(op, tensor_at(op.outputs[output], position), tensor_at(stack_[output], position));
+        }
       }
+    } catch (...) {
+      failed_ = &op;
+      stack_.clear();
+      throw;
     }
     stack_.clear();
     if (replay_watch != nullptr) [[unlikely]]

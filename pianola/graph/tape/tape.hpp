@@ -25,14 +25,19 @@ struct TapeOp {
   std::vector<std::pair<std::size_t, std::int64_t>> fresh = {};
   bool grad_mode = false;       ///< Some kernels choose by it.
   bool writes_results = false;  ///< Bound to a variant that writes its results itself; see bind().
+  std::size_t number = 0;       ///< As the step called it, from 1.
   const trace::OpInfo* info = nullptr;
 };
 
 /// A recorded sequence of operations, and how to run it again on the same memory.
 class Tape {
  public:
-  /// Runs all operations, in order, on this thread; results land where the recording put them.
+  /// Runs all operations, in order, on this thread; results land where the recording put them. What an operation throws
+  /// comes out as it is, with failed() for context where it is torch's; those before it have done their work, as in eager
+  /// mode, and the next replay begins anew.
   void replay();
+  /// The operation that threw in the last replay which threw; nullptr: none has.
+  [[nodiscard]] const TapeOp* failed() const noexcept { return failed_; }
 
   void add(TapeOp op) { ops_.push_back(std::move(op)); }
   /// Drops what a replay need not run (views, allocations) and binds the rest to variants that write in place.
@@ -45,6 +50,7 @@ class Tape {
  private:
   std::vector<TapeOp> ops_;
   torch::jit::Stack stack_;
+  const TapeOp* failed_ = nullptr;
 };
 
 /// While it lives, poison_tapes() and is_made_by_a_tape() know the tape, which stays where it is.
@@ -89,6 +95,7 @@ class TapeRecorder final : public trace::OpObserver {
 
  private:
   Tape tape_;
+  std::size_t begun_ = 0;
   std::vector<std::pair<std::uint64_t, TapeOp>> running_;  // by operation number
 };
 

@@ -94,6 +94,19 @@ class TapeBackend final : public Backend {
     tape_.replay();
   }
 
+  std::size_t failed_operation() const noexcept override {
+    return tape_.failed() == nullptr ? 0 : tape_.failed()->number;
+  }
+  std::string where_replay_failed(const OpTrace* trace) const override {
+    const TapeOp* op = tape_.failed();
+    if (op == nullptr) return "";
+    std::string where = fmt::format("operation {} of the graph, {}", op->number, op->info->schema().name());
+    const auto recorded = trace == nullptr ? std::span<const OpRecord>() : trace->ops();
+    if (op->number > recorded.size() || recorded[op->number - 1].info != op->info) return where;
+    const std::string place = trace->place(recorded[op->number - 1]);
+    return place.empty() ? where : where + ", " + place;
+  }
+
   void reset() noexcept override {
     if (pool_ != nullptr) pool_->remove(std::exchange(result_bytes_, 0));
     live_.reset();

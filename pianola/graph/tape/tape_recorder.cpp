@@ -40,6 +40,7 @@ c10::IValue alias_values(const c10::IValue& value) {
 void TapeRecorder::on_op_begin(const trace::OpSpan& op) {
   TapeOp entry{.handle = op.info->handle, .inputs = {}, .outputs = {}};
   entry.info = op.info;
+  entry.number = ++begun_;
   entry.grad_mode = at::GradMode::is_enabled();
   entry.inputs.reserve(op.inputs.size());
   for (const c10::IValue& value : op.inputs) entry.inputs.push_back(alias_values(value));
