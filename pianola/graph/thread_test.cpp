@@ -91,7 +91,7 @@ TEST_P(ThreadTest, TwoThreadsCaptureAtTheSameTime) {
 // Draws masks until told to stop. torch refuses to draw on other threads while a capture records on CUDA: then it asks again.
 class Drawing {
  public:
-  explicit Drawing(c10::Device device, std::size_t most = 4000)
+  explicit Drawing(c10::Device device, std::size_t most = 1000)
       : thread_([this, device, most] { draw(device, most); }) {}
   Drawing(const Drawing&) = delete;
   Drawing& operator=(const Drawing&) = delete;
@@ -140,13 +140,13 @@ TEST_P(ThreadTest, CapturesNeverMakeAnotherThreadDrawTheSameNumbersTwice) {
   Training training(device(), 0.3);
   training.step();
   Drawing other(device());
-  for (int i = 0; i < 20; ++i) {
+  for (int i = 0; i < 8; ++i) {
     other.wait_for(3);
     Graph graph(device());
     graph.capture([&] { training.step(); });
     graph.replay();
   }
-  for (int i = 0; i < 5; ++i) {
+  for (int i = 0; i < 3; ++i) {
     other.wait_for(3);
     Graph graph(device());
     EXPECT_THROW(graph.capture([&] {
@@ -157,7 +157,7 @@ TEST_P(ThreadTest, CapturesNeverMakeAnotherThreadDrawTheSameNumbersTwice) {
   }
   other.wait_for(3);
   const std::vector<at::Tensor>& masks = other.masks();
-  EXPECT_GT(masks.size(), 75U);
+  EXPECT_GT(masks.size(), 30U);
   EXPECT_EQ(distinct(masks).size(), masks.size()) << "of another thread's masks are distinct";
 }
 
@@ -168,7 +168,7 @@ TEST_P(ThreadTest, ACaptureThatDrawsNothingLeavesAnotherThreadsNumbersAlone) {
   std::vector<at::Tensor> theirs;
   {
     Drawing other(device(), 300);
-    for (int i = 0; i < 20; ++i) {
+    for (int i = 0; i < 8; ++i) {
       other.wait_for(3);
       Graph graph(device());
       graph.capture([&] { training.step(); });
@@ -220,7 +220,10 @@ TEST_P(ThreadTest, AGeneratorOfItsOwnIsPutBackWhateverOtherThreadsDraw) {
   std::atomic<bool> stop{false};
   Drawing other(device());
   std::thread replaying([&] {
-    while (!stop) theirs.replay();
+    while (!stop) {
+      theirs.replay();
+      std::this_thread::yield();
+    }
   });
   for (int i = 0; i < 20; ++i) {
     other.wait_for(3);

@@ -1,11 +1,15 @@
 #include <pianola/graph/cuda/captured_graph.hpp>
 
+#include <pianola/trace/quiet_scope.hpp>
+
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/util/Exception.h>
 
 #include <cuda_runtime_api.h>
+
+#include <mutex>
 
 namespace pianola::graph {
 namespace {
@@ -16,6 +20,11 @@ class Silence final : public c10::WarningHandler {
   void process(const c10::Warning& /*warning*/) override {}
 };
 
+std::recursive_mutex& books() {
+  static std::recursive_mutex& mutex = *new std::recursive_mutex;  // never destroyed: a static Graph may end after it
+  return mutex;
+}
+
 void end_on_stream(cudaStream_t stream) noexcept {
   cudaGraph_t leftover = nullptr;
   if (cudaStreamEndCapture(stream, &leftover) == cudaSuccess && leftover != nullptr) cudaGraphDestroy(leftover);
@@ -24,7 +33,13 @@ void end_on_stream(cudaStream_t stream) noexcept {
 
 }  // namespace
 
+CapturedGraph::~CapturedGraph() {
+  const std::lock_guard lock(books());
+  reset();
+}
+
 GeneratorClock::State CapturedGraph::add_generator(const at::Generator& generator) {
+  const std::lock_guard lock(books());
   const auto known = captured_generator_states_;
   register_generator_state(generator);
   for (const auto& entry : captured_generator_states_) {
@@ -39,7 +54,15 @@ std::vector<GeneratorClock::State> CapturedGraph::generator_states() const {
   return states;
 }
 
+// What it fills on the device is nobody's operation: no mode of Python's may see it while the lock is held.
+void CapturedGraph::begin(c10::MempoolId_t pool, cudaStreamCaptureMode mode) {
+  const trace::QuietScope quiet;
+  const std::lock_guard lock(books());
+  capture_begin(pool, mode);
+}
+
 void CapturedGraph::finish() {
+  const std::lock_guard lock(books());
   Silence silence;
   const c10::WarningUtils::WarningHandlerGuard quiet(&silence);
   capture_end();
@@ -50,6 +73,7 @@ void CapturedGraph::finish() {
 // generators stay "capturing". So end the broken capture here, then give torch an empty one on the same stream to end:
 // its own book-keeping runs to the end, and reset() returns the memory.
 void CapturedGraph::abandon(c10::cuda::CUDAStream stream) noexcept {
+  const std::lock_guard lock(books());
   if (!capture_ended_) end_broken_capture(stream);
   try {
     reset();

@@ -154,7 +154,7 @@ void CudaBackend::begin(const CaptureOptions& options) {
         [this](const void* address) { return pool_->ledger().owns(reinterpret_cast<std::uintptr_t>(address)); });
   }
   no_returns_.emplace();
-  graph_->capture_begin(pool_->id(), to_cuda(options.mode));
+  graph_->begin(pool_->id(), to_cuda(options.mode));
   recording_->generators.emplace(graph_->generator_states(), options.set_generators);
   const CUstream stream = recording_->stream.stream();
   copies_.record(options.inputs, stream, [&] { return recording_->frontier.advance(stream); });
