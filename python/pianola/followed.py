@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn.modules import module as torch_modules
 
-from .auditing.files import TORCH, kind_of_file
+from .auditing.files import HIDDEN, PACKAGE, TORCH, kind_of_file
 from .auditing.once import once_per
 from .host_places import slots_of
 
@@ -16,8 +16,6 @@ from .host_places import slots_of
 _BOOKKEEPERS = ("logging", "warnings", "threading", "importlib", "traceback", "linecache", "inspect", "queue", "concurrent",
                 "asyncio", "multiprocessing", "random", "weakref", "_weakrefset", "abc", "tokenize", "re", "ast",
                 "dis", "typing", "copy", "copyreg", "pickle", "sre_compile", "sre_parse", "tempfile", "unittest")  # fmt: skip
-_CHORES = ("numpy", "scipy", "pandas", "tqdm", "rich", "loguru", "tensorboard", "wandb", "matplotlib", "PIL", "pytest",
-           "_pytest", "pluggy", "coverage", "debugpy", "IPython", "ipykernel")  # fmt: skip
 
 _PIANOLA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
 _STANDARD = os.path.join(os.path.dirname(os.path.abspath(os.__file__)), "")
@@ -28,6 +26,8 @@ def kind_of_code(code: CodeType) -> int:
     """0: not followed. 1: followed. 2: torch's, followed where it is a method of a module or another object that is met."""
     file = code.co_filename
     kind = kind_of_file(file)
+    if kind & PACKAGE and kind & HIDDEN:  # a package that does chores, such as numpy
+        return 0
     if kind & TORCH:
         if code is torch.autograd.Function.apply.__func__.__code__:  # type: ignore[attr-defined]
             return 2
@@ -38,15 +38,10 @@ def kind_of_code(code: CodeType) -> int:
     if file.startswith("<frozen "):
         return 0 if file[len("<frozen ") : -1].split(".")[0] in _BOOKKEEPERS else 1
     parts = file.replace("\\", "/").split("/")
-    if any(part.removesuffix(".py") in _BOOKKEEPERS for part in parts[-2:]) and file.startswith(_STANDARD):
-        return 0
-    if "site-packages" in parts and parts[parts.index("site-packages") + 1 :][:1] and _top(parts) in _CHORES:
+    is_standard = file.startswith(_STANDARD) and not kind & PACKAGE
+    if is_standard and any(part.removesuffix(".py") in _BOOKKEEPERS for part in parts[-2:]):
         return 0
     return 1
-
-
-def _top(parts: list[str]) -> str:
-    return parts[parts.index("site-packages") + 1].removesuffix(".py")
 
 
 @once_per
@@ -60,7 +55,8 @@ def is_keeper(kind: Any) -> bool:
     if not is_torchs(kind) or issubclass(kind, (torch.dtype, torch.device, torch.Generator, torch.Tensor, torch.Size)):
         return False
     names = [base.__module__ for base in kind.__mro__]
-    return not any(name.startswith(("torch.utils.data", "torch._", "torch.fx", "torch.overrides", "torch.profiler")) for name in names)
+    passed = ("torch.utils.data", "torch._", "torch.fx", "torch.overrides", "torch.profiler")
+    return not any(name.startswith(passed) for name in names)
 
 
 @once_per

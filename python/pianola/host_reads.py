@@ -20,7 +20,24 @@ from ._load import _C
 from .auditing.files import TORCH, kind_of_file
 from .code_reads import Chain, CodeReads, StoreSite, inner_codes, reads_of
 from .followed import is_keeper, kind_of_code
-from .host_places import is_same, cell_content, dictionary_of, GONE, held, hold, in_class, is_as_before, KEYED, LISTED, MISSING, Place, SIMPLE, slot_of, Store, UNKNOWN
+from .host_places import (
+    GONE,
+    KEYED,
+    LISTED,
+    MISSING,
+    SIMPLE,
+    UNKNOWN,
+    Place,
+    Store,
+    cell_content,
+    dictionary_of,
+    held,
+    hold,
+    in_class,
+    is_as_before,
+    is_same,
+    slot_of,
+)
 from .host_values import HostValues, MEMBERS, MOST_ENTRIES
 
 __all__ = ["GONE", "MISSING", "HostReads", "Place", "Store", "is_same"]
@@ -336,7 +353,8 @@ class HostReads(HostValues):
             except Exception:
                 continue
             if found is not MISSING:
-                self._list_owners(found, then, self._name(found, f"{name}.{key}" if kind == "attribute" else f"{name}[{key!r}]"), owners)
+                path = f"{name}.{key}" if kind == "attribute" else f"{name}[{key!r}]"
+                self._list_owners(found, then, self._name(found, path), owners)
 
 
 def _peek(value: Any, name: str) -> Any:

@@ -12,7 +12,25 @@ import torch
 from .auditing.files import TORCH, kind_of_file
 from .code_reads import CodeReads
 from .followed import is_keeper, is_opaque, is_ours, is_torchs
-from .host_places import cell_content, dictionary_of, entries_of, Entry, GONE, held, hold, in_class, KEYED, LISTED, MISSING, parts_of_function, Place, SIMPLE, slot_of, slots_of, UNKNOWN
+from .host_places import (
+    GONE,
+    KEYED,
+    LISTED,
+    MISSING,
+    SIMPLE,
+    UNKNOWN,
+    Entry,
+    Place,
+    cell_content,
+    dictionary_of,
+    entries_of,
+    held,
+    hold,
+    in_class,
+    parts_of_function,
+    slot_of,
+    slots_of,
+)
 
 _DEPTH = 16  # of containers in containers
 MOST_ENTRIES = 100_000  # of one container
@@ -391,4 +409,5 @@ def _bytes_of(array: Any) -> Any:
 def _has_bytes(value: Any) -> bool:
     if isinstance(value, (bytearray, memoryview)):
         return True
-    return type(value).__module__ in ("numpy", "array") and hasattr(value, "__array__" if type(value).__module__ == "numpy" else "typecode")
+    module = type(value).__module__
+    return (module == "numpy" and hasattr(value, "__array__")) or (module == "array" and hasattr(value, "typecode"))
