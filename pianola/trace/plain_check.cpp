@@ -169,7 +169,10 @@ Oddity oddity_of_span(std::string_view name) noexcept {
 }
 
 Oddity oddity_of_scope(std::string_view name) noexcept {
-  if (name == "DistributedDataParallel.forward") return Oddity::data_parallel;
+  if (name == "DistributedDataParallel.forward" || name == "FullyShardedDataParallel.forward" ||
+      name.starts_with("FSDP::")) {
+    return Oddity::data_parallel;
+  }
   return name == "CompiledFunctionBackward" ? Oddity::compiled : oddity_of_span(name);
 }
 

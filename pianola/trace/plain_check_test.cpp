@@ -117,6 +117,7 @@ TEST(PlainCheck, NamesOfOperatorsSpansAndScopes) {
   EXPECT_EQ(oddity_of_span("autograd::engine::evaluate_function: MmBackward0"), Oddity::none);
   EXPECT_EQ(oddity_of_scope("CompiledFunctionBackward"), Oddity::compiled);
   EXPECT_EQ(oddity_of_scope("DistributedDataParallel.forward"), Oddity::data_parallel);
+  EXPECT_EQ(oddity_of_scope("FSDP::pre_forward"), Oddity::data_parallel);
   EXPECT_EQ(oddity_of_scope("callable 1"), Oddity::none);
 }
 

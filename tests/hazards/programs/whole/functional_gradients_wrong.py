@@ -9,12 +9,12 @@ def program(device):
     parameters = dict(model.named_parameters())
 
     def loss(parameters, x, y):
-        return (functional_call(model, parameters, (x,)) - y).square().mean()
+        return (functional_call(model, parameters, (x,)) - y).square().mean()  # hazard: PG1203
 
     per_sample = vmap(grad(loss), in_dims=(None, 0, 0))
 
     def step(x, y):
-        gradients = per_sample(parameters, x, y)  # hazard: PG1203
+        gradients = per_sample(parameters, x, y)
         return {name: g.norm(dim=-1).mean() for name, g in gradients.items()}
 
     batches = [(torch.randn(3, 4, device=device), torch.randn(3, 1, device=device)) for _ in range(3)]
