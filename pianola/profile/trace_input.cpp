@@ -80,7 +80,7 @@ class GzipBuffer final : public TraceInput::Buffer {
   }
 
   // Traces unpack to some 20 times their size, at most 100 times; what is made to fill memory to 1000 times.
-  static constexpr std::uint64_t kMostRatio = 250, kSmall = std::uint64_t{256} << 20U;
+  static constexpr std::uint64_t kMostRatio = 250, kSmall = std::uint64_t{64} << 20U;
   bool is_bomb(std::uint64_t more) {
     unpacked_ += more;
     const auto read = static_cast<std::uint64_t>(std::max<z_off_t>(gzoffset(file_.get()), 1));
