@@ -198,7 +198,7 @@ void RunObserver::visit_blank(const OpSpan& op, const at::Tensor& tensor, std::u
 void RunObserver::note_values(const at::Tensor& tensor, std::uint32_t index, std::uint32_t ordinal, bool number) {
   if (tensor.unsafeGetTensorImpl()->key_set().has(c10::DispatchKey::Python)) return;  // a fake one has no memory
   if (!tensor.device().is_cpu() || tensor.numel() > kFewElements || tensor.numel() == 0) return;
-  if (tensor.nbytes() > kFewBytes || !tensor.is_contiguous()) return;
+  if (tensor.nbytes() > kFewBytes || !tensor.is_contiguous() || tensor._is_zerotensor()) return;
   const auto* const first = static_cast<const char*>(tensor.const_data_ptr());
   run_.host_values.push_back({.op = index,
                               .tensor = ordinal,

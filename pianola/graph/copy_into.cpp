@@ -33,11 +33,14 @@ void copy_one(const at::Tensor& to, const at::Tensor& from) {
 
 bool is_plain_copy(const at::Tensor& to, const at::Tensor& from) {
   return to.strides() == from.strides() && to.is_non_overlapping_and_dense() && from.device() == to.device() &&
-         from.scalar_type() == to.scalar_type() && !from.is_conj() && !from.is_neg();
+         from.scalar_type() == to.scalar_type() && trace::bytes_are_values(from) && trace::bytes_are_values(to);
 }
 
 bool is_same_memory(const at::Tensor& to, const at::Tensor& from) {
-  if (trace::address_of(to) != trace::address_of(from) || from.is_conj() || from.is_neg()) return false;
+  if (trace::address_of(to) != trace::address_of(from) || !trace::bytes_are_values(from) ||
+      !trace::bytes_are_values(to)) {
+    return false;
+  }
   if (to.strides() == from.strides()) return true;
   for (std::int64_t dim = 0; dim < to.dim(); ++dim) {
     if (to.size(dim) > 1 && to.stride(dim) != from.stride(dim)) return false;

@@ -25,12 +25,40 @@ Access generator_access() {
   return {.bytes = {address, address + 1}, .write = true, .memory = Memory::generator, .owner = &generators};
 }
 
+// An operation that another's kernel for autograd called before the kernel that computes: what it reads has not been
+// written yet, nor made.
+bool runs_before(const OpTrace& trace, const OpRecord& called, const OpRecord& around) {
+  const auto knows_later = [&](const TensorRecord& read) {
+    const auto is_newer = [&](const TensorRecord& seen) {
+      return seen.storage == read.storage && (read.version > seen.version);
+    };
+    const auto makes = [&](const TensorRecord& result) { return result.storage == read.storage && result.written; };
+    return std::ranges::any_of(trace.inputs(around), is_newer) || std::ranges::any_of(trace.outputs(around), makes);
+  };
+  return std::ranges::none_of(trace.inputs(called), knows_later);
+}
+
+// The operations in the order in which a tape runs them.
+std::vector<std::size_t> order_of(const OpTrace& trace) {
+  std::vector<std::size_t> order;
+  const auto ops = trace.ops();
+  for (std::size_t i = 0; i < ops.size(); ++i) {
+    order.push_back(i);
+    if (ops[i].around < 0) continue;
+    const auto around = static_cast<std::size_t>(ops[i].around);
+    if (!runs_before(trace, ops[i], ops[around])) continue;
+    const auto place = std::find(order.begin(), order.end(), around);
+    std::rotate(place, order.end() - 1, order.end());
+  }
+  return order;
+}
+
 }  // namespace
 
 StepUnits units_of(const OpTrace& trace) {
   StepUnits step;
   StorageOwners owners;
-  for (std::size_t i = 0; i < trace.ops().size(); ++i) {
+  for (const std::size_t i : order_of(trace)) {
     const OpRecord& op = trace.ops()[i];
     std::vector<Access> accesses = accesses_of(trace, op, owners);
     if (!runs_at_replay(trace, op)) continue;

@@ -75,6 +75,16 @@ TEST(TapeUnits, AreTheOperationsThatAReplayRuns) {
   EXPECT_EQ(all[0].barrier, "");
 }
 
+TEST(TapeUnits, StandInTheOrderInWhichAReplayRunsThem) {
+  at::Tensor x = at::ones({2, 4}).requires_grad_() * 2;
+  const at::Tensor factor = at::ones({2, 4}).requires_grad_();
+  const auto all = units([&] { x.mul_(factor); });
+  EXPECT_THAT(names(all), ElementsAre("aten::clone", "aten::mul_.Tensor")) << "the clone of what mul_ overwrites";
+  EXPECT_EQ(all[0].op, 1U);
+  EXPECT_FALSE(access_to(all[0], x).write);
+  EXPECT_TRUE(access_to(all[1], x).write);
+}
+
 TEST(TapeUnits, ReadArgumentsAndWriteResults) {
   const at::Tensor a = at::ones({2, 3}), b = at::ones({3, 4});
   at::Tensor c, d;

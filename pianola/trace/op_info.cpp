@@ -79,6 +79,22 @@ constexpr std::array<std::string_view, 7> kAllocatesOnly = {
     "aten::_efficientzerotensor",
 };
 
+// Composites by name that call no other operators, or not for all they do: they read and write the memory of their
+// arguments themselves (torch 2.11, SobolEngineOps.cpp, QuantizedLinear.cpp).
+constexpr std::array<std::string_view, 11> kWorkThemselves = {
+    "aten::_sobol_engine_draw",
+    "aten::_sobol_engine_ff_",
+    "aten::_sobol_engine_scramble_",
+    "aten::_sobol_engine_initialize_state_",
+    "aten::_saturate_weight_to_fp16",
+    "aten::fbgemm_linear_int8_weight",
+    "aten::fbgemm_linear_int8_weight_fp32_activation",
+    "aten::fbgemm_linear_fp16_weight",
+    "aten::fbgemm_linear_fp16_weight_fp32_activation",
+    "aten::fbgemm_linear_quantize_weight",
+    "aten::fbgemm_pack_quantized_matrix",
+};
+
 template <std::size_t N>
 bool contains(const std::array<std::string_view, N>& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
@@ -126,6 +142,14 @@ bool autocasts(DispatchKey key, c10::ArrayRef<c10::IValue> inputs) {
   return runs_on(key, inputs);
 }
 
+bool has_autograd_kernel(const c10::OperatorHandle& op) {
+  constexpr std::array<DispatchKey, 4> kKeys = {DispatchKey::Autograd, DispatchKey::AutogradCPU,
+                                                DispatchKey::AutogradCUDA, DispatchKey::AutogradOther};
+  return std::any_of(kKeys.begin(), kKeys.end(), [&](DispatchKey key) {
+    return op.hasKernelForDispatchKey(key) && !op.isKernelFallthroughKernel(key);
+  });
+}
+
 bool is_named(const OpInfo& info, const at::RecordFunction& span) {
   const std::string_view base = span.name();
   const std::string_view overload = span.overload_name();
@@ -157,10 +181,20 @@ bool is_generator(const c10::Type& type) {
 // Note [Which spans are operations]
 // A call of a composite operator (one with a CompositeImplicitAutograd kernel) only calls other operators, and some of
 // what those return is hidden inside it: layer_norm returns its output, backward reads the mean as well. So recording
-// descends through composites; the first other operator is the operation. Where an operator has a kernel of its own beside
+// descends through composites; the first other operator is the operation. A few composites work on memory themselves
+// (kWorkThemselves): they are operations. Where an operator has a kernel of its own beside
 // the composite one, for one device, it is an operation on that device and a composite elsewhere (_fused_rms_norm).
 // Operators that autocast wraps call their casts and then themselves, with autocast excluded: that inner call is the
 // operation, its casts are operations as well.
+//
+// Note [Calls of a kernel for autograd]
+// An operator that is differentiated runs two kernels: the one for autograd, and inside it, with autograd excluded, the
+// one that computes. What the first calls for itself is seen by others than the operator: mul_ clones what it is about to
+// overwrite, and backward reads the clone; a hook on saved tensors computes what it likes; the setup_context of an operator
+// in Python may save whatever it made. A replay runs the second kernel alone. So these calls are operations of their own,
+// inside the operation around them (OpSpan::around); what the second kernel calls is not. Autograd being excluded tells the
+// two apart: VariableType's kernels, torch.library's and the fallback for operators without a derivative all exclude it
+// around the kernel that computes.
 OpInfo::OpInfo(c10::OperatorHandle op) : handle(std::move(op)) {
   const c10::FunctionSchema& declared = handle.schema();
   const std::string& base = declared.name();
@@ -183,9 +217,11 @@ OpInfo::OpInfo(c10::OperatorHandle op) : handle(std::move(op)) {
   host_read = classify_host_read(base);
   collective = oddity_of_operator(base) == Oddity::collective;
 
-  composite_ = handle.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd);
+  composite_ =
+      handle.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd) && !contains(kWorkThemselves, base);
   cpu_kernel_ = handle.hasKernelForDispatchKey(DispatchKey::CPU);
   cuda_kernel_ = handle.hasKernelForDispatchKey(DispatchKey::CUDA);
+  autograd_kernel_ = has_autograd_kernel(handle);
   autocast_cpu_ = handle.hasKernelForDispatchKey(DispatchKey::AutocastCPU);
   autocast_cuda_ = handle.hasKernelForDispatchKey(DispatchKey::AutocastCUDA);
 }
@@ -219,6 +255,17 @@ bool OpInfo::transparent_now(c10::ArrayRef<c10::IValue> inputs) const {
          (autocast_cuda_ && autocasts(DispatchKey::AutocastCUDA, inputs));
 }
 
+bool OpInfo::differentiates_now(c10::ArrayRef<c10::IValue> inputs) const {
+  if (!autograd_kernel_ || c10::impl::tls_is_dispatch_key_excluded(DispatchKey::AutogradFunctionality)) return false;
+  bool differentiable = false;
+  for (const c10::IValue& value : inputs) {
+    for_each_tensor(value, [&](const at::Tensor& tensor) {
+      differentiable = differentiable || tensor.key_set().has_any(c10::autograd_dispatch_keyset);
+    });
+  }
+  return differentiable;
+}
+
 // The key is the address of the name inside the registered schema. An operator that was registered after another was
 // removed (Python's torch.library can do so) may get its address; then the name differs.
 const OpInfo* find_op(const at::RecordFunction& span) {
@@ -237,7 +284,7 @@ std::vector<std::string_view> names_in_tables() {
   std::vector<std::string_view> names;
   const auto add = [&](const auto& table) { names.insert(names.end(), table.begin(), table.end()); };
   add(kSilentStatistics), add(kHostValue), add(kDynamicShape), add(kMaskRead), add(kMaskWritten), add(kRepeats);
-  add(kAllocatesOnly);
+  add(kAllocatesOnly), add(kWorkThemselves);
   for (const SilentWrite& write : kSilentWrites) names.push_back(write.operator_name);
   return names;
 }

@@ -50,6 +50,9 @@ struct OpInfo {
   /// Whether a call with these inputs, made now by this thread, only leads to calls of other operators: composites, and
   /// operators that autocast wraps. The operators below are then what is recorded. See Note [Which spans are operations].
   [[nodiscard]] bool transparent_now(c10::ArrayRef<c10::IValue> inputs) const;
+  /// Whether a call with these inputs, made now by this thread, runs a kernel for autograd around the one that computes.
+  /// See Note [Calls of a kernel for autograd].
+  [[nodiscard]] bool differentiates_now(c10::ArrayRef<c10::IValue> inputs) const;
 
   explicit OpInfo(c10::OperatorHandle handle);
 
@@ -59,6 +62,7 @@ struct OpInfo {
   bool cuda_kernel_ = false;
   bool autocast_cpu_ = false;
   bool autocast_cuda_ = false;
+  bool autograd_kernel_ = false;
 };
 
 /// The operator of a span; nullptr where the span is no operator call (engine spans, user scopes).

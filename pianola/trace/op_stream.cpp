@@ -5,6 +5,7 @@
 #include <pianola/trace/tensors_of.hpp>
 
 #include <ATen/record_function.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
@@ -22,15 +23,35 @@
 namespace pianola::trace {
 namespace {
 
+// An operation that has begun and not ended.
+struct OpenOperation {
+  const OpInfo* info;  // nullptr: one that is not plain
+  const char* name;    // as its span has it
+  std::uint64_t number;
+  std::size_t callers;  // open composites when it began
+  bool differentiates;  // it has a kernel for autograd, whose calls are operations too
+};
+
 // Where one thread stands among the open spans.
 struct ThreadPosition {
-  std::uint64_t recording = 0;         // the recording that the rest belongs to
-  int depth = 0;                       // open spans from the current operation inwards
-  const OpInfo* operation = nullptr;   // the operation, while depth > 0; nullptr: one that is not plain
-  std::uint64_t number = 0;            // its number
-  std::vector<const char*> callers;    // open composites around it
-  std::vector<std::string> scopes;     // open user scopes
-  std::vector<BackwardNode> backward;  // open backward nodes; more than one where a backward runs a backward
+  std::uint64_t recording = 0;            // the recording that the rest belongs to
+  std::vector<OpenOperation> operations;  // outermost first
+  int hidden = 0;                         // open spans inside the kernel of the innermost operation
+  std::vector<const char*> callers;       // open composites
+  std::vector<std::string> scopes;        // open user scopes
+  std::vector<BackwardNode> backward;     // open backward nodes; more than one where a backward runs a backward
+
+  // Whether what is called now is hidden in the kernel of an operation. See Note [Calls of a kernel for autograd].
+  [[nodiscard]] bool in_kernel() const {
+    if (hidden > 0) return true;
+    return !operations.empty() && (!operations.back().differentiates ||
+                                   c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutogradFunctionality));
+  }
+
+  [[nodiscard]] bool ends_operation(const char* name) const {
+    return !operations.empty() && operations.back().name == name && operations.back().callers == callers.size();
+  }
+  [[nodiscard]] bool ends_composite(const char* name) const { return !callers.empty() && callers.back() == name; }
 };
 
 // While observers look at an operation. Asking a tensor subclass for its sizes may call operators: they are the
@@ -232,24 +253,40 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
              "", here);
   }
 
+  void note_hidden(const OpSpan& around, const OpInfo& hidden, c10::ArrayRef<c10::IValue> results) {
+    const std::lock_guard lock(mutex);
+    memory.note_hidden(around, hidden, results);
+    if (outer != nullptr) outer->note_hidden(around, hidden, results);
+  }
+
+  void end_hidden(const at::RecordFunction& span, const ThreadPosition& here) {
+    const OpSpan around = describe(span, here);
+    const OpInfo* hidden = span.scope() == at::RecordScope::FUNCTION ? find_op(span) : nullptr;
+    if (hidden != nullptr) note_hidden(around, *hidden, span.outputs());
+    end_inner(around, span.name());
+  }
+
+  // The innermost operation that is open.
   static OpSpan describe(const at::RecordFunction& span, const ThreadPosition& here) {
-    return {.number = here.number,
-            .info = here.operation,
+    const std::size_t open = here.operations.size();
+    return {.number = open > 0 ? here.operations[open - 1].number : 0,
+            .info = open > 0 ? here.operations[open - 1].info : nullptr,
             .inputs = {},
             .outputs = {},
             .sequence = span.seqNr(),
             .backward = here.backward.empty() ? nullptr : &here.backward.back(),
             .scopes = here.scopes,
             .callers = here.callers,
-            .memory = nullptr};
+            .memory = nullptr,
+            .around = open > 1 ? here.operations[open - 2].number : 0};
   }
 
   static std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& span) {
     State* state = observers_run ? nullptr : current();
     if (state == nullptr) return nullptr;
     ThreadPosition& here = state->position();
-    if (here.depth > 0) {
-      ++here.depth;
+    if (here.in_kernel()) {
+      ++here.hidden;
       return nullptr;
     }
     if (span.scope() != at::RecordScope::FUNCTION) {
@@ -266,8 +303,11 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
     const OddOperation odd = oddity_of(span.inputs());
     if (odd.oddity != Oddity::none) {
       state->note_odd(odd, "is given", *info, here);
-      here.depth = 1;
-      here.operation = nullptr;
+      here.operations.push_back({.info = nullptr,
+                                 .name = span.name(),
+                                 .number = next_number(),
+                                 .callers = here.callers.size(),
+                                 .differentiates = false});
       return nullptr;
     }
     if (info->collective) state->note_collective(*info, here);
@@ -275,9 +315,11 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
       here.callers.push_back(span.name());
       return nullptr;
     }
-    here.depth = 1;
-    here.operation = info;
-    here.number = next_number();
+    here.operations.push_back({.info = info,
+                               .name = span.name(),
+                               .number = next_number(),
+                               .callers = here.callers.size(),
+                               .differentiates = info->differentiates_now(span.inputs())});
     OpSpan op = describe(span, here);
     op.inputs = span.inputs();
     state->begin_op(op);
@@ -288,25 +330,23 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
     State* state = observers_run ? nullptr : current();
     if (state == nullptr) return;
     ThreadPosition& here = state->position();
-    if (here.depth > 1) {
-      --here.depth;
-      if (state->interest.inner && here.operation != nullptr) state->end_inner(describe(span, here), span.name());
-    } else if (here.depth == 1 && here.operation == nullptr) {
-      here.depth = 0;
-    } else if (here.depth == 1) {
+    if (here.hidden > 0) {
+      --here.hidden;
+      if (state->interest.inner && here.operations.back().info != nullptr) state->end_hidden(span, here);
+    } else if (span.scope() != at::RecordScope::FUNCTION) {
+      const auto* scope = static_cast<const ScopeContext*>(context);
+      if (scope != nullptr && scope->recording == state->recording) state->leave_scope(span, here);
+    } else if (here.ends_operation(span.name())) {
       OpSpan op = describe(span, here);
+      if (op.info == nullptr) return here.operations.pop_back();
       op.outputs = span.outputs();
       if (const OddOperation odd = odd_tensor_in(op.outputs); odd.oddity != Oddity::none) {
         state->note_odd(odd, "makes", *op.info, here);
         op.outputs = {};  // as if it threw: there is nothing that an observer could look at
       }
-      here.depth = 0;  // before the observers: one that throws must not leave the operation open
-      here.operation = nullptr;
+      here.operations.pop_back();  // before the observers: one that throws must not leave the operation open
       state->end_op(op);
-    } else if (span.scope() != at::RecordScope::FUNCTION) {
-      const auto* scope = static_cast<const ScopeContext*>(context);
-      if (scope != nullptr && scope->recording == state->recording) state->leave_scope(span, here);
-    } else if (!here.callers.empty() && here.callers.back() == span.name()) {
+    } else if (here.ends_composite(span.name())) {
       here.callers.pop_back();
       if (!state->interest.inner) return;
       OpSpan around = describe(span, here);

@@ -35,15 +35,17 @@ struct OpSpan {
   std::span<const std::string> scopes;   ///< Open user scopes, outermost first.
   std::span<const char* const> callers;  ///< Composite operators around it, outermost first: "aten::item".
   const StepMemory* memory;              ///< What the step made before this operation.
+  std::uint64_t around;                  ///< Number of the operation whose kernel for autograd calls it; 0: none.
 };
 
 /// What an observer looks at. Each costs time for every call, also of operations inside operations.
 struct OpInterest {
   bool outputs = true;  ///< OpSpan::outputs, and so OpSpan::memory, which is made from them.
-  bool inner = false;   ///< on_inner_end().
+  bool inner = false;   ///< on_inner_end(), and StepMemory::maker_of_lost().
 };
 
-/// Sees the top-level ATen operations of a step, in order; see OpStream. Callbacks run on the thread of the operation,
+/// Sees the top-level ATen operations of a step, in order; see OpStream. One that the kernel for autograd of another calls
+/// begins and ends inside that one; see Note [Calls of a kernel for autograd]. Callbacks run on the thread of the operation,
 /// one at a time. One that throws is shown nothing more; OpStream::failure() tells.
 class OpObserver {
  public:
@@ -52,8 +54,8 @@ class OpObserver {
   [[nodiscard]] virtual OpInterest interest() const { return {}; }
   virtual void on_op_begin(const OpSpan& /*op*/) {}
   virtual void on_op_end(const OpSpan& /*op*/) {}
-  /// A call inside an operation, or a composite around operations, has ended. `around.info` is the operation or the
-  /// composite itself; `inner` the name of what ended.
+  /// A call inside an operation that is none itself, or a composite around operations, has ended. `around.info` is the
+  /// operation or the composite itself; `inner` the name of what ended.
   virtual void on_inner_end(const OpSpan& /*around*/, const char* /*inner*/) {}
 };
 

@@ -77,6 +77,30 @@ TEST(OpStream, ShowsNoInnerCallsAsOperationsAndTellsTheirEnd) {
   EXPECT_THAT(inner.seen, ElementsAre("aten::ones>aten::empty", "aten::ones>aten::fill_", "aten::item>aten::item"));
 }
 
+TEST_P(OpStreamOrder, ShowsWhatAKernelForAutogradCallsInsideItsOperation) {
+  struct Around : OpLog {
+    void on_op_begin(const OpSpan& op) override {
+      OpLog::on_op_begin(op);
+      around.push_back(op.around);
+    }
+    std::vector<std::uint64_t> around;
+  } log;
+  const at::Tensor x = randn({4}).requires_grad_(), y = randn({4}, 2).requires_grad_();
+  at::Tensor changed = x * 1;
+  {
+    const OpStream stream({&log});
+    changed.mul_(y);
+  }
+  EXPECT_THAT(log.events, ElementsAre("+aten::mul_.Tensor", "+aten::clone", "-aten::clone", "-aten::mul_.Tensor"));
+  EXPECT_THAT(log.around, ElementsAre(0U, log.numbers[0]));
+}
+
+TEST_P(OpStreamOrder, ShowsNoCloneWhereNothingIsDifferentiated) {
+  at::Tensor x = randn({4});
+  const OpLog log = log_of([&] { x.mul_(2).clamp_(0, 1); });
+  EXPECT_THAT(log.events, ElementsAre("+aten::mul_.Scalar", "-aten::mul_.Scalar", "+aten::clamp_", "-aten::clamp_"));
+}
+
 TEST(OpStream, NamesTheCompositesAroundAnOperation) {
   const at::Tensor x = at::ones({1}), m = some();
   const OpLog log = log_of([&] {

@@ -64,6 +64,9 @@ struct OpRecord {
   /// Other work ran inside or beside it that its tensors do not show: of a tensor subclass, a dispatch mode, a hook on
   /// saved tensors, another thread.
   bool opaque = false;
+  /// Place in OpTrace::ops() of the operation whose kernel for autograd called this one, which stands behind it though it
+  /// may have run first; -1: none.
+  std::int32_t around = -1;
 };
 
 /// The top-level ATen operations of one run of a step, in the order they were called. See Note [Which spans are

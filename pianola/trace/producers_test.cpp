@@ -3,16 +3,19 @@
 #include <pianola/trace/testing/device_test.hpp>
 #include <pianola/trace/testing/trace_of.hpp>
 
+#include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/batch_norm.h>
 #include <ATen/ops/conv2d.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/gelu.h>
+#include <ATen/ops/hardswish.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/silu.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -108,6 +111,29 @@ TEST_P(Producers, AgreeWithWhatTheTraceCallsMadeInStep) {
       EXPECT_TRUE(wrapped_number || in.made_in_step != existed_.contains(in.storage)) << trace.name(op);
     }
   }
+}
+
+// What in-place operations overwrite, their backward reads from a clone that they make inside.
+TEST_P(Producers, ExistForWhatInPlaceOperationsSave) {
+  const auto step = [&] {
+    at::Tensor x = at::linear(at::embedding(table_, tokens_), up_);
+    at::silu_(x), at::hardswish_(x), x.mul_(x.detach().cos() * shift_[0]).sin_();
+    x.narrow(0, 0, 1).mul_(scale_[0]).pow_(2);
+    std::vector<at::Tensor> parts = {x * 1, x * 2};
+    at::_foreach_mul_(parts, std::vector<at::Tensor>{x.sin(), x.cos()});
+    torch::autograd::grad({(parts[0] + parts[1]).sum()}, {table_, up_, shift_, scale_});
+  };
+  const OpTrace trace = testing::trace_of(step);
+  EXPECT_EQ(orphan(trace), "");
+  std::size_t clones = 0;
+  for (const OpRecord& op : trace.ops()) {
+    if (op.around < 0) continue;
+    ++clones;
+    EXPECT_EQ(trace.name(op), "aten::clone");
+    const OpRecord& around = trace.ops()[static_cast<std::size_t>(op.around)];
+    EXPECT_FALSE(op.opaque || around.opaque);
+  }
+  EXPECT_GE(clones, 7U);
 }
 
 // The test above would pass if it forgave everything.

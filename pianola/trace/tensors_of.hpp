@@ -32,6 +32,12 @@ inline const std::byte* address_of(const at::Tensor& tensor) {
   return base == nullptr ? nullptr : base + tensor.storage_offset() * static_cast<std::int64_t>(tensor.itemsize());
 }
 
+/// Whether the bytes in memory are the tensor's values: not where they are still to be conjugated or negated (conj(),
+/// resolve_neg()), and not where there is no memory, since all values are zero (autograd's zero tensors).
+inline bool bytes_are_values(const at::Tensor& tensor) {
+  return !tensor.is_conj() && !tensor.is_neg() && !tensor._is_zerotensor();
+}
+
 /// Bytes from the first element to the end of the last one that the view reaches.
 inline std::size_t span_bytes_of(const at::Tensor& tensor) {
   if (tensor.numel() == 0) return 0;

@@ -62,6 +62,11 @@ bool may_run_other_work(const OpSpan& op) {
   return subclass;
 }
 
+template <typename T>
+void append(std::vector<T>& all, std::span<const T> more) {
+  all.insert(all.end(), more.begin(), more.end());
+}
+
 bool set_wrapped_number(ScalarRecord& record, const c10::IValue& value) {
   const std::optional<trace::WrappedNumber> number = trace::wrapped_number(value);
   if (!number) return false;
@@ -80,12 +85,38 @@ TraceRecorder::TraceRecorder(RecorderOptions options) : options_(std::move(optio
   trace_.dims_.reserve(4096);
 }
 
+// What was added since the last call belongs to the operation that runs, or to nobody.
+void TraceRecorder::settle(Running* running) {
+  if (options_.new_nodes) {
+    const auto nodes = options_.new_nodes();
+    if (running == nullptr) {
+      foreign_nodes_ += nodes.size();
+    } else {
+      append(running->nodes, nodes);
+    }
+  }
+  if (options_.new_blocks) {
+    const auto blocks = options_.new_blocks();
+    if (running != nullptr) append(running->blocks, blocks);
+  }
+}
+
+bool TraceRecorder::runs_alone(const OpSpan& op) const {
+  std::uint64_t around = op.around;
+  for (auto running = running_.rbegin(); running != running_.rend(); ++running) {
+    if (running->number != around) return false;
+    around = running->around;
+  }
+  return true;
+}
+
 void TraceRecorder::on_op_begin(const OpSpan& op) {
-  if (options_.new_nodes) foreign_nodes_ += options_.new_nodes().size();
-  if (options_.new_blocks) options_.new_blocks();  // what was allocated between operations is nobody's
+  const bool alone = runs_alone(op);
+  settle(alone && !running_.empty() ? &running_.back() : nullptr);
 
   OpRecord record{.info = op.info};
   record.sequence = op.sequence;
+  if (alone && !running_.empty()) record.around = static_cast<std::int32_t>(running_.back().index);
   record.backward = op.backward != nullptr;
   record.forward_sequence = op.backward != nullptr ? op.backward->sequence : -1;
   record.scope = scope_index(op.scopes);
@@ -99,18 +130,20 @@ void TraceRecorder::on_op_begin(const OpSpan& op) {
   record.scalars = static_cast<std::uint32_t>(trace_.scalars_.size()) - record.first_scalar;
   if (op.info->seeded && options_.random_position) record.random_numbers = options_.random_position();
   record.stream = stream_of(op.inputs);
-  record.opaque = may_run_other_work(op) || !running_.empty();
-  for (const auto& [number, index] : running_) trace_.ops_[index].opaque = true;  // nodes of both may get mixed up
+  record.opaque = may_run_other_work(op) || !alone;
+  if (!alone) {  // nodes of both may get mixed up
+    for (const Running& running : running_) trace_.ops_[running.index].opaque = true;
+  }
 
-  running_.emplace_back(op.number, trace_.ops_.size());
+  running_.push_back({.number = op.number, .around = op.around, .index = trace_.ops_.size()});
   trace_.ops_.push_back(record);
   if (options_.call_sites) trace_.sites_.push_back(trace::CallSite::here());
 }
 
 void TraceRecorder::on_op_end(const OpSpan& op) {
-  const std::optional<std::size_t> index = end_of(op.number);
-  if (!index) return;  // its begin was lost by a throw on the way
-  OpRecord& record = trace_.ops_[*index];
+  std::optional<Running> ended = end_of(op.number);
+  if (!ended) return;  // its begin was lost by a throw on the way
+  OpRecord& record = trace_.ops_[ended->index];
   record.first_output = static_cast<std::uint32_t>(trace_.tensors_.size());
   add_tensors(op.outputs, op, true);
   record.outputs = static_cast<std::uint32_t>(trace_.tensors_.size()) - record.first_output;
@@ -118,17 +151,13 @@ void TraceRecorder::on_op_end(const OpSpan& op) {
     record.random_numbers = options_.random_position() - record.random_numbers;
   }
   record.first_node = static_cast<std::uint32_t>(trace_.nodes_.size());
-  if (options_.new_nodes) {
-    const auto nodes = options_.new_nodes();
-    trace_.nodes_.insert(trace_.nodes_.end(), nodes.begin(), nodes.end());
-    record.nodes = static_cast<std::uint32_t>(nodes.size());
-  }
+  append(trace_.nodes_, std::span<const void* const>(ended->nodes));
+  if (options_.new_nodes) append(trace_.nodes_, options_.new_nodes());
+  record.nodes = static_cast<std::uint32_t>(trace_.nodes_.size()) - record.first_node;
   record.first_block = static_cast<std::uint32_t>(trace_.blocks_.size());
-  if (options_.new_blocks) {
-    const auto blocks = options_.new_blocks();
-    trace_.blocks_.insert(trace_.blocks_.end(), blocks.begin(), blocks.end());
-    record.blocks = static_cast<std::uint32_t>(blocks.size());
-  }
+  append(trace_.blocks_, std::span<const ByteSpan>(ended->blocks));
+  if (options_.new_blocks) append(trace_.blocks_, options_.new_blocks());
+  record.blocks = static_cast<std::uint32_t>(trace_.blocks_.size()) - record.first_block;
 }
 
 void TraceRecorder::add_tensors(c10::ArrayRef<c10::IValue> values, const OpSpan& op, bool results) {
@@ -192,13 +221,13 @@ std::uint32_t TraceRecorder::scope_index(std::span<const std::string> scopes) {
   return last_scope_;
 }
 
-std::optional<std::size_t> TraceRecorder::end_of(std::uint64_t number) {
-  const auto entry =
-      std::find_if(running_.rbegin(), running_.rend(), [&](const auto& running) { return running.first == number; });
+std::optional<TraceRecorder::Running> TraceRecorder::end_of(std::uint64_t number) {
+  const auto entry = std::find_if(running_.rbegin(), running_.rend(),
+                                  [&](const Running& running) { return running.number == number; });
   if (entry == running_.rend()) return std::nullopt;
-  const std::size_t index = entry->second;
+  Running ended = std::move(*entry);
   running_.erase(std::next(entry).base());
-  return index;
+  return ended;
 }
 
 }  // namespace pianola

@@ -2,9 +2,12 @@
 #include <pianola/trace/op_stream.hpp>
 #include <pianola/trace/op_trace.hpp>
 
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -35,15 +38,27 @@ class TraceRecorder final : public trace::OpObserver {
   [[nodiscard]] std::size_t foreign_nodes() const noexcept { return foreign_nodes_; }
 
  private:
+  // An operation that has begun and not ended.
+  struct Running {
+    std::uint64_t number;
+    std::uint64_t around;                 // OpSpan::around
+    std::size_t index;                    // in the trace
+    std::vector<const void*> nodes = {};  // added before it called another operation
+    std::vector<ByteSpan> blocks = {};
+  };
+
+  // Whether all that runs are the operations around this one.
+  [[nodiscard]] bool runs_alone(const trace::OpSpan& op) const;
+  void settle(Running* running);
   void add_tensors(c10::ArrayRef<c10::IValue> values, const trace::OpSpan& op, bool results);
   void add_scalars(c10::ArrayRef<c10::IValue> inputs);
   std::uint32_t scope_index(std::span<const std::string> scopes);
-  // The place of an operation that has ended; nothing where its begin was not recorded.
-  std::optional<std::size_t> end_of(std::uint64_t number);
+  // An operation that has ended; nothing where its begin was not recorded.
+  std::optional<Running> end_of(std::uint64_t number);
 
   RecorderOptions options_;
   OpTrace trace_;
-  std::vector<std::pair<std::uint64_t, std::size_t>> running_;  // operation number, index in the trace
+  std::vector<Running> running_;
   std::vector<std::string> last_scopes_;
   std::uint32_t last_scope_ = 0;
   std::size_t foreign_nodes_ = 0;

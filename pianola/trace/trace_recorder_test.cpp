@@ -149,6 +149,40 @@ TEST(TraceRecorderNodes, BelongToTheOperationThatAddedThem) {
   EXPECT_THAT(trace.nodes(op_named(trace, "aten::relu")), ElementsAre(&handles[2]));
 }
 
+// mul_ clones what it overwrites: the clone's node comes first, and it is the clone's own.
+TEST(TraceRecorderNodes, OfAnOperationThatAnotherCallsAreItsOwn) {
+  const std::array<int, 3> handles{};
+  std::vector<const void*> pending, given;
+  TraceRecorder recorder({.new_nodes = [&]() -> std::span<const void* const> {
+    given = std::exchange(pending, {});
+    return given;
+  }});
+  struct Adder : trace::OpObserver {
+    void on_op_begin(const trace::OpSpan& op) override { begin(op); }
+    void on_op_end(const trace::OpSpan& op) override { end(op); }
+    std::function<void(const trace::OpSpan&)> begin, end;
+  } adder;
+  adder.begin = [&](const trace::OpSpan& op) {
+    if (op.info->name == "aten::mul_.Tensor") pending = {&handles[0]};
+    if (op.info->name == "aten::clone") pending = {&handles[1]};
+  };
+  adder.end = [&](const trace::OpSpan& op) {
+    if (op.info->name == "aten::clone") pending = {&handles[2]};
+  };
+  at::Tensor x = at::ones({2, 2}).requires_grad_() * 2;
+  const at::Tensor factor = at::ones({2, 2}).requires_grad_();
+  {
+    const trace::OpStream stream({&recorder, &adder});
+    x.mul_(factor);
+  }
+  EXPECT_EQ(recorder.foreign_nodes(), 0U);
+  const OpTrace trace = recorder.take();
+  EXPECT_THAT(trace.nodes(op_named(trace, "aten::mul_.Tensor")), ElementsAre(&handles[0], &handles[2]));
+  EXPECT_THAT(trace.nodes(op_named(trace, "aten::clone")), ElementsAre(&handles[1]));
+  EXPECT_EQ(op_named(trace, "aten::clone").around, 0);
+  EXPECT_FALSE(op_named(trace, "aten::mul_.Tensor").opaque || op_named(trace, "aten::clone").opaque);
+}
+
 TEST(TraceRecorder, KeepsAnOperationThatThrewWithoutResults) {
   const at::Tensor x = at::ones({2, 2}), wrong = at::ones({3, 3});
   const OpTrace trace = trace_of([&] {

@@ -8,6 +8,9 @@
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+#include <cstdint>
+
 namespace pianola::trace {
 namespace {
 
@@ -73,7 +76,9 @@ void WriteSet::note_write(const OpSpan& op, const at::Tensor& tensor) {
 }
 
 void WriteSet::save(const c10::Storage& storage) {
-  if (storage.nbytes() == 0 || !saved_at_.insert({storage.unsafeGetStorageImpl(), saved_.size()}).second) return;
+  if (storage.nbytes() == 0 || storage.data() == nullptr ||
+      !saved_at_.insert({storage.unsafeGetStorageImpl(), saved_.size()}).second)
+    return;
   const QuietScope quiet;
   saved_.push_back({.target = storage, .copy = copy_of(bytes_of(storage))});
   bytes_ += storage.nbytes();
@@ -81,7 +86,12 @@ void WriteSet::save(const c10::Storage& storage) {
 
 void WriteSet::put_bytes_back() {
   const QuietScope quiet;
-  for (const Saved& saved : saved_) bytes_of(saved.target).copy_(saved.copy);
+  for (const Saved& saved : saved_) {
+    // A storage that a run made larger or smaller keeps its size: what both have in common is put back.
+    const at::Tensor bytes = bytes_of(saved.target);
+    const std::int64_t common = std::min(bytes.numel(), saved.copy.numel());
+    bytes.narrow(0, 0, common).copy_(saved.copy.narrow(0, 0, common));
+  }
   saved_.clear();
   saved_at_.clear();
   made_by_runs_.clear();
@@ -112,10 +122,10 @@ void WriteSet::restore_keeping_gradients() {
     const bool replaced = now.defined() && !now.is_same(leaf.gradient);
     if (!replaced) {
       now = leaf.gradient;
-    } else if (leaf.gradient.defined() && leaf.gradient.sizes() == now.sizes()) {
+    } else if (leaf.gradient.defined() && leaf.gradient.sizes() == now.sizes() && !now._is_zerotensor()) {
       now.copy_(leaf.gradient);
     } else {
-      fresh.push_back(now);
+      if (!now._is_zerotensor()) fresh.push_back(now);
     }
   }
   if (!fresh.empty()) at::_foreach_zero_(fresh);

@@ -1,6 +1,7 @@
 #include <pianola/verify/bits.hpp>
 
 #include <pianola/trace/quiet_scope.hpp>
+#include <pianola/trace/tensors_of.hpp>
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/ne.h>
@@ -34,7 +35,7 @@ at::ScalarType integer_of(std::size_t bytes) {
 // Elements that lie in host memory as they are, one after the other.
 bool is_plain(const at::Tensor& tensor) {
   return tensor.layout() == at::kStrided && tensor.is_cpu() && tensor.has_storage() && tensor.is_contiguous() &&
-         !tensor.is_conj() && !tensor.is_neg();
+         trace::bytes_are_values(tensor);
 }
 
 bool same_bytes(const at::Tensor& one, const at::Tensor& other) {
@@ -65,6 +66,7 @@ at::Tensor bits_of(const at::Tensor& tensor) {
   at::Tensor plain = tensor;
   if (plain.layout() != at::kStrided) plain = plain.to_dense();
   if (plain.is_quantized()) plain = plain.int_repr();
+  if (plain._is_zerotensor()) plain = plain.clone();
   plain = plain.resolve_conj().resolve_neg();
   if (plain.scalar_type() == at::kComplexDouble) plain = at::view_as_real(plain);
   return plain.view(integer_of(plain.itemsize()));

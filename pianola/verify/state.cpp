@@ -85,7 +85,8 @@ State::State(std::vector<NamedTensor> listed, const std::vector<at::Generator>& 
 }
 
 bool State::track(const c10::Storage& storage) {
-  if (storage.nbytes() == 0 || !known_storages_.insert(storage.unsafeGetStorageImpl()).second) return false;
+  if (storage.nbytes() == 0 || storage.data() == nullptr) return false;
+  if (!known_storages_.insert(storage.unsafeGetStorageImpl()).second) return false;
   tracked_.push_back({.storage = storage, .first = copies_.of(bytes_of(storage))});
   return true;
 }
@@ -133,7 +134,7 @@ void State::rewind(Side side) {
   for (const Leaf& leaf : leaves_) {
     const bool fixed = side == Side::graphed && leaf.fixed.defined();
     leaf.tensor.mutable_grad() = fixed ? leaf.fixed : side == Side::graphed ? leaf.first : leaf.first_eager;
-    if (!fixed) continue;
+    if (!fixed || leaf.fixed._is_zerotensor()) continue;
     const PlainWrites plain;
     leaf.first.defined() && leaf.first.sizes() == leaf.fixed.sizes() ? leaf.fixed.copy_(leaf.first)
                                                                      : leaf.fixed.zero_();

@@ -31,7 +31,8 @@ struct Running {
   bool aten = false;      // which is ATen's
   bool explained = false;
   bool copied_to_host = false;
-  std::size_t operation = 0;  // its index + 1
+  std::size_t operation = 0;         // its index + 1
+  std::vector<Running> around = {};  // operations that called it, outermost first
 };
 
 Running& running(std::uint64_t run) {
@@ -350,6 +351,11 @@ void CudaCallLog::on_op_begin(const trace::OpSpan& op) {
   const std::uint64_t now = state_->run.load();
   if (now == 0) return;
   Running& here = running(now);
+  if (op.around != 0 && here.inside) {
+    Running outer = here;
+    outer.around.clear();
+    here.around.push_back(std::move(outer));
+  }
   here.inside = true;
   here.aten = op.info->name.starts_with("aten::");
   here.explained = here.aten && (trace::reads_on_host(*op.info, op.inputs) || is_copy(op.info->name));
@@ -361,7 +367,14 @@ void CudaCallLog::on_op_end(const trace::OpSpan& /*op*/) {
   const std::uint64_t now = state_->run.load();
   if (now == 0) return;
   Running& here = running(now);
-  here.inside = here.aten = here.explained = false;
+  if (here.around.empty()) {
+    here.inside = here.aten = here.explained = false;
+    return;
+  }
+  std::vector<Running> around = std::move(here.around);
+  here = std::move(around.back());
+  around.pop_back();
+  here.around = std::move(around);
 }
 
 }  // namespace pianola::auditing

@@ -1,6 +1,7 @@
 #include <pianola/graph/tape/tape.hpp>
 
 #include <pianola/trace/quiet_scope.hpp>
+#include <pianola/trace/tensors_of.hpp>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -79,6 +80,18 @@ class WarningCounter final : public c10::WarningHandler {
   int count = 0;
 };
 
+// Of a conjugated view, and of a tensor without memory, the bytes say nothing.
+bool has_plain_values(const TapeOp& op) {
+  bool plain = true;
+  for (const auto* values : {&op.inputs, &op.outputs}) {
+    for (const c10::IValue& value : *values) {
+      trace::for_each_tensor(value,
+                             [&](const at::Tensor& tensor) { plain = plain && trace::bytes_are_values(tensor); });
+    }
+  }
+  return plain;
+}
+
 // Whether the variant writes the same bytes where it is told to, without a word.
 bool passes_trial(const TapeOp& op, const c10::OperatorHandle& variant) {
   WarningCounter warnings;
@@ -110,6 +123,7 @@ bool passes_trial(const TapeOp& op, const c10::OperatorHandle& variant) {
 
 bool bind_out_variant(TapeOp& op) {
   if (op.fresh.size() != 1 || op.info->seeded || op.info->writes_anything() || !all_results_fresh(op)) return false;
+  if (!has_plain_values(op)) return false;
   const auto variant = find_out_variant(op.handle.schema());
   if (!variant || !passes_trial(op, *variant)) return false;
   op.handle = *variant;
@@ -121,6 +135,7 @@ bool bind_out_variant(TapeOp& op) {
 // Copies and fills of a whole result, as the in-place operator on that result.
 bool bind_copy_or_fill(TapeOp& op) {
   if (op.fresh.size() != 1 || op.outputs.size() != 1 || !op.outputs[0].isTensor()) return false;
+  if (op.outputs[0].toTensor()._is_zerotensor()) return false;
   const std::string& name = op.handle.schema().name();
   const auto in_place = [&](const char* target, std::vector<c10::IValue> inputs) {
     op.handle = c10::Dispatcher::singleton().findSchemaOrThrow(target, "");

@@ -21,10 +21,6 @@
 namespace pianola::graph {
 namespace {
 
-const at::Tensor& tensor_at(const c10::IValue& value, std::int64_t position) {
-  return position < 0 ? value.toTensor() : value.toListRef()[static_cast<std::size_t>(position)].toTensor();
-}
-
 // Its shape depends on values, and the tape's operations after it are for the shape of the capture.
 [[noreturn]] void refuse_shape(const TapeOp& op, const at::Tensor& target, const at::Tensor& result) {
   throw UsageError(
@@ -34,12 +30,14 @@ const at::Tensor& tensor_at(const c10::IValue& value, std::int64_t position) {
        .rule = "PG103"});
 }
 
-// Moves a new result into the memory that the recording gave it.
+// Moves a new result into the memory that the recording gave it. A zero tensor of autograd's has none, and nothing changes
+// it.
 void place(const TapeOp& op, const at::Tensor& target, const at::Tensor& result) {
   if (target.sizes() != result.sizes()) [[unlikely]]
     refuse_shape(op, target, result);
-  if (target.numel() == 0) return;
-  if (target.strides() == result.strides() && target.is_non_overlapping_and_dense()) {
+  if (target.numel() == 0 || target._is_zerotensor()) return;
+  if (target.strides() == result.strides() && target.is_non_overlapping_and_dense() &&
+      trace::bytes_are_values(target) && trace::bytes_are_values(result)) {
     std::memcpy(target.mutable_data_ptr(), result.const_data_ptr(), target.nbytes());
   } else {
     target.copy_(result);
@@ -129,7 +127,7 @@ void poison_tapes(std::span<const at::Tensor> results) {
     for (const auto& [output, position] : op.fresh) {
       const at::Tensor& target = tensor_at(op.outputs[output], position);
       const c10::StorageImpl* storage = trace::storage_of(target);
-      if (!target.is_floating_point() && !target.is_complex()) continue;
+      if ((!target.is_floating_point() && !target.is_complex()) || target._is_zerotensor()) continue;
       const bool only_tapes_hold_it = target.storage().use_count() == aliases.at(storage);
       if (only_tapes_hold_it || chosen.count(storage) != 0) target.fill_(std::numeric_limits<double>::quiet_NaN());
     }
@@ -176,7 +174,7 @@ std::size_t Tape::result_bytes() const {
   for (const TapeOp& op : ops_) {
     for (const auto& [output, position] : op.fresh) {
       const c10::StorageImpl* storage = trace::storage_of(tensor_at(op.outputs[output], position));
-      if (storage != nullptr && seen.insert(storage).second) bytes += storage->nbytes();
+      if (storage != nullptr && storage->data() != nullptr && seen.insert(storage).second) bytes += storage->nbytes();
     }
   }
   return bytes;

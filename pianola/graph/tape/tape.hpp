@@ -4,11 +4,13 @@
 
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
+#include <c10/core/TensorImpl.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -28,6 +30,11 @@ struct TapeOp {
   std::size_t number = 0;       ///< As the step called it, from 1.
   const trace::OpInfo* info = nullptr;
 };
+
+/// A tensor of TapeOp::fresh.
+inline const at::Tensor& tensor_at(const c10::IValue& value, std::int64_t position) {
+  return position < 0 ? value.toTensor() : value.toListRef()[static_cast<std::size_t>(position)].toTensor();
+}
 
 /// A recorded sequence of operations, and how to run it again on the same memory.
 class Tape {
@@ -94,9 +101,24 @@ class TapeRecorder final : public trace::OpObserver {
   [[nodiscard]] Tape take() noexcept { return std::move(tape_); }
 
  private:
+  // An operation that has begun and not ended.
+  struct Running {
+    std::uint64_t number;
+    TapeOp op;
+    std::vector<std::pair<c10::VariableVersion, std::uint32_t>> written = {};  // of what it writes, as it began
+    std::vector<TapeOp> called = {};                                           // by its kernel for autograd
+    std::optional<std::size_t> computed_at = {};  // how many of them ran before the kernel that computes
+
+    [[nodiscard]] bool has_written() const;
+  };
+
+  Running* find(std::uint64_t number);
+  void add_results(Running& running, const trace::OpSpan& op);
+  void put(std::vector<TapeOp> ops, std::uint64_t around);
+
   Tape tape_;
   std::size_t begun_ = 0;
-  std::vector<std::pair<std::uint64_t, TapeOp>> running_;  // by operation number
+  std::vector<Running> running_;
 };
 
 }  // namespace pianola::graph

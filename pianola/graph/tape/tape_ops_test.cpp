@@ -109,6 +109,8 @@ TEST_P(TapeOpsTest, ArithmeticEqualsEager) { expect_all(arithmetic_cases()); }
 TEST_P(TapeOpsTest, LayersEqualEager) { expect_all(layer_cases()); }
 TEST_P(TapeOpsTest, ViewsCopiesAndWritesEqualEager) { expect_all(memory_cases()); }
 
+TEST_P(TapeOpsTest, WritesInPlaceAndTheirGradientsEqualEager) { expect_all(inplace_cases()); }
+
 TEST_P(TapeOpsTest, OfAllCasesThereAreAtLeastAHundred) {
   EXPECT_GE(arithmetic_cases().size() + layer_cases().size() + memory_cases().size(), 100U);
 }

@@ -5,9 +5,10 @@
 
 #include <ATen/core/List.h>
 #include <ATen/core/grad_mode.h>
-#include <c10/core/TensorImpl.h>
 
 #include <algorithm>
+#include <iterator>
+#include <set>
 
 namespace pianola::graph {
 namespace {
@@ -35,32 +36,115 @@ c10::IValue alias_values(const c10::IValue& value) {
   return copy;
 }
 
+using Storages = std::set<const c10::StorageImpl*>;
+
+Storages fresh_memory_of(const TapeOp& op) {
+  Storages fresh;
+  for (const auto& [output, position] : op.fresh)
+    fresh.insert(trace::storage_of(tensor_at(op.outputs[output], position)));
+  return fresh;
+}
+
+Storages written_memory_of(const TapeOp& op) {
+  Storages written;
+  for (std::size_t i = 0; i < op.inputs.size(); ++i) {
+    if (!op.info->writes[i]) continue;
+    trace::for_each_tensor(op.inputs[i], [&](const at::Tensor& tensor) { written.insert(trace::storage_of(tensor)); });
+  }
+  return written;
+}
+
+bool overlap(const Storages& one, const Storages& other) {
+  return std::any_of(one.begin(), one.end(), [&](const c10::StorageImpl* storage) { return other.contains(storage); });
+}
+
+bool reads(const TapeOp& op, const Storages& memory) {
+  bool found = false;
+  for (const c10::IValue& value : op.inputs) {
+    trace::for_each_tensor(
+        value, [&](const at::Tensor& tensor) { found = found || memory.contains(trace::storage_of(tensor)); });
+  }
+  return found;
+}
+
+// Whether one of the operations makes or writes what the operation around it returns or writes.
+bool do_the_work_of(const TapeOp& around, const std::vector<TapeOp>& called) {
+  const Storages results = fresh_memory_of(around), written = written_memory_of(around);
+  return std::any_of(called.begin(), called.end(), [&](const TapeOp& op) {
+    return overlap(fresh_memory_of(op), results) || overlap(written_memory_of(op), written);
+  });
+}
+
+// Note [The order of what a kernel for autograd calls]
+// What it calls runs around the kernel that computes: the clone of what mul_ overwrites before it, a hook on the saved
+// result after it (see Note [Calls of a kernel for autograd] in trace/op_info.cpp). Whether that kernel has run shows in the
+// version of what it writes, and in the results, which nobody can read before. Where neither shows, nothing that the one
+// does meets what the other does. A kernel for autograd that excludes autograd nowhere may do all the work by what it
+// calls: then the operation around it has nothing to add, and to run it too would be once too often.
+std::vector<TapeOp> in_order(TapeOp op, std::vector<TapeOp> called, std::optional<std::size_t> computed_at) {
+  if (do_the_work_of(op, called)) return called;
+  const Storages results = fresh_memory_of(op);
+  const auto reader =
+      std::find_if(called.begin(), called.end(), [&](const TapeOp& one) { return reads(one, results); });
+  const auto place =
+      std::min(reader - called.begin(), static_cast<std::ptrdiff_t>(computed_at.value_or(called.size())));
+  called.insert(called.begin() + place, std::move(op));
+  return called;
+}
+
 }  // namespace
 
+bool TapeRecorder::Running::has_written() const {
+  return std::any_of(written.begin(), written.end(),
+                     [](const auto& tensor) { return tensor.first.current_version() != tensor.second; });
+}
+
+TapeRecorder::Running* TapeRecorder::find(std::uint64_t number) {
+  const auto found = std::find_if(running_.rbegin(), running_.rend(),
+                                  [&](const Running& running) { return running.number == number; });
+  return found == running_.rend() ? nullptr : &*found;
+}
+
 void TapeRecorder::on_op_begin(const trace::OpSpan& op) {
-  TapeOp entry{.handle = op.info->handle, .inputs = {}, .outputs = {}};
-  entry.info = op.info;
-  entry.number = ++begun_;
-  entry.grad_mode = at::GradMode::is_enabled();
-  entry.inputs.reserve(op.inputs.size());
-  for (const c10::IValue& value : op.inputs) entry.inputs.push_back(alias_values(value));
-  running_.emplace_back(op.number, std::move(entry));
+  if (Running* around = find(op.around); around != nullptr && !around->computed_at && around->has_written()) {
+    around->computed_at = around->called.size();
+  }
+  Running running{.number = op.number, .op = {.handle = op.info->handle, .inputs = {}, .outputs = {}}};
+  running.op.info = op.info;
+  running.op.number = ++begun_;
+  running.op.grad_mode = at::GradMode::is_enabled();
+  running.op.inputs.reserve(op.inputs.size());
+  for (std::size_t i = 0; i < op.inputs.size(); ++i) {
+    running.op.inputs.push_back(alias_values(op.inputs[i]));
+    if (!op.info->writes[i]) continue;
+    trace::for_each_tensor(op.inputs[i], [&](const at::Tensor& tensor) {
+      const c10::VariableVersion& version = tensor.unsafeGetTensorImpl()->version_counter();
+      if (version.enabled()) running.written.emplace_back(version, version.current_version());
+    });
+  }
+  running_.push_back(std::move(running));
 }
 
 void TapeRecorder::on_op_end(const trace::OpSpan& op) {
-  const auto found =
-      std::find_if(running_.begin(), running_.end(), [&](const auto& entry) { return entry.first == op.number; });
-  TapeOp entry = std::move(found->second);
-  running_.erase(found);
-  // It threw, and the step may live with that: a replay has nothing to run.
-  if (op.outputs.empty() && !op.info->schema().returns().empty()) return;
+  Running* const found = find(op.number);
+  if (found == nullptr) return;
+  Running ended = std::move(*found);
+  running_.erase(running_.begin() + (found - running_.data()));
+  // It threw, and the step may live with that: a replay has nothing to run but what it called.
+  const bool threw = op.outputs.empty() && !op.info->schema().returns().empty();
+  if (threw) return put(std::move(ended.called), op.around);
+  add_results(ended, op);
+  if (ended.called.empty() && op.around == 0) return tape_.add(std::move(ended.op));
+  put(in_order(std::move(ended.op), std::move(ended.called), ended.computed_at), op.around);
+}
 
+void TapeRecorder::add_results(Running& running, const trace::OpSpan& op) {
   for (std::size_t i = 0; i < op.outputs.size(); ++i) {
     const c10::IValue& value = op.outputs[i];
-    entry.outputs.push_back(alias_values(value));
+    running.op.outputs.push_back(alias_values(value));
     const auto note_fresh = [&](const c10::IValue& result, std::int64_t position) {
       if (!result.isTensor() || !result.toTensor().defined()) return;
-      if (op.memory->makes(op, trace::storage_of(result.toTensor()))) entry.fresh.emplace_back(i, position);
+      if (op.memory->makes(op, trace::storage_of(result.toTensor()))) running.op.fresh.emplace_back(i, position);
     };
     if (!value.isList()) {
       note_fresh(value, -1);
@@ -69,7 +153,15 @@ void TapeRecorder::on_op_end(const trace::OpSpan& op) {
     std::int64_t position = 0;
     for (const c10::IValue& result : value.toListRef()) note_fresh(result, position++);
   }
-  tape_.add(std::move(entry));
+}
+
+// Behind what the operation around them has called so far, or at the end of the tape.
+void TapeRecorder::put(std::vector<TapeOp> ops, std::uint64_t around) {
+  if (Running* const outer = find(around); outer != nullptr) {
+    outer->called.insert(outer->called.end(), std::move_iterator(ops.begin()), std::move_iterator(ops.end()));
+    return;
+  }
+  for (TapeOp& op : ops) tape_.add(std::move(op));
 }
 
 }  // namespace pianola::graph

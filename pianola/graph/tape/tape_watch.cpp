@@ -2,16 +2,14 @@
 
 #include <pianola/graph/offence_rule.hpp>
 #include <pianola/trace/host_read.hpp>
+#include <pianola/trace/step_memory.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
 #include <ATen/SavedTensorHooks.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <string_view>
 
 namespace pianola::graph {
 
@@ -19,19 +17,6 @@ namespace {
 
 // Only they can throw after an operation has computed its result, and keep that.
 bool has_saved_tensor_hooks() { return !at::SavedTensorDefaultHooks::get_tls_state().stack.empty(); }
-
-// A hook runs inside the operation whose tensor is saved, but above autograd, where an operation's own parts never are.
-bool is_called_by_a_hook(const trace::OpSpan& around, std::string_view inner) {
-  return has_saved_tensor_hooks() && around.info != nullptr && around.info->schema().name() != inner &&
-         !c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutogradFunctionality);
-}
-
-bool computes(std::string_view op) {
-  if (op.find("::") == std::string_view::npos) return false;  // a span of the bindings around the operator
-  constexpr std::array<std::string_view, 5> kOnlyLook = {"aten::detach", "aten::alias", "aten::view", "aten::to",
-                                                         "aten::is_pinned"};
-  return std::find(kOnlyLook.begin(), kOnlyLook.end(), op) == kOnlyLook.end();
-}
 
 }  // namespace
 
@@ -55,6 +40,18 @@ void TapeWatch::on_op_begin(const trace::OpSpan& op) {
     trace::for_each_tensor(value, [&](const at::Tensor& tensor) { foreign = foreign || !tensor.device().is_cpu(); });
     if (foreign) return note(Kind::other_device, op);
   }
+  check_lost(op);
+}
+
+// What a call hidden in an operation made, a replay makes elsewhere.
+void TapeWatch::check_lost(const trace::OpSpan& op) {
+  const trace::OpInfo* maker = nullptr;
+  for (const c10::IValue& value : op.inputs) {
+    trace::for_each_tensor(value, [&](const at::Tensor& tensor) {
+      if (maker == nullptr) maker = op.memory->maker_of_lost(tensor);
+    });
+  }
+  if (maker != nullptr) note(Kind::lost_result, op, maker->schema().name());
 }
 
 void TapeWatch::on_op_end(const trace::OpSpan& op) {
@@ -101,10 +98,6 @@ bool TapeWatch::generators_are_set() const {
          std::any_of(uses_.begin(), uses_.end(), [](const GeneratorUse& use) { return use.is_moved_between(); });
 }
 
-void TapeWatch::on_inner_end(const trace::OpSpan& around, const char* inner) {
-  if (!kind_ && is_called_by_a_hook(around, inner) && computes(inner)) note(Kind::hook_computes, around, inner);
-}
-
 // An exception that the step did not catch speaks for itself.
 void TapeWatch::stop() noexcept {
   stopped_ = true;
@@ -114,9 +107,10 @@ void TapeWatch::stop() noexcept {
   if (kind_ == Kind::left_by_exception) kind_.reset();
 }
 
-void TapeWatch::note(Kind kind, const trace::OpSpan& op, const std::string& inner) {
+void TapeWatch::note(Kind kind, const trace::OpSpan& op, const std::string& maker) {
   kind_ = kind;
-  offender_ = OffendingOp::note(op, ops_, inner);
+  offender_ = OffendingOp::note(op, ops_);
+  maker_ = maker;
 }
 
 std::optional<Diagnosis> TapeWatch::offence(const OpTrace* trace) const {
@@ -146,11 +140,12 @@ std::optional<Diagnosis> TapeWatch::offence(const OpTrace* trace) const {
           .where = where,
           .fix = "do not throw in the hook; for torch.utils.checkpoint, set_checkpoint_early_stop(False)",
           .rule = "PG1203"};
-    case Kind::hook_computes:
-      return Diagnosis{.what = fmt::format("a saved-tensor hook runs {} inside {}, which the tape does not see",
-                                           offender_->detail, offender_->name),
+    case Kind::lost_result:
+      return Diagnosis{.what = fmt::format("{} reads a tensor that {} made inside and did not return, so that a replay "
+                                           "would not make it anew",
+                                           offender_->name, maker_),
                        .where = where,
-                       .fix = "save tensors as they are, or leave this part out of the capture",
+                       .fix = fmt::format("let {} return the tensor, or leave this part out of the capture", maker_),
                        .rule = "PG1203"};
     case Kind::no_storage:
       return Diagnosis{.what = fmt::format("{} makes a sparse or opaque tensor, which the tape cannot keep in place",

@@ -26,7 +26,6 @@ class TapeWatch final : public trace::OpObserver {
   [[nodiscard]] trace::OpInterest interest() const override { return {.inner = true}; }
   void on_op_begin(const trace::OpSpan& op) override;
   void on_op_end(const trace::OpSpan& op) override;
-  void on_inner_end(const trace::OpSpan& around, const char* inner) override;
 
   [[nodiscard]] std::optional<Diagnosis> offence(const OpTrace* trace) const;
   /// The recording is over, and the generators are no longer its own.
@@ -37,8 +36,9 @@ class TapeWatch final : public trace::OpObserver {
   [[nodiscard]] std::vector<at::Generator> drawn_from() const;
 
  private:
-  enum class Kind { host_read, other_device, generator, moved_generator, no_storage, left_by_exception, hook_computes };
-  void note(Kind kind, const trace::OpSpan& op, const std::string& inner = "");
+  enum class Kind { host_read, other_device, generator, moved_generator, no_storage, left_by_exception, lost_result };
+  void note(Kind kind, const trace::OpSpan& op, const std::string& maker = "");
+  void check_lost(const trace::OpSpan& op);
   void check_generators(const trace::OpSpan& op);
   void note_draws();
   [[nodiscard]] bool generators_are_set() const;
@@ -52,6 +52,7 @@ class TapeWatch final : public trace::OpObserver {
   bool stopped_ = false;
   std::optional<Kind> kind_;
   std::optional<OffendingOp> offender_;
+  std::string maker_;  // of what the offender reads; of Kind::lost_result
 };
 
 }  // namespace pianola::graph

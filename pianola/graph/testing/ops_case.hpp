@@ -33,5 +33,6 @@ struct OpsCase {
 const std::vector<OpsCase>& arithmetic_cases();
 const std::vector<OpsCase>& layer_cases();
 const std::vector<OpsCase>& memory_cases();
+const std::vector<OpsCase>& inplace_cases();
 
 }  // namespace pianola::testing
