@@ -36,6 +36,7 @@ class CallSignature {
   /// In constant time per input, and one tight loop over training flags.
   [[nodiscard]] bool fits(std::int64_t key, std::span<const at::Tensor> inputs, const CallModes& modes,
                           const ModuleView& module) const;
+  [[nodiscard]] std::int64_t key() const noexcept { return key_; }
   /// "Float[8, 16] cpu, with gradients".
   [[nodiscard]] const std::string& text() const noexcept { return text_; }
   /// Why no graph can stand for such calls; nothing where one can. See trace's Note [What is plain].

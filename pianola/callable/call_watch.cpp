@@ -5,14 +5,9 @@
 #include <pianola/trace/tensors_of.hpp>
 
 #include <functional>
-#include <string_view>
 
 namespace pianola::callable {
 namespace {
-
-bool accumulates(const trace::OpSpan& op) {
-  return op.backward != nullptr && std::string_view(op.backward->name).find("AccumulateGrad") != std::string_view::npos;
-}
 
 // A view of a parameter that a backward pass makes says that it is a leaf that requires grad, too.
 bool is_parameter(const at::Tensor& tensor) { return tensor.is_leaf() && tensor.requires_grad() && !tensor.is_view(); }
@@ -27,7 +22,7 @@ CallWatch::CallWatch(std::span<const at::Tensor> inputs) {
 }
 
 void CallWatch::on_op_begin(const trace::OpSpan& op) {
-  trains_ = trains_ || accumulates(op);
+  trains_ = trains_ || (op.backward != nullptr && op.backward->accumulates());
   const bool statistics = op.info->writes_statistics(op.inputs);
   for (std::size_t i = 0; i < op.inputs.size(); ++i) {
     const bool written = op.info->writes[i] || (statistics && op.info->running_statistic[i]);
@@ -42,9 +37,17 @@ void CallWatch::on_op_end(const trace::OpSpan& op) {
   for (const c10::IValue& value : op.outputs) {
     trace::for_each_tensor(value, [&](const at::Tensor& tensor) {
       const c10::StorageImpl* storage = trace::storage_of(tensor);
-      if (op.memory->makes(op, storage)) made_.insert(tensor.storage());
+      if (op.memory->makes(op, storage) && made_.insert(tensor.storage())) made_by_.insert({storage, op.number});
     });
   }
+}
+
+std::vector<CallWatch::Made> CallWatch::made_and_held() const {
+  std::vector<Made> result;
+  made_.for_each_alive([&](const c10::weak_intrusive_ptr<c10::StorageImpl>& storage) {
+    result.push_back({.storage = storage, .operation = made_by_.at(storage._unsafe_get_target())});
+  });
+  return result;
 }
 
 bool CallWatch::made(const at::Tensor& tensor) const { return made_.contains(trace::storage_of(tensor)); }

@@ -3,9 +3,12 @@
 #include <pianola/trace/storage_set.hpp>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/StorageImpl.h>
 #include <c10/util/flat_hash_map.h>
+#include <c10/util/intrusive_ptr.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
@@ -27,6 +30,13 @@ class CallWatch final : public trace::OpObserver {
   /// Whether the run made this tensor's memory.
   [[nodiscard]] bool made(const at::Tensor& tensor) const;
 
+  /// Memory that the run made and that somebody holds still, with the number of the operation that made it.
+  struct Made {
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+    std::uint64_t operation;
+  };
+  [[nodiscard]] std::vector<Made> made_and_held() const;
+
   /// Tensors that it used, and neither made nor was given; each once.
   [[nodiscard]] const std::vector<at::Tensor>& outside() const noexcept { return outside_; }
   /// Those of them that gradients are accumulated in.
@@ -41,6 +51,7 @@ class CallWatch final : public trace::OpObserver {
 
   ska::flat_hash_map<const c10::StorageImpl*, std::size_t> inputs_;
   trace::StorageSet made_;
+  ska::flat_hash_map<const c10::StorageImpl*, std::uint64_t> made_by_;  // the operation
   ska::flat_hash_set<const c10::StorageImpl*> leaf_memory_;
   ska::flat_hash_set<const c10::StorageImpl*> read_;  // or written
   ska::flat_hash_set<const c10::TensorImpl*> seen_;

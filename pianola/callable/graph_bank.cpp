@@ -4,6 +4,7 @@
 #include <pianola/callable/function_view.hpp>
 #include <pianola/callable/graph_maker.hpp>
 #include <pianola/callable/nested_call.hpp>
+#include <pianola/callable/newcomers.hpp>
 #include <pianola/callable/signature_entry.hpp>
 #include <pianola/callable/stream_order.hpp>
 #include <pianola/core/error.hpp>
@@ -13,6 +14,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -55,7 +57,8 @@ struct GraphBank::Impl {
       : options(checked(std::move(wanted))), original(callable), maker(options) {}
 
   [[nodiscard]] bool must_stay_eager(std::span<const at::Tensor> inputs) const;
-  [[nodiscard]] const Entry& entry_for(std::int64_t key, std::span<const at::Tensor> inputs);
+  [[nodiscard]] const Entry& entry_for(std::int64_t key, std::span<const at::Tensor> inputs,
+                                       const BankCall* call = nullptr);
   std::optional<Result> replay(SignatureEntry& entry, std::span<const at::Tensor> inputs, BankCall& call);
   void make_room();
   void run_eagerly(SignatureEntry& entry, bool observe, std::span<const at::Tensor> inputs, BankCall& call);
@@ -67,6 +70,7 @@ struct GraphBank::Impl {
   std::unique_ptr<const ModuleView> module;  // made by the first call, which may come long after the bank
   std::vector<Entry> entries;                // most recently called first
   StreamOrder order;
+  Newcomers newcomers;
   std::size_t evictions = 0;
   mutable std::mutex mutex;  // guards all of the above but the options
 };
@@ -77,7 +81,8 @@ bool GraphBank::Impl::must_stay_eager(std::span<const at::Tensor> inputs) const 
   return maker.is_making() || runs_inside_another(inputs);
 }
 
-const GraphBank::Impl::Entry& GraphBank::Impl::entry_for(std::int64_t key, std::span<const at::Tensor> inputs) {
+const GraphBank::Impl::Entry& GraphBank::Impl::entry_for(std::int64_t key, std::span<const at::Tensor> inputs,
+                                                         const BankCall* call) {
   if (module == nullptr) module = view_of(original);
   const CallModes modes = CallModes::current(inputs);
   const auto found = std::find_if(entries.begin(), entries.end(), [&](const Entry& entry) {
@@ -85,10 +90,13 @@ const GraphBank::Impl::Entry& GraphBank::Impl::entry_for(std::int64_t key, std::
   });
   if (found != entries.end()) {
     std::rotate(entries.begin(), found, found + 1);
+    if (call != nullptr) newcomers.note_known();
   } else {
     if (entries.size() == kMostSignatures) entries.pop_back();
     entries.insert(entries.begin(),
                    std::make_shared<SignatureEntry>(CallSignature(key, inputs, modes, *module), options));
+    const CallSignature* before = entries.size() > 1 ? &entries[1]->signature() : nullptr;
+    if (call != nullptr) newcomers.note_new(before, entries.front()->signature(), *call);
   }
   return entries.front();
 }
@@ -122,16 +130,21 @@ void GraphBank::Impl::run_eagerly(SignatureEntry& entry, bool observe, std::span
                                   BankCall& call) {
   std::optional<Observation> observation;
   if (observe) {
-    ObservedRun run(inputs, [&] { (void)call.run_observed(); });
-    observation.emplace(std::move(run), inputs, call.eager_results());
+    HostEffects effects;
+    ObservedRun run(inputs, [&] { effects = call.run_observed(); });
+    observation.emplace(std::move(run), effects, inputs, call.eager_results());
   } else {
     call.run_eagerly();
   }
   std::unique_lock lock(mutex);
-  entry.note_eager_call(std::move(observation));
+  entry.note_eager_call(std::move(observation), call);
   const std::optional<std::string> reason = entry.take_reason();
+  const std::array notes{entry.take_note(), newcomers.take_note()};
   lock.unlock();
   if (reason) report(*reason);
+  for (const std::optional<std::string>& note : notes) {
+    if (note) report(*note);
+  }
 }
 
 void GraphBank::Impl::report(const std::string& reason) const {
@@ -150,7 +163,7 @@ std::optional<GraphBank::Result> GraphBank::run(std::int64_t key, std::span<cons
     return std::nullopt;
   }
   std::unique_lock lock(impl_->mutex);
-  const Impl::Entry& found = impl_->entry_for(key, inputs);
+  const Impl::Entry& found = impl_->entry_for(key, inputs, &call);
   if (auto result = impl_->replay(*found, inputs, call)) return result;
   const Impl::Entry entry = found;
   const bool observe = entry->wants_observation();

@@ -29,6 +29,8 @@ struct Capturable {
 struct HostEffects {
   std::string lasting = {};  ///< Counts even if it is seen once: it drew random numbers, asked a clock.
   std::string passing = {};  ///< Counts where it is seen again after the first call: it wrote something.
+  /// Tensors that it made and that are kept where nobody looks before the next call makes them anew.
+  std::vector<at::Tensor> remade = {};
 };
 
 /// One call, as who makes it can run it. All functions are called on the thread of GraphBank::run(), during it.
@@ -47,10 +49,14 @@ class BankCall {
     run_eagerly();
     return {};
   }
+  /// Frees what nobody can reach any more, where references go in circles.
+  virtual void collect_garbage() {}
   /// The tensors in the result that run_eagerly() kept.
   [[nodiscard]] virtual std::vector<at::Tensor> eager_results() const = 0;
   /// Whether the user stopped the function while it was captured (Python's KeyboardInterrupt): no reason to give up.
   [[nodiscard]] virtual bool was_interrupted() const { return false; }
+  /// Which argument that is no tensor is another one than in the call of this key: "kwargs['step']"; empty where none is.
+  [[nodiscard]] virtual std::string changed_since(std::int64_t /*key*/) const { return "an argument that is no tensor"; }
   /// Asked once per capture. Other arguments than tensors are those of this call, frozen.
   [[nodiscard]] virtual Capturable to_capture() = 0;
 };

@@ -15,17 +15,28 @@ namespace {
 
 std::vector<c10::IValue> values_of(std::span<const at::Tensor> tensors) { return {tensors.begin(), tensors.end()}; }
 
+// Another way to run the same.
+Callable with_run(const Callable& callable, Callable::Run run) {
+  if (!callable.is_module()) return run;
+  return Callable::of_module(std::move(run), [callable] { return callable.view(); });
+}
+
+// What the last run of a function, and its backward pass, did.
+struct LastRun {
+  std::optional<ObservedRun> run;
+  CustomBackwards backwards;
+};
+
 // The same, and its last run is observed.
-Callable observed(const Callable& callable, const std::shared_ptr<std::optional<ObservedRun>>& last) {
-  Callable::Run run = [callable, last](std::vector<c10::IValue> arguments) {
+Callable observed(const Callable& callable, const std::shared_ptr<LastRun>& last) {
+  return with_run(callable, [callable, last](std::vector<c10::IValue> arguments) {
     std::vector<at::Tensor> inputs;
     for (const c10::IValue& argument : arguments) inputs.push_back(argument.toTensor());
     c10::IValue value;
-    last->emplace(inputs, [&] { value = callable(std::move(arguments)); });
+    last->run.emplace(inputs, [&] { value = callable(std::move(arguments)); });
+    last->backwards = CustomBackwards(leaves_of(value));
     return value;
-  };
-  if (!callable.is_module()) return run;
-  return Callable::of_module(std::move(run), [callable] { return callable.view(); });
+  });
 }
 
 // Set while it lives.
@@ -42,9 +53,26 @@ class Flag {
 
 }  // namespace
 
+Callable noting_runs(const Callable& callable, std::shared_ptr<bool> has_run) {
+  return with_run(callable, [callable, has_run = std::move(has_run)](std::vector<c10::IValue> arguments) {
+    *has_run = true;
+    return callable(std::move(arguments));
+  });
+}
+
+std::string note_of_second_run(bool has_run) {
+  return has_run
+             ? "\n  note:  the call was run again, eagerly: what it did on the host while it was captured, it did twice"
+             : "";
+}
+
+std::string GraphMaker::note_of_second_run() const { return callable::note_of_second_run(*has_run_); }
+
 BankGraph GraphMaker::make(BankCall& call, std::span<const at::Tensor> inputs, const Observation& observation) {
   const Flag making(is_making_);
+  *has_run_ = false;
   Capturable capturable = call.to_capture();
+  capturable.callable = noting_runs(capturable.callable, has_run_);
   auto graph = observation.kind() == GraphedKind::step ? make_step(capturable, inputs, observation)
                                                        : make_callable(capturable, inputs, observation);
   return {.call = std::move(graph), .structure = std::move(capturable.structure), .device = observation.device()};
@@ -67,13 +95,14 @@ std::unique_ptr<CapturedCall> GraphMaker::make_callable(const Capturable& captur
     options.pool = shared_pool(observation.device());
     if (options_.output == OutputPolicy::alias) reservation = options.pool.state()->reserve_used_memory();
   }
-  const auto last = std::make_shared<std::optional<ObservedRun>>();
+  const auto last = std::make_shared<LastRun>();
   GraphedCallable graphed = make_graphed_callable(observed(capturable.callable, last), values_of(inputs), options);
-  if (!(*last)->failure().empty()) throw UsageError({.what = (*last)->failure()});
-  observation.check_numbers((*last)->numbers());
-  LeafGuard leaves((*last)->watch().leaves(), /*with_hooks=*/options_.grad == GradPolicy::accumulate);
-  std::vector<at::Tensor> others = (*last)->watch().outside_but_leaves();
-  last->reset();  // which holds them, too
+  if (!last->run->failure().empty()) throw UsageError({.what = last->run->failure()});
+  observation.check_capture(last->run->log(), options_.accept_capture_path);
+  observation.check_captured_backwards(last->backwards, options_.accept_capture_path);
+  LeafGuard leaves(last->run->watch().leaves(), /*with_hooks=*/options_.grad == GradPolicy::accumulate);
+  std::vector<at::Tensor> others = last->run->watch().outside_but_leaves();
+  *last = {};  // which holds them, too
   return std::make_unique<CallableGraph>(std::move(graphed), graph::OutsideGuard(std::move(others)), std::move(leaves));
 }
 
@@ -94,7 +123,7 @@ std::unique_ptr<CapturedCall> GraphMaker::make_step(const Capturable& capturable
                   .branches = options_.branches,
                   .parallel = parallel,
                   .mode = options_.mode},
-                 [&](const NumberLog& numbers) { observation.check_numbers(numbers); });
+                 [&](const OperationLog& log) { observation.check_capture(log, options_.accept_capture_path); });
   return graph;
 }
 

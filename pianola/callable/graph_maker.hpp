@@ -10,6 +10,7 @@
 #include <atomic>
 #include <memory>
 #include <span>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -30,6 +31,11 @@ struct BankGraph {
   c10::Device device;
 };
 
+/// The same, and notes that it was run.
+[[nodiscard]] Callable noting_runs(const Callable& callable, std::shared_ptr<bool> has_run);
+/// What the reason of a failed capture adds where the function was run in it; empty where it was not.
+[[nodiscard]] std::string note_of_second_run(bool has_run);
+
 /// Captures the calls of one bank.
 class GraphMaker {
  public:
@@ -37,6 +43,8 @@ class GraphMaker {
 
   /// @throws whatever keeps the call from being captured; all is as before then.
   [[nodiscard]] BankGraph make(BankCall& call, std::span<const at::Tensor> inputs, const Observation& observation);
+  /// Where make() threw: what a reason has to add, if the function had begun to run. Empty where it had not.
+  [[nodiscard]] std::string note_of_second_run() const;
   /// Whether make() runs, on whatever thread.
   [[nodiscard]] bool is_making() const noexcept { return is_making_; }
 
@@ -49,6 +57,7 @@ class GraphMaker {
 
   const GraphedOptions& options_;
   std::atomic<bool> is_making_ = false;
+  std::shared_ptr<bool> has_run_ = std::make_shared<bool>(false);  // the function, in the latest make()
   std::unordered_map<c10::Device, GraphPoolRef> pools_;
 };
 

@@ -33,6 +33,9 @@ struct GraphedOptions {
   GraphPoolRef pool = {};
   /// Generators, besides the device's default one, that the function draws from.
   std::vector<at::Generator> generators = {};
+  /// Replay what a capture recorded even where its operations are others than those of the call before it: a library asks
+  /// whether it is captured, and goes another way then. Off: such calls stay eager.
+  bool accept_capture_path = false;
   /// Rebuild each graph on at most so many parallel lanes; 0: as captured. Captures take longer; SignatureInfo::branches
   /// says what they gained. See CaptureOptions::branches.
   int branches = 0;

@@ -27,32 +27,52 @@ c10::Device device_of(const CallWatch& watch, std::span<const at::Tensor> inputs
   return c10::Device(c10::kCPU);
 }
 
-UsageError frozen(std::string difference) {
-  return UsageError({.what = std::move(difference) + "; a graph would repeat the last one for ever",
-                     .fix = "keep a number that changes in a tensor on the device",
-                     .rule = "PG301"});
+std::string text_of(const std::optional<Diagnosis>& diagnosis) {
+  return diagnosis ? UsageError(*diagnosis).what() : std::string();
 }
 
-std::string obstacle_of(const ObservedRun& run) {
-  if (run.odd_work()) return CaptureError(run.odd_work()->diagnosis()).what();
-  const at::Tensor* dropped = run.watch().dropped();
-  if (dropped == nullptr) return {};
-  return Error({.what =
-                    fmt::format("the function reads a {} tensor of shape [{}] that is gone after the call: it replaces "
-                                "it, or makes it from memory of the host; a graph would read the same one for ever",
-                                c10::toString(dropped->scalar_type()), fmt::join(dropped->sizes(), ", ")),
-                .fix = "pass it as an input, or keep one tensor and write into it (copy_())",
-                .rule = "PG401"})
-      .what();
+std::optional<Diagnosis> dropped_tensor(const CallWatch& watch) {
+  const at::Tensor* dropped = watch.dropped();
+  if (dropped == nullptr) return std::nullopt;
+  return Diagnosis{
+      .what = fmt::format("the function reads a {} tensor of shape [{}] that is gone after the call: it replaces "
+                          "it, or makes it from memory of the host; a graph would read the same one for ever",
+                          c10::toString(dropped->scalar_type()), fmt::join(dropped->sizes(), ", ")),
+      .fix = "pass it as an input, or keep one tensor and write into it (copy_())",
+      .rule = "PG401"};
+}
+
+std::optional<Diagnosis> written_input(const CallWatch& watch, GraphedKind kind) {
+  const auto input = watch.written_input();
+  if (!input) return std::nullopt;
+  return Diagnosis{
+      .what = fmt::format("the {} writes input {} in place; the caller's tensor would not change, since the "
+                          "graph works on a copy",
+                          kind == GraphedKind::step ? "step" : "function", *input),
+      .fix = "let it work on input.clone(), and return the result",
+      .rule = "PG902"};
+}
+
+// The first of them that there is.
+std::string first_of(std::initializer_list<std::string> texts) {
+  const auto found = std::find_if(texts.begin(), texts.end(), [](const std::string& text) { return !text.empty(); });
+  return found == texts.end() ? std::string() : *found;
 }
 
 }  // namespace
 
-Observation::Observation(ObservedRun run, std::span<const at::Tensor> inputs, const std::vector<at::Tensor>& results)
+Observation::Observation(ObservedRun run, const HostEffects& effects, std::span<const at::Tensor> inputs,
+                         const std::vector<at::Tensor>& results)
     : kind_(kind_of(run.watch(), results)),
       device_(device_of(run.watch(), inputs)),
-      obstacle_(run.failure().empty() ? obstacle_of(run) : run.failure()),
-      numbers_(std::move(run.numbers())) {
+      kept_(run, inputs, results, effects.remade),
+      backwards_(kind_ == GraphedKind::autograd ? CustomBackwards(results) : CustomBackwards()),
+      lasting_(
+          first_of({run.failure(), run.odd_work() ? CaptureError(run.odd_work()->diagnosis()).what() : std::string(),
+                    effects.lasting, text_of(run.host().draws(device_))})),
+      passing_(first_of({text_of(run.host().reads(device_)), text_of(written_input(run.watch(), kind_)),
+                         effects.passing, text_of(dropped_tensor(run.watch()))})),
+      log_(std::move(run.log())) {
   for (const at::Tensor& leaf : run.watch().leaves()) leaves_.emplace_back(leaf.getIntrusivePtr());
 }
 
@@ -64,14 +84,25 @@ std::vector<at::Tensor> Observation::leaves() const {
   return result;
 }
 
-void Observation::compare(const Observation& before) {
-  if (!obstacle_.empty()) return;
-  if (auto difference = NumberLog::difference(before.numbers_, numbers_))
-    obstacle_ = frozen(*std::move(difference)).what();
+std::string Observation::difference_from(const Observation& before) const {
+  return text_of(OperationLog::difference(before.log_, log_));
 }
 
-void Observation::check_numbers(const NumberLog& now) const {
-  if (auto difference = NumberLog::difference(numbers_, now)) throw frozen(*std::move(difference));
+namespace {
+
+void refuse(std::optional<Diagnosis> difference, bool any_path) {
+  if (!difference || (any_path && difference->rule != "PG301")) return;
+  throw OtherPath(*std::move(difference));
+}
+
+}  // namespace
+
+void Observation::check_capture(const OperationLog& capture, bool any_path) const {
+  refuse(OperationLog::difference_of_capture(log_, capture), any_path);
+}
+
+void Observation::check_captured_backwards(const CustomBackwards& capture, bool any_path) const {
+  refuse(capture.difference_from(backwards_), any_path);
 }
 
 }  // namespace pianola::callable

@@ -23,7 +23,7 @@ class OpenRun {
 
 ObservedRun::ObservedRun(std::span<const at::Tensor> inputs, const std::function<void()>& run) : watch_(inputs) {
   const OpenRun open;
-  const trace::OpStream stream({&watch_, &numbers_});
+  const trace::OpStream stream({&watch_, &host_, &log_});
   run();
   odd_work_ = stream.odd_work();
   if (const auto failure = stream.failure()) failure_ = Error(*failure).what();

@@ -1,6 +1,7 @@
 #pragma once
 #include <pianola/callable/call_watch.hpp>
-#include <pianola/callable/number_log.hpp>
+#include <pianola/callable/host_use.hpp>
+#include <pianola/callable/operation_log.hpp>
 #include <pianola/trace/odd_work.hpp>
 
 #include <functional>
@@ -16,7 +17,9 @@ class ObservedRun {
   ObservedRun(std::span<const at::Tensor> inputs, const std::function<void()>& run);
 
   [[nodiscard]] const CallWatch& watch() const noexcept { return watch_; }
-  [[nodiscard]] NumberLog& numbers() noexcept { return numbers_; }
+  [[nodiscard]] const HostUse& host() const noexcept { return host_; }
+  [[nodiscard]] OperationLog& log() noexcept { return log_; }
+  [[nodiscard]] const OperationLog& log() const noexcept { return log_; }
   /// What it did that no graph can hold; nothing where there is no such thing.
   [[nodiscard]] const std::optional<trace::OddWork>& odd_work() const noexcept { return odd_work_; }
   /// Why the two do not show the whole run; empty where they do.
@@ -27,7 +30,8 @@ class ObservedRun {
 
  private:
   CallWatch watch_;
-  NumberLog numbers_;
+  HostUse host_;
+  OperationLog log_;
   std::optional<trace::OddWork> odd_work_;
   std::string failure_;
 };

@@ -17,7 +17,7 @@ constexpr std::size_t kMostRecaptures = 8;
 }  // namespace
 
 SignatureEntry::SignatureEntry(CallSignature signature, const GraphedOptions& options)
-    : signature_(std::move(signature)), options_(options) {
+    : signature_(std::move(signature)), options_(options), warm_up_(options.warmup) {
   if (signature_.obstacle()) stay_eager(Error(*signature_.obstacle()).what());
 }
 
@@ -26,6 +26,9 @@ BankGraph* SignatureEntry::graph_for(std::span<const at::Tensor> inputs, BankCal
   for (BankGraph& graph : graphs_) {
     if (graph.call->is_free()) return &graph;
   }
+  if (reason_) return nullptr;
+  warm_up_.look_again(call);
+  if (!warm_up_.obstacle().empty()) stay_eager(warm_up_.obstacle());
   return may_capture() ? capture(inputs, call, maker) : nullptr;
 }
 
@@ -40,7 +43,7 @@ void SignatureEntry::drop_stale() {
 // may have changed with them, so that the last warm-up call has to be made again.
 void SignatureEntry::note_stale(const std::string& why) {
   graphs_.clear();
-  observation_.reset();
+  warm_up_.start_again();
   if (++recaptures_ > kMostRecaptures) {
     stay_eager(fmt::format("it was captured {} times, and is stale again: {}", recaptures_, why));
   }
@@ -49,9 +52,12 @@ void SignatureEntry::note_stale(const std::string& why) {
 // A step has no calls in flight: where none of its graphs is free, gradients are in a state that none of them was
 // captured in, and the oldest makes room.
 bool SignatureEntry::may_capture() {
-  if (!is_warm() || reason_) return false;
+  if (!warm_up_.is_over() || reason_) return false;
   if (graphs_.size() < static_cast<std::size_t>(options_.max_in_flight)) return true;
-  if (observation_->kind() != GraphedKind::step) return false;
+  if (warm_up_.last().kind() != GraphedKind::step) {
+    note_in_flight();
+    return false;
+  }
   if (++recaptures_ > kMostRecaptures) {
     stay_eager(
         fmt::format("it was captured {} times, and gradients are again in another state: set or kept from outside",
@@ -62,38 +68,45 @@ bool SignatureEntry::may_capture() {
   return true;
 }
 
+void SignatureEntry::note_in_flight() {
+  if (std::exchange(noted_, true)) return;
+  note_ = fmt::format(
+      "{} calls with {} wait for their backward pass, and further ones run eagerly: raise max_in_flight to the most "
+      "that "
+      "wait at once, or let go of results that need no backward pass",
+      graphs_.size(), signature_.text());
+}
+
 BankGraph* SignatureEntry::capture(std::span<const at::Tensor> inputs, BankCall& call, GraphMaker& maker) {
+  std::string reason;
   try {
-    return &graphs_.emplace_back(maker.make(call, inputs, *observation_));
+    BankGraph& graph = graphs_.emplace_back(maker.make(call, inputs, warm_up_.last()));
+    warm_up_.forget_places();
+    return &graph;
+  } catch (const OtherPath& error) {
+    if (warm_up_.note_other_path()) return nullptr;
+    reason = error.what();
   } catch (const std::exception& error) {
-    stay_eager(error.what());
+    reason = error.what();
   } catch (...) {
-    stay_eager("the function threw something that is no std::exception, only while it was captured");
+    reason = "the function threw something that is no std::exception, only while it was captured";
   }
+  stay_eager(reason + maker.note_of_second_run());
   return nullptr;
 }
 
 void SignatureEntry::stay_eager(std::string reason) {
   reason_ = std::move(reason);
   graphs_.clear();
-  observation_.reset();
+  warm_up_.start_again();
 }
 
-bool SignatureEntry::wants_observation() const noexcept {
-  return !reason_ && !is_warm() && warmup_calls_ + 2 >= options_.warmup;
-}
-
-void SignatureEntry::note_eager_call(std::optional<Observation> observed) {
+void SignatureEntry::note_eager_call(std::optional<Observation> observed, BankCall& call) {
   ++eager_calls_;
-  if (reason_ || is_warm()) return;
-  ++warmup_calls_;
-  if (!observed) return;
-  if (observation_) observed->compare(*observation_);
-  observation_ = std::move(observed);
-  if (!observation_->obstacle().empty()) stay_eager(observation_->obstacle());
+  if (!observed || !wants_observation()) return;  // another thread's call may have been the last one that was wanted
+  warm_up_.note(*std::move(observed), call);
+  if (!warm_up_.obstacle().empty()) stay_eager(warm_up_.obstacle());
 }
-
-bool SignatureEntry::is_warm() const noexcept { return observation_.has_value() && warmup_calls_ >= options_.warmup; }
 
 std::optional<std::string> SignatureEntry::take_reason() {
   if (!reason_ || std::exchange(reported_, true)) return std::nullopt;
@@ -102,11 +115,11 @@ std::optional<std::string> SignatureEntry::take_reason() {
 
 SignatureInfo SignatureEntry::info() const {
   return {.signature = signature_.text(),
-          .kind = is_warm() ? observation_->kind() : GraphedKind::undecided,
+          .kind = warm_up_.is_over() ? warm_up_.last().kind() : GraphedKind::undecided,
           .state = reason_           ? GraphedState::eager
                    : graphs_.empty() ? GraphedState::warming_up
                                      : GraphedState::captured,
-          .warmup_calls = warmup_calls_,
+          .warmup_calls = warm_up_.calls(),
           .graphs = graphs_.size(),
           .recaptures = recaptures_,
           .replays = replays_,

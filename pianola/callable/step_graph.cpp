@@ -45,7 +45,7 @@ void StepGraph::check_inputs(std::span<const at::Tensor> inputs) const {
 }
 
 void StepGraph::capture(const Step& step, const std::vector<at::Tensor>& leaves, CaptureOptions options,
-                        const std::function<void(const NumberLog&)>& numbers) {
+                        const std::function<void(const OperationLog&)>& accept) {
   options.inputs = inputs_;
   gradients_.emplace(leaves);
   std::optional<ObservedRun> run;
@@ -59,7 +59,7 @@ void StepGraph::capture(const Step& step, const std::vector<at::Tensor>& leaves,
     graph_.capture(observed, options);
     if (!run->failure().empty()) throw UsageError({.what = run->failure()});
     check(run->watch());
-    if (numbers) numbers(run->numbers());
+    if (accept) accept(run->log());
   } catch (...) {
     gradients_->put_back();
     throw;

@@ -28,10 +28,10 @@ class StepGraph final : public CapturedCall {
   StepGraph(c10::Device device, std::span<const at::Tensor> inputs, OutputPolicy output);
 
   /// @param leaves   Whose gradients the step may use.
-  /// @param numbers  Refuses, by an exception, numbers that the recorded run gave to operations; empty: any will do.
+  /// @param accept   Refuses, by an exception, what the recorded run did; empty: anything will do.
   /// @throws UsageError, CaptureError  All is as before.
   void capture(const Step& step, const std::vector<at::Tensor>& leaves, CaptureOptions options,
-               const std::function<void(const NumberLog&)>& numbers);
+               const std::function<void(const OperationLog&)>& accept);
 
   [[nodiscard]] bool is_stale() const override { return !outside_->intact(); }
   [[nodiscard]] std::string why_stale() const override { return outside_->difference(); }

@@ -39,4 +39,14 @@ Diagnosis explain_host_read(const OffendingOp& offender, const OpTrace* trace) {
       .rule = rule};
 }
 
+Diagnosis explain_host_copy(const OffendingOp& offender, const OpTrace* trace) {
+  return {
+      .what = fmt::format("{} copies between host and device and waits for it, which a graph cannot do", offender.name),
+      .where = offender.where(trace),
+      .fix =
+          "copy before or after the capture, or from pinned memory with non_blocking; printing a tensor and .cpu() are "
+          "such copies too",
+      .rule = "PG103"};
+}
+
 }  // namespace pianola::graph

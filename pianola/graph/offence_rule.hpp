@@ -12,4 +12,7 @@ namespace pianola::graph {
 /// "... reads a value, which a graph cannot do", with its place, the rule and the remedy.
 [[nodiscard]] Diagnosis explain_host_read(const OffendingOp& offender, const OpTrace* trace);
 
+/// "... copies between host and device and waits for it, which a graph cannot do", with its place and the remedy.
+[[nodiscard]] Diagnosis explain_host_copy(const OffendingOp& offender, const OpTrace* trace);
+
 }  // namespace pianola::graph

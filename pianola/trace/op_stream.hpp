@@ -22,6 +22,11 @@ class StepMemory;
 struct BackwardNode {
   const char* name = "";       ///< "AddmmBackward0".
   std::int64_t sequence = -1;  ///< Sequence number of the forward operation that made it; -1: unknown.
+
+  /// Whether it puts a gradient into its leaf.
+  [[nodiscard]] bool accumulates() const {
+    return std::string_view(name).find("AccumulateGrad") != std::string_view::npos;
+  }
 };
 
 /// One operation while it runs. Valid during the callback only.

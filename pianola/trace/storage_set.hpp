@@ -25,6 +25,14 @@ class StorageSet {
 
   [[nodiscard]] bool contains(const c10::StorageImpl* storage) const { return identities_.count(storage) != 0; }
 
+  /// Calls `visit(reference)` for each that somebody holds.
+  template <typename Visit>
+  void for_each_alive(const Visit& visit) const {
+    for (const c10::weak_intrusive_ptr<c10::StorageImpl>& reference : references_) {
+      if (!reference.expired()) visit(reference);
+    }
+  }
+
   void clear() {
     identities_.clear();
     references_.clear();

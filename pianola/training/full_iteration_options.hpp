@@ -42,6 +42,9 @@ struct FullIterationOptions {
   /// Run after each iteration, eager or replayed, outside of the graph: a learning-rate schedule's step(), a check of what
   /// the device has reported. What it throws reaches the caller; the iteration has been made.
   std::function<void(Stage stage)> after_iteration = {};
+  /// Replay what a capture recorded even where its operations are others than those of the iteration before it; see
+  /// GraphedOptions::accept_capture_path.
+  bool accept_capture_path = false;
   /// Rebuild each graph on at most so many parallel lanes; 0: as captured. See CaptureOptions::branches.
   int branches = 0;
   /// How `branches` goes about it.

@@ -2,6 +2,7 @@
 
 #include <pianola/callable/function_view.hpp>
 #include <pianola/callable/nested_call.hpp>
+#include <pianola/callable/newcomers.hpp>
 #include <pianola/callable/stream_order.hpp>
 #include <pianola/core/error.hpp>
 #include <pianola/core/one_call.hpp>
@@ -53,7 +54,8 @@ struct IterationBank::Impl {
   explicit Impl(FullIterationOptions wanted) : options(checked(std::move(wanted))), pool(options.pool) {}
 
   [[nodiscard]] Entries& entries(Stage stage) { return stages[static_cast<std::size_t>(stage)]; }
-  [[nodiscard]] IterationEntry& entry_for(Stage stage, std::int64_t key, std::span<const at::Tensor> inputs);
+  [[nodiscard]] IterationEntry& entry_for(Stage stage, std::int64_t key, std::span<const at::Tensor> inputs,
+                                          const callable::BankCall* call = nullptr);
   void capture(Stage stage, IterationEntry& entry, const Inputs& inputs, callable::BankCall& call);
   void make_room(Stage stage);
   std::optional<Result> replay(IterationEntry& entry, const Inputs& inputs);
@@ -66,12 +68,14 @@ struct IterationBank::Impl {
   callable::FunctionView module;
   callable::StreamOrder order;
   std::array<bool, 2> has_captured = {};  // stages with memory in the pool; see Note [Memory of iterations]
+  callable::Newcomers newcomers;
   std::size_t evictions = 0;
   bool is_capturing = false;
   OneCall calls;
 };
 
-IterationEntry& IterationBank::Impl::entry_for(Stage stage, std::int64_t key, std::span<const at::Tensor> inputs) {
+IterationEntry& IterationBank::Impl::entry_for(Stage stage, std::int64_t key, std::span<const at::Tensor> inputs,
+                                               const callable::BankCall* call) {
   Entries& known = entries(stage);
   const auto modes = callable::CallModes::current(inputs);
   const auto found = std::find_if(known.begin(), known.end(), [&](const auto& entry) {
@@ -79,10 +83,13 @@ IterationEntry& IterationBank::Impl::entry_for(Stage stage, std::int64_t key, st
   });
   if (found != known.end()) {
     std::rotate(known.begin(), found, found + 1);
+    if (call != nullptr) newcomers.note_known();
   } else {
     if (known.size() == kMostSignatures) known.pop_back();
     callable::CallSignature signature(key, inputs, modes, module);
     known.insert(known.begin(), std::make_unique<IterationEntry>(std::move(signature), options));
+    const callable::CallSignature* before = known.size() > 1 ? &known[1]->signature() : nullptr;
+    if (call != nullptr) newcomers.note_new(before, known.front()->signature(), *call);
   }
   return *known.front();
 }
@@ -94,13 +101,12 @@ void IterationBank::Impl::capture(Stage stage, IterationEntry& entry, const Inpu
   const std::shared_ptr<void> reservation = shares ? pool.state()->reserve_used_memory() : nullptr;
   is_capturing = true;
   try {
-    entry.capture(inputs, call, pool);
-    has_captured[index] = true;
+    if (entry.capture(inputs, call, pool)) has_captured[index] = true;
     is_capturing = false;
   } catch (const std::exception& error) {
     is_capturing = false;
     if (!options.eager_fallback || call.was_interrupted()) throw;
-    entry.stay_eager(error.what());
+    entry.stay_eager(error.what() + entry.note_of_second_run());
   } catch (...) {
     is_capturing = false;
     throw;
@@ -134,6 +140,7 @@ std::optional<IterationBank::Result> IterationBank::Impl::replay(IterationEntry&
 void IterationBank::Impl::run_eagerly(IterationEntry& entry, const Inputs& inputs, callable::BankCall& call) {
   entry.run_eagerly(inputs, call);
   if (const std::optional<std::string> reason = entry.take_reason()) report(*reason);
+  if (const std::optional<std::string> note = newcomers.take_note()) report(*note);
 }
 
 void IterationBank::Impl::report(const std::string& reason) const {
@@ -158,7 +165,7 @@ std::optional<IterationBank::Result> IterationBank::run(Stage stage, std::int64_
   if (!impl_->calls.is_ours()) one_call.emplace(impl_->calls, "an iteration", "a FullIteration");
   if (RngTracker::forks_open() != 0) [[unlikely]]
     refuse_fork();
-  IterationEntry& entry = impl_->entry_for(stage, key, inputs.described());
+  IterationEntry& entry = impl_->entry_for(stage, key, inputs.described(), &call);
   entry.drop_stale();
   if (entry.is_due()) impl_->capture(stage, entry, inputs, call);
   if (entry.graph() != nullptr) {

@@ -1,5 +1,6 @@
 #include <pianola/training/iteration_entry.hpp>
 
+#include <pianola/callable/graph_maker.hpp>
 #include <pianola/callable/output_structure.hpp>
 #include <pianola/core/error.hpp>
 
@@ -22,7 +23,7 @@ std::vector<c10::IValue> values_of(std::span<const at::Tensor> tensors) { return
 }  // namespace
 
 IterationEntry::IterationEntry(callable::CallSignature signature, const FullIterationOptions& options)
-    : signature_(std::move(signature)), options_(options) {
+    : signature_(std::move(signature)), options_(options), warm_up_(options.warmup) {
   if (!signature_.obstacle()) return;
   if (!options_.eager_fallback) throw UsageError(*signature_.obstacle());
   stay_eager(Error(*signature_.obstacle()).what());
@@ -34,7 +35,7 @@ void IterationEntry::drop_stale() {
   if (graph_ == nullptr) return;
   if (graph_->is_stale()) [[unlikely]] {
     count_recapture(graph_->why_stale());
-    observation_.reset();
+    warm_up_.start_again();
   } else if (!graph_->is_free()) [[unlikely]] {
     count_recapture("gradients are in another state than when it was captured: set, or kept, from outside");
   }
@@ -62,67 +63,74 @@ void IterationEntry::note_replay() noexcept {
   ++replays_since_capture_;
 }
 
-bool IterationEntry::is_due() const noexcept {
-  return graph_ == nullptr && !is_eager_ && observation_ && warmup_calls_ >= options_.warmup;
+bool IterationEntry::is_due() const {
+  if (graph_ != nullptr || is_eager_) return false;
+  return warm_up_.is_over() || (warm_up_.calls() >= options_.warmup && !warm_up_.obstacle().empty());
 }
 
 void IterationEntry::adopt(const IterationEntry& other) {
-  observation_ = other.observation_;
-  warmup_calls_ = options_.warmup;
+  warm_up_.adopt(other.warm_up_);
   adopted_ = true;
 }
 
-void IterationEntry::capture(const IterationBank::Inputs& inputs, callable::BankCall& call, const GraphPoolRef& pool) {
-  if (!observation_->obstacle().empty()) {
-    throw UsageError({.what = "the iteration cannot be captured: " + observation_->obstacle()});
+bool IterationEntry::capture(const IterationBank::Inputs& inputs, callable::BankCall& call, const GraphPoolRef& pool) {
+  *has_run_ = false;
+  warm_up_.look_again(call);
+  if (!warm_up_.obstacle().empty()) {
+    throw UsageError({.what = "the iteration cannot be captured: " + warm_up_.obstacle()});
   }
+  if (!warm_up_.is_over()) return false;
+  const callable::Observation& last = warm_up_.last();
   callable::Capturable capturable = call.to_capture();
-  auto graph = std::make_shared<callable::StepGraph>(observation_->device(), inputs.copied, options_.output);
+  capturable.callable = callable::noting_runs(capturable.callable, has_run_);
+  auto graph = std::make_shared<callable::StepGraph>(last.device(), inputs.copied, options_.output);
   const auto step = [&](std::span<const at::Tensor> static_inputs) {
     return callable::leaves_of(capturable.callable(values_of(static_inputs)));
   };
   ParallelOptions parallel = options_.parallel;
-  parallel.warmed_up = true;  // by the iterations that were made
-  graph->capture(step, observation_->leaves(),
-                 {.warmup = adopted_ ? 1 : 0,  // kernels may be chosen by shape
-                  .pool = pool,
-                  .generators = options_.generators,
-                  .branches = options_.branches,
-                  .parallel = parallel,
-                  .check = options_.check,
-                  .names = options_.names,
-                  .mode = options_.mode},
-                 [&](const callable::NumberLog& numbers) {
-                   if (!adopted_) observation_->check_numbers(numbers);  // else those of other shapes
-                 });
+  parallel.warmed_up = true;                                // by the iterations that were made
+  const CaptureOptions capture{.warmup = adopted_ ? 1 : 0,  // kernels may be chosen by shape
+                               .pool = pool,
+                               .generators = options_.generators,
+                               .branches = options_.branches,
+                               .parallel = parallel,
+                               .check = options_.check,
+                               .names = options_.names,
+                               .mode = options_.mode};
+  try {
+    graph->capture(step, last.leaves(), capture, [&](const callable::OperationLog& log) {
+      if (!adopted_) last.check_capture(log, options_.accept_capture_path);  // else that of other shapes
+    });
+  } catch (const callable::OtherPath&) {
+    if (!warm_up_.note_other_path()) throw;
+    return false;
+  }
   graph_ = std::move(graph);
   structure_ = std::move(capturable.structure);
+  warm_up_.forget_places();
+  return true;
 }
 
-bool IterationEntry::wants_observation() const noexcept {
-  return !is_eager_ && !is_due() && warmup_calls_ + 2 >= options_.warmup;
-}
+std::string IterationEntry::note_of_second_run() const { return callable::note_of_second_run(*has_run_); }
 
 void IterationEntry::run_eagerly(const IterationBank::Inputs& inputs, callable::BankCall& call) {
-  std::optional<callable::Observation> observed;
-  if (wants_observation()) {
-    callable::ObservedRun run(inputs.copied, [&] { (void)call.run_observed(); });
-    observed.emplace(std::move(run), inputs.described(), call.eager_results());
-  } else {
+  if (is_eager_ || is_due()) {
     call.run_eagerly();
+    ++eager_calls_;
+    return;
   }
+  warm_up_.look_again(call);
+  callable::HostEffects effects;
+  callable::ObservedRun run(inputs.copied, [&] { effects = call.run_observed(); });
   ++eager_calls_;
-  ++warmup_calls_;
-  if (!observed) return;
-  if (observation_) observed->compare(*observation_);
-  observation_ = std::move(observed);
+  warm_up_.note(callable::Observation(std::move(run), effects, inputs.described(), call.eager_results()), call);
 }
 
 void IterationEntry::stay_eager(std::string reason) {
   reason_ = std::move(reason);
   is_eager_ = true;
   graph_.reset();
-  observation_.reset();
+  warm_up_.start_again();
 }
 
 std::optional<std::string> IterationEntry::take_reason() {

@@ -1,8 +1,8 @@
 #pragma once
 #include <pianola/callable/call_signature.hpp>
 #include <pianola/callable/graph_bank.hpp>
-#include <pianola/callable/observation.hpp>
 #include <pianola/callable/step_graph.hpp>
+#include <pianola/callable/warm_up.hpp>
 #include <pianola/graph/pool.hpp>
 #include <pianola/training/full_iteration_info.hpp>
 #include <pianola/training/full_iteration_options.hpp>
@@ -17,7 +17,7 @@
 
 namespace pianola::training {
 
-/// The life of one signature: warm-up iterations, the last two of them observed; then a graph; or eager ones for good.
+/// The life of one signature: warm-up iterations, which are observed; then a graph; or eager ones for good.
 class IterationEntry {
  public:
   IterationEntry(callable::CallSignature signature, const FullIterationOptions& options);
@@ -27,22 +27,26 @@ class IterationEntry {
   /// Drops a graph that can no longer be right.
   /// @throws UsageError  It was so too often, and FullIterationOptions::eager_fallback is off.
   void drop_stale();
-  /// Whether the next thing to do is to capture.
-  [[nodiscard]] bool is_due() const noexcept;
+  /// Whether the next thing to do is to capture, or to say why that cannot be.
+  [[nodiscard]] bool is_due() const;
   /// Takes over what runs of another entry of the same step have shown, so that this one need not run before it is
   /// captured.
   void adopt(const IterationEntry& other);
-  [[nodiscard]] bool is_observed() const noexcept { return observation_.has_value(); }
+  [[nodiscard]] bool is_observed() const noexcept { return warm_up_.has_last(); }
   [[nodiscard]] bool stays_eager() const noexcept { return is_eager_; }
-  /// @throws whatever keeps the iteration from being captured; all is as before then.
-  void capture(const IterationBank::Inputs& inputs, callable::BankCall& call, const GraphPoolRef& pool);
+  /// @return  Whether there is a graph now; not where the capture took another way than the first iteration, which is looked
+  ///          at again. @throws whatever keeps the iteration from being captured; all is as before then.
+  bool capture(const IterationBank::Inputs& inputs, callable::BankCall& call, const GraphPoolRef& pool);
   /// Where it computes; known once it was observed.
-  [[nodiscard]] c10::Device device() const { return observation_->device(); }
+  [[nodiscard]] c10::Device device() const { return warm_up_.last().device(); }
 
   /// nullptr: the iteration is to run eagerly.
   [[nodiscard]] const std::shared_ptr<callable::StepGraph>& graph() const noexcept { return graph_; }
   [[nodiscard]] const std::shared_ptr<const void>& structure() const noexcept { return structure_; }
   void note_replay() noexcept;
+
+  /// What a reason has to add after a capture that threw.
+  [[nodiscard]] std::string note_of_second_run() const;
 
   /// One eager run, observed where a capture is going to build on it.
   void run_eagerly(const IterationBank::Inputs& inputs, callable::BankCall& call);
@@ -53,19 +57,18 @@ class IterationEntry {
   [[nodiscard]] IterationInfo info(Stage stage) const;
 
  private:
-  [[nodiscard]] bool wants_observation() const noexcept;
   void count_recapture(const std::string& why);
 
   callable::CallSignature signature_;
   const FullIterationOptions& options_;
-  std::optional<callable::Observation> observation_;
+  callable::WarmUp warm_up_;
+  std::shared_ptr<bool> has_run_ = std::make_shared<bool>(false);  // the step, in the latest capture
   std::shared_ptr<callable::StepGraph> graph_;
   std::shared_ptr<const void> structure_;
   std::string reason_;
   bool is_eager_ = false;
   bool reported_ = false;
   bool adopted_ = false;
-  int warmup_calls_ = 0;
   std::size_t eager_calls_ = 0;
   std::size_t replays_ = 0;
   std::size_t recaptures_ = 0;

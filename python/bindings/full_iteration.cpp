@@ -30,7 +30,7 @@ std::function<void(Stage)> make_follower(const py::object& function) {
 
 FullIterationOptions make_options(int warmup, int capacity, OutputPolicy output, bool eager_fallback,
                                   const py::object& on_fallback, std::vector<at::Generator> generators,
-                                  const py::object& after_iteration, int branches,
+                                  const py::object& after_iteration, bool accept_capture_path, int branches,
                                   const std::optional<ParallelOptions>& parallel, bool strict,
                                   const std::optional<std::pair<c10::Device, PoolId>>& pool, const std::string& mode) {
   return {.warmup = warmup,
@@ -40,6 +40,7 @@ FullIterationOptions make_options(int warmup, int capacity, OutputPolicy output,
           .on_fallback = make_listener(on_fallback),
           .generators = std::move(generators),
           .after_iteration = make_follower(after_iteration),
+          .accept_capture_path = accept_capture_path,
           .branches = branches,
           .parallel = parallel.value_or(ParallelOptions()),
           .check = strict ? CheckMode::strict : CheckMode::standard,
@@ -120,7 +121,8 @@ void bind_full_iteration(py::module_& module) {
   py::class_<FullIterationOptions>(module, "FullIterationOptions")
       .def(py::init(&make_options), py::kw_only(), py::arg("warmup"), py::arg("capacity"), py::arg("output"),
            py::arg("eager_fallback"), py::arg("on_fallback"), py::arg("generators"), py::arg("after_iteration"),
-           py::arg("branches"), py::arg("parallel"), py::arg("strict"), py::arg("pool"), py::arg("mode"));
+           py::arg("accept_capture_path"), py::arg("branches"), py::arg("parallel"), py::arg("strict"), py::arg("pool"),
+           py::arg("mode"));
   module.def(
       "iteration_warmup", [](const CudaGraphConfig& config) { return options_from(config).warmup; }, py::arg("config"));
   py::class_<IterationBank>(module, "IterationBank")

@@ -62,7 +62,8 @@ class PythonBank {
 };
 
 GraphedOptions make_options(int warmup, int capacity, int max_in_flight, OutputPolicy output, GradPolicy grad,
-                            bool retain_graph, const std::optional<std::pair<c10::Device, PoolId>>& pool,
+                            bool retain_graph, bool accept_capture_path,
+                            const std::optional<std::pair<c10::Device, PoolId>>& pool,
                             std::vector<at::Generator> generators, int branches,
                             const std::optional<ParallelOptions>& parallel, const std::string& mode,
                             const py::object& on_fallback) {
@@ -74,6 +75,7 @@ GraphedOptions make_options(int warmup, int capacity, int max_in_flight, OutputP
           .retain_graph = retain_graph,
           .pool = pool ? GraphPoolRef(GraphPool(pool->first, pool->second)) : GraphPoolRef(),
           .generators = std::move(generators),
+          .accept_capture_path = accept_capture_path,
           .branches = branches,
           .parallel = parallel.value_or(ParallelOptions()),
           .mode = capture_mode(mode),
@@ -106,8 +108,8 @@ void bind_graphed(py::module_& module) {
   bind_info(module);
   py::class_<GraphedOptions>(module, "GraphedOptions")
       .def(py::init(&make_options), py::kw_only(), py::arg("warmup"), py::arg("capacity"), py::arg("max_in_flight"),
-           py::arg("output"), py::arg("grad"), py::arg("retain_graph"), py::arg("pool"), py::arg("generators"),
-           py::arg("branches"), py::arg("parallel"), py::arg("mode"), py::arg("on_fallback"));
+           py::arg("output"), py::arg("grad"), py::arg("retain_graph"), py::arg("accept_capture_path"), py::arg("pool"),
+           py::arg("generators"), py::arg("branches"), py::arg("parallel"), py::arg("mode"), py::arg("on_fallback"));
   py::class_<PythonBank>(module, "GraphBank")
       .def(py::init<GraphedOptions, const py::function&, const py::object&>(), py::arg("options"), py::arg("original"),
            py::arg("module"))

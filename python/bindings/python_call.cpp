@@ -5,7 +5,10 @@
 #include <bindings/python_words.hpp>
 
 #include <memory>
+#include <string>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 namespace pianola::python {
 
@@ -18,8 +21,14 @@ void PythonCall::run_eagerly() {
 
 callable::HostEffects PythonCall::run_observed() {
   const WithGil gil;
-  auto [lasting, passing] = call_python(call_.get().attr("run_observed")).cast<std::pair<std::string, std::string>>();
-  return {.lasting = std::move(lasting), .passing = std::move(passing)};
+  auto [lasting, passing, remade] = call_python(call_.get().attr("run_observed"))
+                                        .cast<std::tuple<std::string, std::string, std::vector<at::Tensor>>>();
+  return {.lasting = std::move(lasting), .passing = std::move(passing), .remade = std::move(remade)};
+}
+
+void PythonCall::collect_garbage() {
+  const WithGil gil;
+  (void)call_python(py::module_::import("gc").attr("collect"));
 }
 
 std::vector<at::Tensor> PythonCall::eager_results() const {
@@ -30,6 +39,11 @@ std::vector<at::Tensor> PythonCall::eager_results() const {
 bool PythonCall::was_interrupted() const {
   const WithGil gil;
   return py::len(call_.get().attr("interrupts")) != 0;
+}
+
+std::string PythonCall::changed_since(std::int64_t key) const {
+  const WithGil gil;
+  return call_python(call_.get().attr("changed_since"), py::make_tuple(key)).cast<std::string>();
 }
 
 callable::Capturable PythonCall::to_capture() {

@@ -5,21 +5,24 @@
 
 #include <torch/csrc/utils/pybind.h>
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
 
 namespace pianola::python {
 
-/// A call that a Python object makes: run_eagerly(), eager_results() and to_capture() -> (function, structure).
+/// A call that a Python object makes: run_eagerly(), run_observed() -> (lasting, passing, remade), eager_results() and to_capture() -> (function, structure).
 class PythonCall final : public callable::BankCall {
  public:
   PythonCall(const py::object& call, py::object module);
 
   void run_eagerly() override;
   [[nodiscard]] callable::HostEffects run_observed() override;
+  void collect_garbage() override;
   [[nodiscard]] std::vector<at::Tensor> eager_results() const override;
   [[nodiscard]] bool was_interrupted() const override;
+  [[nodiscard]] std::string changed_since(std::int64_t key) const override;
   [[nodiscard]] callable::Capturable to_capture() override;
 
  private:

@@ -23,6 +23,7 @@ from ._load import _C
 from .calls import Call, name_of
 from .choices import chosen, grad_policy
 from .errors import refuse
+from .host_watch import HostWatch
 from .patching import replace, replacement, restore
 from .read_guard import States
 from .structure import of_arguments
@@ -55,12 +56,13 @@ class GraphedFunction(Generic[Arguments, Result]):
         self._options = options
         self._module = module
         self._owned: Any = weakref.WeakKeyDictionary()  # per object, where it is a method
-        self._states = States(capacity=4 * options["capacity"])
+        self.states = States(capacity=4 * options["capacity"])
+        self.watch = HostWatch(function, options["warmup"])
         self._bank = _C.GraphBank(_bank_options(options, Weakly(self._report)), Weakly(self.run_original), module)
 
     def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         leaves, structure = of_arguments(args, kwargs)
-        told = self._states.find(structure)
+        told = self.states.find(structure)
         if told.reason is not None:
             self._bank.refuse(told.state.number, told.reason, *leaves)
         call = Call(self, args, kwargs, structure, told.state)
@@ -74,6 +76,10 @@ class GraphedFunction(Generic[Arguments, Result]):
     def run_original(self, *args: Any, **kwargs: Any) -> Any:
         """The function itself, eagerly."""
         return self.original(*args, **kwargs)
+
+    def structure_of(self, key: int) -> Any:
+        """Of the arguments of calls with this key."""
+        return self.states.structure_of(key)
 
     def _report(self, reason: str) -> None:
         listener = self._options["on_fallback"]
@@ -150,6 +156,7 @@ def _bank_options(options: dict[str, Any], report: Callable[[str], None]) -> "_C
         output=chosen(_C.OutputPolicy, options["outputs"], "outputs"),
         grad=grad_policy(options["grad"]),
         retain_graph=options["retain_graph"],
+        accept_capture_path=options["accept_capture_path"],
         pool=None if pool is None else (pool.device, pool.id),
         generators=list(options["generators"]),
         branches=options["branches"],
@@ -185,6 +192,7 @@ def graphed(
     outputs: Any = "clone",
     grad: Any = "accumulate",
     retain_graph: bool = False,
+    accept_capture_path: bool = False,
     pool: Any = None,
     generators: Iterable[torch.Generator] = (),
     branches: int = 0,
@@ -218,6 +226,8 @@ def graphed(
         outputs: "clone": results are the caller's. "alias": the next call overwrites them, which spares the copies.
         grad: GradPolicy or its name: how gradients of parameters are handed out when backward() runs outside.
         retain_graph: let backward(retain_graph=True) be followed by another one.
+        accept_capture_path: replay what the capture recorded even where its operations are others than those of the call
+            before it: a library asks whether it is captured, and goes another way then. Off: such calls stay eager.
         pool: a GraphPool to share.
         generators: torch.Generators, besides the default one, that it draws from.
         branches, parallel: as for pianola.Graph.capture: what is independent runs at once.
@@ -233,6 +243,7 @@ def graphed(
         outputs=outputs,
         grad=grad,
         retain_graph=retain_graph,
+        accept_capture_path=accept_capture_path,
         pool=pool,
         generators=tuple(generators),
         branches=branches,

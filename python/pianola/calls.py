@@ -5,6 +5,7 @@ from typing import Any, Callable, Optional
 
 import torch
 
+from .devices import default_device
 from .errors import refuse
 from .flat_function import FlatFunction
 from .host_reads import HostReads
@@ -35,12 +36,17 @@ class Call:
             raise self.interrupts[0]
         self.result = self.graphed.original(*self.args, **self.kwargs)
 
-    def run_observed(self) -> tuple[str, str]:
-        """As run_eagerly(), where what it does may be captured: what it reads is noted."""
-        with HostReads(self.graphed.original, self.read_arguments()) as reads:
-            self.run_eagerly()
+    def run_observed(self) -> tuple[str, str, list[torch.Tensor]]:
+        """The same, watched: see HostEffects in C++."""
+        if self.interrupts:
+            raise self.interrupts[0]
+        tensors = tensors_of((self.args, self.kwargs))
+        device = tensors[0].device if tensors else default_device()
+        effects, reads = self.graphed.watch.run(self.run_eagerly, device.type, self.read_arguments())
         self.note_reads(reads)
-        return "", ""
+        if effects.lasting and self.state is not None:  # what it writes, it reads: each call would be in a state of its own
+            self.graphed.states.keep(self.state)
+        return effects
 
     def note_reads(self, reads: HostReads) -> None:
         if self.state is not None:
@@ -52,6 +58,11 @@ class Call:
             return ()
         names = names_of_arguments(self.args, self.kwargs)
         return tuple((names[i] if i < len(names) else f"argument {i}", value) for i, value in self.structure.frozen)
+
+    def changed_since(self, key: int) -> str:
+        """The argument that is no tensor and another one than in the call of this key; "" where none is."""
+        known = self.graphed.structure_of(key)
+        return "" if known is None or known.same(self.structure) else known.difference(self.structure).partition(":")[0]
 
     def eager_results(self) -> list[torch.Tensor]:
         return tensors_of(self.result)

@@ -17,6 +17,14 @@ UnsupportedError = _C.UnsupportedError
 DeviceError = _C.DeviceError
 
 
+def text_of(what: str, fix: str = "", where: str = "", rule: str = "") -> str:
+    """The text of such an error."""
+    try:
+        refuse(what, fix, where, rule=rule)
+    except UsageError as error:
+        return str(error)
+
+
 def refuse(what: str, fix: str = "", where: str = "", kind: str = "UsageError", rule: str = "") -> NoReturn:
     """Raises an error of ours, in the form that all of them have."""
     _C.raise_error(kind, what, where, fix, rule)

@@ -10,9 +10,10 @@ from .calls import Call, name_of
 from .choices import chosen
 from .errors import refuse
 from .flat_function import FlatFunction
+from .host_watch import HostWatch
 from .read_guard import States, Told
 from .static_inputs import StaticInputs
-from .structure import of_arguments
+from .structure import Structure, of_arguments
 from .weakly import Weakly
 
 _log = logging.getLogger("pianola")
@@ -22,12 +23,16 @@ _TRAINING, _VALIDATION = _C.Stage.training, _C.Stage.validation
 class _Step:
     """The function of one stage."""
 
-    def __init__(self, function: Callable[[Any], Any], capacity: int) -> None:
+    def __init__(self, function: Callable[[Any], Any], capacity: int, warmup: int) -> None:
         self.original = function
         self.states = States(capacity=4 * capacity)
+        self.watch = HostWatch(function, warmup)
 
     def run_original(self, microbatches: Any) -> Any:
         return self.original(microbatches)
+
+    def structure_of(self, key: int) -> Optional[Structure]:
+        return self.states.structure_of(key)
 
 
 class _FixedCall(Call):
@@ -74,6 +79,7 @@ class FullIteration:
         on_fallback: called with the reason, once per signature, instead of the log.
         generators: torch.Generators, besides the default one, that the step draws from: RngTracker.generators().
         after_iteration: called with the stage after each iteration, eager or replayed: a schedule's step(), a check.
+        accept_capture_path: as for pianola.graphed: replay a capture whose operations are others than the iteration's.
         branches, parallel: as for pianola.Graph.capture: what is independent runs at once.
         strict: check before each replay that all that the step uses is still there.
         pool: a GraphPool to share.
@@ -100,6 +106,7 @@ class FullIteration:
         on_fallback: Optional[Callable[[str], Any]] = None,
         generators: Iterable[torch.Generator] = (),
         after_iteration: Optional[Callable[[str], Any]] = None,
+        accept_capture_path: bool = False,
         branches: int = 0,
         parallel: "Optional[_C.ParallelOptions]" = None,
         strict: bool = False,
@@ -109,9 +116,9 @@ class FullIteration:
     ) -> None:
         if config is not None:
             warmup = _C.iteration_warmup(config)
-        self._steps = {_TRAINING: _Step(training, capacity)}
+        self._steps = {_TRAINING: _Step(training, capacity, warmup)}
         if validation is not None:
-            self._steps[_VALIDATION] = _Step(validation, capacity)
+            self._steps[_VALIDATION] = _Step(validation, capacity, warmup)
         self._capacity = capacity
         self._on_fallback = on_fallback
         self._after_iteration = after_iteration
@@ -124,6 +131,7 @@ class FullIteration:
                 on_fallback=Weakly(self._report),
                 generators=list(generators),
                 after_iteration=None if after_iteration is None else Weakly(self._follow),
+                accept_capture_path=accept_capture_path,
                 branches=branches,
                 parallel=parallel,
                 strict=strict,

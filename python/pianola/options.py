@@ -22,6 +22,7 @@ class GraphedOptions(TypedDict, total=False):
     outputs: Outputs
     grad: Grad
     retain_graph: bool
+    accept_capture_path: bool
     pool: Optional[_C.GraphPool]
     generators: Iterable[torch.Generator]
     branches: int

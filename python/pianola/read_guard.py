@@ -105,6 +105,7 @@ class _Known:
         self.states: list[State] = []  # most recently used first
         self.changes = 0  # in a row, without a replay
         self.restless: Optional[State] = None  # stands for all states while they change at each call
+        self.stays = False  # it does, whatever settles
         self.moving: dict[Place, Any] = {}  # what changes at each call, and what it was at the last one
 
 
@@ -133,7 +134,7 @@ class States:
     def find(self, structure: Structure, static: int = 0) -> Told:
         """The state of a call that begins now. `static`: names the static batch, if it is one."""
         known = self._known_for(structure, static)
-        if known.restless is not None and not self._has_settled(known):
+        if known.restless is not None and (known.stays or not self._has_settled(known)):
             return Told(known.restless, known)
         change: Optional[Place] = None
         for i, state in enumerate(known.states):
@@ -157,6 +158,20 @@ class States:
     def unfollowed(self) -> list[str]:
         """What was read in any state, and is not compared."""
         return list(dict.fromkeys(what for known in self._known for state in known.states for what in state.unfollowed))
+
+    def keep(self, state: State) -> None:
+        """From now on all calls with the arguments of this state's are in it, whatever changes: the function stays eager."""
+        for known in self._known:
+            if state in known.states:
+                known.restless, known.stays = state, True
+                known.states = [state]
+
+    def structure_of(self, number: int) -> Optional[Structure]:
+        """Of the arguments of calls in the state of this number."""
+        for known in self._known:
+            if any(one is not None and one.number == number for one in (known.restless, *known.states)):
+                return known.structure
+        return None
 
     def _known_for(self, structure: Structure, static: int) -> _Known:
         for i, known in enumerate(self._known):

@@ -66,15 +66,7 @@ Diagnosis explain_broken(const CaptureWatch& watch, const OpTrace* trace) {
   if (offender->info != nullptr && offender->info->host_read != trace::HostRead::never) {
     return explain_host_read(*offender, trace);
   }
-  if (copies(offender->name) || copies(offender->detail)) {
-    return {.what = fmt::format("{} copies between host and device and waits for it, which a graph cannot do",
-                                offender->name),
-            .where = offender->where(trace),
-            .fix =
-                "copy before or after the capture, or from pinned memory with non_blocking; printing a tensor and "
-                ".cpu() are such copies too",
-            .rule = "PG103"};
-  }
+  if (copies(offender->name) || copies(offender->detail)) return explain_host_copy(*offender, trace);
   return {.what = fmt::format("{} issued something that a capturing stream does not permit: it waits for the device or "
                               "reads a value on the host",
                               offender->name),

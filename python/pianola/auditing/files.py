@@ -42,7 +42,8 @@ _KINDS = {
     _TORCH + os.path.join("autograd", "graph.py"): BACKWARD,
 }
 _PIANOLA = _folder(os.path.dirname(os.path.dirname(__file__)))
-_RUNS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "runs.py")
+# Files whose functions call the step.
+_RUNS = (os.path.join(os.path.dirname(os.path.abspath(__file__)), "runs.py"), os.path.join(_PIANOLA, "host_watch.py"))
 _COMPILED = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or os.path.join(tempfile.gettempdir(), "torchinductor_")
 _STANDARD = tuple({_folder(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")})
 
@@ -76,7 +77,7 @@ def kind_of_file(file: str) -> int:
     if file.startswith(_COMPILED):
         return HIDDEN | TORCH | COMPILER
     if file.startswith(_PIANOLA):
-        return HIDDEN | (BOUNDARY if file == _RUNS else 0)
+        return HIDDEN | (BOUNDARY if file in _RUNS else 0)
     package = next((folder for folder in _PACKAGES if file.startswith(folder)), None)
     if package is not None:
         return PACKAGE | (HIDDEN if file[len(package) :].split(os.sep)[0].removesuffix(".py") in _CHORES else 0)

@@ -7,15 +7,20 @@ import operator
 import random
 import sys
 import types
+import warnings
 import weakref
 from typing import Any, Iterable, NamedTuple, Optional
 
 import torch
 
 _NUMBERS = (bool, int, float, complex, str, bytes, type(None), enum.Enum, torch.dtype, torch.device)
-_CONTAINERS = (dict, list, tuple, set, collections.deque)
+CONTAINERS = (dict, list, tuple, set, collections.deque)
 _ITERABLES: tuple[Any, ...] = ([], (), range(0), range(1 << 70), {}, {}.values(), {}.items(), set(), "", reversed([]))
 _COUNTED = tuple(type(iter(one)) for one in _ITERABLES)
+_NESTED: tuple[Any, ...] = (zip, map, filter, enumerate, itertools.cycle, itertools.chain, itertools.islice, itertools.repeat,
+                            itertools.starmap, itertools.accumulate, itertools.takewhile, itertools.dropwhile,
+                            itertools.compress, itertools.zip_longest, itertools.product, itertools.permutations,
+                            itertools.combinations, itertools.combinations_with_replacement)  # fmt: skip
 _ENTRIES = 64  # of a container that are looked at
 _INNER_ENTRIES = 8  # of one inside another
 _ARRAY_BYTES = 4096
@@ -61,7 +66,7 @@ def is_number(value: Any) -> bool:
 
 
 def is_container(value: Any) -> bool:
-    return isinstance(value, _CONTAINERS)
+    return isinstance(value, CONTAINERS)
 
 
 def mark_of(value: Any) -> Optional[Mark]:
@@ -70,7 +75,7 @@ def mark_of(value: Any) -> Optional[Mark]:
         return Mark("number", value)
     if isinstance(value, torch.Tensor):
         return Mark("tensor", TensorMark(value))
-    if isinstance(value, _CONTAINERS):
+    if isinstance(value, CONTAINERS):
         return Mark("container", _outline(value))
     if isinstance(value, random.Random):
         return None if isinstance(value, random.SystemRandom) else Mark("random", hash(value.getstate()))
@@ -80,6 +85,8 @@ def mark_of(value: Any) -> Optional[Mark]:
         return Mark("iterator", operator.length_hint(value))
     if isinstance(value, types.GeneratorType):
         return Mark("iterator", _generator(value))
+    if isinstance(value, _NESTED):
+        return Mark("iterator", _nested(value))
     if hasattr(type(value), "_num_yielded") or "_num_yielded" in getattr(value, "__dict__", ()):  # of a DataLoader
         return Mark("iterator", value._num_yielded)
     return _of_numpy(value)
@@ -98,7 +105,7 @@ def entries_of(container: Any) -> list[tuple[Any, Any]]:
 
 def _outline(container: Any) -> tuple:
     entries = itertools.islice(container, 4 * _ENTRIES if isinstance(container, dict) else _ENTRIES)
-    kind = next(one.__name__ for one in _CONTAINERS if isinstance(container, one))
+    kind = next(one.__name__ for one in CONTAINERS if isinstance(container, one))
     return kind, len(container), _Members(entries)
 
 
@@ -170,10 +177,27 @@ def _generator(generator: types.GeneratorType) -> tuple:
     if frame is None:
         return ("over",)
     variables = frame.f_locals
-    mark = frame.f_lasti, tuple(variables), _Members(variables.values())
+    inner = tuple(mark_of(one) for one in variables.values() if isinstance(one, (*_COUNTED, *_NESTED, itertools.count)))
+    mark = frame.f_lasti, tuple(variables), _Members(variables.values()), inner
     if isinstance(variables, dict):  # before Python 3.13 a copy that the frame keeps, and with it what the variables held
         variables.clear()
     return mark
+
+
+def _nested(iterator: Any) -> tuple:
+    """Of one that goes over others, or counts by itself."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            parts = iterator.__reduce__()
+    except Exception:  # it tells nothing of itself: whoever has it is taken to move it
+        return (object(),)
+    return tuple(_part(one) for part in parts if isinstance(part, tuple) for one in part)
+
+
+def _part(value: Any) -> Any:
+    mark = mark_of(value)
+    return id(value) if mark is None else mark
 
 
 def _of_numpy(value: Any) -> Optional[Mark]:

@@ -1,0 +1,117 @@
+#include <pianola/callable/custom_backwards.hpp>
+
+#include <pianola/trace/op_stream.hpp>
+
+#include <c10/util/Type.h>
+#include <c10/util/flat_hash_map.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
+
+#include <algorithm>
+#include <string>
+#include <typeinfo>
+#include <utility>
+
+namespace pianola::callable {
+
+namespace autograd = torch::autograd;
+
+// The hooks before and after a node run on one thread, the node's own between them.
+struct CustomBackwards::Watched {
+  void begin() {
+    if (has_begun) return;  // a second backward pass through the same history
+    has_begun = true;
+    stream = std::make_unique<trace::OpStream>(std::vector<trace::OpObserver*>{&log});
+  }
+
+  void end() {
+    if (stream == nullptr) return;
+    stream.reset();
+    is_over = true;
+  }
+
+  // Where the node threw, autograd has taken the stream off its thread; what takes it off would meet another thread's.
+  ~Watched() { (void)stream.release(); }
+
+  OperationLog log;
+  std::unique_ptr<trace::OpStream> stream;
+  bool has_begun = false;
+  bool is_over = false;
+
+  Watched() = default;
+  Watched(const Watched&) = delete;
+  Watched& operator=(const Watched&) = delete;
+};
+
+namespace {
+
+template <typename Watched>
+class Before final : public autograd::FunctionPreHook {
+ public:
+  explicit Before(std::shared_ptr<Watched> watched) : watched_(std::move(watched)) {}
+  autograd::variable_list operator()(const autograd::variable_list& gradients) override {
+    watched_->begin();
+    return gradients;
+  }
+
+ private:
+  std::shared_ptr<Watched> watched_;
+};
+
+template <typename Watched>
+class After final : public autograd::FunctionPostHook {
+ public:
+  explicit After(std::shared_ptr<Watched> watched) : watched_(std::move(watched)) {}
+  autograd::variable_list operator()(const autograd::variable_list& outputs,
+                                     const autograd::variable_list& /*inputs*/) override {
+    watched_->end();
+    return outputs;
+  }
+
+ private:
+  std::shared_ptr<Watched> watched_;
+};
+
+// A function of Python's, or of the user's C++.
+bool is_custom(const autograd::Node& node) {
+  const std::string type = c10::demangle(typeid(node).name());
+  return type.starts_with("torch::autograd::PyNode") || type.starts_with("torch::autograd::CppNode<");
+}
+
+// Of the history of these results, each once.
+std::vector<autograd::Node*> custom_nodes(const std::vector<at::Tensor>& results) {
+  std::vector<autograd::Node*> open, found;
+  ska::flat_hash_set<const autograd::Node*> seen;
+  const auto visit = [&](autograd::Node* node) {
+    if (node != nullptr && seen.insert(node).second) open.push_back(node);
+  };
+  for (const at::Tensor& result : results) visit(result.grad_fn().get());
+  for (std::size_t i = 0; i < open.size(); ++i) {
+    if (is_custom(*open[i])) found.push_back(open[i]);
+    for (const autograd::Edge& edge : open[i]->next_edges()) visit(edge.function.get());
+  }
+  return found;
+}
+
+}  // namespace
+
+CustomBackwards::CustomBackwards(const std::vector<at::Tensor>& results) {
+  for (autograd::Node* node : custom_nodes(results)) {
+    const auto& watched = nodes_.emplace_back(std::make_shared<Watched>());
+    node->add_pre_hook(std::make_unique<Before<Watched>>(watched));
+    node->add_post_hook(std::make_unique<After<Watched>>(watched));
+  }
+}
+
+std::optional<Diagnosis> CustomBackwards::difference_from(const CustomBackwards& before) const {
+  for (std::size_t i = 0; i < std::min(nodes_.size(), before.nodes_.size()); ++i) {
+    if (!nodes_[i]->is_over || !before.nodes_[i]->is_over) continue;
+    if (auto difference = OperationLog::difference(before.nodes_[i]->log, nodes_[i]->log)) {
+      difference->where += (difference->where.empty() ? "" : ", ") + std::string("in a custom function's backward");
+      return difference;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace pianola::callable

@@ -1,0 +1,30 @@
+#pragma once
+#include <pianola/callable/operation_log.hpp>
+#include <pianola/core/error.hpp>
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace pianola::callable {
+
+/// What the backward passes of autograd functions that are not torch's own do, when somebody runs them: those in the
+/// history of a run's results. The backward passes of torch's own depend on nothing but tensors and what forward was given.
+class CustomBackwards {
+ public:
+  CustomBackwards() = default;
+  /// Watches from now on.
+  explicit CustomBackwards(const std::vector<at::Tensor>& results);
+
+  /// The first thing that one of them did otherwise than that of an earlier run; nothing where they did the same, or have
+  /// not run yet.
+  [[nodiscard]] std::optional<Diagnosis> difference_from(const CustomBackwards& before) const;
+
+ private:
+  struct Watched;
+  std::vector<std::shared_ptr<Watched>> nodes_;  // in the order in which they are found from the results
+};
+
+}  // namespace pianola::callable

@@ -1,0 +1,69 @@
+#include <pianola/callable/kept_tensors.hpp>
+
+#include <pianola/trace/storage_set.hpp>
+#include <pianola/trace/tensors_of.hpp>
+
+#include <ATen/autocast_mode.h>
+#include <c10/util/flat_hash_map.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace pianola::callable {
+namespace {
+
+using Known = ska::flat_hash_set<const c10::StorageImpl*>;
+
+void add_gradient(Known& known, const at::Tensor& tensor) {
+  if (!tensor.is_leaf() || !tensor.requires_grad()) return;
+  if (const at::Tensor& gradient = tensor.grad(); gradient.defined()) known.insert(trace::storage_of(gradient));
+}
+
+// Autocast around the call keeps what it converts until its region ends.
+bool keeps_casts() {
+  return at::autocast::is_autocast_cache_enabled() &&
+         (at::autocast::is_autocast_enabled(at::kCPU) || at::autocast::is_autocast_enabled(at::kCUDA));
+}
+
+}  // namespace
+
+KeptTensors::KeptTensors(const ObservedRun& run, std::span<const at::Tensor> inputs,
+                         const std::vector<at::Tensor>& results, const std::vector<at::Tensor>& remade) {
+  Known known;
+  for (const at::Tensor& tensor : remade) known.insert(trace::storage_of(tensor));
+  for (const at::Tensor& input : inputs) add_gradient(known, input);
+  for (const at::Tensor& tensor : run.watch().outside()) add_gradient(known, tensor);
+  for (const at::Tensor& result : results) {
+    known.insert(trace::storage_of(result));
+    if (const auto& node = result.grad_fn()) history_.emplace_back(node);
+  }
+  const bool casts_are_kept = keeps_casts();
+  for (CallWatch::Made& made : run.watch().made_and_held()) {
+    if (known.count(made.storage._unsafe_get_target()) != 0) continue;
+    if (casts_are_kept && run.log().name_of(made.operation) == "aten::_to_copy") continue;
+    kept_.push_back({.storage = std::move(made.storage), .site = run.log().site_of(made.operation)});
+  }
+}
+
+bool KeptTensors::is_open() const {
+  return any() && std::any_of(history_.begin(), history_.end(), [](const auto& node) { return !node.expired(); });
+}
+
+bool KeptTensors::any() const {
+  return std::any_of(kept_.begin(), kept_.end(), [](const Kept& kept) { return !kept.storage.expired(); });
+}
+
+std::optional<Diagnosis> KeptTensors::offence() const {
+  const auto kept = std::find_if(kept_.begin(), kept_.end(), [](const Kept& one) { return !one.storage.expired(); });
+  if (kept == kept_.end()) return std::nullopt;
+  return Diagnosis{
+      .what = "the function keeps a tensor that it made and does not return; each replay would overwrite it",
+      .where = kept->site.describe(),
+      .fix = "return it, and keep what the call returns; or copy it into a tensor made before",
+      .rule = "PG802"};
+}
+
+}  // namespace pianola::callable

@@ -1,0 +1,45 @@
+#pragma once
+#include <pianola/callable/observed_run.hpp>
+#include <pianola/core/error.hpp>
+#include <pianola/trace/call_site.hpp>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace torch::autograd {
+struct Node;
+}
+
+namespace pianola::callable {
+
+/// What one run made and somebody keeps, though it is neither a result nor a gradient: each replay would write it anew.
+///
+/// The history of a result, for its backward pass, holds what it needs of the run. While it lives, nothing can be said.
+class KeptTensors {
+ public:
+  /// @param remade  Tensors that may be kept; see HostEffects.
+  KeptTensors(const ObservedRun& run, std::span<const at::Tensor> inputs, const std::vector<at::Tensor>& results,
+              const std::vector<at::Tensor>& remade);
+
+  /// Whether a history that may hold them lives.
+  [[nodiscard]] bool is_open() const;
+  [[nodiscard]] bool any() const;
+  /// One that is there still; nothing where all are gone.
+  [[nodiscard]] std::optional<Diagnosis> offence() const;
+
+ private:
+  struct Kept {
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+    trace::CallSite site;
+  };
+  std::vector<Kept> kept_;
+  std::vector<std::weak_ptr<torch::autograd::Node>> history_;
+};
+
+}  // namespace pianola::callable

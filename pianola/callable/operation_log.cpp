@@ -1,0 +1,204 @@
+#include <pianola/callable/operation_log.hpp>
+
+#include <pianola/core/hazard_rule.hpp>
+#include <pianola/trace/tensors_of.hpp>
+#include <pianola/trace/wrapped_number.hpp>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/DispatchKey.h>
+#include <c10/util/hash.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+namespace pianola::callable {
+
+// How a message speaks of the two runs.
+struct OperationLog::Words {
+  std::string_view first;   // "in one call"
+  std::string_view second;  // "in the next"
+  std::string_view path;    // what is to be done where operations differ
+};
+
+namespace {
+
+std::string in_words(bool value) { return value ? "true" : "false"; }
+std::string in_words(std::int64_t value) { return fmt::format("{}", value); }
+std::string in_words(double value) { return fmt::format("{}", value); }
+std::string in_words(const std::complex<double>& value) { return fmt::format("{}+{}j", value.real(), value.imag()); }
+
+// So that NaN equals itself, and -0.0 is another number than 0.0.
+template <typename T>
+bool same_bits(const T& a, const T& b) {
+  if constexpr (std::is_same_v<T, double>) {
+    return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b);
+  } else if constexpr (std::is_same_v<T, std::complex<double>>) {
+    return same_bits(a.real(), b.real()) && same_bits(a.imag(), b.imag());
+  } else {
+    return a == b;
+  }
+}
+
+template <typename Number>
+bool same(const Number& a, const Number& b) {
+  return a.index() == b.index() &&
+         std::visit([&](const auto& value) { return same_bits(value, std::get<std::decay_t<decltype(value)>>(b)); }, a);
+}
+
+// What autograd itself does in the node of an accumulated gradient. Hooks of the user's run there too.
+bool accumulates(const trace::OpSpan& op) {
+  if (op.backward == nullptr || !op.backward->accumulates()) return false;
+  const std::string_view name = op.info->schema().name();
+  if (op.info->is_view || name == "aten::clone" || name == "aten::copy_") return true;
+  if (name != "aten::add" && name != "aten::add_") return false;
+  return std::none_of(op.inputs.begin(), op.inputs.end(), [](const c10::IValue& value) {
+    return (value.isInt() && value.toInt() != 1) || value.isDouble() || trace::wrapped_number(value).has_value();
+  });
+}
+
+// A tensor whose shape only Python knows, or that has none, is not asked.
+bool tells_its_shape(const at::Tensor& tensor) {
+  const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  return !impl->key_set().has(c10::DispatchKey::Python) && !tensor.is_nested() && !impl->has_symbolic_sizes_strides();
+}
+
+std::uint64_t shapes_of(c10::ArrayRef<c10::IValue> inputs) {
+  std::uint64_t shapes = 0;
+  const auto mix = [&](std::uint64_t value) { shapes = c10::hash_combine(shapes, value); };
+  for (const c10::IValue& value : inputs) {
+    trace::for_each_tensor(value, [&](const at::Tensor& tensor) {
+      if (!tells_its_shape(tensor)) return;
+      mix(static_cast<std::uint64_t>(tensor.scalar_type()));
+      for (const std::int64_t size : tensor.sizes()) mix(static_cast<std::uint64_t>(size));
+      mix(~std::uint64_t{0});
+    });
+  }
+  return shapes;
+}
+
+}  // namespace
+
+void OperationLog::on_op_begin(const trace::OpSpan& op) {
+  if (op.info->is_empty || accumulates(op) || op.info->name == "aten::detach_") return;
+  const std::size_t before = numbers_.size();
+  for (const c10::IValue& value : op.inputs) add(value);
+  ops_.push_back({.info = op.info,
+                  .number = op.number,
+                  .numbers = static_cast<std::uint32_t>(numbers_.size() - before),
+                  .is_backward = op.backward != nullptr,
+                  .shapes = shapes_of(op.inputs)});
+  places_.push_back(trace::CallSite::here());
+}
+
+void OperationLog::add(const c10::IValue& value) {
+  if (value.isBool()) {
+    numbers_.emplace_back(value.toBool());
+  } else if (value.isInt()) {
+    numbers_.emplace_back(value.toInt());
+  } else if (value.isDouble()) {
+    numbers_.emplace_back(value.toDouble());
+  } else if (value.isComplexDouble()) {
+    numbers_.emplace_back(std::complex<double>(value.toComplexDouble()));
+  } else if (value.isList()) {
+    for (const c10::IValue& entry : value.toListRef()) add(entry);
+  } else if (const auto number = trace::wrapped_number(value)) {
+    numbers_.push_back(*number);
+  }
+}
+
+// That of no operation where it is not known.
+std::size_t OperationLog::index_of(std::uint64_t number) const {
+  const auto found = std::lower_bound(ops_.begin(), ops_.end(), number,
+                                      [](const Op& op, std::uint64_t wanted) { return op.number < wanted; });
+  return found == ops_.end() || found->number != number ? ops_.size() : static_cast<std::size_t>(found - ops_.begin());
+}
+
+trace::CallSite OperationLog::site_of(std::uint64_t number) const {
+  const std::size_t index = index_of(number);
+  return index < places_.size() ? places_[index] : trace::CallSite();
+}
+
+std::string_view OperationLog::name_of(std::uint64_t number) const {
+  const std::size_t index = index_of(number);
+  return index < ops_.size() ? std::string_view(ops_[index].info->name) : std::string_view();
+}
+
+void OperationLog::forget_places() {
+  places_.clear();
+  places_.shrink_to_fit();
+}
+
+// "aten::mul.Tensor (step at train.py:12)".
+std::string OperationLog::words_for(std::size_t index) const {
+  if (index >= ops_.size()) return "missing";
+  const Op& op = ops_[index];
+  std::string text = op.info->name;
+  const std::string place = index < places_.size() ? places_[index].describe() : "";
+  if (op.is_backward) text += " in the backward pass";
+  if (!place.empty()) text += fmt::format(" ({})", place);
+  return text;
+}
+
+Diagnosis OperationLog::other_path(const OperationLog& a, const OperationLog& b, std::size_t at, const Words& words) {
+  const bool same_operator = at < a.ops_.size() && at < b.ops_.size() && a.ops_[at].info == b.ops_[at].info;
+  const std::string number = fmt::format("operation {}", at + 1);
+  if (same_operator) {
+    const std::string rule = "PG502";
+    return {.what = fmt::format("{} was given tensors of one shape {} and of another {}", a.ops_[at].info->name,
+                                words.first, words.second),
+            .where = fmt::format("{}, {}", number, b.words_for(at)),
+            .fix = std::string(hazard_rule(rule).fix),
+            .rule = rule};
+  }
+  return {.what = fmt::format("the operations {} were others than {}; a graph would repeat the last ones for ever",
+                              words.first, words.second),
+          .where = fmt::format("{} was {} {}, and {} {}", number, a.words_for(at), words.first, b.words_for(at),
+                               words.second),
+          .fix = std::string(words.path),
+          .rule = "PG501"};
+}
+
+std::optional<Diagnosis> OperationLog::compare(const OperationLog& a, const OperationLog& b, const Words& words) {
+  std::size_t number = 0;
+  for (std::size_t i = 0; i < std::max(a.ops_.size(), b.ops_.size()); ++i) {
+    if (i == a.ops_.size() || i == b.ops_.size()) return other_path(a, b, i, words);
+    const Op &was = a.ops_[i], &is = b.ops_[i];
+    if (!was.info->computes_as(*is.info) || was.numbers != is.numbers) return other_path(a, b, i, words);
+    for (const std::size_t end = number + is.numbers; number < end; ++number) {
+      if (same(a.numbers_[number], b.numbers_[number])) continue;
+      const auto text = [](const auto& value) { return in_words(value); };
+      const std::string place = i < b.places_.size() ? b.places_[i].describe() : "";
+      return Diagnosis{.what = fmt::format(
+                           "{} was given {} in one call and {} in the next; a graph would repeat the last one for ever",
+                           is.info->name, std::visit(text, a.numbers_[number]), std::visit(text, b.numbers_[number])),
+                       .where = place.empty() ? "" : fmt::format("operation {}, {}", i + 1, place),
+                       .fix = "keep a number that changes in a tensor on the device",
+                       .rule = "PG301"};
+    }
+    if (was.shapes != is.shapes) return other_path(a, b, i, words);
+  }
+  return std::nullopt;
+}
+
+std::optional<Diagnosis> OperationLog::difference(const OperationLog& before, const OperationLog& now) {
+  return compare(before, now,
+                 {.first = "in one call",
+                  .second = "in the next",
+                  .path = "let each call do the same: make what decides an argument, or decide on the device "
+                          "(torch.where)"});
+}
+
+std::optional<Diagnosis> OperationLog::difference_of_capture(const OperationLog& call, const OperationLog& capture) {
+  return compare(call, capture,
+                 {.first = "in the last call",
+                  .second = "under capture",
+                  .path = "let the step not ask whether it is captured, or accept what it does then by "
+                          "accept_capture_path"});
+}
+
+}  // namespace pianola::callable

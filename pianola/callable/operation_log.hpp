@@ -1,0 +1,71 @@
+#pragma once
+#include <pianola/core/error.hpp>
+#include <pianola/trace/call_site.hpp>
+#include <pianola/trace/op_stream.hpp>
+
+#include <ATen/core/ivalue.h>
+
+#include <complex>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace pianola::callable {
+
+// Note [Runs that are alike]
+// A graph repeats the operations of one run, and the numbers of the host that they were given. It is right where every
+// run has the same ones. Two things may differ that are no doing of the function: autograd moves a gradient into its
+// leaf, or copies it, or adds it to the one that is there, as it finds the leaf; and it adds up gradients in place if
+// nobody else holds them. So what the node of an accumulated gradient does with it does not count, and operations count
+// as alike that compute the same, in place or not. What only allocates does not count either, nor does detach_(), which
+// zero_grad() calls on the gradients that it drops, if there are some.
+
+/// What one run of a function did: its operations, the numbers of the host and the shapes that they were given, and where
+/// they were called.
+class OperationLog final : public trace::OpObserver {
+ public:
+  [[nodiscard]] trace::OpInterest interest() const override { return {.outputs = false}; }
+  void on_op_begin(const trace::OpSpan& op) override;
+
+  /// The first thing that one run did otherwise than another, nothing where they are alike.
+  /// "aten::mul.Tensor was given 0.5 in one call and 0.25 in the next".
+  [[nodiscard]] static std::optional<Diagnosis> difference(const OperationLog& before, const OperationLog& now);
+  /// The same of a call and the capture after it: "in the call before it and ... in the capture".
+  [[nodiscard]] static std::optional<Diagnosis> difference_of_capture(const OperationLog& call,
+                                                                      const OperationLog& capture);
+
+  /// Where an operation of this number (OpSpan::number) was called; empty where it is not known.
+  [[nodiscard]] trace::CallSite site_of(std::uint64_t number) const;
+  /// Its name; empty where it is not known.
+  [[nodiscard]] std::string_view name_of(std::uint64_t number) const;
+  /// Frees what only messages need.
+  void forget_places();
+
+ private:
+  using Number = std::variant<bool, std::int64_t, double, std::complex<double>>;
+  struct Op {
+    const trace::OpInfo* info;
+    std::uint64_t number;   // OpSpan::number
+    std::uint32_t numbers;  // of the host, that it was given
+    bool is_backward;
+    std::uint64_t shapes;  // a hash of types and sizes of its tensors
+  };
+  struct Words;
+  void add(const c10::IValue& value);
+  [[nodiscard]] std::size_t index_of(std::uint64_t number) const;
+  [[nodiscard]] std::string words_for(std::size_t index) const;
+  [[nodiscard]] static std::optional<Diagnosis> compare(const OperationLog& a, const OperationLog& b,
+                                                        const Words& words);
+  [[nodiscard]] static Diagnosis other_path(const OperationLog& a, const OperationLog& b, std::size_t at,
+                                            const Words& words);
+
+  std::vector<Op> ops_;
+  std::vector<Number> numbers_;          // of all operations, in order
+  std::vector<trace::CallSite> places_;  // of each operation; empty where forgotten
+};
+
+}  // namespace pianola::callable

@@ -1,0 +1,85 @@
+#include <pianola/callable/warm_up.hpp>
+
+#include <utility>
+
+namespace pianola::callable {
+
+void WarmUp::note(Observation observed, BankCall& call) {
+  ++calls_;
+  if (!obstacle_.empty()) return;
+  const bool is_first = !last_;
+  settled_ = true;
+  obstacle_ = observed.lasting();
+  if (obstacle_.empty() && counts()) {
+    if (is_first) {
+      settled_ = observed.passing().empty();
+    } else {
+      obstacle_ = observed.passing();
+    }
+  }
+  if (obstacle_.empty() && !is_first && calls_ >= wanted_) {
+    std::string difference = observed.difference_from(*last_);
+    if (last_is_first_) {
+      settled_ = difference.empty();
+    } else {
+      obstacle_ = std::move(difference);
+    }
+  }
+  backwards_ = last_ && !last_is_first_ ? last_->backwards() : CustomBackwards();
+  last_ = std::move(observed);
+  last_is_first_ = is_first;
+  if (!counts()) return;
+  kept_.push_back({.tensors = last_->take_kept(), .is_first = is_first});
+  look_at_kept(call);
+}
+
+void WarmUp::look_again(BankCall& call) {
+  look_at_kept(call);
+  if (!last_ || !obstacle_.empty()) return;
+  if (const auto difference = last_->backwards().difference_from(backwards_))
+    obstacle_ = UsageError(*difference).what();
+}
+
+void WarmUp::look_at_kept(BankCall& call) {
+  for (auto one = kept_.begin(); one != kept_.end() && obstacle_.empty();) {
+    if (one->tensors.is_open()) {
+      ++one;
+      continue;
+    }
+    if (one->tensors.any()) call.collect_garbage();
+    if (const std::optional<Diagnosis> offence = one->tensors.offence()) {
+      if (!one->is_first) obstacle_ = UsageError(*offence).what();
+      if (last_is_first_) settled_ = false;
+    }
+    one = kept_.erase(one);
+  }
+}
+
+void WarmUp::start_again() {
+  last_.reset();
+  kept_.clear();
+  obstacle_.clear();
+}
+
+bool WarmUp::note_other_path() {
+  if (!last_is_first_) return false;
+  settled_ = false;
+  return true;
+}
+
+void WarmUp::adopt(const WarmUp& other) {
+  const int wanted = wanted_;
+  *this = other;
+  wanted_ = wanted;
+  calls_ = wanted;
+  settled_ = true;
+}
+
+bool WarmUp::is_over() const { return last_ && calls_ >= wanted_ && settled_; }
+
+void WarmUp::forget_places() {
+  last_->forget_places();
+  kept_.clear();
+}
+
+}  // namespace pianola::callable

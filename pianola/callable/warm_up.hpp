@@ -1,0 +1,64 @@
+#pragma once
+#include <pianola/callable/graph_bank.hpp>
+#include <pianola/callable/observation.hpp>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace pianola::callable {
+
+// Note [What warm-up calls show]
+// All of them are observed. A function may make in its first call what later ones find (an optimizer's state, a cache), and
+// who asks for more warm-up calls says that it settles later. So what a function writes and reads on the host, and which
+// operations it runs, counts in the last two calls only, and never in the first one: where that is one of the two, another
+// call is made. What makes a graph wrong even if it happens once in a while (random numbers of the host, clocks) counts
+// in each.
+
+/// The eager calls of one signature: whether they were enough, and what they say against a capture.
+class WarmUp {
+ public:
+  explicit WarmUp(int calls) : wanted_(calls) {}
+
+  /// After an eager call.
+  void note(Observation observed, BankCall& call);
+  /// Before the next one, or a capture: what the calls before have kept, and what their backward passes did, may be known
+  /// only now.
+  void look_again(BankCall& call);
+  /// What the function does may have changed: looks again.
+  void start_again();
+  /// The capture differed from the last call. @return  Whether that was the first one, so that it is looked at again.
+  [[nodiscard]] bool note_other_path();
+  /// Takes over what another one has shown, as if these calls had been made.
+  void adopt(const WarmUp& other);
+
+  /// Whether a capture may follow; where there is no obstacle.
+  [[nodiscard]] bool is_over() const;
+  /// Why no graph could be right; empty where one could.
+  [[nodiscard]] const std::string& obstacle() const noexcept { return obstacle_; }
+  /// The latest call; only where one was made, and no obstacle found.
+  [[nodiscard]] const Observation& last() const { return *last_; }
+  [[nodiscard]] bool has_last() const noexcept { return last_.has_value(); }
+  [[nodiscard]] int calls() const noexcept { return calls_; }
+  /// Frees what only messages need.
+  void forget_places();
+
+ private:
+  void look_at_kept(BankCall& call);
+  [[nodiscard]] bool counts() const noexcept { return calls_ + 1 >= wanted_; }
+
+  int wanted_;
+  int calls_ = 0;
+  bool settled_ = true;
+  bool last_is_first_ = false;
+  std::optional<Observation> last_;
+  CustomBackwards backwards_;  // of the call before the latest, if that counts
+  struct Kept {
+    KeptTensors tensors;
+    bool is_first;  // as the call was
+  };
+  std::vector<Kept> kept_;  // of the calls that count, until something can be said
+  std::string obstacle_;
+};
+
+}  // namespace pianola::callable
