@@ -10,6 +10,7 @@
 #include <pianola/callable/graphed_options.hpp>
 #include <pianola/callable/known_tensor.hpp>
 #include <pianola/callable/module_view.hpp>
+#include <pianola/callable/named_gradients.hpp>
 #include <pianola/callable/options.hpp>
 #include <pianola/core/buffer_plan.hpp>
 #include <pianola/core/byte_span.hpp>
@@ -21,6 +22,7 @@
 #include <pianola/core/config/rule.hpp>
 #include <pianola/core/error.hpp>
 #include <pianola/core/hazard_rule.hpp>
+#include <pianola/core/out_of_memory_error.hpp>
 #include <pianola/core/report.hpp>
 #include <pianola/core/schedule.hpp>
 #include <pianola/core/schedule_drawing.hpp>

@@ -6,6 +6,7 @@
 
 #include <torch/csrc/autograd/graph_task.h>
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
@@ -25,6 +26,13 @@ void BackwardNode::release_variables() {
   std::uint64_t mine = call_;
   pass_.holder.compare_exchange_strong(mine, 0);  // unless a later call holds it by now
   released_ = true;
+}
+
+// Past add_next_edge(), which wants no parents yet: a leaf's accumulator is below any node as it is.
+void BackwardNode::expose(std::size_t parameter, autograd::Edge edge) {
+  if (std::find(exposed_.begin(), exposed_.end(), parameter) != exposed_.end()) return;
+  exposed_.push_back(parameter);
+  next_edges_.push_back(std::move(edge));
 }
 
 autograd::variable_list BackwardNode::apply(autograd::variable_list&& gradients) {

@@ -1,9 +1,11 @@
 #pragma once
 #include <torch/csrc/autograd/function.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace pianola::callable {
 
@@ -28,6 +30,11 @@ class BackwardNode final : public torch::autograd::Node {
   Pass& pass() const noexcept { return pass_; }
   int microbatch() const noexcept { return microbatch_; }
 
+  /// Lets autograd see a parameter whose gradient the graph adds itself, for a backward() that asks for named tensors.
+  void expose(std::size_t parameter, torch::autograd::Edge edge);
+  /// Those, in the order of their edges, which come last.
+  const std::vector<std::size_t>& exposed() const noexcept { return exposed_; }
+
  private:
   torch::autograd::variable_list run(const torch::autograd::variable_list& gradients);
   void check_may_run() const;
@@ -36,7 +43,8 @@ class BackwardNode final : public torch::autograd::Node {
   CapturedMode& mode_;
   Pass& pass_;
   std::uint64_t call_;
-  int microbatch_;  // of a schedule, from 1
+  int microbatch_;                    // of a schedule, from 1
+  std::vector<std::size_t> exposed_;  // positions in ParameterGradients::parameters()
   bool released_ = false;
   bool ran_ = false;
 };

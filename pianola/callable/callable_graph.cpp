@@ -13,7 +13,7 @@ LeafGuard::LeafGuard(std::vector<at::Tensor> leaves, bool with_hooks)
     : leaves_(std::move(leaves)), with_hooks_(with_hooks) {
   for (const at::Tensor& leaf : leaves_) {
     const auto* meta = torch::autograd::impl::materialize_autograd_meta(leaf);
-    dense_.push_back({.meta = meta, .had_hooks = has_hooks(*meta)});
+    dense_.push_back({.meta = meta, .had_hooks = may_be_hooked(*meta)});
   }
 }
 
@@ -21,7 +21,7 @@ bool LeafGuard::intact() const noexcept {
   bool same = true;
   for (const Leaf& leaf : dense_) {
     same &= leaf.meta->requires_grad_;
-    same &= !with_hooks_ || has_hooks(*leaf.meta) == leaf.had_hooks;
+    same &= !with_hooks_ || may_be_hooked(*leaf.meta) == leaf.had_hooks;
   }
   return same;
 }

@@ -31,13 +31,30 @@ at::Tensor hand_out(const at::Tensor& output) {
   return at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), /*allow_tensor_metadata_change=*/true));
 }
 
-void count_writes(const std::vector<at::Tensor>& tensors, std::vector<std::uint32_t>& versions, bool wrote) {
+// Some share a counter: all are counted before any is read.
+void count_writes(const std::vector<at::Tensor>& tensors) {
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.unsafeGetTensorImpl()->version_counter().enabled()) tensor.unsafeGetTensorImpl()->bump_version();
+  }
+}
+
+void note_versions(const std::vector<at::Tensor>& tensors, std::vector<std::uint32_t>& versions) {
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const c10::VariableVersion& counter = tensors[i].unsafeGetTensorImpl()->version_counter();
-    if (!counter.enabled()) continue;
-    if (wrote) tensors[i].unsafeGetTensorImpl()->bump_version();
-    versions[i] = counter.current_version();
+    if (counter.enabled()) versions[i] = counter.current_version();
   }
+}
+
+at::Tensor copy_out(const at::Tensor& output) {
+  const trace::QuietScope quiet;
+  return output.clone();
+}
+
+// Autograd then refuses writes through it, as through what a custom Function returns: the history that it would have to
+// rewrite is the graph's.
+void forbid_writes_to_view(const at::Tensor& output) {
+  auto* view = autograd::impl::get_view_autograd_meta(output);
+  if (view != nullptr && view->has_bw_view()) view->set_creation_meta(autograd::CreationMeta::IN_CUSTOM_FUNCTION);
 }
 
 bool is_memory_of(const at::Tensor& tensor, const Pass& pass) {
@@ -188,7 +205,7 @@ CapturedCallable::Turn CapturedCallable::take_turn(CapturedMode& mode) const {
 std::vector<at::Tensor> CapturedCallable::replay(CapturedMode& mode, std::span<const at::Tensor> inputs) {
   const auto [pass, microbatch] = take_turn(mode);
   launch_forward(*pass, inputs);
-  std::vector<at::Tensor> outputs = outputs_of(*pass);
+  std::vector<at::Tensor> outputs = outputs_of(mode, *pass, inputs);
   if (mode.has_backward()) {
     connect(mode, *pass, microbatch, inputs, outputs);
     if (turn_ != nullptr) turn_->advance();
@@ -209,26 +226,26 @@ void CapturedCallable::launch_forward(Pass& pass, std::span<const at::Tensor> in
     pass.forward.replay(inputs);
   } catch (...) {
     pass.handed_out.clear();
-    count_writes(pass.outputs, pass.output_versions, /*wrote=*/true);
+    count_writes(pass.outputs);
+    note_versions(pass.outputs, pass.output_versions);
     throw;
   }
-  count_writes(pass.inputs, pass.input_versions, /*wrote=*/false);
-  count_writes(pass.outputs, pass.output_versions, /*wrote=*/true);
+  count_writes(pass.outputs);
+  note_versions(pass.inputs, pass.input_versions);
+  note_versions(pass.outputs, pass.output_versions);
 }
 
-std::vector<at::Tensor> CapturedCallable::outputs_of(Pass& pass) const {
-  std::vector<at::Tensor> outputs;
-  outputs.reserve(pass.outputs.size());
-  if (options_.output == OutputPolicy::clone) {
-    const trace::QuietScope quiet;
-    for (const at::Tensor& output : pass.outputs) outputs.push_back(output.clone());
-    return outputs;
-  }
+std::vector<at::Tensor> CapturedCallable::outputs_of(const CapturedMode& mode, Pass& pass,
+                                                     std::span<const at::Tensor> inputs) const {
+  const bool clone = options_.output == OutputPolicy::clone;
+  std::vector<at::Tensor> outputs = mode.origins().give_out({.inputs = inputs,
+                                                             .outputs = pass.outputs,
+                                                             .regions = pass.regions,
+                                                             .fresh = clone ? &copy_out : &hand_out,
+                                                             .differentiable = &mode.differentiable()});
+  if (clone) return outputs;
   pass.handed_out.clear();
-  for (const at::Tensor& output : pass.outputs) {
-    outputs.push_back(hand_out(output));
-    pass.handed_out.emplace_back(outputs.back().getIntrusivePtr());
-  }
+  for (const at::Tensor& output : outputs) pass.handed_out.emplace_back(output.getIntrusivePtr());
   return outputs;
 }
 
@@ -249,7 +266,9 @@ void CapturedCallable::connect(CapturedMode& mode, Pass& pass, int microbatch, s
   for (const std::size_t i : mode.differentiable()) {
     const std::uint32_t number = node->add_input_metadata(outputs[i]);
     autograd::impl::set_gradient_edge(outputs[i], {node, number});
+    forbid_writes_to_view(outputs[i]);
   }
+  mode.note_call(pass, node);
 }
 
 autograd::variable_list CapturedCallable::backward(const BackwardNode& node, const autograd::variable_list& gradients) {
@@ -270,12 +289,33 @@ autograd::variable_list CapturedCallable::backward(const BackwardNode& node, con
   if (!std::all_of(gradients.begin(), gradients.end(), [](const at::Tensor& one) { return one.defined(); })) {
     unreached = mode.unreached(gradients);
   }
-  if (direct != nullptr) direct->before_replay(for_all, steady, unreached.direct);
+  const std::vector<std::size_t> wanted = wanted_of_exposed(node, for_all, unreached.direct);
+  if (direct != nullptr) direct->before_replay(for_all, steady, unreached.direct, /*apart=*/!wanted.empty());
   if (mode.routed() != nullptr) mode.routed()->vacate_buffers();
   launch_backward(mode, pass, gradients);
+  std::vector<at::Tensor> of_exposed;
+  if (!wanted.empty()) of_exposed = direct->computed(select(node.exposed(), wanted));
+  if (direct != nullptr) direct->after_replay();
   if (turn_ != nullptr) turn_->advance();
 
-  return gradients_of_edges(node, for_all, unreached);
+  autograd::variable_list result = gradients_of_edges(node, for_all, unreached);
+  const std::size_t first = result.size();
+  result.resize(first + node.exposed().size());
+  for (std::size_t k = 0; k < wanted.size(); ++k) result[first + wanted[k]] = std::move(of_exposed[k]);
+  return result;
+}
+
+// Positions among BackwardNode::exposed(). Where all gradients are wanted the graph adds them up itself, as ever.
+std::vector<std::size_t> CapturedCallable::wanted_of_exposed(const BackwardNode& node, bool for_all,
+                                                             const std::vector<std::size_t>& unreached) {
+  std::vector<std::size_t> wanted;
+  if (for_all) return wanted;
+  const std::size_t first = node.num_outputs() - node.exposed().size();
+  for (std::size_t k = 0; k < node.exposed().size(); ++k) {
+    const bool flows = std::find(unreached.begin(), unreached.end(), node.exposed()[k]) == unreached.end();
+    if (flows && node.task_should_compute_output(first + k)) wanted.push_back(k);
+  }
+  return wanted;
 }
 
 // The graph adds to gradients at its end: one that throws has added nothing, and eager would leave them undefined, or as they
@@ -288,7 +328,6 @@ void CapturedCallable::launch_backward(CapturedMode& mode, Pass& pass, std::span
     if (direct != nullptr) direct->undo_replay();
     throw;
   }
-  if (direct != nullptr) direct->after_replay();
 }
 
 autograd::variable_list CapturedCallable::gradients_of_edges(const BackwardNode& node, bool for_all,

@@ -57,9 +57,12 @@ class CapturedCallable : public std::enable_shared_from_this<CapturedCallable> {
   void launch_forward(Pass& pass, std::span<const at::Tensor> inputs) const;
   static void launch_backward(CapturedMode& mode, Pass& pass, std::span<const at::Tensor> gradients);
   [[nodiscard]] std::vector<at::Tensor> replay(CapturedMode& mode, std::span<const at::Tensor> inputs);
-  [[nodiscard]] std::vector<at::Tensor> outputs_of(Pass& pass) const;
+  [[nodiscard]] std::vector<at::Tensor> outputs_of(const CapturedMode& mode, Pass& pass,
+                                                   std::span<const at::Tensor> inputs) const;
   [[nodiscard]] torch::autograd::variable_list gradients_of_edges(const BackwardNode& node, bool for_all,
                                                                   const CapturedMode::Unreached& unreached) const;
+  [[nodiscard]] static std::vector<std::size_t> wanted_of_exposed(const BackwardNode& node, bool for_all,
+                                                                  const std::vector<std::size_t>& unreached);
   void add_routed(const BackwardNode& node, const std::vector<std::size_t>& unreached,
                   torch::autograd::variable_list& gradients) const;
   void connect(CapturedMode& mode, Pass& pass, int microbatch, std::span<const at::Tensor> inputs,

@@ -1,5 +1,6 @@
 #include <pianola/callable/captured_mode.hpp>
 
+#include <pianola/callable/backward_node.hpp>
 #include <pianola/core/error.hpp>
 #include <pianola/trace/op_trace.hpp>
 #include <pianola/trace/tensors_of.hpp>
@@ -87,9 +88,20 @@ bool CapturedMode::accepts(std::span<const at::Tensor> inputs) const {
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (!input_guards_[i].accepts(inputs[i])) return false;
   }
+  for (const std::size_t i : differentiable_inputs_) {
+    if (is_parameter(inputs[i])) return false;
+  }
   return Ambient::current(passes_.front()->forward.device().type()) == ambient_ && subject_.module->has_flags(flags_) &&
          parameter_guard_.intact() && subject_.module->has_its_parameters() &&
          (!direct_ || direct_->hooked_accumulator() == nullptr);
+}
+
+// Eager adds up both gradients of such a tensor in the order of all operations that read it; a graph knows the order of
+// its own only.
+bool CapturedMode::is_parameter(const at::Tensor& input) const {
+  if (!input.is_leaf()) [[likely]]
+    return false;
+  return std::any_of(parameters_.begin(), parameters_.end(), [&](const at::Tensor& one) { return one.is_same(input); });
 }
 
 std::vector<std::string> CapturedMode::differences(std::span<const at::Tensor> inputs) const {
@@ -101,6 +113,11 @@ std::vector<std::string> CapturedMode::differences(std::span<const at::Tensor> i
     for (const std::string& difference : input_guards_[i].differences(inputs[i])) {
       result.push_back(fmt::format("{}: {}", subject_.inputs.name_of(i), difference));
     }
+  }
+  for (const std::size_t i : differentiable_inputs_) {
+    if (i >= inputs.size() || !inputs[i].defined() || !is_parameter(inputs[i])) continue;
+    result.push_back(fmt::format("{}: it is {}, which the callable reads by itself as well", subject_.inputs.name_of(i),
+                                 describe_parameter(inputs[i], *subject_.module)));
   }
   const auto append = [&](std::vector<std::string> more) { result.insert(result.end(), more.begin(), more.end()); };
   append(ambient_.differences(Ambient::current(passes_.front()->forward.device().type())));
@@ -137,6 +154,7 @@ std::optional<Diagnosis> CapturedMode::backward_offence(const Pass& pass, bool s
   }
   Ambient now = Ambient::current(passes_.front()->forward.device().type());
   now.function_modes = {};  // no operation of a backward pass asks them
+  if (may_run_backward_in(now)) return hook_offence(steady);
   if (now.autocast) {
     return Diagnosis{.what =
                          "backward() was called in an autocast region; the backward graph was captured without one, "
@@ -144,12 +162,18 @@ std::optional<Diagnosis> CapturedMode::backward_offence(const Pass& pass, bool s
                      .where = subject_.name,
                      .fix = "call backward() after the autocast region, as torch advises"};
   }
-  if (!(now == ambient_in_backward_)) {
-    return Diagnosis{.what = fmt::format("backward() differs from what was captured; nothing was launched\n    {}",
-                                         fmt::join(ambient_in_backward_.differences(now), "\n    ")),
-                     .where = subject_.name,
-                     .fix = "leave these settings as they were in the forward pass"};
-  }
+  return Diagnosis{.what = fmt::format("backward() differs from what was captured; nothing was launched\n    {}",
+                                       fmt::join(ambient_in_backward_.differences(now), "\n    ")),
+                   .where = subject_.name,
+                   .fix = "leave these settings as they were in the forward pass"};
+}
+
+// In the region of the forward pass too, where warm-up saw no difference.
+bool CapturedMode::may_run_backward_in(const Ambient& now) const {
+  return now == ambient_in_backward_ || (backward_is_same_in_region_ && now == ambient_);
+}
+
+std::optional<Diagnosis> CapturedMode::hook_offence(bool steady) const {
   const at::Tensor* hooked = !steady && direct_ ? direct_->hooked() : nullptr;
   if (hooked != nullptr) {
     return Diagnosis{
@@ -211,16 +235,68 @@ CapturedMode::Unreached CapturedMode::unreached(std::span<const at::Tensor> outp
   return result;
 }
 
+namespace {
+
+// All that have parameters whose gradients autograd does not see.
+struct Modes {
+  std::mutex mutex;
+  ska::flat_hash_set<CapturedMode*> alive;
+};
+
+Modes& modes() {
+  static Modes* const modes = new Modes;  // callables may outlive any static object
+  return *modes;
+}
+
+}  // namespace
+
+CapturedMode::~CapturedMode() { leave_process_list(); }
+
+void CapturedMode::enter_process_list() {
+  const std::lock_guard lock(modes().mutex);
+  modes().alive.insert(this);
+}
+
+void CapturedMode::leave_process_list() noexcept {
+  const std::lock_guard lock(modes().mutex);
+  modes().alive.erase(this);
+}
+
+void CapturedMode::note_call(Pass& pass, const std::shared_ptr<BackwardNode>& node) {
+  if (!direct_) return;
+  const std::lock_guard lock(calls_);
+  pass.node = node;
+}
+
+void CapturedMode::expose(const ska::flat_hash_set<const c10::TensorImpl*>& parameters,
+                          std::vector<std::shared_ptr<BackwardNode>>& in_use) {
+  const std::lock_guard lock(calls_);
+  for (const auto& pass : passes_) {
+    const std::shared_ptr<BackwardNode>& node = in_use.emplace_back(pass->node.lock());
+    if (node == nullptr) continue;
+    for (std::size_t i = 0; i < direct_->parameters().size(); ++i) {
+      const at::Tensor& parameter = direct_->parameters()[i];
+      if (parameters.count(parameter.unsafeGetTensorImpl()) == 0) continue;
+      node->expose(i, torch::autograd::impl::gradient_edge(parameter));
+    }
+  }
+}
+
+void CapturedMode::expose_in_all(std::span<const at::Tensor> parameters) {
+  ska::flat_hash_set<const c10::TensorImpl*> wanted;
+  for (const at::Tensor& parameter : parameters) {
+    if (parameter.defined() && parameter.is_leaf()) wanted.insert(parameter.unsafeGetTensorImpl());
+  }
+  if (wanted.empty()) return;
+  std::vector<std::shared_ptr<BackwardNode>> in_use;  // the last one of a callable takes the list's lock when it goes
+  const std::lock_guard lock(modes().mutex);
+  for (CapturedMode* mode : modes().alive) mode->expose(wanted, in_use);
+}
+
 void CapturedMode::find_what_backward_reads(const Pass& pass) {
   const OpTrace& trace = *pass.backward.trace();
   backward_reads_input_ = which_are_read(trace, pass.inputs);
   backward_reads_output_ = which_are_read(trace, pass.outputs);
-  // Autograd does not know that these share memory: writing one changes the other without a trace in its history.
-  for (std::size_t i = 0; i < pass.outputs.size(); ++i) {
-    for (std::size_t k = 0; k < pass.outputs.size(); ++k) {
-      if (i != k && overlap(bytes_of(pass.outputs[i]), bytes_of(pass.outputs[k]))) backward_reads_output_[i] = true;
-    }
-  }
 }
 
 }  // namespace pianola::callable

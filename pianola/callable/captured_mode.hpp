@@ -1,10 +1,12 @@
 #pragma once
 #include <pianola/callable/ambient.hpp>
+#include <pianola/callable/backward_log.hpp>
 #include <pianola/callable/callable.hpp>
 #include <pianola/callable/guard.hpp>
 #include <pianola/callable/leaf_scope.hpp>
 #include <pianola/callable/module_view.hpp>
 #include <pianola/callable/options.hpp>
+#include <pianola/callable/output_origin.hpp>
 #include <pianola/callable/parameter_gradients.hpp>
 #include <pianola/callable/pass.hpp>
 #include <pianola/callable/routed_gradients.hpp>
@@ -14,6 +16,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -68,6 +71,9 @@ struct Subject {
 class CapturedMode {
  public:
   CapturedMode(const Subject& subject, Mode mode, std::span<const at::Tensor> sample, int slots, c10::Device device);
+  CapturedMode(const CapturedMode&) = delete;
+  CapturedMode& operator=(const CapturedMode&) = delete;
+  ~CapturedMode();
 
   void warm_up(CaptureContext& context);
   void decide_gradients(const CaptureContext& context);
@@ -91,6 +97,8 @@ class CapturedMode {
   [[nodiscard]] const Structure& outputs() const noexcept { return *outputs_; }
   /// For each leaf of the result, its place in Pass::outputs.
   [[nodiscard]] const std::vector<std::size_t>& output_of_leaf() const noexcept { return output_of_leaf_; }
+  /// Where the memory of Pass::outputs comes from.
+  [[nodiscard]] const OutputOrigins& origins() const noexcept { return origins_; }
   /// Positions in Pass::outputs that require grad, in order.
   [[nodiscard]] const std::vector<std::size_t>& differentiable() const noexcept { return differentiable_; }
   /// Inputs that require grad.
@@ -109,6 +117,15 @@ class CapturedMode {
   [[nodiscard]] RoutedGradients* routed() noexcept { return routed_ ? &*routed_ : nullptr; }
   [[nodiscard]] std::size_t static_bytes() const;
 
+  /// The call that holds this pass now.
+  void note_call(Pass& pass, const std::shared_ptr<BackwardNode>& node);
+  /// Lets autograd see those of these parameters that the graph would add itself, in all calls in flight. `in_use` gets
+  /// what must not go before all locks are free.
+  void expose(const ska::flat_hash_set<const c10::TensorImpl*>& parameters,
+              std::vector<std::shared_ptr<BackwardNode>>& in_use);
+  /// Does so in all callables of the process.
+  static void expose_in_all(std::span<const at::Tensor> parameters);
+
  private:
   struct Gradients {
     std::vector<at::Tensor> leaves;
@@ -118,9 +135,17 @@ class CapturedMode {
   std::vector<at::Tensor> run_forward(const Pass& pass);
   std::vector<at::Tensor> each_once(const std::vector<at::Tensor>& leaves);
   void note_leaf(CaptureContext& context, const at::Tensor& leaf);
+  void check_samples() const;
+  void check_no_leaf(const std::vector<at::Tensor>& outputs, std::span<const at::Tensor> inputs) const;
+  void enter_process_list();
+  void leave_process_list() noexcept;
+  [[nodiscard]] bool is_parameter(const at::Tensor& input) const;
   [[nodiscard]] bool goes_through_autograd(const CaptureContext& context, const at::Tensor& parameter) const;
   void run_backward(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& gradients,
                     bool retain) const;
+  void warm_up_backward(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& gradients);
+  [[nodiscard]] bool may_run_backward_in(const Ambient& now) const;
+  [[nodiscard]] std::optional<Diagnosis> hook_offence(bool steady) const;
   [[nodiscard]] Gradients take_gradients() const;
   [[nodiscard]] std::vector<at::Tensor> take_input_gradients(const Pass& pass, bool allow_unused) const;
   void find_what_outputs_reach(const Pass& pass);
@@ -130,6 +155,9 @@ class CapturedMode {
   Mode mode_;
   Ambient ambient_;
   Ambient ambient_in_backward_;  // the same, without autocast
+  // Where autocast is on: what the backward pass did in the region, in the first warm-up run, and outside of it, later.
+  std::optional<BackwardLog> backward_in_region_, backward_outside_;
+  bool backward_is_same_in_region_ = false;
   std::vector<bool> flags_;
   std::vector<InputGuard> input_guards_;
   ParameterGuard parameter_guard_;
@@ -143,6 +171,9 @@ class CapturedMode {
 
   std::optional<Structure> outputs_;
   std::vector<std::size_t> output_of_leaf_;
+  EarlierResults warmup_results_;
+  bool makes_results_ = true;  // not only views of its inputs
+  OutputOrigins origins_;
   std::vector<std::size_t> differentiable_;
   std::vector<std::size_t> differentiable_inputs_;
   struct Reach {  // of one output: which inputs and parameters its gradient flows to
@@ -150,7 +181,9 @@ class CapturedMode {
   };
   std::vector<Reach> reach_;  // per differentiable output
   std::vector<bool> backward_reads_input_, backward_reads_output_;
-  std::vector<at::Tensor> output_gradients_;  // per differentiable output
+  std::vector<at::Tensor> output_gradients_;     // per differentiable output
+  std::vector<const c10::TensorImpl*> samples_;  // until it is warm
+  std::mutex calls_;                             // guards Pass::node
 };
 
 }  // namespace pianola::callable

@@ -41,13 +41,6 @@ at::Tensor alias_of(const at::Tensor& tensor) {
       /*version_counter=*/c10::VariableVersion(0), /*allow_tensor_metadata_change=*/true));
 }
 
-std::vector<at::Tensor> select(const std::vector<at::Tensor>& from, const std::vector<std::size_t>& which) {
-  std::vector<at::Tensor> result;
-  result.reserve(which.size());
-  for (const std::size_t i : which) result.push_back(from[i]);
-  return result;
-}
-
 std::vector<at::Tensor> copies_of(const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> result;
   result.reserve(tensors.size());

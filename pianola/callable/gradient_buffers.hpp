@@ -10,7 +10,13 @@ namespace pianola::callable {
 
 /// The same memory, with a version counter of its own and no base: not a view in autograd's sense.
 at::Tensor alias_of(const at::Tensor& tensor);
-std::vector<at::Tensor> select(const std::vector<at::Tensor>& from, const std::vector<std::size_t>& which);
+template <typename T>
+std::vector<T> select(const std::vector<T>& from, const std::vector<std::size_t>& which) {
+  std::vector<T> result;
+  result.reserve(which.size());
+  for (const std::size_t i : which) result.push_back(from[i]);
+  return result;
+}
 /// Tensors of the same layout with the same values, made by one kernel.
 std::vector<at::Tensor> copies_of(const std::vector<at::Tensor>& tensors);
 /// Fills with -0.0, by few kernels.

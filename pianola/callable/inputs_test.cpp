@@ -121,6 +121,44 @@ TEST_P(InputsTest, UnusedOnesThatRequireGradNeedAnOption) {
   expect_calls_equal_eager(original, make, {}, {.allow_unused_input = true});
 }
 
+TEST_P(InputsTest, MayBeParametersThatTheCallableDoesNotReadByItself) {
+  const auto affine = [](const at::Tensor& x, const at::Tensor& weight) { return torch::matmul(x, weight).tanh(); };
+  const at::Tensor weight = leaf({12, 5}, 3);
+  GraphedCallable graphed = make_graphed_callable(affine, {leaf({8, 12}, 1), weight});
+  for (std::uint64_t seed = 2; seed < 6; ++seed) {
+    const at::Tensor x = randn({8, 12}, seed).requires_grad_();
+    if (seed % 2 == 0) weight.mutable_grad().reset();
+    const at::Tensor before = weight.grad().defined() ? weight.grad().clone() : at::Tensor();
+    graphed(x, weight).square().sum().backward();
+    const at::Tensor actual = weight.grad().clone();
+    weight.mutable_grad() = before;
+    affine(x, weight).square().sum().backward();
+    EXPECT_TRUE(testing::same(actual, weight.grad())) << seed;
+    const torch::NoGradGuard no_grad;
+    weight.add_(randn({12, 5}, seed + 20) * 0.1);
+  }
+}
+
+// In eager its gradients are added up in the order of all operations that read it.
+TEST_P(InputsTest, ThatAreParametersTheCallableReadsByItselfAreRefused) {
+  const at::Tensor weight = leaf({4, 4}, 3), other = leaf({4, 4}, 4);
+  const Callable original([=](const at::Tensor& x, const at::Tensor& y) { return x * weight + y; });
+  const auto make = [&] { (void)make_graphed_callable(original, {leaf({4, 4}, 1), weight}); };
+  EXPECT_THAT(refusal<UsageError>("a parameter as sample", make),
+              AllOf(HasSubstr("input 1 is a Float parameter of shape [4, 4], which the callable reads by itself"),
+                    HasSubstr("in one way only")));
+  for (const GradPolicy policy : {GradPolicy::accumulate, GradPolicy::clone}) {
+    GraphedCallable graphed = make_graphed_callable(original, {leaf({4, 4}, 1), other}, {.grad = policy});
+    const at::Tensor x = leaf({4, 4}, 5);
+    EXPECT_THAT(refusal<GuardError>("a parameter as input", [&] { (void)graphed(x, weight); }),
+                AllOf(HasSubstr("input 1: it is a Float parameter of shape [4, 4], which the callable reads by itself"),
+                      HasSubstr("nothing was launched")));
+    graphed(x, other).sum().backward();
+    EXPECT_TRUE(testing::same(weight.grad(), x.detach()));
+    weight.mutable_grad().reset();
+  }
+}
+
 TEST_P(InputsTest, OneTensorMayBePassedTwice) {
   expect_calls_equal_eager([](const at::Tensor& a, const at::Tensor& b) { return torch::matmul(a, b); },
                            [](std::uint64_t seed) {

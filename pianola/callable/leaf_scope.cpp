@@ -1,5 +1,6 @@
 #include <pianola/callable/leaf_scope.hpp>
 
+#include <pianola/callable/leaf_hooks.hpp>
 #include <pianola/trace/step_memory.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
@@ -31,12 +32,12 @@ void LeafWatch::on_op_begin(const trace::OpSpan& op) {
 }
 
 bool has_hooks(const at::Tensor& leaf) {
-  const auto* meta = static_cast<const autograd::AutogradMeta*>(leaf.unsafeGetTensorImpl()->autograd_meta());
-  return meta != nullptr && has_hooks(*meta);
+  const auto* meta = autograd::impl::get_autograd_meta(leaf);
+  return has_own_hooks(leaf) || (meta != nullptr && accumulator_has_hooks(*meta));
 }
 
-bool has_hooks(const autograd::AutogradMeta& meta) noexcept {
-  return !meta.hooks_.empty() || meta.post_acc_grad_hooks_ != nullptr || accumulator_has_hooks(meta);
+bool may_be_hooked(const autograd::AutogradMeta& meta) noexcept {
+  return may_have_hooks(meta) || accumulator_has_hooks(meta);
 }
 
 // Nobody holds the node while no eager graph of the parameter lives, unless it is for its hooks.

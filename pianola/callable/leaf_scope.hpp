@@ -35,8 +35,8 @@ class LeafWatch final : public trace::OpObserver {
 
 /// Whether somebody wants to see the gradient of this leaf go by: hooks of the tensor or of its AccumulateGrad node.
 bool has_hooks(const at::Tensor& leaf);
-/// The same of its metadata, in a few comparisons where there is no hook.
-bool has_hooks(const torch::autograd::AutogradMeta& meta) noexcept;
+/// Where it is false there is none; hooks that were removed may leave it true. A few comparisons.
+bool may_be_hooked(const torch::autograd::AutogradMeta& meta) noexcept;
 /// Those of its AccumulateGrad node alone: DistributedDataParallel's, say, which no tensor shows.
 bool accumulator_has_hooks(const torch::autograd::AutogradMeta& meta) noexcept;
 

@@ -149,6 +149,9 @@ class Builder {
       evaluation_[i]->capture_forward(context, 0);
     }
     for (const auto& mode : modes_) mode->finish();
+    for (const auto& mode : evaluation_) {
+      if (mode != nullptr) mode->finish();
+    }
     return assemble(context.pool);
   }
 

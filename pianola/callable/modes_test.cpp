@@ -1,3 +1,4 @@
+#include <pianola/callable/ambient.hpp>
 #include <pianola/callable/testing/twins.hpp>
 
 #include <ATen/autocast_mode.h>
@@ -5,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -317,6 +319,41 @@ TEST_P(ModesTest, BackwardInsideAnAutocastRegionIsRefused) {
   EXPECT_THAT(refusal<GuardError>("backward() in an autocast region", [&] { loss.backward(); }),
               AllOf(HasSubstr("backward() was called in an autocast region"), HasSubstr("after the autocast region")));
   EXPECT_FALSE(net->in->weight.grad().defined());
+}
+
+// Torch advises against it, and its own examples do it.
+TEST_P(ModesTest, BackwardInsideTheAutocastRegionRunsWhereThatChangesNothing) {
+  const auto eager = make_net<NoisyNet>(), net = make_net<NoisyNet>();
+  for (const auto& one : {eager, net}) one->dropout->eval();
+  const auto graphed = [&] {
+    const Autocast autocast(/*cache=*/false);
+    return std::make_shared<GraphedCallable>(make_graphed_callable(net, {batch(1)}));
+  }();
+  for (std::uint64_t seed = 2; seed < 6; ++seed) {
+    const at::Tensor x = batch(seed), y = batch(seed);
+    for (const bool inside : {true, false}) {
+      std::optional<Autocast> autocast(std::in_place, /*cache=*/false);
+      const at::Tensor expected = eager->forward(x).square().sum(), actual = (*graphed)(y).square().sum();
+      if (!inside) autocast.reset();
+      expected.backward();
+      actual.backward();
+    }
+    EXPECT_TRUE(same(y.grad(), x.grad()));
+    expect_same(state_of_module(*net), state_of_module(*eager), "in call " + std::to_string(seed));
+  }
+}
+
+TEST_P(ModesTest, BackwardInsideTheAutocastRegionIsRefusedWhereThatChangesIt) {
+  const at::Tensor weight = randn({12, 5}, 3).requires_grad_();
+  const auto in_full_precision = [=](const at::Tensor& x) {
+    const callable::AutocastOff no_autocast(device().type());
+    return torch::matmul(x, weight);
+  };
+  const Autocast autocast(/*cache=*/false);
+  GraphedCallable graphed = make_graphed_callable(in_full_precision, {batch(1)});
+  const at::Tensor loss = graphed(batch(2)).sum();
+  EXPECT_THAT(refusal<GuardError>("backward() that autocast would change", [&] { loss.backward(); }),
+              HasSubstr("backward() was called in an autocast region"));
 }
 
 TEST_P(ModesTest, DeterministicAlgorithmsMustBeAsCaptured) {

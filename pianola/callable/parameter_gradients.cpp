@@ -1,7 +1,6 @@
 #include <pianola/callable/parameter_gradients.hpp>
 
 #include <pianola/callable/leaf_scope.hpp>
-
 #include <pianola/graph/copy_into.hpp>
 #include <pianola/trace/quiet_scope.hpp>
 #include <pianola/trace/references.hpp>
@@ -96,14 +95,14 @@ bool ParameterGradients::is_steady() const noexcept {
     const c10::TensorImpl* impl = place.meta->grad_.unsafeGetTensorImpl();
     steady &= impl == place.exposed;
     steady &= storage_of(*impl) == place.storage;
-    steady &= !has_hooks(*place.meta);
+    steady &= !may_be_hooked(*place.meta);
   }
   return steady;
 }
 
 const at::Tensor* ParameterGradients::hooked() const noexcept {
   for (std::size_t i = 0; i < places_.size(); ++i) {
-    if (has_hooks(*places_[i].meta)) return &parameters_[i];
+    if (may_be_hooked(*places_[i].meta) && has_hooks(parameters_[i])) return &parameters_[i];
   }
   return nullptr;
 }
@@ -141,14 +140,25 @@ void ParameterGradients::adopt_aliases() {
   }
 }
 
-void ParameterGradients::before_replay(bool wanted, bool steady, const std::vector<std::size_t>& left_alone) {
+void ParameterGradients::before_replay(bool wanted, bool steady, const std::vector<std::size_t>& left_alone,
+                                       bool apart) {
   replay_ = {};
   replay_.left_alone.assign(left_alone.empty() ? 0 : places_.size(), false);
   for (const std::size_t i : left_alone) replay_.left_alone[i] = true;
   if (!steady) adopt_aliases();
-  if (!wanted) return save(all());
+  if (!wanted) {
+    save(all());
+    const trace::QuietScope quiet;
+    if (apart) buffers_.clear(all());
+    return;
+  }
   if (!steady) return prepare_to_add();
   save(left_alone);
+}
+
+std::vector<at::Tensor> ParameterGradients::computed(const std::vector<std::size_t>& which) const {
+  const trace::QuietScope quiet;
+  return copies_of(select(buffers_.tensors(), which));
 }
 
 void ParameterGradients::after_replay() {

@@ -69,8 +69,11 @@ class ParameterGradients {
   [[nodiscard]] const at::Tensor* hooked_accumulator() const noexcept;
   /// Before and after a replay, on its stream. `wanted` is false where the backward pass is for other tensors' gradients
   /// alone (torch::autograd::grad): parameters must then keep theirs.
+  /// Then `apart` lets the replay leave this pass's gradients alone in the buffers, for computed().
   /// `left_alone` are positions of parameters that no gradient flows to this time: theirs stay as they are, too.
-  void before_replay(bool wanted, bool steady, const std::vector<std::size_t>& left_alone = {});
+  void before_replay(bool wanted, bool steady, const std::vector<std::size_t>& left_alone = {}, bool apart = false);
+  /// Between replay and after_replay(), where they are `apart`: the caller's own copies.
+  [[nodiscard]] std::vector<at::Tensor> computed(const std::vector<std::size_t>& which) const;
   void after_replay();
   /// In place of after_replay(), where the replay threw: gradients are what they were.
   void undo_replay();

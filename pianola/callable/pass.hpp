@@ -6,9 +6,12 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 namespace pianola::callable {
+
+class BackwardNode;
 
 /// One microbatch's forward and backward graphs, and the memory they share: a slot.
 struct Pass {
@@ -18,11 +21,13 @@ struct Pass {
   Graph backward;                           ///< Empty where nothing requires grad.
   std::vector<at::Tensor> inputs;           ///< Static; leaves that require grad where the sample did.
   std::vector<at::Tensor> outputs;          ///< Static; each once, also where it is returned twice.
+  std::vector<at::Tensor> regions;          ///< Static; what several outputs are parts of.
   std::vector<at::Tensor> input_gradients;  ///< Per input; undefined where it gets none.
 
   /// The number of the call whose forward ran here and whose backward can still come; 0: the slot is free.
   std::atomic<std::uint64_t> holder = 0;
   [[nodiscard]] bool in_flight() const noexcept { return holder != 0; }
+  std::weak_ptr<BackwardNode> node;  ///< Of the last call; guarded by the mode's lock.
   /// Version counters at the last forward: who writes these tensors before the backward that reads them is found out.
   std::vector<std::uint32_t> input_versions;
   std::vector<std::uint32_t> output_versions;

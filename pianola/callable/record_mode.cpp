@@ -36,14 +36,15 @@ std::vector<std::uint32_t> versions_of(const std::vector<at::Tensor>& tensors) {
   return versions;
 }
 
-// The same memory with a version counter of its own.
-at::Tensor static_output(const at::Tensor& output) {
-  return at::Tensor(output.unsafeGetTensorImpl()->shallow_copy_and_detach(
-      /*version_counter=*/c10::VariableVersion(0), /*allow_tensor_metadata_change=*/true));
+// The same memory without a history. Results that share what the graph made share a counter of writes, too.
+at::Tensor static_output(const at::Tensor& output, bool is_made_by_the_graph) {
+  c10::TensorImpl* impl = output.unsafeGetTensorImpl();
+  return at::Tensor(impl->shallow_copy_and_detach(
+      is_made_by_the_graph ? impl->version_counter() : c10::VariableVersion(0), /*allow_tensor_metadata_change=*/true));
 }
 
-// Copies in place of those that look at memory of `others`, which is for somebody else to write: a view of an input
-// is overwritten by the next one, a gradient handed through by that of the next callable.
+// Copies in place of those that look at memory of `others`, which is for somebody else to write: a gradient that is
+// handed through is overwritten by that of the next callable.
 void set_apart(std::vector<at::Tensor>& tensors, const std::vector<at::Tensor>& others) {
   const at::AutoGradMode no_grad(false);
   for (at::Tensor& tensor : tensors) {
@@ -109,6 +110,7 @@ CapturedMode::CapturedMode(const Subject& subject, Mode mode, std::span<const at
   for (std::size_t i = 0; i < sample.size(); ++i) {
     input_guards_.emplace_back(sample[i], mode.gradients);
     if (mode.gradients && sample[i].requires_grad()) differentiable_inputs_.push_back(i);
+    samples_.push_back(sample[i].unsafeGetTensorImpl());
   }
   for (int slot = 0; slot < slots; ++slot) {
     Pass& pass = *passes_.emplace_back(std::make_unique<Pass>(device));
@@ -121,10 +123,26 @@ CapturedMode::CapturedMode(const Subject& subject, Mode mode, std::span<const at
 // A module's own parameters are known beforehand; TorchScript's executor may hide the operations that read them.
 void CapturedMode::warm_up(CaptureContext& context) {
   for (const at::Tensor& parameter : subject_.module->differentiable_parameters()) note_leaf(context, parameter);
+  const int runs = ambient_.autocast && mode_.gradients ? std::max(context.options.warmup, 2) : context.options.warmup;
   graph::warm_up(
-      context.device, [&] { run_eagerly(context); }, context.capture_options(context.options.warmup));
+      context.device, [&] { run_eagerly(context); }, context.capture_options(runs));
+  check_samples();
   context.leaves.clear_gradients();  // warm_up() puts back what the first run saw, which was the user's
   for (const at::Tensor& parameter : parameters_) ++context.uses[parameter.unsafeGetTensorImpl()];
+}
+
+void CapturedMode::check_samples() const {
+  for (const std::size_t i : differentiable_inputs_) {
+    const auto both = std::find_if(parameters_.begin(), parameters_.end(),
+                                   [&](const at::Tensor& one) { return one.unsafeGetTensorImpl() == samples_[i]; });
+    if (both == parameters_.end()) continue;
+    throw UsageError(
+        {.what = fmt::format("{} is {}, which the callable reads by itself as well: its two gradients would "
+                             "not be added up in eager's order",
+                             subject_.inputs.name_of(i), describe_parameter(*both, *subject_.module)),
+         .where = subject_.name,
+         .fix = "let the callable read it in one way only: pass it, or let it find it by itself"});
+  }
 }
 
 void CapturedMode::run_eagerly(CaptureContext& context) {
@@ -137,6 +155,11 @@ void CapturedMode::run_eagerly(CaptureContext& context) {
     outputs = each_once(run_forward(pass));
     watching.check();
   }
+  warmup_results_.note(outputs);
+  makes_results_ = std::any_of(outputs.begin(), outputs.end(), [&](const at::Tensor& output) {
+    return std::none_of(pass.inputs.begin(), pass.inputs.end(),
+                        [&](const at::Tensor& input) { return trace::storage_of(input) == trace::storage_of(output); });
+  });
   call(subject_.hooks.after_forward);
   for (const at::Tensor& leaf : watch.leaves()) note_leaf(context, leaf);
   if (!mode_.gradients) return;
@@ -144,7 +167,7 @@ void CapturedMode::run_eagerly(CaptureContext& context) {
   std::vector<at::Tensor> gradients;
   for (const at::Tensor& output : select(outputs, differentiable_)) gradients.push_back(at::ones_like(output).detach());
   call(subject_.hooks.before_backward);
-  run_backward(select(outputs, differentiable_), gradients, /*retain=*/false);
+  warm_up_backward(select(outputs, differentiable_), gradients);
   call(subject_.hooks.after_backward);
   (void)take_input_gradients(pass, context.options.allow_unused_input);
   Gradients found = take_gradients();
@@ -226,6 +249,19 @@ void CapturedMode::run_backward(const std::vector<at::Tensor>& outputs, const st
   torch::autograd::backward(outputs, gradients, retain, /*create_graph=*/false);
 }
 
+// A backward() inside the autocast region is what torch advises against and many do. The first run finds out whether it
+// is the same there.
+void CapturedMode::warm_up_backward(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& gradients) {
+  if (!ambient_.autocast) return run_backward(outputs, gradients, /*retain=*/false);
+  const bool in_region = !backward_in_region_;
+  BackwardLog& log = (in_region ? backward_in_region_ : backward_outside_).emplace();
+  const trace::OpStream watching({&log});
+  if (!in_region) return run_backward(outputs, gradients, /*retain=*/false);
+  if (outputs.empty()) return;
+  const NamedScope scope(subject_.name + " (backward)");
+  torch::autograd::backward(outputs, gradients, /*retain_graph=*/false, /*create_graph=*/false);
+}
+
 // Through backward() and `.grad`, not through grad(): a recomputed block differentiates its parameters on its own.
 CapturedMode::Gradients CapturedMode::take_gradients() const {
   Gradients result;
@@ -282,23 +318,46 @@ void CapturedMode::decide_gradients(const CaptureContext& context) {
 
 void CapturedMode::capture_forward(CaptureContext& context, std::size_t slot) {
   Pass& pass = *passes_[slot];
-  std::vector<at::Tensor> outputs, results;
+  std::vector<at::Tensor> outputs;
   call(subject_.hooks.before_forward);
   const std::shared_ptr<void> reservation =
       context.any_order ? context.pool.state()->reserve_used_memory() : std::shared_ptr<void>();
   CaptureOptions options = context.capture_options(0);
   options.inputs = pass.inputs;
+  options.allow_empty = !makes_results_;
   pass.forward.capture(
       [&] {
-        outputs = results = each_once(run_forward(pass));
-        set_apart(results, pass.inputs);
+        outputs = each_once(run_forward(pass));
+        if (origins_.are_known()) return;
+        origins_.find(outputs, pass.inputs, [this](const at::Tensor& output) { return warmup_results_.holds(output); });
+        check_no_leaf(outputs, pass.inputs);
       },
       options);
   call(subject_.hooks.after_forward);
-  for (const at::Tensor& output : results) pass.outputs.push_back(static_output(output));
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    pass.outputs.push_back(static_output(outputs[i], origins_.are_made_by_the_graph(i)));
+  }
+  pass.regions = origins_.regions_of(pass.outputs);
   pass.input_versions = versions_of(pass.inputs);
   pass.output_versions = versions_of(pass.outputs);
   if (has_backward()) pass.history = std::move(outputs);
+}
+
+// As a result of the graph it would be another tensor, without a gradient of its own. Inputs are a view of themselves.
+void CapturedMode::check_no_leaf(const std::vector<at::Tensor>& outputs, std::span<const at::Tensor> inputs) const {
+  for (const std::size_t i : differentiable_) {
+    const bool is_input =
+        std::any_of(inputs.begin(), inputs.end(), [&](const at::Tensor& one) { return one.is_same(outputs[i]); });
+    if (!outputs[i].is_leaf() || is_input) continue;
+    const auto leaf = std::find(output_of_leaf_.begin(), output_of_leaf_.end(), i) - output_of_leaf_.begin();
+    throw UsageError(
+        {.what = fmt::format("{} is {} itself, which a replay could not return: what has a gradient comes out "
+                             "of a graph as another tensor",
+                             outputs_->name_of(static_cast<std::size_t>(leaf)),
+                             describe_parameter(outputs[i], *subject_.module)),
+         .where = subject_.name,
+         .fix = "return a view of it (view_as), or let the caller take the parameter where it is"});
+  }
 }
 
 // With any order of calls, the activations stay in place until all is captured, and input gradients, which are read after
@@ -354,14 +413,23 @@ void CapturedMode::capture_backward(CaptureContext& context, std::size_t slot) {
 
 void CapturedMode::finish() {
   for (const auto& pass : passes_) pass->history.clear();
-  if (direct_) direct_->finish();
+  warmup_results_ = {};
+  backward_is_same_in_region_ = backward_in_region_ && backward_outside_ && *backward_in_region_ == *backward_outside_;
+  backward_in_region_.reset();
+  backward_outside_.reset();
+  if (!direct_) return;
+  direct_->finish();
+  enter_process_list();
 }
 
 void CapturedMode::release() noexcept {
+  leave_process_list();
   for (const auto& pass : passes_) {
     pass->forward.reset();
     pass->backward.reset();
-    for (auto* tensors : {&pass->inputs, &pass->outputs, &pass->input_gradients, &pass->history}) tensors->clear();
+    for (auto* tensors : {&pass->inputs, &pass->outputs, &pass->regions, &pass->input_gradients, &pass->history}) {
+      tensors->clear();
+    }
     pass->handed_out.clear();
   }
   output_gradients_.clear();

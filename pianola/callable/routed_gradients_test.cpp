@@ -1,4 +1,5 @@
 #include <pianola/callable/graphed_callable.hpp>
+#include <pianola/callable/named_gradients.hpp>
 
 #include <pianola/callable/testing/mlp_twins.hpp>
 
@@ -75,6 +76,46 @@ TEST_P(RoutedGradientsTest, AreNotSeenByGradWhereTheGraphAddsThemUp) {
     EXPECT_THAT(error.what(), HasSubstr("differentiated Tensors appears to not have been used in the graph"));
   }
   EXPECT_FALSE(twins.net->first->weight.grad().defined());
+}
+
+// Those that the graph adds up itself, once autograd was shown them.
+TEST_P(RoutedGradientsTest, OfTheGraphItselfAreSeenWhereTheyAreNamed) {
+  Twins twins({.grad = GradPolicy::accumulate, .slots = 2});
+  const auto named = [](MlpNet& net) { return std::vector<at::Tensor>{net.second->bias, net.first->weight}; };
+  for (std::uint64_t i = 0; i < 6; ++i) {
+    const at::Tensor x = randn({8, 12}, i).requires_grad_(), y = randn({8, 12}, i).requires_grad_();
+    const at::Tensor expected = Twins::loss_of(twins.eager->forward(x)), actual = Twins::loss_of(twins.graphed(y));
+    expose_to_autograd(named(*twins.net));
+    if (i % 3 == 0) {
+      expect_all_same(autograd::grad({actual}, named(*twins.net)), autograd::grad({expected}, named(*twins.eager)));
+    } else if (i % 3 == 1) {
+      expected.backward({}, {}, false, {{twins.eager->second->bias, twins.eager->first->weight}});
+      actual.backward({}, {}, false, {{twins.net->second->bias, twins.net->first->weight}});
+      EXPECT_FALSE(y.grad().defined());
+    } else {  // shown, and then not named
+      expected.backward();
+      actual.backward();
+      EXPECT_TRUE(same(y.grad(), x.grad()));
+    }
+    twins.expect_equal("in step " + std::to_string(i));
+  }
+  EXPECT_EQ(twins.graphed.in_flight(), 0);
+}
+
+TEST_P(RoutedGradientsTest, OfTheGraphItselfAndAnInputAreNamedTogether) {
+  Twins twins({.grad = GradPolicy::accumulate, .retain_graph = true});
+  for (std::uint64_t i = 0; i < 3; ++i) {
+    const at::Tensor x = randn({8, 12}, i).requires_grad_(), y = randn({8, 12}, i).requires_grad_();
+    const at::Tensor expected = Twins::loss_of(twins.eager->forward(x)), actual = Twins::loss_of(twins.graphed(y));
+    const std::vector<at::Tensor> weight = {twins.net->first->weight};
+    expose_to_autograd(weight);
+    expect_all_same(autograd::grad({actual}, {weight[0], y}, {}, /*retain_graph=*/true),
+                    autograd::grad({expected}, {twins.eager->first->weight, x}, {}, /*retain_graph=*/true));
+    twins.expect_equal("after grad() in step " + std::to_string(i));
+    expected.backward();
+    actual.backward();
+    twins.expect_equal("after backward() in step " + std::to_string(i));
+  }
 }
 
 TEST_P(RoutedGradientsTest, OfNamedParametersAloneAreAccumulated) {

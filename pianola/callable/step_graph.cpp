@@ -20,6 +20,9 @@ namespace {
   throw UsageError({.what = std::move(what), .fix = std::move(fix)});
 }
 
+at::Tensor copy_out(const at::Tensor& output) { return output.clone(); }
+at::Tensor look_at(const at::Tensor& output) { return output.detach(); }
+
 }  // namespace
 
 StepGraph::StepGraph(c10::Device device, std::span<const at::Tensor> inputs, OutputPolicy output)
@@ -88,31 +91,22 @@ void StepGraph::check(const CallWatch& watch) const {
   }
 }
 
-StepGraph::Result StepGraph::classify(const at::Tensor& result, const CallWatch& watch) const {
-  for (std::size_t i = 0; i < inputs_.size(); ++i) {
-    if (result.is_same(inputs_[i])) return {.source = Result::Source::input, .position = i};
-  }
-  const bool is_view_of_input = std::any_of(inputs_.begin(), inputs_.end(), [&](const at::Tensor& input) {
-    return trace::storage_of(input) == trace::storage_of(result);
-  });
-  if (!is_view_of_input && !watch.made(result)) {
-    return {.source = Result::Source::outside, .tensor = result.is_leaf() ? result : result.detach()};
-  }
-  const trace::QuietScope quiet;
-  return {.source = Result::Source::graph, .tensor = result.detach()};
-}
-
 void StepGraph::keep_results(const std::vector<at::Tensor>& results, const CallWatch& watch) {
-  for (std::size_t i = 0; i < results.size(); ++i) {
-    const auto earlier =
-        std::find_if(results.begin(), results.end(), [&](const at::Tensor& one) { return one.is_same(results[i]); });
-    const auto position = static_cast<std::size_t>(earlier - results.begin());
-    results_.push_back(position < i ? Result{.source = Result::Source::repeated, .position = position}
-                                    : classify(results[i], watch));
+  std::vector<at::Tensor> unique;
+  for (const at::Tensor& result : results) {
+    const auto known =
+        std::find_if(unique.begin(), unique.end(), [&](const at::Tensor& one) { return one.is_same(result); });
+    output_of_leaf_.push_back(static_cast<std::size_t>(known - unique.begin()));
+    if (known == unique.end()) unique.push_back(result);
   }
-  has_static_results_ = output_ == OutputPolicy::alias &&
-                        std::none_of(results_.begin(), results_.end(),
-                                     [](const Result& result) { return result.source == Result::Source::input; });
+  origins_.find(unique, inputs_, [&](const at::Tensor& result) {
+    if (watch.made(result)) return Before::no;
+    return result.is_leaf() ? Before::itself : Before::memory;
+  });
+  const trace::QuietScope quiet;
+  for (const at::Tensor& result : unique) outputs_.push_back(result.detach());
+  regions_ = origins_.regions_of(outputs_);
+  has_static_results_ = output_ == OutputPolicy::alias && !origins_.use_inputs();
 }
 
 std::vector<at::Tensor> StepGraph::replay(std::span<const at::Tensor> inputs) {
@@ -132,24 +126,15 @@ void StepGraph::launch(std::span<const at::Tensor> inputs) {
 
 std::vector<at::Tensor> StepGraph::results(std::span<const at::Tensor> inputs) const {
   const trace::QuietScope quiet;
+  const std::vector<at::Tensor> outputs =
+      origins_.give_out({.inputs = inputs,
+                         .outputs = outputs_,
+                         .regions = regions_,
+                         .fresh = output_ == OutputPolicy::clone ? &copy_out : &look_at});
+  if (output_of_leaf_.size() == outputs.size()) return outputs;
   std::vector<at::Tensor> results;
-  results.reserve(results_.size());
-  for (const Result& result : results_) {
-    switch (result.source) {
-      case Result::Source::input:
-        results.push_back(inputs[result.position]);
-        break;
-      case Result::Source::outside:
-        results.push_back(result.tensor);
-        break;
-      case Result::Source::graph:
-        results.push_back(output_ == OutputPolicy::clone ? result.tensor.clone() : result.tensor.detach());
-        break;
-      case Result::Source::repeated:
-        results.push_back(results[result.position]);
-        break;
-    }
-  }
+  results.reserve(output_of_leaf_.size());
+  for (const std::size_t output : output_of_leaf_) results.push_back(outputs[output]);
   return results;
 }
 

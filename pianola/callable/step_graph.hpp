@@ -2,6 +2,7 @@
 #include <pianola/callable/captured_call.hpp>
 #include <pianola/callable/graphed_options.hpp>
 #include <pianola/callable/observed_run.hpp>
+#include <pianola/callable/output_origin.hpp>
 #include <pianola/callable/step_gradients.hpp>
 #include <pianola/graph/graph.hpp>
 #include <pianola/graph/outside_guard.hpp>
@@ -47,27 +48,17 @@ class StepGraph final : public CapturedCall {
   [[nodiscard]] const Graph& graph() const noexcept { return graph_; }
 
  private:
-  /// One tensor of the result.
-  struct Result {
-    enum class Source {
-      input,    ///< The call's own input.
-      outside,  ///< A tensor that was there before, or a view of one: returned as it is.
-      graph,    ///< Memory that replays write.
-      repeated  ///< The same tensor as an earlier one.
-    };
-    Source source;
-    std::size_t position = 0;  // of the input, or of the earlier result
-    at::Tensor tensor = {};
-  };
   void check_inputs(std::span<const at::Tensor> inputs) const;
   void check(const CallWatch& watch) const;
-  [[nodiscard]] Result classify(const at::Tensor& result, const CallWatch& watch) const;
   void keep_results(const std::vector<at::Tensor>& results, const CallWatch& watch);
 
   Graph graph_;
   OutputPolicy output_;
-  std::vector<at::Tensor> inputs_;  // static
-  std::vector<Result> results_;
+  std::vector<at::Tensor> inputs_;   // static
+  std::vector<at::Tensor> outputs_;  // static; each once, also where it is returned twice
+  std::vector<at::Tensor> regions_;  // static
+  OutputOrigins origins_;
+  std::vector<std::size_t> output_of_leaf_;  // for each tensor of the result
   bool has_static_results_ = false;
   std::optional<StepGradients> gradients_;
   std::optional<graph::OutsideGuard> outside_;

@@ -2,9 +2,11 @@
 #include <bindings/gil.hpp>
 #include <bindings/graph_options.hpp>
 #include <bindings/python_function.hpp>
+#include <bindings/tensor_hooks.hpp>
 #include <bindings/tensor_list.hpp>
 
 #include <pianola/callable/graphed_callable.hpp>
+#include <pianola/callable/named_gradients.hpp>
 
 #include <optional>
 #include <string>
@@ -134,6 +136,10 @@ void bind_callable(py::module_& module) {
       .def("info", &GraphedCallable::info, NoGil());
   module.def("make_graphed_callables", &make, py::arg("functions"), py::arg("modules"), py::arg("samples"),
              py::arg("options"));
+  module.def(
+      "expose_to_autograd", [](const std::vector<at::Tensor>& parameters) { expose_to_autograd(parameters); },
+      py::arg("parameters"), NoGil());
+  bind_tensor_hooks(module);
 }
 
 }  // namespace pianola::python

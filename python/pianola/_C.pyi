@@ -29,6 +29,9 @@ class UsageError(Error):
 class CaptureError(Error):
     """A capture failed; nothing of it is kept."""
 
+class OutOfMemoryError(CaptureError, torch.OutOfMemoryError):
+    """The device ran out of memory while a capture recorded."""
+
 class ReplayError(Error):
     """A replay was refused, or could not be launched."""
 
@@ -52,6 +55,9 @@ class DeviceError(Error):
 
 def raise_error(name: str, what: str, where: str = "", fix: str = "", rule: str = "") -> NoReturn:
     """Raises the error of that class name, in the form that all of them have."""
+
+def explain_wrong_arguments(explain: Callable[[str, tuple[Any, ...], dict[str, Any]], str]) -> None:
+    """From now on, TypeErrors about arguments of this module's functions have the text that `explain` returns."""
 
 # --- Reports ---
 
@@ -565,6 +571,12 @@ def make_graphed_callables(
     options: CallableOptions,
 ) -> list[GraphedCallable]:
     """Captures functions of tensors to lists of tensors; `modules` has those whose training flags and parameters count."""
+
+def drop_empty_hooks(tensor: torch.Tensor) -> None:
+    """Takes away the empty dictionaries that removed hooks leave on a tensor."""
+
+def expose_to_autograd(parameters: Sequence[torch.Tensor]) -> None:
+    """Lets autograd see these parameters in all calls of graphed callables whose backward can still come."""
 
 # --- Graphed functions ---
 

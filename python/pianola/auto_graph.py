@@ -24,6 +24,7 @@ from .calls import Call, name_of
 from .choices import chosen, grad_policy
 from .errors import refuse
 from .host_watch import HostWatch
+from .named_gradients import see_names
 from .patching import replace, replacement, restore
 from .read_guard import States
 from .structure import of_arguments
@@ -58,6 +59,7 @@ class GraphedFunction(Generic[Arguments, Result]):
         self._owned: Any = weakref.WeakKeyDictionary()  # per object, where it is a method
         self.states = States(capacity=4 * options["capacity"])
         self.watch = HostWatch(function, options["warmup"])
+        see_names()
         self._bank = _C.GraphBank(_bank_options(options, Weakly(self._report)), Weakly(self.run_original), module)
 
     def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:

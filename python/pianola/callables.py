@@ -12,6 +12,7 @@ from .devices import default_device
 from .errors import refuse
 from .flat_function import FlatFunction
 from .graphed_forward import GraphedForward
+from .named_gradients import see_names
 from .patching import replace, replacement
 from .pools import pool_id
 from .structure import Structure, of_arguments
@@ -112,16 +113,19 @@ def make_graphed_callables(
         capture_time_hooks: per callable None or a dict of hooks, as in Transformer Engine: run around each warm-up and
             capture pass, and not recorded.
         _order, _num_layers_per_chunk: Transformer Engine's pipeline order. Then sample_args has one entry per layer and
-            microbatch, and as many functions come back, in the same order.
+            microbatch, and as many functions come back, in the same order. Without the second, the callables are divided
+            evenly among the chunks.
         _reuse_graph_input_output_buffers: accepted; with an order, buffers are shared wherever the order allows it.
 
     Raises:
         UsageError, ConfigError, ScheduleError: arguments that do not fit. CaptureError: a callable cannot be captured.
         After any of them everything is as before.
     """
-    order = pipeline.order_of(schedule, _order, _num_layers_per_chunk, _reuse_graph_input_output_buffers)
     single = not isinstance(callables, (tuple, list))
     targets = [callables] if single else list(callables)
+    order = pipeline.order_of(
+        schedule, _order, _num_layers_per_chunk, _reuse_graph_input_output_buffers, callables=len(targets)
+    )
     samples = _samples(targets, sample_args, sample_kwargs, single, order if _order is not None else None)
     _check_modules(targets)
     flats, tensors = _flatten(targets, samples)
@@ -151,6 +155,7 @@ def make_graphed_callables(
     )
     chosen(_C.OnMismatch, on_mismatch, "on_mismatch")
     modules = [target if isinstance(target, torch.nn.Module) else None for target in targets]
+    see_names()
     try:
         captured = _C.make_graphed_callables([Weakly(flat.__call__) for flat in flats], modules, tensors, options)
     finally:

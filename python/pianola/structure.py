@@ -183,6 +183,20 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes, range, slice, type,
           torch.layout, torch.memory_format)  # fmt: skip
 
 
+# A parameter or buffer that is there is returned itself, by replays too, or refused by the library.
+_RENEWED = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+
+def _check_class(result: Tensor) -> None:
+    kind = type(result)
+    if kind in _RENEWED:
+        return
+    refuse(
+        f"the callable returns a {kind.__module__}.{kind.__qualname__}, a class of tensors that its replays could not return",
+        "return result.as_subclass(torch.Tensor); the caller can make the other class of it",
+    )
+
+
 def of_result(result: Any) -> tuple[list[Tensor], Structure]:
     """The tensors of a result, and the rest of it.
 
@@ -191,7 +205,10 @@ def of_result(result: Any) -> tuple[list[Tensor], Structure]:
     """
     leaves, spec = _flatten(result)
     for leaf in leaves:
-        if isinstance(leaf, Tensor) or isinstance(leaf, _PLAIN) or callable(leaf):
+        if isinstance(leaf, Tensor):
+            _check_class(leaf)
+            continue
+        if isinstance(leaf, _PLAIN) or callable(leaf):
             continue
         refuse(
             f"the callable returns a {type(leaf).__qualname__}, whose tensors a replay could not renew",

@@ -154,12 +154,24 @@ def test_autograd_grad_reaches_parameters_under_clone_and_alias(device, grad):
         assert_same("gradient", one, other)
 
 
-def test_autograd_grad_under_accumulate_gives_torchs_own_error(device):
-    model = MLP().to(device)
-    x = torch.randn(8, 16, device=device)
-    pianola.make_graphed_callables(model, (x,))
-    with pytest.raises(RuntimeError, match="appears to not have been used in the graph|does not require grad"):
-        torch.autograd.grad(model(x).sum(), tuple(model.parameters()))
+def test_gradients_asked_for_by_name_are_eagers(device):
+    eager, graphed = twins(MLP(), device)
+    pianola.make_graphed_callables(graphed, (torch.randn(8, 16, device=device),))
+    for i, batch in enumerate(batches(6, (8, 16), device)):
+        results = []
+        for model in (eager, graphed):
+            parameters = list(model.parameters())
+            loss = model(batch).square().sum()
+            if i % 3 == 0:
+                results.append(torch.autograd.grad(loss, parameters[1:3]))
+            elif i % 3 == 1:
+                loss.backward(inputs=parameters[:2])
+            else:
+                edge = torch.autograd.graph.get_gradient_edge(parameters[0])
+                results.append(torch.autograd.grad(loss, [edge], retain_graph=False))
+        for one, other in zip(*results):
+            assert_same("gradient", one, other)
+        assert_same_state(eager, graphed)
 
 
 def test_parameters_replaced_or_frozen_later_are_refused(device):
