@@ -1,5 +1,7 @@
 #include <pianola/core/error.hpp>
 
+#include <pianola/core/out_of_memory_error.hpp>
+
 #include <gtest/gtest.h>
 
 #include <string>
@@ -41,7 +43,7 @@ TEST(Error, SaysAllOfItWhateverBytesItQuotes) {
 
 template <class E>
 class ErrorKind : public testing::Test {};
-using Kinds = testing::Types<UsageError, CaptureError, ReplayError, GuardError, ScheduleError, ConfigError,
+using Kinds = testing::Types<UsageError, CaptureError, OutOfMemoryError, ReplayError, GuardError, ScheduleError, ConfigError,
                              UnsupportedError, DeviceError>;
 TYPED_TEST_SUITE(ErrorKind, Kinds);
 

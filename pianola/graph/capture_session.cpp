@@ -1,5 +1,6 @@
 #include <pianola/graph/capture_session.hpp>
 
+#include <pianola/core/out_of_memory_error.hpp>
 #include <pianola/graph/branch_plan.hpp>
 #include <pianola/graph/open_capture.hpp>
 #include <pianola/graph/open_generators.hpp>
@@ -20,6 +21,12 @@ namespace pianola::graph {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+// Out of memory is a class of its own: programs answer it by smaller batches, and other refusals not.
+[[noreturn]] void throw_explained(Diagnosis explanation) {
+  if (explanation.rule == "PG908") std::throw_with_nested(OutOfMemoryError(std::move(explanation)));
+  std::throw_with_nested(CaptureError(std::move(explanation)));
+}
 
 std::chrono::microseconds since(Clock::time_point start) {
   return std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start);
@@ -196,9 +203,9 @@ void CaptureSession::fail(std::exception_ptr error) {
   } catch (const c10::Error& torch_error) {
     const bool no_memory = dynamic_cast<const c10::OutOfMemoryError*>(&torch_error) != nullptr;
     if (odd && !no_memory) std::throw_with_nested(CaptureError(odd->diagnosis()));
-    const auto explanation = backend_.explain(torch_error, trace ? &*trace : nullptr);
+    auto explanation = backend_.explain(torch_error, trace ? &*trace : nullptr);
     if (!explanation) throw;
-    std::throw_with_nested(CaptureError(*explanation));
+    throw_explained(*std::move(explanation));
   } catch (const std::runtime_error& other) {
     // TorchScript's interpreter throws an error of its own for what an operation in it threw.
     constexpr std::string_view kInterpreter = "The following operation failed in the TorchScript interpreter";

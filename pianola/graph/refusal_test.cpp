@@ -1,5 +1,7 @@
 #include <pianola/graph/graph.hpp>
 
+#include <pianola/core/out_of_memory_error.hpp>
+
 #include <pianola/graph/testing/mlp.hpp>
 
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
@@ -269,7 +271,7 @@ TEST_P(RefusalTest, OutOfMemoryWhileRecording) {
   Graph graph(device());
   const auto step = [&] { (void)at::empty({std::int64_t{1} << 48}, at::TensorOptions(device())); };
   if (on_cuda()) {
-    EXPECT_THAT(refusal<CaptureError>("out of memory in a capture", [&] { graph.capture(step, {.warmup = 0}); }),
+    EXPECT_THAT(refusal<OutOfMemoryError>("out of memory in a capture", [&] { graph.capture(step, {.warmup = 0}); }),
                 AllOf(HasSubstr("ran out of memory at aten::empty"), HasSubstr("refusal_test.cpp:"),
                       HasSubstr("share one pool")));
   } else {

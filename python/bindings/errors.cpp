@@ -2,13 +2,16 @@
 #include <bindings/gil.hpp>
 #include <bindings/python_error.hpp>
 #include <bindings/python_words.hpp>
+#include <bindings/wrong_arguments.hpp>
 
 #include <pianola/callable/backward_errors.hpp>
 #include <pianola/core/error.hpp>
+#include <pianola/core/out_of_memory_error.hpp>
 #include <pianola/training/finite_watch.hpp>
 
 #include <torch/csrc/Exceptions.h>
 
+#include <algorithm>
 #include <array>
 #include <exception>
 #include <string>
@@ -23,19 +26,22 @@ struct ErrorClass {
   const char* doc;
   bool (*matches)(const Error& error);
   [[noreturn]] void (*raise)(Diagnosis diagnosis);
+  std::array<const char*, 2> bases;  // a class of ours before it, and one of torch's; nullptr: none but Error
   PyObject* python = nullptr;
 };
 
 template <typename E>
-constexpr ErrorClass error_class(const char* name, const char* doc) {
+constexpr ErrorClass error_class(const char* name, const char* doc, std::array<const char*, 2> bases = {}) {
   return {.name = name,
           .doc = doc,
           .matches = [](const Error& error) { return dynamic_cast<const E*>(&error) != nullptr; },
-          .raise = [](Diagnosis diagnosis) { throw E(std::move(diagnosis)); }};
+          .raise = [](Diagnosis diagnosis) { throw E(std::move(diagnosis)); },
+          .bases = bases};
 }
 
-std::array<ErrorClass, 9>& error_classes() {
-  static std::array<ErrorClass, 9> classes = {
+// A class stands after those that it is a special case of.
+std::array<ErrorClass, 10>& error_classes() {
+  static std::array<ErrorClass, 10> classes = {
       error_class<UsageError>("UsageError", "The caller broke a documented rule."),
       error_class<CaptureError>("CaptureError", "A capture failed; nothing of it is kept."),
       error_class<ReplayError>("ReplayError", "A replay was refused, or could not be launched."),
@@ -46,6 +52,8 @@ std::array<ErrorClass, 9>& error_classes() {
       error_class<UnsupportedError>("UnsupportedError",
                                     "The request is sound, but this build or backend cannot serve it."),
       error_class<DeviceError>("DeviceError", "No such device, no driver, or a CUDA call failed outside a capture."),
+      error_class<OutOfMemoryError>("OutOfMemoryError", "The device ran out of memory while a capture recorded.",
+                                    {"CaptureError", "OutOfMemoryError"}),
   };
   return classes;
 }
@@ -53,10 +61,15 @@ std::array<ErrorClass, 9>& error_classes() {
 PyObject* base_class = nullptr;
 
 PyObject* class_of(const Error& error) {
-  for (const ErrorClass& known : error_classes()) {
-    if (known.matches(error)) return known.python;
-  }
-  return base_class;
+  const auto& classes = error_classes();
+  const auto found =
+      std::find_if(classes.rbegin(), classes.rend(), [&](const ErrorClass& known) { return known.matches(error); });
+  return found == classes.rend() ? base_class : found->python;
+}
+
+py::object bases_of(const ErrorClass& known, const py::module_& module) {
+  if (known.bases[0] == nullptr) return py::reinterpret_borrow<py::object>(base_class);
+  return py::make_tuple(module.attr(known.bases[0]), py::module_::import("torch").attr(known.bases[1]));
 }
 
 void set_python_error(const std::exception_ptr& error);
@@ -146,14 +159,16 @@ void bind_errors(py::module_& module) {
                                          PyExc_RuntimeError, nullptr);
   module.attr("Error") = py::handle(base_class);
   for (ErrorClass& known : error_classes()) {
-    known.python =
-        PyErr_NewExceptionWithDoc((std::string("pianola.") + known.name).c_str(), known.doc, base_class, nullptr);
+    known.python = PyErr_NewExceptionWithDoc((std::string("pianola.") + known.name).c_str(), known.doc,
+                                             bases_of(known, module).ptr(), nullptr);
+    if (known.python == nullptr) throw py::error_already_set();
     module.attr(known.name) = py::handle(known.python);
   }
   py::register_local_exception_translator(&translate);
   callable::translate_backward_errors(&rethrow_as_python_error);
   module.def("raise_error", &raise_error, py::arg("name"), py::arg("what"), py::arg("where") = "", py::arg("fix") = "",
              py::arg("rule") = "");
+  bind_wrong_arguments(module);
 }
 
 }  // namespace pianola::python

@@ -9,11 +9,14 @@ check()
 import torch  # noqa: E402  its libraries must be loaded first
 
 from . import _C  # noqa: E402
+from .wrong_arguments import sentence  # noqa: E402
 
 
 def _folder(file: str) -> str:
     return os.path.join(os.path.dirname(os.path.abspath(file)), "")
 
+
+_C.explain_wrong_arguments(sentence)
 
 # Their frames are not the user's when an error names a line.
 _C.hide_python_files(_folder(str(torch.__file__)))

@@ -234,6 +234,11 @@ class graph:  # noqa: N801  named as torch.cuda.graph
         branches: int = 0,
         parallel: "Optional[_C.ParallelOptions]" = None,
     ) -> None:
+        if not isinstance(cuda_graph, CUDAGraph):
+            refuse(
+                f"pianola.graph was given a {type(cuda_graph).__module__}.{type(cuda_graph).__qualname__}, which it cannot fill",
+                "pass a pianola.CUDAGraph; what torch.cuda.CUDAGraph made is for torch.cuda.graph",
+            )
         self.cuda_graph = cuda_graph
         self.pool = pool_id(pool)
         self.capture_stream = stream

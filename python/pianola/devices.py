@@ -6,6 +6,7 @@ from typing import Any, ContextManager, Optional, Union
 import torch
 
 from ._load import _C
+from .errors import refuse
 
 
 Device = Union[torch.device, str, int, None]
@@ -22,6 +23,8 @@ def as_device(device: Device) -> torch.device:
     """What the user named, or the default; "cuda" gets its index."""
     if device is None:
         return default_device()
+    if not isinstance(device, (torch.device, str, int)):
+        refuse(f"device must be a torch.device, or its name or index, got {device!r}")
     device = torch.device(device)
     if device.type == "cuda" and device.index is None and torch.cuda.is_available():
         return torch.device("cuda", torch.cuda.current_device())

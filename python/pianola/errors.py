@@ -8,6 +8,7 @@ from ._load import _C
 Error = _C.Error
 UsageError = _C.UsageError
 CaptureError = _C.CaptureError
+OutOfMemoryError = _C.OutOfMemoryError
 ReplayError = _C.ReplayError
 GuardError = _C.GuardError
 ScheduleError = _C.ScheduleError

@@ -3,6 +3,7 @@
 from typing import Any, Optional, Sequence, Union
 
 from ._load import _C
+from .arguments import as_numbers
 from .errors import refuse
 from .graphed_forward import GraphedForward
 from .structure import of_arguments
@@ -13,6 +14,7 @@ def order_of(
     order: Optional[Sequence[float]],
     layers_per_chunk: Union[int, Sequence[int], None],
     reuse_buffers: bool,
+    callables: int,
 ) -> Optional["_C.Schedule"]:
     """The Schedule that the arguments name; None for any order."""
     if order is None:
@@ -23,8 +25,18 @@ def order_of(
         return schedule
     if schedule is not None:
         refuse("both schedule and _order were given", "give one of them", kind="ConfigError")
-    layers = [layers_per_chunk] if isinstance(layers_per_chunk, int) else list(layers_per_chunk or [])
-    return _C.Schedule.from_order(list(order), layers_per_chunk=layers)
+    numbers = as_numbers(order, "_order")
+    if layers_per_chunk is not None:
+        listed = [layers_per_chunk] if isinstance(layers_per_chunk, int) else layers_per_chunk
+        return _C.Schedule.from_order(numbers, layers_per_chunk=as_numbers(listed, "_num_layers_per_chunk", int))
+    chunks = _C.Schedule.from_order(numbers).chunks
+    if callables % chunks != 0:
+        refuse(
+            f"_order has {chunks} chunks, and {callables} callables cannot be divided among them evenly",
+            "say _num_layers_per_chunk: how many of the callables each chunk has",
+            kind="ScheduleError",
+        )
+    return _C.Schedule.from_order(numbers, layers_per_chunk=[max(callables // chunks, 1)])
 
 
 def flat_index(order: "_C.Schedule", chunk: int, microbatch: int, layer: int) -> int:

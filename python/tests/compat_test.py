@@ -1,9 +1,13 @@
 """pianola.compat(): Pianola behind torch.cuda's names, with torch's ways where the two differ."""
 
+import copy
+
 import pytest
 import torch
 
 import pianola
+from pianola import torch_compat
+from pianola.errors import refuse
 from pianola.torch_compat import TorchCUDAGraph
 from twins import MLP, assert_same, assert_same_state, batches, twins
 
@@ -11,12 +15,105 @@ from twins import MLP, assert_same, assert_same_state, batches, twins
 def test_torch_names_are_replaced_and_put_back():
     before = torch.cuda.CUDAGraph, torch.cuda.graph, torch.cuda.make_graphed_callables
     with pianola.compat():
-        assert issubclass(torch.cuda.CUDAGraph, pianola.CUDAGraph) and torch.cuda.graph is pianola.graph
+        assert issubclass(torch.cuda.CUDAGraph, pianola.CUDAGraph) and issubclass(torch.cuda.graph, pianola.graph)
         assert torch.cuda.graphs.make_graphed_callables is torch.cuda.make_graphed_callables is not before[2]
         with pianola.compat():
             pass
         assert torch.cuda.CUDAGraph is TorchCUDAGraph
     assert (torch.cuda.CUDAGraph, torch.cuda.graph, torch.cuda.make_graphed_callables) == before
+
+
+def run_in(module, line):
+    """Runs a line as if it stood in that module."""
+    names = {}
+    exec(compile(line, module.__file__, "exec"), module.__dict__, names)
+    return names["it"]
+
+
+def test_torchs_own_code_keeps_torchs_classes(monkeypatch):
+    import torch._dynamo.backends.cudagraphs as dynamo
+    import torch._inductor.cudagraph_trees as trees
+    import torch.cuda.graphs as graphs
+
+    made = []
+    monkeypatch.setattr(torch_compat, "_TORCHS_GRAPH", type("OfTorch", (), {"__init__": lambda self: made.append(self)}))
+    monkeypatch.setattr(torch_compat, "_torchs_capture", lambda graph, **options: ("captured by torch", graph, options))
+    with pianola.compat():
+        for module in (dynamo, trees, graphs):
+            g = run_in(module, "it = torch.cuda.CUDAGraph()")
+            assert g is made[-1]
+            module.__dict__["_a_graph"] = g
+            try:
+                captured = run_in(module, "it = torch.cuda.graph(_a_graph, stream=None)")
+            finally:
+                del module.__dict__["_a_graph"]
+            assert captured == ("captured by torch", g, {"stream": None})
+        assert type(torch.cuda.CUDAGraph()) is TorchCUDAGraph and len(made) == 3
+
+        class Mine(torch.cuda.CUDAGraph):
+            pass
+
+        assert type(Mine()) is Mine and len(made) == 3
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("options", [{"mode": "reduce-overhead"}, {"backend": "cudagraphs"}])
+def test_what_torch_compiles_keeps_its_own_graphs(options):
+    torch._dynamo.reset()
+    model = MLP().cuda()
+    twin = copy.deepcopy(model)
+    with pianola.compat():
+        compiled = torch.compile(model, **options)
+        for batch in batches(6, (8, 16), torch.device("cuda")):
+            torch.compiler.cudagraph_mark_step_begin()
+            loss = compiled(batch).square().sum()
+            loss.backward()
+            expected = twin(batch).square().sum()
+            expected.backward()
+            torch.testing.assert_close(loss, expected)
+        for one, other in zip(model.parameters(), twin.parameters()):
+            torch.testing.assert_close(one.grad, other.grad)
+    torch._dynamo.reset()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_a_graph_from_before_is_captured_by_torch():
+    before = torch.cuda.CUDAGraph()
+    x = torch.ones(4, device="cuda")
+    with pianola.compat():
+        with torch.cuda.graph(before):
+            y = x * 2
+        before.replay()
+        assert y.tolist() == [2.0] * 4
+
+
+def test_pianolas_context_says_what_it_cannot_fill(monkeypatch):
+    class CUDAGraph:
+        pass
+
+    with pytest.raises(pianola.UsageError, match="was given a .*CUDAGraph, which it cannot fill") as refused:
+        pianola.graph(CUDAGraph())
+    assert "pass a pianola.CUDAGraph" in refused.value.fix
+
+
+def test_out_of_memory_in_a_capture_is_torchs_error_too():
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        refuse("the device ran out of memory", "use smaller batches", kind="OutOfMemoryError", rule="PG908")
+    assert isinstance(caught.value, pianola.OutOfMemoryError) and isinstance(caught.value, pianola.CaptureError)
+    assert (caught.value.what, caught.value.rule) == ("the device ran out of memory", "PG908")
+    with pytest.raises(pianola.CaptureError) as caught:
+        refuse("something else", kind="CaptureError")
+    assert not isinstance(caught.value, torch.OutOfMemoryError)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_a_capture_that_runs_out_of_memory_raises_it():
+    with pianola.compat():
+        for attempt in range(2):
+            with pytest.raises(torch.OutOfMemoryError, match="ran out of memory at aten::empty") as caught:
+                with torch.cuda.graph(torch.cuda.CUDAGraph()):
+                    torch.empty(1 << 48, device="cuda")
+            assert isinstance(caught.value, pianola.CaptureError)
 
 
 def test_an_empty_capture_warns(device):

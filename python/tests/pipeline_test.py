@@ -78,6 +78,40 @@ def test_samples_of_an_order_have_to_fit(device):
         pianola.make_graphed_callables((MLP().to(device),), ((x,), (x[:2],)), _order=[1, 1, -1, -1])
 
 
+def test_callables_are_divided_evenly_among_the_chunks(device):
+    def run(**options):
+        torch.manual_seed(5)
+        layers = [MLP(layers=1).to(device) for _ in range(4)]
+        sample = torch.randn(4, 16, device=device, requires_grad=True)
+        functions = pianola.make_graphed_callables(
+            tuple(layers), tuple((sample.detach().clone().requires_grad_(),) for _ in range(8)), _order=ORDER, **options
+        )
+        chunks = {(c, m): functions[4 * c + 2 * m : 4 * c + 2 * m + 2] for c in range(2) for m in range(2)}
+        outputs = []
+        inputs = iter(batches(4, (4, 16), device))
+        for c, m in ((0, 0), (1, 0), (0, 1), (1, 1)):
+            y = next(inputs)
+            y.requires_grad_()
+            for function in chunks[c, m]:
+                y = function(y)
+            outputs.append(y)
+        for y in (outputs[1], outputs[0], outputs[3], outputs[2]):
+            y.square().sum().backward()
+        return layers
+
+    for one, other in zip(run(), run(_num_layers_per_chunk=2)):
+        assert_same_state(one, other)
+        assert all(parameter.grad is not None for parameter in one.parameters())
+
+
+def test_callables_that_cannot_be_divided_are_refused(device):
+    x = torch.randn(4, 16, device=device, requires_grad=True)
+    layers = tuple(MLP(layers=1).to(device) for _ in range(3))
+    with pytest.raises(pianola.ScheduleError, match="_order has 2 chunks, and 3 callables cannot be divided") as refused:
+        pianola.make_graphed_callables(layers, ((x,),) * 6, _order=ORDER)
+    assert "_num_layers_per_chunk" in refused.value.fix
+
+
 def test_a_schedule_object_patches_the_modules(device):
     torch.manual_seed(5)
     model = MLP().to(device)

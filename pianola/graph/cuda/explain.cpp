@@ -40,6 +40,14 @@ std::string operation_count(const CaptureWatch& watch) {
              : fmt::format("after operation {} of the step, {}", watch.operations(), watch.last_op()->name);
 }
 
+std::string name_of_last_throw(const CaptureWatch& watch) {
+  return watch.last_throw() ? watch.last_throw()->name : "an operation";
+}
+
+std::string place_of_last_throw(const CaptureWatch& watch, const OpTrace* trace) {
+  return watch.last_throw() ? watch.last_throw()->where(trace) : operation_count(watch);
+}
+
 }  // namespace
 
 Diagnosis explain_broken(const CaptureWatch& watch, const OpTrace* trace) {
@@ -104,28 +112,32 @@ std::optional<Diagnosis> explain_cold_library(const c10::Error& error, const Cap
   if (!says("cublasCreate") && !says("cublasLtCreate") && !says("cudnnCreate") && !says("NOT_INITIALIZED")) {
     return std::nullopt;
   }
-  const auto& thrower = watch.offender() ? watch.offender() : watch.last_throw();
+  const auto& culprit = watch.offender() ? watch.offender() : watch.last_throw();
   return Diagnosis{.what = fmt::format("{} is the first use of a library on this thread, and making its handle cannot "
                                        "be captured; torch said: {}",
-                                       thrower ? thrower->name : "an operation", text.substr(0, text.find('\n'))),
-                   .where = thrower ? thrower->where(trace) : operation_count(watch),
+                                       culprit ? culprit->name : "an operation", text.substr(0, text.find('\n'))),
+                   .where = culprit ? culprit->where(trace) : operation_count(watch),
                    .fix = "warm up: CaptureOptions::warmup of 1 or more, or run the step once on this thread before",
                    .rule = "PG1006"};
 }
 
+std::optional<Diagnosis> explain_out_of_memory(const c10::Error& error, const CaptureWatch& watch,
+                                               const OpTrace* trace) {
+  const std::string_view text = error.what_without_backtrace();
+  if (!text.starts_with("CUDA out of memory")) return std::nullopt;  // the type is lost where it came through Python
+  return Diagnosis{.what = fmt::format("the device ran out of memory at {} while recording; torch said: {}",
+                                       name_of_last_throw(watch), text.substr(0, text.find('\n'))),
+                   .where = place_of_last_throw(watch, trace),
+                   .fix =
+                       "share one pool between graphs, use smaller batches, or drop eager tensors first: while a "
+                       "capture is open torch cannot give cached memory back",
+                   .rule = "PG908"};
+}
+
 std::optional<Diagnosis> explain_error(const c10::Error& error, const CaptureWatch& watch, const OpTrace* trace) {
   const std::string_view text = error.what_without_backtrace();
-  const std::string where = watch.last_throw() ? watch.last_throw()->where(trace) : operation_count(watch);
-  const std::string name = watch.last_throw() ? watch.last_throw()->name : "an operation";
-  if (text.starts_with("CUDA out of memory")) {  // the type is lost where it came through Python
-    return Diagnosis{.what = fmt::format("the device ran out of memory at {} while recording; torch said: {}", name,
-                                         text.substr(0, text.find('\n'))),
-                     .where = where,
-                     .fix =
-                         "share one pool between graphs, use smaller batches, or drop eager tensors first: while a "
-                         "capture is open torch cannot give cached memory back",
-                     .rule = "PG908"};
-  }
+  const std::string where = place_of_last_throw(watch, trace);
+  const std::string name = name_of_last_throw(watch);
   if (text.find("generator not in capture mode") != std::string_view::npos ||
       text.find("CUDA generator") != std::string_view::npos) {
     return Diagnosis{.what = fmt::format("{} draws from a generator that the graph does not know", name),

@@ -16,6 +16,10 @@ namespace pianola::graph {
 /// Why ending a capture failed with this code.
 [[nodiscard]] Diagnosis explain_end(CUresult code, const CaptureWatch& watch);
 
+/// The device ran out of memory; also where torch broke the capture when it then gave cached memory back.
+[[nodiscard]] std::optional<Diagnosis> explain_out_of_memory(const c10::Error& error, const CaptureWatch& watch,
+                                                             const OpTrace* trace);
+
 /// What torch's error means, where it is one that capturing caused; nothing if it is the step's own.
 [[nodiscard]] std::optional<Diagnosis> explain_error(const c10::Error& error, const CaptureWatch& watch,
                                                      const OpTrace* trace);

@@ -1,0 +1,134 @@
+"""Arguments that are wrong: each error names the argument, and none is pybind11's own list of signatures."""
+
+import pytest
+import torch
+
+import pianola
+from pianola.wrong_arguments import sentence
+
+X = torch.ones(2)
+
+
+def layer():
+    return torch.nn.Linear(2, 2)
+
+
+def made(**options):
+    return lambda: pianola.make_graphed_callables(layer(), (torch.ones(1, 2),), **options)
+
+
+def graphed(**options):
+    return lambda: pianola.graphed(lambda x: x * 2, **options)
+
+
+def iteration(**options):
+    return lambda: pianola.FullIteration(lambda mbs: mbs[0] * 2, **options)
+
+
+def captured(**options):
+    return lambda: pianola.Graph("cpu").capture(lambda: X * 2, **options)
+
+
+def audited(**options):
+    return lambda: pianola.audit(lambda: X * 2, **options)
+
+
+def pooled(pool):
+    with pianola.graph(pianola.CUDAGraph(), pool=pool, device="cpu"):
+        X * 2
+
+
+WRONG = {
+    "graphed warmup": (graphed(warmup="three"), "warmup"),
+    "graphed warmup None": (graphed(warmup=None), "warmup"),
+    "graphed warmup 0": (graphed(warmup=0), "warmup"),
+    "graphed warmup 2**70": (graphed(warmup=2**70), "warmup"),
+    "graphed capacity": (graphed(capacity=2.5), "capacity"),
+    "graphed in flight": (graphed(max_in_flight=-1), "max_in_flight"),
+    "graphed branches": (graphed(branches="4"), "branches"),
+    "graphed parallel": (graphed(parallel=4), "parallel"),
+    "graphed outputs": (graphed(outputs="copies"), "outputs"),
+    "graphed grad": (graphed(grad=3), "grad"),
+    "graphed mode": (graphed(capture_error_mode=1), "mode"),
+    "graphed target": (lambda: pianola.graphed(3), "int"),
+    "callables warmup": (made(num_warmup_iters="x"), "warmup"),
+    "callables warmup None": (made(num_warmup_iters=None), "warmup"),
+    "callables warmup -1": (made(num_warmup_iters=-1), "warmup"),
+    "callables slots": (made(slots="two"), "slots"),
+    "callables slots 0": (made(slots=0), "slots"),
+    "callables unused": (made(allow_unused_input="yes"), "allow_unused_input"),
+    "callables schedule": (made(schedule="1,-1"), "schedule"),
+    "callables through": (made(through_autograd=["weight"]), "through_autograd"),
+    "callables order": (made(_order="1,-1"), "_order"),
+    "callables order entries": (made(_order=[1, "x"]), "_order"),
+    "callables order None": (made(_order=[None]), "_order"),
+    "callables layers": (made(_order=[1, -1], _num_layers_per_chunk="1"), "_num_layers_per_chunk"),
+    "callables layers float": (made(_order=[1, -1], _num_layers_per_chunk=[1.5]), "_num_layers_per_chunk"),
+    "callables on_full": (made(on_full="wait"), "on_full"),
+    "callables mode": (made(capture_error_mode="strict"), "capture error mode"),
+    "callables sample": (lambda: pianola.make_graphed_callables(layer(), X), "sample_args"),
+    "callables none": (lambda: pianola.make_graphed_callables(None, (X,)), "NoneType"),
+    "callables empty": (lambda: pianola.make_graphed_callables((), ()), "no callable"),
+    "iteration warmup": (iteration(warmup="x"), "warmup"),
+    "iteration capacity": (iteration(capacity=[]), "capacity"),
+    "iteration strict": (iteration(strict="yes"), "strict"),
+    "iteration stage": (lambda: iteration()()([X], stage="test"), "stage"),
+    "capture warmup": (captured(warmup="x"), "warmup"),
+    "capture warmup -1": (captured(warmup=-1), "warmup"),
+    "capture inputs": (captured(inputs=[1]), "inputs"),
+    "capture inputs tensor": (captured(inputs=3), "int"),
+    "capture generators": (captured(generators=[3]), "generators"),
+    "capture restore": (captured(restore="no"), "restore"),
+    "capture check": (captured(check="lax"), "check"),
+    "capture stream": (captured(stream="side"), "stream"),
+    "capture names": (captured(names={"x": 3}), "names"),
+    "audit iterations": (audited(iterations="x"), "iterations"),
+    "audit iterations 1": (audited(iterations=1), "iterations"),
+    "audit warmup": (audited(warmup=-1), "warmup"),
+    "audit sources": (audited(sources="x"), "sources"),
+    "audit callables": (audited(callables=[3]), "callables"),
+    "pool": (lambda: pooled("mine"), "pool"),
+    "pool of strings": (lambda: pooled(("a", "b")), "pool"),
+    "schedule text": (lambda: pianola.Schedule.parse(3), "text"),
+    "schedule order": (lambda: pianola.Schedule.from_order("12"), "order"),
+    "schedule layers": (lambda: pianola.Schedule.parse("1,-1", layers_per_chunk="x"), "layers_per_chunk"),
+    "schedule size": (lambda: pianola.Schedule.one_f_one_b(pipeline_size="2", microbatches=4), "pipeline_size"),
+    "schedule missing": (lambda: pianola.Schedule.one_f_one_b(pipeline_size=2), "microbatches"),
+    "schedule unknown": (lambda: pianola.Schedule.gpipe(pipeline_size=2, microbatches=2, depth=3), "depth"),
+    "schedule chunk": (lambda: pianola.Schedule.parse("1,-1").layers("x"), "chunk"),
+    "parallel": (lambda: pianola.ParallelOptions(workspaces="x"), "workspaces"),
+    "device": (lambda: pianola.Graph([]), "device"),
+}  # fmt: skip
+_NEVER = ("Unable to cast", "incompatible", "Invoked with", "The following argument types")
+
+
+@pytest.mark.parametrize("name", list(WRONG))
+def test_a_wrong_argument_is_named(name):
+    call, named = WRONG[name]
+    with pytest.raises((pianola.Error, TypeError)) as raised:
+        call()
+    text = str(raised.value)
+    assert not any(words in text for words in _NEVER), text
+    assert named in text, text
+    if isinstance(raised.value, TypeError):
+        assert "\n" not in text
+
+
+@pytest.mark.parametrize(
+    "args, kwargs, told",
+    [
+        ((object(), "x"), {}, "f(): count must be a whole number, got 'x'"),
+        ((object(), 1), {"names": ["a", 3]}, "f(): names must be a list of strs, got ['a', 3]"),
+        ((object(),), {"nome": 3}, "f(): there is no argument 'nome'"),
+        ((object(), 1, 2, 3), {}, "f(): takes 1 positional arguments, got 3"),
+        ((object(), -1), {}, "f(): count is out of range, got -1"),
+        ((object(), 1), {"count": 2}, "f(): count was given twice"),
+    ],
+)
+def test_what_pybind11_says_becomes_a_sentence(args, kwargs, told):
+    text = (
+        "f(): incompatible function arguments. The following argument types are supported:\n"
+        "    1. (self: pianola._C.A, count: typing.SupportsInt | typing.SupportsIndex, *, "
+        "names: collections.abc.Sequence[str] = []) -> None\n\nInvoked with: ..."
+    )
+    assert sentence(text, args, kwargs) == told
