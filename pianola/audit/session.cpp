@@ -115,7 +115,11 @@ struct Session::Impl {
     check(options);
     if (options.device) options.device = graph::usable_device(*options.device);
     generators = known_generators(options);
-    if (options.restore) generator_states.remember(generators);
+    if (!options.restore) return;
+    generator_states.remember(generators);
+    for (const auto& [name, tensor] : options.names) {
+      if (tensor.defined() && tensor.is_leaf() && tensor.requires_grad()) gradients.emplace_back(tensor, tensor.grad());
+    }
   }
 
   void begin(const RunBoundary& boundary);
@@ -130,6 +134,7 @@ struct Session::Impl {
   std::vector<at::Generator> generators;
   trace::WriteSet written;
   graph::GeneratorStates generator_states;
+  std::vector<std::pair<at::Tensor, at::Tensor>> gradients;  // of leaves with a name: a step may drop one unseen
   LeafWatch leaves;
   std::optional<CudaSide> cuda;
   std::optional<LastOperation> last_of_warmup;
@@ -241,6 +246,7 @@ void Session::Impl::put_back() {
   open.reset();
   if (!options.restore) return;
   written.restore();
+  for (const auto& [leaf, gradient] : gradients) leaf.mutable_grad() = gradient;
   generator_states.restore();
 }
 

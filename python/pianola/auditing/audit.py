@@ -96,7 +96,7 @@ def audit(
     )
     one = _Audit(session, target, chosen, _Calls(arguments, first, between))
     one.look_at(graphed, capture_warmup)
-    with _optimizers_put_back(target, restore):
+    with _optimizers_put_back(target, restore), _gradients_put_back(target, graphed, restore):
         return one.run(max(warmup, 1) if graphed else warmup, iterations, trial)  # modules are looked at in a warm-up run
 
 
@@ -115,6 +115,20 @@ def _optimizers_put_back(target: Target, restore: bool) -> Iterator[None]:
         for optimizer, before in optimizers.items():
             for parameter in [one for one in optimizer.state if id(one) not in before]:
                 del optimizer.state[parameter]
+
+
+@contextlib.contextmanager
+def _gradients_put_back(target: Target, modules: list[torch.nn.Module], restore: bool) -> Iterator[None]:
+    """A step that drops gradients before it reads their parameters drops those that were there: no operation shows it."""
+    leaves = {id(one): one for _, one in Walk(roots_of(target.step)).tensors() if one.is_leaf} if restore else {}
+    leaves.update({id(one): one for module in modules for one in module.parameters() if restore})
+    before = [(leaf, leaf.grad) for leaf in leaves.values() if leaf.requires_grad]
+    try:
+        yield
+    finally:
+        for leaf, gradient in before:
+            if leaf.grad is not gradient:
+                leaf.grad = gradient
 
 
 class _Calls:

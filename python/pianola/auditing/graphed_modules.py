@@ -17,6 +17,8 @@ from .hooks import hooks_of
 from .locate import lines_of
 from .reach import Walk
 from .table import Observers
+from .tensor_hooks import TensorHooks
+
 
 class GraphedModules:
     """Watches the modules during one run, which is not compared: that puts hooks on results and parameters."""
@@ -27,7 +29,7 @@ class GraphedModules:
         self._names: dict[torch.nn.Module, str] = {}
         self._open: dict[torch.nn.Module, list[object]] = {}  # calls whose backward has not begun
         self._reached: set[int] = set()  # parameters that got a gradient
-        self._handles: list[Any] = []
+        self._hooks = TensorHooks()
         self._twice: dict[torch.nn.Module, Place] = {}  # whose backward pass is to be differentiated, and where it began
 
     def begin(self, walk: Walk) -> Observers:
@@ -36,16 +38,13 @@ class GraphedModules:
             self._check_hooks(module)
             self._check_buffers(module)
             for parameter in _leaves(module):
-                note = functools.partial(_note, self._reached)
-                self._handles.append(parameter.register_post_accumulate_grad_hook(note))
+                self._hooks.after_accumulation(parameter, functools.partial(_note, self._reached))
         self._open = {module: [] for module in self._modules}
         return [(module, self._on_call) for module in self._modules]
 
     def end(self, codes: Iterable[CodeType]) -> None:
         """Codes: the user's functions that ran."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        self._hooks.remove()
         for module in self._modules:
             self._check_parameters(module)
         for module, place in self._twice.items():
@@ -134,7 +133,8 @@ class GraphedModules:
 
         if tensors:
             calls.append(call)
-            self._handles += [tensor.register_hook(begins) for tensor in tensors]
+            for tensor in tensors:
+                self._hooks.on_gradient(tensor, begins)
 
 
 def _leaves(module: torch.nn.Module) -> Iterator[torch.nn.Parameter]:
