@@ -64,7 +64,7 @@ def torch_make_graphed_callables(
     )
 
 
-_REPLACED = {
+_REPLACED: dict[str, Any] = {
     "CUDAGraph": TorchCUDAGraph,
     "graph": TorchGraph,
     "make_graphed_callables": torch_make_graphed_callables,
