@@ -39,7 +39,7 @@ def run(settings):
     (signature,) = step.info().signatures
     if signature.state != "captured":
         raise RuntimeError(f"the step is not replayed: {signature.reason}")
-    states = step._states
+    states = step.states
 
     def look():
         if states.find(of_arguments((images, labels), {})[1]).reason is not None:

@@ -115,7 +115,7 @@ class GraphedFunction(Generic[Arguments, Result]):
     def info(self) -> "_C.GraphedInfo":
         """What is known and kept, per signature: state, kind, replays, and the reason where calls stay eager."""
         info = self._bank.info()
-        info.unfollowed = self._states.unfollowed()
+        info.unfollowed = self.states.unfollowed()
         return info
 
     def reset(self) -> None:
