@@ -8,6 +8,7 @@
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/neg.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/relu.h>
@@ -108,17 +109,21 @@ TEST(TraceRecorderBlocks, BelongToTheOperationThatAllocatedThem) {
   EXPECT_THAT(trace.blocks(op_named(trace, "aten::relu")), ::testing::IsEmpty());
 }
 
-TEST(TraceRecorderTensors, WithoutAShapeOfTheirOwnHaveNoMemory) {
+// Nested tensors, which are asked for their shape in vain, the stream keeps from the recorder.
+TEST(TraceRecorderTensors, WithoutStorageHaveNoMemory) {
+  const at::Tensor sparse = at::ones({2, 3}).to_sparse();
   const at::Tensor nested = at::_nested_tensor_from_tensor_list({at::ones({2, 3}), at::ones({4, 3})});
   TraceRecorder recorder;
   {
     const trace::OpStream stream({&recorder});
-    nested.clone();
+    at::neg(nested);
+    sparse.clone();
     at::relu(at::ones({2}));
   }
   const OpTrace trace = recorder.take();
   EXPECT_EQ(trace.inputs(op_named(trace, "aten::clone"))[0].storage, nullptr);
   EXPECT_NE(trace.inputs(op_named(trace, "aten::relu"))[0].storage, nullptr);
+  EXPECT_THROW((void)op_named(trace, "aten::neg"), std::logic_error);
 }
 
 TEST(TraceRecorderNodes, BelongToTheOperationThatAddedThem) {
