@@ -110,7 +110,7 @@ def _where(place: files.Place) -> str:
 
 
 def _global_generators() -> dict[str, Any]:
-    generators: dict[str, Any] = {"random": random._inst}  # type: ignore[attr-defined]
+    generators: dict[str, Any] = {"random": random._inst}
     numpy_random = getattr(sys.modules.get("numpy.random"), "mtrand", None)
     if numpy_random is not None:
         generators["numpy.random"] = numpy_random._rand
