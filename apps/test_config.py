@@ -175,7 +175,10 @@ def test_a_missing_file_is_named():
         ('{"target": "bridge", "target": "pianola"}', "stands there twice"),
         ('{"target": "bri\\u0000dge"}', "got \"bri?dge\""),
     ],
-)
+    ids=[
+        "empty", "deep", "deep and open", "infinite", "nan", "beyond 64 bits", "largest of 64 bits", "key twice", "nul byte",
+    ],  # of their own: pytest puts the id into the environment of the program
+)  # fmt: skip
 def test_a_hostile_file_is_refused_with_its_name(file, contents, words):
     path = file(contents)
     result = run("check", path)

@@ -56,7 +56,9 @@ class BankCall {
   /// Whether the user stopped the function while it was captured (Python's KeyboardInterrupt): no reason to give up.
   [[nodiscard]] virtual bool was_interrupted() const { return false; }
   /// Which argument that is no tensor is another one than in the call of this key: "kwargs['step']"; empty where none is.
-  [[nodiscard]] virtual std::string changed_since(std::int64_t /*key*/) const { return "an argument that is no tensor"; }
+  [[nodiscard]] virtual std::string changed_since(std::int64_t /*key*/) const {
+    return "an argument that is no tensor";
+  }
   /// Asked once per capture. Other arguments than tensors are those of this call, frozen.
   [[nodiscard]] virtual Capturable to_capture() = 0;
 };

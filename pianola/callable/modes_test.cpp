@@ -24,16 +24,20 @@ using testing::refusal;
 using testing::same;
 
 struct NoisyNet : torch::nn::Module {
-  NoisyNet() {
-    in = register_module("in", torch::nn::Linear(12, 24));
+  explicit NoisyNet(bool bias = true) {
+    in = register_module("in", torch::nn::Linear(torch::nn::LinearOptions(12, 24).bias(bias)));
     norm = register_module("norm", torch::nn::BatchNorm1d(24));
     dropout = register_module("dropout", torch::nn::Dropout(0.3));
-    out = register_module("out", torch::nn::Linear(24, 5));
+    out = register_module("out", torch::nn::Linear(torch::nn::LinearOptions(24, 5).bias(bias)));
   }
   at::Tensor forward(const at::Tensor& x) { return out(dropout(torch::relu(norm(in(x))))); }
   torch::nn::Linear in{nullptr}, out{nullptr};
   torch::nn::BatchNorm1d norm{nullptr};
   torch::nn::Dropout dropout{nullptr};
+};
+
+struct NoisyNetWithoutBias : NoisyNet {
+  NoisyNetWithoutBias() : NoisyNet(/*bias=*/false) {}
 };
 
 // Settings outside of the inputs: training flags, grad mode, autocast, deterministic algorithms.
@@ -323,7 +327,7 @@ TEST_P(ModesTest, BackwardInsideAnAutocastRegionIsRefused) {
 
 // Torch advises against it, and its own examples do it.
 TEST_P(ModesTest, BackwardInsideTheAutocastRegionRunsWhereThatChangesNothing) {
-  const auto eager = make_net<NoisyNet>(), net = make_net<NoisyNet>();
+  const auto eager = make_net<NoisyNetWithoutBias>(), net = make_net<NoisyNetWithoutBias>();
   for (const auto& one : {eager, net}) one->dropout->eval();
   const auto graphed = [&] {
     const Autocast autocast(/*cache=*/false);
@@ -354,6 +358,25 @@ TEST_P(ModesTest, BackwardInsideTheAutocastRegionIsRefusedWhereThatChangesIt) {
   const at::Tensor loss = graphed(batch(2)).sum();
   EXPECT_THAT(refusal<GuardError>("backward() that autocast would change", [&] { loss.backward(); }),
               HasSubstr("backward() was called in an autocast region"));
+}
+
+// The gradient of a bias is a sum, which CUDA's autocast takes in float and the CPU's leaves alone.
+TEST_P(ModesTest, BackwardInsideTheAutocastRegionOfABiasRunsWhereAutocastLeavesSumsAlone) {
+  const auto eager = make_net<NoisyNet>(), net = make_net<NoisyNet>();
+  for (const auto& one : {eager, net}) one->dropout->eval();
+  const Autocast autocast(/*cache=*/false);
+  GraphedCallable graphed = make_graphed_callable(net, {batch(1)});
+  const at::Tensor x = batch(2), y = batch(2);
+  const at::Tensor loss = graphed(y).square().sum();
+  if (device().is_cuda()) {
+    EXPECT_THAT(refusal<GuardError>("backward() of a bias", [&] { loss.backward(); }),
+                HasSubstr("backward() was called in an autocast region"));
+    return;
+  }
+  loss.backward();
+  eager->forward(x).square().sum().backward();
+  EXPECT_TRUE(same(y.grad(), x.grad()));
+  expect_same(state_of_module(*net), state_of_module(*eager), "after one call");
 }
 
 TEST_P(ModesTest, DeterministicAlgorithmsMustBeAsCaptured) {

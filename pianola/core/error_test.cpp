@@ -43,8 +43,8 @@ TEST(Error, SaysAllOfItWhateverBytesItQuotes) {
 
 template <class E>
 class ErrorKind : public testing::Test {};
-using Kinds = testing::Types<UsageError, CaptureError, OutOfMemoryError, ReplayError, GuardError, ScheduleError, ConfigError,
-                             UnsupportedError, DeviceError>;
+using Kinds = testing::Types<UsageError, CaptureError, OutOfMemoryError, ReplayError, GuardError, ScheduleError,
+                             ConfigError, UnsupportedError, DeviceError>;
 TYPED_TEST_SUITE(ErrorKind, Kinds);
 
 TYPED_TEST(ErrorKind, IsCaughtAsItselfAsErrorAndAsRuntimeError) {

@@ -7,7 +7,9 @@
 #include <pianola/training/checkpoint.hpp>
 
 #include <pybind11/stl/filesystem.h>
+#include <torch/csrc/Exceptions.h>
 
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <utility>
@@ -65,6 +67,23 @@ void add_tensors(Checkpoint& self, std::string name, std::vector<std::pair<std::
   self.add(std::move(name), std::move(named));
 }
 
+// What C++ warns of becomes warnings of Python's.
+void load(Checkpoint& self, const std::filesystem::path& file) {
+  try {
+    torch::PyWarningHandler warnings;
+    try {
+      const WithoutGil release;
+      self.load(file);
+    } catch (...) {
+      warnings.set_in_exception();
+      throw;
+    }
+  } catch (python_error& raised) {  // where a filter of Python's makes errors of warnings
+    raised.restore();
+    throw py::error_already_set();
+  }
+}
+
 }  // namespace
 
 void bind_checkpoint(py::module_& module) {
@@ -75,7 +94,7 @@ void bind_checkpoint(py::module_& module) {
       .def("add_generator", &add_generator, py::arg("name"), py::arg("generator"),
            "A generator's place in its numbers: torch.default_generator, torch.cuda.default_generators[0].")
       .def("save", &Checkpoint::save, py::arg("file"), NoGil())
-      .def("load", &Checkpoint::load, py::arg("file"), NoGil());
+      .def("load", &load, py::arg("file"));
 }
 
 }  // namespace pianola::python

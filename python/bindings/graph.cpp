@@ -3,6 +3,7 @@
 #include <bindings/graph_options.hpp>
 #include <bindings/held_object.hpp>
 #include <bindings/python_error.hpp>
+#include <bindings/tensor_list.hpp>
 
 #include <pianola/graph/graph.hpp>
 
@@ -46,7 +47,7 @@ void replay(Graph& graph, const py::args& sources) {
     const WithoutGil release;
     return graph.replay();
   }
-  const auto tensors = sources.cast<std::vector<at::Tensor>>();
+  const std::vector<at::Tensor> tensors = tensors_of(sources);
   const WithoutGil release;
   graph.replay(tensors);
 }

@@ -29,6 +29,15 @@ def captured(**options):
     return lambda: pianola.Graph("cpu").capture(lambda: X * 2, **options)
 
 
+def replayed(*sources):
+    def call():
+        graph = pianola.Graph("cpu")
+        graph.capture(lambda: X * 2, inputs=[X])
+        graph.replay(*sources)
+
+    return call
+
+
 def audited(**options):
     return lambda: pianola.audit(lambda: X * 2, **options)
 
@@ -98,6 +107,8 @@ WRONG = {
     "schedule chunk": (lambda: pianola.Schedule.parse("1,-1").layers("x"), "chunk"),
     "parallel": (lambda: pianola.ParallelOptions(workspaces="x"), "workspaces"),
     "device": (lambda: pianola.Graph([]), "device"),
+    "replay": (replayed(3), "input 1"),
+    "replay of a list": (replayed([X]), "input 1"),
 }  # fmt: skip
 _NEVER = ("Unable to cast", "incompatible", "Invoked with", "The following argument types")
 

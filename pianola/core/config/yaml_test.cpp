@@ -103,7 +103,8 @@ TEST_F(ConfigYamlTest, ADocumentThatGrowsByItsAnchorsIsRefused) {
 
 TEST_F(ConfigYamlTest, BytesThatAreNoTextCanBeShownInARefusal) {
   EXPECT_THAT([] { (void)parse_config("cuda_graph_scope: [\"a\xff\xfe\", full]\n", ConfigFormat::yaml); },
-              ThrowsMessage<ConfigError>(HasSubstr("cuda_graph_scope")));
+              ThrowsMessage<ConfigError>(
+                  HasSubstr("cuda_graph_modules = [\"a\xEF\xBF\xBD\xEF\xBF\xBD\",\"full\"]: full means")));
 }
 
 TEST_F(ConfigYamlTest, ADocumentThatHoldsItselfIsRefused) {
