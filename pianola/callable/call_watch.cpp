@@ -37,7 +37,8 @@ void CallWatch::on_op_end(const trace::OpSpan& op) {
   for (const c10::IValue& value : op.outputs) {
     trace::for_each_tensor(value, [&](const at::Tensor& tensor) {
       const c10::StorageImpl* storage = trace::storage_of(tensor);
-      if (op.memory->makes(op, storage) && made_.insert(tensor.storage())) made_by_.insert({storage, op.number});
+      if (!op.memory->makes(op, storage) || !made_.insert(tensor.storage())) return;
+      made_by_.insert({storage, {.operation = op.number, .in_backward = op.backward != nullptr}});
     });
   }
 }
@@ -45,7 +46,8 @@ void CallWatch::on_op_end(const trace::OpSpan& op) {
 std::vector<CallWatch::Made> CallWatch::made_and_held() const {
   std::vector<Made> result;
   made_.for_each_alive([&](const c10::weak_intrusive_ptr<c10::StorageImpl>& storage) {
-    result.push_back({.storage = storage, .operation = made_by_.at(storage._unsafe_get_target())});
+    const Maker& maker = made_by_.at(storage._unsafe_get_target());
+    result.push_back({.storage = storage, .operation = maker.operation, .in_backward = maker.in_backward});
   });
   return result;
 }

@@ -34,6 +34,7 @@ class CallWatch final : public trace::OpObserver {
   struct Made {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;
     std::uint64_t operation;
+    bool in_backward;
   };
   [[nodiscard]] std::vector<Made> made_and_held() const;
 
@@ -51,7 +52,11 @@ class CallWatch final : public trace::OpObserver {
 
   ska::flat_hash_map<const c10::StorageImpl*, std::size_t> inputs_;
   trace::StorageSet made_;
-  ska::flat_hash_map<const c10::StorageImpl*, std::uint64_t> made_by_;  // the operation
+  struct Maker {
+    std::uint64_t operation;
+    bool in_backward;
+  };
+  ska::flat_hash_map<const c10::StorageImpl*, Maker> made_by_;
   ska::flat_hash_set<const c10::StorageImpl*> leaf_memory_;
   ska::flat_hash_set<const c10::StorageImpl*> read_;  // or written
   ska::flat_hash_set<const c10::TensorImpl*> seen_;

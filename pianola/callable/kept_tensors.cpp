@@ -10,10 +10,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 namespace pianola::callable {
 namespace {
+
+// Of one observed call, where something seems to be kept.
+constexpr std::chrono::milliseconds kPatience(50);
 
 using Known = ska::flat_hash_set<const c10::StorageImpl*>;
 
@@ -44,7 +49,9 @@ KeptTensors::KeptTensors(const ObservedRun& run, std::span<const at::Tensor> inp
   for (CallWatch::Made& made : run.watch().made_and_held()) {
     if (known.count(made.storage._unsafe_get_target()) != 0) continue;
     if (casts_are_kept && run.log().name_of(made.operation) == "aten::_to_copy") continue;
-    kept_.push_back({.storage = std::move(made.storage), .site = run.log().site_of(made.operation)});
+    kept_.push_back({.storage = std::move(made.storage),
+                     .site = run.log().site_of(made.operation),
+                     .in_backward = made.in_backward});
   }
 }
 
@@ -54,6 +61,16 @@ bool KeptTensors::is_open() const {
 
 bool KeptTensors::any() const {
   return std::any_of(kept_.begin(), kept_.end(), [](const Kept& kept) { return !kept.storage.expired(); });
+}
+
+// A backward pass returns before the thread of the device has dropped its last references: to the gradients that
+// torch::autograd::grad() returned, and to whatever its last node was given.
+void KeptTensors::wait_for_autograd() const {
+  const auto waits = [](const Kept& kept) { return kept.in_backward && !kept.storage.expired(); };
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  while (std::any_of(kept_.begin(), kept_.end(), waits) && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
 }
 
 std::optional<Diagnosis> KeptTensors::offence() const {

@@ -30,6 +30,8 @@ class KeptTensors {
   /// Whether a history that may hold them lives.
   [[nodiscard]] bool is_open() const;
   [[nodiscard]] bool any() const;
+  /// Waits a moment for autograd's threads to let go of what they made.
+  void wait_for_autograd() const;
   /// One that is there still; nothing where all are gone.
   [[nodiscard]] std::optional<Diagnosis> offence() const;
 
@@ -37,6 +39,7 @@ class KeptTensors {
   struct Kept {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;
     trace::CallSite site;
+    bool in_backward;
   };
   std::vector<Kept> kept_;
   std::vector<std::weak_ptr<torch::autograd::Node>> history_;

@@ -61,6 +61,9 @@ bool accumulates(const trace::OpSpan& op) {
   });
 }
 
+// Computes nothing: another tensor for the same memory, or the same tensor without its history.
+bool detaches(const trace::OpInfo& op) { return op.name == "aten::detach" || op.name == "aten::detach_"; }
+
 // A tensor whose shape only Python knows, or that has none, is not asked.
 bool tells_its_shape(const at::Tensor& tensor) {
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
@@ -84,7 +87,7 @@ std::uint64_t shapes_of(c10::ArrayRef<c10::IValue> inputs) {
 }  // namespace
 
 void OperationLog::on_op_begin(const trace::OpSpan& op) {
-  if (op.info->is_empty || accumulates(op) || op.info->name == "aten::detach_") return;
+  if (op.info->is_empty || accumulates(op) || detaches(*op.info)) return;
   const std::size_t before = numbers_.size();
   for (const c10::IValue& value : op.inputs) add(value);
   ops_.push_back({.info = op.info,

@@ -21,8 +21,8 @@ namespace pianola::callable {
 // run has the same ones. Two things may differ that are no doing of the function: autograd moves a gradient into its
 // leaf, or copies it, or adds it to the one that is there, as it finds the leaf; and it adds up gradients in place if
 // nobody else holds them. So what the node of an accumulated gradient does with it does not count, and operations count
-// as alike that compute the same, in place or not. What only allocates does not count either, nor does detach_(), which
-// zero_grad() calls on the gradients that it drops, if there are some.
+// as alike that compute the same, in place or not. What only allocates does not count either, nor do detach() and
+// detach_(), which zero_grad() calls on the gradients that it drops, if there are some.
 
 /// What one run of a function did: its operations, the numbers of the host and the shapes that they were given, and where
 /// they were called.

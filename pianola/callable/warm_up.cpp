@@ -46,6 +46,7 @@ void WarmUp::look_at_kept(BankCall& call) {
       ++one;
       continue;
     }
+    one->tensors.wait_for_autograd();
     if (one->tensors.any()) call.collect_garbage();
     if (const std::optional<Diagnosis> offence = one->tensors.offence()) {
       if (!one->is_first) obstacle_ = UsageError(*offence).what();
