@@ -75,10 +75,18 @@ class FullIterationTest : public testing::CallableTest {
     return results;
   }
 
+  // The first iteration of all makes the optimizer's state: it is no witness for a graph, and another is asked for.
+  template <typename Net>
+  static void begin(Trainee<Net>& one, Trainee<Net>& other, const Microbatches& batch) {
+    (void)one.train(batch);
+    (void)other.train(batch);
+  }
+
   template <typename Net>
   static FullIterationInfo expect_equals_eager(const std::vector<Microbatches>& batches,
-                                               FullIterationOptions options = {}) {
+                                               FullIterationOptions options = {}, bool begun = false) {
     Trainee<Net> eager, trained;
+    if (begun) begin(eager, trained, batches.front());
     const auto step = [&](const Microbatches& one) { return eager.train(one); };
     const NamedTensors expected = run(*eager.net, step, batches);
     FullIteration iteration([&](const Microbatches& one) { return trained.train(one); }, std::move(options));
@@ -116,7 +124,7 @@ TEST_P(FullIterationTest, AnotherNumberOfMicrobatchesOrAnotherShapeHasAGraphOfIt
     mixed.push_back(batch(i, 2, {8, 12}));
     mixed.push_back(batch(i, 4, {5, 12}));
   }
-  const FullIterationInfo info = expect_equals_eager<MlpNet>(mixed, {.warmup = 2});
+  const FullIterationInfo info = expect_equals_eager<MlpNet>(mixed, {.warmup = 2}, true);
   ASSERT_EQ(info.signatures.size(), 3U);
   for (const IterationInfo& one : info.signatures) EXPECT_EQ(one.replays, 4U) << one.signature;
 }
@@ -126,7 +134,7 @@ TEST_P(FullIterationTest, OnlyTheLatestSignaturesKeepTheirGraphs) {
   for (const std::int64_t rows : {4, 5, 6, 4, 5, 6}) {
     for (std::uint64_t i = 0; i < 3; ++i) mixed.push_back(batch(i, 1, {rows, 12}));
   }
-  const FullIterationInfo info = expect_equals_eager<MlpNet>(mixed, {.warmup = 1, .capacity = 2});
+  const FullIterationInfo info = expect_equals_eager<MlpNet>(mixed, {.warmup = 1, .capacity = 2}, true);
   EXPECT_EQ(info.signatures.size(), 2U);
   EXPECT_EQ(info.evictions, 4U);
 }
@@ -186,6 +194,7 @@ TEST_P(FullIterationTest, GradientsForAnOptimizerOutsideSurviveAValidationIterat
 TEST_P(FullIterationTest, ResultsAreStaticUnlessCopiesAreAskedFor) {
   for (const OutputPolicy output : {OutputPolicy::alias, OutputPolicy::clone}) {
     Trainee<MlpNet> trained;
+    (void)trained.train(batch(0, 1, {8, 12}));  // makes the optimizer's state
     FullIteration iteration([&](const Microbatches& one) { return trained.train(one); },
                             {.warmup = 1, .output = output});
     (void)iteration(batch(0, 1, {8, 12}));
@@ -238,6 +247,7 @@ TEST_P(FullIterationTest, CapturesAllBucketsWhenTheFirstIsDue) {
     return loss.detach();
   };
   Trainee<MlpNet> eager, trained;
+  begin(eager, trained, batch(0, 1, {4, 12}));
   StaticInputs inputs(device(), {.buckets = {.sizes = {4, 8, 16}, .dim = 0}});
   FullIteration iteration([&](const Microbatches& one) { return loss_of(trained, one.at(0).toTensor()); },
                           {.warmup = 2});
@@ -273,6 +283,7 @@ TEST_P(FullIterationTest, CapturesBucketsWhoseNumbersDependOnTheLength) {
   };
   const at::Tensor places = torch::ones({16, 12}, at::TensorOptions(device())).requires_grad_();
   Trainee<MlpNet> eager, trained;
+  begin(eager, trained, batch(0, 1, {4, 12}));
   StaticInputs inputs(device(), {.buckets = {.sizes = {4, 8, 16}, .dim = 0}});
   FullIteration iteration([&](const Microbatches& one) { return loss_of(trained, places, one.at(0).toTensor()); },
                           {.warmup = 2});
@@ -469,10 +480,10 @@ TEST_P(FullIterationTest, AHostReadIsRefusedAndNothingIsComputed) {
       {.warmup = 2});
   for (std::uint64_t i = 0; i < 2; ++i) (void)iteration(batch(i, 1, {8, 12}));
   const NamedTensors before = testing::clone_all(state_of_module(*trained.net));
-  EXPECT_THAT(refusal<CaptureError>("an iteration that reads its loss",
-                                    [&] {
-                                      (void)iteration(batch(2, 1, {8, 12}));
-                                    }),
+  EXPECT_THAT(refusal<UsageError>("an iteration that reads its loss",
+                                  [&] {
+                                    (void)iteration(batch(2, 1, {8, 12}));
+                                  }),
               AllOf(HasSubstr("aten::_local_scalar_dense"), HasSubstr("full_iteration_test.cpp")));
   expect_same(state_of_module(*trained.net), before);
 }
@@ -507,6 +518,7 @@ TEST_P(FullIterationTest, TakesItsWarmUpFromAConfigurationThatIsRight) {
 
 TEST_P(FullIterationTest, TheReportNamesStagesAndSignatures) {
   Trainee<MlpNet> trained;
+  (void)trained.train(batch(0, 2, {8, 12}));  // makes the optimizer's state
   FullIteration iteration([&](const Microbatches& one) { return trained.train(one); }, {.warmup = 1});
   EXPECT_THAT(iteration.info().signatures, IsEmpty());
   for (std::uint64_t i = 0; i < 2; ++i) (void)iteration(batch(i, 2, {8, 12}));

@@ -62,7 +62,9 @@ class Call:
     def changed_since(self, key: int) -> str:
         """The argument that is no tensor and another one than in the call of this key; "" where none is."""
         known = self.graphed.structure_of(key)
-        return "" if known is None or known.same(self.structure) else known.difference(self.structure).partition(":")[0]
+        if known is None or known.same(self.structure):
+            return ""
+        return known.difference(self.structure, names_of_arguments(self.args, self.kwargs)).partition(":")[0]
 
     def eager_results(self) -> list[torch.Tensor]:
         return tensors_of(self.result)

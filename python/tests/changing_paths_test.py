@@ -105,10 +105,10 @@ def test_full_iterations_refuse_what_their_iterations_show(device, change):
     model = MLP(layers=1).to(device)
     kept = []
     state = {"n": 0}
-    runs = []
+    count = functools.partial(next, itertools.count())  # of runs; nothing that Python shows
 
     def step(microbatches):
-        list.append(runs, 0)
+        count()
         loss = sum(model(x).square().mean() for x in microbatches)
         if change == "counts":
             state["n"] += 1
@@ -129,11 +129,11 @@ def test_full_iterations_refuse_what_their_iterations_show(device, change):
         for _ in range(2):
             iteration(data)
     assert texts[change] in str(raised.value)
-    before = len(runs)
+    before = count()
     fallen = pianola.FullIteration(step, warmup=2, eager_fallback=True, on_fallback=(reasons := []).append)
     for _ in range(6):
         fallen(data)
-    assert len(runs) == before + 6 and len(reasons) == 1
+    assert count() == before + 7 and len(reasons) == 1
 
 
 # --- Backward passes of the user's own ---
@@ -220,7 +220,7 @@ def test_a_rate_that_changes_at_every_call_is_told_once(device):
         for schedule in schedules:
             schedule.step()
         assert_same_state(other, eager)
-    assert len(reasons) == 1 and "lr" in reasons[0] and "param_groups" in reasons[0]
+    assert len(reasons) == 1 and "param_groups" in reasons[0] and "changes from call to call" in reasons[0]
 
 
 def test_more_microbatches_in_flight_than_graphs_are_told_once(device):

@@ -199,7 +199,7 @@ def test_what_changes_on_the_host_is_refused_or_runs_eagerly(device):
     for batch in first[:3]:
         iteration(batch)
     before = copy.deepcopy(model.state_dict())
-    with pytest.raises(pianola.UsageError, match=r"was given 0\.\d+ in one call and .* in the next"):
+    with pytest.raises(pianola.UsageError, match="takes the next entry of rates; a replay would not do it again"):
         iteration(first[3])
     assert_equal(list(model.state_dict().values()), list(before.values()))
 
