@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Optional
 import torch
 
 from ._load import _C
-from .host_places import GONE, MISSING, Place, is_same
+from .host_places import GONE, KEYED, MISSING, Place, is_same
 from .host_reads import HostReads
 from .structure import Structure
 
@@ -81,10 +81,24 @@ class Change(NamedTuple):
     def text(self) -> str:
         """ "model.layers[2].dropout.p changed from 0.1 to 0.2, which train.py:12 in forward reads"."""
         reader = f", which {self.place.where} reads" if self.place.where else ""
+        entry = self._entry()
+        if entry is not None:
+            key, before, now = entry
+            return f"{self.place.name}[{key!r}] changed from {_text(before)} to {_text(now)}{reader}"
         if self.place.kind in ("contents", "function", "bytes"):
             what = {"contents": "the entries of ", "function": "the code, defaults or closure of ", "bytes": "the values of "}
             return f"{what[self.place.kind]}{self.place.name} changed{reader}"
         return f"{self.place.name} changed from {_text(self.before)} to {_text(self.now)}{reader}"
+
+    def _entry(self) -> Optional[tuple[Any, Any, Any]]:
+        """Of a dict that has the keys that it had: the first entry that is another one, with its key."""
+        if self.place.kind != "contents" or not isinstance(self.place.owner, KEYED) or not isinstance(self.now, tuple):
+            return None
+        pairs = list(zip(self.before, self.now))
+        if len(self.before) != len(self.now) or any(one[0] != other[0] for one, other in pairs):
+            return None
+        changed = ((one[0], one[1], other[1]) for one, other in pairs if not is_same(one[1], other[1]))
+        return next(changed, None)
 
 
 def _text(value: Any) -> str:
