@@ -99,7 +99,8 @@ def _told(found: list[Found], rules: Any) -> Iterator[str]:
     fixes = {**_LASTING, **_PASSING}
     for one in found:
         if one.rule in rules:
-            yield text_of(f"{one.what}{_ONCE}", fixes[one.rule], _where(one.place), one.rule)
+            call = f" ({one.op})" if one.op and one.op not in one.what else ""
+            yield text_of(f"{one.what}{call}{_ONCE}", fixes[one.rule], _where(one.place), one.rule)
 
 
 def _where(place: files.Place) -> str:
