@@ -244,17 +244,14 @@ TEST_P(BranchesTest, AnOperatorWithoutAWrittenSchemaIsABarrier) {
                           [](const BranchObstacle& obstacle) { return obstacle.cause == "barrier"; }));
 }
 
-TEST_P(BranchesTest, AStepWithACollectiveStaysAsItIs) {
+TEST_P(BranchesTest, AStepWithACollectiveIsRefused) {
   Graph graph(device());
   const auto step = [&] {
     independent();
     y = call("_c10d_functional::pianola_pretend", y);
   };
-  graph.capture(step, branched());
-  const std::string reason = expect_serial(graph, step);
-  if (on_cuda()) {
-    EXPECT_THAT(reason, HasSubstr("_c10d_functional::pianola_pretend communicates with other processes"));
-  }
+  EXPECT_THAT(refusal<CaptureError>("a collective", [&] { graph.capture(step, branched()); }),
+              AllOf(HasSubstr("_c10d_functional::pianola_pretend communicates with other ranks"), HasSubstr("PG1106")));
 }
 
 TEST_P(BranchesTest, AGraphThatCannotBeProvedIsNotUsed) {
