@@ -140,7 +140,7 @@ def quiet():
 
 
 def rows(device, seed=1):
-    return torch.randn(3, 4, generator=torch.Generator().manual_seed(seed)).to(device)
+    return torch.randn(3, 4, generator=torch.Generator("cpu").manual_seed(seed), device="cpu").to(device)
 
 
 def same(one, other):
