@@ -7,6 +7,7 @@
 #include <pianola/callable/newcomers.hpp>
 #include <pianola/callable/signature_entry.hpp>
 #include <pianola/callable/stream_order.hpp>
+#include <pianola/callable/told_reasons.hpp>
 #include <pianola/core/error.hpp>
 
 #include <c10/util/Exception.h>
@@ -71,6 +72,7 @@ struct GraphBank::Impl {
   std::vector<Entry> entries;                // most recently called first
   StreamOrder order;
   Newcomers newcomers;
+  ToldReasons told;
   std::size_t evictions = 0;
   mutable std::mutex mutex;  // guards all of the above but the options
 };
@@ -138,7 +140,7 @@ void GraphBank::Impl::run_eagerly(SignatureEntry& entry, bool observe, std::span
   }
   std::unique_lock lock(mutex);
   entry.note_eager_call(std::move(observation), call);
-  const std::optional<std::string> reason = entry.take_reason();
+  const std::optional<std::string> reason = told.once(entry.take_reason());
   const std::array notes{entry.take_note(), newcomers.take_note()};
   lock.unlock();
   if (reason) report(*reason);
@@ -180,6 +182,7 @@ void GraphBank::refuse(std::int64_t key, std::span<const at::Tensor> inputs, std
 void GraphBank::reset() {
   const std::lock_guard lock(impl_->mutex);
   impl_->entries.clear();
+  impl_->told.forget();
 }
 
 GraphedInfo GraphBank::info() const {

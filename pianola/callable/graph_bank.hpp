@@ -49,6 +49,8 @@ class BankCall {
     run_eagerly();
     return {};
   }
+  /// No graph of it could be right, whatever the function finds: calls with these arguments may share its key.
+  virtual void note_lasting_obstacle() {}
   /// Frees what nobody can reach any more, where references go in circles.
   virtual void collect_garbage() {}
   /// The tensors in the result that run_eagerly() kept.

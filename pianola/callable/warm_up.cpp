@@ -10,6 +10,7 @@ void WarmUp::note(Observation observed, BankCall& call) {
   const bool is_first = !last_;
   settled_ = true;
   obstacle_ = observed.lasting();
+  if (!obstacle_.empty()) call.note_lasting_obstacle();
   if (obstacle_.empty() && counts()) {
     if (is_first) {
       settled_ = observed.passing().empty();

@@ -4,6 +4,7 @@
 #include <pianola/callable/nested_call.hpp>
 #include <pianola/callable/newcomers.hpp>
 #include <pianola/callable/stream_order.hpp>
+#include <pianola/callable/told_reasons.hpp>
 #include <pianola/core/error.hpp>
 #include <pianola/core/one_call.hpp>
 #include <pianola/graph/pool_state.hpp>
@@ -69,6 +70,7 @@ struct IterationBank::Impl {
   callable::StreamOrder order;
   std::array<bool, 2> has_captured = {};  // stages with memory in the pool; see Note [Memory of iterations]
   callable::Newcomers newcomers;
+  callable::ToldReasons told;
   std::size_t evictions = 0;
   bool is_capturing = false;
   OneCall calls;
@@ -139,7 +141,7 @@ std::optional<IterationBank::Result> IterationBank::Impl::replay(IterationEntry&
 
 void IterationBank::Impl::run_eagerly(IterationEntry& entry, const Inputs& inputs, callable::BankCall& call) {
   entry.run_eagerly(inputs, call);
-  if (const std::optional<std::string> reason = entry.take_reason()) report(*reason);
+  if (const std::optional<std::string> reason = told.once(entry.take_reason())) report(*reason);
   if (const std::optional<std::string> note = newcomers.take_note()) report(*note);
 }
 
@@ -220,6 +222,7 @@ void IterationBank::refuse(Stage stage, std::int64_t key, const Inputs& inputs, 
 void IterationBank::reset(Stage stage) {
   const OneCall::Scope one_call(impl_->calls, "reset()", "a FullIteration");
   impl_->entries(stage).clear();
+  impl_->told.forget();
 }
 
 FullIterationInfo IterationBank::info() const {

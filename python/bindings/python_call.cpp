@@ -26,6 +26,11 @@ callable::HostEffects PythonCall::run_observed() {
   return {.lasting = std::move(lasting), .passing = std::move(passing), .remade = std::move(remade)};
 }
 
+void PythonCall::note_lasting_obstacle() {
+  const WithGil gil;
+  (void)call_python(call_.get().attr("note_lasting_obstacle"));
+}
+
 void PythonCall::collect_garbage() {
   const WithGil gil;
   (void)call_python(py::module_::import("gc").attr("collect"));

@@ -12,13 +12,15 @@
 
 namespace pianola::python {
 
-/// A call that a Python object makes: run_eagerly(), run_observed() -> (lasting, passing, remade), eager_results() and to_capture() -> (function, structure).
+/// A call that a Python object makes: run_eagerly(), run_observed() -> (lasting, passing, remade), note_lasting_obstacle(),
+/// eager_results() and to_capture() -> (function, structure).
 class PythonCall final : public callable::BankCall {
  public:
   PythonCall(const py::object& call, py::object module);
 
   void run_eagerly() override;
   [[nodiscard]] callable::HostEffects run_observed() override;
+  void note_lasting_obstacle() override;
   void collect_garbage() override;
   [[nodiscard]] std::vector<at::Tensor> eager_results() const override;
   [[nodiscard]] bool was_interrupted() const override;

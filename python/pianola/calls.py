@@ -44,9 +44,12 @@ class Call:
         device = tensors[0].device if tensors else default_device()
         effects, reads = self.graphed.watch.run(self.run_eagerly, device.type, self.read_arguments())
         self.note_reads(reads)
-        if effects.lasting and self.state is not None:  # what it writes, it reads: each call would be in a state of its own
-            self.graphed.states.keep(self.state)
         return effects
+
+    def note_lasting_obstacle(self) -> None:
+        """The function stays eager. What it writes it may read, so that each call would be in a state of its own."""
+        if self.state is not None:
+            self.graphed.states.keep(self.state)
 
     def note_reads(self, reads: HostReads) -> None:
         if self.state is not None:
@@ -75,6 +78,8 @@ class Call:
 
     def while_capturing(self) -> Callable[..., Any]:
         """The function, as a graph may hold it."""
+        if self.state is not None:
+            self.graphed.states.release(self.state)  # kept for tensors of other shapes, perhaps
         run, interrupts = Weakly(self.graphed.run_original), self.interrupts  # all that the graph may hold of this call
         this_call = weakref.ref(self)
 

@@ -180,6 +180,12 @@ class States:
                 known.restless, known.stays = state, True
                 known.states = [state]
 
+    def release(self, state: State) -> None:
+        """A graph is captured in it: from now on it is compared again."""
+        for known in self._known:
+            if known.stays and known.restless is state:
+                known.restless, known.stays = None, False
+
     def structure_of(self, number: int) -> Optional[Structure]:
         """Of the arguments of calls in the state of this number."""
         for known in self._known:
