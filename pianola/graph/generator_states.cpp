@@ -130,20 +130,26 @@ void GeneratorStates::remember(at::Generator generator) {  // by value: a handle
   remembered.generator = std::move(generator);
 }
 
+// An operation that is given a generator draws from no other one: what moves the others meanwhile is not its doing.
 void GeneratorStates::on_op_begin(const trace::OpSpan& op) {
   if (!op.info->seeded) return;
+  std::vector<at::Generator> named;
   for (const c10::IValue& value : op.inputs) {
-    if (value.isGenerator() && value.toGenerator().defined()) remember(value.toGenerator());
+    if (value.isGenerator() && value.toGenerator().defined()) named.push_back(value.toGenerator());
   }
+  remember(named);
   for (Remembered& remembered : states_) {
-    if (remembered.use) remembered.use->begin();
+    if (!remembered.use) continue;
+    if (!named.empty() && std::find(named.begin(), named.end(), remembered.generator) == named.end()) continue;
+    remembered.use->begin();
+    remembered.drawing.push_back(op.number);
   }
 }
 
 void GeneratorStates::on_op_end(const trace::OpSpan& op) {
   if (!op.info->seeded) return;
   for (Remembered& remembered : states_) {
-    if (remembered.use) remembered.use->end();
+    if (std::erase(remembered.drawing, op.number) > 0) remembered.use->end();
   }
 }
 

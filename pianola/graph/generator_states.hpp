@@ -86,7 +86,8 @@ class GeneratorStates final : public trace::OpObserver {
     at::Generator generator;
     at::Tensor state;
     std::uint64_t seed;
-    std::optional<GeneratorUse> use;  // where others are told apart
+    std::optional<GeneratorUse> use;     // where others are told apart
+    std::vector<std::uint64_t> drawing;  // operations that run and may draw from it
   };
   void remember(at::Generator generator);
 
