@@ -57,11 +57,12 @@ class FailureTest : public testing::DeviceTest {
     return level;
   }
 
-  // Device memory to the byte. On the host tables of libraries grow by a step now and then.
+  // Device memory to the byte, of which there may be less: a cache that settled late has let go of some. On the host tables
+  // of libraries grow by a step now and then.
   static void expect_level(const Level& settled, int rounds) {
     const Level now = level();
-    EXPECT_EQ(now.allocated, settled.allocated);
-    EXPECT_EQ(now.reserved, settled.reserved);
+    EXPECT_LE(now.allocated, settled.allocated);
+    EXPECT_LE(now.reserved, settled.reserved);
 #if !defined(__SANITIZE_ADDRESS__)  // whose malloc keeps no such account
     EXPECT_LT(now.host - settled.host, rounds * std::int64_t{1024}) << "host memory, " << now << " after " << settled;
 #endif
