@@ -37,6 +37,23 @@ def runs_on(schema, device):
     return functional is None or _has_kernel(functional, device)
 
 
+# torch's own uses of private operators that take any tensors of the device.
+_SAFE_PRIVATE = ("_foreach_", "_fused_", "_amp_", "_index_put_impl_", "__")
+# Of a library: they trust what torch hands them, and the samples are not made for the library of the device.
+_OF_LIBRARIES = ("cudnn_", "miopen_", "mkldnn_", "fbgemm_", "mps_", "quantized_")
+
+
+def why_left_out(schema, device):
+    """Why an operator is not tried on CUDA, where a bad argument ends the process or breaks the device for all that follow;
+    "" where it is tried. (_sobol_engine_* write the tensor's memory from the host, whatever its device.)"""
+    name = schema.name.split("::")[1]
+    if device != "cuda":
+        return ""
+    if name.startswith("_") and not name.startswith(_SAFE_PRIVATE):
+        return "private"
+    return "of a library" if name.startswith(_OF_LIBRARIES) else ""
+
+
 def in_place_schemas(device="cpu"):
     """Operators that write their first argument, one tensor or a list of them, and nothing that is called out."""
     return [

@@ -71,6 +71,7 @@ OWN = {
     # windows
     "fractional_max_pool2d": {"self": _IMAGE, "random_samples": F(2, 4, 2), "kernel_size": [2, 2], "output_size": [3, 3]},
     "fractional_max_pool3d": {"self": _VOLUME, "random_samples": F(2, 2, 3), "kernel_size": [2] * 3, "output_size": [3] * 3},
+    "_pdist_backward": {"grad": F(6), "self": F(4, 4), "pdist": F(6)},
     "fractional_max_pool2d_backward": {"grad_output": F(2, 4, 3, 3), "self": _IMAGE, "kernel_size": [2, 2], "output_size": [3, 3],
                                        "indices": I(2, 4, 3, 3, high=36)},
     "fractional_max_pool3d_backward": {"grad_output": F(2, 2, 3, 3, 3), "self": _VOLUME, "kernel_size": [2] * 3,

@@ -4,12 +4,13 @@ import collections
 import contextlib
 import os
 import pathlib
+import tempfile
 import warnings
 
 import pianola
 import torch
 
-ROUNDS = (2, 3, 4)
+ROUNDS = (2, 3)
 
 
 def is_tensor(value):
@@ -115,6 +116,14 @@ class Tally:
     def __init__(self, kind, device):
         self.kind, self.device, self.verdicts = kind, device, {}
 
+    def begin(self, name):
+        """An operator may end the process, and what the test printed is lost with it: a file says which one did."""
+        folder = os.environ.get("PIANOLA_SWEEP_RESULTS") or tempfile.gettempdir()
+        pathlib.Path(folder, f"sweep_tries.{self.device.type}.txt").write_text(f"{self.kind}: {name}\n")
+
+    def tried(self):
+        return [name for name, (verdict, _) in self.verdicts.items() if verdict != "left out"]
+
     def add(self, name, verdict, why=""):
         self.verdicts[name] = (verdict, why)
 
@@ -123,13 +132,13 @@ class Tally:
 
     def text(self):
         counts = collections.Counter(verdict for verdict, _ in self.verdicts.values())
-        tried = sum(counts.values()) - counts["no sample"]
-        words = [f"{counts[verdict]} {verdict}" for verdict in ("right", "refused", "wrong", "eager differs", "no sample")]
+        tried = sum(counts.values()) - counts["no sample"] - counts["left out"]
+        words = [f"{counts[verdict]} {verdict}" for verdict in ("right", "refused", "wrong", "eager differs", "no sample", "left out")]
         return f"{self.kind} on {self.device.type}: {tried} tried, " + ", ".join(words)
 
     def show(self):
         lines = [self.text()]
-        for verdict in ("wrong", "refused", "eager differs", "no sample"):
+        for verdict in ("wrong", "refused", "eager differs", "no sample", "left out"):
             lines += [f"  {verdict}: {name} {self.verdicts[name][1]}".rstrip() for name in sorted(self.names(verdict))]
         print("\n" + "\n".join(lines))
         folder = os.environ.get("PIANOLA_SWEEP_RESULTS")
