@@ -3,6 +3,7 @@
 #include <pianola/core/error.hpp>
 #include <pianola/graph/device_check.hpp>
 #include <pianola/graph/open_generators.hpp>
+#include <pianola/graph/seed_marks.hpp>
 
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
@@ -19,6 +20,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -26,15 +29,29 @@
 namespace pianola {
 namespace {
 
+// With the generator's lock. A state begins with the seed, which a recording may have marked: what is kept has the generator's
+// own, since another recording's mark means nothing, and what is set keeps the mark.
+at::Tensor state_of(const at::Generator& generator) {
+  at::Tensor state = generator.get_state();
+  const std::uint64_t seed = graph::SeedMarks::seed_of(generator);
+  if (generator.device().is_cpu()) std::memcpy(state.mutable_data_ptr(), &seed, sizeof(seed));
+  return state;
+}
+
+void set_state_of(at::Generator& generator, const at::Tensor& state) {
+  generator.set_state(state);
+  if (generator.device().is_cpu()) graph::SeedMarks::put_seed(generator, generator.current_seed());
+}
+
 // Note [Forks on the tape]
 // A CUDA generator names its state by a pointer, which kernels that were captured keep: a fork exchanges the pointer while
 // the host runs, and a replay has nothing to do. A CPU generator holds its state itself. So a fork exchanges the states of
 // two generators there, by an operator, which the tape records and replays like any other.
 void swap_generators(at::Generator first, at::Generator second) {
   const std::scoped_lock lock(first.mutex(), second.mutex());
-  const at::Tensor state = first.get_state();
-  first.set_state(second.get_state());
-  second.set_state(state);
+  const at::Tensor state = state_of(first);
+  set_state_of(first, state_of(second));
+  set_state_of(second, state);
 }
 
 // Note [Rewinding while recording]
@@ -43,12 +60,12 @@ void swap_generators(at::Generator first, at::Generator second) {
 // kernels that follow get the numbers from there, at each replay. A count means nothing but in the recording that it is of.
 at::Tensor generator_state(at::Generator generator) {
   const std::lock_guard lock(generator.mutex());
-  return generator.get_state();
+  return state_of(generator);
 }
 
 void set_generator_state(at::Generator generator, const at::Tensor& state) {
   const std::lock_guard lock(generator.mutex());
-  generator.set_state(state);
+  set_state_of(generator, state);
 }
 
 void call_swap(const at::Generator& first, const at::Generator& second) {
