@@ -12,6 +12,27 @@ namespace {
 
 constexpr const char* kCapsule = "pianola.FrameWatch";
 
+// What runs inside is the watch's own: where torch.compile's code runs, its compiler takes every function that begins, and
+// would spend minutes on those of the watch.
+class NotCompiled {
+ public:
+  explicit NotCompiled(const py::object& set_eval_frame) : set_(set_eval_frame), before_(set_(py::none())) {}
+  NotCompiled(const NotCompiled&) = delete;
+  NotCompiled& operator=(const NotCompiled&) = delete;
+  ~NotCompiled() {
+    const py::error_scope kept;
+    try {
+      set_(before_);
+    } catch (const py::error_already_set&) {
+      PyErr_Clear();  // it was set before, so that it can be set
+    }
+  }
+
+ private:
+  const py::object& set_;
+  py::object before_;
+};
+
 // Tells of each function of Python that begins on this thread: a profile function of the interpreter, in C, that looks at
 // the code alone where nobody wants to know of it. Another profile function goes on hearing what it heard before, be it a
 // profiler's, an audit's or an outer watch's.
@@ -59,7 +80,9 @@ class FrameWatch {
     try {
       const auto code = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetCode(frame)));
       const auto known = wanted_.find(code.ptr());
-      if (known != wanted_.end() ? known->second : ask(code)) {
+      if (known != wanted_.end() && !known->second) return;
+      const NotCompiled not_compiled(set_eval_frame_);
+      if (known != wanted_.end() || ask(code)) {
         (void)on_frame_(py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(frame)));
       }
     } catch (const std::exception& error) {
@@ -77,6 +100,7 @@ class FrameWatch {
 
   py::function wants_;
   py::function on_frame_;
+  py::object set_eval_frame_ = py::module_::import("torch._C._dynamo.eval_frame").attr("set_eval_frame");
   std::unordered_map<PyObject*, bool> wanted_;
   std::vector<py::object> held_;
   std::string error_;

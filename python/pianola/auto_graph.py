@@ -63,6 +63,8 @@ class GraphedFunction(Generic[Arguments, Result]):
         self._bank = _C.GraphBank(_bank_options(options, Weakly(self._report)), Weakly(self.run_original), module)
 
     def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        if torch.compiler.is_compiling():  # inside of code that torch.compile takes: the function becomes part of it
+            return self.original(*args, **kwargs)
         leaves, structure = of_arguments(args, kwargs)
         told = self.states.find(structure)
         if told.reason is not None:

@@ -12,6 +12,7 @@ from types import CodeType, FrameType
 from typing import Any, Callable, Iterator, Optional
 
 import torch
+from torch._guards import CompileContext
 from torch.nn.modules import module as torch_modules
 from torch.optim import optimizer as torch_optimizers
 from torch.utils import _device as torch_devices
@@ -136,6 +137,8 @@ class HostReads(HostValues):
     # --- Functions that run ---
 
     def _on_frame(self, frame: FrameType) -> None:
+        if CompileContext.try_get() is not None:  # torch.compile's compiler at work: thousands of functions, none of the step's
+            return
         code = frame.f_code
         if kind_of_code(code) == 2:
             self._on_torchs(frame)

@@ -1,5 +1,8 @@
 """torch.compile inside, around and under Pianola: refused by name or eager, the compiler asked no more often than without."""
 
+import os
+import shutil
+
 import pianola
 import pytest
 import torch
@@ -153,6 +156,7 @@ def test_a_compiled_function_around_a_graphed_one(device):
         assert_same("result", outer(x), swish(x + 1) * 2)
 
 
+@pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="inductor needs a compiler")
 def test_inductor_and_its_graphs_inside(device):
     compiled = torch.compile(swish, mode="reduce-overhead" if device.type == "cuda" else "default")
     reasons = []
