@@ -6,6 +6,8 @@ the function eager, with the line.
 
 import random
 import sys
+from functools import partial
+from itertools import chain
 from typing import Any, Callable, Iterator, NamedTuple, Optional
 
 import torch
@@ -52,7 +54,7 @@ class HostWatch:
         self._function = function
         self._warmup = warmup
         self._calls = 0
-        self._writes: dict[tuple, str] = {}  # of the call before, by place
+        self._writes: set[tuple] = set()  # of the call before, by place
         self._moving: list[Place] = []  # that held a generator or an iterator then
         self._stores: list[Place] = []  # that its code stores into
 
@@ -81,18 +83,17 @@ class HostWatch:
         told = list(_told([*findings], _PASSING if device == "cpu" else ()))
         return self._judge(draws, told, dict(_writes(reads, stores)), reads), reads
 
-    def _judge(self, draws: list[str], told: list[str], writes: dict[tuple, str], reads: HostReads) -> Effects:
+    def _judge(self, draws: list[str], told: list[str], writes: dict[tuple, Callable[[], str]], reads: HostReads) -> Effects:
         """What is written, and read as well, makes each call one of another signature: it is seen here that it goes on."""
-        again = [text for place, text in writes.items() if place in self._writes]
-        lasting = draws + (again if self._calls + 2 >= self._warmup else [])
-        passing = told + list(writes.values())
+        again = (text() for place, text in writes.items() if place in self._writes)
+        lasting = next(chain(draws, again if self._calls + 2 >= self._warmup else ()), "")
         stores = [place for store in reads.stores if (place := _place_of(store)) is not None]
-        if self._calls == 0:  # what was there before it, nobody has seen
-            passing += [_write_text(place) for place in stores]
+        unseen = stores if self._calls == 0 else []  # what was there before it, nobody has seen
+        passing = next(chain(told, (text() for text in writes.values()), map(_write_text, unseen)), "")
         self._calls += 1
-        self._writes, self._stores = writes, stores
+        self._writes, self._stores = set(writes), stores
         self._moving = [place for place in reads.places if _is_moving(place.get())]
-        return Effects(next(iter(lasting), ""), next(iter(passing), ""), list(_remade(reads)))
+        return Effects(lasting, passing, list(_remade(reads)))
 
 
 def _told(found: list[Found], rules: Any) -> Iterator[str]:
@@ -147,15 +148,16 @@ def _moved(moving: list[tuple[Place, Optional[marks.Mark]]], reads: HostReads) -
 # --- Writes ---
 
 
-def _writes(reads: HostReads, stores: list[Place]) -> Iterator[tuple[tuple, str]]:
-    """What the call changed, of what it reads and of what its code is known to store into."""
+def _writes(reads: HostReads, stores: list[Place]) -> Iterator[tuple[tuple, Callable[[], str]]]:
+    """What the call changed, of what it reads and of what its code is known to store into, and the text of each. One is
+    told at most: a call that imports a package changes thousands."""
     for place, before, after in reads.changes():
         if _is_remade(place, reads):
             continue
-        yield _identity(place), _write_text(place, _line_of(place, reads), before, after)
+        yield _identity(place), partial(_change_text, place, reads, before, after)
     for place in stores:
         if place.owner is not GONE and not is_as_before(place):
-            yield _identity(place), _write_text(place)
+            yield _identity(place), partial(_write_text, place)
 
 
 def _is_remade(place: Place, reads: HostReads) -> bool:
@@ -212,6 +214,10 @@ def _line_of(place: Place, reads: HostReads) -> str:
         name = place.name.partition(".")[0].partition("[")[0]
         return _where(first_mention(name, reads.executed)) or place.where
     return place.where
+
+
+def _change_text(place: Place, reads: HostReads, before: Any, after: Any) -> str:
+    return _write_text(place, _line_of(place, reads), before, after)
 
 
 def _write_text(place: Place, where: str = "", before: Any = None, after: Any = None) -> str:
