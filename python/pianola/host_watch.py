@@ -70,6 +70,7 @@ class HostWatch:
         moving = [(place, marks.mark_of(place.get())) for place in self._moving]
         stores = list(filter(None, map(_again, self._stores)))
         reads = HostReads(self._function, arguments)
+        modules = len(sys.modules)
         table.watch.begin()
         try:
             # A recomputation that stops early runs fewer operations than it does under capture.
@@ -79,9 +80,12 @@ class HostWatch:
             table.watch.end()
         findings = Findings()
         take_hits(table, device, 0, findings)
-        draws = [*_draws([*findings], generators, reads), *_moved(moving, reads), *_told([*findings], {"PG305"})]
-        told = list(_told([*findings], _PASSING if device == "cpu" else ()))
-        return self._judge(draws, told, dict(_writes(reads, stores)), reads), reads
+        lasting = [*_told([*findings], _LASTING)]
+        passing = [*_told([*findings], _PASSING if device == "cpu" else ())]
+        if len(sys.modules) != modules:  # what is imported runs once, and may do this: sympy makes a generator
+            lasting, passing = [], lasting + passing
+        draws = [*lasting, *_draws(generators, reads), *_moved(moving, reads)]
+        return self._judge(draws, passing, dict(_writes(reads, stores)), reads), reads
 
     def _judge(self, draws: list[str], told: list[str], writes: dict[tuple, Callable[[], str]], reads: HostReads) -> Effects:
         """What is written, and read as well, makes each call one of another signature: it is seen here that it goes on."""
@@ -119,9 +123,8 @@ def _global_generators() -> dict[str, Any]:
     return {name: (one, marks.mark_of(one)) for name, one in generators.items()}
 
 
-def _draws(found: list[Found], generators: dict[str, Any], reads: HostReads) -> Iterator[str]:
+def _draws(generators: dict[str, Any], reads: HostReads) -> Iterator[str]:
     """Python's own methods are seen at work, with the line; of others the state tells."""
-    yield from _told(found, {"PG604"})
     for name, (generator, before) in generators.items():
         if not marks.same(before, marks.mark_of(generator)):
             place = first_mention(name.rpartition(".")[2], reads.executed)

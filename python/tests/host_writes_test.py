@@ -426,6 +426,24 @@ def test_drawing_in_the_first_call_alone_counts(device):
     expect_eager(device, make, "random")
 
 
+def test_what_a_module_does_when_it_is_imported_does_not_count(device, tmp_path, monkeypatch):
+    name = f"imported_by_a_step_on_{device.type}"
+    (tmp_path / f"{name}.py").write_text(
+        "import random, time\n\n\ndef begin():\n    return random.Random(), time.time()\n\n\nnumbers, began = begin()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def make(trainer):
+        def step(x):
+            __import__(name)
+            return trainer.train(x)
+
+        return step
+
+    reasons, graphed = run_twins(device, make)
+    assert reasons == [] and graphed.info().signatures[0].replays > 0
+
+
 # --- Tensors that are kept ---
 
 
