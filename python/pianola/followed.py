@@ -68,5 +68,7 @@ def is_ours(kind: Any) -> bool:
 def is_opaque(kind: Any) -> bool:
     """Whether its objects keep what they are where Python does not see it: a class of a C extension of somebody's."""
     package = kind.__module__.split(".")[0]
+    if kind.__basicsize__ == object.__basicsize__ and kind.__itemsize__ == 0:  # without room for anything
+        return False
     has_own = kind.__dictoffset__ != 0 or bool(slots_of(kind))
     return not has_own and package not in sys.stdlib_module_names and package not in ("torch", "numpy", "pianola")

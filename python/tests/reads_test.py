@@ -5,6 +5,7 @@ One table: each row makes a step and says how to change what it reads. The same 
 
 import collections
 import dataclasses
+import datetime
 import enum
 import functools
 import math
@@ -936,8 +937,10 @@ def test_what_is_too_large_to_be_compared_keeps_it_eager_and_is_named(device):
 
 
 def test_what_cannot_be_followed_is_named(device):
-    opaque = type("Opaque", (), {"__slots__": (), "__module__": "elsewhere"})()  # as objects of C extensions are
-    graphed = pianola.graphed(lambda x: x * (1 if bool(opaque) else 2))
+    # As objects of C extensions are, and one that has no room for anything.
+    opaque = type("Opaque", (datetime.date,), {"__slots__": (), "__module__": "elsewhere"})(2000, 1, 1)
+    sentinel = type("Sentinel", (), {"__slots__": (), "__module__": "elsewhere"})()
+    graphed = pianola.graphed(lambda x: x * (1 if bool(opaque) and bool(sentinel) else 2))
     for _ in range(2):
         graphed(torch.ones(2, device=device))
     info = graphed.info()
