@@ -10,7 +10,7 @@ import warnings
 import pianola
 import torch
 
-ROUNDS = (2, 3)
+ROUNDS = (2, 3, 4)
 
 
 def is_tensor(value):
