@@ -1,6 +1,5 @@
 #pragma once
 #include <ATen/core/Generator.h>
-#include <ATen/record_function.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <cstddef>
@@ -50,13 +49,14 @@ class ForeignDraws {
   /// While it lives, this thread may draw unseen from these: a replay does.
   class Unseen {
    public:
+    /// @param generators  Must outlive it.
     explicit Unseen(const std::vector<at::Generator>& generators);
     Unseen(const Unseen&) = delete;
     Unseen& operator=(const Unseen&) = delete;
     ~Unseen();
 
    private:
-    std::unique_ptr<at::ObserverContext> begun_;
+    std::uint64_t draw_;
   };
 
  private:
