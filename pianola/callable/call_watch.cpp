@@ -37,7 +37,9 @@ void CallWatch::on_op_end(const trace::OpSpan& op) {
   for (const c10::IValue& value : op.outputs) {
     trace::for_each_tensor(value, [&](const at::Tensor& tensor) {
       const c10::StorageImpl* storage = trace::storage_of(tensor);
-      if (!op.memory->makes(op, storage) || !made_.insert(tensor.storage())) return;
+      if (!op.memory->makes(op, storage)) return;
+      if (!early_.empty()) forget_early(op, storage);
+      if (!made_.insert(tensor.storage())) return;
       made_by_.insert({storage, {.operation = op.number, .in_backward = op.backward != nullptr}});
     });
   }
@@ -60,7 +62,22 @@ void CallWatch::note_outside(const trace::OpSpan& op, const at::Tensor& tensor) 
   if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) return;  // a number of the host, made for this operation
   if (is_parameter(tensor)) leaf_memory_.insert(storage);
   if (uses_values(*op.info)) read_.insert(storage);
-  if (seen_.insert(tensor.unsafeGetTensorImpl()).second) outside_.push_back(tensor);
+  if (!seen_.insert(tensor.unsafeGetTensorImpl()).second) return;
+  outside_.push_back(tensor);
+  if (op.around != 0) early_[storage] = op.around;
+}
+
+// A hook on saved tensors is given the result of an operation that has not ended: it looked like memory from outside.
+void CallWatch::forget_early(const trace::OpSpan& op, const c10::StorageImpl* storage) {
+  const auto early = early_.find(storage);
+  if (early == early_.end() || early->second != op.number) return;
+  early_.erase(early);
+  read_.erase(storage);
+  std::erase_if(outside_, [&](const at::Tensor& tensor) {
+    if (trace::storage_of(tensor) != storage) return false;
+    seen_.erase(tensor.unsafeGetTensorImpl());
+    return true;
+  });
 }
 
 // By memory: optimizers of torch's C++ interface write through `p.data()`, which is another tensor.

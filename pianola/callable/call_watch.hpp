@@ -48,6 +48,7 @@ class CallWatch final : public trace::OpObserver {
 
  private:
   void note_outside(const trace::OpSpan& op, const at::Tensor& tensor);
+  void forget_early(const trace::OpSpan& op, const c10::StorageImpl* storage);
   void note_write(const trace::OpSpan& op, const at::Tensor& tensor);
 
   ska::flat_hash_map<const c10::StorageImpl*, std::size_t> inputs_;
@@ -60,6 +61,8 @@ class CallWatch final : public trace::OpObserver {
   ska::flat_hash_set<const c10::StorageImpl*> leaf_memory_;
   ska::flat_hash_set<const c10::StorageImpl*> read_;  // or written
   ska::flat_hash_set<const c10::TensorImpl*> seen_;
+  // Memory that was first seen inside an operation, by what that called for itself, with the operation's number.
+  ska::flat_hash_map<const c10::StorageImpl*, std::uint64_t> early_;
   std::vector<at::Tensor> outside_;
   std::optional<std::size_t> written_input_;
   bool trains_ = false;

@@ -300,6 +300,8 @@ class HostValues:
         if isinstance(module, torch.jit.ScriptModule):
             self._take_script(module, name)
             return
+        if "_modules" not in vars(module):  # its __init__ runs: the step makes it, and nothing of it is from before
+            return
         for path, one in module.named_modules():
             self._take_one_module(one, f"{name}.{path}" if path else name)
 

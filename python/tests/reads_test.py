@@ -72,6 +72,21 @@ def global_number(device):
 
 
 @case()
+def number_of_a_module_that_the_step_makes(device):
+    number = [1.5]
+
+    class Scaled(nn.Sequential):
+        def __init__(self, factor):
+            super().__init__(nn.Identity())
+            self.factor = factor
+
+        def forward(self, x):
+            return super().forward(x) * self.factor
+
+    return Case(lambda x: Scaled(number[0])(x), lambda value: number.__setitem__(0, value))
+
+
+@case()
 def closure_number(device):
     number = 1.5
 

@@ -9,6 +9,7 @@ import weakref
 
 import pytest
 import torch
+import torch.utils.checkpoint
 
 import pianola
 from twins import MLP, batches
@@ -55,6 +56,32 @@ def test_equals_eager(device):
         assert_equal(trained.state(), eager.state())
     (info,) = iteration.info().signatures
     assert (info.stage, info.state, info.eager_calls, info.replays) == ("training", "captured", 2, 8)
+
+
+def unchanged_by_hooks(module, x):
+    with torch.autograd.graph.saved_tensors_hooks(lambda saved: saved, lambda packed: packed):
+        return module(x)
+
+
+def computed_twice(module, x):
+    return torch.utils.checkpoint.checkpoint(module, x, use_reentrant=False)
+
+
+@pytest.mark.parametrize("run", [unchanged_by_hooks, computed_twice])
+def test_activations_that_hooks_on_saved_tensors_see_are_not_kept_by_the_step(device, run):
+    def hooked(trainee):
+        model = trainee.model
+        trainee.model = lambda x: run(torch.nn.Sequential(model, torch.nn.Tanh()), run(torch.nn.Tanh(), x))
+        return trainee, model.parameters()
+
+    (eager, expected), (trained, parameters) = hooked(Trainee(device)), hooked(Trainee(device))
+    expected, parameters = list(expected), list(parameters)
+    iteration = pianola.FullIteration(trained.train, warmup=1)
+    for batch in data(device, count=5):
+        assert torch.equal(eager.train(batch)["loss"], iteration(batch)["loss"])
+        assert_equal(parameters, expected)
+    (info,) = iteration.info().signatures
+    assert info.state == "captured"
 
 
 def test_equals_eager_with_torchs_own_optimizer(device):

@@ -145,10 +145,7 @@ def assert_equal(one, other):
 @pytest.mark.parametrize("make", [eagerly, iterated, captured, graphed])
 @pytest.mark.parametrize("kind", [Twice, InAFork, Nested])
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")  # the inner one of two, in the forward pass
-def test_the_second_time_draws_the_same_numbers(device, kind, make, use_reentrant, request):
-    if make is iterated and not use_reentrant:
-        reason = "a known fault: activations of such a checkpoint are taken for tensors that the step keeps [PG802]"
-        request.applymarker(pytest.mark.xfail(raises=pianola.UsageError, strict=True, reason=reason))
+def test_the_second_time_draws_the_same_numbers(device, kind, make, use_reentrant):
     assert_equal(train(device, kind, use_reentrant, make), train(device, without_checkpoints(kind), None, eagerly))
 
 
