@@ -28,7 +28,7 @@ from .named_gradients import see_names
 from .patching import replace, replacement, restore
 from .read_guard import States
 from .structure import of_arguments
-from .weakly import Weakly
+from .weakly import Weakly, bound_weakly, forward_of
 
 if TYPE_CHECKING:
     from typing_extensions import Concatenate, Self
@@ -55,7 +55,7 @@ class GraphedFunction(Generic[Arguments, Result]):
         functools.update_wrapper(self, function)
         self.original = function
         self._options = options
-        self._module = module
+        self._module = None if module is None else weakref.ref(module)
         self._owned: Any = weakref.WeakKeyDictionary()  # per object, where it is a method
         self.states = States(capacity=4 * options["capacity"])
         self.watch = HostWatch(function, options["warmup"])
@@ -65,6 +65,8 @@ class GraphedFunction(Generic[Arguments, Result]):
     def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         if torch.compiler.is_compiling():  # inside of code that torch.compile takes: the function becomes part of it
             return self.original(*args, **kwargs)
+        if self._module is not None and self._module() is None:
+            return self.original(*args, **kwargs)  # which says that it is gone
         leaves, structure = of_arguments(args, kwargs)
         told = self.states.find(structure)
         if told.reason is not None:
@@ -105,9 +107,10 @@ class GraphedFunction(Generic[Arguments, Result]):
         bound = self._owned.get(owner)
         if bound is None:
             module = owner if isinstance(owner, torch.nn.Module) else None
-            method = _weakly_bound(self.original, owner)
-            bound = self._owned[owner] = GraphedFunction(method, self._options, module)
-        return bound
+            bound = self._owned[owner] = GraphedFunction(bound_weakly(self.original, owner), self._options, module)
+        held = GraphedFunction.__new__(GraphedFunction)
+        held.__dict__.update(bound.__dict__, __self__=owner)  # as a bound method, it keeps its object alive
+        return held
 
     @property
     def calls_before_replay(self) -> int:
@@ -123,8 +126,9 @@ class GraphedFunction(Generic[Arguments, Result]):
     def reset(self) -> None:
         """Forgets all signatures and drops their graphs; the next calls warm up again."""
         self._bank.reset()
-        if self._module is not None:
-            restore(self._module, self)
+        module = None if self._module is None else self._module()
+        if module is not None:
+            restore(module, self)
 
     def _refuse_to_be_copied(self, how: str) -> NoReturn:
         refuse(
@@ -138,17 +142,6 @@ class GraphedFunction(Generic[Arguments, Result]):
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         self._refuse_to_be_copied("pickled")
-
-
-def _weakly_bound(function: Callable[..., Any], owner: Any) -> Callable[..., Any]:
-    """A bound method that does not keep its object alive: the object holds the graphs, not they the object."""
-    reference = weakref.ref(owner)
-
-    @functools.wraps(function)
-    def method(*args: Any, **kwargs: Any) -> Any:
-        return function(reference(), *args, **kwargs)
-
-    return method
 
 
 def _bank_options(options: dict[str, Any], report: Callable[[str], None]) -> "_C.GraphedOptions":
@@ -271,5 +264,5 @@ def _graphed(target: Any, options: dict[str, Any]) -> Any:
         return GraphedFunction(target, options, module)
     if hasattr(replacement(target), "info"):
         refuse(f"the {type(target).__qualname__} is graphed already", "call forward.reset() first")
-    replace(target, GraphedFunction(target.forward, options, target))
+    replace(target, GraphedFunction(forward_of(target), options, target))
     return target

@@ -16,7 +16,7 @@ from .named_gradients import see_names
 from .patching import replace, replacement
 from .pools import pool_id
 from .structure import Structure, of_arguments
-from .weakly import Weakly, WhileCapturing
+from .weakly import Weakly, WhileCapturing, forward_of
 
 if TYPE_CHECKING:
     from .options import CallableOptions, Unpack
@@ -166,7 +166,7 @@ def make_graphed_callables(
     ]
     if _order is not None:
         assert order is not None
-        return pipeline.per_microbatch(forwards, order)
+        return pipeline.per_microbatch(targets, forwards, order)
     results = [_patch(target, forward) for target, forward in zip(targets, forwards)]
     return results[0] if single else tuple(results)
 
@@ -224,7 +224,7 @@ def _flatten(targets: list, samples: list[Sample]) -> tuple[list[FlatFunction], 
     for i, (target, (args, kwargs)) in enumerate(zip(targets, samples)):
         leaves, structure = of_arguments(args, kwargs)
         # Not the module itself: what hooks it gets later, its __call__ runs around the replay.
-        function = target.forward if isinstance(target, torch.nn.Module) else target
+        function = forward_of(target) if isinstance(target, torch.nn.Module) else target
         flats.append(FlatFunction(function, structure, name=f"callable {i + 1}"))
         tensors.append(leaves)
     return flats, tensors

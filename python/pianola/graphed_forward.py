@@ -1,5 +1,6 @@
 """What make_graphed_callables returns for a function, and puts in the place of a module's forward."""
 
+import weakref
 from typing import Any, Callable, NoReturn, Optional
 
 import torch
@@ -30,7 +31,7 @@ class GraphedForward:
         self._call = captured.call
         self._flat = flat
         self._original = original
-        self._module = module
+        self._module = None if module is None else weakref.ref(module)
         self._training = module.training if module is not None else True
         self._grad_mode = torch.is_grad_enabled()
         self._on_mismatch = on_mismatch
@@ -54,7 +55,7 @@ class GraphedForward:
         """Whether a call is replayed in the modes of the moment."""
         if self._captured is None:
             return False
-        module = self._module
+        module = None if self._module is None else self._module()
         return (module is None or module.training == self._training) and torch.is_grad_enabled() == self._grad_mode
 
     def _leaves(self, args: tuple, kwargs: dict[str, Any]) -> list[torch.Tensor]:
@@ -86,10 +87,11 @@ class GraphedForward:
         captured, self._captured = self._captured, None
         if captured is not None:
             captured.reset()
-        if self._module is not None:
-            restore(self._module, self)
-            if getattr(self._module.__dict__.get("reset"), "__self__", None) is self:
-                object.__delattr__(self._module, "reset")
+        module = None if self._module is None else self._module()
+        if module is not None:
+            restore(module, self)
+            if getattr(module.__dict__.get("reset"), "__self__", None) is self:
+                object.__delattr__(module, "reset")
 
     def _refuse_to_be_copied(self, how: str) -> NoReturn:
         refuse(

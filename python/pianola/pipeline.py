@@ -87,7 +87,8 @@ def _looks_like(one: Any, other: Any) -> bool:
 class MicrobatchForward:
     """One layer's forward for one microbatch; refuses to run when it is another one's turn."""
 
-    def __init__(self, forward: GraphedForward, microbatch: int) -> None:
+    def __init__(self, layer: Any, forward: GraphedForward, microbatch: int) -> None:
+        self._layer = layer  # which need not be held by anybody else
         self._forward = forward
         self._microbatch = microbatch
 
@@ -120,12 +121,14 @@ class MicrobatchForward:
         return self._forward.info()
 
 
-def per_microbatch(forwards: list[GraphedForward], order: "_C.Schedule") -> tuple[MicrobatchForward, ...]:
+def per_microbatch(layers: list[Any], forwards: list[GraphedForward], order: "_C.Schedule") -> tuple[MicrobatchForward, ...]:
     """One function per layer and microbatch, in the order of the samples."""
     result: list[Any] = [None] * (order.total_layers * order.microbatches)
     for chunk in range(1, order.chunks + 1):
         for layer in range(order.layers(chunk)):
-            forward = forwards[order.first_layer(chunk) + layer]
+            place = order.first_layer(chunk) + layer
             for microbatch in range(order.microbatches):
-                result[flat_index(order, chunk, microbatch, layer)] = MicrobatchForward(forward, microbatch + 1)
+                result[flat_index(order, chunk, microbatch, layer)] = MicrobatchForward(
+                    layers[place], forwards[place], microbatch + 1
+                )
     return tuple(result)

@@ -1,12 +1,14 @@
 """Graphs in forked children, at the end of the interpreter, in threads, and what is copied or pickled."""
 
 import copy
+import gc
 import os
 import pickle
 import subprocess
 import sys
 import textwrap
 import threading
+import weakref
 
 import pytest
 import torch
@@ -128,20 +130,59 @@ def test_a_graphed_module_is_neither_copied_nor_pickled(device, graph_it):
     assert_same("copy", copy.deepcopy(model)(x), model(x))
 
 
-def test_the_module_is_freed_with_its_graphs(device):
-    import gc
-    import weakref
+def callables(model, x):
+    return pianola.make_graphed_callables(model, (x,))
 
+
+def automatic(model, x):
+    return pianola.graphed(model, warmup=1)
+
+
+class Scaler:
+    def __init__(self, model):
+        self.model = model
+
+    @pianola.graphed(warmup=1)
+    def run(self, x):
+        return self.model(x)
+
+
+def method(model, x):
+    return Scaler(model).run
+
+
+@pytest.mark.parametrize("graph_it", [callables, automatic, method])
+def test_a_model_goes_with_its_graphs_at_once_when_it_is_dropped(device, graph_it):
+    """Not by the collector of cycles: by the time that it comes, dozens may be waiting, with all their memory."""
     x = torch.randn(2, 16, device=device)
-    model = pianola.make_graphed_callables(MLP().to(device), (x,))
-    automatic = pianola.graphed(MLP().to(device), warmup=1)
-    for _ in range(3):
-        model(x).sum().backward()
-        automatic(x).sum().backward()
-    gone = [weakref.ref(model), weakref.ref(automatic)]
-    del model, automatic
-    gc.collect()
-    assert [reference() for reference in gone] == [None, None]
+    gc.disable()
+    try:
+        model = MLP().to(device)
+        graphed = graph_it(model, x)
+        for _ in range(3):
+            graphed(x).sum().backward()
+        gone = weakref.ref(model)
+        del model, graphed
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("graph_it", [callables, automatic])
+def test_the_forward_of_a_module_that_is_gone_says_so(device, graph_it):
+    x = torch.randn(2, 16, device=device)
+    forward = graph_it(MLP().to(device), x).forward
+    with torch.no_grad(), pytest.raises(pianola.UsageError, match="object that a graphed method belongs to is gone(.|\n)*keep"):
+        forward(x)
+
+
+def test_a_graphed_method_keeps_its_object(device):
+    x = torch.randn(2, 16, device=device)
+    model = MLP().to(device)
+    run = Scaler(model).run
+    for _ in range(4):
+        assert torch.equal(run(x), model(x))
+    assert run.info().signatures[0].replays == 3
 
 
 def test_other_threads_run_python_while_a_graph_replays():
