@@ -1,8 +1,10 @@
 """@pianola.graphed: functions, methods and modules that capture their own calls."""
 
+import dataclasses
 import gc
 import logging
 import types
+import weakref
 
 import pytest
 import torch
@@ -434,3 +436,24 @@ def test_a_traced_module_is_patched_and_restored(device):
         assert "graphs" in str(forward.info())
         forward.reset()
         assert_same("output", script(x), expected)
+
+
+def test_each_object_has_graphs_of_its_own_however_equal(device):
+    @dataclasses.dataclass(frozen=True)
+    class Scaled:
+        scale: torch.Tensor = dataclasses.field(compare=False)
+
+        @pianola.graphed
+        def step(self, x):
+            return x * self.scale
+
+    ones = [Scaled(torch.full((2,), scale, device=device)) for scale in (2.0, 3.0)]
+    assert ones[0] == ones[1]
+    x = torch.ones(2, device=device)
+    for _ in range(6):
+        assert [one.step(x).tolist() for one in ones] == [[2.0, 2.0], [3.0, 3.0]]
+    assert ones[0].step is not ones[1].step
+    functions = [weakref.ref(one.step) for one in ones]
+    ones.clear()
+    gc.collect()
+    assert [function() for function in functions] == [None, None]
