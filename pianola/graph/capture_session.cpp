@@ -87,6 +87,7 @@ CaptureSession::CaptureSession(Backend& backend, const CaptureOptions& options) 
   check(options);
   check_plain(options);
   backend.check_may_capture(options);
+  if (!options.pool.empty()) in_pool_.emplace(options.pool.state()->captures(), "capture()", "a graph pool");
   generators_ = backend.default_generators();
   generators_.insert(generators_.end(), options.generators.begin(), options.generators.end());
   generator_states_.tell_others_apart();
@@ -106,6 +107,8 @@ CaptureSession::~CaptureSession() {
 // than the recording: it records no casts, and its backward does not reach the weights.
 void CaptureSession::warm_up(const std::function<void()>& step) {
   const auto start = Clock::now();
+  std::optional<PoolState::WarmUp> in_pool;
+  if (in_pool_ && options_.warmup != 0) in_pool.emplace(*options_.pool.state());
   for (int run = 0; run < options_.warmup; ++run) {
     at::autocast::clear_cache();
     std::vector<trace::OpObserver*> observers = backend_.warmup_observers();
@@ -184,6 +187,7 @@ CaptureResult CaptureSession::commit() {
   }
   recording_ = false;
   stream_.reset();
+  in_pool_.reset();
   finished_ = true;
   if (outside_) {
     result.outside.emplace(outside_->alive(), options_.names);
@@ -224,6 +228,7 @@ void CaptureSession::abandon() noexcept {
   try {
     put_back(false);
     stream_.reset();
+    in_pool_.reset();
   } catch (const std::exception& error) {
     // The first error is on its way to the caller; this one must not replace it.
     TORCH_WARN("pianola: could not put back all that a failed capture wrote: ", error.what());
@@ -239,6 +244,7 @@ void CaptureSession::leave_behind() noexcept {
   } catch (const std::exception& error) {
     TORCH_WARN("pianola: could not put back all that an abandoned capture wrote: ", error.what());
   }
+  in_pool_.reset();
 }
 
 void CaptureSession::put_back(bool keep_gradients) {

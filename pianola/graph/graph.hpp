@@ -53,8 +53,8 @@ struct GraphInfo {
 /// values are frozen, outputs are overwritten by the next replay, reading a value on the host while recording is
 /// refused. A replay computes what eager would, bit for bit, given the same inputs, state and generators.
 ///
-/// Threads:  One call at a time per object, and graphs that share a pool count as one object; any thread may call. A second
-///           call of one graph at the same time is refused by a UsageError.
+/// Threads:  One call at a time per object; any thread may call. A second call of one graph at the same time is refused by a
+///           UsageError. GraphPool says what graphs that share a pool may do.
 class PIANOLA_API Graph {
  public:
   /// @throws DeviceError       There is no such device, or this build has no CUDA.
@@ -79,8 +79,9 @@ class PIANOLA_API Graph {
   /// Runs what was captured, on the current stream of the graph's device; outputs hold new values when it is done. Inputs
   /// are read as they are.
   ///
-  /// @throws UsageError   Nothing was captured, or by the process that this one was forked from; or a capture is open on
-  ///                      this thread: graphs do not nest.
+  /// @throws UsageError   Nothing was captured, or by the process that this one was forked from; a capture is open on this
+  ///                      thread: graphs do not nest; another thread warms up in the pool; or the last replay in the pool
+  ///                      went to another stream, which is being captured now.
   /// @throws ReplayError  A result of another graph of the pool, which this graph reads, has been overwritten; nothing
   ///                      was launched. With CheckMode::strict: a tensor from outside that the step used is gone or
   ///                      has moved; nothing was launched either. Or CUDA refused the launch.
