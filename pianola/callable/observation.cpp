@@ -85,7 +85,7 @@ std::vector<at::Tensor> Observation::leaves() const {
 }
 
 std::string Observation::difference_from(const Observation& before) const {
-  return text_of(OperationLog::difference(before.log_, log_));
+  return text_of(trace::OperationLog::difference(before.log_, log_));
 }
 
 namespace {
@@ -97,8 +97,8 @@ void refuse(std::optional<Diagnosis> difference, bool any_path) {
 
 }  // namespace
 
-void Observation::check_capture(const OperationLog& capture, bool any_path) const {
-  refuse(OperationLog::difference_of_capture(log_, capture), any_path);
+void Observation::check_capture(const trace::OperationLog& capture, bool any_path) const {
+  refuse(trace::OperationLog::difference_of_capture(log_, capture), any_path);
 }
 
 void Observation::check_captured_backwards(const CustomBackwards& capture, bool any_path) const {

@@ -68,7 +68,8 @@ class PIANOLA_API Graph {
   /// `restore`, tensors that existed before and generators are as they were, also when this throws. A `.grad` that was
   /// undefined before and that the step defines stays, filled with zeros, at the address that replays write.
   ///
-  /// @throws CaptureError  The step cannot be captured; names the first offending operation, its line and the remedy.
+  /// @throws CaptureError  The step cannot be captured; names the first offending operation, its line and the remedy. Or it
+  ///                       did otherwise under capture than in the warm-up: see CaptureOptions::accept_capture_path.
   /// @throws UsageError    The graph holds a capture already (reset() it), another capture is open on this thread, or
   ///                       an option is out of range.
   /// Whatever `step` itself throws reaches the caller unchanged. After any throw the graph is empty and may capture again.

@@ -100,6 +100,31 @@ def test_full_iterations_refuse_it_too(device):
     assert len(reasons) == 1 and "run again" in reasons[0]
 
 
+def test_a_graph_refuses_a_recording_that_takes_another_path(device):
+    x, y = torch.randn(4, device=device), torch.zeros(4, device=device)
+
+    def step_of(runs):
+        def step():
+            if next(runs) < 3:
+                y.copy_(x * 2)
+            else:
+                y.copy_(x + x)
+
+        return step
+
+    graph = pianola.Graph(device)
+    with pytest.raises(pianola.CaptureError, match="under capture") as refused:
+        graph.capture(step_of(itertools.count()))
+    assert str(refused.value).count("changing_paths_test.py:") == 2 and "accept_capture_path" in str(refused.value)
+    assert not y.any() and not graph.captured
+    graph.capture(step_of(itertools.count()), accept_capture_path=True)
+    graph.replay()
+    assert_same("result", y, x + x)
+    for warmup in (0, 1):
+        other = pianola.Graph(device)
+        other.capture(step_of(itertools.count(3 - warmup)), warmup=warmup)
+
+
 @pytest.mark.parametrize("change", ["counts", "keeps", "reads", "draws"])
 def test_full_iterations_refuse_what_their_iterations_show(device, change):
     model = MLP(layers=1).to(device)
