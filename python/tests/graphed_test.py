@@ -133,6 +133,40 @@ def test_a_learning_rate_that_changes_is_seen(device):
     assert sum(one.replays for one in train.info().signatures) == 6
 
 
+def test_an_optimizer_of_ones_own_is_captured(device):
+    """Its code reads entries of parameter groups which torch's code reads as a whole."""
+
+    class Plain(torch.optim.Optimizer):
+        def __init__(self, parameters):
+            super().__init__(parameters, {"lr": 0.1})
+
+        @torch.no_grad()
+        def step(self, closure=None):
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter.add_(parameter.grad, alpha=-group["lr"])
+
+    eager, other = twins(MLP(), device)
+    optimizers = [Plain(model.parameters()) for model in (eager, other)]
+
+    def step_of(model, optimizer):
+        def step(x):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+
+        return step
+
+    step, train = step_of(eager, optimizers[0]), pianola.graphed(step_of(other, optimizers[1]))
+    for i, x in enumerate(batches(12, (8, 16), device)):
+        for one in optimizers:
+            one.param_groups[0]["lr"] = 0.1 if i < 6 else 0.05
+        step(x)
+        train(x)
+        assert_same_state(eager, other)
+    assert [one.replays for one in train.info().signatures] == [3, 3]
+
+
 def test_values_of_the_closure_are_seen(device):
     scale = 2.0
     settings = types.SimpleNamespace(shift=1.0)
