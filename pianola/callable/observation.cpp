@@ -31,13 +31,17 @@ std::string text_of(const std::optional<Diagnosis>& diagnosis) {
   return diagnosis ? UsageError(*diagnosis).what() : std::string();
 }
 
-std::optional<Diagnosis> dropped_tensor(const CallWatch& watch) {
-  const at::Tensor* dropped = watch.dropped();
-  if (dropped == nullptr) return std::nullopt;
+std::optional<Diagnosis> dropped_tensor(const CallWatch& watch, const OperationLog& log) {
+  const std::optional<CallWatch::Use> dropped = watch.dropped();
+  if (!dropped) return std::nullopt;
+  const at::Tensor& tensor = dropped->tensor;
+  const std::string place = log.site_of(dropped->operation).describe();
   return Diagnosis{
       .what = fmt::format("the function reads a {} tensor of shape [{}] that is gone after the call: it replaces "
                           "it, or makes it from memory of the host; a graph would read the same one for ever",
-                          c10::toString(dropped->scalar_type()), fmt::join(dropped->sizes(), ", ")),
+                          c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", ")),
+      .where = fmt::format("operation {} of the step, {}{}{}", dropped->position, dropped->info->name,
+                           place.empty() ? "" : ", ", place),
       .fix = "pass it as an input, or keep one tensor and write into it (copy_())",
       .rule = "PG401"};
 }
@@ -71,7 +75,7 @@ Observation::Observation(ObservedRun run, const HostEffects& effects, std::span<
           first_of({run.failure(), run.odd_work() ? CaptureError(run.odd_work()->diagnosis()).what() : std::string(),
                     effects.lasting, text_of(run.host().draws(device_))})),
       passing_(first_of({text_of(run.host().reads(device_)), text_of(written_input(run.watch(), kind_)),
-                         effects.passing, text_of(dropped_tensor(run.watch()))})),
+                         effects.passing, text_of(dropped_tensor(run.watch(), run.log()))})),
       log_(std::move(run.log())) {
   for (const at::Tensor& leaf : run.watch().leaves()) leaves_.emplace_back(leaf.getIntrusivePtr());
 }

@@ -248,6 +248,30 @@ def test_a_rate_that_changes_at_every_call_is_told_once(device):
     assert len(reasons) == 1 and "param_groups[0]['lr'] changed from" in reasons[0]
 
 
+@pytest.mark.parametrize("kind", ["graphed", "full iteration"])
+def test_who_reads_a_tensor_made_of_memory_of_the_host_is_named(kind):
+    numpy = pytest.importorskip("numpy")
+    weights = numpy.ones(16, dtype=numpy.float32)
+
+    def step(x):
+        return x.relu() * torch.from_numpy(weights)
+
+    wanted = ("PG401", "where: operation ", " of the step, aten::mul.Tensor, step at changing_paths_test.py:")
+    x = torch.randn(4, 16)  # on a GPU NumPy's memory is copied there, which is refused as that
+    with torch.no_grad():
+        if kind == "graphed":
+            graphed, reasons = graphed_with_reasons(step)
+            for _ in range(6):
+                assert_same("result", graphed(x), x.relu())
+            assert len(reasons) == 1 and all(one in reasons[0] for one in wanted), reasons
+        else:
+            iteration = pianola.FullIteration(step)
+            with pytest.raises(pianola.UsageError) as error:
+                for _ in range(6):
+                    iteration(x)
+            assert all(one in str(error.value) for one in wanted), error.value
+
+
 def test_more_microbatches_in_flight_than_graphs_are_told_once(device):
     model = MLP(layers=1).to(device)
     reasons = []
