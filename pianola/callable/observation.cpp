@@ -31,7 +31,7 @@ std::string text_of(const std::optional<Diagnosis>& diagnosis) {
   return diagnosis ? UsageError(*diagnosis).what() : std::string();
 }
 
-std::optional<Diagnosis> dropped_tensor(const CallWatch& watch, const OperationLog& log) {
+std::optional<Diagnosis> dropped_tensor(const CallWatch& watch, const trace::OperationLog& log) {
   const std::optional<CallWatch::Use> dropped = watch.dropped();
   if (!dropped) return std::nullopt;
   const at::Tensor& tensor = dropped->tensor;
