@@ -230,7 +230,6 @@ class CaptureOptions:
         mode: str,
         restore: bool,
         trace: bool,
-        accept_capture_path: bool,
         instantiate: bool,
         allow_empty: bool,
         stream: torch.Stream | None,

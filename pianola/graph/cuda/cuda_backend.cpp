@@ -54,17 +54,11 @@ struct Recording {
   std::optional<AllocationWatch> allocations;
   std::optional<InputKeeper> keeper;
   std::optional<GeneratorWatch> generators;
-  GeneratorClock::Drawable drawable;
+  std::vector<std::pair<GeneratorClock::State, at::Generator>> drawable;
   std::vector<ByteSpan> new_blocks;  // what the trace was told last
   std::size_t known_blocks = 0;
   bool broke = false;  // what the stream said before the capture was abandoned
 };
-
-// A stream that is not torch's own: torch names it by its handle. Whoever made it may destroy it.
-bool may_end(CUDAStream stream) {
-  return stream.id() != 0 &&
-         stream.id() == static_cast<c10::StreamId>(reinterpret_cast<std::intptr_t>(stream.stream()));
-}
 
 class CudaBackend final : public Backend {
  public:
@@ -113,14 +107,10 @@ class CudaBackend final : public Backend {
   [[nodiscard]] const RewiredGraph* rewired() const noexcept { return branches_ ? branches_->graph() : nullptr; }
   void end_capture();
   [[nodiscard]] bool try_branches(const OpTrace& trace, const SaveStorage& save);
-  [[nodiscard]] bool is_in_pool(std::uintptr_t address) const {
-    return PoolTurn(pool_->turns()).ledger().owns(address);
-  }
   void enter_into_ledger(const OpTrace* trace);
-  void leave_ledger() noexcept;
-  void check_results_intact(const PoolLedger& ledger) const;
+  void check_results_intact() const;
   [[noreturn]] static void refuse_inside_capture();
-  void note_stream(CUDAStream stream, const PoolTurn& turn);
+  void note_stream(CUDAStream stream);
 
   // What a replay reads comes first: it fits two cache lines.
   c10::Device device_;
@@ -161,7 +151,7 @@ void CudaBackend::begin(const CaptureOptions& options) {
   }
   if (options.trace) {
     recording_->keeper.emplace(
-        [this](const void* address) { return is_in_pool(reinterpret_cast<std::uintptr_t>(address)); });
+        [this](const void* address) { return pool_->ledger().owns(reinterpret_cast<std::uintptr_t>(address)); });
   }
   no_returns_.emplace();
   graph_->begin(pool_->id(), to_cuda(options.mode));
@@ -231,7 +221,7 @@ std::optional<Diagnosis> CudaBackend::explain(const c10::Error& error, const OpT
 std::optional<std::string> CudaBackend::end(const OpTrace* trace, const CaptureOptions& options) {
   const CUstream stream = recording_->stream.stream();
   (void)recording_->frontier.advance(stream);
-  clock_ = GeneratorClock::append_advance(recording_->drawable, recording_->generators->drew());
+  clock_ = GeneratorClock::append_advance(graph_->generator_states(), recording_->generators->drew());
   for (const auto& [state, generator] : recording_->drawable) {
     if (clock_.draws_from(state)) drawn_from_.push_back(generator);
   }
@@ -294,17 +284,9 @@ bool CudaBackend::try_branches(const OpTrace& trace, const SaveStorage& save) {
     }
     save(storage);
   }
-  const c10::Stream stream = c10::cuda::getCurrentCUDAStream(device_.index());
-  const PoolTurn turn(pool_->turns());
-  turn.order().enter(stream);
-  const ForeignDraws::Unseen draws(drawn_from_);
-  GeneratorClock::Turn numbers(clock_, stream);
-  numbers.forget();  // before anything can throw
-  if (ledger_id_ != 0) turn.ledger().sign(ledger_id_);
-  const bool is_faster = branches_->try_against(executable_);
-  turn.order().leave();
-  numbers.leave();
-  return is_faster;
+  clock_.set();
+  clock_.forget();  // before anything can throw
+  return branches_->try_against(executable_);
 }
 
 void CudaBackend::instantiate() {
@@ -338,18 +320,14 @@ void CudaBackend::enter_into_ledger(const OpTrace* trace) {
     for (const TensorRecord& input : trace->inputs(op)) {
       if (input.made_in_step || !input.device.is_cuda() || input.span_bytes == 0) continue;
       const auto begin = reinterpret_cast<std::uintptr_t>(input.address);
-      if (is_in_pool(begin)) reads.push_back({.begin = begin, .end = begin + input.span_bytes});
+      if (pool_->ledger().owns(begin)) reads.push_back({.begin = begin, .end = begin + input.span_bytes});
     }
   }
-  ledger_id_ = PoolTurn(pool_->turns()).ledger().add(recording_->allocations->take(), reads);
-}
-
-void CudaBackend::leave_ledger() noexcept {
-  if (ledger_id_ != 0) PoolTurn(pool_->turns()).ledger().remove(std::exchange(ledger_id_, 0));
+  ledger_id_ = pool_->ledger().add(recording_->allocations->take(), reads);
 }
 
 void CudaBackend::abandon() noexcept {
-  leave_ledger();
+  if (ledger_id_ != 0) pool_->ledger().remove(std::exchange(ledger_id_, 0));
   clock_ = {};
   drawn_from_.clear();
   copies_ = {};
@@ -383,21 +361,15 @@ void CudaBackend::replay() {
   if (capture_status(stream.stream()) != CaptureStatus::none) [[unlikely]]
     refuse_inside_capture();
   (void)executable();
-  const PoolTurn turn(pool_->turns());
-  pool_->check_no_warm_up();
-  if (ledger_id_ != 0) check_results_intact(turn.ledger());
-  turn.order().enter(stream.unwrap());
-  std::optional<ForeignDraws::Unseen> draws;
-  if (!clock_.idle()) draws.emplace(drawn_from_);
-  GeneratorClock::Turn numbers(clock_, stream.unwrap());
+  if (ledger_id_ != 0) check_results_intact();
+  if (!clock_.idle()) clock_.set();
   executable_.launch(stream.stream());
-  numbers.launched();
-  if (ledger_id_ != 0) turn.ledger().sign(ledger_id_);
-  if (stream.unwrap() != last_stream_) note_stream(stream, turn);
-  if (may_end(stream)) [[unlikely]] {
-    turn.order().leave();
-    numbers.leave();
+  if (stream.unwrap() != last_stream_) note_stream(stream);
+  if (!clock_.idle()) {
+    const ForeignDraws::Unseen draws(drawn_from_);
+    clock_.advance();
   }
+  if (ledger_id_ != 0) pool_->ledger().sign(ledger_id_);
 }
 
 // It would become part of that capture as it is now: with the numbers that the generator stands at, and the inputs of this
@@ -411,14 +383,14 @@ void CudaBackend::refuse_inside_capture() {
 }
 
 // Memory that the graph lets go of may be in use there until that work is done.
-void CudaBackend::note_stream(CUDAStream stream, const PoolTurn& turn) {
+void CudaBackend::note_stream(CUDAStream stream) {
   last_stream_ = stream.unwrap();
-  pool_->note_replays_on(stream, turn);
+  pool_->note_replays_on(stream);
   if (std::find(streams_.begin(), streams_.end(), stream) == streams_.end()) streams_.push_back(stream);
 }
 
-void CudaBackend::check_results_intact(const PoolLedger& ledger) const {
-  const PoolLedger::GraphId culprit = ledger.overwritten_by(ledger_id_);
+void CudaBackend::check_results_intact() const {
+  const PoolLedger::GraphId culprit = pool_->ledger().overwritten_by(ledger_id_);
   if (culprit == 0) [[likely]]
     return;
   throw ReplayError(
@@ -433,7 +405,7 @@ void CudaBackend::check_results_intact(const PoolLedger& ledger) const {
 }
 
 void CudaBackend::reset() noexcept {
-  leave_ledger();
+  if (ledger_id_ != 0) pool_->ledger().remove(std::exchange(ledger_id_, 0));
   executable_ = {};
   clock_ = {};
   drawn_from_.clear();
