@@ -12,8 +12,9 @@ namespace {
 // A view of a parameter that a backward pass makes says that it is a leaf that requires grad, too.
 bool is_parameter(const at::Tensor& tensor) { return tensor.is_leaf() && tensor.requires_grad() && !tensor.is_view(); }
 
-// Operations that only describe memory anew read nothing of it. zero_grad() detaches the gradients that it drops.
-bool uses_values(const trace::OpInfo& op) { return !op.is_view && op.name != "aten::detach_"; }
+// Operations that only describe memory anew, or allocate as much, read nothing of it. zero_grad() detaches the gradients
+// that it drops.
+bool uses_values(const trace::OpInfo& op) { return !op.is_view && !op.is_empty && op.name != "aten::detach_"; }
 
 }  // namespace
 
@@ -22,6 +23,7 @@ CallWatch::CallWatch(std::span<const at::Tensor> inputs) {
 }
 
 void CallWatch::on_op_begin(const trace::OpSpan& op) {
+  ++operations_;
   trains_ = trains_ || (op.backward != nullptr && op.backward->accumulates());
   const bool statistics = op.info->writes_statistics(op.inputs);
   for (std::size_t i = 0; i < op.inputs.size(); ++i) {
@@ -61,7 +63,8 @@ void CallWatch::note_outside(const trace::OpSpan& op, const at::Tensor& tensor) 
   if (op.memory->made(tensor) || inputs_.count(storage) != 0) return;
   if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) return;  // a number of the host, made for this operation
   if (is_parameter(tensor)) leaf_memory_.insert(storage);
-  if (uses_values(*op.info)) read_.insert(storage);
+  if (uses_values(*op.info))
+    read_.insert({storage, {.info = op.info, .operation = op.number, .position = operations_}});
   if (!seen_.insert(tensor.unsafeGetTensorImpl()).second) return;
   outside_.push_back(tensor);
   if (op.around != 0) early_[storage] = op.around;
@@ -101,7 +104,7 @@ std::vector<at::Tensor> CallWatch::outside_but_leaves() const {
 }
 
 // Memory is held where anybody looks at it, be it by another tensor than the one that was read (p.data(), a view).
-const at::Tensor* CallWatch::dropped() const {
+std::optional<CallWatch::Use> CallWatch::dropped() const {
   struct Memory {
     std::size_t tensors = 0;  // of ours that look at it
     bool held = false;        // one of them is somebody else's as well
@@ -113,11 +116,15 @@ const at::Tensor* CallWatch::dropped() const {
     memory.held = memory.held || trace::references_to(tensor) > 1;
   }
   for (const at::Tensor& tensor : outside_) {
-    if (!tensor.has_storage() || tensor.numel() == 0 || read_.count(trace::storage_of(tensor)) == 0) continue;
+    if (!tensor.has_storage() || tensor.numel() == 0) continue;
+    const auto reader = read_.find(trace::storage_of(tensor));
+    if (reader == read_.end()) continue;
     const Memory& memory = all[trace::storage_of(tensor)];
-    if (!memory.held && trace::references_to(tensor.storage()) == memory.tensors) return &tensor;
+    if (memory.held || trace::references_to(tensor.storage()) != memory.tensors) continue;
+    const auto& [info, operation, position] = reader->second;
+    return Use{.tensor = tensor, .info = info, .operation = operation, .position = position};
   }
-  return nullptr;
+  return std::nullopt;
 }
 
 }  // namespace pianola::callable

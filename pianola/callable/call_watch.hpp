@@ -43,8 +43,16 @@ class CallWatch final : public trace::OpObserver {
   /// Those of them that gradients are accumulated in.
   [[nodiscard]] std::vector<at::Tensor> leaves() const;
   [[nodiscard]] std::vector<at::Tensor> outside_but_leaves() const;
-  /// One of them whose values it used and that nobody else holds any more after the run; nullptr if there is none.
-  [[nodiscard]] const at::Tensor* dropped() const;
+
+  /// A tensor, and the first operation that used its values.
+  struct Use {
+    const at::Tensor& tensor;
+    const trace::OpInfo* info;
+    std::uint64_t operation;  // OpSpan::number
+    std::size_t position;     // counted from 1 in the order of the run
+  };
+  /// One of them whose values it used and that nobody else holds any more after the run; nothing if there is none.
+  [[nodiscard]] std::optional<Use> dropped() const;
 
  private:
   void note_outside(const trace::OpSpan& op, const at::Tensor& tensor);
@@ -59,12 +67,18 @@ class CallWatch final : public trace::OpObserver {
   };
   ska::flat_hash_map<const c10::StorageImpl*, Maker> made_by_;
   ska::flat_hash_set<const c10::StorageImpl*> leaf_memory_;
-  ska::flat_hash_set<const c10::StorageImpl*> read_;  // or written
+  struct Reader {
+    const trace::OpInfo* info;
+    std::uint64_t operation;
+    std::size_t position;
+  };
+  ska::flat_hash_map<const c10::StorageImpl*, Reader> read_;  // or written, by whom first
   ska::flat_hash_set<const c10::TensorImpl*> seen_;
   // Memory that was first seen inside an operation, by what that called for itself, with the operation's number.
   ska::flat_hash_map<const c10::StorageImpl*, std::uint64_t> early_;
   std::vector<at::Tensor> outside_;
   std::optional<std::size_t> written_input_;
+  std::size_t operations_ = 0;
   bool trains_ = false;
 };
 

@@ -33,7 +33,7 @@ struct CustomBackwards::Watched {
   // Where the node threw, autograd has taken the stream off its thread; what takes it off would meet another thread's.
   ~Watched() { (void)stream.release(); }
 
-  OperationLog log;
+  trace::OperationLog log;
   std::unique_ptr<trace::OpStream> stream;
   bool has_begun = false;
   bool is_over = false;
@@ -106,7 +106,7 @@ CustomBackwards::CustomBackwards(const std::vector<at::Tensor>& results) {
 std::optional<Diagnosis> CustomBackwards::difference_from(const CustomBackwards& before) const {
   for (std::size_t i = 0; i < std::min(nodes_.size(), before.nodes_.size()); ++i) {
     if (!nodes_[i]->is_over || !before.nodes_[i]->is_over) continue;
-    if (auto difference = OperationLog::difference(before.nodes_[i]->log, nodes_[i]->log)) {
+    if (auto difference = trace::OperationLog::difference(before.nodes_[i]->log, nodes_[i]->log)) {
       difference->where += (difference->where.empty() ? "" : ", ") + std::string("in a custom function's backward");
       return difference;
     }

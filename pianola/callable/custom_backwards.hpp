@@ -1,6 +1,6 @@
 #pragma once
-#include <pianola/callable/operation_log.hpp>
 #include <pianola/core/error.hpp>
+#include <pianola/trace/operation_log.hpp>
 
 #include <ATen/core/Tensor.h>
 

@@ -6,9 +6,9 @@
 #include <pianola/callable/nested_call.hpp>
 #include <pianola/callable/newcomers.hpp>
 #include <pianola/callable/signature_entry.hpp>
-#include <pianola/callable/stream_order.hpp>
 #include <pianola/callable/told_reasons.hpp>
 #include <pianola/core/error.hpp>
+#include <pianola/graph/stream_order.hpp>
 
 #include <c10/util/Exception.h>
 
@@ -70,7 +70,7 @@ struct GraphBank::Impl {
   GraphMaker maker;
   std::unique_ptr<const ModuleView> module;  // made by the first call, which may come long after the bank
   std::vector<Entry> entries;                // most recently called first
-  StreamOrder order;
+  graph::StreamOrder order;
   Newcomers newcomers;
   ToldReasons told;
   std::size_t evictions = 0;

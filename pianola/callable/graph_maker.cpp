@@ -123,7 +123,7 @@ std::unique_ptr<CapturedCall> GraphMaker::make_step(const Capturable& capturable
                   .branches = options_.branches,
                   .parallel = parallel,
                   .mode = options_.mode},
-                 [&](const OperationLog& log) { observation.check_capture(log, options_.accept_capture_path); });
+                 [&](const trace::OperationLog& log) { observation.check_capture(log, options_.accept_capture_path); });
   return graph;
 }
 

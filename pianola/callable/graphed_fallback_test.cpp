@@ -173,7 +173,25 @@ TEST_P(GraphedFallbackTest, ATensorThatTheFunctionReplacesItself) {
   };
   const at::NoGradGuard no_grad;
   (void)expect_eager(make(), make(), "the function reads a Float tensor of shape [8, 12] that is gone after the call");
-  EXPECT_THAT(reasons[0], HasSubstr("copy_()"));
+  EXPECT_THAT(reasons[0], AllOf(HasSubstr("copy_()"), HasSubstr("[PG401]"),
+                                HasSubstr("where: operation 1 of the step, "
+                                          "aten::mul."),
+                                HasSubstr("graphed_fallback_test.cpp:")));
+}
+
+// The first operation that uses its values is named, not one that asks for its shape.
+TEST_P(GraphedFallbackTest, WhoReadsATensorThatIsReplacedIsNamed) {
+  const auto make = [] {
+    return [hidden = torch::zeros({8, 12}, device())](const at::Tensor& x) mutable {
+      const at::Tensor like = at::empty_like(hidden);
+      const at::Tensor moved = at::relu(x) + hidden;
+      hidden = torch::tanh(moved);
+      return moved * 2;
+    };
+  };
+  const at::NoGradGuard no_grad;
+  (void)expect_eager(make(), make(), "the function reads a Float tensor of shape [8, 12] that is gone after the call");
+  EXPECT_THAT(reasons[0], HasSubstr("where: operation 3 of the step, aten::add.Tensor, "));
 }
 
 TEST_P(GraphedFallbackTest, ATensorThatOthersReplaceAllTheTime) {

@@ -31,13 +31,17 @@ std::string text_of(const std::optional<Diagnosis>& diagnosis) {
   return diagnosis ? UsageError(*diagnosis).what() : std::string();
 }
 
-std::optional<Diagnosis> dropped_tensor(const CallWatch& watch) {
-  const at::Tensor* dropped = watch.dropped();
-  if (dropped == nullptr) return std::nullopt;
+std::optional<Diagnosis> dropped_tensor(const CallWatch& watch, const trace::OperationLog& log) {
+  const std::optional<CallWatch::Use> dropped = watch.dropped();
+  if (!dropped) return std::nullopt;
+  const at::Tensor& tensor = dropped->tensor;
+  const std::string place = log.site_of(dropped->operation).describe();
   return Diagnosis{
       .what = fmt::format("the function reads a {} tensor of shape [{}] that is gone after the call: it replaces "
                           "it, or makes it from memory of the host; a graph would read the same one for ever",
-                          c10::toString(dropped->scalar_type()), fmt::join(dropped->sizes(), ", ")),
+                          c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", ")),
+      .where = fmt::format("operation {} of the step, {}{}{}", dropped->position, dropped->info->name,
+                           place.empty() ? "" : ", ", place),
       .fix = "pass it as an input, or keep one tensor and write into it (copy_())",
       .rule = "PG401"};
 }
@@ -71,7 +75,7 @@ Observation::Observation(ObservedRun run, const HostEffects& effects, std::span<
           first_of({run.failure(), run.odd_work() ? CaptureError(run.odd_work()->diagnosis()).what() : std::string(),
                     effects.lasting, text_of(run.host().draws(device_))})),
       passing_(first_of({text_of(run.host().reads(device_)), text_of(written_input(run.watch(), kind_)),
-                         effects.passing, text_of(dropped_tensor(run.watch()))})),
+                         effects.passing, text_of(dropped_tensor(run.watch(), run.log()))})),
       log_(std::move(run.log())) {
   for (const at::Tensor& leaf : run.watch().leaves()) leaves_.emplace_back(leaf.getIntrusivePtr());
 }
@@ -85,7 +89,7 @@ std::vector<at::Tensor> Observation::leaves() const {
 }
 
 std::string Observation::difference_from(const Observation& before) const {
-  return text_of(OperationLog::difference(before.log_, log_));
+  return text_of(trace::OperationLog::difference(before.log_, log_));
 }
 
 namespace {
@@ -97,8 +101,8 @@ void refuse(std::optional<Diagnosis> difference, bool any_path) {
 
 }  // namespace
 
-void Observation::check_capture(const OperationLog& capture, bool any_path) const {
-  refuse(OperationLog::difference_of_capture(log_, capture), any_path);
+void Observation::check_capture(const trace::OperationLog& capture, bool any_path) const {
+  refuse(trace::OperationLog::difference_of_capture(log_, capture), any_path);
 }
 
 void Observation::check_captured_backwards(const CustomBackwards& capture, bool any_path) const {

@@ -4,9 +4,9 @@
 #include <pianola/callable/graphed_info.hpp>
 #include <pianola/callable/kept_tensors.hpp>
 #include <pianola/callable/observed_run.hpp>
-#include <pianola/callable/operation_log.hpp>
 #include <pianola/core/error.hpp>
 #include <pianola/graph/outside_guard.hpp>
+#include <pianola/trace/operation_log.hpp>
 
 #include <ATen/core/Tensor.h>
 
@@ -49,7 +49,7 @@ class Observation {
 
   /// @param any_path  Other operations are accepted; other numbers are not.
   /// @throws OtherPath  The capture did otherwise.
-  void check_capture(const OperationLog& capture, bool any_path) const;
+  void check_capture(const trace::OperationLog& capture, bool any_path) const;
   /// The same of backward passes; where the call's has not run yet, nothing is known.
   void check_captured_backwards(const CustomBackwards& capture, bool any_path) const;
   /// Frees what only messages need.
@@ -63,7 +63,7 @@ class Observation {
   CustomBackwards backwards_;
   std::string lasting_;
   std::string passing_;
-  OperationLog log_;
+  trace::OperationLog log_;
 };
 
 }  // namespace pianola::callable

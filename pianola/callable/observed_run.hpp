@@ -1,8 +1,8 @@
 #pragma once
 #include <pianola/callable/call_watch.hpp>
 #include <pianola/callable/host_use.hpp>
-#include <pianola/callable/operation_log.hpp>
 #include <pianola/trace/odd_work.hpp>
+#include <pianola/trace/operation_log.hpp>
 
 #include <functional>
 #include <optional>
@@ -18,8 +18,8 @@ class ObservedRun {
 
   [[nodiscard]] const CallWatch& watch() const noexcept { return watch_; }
   [[nodiscard]] const HostUse& host() const noexcept { return host_; }
-  [[nodiscard]] OperationLog& log() noexcept { return log_; }
-  [[nodiscard]] const OperationLog& log() const noexcept { return log_; }
+  [[nodiscard]] trace::OperationLog& log() noexcept { return log_; }
+  [[nodiscard]] const trace::OperationLog& log() const noexcept { return log_; }
   /// What it did that no graph can hold; nothing where there is no such thing.
   [[nodiscard]] const std::optional<trace::OddWork>& odd_work() const noexcept { return odd_work_; }
   /// Why the two do not show the whole run; empty where they do.
@@ -31,7 +31,7 @@ class ObservedRun {
  private:
   CallWatch watch_;
   HostUse host_;
-  OperationLog log_;
+  trace::OperationLog log_;
   std::optional<trace::OddWork> odd_work_;
   std::string failure_;
 };

@@ -48,7 +48,7 @@ void StepGraph::check_inputs(std::span<const at::Tensor> inputs) const {
 }
 
 void StepGraph::capture(const Step& step, const std::vector<at::Tensor>& leaves, CaptureOptions options,
-                        const std::function<void(const OperationLog&)>& accept) {
+                        const std::function<void(const trace::OperationLog&)>& accept) {
   options.inputs = inputs_;
   gradients_.emplace(leaves);
   std::optional<ObservedRun> run;

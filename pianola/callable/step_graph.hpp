@@ -32,7 +32,7 @@ class StepGraph final : public CapturedCall {
   /// @param accept   Refuses, by an exception, what the recorded run did; empty: anything will do.
   /// @throws UsageError, CaptureError  All is as before.
   void capture(const Step& step, const std::vector<at::Tensor>& leaves, CaptureOptions options,
-               const std::function<void(const OperationLog&)>& accept);
+               const std::function<void(const trace::OperationLog&)>& accept);
 
   [[nodiscard]] bool is_stale() const override { return !outside_->intact(); }
   [[nodiscard]] std::string why_stale() const override { return outside_->difference(); }

@@ -87,8 +87,10 @@ CaptureSession::CaptureSession(Backend& backend, const CaptureOptions& options) 
   check(options);
   check_plain(options);
   backend.check_may_capture(options);
+  if (!options.pool.empty()) in_pool_.emplace(options.pool.state()->captures(), "capture()", "a graph pool");
   generators_ = backend.default_generators();
   generators_.insert(generators_.end(), options.generators.begin(), options.generators.end());
+  if (options.trace && !options.accept_capture_path && PathCheck::can_tell(options.warmup)) path_.emplace();
   generator_states_.tell_others_apart();
   if (options.restore) generator_states_.remember(generators_);
   stream_ = backend.enter(options);
@@ -106,6 +108,8 @@ CaptureSession::~CaptureSession() {
 // than the recording: it records no casts, and its backward does not reach the weights.
 void CaptureSession::warm_up(const std::function<void()>& step) {
   const auto start = Clock::now();
+  std::optional<PoolState::WarmUp> in_pool;
+  if (in_pool_ && options_.warmup != 0) in_pool.emplace(*options_.pool.state());
   for (int run = 0; run < options_.warmup; ++run) {
     at::autocast::clear_cache();
     std::vector<trace::OpObserver*> observers = backend_.warmup_observers();
@@ -113,6 +117,7 @@ void CaptureSession::warm_up(const std::function<void()>& step) {
       written_.begin_run();
       observers.insert(observers.end(), {&written_, &generator_states_});
     }
+    if (path_ && run >= PathCheck::first_call(options_.warmup)) observers.push_back(&path_->next_call());
     const std::optional<trace::OpStream> watch(std::in_place, std::move(observers));
     step();
     watch->check();
@@ -144,6 +149,7 @@ void CaptureSession::begin() {
     recorder_options.call_sites = true;
     observers.push_back(&recorder_.emplace(std::move(recorder_options)));
   }
+  if (path_) observers.push_back(&path_->recording());
   if (options_.check == CheckMode::strict) observers.push_back(&outside_.emplace());
   for (trace::OpObserver* observer : backend_.observers()) observers.push_back(observer);
   watching_.emplace(std::move(observers));
@@ -163,6 +169,10 @@ CaptureResult CaptureSession::commit() {
   if (failure) throw CaptureError(*failure);  // what the observers say is not the whole
   const auto ending = Clock::now();
   if (auto offence = backend_.offence(trace)) throw CaptureError(std::move(*offence));
+  if (path_) {
+    if (auto other_path = path_->difference()) throw CaptureError(*std::move(other_path));
+    path_.reset();
+  }
   if (auto warning = backend_.end(trace, options_)) result.warnings.push_back(*std::move(warning));
   result.end_time = since(ending);
   capture_is_open() = false;
@@ -184,6 +194,7 @@ CaptureResult CaptureSession::commit() {
   }
   recording_ = false;
   stream_.reset();
+  in_pool_.reset();
   finished_ = true;
   if (outside_) {
     result.outside.emplace(outside_->alive(), options_.names);
@@ -224,6 +235,7 @@ void CaptureSession::abandon() noexcept {
   try {
     put_back(false);
     stream_.reset();
+    in_pool_.reset();
   } catch (const std::exception& error) {
     // The first error is on its way to the caller; this one must not replace it.
     TORCH_WARN("pianola: could not put back all that a failed capture wrote: ", error.what());
@@ -239,6 +251,7 @@ void CaptureSession::leave_behind() noexcept {
   } catch (const std::exception& error) {
     TORCH_WARN("pianola: could not put back all that an abandoned capture wrote: ", error.what());
   }
+  in_pool_.reset();
 }
 
 void CaptureSession::put_back(bool keep_gradients) {
@@ -253,7 +266,9 @@ void CaptureSession::put_generators_back() { moved_generators_.merge(generator_s
 
 void warm_up(c10::Device device, const std::function<void()>& step, const CaptureOptions& options) {
   const std::unique_ptr<Backend> backend = make_backend(device);
-  CaptureSession session(*backend, options);
+  CaptureOptions only_warm_up = options;
+  only_warm_up.accept_capture_path = true;  // nothing is recorded here
+  CaptureSession session(*backend, only_warm_up);
   session.warm_up(step);
 }
 

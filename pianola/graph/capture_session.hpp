@@ -4,6 +4,8 @@
 #include <pianola/graph/generator_states.hpp>
 #include <pianola/graph/options.hpp>
 #include <pianola/graph/outside_guard.hpp>
+#include <pianola/graph/path_check.hpp>
+#include <pianola/graph/pool_state.hpp>
 #include <pianola/trace/op_stream.hpp>
 #include <pianola/trace/trace_recorder.hpp>
 #include <pianola/trace/write_set.hpp>
@@ -63,7 +65,9 @@ class CaptureSession {
   GeneratorStates generator_states_;
   std::set<std::string> moved_generators_;  // by other threads: their devices
   trace::WriteSet written_;
+  std::optional<OneCall::Scope> in_pool_;  // that others may capture into
   std::unique_ptr<StreamScope> stream_;
+  std::optional<PathCheck> path_;  // where something can be told
   std::optional<TraceRecorder> recorder_;
   std::optional<OutsideTensors> outside_;  // of CheckMode::strict
   std::optional<trace::OpStream> watching_;

@@ -53,8 +53,8 @@ struct GraphInfo {
 /// values are frozen, outputs are overwritten by the next replay, reading a value on the host while recording is
 /// refused. A replay computes what eager would, bit for bit, given the same inputs, state and generators.
 ///
-/// Threads:  One call at a time per object, and graphs that share a pool count as one object; any thread may call. A second
-///           call of one graph at the same time is refused by a UsageError.
+/// Threads:  One call at a time per object; any thread may call. A second call of one graph at the same time is refused by a
+///           UsageError. GraphPool says what graphs that share a pool may do.
 class PIANOLA_API Graph {
  public:
   /// @throws DeviceError       There is no such device, or this build has no CUDA.
@@ -68,7 +68,8 @@ class PIANOLA_API Graph {
   /// `restore`, tensors that existed before and generators are as they were, also when this throws. A `.grad` that was
   /// undefined before and that the step defines stays, filled with zeros, at the address that replays write.
   ///
-  /// @throws CaptureError  The step cannot be captured; names the first offending operation, its line and the remedy.
+  /// @throws CaptureError  The step cannot be captured; names the first offending operation, its line and the remedy. Or it
+  ///                       did otherwise under capture than in the warm-up: see CaptureOptions::accept_capture_path.
   /// @throws UsageError    The graph holds a capture already (reset() it), another capture is open on this thread, or
   ///                       an option is out of range.
   /// Whatever `step` itself throws reaches the caller unchanged. After any throw the graph is empty and may capture again.
@@ -79,8 +80,9 @@ class PIANOLA_API Graph {
   /// Runs what was captured, on the current stream of the graph's device; outputs hold new values when it is done. Inputs
   /// are read as they are.
   ///
-  /// @throws UsageError   Nothing was captured, or by the process that this one was forked from; or a capture is open on
-  ///                      this thread: graphs do not nest.
+  /// @throws UsageError   Nothing was captured, or by the process that this one was forked from; a capture is open on this
+  ///                      thread: graphs do not nest; another thread warms up in the pool; or the last replay in the pool
+  ///                      went to another stream, which is being captured now.
   /// @throws ReplayError  A result of another graph of the pool, which this graph reads, has been overwritten; nothing
   ///                      was launched. With CheckMode::strict: a tensor from outside that the step used is gone or
   ///                      has moved; nothing was launched either. Or CUDA refused the launch.

@@ -17,7 +17,7 @@ namespace pianola::graph {
 // on how many graphs there are nor on how much they allocate, and is nothing where no result crosses graphs.
 // Only allocations count as overwriting: a graph that writes into another's live result does so on purpose.
 
-/// Who wrote last what graphs of one pool read of each other. One caller at a time, as for the pool.
+/// Who wrote last what graphs of one pool read of each other. One caller at a time: see PoolTurn.
 class PoolLedger {
  public:
   using GraphId = std::uint32_t;

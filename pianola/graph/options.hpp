@@ -65,6 +65,10 @@ struct CaptureOptions {
   /// Record the operations: errors name the first offending one and its line, inputs are retained, and replays of
   /// graphs that share a pool are checked. Off saves host time at capture and gives all of that up.
   bool trace = true;
+  /// Take a recording whose operations, or the numbers that they were given, are others than those of the last warm-up call,
+  /// because a library asked whether it is captured. Else it is refused; asked where there are two warm-up calls at least,
+  /// the last two did the same, and `trace` is on.
+  bool accept_capture_path = false;
   /// Let the step set a generator to a state that it saved itself, as torch.utils.checkpoint does to draw the same numbers
   /// again. Off where the state may come from another capture. The tape always refuses it.
   bool set_generators = true;

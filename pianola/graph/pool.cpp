@@ -11,7 +11,10 @@
 #include <ATen/cuda/CUDAGraph.h>
 #endif
 
+#include <c10/util/Exception.h>
+
 #include <atomic>
+#include <exception>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -70,6 +73,32 @@ class KnownPools {
 };
 
 }  // namespace
+
+PoolState::WarmUp::WarmUp(PoolState& pool) : pool_(pool) {
+  pool_.warms_up_ = true;
+  try {
+    pool_.begin_warm_up();
+  } catch (...) {
+    pool_.warms_up_ = false;
+    throw;
+  }
+}
+
+PoolState::WarmUp::~WarmUp() {
+  try {
+    pool_.end_warm_up();
+  } catch (const std::exception& error) {
+    TORCH_WARN("pianola: replays of a pool could not be ordered behind a warm-up: ", error.what());
+  }
+  pool_.warms_up_ = false;
+}
+
+void PoolState::refuse_replay() {
+  throw UsageError(
+      {.what = "replay() was called while another thread warms up a capture into the graph's pool, whose graphs share "
+               "memory; nothing was launched",
+       .fix = "replay when that capture has ended, or capture into a pool of its own"});
+}
 
 std::shared_ptr<PoolState> pool_state(c10::Device device, PoolId id) {
   return KnownPools::instance().find_or_make(graph::usable_device(device), id);

@@ -21,7 +21,10 @@ using PoolId = std::pair<unsigned long long, unsigned long long>;
 /// read a result of another graph that a later replay has overwritten; see Note [Pool ledger] in graph/ledger.hpp.
 /// The memory lives until the pool and every graph captured in it are gone, in whichever order.
 ///
-/// Threads:  Create, share and destroy from any thread; graphs of one pool count as one object for capture and replay.
+/// On CUDA they run one after the other, in the order of their launches, also where these are on different streams.
+///
+/// Threads:  Create, share and destroy from any thread. Several may replay graphs of one pool at once. One at a time captures
+///           into it; another capture, and a replay while the first one warms up, is refused by a UsageError.
 class PIANOLA_API GraphPool {
  public:
   /// @throws DeviceError  `device` is CUDA and there is none, or Pianola was built without CUDA.

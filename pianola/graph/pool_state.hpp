@@ -1,4 +1,5 @@
 #pragma once
+#include <pianola/core/one_call.hpp>
 #include <pianola/graph/pool.hpp>
 
 #include <c10/core/Device.h>
@@ -9,9 +10,27 @@
 
 namespace pianola {
 
+// Note [Threads that share a pool]
+// Captures into a pool share the free memory and cuBLAS's workspaces of its earlier graphs, which replays write: one capture
+// at a time, and no replay while its warm-up runs, which computes there. Recording computes nothing there: replays go on.
+// Neither waits for the other, since a step may wait for the thread that replays; both are refused.
+
 /// What the graphs of one pool share. Lives until the last of them, and the last handle, is gone.
 class PoolState {
  public:
+  /// Eager runs of a step that will be captured into the pool, while it lives.
+  class WarmUp {
+   public:
+    /// On the capture's stream.
+    explicit WarmUp(PoolState& pool);
+    WarmUp(const WarmUp&) = delete;
+    WarmUp& operator=(const WarmUp&) = delete;
+    ~WarmUp();
+
+   private:
+    PoolState& pool_;
+  };
+
   PoolState(c10::Device device, PoolId id) noexcept : device_(device), id_(id) {}
   PoolState(const PoolState&) = delete;
   PoolState& operator=(const PoolState&) = delete;
@@ -31,10 +50,24 @@ class PoolState {
   /// results survive replays of the earlier graphs, in any order. nullptr where memory is never reused.
   [[nodiscard]] virtual std::shared_ptr<void> reserve_used_memory() { return nullptr; }
 
+  /// Captures into the pool.
+  [[nodiscard]] OneCall& captures() noexcept { return captures_; }
+  /// Before a replay. @throws UsageError  Another thread warms up a capture into the pool.
+  void check_no_warm_up() const {
+    if (warms_up_.load(std::memory_order_relaxed)) [[unlikely]]
+      refuse_replay();
+  }
+
  private:
+  virtual void begin_warm_up() {}
+  virtual void end_warm_up() {}
+  [[noreturn]] static void refuse_replay();
+
   c10::Device device_;
   PoolId id_;
   std::atomic<bool> id_was_told_{false};
+  std::atomic<bool> warms_up_{false};
+  OneCall captures_;
 };
 
 /// The tape's pool. Its results are never reused, so all it has to share is the count of their bytes.

@@ -453,6 +453,24 @@ TEST_P(FullIterationTest, AnOptimizerThatCountsOnTheHostIsRefused) {
   }
 }
 
+// A tensor that each step makes anew: who reads it is named.
+TEST_P(FullIterationTest, WhoReadsATensorThatTheStepReplacesIsNamed) {
+  const auto net = make_net<MlpNet>();
+  at::Tensor average = torch::zeros({}, at::TensorOptions(device()));
+  FullIteration iteration([&](const Microbatches& microbatches) -> c10::IValue {
+    const at::NoGradGuard no_grad;
+    const at::Tensor loss = net->forward(microbatches.at(0).toTensor()).square().mean();
+    average = average * 0.9 + loss;
+    return loss;
+  });
+  for (std::uint64_t i = 0; i < 3; ++i) (void)iteration(batch(i, 1, {8, 12}));
+  const std::string message = refusal<UsageError>("a tensor that the step replaces", [&] {
+    (void)iteration(batch(3, 1, {8, 12}));
+  });
+  EXPECT_THAT(message, AllOf(HasSubstr("is gone after the call"), HasSubstr("[PG401]"),
+                             HasSubstr("of the step, aten::mul"), HasSubstr("full_iteration_test.cpp:")));
+}
+
 TEST_P(FullIterationTest, WhatCannotBeCapturedGoesOnEagerlyOnRequest) {
   Trainee<MlpNet> eager, trained;
   HostRateStep expected(eager.net);

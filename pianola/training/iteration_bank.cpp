@@ -3,11 +3,11 @@
 #include <pianola/callable/function_view.hpp>
 #include <pianola/callable/nested_call.hpp>
 #include <pianola/callable/newcomers.hpp>
-#include <pianola/callable/stream_order.hpp>
 #include <pianola/callable/told_reasons.hpp>
 #include <pianola/core/error.hpp>
 #include <pianola/core/one_call.hpp>
 #include <pianola/graph/pool_state.hpp>
+#include <pianola/graph/stream_order.hpp>
 #include <pianola/training/iteration_entry.hpp>
 #include <pianola/training/rng_tracker.hpp>
 
@@ -67,7 +67,7 @@ struct IterationBank::Impl {
   GraphPoolRef pool;
   std::array<Entries, 2> stages;
   callable::FunctionView module;
-  callable::StreamOrder order;
+  graph::StreamOrder order;
   std::array<bool, 2> has_captured = {};  // stages with memory in the pool; see Note [Memory of iterations]
   callable::Newcomers newcomers;
   callable::ToldReasons told;

@@ -98,7 +98,7 @@ bool IterationEntry::capture(const IterationBank::Inputs& inputs, callable::Bank
                                .names = options_.names,
                                .mode = options_.mode};
   try {
-    graph->capture(step, last.leaves(), capture, [&](const callable::OperationLog& log) {
+    graph->capture(step, last.leaves(), capture, [&](const trace::OperationLog& log) {
       if (!adopted_) last.check_capture(log, options_.accept_capture_path);  // else that of other shapes
     });
   } catch (const callable::OtherPath&) {

@@ -62,7 +62,7 @@ void capture(Graph& graph, OpValues& values, Runner& runner, const std::vector<a
     ++calls;
     (void)runner.call(Side::eager, inputs);
   };
-  graph.capture(step, {.warmup = warmup, .generators = runner.options().generators});
+  graph.capture(step, {.warmup = warmup, .generators = runner.options().generators, .accept_capture_path = true});
 }
 
 std::string what_differs(const OpValue& value, std::size_t index) {

@@ -22,8 +22,8 @@ GraphPoolRef pool_of(c10::Device device, const std::optional<PoolId>& id);
 CaptureOptions make_capture_options(c10::Device device, int warmup, const std::optional<PoolId>& pool,
                                     std::vector<at::Generator> generators, std::vector<at::Tensor> inputs, int branches,
                                     const std::optional<ParallelOptions>& parallel, const std::string& mode,
-                                    bool restore, bool trace, bool instantiate, bool allow_empty,
-                                    std::optional<c10::Stream> stream, const std::string& check,
+                                    bool restore, bool trace, bool accept_capture_path, bool instantiate,
+                                    bool allow_empty, std::optional<c10::Stream> stream, const std::string& check,
                                     const std::map<std::string, at::Tensor>& names);
 
 }  // namespace pianola::python

@@ -42,7 +42,8 @@ class HostGuard {
   /// After the last add().
   void seal();
 
-  /// The number of the first place that is not as it was; -1 if all are.
+  /// The number of the first place that is not as it was; -1 if all are. May run code of the user's (what an array or a
+  /// slot makes of a look, __del__ of what is let go of), where other threads come in between: looks wait for each other.
   [[nodiscard]] std::ptrdiff_t check();
 
   int traverse(visitproc visit, void* argument) const;
@@ -74,8 +75,9 @@ class HostGuard {
     bool is_replaceable = false;  // by another object of the same content
   };
   struct Leaf {
-    PyObject* tensor;  // alive where the nodes are as they were
-    const void* impl;  // its own, which torch.utils.swap_tensors() exchanges; and what it has for autograd
+    PyObject* tensor;
+    py::object reference;  // a weak one: an object that has died with its tensors is as it was
+    const void* impl;      // its own, which torch.utils.swap_tensors() exchanges; and what it has for autograd
     const torch::autograd::AutogradMeta* meta;
     bool requires_grad;
     std::ptrdiff_t place;
@@ -96,10 +98,11 @@ class HostGuard {
   };
 
   [[nodiscard]] Node& node_for(NodeKind kind, const py::object& owner);
-  void add_leaf(PyObject* object, std::ptrdiff_t place);
+  void add_leaf(PyObject* object, const py::object& reference, std::ptrdiff_t place);
   [[nodiscard]] Expected expect(const py::object& value, std::ptrdiff_t place);
   void add_contents(const py::object& owner, const py::tuple& entries, std::ptrdiff_t place);
 
+  [[nodiscard]] std::ptrdiff_t check_rows();
   [[nodiscard]] std::ptrdiff_t check_all();
   [[nodiscard]] std::ptrdiff_t check_leaves() const;
   void line_up();
@@ -118,7 +121,8 @@ class HostGuard {
   std::map<std::pair<NodeKind, PyObject*>, std::size_t> node_of_;  // while it is built
   std::vector<Leaf> leaves_;
   std::ptrdiff_t places_ = 0;
-  bool is_lined_up_ = false;  // the rows below are those of the nodes
+  unsigned long looking_ = 0;  // the thread that is in check(); 0: none
+  bool is_lined_up_ = false;   // the rows below are those of the nodes
   std::vector<Versioned> dicts_;
   std::vector<Instance> instances_;
   std::vector<Versioned> types_;

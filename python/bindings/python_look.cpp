@@ -1,5 +1,7 @@
 #include <bindings/python_look.hpp>
 
+#include <bindings/gil.hpp>
+
 #include <pianola/trace/plain_check.hpp>
 
 #include <ATen/PythonTorchFunctionTLS.h>
@@ -23,7 +25,7 @@ std::string class_name(PyObject* object) {
 bool overrides_functions(const at::Tensor& tensor) noexcept {
   PyObject* const object = object_of(tensor);
   if (object == nullptr || THPVariable_CheckExact(object)) return false;
-  const py::gil_scoped_acquire gil;
+  const WithGil gil;
   static PyObject* const disabled =
       py::object(py::module_::import("torch._C").attr("_disabled_torch_function_impl")).release().ptr();
   PyObject* const function = PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(object)), "__torch_function__");
@@ -34,13 +36,13 @@ bool overrides_functions(const at::Tensor& tensor) noexcept {
 }
 
 std::string class_of(const at::Tensor& tensor) {
-  const py::gil_scoped_acquire gil;
+  const WithGil gil;
   PyObject* const object = object_of(tensor);
   return object == nullptr ? "" : class_name(object);
 }
 
 std::string class_of_mode(PyObject* mode) {
-  const py::gil_scoped_acquire gil;
+  const WithGil gil;
   return class_name(mode);
 }
 
@@ -54,7 +56,7 @@ PyTypeObject* default_device_class() {
 // The device that the innermost one says counts.
 trace::FunctionModes function_modes() {
   using at::impl::PythonTorchFunctionTLS;
-  const py::gil_scoped_acquire gil;
+  const WithGil gil;
   trace::FunctionModes found;
   for (std::int64_t i = 0; i < PythonTorchFunctionTLS::stack_len(); ++i) {
     const auto& mode = PythonTorchFunctionTLS::get_stack_at(i);

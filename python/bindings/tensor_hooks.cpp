@@ -1,5 +1,7 @@
 #include <bindings/tensor_hooks.hpp>
 
+#include <bindings/gil.hpp>
+
 #include <pianola/callable/leaf_hooks.hpp>
 
 #include <torch/csrc/autograd/function_hook.h>
@@ -17,7 +19,7 @@ bool is_empty(const py::object& hooks) { return py::isinstance<py::dict>(hooks) 
 
 // Python's hooks of a gradient are one of C++'s, whatever their number.
 bool are_empty(const at::Tensor& leaf) {
-  const py::gil_scoped_acquire gil;
+  const WithGil gil;
   const py::object tensor = py::cast(leaf);
   const auto& of_gradient = torch::autograd::impl::hooks(leaf);
   if (!of_gradient.empty() && (of_gradient.size() > 1 || !is_empty(tensor.attr(kOfGradient)))) return false;

@@ -230,6 +230,7 @@ class CaptureOptions:
         mode: str,
         restore: bool,
         trace: bool,
+        accept_capture_path: bool,
         instantiate: bool,
         allow_empty: bool,
         stream: torch.Stream | None,

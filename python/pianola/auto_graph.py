@@ -18,6 +18,7 @@ from typing import (
 )
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from ._load import _C
 from .calls import Call, name_of
@@ -56,7 +57,7 @@ class GraphedFunction(Generic[Arguments, Result]):
         self.original = function
         self._options = options
         self._module = None if module is None else weakref.ref(module)
-        self._owned: Any = weakref.WeakKeyDictionary()  # per object, where it is a method
+        self._owned: Any = WeakIdKeyDictionary()  # per object, where it is a method
         self.states = States(capacity=4 * options["capacity"])
         self.watch = HostWatch(function, options["warmup"])
         see_names()
@@ -114,7 +115,8 @@ class GraphedFunction(Generic[Arguments, Result]):
 
     @property
     def calls_before_replay(self) -> int:
-        """Calls of a signature until it is replayed: those that warm up, and the one that captures."""
+        """Calls of a signature until it is replayed: those that warm up, and the one that captures. A function whose first
+        call does what later ones do not may take two more."""
         return int(self._options["warmup"]) + 1
 
     def info(self) -> "_C.GraphedInfo":
@@ -217,7 +219,8 @@ def graphed(
 
     Args:
         target: a function, method or module. A module is patched and returned.
-        warmup: eager calls of a signature before it is captured; at least 1.
+        warmup: eager calls of a signature before it is captured; at least 1. With 1 or 2, up to two more where the first
+            call makes what later ones find.
         capacity: signatures that keep graphs; beyond that the one not called for longest loses its own.
         max_in_flight: calls of one signature between forward and backward at once; further ones run eagerly.
         outputs: "clone": results are the caller's. "alias": the next call overwrites them, which spares the copies.

@@ -7,6 +7,8 @@ knows on which object.
 
 import dataclasses
 import dis
+import functools
+import re
 import types
 from typing import Any, Iterator, NamedTuple, Optional
 
@@ -43,6 +45,7 @@ class CodeReads:
     code: types.CodeType
     roots: "dict[tuple[str, str], Chain]"  # by ("local" | "global" | "cell", name)
     loose: "dict[str, int]"  # names, and the line of the first
+    optional: "set[str]"  # names that are asked for and may be missing
     stores: list[StoreSite]
     looks_up: bool  # attributes under names that are made at run time
 
@@ -50,15 +53,10 @@ class CodeReads:
         return self.roots.setdefault((kind, name), Chain(line))
 
 
-_known: dict[types.CodeType, CodeReads] = {}
-
-
+@functools.lru_cache(maxsize=16384)  # programs may make code without end
 def reads_of(code: types.CodeType) -> CodeReads:
     """Of this code; functions that are defined in it have codes of their own."""
-    found = _known.get(code)
-    if found is None:
-        found = _known[code] = _Reader(code).read()
-    return found
+    return _Reader(code).read()
 
 
 def inner_codes(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -89,7 +87,7 @@ _NOTHING = ("NOP", "RESUME", "PRECALL", "CACHE", "KW_NAMES", "EXTENDED_ARG", "MA
 
 class _Reader:
     def __init__(self, code: types.CodeType) -> None:
-        self.result = CodeReads(code, {}, {}, [], False)
+        self.result = CodeReads(code, {}, {}, set(), [], False)
         self._instructions = list(dis.get_instructions(code))
         self._resets = self._where_paths_meet()
         self._free = frozenset(code.co_freevars)
@@ -224,6 +222,9 @@ class _Reader:
         if one.argval in _LOOKS_UP:
             self.result.looks_up = True
         base = self._pop()
+        if one.argval == "format" and isinstance(base.constant, str):
+            for attribute in re.findall(r"\.([^\W\d]\w*)", base.constant):  # "{0.scale}"
+                self.result.loose.setdefault(attribute, self._line)
         is_method = name == "LOAD_METHOD" or dis.stack_effect(one.opcode, one.arg) == 1
         if is_method and one.argval in WRITES:
             self._store("method", base, one.argval)
@@ -334,6 +335,8 @@ class _Reader:
             self._consume(count + 2)
         elif name == "CALL_KW":
             self._consume(count + 3)
+        elif name == "MATCH_CLASS":
+            self._match_class(one)
         elif name.startswith("POP_JUMP"):
             self._consume(1, 0)
         elif name == "RETURN_VALUE":
@@ -350,6 +353,16 @@ class _Reader:
         else:
             self._use(base)
             self._push(self._look_up(base, "each", None))
+
+    def _match_class(self, one: dis.Instruction) -> None:
+        """Reads attributes under the names of the pattern; those without a name are what `__match_args__` says."""
+        names = self._stack[-1].constant if self._stack else None
+        for name in names if isinstance(names, tuple) else ():
+            self.result.loose.setdefault(name, self._line)
+            self.result.optional.add(name)
+        if one.arg or names is None:
+            self.result.looks_up = True
+        self._anything(one)
 
     def _call(self, count: int, called: int) -> None:
         arguments = [self._pop() for _ in range(count)][::-1]
@@ -375,6 +388,7 @@ class _Reader:
             self._use(owner)
             return _OTHER
         value = self._look_up(owner, "attribute", name.constant)
+        self.result.optional.add(name.constant)
         self._use(value)
         return _Value(value.chains, True)  # or the default
 

@@ -17,6 +17,9 @@ _BOOKKEEPERS = ("logging", "warnings", "threading", "importlib", "traceback", "l
                 "asyncio", "multiprocessing", "random", "weakref", "_weakrefset", "abc", "tokenize", "re", "ast",
                 "dis", "typing", "copy", "copyreg", "pickle", "sre_compile", "sre_parse", "tempfile", "unittest")  # fmt: skip
 
+# Those of its classes that keep in C what they are.
+_STATEFUL = ("_io", "_queue", "_socket", "mmap", "sqlite3")
+
 _PIANOLA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
 _STANDARD = os.path.join(os.path.dirname(os.path.abspath(os.__file__)), "")
 
@@ -44,6 +47,11 @@ def kind_of_code(code: CodeType) -> int:
     return 1
 
 
+def is_hidden(code: CodeType) -> bool:
+    """Whether nobody follows it: of a part of Python's library."""
+    return kind_of_code(code) == 0 and not kind_of_file(code.co_filename) & TORCH and not code.co_filename.startswith(_PIANOLA)
+
+
 @once_per
 def is_torchs(kind: Any) -> bool:
     return any(base.__module__.split(".")[0] == "torch" for base in kind.__mro__ if base is not object)
@@ -68,6 +76,8 @@ def is_ours(kind: Any) -> bool:
 def is_opaque(kind: Any) -> bool:
     """Whether its objects keep what they are where Python does not see it: a class of a C extension of somebody's."""
     package = kind.__module__.split(".")[0]
+    if package in _STATEFUL:
+        return True
     if kind.__basicsize__ == object.__basicsize__ and kind.__itemsize__ == 0:  # without room for anything
         return False
     has_own = kind.__dictoffset__ != 0 or bool(slots_of(kind))

@@ -58,6 +58,16 @@ def held(reference: Any) -> Any:
     return reference.value if type(reference) is _Kept else reference
 
 
+def behind(value: Any) -> Any:
+    """What a weak proxy stands for; else the value itself."""
+    if type(value) not in weakref.ProxyTypes:
+        return value
+    try:
+        return value.__init__.__self__
+    except (ReferenceError, AttributeError):
+        return UNKNOWN
+
+
 class Place:
     """Where a value was read.
 
@@ -88,6 +98,11 @@ class Place:
     def before(self) -> Any:
         """What the call found; of "contents" a tuple of entries, for dicts of (key, value). MISSING: nothing was there."""
         return tuple(map(_held_entry, self._before)) if self.kind in ("contents", "function") else held(self._before)
+
+    @property
+    def identity(self) -> tuple:
+        """Equal for two looks at one place."""
+        return self.kind, id(self.owner), self.name if self.kind == "value" else self.key, type(self.key)
 
     @property
     def where(self) -> str:

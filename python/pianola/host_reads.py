@@ -8,6 +8,7 @@ on every object that was met. That is more than what was read, and never less.
 
 import functools
 import types
+import weakref
 from types import CodeType, FrameType
 from typing import Any, Callable, Iterator, Optional
 
@@ -30,6 +31,7 @@ from .host_places import (
     UNKNOWN,
     Place,
     Store,
+    behind,
     cell_content,
     dictionary_of,
     held,
@@ -66,7 +68,7 @@ class HostReads(HostValues):
         self._function = function
         self._arguments = arguments
         self._seen_codes: dict[CodeType, CodeReads] = {}
-        self._seen_frames: set[tuple] = set()
+        self._seen_frames: dict[tuple, list[weakref.ref]] = {}
         self._store_keys: set[tuple] = set()
         self._looks_up = False  # the function at hand: attributes under names that are made at run time
         self._watch: Optional[_C.FrameWatch] = None
@@ -165,13 +167,12 @@ class HostReads(HostValues):
             self.executed.append(code)
         variables = frame.f_locals
         roots = [(name, variables[name]) for kind, name in reads.roots if kind == "local" and name in variables]
-        key = (code, *[id(value) for _, value in roots if not isinstance(value, (torch.Tensor, *SIMPLE))])
-        if not is_new and key in self._seen_frames and not code.co_freevars:
+        passed = [value for _, value in roots if not isinstance(value, (torch.Tensor, *SIMPLE))]
+        if self._has_seen(code, passed) and not code.co_freevars:
             return
-        self._seen_frames.add(key)
         self._at = (code, code.co_firstlineno)
         if is_new:
-            self._add_loose(reads)
+            self._add_loose(reads.loose, reads.optional)
         self._looks_up = reads.looks_up
         values: dict[tuple[str, str], Any] = {}
         for (kind, name), chain in reads.roots.items():
@@ -189,6 +190,18 @@ class HostReads(HostValues):
                 self._note_cells(alive, reads)
         self._looks_up = False
         self._note_stores(reads, values, frame.f_globals)
+
+    def _has_seen(self, code: CodeType, passed: list[Any]) -> bool:
+        """Whether a frame of this code was followed that was given the same objects: not others with their numbers."""
+        key = (code, *map(id, passed))
+        seen = self._seen_frames.get(key)
+        if seen is not None and all(reference() is value for reference, value in zip(seen, passed)):
+            return True
+        try:
+            self._seen_frames[key] = [weakref.ref(value) for value in passed]
+        except TypeError:  # of a container, say
+            self._seen_frames.pop(key, None)
+        return False
 
     def _global(self, variables: dict, builtins: dict, name: str, chain: Chain) -> Any:
         self._at = (self._at[0], chain.line)
@@ -221,7 +234,7 @@ class HostReads(HostValues):
             return
         reads = self._seen_codes[code] = reads_of(code)
         at, self._at = self._at, (code, code.co_firstlineno)
-        self._add_loose(reads)
+        self._add_loose(reads.loose, reads.optional)
         builtins = function.__globals__.get("__builtins__", {})
         builtins = builtins if isinstance(builtins, dict) else vars(builtins)
         for (kind, name), chain in reads.roots.items():
@@ -240,10 +253,14 @@ class HostReads(HostValues):
             return
         code = self._at[0]
         self._at = (code, chain.line)
-        if is_passed and not self._is_met(value) and isinstance(value, (*KEYED, *LISTED)):
-            for one in self._loosely(value, chain):
-                self._walk(*one, True)
+        value = behind(value)
+        if value is UNKNOWN:
             return
+        if is_passed and not self._is_met(value) and type(value).__module__ in ("builtins", "collections"):
+            if isinstance(value, (*KEYED, *LISTED)):
+                for one in self._loosely(value, chain):
+                    self._walk(*one, True)
+                return
         self._meet(value, name)
         if chain.is_used:
             self._take(value, name)
@@ -251,17 +268,32 @@ class HostReads(HostValues):
                 self._meet_all(value)
         for (kind, key, _), then in chain.steps.items():
             self._at = (code, then.line)
-            if kind == "attribute":
-                found = self._attribute(value, key, name)
-                if found is not MISSING and found is not UNKNOWN:
-                    self._walk(found, then, self._name(found, f"{name}.{key}"), False)
-            elif kind == "item":
-                found = self._item(value, key, name)
-                if found is not MISSING and found is not UNKNOWN:
-                    self._walk(found, then, self._name(found, f"{name}[{key!r}]"), False)
-            else:
-                for path, found in self._each(value, name):
+            if kind == "each":
+                entries = self._each(value, name)
+                if entries is None:
+                    self._lose(then)
+                for path, found in entries or ():
                     self._walk(found, then, self._name(found, path), False)
+                continue
+            found = self._attribute(value, key, name) if kind == "attribute" else self._item(value, key, name)
+            if found is UNKNOWN:
+                if not isinstance(value, torch.Tensor):  # whose attributes keep nothing of the user's
+                    self._lose(then)
+            elif found is not MISSING:
+                path = f"{name}.{key}" if kind == "attribute" else f"{name}[{key!r}]"
+                self._walk(found, then, self._name(found, path), False)
+
+    def _lose(self, chain: Chain) -> None:
+        """Nobody knows what a chain goes on from: its names are loose."""
+        names: dict[str, int] = {}
+        pending = [chain]
+        while pending:
+            for (kind, key, _), then in pending.pop().steps.items():
+                if kind == "attribute":
+                    names.setdefault(key, then.line)
+                pending.append(then)
+        if names:
+            self._add_loose(names)
 
     def _loosely(self, value: Any, chain: Chain) -> Iterator[tuple[Any, Chain, str]]:
         """Entries of a container that was made for a call."""
@@ -273,10 +305,12 @@ class HostReads(HostValues):
                     continue
                 yield found, then, self._name(found, f"[{key!r}]")
             elif kind == "each" and len(value) <= MOST_ENTRIES:
-                for found in list(value):
+                for found in _parts_of(value):
                     yield found, then, self._name(found, "an entry")
+            elif kind == "attribute":
+                self._lose(then)
         if chain.is_used and len(value) <= MOST_ENTRIES:
-            for found in list(value.values() if isinstance(value, KEYED) else value):
+            for found in _parts_of(value):
                 if not isinstance(found, (*SIMPLE, torch.Tensor)):
                     yield found, Chain(chain.line, isinstance(found, (*KEYED, *LISTED))), self._name(found, "an entry")
 
@@ -302,17 +336,16 @@ class HostReads(HostValues):
         except Exception:
             return MISSING
 
-    def _each(self, owner: Any, path: str) -> Iterator[tuple[str, Any]]:
+    def _each(self, owner: Any, path: str) -> Optional[list[tuple[str, Any]]]:
+        """What is met where it is gone through, dictionaries by keys and by values; None where nobody knows."""
         if isinstance(owner, torch.nn.Module):
             owner = list(owner.children()) if hasattr(owner, "__iter__") else ()
         elif isinstance(owner, (*KEYED, *LISTED)):
             self._take(owner, path)
         else:
-            return
-        if len(owner) <= MOST_ENTRIES:
-            for i, value in enumerate(list(owner)):
-                if not isinstance(value, (*SIMPLE, torch.Tensor)):
-                    yield f"{path}[{i}]", value
+            return None
+        parts = _parts_of(owner) if len(owner) <= MOST_ENTRIES else ()
+        return [(f"{path}[{i}]", value) for i, value in enumerate(parts) if not isinstance(value, (*SIMPLE, torch.Tensor))]
 
     # --- Stores ---
 
@@ -358,6 +391,10 @@ class HostReads(HostValues):
             if found is not MISSING:
                 path = f"{name}.{key}" if kind == "attribute" else f"{name}[{key!r}]"
                 self._list_owners(found, then, self._name(found, path), owners)
+
+
+def _parts_of(container: Any) -> list[Any]:
+    return [*container.keys(), *container.values()] if isinstance(container, KEYED) else list(container)
 
 
 def _peek(value: Any, name: str) -> Any:

@@ -1,17 +1,20 @@
 """Notes what is found where: attributes, entries, and values of which all may have been read."""
 
 import collections
+import contextvars
+import ctypes
 import functools
+import operator
+import threading
 import types
 import weakref
 from types import CodeType
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Iterable, Mapping, Optional
 
 import torch
 
 from .auditing.files import TORCH, kind_of_file
-from .code_reads import CodeReads
-from .followed import is_keeper, is_opaque, is_ours, is_torchs
+from .followed import is_hidden, is_keeper, is_opaque, is_ours, is_torchs
 from .host_places import (
     GONE,
     KEYED,
@@ -21,6 +24,7 @@ from .host_places import (
     UNKNOWN,
     Entry,
     Place,
+    behind,
     cell_content,
     dictionary_of,
     entries_of,
@@ -39,7 +43,22 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 MEMBERS = ("_parameters", "_buffers", "_modules")
 _CALLED = ("forward", "__call__", "_call_impl", "__getattr__")  # of a module's class
 _METHODS = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
+_BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)
+_BY_NAME = ("__getattribute__", "__getattr__")
+_WEAK = (weakref.WeakValueDictionary, weakref.WeakKeyDictionary, weakref.WeakSet)
+_DICTIONARIES: tuple[dict, ...] = ({}, collections.OrderedDict())
+_VIEWS = tuple(type(view) for one in _DICTIONARIES for view in (one.keys(), one.values(), one.items()))
+_CTYPES = (ctypes._SimpleCData, ctypes.Structure, ctypes.Union, ctypes.Array)
 _WHOLE = ("contents", "function", "bytes", "cell")
+
+
+class _OfClass:
+    """What is known of the loose names in one class."""
+
+    def __init__(self) -> None:
+        self.looked_up: set[str] = set()
+        self.slots: set[str] = set()
+        self.values: set[str] = set()  # that an object may have one of its own of
 
 
 class HostValues:
@@ -52,8 +71,9 @@ class HostValues:
         self._owners: dict[int, Any] = {}  # of places: kept, so that their ids stay theirs
         self._names: dict[int, tuple[Any, str]] = {}  # of objects that were met
         self._met: list[Any] = []  # objects on which loose names are looked up
-        self._classes: set[tuple[type, str]] = set()
-        self._loose: dict[str, tuple[CodeType, int]] = {}
+        self._classes: dict[type, _OfClass] = collections.defaultdict(_OfClass)
+        self._loose: dict[str, tuple[Optional[CodeType], int]] = {}
+        self._optional: set[str] = set()  # of the loose names: those that may be missing
         self._functions: dict[CodeType, list[Any]] = collections.defaultdict(list)
         self._at: tuple[Optional[CodeType], int] = (None, 0)
         self.error = ""  # why it has not seen all; empty where it has
@@ -67,9 +87,10 @@ class HostValues:
 
     def _note(self, kind: str, owner: Any, key: Any, name: str, value: Any, is_torchs: bool = False) -> None:
         """The first look counts: what the call itself makes of it comes later."""
-        known = (kind, id(owner)) if kind in _WHOLE else (kind, id(owner), key, type(key))
-        if known in self._known:
-            self._known[known].is_torchs &= is_torchs
+        known = (kind, id(owner)) if kind in _WHOLE else (kind, id(owner), name if kind == "value" else key, type(key))
+        place = self._known.get(known)
+        if place is not None and place.owner is owner:  # not one that has died, and whose number came back
+            place.is_torchs &= is_torchs
             return
         code, line = self._at
         place = Place(kind, owner, key, name, code, line, value)
@@ -89,13 +110,21 @@ class HostValues:
         if what not in self.unfollowed:
             self.unfollowed.append(what)
 
+    def _note_value(self, owner: Any, get: Callable[[], Any], name: str) -> Any:
+        """What a call gives that runs no code of the user's."""
+        value = get()
+        self._note("value", owner, get, name, value)
+        return value
+
     # --- Attributes ---
 
     def _attribute(self, owner: Any, name: str, path: str) -> Any:
         if isinstance(owner, types.ModuleType):
+            if name == "__dict__":
+                return vars(owner)
             value = vars(owner).get(name, MISSING)
             self._note("entry", vars(owner), name, f"{path}.{name}", value)
-            return value
+            return UNKNOWN if value is MISSING else value  # the module may have a __getattr__
         if isinstance(owner, type):
             return self._class_attribute(owner, name, path)
         if isinstance(owner, torch.Tensor):
@@ -103,6 +132,11 @@ class HostValues:
         if isinstance(owner, (*KEYED, *LISTED)) and type(owner).__module__ in ("builtins", "collections"):
             if not (hasattr(owner, name) and _only_writes(name)):
                 self._take(owner, path)
+            return UNKNOWN
+        if name == "__class__":
+            return type(owner)
+        if name == "__dict__":
+            self._meet_all(owner)
             return UNKNOWN
         return self._object_attribute(owner, name, path)
 
@@ -112,7 +146,7 @@ class HostValues:
         if isinstance(value, (staticmethod, classmethod)):
             self._meet_function(value.__func__, f"{path}.{name}")
             return UNKNOWN
-        return value
+        return UNKNOWN if value is MISSING else value  # that of its own class
 
     def _tensor_attribute(self, owner: torch.Tensor, name: str, path: str) -> Any:
         own = dictionary_of(owner)
@@ -124,13 +158,21 @@ class HostValues:
     def _object_attribute(self, owner: Any, name: str, path: str) -> Any:
         kind = type(owner)
         described = in_class(kind, name)
+        if isinstance(owner, tuple) and name in getattr(kind, "_fields", ()):
+            return described.__get__(owner, kind)
         if described is not MISSING and hasattr(type(described), "__set__"):  # a property, a slot
             self._note_class(kind, name, described)
             if isinstance(described, types.MemberDescriptorType):
                 value = slot_of(owner, name)
                 self._note("slot", owner, name, f"{path}.{name}", value)
                 return value
+            if _has_bytes(owner):
+                self._take_bytes(owner, path)
+            elif isinstance(described, types.GetSetDescriptorType):
+                self._note_set_in_c(owner, described, f"{path}.{name}")
             return UNKNOWN
+        if isinstance(owner, threading.local):
+            return self._note_value(owner, _attribute_getter(owner, name), f"{path}.{name}")
         own = dictionary_of(owner)
         if own is not None:
             value = own.get(name, MISSING)
@@ -142,9 +184,27 @@ class HostValues:
                 if name in own.get(members, ()):
                     return own[members][name]
         self._note_class(kind, name, described)
+        if isinstance(described, types.MethodDescriptorType):  # C's, which may read all of it
+            self._take(owner, path)
+        elif described is MISSING and isinstance(owner, (*KEYED, *LISTED)):  # a dictionary whose entries are attributes
+            self._take(owner, path)
+        elif isinstance(described, types.FunctionType) and is_hidden(described.__code__):
+            self._note_simple(owner, path)
         if described is MISSING or hasattr(type(described), "__get__"):
             return UNKNOWN
         return described
+
+    def _note_simple(self, owner: Any, path: str) -> None:
+        """What the methods of a class that nobody follows (threading.Event) go by."""
+        for name, value in list((dictionary_of(owner) or {}).items()):
+            if isinstance(value, SIMPLE):
+                self._note("attribute", owner, name, f"{path}.{name}", value, is_torchs=True)
+
+    def _note_set_in_c(self, owner: Any, described: Any, name: str) -> None:
+        """An attribute that a class of C's computes: simple values are compared."""
+        get = _descriptor_getter(owner, described)
+        if not is_torchs(type(owner)) and isinstance(get(), SIMPLE):
+            self._note_value(owner, get, name)
 
     # --- Objects ---
 
@@ -171,18 +231,22 @@ class HostValues:
 
     def _meet_all(self, value: Any) -> None:
         """All attributes of an object whose names are made at run time."""
-        if isinstance(value, (torch.Tensor, types.ModuleType, type, *SIMPLE, *KEYED, *LISTED)):
+        if isinstance(value, (torch.Tensor, *SIMPLE, *KEYED, *LISTED, types.ModuleType, type, types.MethodType, *_METHODS, *_BOUND)):
             return
         name = self._name(value, type(value).__name__)
         self._meet(value, name)
+        self._note_value(value, _names_getter(value), f"the names in vars({name})")
         for attribute in [*(dictionary_of(value) or ()), *slots_of(type(value))]:
             if isinstance(attribute, str) and attribute not in (*MEMBERS, *_HOOKS):
                 self._take(self._object_attribute(value, attribute, name), f"{name}.{attribute}")
 
-    def _add_loose(self, reads: CodeReads) -> None:
-        new = {name: line for name, line in reads.loose.items() if name not in self._loose}
+    def _add_loose(self, names: Mapping[str, int], optional: Iterable[str] = ()) -> None:
+        """Names that are looked up on what nobody knows, each with a line of the function at hand."""
+        may_be_missing = set(optional) - self._optional
+        self._optional |= may_be_missing
+        new = {name: line for name, line in names.items() if name not in self._loose or name in may_be_missing}
         for name, line in new.items():
-            self._loose[name] = (reads.code, line)
+            self._loose[name] = (self._at[0], line)
         for reference, _, _ in list(self._met) if new else ():
             value = held(reference)
             if value is not GONE:
@@ -196,25 +260,35 @@ class HostValues:
             if name not in MEMBERS:
                 self._note("attribute", value, name, f"{path}.{name}", own[name])
                 self._take(own[name], f"{path}.{name}")
-        kind = type(value)
-        for name in names:
-            if (kind, name) in self._classes or name in own:
-                continue
-            self._classes.add((kind, name))
+        of_class = self._classes[type(value)]
+        self._look_up_in_class(type(value), of_class, names)
+        for name in of_class.slots & names:
+            self._at = self._loose[name]
+            self._take(self._object_attribute(value, name, path), f"{path}.{name}")
+        if dictionary_of(value) is not None:
+            for name in ((of_class.values | self._optional) & names) - own.keys():  # what may come to hide the class's
+                self._at = self._loose[name]
+                self._note("attribute", value, name, f"{path}.{name}", MISSING)
+        self._at = at
+
+    def _look_up_in_class(self, kind: type, known: "_OfClass", names: Any) -> None:
+        for name in names - known.looked_up:
+            known.looked_up.add(name)
             described = in_class(kind, name)
             self._at = self._loose[name]
             if isinstance(described, types.MemberDescriptorType):
-                self._classes.discard((kind, name))  # of each object
-                self._object_attribute(value, name, path)
+                known.slots.add(name)
             elif described is not MISSING and not isinstance(described, _METHODS):
+                if not hasattr(type(described), "__get__"):
+                    known.values.add(name)
                 self._note_class(kind, name, described)
                 self._take(described, f"{kind.__qualname__}.{name}")
-        self._at = at
 
     # --- Values ---
 
     def _take(self, value: Any, name: str, depth: int = 0) -> None:
         """A value of which all may have been read."""
+        value = behind(value)
         if value is MISSING or value is UNKNOWN or isinstance(value, (torch.Tensor, torch.Generator, *SIMPLE)):
             return
         if isinstance(value, (*KEYED, *LISTED)):
@@ -227,18 +301,46 @@ class HostValues:
             self._meet(value, name)
         elif isinstance(value, torch.optim.Optimizer):
             self._take_optimizer(value, name, depth)
-        elif isinstance(value, (types.ModuleType, type, *_METHODS, types.CellType)):
-            return
-        elif isinstance(value, types.MappingProxyType):
-            self._note("value", value, lambda: tuple(value.items()), name, tuple(value.items()))
+        elif isinstance(value, (types.ModuleType, type, *_METHODS, *_BOUND, types.CellType)):
+            if isinstance(value, _BOUND):
+                self._take_bound(value, name, depth)
+        elif isinstance(value, (types.MappingProxyType, *_VIEWS)):
+            self._take_view(value, name, depth)
         elif _has_bytes(value):
             self._take_bytes(value, name)
+        elif isinstance(value, weakref.ref):
+            self._take(self._note_value(value, value, f"{name}()"), f"{name}()", depth + 1)
+        elif isinstance(value, contextvars.ContextVar):
+            self._take(self._note_value(value, functools.partial(value.get, MISSING), name), name, depth + 1)
+        elif isinstance(value, _WEAK):
+            self._take(vars(value)["data"], name, depth)
+        elif isinstance(value, (operator.attrgetter, operator.methodcaller)):
+            self._take_getter(value)
         else:
             self._meet(value, name)
             if is_opaque(type(value)):
                 self._cannot(f"the inside of {name}, a {type(value).__module__}.{type(value).__qualname__}")
             if is_torchs(type(value)) and is_keeper(type(value)):
                 self._take_torchs(value, name, depth)
+
+    def _take_bound(self, method: Any, name: str, depth: int) -> None:
+        owner = method.__self__
+        if owner is None or isinstance(owner, (types.ModuleType, type)) or depth > _DEPTH:
+            return
+        self._take(owner, self._name(owner, f"{name}.__self__"), depth + 1)
+        if method.__name__ in _BY_NAME:
+            self._meet_all(owner)
+
+    def _take_view(self, view: Any, name: str, depth: int) -> None:
+        get = functools.partial(tuple, view.items() if isinstance(view, types.MappingProxyType) else view)
+        for one in self._note_value(view, get, name) if depth <= _DEPTH else ():
+            self._take(one, self._name(one, f"an entry of {name}"), depth + 1)
+
+    def _take_getter(self, getter: Any) -> None:
+        """operator.attrgetter("a.b") looks names up on whatever it is given."""
+        names = [name for name in getter.__reduce__()[1] if isinstance(name, str)]
+        line = self._at[1]
+        self._add_loose({part: line for name in names for part in name.split(".")})
 
     def _take_contents(self, value: Any, name: str, depth: int) -> None:
         if ("contents", id(value)) in self._known:
@@ -249,8 +351,12 @@ class HostValues:
             return
         entries = entries_of(value)
         self._note("contents", value, None, name, entries)
+        if isinstance(value, collections.OrderedDict) and len(value) > 1:
+            self._note_value(value, functools.partial(tuple, value.keys()), f"the order of {name}")
         for i, entry in enumerate(entries):
             key, one = entry if type(entry) is Entry else (i, entry)
+            if not isinstance(key, (torch.Tensor, *SIMPLE)):
+                self._take(key, self._name(key, f"a key of {name}"), depth + 1)
             if not isinstance(one, (torch.Tensor, *SIMPLE)):
                 self._take(one, self._name(one, f"{name}[{key!r}]"), depth + 1)
         own = dictionary_of(value) if type(value).__module__ not in ("builtins", "collections") else None
@@ -346,7 +452,7 @@ class HostValues:
 
     def _take_script(self, module: Any, name: str) -> None:
         if isinstance(module, torch.jit.ScriptModule):
-            self._note("value", module, _script_state(module), name, _script_state(module)())
+            self._note_value(module, _script_state(module), name)
 
     def _take_optimizer(self, optimizer: torch.optim.Optimizer, name: str, depth: int) -> None:
         if self._is_noted("attribute", optimizer, "param_groups"):
@@ -383,6 +489,29 @@ class HostValues:
         self._note("bytes", value, _bytes_of, name, content)
 
 
+def _attribute_getter(owner: Any, name: str) -> Callable[[], Any]:
+    reference = weakref.ref(owner)
+    return lambda: getattr(reference(), name, MISSING)
+
+
+def _descriptor_getter(owner: Any, described: Any) -> Callable[[], Any]:
+    reference = hold(owner)
+
+    def get() -> Any:
+        alive = held(reference)
+        try:
+            return GONE if alive is GONE else described.__get__(alive, type(alive))
+        except Exception:
+            return MISSING
+
+    return get
+
+
+def _names_getter(owner: Any) -> Callable[[], Any]:
+    reference = hold(owner)
+    return lambda: tuple(dictionary_of(held(reference)) or ())
+
+
 def _only_writes(name: str) -> bool:
     return name in ("append", "extend", "insert", "add", "clear", "appendleft", "extendleft", "discard")
 
@@ -409,7 +538,7 @@ def _bytes_of(array: Any) -> Any:
 
 
 def _has_bytes(value: Any) -> bool:
-    if isinstance(value, (bytearray, memoryview)):
+    if isinstance(value, (bytearray, memoryview, *_CTYPES)):
         return True
     module = type(value).__module__
     return (module == "numpy" and hasattr(value, "__array__")) or (module == "array" and hasattr(value, "typecode"))

@@ -44,7 +44,7 @@ class State:
         for place in reads.places:
             owner = place.owner
             if owner is not GONE and not (place.changed and (place.is_torchs or _is_of_tensors(place))):
-                self._places[(place.kind, id(owner), place.key, type(place.key))] = place
+                self._places[place.identity] = place
         guard = _C.HostGuard()
         self._numbered = []
         for key, place in list(self._places.items()):
@@ -110,6 +110,11 @@ def _text(value: Any) -> str:
     return f"a {type(value).__qualname__}"
 
 
+def _first(one: Any, entries: list[Any]) -> list[Any]:
+    """The same with this one in front."""
+    return [one, *(other for other in entries if other is not one)]
+
+
 class _Known:
     """What is known of one structure of arguments."""
 
@@ -137,7 +142,8 @@ class Told(NamedTuple):
 class States:
     """The states of one function; the least recently used structures of arguments are forgotten.
 
-    Threads:  Any: each look is one under the GIL, and what two calls learn at once is added up.
+    Threads:  Any. Lists are replaced, never changed: a look may run code of the user's, where another thread comes in between.
+              What two calls learn at once is added up.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -155,7 +161,7 @@ class States:
             place = state.difference()
             if place is None:
                 if i:
-                    known.states.insert(0, known.states.pop(i))
+                    known.states = _first(state, known.states)
                 if state.refusal and not state.is_refused:
                     state.is_refused = True
                     return Told(state, known, state.refusal)
@@ -165,9 +171,9 @@ class States:
             known.changes += 1
             if known.changes > MOST_CHANGES:
                 return self._rest(known, change)
-        known.states.insert(0, self._new_state())
-        del known.states[_MOST_STATES:]
-        return Told(known.states[0], known)
+        state = self._new_state()
+        known.states = [state, *known.states[: _MOST_STATES - 1]]
+        return Told(state, known)
 
     def unfollowed(self) -> list[str]:
         """What was read in any state, and is not compared."""
@@ -197,11 +203,11 @@ class States:
         for i, known in enumerate(self._known):
             if known.static == static and known.structure.same(structure):
                 if i:
-                    self._known.insert(0, self._known.pop(i))
+                    self._known = _first(known, self._known)
                 return known
-        self._known.insert(0, _Known(structure, static))
-        del self._known[self._capacity :]
-        return self._known[0]
+        known = _Known(structure, static)
+        self._known = [known, *self._known[: self._capacity - 1]]
+        return known
 
     def _new_state(self) -> State:
         self._next += 1
@@ -211,7 +217,7 @@ class States:
         change = Change(place, place.before, place.get())
         known.restless = self._new_state()
         known.moving = {place: place.get()}
-        del known.states[1:]  # of which none was worth a capture
+        known.states = known.states[:1]  # none of the others was worth a capture
         reason = f"what it reads changes from call to call: {change.text()}"
         return Told(known.restless, known, reason)
 

@@ -5,7 +5,8 @@ import functools
 import os
 import sys
 import threading
-from typing import Any, Callable, Iterator, NamedTuple
+from types import FrameType
+from typing import Any, Callable, Iterator, NamedTuple, Optional, Union
 
 import torch
 from torch.utils.checkpoint import set_checkpoint_early_stop
@@ -24,13 +25,21 @@ def _users_line() -> str:
     return f"{frame.f_code.co_name} at {os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
+def _pickling() -> str:
+    """torch.save pickles, too."""
+    frame: Optional[FrameType] = sys._getframe()
+    while frame is not None and frame.f_code is not torch.save.__code__:
+        frame = frame.f_back
+    return "pickle" if frame is None else "torch.save"
+
+
 class _Read(NamedTuple):
     """A function that reads a CPU tensor's values and that no operation of ATen shows. On CUDA such a read breaks the
     capture by itself; on the CPU it would go through and freeze the value in silence."""
 
     owner: Any
     name: str
-    text: str
+    text: Union[str, Callable[[], str]]
     rule: str = "PG103"
 
 
@@ -44,10 +53,10 @@ _READS = (
     _Read(torch.Tensor, "__dlpack__", "Tensor.__dlpack__"),
     _Read(torch.utils.dlpack, "to_dlpack", "to_dlpack()"),
     _Read(torch, "to_dlpack", "to_dlpack()"),
-    _Read(torch.Tensor, "__reduce_ex__", "Tensor.__reduce_ex__ (pickle, torch.save)"),
+    _Read(torch.Tensor, "__reduce_ex__", _pickling),
     _Read(torch.UntypedStorage, "__getitem__", "UntypedStorage.__getitem__"),
     _Read(torch.UntypedStorage, "tolist", "UntypedStorage.tolist"),
-    _Read(torch.UntypedStorage, "__reduce__", "UntypedStorage.__reduce__ (pickle, torch.save)"),
+    _Read(torch.UntypedStorage, "__reduce__", _pickling),
 )
 
 
@@ -72,8 +81,9 @@ def _watched(read: _Read, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def reader(subject: Any, *args: Any, **kwargs: Any) -> Any:
         if _recording.depth and _is_on_cpu(subject) and not (read.name == "__reduce_ex__" and _looks_only()):
+            who = read.text if isinstance(read.text, str) else read.text()
             refuse(
-                f"{read.text} reads a tensor's values on the host during capture, which a graph cannot do",
+                f"{who} reads a tensor's values on the host during capture, which a graph cannot do",
                 "keep the value on the device (torch.where, masked arithmetic), or leave this part out of the capture",
                 where=_users_line(),
                 kind="CaptureError",

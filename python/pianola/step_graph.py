@@ -23,6 +23,7 @@ def capture_options(
     capture_error_mode: str = "thread_local",
     restore: bool = True,
     trace: bool = True,
+    accept_capture_path: bool = False,
     instantiate: bool = True,
     allow_empty: bool = False,
     stream: Any = None,
@@ -41,6 +42,7 @@ def capture_options(
         mode=capture_error_mode,
         restore=restore,
         trace=trace,
+        accept_capture_path=accept_capture_path,
         instantiate=instantiate,
         allow_empty=allow_empty,
         stream=None if isinstance(stream, CPUStream) else stream,
@@ -79,13 +81,16 @@ class Graph(_C.Graph):
             capture_error_mode: "thread_local", "global" or "relaxed", as in torch.cuda.graph.
             restore: put back what warm-up and recording wrote. Off: the warm-up runs count as steps.
             trace: record the operations, so that errors name them and shared pools are checked.
+            accept_capture_path: take a recording whose operations or numbers are others than those of the last warm-up call,
+                because a library asked whether it is captured. Else it is refused; asked where the last two of the warm-up
+                calls did the same.
             stream: a torch.cuda.Stream to capture on.
             check: "strict" makes each replay check that the tensors it uses from outside are still held by somebody and at
                 their address; a ReplayError names one that is not.
             names: what you call some tensors, for messages: dict(model.named_parameters()).
 
         Raises:
-            CaptureError: the step cannot be captured; names the operation and the line.
+            CaptureError: the step cannot be captured, or did otherwise than in the warm-up; names the operation and the line.
             UsageError: the graph holds a capture already, or an option is out of range.
             What `step` itself raises comes out unchanged. After any of them everything is as before.
         """

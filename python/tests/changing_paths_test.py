@@ -100,6 +100,31 @@ def test_full_iterations_refuse_it_too(device):
     assert len(reasons) == 1 and "run again" in reasons[0]
 
 
+def test_a_graph_refuses_a_recording_that_takes_another_path(device):
+    x, y = torch.randn(4, device=device), torch.zeros(4, device=device)
+
+    def step_of(runs):
+        def step():
+            if next(runs) < 3:
+                y.copy_(x * 2)
+            else:
+                y.copy_(x + x)
+
+        return step
+
+    graph = pianola.Graph(device)
+    with pytest.raises(pianola.CaptureError, match="under capture") as refused:
+        graph.capture(step_of(itertools.count()))
+    assert str(refused.value).count("changing_paths_test.py:") == 2 and "accept_capture_path" in str(refused.value)
+    assert not y.any() and not graph.captured
+    graph.capture(step_of(itertools.count()), accept_capture_path=True)
+    graph.replay()
+    assert_same("result", y, x + x)
+    for warmup in (0, 1):
+        other = pianola.Graph(device)
+        other.capture(step_of(itertools.count(3 - warmup)), warmup=warmup)
+
+
 @pytest.mark.parametrize("change", ["counts", "keeps", "reads", "draws"])
 def test_full_iterations_refuse_what_their_iterations_show(device, change):
     model = MLP(layers=1).to(device)
@@ -221,6 +246,30 @@ def test_a_rate_that_changes_at_every_call_is_told_once(device):
             schedule.step()
         assert_same_state(other, eager)
     assert len(reasons) == 1 and "param_groups[0]['lr'] changed from" in reasons[0]
+
+
+@pytest.mark.parametrize("kind", ["graphed", "full iteration"])
+def test_who_reads_a_tensor_made_of_memory_of_the_host_is_named(kind):
+    numpy = pytest.importorskip("numpy")
+    weights = numpy.ones(16, dtype=numpy.float32)
+
+    def step(x):
+        return x.relu() * torch.from_numpy(weights)
+
+    wanted = ("PG401", "where: operation ", " of the step, aten::mul.Tensor, step at changing_paths_test.py:")
+    x = torch.randn(4, 16)  # on a GPU NumPy's memory is copied there, which is refused as that
+    with torch.no_grad():
+        if kind == "graphed":
+            graphed, reasons = graphed_with_reasons(step)
+            for _ in range(6):
+                assert_same("result", graphed(x), x.relu())
+            assert len(reasons) == 1 and all(one in reasons[0] for one in wanted), reasons
+        else:
+            iteration = pianola.FullIteration(step)
+            with pytest.raises(pianola.UsageError) as error:
+                for _ in range(6):
+                    iteration(x)
+            assert all(one in str(error.value) for one in wanted), error.value
 
 
 def test_more_microbatches_in_flight_than_graphs_are_told_once(device):

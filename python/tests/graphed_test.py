@@ -1,8 +1,10 @@
 """@pianola.graphed: functions, methods and modules that capture their own calls."""
 
+import dataclasses
 import gc
 import logging
 import types
+import weakref
 
 import pytest
 import torch
@@ -129,6 +131,40 @@ def test_a_learning_rate_that_changes_is_seen(device):
         train(x)
         assert_same_state(eager, graphed)
     assert sum(one.replays for one in train.info().signatures) == 6
+
+
+def test_an_optimizer_of_ones_own_is_captured(device):
+    """Its code reads entries of parameter groups which torch's code reads as a whole."""
+
+    class Plain(torch.optim.Optimizer):
+        def __init__(self, parameters):
+            super().__init__(parameters, {"lr": 0.1})
+
+        @torch.no_grad()
+        def step(self, closure=None):
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter.add_(parameter.grad, alpha=-group["lr"])
+
+    eager, other = twins(MLP(), device)
+    optimizers = [Plain(model.parameters()) for model in (eager, other)]
+
+    def step_of(model, optimizer):
+        def step(x):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+
+        return step
+
+    step, train = step_of(eager, optimizers[0]), pianola.graphed(step_of(other, optimizers[1]))
+    for i, x in enumerate(batches(12, (8, 16), device)):
+        for one in optimizers:
+            one.param_groups[0]["lr"] = 0.1 if i < 6 else 0.05
+        step(x)
+        train(x)
+        assert_same_state(eager, other)
+    assert [one.replays for one in train.info().signatures] == [3, 3]
 
 
 def test_values_of_the_closure_are_seen(device):
@@ -434,3 +470,24 @@ def test_a_traced_module_is_patched_and_restored(device):
         assert "graphs" in str(forward.info())
         forward.reset()
         assert_same("output", script(x), expected)
+
+
+def test_each_object_has_graphs_of_its_own_however_equal(device):
+    @dataclasses.dataclass(frozen=True)
+    class Scaled:
+        scale: torch.Tensor = dataclasses.field(compare=False)
+
+        @pianola.graphed
+        def step(self, x):
+            return x * self.scale
+
+    ones = [Scaled(torch.full((2,), scale, device=device)) for scale in (2.0, 3.0)]
+    assert ones[0] == ones[1]
+    x = torch.ones(2, device=device)
+    for _ in range(6):
+        assert [one.step(x).tolist() for one in ones] == [[2.0, 2.0], [3.0, 3.0]]
+    assert ones[0].step is not ones[1].step
+    functions = [weakref.ref(one.step) for one in ones]
+    ones.clear()
+    gc.collect()
+    assert [function() for function in functions] == [None, None]

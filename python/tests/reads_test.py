@@ -19,20 +19,9 @@ import torch
 from torch import nn
 
 import pianola
+from reads import Case, check_graphed, check_iteration
 
-AT = (4, 50, 500)  # calls before which the thing changes
 CASES = {}
-
-
-@dataclasses.dataclass
-class Case:
-    """`change(value)` gives what the step reads another value; `arguments()` are passed after the tensor."""
-
-    step: object
-    change: object
-    arguments: object = tuple
-    values: tuple = (1.5, 2.5, -3.0, 1.5)
-    undo: object = lambda: None
 
 
 def case(*values):
@@ -47,12 +36,6 @@ def made(name, device):
     make, values = CASES[name]
     result = make(device)
     return dataclasses.replace(result, values=values) if values else result
-
-
-def same_bits(one, other):
-    if one.dtype != other.dtype or not one.is_floating_point():
-        return one.dtype == other.dtype and torch.equal(one, other)
-    return one.shape == other.shape and one.detach().cpu().numpy().tobytes() == other.detach().cpu().numpy().tobytes()
 
 
 # --- Variables ---
@@ -803,56 +786,12 @@ def default_dtype(device):
 
 @pytest.mark.parametrize("name", CASES)
 def test_what_a_step_reads_may_change_after_its_capture(device, name):
-    one = made(name, device)
-    try:
-        one.change(one.values[0])
-        reasons = []
-        graphed = pianola.graphed(one.step, on_fallback=reasons.append)
-        values = iter(one.values[1:])
-        x = torch.linspace(-1, 1, 4, device=device)
-        before = None
-        for call in range(1, AT[-1] + 6):
-            if call in AT:
-                one.change(next(values))
-            x.add_(0.01)
-            state = torch.get_rng_state(), torch.cuda.get_rng_state() if device.type == "cuda" else None
-            expected = one.step(x, *one.arguments())
-            torch.set_rng_state(state[0])
-            if device.type == "cuda":
-                torch.cuda.set_rng_state(state[1])
-            assert same_bits(graphed(x, *one.arguments()), expected), f"call {call}: {reasons}"
-        if not reasons:
-            assert sum(signature.replays for signature in graphed.info().signatures) > 400, str(graphed.info())
-    finally:
-        one.undo()
+    check_graphed(made(name, device), device)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_what_an_iteration_reads_may_change_after_its_capture(device, name):
-    one = made(name, device)
-    if one.arguments is not tuple:
-        pytest.skip("an iteration takes microbatches alone")
-    try:
-        one.change(one.values[0])
-        reasons = []
-        iteration = pianola.FullIteration(lambda batches: one.step(batches[0]), outputs="clone", warmup=2, eager_fallback=True,
-                                          on_fallback=reasons.append)
-        values = iter(one.values[1:])
-        x = torch.linspace(-1, 1, 4, device=device)
-        for call in range(1, 24):
-            if call in (4, 12, 20):
-                one.change(next(values))
-            x.add_(0.01)
-            state = torch.get_rng_state(), torch.cuda.get_rng_state() if device.type == "cuda" else None
-            expected = one.step(x)
-            torch.set_rng_state(state[0])
-            if device.type == "cuda":
-                torch.cuda.set_rng_state(state[1])
-            assert same_bits(iteration([x]), expected), f"call {call}: {reasons}"
-        if not reasons:
-            assert sum(signature.replays for signature in iteration.info().signatures) > 8, str(iteration.info())
-    finally:
-        one.undo()
+    check_iteration(made(name, device), device)
 
 
 # --- What is not read, and what changes all the time ---

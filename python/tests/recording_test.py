@@ -20,27 +20,27 @@ READS = {
     "asarray": (numpy.asarray, "Tensor.__array__", "PG103"),
     "repr": (repr, "Tensor.__repr__", "PG104"),
     "format": (lambda x: f"{x}", "Tensor.__repr__", "PG104"),
-    "pickle": (pickle.dumps, "Tensor.__reduce_ex__ (pickle, torch.save)", "PG103"),
-    "save": (lambda x: torch.save({"x": x}, io.BytesIO()), "Tensor.__reduce_ex__ (pickle, torch.save)", "PG103"),
-    "parameter": (lambda x: pickle.dumps(nn.Parameter(x)), "Tensor.__reduce_ex__ (pickle, torch.save)", "PG103"),
+    "pickle": (pickle.dumps, "pickle", "PG103"),
+    "save": (lambda x: torch.save({"x": x}, io.BytesIO()), "torch.save", "PG103"),
+    "parameter": (lambda x: pickle.dumps(nn.Parameter(x)), "pickle", "PG103"),
     "dlpack": (lambda x: numpy.from_dlpack(x), "Tensor.__dlpack__", "PG103"),
     "to_dlpack": (lambda x: torch.utils.dlpack.to_dlpack(x), "to_dlpack()", "PG103"),
     "storage": (lambda x: x.untyped_storage()[0], "UntypedStorage.__getitem__", "PG103"),
     "storage_list": (lambda x: x.untyped_storage().tolist(), "UntypedStorage.tolist", "PG103"),
     "bytes": (lambda x: bytes(x.untyped_storage()), "UntypedStorage.__getitem__", "PG103"),
-    "storage_pickle": (lambda x: pickle.dumps(x.untyped_storage()), "UntypedStorage.__reduce__", "PG103"),
+    "storage_pickle": (lambda x: pickle.dumps(x.untyped_storage()), "pickle", "PG103"),
 }
 
 # A warm-up call really runs: what is seen there is the call that the user made, or the operation that ran at last.
 OBSERVED = {
     "format": "Tensor.__format__",
-    "pickle": "torch.save",
-    "save": "torch.save",
-    "parameter": "torch.save",
+    "pickle": "pickle copies a tensor's values; a replay",
+    "save": "torch.save copies tensors to a file",
+    "parameter": "pickle copies a tensor's values; a replay",
     "storage": "aten::item",
     "storage_list": "aten::item",
     "bytes": "aten::item",
-    "storage_pickle": "torch.save",
+    "storage_pickle": "pickle copies a tensor's values; a replay",
 }
 
 

@@ -3,13 +3,17 @@
 #include <pianola/trace/quiet_scope.hpp>
 
 #include <ATen/cuda/CUDAGeneratorImpl.h>
+#include <ATen/ops/empty_like.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/util/Exception.h>
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <mutex>
+#include <optional>
+#include <utility>
 
 namespace pianola::graph {
 namespace {
@@ -24,6 +28,39 @@ std::recursive_mutex& books() {
   static std::recursive_mutex& mutex = *new std::recursive_mutex;  // never destroyed: a static Graph may end after it
   return mutex;
 }
+
+// torch fills the words on the device that a generator's graphs draw by, where a capture begins, on the capture's stream. A
+// replay on another stream may read them just then, and nothing needs them: recorded kernels read what a replay finds. So
+// torch fills others.
+class SpareWords {
+ public:
+  explicit SpareWords(std::vector<GeneratorClock::State> states) : states_(std::move(states)) {
+    std::erase_if(states_, [](const GeneratorClock::State& state) {
+      return !state->seed_extragraph_.defined() || !state->offset_extragraph_.defined();
+    });
+    for (const GeneratorClock::State& state : states_) {
+      words_.emplace_back(at::empty_like(at::Tensor(state->seed_extragraph_)),
+                          at::empty_like(at::Tensor(state->offset_extragraph_)));
+    }
+    held_.emplace(states_);
+    exchange();
+  }
+  SpareWords(const SpareWords&) = delete;
+  SpareWords& operator=(const SpareWords&) = delete;
+  ~SpareWords() { exchange(); }
+
+ private:
+  void exchange() noexcept {
+    for (std::size_t i = 0; i < states_.size(); ++i) {
+      std::swap(states_[i]->seed_extragraph_, words_[i].first);
+      std::swap(states_[i]->offset_extragraph_, words_[i].second);
+    }
+  }
+
+  std::vector<GeneratorClock::State> states_;
+  std::vector<std::pair<at::TensorBase, at::TensorBase>> words_;
+  std::optional<GeneratorClock::Hold> held_;
+};
 
 void end_on_stream(cudaStream_t stream) noexcept {
   cudaGraph_t leftover = nullptr;
@@ -57,6 +94,7 @@ std::vector<GeneratorClock::State> CapturedGraph::generator_states() const {
 // What it fills on the device is nobody's operation: no mode of Python's may see it while the lock is held.
 void CapturedGraph::begin(c10::MempoolId_t pool, cudaStreamCaptureMode mode) {
   const trace::QuietScope quiet;
+  const SpareWords spare(generator_states());
   const std::lock_guard lock(books());
   capture_begin(pool, mode);
 }

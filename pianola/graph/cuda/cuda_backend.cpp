@@ -54,11 +54,17 @@ struct Recording {
   std::optional<AllocationWatch> allocations;
   std::optional<InputKeeper> keeper;
   std::optional<GeneratorWatch> generators;
-  std::vector<std::pair<GeneratorClock::State, at::Generator>> drawable;
+  GeneratorClock::Drawable drawable;
   std::vector<ByteSpan> new_blocks;  // what the trace was told last
   std::size_t known_blocks = 0;
   bool broke = false;  // what the stream said before the capture was abandoned
 };
+
+// A stream that is not torch's own: torch names it by its handle. Whoever made it may destroy it.
+bool may_end(CUDAStream stream) {
+  return stream.id() != 0 &&
+         stream.id() == static_cast<c10::StreamId>(reinterpret_cast<std::intptr_t>(stream.stream()));
+}
 
 class CudaBackend final : public Backend {
  public:
@@ -107,10 +113,14 @@ class CudaBackend final : public Backend {
   [[nodiscard]] const RewiredGraph* rewired() const noexcept { return branches_ ? branches_->graph() : nullptr; }
   void end_capture();
   [[nodiscard]] bool try_branches(const OpTrace& trace, const SaveStorage& save);
+  [[nodiscard]] bool is_in_pool(std::uintptr_t address) const {
+    return PoolTurn(pool_->turns()).ledger().owns(address);
+  }
   void enter_into_ledger(const OpTrace* trace);
-  void check_results_intact() const;
+  void leave_ledger() noexcept;
+  void check_results_intact(const PoolLedger& ledger) const;
   [[noreturn]] static void refuse_inside_capture();
-  void note_stream(CUDAStream stream);
+  void note_stream(CUDAStream stream, const PoolTurn& turn);
 
   // What a replay reads comes first: it fits two cache lines.
   c10::Device device_;
@@ -151,7 +161,7 @@ void CudaBackend::begin(const CaptureOptions& options) {
   }
   if (options.trace) {
     recording_->keeper.emplace(
-        [this](const void* address) { return pool_->ledger().owns(reinterpret_cast<std::uintptr_t>(address)); });
+        [this](const void* address) { return is_in_pool(reinterpret_cast<std::uintptr_t>(address)); });
   }
   no_returns_.emplace();
   graph_->begin(pool_->id(), to_cuda(options.mode));
@@ -221,7 +231,7 @@ std::optional<Diagnosis> CudaBackend::explain(const c10::Error& error, const OpT
 std::optional<std::string> CudaBackend::end(const OpTrace* trace, const CaptureOptions& options) {
   const CUstream stream = recording_->stream.stream();
   (void)recording_->frontier.advance(stream);
-  clock_ = GeneratorClock::append_advance(graph_->generator_states(), recording_->generators->drew());
+  clock_ = GeneratorClock::append_advance(recording_->drawable, recording_->generators->drew());
   for (const auto& [state, generator] : recording_->drawable) {
     if (clock_.draws_from(state)) drawn_from_.push_back(generator);
   }
@@ -284,9 +294,17 @@ bool CudaBackend::try_branches(const OpTrace& trace, const SaveStorage& save) {
     }
     save(storage);
   }
-  clock_.set();
-  clock_.forget();  // before anything can throw
-  return branches_->try_against(executable_);
+  const c10::Stream stream = c10::cuda::getCurrentCUDAStream(device_.index());
+  const PoolTurn turn(pool_->turns());
+  turn.order().enter(stream);
+  const ForeignDraws::Unseen draws(drawn_from_);
+  GeneratorClock::Turn numbers(clock_, stream);
+  numbers.forget();  // before anything can throw
+  if (ledger_id_ != 0) turn.ledger().sign(ledger_id_);
+  const bool is_faster = branches_->try_against(executable_);
+  turn.order().leave();
+  numbers.leave();
+  return is_faster;
 }
 
 void CudaBackend::instantiate() {
@@ -320,14 +338,18 @@ void CudaBackend::enter_into_ledger(const OpTrace* trace) {
     for (const TensorRecord& input : trace->inputs(op)) {
       if (input.made_in_step || !input.device.is_cuda() || input.span_bytes == 0) continue;
       const auto begin = reinterpret_cast<std::uintptr_t>(input.address);
-      if (pool_->ledger().owns(begin)) reads.push_back({.begin = begin, .end = begin + input.span_bytes});
+      if (is_in_pool(begin)) reads.push_back({.begin = begin, .end = begin + input.span_bytes});
     }
   }
-  ledger_id_ = pool_->ledger().add(recording_->allocations->take(), reads);
+  ledger_id_ = PoolTurn(pool_->turns()).ledger().add(recording_->allocations->take(), reads);
+}
+
+void CudaBackend::leave_ledger() noexcept {
+  if (ledger_id_ != 0) PoolTurn(pool_->turns()).ledger().remove(std::exchange(ledger_id_, 0));
 }
 
 void CudaBackend::abandon() noexcept {
-  if (ledger_id_ != 0) pool_->ledger().remove(std::exchange(ledger_id_, 0));
+  leave_ledger();
   clock_ = {};
   drawn_from_.clear();
   copies_ = {};
@@ -361,15 +383,21 @@ void CudaBackend::replay() {
   if (capture_status(stream.stream()) != CaptureStatus::none) [[unlikely]]
     refuse_inside_capture();
   (void)executable();
-  if (ledger_id_ != 0) check_results_intact();
-  if (!clock_.idle()) clock_.set();
+  const PoolTurn turn(pool_->turns());
+  pool_->check_no_warm_up();
+  if (ledger_id_ != 0) check_results_intact(turn.ledger());
+  turn.order().enter(stream.unwrap());
+  std::optional<ForeignDraws::Unseen> draws;
+  if (!clock_.idle()) draws.emplace(drawn_from_);
+  GeneratorClock::Turn numbers(clock_, stream.unwrap());
   executable_.launch(stream.stream());
-  if (stream.unwrap() != last_stream_) note_stream(stream);
-  if (!clock_.idle()) {
-    const ForeignDraws::Unseen draws(drawn_from_);
-    clock_.advance();
+  numbers.launched();
+  if (ledger_id_ != 0) turn.ledger().sign(ledger_id_);
+  if (stream.unwrap() != last_stream_) note_stream(stream, turn);
+  if (may_end(stream)) [[unlikely]] {
+    turn.order().leave();
+    numbers.leave();
   }
-  if (ledger_id_ != 0) pool_->ledger().sign(ledger_id_);
 }
 
 // It would become part of that capture as it is now: with the numbers that the generator stands at, and the inputs of this
@@ -383,14 +411,14 @@ void CudaBackend::refuse_inside_capture() {
 }
 
 // Memory that the graph lets go of may be in use there until that work is done.
-void CudaBackend::note_stream(CUDAStream stream) {
+void CudaBackend::note_stream(CUDAStream stream, const PoolTurn& turn) {
   last_stream_ = stream.unwrap();
-  pool_->note_replays_on(stream);
+  pool_->note_replays_on(stream, turn);
   if (std::find(streams_.begin(), streams_.end(), stream) == streams_.end()) streams_.push_back(stream);
 }
 
-void CudaBackend::check_results_intact() const {
-  const PoolLedger::GraphId culprit = pool_->ledger().overwritten_by(ledger_id_);
+void CudaBackend::check_results_intact(const PoolLedger& ledger) const {
+  const PoolLedger::GraphId culprit = ledger.overwritten_by(ledger_id_);
   if (culprit == 0) [[likely]]
     return;
   throw ReplayError(
@@ -405,7 +433,7 @@ void CudaBackend::check_results_intact() const {
 }
 
 void CudaBackend::reset() noexcept {
-  if (ledger_id_ != 0) pool_->ledger().remove(std::exchange(ledger_id_, 0));
+  leave_ledger();
   executable_ = {};
   clock_ = {};
   drawn_from_.clear();

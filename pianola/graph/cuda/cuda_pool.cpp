@@ -95,15 +95,19 @@ CudaPool::~CudaPool() {
   }
 }
 
-void CudaPool::note_replays_on(c10::cuda::CUDAStream stream) {
+void CudaPool::note_replays_on(c10::cuda::CUDAStream stream, const PoolTurn& /*turn*/) {
   if (std::find(replay_streams_.begin(), replay_streams_.end(), stream) == replay_streams_.end()) {
     replay_streams_.push_back(stream);
   }
 }
 
 std::shared_ptr<void> CudaPool::reserve_used_memory() {
-  return std::make_shared<PoolReservation>(device().index(), id(), ledger_.allocated());
+  return std::make_shared<PoolReservation>(device().index(), id(), PoolTurn(turns_).ledger().allocated());
 }
+
+// It computes in cuBLAS's workspaces, which replays use.
+void CudaPool::begin_warm_up() { PoolTurn(turns_).order().enter(device()); }
+void CudaPool::end_warm_up() { PoolTurn(turns_).order().leave(); }
 
 std::size_t CudaPool::bytes() const {
   std::size_t bytes = 0;

@@ -1,8 +1,8 @@
 #pragma once
 #include <pianola/graph/cuda/blas_workspaces.hpp>
 #include <pianola/graph/cuda/workspace_colours.hpp>
-#include <pianola/graph/ledger.hpp>
 #include <pianola/graph/pool_state.hpp>
+#include <pianola/graph/pool_turn.hpp>
 
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/cuda/CUDAStream.h>
@@ -15,7 +15,7 @@
 namespace pianola::graph {
 
 /// What CUDA graphs of one pool share: a private pool of torch's allocator, cuBLAS's workspaces, those for branches, and
-/// the ledger of who overwrote whose results.
+/// the turns of its graphs, with the ledger of who overwrote whose results.
 class CudaPool final : public PoolState {
  public:
   using Deleter = std::function<void(const PoolState*)>;
@@ -28,18 +28,20 @@ class CudaPool final : public PoolState {
   [[nodiscard]] std::shared_ptr<void> reserve_used_memory() override;
   [[nodiscard]] BlasWorkspaces& workspaces() noexcept { return workspaces_; }
   [[nodiscard]] WorkspaceColours& colours() noexcept { return colours_; }
-  [[nodiscard]] PoolLedger& ledger() noexcept { return ledger_; }
+  [[nodiscard]] PoolTurns& turns() noexcept { return turns_; }
   /// A graph of the pool was replayed there: what the pool frees may still be in use.
-  void note_replays_on(c10::cuda::CUDAStream stream);
+  void note_replays_on(c10::cuda::CUDAStream stream, const PoolTurn& turn);
 
  private:
   enum class PinnedUse : std::uint8_t { begins, taken_over };  // of the name, in the allocator of pinned memory
   CudaPool(c10::Device device, PoolId name, PinnedUse pinned);
+  void begin_warm_up() override;
+  void end_warm_up() override;
 
-  std::vector<c10::cuda::CUDAStream> replay_streams_;
+  std::vector<c10::cuda::CUDAStream> replay_streams_;  // changed in a turn
   BlasWorkspaces workspaces_;
   WorkspaceColours colours_;
-  PoolLedger ledger_;
+  PoolTurns turns_;
 };
 
 }  // namespace pianola::graph

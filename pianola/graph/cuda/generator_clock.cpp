@@ -1,10 +1,12 @@
 #include <pianola/graph/cuda/generator_clock.hpp>
 
+#include <pianola/graph/stream_order.hpp>
 #include <pianola/trace/quiet_scope.hpp>
 
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 
 #include <algorithm>
+#include <functional>
 #include <mutex>
 #include <unordered_map>
 
@@ -28,7 +30,7 @@ struct GeneratorClock::Mirror {
   explicit Mirror(State tracked) : state(std::move(tracked)) {}
 
   [[nodiscard]] bool is_current() const {
-    return known && seed == state->seed_ && offset == state->philox_offset_per_thread_ &&
+    return known && seed == next_seed && offset == next_offset &&
            seed_tensor.unsafeGetTensorImpl() == state->seed_extragraph_.unsafeGetTensorImpl() &&
            offset_tensor.unsafeGetTensorImpl() == state->offset_extragraph_.unsafeGetTensorImpl() &&
            seed_writes == writes_to(seed_tensor) && offset_writes == writes_to(offset_tensor) && can_count;
@@ -36,8 +38,9 @@ struct GeneratorClock::Mirror {
 
   void set() {
     const trace::QuietScope quiet;
-    seed = state->seed_;
-    offset = state->philox_offset_per_thread_;
+    known = false;
+    seed = next_seed;
+    offset = next_offset;
     seed_tensor = state->seed_extragraph_;  // held, so that no other tensor can get the same address
     offset_tensor = state->offset_extragraph_;
     fill(seed_tensor, seed);
@@ -48,9 +51,25 @@ struct GeneratorClock::Mirror {
     known = true;
   }
 
+  /// On the host: what the next launch draws is its own from here on.
+  void take(const at::Generator& generator, std::uint64_t numbers) {
+    const std::lock_guard lock(generator.unsafeGetGeneratorImpl()->mutex_);
+    next_seed = state->seed_;
+    next_offset = state->philox_offset_per_thread_;
+    state->philox_offset_per_thread_ += numbers;
+  }
+  void give_back(const at::Generator& generator, std::uint64_t numbers) {
+    const std::lock_guard lock(generator.unsafeGetGeneratorImpl()->mutex_);
+    const bool is_untouched = state->seed_ == next_seed && state->philox_offset_per_thread_ == next_offset + numbers;
+    if (is_untouched) state->philox_offset_per_thread_ = next_offset;
+  }
+
+  std::mutex mutex;  // of a turn
+  StreamOrder order;
   State state;
   at::TensorBase seed_tensor, offset_tensor;
-  std::uint64_t seed = 0, offset = 0;
+  std::uint64_t seed = 0, offset = 0;            // that the device holds
+  std::uint64_t next_seed = 0, next_offset = 0;  // where the launch at hand begins
   std::uint32_t seed_writes = 0, offset_writes = 0;
   bool known = false;
   bool can_count = false;  // a tensor made in inference mode does not count its writes: then fill each time
@@ -61,14 +80,17 @@ GeneratorClock::GeneratorClock(GeneratorClock&&) noexcept = default;
 GeneratorClock& GeneratorClock::operator=(GeneratorClock&&) noexcept = default;
 GeneratorClock::~GeneratorClock() = default;
 
-GeneratorClock GeneratorClock::append_advance(const std::vector<State>& states, bool drew) {
+GeneratorClock GeneratorClock::append_advance(const Drawable& states, bool drew) {
   const trace::QuietScope quiet;
   GeneratorClock clock;
-  for (const State& state : states) {
+  for (const auto& [state, generator] : states) {
     if (!drew && state->offset_intragraph_ == 0) continue;
     at::Tensor(state->offset_extragraph_).add_(static_cast<std::int64_t>(state->offset_intragraph_));
-    clock.hands_.push_back({.mirror = mirror_of(state), .increment = state->offset_intragraph_});
+    clock.hands_.push_back(
+        {.mirror = mirror_of(state), .generator = generator, .increment = state->offset_intragraph_});
   }
+  std::sort(clock.hands_.begin(), clock.hands_.end(),
+            [](const Hand& a, const Hand& b) { return std::less<>()(a.mirror.get(), b.mirror.get()); });
   return clock;
 }
 
@@ -87,22 +109,59 @@ bool GeneratorClock::draws_from(const State& state) const noexcept {
   return std::any_of(hands_.begin(), hands_.end(), [&](const Hand& hand) { return hand.mirror->state == state; });
 }
 
-void GeneratorClock::set() const {
-  for (const Hand& hand : hands_) {
-    if (!hand.mirror->is_current()) [[unlikely]]
-      hand.mirror->set();
+GeneratorClock::Turn::Turn(const GeneratorClock& clock, const c10::Stream& stream) : clock_(clock) {
+  try {
+    take(stream);
+  } catch (...) {
+    end();
+    throw;
   }
 }
 
-void GeneratorClock::forget() const noexcept {
-  for (const Hand& hand : hands_) hand.mirror->known = false;
+void GeneratorClock::Turn::take(const c10::Stream& stream) {
+  for (const Hand& hand : clock_.hands_) {
+    Mirror& mirror = *hand.mirror;
+    mirror.mutex.lock();
+    ++held_;
+    mirror.order.enter(stream);
+    mirror.take(hand.generator, hand.increment);
+    ++taken_;
+    if (!mirror.is_current()) [[unlikely]]
+      mirror.set();
+  }
 }
 
-void GeneratorClock::advance() const noexcept {
-  for (const Hand& hand : hands_) {
-    hand.mirror->offset += hand.increment;
-    hand.mirror->state->philox_offset_per_thread_ += hand.increment;
+GeneratorClock::Turn::~Turn() { end(); }
+
+void GeneratorClock::Turn::end() noexcept {
+  for (std::size_t i = 0; i < held_; ++i) {
+    const Hand& hand = clock_.hands_[i];
+    if (i < taken_) hand.mirror->give_back(hand.generator, hand.increment);
+    hand.mirror->mutex.unlock();
   }
+}
+
+void GeneratorClock::Turn::launched() noexcept {
+  for (const Hand& hand : clock_.hands_) hand.mirror->offset += hand.increment;
+  taken_ = 0;
+}
+
+void GeneratorClock::Turn::forget() noexcept {
+  for (const Hand& hand : clock_.hands_) hand.mirror->known = false;
+}
+
+void GeneratorClock::Turn::leave() {
+  for (const Hand& hand : clock_.hands_) hand.mirror->order.leave();
+}
+
+GeneratorClock::Hold::Hold(const std::vector<State>& states) {
+  for (const State& state : states) held_.push_back(mirror_of(state));
+  std::sort(held_.begin(), held_.end(), std::less<>());
+  for (const std::shared_ptr<Mirror>& mirror : held_) mirror->mutex.lock();
+}
+
+GeneratorClock::Hold::~Hold() {
+  for (const std::shared_ptr<Mirror>& mirror : held_) mirror->mutex.unlock();
 }
 
 }  // namespace pianola::graph

@@ -11,6 +11,7 @@
 
 #include <array>
 #include <memory>
+#include <thread>
 
 namespace pianola::testing {
 namespace {
@@ -46,6 +47,67 @@ TEST_P(SharedStreamTest, GraphsCapturedOnOneStreamRunAtOnceWithoutSharingAWorksp
   }
   synchronize();
   for (const Work& work : works) EXPECT_TRUE(same(work.result, work.expected));
+}
+
+// They share a workspace and scratch memory, so the pool has them run one after the other.
+TEST_P(SharedStreamTest, GraphsOfOnePoolAreReplayedOnTwoStreamsWithoutDisturbingEachOther) {
+  const GraphPool pool(device());
+  struct Work {
+    Graph graph{device()};
+    at::Tensor a, b, result, expected;
+  };
+  std::array<Work, 2> works;
+  for (std::size_t i = 0; i < works.size(); ++i) {
+    Work& work = works[i];
+    work.a = randn({16, 32768}, 2 * i + 1);
+    work.b = randn({32768, 16}, 2 * i + 2);
+    const auto step = [&] {
+      const at::Tensor doubled = work.a * 2;
+      for (int repeat = 0; repeat < 16; ++repeat) work.result = at::mm(doubled, work.b);
+    };
+    step();
+    work.expected = work.result;
+    work.graph.capture(step, {.pool = pool});
+  }
+  synchronize();
+  const std::array streams = {c10::cuda::getStreamFromPool(), c10::cuda::getStreamFromPool()};
+  for (int round = 0; round < 50; ++round) {
+    for (std::size_t i = 0; i < works.size(); ++i) {
+      const c10::cuda::CUDAStreamGuard on(streams[i]);
+      works[i].graph.replay();
+    }
+  }
+  synchronize();
+  for (const Work& work : works) EXPECT_TRUE(same(work.result, work.expected));
+}
+
+TEST_P(SharedStreamTest, AReplayIsNotOrderedBehindAStreamThatIsBeingCaptured) {
+  const GraphPool pool(device());
+  const at::Tensor x = randn({64});
+  at::Tensor y, z, inside;
+  Graph first(device()), second(device()), other(device());
+  first.capture([&] { y = x * 2; }, {.pool = pool});
+  second.capture([&] { z = x * 3; }, {.pool = pool});
+  const c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool();
+  {
+    const c10::cuda::CUDAStreamGuard on(stream);
+    first.replay();
+  }
+  other.capture(
+      [&] {
+        inside = x * 4;
+        std::thread([&] {
+          EXPECT_THAT(refusal<UsageError>("a replay behind a stream that is being captured", [&] { second.replay(); }),
+                      ::testing::AllOf(::testing::HasSubstr("is being captured now"),
+                                       ::testing::HasSubstr("nothing was launched"), ::testing::HasSubstr("fix:")));
+        }).join();
+      },
+      {.warmup = 0, .stream = stream.unwrap()});
+  second.replay();
+  other.replay();
+  synchronize();
+  EXPECT_TRUE(same(z, x * 3));
+  EXPECT_TRUE(same(inside, x * 4)) << "that capture goes on";
 }
 
 TEST_P(SharedStreamTest, EagerWorkOnTheCaptureStreamKeepsItsWorkspaceAfterTheGraphIsGone) {

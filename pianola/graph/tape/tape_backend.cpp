@@ -89,6 +89,7 @@ class TapeBackend final : public Backend {
 
   void copy_inputs(std::span<const at::Tensor> sources) override { copy_into(inputs_, sources); }
   void replay() override {
+    pool_->check_no_warm_up();
     std::optional<ForeignDraws::Unseen> draws;
     if (!drawn_from_.empty()) draws.emplace(drawn_from_);
     tape_.replay();

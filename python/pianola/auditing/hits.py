@@ -14,12 +14,16 @@ _OUTPUT = ("print", "logging", "write", "warnings.warn")
 def take_hits(table: Table, device: str, iteration: int, findings: Findings) -> None:
     """Adds what the watch saw in a run."""
     seen: dict[tuple, Found] = {}
+    ops: set[tuple[str, Place]] = set()
     for hit in table.watch.hits():
         watched = table.of(hit)
         rule = _rule_of(hit, watched, device)
         if rule is None:
             continue
         place = Place(hit.function, hit.file, hit.line)
+        if watched.part_of and (watched.part_of, place) in ops:
+            continue
+        ops.add((watched.op, place))
         for one in (rule, watched.also) if watched.also else (rule,):
             if (one, place) not in seen:  # else it is what the call does to do its work
                 seen[one, place] = Found(

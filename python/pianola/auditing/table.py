@@ -36,6 +36,7 @@ class Watched:
     own: bool = False  # counts only where the user's code calls it, not where torch does
     also: str = ""  # another rule
     by_object: bool = False  # calls on different objects are different hits
+    part_of: str = ""  # another op: on a line where that was seen before, this is how it does its work
     wanted: Optional[Callable[["_C.PythonHit", str], bool]] = None  # (hit, device type of the step)
 
 
@@ -83,7 +84,9 @@ def _tensor() -> Iterator[Watched]:
     yield Watched("PG103", "Tensor.__array__", tensor.__array__, "NumPy takes a tensor's values")
     yield Watched("PG103", "Tensor.__dlpack__", tensor.__dlpack__, "a tensor's memory is handed to other code by DLPack",
                   wanted=lambda hit, device: device == "cpu")  # fmt: skip
-    yield Watched("PG103", "torch.save", torch.save, "torch.save copies tensors to a file", also="PG804")
+    for storage in (torch.UntypedStorage, torch.TypedStorage):  # what copy.copy() does not ask
+        yield Watched("PG103", "pickle", storage.__reduce__, "pickle copies a tensor's values")
+    yield Watched("PG103", "torch.save", torch.save, "torch.save copies tensors to a file", also="PG804", part_of="pickle")
     yield Watched("PG104", "Tensor.__repr__", tensor.__repr__, "a tensor is printed or made a string", quiet=True)
     yield Watched("PG104", "Tensor.__format__", tensor.__format__, "a tensor is formatted", quiet=True)
 

@@ -1,7 +1,9 @@
 """What the step leaves behind on the host: containers, attributes, globals, files."""
 
 import collections
+import copy
 import itertools
+import pickle
 import types
 
 import pytest
@@ -189,6 +191,19 @@ def test_files_with_tensors(device, tmp_path):
         return y
 
     check(test_files_with_tensors, step, exactly=device.type == "cpu", batches=inputs(device), trial=False)
+
+
+def test_pickled_tensors(device):
+    def step(x):
+        y = x * 2
+        pickle.dumps(y)  # PG103
+        pickle.dumps({"y": y.untyped_storage()})  # PG103
+        copy.copy(y)
+        return y
+
+    report = check(test_pickled_tensors, step, exactly=device.type == "cpu", batches=inputs(device), trial=False)
+    if device.type == "cpu":
+        assert {finding.what for finding in report.findings} == {"pickle copies a tensor's values"}
 
 
 def test_numpy_s_seed(device):

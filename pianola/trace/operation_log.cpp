@@ -1,4 +1,4 @@
-#include <pianola/callable/operation_log.hpp>
+#include <pianola/trace/operation_log.hpp>
 
 #include <pianola/core/hazard_rule.hpp>
 #include <pianola/trace/tensors_of.hpp>
@@ -16,7 +16,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace pianola::callable {
+namespace pianola::trace {
 
 // How a message speaks of the two runs.
 struct OperationLog::Words {
@@ -51,18 +51,18 @@ bool same(const Number& a, const Number& b) {
 }
 
 // What autograd itself does in the node of an accumulated gradient. Hooks of the user's run there too.
-bool accumulates(const trace::OpSpan& op) {
+bool accumulates(const OpSpan& op) {
   if (op.backward == nullptr || !op.backward->accumulates()) return false;
   const std::string_view name = op.info->schema().name();
   if (op.info->is_view || name == "aten::clone" || name == "aten::copy_") return true;
   if (name != "aten::add" && name != "aten::add_") return false;
   return std::none_of(op.inputs.begin(), op.inputs.end(), [](const c10::IValue& value) {
-    return (value.isInt() && value.toInt() != 1) || value.isDouble() || trace::wrapped_number(value).has_value();
+    return (value.isInt() && value.toInt() != 1) || value.isDouble() || wrapped_number(value).has_value();
   });
 }
 
 // Computes nothing: another tensor for the same memory, or the same tensor without its history.
-bool detaches(const trace::OpInfo& op) { return op.name == "aten::detach" || op.name == "aten::detach_"; }
+bool detaches(const OpInfo& op) { return op.name == "aten::detach" || op.name == "aten::detach_"; }
 
 // A tensor whose shape only Python knows, or that has none, is not asked.
 bool tells_its_shape(const at::Tensor& tensor) {
@@ -74,7 +74,7 @@ std::uint64_t shapes_of(c10::ArrayRef<c10::IValue> inputs) {
   std::uint64_t shapes = 0;
   const auto mix = [&](std::uint64_t value) { shapes = c10::hash_combine(shapes, value); };
   for (const c10::IValue& value : inputs) {
-    trace::for_each_tensor(value, [&](const at::Tensor& tensor) {
+    for_each_tensor(value, [&](const at::Tensor& tensor) {
       if (!tells_its_shape(tensor)) return;
       mix(static_cast<std::uint64_t>(tensor.scalar_type()));
       for (const std::int64_t size : tensor.sizes()) mix(static_cast<std::uint64_t>(size));
@@ -86,7 +86,7 @@ std::uint64_t shapes_of(c10::ArrayRef<c10::IValue> inputs) {
 
 }  // namespace
 
-void OperationLog::on_op_begin(const trace::OpSpan& op) {
+void OperationLog::on_op_begin(const OpSpan& op) {
   if (op.info->is_empty || accumulates(op) || detaches(*op.info)) return;
   const std::size_t before = numbers_.size();
   for (const c10::IValue& value : op.inputs) add(value);
@@ -95,7 +95,7 @@ void OperationLog::on_op_begin(const trace::OpSpan& op) {
                   .numbers = static_cast<std::uint32_t>(numbers_.size() - before),
                   .is_backward = op.backward != nullptr,
                   .shapes = shapes_of(op.inputs)});
-  places_.push_back(trace::CallSite::here());
+  places_.push_back(CallSite::here());
 }
 
 void OperationLog::add(const c10::IValue& value) {
@@ -109,7 +109,7 @@ void OperationLog::add(const c10::IValue& value) {
     numbers_.emplace_back(std::complex<double>(value.toComplexDouble()));
   } else if (value.isList()) {
     for (const c10::IValue& entry : value.toListRef()) add(entry);
-  } else if (const auto number = trace::wrapped_number(value)) {
+  } else if (const auto number = wrapped_number(value)) {
     numbers_.push_back(*number);
   }
 }
@@ -121,9 +121,9 @@ std::size_t OperationLog::index_of(std::uint64_t number) const {
   return found == ops_.end() || found->number != number ? ops_.size() : static_cast<std::size_t>(found - ops_.begin());
 }
 
-trace::CallSite OperationLog::site_of(std::uint64_t number) const {
+CallSite OperationLog::site_of(std::uint64_t number) const {
   const std::size_t index = index_of(number);
-  return index < places_.size() ? places_[index] : trace::CallSite();
+  return index < places_.size() ? places_[index] : CallSite();
 }
 
 std::string_view OperationLog::name_of(std::uint64_t number) const {
@@ -204,4 +204,4 @@ std::optional<Diagnosis> OperationLog::difference_of_capture(const OperationLog&
                           "accept_capture_path"});
 }
 
-}  // namespace pianola::callable
+}  // namespace pianola::trace

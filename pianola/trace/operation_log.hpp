@@ -14,7 +14,7 @@
 #include <variant>
 #include <vector>
 
-namespace pianola::callable {
+namespace pianola::trace {
 
 // Note [Runs that are alike]
 // A graph repeats the operations of one run, and the numbers of the host that they were given. It is right where every
@@ -26,11 +26,12 @@ namespace pianola::callable {
 
 /// What one run of a function did: its operations, the numbers of the host and the shapes that they were given, and where
 /// they were called.
-class OperationLog final : public trace::OpObserver {
+class OperationLog final : public OpObserver {
  public:
-  [[nodiscard]] trace::OpInterest interest() const override { return {.outputs = false}; }
-  void on_op_begin(const trace::OpSpan& op) override;
+  [[nodiscard]] OpInterest interest() const override { return {.outputs = false}; }
+  void on_op_begin(const OpSpan& op) override;
 
+  [[nodiscard]] bool empty() const noexcept { return ops_.empty(); }
   /// The first thing that one run did otherwise than another, nothing where they are alike.
   /// "aten::mul.Tensor was given 0.5 in one call and 0.25 in the next".
   [[nodiscard]] static std::optional<Diagnosis> difference(const OperationLog& before, const OperationLog& now);
@@ -39,7 +40,7 @@ class OperationLog final : public trace::OpObserver {
                                                                       const OperationLog& capture);
 
   /// Where an operation of this number (OpSpan::number) was called; empty where it is not known.
-  [[nodiscard]] trace::CallSite site_of(std::uint64_t number) const;
+  [[nodiscard]] CallSite site_of(std::uint64_t number) const;
   /// Its name; empty where it is not known.
   [[nodiscard]] std::string_view name_of(std::uint64_t number) const;
   /// Frees what only messages need.
@@ -48,7 +49,7 @@ class OperationLog final : public trace::OpObserver {
  private:
   using Number = std::variant<bool, std::int64_t, double, std::complex<double>>;
   struct Op {
-    const trace::OpInfo* info;
+    const OpInfo* info;
     std::uint64_t number;   // OpSpan::number
     std::uint32_t numbers;  // of the host, that it was given
     bool is_backward;
@@ -64,8 +65,8 @@ class OperationLog final : public trace::OpObserver {
                                             const Words& words);
 
   std::vector<Op> ops_;
-  std::vector<Number> numbers_;          // of all operations, in order
-  std::vector<trace::CallSite> places_;  // of each operation; empty where forgotten
+  std::vector<Number> numbers_;   // of all operations, in order
+  std::vector<CallSite> places_;  // of each operation; empty where forgotten
 };
 
-}  // namespace pianola::callable
+}  // namespace pianola::trace

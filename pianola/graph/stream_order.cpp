@@ -1,0 +1,53 @@
+#include <pianola/graph/stream_order.hpp>
+
+#include <pianola/core/error.hpp>
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#if PIANOLA_WITH_CUDA
+#include <pianola/cuda/capture_info.hpp>
+
+#include <c10/cuda/CUDAStream.h>
+#endif
+
+namespace pianola::graph {
+namespace {
+
+// An event that is recorded there would become part of that capture.
+void check_can_be_waited_for([[maybe_unused]] const c10::Stream& stream) {
+#if PIANOLA_WITH_CUDA
+  if (capture_status(c10::cuda::CUDAStream(stream).stream()) == CaptureStatus::none) return;
+  throw UsageError(
+      {.what = "a replay on another stream than the last one must wait for the work of that stream, since they share "
+               "memory, and that stream is being captured now; nothing was launched",
+       .fix = "replay when that capture has ended, or capture on a stream of its own"});
+#endif
+}
+
+}  // namespace
+
+void StreamOrder::enter(c10::Device device) {
+  if (!device.is_cpu()) enter(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+}
+
+void StreamOrder::enter(const c10::Stream& now) {
+  if (last_ != now) [[unlikely]] {
+    if (last_) {
+      if (!left_) {
+        check_can_be_waited_for(*last_);
+        leave();
+      }
+      reached_->block(now);
+    }
+    last_ = now;
+  }
+  left_ = false;
+}
+
+void StreamOrder::leave() {
+  if (!reached_) reached_.emplace(last_->device_type());
+  reached_->record(*last_);
+  left_ = true;
+}
+
+}  // namespace pianola::graph
