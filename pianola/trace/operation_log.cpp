@@ -1,6 +1,7 @@
 #include <pianola/trace/operation_log.hpp>
 
 #include <pianola/core/hazard_rule.hpp>
+#include <pianola/trace/optimizer_name.hpp>
 #include <pianola/trace/tensors_of.hpp>
 #include <pianola/trace/wrapped_number.hpp>
 
@@ -89,13 +90,24 @@ std::uint64_t shapes_of(c10::ArrayRef<c10::IValue> inputs) {
 void OperationLog::on_op_begin(const OpSpan& op) {
   if (op.info->is_empty || accumulates(op) || detaches(*op.info)) return;
   const std::size_t before = numbers_.size();
-  for (const c10::IValue& value : op.inputs) add(value);
+  for (std::size_t argument = 0; argument < op.inputs.size(); ++argument) {
+    add(op.inputs[argument]);
+    arguments_.resize(numbers_.size(), static_cast<std::uint16_t>(argument));
+  }
   ops_.push_back({.info = op.info,
                   .number = op.number,
                   .numbers = static_cast<std::uint32_t>(numbers_.size() - before),
                   .is_backward = op.backward != nullptr,
-                  .shapes = shapes_of(op.inputs)});
+                  .shapes = shapes_of(op.inputs),
+                  .scope = index_of_scope(op.scopes)});
   places_.push_back(CallSite::here());
+}
+
+std::uint32_t OperationLog::index_of_scope(std::span<const std::string> scopes) {
+  const std::string_view optimizer = optimizer_in(scopes);
+  if (optimizer.empty()) return 0;
+  if (scopes_.back() != optimizer) scopes_.emplace_back(optimizer);
+  return static_cast<std::uint32_t>(scopes_.size() - 1);
 }
 
 void OperationLog::add(const c10::IValue& value) {
@@ -147,6 +159,30 @@ std::string OperationLog::words_for(std::size_t index) const {
   return text;
 }
 
+// ", by the optimizer AdamW as 'lr'"; where no optimizer gave it, nothing.
+std::string OperationLog::optimizer_words(std::size_t index, std::size_t number) const {
+  if (index >= places_.size()) return "";
+  const Op& op = ops_[index];
+  const std::string optimizer = optimizer_at(places_[index], scopes_[op.scope]);
+  if (optimizer.empty()) return "";
+  return fmt::format(", by the optimizer {} as '{}'", optimizer,
+                     op.info->schema().arguments()[arguments_[number]].name());
+}
+
+Diagnosis OperationLog::other_number(const OperationLog& a, const OperationLog& b, std::size_t at, std::size_t number) {
+  const auto text = [](const auto& value) { return in_words(value); };
+  const std::string place = at < b.places_.size() ? b.places_[at].describe() : "";
+  const std::string optimizer = b.optimizer_words(at, number);
+  return {
+      .what = fmt::format(
+          "{} was given {} in one call and {} in the next{}; a graph would repeat the last one for ever",
+          b.ops_[at].info->name, std::visit(text, a.numbers_[number]), std::visit(text, b.numbers_[number]), optimizer),
+      .where = place.empty() ? "" : fmt::format("operation {}, {}", at + 1, place),
+      .fix = optimizer.empty() ? "keep a number that changes in a tensor on the device"
+                               : fmt::format("{}; or use one of pianola's optimizers", hazard_rule("PG1001").fix),
+      .rule = "PG301"};
+}
+
 Diagnosis OperationLog::other_path(const OperationLog& a, const OperationLog& b, std::size_t at, const Words& words) {
   const bool same_operator = at < a.ops_.size() && at < b.ops_.size() && a.ops_[at].info == b.ops_[at].info;
   const std::string number = fmt::format("operation {}", at + 1);
@@ -174,14 +210,7 @@ std::optional<Diagnosis> OperationLog::compare(const OperationLog& a, const Oper
     if (!was.info->computes_as(*is.info) || was.numbers != is.numbers) return other_path(a, b, i, words);
     for (const std::size_t end = number + is.numbers; number < end; ++number) {
       if (same(a.numbers_[number], b.numbers_[number])) continue;
-      const auto text = [](const auto& value) { return in_words(value); };
-      const std::string place = i < b.places_.size() ? b.places_[i].describe() : "";
-      return Diagnosis{.what = fmt::format(
-                           "{} was given {} in one call and {} in the next; a graph would repeat the last one for ever",
-                           is.info->name, std::visit(text, a.numbers_[number]), std::visit(text, b.numbers_[number])),
-                       .where = place.empty() ? "" : fmt::format("operation {}, {}", i + 1, place),
-                       .fix = "keep a number that changes in a tensor on the device",
-                       .rule = "PG301"};
+      return other_number(a, b, i, number);
     }
     if (was.shapes != is.shapes) return other_path(a, b, i, words);
   }

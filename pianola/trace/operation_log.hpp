@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -54,19 +55,26 @@ class OperationLog final : public OpObserver {
     std::uint32_t numbers;  // of the host, that it was given
     bool is_backward;
     std::uint64_t shapes;  // a hash of types and sizes of its tensors
+    std::uint32_t scope;   // the optimizer whose step it is part of, as an index of scopes_
   };
   struct Words;
   void add(const c10::IValue& value);
+  [[nodiscard]] std::uint32_t index_of_scope(std::span<const std::string> scopes);
   [[nodiscard]] std::size_t index_of(std::uint64_t number) const;
   [[nodiscard]] std::string words_for(std::size_t index) const;
+  [[nodiscard]] std::string optimizer_words(std::size_t index, std::size_t number) const;
   [[nodiscard]] static std::optional<Diagnosis> compare(const OperationLog& a, const OperationLog& b,
                                                         const Words& words);
+  [[nodiscard]] static Diagnosis other_number(const OperationLog& a, const OperationLog& b, std::size_t at,
+                                              std::size_t number);
   [[nodiscard]] static Diagnosis other_path(const OperationLog& a, const OperationLog& b, std::size_t at,
                                             const Words& words);
 
   std::vector<Op> ops_;
-  std::vector<Number> numbers_;   // of all operations, in order
-  std::vector<CallSite> places_;  // of each operation; empty where forgotten
+  std::vector<Number> numbers_;             // of all operations, in order
+  std::vector<std::uint16_t> arguments_;    // of the operation, that each of them is or is in
+  std::vector<std::string> scopes_ = {""};  // optimizers whose steps were open
+  std::vector<CallSite> places_;            // of each operation; empty where forgotten
 };
 
 }  // namespace pianola::trace

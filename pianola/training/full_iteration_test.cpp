@@ -453,6 +453,25 @@ TEST_P(FullIterationTest, AnOptimizerThatCountsOnTheHostIsRefused) {
   }
 }
 
+TEST_P(FullIterationTest, TheOptimizerThatChangesANumberIsNamed) {
+  const auto net = make_net<MlpNet>();
+  torch::optim::AdamW optimizer(net->parameters(), torch::optim::AdamWOptions(0.1));
+  FullIteration iteration([&](const Microbatches& microbatches) -> c10::IValue {
+    optimizer.zero_grad();
+    const at::Tensor loss = net->forward(microbatches.at(0).toTensor()).square().mean();
+    loss.backward();
+    optimizer.step();
+    return loss.detach();
+  });
+  for (std::uint64_t i = 0; i < 3; ++i) (void)iteration(batch(i, 1, {8, 12}));
+  const std::string message = refusal<UsageError>("an optimizer that counts on the host", [&] {
+    (void)iteration(batch(3, 1, {8, 12}));
+  });
+  EXPECT_THAT(message, AllOf(HasSubstr("in the next, by the optimizer AdamW as '"), HasSubstr("[PG301]"),
+                             HasSubstr("where: operation "), HasSubstr("full_iteration_test.cpp:"),
+                             HasSubstr("capturable=True, and the learning rate as a tensor on the device")));
+}
+
 // A tensor that each step makes anew: who reads it is named.
 TEST_P(FullIterationTest, WhoReadsATensorThatTheStepReplacesIsNamed) {
   const auto net = make_net<MlpNet>();

@@ -77,6 +77,7 @@ class Change(NamedTuple):
     place: Place
     before: Any
     now: Any
+    owner: str = ""  # the class of the optimizer that the place is a parameter group of
 
     def text(self) -> str:
         """ "model.layers[2].dropout.p changed from 0.1 to 0.2, which train.py:12 in forward reads"."""
@@ -84,7 +85,8 @@ class Change(NamedTuple):
         entry = self._entry()
         if entry is not None:
             key, before, now = entry
-            return f"{self.place.name}[{key!r}] changed from {_text(before)} to {_text(now)}{reader}"
+            whose = f" of the optimizer {self.owner}" if self.owner else ""
+            return f"{self.place.name}[{key!r}]{whose} changed from {_text(before)} to {_text(now)}{reader}"
         if self.place.kind in ("contents", "function", "bytes"):
             what = {"contents": "the entries of ", "function": "the code, defaults or closure of ", "bytes": "the values of "}
             return f"{what[self.place.kind]}{self.place.name} changed{reader}"
@@ -99,6 +101,14 @@ class Change(NamedTuple):
             return None
         changed = ((one[0], one[1], other[1]) for one, other in pairs if not is_same(one[1], other[1]))
         return next(changed, None)
+
+
+def _optimizer_of(place: Place, states: list[State]) -> str:
+    """Of an optimizer that was read as well, and that has the place as a parameter group; empty: there is none."""
+    owners = (one.owner for state in states for one in state.places)
+    optimizers = (one for one in owners if isinstance(one, torch.optim.Optimizer))
+    groups = ((type(one).__name__, group) for one in optimizers for group in one.param_groups)
+    return next((name for name, group in groups if group is place.owner), "")
 
 
 def _text(value: Any) -> str:
@@ -214,7 +224,7 @@ class States:
         return State(self._next)
 
     def _rest(self, known: _Known, place: Place) -> Told:
-        change = Change(place, place.before, place.get())
+        change = Change(place, place.before, place.get(), _optimizer_of(place, known.states))
         known.restless = self._new_state()
         known.moving = {place: place.get()}
         known.states = known.states[:1]  # none of the others was worth a capture

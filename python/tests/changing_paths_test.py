@@ -245,7 +245,73 @@ def test_a_rate_that_changes_at_every_call_is_told_once(device):
         for schedule in schedules:
             schedule.step()
         assert_same_state(other, eager)
-    assert len(reasons) == 1 and "param_groups[0]['lr'] changed from" in reasons[0]
+    assert len(reasons) == 1 and "param_groups[0]['lr'] of the optimizer SGD changed from" in reasons[0], reasons
+
+
+class Decaying(torch.optim.Optimizer):
+    """An optimizer of the user's, whose rate no Python value shows."""
+
+    def __init__(self, parameters, count):
+        super().__init__(parameters, {"lr": 0.1})
+        self.count = count
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        loss = None if closure is None else torch.enable_grad()(closure)()
+        number = self.count()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.add_(parameter.grad, alpha=-group["lr"] / number)
+        return loss
+
+
+def counter():
+    return functools.partial(next, itertools.count(1))
+
+
+def test_the_optimizer_that_changes_a_number_is_named(device):
+    eager, other = twins(MLP(layers=1), device)
+    optimizers = [Decaying(model.parameters(), counter()) for model in (eager, other)]
+
+    def step_of(model, optimizer):
+        def step(x):
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return step
+
+    graphed, reasons = graphed_with_reasons(step_of(other, optimizers[1]))
+    step = step_of(eager, optimizers[0])
+    for x in batches(6, (4, 16), device):
+        assert_same("loss", graphed(x), step(x))
+    assert_same_state(other, eager)
+    assert len(reasons) == 1, reasons
+    assert "in the next, by the optimizer Decaying as 'alpha'" in reasons[0] and "PG301" in reasons[0], reasons
+    assert "changing_paths_test.py:" in reasons[0] and "capturable=True" in reasons[0], reasons
+
+
+def test_a_closure_that_changes_a_number_is_not_its_optimizer(device):
+    model = MLP(layers=1).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    count = counter()
+
+    def step(x):
+        def closure():
+            optimizer.zero_grad()
+            loss = (model(x) * count()).square().mean()
+            loss.backward()
+            return loss
+
+        return optimizer.step(closure).detach()
+
+    graphed, reasons = graphed_with_reasons(step)
+    for x in batches(6, (4, 16), device):
+        graphed(x)
+    assert len(reasons) == 1 and "PG301" in reasons[0], reasons
+    assert "by the optimizer" not in reasons[0] and "closure at changing_paths_test.py:" in reasons[0], reasons
 
 
 @pytest.mark.parametrize("kind", ["graphed", "full iteration"])
