@@ -2,7 +2,9 @@
 
 #include <frameobject.h>
 
+#include <cstdint>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -33,9 +35,20 @@ class NotCompiled {
   py::object before_;
 };
 
+// The interpreter's own function that finds, makes and runs a module that nobody has imported before.
+bool is_import(PyObject* code) {
+  const auto* const one = reinterpret_cast<PyCodeObject*>(code);
+  const auto is = [](PyObject* text, std::string_view wanted) {
+    return PyUnicode_CompareWithASCIIString(text, wanted.data()) == 0;
+  };
+  return is(one->co_name, "_find_and_load") && is(one->co_filename, "<frozen importlib._bootstrap>");
+}
+
 // Tells of each function of Python that begins on this thread: a profile function of the interpreter, in C, that looks at
 // the code alone where nobody wants to know of it. Another profile function goes on hearing what it heard before, be it a
 // profiler's, an audit's or an outer watch's.
+//
+// Of what an import runs it tells nothing: that happens once in a process, and is no part of what a call does.
 //
 // Threads:  All of it on one thread, with the GIL.
 class FrameWatch {
@@ -51,6 +64,7 @@ class FrameWatch {
     const PyThreadState* const thread = PyThreadState_Get();
     previous_ = thread->c_profilefunc;
     previous_object_ = py::reinterpret_borrow<py::object>(thread->c_profileobj);
+    import_ = nullptr;
     capsule_ = py::reinterpret_steal<py::object>(PyCapsule_New(this, kCapsule, nullptr));
     PyEval_SetProfile(&FrameWatch::on_event, capsule_.ptr());
   }
@@ -68,10 +82,16 @@ class FrameWatch {
   [[nodiscard]] const std::string& error() const noexcept { return error_; }
 
  private:
+  enum class Interest : std::uint8_t { none, wanted, import };
+
   static int on_event(PyObject* capsule, PyFrameObject* frame, int what, PyObject* argument) {
     auto* const self = static_cast<FrameWatch*>(PyCapsule_GetPointer(capsule, kCapsule));
     if (self == nullptr || !self->capsule_) return 0;
-    if (what == PyTrace_CALL) self->on_call(frame);
+    if (self->import_ == nullptr) {
+      if (what == PyTrace_CALL) self->on_call(frame);
+    } else if (what == PyTrace_RETURN && frame == self->import_) {
+      self->import_ = nullptr;
+    }
     return self->previous_ == nullptr ? 0 : self->previous_(self->previous_object_.ptr(), frame, what, argument);
   }
 
@@ -79,10 +99,12 @@ class FrameWatch {
   void on_call(PyFrameObject* frame) {
     try {
       const auto code = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetCode(frame)));
-      const auto known = wanted_.find(code.ptr());
-      if (known != wanted_.end() && !known->second) return;
+      const auto known = known_.find(code.ptr());
+      if (known != known_.end() && known->second == Interest::none) return;
       const NotCompiled not_compiled(set_eval_frame_);
-      if (known != wanted_.end() || ask(code)) {
+      const Interest interest = known != known_.end() ? known->second : ask(code);
+      if (interest == Interest::import) import_ = frame;
+      if (interest == Interest::wanted) {
         (void)on_frame_(py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(frame)));
       }
     } catch (const std::exception& error) {
@@ -91,17 +113,20 @@ class FrameWatch {
     }
   }
 
-  bool ask(const py::object& code) {
-    const bool wanted = wants_(code).cast<bool>();
+  Interest ask(const py::object& code) {
+    const Interest interest = is_import(code.ptr())       ? Interest::import
+                              : wants_(code).cast<bool>() ? Interest::wanted
+                                                          : Interest::none;
     held_.push_back(code);  // or another code could take its address
-    wanted_.emplace(code.ptr(), wanted);
-    return wanted;
+    known_.emplace(code.ptr(), interest);
+    return interest;
   }
 
   py::function wants_;
   py::function on_frame_;
   py::object set_eval_frame_ = py::module_::import("torch._C._dynamo.eval_frame").attr("set_eval_frame");
-  std::unordered_map<PyObject*, bool> wanted_;
+  std::unordered_map<PyObject*, Interest> known_;  // by code
+  PyFrameObject* import_ = nullptr;                // the outermost that runs; compared, never looked into
   std::vector<py::object> held_;
   std::string error_;
   py::object capsule_;  // what the interpreter knows of us; null while the watch is off

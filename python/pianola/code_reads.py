@@ -16,6 +16,7 @@ from typing import Any, Iterator, NamedTuple, Optional
 WRITES = frozenset({"append", "extend", "insert", "add", "update", "clear", "appendleft", "extendleft", "discard", "remove"})
 _LOOKS_UP = frozenset({"vars", "__dict__", "__getattribute__", "attrgetter", "methodcaller", "get_submodule"})
 _BY_NAME = ("getattr", "hasattr", "setattr", "delattr")
+_IMPORT_MODULE = ("attribute", "import_module", str)
 _MOST_PASSES = 8
 
 
@@ -31,6 +32,9 @@ class Chain:
         return self.steps.setdefault((kind, key, type(key)), Chain(line))
 
 
+_NO_CHAIN = Chain()
+
+
 class StoreSite(NamedTuple):
     """Where the code stores: into a variable (`owner` is None), or an attribute or entry of what `owner` leads to."""
 
@@ -43,7 +47,7 @@ class StoreSite(NamedTuple):
 @dataclasses.dataclass
 class CodeReads:
     code: types.CodeType
-    roots: "dict[tuple[str, str], Chain]"  # by ("local" | "global" | "cell", name)
+    roots: "dict[tuple[str, str], Chain]"  # by ("local" | "global" | "cell" | "import", name)
     loose: "dict[str, int]"  # names, and the line of the first
     optional: "set[str]"  # names that are asked for and may be missing
     stores: list[StoreSite]
@@ -203,11 +207,20 @@ class _Reader:
             self._push(self._look_up(owner, "attribute", one.argval))
             if one.arg is not None and one.arg & 1:
                 self._push(_OTHER)
+        elif name == "IMPORT_NAME":
+            members = self._pop()
+            self._push(self._imported(one.argval, self._pop().constant or 0, bool(members.constant)))
+        elif name == "IMPORT_FROM":
+            self._push(self._look_up(self._stack[-1] if self._stack else _OTHER, "attribute", one.argval))
         elif name in ("PUSH_NULL", "LOAD_CLOSURE", "LOAD_BUILD_CLASS", "LOAD_ASSERTION_ERROR", "LOAD_LOCALS"):
             self._push(_OTHER)
         else:
             return False
         return True
+
+    def _imported(self, module: str, level: int = 0, is_whole: bool = True) -> _Value:
+        """`import a.b` gives a, unless members of a.b are asked for. Each dot in front stands for a level of packages."""
+        return self._root("import", "." * level + (module if is_whole else module.partition(".")[0]))
 
     def _load_global(self, name: str, one: dis.Instruction) -> None:
         if name == "LOAD_FROM_DICT_OR_GLOBALS":
@@ -372,7 +385,14 @@ class _Reader:
             return
         for value in arguments + functions:
             self._use(value)
-        self._push(_OTHER)
+        module = arguments[0].constant if arguments and self._imports(functions) else None
+        self._push(self._imported(module) if isinstance(module, str) and not module.startswith(".") else _OTHER)
+
+    def _imports(self, functions: list[_Value]) -> bool:
+        """Whether importlib.import_module() is called, or was asked for by that name."""
+        library = self.result.roots.get(("global", "importlib"), _NO_CHAIN)
+        known = (self.result.roots.get(("global", "import_module")), library.steps.get(_IMPORT_MODULE))
+        return any(chain in known for value in functions for chain in value.chains)
 
     def _is_by_name(self, functions: list[_Value]) -> bool:
         known = [self.result.roots.get(("global", name)) for name in _BY_NAME]

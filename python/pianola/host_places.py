@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import enum
 import os
+import sys
 import types
 import weakref
 from types import CodeType
@@ -30,13 +31,10 @@ GONE: Any = _Missing()  # the object that was there has died
 UNKNOWN: Any = _Missing()  # what a property or a descriptor gives: its own code is followed
 
 
-class _Kept:
-    """Holds a value that would else be taken for a weak reference of ours."""
+class _Weak(weakref.ref):
+    """One of ours: no value, and shared with nobody."""
 
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
+    __slots__ = ()
 
 
 def hold(value: Any) -> Any:
@@ -44,18 +42,18 @@ def hold(value: Any) -> Any:
     if isinstance(value, SIMPLE) or isinstance(value, KEYED) or type(value) in LISTED:
         return value
     if isinstance(value, (weakref.ref, types.MethodType)):  # a method is made anew at each look
-        return _Kept(value)
+        return value
     try:
-        return weakref.ref(value)
+        return _Weak(value)
     except TypeError:
         return value
 
 
 def held(reference: Any) -> Any:
-    if type(reference) is weakref.ref:
-        value = reference()
-        return GONE if value is None else value
-    return reference.value if type(reference) is _Kept else reference
+    if type(reference) is not _Weak:
+        return reference
+    value = reference()
+    return GONE if value is None else value
 
 
 def behind(value: Any) -> Any:
@@ -93,6 +91,11 @@ class Place:
     def owner(self) -> Any:
         """The dict, object, class, cell or container; GONE where it has died."""
         return held(self._owner)
+
+    @property
+    def is_weak(self) -> bool:
+        """Whether it does not keep its owner alive."""
+        return type(self._owner) is _Weak
 
     @property
     def before(self) -> Any:
@@ -215,6 +218,28 @@ def is_as_before(place: Place) -> bool:
         elif not (one is other or is_same(one, other)):
             return False
     return True
+
+
+def _holders(one: list) -> int:
+    return sys.getrefcount(one[0])
+
+
+_NO_HOLDERS = _holders([object()])
+
+
+def drop_dead(places: list[Place]) -> None:
+    """Takes out those whose owners are dead, or would be without these places: what a call makes and drops, no later call
+    reads.
+
+    Containers and cells are kept alive by their places. One that nothing else holds goes with them, and so do then the
+    objects in it, and what these hold.
+    """
+    count = None
+    while len(places) != count:
+        count = len(places)
+        ours = collections.Counter(id(one) for place in places for one in (place.owner, place.key) if one is place.owner)
+        lives = {id(place.owner): _holders([place.owner]) - _NO_HOLDERS > ours[id(place.owner)] for place in places}
+        places[:] = [place for place in places if place.owner is not GONE and (place.is_weak or lives[id(place.owner)])]
 
 
 @dataclasses.dataclass

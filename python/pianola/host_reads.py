@@ -7,6 +7,8 @@ on every object that was met. That is more than what was read, and never less.
 """
 
 import functools
+import importlib.util
+import sys
 import types
 import weakref
 from types import CodeType, FrameType
@@ -34,6 +36,7 @@ from .host_places import (
     behind,
     cell_content,
     dictionary_of,
+    drop_dead,
     held,
     hold,
     in_class,
@@ -70,6 +73,7 @@ class HostReads(HostValues):
         self._seen_codes: dict[CodeType, CodeReads] = {}
         self._seen_frames: dict[tuple, list[weakref.ref]] = {}
         self._store_keys: set[tuple] = set()
+        self._new_imports: dict[tuple[str, int], tuple[tuple[Optional[CodeType], int], Chain]] = {}
         self._looks_up = False  # the function at hand: attributes under names that are made at run time
         self._watch: Optional[_C.FrameWatch] = None
 
@@ -115,13 +119,12 @@ class HostReads(HostValues):
 
     def _finish(self) -> None:
         self._find_closures()
+        self._look_at_new_imports()
+        for held_while_it_ran in (self._names, self._met, self._owners, self._functions, self._known, self._seen_frames):
+            held_while_it_ran.clear()
+        drop_dead(self.places)
         for place in self.places:
             place.changed = not is_as_before(place)
-        self.places = [place for place in self.places if place.owner is not GONE]
-        self._names.clear()
-        self._met.clear()
-        self._owners.clear()
-        self._functions.clear()
 
     def _find_closures(self) -> None:
         """Functions with closures that nothing of the step leads to, such as hooks of tensors."""
@@ -180,6 +183,8 @@ class HostReads(HostValues):
                 value = variables.get(name, MISSING)
             elif kind == "cell":
                 value = variables.get(name, MISSING)
+            elif kind == "import":
+                value = self._imported(frame.f_globals, name, chain)
             else:
                 value = self._global(frame.f_globals, frame.f_builtins, name, chain)
             values[kind, name] = value
@@ -208,6 +213,27 @@ class HostReads(HostValues):
         value = variables.get(name, MISSING)
         self._note("entry", variables, name, name, value)
         return builtins.get(name, MISSING) if value is MISSING else value
+
+    def _imported(self, variables: dict, written: str, chain: Chain) -> Any:
+        """A module that the function imports where it runs; what it reads of one that comes by that is looked at later."""
+        try:
+            name = importlib.util.resolve_name(written, variables.get("__package__") or None)
+        except ImportError:
+            return MISSING
+        self._at = (self._at[0], chain.line)
+        value = sys.modules.get(name, MISSING)
+        if value is MISSING:
+            self._new_imports[name, id(chain)] = (self._at, chain)
+        else:
+            self._note("entry", sys.modules, name, f"sys.modules[{name!r}]", value)
+        return value
+
+    def _look_at_new_imports(self) -> None:
+        for (name, _), (self._at, chain) in self._new_imports.items():
+            value = sys.modules.get(name, MISSING)
+            if value is not MISSING:
+                self._note("entry", sys.modules, name, f"sys.modules[{name!r}]", value)
+                self._walk(value, chain, self._name(value, name), False)
 
     def _note_cells(self, function: types.FunctionType, reads: CodeReads) -> None:
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
@@ -238,10 +264,13 @@ class HostReads(HostValues):
         builtins = function.__globals__.get("__builtins__", {})
         builtins = builtins if isinstance(builtins, dict) else vars(builtins)
         for (kind, name), chain in reads.roots.items():
+            value = MISSING
             if kind == "global":
                 value = self._global(function.__globals__, builtins, name, chain)
-                if value is not MISSING:
-                    self._walk(value, chain, self._name(value, name), False)
+            elif kind == "import":
+                value = self._imported(function.__globals__, name, chain)
+            if value is not MISSING:
+                self._walk(value, chain, self._name(value, name), False)
         self._note_cells(function, reads)
         self._at = at
 

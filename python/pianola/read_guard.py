@@ -24,8 +24,7 @@ class State:
     def __init__(self, number: int) -> None:
         self.number = number
         self._places: dict[tuple, Place] = {}
-        self._numbered: list[Place] = []
-        self._guard: Optional[_C.HostGuard] = None
+        self._guard: Optional[tuple[_C.HostGuard, list[Place]]] = None  # and its places by their numbers
         self.unfollowed: list[str] = []  # what was read, and is not compared
         self.refusal = ""  # why no graph could be guarded
         self.is_refused = False
@@ -34,8 +33,9 @@ class State:
         """The first place that is not as it was; None where all are."""
         if self._guard is None:
             return None
-        place = self._guard.check()
-        return None if place < 0 else self._numbered[place]
+        guard, places = self._guard
+        number = guard.check()
+        return None if number < 0 else places[number]
 
     def learn(self, reads: HostReads) -> None:
         """What another call in this state read: the latest look counts."""
@@ -45,22 +45,27 @@ class State:
             owner = place.owner
             if owner is not GONE and not (place.changed and (place.is_torchs or _is_of_tensors(place))):
                 self._places[place.identity] = place
-        guard = _C.HostGuard()
-        self._numbered = []
-        for key, place in list(self._places.items()):
-            owner = place.owner
-            if owner is GONE:
-                del self._places[key]
-            else:
-                self._numbered.append(place)
-                guard.add(place.kind, owner, place.key, place.before, MISSING)
-        guard.seal()
-        self._guard = guard
+        self._guard = _guard_of(self._places)
         self.unfollowed += [what for what in reads.unfollowed if what not in self.unfollowed]
 
     @property
     def places(self) -> list[Place]:
-        return self._numbered
+        return [] if self._guard is None else self._guard[1]
+
+
+def _guard_of(places: dict[tuple, Place]) -> tuple[_C.HostGuard, list[Place]]:
+    """Of those that live; the others are taken out."""
+    guard = _C.HostGuard()
+    numbered = []
+    for key, place in list(places.items()):
+        owner = place.owner
+        if owner is GONE:
+            del places[key]
+        else:
+            numbered.append(place)
+            guard.add(place.kind, owner, place.key, place.before, MISSING)
+    guard.seal()
+    return guard, numbered
 
 
 def _is_of_tensors(place: Place) -> bool:

@@ -6,8 +6,10 @@ One table, as that of reads_test.py: each row makes a step and says how to chang
 import collections
 import contextvars
 import ctypes
+import importlib
 import io
 import operator
+import sys
 import threading
 import types
 import weakref
@@ -282,6 +284,83 @@ def bound_method_of_a_dict(device):
     table = {"a": 1.5}
     get = table.get
     return Case(lambda x: x * get("a"), lambda value: table.__setitem__("a", value))
+
+
+# --- Modules that are imported where they are read ---
+
+
+@pytest.fixture(autouse=True)
+def settings_package():
+    """A package with a module in it, as files would give them."""
+    package, module = types.ModuleType("settings_of_users"), types.ModuleType("settings_of_users.rates")
+    package.__path__ = []
+    package.rates, module.layer, module.scale = module, Layer(), 1.5
+    sys.modules.update({one.__name__: one for one in (package, module)})
+    yield
+    for one in (package, module):
+        sys.modules.pop(one.__name__, None)
+
+
+def change_of_settings(value):
+    sys.modules["settings_of_users.rates"].scale = value
+
+
+@case
+def module_imported_inside(device):
+    def step(x):
+        import settings_of_users.rates
+
+        return x * settings_of_users.rates.scale
+
+    return Case(step, change_of_settings)
+
+
+@case
+def module_imported_inside_by_another_name(device):
+    def step(x):
+        import settings_of_users.rates as rates
+
+        return x * rates.scale
+
+    return Case(step, change_of_settings)
+
+
+@case
+def name_imported_inside(device):
+    def step(x):
+        from settings_of_users.rates import scale
+
+        return x * scale
+
+    return Case(step, change_of_settings)
+
+
+@case
+def object_imported_inside(device):
+    def scaled(x):
+        from settings_of_users import rates
+
+        return x * rates.layer.scale
+
+    return Case(lambda x: scaled(x) + 1, lambda value: setattr(sys.modules["settings_of_users.rates"].layer, "scale", value))
+
+
+@case
+def module_imported_by_a_function(device):
+    return Case(lambda x: x * importlib.import_module("settings_of_users.rates").scale, change_of_settings)
+
+
+@case
+def module_put_in_place_of_another(device):
+    def step(x):
+        from settings_of_users.rates import scale
+
+        return x * scale
+
+    def change(value):
+        sys.modules["settings_of_users.rates"] = types.SimpleNamespace(scale=value)
+
+    return Case(step, change)
 
 
 # --- Objects of C's and of the library ---
