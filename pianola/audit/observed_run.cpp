@@ -24,6 +24,13 @@ std::optional<std::size_t> ObservedRun::input_at(const void* identity, const voi
   return found;
 }
 
+bool ObservedRun::is_gradient_of_input(const void* identity) const {
+  return identity != nullptr && std::any_of(gradients.begin(), gradients.end(), [&](const GradientNote& gradient) {
+           const bool is_gradient = gradient.before.identity == identity || gradient.after.identity == identity;
+           return is_gradient && input_at(gradient.leaf_memory.identity, nullptr).has_value();
+         });
+}
+
 const Survivor* ObservedRun::find_survivor(const void* identity) const {
   const auto found = std::find_if(survivors.begin(), survivors.end(),
                                   [&](const Survivor& survivor) { return survivor.memory.identity == identity; });

@@ -54,7 +54,10 @@ struct OutsideMemory {
   std::size_t bytes = 0;
   c10::Device device = c10::Device(c10::kCPU);
   std::uint32_t first_op = 0;
-  const c10::TensorImpl* leaf = nullptr;  ///< The leaf that requires grad which looks at it; nullptr: none does.
+  const c10::TensorImpl* leaf = nullptr;    ///< The leaf that requires grad which looks at it; nullptr: none does.
+  const c10::TensorImpl* tensor = nullptr;  ///< The first tensor that was seen to look at it, if that is a leaf.
+  bool requires_grad = false;               ///< What that said then.
+  const void* converted = nullptr;          ///< The memory of the parameter that this is a converted copy of.
   bool made_by_host = false;  ///< Allocated in this run, by no operation: a number that became a tensor, compiled code.
   bool foreign = false;       ///< Not allocated by torch: from_blob, NumPy.
   bool alive_at_end = false;
@@ -78,6 +81,7 @@ struct Survivor {
 struct GivenInput {
   Memory memory;
   const void* address = nullptr;
+  bool requires_grad = false;
 };
 
 struct NamedMemory {
@@ -127,6 +131,7 @@ struct ObservedRun {
   std::vector<std::size_t> kept_survivors;  ///< Of the run before, still held now.
   std::optional<std::uint32_t> anomaly_op;  ///< The first that ran in anomaly mode.
   bool cached_autocast_at_begin = false;
+  bool autocast_stays = false;  ///< What autocast keeps in its cache when the run is over stays there.
   bool anomaly_at_begin = false;
   bool threw = false;
   std::optional<trace::OddWork> odd_work;  ///< What no graph can hold; the operations that did it are not in the trace.
@@ -134,6 +139,8 @@ struct ObservedRun {
   [[nodiscard]] const OutsideMemory* find_outside(const void* identity) const;
   /// Which of the step's arguments lies in this memory; nothing: none does.
   [[nodiscard]] std::optional<std::size_t> input_at(const void* identity, const void* address) const;
+  /// The gradient of an input is its caller's: a callable hands it out, and whether there was one before is no hazard.
+  [[nodiscard]] bool is_gradient_of_input(const void* identity) const;
   [[nodiscard]] const Survivor* find_survivor(const void* identity) const;
   /// What people call this memory: "model.0.weight"; empty: nothing.
   [[nodiscard]] std::string name_of(const void* identity, const void* address) const;

@@ -7,6 +7,7 @@
 #include <ATen/autocast_mode.h>
 #include <c10/core/CPUAllocator.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include <algorithm>
 #include <string_view>
@@ -49,6 +50,26 @@ bool is_autocast_cast(const OpSpan& op, const at::Tensor& source) {
          at::autocast::is_autocast_cache_enabled();
 }
 
+// Whether what autocast caches outlives its innermost region: the cache is emptied where the outermost one ends.
+bool is_inside_autocast() {
+  at::autocast::increment_nesting();
+  return at::autocast::decrement_nesting() > 0;
+}
+
+bool caches_casts() {
+  return at::autocast::is_autocast_cache_enabled() &&
+         (at::autocast::is_autocast_enabled(c10::kCPU) || at::autocast::is_autocast_enabled(c10::kCUDA));
+}
+
+// Of a copy in another dtype that autograd knows of, the parameter; what autocast's cache holds looks so.
+const void* parameter_of_copy(const at::Tensor& tensor) {
+  if (tensor.is_leaf() || !tensor.requires_grad() || tensor.is_view()) return nullptr;
+  const auto& node = tensor.grad_fn();
+  if (node == nullptr || node->name() != "ToCopyBackward0" || node->num_outputs() == 0) return nullptr;
+  const auto* const leaf = dynamic_cast<const torch::autograd::AccumulateGrad*>(node->next_edge(0).function.get());
+  return leaf == nullptr ? nullptr : trace::storage_of(leaf->variable);
+}
+
 }  // namespace
 
 RunObserver::RunObserver(const TraceRecorder& recorder, LeafWatch& leaves, std::span<const at::Generator> known,
@@ -63,10 +84,7 @@ RunObserver::RunObserver(const TraceRecorder& recorder, LeafWatch& leaves, std::
   for (const at::Generator& generator : known) generators_.push_back({generator, position_of(generator)});
   run_.gradients = leaves.at_begin();
   run_.anomaly_at_begin = torch::autograd::AnomalyMode::is_enabled();
-  for (const auto device : {c10::kCPU, c10::kCUDA}) {
-    run_.cached_autocast_at_begin = run_.cached_autocast_at_begin || (at::autocast::is_autocast_enabled(device) &&
-                                                                      at::autocast::is_autocast_cache_enabled());
-  }
+  run_.cached_autocast_at_begin = caches_casts();
 }
 
 void RunObserver::on_op_begin(const OpSpan& op) {
@@ -153,6 +171,9 @@ void RunObserver::visit_outside(const at::Tensor& tensor, std::uint32_t index, s
     outside.bytes = storage.nbytes();
     outside.device = tensor.device();
     outside.first_op = index;
+    outside.tensor = tensor.is_leaf() ? tensor.unsafeGetTensorImpl() : nullptr;
+    outside.requires_grad = tensor.requires_grad();
+    outside.converted = parameter_of_copy(tensor);
     const OutsideMemory* before = like_ == nullptr ? nullptr : like_->find_outside(outside.memory.identity);
     if (before != nullptr && before->data == outside.data) {
       outside.foreign = before->foreign;
@@ -267,6 +288,7 @@ void RunObserver::leave_module() {
 
 ObservedRun RunObserver::take() {
   check_positions(std::nullopt);
+  run_.autocast_stays = caches_casts() || is_inside_autocast();
   for (Made& made : made_) {
     if (made.memory.alive()) {
       run_.survivors.push_back({.memory = std::move(made.memory), .op = made.op});

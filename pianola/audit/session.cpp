@@ -154,8 +154,9 @@ void Session::Impl::begin(const RunBoundary& boundary) {
   open.emplace(*this, runs.empty() ? nullptr : &runs.back());
   for (const at::Tensor& input : boundary.inputs) {
     const bool plain = input.defined() && trace::oddity_in_step(input) == trace::Oddity::none;
-    open->inputs.push_back(
-        {.memory = plain ? Memory::of(input) : Memory(), .address = plain ? trace::address_of(input) : nullptr});
+    open->inputs.push_back({.memory = plain ? Memory::of(input) : Memory(),
+                            .address = plain ? trace::address_of(input) : nullptr,
+                            .requires_grad = plain && input.requires_grad()});
   }
   open->note_names(boundary.names);
   open->note_names(options.names);

@@ -39,5 +39,8 @@ using Findings = std::vector<Finding>;
 /// Whether the gradient of a leaf was dropped, or replaced, between two runs, one behind the other.
 [[nodiscard]] bool gradient_was_dropped(const GradientNote& in_a, const GradientNote& in_b);
 [[nodiscard]] bool gradients_were_dropped(const ObservedRuns& runs, const RunPair& pair);
+/// Whether a gradient is there decides what accumulating into it takes: two runs may do the same up to there. That it was
+/// dropped, or that the step used another parameter before, is a finding of its own.
+[[nodiscard]] bool stops_at_accumulation(const ObservedRuns& runs, const RunPair& pair);
 
 }  // namespace pianola::auditing

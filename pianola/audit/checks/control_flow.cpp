@@ -1,10 +1,17 @@
 #include <pianola/audit/checks/checks.hpp>
 
+#include <pianola/audit/other_tensors.hpp>
+#include <pianola/audit/switched_leaves.hpp>
 #include <pianola/audit/words.hpp>
 #include <pianola/trace/op_info.hpp>
 
+#include <ATen/core/jit_type.h>
+
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
+#include <optional>
 #include <string_view>
 
 namespace pianola::auditing {
@@ -70,12 +77,25 @@ bool follows_from_values(const ObservedRuns& runs, const RunPair& pair) {
   return change.result && runs.op({pair.a, change.op}).host_read;
 }
 
-// Runs that go different ways may come by the same operator on other tensors of the model.
+// The forward operation's index, of one in backward.
+std::optional<std::size_t> forward_index(const ObservedRuns& runs, OpAt at) {
+  const OpTrace& trace = runs.run(at.run).trace;
+  const OpRecord* forward = trace.forward_of(runs.op(at));
+  if (forward == nullptr) return std::nullopt;
+  return static_cast<std::size_t>(forward - trace.ops().data());
+}
+
+// Runs that go different ways may come by the same operator in another part of the step, or on other tensors of the model.
 bool is_on_another_way(const ObservedRuns& runs, const RunPair& pair) {
   const FirstChange& change = *pair.alignment.first_change;
-  if (pair.alignment.complete || change.result) return false;
-  const TensorRecord& in_a = runs.inputs({pair.a, change.op})[change.tensor];
-  const TensorRecord& in_b = runs.inputs({pair.b, change.op})[change.tensor];
+  const OpAt a{pair.a, change.op}, b{pair.b, change.op};
+  if (forward_index(runs, a) != forward_index(runs, b)) return true;
+  if (change.result) return false;
+  const TensorRecord& in_a = runs.inputs(a)[change.tensor];
+  const TensorRecord& in_b = runs.inputs(b)[change.tensor];
+  if (in_a.made_in_step != in_b.made_in_step) return !in_a.number && !in_b.number;
+  if (uses_other_parameter(runs, {.a = a, .b = b, .in_a = in_a, .in_b = in_b})) return true;
+  if (pair.alignment.complete) return false;
   const OutsideMemory* before = runs.run(pair.a).find_outside(in_a.storage);
   return !in_a.made_in_step && !in_b.made_in_step && in_a.storage != in_b.storage && before != nullptr &&
          before->memory.alive() && !runs.run(pair.a).input_at(in_a.storage, in_a.address);
@@ -90,9 +110,14 @@ Finding changed_tensor(const ObservedRuns& runs, const RunPair& pair) {
   const bool other_way = is_on_another_way(runs, pair);
   Finding finding = runs.finding(other_way ? "PG501" : rule_of(change.kind), a);
   finding.iteration = static_cast<int>(pair.b) + 1;
-  finding.what =
-      other_way ? fmt::format("another iteration runs {} on another tensor", finding.op)
-                : fmt::format("{} has {} in another iteration", subject_of(runs, b, change, in_b), noun(change.kind));
+  const ArgumentPair argument{.a = a, .b = b, .in_a = in_a, .in_b = in_b};
+  if (!change.result && uses_other_parameter(runs, argument)) {
+    finding.what = other_tensor_words(runs, argument);
+  } else if (other_way) {
+    finding.what = fmt::format("another iteration runs {} on another tensor", finding.op);
+  } else {
+    finding.what = fmt::format("{} has {} in another iteration", subject_of(runs, b, change, in_b), noun(change.kind));
+  }
   finding.evidence =
       fmt::format("{} in {}, {} in {}", looks(runs.run(pair.a).trace, in_a, change.kind), iteration(pair.a),
                   looks(runs.run(pair.b).trace, in_b, change.kind), iteration(pair.b));
@@ -112,11 +137,25 @@ Finding longer_run(const ObservedRuns& runs, const RunPair& pair) {
   return finding;
 }
 
+// Takes or makes as many tensors as there are: pieces of one (cat, split), unless it does the same to each of many.
+bool joins_tensors(const trace::OpInfo& op) {
+  const auto is_list = [](const c10::Argument& argument) {
+    return argument.type()->isSubtypeOf(*c10::ListType::ofTensors()) ||
+           argument.type()->isSubtypeOf(*c10::ListType::ofOptionalTensors());
+  };
+  const std::string& name = op.schema().name();
+  if (name.starts_with("aten::_foreach_") || name.starts_with("aten::_fused_")) return false;
+  const auto& arguments = op.schema().arguments();
+  const auto& results = op.schema().returns();
+  return std::any_of(arguments.begin(), arguments.end(), is_list) ||
+         std::any_of(results.begin(), results.end(), is_list);
+}
+
 Finding other_operation(const ObservedRuns& runs, const RunPair& pair) {
   const OpAt a{pair.a, pair.alignment.ops};
   const OpAt b{pair.b, pair.alignment.ops};
   const bool same_operator = runs.op(a).info == runs.op(b).info && runs.op(a).backward == runs.op(b).backward;
-  Finding finding = runs.finding(same_operator ? "PG502" : "PG501", a);
+  Finding finding = runs.finding(same_operator && joins_tensors(*runs.op(a).info) ? "PG502" : "PG501", a);
   finding.iteration = static_cast<int>(pair.b) + 1;
   if (same_operator) {
     finding.what = fmt::format("{} takes or makes another number of tensors in another iteration", finding.op);
@@ -124,21 +163,25 @@ Finding other_operation(const ObservedRuns& runs, const RunPair& pair) {
                                    iteration(pair.a), runs.op(b).inputs, runs.op(b).outputs, iteration(pair.b));
     return finding;
   }
-  finding.what = fmt::format("another iteration runs {} instead of {}", runs.op_name(b), finding.op);
+  const std::string name = runs.op_name(b);
+  const bool is_inside = name == finding.op;  // the same composite, which chose another one
+  finding.what =
+      fmt::format("another iteration runs {} instead of {}", is_inside ? runs.op(b).info->schema().name() : name,
+                  is_inside ? runs.op(a).info->schema().name() : finding.op);
   finding.evidence = fmt::format("operation {}: {} in {}, {} in {}", pair.alignment.ops + 1, operation_at(runs, a),
                                  iteration(pair.a), operation_at(runs, b), iteration(pair.b));
   return finding;
 }
 
-// Whether a gradient is there decides what accumulating into it takes; that it was dropped is a finding of its own.
-bool is_accumulation(const ObservedRuns& runs, const RunPair& pair) {
-  const auto accumulates = [&](std::size_t run) {
-    const ObservedRun& observed = runs.run(run);
-    const std::size_t op = pair.alignment.ops;
-    return op < observed.notes.size() &&
-           observed.nodes[observed.notes[op].node].find("AccumulateGrad") != std::string::npos;
-  };
-  return (accumulates(pair.a) || accumulates(pair.b)) && gradients_were_dropped(runs, pair);
+// What differs first is part of a backward pass, or takes as many tensors as there are gradients.
+bool follows_from_switch(const ObservedRuns& runs, const RunPair& pair) {
+  const Alignment& alignment = pair.alignment;
+  const std::size_t op = alignment.first_change ? alignment.first_change->op : alignment.ops;
+  const auto has = [&](std::size_t run) { return op < runs.run(run).notes.size(); };
+  if (has(pair.a) && runs.op({pair.a, op}).backward) return true;
+  if (has(pair.b) && runs.op({pair.b, op}).backward) return true;
+  return has(pair.a) && has(pair.b) && !alignment.first_change &&
+         runs.op({pair.a, op}).info == runs.op({pair.b, op}).info;
 }
 
 }  // namespace
@@ -146,11 +189,15 @@ bool is_accumulation(const ObservedRuns& runs, const RunPair& pair) {
 Findings check_control_flow(const ObservedRuns& runs) {
   Findings findings;
   for (const RunPair& pair : runs.pairs()) {
+    Findings switched = switched_leaves(runs, pair);
+    const bool is_explained = !switched.empty() && follows_from_switch(runs, pair);
+    std::move(switched.begin(), switched.end(), std::back_inserter(findings));
+    if (is_explained) continue;
     if (pair.alignment.first_change) {
       if (!follows_from_values(runs, pair)) findings.push_back(changed_tensor(runs, pair));
       continue;
     }
-    if (pair.alignment.complete || is_accumulation(runs, pair)) continue;
+    if (pair.alignment.complete || stops_at_accumulation(runs, pair)) continue;
     const bool one_ended =
         pair.alignment.ops == runs.run(pair.a).notes.size() || pair.alignment.ops == runs.run(pair.b).notes.size();
     findings.push_back(one_ended ? longer_run(runs, pair) : other_operation(runs, pair));

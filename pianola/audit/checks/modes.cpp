@@ -18,17 +18,43 @@ Finding in_iteration(std::string_view rule, std::size_t run, std::string what) {
   return finding;
 }
 
+// A copy of a parameter that the step reads and did not make. Of one that an earlier run made it is known who did; else what
+// somebody keeps himself has a name, or is an input.
+bool is_of_autocast(const ObservedRuns& runs, std::size_t run, const OutsideMemory& outside) {
+  const ObservedRun& seen = runs.run(run);
+  const void* const copy = outside.memory.identity;
+  if (outside.converted == nullptr || seen.input_at(copy, nullptr)) return false;
+  for (std::size_t before = run; before-- > 0;) {
+    const Survivor* const made = runs.run(before).find_survivor(copy);
+    if (made != nullptr) return runs.note({before, made->op}).autocast_cast;
+  }
+  return seen.autocast_stays || (!seen.names.empty() && seen.name_of(copy, nullptr).empty());
+}
+
+// Copies that come from before the step, or outlive it. Those of a region that begins and ends in the step are made anew each
+// time.
 void autocast_cache(const ObservedRuns& runs, std::size_t run, Findings& findings) {
-  if (runs.run(run).cached_autocast_at_begin) {
+  const ObservedRun& seen = runs.run(run);
+  if (seen.cached_autocast_at_begin) {
     findings.push_back(in_iteration("PG906", run, "autocast is on with its cache when the step begins"));
     return;
   }
-  for (std::size_t op = 0; op < runs.run(run).notes.size(); ++op) {
+  const auto quoted = [&](const void* parameter) {
+    const std::string name = seen.name_of(parameter, nullptr);
+    return name.empty() ? std::string("a parameter") : "'" + name + "'";
+  };
+  for (const OutsideMemory& outside : seen.outside) {
+    if (!is_of_autocast(runs, run, outside)) continue;
+    Finding finding = runs.finding("PG906", {run, outside.first_op});
+    finding.what =
+        fmt::format("{} reads a copy of {} that autocast made before the step", finding.op, quoted(outside.converted));
+    findings.push_back(std::move(finding));
+  }
+  for (std::size_t op = 0; seen.autocast_stays && op < seen.notes.size(); ++op) {
     const OpAt at{run, op};
     if (!runs.note(at).autocast_cast) continue;
     Finding finding = runs.finding("PG906", at);
-    finding.severity = Severity::style;  // the copy is made and dropped inside the step
-    finding.what = fmt::format("autocast converts {} and keeps the copy until it is switched off",
+    finding.what = fmt::format("autocast converts {}, and keeps the copy when the step is over",
                                tensor_words(runs, at, runs.inputs(at)[0]));
     findings.push_back(std::move(finding));
   }

@@ -4,6 +4,7 @@ import types
 
 import torch
 
+import pianola
 from marked_steps import State, check, inputs
 from twins import MLP
 
@@ -78,3 +79,78 @@ def test_the_learning_rate_of_a_scheduler(device):
         optimizer.step()  # PG1001
 
     check(test_the_learning_rate_of_a_scheduler, step, batches=inputs(device), between=scheduler.step)
+
+
+def test_a_layer_that_is_unfrozen(device):
+    model = torch.nn.Sequential(torch.nn.Conv1d(4, 4, 1), torch.nn.ReLU(), torch.nn.Conv1d(4, 4, 1)).to(device)
+    model[2].requires_grad_(False)
+
+    def step(x):
+        model.zero_grad()
+        loss = model(x.view(4, 4, 4)).square().mean()  # PG501
+        loss.backward()
+        return loss.detach()
+
+    def between(runs):
+        model[2].requires_grad_(runs == 2)
+
+    report = check(test_a_layer_that_is_unfrozen, step, batches=inputs(device), between=between, trial=False)
+    assert report.findings[0].what == "2 parameters ('model.2.weight', 'model.2.bias') were unfrozen between iterations"
+
+
+def test_layers_in_turn_are_not_replaced(device):
+    for size in (16, 8):
+        layers = torch.nn.ModuleList([torch.nn.Linear(16, 16), torch.nn.Linear(16, size)]).to(device)
+        for trains in (True, False):
+            layers.requires_grad_(trains)
+            turn = {"k": 0}
+
+            def step(x):
+                return layers[turn["k"]](x).detach()  # PG501
+
+            def between(runs):
+                turn["k"] = runs % 2
+
+            report = check(test_layers_in_turn_are_not_replaced, step, batches=inputs(device), between=between, trial=False)
+            assert report.findings[0].what == "another iteration uses 'layers.0.weight' instead of 'layers.1.weight'"
+
+
+def test_the_optimizers_state_of_layers_in_turn_is_not_given_another_tensor(device):
+    """It is made when its layer first comes by."""
+    layers = torch.nn.ModuleList([torch.nn.Linear(16, 16), torch.nn.Linear(16, 16)]).to(device)
+    optimizer = torch.optim.Adam(layers.parameters(), capturable=device.type == "cuda")
+    turn = {"k": 0}
+
+    def step(x):
+        optimizer.zero_grad()
+        layers[turn["k"]](x).square().mean().backward()
+        optimizer.step()
+
+    def between(runs):
+        turn["k"] = runs % 2
+
+    report = pianola.audit(step, batches=inputs(device), between=between, trial=False)
+    assert {one.rule for one in report.findings} <= {"PG501", "PG1001"}, f"{report}"
+    assert "another iteration uses 'layers.1.weight' instead of 'layers.0.weight'" in {one.what for one in report.findings}
+
+
+def test_a_module_of_layers_in_turn(device):
+    """Whose gradients nobody drops: that one is made and another one added to follows from the layer."""
+
+    class InTurn(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = torch.nn.ModuleList([torch.nn.Linear(16, 16), torch.nn.Linear(16, 16)])
+            self.turn = 0
+
+        def forward(self, x):
+            return self.layers[self.turn](x)
+
+    module = InTurn().to(device)
+
+    def between(runs):
+        module.turn = runs % 2
+
+    report = pianola.audit(module, batches=inputs(device), between=between, trial=False)
+    (finding,) = [one for one in report.findings if one.rule != "PG905"]  # in the run that is looked at one layer comes by
+    assert finding.rule == "PG501" and finding.what.startswith("another iteration uses 'model.layers."), f"{report}"

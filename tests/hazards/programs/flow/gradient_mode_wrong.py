@@ -9,8 +9,8 @@ def program(device):
     def step(x):
         body.zero_grad()
         head.zero_grad()
-        loss = head(body(x).tanh()).square().mean()  # hazard: PG501|PG502*
-        loss.backward()  # hazard: PG501|PG502*
+        loss = head(body(x).tanh()).square().mean()  # hazard: PG501*
+        loss.backward()  # hazard: PG501*
 
     def between(runs):
         body.requires_grad_(runs % 2 == 0)

@@ -1,4 +1,4 @@
-"""Autocast converts the weights anew wherever they are used."""
+"""A region of autocast begins and ends inside the step: where it ends, the copies are dropped."""
 import torch
 from torch import nn
 
@@ -10,7 +10,7 @@ def program(device):
 
     def step(x):
         optimizer.zero_grad()
-        with torch.autocast(kind, dtype=torch.bfloat16, cache_enabled=False):
+        with torch.autocast(kind, dtype=torch.bfloat16):
             loss = model(x).float().square().mean()
         loss.backward()
         optimizer.step()
