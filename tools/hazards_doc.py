@@ -170,12 +170,12 @@ CHECKLIST = [
         ("The step does not write into its inputs", ["PG902"]),
         ("Graphs that share a pool do not read what another one has overwritten", ["PG909"]),
         ("Graphs share a pool where memory is short, and eager tensors are dropped first", ["PG908"]),
-        ("Autocast runs without its cache", ["PG906"]),
+        ("A region of autocast begins and ends inside the step, or has no cache", ["PG906"]),
     ]),
     ("Callables and training", [
         ("Optimizers are capturable: step counts and learning rates on the device", ["PG1001"]),
         ("Hooks are registered after a module was graphed", ["PG1004"]),
-        ("Buffers need no gradient, and all parameters get one", ["PG904", "PG905"]),
+        ("Buffers need no gradient; all parameters, and inputs that require grad, get one", ["PG904", "PG905"]),
         ("No gradients of gradients through a graphed callable", ["PG1007"]),
         ("A callable's backward runs before its next forward, or it has more slots", ["PG907"]),
         ("Pipelines call in the order of their schedule", ["PG1105"]),
@@ -310,7 +310,7 @@ def test_link(test):
 def capture_rules():
     """Those that the code of captures and callables names."""
     found = set()
-    for room in ("graph", "callable"):
+    for room in ("trace", "graph", "callable"):
         for path in (ROOT / "pianola" / room).rglob("*.cpp"):
             if not path.name.endswith("_test.cpp"):
                 found |= set(re.findall(r'"(PG\d+)"', path.read_text()))

@@ -33,17 +33,26 @@ py::object caller_of(PyFrameObject* frame) {
   return py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetBack(frame)));
 }
 
-// What a method's frame calls "self"; null where there is nothing of that name.
-py::object self_of(PyFrameObject* frame) {
+// Null where there is nothing of that name.
+py::object local_of(PyFrameObject* frame, const char* name) {
 #if PY_VERSION_HEX >= 0x030C0000
-  PyObject* const self = PyFrame_GetVarString(frame, "self");
-  if (self == nullptr) PyErr_Clear();
-  return py::reinterpret_steal<py::object>(self);
+  PyObject* const value = PyFrame_GetVarString(frame, name);
+  if (value == nullptr) PyErr_Clear();
+  return py::reinterpret_steal<py::object>(value);
 #else
   const py::object locals = attribute(as_object(frame), "f_locals");
   if (!locals || PyDict_Check(locals.ptr()) == 0) return {};
-  return py::reinterpret_borrow<py::object>(PyDict_GetItemString(locals.ptr(), "self"));
+  return py::reinterpret_borrow<py::object>(PyDict_GetItemString(locals.ptr(), name));
 #endif
+}
+
+// Of a method.
+py::object self_of(PyFrameObject* frame) { return local_of(frame, "self"); }
+
+// Of torch.nn.Module's __call__(self, *args, **kwargs); null where they cannot be had.
+py::object arguments_of(PyFrameObject* frame) {
+  const py::object args = local_of(frame, "args"), kwargs = local_of(frame, "kwargs");
+  return args && kwargs ? py::make_tuple(args, kwargs) : py::object();
 }
 
 int instruction_of(PyFrameObject* frame) {
@@ -199,7 +208,7 @@ void PythonWatch::enter_module(PyFrameObject* frame) {
   if (is_observed) running.observed = module.ptr();
   running_.push_back(running);
   if (running.path != nullptr && on_enter_) on_enter_(*running.path);
-  if (is_observed) tell_observer(module.ptr(), "enter", nullptr, frame);
+  if (is_observed) tell_observer(module.ptr(), "enter", arguments_of(frame).ptr(), frame);
 }
 
 void PythonWatch::leave(const Running& running, PyObject* result) {
@@ -208,7 +217,7 @@ void PythonWatch::leave(const Running& running, PyObject* result) {
   if (running.observed != nullptr) tell_observer(running.observed, "leave", result, nullptr);
 }
 
-void PythonWatch::tell_observer(PyObject* module, const char* event, PyObject* result, PyFrameObject* frame) {
+void PythonWatch::tell_observer(PyObject* module, const char* event, PyObject* told, PyFrameObject* frame) {
   const auto object = [](PyObject* borrowed) {
     return borrowed == nullptr ? py::object(py::none()) : py::reinterpret_borrow<py::object>(borrowed);
   };
@@ -218,7 +227,7 @@ void PythonWatch::tell_observer(PyObject* module, const char* event, PyObject* r
     if (caller.code) place = py::make_tuple(caller.code.attr("co_name"), caller.code.attr("co_filename"), caller.line);
   }
   try {
-    observer_(object(module), event, object(result), place);
+    observer_(object(module), event, object(told), place);
   } catch (const py::error_already_set&) {  // what it raises is lost
     PyErr_Clear();
   }

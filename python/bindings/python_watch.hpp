@@ -60,8 +60,9 @@ class PythonWatch {
   bool add(const py::object& callable, int key, std::uint32_t flags);
   /// The paths of modules, by module, instead of the earlier ones.
   void name_modules(const py::dict& paths);
-  /// Calls of these modules are told as they begin and end: observer(module, "enter" or "leave", result or None,
-  /// (function, file, line)). What it raises is lost. Replaces the earlier ones.
+  /// Calls of these modules are told as they begin and end: observer(module, "enter", (args, kwargs),
+  /// (function, file, line)) and observer(module, "leave", result, None). What it raises is lost. Replaces the earlier
+  /// ones.
   void observe_modules(const py::list& modules, const py::object& observer);
 
   /// Starts; what is seen is added to the hits. `on_enter` hears the paths of modules whose forward begins.
@@ -105,7 +106,7 @@ class PythonWatch {
   void on_c_call(PyFrameObject* frame, PyObject* function);
   void enter_module(PyFrameObject* frame);
   void leave(const Running& running, PyObject* result);
-  void tell_observer(PyObject* module, const char* event, PyObject* result, PyFrameObject* frame);
+  void tell_observer(PyObject* module, const char* event, PyObject* told, PyFrameObject* frame);
   [[nodiscard]] bool is_quiet() const;
   void add_hit(const Entry& entry, const UserFrame& caller, PyObject* subject);
   [[nodiscard]] UserFrame user_frame(py::object frame);

@@ -763,7 +763,8 @@ class PythonWatch:
     def name_modules(self, paths: dict[torch.nn.Module, str]) -> None:
         """The paths of modules, instead of the earlier ones."""
     def observe_modules(self, modules: list[torch.nn.Module], observer: Callable[..., None] | None) -> None:
-        """Calls of these modules are told: observer(module, "enter" or "leave", result, (function, file, line))."""
+        """Calls of these modules are told: observer(module, "enter", (args, kwargs), (function, file, line)), and
+        observer(module, "leave", result, None)."""
     def begin(self) -> None:
         """Starts; what is seen is added to the hits."""
     def end(self) -> None:

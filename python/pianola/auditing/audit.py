@@ -1,6 +1,7 @@
 """`pianola.audit`: runs a step a few times, and tells all that would break a capture of it or make its replays wrong."""
 
 import contextlib
+import inspect
 from typing import Any, Callable, Iterable, Iterator, Optional
 
 import torch
@@ -13,7 +14,7 @@ from ..structure import of_arguments, tensors_of
 from . import files
 from .findings import Findings, Found
 from .frameworks import Frameworks
-from .graphed_modules import GraphedModules
+from .graphed_modules import GraphedModules, place_of_code
 from .hits import take_hits
 from .hooks import add_hooks_with_effects
 from .host_state import HostState, names_of_tensors
@@ -23,6 +24,7 @@ from .reach import Walk, roots_of
 from .runs import OwnStream, call
 from .table import Table
 from .target import Arguments, Batches, Target, taking_a_number
+from .unused_inputs import DifferentiableInputs
 
 
 def audit(
@@ -210,12 +212,15 @@ class _Audit:
         walk = self._look()
         self._host.begin(walk, arguments, iteration)
         self._table.observe(self._frameworks.before_run(walk))
+        inputs = DifferentiableInputs(of_arguments(*arguments)[0])
         with self._stream():
             self._session.begin(of_arguments(*arguments)[0], names_of_tensors(self._target, walk, arguments))
             del walk
             try:
                 result = self._watched(lambda: self._session.watch(self._table.watch), arguments)
                 self._session.end(tensors_of(result))
+                if self._target.module is None:  # of modules their own rules tell
+                    self._check_inputs(inputs, tensors_of(result))
                 del result
             except Exception as error:
                 self._end_by(error)
@@ -224,6 +229,20 @@ class _Audit:
         self._frameworks.after_run(self._table.watch.hits(), iteration)
         self._table.watch.clear_hits()
         self._host.end(iteration)
+
+    def _check_inputs(self, inputs: DifferentiableInputs, results: list[torch.Tensor]) -> None:
+        code = getattr(inspect.unwrap(self._target.step), "__code__", None)
+        for i in inputs.unused(results):
+            self._findings.add(
+                Found(
+                    "PG905",
+                    place_of_code(code),
+                    what=f"input {i} requires grad, and no result depends on it",
+                    evidence="graphed() gives it no gradient; make_graphed_callables() refuses it",
+                    fix="pass it detached, or use it",
+                ),
+                detail=f"input {i}",
+            )
 
     def _locate(self) -> None:
         if not self._failed:

@@ -1,5 +1,5 @@
-"""Rules for modules that are going to be graphed for themselves: hooks, buffers, unused parameters, overlapping calls,
-gradients of gradients."""
+"""Rules for modules that are going to be graphed for themselves: hooks, buffers, unused parameters and inputs, overlapping
+calls, gradients of gradients."""
 
 import dis
 import functools
@@ -9,7 +9,7 @@ from typing import Any, Iterable, Iterator, Optional
 
 import torch
 
-from ..structure import tensors_of
+from ..structure import of_arguments, tensors_of
 from . import files
 from .files import Place, place_of_frame
 from .findings import Findings, Found
@@ -18,6 +18,7 @@ from .locate import lines_of
 from .reach import Walk
 from .table import Observers
 from .tensor_hooks import TensorHooks
+from .unused_inputs import DifferentiableInputs
 
 
 class GraphedModules:
@@ -28,6 +29,7 @@ class GraphedModules:
         self._findings = findings
         self._names: dict[torch.nn.Module, str] = {}
         self._open: dict[torch.nn.Module, list[object]] = {}  # calls whose backward has not begun
+        self._inputs: dict[torch.nn.Module, list[DifferentiableInputs]] = {}  # of calls that have not returned
         self._reached: set[int] = set()  # parameters that got a gradient
         self._hooks = TensorHooks()
         self._twice: dict[torch.nn.Module, Place] = {}  # whose backward pass is to be differentiated, and where it began
@@ -40,6 +42,7 @@ class GraphedModules:
             for parameter in _leaves(module):
                 self._hooks.after_accumulation(parameter, functools.partial(_note, self._reached))
         self._open = {module: [] for module in self._modules}
+        self._inputs = {module: [] for module in self._modules}
         return [(module, self._on_call) for module in self._modules]
 
     def end(self, codes: Iterable[CodeType]) -> None:
@@ -58,6 +61,7 @@ class GraphedModules:
                 )
             )
         self._open.clear()
+        self._inputs.clear()
 
     def _check_hooks(self, module: torch.nn.Module) -> None:
         for kind, hook, place in hooks_of(module):
@@ -104,13 +108,33 @@ class GraphedModules:
                 detail=name,
             )
 
-    def _on_call(self, module: torch.nn.Module, event: str, result: Any, place: Optional[tuple[str, str, int]]) -> None:
+    def _check_inputs(self, module: torch.nn.Module, inputs: DifferentiableInputs, results: list[torch.Tensor]) -> None:
+        for i in inputs.unused(results):
+            self._findings.add(
+                Found(
+                    "PG905",
+                    place_of_code(getattr(type(module).forward, "__code__", None)),
+                    what=f"input {i} of '{self._names[module]}' requires grad, and no result depends on it",
+                    evidence="make_graphed_callables() refuses it, unless allow_unused_input is set",
+                    fix="pass it detached, or use it; or set allow_unused_input",
+                    severity="breaks capture",
+                    module=self._names[module],
+                ),
+                detail=f"{self._names[module]} input {i}",
+            )
+
+    def _on_call(self, module: torch.nn.Module, event: str, told: Any, place: Optional[tuple[str, str, int]]) -> None:
         calls = self._open.get(module)
         if calls is None or not torch.is_grad_enabled():
             return
         if event == "leave":
-            self._wait_for_backward(module, calls, result)
-        elif calls:
+            results = tensors_of(told)
+            self._wait_for_backward(module, calls, results)
+            if self._inputs[module]:
+                self._check_inputs(module, self._inputs[module].pop(), results)
+            return
+        self._inputs[module].append(DifferentiableInputs(of_arguments(*told)[0] if told is not None else []))
+        if calls:
             self._findings.add(
                 Found(
                     "PG907",
@@ -121,8 +145,8 @@ class GraphedModules:
                 )
             )
 
-    def _wait_for_backward(self, module: torch.nn.Module, calls: list[object], result: Any) -> None:
-        tensors = [tensor for tensor in tensors_of(result) if tensor.requires_grad]
+    def _wait_for_backward(self, module: torch.nn.Module, calls: list[object], results: list[torch.Tensor]) -> None:
+        tensors = [tensor for tensor in results if tensor.requires_grad]
         call = object()
 
         def begins(gradient: torch.Tensor) -> None:
@@ -135,6 +159,11 @@ class GraphedModules:
             calls.append(call)
             for tensor in tensors:
                 self._hooks.on_gradient(tensor, begins)
+
+
+def place_of_code(code: Optional[CodeType]) -> Place:
+    """Where a function of the user's begins."""
+    return Place(code.co_name, code.co_filename, code.co_firstlineno) if code is not None and files.is_users(code) else Place()
 
 
 def _leaves(module: torch.nn.Module) -> Iterator[torch.nn.Parameter]:

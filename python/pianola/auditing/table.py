@@ -192,7 +192,7 @@ def all_watched() -> list[Watched]:
     return [*_tensor(), *_waiting(), *_torch_random(), *_host_random(), *_clock(), *_output(), *_compiler()]
 
 
-# What a module's calls are told to: (module, "enter" or "leave", its result, the calling line).
+# What a module's calls are told to: (module, "enter" or "leave", its (args, kwargs) or its result, the calling line).
 Observer = Callable[[torch.nn.Module, str, Any, Optional[tuple[str, str, int]]], None]
 Observers = list[tuple[torch.nn.Module, Observer]]
 

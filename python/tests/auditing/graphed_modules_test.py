@@ -83,6 +83,79 @@ def test_gradients_of_gradients(device):
     assert "PG1007" not in {rule for rule, _ in found(pianola.audit(step, batches=inputs(device), trial=False), __file__)}
 
 
+class Both(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(16, 16)
+
+    def forward(self, x, y, *, scale=None):  # PG905
+        return self.layer(x) if scale is None else self.layer(x) * scale
+
+
+def pairs(device, requires_grad=(True, True)):
+    return [tuple(x.clone().requires_grad_(one) for one in requires_grad) for (x,) in inputs(device)]
+
+
+def test_an_input_that_no_result_depends_on(device):
+    """As make_graphed_callables, which refuses it."""
+    module = Both().to(device)
+    with pytest.raises(pianola.UsageError, match="input 1 requires grad, but no output depends on it"):
+        pianola.make_graphed_callables(module, pairs(device)[0])
+    report = pianola.audit(module, batches=pairs(device))
+    assert found(report, __file__) == marked(Both), f"{report}"
+    (finding,) = report.findings
+    assert finding.what == "input 1 of 'model' requires grad, and no result depends on it" and not report.ok
+    assert not pianola.audit(module, batches=pairs(device, (True, False))).findings
+    with torch.no_grad():
+        assert not pianola.audit(module, batches=pairs(device)).findings
+
+    def step(x, y):
+        return module(x, y).sum() + y.sum()
+
+    report = pianola.audit(step, batches=pairs(device), callables=[module], trial=False)
+    assert [one.what for one in report.findings] == ["input 1 of 'module' requires grad, and no result depends on it"]
+
+
+def test_an_input_of_a_function_that_no_result_depends_on(device):
+    module = Both().to(device)
+
+    def uses_one(x, y, scale):  # PG905
+        return module(x * 2, y, scale=scale)
+
+    report = pianola.audit(uses_one, batches=[(x, y, x[:1].detach()) for x, y in pairs(device)], trial=False)
+    assert found(report, __file__) == marked(uses_one) and report.ok, f"{report}"
+
+    def trains(x, y):
+        module(x, y).sum().backward()
+
+    assert "PG905" not in {rule for rule, _ in found(pianola.audit(trains, batches=pairs(device), trial=False), __file__)}
+
+
+def test_inputs_that_are_used_in_roundabout_ways(device):
+    """Returned as it is, by a view, through another layer, inside a checkpoint, before it is written in place."""
+    from torch.utils.checkpoint import checkpoint
+
+    def writes(x, y):
+        result = layer(x) * y.view(-1)[0]
+        if not y.is_leaf:
+            y.mul_(2)
+        return result
+
+    layer = torch.nn.Linear(16, 16).to(device)
+    steps = [
+        lambda x, y: (layer(x), y),
+        lambda x, y: layer(x) + y.view(-1)[0],
+        lambda x, y: layer(x + layer(y)),
+        lambda x, y: checkpoint(lambda a, b: layer(a) * b, x, y, use_reentrant=False),
+        lambda x, y: checkpoint(lambda a, b: layer(a) * b, x, y, use_reentrant=True),
+        writes,
+    ]
+    for step in steps:
+        for batches_ in (pairs(device), [(x * 2, y * 2) for x, y in pairs(device)]):
+            report = pianola.audit(step, batches=batches_, trial=False)
+            assert "PG905" not in {one.rule for one in report.findings}, f"{report}"
+
+
 def test_callables_must_be_modules():
     with pytest.raises(pianola.UsageError, match="callables holds a function"):
         pianola.audit(lambda: None, callables=[lambda x: x])
