@@ -18,7 +18,7 @@ _BOOKKEEPERS = ("logging", "warnings", "threading", "importlib", "traceback", "l
                 "dis", "typing", "copy", "copyreg", "pickle", "sre_compile", "sre_parse", "tempfile", "unittest")  # fmt: skip
 
 # Those of its classes that keep in C what they are.
-_STATEFUL = ("_io", "_queue", "_socket", "mmap", "sqlite3")
+_STATEFUL = ("_io", "_csv", "_queue", "_socket", "mmap", "sqlite3")
 
 _PIANOLA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
 _STANDARD = os.path.join(os.path.dirname(os.path.abspath(os.__file__)), "")

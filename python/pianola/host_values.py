@@ -4,6 +4,7 @@ import collections
 import contextvars
 import ctypes
 import functools
+import io
 import operator
 import threading
 import types
@@ -48,6 +49,7 @@ _BY_NAME = ("__getattribute__", "__getattr__")
 _WEAK = (weakref.WeakValueDictionary, weakref.WeakKeyDictionary, weakref.WeakSet)
 _DICTIONARIES: tuple[dict, ...] = ({}, collections.OrderedDict())
 _VIEWS = tuple(type(view) for one in _DICTIONARIES for view in (one.keys(), one.values(), one.items()))
+_BUFFERS = (io.StringIO, io.BytesIO)
 _CTYPES = (ctypes._SimpleCData, ctypes.Structure, ctypes.Union, ctypes.Array)
 _WHOLE = ("contents", "function", "bytes", "cell")
 
@@ -316,6 +318,8 @@ class HostValues:
             self._take(vars(value)["data"], name, depth)
         elif isinstance(value, (operator.attrgetter, operator.methodcaller)):
             self._take_getter(value)
+        elif isinstance(value, _BUFFERS):
+            self._note_value(value, functools.partial(_written, weakref.ref(value)), name)
         else:
             self._meet(value, name)
             if is_opaque(type(value)):
@@ -510,6 +514,11 @@ def _descriptor_getter(owner: Any, described: Any) -> Callable[[], Any]:
 def _names_getter(owner: Any) -> Callable[[], Any]:
     reference = hold(owner)
     return lambda: tuple(dictionary_of(held(reference)) or ())
+
+
+def _written(reference: weakref.ref) -> Any:
+    buffer = reference()
+    return GONE if buffer is None else MISSING if buffer.closed else (buffer.getvalue(), buffer.tell())
 
 
 def _only_writes(name: str) -> bool:

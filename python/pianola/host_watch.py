@@ -27,10 +27,13 @@ _LASTING = {
     "PG604": "draw on the device, or draw before the call and pass the number as an argument",
     "PG305": "ask the clock outside, and pass the time as an argument or in a tensor",
 }
-_PASSING = {
+_PASSING = {"PG804": "do it outside, after the call"}
+_PASSING_ON_THE_CPU = {
+    **_PASSING,
     "PG103": "keep the value on the device (torch.where, masked arithmetic), or leave this part out of the function",
     "PG104": "print what the call returns, outside",
 }
+_SAID_ONCE = ("warnings.warn",)  # by most of those who call it
 _ONCE = "; a replay would not do it again"
 
 
@@ -81,7 +84,7 @@ class HostWatch:
         findings = Findings()
         take_hits(table, device, 0, findings)
         lasting = [*_told([*findings], _LASTING)]
-        passing = [*_told([*findings], _PASSING if device == "cpu" else ())]
+        passing = [*_told([*findings], _PASSING_ON_THE_CPU if device == "cpu" else _PASSING)]
         if len(sys.modules) != modules:  # what is imported runs once, and may do this: sympy makes a generator
             lasting, passing = [], lasting + passing
         draws = [*lasting, *_draws(generators, reads), *_moved(moving, reads)]
@@ -100,10 +103,9 @@ class HostWatch:
         return Effects(lasting, passing, list(_remade(reads)))
 
 
-def _told(found: list[Found], rules: Any) -> Iterator[str]:
-    fixes = {**_LASTING, **_PASSING}
+def _told(found: list[Found], fixes: dict[str, str]) -> Iterator[str]:
     for one in found:
-        if one.rule in rules:
+        if one.rule in fixes and one.op not in _SAID_ONCE:
             call = f" ({one.op})" if one.op and one.op not in one.what else ""
             yield text_of(f"{one.what}{call}{_ONCE}", fixes[one.rule], _where(one.place), one.rule)
 

@@ -3,10 +3,15 @@
 import collections
 import datetime
 import functools
+import io
 import itertools
+import logging
+import os
 import random
+import tempfile
 import time
 import unittest.mock
+import warnings
 
 import pytest
 import torch
@@ -208,6 +213,57 @@ def fills_a_queue(trainer):
     return step
 
 
+def prints(trainer):
+    def step(x):
+        print("a step of", x.shape[0])
+        return trainer.train(x)
+
+    return step
+
+
+def logs(trainer):
+    logger = logging.getLogger("steps")
+    logger.propagate = False
+    logger.addHandler(logging.NullHandler())
+
+    def step(x):
+        logger.warning("a step of %d", x.shape[0])
+        return trainer.train(x)
+
+    return step
+
+
+def writes_a_file(trainer):
+    trainer.file = tempfile.TemporaryFile("w+")
+
+    def step(x):
+        trainer.file.write("a step\n")
+        return trainer.train(x)
+
+    return step
+
+
+def saves_an_array(trainer):
+    trainer.folder = tempfile.TemporaryDirectory()
+    trainer.saved = os.path.join(trainer.folder.name, "shape.npy")
+
+    def step(x):
+        numpy.save(trainer.saved, [*x.shape])
+        return trainer.train(x)
+
+    return step
+
+
+def writes_to_memory(trainer):
+    trainer.text = io.StringIO()
+
+    def step(x):
+        trainer.text.write("a step\n")
+        return trainer.train(x)
+
+    return step
+
+
 @pytest.mark.parametrize(
     "make_step, texts, state",
     [
@@ -228,6 +284,11 @@ def fills_a_queue(trainer):
         (keeps_the_last_loss, ("trainer.last", "host_writes_test.py"), lambda one: one.last.item()),
         (fills_a_list, ("history",), lambda one: [loss.item() for loss in one.history]),
         (fills_a_queue, ("recent",), lambda one: (one.recent, one.history)),
+        (prints, ("the step prints", "host_writes_test.py"), None),
+        (logs, ("the step logs", "host_writes_test.py"), None),
+        (writes_a_file, ("the step writes to a file", "host_writes_test.py"), lambda one: one.file.tell()),
+        (saves_an_array, ("the step opens a file", "host_writes_test.py"), None),
+        (writes_to_memory, ("changes trainer.text",), lambda one: one.text.getvalue()),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )  # fmt: skip
@@ -257,6 +318,29 @@ def test_however_few_warm_up_calls_there_are(device, warmup):
 
 
 # --- What is harmless ---
+
+
+def warns(trainer):
+    def step(x):
+        warnings.warn("steps are old-fashioned", DeprecationWarning)
+        return trainer.train(x)
+
+    return step
+
+
+def prints_when_it_begins(trainer):
+    started = []
+
+    def begin():
+        if not started:
+            print("the first step")
+            started.append(True)
+
+    def step(x):
+        begin()
+        return trainer.train(x)
+
+    return step
 
 
 def sets_what_is_set(trainer):
@@ -304,7 +388,9 @@ def reads_a_schedule(trainer):
 
 
 @pytest.mark.parametrize("warmup", [1, 2, 3])
-@pytest.mark.parametrize("make_step", [sets_what_is_set, fills_a_cache_once, uses_containers_of_its_own, reads_a_schedule])
+@pytest.mark.parametrize(
+    "make_step", [sets_what_is_set, fills_a_cache_once, uses_containers_of_its_own, reads_a_schedule, warns, prints_when_it_begins]
+)
 def test_what_changes_nothing_after_the_first_call_is_captured(device, make_step, warmup):
     reasons, graphed = run_twins(device, make_step, options={"warmup": warmup})
     assert not reasons
