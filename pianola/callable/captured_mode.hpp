@@ -11,10 +11,12 @@
 #include <pianola/callable/pass.hpp>
 #include <pianola/callable/routed_gradients.hpp>
 #include <pianola/callable/structure.hpp>
+#include <pianola/graph/path_check.hpp>
 
 #include <c10/util/flat_hash_map.h>
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -131,7 +133,15 @@ class CapturedMode {
     std::vector<at::Tensor> leaves;
     std::vector<at::Tensor> values;
   };
+  struct Path {
+    graph::PathCheck check;
+    bool is_captured = false;
+  };
+  struct Paths {
+    Path forward, backward;
+  };
   void run_eagerly(CaptureContext& context);
+  static void record_as_warmed_up(Path* path, const std::function<void()>& run);
   std::vector<at::Tensor> run_forward(const Pass& pass);
   std::vector<at::Tensor> each_once(const std::vector<at::Tensor>& leaves);
   void note_leaf(CaptureContext& context, const at::Tensor& leaf);
@@ -172,7 +182,8 @@ class CapturedMode {
   std::optional<Structure> outputs_;
   std::vector<std::size_t> output_of_leaf_;
   EarlierResults warmup_results_;
-  bool makes_results_ = true;  // not only views of its inputs
+  std::optional<Paths> paths_;  // until all is captured, where something can be told
+  bool makes_results_ = true;   // not only views of its inputs
   OutputOrigins origins_;
   std::vector<std::size_t> differentiable_;
   std::vector<std::size_t> differentiable_inputs_;

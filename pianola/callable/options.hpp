@@ -75,6 +75,9 @@ struct CallableOptions {
   bool retain_graph = false;
   /// Lets a sample input that requires grad get none.
   bool allow_unused_input = false;
+  /// Takes a capture whose operations are others than those of the last warm-up run, as where a library asks whether it is
+  /// captured. Else it is refused, with both lines; with a `warmup` of 1 nobody knows.
+  bool accept_capture_path = false;
   /// Captures the forward pass in evaluation mode without gradients, too. Only for modules.
   bool evaluation = false;
   OnMismatch on_mismatch = OnMismatch::refuse;

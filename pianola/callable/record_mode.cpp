@@ -72,6 +72,14 @@ class NamedScope {
   at::RecordFunction span_;
 };
 
+// Shows the operations to the observer, where there is one.
+void watched(trace::OpObserver* observer, const std::function<void()>& run) {
+  if (observer == nullptr) return run();
+  const trace::OpStream watching({observer});
+  run();
+  watching.check();
+}
+
 }  // namespace
 
 CaptureOptions CaptureContext::capture_options(int warmup) const {
@@ -122,6 +130,9 @@ CapturedMode::CapturedMode(const Subject& subject, Mode mode, std::span<const at
 
 // A module's own parameters are known beforehand; TorchScript's executor may hide the operations that read them.
 void CapturedMode::warm_up(CaptureContext& context) {
+  if (!context.options.accept_capture_path && graph::PathCheck::can_tell(context.options.warmup)) {
+    paths_.emplace();
+  }
   for (const at::Tensor& parameter : subject_.module->differentiable_parameters()) note_leaf(context, parameter);
   const int runs = ambient_.autocast && mode_.gradients ? std::max(context.options.warmup, 2) : context.options.warmup;
   graph::warm_up(
@@ -151,7 +162,9 @@ void CapturedMode::run_eagerly(CaptureContext& context) {
   std::vector<at::Tensor> outputs;
   call(subject_.hooks.before_forward);
   {
-    const trace::OpStream watching({&watch});
+    std::vector<trace::OpObserver*> observers = {&watch};
+    if (paths_) observers.push_back(&paths_->forward.check.next_call());
+    const trace::OpStream watching(std::move(observers));
     outputs = each_once(run_forward(pass));
     watching.check();
   }
@@ -167,7 +180,8 @@ void CapturedMode::run_eagerly(CaptureContext& context) {
   std::vector<at::Tensor> gradients;
   for (const at::Tensor& output : select(outputs, differentiable_)) gradients.push_back(at::ones_like(output).detach());
   call(subject_.hooks.before_backward);
-  warm_up_backward(select(outputs, differentiable_), gradients);
+  watched(paths_ ? &paths_->backward.check.next_call() : nullptr,
+          [&] { warm_up_backward(select(outputs, differentiable_), gradients); });
   call(subject_.hooks.after_backward);
   (void)take_input_gradients(pass, context.options.allow_unused_input);
   Gradients found = take_gradients();
@@ -262,6 +276,14 @@ void CapturedMode::warm_up_backward(const std::vector<at::Tensor>& outputs, cons
   torch::autograd::backward(outputs, gradients, /*retain_graph=*/false, /*create_graph=*/false);
 }
 
+// The passes of other slots do what the first one does.
+void CapturedMode::record_as_warmed_up(Path* path, const std::function<void()>& run) {
+  if (path == nullptr || path->is_captured) return run();
+  watched(&path->check.recording(), run);
+  path->is_captured = true;
+  if (auto difference = path->check.difference()) throw CaptureError(*std::move(difference));
+}
+
 // Through backward() and `.grad`, not through grad(): a recomputed block differentiates its parameters on its own.
 CapturedMode::Gradients CapturedMode::take_gradients() const {
   Gradients result;
@@ -327,7 +349,7 @@ void CapturedMode::capture_forward(CaptureContext& context, std::size_t slot) {
   options.allow_empty = !makes_results_;
   pass.forward.capture(
       [&] {
-        outputs = each_once(run_forward(pass));
+        record_as_warmed_up(paths_ ? &paths_->forward : nullptr, [&] { outputs = each_once(run_forward(pass)); });
         if (origins_.are_known()) return;
         origins_.find(outputs, pass.inputs, [this](const at::Tensor& output) { return warmup_results_.holds(output); });
         check_no_leaf(outputs, pass.inputs);
@@ -385,8 +407,10 @@ void CapturedMode::capture_backward(CaptureContext& context, std::size_t slot) {
   options.inputs = output_gradients_;
   pass.backward.capture(
       [&] {
-        run_backward(select(pass.history, differentiable_), output_gradients_,
-                     context.any_order || context.options.retain_graph);
+        record_as_warmed_up(paths_ ? &paths_->backward : nullptr, [&] {
+          run_backward(select(pass.history, differentiable_), output_gradients_,
+                       context.any_order || context.options.retain_graph);
+        });
         const Gradients computed = take_gradients();
         if (computed.leaves.size() != parameters_.size()) {
           throw CaptureError(
@@ -414,6 +438,7 @@ void CapturedMode::capture_backward(CaptureContext& context, std::size_t slot) {
 void CapturedMode::finish() {
   for (const auto& pass : passes_) pass->history.clear();
   warmup_results_ = {};
+  paths_.reset();
   backward_is_same_in_region_ = backward_in_region_ && backward_outside_ && *backward_in_region_ == *backward_outside_;
   backward_in_region_.reset();
   backward_outside_.reset();

@@ -94,13 +94,13 @@ CaptureSession::CaptureSession(Backend& backend, const CaptureOptions& options) 
   generator_states_.tell_others_apart();
   if (options.restore) generator_states_.remember(generators_);
   stream_ = backend.enter(options);
-  capture_is_open() = true;
+  capture_stage() = CaptureStage::warm_up;
   open_generators() = &generators_;
 }
 
 CaptureSession::~CaptureSession() {
   if (!finished_) abandon();
-  capture_is_open() = false;
+  capture_stage() = CaptureStage::none;
   open_generators() = nullptr;
 }
 
@@ -138,6 +138,7 @@ void CaptureSession::begin() {
   }
   began_ = Clock::now();
   recording_ = true;
+  capture_stage() = CaptureStage::recording;
   backend_.begin(options_);
 
   std::vector<trace::OpObserver*> observers;
@@ -175,7 +176,7 @@ CaptureResult CaptureSession::commit() {
   }
   if (auto warning = backend_.end(trace, options_)) result.warnings.push_back(*std::move(warning));
   result.end_time = since(ending);
-  capture_is_open() = false;
+  capture_stage() = CaptureStage::none;
   backend_.choose(trace, [this](const c10::Storage& storage) { written_.save(storage); });
 
   if (written_.wrote_lazy_state()) {
@@ -231,7 +232,7 @@ void CaptureSession::abandon() noexcept {
   finished_ = true;
   watching_.reset();
   if (recording_) backend_.abandon();
-  capture_is_open() = false;
+  capture_stage() = CaptureStage::none;
   try {
     put_back(false);
     stream_.reset();

@@ -129,11 +129,27 @@ TEST_P(ForeignUseTest, AScopeRethrowsWhatIsTheCodesOwn) {
   const auto capture = [&] {
     CaptureScope scope(graph);
     EXPECT_TRUE(is_capturing());
+    EXPECT_TRUE(is_recording());
     y = x * 2;
     scope.fail(std::make_exception_ptr(std::out_of_range("mine")));
   };
   EXPECT_THROW(capture(), std::out_of_range);
   EXPECT_FALSE(is_capturing());
+  EXPECT_FALSE(is_recording());
+}
+
+TEST_P(ForeignUseTest, AWarmUpIsPartOfACaptureAndIsNotRecorded) {
+  Graph graph(device());
+  std::vector<bool> recorded;
+  graph.capture(
+      [&] {
+        EXPECT_TRUE(is_capturing());
+        recorded.push_back(is_recording());
+        y = x * 2;
+      },
+      {.warmup = 2});
+  EXPECT_THAT(recorded, ::testing::ElementsAre(false, false, true));
+  EXPECT_FALSE(is_recording());
 }
 
 TEST_P(ForeignUseTest, AScopeThatHasEndedSaysSo) {

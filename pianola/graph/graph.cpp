@@ -16,6 +16,8 @@ namespace pianola {
 
 bool is_capturing() noexcept { return graph::capture_is_open(); }
 
+bool is_recording() noexcept { return graph::capture_stage() == graph::CaptureStage::recording; }
+
 Graph::Impl::Impl(c10::Device wanted) : device(graph::usable_device(wanted)), backend(graph::make_backend(device)) {}
 
 void Graph::Impl::adopt(graph::CaptureResult recorded) {

@@ -44,8 +44,10 @@ struct GraphInfo {
   [[nodiscard]] PIANOLA_API Report report() const;
 };
 
-/// Whether a capture of Pianola's is open on this thread, on any device.
+/// Whether a capture of Pianola's is open on this thread, on any device: its warm-up included.
 [[nodiscard]] PIANOLA_API bool is_capturing() noexcept;
+/// Whether it records: not while it warms up, which is to do what eager does.
+[[nodiscard]] PIANOLA_API bool is_recording() noexcept;
 
 /// Work that was recorded once and is replayed with one launch.
 ///

@@ -1,12 +1,18 @@
 #pragma once
 
+#include <cstdint>
+
 namespace pianola::graph {
 
-/// Whether a capture is open on this thread. One at a time: the current stream, the generators and the open recording
+enum class CaptureStage : std::uint8_t { none, warm_up, recording };
+
+/// What the open capture of this thread does. One at a time: the current stream, the generators and the open recording
 /// are per thread or shared; and memory must not go back to the device meanwhile.
-inline bool& capture_is_open() {
-  thread_local bool open = false;
-  return open;
+inline CaptureStage& capture_stage() {
+  thread_local CaptureStage stage = CaptureStage::none;
+  return stage;
 }
+
+inline bool capture_is_open() { return capture_stage() != CaptureStage::none; }
 
 }  // namespace pianola::graph

@@ -29,10 +29,10 @@ CaptureHooks make_hooks(const py::dict& hooks) {
 }
 
 CallableOptions make_options(c10::Device device, int warmup, GradPolicy grad, OutputPolicy output, int slots,
-                             bool retain_graph, bool allow_unused_input, OnMismatch on_mismatch,
-                             OnOtherMode on_other_mode, OnFull on_full, std::vector<at::Tensor> through_autograd,
-                             const std::optional<Schedule>& schedule, const std::optional<PoolId>& pool,
-                             std::vector<at::Generator> generators, int branches,
+                             bool retain_graph, bool allow_unused_input, bool accept_capture_path,
+                             OnMismatch on_mismatch, OnOtherMode on_other_mode, OnFull on_full,
+                             std::vector<at::Tensor> through_autograd, const std::optional<Schedule>& schedule,
+                             const std::optional<PoolId>& pool, std::vector<at::Generator> generators, int branches,
                              const std::optional<ParallelOptions>& parallel, const std::string& mode,
                              const py::object& pre_warmup, const py::object& post_warmup,
                              const std::vector<py::dict>& capture_hooks) {
@@ -42,6 +42,7 @@ CallableOptions make_options(c10::Device device, int warmup, GradPolicy grad, Ou
                           .slots = slots,
                           .retain_graph = retain_graph,
                           .allow_unused_input = allow_unused_input,
+                          .accept_capture_path = accept_capture_path,
                           .on_mismatch = on_mismatch,
                           .on_other_mode = on_other_mode,
                           .on_full = on_full,
@@ -121,9 +122,10 @@ void bind_callable(py::module_& module) {
   py::class_<CallableOptions>(module, "CallableOptions")
       .def(py::init(&make_options), py::kw_only(), py::arg("device"), py::arg("warmup"), py::arg("grad"),
            py::arg("output"), py::arg("slots"), py::arg("retain_graph"), py::arg("allow_unused_input"),
-           py::arg("on_mismatch"), py::arg("on_other_mode"), py::arg("on_full"), py::arg("through_autograd"),
-           py::arg("schedule"), py::arg("pool"), py::arg("generators"), py::arg("branches"), py::arg("parallel"),
-           py::arg("mode"), py::arg("pre_warmup"), py::arg("post_warmup"), py::arg("capture_hooks"));
+           py::arg("accept_capture_path"), py::arg("on_mismatch"), py::arg("on_other_mode"), py::arg("on_full"),
+           py::arg("through_autograd"), py::arg("schedule"), py::arg("pool"), py::arg("generators"),
+           py::arg("branches"), py::arg("parallel"), py::arg("mode"), py::arg("pre_warmup"), py::arg("post_warmup"),
+           py::arg("capture_hooks"));
   py::class_<GraphedCallable>(module, "GraphedCallable")
       .def("call", &call)
       .def("static_inputs", &GraphedCallable::static_inputs)

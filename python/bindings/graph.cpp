@@ -118,7 +118,7 @@ void bind_graph(py::module_& module) {
       .def(py::init<Graph&, CaptureOptions>(), py::arg("graph"), py::arg("options"), py::keep_alive<1, 2>(), NoGil())
       .def("end", &CaptureScope::end, NoGil())
       .def("fail", &fail, py::arg("exception"));
-  module.def("is_capturing", &is_capturing);
+  module.def("is_recording", &is_recording);
 }
 
 }  // namespace pianola::python

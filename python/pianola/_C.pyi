@@ -346,8 +346,8 @@ class CaptureScope:
     def fail(self, exception: BaseException) -> None:
         """Abandons the capture; raises an explanation where capturing is what caused the exception."""
 
-def is_capturing() -> bool:
-    """Whether a capture of this thread is open."""
+def is_recording() -> bool:
+    """Whether a capture of this thread records; not while it warms up."""
 
 # --- Pipeline schedules ---
 
@@ -527,6 +527,7 @@ class CallableOptions:
         slots: int,
         retain_graph: bool,
         allow_unused_input: bool,
+        accept_capture_path: bool,
         on_mismatch: OnMismatch,
         on_other_mode: OnOtherMode,
         on_full: OnFull,

@@ -74,6 +74,7 @@ def make_graphed_callables(
     generators: Iterable[torch.Generator] = (),
     branches: int = 0,
     parallel: "Optional[_C.ParallelOptions]" = None,
+    accept_capture_path: bool = False,
     retain_graph_in_backward: bool = False,
     clone_param_grads_on_return: Optional[bool] = None,
     pre_warmup_hook: Optional[Callable[[], Any]] = None,
@@ -107,6 +108,8 @@ def make_graphed_callables(
         through_autograd: parameters whose gradients autograd is to see under "accumulate".
         generators: torch.Generators, besides the default one, that the callables draw from.
         branches, parallel: as for pianola.Graph.capture: what is independent in a pass runs at once.
+        accept_capture_path: take a capture whose operations or numbers are others than those of the last warm-up run, as where
+            a library asks whether it is captured. Else that is a CaptureError with both lines.
         retain_graph_in_backward: let backward(retain_graph=True) be followed by another one.
         clone_param_grads_on_return: Transformer Engine's name for grad="clone" (True) and grad="alias" (False).
         pre_warmup_hook, post_warmup_hook: called once, before and after all warm-up runs.
@@ -139,6 +142,7 @@ def make_graphed_callables(
         slots=slots,
         retain_graph=retain_graph_in_backward,
         allow_unused_input=allow_unused_input,
+        accept_capture_path=accept_capture_path,
         on_mismatch=_C.OnMismatch.refuse,
         on_other_mode=_C.OnOtherMode.refuse,
         on_full=_C.OnFull.refuse if order is not None else chosen(_C.OnFull, on_full, "on_full"),

@@ -89,7 +89,7 @@ def stream(stream: Optional[AnyStream]) -> ContextManager[Any]:
 
 
 def is_current_stream_capturing() -> bool:
-    """Whether a capture of this thread is open: of the tape, or on the current CUDA stream."""
-    if _C.is_capturing():
+    """Whether what this thread calls is recorded: by the tape, or on the current CUDA stream. False while a capture warms up."""
+    if _C.is_recording():
         return True
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()

@@ -45,6 +45,7 @@ class CallableOptions(TypedDict, total=False):
     generators: Iterable[torch.Generator]
     branches: int
     parallel: Optional[_C.ParallelOptions]
+    accept_capture_path: bool
     retain_graph_in_backward: bool
     clone_param_grads_on_return: Optional[bool]
     pre_warmup_hook: Optional[Callable[[], Any]]

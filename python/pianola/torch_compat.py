@@ -54,13 +54,13 @@ def torch_make_graphed_callables(
     allow_unused_input: bool = False,
     pool: Any = None,
 ) -> Any:
-    """With torch's ways where they differ: gradients reach parameters through autograd, autocast's cache is refused, and a
-    call that differs from the sample runs, though eagerly."""
+    """With torch's ways where they differ: gradients reach parameters through autograd, autocast's cache is refused, a call
+    that differs from the sample runs, though eagerly, and what a callable does under capture is taken for what it does."""
     if torch.is_autocast_enabled() and torch.is_autocast_cache_enabled():
         refuse("make_graphed_callables does not support the autocast caching. Please set `cache_enabled=False`.")
     return make_graphed_callables(
         callables, sample_args, num_warmup_iters, allow_unused_input, pool, capture_error_mode="global", grad="clone",
-        on_mismatch="eager"
+        on_mismatch="eager", accept_capture_path=True
     )
 
 

@@ -125,6 +125,17 @@ def test_a_graph_refuses_a_recording_that_takes_another_path(device):
         other.capture(step_of(itertools.count(3 - warmup)), warmup=warmup)
 
 
+def test_graphed_callables_refuse_it_and_torchs_do_not(device):
+    x = torch.randn(4, device=device)
+    with pytest.raises(pianola.CaptureError, match="under capture") as refused:
+        pianola.make_graphed_callables(library, (x,))
+    assert str(refused.value).count("changing_paths_test.py:") == 2 and "accept_capture_path" in str(refused.value)
+    with pianola.compat():
+        made = torch.cuda.make_graphed_callables(library, (x,))
+    for callable_ in (made, pianola.make_graphed_callables(library, (x,), accept_capture_path=True)):
+        assert_same("result", callable_(x), x * 2)
+
+
 @pytest.mark.parametrize("change", ["counts", "keeps", "reads", "draws"])
 def test_full_iterations_refuse_what_their_iterations_show(device, change):
     model = MLP(layers=1).to(device)

@@ -239,6 +239,9 @@ def test_is_current_stream_capturing_tells_inside_from_outside(device):
     inside = []
     captured(device, lambda: (inside.append(pianola.is_current_stream_capturing()), x.add_(1)))
     assert inside == [True] and not pianola.is_current_stream_capturing()
+    graph = pianola.Graph(device)
+    graph.capture(lambda: (inside.append(pianola.is_current_stream_capturing()), x.add_(1)), warmup=2)
+    assert inside[1:] == [False, False, True]
 
 
 def test_pools_by_handle_object_and_graph(device):
