@@ -4,12 +4,20 @@ if(PIANOLA_TESTS)
   enable_testing()
 endif()
 
+# pianola_takes_turns(<test> ...): these tests use the GPU where there is one, and then one at a time: some cases measure its
+# free memory.
+function(pianola_takes_turns)
+  if(EXISTS /dev/nvidiactl)
+    set_tests_properties(${ARGN} PROPERTIES RESOURCE_LOCK device)
+  endif()
+endfunction()
+
 # pianola_gtest(<name> <target>): registers a GoogleTest executable as one test. One process for all of its cases,
 # since loading libtorch_cuda takes more than a second.
 function(pianola_gtest name target)
   add_test(NAME ${name} COMMAND ${target} --gtest_brief=1 --gtest_output=xml:${PIANOLA_TEST_RESULTS}/${name}.xml)
-  # One at a time: some cases measure the free memory of the device.
-  set_tests_properties(${name} PROPERTIES LABELS "gtest;device" RESOURCE_LOCK device TIMEOUT 900)
+  set_tests_properties(${name} PROPERTIES LABELS "gtest;device" TIMEOUT 900)
+  pianola_takes_turns(${name})
 endfunction()
 
 # pianola_pytest(<name> <file or folder> ...): registers Python tests as one test.

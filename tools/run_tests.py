@@ -51,7 +51,7 @@ def main(preset, *arguments):
     shutil.rmtree(results, ignore_errors=True)  # a result of an earlier run must not count
     report.unlink(missing_ok=True)
     results.mkdir(parents=True)
-    # Two at a time: those that use the device take turns, and beside them runs what waits for programs and compilers.
+    # Two at a time; those that use a GPU take turns, and beside them runs what waits for programs and compilers.
     code = subprocess.run(
         ["ctest", "--preset", preset, "--parallel", "2", "--output-junit", str(report), *arguments], cwd=ROOT).returncode
     counts = summarise(report, results) if report.exists() else Counter()
