@@ -30,7 +30,7 @@ c10::IValue convert_dict(const py::dict& dict, const std::string& path) {
 
 std::vector<c10::IValue> convert_all(const py::sequence& sequence, const std::string& path) {
   std::vector<c10::IValue> converted;
-  for (const py::handle element : sequence) {
+  for (const py::handle& element : sequence) {
     converted.push_back(convert(element, path + "[" + std::to_string(converted.size()) + "]"));
   }
   return converted;

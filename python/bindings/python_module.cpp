@@ -1,6 +1,7 @@
 #include <bindings/python_module.hpp>
 
 #include <bindings/gil.hpp>
+#include <bindings/object_words.hpp>
 
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/variable.h>
@@ -71,7 +72,7 @@ void PythonModuleView::add_members(Submodule& owner, const py::object& module, K
   }
 }
 
-bool PythonModuleView::is_alive() const { return PyWeakref_GetObject(root_.get().ptr()) != Py_None; }
+bool PythonModuleView::is_alive() const { return alive(root_.get().ptr()) != nullptr; }
 
 bool PythonModuleView::training() const {
   const WithGil gil;
