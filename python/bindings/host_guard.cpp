@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <stdexcept>
 #include <utility>
 
 namespace pianola::python {
@@ -37,7 +38,7 @@ HostGuard::Node& HostGuard::node_for(NodeKind kind, const py::object& owner) {
       kind == NodeKind::object || kind == NodeKind::function || kind == NodeKind::bytes || kind == NodeKind::value;
   if (is_object && can_be_held_weakly(owner.ptr()) && !is_container(owner.ptr())) node.kept = weakly(owner.ptr());
   if (kind == NodeKind::object) {
-    node.type = reinterpret_cast<PyObject*>(Py_TYPE(owner.ptr()));
+    node.type = borrowed(reinterpret_cast<PyObject*>(Py_TYPE(owner.ptr())));
     node.is_replaceable = is_by_value(owner.ptr());
   } else {
     node.is_replaceable = kind != NodeKind::type && kind != NodeKind::cell && kind != NodeKind::value;
@@ -46,11 +47,12 @@ HostGuard::Node& HostGuard::node_for(NodeKind kind, const py::object& owner) {
   return nodes_.back();
 }
 
-// Of a leaf the flag itself is known, else a tensor is asked.
+// Of a leaf the flag itself is known, else a tensor is asked. What a tensor has for autograd is made where it is first needed;
+// an inference tensor never needs it.
 void HostGuard::add_leaf(PyObject* object, const py::object& reference, std::ptrdiff_t place) {
   const at::Tensor& tensor = THPVariable_Unpack(object);
   torch::autograd::AutogradMeta* meta = nullptr;
-  if (tensor.is_leaf()) meta = torch::autograd::impl::get_autograd_meta(tensor);
+  if (tensor.is_leaf() && !tensor.is_inference()) meta = torch::autograd::impl::materialize_autograd_meta(tensor);
   leaves_.push_back({object, reference, tensor.unsafeGetTensorImpl(), meta, tensor.requires_grad(), place});
 }
 
@@ -58,7 +60,7 @@ HostGuard::Expected HostGuard::expect(const py::object& value, std::ptrdiff_t pl
   Expected expected;
   expected.pointer = value.ptr();
   if (!is_container(value.ptr()) && !is_simple(value.ptr()) && can_be_held_weakly(value.ptr()) &&
-      !PyMethod_Check(value.ptr())) {
+      !PyMethod_Check(value.ptr()) && !PyCode_Check(value.ptr())) {
     expected.kept = weakly(value.ptr());
     expected.is_weak = static_cast<bool>(expected.kept);
   }
@@ -145,6 +147,7 @@ void HostGuard::seal() {
     if (count > 1) nodes_[static_cast<std::size_t>(index)].is_replaceable = false;
   }
   node_of_.clear();
+  events_.reserve(nodes_.size());
   const auto by_tensor = [](const Leaf& one, const Leaf& other) { return one.tensor < other.tensor; };
   std::sort(leaves_.begin(), leaves_.end(), by_tensor);
   const auto is_same = [](const Leaf& one, const Leaf& other) { return one.tensor == other.tensor; };
@@ -168,6 +171,9 @@ int HostGuard::traverse(visitproc visit, void* argument) const {
     if (node.kept) {
       if (const int stop = visit(node.kept.ptr(), argument); stop != 0) return stop;
     }
+    if (node.type) {
+      if (const int stop = visit(node.type.ptr(), argument); stop != 0) return stop;
+    }
     if (const int stop = all(node.entries); stop != 0) return stop;
     if (const int stop = all(node.slots); stop != 0) return stop;
   }
@@ -176,6 +182,7 @@ int HostGuard::traverse(visitproc visit, void* argument) const {
 
 void HostGuard::clear() noexcept {
   is_lined_up_ = false;
+  events_.clear();
   leaves_.clear();
   const std::vector<Node> dropped = std::exchange(nodes_, {});
 }
@@ -187,6 +194,22 @@ HostGuard* guard_in(PyObject* self) {
   const auto* const instance = reinterpret_cast<py::detail::instance*>(self);
   return instance->simple_layout ? static_cast<HostGuard*>(instance->simple_value_holder[0]) : nullptr;
 }
+
+// Each call of a graphed function makes it, and pybind11 takes longer to call than this takes.
+PyObject* check_of(PyObject* self, PyObject* /*none*/) {
+  try {
+    HostGuard* const guard = guard_in(self);
+    if (guard == nullptr) throw std::logic_error("the guard was not initialised");
+    return PyLong_FromSsize_t(guard->check());
+  } catch (py::error_already_set& error) {
+    error.restore();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+  return nullptr;
+}
+
+PyMethodDef check_method = {"check", &check_of, METH_NOARGS, "check(self: pianola._C.HostGuard) -> int"};
 
 void show_to_collector(PyHeapTypeObject* heap_type) {
   PyTypeObject& type = heap_type->ht_type;
@@ -205,13 +228,14 @@ void show_to_collector(PyHeapTypeObject* heap_type) {
 }  // namespace
 
 void bind_host_guard(py::module_& module) {
-  py::class_<HostGuard>(module, "HostGuard", "What a call read on the host, as it was.",
-                        py::custom_type_setup(&show_to_collector))
-      .def(py::init<>())
+  py::class_<HostGuard> guard(module, "HostGuard", "What a call read on the host, as it was.",
+                              py::custom_type_setup(&show_to_collector));
+  guard.def(py::init<>())
       .def("add", &HostGuard::add, py::arg("kind"), py::arg("owner"), py::arg("key"), py::arg("value"),
            py::arg("missing"))
-      .def("seal", &HostGuard::seal)
-      .def("check", &HostGuard::check);
+      .def("seal", &HostGuard::seal);
+  auto* const type = reinterpret_cast<PyTypeObject*>(guard.ptr());
+  guard.attr("check") = py::reinterpret_steal<py::object>(PyDescr_NewMethod(type, &check_method));
 }
 
 }  // namespace pianola::python

@@ -1,23 +1,13 @@
-#include <bindings/gil.hpp>
 #include <bindings/host_guard.hpp>
 #include <bindings/object_words.hpp>
 #include <bindings/same_value.hpp>
 
-#include <torch/csrc/autograd/python_variable.h>
-#include <torch/csrc/autograd/variable.h>
-
 #include <array>
-#include <chrono>
-#include <memory>
-#include <set>
-#include <thread>
 
 namespace pianola::python {
 namespace {
 
 constexpr std::ptrdiff_t kNone = -1;
-constexpr auto kPatience = std::chrono::seconds(1);
-constexpr auto kPause = std::chrono::microseconds(50);
 
 PyObject* slot_of(PyObject* object, PyObject* name, py::object& keep) {
   PyObject* const value = PyObject_GenericGetAttr(object, name);
@@ -42,110 +32,6 @@ std::array<PyObject*, 4> parts_of(PyObject* function) {
 
 }  // namespace
 
-// A look inside a look, and one that has waited too long, find a difference: that is never wrong.
-std::ptrdiff_t HostGuard::check() {
-  const unsigned long thread = PyThread_get_thread_ident();
-  const auto give_up = std::chrono::steady_clock::now() + kPatience;
-  while (looking_ != 0) {
-    if (looking_ == thread || std::chrono::steady_clock::now() > give_up) return 0;
-    const WithoutGil others_run;
-    std::this_thread::sleep_for(kPause);
-  }
-  looking_ = thread;
-  const std::unique_ptr<unsigned long, void (*)(unsigned long*)> over(&looking_, [](unsigned long* one) { *one = 0; });
-  return check_rows();
-}
-
-std::ptrdiff_t HostGuard::check_rows() {
-  if (!is_lined_up_) return check_all();
-  const auto look = [&](Versioned& one) {
-    const std::ptrdiff_t place = difference(nodes_[one.node]);
-    one.version = nodes_[one.node].version;
-    return place;
-  };
-  for (Versioned& one : dicts_) {
-    if (one.version == version_of_dict(one.object)) [[likely]]
-      continue;
-    if (const std::ptrdiff_t place = look(one); place != kNone) return place;
-    if (!is_lined_up_) return check_all();
-  }
-  for (Instance& one : instances_) {
-    if (is_as_it_was(one)) [[likely]]
-      continue;
-    if (const std::ptrdiff_t place = difference(nodes_[one.node]); place != kNone) return place;
-    if (!is_lined_up_) return check_all();
-    one.version = nodes_[one.node].version;
-  }
-  for (Versioned& one : types_) {
-    if (one.version != 0 && one.version == version_of_type(one.object)) [[likely]]
-      continue;
-    if (const std::ptrdiff_t place = look(one); place != kNone) return place;
-    if (!is_lined_up_) return check_all();
-  }
-  for (const std::size_t index : others_) {
-    if (is_as_it_was(nodes_[index])) continue;
-    if (const std::ptrdiff_t place = difference(nodes_[index]); place != kNone) return place;
-    if (!is_lined_up_) return check_all();
-  }
-  return check_leaves();
-}
-
-std::ptrdiff_t HostGuard::check_all() {
-  for (Node& node : nodes_) {
-    if (is_as_it_was(node)) continue;
-    const std::ptrdiff_t place = difference(node);
-    if (place != kNone) return place;
-  }
-  line_up();
-  return check_leaves();
-}
-
-std::ptrdiff_t HostGuard::check_leaves() const {
-  for (const Leaf& leaf : leaves_) {
-    if (alive(leaf.reference.ptr()) != leaf.tensor) continue;
-    const at::Tensor& tensor = THPVariable_Unpack(leaf.tensor);
-    if (tensor.unsafeGetTensorImpl() != leaf.impl) return leaf.place;
-    const bool now = leaf.meta != nullptr ? leaf.meta->requires_grad_ : tensor.requires_grad();
-    if (now != leaf.requires_grad) return leaf.place;
-  }
-  return kNone;
-}
-
-// All nodes are as they were.
-void HostGuard::line_up() {
-  dicts_.clear();
-  instances_.clear();
-  types_.clear();
-  others_.clear();
-  std::set<PyObject*> in_dicts;  // alive as long as these dictionaries are as they are
-  for (const Node& node : nodes_) {
-    if (node.kind != NodeKind::dict || version_of_dict(node.pointer) == 0) continue;
-    for (const Entry& entry : node.entries) in_dicts.insert(entry.expected.pointer);
-  }
-  for (std::size_t i = 0; i < nodes_.size(); ++i) {
-    const Node& node = nodes_[i];
-    if (node.kind == NodeKind::dict && node.version != 0) {
-      dicts_.push_back({node.pointer, node.version, i});
-    } else if (node.kind == NodeKind::type && node.version != 0) {
-      types_.push_back({node.pointer, node.version, i});
-    } else if (PyObject* const object = node.kind == NodeKind::object ? held(node) : nullptr;
-               object != nullptr && node.slots.empty() && node.version != 0) {
-      const bool is_weak = PyWeakref_CheckRefExact(node.kept.ptr()) != 0 && in_dicts.count(object) == 0;
-      instances_.push_back(
-          {object, node.type, _PyObject_GetDictPtr(object), is_weak ? node.kept.ptr() : nullptr, node.version, i});
-    } else if (node.kind != NodeKind::tuple) {
-      others_.push_back(i);
-    }
-  }
-  is_lined_up_ = true;
-}
-
-bool HostGuard::is_as_it_was(const Instance& one) {
-  if (one.reference != nullptr && alive(one.reference) != one.object) return false;
-  if (reinterpret_cast<PyObject*>(Py_TYPE(one.object)) != one.type) return false;
-  return one.dict != nullptr && *one.dict != nullptr && one.version == version_of_dict(*one.dict);
-}
-
 // Null where it has died. Then nobody can read it any more: whoever led to it leads to something else now, which its own
 // place tells.
 PyObject* HostGuard::held(const Node& node) {
@@ -153,17 +39,19 @@ PyObject* HostGuard::held(const Node& node) {
 }
 
 // By words alone; false: it takes a closer look.
-bool HostGuard::is_as_it_was(const Node& node) {
+bool HostGuard::is_as_it_was(std::size_t row) const {
+  const Node& node = nodes_[row];
+  const bool is_quiet = events_.is_quiet(row);
   switch (node.kind) {
     case NodeKind::dict:
-      return node.version != 0 && node.version == version_of_dict(node.pointer);
+      return is_quiet || (node.version != 0 && node.version == version_of_dict(node.pointer));
     case NodeKind::object: {
-      if (!node.slots.empty() || node.version == 0) return false;
+      if (!node.slots.empty() || (!is_quiet && node.version == 0)) return false;
       PyObject* const object = held(node);
       if (object == nullptr) return true;
-      if (reinterpret_cast<PyObject*>(Py_TYPE(object)) != node.type) return false;
+      if (reinterpret_cast<PyObject*>(Py_TYPE(object)) != node.type.ptr()) return false;
       PyObject* const dict = dict_of(object);
-      return dict != nullptr && node.version == version_of_dict(dict);
+      return dict != nullptr && (is_quiet ? dict == events_.followed(row) : node.version == version_of_dict(dict));
     }
     case NodeKind::type:
       return node.version != 0 && node.version == version_of_type(node.pointer);
@@ -172,14 +60,22 @@ bool HostGuard::is_as_it_was(const Node& node) {
              node.entries.front().expected.kept.ptr() != nullptr && !node.entries.front().expected.is_weak;
     case NodeKind::tuple:
       return true;
+    case NodeKind::function:
+      return is_quiet;
     case NodeKind::list:
     case NodeKind::iterable:
-    case NodeKind::function:
     case NodeKind::bytes:
     case NodeKind::value:
       return false;
   }
   return false;
+}
+
+// What differs is looked at again by the next call.
+std::ptrdiff_t HostGuard::look(std::size_t row) {
+  const std::ptrdiff_t place = difference(nodes_[row]);
+  if (place != kNone && events_.followed(row) != nullptr) events_.note(row, false);
+  return place;
 }
 
 std::ptrdiff_t HostGuard::difference(Node& node) {
@@ -200,14 +96,8 @@ std::ptrdiff_t HostGuard::difference(Node& node) {
       Entry& entry = node.entries.front();
       return matches(entry.expected, PyCell_GET(node.pointer)) ? kNone : entry.place;
     }
-    case NodeKind::list: {
-      if (PyList_GET_SIZE(node.pointer) != static_cast<Py_ssize_t>(node.entries.size())) return node.place;
-      for (std::size_t i = 0; i < node.entries.size(); ++i) {
-        PyObject* const now = PyList_GET_ITEM(node.pointer, static_cast<Py_ssize_t>(i));
-        if (!matches(node.entries[i].expected, now)) return node.place;
-      }
-      return kNone;
-    }
+    case NodeKind::list:
+      return difference_in_list(node);
     case NodeKind::tuple:
       return kNone;
     case NodeKind::iterable:
@@ -232,8 +122,9 @@ std::ptrdiff_t HostGuard::difference(Node& node) {
   return kNone;
 }
 
+// It is followed from before it is compared: what changes it meanwhile is told.
 std::ptrdiff_t HostGuard::difference_in_dict(Node& node, PyObject* dict) {
-  const std::uint64_t version = version_of_dict(dict);
+  const std::uint64_t version = events_.follow(row_of(node), dict) ? 0 : version_of_dict(dict);
   if (node.is_whole) {
     Py_ssize_t at = 0;
     PyObject *key = nullptr, *value = nullptr;
@@ -258,8 +149,11 @@ std::ptrdiff_t HostGuard::difference_in_dict(Node& node, PyObject* dict) {
 std::ptrdiff_t HostGuard::difference_in_object(Node& node) {
   const std::ptrdiff_t any = node.entries.empty() ? node.slots.front().place : node.entries.front().place;
   PyObject* const object = held(node);
-  if (object == nullptr) return kNone;
-  if (reinterpret_cast<PyObject*>(Py_TYPE(object)) != node.type) return any;
+  if (object == nullptr) {
+    events_.stop(row_of(node));
+    return kNone;
+  }
+  if (reinterpret_cast<PyObject*>(Py_TYPE(object)) != node.type.ptr()) return any;
   if (!node.entries.empty()) {
     PyObject* const dict = dict_of(object);
     if (dict == nullptr) return any;
@@ -269,6 +163,15 @@ std::ptrdiff_t HostGuard::difference_in_object(Node& node) {
   for (Entry& slot : node.slots) {
     py::object keep;
     if (!matches(slot.expected, slot_of(object, slot.key.ptr(), keep))) return slot.place;
+  }
+  return kNone;
+}
+
+std::ptrdiff_t HostGuard::difference_in_list(Node& node) {
+  if (PyList_GET_SIZE(node.pointer) != static_cast<Py_ssize_t>(node.entries.size())) return node.place;
+  for (std::size_t i = 0; i < node.entries.size(); ++i) {
+    PyObject* const now = PyList_GET_ITEM(node.pointer, static_cast<Py_ssize_t>(i));
+    if (!matches(node.entries[i].expected, now)) return node.place;
   }
   return kNone;
 }
@@ -289,7 +192,11 @@ std::ptrdiff_t HostGuard::difference_in_iterable(Node& node) {
 
 std::ptrdiff_t HostGuard::difference_in_function(Node& node) {
   PyObject* const function = held(node);
-  if (function == nullptr) return kNone;
+  if (function == nullptr) {
+    events_.stop(row_of(node));
+    return kNone;
+  }
+  if (PyFunction_Check(function)) events_.follow(row_of(node), function);
   const std::array<PyObject*, 4> parts = parts_of(function);
   for (std::size_t i = 0; i < parts.size(); ++i) {
     if (!matches(node.entries[i].expected, parts[i])) return node.entries[i].place;
@@ -328,6 +235,7 @@ bool HostGuard::takes_its_place(Node& node, PyObject* now) {
   node.pointer = now;
   node.kept = weakly_held ? weakly(now) : borrowed(now);
   node.version = 0;
+  events_.stop(row_of(node));
   bool same = false;
   if (node.kind == NodeKind::tuple) {
     same = PyTuple_GET_SIZE(now) == static_cast<Py_ssize_t>(node.entries.size());
@@ -337,8 +245,10 @@ bool HostGuard::takes_its_place(Node& node, PyObject* now) {
   } else {
     same = difference(node) == kNone;
   }
-  if (!same) node = before;
-  return same;
+  if (same) return true;
+  node = before;
+  events_.stop(row_of(node));  // nothing is known of it until it is looked at
+  return false;
 }
 
 }  // namespace pianola::python

@@ -9,9 +9,14 @@ namespace pianola::python {
 
 inline py::object borrowed(PyObject* object) { return py::reinterpret_borrow<py::object>(object); }
 
-// The interpreter gives each dictionary another number whenever it changes, and never the same to two of them.
+// The interpreter gives each dictionary another number whenever it changes, and never the same to two of them. 0: it does not:
+// from Python 3.13 on the numbers of dictionaries that share their values with an object stay what they are when an attribute
+// of the object is stored, from 3.14 on there are none.
 #if PY_VERSION_HEX < 0x030E0000
 inline std::uint64_t version_of_dict(PyObject* dict) {
+#if PY_VERSION_HEX >= 0x030D0000
+  if (reinterpret_cast<PyDictObject*>(dict)->ma_values != nullptr) return 0;
+#endif
 #if defined(__GNUC__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
@@ -25,10 +30,10 @@ inline std::uint64_t version_of_dict(PyObject* dict) {
 inline std::uint64_t version_of_dict(PyObject*) { return 0; }
 #endif
 
-// 0: it has none at the moment.
+// 0: it has none at the moment. Up to Python 3.12 a flag says so, which stays unset from then on.
 inline std::uint64_t version_of_type(PyObject* object) {
   const auto* const type = reinterpret_cast<PyTypeObject*>(object);
-#ifdef Py_TPFLAGS_VALID_VERSION_TAG
+#if PY_VERSION_HEX < 0x030D0000
   if (PyType_HasFeature(reinterpret_cast<PyTypeObject*>(object), Py_TPFLAGS_VALID_VERSION_TAG) == 0) return 0;
 #endif
   return type->tp_version_tag;

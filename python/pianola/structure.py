@@ -129,7 +129,7 @@ class Structure:
         return self is other or (
             self.size == other.size
             and len(self.frozen) == len(other.frozen)
-            and all(i == k and equal(a, b) for (i, a), (k, b) in zip(self.frozen, other.frozen))
+            and (not self.frozen or all(i == k and equal(a, b) for (i, a), (k, b) in zip(self.frozen, other.frozen)))
             and _same_spec(self.spec, other.spec)
         )
 
