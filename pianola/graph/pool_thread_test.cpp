@@ -38,7 +38,8 @@ class PoolThreadTest : public testing::DeviceTest {
  protected:
   static void on_another_thread(const std::function<void()>& work) { std::thread(work).join(); }
 
-  /// Runs `work(0)` and `work(1)` at once, on CUDA each on a stream of its own.
+  /// Runs `work(0)` and `work(1)` at once, on CUDA each on a stream of its own, until the device has done it. The whole
+  /// device cannot be waited for where another thread captures.
   static void on_two_threads(const std::function<void(std::size_t)>& work) {
     std::vector<std::thread> threads;
     for (const std::size_t i : {0, 1}) {
@@ -48,10 +49,12 @@ class PoolThreadTest : public testing::DeviceTest {
         if (on_cuda()) on.emplace(c10::cuda::getStreamFromPool());
 #endif
         work(i);
+#if PIANOLA_WITH_CUDA
+        if (on) on->current_stream().synchronize();
+#endif
       });
     }
     for (std::thread& thread : threads) thread.join();
-    synchronize();
   }
 };
 PIANOLA_ON_EVERY_DEVICE(PoolThreadTest);

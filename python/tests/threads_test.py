@@ -180,6 +180,9 @@ def test_daemon_threads_that_replay_at_the_end_of_the_interpreter(device, width)
 
 NO_PROC = """
     import ctypes, os, sys
+    if sys.argv[1].startswith("cuda"):  # which begins by reading /proc
+        import torch
+        torch.zeros(1, device=sys.argv[1])
     libc = ctypes.CDLL(None, use_errno=True)
     CLONE_NEWNS, MS_REC, MS_PRIVATE, MNT_DETACH = 0x20000, 0x4000, 0x40000, 2
     if libc.unshare(CLONE_NEWNS) or libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None) or libc.umount2(b"/proc", MNT_DETACH):

@@ -10,6 +10,7 @@ import importlib
 import io
 import operator
 import sys
+import tempfile
 import threading
 import types
 import weakref
@@ -424,6 +425,18 @@ def method_of_an_array(device):
     return Case(lambda x: x * float(array.sum()), lambda value: array.__setitem__(0, value))
 
 
+@case
+def text_in_memory(device):
+    text = io.StringIO("1.5")
+
+    def change(value):
+        text.seek(0)
+        text.truncate()
+        text.write(str(value))
+
+    return Case(lambda x: x * float(text.getvalue()), change)
+
+
 AT = (4, 12, 60)
 
 
@@ -439,11 +452,11 @@ def test_what_an_iteration_reads_indirectly_may_change_after_its_capture(device,
 
 
 def test_what_files_hold_is_named():
-    text = io.StringIO("2")
-    graphed = pianola.graphed(lambda x: x * float(text.getvalue()))
-    for _ in range(2):
-        graphed(torch.ones(2))
-    assert graphed.info().unfollowed == ["the inside of text, a _io.StringIO"]
+    with tempfile.TemporaryFile("w+") as file:
+        graphed = pianola.graphed(lambda x: x * (1 + file.tell()))
+        for _ in range(2):
+            graphed(torch.ones(2))
+    assert graphed.info().unfollowed == ["the inside of file, a _io.TextIOWrapper"]
 
 
 # --- Looks that come in between ---
