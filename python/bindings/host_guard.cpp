@@ -147,7 +147,6 @@ void HostGuard::seal() {
     if (count > 1) nodes_[static_cast<std::size_t>(index)].is_replaceable = false;
   }
   node_of_.clear();
-  events_.reserve(nodes_.size());
   const auto by_tensor = [](const Leaf& one, const Leaf& other) { return one.tensor < other.tensor; };
   std::sort(leaves_.begin(), leaves_.end(), by_tensor);
   const auto is_same = [](const Leaf& one, const Leaf& other) { return one.tensor == other.tensor; };

@@ -70,6 +70,8 @@ std::ptrdiff_t HostGuard::check_rows() {
 }
 
 std::ptrdiff_t HostGuard::check_all() {
+  if (nodes_.empty() && places_ != 0) return 0;  // cleared: the collector found it
+  events_.reserve(nodes_.size());
   for (std::size_t row = 0; row < nodes_.size(); ++row) {
     if (is_as_it_was(row)) continue;
     if (const std::ptrdiff_t place = look(row); place != kNone) return place;
