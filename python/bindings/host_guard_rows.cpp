@@ -198,7 +198,7 @@ void HostGuard::add_word(const void* at, const void* expected, std::size_t row) 
   nodes_of_words_.push_back(row);
 }
 
-// Dictionaries, classes and cells, which the guard keeps, and what they hold.
+// Dictionaries, classes and cells, which the guard keeps, and what they hold; functions that are followed.
 void HostGuard::line_up_kept(Living& living) {
   for (std::size_t row = 0; row < nodes_.size(); ++row) {
     const Node& node = nodes_[row];
@@ -215,6 +215,9 @@ void HostGuard::line_up_kept(Living& living) {
         break;
       case NodeKind::tuple:  // is what it is
         for (const Entry& entry : node.entries) living.insert(entry.expected.pointer);
+        break;
+      case NodeKind::function:  // its end is told as well
+        if (events_.followed(row) != nullptr) living.insert(events_.followed(row));
         break;
       case NodeKind::iterable:
       case NodeKind::bytes:
