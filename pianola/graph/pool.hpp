@@ -21,7 +21,9 @@ using PoolId = std::pair<unsigned long long, unsigned long long>;
 /// read a result of another graph that a later replay has overwritten; see Note [Pool ledger] in graph/ledger.hpp.
 /// The memory lives until the pool and every graph captured in it are gone, in whichever order.
 ///
-/// On CUDA they run one after the other, in the order of their launches, also where these are on different streams.
+/// On CUDA they run one after the other, in the order of their launches, also where these are on different streams. A replay
+/// may overwrite what the graph captured before it returned: read a result before the next replay, or, where another thread
+/// may replay at any time, let the graph itself write it into a tensor of your own (`out.copy_(result)`).
 ///
 /// Threads:  Create, share and destroy from any thread. Several may replay graphs of one pool at once. One at a time captures
 ///           into it; another capture, and a replay while the first one warms up, is refused by a UsageError.
