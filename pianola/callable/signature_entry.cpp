@@ -9,12 +9,6 @@
 #include <utility>
 
 namespace pianola::callable {
-namespace {
-
-// Beyond that a signature changes as fast as it is captured.
-constexpr std::size_t kMostRecaptures = 8;
-
-}  // namespace
 
 SignatureEntry::SignatureEntry(CallSignature signature, const GraphedOptions& options)
     : signature_(std::move(signature)), options_(options), warm_up_(options.warmup) {
@@ -44,9 +38,8 @@ void SignatureEntry::drop_stale() {
 void SignatureEntry::note_stale(const std::string& why) {
   graphs_.clear();
   warm_up_.start_again();
-  if (++recaptures_ > kMostRecaptures) {
-    stay_eager(fmt::format("it was captured {} times, and is stale again: {}", recaptures_, why));
-  }
+  if (recaptures_.note()) return;
+  stay_eager(fmt::format("it was captured {} times in a row, and is stale again: {}", recaptures_.in_a_row(), why));
 }
 
 // A step has no calls in flight: where none of its graphs is free, gradients are in a state that none of them was
@@ -58,10 +51,10 @@ bool SignatureEntry::may_capture() {
     note_in_flight();
     return false;
   }
-  if (++recaptures_ > kMostRecaptures) {
-    stay_eager(
-        fmt::format("it was captured {} times, and gradients are again in another state: set or kept from outside",
-                    recaptures_ + graphs_.size() - 1));
+  if (!recaptures_.note()) {
+    stay_eager(fmt::format(
+        "it was captured {} times in a row, and gradients are again in another state: set or kept from outside",
+        recaptures_.in_a_row() + graphs_.size() - 1));
     return false;
   }
   graphs_.erase(graphs_.begin());
@@ -121,8 +114,8 @@ SignatureInfo SignatureEntry::info() const {
                                      : GraphedState::captured,
           .warmup_calls = warm_up_.calls(),
           .graphs = graphs_.size(),
-          .recaptures = recaptures_,
-          .replays = replays_,
+          .recaptures = recaptures_.count(),
+          .replays = recaptures_.replays(),
           .eager_calls = eager_calls_,
           .reason = reason_.value_or(""),
           .branches = branches()};

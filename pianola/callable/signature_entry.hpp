@@ -3,6 +3,7 @@
 #include <pianola/callable/graph_bank.hpp>
 #include <pianola/callable/graph_maker.hpp>
 #include <pianola/callable/graphed_info.hpp>
+#include <pianola/callable/recaptures.hpp>
 #include <pianola/callable/warm_up.hpp>
 
 #include <ATen/core/Tensor.h>
@@ -26,7 +27,7 @@ class SignatureEntry {
   /// The graph that can replay the call now; made where that is due. nullptr: the call is to run eagerly.
   [[nodiscard]] BankGraph* graph_for(std::span<const at::Tensor> inputs, BankCall& call, GraphMaker& maker);
   /// After a replay.
-  void note_replay() noexcept { ++replays_; }
+  void note_replay() noexcept { recaptures_.note_replay(); }
   /// A replay was refused, and what it reads was replaced: drops the graphs and looks again at what the function does.
   void note_stale(const std::string& why);
 
@@ -61,8 +62,7 @@ class SignatureEntry {
   bool reported_ = false;
   std::optional<std::string> note_;
   bool noted_ = false;
-  std::size_t recaptures_ = 0;
-  std::size_t replays_ = 0;
+  Recaptures recaptures_;
   std::size_t eager_calls_ = 0;
 };
 

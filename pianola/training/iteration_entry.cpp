@@ -13,11 +13,6 @@
 namespace pianola::training {
 namespace {
 
-// Beyond that an iteration changes as fast as it is captured.
-constexpr std::size_t kMostRecaptures = 8;
-// A graph that was replayed so often was worth its capture.
-constexpr std::size_t kManyReplays = 16;
-
 std::vector<c10::IValue> values_of(std::span<const at::Tensor> tensors) { return {tensors.begin(), tensors.end()}; }
 
 }  // namespace
@@ -44,23 +39,15 @@ void IterationEntry::drop_stale() {
 void IterationEntry::count_recapture(const std::string& why) {
   graph_.reset();
   reason_ = why;
-  ++recaptures_;
-  recaptures_in_a_row_ = replays_since_capture_ < kManyReplays ? recaptures_in_a_row_ + 1 : 1;
-  replays_since_capture_ = 0;
-  if (recaptures_in_a_row_ <= kMostRecaptures) return;
-  recaptures_in_a_row_ = 0;
+  if (recaptures_.note()) return;
   const std::string reason =
-      fmt::format("it was captured {} times in a row, and is stale again: {}", kMostRecaptures + 1, why);
+      fmt::format("it was captured {} times in a row, and is stale again: {}", recaptures_.in_a_row(), why);
+  recaptures_.start_over();
   if (!options_.eager_fallback) {
     throw UsageError({.what = "the iteration cannot stay captured: " + reason,
                       .fix = "keep what it uses in place, or set eager_fallback"});
   }
   stay_eager(reason);
-}
-
-void IterationEntry::note_replay() noexcept {
-  ++replays_;
-  ++replays_since_capture_;
 }
 
 bool IterationEntry::is_due() const {
@@ -145,8 +132,8 @@ IterationInfo IterationEntry::info(Stage stage) const {
                               : graph_ == nullptr ? GraphedState::warming_up
                                                   : GraphedState::captured,
                      .eager_calls = eager_calls_,
-                     .replays = replays_,
-                     .recaptures = recaptures_,
+                     .replays = recaptures_.replays(),
+                     .recaptures = recaptures_.count(),
                      .reason = reason_};
   if (graph_ != nullptr) info.branches = graph_->graph().info().branches;
   return info;

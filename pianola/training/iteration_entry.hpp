@@ -1,6 +1,7 @@
 #pragma once
 #include <pianola/callable/call_signature.hpp>
 #include <pianola/callable/graph_bank.hpp>
+#include <pianola/callable/recaptures.hpp>
 #include <pianola/callable/step_graph.hpp>
 #include <pianola/callable/warm_up.hpp>
 #include <pianola/graph/pool.hpp>
@@ -43,7 +44,7 @@ class IterationEntry {
   /// nullptr: the iteration is to run eagerly.
   [[nodiscard]] const std::shared_ptr<callable::StepGraph>& graph() const noexcept { return graph_; }
   [[nodiscard]] const std::shared_ptr<const void>& structure() const noexcept { return structure_; }
-  void note_replay() noexcept;
+  void note_replay() noexcept { recaptures_.note_replay(); }
 
   /// What a reason has to add after a capture that threw.
   [[nodiscard]] std::string note_of_second_run() const;
@@ -70,10 +71,7 @@ class IterationEntry {
   bool reported_ = false;
   bool adopted_ = false;
   std::size_t eager_calls_ = 0;
-  std::size_t replays_ = 0;
-  std::size_t recaptures_ = 0;
-  std::size_t recaptures_in_a_row_ = 0;
-  std::size_t replays_since_capture_ = 0;
+  callable::Recaptures recaptures_;
 };
 
 }  // namespace pianola::training
