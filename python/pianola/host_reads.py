@@ -212,7 +212,10 @@ class HostReads(HostValues):
         self._at = (self._at[0], chain.line)
         value = variables.get(name, MISSING)
         self._note("entry", variables, name, name, value)
-        return builtins.get(name, MISSING) if value is MISSING else value
+        if value is MISSING:
+            value = builtins.get(name, MISSING)
+            self._note("entry", builtins, name, f"builtins.{name}", value)
+        return value
 
     def _imported(self, variables: dict, written: str, chain: Chain) -> Any:
         """A module that the function imports where it runs; what it reads of one that comes by that is looked at later."""

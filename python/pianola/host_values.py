@@ -1,5 +1,6 @@
 """Notes what is found where: attributes, entries, and values of which all may have been read."""
 
+import abc
 import collections
 import contextvars
 import ctypes
@@ -145,12 +146,15 @@ class HostValues:
     def _class_attribute(self, owner: type, name: str, path: str) -> Any:
         value = in_class(owner, name)
         self._note("class", owner, name, f"{path}.{name}", value)
+        if type(owner) is not type:
+            self._note("class", type(owner), name, f"{type(owner).__qualname__}.{name}", in_class(type(owner), name))
         if isinstance(value, (staticmethod, classmethod)):
             self._meet_function(value.__func__, f"{path}.{name}")
             return UNKNOWN
         return UNKNOWN if value is MISSING else value  # that of its own class
 
     def _tensor_attribute(self, owner: torch.Tensor, name: str, path: str) -> Any:
+        self._note_class(type(owner), name, in_class(type(owner), name))
         own = dictionary_of(owner)
         if not own or name not in own:
             return UNKNOWN
@@ -249,6 +253,9 @@ class HostValues:
         new = {name: line for name, line in names.items() if name not in self._loose or name in may_be_missing}
         for name, line in new.items():
             self._loose[name] = (self._at[0], line)
+            method = in_class(torch.Tensor, name)  # what most calls return
+            if method is not MISSING:
+                self._note_class(torch.Tensor, name, method)
         for reference, _, _ in list(self._met) if new else ():
             value = held(reference)
             if value is not GONE:
@@ -306,6 +313,9 @@ class HostValues:
         elif isinstance(value, (types.ModuleType, type, *_METHODS, *_BOUND, types.CellType)):
             if isinstance(value, _BOUND):
                 self._take_bound(value, name, depth)
+            elif isinstance(value, abc.ABCMeta):  # what counts as its subclass
+                token = abc.get_cache_token()
+                self._note("value", abc, abc.get_cache_token, "what is registered with abstract classes", token)
         elif isinstance(value, (types.MappingProxyType, *_VIEWS)):
             self._take_view(value, name, depth)
         elif _has_bytes(value):

@@ -3,6 +3,8 @@
 One table, as that of reads_test.py: each row makes a step and says how to change what it reads.
 """
 
+import abc
+import builtins
 import collections
 import contextvars
 import ctypes
@@ -285,6 +287,61 @@ def bound_method_of_a_dict(device):
     table = {"a": 1.5}
     get = table.get
     return Case(lambda x: x * get("a"), lambda value: table.__setitem__("a", value))
+
+
+@case
+def attribute_of_a_metaclass(device):
+    class Scales(type):
+        kept = 1.5
+
+        @property
+        def scale(cls):
+            return cls.kept
+
+    class Scaled(metaclass=Scales):
+        pass
+
+    return Case(lambda x: x * Scaled.scale, lambda value: setattr(Scales, "kept", value))
+
+
+@case
+def method_of_tensors_that_is_replaced(device):
+    kept = torch.Tensor.expm1
+
+    def change(value):
+        torch.Tensor.expm1 = lambda x: x * value
+
+    def undo():
+        torch.Tensor.expm1 = kept
+
+    return Case(lambda x: (x * 2).expm1(), change, undo=undo)
+
+
+@case
+def function_of_pythons_that_is_replaced(device):
+    kept = builtins.max
+
+    def change(value):
+        builtins.max = lambda *numbers: kept(*numbers) * value
+
+    def undo():
+        builtins.max = kept
+
+    return Case(lambda x: x * max(1.0, 2.0), change, undo=undo)
+
+
+@case
+def class_that_counts_as_another(device):
+    class Named(abc.ABC):
+        pass
+
+    layer = Layer()
+
+    def change(value):
+        if value != 1.5:
+            Named.register(Layer)
+
+    return Case(lambda x: x * (2.0 if isinstance(layer, Named) else 1.0), change)
 
 
 # --- Modules that are imported where they are read ---
