@@ -223,6 +223,37 @@ TEST_P(GraphedFallbackTest, ATensorThatOthersReplaceNowAndThen) {
   EXPECT_THAT(reasons, IsEmpty());
 }
 
+TEST_P(GraphedFallbackTest, ATensorThatIsTransposedInPlaceIsCapturedAnew) {
+  at::Tensor weight = randn({12, 12}, 3);
+  Graphed graphed = pianola::graphed([&](const at::Tensor& x) { return at::mm(x, weight); }, logged({.warmup = 1}));
+  const at::NoGradGuard no_grad;
+  for (std::uint64_t call = 0; call < 12; ++call) {
+    if (call == 5) weight.t_();
+    if (call == 9) weight.resize_({12, 6});
+    EXPECT_TRUE(same(graphed(batch(call)), at::mm(batch(call), weight))) << call;
+  }
+  EXPECT_EQ(latest(graphed).state, GraphedState::captured);
+  EXPECT_EQ(latest(graphed).recaptures, 2U);
+}
+
+TEST_P(GraphedFallbackTest, AHookThatALeafGetsLaterIsHeeded) {
+  const at::Tensor weight = randn({12}, 3).requires_grad_();
+  const auto step = [&](const at::Tensor& x) {
+    weight.mutable_grad() = at::Tensor();
+    (x * weight).sum().backward();
+    return weight.grad().clone();
+  };
+  Graphed graphed = pianola::graphed(step, logged({.warmup = 1}));
+  unsigned hook = 0;
+  for (std::uint64_t call = 0; call < 12; ++call) {
+    if (call == 5) hook = weight.register_hook([](const at::Tensor& gradient) { return gradient * 3; });
+    if (call == 9) weight.remove_hook(hook);
+    const at::Tensor result = graphed(batch(call));
+    EXPECT_TRUE(same(result, step(batch(call)))) << call;
+  }
+  EXPECT_EQ(latest(graphed).state, GraphedState::captured);
+}
+
 TEST_P(GraphedFallbackTest, GradientsThatAreSetAnewAllTheTime) {
   const auto net = make_net<MlpNet>();
   Graphed graphed = pianola::graphed([net](const at::Tensor& x) { square(net->forward(x)).backward(); },

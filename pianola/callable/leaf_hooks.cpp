@@ -8,7 +8,7 @@
 namespace pianola::callable {
 namespace {
 
-std::atomic<bool (*)(const at::Tensor&)> are_empty = nullptr;
+std::atomic<PythonHooks (*)(const at::Tensor&)> python_hooks = nullptr;
 
 }  // namespace
 
@@ -16,13 +16,25 @@ bool may_have_hooks(const torch::autograd::AutogradMeta& meta) noexcept {
   return !meta.hooks_.empty() || meta.post_acc_grad_hooks_ != nullptr;
 }
 
-bool has_own_hooks(const at::Tensor& leaf) {
+bool has_own_hooks(const at::Tensor& leaf) { return mark_of_hooks(leaf) != 0; }
+
+// A hook of C++'s that was removed leaves its place in the list behind.
+std::uint64_t mark_of_hooks(const at::Tensor& leaf) {
   const auto* meta = torch::autograd::impl::get_autograd_meta(leaf);
-  if (meta == nullptr || !may_have_hooks(*meta)) return false;
-  const auto ask = are_empty.load();
-  return ask == nullptr || !ask(leaf);
+  if (meta == nullptr || !may_have_hooks(*meta)) return 0;
+  const auto ask = python_hooks.load();
+  const PythonHooks pythons = ask == nullptr ? PythonHooks() : ask(leaf);
+  std::uint64_t mark = pythons.mark;
+  std::size_t known = pythons.dictionaries;
+  if (const auto& list = meta->cpp_hooks_list_; list != nullptr) {
+    ++known;
+    for (std::size_t i = 0; i < list->size(); ++i) {
+      if ((*list)[i]) mark = mark_with(mark, i);
+    }
+  }
+  return meta->hooks_.size() > known ? mark_with(mark, meta->hooks_.size()) : mark;
 }
 
-void tell_empty_hooks_by(bool (*are_empty_now)(const at::Tensor& leaf)) { are_empty = are_empty_now; }
+void tell_python_hooks_by(PythonHooks (*hooks_of)(const at::Tensor& leaf)) { python_hooks = hooks_of; }
 
 }  // namespace pianola::callable

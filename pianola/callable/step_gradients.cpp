@@ -1,5 +1,6 @@
 #include <pianola/callable/step_gradients.hpp>
 
+#include <pianola/callable/leaf_hooks.hpp>
 #include <pianola/trace/references.hpp>
 
 #include <torch/csrc/autograd/variable.h>
@@ -25,7 +26,8 @@ StepGradients::Leaf::Leaf(const at::Tensor& leaf)
       before(meta->grad_),
       found(before.getIntrusivePtr()),
       found_at(memory_of(before)),
-      was_defined(before.defined()) {}
+      was_defined(before.defined()),
+      hooks(mark_of_hooks(leaf)) {}
 
 StepGradients::StepGradients(const std::vector<at::Tensor>& leaves) {
   for (const at::Tensor& leaf : leaves) leaves_.emplace_back(leaf);
@@ -47,7 +49,14 @@ void StepGradients::finish() {
   }
 }
 
-bool StepGradients::Leaf::is_as_captured() const noexcept {
+// A graph repeats what hooks do to a gradient, and leaves out what was registered later.
+bool StepGradients::Leaf::has_the_same_hooks() const {
+  return may_have_hooks(*meta) ? mark_of_hooks(at::Tensor(tensor.lock())) == hooks : hooks == 0;
+}
+
+bool StepGradients::Leaf::is_as_captured() const {
+  if (!has_the_same_hooks()) [[unlikely]]
+    return false;
   const at::Tensor& now = meta->grad_;
   if (after == After::kept) {
     return now.unsafeGetTensorImpl() == found._unsafe_get_target() && memory_of(now) == found_at;
@@ -59,7 +68,7 @@ bool StepGradients::Leaf::is_as_captured() const noexcept {
   return (made.use_count() == ours || trace::references_to(made) == ours) && memory_of(made) == made_at;
 }
 
-bool StepGradients::are_as_captured() const noexcept {
+bool StepGradients::are_as_captured() const {
   return std::all_of(leaves_.begin(), leaves_.end(),
                      [](const Leaf& leaf) { return leaf.tensor.expired() || leaf.is_as_captured(); });
 }

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <vector>
 
@@ -41,7 +42,7 @@ class StepGradients final : public trace::OpObserver {
   void finish();
 
   /// Before a replay: whether it is right to replay. In one tight loop.
-  [[nodiscard]] bool are_as_captured() const noexcept;
+  [[nodiscard]] bool are_as_captured() const;
   /// After a replay.
   void leave_as_captured() const;
   /// After a replay in which this operation threw, counted from 1 (0: none was launched): gradients are what the step has
@@ -61,7 +62,8 @@ class StepGradients final : public trace::OpObserver {
   enum class After { kept, made, dropped };
   struct Leaf {
     explicit Leaf(const at::Tensor& leaf);
-    [[nodiscard]] bool is_as_captured() const noexcept;
+    [[nodiscard]] bool is_as_captured() const;
+    [[nodiscard]] bool has_the_same_hooks() const;
 
     graph::WeakTensor tensor;  // a leaf that is gone needs no gradient; OutsideGuard has noticed
     torch::autograd::AutogradMeta* meta;
@@ -70,6 +72,7 @@ class StepGradients final : public trace::OpObserver {
     const void* found_at = nullptr;
     After after = After::kept;
     bool was_defined = false;
+    std::uint64_t hooks;   // mark_of_hooks() while it was captured
     at::Tensor made = {};  // by the capture
     const void* made_at = nullptr;
 

@@ -51,6 +51,7 @@ OutsideGuard::OutsideGuard(std::vector<at::Tensor> tensors, std::span<const Name
     candidates.push_back({.tensor = WeakTensor(tensor.getIntrusivePtr()),
                           .impl = impl,
                           .address = memory_of(*impl),
+                          .geometry = geometry_of(*impl),
                           .requires_grad = impl->requires_grad()});
     words.push_back({.name = name_of(tensor, names),
                      .description = description_of(tensor),
@@ -91,16 +92,29 @@ void OutsideGuard::watch_gradients(const std::vector<at::Tensor>& leaves) {
     watched_.push_back({.tensor = WeakTensor(gradient.getIntrusivePtr()),
                         .impl = gradient.unsafeGetTensorImpl(),
                         .address = memory_of(*gradient.unsafeGetTensorImpl()),
+                        .geometry = geometry_of(*gradient.unsafeGetTensorImpl()),
                         .requires_grad = gradient.requires_grad(),
                         .leaf = leaf.unsafeGetTensorImpl()});
     words_.push_back({.name = name, .description = description_of(leaf), .parameter = false});
   }
 }
 
+OutsideGuard::Geometry OutsideGuard::geometry_of(const c10::TensorImpl& impl) {
+  Geometry geometry(impl.sizes().begin(), impl.sizes().end());
+  geometry.append(impl.strides().begin(), impl.strides().end());
+  return geometry;
+}
+
+bool OutsideGuard::Watched::is_shaped_as_captured() const noexcept {
+  const c10::IntArrayRef known(geometry), sizes = impl->sizes();
+  return known.size() == 2 * sizes.size() && known.slice(0, sizes.size()) == sizes &&
+         known.slice(sizes.size()) == impl->strides();
+}
+
 // The implementation is there, if empty, as long as a weak reference is.
 bool OutsideGuard::Watched::intact() const noexcept {
-  return !tensor.expired() && memory_of(*impl) == address && impl->requires_grad() == requires_grad &&
-         (leaf == nullptr || leaf->grad().unsafeGetTensorImpl() == impl);
+  return !tensor.expired() && memory_of(*impl) == address && is_shaped_as_captured() &&
+         impl->requires_grad() == requires_grad && (leaf == nullptr || leaf->grad().unsafeGetTensorImpl() == impl);
 }
 
 bool OutsideGuard::intact() const noexcept {
@@ -119,7 +133,10 @@ std::size_t OutsideGuard::first_changed() const noexcept {
 std::string OutsideGuard::difference() const {
   const std::size_t changed = first_changed();
   if (changed == watched_.size()) return owners_live() ? "" : "the optimizer that the function uses is gone";
-  return words_[changed].description + " that the function reads was replaced, frozen or unfrozen";
+  const Watched& watched = watched_[changed];
+  const bool is_reshaped = !watched.tensor.expired() && !watched.is_shaped_as_captured();
+  return words_[changed].description + " that the function reads was " +
+         (is_reshaped ? "given another shape or other strides" : "replaced, frozen or unfrozen");
 }
 
 Diagnosis OutsideGuard::offence() const {
@@ -143,6 +160,11 @@ Diagnosis OutsideGuard::offence() const {
     return {.what = fmt::format("nobody holds {} any more, which the graph uses{}", subject, kAgain),
             .fix = "hold it as long as the graph lives, and write new values into it with copy_(); or capture again",
             .rule = "PG404"};
+  }
+  if (!watched.is_shaped_as_captured()) {
+    return {.what = fmt::format("{} has another shape or other strides than when it was captured{}", subject, kAgain),
+            .fix = "give the step a view of it instead of changing it in place; or capture again",
+            .rule = "PG502"};
   }
   if (memory_of(*watched.impl) != watched.address) {
     return {.what = fmt::format("{} looks at other memory than when it was captured{}", subject, kAgain),

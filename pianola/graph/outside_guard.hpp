@@ -6,10 +6,12 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/UndefinedTensorImpl.h>
+#include <c10/util/SmallVector.h>
 #include <c10/util/flat_hash_map.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -33,7 +35,7 @@ class OutsideTensors final : public trace::OpObserver {
 };
 
 /// Sees in one tight loop whether the tensors that a graph uses from outside are still what it uses: each at its
-/// address, as differentiable as it was, and held by somebody. One that nobody holds any more was replaced: whoever made
+/// address, of its shape and strides, as differentiable as it was, and held by somebody. One that nobody holds any more was replaced: whoever made
 /// the graph reads another one by now.
 class OutsideGuard {
  public:
@@ -53,12 +55,16 @@ class OutsideGuard {
   [[nodiscard]] Diagnosis offence() const;
 
  private:
+  using Geometry = c10::SmallVector<std::int64_t, 8>;  // sizes, then strides
+  static Geometry geometry_of(const c10::TensorImpl& impl);
   struct Watched {
     WeakTensor tensor;
     const c10::TensorImpl* impl;
     const void* address;
+    Geometry geometry;
     bool requires_grad;
     const c10::TensorImpl* leaf = nullptr;  // whose gradient it is; nullptr: no gradient
+    [[nodiscard]] bool is_shaped_as_captured() const noexcept;
     [[nodiscard]] bool intact() const noexcept;
   };
   struct Words {

@@ -27,6 +27,25 @@ TEST(OutsideGuardTest, LooksAtEachTensorThatNobodyDeclaredHisOwn) {
   EXPECT_EQ(guard.difference(), "a Float tensor of shape [3] that the function reads was replaced, frozen or unfrozen");
 }
 
+TEST(OutsideGuardTest, NoticesAShapeOrStridesThatChangeInPlace) {
+  const at::Tensor square = at::zeros({3, 3}), row = at::zeros({4});
+  const std::vector<NamedTensor> names = {{"square", square}};
+  const OutsideGuard guard({square, row}, names);
+  square.t_();
+  EXPECT_FALSE(guard.intact());
+  EXPECT_EQ(guard.difference(),
+            "a Float tensor of shape [3, 3] that the function reads was given another shape or other "
+            "strides");
+  EXPECT_EQ(guard.offence().what,
+            "'square', a Float tensor of shape [3, 3], has another shape or other strides than when it "
+            "was captured; nothing was launched");
+  EXPECT_EQ(guard.offence().rule, "PG502");
+  square.t_();
+  EXPECT_TRUE(guard.intact());
+  row.resize_({2});
+  EXPECT_FALSE(guard.intact());
+}
+
 TEST(OutsideGuardTest, AsksForTheOwnerOfPrivateTensorsInsteadOfEach) {
   std::optional<Owner> owner(std::in_place);
   const at::Tensor other = at::zeros({4});

@@ -7,7 +7,7 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include <cstddef>
+#include <cstdint>
 
 namespace pianola::python {
 namespace {
@@ -17,13 +17,18 @@ constexpr const char* kAfterAccumulation = "_post_accumulate_grad_hooks";
 
 bool is_empty(const py::object& hooks) { return py::isinstance<py::dict>(hooks) && py::len(hooks) == 0; }
 
-// Python's hooks of a gradient are one of C++'s, whatever their number.
-bool are_empty(const at::Tensor& leaf) {
+// By the numbers of their handles, each of which is given once.
+callable::PythonHooks hooks_of(const at::Tensor& leaf) {
   const WithGil gil;
   const py::object tensor = py::cast(leaf);
-  const auto& of_gradient = torch::autograd::impl::hooks(leaf);
-  if (!of_gradient.empty() && (of_gradient.size() > 1 || !is_empty(tensor.attr(kOfGradient)))) return false;
-  return torch::autograd::impl::post_acc_grad_hooks(leaf) == nullptr || is_empty(tensor.attr(kAfterAccumulation));
+  callable::PythonHooks hooks;
+  for (const char* name : {kOfGradient, kAfterAccumulation}) {
+    const py::object kept = tensor.attr(name);
+    if (kept.is_none()) continue;
+    if (name == kOfGradient) ++hooks.dictionaries;
+    for (const py::handle key : kept) hooks.mark = callable::mark_with(hooks.mark, key.cast<std::uint64_t>());
+  }
+  return hooks;
 }
 
 // What a handle's remove() leaves behind.
@@ -41,7 +46,7 @@ void drop_empty_hooks(const py::object& object) {
 }  // namespace
 
 void bind_tensor_hooks(py::module_& module) {
-  callable::tell_empty_hooks_by(&are_empty);
+  callable::tell_python_hooks_by(&hooks_of);
   module.def("drop_empty_hooks", &drop_empty_hooks, py::arg("tensor"));
 }
 

@@ -15,6 +15,7 @@ from typing import Any, Iterator, NamedTuple, Optional
 # Methods of containers that change them and tell nothing of what they hold.
 WRITES = frozenset({"append", "extend", "insert", "add", "update", "clear", "appendleft", "extendleft", "discard", "remove"})
 _LOOKS_UP = frozenset({"vars", "__dict__", "__getattribute__", "attrgetter", "methodcaller", "get_submodule"})
+_GETTERS = ("attrgetter", "methodcaller")
 _BY_NAME = ("getattr", "hasattr", "setattr", "delattr")
 _IMPORT_MODULE = ("attribute", "import_module", str)
 _MOST_PASSES = 8
@@ -204,6 +205,7 @@ class _Reader:
         elif name == "LOAD_SUPER_ATTR":
             owner = self._pop()
             self._consume(2, 0)
+            self.result.loose.setdefault(one.argval, self._line)  # in the classes above that of the owner
             self._push(self._look_up(owner, "attribute", one.argval))
             if one.arg is not None and one.arg & 1:
                 self._push(_OTHER)
@@ -385,6 +387,10 @@ class _Reader:
             return
         for value in arguments + functions:
             self._use(value)
+        if self._makes_getter(functions):
+            paths = (value.constant for value in arguments if isinstance(value.constant, str))
+            for name in (name for path in paths for name in path.split(".")):
+                self.result.loose.setdefault(name, self._line)
         module = arguments[0].constant if arguments and self._imports(functions) else None
         self._push(self._imported(module) if isinstance(module, str) and not module.startswith(".") else _OTHER)
 
@@ -392,6 +398,13 @@ class _Reader:
         """Whether importlib.import_module() is called, or was asked for by that name."""
         library = self.result.roots.get(("global", "importlib"), _NO_CHAIN)
         known = (self.result.roots.get(("global", "import_module")), library.steps.get(_IMPORT_MODULE))
+        return any(chain in known for value in functions for chain in value.chains)
+
+    def _makes_getter(self, functions: list[_Value]) -> bool:
+        """Whether operator.attrgetter() or the like is called, by whatever way it was reached."""
+        library = self.result.roots.get(("global", "operator"), _NO_CHAIN)
+        known = [library.steps.get(("attribute", name, str)) for name in _GETTERS]
+        known += [self.result.roots.get(("global", name)) for name in _GETTERS]
         return any(chain in known for value in functions for chain in value.chains)
 
     def _is_by_name(self, functions: list[_Value]) -> bool:

@@ -285,6 +285,9 @@ class HostValues:
             known.looked_up.add(name)
             described = in_class(kind, name)
             self._at = self._loose[name]
+            for base in kind.__mro__[1:]:  # where super() finds it
+                if name in base.__dict__:
+                    self._note_class(base, name, base.__dict__[name])
             if isinstance(described, types.MemberDescriptorType):
                 known.slots.add(name)
             elif described is not MISSING and not isinstance(described, _METHODS):

@@ -305,6 +305,44 @@ def attribute_of_a_metaclass(device):
 
 
 @case
+def method_that_super_finds(device):
+    class Base:
+        def scale(self):
+            return 1.5
+
+    class Derived(Base):
+        def scale(self):
+            return super().scale() * 2
+
+    derived = Derived()
+    return Case(lambda x: x * derived.scale(), lambda value: setattr(Base, "scale", lambda self: value))
+
+
+@case
+def getter_that_the_step_makes(device):
+    outer = types.SimpleNamespace(layer=Layer())
+    return Case(lambda x: x * operator.attrgetter("layer.scale")(outer), lambda value: setattr(outer.layer, "scale", value))
+
+
+@case
+def strides_of_a_tensor(device):
+    weight = torch.arange(16.0, device=device).view(4, 4)
+    return Case(lambda x: weight @ x, lambda value: weight.t_() if value != 1.5 else None)
+
+
+@case
+def hook_on_a_leaf(device):
+    weight = torch.ones(4, device=device, requires_grad=True)
+
+    def step(x):
+        weight.grad = None
+        (x * weight).sum().backward()
+        return weight.grad.clone()
+
+    return Case(step, lambda value: weight.register_hook(lambda gradient: gradient * value))
+
+
+@case
 def method_of_tensors_that_is_replaced(device):
     kept = torch.Tensor.expm1
 
