@@ -236,6 +236,27 @@ TEST_P(GraphedFallbackTest, ATensorThatIsTransposedInPlaceIsCapturedAnew) {
   EXPECT_EQ(latest(graphed).recaptures, 2U);
 }
 
+TEST_P(GraphedFallbackTest, AParameterThatIsTransposedInPlaceIsCapturedAnew) {
+  const auto make = [] {
+    torch::manual_seed(5);
+    auto net = std::make_shared<torch::nn::LinearImpl>(12, 12);
+    net->to(device());
+    return net;
+  };
+  const auto eager = make(), net = make();
+  Graphed graphed = pianola::graphed([net](const at::Tensor& x) { return net->forward(x); }, logged({.warmup = 1}));
+  for (std::uint64_t call = 0; call < 12; ++call) {
+    if (call == 5) {
+      const at::NoGradGuard no_grad;
+      eager->weight.t_();
+      net->weight.t_();
+    }
+    EXPECT_TRUE(same(graphed(batch(call)), eager->forward(batch(call)))) << call;
+  }
+  EXPECT_EQ(latest(graphed).state, GraphedState::captured);
+  EXPECT_EQ(latest(graphed).recaptures, 1U);
+}
+
 TEST_P(GraphedFallbackTest, AHookThatALeafGetsLaterIsHeeded) {
   const at::Tensor weight = randn({12}, 3).requires_grad_();
   const auto step = [&](const at::Tensor& x) {

@@ -66,13 +66,15 @@ void ParameterGuard::add(const at::Tensor& leaf) {
       std::any_of(watched_.begin(), watched_.end(), [&](const Watched& known) { return known.impl == impl; })) {
     return;
   }
-  watched_.push_back({.impl = impl, .address = memory_of(*impl)});
+  watched_.push_back({.impl = impl, .address = memory_of(*impl), .geometry = graph::Geometry(*impl)});
   leaves_.push_back(leaf);
 }
 
 bool ParameterGuard::intact() const noexcept {
   bool same = true;
-  for (const Watched& watched : watched_) same &= memory_of(*watched.impl) == watched.address;
+  for (const Watched& watched : watched_) {
+    same &= memory_of(*watched.impl) == watched.address && watched.geometry.is_of(*watched.impl);
+  }
   return same;
 }
 
@@ -80,7 +82,14 @@ std::vector<std::string> ParameterGuard::differences(const ModuleView& module) c
   std::vector<std::string> result;
   for (std::size_t i = 0; i < watched_.size(); ++i) {
     const void* now = memory_of(*watched_[i].impl);
-    if (now == watched_[i].address) continue;
+    if (now == watched_[i].address) {
+      if (!watched_[i].geometry.is_of(*watched_[i].impl)) {
+        result.push_back(
+            fmt::format("{}: its shape or strides were changed in place (t_(), resize_(), param.data = ...)",
+                        describe_parameter(leaves_[i], module)));
+      }
+      continue;
+    }
     const bool freed = now == nullptr || leaves_[i].storage().nbytes() == 0;
     result.push_back(fmt::format(
         "{}: its memory was {}", describe_parameter(leaves_[i], module),

@@ -1,5 +1,6 @@
 #pragma once
 #include <pianola/callable/module_view.hpp>
+#include <pianola/graph/geometry.hpp>
 
 #include <ATen/core/Tensor.h>
 
@@ -32,7 +33,8 @@ class InputGuard {
   bool requires_grad_;
 };
 
-/// Sees in one tight loop whether each parameter's memory is where the graphs expect it.
+/// Sees in one tight loop whether each parameter's memory is where the graphs expect it, of the shape and strides that they
+/// expect.
 class ParameterGuard {
  public:
   /// Watches a leaf from now on; nothing if it is watched already. Keeps it alive.
@@ -46,6 +48,7 @@ class ParameterGuard {
   struct Watched {
     const c10::TensorImpl* impl;
     const void* address;
+    graph::Geometry geometry;
   };
   std::vector<Watched> watched_;
   std::vector<at::Tensor> leaves_;

@@ -89,6 +89,18 @@ TEST_P(CallableRefusalTest, ParameterDataThatWasReplaced) {
   (void)graphed(sample());
 }
 
+TEST_P(CallableRefusalTest, AParameterThatIsTransposedInPlace) {
+  const auto square = std::make_shared<torch::nn::LinearImpl>(12, 12);
+  square->to(device());
+  GraphedCallable graphed = make_graphed_callable(square, {sample()});
+  {
+    const at::NoGradGuard no_grad;
+    square->weight.t_();
+  }
+  EXPECT_THAT(refusal<GuardError>("a parameter transposed in place", [&] { (void)graphed(sample()); }),
+              HasSubstr("a Float parameter 'weight' of shape [12, 12]: its shape or strides were changed in place"));
+}
+
 TEST_P(CallableRefusalTest, AParameterWhoseMemoryWasFreed) {
   const auto net = make_net<MlpNet>();
   GraphedCallable graphed = make_graphed_callable(net, {sample()});

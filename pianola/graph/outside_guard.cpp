@@ -51,7 +51,7 @@ OutsideGuard::OutsideGuard(std::vector<at::Tensor> tensors, std::span<const Name
     candidates.push_back({.tensor = WeakTensor(tensor.getIntrusivePtr()),
                           .impl = impl,
                           .address = memory_of(*impl),
-                          .geometry = geometry_of(*impl),
+                          .geometry = Geometry(*impl),
                           .requires_grad = impl->requires_grad()});
     words.push_back({.name = name_of(tensor, names),
                      .description = description_of(tensor),
@@ -92,23 +92,11 @@ void OutsideGuard::watch_gradients(const std::vector<at::Tensor>& leaves) {
     watched_.push_back({.tensor = WeakTensor(gradient.getIntrusivePtr()),
                         .impl = gradient.unsafeGetTensorImpl(),
                         .address = memory_of(*gradient.unsafeGetTensorImpl()),
-                        .geometry = geometry_of(*gradient.unsafeGetTensorImpl()),
+                        .geometry = Geometry(*gradient.unsafeGetTensorImpl()),
                         .requires_grad = gradient.requires_grad(),
                         .leaf = leaf.unsafeGetTensorImpl()});
     words_.push_back({.name = name, .description = description_of(leaf), .parameter = false});
   }
-}
-
-OutsideGuard::Geometry OutsideGuard::geometry_of(const c10::TensorImpl& impl) {
-  Geometry geometry(impl.sizes().begin(), impl.sizes().end());
-  geometry.append(impl.strides().begin(), impl.strides().end());
-  return geometry;
-}
-
-bool OutsideGuard::Watched::is_shaped_as_captured() const noexcept {
-  const c10::IntArrayRef known(geometry), sizes = impl->sizes();
-  return known.size() == 2 * sizes.size() && known.slice(0, sizes.size()) == sizes &&
-         known.slice(sizes.size()) == impl->strides();
 }
 
 // The implementation is there, if empty, as long as a weak reference is.

@@ -1,17 +1,16 @@
 #pragma once
 #include <pianola/core/error.hpp>
+#include <pianola/graph/geometry.hpp>
 #include <pianola/graph/options.hpp>
 #include <pianola/graph/private_tensors.hpp>
 #include <pianola/trace/op_stream.hpp>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/UndefinedTensorImpl.h>
-#include <c10/util/SmallVector.h>
 #include <c10/util/flat_hash_map.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <cstddef>
-#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -55,8 +54,6 @@ class OutsideGuard {
   [[nodiscard]] Diagnosis offence() const;
 
  private:
-  using Geometry = c10::SmallVector<std::int64_t, 8>;  // sizes, then strides
-  static Geometry geometry_of(const c10::TensorImpl& impl);
   struct Watched {
     WeakTensor tensor;
     const c10::TensorImpl* impl;
@@ -64,7 +61,7 @@ class OutsideGuard {
     Geometry geometry;
     bool requires_grad;
     const c10::TensorImpl* leaf = nullptr;  // whose gradient it is; nullptr: no gradient
-    [[nodiscard]] bool is_shaped_as_captured() const noexcept;
+    [[nodiscard]] bool is_shaped_as_captured() const noexcept { return geometry.is_of(*impl); }
     [[nodiscard]] bool intact() const noexcept;
   };
   struct Words {
