@@ -24,6 +24,7 @@ CallWatch::CallWatch(std::span<const at::Tensor> inputs) {
 
 void CallWatch::on_op_begin(const trace::OpSpan& op) {
   ++operations_;
+  dropout_.on_op_begin(op);
   trains_ = trains_ || (op.backward != nullptr && op.backward->accumulates());
   const bool statistics = op.info->writes_statistics(op.inputs);
   for (std::size_t i = 0; i < op.inputs.size(); ++i) {

@@ -102,8 +102,11 @@ std::unique_ptr<CapturedCall> GraphMaker::make_callable(const Capturable& captur
   observation.check_captured_backwards(last->backwards, options_.accept_capture_path);
   LeafGuard leaves(last->run->watch().leaves(), /*with_hooks=*/options_.grad == GradPolicy::accumulate);
   std::vector<at::Tensor> others = last->run->watch().outside_but_leaves();
+  graph::RecurrentDropout dropout = last->run->watch().dropout();
   *last = {};  // which holds them, too
-  return std::make_unique<CallableGraph>(std::move(graphed), graph::OutsideGuard(std::move(others)), std::move(leaves));
+  graph::OutsideGuard outside(std::move(others));
+  outside.watch_dropout(std::move(dropout));
+  return std::make_unique<CallableGraph>(std::move(graphed), std::move(outside), std::move(leaves));
 }
 
 std::unique_ptr<CapturedCall> GraphMaker::make_step(const Capturable& capturable, std::span<const at::Tensor> inputs,

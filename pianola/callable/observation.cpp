@@ -76,6 +76,7 @@ Observation::Observation(ObservedRun run, const HostEffects& effects, std::span<
                     effects.lasting, text_of(run.host().draws(device_))})),
       passing_(first_of({text_of(run.host().reads(device_)), text_of(written_input(run.watch(), kind_)),
                          effects.passing, text_of(dropped_tensor(run.watch(), run.log()))})),
+      dropout_(run.watch().dropout()),
       log_(std::move(run.log())) {
   for (const at::Tensor& leaf : run.watch().leaves()) leaves_.emplace_back(leaf.getIntrusivePtr());
 }

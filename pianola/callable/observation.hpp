@@ -6,6 +6,7 @@
 #include <pianola/callable/observed_run.hpp>
 #include <pianola/core/error.hpp>
 #include <pianola/graph/outside_guard.hpp>
+#include <pianola/graph/recurrent_dropout.hpp>
 #include <pianola/trace/operation_log.hpp>
 
 #include <ATen/core/Tensor.h>
@@ -45,6 +46,7 @@ class Observation {
   /// What it did otherwise than the call before; empty where nothing.
   [[nodiscard]] std::string difference_from(const Observation& before) const;
   [[nodiscard]] const CustomBackwards& backwards() const noexcept { return backwards_; }
+  [[nodiscard]] const graph::RecurrentDropout& dropout() const noexcept { return dropout_; }
   [[nodiscard]] KeptTensors take_kept() noexcept { return std::move(kept_); }
 
   /// @param any_path  Other operations are accepted; other numbers are not.
@@ -63,6 +65,7 @@ class Observation {
   CustomBackwards backwards_;
   std::string lasting_;
   std::string passing_;
+  graph::RecurrentDropout dropout_;
   trace::OperationLog log_;
 };
 

@@ -71,9 +71,10 @@ void StepGraph::capture(const Step& step, const std::vector<at::Tensor>& leaves,
   keep_results(results, run->watch());
   std::vector<at::Tensor> outside = run->watch().outside();
   std::erase_if(outside, [&](const at::Tensor& tensor) { return gradients_->had(tensor); });
+  graph::RecurrentDropout dropout = run->watch().dropout();
   results.clear();
   run.reset();  // which holds them, too
-  outside_.emplace(std::move(outside));
+  outside_.emplace(std::move(outside)).watch_dropout(std::move(dropout));
 }
 
 void StepGraph::check(const CallWatch& watch) const {

@@ -37,6 +37,7 @@ void WarmUp::note(Observation observed, BankCall& call) {
 void WarmUp::look_again(BankCall& call) {
   look_at_kept(call);
   if (!last_ || !obstacle_.empty()) return;
+  if (is_over() && !last_->dropout().intact()) return start_again();
   if (const auto difference = last_->backwards().difference_from(backwards_))
     obstacle_ = UsageError(*difference).what();
 }

@@ -23,7 +23,7 @@ class WarmUp {
   /// After an eager call.
   void note(Observation observed, BankCall& call);
   /// Before the next one, or a capture: what the calls before have kept, and what their backward passes did, may be known
-  /// only now.
+  /// only now. Where recurrent dropout begins anew, an eager call has to begin it.
   void look_again(BankCall& call);
   /// What the function does may have changed: looks again.
   void start_again();

@@ -141,7 +141,7 @@ void CaptureSession::begin() {
   capture_stage() = CaptureStage::recording;
   backend_.begin(options_);
 
-  std::vector<trace::OpObserver*> observers;
+  std::vector<trace::OpObserver*> observers = {&dropout_};
   written_.save_writes(backend_.executes_while_recording());
   if (options_.restore || backend_.executes_while_recording()) observers.push_back(&written_);
   if (backend_.executes_while_recording()) observers.push_back(&generator_states_);
@@ -197,6 +197,7 @@ CaptureResult CaptureSession::commit() {
   stream_.reset();
   in_pool_.reset();
   finished_ = true;
+  result.dropout = std::move(dropout_);
   if (outside_) {
     result.outside.emplace(outside_->alive(), options_.names);
     result.outside->watch_gradients(new_gradients);

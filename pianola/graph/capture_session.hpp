@@ -6,6 +6,7 @@
 #include <pianola/graph/outside_guard.hpp>
 #include <pianola/graph/path_check.hpp>
 #include <pianola/graph/pool_state.hpp>
+#include <pianola/graph/recurrent_dropout.hpp>
 #include <pianola/trace/op_stream.hpp>
 #include <pianola/trace/trace_recorder.hpp>
 #include <pianola/trace/write_set.hpp>
@@ -28,7 +29,8 @@ struct CaptureResult {
   std::chrono::microseconds end_time{};
   std::vector<std::string> warnings;
   std::optional<OutsideGuard> outside;  ///< Of CheckMode::strict.
-  bool under_function_mode = false;     ///< A TorchFunctionMode of the user's was active.
+  RecurrentDropout dropout;
+  bool under_function_mode = false;  ///< A TorchFunctionMode of the user's was active.
 };
 
 /// One capture, from the first eager run to the executable. Destroyed before commit() returned, it puts everything back:
@@ -70,6 +72,7 @@ class CaptureSession {
   std::optional<PathCheck> path_;  // where something can be told
   std::optional<TraceRecorder> recorder_;
   std::optional<OutsideTensors> outside_;  // of CheckMode::strict
+  RecurrentDropout dropout_;
   std::optional<trace::OpStream> watching_;
   std::chrono::microseconds warmup_time_{};
   std::chrono::steady_clock::time_point began_;

@@ -58,6 +58,8 @@ void Graph::Impl::check_replayable() {
   }
   if (result->outside && !result->outside->intact()) [[unlikely]]
     throw ReplayError(result->outside->offence());
+  if (!result->dropout.intact()) [[unlikely]]
+    throw ReplayError(result->dropout.offence());
   check_modes();
 }
 

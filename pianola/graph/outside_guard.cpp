@@ -109,7 +109,7 @@ bool OutsideGuard::intact() const noexcept {
   for (const Watched& watched : watched_) {
     if (!watched.intact()) return false;
   }
-  return owners_live();
+  return owners_live() && dropout_.intact();
 }
 
 std::size_t OutsideGuard::first_changed() const noexcept {
@@ -119,6 +119,7 @@ std::size_t OutsideGuard::first_changed() const noexcept {
 }
 
 std::string OutsideGuard::difference() const {
+  if (!dropout_.intact()) return RecurrentDropout::difference();
   const std::size_t changed = first_changed();
   if (changed == watched_.size()) return owners_live() ? "" : "the optimizer that the function uses is gone";
   const Watched& watched = watched_[changed];
@@ -128,6 +129,7 @@ std::string OutsideGuard::difference() const {
 }
 
 Diagnosis OutsideGuard::offence() const {
+  if (!dropout_.intact()) return dropout_.offence();
   const std::size_t changed = first_changed();
   if (changed == watched_.size()) {
     return {.what = "the optimizer whose state the graph uses is gone; nothing was launched",

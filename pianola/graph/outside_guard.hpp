@@ -3,6 +3,7 @@
 #include <pianola/graph/geometry.hpp>
 #include <pianola/graph/options.hpp>
 #include <pianola/graph/private_tensors.hpp>
+#include <pianola/graph/recurrent_dropout.hpp>
 #include <pianola/trace/op_stream.hpp>
 
 #include <ATen/core/Tensor.h>
@@ -13,6 +14,7 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace pianola::graph {
@@ -44,6 +46,8 @@ class OutsideGuard {
 
   /// Watches too that each of these leaves keeps the gradient that it has now.
   void watch_gradients(const std::vector<at::Tensor>& leaves);
+  /// Watches too that the numbers of recurrent dropout are those that eager calls would draw.
+  void watch_dropout(RecurrentDropout dropout) { dropout_ = std::move(dropout); }
 
   [[nodiscard]] bool intact() const noexcept;
   [[nodiscard]] std::size_t size() const noexcept { return watched_.size(); }
@@ -77,6 +81,7 @@ class OutsideGuard {
   std::vector<Watched> watched_;
   std::vector<Words> words_;
   std::vector<WeakTensor> leaves_;  // so that the addresses in `watched_` stay theirs
+  RecurrentDropout dropout_;
 };
 
 }  // namespace pianola::graph

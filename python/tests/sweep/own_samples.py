@@ -76,6 +76,11 @@ OWN = {
                                        "indices": I(2, 4, 3, 3, high=36)},
     "fractional_max_pool3d_backward": {"grad_output": F(2, 2, 3, 3, 3), "self": _VOLUME, "kernel_size": [2] * 3,
                                        "output_size": [3] * 3, "indices": I(2, 2, 3, 3, 3, high=200)},
+    # each index in a window of its own, as the forward pass gives it: some kernels add without atomics
+    "adaptive_max_pool2d_backward": {"grad_output": F(2, 2, 2), "self": F(2, 4, 4),
+                                     "indices": T((2, 2, 2), "int", values=(((1, 2), (8, 15)), ((5, 6), (13, 10))))},
+    "adaptive_max_pool3d_backward": {"grad_output": F(1, 2, 2, 2), "self": F(1, 4, 4, 4),
+                                     "indices": T((1, 2, 2, 2), "int", values=((((1, 2), (8, 15)), ((33, 34), (41, 42))),))},
     "avg_pool2d_backward": {"grad_output": F(2, 4, 3, 3), "self": _IMAGE, "kernel_size": [2, 2], "stride": [2, 2], "padding": [0, 0]},
     "avg_pool3d_backward": {"grad_output": F(2, 2, 3, 3, 3), "self": _VOLUME, "kernel_size": [2] * 3, "stride": [2] * 3, "padding": [0] * 3},
     "max_pool2d_with_indices_backward": {"grad_output": F(2, 4, 3, 3), "self": _IMAGE, "kernel_size": [2, 2], "stride": [2, 2],

@@ -101,6 +101,8 @@ def judge(case, device):
         torch.manual_seed(seed)
         try:
             graph.replay()
+        except pianola.ReplayError as error:
+            return "refused", f"at replay: {error}".splitlines()[0]
         except Exception as error:
             return "wrong", f"{type(error).__name__} at replay: {error}".splitlines()[0]
         where = first_difference(expected, results[0])

@@ -1,0 +1,69 @@
+#include <pianola/graph/recurrent_dropout.hpp>
+
+#include <pianola/trace/tensors_of.hpp>
+
+#if PIANOLA_WITH_CUDA
+#include <ATen/cuda/CUDAGeneratorImpl.h>
+
+#include <mutex>
+#endif
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+namespace pianola::graph {
+namespace {
+
+// Where it drops nothing, it is given the state and leaves it alone.
+bool drops(const trace::OpSpan& op) {
+  if (op.info->name != "aten::_cudnn_rnn") return false;
+  const auto argument = [&](const char* name) -> const c10::IValue& {
+    return op.inputs[static_cast<std::size_t>(*op.info->schema().argumentIndexWithName(name))];
+  };
+  return argument("train").toBool() && argument("dropout").toDouble() > 0;
+}
+
+#if PIANOLA_WITH_CUDA
+bool was_seeded(c10::Device device) {
+  at::Generator generator = at::cuda::detail::getDefaultCUDAGenerator(device.index());
+  auto* const cuda = generator.get<at::CUDAGeneratorImpl>();
+  if (!cuda->reset_rnn_state()) return false;
+  const std::lock_guard lock(generator.mutex());
+  const std::uint64_t offset = cuda->get_offset();
+  cuda->set_current_seed(cuda->current_seed());  // sets the flag again, and the offset to 0
+  cuda->set_offset(offset);
+  return true;
+}
+#else
+bool was_seeded(c10::Device /*device*/) { return false; }
+#endif
+
+}  // namespace
+
+void RecurrentDropout::on_op_begin(const trace::OpSpan& op) {
+  if (!drops(op)) return;
+  trace::for_each_tensor(op.inputs.back(), [&](const at::Tensor& tensor) {  // the last argument is the state
+    const bool known = std::any_of(states_.begin(), states_.end(), [&](const State& state) {
+      return state.tensor._unsafe_get_target() == tensor.unsafeGetTensorImpl();
+    });
+    if (!known) states_.push_back({.tensor = WeakState(tensor.getIntrusivePtr()), .device = tensor.device()});
+  });
+}
+
+bool RecurrentDropout::intact() const noexcept {
+  return std::none_of(states_.begin(), states_.end(),
+                      [](const State& state) { return state.tensor.expired() || was_seeded(state.device); });
+}
+
+Diagnosis RecurrentDropout::offence() const {
+  return {
+      .what =
+          "a generator was seeded or set since the capture, from which cuDNN's recurrent dropout begins anew in eager "
+          "calls, and a graph goes on with its old numbers; nothing was launched",
+      .fix =
+          "seed before the capture, or capture again; dropout of modules of its own between the layers follows "
+          "the generator"};
+}
+
+}  // namespace pianola::graph

@@ -1,0 +1,45 @@
+#pragma once
+#include <pianola/core/error.hpp>
+#include <pianola/trace/op_stream.hpp>
+
+#include <c10/core/Device.h>
+#include <c10/core/TensorImpl.h>
+#include <c10/core/UndefinedTensorImpl.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <string>
+#include <vector>
+
+namespace pianola::graph {
+
+// Note [Recurrent dropout of cuDNN]
+// cuDNN draws the dropout between the layers of a recurrent network from a state of its own, in memory that torch keeps one
+// of per device (aten/src/ATen/native/cudnn/RNN.cpp, get_dropout_state). Where the default generator was seeded or set,
+// torch makes that state anew at the next eager call, in other memory, from a number that it draws and reads on the host.
+// A graph can do neither: it would go on drawing from the old state. The generator has a flag for "was seeded since", and
+// to ask it is to clear it: whoever asks and does not make the state anew sets it again.
+
+/// The states of recurrent dropout that a run draws from, and whether eager calls would still draw from them.
+class RecurrentDropout final : public trace::OpObserver {
+ public:
+  void on_op_begin(const trace::OpSpan& op) override;
+
+  /// Threads: any. Takes no lock while all is intact.
+  [[nodiscard]] bool intact() const noexcept;
+  /// Why a replay is refused. Only where not intact().
+  [[nodiscard]] Diagnosis offence() const;
+  /// The same in short, for who captures again.
+  [[nodiscard]] static std::string difference() {
+    return "a generator was seeded or set, and cuDNN's recurrent dropout begins anew";
+  }
+
+ private:
+  using WeakState = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+  struct State {
+    WeakState tensor;
+    c10::Device device;
+  };
+  std::vector<State> states_;  // keeps none alive
+};
+
+}  // namespace pianola::graph
