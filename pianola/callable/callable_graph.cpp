@@ -1,5 +1,6 @@
 #include <pianola/callable/callable_graph.hpp>
 
+#include <pianola/callable/leaf_hook_checks.hpp>
 #include <pianola/callable/leaf_scope.hpp>
 
 #include <torch/csrc/autograd/function_hook.h>

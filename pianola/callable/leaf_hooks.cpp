@@ -1,5 +1,7 @@
 #include <pianola/callable/leaf_hooks.hpp>
 
+#include <pianola/callable/leaf_hook_checks.hpp>
+
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -11,10 +13,6 @@ namespace {
 std::atomic<PythonHooks (*)(const at::Tensor&)> python_hooks = nullptr;
 
 }  // namespace
-
-bool may_have_hooks(const torch::autograd::AutogradMeta& meta) noexcept {
-  return !meta.hooks_.empty() || meta.post_acc_grad_hooks_ != nullptr;
-}
 
 bool has_own_hooks(const at::Tensor& leaf) { return mark_of_hooks(leaf) != 0; }
 

@@ -6,14 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace torch::autograd {
-struct AutogradMeta;
-}
-
 namespace pianola::callable {
 
-/// Whether autograd keeps something for hooks of this leaf. Where it does not there are none.
-bool may_have_hooks(const torch::autograd::AutogradMeta& meta) noexcept;
 /// Whether it has hooks of its own: of its gradient, or called when that was added to `.grad`.
 bool has_own_hooks(const at::Tensor& leaf);
 /// A number for which these are: another one where some were added or removed. 0: there are none.

@@ -1,5 +1,6 @@
 #include <pianola/callable/leaf_scope.hpp>
 
+#include <pianola/callable/leaf_hook_checks.hpp>
 #include <pianola/callable/leaf_hooks.hpp>
 #include <pianola/trace/step_memory.hpp>
 #include <pianola/trace/tensors_of.hpp>
@@ -36,13 +37,7 @@ bool has_hooks(const at::Tensor& leaf) {
   return has_own_hooks(leaf) || (meta != nullptr && accumulator_has_hooks(*meta));
 }
 
-bool may_be_hooked(const autograd::AutogradMeta& meta) noexcept {
-  return may_have_hooks(meta) || accumulator_has_hooks(meta);
-}
-
-// Nobody holds the node while no eager graph of the parameter lives, unless it is for its hooks.
-bool accumulator_has_hooks(const autograd::AutogradMeta& meta) noexcept {
-  if (meta.grad_accumulator_.expired()) return false;
+bool live_accumulator_has_hooks(const autograd::AutogradMeta& meta) noexcept {
   const std::shared_ptr<autograd::Node> node = meta.grad_accumulator_.lock();
   return node != nullptr && node_has_hooks(*node);
 }

@@ -9,7 +9,6 @@
 #include <vector>
 
 namespace torch::autograd {
-struct AutogradMeta;
 struct FunctionPreHook;
 struct Node;
 class PostAccumulateGradHook;
@@ -35,10 +34,6 @@ class LeafWatch final : public trace::OpObserver {
 
 /// Whether somebody wants to see the gradient of this leaf go by: hooks of the tensor or of its AccumulateGrad node.
 bool has_hooks(const at::Tensor& leaf);
-/// Where it is false there is none; hooks that were removed may leave it true. A few comparisons.
-bool may_be_hooked(const torch::autograd::AutogradMeta& meta) noexcept;
-/// Those of its AccumulateGrad node alone: DistributedDataParallel's, say, which no tensor shows.
-bool accumulator_has_hooks(const torch::autograd::AutogradMeta& meta) noexcept;
 
 /// While it lives, backward passes may run through leaves without a trace: their hooks are silent and their gradients
 /// start undefined. The destructor puts hooks and gradients back.

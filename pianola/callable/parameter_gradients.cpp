@@ -1,5 +1,6 @@
 #include <pianola/callable/parameter_gradients.hpp>
 
+#include <pianola/callable/leaf_hook_checks.hpp>
 #include <pianola/callable/leaf_scope.hpp>
 #include <pianola/graph/copy_into.hpp>
 #include <pianola/trace/quiet_scope.hpp>

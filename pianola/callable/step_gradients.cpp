@@ -1,5 +1,6 @@
 #include <pianola/callable/step_gradients.hpp>
 
+#include <pianola/callable/leaf_hook_checks.hpp>
 #include <pianola/callable/leaf_hooks.hpp>
 #include <pianola/trace/references.hpp>
 

@@ -3,11 +3,17 @@
 #include <utility>
 
 namespace pianola::callable {
+namespace {
+
+// Seeds that may come while a step warms up: each makes recurrent dropout begin anew, in one call that is like no other.
+constexpr int kMostBegins = 3;
+
+}  // namespace
 
 void WarmUp::note(Observation observed, BankCall& call) {
   ++calls_;
   if (!obstacle_.empty()) return;
-  const bool is_first = !last_;
+  const bool is_first = !last_ || (observed.dropout().began_anew() && ++begins_ <= kMostBegins);
   settled_ = true;
   obstacle_ = observed.lasting();
   if (!obstacle_.empty()) call.note_lasting_obstacle();
@@ -37,7 +43,11 @@ void WarmUp::note(Observation observed, BankCall& call) {
 void WarmUp::look_again(BankCall& call) {
   look_at_kept(call);
   if (!last_ || !obstacle_.empty()) return;
-  if (is_over() && !last_->dropout().intact()) return start_again();
+  if (is_over() && !last_->dropout().intact()) {
+    if (++begins_ <= kMostBegins) return start_again();
+    obstacle_ = graph::RecurrentDropout::difference() + " again and again, before it can be captured";
+    return;
+  }
   if (const auto difference = last_->backwards().difference_from(backwards_))
     obstacle_ = UsageError(*difference).what();
 }
@@ -83,6 +93,7 @@ bool WarmUp::is_over() const { return last_ && calls_ >= wanted_ && settled_; }
 void WarmUp::forget_places() {
   last_->forget_places();
   kept_.clear();
+  begins_ = 0;
 }
 
 }  // namespace pianola::callable

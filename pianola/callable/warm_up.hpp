@@ -40,7 +40,7 @@ class WarmUp {
   [[nodiscard]] const Observation& last() const { return *last_; }
   [[nodiscard]] bool has_last() const noexcept { return last_.has_value(); }
   [[nodiscard]] int calls() const noexcept { return calls_; }
-  /// Frees what only messages need.
+  /// After a capture: frees what only messages need.
   void forget_places();
 
  private:
@@ -49,6 +49,7 @@ class WarmUp {
 
   int wanted_;
   int calls_ = 0;
+  int begins_ = 0;  // of recurrent dropout, after the first call
   bool settled_ = true;
   bool last_is_first_ = false;
   std::optional<Observation> last_;

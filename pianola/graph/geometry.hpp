@@ -2,6 +2,7 @@
 #include <c10/core/TensorImpl.h>
 #include <c10/util/SmallVector.h>
 
+#include <cstddef>
 #include <cstdint>
 
 namespace pianola::graph {
@@ -14,10 +15,18 @@ class Geometry {
     values_.append(impl.strides().begin(), impl.strides().end());
   }
 
+  /// Word by word, because each parameter is asked at each call: comparing the arrays calls memcmp.
   [[nodiscard]] bool is_of(const c10::TensorImpl& impl) const noexcept {
-    const c10::IntArrayRef known(values_), sizes = impl.sizes();
-    return known.size() == 2 * sizes.size() && known.slice(0, sizes.size()) == sizes &&
-           known.slice(sizes.size()) == impl.strides();
+    const c10::IntArrayRef now = impl.sizes();
+    const std::size_t dimensions = now.size();
+    if (values_.size() != 2 * dimensions) return false;
+    const std::int64_t *sizes = now.data(), *strides = impl.strides().data(), *known = values_.data();
+    bool same = true;
+    for (std::size_t i = 0; i < dimensions; ++i) {
+      same &= sizes[i] == known[i];
+      same &= strides[i] == known[dimensions + i];
+    }
+    return same;
   }
 
  private:

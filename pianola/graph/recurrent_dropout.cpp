@@ -42,6 +42,7 @@ bool was_seeded(c10::Device /*device*/) { return false; }
 }  // namespace
 
 void RecurrentDropout::on_op_begin(const trace::OpSpan& op) {
+  began_anew_ = began_anew_ || op.info->name == "aten::_cudnn_init_dropout_state";
   if (!drops(op)) return;
   trace::for_each_tensor(op.inputs.back(), [&](const at::Tensor& tensor) {  // the last argument is the state
     const bool known = std::any_of(states_.begin(), states_.end(), [&](const State& state) {

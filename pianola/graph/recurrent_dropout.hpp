@@ -24,6 +24,8 @@ class RecurrentDropout final : public trace::OpObserver {
  public:
   void on_op_begin(const trace::OpSpan& op) override;
 
+  /// Whether the run itself began with a new state, which a graph cannot.
+  [[nodiscard]] bool began_anew() const noexcept { return began_anew_; }
   /// Threads: any. Takes no lock while all is intact.
   [[nodiscard]] bool intact() const noexcept;
   /// Why a replay is refused. Only where not intact().
@@ -40,6 +42,7 @@ class RecurrentDropout final : public trace::OpObserver {
     c10::Device device;
   };
   std::vector<State> states_;  // keeps none alive
+  bool began_anew_ = false;
 };
 
 }  // namespace pianola::graph

@@ -34,6 +34,10 @@ _HEADS = {"query": F(2, 3, 4), "key": F(2, 3, 4), "value": F(2, 3, 4), "qkv_weig
 _GROUPS = {"input": F(2, 4, 9), "weight": F(4), "bias": F(4), "N": 2, "C": 4, "HxW": 9, "group": 2, "grad_out": F(2, 4, 9),
            "mean": F(2, 2), "rstd": F(2, 2)}  # fmt: skip
 _LU = {"LU_data": F(4, 4), "LU_pivots": V(1, 2, 3, 4, kind="int32"), "LU": F(4, 4), "pivots": V(1, 2, 3, 4, kind="int32"), "B": F(4, 2)}
+_HALVES = {"self": T((2, 4, 4), "half"), "mat2": T((2, 4, 4), "half"), "batch1": T((2, 4, 4), "half"), "batch2": T((2, 4, 4), "half")}
+_NORM = {"input": _IMAGE, "grad_out": _IMAGE, "mean": F(4), "invstd": F(4), "weight": F(4), "bias": F(4), "sum_dy": F(4),
+         "sum_dy_xmu": F(4), "count": V(36, 36, kind="int32")}  # fmt: skip
+_RANKS_NORM = {**_NORM, "mean": F(2, 4), "invstd": F(2, 4), "running_mean": F(4), "running_var": F(4), "counts": V(36.0, 36.0)}
 _LABELS = {"self": F(3, 4), "target": V(0, 1, 2, -1, kind="int"), "grad_output": F(), "is_target": F(4)}
 
 OWN = {
@@ -59,9 +63,17 @@ OWN = {
     "_fused_adam": _OPTIMIZER, "_fused_adamw": _OPTIMIZER, "_fused_sgd": _OPTIMIZER, "_fused_adagrad": _OPTIMIZER,
     **{f"_fused_{name}.tensor_lr": {**_OPTIMIZER, **_TENSOR_LR} for name in ("adam_", "adamw_", "sgd_", "adagrad_")},
     **{f"_fused_{name}.tensor_lr_out": {**_OPTIMIZER, **_TENSOR_LR} for name in ("adam", "adamw", "sgd", "adagrad")},
-    **{f"_foreach_addc{name}{end}": {"scalars": F(2)} for name in ("mul", "div") for end in ("_.Tensor", ".Tensor_out")},
+    **{f"_foreach_addc{name}{end}": {"scalars": T((2,), on_host=True)} for name in ("mul", "div") for end in ("_.Tensor", ".Tensor_out")},
     "addmv_": {"self": F(4), "mat": F(4, 4), "vec": F(4)}, "addmv": {"self": F(4), "mat": F(4, 4), "vec": F(4)},
     "mv": {"vec": F(4)},
+    # on CUDA alone
+    "bmm.dtype_out": _HALVES, "baddbmm.dtype_out": _HALVES,
+    "batch_norm_stats": _NORM, "batch_norm_elemt": _NORM, "batch_norm_backward_elemt": _NORM,
+    "batch_norm_backward_reduce": {**_NORM, "input_g": True, "weight_g": True, "bias_g": True},
+    "batch_norm_gather_stats": _RANKS_NORM, "batch_norm_gather_stats_with_counts": _RANKS_NORM,
+    "conv_depthwise3d": {**_CONV3, "weight": F(2, 1, 2, 2, 2), "bias": F(2)},
+    "randint_like.Tensor_out": {"high": T((), "int", 5, 6, on_host=True)},
+    "randint_like.Tensor_generator_out": {"high": T((), "int", 5, 6, on_host=True)},
     # convolutions
     "thnn_conv2d": _CONV2, "_slow_conv2d_forward": _CONV2, "slow_conv_dilated2d": _CONV2, "_slow_conv2d_backward": _CONV2,
     "slow_conv_transpose2d": {**_CONV2, "weight": F(4, 3, 2, 2)}, "mkldnn_convolution": _CONV2, "convolution": _CONV2,

@@ -21,9 +21,10 @@ class T:
     high: float = 0.9
     values: Optional[tuple] = None  # these, whatever the seed
     names: Optional[tuple] = None
+    on_host: bool = False  # wherever the others are
 
     def make(self, seed, device):
-        plain = self._plain(seed, device)
+        plain = self._plain(seed, "cpu" if self.on_host else device)
         return plain if self.names is None else plain.rename(*self.names)
 
     def _plain(self, seed, device):
