@@ -77,7 +77,7 @@ class HostWatch:
         table.watch.begin()
         try:
             # A recomputation that stops early runs fewer operations than it does under capture.
-            with reads, set_checkpoint_early_stop(False):
+            with set_checkpoint_early_stop(False), reads:
                 call()
         finally:
             table.watch.end()

@@ -24,7 +24,7 @@ BACKWARD = 128
 
 # Packages that do a program's chores. What they do is the doing of whoever calls them.
 _CHORES = ("numpy", "scipy", "pandas", "tqdm", "rich", "loguru", "tensorboard", "wandb", "matplotlib", "PIL", "pytest",
-           "_pytest", "pluggy", "coverage", "debugpy", "IPython", "ipykernel")  # fmt: skip
+           "_pytest", "pluggy", "coverage", "debugpy", "IPython", "ipykernel", "typing_extensions")  # fmt: skip
 
 
 def _folder(path: str) -> str:

@@ -1,6 +1,7 @@
 """What a call reads once, or of what it makes and drops itself: no later call is compared with that."""
 
 import sys
+import typing
 import weakref
 
 import pytest
@@ -110,3 +111,19 @@ def test_what_a_step_makes_and_keeps_is_compared(device):
         if call == 8:
             kept["frame"].handles["one"] = 1
         assert torch.equal(graphed(x), step(x)), call
+
+
+@torch.no_grad()
+def doubled(x):
+    return typing.cast(typing.List[torch.Tensor], [x * 2])[0]
+
+
+def test_what_the_watch_itself_calls_is_none_of_the_steps(device):
+    """It was: all functions of torch's that contextlib made, and what typing goes by."""
+    graphed = pianola.graphed(doubled)
+    x = torch.ones(4, device=device)
+    for _ in range(graphed.calls_before_replay + 1):
+        assert torch.equal(graphed(x), x * 2)
+    (known,) = graphed.states._known
+    readers = {place.where.partition(":")[0] for state in known.states for place in state.places}
+    assert readers and not readers & {"contextlib.py", "checkpoint.py", "typing_extensions.py"}, readers
