@@ -22,14 +22,14 @@ bool is_plain_leaf(const py::handle& value) {
 // Of types whose values are equal only to their own: 1, 1.0 and True are one key to a dict that remembers structures.
 bool is_plain_key(const py::handle& key) { return PyUnicode_CheckExact(key.ptr()) || PyLong_CheckExact(key.ptr()); }
 
-// Takes apart a tree of tuples, lists and dicts in the order of pytree, and writes down their nesting.
+// Takes apart a tree of tuples, lists and dicts in the order of pytree, and writes down their nesting, and where tensors are.
 class PlainTree {
  public:
   // False: it holds something else.
   bool take_apart(const py::handle& tree, int depth = 0) {
     if (is_plain_leaf(tree)) {
       leaves_.append(tree);
-      outline_ += '*';
+      outline_ += THPVariable_CheckExact(tree.ptr()) ? 'T' : '*';
       return true;
     }
     if (depth == kDeepest) return false;
@@ -45,7 +45,7 @@ class PlainTree {
     return true;
   }
 
-  // The leaves, and what is equal where the nesting and the keys are.
+  // The leaves, and what is equal where the nesting, the keys and the places of tensors are.
   [[nodiscard]] py::tuple result() const {
     py::object outline = py::bytes(outline_);
     if (!keys_.empty()) outline = py::make_tuple(outline, py::tuple(py::cast(keys_)));

@@ -35,7 +35,7 @@ class GraphedForward:
         self._training = module.training if module is not None else True
         self._grad_mode = torch.is_grad_enabled()
         self._on_mismatch = on_mismatch
-        self._arity = flat.inputs.tensors if flat.inputs.is_positional else -1
+        self._arity = flat.inputs.tensors if flat.inputs.is_positional() else -1
         assert flat.outputs is not None
         self._returns_one = flat.outputs.spec.is_leaf() and not flat.outputs.frozen
 

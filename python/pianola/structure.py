@@ -49,29 +49,27 @@ def _is_dataclass(value: Any) -> bool:
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
-_MOST_SPECS = 1024
-_specs: dict[Any, Any] = {}  # of trees of plain containers, by their outline
-
-
-def _flatten(tree: Any) -> tuple[list[Any], Any]:
+def _flatten(tree: Any) -> tuple[list[Any], "Structure"]:
     plain = _C.take_plain_apart(tree)  # calls of graphs are taken apart each time: pytree alone takes 30 us for two tensors
     if plain is None:
         return _flatten_any(tree)
     leaves, outline = plain
-    spec = _specs.get(outline)
-    if spec is None:
-        if len(_specs) == _MOST_SPECS:
-            _specs.clear()
-        spec = _specs[outline] = pytree.tree_flatten(tree)[1]
-    return leaves, spec
+    known = _known.get(outline)
+    if type(known) is Structure:
+        return leaves, known
+    if known is None and len(_known) == _MOST_KNOWN:
+        _known.clear()
+    structure = Structure(leaves, pytree.tree_flatten(tree)[1] if known is None else known)
+    _known[outline] = structure.spec if structure.frozen else structure
+    return leaves, structure
 
 
-def _flatten_any(tree: Any) -> tuple[list[Any], Any]:
+def _flatten_any(tree: Any) -> tuple[list[Any], "Structure"]:
     leaves, spec = pytree.tree_flatten(tree)
     while any(map(_is_dataclass, leaves)):
         tree = pytree.tree_unflatten([_Opened(leaf) if _is_dataclass(leaf) else leaf for leaf in leaves], spec)
         leaves, spec = pytree.tree_flatten(tree)
-    return leaves, spec
+    return leaves, Structure(leaves, spec)
 
 
 # Whose values never change, and are equal only to what says the same.
@@ -103,16 +101,15 @@ _KEYS = (list, tuple, bool, int, float, complex)
 
 
 class Structure:
-    """All of a tree but its tensors."""
+    """All of a tree but its tensors. It never changes: trees of tensors alone that are nested alike share one."""
 
-    __slots__ = ("spec", "frozen", "size", "tensors", "is_positional")
+    __slots__ = ("spec", "frozen", "size", "tensors")
 
-    def __init__(self, leaves: list[Any], spec: Any, is_positional: bool = False) -> None:
+    def __init__(self, leaves: list[Any], spec: Any) -> None:
         self.spec = spec
         self.size = len(leaves)
         self.frozen = [(i, leaf) for i, leaf in enumerate(leaves) if not isinstance(leaf, Tensor)]
         self.tensors = self.size - len(self.frozen)
-        self.is_positional = is_positional  # arguments that are tensors and nothing else
 
     def rebuild(self, tensors: Sequence[Tensor]) -> Any:
         """The tree, with these tensors."""
@@ -125,12 +122,17 @@ class Structure:
             leaves[i] = frozen[i] if i in frozen else next(remaining)
         return pytree.tree_unflatten(leaves, self.spec)
 
+    def is_positional(self) -> bool:
+        """Whether arguments are tensors and nothing else."""
+        args, kwargs = pytree.tree_unflatten([_A_TENSOR] * self.size, self.spec)
+        return not self.frozen and not kwargs and all(one is _A_TENSOR for one in args)
+
     def same(self, other: "Structure") -> bool:
         return self is other or (
             self.size == other.size
             and len(self.frozen) == len(other.frozen)
             and (not self.frozen or all(i == k and equal(a, b) for (i, a), (k, b) in zip(self.frozen, other.frozen)))
-            and _same_spec(self.spec, other.spec)
+            and (self.spec is other.spec or _same_spec(self.spec, other.spec))
         )
 
     def difference(self, now: "Structure", names: Sequence[str] = ()) -> str:
@@ -143,6 +145,10 @@ class Structure:
             if not equal(one, other):
                 return f"{names[i] if i < len(names) else f'leaf {i + 1}'}: captured {one!r}, received {other!r}"
         return "nothing"
+
+
+_MOST_KNOWN = 1024
+_known: dict[Any, Any] = {}  # of trees of plain containers, by their outline: the Structure, or the spec where values differ
 
 
 class _ATensor:
@@ -168,9 +174,12 @@ def _outline(structure: Structure) -> str:
 
 def of_arguments(args: tuple, kwargs: dict[str, Any]) -> tuple[list[Tensor], Structure]:
     """The tensors of a call, in order, and the rest of it. The order of keyword arguments does not matter."""
-    leaves, spec = _flatten((args, dict(sorted(kwargs.items()))))
-    positional = not kwargs and len(leaves) == len(args) and all(isinstance(value, Tensor) for value in args)
-    return [leaf for leaf in leaves if isinstance(leaf, Tensor)], Structure(leaves, spec, positional)
+    leaves, structure = _flatten((args, dict(sorted(kwargs.items())) if kwargs else kwargs))
+    return _tensors_among(leaves, structure), structure
+
+
+def _tensors_among(leaves: list[Any], structure: Structure) -> list[Tensor]:
+    return [leaf for leaf in leaves if isinstance(leaf, Tensor)] if structure.frozen else leaves
 
 
 def names_of_arguments(args: tuple, kwargs: dict[str, Any]) -> list[str]:
@@ -203,7 +212,7 @@ def of_result(result: Any) -> tuple[list[Tensor], Structure]:
     Raises:
         UsageError: it holds an object that may hide tensors: replays could not give them new values.
     """
-    leaves, spec = _flatten(result)
+    leaves, structure = _flatten(result)
     for leaf in leaves:
         if isinstance(leaf, Tensor):
             _check_class(leaf)
@@ -215,9 +224,9 @@ def of_result(result: Any) -> tuple[list[Tensor], Structure]:
             "return tensors, numbers, and nested lists, tuples, dicts, named tuples or dataclasses of them, or register "
             "the type with torch.utils._pytree.register_pytree_node",
         )
-    return [leaf for leaf in leaves if isinstance(leaf, Tensor)], Structure(leaves, spec)
+    return _tensors_among(leaves, structure), structure
 
 
 def tensors_of(tree: Any) -> list[Tensor]:
     """The tensors of any tree."""
-    return [leaf for leaf in _flatten(tree)[0] if isinstance(leaf, Tensor)]
+    return _tensors_among(*_flatten(tree))

@@ -91,6 +91,33 @@ def test_values_do_not_count_to_the_outline_but_to_the_structure():
     assert of_arguments((A, 2), {})[1].same(of_arguments((C, 2), {})[1])
 
 
+def test_trees_of_tensors_that_are_nested_alike_share_a_structure():
+    one, other = of_arguments((A, [B]), {"x": C}), of_arguments((B, [C]), {"x": A})
+    assert one[1] is other[1] and not one[1].is_positional()
+    assert [a is b for a, b in zip(other[0], (B, C, A))] == [True] * 3
+    assert of_arguments((A, 2), {})[1] is not of_arguments((C, 2), {})[1]
+
+
+@pytest.mark.parametrize("args, kwargs, expected", [
+    ((A, B), {}, True),
+    ((), {}, True),
+    ((A, 2), {}, False),
+    ((A,), {"x": B}, False),
+    (([A, B], ()), {}, False),
+    ((Tagged(torch.ones(1)), A), {}, True),
+], ids=str)  # fmt: skip
+def test_arguments_that_are_tensors_and_nothing_else_are_positional(args, kwargs, expected):
+    assert of_arguments(args, kwargs)[1].is_positional() is expected
+
+
+def test_a_number_where_a_tensor_was_is_another_structure():
+    assert _C.take_plain_apart([A, 2])[1] != _C.take_plain_apart([A, B])[1]
+    for _ in range(2):
+        numbers, tensors = of_arguments((A, 2), {}), of_arguments((A, B), {})
+        assert not numbers[1].same(tensors[1]) and not tensors[1].same(numbers[1])
+        assert len(numbers[0]) == 1 and len(tensors[0]) == 2
+
+
 def test_equal_keys_of_other_types_stay_what_they_are():
     for key in (1, True, 1.0):
         tensors, structure = of_arguments(({key: A},), {})
@@ -124,4 +151,4 @@ def test_structures_without_end_are_not_all_remembered():
 
     for length in range(3000):
         of_arguments(([0] * length,), {})
-    assert len(structure._specs) <= structure._MOST_SPECS
+    assert len(structure._known) <= structure._MOST_KNOWN
