@@ -44,7 +44,7 @@ def run(settings):
     states = step.states
 
     def look():
-        if states.find(of_arguments((images, labels), {})[1]).reason is not None:
+        if states.find(of_arguments((images, labels), {})[1])[1] is not None:
             raise RuntimeError("what the step reads has changed")
 
     ways = {EMPTY: lambda: None, STRUCTURE: lambda: of_arguments((images, labels), {}), LOOK: look}

@@ -69,14 +69,14 @@ class GraphedFunction(Generic[Arguments, Result]):
         if self._module is not None and self._module() is None:
             return self.original(*args, **kwargs)  # which says that it is gone
         leaves, structure = of_arguments(args, kwargs)
-        told = self.states.find(structure)
-        if told.reason is not None:
-            self._bank.refuse(told.state.number, told.reason, *leaves)
-        call = Call(self, args, kwargs, structure, told.state)
-        replayed = self._bank.run(told.state.number, call, *leaves)
+        state, reason = self.states.find(structure)
+        if reason is not None:
+            self._bank.refuse(state.number, reason, *leaves)
+        call = Call(self, args, kwargs, structure, state)
+        replayed = self._bank.run(state.number, call, *leaves)
         if replayed is None:
             return call.result
-        told.note_replay()
+        state.note_replay()
         outputs, flat = replayed
         return flat.rebuild(outputs)
 

@@ -11,7 +11,7 @@ from .choices import chosen
 from .errors import refuse
 from .flat_function import FlatFunction
 from .host_watch import HostWatch
-from .read_guard import States, Told
+from .read_guard import States
 from .static_inputs import StaticInputs
 from .structure import Structure, of_arguments
 from .weakly import Weakly
@@ -42,9 +42,8 @@ class _FixedCall(Call):
         self.batch = inputs.microbatches()
         self.tensors = inputs.tensors()
         super().__init__(step, (self.batch,), {}, inputs._structure())
-        self.told = step.states.find(self.structure, inputs.key)
-        self.state = self.told.state
-        self.key = self.told.state.number
+        self.state, self.reason = step.states.find(self.structure, inputs.key)
+        self.key = self.state.number
 
     def to_capture(self) -> tuple[Any, FlatFunction]:
         flat = FlatFunction(self.while_capturing(), self.structure, name=name_of(self.graphed.original))
@@ -154,11 +153,11 @@ class FullIteration:
         if isinstance(microbatches, StaticInputs):
             return self._run_fixed(key, step, microbatches)
         leaves, structure = of_arguments((microbatches,), {})
-        told = step.states.find(structure)
-        if told.reason is not None:
-            self._bank.refuse(key, told.state.number, told.reason, [], *leaves)
-        call = Call(step, (microbatches,), {}, structure, told.state)
-        result = _result(call, told, self._bank.run(key, told.state.number, call, [], *leaves))
+        state, reason = step.states.find(structure)
+        if reason is not None:
+            self._bank.refuse(key, state.number, reason, [], *leaves)
+        call = Call(step, (microbatches,), {}, structure, state)
+        result = _result(call, self._bank.run(key, state.number, call, [], *leaves))
         self._bank.follow(key)
         return result
 
@@ -166,9 +165,9 @@ class FullIteration:
         call = _FixedCall(step, inputs)
         if inputs.bucket and self._bank.is_due(stage, call.key, call.tensors):
             self._capture_buckets(stage, step, inputs)
-        if call.told.reason is not None:
-            self._bank.refuse(stage, call.key, call.told.reason, call.tensors)
-        result = _result(call, call.told, self._bank.run(stage, call.key, call, call.tensors))
+        if call.reason is not None:
+            self._bank.refuse(stage, call.key, call.reason, call.tensors)
+        result = _result(call, self._bank.run(stage, call.key, call, call.tensors))
         self._bank.follow(stage)
         return result
 
@@ -210,10 +209,11 @@ class FullIteration:
         return info
 
 
-def _result(call: Call, told: Told, replayed: Optional[tuple[FlatFunction, Any, bool]]) -> Any:
+def _result(call: Call, replayed: Optional[tuple[FlatFunction, Any, bool]]) -> Any:
     if replayed is None:
         return call.result
-    told.note_replay()
+    if call.state is not None:
+        call.state.note_replay()
     flat, leaves, is_static = replayed
     if leaves is None:
         leaves = flat.unchanging

@@ -18,11 +18,21 @@ MOST_CHANGES = 8
 _MOST_STATES = 64  # of one structure of arguments
 
 
+class _Changes:
+    """New states in a row, without a replay, of one structure of arguments."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
 class State:
     """One state of what is read, and the number that stands for it and for the structure of the arguments."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, changes: _Changes) -> None:
         self.number = number
+        self._changes = changes
         self._places: dict[tuple, Place] = {}
         self._guard: Optional[tuple[_C.HostGuard, list[Place]]] = None  # and its places by their numbers
         self.unfollowed: list[str] = []  # what was read, and is not compared
@@ -47,6 +57,9 @@ class State:
                 self._places[place.identity] = place
         self._guard = _guard_of(self._places)
         self.unfollowed += [what for what in reads.unfollowed if what not in self.unfollowed]
+
+    def note_replay(self) -> None:
+        self._changes.count = 0
 
     @property
     def places(self) -> list[Place]:
@@ -137,21 +150,10 @@ class _Known:
         self.structure = structure
         self.static = static
         self.states: list[State] = []  # most recently used first
-        self.changes = 0  # in a row, without a replay
+        self.changes = _Changes()
         self.restless: Optional[State] = None  # stands for all states while they change at each call
         self.stays = False  # it does, whatever settles
         self.moving: dict[Place, Any] = {}  # what changes at each call, and what it was at the last one
-
-
-class Told(NamedTuple):
-    """What a call is told by: its state; and why it is to stay eager, where that is new."""
-
-    state: State
-    known: _Known
-    reason: Optional[str] = None
-
-    def note_replay(self) -> None:
-        self.known.changes = 0
 
 
 class States:
@@ -166,29 +168,36 @@ class States:
         self._known: list[_Known] = []  # most recently used first
         self._next = 0
 
-    def find(self, structure: Structure, static: int = 0) -> Told:
-        """The state of a call that begins now. `static`: names the static batch, if it is one."""
+    def find(self, structure: Structure, static: int = 0) -> tuple[State, Optional[str]]:
+        """The state of a call that begins now, and why it is to stay eager, where that is new.
+
+        Each call makes it: a lookup or a call of Python takes as long here as a hundred comparisons of the guard.
+
+        Args:
+            static: names the static batch, if it is one.
+        """
         known = self._known_for(structure, static)
         if known.restless is not None and (known.stays or not self._has_settled(known)):
-            return Told(known.restless, known)
+            return known.restless, None
+        states = known.states
         change: Optional[Place] = None
-        for i, state in enumerate(known.states):
+        for state in states:
             place = state.difference()
             if place is None:
-                if i:
+                if state is not states[0]:
                     known.states = _first(state, known.states)
                 if state.refusal and not state.is_refused:
                     state.is_refused = True
-                    return Told(state, known, state.refusal)
-                return Told(state, known)
-            change = place if i == 0 else change
+                    return state, state.refusal
+                return state, None
+            change = change or place
         if change is not None:
-            known.changes += 1
-            if known.changes > MOST_CHANGES:
+            known.changes.count += 1
+            if known.changes.count > MOST_CHANGES:
                 return self._rest(known, change)
-        state = self._new_state()
+        state = self._new_state(known)
         known.states = [state, *known.states[: _MOST_STATES - 1]]
-        return Told(state, known)
+        return state, None
 
     def unfollowed(self) -> list[str]:
         """What was read in any state, and is not compared."""
@@ -215,26 +224,27 @@ class States:
         return None
 
     def _known_for(self, structure: Structure, static: int) -> _Known:
-        for i, known in enumerate(self._known):
-            if known.static == static and known.structure.same(structure):
-                if i:
+        all_known = self._known
+        for known in all_known:
+            if known.static == static and (known.structure is structure or known.structure.same(structure)):
+                if known is not all_known[0]:
                     self._known = _first(known, self._known)
                 return known
         known = _Known(structure, static)
         self._known = [known, *self._known[: self._capacity - 1]]
         return known
 
-    def _new_state(self) -> State:
+    def _new_state(self, known: _Known) -> State:
         self._next += 1
-        return State(self._next)
+        return State(self._next, known.changes)
 
-    def _rest(self, known: _Known, place: Place) -> Told:
+    def _rest(self, known: _Known, place: Place) -> tuple[State, str]:
         change = Change(place, place.before, place.get(), _optimizer_of(place, known.states))
-        known.restless = self._new_state()
+        known.restless = self._new_state(known)
         known.moving = {place: place.get()}
         known.states = known.states[:1]  # none of the others was worth a capture
         reason = f"what it reads changes from call to call: {change.text()}"
-        return Told(known.restless, known, reason)
+        return known.restless, reason
 
     def _has_settled(self, known: _Known) -> bool:
         """Whether all that moved is as it was at the last call."""
@@ -247,5 +257,5 @@ class States:
         if moved:
             return False
         known.restless = None
-        known.changes = MOST_CHANGES - 2  # a few more tries
+        known.changes.count = MOST_CHANGES - 2  # a few more tries
         return True
