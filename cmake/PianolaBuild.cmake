@@ -52,6 +52,39 @@ if(PIANOLA_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
     env CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros ${PIANOLA_CCACHE})
 endif()
 
+# pianola_unity(<target>): compiles its files in units of several, each of which reads torch's headers once: nearly all that most
+# files cost. Names in anonymous namespaces differ within a room, therefore, and each test has a namespace of its own. Files that include what
+# cannot be included twice stay alone (pianola_alone), as do those with COMPILE_OPTIONS of their own.
+function(pianola_unity target)
+  if(NOT PIANOLA_UNITY)
+    return()
+  endif()
+  if(PIANOLA_PRECOMPILED_IN)
+    _pianola_take_units(${target})
+  else()
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE BATCH UNITY_BUILD_BATCH_SIZE 12)
+  endif()
+endfunction()
+
+# Puts the units of another build tree in the place of the files that they include: a compiler cache knows them.
+function(_pianola_take_units target)
+  get_target_property(folder ${target} BINARY_DIR)
+  cmake_path(RELATIVE_PATH folder BASE_DIRECTORY "${PROJECT_BINARY_DIR}")
+  file(GLOB units "${PIANOLA_PRECOMPILED_IN}/${folder}/CMakeFiles/${target}.dir/Unity/unity_*_cxx.cxx")
+  get_target_property(sources ${target} SOURCES)
+  list(TRANSFORM sources REPLACE "^([^/].*)$" "${CMAKE_CURRENT_SOURCE_DIR}/\\1")
+  foreach(unit IN LISTS units)
+    file(STRINGS "${unit}" includes REGEX "^#include")
+    list(TRANSFORM includes REPLACE "^#include \"(.*)\"$" "\\1")
+    list(REMOVE_ITEM sources ${includes})
+  endforeach()
+  set_target_properties(${target} PROPERTIES SOURCES "${sources};${units}")
+endfunction()
+
+function(pianola_alone)
+  set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+endfunction()
+
 # pianola_precompile(<target> <header> ...): headers that most of its files include and that take long to compile. Targets of
 # one kind with the same headers, all with torch or all without, share what the first of them precompiles. Those of another build tree
 # (PIANOLA_PRECOMPILED_IN) are used where that one is named: a compiler cache knows what includes them.
@@ -78,7 +111,7 @@ function(pianola_precompile target)
     get_target_property(folder ${owner} BINARY_DIR)
     cmake_path(RELATIVE_PATH folder BASE_DIRECTORY "${PROJECT_BINARY_DIR}")
     get_target_property(sources ${target} SOURCES)
-    list(FILTER sources INCLUDE REGEX "\\.cpp$")
+    list(FILTER sources INCLUDE REGEX "\\.(cpp|cxx)$")
     # Of the sources, which puts them where CMake puts its own.
     set_source_files_properties(${sources} PROPERTIES COMPILE_OPTIONS
       "-Winvalid-pch;-include;${PIANOLA_PRECOMPILED_IN}/${folder}/CMakeFiles/${owner}.dir/cmake_pch.hxx")

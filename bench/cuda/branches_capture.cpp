@@ -34,10 +34,10 @@ std::vector<Contending> ways() {
           {kNoWarmup, {.warmup = 0}}};
 }
 
-// Captures of one step, again and again; what one leaves is dropped before the next, so that each begins with no memory to
+// BranchCaptures of one step, again and again; what one leaves is dropped before the next, so that each begins with no memory to
 // reuse.
-struct Captures {
-  Captures(const BranchWorkload& workload, CaptureOptions with)
+struct BranchCaptures {
+  BranchCaptures(const BranchWorkload& workload, CaptureOptions with)
       : step(workload.make()), graph(kDevice), options(std::move(with)) {
     for (int run = 0; run < 3; ++run) step.run();
   }
@@ -84,10 +84,11 @@ std::string parts(const BranchInfo& found) {
 }
 
 Case capture_time(const BranchWorkload& workload, const GraphInfo& branched, const Settings& settings) {
-  std::vector<std::unique_ptr<Captures>> captures;
+  std::vector<std::unique_ptr<BranchCaptures>> captures;
   std::vector<Contender> contenders;
   for (Contending& way : ways()) {
-    Captures* one = captures.emplace_back(std::make_unique<Captures>(workload, std::move(way.options))).get();
+    BranchCaptures* one =
+        captures.emplace_back(std::make_unique<BranchCaptures>(workload, std::move(way.options))).get();
     contenders.push_back({way.name, [one] { one->capture(); }, [one] { one->drop(); }});
   }
   const Plan plan = settings.plan(1);
@@ -117,7 +118,7 @@ Case memory(const BranchWorkload& workload, const GraphInfo& plain, const GraphI
                      {"kept from reuse at most", bytes(found.held_bytes)}}};
 }
 
-std::vector<BranchWorkload> workloads() {
+std::vector<BranchWorkload> captured_workloads() {
   return {{.name = "MLP 16 x 64, batch 32, Adam", .make = mlp_steps({}, Update::adam)},
           {.name = "transformer 8 x 256, batch 2 x 64, packed q k v, Adam",
            .make = transformer_steps({}, /*batch=*/2, /*length=*/64, Update::adam)}};
@@ -136,7 +137,7 @@ std::vector<Case> branches_capture(const Settings& settings) {
   const std::vector<Contending> contending = ways();
   std::vector<Case> cases;
   std::vector<Case> memories;
-  for (const BranchWorkload& workload : workloads()) {
+  for (const BranchWorkload& workload : captured_workloads()) {
     const GraphInfo plain = checked_info(workload, contending[0]);
     const GraphInfo branched = checked_info(workload, contending[1]);
     cases.push_back(capture_time(workload, branched, settings));

@@ -11,7 +11,7 @@ namespace {
 constexpr double kNoSlower = 1.01;
 
 // Steps whose kernels fill the device, so that there is little to gain: branches must not cost anything.
-std::vector<BranchWorkload> workloads() {
+std::vector<BranchWorkload> large_workloads() {
   return {
       {.name = "training step: MLP 16 x 2048, batch 256, SGD",
        .make = mlp_steps({.width = 2048, .batch = 256}, Update::sgd),
@@ -35,7 +35,7 @@ std::vector<BranchWorkload> workloads() {
 std::vector<Case> branches_large(const Settings& settings) {
   const OnPoolStream stream;
   std::vector<Case> cases;
-  for (const BranchWorkload& workload : workloads()) {
+  for (const BranchWorkload& workload : large_workloads()) {
     cases.push_back(BranchTwins(workload).device_time(settings));
     c10::cuda::CUDACachingAllocator::emptyCache();  // gigabytes, which the next one cuts differently
   }

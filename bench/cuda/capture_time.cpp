@@ -11,8 +11,8 @@ namespace {
 
 // A capture of its own step, again and again; what it leaves is dropped between blocks, so that each begins with no
 // memory to reuse.
-struct Captures {
-  Captures() {
+struct TimedCaptures {
+  TimedCaptures() {
     for (int step = 0; step < 3; ++step) model.train_step();
   }
 
@@ -34,7 +34,7 @@ struct Captures {
   Graph graph{kDevice};
 };
 
-void check_captures(Captures& theirs, Captures& ours) {
+void check_captures(TimedCaptures& theirs, TimedCaptures& ours) {
   Mlp eager(MlpShape{}, kDevice);
   for (int step = 0; step < 3; ++step) eager.train_step();
   theirs.by_torch();
@@ -54,9 +54,9 @@ void check_captures(Captures& theirs, Captures& ours) {
 
 std::vector<Case> capture_time(const Settings& settings) {
   const OnPoolStream stream;
-  Captures theirs;
-  Captures traced;
-  Captures plain;
+  TimedCaptures theirs;
+  TimedCaptures traced;
+  TimedCaptures plain;
   check_captures(theirs, traced);
   const Contender contenders[] = {
       {"torch capture", [&] { theirs.by_torch(); }, [&] { theirs.drop(); }},

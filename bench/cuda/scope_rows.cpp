@@ -19,8 +19,8 @@ namespace {
 constexpr int kCheckedSteps = 8;
 constexpr int kBurst = 10;
 
-constexpr const char* kEager = "no graph";
-constexpr const char* kTheirs = "whole iteration, at::cuda::CUDAGraph";
+constexpr const char* kEagerRow = "no graph";
+constexpr const char* kTheirRow = "whole iteration, at::cuda::CUDAGraph";
 constexpr const char* kOurs = "whole iteration, pianola::FullIteration";
 constexpr const char* kCallable = "forward and backward, pianola::make_graphed_callable";
 constexpr const char* kCallables = "forward and backward per layer, pianola::make_graphed_callables";
@@ -70,7 +70,7 @@ ScopeRows::ScopeRows(std::string model, std::string title)
 
 void ScopeRows::check() {
   const std::pair<const char*, const Training*> rows[] = {
-      {kTheirs, &theirs_}, {kOurs, &ours_}, {kCallable, &callable_}, {kCallables, &callables_}};
+      {kTheirRow, &theirs_}, {kOurs, &ours_}, {kCallable, &callable_}, {kCallables, &callables_}};
   const std::vector<Contender> all = contenders();
   for (int step = 0; step < kCheckedSteps; ++step) {
     for (const Contender& contender : all) contender.iteration();
@@ -91,8 +91,8 @@ std::vector<Contender> ScopeRows::contenders() {
   const auto step = [this](Training& training) {
     return [this, &training] { training.step(made_.input, made_.target); };
   };
-  return {{kEager, step(eager_)},
-          {kTheirs, [this] { step_torch_graph(); }},
+  return {{kEagerRow, step(eager_)},
+          {kTheirRow, [this] { step_torch_graph(); }},
           {kOurs, [this] { step_full_iteration(); }},
           {kCallable, step(callable_)},
           {kCallables, step(callables_)}};
@@ -102,14 +102,14 @@ Case ScopeRows::compare(const char* measure, const Timer& timer, const Plan& pla
   return {.name = title_,
           .measure = measure,
           .unit = "us",
-          .baseline = kEager,
+          .baseline = kEagerRow,
           .iterations = plan.iterations,
           .series = interleave(timer, contenders(), plan)};
 }
 
 Case ScopeRows::wall_time(const Settings& settings) {
   Case result = compare("time per iteration, back to back", wall_timer(), settings.plan(kBurst));
-  result.requirements = {at_least_speedup(result, kOurs, 1, kTheirs)};
+  result.requirements = {at_least_speedup(result, kOurs, 1, kTheirRow)};
   result.notes = {"torch has no graphed callables in C++, and so no rows for forward and backward here"};
   return result;
 }

@@ -1,5 +1,7 @@
 #include "iteration.hpp"
 
+#include "learning_rate.hpp"
+
 #include <pianola/training/clip_grad.hpp>
 
 #include <ATen/TensorOperators.h>
@@ -12,7 +14,6 @@ namespace pianola::bench {
 namespace {
 
 // As in Mlp: the weights hardly move, so that the work stays the same over thousands of iterations.
-constexpr double kLearningRate = 1e-5;
 
 std::vector<c10::IValue> values_of(const at::Tensor& microbatches) {
   std::vector<c10::IValue> values;

@@ -1,5 +1,7 @@
 #include "mlp.hpp"
 
+#include "learning_rate.hpp"
+
 #include <pianola/core/error.hpp>
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -25,7 +27,6 @@ namespace {
 
 // So small that the weights hardly move: after thousands of timed steps the work is still the same, without neurons that
 // died and moments that became subnormal, which a CPU computes slowly.
-constexpr double kLearningRate = 1e-5;
 
 }  // namespace
 

@@ -1,5 +1,6 @@
 #include "training.hpp"
 
+#include "learning_rate.hpp"
 #include "transformer.hpp"
 
 #include <pianola/core/error.hpp>
@@ -17,7 +18,6 @@ namespace pianola::bench {
 namespace {
 
 // As in Mlp: the weights hardly move, so that the work stays the same over thousands of steps.
-constexpr double kLearningRate = 1e-5;
 
 std::vector<GraphedCallable> capture(const Model& model, const at::Tensor& input, Graphed graphed) {
   if (graphed == Graphed::nothing) return {};

@@ -1,5 +1,7 @@
 #include "whole_step.hpp"
 
+#include "learning_rate.hpp"
+
 #include <ATen/ops/full.h>
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/mul.h>
@@ -12,7 +14,6 @@ namespace pianola::bench {
 namespace {
 
 // As in Mlp: the weights hardly move, so that the work stays the same over thousands of steps.
-constexpr double kLearningRate = 1e-5;
 
 }  // namespace
 

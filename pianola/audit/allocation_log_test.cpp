@@ -8,7 +8,7 @@
 #include <optional>
 #include <thread>
 
-namespace pianola {
+namespace pianola::allocation_log_test {
 namespace {
 
 using auditing::AllocationLog;
@@ -48,4 +48,4 @@ TEST(AllocationLog, TheInnerOneDoesNotHideTheOuterOne) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::allocation_log_test

@@ -16,7 +16,7 @@
 
 #include <memory>
 
-namespace pianola {
+namespace pianola::clean_steps_test {
 namespace {
 
 using testing::Mlp;
@@ -202,4 +202,4 @@ TEST_P(CleanSteps, SharedAndFrozenParameters) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::clean_steps_test

@@ -8,7 +8,7 @@
 #include <ATen/ops/relu.h>
 #include <ATen/ops/tanh.h>
 
-namespace pianola {
+namespace pianola::control_flow_test {
 namespace {
 
 using ::testing::AllOf;
@@ -288,4 +288,4 @@ TEST_P(ControlFlow, AParameterThatIsReplacedByAnother) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::control_flow_test

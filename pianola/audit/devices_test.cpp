@@ -7,7 +7,7 @@
 
 #include <sstream>
 
-namespace pianola {
+namespace pianola::devices_test {
 namespace {
 
 using testing::finding_of;
@@ -81,4 +81,4 @@ TEST_P(CudaDevices, EachIsFound) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::devices_test

@@ -5,7 +5,7 @@
 #include <torch/optim/adam.h>
 #include <torch/optim/sgd.h>
 
-namespace pianola {
+namespace pianola::frameworks_test {
 namespace {
 
 using testing::finding_of;
@@ -62,4 +62,4 @@ TEST_P(Frameworks, ClippingThatReturnsTheNorm) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::frameworks_test

@@ -10,7 +10,7 @@
 #include <ATen/ops/unique_consecutive.h>
 #include <ATen/record_function.h>
 
-namespace pianola {
+namespace pianola::host_reads_test {
 namespace {
 
 using testing::finding_of;
@@ -122,4 +122,4 @@ TEST_P(HostReads, AMaskThatOnlyFillsIsNone) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::host_reads_test

@@ -4,7 +4,7 @@
 #include <ATen/ops/mm.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 
-namespace pianola {
+namespace pianola::modes_test {
 namespace {
 
 using testing::finding_of;
@@ -133,4 +133,4 @@ TEST_P(Modes, NothingToCapture) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::modes_test

@@ -11,7 +11,7 @@
 #include <optional>
 #include <vector>
 
-namespace pianola {
+namespace pianola::moved_memory_test {
 namespace {
 
 using testing::finding_of;
@@ -238,4 +238,4 @@ TEST_P(Gradients, AClonedOneMayBeKept) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::moved_memory_test

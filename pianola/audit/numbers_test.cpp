@@ -14,7 +14,7 @@
 #include <array>
 #include <cstddef>
 
-namespace pianola {
+namespace pianola::numbers_test {
 namespace {
 
 using ::testing::AllOf;
@@ -212,4 +212,4 @@ TEST_P(Numbers, ANumberThatStaysIsNone) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::numbers_test

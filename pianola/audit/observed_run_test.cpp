@@ -8,7 +8,7 @@
 
 #include <optional>
 
-namespace pianola {
+namespace pianola::observed_run_test {
 namespace {
 
 using auditing::LeafWatch;
@@ -48,4 +48,4 @@ TEST_P(ObservedRuns, KeepWhatFreedMemoryWasKnownByFromOthers) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::observed_run_test

@@ -4,7 +4,7 @@
 #include <ATen/ops/normal.h>
 #include <ATen/ops/rand.h>
 
-namespace pianola {
+namespace pianola::random_test {
 namespace {
 
 using testing::finding_of;
@@ -64,4 +64,4 @@ TEST_P(RandomNumbers, GeneratorsAreAsTheyWere) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::random_test

@@ -8,7 +8,7 @@
 
 #include <string>
 
-namespace pianola {
+namespace pianola::report_test {
 namespace {
 
 using ::testing::AllOf;
@@ -210,4 +210,4 @@ TEST(AuditReport, SarifNamesRulesOnceAndPointsAtLines) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::report_test

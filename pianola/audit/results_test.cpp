@@ -1,6 +1,6 @@
 #include <pianola/audit/testing/audit_test.hpp>
 
-namespace pianola {
+namespace pianola::results_test {
 namespace {
 
 using testing::finding_of;
@@ -44,4 +44,4 @@ TEST_P(Results, AnInputThatTheStepWrites) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::results_test

@@ -11,7 +11,7 @@
 
 #include <stdexcept>
 
-namespace pianola {
+namespace pianola::session_test {
 namespace {
 
 using auditing::Session;
@@ -213,4 +213,4 @@ TEST_P(Sessions, TheTrialFindsWhatRunsDoNotShow) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::session_test

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace pianola {
+namespace pianola::branches_test {
 namespace {
 
 using testing::expect_same;
@@ -150,4 +150,4 @@ TEST_P(CallableBranchesTest, OptionsOutOfRangeAreRefusedAtOnce) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::branches_test

@@ -8,7 +8,7 @@
 
 #include <string>
 
-namespace pianola {
+namespace pianola::capture_path_test {
 namespace {
 
 using ::testing::AllOf;
@@ -77,4 +77,4 @@ TEST_P(CallableCapturePathTest, NothingIsComparedWithOneWarmUpRun) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::capture_path_test

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace pianola {
+namespace pianola::changing_paths_test {
 namespace {
 
 using ::testing::AllOf;
@@ -307,4 +307,4 @@ TEST_P(ChangingPathsTest, NewSignaturesNowAndThenAreNotTold) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::changing_paths_test

@@ -46,9 +46,9 @@ struct CustomBackwards::Watched {
 namespace {
 
 template <typename Watched>
-class Before final : public autograd::FunctionPreHook {
+class BeforeHook final : public autograd::FunctionPreHook {
  public:
-  explicit Before(std::shared_ptr<Watched> watched) : watched_(std::move(watched)) {}
+  explicit BeforeHook(std::shared_ptr<Watched> watched) : watched_(std::move(watched)) {}
   autograd::variable_list operator()(const autograd::variable_list& gradients) override {
     watched_->begin();
     return gradients;
@@ -59,9 +59,9 @@ class Before final : public autograd::FunctionPreHook {
 };
 
 template <typename Watched>
-class After final : public autograd::FunctionPostHook {
+class AfterHook final : public autograd::FunctionPostHook {
  public:
-  explicit After(std::shared_ptr<Watched> watched) : watched_(std::move(watched)) {}
+  explicit AfterHook(std::shared_ptr<Watched> watched) : watched_(std::move(watched)) {}
   autograd::variable_list operator()(const autograd::variable_list& outputs,
                                      const autograd::variable_list& /*inputs*/) override {
     watched_->end();
@@ -98,8 +98,8 @@ std::vector<autograd::Node*> custom_nodes(const std::vector<at::Tensor>& results
 CustomBackwards::CustomBackwards(const std::vector<at::Tensor>& results) {
   for (autograd::Node* node : custom_nodes(results)) {
     const auto& watched = nodes_.emplace_back(std::make_shared<Watched>());
-    node->add_pre_hook(std::make_unique<Before<Watched>>(watched));
-    node->add_post_hook(std::make_unique<After<Watched>>(watched));
+    node->add_pre_hook(std::make_unique<BeforeHook<Watched>>(watched));
+    node->add_post_hook(std::make_unique<AfterHook<Watched>>(watched));
   }
 }
 

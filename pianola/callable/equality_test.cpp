@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace pianola {
+namespace pianola::equality_test {
 namespace {
 
 using testing::clone_all;
@@ -105,4 +105,4 @@ TEST_P(EqualityTest, RecomputedBlockTrainsAsInEager) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::equality_test

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace pianola {
+namespace pianola::gradients_test {
 namespace {
 
 using ::testing::AllOf;
@@ -343,4 +343,4 @@ TEST_P(GradientsTest, AreAddedByTheGraphForEachCallOfALoss) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::gradients_test

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace pianola {
+namespace pianola::graphed_fallback_test {
 namespace {
 
 using ::testing::AllOf;
@@ -445,4 +445,4 @@ TEST_P(GraphedFallbackTest, OneResultIsWhatTheOperatorReturns) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::graphed_fallback_test

@@ -7,7 +7,7 @@
 #include <tuple>
 #include <vector>
 
-namespace pianola {
+namespace pianola::graphed_step_test {
 namespace {
 
 using testing::expect_same;
@@ -294,4 +294,4 @@ TEST_P(GraphedStepTest, CallsAGraphedModelInside) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::graphed_step_test

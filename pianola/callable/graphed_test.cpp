@@ -11,7 +11,7 @@
 #include <type_traits>
 #include <vector>
 
-namespace pianola {
+namespace pianola::graphed_test {
 namespace {
 
 using testing::ConvNet;
@@ -343,4 +343,4 @@ TEST_P(GraphedCallsTest, TellsWhatItKeeps) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::graphed_test

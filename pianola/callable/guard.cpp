@@ -11,8 +11,6 @@
 namespace pianola::callable {
 namespace {
 
-const void* memory_of(const c10::TensorImpl& impl) { return impl.unsafe_storage().unsafeGetStorageImpl()->data(); }
-
 std::string list(at::IntArrayRef values) { return fmt::format("[{}]", fmt::join(values, ", ")); }
 
 const char* yes_no(bool value) { return value ? "yes" : "no"; }
@@ -66,14 +64,14 @@ void ParameterGuard::add(const at::Tensor& leaf) {
       std::any_of(watched_.begin(), watched_.end(), [&](const Watched& known) { return known.impl == impl; })) {
     return;
   }
-  watched_.push_back({.impl = impl, .address = memory_of(*impl), .geometry = graph::Geometry(*impl)});
+  watched_.push_back({.impl = impl, .address = graph::memory_of(*impl), .geometry = graph::Geometry(*impl)});
   leaves_.push_back(leaf);
 }
 
 bool ParameterGuard::intact() const noexcept {
   bool same = true;
   for (const Watched& watched : watched_) {
-    same &= memory_of(*watched.impl) == watched.address && watched.geometry.is_of(*watched.impl);
+    same &= graph::memory_of(*watched.impl) == watched.address && watched.geometry.is_of(*watched.impl);
   }
   return same;
 }
@@ -81,7 +79,7 @@ bool ParameterGuard::intact() const noexcept {
 std::vector<std::string> ParameterGuard::differences(const ModuleView& module) const {
   std::vector<std::string> result;
   for (std::size_t i = 0; i < watched_.size(); ++i) {
-    const void* now = memory_of(*watched_[i].impl);
+    const void* now = graph::memory_of(*watched_[i].impl);
     if (now == watched_[i].address) {
       if (!watched_[i].geometry.is_of(*watched_[i].impl)) {
         result.push_back(

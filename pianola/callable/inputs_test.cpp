@@ -7,7 +7,7 @@
 #include <tuple>
 #include <vector>
 
-namespace pianola {
+namespace pianola::inputs_test {
 namespace {
 
 using c10::IValue;
@@ -434,4 +434,4 @@ TEST_P(InputsTest, ThatTheCallableWritesOrThatAreSparseAreRefused) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::inputs_test

@@ -1,6 +1,7 @@
 #include <pianola/callable/known_tensor.hpp>
 
 #include <pianola/core/error.hpp>
+#include <pianola/graph/geometry.hpp>
 
 #include <fmt/format.h>
 
@@ -9,10 +10,6 @@
 namespace pianola {
 namespace {
 
-const void* memory_of(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl()->data() : nullptr;
-}
-
 const char* yes_no(bool value) { return value ? "yes" : "no"; }
 
 }  // namespace
@@ -20,7 +17,7 @@ const char* yes_no(bool value) { return value ? "yes" : "no"; }
 KnownTensor::KnownTensor(std::string name, at::Tensor tensor, bool is_buffer)
     : name_(std::move(name)),
       tensor_(std::move(tensor)),
-      address_(is_buffer ? memory_of(tensor_) : nullptr),
+      address_(is_buffer ? graph::memory_of(*tensor_.unsafeGetTensorImpl()) : nullptr),
       is_buffer_(is_buffer),
       requires_grad_(tensor_.defined() && tensor_.requires_grad()) {}
 
@@ -40,7 +37,7 @@ KnownTensor KnownTensor::buffer(std::string name, const at::Tensor& tensor) {
 
 bool KnownTensor::is(const at::Tensor& now) const {
   return now.is_same(tensor_) && (!now.defined() || now.requires_grad() == requires_grad_) &&
-         (!is_buffer_ || memory_of(now) == address_);
+         (!is_buffer_ || graph::memory_of(*now.unsafeGetTensorImpl()) == address_);
 }
 
 std::optional<std::string> KnownTensor::difference(const at::Tensor& now) const {

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace pianola {
+namespace pianola::modes_test {
 namespace {
 
 using ::testing::AllOf;
@@ -393,4 +393,4 @@ TEST_P(ModesTest, DeterministicAlgorithmsMustBeAsCaptured) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::modes_test

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace pianola {
+namespace pianola::module_view_test {
 namespace {
 
 using ::testing::AllOf;
@@ -121,4 +121,4 @@ TEST_P(ModuleViewTest, AKnownTensorTellsWhatBecameOfIt) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::module_view_test

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-namespace pianola {
+namespace pianola::outputs_test {
 namespace {
 
 using c10::IValue;
@@ -507,4 +507,4 @@ TEST_P(OutputsTest, MustBeOfTheSameStructureInEveryRun) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::outputs_test

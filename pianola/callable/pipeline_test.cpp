@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace pianola {
+namespace pianola::pipeline_test {
 namespace {
 
 using ::testing::AllOf;
@@ -253,4 +253,4 @@ TEST_P(PipelineTest, WrongCountsAreRefused) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::pipeline_test

@@ -12,7 +12,7 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #endif
 
-namespace pianola {
+namespace pianola::refusal_test {
 namespace {
 
 using ::testing::AllOf;
@@ -250,4 +250,4 @@ TEST_P(CallableRefusalTest, HooksRunAroundWarmUpAndCaptureAndAreNotRecorded) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::refusal_test

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace pianola {
+namespace pianola::routed_gradients_test {
 namespace {
 
 namespace autograd = torch::autograd;
@@ -283,4 +283,4 @@ TEST_P(RoutedGradientsTest, OfAParameterThatCallablesShareAddUp) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::routed_gradients_test

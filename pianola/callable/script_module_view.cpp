@@ -5,7 +5,7 @@
 namespace pianola::callable {
 namespace {
 
-const at::Tensor kNone;
+const at::Tensor kNoTensor;
 
 }  // namespace
 
@@ -32,7 +32,7 @@ void ScriptModuleView::read(const std::string& name, const Object& object) {
 
 const at::Tensor& ScriptModuleView::Attribute::now() const {
   const c10::IValue& value = object->slots()[slot];
-  return value.isTensor() ? value.toTensor() : kNone;
+  return value.isTensor() ? value.toTensor() : kNoTensor;
 }
 
 bool ScriptModuleView::training() const { return flags_.empty() || flags_.front().now(); }

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-namespace pianola {
+namespace pianola::script_test {
 namespace {
 
 using c10::IValue;
@@ -291,4 +291,4 @@ TEST_P(ScriptTest, HostReadsInTheSourceAreRefused) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::script_test

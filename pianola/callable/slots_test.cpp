@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace pianola {
+namespace pianola::slots_test {
 namespace {
 
 using ::testing::AllOf;
@@ -166,4 +166,4 @@ TEST_P(SlotsTest, ACallMayTakeTheSlotOfTheOldestWhoseBackwardIsThenRefused) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::slots_test

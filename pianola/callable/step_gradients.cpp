@@ -2,6 +2,7 @@
 
 #include <pianola/callable/leaf_hook_checks.hpp>
 #include <pianola/callable/leaf_hooks.hpp>
+#include <pianola/graph/geometry.hpp>
 #include <pianola/trace/references.hpp>
 
 #include <torch/csrc/autograd/variable.h>
@@ -14,11 +15,6 @@ namespace {
 
 // An undefined or sparse tensor has none. Without the checks of Tensor::storage(), which would read one more line of
 // memory of each tensor.
-const void* memory_of(const at::Tensor& tensor) noexcept {
-  const c10::StorageImpl* storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
-  return storage == nullptr ? nullptr : storage->data();
-}
-
 }  // namespace
 
 StepGradients::Leaf::Leaf(const at::Tensor& leaf)
@@ -26,7 +22,7 @@ StepGradients::Leaf::Leaf(const at::Tensor& leaf)
       meta(torch::autograd::impl::materialize_autograd_meta(leaf)),
       before(meta->grad_),
       found(before.getIntrusivePtr()),
-      found_at(memory_of(before)),
+      found_at(graph::memory_of(*before.unsafeGetTensorImpl())),
       was_defined(before.defined()),
       hooks(mark_of_hooks(leaf)) {}
 
@@ -45,7 +41,7 @@ void StepGradients::finish() {
     const at::Tensor before = std::exchange(leaf.before, at::Tensor());
     if (leaf.tensor.expired() || leaf.meta->grad_.is_same(before)) continue;
     leaf.made = leaf.meta->grad_;
-    leaf.made_at = memory_of(leaf.made);
+    leaf.made_at = graph::memory_of(*leaf.made.unsafeGetTensorImpl());
     leaf.after = leaf.made.defined() ? After::made : After::dropped;
   }
 }
@@ -60,13 +56,15 @@ bool StepGradients::Leaf::is_as_captured() const {
     return false;
   const at::Tensor& now = meta->grad_;
   if (after == After::kept) {
-    return now.unsafeGetTensorImpl() == found._unsafe_get_target() && memory_of(now) == found_at;
+    return now.unsafeGetTensorImpl() == found._unsafe_get_target() &&
+           graph::memory_of(*now.unsafeGetTensorImpl()) == found_at;
   }
   if (!was_defined && now.defined()) return false;
   if (after == After::dropped) return true;
   const std::size_t ours = now.is_same(made) ? 2 : 1;
   // Few have been seen by Python: only those are asked for its reference.
-  return (made.use_count() == ours || trace::references_to(made) == ours) && memory_of(made) == made_at;
+  return (made.use_count() == ours || trace::references_to(made) == ours) &&
+         graph::memory_of(*made.unsafeGetTensorImpl()) == made_at;
 }
 
 bool StepGradients::are_as_captured() const {

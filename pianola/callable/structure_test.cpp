@@ -10,7 +10,7 @@
 #include <tuple>
 #include <vector>
 
-namespace pianola::callable {
+namespace pianola::callable::structure_test {
 namespace {
 
 using c10::IValue;
@@ -190,4 +190,4 @@ TEST_P(StructureTest, ComparesNumbersBitForBit) {
 }
 
 }  // namespace
-}  // namespace pianola::callable
+}  // namespace pianola::callable::structure_test

@@ -11,11 +11,11 @@
 #include <tuple>
 #include <vector>
 
-namespace pianola {
+namespace pianola::buffer_plan_test {
 namespace {
 
-using testing::ElementsAre;
-using testing::ThrowsMessage;
+using ::testing::ElementsAre;
+using ::testing::ThrowsMessage;
 
 constexpr auto kInput = BufferKind::input;
 constexpr auto kOutput = BufferKind::output;
@@ -146,4 +146,4 @@ TEST(BufferPlan, NeverGivesABufferToTwoMicrobatchesAtOnce) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::buffer_plan_test

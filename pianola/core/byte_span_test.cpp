@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace pianola {
+namespace pianola::byte_span_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -26,4 +26,4 @@ TEST(ByteSpanTest, SpansThatOverlapOrTouchAreMergedInOrder) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::byte_span_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace pianola {
+namespace pianola::display_width_test {
 namespace {
 
 TEST(DisplayWidth, CountsCharactersNotBytes) {
@@ -49,4 +49,4 @@ TEST(PrintableTest, LeavesTextsAndReplacesWhatIsNone) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::display_width_test

@@ -7,7 +7,7 @@
 #include <string>
 #include <type_traits>
 
-namespace pianola {
+namespace pianola::error_test {
 namespace {
 
 TEST(Error, SaysWhatWhereAndWhatToDoOnALineEach) {
@@ -42,9 +42,9 @@ TEST(Error, SaysAllOfItWhateverBytesItQuotes) {
 }
 
 template <class E>
-class ErrorKind : public testing::Test {};
-using Kinds = testing::Types<UsageError, CaptureError, OutOfMemoryError, ReplayError, GuardError, ScheduleError,
-                             ConfigError, UnsupportedError, DeviceError>;
+class ErrorKind : public ::testing::Test {};
+using Kinds = ::testing::Types<UsageError, CaptureError, OutOfMemoryError, ReplayError, GuardError, ScheduleError,
+                               ConfigError, UnsupportedError, DeviceError>;
 TYPED_TEST_SUITE(ErrorKind, Kinds);
 
 TYPED_TEST(ErrorKind, IsCaughtAsItselfAsErrorAndAsRuntimeError) {
@@ -56,4 +56,4 @@ TYPED_TEST(ErrorKind, IsCaughtAsItselfAsErrorAndAsRuntimeError) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::error_test

@@ -9,10 +9,10 @@
 #include <set>
 #include <string>
 
-namespace pianola {
+namespace pianola::hazard_rule_test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 TEST(HazardRuleTest, IdsAndKindsAreUniqueAndInOrder) {
   std::set<std::string_view> ids, kinds;
@@ -57,4 +57,4 @@ TEST(HazardRuleTest, AnErrorShowsItsRule) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::hazard_rule_test

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-namespace pianola {
+namespace pianola::one_call_test {
 namespace {
 
 using ::testing::AllOf;
@@ -81,4 +81,4 @@ TEST(OneCall, LetsOneThreadInAtATime) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::one_call_test

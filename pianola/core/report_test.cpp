@@ -10,11 +10,11 @@
 #include <limits>
 #include <string>
 
-namespace pianola {
+namespace pianola::report_test {
 namespace {
 
-using testing::HasSubstr;
-using testing::ThrowsMessage;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 Report graph_report() {
   Report report("Graph");
@@ -99,21 +99,21 @@ struct Shown {
   const char* unit;
   const char* text;
 };
-class ReportValueText : public testing::TestWithParam<Shown> {};
+class ReportValueText : public ::testing::TestWithParam<Shown> {};
 TEST_P(ReportValueText, IsReadable) {
   EXPECT_EQ(Report().fact("k", "v", GetParam().value, GetParam().unit).to_text(),
             std::string("v  ") + GetParam().text + "\n");
 }
 INSTANTIATE_TEST_SUITE_P(
     Values, ReportValueText,
-    testing::Values(Shown{"FewBytes", 1023, "bytes", "1023 bytes"}, Shown{"NoBytes", 0, "bytes", "0 bytes"},
-                    Shown{"Gibibytes", std::uint64_t{3} << 30U, "bytes", "3.0 GiB"},
-                    Shown{"Freed", -2048, "bytes", "-2.0 KiB"}, Shown{"Absent", {}, "us", "-"},
-                    Shown{"Whole", 526.0, "us", "526 us"}, Shown{"ThreeDigits", 0.62537, "", "0.625"},
-                    Shown{"Large", 1886.51, "", "1887"}, Shown{"Tiny", 0.00000123, "", "1.23e-06"},
-                    Shown{"Huge", 1e20 + 0.0, "", "1e+20"}, Shown{"NotANumber", std::nan(""), "us", "nan us"},
-                    Shown{"Size", std::numeric_limits<std::size_t>::max(), "", "18446744073709551615"},
-                    Shown{"Yes", true, "us", "yes"}),
+    ::testing::Values(Shown{"FewBytes", 1023, "bytes", "1023 bytes"}, Shown{"NoBytes", 0, "bytes", "0 bytes"},
+                      Shown{"Gibibytes", std::uint64_t{3} << 30U, "bytes", "3.0 GiB"},
+                      Shown{"Freed", -2048, "bytes", "-2.0 KiB"}, Shown{"Absent", {}, "us", "-"},
+                      Shown{"Whole", 526.0, "us", "526 us"}, Shown{"ThreeDigits", 0.62537, "", "0.625"},
+                      Shown{"Large", 1886.51, "", "1887"}, Shown{"Tiny", 0.00000123, "", "1.23e-06"},
+                      Shown{"Huge", 1e20 + 0.0, "", "1e+20"}, Shown{"NotANumber", std::nan(""), "us", "nan us"},
+                      Shown{"Size", std::numeric_limits<std::size_t>::max(), "", "18446744073709551615"},
+                      Shown{"Yes", true, "us", "yes"}),
     [](const auto& shown) { return std::string(shown.param.name); });
 
 TEST(ReportJson, HasKeysInOrderAndNumbersAsNumbers) {
@@ -158,4 +158,4 @@ TEST(ReportTable, RefusesRowsAndColumnsThatDoNotFit) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::report_test

@@ -1,6 +1,7 @@
 #include <pianola/core/schedule.hpp>
 
 #include <pianola/core/error.hpp>
+#include <pianola/core/plural.hpp>
 #include <pianola/core/schedule_order.hpp>
 
 #include <fmt/format.h>
@@ -41,7 +42,7 @@ Schedule::Schedule(std::span<const int> order, const ScheduleOptions& options) :
 void Schedule::count_layers(const std::vector<int>& layers) {
   if (layers.size() > 1 && layers.size() != chunks_.size()) {
     refuse_layers(fmt::format("layers_per_chunk has {} numbers, but the schedule has {} chunk{}", layers.size(),
-                              chunks_.size(), chunks_.size() == 1 ? "" : "s"));
+                              chunks_.size(), plural(chunks_.size())));
   }
   std::int64_t total = 0;
   for (std::size_t i = 0; i < chunks_.size(); ++i) {

@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-namespace pianola {
+namespace pianola::schedule_builders_test {
 namespace {
 
-using testing::ThrowsMessage;
+using ::testing::ThrowsMessage;
 
 PipelineShape shape(int pipeline_size, int virtual_size, int microbatches, int rank) {
   return {.pipeline_size = pipeline_size, .virtual_size = virtual_size, .microbatches = microbatches, .rank = rank};
@@ -41,13 +41,13 @@ struct Interleaving {
   PipelineShape shape;
   const char* order;
 };
-class InterleavedTable : public testing::TestWithParam<Interleaving> {};
+class InterleavedTable : public ::testing::TestWithParam<Interleaving> {};
 TEST_P(InterleavedTable, OrdersChunksAsMegatronDoes) {
   EXPECT_EQ(Schedule::interleaved(GetParam().shape).to_string(), GetParam().order);
 }
 INSTANTIATE_TEST_SUITE_P(
     Ranks, InterleavedTable,
-    testing::Values(
+    ::testing::Values(
         Interleaving{"FirstOfTwo", shape(2, 2, 4, 0), "1,1,2,2,1,-2,1,-2,2,-1,2,-1,-2,-2,-1,-1"},
         Interleaving{"LastOfTwo", shape(2, 2, 4, 1), "1,1,2,-2,2,-2,1,-1,1,-1,2,-2,2,-2,-1,-1"},
         Interleaving{"FirstOfTwoWithOneGroup", shape(2, 2, 2, 0), "1,1,2,2,-2,-2,-1,-1"},
@@ -158,8 +158,8 @@ TEST(ScheduleBuilders, TakeLayersPerChunk) {
       [] {
         (void)Schedule::gpipe(shape(1, 1, 1, 0), {.layers_per_chunk = {1, 1}});
       },
-      ThrowsMessage<ScheduleError>(testing::HasSubstr("layers_per_chunk has 2 numbers")));
+      ThrowsMessage<ScheduleError>(::testing::HasSubstr("layers_per_chunk has 2 numbers")));
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::schedule_builders_test

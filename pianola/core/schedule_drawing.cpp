@@ -13,7 +13,7 @@
 namespace pianola {
 namespace {
 
-constexpr std::size_t kGap = 2;  // blanks between columns
+constexpr std::size_t kColumnGap = 2;  // blanks between columns
 
 std::string cell(const ScheduleStep& step, int chunk) {
   if (step.chunk != chunk) return ".";
@@ -34,7 +34,7 @@ Columns columns_of(const Schedule& schedule, std::size_t width) {
   columns.label = fmt::format("chunk {}", schedule.chunks()).size();
   columns.step = std::max(fmt::formatted_size("F{}", schedule.microbatches()),
                           fmt::formatted_size("{}", schedule.steps().size())) +
-                 kGap;
+                 kColumnGap;
   const std::size_t left = width - std::min(width, columns.label);
   const std::size_t fitting = std::max<std::size_t>(left / columns.step, 1);
   const std::size_t blocks = divide_up(schedule.steps().size(), fitting);

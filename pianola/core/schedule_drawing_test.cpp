@@ -8,7 +8,7 @@
 #include <sstream>
 #include <string>
 
-namespace pianola {
+namespace pianola::schedule_drawing_test {
 namespace {
 
 TEST(Timeline, HasARowPerChunkAndAColumnPerStep) {
@@ -117,4 +117,4 @@ TEST(ScheduleReport, OfAnEmptyScheduleHasNoRows) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::schedule_drawing_test

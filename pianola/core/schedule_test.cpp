@@ -11,11 +11,11 @@
 #include <utility>
 #include <vector>
 
-namespace pianola {
+namespace pianola::schedule_test {
 namespace {
 
-using testing::ElementsAre;
-using testing::ThrowsMessage;
+using ::testing::ElementsAre;
+using ::testing::ThrowsMessage;
 
 static_assert(std::is_copy_constructible_v<Schedule> && std::is_nothrow_move_constructible_v<Schedule>);
 
@@ -212,4 +212,4 @@ TEST(Schedule, RefusesToTellOfChunksThatItLacks) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::schedule_test

@@ -2,12 +2,12 @@
 
 #include <gmock/gmock.h>
 
-namespace pianola {
+namespace pianola::version_test {
 namespace {
 
 TEST(Version, IsThreeNumbers) {
-  EXPECT_THAT(std::string(version()), testing::MatchesRegex("[0-9]+\\.[0-9]+\\.[0-9]+"));
+  EXPECT_THAT(std::string(version()), ::testing::MatchesRegex("[0-9]+\\.[0-9]+\\.[0-9]+"));
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::version_test

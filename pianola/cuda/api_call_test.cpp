@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-namespace pianola {
+namespace pianola::api_call_test {
 namespace {
 
 constexpr ApiEntry runtime(std::uint32_t id) { return {.driver = false, .id = id}; }
@@ -121,4 +121,4 @@ TEST(ApiCall, TellsWhatIsFreedAndHowMuchIsPinned) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::api_call_test

@@ -9,17 +9,17 @@
 
 #include <vector>
 
-namespace pianola {
+namespace pianola::capture_info_test {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::ThrowsMessage;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::ThrowsMessage;
 
 using Nodes = std::vector<CUgraphNode>;
 
-class CaptureInfo : public testing::Test {
+class CaptureInfo : public ::testing::Test {
  protected:
   Nodes advance(FakeDriver::Stream& from) {
     const auto nodes = frontier.advance(from.handle());
@@ -189,4 +189,4 @@ TEST_F(GpuCaptureInfo, NoticesAnInvalidatedCapture) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::capture_info_test

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace pianola {
+namespace pianola::capture_mode_test {
 namespace {
 
 TEST(RelaxedCaptureMode, RelaxesAndPutsBackAlsoWhenNested) {
@@ -30,4 +30,4 @@ TEST(RelaxedCaptureMode, PutsNothingBackThatItCouldNotChange) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::capture_mode_test

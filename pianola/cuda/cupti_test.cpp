@@ -17,7 +17,7 @@
 #include <thread>
 #include <vector>
 
-namespace pianola {
+namespace pianola::cupti_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -26,7 +26,7 @@ using ::testing::IsEmpty;
 
 const auto kStream = reinterpret_cast<CUstream>(std::uintptr_t{0x1000});
 
-class CuptiSubscriptionTest : public testing::Test {
+class CuptiSubscriptionTest : public ::testing::Test {
  protected:
   CuptiSubscription::Opening open() {
     return CuptiSubscription::open([this](const ApiCall& call) { names.emplace_back(call.name); }, &fake.table);
@@ -219,4 +219,4 @@ TEST_F(CuptiOnDevice, ShowsLaunchesWhileTheStreamIsCaptured) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::cupti_test

@@ -45,7 +45,7 @@ void bind(Function& member, PFN_cuGetProcAddress_v12000 get_proc, const char* sy
   loaded.problem = too_old(driver_version, symbol, version);
 }
 
-Loaded load() {
+Loaded load_driver() {
   Loaded loaded;
   void* library = dlopen(kLibrary, RTLD_LAZY | RTLD_LOCAL);  // Never closed: handles may be destroyed at exit.
   if (library == nullptr) {
@@ -69,7 +69,7 @@ Loaded load() {
 }
 
 const Loaded& loaded() {
-  static const Loaded once = load();
+  static const Loaded once = load_driver();
   return once;
 }
 

@@ -6,10 +6,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace pianola {
+namespace pianola::driver_test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 TEST(Driver, IsEitherAvailableOrSaysWhyNotAndWhatToDo) {
   EXPECT_EQ(Driver::available(), Driver::try_get() != nullptr);
@@ -41,4 +41,4 @@ TEST_F(GpuDriver, RunsAKernel) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::driver_test

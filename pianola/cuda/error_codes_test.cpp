@@ -7,15 +7,15 @@
 
 #include <string>
 
-namespace pianola {
+namespace pianola::error_codes_test {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::StartsWith;
-using testing::ThrowsMessage;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using ::testing::ThrowsMessage;
 
-class CodeTable : public testing::TestWithParam<int> {};
+class CodeTable : public ::testing::TestWithParam<int> {};
 
 TEST_P(CodeTable, HasNameMeaningAndFix) {
   const CaptureCode words = describe(static_cast<CUresult>(GetParam()));
@@ -24,7 +24,7 @@ TEST_P(CodeTable, HasNameMeaningAndFix) {
   EXPECT_FALSE(words.fix.empty());
 }
 INSTANTIATE_TEST_SUITE_P(CaptureAndLaunch, CodeTable,
-                         testing::Values(1, 2, 100, 201, 700, 719, 900, 901, 902, 903, 904, 905, 906, 907, 908, 910));
+                         ::testing::Values(1, 2, 100, 201, 700, 719, 900, 901, 902, 903, 904, 905, 906, 907, 908, 910));
 
 TEST(Describe, KnowsWhatAnUnjoinedStreamNeeds) {
   const CaptureCode words = describe(CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
@@ -48,4 +48,4 @@ TEST(Check, NamesCallCodeMeaningAndFix) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::error_codes_test

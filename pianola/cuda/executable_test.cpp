@@ -12,19 +12,19 @@
 #include <type_traits>
 #include <utility>
 
-namespace pianola {
+namespace pianola::executable_test {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::SizeIs;
-using testing::ThrowsMessage;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+using ::testing::ThrowsMessage;
 
 static_assert(std::is_nothrow_move_constructible_v<Executable> && std::is_nothrow_move_assignable_v<Executable>);
 static_assert(!std::is_copy_constructible_v<Executable> && !std::is_copy_assignable_v<Executable>);
 
-class ExecutableTest : public testing::Test {
+class ExecutableTest : public ::testing::Test {
  protected:
   Executable make(const InstantiateOptions& options = {}) {
     return Executable::instantiate(graph.handle(), options, fake.table());
@@ -73,7 +73,7 @@ TEST_F(ExecutableTest, LaunchesWithOneCall) {
   const Executable exec = make();
   fake.log.clear();
   exec.launch(stream.handle());
-  EXPECT_THAT(fake.log, testing::ElementsAre("cuGraphLaunch"));
+  EXPECT_THAT(fake.log, ::testing::ElementsAre("cuGraphLaunch"));
 }
 
 TEST_F(ExecutableTest, SaysWhatFailed) {
@@ -128,17 +128,17 @@ TEST_F(ExecutableTest, IsDestroyedInRelaxedModeWhichIsPutBack) {
 
 TEST_F(ExecutableTest, ReportsAFailedDestructionAndGoesOn) {
   fake.failures["cuGraphExecDestroy"] = CUDA_ERROR_ILLEGAL_ADDRESS;
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   { const Executable exec = make(); }
-  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
               AllOf(HasSubstr("cuGraphExecDestroy failed with code 700"), HasSubstr("not mapped")));
 }
 
 TEST_F(ExecutableTest, IsSilentWhenTheDriverIsGoneAtTheEndOfTheProgram) {
   fake.failures["cuGraphExecDestroy"] = CUDA_ERROR_DEINITIALIZED;
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   { const Executable exec = make(); }
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
 }
 
 TEST_F(ExecutableTest, SaysWhyAndWhereAnUpdateIsRefused) {
@@ -227,4 +227,4 @@ TEST_F(GpuExecutable, MayBeDestroyedWhileItRuns) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::executable_test

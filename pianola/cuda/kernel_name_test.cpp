@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace pianola {
+namespace pianola::kernel_name_test {
 namespace {
 
 struct Name {
@@ -12,12 +12,12 @@ struct Name {
   const char* demangled;
   const char* shortened;
 };
-class ShortKernelName : public testing::TestWithParam<Name> {};
+class ShortKernelName : public ::testing::TestWithParam<Name> {};
 
 TEST_P(ShortKernelName, KeepsTheNameAlone) { EXPECT_EQ(short_kernel_name(GetParam().demangled), GetParam().shortened); }
 INSTANTIATE_TEST_SUITE_P(
     Names, ShortKernelName,
-    testing::Values(
+    ::testing::Values(
         Name{"Template",
              "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, std::array<char*, 1ul> "
              ">(int, at::native::FillFunctor<float>, std::array<char*, 1ul>)",
@@ -50,4 +50,4 @@ TEST(Demangle, LeavesOtherSymbolsAlone) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::kernel_name_test

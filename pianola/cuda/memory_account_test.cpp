@@ -7,12 +7,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace pianola {
+namespace pianola::memory_account_test {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::ThrowsMessage;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 TEST(MemoryAccount, CountsWhatWasTakenAndGivenBack) {
   FakeDriver fake;
@@ -47,4 +47,4 @@ TEST_F(GpuMemoryAccount, SeesAnAllocationComeAndGo) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::memory_account_test

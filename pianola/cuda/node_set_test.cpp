@@ -4,7 +4,7 @@
 
 #include <vector>
 
-namespace pianola {
+namespace pianola::node_set_test {
 namespace {
 
 TEST(NodeSet, KnowsEachNodeOnceHoweverManyThereAre) {
@@ -26,4 +26,4 @@ TEST(NodeSet, ForgetsEverythingWhenCleared) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::node_set_test

@@ -11,14 +11,14 @@
 #include <utility>
 #include <vector>
 
-namespace pianola {
+namespace pianola::rewired_graph_test {
 namespace {
 
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::Pair;
-using testing::ThrowsMessage;
-using testing::UnorderedElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+using ::testing::ThrowsMessage;
+using ::testing::UnorderedElementsAre;
 
 std::vector<std::pair<std::size_t, std::size_t>> pairs(const std::vector<GraphEdge>& edges) {
   std::vector<std::pair<std::size_t, std::size_t>> result;
@@ -77,4 +77,4 @@ TEST_F(GpuRewiredGraph, RefusesACycleAndLeavesTheOriginalAlone) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::rewired_graph_test

@@ -17,15 +17,15 @@
 #include <string>
 #include <variant>
 
-namespace pianola {
+namespace pianola::topology_test {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::Pair;
-using testing::SizeIs;
-using testing::ThrowsMessage;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+using ::testing::SizeIs;
+using ::testing::ThrowsMessage;
 
 std::uint32_t as_uint32(std::span<const std::byte> bytes) {
   std::uint32_t value = 0;
@@ -35,7 +35,7 @@ std::uint32_t as_uint32(std::span<const std::byte> bytes) {
 
 const KernelNode& kernel_of(const GraphNode& node) { return std::get<KernelNode>(node.details); }
 
-class Topology : public testing::Test {
+class Topology : public ::testing::Test {
  protected:
   GraphTopology read() { return GraphTopology::read(graph.handle(), fake.table()); }
 
@@ -316,4 +316,4 @@ TEST_F(GpuTopology, ReadsChildGraphs) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::topology_test

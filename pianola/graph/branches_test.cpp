@@ -30,7 +30,7 @@ TORCH_LIBRARY_IMPL(_c10d_functional, CompositeExplicitAutograd, library) {
 }
 // NOLINTEND
 
-namespace pianola {
+namespace pianola::branches_test {
 namespace {
 
 using ::testing::AllOf;
@@ -370,4 +370,4 @@ TEST_P(BranchesTest, GradientsThatTheStepDefinesStayAndAreZero) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::branches_test

@@ -7,7 +7,7 @@
 
 #include <string>
 
-namespace pianola {
+namespace pianola::check_mode_test {
 namespace {
 
 using ::testing::AllOf;
@@ -118,4 +118,4 @@ TEST_P(CheckModeTest, StrictNeedsTheTrace) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::check_mode_test

@@ -1,6 +1,7 @@
 #include <pianola/graph/device_check.hpp>
 
 #include <pianola/core/error.hpp>
+#include <pianola/core/plural.hpp>
 
 #include <fmt/format.h>
 
@@ -21,7 +22,7 @@ c10::Device usable_cuda_device(c10::Device device) {
   const int index = device.has_index() ? device.index() : c10::cuda::current_device();
   if (index >= count) {
     throw DeviceError({.what = fmt::format("there is no device cuda:{}; this machine has {} CUDA device{}, from cuda:0",
-                                           index, count, count == 1 ? "" : "s")});
+                                           index, count, plural(count))});
   }
   return {c10::kCUDA, static_cast<c10::DeviceIndex>(index)};
 #else

@@ -24,7 +24,7 @@
 #include <thread>
 #include <vector>
 
-namespace pianola {
+namespace pianola::failure_test {
 namespace {
 
 using testing::clone_all;
@@ -284,4 +284,4 @@ TEST(FailureOfAnObserver, EndsTheCaptureWithAnErrorThatNamesTheOperation) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::failure_test

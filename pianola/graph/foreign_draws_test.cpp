@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-namespace pianola::graph {
+namespace pianola::graph::foreign_draws_test {
 namespace {
 
 void draw(const at::Generator& generator) { at::empty({4}).uniform_(0, 1, generator); }
@@ -122,4 +122,4 @@ TEST(ForeignDraws, CountInAChildThatWasForkedWhileOthersDraw) {
 }
 
 }  // namespace
-}  // namespace pianola::graph
+}  // namespace pianola::graph::foreign_draws_test

@@ -15,7 +15,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace pianola {
+namespace pianola::foreign_use_test {
 namespace {
 
 using ::testing::AllOf;
@@ -238,4 +238,4 @@ TEST_P(ForeignUseTest, AStateFromElsewhereIsRefused) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::foreign_use_test

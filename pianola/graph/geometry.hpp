@@ -7,6 +7,12 @@
 
 namespace pianola::graph {
 
+/// Where its storage begins; nullptr where it has none.
+inline const void* memory_of(const c10::TensorImpl& impl) noexcept {
+  const c10::StorageImpl* const storage = impl.unsafe_storage().unsafeGetStorageImpl();
+  return storage == nullptr ? nullptr : storage->data();
+}
+
 /// Sizes and strides of a tensor with memory, to see whether they were changed in place: by t_(), resize_(), as_strided_(),
 /// or by other data in the same memory. A graph goes on with those of its capture.
 class Geometry {

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace pianola {
+namespace pianola::graph_test {
 namespace {
 
 using testing::expect_same;
@@ -301,4 +301,4 @@ TEST_P(GraphTest, ReplayWithAnotherNumberOfSourcesIsRefused) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::graph_test

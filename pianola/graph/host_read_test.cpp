@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-namespace pianola {
+namespace pianola::host_read_test {
 namespace {
 
 using ::testing::AllOf;
@@ -183,4 +183,4 @@ TEST_P(HostReadTest, WithoutTraceTheMessageSaysHowToHaveTheOperationNamed) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::host_read_test

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-namespace pianola {
+namespace pianola::info_test {
 namespace {
 
 using ::testing::AllOf;
@@ -183,4 +183,4 @@ TEST_P(CaptureScopeTest, RefusesWarmUpASecondEndAndAFullGraph) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::info_test

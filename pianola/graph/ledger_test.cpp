@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-namespace pianola::graph {
+namespace pianola::graph::ledger_test {
 namespace {
 
 using Id = PoolLedger::GraphId;
@@ -250,4 +250,4 @@ TEST(PoolLedger, AgreesWithAByteByByteModel) {
 }
 
 }  // namespace
-}  // namespace pianola::graph
+}  // namespace pianola::graph::ledger_test

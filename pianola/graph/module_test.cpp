@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace pianola {
+namespace pianola::module_test {
 namespace {
 
 using testing::clone_all;
@@ -191,4 +191,4 @@ TEST_P(ModuleTest, SetToNoneOutsideTheStepBeforeCapture) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::module_test

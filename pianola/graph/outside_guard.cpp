@@ -11,8 +11,6 @@
 namespace pianola::graph {
 namespace {
 
-const void* memory_of(const c10::TensorImpl& impl) { return impl.unsafe_storage().unsafeGetStorageImpl()->data(); }
-
 std::string description_of(const at::Tensor& tensor) {
   return fmt::format("a {} tensor of shape [{}]", c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "));
 }

@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-namespace pianola::graph {
+namespace pianola::graph::outside_guard_test {
 namespace {
 
 // As an optimizer has it.
@@ -80,4 +80,4 @@ TEST(OutsideGuardTest, ATensorThatTakesThePlaceOfAPrivateOneIsNotTakenForIt) {
 }
 
 }  // namespace
-}  // namespace pianola::graph
+}  // namespace pianola::graph::outside_guard_test

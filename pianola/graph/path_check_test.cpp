@@ -15,7 +15,7 @@
 #include <optional>
 #include <string>
 
-namespace pianola {
+namespace pianola::path_check_test {
 namespace {
 
 using ::testing::AllOf;
@@ -180,4 +180,4 @@ TEST_P(PathCheckTest, AStepThatAsksWhetherItsStreamIsCapturedIsRefused) {
 #endif
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::path_check_test

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace pianola {
+namespace pianola::pool_test {
 namespace {
 
 using ::testing::AllOf;
@@ -241,4 +241,4 @@ TEST_P(PoolTest, IsMadeAnewUnderItsNameWhenAllOfItIsGone) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::pool_test

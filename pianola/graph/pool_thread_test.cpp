@@ -26,7 +26,7 @@
 #include <thread>
 #include <vector>
 
-namespace pianola {
+namespace pianola::pool_thread_test {
 namespace {
 
 using ::testing::AllOf;
@@ -310,4 +310,4 @@ TEST(PoolTurn, WhatThreadsAskAndSignInATurnIsWhole) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::pool_thread_test

@@ -8,20 +8,20 @@
 namespace pianola::graph {
 namespace {
 
-struct Registry {
+struct OwnerRegistry {
   std::mutex mutex;
   ska::flat_hash_map<const c10::TensorImpl*, PrivateTensors::Owner> owners;
 };
 
 // Never destroyed: optimizers may go at process exit, in any order.
-Registry& registry() {
-  static auto* const all = new Registry;
+OwnerRegistry& owner_registry() {
+  static auto* const all = new OwnerRegistry;
   return *all;
 }
 
 struct Declaration {
   ~Declaration() {
-    Registry& all = registry();
+    OwnerRegistry& all = owner_registry();
     const std::lock_guard lock(all.mutex);
     for (const c10::TensorImpl* tensor : tensors) all.owners.erase(tensor);
   }
@@ -32,7 +32,7 @@ struct Declaration {
 
 PrivateTensors::PrivateTensors(std::span<const at::Tensor> tensors) {
   const auto declaration = std::make_shared<Declaration>();
-  Registry& all = registry();
+  OwnerRegistry& all = owner_registry();
   const std::lock_guard lock(all.mutex);
   for (const at::Tensor& tensor : tensors) {
     declaration->tensors.push_back(tensor.unsafeGetTensorImpl());
@@ -42,7 +42,7 @@ PrivateTensors::PrivateTensors(std::span<const at::Tensor> tensors) {
 }
 
 PrivateTensors::Owner PrivateTensors::owner_of(const at::Tensor& tensor) {
-  Registry& all = registry();
+  OwnerRegistry& all = owner_registry();
   const std::lock_guard lock(all.mutex);
   const auto found = all.owners.find(tensor.unsafeGetTensorImpl());
   return found == all.owners.end() ? Owner() : found->second;

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace pianola {
+namespace pianola::random_test {
 namespace {
 
 using ::testing::AllOf;
@@ -191,4 +191,4 @@ TEST_P(RandomTest, RefusesAGeneratorThatIsUndefined) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::random_test

@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace pianola {
+namespace pianola::recurrent_dropout_test {
 namespace {
 
 using ::testing::AllOf;
@@ -108,4 +108,4 @@ TEST_P(RecurrentDropoutTest, WithoutDropoutSeedingChangesNothing) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::recurrent_dropout_test

@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-namespace pianola {
+namespace pianola::refusal_test {
 namespace {
 
 using ::testing::AllOf;
@@ -281,4 +281,4 @@ TEST_P(RefusalTest, OutOfMemoryWhileRecording) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::refusal_test

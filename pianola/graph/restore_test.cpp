@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-namespace pianola {
+namespace pianola::restore_test {
 namespace {
 
 using testing::clone_all;
@@ -266,4 +266,4 @@ TEST_P(RestoreTest, KeepsASnapshotInHostMemoryWhereTheDeviceHasNoRoom) {
 #endif
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::restore_test

@@ -16,14 +16,14 @@ struct Marked {
 };
 
 // Taken inside a generator's lock, never around it.
-struct Registry {
+struct MarkRegistry {
   std::mutex mutex;
   std::map<const c10::GeneratorImpl*, Marked> marked;
   std::uint64_t mark = (std::uint64_t{std::random_device()()} << 32U) | 1U;
 };
 
-Registry& registry() {
-  static auto* const all = new Registry;  // never destroyed: a static Graph may capture until the end
+MarkRegistry& marks() {
+  static auto* const all = new MarkRegistry;  // never destroyed: a static Graph may capture until the end
   return *all;
 }
 
@@ -50,7 +50,7 @@ template <typename Visit>
 void for_each_locked(const std::vector<at::Generator>& generators, const Visit& visit) {
   for (at::Generator generator : generators) {  // a handle, whose lock is not const
     const std::lock_guard lock(generator.mutex());
-    Registry& all = registry();
+    MarkRegistry& all = marks();
     const std::lock_guard entries(all.mutex);
     visit(*as_cpu(generator), all);
   }
@@ -65,11 +65,11 @@ SeedMarks::SeedMarks(const std::vector<at::Generator>& generators) {
     if (as_cpu(generator) != nullptr && !known) generators_.push_back(generator);
   }
   {
-    Registry& all = registry();
+    MarkRegistry& all = marks();
     const std::lock_guard lock(all.mutex);
     if (all.marked.empty()) all.mark += 2;
   }
-  for_each_locked(generators_, [](at::CPUGeneratorImpl& generator, Registry& all) {
+  for_each_locked(generators_, [](at::CPUGeneratorImpl& generator, MarkRegistry& all) {
     Marked& entry = all.marked[&generator];
     mark(generator, entry, all.mark);
     ++entry.recordings;
@@ -77,7 +77,7 @@ SeedMarks::SeedMarks(const std::vector<at::Generator>& generators) {
 }
 
 SeedMarks::~SeedMarks() {
-  for_each_locked(generators_, [](at::CPUGeneratorImpl& generator, Registry& all) {
+  for_each_locked(generators_, [](at::CPUGeneratorImpl& generator, MarkRegistry& all) {
     const auto entry = all.marked.find(&generator);
     if (--entry->second.recordings != 0) return;
     if (generator.current_seed() == all.mark) write_seed(generator, entry->second.seed);
@@ -87,21 +87,21 @@ SeedMarks::~SeedMarks() {
 
 bool SeedMarks::intact() const {
   bool all_marked = true;
-  for_each_locked(generators_, [&](at::CPUGeneratorImpl& generator, Registry& all) {
+  for_each_locked(generators_, [&](at::CPUGeneratorImpl& generator, MarkRegistry& all) {
     all_marked = all_marked && generator.current_seed() == all.mark;
   });
   return all_marked;
 }
 
 void SeedMarks::renew() const {
-  for_each_locked(generators_, [](at::CPUGeneratorImpl& generator, Registry& all) {
+  for_each_locked(generators_, [](at::CPUGeneratorImpl& generator, MarkRegistry& all) {
     mark(generator, all.marked.at(&generator), all.mark);
   });
 }
 
 std::uint64_t SeedMarks::seed_of(const at::Generator& generator) {
   if (as_cpu(generator) == nullptr) return generator.current_seed();
-  Registry& all = registry();
+  MarkRegistry& all = marks();
   const std::lock_guard lock(all.mutex);
   const auto entry = all.marked.find(generator.unsafeGetGeneratorImpl());
   const std::uint64_t seed = generator.current_seed();
@@ -111,7 +111,7 @@ std::uint64_t SeedMarks::seed_of(const at::Generator& generator) {
 void SeedMarks::put_seed(const at::Generator& generator, std::uint64_t seed) {
   at::CPUGeneratorImpl* const cpu = as_cpu(generator);
   if (cpu == nullptr) return;
-  Registry& all = registry();
+  MarkRegistry& all = marks();
   const std::lock_guard lock(all.mutex);
   const auto entry = all.marked.find(cpu);
   if (entry == all.marked.end()) return write_seed(*cpu, seed);

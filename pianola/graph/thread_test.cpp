@@ -30,7 +30,7 @@
 #include <thread>
 #include <vector>
 
-namespace pianola {
+namespace pianola::thread_test {
 namespace {
 
 using ::testing::AllOf;
@@ -584,4 +584,4 @@ TEST_P(ThreadTest, ASynchronizationByTheStepIsRefused) {
 #endif
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::thread_test

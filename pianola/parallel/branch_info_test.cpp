@@ -6,12 +6,12 @@
 
 #include <string>
 
-namespace pianola {
+namespace pianola::branch_info_test {
 namespace {
 
-using testing::HasSubstr;
-using testing::Not;
-using testing::StartsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
 
 BranchInfo rebuilt_info() {
   BranchInfo info;
@@ -143,4 +143,4 @@ TEST(BranchReport, OfNothingFoundOutHasTheSameKeys) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::branch_info_test

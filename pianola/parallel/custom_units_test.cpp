@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-namespace pianola::parallel {
+namespace pianola::parallel::custom_units_test {
 namespace {
 
 using testing::address_of;
@@ -139,4 +139,4 @@ TEST_F(CustomUnits, OfTorchsOwnOperatorsAreBelievedWhateverTheirStackHeld) {
 }
 
 }  // namespace
-}  // namespace pianola::parallel
+}  // namespace pianola::parallel::custom_units_test

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace pianola::parallel {
+namespace pianola::parallel::dependencies_test {
 namespace {
 
 using pianola::testing::barrier;
@@ -216,4 +216,4 @@ TEST(CriticalPath, IsAsLongAsTheLongestChainOfConflicts) {
 }
 
 }  // namespace
-}  // namespace pianola::parallel
+}  // namespace pianola::parallel::dependencies_test

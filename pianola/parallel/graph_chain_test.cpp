@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-namespace pianola::parallel {
+namespace pianola::parallel::graph_chain_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -87,4 +87,4 @@ TEST_F(GraphRefusal, IsMadeWhereAnOperatorIsACollective) {
 }
 
 }  // namespace
-}  // namespace pianola::parallel
+}  // namespace pianola::parallel::graph_chain_test

@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-namespace pianola::parallel {
+namespace pianola::parallel::graph_units_test {
 namespace {
 
 using testing::address_of;
@@ -277,4 +277,4 @@ TEST_F(GraphUnits, AreFoundQuickly) {
 }
 
 }  // namespace
-}  // namespace pianola::parallel
+}  // namespace pianola::parallel::graph_units_test

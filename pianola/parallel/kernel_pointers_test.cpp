@@ -7,7 +7,7 @@
 #include <memory>
 #include <random>
 
-namespace pianola::parallel {
+namespace pianola::parallel::kernel_pointers_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -112,4 +112,4 @@ TEST(Pointers, CannotBeToldWhereTheDriverDoesNotExplainTheNode) {
 }
 
 }  // namespace
-}  // namespace pianola::parallel
+}  // namespace pianola::parallel::kernel_pointers_test

@@ -11,13 +11,13 @@
 #include <string_view>
 #include <vector>
 
-namespace pianola::parallel {
+namespace pianola::parallel::lane_chart_test {
 namespace {
 
-using testing::Contains;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 struct Element {
   std::string name;
@@ -127,7 +127,7 @@ LaneChart chart_with(std::size_t boxes, std::size_t lanes, double us = 2.5) {
   return chart;
 }
 
-class LaneChartOf : public testing::TestWithParam<std::size_t> {};
+class LaneChartOf : public ::testing::TestWithParam<std::size_t> {};
 TEST_P(LaneChartOf, IsWellFormedAndHoldsAllItDraws) {
   const Xml xml(svg_of(chart_with(GetParam(), 4)));
   const Element& svg = xml.elements.front();
@@ -146,7 +146,7 @@ TEST_P(LaneChartOf, IsWellFormedAndHoldsAllItDraws) {
   const auto is_of_a_unit = [](const Element& title) { return title.text.find(" at ") != std::string::npos; };
   EXPECT_EQ(static_cast<std::size_t>(std::count_if(titles.begin(), titles.end(), is_of_a_unit)), GetParam());
 }
-INSTANTIATE_TEST_SUITE_P(Units, LaneChartOf, testing::Values(1U, 10U, 300U, 2000U),
+INSTANTIATE_TEST_SUITE_P(Units, LaneChartOf, ::testing::Values(1U, 10U, 300U, 2000U),
                          [](const auto& units) { return std::to_string(units.param); });
 
 TEST(LaneChart, PlacesBoxesByLaneAndTime) {
@@ -219,7 +219,7 @@ struct Coloured {
   const char* op;
   const char* kind;
 };
-class LaneChartColour : public testing::TestWithParam<Coloured> {};
+class LaneChartColour : public ::testing::TestWithParam<Coloured> {};
 TEST_P(LaneChartColour, TellsTheKindOfWork) {
   const std::string svg = svg_of({.boxes = {{.name = GetParam().op, .lane = 0, .start_us = 0, .us = 3}},
                                   .lanes = 1,
@@ -229,18 +229,19 @@ TEST_P(LaneChartColour, TellsTheKindOfWork) {
 }
 INSTANTIATE_TEST_SUITE_P(
     Operators, LaneChartColour,
-    testing::Values(Coloured{"aten::addmm", "matrix product"}, Coloured{"aten::_scaled_mm", "matrix product"},
-                    Coloured{"aten::gelu_backward", "elementwise"}, Coloured{"aten::add_", "elementwise"},
-                    Coloured{"aten::native_dropout", "elementwise"},
-                    Coloured{"aten::native_layer_norm_backward", "reduction, normalization"},
-                    Coloured{"aten::_log_softmax", "reduction, normalization"},
-                    Coloured{"aten::cudnn_batch_norm", "reduction, normalization"},
-                    Coloured{"aten::_fused_rms_norm", "reduction, normalization"},
-                    Coloured{"aten::_scaled_dot_product_flash_attention", "attention"},
-                    Coloured{"aten::convolution_backward", "convolution"}, Coloured{"aten::_foreach_mul_", "optimizer"},
-                    Coloured{"aten::_fused_adamw_", "optimizer"}, Coloured{"aten::copy_", "copy, fill"},
-                    Coloured{"copy of an input", "copy, fill"}, Coloured{"aten::embedding_dense_backward", "other"},
-                    Coloured{"my_ops::stencil", "other"}, Coloured{"nodes outside any operation", "other"}),
+    ::testing::Values(Coloured{"aten::addmm", "matrix product"}, Coloured{"aten::_scaled_mm", "matrix product"},
+                      Coloured{"aten::gelu_backward", "elementwise"}, Coloured{"aten::add_", "elementwise"},
+                      Coloured{"aten::native_dropout", "elementwise"},
+                      Coloured{"aten::native_layer_norm_backward", "reduction, normalization"},
+                      Coloured{"aten::_log_softmax", "reduction, normalization"},
+                      Coloured{"aten::cudnn_batch_norm", "reduction, normalization"},
+                      Coloured{"aten::_fused_rms_norm", "reduction, normalization"},
+                      Coloured{"aten::_scaled_dot_product_flash_attention", "attention"},
+                      Coloured{"aten::convolution_backward", "convolution"},
+                      Coloured{"aten::_foreach_mul_", "optimizer"}, Coloured{"aten::_fused_adamw_", "optimizer"},
+                      Coloured{"aten::copy_", "copy, fill"}, Coloured{"copy of an input", "copy, fill"},
+                      Coloured{"aten::embedding_dense_backward", "other"}, Coloured{"my_ops::stencil", "other"},
+                      Coloured{"nodes outside any operation", "other"}),
     [](const auto& shown) { return "Operator" + std::to_string(shown.index); });
 
 TEST(LaneChart, IsACopyOfWhatThePlanSays) {
@@ -266,4 +267,4 @@ TEST(LaneChart, IsACopyOfWhatThePlanSays) {
 }
 
 }  // namespace
-}  // namespace pianola::parallel
+}  // namespace pianola::parallel::lane_chart_test

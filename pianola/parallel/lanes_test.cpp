@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace pianola::parallel {
+namespace pianola::parallel::lanes_test {
 namespace {
 
 using pianola::testing::RandomSteps;
@@ -169,4 +169,4 @@ TEST(Lanes, AreTheSameEveryTime) {
 }
 
 }  // namespace
-}  // namespace pianola::parallel
+}  // namespace pianola::parallel::lanes_test

@@ -19,7 +19,7 @@
 #include <set>
 #include <string>
 
-namespace pianola::parallel {
+namespace pianola::parallel::nondeterministic_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -110,4 +110,4 @@ TEST(NondeterministicOperators, AreNoneWhereTorchIsToldToAvoidThem) {
 }
 
 }  // namespace
-}  // namespace pianola::parallel
+}  // namespace pianola::parallel::nondeterministic_test

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-namespace pianola::parallel {
+namespace pianola::parallel::op_split_test {
 namespace {
 
 using testing::address_of;
@@ -210,4 +210,4 @@ TEST_F(SplitUnits, KeepWorkspacesAndGenerators) {
 }
 
 }  // namespace
-}  // namespace pianola::parallel
+}  // namespace pianola::parallel::op_split_test

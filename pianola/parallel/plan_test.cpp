@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace pianola::parallel {
+namespace pianola::parallel::plan_test {
 namespace {
 
 using pianola::testing::barrier;
@@ -246,4 +246,4 @@ TEST(Plan, TakesTenThousandUnits) {
 }
 
 }  // namespace
-}  // namespace pianola::parallel
+}  // namespace pianola::parallel::plan_test

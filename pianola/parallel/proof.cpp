@@ -15,7 +15,7 @@
 namespace pianola::parallel {
 namespace {
 
-constexpr std::size_t kBits = 64;
+constexpr std::size_t kWordBits = 64;
 
 std::string name_of(std::span<const Unit> units, std::size_t unit) {
   return fmt::format("{} (unit {})", units[unit].name, unit);
@@ -73,20 +73,20 @@ std::string find_broken_chain(std::span<const Unit> units, const FinishedGraph& 
 class Pairs {
  public:
   explicit Pairs(std::size_t units)
-      : units_(units), row_words_((units + kBits - 1) / kBits), words_(units * row_words_) {}
+      : units_(units), row_words_((units + kWordBits - 1) / kWordBits), words_(units * row_words_) {}
 
   void insert(std::uint32_t one, std::uint32_t other) {
     const auto [earlier, later] = std::minmax(one, other);
-    if (earlier != later) words_[later * row_words_ + earlier / kBits] |= std::uint64_t{1} << (earlier % kBits);
+    if (earlier != later) words_[later * row_words_ + earlier / kWordBits] |= std::uint64_t{1} << (earlier % kWordBits);
   }
 
   // Calls `visit(earlier, later)` by the later unit, then by the earlier one.
   template <typename Visit>
   void for_each(const Visit& visit) const {
     for (std::size_t later = 0; later < units_; ++later) {
-      for (std::size_t word = 0; word <= later / kBits; ++word) {
+      for (std::size_t word = 0; word <= later / kWordBits; ++word) {
         for (std::uint64_t bits = words_[later * row_words_ + word]; bits != 0; bits &= bits - 1) {
-          visit(word * kBits + static_cast<std::size_t>(std::countr_zero(bits)), later);
+          visit(word * kWordBits + static_cast<std::size_t>(std::countr_zero(bits)), later);
         }
       }
     }

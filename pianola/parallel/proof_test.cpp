@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace pianola::parallel {
+namespace pianola::parallel::proof_test {
 namespace {
 
 using pianola::testing::barrier;
@@ -202,4 +202,4 @@ TEST(Proof, AgreesWithTheRulesOnAnyGraph) {
 }
 
 }  // namespace
-}  // namespace pianola::parallel
+}  // namespace pianola::parallel::proof_test

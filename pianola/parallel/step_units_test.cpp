@@ -27,7 +27,7 @@
 #include <utility>
 #include <vector>
 
-namespace pianola::parallel {
+namespace pianola::parallel::step_units_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -269,4 +269,4 @@ TEST(TapeUnits, OfAnEmptyStepAreNone) {
 }
 
 }  // namespace
-}  // namespace pianola::parallel
+}  // namespace pianola::parallel::step_units_test

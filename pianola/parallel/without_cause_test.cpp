@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace pianola::parallel {
+namespace pianola::parallel::without_cause_test {
 namespace {
 
 using pianola::testing::barrier;
@@ -114,4 +114,4 @@ TEST(WithoutCause, NeverOrdersMoreThanBefore) {
 }
 
 }  // namespace
-}  // namespace pianola::parallel
+}  // namespace pianola::parallel::without_cause_test

@@ -6,7 +6,7 @@
 #include <set>
 #include <thread>
 
-namespace pianola::profiling {
+namespace pianola::profiling::activity_buffers_test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -69,4 +69,4 @@ TEST(ActivityBuffersTest, WaitingEndsWithABufferOrAWakeUp) {
 }
 
 }  // namespace
-}  // namespace pianola::profiling
+}  // namespace pianola::profiling::activity_buffers_test

@@ -14,7 +14,7 @@
 #include <string>
 #include <utility>
 
-namespace pianola::profiling {
+namespace pianola::profiling::activity_decoder_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -24,7 +24,7 @@ using ::testing::IsEmpty;
 constexpr CUpti_ActivityFlag kStart = CUPTI_ACTIVITY_FLAG_MARKER_START;
 constexpr CUpti_ActivityFlag kEnd = CUPTI_ACTIVITY_FLAG_MARKER_END;
 
-class ActivityDecoderTest : public testing::Test {
+class ActivityDecoderTest : public ::testing::Test {
  protected:
   template <class Record>
   void decode(const Record& record) {
@@ -203,4 +203,4 @@ TEST_F(ActivityDecoderTest, TheDeviceIsNamed) {
 }
 
 }  // namespace
-}  // namespace pianola::profiling
+}  // namespace pianola::profiling::activity_decoder_test

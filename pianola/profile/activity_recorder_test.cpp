@@ -21,7 +21,7 @@
 #include <thread>
 #include <vector>
 
-namespace pianola::profiling {
+namespace pianola::profiling::activity_recorder_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -32,7 +32,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::StartsWith;
 
-class ActivityRecorderTest : public testing::Test {
+class ActivityRecorderTest : public ::testing::Test {
  protected:
   // Asks for a flush only at the end, unless a test wants it otherwise.
   RecorderOptions options(milliseconds period = std::chrono::hours(1)) const {
@@ -81,9 +81,9 @@ TEST_F(ActivityRecorderTest, RecordsKernelsCallsAndRanges) {
 TEST_F(ActivityRecorderTest, EnablesTheCheapKindsAndTheCallsOfTheTableAlone) {
   const auto recorder = start();
   EXPECT_TRUE(fake.subscribed);
-  EXPECT_THAT(fake.enabled, testing::UnorderedElementsAre(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
-                                                          CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MEMCPY2,
-                                                          CUPTI_ACTIVITY_KIND_MEMSET, CUPTI_ACTIVITY_KIND_DEVICE));
+  EXPECT_THAT(fake.enabled, ::testing::UnorderedElementsAre(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
+                                                            CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MEMCPY2,
+                                                            CUPTI_ACTIVITY_KIND_MEMSET, CUPTI_ACTIVITY_KIND_DEVICE));
   EXPECT_EQ(fake.runtime_calls.size() + fake.driver_calls.size(), watched_calls());
   EXPECT_FALSE(fake.runtime_calls.contains(CUPTI_RUNTIME_TRACE_CBID_cudaLaunchKernel_v7000))
       << "the driver's is watched";
@@ -253,7 +253,7 @@ TEST_F(ActivityRecorderTest, AFullFileTurnsRecordingOff) {
   EXPECT_LE(contents(path).size(), 300'000U);
   const Timeline timeline = read_recording(path);
   EXPECT_THAT(timeline.notes, Contains(HasSubstr("reached its limit of 0.3 MB")));
-  EXPECT_THAT(timeline.notes, testing::Not(Contains(HasSubstr("ended before"))));
+  EXPECT_THAT(timeline.notes, ::testing::Not(Contains(HasSubstr("ended before"))));
 }
 
 TEST_F(ActivityRecorderTest, AHangingDriverDoesNotKeepTheProgramFromEnding) {
@@ -376,4 +376,4 @@ TEST(ActivityApiTest, TheInstalledCuptiLaysItsRecordsOutAsTheHeaderDoes) {
 }
 
 }  // namespace
-}  // namespace pianola::profiling
+}  // namespace pianola::profiling::activity_recorder_test

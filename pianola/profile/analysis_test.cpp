@@ -10,15 +10,15 @@
 #include <cmath>
 #include <string>
 
-namespace pianola {
+namespace pianola::analysis_test {
 namespace {
 
 using profiling::TimelineBuilder;
 using profiling::us;
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::SizeIs;
-using testing::ThrowsMessage;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+using ::testing::ThrowsMessage;
 
 Nanoseconds idle(const std::array<Nanoseconds, kGapCauses>& times, GapCause cause) {
   return times[static_cast<std::size_t>(cause)];
@@ -253,4 +253,4 @@ TEST(GapCauseTest, HasWords) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::analysis_test

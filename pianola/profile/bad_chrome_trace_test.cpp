@@ -18,16 +18,16 @@
 #include <string>
 #include <vector>
 
-namespace pianola {
+namespace pianola::bad_chrome_trace_test {
 namespace {
 
 using profiling::kStepTrace;
 using profiling::TraceFile;
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::ThrowsMessage;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::ThrowsMessage;
 
 Timeline read(const std::string& text) {
   const TraceFile file(text);
@@ -56,7 +56,7 @@ TEST(BadChromeTraceTest, CutAnywhereIsReadOrRefusedButNeverReadAsWhole) {
   for (std::size_t size = 1; size <= end; size += 7) {
     const TraceFile file(kStepTrace.substr(0, size));
     try {
-      EXPECT_THAT(read_chrome_trace(file.path()).notes, testing::Contains(HasSubstr("cut off at byte"))) << size;
+      EXPECT_THAT(read_chrome_trace(file.path()).notes, ::testing::Contains(HasSubstr("cut off at byte"))) << size;
       ++read_in_part;
     } catch (const UsageError& error) {
       EXPECT_THAT(error.what(), HasSubstr("cut off before its first event")) << size;
@@ -83,7 +83,7 @@ struct Refused {
   const char* what;
   const char* fix;
 };
-class BadChromeTraceTable : public testing::TestWithParam<Refused> {};
+class BadChromeTraceTable : public ::testing::TestWithParam<Refused> {};
 TEST_P(BadChromeTraceTable, SaysWhatIsWrongWithTheFile) {
   const TraceFile file(GetParam().text);
   EXPECT_THAT([&] { (void)read_chrome_trace(file.path()); },
@@ -92,7 +92,7 @@ TEST_P(BadChromeTraceTable, SaysWhatIsWrongWithTheFile) {
 }
 INSTANTIATE_TEST_SUITE_P(
     Files, BadChromeTraceTable,
-    testing::Values(
+    ::testing::Values(
         Refused{"Empty", "", "is empty", "record it again"},
         Refused{"NotJson", "hello", "is no Chrome trace: it is not JSON", "where: byte 1: "},
         Refused{"NotJsonInside", R"({"traceEvents": hello})", "it is not JSON", "where: byte 17: "},
@@ -119,7 +119,7 @@ struct WrongTime {
   const char* duration;
   const char* what;
 };
-class BadTimeTable : public testing::TestWithParam<WrongTime> {};
+class BadTimeTable : public ::testing::TestWithParam<WrongTime> {};
 TEST_P(BadTimeTable, IsRefusedWithFileAndEvent) {
   for (const char* category : {"kernel", "gpu_memcpy", "cuda_runtime", "user_annotation", "cpu_op"}) {
     const TraceFile file(trace_with(category, GetParam().time, GetParam().duration));
@@ -131,17 +131,18 @@ TEST_P(BadTimeTable, IsRefusedWithFileAndEvent) {
   }
 }
 INSTANTIATE_TEST_SUITE_P(Times, BadTimeTable,
-                         testing::Values(WrongTime{"Negative", "5", "-0.001", "it ends before it begins"},
-                                         WrongTime{"NegativeInWholeNumbers", "5", "-1", "it ends before it begins"},
-                                         WrongTime{"LeastBegin", "-9223372036854775.808", "1", "95 years"},
-                                         WrongTime{"LargestBegin", "9223372036854775.807", "1", "95 years"},
-                                         WrongTime{"LargestInteger", "9223372036854775807", "1", "95 years"},
-                                         WrongTime{"LargerThanIntegers", "18446744073709551616", "1", "95 years"},
-                                         WrongTime{"LargestDuration", "5", "9223372036854775807", "95 years"},
-                                         WrongTime{"BothLarge", "2999999999999999", "2999999999999999", "95 years"},
-                                         WrongTime{"WithAnExponent", "1e300", "1", "95 years"},
-                                         WrongTime{"ADecade", "5", "315360000000000", "it takes more than a year"},
-                                         WrongTime{"AnotherClock", "1790857026000000.5", "1", "more than a year away"}),
+                         ::testing::Values(WrongTime{"Negative", "5", "-0.001", "it ends before it begins"},
+                                           WrongTime{"NegativeInWholeNumbers", "5", "-1", "it ends before it begins"},
+                                           WrongTime{"LeastBegin", "-9223372036854775.808", "1", "95 years"},
+                                           WrongTime{"LargestBegin", "9223372036854775.807", "1", "95 years"},
+                                           WrongTime{"LargestInteger", "9223372036854775807", "1", "95 years"},
+                                           WrongTime{"LargerThanIntegers", "18446744073709551616", "1", "95 years"},
+                                           WrongTime{"LargestDuration", "5", "9223372036854775807", "95 years"},
+                                           WrongTime{"BothLarge", "2999999999999999", "2999999999999999", "95 years"},
+                                           WrongTime{"WithAnExponent", "1e300", "1", "95 years"},
+                                           WrongTime{"ADecade", "5", "315360000000000", "it takes more than a year"},
+                                           WrongTime{"AnotherClock", "1790857026000000.5", "1",
+                                                     "more than a year away"}),
                          [](const auto& wrong) { return std::string(wrong.param.name); });
 
 TEST(BadChromeTraceTest, RefusesTimesOfTheAllocatorThatCannotBeRight) {
@@ -216,7 +217,7 @@ TEST(BadChromeTraceTest, RefusesAFileThatIsNotThere) {
 }
 
 TEST(BadChromeTraceTest, RefusesAFolder) {
-  EXPECT_THAT([] { (void)read_chrome_trace(testing::TempDir()); },
+  EXPECT_THAT([] { (void)read_chrome_trace(::testing::TempDir()); },
               ThrowsMessage<UsageError>(AllOf(HasSubstr("is a folder, not a trace file"), HasSubstr("*.json.gz"))));
 }
 
@@ -297,4 +298,4 @@ TEST(ChromeTraceGzipTest, IsRefusedWithoutZlib) {
 #endif
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::bad_chrome_trace_test

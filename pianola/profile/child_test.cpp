@@ -17,7 +17,7 @@
 // PIANOLA_TEST_PROFILER, PIANOLA_TEST_CUPTI and PIANOLA_TEST_PROGRAM are what is built beside this test: the library that
 // is loaded into programs, a libcupti.so.13 without a GPU, and a program that uses both as one on a GPU would.
 
-namespace pianola {
+namespace pianola::child_test {
 namespace {
 
 using profiling::TemporaryFolder;
@@ -27,7 +27,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::ThrowsMessage;
 
-class ChildTest : public testing::Test {
+class ChildTest : public ::testing::Test {
  protected:
   void SetUp() override {
     unsetenv("PIANOLA_FAKE_CUPTI");
@@ -129,7 +129,7 @@ TEST_F(ChildTest, TheBoundOfTheFileHolds) {
   const ChildResult result = run_profiled({PIANOLA_TEST_PROGRAM, "cuda", "work=200000"}, given);
   EXPECT_GT(result.timeline.work.size(), 100U);
   EXPECT_LT(result.timeline.work.size(), 100'000U);
-  EXPECT_THAT(result.timeline.notes, testing::Contains(HasSubstr("reached its limit of 0.2 MB")));
+  EXPECT_THAT(result.timeline.notes, ::testing::Contains(HasSubstr("reached its limit of 0.2 MB")));
 }
 
 TEST_F(ChildTest, AProgramThatNeverUsedCudaIsToldSo) {
@@ -243,4 +243,4 @@ TEST_F(ChildTest, AnotherInjectedProfilerIsRefused) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::child_test

@@ -1,4 +1,5 @@
 // What a trace does not say of each event but can be told when all of them are known: the second half of ChromeEvents.
+#include <pianola/core/plural.hpp>
 #include <pianola/profile/chrome_event.hpp>
 #include <pianola/profile/host_ranges.hpp>
 #include <pianola/profile/work_origin.hpp>
@@ -10,12 +11,6 @@
 #include <string>
 
 namespace pianola::profiling {
-namespace {
-
-const char* plural(std::size_t count) { return count == 1 ? "" : "s"; }
-
-}  // namespace
-
 void ChromeEvents::finish(Nanoseconds base) {
   find_processes(timeline_, processes_.size());  // Torch names the device of work, not the process.
   find_graphs(timeline_);                        // Older traces name no graphs, and some name them for kernels alone.

@@ -11,13 +11,13 @@
 #include <string>
 #include <vector>
 
-namespace pianola {
+namespace pianola::chrome_trace_test {
 namespace {
 
 using profiling::TraceFile;
-using testing::Each;
-using testing::ElementsAre;
-using testing::IsEmpty;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 Timeline read(const std::string& text) {
   const TraceFile file(text);
@@ -250,7 +250,7 @@ TEST(ChromeTraceTest, KnowsLaunchesOfGraphsThatWereNotRecordedByTheirWork) {
   for (const DeviceWork& work : timeline.work) graphs.push_back(work.graph);
   EXPECT_THAT(graphs, ElementsAre(1, 1, 1, 0, 0, 0, 0, 1, 1));
   EXPECT_THAT(timeline.notes,
-              ElementsAre(testing::HasSubstr(
+              ElementsAre(::testing::HasSubstr(
                               "2 launches of graphs were not recorded, as torch.profiler does with the driver's"),
                           "5 pieces of work of graph launches name no graph: counted as graph 1"));
 }
@@ -301,8 +301,8 @@ TEST(ChromeTraceTest, CountsEventsOfTheAllocatorThatItLeavesOut) {
       memory_event("[memory]", R"("Bytes": 99999999999999999, "Device Id": 0, "Device Type": 1, "Addr": 7)"));
   EXPECT_THAT(timeline.memory, IsEmpty());
   EXPECT_THAT(timeline.notes,
-              testing::Contains("4 events were left out: a field is missing or of the wrong type, the first time in "
-                                "'[memory]'"));
+              ::testing::Contains("4 events were left out: a field is missing or of the wrong type, the first time in "
+                                  "'[memory]'"));
 }
 
 TEST(ChromeTraceTest, WithoutADeviceIsAProfileOfTheCpu) {
@@ -368,11 +368,11 @@ TEST(ChromeTraceFileTest, OfFiveTrainingStepsOnTheCpuHasWhatTorchRecorded) {
   EXPECT_EQ(work["aten::lerp_"], 20) << "AdamW of four parameters, five times";
   EXPECT_EQ(work["aten::mm"], 15);
   EXPECT_EQ(work.count("aten::as_strided"), 0u) << "it only runs inside other operations";
-  EXPECT_THAT(timeline.work, Each(testing::Field(&DeviceWork::device, -1)));
+  EXPECT_THAT(timeline.work, Each(::testing::Field(&DeviceWork::device, -1)));
   EXPECT_THAT(timeline.notes, IsEmpty());
 }
 
 #endif
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::chrome_trace_test

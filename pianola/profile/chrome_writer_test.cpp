@@ -16,16 +16,16 @@
 #include <string>
 #include <vector>
 
-namespace pianola {
+namespace pianola::chrome_writer_test {
 namespace {
 
 using nlohmann::json;
 using profiling::TraceFile;
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::ThrowsMessage;
-using testing::UnorderedElementsAre;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::ThrowsMessage;
+using ::testing::UnorderedElementsAre;
 
 constexpr Nanoseconds kStart = 1'795'000'000'000'000'003;  // Since 1970, as CUPTI counts.
 
@@ -267,9 +267,9 @@ TEST(ChromeWriterTest, ShowsWhatIsAllocatedAsACurveForEachDevice) {
     curve.emplace_back(point.at("name"), point.at("ts"), point.at("args").at("bytes"));
     EXPECT_EQ(point.at("pid"), events_of(trace, "name", "cudaGraphLaunch").at(0).at("pid"));
   }
-  EXPECT_THAT(curve, testing::ElementsAre(std::tuple("allocated on device 0", 5.0, 1512),
-                                          std::tuple("allocated on the CPU", 6.0, 1064),
-                                          std::tuple("allocated on device 0", 45.0, 488)));
+  EXPECT_THAT(curve, ::testing::ElementsAre(std::tuple("allocated on device 0", 5.0, 1512),
+                                            std::tuple("allocated on the CPU", 6.0, 1064),
+                                            std::tuple("allocated on device 0", 45.0, 488)));
 }
 
 TEST(ChromeWriterTest, ShowsWhatTheAllocatorDidOnTheThreadThatAskedForIt) {
@@ -303,8 +303,8 @@ TEST(ChromeWriterTest, NamesThatAreNoUtf8StillMakeJson) {
 TEST(ChromeWriterTest, AnEmptyTimelineIsATraceWithoutEvents) { EXPECT_THAT(written({}).at("traceEvents"), IsEmpty()); }
 
 TEST(ChromeWriterTest, CompressesWhereTheNameSaysSo) {
-  const std::filesystem::path plain = std::filesystem::path(testing::TempDir()) / "pianola_written.json";
-  const std::filesystem::path compressed = std::filesystem::path(testing::TempDir()) / "pianola_written.json.gz";
+  const std::filesystem::path plain = std::filesystem::path(::testing::TempDir()) / "pianola_written.json";
+  const std::filesystem::path compressed = std::filesystem::path(::testing::TempDir()) / "pianola_written.json.gz";
   const Step step;
 #if PIANOLA_WITH_ZLIB
   write_chrome_trace(step.timeline, {}, plain);
@@ -321,7 +321,7 @@ TEST(ChromeWriterTest, CompressesWhereTheNameSaysSo) {
 }
 
 TEST(ChromeWriterTest, RefusesAFolderThatIsNotThere) {
-  const std::filesystem::path file = std::filesystem::path(testing::TempDir()) / "no such folder" / "trace.json";
+  const std::filesystem::path file = std::filesystem::path(::testing::TempDir()) / "no such folder" / "trace.json";
   EXPECT_THAT(
       [&] { write_chrome_trace(Step().timeline, {}, file); },
       ThrowsMessage<UsageError>(AllOf(HasSubstr("the trace '" + file.string() + "' cannot be written: "),
@@ -335,4 +335,4 @@ TEST(ChromeWriterTest, SaysThatThereIsNoRoom) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::chrome_writer_test

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-namespace pianola {
+namespace pianola::comparison_test {
 namespace {
 
 using profiling::testing::training_timeline;
@@ -98,4 +98,4 @@ TEST(ComparisonTest, SlowerThanBeforeIsSaid) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::comparison_test

@@ -7,7 +7,7 @@
 
 #include <string>
 
-namespace pianola {
+namespace pianola::decision_test {
 namespace {
 
 using ::testing::AllOf;
@@ -199,4 +199,4 @@ TEST(DecisionTest, EachScopeHasTheCallToWriteInBothLanguages) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::decision_test

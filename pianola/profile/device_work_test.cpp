@@ -9,13 +9,13 @@
 #include <string>
 #include <vector>
 
-namespace pianola::profiling {
+namespace pianola::profiling::device_work_test {
 namespace {
 
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::ThrowsMessage;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 // Process 0 has 3 kernels on device 0 and 1 on device 1; process 1 has 2 on device 1; the CPU of process 0 has 4.
 Timeline two_processes() {
@@ -110,4 +110,4 @@ TEST(Covered, CountsOnlyWhatLiesWithin) {
 }
 
 }  // namespace
-}  // namespace pianola::profiling
+}  // namespace pianola::profiling::device_work_test

@@ -4,19 +4,19 @@
 
 #include <gtest/gtest.h>
 
-namespace pianola::profiling {
+namespace pianola::profiling::durations_test {
 namespace {
 
 struct Bin {
   Nanoseconds duration;
   std::size_t bin;
 };
-class DurationBin : public testing::TestWithParam<Bin> {};
+class DurationBin : public ::testing::TestWithParam<Bin> {};
 TEST_P(DurationBin, DoublesItsBounds) { EXPECT_EQ(duration_bin(GetParam().duration), GetParam().bin); }
 INSTANTIATE_TEST_SUITE_P(Bounds, DurationBin,
-                         testing::Values(Bin{0, 0}, Bin{999, 0}, Bin{1000, 1}, Bin{1999, 1}, Bin{2000, 2}, Bin{3999, 2},
-                                         Bin{4000, 3}, Bin{1'000'000, 10}, Bin{1'024'000, 11}, Bin{524'287'999, 19},
-                                         Bin{524'288'000, 20}, Bin{5'000'000'000, 20}));
+                         ::testing::Values(Bin{0, 0}, Bin{999, 0}, Bin{1000, 1}, Bin{1999, 1}, Bin{2000, 2},
+                                           Bin{3999, 2}, Bin{4000, 3}, Bin{1'000'000, 10}, Bin{1'024'000, 11},
+                                           Bin{524'287'999, 19}, Bin{524'288'000, 20}, Bin{5'000'000'000, 20}));
 
 TEST(DurationsTest, AreThoseOfKernelsAlone) {
   TimelineBuilder t;
@@ -52,4 +52,4 @@ TEST(DurationsTest, OfNoKernelAreZero) {
 }
 
 }  // namespace
-}  // namespace pianola::profiling
+}  // namespace pianola::profiling::durations_test

@@ -6,7 +6,7 @@
 
 #include <string>
 
-namespace pianola::profiling {
+namespace pianola::profiling::host_pace_test {
 namespace {
 
 constexpr int kIterations = 6;
@@ -68,4 +68,4 @@ TEST(HostPaceTest, FewLaunchesSayNothingOfThePace) {
 }
 
 }  // namespace
-}  // namespace pianola::profiling
+}  // namespace pianola::profiling::host_pace_test

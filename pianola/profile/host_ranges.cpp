@@ -1,5 +1,7 @@
 #include <pianola/profile/host_ranges.hpp>
 
+#include <pianola/core/plural.hpp>
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -48,7 +50,7 @@ void nest_ranges(Timeline& timeline) {
   const std::size_t cut = nest(timeline.ranges);
   if (cut == 0) return;
   timeline.notes.push_back(fmt::format("{} range{} ended after the one in which it began, and {} cut there", cut,
-                                       cut == 1 ? "" : "s", cut == 1 ? "was" : "were"));
+                                       plural(cut), cut == 1 ? "was" : "were"));
 }
 
 std::vector<DeviceWork> outermost_operations(const Timeline& timeline) {

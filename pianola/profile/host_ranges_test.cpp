@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-namespace pianola::profiling {
+namespace pianola::profiling::host_ranges_test {
 namespace {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 using Kind = HostRange::Kind;
 
 HostRange range(Nanoseconds begin, Nanoseconds end, std::int64_t thread = 1) {
@@ -96,4 +96,4 @@ TEST(OutermostOperationsTest, AreNoneWithoutOperations) {
 }
 
 }  // namespace
-}  // namespace pianola::profiling
+}  // namespace pianola::profiling::host_ranges_test

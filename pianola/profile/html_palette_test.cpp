@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pianola::profiling {
+namespace pianola::profiling::html_palette_test {
 namespace {
 
 using Triple = std::array<double, 3>;
@@ -89,7 +89,7 @@ struct Scheme {
 };
 void PrintTo(const Scheme& scheme, std::ostream* out) { *out << scheme.name; }
 
-class HtmlPaletteTest : public testing::TestWithParam<Scheme> {
+class HtmlPaletteTest : public ::testing::TestWithParam<Scheme> {
  protected:
   static std::string_view colour(std::string_view name) {
     for (const PageColour& c : page_colours()) {
@@ -139,7 +139,7 @@ TEST_P(HtmlPaletteTest, MarksOfOneRowDifferForEveryKindOfColourVision) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Schemes, HtmlPaletteTest,
-                         testing::Values(Scheme{"Light", &PageColour::light}, Scheme{"Dark", &PageColour::dark}),
+                         ::testing::Values(Scheme{"Light", &PageColour::light}, Scheme{"Dark", &PageColour::dark}),
                          [](const auto& scheme) { return std::string(scheme.param.name); });
 
 TEST(HtmlPaletteMeasureTest, ContrastIsThatOfWcag) {
@@ -148,11 +148,11 @@ TEST(HtmlPaletteMeasureTest, ContrastIsThatOfWcag) {
 }
 
 TEST(HtmlPaletteCssTest, DeclaresEachColourOfTheScheme) {
-  EXPECT_THAT(colour_declarations(false), testing::StartsWith("--page:#ffffff;--raised:#f4f5f7;"));
-  EXPECT_THAT(colour_declarations(true), testing::StartsWith("--page:#14171b;--raised:#1c2026;"));
+  EXPECT_THAT(colour_declarations(false), ::testing::StartsWith("--page:#ffffff;--raised:#f4f5f7;"));
+  EXPECT_THAT(colour_declarations(true), ::testing::StartsWith("--page:#14171b;--raised:#1c2026;"));
   const std::string css = colour_declarations(true);
   EXPECT_EQ(static_cast<std::size_t>(std::count(css.begin(), css.end(), ';')), page_colours().size());
 }
 
 }  // namespace
-}  // namespace pianola::profiling
+}  // namespace pianola::profiling::html_palette_test

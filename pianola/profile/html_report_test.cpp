@@ -11,16 +11,16 @@
 #include <string>
 #include <string_view>
 
-namespace pianola {
+namespace pianola::html_report_test {
 namespace {
 
 using profiling::html_problem;
 using profiling::SmallProfile;
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::Not;
-using testing::StartsWith;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::StartsWith;
 
 constexpr std::size_t kMegabyte = 1'000'000;
 
@@ -71,18 +71,18 @@ struct Mark {
   GraphVerdict verdict;
   const char* mark;
 };
-class HtmlVerdictTest : public testing::TestWithParam<Mark> {};
+class HtmlVerdictTest : public ::testing::TestWithParam<Mark> {};
 TEST_P(HtmlVerdictTest, HasAMarkInColourAndWords) {
   SmallProfile profile;
   profile.decision.verdict = GetParam().verdict;
   EXPECT_THAT(page_of(profile), HasSubstr(GetParam().mark));
 }
 INSTANTIATE_TEST_SUITE_P(Verdicts, HtmlVerdictTest,
-                         testing::Values(Mark{"Graph", GraphVerdict::graph, "\"mark good\">Graph it<"},
-                                         Mark{"SmallGain", GraphVerdict::small_gain, "\"mark caution\">Small gain<"},
-                                         Mark{"Leave", GraphVerdict::leave, "\"mark neutral\">Leave it<"},
-                                         Mark{"Graphed", GraphVerdict::graphed, "\"mark done\">Graphed already<"},
-                                         Mark{"Unknown", GraphVerdict::unknown, "\"mark neutral\">Cannot be told<"}),
+                         ::testing::Values(Mark{"Graph", GraphVerdict::graph, "\"mark good\">Graph it<"},
+                                           Mark{"SmallGain", GraphVerdict::small_gain, "\"mark caution\">Small gain<"},
+                                           Mark{"Leave", GraphVerdict::leave, "\"mark neutral\">Leave it<"},
+                                           Mark{"Graphed", GraphVerdict::graphed, "\"mark done\">Graphed already<"},
+                                           Mark{"Unknown", GraphVerdict::unknown, "\"mark neutral\">Cannot be told<"}),
                          [](const auto& mark) { return std::string(mark.param.name); });
 
 TEST(HtmlReportTest, ShowsTheKeyNumbers) {
@@ -261,7 +261,7 @@ TEST(HtmlReportTest, SaysAtTheFootWhatWasProfiled) {
   EXPECT_THAT(page, HasSubstr("3, each an entry of the range <code>step</code>"));
   EXPECT_THAT(page, HasSubstr("<dt>Left out</dt><dd>2 at the beginning, as warm-up</dd>"));
   EXPECT_THAT(page, HasSubstr("<dt>Note</dt><dd>3 records were lost.</dd>"));
-  EXPECT_THAT(page, testing::ContainsRegex("<p>Pianola [0-9]"));
+  EXPECT_THAT(page, ::testing::ContainsRegex("<p>Pianola [0-9]"));
 }
 
 TEST(HtmlReportTest, IsCalledAfterTheSourceUnlessItHasATitle) {
@@ -401,4 +401,4 @@ TEST(HtmlCheckTest, FindsWhatIsNotWellFormed) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::html_report_test

@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t kShownRegions = 50;  // the rest is folded
 constexpr std::size_t kMostRegions = 200;
 constexpr std::size_t kMostWaits = 40;
-constexpr std::size_t kNameColumns = 160;
+constexpr std::size_t kCellColumns = 160;
 
 std::string_view words_of(HostRange::Kind kind) {
   switch (kind) {
@@ -48,7 +48,7 @@ void append_region(std::string& html, const Region& region, Nanoseconds most_idl
          "<tr><th scope=\"row\"><code>{}</code></th><td>{}</td><td class=\"n\" data-v=\"{}\">{}</td>"
          "<td class=\"n\" data-v=\"{:.6g}\">{}</td><td class=\"n\" data-v=\"{}\">{}</td>"
          "<td class=\"n share\" data-v=\"{}\">{}<i style=\"transform:scaleX({:.3g})\"></i></td></tr>\n",
-         escaped(own_name(region), kNameColumns), words_of(region.kind), region.entries,
+         escaped(own_name(region), kCellColumns), words_of(region.kind), region.entries,
          count_text(static_cast<double>(region.entries)), region.kernels, count_text(region.kernels), region.busy,
          duration_text(region.busy), region.idle, duration_text(region.idle), bar);
 }
@@ -102,7 +102,7 @@ std::string waits_section(const Analysis& analysis) {
   for (const Wait& wait : std::span(analysis.waits).first(shown)) {
     append(html,
            "<tr><th scope=\"row\"><code>{}</code></th><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>\n",
-           escaped(wait.call, kNameColumns), escaped(wait.inside, kNameColumns), count_text(wait.per_iteration),
+           escaped(wait.call, kCellColumns), escaped(wait.inside, kCellColumns), count_text(wait.per_iteration),
            duration_text(wait.idle));
   }
   html += "</tbody></table></div>\n";

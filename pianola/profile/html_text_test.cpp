@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace pianola::profiling {
+namespace pianola::profiling::html_text_test {
 namespace {
 
 TEST(HtmlTextTest, EscapesWhatMeansSomethingInHtml) {
@@ -52,4 +52,4 @@ TEST(HtmlTextTest, AKernelIsReadWithoutItsParameters) {
 }
 
 }  // namespace
-}  // namespace pianola::profiling
+}  // namespace pianola::profiling::html_text_test

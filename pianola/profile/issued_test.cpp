@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace pianola::profiling {
+namespace pianola::profiling::issued_test {
 namespace {
 
 TEST(IssuedTest, FindsTheCallOfEachWorkInWhicheverOrderTheyRan) {
@@ -56,4 +56,4 @@ TEST(IssuedTest, KeepsDevicesAndProcessesApart) {
 }
 
 }  // namespace
-}  // namespace pianola::profiling
+}  // namespace pianola::profiling::issued_test

@@ -9,14 +9,14 @@
 #include <string>
 #include <vector>
 
-namespace pianola::profiling {
+namespace pianola::profiling::iterations_test {
 namespace {
 
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::Not;
-using testing::ThrowsMessage;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::ThrowsMessage;
 
 FoundIterations found_in(const Timeline& timeline, const std::string& range = "") {
   const DeviceWorkList list = choose_device(timeline, -1, -2);
@@ -316,4 +316,4 @@ TEST(IterationsTest, ThatAreLittleOfTheWorkAreNone) {
 }
 
 }  // namespace
-}  // namespace pianola::profiling
+}  // namespace pianola::profiling::iterations_test

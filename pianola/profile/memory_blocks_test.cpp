@@ -8,11 +8,11 @@
 #include <tuple>
 #include <vector>
 
-namespace pianola::profiling {
+namespace pianola::profiling::memory_blocks_test {
 namespace {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 std::vector<std::tuple<Nanoseconds, Nanoseconds, std::uint64_t>> fields(std::span<const MemoryBlock> blocks) {
   std::vector<std::tuple<Nanoseconds, Nanoseconds, std::uint64_t>> all;
@@ -79,4 +79,4 @@ TEST(MemoryBlocksTest, WhereIterationsBeginWithALaunchTheirMemoryBeginsAfterTheL
 }
 
 }  // namespace
-}  // namespace pianola::profiling
+}  // namespace pianola::profiling::memory_blocks_test

@@ -9,14 +9,14 @@
 
 #include <utility>
 
-namespace pianola {
+namespace pianola::memory_use_test {
 namespace {
 
 using profiling::TimelineBuilder;
 using profiling::us;
 using profiling::testing::training_timeline;
-using testing::HasSubstr;
-using testing::ThrowsMessage;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 constexpr std::uint64_t kMiB = 1U << 20U;
 
@@ -102,4 +102,4 @@ TEST(MemoryUseTest, EventsOfTheAllocatorHaveToBeSorted) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::memory_use_test

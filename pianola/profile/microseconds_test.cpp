@@ -4,7 +4,7 @@
 
 #include <limits>
 
-namespace pianola::profiling {
+namespace pianola::profiling::microseconds_test {
 namespace {
 
 TEST(MicrosecondsTest, KeepNanosecondsThatADoubleWouldLose) {
@@ -43,4 +43,4 @@ TEST(MicrosecondsTest, AreWrittenWithThreeDecimals) {
 }
 
 }  // namespace
-}  // namespace pianola::profiling
+}  // namespace pianola::profiling::microseconds_test

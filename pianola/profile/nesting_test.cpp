@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace pianola::profiling {
+namespace pianola::profiling::nesting_test {
 namespace {
 
 HostCall call(TimeSpan time, std::uint64_t correlation, std::int64_t thread = 1, std::int32_t process = 0) {
@@ -61,4 +61,4 @@ TEST(NestingTest, RangesThatCrossAnotherAreLeftOut) {
 }
 
 }  // namespace
-}  // namespace pianola::profiling
+}  // namespace pianola::profiling::nesting_test

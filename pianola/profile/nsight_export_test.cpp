@@ -22,7 +22,7 @@
 #include <string>
 #include <vector>
 
-namespace pianola {
+namespace pianola::nsight_export_test {
 namespace {
 
 using profiling::TemporaryFolder;
@@ -450,4 +450,4 @@ TEST(NsightExportRefusalTest, OfAVersionWhoseTablesLackWhatIsNeeded) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::nsight_export_test

@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-namespace pianola {
+namespace pianola::nsight_file_test {
 namespace {
 
 using profiling::TemporaryFolder;
@@ -58,4 +58,4 @@ TEST(NsightExportTest, HoldsAllThatHappened) { GTEST_SKIP() << "built without SQ
 #endif
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::nsight_file_test

@@ -1,6 +1,7 @@
 #include <pianola/profile/nsight_reader.hpp>
 
 #include <pianola/core/error.hpp>
+#include <pianola/core/plural.hpp>
 #include <pianola/profile/call_kind.hpp>
 #include <pianola/profile/host_ranges.hpp>
 #include <pianola/profile/nesting.hpp>
@@ -79,8 +80,6 @@ constexpr std::int64_t thread_of(std::int64_t global_id) {
 constexpr std::uint64_t system_pid(std::uint64_t process) { return process & kThreadMask; }
 
 TimeSpan time_of(const SqliteRows& row) { return {.begin = row.integer(kStart), .end = row.integer(kEnd)}; }
-
-const char* plural(std::size_t count) { return count == 1 ? "" : "s"; }
 
 }  // namespace
 

@@ -25,8 +25,8 @@ bool interrupts(const HostCall& call, const TimeSpan& issued) {
   return issued.begin < call.time.begin && call.time.end < issued.end;
 }
 
-struct Issued {
-  explicit Issued(const WorkParts& parts)
+struct IssuedSpans {
+  explicit IssuedSpans(const WorkParts& parts)
       : forward(parts[Part::forward].issued),
         backward(parts[Part::backward].issued),
         without_optimizer(joined(joined(forward, backward), parts[Part::rest].issued)),
@@ -66,7 +66,7 @@ std::string fix_for(const std::string& call, const std::string& place) {
 
 void add_waits(const Timeline& timeline, const Analysis& analysis, const WorkParts& parts,
                std::vector<Obstacle>& obstacles) {
-  const Issued issued(parts);
+  const IssuedSpans issued(parts);
   std::map<std::pair<std::string, std::string>, Obstacle> by_place;
   for (const HostCall& call : timeline.calls) {
     if (call.kind != HostCall::Kind::synchronize || call.process != analysis.process) continue;

@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <string>
 
-namespace pianola {
+namespace pianola::profile_report_test {
 namespace {
 
 using profiling::testing::training_timeline;
@@ -114,4 +114,4 @@ TEST(ProfileReportTest, AGraphedProgramGetsNoAdviceToGraphIt) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::profile_report_test

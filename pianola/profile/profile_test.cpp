@@ -13,7 +13,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace pianola {
+namespace pianola::profile_test {
 namespace {
 
 using profiling::TemporaryFolder;
@@ -111,4 +111,4 @@ TEST_P(ProfileTest, WhatTheStepThrowsArrivesAndNoProfilerIsLeftActive) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::profile_test

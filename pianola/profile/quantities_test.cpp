@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-namespace pianola::profiling {
+namespace pianola::profiling::quantities_test {
 namespace {
 
 TEST(QuantitiesTest, ADurationHasThreeDigitsInTheUnitThatSuitsIt) {
@@ -98,4 +98,4 @@ TEST(QuantitiesTest, WhatIsNoNumberIsADash) {
 }
 
 }  // namespace
-}  // namespace pianola::profiling
+}  // namespace pianola::profiling::quantities_test

@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-namespace pianola::profiling {
+namespace pianola::profiling::recorded_calls_test {
 namespace {
 
 using Kind = HostCall::Kind;
@@ -103,4 +103,4 @@ TEST(RecordedCallsTest, TheAuditSeesTheSameCallsTheSameWay) {
 }
 
 }  // namespace
-}  // namespace pianola::profiling
+}  // namespace pianola::profiling::recorded_calls_test

@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <string>
 
-namespace pianola {
+namespace pianola::recorded_profiles_test {
 namespace {
 
 using ::testing::Contains;
@@ -106,4 +106,4 @@ TEST(RecordedProfiles, MakePages) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::recorded_profiles_test

@@ -6,7 +6,7 @@
 #include <limits>
 #include <string>
 
-namespace pianola::profiling {
+namespace pianola::profiling::recording_format_test {
 namespace {
 
 TEST(RecordingFormatTest, SmallNumbersTakeOneByte) {
@@ -80,4 +80,4 @@ TEST(RecordingFormatTest, AKernelOfAStepTakesAtMostSixteenBytes) {
 }
 
 }  // namespace
-}  // namespace pianola::profiling
+}  // namespace pianola::profiling::recording_format_test

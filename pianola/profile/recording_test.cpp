@@ -19,7 +19,7 @@
 #include <memory>
 #include <string>
 
-namespace pianola {
+namespace pianola::recording_test {
 namespace {
 
 using profiling::RecordingStart;
@@ -53,7 +53,7 @@ void add_kernels(RecordingWriter& writer, int count, Nanoseconds begin = 1000) {
   }
 }
 
-class RecordingTest : public testing::Test {
+class RecordingTest : public ::testing::Test {
  protected:
   TemporaryFolder folder;
   const std::string path = folder / "7.pianola";
@@ -288,7 +288,7 @@ struct WrongTimes {
   TimeSpan time;
   const char* what;
 };
-class RecordingTimesTable : public testing::TestWithParam<WrongTimes> {};
+class RecordingTimesTable : public ::testing::TestWithParam<WrongTimes> {};
 TEST_P(RecordingTimesTable, AreRefusedWithFileAndRecord) {
   for (int kind = 0; kind < 3; ++kind) {
     const TemporaryFolder folder;
@@ -312,11 +312,11 @@ TEST_P(RecordingTimesTable, AreRefusedWithFileAndRecord) {
 }
 constexpr Nanoseconds kMost = std::numeric_limits<Nanoseconds>::max();
 INSTANTIATE_TEST_SUITE_P(Times, RecordingTimesTable,
-                         testing::Values(WrongTimes{"Backwards", {5000, 4999}, "it ends before it begins"},
-                                         WrongTimes{"ToTheMost", {5000, kMost}, "95 years"},
-                                         WrongTimes{"AtTheMost", {kMost, kMost}, "95 years"},
-                                         WrongTimes{"FromTheLeast", {-kMost, 0}, "95 years"},
-                                         WrongTimes{"ADecade", {5000, 315'360'000'000'000'000}, "more than a year"}),
+                         ::testing::Values(WrongTimes{"Backwards", {5000, 4999}, "it ends before it begins"},
+                                           WrongTimes{"ToTheMost", {5000, kMost}, "95 years"},
+                                           WrongTimes{"AtTheMost", {kMost, kMost}, "95 years"},
+                                           WrongTimes{"FromTheLeast", {-kMost, 0}, "95 years"},
+                                           WrongTimes{"ADecade", {5000, 315'360'000'000'000'000}, "more than a year"}),
                          [](const auto& wrong) { return std::string(wrong.param.name); });
 
 TEST_F(RecordingTest, AClockOfTheHeaderThatCannotBeRightIsRefused) {
@@ -359,7 +359,7 @@ TEST_F(RecordingTest, ANumberTooLargeForItsFieldIsDamage) {
   EXPECT_THAT(timeline.notes, Contains(HasSubstr("is damaged from byte")));
 }
 
-class RecordingsTest : public testing::Test {
+class RecordingsTest : public ::testing::Test {
  protected:
   void record(std::uint32_t process, const RecordingStart& start, int kernels, Nanoseconds begin, bool finish = true) {
     const auto writer = open(folder / (std::to_string(process) + ".pianola"), start);
@@ -417,4 +417,4 @@ TEST_F(RecordingsTest, WithoutAnyRecordingTheReasonIsTold) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::recording_test

@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-namespace pianola::profiling {
+namespace pianola::profiling::regions_test {
 namespace {
 
-using testing::SizeIs;
+using ::testing::SizeIs;
 
 using Kind = HostRange::Kind;
 
@@ -77,7 +77,7 @@ TEST(RegionsTest, StandInTheOrderOfTheirIdleTimeAndWithoutThoseThatIssuedNothing
   for (const Region& region : analysis.regions) names.push_back(region.name);
   // Idle 40, 40, 30, 30, 10; of equal ones by busy time, then by name.
   EXPECT_THAT(names,
-              testing::ElementsAre("nn.Module: Layer_0", "step", "aten::addmm", "aten::linear", "AddmmBackward0"));
+              ::testing::ElementsAre("nn.Module: Layer_0", "step", "aten::addmm", "aten::linear", "AddmmBackward0"));
 }
 
 TEST(RegionsTest, InsideTheirOwnNameCountOnce) {
@@ -136,4 +136,4 @@ TEST(RangeName, LosesOnlyACounterAtItsEnd) {
 }
 
 }  // namespace
-}  // namespace pianola::profiling
+}  // namespace pianola::profiling::regions_test

@@ -7,10 +7,10 @@
 #include <string>
 #include <string_view>
 
-namespace pianola::profiling {
+namespace pianola::profiling::repetition_test {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 // A letter is one kernel of 1 us, and 1 us later the next. '.' is a pause of 20 us, '!' an optimizer's step that begins
 // before the next kernel and ends after it, '(' and ')' the begin and end of a module's call.
@@ -164,4 +164,4 @@ TEST(RepetitionTest, TellsHowMuchOfTheLastOneIsThere) {
 }
 
 }  // namespace
-}  // namespace pianola::profiling
+}  // namespace pianola::profiling::repetition_test

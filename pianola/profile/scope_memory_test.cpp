@@ -8,14 +8,14 @@
 
 #include <string>
 
-namespace pianola {
+namespace pianola::scope_memory_test {
 namespace {
 
 using profiling::testing::training_timeline;
 using profiling::testing::TrainingShape;
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Optional;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Optional;
 
 constexpr std::uint64_t kMiB = 1U << 20U;
 constexpr std::uint64_t kNode = 1600;  // MachineModel::node_bytes
@@ -118,4 +118,4 @@ TEST(ScopeMemoryTest, WithoutEventsOfTheAllocatorThePoolIsUnknownAndItIsSaidHowT
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::scope_memory_test

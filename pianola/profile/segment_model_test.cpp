@@ -6,10 +6,10 @@
 #include <random>
 #include <vector>
 
-namespace pianola::profiling {
+namespace pianola::profiling::segment_model_test {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 constexpr std::uint64_t kMiB = 1U << 20U;
 constexpr Nanoseconds kNever = MemoryBlock::kNever;
@@ -147,4 +147,4 @@ TEST(SegmentModelTest, BytesAreToldApartByTheSegmentsThatAreTakenForThem) {
 }
 
 }  // namespace
-}  // namespace pianola::profiling
+}  // namespace pianola::profiling::segment_model_test

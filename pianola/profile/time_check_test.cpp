@@ -8,7 +8,7 @@
 #include <limits>
 #include <string>
 
-namespace pianola::profiling {
+namespace pianola::profiling::time_check_test {
 namespace {
 
 using ::testing::AllOf;
@@ -65,4 +65,4 @@ TEST(TimeCheckTest, RefusesDurationsWhoseSumWouldOverflow) {
 }
 
 }  // namespace
-}  // namespace pianola::profiling
+}  // namespace pianola::profiling::time_check_test

@@ -8,13 +8,13 @@
 #include <string>
 #include <vector>
 
-namespace pianola::profiling {
+namespace pianola::profiling::timeline_picture_test {
 namespace {
 
 using Kind = PictureRow::Kind;
-using testing::ElementsAre;
-using testing::IsEmpty;
-using testing::SizeIs;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
 std::vector<Kind> kinds_of(const TimelinePicture& picture) {
   std::vector<Kind> kinds;
@@ -181,4 +181,4 @@ TEST(MarkKindTest, GapsHaveTheColourOfTheCallsThatCauseThem) {
 }
 
 }  // namespace
-}  // namespace pianola::profiling
+}  // namespace pianola::profiling::timeline_picture_test

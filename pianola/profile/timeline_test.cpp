@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-namespace pianola {
+namespace pianola::timeline_test {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 TEST(TimelineTest, ANameKeepsItsNumber) {
   Timeline timeline;
@@ -103,4 +103,4 @@ TEST(TimelineTest, ExtendsFromTheFirstBeginToTheLastEndOfAnything) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::timeline_test

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace pianola::profiling {
+namespace pianola::profiling::uneven_end_test {
 namespace {
 
 // Two threads that launch in turns, every 10 us, each kernel 100 us later; of the first, the last `lost` are missing.
@@ -60,4 +60,4 @@ TEST(UnevenEndTest, OtherProcessesStayAsTheyAre) {
 }
 
 }  // namespace
-}  // namespace pianola::profiling
+}  // namespace pianola::profiling::uneven_end_test

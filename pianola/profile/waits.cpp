@@ -19,11 +19,11 @@ namespace {
 
 constexpr NameId kNoName = std::numeric_limits<NameId>::max();
 
-struct Place {
+struct WaitPlace {
   NameId call = kNoName;
   NameId operation = kNoName;   // Innermost.
   NameId annotation = kNoName;  // Innermost.
-  auto operator<=>(const Place&) const = default;
+  auto operator<=>(const WaitPlace&) const = default;
 };
 
 struct Sum {
@@ -43,11 +43,11 @@ class WaitTable {
     ++sum.calls;
     sum.idle += act.idle;
   }
-  [[nodiscard]] const std::map<Place, Sum>& sums() const noexcept { return sums_; }
+  [[nodiscard]] const std::map<WaitPlace, Sum>& sums() const noexcept { return sums_; }
 
  private:
-  [[nodiscard]] Place place_of(NameId call, std::span<const std::uint32_t> open) const {
-    Place place{.call = call};
+  [[nodiscard]] WaitPlace place_of(NameId call, std::span<const std::uint32_t> open) const {
+    WaitPlace place{.call = call};
     for (std::size_t i = open.size(); i-- > 0;) {
       const HostRange& range = timeline_.ranges[open[i]];
       if (range.kind == HostRange::Kind::operation && place.operation == kNoName) place.operation = range.name;
@@ -58,10 +58,10 @@ class WaitTable {
   }
 
   const Timeline& timeline_;
-  std::map<Place, Sum> sums_;
+  std::map<WaitPlace, Sum> sums_;
 };
 
-std::string in_words(const Timeline& timeline, const Place& place) {
+std::string in_words(const Timeline& timeline, const WaitPlace& place) {
   const std::string operation = place.operation == kNoName ? "" : timeline.name(place.operation);
   if (place.annotation == kNoName) return operation;
   const std::string_view annotation = without_counter(timeline.name(place.annotation));

@@ -6,11 +6,11 @@
 
 #include <string>
 
-namespace pianola::profiling {
+namespace pianola::profiling::waits_test {
 namespace {
 
-using testing::IsEmpty;
-using testing::SizeIs;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
 // Five steps of 100 us: a runs from 10 to 30 and is waited for; b from 60 to 70, 30 us idle before it.
 TimelineBuilder waiting_steps() {
@@ -59,4 +59,4 @@ TEST(WaitsTest, AreNoneWhereNothingWaits) {
 }
 
 }  // namespace
-}  // namespace pianola::profiling
+}  // namespace pianola::profiling::waits_test

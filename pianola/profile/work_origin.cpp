@@ -1,5 +1,7 @@
 #include <pianola/profile/work_origin.hpp>
 
+#include <pianola/core/plural.hpp>
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,21 +27,21 @@ std::unordered_map<std::uint64_t, std::int32_t> callers(const std::vector<HostCa
 }
 
 // By process and correlation the graph; 0: not known yet.
-using Launch = std::pair<std::int32_t, std::uint64_t>;
-using Launches = std::map<Launch, std::uint64_t>;
+using LaunchKey = std::pair<std::int32_t, std::uint64_t>;
+using Launches = std::map<LaunchKey, std::uint64_t>;
 
 Launches recorded_launches(const Timeline& timeline) {
   Launches launches;
   for (const HostCall& call : timeline.calls) {
     if (call.kind == HostCall::Kind::graph_launch && call.correlation != 0) {
-      launches.emplace(Launch(call.process, call.correlation), 0);
+      launches.emplace(LaunchKey(call.process, call.correlation), 0);
     }
   }
   return launches;
 }
 
-std::vector<Launch> sorted_calls(const Timeline& timeline) {
-  std::vector<Launch> calls;
+std::vector<LaunchKey> sorted_calls(const Timeline& timeline) {
+  std::vector<LaunchKey> calls;
   for (const HostCall& call : timeline.calls) calls.emplace_back(call.process, call.correlation);
   std::ranges::sort(calls);
   return calls;
@@ -47,13 +49,13 @@ std::vector<Launch> sorted_calls(const Timeline& timeline) {
 
 // What one call issues is one kernel, or several copies, unless it launches a graph.
 std::size_t add_unrecorded_launches(const Timeline& timeline, Launches& launches) {
-  std::vector<std::pair<Launch, bool>> issued;  // and whether it is a kernel, those first
+  std::vector<std::pair<LaunchKey, bool>> issued;  // and whether it is a kernel, those first
   for (const DeviceWork& work : timeline.work) {
     if (work.graph != 0 || work.correlation == 0) continue;
     issued.push_back({{work.process, work.correlation}, work.kind != DeviceWork::Kind::kernel});
   }
   std::ranges::sort(issued);
-  const std::vector<Launch> calls = sorted_calls(timeline);
+  const std::vector<LaunchKey> calls = sorted_calls(timeline);
   std::size_t added = 0;
   for (auto first = issued.begin(); first != issued.end();) {
     const auto next = std::find_if(first, issued.end(), [&](const auto& one) { return one.first != first->first; });
@@ -66,8 +68,6 @@ std::size_t add_unrecorded_launches(const Timeline& timeline, Launches& launches
   }
   return added;
 }
-
-const char* plural(std::size_t count) { return count == 1 ? "" : "s"; }
 
 }  // namespace
 

@@ -21,7 +21,7 @@
 #include <c10/cuda/CUDAFunctions.h>
 #endif
 
-namespace pianola::trace {
+namespace pianola::trace::host_read_test {
 namespace {
 
 using Indices = c10::List<std::optional<at::Tensor>>;
@@ -121,4 +121,4 @@ TEST(HostReadReason, IsAPhraseForEveryKindThatReads) {
 }
 
 }  // namespace
-}  // namespace pianola::trace
+}  // namespace pianola::trace::host_read_test

@@ -8,7 +8,7 @@
 
 #include <set>
 
-namespace pianola::trace {
+namespace pianola::trace::op_info_test {
 namespace {
 
 using pianola::testing::op_info;
@@ -135,4 +135,4 @@ TEST(OpInfo, DoesNotTakeANewOperatorForARemovedOneAtItsAddress) {
 }
 
 }  // namespace
-}  // namespace pianola::trace
+}  // namespace pianola::trace::op_info_test

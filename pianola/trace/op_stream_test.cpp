@@ -16,7 +16,7 @@
 #include <optional>
 #include <stdexcept>
 
-namespace pianola::trace {
+namespace pianola::trace::op_stream_test {
 namespace {
 
 using pianola::testing::log_of;
@@ -263,4 +263,4 @@ TEST(OpStream, TellsTheFailureOfAnInnerStreamToThatAlone) {
 }
 
 }  // namespace
-}  // namespace pianola::trace
+}  // namespace pianola::trace::op_stream_test

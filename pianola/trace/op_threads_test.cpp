@@ -18,7 +18,7 @@
 #include <map>
 #include <thread>
 
-namespace pianola::trace {
+namespace pianola::trace::op_threads_test {
 namespace {
 
 using pianola::testing::log_of;
@@ -107,4 +107,4 @@ TEST(OpThreads, ThatOverlapKeepTheirOperationsApart) {
 }
 
 }  // namespace
-}  // namespace pianola::trace
+}  // namespace pianola::trace::op_threads_test

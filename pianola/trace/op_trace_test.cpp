@@ -20,7 +20,7 @@
 
 #include <set>
 
-namespace pianola {
+namespace pianola::op_trace_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -244,4 +244,4 @@ TEST(MovedTrace, TakesItsOperationsAlong) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::op_trace_test

@@ -21,7 +21,7 @@
 #include <functional>
 #include <optional>
 
-namespace pianola::trace {
+namespace pianola::trace::plain_check_test {
 namespace {
 
 using pianola::testing::OpLog;
@@ -211,4 +211,4 @@ TEST(PlainCheck, AStreamKnowsDistributedDataParallelByItsScope) {
 }
 
 }  // namespace
-}  // namespace pianola::trace
+}  // namespace pianola::trace::plain_check_test

@@ -21,7 +21,7 @@
 
 #include <set>
 
-namespace pianola {
+namespace pianola::producers_test {
 namespace {
 
 constexpr std::int64_t kBatch = 2, kLength = 8, kWidth = 16, kHeads = 2;
@@ -144,4 +144,4 @@ TEST_P(Producers, AreMissedWhereATensorComesFromNowhere) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::producers_test

@@ -16,7 +16,7 @@
 #include <map>
 #include <set>
 
-namespace pianola::trace {
+namespace pianola::trace::silent_writes_test {
 namespace {
 
 using Values = std::vector<c10::IValue>;
@@ -291,4 +291,4 @@ TEST_P(SilentWrites, OfAnOperatorThatLiesAreFound) {
 }
 
 }  // namespace
-}  // namespace pianola::trace
+}  // namespace pianola::trace::silent_writes_test

@@ -18,7 +18,7 @@
 #include <array>
 #include <source_location>
 
-namespace pianola {
+namespace pianola::trace_recorder_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -241,4 +241,4 @@ TEST_P(Places, AreEmptyWhereTheyWereNotRecorded) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::trace_recorder_test

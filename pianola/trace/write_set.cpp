@@ -2,10 +2,10 @@
 
 #include <pianola/trace/quiet_scope.hpp>
 #include <pianola/trace/step_memory.hpp>
+#include <pianola/trace/storage_bytes.hpp>
 
 #include <ATen/ops/_foreach_zero.h>
 #include <ATen/ops/clone.h>
-#include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -13,14 +13,6 @@
 
 namespace pianola::trace {
 namespace {
-
-// All bytes of a storage, whatever tensors look at it.
-at::Tensor bytes_of(const c10::Storage& storage) {
-  at::Tensor bytes = at::empty({0}, at::TensorOptions().dtype(at::kByte).device(storage.device()));
-  bytes.unsafeGetTensorImpl()->set_storage_keep_dtype(storage);
-  bytes.unsafeGetTensorImpl()->set_sizes_contiguous({static_cast<std::int64_t>(storage.nbytes())});
-  return bytes;
-}
 
 at::Tensor copy_of(const at::Tensor& bytes) {
   try {

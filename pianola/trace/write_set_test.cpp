@@ -15,7 +15,7 @@
 #include <limits>
 #include <stdexcept>
 
-namespace pianola::trace {
+namespace pianola::trace::write_set_test {
 namespace {
 
 using pianola::testing::same;
@@ -268,4 +268,4 @@ TEST_P(Gradients, ThatTheStepReplacesGetTheOldValuesWhereTheyAreToBeKept) {
 }
 
 }  // namespace
-}  // namespace pianola::trace
+}  // namespace pianola::trace::write_set_test

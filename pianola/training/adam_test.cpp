@@ -10,7 +10,7 @@
 
 #include <memory>
 
-namespace pianola {
+namespace pianola::adam_test {
 namespace {
 
 using ::testing::AllOf;
@@ -170,4 +170,4 @@ TEST_P(AdamTest, NamesOptionsOutOfRange) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::adam_test

@@ -22,7 +22,7 @@
 #include <string>
 #include <vector>
 
-namespace pianola {
+namespace pianola::buckets_test {
 namespace {
 
 using c10::IValue;
@@ -328,4 +328,4 @@ TEST_P(BucketsTest, RefuseSizesThatDoNotAscend) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::buckets_test

@@ -15,7 +15,7 @@
 #include <iterator>
 #include <string>
 
-namespace pianola {
+namespace pianola::checkpoint_file_test {
 namespace {
 
 using ::testing::AllOf;
@@ -182,4 +182,4 @@ TEST_F(CheckpointFile, SealsWhatIsWrittenInPieces) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::checkpoint_file_test

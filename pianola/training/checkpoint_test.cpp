@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-namespace pianola {
+namespace pianola::checkpoint_test {
 namespace {
 
 using ::testing::AllOf;
@@ -153,4 +153,4 @@ TEST_P(CheckpointTest, AFileThatIsNoCheckpointIsRefused) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::checkpoint_test

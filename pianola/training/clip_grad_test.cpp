@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-namespace pianola {
+namespace pianola::clip_grad_test {
 namespace {
 
 using ::testing::AllOf;
@@ -168,4 +168,4 @@ TEST_P(ClipGradTest, RefusesWhatItCannotClip) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::clip_grad_test

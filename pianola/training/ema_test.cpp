@@ -8,7 +8,7 @@
 #include <ATen/ops/lerp.h>
 #include <ATen/ops/ones.h>
 
-namespace pianola {
+namespace pianola::ema_test {
 namespace {
 
 using ::testing::AllOf;
@@ -115,4 +115,4 @@ TEST_P(EmaTest, NamesWhatIsWrong) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::ema_test

@@ -17,7 +17,7 @@
 #include <type_traits>
 #include <vector>
 
-namespace pianola {
+namespace pianola::finite_watch_test {
 namespace {
 
 using ::testing::AllOf;
@@ -422,4 +422,4 @@ TEST_P(FiniteWatchRefusalTest, NumbersOutOfRangeAndCallsInsideACapture) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::finite_watch_test

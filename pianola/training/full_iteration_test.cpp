@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace pianola {
+namespace pianola::full_iteration_test {
 namespace {
 
 using ::testing::AllOf;
@@ -564,4 +564,4 @@ TEST_P(FullIterationTest, TheReportNamesStagesAndSignatures) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::full_iteration_test

@@ -16,7 +16,7 @@
 #include <type_traits>
 #include <vector>
 
-namespace pianola {
+namespace pianola::grad_scaler_test {
 namespace {
 
 using ::testing::AllOf;
@@ -429,4 +429,4 @@ TEST_P(GradScalerRefusalTest, StatesItCannotLoad) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::grad_scaler_test

@@ -8,7 +8,7 @@
 
 #include <memory>
 
-namespace pianola {
+namespace pianola::learning_rate_schedule_test {
 namespace {
 
 using ::testing::AllOf;
@@ -167,4 +167,4 @@ TEST_P(LearningRateScheduleTest, NamesWhatIsWrong) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::learning_rate_schedule_test

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <numbers>
 
-namespace pianola {
+namespace pianola::learning_rate_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -90,4 +90,4 @@ TEST(LearningRateTest, NamesWhatIsOutOfRange) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::learning_rate_test

@@ -13,7 +13,7 @@
 #include <functional>
 #include <memory>
 
-namespace pianola {
+namespace pianola::optimizer_state_test {
 namespace {
 
 using ::testing::AllOf;
@@ -224,4 +224,4 @@ TEST_P(OptimizerStateTest, IsRefusedWhereValuesDoNotFit) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::optimizer_state_test

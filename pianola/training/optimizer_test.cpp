@@ -13,7 +13,7 @@
 #include <limits>
 #include <memory>
 
-namespace pianola {
+namespace pianola::optimizer_test {
 namespace {
 
 using ::testing::AllOf;
@@ -188,4 +188,4 @@ TEST_P(OptimizerBaseTest, MarksParametersAsWritten) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::optimizer_test

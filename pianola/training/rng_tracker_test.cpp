@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace pianola {
+namespace pianola::rng_tracker_test {
 namespace {
 
 using ::testing::AllOf;
@@ -284,4 +284,4 @@ TEST_P(RngTrackerTest, RefusesAStateOfSomethingElse) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::rng_tracker_test

@@ -10,7 +10,7 @@
 #include <memory>
 #include <optional>
 
-namespace pianola {
+namespace pianola::sgd_test {
 namespace {
 
 using ::testing::AllOf;
@@ -217,4 +217,4 @@ TEST_P(SgdTest, NamesOptionsOutOfRange) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::sgd_test

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace pianola {
+namespace pianola::static_inputs_refusal_test {
 namespace {
 
 using c10::IValue;
@@ -156,4 +156,4 @@ TEST_P(StaticInputsRefusal, AFirstBatchThatFailsFixesNothing) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::static_inputs_refusal_test

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-namespace pianola {
+namespace pianola::static_inputs_test {
 namespace {
 
 using c10::IValue;
@@ -300,4 +300,4 @@ TEST_P(StaticInputsTest, FeedACapturedStepThatEqualsEager) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::static_inputs_test

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-namespace pianola {
+namespace pianola::training_run_test {
 namespace {
 
 using testing::expect_same;
@@ -178,4 +178,4 @@ TEST_P(TrainingRunTest, GoesOnFromACheckpointWithANewGraphOrAnOldOne) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::training_run_test

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace pianola::testing {
+namespace pianola::testing::cases_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -106,4 +106,4 @@ TEST_P(CasesTest, LayersAreEqualAndNotBlamed) { expect_all(layer_cases()); }
 TEST_P(CasesTest, ViewsCopiesAndWritesAreEqualAndNotBlamed) { expect_all(memory_cases()); }
 
 }  // namespace
-}  // namespace pianola::testing
+}  // namespace pianola::testing::cases_test

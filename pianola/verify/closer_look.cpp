@@ -22,7 +22,7 @@ namespace pianola::verification {
 namespace {
 
 // Elements looked at together: each takes some hundred bytes on the way.
-constexpr std::int64_t kAtOnce = 1 << 22;
+constexpr std::int64_t kElementsAtOnce = 1 << 22;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -117,8 +117,8 @@ CloserLook look_closer(const at::Tensor& one, const at::Tensor& other, const Tol
   const at::Tensor left = in_rows(one);
   const at::Tensor right = in_rows(other).to(left.device());
   CloserLook look;
-  for (std::int64_t begin = 0; begin < left.size(0); begin += kAtOnce) {
-    const std::int64_t count = std::min(kAtOnce, left.size(0) - begin);
+  for (std::int64_t begin = 0; begin < left.size(0); begin += kElementsAtOnce) {
+    const std::int64_t count = std::min(kElementsAtOnce, left.size(0) - begin);
     const Block block(left.narrow(0, begin, count), right.narrow(0, begin, count), tolerance);
     const at::Tensor rows = block.differing_rows();
     const auto differing = static_cast<std::size_t>(rows.sum().item<std::int64_t>());

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace pianola::verification {
+namespace pianola::verification::compare_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -171,4 +171,4 @@ TEST_P(CompareTest, FindsTheFirstElementBehindAMillionEqualOnes) {
 }
 
 }  // namespace
-}  // namespace pianola::verification
+}  // namespace pianola::verification::compare_test

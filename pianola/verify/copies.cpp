@@ -4,7 +4,6 @@
 #include <pianola/verify/bits.hpp>
 
 #include <ATen/ops/clone.h>
-#include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
 #if PIANOLA_WITH_CUDA
@@ -39,14 +38,6 @@ bool alike(const at::Tensor& one, const at::Tensor& other) {
 }
 
 }  // namespace
-
-at::Tensor bytes_of(const c10::Storage& storage) {
-  const trace::QuietScope quiet;
-  at::Tensor bytes = at::empty({0}, at::TensorOptions().dtype(at::kByte).device(storage.device()));
-  bytes.unsafeGetTensorImpl()->set_storage_keep_dtype(storage);
-  bytes.unsafeGetTensorImpl()->set_sizes_contiguous({static_cast<std::int64_t>(storage.nbytes())});
-  return bytes;
-}
 
 bool Copies::has_room(c10::Device device, std::size_t bytes) {
   if (!device.is_cuda()) return true;

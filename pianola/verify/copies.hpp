@@ -9,9 +9,6 @@
 
 namespace pianola::verification {
 
-/// All bytes of a storage, whatever tensors look at it.
-at::Tensor bytes_of(const c10::Storage& storage);
-
 /// Makes copies that nothing else changes: beside their tensors on the device, as long as half of what was free there at
 /// first stays free for the steps, and in host memory beyond.
 class Copies {

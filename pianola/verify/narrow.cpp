@@ -26,7 +26,7 @@ void add_storages(trace::StorageSet& set, const std::vector<at::Tensor>& tensors
   }
 }
 
-bool alike(const at::Tensor& one, const at::Tensor& other) {
+bool same_kind(const at::Tensor& one, const at::Tensor& other) {
   return one.defined() && other.defined() && one.sizes() == other.sizes() && one.scalar_type() == other.scalar_type();
 }
 
@@ -47,7 +47,7 @@ bool says_something(const OpValue& value, std::size_t index) {
 void check_alike(const std::vector<at::Tensor>& first, const std::vector<at::Tensor>& later, int step) {
   bool same = first.size() == later.size();
   for (std::size_t i = 0; same && i < first.size(); ++i) {
-    same = first[i].defined() ? alike(first[i], later[i]) : !later[i].defined();
+    same = first[i].defined() ? same_kind(first[i], later[i]) : !later[i].defined();
   }
   if (!same) throw UsageError({.what = fmt::format("step {} has inputs of other shapes than step 1", step)});
 }
@@ -117,7 +117,7 @@ std::optional<Parting> where_they_part(const std::vector<OpValue>& one, const st
       break;
     }
     for (std::size_t k = 0; k < std::min(one[i].values.size(), other[i].values.size()); ++k) {
-      if (!alike(one[i].values[k], other[i].values[k]) || !says_something(one[i], k)) continue;
+      if (!same_kind(one[i].values[k], other[i].values[k]) || !says_something(one[i], k)) continue;
       check.add(one[i].values[k], other[i].values[k]);
       compared.push_back({.op = i, .value = k});
     }

@@ -21,7 +21,7 @@
 #include <string>
 #include <vector>
 
-namespace pianola {
+namespace pianola::narrow_test {
 namespace {
 
 using ::testing::Contains;
@@ -207,4 +207,4 @@ TEST(Dependence, FollowsWritesThroughViewsAndNewMemory) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::narrow_test

@@ -13,7 +13,7 @@
 #include <optional>
 #include <vector>
 
-namespace pianola {
+namespace pianola::poison_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -254,4 +254,4 @@ TEST_P(TapePoisonTest, AWatchSeesEachOperationOfAReplay) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::poison_test

@@ -7,7 +7,7 @@
 #include <limits>
 #include <string>
 
-namespace pianola {
+namespace pianola::report_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -112,4 +112,4 @@ TEST(VerifyReport, OfManyDifferencesShowsTheFirstAsText) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::report_test

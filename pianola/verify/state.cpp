@@ -3,6 +3,7 @@
 #include <pianola/core/error.hpp>
 #include <pianola/trace/plain_check.hpp>
 #include <pianola/trace/quiet_scope.hpp>
+#include <pianola/trace/storage_bytes.hpp>
 #include <pianola/trace/tensors_of.hpp>
 #include <pianola/verify/devices.hpp>
 
@@ -46,7 +47,7 @@ class PlainWrites {
 // A storage that was resized since keeps its size: what both have in common is put back.
 void put_back(const c10::Storage& storage, const at::Tensor& copy) {
   const PlainWrites plain;
-  const at::Tensor bytes = bytes_of(storage);
+  const at::Tensor bytes = trace::bytes_of(storage);
   const std::int64_t common = std::min(bytes.numel(), copy.numel());
   bytes.narrow(0, 0, common).copy_(copy.narrow(0, 0, common));
 }
@@ -87,7 +88,7 @@ State::State(std::vector<NamedTensor> listed, const std::vector<at::Generator>& 
 bool State::track(const c10::Storage& storage) {
   if (storage.nbytes() == 0 || storage.data() == nullptr) return false;
   if (!known_storages_.insert(storage.unsafeGetStorageImpl()).second) return false;
-  tracked_.push_back({.storage = storage, .first = copies_.of(bytes_of(storage))});
+  tracked_.push_back({.storage = storage, .first = copies_.of(trace::bytes_of(storage))});
   return true;
 }
 
@@ -157,7 +158,7 @@ void State::finish() { rewind(Side::graphed); }
 StateCopy State::copy(const StateCopy& earlier) const {
   std::vector<at::Tensor> gradients, found;
   for (const Leaf& leaf : leaves_) gradients.push_back(leaf.tensor.grad());
-  for (const c10::Storage& storage : found_) found.push_back(bytes_of(storage));
+  for (const c10::Storage& storage : found_) found.push_back(trace::bytes_of(storage));
   return {.tensors = copies_.of(tensors(), earlier.tensors),
           .gradients = copies_.of(gradients, earlier.gradients),
           .found = copies_.of(found, earlier.found),

@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-namespace pianola {
+namespace pianola::state_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -269,4 +269,4 @@ TEST_P(StateTest, RefusesToVerifyInsideACapture) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::state_test

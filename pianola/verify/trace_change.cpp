@@ -29,9 +29,9 @@ bool same(const ScalarRecord& one, const ScalarRecord& other) {
   return one.argument == other.argument && (one.value == other.value || number_text(one) == number_text(other));
 }
 
-class Comparison {
+class TraceComparison {
  public:
-  Comparison(const TracedRun& earlier, const TracedRun& later) : earlier_(earlier), later_(later) {}
+  TraceComparison(const TracedRun& earlier, const TracedRun& later) : earlier_(earlier), later_(later) {}
 
   std::vector<TraceChange> run() {
     const auto was = earlier_.trace->ops();
@@ -98,7 +98,7 @@ class Comparison {
 }  // namespace
 
 std::vector<TraceChange> changes_between(const TracedRun& earlier, const TracedRun& later) {
-  return Comparison(earlier, later).run();
+  return TraceComparison(earlier, later).run();
 }
 
 std::vector<TraceChange> host_numbers(const OpTrace& trace) {

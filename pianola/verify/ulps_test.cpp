@@ -15,7 +15,7 @@
 #include <limits>
 #include <vector>
 
-namespace pianola::verification {
+namespace pianola::verification::ulps_test {
 namespace {
 
 constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
@@ -34,8 +34,8 @@ std::int64_t ulps(T one, T other) {
 }
 
 template <typename T>
-class UlpsTest : public testing::Test {};
-using Wide = testing::Types<double, float>;
+class UlpsTest : public ::testing::Test {};
+using Wide = ::testing::Types<double, float>;
 TYPED_TEST_SUITE(UlpsTest, Wide);
 
 TYPED_TEST(UlpsTest, CountsTheStepsOfNextafter) {
@@ -109,4 +109,4 @@ TEST(Ulps, OfTheEightBitFormatsAreTheirOwn) {
 }
 
 }  // namespace
-}  // namespace pianola::verification
+}  // namespace pianola::verification::ulps_test

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-namespace pianola {
+namespace pianola::verify_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -393,4 +393,4 @@ TEST_P(DifferenceTest, OfManyStepsTheFirstIsReported) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::verify_test

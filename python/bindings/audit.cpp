@@ -30,7 +30,6 @@ namespace {
 
 using auditing::RunBoundary;
 using auditing::Session;
-using NoGil = py::call_guard<WithoutGil>;
 
 SourcePlace as_place(const py::tuple& place) {
   return {.function = place[0].cast<std::string>(), .file = place[1].cast<std::string>(), .line = place[2].cast<int>()};
@@ -70,9 +69,9 @@ std::vector<NamedTensor> as_named(const py::list& pairs) {
   return named;
 }
 
-AuditOptions make_options(int iterations, int warmup, bool sources, bool trial, bool restore,
-                          std::vector<at::Generator> generators, int capture_warmup, std::optional<c10::Device> device,
-                          std::string subject) {
+AuditOptions make_audit_options(int iterations, int warmup, bool sources, bool trial, bool restore,
+                                std::vector<at::Generator> generators, int capture_warmup,
+                                std::optional<c10::Device> device, std::string subject) {
   return {.iterations = iterations,
           .warmup = warmup,
           .sources = sources,
@@ -227,9 +226,9 @@ void bind_session(py::module_& module) {
       .def(py::init([](int iterations, int warmup, bool sources, bool trial, bool restore,
                        std::vector<at::Generator> generators, int capture_warmup, std::optional<c10::Device> device,
                        std::string subject) {
-             return std::make_unique<Session>(make_options(iterations, warmup, sources, trial, restore,
-                                                           std::move(generators), capture_warmup, device,
-                                                           std::move(subject)));
+             return std::make_unique<Session>(make_audit_options(iterations, warmup, sources, trial, restore,
+                                                                 std::move(generators), capture_warmup, device,
+                                                                 std::move(subject)));
            }),
            py::kw_only(), py::arg("iterations"), py::arg("warmup"), py::arg("sources"), py::arg("trial"),
            py::arg("restore"), py::arg("generators"), py::arg("capture_warmup"), py::arg("device"), py::arg("subject"))

@@ -9,8 +9,8 @@
 namespace pianola::python {
 namespace {
 
-ParallelOptions make_options(int workspaces, int reuse_delay, bool split_kernels, std::size_t memory_limit,
-                             bool self_check, bool warmed_up) {
+ParallelOptions make_parallel_options(int workspaces, int reuse_delay, bool split_kernels, std::size_t memory_limit,
+                                      bool self_check, bool warmed_up) {
   return {.workspaces = workspaces,
           .reuse_delay = reuse_delay,
           .split_kernels = split_kernels,
@@ -27,10 +27,10 @@ std::string to_text(const ParallelOptions& options) {
          ", warmed_up=" + word(options.warmed_up) + ")";
 }
 
-void bind_options(py::module_& module) {
+void bind_parallel_options(py::module_& module) {
   const ParallelOptions defaults;
   py::class_<ParallelOptions>(module, "ParallelOptions", "How the option `branches` goes about its work.")
-      .def(py::init(&make_options), py::kw_only(), py::arg("workspaces") = defaults.workspaces,
+      .def(py::init(&make_parallel_options), py::kw_only(), py::arg("workspaces") = defaults.workspaces,
            py::arg("reuse_delay") = defaults.reuse_delay, py::arg("split_kernels") = defaults.split_kernels,
            py::arg("memory_limit") = defaults.memory_limit, py::arg("self_check") = defaults.self_check,
            py::arg("warmed_up") = defaults.warmed_up)
@@ -50,7 +50,7 @@ void bind_obstacle(py::module_& module) {
       .def_readonly("dependencies", &BranchObstacle::dependencies);
 }
 
-void bind_info(py::module_& module) {
+void bind_branch_info(py::module_& module) {
   py::class_<BranchInfo>(module, "BranchInfo", "What the option `branches` came to.")
       .def_readonly("branches", &BranchInfo::branches)
       .def_readonly("rebuilt", &BranchInfo::rebuilt)
@@ -86,9 +86,9 @@ void bind_info(py::module_& module) {
 }  // namespace
 
 void bind_branches(py::module_& module) {
-  bind_options(module);
+  bind_parallel_options(module);
   bind_obstacle(module);
-  bind_info(module);
+  bind_branch_info(module);
 }
 
 }  // namespace pianola::python

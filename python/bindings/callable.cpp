@@ -16,8 +16,6 @@
 namespace pianola::python {
 namespace {
 
-using NoGil = py::call_guard<WithoutGil>;
-
 CaptureHooks make_hooks(const py::dict& hooks) {
   const auto action = [&](const char* name) {
     return hooks.contains(name) ? make_action(hooks[name]) : std::function<void()>();
@@ -28,14 +26,14 @@ CaptureHooks make_hooks(const py::dict& hooks) {
           .after_backward = action("after_backward")};
 }
 
-CallableOptions make_options(c10::Device device, int warmup, GradPolicy grad, OutputPolicy output, int slots,
-                             bool retain_graph, bool allow_unused_input, bool accept_capture_path,
-                             OnMismatch on_mismatch, OnOtherMode on_other_mode, OnFull on_full,
-                             std::vector<at::Tensor> through_autograd, const std::optional<Schedule>& schedule,
-                             const std::optional<PoolId>& pool, std::vector<at::Generator> generators, int branches,
-                             const std::optional<ParallelOptions>& parallel, const std::string& mode,
-                             const py::object& pre_warmup, const py::object& post_warmup,
-                             const std::vector<py::dict>& capture_hooks) {
+CallableOptions make_callable_options(c10::Device device, int warmup, GradPolicy grad, OutputPolicy output, int slots,
+                                      bool retain_graph, bool allow_unused_input, bool accept_capture_path,
+                                      OnMismatch on_mismatch, OnOtherMode on_other_mode, OnFull on_full,
+                                      std::vector<at::Tensor> through_autograd, const std::optional<Schedule>& schedule,
+                                      const std::optional<PoolId>& pool, std::vector<at::Generator> generators,
+                                      int branches, const std::optional<ParallelOptions>& parallel,
+                                      const std::string& mode, const py::object& pre_warmup,
+                                      const py::object& post_warmup, const std::vector<py::dict>& capture_hooks) {
   CallableOptions options{.warmup = warmup,
                           .grad = grad,
                           .output = output,
@@ -69,7 +67,7 @@ std::vector<GraphedCallable> make(const std::vector<py::function>& functions, co
   return make_graphed_callables(std::move(callables), values, options);
 }
 
-py::tuple call(GraphedCallable& callable, const py::args& arguments) {
+py::tuple call_graphed(GraphedCallable& callable, const py::args& arguments) {
   const std::vector<at::Tensor> inputs = tensors_of(arguments);
   std::vector<at::Tensor> outputs;
   {
@@ -99,7 +97,7 @@ void bind_policies(py::module_& module) {
       .value("capture", OnOtherMode::capture);
 }
 
-void bind_info(py::module_& module) {
+void bind_callable_info(py::module_& module) {
   py::class_<CallableInfo>(module, "CallableInfo", "What a graphed callable holds.")
       .def_readonly("graphs", &CallableInfo::graphs)
       .def_readonly("parameters", &CallableInfo::parameters)
@@ -118,16 +116,16 @@ void bind_info(py::module_& module) {
 
 void bind_callable(py::module_& module) {
   bind_policies(module);
-  bind_info(module);
+  bind_callable_info(module);
   py::class_<CallableOptions>(module, "CallableOptions")
-      .def(py::init(&make_options), py::kw_only(), py::arg("device"), py::arg("warmup"), py::arg("grad"),
+      .def(py::init(&make_callable_options), py::kw_only(), py::arg("device"), py::arg("warmup"), py::arg("grad"),
            py::arg("output"), py::arg("slots"), py::arg("retain_graph"), py::arg("allow_unused_input"),
            py::arg("accept_capture_path"), py::arg("on_mismatch"), py::arg("on_other_mode"), py::arg("on_full"),
            py::arg("through_autograd"), py::arg("schedule"), py::arg("pool"), py::arg("generators"),
            py::arg("branches"), py::arg("parallel"), py::arg("mode"), py::arg("pre_warmup"), py::arg("post_warmup"),
            py::arg("capture_hooks"));
   py::class_<GraphedCallable>(module, "GraphedCallable")
-      .def("call", &call)
+      .def("call", &call_graphed)
       .def("static_inputs", &GraphedCallable::static_inputs)
       .def("check_current", &GraphedCallable::check_current, py::arg("output"))
       .def_property_readonly("in_flight", &GraphedCallable::in_flight)

@@ -18,8 +18,6 @@
 namespace pianola::python {
 namespace {
 
-using NoGil = py::call_guard<WithoutGil>;
-
 std::function<c10::IValue()> saves_by(const py::function& save, const std::string& name) {
   return [held = HeldObject(save), name] {
     const WithGil gil;
@@ -68,7 +66,7 @@ void add_tensors(Checkpoint& self, std::string name, std::vector<std::pair<std::
 }
 
 // What C++ warns of becomes warnings of Python's.
-void load(Checkpoint& self, const std::filesystem::path& file) {
+void load_checkpoint(Checkpoint& self, const std::filesystem::path& file) {
   try {
     torch::PyWarningHandler warnings;
     try {
@@ -94,7 +92,7 @@ void bind_checkpoint(py::module_& module) {
       .def("add_generator", &add_generator, py::arg("name"), py::arg("generator"),
            "A generator's place in its numbers: torch.default_generator, torch.cuda.default_generators[0].")
       .def("save", &Checkpoint::save, py::arg("file"), NoGil())
-      .def("load", &load, py::arg("file"));
+      .def("load", &load_checkpoint, py::arg("file"));
 }
 
 }  // namespace pianola::python

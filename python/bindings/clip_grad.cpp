@@ -11,22 +11,21 @@
 namespace pianola::python {
 namespace {
 
-using NoGil = py::call_guard<WithoutGil>;
-using Tensors = std::vector<at::Tensor>;
+using TensorList = std::vector<at::Tensor>;
 
-at::Tensor clip_grad_norm(const Tensors& parameters, double max_norm, double norm_type, FiniteWatch* watch,
+at::Tensor clip_grad_norm(const TensorList& parameters, double max_norm, double norm_type, FiniteWatch* watch,
                           std::vector<std::string> names) {
   return clip_grad_norm_(parameters, max_norm,
                          {.norm_type = norm_type, .error_if_nonfinite = watch, .names = std::move(names)});
 }
 
-at::Tensor clip_gradients_norm(const Tensors& gradients, double max_norm, double norm_type, FiniteWatch* watch,
+at::Tensor clip_gradients_norm(const TensorList& gradients, double max_norm, double norm_type, FiniteWatch* watch,
                                std::vector<std::string> names) {
   return clip_gradients_norm_(gradients, max_norm,
                               {.norm_type = norm_type, .error_if_nonfinite = watch, .names = std::move(names)});
 }
 
-void clip_grad_value(const Tensors& parameters, double clip_value) { clip_grad_value_(parameters, clip_value); }
+void clip_grad_value(const TensorList& parameters, double clip_value) { clip_grad_value_(parameters, clip_value); }
 
 }  // namespace
 

@@ -87,7 +87,7 @@ py::list rules_as_dicts() {
   return rules;
 }
 
-CudaGraphConfig load(const std::filesystem::path& file, bool allow_other_keys) {
+CudaGraphConfig config_of_file(const std::filesystem::path& file, bool allow_other_keys) {
   return load_config(file, {.allow_other_keys = allow_other_keys}).config;
 }
 
@@ -132,7 +132,7 @@ void bind_config(py::module_& module) {
   module.def("check_config", &check_config, py::arg("config"));
   module.def("require_valid", &require_valid, py::arg("config"));
   module.def("with_environment", &with_environment, py::arg("config"));
-  module.def("load_config", &load, py::arg("path"), py::kw_only(), py::arg("allow_other_keys") = false);
+  module.def("load_config", &config_of_file, py::arg("path"), py::kw_only(), py::arg("allow_other_keys") = false);
   module.def("config_rules", &rules_as_dicts);
 }
 

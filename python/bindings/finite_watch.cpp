@@ -12,7 +12,6 @@
 namespace pianola::python {
 namespace {
 
-using NoGil = py::call_guard<WithoutGil>;
 using Pairs = std::vector<std::pair<std::string, at::Tensor>>;
 
 std::vector<NamedTensor> named(const Pairs& pairs) {

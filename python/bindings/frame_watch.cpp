@@ -12,7 +12,7 @@
 namespace pianola::python {
 namespace {
 
-constexpr const char* kCapsule = "pianola.FrameWatch";
+constexpr const char* kFrameCapsule = "pianola.FrameWatch";
 
 // What runs inside is the watch's own: where torch.compile's code runs, its compiler takes every function that begins, and
 // would spend minutes on those of the watch.
@@ -65,7 +65,7 @@ class FrameWatch {
     previous_ = thread->c_profilefunc;
     previous_object_ = py::reinterpret_borrow<py::object>(thread->c_profileobj);
     import_ = nullptr;
-    capsule_ = py::reinterpret_steal<py::object>(PyCapsule_New(this, kCapsule, nullptr));
+    capsule_ = py::reinterpret_steal<py::object>(PyCapsule_New(this, kFrameCapsule, nullptr));
     PyEval_SetProfile(&FrameWatch::on_event, capsule_.ptr());
   }
 
@@ -85,7 +85,7 @@ class FrameWatch {
   enum class Interest : std::uint8_t { none, wanted, import };
 
   static int on_event(PyObject* capsule, PyFrameObject* frame, int what, PyObject* argument) {
-    auto* const self = static_cast<FrameWatch*>(PyCapsule_GetPointer(capsule, kCapsule));
+    auto* const self = static_cast<FrameWatch*>(PyCapsule_GetPointer(capsule, kFrameCapsule));
     if (self == nullptr || !self->capsule_) return 0;
     if (self->import_ == nullptr) {
       if (what == PyTrace_CALL) self->on_call(frame);

@@ -28,11 +28,12 @@ std::function<void(Stage)> make_follower(const py::object& function) {
   };
 }
 
-FullIterationOptions make_options(int warmup, int capacity, OutputPolicy output, bool eager_fallback,
-                                  const py::object& on_fallback, std::vector<at::Generator> generators,
-                                  const py::object& after_iteration, bool accept_capture_path, int branches,
-                                  const std::optional<ParallelOptions>& parallel, bool strict,
-                                  const std::optional<std::pair<c10::Device, PoolId>>& pool, const std::string& mode) {
+FullIterationOptions make_iteration_options(int warmup, int capacity, OutputPolicy output, bool eager_fallback,
+                                            const py::object& on_fallback, std::vector<at::Generator> generators,
+                                            const py::object& after_iteration, bool accept_capture_path, int branches,
+                                            const std::optional<ParallelOptions>& parallel, bool strict,
+                                            const std::optional<std::pair<c10::Device, PoolId>>& pool,
+                                            const std::string& mode) {
   return {.warmup = warmup,
           .capacity = capacity,
           .output = output,
@@ -60,8 +61,8 @@ struct CallTensors {
 
 // None where the call ran eagerly; else the captured function and its results, or None instead of these where they are
 // the tensors of before, as its `unchanging` says.
-py::object run(IterationBank& bank, Stage stage, std::int64_t key, const py::object& call,
-               std::vector<at::Tensor> fixed, const py::args& copied) {
+py::object run_iteration(IterationBank& bank, Stage stage, std::int64_t key, const py::object& call,
+                         std::vector<at::Tensor> fixed, const py::args& copied) {
   PythonCall python_call(call, py::none());
   const CallTensors tensors(copied, std::move(fixed));
   std::optional<IterationBank::Result> result;
@@ -76,8 +77,8 @@ py::object run(IterationBank& bank, Stage stage, std::int64_t key, const py::obj
   return py::make_tuple(structure, leaves, result->is_static());
 }
 
-void capture(IterationBank& bank, Stage stage, std::int64_t key, const py::object& call,
-             std::vector<at::Tensor> fixed) {
+void capture_iteration(IterationBank& bank, Stage stage, std::int64_t key, const py::object& call,
+                       std::vector<at::Tensor> fixed) {
   PythonCall python_call(call, py::none());
   const CallTensors tensors(py::args(), std::move(fixed));
   const WithoutGil release;
@@ -94,7 +95,7 @@ void refuse(IterationBank& bank, Stage stage, std::int64_t key, const std::strin
   bank.refuse(stage, key, tensors.inputs(), reason);
 }
 
-void bind_info(py::module_& module) {
+void bind_iteration_info(py::module_& module) {
   py::class_<IterationInfo>(module, "IterationInfo", "One signature of a stage of a FullIteration.")
       .def_property_readonly("stage", [](const IterationInfo& self) { return std::string(in_words(self.stage)); })
       .def_readonly("signature", &IterationInfo::signature)
@@ -117,9 +118,9 @@ void bind_info(py::module_& module) {
 
 void bind_full_iteration(py::module_& module) {
   py::enum_<Stage>(module, "Stage").value("training", Stage::training).value("validation", Stage::validation);
-  bind_info(module);
+  bind_iteration_info(module);
   py::class_<FullIterationOptions>(module, "FullIterationOptions")
-      .def(py::init(&make_options), py::kw_only(), py::arg("warmup"), py::arg("capacity"), py::arg("output"),
+      .def(py::init(&make_iteration_options), py::kw_only(), py::arg("warmup"), py::arg("capacity"), py::arg("output"),
            py::arg("eager_fallback"), py::arg("on_fallback"), py::arg("generators"), py::arg("after_iteration"),
            py::arg("accept_capture_path"), py::arg("branches"), py::arg("parallel"), py::arg("strict"), py::arg("pool"),
            py::arg("mode"));
@@ -127,8 +128,8 @@ void bind_full_iteration(py::module_& module) {
       "iteration_warmup", [](const CudaGraphConfig& config) { return options_from(config).warmup; }, py::arg("config"));
   py::class_<IterationBank>(module, "IterationBank")
       .def(py::init<FullIterationOptions>(), py::arg("options"))
-      .def("run", &run, py::arg("stage"), py::arg("key"), py::arg("call"), py::arg("fixed"))
-      .def("capture", &capture, py::arg("stage"), py::arg("key"), py::arg("call"), py::arg("fixed"))
+      .def("run", &run_iteration, py::arg("stage"), py::arg("key"), py::arg("call"), py::arg("fixed"))
+      .def("capture", &capture_iteration, py::arg("stage"), py::arg("key"), py::arg("call"), py::arg("fixed"))
       .def("refuse", &refuse, py::arg("stage"), py::arg("key"), py::arg("reason"), py::arg("fixed"))
       .def("is_due", &is_due, py::arg("stage"), py::arg("key"), py::arg("fixed"))
       .def("follow", &IterationBank::follow, py::arg("stage"))

@@ -39,6 +39,9 @@ class WithoutGil {
   PyThreadState* state_;
 };
 
+/// For functions of the module that run without the interpreter's lock.
+using NoGil = py::call_guard<WithoutGil>;
+
 /// With the interpreter's lock, while it lives, on whatever thread; in place of py::gil_scoped_acquire.
 class WithGil {
  public:

@@ -16,8 +16,6 @@
 namespace pianola::python {
 namespace {
 
-using NoGil = py::call_guard<WithoutGil>;
-
 std::unique_ptr<GradScaler> make_scaler(c10::Device device, double init_scale, double growth_factor,
                                         double backoff_factor, std::int64_t growth_interval, bool enabled) {
   return std::make_unique<GradScaler>(device, GradScalerOptions{.init_scale = init_scale,
@@ -27,7 +25,7 @@ std::unique_ptr<GradScaler> make_scaler(c10::Device device, double init_scale, d
                                                                 .enabled = enabled});
 }
 
-py::dict state_dict(const GradScaler& scaler) {
+py::dict dict_of_scaler(const GradScaler& scaler) {
   const c10::impl::GenericDict state = [&] {
     const WithoutGil release;
     return scaler.state_dict().toGenericDict();
@@ -51,7 +49,7 @@ c10::IValue as_value(const py::handle& object) {
   return py::str(object).cast<std::string>();
 }
 
-void load_state_dict(GradScaler& scaler, const py::dict& state) {
+void load_scaler(GradScaler& scaler, const py::dict& state) {
   c10::impl::GenericDict entries(c10::StringType::get(), c10::AnyType::get());
   for (const auto& [key, value] : state) entries.insert(py::str(key).cast<std::string>(), as_value(value));
   scaler.load_state_dict(entries);
@@ -85,8 +83,8 @@ void bind_grad_scaler(py::module_& module) {
       .def_property_readonly("skipped_steps", &GradScaler::skipped_steps)
       .def("found_inf", &GradScaler::found_inf, py::arg("optimizer"))
       .def("state", &state)
-      .def("state_dict", &state_dict)
-      .def("load_state_dict", &load_state_dict, py::arg("state_dict"));
+      .def("state_dict", &dict_of_scaler)
+      .def("load_state_dict", &load_scaler, py::arg("state_dict"));
 }
 
 }  // namespace pianola::python

@@ -18,9 +18,7 @@
 namespace pianola::python {
 namespace {
 
-using NoGil = py::call_guard<WithoutGil>;
-
-void capture(Graph& graph, const py::function& step, const CaptureOptions& options) {
+void capture_graph(Graph& graph, const py::function& step, const CaptureOptions& options) {
   const HeldObject held(step);
   const WithoutGil release;
   graph.capture(
@@ -54,7 +52,7 @@ void replay(Graph& graph, const py::args& sources) {
 
 std::uintptr_t address(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
 
-void bind_options(py::module_& module) {
+void bind_capture_options(py::module_& module) {
   py::class_<CaptureOptions>(module, "CaptureOptions")
       .def(py::init(&make_capture_options), py::kw_only(), py::arg("device"), py::arg("warmup"), py::arg("pool"),
            py::arg("generators"), py::arg("inputs"), py::arg("branches"), py::arg("parallel"), py::arg("mode"),
@@ -71,7 +69,7 @@ void bind_pool(py::module_& module) {
   module.def("new_pool_id", &GraphPool::new_id);
 }
 
-void bind_info(py::module_& module) {
+void bind_graph_info(py::module_& module) {
   py::class_<GraphInfo>(module, "GraphInfo", "What a captured graph holds and what making it cost.")
       .def_readonly("backend", &GraphInfo::backend)
       .def_readonly("nodes", &GraphInfo::nodes)
@@ -95,12 +93,12 @@ void bind_info(py::module_& module) {
 }  // namespace
 
 void bind_graph(py::module_& module) {
-  bind_options(module);
+  bind_capture_options(module);
   bind_pool(module);
-  bind_info(module);
+  bind_graph_info(module);
   py::class_<Graph>(module, "Graph")
       .def(py::init<c10::Device>(), py::arg("device"))
-      .def("capture", &capture, py::arg("step"), py::arg("options"))
+      .def("capture", &capture_graph, py::arg("step"), py::arg("options"))
       .def("replay", &replay)
       .def("instantiate", &Graph::instantiate, NoGil())
       .def("reset", &Graph::reset, NoGil())

@@ -61,12 +61,12 @@ class PythonBank {
   GraphBank bank_;
 };
 
-GraphedOptions make_options(int warmup, int capacity, int max_in_flight, OutputPolicy output, GradPolicy grad,
-                            bool retain_graph, bool accept_capture_path,
-                            const std::optional<std::pair<c10::Device, PoolId>>& pool,
-                            std::vector<at::Generator> generators, int branches,
-                            const std::optional<ParallelOptions>& parallel, const std::string& mode,
-                            const py::object& on_fallback) {
+GraphedOptions make_graphed_options(int warmup, int capacity, int max_in_flight, OutputPolicy output, GradPolicy grad,
+                                    bool retain_graph, bool accept_capture_path,
+                                    const std::optional<std::pair<c10::Device, PoolId>>& pool,
+                                    std::vector<at::Generator> generators, int branches,
+                                    const std::optional<ParallelOptions>& parallel, const std::string& mode,
+                                    const py::object& on_fallback) {
   return {.warmup = warmup,
           .capacity = capacity,
           .max_in_flight = max_in_flight,
@@ -82,7 +82,7 @@ GraphedOptions make_options(int warmup, int capacity, int max_in_flight, OutputP
           .on_fallback = make_listener(on_fallback)};
 }
 
-void bind_info(py::module_& module) {
+void bind_graphed_info(py::module_& module) {
   py::class_<SignatureInfo>(module, "SignatureInfo", "One signature that a graphed function knows.")
       .def_readonly("signature", &SignatureInfo::signature)
       .def_property_readonly("kind", [](const SignatureInfo& self) { return std::string(to_string(self.kind)); })
@@ -105,11 +105,12 @@ void bind_info(py::module_& module) {
 }  // namespace
 
 void bind_graphed(py::module_& module) {
-  bind_info(module);
+  bind_graphed_info(module);
   py::class_<GraphedOptions>(module, "GraphedOptions")
-      .def(py::init(&make_options), py::kw_only(), py::arg("warmup"), py::arg("capacity"), py::arg("max_in_flight"),
-           py::arg("output"), py::arg("grad"), py::arg("retain_graph"), py::arg("accept_capture_path"), py::arg("pool"),
-           py::arg("generators"), py::arg("branches"), py::arg("parallel"), py::arg("mode"), py::arg("on_fallback"));
+      .def(py::init(&make_graphed_options), py::kw_only(), py::arg("warmup"), py::arg("capacity"),
+           py::arg("max_in_flight"), py::arg("output"), py::arg("grad"), py::arg("retain_graph"),
+           py::arg("accept_capture_path"), py::arg("pool"), py::arg("generators"), py::arg("branches"),
+           py::arg("parallel"), py::arg("mode"), py::arg("on_fallback"));
   py::class_<PythonBank>(module, "GraphBank")
       .def(py::init<GraphedOptions, const py::function&, const py::object&>(), py::arg("options"), py::arg("original"),
            py::arg("module"))

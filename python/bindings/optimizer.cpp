@@ -17,7 +17,6 @@
 namespace pianola::python {
 namespace {
 
-using NoGil = py::call_guard<WithoutGil>;
 // Parameters and their options, by torch's names.
 using Groups = std::vector<std::pair<std::vector<at::Tensor>, py::dict>>;
 

@@ -13,14 +13,15 @@ namespace {
 
 double us(Nanoseconds time) { return static_cast<double>(time) / 1000; }
 
-Profile run(const py::function& step, int warmup, int iterations, bool modules, bool memory, const std::string& trace) {
+Profile run_profiled(const py::function& step, int warmup, int iterations, bool modules, bool memory,
+                     const std::string& trace) {
   const std::function<void()> action = make_action(step);
   const WithoutGil release;
   return profile(action,
                  {.warmup = warmup, .iterations = iterations, .modules = modules, .memory = memory, .trace = trace});
 }
 
-Profile load(const std::string& path, const std::string& range, int process, int device) {
+Profile profile_of_file(const std::string& path, const std::string& range, int process, int device) {
   const WithoutGil release;
   return load_profile(path, {.range = range, .process = process, .device = device});
 }
@@ -80,9 +81,9 @@ void bind_profile(py::module_& module) {
       .def("to_json", &Profile::to_json)
       .def("to_html", &Profile::to_html)
       .def("__str__", [](const Profile& self) { return self.to_text(); });
-  module.def("profile", &run, py::arg("step"), py::kw_only(), py::arg("warmup"), py::arg("iterations"),
+  module.def("profile", &run_profiled, py::arg("step"), py::kw_only(), py::arg("warmup"), py::arg("iterations"),
              py::arg("modules"), py::arg("memory"), py::arg("trace"));
-  module.def("load_profile", &load, py::arg("path"), py::kw_only(), py::arg("range"), py::arg("process"),
+  module.def("load_profile", &profile_of_file, py::arg("path"), py::kw_only(), py::arg("range"), py::arg("process"),
              py::arg("device"));
 }
 

@@ -14,7 +14,9 @@
 namespace pianola::python {
 namespace {
 
-PyObject* object_of(const at::Tensor& tensor) { return tensor.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj(); }
+PyObject* python_object_of(const at::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj();
+}
 
 std::string class_name(PyObject* object) {
   const py::handle kind(reinterpret_cast<PyObject*>(Py_TYPE(object)));
@@ -23,7 +25,7 @@ std::string class_name(PyObject* object) {
 
 // Of torch's own classes this is known without Python's lock, which a call does not hold.
 bool overrides_functions(const at::Tensor& tensor) noexcept {
-  PyObject* const object = object_of(tensor);
+  PyObject* const object = python_object_of(tensor);
   if (object == nullptr || THPVariable_CheckExact(object)) return false;
   const WithGil gil;
   static PyObject* const disabled =
@@ -35,9 +37,9 @@ bool overrides_functions(const at::Tensor& tensor) noexcept {
   return overrides;
 }
 
-std::string class_of(const at::Tensor& tensor) {
+std::string python_class_of(const at::Tensor& tensor) {
   const WithGil gil;
-  PyObject* const object = object_of(tensor);
+  PyObject* const object = python_object_of(tensor);
   return object == nullptr ? "" : class_name(object);
 }
 
@@ -75,7 +77,7 @@ trace::FunctionModes function_modes() {
 
 void set_python_look() {
   trace::set_python_look({.overrides_functions = &overrides_functions,
-                          .class_of = &class_of,
+                          .class_of = &python_class_of,
                           .class_of_mode = &class_of_mode,
                           .function_modes = &function_modes});
 }

@@ -13,7 +13,7 @@
 namespace pianola::python {
 namespace {
 
-constexpr const char* kCapsule = "pianola.PythonWatch";
+constexpr const char* kWatchCapsule = "pianola.PythonWatch";
 
 py::object code_of(PyFrameObject* frame) {
   return py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetCode(frame)));
@@ -122,7 +122,7 @@ void PythonWatch::begin(std::function<void(const std::string&)> on_enter, std::f
   const PyThreadState* const thread = PyThreadState_Get();
   previous_ = thread->c_profilefunc;
   previous_object_ = py::reinterpret_borrow<py::object>(thread->c_profileobj);
-  capsule_ = py::reinterpret_steal<py::object>(PyCapsule_New(this, kCapsule, nullptr));
+  capsule_ = py::reinterpret_steal<py::object>(PyCapsule_New(this, kWatchCapsule, nullptr));
   PyEval_SetProfile(&PythonWatch::on_event, capsule_.ptr());
 }
 
@@ -147,7 +147,7 @@ void PythonWatch::clear_hits() {
 
 // What goes wrong here must not go wrong in the step.
 int PythonWatch::on_event(PyObject* capsule, PyFrameObject* frame, int what, PyObject* argument) {
-  auto* const self = static_cast<PythonWatch*>(PyCapsule_GetPointer(capsule, kCapsule));
+  auto* const self = static_cast<PythonWatch*>(PyCapsule_GetPointer(capsule, kWatchCapsule));
   if (self == nullptr || !self->capsule_) return 0;
   try {
     if (what == PyTrace_CALL) {

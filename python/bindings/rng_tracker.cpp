@@ -35,13 +35,13 @@ class RewindContext {
   std::optional<RngTracker::Rewind> rewind_;
 };
 
-std::map<std::string, at::Tensor> state_dict(const RngTracker& tracker) {
+std::map<std::string, at::Tensor> states_of_tracker(const RngTracker& tracker) {
   std::map<std::string, at::Tensor> states;
   for (const NamedTensor& state : tracker.state()) states.emplace(state.name, state.tensor);
   return states;
 }
 
-void load_state_dict(RngTracker& tracker, const std::map<std::string, at::Tensor>& states) {
+void load_tracker(RngTracker& tracker, const std::map<std::string, at::Tensor>& states) {
   c10::Dict<std::string, at::Tensor> dict;
   for (const auto& [name, state] : states) dict.insert(name, state);
   tracker.load_state_dict(dict);
@@ -67,8 +67,8 @@ void bind_rng_tracker(py::module_& module) {
           "rewind", [](RngTracker& self, RngTracker::Place place) { return RewindContext(self, std::move(place)); },
           py::keep_alive<0, 1>(), py::arg("place"))
       .def("generators", &RngTracker::generators)
-      .def("state_dict", &state_dict)
-      .def("load_state_dict", &load_state_dict, py::arg("state_dict"));
+      .def("state_dict", &states_of_tracker)
+      .def("load_state_dict", &load_tracker, py::arg("state_dict"));
 }
 
 }  // namespace pianola::python

@@ -9,7 +9,7 @@
 namespace pianola::python {
 namespace {
 
-constexpr int kDeepest = 32;  // beyond it, and where a container holds itself, values differ
+constexpr int kDeepestValue = 32;  // beyond it, and where a container holds itself, values differ
 
 bool same(PyObject* one, PyObject* other, int depth);
 
@@ -181,7 +181,7 @@ bool same(PyObject* one, PyObject* other, int depth) {
 
 }  // namespace
 
-bool same_value(PyObject* one, PyObject* other) noexcept { return same(one, other, kDeepest); }
+bool same_value(PyObject* one, PyObject* other) noexcept { return same(one, other, kDeepestValue); }
 
 bool is_simple(PyObject* value) noexcept {
   return value == Py_None || PyBool_Check(value) || PyFloat_CheckExact(value) || PyLong_CheckExact(value) ||

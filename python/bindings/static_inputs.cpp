@@ -20,12 +20,10 @@
 namespace pianola::python {
 namespace {
 
-using NoGil = py::call_guard<WithoutGil>;
-
 // Python takes batches apart: a microbatch is the list of its tensors here.
-using Tensors = std::vector<std::vector<at::Tensor>>;
+using TensorLists = std::vector<std::vector<at::Tensor>>;
 
-std::vector<c10::IValue> as_batch(const Tensors& microbatches) {
+std::vector<c10::IValue> as_batch(const TensorLists& microbatches) {
   std::vector<c10::IValue> batch;
   for (const std::vector<at::Tensor>& tensors : microbatches) batch.emplace_back(tensors);
   return batch;
@@ -88,7 +86,7 @@ void bind_static_inputs(py::module_& module) {
       .def(py::init(&make_inputs), py::arg("device"), py::arg("pin"), py::arg("double_buffer"), py::arg("buckets"),
            py::arg("path_of"))
       .def(
-          "prefetch", [](StaticInputs& self, const Tensors& batch) { self.prefetch(as_batch(batch)); },
+          "prefetch", [](StaticInputs& self, const TensorLists& batch) { self.prefetch(as_batch(batch)); },
           py::arg("batch"), NoGil())
       .def("advance", &StaticInputs::advance, NoGil())
       .def_property_readonly("key", &StaticInputs::key)

@@ -71,11 +71,11 @@ std::map<c10::ScalarType, Tolerance> tolerances_of(const py::dict& given) {
   return tolerances;
 }
 
-VerifyReport run(const py::function& eager, const py::function& graphed,
-                 const std::vector<std::pair<std::string, at::Tensor>>& state, int steps,
-                 std::vector<std::vector<at::Tensor>> inputs, const py::object& between, const py::object& reset,
-                 int graphed_warmup, const py::dict& tolerance, bool repeat_eager, bool poison, bool narrow,
-                 std::vector<at::Generator> generators, std::string subject) {
+VerifyReport run_verify(const py::function& eager, const py::function& graphed,
+                        const std::vector<std::pair<std::string, at::Tensor>>& state, int steps,
+                        std::vector<std::vector<at::Tensor>> inputs, const py::object& between, const py::object& reset,
+                        int graphed_warmup, const py::dict& tolerance, bool repeat_eager, bool poison, bool narrow,
+                        std::vector<at::Generator> generators, std::string subject) {
   std::vector<NamedTensor> named;
   for (const auto& [name, tensor] : state) named.push_back({.name = name, .tensor = tensor});
   const VerifyOptions options{.steps = steps,
@@ -145,9 +145,10 @@ void bind_verify(py::module_& module) {
       .def("to_text", &VerifyReport::to_text)
       .def("to_json", &VerifyReport::to_json, py::arg("indent") = 2)
       .def("__str__", &VerifyReport::to_text);
-  module.def("verify", &run, py::arg("eager"), py::arg("graphed"), py::kw_only(), py::arg("state"), py::arg("steps"),
-             py::arg("inputs"), py::arg("between"), py::arg("reset"), py::arg("graphed_warmup"), py::arg("tolerance"),
-             py::arg("repeat_eager"), py::arg("poison"), py::arg("narrow"), py::arg("generators"), py::arg("subject"));
+  module.def("verify", &run_verify, py::arg("eager"), py::arg("graphed"), py::kw_only(), py::arg("state"),
+             py::arg("steps"), py::arg("inputs"), py::arg("between"), py::arg("reset"), py::arg("graphed_warmup"),
+             py::arg("tolerance"), py::arg("repeat_eager"), py::arg("poison"), py::arg("narrow"), py::arg("generators"),
+             py::arg("subject"));
 }
 
 }  // namespace pianola::python

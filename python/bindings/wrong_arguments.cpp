@@ -31,7 +31,7 @@ void reword(PyObject* args, PyObject* kwargs) {
   }
 }
 
-PyObject* call(PyObject* self, PyObject* args, PyObject* kwargs) {
+PyObject* call_checked(PyObject* self, PyObject* args, PyObject* kwargs) {
   PyObject* result = pybinds_call(self, args, kwargs);
   if (result == nullptr && PyErr_ExceptionMatches(PyExc_TypeError) != 0) [[unlikely]]
     reword(args, kwargs);
@@ -48,7 +48,7 @@ void route(py::handle function) {
   const auto target = reinterpret_cast<PyCFunctionWithKeywords>(reinterpret_cast<void (*)()>(definition->ml_meth));
   if (pybinds_call == nullptr) pybinds_call = target;
   if (target != pybinds_call) return;
-  definition->ml_meth = reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&call));
+  definition->ml_meth = reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&call_checked));
 }
 
 void route_member(py::handle member) {

@@ -36,7 +36,7 @@ def wheel():
     """Compiled as the build tree was, so that a compiler cache has it; in a folder that stays, so that ninja has it."""
     kind = CACHE["CMAKE_BUILD_TYPE"]
     flags = f"CMAKE_CXX_FLAGS_{kind.upper()}"
-    names = (flags, "CMAKE_CXX_COMPILER", "PIANOLA_CUDA", "PIANOLA_WERROR", "PIANOLA_PRECOMPILE")
+    names = (flags, "CMAKE_CXX_COMPILER", "PIANOLA_CUDA", "PIANOLA_WERROR", "PIANOLA_UNITY", "PIANOLA_PRECOMPILE")
     settings = {"PIANOLA_PRECOMPILED_IN": BUILD, **{name: CACHE[name] for name in names}}
     folder = BUILD / "package" / "wheel"
     for old in folder.glob("*.whl"):

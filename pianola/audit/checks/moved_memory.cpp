@@ -14,7 +14,7 @@
 namespace pianola::auditing {
 namespace {
 
-bool is_gradient(const ObservedRun& run, const void* storage) {
+bool was_gradient(const ObservedRun& run, const void* storage) {
   return std::any_of(run.gradients.begin(), run.gradients.end(),
                      [&](const GradientNote& gradient) { return gradient.before.identity == storage; });
 }
@@ -102,9 +102,9 @@ std::string_view rule_of(const ObservedRuns& runs, const ArgumentPair& moved) {
   const OutsideMemory* after = run_b.find_outside(moved.in_b.storage);
   const bool made = made_by_run(runs, moved).has_value();
   const bool is_leaf = (before != nullptr && before->leaf != nullptr) || (after != nullptr && after->leaf != nullptr);
-  if (uses_other_parameter(runs, moved) && (!made || is_gradient(run_b, moved.in_b.storage))) return "PG501";
+  if (uses_other_parameter(runs, moved) && (!made || was_gradient(run_b, moved.in_b.storage))) return "PG501";
   if ((made || is_leaf) && both_stay(runs, moved)) return "PG501";  // an optimizer's state, of another parameter
-  if (is_gradient(run_b, moved.in_b.storage) && was_dropped_outside(runs, moved)) return "PG403";
+  if (was_gradient(run_b, moved.in_b.storage) && was_dropped_outside(runs, moved)) return "PG403";
   if (is_leaf) return "PG402";
   if (made) return "PG802";
   const bool freed = before != nullptr && !before->memory.alive();
@@ -172,7 +172,8 @@ class MovedTensors {
     Findings findings;
     for (const auto& [moved, argument] : moved_) {
       const auto& [rule, words] = arguments_.at(argument);
-      if (rule == "PG501" && has_other_parameters_ && is_gradient(runs_.run(moved.b.run), moved.in_b.storage)) continue;
+      if (rule == "PG501" && has_other_parameters_ && was_gradient(runs_.run(moved.b.run), moved.in_b.storage))
+        continue;
       findings.push_back(describe(runs_, moved, words, rule));
     }
     return findings;
@@ -194,7 +195,7 @@ class MovedTensors {
     if (decides) name.rule = rule;
     if (name.rule == "PG501") {
       if (decides) name.words = other_tensor_words(runs_, moved);
-      has_other_parameters_ = has_other_parameters_ || !is_gradient(runs_.run(moved.b.run), moved.in_b.storage);
+      has_other_parameters_ = has_other_parameters_ || !was_gradient(runs_.run(moved.b.run), moved.in_b.storage);
     }
     moved_.emplace_back(moved, argument);
   }

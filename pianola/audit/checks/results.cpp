@@ -40,7 +40,7 @@ void kept_results(const ObservedRuns& runs, std::size_t run, Findings& findings)
   }
 }
 
-bool is_gradient(const ObservedRun& run, const void* storage) {
+bool became_gradient(const ObservedRun& run, const void* storage) {
   return std::any_of(run.gradients.begin(), run.gradients.end(),
                      [&](const GradientNote& gradient) { return gradient.after.identity == storage; });
 }
@@ -57,7 +57,7 @@ void kept_tensors(const ObservedRuns& runs, const RunPair& pair, Findings& findi
     const Survivor& survivor = before.survivors[index];
     const bool anew = std::any_of(now.survivors.begin(), now.survivors.end(),
                                   [&](const Survivor& other) { return other.op == survivor.op; });
-    if (!anew || survivor.op >= pair.alignment.ops || is_gradient(before, survivor.memory.identity)) continue;
+    if (!anew || survivor.op >= pair.alignment.ops || became_gradient(before, survivor.memory.identity)) continue;
     last = std::max(last.value_or(0), survivor.op);
     ++kept;
   }

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-namespace pianola::auditing {
+namespace pianola::auditing::argument_changes_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -210,4 +210,4 @@ TEST(ArgumentChanges, AreNotFoundWhereTheDriverTellsNoArguments) {
 }
 
 }  // namespace
-}  // namespace pianola::auditing
+}  // namespace pianola::auditing::argument_changes_test

@@ -13,7 +13,7 @@
 #include <functional>
 #include <optional>
 
-namespace pianola::auditing {
+namespace pianola::auditing::busy_time_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -70,4 +70,4 @@ TEST_P(BusyTimeTest, OfNothingIsNone) {
 }
 
 }  // namespace
-}  // namespace pianola::auditing
+}  // namespace pianola::auditing::busy_time_test

@@ -40,9 +40,9 @@ std::string by_library(const CudaCall& call) {
   return call.library.find(".so") == std::string::npos ? "" : "called by " + call.library;
 }
 
-class Report {
+class CallReport {
  public:
-  explicit Report(const LoggedRun& run) : run_(run) {}
+  explicit CallReport(const LoggedRun& run) : run_(run) {}
 
   std::vector<CudaFinding> take() {
     for (const CudaCall& call : run_.calls) {
@@ -226,6 +226,6 @@ class Report {
 
 }  // namespace
 
-std::vector<CudaFinding> call_findings(const LoggedRun& run) { return Report(run).take(); }
+std::vector<CudaFinding> call_findings(const LoggedRun& run) { return CallReport(run).take(); }
 
 }  // namespace pianola::auditing

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-namespace pianola::auditing {
+namespace pianola::auditing::call_findings_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -201,4 +201,4 @@ TEST_F(CallFindings, LeaveOutWhatOtherThreadsDo) {
 }
 
 }  // namespace
-}  // namespace pianola::auditing
+}  // namespace pianola::auditing::call_findings_test

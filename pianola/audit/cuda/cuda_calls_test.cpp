@@ -19,7 +19,7 @@
 #include <thread>
 #include <vector>
 
-namespace pianola {
+namespace pianola::cuda_calls_test {
 namespace {
 
 using namespace auditing;  // NOLINT(google-build-using-namespace): steps in that one would count as Pianola's own code
@@ -285,4 +285,4 @@ TEST_P(CudaCallsTest, FallBackToTheSyncDebugMode) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::cuda_calls_test

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-namespace pianola {
+namespace pianola::cuda_memory_calls_test {
 namespace {
 
 using namespace auditing;  // NOLINT(google-build-using-namespace): steps in that one would count as Pianola's own code
@@ -69,4 +69,4 @@ TEST_P(CudaMemoryCalls, FindMemoryThatIsFreedAtOnce) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::cuda_memory_calls_test

@@ -4,7 +4,7 @@
 #include <ATen/ops/relu.h>
 #include <cuda_runtime_api.h>
 
-namespace pianola {
+namespace pianola::cuda_stream_calls_test {
 namespace {
 
 using namespace auditing;  // NOLINT(google-build-using-namespace): steps in that one would count as Pianola's own code
@@ -72,4 +72,4 @@ TEST_P(CudaStreamCalls, FindAWaitForAnEventFromOutside) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::cuda_stream_calls_test

@@ -131,10 +131,10 @@ bool holds(std::span<const TensorRecord> tensors, std::uintptr_t address) {
   });
 }
 
-class Report {
+class ArgumentReport {
  public:
-  Report(const OpTrace& first, const OpTrace& third, const CapturedStep& step, const CudaCallLog& log,
-         const AuditOptions& options)
+  ArgumentReport(const OpTrace& first, const OpTrace& third, const CapturedStep& step, const CudaCallLog& log,
+                 const AuditOptions& options)
       : first_(first), third_(third), step_(step), sites_(launch_sites(log, step)), options_(options) {}
 
   void add(const ArgumentChange& change) {
@@ -218,7 +218,7 @@ std::vector<Finding> compare(c10::Device device, const std::function<void()>& st
 
   CapturedStep captured[] = {first.read(), second.read(), third.read()};
   for (CapturedStep& capture : captured) capture.pool = memory_of(pool);
-  Report report(first.trace(), third.trace(), captured[2], log, options);
+  ArgumentReport report(first.trace(), third.trace(), captured[2], log, options);
   for (const ArgumentChange& change : argument_changes(captured[0], captured[1], captured[2], is_address)) {
     report.add(change);
   }

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-namespace pianola {
+namespace pianola::kernel_arguments_test {
 namespace {
 
 using namespace auditing;  // NOLINT(google-build-using-namespace): steps in that one would count as Pianola's own code
@@ -212,4 +212,4 @@ TEST_P(KernelArgumentsTest, OfOneThatThrowsReachTheCaller) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::kernel_arguments_test

@@ -22,7 +22,7 @@
 #include <utility>
 #include <vector>
 
-namespace pianola::auditing {
+namespace pianola::auditing::logged_calls_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -276,4 +276,4 @@ TEST_F(LoggedCalls, WithoutCuptiAreTorchsOwnWaits) {
 }
 
 }  // namespace
-}  // namespace pianola::auditing
+}  // namespace pianola::auditing::logged_calls_test

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace pianola::auditing {
+namespace pianola::auditing::stream_order_test {
 namespace {
 
 /// A run in a line: "e1=0 1<e1 1 e2=1 0<e2" is: event 1 is recorded on the step's stream 0, stream 1 waits for it,
@@ -63,40 +63,40 @@ struct Case {
   const char* hazards;
 };
 
-class StreamOrder : public testing::TestWithParam<Case> {};
+class StreamOrder : public ::testing::TestWithParam<Case> {};
 
 TEST_P(StreamOrder, TellsWhatACaptureWouldTripOver) { EXPECT_EQ(Line(GetParam().run).hazards(), GetParam().hazards); }
 
 INSTANTIATE_TEST_SUITE_P(Clean, StreamOrder,
-                         testing::Values(Case{"Nothing", "", ""}, Case{"OneStream", "0 0 0", ""},
-                                         Case{"ForkedAndJoined", "0 e1=0 1<e1 1 1 e2=1 0<e2 0", ""},
-                                         Case{"ForkedWithoutWork", "0 e1=0 1<e1 0", ""},
-                                         Case{"TwoSides", "e1=0 1<e1 2<e1 1 2 e2=1 e3=2 0<e2 0<e3", ""},
-                                         Case{"JoinedOverAnother", "e1=0 1<e1 1 e2=1 2<e2 2 e3=2 0<e3", ""},
-                                         Case{"ForkedOverAnother", "e1=0 1<e1 e2=1 2<e2 2 e3=2 0<e3", ""},
-                                         Case{"UsedTwice", "e1=0 1<e1 1 e2=1 0<e2 0 1 e2=1 0<e2", ""},
-                                         Case{"AnEventOfAnAllocator", "e1=0 1<e1 1 e2=1 0<e2 e3=1 e4=0 e5=2", ""},
-                                         Case{"ASideThatDoesNothing", "2<e1 e3=2", ""},
-                                         Case{"OnTheDefaultStream", "d ed=d", ""},
-                                         Case{"JoinedFromTheDefaultStream", "d e1=d 0<e1", ""}),
+                         ::testing::Values(Case{"Nothing", "", ""}, Case{"OneStream", "0 0 0", ""},
+                                           Case{"ForkedAndJoined", "0 e1=0 1<e1 1 1 e2=1 0<e2 0", ""},
+                                           Case{"ForkedWithoutWork", "0 e1=0 1<e1 0", ""},
+                                           Case{"TwoSides", "e1=0 1<e1 2<e1 1 2 e2=1 e3=2 0<e2 0<e3", ""},
+                                           Case{"JoinedOverAnother", "e1=0 1<e1 1 e2=1 2<e2 2 e3=2 0<e3", ""},
+                                           Case{"ForkedOverAnother", "e1=0 1<e1 e2=1 2<e2 2 e3=2 0<e3", ""},
+                                           Case{"UsedTwice", "e1=0 1<e1 1 e2=1 0<e2 0 1 e2=1 0<e2", ""},
+                                           Case{"AnEventOfAnAllocator", "e1=0 1<e1 1 e2=1 0<e2 e3=1 e4=0 e5=2", ""},
+                                           Case{"ASideThatDoesNothing", "2<e1 e3=2", ""},
+                                           Case{"OnTheDefaultStream", "d ed=d", ""},
+                                           Case{"JoinedFromTheDefaultStream", "d e1=d 0<e1", ""}),
                          [](const auto& tested) { return std::string(tested.param.name); });
 
-INSTANTIATE_TEST_SUITE_P(Hazardous, StreamOrder,
-                         testing::Values(Case{"Unjoined", "e1=0 1<e1 1 1 0", "unjoined 1 at 3"},
-                                         Case{"WorkAfterTheJoin", "e1=0 1<e1 1 e2=1 0<e2 1", "unjoined 1 at 5"},
-                                         Case{"WorkAfterTheRecord", "e1=0 1<e1 1 e2=1 1 0<e2", "unjoined 1 at 4"},
-                                         Case{"WaitedForByAnotherSideOnly", "e1=0 1<e1 1 e2=1 2<e2", "unjoined 1 at 2"},
-                                         Case{"Unforked", "0 1 1 e2=1 0<e2", "unforked 1 at 1"},
-                                         Case{"ForkedTooLate", "1 e1=0 1<e1 1 e2=1 0<e2", "unforked 1 at 0"},
-                                         Case{"ForkedFromOneThatIsNoPart", "e1=1 2<e1 2 e3=2 0<e3", "unforked 2 at 2"},
-                                         Case{"Outside", "0 0<e9 0", "outside 0 at 1"},
-                                         Case{"OutsideForASide", "e1=0 1<e1 1<e9 1 e2=1 0<e2", "outside 1 at 2"},
-                                         Case{"RecordedOnTheDefaultStream", "e1=d 0<e1", "outside 0 at 1"},
-                                         Case{"RecordedOnASideThatIsNoPart", "e1=1 0<e1", "outside 0 at 1"},
-                                         Case{"RecordedOnceMoreOutside", "e1=0 e1=2 0<e1", "outside 0 at 2"},
-                                         Case{"Several", "1 0<e9 e1=0 2<e1 2",
-                                              "unforked 1 at 0, outside 0 at 1, unjoined 2 at 4"}),
-                         [](const auto& tested) { return std::string(tested.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Hazardous, StreamOrder,
+    ::testing::Values(Case{"Unjoined", "e1=0 1<e1 1 1 0", "unjoined 1 at 3"},
+                      Case{"WorkAfterTheJoin", "e1=0 1<e1 1 e2=1 0<e2 1", "unjoined 1 at 5"},
+                      Case{"WorkAfterTheRecord", "e1=0 1<e1 1 e2=1 1 0<e2", "unjoined 1 at 4"},
+                      Case{"WaitedForByAnotherSideOnly", "e1=0 1<e1 1 e2=1 2<e2", "unjoined 1 at 2"},
+                      Case{"Unforked", "0 1 1 e2=1 0<e2", "unforked 1 at 1"},
+                      Case{"ForkedTooLate", "1 e1=0 1<e1 1 e2=1 0<e2", "unforked 1 at 0"},
+                      Case{"ForkedFromOneThatIsNoPart", "e1=1 2<e1 2 e3=2 0<e3", "unforked 2 at 2"},
+                      Case{"Outside", "0 0<e9 0", "outside 0 at 1"},
+                      Case{"OutsideForASide", "e1=0 1<e1 1<e9 1 e2=1 0<e2", "outside 1 at 2"},
+                      Case{"RecordedOnTheDefaultStream", "e1=d 0<e1", "outside 0 at 1"},
+                      Case{"RecordedOnASideThatIsNoPart", "e1=1 0<e1", "outside 0 at 1"},
+                      Case{"RecordedOnceMoreOutside", "e1=0 e1=2 0<e1", "outside 0 at 2"},
+                      Case{"Several", "1 0<e9 e1=0 2<e1 2", "unforked 1 at 0, outside 0 at 1, unjoined 2 at 4"}),
+    [](const auto& tested) { return std::string(tested.param.name); });
 
 // A run whose own stream is the legacy one, as without a side stream.
 TEST(StreamOrderOfTheDefaultStream, IsAsOfAnyOther) {
@@ -113,4 +113,4 @@ TEST(StreamOrderOfTheDefaultStream, IsAsOfAnyOther) {
 }
 
 }  // namespace
-}  // namespace pianola::auditing
+}  // namespace pianola::auditing::stream_order_test

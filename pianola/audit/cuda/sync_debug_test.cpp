@@ -23,7 +23,7 @@ __attribute__((noinline)) int waiting_step() {
 }  // namespace
 }  // namespace user
 
-namespace pianola::auditing {
+namespace pianola::auditing::sync_debug_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -89,4 +89,4 @@ TEST(CallerOfCuda, IsUnknownOutsideOfACallOfCuda) {
 }
 
 }  // namespace
-}  // namespace pianola::auditing
+}  // namespace pianola::auditing::sync_debug_test

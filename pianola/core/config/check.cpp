@@ -4,6 +4,7 @@
 #include <pianola/core/config/json.hpp>
 #include <pianola/core/config/names.hpp>
 #include <pianola/core/error.hpp>
+#include <pianola/core/plural.hpp>
 #include <pianola/core/report.hpp>
 
 #include <fmt/format.h>
@@ -68,7 +69,6 @@ void find_the_rest(ConfigReport& report) {
 
 // "2 errors, 1 fixed, 3 warnings"
 std::string verdict(const ConfigReport& report) {
-  const auto plural = [](std::size_t count) { return count == 1 ? "" : "s"; };
   const std::size_t errors = report.count(ConfigOutcome::error), warnings = report.count(ConfigOutcome::warning);
   return fmt::format("{}: {} error{}, {} fixed, {} warning{}", report.ok() ? "valid" : "not valid", errors,
                      plural(errors), report.count(ConfigOutcome::fixed), warnings, plural(warnings));
@@ -159,8 +159,8 @@ void require_valid(const CudaGraphConfig& config) {
     messages.push_back(fmt::format("{}: {}", finding.rule->id, finding.message));
     advice.push_back(fmt::format("{}: {}", finding.rule->id, finding.rule->advice));
   }
-  throw ConfigError({.what = fmt::format("the configuration has {} error{}{}", messages.size(),
-                                         messages.size() == 1 ? "" : "s", listed(messages)),
+  throw ConfigError({.what = fmt::format("the configuration has {} error{}{}", messages.size(), plural(messages.size()),
+                                         listed(messages)),
                      .fix = fmt::format("{}", fmt::join(advice, "; "))});
 }
 

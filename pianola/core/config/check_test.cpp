@@ -10,15 +10,15 @@
 #include <string>
 #include <vector>
 
-namespace pianola {
+namespace pianola::check_test {
 namespace {
 
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::Not;
-using testing::ThrowsMessage;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::ThrowsMessage;
 
 std::vector<std::string> ids_of(const ConfigReport& report) {
   std::vector<std::string> ids;
@@ -201,4 +201,4 @@ TEST(ConfigCheckTest, EveryErrorIsNamedBeforeACapture) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::check_test

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <string>
 
-namespace pianola {
+namespace pianola::environment_test {
 namespace {
 
 // A variable of the environment as long as the object lives.
@@ -34,7 +34,7 @@ class Variable {
   std::optional<std::string> before_ = {};
 };
 
-class ConfigEnvironmentTest : public testing::Test {
+class ConfigEnvironmentTest : public ::testing::Test {
  protected:
   Variable old_options{"PYTORCH_CUDA_ALLOC_CONF", nullptr};
   Variable new_options{"PYTORCH_ALLOC_CONF", nullptr};
@@ -70,4 +70,4 @@ TEST_F(ConfigEnvironmentTest, AVariableThatIsNoNumberIsLeftOut) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::environment_test

@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-namespace pianola {
+namespace pianola::field_test {
 namespace {
 
-using testing::ThrowsMessage;
+using ::testing::ThrowsMessage;
 
 using Texts = std::vector<std::string>;
 using Integers = std::vector<std::int64_t>;
@@ -138,4 +138,4 @@ TEST(ConfigFieldTest, RefusesANameThatIsNone) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::field_test

@@ -7,6 +7,7 @@
 #include <pianola/core/config/yaml.hpp>
 #include <pianola/core/display_width.hpp>
 #include <pianola/core/error.hpp>
+#include <pianola/core/plural.hpp>
 
 #include <fmt/format.h>
 
@@ -49,9 +50,9 @@ constexpr auto kOtherPlaces = std::to_array<OtherPlace>({
 // --- The document ---
 
 [[noreturn]] void refuse(const std::string& name, const Texts& problems) {
-  throw ConfigError({.what = fmt::format("'{}' has {} problem{}{}", name, problems.size(),
-                                         problems.size() == 1 ? "" : "s", listed(problems)),
-                     .fix = "'pianola config keys' lists the keys and what they accept"});
+  throw ConfigError(
+      {.what = fmt::format("'{}' has {} problem{}{}", name, problems.size(), plural(problems.size()), listed(problems)),
+       .fix = "'pianola config keys' lists the keys and what they accept"});
 }
 
 // "[json.exception.parse_error.101] parse error at line 2, column 5: ..." without what is in brackets.

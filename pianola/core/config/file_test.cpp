@@ -10,14 +10,14 @@
 #include <string>
 #include <vector>
 
-namespace pianola {
+namespace pianola::file_test {
 namespace {
 
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::ThrowsMessage;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::ThrowsMessage;
 
 CudaGraphConfig read(const std::string& text) { return parse_config(text).config; }
 
@@ -38,7 +38,7 @@ void expect_problems(const std::string& text, const std::vector<std::string>& pr
 class TemporaryFile {
  public:
   TemporaryFile(const std::string& name, const std::string& text)
-      : path_(std::filesystem::path(testing::TempDir()) / ("pianola_" + name)) {
+      : path_(std::filesystem::path(::testing::TempDir()) / ("pianola_" + name)) {
     std::ofstream(path_) << text;
   }
   TemporaryFile(const TemporaryFile&) = delete;
@@ -202,7 +202,7 @@ TEST(ConfigFileTest, AFileThatIsNotThereIsRefused) {
   EXPECT_THAT(
       [] { (void)load_config("/no/such.json"); },
       ThrowsMessage<UsageError>(HasSubstr("cannot read the configuration '/no/such.json': No such file or directory")));
-  EXPECT_THAT([] { (void)load_config(testing::TempDir()); },
+  EXPECT_THAT([] { (void)load_config(::testing::TempDir()); },
               ThrowsMessage<UsageError>(HasSubstr("cannot read the configuration '")));
 }
 
@@ -257,4 +257,4 @@ TEST(ConfigFileTest, WhatIsNoFileOfKeysIsNamedWithTheReason) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::file_test

@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-namespace pianola {
+namespace pianola::migration_test {
 namespace {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 struct Case {
   const char* name;
@@ -20,7 +20,7 @@ struct Case {
   std::string problem = {};
 };
 
-class ConfigMigrationTest : public testing::TestWithParam<Case> {};
+class ConfigMigrationTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(ConfigMigrationTest, WritesOldNamesAsThoseOfToday) {
   ConfigJson document = ConfigJson::parse(GetParam().old_text);
@@ -174,8 +174,8 @@ const Case kMigrations[] = {
      "full_iteration_inference exclude each other"},
 };
 
-std::string name_of(const testing::TestParamInfo<Case>& one) { return one.param.name; }
-INSTANTIATE_TEST_SUITE_P(Files, ConfigMigrationTest, testing::ValuesIn(kMigrations), name_of);
+std::string name_of(const ::testing::TestParamInfo<Case>& one) { return one.param.name; }
+INSTANTIATE_TEST_SUITE_P(Files, ConfigMigrationTest, ::testing::ValuesIn(kMigrations), name_of);
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::migration_test

@@ -4,7 +4,7 @@
 
 #include <array>
 
-namespace pianola {
+namespace pianola::names_test {
 namespace {
 
 constexpr std::array<std::string_view, 4> kNames = {"local", "none", "transformer_engine", "full_iteration"};
@@ -38,4 +38,4 @@ TEST(ConfigNamesTest, OneSentenceStandsInALineSeveralInLinesOfTheirOwn) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::names_test

@@ -13,11 +13,11 @@
 #include <string>
 #include <vector>
 
-namespace pianola {
+namespace pianola::rule_test {
 namespace {
 
-using testing::HasSubstr;
-using testing::ThrowsMessage;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 using C = CudaGraphConfig;
 
 using enum CudaGraphModule;
@@ -633,7 +633,7 @@ const std::set<std::pair<std::string, std::string>> kTogether = {
     {"CF511", "CF105"},  // no warm-up step is a warning for all, and an error with offloading
 };
 
-class ConfigRuleTest : public testing::TestWithParam<Case> {};
+class ConfigRuleTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(ConfigRuleTest, IsFoundByItselfWithItsMessage) {
   const ConfigReport report = check_config(GetParam().made(GetParam().wrong));
@@ -650,7 +650,7 @@ TEST_P(ConfigRuleTest, IsFoundByItselfWithItsMessage) {
 }
 
 TEST_P(ConfigRuleTest, IsNotFoundInWhatIsNearlyTheSame) {
-  EXPECT_THAT(ids_of(check_config(GetParam().made(GetParam().near))), testing::IsEmpty());
+  EXPECT_THAT(ids_of(check_config(GetParam().made(GetParam().near))), ::testing::IsEmpty());
 }
 
 TEST_P(ConfigRuleTest, IsNoneOfOtherTargets) {
@@ -659,7 +659,7 @@ TEST_P(ConfigRuleTest, IsNoneOfOtherTargets) {
     if (rule.targets.contains(other)) continue;
     C config = GetParam().made(GetParam().wrong);
     config.target = other;
-    EXPECT_THAT(ids_of(check_config(config)), testing::Not(testing::Contains(GetParam().id))) << in_words(other);
+    EXPECT_THAT(ids_of(check_config(config)), ::testing::Not(::testing::Contains(GetParam().id))) << in_words(other);
   }
 }
 
@@ -673,8 +673,8 @@ TEST_P(ConfigRuleTest, AFixLeavesNothingOfItBehindAndAnErrorStays) {
   EXPECT_EQ(rule.violated(report.config), rule.fix == nullptr);
 }
 
-std::string id_of(const testing::TestParamInfo<Case>& one) { return one.param.id; }
-INSTANTIATE_TEST_SUITE_P(Rules, ConfigRuleTest, testing::ValuesIn(kCases), id_of);
+std::string id_of(const ::testing::TestParamInfo<Case>& one) { return one.param.id; }
+INSTANTIATE_TEST_SUITE_P(Rules, ConfigRuleTest, ::testing::ValuesIn(kCases), id_of);
 
 TEST(ConfigRulesTest, EveryRuleHasACase) {
   std::set<std::string_view> shown;
@@ -730,9 +730,9 @@ TEST(ConfigRulesTest, AnUnknownIdIsRefused) {
 
 TEST(ConfigRulesTest, TheDefaultConfigurationIsValidForEveryTarget) {
   for (const ConfigTarget target : {pianola, megatron, bridge}) {
-    EXPECT_THAT(ids_of(check_config({.target = target})), testing::IsEmpty()) << in_words(target);
+    EXPECT_THAT(ids_of(check_config({.target = target})), ::testing::IsEmpty()) << in_words(target);
   }
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::rule_test

@@ -8,12 +8,12 @@
 
 #include <string>
 
-namespace pianola {
+namespace pianola::yaml_test {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::ThrowsMessage;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 bool is_built_in() {
   try {
@@ -23,7 +23,7 @@ bool is_built_in() {
   }
 }
 
-class ConfigYamlTest : public testing::Test {
+class ConfigYamlTest : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!is_built_in()) GTEST_SKIP() << "built without yaml-cpp";
@@ -113,4 +113,4 @@ TEST_F(ConfigYamlTest, ADocumentThatHoldsItselfIsRefused) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::yaml_test

@@ -23,7 +23,7 @@
 #include <string>
 #include <vector>
 
-namespace pianola::testing {
+namespace pianola::testing::branches_cuda_test {
 namespace {
 
 using ::testing::AllOf;
@@ -421,4 +421,4 @@ TEST_P(BranchesOnCudaTest, FiftyCapturesWithBranchesGrowNothing) {
 }
 
 }  // namespace
-}  // namespace pianola::testing
+}  // namespace pianola::testing::branches_cuda_test

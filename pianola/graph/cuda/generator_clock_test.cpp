@@ -10,7 +10,7 @@
 
 #include <optional>
 
-namespace pianola::testing {
+namespace pianola::testing::generator_clock_test {
 namespace {
 
 /// Draws of several users of one generator, replayed and eager, must be the sequence that eager alone draws.
@@ -107,4 +107,4 @@ TEST_P(GeneratorClockTest, WorksInInferenceMode) {
 INSTANTIATE_TEST_SUITE_P(On, GeneratorClockTest, ::testing::Values("cuda"), device_name);
 
 }  // namespace
-}  // namespace pianola::testing
+}  // namespace pianola::testing::generator_clock_test

@@ -13,7 +13,7 @@
 #include <memory>
 #include <thread>
 
-namespace pianola::testing {
+namespace pianola::testing::shared_stream_test {
 namespace {
 
 class SharedStreamTest : public DeviceTest {};
@@ -173,4 +173,4 @@ TEST_P(SharedStreamTest, NamesTheParameterWhoseGradientCannotBeMovedToTheCapture
 INSTANTIATE_TEST_SUITE_P(On, SharedStreamTest, ::testing::Values("cuda"), device_name);
 
 }  // namespace
-}  // namespace pianola::testing
+}  // namespace pianola::testing::shared_stream_test

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace pianola {
+namespace pianola::failing_replay_test {
 namespace {
 
 using ::testing::AllOf;
@@ -175,4 +175,4 @@ TEST_P(FailingReplay, AResultOfAnotherShapeIsRefused) {
 }
 
 }  // namespace
-}  // namespace pianola
+}  // namespace pianola::failing_replay_test

@@ -9,7 +9,7 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/library.h>
 
-namespace pianola::testing {
+namespace pianola::testing::inner_calls_test {
 namespace {
 
 // ---- operators of somebody's own ----
@@ -98,4 +98,4 @@ TEST_P(InnerCallsTest, ATensorThatAnOperatorKeptIsRefusedOnTheTape) {
 }
 
 }  // namespace
-}  // namespace pianola::testing
+}  // namespace pianola::testing::inner_calls_test

@@ -9,7 +9,7 @@
 #include <exception>
 #include <vector>
 
-namespace pianola::testing {
+namespace pianola::testing::tape_ops_test {
 namespace {
 
 // Operations one by one, forward and backward, on the tape and on CUDA alike: captured, then replayed on other inputs,
@@ -116,4 +116,4 @@ TEST_P(TapeOpsTest, OfAllCasesThereAreAtLeastAHundred) {
 }
 
 }  // namespace
-}  // namespace pianola::testing
+}  // namespace pianola::testing::tape_ops_test

@@ -14,7 +14,7 @@ namespace pianola::profiling {
 class TraceFile {
  public:
   TraceFile()
-      : path_(std::filesystem::path(testing::TempDir()) /
+      : path_(std::filesystem::path(::testing::TempDir()) /
               ("pianola_trace_" + std::to_string(getpid()) + "_" + std::to_string(count_++) + ".json")) {}
   explicit TraceFile(std::string_view text) : TraceFile() { std::ofstream(path_, std::ios::binary) << text; }
   ~TraceFile() {
