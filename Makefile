@@ -5,6 +5,7 @@
 
 PRESET ?= release
 SECONDS ?= 600
+SINCE ?= HEAD
 JOBS ?= $(shell nproc)
 BUILD := build/$(PRESET)
 
@@ -21,7 +22,7 @@ else
   SETUP := $(TOOL_PYTHON) tools/setup.py
 endif
 
-.PHONY: help demo test gpu-test fuzz bench build setup format format-check wheel install clean \
+.PHONY: help demo test gpu-test alone fuzz bench build setup format format-check wheel install clean \
         require-gpu require-prefix FORCE
 
 help: ## this list
@@ -39,6 +40,10 @@ test: build ## set up, build, run all tests; ends with their counts
 gpu-test: require-gpu build ## run the C++ and Python tests on a GPU, where no CUDA case may be skipped
 	@PIANOLA_REQUIRE_CUDA=1 $(INTERPRETER) tools/run_tests.py $(PRESET) --label-regex device
 
+alone: setup ## check that the C++ files that changed SINCE=HEAD compile alone; SINCE= for all
+	@cmake --preset alone -DPIANOLA_PYTHON='$(INTERPRETER)' > build/alone.log || { cat build/alone.log; exit 1; }
+	@$(INTERPRETER) tools/compile_alone.py --jobs $(JOBS) $(if $(SINCE),--since $(SINCE))
+
 fuzz: setup ## run each fuzzer with sanitizers for SECONDS=600, driven by libFuzzer where there is clang
 	@$(INTERPRETER) tools/fuzz.py --seconds $(SECONDS) --jobs $(JOBS)
 
@@ -49,7 +54,7 @@ build: $(BUILD)/.configured ## compile everything and check that each public hea
 	@cmake --build --preset $(PRESET) --parallel $(JOBS)
 
 setup: ## install what the build needs; with PYTHON=... only check that it is there
-	@$(SETUP) $(if $(filter test fuzz format format-check,$(MAKECMDGOALS)),--tests)
+	@$(SETUP) $(if $(filter test alone fuzz format format-check,$(MAKECMDGOALS)),--tests)
 
 format: setup ## format the C++ sources
 	@$(INTERPRETER) tools/format.py

@@ -4,5 +4,5 @@ target_compile_options(pianola_warnings INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wcast-qual
   -Wno-restrict  # g++ 12 warns of every `"literal" + std::string` (gcc bug 105651)
   -Wno-array-bounds -Wno-stringop-overflow -Wno-stringop-overread  # g++ warns inside its own std::copy and std::string
-  $<$<BOOL:${PIANOLA_UNITY}>:-Wno-subobject-linkage>  # a file of a unit is no header, whatever it is to g++
+  $<$<AND:$<BOOL:${PIANOLA_UNITY}>,$<CXX_COMPILER_ID:GNU>>:-Wno-subobject-linkage>  # a file of a unit is no header
   $<$<BOOL:${PIANOLA_WERROR}>:-Werror>)

@@ -1,0 +1,72 @@
+"""Checks that C++ sources compile alone: without the other files of their unit, and without precompiled headers.
+
+    compile_alone.py                  all of them, which takes long
+    compile_alone.py --since COMMIT   those that changed since COMMIT, new ones included
+    compile_alone.py FILE ...         these
+
+Only the syntax is looked at; nothing is linked. Wants the preset `alone` configured: `make alone` does both.
+"""
+
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+COMMANDS = ROOT / "build" / "alone" / "compile_commands.json"
+
+
+def commands(file=COMMANDS):
+    """{source: (folder, command without its output, for the syntax alone)}"""
+    found = {}
+    for entry in json.loads(file.read_text()):
+        words = shlex.split(entry["command"])
+        output = words.index("-o")
+        found[Path(entry["file"])] = (entry["directory"], [*words[:output], *words[output + 2 :], "-fsyntax-only"])
+    return found
+
+
+def changed(since):
+    """Sources that differ from the commit."""
+    def lines(*words):
+        ran = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True)
+        return ran.stdout.splitlines()
+
+    names = lines("diff", "--name-only", "--diff-filter=d", since) + lines("ls-files", "--others", "--exclude-standard")
+    return [ROOT / name for name in names if name.endswith(".cpp")]
+
+
+def compile_alone(command):
+    folder, words = command
+    return subprocess.run(words, cwd=folder, capture_output=True, text=True)
+
+
+def main(arguments):
+    parser = argparse.ArgumentParser(description="Checks that C++ sources compile alone.")
+    parser.add_argument("files", nargs="*", type=Path)
+    parser.add_argument("--since", metavar="COMMIT", help="those that changed since then")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    options = parser.parse_args(arguments)
+    known = commands()
+    wanted = [file.resolve() for file in options.files] + (changed(options.since) if options.since else [])
+    if options.files or options.since:
+        unknown = [file for file in options.files if file.resolve() not in known]
+        if unknown:
+            print(f"no command compiles {', '.join(map(str, unknown))}", file=sys.stderr)
+            return 1
+        known = {file: known[file] for file in wanted if file in known}
+    with ThreadPoolExecutor(options.jobs) as pool:
+        results = list(zip(known, pool.map(compile_alone, known.values())))
+    failed = [(file, ran.stderr) for file, ran in results if ran.returncode]
+    for file, errors in failed:
+        print(f"{file.relative_to(ROOT) if file.is_relative_to(ROOT) else file}: does not compile alone\n{errors}")
+    print(f"{len(results) - len(failed)} of {len(results)} files compile alone")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
