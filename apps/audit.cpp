@@ -42,7 +42,8 @@ int run(const Arguments& arguments) {
 }  // namespace
 
 void add_audit(CLI::App& app, Command& chosen) {
-  CLI::App* command = app.add_subcommand("audit", "Find what would break a graph of a TorchScript module");
+  CLI::App* command =
+      app.add_subcommand("audit", "Find what would break a graph of FILE.py:FUNCTION or of a TorchScript module");
   auto arguments = std::make_shared<Arguments>();
   add_script_options(*command, arguments->script);
   command->add_option("--sarif", arguments->sarif, "Write SARIF to this file, for editors and code hosts")

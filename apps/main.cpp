@@ -1,4 +1,5 @@
 #include <apps/commands.hpp>
+#include <apps/python_command.hpp>
 
 #include <pianola/core/error.hpp>
 #include <pianola/core/version.hpp>
@@ -121,4 +122,7 @@ int parse_and_run(int argc, char** argv) {
 }  // namespace
 }  // namespace pianola::program
 
-int main(int argc, char** argv) { return pianola::program::parse_and_run(argc, argv); }
+int main(int argc, char** argv) {
+  using namespace pianola::program;
+  return is_for_python(argc, argv) ? run_in_python(argc, argv) : parse_and_run(argc, argv);
+}

@@ -485,3 +485,44 @@ def test_a_module_on_cuda_without_a_device_is_refused(command, saved):
     result = run(command, saved(Sound), *SOUND_INPUTS, "--device", "cuda", gpu=False)
     assert result.returncode == 1
     assert "there is no CUDA device" in result.stderr
+
+
+STEP = """
+import torch
+
+weight = torch.ones(4, 4)
+
+
+def step():
+    return (weight @ weight).sum()
+
+
+def reads():
+    return weight * weight.sum().item()
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    (tmp_path / "train.py").write_text(STEP)
+    return tmp_path / "train.py"
+
+
+def run_with_python(*arguments, python=sys.executable):
+    environment = {**os.environ, "PIANOLA_PYTHON": python}
+    return subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=300, env=environment)
+
+
+def test_functions_of_python_files_are_audited(script):
+    clean = run_with_python("audit", f"{script}:step")
+    assert (clean.returncode, clean.stderr) == (0, "")
+    found = run_with_python("audit", f"{script}:reads")
+    assert found.returncode == 3
+    assert "PG101" in found.stdout and "train.py:12" in found.stdout
+
+
+def test_python_files_without_an_interpreter_say_what_to_do(script):
+    result = run_with_python("audit", f"{script}:step", python="/nonexistent/python")
+    assert result.returncode == 1
+    assert "cannot start '/nonexistent/python'" in result.stderr
+    assert "fix:   set PIANOLA_PYTHON" in result.stderr

@@ -46,8 +46,8 @@ int run(const Arguments& arguments) {
 }  // namespace
 
 void add_verify(CLI::App& app, Command& chosen) {
-  CLI::App* command =
-      app.add_subcommand("verify", "Prove that a graph of a TorchScript module computes what eager does");
+  CLI::App* command = app.add_subcommand(
+      "verify", "Prove that a graph of FILE.py:FUNCTION or of a TorchScript module computes what eager does");
   auto arguments = std::make_shared<Arguments>();
   add_script_options(*command, arguments->script);
   command->add_option("--steps", arguments->steps, "Steps of each side")

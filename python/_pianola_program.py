@@ -53,10 +53,23 @@ def environment(program, torch):
     return {**os.environ, "LD_LIBRARY_PATH": ":".join([*before, *map(str, folders)])}
 
 
+def is_for_python(arguments):
+    """Whether the command line is about a function of a Python file."""
+    return arguments[:1] in (["audit"], ["verify"]) and any(
+        one.partition(":")[0].endswith(".py") for one in arguments[1:])
+
+
 def main():
     if sys.argv[1:] == ["--cmake-dir"]:
         print(cmake_dir())
-        return
+    elif is_for_python(sys.argv[1:]):
+        runpy.run_module("pianola", run_name="__main__", alter_sys=True)
+    else:
+        start()
+
+
+def start():
+    """Becomes the program."""
     program = find("pianola", "bin/pianola")
     if program is None:
         fail("the package has no program: it was built with -DPIANOLA_PROGRAM=OFF")

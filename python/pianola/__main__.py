@@ -5,7 +5,7 @@ import importlib
 import importlib.util
 import sys
 
-from _pianola_program import main
+from _pianola_program import start
 
 # Of a script these do what the program does of a TorchScript file.
 _FOR_SCRIPTS = {"audit": "pianola.auditing.command", "verify": "pianola.verify_command"}
@@ -25,4 +25,4 @@ if sys.argv[1:3] == ["bench", "scopes"]:
 elif _is_for_scripts(sys.argv[1:]):
     importlib.import_module(_FOR_SCRIPTS[sys.argv[1]]).main(sys.argv[2:])
 else:
-    main()
+    start()

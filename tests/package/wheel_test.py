@@ -123,6 +123,13 @@ def test_its_program_runs(site, command):
     assert "tape" in in_site(site, *command, "info")
 
 
+@pytest.mark.parametrize("command", [["bin/pianola"], [sys.executable, "-m", "pianola"]], ids=["command", "module"])
+def test_its_program_audits_functions_of_python_files(site, command, tmp_path):
+    (tmp_path / "train.py").write_text("import torch\n\n\ndef step():\n    return torch.ones(3) * 2\n")
+    command = [site / command[0], *command[1:]] if len(command) == 1 else command
+    assert "no hazards" in in_site(site, *command, "audit", f"{tmp_path / 'train.py'}:step")
+
+
 @pytest.mark.skipif(not WITH_CUDA, reason="built without CUDA")
 def test_its_program_finds_its_profiler(site):
     ran = subprocess.run([site / "bin/pianola", "profile", "--", "true"], capture_output=True, text=True,
