@@ -2,7 +2,6 @@
 
 #include <pianola/callable/callable_graph.hpp>
 #include <pianola/callable/output_structure.hpp>
-#include <pianola/callable/step_graph.hpp>
 #include <pianola/core/error.hpp>
 #include <pianola/graph/pool_state.hpp>
 
@@ -39,6 +38,14 @@ Callable observed(const Callable& callable, const std::shared_ptr<LastRun>& last
   });
 }
 
+// The same, and notes that it was run.
+Callable noting_runs(const Callable& callable, std::shared_ptr<bool> has_run) {
+  return with_run(callable, [callable, has_run = std::move(has_run)](std::vector<c10::IValue> arguments) {
+    *has_run = true;
+    return callable(std::move(arguments));
+  });
+}
+
 // Set while it lives.
 class Flag {
  public:
@@ -53,34 +60,43 @@ class Flag {
 
 }  // namespace
 
-Callable noting_runs(const Callable& callable, std::shared_ptr<bool> has_run) {
-  return with_run(callable, [callable, has_run = std::move(has_run)](std::vector<c10::IValue> arguments) {
-    *has_run = true;
-    return callable(std::move(arguments));
-  });
+SignatureCache::Result CachedGraph::replay(std::span<const at::Tensor> inputs) {
+  if (unchanging == nullptr) return {.fresh = call->replay(inputs), .structure = structure};
+  if (results == nullptr) {
+    results = std::make_shared<const std::vector<at::Tensor>>(unchanging->replay(inputs));
+  } else {
+    unchanging->launch(inputs);
+  }
+  return {.unchanging = results, .structure = structure};
 }
 
-std::string note_of_second_run(bool has_run) {
-  return has_run
-             ? "\n  note:  the call was run again, eagerly: what it did on the host while it was captured, it did twice"
-             : "";
+GraphMaker::GraphMaker(const CacheOptions& options) : options_(options) {
+  if (!options.pool.empty()) pools_[options.pool.state()->device()].pool = options.pool;
 }
 
-std::string GraphMaker::note_of_second_run() const { return callable::note_of_second_run(*has_run_); }
+std::string GraphMaker::note_of_second_run() const {
+  if (!*has_run_) return "";
+  return "\n  note:  the call was run again, eagerly: what it did on the host while it was captured, it did twice";
+}
 
-BankGraph GraphMaker::make(BankCall& call, std::span<const at::Tensor> inputs, const Observation& observation) {
+CachedGraph GraphMaker::make(Call& call, const Source& source) {
   const Flag making(is_making_);
   *has_run_ = false;
   Capturable capturable = call.to_capture();
-  capturable.callable = noting_runs(capturable.callable, has_run_);
-  auto graph = observation.kind() == GraphedKind::step ? make_step(capturable, inputs, observation)
-                                                       : make_callable(capturable, inputs, observation);
-  return {.call = std::move(graph), .structure = std::move(capturable.structure), .device = observation.device()};
+  const Callable callable = noting_runs(capturable.callable, has_run_);
+  CachedGraph graph{.structure = std::move(capturable.structure), .device = source.observation.device()};
+  if (!source.is_step) {
+    graph.call = make_callable(callable, source);
+    return graph;
+  }
+  auto step = make_step(callable, source);
+  if (options_.policy.whole_iterations && step->has_static_results()) graph.unchanging = step.get();
+  graph.call = std::move(step);
+  return graph;
 }
 
-std::unique_ptr<CapturedCall> GraphMaker::make_callable(const Capturable& capturable,
-                                                        std::span<const at::Tensor> inputs,
-                                                        const Observation& observation) {
+std::unique_ptr<CapturedCall> GraphMaker::make_callable(const Callable& callable, const Source& source) {
+  const Observation& observation = source.observation;
   CallableOptions options{.warmup = 1,
                           .grad = options_.grad,
                           .output = options_.output,
@@ -92,11 +108,11 @@ std::unique_ptr<CapturedCall> GraphMaker::make_callable(const Capturable& captur
                           .mode = options_.mode};
   std::shared_ptr<void> reservation;
   if (observation.kind() == GraphedKind::inference) {
-    options.pool = shared_pool(observation.device());
+    options.pool = shared_pool(observation.device()).pool;
     if (options_.output == OutputPolicy::alias) reservation = options.pool.state()->reserve_used_memory();
   }
   const auto last = std::make_shared<LastRun>();
-  GraphedCallable graphed = make_graphed_callable(observed(capturable.callable, last), values_of(inputs), options);
+  GraphedCallable graphed = make_graphed_callable(observed(callable, last), values_of(source.inputs), options);
   if (!last->run->failure().empty()) throw UsageError({.what = last->run->failure()});
   observation.check_capture(last->run->log(), options_.accept_capture_path);
   observation.check_captured_backwards(last->backwards, options_.accept_capture_path);
@@ -109,32 +125,49 @@ std::unique_ptr<CapturedCall> GraphMaker::make_callable(const Capturable& captur
   return std::make_unique<CallableGraph>(std::move(graphed), std::move(outside), std::move(leaves));
 }
 
-std::unique_ptr<CapturedCall> GraphMaker::make_step(const Capturable& capturable, std::span<const at::Tensor> inputs,
-                                                    const Observation& observation) {
-  const GraphPoolRef& pool = shared_pool(observation.device());
-  const std::shared_ptr<void> reservation = pool.state()->reserve_used_memory();
-  auto graph = std::make_unique<StepGraph>(observation.device(), inputs, options_.output);
+std::unique_ptr<StepGraph> GraphMaker::make_step(const Callable& callable, const Source& source) {
+  const Observation& observation = source.observation;
+  SharedPool& shared = shared_pool(observation.device());
+  const std::shared_ptr<void> reservation = reserve(shared, source.function);
+  auto graph = std::make_unique<StepGraph>(observation.device(), source.inputs, options_.output);
   const auto step = [&](std::span<const at::Tensor> static_inputs) {
-    return leaves_of(capturable.callable(values_of(static_inputs)));
+    return leaves_of(callable(values_of(static_inputs)));
   };
   ParallelOptions parallel = options_.parallel;
-  parallel.warmed_up = true;  // by the calls that were observed
-  graph->capture(step, observation.leaves(),
-                 {.warmup = 0,
-                  .pool = pool,
-                  .generators = options_.generators,
-                  .branches = options_.branches,
-                  .parallel = parallel,
-                  .mode = options_.mode},
-                 [&](const trace::OperationLog& log) { observation.check_capture(log, options_.accept_capture_path); });
+  parallel.warmed_up = true;                                         // by the calls that were observed
+  const CaptureOptions options{.warmup = source.is_adopted ? 1 : 0,  // kernels may be chosen by shape
+                               .pool = shared.pool,
+                               .generators = options_.generators,
+                               .branches = options_.branches,
+                               .parallel = parallel,
+                               .check = options_.policy.check,
+                               .names = options_.policy.names,
+                               .mode = options_.mode};
+  graph->capture(step, observation.leaves(), options, [&](const trace::OperationLog& log) {
+    if (!source.is_adopted) observation.check_capture(log, options_.accept_capture_path);
+  });
+  shared.functions.insert(source.function);
   return graph;
 }
 
-const GraphPoolRef& GraphMaker::shared_pool(c10::Device device) {
-  if (!options_.pool.empty() && options_.pool.state()->device() == device) return options_.pool;
-  GraphPoolRef& pool = pools_[device];
-  if (pool.empty()) pool = GraphPoolRef(GraphPool(device));
-  return pool;
+// Whole iterations have a given pool of another device refused, which was meant for them.
+GraphMaker::SharedPool& GraphMaker::shared_pool(c10::Device device) {
+  const bool takes_given = options_.policy.whole_iterations && !options_.pool.empty();
+  SharedPool& shared = pools_[takes_given ? options_.pool.state()->device() : device];
+  if (shared.pool.empty()) shared.pool = GraphPoolRef(GraphPool(device));
+  return shared;
+}
+
+std::shared_ptr<void> GraphMaker::reserve(const SharedPool& shared, std::size_t function) const {
+  const bool is_alone = shared.functions.size() == shared.functions.count(function);
+  if (options_.policy.whole_iterations && options_.pool.empty() && is_alone) return nullptr;
+  return shared.pool.state()->reserve_used_memory();
+}
+
+std::size_t GraphMaker::pool_bytes() const {
+  std::size_t bytes = 0;
+  for (const auto& [device, shared] : pools_) bytes += shared.pool.state()->bytes();
+  return bytes;
 }
 
 }  // namespace pianola::callable

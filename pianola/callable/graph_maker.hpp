@@ -1,64 +1,86 @@
 #pragma once
+#include <pianola/callable/call.hpp>
 #include <pianola/callable/captured_call.hpp>
-#include <pianola/callable/graph_bank.hpp>
-#include <pianola/callable/graphed_options.hpp>
 #include <pianola/callable/observation.hpp>
+#include <pianola/callable/signature_cache.hpp>
+#include <pianola/callable/step_graph.hpp>
 #include <pianola/graph/pool.hpp>
 
 #include <ATen/core/Tensor.h>
 
 #include <atomic>
+#include <cstddef>
 #include <memory>
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 namespace pianola::callable {
 
-// Note [Pools of a bank]
-// Graphs without a backward pass need their memory only while they are replayed, and results are copied out at once. So
-// all of them share one pool per device: it grows with the largest signature, not with their number. What has to
-// outlive the replays of other graphs is kept apart: the gradients that a step leaves, and results that are not copied,
-// are put where no graph captured earlier has its scratch (PoolState::reserve_used_memory). The activations of a call
-// that waits for its backward pass would have to be kept from all later captures as well, which leaves nothing to
-// share; such calls have a pool each, and evicting one returns its memory to the device.
+// Note [Memory of captures]
+// Graphs without a backward pass need their memory only while they are replayed, and results are copied out at once, or may
+// be overwritten by the next call. So all of them share one pool per device: it grows with the largest signature, not with
+// their number. What has to outlive the replays of other graphs is kept apart: the gradients that a step leaves, and results
+// that are not copied, are put where no graph captured earlier has its scratch (PoolState::reserve_used_memory). The
+// activations of a call that waits for its backward pass would have to be kept from all later captures as well, which leaves
+// nothing to share; such calls have a pool each, and evicting one returns its memory to the device.
+// A whole training iteration leaves p.grad as it made it, so that nobody looks at the gradients of an earlier one; but a
+// validation iteration may run between backward and optimizer. So the captures of one of these functions reuse each other's
+// memory, as long as no other one has captured; from then on, and in a pool of the caller's, which may hold other graphs, they
+// are kept apart as well.
 
 /// A captured call, and what belongs to it.
-struct BankGraph {
-  std::unique_ptr<CapturedCall> call;
-  std::shared_ptr<const void> structure;  ///< Capturable::structure.
+struct CachedGraph {
+  /// @throws GuardError, ReplayError  As CapturedCall::replay().
+  [[nodiscard]] SignatureCache::Result replay(std::span<const at::Tensor> inputs);
+
+  std::unique_ptr<CapturedCall> call = {};
+  std::shared_ptr<const void> structure = {};  ///< Capturable::structure.
   c10::Device device;
+  StepGraph* unchanging = nullptr;  ///< `call`, if its results are given out as the same tensors each time: these.
+  std::shared_ptr<const std::vector<at::Tensor>> results = {};
 };
 
-/// The same, and notes that it was run.
-[[nodiscard]] Callable noting_runs(const Callable& callable, std::shared_ptr<bool> has_run);
-/// What the reason of a failed capture adds where the function was run in it; empty where it was not.
-[[nodiscard]] std::string note_of_second_run(bool has_run);
-
-/// Captures the calls of one bank.
+/// Captures the calls of one cache.
 class GraphMaker {
  public:
-  explicit GraphMaker(const GraphedOptions& options) : options_(options) {}
+  /// What a capture builds on.
+  struct Source {
+    std::span<const at::Tensor> inputs;  ///< That are copied.
+    const Observation& observation;      ///< Of the last warm-up call.
+    bool is_adopted;                     ///< That was a call with other shapes.
+    bool is_step;                        ///< Captured whole.
+    std::size_t function;
+  };
+
+  explicit GraphMaker(const CacheOptions& options);
 
   /// @throws whatever keeps the call from being captured; all is as before then.
-  [[nodiscard]] BankGraph make(BankCall& call, std::span<const at::Tensor> inputs, const Observation& observation);
+  [[nodiscard]] CachedGraph make(Call& call, const Source& source);
   /// Where make() threw: what a reason has to add, if the function had begun to run. Empty where it had not.
   [[nodiscard]] std::string note_of_second_run() const;
   /// Whether make() runs, on whatever thread.
   [[nodiscard]] bool is_making() const noexcept { return is_making_; }
+  /// Of the pools that graphs share.
+  [[nodiscard]] std::size_t pool_bytes() const;
 
  private:
-  std::unique_ptr<CapturedCall> make_callable(const Capturable& capturable, std::span<const at::Tensor> inputs,
-                                              const Observation& observation);
-  std::unique_ptr<CapturedCall> make_step(const Capturable& capturable, std::span<const at::Tensor> inputs,
-                                          const Observation& observation);
-  [[nodiscard]] const GraphPoolRef& shared_pool(c10::Device device);
+  struct SharedPool {
+    GraphPoolRef pool;
+    std::unordered_set<std::size_t> functions = {};  // that have captured into it
+  };
 
-  const GraphedOptions& options_;
+  std::unique_ptr<CapturedCall> make_callable(const Callable& callable, const Source& source);
+  std::unique_ptr<StepGraph> make_step(const Callable& callable, const Source& source);
+  [[nodiscard]] SharedPool& shared_pool(c10::Device device);
+  [[nodiscard]] std::shared_ptr<void> reserve(const SharedPool& shared, std::size_t function) const;
+
+  const CacheOptions& options_;
   std::atomic<bool> is_making_ = false;
   std::shared_ptr<bool> has_run_ = std::make_shared<bool>(false);  // the function, in the latest make()
-  std::unordered_map<c10::Device, GraphPoolRef> pools_;
+  std::unordered_map<c10::Device, SharedPool> pools_;
 };
 
 }  // namespace pianola::callable

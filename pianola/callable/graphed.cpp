@@ -1,7 +1,7 @@
 #include <pianola/callable/graphed.hpp>
 
-#include <pianola/callable/graph_bank.hpp>
 #include <pianola/callable/output_structure.hpp>
+#include <pianola/callable/signature_cache.hpp>
 #include <pianola/callable/structure_table.hpp>
 #include <pianola/core/error.hpp>
 
@@ -16,9 +16,7 @@
 namespace pianola {
 namespace {
 
-using callable::BankCall;
 using callable::Capturable;
-using callable::GraphBank;
 using callable::leaves_of;
 using callable::OutputStructure;
 using callable::Structure;
@@ -27,7 +25,7 @@ using callable::Structure;
 constexpr std::int64_t kFlatKey = 0;
 
 // One call of a C++ function.
-class CallableCall final : public BankCall {
+class CallableCall final : public callable::Call {
  public:
   using Arguments = std::function<std::vector<c10::IValue>(std::span<const at::Tensor>)>;
 
@@ -68,10 +66,11 @@ class CallableCall final : public BankCall {
 }  // namespace
 
 struct Graphed::Impl {
-  Impl(Callable callable, GraphedOptions options) : original(std::move(callable)), bank(std::move(options), original) {}
+  Impl(Callable callable, GraphedOptions options)
+      : original(std::move(callable)), cache(std::move(options), [original = original] { return original.view(); }) {}
 
   Callable original;
-  GraphBank bank;
+  callable::SignatureCache cache;
   callable::StructureTable structures{"input"};
 };
 
@@ -86,7 +85,7 @@ std::vector<at::Tensor> Graphed::call(std::span<const at::Tensor> inputs) {
     return leaves_of(forward({inputs.begin(), inputs.end()}));
   }
   CallableCall call(impl_->original, inputs, nullptr);
-  if (auto result = impl_->bank.run(kFlatKey, inputs, call)) return std::move(result->leaves);
+  if (auto result = impl_->cache.run({kFlatKey}, {.copied = inputs}, call)) return std::move(result->fresh);
   return leaves_of(call.take_result());
 }
 
@@ -103,13 +102,13 @@ c10::IValue Graphed::forward(const std::vector<c10::IValue>& inputs) {
   std::vector<at::Tensor> tensors;
   const auto [key, structure] = impl_->structures.find(c10::ivalue::Tuple::create(inputs), tensors);
   CallableCall call(impl_->original, tensors, structure.get());
-  const auto result = impl_->bank.run(key, tensors, call);
+  const auto result = impl_->cache.run({key}, {.copied = tensors}, call);
   if (!result) return call.take_result();
-  return std::static_pointer_cast<const OutputStructure>(result->structure)->rebuild(result->leaves);
+  return std::static_pointer_cast<const OutputStructure>(result->structure)->rebuild(result->leaves());
 }
 
-void Graphed::reset() { impl_->bank.reset(); }
-GraphedInfo Graphed::info() const { return impl_->bank.info(); }
+void Graphed::reset() { impl_->cache.reset(); }
+GraphedInfo Graphed::info() const { return impl_->cache.info(); }
 const Callable& Graphed::original() const noexcept { return impl_->original; }
 
 Graphed graphed(Callable original, GraphedOptions options) { return {std::move(original), std::move(options)}; }

@@ -46,7 +46,7 @@ Report GraphedInfo::report() const {
     for (const BranchInfo& graph : one.branches) branches.row(one.signature, graph);
     if (!one.reason.empty()) reasons.push_back(one.signature + ": " + one.reason);
   }
-  report.list("reasons", "Why calls stay eager", std::move(reasons));
+  report.list("reasons", "Why calls stay eager, or were captured again", std::move(reasons));
   report.list("unfollowed", "Read on the host, and not compared", unfollowed);
   report.table(std::move(table));
   branches.add_to(report);

@@ -38,7 +38,7 @@ struct SignatureInfo {
   std::size_t recaptures = 0;   ///< Captures after the first because what was captured had become stale.
   std::size_t replays = 0;      ///< Calls that were replayed.
   std::size_t eager_calls = 0;  ///< Calls that ran eagerly, warm-up included.
-  std::string reason;           ///< Why it stays eager; empty for others.
+  std::string reason;           ///< Why it stays eager, or why its latest capture was dropped.
   /// What GraphedOptions::branches came to, for each of the CUDA graphs (or tapes) of the graphs that it keeps now: a
   /// call with a backward pass has two.
   std::vector<BranchInfo> branches = {};

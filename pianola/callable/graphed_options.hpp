@@ -29,7 +29,7 @@ struct GraphedOptions {
   GradPolicy grad = GradPolicy::accumulate;
   /// Lets backward(retain_graph=true) be followed by another one.
   bool retain_graph = false;
-  /// Pool for graphs without a backward pass; empty: one per device. See Note [Pools of a bank].
+  /// Pool for graphs without a backward pass; empty: one per device. See Note [Memory of captures].
   GraphPoolRef pool = {};
   /// Generators, besides the device's default one, that the function draws from.
   std::vector<at::Generator> generators = {};

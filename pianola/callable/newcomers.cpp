@@ -10,7 +10,7 @@ namespace {
 constexpr int kManyStrange = 8;
 
 // Empty where it is neither a tensor nor an argument: somebody else tells then.
-std::string what_changes(const CallSignature& before, const CallSignature& now, const BankCall& call) {
+std::string what_changes(const CallSignature& before, const CallSignature& now, const Call& call) {
   if (before.text() != now.text()) {
     return fmt::format("the tensors change at every call, from {} to {}: pad them to a few sizes", before.text(),
                        now.text());
@@ -21,7 +21,7 @@ std::string what_changes(const CallSignature& before, const CallSignature& now, 
 
 }  // namespace
 
-void Newcomers::note_new(const CallSignature* before, const CallSignature& now, const BankCall& call) {
+void Newcomers::note_new(const CallSignature* before, const CallSignature& now, const Call& call) {
   if (before == nullptr || told_) return;
   const std::string change = what_changes(*before, now, call);
   if (change.empty() || ++strange_ < kManyStrange) return;

@@ -1,6 +1,6 @@
 #pragma once
+#include <pianola/callable/call.hpp>
 #include <pianola/callable/call_signature.hpp>
-#include <pianola/callable/graph_bank.hpp>
 
 #include <cstdint>
 #include <optional>
@@ -17,7 +17,7 @@ class Newcomers {
     if (strange_ > 0) --strange_;
   }
   /// After one whose was not. @param before  That of the call before; nullptr: it was the first.
-  void note_new(const CallSignature* before, const CallSignature& now, const BankCall& call);
+  void note_new(const CallSignature* before, const CallSignature& now, const Call& call);
 
   /// What to tell the caller; once.
   [[nodiscard]] std::optional<std::string> take_note();

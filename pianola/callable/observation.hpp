@@ -1,6 +1,6 @@
 #pragma once
+#include <pianola/callable/call.hpp>
 #include <pianola/callable/custom_backwards.hpp>
-#include <pianola/callable/graph_bank.hpp>
 #include <pianola/callable/graphed_info.hpp>
 #include <pianola/callable/kept_tensors.hpp>
 #include <pianola/callable/observed_run.hpp>

@@ -1,34 +1,32 @@
 #include <pianola/callable/signature_entry.hpp>
 
-#include <pianola/core/error.hpp>
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <exception>
-#include <utility>
 
 namespace pianola::callable {
 
-SignatureEntry::SignatureEntry(CallSignature signature, const GraphedOptions& options)
+SignatureEntry::SignatureEntry(CallSignature signature, const CacheOptions& options)
     : signature_(std::move(signature)), options_(options), warm_up_(options.warmup) {
-  if (signature_.obstacle()) stay_eager(Error(*signature_.obstacle()).what());
+  if (!signature_.obstacle()) return;
+  if (options_.policy.strict) throw UsageError(*signature_.obstacle());
+  stay_eager(Error(*signature_.obstacle()).what());
 }
 
-BankGraph* SignatureEntry::graph_for(std::span<const at::Tensor> inputs, BankCall& call, GraphMaker& maker) {
+CachedGraph* SignatureEntry::graph_for(const CallInputs& inputs, Call& call, GraphMaker& maker, std::size_t function) {
   drop_stale();
-  for (BankGraph& graph : graphs_) {
+  for (CachedGraph& graph : graphs_) {
     if (graph.call->is_free()) return &graph;
   }
-  if (reason_) return nullptr;
+  if (is_eager_) return nullptr;
   warm_up_.look_again(call);
-  if (!warm_up_.obstacle().empty()) stay_eager(warm_up_.obstacle());
-  return may_capture() ? capture(inputs, call, maker) : nullptr;
+  heed_obstacle();
+  return may_capture() ? capture(inputs, call, maker, function) : nullptr;
 }
 
 void SignatureEntry::drop_stale() {
-  const auto stale =
-      std::find_if(graphs_.begin(), graphs_.end(), [](const BankGraph& graph) { return graph.call->is_stale(); });
+  const auto stale = std::find_if(graphs_.begin(), graphs_.end(), [](const auto& one) { return one.call->is_stale(); });
   if (stale != graphs_.end()) [[unlikely]]
     note_stale(stale->call->why_stale());
 }
@@ -38,78 +36,116 @@ void SignatureEntry::drop_stale() {
 void SignatureEntry::note_stale(const std::string& why) {
   graphs_.clear();
   warm_up_.start_again();
+  note_recapture(why);
+}
+
+void SignatureEntry::note_refused_replay(const Error& error) {
+  if (options_.policy.strict) throw;
+  note_stale(error.what());
+}
+
+void SignatureEntry::note_recapture(const std::string& why) {
+  reason_ = why;
   if (recaptures_.note()) return;
-  stay_eager(fmt::format("it was captured {} times in a row, and is stale again: {}", recaptures_.in_a_row(), why));
+  std::string reason = fmt::format("it was captured {} times in a row, and is stale again: {}",
+                                   recaptures_.in_a_row() + graphs_.size(), why);
+  if (!options_.policy.strict) return stay_eager(std::move(reason));
+  recaptures_.start_over();
+  throw UsageError({.what = fmt::format("the {} cannot stay captured: {}", options_.policy.noun, reason),
+                    .fix = "keep what it uses in place, or set eager_fallback"});
+}
+
+// A strict cache lets the warm-up be made, and throws in place of the capture.
+void SignatureEntry::heed_obstacle() {
+  if (warm_up_.obstacle().empty()) return;
+  if (!options_.policy.strict) return stay_eager(warm_up_.obstacle());
+  if (warm_up_.calls() < options_.warmup) return;
+  throw UsageError({.what = fmt::format("the {} cannot be captured: {}", options_.policy.noun, warm_up_.obstacle())});
+}
+
+bool SignatureEntry::is_due() const {
+  if (is_eager_ || !graphs_.empty()) return false;
+  return warm_up_.is_over() || (warm_up_.calls() >= options_.warmup && !warm_up_.obstacle().empty());
 }
 
 // A step has no calls in flight: where none of its graphs is free, gradients are in a state that none of them was
 // captured in, and the oldest makes room.
 bool SignatureEntry::may_capture() {
-  if (!warm_up_.is_over() || reason_) return false;
+  if (is_eager_ || !warm_up_.is_over()) return false;
   if (graphs_.size() < static_cast<std::size_t>(options_.max_in_flight)) return true;
-  if (warm_up_.last().kind() != GraphedKind::step) {
+  if (!is_step()) {
     note_in_flight();
     return false;
   }
-  if (!recaptures_.note()) {
-    stay_eager(fmt::format(
-        "it was captured {} times in a row, and gradients are again in another state: set or kept from outside",
-        recaptures_.in_a_row() + graphs_.size() - 1));
-    return false;
-  }
   graphs_.erase(graphs_.begin());
-  return true;
+  note_recapture("gradients are in another state than when it was captured: set or kept from outside");
+  return !is_eager_;
+}
+
+bool SignatureEntry::is_step() const {
+  return options_.policy.whole_iterations || warm_up_.last().kind() == GraphedKind::step;
 }
 
 void SignatureEntry::note_in_flight() {
-  if (std::exchange(noted_, true)) return;
+  if (std::exchange(is_noted_, true)) return;
   note_ = fmt::format(
       "{} calls with {} wait for their backward pass, and further ones run eagerly: raise max_in_flight to the most "
-      "that "
-      "wait at once, or let go of results that need no backward pass",
+      "that wait at once, or let go of results that need no backward pass",
       graphs_.size(), signature_.text());
 }
 
-BankGraph* SignatureEntry::capture(std::span<const at::Tensor> inputs, BankCall& call, GraphMaker& maker) {
+CachedGraph* SignatureEntry::capture(const CallInputs& inputs, Call& call, GraphMaker& maker, std::size_t function) {
   std::string reason;
   try {
-    BankGraph& graph = graphs_.emplace_back(maker.make(call, inputs, warm_up_.last()));
+    const GraphMaker::Source source{.inputs = inputs.copied,
+                                    .observation = warm_up_.last(),
+                                    .is_adopted = is_adopted_,
+                                    .is_step = is_step(),
+                                    .function = function};
+    CachedGraph& graph = graphs_.emplace_back(maker.make(call, source));
     warm_up_.forget_places();
     return &graph;
-  } catch (const OtherPath& error) {
-    if (warm_up_.note_other_path()) return nullptr;
-    reason = error.what();
   } catch (const std::exception& error) {
+    const bool is_other_path = dynamic_cast<const OtherPath*>(&error) != nullptr;
+    if (is_other_path && warm_up_.note_other_path()) return nullptr;
+    if (options_.policy.strict || call.was_interrupted()) throw;
     reason = error.what();
   } catch (...) {
+    if (options_.policy.strict) throw;
     reason = "the function threw something that is no std::exception, only while it was captured";
   }
   stay_eager(reason + maker.note_of_second_run());
   return nullptr;
 }
 
+void SignatureEntry::adopt(const SignatureEntry& other) {
+  warm_up_.adopt(other.warm_up_);
+  is_adopted_ = true;
+}
+
+void SignatureEntry::note_eager_call(std::optional<Observation> observed, Call& call) {
+  ++eager_calls_;
+  if (!observed || !wants_observation()) return;  // another thread's call may have been the last one that was wanted
+  warm_up_.note(*std::move(observed), call);
+  if (!options_.policy.strict) heed_obstacle();  // else the next call throws, which computes nothing
+}
+
 void SignatureEntry::stay_eager(std::string reason) {
   reason_ = std::move(reason);
+  is_eager_ = true;
   graphs_.clear();
   warm_up_.start_again();
 }
 
-void SignatureEntry::note_eager_call(std::optional<Observation> observed, BankCall& call) {
-  ++eager_calls_;
-  if (!observed || !wants_observation()) return;  // another thread's call may have been the last one that was wanted
-  warm_up_.note(*std::move(observed), call);
-  if (!warm_up_.obstacle().empty()) stay_eager(warm_up_.obstacle());
-}
-
 std::optional<std::string> SignatureEntry::take_reason() {
-  if (!reason_ || std::exchange(reported_, true)) return std::nullopt;
-  return fmt::format("calls with {} stay eager: {}", signature_.text(), *reason_);
+  if (!is_eager_ || std::exchange(is_reported_, true)) return std::nullopt;
+  return fmt::format("{}s with {} stay eager: {}", options_.policy.noun, signature_.text(), reason_);
 }
 
 SignatureInfo SignatureEntry::info() const {
   return {.signature = signature_.text(),
           .kind = warm_up_.is_over() ? warm_up_.last().kind() : GraphedKind::undecided,
-          .state = reason_           ? GraphedState::eager
+          .state = is_eager_         ? GraphedState::eager
                    : graphs_.empty() ? GraphedState::warming_up
                                      : GraphedState::captured,
           .warmup_calls = warm_up_.calls(),
@@ -117,14 +153,14 @@ SignatureInfo SignatureEntry::info() const {
           .recaptures = recaptures_.count(),
           .replays = recaptures_.replays(),
           .eager_calls = eager_calls_,
-          .reason = reason_.value_or(""),
+          .reason = reason_,
           .branches = branches()};
 }
 
 std::vector<BranchInfo> SignatureEntry::branches() const {
   std::vector<BranchInfo> result;
   if (options_.branches == 0) return result;
-  for (const BankGraph& graph : graphs_) {
+  for (const CachedGraph& graph : graphs_) {
     const std::vector<BranchInfo> more = graph.call->branches();
     result.insert(result.end(), more.begin(), more.end());
   }

@@ -1,16 +1,16 @@
 #pragma once
+#include <pianola/callable/call.hpp>
 #include <pianola/callable/call_signature.hpp>
-#include <pianola/callable/graph_bank.hpp>
 #include <pianola/callable/graph_maker.hpp>
 #include <pianola/callable/graphed_info.hpp>
 #include <pianola/callable/recaptures.hpp>
+#include <pianola/callable/signature_cache.hpp>
 #include <pianola/callable/warm_up.hpp>
-
-#include <ATen/core/Tensor.h>
+#include <pianola/core/error.hpp>
 
 #include <cstddef>
+#include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,28 +18,37 @@
 namespace pianola::callable {
 
 /// The life of one signature: warm-up calls, which are observed; then graphs; or eager calls for good.
-class SignatureEntry {
+class SignatureEntry : public std::enable_shared_from_this<SignatureEntry> {
  public:
-  SignatureEntry(CallSignature signature, const GraphedOptions& options);
+  /// @throws UsageError  No graph can stand for such calls, and the cache is strict.
+  SignatureEntry(CallSignature signature, const CacheOptions& options);
 
   [[nodiscard]] const CallSignature& signature() const noexcept { return signature_; }
 
   /// The graph that can replay the call now; made where that is due. nullptr: the call is to run eagerly.
-  [[nodiscard]] BankGraph* graph_for(std::span<const at::Tensor> inputs, BankCall& call, GraphMaker& maker);
+  /// @throws what keeps the call from being captured, where the cache is strict or the user stopped it.
+  [[nodiscard]] CachedGraph* graph_for(const CallInputs& inputs, Call& call, GraphMaker& maker, std::size_t function);
   /// After a replay.
   void note_replay() noexcept { recaptures_.note_replay(); }
-  /// A replay was refused, and what it reads was replaced: drops the graphs and looks again at what the function does.
-  void note_stale(const std::string& why);
+  /// A replay was refused, and nothing was launched. To be called where the error is caught. @throws it, if strict.
+  void note_refused_replay(const Error& error);
+
+  /// Whether the next thing to do is to capture, or to say why that cannot be.
+  [[nodiscard]] bool is_due() const;
+  /// Takes over what calls of another entry of the same function have shown, so that this one need not run before it is
+  /// captured.
+  void adopt(const SignatureEntry& other);
+  [[nodiscard]] bool is_observed() const noexcept { return warm_up_.has_last(); }
+  [[nodiscard]] bool holds_graphs() const noexcept { return !graphs_.empty(); }
+  [[nodiscard]] bool stays_eager() const noexcept { return is_eager_; }
 
   /// Whether the next eager call is to be observed.
-  [[nodiscard]] bool wants_observation() const { return !reason_ && !warm_up_.is_over(); }
+  [[nodiscard]] bool wants_observation() const { return !is_eager_ && !warm_up_.is_over(); }
   /// After an eager call; with what was observed in it.
-  void note_eager_call(std::optional<Observation> observed, BankCall& call);
+  void note_eager_call(std::optional<Observation> observed, Call& call);
 
-  /// From now on its calls stay eager.
-  void refuse(std::string reason) { stay_eager(std::move(reason)); }
-
-  [[nodiscard]] bool holds_graphs() const noexcept { return !graphs_.empty(); }
+  /// From now on.
+  void stay_eager(std::string reason);
   /// Why it stays eager, the first time that it is asked since that is so; nothing otherwise.
   [[nodiscard]] std::optional<std::string> take_reason();
   /// What else the caller should know of his calls, once.
@@ -47,21 +56,26 @@ class SignatureEntry {
   [[nodiscard]] SignatureInfo info() const;
 
  private:
-  [[nodiscard]] bool may_capture();
   void drop_stale();
-  void stay_eager(std::string reason);
-  [[nodiscard]] std::vector<BranchInfo> branches() const;
+  void note_stale(const std::string& why);
+  void note_recapture(const std::string& why);
+  void heed_obstacle();
+  [[nodiscard]] bool may_capture();
+  [[nodiscard]] bool is_step() const;
   void note_in_flight();
-  BankGraph* capture(std::span<const at::Tensor> inputs, BankCall& call, GraphMaker& maker);
+  CachedGraph* capture(const CallInputs& inputs, Call& call, GraphMaker& maker, std::size_t function);
+  [[nodiscard]] std::vector<BranchInfo> branches() const;
 
   CallSignature signature_;
-  const GraphedOptions& options_;
+  const CacheOptions& options_;
   WarmUp warm_up_;
-  std::vector<BankGraph> graphs_;
-  std::optional<std::string> reason_;  // empty while it may be captured
-  bool reported_ = false;
+  bool is_adopted_ = false;  // the warm-up is that of another entry
+  std::vector<CachedGraph> graphs_;
+  std::string reason_;  // why it stays eager, or why graphs were dropped
+  bool is_eager_ = false;
+  bool is_reported_ = false;
   std::optional<std::string> note_;
-  bool noted_ = false;
+  bool is_noted_ = false;
   Recaptures recaptures_;
   std::size_t eager_calls_ = 0;
 };

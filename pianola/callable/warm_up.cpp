@@ -10,7 +10,7 @@ constexpr int kMostBegins = 3;
 
 }  // namespace
 
-void WarmUp::note(Observation observed, BankCall& call) {
+void WarmUp::note(Observation observed, Call& call) {
   ++calls_;
   if (!obstacle_.empty()) return;
   const bool is_first = !last_ || (observed.dropout().began_anew() && ++begins_ <= kMostBegins);
@@ -40,7 +40,7 @@ void WarmUp::note(Observation observed, BankCall& call) {
   look_at_kept(call);
 }
 
-void WarmUp::look_again(BankCall& call) {
+void WarmUp::look_again(Call& call) {
   look_at_kept(call);
   if (!last_ || !obstacle_.empty()) return;
   if (is_over() && !last_->dropout().intact()) {
@@ -52,7 +52,7 @@ void WarmUp::look_again(BankCall& call) {
     obstacle_ = UsageError(*difference).what();
 }
 
-void WarmUp::look_at_kept(BankCall& call) {
+void WarmUp::look_at_kept(Call& call) {
   for (auto one = kept_.begin(); one != kept_.end() && obstacle_.empty();) {
     if (one->tensors.is_open()) {
       ++one;

@@ -1,5 +1,5 @@
 #pragma once
-#include <pianola/callable/graph_bank.hpp>
+#include <pianola/callable/call.hpp>
 #include <pianola/callable/observation.hpp>
 
 #include <optional>
@@ -21,10 +21,10 @@ class WarmUp {
   explicit WarmUp(int calls) : wanted_(calls) {}
 
   /// After an eager call.
-  void note(Observation observed, BankCall& call);
+  void note(Observation observed, Call& call);
   /// Before the next one, or a capture: what the calls before have kept, and what their backward passes did, may be known
   /// only now. Where recurrent dropout begins anew, an eager call has to begin it.
-  void look_again(BankCall& call);
+  void look_again(Call& call);
   /// What the function does may have changed: looks again.
   void start_again();
   /// The capture differed from the last call. @return  Whether that was the first one, so that it is looked at again.
@@ -44,7 +44,7 @@ class WarmUp {
   void forget_places();
 
  private:
-  void look_at_kept(BankCall& call);
+  void look_at_kept(Call& call);
   [[nodiscard]] bool counts() const noexcept { return calls_ + 1 >= wanted_; }
 
   int wanted_;

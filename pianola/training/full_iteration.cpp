@@ -3,7 +3,7 @@
 #include <pianola/callable/output_structure.hpp>
 #include <pianola/callable/structure_table.hpp>
 #include <pianola/core/error.hpp>
-#include <pianola/training/iteration_bank.hpp>
+#include <pianola/training/iteration_cache.hpp>
 #include <pianola/training/static_inputs.hpp>
 
 #include <fmt/format.h>
@@ -11,26 +11,20 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <utility>
 
 namespace pianola {
 namespace {
 
+using callable::CallInputs;
 using callable::Capturable;
 using callable::OutputStructure;
-using training::IterationBank;
-
-// The structure of a captured result, and its tensors where replays return the same ones each time. Containers are made
-// anew for each call: they are the caller's, to change as he likes.
-struct CapturedResult {
-  OutputStructure structure;
-  std::optional<std::vector<at::Tensor>> unchanging;
-};
+using callable::SignatureCache;
+using training::key_of;
 
 // One iteration over microbatches that can be put together from tensors.
-class StepCall final : public callable::BankCall {
+class StepCall final : public callable::Call {
  public:
   using Microbatches = std::function<std::vector<c10::IValue>(std::span<const at::Tensor> tensors)>;
 
@@ -42,12 +36,12 @@ class StepCall final : public callable::BankCall {
   [[nodiscard]] std::vector<at::Tensor> eager_results() const override { return callable::leaves_of(result_); }
 
   [[nodiscard]] Capturable to_capture() override {
-    const auto result = std::make_shared<CapturedResult>();
+    const auto result = std::make_shared<OutputStructure>();
     Callable::Run run = [this, result](const std::vector<c10::IValue>& values) -> c10::IValue {
       std::vector<at::Tensor> tensors;
       tensors.reserve(values.size());
       for (const c10::IValue& value : values) tensors.push_back(value.toTensor());
-      return result->structure.flatten(step_(rebuild_(tensors)));
+      return result->flatten(step_(rebuild_(tensors)));
     };
     return {.callable = std::move(run), .structure = result};
   }
@@ -74,14 +68,16 @@ struct FixedCall {
   const FullIteration::Step& step;
   const std::vector<c10::IValue>& microbatches;
   const std::int64_t key;
-  const IterationBank::Inputs inputs;
+  const CallInputs inputs;
 };
 
 }  // namespace
 
 struct FullIteration::Impl {
-  Impl(Step training, Step validation, FullIterationOptions options)
-      : steps{std::move(training), std::move(validation)}, bank(std::move(options)) {}
+  Impl(Step training, Step validation, FullIterationOptions wanted)
+      : steps{std::move(training), std::move(validation)},
+        options(std::move(wanted)),
+        cache(training::cache_options(options)) {}
 
   [[nodiscard]] const Step& step(Stage stage) const {
     const Step& step = steps[static_cast<std::size_t>(stage)];
@@ -91,28 +87,26 @@ struct FullIteration::Impl {
   }
 
   void capture_buckets(StaticInputs& inputs, Stage stage);
-  c10::IValue run(Stage stage, std::int64_t key, const IterationBank::Inputs& inputs, StepCall& call);
+  c10::IValue run(SignatureCache::Key key, const CallInputs& inputs, StepCall& call);
 
   std::array<Step, 2> steps;
-  IterationBank bank;
+  const FullIterationOptions options;
+  SignatureCache cache;
   callable::StructureTable structures{"microbatches"};
 };
 
-c10::IValue FullIteration::Impl::run(Stage stage, std::int64_t key, const IterationBank::Inputs& inputs,
-                                     StepCall& call) {
-  const auto replayed = bank.run(stage, key, inputs, call);
-  if (!replayed) return call.take_result();
-  // Made for this object alone, by to_capture(); const only on its way through the bank.
-  auto& result =
-      *std::const_pointer_cast<CapturedResult>(std::static_pointer_cast<const CapturedResult>(replayed->structure));
-  if (!replayed->is_static()) return result.structure.rebuild(replayed->leaves());
-  if (!result.unchanging) result.unchanging = replayed->leaves();
-  return result.structure.rebuild(*result.unchanging);
+c10::IValue FullIteration::Impl::run(SignatureCache::Key key, const CallInputs& inputs, StepCall& call) {
+  const auto replayed = cache.run(key, inputs, call);
+  c10::IValue result =
+      replayed ? std::static_pointer_cast<const OutputStructure>(replayed->structure)->rebuild(replayed->leaves())
+               : call.take_result();
+  if (options.after_iteration) options.after_iteration(static_cast<Stage>(key.function));
+  return result;
 }
 
 void FullIteration::Impl::capture_buckets(StaticInputs& inputs, Stage stage) {
   const std::size_t buckets = inputs.bucket_uses().size();
-  const int capacity = bank.options().capacity;
+  const int capacity = options.capacity;
   if (buckets > static_cast<std::size_t>(capacity)) {
     throw UsageError({.what = fmt::format("there are {} buckets, and room for {} graphs", buckets, capacity),
                       .fix = fmt::format("set FullIterationOptions::capacity to {} or more", buckets)});
@@ -120,7 +114,7 @@ void FullIteration::Impl::capture_buckets(StaticInputs& inputs, Stage stage) {
   inputs.for_each_bucket([&](std::int64_t) {
     const FixedCall fixed(step(stage), inputs);
     StepCall call = fixed.call();
-    bank.capture(stage, fixed.key, fixed.inputs, call);
+    cache.capture(key_of(stage, fixed.key), fixed.inputs, call);
   });
 }
 
@@ -138,29 +132,25 @@ c10::IValue FullIteration::operator()(const std::vector<c10::IValue>& microbatch
   StepCall call(impl_->step(stage), microbatches, [structure](std::span<const at::Tensor> own) {
     return structure->rebuild(own).toTupleRef().elements().vec();
   });
-  c10::IValue result = impl_->run(stage, key, {.copied = tensors}, call);
-  impl_->bank.follow(stage);
-  return result;
+  return impl_->run(key_of(stage, key), {.copied = tensors}, call);
 }
 
 c10::IValue FullIteration::operator()(StaticInputs& inputs, Stage stage) {
   const FixedCall fixed(impl_->step(stage), inputs);
-  const bool has_buckets = inputs.bucket() != 0;
-  if (has_buckets && impl_->bank.is_due(stage, fixed.key, fixed.inputs)) [[unlikely]]
+  const SignatureCache::Key key = key_of(stage, fixed.key);
+  if (inputs.bucket() != 0 && impl_->cache.is_due(key, fixed.inputs)) [[unlikely]]
     impl_->capture_buckets(inputs, stage);
   StepCall call = fixed.call();
-  c10::IValue result = impl_->run(stage, fixed.key, fixed.inputs, call);
-  impl_->bank.follow(stage);
-  return result;
+  return impl_->run(key, fixed.inputs, call);
 }
 
-void FullIteration::reset(Stage stage) { impl_->bank.reset(stage); }
+void FullIteration::reset(Stage stage) { impl_->cache.reset(static_cast<std::size_t>(stage)); }
 
 void FullIteration::reset() {
   reset(Stage::training);
   reset(Stage::validation);
 }
 
-FullIterationInfo FullIteration::info() const { return impl_->bank.info(); }
+FullIterationInfo FullIteration::info() const { return training::info_of(impl_->cache); }
 
 }  // namespace pianola

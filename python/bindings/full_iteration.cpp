@@ -7,9 +7,10 @@
 #include <bindings/python_words.hpp>
 #include <bindings/tensor_list.hpp>
 
-#include <pianola/training/iteration_bank.hpp>
+#include <pianola/training/iteration_cache.hpp>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -18,19 +19,12 @@
 namespace pianola::python {
 namespace {
 
-using training::IterationBank;
-
-std::function<void(Stage)> make_follower(const py::object& function) {
-  if (function.is_none()) return {};
-  return [held = HeldObject(function)](Stage stage) {
-    const WithGil gil;
-    (void)call_python(held.get(), py::make_tuple(std::string(in_words(stage))));
-  };
-}
+using callable::SignatureCache;
+using training::key_of;
 
 FullIterationOptions make_iteration_options(int warmup, int capacity, OutputPolicy output, bool eager_fallback,
                                             const py::object& on_fallback, std::vector<at::Generator> generators,
-                                            const py::object& after_iteration, bool accept_capture_path, int branches,
+                                            bool accept_capture_path, int branches,
                                             const std::optional<ParallelOptions>& parallel, bool strict,
                                             const std::optional<std::pair<c10::Device, PoolId>>& pool,
                                             const std::string& mode) {
@@ -40,7 +34,6 @@ FullIterationOptions make_iteration_options(int warmup, int capacity, OutputPoli
           .eager_fallback = eager_fallback,
           .on_fallback = make_listener(on_fallback),
           .generators = std::move(generators),
-          .after_iteration = make_follower(after_iteration),
           .accept_capture_path = accept_capture_path,
           .branches = branches,
           .parallel = parallel.value_or(ParallelOptions()),
@@ -53,7 +46,7 @@ FullIterationOptions make_iteration_options(int warmup, int capacity, OutputPoli
 struct CallTensors {
   CallTensors(const py::args& copied, std::vector<at::Tensor> fixed_tensors)
       : copies(tensors_of(copied)), fixed(std::move(fixed_tensors)) {}
-  [[nodiscard]] IterationBank::Inputs inputs() const { return {.copied = copies, .fixed = fixed}; }
+  [[nodiscard]] callable::CallInputs inputs() const { return {.copied = copies, .fixed = fixed}; }
 
   std::vector<at::Tensor> copies;
   std::vector<at::Tensor> fixed;
@@ -61,14 +54,14 @@ struct CallTensors {
 
 // None where the call ran eagerly; else the captured function and its results, or None instead of these where they are
 // the tensors of before, as its `unchanging` says.
-py::object run_iteration(IterationBank& bank, Stage stage, std::int64_t key, const py::object& call,
+py::object run_iteration(SignatureCache& cache, Stage stage, std::int64_t key, const py::object& call,
                          std::vector<at::Tensor> fixed, const py::args& copied) {
   PythonCall python_call(call, py::none());
   const CallTensors tensors(copied, std::move(fixed));
-  std::optional<IterationBank::Result> result;
+  std::optional<SignatureCache::Result> result;
   {
     const WithoutGil release;
-    result = bank.run(stage, key, tensors.inputs(), python_call);
+    result = cache.run(key_of(stage, key), tensors.inputs(), python_call);
   }
   if (!result) return py::none();
   const py::object structure = static_cast<const HeldObject*>(result->structure.get())->get();
@@ -77,22 +70,25 @@ py::object run_iteration(IterationBank& bank, Stage stage, std::int64_t key, con
   return py::make_tuple(structure, leaves, result->is_static());
 }
 
-void capture_iteration(IterationBank& bank, Stage stage, std::int64_t key, const py::object& call,
+void capture_iteration(SignatureCache& cache, Stage stage, std::int64_t key, const py::object& call,
                        std::vector<at::Tensor> fixed) {
   PythonCall python_call(call, py::none());
   const CallTensors tensors(py::args(), std::move(fixed));
   const WithoutGil release;
-  bank.capture(stage, key, tensors.inputs(), python_call);
+  cache.capture(key_of(stage, key), tensors.inputs(), python_call);
 }
 
-bool is_due(IterationBank& bank, Stage stage, std::int64_t key, std::vector<at::Tensor> fixed) {
-  return bank.is_due(stage, key, CallTensors(py::args(), std::move(fixed)).inputs());
+bool is_due(SignatureCache& cache, Stage stage, std::int64_t key, std::vector<at::Tensor> fixed) {
+  const CallTensors tensors(py::args(), std::move(fixed));
+  const WithoutGil release;
+  return cache.is_due(key_of(stage, key), tensors.inputs());
 }
 
-void refuse(IterationBank& bank, Stage stage, std::int64_t key, const std::string& reason,
+void refuse(SignatureCache& cache, Stage stage, std::int64_t key, const std::string& reason,
             std::vector<at::Tensor> fixed, const py::args& copied) {
   const CallTensors tensors(copied, std::move(fixed));
-  bank.refuse(stage, key, tensors.inputs(), reason);
+  const WithoutGil release;
+  cache.refuse(key_of(stage, key), tensors.inputs(), reason);
 }
 
 void bind_iteration_info(py::module_& module) {
@@ -121,20 +117,23 @@ void bind_full_iteration(py::module_& module) {
   bind_iteration_info(module);
   py::class_<FullIterationOptions>(module, "FullIterationOptions")
       .def(py::init(&make_iteration_options), py::kw_only(), py::arg("warmup"), py::arg("capacity"), py::arg("output"),
-           py::arg("eager_fallback"), py::arg("on_fallback"), py::arg("generators"), py::arg("after_iteration"),
-           py::arg("accept_capture_path"), py::arg("branches"), py::arg("parallel"), py::arg("strict"), py::arg("pool"),
-           py::arg("mode"));
+           py::arg("eager_fallback"), py::arg("on_fallback"), py::arg("generators"), py::arg("accept_capture_path"),
+           py::arg("branches"), py::arg("parallel"), py::arg("strict"), py::arg("pool"), py::arg("mode"));
   module.def(
       "iteration_warmup", [](const CudaGraphConfig& config) { return options_from(config).warmup; }, py::arg("config"));
-  py::class_<IterationBank>(module, "IterationBank")
-      .def(py::init<FullIterationOptions>(), py::arg("options"))
+  py::class_<SignatureCache>(module, "IterationCache")
+      .def(py::init([](const FullIterationOptions& options) {
+             return std::make_unique<SignatureCache>(training::cache_options(options));
+           }),
+           py::arg("options"))
       .def("run", &run_iteration, py::arg("stage"), py::arg("key"), py::arg("call"), py::arg("fixed"))
       .def("capture", &capture_iteration, py::arg("stage"), py::arg("key"), py::arg("call"), py::arg("fixed"))
       .def("refuse", &refuse, py::arg("stage"), py::arg("key"), py::arg("reason"), py::arg("fixed"))
       .def("is_due", &is_due, py::arg("stage"), py::arg("key"), py::arg("fixed"))
-      .def("follow", &IterationBank::follow, py::arg("stage"))
-      .def("reset", &IterationBank::reset, py::arg("stage"))
-      .def("info", &IterationBank::info);
+      .def(
+          "reset", [](SignatureCache& cache, Stage stage) { cache.reset(key_of(stage, 0).function); }, py::arg("stage"),
+          py::call_guard<WithoutGil>())
+      .def("info", &training::info_of, py::call_guard<WithoutGil>());
 }
 
 }  // namespace pianola::python

@@ -7,7 +7,7 @@
 #include <bindings/python_words.hpp>
 #include <bindings/tensor_list.hpp>
 
-#include <pianola/callable/graph_bank.hpp>
+#include <pianola/callable/signature_cache.hpp>
 
 #include <cstdint>
 #include <memory>
@@ -19,37 +19,37 @@
 namespace pianola::python {
 namespace {
 
-using callable::GraphBank;
+using callable::SignatureCache;
 
-// A bank and the module whose calls it keeps, if it is one's: held weakly, as the module holds the bank.
-class PythonBank {
+// A cache and the module whose calls it keeps, if it is one's: held weakly, as the module holds the cache.
+class PythonCache {
  public:
-  PythonBank(GraphedOptions options, const py::function& original, const py::object& module)
+  PythonCache(GraphedOptions options, const py::function& original, const py::object& module)
       : module_(module.is_none() ? module : py::object(py::weakref(module))),
-        bank_(std::move(options), make_callable(original, module)) {}
+        cache_(std::move(options), [seen = make_callable(original, module)] { return seen.view(); }) {}
 
   // The result's tensors and their structure; None where the call ran eagerly.
   py::object run(std::int64_t key, const py::object& call, const py::args& inputs) {
     PythonCall python_call(call, module());
     const std::vector<at::Tensor> tensors = tensors_of(inputs);
-    std::optional<GraphBank::Result> result;
+    std::optional<SignatureCache::Result> result;
     {
       const WithoutGil release;
-      result = bank_.run(key, tensors, python_call);
+      result = cache_.run({key}, {.copied = tensors}, python_call);
     }
     if (!result) return py::none();
     const auto& structure = *static_cast<const HeldObject*>(result->structure.get());
-    return py::make_tuple(to_python(result->leaves), structure.get());
+    return py::make_tuple(to_python(result->leaves()), structure.get());
   }
 
   void refuse(std::int64_t key, std::string reason, const py::args& inputs) {
     const std::vector<at::Tensor> tensors = tensors_of(inputs);
     const WithoutGil release;
-    bank_.refuse(key, tensors, std::move(reason));
+    cache_.refuse({key}, {.copied = tensors}, std::move(reason));
   }
 
-  void reset() { bank_.reset(); }
-  [[nodiscard]] GraphedInfo info() const { return bank_.info(); }
+  void reset() { cache_.reset(); }
+  [[nodiscard]] GraphedInfo info() const { return cache_.info(); }
 
  private:
   [[nodiscard]] py::object module() const {
@@ -58,7 +58,7 @@ class PythonBank {
   }
 
   HeldObject module_;
-  GraphBank bank_;
+  SignatureCache cache_;
 };
 
 GraphedOptions make_graphed_options(int warmup, int capacity, int max_in_flight, OutputPolicy output, GradPolicy grad,
@@ -111,13 +111,13 @@ void bind_graphed(py::module_& module) {
            py::arg("max_in_flight"), py::arg("output"), py::arg("grad"), py::arg("retain_graph"),
            py::arg("accept_capture_path"), py::arg("pool"), py::arg("generators"), py::arg("branches"),
            py::arg("parallel"), py::arg("mode"), py::arg("on_fallback"));
-  py::class_<PythonBank>(module, "GraphBank")
+  py::class_<PythonCache>(module, "GraphedCache")
       .def(py::init<GraphedOptions, const py::function&, const py::object&>(), py::arg("options"), py::arg("original"),
            py::arg("module"))
-      .def("run", &PythonBank::run)
-      .def("refuse", &PythonBank::refuse)
-      .def("reset", &PythonBank::reset, py::call_guard<WithoutGil>())
-      .def("info", &PythonBank::info, py::call_guard<WithoutGil>());
+      .def("run", &PythonCache::run)
+      .def("refuse", &PythonCache::refuse)
+      .def("reset", &PythonCache::reset, py::call_guard<WithoutGil>())
+      .def("info", &PythonCache::info, py::call_guard<WithoutGil>());
 }
 
 }  // namespace pianola::python

@@ -1,7 +1,7 @@
 #pragma once
 #include <bindings/held_object.hpp>
 
-#include <pianola/callable/graph_bank.hpp>
+#include <pianola/callable/call.hpp>
 
 #include <torch/csrc/utils/pybind.h>
 
@@ -14,7 +14,7 @@ namespace pianola::python {
 
 /// A call that a Python object makes: run_eagerly(), run_observed() -> (lasting, passing, remade), note_lasting_obstacle(),
 /// eager_results() and to_capture() -> (function, structure).
-class PythonCall final : public callable::BankCall {
+class PythonCall final : public callable::Call {
  public:
   PythonCall(const py::object& call, py::object module);
 

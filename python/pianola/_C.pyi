@@ -655,7 +655,7 @@ class GraphedOptions:
         on_fallback: Callable[[str], Any],
     ) -> None: ...
 
-class GraphBank:
+class GraphedCache:
     """The graphs of one function, by signature of its calls."""
 
     def __init__(self, options: GraphedOptions, original: Callable[..., Any], module: torch.nn.Module | None) -> None: ...
@@ -1546,7 +1546,6 @@ class FullIterationOptions:
         eager_fallback: bool,
         on_fallback: Callable[[str], Any],
         generators: Sequence[torch.Generator],
-        after_iteration: Callable[[str], Any] | None,
         accept_capture_path: bool,
         branches: int,
         parallel: ParallelOptions | None,
@@ -1558,7 +1557,7 @@ class FullIterationOptions:
 def iteration_warmup(config: CudaGraphConfig) -> int:
     """What a configuration says of full iterations; it is checked first."""
 
-class IterationBank:
+class IterationCache:
     """The graphs of whole iterations, by stage and signature."""
 
     def __init__(self, options: FullIterationOptions) -> None: ...
@@ -1574,8 +1573,6 @@ class IterationBank:
         """Keeps iterations of this key with such inputs eager; raises where there is no eager_fallback."""
     def is_due(self, stage: Stage, key: int, fixed: Sequence[torch.Tensor]) -> bool:
         """Whether the next run of this call is going to capture it."""
-    def follow(self, stage: Stage) -> None:
-        """Calls `after_iteration`."""
     def reset(self, stage: Stage) -> None:
         """Forgets the stage's signatures and drops their graphs."""
     def info(self) -> FullIterationInfo:

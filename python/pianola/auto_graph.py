@@ -61,7 +61,7 @@ class GraphedFunction(Generic[Arguments, Result]):
         self.states = States(capacity=4 * options["capacity"])
         self.watch = HostWatch(function, options["warmup"])
         see_names()
-        self._bank = _C.GraphBank(_bank_options(options, Weakly(self._report)), Weakly(self.run_original), module)
+        self._cache = _C.GraphedCache(_cache_options(options, Weakly(self._report)), Weakly(self.run_original), module)
 
     def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         if torch.compiler.is_compiling():  # inside of code that torch.compile takes: the function becomes part of it
@@ -71,9 +71,9 @@ class GraphedFunction(Generic[Arguments, Result]):
         leaves, structure = of_arguments(args, kwargs)
         state, reason = self.states.find(structure)
         if reason is not None:
-            self._bank.refuse(state.number, reason, *leaves)
+            self._cache.refuse(state.number, reason, *leaves)
         call = Call(self, args, kwargs, structure, state)
-        replayed = self._bank.run(state.number, call, *leaves)
+        replayed = self._cache.run(state.number, call, *leaves)
         if replayed is None:
             return call.result
         state.note_replay()
@@ -120,14 +120,15 @@ class GraphedFunction(Generic[Arguments, Result]):
         return int(self._options["warmup"]) + 1
 
     def info(self) -> "_C.GraphedInfo":
-        """What is known and kept, per signature: state, kind, replays, and the reason where calls stay eager."""
-        info = self._bank.info()
+        """What is known and kept, per signature: state, kind, replays, and why calls stay eager, or were
+        captured again."""
+        info = self._cache.info()
         info.unfollowed = self.states.unfollowed()
         return info
 
     def reset(self) -> None:
         """Forgets all signatures and drops their graphs; the next calls warm up again."""
-        self._bank.reset()
+        self._cache.reset()
         module = None if self._module is None else self._module()
         if module is not None:
             restore(module, self)
@@ -146,7 +147,7 @@ class GraphedFunction(Generic[Arguments, Result]):
         self._refuse_to_be_copied("pickled")
 
 
-def _bank_options(options: dict[str, Any], report: Callable[[str], None]) -> "_C.GraphedOptions":
+def _cache_options(options: dict[str, Any], report: Callable[[str], None]) -> "_C.GraphedOptions":
     pool = options["pool"]
     return _C.GraphedOptions(
         warmup=options["warmup"],

@@ -1,4 +1,4 @@
-"""One call of a function that is graphed by its signature, as the C++ banks ask for it."""
+"""One call of a function that is graphed by its signature, as the C++ caches ask for it."""
 
 import weakref
 from typing import Any, Callable, Optional
@@ -18,7 +18,7 @@ _FIX = "pass what the step needs of it as an argument, or keep it in a tensor"
 
 
 class Call:
-    """One call, as the bank asks for it."""
+    """One call, as the cache asks for it."""
 
     def __init__(
         self, graphed: Any, args: tuple[Any, ...], kwargs: dict[str, Any], structure: Structure, state: Optional[State] = None

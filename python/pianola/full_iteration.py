@@ -121,7 +121,7 @@ class FullIteration:
         self._capacity = capacity
         self._on_fallback = on_fallback
         self._after_iteration = after_iteration
-        self._bank = _C.IterationBank(
+        self._cache = _C.IterationCache(
             _C.FullIterationOptions(
                 warmup=warmup,
                 capacity=capacity,
@@ -129,7 +129,6 @@ class FullIteration:
                 eager_fallback=eager_fallback,
                 on_fallback=Weakly(self._report),
                 generators=list(generators),
-                after_iteration=None if after_iteration is None else Weakly(self._follow),
                 accept_capture_path=accept_capture_path,
                 branches=branches,
                 parallel=parallel,
@@ -155,20 +154,20 @@ class FullIteration:
         leaves, structure = of_arguments((microbatches,), {})
         state, reason = step.states.find(structure)
         if reason is not None:
-            self._bank.refuse(key, state.number, reason, [], *leaves)
+            self._cache.refuse(key, state.number, reason, [], *leaves)
         call = Call(step, (microbatches,), {}, structure, state)
-        result = _result(call, self._bank.run(key, state.number, call, [], *leaves))
-        self._bank.follow(key)
+        result = _result(call, self._cache.run(key, state.number, call, [], *leaves))
+        self._follow(key)
         return result
 
     def _run_fixed(self, stage: "_C.Stage", step: _Step, inputs: StaticInputs) -> Any:
         call = _FixedCall(step, inputs)
-        if inputs.bucket and self._bank.is_due(stage, call.key, call.tensors):
+        if inputs.bucket and self._cache.is_due(stage, call.key, call.tensors):
             self._capture_buckets(stage, step, inputs)
         if call.reason is not None:
-            self._bank.refuse(stage, call.key, call.reason, call.tensors)
-        result = _result(call, self._bank.run(stage, call.key, call, call.tensors))
-        self._bank.follow(stage)
+            self._cache.refuse(stage, call.key, call.reason, call.tensors)
+        result = _result(call, self._cache.run(stage, call.key, call, call.tensors))
+        self._follow(stage)
         return result
 
     def _capture_buckets(self, stage: "_C.Stage", step: _Step, inputs: StaticInputs) -> None:
@@ -178,7 +177,7 @@ class FullIteration:
 
         def capture(length: int) -> None:
             call = _FixedCall(step, inputs)
-            self._bank.capture(stage, call.key, call, call.tensors)
+            self._cache.capture(stage, call.key, call, call.tensors)
 
         inputs.for_each_bucket(capture)
 
@@ -193,18 +192,18 @@ class FullIteration:
         else:
             self._on_fallback(reason)
 
-    def _follow(self, stage: str) -> None:
-        assert self._after_iteration is not None
-        self._after_iteration(stage)
+    def _follow(self, stage: "_C.Stage") -> None:
+        if self._after_iteration is not None:
+            self._after_iteration(stage.name)
 
     def reset(self, stage: Optional[str] = None) -> None:
         """Forgets a stage's signatures (None: all) and drops their graphs; the next calls warm up again."""
         for one in (_TRAINING, _VALIDATION) if stage is None else (chosen(_C.Stage, stage, "stage"),):
-            self._bank.reset(one)
+            self._cache.reset(one)
 
     def info(self) -> "_C.FullIterationInfo":
         """What is known and kept, per stage and signature."""
-        info = self._bank.info()
+        info = self._cache.info()
         info.unfollowed = [what for step in self._steps.values() for what in step.states.unfollowed()]
         return info
 

@@ -1,7 +1,9 @@
 """pianola.FullIteration: whole training iterations, replayed, against the same code run eagerly."""
 
 import copy
+import functools
 import gc
+import itertools
 import os
 import subprocess
 import sys
@@ -235,6 +237,33 @@ def test_what_changes_on_the_host_is_refused_or_runs_eagerly(device):
     for batch in first:
         iteration(batch)
     assert len(reasons) == 1 and iteration.info().signatures[0].state == "eager"
+
+
+@pytest.mark.parametrize("kind", ["graphed", "iteration", "iteration with eager_fallback"])
+def test_an_interrupt_of_a_capture_comes_out_and_the_next_call_captures(kind, device):
+    count = functools.partial(next, itertools.count())  # of runs; nothing that Python shows
+    reasons = []
+
+    def step(x):
+        if count() == 1:
+            raise KeyboardInterrupt
+        return x + 1
+
+    if kind == "graphed":
+        function = graphed = pianola.graphed(step, warmup=1, on_fallback=reasons.append)
+    else:
+        graphed = pianola.FullIteration(
+            lambda batch: step(batch[0]), warmup=1, eager_fallback="eager" in kind, on_fallback=reasons.append
+        )
+        function = lambda x: graphed([x])
+    x = torch.ones(2, device=device)
+    function(x)
+    with pytest.raises(KeyboardInterrupt):
+        function(x)
+    for _ in range(3):
+        assert function(x).tolist() == [2.0, 2.0]
+    signature = graphed.info().signatures[0]
+    assert signature.state == "captured" and signature.replays == 3 and not reasons
 
 
 def test_bad_arguments(device):

@@ -1,19 +1,24 @@
 #pragma once
 #include <pianola/callable/callable.hpp>
-#include <pianola/callable/graphed_info.hpp>
-#include <pianola/callable/graphed_options.hpp>
-#include <pianola/core/export.hpp>
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 namespace pianola::callable {
+
+/// The tensors of one call; either all are copied, or all are fixed.
+struct CallInputs {
+  std::span<const at::Tensor> copied = {};  ///< Wherever they are: a graph copies them into its own.
+  std::span<const at::Tensor> fixed = {};   ///< The same memory in each call of this key: a graph reads it there.
+
+  /// Those that make the signature.
+  [[nodiscard]] std::span<const at::Tensor> described() const noexcept { return copied.empty() ? fixed : copied; }
+};
 
 /// A function of tensors to tensors, made for one capture.
 struct Capturable {
@@ -33,13 +38,13 @@ struct HostEffects {
   std::vector<at::Tensor> remade = {};
 };
 
-/// One call, as who makes it can run it. All functions are called on the thread of GraphBank::run(), during it.
-class BankCall {
+/// One call, as who makes it can run it. All functions are called on the thread of SignatureCache::run(), during it.
+class Call {
  public:
-  BankCall() = default;
-  BankCall(const BankCall&) = delete;
-  BankCall& operator=(const BankCall&) = delete;
-  virtual ~BankCall() = default;
+  Call() = default;
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+  virtual ~Call() = default;
 
   /// Runs the function on the arguments of the call, and keeps the result for the caller. What it throws is the
   /// caller's.
@@ -63,47 +68,6 @@ class BankCall {
   }
   /// Asked once per capture. Other arguments than tensors are those of this call, frozen.
   [[nodiscard]] virtual Capturable to_capture() = 0;
-};
-
-/// The graphs of one function, by signature of its calls; what `pianola::graphed` is made of, in C++ and in Python.
-///
-/// Threads:  Any; calls wait for each other while one replays, and run eagerly while one captures. The bank's lock is
-///           held while BankCall::to_capture(), the function under capture and the module's view run, and never while
-///           run_eagerly() and on_fallback do. A caller whose functions need a lock of their own, such as Python's GIL,
-///           must not hold it when it calls the bank.
-class PIANOLA_API GraphBank {
- public:
-  struct Result {
-    std::vector<at::Tensor> leaves;
-    std::shared_ptr<const void> structure;  ///< Capturable::structure of the capture that was replayed.
-  };
-
-  /// @param original  Whose training flags belong to the signature, if it is a module.
-  /// @throws UsageError  An option is out of range.
-  GraphBank(GraphedOptions options, const Callable& original);
-  GraphBank(const GraphBank&) = delete;
-  GraphBank& operator=(const GraphBank&) = delete;
-  ~GraphBank();
-
-  /// Replays the call, after capturing it where that is due; or runs it eagerly and returns nothing.
-  ///
-  /// @param key     The caller's number for what else of the call matters: other arguments, and their structure.
-  /// @param inputs  Defined tensors.
-  /// Whatever run_eagerly() throws reaches the caller unchanged; nothing else that the eager function would not throw.
-  [[nodiscard]] std::optional<Result> run(std::int64_t key, std::span<const at::Tensor> inputs, BankCall& call);
-
-  /// Keeps calls of this key with such inputs eager from now on. The next one reports the reason.
-  void refuse(std::int64_t key, std::span<const at::Tensor> inputs, std::string reason);
-
-  /// Forgets all signatures and drops their graphs. Outputs and gradients live on, and backward passes of calls in
-  /// flight can still run.
-  void reset();
-
-  [[nodiscard]] GraphedInfo info() const;
-
- private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace pianola::callable

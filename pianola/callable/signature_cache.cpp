@@ -1,0 +1,261 @@
+#include <pianola/callable/signature_cache.hpp>
+
+#include <pianola/callable/call_signature.hpp>
+#include <pianola/callable/function_view.hpp>
+#include <pianola/callable/graph_maker.hpp>
+#include <pianola/callable/nested_call.hpp>
+#include <pianola/callable/newcomers.hpp>
+#include <pianola/callable/signature_entry.hpp>
+#include <pianola/core/error.hpp>
+#include <pianola/core/one_call.hpp>
+#include <pianola/graph/stream_order.hpp>
+
+#include <c10/util/Exception.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <mutex>
+#include <unordered_set>
+#include <utility>
+
+namespace pianola::callable {
+namespace {
+
+// Signatures of a function that are known at once, captured or not: shapes that never come back must not pile up.
+constexpr std::size_t kMostSignatures = 128;
+// And reasons, each with the text of its signature.
+constexpr std::size_t kMostReasons = 256;
+
+// A module that cannot be looked at cannot be captured either, which then says why.
+std::unique_ptr<ModuleView> view_of(const Callable::View& module) {
+  try {
+    if (module) return module();
+  } catch (const UsageError&) {
+  }
+  return std::make_unique<FunctionView>();
+}
+
+}  // namespace
+
+CacheOptions::CacheOptions(GraphedOptions options, CachePolicy what_differs)
+    : GraphedOptions(std::move(options)), policy(std::move(what_differs)) {
+  const auto check = [](const char* name, int value, int least) {
+    if (value < least) throw UsageError({.what = fmt::format("{} must be {} or more, got {}", name, least, value)});
+  };
+  check("warmup", warmup, 1);
+  check("capacity", capacity, 1);
+  check("max_in_flight", max_in_flight, 1);
+  // As Graph::capture does, whose refusal would come late.
+  check("branches", branches, 0);
+  check("parallel.workspaces", parallel.workspaces, 0);
+  check("parallel.reuse_delay", parallel.reuse_delay, 0);
+}
+
+struct SignatureCache::Impl {
+  using Entry = std::shared_ptr<SignatureEntry>;  // shared with eager calls, which run without the lock
+  struct Function {
+    std::vector<Entry> entries;  // most recently called first
+    std::size_t evictions = 0;
+  };
+
+  Impl(CacheOptions wanted, Callable::View view)
+      : options(std::move(wanted)), look(std::move(view)), maker(options), functions(options.policy.functions) {}
+
+  [[nodiscard]] bool is_part_of_another(const CallInputs& inputs) const;
+  [[nodiscard]] std::optional<OneCall::Scope> one_call(const char* name, bool may_nest);
+  [[nodiscard]] SignatureEntry& entry_for(Key key, std::span<const at::Tensor> inputs, const Call* call = nullptr);
+  [[nodiscard]] const SignatureEntry& observed_entry(std::size_t function) const;
+  [[nodiscard]] CachedGraph* graph_for(SignatureEntry& entry, Key key, const CallInputs& inputs, Call& call);
+  std::optional<Result> replay(SignatureEntry& entry, CachedGraph& graph, const CallInputs& inputs);
+  void run_eagerly(SignatureEntry& entry, bool observe, const CallInputs& inputs, Call& call);
+  [[nodiscard]] std::optional<std::string> take_reason(SignatureEntry& entry);
+  void report(const std::string& text) const;
+
+  const CacheOptions options;
+  const Callable::View look;
+  GraphMaker maker;
+  std::unique_ptr<const ModuleView> module;
+  std::vector<Function> functions;
+  graph::StreamOrder order;
+  Newcomers newcomers;
+  std::unordered_set<std::string> told;  // reasons that the caller has heard
+  OneCall calls;
+  mutable std::recursive_mutex mutex;  // guards all of the above; taken again where a captured function asks for info()
+};
+
+// Inside a capture, or a run that is observed, the call becomes part of it. While this cache captures, its lock is held: other
+// threads need not wait, and a backward pass that belongs to the capture must not.
+bool SignatureCache::Impl::is_part_of_another(const CallInputs& inputs) const {
+  return maker.is_making() || runs_inside_another(inputs.described());
+}
+
+// `may_nest`: the step may call the other stage, which is no second call.
+std::optional<OneCall::Scope> SignatureCache::Impl::one_call(const char* name, bool may_nest) {
+  using Scope = std::optional<OneCall::Scope>;
+  if (!options.policy.whole_iterations || (may_nest && calls.is_ours())) return Scope();
+  return Scope(std::in_place, calls, name, "a FullIteration");
+}
+
+// `call`: one that is made; nullptr where a signature is only asked for.
+SignatureEntry& SignatureCache::Impl::entry_for(Key key, std::span<const at::Tensor> inputs, const Call* call) {
+  if (module == nullptr) module = view_of(look);
+  std::vector<Entry>& entries = functions[key.function].entries;
+  const CallModes modes = CallModes::current(inputs);
+  const auto found = std::find_if(entries.begin(), entries.end(), [&](const Entry& entry) {
+    return entry->signature().fits(key.number, inputs, modes, *module);
+  });
+  if (found != entries.end()) {
+    std::rotate(entries.begin(), found, found + 1);
+    if (call != nullptr) newcomers.note_known();
+    return *entries.front();
+  }
+  if (entries.size() == kMostSignatures) entries.pop_back();
+  entries.insert(entries.begin(),
+                 std::make_shared<SignatureEntry>(CallSignature(key.number, inputs, modes, *module), options));
+  const CallSignature* before = entries.size() > 1 ? &entries[1]->signature() : nullptr;
+  if (call != nullptr) newcomers.note_new(before, entries.front()->signature(), *call);
+  return *entries.front();
+}
+
+const SignatureEntry& SignatureCache::Impl::observed_entry(std::size_t function) const {
+  const std::vector<Entry>& known = functions[function].entries;
+  const auto found = std::find_if(known.begin(), known.end(), [](const Entry& one) { return one->is_observed(); });
+  if (found != known.end()) return **found;
+  throw UsageError(
+      {.what = fmt::format("no {} of this function was made yet, so that nothing is known of it", options.policy.noun),
+       .fix = "call it once before"});
+}
+
+// A new graph may need the room of the one that was not called for longest.
+CachedGraph* SignatureCache::Impl::graph_for(SignatureEntry& entry, Key key, const CallInputs& inputs, Call& call) {
+  const bool had_graphs = entry.holds_graphs();
+  CachedGraph* graph = entry.graph_for(inputs, call, maker, key.function);
+  if (graph == nullptr || had_graphs) return graph;
+  auto left = static_cast<std::ptrdiff_t>(options.capacity);
+  const auto is_too_many = [&](const Entry& one) { return one->holds_graphs() && left-- <= 0; };
+  functions[key.function].evictions += std::erase_if(functions[key.function].entries, is_too_many);
+  return graph;
+}
+
+std::optional<SignatureCache::Result> SignatureCache::Impl::replay(SignatureEntry& entry, CachedGraph& graph,
+                                                                   const CallInputs& inputs) {
+  order.enter(graph.device);
+  try {
+    Result result = graph.replay(inputs.copied);
+    entry.note_replay();
+    return result;
+  } catch (const GuardError& error) {
+    entry.note_refused_replay(error);
+  } catch (const ReplayError& error) {
+    entry.note_refused_replay(error);
+  }
+  return std::nullopt;
+}
+
+void SignatureCache::Impl::run_eagerly(SignatureEntry& entry, bool observe, const CallInputs& inputs, Call& call) {
+  std::optional<Observation> observation;
+  if (observe) {
+    HostEffects effects;
+    ObservedRun run(inputs.copied, [&] { effects = call.run_observed(); });
+    observation.emplace(std::move(run), effects, inputs.described(), call.eager_results());
+  } else {
+    call.run_eagerly();
+  }
+  std::unique_lock lock(mutex);
+  entry.note_eager_call(std::move(observation), call);
+  const std::array texts{take_reason(entry), entry.take_note(), newcomers.take_note()};
+  lock.unlock();
+  for (const std::optional<std::string>& text : texts) {
+    if (text) report(*text);
+  }
+}
+
+// A function that finds something else at each call is in as many states, which stay eager for one reason: it is told once.
+std::optional<std::string> SignatureCache::Impl::take_reason(SignatureEntry& entry) {
+  std::optional<std::string> reason = entry.take_reason();
+  if (!reason) return reason;
+  if (told.size() == kMostReasons) told.clear();
+  return told.insert(*reason).second ? reason : std::nullopt;
+}
+
+void SignatureCache::Impl::report(const std::string& text) const {
+  if (options.on_fallback) return options.on_fallback(text);
+  TORCH_WARN(options.policy.owner, ": ", text);
+}
+
+SignatureCache::SignatureCache(CacheOptions options, Callable::View module)
+    : impl_(std::make_unique<Impl>(std::move(options), std::move(module))) {}
+
+SignatureCache::~SignatureCache() = default;
+
+std::optional<SignatureCache::Result> SignatureCache::run(Key key, const CallInputs& inputs, Call& call) {
+  if (impl_->is_part_of_another(inputs)) [[unlikely]] {
+    call.run_eagerly();
+    return std::nullopt;
+  }
+  const std::optional<OneCall::Scope> one_call = impl_->one_call("an iteration", /*may_nest=*/true);
+  if (impl_->options.policy.check_call != nullptr) impl_->options.policy.check_call();
+  std::unique_lock lock(impl_->mutex);
+  SignatureEntry& entry = impl_->entry_for(key, inputs.described(), &call);
+  if (CachedGraph* graph = impl_->graph_for(entry, key, inputs, call)) {
+    if (auto result = impl_->replay(entry, *graph, inputs)) return result;
+  }
+  const Impl::Entry kept = entry.shared_from_this();
+  const bool observe = entry.wants_observation();
+  lock.unlock();
+  impl_->run_eagerly(entry, observe, inputs, call);
+  return std::nullopt;
+}
+
+bool SignatureCache::is_due(Key key, const CallInputs& inputs) {
+  if (impl_->is_part_of_another(inputs)) return false;
+  const std::optional<OneCall::Scope> one_call = impl_->one_call("an iteration", /*may_nest=*/true);
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->entry_for(key, inputs.described()).is_due();
+}
+
+void SignatureCache::capture(Key key, const CallInputs& inputs, Call& call) {
+  const std::optional<OneCall::Scope> one_call = impl_->one_call("a capture", /*may_nest=*/false);
+  const std::lock_guard lock(impl_->mutex);
+  SignatureEntry& entry = impl_->entry_for(key, inputs.described());
+  if (entry.holds_graphs() || entry.stays_eager()) return;
+  if (!entry.is_due()) entry.adopt(impl_->observed_entry(key.function));
+  (void)impl_->graph_for(entry, key, inputs, call);
+}
+
+void SignatureCache::refuse(Key key, const CallInputs& inputs, std::string reason) {
+  if (impl_->options.policy.strict) {
+    throw UsageError({.what = fmt::format("the {} cannot stay captured: {}", impl_->options.policy.noun, reason),
+                      .fix = "keep what changes in tensors that the step reads, or set eager_fallback"});
+  }
+  const std::optional<OneCall::Scope> one_call = impl_->one_call("an iteration", /*may_nest=*/true);
+  const std::lock_guard lock(impl_->mutex);
+  impl_->entry_for(key, inputs.described()).stay_eager(std::move(reason));
+}
+
+void SignatureCache::reset(std::size_t function) {
+  const std::optional<OneCall::Scope> one_call = impl_->one_call("reset()", /*may_nest=*/false);
+  const std::lock_guard lock(impl_->mutex);
+  if (impl_->maker.is_making()) {
+    throw UsageError(
+        {.what = "reset() was called by a function while it is captured", .fix = "call it after the call"});
+  }
+  impl_->functions[function].entries.clear();
+  impl_->told.clear();
+}
+
+GraphedInfo SignatureCache::info(std::size_t function) const {
+  const std::lock_guard lock(impl_->mutex);
+  GraphedInfo info{.signatures = {}, .evictions = impl_->functions[function].evictions};
+  for (const auto& entry : impl_->functions[function].entries) info.signatures.push_back(entry->info());
+  return info;
+}
+
+std::size_t SignatureCache::pool_bytes() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->maker.pool_bytes();
+}
+
+}  // namespace pianola::callable
