@@ -1,6 +1,7 @@
 #include <pianola/callable/graph_maker.hpp>
 
 #include <pianola/callable/callable_graph.hpp>
+#include <pianola/callable/function_call.hpp>
 #include <pianola/callable/output_structure.hpp>
 #include <pianola/core/error.hpp>
 #include <pianola/graph/pool_state.hpp>
@@ -13,12 +14,6 @@ namespace pianola::callable {
 namespace {
 
 std::vector<c10::IValue> values_of(std::span<const at::Tensor> tensors) { return {tensors.begin(), tensors.end()}; }
-
-// Another way to run the same.
-Callable with_run(const Callable& callable, Callable::Run run) {
-  if (!callable.is_module()) return run;
-  return Callable::of_module(std::move(run), [callable] { return callable.view(); });
-}
 
 // What the last run of a function, and its backward pass, did.
 struct LastRun {
@@ -46,18 +41,6 @@ Callable noting_runs(const Callable& callable, std::shared_ptr<bool> has_run) {
   });
 }
 
-// Set while it lives.
-class Flag {
- public:
-  explicit Flag(std::atomic<bool>& flag) : flag_(flag) { flag_ = true; }
-  Flag(const Flag&) = delete;
-  Flag& operator=(const Flag&) = delete;
-  ~Flag() { flag_ = false; }
-
- private:
-  std::atomic<bool>& flag_;
-};
-
 }  // namespace
 
 SignatureCache::Result CachedGraph::replay(std::span<const at::Tensor> inputs) {
@@ -80,7 +63,7 @@ std::string GraphMaker::note_of_second_run() const {
 }
 
 CachedGraph GraphMaker::make(Call& call, const Source& source) {
-  const Flag making(is_making_);
+  const OneCall::Scope making(making_, "a capture", "a cache");
   *has_run_ = false;
   Capturable capturable = call.to_capture();
   const Callable callable = noting_runs(capturable.callable, has_run_);
@@ -153,7 +136,8 @@ std::unique_ptr<StepGraph> GraphMaker::make_step(const Callable& callable, const
 // Whole iterations have a given pool of another device refused, which was meant for them.
 GraphMaker::SharedPool& GraphMaker::shared_pool(c10::Device device) {
   const bool takes_given = options_.policy.whole_iterations && !options_.pool.empty();
-  SharedPool& shared = pools_[takes_given ? options_.pool.state()->device() : device];
+  const c10::Device of_pool = takes_given ? options_.pool.state()->device() : device;
+  SharedPool& shared = pools_[of_pool];
   if (shared.pool.empty()) shared.pool = GraphPoolRef(GraphPool(device));
   return shared;
 }

@@ -4,11 +4,11 @@
 #include <pianola/callable/observation.hpp>
 #include <pianola/callable/signature_cache.hpp>
 #include <pianola/callable/step_graph.hpp>
+#include <pianola/core/one_call.hpp>
 #include <pianola/graph/pool.hpp>
 
 #include <ATen/core/Tensor.h>
 
-#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -62,7 +62,7 @@ class GraphMaker {
   /// Where make() threw: what a reason has to add, if the function had begun to run. Empty where it had not.
   [[nodiscard]] std::string note_of_second_run() const;
   /// Whether make() runs, on whatever thread.
-  [[nodiscard]] bool is_making() const noexcept { return is_making_; }
+  [[nodiscard]] bool is_making() const noexcept { return making_.is_running(); }
   /// Of the pools that graphs share.
   [[nodiscard]] std::size_t pool_bytes() const;
 
@@ -78,7 +78,7 @@ class GraphMaker {
   [[nodiscard]] std::shared_ptr<void> reserve(const SharedPool& shared, std::size_t function) const;
 
   const CacheOptions& options_;
-  std::atomic<bool> is_making_ = false;
+  OneCall making_;
   std::shared_ptr<bool> has_run_ = std::make_shared<bool>(false);  // the function, in the latest make()
   std::unordered_map<c10::Device, SharedPool> pools_;
 };

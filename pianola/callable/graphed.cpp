@@ -1,6 +1,6 @@
 #include <pianola/callable/graphed.hpp>
 
-#include <pianola/callable/output_structure.hpp>
+#include <pianola/callable/function_call.hpp>
 #include <pianola/callable/signature_cache.hpp>
 #include <pianola/callable/structure_table.hpp>
 #include <pianola/core/error.hpp>
@@ -16,52 +16,10 @@
 namespace pianola {
 namespace {
 
-using callable::Capturable;
-using callable::leaves_of;
-using callable::OutputStructure;
-using callable::Structure;
+using callable::FunctionCall;
 
 // Of plain lists of tensors, whose number is part of the signature anyway.
 constexpr std::int64_t kFlatKey = 0;
-
-// One call of a C++ function.
-class CallableCall final : public callable::Call {
- public:
-  using Arguments = std::function<std::vector<c10::IValue>(std::span<const at::Tensor>)>;
-
-  CallableCall(const Callable& original, std::span<const at::Tensor> inputs, const Structure* structure)
-      : original_(original), inputs_(inputs), structure_(structure) {}
-
-  void run_eagerly() override { result_ = original_(arguments(structure_, inputs_)); }
-  [[nodiscard]] std::vector<at::Tensor> eager_results() const override { return leaves_of(result_); }
-
-  [[nodiscard]] Capturable to_capture() override {
-    const auto output = std::make_shared<OutputStructure>();
-    std::shared_ptr<const Structure> structure;
-    if (structure_ != nullptr) structure = std::make_shared<const Structure>(*structure_);
-    Callable::Run run = [original = original_, structure, output](std::vector<c10::IValue> values) -> c10::IValue {
-      std::vector<at::Tensor> tensors;
-      for (const c10::IValue& value : values) tensors.push_back(value.toTensor());
-      return output->flatten(original(arguments(structure.get(), tensors)));
-    };
-    if (!original_.is_module()) return {.callable = std::move(run), .structure = output};
-    return {.callable = Callable::of_module(std::move(run), [original = original_] { return original.view(); }),
-            .structure = output};
-  }
-
-  [[nodiscard]] c10::IValue take_result() noexcept { return std::move(result_); }
-
- private:
-  static std::vector<c10::IValue> arguments(const Structure* structure, std::span<const at::Tensor> tensors) {
-    if (structure == nullptr) return {tensors.begin(), tensors.end()};
-    return structure->rebuild(tensors).toTupleRef().elements().vec();
-  }
-
-  const Callable& original_;
-  std::span<const at::Tensor> inputs_;
-  const Structure* structure_;  // of the arguments; nullptr: they are the tensors
-  c10::IValue result_;
-};
 
 }  // namespace
 
@@ -82,11 +40,14 @@ Graphed::~Graphed() = default;
 
 std::vector<at::Tensor> Graphed::call(std::span<const at::Tensor> inputs) {
   if (!std::all_of(inputs.begin(), inputs.end(), [](const at::Tensor& input) { return input.defined(); })) {
-    return leaves_of(forward({inputs.begin(), inputs.end()}));
+    return callable::leaves_of(forward({inputs.begin(), inputs.end()}));
   }
-  CallableCall call(impl_->original, inputs, nullptr);
-  if (auto result = impl_->cache.run({kFlatKey}, {.copied = inputs}, call)) return std::move(result->fresh);
-  return leaves_of(call.take_result());
+  const auto as_they_are = [](std::span<const at::Tensor> tensors) {
+    return std::vector<c10::IValue>(tensors.begin(), tensors.end());
+  };
+  FunctionCall call(impl_->original, {.copied = inputs}, as_they_are);
+  if (auto result = impl_->cache.run({kFlatKey}, call.inputs(), call)) return std::move(result->fresh);
+  return call.eager_results();
 }
 
 at::Tensor Graphed::call_one(std::span<const at::Tensor> inputs) {
@@ -101,10 +62,7 @@ at::Tensor Graphed::call_one(std::span<const at::Tensor> inputs) {
 c10::IValue Graphed::forward(const std::vector<c10::IValue>& inputs) {
   std::vector<at::Tensor> tensors;
   const auto [key, structure] = impl_->structures.find(c10::ivalue::Tuple::create(inputs), tensors);
-  CallableCall call(impl_->original, tensors, structure.get());
-  const auto result = impl_->cache.run({key}, {.copied = tensors}, call);
-  if (!result) return call.take_result();
-  return std::static_pointer_cast<const OutputStructure>(result->structure)->rebuild(result->leaves());
+  return FunctionCall(impl_->original, {.copied = tensors}, callable::arguments_of(structure)).run(impl_->cache, {key});
 }
 
 void Graphed::reset() { impl_->cache.reset(); }

@@ -4,10 +4,10 @@
 #include <pianola/callable/function_view.hpp>
 #include <pianola/callable/graph_maker.hpp>
 #include <pianola/callable/nested_call.hpp>
-#include <pianola/callable/newcomers.hpp>
 #include <pianola/callable/signature_entry.hpp>
 #include <pianola/core/error.hpp>
 #include <pianola/core/one_call.hpp>
+#include <pianola/graph/branch_plan.hpp>
 #include <pianola/graph/stream_order.hpp>
 
 #include <c10/util/Exception.h>
@@ -37,20 +37,55 @@ std::unique_ptr<ModuleView> view_of(const Callable::View& module) {
   return std::make_unique<FunctionView>();
 }
 
+// Sees whether signatures come back. Where nearly each call has one of its own, none is ever captured, and nothing else would
+// tell.
+class Newcomers {
+ public:
+  // After a call whose signature was known.
+  void note_known() noexcept {
+    if (strange_ > 0) --strange_;
+  }
+  // After one whose was not. `before`: that of the call before; nullptr: it was the first.
+  void note_new(const CallSignature* before, const CallSignature& now, const Call& call) {
+    if (before == nullptr || told_) return;
+    const std::string change = what_changes(*before, now, call);
+    if (change.empty() || ++strange_ < kManyStrange) return;
+    told_ = true;
+    note_ = fmt::format("nothing is captured, since nearly each of the last {} calls had a signature of its own; {}",
+                        kManyStrange, change);
+  }
+  // What to tell the caller; once.
+  [[nodiscard]] std::optional<std::string> take_note() { return std::exchange(note_, std::nullopt); }
+
+ private:
+  static constexpr int kManyStrange = 8;
+
+  // Empty where it is neither a tensor nor an argument: somebody else tells then.
+  static std::string what_changes(const CallSignature& before, const CallSignature& now, const Call& call) {
+    if (before.text() != now.text()) {
+      return fmt::format("the tensors change at every call, from {} to {}: pad them to a few sizes", before.text(),
+                         now.text());
+    }
+    const std::string value = call.changed_since(before.key());
+    return value.empty() ? value : value + " changes at every call: keep a number that changes in a tensor";
+  }
+
+  int strange_ = 0;
+  bool told_ = false;
+  std::optional<std::string> note_;
+};
+
 }  // namespace
 
 CacheOptions::CacheOptions(GraphedOptions options, CachePolicy what_differs)
     : GraphedOptions(std::move(options)), policy(std::move(what_differs)) {
-  const auto check = [](const char* name, int value, int least) {
-    if (value < least) throw UsageError({.what = fmt::format("{} must be {} or more, got {}", name, least, value)});
+  const auto check_positive = [](const char* name, int value) {
+    if (value < 1) throw UsageError({.what = fmt::format("{} must be 1 or more, got {}", name, value)});
   };
-  check("warmup", warmup, 1);
-  check("capacity", capacity, 1);
-  check("max_in_flight", max_in_flight, 1);
-  // As Graph::capture does, whose refusal would come late.
-  check("branches", branches, 0);
-  check("parallel.workspaces", parallel.workspaces, 0);
-  check("parallel.reuse_delay", parallel.reuse_delay, 0);
+  check_positive("warmup", warmup);
+  check_positive("capacity", capacity);
+  check_positive("max_in_flight", max_in_flight);
+  graph::check_branches(branches, parallel);  // as each capture does, whose refusal would come late
 }
 
 struct SignatureCache::Impl {
@@ -195,7 +230,7 @@ std::optional<SignatureCache::Result> SignatureCache::run(Key key, const CallInp
     call.run_eagerly();
     return std::nullopt;
   }
-  const std::optional<OneCall::Scope> one_call = impl_->one_call("an iteration", /*may_nest=*/true);
+  const auto one_call = impl_->one_call("an iteration", /*may_nest=*/true);
   if (impl_->options.policy.check_call != nullptr) impl_->options.policy.check_call();
   std::unique_lock lock(impl_->mutex);
   SignatureEntry& entry = impl_->entry_for(key, inputs.described(), &call);
@@ -211,13 +246,13 @@ std::optional<SignatureCache::Result> SignatureCache::run(Key key, const CallInp
 
 bool SignatureCache::is_due(Key key, const CallInputs& inputs) {
   if (impl_->is_part_of_another(inputs)) return false;
-  const std::optional<OneCall::Scope> one_call = impl_->one_call("an iteration", /*may_nest=*/true);
+  const auto one_call = impl_->one_call("an iteration", /*may_nest=*/true);
   const std::lock_guard lock(impl_->mutex);
   return impl_->entry_for(key, inputs.described()).is_due();
 }
 
 void SignatureCache::capture(Key key, const CallInputs& inputs, Call& call) {
-  const std::optional<OneCall::Scope> one_call = impl_->one_call("a capture", /*may_nest=*/false);
+  const auto one_call = impl_->one_call("a capture", /*may_nest=*/false);
   const std::lock_guard lock(impl_->mutex);
   SignatureEntry& entry = impl_->entry_for(key, inputs.described());
   if (entry.holds_graphs() || entry.stays_eager()) return;
@@ -230,13 +265,13 @@ void SignatureCache::refuse(Key key, const CallInputs& inputs, std::string reaso
     throw UsageError({.what = fmt::format("the {} cannot stay captured: {}", impl_->options.policy.noun, reason),
                       .fix = "keep what changes in tensors that the step reads, or set eager_fallback"});
   }
-  const std::optional<OneCall::Scope> one_call = impl_->one_call("an iteration", /*may_nest=*/true);
+  const auto one_call = impl_->one_call("an iteration", /*may_nest=*/true);
   const std::lock_guard lock(impl_->mutex);
   impl_->entry_for(key, inputs.described()).stay_eager(std::move(reason));
 }
 
 void SignatureCache::reset(std::size_t function) {
-  const std::optional<OneCall::Scope> one_call = impl_->one_call("reset()", /*may_nest=*/false);
+  const auto one_call = impl_->one_call("reset()", /*may_nest=*/false);
   const std::lock_guard lock(impl_->mutex);
   if (impl_->maker.is_making()) {
     throw UsageError(

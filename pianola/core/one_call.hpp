@@ -32,7 +32,9 @@ class OneCall {
     OneCall* object_;
   };
 
-  /// Whether this thread is in a call of the object.
+  /// Whether any thread is in a call of the object.
+  [[nodiscard]] bool is_running() const noexcept { return thread_.load(std::memory_order_relaxed) != 0; }
+  /// Whether this thread is.
   [[nodiscard]] bool is_ours() const noexcept { return thread_.load(std::memory_order_relaxed) == this_thread(); }
 
  private:

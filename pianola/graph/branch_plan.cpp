@@ -1,5 +1,6 @@
 #include <pianola/graph/branch_plan.hpp>
 
+#include <pianola/core/error.hpp>
 #include <pianola/graph/add_time.hpp>
 #include <pianola/parallel/lanes.hpp>
 #include <pianola/parallel/proof.hpp>
@@ -22,6 +23,15 @@ std::size_t count_nodes(const std::vector<parallel::Unit>& units) {
 }
 
 }  // namespace
+
+void check_branches(int branches, const ParallelOptions& parallel) {
+  const auto not_negative = [](const char* name, int value) {
+    if (value < 0) throw UsageError({.what = fmt::format("{} must be 0 or more, got {}", name, value)});
+  };
+  not_negative("branches", branches);
+  not_negative("parallel.workspaces", parallel.workspaces);
+  not_negative("parallel.reuse_delay", parallel.reuse_delay);
+}
 
 BranchInfo requested_branches(const CaptureOptions& options) {
   BranchInfo info;

@@ -17,6 +17,9 @@ inline constexpr double kLeastGain = 0.02;
 /// Whether a capture with these options is to be rebuilt.
 inline bool wants_branches(const CaptureOptions& options) noexcept { return options.branches > 1; }
 
+/// @throws UsageError  One of them is out of range.
+void check_branches(int branches, const ParallelOptions& parallel);
+
 /// What is asked for, with nothing done yet; where it is more than there can be, less, and a warning.
 BranchInfo requested_branches(const CaptureOptions& options);
 

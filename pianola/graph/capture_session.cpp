@@ -32,19 +32,6 @@ std::chrono::microseconds since(Clock::time_point start) {
   return std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start);
 }
 
-void check_branches(const CaptureOptions& options) {
-  const auto not_negative = [](const char* name, int value) {
-    if (value < 0) throw UsageError({.what = fmt::format("{} must be 0 or more, got {}", name, value)});
-  };
-  not_negative("branches", options.branches);
-  not_negative("parallel.workspaces", options.parallel.workspaces);
-  not_negative("parallel.reuse_delay", options.parallel.reuse_delay);
-  if (wants_branches(options) && !options.trace) {
-    throw UsageError({.what = fmt::format("branches = {} needs the trace, and 'trace' is off", options.branches),
-                      .fix = "leave 'trace' on, or capture without 'branches'"});
-  }
-}
-
 void check(const CaptureOptions& options) {
   if (options.warmup < 0) {
     throw UsageError({.what = fmt::format("warmup must be 0 or more, got {}", options.warmup)});
@@ -52,7 +39,11 @@ void check(const CaptureOptions& options) {
   for (const at::Generator& generator : options.generators) {
     if (!generator.defined()) throw UsageError({.what = "an entry of 'generators' is undefined"});
   }
-  check_branches(options);
+  check_branches(options.branches, options.parallel);
+  if (wants_branches(options) && !options.trace) {
+    throw UsageError({.what = fmt::format("branches = {} needs the trace, and 'trace' is off", options.branches),
+                      .fix = "leave 'trace' on, or capture without 'branches'"});
+  }
   if (options.check == CheckMode::strict && !options.trace) {
     throw UsageError({.what = "check = strict needs the trace, and 'trace' is off",
                       .fix = "leave 'trace' on, or capture with CheckMode::standard"});
