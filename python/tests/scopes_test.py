@@ -173,14 +173,14 @@ def run_as_module(monkeypatch, *arguments):
 
 def test_other_benchmarks_are_the_programs(monkeypatch):
     started = []
-    monkeypatch.setattr(_pianola_program, "main", lambda: started.append(sys.argv[1:]))
+    monkeypatch.setattr(_pianola_program, "start", lambda: started.append(sys.argv[1:]))
     run_as_module(monkeypatch, "bench", "cuda/scopes")
     run_as_module(monkeypatch, "bench")
     assert started == [["bench", "cuda/scopes"], ["bench"]]
 
 
 def test_the_table_is_pythons(monkeypatch):
-    monkeypatch.setattr(_pianola_program, "main", lambda: pytest.fail("the program was started"))
+    monkeypatch.setattr(_pianola_program, "start", lambda: pytest.fail("the program was started"))
     with pytest.raises(SystemExit) as ended:
         run_as_module(monkeypatch, "bench", "scopes", "--device", "cpu", "--iterations", "0")
     assert ended.value.code == 2
