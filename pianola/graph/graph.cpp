@@ -56,10 +56,10 @@ void Graph::Impl::check_replayable() {
          .fix = "capture in the process that replays; data loader workers that are forked must leave graphs "
                 "alone"});
   }
-  if (result->outside && !result->outside->intact()) [[unlikely]]
-    throw ReplayError(result->outside->offence());
   if (!result->dropout.intact()) [[unlikely]]
     throw ReplayError(result->dropout.offence());
+  if (result->outside && !result->outside->intact()) [[unlikely]]
+    throw ReplayError(result->outside->offence());
   check_modes();
 }
 

@@ -127,7 +127,6 @@ std::string OutsideGuard::difference() const {
 }
 
 Diagnosis OutsideGuard::offence() const {
-  if (!dropout_.intact()) return dropout_.offence();
   const std::size_t changed = first_changed();
   if (changed == watched_.size()) {
     return {.what = "the optimizer whose state the graph uses is gone; nothing was launched",

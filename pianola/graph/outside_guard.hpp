@@ -46,7 +46,8 @@ class OutsideGuard {
 
   /// Watches too that each of these leaves keeps the gradient that it has now.
   void watch_gradients(const std::vector<at::Tensor>& leaves);
-  /// Watches too that the numbers of recurrent dropout are those that eager calls would draw.
+  /// Watches too that recurrent dropout draws what eager calls would draw. Not part of offence(): a Graph refuses that by
+  /// itself.
   void watch_dropout(RecurrentDropout dropout) { dropout_ = std::move(dropout); }
 
   [[nodiscard]] bool intact() const noexcept;

@@ -2,10 +2,9 @@
 benchmark of scopes, whose rows are Python's."""
 
 import importlib
-import importlib.util
 import sys
 
-from _pianola_program import start
+from _pianola_program import is_for_python, start
 
 # Of a script these do what the program does of a TorchScript file.
 _FOR_SCRIPTS = {"audit": "pianola.auditing.command", "verify": "pianola.verify_command"}
@@ -13,11 +12,8 @@ _FOR_SCRIPTS = {"audit": "pianola.auditing.command", "verify": "pianola.verify_c
 
 def _is_for_scripts(arguments: list[str]) -> bool:
     """With a script as an argument, or with options alone: then its own help tells more."""
-    from .scripts import is_script
-
-    if not arguments or arguments[0] not in _FOR_SCRIPTS or importlib.util.find_spec(_FOR_SCRIPTS[arguments[0]]) is None:
-        return False
-    return any(map(is_script, arguments[1:])) or all(one.startswith("-") for one in arguments[1:])
+    options_alone = arguments[:1] in (["audit"], ["verify"]) and all(one.startswith("-") for one in arguments[1:])
+    return options_alone or is_for_python(arguments)
 
 
 if sys.argv[1:3] == ["bench", "scopes"]:

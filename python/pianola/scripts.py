@@ -9,11 +9,6 @@ from typing import Any, Optional
 from .errors import refuse
 
 
-def is_script(argument: str) -> bool:
-    """Whether it names a Python file, with or without a function."""
-    return argument.partition(":")[0].endswith(".py")
-
-
 def load(target: str) -> tuple[ModuleType, Any]:
     """The script as a module (its `__main__` part does not run), and the function.
 

@@ -101,9 +101,9 @@ def judge(case, device):
         torch.manual_seed(seed)
         try:
             graph.replay()
-        except pianola.ReplayError as error:
-            return "refused", f"at replay: {error}".splitlines()[0]
         except Exception as error:
+            if isinstance(error, pianola.ReplayError) and "recurrent dropout" in str(error):
+                return "refused", f"at replay: {error}".splitlines()[0]
             return "wrong", f"{type(error).__name__} at replay: {error}".splitlines()[0]
         where = first_difference(expected, results[0])
         where = where or (first_difference(tree_tensors(eager), tree_tensors(static)) or "").replace("result", "argument")
