@@ -1,8 +1,8 @@
 #include <pianola/callable/call_watch.hpp>
 
+#include <pianola/trace/arguments.hpp>
 #include <pianola/trace/references.hpp>
 #include <pianola/trace/step_memory.hpp>
-#include <pianola/trace/tensors_of.hpp>
 
 #include <functional>
 
@@ -25,15 +25,12 @@ CallWatch::CallWatch(std::span<const at::Tensor> inputs) {
 void CallWatch::on_op_begin(const trace::OpSpan& op) {
   ++operations_;
   dropout_.on_op_begin(op);
+  host_tensors_.on_op_begin(op);
   trains_ = trains_ || (op.backward != nullptr && op.backward->accumulates());
-  const bool statistics = op.info->writes_statistics(op.inputs);
-  for (std::size_t i = 0; i < op.inputs.size(); ++i) {
-    const bool written = op.info->writes[i] || (statistics && op.info->running_statistic[i]);
-    trace::for_each_tensor(op.inputs[i], [&](const at::Tensor& tensor) {
-      note_outside(op, tensor);
-      if (written) note_write(op, tensor);
-    });
-  }
+  trace::for_each_argument(*op.info, op.inputs, [&](const at::Tensor& tensor, bool written) {
+    note_outside(op, tensor);
+    if (written) note_write(op, tensor);
+  });
 }
 
 void CallWatch::on_op_end(const trace::OpSpan& op) {

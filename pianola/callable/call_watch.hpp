@@ -1,4 +1,5 @@
 #pragma once
+#include <pianola/graph/host_tensors.hpp>
 #include <pianola/graph/recurrent_dropout.hpp>
 #include <pianola/trace/op_stream.hpp>
 #include <pianola/trace/storage_set.hpp>
@@ -44,6 +45,7 @@ class CallWatch final : public trace::OpObserver {
   /// Those of them that gradients are accumulated in.
   [[nodiscard]] std::vector<at::Tensor> leaves() const;
   [[nodiscard]] std::vector<at::Tensor> outside_but_leaves() const;
+  [[nodiscard]] const graph::HostTensors& host_tensors() const noexcept { return host_tensors_; }
   [[nodiscard]] const graph::RecurrentDropout& dropout() const noexcept { return dropout_; }
 
   /// A tensor, and the first operation that used its values.
@@ -79,6 +81,7 @@ class CallWatch final : public trace::OpObserver {
   // Memory that was first seen inside an operation, by what that called for itself, with the operation's number.
   ska::flat_hash_map<const c10::StorageImpl*, std::uint64_t> early_;
   std::vector<at::Tensor> outside_;
+  graph::HostTensors host_tensors_;
   graph::RecurrentDropout dropout_;
   std::optional<std::size_t> written_input_;
   std::size_t operations_ = 0;

@@ -102,9 +102,11 @@ std::unique_ptr<CapturedCall> GraphMaker::make_callable(const Callable& callable
   LeafGuard leaves(last->run->watch().leaves(), /*with_hooks=*/options_.grad == GradPolicy::accumulate);
   std::vector<at::Tensor> others = last->run->watch().outside_but_leaves();
   graph::RecurrentDropout dropout = last->run->watch().dropout();
+  const graph::HostTensors host_tensors = last->run->watch().host_tensors();
   *last = {};  // which holds them, too
   graph::OutsideGuard outside(std::move(others));
   outside.watch_dropout(std::move(dropout));
+  if (!observation.device().is_cpu()) outside.watch_values(host_tensors);
   return std::make_unique<CallableGraph>(std::move(graphed), std::move(outside), std::move(leaves));
 }
 

@@ -15,23 +15,8 @@
 namespace pianola::callable {
 namespace {
 
-struct Devices {
-  bool cpu = false;
-  bool other = false;
-};
-
-Devices devices_of(c10::ArrayRef<c10::IValue> values) {
-  Devices devices;
-  const auto note = [&](c10::Device device) { (device.is_cpu() ? devices.cpu : devices.other) = true; };
-  for (const c10::IValue& value : values) {
-    trace::for_each_tensor(value, [&](const at::Tensor& tensor) { note(tensor.device()); });
-    if (value.isDevice()) note(value.toDevice());
-  }
-  return devices;
-}
-
 // Torch's copies between devices wait for the device, unless they are told not to.
-bool waits_for_copy(const trace::OpInfo& op, c10::ArrayRef<c10::IValue> inputs, const Devices& devices) {
+bool waits_for_copy(const trace::OpInfo& op, c10::ArrayRef<c10::IValue> inputs, const graph::DeviceKinds& devices) {
   if (!devices.cpu || !devices.other) return false;
   const auto& arguments = op.schema().arguments();
   for (std::size_t i = 0; i < arguments.size() && i < inputs.size(); ++i) {
@@ -44,7 +29,7 @@ bool waits_for_copy(const trace::OpInfo& op, c10::ArrayRef<c10::IValue> inputs, 
 
 void HostUse::on_op_begin(const trace::OpSpan& op) {
   ++operations_;
-  const Devices devices = devices_of(op.inputs);
+  const auto devices = graph::DeviceKinds::of(op.inputs);
   if (trace::reads_on_host(*op.info, op.inputs)) {
     std::optional<graph::OffendingOp>& read = devices.other ? read_ : read_on_cpu_;
     if (!read) read = graph::OffendingOp::note(op, operations_);
@@ -54,7 +39,7 @@ void HostUse::on_op_begin(const trace::OpSpan& op) {
 
 void HostUse::on_op_end(const trace::OpSpan& op) {
   if (draw_ || !op.info->seeded) return;
-  const Devices devices = devices_of(op.outputs);
+  const auto devices = graph::DeviceKinds::of(op.outputs);
   if (devices.cpu && !devices.other) draw_ = graph::OffendingOp::note(op, operations_);
 }
 

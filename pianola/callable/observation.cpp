@@ -73,7 +73,8 @@ Observation::Observation(ObservedRun run, const HostEffects& effects, std::span<
       backwards_(kind_ == GraphedKind::autograd ? CustomBackwards(results) : CustomBackwards()),
       lasting_(
           first_of({run.failure(), run.odd_work() ? CaptureError(run.odd_work()->diagnosis()).what() : std::string(),
-                    effects.lasting, text_of(run.host().draws(device_))})),
+                    effects.lasting, text_of(run.host().draws(device_)),
+                    text_of(device_.is_cpu() ? std::nullopt : run.watch().host_tensors().obstacle())})),
       passing_(first_of({text_of(run.host().reads(device_)), text_of(written_input(run.watch(), kind_)),
                          effects.passing, text_of(dropped_tensor(run.watch(), run.log()))})),
       dropout_(run.watch().dropout()),

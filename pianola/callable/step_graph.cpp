@@ -72,9 +72,11 @@ void StepGraph::capture(const Step& step, const std::vector<at::Tensor>& leaves,
   std::vector<at::Tensor> outside = run->watch().outside();
   std::erase_if(outside, [&](const at::Tensor& tensor) { return gradients_->had(tensor); });
   graph::RecurrentDropout dropout = run->watch().dropout();
+  const graph::HostTensors host_tensors = run->watch().host_tensors();
   results.clear();
   run.reset();  // which holds them, too
   outside_.emplace(std::move(outside)).watch_dropout(std::move(dropout));
+  if (!graph_.device().is_cpu()) outside_->watch_values(host_tensors);
 }
 
 void StepGraph::check(const CallWatch& watch) const {
@@ -83,6 +85,9 @@ void StepGraph::check(const CallWatch& watch) const {
                        "on a copy",
                        *input),
            "let it work on input.clone(), and return the result");
+  }
+  if (!graph_.device().is_cpu()) {
+    if (auto obstacle = watch.host_tensors().obstacle()) throw UsageError(*std::move(obstacle));
   }
   for (const at::Tensor& leaf : watch.leaves()) {
     if (gradients_->covers(leaf)) continue;

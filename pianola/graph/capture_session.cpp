@@ -161,6 +161,9 @@ CaptureResult CaptureSession::commit() {
   if (failure) throw CaptureError(*failure);  // what the observers say is not the whole
   const auto ending = Clock::now();
   if (auto offence = backend_.offence(trace)) throw CaptureError(std::move(*offence));
+  if (outside_ && !backend_.executes_while_recording()) {
+    if (auto obstacle = outside_->host_tensors().obstacle()) throw CaptureError(*std::move(obstacle));
+  }
   if (path_) {
     if (auto other_path = path_->difference()) throw CaptureError(*std::move(other_path));
     path_.reset();
@@ -192,6 +195,7 @@ CaptureResult CaptureSession::commit() {
   if (outside_) {
     result.outside.emplace(outside_->alive(), options_.names);
     result.outside->watch_gradients(new_gradients);
+    if (!backend_.executes_while_recording()) result.outside->watch_values(outside_->host_tensors());
   }
   return result;
 }

@@ -7,10 +7,13 @@
 
 namespace pianola::graph {
 
-/// Where its storage begins; nullptr where it has none.
+/// Where the first element of a tensor lies; nullptr where it has no memory. A view into a buffer that `.data` moved to
+/// another place of the same buffer has the storage that it had.
 inline const void* memory_of(const c10::TensorImpl& impl) noexcept {
   const c10::StorageImpl* const storage = impl.unsafe_storage().unsafeGetStorageImpl();
-  return storage == nullptr ? nullptr : storage->data();
+  if (storage == nullptr || storage->data() == nullptr) return nullptr;
+  return static_cast<const std::byte*>(storage->data()) +
+         impl.storage_offset() * static_cast<std::int64_t>(impl.itemsize());
 }
 
 /// Sizes and strides of a tensor with memory, to see whether they were changed in place: by t_(), resize_(), as_strided_(),

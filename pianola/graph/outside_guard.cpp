@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 namespace pianola::graph {
@@ -24,6 +25,7 @@ std::string name_of(const at::Tensor& tensor, std::span<const NamedTensor> names
 }  // namespace
 
 void OutsideTensors::on_op_begin(const trace::OpSpan& op) {
+  host_tensors_.on_op_begin(op);
   for (const c10::IValue& value : op.inputs) {
     trace::for_each_tensor(value, [&](const at::Tensor& tensor) {
       if (!tensor.has_storage() || op.memory->made(tensor)) return;
@@ -97,10 +99,25 @@ void OutsideGuard::watch_gradients(const std::vector<at::Tensor>& leaves) {
   }
 }
 
+void OutsideGuard::watch_values(const HostTensors& used) {
+  for (Watched& watched : watched_) {
+    if (!used.computes_with(*watched.impl)) continue;
+    const at::Tensor tensor(watched.tensor.lock());
+    if (!tensor.is_cpu()) continue;
+    const std::byte* begin = trace::address_of(tensor);
+    watched.values.assign(begin, begin + trace::span_bytes_of(tensor));
+  }
+}
+
+bool OutsideGuard::Watched::has_same_values() const noexcept {
+  return values.empty() || std::memcmp(address, values.data(), values.size()) == 0;
+}
+
 // The implementation is there, if empty, as long as a weak reference is.
 bool OutsideGuard::Watched::intact() const noexcept {
   return !tensor.expired() && memory_of(*impl) == address && is_shaped_as_captured() &&
-         impl->requires_grad() == requires_grad && (leaf == nullptr || leaf->grad().unsafeGetTensorImpl() == impl);
+         impl->requires_grad() == requires_grad && (leaf == nullptr || leaf->grad().unsafeGetTensorImpl() == impl) &&
+         has_same_values();
 }
 
 bool OutsideGuard::intact() const noexcept {
@@ -116,14 +133,18 @@ std::size_t OutsideGuard::first_changed() const noexcept {
   return i;
 }
 
+const char* OutsideGuard::Watched::change() const noexcept {
+  constexpr const char* kReplaced = "replaced, frozen or unfrozen";
+  if (tensor.expired()) return kReplaced;
+  if (!is_shaped_as_captured()) return "given another shape or other strides";
+  return memory_of(*impl) == address && !has_same_values() ? "written, and lies on the CPU" : kReplaced;
+}
+
 std::string OutsideGuard::difference() const {
   if (!dropout_.intact()) return RecurrentDropout::difference();
   const std::size_t changed = first_changed();
   if (changed == watched_.size()) return owners_live() ? "" : "the optimizer that the function uses is gone";
-  const Watched& watched = watched_[changed];
-  const bool is_reshaped = !watched.tensor.expired() && !watched.is_shaped_as_captured();
-  return words_[changed].description + " that the function reads was " +
-         (is_reshaped ? "given another shape or other strides" : "replaced, frozen or unfrozen");
+  return words_[changed].description + " that the function reads was " + watched_[changed].change();
 }
 
 Diagnosis OutsideGuard::offence() const {
@@ -157,6 +178,11 @@ Diagnosis OutsideGuard::offence() const {
     return {.what = fmt::format("{} looks at other memory than when it was captured{}", subject, kAgain),
             .fix = "write new values into it with copy_() instead of replacing its data; or capture again",
             .rule = words.parameter ? "PG402" : "PG401"};
+  }
+  if (!watched.has_same_values()) {
+    return {.what = fmt::format("{} lies on the CPU, and was written since the capture{}", subject, kAgain),
+            .fix = "keep it on the device and write new values into it with copy_() or fill_(); or capture again",
+            .rule = "PG203"};
   }
   return {.what = fmt::format("{} was {} since the capture{}", subject,
                               watched.requires_grad ? "frozen" : "made to require grad", kAgain),

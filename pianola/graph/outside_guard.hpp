@@ -1,6 +1,7 @@
 #pragma once
 #include <pianola/core/error.hpp>
 #include <pianola/graph/geometry.hpp>
+#include <pianola/graph/host_tensors.hpp>
 #include <pianola/graph/options.hpp>
 #include <pianola/graph/private_tensors.hpp>
 #include <pianola/graph/recurrent_dropout.hpp>
@@ -27,12 +28,15 @@ class OutsideTensors final : public trace::OpObserver {
   [[nodiscard]] trace::OpInterest interest() const override { return {.outputs = true}; }  // OpSpan::memory needs them
   void on_op_begin(const trace::OpSpan& op) override;
 
+  [[nodiscard]] const HostTensors& host_tensors() const noexcept { return host_tensors_; }
+
   /// Those that are still there.
   [[nodiscard]] std::vector<at::Tensor> alive() const;
 
  private:
   ska::flat_hash_set<const c10::TensorImpl*> seen_;
   std::vector<WeakTensor> tensors_;
+  HostTensors host_tensors_;
 };
 
 /// Sees in one tight loop whether the tensors that a graph uses from outside are still what it uses: each at its
@@ -46,6 +50,8 @@ class OutsideGuard {
 
   /// Watches too that each of these leaves keeps the gradient that it has now.
   void watch_gradients(const std::vector<at::Tensor>& leaves);
+  /// Watches too that tensors of the CPU that a graph of another device computed with keep the values that they have now.
+  void watch_values(const HostTensors& used);
   /// Watches too that recurrent dropout draws what eager calls would draw. Not part of offence(): a Graph refuses that by
   /// itself.
   void watch_dropout(RecurrentDropout dropout) { dropout_ = std::move(dropout); }
@@ -66,7 +72,10 @@ class OutsideGuard {
     Geometry geometry;
     bool requires_grad;
     const c10::TensorImpl* leaf = nullptr;  // whose gradient it is; nullptr: no gradient
+    std::vector<std::byte> values = {};     // that it has to keep; none: those are read by each replay
     [[nodiscard]] bool is_shaped_as_captured() const noexcept { return geometry.is_of(*impl); }
+    [[nodiscard]] bool has_same_values() const noexcept;
+    [[nodiscard]] const char* change() const noexcept;  // in words; only where not intact()
     [[nodiscard]] bool intact() const noexcept;
   };
   struct Words {

@@ -46,6 +46,15 @@ TEST(OutsideGuardTest, NoticesAShapeOrStridesThatChangeInPlace) {
   EXPECT_FALSE(guard.intact());
 }
 
+TEST(OutsideGuardTest, NoticesAViewThatMovesWithinItsBuffer) {
+  const at::Tensor buffer = at::zeros({2, 3}), row = buffer[0].detach();
+  const OutsideGuard guard({row});
+  EXPECT_TRUE(guard.intact());
+  row.set_data(buffer[1]);
+  EXPECT_FALSE(guard.intact());
+  EXPECT_EQ(guard.offence().rule, "PG401");
+}
+
 TEST(OutsideGuardTest, AsksForTheOwnerOfPrivateTensorsInsteadOfEach) {
   std::optional<Owner> owner(std::in_place);
   const at::Tensor other = at::zeros({4});

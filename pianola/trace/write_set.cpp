@@ -1,5 +1,6 @@
 #include <pianola/trace/write_set.hpp>
 
+#include <pianola/trace/arguments.hpp>
 #include <pianola/trace/quiet_scope.hpp>
 #include <pianola/trace/step_memory.hpp>
 #include <pianola/trace/storage_bytes.hpp>
@@ -25,14 +26,10 @@ at::Tensor copy_of(const at::Tensor& bytes) {
 }  // namespace
 
 void WriteSet::on_op_begin(const OpSpan& op) {
-  const bool statistics = op.info->writes_statistics(op.inputs);
-  for (std::size_t i = 0; i < op.inputs.size(); ++i) {
-    const bool written = op.info->writes[i] || (statistics && op.info->running_statistic[i]);
-    for_each_tensor(op.inputs[i], [&](const at::Tensor& tensor) {
-      if (tensor.requires_grad() && tensor.is_leaf()) note_leaf(op, tensor);
-      if (written && save_writes_) note_write(op, tensor);
-    });
-  }
+  for_each_argument(*op.info, op.inputs, [&](const at::Tensor& tensor, bool written) {
+    if (tensor.requires_grad() && tensor.is_leaf()) note_leaf(op, tensor);
+    if (written && save_writes_) note_write(op, tensor);
+  });
 }
 
 void WriteSet::on_op_end(const OpSpan& op) {

@@ -1,8 +1,8 @@
 #include <pianola/verify/op_values.hpp>
 
+#include <pianola/trace/arguments.hpp>
 #include <pianola/trace/quiet_scope.hpp>
 #include <pianola/trace/step_memory.hpp>
-#include <pianola/trace/tensors_of.hpp>
 
 #include <ATen/ops/clone.h>
 
@@ -28,11 +28,9 @@ bool computes(const trace::OpSpan& op) {
 
 std::vector<at::Tensor> written_arguments(const trace::OpInfo& info, c10::ArrayRef<c10::IValue> inputs) {
   std::vector<at::Tensor> written;
-  const bool statistics = info.writes_statistics(inputs);
-  for (std::size_t i = 0; i < std::min(inputs.size(), info.writes.size()); ++i) {
-    if (!info.writes[i] && !(statistics && info.running_statistic[i])) continue;
-    trace::for_each_tensor(inputs[i], [&](const at::Tensor& tensor) { written.push_back(tensor); });
-  }
+  trace::for_each_argument(info, inputs, [&](const at::Tensor& tensor, bool is_written) {
+    if (is_written) written.push_back(tensor);
+  });
   return written;
 }
 

@@ -1,7 +1,7 @@
 #include <pianola/verify/write_watch.hpp>
 
+#include <pianola/trace/arguments.hpp>
 #include <pianola/trace/step_memory.hpp>
-#include <pianola/trace/tensors_of.hpp>
 #include <pianola/verify/compare.hpp>
 #include <pianola/verify/devices.hpp>
 
@@ -35,12 +35,11 @@ void WriteWatch::on_op_begin(const trace::OpSpan& op) {
 }
 
 void WriteWatch::look_at(const trace::OpSpan& op) {
-  const bool statistics = op.info->writes_statistics(op.inputs);
-  for (std::size_t i = 0; i < op.inputs.size(); ++i) {
-    const bool written = op.info->writes[i] || (statistics && op.info->running_statistic[i]);
-    trace::for_each_tensor(op.inputs[i], [&](const at::Tensor& tensor) { look_at(op, tensor, written); });
-    if (op.info->seeded && op.inputs[i].isGenerator() && op.inputs[i].toGenerator().defined() &&
-        state_.note_generator(op.inputs[i].toGenerator())) {
+  trace::for_each_argument(*op.info, op.inputs,
+                           [&](const at::Tensor& tensor, bool written) { look_at(op, tensor, written); });
+  if (!op.info->seeded) return;
+  for (const c10::IValue& value : op.inputs) {
+    if (value.isGenerator() && value.toGenerator().defined() && state_.note_generator(value.toGenerator())) {
       draws_.push_back({.what = {}, .op = op.info->name, .site = {}});
     }
   }

@@ -192,6 +192,12 @@ def test_parameters_replaced_or_frozen_later_are_refused(device):
     model.layers[0].weight.data = torch.randn(16, 16, device=device)
     with pytest.raises(pianola.GuardError, match="'layers.0.weight'"):
         model(x)
+    buffer, model = torch.randn(2, 16, 16, device=device), MLP().to(device)
+    model.layers[0].weight.data = buffer[0]
+    model = pianola.make_graphed_callables(model, (x,))
+    model.layers[0].weight.data = buffer[1]
+    with pytest.raises(pianola.GuardError, match="'layers.0.weight'"):
+        model(x)
 
 
 def test_a_submodule_put_into_evaluation_mode_is_refused(device):

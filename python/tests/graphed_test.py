@@ -226,6 +226,16 @@ def test_parameters_that_are_replaced_are_captured_anew(device):
             assert_same("output", f(x), model(x))
 
 
+def test_parameters_that_move_within_one_buffer_are_captured_anew(device):
+    """As averaged weights are swapped in: the memory is the same block, another place of it."""
+    model, buffer = torch.nn.Linear(4, 4, bias=False).to(device), torch.randn(2, 4, 4, device=device)
+    f = pianola.graphed(lambda x: model(x), warmup=1)
+    x = torch.randn(8, 4, device=device)
+    for row in (0, 0, 0, 1, 1, 0):
+        model.weight.data = buffer[row]
+        assert_same(f"output with row {row}", f(x), model(x))
+
+
 def test_what_cannot_be_captured_runs_eagerly_and_says_why_once(device, caplog):
     @pianola.graphed(warmup=1)
     def f(x):

@@ -63,7 +63,7 @@ OWN = {
     "_fused_adam": _OPTIMIZER, "_fused_adamw": _OPTIMIZER, "_fused_sgd": _OPTIMIZER, "_fused_adagrad": _OPTIMIZER,
     **{f"_fused_{name}.tensor_lr": {**_OPTIMIZER, **_TENSOR_LR} for name in ("adam_", "adamw_", "sgd_", "adagrad_")},
     **{f"_fused_{name}.tensor_lr_out": {**_OPTIMIZER, **_TENSOR_LR} for name in ("adam", "adamw", "sgd", "adagrad")},
-    **{f"_foreach_addc{name}{end}": {"scalars": T((2,), on_host=True)} for name in ("mul", "div") for end in ("_.Tensor", ".Tensor_out")},
+    **{f"_foreach_addc{name}{end}": {"scalars": T((2,), values=(0.5, 0.25), on_host=True)} for name in ("mul", "div") for end in ("_.Tensor", ".Tensor_out")},
     "addmv_": {"self": F(4), "mat": F(4, 4), "vec": F(4)}, "addmv": {"self": F(4), "mat": F(4, 4), "vec": F(4)},
     "mv": {"vec": F(4)},
     # on CUDA alone

@@ -1,0 +1,112 @@
+"""Steps of a GPU that compute with tensors of the CPU, whose values a graph cannot see: results are eager's all the same."""
+
+import pytest
+import torch
+
+import pianola
+from twins import assert_same
+
+
+def calls(device, step, change, count=12):
+    x, results = torch.ones(3, device=device), []
+    for i in range(count):
+        results.append(step(x).clone())
+        change(i)
+    return results
+
+
+def scaled():
+    scale = torch.tensor(2.0)
+
+    def change(i):
+        if i in (5, 8):
+            scale.mul_(1.5)
+
+    return lambda x: x * scale, change
+
+
+def read_by_item():
+    scale = torch.tensor(2.0)
+
+    def change(i):
+        if i in (6, 7):
+            scale.add_(1)
+
+    return lambda x: x * float(scale), change
+
+
+def shared_with_numpy():
+    numpy = pytest.importorskip("numpy")
+    memory = numpy.full((), 2.0, dtype=numpy.float32)
+    scale = torch.from_numpy(memory)
+
+    def change(i):
+        if i == 6:
+            memory.fill(5.0)
+
+    return lambda x: x * scale, change
+
+
+def computed_on_the_host():
+    table = torch.tensor([1.0, 2.0, 4.0])
+
+    def change(i):
+        if i == 7:
+            table[1] = 9.0
+
+    return lambda x: x * table.sum(), change
+
+
+def counted_on_the_host():
+    count = torch.zeros(())
+
+    def step(x):
+        count.add_(1)
+        return x * count
+
+    return step, lambda i: None
+
+
+STEPS = [scaled, read_by_item, shared_with_numpy, computed_on_the_host, counted_on_the_host]
+
+
+@pytest.mark.parametrize("make", STEPS, ids=lambda make: make.__name__)
+def test_results_are_eagers_whatever_is_written_between_calls(device, make):
+    expected = calls(device, *make())
+    step, change = make()
+    for i, (result, eager) in enumerate(zip(calls(device, pianola.graphed(step, warmup=2), change), expected)):
+        assert_same(f"call {i}", result, eager)
+
+
+def test_a_number_that_keeps_its_value_is_replayed(device):
+    x, scale = torch.ones(3, device=device), torch.tensor(2.0)
+    graphed = pianola.graphed(lambda x: x * scale, warmup=2)
+    for _ in range(6):
+        graphed(x)
+    (signature,) = graphed.info().signatures
+    assert signature.replays >= 3
+
+
+@pytest.mark.parametrize("optimizer", ["Adagrad", "Rprop"])
+def test_an_optimizers_count_on_the_cpu_goes_on(device, optimizer):
+    def train(wrap):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 2).to(device)
+        optim = getattr(torch.optim, optimizer)(model.parameters(), lr=0.01)
+        x = torch.randn(8, 4, device=device)
+
+        def step():
+            optim.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optim.step()
+            return loss.detach()
+
+        step = wrap(step)
+        for _ in range(8):
+            step()
+        return list(model.parameters()), [state["step"] for state in optim.state.values()]
+
+    for i, (graphed, eager) in enumerate(zip(train(pianola.graphed), train(lambda step: step))):
+        for one, other in zip(graphed, eager):
+            assert_same(f"part {i}", one, other)
