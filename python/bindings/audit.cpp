@@ -159,18 +159,28 @@ std::optional<c10::StreamId> gradient_stream(const at::Tensor& leaf) {
 void bind_rules(py::module_& module) {
   const auto words = [](std::string_view text) { return in_python_words(std::string(text)); };
   py::class_<HazardRule>(module, "HazardRule", "One kind of thing that goes wrong when PyTorch code is captured.")
-      .def_property_readonly("id", [](const HazardRule& self) { return std::string(self.id); })
-      .def_property_readonly("kind", [](const HazardRule& self) { return std::string(self.kind); })
-      .def_property_readonly("severity", [](const HazardRule& self) { return std::string(in_words(self.severity)); })
-      .def_property_readonly("title", [words](const HazardRule& self) { return words(self.title); })
-      .def_property_readonly("why", [words](const HazardRule& self) { return words(self.why); })
-      .def_property_readonly("fix", [words](const HazardRule& self) { return words(self.fix); })
-      .def_readonly("cuda_only", &HazardRule::cuda_only)
+      .def_property_readonly(
+          "id", [](const HazardRule& self) { return std::string(self.id); }, "\"PG101\".")
+      .def_property_readonly(
+          "kind", [](const HazardRule& self) { return std::string(self.kind); }, "The same in words.")
+      .def_property_readonly(
+          "severity", [](const HazardRule& self) { return std::string(in_words(self.severity)); },
+          "Of most cases: \"breaks capture\", \"wrong numbers\", \"memory\", \"performance\" or \"style\".")
+      .def_property_readonly(
+          "title", [words](const HazardRule& self) { return words(self.title); }, "What happens.")
+      .def_property_readonly(
+          "why", [words](const HazardRule& self) { return words(self.why); }, "What a graph does with it.")
+      .def_property_readonly(
+          "fix", [words](const HazardRule& self) { return words(self.fix); }, "What to do instead.")
+      .def_readonly("cuda_only", &HazardRule::cuda_only, "There is no such thing on the CPU.")
       .def("__repr__", [](const HazardRule& self) { return std::string(self.id) + " " + std::string(self.kind); });
-  module.def("hazard_rules", [] {
-    const auto rules = hazard_rules();
-    return std::vector<HazardRule>(rules.begin(), rules.end());
-  });
+  module.def(
+      "hazard_rules",
+      [] {
+        const auto rules = hazard_rules();
+        return std::vector<HazardRule>(rules.begin(), rules.end());
+      },
+      "All rules, by id.");
 }
 
 void bind_finding(py::module_& module) {
@@ -178,19 +188,29 @@ void bind_finding(py::module_& module) {
       .def(py::init(&make_finding), py::arg("rule"), py::kw_only(), py::arg("severity") = "", py::arg("op") = "",
            py::arg("module") = "", py::arg("place") = py::make_tuple("", "", 0), py::arg("what") = "",
            py::arg("evidence") = "", py::arg("fix") = "", py::arg("iteration") = 0, py::arg("times") = 1)
-      .def_property_readonly("rule", [](const Finding& self) { return std::string(self.rule->id); })
-      .def_property_readonly("kind", [](const Finding& self) { return std::string(self.rule->kind); })
-      .def_property_readonly("severity", [](const Finding& self) { return std::string(in_words(self.severity)); })
-      .def_readonly("op", &Finding::op)
-      .def_readonly("module", &Finding::module)
-      .def_property_readonly("function", [](const Finding& self) { return self.place.function; })
-      .def_property_readonly("file", [](const Finding& self) { return self.place.file; })
-      .def_property_readonly("line", [](const Finding& self) { return self.place.line; })
-      .def_property_readonly("what", [](const Finding& self) { return in_python_words(self.what); })
-      .def_readonly("evidence", &Finding::evidence)
-      .def_property_readonly("fix", [](const Finding& self) { return in_python_words(self.fix); })
-      .def_readonly("iteration", &Finding::iteration)
-      .def_readonly("times", &Finding::times)
+      .def_property_readonly(
+          "rule", [](const Finding& self) { return std::string(self.rule->id); }, "Id of the rule: \"PG101\".")
+      .def_property_readonly(
+          "kind", [](const Finding& self) { return std::string(self.rule->kind); }, "The rule in words.")
+      .def_property_readonly(
+          "severity", [](const Finding& self) { return std::string(in_words(self.severity)); },
+          "\"breaks capture\", \"wrong numbers\", \"memory\", \"performance\" or \"style\".")
+      .def_readonly("op", &Finding::op, "The call that shows it; may be empty.")
+      .def_readonly("module", &Finding::module, "Path of the module; empty where it is not known.")
+      .def_property_readonly(
+          "function", [](const Finding& self) { return self.place.function; }, "The user's function; may be empty.")
+      .def_property_readonly(
+          "file", [](const Finding& self) { return self.place.file; }, "Its file; empty where it is not known.")
+      .def_property_readonly(
+          "line", [](const Finding& self) { return self.place.line; }, "In that file; 0 where it is not known.")
+      .def_property_readonly(
+          "what", [](const Finding& self) { return in_python_words(self.what); }, "What happened here.")
+      .def_readonly("evidence", &Finding::evidence, "What was seen; may be empty.")
+      .def_property_readonly(
+          "fix", [](const Finding& self) { return in_python_words(self.fix); }, "What to do here.")
+      .def_readonly("iteration", &Finding::iteration,
+                    "In which it was seen first; 0: before, between or after the iterations.")
+      .def_readonly("times", &Finding::times, "How often.")
       .def("__repr__", [](const Finding& self) {
         return std::string(self.rule->id) + " " + std::string(self.rule->kind) + " in " + self.place.text();
       });
@@ -198,26 +218,31 @@ void bind_finding(py::module_& module) {
 
 void bind_audit_report(py::module_& module) {
   py::class_<AuditReport>(module, "AuditReport", "All hazards of a step, worst first, each once.")
-      .def_readonly("subject", &AuditReport::subject)
-      .def_readonly("device", &AuditReport::device)
-      .def_readonly("iterations", &AuditReport::iterations)
-      .def_readonly("operations", &AuditReport::operations)
-      .def_property_readonly("findings", &AuditReport::findings)
-      .def_property_readonly("notes", &AuditReport::notes)
-      .def_property_readonly("ok", &AuditReport::ok)
-      .def_property_readonly("worst",
-                             [](const AuditReport& self) -> std::optional<std::string> {
-                               const auto worst = self.worst();
-                               return worst ? std::optional(std::string(in_words(*worst))) : std::nullopt;
-                             })
-      .def_property_readonly("exit_code", &AuditReport::exit_code)
-      .def("to_text", [](const AuditReport& self) { return in_python_words(self.to_text()); })
+      .def_readonly("subject", &AuditReport::subject, "What was audited.")
+      .def_readonly("device", &AuditReport::device, "Where the step computes.")
+      .def_readonly("iterations", &AuditReport::iterations, "That were watched.")
+      .def_readonly("operations", &AuditReport::operations, "Of the last one.")
+      .def_property_readonly("findings", &AuditReport::findings, "Worst first.")
+      .def_property_readonly("notes", &AuditReport::notes, "What the audit could not see, and why.")
+      .def_property_readonly("ok", &AuditReport::ok, "Nothing breaks the capture or makes its numbers wrong.")
+      .def_property_readonly(
+          "worst",
+          [](const AuditReport& self) -> std::optional<std::string> {
+            const auto worst = self.worst();
+            return worst ? std::optional(std::string(in_words(*worst))) : std::nullopt;
+          },
+          "The worst severity; None where nothing was found.")
+      .def_property_readonly("exit_code", &AuditReport::exit_code, "0 where ok, 3 otherwise.")
+      .def(
+          "to_text", [](const AuditReport& self) { return in_python_words(self.to_text()); }, "For people.")
       .def(
           "to_json", [](const AuditReport& self, int indent) { return in_python_words(self.to_json(indent)); },
-          py::arg("indent") = 2)
-      .def("to_sarif", [](const AuditReport& self) { return in_python_words(self.to_sarif()); })
-      .def("add", &AuditReport::add, py::arg("finding"))
-      .def("kept", &kept, py::arg("keep"))
+          py::arg("indent") = 2, "One JSON object.")
+      .def(
+          "to_sarif", [](const AuditReport& self) { return in_python_words(self.to_sarif()); },
+          "SARIF 2.1.0, which editors and code hosts show at the lines.")
+      .def("add", &AuditReport::add, py::arg("finding"), "One more.")
+      .def("kept", &kept, py::arg("keep"), "Another report, with those findings alone for which `keep` is true.")
       .def("__str__", [](const AuditReport& self) { return in_python_words(self.to_text()); });
 }
 
@@ -232,17 +257,19 @@ void bind_session(py::module_& module) {
            }),
            py::kw_only(), py::arg("iterations"), py::arg("warmup"), py::arg("sources"), py::arg("trial"),
            py::arg("restore"), py::arg("generators"), py::arg("capture_warmup"), py::arg("device"), py::arg("subject"))
-      .def("begin_warmup", &Session::begin_warmup, NoGil())
-      .def("end_warmup", &Session::end_warmup, NoGil())
-      .def("begin", &begin, py::arg("inputs"), py::arg("names"))
-      .def("end", &Session::end, py::arg("results"), NoGil())
-      .def("end_by", &end_by, py::arg("exception"), py::arg("message"), py::arg("place"))
-      .def("watch", &watch, py::arg("python"))
-      .def("operations", &Session::operations)
-      .def("add", &Session::add, py::arg("finding"))
-      .def("add_note", &Session::add_note, py::arg("note"))
-      .def("try_capture", &try_capture, py::arg("step"), py::arg("between"))
-      .def("finish", &Session::finish, NoGil());
+      .def("begin_warmup", &Session::begin_warmup, NoGil(), "A run that is not compared.")
+      .def("end_warmup", &Session::end_warmup, NoGil(), "It is over.")
+      .def("begin", &begin, py::arg("inputs"), py::arg("names"),
+           "A run begins: with these arguments, and tensors by name.")
+      .def("end", &Session::end, py::arg("results"), NoGil(), "It is over, with these results.")
+      .def("end_by", &end_by, py::arg("exception"), py::arg("message"), py::arg("place"), "It raised.")
+      .def("watch", &watch, py::arg("python"), "Begins the watch, which tells the session of modules.")
+      .def("operations", &Session::operations, "That began in this run.")
+      .def("add", &Session::add, py::arg("finding"), "A hazard that was found elsewhere.")
+      .def("add_note", &Session::add_note, py::arg("note"), "What the audit could not see.")
+      .def("try_capture", &try_capture, py::arg("step"), py::arg("between"),
+           "Captures the step, and notes what stands in the way.")
+      .def("finish", &Session::finish, NoGil(), "Compares the runs, and puts state back.");
 }
 
 }  // namespace
@@ -252,7 +279,8 @@ void bind_audit(py::module_& module) {
   bind_finding(module);
   bind_audit_report(module);
   bind_session(module);
-  module.def("gradient_stream", &gradient_stream, py::arg("leaf"));
+  module.def("gradient_stream", &gradient_stream, py::arg("leaf"),
+             "The stream on which the leaf's gradient is accumulated, where that is known; 0 is the default stream.");
 }
 
 }  // namespace pianola::python

@@ -86,29 +86,35 @@ void bind_policies(py::module_& module) {
       .value("alias", OutputPolicy::alias, "The graph's own buffers, which the next call overwrites.")
       .value("clone", OutputPolicy::clone, "Copies that are the caller's.");
   py::enum_<OnMismatch>(module, "OnMismatch", "What to do with a call that differs from what was captured.")
-      .value("refuse", OnMismatch::refuse)
-      .value("eager", OnMismatch::eager);
+      .value("refuse", OnMismatch::refuse, "Raise GuardError.")
+      .value("eager", OnMismatch::eager, "Run the original.");
   py::enum_<OnFull>(module, "OnFull", "What to do with a call that finds every slot between forward and backward.")
-      .value("refuse", OnFull::refuse)
-      .value("overtake", OnFull::overtake);
+      .value("refuse", OnFull::refuse, "Raise UsageError.")
+      .value("overtake", OnFull::overtake, "Take the slot of the oldest call, whose backward is refused from then on.");
   py::enum_<OnOtherMode>(module, "OnOtherMode", "What to do with a call in a mode that was not captured.")
-      .value("refuse", OnOtherMode::refuse)
-      .value("eager", OnOtherMode::eager)
-      .value("capture", OnOtherMode::capture);
+      .value("refuse", OnOtherMode::refuse, "Raise GuardError.")
+      .value("eager", OnOtherMode::eager, "Run the original.")
+      .value("capture", OnOtherMode::capture, "Capture it, in this call.");
 }
 
 void bind_callable_info(py::module_& module) {
   py::class_<CallableInfo>(module, "CallableInfo", "What a graphed callable holds.")
-      .def_readonly("graphs", &CallableInfo::graphs)
-      .def_readonly("parameters", &CallableInfo::parameters)
-      .def_readonly("through_autograd", &CallableInfo::through_autograd)
-      .def_readonly("slots", &CallableInfo::slots)
-      .def_readonly("pool_bytes", &CallableInfo::pool_bytes)
-      .def_readonly("static_bytes", &CallableInfo::static_bytes)
-      .def_readonly("executable_bytes", &CallableInfo::executable_bytes)
-      .def_readonly("warnings", &CallableInfo::warnings)
-      .def_readonly("branches", &CallableInfo::branches)
-      .def("report", &CallableInfo::report)
+      .def_readonly("graphs", &CallableInfo::graphs,
+                    "Captured graphs: a forward and a backward one per slot, and evaluation.")
+      .def_readonly("parameters", &CallableInfo::parameters, "Parameters whose gradients the graph adds to `p.grad`.")
+      .def_readonly("through_autograd", &CallableInfo::through_autograd,
+                    "Parameters whose gradients go through autograd.")
+      .def_readonly("slots", &CallableInfo::slots, "Calls that may be in flight.")
+      .def_readonly("pool_bytes", &CallableInfo::pool_bytes, "Bytes of the pool, shared ones counted in full.")
+      .def_readonly("static_bytes", &CallableInfo::static_bytes,
+                    "Bytes of static inputs and parameter gradients, outside the pool.")
+      .def_readonly("executable_bytes", &CallableInfo::executable_bytes,
+                    "Device memory taken by the executables, outside torch's allocator.")
+      .def_readonly("warnings", &CallableInfo::warnings, "What is sound but may surprise, one sentence each.")
+      .def_readonly("branches", &CallableInfo::branches,
+                    "What `branches` came to, per graph: per slot the forward and the backward pass. Empty where it "
+                    "was not asked for.")
+      .def("report", &CallableInfo::report, "All of it.")
       .def("__str__", [](const CallableInfo& self) { return self.report().to_text(); });
 }
 
@@ -117,28 +123,34 @@ void bind_callable_info(py::module_& module) {
 void bind_callable(py::module_& module) {
   bind_policies(module);
   bind_callable_info(module);
-  py::class_<CallableOptions>(module, "CallableOptions")
+  py::class_<CallableOptions>(module, "CallableOptions", "How make_graphed_callables captures.")
       .def(py::init(&make_callable_options), py::kw_only(), py::arg("device"), py::arg("warmup"), py::arg("grad"),
            py::arg("output"), py::arg("slots"), py::arg("retain_graph"), py::arg("allow_unused_input"),
            py::arg("accept_capture_path"), py::arg("on_mismatch"), py::arg("on_other_mode"), py::arg("on_full"),
            py::arg("through_autograd"), py::arg("schedule"), py::arg("pool"), py::arg("generators"),
            py::arg("branches"), py::arg("parallel"), py::arg("mode"), py::arg("pre_warmup"), py::arg("post_warmup"),
            py::arg("capture_hooks"));
-  py::class_<GraphedCallable>(module, "GraphedCallable")
-      .def("call", &call_graphed)
-      .def("static_inputs", &GraphedCallable::static_inputs)
-      .def("check_current", &GraphedCallable::check_current, py::arg("output"))
-      .def_property_readonly("in_flight", &GraphedCallable::in_flight)
-      .def("next_microbatch", &GraphedCallable::next_microbatch)
-      .def("restart_schedule", &GraphedCallable::restart_schedule)
-      .def("reset", &GraphedCallable::reset, NoGil())
-      .def("pool_id", [](const GraphedCallable& self) { return self.pool().id(); })
-      .def("info", &GraphedCallable::info, NoGil());
+  py::class_<GraphedCallable>(module, "GraphedCallable", "A captured callable: tensors in, tensors out.")
+      .def("call", &call_graphed, "Replays the forward pass.")
+      .def("static_inputs", &GraphedCallable::static_inputs,
+           "The tensors that a call copies its inputs into; passed themselves, they are not copied.")
+      .def("check_current", &GraphedCallable::check_current, py::arg("output"),
+           "Raises ReplayError where a later call has overwritten `output`.")
+      .def_property_readonly("in_flight", &GraphedCallable::in_flight, "Calls between forward and backward.")
+      .def("next_microbatch", &GraphedCallable::next_microbatch, "Whose turn it is in the schedule, counted from 1.")
+      .def("restart_schedule", &GraphedCallable::restart_schedule, "Forgets how far an iteration came.")
+      .def("reset", &GraphedCallable::reset, NoGil(), "Drops the graphs and their memory.")
+      .def(
+          "pool_id", [](const GraphedCallable& self) { return self.pool().id(); }, "The name of its pool.")
+      .def("info", &GraphedCallable::info, NoGil(), "What it holds.");
   module.def("make_graphed_callables", &make, py::arg("functions"), py::arg("modules"), py::arg("samples"),
-             py::arg("options"));
+             py::arg("options"),
+             "Captures functions of tensors to lists of tensors; `modules` has those whose training flags and "
+             "parameters count.");
   module.def(
       "expose_to_autograd", [](const std::vector<at::Tensor>& parameters) { expose_to_autograd(parameters); },
-      py::arg("parameters"), NoGil());
+      py::arg("parameters"), NoGil(),
+      "Lets autograd see these parameters in all calls of graphed callables whose backward can still come.");
   bind_tensor_hooks(module);
 }
 

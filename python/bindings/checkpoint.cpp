@@ -87,12 +87,14 @@ void load_checkpoint(Checkpoint& self, const std::filesystem::path& file) {
 void bind_checkpoint(py::module_& module) {
   py::class_<Checkpoint>(module, "Checkpoint", "The parts of a training run in one file.")
       .def(py::init<>())
-      .def("add_part", &add_part, py::arg("name"), py::arg("save"), py::arg("load"))
-      .def("add_tensors", &add_tensors, py::arg("name"), py::arg("tensors"))
+      .def("add_part", &add_part, py::arg("name"), py::arg("save"), py::arg("load"),
+           "A part that keeps its state itself. `load` refuses with an Error, and has changed nothing then.")
+      .def("add_tensors", &add_tensors, py::arg("name"), py::arg("tensors"),
+           "Tensors by name, which are loaded in place.")
       .def("add_generator", &add_generator, py::arg("name"), py::arg("generator"),
            "A generator's place in its numbers: torch.default_generator, torch.cuda.default_generators[0].")
-      .def("save", &Checkpoint::save, py::arg("file"), NoGil())
-      .def("load", &load_checkpoint, py::arg("file"));
+      .def("save", &Checkpoint::save, py::arg("file"), NoGil(), "Writes the file, or replaces it in one move.")
+      .def("load", &load_checkpoint, py::arg("file"), "Loads all parts, or none.");
 }
 
 }  // namespace pianola::python

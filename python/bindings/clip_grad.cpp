@@ -31,10 +31,13 @@ void clip_grad_value(const TensorList& parameters, double clip_value) { clip_gra
 
 void bind_clip_grad(py::module_& module) {
   module.def("clip_grad_norm_", &clip_grad_norm, py::arg("parameters"), py::arg("max_norm"), py::arg("norm_type"),
-             py::arg("error_if_nonfinite").none(true), py::arg("names"), NoGil());
+             py::arg("error_if_nonfinite").none(true), py::arg("names"), NoGil(),
+             "Scales the parameters' gradients so that their norm is at most `max_norm`; returns the norm before.");
   module.def("clip_gradients_norm_", &clip_gradients_norm, py::arg("gradients"), py::arg("max_norm"),
-             py::arg("norm_type"), py::arg("error_if_nonfinite").none(true), py::arg("names"), NoGil());
-  module.def("clip_grad_value_", &clip_grad_value, py::arg("parameters"), py::arg("clip_value"), NoGil());
+             py::arg("norm_type"), py::arg("error_if_nonfinite").none(true), py::arg("names"), NoGil(),
+             "The same for gradients.");
+  module.def("clip_grad_value_", &clip_grad_value, py::arg("parameters"), py::arg("clip_value"), NoGil(),
+             "Brings each element of the parameters' gradients into [-clip_value, clip_value].");
 }
 
 }  // namespace pianola::python

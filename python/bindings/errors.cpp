@@ -167,7 +167,7 @@ void bind_errors(py::module_& module) {
   py::register_local_exception_translator(&translate);
   callable::translate_backward_errors(&rethrow_as_python_error);
   module.def("raise_error", &raise_error, py::arg("name"), py::arg("what"), py::arg("where") = "", py::arg("fix") = "",
-             py::arg("rule") = "");
+             py::arg("rule") = "", "Raises the error of that class name, in the form that all of them have.");
   bind_wrong_arguments(module);
 }
 

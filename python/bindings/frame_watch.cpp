@@ -139,9 +139,9 @@ class FrameWatch {
 void bind_frame_watch(py::module_& module) {
   py::class_<FrameWatch>(module, "FrameWatch", "Tells of each function of Python that begins on this thread.")
       .def(py::init<py::function, py::function>(), py::arg("wants"), py::arg("on_frame"))
-      .def("begin", &FrameWatch::begin)
-      .def("end", &FrameWatch::end)
-      .def_property_readonly("error", &FrameWatch::error);
+      .def("begin", &FrameWatch::begin, "Starts; another profile function of the thread goes on hearing what it heard.")
+      .def("end", &FrameWatch::end, "Stops, and leaves the other profile function alone.")
+      .def_property_readonly("error", &FrameWatch::error, "What went wrong while it watched; empty where nothing did.");
 }
 
 }  // namespace pianola::python

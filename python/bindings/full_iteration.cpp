@@ -93,47 +93,64 @@ void refuse(SignatureCache& cache, Stage stage, std::int64_t key, const std::str
 
 void bind_iteration_info(py::module_& module) {
   py::class_<IterationInfo>(module, "IterationInfo", "One signature of a stage of a FullIteration.")
-      .def_property_readonly("stage", [](const IterationInfo& self) { return std::string(in_words(self.stage)); })
-      .def_readonly("signature", &IterationInfo::signature)
-      .def_property_readonly("state", [](const IterationInfo& self) { return std::string(to_string(self.state)); })
-      .def_readonly("eager_calls", &IterationInfo::eager_calls)
-      .def_readonly("replays", &IterationInfo::replays)
-      .def_readonly("recaptures", &IterationInfo::recaptures)
-      .def_property_readonly("reason", [](const IterationInfo& self) { return in_python_words(self.reason); })
-      .def_readonly("branches", &IterationInfo::branches);
+      .def_property_readonly(
+          "stage", [](const IterationInfo& self) { return std::string(in_words(self.stage)); },
+          "\"training\" or \"validation\".")
+      .def_readonly("signature", &IterationInfo::signature,
+                    "Microbatches of these shapes: \"Long[4, 64] cuda:0, with gradients\".")
+      .def_property_readonly(
+          "state", [](const IterationInfo& self) { return std::string(to_string(self.state)); },
+          "\"warming up\", \"captured\" or \"eager\".")
+      .def_readonly("eager_calls", &IterationInfo::eager_calls, "Iterations that ran eagerly, warm-up included.")
+      .def_readonly("replays", &IterationInfo::replays, "Iterations that were replayed.")
+      .def_readonly("recaptures", &IterationInfo::recaptures, "Captures after the first.")
+      .def_property_readonly(
+          "reason", [](const IterationInfo& self) { return in_python_words(self.reason); },
+          "Why it stays eager, or why its latest capture was dropped.")
+      .def_readonly("branches", &IterationInfo::branches, "What `branches` came to.");
   py::class_<FullIterationInfo>(module, "FullIterationInfo", "What a FullIteration knows and keeps.")
-      .def_readonly("signatures", &FullIterationInfo::signatures)
-      .def_readonly("evictions", &FullIterationInfo::evictions)
-      .def_readonly("pool_bytes", &FullIterationInfo::pool_bytes)
-      .def_readwrite("unfollowed", &FullIterationInfo::unfollowed)
-      .def("report", &FullIterationInfo::report)
+      .def_readonly("signatures", &FullIterationInfo::signatures,
+                    "Training first; of a stage, most recently called first.")
+      .def_readonly("evictions", &FullIterationInfo::evictions, "Signatures that lost their graph to others.")
+      .def_readonly("pool_bytes", &FullIterationInfo::pool_bytes, "Of the pool that all graphs share.")
+      .def_readwrite("unfollowed", &FullIterationInfo::unfollowed,
+                     "What it reads on the host, and is not compared at each call.")
+      .def("report", &FullIterationInfo::report, "The same as a report.")
       .def("__str__", [](const FullIterationInfo& self) { return self.report().to_text(); });
 }
 
 }  // namespace
 
 void bind_full_iteration(py::module_& module) {
-  py::enum_<Stage>(module, "Stage").value("training", Stage::training).value("validation", Stage::validation);
+  py::enum_<Stage>(module, "Stage", "Which of its two functions an iteration runs.")
+      .value("training", Stage::training, "The step that trains.")
+      .value("validation", Stage::validation, "The step that validates.");
   bind_iteration_info(module);
-  py::class_<FullIterationOptions>(module, "FullIterationOptions")
+  py::class_<FullIterationOptions>(module, "FullIterationOptions",
+                                   "When a FullIteration captures, and how much it keeps.")
       .def(py::init(&make_iteration_options), py::kw_only(), py::arg("warmup"), py::arg("capacity"), py::arg("output"),
            py::arg("eager_fallback"), py::arg("on_fallback"), py::arg("generators"), py::arg("accept_capture_path"),
            py::arg("branches"), py::arg("parallel"), py::arg("strict"), py::arg("pool"), py::arg("mode"));
   module.def(
-      "iteration_warmup", [](const CudaGraphConfig& config) { return options_from(config).warmup; }, py::arg("config"));
-  py::class_<SignatureCache>(module, "IterationCache")
+      "iteration_warmup", [](const CudaGraphConfig& config) { return options_from(config).warmup; }, py::arg("config"),
+      "What a configuration says of full iterations; it is checked first.");
+  py::class_<SignatureCache>(module, "IterationCache", "The graphs of whole iterations, by stage and signature.")
       .def(py::init([](const FullIterationOptions& options) {
              return std::make_unique<SignatureCache>(training::cache_options(options));
            }),
            py::arg("options"))
-      .def("run", &run_iteration, py::arg("stage"), py::arg("key"), py::arg("call"), py::arg("fixed"))
-      .def("capture", &capture_iteration, py::arg("stage"), py::arg("key"), py::arg("call"), py::arg("fixed"))
-      .def("refuse", &refuse, py::arg("stage"), py::arg("key"), py::arg("reason"), py::arg("fixed"))
-      .def("is_due", &is_due, py::arg("stage"), py::arg("key"), py::arg("fixed"))
+      .def("run", &run_iteration, py::arg("stage"), py::arg("key"), py::arg("call"), py::arg("fixed"),
+           "What was captured, its tensors, and whether they are the same each time; None where the call ran eagerly.")
+      .def("capture", &capture_iteration, py::arg("stage"), py::arg("key"), py::arg("call"), py::arg("fixed"),
+           "Captures a call that was never run; nothing where it has a graph.")
+      .def("refuse", &refuse, py::arg("stage"), py::arg("key"), py::arg("reason"), py::arg("fixed"),
+           "Keeps iterations of this key with such inputs eager; raises where there is no eager_fallback.")
+      .def("is_due", &is_due, py::arg("stage"), py::arg("key"), py::arg("fixed"),
+           "Whether the next run of this call is going to capture it.")
       .def(
           "reset", [](SignatureCache& cache, Stage stage) { cache.reset(key_of(stage, 0).function); }, py::arg("stage"),
-          py::call_guard<WithoutGil>())
-      .def("info", &training::info_of, py::call_guard<WithoutGil>());
+          py::call_guard<WithoutGil>(), "Forgets the stage's signatures and drops their graphs.")
+      .def("info", &training::info_of, py::call_guard<WithoutGil>(), "What is known and kept.");
 }
 
 }  // namespace pianola::python

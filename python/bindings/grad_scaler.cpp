@@ -67,24 +67,38 @@ void bind_grad_scaler(py::module_& module) {
   py::class_<GradScaler>(module, "GradScaler", "Scales losses, and skips steps whose gradients overflowed.")
       .def(py::init(&make_scaler), py::arg("device"), py::kw_only(), py::arg("init_scale"), py::arg("growth_factor"),
            py::arg("backoff_factor"), py::arg("growth_interval"), py::arg("enabled"))
-      .def("scale", &GradScaler::scale, py::arg("outputs"))
-      .def("unscale_", &GradScaler::unscale_, py::arg("optimizer"), NoGil())
-      .def("step", &GradScaler::step, py::arg("optimizer"), NoGil())
-      .def("update", py::overload_cast<>(&GradScaler::update), NoGil())
-      .def("update", py::overload_cast<const at::Tensor&>(&GradScaler::update), py::arg("new_scale"), NoGil())
-      .def("update", py::overload_cast<double>(&GradScaler::update), py::arg("new_scale"), NoGil())
-      .def("abandon_step", &GradScaler::abandon_step)
-      .def("is_enabled", &GradScaler::enabled)
-      .def("get_growth_factor", [](const GradScaler& self) { return self.options().growth_factor; })
-      .def("get_backoff_factor", [](const GradScaler& self) { return self.options().backoff_factor; })
-      .def("get_growth_interval", [](const GradScaler& self) { return self.options().growth_interval; })
-      .def_property_readonly("current_scale", &GradScaler::current_scale)
-      .def_property_readonly("growth_tracker", &GradScaler::growth_tracker)
-      .def_property_readonly("skipped_steps", &GradScaler::skipped_steps)
-      .def("found_inf", &GradScaler::found_inf, py::arg("optimizer"))
-      .def("state", &state)
-      .def("state_dict", &dict_of_scaler)
-      .def("load_state_dict", &load_scaler, py::arg("state_dict"));
+      .def("scale", &GradScaler::scale, py::arg("outputs"), "The outputs times the scale.")
+      .def("unscale_", &GradScaler::unscale_, py::arg("optimizer"), NoGil(),
+           "Divides the gradients by the scale, in place.")
+      .def("step", &GradScaler::step, py::arg("optimizer"), NoGil(),
+           "The optimizer's step, which leaves everything as it is where a gradient is not finite.")
+      .def("update", py::overload_cast<>(&GradScaler::update), NoGil(), "Adapts the scale after all optimizers' steps.")
+      .def("update", py::overload_cast<const at::Tensor&>(&GradScaler::update), py::arg("new_scale"), NoGil(),
+           "Sets the scale.")
+      .def("update", py::overload_cast<double>(&GradScaler::update), py::arg("new_scale"), NoGil(), "Sets the scale.")
+      .def("abandon_step", &GradScaler::abandon_step,
+           "Forgets what unscale_() and step() noted since the last update(), after an exception in between.")
+      .def("is_enabled", &GradScaler::enabled, "Whether it does anything.")
+      .def(
+          "get_growth_factor", [](const GradScaler& self) { return self.options().growth_factor; },
+          "By which the scale grows.")
+      .def(
+          "get_backoff_factor", [](const GradScaler& self) { return self.options().backoff_factor; },
+          "By which the scale shrinks.")
+      .def(
+          "get_growth_interval", [](const GradScaler& self) { return self.options().growth_interval; },
+          "After how many good steps in a row the scale grows.")
+      .def_property_readonly("current_scale", &GradScaler::current_scale, "The scale itself: float32 [] on the device.")
+      .def_property_readonly("growth_tracker", &GradScaler::growth_tracker,
+                             "Good steps in a row: int32 [] on the device.")
+      .def_property_readonly("skipped_steps", &GradScaler::skipped_steps,
+                             "How many steps were skipped so far: int64 [] on the device, a copy.")
+      .def("found_inf", &GradScaler::found_inf, py::arg("optimizer"),
+           "Not 0 where the optimizer's gradients were not finite: float32 [], from unscale_() or step() to update().")
+      .def("state", &state, "Every tensor that a step writes.")
+      .def("state_dict", &dict_of_scaler, "That of torch.amp.GradScaler; waits for the device.")
+      .def("load_state_dict", &load_scaler, py::arg("state_dict"),
+           "Fills the tensors that are there, so that graphs go on with what is loaded.");
 }
 
 }  // namespace pianola::python

@@ -53,7 +53,7 @@ void replay(Graph& graph, const py::args& sources) {
 std::uintptr_t address(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
 
 void bind_capture_options(py::module_& module) {
-  py::class_<CaptureOptions>(module, "CaptureOptions")
+  py::class_<CaptureOptions>(module, "CaptureOptions", "How a graph warms up, records and cleans up.")
       .def(py::init(&make_capture_options), py::kw_only(), py::arg("device"), py::arg("warmup"), py::arg("pool"),
            py::arg("generators"), py::arg("inputs"), py::arg("branches"), py::arg("parallel"), py::arg("mode"),
            py::arg("restore"), py::arg("trace"), py::arg("accept_capture_path"), py::arg("instantiate"),
@@ -61,32 +61,41 @@ void bind_capture_options(py::module_& module) {
 }
 
 void bind_pool(py::module_& module) {
-  py::class_<GraphPool>(module, "GraphPool")
+  py::class_<GraphPool>(module, "GraphPool", "Memory that several graphs share.")
       .def(py::init<c10::Device>(), py::arg("device"))
-      .def_property_readonly("id", &GraphPool::id)
-      .def_property_readonly("device", &GraphPool::device)
-      .def("bytes", &GraphPool::bytes);
-  module.def("new_pool_id", &GraphPool::new_id);
+      .def_property_readonly("id", &GraphPool::id, "torch's name for it.")
+      .def_property_readonly("device", &GraphPool::device, "Where it lies.")
+      .def("bytes", &GraphPool::bytes, "What it holds.");
+  module.def("new_pool_id", &GraphPool::new_id, "A name for a new pool.");
 }
 
 void bind_graph_info(py::module_& module) {
   py::class_<GraphInfo>(module, "GraphInfo", "What a captured graph holds and what making it cost.")
-      .def_readonly("backend", &GraphInfo::backend)
-      .def_readonly("nodes", &GraphInfo::nodes)
-      .def_readonly("types", &GraphInfo::types)
-      .def_readonly("kernels", &GraphInfo::kernels)
-      .def_readonly("edges", &GraphInfo::edges)
-      .def_readonly("operations", &GraphInfo::operations)
-      .def_readonly("pool_bytes", &GraphInfo::pool_bytes)
-      .def_readonly("executable_bytes", &GraphInfo::executable_bytes)
-      .def_readonly("retained_bytes", &GraphInfo::retained_bytes)
-      .def_readonly("draws_random_numbers", &GraphInfo::draws_random_numbers)
-      .def_property_readonly("warmup_us", [](const GraphInfo& self) { return self.warmup_time.count(); })
-      .def_property_readonly("capture_us", [](const GraphInfo& self) { return self.capture_time.count(); })
-      .def_property_readonly("instantiate_us", [](const GraphInfo& self) { return self.instantiate_time.count(); })
-      .def_readonly("warnings", &GraphInfo::warnings)
-      .def_readonly("branches", &GraphInfo::branches)
-      .def("report", &GraphInfo::report)
+      .def_readonly("backend", &GraphInfo::backend, "\"cuda\" or \"tape\".")
+      .def_readonly("nodes", &GraphInfo::nodes, "Nodes of the CUDA graph; on the tape, operations that a replay runs.")
+      .def_readonly("types", &GraphInfo::types,
+                    "Nodes by type (\"kernel\", \"memcpy\", ...); on the tape, by operator.")
+      .def_readonly("kernels", &GraphInfo::kernels, "Kernel nodes; 0 on the tape.")
+      .def_readonly("edges", &GraphInfo::edges, "Dependencies between nodes.")
+      .def_readonly("operations", &GraphInfo::operations, "Top-level ATen operations recorded; 0 without a trace.")
+      .def_readonly("pool_bytes", &GraphInfo::pool_bytes, "Bytes of the graph's pool, shared ones counted in full.")
+      .def_readonly("executable_bytes", &GraphInfo::executable_bytes,
+                    "Device memory taken by the executable, outside torch's allocator.")
+      .def_readonly("retained_bytes", &GraphInfo::retained_bytes,
+                    "Bytes of outside tensors that the graph keeps alive.")
+      .def_readonly("draws_random_numbers", &GraphInfo::draws_random_numbers, "Whether a replay advances a generator.")
+      .def_property_readonly(
+          "warmup_us", [](const GraphInfo& self) { return self.warmup_time.count(); },
+          "Host time of the eager runs, in microseconds.")
+      .def_property_readonly(
+          "capture_us", [](const GraphInfo& self) { return self.capture_time.count(); },
+          "Host time of recording, in microseconds.")
+      .def_property_readonly(
+          "instantiate_us", [](const GraphInfo& self) { return self.instantiate_time.count(); },
+          "Host time of making and uploading the executable, in microseconds.")
+      .def_readonly("warnings", &GraphInfo::warnings, "What is sound but may surprise, one sentence each.")
+      .def_readonly("branches", &GraphInfo::branches, "What `branches` came to; None where it was not asked for.")
+      .def("report", &GraphInfo::report, "All of it.")
       .def("__str__", [](const GraphInfo& self) { return self.report().to_text(); });
 }
 
@@ -96,27 +105,36 @@ void bind_graph(py::module_& module) {
   bind_capture_options(module);
   bind_pool(module);
   bind_graph_info(module);
-  py::class_<Graph>(module, "Graph")
+  py::class_<Graph>(module, "Graph", "Work that was recorded once and is replayed with one launch.")
       .def(py::init<c10::Device>(), py::arg("device"))
-      .def("capture", &capture_graph, py::arg("step"), py::arg("options"))
-      .def("replay", &replay)
-      .def("instantiate", &Graph::instantiate, NoGil())
-      .def("reset", &Graph::reset, NoGil())
-      .def_property_readonly("captured", &Graph::captured)
-      .def_property_readonly("device", &Graph::device)
-      .def("pool_id", [](const Graph& self) { return self.pool().id(); })
-      .def("info", &Graph::info, NoGil())
-      .def("raw_executable", [](const Graph& self) { return address(self.raw_executable()); })
-      .def("raw_graph", [](const Graph& self) { return address(self.raw_graph()); })
+      .def("capture", &capture_graph, py::arg("step"), py::arg("options"),
+           "Warms up, records `step`, and puts back what that wrote.")
+      .def("replay", &replay,
+           "Runs what was captured, on the current stream; copies `sources` into the graph's inputs first.")
+      .def("instantiate", &Graph::instantiate, NoGil(), "Makes the executable from the captured graph as it is now.")
+      .def("reset", &Graph::reset, NoGil(), "Drops the graph and its memory; the object can capture again.")
+      .def_property_readonly("captured", &Graph::captured, "Whether there is something to replay.")
+      .def_property_readonly("device", &Graph::device, "Where it runs.")
       .def(
-          "dump_dot", [](const Graph& self, const std::string& file) { self.dump_dot(file); }, py::arg("file"))
+          "pool_id", [](const Graph& self) { return self.pool().id(); }, "The name of the graph's pool.")
+      .def("info", &Graph::info, NoGil(), "What the graph holds and what making it cost.")
       .def(
-          "dump_lanes", [](const Graph& self, const std::string& file) { self.dump_lanes(file); }, py::arg("file"));
-  py::class_<CaptureScope>(module, "CaptureScope")
+          "raw_executable", [](const Graph& self) { return address(self.raw_executable()); },
+          "The cudaGraphExec_t; 0 on the tape and before instantiate().")
+      .def(
+          "raw_graph", [](const Graph& self) { return address(self.raw_graph()); }, "The cudaGraph_t; 0 on the tape.")
+      .def(
+          "dump_dot", [](const Graph& self, const std::string& file) { self.dump_dot(file); }, py::arg("file"),
+          "Writes the graph in Graphviz's language.")
+      .def(
+          "dump_lanes", [](const Graph& self, const std::string& file) { self.dump_lanes(file); }, py::arg("file"),
+          "Draws the lanes of `branches` as an SVG picture.");
+  py::class_<CaptureScope>(module, "CaptureScope", "Captures what this thread runs between construction and end().")
       .def(py::init<Graph&, CaptureOptions>(), py::arg("graph"), py::arg("options"), py::keep_alive<1, 2>(), NoGil())
-      .def("end", &CaptureScope::end, NoGil())
-      .def("fail", &fail, py::arg("exception"));
-  module.def("is_recording", &is_recording);
+      .def("end", &CaptureScope::end, NoGil(), "Ends the capture; the graph can be replayed.")
+      .def("fail", &fail, py::arg("exception"),
+           "Abandons the capture; raises an explanation where capturing is what caused the exception.");
+  module.def("is_recording", &is_recording, "Whether a capture of this thread records; not while it warms up.");
 }
 
 }  // namespace pianola::python

@@ -84,21 +84,30 @@ GraphedOptions make_graphed_options(int warmup, int capacity, int max_in_flight,
 
 void bind_graphed_info(py::module_& module) {
   py::class_<SignatureInfo>(module, "SignatureInfo", "One signature that a graphed function knows.")
-      .def_readonly("signature", &SignatureInfo::signature)
-      .def_property_readonly("kind", [](const SignatureInfo& self) { return std::string(to_string(self.kind)); })
-      .def_property_readonly("state", [](const SignatureInfo& self) { return std::string(to_string(self.state)); })
-      .def_readonly("warmup_calls", &SignatureInfo::warmup_calls)
-      .def_readonly("graphs", &SignatureInfo::graphs)
-      .def_readonly("recaptures", &SignatureInfo::recaptures)
-      .def_readonly("replays", &SignatureInfo::replays)
-      .def_readonly("eager_calls", &SignatureInfo::eager_calls)
-      .def_property_readonly("reason", [](const SignatureInfo& self) { return in_python_words(self.reason); })
-      .def_readonly("branches", &SignatureInfo::branches);
+      .def_readonly("signature", &SignatureInfo::signature, "As in \"Float[8, 16] cpu\".")
+      .def_property_readonly(
+          "kind", [](const SignatureInfo& self) { return std::string(to_string(self.kind)); },
+          "\"undecided\", \"inference\", \"autograd\" or \"step\".")
+      .def_property_readonly(
+          "state", [](const SignatureInfo& self) { return std::string(to_string(self.state)); },
+          "\"warming up\", \"captured\" or \"eager\".")
+      .def_readonly("warmup_calls", &SignatureInfo::warmup_calls, "Eager calls before the capture.")
+      .def_readonly("graphs", &SignatureInfo::graphs, "That it keeps now.")
+      .def_readonly("recaptures", &SignatureInfo::recaptures,
+                    "Captures after the first because what was captured had become stale.")
+      .def_readonly("replays", &SignatureInfo::replays, "Calls that were replayed.")
+      .def_readonly("eager_calls", &SignatureInfo::eager_calls, "Calls that ran eagerly, warm-up included.")
+      .def_property_readonly(
+          "reason", [](const SignatureInfo& self) { return in_python_words(self.reason); },
+          "Why it stays eager; empty for others.")
+      .def_readonly("branches", &SignatureInfo::branches,
+                    "What `branches` came to, for each graph that it keeps now; a call with a backward pass has two.");
   py::class_<GraphedInfo>(module, "GraphedInfo", "What a graphed function knows and keeps.")
-      .def_readonly("signatures", &GraphedInfo::signatures)
-      .def_readonly("evictions", &GraphedInfo::evictions)
-      .def_readwrite("unfollowed", &GraphedInfo::unfollowed)
-      .def("report", &GraphedInfo::report)
+      .def_readonly("signatures", &GraphedInfo::signatures, "The most recently called first.")
+      .def_readonly("evictions", &GraphedInfo::evictions, "Signatures that lost their graphs to others.")
+      .def_readwrite("unfollowed", &GraphedInfo::unfollowed,
+                     "What it reads on the host, and is not compared at each call.")
+      .def("report", &GraphedInfo::report, "All of it.")
       .def("__str__", [](const GraphedInfo& self) { return self.report().to_text(); });
 }
 
@@ -106,18 +115,18 @@ void bind_graphed_info(py::module_& module) {
 
 void bind_graphed(py::module_& module) {
   bind_graphed_info(module);
-  py::class_<GraphedOptions>(module, "GraphedOptions")
+  py::class_<GraphedOptions>(module, "GraphedOptions", "When a graphed function captures, and how much it keeps.")
       .def(py::init(&make_graphed_options), py::kw_only(), py::arg("warmup"), py::arg("capacity"),
            py::arg("max_in_flight"), py::arg("output"), py::arg("grad"), py::arg("retain_graph"),
            py::arg("accept_capture_path"), py::arg("pool"), py::arg("generators"), py::arg("branches"),
            py::arg("parallel"), py::arg("mode"), py::arg("on_fallback"));
-  py::class_<PythonCache>(module, "GraphedCache")
+  py::class_<PythonCache>(module, "GraphedCache", "The graphs of one function, by signature of its calls.")
       .def(py::init<GraphedOptions, const py::function&, const py::object&>(), py::arg("options"), py::arg("original"),
            py::arg("module"))
-      .def("run", &PythonCache::run)
-      .def("refuse", &PythonCache::refuse)
-      .def("reset", &PythonCache::reset, py::call_guard<WithoutGil>())
-      .def("info", &PythonCache::info, py::call_guard<WithoutGil>());
+      .def("run", &PythonCache::run, "The result's tensors and their structure; None where the call ran eagerly.")
+      .def("refuse", &PythonCache::refuse, "Keeps calls of this key with such inputs eager from now on.")
+      .def("reset", &PythonCache::reset, py::call_guard<WithoutGil>(), "Forgets all signatures and drops their graphs.")
+      .def("info", &PythonCache::info, py::call_guard<WithoutGil>(), "What is known and kept, per signature.");
 }
 
 }  // namespace pianola::python

@@ -208,7 +208,9 @@ PyObject* check_of(PyObject* self, PyObject* /*none*/) {
   return nullptr;
 }
 
-PyMethodDef check_method = {"check", &check_of, METH_NOARGS, "check(self: pianola._C.HostGuard) -> int"};
+PyMethodDef check_method = {
+    "check", &check_of, METH_NOARGS,
+    "check(self: pianola._C.HostGuard) -> int\n\nThe number of the first place that is not as it was; -1 if all are."};
 
 void show_to_collector(PyHeapTypeObject* heap_type) {
   PyTypeObject& type = heap_type->ht_type;
@@ -231,8 +233,8 @@ void bind_host_guard(py::module_& module) {
                               py::custom_type_setup(&show_to_collector));
   guard.def(py::init<>())
       .def("add", &HostGuard::add, py::arg("kind"), py::arg("owner"), py::arg("key"), py::arg("value"),
-           py::arg("missing"))
-      .def("seal", &HostGuard::seal);
+           py::arg("missing"), "A place and what has to be there; places are numbered as they are added.")
+      .def("seal", &HostGuard::seal, "After the last add().");
   auto* const type = reinterpret_cast<PyTypeObject*>(guard.ptr());
   guard.attr("check") = py::reinterpret_steal<py::object>(PyDescr_NewMethod(type, &check_method));
 }

@@ -36,6 +36,8 @@ PYBIND11_MODULE(_C, module) {
   bind_python_watch(module);
   bind_audit(module);
   bind_profile(module);
-  module.def("version", [] { return std::string(pianola::version()); });
-  module.def("hide_python_files", &pianola::trace::CallSite::hide_python_files, py::arg("folder"));
+  module.def(
+      "version", [] { return std::string(pianola::version()); }, "As in \"0.1.0\".");
+  module.def("hide_python_files", &pianola::trace::CallSite::hide_python_files, py::arg("folder"),
+             "Lines of files below `folder` are not the user's when an error names one.");
 }

@@ -38,9 +38,10 @@ class ModuleWatch {
 }  // namespace
 
 void bind_module_watch(py::module_& module) {
-  py::class_<ModuleWatch>(module, "ModuleWatch")
+  py::class_<ModuleWatch>(module, "ModuleWatch", "Tells whether a module is as it was.")
       .def(py::init<const py::object&>(), py::arg("module"))
-      .def("state", &ModuleWatch::state);
+      .def("state", &ModuleWatch::state,
+           "A number that changes when a parameter, buffer or submodule is replaced, and the training flags.");
 }
 
 }  // namespace pianola::python

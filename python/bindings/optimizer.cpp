@@ -74,10 +74,12 @@ void set_learning_rate(Optimizer& self, double rate, std::optional<std::size_t> 
 
 void bind_base(py::module_& module) {
   py::class_<Optimizer>(module, "Optimizer", "An optimizer all of whose state is on the device.")
-      .def("step", &step, py::kw_only(), py::arg("grad_scale") = py::none(), py::arg("found_inf") = py::none(), NoGil())
-      .def("zero_grad", &Optimizer::zero_grad, py::arg("set_to_none") = true, NoGil())
-      .def("gradients", &Optimizer::gradients)
-      .def_property_readonly("groups", &Optimizer::groups)
+      .def("step", &step, py::kw_only(), py::arg("grad_scale") = py::none(), py::arg("found_inf") = py::none(), NoGil(),
+           "Changes the parameters that have gradients.")
+      .def("zero_grad", &Optimizer::zero_grad, py::arg("set_to_none") = true, NoGil(),
+           "Takes the gradients away, or fills them with zeros in place.")
+      .def("gradients", &Optimizer::gradients, "Those that are there, in the order of the parameters.")
+      .def_property_readonly("groups", &Optimizer::groups, "How many groups of parameters there are.")
       .def(
           "parameters",
           [](const Optimizer& self, std::optional<std::size_t> group) {
@@ -85,33 +87,44 @@ void bind_base(py::module_& module) {
             const std::span<const at::Tensor> of = self.parameters(*group);
             return std::vector<at::Tensor>(of.begin(), of.end());
           },
-          py::arg("group") = py::none())
-      .def("learning_rate", &Optimizer::learning_rate, py::arg("group") = 0)
-      .def("set_learning_rate", &set_learning_rate, py::arg("rate"), py::arg("group") = py::none())
-      .def("state", [](const Optimizer& self) { return by_name(self.state()); })
-      .def("state_dict", [](const Optimizer& self) { return as_python(self.state_dict()); })
+          py::arg("group") = py::none(), "Of one group, or of all in order.")
+      .def("learning_rate", &Optimizer::learning_rate, py::arg("group") = 0,
+           "The rate itself, on the device: written in place, it takes effect with the next step or replay.")
+      .def("set_learning_rate", &set_learning_rate, py::arg("rate"), py::arg("group") = py::none(),
+           "Fills the rate of one group, or of all; in a captured step every replay fills it again.")
+      .def(
+          "state", [](const Optimizer& self) { return by_name(self.state()); },
+          "What a step or a schedule writes, parameters excepted.")
+      .def(
+          "state_dict", [](const Optimizer& self) { return as_python(self.state_dict()); },
+          "In the layout of torch.optim.")
       .def(
           "load_state_dict",
           [](Optimizer& self, const py::dict& state) { self.load_state_dict(as_plain_value(state)); },
-          py::arg("state_dict"));
+          py::arg("state_dict"), "Copies into the tensors that are there, so that graphs go on with what is loaded.");
 }
 
 void bind_average(py::module_& module) {
   using Average = ExponentialMovingAverage;
   py::class_<Average>(module, "ExponentialMovingAverage", "Exponential moving averages of parameters.")
       .def(py::init<std::vector<at::Tensor>, double>(), py::arg("parameters"), py::arg("decay") = 0.999)
-      .def("update", &Average::update, NoGil())
-      .def("reset", &Average::reset, NoGil())
-      .def("copy_to_parameters", &Average::copy_to_parameters, NoGil())
-      .def("swap", &Average::swap, NoGil())
+      .def("update", &Average::update, NoGil(), "Moves the averages towards the parameters.")
+      .def("reset", &Average::reset, NoGil(), "Makes the averages the parameters as they are.")
+      .def("copy_to_parameters", &Average::copy_to_parameters, NoGil(), "Makes the parameters the averages.")
+      .def("swap", &Average::swap, NoGil(),
+           "Exchanges both: once to evaluate with the averages, and once more to go on training.")
       .def_property_readonly(
           "averages",
-          [](const Average& self) { return std::vector<at::Tensor>(self.averages().begin(), self.averages().end()); })
-      .def("state", [](const Average& self) { return by_name(self.state()); })
-      .def("state_dict", [](const Average& self) { return as_python(self.state_dict()); })
+          [](const Average& self) { return std::vector<at::Tensor>(self.averages().begin(), self.averages().end()); },
+          "In the order of the parameters.")
+      .def(
+          "state", [](const Average& self) { return by_name(self.state()); }, "What an update writes: \"average.3\".")
+      .def(
+          "state_dict", [](const Average& self) { return as_python(self.state_dict()); },
+          "{\"decay\": d, \"averages\": [...]}; the tensors are its own, not copies.")
       .def(
           "load_state_dict", [](Average& self, const py::dict& state) { self.load_state_dict(as_plain_value(state)); },
-          py::arg("state_dict"));
+          py::arg("state_dict"), "Copies into the averages.");
 }
 
 }  // namespace
@@ -133,7 +146,8 @@ void bind_optimizer(py::module_& module) {
              return std::make_unique<AdamW>(as_groups<AdamWOptions>(std::move(groups), &adamw_options));
            }),
            py::arg("groups"))
-      .def("weight_decay", &AdamW::weight_decay, py::arg("group") = 0);
+      .def("weight_decay", &AdamW::weight_decay, py::arg("group") = 0,
+           "The weight decay itself, where it is scheduled.");
   bind_average(module);
 }
 

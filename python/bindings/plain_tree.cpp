@@ -79,6 +79,11 @@ py::object take_plain_apart(const py::object& tree) {
 
 }  // namespace
 
-void bind_plain_tree(py::module_& module) { module.def("take_plain_apart", &take_plain_apart, py::arg("tree")); }
+void bind_plain_tree(py::module_& module) {
+  module.def(
+      "take_plain_apart", &take_plain_apart, py::arg("tree"),
+      "Leaves of a tree, in pytree's order, and what is equal for trees of the same structure.\n\nNone: it holds "
+      "something else than tuples, lists and dicts (of str and int) of tensors, numbers, strings, bytes and None.");
+}
 
 }  // namespace pianola::python

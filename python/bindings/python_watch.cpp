@@ -304,17 +304,21 @@ namespace {
 
 void bind_hit(py::module_& module) {
   py::class_<PythonHit>(module, "PythonHit", "A watched call at one place.")
-      .def_readonly("key", &PythonHit::key)
-      .def_readonly("function", &PythonHit::function)
-      .def_readonly("file", &PythonHit::file)
-      .def_readonly("line", &PythonHit::line)
-      .def_property_readonly("code", [](const PythonHit& self) { return self.code ? self.code : py::none(); })
-      .def_readonly("instruction", &PythonHit::instruction)
-      .def_readonly("through", &PythonHit::through)
-      .def_readonly("subject", &PythonHit::subject)
-      .def_readonly("device", &PythonHit::device)
-      .def_readonly("module", &PythonHit::module)
-      .def_readonly("times", &PythonHit::times);
+      .def_readonly("key", &PythonHit::key, "Of what was called.")
+      .def_readonly("function", &PythonHit::function,
+                    "The user's function that calls; empty where no user's frame does.")
+      .def_readonly("file", &PythonHit::file, "Where that is.")
+      .def_readonly("line", &PythonHit::line, "In that file.")
+      .def_property_readonly(
+          "code", [](const PythonHit& self) { return self.code ? self.code : py::none(); },
+          "Of that function; None where there is none.")
+      .def_readonly("instruction", &PythonHit::instruction,
+                    "Offset of the call in its bytecode; -1 where it goes through other code.")
+      .def_readonly("through", &PythonHit::through, "Kinds of all files between the call and the user's frame.")
+      .def_readonly("subject", &PythonHit::subject, "id() of the object that the method belongs to, with WATCH_SELF.")
+      .def_readonly("device", &PythonHit::device, "Of that object where it is a tensor.")
+      .def_readonly("module", &PythonHit::module, "Path of the module whose forward runs.")
+      .def_readonly("times", &PythonHit::times, "How often.");
 }
 
 }  // namespace
@@ -323,14 +327,20 @@ void bind_python_watch(py::module_& module) {
   bind_hit(module);
   py::class_<PythonWatch>(module, "PythonWatch", "Sees what a step calls that no operation shows.")
       .def(py::init<PythonWatch::Classify>(), py::arg("classify"))
-      .def("add", &PythonWatch::add, py::arg("callable"), py::arg("key"), py::arg("flags") = 0)
-      .def("name_modules", &PythonWatch::name_modules, py::arg("paths"))
-      .def("observe_modules", &PythonWatch::observe_modules, py::arg("modules"), py::arg("observer"))
-      .def("begin", [](PythonWatch& self) { self.begin({}, {}); })
-      .def("end", &PythonWatch::end)
-      .def("hits", &PythonWatch::hits)
-      .def("clear_hits", &PythonWatch::clear_hits)
-      .def("executed", &PythonWatch::executed);
+      .def("add", &PythonWatch::add, py::arg("callable"), py::arg("key"), py::arg("flags") = 0,
+           "Watches for calls from now on; False where a profile function does not see calls of it.")
+      .def("name_modules", &PythonWatch::name_modules, py::arg("paths"),
+           "The paths of modules, instead of the earlier ones.")
+      .def("observe_modules", &PythonWatch::observe_modules, py::arg("modules"), py::arg("observer"),
+           "Calls of these modules are told: observer(module, \"enter\", (args, kwargs), (function, file, line)), "
+           "and\nobserver(module, \"leave\", result, None).")
+      .def(
+          "begin", [](PythonWatch& self) { self.begin({}, {}); }, "Starts; what is seen is added to the hits.")
+      .def("end", &PythonWatch::end, "Stops, and puts the thread's other profile function back.")
+      .def("hits", &PythonWatch::hits, "What was seen.")
+      .def("clear_hits", &PythonWatch::clear_hits, "Forgets it.")
+      .def("executed", &PythonWatch::executed,
+           "The user's functions that ran: (code, globals), in the order of their first calls.");
   module.attr("WATCH_QUIET") = static_cast<int>(PythonWatch::kQuiet);
   module.attr("WATCH_SELF") = static_cast<int>(PythonWatch::kSelf);
   module.attr("FILE_HIDDEN") = static_cast<int>(PythonWatch::kHidden);

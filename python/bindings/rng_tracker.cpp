@@ -50,25 +50,32 @@ void load_tracker(RngTracker& tracker, const std::map<std::string, at::Tensor>& 
 }  // namespace
 
 void bind_rng_tracker(py::module_& module) {
-  py::class_<ForkContext>(module, "RngFork").def("__enter__", &ForkContext::enter).def("__exit__", &ForkContext::exit);
-  py::class_<RewindContext>(module, "RngRewind")
+  py::class_<ForkContext>(module, "RngFork",
+                          "While it is entered, the device's default generator draws from a named stream.")
+      .def("__enter__", &ForkContext::enter)
+      .def("__exit__", &ForkContext::exit);
+  py::class_<RewindContext>(module, "RngRewind",
+                            "While it is entered, streams and default generator draw on from a place.")
       .def("__enter__", &RewindContext::enter)
       .def("__exit__", &RewindContext::exit);
   py::class_<RngTracker::Place>(module, "RngPlace", "Where all streams and the default generator stood at one moment.");
-  py::class_<RngTracker>(module, "RngTracker")
+  py::class_<RngTracker>(module, "RngTracker", "Streams of random numbers by name.")
       .def(py::init<c10::Device>(), py::arg("device"))
-      .def("add", &RngTracker::add, py::arg("name"), py::arg("seed"))
-      .def("names", &RngTracker::names)
+      .def("add", &RngTracker::add, py::arg("name"), py::arg("seed"), "A new stream.")
+      .def("names", &RngTracker::names, "Of all streams, in the order in which they were added.")
       .def(
           "fork", [](RngTracker& self, std::string name) { return ForkContext(self, std::move(name)); },
-          py::keep_alive<0, 1>(), py::arg("name"))
-      .def("place", &RngTracker::place)
+          py::keep_alive<0, 1>(), py::arg("name"), "For `with`: what is drawn inside comes from that stream.")
+      .def("place", &RngTracker::place,
+           "Where streams and default generator stand now, to draw the same numbers once more.")
       .def(
           "rewind", [](RngTracker& self, RngTracker::Place place) { return RewindContext(self, std::move(place)); },
-          py::keep_alive<0, 1>(), py::arg("place"))
-      .def("generators", &RngTracker::generators)
-      .def("state_dict", &states_of_tracker)
-      .def("load_state_dict", &load_tracker, py::arg("state_dict"));
+          py::keep_alive<0, 1>(), py::arg("place"),
+          "For `with`: what is drawn inside is what was drawn from that place on.")
+      .def("generators", &RngTracker::generators, "Of all streams, for captures.")
+      .def("state_dict", &states_of_tracker, "Where each stream stands.")
+      .def("load_state_dict", &load_tracker, py::arg("state_dict"),
+           "Streams that are not there yet are made; graphs go on with the loaded state.");
 }
 
 }  // namespace pianola::python

@@ -191,7 +191,8 @@ bool is_simple(PyObject* value) noexcept {
 void bind_same_value(py::module_& module) {
   module.def(
       "same_value", [](const py::handle& one, const py::handle& other) { return same_value(one.ptr(), other.ptr()); },
-      py::arg("one"), py::arg("other"));
+      py::arg("one"), py::arg("other"),
+      "Whether no program can tell two values apart: equal in type and to the bit, or the same object.");
 }
 
 }  // namespace pianola::python

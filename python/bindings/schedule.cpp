@@ -35,19 +35,21 @@ void bind_schedule(py::module_& module) {
           [](const std::string& text, Layers layers) {
             return Schedule::parse(text, {.layers_per_chunk = std::move(layers)});
           },
-          py::arg("text"), py::kw_only(), py::arg("layers_per_chunk") = Layers())
+          py::arg("text"), py::kw_only(), py::arg("layers_per_chunk") = Layers(),
+          "From \"1,1,-1,-1\": c is the next forward of chunk c, counted from 1, and -c its next backward.")
       .def_static(
           "from_order",
           [](const std::vector<double>& order, Layers layers) {
             return Schedule::from_order(order, {.layers_per_chunk = std::move(layers)});
           },
-          py::arg("order"), py::kw_only(), py::arg("layers_per_chunk") = Layers())
-      .def_property_readonly("chunks", &Schedule::chunks)
-      .def_property_readonly("microbatches", &Schedule::microbatches)
-      .def_property_readonly("total_layers", &Schedule::total_layers)
-      .def("layers", &Schedule::layers, py::arg("chunk"))
-      .def("first_layer", &Schedule::first_layer, py::arg("chunk"))
-      .def("depth", &Schedule::depth, py::arg("chunk"))
+          py::arg("order"), py::kw_only(), py::arg("layers_per_chunk") = Layers(),
+          "From Transformer Engine's `_order`.")
+      .def_property_readonly("chunks", &Schedule::chunks, "Chunks of the model on this rank.")
+      .def_property_readonly("microbatches", &Schedule::microbatches, "Microbatches of one iteration.")
+      .def_property_readonly("total_layers", &Schedule::total_layers, "Layers of all chunks.")
+      .def("layers", &Schedule::layers, py::arg("chunk"), "Layers of a chunk, counted from 1.")
+      .def("first_layer", &Schedule::first_layer, py::arg("chunk"), "How many layers the chunks before this one have.")
+      .def("depth", &Schedule::depth, py::arg("chunk"), "Microbatches of a chunk that are in flight at once.")
       .def("__str__", &Schedule::to_string)
       .def("__repr__", [](const Schedule& self) { return "pianola.Schedule.parse('" + self.to_string() + "')"; })
       .def(

@@ -65,38 +65,42 @@ void for_each_bucket(StaticInputs& inputs, const py::function& visit) {
 }
 
 void bind_buckets(py::module_& module) {
-  py::class_<Buckets>(module, "Buckets")
+  py::class_<Buckets>(module, "Buckets", "Lengths to which batches are padded.")
       .def(py::init(&make_buckets), py::arg("sizes"), py::arg("dim"), py::arg("padding"), py::arg("value"))
-      .def_readonly("sizes", &Buckets::sizes)
-      .def_readonly("dim", &Buckets::dim)
-      .def("bucket_of", &Buckets::bucket_of, py::arg("length"));
+      .def_readonly("sizes", &Buckets::sizes, "Ascending.")
+      .def_readonly("dim", &Buckets::dim, "Where a padding names none.")
+      .def("bucket_of", &Buckets::bucket_of, py::arg("length"), "The smallest of the sizes that is at least `length`.");
   py::class_<BucketUse>(module, "BucketUse", "What one bucket has been used for.")
-      .def_readonly("length", &BucketUse::length)
-      .def_readonly("batches", &BucketUse::batches)
-      .def_readonly("elements", &BucketUse::elements)
-      .def_readonly("padding", &BucketUse::padding)
-      .def_property_readonly("waste_percent", &BucketUse::waste_percent);
+      .def_readonly("length", &BucketUse::length, "The bucket's; 0 without buckets.")
+      .def_readonly("batches", &BucketUse::batches, "Batches that were padded to it.")
+      .def_readonly("elements", &BucketUse::elements, "The caller's, in tensors that are padded.")
+      .def_readonly("padding", &BucketUse::padding, "Elements that padding added to them.")
+      .def_property_readonly("waste_percent", &BucketUse::waste_percent,
+                             "Share of the padded tensors that is padding.");
 }
 
 }  // namespace
 
 void bind_static_inputs(py::module_& module) {
   bind_buckets(module);
-  py::class_<StaticInputs>(module, "StaticInputs")
+  py::class_<StaticInputs>(module, "StaticInputs", "The batch that a captured step reads.")
       .def(py::init(&make_inputs), py::arg("device"), py::arg("pin"), py::arg("double_buffer"), py::arg("buckets"),
            py::arg("path_of"))
       .def(
           "prefetch", [](StaticInputs& self, const TensorLists& batch) { self.prefetch(as_batch(batch)); },
-          py::arg("batch"), NoGil())
-      .def("advance", &StaticInputs::advance, NoGil())
-      .def_property_readonly("key", &StaticInputs::key)
-      .def("tensors", &StaticInputs::tensors)
-      .def("for_each_bucket", &for_each_bucket, py::arg("visit"))
-      .def_property_readonly("bucket", &StaticInputs::bucket)
-      .def_property_readonly("device", &StaticInputs::device)
-      .def_property_readonly("bytes", &StaticInputs::bytes)
-      .def("bucket_uses", &StaticInputs::bucket_uses)
-      .def("report", &StaticInputs::report)
+          py::arg("batch"), NoGil(), "Starts the next batch on its way.")
+      .def("advance", &StaticInputs::advance, NoGil(), "Makes the prefetched batch the current one.")
+      .def_property_readonly("key", &StaticInputs::key,
+                             "Names the static tensors of the current bucket: no others of this process have it.")
+      .def("tensors", &StaticInputs::tensors, "The static tensors of all microbatches, in order.")
+      .def("for_each_bucket", &for_each_bucket, py::arg("visit"),
+           "Calls `visit(length)` for each bucket, from the largest on, with the current batch in it.")
+      .def_property_readonly("bucket", &StaticInputs::bucket,
+                             "The length of the current batch's bucket; 0 without buckets.")
+      .def_property_readonly("device", &StaticInputs::device, "Where they are.")
+      .def_property_readonly("bytes", &StaticInputs::bytes, "Bytes on the device.")
+      .def("bucket_uses", &StaticInputs::bucket_uses, "What each bucket was used for, ascending.")
+      .def("report", &StaticInputs::report, "Memory, and what padding wastes.")
       .def("__str__", [](const StaticInputs& self) { return self.report().to_text(); });
 }
 

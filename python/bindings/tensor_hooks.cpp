@@ -47,7 +47,8 @@ void drop_empty_hooks(const py::object& object) {
 
 void bind_tensor_hooks(py::module_& module) {
   callable::tell_python_hooks_by(&hooks_of);
-  module.def("drop_empty_hooks", &drop_empty_hooks, py::arg("tensor"));
+  module.def("drop_empty_hooks", &drop_empty_hooks, py::arg("tensor"),
+             "Takes away the empty dictionaries that removed hooks leave on a tensor.");
 }
 
 }  // namespace pianola::python

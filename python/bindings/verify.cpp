@@ -96,30 +96,45 @@ VerifyReport run_verify(const py::function& eager, const py::function& graphed,
 
 void bind_parts(py::module_& module) {
   py::class_<TensorDifference>(module, "TensorDifference", "How two tensors that should be the same differ.")
-      .def_readonly("name", &TensorDifference::name)
-      .def_readonly("role", &TensorDifference::role)
-      .def_readonly("step", &TensorDifference::step)
-      .def_readonly("shape", &TensorDifference::shape)
-      .def_readonly("elements", &TensorDifference::elements)
-      .def_readonly("differing", &TensorDifference::differing)
-      .def_readonly("max_absolute", &TensorDifference::max_absolute)
-      .def_readonly("max_relative", &TensorDifference::max_relative)
-      .def_readonly("max_ulps", &TensorDifference::max_ulps)
-      .def_readonly("first", &TensorDifference::first)
-      .def_readonly("note", &TensorDifference::note);
+      .def_readonly(
+          "name", &TensorDifference::name,
+          "\"output 0\", \"input 1\", \"grad of model.0.weight\", \"model.0.weight\", \"generator of cuda:0\".")
+      .def_readonly("role", &TensorDifference::role,
+                    "\"output\", \"input\" (as the step left it), \"gradient\", \"state\" or \"generator\".")
+      .def_readonly("step", &TensorDifference::step, "Counted from 1.")
+      .def_readonly("shape", &TensorDifference::shape, "\"[16, 64] Float\"")
+      .def_readonly("elements", &TensorDifference::elements, "How many the tensor has.")
+      .def_readonly("differing", &TensorDifference::differing, "Elements that differ beyond the tolerance.")
+      .def_readonly("max_absolute", &TensorDifference::max_absolute,
+                    "Infinite where NaN or an infinity meets a number.")
+      .def_readonly("max_relative", &TensorDifference::max_relative, "To eager's value, where that is not 0.")
+      .def_readonly("max_ulps", &TensorDifference::max_ulps,
+                    "Of floating-point tensors; NaN against a number is the largest value.")
+      .def_readonly("first", &TensorDifference::first, "\"[3, 7]: eager 0.125, graph 0.5\"")
+      .def_readonly("note", &TensorDifference::note,
+                    "Where there is more to say: another shape, undefined on one side.");
   py::class_<DifferenceOrigin>(module, "DifferenceOrigin", "Where a difference starts.")
-      .def_readonly("op", &DifferenceOrigin::op)
-      .def_readonly("number", &DifferenceOrigin::number)
-      .def_readonly("module", &DifferenceOrigin::module)
-      .def_property_readonly("file", [](const DifferenceOrigin& self) { return self.place.file; })
-      .def_property_readonly("line", [](const DifferenceOrigin& self) { return self.place.line; })
-      .def_property_readonly("function", [](const DifferenceOrigin& self) { return self.place.function; })
-      .def_readonly("what", &DifferenceOrigin::what);
+      .def_readonly("op", &DifferenceOrigin::op, "\"aten::mul.Tensor\"")
+      .def_readonly("number", &DifferenceOrigin::number, "Of the operations of the step, from 1.")
+      .def_readonly("module", &DifferenceOrigin::module, "Path of the module, or open user scopes.")
+      .def_property_readonly(
+          "file", [](const DifferenceOrigin& self) { return self.place.file; },
+          "Of the user's line; empty where it is not known.")
+      .def_property_readonly(
+          "line", [](const DifferenceOrigin& self) { return self.place.line; },
+          "In that file; 0 where it is not known.")
+      .def_property_readonly(
+          "function", [](const DifferenceOrigin& self) { return self.place.function; },
+          "The user's function; may be empty.")
+      .def_readonly("what", &DifferenceOrigin::what, "\"its result 0 differs, its inputs are the same\"");
   py::class_<MissingState>(module, "MissingState", "A tensor that the step writes and nobody listed.")
-      .def_readonly("shape", &MissingState::shape)
-      .def_readonly("op", &MissingState::op)
-      .def_property_readonly("file", [](const MissingState& self) { return self.place.file; })
-      .def_property_readonly("line", [](const MissingState& self) { return self.place.line; });
+      .def_readonly("shape", &MissingState::shape, "\"[16, 64] Float\"")
+      .def_readonly("op", &MissingState::op, "The first operation that writes it.")
+      .def_property_readonly(
+          "file", [](const MissingState& self) { return self.place.file; },
+          "Of the user's line; empty where it is not known.")
+      .def_property_readonly(
+          "line", [](const MissingState& self) { return self.place.line; }, "In that file; 0 where it is not known.");
 }
 
 }  // namespace
@@ -127,28 +142,38 @@ void bind_parts(py::module_& module) {
 void bind_verify(py::module_& module) {
   bind_parts(module);
   py::class_<VerifyReport>(module, "VerifyReport", "What verify() found out.")
-      .def_property_readonly("verdict", [](const VerifyReport& self) { return in_words(self.verdict); })
-      .def_property_readonly("ok", &VerifyReport::ok)
-      .def_readonly("steps", &VerifyReport::steps)
-      .def_readonly("tensors", &VerifyReport::tensors)
-      .def_readonly("within_tolerance", &VerifyReport::within_tolerance)
-      .def_readonly("error", &VerifyReport::error)
-      .def_readonly("differences", &VerifyReport::differences)
-      .def_readonly("eager_differences", &VerifyReport::eager_differences)
-      .def_readonly("origin", &VerifyReport::origin)
-      .def_readonly("missing_state", &VerifyReport::missing_state)
-      .def_readonly("notes", &VerifyReport::notes)
-      .def_property_readonly("eager_us", [](const VerifyReport& self) { return self.eager_time.count(); })
-      .def_property_readonly("graphed_us", [](const VerifyReport& self) { return self.graphed_time.count(); })
-      .def_property_readonly("total_us", [](const VerifyReport& self) { return self.total_time.count(); })
-      .def_property_readonly("exit_code", &VerifyReport::exit_code)
-      .def("to_text", &VerifyReport::to_text)
-      .def("to_json", &VerifyReport::to_json, py::arg("indent") = 2)
+      .def_property_readonly(
+          "verdict", [](const VerifyReport& self) { return in_words(self.verdict); },
+          "\"equal\", \"differs\", \"nondeterministic\" or \"failed\".")
+      .def_property_readonly("ok", &VerifyReport::ok, "The verdict is equal.")
+      .def_readonly("steps", &VerifyReport::steps, "That were compared.")
+      .def_readonly("tensors", &VerifyReport::tensors, "Compared at each step.")
+      .def_readonly("within_tolerance", &VerifyReport::within_tolerance, "Equal only thanks to a tolerance.")
+      .def_readonly("error", &VerifyReport::error, "Why it failed: what was raised, by which side, in which step.")
+      .def_readonly("differences", &VerifyReport::differences,
+                    "Of the first step that differs, in the order in which eager computes them; empty where equal.")
+      .def_readonly("eager_differences", &VerifyReport::eager_differences,
+                    "Tensors in which two eager runs differ, at the first step in which one does.")
+      .def_readonly("origin", &VerifyReport::origin, "Where the difference starts; None where that was not found.")
+      .def_readonly("missing_state", &VerifyReport::missing_state, "Tensors that the step writes and nobody listed.")
+      .def_readonly("notes", &VerifyReport::notes, "What else there is to know, a sentence each.")
+      .def_property_readonly(
+          "eager_us", [](const VerifyReport& self) { return self.eager_time.count(); },
+          "Of all eager steps, comparing not counted, in microseconds.")
+      .def_property_readonly(
+          "graphed_us", [](const VerifyReport& self) { return self.graphed_time.count(); },
+          "Of all graphed steps, in microseconds.")
+      .def_property_readonly(
+          "total_us", [](const VerifyReport& self) { return self.total_time.count(); },
+          "Of the whole verification, in microseconds.")
+      .def_property_readonly("exit_code", &VerifyReport::exit_code, "0 where ok, 1 where it failed, 3 otherwise.")
+      .def("to_text", &VerifyReport::to_text, "For people.")
+      .def("to_json", &VerifyReport::to_json, py::arg("indent") = 2, "One JSON object.")
       .def("__str__", &VerifyReport::to_text);
   module.def("verify", &run_verify, py::arg("eager"), py::arg("graphed"), py::kw_only(), py::arg("state"),
              py::arg("steps"), py::arg("inputs"), py::arg("between"), py::arg("reset"), py::arg("graphed_warmup"),
              py::arg("tolerance"), py::arg("repeat_eager"), py::arg("poison"), py::arg("narrow"), py::arg("generators"),
-             py::arg("subject"));
+             py::arg("subject"), "Runs both from the same state and compares all that they leave behind.");
 }
 
 }  // namespace pianola::python

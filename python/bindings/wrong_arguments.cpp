@@ -81,7 +81,8 @@ void explain_by(const py::module_& module, const py::function& words) {
 void bind_wrong_arguments(py::module_& module) {
   module.def(
       "explain_wrong_arguments",
-      [](const py::function& words) { explain_by(py::module_::import("pianola._C"), words); }, py::arg("explain"));
+      [](const py::function& words) { explain_by(py::module_::import("pianola._C"), words); }, py::arg("explain"),
+      "From now on, TypeErrors about arguments of this module's functions have the text that `explain` returns.");
 }
 
 }  // namespace pianola::python

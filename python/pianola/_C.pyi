@@ -1,4 +1,5 @@
 """Pianola's C++ library. The package `pianola` is its public face."""
+# Made by tools/stub.py from the bindings: do not edit.
 
 from os import PathLike
 from types import CodeType, FrameType
@@ -7,30 +8,21 @@ from typing import Any, Callable, ClassVar, Mapping, NoReturn, Sequence, overloa
 import torch
 from typing_extensions import Self
 
-_PoolId = tuple[int, int]
-
-# --- Errors ---
-
 class Error(RuntimeError):
-    """Base of all errors of Pianola."""
+    """Base of all errors of Pianola. `what`, `where` and `fix` are the parts of its text: what happened, the
+    operation and line (may be empty), and what to do (may be empty). `rule` is the id of the hazard rule that it
+    is a case of ('PG101'; may be empty)."""
 
     what: str
-    """What happened."""
     where: str
-    """The operation and the line; may be empty."""
     fix: str
-    """What to do about it; may be empty."""
     rule: str
-    """Id of the hazard rule that it is a case of ("PG101"); may be empty."""
 
 class UsageError(Error):
     """The caller broke a documented rule."""
 
 class CaptureError(Error):
     """A capture failed; nothing of it is kept."""
-
-class OutOfMemoryError(CaptureError, torch.OutOfMemoryError):
-    """The device ran out of memory while a capture recorded."""
 
 class ReplayError(Error):
     """A replay was refused, or could not be launched."""
@@ -41,11 +33,11 @@ class GuardError(Error):
 class ScheduleError(Error):
     """A pipeline schedule is malformed, or was not followed."""
 
-class NonFiniteError(Error):
-    """A checked tensor held NaN or infinity; training has to stop."""
-
 class ConfigError(Error):
     """Options or a configuration contradict each other."""
+
+class NonFiniteError(Error):
+    """A checked tensor held NaN or infinity; training has to stop."""
 
 class UnsupportedError(Error):
     """The request is sound, but this build or backend cannot serve it."""
@@ -53,1583 +45,14 @@ class UnsupportedError(Error):
 class DeviceError(Error):
     """No such device, no driver, or a CUDA call failed outside a capture."""
 
-def raise_error(name: str, what: str, where: str = "", fix: str = "", rule: str = "") -> NoReturn:
+class OutOfMemoryError(CaptureError, torch.OutOfMemoryError):
+    """The device ran out of memory while a capture recorded."""
+
+def raise_error(name: str, what: str, where: str = '', fix: str = '', rule: str = '') -> NoReturn:
     """Raises the error of that class name, in the form that all of them have."""
 
 def explain_wrong_arguments(explain: Callable[[str, tuple[Any, ...], dict[str, Any]], str]) -> None:
     """From now on, TypeErrors about arguments of this module's functions have the text that `explain` returns."""
-
-# --- Reports ---
-
-class Report:
-    """What the library has to tell: text for people, JSON for programs."""
-
-    def to_text(self, width: int = 100) -> str:
-        """Facts and tables, for people."""
-    def to_json(self, indent: int = 2) -> str:
-        """The same, for programs."""
-    def __str__(self) -> str: ...
-
-# --- Parallel branches ---
-
-class ParallelOptions:
-    """How the option `branches` goes about its work. The defaults suit most steps.
-
-    Args:
-        workspaces: cuBLAS workspaces that matrix products take in turn, so that they need not wait for each other's. 0: as
-            many as branches. 1: one for all, as torch has it.
-        reuse_delay: for so many operations, and four times as many once the step has run backward, memory that the step
-            frees is not used again: reuse orders what is independent. 0: torch's own reuse.
-        split_kernels: split every operation of several kernels, not only those that work on lists of tensors.
-        memory_limit: most bytes that workspaces and delayed reuse may take together.
-        self_check: time both graphs at the end of the capture, and keep the one as captured unless the rebuilt one is at
-            least 2 % faster.
-        warmed_up: the step has run before, on what its inputs hold now: a capture without warm-up may be tried, too.
-    """
-
-    def __init__(
-        self,
-        *,
-        workspaces: int = 0,
-        reuse_delay: int = 16,
-        split_kernels: bool = False,
-        memory_limit: int = 1073741824,
-        self_check: bool = True,
-        warmed_up: bool = False,
-    ) -> None: ...
-    @property
-    def workspaces(self) -> int: ...
-    @property
-    def reuse_delay(self) -> int: ...
-    @property
-    def split_kernels(self) -> bool: ...
-    @property
-    def memory_limit(self) -> int: ...
-    @property
-    def self_check(self) -> bool: ...
-    @property
-    def warmed_up(self) -> bool: ...
-    def __repr__(self) -> str: ...
-
-class BranchObstacle:
-    """One reason why work could not run at once, summed over one operator."""
-
-    @property
-    def cause(self) -> str:
-        """"reuse of memory", "workspace" or "barrier"."""
-    @property
-    def op(self) -> str:
-        """The operator that had to wait: "aten::mm"."""
-    @property
-    def dependencies(self) -> int:
-        """How many dependencies of that cause it has."""
-
-class BranchInfo:
-    """What the option `branches` came to. Times that are called modelled come from a model of the device, not from a clock."""
-
-    @property
-    def branches(self) -> int:
-        """Lanes that were asked for, at most 8."""
-    @property
-    def rebuilt(self) -> bool:
-        """Replays run the rebuilt graph."""
-    @property
-    def reason(self) -> str:
-        """Why replays run the graph as captured; empty where they do not."""
-    @property
-    def nodes(self) -> int:
-        """Nodes of the graph; on the tape, operations."""
-    @property
-    def units(self) -> int:
-        """Pieces that are ordered as a whole: operations, or kernels of split ones."""
-    @property
-    def edges_before(self) -> int:
-        """Of the graph as captured."""
-    @property
-    def edges_after(self) -> int:
-        """Of the rebuilt graph, lanes included."""
-    @property
-    def lanes(self) -> int:
-        """That the schedule uses."""
-    @property
-    def proved_pairs(self) -> int:
-        """Pairs of units that touch the same bytes, one of them writing: all are ordered."""
-    @property
-    def critical_nodes(self) -> int:
-        """Nodes on the longest path."""
-    @property
-    def modelled_serial_us(self) -> float:
-        """All nodes one after the other."""
-    @property
-    def modelled_rebuilt_us(self) -> float:
-        """On the lanes."""
-    @property
-    def modelled_critical_us(self) -> float:
-        """The longest path."""
-    @property
-    def without_reuse_us(self) -> float:
-        """The longest path, modelled, if no memory was used again."""
-    @property
-    def without_workspaces_us(self) -> float:
-        """The longest path, modelled, if no workspace was shared."""
-    @property
-    def without_barriers_us(self) -> float:
-        """The longest path, modelled, without barriers."""
-    @property
-    def untimed(self) -> str:
-        """Why a rebuilt graph was taken without timing it; empty for others."""
-    @property
-    def serial_us(self) -> float:
-        """A replay of the graph as captured, on the device; 0: not timed."""
-    @property
-    def rebuilt_us(self) -> float:
-        """A replay of the rebuilt graph; 0: not timed."""
-    @property
-    def floor_us(self) -> float:
-        """The longest path alone: its modelled share of serial_us; 0: not timed."""
-    @property
-    def workspace_bytes(self) -> int:
-        """Of the pool's workspaces for branches."""
-    @property
-    def held_bytes(self) -> int:
-        """Most bytes that were kept from reuse at any time of the capture."""
-    @property
-    def plan_us(self) -> int:
-        """Host time of planning and proof, in microseconds."""
-    @property
-    def rebuild_us(self) -> int:
-        """Host time of making the rebuilt graph, in microseconds."""
-    @property
-    def trial_us(self) -> int:
-        """Host time of timing both graphs, in microseconds."""
-    @property
-    def obstacles(self) -> list[BranchObstacle]:
-        """What held it back, the most frequent first."""
-    @property
-    def warnings(self) -> list[str]:
-        """What is sound but may surprise, one sentence each."""
-    def report(self) -> Report:
-        """All of it."""
-    def __str__(self) -> str: ...
-
-# --- Graphs ---
-
-class CaptureOptions:
-    """How a graph warms up, records and cleans up."""
-
-    def __init__(
-        self,
-        *,
-        device: torch.device,
-        warmup: int,
-        pool: _PoolId | None,
-        generators: Sequence[torch.Generator],
-        inputs: Sequence[torch.Tensor],
-        branches: int,
-        parallel: ParallelOptions | None,
-        mode: str,
-        restore: bool,
-        trace: bool,
-        accept_capture_path: bool,
-        instantiate: bool,
-        allow_empty: bool,
-        stream: torch.Stream | None,
-        check: str,
-        names: Mapping[str, torch.Tensor],
-    ) -> None: ...
-
-class GraphPool:
-    """Memory that several graphs share."""
-
-    def __init__(self, device: torch.device) -> None: ...
-    @property
-    def id(self) -> _PoolId:
-        """torch's name for it."""
-    @property
-    def device(self) -> torch.device:
-        """Where it lies."""
-    def bytes(self) -> int:
-        """What it holds."""
-
-def new_pool_id() -> _PoolId:
-    """A name for a new pool."""
-
-class GraphInfo:
-    """What a captured graph holds and what making it cost."""
-
-    @property
-    def backend(self) -> str:
-        """"cuda" or "tape"."""
-    @property
-    def nodes(self) -> int:
-        """Nodes of the CUDA graph; on the tape, operations that a replay runs."""
-    @property
-    def types(self) -> dict[str, int]:
-        """Nodes by type ("kernel", "memcpy", ...); on the tape, by operator."""
-    @property
-    def kernels(self) -> int:
-        """Kernel nodes; 0 on the tape."""
-    @property
-    def edges(self) -> int:
-        """Dependencies between nodes."""
-    @property
-    def operations(self) -> int:
-        """Top-level ATen operations recorded; 0 without a trace."""
-    @property
-    def pool_bytes(self) -> int:
-        """Bytes of the graph's pool, shared ones counted in full."""
-    @property
-    def executable_bytes(self) -> int:
-        """Device memory taken by the executable, outside torch's allocator."""
-    @property
-    def retained_bytes(self) -> int:
-        """Bytes of outside tensors that the graph keeps alive."""
-    @property
-    def draws_random_numbers(self) -> bool:
-        """Whether a replay advances a generator."""
-    @property
-    def warmup_us(self) -> int:
-        """Host time of the eager runs, in microseconds."""
-    @property
-    def capture_us(self) -> int:
-        """Host time of recording, in microseconds."""
-    @property
-    def instantiate_us(self) -> int:
-        """Host time of making and uploading the executable, in microseconds."""
-    @property
-    def warnings(self) -> list[str]:
-        """What is sound but may surprise, one sentence each."""
-    @property
-    def branches(self) -> BranchInfo | None:
-        """What `branches` came to; None where it was not asked for."""
-    def report(self) -> Report:
-        """All of it."""
-    def __str__(self) -> str: ...
-
-class Graph:
-    """Work that was recorded once and is replayed with one launch."""
-
-    def __init__(self, device: torch.device) -> None: ...
-    def capture(self, step: Callable[[], Any], options: CaptureOptions) -> None:
-        """Warms up, records `step`, and puts back what that wrote."""
-    def replay(self, *sources: torch.Tensor) -> None:
-        """Runs what was captured, on the current stream; copies `sources` into the graph's inputs first."""
-    def instantiate(self) -> None:
-        """Makes the executable from the captured graph as it is now."""
-    def reset(self) -> None:
-        """Drops the graph and its memory; the object can capture again."""
-    @property
-    def captured(self) -> bool:
-        """Whether there is something to replay."""
-    @property
-    def device(self) -> torch.device:
-        """Where it runs."""
-    def pool_id(self) -> _PoolId:
-        """The name of the graph's pool."""
-    def info(self) -> GraphInfo:
-        """What the graph holds and what making it cost."""
-    def raw_executable(self) -> int:
-        """The cudaGraphExec_t; 0 on the tape and before instantiate()."""
-    def raw_graph(self) -> int:
-        """The cudaGraph_t; 0 on the tape."""
-    def dump_dot(self, file: str) -> None:
-        """Writes the graph in Graphviz's language."""
-    def dump_lanes(self, file: str) -> None:
-        """Draws the lanes of `branches` as an SVG picture."""
-
-class CaptureScope:
-    """Captures what this thread runs between construction and end()."""
-
-    def __init__(self, graph: Graph, options: CaptureOptions) -> None: ...
-    def end(self) -> None:
-        """Ends the capture; the graph can be replayed."""
-    def fail(self, exception: BaseException) -> None:
-        """Abandons the capture; raises an explanation where capturing is what caused the exception."""
-
-def is_recording() -> bool:
-    """Whether a capture of this thread records; not while it warms up."""
-
-# --- Pipeline schedules ---
-
-class Schedule:
-    """The order of forwards and backwards on one rank of a pipeline."""
-
-    @staticmethod
-    def parse(text: str, *, layers_per_chunk: Sequence[int] = ...) -> Schedule:
-        """From "1,1,-1,-1": c is the next forward of chunk c, counted from 1, and -c its next backward."""
-    @staticmethod
-    def from_order(order: Sequence[float], *, layers_per_chunk: Sequence[int] = ...) -> Schedule:
-        """From Transformer Engine's `_order`."""
-    @staticmethod
-    def gpipe(
-        *, pipeline_size: int, microbatches: int, rank: int = 0, virtual_size: int = 1, layers_per_chunk: Sequence[int] = ...
-    ) -> Schedule:
-        """All forwards, then all backwards."""
-    @staticmethod
-    def one_f_one_b(
-        *, pipeline_size: int, microbatches: int, rank: int = 0, virtual_size: int = 1, layers_per_chunk: Sequence[int] = ...
-    ) -> Schedule:
-        """One forward, one backward in turn (1F1B)."""
-    @staticmethod
-    def interleaved(
-        *, pipeline_size: int, microbatches: int, rank: int = 0, virtual_size: int = 1, layers_per_chunk: Sequence[int] = ...
-    ) -> Schedule:
-        """Interleaved 1F1B: several chunks on each rank."""
-    @property
-    def chunks(self) -> int:
-        """Chunks of the model on this rank."""
-    @property
-    def microbatches(self) -> int:
-        """Microbatches of one iteration."""
-    @property
-    def total_layers(self) -> int:
-        """Layers of all chunks."""
-    def layers(self, chunk: int) -> int:
-        """Layers of a chunk, counted from 1."""
-    def first_layer(self, chunk: int) -> int:
-        """How many layers the chunks before this one have."""
-    def depth(self, chunk: int) -> int:
-        """Microbatches of a chunk that are in flight at once."""
-    def __str__(self) -> str: ...
-    def __repr__(self) -> str: ...
-    def __eq__(self, other: object) -> bool: ...
-
-# --- Graphed callables ---
-
-class GradPolicy:
-    """How the backward pass hands out the gradients of parameters."""
-
-    accumulate: ClassVar[GradPolicy]
-    """The graph itself adds into `p.grad`."""
-    clone: ClassVar[GradPolicy]
-    """Through autograd, as copies."""
-    alias: ClassVar[GradPolicy]
-    """Through autograd, as the graph's own buffers."""
-    __members__: ClassVar[Mapping[str, GradPolicy]]
-    def __init__(self, value: int) -> None: ...
-    def __int__(self) -> int: ...
-    def __index__(self) -> int: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def value(self) -> int: ...
-
-class OutputPolicy:
-    """What a call returns."""
-
-    alias: ClassVar[OutputPolicy]
-    """The graph's own buffers, which the next call overwrites."""
-    clone: ClassVar[OutputPolicy]
-    """Copies that are the caller's."""
-    __members__: ClassVar[Mapping[str, OutputPolicy]]
-    def __init__(self, value: int) -> None: ...
-    def __int__(self) -> int: ...
-    def __index__(self) -> int: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def value(self) -> int: ...
-
-class OnMismatch:
-    """What to do with a call that differs from what was captured."""
-
-    refuse: ClassVar[OnMismatch]
-    """Raise GuardError."""
-    eager: ClassVar[OnMismatch]
-    """Run the original."""
-    __members__: ClassVar[Mapping[str, OnMismatch]]
-    def __init__(self, value: int) -> None: ...
-    def __int__(self) -> int: ...
-    def __index__(self) -> int: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def value(self) -> int: ...
-
-class OnFull:
-    """What to do with a call that finds every slot between forward and backward."""
-
-    refuse: ClassVar[OnFull]
-    """Raise UsageError."""
-    overtake: ClassVar[OnFull]
-    """Take the slot of the oldest call, whose backward is refused from then on."""
-    __members__: ClassVar[Mapping[str, OnFull]]
-    def __init__(self, value: int) -> None: ...
-    def __int__(self) -> int: ...
-    def __index__(self) -> int: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def value(self) -> int: ...
-
-class OnOtherMode:
-    """What to do with a call in a mode that was not captured."""
-
-    refuse: ClassVar[OnOtherMode]
-    """Raise GuardError."""
-    eager: ClassVar[OnOtherMode]
-    """Run the original."""
-    capture: ClassVar[OnOtherMode]
-    """Capture it, in this call."""
-    __members__: ClassVar[Mapping[str, OnOtherMode]]
-    def __init__(self, value: int) -> None: ...
-    def __int__(self) -> int: ...
-    def __index__(self) -> int: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def value(self) -> int: ...
-
-class CallableInfo:
-    """What a graphed callable holds."""
-
-    @property
-    def graphs(self) -> int:
-        """Captured graphs: a forward and a backward one per slot, and evaluation."""
-    @property
-    def parameters(self) -> int:
-        """Parameters whose gradients the graph adds to `p.grad`."""
-    @property
-    def through_autograd(self) -> int:
-        """Parameters whose gradients go through autograd."""
-    @property
-    def slots(self) -> int:
-        """Calls that may be in flight."""
-    @property
-    def pool_bytes(self) -> int:
-        """Bytes of the pool, shared ones counted in full."""
-    @property
-    def static_bytes(self) -> int:
-        """Bytes of static inputs and parameter gradients, outside the pool."""
-    @property
-    def executable_bytes(self) -> int:
-        """Device memory taken by the executables, outside torch's allocator."""
-    @property
-    def warnings(self) -> list[str]:
-        """What is sound but may surprise, one sentence each."""
-    @property
-    def branches(self) -> list[BranchInfo]:
-        """What `branches` came to, per graph: per slot the forward and the backward pass. Empty where it was not asked for."""
-    def report(self) -> Report:
-        """All of it."""
-    def __str__(self) -> str: ...
-
-class CallableOptions:
-    """How make_graphed_callables captures."""
-
-    def __init__(
-        self,
-        *,
-        device: torch.device,
-        warmup: int,
-        grad: GradPolicy,
-        output: OutputPolicy,
-        slots: int,
-        retain_graph: bool,
-        allow_unused_input: bool,
-        accept_capture_path: bool,
-        on_mismatch: OnMismatch,
-        on_other_mode: OnOtherMode,
-        on_full: OnFull,
-        through_autograd: Sequence[torch.Tensor],
-        schedule: Schedule | None,
-        pool: _PoolId | None,
-        generators: Sequence[torch.Generator],
-        branches: int,
-        parallel: ParallelOptions | None,
-        mode: str,
-        pre_warmup: Callable[[], Any] | None,
-        post_warmup: Callable[[], Any] | None,
-        capture_hooks: Sequence[dict[str, Callable[[], None]]],
-    ) -> None: ...
-
-class GraphedCallable:
-    """A captured callable: tensors in, tensors out."""
-
-    def call(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Replays the forward pass."""
-    def static_inputs(self) -> list[torch.Tensor]:
-        """The tensors that a call copies its inputs into; passed themselves, they are not copied."""
-    def check_current(self, output: torch.Tensor) -> None:
-        """Raises ReplayError where a later call has overwritten `output`."""
-    @property
-    def in_flight(self) -> int:
-        """Calls between forward and backward."""
-    def next_microbatch(self) -> int:
-        """Whose turn it is in the schedule, counted from 1."""
-    def restart_schedule(self) -> None:
-        """Forgets how far an iteration came."""
-    def reset(self) -> None:
-        """Drops the graphs and their memory."""
-    def pool_id(self) -> _PoolId:
-        """The name of its pool."""
-    def info(self) -> CallableInfo:
-        """What it holds."""
-
-def make_graphed_callables(
-    functions: Sequence[Callable[..., Any]],
-    modules: Sequence[torch.nn.Module | None],
-    samples: Sequence[Sequence[torch.Tensor]],
-    options: CallableOptions,
-) -> list[GraphedCallable]:
-    """Captures functions of tensors to lists of tensors; `modules` has those whose training flags and parameters count."""
-
-def drop_empty_hooks(tensor: torch.Tensor) -> None:
-    """Takes away the empty dictionaries that removed hooks leave on a tensor."""
-
-def expose_to_autograd(parameters: Sequence[torch.Tensor]) -> None:
-    """Lets autograd see these parameters in all calls of graphed callables whose backward can still come."""
-
-# --- Graphed functions ---
-
-class SignatureInfo:
-    """One signature that a graphed function knows."""
-
-    @property
-    def signature(self) -> str:
-        """As in "Float[8, 16] cpu"."""
-    @property
-    def kind(self) -> str:
-        """"undecided", "inference", "autograd" or "step"."""
-    @property
-    def state(self) -> str:
-        """"warming up", "captured" or "eager"."""
-    @property
-    def warmup_calls(self) -> int:
-        """Eager calls before the capture."""
-    @property
-    def graphs(self) -> int:
-        """That it keeps now."""
-    @property
-    def recaptures(self) -> int:
-        """Captures after the first because what was captured had become stale."""
-    @property
-    def replays(self) -> int:
-        """Calls that were replayed."""
-    @property
-    def eager_calls(self) -> int:
-        """Calls that ran eagerly, warm-up included."""
-    @property
-    def reason(self) -> str:
-        """Why it stays eager; empty for others."""
-    @property
-    def branches(self) -> list[BranchInfo]:
-        """What `branches` came to, for each graph that it keeps now; a call with a backward pass has two."""
-
-class GraphedInfo:
-    """What a graphed function knows and keeps."""
-
-    @property
-    def signatures(self) -> list[SignatureInfo]:
-        """The most recently called first."""
-    @property
-    def evictions(self) -> int:
-        """Signatures that lost their graphs to others."""
-    @property
-    def unfollowed(self) -> list[str]:
-        """What it reads on the host, and is not compared at each call."""
-    @unfollowed.setter
-    def unfollowed(self, names: list[str]) -> None: ...
-    def report(self) -> Report:
-        """All of it."""
-    def __str__(self) -> str: ...
-
-class GraphedOptions:
-    """When a graphed function captures, and how much it keeps."""
-
-    def __init__(
-        self,
-        *,
-        warmup: int,
-        capacity: int,
-        max_in_flight: int,
-        output: OutputPolicy,
-        grad: GradPolicy,
-        retain_graph: bool,
-        accept_capture_path: bool,
-        pool: tuple[torch.device, _PoolId] | None,
-        generators: Sequence[torch.Generator],
-        branches: int,
-        parallel: ParallelOptions | None,
-        mode: str,
-        on_fallback: Callable[[str], Any],
-    ) -> None: ...
-
-class GraphedCache:
-    """The graphs of one function, by signature of its calls."""
-
-    def __init__(self, options: GraphedOptions, original: Callable[..., Any], module: torch.nn.Module | None) -> None: ...
-    def run(self, key: int, call: Any, *inputs: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], Any] | None:
-        """The result's tensors and their structure; None where the call ran eagerly."""
-    def refuse(self, key: int, reason: str, *inputs: torch.Tensor) -> None:
-        """Keeps calls of this key with such inputs eager from now on."""
-    def reset(self) -> None:
-        """Forgets all signatures and drops their graphs."""
-    def info(self) -> GraphedInfo:
-        """What is known and kept, per signature."""
-
-def take_plain_apart(tree: Any) -> tuple[list[Any], bytes | tuple[bytes, tuple[Any, ...]]] | None:
-    """Leaves of a tree, in pytree's order, and what is equal for trees of the same structure.
-
-    None: it holds something else than tuples, lists and dicts (of str and int) of tensors, numbers, strings, bytes and None.
-    """
-
-def same_value(one: Any, other: Any) -> bool:
-    """Whether no program can tell two values apart: equal in type and to the bit, or the same object."""
-
-class HostGuard:
-    """What a call read on the host, as it was."""
-
-    def __init__(self) -> None: ...
-    def add(self, kind: str, owner: Any, key: Any, value: Any, missing: Any) -> None:
-        """A place and what has to be there; places are numbered as they are added."""
-    def seal(self) -> None:
-        """After the last add()."""
-    def check(self) -> int:
-        """The number of the first place that is not as it was; -1 if all are."""
-
-class FrameWatch:
-    """Tells of each function of Python that begins on this thread."""
-
-    def __init__(self, wants: Callable[[CodeType], bool], on_frame: Callable[[FrameType], None]) -> None: ...
-    def begin(self) -> None:
-        """Starts; another profile function of the thread goes on hearing what it heard."""
-    def end(self) -> None:
-        """Stops, and leaves the other profile function alone."""
-    @property
-    def error(self) -> str:
-        """What went wrong while it watched; empty where nothing did."""
-
-class ModuleWatch:
-    """Tells whether a module is as it was."""
-
-    def __init__(self, module: torch.nn.Module) -> None: ...
-    def state(self) -> tuple[int, list[bool]]:
-        """A number that changes when a parameter, buffer or submodule is replaced, and the training flags."""
-
-# --- Audit ---
-
-WATCH_QUIET: int
-"""What the call does is part of it and not shown."""
-WATCH_SELF: int
-"""Calls on different objects are different hits."""
-FILE_HIDDEN: int
-"""Frames of the file are not the user's."""
-FILE_BOUNDARY: int
-"""Beyond frames of the file there is nothing of the step."""
-
-class PythonHit:
-    """A watched call at one place."""
-
-    @property
-    def key(self) -> int:
-        """Of what was called."""
-    @property
-    def function(self) -> str:
-        """The user's function that calls; empty where no user's frame does."""
-    @property
-    def file(self) -> str:
-        """Where that is."""
-    @property
-    def line(self) -> int:
-        """In that file."""
-    @property
-    def code(self) -> Any:
-        """Of that function; None where there is none."""
-    @property
-    def instruction(self) -> int:
-        """Offset of the call in its bytecode; -1 where it goes through other code."""
-    @property
-    def through(self) -> int:
-        """Kinds of all files between the call and the user's frame."""
-    @property
-    def subject(self) -> int:
-        """id() of the object that the method belongs to, with WATCH_SELF."""
-    @property
-    def device(self) -> str:
-        """Of that object where it is a tensor."""
-    @property
-    def module(self) -> str:
-        """Path of the module whose forward runs."""
-    @property
-    def times(self) -> int:
-        """How often."""
-
-class PythonWatch:
-    """Sees what a step calls that no operation shows."""
-
-    def __init__(self, classify: Callable[[str], int]) -> None: ...
-    def add(self, callable: Any, key: int, flags: int = 0) -> bool:
-        """Watches for calls from now on; False where a profile function does not see calls of it."""
-    def name_modules(self, paths: dict[torch.nn.Module, str]) -> None:
-        """The paths of modules, instead of the earlier ones."""
-    def observe_modules(self, modules: list[torch.nn.Module], observer: Callable[..., None] | None) -> None:
-        """Calls of these modules are told: observer(module, "enter", (args, kwargs), (function, file, line)), and
-        observer(module, "leave", result, None)."""
-    def begin(self) -> None:
-        """Starts; what is seen is added to the hits."""
-    def end(self) -> None:
-        """Stops, and puts the thread's other profile function back."""
-    def hits(self) -> list[PythonHit]:
-        """What was seen."""
-    def clear_hits(self) -> None:
-        """Forgets it."""
-    def executed(self) -> list[Any]:
-        """The user's functions that ran: (code, globals), in the order of their first calls."""
-
-class HazardRule:
-    """One kind of thing that goes wrong when PyTorch code is captured."""
-
-    @property
-    def id(self) -> str:
-        """"PG101"."""
-    @property
-    def kind(self) -> str:
-        """The same in words."""
-    @property
-    def severity(self) -> str:
-        """Of most cases: "breaks capture", "wrong numbers", "memory", "performance" or "style"."""
-    @property
-    def title(self) -> str:
-        """What happens."""
-    @property
-    def why(self) -> str:
-        """What a graph does with it."""
-    @property
-    def fix(self) -> str:
-        """What to do instead."""
-    @property
-    def cuda_only(self) -> bool:
-        """There is no such thing on the CPU."""
-    def __repr__(self) -> str: ...
-
-def hazard_rules() -> list[HazardRule]:
-    """All rules, by id."""
-
-class Finding:
-    """One hazard at one place."""
-
-    def __init__(
-        self,
-        rule: str,
-        *,
-        severity: str = "",
-        op: str = "",
-        module: str = "",
-        place: tuple[str, str, int] = ...,
-        what: str = "",
-        evidence: str = "",
-        fix: str = "",
-        iteration: int = 0,
-        times: int = 1,
-    ) -> None: ...
-    @property
-    def rule(self) -> str:
-        """Id of the rule: "PG101"."""
-    @property
-    def kind(self) -> str:
-        """The rule in words."""
-    @property
-    def severity(self) -> str:
-        """"breaks capture", "wrong numbers", "memory", "performance" or "style"."""
-    @property
-    def op(self) -> str:
-        """The call that shows it; may be empty."""
-    @property
-    def module(self) -> str:
-        """Path of the module; empty where it is not known."""
-    @property
-    def function(self) -> str:
-        """The user's function; may be empty."""
-    @property
-    def file(self) -> str:
-        """Its file; empty where it is not known."""
-    @property
-    def line(self) -> int:
-        """In that file; 0 where it is not known."""
-    @property
-    def what(self) -> str:
-        """What happened here."""
-    @property
-    def evidence(self) -> str:
-        """What was seen; may be empty."""
-    @property
-    def fix(self) -> str:
-        """What to do here."""
-    @property
-    def iteration(self) -> int:
-        """In which it was seen first; 0: before, between or after the iterations."""
-    @property
-    def times(self) -> int:
-        """How often."""
-    def __repr__(self) -> str: ...
-
-class AuditReport:
-    """All hazards of a step, worst first, each once."""
-
-    @property
-    def subject(self) -> str:
-        """What was audited."""
-    @property
-    def device(self) -> str:
-        """Where the step computes."""
-    @property
-    def iterations(self) -> int:
-        """That were watched."""
-    @property
-    def operations(self) -> int:
-        """Of the last one."""
-    @property
-    def findings(self) -> list[Finding]:
-        """Worst first."""
-    @property
-    def notes(self) -> list[str]:
-        """What the audit could not see, and why."""
-    @property
-    def ok(self) -> bool:
-        """Nothing breaks the capture or makes its numbers wrong."""
-    @property
-    def worst(self) -> str | None:
-        """The worst severity; None where nothing was found."""
-    @property
-    def exit_code(self) -> int:
-        """0 where ok, 3 otherwise."""
-    def to_text(self) -> str:
-        """For people."""
-    def to_json(self, indent: int = 2) -> str:
-        """One JSON object."""
-    def to_sarif(self) -> str:
-        """SARIF 2.1.0, which editors and code hosts show at the lines."""
-    def add(self, finding: Finding) -> None:
-        """One more."""
-    def kept(self, keep: Callable[[Finding], bool]) -> AuditReport:
-        """Another report, with those findings alone for which `keep` is true."""
-    def __str__(self) -> str: ...
-
-class AuditSession:
-    """One audit, run by run."""
-
-    def __init__(
-        self,
-        *,
-        iterations: int,
-        warmup: int,
-        sources: bool,
-        trial: bool,
-        restore: bool,
-        generators: Sequence[torch.Generator],
-        capture_warmup: int,
-        device: torch.device | None,
-        subject: str,
-    ) -> None: ...
-    def begin_warmup(self) -> None:
-        """A run that is not compared."""
-    def end_warmup(self) -> None:
-        """It is over."""
-    def begin(self, inputs: Sequence[torch.Tensor], names: list[tuple[str, torch.Tensor]]) -> None:
-        """A run begins: with these arguments, and tensors by name."""
-    def end(self, results: Sequence[torch.Tensor]) -> None:
-        """It is over, with these results."""
-    def end_by(self, exception: BaseException, message: str, place: tuple[str, str, int]) -> None:
-        """It raised."""
-    def watch(self, python: PythonWatch) -> None:
-        """Begins the watch, which tells the session of modules."""
-    def operations(self) -> int:
-        """That began in this run."""
-    def add(self, finding: Finding) -> None:
-        """A hazard that was found elsewhere."""
-    def add_note(self, note: str) -> None:
-        """What the audit could not see."""
-    def try_capture(self, step: Callable[[], Any], between: Callable[[], Any] | None) -> None:
-        """Captures the step, and notes what stands in the way."""
-    def finish(self) -> AuditReport:
-        """Compares the runs, and puts state back."""
-
-def gradient_stream(leaf: torch.Tensor) -> int | None:
-    """The stream on which the leaf's gradient is accumulated, where that is known; 0 is the default stream."""
-
-# --- The library ---
-
-def version() -> str:
-    """As in "0.1.0"."""
-
-def hide_python_files(folder: str) -> None:
-    """Lines of files below `folder` are not the user's when an error names one."""
-
-# --- Verification ---
-
-class TensorDifference:
-    """How two tensors that should be the same differ."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def role(self) -> str: ...
-    @property
-    def step(self) -> int: ...
-    @property
-    def shape(self) -> str: ...
-    @property
-    def elements(self) -> int: ...
-    @property
-    def differing(self) -> int: ...
-    @property
-    def max_absolute(self) -> float: ...
-    @property
-    def max_relative(self) -> float: ...
-    @property
-    def max_ulps(self) -> int: ...
-    @property
-    def first(self) -> str: ...
-    @property
-    def note(self) -> str: ...
-
-class DifferenceOrigin:
-    """Where a difference starts."""
-
-    @property
-    def op(self) -> str: ...
-    @property
-    def number(self) -> int: ...
-    @property
-    def module(self) -> str: ...
-    @property
-    def file(self) -> str: ...
-    @property
-    def line(self) -> int: ...
-    @property
-    def function(self) -> str: ...
-    @property
-    def what(self) -> str: ...
-
-class MissingState:
-    """A tensor that the step writes and nobody listed."""
-
-    @property
-    def shape(self) -> str: ...
-    @property
-    def op(self) -> str: ...
-    @property
-    def file(self) -> str: ...
-    @property
-    def line(self) -> int: ...
-
-class VerifyReport:
-    """What verify() found out."""
-
-    @property
-    def verdict(self) -> str:
-        """"equal", "differs", "nondeterministic" or "failed"."""
-    @property
-    def ok(self) -> bool: ...
-    @property
-    def steps(self) -> int: ...
-    @property
-    def tensors(self) -> int: ...
-    @property
-    def within_tolerance(self) -> bool: ...
-    @property
-    def error(self) -> str: ...
-    @property
-    def differences(self) -> list[TensorDifference]: ...
-    @property
-    def eager_differences(self) -> list[TensorDifference]: ...
-    @property
-    def origin(self) -> DifferenceOrigin | None: ...
-    @property
-    def missing_state(self) -> list[MissingState]: ...
-    @property
-    def notes(self) -> list[str]: ...
-    @property
-    def eager_us(self) -> int: ...
-    @property
-    def graphed_us(self) -> int: ...
-    @property
-    def total_us(self) -> int: ...
-    @property
-    def exit_code(self) -> int: ...
-    def to_text(self) -> str:
-        """For people."""
-    def to_json(self, indent: int = 2) -> str:
-        """One JSON object."""
-
-def verify(
-    eager: Callable[..., list[torch.Tensor]],
-    graphed: Callable[..., list[torch.Tensor]],
-    *,
-    state: Sequence[tuple[str, torch.Tensor]],
-    steps: int,
-    inputs: Sequence[Sequence[torch.Tensor]],
-    between: Callable[[int], Any] | None,
-    reset: Callable[[], Any] | None,
-    graphed_warmup: int,
-    tolerance: Mapping[torch.dtype, tuple[float, float, int]],
-    repeat_eager: bool,
-    poison: bool,
-    narrow: bool,
-    generators: Sequence[torch.Generator],
-    subject: str,
-) -> VerifyReport:
-    """Runs both from the same state and compares all that they leave behind."""
-
-# --- Profiles ---
-
-class ScopePrediction:
-    """What an iteration would take with a graph of a scope."""
-
-    @property
-    def scope(self) -> str:
-        """"each layer", "forward and backward", "iteration without optimizer" or "whole iteration"."""
-    @property
-    def obstacle(self) -> str:
-        """Why it cannot be captured as the profile stands; empty: nothing seen."""
-    @property
-    def low_us(self) -> float: ...
-    @property
-    def expected_us(self) -> float:
-        """0: it cannot be told, see `obstacle`."""
-    @property
-    def high_us(self) -> float: ...
-    @property
-    def speedup(self) -> float: ...
-    @property
-    def launches(self) -> float: ...
-    @property
-    def pool_bytes(self) -> int | None:
-        """Device memory of the graphs' pool; None: the profile does not say what the allocator did."""
-    @property
-    def input_bytes(self) -> int:
-        """Of the static copies of inputs, as far as the profile shows them."""
-    @property
-    def executable_bytes(self) -> int:
-        """Of the executable graphs, outside of torch's allocator."""
-    @property
-    def cpp(self) -> str: ...
-    @property
-    def python(self) -> str:
-        """The call to write."""
-
-class Profile:
-    """What a step does to the machine: recorded, analysed, judged."""
-
-    @property
-    def verdict(self) -> str:
-        """"graph", "small gain", "leave", "graphed already" or "unknown"."""
-    @property
-    def headline(self) -> str: ...
-    @property
-    def reasons(self) -> list[str]: ...
-    @property
-    def obstacles(self) -> list[str]: ...
-    @property
-    def scopes(self) -> list[ScopePrediction]: ...
-    @property
-    def best(self) -> ScopePrediction | None:
-        """The one that the verdict is about."""
-    @property
-    def iterations(self) -> int: ...
-    @property
-    def iteration_us(self) -> float:
-        """As it was recorded, which slows the host."""
-    @property
-    def unrecorded_us(self) -> float:
-        """As pianola.profile() timed it before; of profiles that do not tell, `iteration_us`."""
-    @property
-    def busy_us(self) -> float: ...
-    @property
-    def utilisation(self) -> float:
-        """0 to 1."""
-    @property
-    def jitter(self) -> float: ...
-    @property
-    def kernels(self) -> float: ...
-    @property
-    def launches(self) -> float: ...
-    @property
-    def own_bytes(self) -> int | None:
-        """The most at a time in blocks that an iteration asked for itself; None: the profile does not say."""
-    @property
-    def allocated_bytes(self) -> int | None:
-        """The most at a time in all blocks of the device; None: the profile does not say, or it is of the CPU."""
-    @property
-    def reserved_bytes(self) -> int | None:
-        """The most that the allocator held of the device; None: the profile does not say, or it is of the CPU."""
-    def to_text(self, width: int = 100) -> str:
-        """For people."""
-    def to_json(self) -> str:
-        """One JSON object."""
-    def to_html(self) -> str:
-        """A page with pictures that needs nothing else."""
-
-def profile(
-    step: Callable[[], None], *, warmup: int, iterations: int, modules: bool, memory: bool, trace: str
-) -> Profile:
-    """Runs a step a few times, and judges it."""
-
-def load_profile(path: str, *, range: str, process: int, device: int) -> Profile:
-    """Judges a profile that was recorded before."""
-
-# --- Training: optimizers, learning rates, averages ---
-
-_Group = tuple[Sequence[torch.Tensor], dict[str, Any]]
-
-class Optimizer:
-    """An optimizer all of whose state is on the device."""
-
-    def step(self, *, grad_scale: torch.Tensor | None = None, found_inf: torch.Tensor | None = None) -> None:
-        """Changes the parameters that have gradients."""
-
-    def zero_grad(self, set_to_none: bool = True) -> None: ...
-    def gradients(self) -> list[torch.Tensor]:
-        """Those that are there, in the order of the parameters."""
-
-    @property
-    def groups(self) -> int: ...
-    def parameters(self, group: int | None = None) -> list[torch.Tensor]: ...
-    def learning_rate(self, group: int = 0) -> torch.Tensor:
-        """The rate itself, on the device: written in place, it takes effect with the next step or replay."""
-
-    def set_learning_rate(self, rate: float, group: int | None = None) -> None: ...
-    def state(self) -> list[tuple[str, torch.Tensor]]:
-        """What a step or a schedule writes, parameters excepted."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """In the layout of torch.optim."""
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
-
-class SGD(Optimizer):
-    """Stochastic gradient descent."""
-
-    def __init__(self, groups: Sequence[_Group]) -> None: ...
-
-class Adam(Optimizer):
-    """Adam, with the weight decay as a part of the gradient."""
-
-    def __init__(self, groups: Sequence[_Group]) -> None: ...
-
-class AdamW(Optimizer):
-    """Adam with decoupled weight decay."""
-
-    def __init__(self, groups: Sequence[_Group]) -> None: ...
-    def weight_decay(self, group: int = 0) -> torch.Tensor:
-        """The weight decay itself, where it is scheduled."""
-
-class ExponentialMovingAverage:
-    """Exponential moving averages of parameters."""
-
-    def __init__(self, parameters: Sequence[torch.Tensor], decay: float = 0.999) -> None: ...
-    def update(self) -> None: ...
-    def reset(self) -> None: ...
-    def copy_to_parameters(self) -> None: ...
-    def swap(self) -> None: ...
-    @property
-    def averages(self) -> list[torch.Tensor]: ...
-    def state(self) -> list[tuple[str, torch.Tensor]]: ...
-    def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
-
-class LearningRate:
-    """A learning rate as a function of the step and of a base rate."""
-
-    def __init__(self, function: Callable[[int, float], float]) -> None: ...
-    @staticmethod
-    def constant() -> LearningRate: ...
-    @staticmethod
-    def linear(steps: int, start: float, end: float) -> LearningRate: ...
-    @staticmethod
-    def cosine(steps: int, minimum: float = 0.0) -> LearningRate: ...
-    @staticmethod
-    def one_cycle(
-        steps: int, *, pct_start: float = 0.3, div_factor: float = 25.0, final_div_factor: float = 10000.0
-    ) -> LearningRate: ...
-    @staticmethod
-    def step_decay(every: int, gamma: float = 0.1) -> LearningRate: ...
-    @staticmethod
-    def sequence(first: LearningRate, steps: int, second: LearningRate) -> LearningRate: ...
-    @staticmethod
-    def warmup(steps: int, after: LearningRate, start: float = 0.0) -> LearningRate: ...
-    def __call__(self, step: int, base: float) -> float: ...
-
-class DeviceLearningRateSchedule:
-    """A schedule whose rates lie in a table on the device."""
-
-    def step(self) -> None: ...
-    @property
-    def steps(self) -> int: ...
-    def state(self) -> list[tuple[str, torch.Tensor]]: ...
-    def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
-
-class LearningRateSchedule:
-    """Writes the rates of an optimizer's groups, step by step."""
-
-    @overload
-    def __init__(self, optimizer: Optimizer, rate: LearningRate, base_rates: Sequence[float] = ()) -> None: ...
-    @overload
-    def __init__(self, scalars: Sequence[torch.Tensor], rate: LearningRate, base_rates: Sequence[float] = ()) -> None: ...
-    def step(self) -> None: ...
-    @property
-    def steps(self) -> int: ...
-    @property
-    def rates(self) -> list[float]: ...
-    def on_device(self, total_steps: int) -> DeviceLearningRateSchedule: ...
-    def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
-
-# --- Static inputs ---
-
-_Number = bool | int | float | complex
-
-class Buckets:
-    """Lengths to which batches are padded."""
-
-    def __init__(
-        self, sizes: Sequence[int], dim: int, padding: Sequence[tuple[str, int | None, _Number]], value: _Number
-    ) -> None: ...
-    @property
-    def sizes(self) -> list[int]:
-        """Ascending."""
-    @property
-    def dim(self) -> int:
-        """Where a padding names none."""
-    def bucket_of(self, length: int) -> int:
-        """The smallest of the sizes that is at least `length`."""
-
-class BucketUse:
-    """What one bucket has been used for."""
-
-    @property
-    def length(self) -> int:
-        """The bucket's; 0 without buckets."""
-    @property
-    def batches(self) -> int:
-        """Batches that were padded to it."""
-    @property
-    def elements(self) -> int:
-        """The caller's, in tensors that are padded."""
-    @property
-    def padding(self) -> int:
-        """Elements that padding added to them."""
-    @property
-    def waste_percent(self) -> float:
-        """Share of the padded tensors that is padding."""
-
-class StaticInputs:
-    """The batch that a captured step reads."""
-
-    def __init__(
-        self,
-        device: torch.device,
-        pin: bool,
-        double_buffer: bool,
-        buckets: Buckets | None,
-        path_of: Callable[[int, int], str],
-    ) -> None: ...
-    def prefetch(self, batch: Sequence[Sequence[torch.Tensor]]) -> None:
-        """Starts the next batch on its way."""
-    def advance(self) -> None:
-        """Makes the prefetched batch the current one."""
-    @property
-    def key(self) -> int:
-        """Names the static tensors of the current bucket: no others of this process have it."""
-    def tensors(self) -> list[torch.Tensor]:
-        """The static tensors of all microbatches, in order."""
-    def for_each_bucket(self, visit: Callable[[int], Any]) -> None:
-        """Calls `visit(length)` for each bucket, from the largest on, with the current batch in it."""
-    @property
-    def bucket(self) -> int:
-        """The length of the current batch's bucket; 0 without buckets."""
-    @property
-    def device(self) -> torch.device:
-        """Where they are."""
-    @property
-    def bytes(self) -> int:
-        """Bytes on the device."""
-    def bucket_uses(self) -> list[BucketUse]:
-        """What each bucket was used for, ascending."""
-    def report(self) -> Report:
-        """Memory, and what padding wastes."""
-    def __str__(self) -> str: ...
-
-# --- Gradient scaler, clipping, checks ---
-
-class GradScaler:
-    """Scales losses, and skips steps whose gradients overflowed."""
-
-    def __init__(
-        self,
-        device: torch.device,
-        *,
-        init_scale: float,
-        growth_factor: float,
-        backoff_factor: float,
-        growth_interval: int,
-        enabled: bool,
-    ) -> None: ...
-    def scale(self, outputs: torch.Tensor) -> torch.Tensor:
-        """The outputs times the scale."""
-    def unscale_(self, optimizer: Optimizer) -> None:
-        """Divides the gradients by the scale, in place."""
-    def step(self, optimizer: Optimizer) -> None:
-        """The optimizer's step, which leaves everything as it is where a gradient is not finite."""
-    @overload
-    def update(self) -> None:
-        """Adapts the scale after all optimizers' steps."""
-    @overload
-    def update(self, new_scale: float | torch.Tensor) -> None:
-        """Sets it instead."""
-    def abandon_step(self) -> None:
-        """Forgets what unscale_() and step() noted since the last update(), after an exception in between."""
-    def is_enabled(self) -> bool:
-        """Whether it does anything."""
-    def get_growth_factor(self) -> float:
-        """By which the scale grows."""
-    def get_backoff_factor(self) -> float:
-        """By which the scale shrinks."""
-    def get_growth_interval(self) -> int:
-        """After how many good steps in a row the scale grows."""
-    @property
-    def current_scale(self) -> torch.Tensor:
-        """The scale itself: float32 [] on the device."""
-    @property
-    def growth_tracker(self) -> torch.Tensor:
-        """Good steps in a row: int32 [] on the device."""
-    @property
-    def skipped_steps(self) -> torch.Tensor:
-        """How many steps were skipped so far: int64 [] on the device, a copy."""
-    def found_inf(self, optimizer: Optimizer) -> torch.Tensor:
-        """Not 0 where the optimizer's gradients were not finite: float32 [], from unscale_() or step() to update()."""
-    def state(self) -> list[tuple[str, torch.Tensor]]:
-        """Every tensor that a step writes."""
-    def state_dict(self) -> dict[str, Any]:
-        """That of torch.amp.GradScaler; waits for the device."""
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Fills the tensors that are there, so that graphs go on with what is loaded."""
-
-def clip_grad_norm_(
-    parameters: Sequence[torch.Tensor],
-    max_norm: float,
-    norm_type: float,
-    error_if_nonfinite: FiniteWatch | None,
-    names: Sequence[str],
-) -> torch.Tensor:
-    """Scales the parameters' gradients so that their norm is at most `max_norm`; returns the norm before."""
-
-def clip_gradients_norm_(
-    gradients: Sequence[torch.Tensor],
-    max_norm: float,
-    norm_type: float,
-    error_if_nonfinite: FiniteWatch | None,
-    names: Sequence[str],
-) -> torch.Tensor:
-    """The same for gradients."""
-
-def clip_grad_value_(parameters: Sequence[torch.Tensor], clip_value: float) -> None:
-    """Brings each element of the parameters' gradients into [-clip_value, clip_value]."""
-
-class NonFiniteFinding:
-    """The first step in which a checked tensor was not finite."""
-
-    @property
-    def step(self) -> int:
-        """Counted from 1."""
-    @property
-    def step_is_exact(self) -> bool:
-        """Off after 2^24 steps: it was `step` or a later one."""
-    @property
-    def tensor(self) -> str:
-        """The first one, in the order of the checks."""
-    @property
-    def is_nan(self) -> bool:
-        """Else infinite."""
-    @property
-    def tensors(self) -> list[str]:
-        """All of that step."""
-
-class FiniteWatch:
-    """Finds NaN and infinity without a host synchronization."""
-
-    def __init__(self, device: torch.device, *, gradients: bool, max_tensors: int) -> None: ...
-    def check(self, name: str, tensor: torch.Tensor) -> None:
-        """Checks one tensor."""
-    def check_all(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> None:
-        """Checks many at once."""
-    def check_gradients(self, parameters: Sequence[tuple[str, torch.Tensor]]) -> None:
-        """Checks the gradients of those parameters that have one."""
-    def check_gradient_norms(self, names: Sequence[str], norms: torch.Tensor) -> None:
-        """Checks gradients by norms that are at hand: one for each name."""
-    def found_inf(self) -> torch.Tensor:
-        """Float32 [] on the device: 1 from the first bad check on, 0 before."""
-    def end_step(self) -> None:
-        """Counts the step, and sends the host word. Call it after the last check."""
-    def abandon_step(self) -> None:
-        """Forgets the checks since the last end_step(), after an exception in between."""
-    def poll(self) -> None:
-        """Throws NonFiniteError once the device has told that an earlier step was bad."""
-    def wait(self) -> None:
-        """Waits for the device, and throws NonFiniteError where any step so far was bad."""
-    def find(self) -> NonFiniteFinding | None:
-        """What poll() would throw, as values; waits for the device."""
-    def reset(self, steps_done: int = 0) -> None:
-        """Forgets what was found and goes on counting behind step `steps_done`, in place."""
-
-# --- Full iterations ---
-
-class Stage:
-    """Which of its two functions an iteration runs."""
-
-    __members__: ClassVar[dict[str, Stage]]
-    training: ClassVar[Stage]
-    validation: ClassVar[Stage]
-    def __init__(self, value: int) -> None: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def value(self) -> int: ...
-
-class IterationInfo:
-    """One signature of a stage of a FullIteration."""
-
-    @property
-    def stage(self) -> str:
-        """"training" or "validation"."""
-    @property
-    def signature(self) -> str:
-        """Microbatches of these shapes: "Long[4, 64] cuda:0, with gradients"."""
-    @property
-    def state(self) -> str:
-        """"warming up", "captured" or "eager"."""
-    @property
-    def eager_calls(self) -> int:
-        """Iterations that ran eagerly, warm-up included."""
-    @property
-    def replays(self) -> int:
-        """Iterations that were replayed."""
-    @property
-    def recaptures(self) -> int:
-        """Captures after the first."""
-    @property
-    def reason(self) -> str:
-        """Why it stays eager, or why its latest capture was dropped."""
-    @property
-    def branches(self) -> BranchInfo | None:
-        """What `branches` came to."""
-
-class FullIterationInfo:
-    """What a FullIteration knows and keeps."""
-
-    @property
-    def signatures(self) -> list[IterationInfo]:
-        """Training first; of a stage, most recently called first."""
-    @property
-    def evictions(self) -> int:
-        """Signatures that lost their graph to others."""
-    @property
-    def pool_bytes(self) -> int:
-        """Of the pool that all graphs share."""
-    @property
-    def unfollowed(self) -> list[str]:
-        """What it reads on the host, and is not compared at each call."""
-    @unfollowed.setter
-    def unfollowed(self, names: list[str]) -> None: ...
-    def report(self) -> Report:
-        """The same as a report."""
-
-class FullIterationOptions:
-    def __init__(
-        self,
-        *,
-        warmup: int,
-        capacity: int,
-        output: OutputPolicy,
-        eager_fallback: bool,
-        on_fallback: Callable[[str], Any],
-        generators: Sequence[torch.Generator],
-        accept_capture_path: bool,
-        branches: int,
-        parallel: ParallelOptions | None,
-        strict: bool,
-        pool: tuple[torch.device, _PoolId] | None,
-        mode: str,
-    ) -> None: ...
-
-def iteration_warmup(config: CudaGraphConfig) -> int:
-    """What a configuration says of full iterations; it is checked first."""
-
-class IterationCache:
-    """The graphs of whole iterations, by stage and signature."""
-
-    def __init__(self, options: FullIterationOptions) -> None: ...
-    def run(
-        self, stage: Stage, key: int, call: Any, fixed: Sequence[torch.Tensor], *copied: torch.Tensor
-    ) -> tuple[Any, tuple[torch.Tensor, ...] | None, bool] | None:
-        """What was captured, its tensors, and whether they are the same each time; None where the call ran eagerly."""
-    def capture(self, stage: Stage, key: int, call: Any, fixed: Sequence[torch.Tensor]) -> None:
-        """Captures a call that was never run; nothing where it has a graph."""
-    def refuse(
-        self, stage: Stage, key: int, reason: str, fixed: Sequence[torch.Tensor], *copied: torch.Tensor
-    ) -> None:
-        """Keeps iterations of this key with such inputs eager; raises where there is no eager_fallback."""
-    def is_due(self, stage: Stage, key: int, fixed: Sequence[torch.Tensor]) -> bool:
-        """Whether the next run of this call is going to capture it."""
-    def reset(self, stage: Stage) -> None:
-        """Forgets the stage's signatures and drops their graphs."""
-    def info(self) -> FullIterationInfo:
-        """What is known and kept."""
-
-class RngFork:
-    """While it is entered, the device's default generator draws from a named stream."""
-
-    def __enter__(self) -> None: ...
-    def __exit__(self, *error: Any) -> None: ...
-
-class RngPlace:
-    """Where all streams and the default generator stood at one moment."""
-
-class RngRewind:
-    """While it is entered, streams and default generator draw on from a place."""
-
-    def __enter__(self) -> None: ...
-    def __exit__(self, *error: Any) -> None: ...
-
-class RngTracker:
-    """Streams of random numbers by name."""
-
-    def __init__(self, device: torch.device) -> None: ...
-    def add(self, name: str, seed: int) -> None:
-        """A new stream."""
-    def names(self) -> list[str]:
-        """Of all streams, in the order in which they were added."""
-    def fork(self, name: str) -> RngFork:
-        """For `with`: what is drawn inside comes from that stream."""
-    def place(self) -> RngPlace:
-        """Where streams and default generator stand now, to draw the same numbers once more."""
-    def rewind(self, place: RngPlace) -> RngRewind:
-        """For `with`: what is drawn inside is what was drawn from that place on."""
-    def generators(self) -> list[torch.Generator]:
-        """Of all streams, for captures."""
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """Where each stream stands."""
-    def load_state_dict(self, state_dict: Mapping[str, torch.Tensor]) -> None:
-        """Streams that are not there yet are made; graphs go on with the loaded state."""
-
-class Checkpoint:
-    """The parts of a training run in one file."""
-
-    def __init__(self) -> None: ...
-    def add_part(self, name: str, save: Callable[[], Any], load: Callable[[Any], Any]) -> None:
-        """A part that keeps its state itself. `load` refuses with an Error, and has changed nothing then."""
-    def add_tensors(self, name: str, tensors: Sequence[tuple[str, torch.Tensor]]) -> None:
-        """Tensors by name, which are loaded in place."""
-    def add_generator(self, name: str, generator: torch.Generator) -> Self:
-        """A generator's place in its numbers: torch.default_generator, torch.cuda.default_generators[0]."""
-    def save(self, file: str | PathLike[str]) -> None:
-        """Writes the file, or replaces it in one move."""
-    def load(self, file: str | PathLike[str]) -> None:
-        """Loads all parts, or none."""
-
-# --- Configuration ---
 
 class CudaGraphConfig:
     """Everything of a training configuration that bears on CUDA graphs, under the names that Megatron-LM gives it.
@@ -1638,6 +61,10 @@ class CudaGraphConfig:
     """
 
     def __init__(self, **kwargs: Any) -> None: ...
+    def __repr__(self) -> str: ...
+    def __eq__(self, other: object) -> bool: ...
+    def __copy__(self) -> CudaGraphConfig: ...
+    def __deepcopy__(self, memo: dict[Any, Any]) -> CudaGraphConfig: ...
     @property
     def target(self) -> str:
         """Whose graphs the configuration is for."""
@@ -1645,7 +72,8 @@ class CudaGraphConfig:
     def target(self, value: str) -> None: ...
     @property
     def cuda_graph_impl(self) -> str:
-        """What makes the graphs; per_layer, callables and iteration are other names of local, transformer_engine and full_iteration."""
+        """What makes the graphs; per_layer, callables and iteration are other names of local, transformer_engine and
+        full_iteration."""
     @cuda_graph_impl.setter
     def cuda_graph_impl(self, value: str) -> None: ...
     @property
@@ -1998,20 +426,19 @@ class CudaGraphConfig:
         """Whether graphs keep the priorities of streams: 0 or 1."""
     @cuda_graphs_use_node_priority.setter
     def cuda_graphs_use_node_priority(self, value: int | None) -> None: ...
-    def __repr__(self) -> str: ...
-    def __eq__(self, other: object) -> bool: ...
-    def __copy__(self) -> CudaGraphConfig: ...
-    def __deepcopy__(self, memo: dict[Any, Any]) -> CudaGraphConfig: ...
 
 class ConfigChange:
     """A setting that a rule has changed, its values as in a file."""
 
     @property
-    def key(self) -> str: ...
+    def key(self) -> str:
+        """"model.cuda_graph_impl\""""
     @property
-    def before(self) -> str: ...
+    def before(self) -> str:
+        """The value as in a file."""
     @property
-    def after(self) -> str: ...
+    def after(self) -> str:
+        """The value as in a file."""
 
 class ConfigFinding:
     """A rule that a configuration violates."""
@@ -2023,13 +450,17 @@ class ConfigFinding:
     def outcome(self) -> str:
         """"error", "fixed" or "warning"."""
     @property
-    def message(self) -> str: ...
+    def message(self) -> str:
+        """What is wrong."""
     @property
-    def advice(self) -> str: ...
+    def advice(self) -> str:
+        """What to do."""
     @property
-    def reason(self) -> str: ...
+    def reason(self) -> str:
+        """Why it does not work."""
     @property
-    def changes(self) -> list[ConfigChange]: ...
+    def changes(self) -> list[ConfigChange]:
+        """Settings that were changed to fix it."""
 
 class ConfigReport:
     """What check_config() found."""
@@ -2038,15 +469,18 @@ class ConfigReport:
     def config(self) -> CudaGraphConfig:
         """With all that could be fixed."""
     @property
-    def findings(self) -> list[ConfigFinding]: ...
+    def findings(self) -> list[ConfigFinding]:
+        """Errors, fixes and warnings, in the order of the rules."""
     @property
     def ok(self) -> bool:
         """There is no error."""
     @property
     def exit_code(self) -> int:
         """0, or 3 where there are errors."""
-    def to_text(self) -> str: ...
-    def to_json(self, indent: int = 2) -> str: ...
+    def to_text(self) -> str:
+        """For people."""
+    def to_json(self, indent: int = 2) -> str:
+        """One JSON object."""
     def __str__(self) -> str: ...
 
 def check_config(config: CudaGraphConfig) -> ConfigReport:
@@ -2063,3 +497,1680 @@ def load_config(path: str | PathLike[str], *, allow_other_keys: bool = False) ->
 
 def config_rules() -> list[dict[str, Any]]:
     """All rules: id, outcome, title, message, advice, reason, targets."""
+
+class Report:
+    """What the library has to tell: text for people, JSON for programs."""
+
+    def to_text(self, width: int = 100) -> str:
+        """Facts and tables, for people."""
+    def to_json(self, indent: int = 2) -> str:
+        """The same, for programs."""
+    def __str__(self) -> str: ...
+
+class ParallelOptions:
+    """How the option `branches` goes about its work. The defaults suit most steps."""
+
+    def __init__(
+        self,
+        *,
+        workspaces: int = 0,
+        reuse_delay: int = 16,
+        split_kernels: bool = False,
+        memory_limit: int = 1073741824,
+        self_check: bool = True,
+        warmed_up: bool = False,
+    ) -> None: ...
+    @property
+    def workspaces(self) -> int:
+        """cuBLAS workspaces that matrix products take in turn, so that they need not wait for each other's. 0: as many
+        as branches. 1: one for all, as torch has it."""
+    @property
+    def reuse_delay(self) -> int:
+        """For so many operations, and four times as many once the step has run backward, memory that the step frees is
+        not used again: reuse orders what is independent. 0: torch's own reuse."""
+    @property
+    def split_kernels(self) -> bool:
+        """Split every operation of several kernels, not only those that work on lists of tensors."""
+    @property
+    def memory_limit(self) -> int:
+        """Most bytes that workspaces and delayed reuse may take together."""
+    @property
+    def self_check(self) -> bool:
+        """Time both graphs at the end of the capture, and keep the one as captured unless the rebuilt one is at least 2
+        % faster."""
+    @property
+    def warmed_up(self) -> bool:
+        """The step has run before, on what its inputs hold now: a capture without warm-up may be tried, too."""
+    def __repr__(self) -> str: ...
+
+class BranchObstacle:
+    """One reason why work could not run at once, summed over one operator."""
+
+    @property
+    def cause(self) -> str:
+        """"reuse of memory", "workspace" or "barrier"."""
+    @property
+    def op(self) -> str:
+        """The operator that had to wait: "aten::mm"."""
+    @property
+    def dependencies(self) -> int:
+        """How many dependencies of that cause it has."""
+
+class BranchInfo:
+    """What the option `branches` came to. Times that are called modelled come from a model of the device, not from
+    a clock."""
+
+    @property
+    def branches(self) -> int:
+        """Lanes that were asked for, at most 8."""
+    @property
+    def rebuilt(self) -> bool:
+        """Replays run the rebuilt graph."""
+    @property
+    def reason(self) -> str:
+        """Why replays run the graph as captured; empty where they do not."""
+    @property
+    def nodes(self) -> int:
+        """Nodes of the graph; on the tape, operations."""
+    @property
+    def units(self) -> int:
+        """Pieces that are ordered as a whole: operations, or kernels of split ones."""
+    @property
+    def edges_before(self) -> int:
+        """Of the graph as captured."""
+    @property
+    def edges_after(self) -> int:
+        """Of the rebuilt graph, lanes included."""
+    @property
+    def lanes(self) -> int:
+        """That the schedule uses."""
+    @property
+    def proved_pairs(self) -> int:
+        """Pairs of units that touch the same bytes, one of them writing: all are ordered."""
+    @property
+    def critical_nodes(self) -> int:
+        """Nodes on the longest path."""
+    @property
+    def modelled_serial_us(self) -> float:
+        """All nodes one after the other."""
+    @property
+    def modelled_rebuilt_us(self) -> float:
+        """On the lanes."""
+    @property
+    def modelled_critical_us(self) -> float:
+        """The longest path."""
+    @property
+    def without_reuse_us(self) -> float:
+        """The longest path, modelled, if no memory was used again."""
+    @property
+    def without_workspaces_us(self) -> float:
+        """The longest path, modelled, if no workspace was shared."""
+    @property
+    def without_barriers_us(self) -> float:
+        """The longest path, modelled, without barriers."""
+    @property
+    def untimed(self) -> str:
+        """Why a rebuilt graph was taken without timing it; empty for others."""
+    @property
+    def serial_us(self) -> float:
+        """A replay of the graph as captured, on the device; 0: not timed."""
+    @property
+    def rebuilt_us(self) -> float:
+        """A replay of the rebuilt graph; 0: not timed."""
+    @property
+    def floor_us(self) -> float:
+        """The longest path alone: its modelled share of serial_us; 0: not timed."""
+    @property
+    def workspace_bytes(self) -> int:
+        """Of the pool's workspaces for branches."""
+    @property
+    def held_bytes(self) -> int:
+        """Most bytes that were kept from reuse at any time of the capture."""
+    @property
+    def plan_us(self) -> int:
+        """Host time of planning and proof, in microseconds."""
+    @property
+    def rebuild_us(self) -> int:
+        """Host time of making the rebuilt graph, in microseconds."""
+    @property
+    def trial_us(self) -> int:
+        """Host time of timing both graphs, in microseconds."""
+    @property
+    def obstacles(self) -> list[BranchObstacle]:
+        """What held it back, the most frequent first."""
+    @property
+    def warnings(self) -> list[str]:
+        """What is sound but may surprise, one sentence each."""
+    def report(self) -> Report:
+        """All of it."""
+    def __str__(self) -> str: ...
+
+class CaptureOptions:
+    """How a graph warms up, records and cleans up."""
+
+    def __init__(
+        self,
+        *,
+        device: torch.device,
+        warmup: int,
+        pool: tuple[int, int] | None,
+        generators: Sequence[torch.Generator],
+        inputs: Sequence[torch.Tensor],
+        branches: int,
+        parallel: ParallelOptions | None,
+        mode: str,
+        restore: bool,
+        trace: bool,
+        accept_capture_path: bool,
+        instantiate: bool,
+        allow_empty: bool,
+        stream: torch.Stream | None,
+        check: str,
+        names: Mapping[str, torch.Tensor],
+    ) -> None: ...
+
+class GraphPool:
+    """Memory that several graphs share."""
+
+    def __init__(self, device: torch.device) -> None: ...
+    @property
+    def id(self) -> tuple[int, int]:
+        """torch's name for it."""
+    @property
+    def device(self) -> torch.device:
+        """Where it lies."""
+    def bytes(self) -> int:
+        """What it holds."""
+
+def new_pool_id() -> tuple[int, int]:
+    """A name for a new pool."""
+
+class GraphInfo:
+    """What a captured graph holds and what making it cost."""
+
+    @property
+    def backend(self) -> str:
+        """"cuda" or "tape"."""
+    @property
+    def nodes(self) -> int:
+        """Nodes of the CUDA graph; on the tape, operations that a replay runs."""
+    @property
+    def types(self) -> dict[str, int]:
+        """Nodes by type ("kernel", "memcpy", ...); on the tape, by operator."""
+    @property
+    def kernels(self) -> int:
+        """Kernel nodes; 0 on the tape."""
+    @property
+    def edges(self) -> int:
+        """Dependencies between nodes."""
+    @property
+    def operations(self) -> int:
+        """Top-level ATen operations recorded; 0 without a trace."""
+    @property
+    def pool_bytes(self) -> int:
+        """Bytes of the graph's pool, shared ones counted in full."""
+    @property
+    def executable_bytes(self) -> int:
+        """Device memory taken by the executable, outside torch's allocator."""
+    @property
+    def retained_bytes(self) -> int:
+        """Bytes of outside tensors that the graph keeps alive."""
+    @property
+    def draws_random_numbers(self) -> bool:
+        """Whether a replay advances a generator."""
+    @property
+    def warmup_us(self) -> int:
+        """Host time of the eager runs, in microseconds."""
+    @property
+    def capture_us(self) -> int:
+        """Host time of recording, in microseconds."""
+    @property
+    def instantiate_us(self) -> int:
+        """Host time of making and uploading the executable, in microseconds."""
+    @property
+    def warnings(self) -> list[str]:
+        """What is sound but may surprise, one sentence each."""
+    @property
+    def branches(self) -> BranchInfo | None:
+        """What `branches` came to; None where it was not asked for."""
+    def report(self) -> Report:
+        """All of it."""
+    def __str__(self) -> str: ...
+
+class Graph:
+    """Work that was recorded once and is replayed with one launch."""
+
+    def __init__(self, device: torch.device) -> None: ...
+    def capture(self, step: Callable[[], Any], options: CaptureOptions) -> None:
+        """Warms up, records `step`, and puts back what that wrote."""
+    def replay(self, *sources: torch.Tensor) -> None:
+        """Runs what was captured, on the current stream; copies `sources` into the graph's inputs first."""
+    def instantiate(self) -> None:
+        """Makes the executable from the captured graph as it is now."""
+    def reset(self) -> None:
+        """Drops the graph and its memory; the object can capture again."""
+    @property
+    def captured(self) -> bool:
+        """Whether there is something to replay."""
+    @property
+    def device(self) -> torch.device:
+        """Where it runs."""
+    def pool_id(self) -> tuple[int, int]:
+        """The name of the graph's pool."""
+    def info(self) -> GraphInfo:
+        """What the graph holds and what making it cost."""
+    def raw_executable(self) -> int:
+        """The cudaGraphExec_t; 0 on the tape and before instantiate()."""
+    def raw_graph(self) -> int:
+        """The cudaGraph_t; 0 on the tape."""
+    def dump_dot(self, file: str) -> None:
+        """Writes the graph in Graphviz's language."""
+    def dump_lanes(self, file: str) -> None:
+        """Draws the lanes of `branches` as an SVG picture."""
+
+class CaptureScope:
+    """Captures what this thread runs between construction and end()."""
+
+    def __init__(self, graph: Graph, options: CaptureOptions) -> None: ...
+    def end(self) -> None:
+        """Ends the capture; the graph can be replayed."""
+    def fail(self, exception: BaseException) -> None:
+        """Abandons the capture; raises an explanation where capturing is what caused the exception."""
+
+def is_recording() -> bool:
+    """Whether a capture of this thread records; not while it warms up."""
+
+class Schedule:
+    """The order of forwards and backwards on one rank of a pipeline."""
+
+    @staticmethod
+    def parse(text: str, *, layers_per_chunk: Sequence[int] = []) -> Schedule:
+        """From "1,1,-1,-1": c is the next forward of chunk c, counted from 1, and -c its next backward."""
+    @staticmethod
+    def from_order(order: Sequence[float], *, layers_per_chunk: Sequence[int] = []) -> Schedule:
+        """From Transformer Engine's `_order`."""
+    @property
+    def chunks(self) -> int:
+        """Chunks of the model on this rank."""
+    @property
+    def microbatches(self) -> int:
+        """Microbatches of one iteration."""
+    @property
+    def total_layers(self) -> int:
+        """Layers of all chunks."""
+    def layers(self, chunk: int) -> int:
+        """Layers of a chunk, counted from 1."""
+    def first_layer(self, chunk: int) -> int:
+        """How many layers the chunks before this one have."""
+    def depth(self, chunk: int) -> int:
+        """Microbatches of a chunk that are in flight at once."""
+    def __str__(self) -> str: ...
+    def __repr__(self) -> str: ...
+    def __eq__(self, other: object) -> bool: ...
+    @staticmethod
+    def gpipe(
+        *,
+        pipeline_size: int,
+        microbatches: int,
+        rank: int = 0,
+        virtual_size: int = 1,
+        layers_per_chunk: Sequence[int] = [],
+    ) -> Schedule:
+        """All forwards, then all backwards."""
+    @staticmethod
+    def one_f_one_b(
+        *,
+        pipeline_size: int,
+        microbatches: int,
+        rank: int = 0,
+        virtual_size: int = 1,
+        layers_per_chunk: Sequence[int] = [],
+    ) -> Schedule:
+        """One forward, one backward in turn (1F1B)."""
+    @staticmethod
+    def interleaved(
+        *,
+        pipeline_size: int,
+        microbatches: int,
+        rank: int = 0,
+        virtual_size: int = 1,
+        layers_per_chunk: Sequence[int] = [],
+    ) -> Schedule:
+        """Interleaved 1F1B: several chunks on each rank."""
+
+class GradPolicy:
+    """How the backward pass hands out the gradients of parameters."""
+
+    accumulate: ClassVar[GradPolicy]
+    """The graph itself adds into `p.grad`."""
+    clone: ClassVar[GradPolicy]
+    """Through autograd, as copies."""
+    alias: ClassVar[GradPolicy]
+    """Through autograd, as the graph's own buffers."""
+    __members__: ClassVar[Mapping[str, GradPolicy]]
+    def __init__(self, value: int) -> None: ...
+    def __int__(self) -> int: ...
+    def __index__(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> int: ...
+
+class OutputPolicy:
+    """What a call returns."""
+
+    alias: ClassVar[OutputPolicy]
+    """The graph's own buffers, which the next call overwrites."""
+    clone: ClassVar[OutputPolicy]
+    """Copies that are the caller's."""
+    __members__: ClassVar[Mapping[str, OutputPolicy]]
+    def __init__(self, value: int) -> None: ...
+    def __int__(self) -> int: ...
+    def __index__(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> int: ...
+
+class OnMismatch:
+    """What to do with a call that differs from what was captured."""
+
+    refuse: ClassVar[OnMismatch]
+    """Raise GuardError."""
+    eager: ClassVar[OnMismatch]
+    """Run the original."""
+    __members__: ClassVar[Mapping[str, OnMismatch]]
+    def __init__(self, value: int) -> None: ...
+    def __int__(self) -> int: ...
+    def __index__(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> int: ...
+
+class OnFull:
+    """What to do with a call that finds every slot between forward and backward."""
+
+    refuse: ClassVar[OnFull]
+    """Raise UsageError."""
+    overtake: ClassVar[OnFull]
+    """Take the slot of the oldest call, whose backward is refused from then on."""
+    __members__: ClassVar[Mapping[str, OnFull]]
+    def __init__(self, value: int) -> None: ...
+    def __int__(self) -> int: ...
+    def __index__(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> int: ...
+
+class OnOtherMode:
+    """What to do with a call in a mode that was not captured."""
+
+    refuse: ClassVar[OnOtherMode]
+    """Raise GuardError."""
+    eager: ClassVar[OnOtherMode]
+    """Run the original."""
+    capture: ClassVar[OnOtherMode]
+    """Capture it, in this call."""
+    __members__: ClassVar[Mapping[str, OnOtherMode]]
+    def __init__(self, value: int) -> None: ...
+    def __int__(self) -> int: ...
+    def __index__(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> int: ...
+
+class CallableInfo:
+    """What a graphed callable holds."""
+
+    @property
+    def graphs(self) -> int:
+        """Captured graphs: a forward and a backward one per slot, and evaluation."""
+    @property
+    def parameters(self) -> int:
+        """Parameters whose gradients the graph adds to `p.grad`."""
+    @property
+    def through_autograd(self) -> int:
+        """Parameters whose gradients go through autograd."""
+    @property
+    def slots(self) -> int:
+        """Calls that may be in flight."""
+    @property
+    def pool_bytes(self) -> int:
+        """Bytes of the pool, shared ones counted in full."""
+    @property
+    def static_bytes(self) -> int:
+        """Bytes of static inputs and parameter gradients, outside the pool."""
+    @property
+    def executable_bytes(self) -> int:
+        """Device memory taken by the executables, outside torch's allocator."""
+    @property
+    def warnings(self) -> list[str]:
+        """What is sound but may surprise, one sentence each."""
+    @property
+    def branches(self) -> list[BranchInfo]:
+        """What `branches` came to, per graph: per slot the forward and the backward pass. Empty where it was not asked
+        for."""
+    def report(self) -> Report:
+        """All of it."""
+    def __str__(self) -> str: ...
+
+class CallableOptions:
+    """How make_graphed_callables captures."""
+
+    def __init__(
+        self,
+        *,
+        device: torch.device,
+        warmup: int,
+        grad: GradPolicy,
+        output: OutputPolicy,
+        slots: int,
+        retain_graph: bool,
+        allow_unused_input: bool,
+        accept_capture_path: bool,
+        on_mismatch: OnMismatch,
+        on_other_mode: OnOtherMode,
+        on_full: OnFull,
+        through_autograd: Sequence[torch.Tensor],
+        schedule: Schedule | None,
+        pool: tuple[int, int] | None,
+        generators: Sequence[torch.Generator],
+        branches: int,
+        parallel: ParallelOptions | None,
+        mode: str,
+        pre_warmup: Callable[[], Any] | None,
+        post_warmup: Callable[[], Any] | None,
+        capture_hooks: Sequence[dict[str, Callable[[], None]]],
+    ) -> None: ...
+
+class GraphedCallable:
+    """A captured callable: tensors in, tensors out."""
+
+    def call(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Replays the forward pass."""
+    def static_inputs(self) -> list[torch.Tensor]:
+        """The tensors that a call copies its inputs into; passed themselves, they are not copied."""
+    def check_current(self, output: torch.Tensor) -> None:
+        """Raises ReplayError where a later call has overwritten `output`."""
+    @property
+    def in_flight(self) -> int:
+        """Calls between forward and backward."""
+    def next_microbatch(self) -> int:
+        """Whose turn it is in the schedule, counted from 1."""
+    def restart_schedule(self) -> None:
+        """Forgets how far an iteration came."""
+    def reset(self) -> None:
+        """Drops the graphs and their memory."""
+    def pool_id(self) -> tuple[int, int]:
+        """The name of its pool."""
+    def info(self) -> CallableInfo:
+        """What it holds."""
+
+def make_graphed_callables(
+    functions: Sequence[Callable[..., Any]],
+    modules: Sequence[torch.nn.Module | None],
+    samples: Sequence[Sequence[torch.Tensor]],
+    options: CallableOptions,
+) -> list[GraphedCallable]:
+    """Captures functions of tensors to lists of tensors; `modules` has those whose training flags and parameters
+    count."""
+
+def expose_to_autograd(parameters: Sequence[torch.Tensor]) -> None:
+    """Lets autograd see these parameters in all calls of graphed callables whose backward can still come."""
+
+def drop_empty_hooks(tensor: torch.Tensor) -> None:
+    """Takes away the empty dictionaries that removed hooks leave on a tensor."""
+
+class SignatureInfo:
+    """One signature that a graphed function knows."""
+
+    @property
+    def signature(self) -> str:
+        """As in "Float[8, 16] cpu"."""
+    @property
+    def kind(self) -> str:
+        """"undecided", "inference", "autograd" or "step"."""
+    @property
+    def state(self) -> str:
+        """"warming up", "captured" or "eager"."""
+    @property
+    def warmup_calls(self) -> int:
+        """Eager calls before the capture."""
+    @property
+    def graphs(self) -> int:
+        """That it keeps now."""
+    @property
+    def recaptures(self) -> int:
+        """Captures after the first because what was captured had become stale."""
+    @property
+    def replays(self) -> int:
+        """Calls that were replayed."""
+    @property
+    def eager_calls(self) -> int:
+        """Calls that ran eagerly, warm-up included."""
+    @property
+    def reason(self) -> str:
+        """Why it stays eager; empty for others."""
+    @property
+    def branches(self) -> list[BranchInfo]:
+        """What `branches` came to, for each graph that it keeps now; a call with a backward pass has two."""
+
+class GraphedInfo:
+    """What a graphed function knows and keeps."""
+
+    @property
+    def signatures(self) -> list[SignatureInfo]:
+        """The most recently called first."""
+    @property
+    def evictions(self) -> int:
+        """Signatures that lost their graphs to others."""
+    @property
+    def unfollowed(self) -> list[str]:
+        """What it reads on the host, and is not compared at each call."""
+    @unfollowed.setter
+    def unfollowed(self, value: Sequence[str]) -> None: ...
+    def report(self) -> Report:
+        """All of it."""
+    def __str__(self) -> str: ...
+
+class GraphedOptions:
+    """When a graphed function captures, and how much it keeps."""
+
+    def __init__(
+        self,
+        *,
+        warmup: int,
+        capacity: int,
+        max_in_flight: int,
+        output: OutputPolicy,
+        grad: GradPolicy,
+        retain_graph: bool,
+        accept_capture_path: bool,
+        pool: tuple[torch.device, tuple[int, int]] | None,
+        generators: Sequence[torch.Generator],
+        branches: int,
+        parallel: ParallelOptions | None,
+        mode: str,
+        on_fallback: Callable[[str], Any],
+    ) -> None: ...
+
+class GraphedCache:
+    """The graphs of one function, by signature of its calls."""
+
+    def __init__(
+        self,
+        options: GraphedOptions,
+        original: Callable[..., Any],
+        module: torch.nn.Module | None,
+    ) -> None: ...
+    def run(self, key: int, call: Any, *inputs: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], Any] | None:
+        """The result's tensors and their structure; None where the call ran eagerly."""
+    def refuse(self, key: int, reason: str, *inputs: torch.Tensor) -> None:
+        """Keeps calls of this key with such inputs eager from now on."""
+    def reset(self) -> None:
+        """Forgets all signatures and drops their graphs."""
+    def info(self) -> GraphedInfo:
+        """What is known and kept, per signature."""
+
+class Buckets:
+    """Lengths to which batches are padded."""
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        dim: int,
+        padding: Sequence[tuple[str, int | None, bool | int | float | complex]],
+        value: bool | int | float | complex,
+    ) -> None: ...
+    @property
+    def sizes(self) -> list[int]:
+        """Ascending."""
+    @property
+    def dim(self) -> int:
+        """Where a padding names none."""
+    def bucket_of(self, length: int) -> int:
+        """The smallest of the sizes that is at least `length`."""
+
+class BucketUse:
+    """What one bucket has been used for."""
+
+    @property
+    def length(self) -> int:
+        """The bucket's; 0 without buckets."""
+    @property
+    def batches(self) -> int:
+        """Batches that were padded to it."""
+    @property
+    def elements(self) -> int:
+        """The caller's, in tensors that are padded."""
+    @property
+    def padding(self) -> int:
+        """Elements that padding added to them."""
+    @property
+    def waste_percent(self) -> float:
+        """Share of the padded tensors that is padding."""
+
+class StaticInputs:
+    """The batch that a captured step reads."""
+
+    def __init__(
+        self,
+        device: torch.device,
+        pin: bool,
+        double_buffer: bool,
+        buckets: Buckets | None,
+        path_of: Callable[[int, int], str],
+    ) -> None: ...
+    def prefetch(self, batch: Sequence[Sequence[torch.Tensor]]) -> None:
+        """Starts the next batch on its way."""
+    def advance(self) -> None:
+        """Makes the prefetched batch the current one."""
+    @property
+    def key(self) -> int:
+        """Names the static tensors of the current bucket: no others of this process have it."""
+    def tensors(self) -> list[torch.Tensor]:
+        """The static tensors of all microbatches, in order."""
+    def for_each_bucket(self, visit: Callable[[int], Any]) -> None:
+        """Calls `visit(length)` for each bucket, from the largest on, with the current batch in it."""
+    @property
+    def bucket(self) -> int:
+        """The length of the current batch's bucket; 0 without buckets."""
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+    @property
+    def bytes(self) -> int:
+        """Bytes on the device."""
+    def bucket_uses(self) -> list[BucketUse]:
+        """What each bucket was used for, ascending."""
+    def report(self) -> Report:
+        """Memory, and what padding wastes."""
+    def __str__(self) -> str: ...
+
+class Optimizer:
+    """An optimizer all of whose state is on the device."""
+
+    def step(self, *, grad_scale: torch.Tensor | None = None, found_inf: torch.Tensor | None = None) -> None:
+        """Changes the parameters that have gradients."""
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Takes the gradients away, or fills them with zeros in place."""
+    def gradients(self) -> list[torch.Tensor]:
+        """Those that are there, in the order of the parameters."""
+    @property
+    def groups(self) -> int:
+        """How many groups of parameters there are."""
+    def parameters(self, group: int | None = None) -> list[torch.Tensor]:
+        """Of one group, or of all in order."""
+    def learning_rate(self, group: int = 0) -> torch.Tensor:
+        """The rate itself, on the device: written in place, it takes effect with the next step or replay."""
+    def set_learning_rate(self, rate: float, group: int | None = None) -> None:
+        """Fills the rate of one group, or of all; in a captured step every replay fills it again."""
+    def state(self) -> list[tuple[str, torch.Tensor]]:
+        """What a step or a schedule writes, parameters excepted."""
+    def state_dict(self) -> dict[str, Any]:
+        """In the layout of torch.optim."""
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Copies into the tensors that are there, so that graphs go on with what is loaded."""
+
+class SGD(Optimizer):
+    """Stochastic gradient descent."""
+
+    def __init__(self, groups: Sequence[tuple[Sequence[torch.Tensor], dict[str, Any]]]) -> None: ...
+
+class Adam(Optimizer):
+    """Adam, with the weight decay as a part of the gradient."""
+
+    def __init__(self, groups: Sequence[tuple[Sequence[torch.Tensor], dict[str, Any]]]) -> None: ...
+
+class AdamW(Optimizer):
+    """Adam with decoupled weight decay."""
+
+    def __init__(self, groups: Sequence[tuple[Sequence[torch.Tensor], dict[str, Any]]]) -> None: ...
+    def weight_decay(self, group: int = 0) -> torch.Tensor:
+        """The weight decay itself, where it is scheduled."""
+
+class ExponentialMovingAverage:
+    """Exponential moving averages of parameters."""
+
+    def __init__(self, parameters: Sequence[torch.Tensor], decay: float = 0.999) -> None: ...
+    def update(self) -> None:
+        """Moves the averages towards the parameters."""
+    def reset(self) -> None:
+        """Makes the averages the parameters as they are."""
+    def copy_to_parameters(self) -> None:
+        """Makes the parameters the averages."""
+    def swap(self) -> None:
+        """Exchanges both: once to evaluate with the averages, and once more to go on training."""
+    @property
+    def averages(self) -> list[torch.Tensor]:
+        """In the order of the parameters."""
+    def state(self) -> list[tuple[str, torch.Tensor]]:
+        """What an update writes: "average.3"."""
+    def state_dict(self) -> dict[str, Any]:
+        """{"decay": d, "averages": [...]}; the tensors are its own, not copies."""
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Copies into the averages."""
+
+class LearningRate:
+    """A learning rate as a function of the step and of a base rate."""
+
+    def __init__(self, function: Callable[[int, float], float]) -> None: ...
+    @staticmethod
+    def constant() -> LearningRate:
+        """The base rate."""
+    @staticmethod
+    def linear(steps: int, start: float, end: float) -> LearningRate:
+        """From `start` times the base rate to `end` times it, in `steps` steps (LinearLR)."""
+    @staticmethod
+    def cosine(steps: int, minimum: float = 0.0) -> LearningRate:
+        """Half a cosine from the base rate down to `minimum`, in `steps` steps (CosineAnnealingLR)."""
+    @staticmethod
+    def one_cycle(
+        steps: int,
+        *,
+        pct_start: float = 0.3,
+        div_factor: float = 25.0,
+        final_div_factor: float = 10000.0,
+    ) -> LearningRate:
+        """Up to the base rate and down to nearly nothing, in `steps` steps all in all (OneCycleLR)."""
+    @staticmethod
+    def step_decay(every: int, gamma: float = 0.1) -> LearningRate:
+        """Times `gamma` after every `every` steps (StepLR)."""
+    @staticmethod
+    def sequence(first: LearningRate, steps: int, second: LearningRate) -> LearningRate:
+        """`first` for `steps` steps, then `second`, which counts from 0 there."""
+    @staticmethod
+    def warmup(steps: int, after: LearningRate, start: float = 0.0) -> LearningRate:
+        """A linear rise from `start` times the base rate in `steps` steps, then `after`."""
+    def __call__(self, step: int, base: float) -> float:
+        """The rate of a step, counted from 0."""
+
+class DeviceLearningRateSchedule:
+    """A schedule whose rates lie in a table on the device."""
+
+    def step(self) -> None:
+        """Counts on, and writes the next rates."""
+    @property
+    def steps(self) -> int:
+        """How many steps were taken."""
+    def state_dict(self) -> dict[str, Any]:
+        """{"steps": n, "base_rates": [...]}"""
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Writes the rates of the step that is loaded; a state of other base rates changes nothing."""
+    def state(self) -> list[tuple[str, torch.Tensor]]:
+        """The counter: what a step writes besides the rates."""
+
+class LearningRateSchedule:
+    """Writes the rates of an optimizer's groups, step by step."""
+
+    @overload
+    def __init__(self, optimizer: Optimizer, rate: LearningRate, base_rates: Sequence[float] = []) -> None: ...
+    @overload
+    def __init__(
+        self,
+        scalars: Sequence[torch.Tensor],
+        rate: LearningRate,
+        base_rates: Sequence[float] = [],
+    ) -> None: ...
+    def step(self) -> None:
+        """Counts on, and writes the next rates."""
+    @property
+    def steps(self) -> int:
+        """How many steps were taken."""
+    def state_dict(self) -> dict[str, Any]:
+        """{"steps": n, "base_rates": [...]}"""
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Writes the rates of the step that is loaded; a state of other base rates changes nothing."""
+    @property
+    def rates(self) -> list[float]:
+        """What was written last, unrounded: one for each group."""
+    def on_device(self, total_steps: int) -> DeviceLearningRateSchedule:
+        """The same for capture, from this step on, with a table of the rates of steps 0 to `total_steps`."""
+
+class NonFiniteFinding:
+    """The first step in which a checked tensor was not finite."""
+
+    @property
+    def step(self) -> int:
+        """Counted from 1."""
+    @property
+    def step_is_exact(self) -> bool:
+        """Off after 2^24 steps: it was `step` or a later one."""
+    @property
+    def tensor(self) -> str:
+        """The first one, in the order of the checks."""
+    @property
+    def is_nan(self) -> bool:
+        """Else infinite."""
+    @property
+    def tensors(self) -> list[str]:
+        """All of that step."""
+
+class FiniteWatch:
+    """Finds NaN and infinity without a host synchronization."""
+
+    def __init__(self, device: torch.device, *, gradients: bool, max_tensors: int) -> None: ...
+    def check(self, name: str, tensor: torch.Tensor) -> None:
+        """Checks one tensor."""
+    def check_all(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> None:
+        """Checks many at once."""
+    def check_gradients(self, parameters: Sequence[tuple[str, torch.Tensor]]) -> None:
+        """Checks the gradients of those parameters that have one."""
+    def check_gradient_norms(self, names: Sequence[str], norms: torch.Tensor) -> None:
+        """Checks gradients by norms that are at hand: one for each name."""
+    def found_inf(self) -> torch.Tensor:
+        """Float32 [] on the device: 1 from the first bad check on, 0 before."""
+    def end_step(self) -> None:
+        """Counts the step, and sends the host word. Call it after the last check."""
+    def abandon_step(self) -> None:
+        """Forgets the checks since the last end_step(), after an exception in between."""
+    def poll(self) -> None:
+        """Throws NonFiniteError once the device has told that an earlier step was bad."""
+    def wait(self) -> None:
+        """Waits for the device, and throws NonFiniteError where any step so far was bad."""
+    def find(self) -> NonFiniteFinding | None:
+        """What poll() would throw, as values; waits for the device."""
+    def reset(self, steps_done: int = 0) -> None:
+        """Forgets what was found and goes on counting behind step `steps_done`, in place."""
+
+class GradScaler:
+    """Scales losses, and skips steps whose gradients overflowed."""
+
+    def __init__(
+        self,
+        device: torch.device,
+        *,
+        init_scale: float,
+        growth_factor: float,
+        backoff_factor: float,
+        growth_interval: int,
+        enabled: bool,
+    ) -> None: ...
+    def scale(self, outputs: torch.Tensor) -> torch.Tensor:
+        """The outputs times the scale."""
+    def unscale_(self, optimizer: Optimizer) -> None:
+        """Divides the gradients by the scale, in place."""
+    def step(self, optimizer: Optimizer) -> None:
+        """The optimizer's step, which leaves everything as it is where a gradient is not finite."""
+    @overload
+    def update(self) -> None:
+        """Adapts the scale after all optimizers' steps."""
+    @overload
+    def update(self, new_scale: torch.Tensor) -> None:
+        """Sets the scale."""
+    @overload
+    def update(self, new_scale: float) -> None:
+        """Sets the scale."""
+    def abandon_step(self) -> None:
+        """Forgets what unscale_() and step() noted since the last update(), after an exception in between."""
+    def is_enabled(self) -> bool:
+        """Whether it does anything."""
+    def get_growth_factor(self) -> float:
+        """By which the scale grows."""
+    def get_backoff_factor(self) -> float:
+        """By which the scale shrinks."""
+    def get_growth_interval(self) -> int:
+        """After how many good steps in a row the scale grows."""
+    @property
+    def current_scale(self) -> torch.Tensor:
+        """The scale itself: float32 [] on the device."""
+    @property
+    def growth_tracker(self) -> torch.Tensor:
+        """Good steps in a row: int32 [] on the device."""
+    @property
+    def skipped_steps(self) -> torch.Tensor:
+        """How many steps were skipped so far: int64 [] on the device, a copy."""
+    def found_inf(self, optimizer: Optimizer) -> torch.Tensor:
+        """Not 0 where the optimizer's gradients were not finite: float32 [], from unscale_() or step() to update()."""
+    def state(self) -> list[tuple[str, torch.Tensor]]:
+        """Every tensor that a step writes."""
+    def state_dict(self) -> dict[str, Any]:
+        """That of torch.amp.GradScaler; waits for the device."""
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Fills the tensors that are there, so that graphs go on with what is loaded."""
+
+def clip_grad_norm_(
+    parameters: Sequence[torch.Tensor],
+    max_norm: float,
+    norm_type: float,
+    error_if_nonfinite: FiniteWatch | None,
+    names: Sequence[str],
+) -> torch.Tensor:
+    """Scales the parameters' gradients so that their norm is at most `max_norm`; returns the norm before."""
+
+def clip_gradients_norm_(
+    gradients: Sequence[torch.Tensor],
+    max_norm: float,
+    norm_type: float,
+    error_if_nonfinite: FiniteWatch | None,
+    names: Sequence[str],
+) -> torch.Tensor:
+    """The same for gradients."""
+
+def clip_grad_value_(parameters: Sequence[torch.Tensor], clip_value: float) -> None:
+    """Brings each element of the parameters' gradients into [-clip_value, clip_value]."""
+
+class RngFork:
+    """While it is entered, the device's default generator draws from a named stream."""
+
+    def __enter__(self) -> None: ...
+    def __exit__(self, *error: Any) -> None: ...
+
+class RngRewind:
+    """While it is entered, streams and default generator draw on from a place."""
+
+    def __enter__(self) -> None: ...
+    def __exit__(self, *error: Any) -> None: ...
+
+class RngPlace:
+    """Where all streams and the default generator stood at one moment."""
+
+class RngTracker:
+    """Streams of random numbers by name."""
+
+    def __init__(self, device: torch.device) -> None: ...
+    def add(self, name: str, seed: int) -> None:
+        """A new stream."""
+    def names(self) -> list[str]:
+        """Of all streams, in the order in which they were added."""
+    def fork(self, name: str) -> RngFork:
+        """For `with`: what is drawn inside comes from that stream."""
+    def place(self) -> RngPlace:
+        """Where streams and default generator stand now, to draw the same numbers once more."""
+    def rewind(self, place: RngPlace) -> RngRewind:
+        """For `with`: what is drawn inside is what was drawn from that place on."""
+    def generators(self) -> list[torch.Generator]:
+        """Of all streams, for captures."""
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Where each stream stands."""
+    def load_state_dict(self, state_dict: Mapping[str, torch.Tensor]) -> None:
+        """Streams that are not there yet are made; graphs go on with the loaded state."""
+
+class Checkpoint:
+    """The parts of a training run in one file."""
+
+    def __init__(self) -> None: ...
+    def add_part(self, name: str, save: Callable[[], Any], load: Callable[[Any], Any]) -> None:
+        """A part that keeps its state itself. `load` refuses with an Error, and has changed nothing then."""
+    def add_tensors(self, name: str, tensors: Sequence[tuple[str, torch.Tensor]]) -> None:
+        """Tensors by name, which are loaded in place."""
+    def add_generator(self, name: str, generator: torch.Generator) -> Self:
+        """A generator's place in its numbers: torch.default_generator, torch.cuda.default_generators[0]."""
+    def save(self, file: str | PathLike[str]) -> None:
+        """Writes the file, or replaces it in one move."""
+    def load(self, file: str | PathLike[str]) -> None:
+        """Loads all parts, or none."""
+
+class Stage:
+    """Which of its two functions an iteration runs."""
+
+    training: ClassVar[Stage]
+    """The step that trains."""
+    validation: ClassVar[Stage]
+    """The step that validates."""
+    __members__: ClassVar[Mapping[str, Stage]]
+    def __init__(self, value: int) -> None: ...
+    def __int__(self) -> int: ...
+    def __index__(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> int: ...
+
+class IterationInfo:
+    """One signature of a stage of a FullIteration."""
+
+    @property
+    def stage(self) -> str:
+        """"training" or "validation"."""
+    @property
+    def signature(self) -> str:
+        """Microbatches of these shapes: "Long[4, 64] cuda:0, with gradients"."""
+    @property
+    def state(self) -> str:
+        """"warming up", "captured" or "eager"."""
+    @property
+    def eager_calls(self) -> int:
+        """Iterations that ran eagerly, warm-up included."""
+    @property
+    def replays(self) -> int:
+        """Iterations that were replayed."""
+    @property
+    def recaptures(self) -> int:
+        """Captures after the first."""
+    @property
+    def reason(self) -> str:
+        """Why it stays eager, or why its latest capture was dropped."""
+    @property
+    def branches(self) -> BranchInfo | None:
+        """What `branches` came to."""
+
+class FullIterationInfo:
+    """What a FullIteration knows and keeps."""
+
+    @property
+    def signatures(self) -> list[IterationInfo]:
+        """Training first; of a stage, most recently called first."""
+    @property
+    def evictions(self) -> int:
+        """Signatures that lost their graph to others."""
+    @property
+    def pool_bytes(self) -> int:
+        """Of the pool that all graphs share."""
+    @property
+    def unfollowed(self) -> list[str]:
+        """What it reads on the host, and is not compared at each call."""
+    @unfollowed.setter
+    def unfollowed(self, value: Sequence[str]) -> None: ...
+    def report(self) -> Report:
+        """The same as a report."""
+    def __str__(self) -> str: ...
+
+class FullIterationOptions:
+    """When a FullIteration captures, and how much it keeps."""
+
+    def __init__(
+        self,
+        *,
+        warmup: int,
+        capacity: int,
+        output: OutputPolicy,
+        eager_fallback: bool,
+        on_fallback: Callable[[str], Any],
+        generators: Sequence[torch.Generator],
+        accept_capture_path: bool,
+        branches: int,
+        parallel: ParallelOptions | None,
+        strict: bool,
+        pool: tuple[torch.device, tuple[int, int]] | None,
+        mode: str,
+    ) -> None: ...
+
+def iteration_warmup(config: CudaGraphConfig) -> int:
+    """What a configuration says of full iterations; it is checked first."""
+
+class IterationCache:
+    """The graphs of whole iterations, by stage and signature."""
+
+    def __init__(self, options: FullIterationOptions) -> None: ...
+    def run(
+        self,
+        stage: Stage,
+        key: int,
+        call: Any,
+        fixed: Sequence[torch.Tensor],
+        *copied: torch.Tensor,
+    ) -> tuple[Any, tuple[torch.Tensor, ...] | None, bool] | None:
+        """What was captured, its tensors, and whether they are the same each time; None where the call ran eagerly."""
+    def capture(self, stage: Stage, key: int, call: Any, fixed: Sequence[torch.Tensor]) -> None:
+        """Captures a call that was never run; nothing where it has a graph."""
+    def refuse(
+        self,
+        stage: Stage,
+        key: int,
+        reason: str,
+        fixed: Sequence[torch.Tensor],
+        *copied: torch.Tensor,
+    ) -> None:
+        """Keeps iterations of this key with such inputs eager; raises where there is no eager_fallback."""
+    def is_due(self, stage: Stage, key: int, fixed: Sequence[torch.Tensor]) -> bool:
+        """Whether the next run of this call is going to capture it."""
+    def reset(self, stage: Stage) -> None:
+        """Forgets the stage's signatures and drops their graphs."""
+    def info(self) -> FullIterationInfo:
+        """What is known and kept."""
+
+class TensorDifference:
+    """How two tensors that should be the same differ."""
+
+    @property
+    def name(self) -> str:
+        """"output 0", "input 1", "grad of model.0.weight", "model.0.weight", "generator of cuda:0"."""
+    @property
+    def role(self) -> str:
+        """"output", "input" (as the step left it), "gradient", "state" or "generator"."""
+    @property
+    def step(self) -> int:
+        """Counted from 1."""
+    @property
+    def shape(self) -> str:
+        """"[16, 64] Float\""""
+    @property
+    def elements(self) -> int:
+        """How many the tensor has."""
+    @property
+    def differing(self) -> int:
+        """Elements that differ beyond the tolerance."""
+    @property
+    def max_absolute(self) -> float:
+        """Infinite where NaN or an infinity meets a number."""
+    @property
+    def max_relative(self) -> float:
+        """To eager's value, where that is not 0."""
+    @property
+    def max_ulps(self) -> int:
+        """Of floating-point tensors; NaN against a number is the largest value."""
+    @property
+    def first(self) -> str:
+        """"[3, 7]: eager 0.125, graph 0.5\""""
+    @property
+    def note(self) -> str:
+        """Where there is more to say: another shape, undefined on one side."""
+
+class DifferenceOrigin:
+    """Where a difference starts."""
+
+    @property
+    def op(self) -> str:
+        """"aten::mul.Tensor\""""
+    @property
+    def number(self) -> int:
+        """Of the operations of the step, from 1."""
+    @property
+    def module(self) -> str:
+        """Path of the module, or open user scopes."""
+    @property
+    def file(self) -> str:
+        """Of the user's line; empty where it is not known."""
+    @property
+    def line(self) -> int:
+        """In that file; 0 where it is not known."""
+    @property
+    def function(self) -> str:
+        """The user's function; may be empty."""
+    @property
+    def what(self) -> str:
+        """"its result 0 differs, its inputs are the same\""""
+
+class MissingState:
+    """A tensor that the step writes and nobody listed."""
+
+    @property
+    def shape(self) -> str:
+        """"[16, 64] Float\""""
+    @property
+    def op(self) -> str:
+        """The first operation that writes it."""
+    @property
+    def file(self) -> str:
+        """Of the user's line; empty where it is not known."""
+    @property
+    def line(self) -> int:
+        """In that file; 0 where it is not known."""
+
+class VerifyReport:
+    """What verify() found out."""
+
+    @property
+    def verdict(self) -> str:
+        """"equal", "differs", "nondeterministic" or "failed"."""
+    @property
+    def ok(self) -> bool:
+        """The verdict is equal."""
+    @property
+    def steps(self) -> int:
+        """That were compared."""
+    @property
+    def tensors(self) -> int:
+        """Compared at each step."""
+    @property
+    def within_tolerance(self) -> bool:
+        """Equal only thanks to a tolerance."""
+    @property
+    def error(self) -> str:
+        """Why it failed: what was raised, by which side, in which step."""
+    @property
+    def differences(self) -> list[TensorDifference]:
+        """Of the first step that differs, in the order in which eager computes them; empty where equal."""
+    @property
+    def eager_differences(self) -> list[TensorDifference]:
+        """Tensors in which two eager runs differ, at the first step in which one does."""
+    @property
+    def origin(self) -> DifferenceOrigin | None:
+        """Where the difference starts; None where that was not found."""
+    @property
+    def missing_state(self) -> list[MissingState]:
+        """Tensors that the step writes and nobody listed."""
+    @property
+    def notes(self) -> list[str]:
+        """What else there is to know, a sentence each."""
+    @property
+    def eager_us(self) -> int:
+        """Of all eager steps, comparing not counted, in microseconds."""
+    @property
+    def graphed_us(self) -> int:
+        """Of all graphed steps, in microseconds."""
+    @property
+    def total_us(self) -> int:
+        """Of the whole verification, in microseconds."""
+    @property
+    def exit_code(self) -> int:
+        """0 where ok, 1 where it failed, 3 otherwise."""
+    def to_text(self) -> str:
+        """For people."""
+    def to_json(self, indent: int = 2) -> str:
+        """One JSON object."""
+    def __str__(self) -> str: ...
+
+def verify(
+    eager: Callable[..., list[torch.Tensor]],
+    graphed: Callable[..., list[torch.Tensor]],
+    *,
+    state: Sequence[tuple[str, torch.Tensor]],
+    steps: int,
+    inputs: Sequence[Sequence[torch.Tensor]],
+    between: Callable[[int], Any] | None,
+    reset: Callable[[], Any] | None,
+    graphed_warmup: int,
+    tolerance: Mapping[torch.dtype, tuple[float, float, int]],
+    repeat_eager: bool,
+    poison: bool,
+    narrow: bool,
+    generators: Sequence[torch.Generator],
+    subject: str,
+) -> VerifyReport:
+    """Runs both from the same state and compares all that they leave behind."""
+
+def take_plain_apart(tree: Any) -> tuple[list[Any], bytes | tuple[bytes, tuple[Any, ...]]] | None:
+    """Leaves of a tree, in pytree's order, and what is equal for trees of the same structure.
+
+    None: it holds something else than tuples, lists and dicts (of str and int) of tensors, numbers, strings,
+    bytes and None.
+    """
+
+class ModuleWatch:
+    """Tells whether a module is as it was."""
+
+    def __init__(self, module: torch.nn.Module) -> None: ...
+    def state(self) -> tuple[int, list[bool]]:
+        """A number that changes when a parameter, buffer or submodule is replaced, and the training flags."""
+
+class FrameWatch:
+    """Tells of each function of Python that begins on this thread."""
+
+    def __init__(self, wants: Callable[[CodeType], bool], on_frame: Callable[[FrameType], None]) -> None: ...
+    def begin(self) -> None:
+        """Starts; another profile function of the thread goes on hearing what it heard."""
+    def end(self) -> None:
+        """Stops, and leaves the other profile function alone."""
+    @property
+    def error(self) -> str:
+        """What went wrong while it watched; empty where nothing did."""
+
+class HostGuard:
+    """What a call read on the host, as it was."""
+
+    def __init__(self) -> None: ...
+    def add(self, kind: str, owner: Any, key: Any, value: Any, missing: Any) -> None:
+        """A place and what has to be there; places are numbered as they are added."""
+    def seal(self) -> None:
+        """After the last add()."""
+    def check(self) -> int:
+        """The number of the first place that is not as it was; -1 if all are."""
+
+def same_value(one: Any, other: Any) -> bool:
+    """Whether no program can tell two values apart: equal in type and to the bit, or the same object."""
+
+class PythonHit:
+    """A watched call at one place."""
+
+    @property
+    def key(self) -> int:
+        """Of what was called."""
+    @property
+    def function(self) -> str:
+        """The user's function that calls; empty where no user's frame does."""
+    @property
+    def file(self) -> str:
+        """Where that is."""
+    @property
+    def line(self) -> int:
+        """In that file."""
+    @property
+    def code(self) -> Any:
+        """Of that function; None where there is none."""
+    @property
+    def instruction(self) -> int:
+        """Offset of the call in its bytecode; -1 where it goes through other code."""
+    @property
+    def through(self) -> int:
+        """Kinds of all files between the call and the user's frame."""
+    @property
+    def subject(self) -> int:
+        """id() of the object that the method belongs to, with WATCH_SELF."""
+    @property
+    def device(self) -> str:
+        """Of that object where it is a tensor."""
+    @property
+    def module(self) -> str:
+        """Path of the module whose forward runs."""
+    @property
+    def times(self) -> int:
+        """How often."""
+
+class PythonWatch:
+    """Sees what a step calls that no operation shows."""
+
+    def __init__(self, classify: Callable[[str], int]) -> None: ...
+    def add(self, callable: Any, key: int, flags: int = 0) -> bool:
+        """Watches for calls from now on; False where a profile function does not see calls of it."""
+    def name_modules(self, paths: dict[torch.nn.Module, str]) -> None:
+        """The paths of modules, instead of the earlier ones."""
+    def observe_modules(self, modules: list[torch.nn.Module], observer: Callable[..., None] | None) -> None:
+        """Calls of these modules are told: observer(module, "enter", (args, kwargs), (function, file, line)), and
+        observer(module, "leave", result, None).
+        """
+    def begin(self) -> None:
+        """Starts; what is seen is added to the hits."""
+    def end(self) -> None:
+        """Stops, and puts the thread's other profile function back."""
+    def hits(self) -> list[PythonHit]:
+        """What was seen."""
+    def clear_hits(self) -> None:
+        """Forgets it."""
+    def executed(self) -> list[Any]:
+        """The user's functions that ran: (code, globals), in the order of their first calls."""
+
+WATCH_QUIET: int
+
+WATCH_SELF: int
+
+FILE_HIDDEN: int
+
+FILE_BOUNDARY: int
+
+class HazardRule:
+    """One kind of thing that goes wrong when PyTorch code is captured."""
+
+    @property
+    def id(self) -> str:
+        """"PG101"."""
+    @property
+    def kind(self) -> str:
+        """The same in words."""
+    @property
+    def severity(self) -> str:
+        """Of most cases: "breaks capture", "wrong numbers", "memory", "performance" or "style"."""
+    @property
+    def title(self) -> str:
+        """What happens."""
+    @property
+    def why(self) -> str:
+        """What a graph does with it."""
+    @property
+    def fix(self) -> str:
+        """What to do instead."""
+    @property
+    def cuda_only(self) -> bool:
+        """There is no such thing on the CPU."""
+    def __repr__(self) -> str: ...
+
+def hazard_rules() -> list[HazardRule]:
+    """All rules, by id."""
+
+class Finding:
+    """One hazard at one place."""
+
+    def __init__(
+        self,
+        rule: str,
+        *,
+        severity: str = '',
+        op: str = '',
+        module: str = '',
+        place: tuple[str, str, int] = ('', '', 0),
+        what: str = '',
+        evidence: str = '',
+        fix: str = '',
+        iteration: int = 0,
+        times: int = 1,
+    ) -> None: ...
+    @property
+    def rule(self) -> str:
+        """Id of the rule: "PG101"."""
+    @property
+    def kind(self) -> str:
+        """The rule in words."""
+    @property
+    def severity(self) -> str:
+        """"breaks capture", "wrong numbers", "memory", "performance" or "style"."""
+    @property
+    def op(self) -> str:
+        """The call that shows it; may be empty."""
+    @property
+    def module(self) -> str:
+        """Path of the module; empty where it is not known."""
+    @property
+    def function(self) -> str:
+        """The user's function; may be empty."""
+    @property
+    def file(self) -> str:
+        """Its file; empty where it is not known."""
+    @property
+    def line(self) -> int:
+        """In that file; 0 where it is not known."""
+    @property
+    def what(self) -> str:
+        """What happened here."""
+    @property
+    def evidence(self) -> str:
+        """What was seen; may be empty."""
+    @property
+    def fix(self) -> str:
+        """What to do here."""
+    @property
+    def iteration(self) -> int:
+        """In which it was seen first; 0: before, between or after the iterations."""
+    @property
+    def times(self) -> int:
+        """How often."""
+    def __repr__(self) -> str: ...
+
+class AuditReport:
+    """All hazards of a step, worst first, each once."""
+
+    @property
+    def subject(self) -> str:
+        """What was audited."""
+    @property
+    def device(self) -> str:
+        """Where the step computes."""
+    @property
+    def iterations(self) -> int:
+        """That were watched."""
+    @property
+    def operations(self) -> int:
+        """Of the last one."""
+    @property
+    def findings(self) -> list[Finding]:
+        """Worst first."""
+    @property
+    def notes(self) -> list[str]:
+        """What the audit could not see, and why."""
+    @property
+    def ok(self) -> bool:
+        """Nothing breaks the capture or makes its numbers wrong."""
+    @property
+    def worst(self) -> str | None:
+        """The worst severity; None where nothing was found."""
+    @property
+    def exit_code(self) -> int:
+        """0 where ok, 3 otherwise."""
+    def to_text(self) -> str:
+        """For people."""
+    def to_json(self, indent: int = 2) -> str:
+        """One JSON object."""
+    def to_sarif(self) -> str:
+        """SARIF 2.1.0, which editors and code hosts show at the lines."""
+    def add(self, finding: Finding) -> None:
+        """One more."""
+    def kept(self, keep: Callable[[Finding], bool]) -> AuditReport:
+        """Another report, with those findings alone for which `keep` is true."""
+    def __str__(self) -> str: ...
+
+class AuditSession:
+    """One audit, run by run."""
+
+    def __init__(
+        self,
+        *,
+        iterations: int,
+        warmup: int,
+        sources: bool,
+        trial: bool,
+        restore: bool,
+        generators: Sequence[torch.Generator],
+        capture_warmup: int,
+        device: torch.device | None,
+        subject: str,
+    ) -> None: ...
+    def begin_warmup(self) -> None:
+        """A run that is not compared."""
+    def end_warmup(self) -> None:
+        """It is over."""
+    def begin(self, inputs: Sequence[torch.Tensor], names: list[tuple[str, torch.Tensor]]) -> None:
+        """A run begins: with these arguments, and tensors by name."""
+    def end(self, results: Sequence[torch.Tensor]) -> None:
+        """It is over, with these results."""
+    def end_by(self, exception: BaseException, message: str, place: tuple[str, str, int]) -> None:
+        """It raised."""
+    def watch(self, python: PythonWatch) -> None:
+        """Begins the watch, which tells the session of modules."""
+    def operations(self) -> int:
+        """That began in this run."""
+    def add(self, finding: Finding) -> None:
+        """A hazard that was found elsewhere."""
+    def add_note(self, note: str) -> None:
+        """What the audit could not see."""
+    def try_capture(self, step: Callable[[], Any], between: Callable[[], Any] | None) -> None:
+        """Captures the step, and notes what stands in the way."""
+    def finish(self) -> AuditReport:
+        """Compares the runs, and puts state back."""
+
+def gradient_stream(leaf: torch.Tensor) -> int | None:
+    """The stream on which the leaf's gradient is accumulated, where that is known; 0 is the default stream."""
+
+class ScopePrediction:
+    """What an iteration would take with a graph of a scope."""
+
+    @property
+    def scope(self) -> str:
+        """"each layer", "forward and backward", "iteration without optimizer" or "whole iteration"."""
+    @property
+    def obstacle(self) -> str:
+        """Why it cannot be captured as the profile stands; empty: nothing seen."""
+    @property
+    def low_us(self) -> float:
+        """Duration of an iteration at best; 0: it cannot be told."""
+    @property
+    def expected_us(self) -> float:
+        """0: it cannot be told, see `obstacle`."""
+    @property
+    def high_us(self) -> float:
+        """Duration of an iteration at worst; 0: it cannot be told."""
+    @property
+    def speedup(self) -> float:
+        """Of an iteration as it is now over `expected_us`."""
+    @property
+    def launches(self) -> float:
+        """Calls that launch, per iteration."""
+    @property
+    def pool_bytes(self) -> int | None:
+        """Device memory of the graphs' pool; None: the profile does not say what the allocator did."""
+    @property
+    def input_bytes(self) -> int:
+        """Of the static copies of inputs, as far as the profile shows them."""
+    @property
+    def executable_bytes(self) -> int:
+        """Of the executable graphs, outside of torch's allocator."""
+    @property
+    def cpp(self) -> str:
+        """The call to write in C++."""
+    @property
+    def python(self) -> str:
+        """The call to write."""
+
+class Profile:
+    """What a step does to the machine: recorded, analysed, judged."""
+
+    @property
+    def verdict(self) -> str:
+        """"graph", "small gain", "leave", "graphed already" or "unknown"."""
+    @property
+    def headline(self) -> str:
+        """"Graph it: 2.4 times as fast, 5.1 instead of 12.3 ms per iteration.\""""
+    @property
+    def reasons(self) -> list[str]:
+        """Sentences with the numbers behind it."""
+    @property
+    def obstacles(self) -> list[str]:
+        """What stands in the way, each with what to do."""
+    @property
+    def scopes(self) -> list[ScopePrediction]:
+        """What each scope would bring, from the smallest to the whole iteration."""
+    @property
+    def best(self) -> ScopePrediction | None:
+        """The one that the verdict is about."""
+    @property
+    def iterations(self) -> int:
+        """That were found."""
+    @property
+    def iteration_us(self) -> float:
+        """As it was recorded, which slows the host."""
+    @property
+    def unrecorded_us(self) -> float:
+        """As pianola.profile() timed it before; of profiles that do not tell, `iteration_us`."""
+    @property
+    def busy_us(self) -> float:
+        """Time in which the device works, per iteration."""
+    @property
+    def utilisation(self) -> float:
+        """0 to 1."""
+    @property
+    def jitter(self) -> float:
+        """Standard deviation of the iterations' durations over their mean."""
+    @property
+    def kernels(self) -> float:
+        """Per iteration."""
+    @property
+    def launches(self) -> float:
+        """Calls that launch a kernel, a graph, a copy or a memset, per iteration."""
+    @property
+    def own_bytes(self) -> int | None:
+        """The most at a time in blocks that an iteration asked for itself; None: the profile does not say."""
+    @property
+    def allocated_bytes(self) -> int | None:
+        """The most at a time in all blocks of the device; None: the profile does not say, or it is of the CPU."""
+    @property
+    def reserved_bytes(self) -> int | None:
+        """The most that the allocator held of the device; None: the profile does not say, or it is of the CPU."""
+    def to_text(self, width: int = 100) -> str:
+        """For people."""
+    def to_json(self) -> str:
+        """One JSON object."""
+    def to_html(self) -> str:
+        """A page with pictures that needs nothing else."""
+    def __str__(self) -> str: ...
+
+def profile(
+    step: Callable[[], None],
+    *,
+    warmup: int,
+    iterations: int,
+    modules: bool,
+    memory: bool,
+    trace: str,
+) -> Profile:
+    """Runs a step a few times, and judges it."""
+
+def load_profile(path: str, *, range: str, process: int, device: int) -> Profile:
+    """Judges a profile that was recorded before."""
+
+def version() -> str:
+    """As in "0.1.0"."""
+
+def hide_python_files(folder: str) -> None:
+    """Lines of files below `folder` are not the user's when an error names one."""

@@ -1,8 +1,7 @@
-"""Type information: mypy finds nothing wrong, and _C.pyi names exactly what the module has."""
+"""Types and texts of the extension module: mypy finds nothing wrong, the stub is what the module makes, and help() speaks."""
 
-import ast
 import inspect
-import re
+import pydoc
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -14,9 +13,8 @@ import pianola
 from pianola import _C
 
 ROOT = Path(__file__).resolve().parents[2]
-STUB = ROOT / "python" / "pianola" / "_C.pyi"
-# What pybind11 gives to enums and classes for itself, and what every class has.
-OF_PYBIND11 = {"__entries", "_pybind11_conduit_v1_"}
+sys.path.insert(0, str(ROOT / "tools"))
+import stub  # noqa: E402
 
 
 def test_mypy_finds_nothing_wrong():
@@ -26,129 +24,61 @@ def test_mypy_finds_nothing_wrong():
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-def is_dunder(name):
-    return name.startswith("__") and name.endswith("__")
+def test_the_stub_is_what_the_module_makes():
+    assert stub.STUB.read_text() == stub.made(), "run tools/stub.py"
 
 
-def is_told(name):
-    """Whether a stub has to name it: dunder methods are checked the other way round only."""
-    return not is_dunder(name) and not name.startswith("@py") and name not in OF_PYBIND11
+@pytest.mark.parametrize("types", [
+    "class Graph:\n    def captures(step: int): ...",
+    "class Graph:\n    def capture(stop: int): ...",
+    "class GraphedCache:\n    def run(self, key: int) -> None: ...",
+    "class Grph:\n    text: str",
+])  # fmt: skip
+def test_a_type_that_is_told_of_nothing_is_refused(types):
+    with pytest.raises(SystemExit, match="types.pyi: the module has no (Graph.capture|GraphedCache.run|Grph)"):
+        stub.Stub(_C, types).text()
 
 
-def in_stub(body):
-    """{name: kind} of a module or class; kind is "class", "function", "static", "property" or "value"."""
-    found = {}
-    for node in body:
-        if isinstance(node, ast.ClassDef):
-            found[node.name] = "class"
-        elif isinstance(node, ast.FunctionDef):
-            decorators = [getattr(one, "attr", None) or one.id for one in node.decorator_list]  # of `name.setter`: "setter"
-            kinds = {"property": "property", "setter": "property", "staticmethod": "static"}
-            found[node.name] = kinds.get("".join(decorators), "function")
-        elif isinstance(node, ast.AnnAssign):
-            found[node.target.id] = "value"
-    return found
+def told():
+    """(path, object) of all that a user may ask help() about."""
+    for name, member in vars(_C).items():
+        if inspect.isclass(member):
+            yield name, member
+            for inner, one in vars(member).items():
+                if inner[0] not in "_@" and inner not in ("name", "value") and not isinstance(one, member):
+                    yield f"{name}.{inner}", one
+        elif inspect.isbuiltin(member):
+            yield name, member
 
 
-def kind_of(value):
-    if inspect.isclass(value):
-        return "class"
-    if isinstance(value, property):
-        return "property"
-    if isinstance(value, staticmethod) or (inspect.isbuiltin(value) and not inspect.ismodule(value.__self__)):
-        return "static"
-    return "function" if inspect.isroutine(value) else "value"
+def text_of(member):
+    """Its docstring without the signature."""
+    doc = inspect.getdoc(member) or ""
+    return doc if inspect.isclass(member) or isinstance(member, property) else " ".join(text for _, text in stub.overloads(member))
 
 
-def in_module(owner):
-    return {name: "function" if inspect.isbuiltin(value) and inspect.ismodule(owner) else kind_of(value)
-            for name, value in vars(owner).items() if is_told(name)}  # fmt: skip
+def test_everything_has_a_docstring():
+    assert [path for path, member in told() if not text_of(member).strip()] == []
 
 
-def classes():
-    return {node.name: node for node in ast.parse(STUB.read_text()).body if isinstance(node, ast.ClassDef)}
+def test_help_speaks():
+    graph = pydoc.render_doc(pianola.Graph, renderer=pydoc.plaintext)
+    for text in ("Runs what was captured, on the current stream", "Whether there is something to replay", "Where it runs"):
+        assert text in graph
+    assert "Warms up, records `step`" in pydoc.render_doc(_C.Graph.capture, renderer=pydoc.plaintext)
 
 
-def is_error(name):
-    return issubclass(getattr(_C, name), BaseException)
+def errors():
+    return [one for one in vars(_C).values() if inspect.isclass(one) and issubclass(one, _C.Error)]
 
 
-def test_the_stub_has_what_the_module_has():
-    assert in_stub(ast.parse(STUB.read_text()).body) == in_module(_C)
-
-
-@pytest.mark.parametrize("name", sorted(classes()))
-def test_the_stub_has_what_the_class_has(name):
-    real, stub = getattr(_C, name), in_stub(classes()[name].body)
-    bases = [ast.unparse(base).rpartition(".")[2] for base in classes()[name].bases] or ["pybind11_object"]
-    assert bases == [base.__name__ for base in real.__bases__]
-    assert {dunder for dunder in stub if is_dunder(dunder)} <= vars(real).keys()
-    if not is_error(name):  # the attributes of errors are the objects' own
-        assert {member: kind for member, kind in stub.items() if is_told(member)} == in_module(real)
-
-
-def test_errors_have_the_attributes_that_the_stub_tells():
-    told = in_stub(classes()["Error"].body)
-    for name in [name for name in classes() if is_error(name) and name != "Error"]:
-        with pytest.raises(getattr(_C, name)) as raised:
-            _C.raise_error(name, "what", "where", "fix")
-        assert raised.value.__dict__.keys() == told.keys()
-        assert str(raised.value) == "what\n  where: where\n  fix:   fix"
-
-
-def arguments_in_stub(function):
-    """"self, *, a, b=, *inputs"."""
-    arguments = function.args
-    required = len(arguments.args) - len(arguments.defaults)
-    words = [one.arg + ("=" if i >= required else "") for i, one in enumerate(arguments.args)]
-    if arguments.vararg:
-        words.append("*")
-    elif arguments.kwonlyargs:
-        words.append("*")
-    words += [one.arg + ("=" if default else "") for one, default in zip(arguments.kwonlyargs, arguments.kw_defaults)]
-    words += [f"**{arguments.kwarg.arg}"] if arguments.kwarg else []
-    return words
-
-
-def signatures(function):
-    """Those in the docstring: several where the function is overloaded."""
-    assert function is not None, "the module does not have it"
-    overloads = re.findall(r"^\d+\. (.*)$", function.__doc__, re.MULTILINE) if "Overloaded function." in function.__doc__ else []
-    return overloads or [function.__doc__]
-
-
-def arguments_in_module(signature):
-    """The same from a signature of the module. pybind11 names what the binding does not name arg0, arg1, ..."""
-    signature = signature.partition(" -> ")[0]
-    parts = re.split(r", (?=\*|\w+:)", signature.partition("(")[2].rstrip(")"))
-    return [re.sub(r":.*? = .*$", "=", part, flags=re.DOTALL) if " = " in part else part.partition(":")[0]
-            for part in parts if part and part != "/"]  # fmt: skip
-
-
-def functions():
-    for node in ast.parse(STUB.read_text()).body:
-        if isinstance(node, ast.FunctionDef):
-            yield node.name, node, getattr(_C, node.name, None)
-        if isinstance(node, ast.ClassDef):
-            for method in node.body:
-                # Dunder methods of enums and str() have the arguments that Python gives them.
-                is_own = isinstance(method, ast.FunctionDef) and in_stub([method])[method.name] in ("function", "static")
-                if is_own and (method.name == "__init__" or not is_dunder(method.name)):
-                    yield f"{node.name}.{method.name}", method, getattr(getattr(_C, node.name, None), method.name, None)
-
-
-@pytest.mark.parametrize("name, told, real", [pytest.param(*one, id=one[0]) for one in functions()])
-def test_the_stub_names_the_arguments(name, told, real):
-    ours = arguments_in_stub(told)
-    overloads = [[word.replace("*args", "*") for word in arguments_in_module(one)] for one in signatures(real)]
-    # The unnamed, arg0 and so on, have whatever name the stub gives them.
-    fitting = [
-        expected
-        for expected in overloads
-        if len(ours) == len(expected)
-        and all(one == other or re.fullmatch(r"arg\d+", other) for one, other in zip(ours, expected))
-    ]
-    assert fitting, (ours, overloads)
+@pytest.mark.parametrize("error", [one for one in errors() if one is not _C.Error])
+def test_errors_have_the_attributes_that_the_stub_tells(error):
+    with pytest.raises(error) as raised:
+        _C.raise_error(error.__name__, "what", "where", "fix")
+    attributes = [one.partition(":")[0] for one in stub.Stub(_C, stub.TYPES.read_text()).added["Error"]]
+    assert list(raised.value.__dict__) == attributes
+    assert str(raised.value) == "what\n  where: where\n  fix:   fix"
 
 
 def test_the_package_is_typed():
