@@ -44,6 +44,7 @@ std::vector<Case> training_step(const Settings& settings);
 std::vector<Case> capture_time(const Settings& settings);
 std::vector<Case> failed_capture(const Settings& settings);
 std::vector<Case> trace_overhead(const Settings& settings);
+std::vector<Case> callable_host(const Settings& settings);
 std::vector<Case> callable_memory(const Settings& settings);
 std::vector<Case> branches(const Settings& settings);
 std::vector<Case> branches_large(const Settings& settings);

@@ -1,4 +1,3 @@
-#include "callables/worker.hpp"
 #include "suite.hpp"
 
 #include <CLI/CLI.hpp>
@@ -30,7 +29,6 @@ int run(const pianola::bench::Options& options) {
 int main(int count, char** arguments) {
   pianola::bench::Options options{.command = command_line(count, arguments)};
   bool only_list = false;
-  bool serve = false;
   CLI::App app("Runs Pianola's benchmarks. A missed requirement is reported, but is no failure.");
   app.add_option("filter", options.filter, "run those whose name contains this");
   app.add_option("--device", options.device, "auto, cpu or cuda")->capture_default_str();
@@ -39,13 +37,8 @@ int main(int count, char** arguments) {
   app.add_option("--blocks", options.blocks, "samples per contender")->capture_default_str();
   app.add_flag("--quick", options.quick, "little work: only to see that the benchmarks run");
   app.add_flag("--list", only_list, "print the names and stop");
-  app.add_flag("--serve", serve, "time what bench/callables/compare.py asks for on standard input");
   CLI11_PARSE(app, count, arguments);
   try {
-    if (serve) {
-      pianola::bench::serve(std::cin, std::cout);
-      return 0;
-    }
     return only_list ? list(options) : run(options);
   } catch (const std::exception& error) {
     std::cerr << "pianola_bench: " << error.what() << "\n";

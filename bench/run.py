@@ -2,9 +2,9 @@
 
     bench/run.py [--build build/release] [--out FOLDER] [--device auto|cpu|cuda] [FILTER]
 
-Where there is a GPU, the comparisons with torch's graphed callables are among them. They need a Python with the torch
-that Pianola was built with: the one that runs this, or --python. So do the benchmarks of the Python package, which is
-taken from BUILD/python if it was built there; where it cannot be imported, they are left out.
+Those of the Python package, among them the comparisons with torch's own graphs, need a Python with the torch that Pianola
+was built with: the one that runs this, or --python. The package is taken from BUILD/python if it was built there; where it
+cannot be imported, they are left out.
 
 Leaves FOLDER/<group>_<name>.json for each; FOLDER is <build>/bench-results by default. Fails if a benchmark failed, not
 if a requirement was missed. To renew the committed figures, and the page made from them:
@@ -21,12 +21,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-# What bench/callables/compare.py runs: torch's contenders are in Python.
-COMPARISONS = ("cuda/callable_host", "cuda/callable_training_step")
-COMPARE = Path(__file__).parent / "callables/compare.py"
-
 # What bench/python/main.py runs, of the Python package.
-PYTHON = ("cpu/python_audit", "cpu/python_guards", "cpu/python_import", "cpu/python_tape", "cuda/python_audit",
+PYTHON = ("cpu/python_audit", "cpu/python_guards", "cpu/python_import", "cpu/python_scopes", "cpu/python_tape", "cuda/python_audit",
           "cuda/python_branches", "cuda/python_callables", "cuda/python_capture", "cuda/python_full_iteration",
           "cuda/python_graphed", "cuda/python_guards", "cuda/python_models", "cuda/python_profile", "cuda/python_replay",
           "cuda/python_scopes")
@@ -60,7 +56,7 @@ def listed(program, device):
 def selected(program, options):
     names = listed(program, options.device)
     groups = {name.partition("/")[0] for name in names}
-    names += [name for name in COMPARISONS + PYTHON if name.partition("/")[0] in groups]
+    names += [name for name in PYTHON if name.partition("/")[0] in groups]
     return [options.filter] if options.filter in names else [name for name in names if options.filter in name]
 
 
@@ -82,9 +78,8 @@ def missing_package(options, environment):
 def command(name, program, out, options):
     """Runs one benchmark, which leaves its file in the folder `out`."""
     quick = ["--quick"] if options.quick else []
-    if name in COMPARISONS + PYTHON:
-        script = COMPARE if name in COMPARISONS else PYTHON_MAIN
-        return [options.python, script, name, "--build", options.build, "--out", out, *quick]
+    if name in PYTHON:
+        return [options.python, PYTHON_MAIN, name, "--build", options.build, "--out", out, *quick]
     return [program, name, "--json", file_of(name, out), *quick]
 
 

@@ -46,6 +46,8 @@ const Benchmark kBenchmarks[] = {
     {"cuda/capture_time", "Capture of a training step, without warm-up", cuda::capture_time},
     {"cuda/failed_capture", "Memory that failed captures leave behind", cuda::failed_capture},
     {"cuda/trace_overhead", "Launch-bound forward, with and without a trace of its operations", cuda::trace_overhead},
+    {"cuda/callable_host", "Host time of a graphed callable, forward and backward, by its number of parameters",
+     cuda::callable_host},
     {"cuda/callable_memory", "Memory of a pipeline stage's graphed callables", cuda::callable_memory},
     {"cuda/branches", "Launch-bound steps as captured, and in parallel branches; products in TF32", cuda::branches},
     {"cuda/branches_large", "Steps that fill the device as captured, and in parallel branches; products in TF32",

@@ -17,9 +17,8 @@ HEAD = """# Benchmarks
 
 Made by `tools/benchmark_docs.py` from `bench/results/`, which `bench/run.py` writes (`make bench` runs it for a look).
 
-All contenders of a table ran in turn, block by block, in one process, or in two where one of them is C++'s and another
-Python's. Each first showed that it computes what eager mode does: Pianola's bit for bit, torch's in Python up to rounding
-where it promises no more. *Median*, *min* and *spread* (third quartile less first) are over the samples, each the mean of
+All contenders of a table ran in turn, block by block, in one process; with and without a recorder, in two that took turns.
+Each first showed that it computes what eager mode does: Pianola's bit for bit, torch.compile's up to rounding. *Median*, *min* and *spread* (third quartile less first) are over the samples, each the mean of
 its iterations; *ratio* is of medians. Compare ratios, not times of different machines.
 """
 

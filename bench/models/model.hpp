@@ -13,7 +13,7 @@ namespace pianola::bench {
 class Layer;
 
 /// A torch::nn module that is a chain of layers; each takes a tensor and returns one of the same shape. A handle:
-/// copies share the module. Two of one shape are equal bit for bit; bench/callables/models.py has the same in Python.
+/// copies share the module. Two of one shape are equal bit for bit; bench/python/models.py has the same in Python.
 class Model {
  public:
   /// Not empty. One layer is the model itself.

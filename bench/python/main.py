@@ -19,14 +19,12 @@ import sys
 import traceback
 from pathlib import Path
 
-sys.path.insert(1, str(Path(__file__).resolve().parent.parent / "callables"))  # models, case_report, torch_worker, compare
-
-import case_report  # noqa: E402
 
 BENCHMARKS = {
     "cpu/python_audit": "Training step of an MLP on one thread, from Python, plain and audited",
     "cpu/python_guards": "What a call takes to see that all that its step read is as it was: ResNet-50's training",
     "cpu/python_import": "What importing pianola costs",
+    "cpu/python_scopes": "Training steps by the scope of the graph, on the tape, from Python",
     "cpu/python_tape": "Training step of an MLP on one thread: @pianola.graphed against eager Python",
     "cuda/python_audit": "Launch-bound training step, from Python, plain and audited",
     "cuda/python_branches": "Training steps of a transformer, ResNet-18 and GPT-2 in parallel branches, from Python",
@@ -103,8 +101,10 @@ def main(arguments):
 
     def show(case):
         if not options.self_test:
+            import measuring  # by now the benchmark has set what torch reads
+
             counts = ", ".join(str(len(contender["samples"])) for contender in case["contenders"])
-            print("\n".join([case_report.to_text(case), f"samples: {counts}", *case.get("notes", ())]) + "\n", flush=True)
+            print("\n".join([measuring.to_text(case), f"samples: {counts}", *case.get("notes", ())]) + "\n", flush=True)
 
     print(f"{options.name}: {BENCHMARKS[options.name]}\n", flush=True)
     result = measure(options.name, settings, show)

@@ -2,7 +2,7 @@
 
     profiled_training.py WORKLOAD [--quick]
 
-A worker of bench/callables/worker_process.py: trains for one sample at each line that it reads, and answers with its time.
+A worker of bench/python/worker_process.py: trains for one sample at each line that it reads, and answers with its time.
 bench/python/python_profile.py runs it, plain and recorded.
 """
 
@@ -14,12 +14,10 @@ import math
 import sys
 from pathlib import Path
 
-sys.path.insert(1, str(Path(__file__).resolve().parent.parent / "callables"))  # models, torch_worker, which it needs
-
-import torch  # noqa: E402
-from torch.nn import functional  # noqa: E402
-from torch_worker import measure  # noqa: E402
-from training import EAGER, Training, Workload, adam, mlp, transformer  # noqa: E402
+import torch
+from torch.nn import functional
+from measuring import measure
+from training import EAGER, Training, Workload, adam, mlp, transformer
 
 
 @dataclasses.dataclass

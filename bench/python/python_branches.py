@@ -7,7 +7,7 @@ python_models.py. All train alike, bit for bit: loss, gradients, parameters, buf
 import copy
 import importlib.util
 
-import case_report
+import measuring
 import pianola
 import python_models  # first, because it sets what torch reads of the environment
 import torch
@@ -105,7 +105,7 @@ def case_of(settings, workload, stream):
     taken = series(alternate(replays, iterations, iterations, settings.rounds), "wall")
     note = branch_note(trainings[IN_BRANCHES].graph.info().branches)
     made = case(workload.title, "time per replay, back to back", iterations, SERIAL, taken, notes=[note])
-    case_report.require_ratio(made, IN_BRANCHES, SERIAL, taken[IN_BRANCHES], taken[SERIAL], LIMIT)
+    measuring.require_ratio(made, IN_BRANCHES, SERIAL, taken[IN_BRANCHES], taken[SERIAL], LIMIT)
     return made
 
 

@@ -1,18 +1,22 @@
 """Forward and backward of a graphed callable by its number of parameters: torch's callables and Pianola's, from Python.
 
-The models, ways and sizes are those of cuda/callable_host (bench/callables/compare.py).
+The models, ways and sizes are those of cuda/callable_host, which is the same in C++ (bench/cuda/callable_host.cpp).
 """
 
-import case_report
+import measuring
 import models
 import pianola
 import torch
-from compare import HOST_BURST, HOST_ITERATIONS, TORCH
 from measuring import alternate, case, check_equal, series
 
+TORCH = "torch.cuda.make_graphed_callables"
 PIANOLA = "pianola.make_graphed_callables"
 SPEEDUPS = {1: 1.8, 64: 8, 256: 10}  # parameters -> bar, where gradients are accumulated
 CHECKED_RUNS = 5
+
+# Iterations per sample, by the number of parameters; all in bursts of one length, so that they can be compared.
+HOST_ITERATIONS = {1: 60, 8: 60, 64: 40, 256: 20, 1024: 20}
+HOST_BURST = 20
 
 
 def by_torch(model, x):
@@ -80,7 +84,7 @@ def cases_of(settings, kind, title, way):
             name = f"{title}: {size} parameter{'s' if size > 1 else ''}"
             one = case(name, measured, settings.some(HOST_ITERATIONS[size]), TORCH, series(taken, time))
             if (kind, way, time) == ("sum", "accumulate", "host") and size in SPEEDUPS:
-                case_report.require_speedup(one, PIANOLA, TORCH, series(taken, time), SPEEDUPS[size])
+                measuring.require_speedup(one, PIANOLA, TORCH, series(taken, time), SPEEDUPS[size])
             cases.append(one)
     return cases
 

@@ -7,7 +7,7 @@ Four microbatches an iteration; all train alike, bit for bit: parameters, what t
 import dataclasses
 import functools
 
-import case_report
+import measuring
 import models
 import pianola
 import torch
@@ -165,9 +165,9 @@ def cases_of(settings, workload, stream):
     time = case(workload.title, "time per iteration", iterations, baseline, wall, notes=[note])
     time_on_host = case(workload.title, "host time per iteration", iterations, baseline, host)
     if TORCH in made:
-        case_report.require_speedup(time, OURS, TORCH, wall, 1)
-        case_report.require_speedup(time, BRANCHED, TORCH, wall, workload.branches_speedup)
-        case_report.require_speedup(time_on_host, OURS, TORCH, host, 10)
+        measuring.require_speedup(time, OURS, TORCH, wall, 1)
+        measuring.require_speedup(time, BRANCHED, TORCH, wall, workload.branches_speedup)
+        measuring.require_speedup(time_on_host, OURS, TORCH, host, 10)
     return time, time_on_host
 
 

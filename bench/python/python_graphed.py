@@ -11,10 +11,9 @@ CACHES = tempfile.TemporaryDirectory(prefix="pianola-bench-", ignore_cleanup_err
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(CACHES.name, "inductor")  # before torch reads them
 os.environ["TRITON_CACHE_DIR"] = os.path.join(CACHES.name, "triton")
 
-import case_report  # noqa: E402
+import measuring  # noqa: E402
 import torch  # noqa: E402
-from measuring import alternate, case, series  # noqa: E402
-from torch_worker import synchronize  # noqa: E402
+from measuring import alternate, case, series, synchronize  # noqa: E402
 from training import (  # noqa: E402
     CALLABLES, COMPILE, EAGER, MODEL, STEP, Reference, Training, mlp, require_replayed, transformer)
 
@@ -84,7 +83,7 @@ def first_replay_case(title, samples, notes):
                 samples, unit="ms", notes=notes)
     if COMPILE in samples:
         for way in (MODEL, STEP):
-            case_report.require_speedup(made, way, COMPILE, samples, 20)
+            measuring.require_speedup(made, way, COMPILE, samples, 20)
     return made
 
 
@@ -99,7 +98,7 @@ def steady_cases(settings, title, trainings, notes):
     time_per_step = case(title, "time per step", iterations, baseline, wall, notes=notes)
     if COMPILE in trainings:
         for way in (MODEL, STEP):
-            case_report.require_speedup(time_per_step, way, COMPILE, wall, 1)
+            measuring.require_speedup(time_per_step, way, COMPILE, wall, 1)
     return [time_per_step, case(title, "host time per step", iterations, baseline, series(samples, "host"))]
 
 

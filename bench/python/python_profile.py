@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-import case_report
+import measuring
 import pianola
 import torch
 from measuring import alternate, case, series
@@ -71,19 +71,14 @@ def right_verdict(eager, graphed):
     return "graph" if speedup >= 1.15 else "small gain" if speedup >= 1.05 else "leave"
 
 
-def require(target, text, met, measured, limit):
-    target["requirements"].append(
-        {"requirement": text, "met": met, "measured": case_report.rounded(measured), "limit": limit})
-
-
 def require_foretold(target, contender, profile, eager, graphed):
     """The time within its tolerance, and the verdict that what was measured leads to."""
     foretold = whole_iteration(profile)
     error = abs(foretold.expected_us / graphed - 1) if foretold else 1
-    require(target, f"{contender}: within {TOLERANCE:.0%} of {STEP}", error <= TOLERANCE, error, TOLERANCE)
+    measuring.require(target, f"{contender}: within {TOLERANCE:.0%} of {STEP}", error, TOLERANCE, error <= TOLERANCE)
     expected = right_verdict(eager, graphed)
-    require(target, f"{contender}: says '{profile.verdict}', and '{expected}' is right", profile.verdict == expected,
-            eager / graphed, 1.15)
+    measuring.require(target, f"{contender}: says '{profile.verdict}', and '{expected}' is right", eager / graphed, 1.15,
+                      profile.verdict == expected)
 
 
 def memory_cases(workload, foretold):
@@ -128,7 +123,7 @@ def prediction_cases(settings, workload, steps, recorded, program):
 
 def overhead_case(name, profiled, settings, samples):
     made = case(profiled.workload.title, "time per step of a program", profiled.steps, PLAIN, samples)
-    case_report.require_ratio(made, UNDER_RECORDER, PLAIN, samples[UNDER_RECORDER], samples[PLAIN], profiled.overhead)
+    measuring.require_ratio(made, UNDER_RECORDER, PLAIN, samples[UNDER_RECORDER], samples[PLAIN], profiled.overhead)
     return made
 
 

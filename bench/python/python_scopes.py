@@ -1,10 +1,10 @@
-"""The table of `python -m pianola bench scopes`, as cases with requirements."""
+"""Training steps without a graph, and with torch's and Pianola's graphs of the iteration, the model and each submodule."""
 
-import case_report
+import measuring
 import torch
 from measuring import case
-from pianola.benchmarking import scopes
-from pianola.benchmarking.workloads import workloads
+from scopes import rows
+from scopes.workloads import workloads
 
 TIMES = {  # fields of a row -> what they measure
     "self_cpu": "self CPU time per iteration",
@@ -21,9 +21,11 @@ def run(settings):
     traces = settings.out / "scopes" if settings.out else None
     if traces:
         traces.mkdir(parents=True, exist_ok=True)
-    wanted = scopes.Settings(device, rounds=settings.rounds, traces=traces)
+    if device.type == "cpu":
+        torch.set_num_threads(1)  # the models are too small for more, and threads that wait for a core tell nothing
+    wanted = rows.Settings(device, rounds=settings.rounds, traces=traces)
     failed = []
-    for table in scopes.measure(workloads(device, settings.quick), wanted.quick() if settings.quick else wanted):
+    for table in rows.measure(workloads(device, settings.quick), wanted.quick() if settings.quick else wanted):
         yield from cases_of(table)
         failed += [f"{table.workload.title}, {row.contender.words}: {row.error}" for row in table.rows
                    if row.error and row.contender.owner != "torch"]  # torch's are notes of the cases
@@ -36,10 +38,10 @@ def cases_of(table):
     eager = table.row("eager", "none")
     if eager is None:
         return
-    rows = {row.contender.words: row for row in table.complete}
+    complete = {row.contender.words: row for row in table.complete}
     made = {}
     for field, measured in TIMES.items():
-        samples = {name: getattr(row, field) for name, row in rows.items()}
+        samples = {name: getattr(row, field) for name, row in complete.items()}
         one = case(table.workload.title, measured, table.iterations, eager.contender.words, samples)
         made[field] = one | {"table": table.workload.title}
     made["wall"] |= {"notes": notes_of(table)}
@@ -67,11 +69,11 @@ def require(table, made):
     for scope in GRAPHS:
         ours, torchs = table.row(scope, "pianola"), table.row(scope, "torch")
         if ours and torchs:
-            case_report.require_ratio(
+            measuring.require_ratio(
                 made["wall"], ours.contender.words, torchs.contender.words, ours.wall, torchs.wall, AS_FAST)
 
 
 def require_speedup(target, field, ours, other, limit):
     if ours and other:
         samples = {row.contender.words: getattr(row, field) for row in (ours, other)}
-        case_report.require_speedup(target, ours.contender.words, other.contender.words, samples, limit)
+        measuring.require_speedup(target, ours.contender.words, other.contender.words, samples, limit)

@@ -1,6 +1,6 @@
 """A training step of an MLP on the CPU, decorated by @pianola.graphed, against the same step in eager Python."""
 
-import case_report
+import measuring
 import torch
 from measuring import alternate, case, series
 from training import EAGER, STEP, Reference, Training, mlp, require_replayed
@@ -20,5 +20,5 @@ def run(settings):
     samples = series(alternate({EAGER: eager.training.step, STEP: graphed.step}, iterations, iterations, rounds), "wall")
     require_replayed(graphed)
     made = case(f"{workload.title}, one thread", "time per step", iterations, EAGER, samples)
-    case_report.require_speedup(made, STEP, EAGER, samples, 2)
+    measuring.require_speedup(made, STEP, EAGER, samples, 2)
     return [made]

@@ -1,5 +1,4 @@
-"""`python -m pianola ...`: the command `pianola ...`, what it does with functions of Python scripts, and the
-benchmark of scopes, whose rows are Python's."""
+"""`python -m pianola ...`: the command `pianola ...`, and what it does with functions of Python scripts."""
 
 import importlib
 import sys
@@ -16,9 +15,7 @@ def _is_for_scripts(arguments: list[str]) -> bool:
     return options_alone or is_for_python(arguments)
 
 
-if sys.argv[1:3] == ["bench", "scopes"]:
-    importlib.import_module("pianola.benchmarking.command").main(sys.argv[3:])
-elif _is_for_scripts(sys.argv[1:]):
+if _is_for_scripts(sys.argv[1:]):
     importlib.import_module(_FOR_SCRIPTS[sys.argv[1]]).main(sys.argv[2:])
 else:
     start()

@@ -6,8 +6,8 @@ from typing import Callable, Literal, Sequence
 import torch
 from torch import nn
 
-from ..callables import make_graphed_callables
-from ..full_iteration import FullIteration
+from pianola import FullIteration, make_graphed_callables
+
 from .workloads import Batch, Training
 
 Step = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

@@ -1,4 +1,4 @@
-"""A worker of compare.py: a process that answers each request, one line of JSON, by another."""
+"""A worker of a benchmark: a process that answers each request, one line of JSON, by another."""
 
 import json
 import os

@@ -3,17 +3,20 @@
 import contextlib
 import dataclasses
 import gc
-import statistics
+import itertools
 import traceback
 from pathlib import Path
-from typing import Iterator, Optional, Sequence
+from typing import Callable, Iterator, Optional, Sequence
 
 import torch
 
+from measuring import measure as time_of
+
 from .contenders import WARMUP, Contender, Prepared, contenders
-from .timing import Loop, host_and_wall_time, self_cpu_time
+from .self_cpu import self_cpu_time
 from .workloads import Training, Workload
 
+_BURST = 10  # iterations between two waits for the device: fewer than fill its queue, which would hold the host up
 _CHECKED_STEPS = 6  # after the warm-up: one captures at most, the others are replayed
 
 
@@ -58,10 +61,6 @@ class Table:
         found = (row for row in self.complete if (row.contender.scope, row.contender.owner) == (scope, owner))
         return next(found, None)
 
-    def wall_speedup(self, row: Row, other: Optional[Row]) -> Optional[float]:
-        """How many times as fast as `other`; None without one."""
-        return None if other is None or other is row else statistics.median(other.wall) / statistics.median(row.wall)
-
 
 def measure(workloads: Sequence[Workload], settings: Settings) -> list[Table]:
     """One table each. A row that fails carries its error, and the others go on; eager training is what all are held against:
@@ -74,7 +73,7 @@ def measure(workloads: Sequence[Workload], settings: Settings) -> list[Table]:
     return [table for table, _ in timed]
 
 
-_Loops = dict[str, Loop]  # by the contender's key
+_Loops = dict[str, Callable[[], object]]  # by the contender's key: one step, with the next batch
 
 
 def _timed(workload: Workload, settings: Settings) -> tuple[Table, _Loops]:
@@ -84,7 +83,7 @@ def _timed(workload: Workload, settings: Settings) -> tuple[Table, _Loops]:
     for row in table.rows:
         with _reported_in(row):
             prepared = _checked(row.contender, workload, expected)
-            loops[row.contender.key] = Loop(prepared.step, workload.batches)
+            loops[row.contender.key] = _loop(prepared, workload)
     _take_turns(table, loops, settings)
     return table, loops
 
@@ -128,6 +127,11 @@ def _checked(contender: Contender, workload: Workload, expected: Sequence[_State
     return prepared
 
 
+def _loop(prepared: Prepared, workload: Workload) -> Callable[[], object]:
+    batches = itertools.cycle(workload.batches)
+    return lambda: prepared.step(*next(batches))
+
+
 def _take_turns(table: Table, loops: _Loops, settings: Settings) -> None:
     """Each round begins with another row; the first one does not count."""
     for turn in range(-1, settings.rounds):
@@ -137,13 +141,13 @@ def _take_turns(table: Table, loops: _Loops, settings: Settings) -> None:
             if row.error:
                 continue
             with _reported_in(row):
-                host, wall = host_and_wall_time(loops[row.contender.key], settings.iterations, settings.device)
+                taken = time_of(loops[row.contender.key], settings.iterations, _BURST)
                 if turn >= 0:
-                    row.host.append(host)
-                    row.wall.append(wall)
+                    row.host.append(taken["host"])
+                    row.wall.append(taken["wall"])
 
 
-def _profile(row: Row, loop: Loop, workload: Workload, settings: Settings) -> None:
+def _profile(row: Row, loop: Callable[[], object], workload: Workload, settings: Settings) -> None:
     self_cpu_time(loop, 1, settings.device)  # the first profile of a process sets the profiler up
     for left in reversed(range(settings.profiles)):
         trace = None if left or settings.traces is None else settings.traces / f"{workload.name}_{row.contender.key}.json.gz"

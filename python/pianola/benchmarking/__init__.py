@@ -1,1 +1,0 @@
-"""`python -m pianola bench scopes`: what a training step takes, by the scope of its graph and the API that makes it."""
