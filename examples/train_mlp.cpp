@@ -1,4 +1,4 @@
-// Trains a small network, eagerly or with its whole iteration in one graph: a program to profile, as docs/profile.md does.
+// Trains a small network, eagerly or with its whole iteration in one graph: a program to profile, as docs/guide/profile.md does.
 //
 //     train_mlp [--graph]
 #include <pianola/pianola.hpp>

@@ -1,7 +1,7 @@
-"""Makes docs/benchmarks.md from the committed results in bench/results/*/*.json.
+"""Makes bench/results/*/README.md from the committed results beside it.
 
-    benchmark_docs.py            write the page
-    benchmark_docs.py --check    fail if the page is not what the results make
+    benchmark_docs.py            write the pages
+    benchmark_docs.py --check    fail if a page is not what the results make
 """
 
 import itertools
@@ -11,15 +11,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench/results"
-PAGE = ROOT / "docs/benchmarks.md"
 
-HEAD = """# Benchmarks
+HEAD = """# All results: {folder}
 
-Made by `tools/benchmark_docs.py` from `bench/results/`, which `bench/run.py` writes (`make bench` runs it for a look).
+`tools/benchmark_docs.py` makes this page from the JSON files beside it. [Results](../../../docs/guide/results.md) is the page to
+read first; [bench/results](../README.md) says what the files hold and what writes them.
 
-All contenders of a table ran in turn, block by block, in one process; with and without a recorder, in two that took turns.
-Each first showed that it computes what eager mode does: Pianola's bit for bit, torch.compile's up to rounding. *Median*, *min* and *spread* (third quartile less first) are over the samples, each the mean of
-its iterations; *ratio* is of medians. Compare ratios, not times of different machines.
+The contenders of a table ran in turn, block by block, in one process; with and without a recorder, in two that took turns. Each
+first showed that it computes what eager mode does: Pianola bit for bit, torch.compile up to rounding. *Median*, *min* and *spread*
+(third quartile minus first) are over the samples; a sample is the mean of its iterations. *Ratio* is the ratio of medians. Compare
+ratios, not times of different machines.
 """
 
 MACHINE_WORDS = {
@@ -140,7 +141,7 @@ def cases_text(cases):
     return texts
 
 
-def result_text(result, command, heading="###"):
+def result_text(result, command, heading="##"):
     if result.get("error"):
         sys.exit(f"benchmark_docs.py: {result['benchmark']} failed ({result['error']}): run it again first.")
     head = f"{heading} {result['title']}\n\n`{result['benchmark']}`: `{command}`\n"
@@ -173,32 +174,33 @@ def summary_text(documents):
 
 def folder_text(folder):
     documents = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
-    parts = [f"## {folder.name}\n", machine_text(documents) + "\n", summary_text(documents)]
+    parts = [HEAD.format(folder=folder.name), machine_text(documents) + "\n", "## Requirements\n", summary_text(documents)]
     from_python = [document for document in documents if is_from_python(document)]
     parts += results_text([document for document in documents if document not in from_python])
     if from_python:
-        parts += ["### From Python\n", *results_text(from_python, heading="####")]
+        parts += ["## From Python\n", *results_text(from_python, heading="###")]
     return "\n".join(parts)
 
 
-def results_text(documents, heading="###"):
+def results_text(documents, heading="##"):
     return [result_text(result, document["command"], heading) for document in documents for result in document["results"]]
 
 
-def page():
+def pages():
+    """{page: its text}"""
     folders = sorted(folder for folder in RESULTS.iterdir() if any(folder.glob("*.json")))
-    return "\n".join([HEAD] + [folder_text(folder) for folder in folders])
+    return {folder / "README.md": folder_text(folder) for folder in folders}
 
 
 def main(arguments):
-    text = page()
+    made = pages()
     if arguments == ["--check"]:
-        if PAGE.exists() and PAGE.read_text() == text:
-            return 0
-        print("docs/benchmarks.md is not what bench/results makes: run tools/benchmark_docs.py", file=sys.stderr)
-        return 1
-    PAGE.parent.mkdir(exist_ok=True)
-    PAGE.write_text(text)
+        stale = [page.relative_to(ROOT) for page, text in made.items() if not page.exists() or page.read_text() != text]
+        for page in stale:
+            print(f"{page} is not what the results beside it make: run tools/benchmark_docs.py", file=sys.stderr)
+        return 1 if stale else 0
+    for page, text in made.items():
+        page.write_text(text)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The page of benchmarks is what the committed results make."""
+"""The pages of benchmarks are what the committed results make."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 import benchmark_docs
 
 
-def test_the_page_is_what_the_results_make():
+def test_the_pages_are_what_the_results_make():
     checked = subprocess.run([sys.executable, Path(__file__).with_name("benchmark_docs.py"), "--check"],
                              capture_output=True, text=True)
     assert checked.returncode == 0, checked.stderr

@@ -1,4 +1,4 @@
-"""Makes docs/configuration.md from the rules and keys of the library, as the program lists them.
+"""Makes docs/reference/configuration.md from the rules and keys of the library, as the program lists them.
 
     config_doc.py            write the page
     config_doc.py --check    fail if the page is not what the program makes
@@ -13,23 +13,24 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs/configuration.md"
+PAGE = ROOT / "docs/reference/configuration.md"
 PROGRAM = os.environ.get("PIANOLA_PROGRAM", str(ROOT / "build/release/apps/pianola"))
 
 HEAD = """# Configuration
 
-Made by `tools/config_doc.py` from the rules and keys of the library (`pianola config rules`, `pianola config keys`).
+This page is for users of Megatron-LM and Megatron-Bridge: it checks the CUDA-graph settings of their configurations. Nobody else
+needs it. `tools/config_doc.py` makes it from the library (`pianola config rules`, `pianola config keys`).
 
-Training frameworks have dozens of settings that bear on CUDA graphs, and most of the ways to combine them do not work: some
-fail at the capture, some after hours, some compute something else. Pianola checks them together, before anything is captured,
-and names everything that is wrong at once. It needs no GPU and no framework for that.
+These frameworks have dozens of settings that affect CUDA graphs, and most combinations do not work: some fail at the capture, some
+after hours, some compute something else. Pianola checks all settings before anything is captured and reports every error at once.
+The check needs no GPU and no framework.
 
 ```console
 $ pianola config check examples/configuration/full_iteration.json
 ```
 
-A file is JSON, or YAML where it is named `.yaml` or `.yml` and Pianola was built where yaml-cpp is installed (Debian's package
-`libyaml-cpp-dev`). Keys stand in sections, as in Megatron-Bridge's configuration, or by their name alone at the top. Of this one
+A file is JSON or YAML (`.yaml`, `.yml`). YAML needs a Pianola that was built with yaml-cpp (Debian package `libyaml-cpp-dev`). Keys
+stand in sections, as in Megatron-Bridge's configuration, or by name alone at the top level. For this file
 
 ```json
 {contradictory}
@@ -43,11 +44,10 @@ $ pianola config check examples/configuration/contradictory.json
 {checked}
 ```
 
-Exit codes are 0 for a valid configuration, 3 where there are errors, and 1 for a file that cannot be used: unknown keys (with
-the nearest one that there is), values of another type, and one thing said twice in different words are refused, all at once.
-`--json` prints the same for programs. `--allow-other-keys` skips what has nothing to do with graphs, as in a framework's whole
-configuration. `--environment` takes what the file does not say from `PYTORCH_CUDA_ALLOC_CONF`, `NCCL_GRAPH_REGISTER` and
-`CUDA_GRAPHS_USE_NODE_PRIORITY`.
+Exit code 0: the configuration is valid. 3: it has errors. 1: the file cannot be used. Unknown keys, values of the wrong type and
+contradicting synonyms are refused, all at once; for an unknown key the nearest known one is shown. `--json` prints the report for
+programs. `--allow-other-keys` skips keys that have nothing to do with graphs, as in a framework's whole configuration. `--environment`
+reads what the file leaves open from `PYTORCH_CUDA_ALLOC_CONF`, `NCCL_GRAPH_REGISTER` and `CUDA_GRAPHS_USE_NODE_PRIORITY`.
 
 The same from Python and C++:
 
@@ -72,15 +72,15 @@ pianola::require_valid(config);  // throws a ConfigError that names every error
 
 ## Targets
 
-`target` says whose graphs the configuration is for, since some rules are those of one implementation alone: `pianola` (the
-default), `megatron` for Megatron-LM, and `bridge` for Megatron-Bridge, which drives Megatron-LM and adds rules.
-`pianola config check --target` asks for another one than the file.
+`target` says whose graphs the configuration is for, because some rules belong to one implementation: `pianola` (default),
+`megatron` for Megatron-LM, `bridge` for Megatron-Bridge, which drives Megatron-LM and adds rules. `pianola config check --target`
+overrides the file.
 
 One difference matters most. A check for NaN in the loss or in the gradients reads a value on the host, so Megatron-LM and
-Megatron-Bridge want it off where the full iteration is captured (CF301 to CF304). In Pianola it stays on: its checks raise a flag
-on the device, which the host reads one step later, without waiting.
+Megatron-Bridge need it off when the full iteration is captured (CF301 to CF304). In Pianola it stays on: its checks set a flag on the
+device, and the host reads it one step later, without waiting.
 
-`cuda_graph_impl` has Megatron's names, and Pianola's own for the same things:
+`cuda_graph_impl` takes Megatron's names, and Pianola's names for the same things:
 
 | value | also called | what is captured |
 | --- | --- | --- |
@@ -91,7 +91,7 @@ on the device, which the host reads one step later, without waiting.
 
 ## Old names
 
-Files with old names are read as what they mean today, and `pianola config migrate FILE` prints them rewritten:
+Pianola reads files with old names, and `pianola config migrate FILE` prints them with the new ones:
 
 | old | today |
 | --- | --- |
@@ -102,17 +102,16 @@ Files with old names are read as what they mean today, and `pianola config migra
 | module `full_iteration` | `cuda_graph_impl: full_iteration` |
 | module `full_iteration_inference` | `inference_cuda_graph_scope: block` |
 
-An old name beside a new one that says something else is an error, and so are old names that exclude each other.
+An old name that contradicts a new one is an error, and so are old names that exclude each other.
 
 ## What rules do
 
-A rule's id stays the same for ever; `pianola config explain CF302` tells one. An **error** has to be corrected. What is **fixed** is
-changed by Pianola, which says from what to what: it fills in what was left open, or takes away what has no effect. A **warning**
-stands in nobody's way. Fixes come first, and the other rules see what they have left. A rule that asks for a version or for the
-GPUs' compute capability says nothing where that is not known.
+The id of a rule never changes; `pianola config explain CF302` explains one. You correct an **error**. Pianola changes what is **fixed** and
+prints the old and the new value: it fills in what was left open, or removes what has no effect. A **warning** changes nothing. Fixes
+come first; the other rules see their result. A rule about a version or about compute capability is skipped if that is unknown.
 
-What has to fit a GPU, and what happens while it runs, is no matter of a configuration: memory, and the end of a training, where
-graphs have to be gone before NCCL's communicators.
+Two things no configuration can tell: how much memory a GPU has left, and that graphs must be destroyed before NCCL's communicators at
+the end of a training.
 """
 
 GROUPS = {

@@ -1,7 +1,8 @@
-"""Makes docs/hazards.md: the hazard rules, a wrong and a right program for each, and the checklist that they answer.
+"""Makes docs/reference/hazards: the hazard rules, a wrong and a right program for each, and the checklist that they answer; and
+docs/reference/errors.md: what torch, CUDA and Pianola say, the rules that explain it, and the cure.
 
-    hazards_doc.py            write the page
-    hazards_doc.py --check    fail if the page is not what rules, programs and recorded results make
+    hazards_doc.py            write the pages
+    hazards_doc.py --check    fail if a page is not what rules, programs and recorded results make
 
 The rules are those of pianola/core/hazard_table.cpp, the programs those of tests/hazards/programs/, and what the audit says
 of them is recorded in tests/hazards/results/cpu.json and cuda.json, which `tests/hazards/run.py --json` writes.
@@ -13,7 +14,9 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs/hazards.md"
+FOLDER = ROOT / "docs/reference/hazards"
+ERRORS_PAGE = ROOT / "docs/reference/errors.md"
+TO_ROOT = "../../.."  # from a page of FOLDER
 RESULTS = ROOT / "tests/hazards/results"
 sys.path.insert(0, str(ROOT / "tests/hazards"))
 
@@ -21,12 +24,51 @@ import corpus  # noqa: E402
 
 HEAD = """# Hazards
 
-Made by `tools/hazards_doc.py` from the rules of the library (`pianola::hazard_rules()`) and the programs of
-[tests/hazards/programs](../tests/hazards/programs), which the tests audit: each line at fault has to be found by its rule and
-at its line, and nothing else.
+A hazard is code that breaks a capture or makes replays wrong. Each has a rule with an id that never changes. `pianola.audit` reports by
+these rules before a capture, a failed capture and a refused replay name theirs in brackets (`[PG101]`), and `pianola.verify` shows
+wrong numbers whatever their cause. [Errors](../errors.md) goes from a message to its rule.
 
-A rule's id stays the same for ever. `pianola.audit` reports by these rules before a capture, a failed capture and a refused
-replay name theirs in brackets, and `pianola.verify` shows wrong numbers whatever their cause.
+`tools/hazards_doc.py` makes these pages from the rules of the library (`pianola::hazard_rules()`) and from the programs of
+[tests/hazards/programs](../../../tests/hazards/programs). Tests audit each program: the audit has to report each marked line by its
+rule, and nothing else.
+"""
+
+ERRORS_HEAD = """# Errors
+
+`tools/hazards_doc.py` makes this page from the rules of the library.
+
+Every error of Pianola says what happened, where, and how to fix it. `[PG101]` at the end of the first line is the rule:
+
+```text
+aten::item returns a value of a tensor to the host, which is not allowed during capture [PG101]
+  where: operation 2 of the step (aten::_local_scalar_dense inside aten::item), clipped at script.py:3
+  fix:   keep the value on the device (torch.where, masked arithmetic, fixed shapes), or leave this part out of the capture
+```
+
+In Python `error.what`, `error.where`, `error.fix` and `error.rule` are these parts; in C++ `error.diagnosis()` has them. An exception that
+the captured code itself throws comes out unchanged, and the capture is undone. A torch error that the capture caused becomes a
+`CaptureError`, and the torch error is its `__cause__`.
+
+| class (Python: a `RuntimeError`) | when |
+| --- | --- |
+| `Error` | base of all |
+| `UsageError` | the caller broke a documented rule |
+| `CaptureError` | a capture failed; nothing of it is kept |
+| `OutOfMemoryError` | a `CaptureError` and a `torch.OutOfMemoryError`: the device ran out of memory during a capture |
+| `ReplayError` | a replay was refused, or could not be launched |
+| `GuardError` | a call differs from what was captured |
+| `ScheduleError` | a pipeline schedule is malformed, or was not followed |
+| `NonFiniteError` | a `FiniteWatch` saw NaN or infinity |
+| `ConfigError` | options contradict each other |
+| `UnsupportedError` | the request is valid, but this build or backend cannot serve it |
+| `DeviceError` | no such device, no driver, or a CUDA call failed outside a capture |
+
+[Refusals](refusals.md) lists what graphed callables refuse, and the reasons why `@pianola.graphed` runs a call eagerly.
+
+## What torch and CUDA say
+
+`torch.cuda.graph` reports these messages, mostly without a line. Run the same step under `pianola.audit`, or capture it with Pianola:
+the report names the operation and the line.
 """
 
 GROUPS = {
@@ -197,15 +239,25 @@ CHECKLIST = [
     ]),
 ]
 
-# What people see -> rules.
-ERRORS = [
-    ("CUDA error 900, capture unsupported: the step waits, copies or allocates in a forbidden way",
+# What torch and CUDA say -> what it means, rules.
+MESSAGES = [
+    ("operation not permitted when stream is capturing", "CUDA error 900: the step waits, copies or allocates in a forbidden way",
      ["PG101", "PG103", "PG108", "PG110", "PG202", "PG205"]),
-    ("CUDA error 901, capture invalidated: something else broke it, often another thread", ["PG707", "PG1101"]),
-    ("CUDA error 904, capture unjoined: a side stream did not come back", ["PG702"]),
-    ("CUDA error 905, capture isolation: a wait for work outside the capture", ["PG704"]),
-    ("CUDA error 906, capture implicit: the default stream takes part, often through gradients", ["PG701", "PG705", "PG1103"]),
-    ("Illegal memory access at replay: a tensor that the graph reads was freed or replaced", ["PG401", "PG404", "PG405"]),
+    ("operation failed due to a previous error during capture",
+     "CUDA error 901: something else broke the capture, often another thread", ["PG707", "PG1101"]),
+    ("capturing stream has unjoined work", "CUDA error 904: a side stream did not come back", ["PG702"]),
+    ("dependency created on uncaptured work in another stream", "CUDA error 905: a wait for work outside the capture", ["PG704"]),
+    ("operation would make the legacy stream depend on a capturing blocking stream",
+     "CUDA error 906: the default stream takes part, often through gradients", ["PG701", "PG705", "PG1103"]),
+    ("an illegal memory access was encountered", "at a replay: a tensor that the graph reads was freed or replaced",
+     ["PG401", "PG404", "PG405"]),
+    ("Offset increment outside graph capture encountered unexpectedly", "a generator that the capture was not told of",
+     ["PG601", "PG602", "PG603"]),
+    ("CUDA out of memory", "with several graphs", ["PG908"]),
+]
+
+# What people see without a message -> rules.
+ERRORS = [
     ("Wrong numbers: something dynamic was frozen", ["PG301", "PG303", "PG401", "PG501", "PG802", "PG803"]),
     ("Wrong numbers: results read after the next replay", ["PG901", "PG903"]),
     ("Wrong numbers: a pinned buffer was filled too early", ["PG206"]),
@@ -214,8 +266,7 @@ ERRORS = [
     ("Wrong numbers: addresses that were gathered in an array on the host", ["PG302", "PG405"]),
     ("Wrong numbers: code that asks whether it is captured, and does something else then", ["PG501", "PG1205"]),
     ("Hooks of modules or gradients do not run", ["PG1004", "PG1103"]),
-    ("The same random numbers in each replay, or an error about a generator", ["PG601", "PG602", "PG603"]),
-    ("Out of memory with several graphs", ["PG908"]),
+    ("The same random numbers in each replay", ["PG601", "PG602", "PG603"]),
     ("Memory grows from step to step", ["PG706", "PG901"]),
     ("No speed-up", ["PG1204"]),
     ("FP8 scales go astray", ["PG1009"]),
@@ -300,11 +351,16 @@ def code_of(program):
 
 
 def link(program):
-    return f"[{program.name.split('/')[1]}](../{program.path.relative_to(ROOT).as_posix()})"
+    return f"[{program.name.split('/')[1]}]({TO_ROOT}/{program.path.relative_to(ROOT).as_posix()})"
 
 
 def test_link(test):
-    return f"[{test}](../{test})"
+    return f"[{test}]({TO_ROOT}/{test})"
+
+
+def rule_link(rule, folder=""):
+    """To its section, from a page of the folder of hazards or from one that says where that is."""
+    return f"[{rule}]({folder}{GROUPS[group_number(rule)][1]}.md#{rule.lower()})"
 
 
 def capture_rules():
@@ -325,22 +381,20 @@ def contents(rules, found):
         by += ["capture"] if rule.id in captured - AT_REPLAY or rule.id in ("PG602", "PG702") else []
         by += ["replay"] if rule.id in AT_REPLAY else []
         by += ["verify"] if rule.severity == "wrong numbers" else []
-        lines.append(f"| [{rule.id}](#{rule.id.lower()}) | {rule.kind} | {rule.severity} | {rule.title} | {', '.join(by)} | "
+        lines.append(f"| {rule_link(rule.id)} | {rule.kind} | {rule.severity} | {rule.title} | {', '.join(by)} | "
                      f"{'yes' if rule.cuda_only else ''} |")
     return "\n".join(lines)
 
 
 def section(rule, found, by_name, results):
-    lines = [f'<a id="{rule.id.lower()}"></a>', f"### {rule.id} {rule.kind}: {rule.title}", ""]
+    lines = [f'<a id="{rule.id.lower()}"></a>', f"## {rule.id} {rule.kind}: {rule.title}", ""]
     lines += [f"{sentence(rule.severity)} {sentence(rule.why)}", "", f"**What to do:** {sentence(rule.fix)}", ""]
     pair = shown_for(rule.id, found, by_name)
     if pair:
         lines += program_lines("Wrong", pair[0]) + message_lines(rule, pair[0], results)
         lines += program_lines("Right", pair[1]) if pair[1] else []
-    more = [link(program) for program in found.get(rule.id, []) if not pair or program is not pair[0]]
-    tests = [test_link(test) for test in OTHER_TESTS.get(rule.id, [])]
-    if more or tests:
-        lines += [("Shown" if not pair else "Shown also") + " by " + ", ".join([*more, *tests]) + ".", ""]
+    if not pair:
+        lines += ["Shown by " + ", ".join(test_link(test) for test in OTHER_TESTS[rule.id]) + ".", ""]
     return "\n".join(lines)
 
 
@@ -373,26 +427,44 @@ def shown_by(rules, found):
 def mapping(rows, head, found):
     lines = [f"| {head} | rules | shown by |", "| --- | --- | --- |"]
     for words, rules in rows:
-        lines.append(f"| {words} | {', '.join(f'[{rule}](#{rule.lower()})' for rule in rules)} | {shown_by(rules, found)} |")
+        lines.append(f"| {words} | {', '.join(map(rule_link, rules))} | {shown_by(rules, found)} |")
     return "\n".join(lines)
 
 
-def page():
+def cures(listed, rules):
+    """Each rule with what to do about it."""
+    return "<br>".join(f"{rule_link(rule, 'hazards/')} {rules[rule].kind}: {rules[rule].fix}" for rule in listed)
+
+
+def index(rules, programs, found, results):
+    clean = sum(program.is_clean for program in programs)
+    parts = [HEAD, f"The corpus has {len(programs) - clean} hazardous and {clean} clean programs.\n"]
+    parts += [f"Results of the audit on all of them:\n\n{results.table()}\n"] if results.by_device else []
+    parts.append("## Groups\n\n" + "\n".join(f"- [{title}]({name}.md)" for title, name in GROUPS.values()) + "\n")
+    parts.append(f"## Rules\n\n{contents(rules, found)}\n")
+    parts.append("## Checklist\n\nWhat to look for in code before it is captured, and the rules that find it.\n")
+    parts += [f"### {title}\n\n{mapping(rows, 'item', found)}\n" for title, rows in CHECKLIST]
+    return parts
+
+
+def errors_page(rules):
+    lines = ["| message | meaning | rule: cure |", "| --- | --- | --- |"]
+    lines += [f"| `{message}` | {meaning} | {cures(listed, rules)} |" for message, meaning, listed in MESSAGES]
+    seen = ["| seen | rule: cure |", "| --- | --- |"] + [f"| {words} | {cures(listed, rules)} |" for words, listed in ERRORS]
+    return [ERRORS_HEAD, "\n".join(lines) + "\n", "## What you see without a message\n", "\n".join(seen)]
+
+
+def pages():
+    """{page: its text}"""
     rules, programs, results = corpus.hazard_rules(), corpus.programs(), Results()
     by_name = {program.name: program for program in programs}
     found = programs_by_rule(programs)
-    clean = sum(program.is_clean for program in programs)
-    parts = [HEAD]
-    parts.append(f"The corpus has {len(programs) - clean} hazardous and {clean} clean programs. Its results:\n\n{results.table()}\n"
-                 if results.by_device else f"The corpus has {len(programs) - clean} hazardous and {clean} clean programs.\n")
-    parts.append(f"## Rules\n\n{contents(rules, found)}\n")
-    parts.append("## Checklist\n\nWhat is usually asked of code before it is captured, and what answers it.\n")
-    parts += [f"### {title}\n\n{mapping(rows, 'item', found)}\n" for title, rows in CHECKLIST]
-    parts.append(f"## Errors\n\nWhat one sees, and the rules that explain it.\n\n{mapping(ERRORS, 'seen', found)}\n")
-    for number, (title, _) in GROUPS.items():
-        parts.append(f"## {title}\n")
-        parts += [section(rule, found, by_name, results) for rule in rules.values() if group_number(rule.id) == number]
-    return "\n".join(parts).rstrip("\n") + "\n"
+    made = {FOLDER / "index.md": index(rules, programs, found, results), ERRORS_PAGE: errors_page(rules)}
+    for number, (title, name) in GROUPS.items():
+        head = f"# Hazards: {title[0].lower() + title[1:]}\n\nBack to [all rules](index.md). `tools/hazards_doc.py` makes this page.\n"
+        made[FOLDER / f"{name}.md"] = [head] + [
+            section(rule, found, by_name, results) for rule in rules.values() if group_number(rule.id) == number]
+    return {page: "\n".join(parts).rstrip("\n") + "\n" for page, parts in made.items()}
 
 
 def problems():
@@ -403,7 +475,7 @@ def problems():
         if rule not in found and rule not in OTHER_TESTS:
             yield f"{rule} is shown by no program and no test"
     listed = [rule for _, rows in CHECKLIST for _, some in rows for rule in some]
-    listed += [rule for _, some in ERRORS for rule in some] + [*found, *OTHER_TESTS, *SHOWN, *AT_REPLAY]
+    listed += [rule for *_, some in MESSAGES + ERRORS for rule in some] + [*found, *OTHER_TESTS, *SHOWN, *AT_REPLAY]
     yield from (f"there is no rule {rule}" for rule in sorted(set(listed) - set(rules)))
     yield from (f"no item of the checklist and no error has rule {rule}" for rule in sorted(set(rules) - set(listed)))
     yield from (f"there is no program {name}" for name in SHOWN.values() if f"{name}_wrong" not in names)
@@ -417,13 +489,15 @@ def main(arguments):
     found = sorted(problems())
     for problem in found:
         print(problem, file=sys.stderr)
-    made = page()
+    made = pages()
     if arguments == ["--check"]:
-        stale = not PAGE.exists() or PAGE.read_text() != made
-        if stale:
-            print(f"{PAGE.relative_to(ROOT)} is stale; run tools/hazards_doc.py", file=sys.stderr)
+        stale = [page.relative_to(ROOT) for page, text in made.items() if not page.exists() or page.read_text() != text]
+        for page in stale:
+            print(f"{page} is stale; run tools/hazards_doc.py", file=sys.stderr)
         return 1 if stale or found else 0
-    PAGE.write_text(made)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for page, text in made.items():
+        page.write_text(text)
     return 1 if found else 0
 
 

@@ -34,7 +34,7 @@ def run(settings):
 
 
 def cases_of(table):
-    """One for each time; they make one table in docs/benchmarks.md."""
+    """One for each time; they make one table in bench/results/*/README.md."""
     eager = table.row("eager", "none")
     if eager is None:
         return

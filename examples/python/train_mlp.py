@@ -1,4 +1,4 @@
-"""Trains a small network, eagerly or with its whole iteration in one graph: the program that docs/profile.md profiles.
+"""Trains a small network, eagerly or with its whole iteration in one graph: the program that docs/guide/profile.md profiles.
 
     python train_mlp.py [--graph] [--steps N]
 

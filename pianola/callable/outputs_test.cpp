@@ -331,7 +331,7 @@ TEST_P(OutputsTest, MayBeExpandedOrTransposed) {
 }
 
 // A gradient is brought into the layout of its output. On CUDA, eager takes other kernels for one that repeats elements,
-// which round differently: a limit that docs/callables.md names.
+// which round differently: a limit that docs/reference/guards.md names.
 TEST_P(OutputsTest, MayGetGradientsOfAnyLayout) {
   auto linear = make_linear(7);
   torch::nn::Sequential normed(linear, torch::nn::LayerNorm(torch::nn::LayerNormOptions({7})));

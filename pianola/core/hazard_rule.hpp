@@ -19,7 +19,7 @@ enum class Severity {
 [[nodiscard]] PIANOLA_API std::string_view in_words(Severity severity) noexcept;
 
 /// One kind of thing that goes wrong when PyTorch code is captured. Audit, capture, replay and verification report by
-/// these rules; docs/hazards.md shows a wrong and a right program for each.
+/// these rules; docs/reference/hazards shows a wrong and a right program for each.
 struct HazardRule {
   std::string_view id;     ///< "PG101": stays the same for ever, and is never given to another rule.
   std::string_view kind;   ///< "host-value": the same in words, for programs.

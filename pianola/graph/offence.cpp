@@ -59,14 +59,14 @@ std::string OffendingOp::where(const OpTrace* trace) const {
 }
 
 Diagnosis explain_moved_generator(const std::optional<OffendingOp>& drawing, const OpTrace* trace) {
-  return {.what = "a generator was seeded or its state was set while the step was recorded, which a graph cannot do",
-          .where = drawing ? fmt::format("before {}, {}", drawing->name, drawing->where(trace))
-                           : "after the last operation that draws from it",
-          .fix =
-              "seed before the capture; where torch.utils.checkpoint recomputes a part that draws (dropout), capture "
-              "forward "
-              "and backward as one graph on CUDA, or leave the part out",
-          .rule = "PG602"};
+  return {
+      .what = "a generator was seeded or its state was set, which is not allowed during capture",
+      .where = drawing ? fmt::format("before {}, {}", drawing->name, drawing->where(trace))
+                       : "after the last operation that draws from it",
+      .fix =
+          "seed before the capture; if torch.utils.checkpoint recomputes a part that draws (dropout), capture forward "
+          "and backward as one graph on CUDA, or leave the part out",
+      .rule = "PG602"};
 }
 
 }  // namespace pianola::graph

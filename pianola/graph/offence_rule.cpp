@@ -32,16 +32,17 @@ std::string host_read_rule(const OffendingOp& offender) {
 
 Diagnosis explain_host_read(const OffendingOp& offender, const OpTrace* trace) {
   const std::string rule = host_read_rule(offender);
-  return {
-      .what = fmt::format("{} {}, which a graph cannot do", offender.name, trace::why_host(offender.info->host_read)),
-      .where = offender.where(trace),
-      .fix = std::string(hazard_rule(rule).fix),
-      .rule = rule};
+  return {.what = fmt::format("{} {}, which is not allowed during capture", offender.name,
+                              trace::why_host(offender.info->host_read)),
+          .where = offender.where(trace),
+          .fix = std::string(hazard_rule(rule).fix),
+          .rule = rule};
 }
 
 Diagnosis explain_host_copy(const OffendingOp& offender, const OpTrace* trace) {
   return {
-      .what = fmt::format("{} copies between host and device and waits for it, which a graph cannot do", offender.name),
+      .what = fmt::format("{} copies between host and device and waits for it, which is not allowed during capture",
+                          offender.name),
       .where = offender.where(trace),
       .fix =
           "copy before or after the capture, or from pinned memory with non_blocking; printing a tensor and .cpu() are "

@@ -9,10 +9,10 @@ namespace pianola::graph {
 /// whether it runs in backward.
 [[nodiscard]] std::string host_read_rule(const OffendingOp& offender);
 
-/// "... reads a value, which a graph cannot do", with its place, the rule and the remedy.
+/// "... reads a value, which is not allowed during capture", with its place, the rule and the remedy.
 [[nodiscard]] Diagnosis explain_host_read(const OffendingOp& offender, const OpTrace* trace);
 
-/// "... copies between host and device and waits for it, which a graph cannot do", with its place and the remedy.
+/// "... copies between host and device and waits for it, which is not allowed during capture", with its place and the remedy.
 [[nodiscard]] Diagnosis explain_host_copy(const OffendingOp& offender, const OpTrace* trace);
 
 }  // namespace pianola::graph

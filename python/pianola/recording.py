@@ -83,7 +83,7 @@ def _watched(read: _Read, original: Callable[..., Any]) -> Callable[..., Any]:
         if _recording.depth and _is_on_cpu(subject) and not (read.name == "__reduce_ex__" and _looks_only()):
             who = read.text if isinstance(read.text, str) else read.text()
             refuse(
-                f"{who} reads a tensor's values on the host during capture, which a graph cannot do",
+                f"{who} reads a tensor's values on the host, which is not allowed during capture",
                 "keep the value on the device (torch.where, masked arithmetic), or leave this part out of the capture",
                 where=_users_line(),
                 kind="CaptureError",

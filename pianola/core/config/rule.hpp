@@ -34,7 +34,7 @@ class ConfigTargets {
   unsigned bits_ = 0;
 };
 
-/// One rule about configurations. check_config() applies them; docs/configuration.md lists them.
+/// One rule about configurations. check_config() applies them; docs/reference/configuration.md lists them.
 struct ConfigRule {
   std::string_view id;       ///< "CF101": stays the same for ever, and is never given to another rule.
   ConfigOutcome outcome;     ///< What becomes of a configuration that violates it.

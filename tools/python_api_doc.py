@@ -1,0 +1,181 @@
+"""Makes docs/reference/python_api.md from the docstrings of the Python package and of its stub.
+
+    python_api_doc.py            write the page
+    python_api_doc.py --check    fail if the page is not what the docstrings make
+
+It reads the sources, so that nothing has to be built.
+"""
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "python/pianola"
+PAGE = ROOT / "docs/reference/python_api.md"
+
+HEAD = """# Python API
+
+`tools/python_api_doc.py` makes this page from the docstrings, which `help(pianola.Graph)` shows as well. [Options](options.md) compares
+the options of everything that captures.
+"""
+
+# Title -> public names, in their order. "_C." marks what a function or method returns.
+SECTIONS = {
+    "Functions and modules that capture themselves": ["graphed", "GraphedFunction", "_C.GraphedInfo", "_C.SignatureInfo"],
+    "Callables": ["make_graphed_callables", "GraphedForward", "_C.CallableInfo", "GradPolicy", "OutputPolicy", "Schedule"],
+    "The whole iteration": ["FullIteration", "_C.FullIterationInfo", "_C.IterationInfo", "StaticInputs", "Buckets"],
+    "Graphs of your own": ["Graph", "CUDAGraph", "graph", "GraphPool", "graph_pool_handle", "_C.GraphInfo", "compat"],
+    "Branches": ["ParallelOptions", "_C.BranchInfo"],
+    "Audit, verify, profile": ["audit", "_C.AuditReport", "_C.Finding", "verify", "_C.VerifyReport", "_C.TensorDifference", "profile",
+                               "decide", "_C.Profile", "_C.ScopePrediction"],
+    "Training": ["optim.SGD", "optim.Adam", "optim.AdamW", "optim.LearningRate", "optim.LearningRateSchedule",
+                 "optim.DeviceLearningRateSchedule", "optim.ExponentialMovingAverage", "GradScaler", "clip_grad_norm_",
+                 "clip_grad_value_", "clip_gradients_norm_", "FiniteWatch", "RngTracker", "Checkpoint"],
+    "Devices and streams": ["default_device", "current_stream", "stream", "Stream", "is_current_stream_capturing"],
+    "Configurations": ["CudaGraphConfig", "check_config", "require_valid", "load_config", "with_environment", "config_rules"],
+    "Errors": ["Error", "UsageError", "CaptureError", "OutOfMemoryError", "ReplayError", "GuardError", "ScheduleError",
+               "NonFiniteError", "ConfigError", "UnsupportedError", "DeviceError"],
+}
+FIELDS_ELSEWHERE = {"CudaGraphConfig": "Its fields are the keys of [configuration](configuration.md#keys)."}
+Definition = ast.ClassDef | ast.FunctionDef
+
+
+def definitions(path):
+    """{name: definition}; of overloads the last, which is the function itself."""
+    return {node.name: node for node in ast.parse(path.read_text()).body if isinstance(node, Definition)}
+
+
+class Package:
+    """Where its public names are defined."""
+
+    def __init__(self, folder=PACKAGE):
+        self.stub = definitions(folder / "_C.pyi")
+        self.optim = definitions(folder / "optim.py")
+        self.found, self.public = {}, []
+        for node in ast.parse((folder / "__init__.py").read_text()).body:
+            if isinstance(node, ast.ImportFrom) and node.module:
+                place = folder / node.module.replace(".", "/")
+                files = sorted(place.glob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
+                there = {name: found for file in files for name, found in definitions(file).items()}
+                self.found |= {alias.name: there.get(alias.name) or self.stub.get(alias.name) for alias in node.names}
+            elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Attribute):
+                self.found[node.targets[0].id] = self.stub.get(node.value.attr)
+            elif isinstance(node, ast.Assign) and node.targets[0].id == "__all__":
+                self.public = ast.literal_eval(node.value)
+
+    def __getitem__(self, name):
+        module, _, last = name.rpartition(".")
+        found = {"_C": self.stub, "optim": self.optim, "": self.found}[module].get(last)
+        found = found or (self.stub.get(last) if module == "optim" else None)
+        if found is None:
+            raise SystemExit(f"python_api_doc.py: where is '{name}'?")
+        return found
+
+    def members(self, kind):
+        """Of a class and, where it extends a class of the stub, of that."""
+        bases = [base.attr for base in kind.bases if isinstance(base, ast.Attribute) and base.attr in self.stub]
+        own = list(kind.body)
+        names = {node.name for node in own if isinstance(node, ast.FunctionDef)}
+        for base in bases if kind not in self.stub.values() else []:
+            own += [node for node in self.stub[base].body if getattr(node, "name", None) not in names]
+        return own
+
+
+def signature(function, name):
+    """Without types: names and defaults, as a call is written."""
+    arguments, parts = function.args, []
+    positional = [*arguments.posonlyargs, *arguments.args]
+    defaults = [None] * (len(positional) - len(arguments.defaults)) + arguments.defaults
+    for argument, default in zip(positional, defaults):
+        if argument.arg not in ("self", "cls"):
+            parts.append(argument.arg if default is None else f"{argument.arg}={ast.unparse(default)}")
+    if arguments.vararg:
+        parts.append(f"*{arguments.vararg.arg}")
+    elif arguments.kwonlyargs:
+        parts.append("*")
+    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults):
+        parts.append(argument.arg if default is None else f"{argument.arg}={ast.unparse(default)}")
+    if arguments.kwarg:
+        parts.append(f"**{arguments.kwarg.arg}")
+    return f"{name}({', '.join(parts)})"
+
+
+def text_of(docstring):
+    """Paragraphs as they are; the entries below "Args:" and "Raises:" as a list."""
+    lines, in_list = [], False
+    for line in (docstring or "").splitlines():
+        if re.fullmatch(r"\w[\w ,]*:", line):
+            in_list = True
+            lines += [f"**{line.removesuffix(':')}**", ""]
+        elif in_list and (entry := re.fullmatch(r" {4}(\*{0,2}[\w.]+(?:, \*{0,2}[\w.]+)*): (.*)", line)):
+            names = ", ".join(f"`{name}`" for name in entry[1].split(", "))
+            lines.append(f"- {names}: {entry[2]}")
+        elif in_list and line.startswith("        "):
+            lines.append("  " + line.strip())
+        elif in_list and line.startswith("    "):
+            lines.append("- " + line.strip())
+        else:
+            in_list = in_list and not line
+            lines.append(line)
+    return "\n".join(lines)
+
+
+def first_paragraph(docstring):
+    return " ".join((docstring or "").partition("\n\n")[0].split())
+
+
+def member_lines(package, kind):
+    """One entry a method or field that has a docstring."""
+    lines, members = [], package.members(kind)
+    for node, after in zip(members, [*members[1:], None]):
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and ast.get_docstring(node):
+            is_field = any(getattr(each, "id", "") == "property" for each in node.decorator_list)
+            name = node.name if is_field else signature(node, node.name)
+            lines.append(f"- `{name}`: {first_paragraph(ast.get_docstring(node))}")
+        elif isinstance(node, ast.AnnAssign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            lines.append(f"- `{node.target.id}`: {first_paragraph(after.value.value)}")
+    return lines
+
+
+def entry(package, name):
+    found, short = package[name], name.removeprefix("_C.")
+    if isinstance(found, ast.FunctionDef):
+        head, members = signature(found, short), []
+    else:
+        make = next((node for node in package.members(found) if getattr(node, "name", "") == "__init__"), None)
+        head, members = (signature(make, short) if make and "_C." not in name else short), member_lines(package, found)
+    if short in FIELDS_ELSEWHERE:
+        head, members = f"{short}(**fields)", [FIELDS_ELSEWHERE[short]]
+    parts = [f"### {short}", f"`{head}`", text_of(ast.get_docstring(found)).strip()]
+    return "\n\n".join(part for part in [*parts, "\n".join(members)] if part) + "\n"
+
+
+def page():
+    package = Package()
+    listed = {name.partition(".")[0] for names in SECTIONS.values() for name in names}
+    if missing := sorted(set(package.public) - listed):
+        raise SystemExit(f"python_api_doc.py: no section has {', '.join(missing)}")
+    parts = [HEAD]
+    for title, names in SECTIONS.items():
+        parts += [f"## {title}\n", *(entry(package, name) for name in names)]
+    return "\n".join(parts)
+
+
+def main(arguments):
+    if arguments not in ([], ["--check"]):
+        print(__doc__, file=sys.stderr)
+        return 2
+    made = page()
+    if arguments == ["--check"]:
+        stale = not PAGE.exists() or PAGE.read_text() != made
+        if stale:
+            print(f"{PAGE.relative_to(ROOT)} is stale; run tools/python_api_doc.py", file=sys.stderr)
+        return 1 if stale else 0
+    PAGE.write_text(made)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

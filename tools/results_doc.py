@@ -1,0 +1,263 @@
+"""Makes docs/guide/results.md, its pictures and the table of the README from the committed results in bench/results/h200.
+
+    results_doc.py            write the page, the pictures and the table
+    results_doc.py --check    fail if one of them is not what the results make
+"""
+
+import json
+import sys
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "bench/results/h200"
+PAGE = ROOT / "docs/guide/results.md"
+README = ROOT / "README.md"
+IMAGES = ROOT / "docs/images"
+TABLE_BEGIN, TABLE_END = "<!-- figures -->\n", "<!-- end of figures -->\n"
+
+HEAD = """# Results
+
+`tools/results_doc.py` makes this page and its pictures from the JSON files in [bench/results/h200](../../bench/results/h200/README.md),
+where all tables are. Machine: {machine}.
+
+In each figure all contenders ran in turn, block by block, on one machine, and each first showed that it computes what eager computes:
+Pianola bit for bit. Bars are medians. Compare ratios, not times of different machines. `make bench` runs the benchmarks on yours.
+"""
+
+MISSED_HEAD = """## What was missed, and why
+
+Each benchmark has requirements. Of {count}, {missed} were missed:
+
+| benchmark and case | requirement | measured | limit | why |
+| --- | --- | ---: | ---: | --- |"""
+
+# What a missed requirement is due to: (benchmark, begin of the requirement) -> why.
+REASONS = {
+    ("cuda/capture_time", "Graph::capture, trace off: at most"):
+        "a capture also copies aside what the step writes and puts it back, and makes its checks",
+    ("cuda/full_iteration", "FullIteration, static inputs: at least 1x"):
+        "the GPU is the limit on both sides; only the host's time is left to save",
+    ("cuda/full_iteration", "FullIteration, static inputs: at most 3 us"):
+        "a call looks at what its graph uses before it launches; that takes 3.3 us instead of 3",
+    ("cuda/python_audit", "audited, no source lines: at most"):
+        "the audit watches Python's calls as well, and a step of small kernels is all Python",
+    ("cuda/python_full_iteration", "pianola.FullIteration, static inputs: at least 1x"):
+        "the GPU is the limit on both sides; only the host's time is left to save",
+    ("cuda/python_guards", "arguments taken apart, and a look"):
+        "a step of ResNet-50 reads some 1,700 places on the host, and a call asks whether one of them changed",
+    ("cuda/scopes", "whole iteration, pianola::FullIteration: at least 1x"):
+        "the GPU is the limit on both sides; only the host's time is left to save",
+    ("cuda/strict_replay", "strict: at most"):
+        "each tensor from outside is looked at where it lies in memory, which took 18 ns on this host and 11 ns on another",
+}
+
+GREY, ORANGE, LIGHT, BLUE, DARK = "#8a8f98", "#d9822b", "#9ec5ee", "#4c8fd6", "#1f5fa8"
+
+
+@dataclass
+class Figure:
+    """Bars of some cases of one benchmark, a group per case."""
+
+    name: str  # of the picture
+    title: str
+    text: str  # what it says
+    file: str
+    measure: str
+    cases: dict[str, str]  # case -> what the group is called
+    bars: dict[str, tuple[str, str]]  # contender -> what its bar is called, colour
+
+
+FIGURES = [
+    Figure("models", "A training step from Python",
+           "The step of two models, eager, with the model graphed, and with the whole step graphed by `@pianola.graphed`. Small batches leave "
+           "the GPU waiting for the host; a graph ends that.",
+           "cuda_python_models.json", "time per step",
+           {"GPT-2, 6 x 384, batch 8 x 128, dropout 0.1, Adam": "GPT-2, 6 layers of 384, batch 8 x 128",
+            "ResNet-18, batch 16 x 3 x 64 x 64, SGD with momentum": "ResNet-18, batch 16 x 64 x 64"},
+           {"eager Python": ("eager", GREY), "pianola.make_graphed_callables": ("make_graphed_callables", BLUE),
+            "@pianola.graphed, whole step": ("@graphed, whole step", DARK)}),
+    Figure("compile", "Beside torch.compile",
+           "`torch.compile(mode=\"reduce-overhead\")` fuses kernels and uses CUDA graphs for the model; the optimizer stays outside. "
+           "`@pianola.graphed` takes the whole step as it is. The first replay comes after {first}.",
+           "cuda_python_graphed.json", "time per step",
+           {"MLP 16 x 64, batch 32, Adam": "MLP, 16 layers of 64, batch 32",
+            "transformer 8 x 256, batch 2 x 64, Adam": "transformer, 8 layers of 256, batch 2 x 64"},
+           {"eager Python": ("eager", GREY), 'torch.compile(mode="reduce-overhead")': ("torch.compile", ORANGE),
+            "pianola.make_graphed_callables": ("make_graphed_callables", BLUE),
+            "@pianola.graphed, whole step": ("@graphed, whole step", DARK)}),
+    Figure("parameters", "The host's time by the number of parameters",
+           "Forward and backward of one callable. torch's gives autograd each gradient by itself; Pianola's graph adds them up.",
+           "cuda_python_callables.json", "host time of forward and backward",
+           {f"sum of parameters, gradients accumulated: {count} parameters": f"{count} parameters" for count in (8, 64, 256, 1024)},
+           {"torch.cuda.make_graphed_callables": ("torch.cuda", ORANGE), "pianola.make_graphed_callables": ("pianola", DARK)}),
+    Figure("random", "A replay with random numbers",
+           "torch sets the generator's offset from the host before each replay. Pianola's graph advances it by itself, and costs what the "
+           "bare `cudaGraphLaunch` costs.",
+           "cuda_replay_host.json", "host time per call",
+           {f"{count} nodes, random numbers": f"{count} nodes" for count in (10, 100, 1000)},
+           {"at::cuda::CUDAGraph::replay()": ("torch", ORANGE), "Graph::replay()": ("Pianola", DARK),
+            "cudaGraphLaunch": ("bare launch", GREY)}),
+    Figure("iteration", "The whole iteration",
+           "Four microbatches, clipping, gradient scaler, AdamW and a NaN check in one launch. With the optimizer inside, the host is "
+           "free for {free} of each iteration of the transformer. `branches=4` runs independent kernels at once.",
+           "cuda_python_full_iteration.json", "time per iteration",
+           {"MLP 16 x 64, 4 microbatches of 32": "MLP, 16 layers of 64",
+            "transformer 8 x 256, 4 microbatches of 2 x 64": "transformer, 8 layers of 256"},
+           {"eager Python": ("eager", GREY), "torch.cuda.graph, optimizer outside": ("torch.cuda.graph", ORANGE),
+            "pianola.FullIteration, static inputs": ("FullIteration", BLUE),
+            "pianola.FullIteration, static inputs, branches = 4": ("FullIteration, branches=4", DARK)}),
+    Figure("branches", "Branches",
+           "One replay of a training step: captured by torch, and rebuilt on four lanes. [Branches](branches.md) says which steps gain.",
+           "cuda_branches.json", "device time per replay, back to back",
+           {"training step: MLP 16 x 64, batch 256, SGD": "MLP, 16 layers of 64",
+            "training step: MLP 16 x 1024, batch 256, SGD": "MLP, 16 layers of 1024",
+            "training step: transformer 8 x 256, batch 2 x 64, packed q k v, Adam": "transformer, 8 layers of 256",
+            "inference: 6 inception blocks, 256 x 14 x 14, batch 1": "inception blocks, inference"},
+           {"torch.cuda.graph": ("torch.cuda.graph", ORANGE), "branches = 4": ("branches = 4", DARK)}),
+]
+
+
+def document(file):
+    return json.loads((RESULTS / file).read_text())
+
+
+def case_of(file, case, measure):
+    """{contender: median}, in microseconds or what the unit is."""
+    found = [one for result in document(file)["results"] for one in result["cases"]
+             if one["case"] == case and one["measure"].partition(",")[0] == measure.partition(",")[0]]
+    if len(found) != 1:
+        raise SystemExit(f"{file} has {len(found)} cases '{case}' that measure '{measure}'")
+    return {contender["contender"]: contender["median"] for contender in found[0]["contenders"]}
+
+
+def number(value):
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def picture(figure):
+    """Horizontal bars, a group per case. Dark and light pages both show it on white."""
+    left, bar, width, right = 190, 17, 470, 80
+    values = {case: case_of(figure.file, case, figure.measure) for case in figure.cases}
+    longest = max(values[case][contender] for case in figure.cases for contender in figure.bars)
+    y, parts = 34, []
+    for case, words in figure.cases.items():
+        parts.append(f'<text x="12" y="{y + 12}" font-weight="bold">{escape(words)}</text>')
+        y += 20
+        for contender, (name, colour) in figure.bars.items():
+            value = values[case][contender]
+            length = max(1.0, width * value / longest)
+            parts.append(f'<text x="{left - 8}" y="{y + 13}" text-anchor="end">{escape(name)}</text>')
+            parts.append(f'<rect x="{left}" y="{y + 2}" width="{length:.1f}" height="{bar - 4}" fill="{colour}"/>')
+            parts.append(f'<text x="{left + length + 6:.1f}" y="{y + 13}">{number(value)} us</text>')
+            y += bar
+        y += 10
+    size = f'width="{left + width + right}" height="{y + 4}"'
+    return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" {size} viewBox="0 0 {left + width + right} {y + 4}" '
+                      'font-family="sans-serif" font-size="12" fill="#1f2328">',
+                      '<rect width="100%" height="100%" rx="6" fill="#ffffff"/>',
+                      f'<text x="12" y="20" font-size="13">{escape(figure.title)}: {escape(figure.measure)} (shorter is better)</text>',
+                      *parts, "</svg>"]) + "\n"
+
+
+def table(figure):
+    lines = ["| " + " | ".join(["", *(name for name, _ in figure.bars.values())]) + " |",
+             "| --- |" + " ---: |" * len(figure.bars)]
+    for case, words in figure.cases.items():
+        values = case_of(figure.file, case, figure.measure)
+        lines.append(f"| {words} | " + " | ".join(f"{number(values[contender])} us" for contender in figure.bars) + " |")
+    return "\n".join(lines)
+
+
+def facts():
+    """What the texts of figures fill in."""
+    first = case_of("cuda_python_graphed.json", "transformer 8 x 256, batch 2 x 64, Adam",
+                    "first call to the end of the first that is replayed")
+    compiled, graphed = first['torch.compile(mode="reduce-overhead")'], first["@pianola.graphed, whole step"]
+    transformer = "transformer 8 x 256, 4 microbatches of 2 x 64"
+    host = case_of("cuda_python_full_iteration.json", transformer, "host time per iteration")["pianola.FullIteration, static inputs"]
+    whole = case_of("cuda_python_full_iteration.json", transformer, "time per iteration")["pianola.FullIteration, static inputs"]
+    return {"first": f"{compiled / 1000:.1f} s with torch.compile and {graphed:.0f} ms with `@pianola.graphed` (the transformer)",
+            "free": f"{100 * (1 - host / whole):.0f} %"}
+
+
+def figure_text(count, figure):
+    command = document(figure.file)["command"].partition(" --")[0]
+    text = figure.text.format(**facts())
+    return (f"## {count}. {figure.title}\n\n{text}\n\n![{figure.title}](../images/results_{figure.name}.svg)\n\n{table(figure)}\n\n"
+            f"{figure.measure[0].upper() + figure.measure[1:]}; `{command}`.\n")
+
+
+def missed_text():
+    rows, count = [], 0
+    for file in sorted(RESULTS.glob("*.json")):
+        for result in document(file.name)["results"]:
+            for case in result["cases"]:
+                for wanted in case["requirements"]:
+                    count += 1
+                    if not wanted["met"]:
+                        rows.append(missed_row(result["benchmark"], case["case"], wanted))
+    return MISSED_HEAD.format(count=count, missed=len(rows)) + "\n" + "\n".join(rows)
+
+
+def missed_row(benchmark, case, wanted):
+    why = [words for (of, begin), words in REASONS.items() if of == benchmark and wanted["requirement"].startswith(begin)]
+    if len(why) != 1:
+        raise SystemExit(f"REASONS has {len(why)} reasons why {benchmark}, '{case}' missed '{wanted['requirement']}'; give it one")
+    return f"| `{benchmark}`: {case} | {wanted['requirement']} | {wanted['measured']:.3f} | {wanted['limit']} | {why[0]} |"
+
+
+def machine_text():
+    machine = document("cuda_python_models.json")["machine"]
+    return (f"{machine['device']}, {machine['processor']}, {machine['cores']} cores; torch {machine['torch']}, CUDA {machine['cuda']}, "
+            f"driver {machine['driver']}, Python {machine['python']}, Pianola {machine['pianola']}")
+
+
+def page():
+    parts = [HEAD.format(machine=machine_text())] + [figure_text(*each) for each in enumerate(FIGURES, 1)]
+    return "\n".join([*parts, missed_text()]) + "\n"
+
+
+def readme_table():
+    """Times per step, and what of them the host is busy."""
+    machine = document("cuda_python_graphed.json")["machine"]
+    lines = [f"One training step from Python on an {machine['device']} (torch {machine['torch']}, CUDA {machine['cuda']}; "
+             "`bench/python/main.py cuda/python_graphed` and `cuda/python_models`), in brackets the host's share:", "",
+             "| | eager | torch.compile, reduce-overhead | `make_graphed_callables` | `@pianola.graphed` |", "|---|---:|---:|---:|---:|"]
+    contenders = ("eager Python", 'torch.compile(mode="reduce-overhead")', "pianola.make_graphed_callables",
+                  "@pianola.graphed, whole step")
+    rows = [(FIGURES[1].file, case, words) for case, words in FIGURES[1].cases.items()]
+    rows += [(FIGURES[0].file, case, words) for case, words in FIGURES[0].cases.items()]
+    for file, case, words in rows:
+        whole, host = case_of(file, case, "time per step"), case_of(file, case, "host time per step")
+        cells = [f"{number(whole[one])} ({number(host[one])}) us" if one in whole else "" for one in contenders]
+        lines.append(f"| {words} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def pages():
+    """{file: its text}"""
+    before, _, rest = README.read_text().partition(TABLE_BEGIN)
+    after = rest.partition(TABLE_END)[2]
+    made = {PAGE: page(), README: before + TABLE_BEGIN + readme_table() + TABLE_END + after}
+    return made | {IMAGES / f"results_{figure.name}.svg": picture(figure) for figure in FIGURES}
+
+
+def main(arguments):
+    if arguments not in ([], ["--check"]):
+        print(__doc__, file=sys.stderr)
+        return 2
+    made = pages()
+    if arguments == ["--check"]:
+        stale = [file.relative_to(ROOT) for file, text in made.items() if not file.exists() or file.read_text() != text]
+        for file in stale:
+            print(f"{file} is stale; run tools/results_doc.py", file=sys.stderr)
+        return 1 if stale else 0
+    for file, text in made.items():
+        file.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
