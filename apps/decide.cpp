@@ -2,7 +2,7 @@
 #include <apps/profile_options.hpp>
 #include <apps/script_options.hpp>
 
-#include <pianola/profile/comparison.hpp>
+#include <pianola/profile/decide/comparison.hpp>
 #include <pianola/profile/profile.hpp>
 
 #include <fmt/format.h>

@@ -2,8 +2,8 @@
 #include <apps/profile_options.hpp>
 
 #include <pianola/core/version.hpp>
-#include <pianola/profile/child.hpp>
 #include <pianola/profile/profile.hpp>
+#include <pianola/profile/record/child.hpp>
 
 #include <fmt/format.h>
 #include <CLI/App.hpp>

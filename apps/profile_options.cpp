@@ -2,8 +2,8 @@
 
 #include <apps/script_options.hpp>
 
-#include <pianola/profile/chrome_writer.hpp>
-#include <pianola/profile/profile_report.hpp>
+#include <pianola/profile/show/chrome_writer.hpp>
+#include <pianola/profile/show/profile_report.hpp>
 
 #include <fmt/format.h>
 #include <CLI/App.hpp>

@@ -1,5 +1,5 @@
 #pragma once
-#include <pianola/profile/analysis.hpp>
+#include <pianola/profile/analyse/analysis.hpp>
 #include <pianola/profile/profile.hpp>
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 #include <apps/commands.hpp>
 
-#include <pianola/core/schedule.hpp>
-#include <pianola/core/schedule_drawing.hpp>
+#include <pianola/schedule/schedule.hpp>
+#include <pianola/schedule/schedule_drawing.hpp>
 
 #include <fmt/format.h>
 #include <CLI/App.hpp>

@@ -1,8 +1,8 @@
-# Makes `find_package(pianola)` work after `cmake --install`: target pianola::pianola.
+# Makes `find_package(pianola [COMPONENTS profile])` work after `cmake --install`: targets pianola::pianola and pianola::profile.
 include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/pianola)
-install(TARGETS pianola EXPORT pianolaTargets FILE_SET HEADERS)
+install(TARGETS pianola pianola_profile_library EXPORT pianolaTargets FILE_SET HEADERS)
 install(EXPORT pianolaTargets NAMESPACE pianola:: DESTINATION ${package_dir})
 configure_package_config_file(
   ${PROJECT_SOURCE_DIR}/cmake/pianolaConfig.cmake.in ${PROJECT_BINARY_DIR}/pianolaConfig.cmake

@@ -1,4 +1,6 @@
-# pianola_room(<name> [NO_PRECOMPILE]                         the latter where few of its own files include torch
+# pianola_room(<name>
+#   [LIBRARY profile]                                         which it goes into, instead of libpianola.so
+#   [NO_PRECOMPILE]                                           where few of its own files include torch
 #   SOURCES a.cpp ...           [CUDA_SOURCES b.cpp ...]      the latter only in a build with CUDA
 #   PUBLIC_HEADERS a.hpp ...    [PRIVATE_HEADERS ...]         the former are installed, and must each compile alone
 #   [DEPENDS core cuda ...]                                   rooms above this one
@@ -7,12 +9,12 @@
 #   [TEST_NEEDS torch_api ...]                                libraries for the tests alone
 #   [TEST_PRECOMPILES <torch/torch.h> ...])                   headers that most tests include and that take long
 #
-# Makes the static library pianola_<name>, which goes into libpianola.so, and the test <name>. In a build without CUDA
+# Makes the static library pianola_<name>, which goes into a library (pianola_library), and the test <name>. In a build without CUDA
 # the entry `cuda` of DEPENDS, NEEDS and TEST_NEEDS is left out. PIANOLA_WITH_CUDA is defined as 1 or 0 in the code.
 function(pianola_room name)
   set(lists SOURCES CUDA_SOURCES PUBLIC_HEADERS PRIVATE_HEADERS DEPENDS NEEDS TESTS CUDA_TESTS TEST_NEEDS
     TEST_PRECOMPILES)
-  cmake_parse_arguments(PARSE_ARGV 1 room "NO_PRECOMPILE" "" "${lists}")
+  cmake_parse_arguments(PARSE_ARGV 1 room "NO_PRECOMPILE" "LIBRARY" "${lists}")
   if(room_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "pianola_room(${name}): unknown arguments: ${room_UNPARSED_ARGUMENTS}")
   endif()
@@ -33,7 +35,7 @@ function(pianola_room name)
   _pianola_split(public private ${needs})
   target_link_libraries(${target} PUBLIC ${room_DEPENDS} ${public} PRIVATE ${private})
   target_compile_definitions(${target} PUBLIC PIANOLA_WITH_CUDA=${PIANOLA_WITH_CUDA})
-  set_property(GLOBAL APPEND PROPERTY PIANOLA_ROOMS ${target})
+  set_property(GLOBAL APPEND PROPERTY PIANOLA_ROOMS_${room_LIBRARY} ${target})
   pianola_unity(${target})
   if(NOT room_NO_PRECOMPILE)
     _pianola_precompiles(headers ${room_NEEDS})

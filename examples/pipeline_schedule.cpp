@@ -1,6 +1,7 @@
 // One rank of a pipeline: two chunks of two layers, called in the order of a schedule. The other ranks are played by
 // fixed tensors: what they send forward, and the gradients that they send back.
 #include <pianola/pianola.hpp>
+#include <pianola/schedule/schedule_drawing.hpp>
 
 #include <torch/torch.h>
 

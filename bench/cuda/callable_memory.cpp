@@ -4,7 +4,7 @@
 #include "models/model.hpp"
 
 #include <pianola/callable/graphed_callable.hpp>
-#include <pianola/core/schedule.hpp>
+#include <pianola/schedule/schedule.hpp>
 
 #include <c10/cuda/CUDACachingAllocator.h>
 

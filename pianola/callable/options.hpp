@@ -1,8 +1,8 @@
 #pragma once
-#include <pianola/core/schedule.hpp>
 #include <pianola/graph/options.hpp>
 #include <pianola/graph/pool.hpp>
 #include <pianola/parallel/options.hpp>
+#include <pianola/schedule/schedule.hpp>
 
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>

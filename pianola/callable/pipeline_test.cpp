@@ -1,7 +1,7 @@
 #include <pianola/callable/graphed_callable.hpp>
-#include <pianola/core/buffer_plan.hpp>
 #include <pianola/core/error.hpp>
-#include <pianola/core/schedule.hpp>
+#include <pianola/schedule/buffer_plan.hpp>
+#include <pianola/schedule/schedule.hpp>
 
 #include <pianola/callable/testing/twins.hpp>
 

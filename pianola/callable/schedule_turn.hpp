@@ -1,6 +1,6 @@
 #pragma once
-#include <pianola/core/buffer_plan.hpp>
-#include <pianola/core/schedule.hpp>
+#include <pianola/schedule/buffer_plan.hpp>
+#include <pianola/schedule/schedule.hpp>
 
 #include <cstddef>
 #include <string>

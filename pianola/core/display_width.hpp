@@ -1,4 +1,6 @@
 #pragma once
+#include <pianola/core/export.hpp>
+
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -7,10 +9,10 @@ namespace pianola {
 
 /// Columns that UTF-8 text takes on a terminal: one per character, none for combining marks, two for wide East Asian
 /// characters and emoji. Bytes that are not UTF-8 count as one each.
-[[nodiscard]] std::size_t display_width(std::string_view text);
+[[nodiscard]] PIANOLA_API std::size_t display_width(std::string_view text);
 
 /// `text` cut to `width` columns, the last of which is then "…"; unchanged where it fits. Never cuts a character.
-[[nodiscard]] std::string shorten(std::string_view text, std::size_t width);
+[[nodiscard]] PIANOLA_API std::string shorten(std::string_view text, std::size_t width);
 
 enum class Align { left, right };
 
@@ -19,9 +21,9 @@ enum class Align { left, right };
 
 /// `text` as UTF-8 that any terminal and any reader of UTF-8 takes: bytes that are no character, and control characters other
 /// than line breaks and tabs, are "?".
-[[nodiscard]] std::string printable(std::string_view text);
+[[nodiscard]] PIANOLA_API std::string printable(std::string_view text);
 
 /// `text` with line breaks, tabs and other control characters replaced by blanks, so that it stays on its line.
-[[nodiscard]] std::string one_line(std::string_view text);
+[[nodiscard]] PIANOLA_API std::string one_line(std::string_view text);
 
 }  // namespace pianola

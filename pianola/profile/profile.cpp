@@ -1,12 +1,12 @@
 #include <pianola/profile/profile.hpp>
 
 #include <pianola/core/error.hpp>
-#include <pianola/profile/chrome_document.hpp>
-#include <pianola/profile/chrome_trace.hpp>
-#include <pianola/profile/html_report.hpp>
-#include <pianola/profile/profile_report.hpp>
-#include <pianola/profile/read_profile.hpp>
-#include <pianola/profile/trace_sink.hpp>
+#include <pianola/profile/read/chrome_document.hpp>
+#include <pianola/profile/read/chrome_trace.hpp>
+#include <pianola/profile/read/read_profile.hpp>
+#include <pianola/profile/show/html_report.hpp>
+#include <pianola/profile/show/profile_report.hpp>
+#include <pianola/profile/show/trace_sink.hpp>
 
 #include <ATen/Context.h>
 #include <ATen/record_function.h>

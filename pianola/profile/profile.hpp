@@ -1,7 +1,7 @@
 #pragma once
 #include <pianola/core/export.hpp>
-#include <pianola/profile/analysis.hpp>
-#include <pianola/profile/decision.hpp>
+#include <pianola/profile/analyse/analysis.hpp>
+#include <pianola/profile/decide/decision.hpp>
 #include <pianola/profile/timeline.hpp>
 
 #include <filesystem>

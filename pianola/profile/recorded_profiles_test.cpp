@@ -1,5 +1,5 @@
 // Profiles of real programs, which tests/data/profile/README.md tells of. The numbers were counted in the files by other means.
-#include <pianola/profile/comparison.hpp>
+#include <pianola/profile/decide/comparison.hpp>
 #include <pianola/profile/profile.hpp>
 
 #include <gmock/gmock.h>

@@ -73,6 +73,10 @@ struct HostRange {
   std::int64_t thread = 0;
 };
 
+/// What torch begins the names of ranges of these kinds with.
+inline constexpr std::string_view kBackwardPrefix = "autograd::engine::evaluate_function: ";
+inline constexpr std::string_view kModulePrefix = "nn.Module: ";
+
 /// What torch's allocator did for one device: it handed out a block, or took one back.
 struct MemoryEvent {
   Nanoseconds time = 0;

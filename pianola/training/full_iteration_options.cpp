@@ -1,7 +1,7 @@
 #include <pianola/training/full_iteration_options.hpp>
 
-#include <pianola/core/config/check.hpp>
-#include <pianola/core/config/environment.hpp>
+#include <pianola/config/check.hpp>
+#include <pianola/config/environment.hpp>
 #include <pianola/core/error.hpp>
 
 #include <algorithm>

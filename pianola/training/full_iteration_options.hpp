@@ -1,6 +1,6 @@
 #pragma once
 #include <pianola/callable/options.hpp>
-#include <pianola/core/config/cuda_graph_config.hpp>
+#include <pianola/config/cuda_graph_config.hpp>
 #include <pianola/core/export.hpp>
 #include <pianola/graph/options.hpp>
 #include <pianola/graph/pool.hpp>

@@ -1,6 +1,6 @@
 #include <pianola/verify/investigation.hpp>
 
-#include <pianola/parallel/nondeterministic.hpp>
+#include <pianola/trace/nondeterministic.hpp>
 #include <pianola/trace/op_info.hpp>
 #include <pianola/verify/dependence.hpp>
 
@@ -123,7 +123,7 @@ void Investigation::look_into(int step) {
   const VerifyOptions& options = runner_.options();
   const ObserveOptions what = {.sites = options.narrow, .values = options.narrow};
   Again eager = repeat(step, what);
-  const bool may_vary = !parallel::nondeterministic_operators(eager.observed.trace).empty();
+  const bool may_vary = !trace::nondeterministic_operators(eager.observed.trace).empty();
   for (int more = 0; more < kMoreRepeats && may_vary && options.repeat_eager && eager.comparison.mismatches.empty();
        ++more) {
     eager = repeat(step, what);
@@ -166,7 +166,7 @@ void Investigation::of_eager(int step, Comparison comparison, const ObservedStep
 }
 
 void Investigation::note_random_operators() {
-  const std::vector<std::string> names = parallel::nondeterministic_operators(first_.trace);
+  const std::vector<std::string> names = trace::nondeterministic_operators(first_.trace);
   if (names.empty()) return;
   note(
       fmt::format("these operators may give other bits from run to run: {}; deterministic algorithms "

@@ -1,10 +1,10 @@
 #include <bindings/bindings.hpp>
 
-#include <pianola/core/config/check.hpp>
-#include <pianola/core/config/environment.hpp>
-#include <pianola/core/config/field.hpp>
-#include <pianola/core/config/file.hpp>
-#include <pianola/core/config/rule.hpp>
+#include <pianola/config/check.hpp>
+#include <pianola/config/environment.hpp>
+#include <pianola/config/field.hpp>
+#include <pianola/config/file.hpp>
+#include <pianola/config/rule.hpp>
 
 #include <pybind11/stl/filesystem.h>
 

@@ -1,6 +1,6 @@
 #include <bindings/bindings.hpp>
 
-#include <pianola/core/schedule.hpp>
+#include <pianola/schedule/schedule.hpp>
 
 #include <string>
 #include <utility>

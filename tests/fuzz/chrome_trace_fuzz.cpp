@@ -3,7 +3,7 @@
 #include <tests/fuzz/judged_timeline.hpp>
 
 #include <pianola/core/error.hpp>
-#include <pianola/profile/chrome_trace.hpp>
+#include <pianola/profile/read/chrome_trace.hpp>
 
 using namespace pianola;
 

@@ -1,8 +1,8 @@
 // Configurations: the first byte says whether what follows is YAML ('y') or JSON.
 #include <tests/fuzz/fuzz_target.hpp>
 
-#include <pianola/core/config/check.hpp>
-#include <pianola/core/config/file.hpp>
+#include <pianola/config/check.hpp>
+#include <pianola/config/file.hpp>
 #include <pianola/core/error.hpp>
 
 using namespace pianola;

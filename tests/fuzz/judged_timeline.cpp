@@ -4,11 +4,11 @@
 
 #include <pianola/core/error.hpp>
 #include <pianola/core/report.hpp>
-#include <pianola/profile/analysis.hpp>
-#include <pianola/profile/chrome_writer.hpp>
-#include <pianola/profile/decision.hpp>
-#include <pianola/profile/html_report.hpp>
-#include <pianola/profile/profile_report.hpp>
+#include <pianola/profile/analyse/analysis.hpp>
+#include <pianola/profile/decide/decision.hpp>
+#include <pianola/profile/show/chrome_writer.hpp>
+#include <pianola/profile/show/html_report.hpp>
+#include <pianola/profile/show/profile_report.hpp>
 
 #include <algorithm>
 

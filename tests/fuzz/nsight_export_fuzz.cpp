@@ -3,7 +3,7 @@
 #include <tests/fuzz/judged_timeline.hpp>
 
 #include <pianola/core/error.hpp>
-#include <pianola/profile/nsight_export.hpp>
+#include <pianola/profile/read/nsight_export.hpp>
 
 using namespace pianola;
 

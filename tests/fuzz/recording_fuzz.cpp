@@ -3,7 +3,7 @@
 #include <tests/fuzz/judged_timeline.hpp>
 
 #include <pianola/core/error.hpp>
-#include <pianola/profile/recording.hpp>
+#include <pianola/profile/read/recording.hpp>
 
 using namespace pianola;
 

@@ -3,8 +3,8 @@
 
 #include <pianola/core/error.hpp>
 #include <pianola/core/report.hpp>
-#include <pianola/core/schedule.hpp>
-#include <pianola/core/schedule_drawing.hpp>
+#include <pianola/schedule/schedule.hpp>
+#include <pianola/schedule/schedule_drawing.hpp>
 
 using namespace pianola;
 

@@ -77,11 +77,13 @@ def test_it_holds_the_package_and_nothing_of_torch(wheel):
         "FindLibtorch.cmake", "pianolaConfig.cmake", "pianolaConfigVersion.cmake", "pianolaTargets.cmake",
         f"pianolaTargets-{CACHE['CMAKE_BUILD_TYPE'].lower()}.cmake")}
     expected = {extension, *sources, *headers, *cmake,
-                "_pianola_program.py", "pianola/_build.py", "pianola/bin/pianola", "pianola/lib/libpianola.so"}
+                "_pianola_program.py", "pianola/_build.py", "pianola/bin/pianola", "pianola/lib/libpianola.so",
+                "pianola/lib/libpianola_profile.so"}
     if WITH_CUDA:
         expected.add("pianola/lib/libpianola_profiler.so")
     assert {name for name in names if ".dist-info/" not in name} == expected
-    assert {"pianola/include/pianola/pianola.hpp", "pianola/include/pianola/graph/graph.hpp"} <= headers
+    assert {"pianola/include/pianola/pianola.hpp", "pianola/include/pianola/profile.hpp",
+            "pianola/include/pianola/graph/graph.hpp"} <= headers
 
 
 def test_its_metadata_names_the_torch_that_it_was_built_for(wheel):
@@ -104,7 +106,7 @@ def test_it_looks_for_libraries_beside_itself_only(site):
     packages = Path(torch.__file__).parents[1]
     extension, = (site / "pianola").glob("_C.*.so")
     for file, package in ((extension, "$ORIGIN"), (site / "pianola/lib/libpianola.so", "$ORIGIN/.."),
-                          (site / "pianola/bin/pianola", "$ORIGIN/..")):
+                          (site / "pianola/lib/libpianola_profile.so", "$ORIGIN/.."), (site / "pianola/bin/pianola", "$ORIGIN/..")):
         (paths,) = re.findall(r"\(RUNPATH\).*\[(.*)\]", run("readelf", "-d", file))
         assert {f"{package}/lib", f"{package}/../torch/lib"} <= set(paths.split(":"))
         assert not [path for path in paths.split(":") if path.startswith((str(ROOT), str(packages), str(BUILD)))]

@@ -1,4 +1,4 @@
-"""libpianola.so exports what is marked PIANOLA_API, and nothing else of its own; libpianola_profiler.so its two entries."""
+"""The libraries export what is marked PIANOLA_API, and nothing else of their own; libpianola_profiler.so its two entries."""
 
 import os
 import re
@@ -9,12 +9,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LIBRARY = Path(os.environ["PIANOLA_BUILD_DIR"]) / "libpianola.so"
-PROFILER = LIBRARY.with_name("libpianola_profiler.so")
+BUILD = Path(os.environ["PIANOLA_BUILD_DIR"])
+LIBRARY = BUILD / "libpianola.so"
+PROFILE = BUILD / "libpianola_profile.so"
+PROFILER = BUILD / "libpianola_profiler.so"
+
+both = pytest.mark.parametrize("library", [LIBRARY, PROFILE], ids=lambda library: library.stem)
 
 
 @cache
-def exported(library=LIBRARY):
+def exported(library):
     """(letter, demangled name) of every dynamic symbol that the library defines."""
     lines = subprocess.run(
         ["nm", "-DC", "--defined-only", library], capture_output=True, text=True, check=True).stdout.splitlines()
@@ -39,28 +43,40 @@ def promised():
     return {*classes, *functions}
 
 
-def test_the_library_exports_something():
-    assert any(owner(name).startswith("pianola::") for _, name in exported())
+@both
+def test_the_library_exports_something(library):
+    assert any(owner(name).startswith("pianola::") for _, name in exported(library))
 
 
-def test_our_symbols_are_marked_as_api():
-    ours = {owner(name) for _, name in exported() if owner(name).startswith("pianola::")}
+@both
+def test_our_symbols_are_marked_as_api(library):
+    ours = {owner(name) for _, name in exported(library) if owner(name).startswith("pianola::")}
     leaked = {name for name in ours if not promised() & set(name.split("::"))}
     assert not leaked
 
 
-def test_nothing_of_detail_leaks():
-    assert not [name for _, name in exported() if "::detail" in owner(name) and owner(name).startswith("pianola::")]
+def test_nothing_is_there_twice():
+    def strong(library):
+        return {name for letter, name in exported(library) if letter not in "WVu" and owner(name).startswith("pianola::")}
+
+    assert not strong(LIBRARY) & strong(PROFILE)
 
 
-def test_nothing_of_the_libraries_inside_leaks():
+@both
+def test_nothing_of_detail_leaks(library):
+    assert not [name for _, name in exported(library) if "::detail" in owner(name) and owner(name).startswith("pianola::")]
+
+
+@both
+def test_nothing_of_the_libraries_inside_leaks(library):
     # Weak ones are tables of exception classes, which their authors mark as visible so that a catch finds them.
-    assert not [name for letter, name in exported() if re.match(r"(fmt|nlohmann)::", owner(name)) and letter not in "Vu"]
+    assert not [name for letter, name in exported(library) if re.match(r"(fmt|nlohmann)::", owner(name)) and letter not in "Vu"]
 
 
-def test_variables_of_torch_stay_shared():
+@both
+def test_variables_of_torch_stay_shared(library):
     """A strong definition of our own would be a second copy, and torch's would not be seen any more."""
-    assert not [name for letter, name in exported()
+    assert not [name for letter, name in exported(library)
                 if re.match(r"(c10|at|torch|caffe2)::", owner(name)) and letter not in "WVu"]
 
 

@@ -8,7 +8,7 @@
 #include <pianola/graph/cuda/launch_trial.hpp>
 #include <pianola/graph/cuda/library_memory.hpp>
 #include <pianola/parallel/kernel_pointers.hpp>
-#include <pianola/parallel/nondeterministic.hpp>
+#include <pianola/trace/nondeterministic.hpp>
 
 #include <ATen/Context.h>
 #include <ATen/cuda/CUDAGeneratorImpl.h>
@@ -101,7 +101,7 @@ bool is_alone_in(const CudaPool& pool) {
 }
 
 void warn_of_nondeterminism(const OpTrace& trace, BranchInfo& info) {
-  const std::vector<std::string> operators = parallel::nondeterministic_operators(trace);
+  const std::vector<std::string> operators = trace::nondeterministic_operators(trace);
   if (operators.empty()) return;
   info.warnings.push_back(fmt::format(
       "{} may give other bits from run to run; then two replays of one graph differ as well as the captured "

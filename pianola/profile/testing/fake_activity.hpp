@@ -1,5 +1,5 @@
 #pragma once
-#include <pianola/profile/activity_api.hpp>
+#include <pianola/profile/record/activity_api.hpp>
 
 #include <atomic>
 #include <cstddef>

@@ -1,6 +1,6 @@
 #pragma once
-#include <pianola/profile/analysis.hpp>
-#include <pianola/profile/decision.hpp>
+#include <pianola/profile/analyse/analysis.hpp>
+#include <pianola/profile/decide/decision.hpp>
 
 #include <cstdint>
 #include <string>

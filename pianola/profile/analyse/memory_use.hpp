@@ -1,0 +1,20 @@
+#pragma once
+#include <pianola/profile/analyse/analysis.hpp>
+#include <pianola/profile/timeline.hpp>
+
+#include <optional>
+#include <string_view>
+
+namespace pianola::profiling {
+
+/// @param analysis  With its device, its iterations and what they were found by.
+[[nodiscard]] std::optional<MemoryUse> memory_use(const Timeline& timeline, const Analysis& analysis);
+
+/// What to tell where a profile has nothing of the allocator.
+inline constexpr std::string_view kMemoryUnknown =
+    "what memory a graph takes cannot be told: the profile has no events of torch's allocator. Record with "
+    "torch.profiler.profile(profile_memory=True), or with pianola.profile(step) from within the program; the recorder "
+    "of "
+    "`pianola profile` does not see the allocator";
+
+}  // namespace pianola::profiling

@@ -1,0 +1,145 @@
+#include <pianola/profile/decide/segment_model.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <queue>
+#include <set>
+#include <utility>
+#include <vector>
+
+namespace pianola::profiling {
+namespace {
+
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20U;
+constexpr std::uint64_t kUnit = 512;
+constexpr std::uint64_t kMostSmall = kMiB, kLeastLarge = 10 * kMiB;
+constexpr SegmentBytes kSegment = {2 * kMiB, 20 * kMiB, 2 * kMiB};
+
+constexpr std::uint64_t in_whole(std::uint64_t unit, std::uint64_t bytes) { return (bytes + unit - 1) / unit * unit; }
+
+constexpr std::size_t kind_of(std::uint64_t bytes) {
+  if (bytes <= kMostSmall) return 0;
+  return bytes < kLeastLarge ? 1 : 2;
+}
+
+struct Piece {
+  std::uint64_t address = 0;
+  std::uint64_t bytes = 0;
+};
+
+// Those of small blocks, or those of large ones.
+class Segments {
+ public:
+  explicit Segments(std::uint64_t least_rest) : least_rest_(least_rest) {}
+
+  [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
+
+  Piece take(std::uint64_t bytes) {
+    Piece piece = smallest_that_holds(bytes);
+    const std::uint64_t rest = piece.bytes - bytes;
+    if (rest < least_rest_) return piece;
+    insert({.address = piece.address + bytes, .bytes = rest});
+    return {.address = piece.address, .bytes = bytes};
+  }
+
+  void give_back(Piece piece) {
+    auto after = by_address_.lower_bound(piece.address);
+    if (after != by_address_.end() && after->first == piece.address + piece.bytes) {
+      piece.bytes += after->second;
+      after = erase(after);
+    }
+    if (after != by_address_.begin()) {
+      const auto before = std::prev(after);
+      if (before->first + before->second == piece.address) {
+        piece = {.address = before->first, .bytes = before->second + piece.bytes};
+        erase(before);
+      }
+    }
+    insert(piece);
+  }
+
+ private:
+  using ByAddress = std::map<std::uint64_t, std::uint64_t>;
+
+  Piece smallest_that_holds(std::uint64_t bytes) {
+    const auto found = by_size_.lower_bound({bytes, 0});
+    if (found == by_size_.end()) return new_segment(in_whole(kSegment[kind_of(bytes)], bytes));
+    const Piece piece = {.address = found->second, .bytes = found->first};
+    erase(by_address_.find(piece.address));
+    return piece;
+  }
+
+  Piece new_segment(std::uint64_t bytes) {
+    const Piece segment = {.address = end_, .bytes = bytes};
+    bytes_ += bytes;
+    end_ += bytes + kUnit;  // a gap, so that pieces of two segments are no neighbours
+    return segment;
+  }
+
+  void insert(Piece piece) {
+    by_address_.emplace(piece.address, piece.bytes);
+    by_size_.emplace(piece.bytes, piece.address);
+  }
+  ByAddress::iterator erase(ByAddress::iterator piece) {
+    by_size_.erase({piece->second, piece->first});
+    return by_address_.erase(piece);
+  }
+
+  std::uint64_t least_rest_ = 0;
+  std::uint64_t bytes_ = 0, end_ = 0;
+  ByAddress by_address_;  // of free pieces the bytes
+  std::set<std::pair<std::uint64_t, std::uint64_t>> by_size_;
+};
+
+struct Use {
+  Nanoseconds freed = 0;
+  Segments* segments = nullptr;
+  Piece piece;
+  bool operator>(const Use& other) const { return freed > other.freed; }
+};
+
+std::vector<MemoryBlock> of_kind(std::span<const MemoryBlock> blocks, std::size_t kind) {
+  std::vector<MemoryBlock> chosen;
+  std::ranges::copy_if(blocks, std::back_inserter(chosen),
+                       [&](const MemoryBlock& block) { return kind_of(block.bytes) == kind; });
+  return chosen;
+}
+
+}  // namespace
+
+std::uint64_t pool_bytes(std::span<const MemoryBlock> blocks) {
+  Segments small(kUnit), large(kMostSmall + kUnit);
+  std::priority_queue<Use, std::vector<Use>, std::greater<>> uses;  // what is freed next is the first
+  for (const MemoryBlock& block : blocks) {
+    for (; !uses.empty() && uses.top().freed <= block.made; uses.pop()) {
+      uses.top().segments->give_back(uses.top().piece);
+    }
+    const std::uint64_t bytes = in_whole(kUnit, std::max(block.bytes, kUnit));
+    Segments& segments = bytes <= kMostSmall ? small : large;
+    uses.push({.freed = block.freed, .segments = &segments, .piece = segments.take(bytes)});
+  }
+  return small.bytes() + large.bytes();
+}
+
+SegmentBytes peak_by_segment(std::span<const MemoryBlock> blocks) {
+  SegmentBytes peak = {};
+  for (std::size_t i = 0; i < peak.size(); ++i) peak[i] = peak_bytes(of_kind(blocks, i));
+  return peak;
+}
+
+SegmentBytes sum_by_segment(std::span<const MemoryBlock> blocks) {
+  SegmentBytes sum = {};
+  for (const MemoryBlock& block : blocks) sum[kind_of(block.bytes)] += block.bytes;
+  return sum;
+}
+
+std::uint64_t in_whole_segments(const SegmentBytes& bytes) {
+  std::uint64_t pool = 0;
+  for (std::size_t i = 0; i < bytes.size(); ++i) pool += in_whole(kSegment[i], bytes[i]);
+  return pool;
+}
+
+}  // namespace pianola::profiling

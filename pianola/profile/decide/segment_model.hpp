@@ -1,0 +1,40 @@
+#pragma once
+#include <pianola/profile/analyse/memory_blocks.hpp>
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+namespace pianola::profiling {
+
+/// What a pool takes of the device to serve the blocks one after the other: whole segments, as torch's caching
+/// allocator takes them by default, on one stream. The pool is empty at first and gives nothing back.
+///
+///   small   up to 1 MiB; larger blocks are large, and no segment has both
+///   place   the smallest free piece of a segment that holds the block; among equals the one of the lowest address
+///   rest    of the piece: free for others, of large ones only if it is more than 1 MiB
+///   freed   at once for others, as one piece with what is free beside it
+///   else    a new segment: for a small block 2 MiB, below 10 MiB 20 MiB, above that the block in multiples of 2 MiB
+///
+/// Blocks are multiples of 512 bytes. Torch reports them with their rest where that is not free: a block of a profile
+/// may be larger than what was asked for, by up to 1 MiB.
+///
+/// @param blocks  In the order in which they were made. What is freed at the time at which one is made is free for it.
+/// Cost:    n log n.
+/// Source:  c10/cuda/CUDACachingAllocator.cpp (round_size, get_pool, get_free_block, should_split, get_allocation_size,
+///          try_merge_blocks) and c10/core/AllocatorConfig.h, torch 2.11.
+[[nodiscard]] std::uint64_t pool_bytes(std::span<const MemoryBlock> blocks);
+
+/// Bytes by the size of the segments that are taken for them: for blocks up to 1 MiB, below 10 MiB, and larger ones.
+using SegmentBytes = std::array<std::uint64_t, 3>;
+
+/// Of each the most at a time.
+[[nodiscard]] SegmentBytes peak_by_segment(std::span<const MemoryBlock> blocks);
+/// Of each the sum.
+[[nodiscard]] SegmentBytes sum_by_segment(std::span<const MemoryBlock> blocks);
+
+/// Where no order of blocks is known: whole segments of 2, 20 and 2 MiB. Fragments come on top; and what is free in a
+/// segment of large blocks may hold those below 10 MiB.
+[[nodiscard]] std::uint64_t in_whole_segments(const SegmentBytes& bytes);
+
+}  // namespace pianola::profiling

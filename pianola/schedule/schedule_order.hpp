@@ -1,0 +1,24 @@
+#pragma once
+#include <pianola/schedule/schedule.hpp>
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pianola::detail {
+
+/// "entry 5 of 8"; `index` counts from 0.
+[[nodiscard]] std::string entry_place(std::size_t index, std::size_t entries);
+
+/// The entries of an order as text. @throws ScheduleError  One is not a number.
+[[nodiscard]] std::vector<double> parse_entries(std::string_view text);
+
+/// The entries of an order as signed chunks. @throws ScheduleError, UnsupportedError  As Schedule::from_order.
+[[nodiscard]] std::vector<int> signed_chunks(std::span<const double> order);
+
+/// The steps that signed chunks stand for. @throws ScheduleError  They are no valid schedule.
+[[nodiscard]] std::vector<ScheduleStep> checked_steps(std::span<const int> order);
+
+}  // namespace pianola::detail
