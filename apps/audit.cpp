@@ -17,8 +17,7 @@ namespace {
 struct Arguments {
   ScriptOptions script;
   std::string sarif;
-  int iterations = 3;
-  bool no_trial = false;
+  AuditOptions options;
 };
 
 int run(const Arguments& arguments) {
@@ -27,13 +26,12 @@ int run(const Arguments& arguments) {
   std::vector<InputShape> shapes;
   for (const std::string& text : arguments.script.inputs) shapes.push_back(InputShape::parse(text));
   const std::vector<at::Tensor> inputs = module.make_inputs(shapes);
-  AuditReport report = audit([&](const std::vector<at::Tensor>& batch) { return module.run(batch); }, {inputs},
-                             {.iterations = arguments.iterations,
-                              .warmup = 3,  // until TorchScript's executor has settled
-                              .trial = !arguments.no_trial,
-                              .names = module.state(),
-                              .device = device,
-                              .subject = module.name()});
+  AuditOptions options = arguments.options;
+  options.names = module.state();
+  options.device = device;
+  options.subject = module.name();
+  AuditReport report =
+      audit([&](const std::vector<at::Tensor>& batch) { return module.run(batch); }, {inputs}, options);
   print_report(arguments.script, report.to_text(), report.to_json());
   if (!arguments.sarif.empty()) write_file(arguments.sarif, report.to_sarif());
   return report.exit_code();
@@ -48,10 +46,27 @@ void add_audit(CLI::App& app, Command& chosen) {
   add_script_options(*command, arguments->script);
   command->add_option("--sarif", arguments->sarif, "Write SARIF to this file, for editors and code hosts")
       ->type_name("FILE");
-  command->add_option("--iterations", arguments->iterations, "Runs that are compared")
+  AuditOptions& options = arguments->options;
+  options.warmup = 3;  // until TorchScript's executor has settled
+  command->add_option("--iterations", options.iterations, "Runs that are compared")
       ->check(CLI::Range(2, 1000))
       ->capture_default_str();
-  command->add_flag("--no-trial", arguments->no_trial, "Do not try a capture afterwards");
+  command->add_option("--warmup", options.warmup, "Runs before, which are not: by default 3, of Python functions 1")
+      ->check(CLI::Range(0, 1000));
+  command->add_option("--capture-warmup", options.capture_warmup, "Warm-up runs that the capture is going to have")
+      ->check(CLI::Range(0, 1000))
+      ->capture_default_str();
+  command->add_flag_callback(
+      "--no-trial", [arguments] { arguments->options.trial = false; }, "Do not try a capture afterwards");
+  command->add_flag_callback(
+      "--no-sources", [arguments] { arguments->options.sources = false; },
+      "Do not look for source lines, which is faster");
+  command->footer(
+      about_python_steps("pianola.audit",
+                         "batches (what it is called with, in turn), between (called between "
+                         "two runs), generators, callables") +
+      "Exit codes: 0 nothing breaks a capture or its numbers, 1 the step fails, 2 the command line is wrong, "
+      "3 hazards were found.");
   command->callback([arguments, &chosen] { chosen = [arguments] { return run(*arguments); }; });
 }
 

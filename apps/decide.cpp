@@ -53,6 +53,12 @@ void add_decide(CLI::App& app, Command& chosen) {
       ->required();
   add_profile_options(*command, arguments->shared);
   add_profile_outputs(*command, arguments->outputs);
+  command->footer(
+      "pianola decide FILE.py:FUNCTION [--warmup N] [--iterations N] [--modules] [--json FILE] [--html FILE] [--trace "
+      "FILE]\n"
+      "runs a function of Python (or MODULE:FUNCTION) a few times, records it and judges it, as pianola.profile() "
+      "does.\n\n"
+      "Exit codes: 0 it was judged, 1 the profile cannot be read, 2 the command line is wrong.");
   command->callback([arguments, &chosen] { chosen = [arguments] { return decide_about(*arguments); }; });
 }
 

@@ -101,6 +101,12 @@ void add_profile(CLI::App& app, Command& chosen) {
   command->add_flag("--nvtx", arguments->nvtx, "Record NVTX ranges as well");
   add_profile_options(*command, arguments->shared);
   add_profile_outputs(*command, arguments->outputs);
+  command->footer(
+      "pianola profile FILE.py:FUNCTION [--warmup N] [--iterations N] [--modules] [--json FILE] [--html FILE] [--trace "
+      "FILE]\n"
+      "runs a function of Python (or MODULE:FUNCTION) a few times, records it and judges it, as pianola.profile() "
+      "does.\n\n"
+      "Exit codes: the command's own; 1 nothing could be recorded, 2 the command line is wrong.");
   command->callback([arguments, &chosen] { chosen = [arguments] { return profile_command(*arguments); }; });
 }
 

@@ -6,12 +6,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cerrno>
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <span>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -20,9 +20,25 @@
 namespace pianola::program {
 namespace {
 
-constexpr std::array<std::string_view, 2> kCommands = {"audit", "verify"};
+// As in python/_pianola_program.py.
+constexpr std::array<std::string_view, 4> kCommands = {"audit", "verify", "profile", "decide"};
 
-bool names_script(std::string_view argument) { return argument.substr(0, argument.find(':')).ends_with(".py"); }
+bool is_dotted_name(std::string_view text) {
+  const auto is_letter = [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '.'; };
+  return !text.empty() && (std::isalpha(static_cast<unsigned char>(text[0])) != 0 || text[0] == '_') &&
+         std::all_of(text.begin(), text.end(), is_letter);
+}
+
+// "file.py:function" or "module:function". A file may have the form of the latter, and the value of an option.
+bool names_function(std::string_view command, std::string_view before, std::string_view word) {
+  const std::size_t colon = word.find(':');
+  const bool has_function = colon != std::string_view::npos;
+  if (word.substr(0, colon).ends_with(".py")) return has_function || command == "audit" || command == "verify";
+  const bool is_value = before.starts_with("--") && !before.starts_with("--no-");
+  std::error_code unknown;
+  return has_function && is_dotted_name(word.substr(0, colon)) && is_dotted_name(word.substr(colon + 1)) && !is_value &&
+         !std::filesystem::exists(word, unknown);
+}
 
 std::string variable(const char* name) {
   const char* const value = std::getenv(name);
@@ -46,9 +62,15 @@ std::string interpreter(bool in_build_tree) {
 }  // namespace
 
 bool is_for_python(int argc, char** argv) {
-  const std::span<char*> words(argv, static_cast<std::size_t>(argc));
-  if (words.size() < 3 || std::find(kCommands.begin(), kCommands.end(), words[1]) == kCommands.end()) return false;
-  return std::any_of(words.begin() + 2, words.end(), names_script);
+  const std::vector<std::string_view> words(argv + std::min(argc, 1), argv + argc);
+  if (words.empty() || std::find(kCommands.begin(), kCommands.end(), words[0]) == kCommands.end()) return false;
+  const auto end = std::find(words.begin(), words.end(), "--");  // behind it is another program's
+  const auto is_help = [](std::string_view word) { return word == "-h" || word == "--help"; };
+  if (std::any_of(words.begin(), end, is_help)) return false;
+  const auto is_function = [&](std::string_view before, std::string_view word) {
+    return names_function(words[0], before, word);
+  };
+  return std::adjacent_find(words.begin(), end, is_function) != end;
 }
 
 int run_in_python(int argc, char** argv) {

@@ -9,6 +9,9 @@ class App;
 
 namespace pianola::program {
 
+/// Of the options that functions of Python have no use for.
+inline constexpr const char* kOfTorchScript = "Options of TorchScript files";
+
 /// What `pianola audit` and `pianola verify` are told alike.
 struct ScriptOptions {
   std::filesystem::path file;
@@ -19,6 +22,10 @@ struct ScriptOptions {
 };
 
 void add_script_options(CLI::App& command, ScriptOptions& options);
+
+/// How functions of Python are found, for the end of a command's help.
+/// @param beside  Names that count as arguments of `function` where they stand beside the step: "batches, between".
+std::string about_python_steps(const std::string& function, const std::string& beside);
 
 /// Prints `text`, or `json` in its place where "-" was said; writes `json` to the file that was named.
 /// @throws UsageError  The file cannot be written.

@@ -74,7 +74,7 @@ def test_version():
         (["schedule", "1,-1", "--layers", "two"], ["--layers", "two"]),
         (["schedule", "--gpipe", "--microbatches", "many"], ["--microbatches", "many"]),
         (["schedule", "1,-1", "-1,1"], ["-1,1"]),
-        (["audit"], ["module"]),
+        (["audit"], ["STEP"]),
         (["audit", "net.pt", "--iterations", "1"], ["--iterations"]),
         (["audit", "net.pt", "--device", "tpu"], ["--device", "tpu"]),
         (["verify", "net.pt", "--steps", "0"], ["--steps"]),
@@ -519,6 +519,19 @@ def test_functions_of_python_files_are_audited(script):
     found = run_with_python("audit", f"{script}:reads")
     assert found.returncode == 3
     assert "PG101" in found.stdout and "train.py:12" in found.stdout
+
+
+@pytest.mark.parametrize("command", ["profile", "decide"])
+def test_functions_of_python_files_are_profiled(command, script, tmp_path):
+    ran = run_with_python(command, f"{script}:step", "--iterations", "4", "--json", tmp_path / "p.json", "--html", tmp_path / "p.html")
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads((tmp_path / "p.json").read_text()) and "<html" in (tmp_path / "p.html").read_text()
+    assert ran.stdout.strip()
+
+
+def test_a_program_after_two_dashes_is_no_function(script, tmp_path):
+    result = run_with_python("profile", "--output", tmp_path / "none", "--", "/nonexistent/program", f"{script}:step", python="none")
+    assert "cannot start 'none'" not in result.stderr and "/nonexistent/program" in result.stderr
 
 
 def test_python_files_without_an_interpreter_say_what_to_do(script):

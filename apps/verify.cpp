@@ -17,7 +17,7 @@ namespace {
 
 struct Arguments {
   ScriptOptions script;
-  int steps = 5;
+  VerifyOptions options;
 };
 
 int run(const Arguments& arguments) {
@@ -32,13 +32,15 @@ int run(const Arguments& arguments) {
   std::vector<at::Tensor> results;
   Graph graph(device);
   graph.capture([&] { results = module.run(static_inputs); }, {.inputs = static_inputs});
-  const VerifyReport report =
-      verify([&](const auto& batch) { return module.run(batch); },
-             [&](const auto& batch) {
-               graph.replay(batch);
-               return results;
-             },
-             module.state(), {.steps = arguments.steps, .inputs = {inputs}, .subject = module.name()});
+  VerifyOptions options = arguments.options;
+  options.inputs = {inputs};
+  options.subject = module.name();
+  const VerifyReport report = verify([&](const auto& batch) { return module.run(batch); },
+                                     [&](const auto& batch) {
+                                       graph.replay(batch);
+                                       return results;
+                                     },
+                                     module.state(), options);
   print_report(arguments.script, report.to_text(), report.to_json());
   return report.exit_code();
 }
@@ -50,9 +52,20 @@ void add_verify(CLI::App& app, Command& chosen) {
       "verify", "Prove that a graph of FILE.py:FUNCTION or of a TorchScript module computes what eager does");
   auto arguments = std::make_shared<Arguments>();
   add_script_options(*command, arguments->script);
-  command->add_option("--steps", arguments->steps, "Steps of each side")
+  command->get_option("--device")->group(kOfTorchScript);
+  command->add_option("--steps", arguments->options.steps, "Steps of each side")
       ->check(CLI::Range(1, 1000000))
       ->capture_default_str();
+  command->add_flag_callback(
+      "--no-narrow", [arguments] { arguments->options.narrow = false; },
+      "Do not look for the operation where a difference starts");
+  command->add_flag_callback(
+      "--no-poison", [arguments] { arguments->options.poison = false; }, "Leave memory that nothing holds as it is");
+  command->footer(
+      about_python_steps("pianola.verify",
+                         "graphed (without it the function is captured with pianola.Graph), "
+                         "state,\ninputs, between, reset, generators, tolerance") +
+      "Exit codes: 0 equal, 1 a side fails, 2 the command line is wrong, 3 different or not deterministic.");
   command->callback([arguments, &chosen] { chosen = [arguments] { return run(*arguments); }; });
 }
 

@@ -6,6 +6,7 @@ seconds for `pianola --help`.
 
 import importlib.util
 import os
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -53,10 +54,27 @@ def environment(program, torch):
     return {**os.environ, "LD_LIBRARY_PATH": ":".join([*before, *map(str, folders)])}
 
 
+# As in apps/python_command.cpp.
+COMMANDS = ("audit", "verify", "profile", "decide")
+OF_MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+
 def is_for_python(arguments):
-    """Whether the command line is about a function of a Python file."""
-    return arguments[:1] in (["audit"], ["verify"]) and any(
-        one.partition(":")[0].endswith(".py") for one in arguments[1:])
+    """Whether the command line is about a function, `file.py:function` or `module:function`. Help is the program's."""
+    if not arguments or arguments[0] not in COMMANDS:
+        return False
+    words = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return not {"-h", "--help"} & set(words) and any(
+        names_function(words[0], *pair) for pair in zip(words, words[1:]))
+
+
+def names_function(command, before, word):
+    """A file may have the form of module:function, and the value of an option."""
+    file, colon, _ = word.partition(":")
+    if file.endswith(".py"):
+        return bool(colon) or command in ("audit", "verify")
+    is_value = before.startswith("--") and not before.startswith("--no-")
+    return OF_MODULE.fullmatch(word) is not None and not is_value and not Path(word).exists()
 
 
 def main():

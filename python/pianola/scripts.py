@@ -1,5 +1,6 @@
-"""Functions of a script that the command line names as "script.py:function"."""
+"""Functions that the command line names: of a file, "script.py:function", or of a module, "package.module:function"."""
 
+import importlib
 import importlib.util
 import sys
 from pathlib import Path
@@ -10,18 +11,15 @@ from .errors import refuse
 
 
 def load(target: str) -> tuple[ModuleType, Any]:
-    """The script as a module (its `__main__` part does not run), and the function.
+    """The module (the `__main__` part of a script does not run), and the function.
 
     Raises:
-        UsageError: there is no such file or function. What the script raises comes out unchanged.
+        UsageError: there is no such file, module or function. What the script raises comes out unchanged.
     """
     file, _, name = target.partition(":")
-    path = Path(file).resolve()
     if not name:
         refuse(f"'{target}' names no function", "write script.py:function")
-    if not path.is_file():
-        refuse(f"there is no file '{file}'")
-    module = _run(path)
+    module = _run(file) if file.endswith(".py") or "/" in file else _import(file)
     found: Any = module
     for part in name.split("."):
         if not hasattr(found, part):
@@ -35,8 +33,22 @@ def _is_of(module: ModuleType, value: Any) -> bool:
     return getattr(value, "__module__", "") == module.__name__
 
 
-def _run(path: Path) -> ModuleType:
+def _import(name: str) -> ModuleType:
+    """As `python -m name` finds it: in the current folder too."""
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise  # one that the module imports
+        refuse(f"there is no module '{error.name}'", "name a file, script.py:function, or set PYTHONPATH to its folder")
+
+
+def _run(file: str) -> ModuleType:
     """As `python script.py` finds what lies beside it."""
+    path = Path(file).resolve()
+    if not path.is_file():
+        refuse(f"there is no file '{file}'")
     sys.path.insert(0, str(path.parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None

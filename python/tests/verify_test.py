@@ -8,8 +8,7 @@ import sys
 import pianola
 import pytest
 import torch
-from pianola import verify_command
-from pianola.auditing import command as audit_command
+from pianola import commands
 from pianola.verification import named_state
 from twins import MLP, batches
 
@@ -237,8 +236,11 @@ def test_the_command_verifies_a_function_of_a_script(tmp_path):
     assert missing.returncode == 2 and "has no 'nothing'" in missing.stderr
 
 
-@pytest.mark.parametrize("run", [audit_command.run, verify_command.run])
-def test_the_commands_refuse_what_they_cannot_use(run, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("name", ["audit", "verify", "profile", "decide"])
+def test_the_commands_refuse_what_they_cannot_use(name, tmp_path, monkeypatch, capsys):
+    def run(arguments):
+        return commands.run([name, *arguments])
+
     monkeypatch.setattr(sys, "path", list(sys.path))
     ends = tmp_path / "ends_itself.py"
     ends.write_text("import sys\nsys.exit(3)\n")

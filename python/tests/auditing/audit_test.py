@@ -124,9 +124,22 @@ def test_the_command_of_a_clean_step(script):
     assert report["findings"] == [] and report["iterations"] == 2 and "making" in ran.stderr
 
 
-def test_the_command_explains_itself():
-    ran = command("audit", "--help")
-    assert ran.returncode == 0 and "script.py:function" in ran.stdout and "exit code" in ran.stdout
+@pytest.mark.parametrize("name", ["audit", "verify", "profile", "decide"])
+@pytest.mark.parametrize("arguments", [("--help",), ("script.py:step", "-h")])
+def test_the_commands_explain_themselves(name, arguments):
+    ran = command(name, *arguments)
+    assert ran.returncode == 0 and f"Usage: pianola {name}" in ran.stdout, ran.stderr
+    assert "FILE.py:FUNCTION" in ran.stdout and "MODULE:FUNCTION" in ran.stdout and "Exit codes:" in ran.stdout
+    assert ("Options of TorchScript files" in ran.stdout) == (name in ("audit", "verify"))
+
+
+def test_a_function_of_a_module(script):
+    found = subprocess.run([sys.executable, "-m", "pianola", "audit", "--no-trial", "script:step"],
+                           capture_output=True, text=True, cwd=script.parent)  # fmt: skip
+    assert found.returncode == 3 and "PG801" in found.stdout, found.stderr
+    missing = command("audit", "no_such_package.train:step")
+    assert missing.returncode == 2 and "there is no module 'no_such_package'" in missing.stderr
+    assert "fix:   name a file, script.py:function" in missing.stderr
 
 
 @pytest.mark.parametrize(
@@ -136,7 +149,8 @@ def test_the_command_explains_itself():
         (["{}:nowhere"], 2, "has no 'nowhere'"),
         (["{}"], 2, "names no function"),
         (["{}:clean", "--iterations", "1"], 2, "iterations must be 2 or more"),
-        (["{}:clean", "--nonsense"], 2, "unrecognized arguments"),
+        (["{}:clean", "--nonsense"], 2, "unrecognized arguments: --nonsense\nTry 'pianola audit --help'"),
+        (["{}:clean", "--json", "-", "--sarif", "-"], 2, "only one of --json and --sarif can go to the standard output"),
         (["missing.py:step"], 2, "there is no file"),
     ],
 )
