@@ -1,6 +1,7 @@
 #pragma once
 #include <pianola/trace/odd_work.hpp>
 #include <pianola/trace/op_trace.hpp>
+#include <pianola/trace/weak_tensor.hpp>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -25,7 +26,7 @@ namespace pianola::auditing {
 // which makes those of different runs comparable. See Note [Identities of memory that may be freed].
 
 using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
-using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+using trace::WeakTensor;
 
 /// A piece of memory by its identity, not held.
 struct Memory {

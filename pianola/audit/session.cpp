@@ -8,6 +8,7 @@
 #include <pianola/audit/run_observer.hpp>
 #include <pianola/audit/trial.hpp>
 #include <pianola/core/error.hpp>
+#include <pianola/core/number_check.hpp>
 #include <pianola/graph/device_check.hpp>
 #include <pianola/graph/generator_states.hpp>
 #include <pianola/graph/open_capture.hpp>
@@ -30,13 +31,9 @@ namespace pianola::auditing {
 namespace {
 
 void check(const AuditOptions& options) {
-  const auto at_least = [](const char* name, int least, int value) {
-    if (value >= least) return;
-    throw UsageError({.what = fmt::format("{} must be {} or more, got {}", name, least, value)});
-  };
-  at_least("iterations", 2, options.iterations);
-  at_least("warmup", 0, options.warmup);
-  at_least("capture_warmup", 0, options.capture_warmup);
+  check_at_least(2, "iterations", options.iterations);
+  check_at_least(0, "warmup", options.warmup);
+  check_at_least(0, "capture_warmup", options.capture_warmup);
   for (const at::Generator& generator : options.generators) {
     if (!generator.defined()) throw UsageError({.what = "an entry of 'generators' is undefined"});
   }

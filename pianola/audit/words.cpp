@@ -1,5 +1,6 @@
 #include <pianola/audit/words.hpp>
 
+#include <pianola/trace/describe.hpp>
 #include <pianola/trace/op_info.hpp>
 
 #include <c10/core/ScalarType.h>
@@ -28,7 +29,7 @@ std::string list_of(const std::string& bytes) {
 std::string listed(std::span<const std::int64_t> numbers) { return fmt::format("[{}]", fmt::join(numbers, ", ")); }
 
 std::string described(const OpTrace& trace, const TensorRecord& tensor) {
-  return fmt::format("{} {}", c10::toString(tensor.dtype), listed(trace.sizes(tensor)));
+  return trace::type_of(tensor.dtype, trace.sizes(tensor));
 }
 
 std::string written_out(const ScalarRecord& number) {

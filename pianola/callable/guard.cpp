@@ -1,5 +1,6 @@
 #include <pianola/callable/guard.hpp>
 
+#include <pianola/trace/describe.hpp>
 #include <pianola/trace/plain_check.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
@@ -98,13 +99,7 @@ std::vector<std::string> ParameterGuard::differences(const ModuleView& module) c
 }
 
 std::string describe_parameter(const at::Tensor& parameter, const ModuleView& module) {
-  const auto name = module.name_of(parameter);
-  const std::string& own = parameter.name();
-  return fmt::format("a {} parameter{} of shape {}", c10::toString(parameter.scalar_type()),
-                     name           ? fmt::format(" '{}'", *name)
-                     : !own.empty() ? fmt::format(" '{}'", own)
-                                    : "",
-                     list(parameter.sizes()));
+  return trace::describe_parameter(parameter, module.name_of(parameter).value_or(""));
 }
 
 }  // namespace pianola::callable

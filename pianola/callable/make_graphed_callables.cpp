@@ -1,6 +1,7 @@
 #include <pianola/callable/captured_callable.hpp>
 #include <pianola/callable/graphed_callable.hpp>
 #include <pianola/core/error.hpp>
+#include <pianola/core/number_check.hpp>
 #include <pianola/graph/device_check.hpp>
 #include <pianola/trace/plain_check.hpp>
 
@@ -34,11 +35,8 @@ void check_options(std::size_t callables, std::size_t samples, const CallableOpt
     refuse(fmt::format("{} callables need as many samples, got {}", callables, samples),
            "a sample is the list of arguments of one call; with a schedule it serves all microbatches");
   }
-  if (options.warmup < 1) {
-    refuse(fmt::format("warmup must be 1 or more, got {}", options.warmup),
-           "the first warm-up run finds the parameters");
-  }
-  if (options.slots < 1) refuse(fmt::format("slots must be 1 or more, got {}", options.slots));
+  check_at_least(1, "warmup", options.warmup);  // the first run finds the parameters
+  check_at_least(1, "slots", options.slots);
   if (options.slots != 1 && !options.schedule.empty()) {
     refuse(fmt::format("slots is {}, but a schedule was given, which says how many each chunk needs", options.slots),
            "leave slots at 1");

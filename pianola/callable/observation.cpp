@@ -1,9 +1,9 @@
 #include <pianola/callable/observation.hpp>
 
 #include <pianola/core/error.hpp>
+#include <pianola/trace/describe.hpp>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
@@ -36,14 +36,14 @@ std::optional<Diagnosis> dropped_tensor(const CallWatch& watch, const trace::Ope
   if (!dropped) return std::nullopt;
   const at::Tensor& tensor = dropped->tensor;
   const std::string place = log.site_of(dropped->operation).describe();
-  return Diagnosis{
-      .what = fmt::format("the function reads a {} tensor of shape [{}] that is gone after the call: it replaces "
-                          "it, or makes it from memory of the host; a graph would read the same one for ever",
-                          c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", ")),
-      .where = fmt::format("operation {} of the step, {}{}{}", dropped->position, dropped->info->name,
-                           place.empty() ? "" : ", ", place),
-      .fix = "pass it as an input, or keep one tensor and write into it (copy_())",
-      .rule = "PG401"};
+  return Diagnosis{.what = fmt::format(
+                       "the function reads {} that is gone after the call: it replaces it, or makes it from memory of "
+                       "the host; a graph would read the same one for ever",
+                       trace::describe(tensor)),
+                   .where = fmt::format("operation {} of the step, {}{}{}", dropped->position, dropped->info->name,
+                                        place.empty() ? "" : ", ", place),
+                   .fix = "pass it as an input, or keep one tensor and write into it (copy_())",
+                   .rule = "PG401"};
 }
 
 std::optional<Diagnosis> written_input(const CallWatch& watch, GraphedKind kind) {

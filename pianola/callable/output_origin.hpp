@@ -1,5 +1,6 @@
 #pragma once
 #include <pianola/trace/storage_set.hpp>
+#include <pianola/trace/weak_tensor.hpp>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/UndefinedTensorImpl.h>
@@ -29,16 +30,14 @@ struct OutputOrigin {
     region    ///< Memory that the graph made and of which several results are parts.
   };
   Kind kind = Kind::made;
-  std::size_t position = 0;  ///< Of the input, the output or the region.
-  at::Tensor tensor = {};    ///< The memory from outside; does not keep the tensor alive that has it.
-  c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> itself = none();  ///< Where it is no view of it.
-  bool is_itself = false;  ///< The input or the tensor from outside, not a view of it.
+  std::size_t position = 0;           ///< Of the input, the output or the region.
+  at::Tensor tensor = {};             ///< The memory from outside; does not keep the tensor alive that has it.
+  trace::WeakTensor itself = none();  ///< Where it is no view of it.
+  bool is_itself = false;             ///< The input or the tensor from outside, not a view of it.
   std::vector<std::int64_t> sizes = {}, strides = {};
   std::int64_t offset = 0;  ///< In elements, from the first one of what it is a view of.
 
-  static c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> none() {
-    return c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>(at::Tensor().getIntrusivePtr());
-  }
+  static trace::WeakTensor none() { return trace::WeakTensor(at::Tensor().getIntrusivePtr()); }
   /// The result, as a view of `base`: what it is a view of in this call.
   [[nodiscard]] at::Tensor view_of(const at::Tensor& base) const;
 };
@@ -54,7 +53,7 @@ class EarlierResults {
 
  private:
   trace::StorageSet memory_;
-  std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> tensors_;
+  std::vector<trace::WeakTensor> tensors_;
 };
 
 /// The origins of all results of a captured function.

@@ -1,5 +1,6 @@
 #pragma once
 #include <pianola/graph/graph.hpp>
+#include <pianola/trace/weak_tensor.hpp>
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/intrusive_ptr.h>
@@ -32,7 +33,7 @@ struct Pass {
   std::vector<std::uint32_t> input_versions;
   std::vector<std::uint32_t> output_versions;
   /// What the last call returned, where it returned the static outputs themselves.
-  std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> handed_out;
+  std::vector<trace::WeakTensor> handed_out;
 
   /// During capture: the outputs with their history, from forward to backward.
   std::vector<at::Tensor> history;

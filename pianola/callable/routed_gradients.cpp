@@ -37,7 +37,7 @@ std::vector<at::Tensor> RoutedGradients::in_buffers() const {
   const auto add = [&](const at::Tensor& tensor) {
     if (is_in_buffers(tensor)) result.push_back(tensor);
   };
-  for (const Handle& handle : handed_out_) {
+  for (const trace::WeakTensor& handle : handed_out_) {
     if (auto impl = handle.lock()) add(at::Tensor(std::move(impl)));
   }
   for (const at::Tensor& parameter : parameters_) add(parameter.grad());

@@ -1,5 +1,6 @@
 #pragma once
 #include <pianola/callable/gradient_buffers.hpp>
+#include <pianola/trace/weak_tensor.hpp>
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/intrusive_ptr.h>
@@ -35,15 +36,13 @@ class RoutedGradients {
   [[nodiscard]] std::vector<at::Tensor> hand_out(const std::vector<std::size_t>& which);
 
  private:
-  using Handle = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
-
   [[nodiscard]] std::vector<at::Tensor> in_buffers() const;
   [[nodiscard]] bool is_in_buffers(const at::Tensor& tensor) const;
 
   HandOut kind_;
   std::vector<at::Tensor> parameters_;
   GradientBuffers buffers_;
-  std::vector<Handle> handed_out_;  // since the last replay; weak, so that AccumulateGrad may take them over
+  std::vector<trace::WeakTensor> handed_out_;  // since the last replay; weak, so that AccumulateGrad may take them over
 };
 
 }  // namespace pianola::callable

@@ -6,6 +6,7 @@
 #include <pianola/callable/nested_call.hpp>
 #include <pianola/callable/signature_entry.hpp>
 #include <pianola/core/error.hpp>
+#include <pianola/core/number_check.hpp>
 #include <pianola/core/one_call.hpp>
 #include <pianola/graph/branch_plan.hpp>
 #include <pianola/graph/stream_order.hpp>
@@ -79,12 +80,9 @@ class Newcomers {
 
 CacheOptions::CacheOptions(GraphedOptions options, CachePolicy what_differs)
     : GraphedOptions(std::move(options)), policy(std::move(what_differs)) {
-  const auto check_positive = [](const char* name, int value) {
-    if (value < 1) throw UsageError({.what = fmt::format("{} must be 1 or more, got {}", name, value)});
-  };
-  check_positive("warmup", warmup);
-  check_positive("capacity", capacity);
-  check_positive("max_in_flight", max_in_flight);
+  check_at_least(1, "warmup", warmup);
+  check_at_least(1, "capacity", capacity);
+  check_at_least(1, "max_in_flight", max_in_flight);
   graph::check_branches(branches, parallel);  // as each capture does, whose refusal would come late
 }
 

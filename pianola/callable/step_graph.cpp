@@ -2,13 +2,13 @@
 
 #include <pianola/core/error.hpp>
 #include <pianola/graph/copy_into.hpp>
+#include <pianola/trace/describe.hpp>
 #include <pianola/trace/op_stream.hpp>
 #include <pianola/trace/plain_check.hpp>
 #include <pianola/trace/quiet_scope.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
@@ -91,8 +91,7 @@ void StepGraph::check(const CallWatch& watch) const {
   }
   for (const at::Tensor& leaf : watch.leaves()) {
     if (gradients_->covers(leaf)) continue;
-    refuse(fmt::format("the step uses a {} parameter of shape [{}] that it did not use in the call before",
-                       c10::toString(leaf.scalar_type()), fmt::join(leaf.sizes(), ", ")),
+    refuse(fmt::format("the step uses {} that it did not use in the call before", trace::describe_parameter(leaf)),
            "let each call use the same parameters");
   }
 }

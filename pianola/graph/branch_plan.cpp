@@ -1,6 +1,7 @@
 #include <pianola/graph/branch_plan.hpp>
 
 #include <pianola/core/error.hpp>
+#include <pianola/core/number_check.hpp>
 #include <pianola/graph/add_time.hpp>
 #include <pianola/parallel/lanes.hpp>
 #include <pianola/parallel/proof.hpp>
@@ -25,12 +26,9 @@ std::size_t count_nodes(const std::vector<parallel::Unit>& units) {
 }  // namespace
 
 void check_branches(int branches, const ParallelOptions& parallel) {
-  const auto not_negative = [](const char* name, int value) {
-    if (value < 0) throw UsageError({.what = fmt::format("{} must be 0 or more, got {}", name, value)});
-  };
-  not_negative("branches", branches);
-  not_negative("parallel.workspaces", parallel.workspaces);
-  not_negative("parallel.reuse_delay", parallel.reuse_delay);
+  check_at_least(0, "branches", branches);
+  check_at_least(0, "parallel.workspaces", parallel.workspaces);
+  check_at_least(0, "parallel.reuse_delay", parallel.reuse_delay);
 }
 
 BranchInfo requested_branches(const CaptureOptions& options) {

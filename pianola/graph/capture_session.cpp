@@ -1,5 +1,6 @@
 #include <pianola/graph/capture_session.hpp>
 
+#include <pianola/core/number_check.hpp>
 #include <pianola/core/out_of_memory_error.hpp>
 #include <pianola/graph/branch_plan.hpp>
 #include <pianola/graph/open_capture.hpp>
@@ -33,9 +34,7 @@ std::chrono::microseconds since(Clock::time_point start) {
 }
 
 void check(const CaptureOptions& options) {
-  if (options.warmup < 0) {
-    throw UsageError({.what = fmt::format("warmup must be 0 or more, got {}", options.warmup)});
-  }
+  check_at_least(0, "warmup", options.warmup);
   for (const at::Generator& generator : options.generators) {
     if (!generator.defined()) throw UsageError({.what = "an entry of 'generators' is undefined"});
   }

@@ -1,9 +1,9 @@
 #include <pianola/graph/outside_guard.hpp>
 
+#include <pianola/trace/describe.hpp>
 #include <pianola/trace/step_memory.hpp>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstring>
@@ -11,10 +11,6 @@
 
 namespace pianola::graph {
 namespace {
-
-std::string description_of(const at::Tensor& tensor) {
-  return fmt::format("a {} tensor of shape [{}]", c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "));
-}
 
 std::string name_of(const at::Tensor& tensor, std::span<const NamedTensor> names) {
   const auto named =
@@ -54,7 +50,7 @@ OutsideGuard::OutsideGuard(std::vector<at::Tensor> tensors, std::span<const Name
                           .geometry = Geometry(*impl),
                           .requires_grad = impl->requires_grad()});
     words.push_back({.name = name_of(tensor, names),
-                     .description = description_of(tensor),
+                     .description = trace::describe(tensor),
                      .parameter = tensor.is_leaf() && tensor.requires_grad()});
   }
   tensors.clear();  // what only the run itself held is gone now
@@ -95,7 +91,7 @@ void OutsideGuard::watch_gradients(const std::vector<at::Tensor>& leaves) {
                         .geometry = Geometry(*gradient.unsafeGetTensorImpl()),
                         .requires_grad = gradient.requires_grad(),
                         .leaf = leaf.unsafeGetTensorImpl()});
-    words_.push_back({.name = name, .description = description_of(leaf), .parameter = false});
+    words_.push_back({.name = name, .description = trace::describe(leaf), .parameter = false});
   }
 }
 

@@ -6,11 +6,10 @@
 #include <pianola/graph/private_tensors.hpp>
 #include <pianola/graph/recurrent_dropout.hpp>
 #include <pianola/trace/op_stream.hpp>
+#include <pianola/trace/weak_tensor.hpp>
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/UndefinedTensorImpl.h>
 #include <c10/util/flat_hash_map.h>
-#include <c10/util/intrusive_ptr.h>
 
 #include <cstddef>
 #include <span>
@@ -20,7 +19,7 @@
 
 namespace pianola::graph {
 
-using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+using trace::WeakTensor;
 
 /// Notes the tensors from outside the step that its operations use, without keeping any alive.
 class OutsideTensors final : public trace::OpObserver {

@@ -48,7 +48,7 @@ void RecurrentDropout::on_op_begin(const trace::OpSpan& op) {
     const bool known = std::any_of(states_.begin(), states_.end(), [&](const State& state) {
       return state.tensor._unsafe_get_target() == tensor.unsafeGetTensorImpl();
     });
-    if (!known) states_.push_back({.tensor = WeakState(tensor.getIntrusivePtr()), .device = tensor.device()});
+    if (!known) states_.push_back({.tensor = trace::WeakTensor(tensor.getIntrusivePtr()), .device = tensor.device()});
   });
 }
 

@@ -1,11 +1,9 @@
 #pragma once
 #include <pianola/core/error.hpp>
 #include <pianola/trace/op_stream.hpp>
+#include <pianola/trace/weak_tensor.hpp>
 
 #include <c10/core/Device.h>
-#include <c10/core/TensorImpl.h>
-#include <c10/core/UndefinedTensorImpl.h>
-#include <c10/util/intrusive_ptr.h>
 
 #include <string>
 #include <vector>
@@ -36,9 +34,8 @@ class RecurrentDropout final : public trace::OpObserver {
   }
 
  private:
-  using WeakState = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
   struct State {
-    WeakState tensor;
+    trace::WeakTensor tensor;
     c10::Device device;
   };
   std::vector<State> states_;  // keeps none alive

@@ -1,8 +1,8 @@
 #include <pianola/training/adam.hpp>
 
 #include <pianola/core/error.hpp>
+#include <pianola/core/number_check.hpp>
 #include <pianola/training/optimizer_state.hpp>
-#include <pianola/training/option_check.hpp>
 #include <pianola/training/parameter_bucket.hpp>
 
 #include <ATen/core/grad_mode.h>
@@ -16,6 +16,8 @@
 #include <ATen/ops/rsub.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <span>
@@ -41,14 +43,14 @@ constexpr std::size_t kAverage = 0, kSquare = 1, kLargest = 2;
 
 void check_beta(const char* name, double beta) {
   if (beta >= 0 && beta < 1) return;
-  throw UsageError({.what = std::string(name) + " must be at least 0 and below 1, got " + std::to_string(beta)});
+  throw UsageError({.what = fmt::format("{} must be at least 0 and below 1, got {}", name, beta)});
 }
 
 void check_options(const AdamWOptions& options) {
   check_beta("beta1", options.beta1);
   check_beta("beta2", options.beta2);
-  training::check_not_negative("eps", options.eps);
-  training::check_not_negative("weight_decay", options.weight_decay);
+  check_not_negative("eps", options.eps);
+  check_not_negative("weight_decay", options.weight_decay);
 }
 
 std::vector<training::StateColumn> make_columns(const AdamWOptions& options, std::span<const at::Tensor> parameters) {
@@ -118,7 +120,7 @@ std::vector<GroupOption> options_of(const AdamWOptions& options, const at::Tenso
 }  // namespace
 
 AdamBase::AdamBase(std::vector<ParameterGroup<AdamWOptions>> groups, bool decoupled) : decoupled_(decoupled) {
-  training::check_groups(groups.size());
+  check_at_least(1, "an optimizer's number of groups", static_cast<std::int64_t>(groups.size()));
   for (ParameterGroup<AdamWOptions>& given : groups) {
     check_options(given.options);
     const std::size_t number = data_.size();

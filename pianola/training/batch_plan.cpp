@@ -1,6 +1,7 @@
 #include <pianola/training/batch_plan.hpp>
 
 #include <pianola/core/error.hpp>
+#include <pianola/trace/describe.hpp>
 #include <pianola/training/batch_difference.hpp>
 
 #include <ATen/ExpandUtils.h>
@@ -8,17 +9,12 @@
 #include <c10/util/strides.h>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
 
 namespace pianola::training {
 namespace {
-
-std::string described(c10::ScalarType dtype, at::IntArrayRef sizes) {
-  return fmt::format("{} [{}]", c10::toString(dtype), fmt::join(sizes, ", "));
-}
 
 void require_plain(const at::Tensor& tensor, const std::string& name) {
   if (tensor.layout() == c10::kStrided && tensor.has_storage() && !tensor.is_meta() && !tensor.is_quantized()) return;
@@ -121,8 +117,8 @@ void BatchPlan::check_shape(std::size_t leaf, const at::Tensor& tensor) const {
   if (tensor.scalar_type() == place.dtype && tensor.sizes() == at::IntArrayRef(expected)) return;
   const bool is_shape = tensor.scalar_type() == place.dtype;
   throw UsageError(
-      {.what = fmt::format("{}: expected {}, got {}", names_[leaf], described(place.dtype, expected),
-                           described(tensor.scalar_type(), tensor.sizes())),
+      {.what = fmt::format("{}: expected {}, got {}", names_[leaf], trace::type_of(place.dtype, expected),
+                           trace::type_of(tensor.scalar_type(), tensor.sizes())),
        .fix = !is_shape ? "convert it before it is loaded"
               : buckets_.sizes.empty()
                   ? "set StaticInputsOptions::buckets, which pads it, or give other shapes StaticInputs of their own"

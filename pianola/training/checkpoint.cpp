@@ -1,6 +1,7 @@
 #include <pianola/training/checkpoint.hpp>
 
 #include <pianola/core/error.hpp>
+#include <pianola/trace/describe.hpp>
 #include <pianola/training/checkpoint_file.hpp>
 
 #include <ATen/core/Dict.h>
@@ -34,9 +35,8 @@ void check_tensor(const NamedTensor& own, const c10::IValue& saved) {
   if (!saved.isTensor()) throw of_something_else(fmt::format("'{}' is no tensor in the checkpoint", own.name));
   const at::Tensor& tensor = saved.toTensor();
   if (tensor.sizes() == own.tensor.sizes() && tensor.scalar_type() == own.tensor.scalar_type()) return;
-  throw of_something_else(fmt::format("'{}' is {}[{}], and {}[{}] in the checkpoint", own.name,
-                                      c10::toString(own.tensor.scalar_type()), fmt::join(own.tensor.sizes(), ", "),
-                                      c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", ")));
+  throw of_something_else(fmt::format("'{}' is {}, and {} in the checkpoint", own.name, trace::type_of(own.tensor),
+                                      trace::type_of(tensor)));
 }
 
 void load_tensors(const std::vector<NamedTensor>& tensors, const c10::IValue& state) {

@@ -109,7 +109,7 @@ TEST_P(CheckpointTest, AnotherModelIsRefusedAndNothingChanges) {
   other.add("model", {{.name = "weight", .tensor = wide}, {.name = "count", .tensor = second.count}});
   EXPECT_THAT(
       refusal<UsageError>("a checkpoint of another shape", [&] { other.load(file()); }),
-      AllOf(HasSubstr("part 'model' of"), HasSubstr("'weight' is Float[4, 5], and Float[4, 3] in the checkpoint"),
+      AllOf(HasSubstr("part 'model' of"), HasSubstr("'weight' is Float [4, 5], and Float [4, 3] in the checkpoint"),
             HasSubstr("load the checkpoint of the same model")));
   expect_same(second.everything(), before);
 

@@ -9,6 +9,8 @@
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/_foreach_lerp.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -30,7 +32,7 @@ bool same_kind(const at::Tensor& one, const at::Tensor& other) {
 ExponentialMovingAverage::ExponentialMovingAverage(std::vector<at::Tensor> parameters, double decay)
     : parameters_(std::move(parameters)), decay_(decay) {
   if (!(decay >= 0 && decay <= 1)) {
-    throw UsageError({.what = "decay must be between 0 and 1, got " + std::to_string(decay)});
+    throw UsageError({.what = fmt::format("decay must be between 0 and 1, got {}", decay)});
   }
   if (parameters_.empty()) throw UsageError({.what = "there are no parameters to average"});
   const at::NoGradGuard no_grad;
@@ -99,7 +101,7 @@ void ExponentialMovingAverage::load_state_dict(const c10::IValue& state) {
   }
   const c10::IValue decay = dict.at("decay"), averages = dict.at("averages");
   if (!(decay.isDouble() || decay.isInt()) || decay.toScalar().toDouble() != decay_) {
-    refuse("'decay' is not the " + std::to_string(decay_) + " of this one");
+    refuse(fmt::format("'decay' is not the {} of this one", decay_));
   }
   if (!averages.isList() || averages.toListRef().size() != averages_.size()) {
     refuse("'averages' must be a list of " + std::to_string(averages_.size()) + " tensors");

@@ -1,5 +1,6 @@
 #include <pianola/training/finite_watch.hpp>
 
+#include <pianola/core/number_check.hpp>
 #include <pianola/graph/device_check.hpp>
 #include <pianola/graph/graph.hpp>
 #include <pianola/training/optimizer.hpp>
@@ -101,7 +102,7 @@ NonFiniteError::~NonFiniteError() = default;
 
 FiniteWatch::FiniteWatch(c10::Device device, const FiniteWatchOptions& options)
     : device_(graph::usable_device(device)), options_(options) {
-  if (options.max_tensors == 0) throw UsageError({.what = "FiniteWatchOptions::max_tensors must be 1 or more, got 0"});
+  check_at_least(1, "FiniteWatchOptions::max_tensors", static_cast<std::int64_t>(options.max_tensors));
   const at::TensorOptions on_device = at::TensorOptions(at::kFloat).device(device_);
   record_ = at::zeros({kSlots + static_cast<std::int64_t>(options.max_tensors)}, on_device);
   flag_ = record_.select(0, kFlag);
@@ -309,7 +310,7 @@ void FiniteWatch::stop(const NonFiniteFinding& finding) const {
 
 void FiniteWatch::reset(std::int64_t steps_done) {
   refuse_in_capture("reset");
-  if (steps_done < 0) throw UsageError({.what = fmt::format("steps_done must be 0 or more, got {}", steps_done)});
+  check_at_least(0, "steps_done", steps_done);
   record_.zero_();
   word_.fill_(0);
   abandon_step();

@@ -1,6 +1,7 @@
 #include <pianola/training/grad_scaler.hpp>
 
 #include <pianola/core/error.hpp>
+#include <pianola/core/number_check.hpp>
 #include <pianola/graph/device_check.hpp>
 #include <pianola/graph/graph.hpp>
 #include <pianola/trace/op_stream.hpp>
@@ -43,9 +44,7 @@ void check(const GradScalerOptions& options) {
   if (!(options.backoff_factor > 0 && options.backoff_factor < 1)) {
     throw UsageError({.what = fmt::format("backoff_factor must be between 0 and 1, got {}", options.backoff_factor)});
   }
-  if (options.growth_interval < 1) {
-    throw UsageError({.what = fmt::format("growth_interval must be 1 or more, got {}", options.growth_interval)});
-  }
+  check_at_least(1, "growth_interval", options.growth_interval);
 }
 
 void check_gradient(const at::Tensor& gradient, c10::Device device, bool allow_half) {
@@ -325,7 +324,7 @@ void GradScaler::load_state_dict(const c10::IValue& state) {
                               .growth_interval = static_cast<std::int64_t>(number(entries, "growth_interval"))};
   const auto tracker = static_cast<std::int64_t>(number(entries, "_growth_tracker"));
   check(loaded);
-  if (tracker < 0) throw UsageError({.what = fmt::format("_growth_tracker must be 0 or more, got {}", tracker)});
+  check_at_least(0, "_growth_tracker", tracker);
   const bool same_factors = loaded.growth_factor == options_.growth_factor &&
                             loaded.backoff_factor == options_.backoff_factor &&
                             loaded.growth_interval == options_.growth_interval;

@@ -1,7 +1,9 @@
 #include <pianola/training/learning_rate.hpp>
 
 #include <pianola/core/error.hpp>
-#include <pianola/training/option_check.hpp>
+#include <pianola/core/number_check.hpp>
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
@@ -14,13 +16,7 @@ namespace {
 
 void check_steps(std::int64_t steps, std::int64_t least = 1) {
   if (steps >= least) return;
-  throw UsageError(
-      {.what = "a learning rate needs " + std::to_string(least) + " steps or more, got " + std::to_string(steps)});
-}
-
-void check_positive(const char* name, double value) {
-  if (std::isfinite(value) && value > 0) return;
-  throw UsageError({.what = std::string(name) + " must be finite and above 0, got " + std::to_string(value)});
+  throw UsageError({.what = fmt::format("a learning rate needs {} steps or more, got {}", least, steps)});
 }
 
 double anneal(double from, double to, double part) {
@@ -39,8 +35,8 @@ LearningRate LearningRate::constant() {
 
 LearningRate LearningRate::linear(std::int64_t steps, double start, double end) {
   check_steps(steps);
-  training::check_not_negative("start", start);
-  training::check_not_negative("end", end);
+  check_not_negative("start", start);
+  check_not_negative("end", end);
   return LearningRate([=](std::int64_t step, double base) {
     const auto done = static_cast<double>(std::min(steps, step));
     return base * (start + (end - start) * done / static_cast<double>(steps));
@@ -49,7 +45,7 @@ LearningRate LearningRate::linear(std::int64_t steps, double start, double end) 
 
 LearningRate LearningRate::cosine(std::int64_t steps, double minimum) {
   check_steps(steps);
-  training::check_not_negative("minimum", minimum);
+  check_not_negative("minimum", minimum);
   return LearningRate([=](std::int64_t step, double base) {
     const auto done = static_cast<double>(std::min(steps, step));
     return minimum + (base - minimum) * (1 + std::cos(std::numbers::pi * done / static_cast<double>(steps))) / 2;
@@ -58,9 +54,9 @@ LearningRate LearningRate::cosine(std::int64_t steps, double minimum) {
 
 LearningRate LearningRate::one_cycle(std::int64_t steps, const OneCycleOptions& options) {
   check_steps(steps);
-  training::check_not_negative("pct_start", options.pct_start);
+  check_not_negative("pct_start", options.pct_start);
   if (options.pct_start > 1) {
-    throw UsageError({.what = "pct_start must be between 0 and 1, got " + std::to_string(options.pct_start)});
+    throw UsageError({.what = fmt::format("pct_start must be between 0 and 1, got {}", options.pct_start)});
   }
   check_positive("div_factor", options.div_factor);
   check_positive("final_div_factor", options.final_div_factor);
@@ -76,7 +72,7 @@ LearningRate LearningRate::one_cycle(std::int64_t steps, const OneCycleOptions& 
 
 LearningRate LearningRate::step_decay(std::int64_t every, double gamma) {
   check_steps(every);
-  training::check_not_negative("gamma", gamma);
+  check_not_negative("gamma", gamma);
   return LearningRate(
       [=](std::int64_t step, double base) { return base * std::pow(gamma, static_cast<double>(step / every)); });
 }
@@ -93,7 +89,7 @@ LearningRate LearningRate::warmup(std::int64_t steps, LearningRate after, double
 }
 
 double LearningRate::operator()(std::int64_t step, double base) const {
-  if (step < 0) throw UsageError({.what = "steps count from 0, got " + std::to_string(step)});
+  if (step < 0) throw UsageError({.what = fmt::format("steps count from 0, got {}", step)});
   return function_(step, base);
 }
 

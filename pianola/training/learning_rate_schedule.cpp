@@ -1,9 +1,9 @@
 #include <pianola/training/learning_rate_schedule.hpp>
 
 #include <pianola/core/error.hpp>
+#include <pianola/core/number_check.hpp>
 #include <pianola/graph/graph.hpp>
 #include <pianola/training/optimizer.hpp>
-#include <pianola/training/option_check.hpp>
 
 #include <ATen/core/Dict.h>
 #include <ATen/core/List.h>
@@ -44,7 +44,7 @@ std::vector<double> bases_of(const std::vector<at::Tensor>& scalars, std::vector
     throw UsageError({.what = "base_rates must hold one rate for all groups or one for each of the " +
                               std::to_string(scalars.size()) + ", got " + std::to_string(given.size())});
   }
-  for (const double base : given) training::check_not_negative("a base rate", base);
+  for (const double base : given) check_not_negative("a base rate", base);
   return given;
 }
 

@@ -1,11 +1,14 @@
 #include <pianola/training/optimizer.hpp>
 
 #include <pianola/core/error.hpp>
+#include <pianola/core/number_check.hpp>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_zero.h>
 #include <ATen/ops/full.h>
 #include <c10/core/ScalarType.h>
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -21,11 +24,6 @@ constexpr std::array kDtypes = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat1
 
 std::string name_of(std::size_t index, std::size_t group) {
   return "parameter " + std::to_string(index) + " of group " + std::to_string(group);
-}
-
-void check_rate(double rate) {
-  if (std::isfinite(rate) && rate >= 0) return;
-  throw UsageError({.what = "a learning rate must be finite and 0 or more, got " + std::to_string(rate)});
 }
 
 void check_parameter(const at::Tensor& parameter, const std::string& name) {
@@ -93,7 +91,7 @@ std::vector<at::Tensor> Optimizer::parameters() const {
 const at::Tensor& Optimizer::learning_rate(std::size_t group) const { return this->group(group).learning_rate; }
 
 void Optimizer::set_learning_rate(double rate, std::size_t group) {
-  check_rate(rate);
+  check_not_negative("a learning rate", rate);
   const at::Tensor target = this->group(group).learning_rate;
   target.fill_(rate);
 }
@@ -105,7 +103,7 @@ void Optimizer::set_learning_rate(double rate) {
 void Optimizer::add_group(std::vector<at::Tensor> parameters, double learning_rate) {
   const std::size_t number = groups_.size();
   if (parameters.empty()) throw UsageError({.what = "group " + std::to_string(number) + " has no parameters"});
-  check_rate(learning_rate);
+  check_not_negative("a learning rate", learning_rate);
   std::unordered_set<const c10::TensorImpl*> known;
   for (const Group& group : groups_) {
     for (const at::Tensor& parameter : group.parameters) known.insert(parameter.unsafeGetTensorImpl());

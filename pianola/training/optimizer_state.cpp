@@ -1,6 +1,7 @@
 #include <pianola/training/optimizer_state.hpp>
 
 #include <pianola/core/error.hpp>
+#include <pianola/trace/describe.hpp>
 
 #include <ATen/core/Dict.h>
 #include <ATen/core/List.h>
@@ -58,8 +59,7 @@ bool same(const c10::IValue& one, const c10::IValue& other) {
 
 std::string in_words(const c10::IValue& value) {
   if (value.isTensor() && value.toTensor().defined()) {
-    return fmt::format("a tensor {} [{}]", c10::toString(value.toTensor().scalar_type()),
-                       fmt::join(value.toTensor().sizes(), ", "));
+    return "a tensor " + trace::type_of(value.toTensor());
   }
   if (is_sequence(value)) {
     std::vector<std::string> parts;
@@ -175,7 +175,7 @@ class LoadPlan::Reader {
     const std::optional<double> number = number_in(value);
     if (!number || !std::isfinite(*number) || *number < 0) {
       refuse(name + " must be a finite number of 0 or more, got " +
-             (number ? std::to_string(*number) : in_words(value)));
+             (number ? fmt::format("{}", *number) : in_words(value)));
     }
     plan_.fills_.emplace_back(option.value.toTensor(), *number);
   }

@@ -62,7 +62,7 @@ TEST_P(OptimizerBaseTest, ClearsGradients) {
 TEST_P(OptimizerBaseTest, NamesWhatIsWrongWithParameters) {
   const at::Tensor a = leaf({2}), b = leaf({2});
   EXPECT_THAT(refusal<UsageError>("no groups", [] { SGD(std::vector<ParameterGroup<SGDOptions>>{}); }),
-              HasSubstr("needs at least one group"));
+              HasSubstr("number of groups must be 1 or more, got 0"));
   EXPECT_THAT(refusal<UsageError>("an empty group",
                                   [&] {
                                     SGD(std::vector<ParameterGroup<SGDOptions>>{{{a}, {}}, {{}, {}}});

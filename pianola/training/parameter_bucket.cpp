@@ -1,13 +1,13 @@
 #include <pianola/training/parameter_bucket.hpp>
 
 #include <pianola/core/error.hpp>
+#include <pianola/trace/describe.hpp>
 
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/core/ScalarType.h>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <string>
 #include <utility>
@@ -16,8 +16,7 @@ namespace pianola::training {
 namespace {
 
 std::string in_words(const at::Tensor& tensor) {
-  return fmt::format("{} [{}] on {}", c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "),
-                     tensor.device().str());
+  return fmt::format("{} on {}", trace::type_of(tensor), tensor.device().str());
 }
 
 bool alike(const at::Tensor& one, const at::Tensor& other) {

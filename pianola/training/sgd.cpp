@@ -1,8 +1,8 @@
 #include <pianola/training/sgd.hpp>
 
 #include <pianola/core/error.hpp>
+#include <pianola/core/number_check.hpp>
 #include <pianola/training/optimizer_state.hpp>
-#include <pianola/training/option_check.hpp>
 #include <pianola/training/parameter_bucket.hpp>
 
 #include <ATen/core/grad_mode.h>
@@ -11,6 +11,8 @@
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/rsub.h>
+
+#include <fmt/format.h>
 
 #include <optional>
 #include <span>
@@ -32,12 +34,12 @@ using training::GroupOption;
 using training::LoadPlan;
 
 void check_options(const SGDOptions& options) {
-  training::check_not_negative("momentum", options.momentum);
-  training::check_not_negative("weight_decay", options.weight_decay);
-  training::check_finite("dampening", options.dampening);
+  check_not_negative("momentum", options.momentum);
+  check_not_negative("weight_decay", options.weight_decay);
+  check_finite("dampening", options.dampening);
   if (!options.nesterov || (options.momentum > 0 && options.dampening == 0)) return;
-  throw UsageError({.what = "nesterov wants a momentum and no dampening, got momentum " +
-                            std::to_string(options.momentum) + " and dampening " + std::to_string(options.dampening)});
+  throw UsageError({.what = fmt::format("nesterov wants a momentum and no dampening, got momentum {} and dampening {}",
+                                        options.momentum, options.dampening)});
 }
 
 // -0 + x is x for every x, also for -0: the first step then gives the bits of a sum that starts with its gradient.
@@ -112,7 +114,7 @@ SGD::SGD(std::vector<at::Tensor> parameters, const SGDOptions& options)
     : SGD(std::vector<ParameterGroup<SGDOptions>>{{std::move(parameters), options}}) {}
 
 SGD::SGD(std::vector<ParameterGroup<SGDOptions>> groups) {
-  training::check_groups(groups.size());
+  check_at_least(1, "an optimizer's number of groups", static_cast<std::int64_t>(groups.size()));
   for (ParameterGroup<SGDOptions>& given : groups) {
     check_options(given.options);
     const std::size_t number = data_.size();

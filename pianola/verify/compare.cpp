@@ -1,5 +1,6 @@
 #include <pianola/verify/compare.hpp>
 
+#include <pianola/trace/describe.hpp>
 #include <pianola/trace/quiet_scope.hpp>
 #include <pianola/verify/bits.hpp>
 #include <pianola/verify/closer_look.hpp>
@@ -86,7 +87,7 @@ Mismatch of_generator(const Pair& pair, int step, const SideNames& names) {
 
 std::string shape_text(const at::Tensor& tensor) {
   if (!tensor.defined()) return "undefined";
-  return fmt::format("[{}] {}", fmt::join(tensor.sizes(), ", "), c10::toString(tensor.scalar_type()));
+  return trace::type_of(tensor);
 }
 
 namespace {

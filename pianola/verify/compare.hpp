@@ -46,7 +46,7 @@ struct Comparison {
 /// capture on, so that zeros stand for "none".
 Comparison compare(const std::vector<Pair>& pairs, const Tolerances& tolerances, int step, const SideNames& names = {});
 
-/// "[16, 64] Float".
+/// "Float [16, 64]".
 std::string shape_text(const at::Tensor& tensor);
 
 }  // namespace pianola::verification

@@ -62,7 +62,7 @@ TEST_P(CompareTest, TellsHowFarApartTheValuesAre) {
   const at::Tensor one = at::full({4, 4}, 2.0, device());
   const at::Tensor other = with(with(one, 6, 2.5), 9, 1.0);
   const TensorDifference difference = of(one, other).mismatches.at(0).difference;
-  EXPECT_EQ(difference.shape, "[4, 4] Float");
+  EXPECT_EQ(difference.shape, "Float [4, 4]");
   EXPECT_EQ(difference.differing, 2U);
   EXPECT_EQ(difference.max_absolute, 1);
   EXPECT_EQ(difference.max_relative, 0.5);
@@ -124,8 +124,8 @@ TEST_P(CompareTest, OfNaNAgainstANumberIsTheLargestDistance) {
 TEST_P(CompareTest, OfOtherShapesOrDtypesSaysWhich) {
   const at::Tensor one = at::ones({2, 3}, device());
   EXPECT_EQ(of(one, at::ones({3, 2}, device())).mismatches.at(0).difference.note,
-            "eager [2, 3] Float, graph [3, 2] Float");
-  EXPECT_EQ(of(one, one.to(at::kDouble)).mismatches.at(0).difference.note, "eager [2, 3] Float, graph [2, 3] Double");
+            "eager Float [2, 3], graph Float [3, 2]");
+  EXPECT_EQ(of(one, one.to(at::kDouble)).mismatches.at(0).difference.note, "eager Float [2, 3], graph Double [2, 3]");
 }
 
 TEST_P(CompareTest, TakesZerosOfTheGraphForNoGradientOfEager) {

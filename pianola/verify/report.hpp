@@ -17,7 +17,7 @@ struct TensorDifference {
   std::string name = {};  ///< "output 0", "input 1", "grad of model.0.weight", "model.0.weight", "generator of cuda:0".
   std::string role = {};  ///< "output", "input" (as the step left it), "gradient", "state", "generator".
   int step = 0;           ///< From 1.
-  std::string shape = {};  ///< "[16, 64] Float"
+  std::string shape = {};  ///< "Float [16, 64]"
   std::size_t elements = 0;
   std::size_t differing = 0;  ///< Elements that differ beyond the tolerance.
   double max_absolute = 0;    ///< Infinite where NaN or an infinity meets a number.

@@ -19,7 +19,7 @@ VerifyReport a_difference() {
   report.differences = {{.name = "model.0.weight",
                          .role = "state",
                          .step = 2,
-                         .shape = "[16, 64] Float",
+                         .shape = "Float [16, 64]",
                          .elements = 1024,
                          .differing = 3,
                          .max_absolute = 0.375,
@@ -29,7 +29,7 @@ VerifyReport a_difference() {
                         {.name = "grad of model.0.weight",
                          .role = "gradient",
                          .step = 2,
-                         .shape = "[16, 64] Float",
+                         .shape = "Float [16, 64]",
                          .elements = 1024,
                          .differing = 1024,
                          .note = "undefined in graph"}};
@@ -39,7 +39,7 @@ VerifyReport a_difference() {
                    .place = {.function = "train_step", .file = "/home/me/loss.cpp", .line = 88},
                    .what = "its argument 'alpha' is 0.05, and was 0.1 in step 1"};
   report.missing_state = {
-      {.shape = "[4] Float", .op = "aten::add_.Tensor", .place = {.function = "f", .file = "a.py", .line = 7}}};
+      {.shape = "Float [4]", .op = "aten::add_.Tensor", .place = {.function = "f", .file = "a.py", .line = 7}}};
   report.notes = {"a word"};
   report.eager_time = std::chrono::microseconds(1500);
   return report;
@@ -54,7 +54,7 @@ TEST(VerifyReport, ReadsAsText) {
         "its argument 'alpha' is 0.05, and was 0.1 in step 1", "eager      1500 us",
         "Differences, nearest to the cause first", "model.0.weight", "3 of 1024", "0.375", "16777216",
         "[3, 7]: eager 0.125, graph 0.5", "undefined in graph", "Written and not listed in the state",
-        "- [4] Float, written by aten::add_.Tensor, f at a.py:7", "- a word"}) {
+        "- Float [4], written by aten::add_.Tensor, f at a.py:7", "- a word"}) {
     EXPECT_THAT(text, HasSubstr(words));
   }
 }

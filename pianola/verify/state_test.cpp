@@ -46,7 +46,7 @@ TEST_P(StateTest, ThatIsMissingIsNamedWithItsLineAndPutBackAsWell) {
   const auto report = verify_and_expect_untouched<Step>(run, run, {{"w", w}}, {}, {{"hidden", hidden}});
   EXPECT_TRUE(report.ok()) << report.to_text();
   ASSERT_THAT(report.missing_state, SizeIs(1)) << "once, however many steps write it";
-  EXPECT_EQ(report.missing_state[0].shape, "[2, 2] Float");
+  EXPECT_EQ(report.missing_state[0].shape, "Float [2, 2]");
   EXPECT_EQ(report.missing_state[0].op, "aten::add_.Scalar");
   EXPECT_EQ(report.missing_state[0].place.line, line) << report.to_text();
   EXPECT_THAT(report.to_text(), HasSubstr("Written and not listed in the state"));

@@ -1,6 +1,7 @@
 #include <pianola/verify/verify.hpp>
 
 #include <pianola/core/error.hpp>
+#include <pianola/core/number_check.hpp>
 #include <pianola/graph/graph.hpp>
 #include <pianola/trace/plain_check.hpp>
 #include <pianola/verify/devices.hpp>
@@ -18,10 +19,8 @@ bool is_negative(const Tolerance& tolerance) {
 }
 
 void check(const VerifyOptions& options) {
-  if (options.steps < 1) throw UsageError({.what = fmt::format("steps must be 1 or more, got {}", options.steps)});
-  if (options.graphed_warmup < 0) {
-    throw UsageError({.what = fmt::format("graphed_warmup must be 0 or more, got {}", options.graphed_warmup)});
-  }
+  check_at_least(1, "steps", options.steps);
+  check_at_least(0, "graphed_warmup", options.graphed_warmup);
   for (const auto& [dtype, tolerance] : options.tolerance) {
     if (!is_negative(tolerance)) continue;
     throw UsageError(

@@ -102,7 +102,7 @@ void bind_parts(py::module_& module) {
       .def_readonly("role", &TensorDifference::role,
                     "\"output\", \"input\" (as the step left it), \"gradient\", \"state\" or \"generator\".")
       .def_readonly("step", &TensorDifference::step, "Counted from 1.")
-      .def_readonly("shape", &TensorDifference::shape, "\"[16, 64] Float\"")
+      .def_readonly("shape", &TensorDifference::shape, "\"Float [16, 64]\"")
       .def_readonly("elements", &TensorDifference::elements, "How many the tensor has.")
       .def_readonly("differing", &TensorDifference::differing, "Elements that differ beyond the tolerance.")
       .def_readonly("max_absolute", &TensorDifference::max_absolute,
@@ -128,7 +128,7 @@ void bind_parts(py::module_& module) {
           "The user's function; may be empty.")
       .def_readonly("what", &DifferenceOrigin::what, "\"its result 0 differs, its inputs are the same\"");
   py::class_<MissingState>(module, "MissingState", "A tensor that the step writes and nobody listed.")
-      .def_readonly("shape", &MissingState::shape, "\"[16, 64] Float\"")
+      .def_readonly("shape", &MissingState::shape, "\"Float [16, 64]\"")
       .def_readonly("op", &MissingState::op, "The first operation that writes it.")
       .def_property_readonly(
           "file", [](const MissingState& self) { return self.place.file; },

@@ -1,6 +1,7 @@
 #include <pianola/audit/checks/checks.hpp>
 
 #include <pianola/audit/words.hpp>
+#include <pianola/trace/describe.hpp>
 
 #include <fmt/format.h>
 
@@ -69,10 +70,6 @@ void kept_tensors(const ObservedRuns& runs, const RunPair& pair, Findings& findi
   findings.push_back(std::move(finding));
 }
 
-std::string described(const ResultNote& result) {
-  return fmt::format("{} {}", c10::toString(result.dtype), listed(result.sizes));
-}
-
 // Where the operations differ already, results follow.
 void changed_results(const ObservedRuns& runs, const RunPair& pair, Findings& findings) {
   const auto& in_a = runs.run(pair.a).results;
@@ -91,7 +88,7 @@ void changed_results(const ObservedRuns& runs, const RunPair& pair, Findings& fi
     if (in_a[i].sizes == in_b[i].sizes && in_a[i].dtype == in_b[i].dtype) continue;
     finding.what = fmt::format("result {} looks different in another iteration", i);
     finding.evidence =
-        fmt::format("{} in {}, {} in {}", described(in_a[i]), iteration(pair.a), described(in_b[i]), iteration(pair.b));
+        fmt::format("{} in {}, {} in {}", trace::type_of(in_a[i].dtype, in_a[i].sizes), iteration(pair.a), trace::type_of(in_b[i].dtype, in_b[i].sizes), iteration(pair.b));
     findings.push_back(finding);
   }
 }

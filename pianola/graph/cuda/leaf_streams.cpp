@@ -1,5 +1,6 @@
 #include <pianola/graph/cuda/leaf_streams.hpp>
 
+#include <pianola/trace/describe.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
 #include <torch/csrc/autograd/function.h>
@@ -17,13 +18,6 @@ namespace autograd = torch::autograd;
 bool has_hooks(const autograd::Node& node) {
   // Hooks of the tensor itself stay with the tensor; these are the node's own.
   return !node.pre_hooks().empty() || !node.post_hooks().empty();
-}
-
-std::string describe(const at::Tensor& leaf) {
-  std::string shape;
-  for (const std::int64_t size : leaf.sizes()) shape += (shape.empty() ? "" : ", ") + std::to_string(size);
-  const std::string name = leaf.name().empty() ? "" : fmt::format(" '{}'", leaf.name());
-  return fmt::format("a {} parameter{} of shape [{}]", c10::toString(leaf.scalar_type()), name, shape);
 }
 
 }  // namespace
@@ -59,7 +53,7 @@ std::optional<Diagnosis> LeafStreams::explain() const {
   return Diagnosis{
       .what = fmt::format("the backward pass left the capture: the gradient of {} is accumulated on another stream, "
                           "because its AccumulateGrad node, made there, has hooks (DDP's, say); {} leaves are so",
-                          describe(stuck_.front()), stuck_.size()),
+                          trace::describe_parameter(stuck_.front()), stuck_.size()),
       .fix =
           "set up what hooks into gradients (DDP) under the capture stream, or take gradients without it inside the "
           "captured part",
