@@ -87,8 +87,8 @@ void changed_results(const ObservedRuns& runs, const RunPair& pair, Findings& fi
   for (std::size_t i = 0; i < in_a.size(); ++i) {
     if (in_a[i].sizes == in_b[i].sizes && in_a[i].dtype == in_b[i].dtype) continue;
     finding.what = fmt::format("result {} looks different in another iteration", i);
-    finding.evidence =
-        fmt::format("{} in {}, {} in {}", trace::type_of(in_a[i].dtype, in_a[i].sizes), iteration(pair.a), trace::type_of(in_b[i].dtype, in_b[i].sizes), iteration(pair.b));
+    finding.evidence = fmt::format("{} in {}, {} in {}", trace::type_of(in_a[i].dtype, in_a[i].sizes),
+                                   iteration(pair.a), trace::type_of(in_b[i].dtype, in_b[i].sizes), iteration(pair.b));
     findings.push_back(finding);
   }
 }

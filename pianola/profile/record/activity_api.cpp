@@ -16,6 +16,7 @@ const char* bind_all(ActivityApi& api, void* library) {
   };
   bind(api.get_version, "cuptiGetVersion");
   bind(api.result_string, "cuptiGetResultString");
+  bind(api.callback_name, "cuptiGetCallbackName");
   bind(api.get_timestamp, "cuptiGetTimestamp");
   bind(api.set_thread_id_type, "cuptiSetThreadIdType");
   bind(api.subscribe, "cuptiSubscribe");

@@ -20,6 +20,7 @@ struct RecorderProblem {
 struct ActivityApi {
   decltype(&cuptiGetVersion) get_version = nullptr;
   decltype(&cuptiGetResultString) result_string = nullptr;
+  decltype(&cuptiGetCallbackName) callback_name = nullptr;
   decltype(&cuptiGetTimestamp) get_timestamp = nullptr;
   decltype(&cuptiSetThreadIdType) set_thread_id_type = nullptr;
   decltype(&cuptiSubscribe) subscribe = nullptr;

@@ -1,7 +1,5 @@
 #include <pianola/profile/record/activity_decoder.hpp>
 
-#include <pianola/profile/record/recorded_calls.hpp>
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -170,7 +168,7 @@ void ActivityDecoder::add_work(DeviceWork work) {
 }
 
 void ActivityDecoder::add_call(const CUpti_ActivityAPI& call) {
-  const RecordedCall* known = find_call(call.kind == CUPTI_ACTIVITY_KIND_DRIVER, call.cbid);
+  const RecordedCall* known = calls_.find(call.kind == CUPTI_ACTIVITY_KIND_DRIVER, call.cbid);
   if (known == nullptr || call.start == 0 || call.end < call.start) return;
   if (static_cast<Nanoseconds>(call.start) < first_call_) return;
   saw(static_cast<Nanoseconds>(call.end));

@@ -1,4 +1,5 @@
 #pragma once
+#include <pianola/profile/record/recorded_calls.hpp>
 #include <pianola/profile/record/recording_writer.hpp>
 #include <pianola/profile/timeline.hpp>
 
@@ -14,7 +15,8 @@ namespace pianola::profiling {
 /// Makes records of a recording from CUPTI's. Kinds that it does not know are passed over. Threads: one at a time.
 class ActivityDecoder {
  public:
-  explicit ActivityDecoder(RecordingWriter& writer) : writer_(writer) {}
+  /// Both outlive it.
+  ActivityDecoder(RecordingWriter& writer, const RecordedCalls& calls) : writer_(writer), calls_(calls) {}
 
   /// @param record  In a buffer as CUPTI filled it; strings are copied.
   void decode(const CUpti_Activity& record);
@@ -46,6 +48,7 @@ class ActivityDecoder {
   void saw(Nanoseconds time) { last_ = time > last_ ? time : last_; }
 
   RecordingWriter& writer_;
+  const RecordedCalls& calls_;
   std::unordered_map<std::uint32_t, OpenRange> open_;
   std::unordered_map<std::uint32_t, Nanoseconds> early_ends_;  // threads' buffers do not come in the order of time
   std::unordered_set<std::uint32_t> devices_;

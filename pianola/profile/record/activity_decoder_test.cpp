@@ -39,7 +39,8 @@ class ActivityDecoderTest : public ::testing::Test {
   TemporaryFolder folder;
   const std::string path = folder / "1.pianola";
   std::unique_ptr<RecordingWriter> writer = RecordingWriter::open(path, {}, 1'000'000).writer;
-  ActivityDecoder decoder{*writer};
+  RecordedCalls calls{FakeActivity::names()};
+  ActivityDecoder decoder{*writer, calls};
 };
 
 TEST_F(ActivityDecoderTest, WhatCanBeReadAgainIsAllThatIsWritten) {

@@ -1,7 +1,6 @@
 #include <pianola/profile/record/activity_recorder.hpp>
 
 #include <pianola/profile/record/activity_decoder.hpp>
-#include <pianola/profile/record/recorded_calls.hpp>
 #include <pianola/profile/record/recording_writer.hpp>
 
 #include <fmt/format.h>
@@ -95,7 +94,10 @@ class WithoutSignals {
 // What the recorder and its thread share.
 struct ActivityRecorder::Session {
   Session(const ActivityApi& functions, RecorderOptions given)
-      : api(functions), options(std::move(given)), buffers(std::make_shared<ActivityBuffers>(options.buffers)) {}
+      : api(functions),
+        calls(functions),
+        options(std::move(given)),
+        buffers(std::make_shared<ActivityBuffers>(options.buffers)) {}
 
   std::optional<RecorderProblem> begin();
   void end();
@@ -112,6 +114,7 @@ struct ActivityRecorder::Session {
   void finish();
 
   const ActivityApi api;
+  const RecordedCalls calls;
   const RecorderOptions options;
   const std::shared_ptr<ActivityBuffers> buffers;
   CUpti_SubscriberHandle subscriber = nullptr;
@@ -145,7 +148,7 @@ std::optional<RecorderProblem> ActivityRecorder::Session::begin() {
                            .fix = "give a folder that can be written, with --output"};
   }
   writer = std::move(opening.writer);
-  decoder.emplace(*writer);
+  decoder.emplace(*writer, calls);
   active_buffers().store(buffers);
   if (const CUptiResult result = api.register_callbacks(&on_request, &on_complete); result != CUPTI_SUCCESS) {
     return explain(api, result, "cuptiActivityRegisterCallbacks");
@@ -194,7 +197,7 @@ void ActivityRecorder::Session::disable() {
 
 // One that this CUPTI does not know is one that nobody calls.
 void ActivityRecorder::Session::enable_calls(std::uint8_t on) {
-  for (const RecordedCall& call : recorded_calls()) {
+  for (const RecordedCall& call : calls.all()) {
     if (!is_watched(call)) continue;
     (void)(call.driver ? api.enable_driver_api(call.id, on) : api.enable_runtime_api(call.id, on));
   }

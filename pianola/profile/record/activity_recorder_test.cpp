@@ -56,7 +56,10 @@ class ActivityRecorderTest : public ::testing::Test {
   FakeActivity fake;
 };
 
-std::size_t watched_calls() { return static_cast<std::size_t>(std::ranges::count_if(recorded_calls(), &is_watched)); }
+std::size_t watched_calls() {
+  const RecordedCalls calls(FakeActivity::names());
+  return static_cast<std::size_t>(std::ranges::count_if(calls.all(), &is_watched));
+}
 
 TEST_F(ActivityRecorderTest, RecordsKernelsCallsAndRanges) {
   RecorderOptions given = options();

@@ -1,6 +1,9 @@
 #pragma once
 #include <pianola/profile/record/activity_api.hpp>
 
+#include <cupti_driver_cbid.h>
+#include <cupti_runtime_cbid.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -46,6 +49,56 @@ class FakeActivity {
   void refuse(CUpti_ActivityKind kind, CUptiResult result) {
     const std::lock_guard lock(mutex_);
     enable_results[kind] = result;
+  }
+
+  /// CUPTI's names of some entry points.
+  static CUptiResult name_of(CUpti_CallbackDomain domain, std::uint32_t id, const char** name) {
+    struct Entry {
+      CUpti_CallbackDomain domain;
+      std::uint32_t id;
+      const char* name;
+    };
+#define PIANOLA_FAKE_RUNTIME(name) \
+  Entry { CUPTI_CB_DOMAIN_RUNTIME_API, CUPTI_RUNTIME_TRACE_CBID_##name, #name }
+#define PIANOLA_FAKE_DRIVER(name) \
+  Entry { CUPTI_CB_DOMAIN_DRIVER_API, CUPTI_DRIVER_TRACE_CBID_##name, #name }
+    static const Entry entries[] = {
+        PIANOLA_FAKE_RUNTIME(cudaLaunchKernel_v7000),
+        PIANOLA_FAKE_RUNTIME(__cudaLaunchKernel_v13000),
+        PIANOLA_FAKE_RUNTIME(cudaGraphLaunch_v10000),
+        PIANOLA_FAKE_RUNTIME(cudaMemcpyAsync_v3020),
+        PIANOLA_FAKE_RUNTIME(cudaMemcpyAsync_ptsz_v7000),
+        PIANOLA_FAKE_RUNTIME(cudaMemcpyPeer_v4000),
+        PIANOLA_FAKE_RUNTIME(cudaMemset_ptds_v7000),
+        PIANOLA_FAKE_RUNTIME(cudaStreamSynchronize_v3020),
+        PIANOLA_FAKE_RUNTIME(cudaDeviceSynchronize_v3020),
+        PIANOLA_FAKE_RUNTIME(cudaEventSynchronize_v3020),
+        PIANOLA_FAKE_RUNTIME(cudaFreeHost_v3020),
+        PIANOLA_FAKE_RUNTIME(cudaEventQuery_v3020),
+        PIANOLA_FAKE_RUNTIME(cudaGetDevice_v3020),
+        PIANOLA_FAKE_RUNTIME(cudaMalloc_v3020),
+        PIANOLA_FAKE_DRIVER(cuLaunchKernel),
+        PIANOLA_FAKE_DRIVER(cuLaunchKernelEx_ptsz),
+        PIANOLA_FAKE_DRIVER(cuGraphLaunch),
+        PIANOLA_FAKE_DRIVER(cuGraphLaunch_ptsz),
+        PIANOLA_FAKE_DRIVER(cuMemcpyDtoHAsync_v2),
+        PIANOLA_FAKE_DRIVER(cuStreamSynchronize),
+        PIANOLA_FAKE_DRIVER(cuStreamQuery),
+    };
+#undef PIANOLA_FAKE_DRIVER
+#undef PIANOLA_FAKE_RUNTIME
+    for (const Entry& entry : entries) {
+      if (entry.domain != domain || entry.id != id) continue;
+      *name = entry.name;
+      return CUPTI_SUCCESS;
+    }
+    return CUPTI_ERROR_INVALID_PARAMETER;
+  }
+  /// Of all functions this one.
+  static ActivityApi names() {
+    ActivityApi api;
+    api.callback_name = &name_of;
+    return api;
   }
 
   static inline FakeActivity* current = nullptr;
@@ -130,6 +183,7 @@ class FakeActivity {
       *text = "CUPTI_ERROR_OF_A_TEST";
       return CUPTI_SUCCESS;
     };
+    table.callback_name = &name_of;
     table.get_timestamp = [](std::uint64_t* time) {
       const std::lock_guard lock(current->mutex_);
       *time = current->clock;

@@ -93,6 +93,9 @@ PIANOLA_API CUptiResult cuptiGetTimestamp(std::uint64_t* time) {
 PIANOLA_API CUptiResult cuptiSetThreadIdType(CUpti_ActivityThreadIdType type) {
   return fake().table.set_thread_id_type(type);
 }
+PIANOLA_API CUptiResult cuptiGetCallbackName(CUpti_CallbackDomain domain, std::uint32_t id, const char** name) {
+  return fake().table.callback_name(domain, id, name);
+}
 PIANOLA_API CUptiResult cuptiSubscribe(CUpti_SubscriberHandle* handle, CUpti_CallbackFunc callback, void* user) {
   return fake().table.subscribe(handle, callback, user);
 }
