@@ -124,5 +124,6 @@ int parse_and_run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace pianola::program;
-  return is_for_python(argc, argv) ? run_in_python(argc, argv) : parse_and_run(argc, argv);
+  if (is_for_python(argc, argv)) return run_in_python(argc, argv);
+  return is_about_export(argc, argv) ? read_exports_in_python(argc, argv) : parse_and_run(argc, argv);
 }

@@ -1,6 +1,8 @@
 #include <apps/commands.hpp>
 #include <apps/python_command.hpp>
 
+#include <pianola/profile/read/sqlite_magic.hpp>
+
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -45,11 +47,33 @@ std::string variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
+std::filesystem::path own_path() {
+  std::error_code unknown;
+  return std::filesystem::read_symlink("/proc/self/exe", unknown);
+}
+
+// A file that Nsight Systems exported, or that has such a name; not the value of an option.
+bool names_export(std::string_view before, std::string_view word) {
+  std::error_code unknown;
+  const std::filesystem::path file(word);
+  return !before.starts_with("--") &&
+         (profiling::is_sqlite(file) || (file.extension() == ".sqlite" && std::filesystem::exists(file, unknown)));
+}
+
+// The script that turns such files into traces: in a build tree and an installation, and in a Python package.
+std::filesystem::path export_reader() {
+  const std::filesystem::path above = own_path().parent_path().parent_path();
+  std::error_code unknown;
+  for (const char* const place : {"share/pianola/nsight.py", "nsight.py"}) {
+    if (std::filesystem::exists(above / place, unknown)) return above / place;
+  }
+  return {};
+}
+
 // In a build tree the package lies beside the program; an installed one is found by the interpreter.
 std::filesystem::path package_of_build_tree() {
   std::error_code unknown;
-  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", unknown);
-  const std::filesystem::path folder = program.parent_path().parent_path() / "python";
+  const std::filesystem::path folder = own_path().parent_path().parent_path() / "python";
   return std::filesystem::exists(folder / "pianola" / "__init__.py", unknown) ? folder : std::filesystem::path();
 }
 
@@ -73,24 +97,46 @@ bool is_for_python(int argc, char** argv) {
   return std::adjacent_find(words.begin(), end, is_function) != end;
 }
 
+bool is_about_export(int argc, char** argv) {
+  const std::vector<std::string_view> words(argv + std::min(argc, 1), argv + argc);
+  if (words.empty() || (words[0] != "decide" && words[0] != "compare")) return false;
+  return std::adjacent_find(words.begin(), words.end(), names_export) != words.end() && !export_reader().empty();
+}
+
+namespace {
+
+// Comes back where the interpreter cannot be started.
+int become(std::vector<std::string> command, int argc, char** argv, std::string_view needed_by, std::string_view has) {
+  std::vector<char*> words;
+  for (std::string& word : command) words.push_back(word.data());
+  words.insert(words.end(), argv + 1, argv + argc);
+  words.push_back(nullptr);
+  (void)::execvp(words.front(), words.data());
+  const std::string reason = std::generic_category().message(errno);
+  (void)std::fputs(fmt::format("pianola: cannot start '{}', which {}: {}\n"
+                               "  fix:   set PIANOLA_PYTHON to an interpreter that {}\n",
+                               command.front(), needed_by, reason, has)
+                       .c_str(),
+                   stderr);
+  return kFailure;
+}
+
+}  // namespace
+
 int run_in_python(int argc, char** argv) {
   const std::filesystem::path package = package_of_build_tree();
   if (!package.empty()) {
     const std::string others = variable("PYTHONPATH");
     (void)::setenv("PYTHONPATH", (package.string() + (others.empty() ? "" : ":" + others)).c_str(), 1);
   }
-  std::string python = interpreter(!package.empty()), option = "-m", module = "pianola";
-  std::vector<char*> words = {python.data(), option.data(), module.data()};
-  words.insert(words.end(), argv + 1, argv + argc);
-  words.push_back(nullptr);
-  (void)::execvp(words.front(), words.data());
-  const std::string reason = std::generic_category().message(errno);
-  (void)std::fputs(fmt::format("pianola: cannot start '{}', which functions of Python files need: {}\n"
-                               "  fix:   set PIANOLA_PYTHON to an interpreter that has torch and Pianola\n",
-                               python, reason)
-                       .c_str(),
-                   stderr);
-  return kFailure;
+  return become({interpreter(!package.empty()), "-m", "pianola"}, argc, argv, "functions of Python files need",
+                "has torch and Pianola");
+}
+
+int read_exports_in_python(int argc, char** argv) {
+  const bool in_build_tree = !package_of_build_tree().empty();
+  return become({interpreter(in_build_tree), export_reader().string(), own_path().string()}, argc, argv,
+                "exports of Nsight Systems need", "has sqlite3");
 }
 
 }  // namespace pianola::program

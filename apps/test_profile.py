@@ -134,13 +134,30 @@ def test_before_and_after_are_compared(trace):
 def test_an_export_of_nsight_systems_says_what_the_trace_says(trace, tmp_path, graphed):
     contents = training(graphed=graphed)
     result = run("decide", export_as_nsight_does(contents, tmp_path / "report.sqlite"), "--json", "-")
-    if "no SQLite" in result.stderr:
-        pytest.skip("built without SQLite")
     assert result.returncode == 0, result.stderr
     report = json.loads(result.stdout)
     expected = json.loads(run("decide", trace(contents), "--json", "-").stdout)
     assert report == expected
     assert report["verdict"] == ("graphed already" if graphed else "graph")
+
+
+def test_exports_are_compared_and_refused_in_python_s_words(trace, tmp_path):
+    before = export_as_nsight_does(training(), tmp_path / "before.sqlite")
+    result = run("compare", before, trace(training(graphed=True)), "--json", "-")
+    assert json.loads(result.stdout)["launches_replaced"] == 49
+    before.write_bytes(before.read_bytes()[:600])
+    result = run("decide", before)
+    assert result.returncode == 1
+    assert result.stderr.startswith(f"pianola: '{before}' is cut off or damaged: ")
+    assert "\n  fix:   export the report again (nsys export --type sqlite REPORT.nsys-rep)" in result.stderr
+
+
+def test_an_export_without_an_interpreter_says_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setenv("PIANOLA_PYTHON", "/nonexistent/python")
+    result = run("decide", export_as_nsight_does(training(), tmp_path / "report.sqlite"))
+    assert result.returncode == 1
+    assert "cannot start '/nonexistent/python', which exports of Nsight Systems need: No such file" in result.stderr
+    assert "fix:   set PIANOLA_PYTHON to an interpreter that has sqlite3" in result.stderr
 
 
 def test_a_report_of_nsight_systems_has_to_be_exported(tmp_path):

@@ -32,6 +32,6 @@ add_library(pianola::pianola ALIAS pianola)
 
 # libpianola_profile.so: what profiles, which a program that trains does without.
 pianola_library(pianola_profile_library LIBRARY profile HEADER pianola/profile.hpp LINKS
-  PUBLIC pianola PRIVATE pianola_fmt Threads::Threads ${PIANOLA_ZLIB} ${PIANOLA_SQLITE})
+  PUBLIC pianola PRIVATE pianola_fmt Threads::Threads ${PIANOLA_ZLIB})
 set_target_properties(pianola_profile_library PROPERTIES OUTPUT_NAME pianola_profile EXPORT_NAME profile)
 add_library(pianola::profile ALIAS pianola_profile_library)

@@ -5,7 +5,6 @@
 #include <pianola/profile/decide/decision.hpp>
 #include <pianola/profile/profile.hpp>
 #include <pianola/profile/read/chrome_trace.hpp>
-#include <pianola/profile/read/nsight_export.hpp>
 #include <pianola/profile/read/read_profile.hpp>
 #include <pianola/profile/read/recording.hpp>
 #include <pianola/profile/record/child.hpp>

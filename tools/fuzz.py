@@ -16,6 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 CORPUS = ROOT / "tests" / "fuzz" / "corpus"
 PREFIX = "pianola_fuzz_"
+IN_PYTHON = ROOT / "tests" / "fuzz" / "nsight_fuzz.py"
 OPTIONS = {"UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
            "ASAN_OPTIONS": "detect_leaks=1:protect_shadow_gap=0:new_delete_type_mismatch=0",
            "LSAN_OPTIONS": f"suppressions={ROOT}/tests/sanitizer/leaks.supp:print_suppressions=0"}
@@ -37,12 +38,14 @@ def build(jobs):
                    check=True)
     programs = sorted((ROOT / "build" / preset / "tests" / "fuzz").glob(PREFIX + "*"))
     programs = [path for path in programs if path.is_file() and os.access(path, os.X_OK)]
-    return preset, {path.name.removeprefix(PREFIX): path for path in programs}
+    return preset, {path.name.removeprefix(PREFIX): path for path in programs} | {IN_PYTHON.stem.removesuffix("_fuzz"): IN_PYTHON}
 
 
 def command(preset, reader, program, seconds):
     findings = ROOT / "build" / preset / "findings"
     findings.mkdir(parents=True, exist_ok=True)
+    if program == IN_PYTHON:
+        return [sys.executable, program, "--seconds", str(seconds), "--findings", findings]
     corpus = CORPUS / reader
     if preset == "asan":
         return [program, "--seconds", str(seconds), "--findings", findings, corpus]

@@ -30,9 +30,9 @@ COMMANDS = {
     "ccache": ("ccache", ()),
     "nm": ("binutils", ()),
 }
-# A build works without, only slower when it is repeated, or unable to read compressed profiles or those of Nsight Systems:
+# A build works without, only slower when it is repeated, or unable to read compressed profiles:
 # installed by us, not asked of a given machine.
-COMFORT = {"ccache", "sqlite3.h", "zlib.h"}
+COMFORT = {"ccache", "zlib.h"}
 # Header -> Debian package.
 PACKAGE_HEADERS = {  # what `pip install` builds needs no more than these
     "CLI/CLI.hpp": "libcli11-dev",
@@ -42,7 +42,6 @@ PACKAGE_HEADERS = {  # what `pip install` builds needs no more than these
 HEADERS = {
     "gtest/gtest.h": "libgtest-dev",
     "gmock/gmock.h": "libgmock-dev",
-    "sqlite3.h": "libsqlite3-dev",
     "zlib.h": "zlib1g-dev",
     **PACKAGE_HEADERS,
 }

@@ -4,6 +4,7 @@ import os
 from typing import Any, Callable, Optional, Union
 
 from ._load import _C
+from .errors import refuse
 
 _Path = Union[str, "os.PathLike[str]"]
 
@@ -63,12 +64,17 @@ def decide(
         device: the number of the device; None: the one with most work.
 
     Raises:
-        UsageError: the profile cannot be read, or there is no such range, process or device in it. Packages that pip built
-            read no SQLite files: `pianola decide`, the program, does.
+        UsageError: the profile cannot be read, or there is no such range, process or device in it.
     """
-    return _C.load_profile(
-        os.fspath(path),
-        range=range or "",
-        process=-1 if process is None else process,
-        device=-2 if device is None else device,
-    )
+    from . import nsight  # which few need, and some Pythons have no sqlite3
+
+    try:
+        with nsight.as_trace(path) as readable:
+            return _C.load_profile(
+                readable,
+                range=range or "",
+                process=-1 if process is None else process,
+                device=-2 if device is None else device,
+            )
+    except nsight.Refused as error:
+        refuse(error.what, error.fix, error.where)

@@ -47,7 +47,7 @@ class DocumentReader {
   bool parse_error(std::size_t position, const std::string& last_token, const nlohmann::json::exception& error);
 
  private:
-  enum class Section : std::uint8_t { other, events, devices, base, unrecorded };
+  enum class Section : std::uint8_t { other, events, devices, base, unrecorded, source, notes };
 
   bool in_event() const { return depth_ > event_list_depth_ && event_list_depth_ != 0; }
   void open() {
@@ -137,6 +137,8 @@ bool DocumentReader::key(const std::string& text) {
                : text == "deviceProperties" ? Section::devices
                : text == kBaseKey           ? Section::base
                : text == kUnrecordedKey     ? Section::unrecorded
+               : text == kSourceKey         ? Section::source
+               : text == kNotesKey          ? Section::notes
                                             : Section::other;
   } else if (section_ == Section::devices) {
     device_name_ = depth_ == 3 && text == "name" && timeline_.device_name.empty();
@@ -147,6 +149,8 @@ bool DocumentReader::key(const std::string& text) {
 bool DocumentReader::string(const std::string& text) {
   if (device_name_) timeline_.device_name = text;
   device_name_ = false;
+  if (depth_ == 1 && section_ == Section::source) timeline_.source = text;
+  if (depth_ == 2 && section_ == Section::notes) document_.notes.push_back(text);
   if (field_ == ChromeField::name) {
     event_.name = text;
     event_.has_name = true;

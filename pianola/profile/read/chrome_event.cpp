@@ -1,6 +1,7 @@
 #include <pianola/profile/read/chrome_event.hpp>
 
 #include <pianola/profile/call_kind.hpp>
+#include <pianola/profile/read/nvtx_name.hpp>
 #include <pianola/profile/read/work_origin.hpp>
 
 #include <fmt/format.h>
@@ -26,8 +27,8 @@ Value find(const Words<Value, size>& words, std::string_view word, Value otherwi
   return otherwise;
 }
 
-// The names of kineto's activity types, most frequent first; "cpu_work", "backward" and "module" are Pianola's own.
-constexpr Words<ChromeCategory, 12> kCategories = {{{"python_function", ChromeCategory::python},
+// The names of kineto's activity types, most frequent first; "cpu_work" and those after it are Pianola's own.
+constexpr Words<ChromeCategory, 14> kCategories = {{{"python_function", ChromeCategory::python},
                                                     {"cpu_op", ChromeCategory::operation},
                                                     {"cuda_runtime", ChromeCategory::call},
                                                     {"kernel", ChromeCategory::kernel},
@@ -38,7 +39,9 @@ constexpr Words<ChromeCategory, 12> kCategories = {{{"python_function", ChromeCa
                                                     {"user_annotation", ChromeCategory::annotation},
                                                     {"cpu_work", ChromeCategory::cpu_work},
                                                     {"backward", ChromeCategory::backward},
-                                                    {"module", ChromeCategory::module}}};
+                                                    {"module", ChromeCategory::module},
+                                                    {"nsys_call", ChromeCategory::nsys_call},
+                                                    {"nsys_range", ChromeCategory::nsys_range}}};
 
 constexpr Words<ChromeField, 8> kFields = {{{"ph", ChromeField::phase},
                                             {"cat", ChromeField::category},
@@ -101,17 +104,25 @@ void ChromeEvents::add(const ChromeEvent& event) {
     case ChromeCategory::cpu_work:
       return add_work(event, DeviceWork::Kind::operation);
     case ChromeCategory::call:
-      return add_call(event);
+      return add_call(event, event.name);
+    case ChromeCategory::nsys_call:
+      calls_may_nest_ = true;
+      return add_call(event, without_version(event.name));
+    case ChromeCategory::nsys_range: {
+      const NvtxName range = parse_nvtx_name(event.name);
+      return add_range(event, range.name, range.kind);
+    }
     case ChromeCategory::annotation:
-      return add_range(event, HostRange::Kind::annotation);
+      return add_range(event, event.name, HostRange::Kind::annotation);
     case ChromeCategory::backward:
-      return add_range(event, HostRange::Kind::backward);
+      return add_range(event, event.name, HostRange::Kind::backward);
     case ChromeCategory::operation:
       return add_range(
-          event, event.name.starts_with(kBackwardPrefix) ? HostRange::Kind::backward : HostRange::Kind::operation);
+          event, event.name,
+          event.name.starts_with(kBackwardPrefix) ? HostRange::Kind::backward : HostRange::Kind::operation);
     case ChromeCategory::python:
     case ChromeCategory::module:
-      return add_range(event, HostRange::Kind::module);
+      return add_range(event, event.name, HostRange::Kind::module);
     case ChromeCategory::instant:
       return add_memory(event);
     case ChromeCategory::nothing:
@@ -160,18 +171,18 @@ void ChromeEvents::add_work(const ChromeEvent& event, DeviceWork::Kind kind) {
                             .bytes = event.bytes});
 }
 
-void ChromeEvents::add_call(const ChromeEvent& event) {
+void ChromeEvents::add_call(const ChromeEvent& event, std::string_view name) {
   timeline_.calls.push_back({.time = time_of(event),
-                             .name = timeline_.intern(event.name),
-                             .kind = call_kind(event.name),
+                             .name = timeline_.intern(name),
+                             .kind = call_kind(name),
                              .process = process(*event.process),
                              .thread = *event.thread,
                              .correlation = event.correlation});
 }
 
-void ChromeEvents::add_range(const ChromeEvent& event, HostRange::Kind kind) {
+void ChromeEvents::add_range(const ChromeEvent& event, std::string_view name, HostRange::Kind kind) {
   timeline_.ranges.push_back({.time = time_of(event),
-                              .name = timeline_.intern(event.name),
+                              .name = timeline_.intern(name),
                               .kind = kind,
                               .process = process(*event.process),
                               .thread = *event.thread});

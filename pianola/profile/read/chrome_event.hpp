@@ -24,6 +24,8 @@ enum class ChromeCategory : std::uint8_t {
   annotation,
   python,  ///< Modules, by their names; and all other functions of Python.
   module,
+  nsys_call,  ///< A call of CUDA or a range of NVTX, named as Nsight Systems does: see python/pianola/nsight.py.
+  nsys_range,
   instant  ///< What the allocator did, by its name; and whatever else torch notes of one moment.
 };
 [[nodiscard]] ChromeCategory category_of(std::string_view cat) noexcept;
@@ -97,8 +99,8 @@ class ChromeEvents {
   TimeSpan time_of(const ChromeEvent& event);
   void leave_out(const ChromeEvent& event);
   void add_work(const ChromeEvent& event, DeviceWork::Kind kind);
-  void add_call(const ChromeEvent& event);
-  void add_range(const ChromeEvent& event, HostRange::Kind kind);
+  void add_call(const ChromeEvent& event, std::string_view name);
+  void add_range(const ChromeEvent& event, std::string_view name, HostRange::Kind kind);
   void add_memory(const ChromeEvent& event);
   std::int32_t process(std::int64_t pid);
 
@@ -109,6 +111,7 @@ class ChromeEvents {
   Timeline& timeline_;
   TimeCheck check_;
   std::unordered_map<std::int64_t, std::int32_t> processes_;  ///< Those with host events, numbered as they appear.
+  bool calls_may_nest_ = false;                               ///< The runtime's and the driver's were recorded.
   std::size_t without_duration_ = 0, malformed_ = 0;
   std::string first_malformed_;
 };

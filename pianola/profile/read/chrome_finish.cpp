@@ -2,6 +2,7 @@
 #include <pianola/core/plural.hpp>
 #include <pianola/profile/read/chrome_event.hpp>
 #include <pianola/profile/read/host_ranges.hpp>
+#include <pianola/profile/read/nesting.hpp>
 #include <pianola/profile/read/work_origin.hpp>
 
 #include <fmt/format.h>
@@ -14,6 +15,7 @@ namespace pianola::profiling {
 void ChromeEvents::finish(Nanoseconds base) {
   find_processes(timeline_, processes_.size());  // Torch names the device of work, not the process.
   find_graphs(timeline_);                        // Older traces name no graphs, and some name them for kernels alone.
+  if (calls_may_nest_) keep_outer_calls(timeline_);
   move(base);
   timeline_.sort();
   nest_ranges(timeline_);

@@ -68,6 +68,7 @@ std::string how_it_ended(const ChromeDocument& document, bool compressed) {
 
 /// What a reader of the timeline has to know of the file.
 void note(Timeline& timeline, const ChromeDocument& document, bool compressed) {
+  timeline.notes.insert(timeline.notes.end(), document.notes.begin(), document.notes.end());
   if (!document.complete) timeline.notes.push_back(how_it_ended(document, compressed));
   if (timeline.work.empty() && timeline.calls.empty() && timeline.ranges.empty()) {
     timeline.notes.push_back(

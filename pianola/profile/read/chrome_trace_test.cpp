@@ -69,6 +69,34 @@ TEST(ChromeTraceTest, ReadsCallsWithWhatTheyDo) {
                                  HostCall::Kind::synchronize));
 }
 
+// What python/pianola/nsight.py makes of exports of Nsight Systems.
+constexpr const char* kNsightTrace = R"({"pianolaSource": "Nsight Systems export 'report.sqlite'", "traceEvents": [
+  {"ph": "X", "cat": "nsys_call", "name": "cudaLaunchKernel_v7000", "ts": 4, "dur": 3, "pid": 0, "tid": 1,
+   "args": {"correlation": 1}},
+  {"ph": "X", "cat": "nsys_call", "name": "cuLaunchKernel", "ts": 5, "dur": 1, "pid": 0, "tid": 1,
+   "args": {"correlation": 777}},
+  {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 10, "dur": 5, "pid": 0, "tid": 7,
+   "args": {"device": 0, "stream": 7, "correlation": 777, "graph id": 0, "graph node id": 0, "process": 0}},
+  {"ph": "X", "cat": "nsys_range", "name": "aten::addmm, seq = 3, op_id = 17, sizes = [[8, 4]]", "ts": 3, "dur": 6,
+   "pid": 0, "tid": 1, "args": {}},
+  {"ph": "X", "cat": "nsys_range", "name": "train", "ts": 2, "dur": 5, "pid": 0, "tid": 1, "args": {}}],
+ "deviceProperties": [{"name": "NVIDIA H200"}], "pianolaNotes": ["1 migration was left out"]})";
+
+TEST(ChromeTraceTest, ReadsWhatPythonMakesOfExportsOfNsight) {
+  const Timeline timeline = read(kNsightTrace);
+  EXPECT_EQ(timeline.source, "Nsight Systems export 'report.sqlite'");
+  EXPECT_EQ(timeline.device_name, "NVIDIA H200");
+  EXPECT_THAT(names(timeline, timeline.calls), ElementsAre("cudaLaunchKernel"))
+      << "the runtime's, which calls the driver";
+  EXPECT_EQ(timeline.calls[0].kind, HostCall::Kind::launch);
+  EXPECT_EQ(timeline.work[0].correlation, 1U) << "of the outer call";
+  ASSERT_THAT(names(timeline, timeline.ranges), ElementsAre("train", "aten::addmm"));
+  EXPECT_EQ(timeline.ranges[0].kind, HostRange::Kind::annotation);
+  EXPECT_EQ(timeline.ranges[1].kind, HostRange::Kind::operation);
+  EXPECT_THAT(timeline.notes, ElementsAre("1 range ended after the one in which it began, and was cut there",
+                                          "1 migration was left out"));
+}
+
 TEST(ChromeTraceTest, ReadsRangesOfAnnotationsModulesOperationsAndAutogradAndNoOtherPython) {
   const Timeline timeline = read(profiling::kStepTrace);
   ASSERT_THAT(names(timeline, timeline.ranges), ElementsAre("train", "nn.Module: Linear_3", "aten::addmm",

@@ -1,6 +1,5 @@
-// What is told of a file before it is opened, with or without SQLite.
+// Files of Nsight Systems, which Python reads: python/pianola/nsight.py.
 #include <pianola/core/error.hpp>
-#include <pianola/profile/read/nsight_export.hpp>
 #include <pianola/profile/read/read_profile.hpp>
 #include <pianola/profile/testing/temporary_folder.hpp>
 
@@ -35,27 +34,13 @@ TEST(NsightFileTest, IsNoReportWhereThereIsNone) {
               ThrowsMessage<UsageError>(HasSubstr("there is no trace file")));
 }
 
-TEST(NsightFileTest, IsRefusedWhereItIsNotOfSqlite) {
-  const TemporaryFolder folder;
-  for (const std::string_view text : {"", "SQLite", "{\"traceEvents\": []}"}) {
-    profiling::write_file(folder / "trace.sqlite", text);
-    EXPECT_THAT([&] { (void)read_profile(folder / "trace.sqlite"); },
-                ThrowsMessage<UsageError>(AllOf(HasSubstr("trace.sqlite' is no SQLite file"),
-                                                HasSubstr("nsys export --type sqlite REPORT.nsys-rep"))));
-  }
-}
-
-#if !PIANOLA_WITH_SQLITE
-TEST(NsightFileTest, IsRefusedByABuildWithoutSqlite) {
+TEST(NsightFileTest, IsRefusedWhereItIsAnExport) {
   const TemporaryFolder folder;
   profiling::write_file(folder / "report", std::string_view("SQLite format 3\0 and more", 25));
   EXPECT_THAT([&] { (void)read_profile(folder / "report"); },
-              ThrowsMessage<UsageError>(AllOf(HasSubstr("is an SQLite file, and this build has no SQLite"),
-                                              HasSubstr("apt-get install libsqlite3-dev"))));
+              ThrowsMessage<UsageError>(AllOf(HasSubstr("report' is an export of Nsight Systems, which Python reads"),
+                                              HasSubstr("fix:   pianola decide '" + folder / "report" + "'"))));
 }
-
-TEST(NsightExportTest, HoldsAllThatHappened) { GTEST_SKIP() << "built without SQLite"; }
-#endif
 
 }  // namespace
 }  // namespace pianola::nsight_file_test

@@ -2,7 +2,6 @@
 
 #include <pianola/core/error.hpp>
 #include <pianola/profile/read/chrome_trace.hpp>
-#include <pianola/profile/read/nsight_export.hpp>
 #include <pianola/profile/read/recording.hpp>
 #include <pianola/profile/read/sqlite_magic.hpp>
 
@@ -31,12 +30,21 @@ void refuse_report(const std::filesystem::path& path) {
                           exported)});
 }
 
+/// Python has SQLite, this library has not.
+void refuse_export(const std::filesystem::path& path) {
+  if (!profiling::is_sqlite(path)) return;
+  throw UsageError({.what = fmt::format("'{}' is an export of Nsight Systems, which Python reads", path.string()),
+                    .fix = fmt::format("pianola decide '{}', where there is a Python (PIANOLA_PYTHON names it), or "
+                                       "pianola.decide() in Python",
+                                       path.string())});
+}
+
 Timeline read_whatever_it_is(const std::filesystem::path& path) {
   std::error_code unreadable;
   if (std::filesystem::is_directory(path, unreadable)) return read_recordings(path.string());
   refuse_report(path);
-  const bool exported = profiling::is_sqlite(path) || (path.extension() == ".sqlite" && is_there(path));
-  return exported ? read_nsight_export(path) : read_chrome_trace(path);
+  refuse_export(path);
+  return read_chrome_trace(path);
 }
 
 [[noreturn]] void refuse(const std::filesystem::path& path, const char* reason) {
