@@ -8,6 +8,7 @@ Source: Nsight Systems' User Guide, "SQLite Schema Reference", of 2021.5 to 2026
 """
 
 import contextlib
+import functools
 import json
 import math
 import os
@@ -40,6 +41,7 @@ _FURTHEST_TIME = 3_000_000_000_000_000_000
 _LONGEST_PROFILE = 365 * 24 * 3600 * 1_000_000_000
 _MOST_BYTES = 1 << 56
 _MOST_LISTED = 16
+_HAS_LIMIT = sys.version_info >= (3, 11)  # of what SQLite allocates for a value
 
 # Of a table of work, then its own. False: versions may lack it.
 _WORK = {"start": True, "end": True, "globalPid": False, "correlationId": False, "deviceId": True, "streamId": True,
@@ -99,6 +101,12 @@ def _microseconds(time: int) -> str:
     return f"{'-' if time < 0 else ''}{whole}.{rest:03d}"
 
 
+def _within_limit(row: _Row) -> _Row:
+    if any(isinstance(value, (str, bytes)) and len(value) > _LONGEST_VALUE for value in row):
+        raise sqlite3.DataError("string or blob too big")
+    return row
+
+
 class _Tables:
     """The tables of an export: only those that there was something for, with columns that differ between versions."""
 
@@ -117,7 +125,7 @@ class _Tables:
             self._database = sqlite3.connect(uri, uri=True)
             self._database.set_progress_handler(self._count_effort, _EFFORT_PIECE)
             self._database.text_factory = lambda text: text.decode("utf-8", "replace")
-            if hasattr(self._database, "setlimit"):  # from Python 3.11 on
+            if _HAS_LIMIT:
                 self._database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE)
             self._database.execute("PRAGMA trusted_schema = OFF")
             self._database.execute("PRAGMA cell_size_check = ON")
@@ -167,11 +175,8 @@ class _Tables:
 
     def query(self, statement: str, *parameters: int) -> Iterator[_Row]:
         with self._told():
-            for row in self._database.execute(statement, parameters):
-                for value in row:
-                    if isinstance(value, (str, bytes)) and len(value) > _LONGEST_VALUE:
-                        raise sqlite3.DataError("string or blob too big")
-                yield row
+            rows = self._database.execute(statement, parameters)
+            yield from rows if _HAS_LIMIT else map(_within_limit, rows)
 
     def has(self, table: str, *columns: str) -> bool:
         return table in self._names and self._columns(table) >= set(columns)
@@ -249,7 +254,7 @@ class _Writer:
 
     def _event(self, category: str, name: str, start: int, end: int, process: int, thread: int, args: str) -> None:
         self._out.write(
-            f'{self._separator}\n{{"ph":"X","cat":"{category}","name":{json.dumps(name)},"ts":{_microseconds(start)},'
+            f'{self._separator}\n{{"ph":"X","cat":"{category}","name":{_quoted(name)},"ts":{_microseconds(start)},'
             f'"dur":{_microseconds(end - start)},"pid":{process},"tid":{thread},"args":{{{args}}}}}'
         )
         self._separator = ","
@@ -408,6 +413,11 @@ class _Writer:
             listed = [f"{ours} is {number & 0xFFFFFF}" for number, ours in list(self._processes.items())[:_MOST_LISTED]]
             more = len(self._processes) - len(listed)
             yield f"processes by number: {', '.join(listed)}" + (f", and {more} more" if more else "")
+
+
+@functools.lru_cache(maxsize=4096)
+def _quoted(text: str) -> str:
+    return json.dumps(text)
 
 
 def _unsigned(value: Any) -> int:

@@ -293,7 +293,9 @@ def refusal(export):
     return str(raised.value)
 
 
-def test_a_text_that_is_too_long_is_refused(step):
+@pytest.mark.parametrize("has_limit", [False, *([True] if sys.version_info >= (3, 11) else [])])
+def test_a_text_that_is_too_long_is_refused(step, monkeypatch, has_limit):
+    monkeypatch.setattr(nsight, "_HAS_LIMIT", has_limit)
     message = refusal(step.change("UPDATE StringIds SET value = CAST(zeroblob(30000000) AS TEXT)"))
     assert "report.sqlite' cannot be read: SQLite says '" in message and "too big" in message
 
