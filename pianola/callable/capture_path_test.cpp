@@ -47,7 +47,7 @@ TEST_P(CallableCapturePathTest, AnotherPathForwardIsRefusedByBothLines) {
     const std::string message = refusal<CaptureError>("a callable that asks whether it is captured", [&] {
       (void)make_graphed_callable(&twice, {sample()}, {.warmup = kWarmUp, .slots = slots});
     });
-    EXPECT_THAT(message, AllOf(HasSubstr("the operations in the last call were others than under capture"),
+    EXPECT_THAT(message, AllOf(HasSubstr("the operations in the last call differ from those under capture"),
                                HasSubstr("operation 1 was aten::add.Tensor ("), HasSubstr("and aten::mul"),
                                HasSubstr("accept_capture_path"), HasSubstr("[PG501]")));
     std::size_t lines = 0;

@@ -183,7 +183,7 @@ Pass& CapturedCallable::next_pass(const CapturedMode& mode) const {
                            "launched",
                            mode.passes().size(), mode.passes().size()),
        .where = subject_->name,
-       .fix = "run their backward first, let go of outputs that need none, or set CallableOptions::slots to the number "
+       .fix = "run their backward first, release outputs that need none, or set CallableOptions::slots to the number "
               "of calls in flight",
        .rule = "PG907"});
 }

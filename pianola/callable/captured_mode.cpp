@@ -116,21 +116,20 @@ std::vector<std::string> CapturedMode::differences(std::span<const at::Tensor> i
   }
   for (const std::size_t i : differentiable_inputs_) {
     if (i >= inputs.size() || !inputs[i].defined() || !is_parameter(inputs[i])) continue;
-    result.push_back(fmt::format("{}: it is {}, which the callable reads by itself as well", subject_.inputs.name_of(i),
+    result.push_back(fmt::format("{}: it is {}, which the callable also reads by itself", subject_.inputs.name_of(i),
                                  describe_parameter(inputs[i], *subject_.module)));
   }
   const auto append = [&](std::vector<std::string> more) { result.insert(result.end(), more.begin(), more.end()); };
   append(ambient_.differences(Ambient::current(passes_.front()->forward.device().type())));
   for (const std::string& module : subject_.module->differing_flags(flags_)) {
     const std::string which = module.empty() ? "the module itself" : fmt::format("'{}'", module);
-    result.push_back(fmt::format("training flag of {}: it was switched since capture", which));
+    result.push_back(fmt::format("training flag of {}: it was switched since the capture", which));
   }
   append(parameter_guard_.differences(*subject_.module));
   if (const at::Tensor* hooked = direct_ ? direct_->hooked_accumulator() : nullptr; hooked != nullptr) {
     result.push_back(
-        fmt::format("{}: its gradient is watched since capture (by DistributedDataParallel, say), and the graph adds "
-                    "gradients where nobody sees them: wrap the module first and graph it then, or set "
-                    "GradPolicy::clone",
+        fmt::format("{}: its gradient is watched since the capture (by DistributedDataParallel, say), but the graph "
+                    "adds gradients unseen: wrap the module first, then graph it, or set GradPolicy::clone",
                     describe_parameter(*hooked, *subject_.module)));
   }
   return result;
@@ -177,9 +176,9 @@ std::optional<Diagnosis> CapturedMode::hook_offence(bool steady) const {
   const at::Tensor* hooked = !steady && direct_ ? direct_->hooked() : nullptr;
   if (hooked != nullptr) {
     return Diagnosis{
-        .what = fmt::format("{} got a hook since capture, which the backward graph would not call; nothing "
-                            "was launched",
-                            describe_parameter(*hooked, *subject_.module)),
+        .what = fmt::format(
+            "{} got a hook since the capture, which the backward graph would not call; nothing was launched",
+            describe_parameter(*hooked, *subject_.module)),
         .where = subject_.name,
         .fix =
             "register hooks before make_graphed_callable, name the parameter in "

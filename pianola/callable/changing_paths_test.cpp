@@ -51,7 +51,7 @@ TEST_P(ChangingPathsTest, OtherOperationsInEveryOtherCall) {
   const SignatureInfo info =
       expect_same_as_eager([](const at::Tensor& x, int call) { return call % 2 == 0 ? at::relu(x) : at::sigmoid(x); });
   EXPECT_EQ(info.state, GraphedState::eager);
-  EXPECT_THAT(reasons, ElementsAre(AllOf(HasSubstr("the operations in one call were others than in the next"),
+  EXPECT_THAT(reasons, ElementsAre(AllOf(HasSubstr("the operations in one call differ from those in the next"),
                                          HasSubstr("PG501"), HasSubstr("operation 1 was aten::sigmoid"),
                                          HasSubstr("and aten::relu"), HasSubstr("in the next"))));
 }
@@ -199,7 +199,7 @@ TEST_P(ChangingPathsTest, ACaptureThatTakesAnotherPathIsNotReplayed) {
     }
     EXPECT_EQ(latest(graphed).state, GraphedState::eager);
     ASSERT_EQ(reasons.size(), 1U);
-    EXPECT_THAT(reasons[0], AllOf(HasSubstr("the operations in the last call were others than under capture"),
+    EXPECT_THAT(reasons[0], AllOf(HasSubstr("the operations in the last call differ from those under capture"),
                                   HasSubstr("accept_capture_path"), HasSubstr("the call was run again")));
     reasons.clear();
   }

@@ -59,7 +59,7 @@ GraphMaker::GraphMaker(const CacheOptions& options) : options_(options) {
 
 std::string GraphMaker::note_of_second_run() const {
   if (!*has_run_) return "";
-  return "\n  note:  the call was run again, eagerly: what it did on the host while it was captured, it did twice";
+  return "\n  note:  the call was run again eagerly, so what it did on the host under capture happened twice";
 }
 
 CachedGraph GraphMaker::make(Call& call, const Source& source) {

@@ -79,7 +79,7 @@ std::optional<Diagnosis> KeptTensors::offence() const {
   return Diagnosis{
       .what = "the function keeps a tensor that it made and does not return; each replay would overwrite it",
       .where = kept->site.describe(),
-      .fix = "return it, and keep what the call returns; or copy it into a tensor made before",
+      .fix = "return it and keep what the call returns, or copy it into a tensor made before",
       .rule = "PG802"};
 }
 

@@ -23,6 +23,10 @@ using Samples = std::vector<std::vector<at::Tensor>>;  // leaves, per callable
   throw UsageError({.what = std::move(what), .where = "make_graphed_callables", .fix = std::move(fix)});
 }
 
+std::string callables_in_words(std::size_t callables) {
+  return fmt::format("{} callable{}", callables, callables == 1 ? "" : "s");
+}
+
 void check_options(std::size_t callables, std::size_t samples, const CallableOptions& options) {
   if (callables == 0) refuse("no callable was given");
   const auto total = options.schedule.empty() ? callables : static_cast<std::size_t>(options.schedule.total_layers());
@@ -32,8 +36,8 @@ void check_options(std::size_t callables, std::size_t samples, const CallableOpt
            "give one callable per layer: all of chunk 1, then all of chunk 2, ...");
   }
   if (samples != callables) {
-    refuse(fmt::format("{} callables need as many samples, got {}", callables, samples),
-           "a sample is the list of arguments of one call; with a schedule it serves all microbatches");
+    refuse(fmt::format("got {} sample{} for {}", samples, samples == 1 ? "" : "s", callables_in_words(callables)),
+           "pass one per callable: the list of arguments of one call; with a schedule it serves all microbatches");
   }
   check_at_least(1, "warmup", options.warmup);  // the first run finds the parameters
   check_at_least(1, "slots", options.slots);
@@ -46,8 +50,8 @@ void check_options(std::size_t callables, std::size_t samples, const CallableOpt
            "leave on_full at OnFull::refuse");
   }
   if (!options.capture_hooks.empty() && options.capture_hooks.size() != callables) {
-    refuse(
-        fmt::format("{} callables need no or as many capture_hooks, got {}", callables, options.capture_hooks.size()));
+    refuse(fmt::format("got {} capture_hooks for {}", options.capture_hooks.size(), callables_in_words(callables)),
+           "pass one per callable, or none");
   }
 }
 

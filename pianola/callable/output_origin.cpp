@@ -34,10 +34,10 @@ void check_is_plain_view(std::size_t output, const at::Tensor& tensor, const std
       tensor.is_neg() == base.is_neg()) {
     return;
   }
-  throw UsageError({.what = fmt::format("output {} looks at the memory of {} in another way (as another dtype, or "
-                                        "conjugated), which a replay could not renew",
-                                        output, of),
-                    .fix = "return a clone() of it"});
+  throw UsageError(
+      {.what = fmt::format("output {} is a view of {} with another dtype or conjugated, which a replay cannot renew",
+                           output, of),
+       .fix = "return a clone() of it"});
 }
 
 OutputOrigin part_of(OutputOrigin::Kind kind, std::size_t position, const at::Tensor& tensor, std::int64_t begin) {

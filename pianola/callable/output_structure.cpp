@@ -11,7 +11,7 @@ std::vector<at::Tensor> OutputStructure::flatten(const c10::IValue& result) {
   std::vector<at::Tensor> leaves;
   if (auto difference = structure_->flatten(result, leaves)) {
     throw UsageError({.what = fmt::format("the function returned another structure in another run: {}", *difference),
-                      .fix = "a graph always returns the same: let nothing but tensors vary between calls",
+                      .fix = "return the same structure from each call; only tensors may vary",
                       .rule = "PG505"});
   }
   return leaves;

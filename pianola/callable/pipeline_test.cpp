@@ -244,7 +244,7 @@ TEST_P(PipelineTest, WrongCountsAreRefused) {
   EXPECT_THAT(refusal<UsageError>("schedule and callables", make(2, 2, {.schedule = schedule})),
               AllOf(HasSubstr("3 layers in 2 chunks"), HasSubstr("2 callables")));
   EXPECT_THAT(refusal<UsageError>("schedule and samples", make(3, 2, {.schedule = schedule})),
-              AllOf(HasSubstr("3 callables need as many samples, got 2")));
+              AllOf(HasSubstr("got 2 samples for 3 callables")));
   EXPECT_THAT(refusal<UsageError>("schedule and slots", make(3, 3, {.slots = 2, .schedule = schedule})),
               HasSubstr("which says how many each chunk needs"));
   EXPECT_THAT(

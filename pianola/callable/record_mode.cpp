@@ -148,11 +148,11 @@ void CapturedMode::check_samples() const {
                                    [&](const at::Tensor& one) { return one.unsafeGetTensorImpl() == samples_[i]; });
     if (both == parameters_.end()) continue;
     throw UsageError(
-        {.what = fmt::format("{} is {}, which the callable reads by itself as well: its two gradients would "
-                             "not be added up in eager's order",
-                             subject_.inputs.name_of(i), describe_parameter(*both, *subject_.module)),
+        {.what = fmt::format(
+             "{} is {}, which the callable also reads by itself: its two gradients would not be added in eager's order",
+             subject_.inputs.name_of(i), describe_parameter(*both, *subject_.module)),
          .where = subject_.name,
-         .fix = "let the callable read it in one way only: pass it, or let it find it by itself"});
+         .fix = "either pass it, or let the callable find it by itself"});
   }
 }
 
@@ -196,9 +196,9 @@ std::vector<at::Tensor> CapturedMode::run_forward(const Pass& pass) {
   for (std::size_t i = 0; i < before.size(); ++i) {
     if (pass.inputs[i]._version() == before[i]) continue;
     throw UsageError(
-        {.what = fmt::format("the callable writes {} in place; the caller's tensor would not change, since "
-                             "the graph works on a copy",
-                             subject_.inputs.name_of(i)),
+        {.what = fmt::format(
+             "the callable writes {} in place; the caller's tensor would not change, because the graph works on a copy",
+             subject_.inputs.name_of(i)),
          .where = subject_.name,
          .fix = "let it work on input.clone(), and return the result",
          .rule = "PG902"});
@@ -215,7 +215,7 @@ std::vector<at::Tensor> CapturedMode::run_forward(const Pass& pass) {
   if (auto difference = outputs_->flatten(value, leaves)) {
     throw UsageError({.what = fmt::format("the callable returned another structure in another run: {}", *difference),
                       .where = subject_.name,
-                      .fix = "a graph always returns the same: let nothing but tensors vary between calls",
+                      .fix = "return the same structure from each call; only tensors may vary",
                       .rule = "PG505"});
   }
   return leaves;
@@ -239,8 +239,8 @@ std::vector<at::Tensor> CapturedMode::each_once(const std::vector<at::Tensor>& l
     output_of_leaf_ = position;
     differentiable_ = mode_.gradients ? differentiable : std::vector<std::size_t>();
   } else if (position != output_of_leaf_ || (mode_.gradients && differentiable != differentiable_)) {
-    throw UsageError({.what = "the callable's outputs are not the same in another run: other ones require grad, or are "
-                              "one tensor returned twice",
+    throw UsageError({.what = "the callable's outputs differ in another run: other outputs require grad, or one tensor "
+                              "is returned twice",
                       .where = subject_.name});
   }
   return unique;
@@ -372,13 +372,12 @@ void CapturedMode::check_no_leaf(const std::vector<at::Tensor>& outputs, std::sp
         std::any_of(inputs.begin(), inputs.end(), [&](const at::Tensor& one) { return one.is_same(outputs[i]); });
     if (!outputs[i].is_leaf() || is_input) continue;
     const auto leaf = std::find(output_of_leaf_.begin(), output_of_leaf_.end(), i) - output_of_leaf_.begin();
-    throw UsageError(
-        {.what = fmt::format("{} is {} itself, which a replay could not return: what has a gradient comes out "
-                             "of a graph as another tensor",
-                             outputs_->name_of(static_cast<std::size_t>(leaf)),
-                             describe_parameter(outputs[i], *subject_.module)),
-         .where = subject_.name,
-         .fix = "return a view of it (view_as), or let the caller take the parameter where it is"});
+    throw UsageError({.what = fmt::format("{} is {} itself, which a replay cannot return: a graph returns another "
+                                          "tensor for everything that has a gradient",
+                                          outputs_->name_of(static_cast<std::size_t>(leaf)),
+                                          describe_parameter(outputs[i], *subject_.module)),
+                      .where = subject_.name,
+                      .fix = "return a view of it (view_as), or use the parameter itself in the caller"});
   }
 }
 
@@ -414,9 +413,9 @@ void CapturedMode::capture_backward(CaptureContext& context, std::size_t slot) {
         const Gradients computed = take_gradients();
         if (computed.leaves.size() != parameters_.size()) {
           throw CaptureError(
-              {.what = fmt::format("the backward pass gave gradients to {} parameters while it was captured, "
-                                   "and to {} in warm-up",
-                                   computed.leaves.size(), parameters_.size()),
+              {.what =
+                   fmt::format("the backward pass gave gradients to {} parameters under capture, but to {} in warm-up",
+                               computed.leaves.size(), parameters_.size()),
                .where = subject_.name});
         }
         if (direct_) direct_->record(select(computed.values, direct_of_));

@@ -49,7 +49,7 @@ TEST_P(CallableRefusalTest, OptionsOutOfRange) {
   EXPECT_THAT(refusal<UsageError>("no warm-up", make({.warmup = 0})), HasSubstr("warmup must be 1 or more, got 0"));
   EXPECT_THAT(refusal<UsageError>("no slots", make({.slots = 0})), HasSubstr("slots must be 1 or more, got 0"));
   EXPECT_THAT(refusal<UsageError>("number of capture hooks", make({.capture_hooks = {{}, {}}})),
-              HasSubstr("1 callables need no or as many capture_hooks, got 2"));
+              HasSubstr("got 2 capture_hooks for 1 callable"));
   EXPECT_THAT(refusal<UsageError>("foreign tensor through autograd", make({.through_autograd = {randn({2})}})),
               HasSubstr("no parameter that a callable differentiates"));
   EXPECT_THAT(refusal<UsageError>("no callables", [] { (void)make_graphed_callables({}, {}); }),

@@ -70,8 +70,8 @@ void ScheduleTurn::refuse(Direction direction, int layer, int microbatch) const 
                            in_words({.direction = direction, .chunk = chunk, .microbatch = microbatch}, layer)),
        .where = fmt::format("step {} of {} of the schedule {}", position_ + 1, schedule_.steps().size(),
                             schedule_.to_string()),
-       .fix = "call the callables in the order of the schedule they were captured with; after an iteration that was "
-              "given up, call restart_schedule()",
+       .fix = "call the callables in the order of the schedule they were captured with; after an abandoned iteration, "
+              "call restart_schedule()",
        .rule = "PG1105"});
 }
 

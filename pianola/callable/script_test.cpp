@@ -245,7 +245,7 @@ TEST_P(ScriptTest, FlagsThatChangedAreRefused) {
   net.train();
   net.attr("first").toModule().setattr("training", false);
   EXPECT_THAT(refusal<GuardError>("a submodule of a script in another mode", [&] { (void)graphed(batch(2)); }),
-              HasSubstr("training flag of 'first': it was switched since capture"));
+              HasSubstr("training flag of 'first': it was switched since the capture"));
   net.train();
   const at::Tensor x = batch(3);
   seed(4);

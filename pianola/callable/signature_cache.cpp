@@ -52,7 +52,7 @@ class Newcomers {
     const std::string change = what_changes(*before, now, call);
     if (change.empty() || ++strange_ < kManyStrange) return;
     told_ = true;
-    note_ = fmt::format("nothing is captured, since nearly each of the last {} calls had a signature of its own; {}",
+    note_ = fmt::format("nothing is captured, because nearly each of the last {} calls had a new signature; {}",
                         kManyStrange, change);
   }
   // What to tell the caller; once.
@@ -157,7 +157,7 @@ const SignatureEntry& SignatureCache::Impl::observed_entry(std::size_t function)
   const auto found = std::find_if(known.begin(), known.end(), [](const Entry& one) { return one->is_observed(); });
   if (found != known.end()) return **found;
   throw UsageError(
-      {.what = fmt::format("no {} of this function was made yet, so that nothing is known of it", options.policy.noun),
+      {.what = fmt::format("no {} of this function was made yet, so nothing is known of it", options.policy.noun),
        .fix = "call it once before"});
 }
 

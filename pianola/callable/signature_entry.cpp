@@ -78,7 +78,7 @@ bool SignatureEntry::may_capture() {
     return false;
   }
   graphs_.erase(graphs_.begin());
-  note_recapture("gradients are in another state than when it was captured: set or kept from outside");
+  note_recapture("gradients are not as they were at capture: set or kept from outside");
   return !is_eager_;
 }
 
@@ -89,8 +89,8 @@ bool SignatureEntry::is_step() const {
 void SignatureEntry::note_in_flight() {
   if (std::exchange(is_noted_, true)) return;
   note_ = fmt::format(
-      "{} calls with {} wait for their backward pass, and further ones run eagerly: raise max_in_flight to the most "
-      "that wait at once, or let go of results that need no backward pass",
+      "{} calls with {} wait for their backward pass, so further calls run eagerly: raise max_in_flight, or release "
+      "results that need no backward pass",
       graphs_.size(), signature_.text());
 }
 
@@ -112,7 +112,7 @@ CachedGraph* SignatureEntry::capture(const CallInputs& inputs, Call& call, Graph
     reason = error.what();
   } catch (...) {
     if (options_.policy.strict) throw;
-    reason = "the function threw something that is no std::exception, only while it was captured";
+    reason = "only under capture, the function threw something that is not a std::exception";
   }
   stay_eager(reason + maker.note_of_second_run());
   return nullptr;

@@ -37,8 +37,9 @@ void StepGraph::check_inputs(std::span<const at::Tensor> inputs) const {
       throw UsageError(trace::refuse_input(odd, fmt::format("input {}", i), inputs[i]));
     }
     if (inputs[i].device() != graph_.device()) {
-      refuse(fmt::format("input {} is on {}, and the step on {}", i, inputs[i].device().str(), graph_.device().str()),
-             "move it there first");
+      refuse(
+          fmt::format("input {} is on {}, but the step is on {}", i, inputs[i].device().str(), graph_.device().str()),
+          "move it there first");
     }
     if (inputs[i].requires_grad()) {
       refuse(fmt::format("input {} requires grad; the step would leave its gradient in a copy", i),
@@ -81,8 +82,8 @@ void StepGraph::capture(const Step& step, const std::vector<at::Tensor>& leaves,
 
 void StepGraph::check(const CallWatch& watch) const {
   if (const auto input = watch.written_input()) {
-    refuse(fmt::format("the step writes input {} in place; the caller's tensor would not change, since the graph works "
-                       "on a copy",
+    refuse(fmt::format("the step writes input {} in place; the caller's tensor would not change, because the graph "
+                       "works on a copy",
                        *input),
            "let it work on input.clone(), and return the result");
   }

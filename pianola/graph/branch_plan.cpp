@@ -35,10 +35,9 @@ BranchInfo requested_branches(const CaptureOptions& options) {
   BranchInfo info;
   info.branches = std::min(options.branches, parallel::kMostLanes);
   if (options.branches > parallel::kMostLanes) {
-    info.warnings.push_back(
-        fmt::format("branches = {} was taken as {}: a device starts the nodes of more lanes no faster, "
-                    "and each lane costs the host at every launch",
-                    options.branches, parallel::kMostLanes));
+    info.warnings.push_back(fmt::format(
+        "branches = {} was reduced to {}: more lanes are no faster, and each lane costs host time at every launch",
+        options.branches, parallel::kMostLanes));
   }
   return info;
 }
@@ -51,7 +50,7 @@ std::optional<parallel::Plan> plan_branches(parallel::StepUnits step, BranchInfo
   }
   if (const std::size_t nodes = count_nodes(step.units); nodes > kMostNodes) {
     info.reason =
-        fmt::format("the graph has {} nodes, and a proof is made for {} at most: its tables grow with the square",
+        fmt::format("the graph has {} nodes; a proof handles at most {}, because its tables grow with the square",
                     nodes, kMostNodes);
     return std::nullopt;
   }

@@ -269,7 +269,7 @@ TEST_P(BranchesTest, MoreBranchesThanADeviceServesAreTakenAsEight) {
   const BranchInfo branches = *graph.info().branches;
   EXPECT_EQ(branches.branches, 8);
   ASSERT_THAT(branches.warnings, Not(IsEmpty()));
-  EXPECT_THAT(branches.warnings[0], HasSubstr("branches = 64 was taken as 8"));
+  EXPECT_THAT(branches.warnings[0], HasSubstr("branches = 64 was reduced to 8"));
 }
 
 TEST_P(BranchesTest, RefusesNumbersBelowZeroAndBranchesWithoutATrace) {

@@ -43,9 +43,8 @@ struct CaptureScope::Impl {
     if (!session) throw UsageError({.what = fmt::format("{} was called on a CaptureScope that has ended", name)});
     if (thread != std::this_thread::get_id()) {
       throw UsageError(
-          {.what = fmt::format("{} was called on another thread than the one that began the capture, whose "
-                               "operations it records; the capture goes on",
-                               name),
+          {.what = fmt::format(
+               "{} was called on another thread than the one that began the capture; the capture continues", name),
            .fix = "begin and end a capture on one thread"});
     }
     return *this;

@@ -174,16 +174,16 @@ CaptureResult CaptureSession::commit() {
 
   if (written_.wrote_lazy_state()) {
     result.warnings.emplace_back(
-        "the step made state in its first run that later runs write (an optimizer's, say); it is left as warm-up made "
-        "it: make such state before capture");
+        "the first run of the step made state that later runs write (an optimizer's, say); it stays as warm-up left "
+        "it: make such state before the capture");
   }
   const std::vector<at::Tensor> new_gradients =
       outside_ ? written_.leaves_with_new_gradients() : std::vector<at::Tensor>();
   put_back(true);
   for (const std::string& device : moved_generators_) {
     result.warnings.push_back(
-        fmt::format("another thread drew from a generator of {} while the graph was captured: the generator is not put "
-                    "back, and stands after the numbers that the capture drew",
+        fmt::format("another thread drew from a generator of {} during the capture: the generator is not put back and "
+                    "continues after the numbers that the capture drew",
                     device));
   }
   recording_ = false;

@@ -49,8 +49,8 @@ TEST_P(CheckModeTest, StrictNamesATensorThatWasReplaced) {
   cache = at::cat({cache, cache}).narrow(0, 0, 4).contiguous();
   const at::Tensor before = y.clone();
   EXPECT_THAT(refusal<ReplayError>("a cache that was replaced", [&] { graph.replay(); }),
-              AllOf(HasSubstr("nobody holds 'cache', a Float tensor of shape [4, 4]"), HasSubstr("[PG404]"),
-                    HasSubstr("nothing was launched"), HasSubstr("copy_()")));
+              AllOf(HasSubstr("the graph uses 'cache', a Float tensor of shape [4, 4], but nobody holds it"),
+                    HasSubstr("[PG404]"), HasSubstr("nothing was launched"), HasSubstr("copy_()")));
   EXPECT_TRUE(same(y, before)) << "nothing was launched";
 }
 
@@ -59,9 +59,8 @@ TEST_P(CheckModeTest, StrictNamesATensorWhoseMemoryWasReplaced) {
   capture_sum(graph, CheckMode::strict);
   const at::Tensor old = weight.alias();  // keeps the memory alive
   weight.set_data(randn({4, 4}));
-  EXPECT_THAT(
-      refusal<ReplayError>("a weight whose data was replaced", [&] { graph.replay(); }),
-      AllOf(HasSubstr("'weight', a Float tensor of shape [4, 4], looks at other memory"), HasSubstr("[PG401]")));
+  EXPECT_THAT(refusal<ReplayError>("a weight whose data was replaced", [&] { graph.replay(); }),
+              AllOf(HasSubstr("'weight', a Float tensor of shape [4, 4], has other memory"), HasSubstr("[PG401]")));
 }
 
 TEST_P(CheckModeTest, StrictTellsAParameterFromOtherTensors) {

@@ -46,15 +46,13 @@ void Graph::Impl::check_replayable() {
     throw UsageError(
         {.what = "replay() was called while a capture is open on this thread, or warms up; graphs do not nest, "
                  "and nothing was launched",
-         .fix = "call the code that the graph was captured from inside the captured step, or replay outside "
-                "of it"});
+         .fix = "inside the captured step, call the code that the graph was captured from; or replay outside of it"});
   }
   if (!process.is_this_process()) [[unlikely]] {
-    throw UsageError(
-        {.what = "replay() was called in a forked child of the process that captured the graph; nothing was "
-                 "launched",
-         .fix = "capture in the process that replays; data loader workers that are forked must leave graphs "
-                "alone"});
+    throw UsageError({.what =
+                          "replay() was called in a forked child of the process that captured the graph; nothing was "
+                          "launched",
+                      .fix = "capture in the process that replays; forked data loader workers must not use graphs"});
   }
   if (!result->dropout.intact()) [[unlikely]]
     throw ReplayError(result->dropout.offence());

@@ -161,8 +161,8 @@ Diagnosis OutsideGuard::offence() const {
             .rule = "PG403"};
   }
   if (watched.tensor.expired()) {
-    return {.what = fmt::format("nobody holds {} any more, which the graph uses{}", subject, kAgain),
-            .fix = "hold it as long as the graph lives, and write new values into it with copy_(); or capture again",
+    return {.what = fmt::format("the graph uses {} but nobody holds it any more{}", subject, kAgain),
+            .fix = "keep it as long as the graph lives, and write new values into it with copy_(); or capture again",
             .rule = "PG404"};
   }
   if (!watched.is_shaped_as_captured()) {
@@ -171,7 +171,7 @@ Diagnosis OutsideGuard::offence() const {
             .rule = "PG502"};
   }
   if (memory_of(*watched.impl) != watched.address) {
-    return {.what = fmt::format("{} looks at other memory than when it was captured{}", subject, kAgain),
+    return {.what = fmt::format("{} has other memory than when it was captured{}", subject, kAgain),
             .fix = "write new values into it with copy_() instead of replacing its data; or capture again",
             .rule = words.parameter ? "PG402" : "PG401"};
   }

@@ -60,7 +60,7 @@ TEST_P(PathCheckTest, ARecordingThatTakesAnotherPathIsRefusedByBothLines) {
     const auto step = changing(
         warmup, [&] { x.mul_(2); }, [&] { x.add_(x); });
     const std::string message = refusal_of("a recording that takes another path", step, {.warmup = warmup});
-    EXPECT_THAT(message, AllOf(HasSubstr("the operations in the last call were others than under capture"),
+    EXPECT_THAT(message, AllOf(HasSubstr("the operations in the last call differ from those under capture"),
                                HasSubstr("operation 1 was aten::mul_.Scalar ("), HasSubstr("and aten::add_.Tensor ("),
                                HasSubstr("accept_capture_path"), HasSubstr("[PG501]")));
     std::size_t lines = 0;

@@ -58,13 +58,12 @@ bool RecurrentDropout::intact() const noexcept {
 }
 
 Diagnosis RecurrentDropout::offence() const {
-  return {
-      .what =
-          "a generator was seeded or set since the capture, from which cuDNN's recurrent dropout begins anew in eager "
-          "calls, and a graph goes on with its old numbers; nothing was launched",
-      .fix =
-          "seed before the capture, or capture again; dropout of modules of its own between the layers follows "
-          "the generator"};
+  return {.what =
+              "a generator was seeded or set since the capture: eager would begin cuDNN's recurrent dropout anew, the "
+              "graph would continue with its old numbers; nothing was launched",
+          .fix =
+              "seed before the capture, or capture again; separate dropout modules between the layers follow the "
+              "generator"};
 }
 
 }  // namespace pianola::graph

@@ -239,7 +239,7 @@ TEST_P(RestoreTest, WarnsOfStateThatTheStepMakesInItsFirstRun) {
     if (!momentum.defined()) momentum = at::zeros_like(x);
     momentum.mul_(0.9).add_(x);
   });
-  EXPECT_THAT(graph.info().warnings, Contains(HasSubstr("make such state before capture")));
+  EXPECT_THAT(graph.info().warnings, Contains(HasSubstr("make such state before the capture")));
 }
 
 #if PIANOLA_WITH_CUDA

@@ -17,10 +17,9 @@ namespace {
 void check_can_be_waited_for([[maybe_unused]] const c10::Stream& stream) {
 #if PIANOLA_WITH_CUDA
   if (capture_status(c10::cuda::CUDAStream(stream).stream()) == CaptureStatus::none) return;
-  throw UsageError(
-      {.what = "a replay on another stream than the last one must wait for the work of that stream, since they share "
-               "memory, and that stream is being captured now; nothing was launched",
-       .fix = "replay when that capture has ended, or capture on a stream of its own"});
+  throw UsageError({.what = "this replay must wait for the stream of the last one, because they share memory, but that "
+                            "stream is being captured; nothing was launched",
+                    .fix = "replay when that capture has ended, or capture on a stream of its own"});
 #endif
 }
 

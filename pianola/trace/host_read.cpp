@@ -59,12 +59,12 @@ std::string why_host(HostRead kind) {
     case HostRead::always:
       return "returns a value of a tensor to the host";
     case HostRead::dynamic_shape:
-      return "gives its result a shape that depends on values, which the host has to read";
+      return "returns a result whose shape depends on values that the host must read";
     case HostRead::bool_index:
     case HostRead::bool_index_put:
-      return "indexes with a mask, whose count of true values the host has to read";
+      return "indexes with a mask whose true values the host must count";
     case HostRead::repeats_tensor:
-      return "repeats by counts that the host has to read";
+      return "repeats by counts that the host must read";
   }
   return "needs no value on the host";
 }

@@ -430,7 +430,7 @@ std::optional<Diagnosis> OpStream::failure() const {
       .what = "the operations of the step could not be recorded, from " +
               (state_->failure.empty() ? std::string("one of them on") : state_->failure) +
               "; what the step wrote since may not have been put back",
-      .fix = "free memory where it ran out; else this is a fault of Pianola's: report it with this message"};
+      .fix = "free memory if it ran out; otherwise this is a fault of Pianola: report it with this message"};
 }
 
 void OpStream::disarm() noexcept {

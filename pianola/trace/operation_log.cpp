@@ -194,7 +194,7 @@ Diagnosis OperationLog::other_path(const OperationLog& a, const OperationLog& b,
             .fix = std::string(hazard_rule(rule).fix),
             .rule = rule};
   }
-  return {.what = fmt::format("the operations {} were others than {}; a graph would repeat the last ones for ever",
+  return {.what = fmt::format("the operations {} differ from those {}; a graph would repeat the last ones for ever",
                               words.first, words.second),
           .where = fmt::format("{} was {} {}, and {} {}", number, a.words_for(at), words.first, b.words_for(at),
                                words.second),
@@ -218,19 +218,19 @@ std::optional<Diagnosis> OperationLog::compare(const OperationLog& a, const Oper
 }
 
 std::optional<Diagnosis> OperationLog::difference(const OperationLog& before, const OperationLog& now) {
-  return compare(before, now,
-                 {.first = "in one call",
-                  .second = "in the next",
-                  .path = "let each call do the same: make what decides an argument, or decide on the device "
-                          "(torch.where)"});
+  return compare(
+      before, now,
+      {.first = "in one call",
+       .second = "in the next",
+       .path = "make each call do the same: pass what decides as an argument, or decide on the device (torch.where)"});
 }
 
 std::optional<Diagnosis> OperationLog::difference_of_capture(const OperationLog& call, const OperationLog& capture) {
-  return compare(call, capture,
-                 {.first = "in the last call",
-                  .second = "under capture",
-                  .path = "let the step not ask whether it is captured, or accept what it does then by "
-                          "accept_capture_path"});
+  return compare(
+      call, capture,
+      {.first = "in the last call",
+       .second = "under capture",
+       .path = "do not ask whether the step is captured, or accept what it does then with accept_capture_path"});
 }
 
 }  // namespace pianola::trace

@@ -209,7 +209,7 @@ std::string in_words(Oddity oddity, const at::Tensor& tensor) {
     case Oddity::tangent:
       return "a dual tensor of forward-mode AD, whose tangent a graph does not compute";
     case Oddity::named:
-      return "a tensor with named dimensions, which a graph's results have not";
+      return "a tensor with named dimensions, which a graph's results do not have";
     case Oddity::nested:
       return "a nested tensor, whose sizes a graph cannot follow";
     case Oddity::sparse:

@@ -103,10 +103,10 @@ bool is_alone_in(const CudaPool& pool) {
 void warn_of_nondeterminism(const OpTrace& trace, BranchInfo& info) {
   const std::vector<std::string> operators = trace::nondeterministic_operators(trace);
   if (operators.empty()) return;
-  info.warnings.push_back(fmt::format(
-      "{} may give other bits from run to run; then two replays of one graph differ as well as the captured "
-      "and the rebuilt one. torch.use_deterministic_algorithms(True) settles it",
-      fmt::join(operators, ", ")));
+  info.warnings.push_back(
+      fmt::format("{} may give other bits from run to run, so two replays of one graph may differ. "
+                  "torch.use_deterministic_algorithms(True) prevents that",
+                  fmt::join(operators, ", ")));
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ void check_may_capture_on_cuda(c10::Device device, const CaptureOptions& options
                 "replayed on any stream"});
   }
   if (capture_status(c10::cuda::getCurrentCUDAStream(device.index()).stream()) != CaptureStatus::none) {
-    throw UsageError({.what = "the current stream is being captured already, by other code",
+    throw UsageError({.what = "other code is already capturing the current stream",
                       .fix = "captures do not nest: end the outer one first"});
   }
 }

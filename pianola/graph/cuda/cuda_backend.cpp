@@ -406,8 +406,7 @@ void CudaBackend::refuse_inside_capture() {
   throw UsageError(
       {.what = "replay() was called while the current stream is being captured by other code; graphs do not "
                "nest, and nothing was launched",
-       .fix = "call the code that the graph was captured from inside the other capture, or replay outside of "
-              "it"});
+       .fix = "inside the other capture, call the code that the graph was captured from; or replay outside of it"});
 }
 
 // Memory that the graph lets go of may be in use there until that work is done.

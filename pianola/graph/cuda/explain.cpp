@@ -75,12 +75,12 @@ Diagnosis explain_broken(const CaptureWatch& watch, const OpTrace* trace) {
     return explain_host_read(*offender, trace);
   }
   if (copies(offender->name) || copies(offender->detail)) return explain_host_copy(*offender, trace);
-  return {.what = fmt::format("{} issued something that a capturing stream does not permit: it waits for the device or "
-                              "reads a value on the host",
-                              offender->name),
-          .where = offender->where(trace),
-          .fix = std::string(hazard_rule("PG101").fix),
-          .rule = offender->backward.empty() ? "PG110" : "PG111"};
+  return {
+      .what = fmt::format("{} waits for the device or reads a value on the host, which is not allowed during capture",
+                          offender->name),
+      .where = offender->where(trace),
+      .fix = std::string(hazard_rule("PG101").fix),
+      .rule = offender->backward.empty() ? "PG110" : "PG111"};
 }
 
 Diagnosis explain_end(CUresult code, const CaptureWatch& watch) {

@@ -51,9 +51,10 @@ void LeafStreams::restore() noexcept {
 std::optional<Diagnosis> LeafStreams::explain() const {
   if (stuck_.empty()) return std::nullopt;
   return Diagnosis{
-      .what = fmt::format("the backward pass left the capture: the gradient of {} is accumulated on another stream, "
-                          "because its AccumulateGrad node, made there, has hooks (DDP's, say); {} leaves are so",
-                          trace::describe_parameter(stuck_.front()), stuck_.size()),
+      .what = fmt::format(
+          "the backward pass left the capture: the gradient of {} is accumulated on another stream, "
+          "because its AccumulateGrad node was made there and has hooks (DDP's, say); this is so for {} leaves",
+          trace::describe_parameter(stuck_.front()), stuck_.size()),
       .fix =
           "set up what hooks into gradients (DDP) under the capture stream, or take gradients without it inside the "
           "captured part",

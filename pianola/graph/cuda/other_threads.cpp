@@ -88,10 +88,9 @@ std::optional<Diagnosis> OtherThreads::explain() const {
   if (state_->culprit.empty()) return std::nullopt;
   const std::string place = state_->site.describe();
   return Diagnosis{
-      .what =
-          fmt::format("{}, called by another thread, broke the capture, which is in mode `global`", state_->culprit),
+      .what = fmt::format("another thread called {} and broke the capture, which is in mode `global`", state_->culprit),
       .where = fmt::format("thread '{}'{}{}", state_->thread, place.empty() ? "" : ", ", place),
-      .fix = "capture in mode thread_local, where calls of other threads do no harm, or stop the thread meanwhile",
+      .fix = "capture in mode thread_local, in which other threads do no harm, or stop the thread during the capture",
       .rule = "PG707"};
 }
 

@@ -134,19 +134,18 @@ std::optional<Diagnosis> TapeWatch::offence(const OpTrace* trace) const {
       return explain_moved_generator(offender_, trace);
     case Kind::left_by_exception:
       return Diagnosis{
-          .what = fmt::format("{} was left by an exception of a saved-tensor hook, so that the tape does not "
-                              "know what it computed",
+          .what = fmt::format("a saved-tensor hook threw inside {}, so the tape does not know what it computed",
                               offender_->name),
           .where = where,
           .fix = "do not throw in the hook; for torch.utils.checkpoint, set_checkpoint_early_stop(False)",
           .rule = "PG1203"};
     case Kind::lost_result:
-      return Diagnosis{.what = fmt::format("{} reads a tensor that {} made inside and did not return, so that a replay "
-                                           "would not make it anew",
-                                           offender_->name, maker_),
-                       .where = where,
-                       .fix = fmt::format("let {} return the tensor, or leave this part out of the capture", maker_),
-                       .rule = "PG1203"};
+      return Diagnosis{
+          .what = fmt::format("{} reads a tensor that {} made and did not return, so a replay would not make it again",
+                              offender_->name, maker_),
+          .where = where,
+          .fix = fmt::format("let {} return the tensor, or leave this part out of the capture", maker_),
+          .rule = "PG1203"};
     case Kind::no_storage:
       return Diagnosis{.what = fmt::format("{} makes a sparse or opaque tensor, which the tape cannot keep in place",
                                            offender_->name),
