@@ -85,7 +85,7 @@ class GraphedFunction(Generic[Arguments, Result]):
         return self.original(*args, **kwargs)
 
     def structure_of(self, key: int) -> Any:
-        """Of the arguments of calls with this key."""
+        """The structure of the arguments of calls with this key."""
         return self.states.structure_of(key)
 
     def _report(self, reason: str) -> None:
@@ -115,8 +115,8 @@ class GraphedFunction(Generic[Arguments, Result]):
 
     @property
     def calls_before_replay(self) -> int:
-        """Calls of a signature until it is replayed: those that warm up, and the one that captures. A function whose first
-        call does what later ones do not may take two more."""
+        """Calls of a signature until it is replayed: the warm-up calls and the one that captures. If the first call does
+        what later ones do not, up to two more."""
         return int(self._options["warmup"]) + 1
 
     def info(self) -> "_C.GraphedInfo":
@@ -200,7 +200,7 @@ def graphed(
     capture_error_mode: str = "thread_local",
     on_fallback: Optional[Callable[[str], Any]] = None,
 ) -> Any:
-    """Makes a function or module capture its own calls: nothing else has to be said.
+    """Makes a function or module capture its own calls. Nothing else is needed.
 
         @pianola.graphed
         def train_step(x, y):
@@ -227,8 +227,8 @@ def graphed(
         outputs: "clone": results are the caller's. "alias": the next call overwrites them, which spares the copies.
         grad: GradPolicy or its name: how gradients of parameters are handed out when backward() runs outside.
         retain_graph: let backward(retain_graph=True) be followed by another one.
-        accept_capture_path: replay what the capture recorded even where its operations are others than those of the call
-            before it: a library asks whether it is captured, and goes another way then. Off: such calls stay eager.
+        accept_capture_path: accept a capture whose operations differ from those of the call before it, because a library
+            asks whether it is captured. Off: such calls stay eager.
         pool: a GraphPool to share.
         generators: torch.Generators, besides the default one, that it draws from.
         branches, parallel: as for pianola.Graph.capture: what is independent runs at once.
@@ -236,7 +236,7 @@ def graphed(
         on_fallback: called with the reason, once per signature, instead of the log.
     """
     if isinstance(pool, tuple):
-        refuse("graphed needs a pianola.GraphPool, not the name of one", "pass pool=pianola.GraphPool(device)")
+        refuse("graphed needs a pianola.GraphPool, not its name", "pass pool=pianola.GraphPool(device)")
     options = dict(
         warmup=warmup,
         capacity=capacity,

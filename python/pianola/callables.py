@@ -102,14 +102,14 @@ def make_graphed_callables(
         outputs: "alias": the next call overwrites what a call returned. "clone": copies.
         slots: calls that may be between forward and backward at once.
         on_mismatch: "refuse" raises GuardError for a call that differs from the sample, "eager" runs the original.
-        on_full: what a call does that finds every slot taken: "overtake" takes the oldest call's, whose backward is refused
-            from then on, "refuse" raises UsageError.
+        on_full: no slot is free: "overtake" takes the oldest call's, whose backward is refused from then on; "refuse" raises
+            UsageError.
         schedule: the order of forwards and backwards of a pipeline stage; `_order` in a Schedule.
-        through_autograd: parameters whose gradients autograd is to see under "accumulate".
+        through_autograd: parameters whose gradients autograd sees under "accumulate", too.
         generators: torch.Generators, besides the default one, that the callables draw from.
         branches, parallel: as for pianola.Graph.capture: what is independent in a pass runs at once.
-        accept_capture_path: take a capture whose operations or numbers are others than those of the last warm-up run, as where
-            a library asks whether it is captured. Else that is a CaptureError with both lines.
+        accept_capture_path: accept a capture whose operations or numbers differ from those of the last warm-up run, because a
+            library asks whether it is captured. Off: a CaptureError with both lines.
         retain_graph_in_backward: let backward(retain_graph=True) be followed by another one.
         clone_param_grads_on_return: Transformer Engine's name for grad="clone" (True) and grad="alias" (False).
         pre_warmup_hook, post_warmup_hook: called once, before and after all warm-up runs.
@@ -190,7 +190,7 @@ def _samples(targets: list, sample_args: Any, sample_kwargs: Any, single: bool, 
         return pipeline.samples_of_layers(list(zip(map(tuple, args), kwargs)), order)
     if len(args) != len(targets) or len(kwargs) != len(targets):
         refuse(
-            f"{len(targets)} callables need as many sample_args and sample_kwargs, got {len(args)} and {len(kwargs)}",
+            f"got {len(args)} sample_args and {len(kwargs)} sample_kwargs for {len(targets)} callables",
             "give one tuple of arguments per callable",
         )
     return list(zip(map(tuple, args), kwargs))
@@ -206,7 +206,7 @@ def _check_modules(targets: list) -> None:
             refuse(f"the {type(target).__qualname__} is graphed already", "call its reset() first")
         if any(isinstance(one, torch.nn.parallel.DistributedDataParallel) for one in target.modules()):
             refuse(
-                "DistributedDataParallel cannot be graphed: replays would not run what pairs the communication of the ranks",
+                "DistributedDataParallel cannot be graphed: replays would not run the code that pairs the ranks' communication",
                 "graph the module inside of it: DistributedDataParallel first, then make_graphed_callables(ddp.module, ...); "
                 'or graph the module with grad="clone" first, and wrap it then',
                 where=type(target).__qualname__,

@@ -20,7 +20,7 @@ def capture_hooks(
     if hooks is None:
         return []
     if len(hooks) != len(targets):
-        refuse(f"{len(targets)} callables need as many capture_time_hooks, got {len(hooks)}", "use None for no hooks")
+        refuse(f"got {len(hooks)} capture_time_hooks for {len(targets)} callables", "pass one per callable; None for no hooks")
     return [_of_one(entry or {}, target, hold) for entry, target in zip(hooks, targets)]
 
 

@@ -25,8 +25,8 @@ _ANOTHER = "load the checkpoint of the same model, or make the parts as they wer
 
 
 class Checkpoint(_C.Checkpoint):
-    """The parts of a training run in one file, to go on from. Everything is loaded into the tensors that are there, so
-    that graphs which were captured go on with what was loaded, as those do that are captured afterwards.
+    """The parts of a training run in one file. Loading fills the existing tensors, so graphs that were captured before
+    continue with what was loaded.
 
         checkpoint = pianola.Checkpoint()
         checkpoint.add("model", model).add("optimizer", optimizer).add("scaler", scaler).add("random", tracker)
@@ -46,10 +46,9 @@ class Checkpoint(_C.Checkpoint):
         """Adds a part, which the checkpoint keeps alive.
 
         Args:
-            name: its own in this checkpoint.
-            part: what has state_dict() and load_state_dict(): of pianola, of torch, or one's own, whose load_state_dict()
-                raises where it cannot take a state, and has changed nothing then. Or tensors by name: a dict, or pairs as
-                named_parameters() gives them.
+            name: unique in this checkpoint.
+            part: an object with state_dict() and load_state_dict(), of pianola, of torch or your own; yours must raise, and
+                change nothing, if it cannot take a state. Or tensors by name: a dict, or pairs as named_parameters() gives.
 
         Returns:
             The checkpoint, for the next add().
@@ -81,8 +80,8 @@ class Checkpoint(_C.Checkpoint):
         """Loads all parts, or none. Needs room for a copy of all parts, where their tensors are, and for one on the host.
 
         Raises:
-            UsageError: the file cannot be read, is no checkpoint, lacks a part or has one that is not here, or a part is of
-                something else (another model, another optimizer). All parts are as before then.
+            UsageError: the file cannot be read, is no checkpoint, lacks a part or has an unknown one, or a part does not
+                fit (another model, another optimizer). All parts are then as before.
         """
         for part in self._parts:
             part.error = None

@@ -21,7 +21,7 @@ def clip_grad_norm_(
     Args:
         parameters: a module, its parameters() or named_parameters(), an optimizer, or one tensor.
         norm_type: p of the p-norm; "inf" for the largest absolute value.
-        error_if_nonfinite: a FiniteWatch, which stops training a step later where a norm is NaN or infinite.
+        error_if_nonfinite: a FiniteWatch, which stops training a step later if a norm is NaN or infinite.
 
     Returns the norm before, a tensor.
     """
@@ -36,7 +36,7 @@ def clip_gradients_norm_(
     norm_type: Union[float, str] = 2.0,
     error_if_nonfinite: Union[bool, FiniteWatch] = False,
 ) -> torch.Tensor:
-    """The same for gradients that are at hand, as from torch.autograd.grad."""
+    """The same for gradients themselves, as torch.autograd.grad returns them."""
     return _C.clip_gradients_norm_(list(gradients), max_norm, float(norm_type), _watch(error_if_nonfinite), [])
 
 

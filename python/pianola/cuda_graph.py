@@ -24,7 +24,7 @@ class CUDAGraph:
 
     On the CPU (`capture_begin(device="cpu")`, or where there is no GPU) it is the tape. Unlike torch's, a capture that
     fails leaves nothing behind, names the operation at fault, and the graph can capture again; tensors that the captured
-    code wrote on the CPU are put back, since recording counts for nothing.
+    code wrote on the CPU are put back, because recording does not count as a run.
 
     Args:
         keep_graph: leave the executable to instantiate() or the first replay(), and the cudaGraph_t to raw_cuda_graph().
@@ -124,7 +124,7 @@ class CUDAGraph:
             refuse("capture_end() called before capture_begin().")
         if self._thread != threading.get_ident():
             refuse(
-                f"{call} was called on another thread than capture_begin(), whose operations the capture records; it goes on",
+                f"{call} was called on another thread than capture_begin(); the capture continues",
                 "begin and end a capture on one thread",
             )
         self._scope = None
@@ -209,8 +209,8 @@ class graph:  # noqa: N801  named as torch.cuda.graph
             y = model(x)
         g.replay()
 
-    Where the code raises, the capture is undone and that exception comes out; a torch error that capturing caused comes
-    out as CaptureError, with the operation and the line.
+    If the code raises, the capture is undone and the exception comes out. A torch error that the capture caused comes out as
+    CaptureError, with the operation and the line.
 
     Args:
         cuda_graph: the CUDAGraph to fill.

@@ -28,13 +28,12 @@ class FiniteWatch(_C.FiniteWatch):
             watch.poll()            # NonFiniteError: 'loss' is NaN in step 7
         watch.wait()
 
-    poll() throws at the earliest in the call for the step after the bad one, and waits for nothing while all is well.
-    The step part may be captured, in any number of graphs. An exception between check() and end_step() needs
-    abandon_step().
+    poll() raises one step after the bad one at the earliest, and never waits while all is well. The calls in the step may be
+    captured, in any number of graphs. After an exception between check() and end_step(), call abandon_step().
 
     Args:
-        device: of what is checked.
-        gradients: off where a GradScaler is on: gradients that overflow are its business then, and nothing to stop for.
+        device: where the checked tensors are.
+        gradients: off if a GradScaler is on, which handles gradients that overflow.
         max_tensors: how many tensors may be checked, those of all different steps together; 4 bytes each.
     """
 

@@ -35,7 +35,7 @@ class FlatFunction:
         if self.outputs is not None and not self.outputs.same(structure):
             refuse(
                 f"{self.name} returns something else in each run; {self.outputs.difference(structure)}",
-                "return tensors, or values that stay the same: a graph freezes all that is no tensor",
+                "return tensors, or values that stay the same: a graph freezes everything but tensors",
             )
         self.outputs = structure
         return leaves

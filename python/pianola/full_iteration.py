@@ -78,16 +78,16 @@ class FullIteration:
         on_fallback: called with the reason, once per signature, instead of the log.
         generators: torch.Generators, besides the default one, that the step draws from: RngTracker.generators().
         after_iteration: called with the stage after each iteration, eager or replayed: a schedule's step(), a check.
-        accept_capture_path: as for pianola.graphed: replay a capture whose operations are others than the iteration's.
+        accept_capture_path: as for pianola.graphed: accept a capture whose operations differ from the iteration's.
         branches, parallel: as for pianola.Graph.capture: what is independent runs at once.
-        strict: check before each replay that all that the step uses is still there.
+        strict: check before each replay that everything that the step uses is still there.
         pool: a GraphPool to share.
         capture_error_mode: as for pianola.graph.
-        config: a configuration, checked first; its warm-up is taken.
+        config: a configuration, checked first; its warm-up is used.
 
     Raises:
         UsageError: an option is out of range.
-        ConfigError: the configuration violates rules, or is not one of full iterations.
+        ConfigError: the configuration violates rules, or is not for full iterations.
 
     Raises, when called:
         CaptureError, UsageError: the step cannot be captured, and `eager_fallback` is off; nothing was computed.

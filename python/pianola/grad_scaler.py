@@ -14,7 +14,7 @@ class GradScaler(_C.GradScaler):
 
         scaler = pianola.GradScaler("cuda")
         scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)                     # only where gradients are looked at or clipped
+        scaler.unscale_(optimizer)                     # only if gradients are read or clipped
         pianola.clip_grad_norm_(model.parameters(), 1.0)
         scaler.step(optimizer)
         scaler.update()
@@ -64,7 +64,7 @@ class GradScaler(_C.GradScaler):
         super().unscale_(optimizer)
 
     def step(self, optimizer: "_C.Optimizer") -> None:
-        """The optimizer's step, which leaves everything as it is where a gradient is not finite."""
+        """The optimizer's step; changes nothing if a gradient is not finite."""
         _check_optimizer(optimizer, "step")
         super().step(optimizer)
 

@@ -13,9 +13,9 @@ from .structure import names_of_arguments, of_arguments
 
 
 class GraphedForward:
-    """Replays a captured callable; runs the original where the training flag or the grad mode is another one.
+    """Replays a captured callable; runs the original if the training flag or the grad mode differs.
 
-    A call with other shapes, dtypes, devices, structure, keyword arguments or values that are no tensors than the sample's
+    A call that differs from the sample (shapes, dtypes, devices, structure, keyword arguments, values that are no tensors)
     raises GuardError, or runs eagerly with on_mismatch="eager".
     """
 
@@ -64,8 +64,7 @@ class GraphedForward:
             difference = self._flat.inputs.difference(structure, names_of_arguments(args, kwargs))
             refuse(
                 f"the call differs from what was captured; nothing was launched\n    {difference}",
-                "call it as in the sample, capture it as it is now, or set on_mismatch='eager'; what is no tensor is "
-                "frozen in a graph",
+                "call it as in the sample, capture it as it is now, or set on_mismatch='eager'; a graph freezes everything but tensors",
                 where=self._flat.name,
                 kind="GuardError",
             )

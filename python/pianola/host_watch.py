@@ -228,5 +228,5 @@ def _change_text(place: Place, reads: HostReads, before: Any, after: Any) -> str
 def _write_text(place: Place, where: str = "", before: Any = None, after: Any = None) -> str:
     numbers = isinstance(before, (bool, int, float, str)) and isinstance(after, (bool, int, float, str))
     change = f" from {before!r} to {after!r}" if numbers and len(repr(before)) + len(repr(after)) < 60 else ""
-    fix = "do it after the call, or keep it in a tensor on the device; what is computed is to be returned"
+    fix = "do it after the call, or keep it in a tensor on the device; return what is computed"
     return text_of(f"the function changes {place.name}{change}{_ONCE}", fix, where or place.where, "PG803")

@@ -88,7 +88,7 @@ class AdamW(_C.AdamW):
     """Adam with decoupled weight decay; see torch.optim.AdamW for the arguments.
 
     scheduled_weight_decay: keep the weight decay on the device as `weight_decay(group)`, where a schedule can write
-        it. Decayed ahead of the fused operation, parameters then differ in the last bits from those of a fixed one.
+        it. Parameters then differ in the last bits, because they decay before the fused operation.
     """
 
     def __init__(

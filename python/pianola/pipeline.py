@@ -33,7 +33,7 @@ def order_of(
     if callables % chunks != 0:
         refuse(
             f"_order has {chunks} chunks, and {callables} callables cannot be divided among them evenly",
-            "say _num_layers_per_chunk: how many of the callables each chunk has",
+            "pass _num_layers_per_chunk: how many callables each chunk has",
             kind="ScheduleError",
         )
     return _C.Schedule.from_order(numbers, layers_per_chunk=[max(callables // chunks, 1)])
@@ -103,8 +103,7 @@ class MicrobatchForward:
             refuse(
                 f"a call is out of the schedule's order: expected microbatch {expected} of this layer, got microbatch "
                 f"{self._microbatch}; nothing was launched",
-                "call the functions in the order they were captured with; after an iteration that was given up, call "
-                "restart_schedule()",
+                "call the functions in the order they were captured with; after an abandoned iteration, call restart_schedule()",
                 kind="ScheduleError",
             )
 

@@ -10,8 +10,8 @@ from .errors import refuse
 class GraphPool(_C.GraphPool):
     """Memory that several graphs share. `id` is torch's name for it; `bytes()` what it holds.
 
-    Graphs of one pool may be replayed in any order that is harmless: a replay that would read a result of another graph
-    which a later replay has overwritten raises ReplayError.
+    Graphs of one pool may be replayed in any harmless order. A replay raises ReplayError if it would read a result of
+    another graph that a later replay has overwritten.
     """
 
     def __init__(self, device: Device = None) -> None:

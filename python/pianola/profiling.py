@@ -22,16 +22,16 @@ def profile(
 
         print(pianola.profile(lambda: train_step(batch)))
 
-    Records with torch's own profiler: on CUDA the device's work and the calls that issue it, everywhere ATen's operations.
-    Without CUDA work the operations themselves are taken for the work. A profiler slows the host: the same number of runs is
-    timed before, unrecorded, and it is that time which a graph is held against.
+    Records with torch's profiler: on CUDA the device's work and the calls that issue it, everywhere ATen's operations. Without
+    CUDA work the operations count as the work. A profiler slows the host, so the same number of runs is timed before without
+    it; a graph is compared with that time.
 
     Args:
         step: one iteration.
         warmup: runs before.
-        iterations: runs that are timed, and again as many that are recorded.
+        iterations: runs that are timed, and as many again that are recorded.
         modules: record the forward passes of modules too, to tell layers apart; slows Python down.
-        memory: record what torch's allocator does, to tell what memory a graph takes.
+        memory: record what torch's allocator does, to tell how much memory a graph takes.
         trace: where to keep what was recorded, a Chrome trace; compressed if the name ends in .gz.
 
     Returns:
@@ -54,12 +54,12 @@ def profile(
 def decide(
     path: _Path, *, range: Optional[str] = None, process: Optional[int] = None, device: Optional[int] = None
 ) -> "_C.Profile":
-    """Judges a profile that was recorded before: a Chrome trace of torch.profiler, an SQLite file that Nsight Systems
+    """Judges an existing profile: a Chrome trace of torch.profiler, an SQLite file that Nsight Systems
     exported (`nsys export --type sqlite`), or a folder of `pianola profile`.
 
     Args:
         path: the profile.
-        range: each entry of the annotation of this name begins an iteration; None: iterations are found by themselves.
+        range: each entry of this annotation begins an iteration; None: iterations are found by what repeats.
         process: the process to look at, from 0; None: the one with most work.
         device: the number of the device; None: the one with most work.
 

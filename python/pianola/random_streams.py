@@ -14,16 +14,16 @@ from .structure import tensors_of
 
 
 class RngTracker(_C.RngTracker):
-    """Streams of random numbers by name, beside the device's default one: dropout that differs between the ranks of a
-    tensor-parallel group beside dropout that is the same on all of them.
+    """Named streams of random numbers beside the device's default one, for dropout that differs between the ranks of a
+    tensor-parallel group.
 
         tracker = pianola.RngTracker("cuda")
         tracker.add("model-parallel", seed + rank)
         with tracker.fork("model-parallel"):
             x = torch.nn.functional.dropout(x, 0.1)   # draws from that stream
 
-    A fork may stand inside a captured step: replays draw from the named stream and advance it, as eager runs do. Captures
-    have to know the streams: pass generators=tracker.generators().
+    A captured step may contain forks: replays draw from the named stream and advance it, as eager runs do. Pass
+    generators=tracker.generators() to the capture.
 
     Args:
         device: None: the current CUDA device where there is one, else the CPU.
@@ -34,25 +34,24 @@ class RngTracker(_C.RngTracker):
         super().__init__(self._device)
 
     def fork(self, name: str) -> "_C.RngFork":
-        """For `with`: what is drawn inside comes from that stream.
+        """A context: random numbers drawn inside come from that stream.
 
         Raises:
-            UsageError: there is no such stream, it is forked already, or torch.utils.checkpoint is computing activations a
-                second time: it puts the default generators back alone, and this stream would draw other numbers.
+            UsageError: there is no such stream, it is forked already, or torch.utils.checkpoint is recomputing activations: it
+                puts back the default generators only, so this stream would draw other numbers.
             CaptureError: a capture is open and does not know the stream.
         """
         if torch._C._current_graph_task_id() != -1 and self._is_recomputed_by_torch():
             refuse(
-                f"random stream {name!r} is forked where torch.utils.checkpoint computes activations a second time: it would "
-                "draw other numbers than the first time",
-                "checkpoint() of the RngTracker does what torch's does, and draws the same ones",
+                f"random stream {name!r} is forked while torch.utils.checkpoint recomputes activations: it would draw other numbers than the first time",
+                "use RngTracker.checkpoint(), which draws the same numbers",
             )
         return super().fork(name)
 
     def checkpoint(self, function: Callable[..., Any], *args: Any, use_reentrant: bool = False, **kwargs: Any) -> Any:
-        """torch.utils.checkpoint.checkpoint(), where the function may draw from these streams: the second time it draws the
-        same numbers, from them as from the default generators of their device and of the CPU. Eagerly and captured;
-        captured, forward and backward pass have to be one graph.
+        """torch.utils.checkpoint.checkpoint() for functions that draw from these streams. The recomputation draws the same
+        numbers again, from the streams and from the default generators of their device and of the CPU. Works eagerly and
+        captured; captured, forward and backward must be one graph.
 
         Args:
             function, args, use_reentrant, kwargs: as torch's; preserve_rng_state is always on.

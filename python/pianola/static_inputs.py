@@ -32,11 +32,11 @@ class Buckets(_C.Buckets):
     Args:
         sizes: lengths, ascending.
         dim: where lengths vary, for tensors that name no dimension; negative: from the last one.
-        pad: what is padded: the last key or field of a tensor's path ("tokens"), or its whole path in the microbatch as
-            messages write it ("['text']['tokens']", "[0]"), and the value of the tail, or (dimension, value), or a list of
-            those. None: each tensor whose size along `dim` is that of the microbatch's first tensor that has such a
-            dimension; decided by the first batch, for good.
-        value: what tails hold without `pad`.
+        pad: which tensors are padded, and with what. A key is the last part of a tensor's path ("tokens"), or its whole path in
+            the microbatch as messages write it ("['text']['tokens']", "[0]"). Its value fills the tail; or it is (dimension,
+            value), or a list of such pairs. None: all tensors whose size along `dim` equals that of the microbatch's first
+            tensor with such a dimension; the first batch decides.
+        value: fills the tails if `pad` is None.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class StaticInputs(_C.StaticInputs):
             graph.replay()       # reads it
 
     A batch is a list with one value per microbatch: tensors, None, numbers and strings, nested in dicts, lists, tuples and
-    dataclasses. The first batch fixes all but the tensors' values. A batch that differs is refused, and nothing is changed
-    then.
+    dataclasses. The first batch fixes everything but the tensors' values. A batch that differs is refused, and changes
+    nothing.
 
     When are the tensors of a batch read? In host memory that is not pinned: during prefetch(), or, on a GPU with neither
     `pin` nor `double_buffer`, during advance(). Pinned or on a GPU: until the work that advance() has put on the current
@@ -79,7 +79,7 @@ class StaticInputs(_C.StaticInputs):
     Args:
         device: where the step runs; None: the current CUDA device where there is one, else the CPU.
         pin: copy tensors of ordinary host memory into pinned buffers first, from where the device fetches them.
-        double_buffer: let a batch travel into device memory of its own while the step still reads the one before.
+        double_buffer: send a batch into separate device memory while the step still reads the one before.
         buckets: lengths to which tensors of variable length are padded. There is one set of static tensors per bucket, in
             the same memory.
     """
@@ -232,7 +232,7 @@ def _difference(first: Any, now: Any, path: str) -> tuple[str, str]:
                     return f"{path} lacks the key {key!r}", _SAME_STRUCTURE
             for key in now:
                 if key not in first:
-                    return f"{path} has the key {key!r}, which the first batch had not", _SAME_STRUCTURE
+                    return f"{path} has the key {key!r}, which the first batch did not have", _SAME_STRUCTURE
         if parts.keys() == others.keys():
             for step, part in one:
                 if not _same(part, others[step]):
@@ -240,9 +240,9 @@ def _difference(first: Any, now: Any, path: str) -> tuple[str, str]:
     what = f"{path}: expected {_in_words(first)}, got {_in_words(now)}"
     kinds = {type(first), type(now)}
     if type(None) in kinds and any(issubclass(kind, torch.Tensor) for kind in kinds):
-        return what, "give a tensor in every batch, filled with what means nothing there, or None in every one"
+        return what, "give a tensor in every batch (a neutral one where there is nothing), or None in every batch"
     if one is None and first is not None and not isinstance(first, torch.Tensor):
-        return what, "give as a tensor what changes: a captured step has numbers and strings frozen"
+        return what, "pass what changes as a tensor: a captured step freezes numbers and strings"
     return what, _SAME_STRUCTURE
 
 

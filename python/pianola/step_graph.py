@@ -75,22 +75,22 @@ class Graph(_C.Graph):
             pool: memory to share: a GraphPool, another graph's pool(), graph_pool_handle(), a torch.cuda.MemPool.
             generators: torch.Generators, besides the device's default one, that the step draws from.
             inputs: tensors that the step reads and that `replay(*sources)` fills.
-            branches: let what the step computes independently run at once, on at most so many parallel lanes; 4 suits most
-                steps. The graph stays as captured where that gains nothing: info().branches says why.
+            branches: run independent work at once, on at most this many parallel lanes; 4 suits most steps. The graph stays
+                as captured if that gains nothing: info().branches says why.
             parallel: a ParallelOptions: how `branches` goes about it.
             capture_error_mode: "thread_local", "global" or "relaxed", as in torch.cuda.graph.
             restore: put back what warm-up and recording wrote. Off: the warm-up runs count as steps.
             trace: record the operations, so that errors name them and shared pools are checked.
-            accept_capture_path: take a recording whose operations or numbers are others than those of the last warm-up call,
-                because a library asked whether it is captured. Else it is refused; asked where the last two of the warm-up
-                calls did the same.
+            accept_capture_path: accept a recording whose operations or numbers differ from those of the last warm-up call,
+                because a library asked whether it is captured. Off: it is refused, if the last two warm-up calls did the
+                same.
             stream: a torch.cuda.Stream to capture on.
             check: "strict" makes each replay check that the tensors it uses from outside are still held by somebody and at
                 their address; a ReplayError names one that is not.
             names: what you call some tensors, for messages: dict(model.named_parameters()).
 
         Raises:
-            CaptureError: the step cannot be captured, or did otherwise than in the warm-up; names the operation and the line.
+            CaptureError: the step cannot be captured, or did something else than in the warm-up; names operation and line.
             UsageError: the graph holds a capture already, or an option is out of range.
             What `step` itself raises comes out unchanged. After any of them everything is as before.
         """

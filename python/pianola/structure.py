@@ -201,8 +201,8 @@ def _check_class(result: Tensor) -> None:
     if kind in _RENEWED:
         return
     refuse(
-        f"the callable returns a {kind.__module__}.{kind.__qualname__}, a class of tensors that its replays could not return",
-        "return result.as_subclass(torch.Tensor); the caller can make the other class of it",
+        f"the callable returns a {kind.__module__}.{kind.__qualname__}, a tensor class that replays cannot return",
+        "return result.as_subclass(torch.Tensor), and convert it in the caller",
     )
 
 
@@ -220,7 +220,7 @@ def of_result(result: Any) -> tuple[list[Tensor], Structure]:
         if isinstance(leaf, _PLAIN) or callable(leaf):
             continue
         refuse(
-            f"the callable returns a {type(leaf).__qualname__}, whose tensors a replay could not renew",
+            f"the callable returns a {type(leaf).__qualname__}, whose tensors a replay cannot renew",
             "return tensors, numbers, and nested lists, tuples, dicts, named tuples or dataclasses of them, or register "
             "the type with torch.utils._pytree.register_pytree_node",
         )

@@ -76,9 +76,8 @@ def compat() -> Iterator[None]:
     """A context in which torch.cuda.CUDAGraph, torch.cuda.graph and torch.cuda.make_graphed_callables are Pianola's.
 
     Graphs that were made inside keep working outside. Names that a module has imported before (`from torch.cuda import
-    graph`) stay torch's, and so do graphs that were made before. What torch captures for itself, as
-    torch.compile(mode="reduce-overhead") does, it captures with its own classes. The context holds for the whole process,
-    not for one thread.
+    graph`) stay torch's, and so do graphs that were made before. torch uses its own classes for what it captures itself, as
+    torch.compile(mode="reduce-overhead") does. The context holds for the whole process, not for one thread.
     """
     modules = (torch.cuda, torch.cuda.graphs)
     before = [(module, name, getattr(module, name)) for module in modules for name in _REPLACED]

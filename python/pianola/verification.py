@@ -96,18 +96,18 @@ def verify(
     Args:
         eager: the step as it runs without a graph.
         graphed: the same, graphed in any way; calls of it must replay. None: `eager`, captured with `pianola.Graph`.
-        state: what they read and write: modules, optimizers, schedulers, tensors, and lists and dicts of those. What is missing is
-            found where the step writes it, and the report says so.
+        state: what they read and write: modules, optimizers, schedulers, tensors, and lists and dicts of those. If the step
+            writes something else, it is found, and the report says so.
         inputs: arguments, step by step, in turn: each a tensor, a tuple of arguments or a dict of keyword arguments. All
-            sets have one structure; their shapes may differ where the graphed side takes that.
+            sets have one structure; their shapes may differ if the graphed side accepts that.
         between: called between two steps, on both sides alike, with the number of steps that are over if it needs an argument.
         reset: puts back what steps and `between` change in Python (counters, numbers); called before each run and at the
-            end. Settings of the optimizers and schedulers in `state` are put back without it.
-        graphed_warmup: calls of `graphed` before the comparison, put back afterwards; None: as many as a function made by
-            `pianola.graphed` needs until it replays, 0 for others.
+            end. Settings of the optimizers and schedulers in `state` are put back anyway.
+        graphed_warmup: calls of `graphed` before the comparison, put back afterwards. None: as many as a function made by
+            `pianola.graphed` needs before it replays, 0 for others.
         tolerance: per dtype, (absolute, relative) or (absolute, relative, ulps); what is not named must be bit-equal.
-        repeat_eager: run eager twice, to tell a model that does not repeat itself from a graph that is wrong.
-        poison: fill with NaN, before each graphed step, memory of graphs that nothing holds: stale reads then show.
+        repeat_eager: run eager twice, to tell a model that does not repeat itself from a wrong graph.
+        poison: before each graphed step, fill graph memory that nothing holds with NaN, so that stale reads show.
         narrow: on a difference, find the operation where it starts.
         generators: torch.Generators, besides the default ones, that the step draws from.
         device: where the graph of `graphed=None` runs; None: where the state or the inputs are.
@@ -223,7 +223,7 @@ def _flat_inputs(inputs: Optional[Iterable[Any]]) -> tuple[list[list[torch.Tenso
         if first is not None and not first.same(structure):
             refuse(
                 f"the sets of inputs differ in more than their tensors; {first.difference(structure)}",
-                "verify each on its own: what is no tensor is frozen in a graph",
+                "verify each on its own: a graph freezes everything but tensors",
             )
         first = structure
         sets.append(tensors)

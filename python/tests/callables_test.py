@@ -249,7 +249,7 @@ def test_a_result_that_may_hide_tensors_is_refused(device):
     class Opaque:
         pass
 
-    with pytest.raises(pianola.UsageError, match="returns a .*Opaque, whose tensors a replay could not renew"):
+    with pytest.raises(pianola.UsageError, match="returns a .*Opaque, whose tensors a replay cannot renew"):
         pianola.make_graphed_callables(lambda x: (x + 1, Opaque()), (torch.ones(2, device=device),))
 
 
@@ -280,14 +280,14 @@ def test_a_host_read_is_named_with_its_line(device):
     [
         (dict(callables=3, sample_args=()), "a int cannot be graphed"),
         (dict(callables=torch.relu, sample_args=torch.ones(2)), "sample_args must be a tuple of the arguments of one call"),
-        (dict(callables=(torch.relu, torch.relu), sample_args=((torch.ones(2),),)), "2 callables need as many sample_args"),
+        (dict(callables=(torch.relu, torch.relu), sample_args=((torch.ones(2),),)), "got 1 sample_args"),
         (dict(callables=torch.relu, sample_args=(torch.ones(2),), grad="sum"), "grad must be one of 'accumulate', 'clone'"),
         (dict(callables=torch.relu, sample_args=(torch.ones(2),), outputs="x"), "outputs must be one of 'alias', 'clone'"),
         (dict(callables=torch.relu, sample_args=(torch.ones(2),), on_mismatch="x"), "on_mismatch must be one of"),
         (dict(callables=torch.relu, sample_args=(torch.ones(2),), on_full="x"), "on_full must be one of"),
         (dict(callables=torch.relu, sample_args=(torch.ones(2),), num_warmup_iters=0), "warmup must be 1 or more"),
         (dict(callables=torch.relu, sample_args=(torch.ones(2),), slots=0), "slots must be 1 or more"),
-        (dict(callables=torch.relu, sample_args=(torch.ones(2),), capture_time_hooks=[]), "need as many capture_time_hooks"),
+        (dict(callables=torch.relu, sample_args=(torch.ones(2),), capture_time_hooks=[]), "got 0 capture_time_hooks"),
         (
             dict(callables=torch.relu, sample_args=(torch.ones(2),), capture_time_hooks=[{"x": {}}]),
             "capture_time_hooks has unknown keys \\['x'\\]",

@@ -303,7 +303,7 @@ def test_ddp_handed_to_callables_is_refused_and_goes_on(ranks):
 
 def test_ddp_put_around_callables_later_is_refused_at_the_next_call(ranks):
     for result, same in of_both(ranks, ddp_around_callables_that_accumulate):
-        refused(result, "GuardError", "its gradient is watched since capture", "DistributedDataParallel", rule=None)
+        refused(result, "GuardError", "its gradient is watched since the capture", "DistributedDataParallel", rule=None)
         assert same
     assert of_both(ranks, ddp_around_callables_that_fall_back) == [STEPS] * RANKS
 

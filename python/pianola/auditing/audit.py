@@ -42,8 +42,7 @@ def audit(
     capture_warmup: int = 3,
     device: Device = None,
 ) -> "_C.AuditReport":
-    """Finds every hazard of capturing a step before it is captured: each with its rule, the line, what was seen, and what
-    to do.
+    """Finds the hazards of a step before you capture it: each with its rule, the line, what was seen, and what to do.
 
         report = pianola.audit(train_step, batches=[(x, y), (x2, y2)], between=lambda: scheduler.step())
         print(report)
@@ -53,7 +52,7 @@ def audit(
     and generators are put back at the end; what the step and `between` do to other variables of Python is not.
 
     Args:
-        step: a function, or a module: its forward pass, and its backward pass where it trains, under the rules for graphed
+        step: a function, or a module: its forward pass and, if it trains, its backward pass, by the rules of graphed
             callables.
         batches: the arguments of each call, in turn: tuples of arguments, dicts of keyword arguments, or single arguments.
             A graph copies its tensor arguments in, so that other memory is no hazard; other shapes are. None: it takes none.
@@ -64,10 +63,10 @@ def audit(
         sources: name the source lines of operations; without, runs are faster.
         trial: try a capture at the end, which finds what nothing else shows.
         restore: put back what the runs wrote.
-        generators: torch.Generators, besides the default ones, that the capture is going to be told of.
-        callables: modules inside the step that are going to be graphed for themselves.
-        capture_warmup: warm-up runs that the capture is going to have.
-        device: where the graph is going to be; None: on the GPU if the step has tensors there.
+        generators: torch.Generators, besides the default ones, that you will pass to the capture.
+        callables: modules inside the step that you will graph by themselves.
+        capture_warmup: warm-up runs that the capture will have.
+        device: where the graph will be; None: on the GPU if the step has tensors there.
 
     Returns:
         A report: findings, ok, worst, exit_code, to_text(), to_json(), to_sarif(); str() is the text.
