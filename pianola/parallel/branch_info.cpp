@@ -42,14 +42,14 @@ void add_costs(Report& report, const BranchInfo& info) {
 }
 
 ReportTable obstacle_table(const BranchInfo& info) {
-  ReportTable table("obstacles", "What held it back: dependencies that no value asks for",
+  ReportTable table("obstacles", "What held it back: dependencies without a value",
                     {{"cause"}, {"op", "operator that waits"}, {"dependencies"}});
   for (const BranchObstacle& obstacle : info.obstacles) table.row({obstacle.cause, obstacle.op, obstacle.dependencies});
   return table;
 }
 
 ReportTable path_table(const BranchInfo& info) {
-  ReportTable table("longest_path", "The longest path if that was not there, modelled",
+  ReportTable table("longest_path", "The longest path without them, modelled",
                     {{"without"}, {"us", "longest path", "us", 1}});
   table.row({"nothing left out", info.modelled_critical_us})
       .row({"reuse of memory", info.without_reuse_us})

@@ -44,9 +44,9 @@ Diagnosis of_values(const c10::IValue& first, const c10::IValue& now, const std:
   Diagnosis diagnosis{.what = fmt::format("{}: expected {}, got {}", path, in_words(first), in_words(now)),
                       .fix = kSameStructure};
   if ((is_none(first) && is_tensor(now)) || (is_tensor(first) && is_none(now))) {
-    diagnosis.fix = "give a tensor in every batch, filled with what means nothing there, or None in every one";
+    diagnosis.fix = "give a tensor in every batch (a neutral one where there is nothing), or None in every batch";
   } else if (!is_none(first) && !is_tensor(first) && !is_container(first)) {
-    diagnosis.fix = "give as a tensor what changes: a captured step has numbers and strings frozen";
+    diagnosis.fix = "pass what changes as a tensor: a captured step freezes numbers and strings";
   }
   return diagnosis;
 }
@@ -68,7 +68,7 @@ Diagnosis of_dicts(const c10::impl::GenericDict& first, const c10::impl::Generic
   }
   for (const auto& entry : now) {
     if (first.contains(entry.key())) continue;
-    return {.what = fmt::format("{} has the key {}, which the first batch had not", path, constant(entry.key())),
+    return {.what = fmt::format("{} has the key {}, which the first batch did not have", path, constant(entry.key())),
             .fix = kSameStructure};
   }
   for (const auto& entry : first) {

@@ -122,7 +122,7 @@ void BatchPlan::check_shape(std::size_t leaf, const at::Tensor& tensor) const {
        .fix = !is_shape ? "convert it before it is loaded"
               : buckets_.sizes.empty()
                   ? "set StaticInputsOptions::buckets, which pads it, or give other shapes StaticInputs of their own"
-                  : "give it the shape of the first batch; what is to vary has to be in the padding of the buckets"});
+                  : "give it the shape of the first batch, or list what varies in the padding of the buckets"});
 }
 
 std::size_t BatchPlan::bucket_for(std::span<const at::Tensor> tensors) const {

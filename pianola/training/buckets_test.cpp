@@ -272,7 +272,7 @@ TEST_P(BucketsTest, RefuseWhatIsTooLongOrDoesNotFit) {
                     inputs.load({text(3, 1), dict({{"tokens", numbers({3, 3}, 1)}, {"targets", numbers({3, 3}, 1)}})});
                   }),
               AllOf(HasSubstr("microbatch 1['tokens']: expected Long [2, 3], got Long [3, 3]"),
-                    HasSubstr("what is to vary has to be in the padding of the buckets")));
+                    HasSubstr("list what varies in the padding of the buckets")));
   EXPECT_EQ(inputs.bucket(), 4);
   EXPECT_EQ(inputs.bucket_uses()[0].batches, 1U);
 }

@@ -109,7 +109,7 @@ void ExponentialMovingAverage::load_state_dict(const c10::IValue& state) {
   const auto saved = averages.toListRef();
   for (std::size_t i = 0; i < averages_.size(); ++i) {
     if (!saved[i].isTensor() || saved[i].toTensor().sizes() != averages_[i].sizes()) {
-      refuse("averages[" + std::to_string(i) + "] has not the shape of its parameter");
+      refuse("averages[" + std::to_string(i) + "] does not have the shape of its parameter");
     }
   }
   const at::NoGradGuard no_grad;

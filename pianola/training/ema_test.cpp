@@ -109,7 +109,7 @@ TEST_P(EmaTest, NamesWhatIsWrong) {
               HasSubstr("'averages' must be a list of 5 tensors"));
   const c10::IValue state = ExponentialMovingAverage(parameters(), 0.5).state_dict();
   state.toGenericDict().at("averages").toList().set(2, at::ones({7}));
-  EXPECT_THAT(refused("averages of another shape", state), HasSubstr("averages[2] has not the shape"));
+  EXPECT_THAT(refused("averages of another shape", state), HasSubstr("averages[2] does not have the shape"));
   (void)state.toGenericDict().erase("decay");
   EXPECT_THAT(refused("averages without a decay", state), HasSubstr("it lacks 'decay'"));
 }

@@ -79,7 +79,7 @@ float arrived(const at::Tensor& word) { return *static_cast<const volatile float
 void refuse_in_capture(const char* call) {
   if (!is_capturing()) return;
   throw UsageError({.what = fmt::format("{}() of a FiniteWatch was called inside a capture", call),
-                    .fix = "call it outside, after the replay; what belongs into the step is check() and end_step()"});
+                    .fix = "call it after the replay; only check() and end_step() belong into the step"});
 }
 
 std::string in_words(const NonFiniteFinding& finding) {
@@ -299,13 +299,11 @@ void FiniteWatch::wait() {
 }
 
 void FiniteWatch::stop(const NonFiniteFinding& finding) const {
-  throw NonFiniteError(
-      {.what = in_words(finding),
-       .where = fmt::format("not finite in that step: {}", listed(finding.tensors)),
-       .fix =
-           "look at the step's batch, the learning rate, and divisions and logarithms on the way to it; go on from a "
-           "checkpoint after reset() of the FiniteWatch. Its found_inf(), handed to the optimizer's step, keeps the "
-           "parameters as they were before a bad step"});
+  throw NonFiniteError({.what = in_words(finding),
+                        .where = fmt::format("not finite in that step: {}", listed(finding.tensors)),
+                        .fix = "look at the step's batch, the learning rate, and divisions and logarithms; then call "
+                               "reset() and continue from a checkpoint. Pass found_inf() to the optimizer's step, so "
+                               "that a bad step leaves the parameters alone"});
 }
 
 void FiniteWatch::reset(std::int64_t steps_done) {

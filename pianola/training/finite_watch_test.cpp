@@ -89,7 +89,7 @@ TEST_P(FiniteWatchTest, StopsTheStepAfterTheBadOneAndNamesIt) {
       } else {
         EXPECT_THAT(refusal<NonFiniteError>("NaN in the 7th step", poll),
                     AllOf(HasSubstr("'loss' is NaN in step 7"), HasSubstr("where: not finite in that step: 'loss', "),
-                          HasSubstr("'gradient of parameter 0'"), HasSubstr("after reset() of the FiniteWatch")));
+                          HasSubstr("'gradient of parameter 0'"), HasSubstr("then call reset()")));
         EXPECT_THROW(poll(), NonFiniteError) << "again";
         EXPECT_THROW(training.watch.wait(), NonFiniteError);
       }

@@ -369,7 +369,7 @@ TEST_P(FullIterationTest, GradientsThatAreSetFromOutsideAreNoticedAndTooManyAreR
                                   [&] {
                                     for (int i = 0; i < 4; ++i) disturb();
                                   }),
-              AllOf(HasSubstr("captured 9 times in a row"), HasSubstr("gradients are in another state")));
+              AllOf(HasSubstr("captured 9 times in a row"), HasSubstr("gradients are not as they were")));
 }
 
 TEST_P(FullIterationTest, RefusesMoreBucketsThanGraphs) {

@@ -54,7 +54,7 @@ void check_gradient(const at::Tensor& gradient, c10::Device device, bool allow_h
                       .fix = "make a GradScaler for each device"});
   }
   if (gradient.layout() != at::kStrided) {
-    throw UsageError({.what = "a gradient of the optimizer is sparse, which a GradScaler does not take",
+    throw UsageError({.what = "a gradient of the optimizer is sparse, which a GradScaler does not accept",
                       .fix = "make it dense, as with sparse=false of an embedding"});
   }
   if (!allow_half && gradient.scalar_type() == at::kHalf) {
@@ -94,7 +94,7 @@ void check_used(const UseWatch& watch, const char* name, const char* consequence
 double number(const c10::impl::GenericDict& state, const char* key) {
   const auto entry = state.find(key);
   if (entry == state.end()) {
-    throw UsageError({.what = fmt::format("a state_dict of a GradScaler has '{}', this one has not", key),
+    throw UsageError({.what = fmt::format("a state_dict of a GradScaler has '{}', this one does not", key),
                       .fix = "load what state_dict() of a GradScaler returned, of this one or torch's"});
   }
   if (entry->value().isDouble() || entry->value().isInt()) return entry->value().toScalar().toDouble();
@@ -224,10 +224,10 @@ void GradScaler::check_marks() const {
                         .fix = kTogether});
     }
     if (mark.stage == Stage::unscaled) {
-      throw UsageError({.what = "update() was called after unscale_() and without step() of the GradScaler: a step of "
-                                "the optimizer's own does not know of found_inf",
-                        .fix = "call scaler.step(optimizer) instead of optimizer.step(), or abandon_step() where none "
-                               "is wanted"});
+      throw UsageError(
+          {.what = "update() was called after unscale_() and without step() of the GradScaler: optimizer.step() "
+                   "ignores found_inf",
+           .fix = "call scaler.step(optimizer) instead of optimizer.step(), or abandon_step() if no step is wanted"});
     }
   }
 }

@@ -411,7 +411,7 @@ TEST_P(GradScalerRefusalTest, StatesItCannotLoad) {
   EXPECT_THAT(refusal<UsageError>("no dictionary", load(3)), HasSubstr("is a dictionary, got Int"));
   EXPECT_THAT(refusal<UsageError>("an empty state", load(GradScaler(device(), {.enabled = false}).state_dict())),
               HasSubstr("was not enabled"));
-  EXPECT_THAT(refusal<UsageError>("a missing value", load(missing)), HasSubstr("this one has not"));
+  EXPECT_THAT(refusal<UsageError>("a missing value", load(missing)), HasSubstr("this one does not"));
   EXPECT_THAT(refusal<UsageError>("a value that is none", load(changed("scale", "8"))),
               HasSubstr("'scale' in the state_dict must be a number, got String"));
   EXPECT_THAT(refusal<UsageError>("a negative tracker", load(changed("_growth_tracker", -1))),

@@ -170,7 +170,7 @@ class LoadPlan::Reader {
     if (option.kind == Kind::fixed) {
       if (same(value, option.value)) return;
       refuse(name + " is " + in_words(value) + ", the optimizer's is " + in_words(option.value),
-             "construct the optimizer with the options of the state: what was captured keeps those that it has");
+             "construct the optimizer with the options of the state: captured steps keep the options that they have");
     }
     const std::optional<double> number = number_in(value);
     if (!number || !std::isfinite(*number) || *number < 0) {

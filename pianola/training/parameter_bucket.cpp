@@ -53,7 +53,7 @@ void ParameterBucket::check(std::size_t row, const at::Tensor& gradient) const {
     return "parameter " + std::to_string(indices_[row]) + " of group " + std::to_string(group_);
   };
   if (gradient.layout() != at::kStrided) {
-    throw UsageError({.what = "the gradient of " + name() + " is sparse, which fused kernels do not take",
+    throw UsageError({.what = "the gradient of " + name() + " is sparse, which fused kernels do not accept",
                       .fix = "make it dense, e.g. with sparse=False of the embedding"});
   }
   if (!alike(gradient, parameter)) {

@@ -150,7 +150,7 @@ void SGD::step(const GradScale& scale) {
       } else if (lists.whole()) {
         launch_both(group.options, learning_rate(g), lists, group.first[b], scale);
       } else {
-        throw UsageError({.what = "with dampening, all parameters of a group and dtype have to have gradients: only " +
+        throw UsageError({.what = "with dampening, all parameters of a group and dtype must have gradients: only " +
                                   std::to_string(lists->parameters.size()) + " of " +
                                   std::to_string(group.buckets[b].size()) + " in group " + std::to_string(g) + " have",
                           .fix = "put parameters that get gradients at other steps into groups of their own"});
@@ -203,7 +203,7 @@ void SGD::load_state_dict(const c10::IValue& state) {
       const std::size_t found = plan.found(g, indices);
       if (found != 0 && found != indices.size()) {
         throw UsageError({.what = "this state cannot be loaded into SGD: with dampening, all parameters of a group and "
-                                  "dtype have to have state or none, but " +
+                                  "dtype must have state, or none may, but " +
                                   std::to_string(found) + " of " + std::to_string(indices.size()) + " in group " +
                                   std::to_string(g) + " have; nothing was changed",
                           .fix = "put parameters that get gradients at other steps into groups of their own"});

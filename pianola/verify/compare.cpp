@@ -76,7 +76,7 @@ Mismatch of_generator(const Pair& pair, int step, const SideNames& names) {
   difference.shape.clear();
   difference.elements = difference.differing = 1;
   const std::string eager = position_text(pair.eager);
-  difference.note = "it stands elsewhere: another number of random numbers was drawn";
+  difference.note = "it stands elsewhere: another count of random numbers was drawn";
   if (!eager.empty()) {
     difference.first = fmt::format("{} {}, {} {}", names.one, eager, names.other, position_text(pair.graphed));
   }

@@ -108,8 +108,8 @@ void Investigation::of_graph(int step, Comparison comparison) {
   sort(report_.differences, first_.writers);
   if (graph_alone_has_nan && options.poison) {
     note(
-        "the graph computes NaN where eager does not: it may read what it has not written in this step, which is "
-        "filled with NaN (VerifyOptions::poison): a result of the step before, or memory that no tensor holds");
+        "the graph computes NaN and eager does not: it may read memory that this step did not write (a result of the "
+        "step before, or memory that no tensor holds), which verify fills with NaN (VerifyOptions::poison)");
   }
   if (!options.repeat_eager && !options.narrow) return;
   try {
@@ -131,7 +131,7 @@ void Investigation::look_into(int step) {
   const bool repeats = eager.comparison.mismatches.empty();
   if (!repeats && eager.step == 1 && first_step_is_gone()) {
     note(
-        "the first step cannot be repeated, since `between` has moved on what it reads from the host: give "
+        "the first step cannot be repeated, because `between` changed what it reads on the host: set "
         "VerifyOptions::reset, which puts that back");
     note_first_writer(first_, report_.differences.front().name);
   } else if (!repeats && options.repeat_eager) {
@@ -149,8 +149,8 @@ void Investigation::of_eager(int step, Comparison comparison, const ObservedStep
   note_random_operators();
   if (!runner_.missing().empty()) {
     note(
-        "memory that an earlier step made and nobody listed is put back to what its first write found, not unmade: "
-        "make such state (an optimizer's) before verifying, and list it");
+        "memory that an earlier step made, and that `state` does not list, is put back to its first contents, not "
+        "removed: make such state (an optimizer's) before verifying, and list it");
   }
   if (!runner_.options().reset) {
     note(
@@ -170,8 +170,7 @@ void Investigation::note_random_operators() {
   if (names.empty()) return;
   note(
       fmt::format("these operators may give other bits from run to run: {}; deterministic algorithms "
-                  "(at::globalContext().setDeterministicAlgorithms, torch.use_deterministic_algorithms) leave nothing "
-                  "to chance",
+                  "(at::globalContext().setDeterministicAlgorithms, torch.use_deterministic_algorithms) prevent that",
                   fmt::join(names, ", ")));
 }
 

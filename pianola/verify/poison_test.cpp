@@ -53,7 +53,7 @@ TEST_P(PoisonTest, ShowsAReadOfTheResultOfTheStepBefore) {
   const VerifyReport report = run(true);
   EXPECT_EQ(report.verdict, Verdict::differs) << report.to_text();
   EXPECT_EQ(report.steps, 2) << "in the first step there is no step before";
-  EXPECT_THAT(report.to_text(), HasSubstr("it may read what it has not written in this step"));
+  EXPECT_THAT(report.to_text(), HasSubstr("it may read memory that this step did not write"));
 }
 
 // The intermediate belongs to nobody any more; a pointer into it is all that is left.

@@ -31,7 +31,7 @@ std::string sentence(const VerifyReport& report) {
       return fmt::format("differs in step {}: {} of {}", report.steps, report.differences.size(),
                          counted(report.tensors, "tensor"));
     case Verdict::nondeterministic:
-      return "nondeterministic: eager does not repeat itself, so that nothing can be said about the graph";
+      return "nondeterministic: eager does not repeat itself, so nothing can be said about the graph";
     case Verdict::failed:
       return "failed: " + report.error;
   }

@@ -27,7 +27,7 @@ void check(const NamedTensor& state) {
   }
   if (trace::storage_of(state.tensor) == nullptr || state.tensor.is_meta()) {
     throw UsageError(
-        {.what = fmt::format("'{}' in `state` has no memory of its own, so that it cannot be put back", state.name),
+        {.what = fmt::format("'{}' in `state` has no memory of its own, so it cannot be put back", state.name),
          .fix = "list dense tensors; of a sparse one its indices and values"});
   }
 }

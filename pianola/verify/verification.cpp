@@ -147,10 +147,9 @@ void Verification::poison() {
   const std::string blind = GraphMemory::now().poison(last_results_, state_.everything());
   last_results_.clear();
   if (!blind.empty() && report_.steps == 0) {
-    note(
-        fmt::format("the allocator does not tell what is free in the pools of graphs, so that it was not filled with "
-                    "NaN: {}",
-                    blind));
+    note(fmt::format(
+        "the allocator does not tell what is free in the pools of graphs, so free memory was not filled with NaN: {}",
+        blind));
   }
 }
 

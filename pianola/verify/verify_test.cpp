@@ -334,7 +334,7 @@ TEST_P(DifferenceTest, AGraphThatDrawsMoreRandomNumbersIsFoundByTheGenerator) {
                                                               [&](const Tensors&) { return run(2); }, {});
   EXPECT_THAT(names_of(report.differences), ElementsAre("generator of " + device().str()));
   EXPECT_EQ(report.differences[0].role, "generator");
-  EXPECT_THAT(report.differences[0].note, HasSubstr("another number of random numbers"));
+  EXPECT_THAT(report.differences[0].note, HasSubstr("another count of random numbers"));
 }
 
 TEST_P(DifferenceTest, AnotherNumberOfResultsIsSaid) {
