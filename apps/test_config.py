@@ -172,7 +172,7 @@ def test_a_missing_file_is_named():
         ('{"model": {"cuda_graph_warmup_steps": NaN}}', "is no JSON"),
         ('{"model": {"cuda_graph_warmup_steps": 18446744073709551616}}', "expected an integer"),
         ('{"model": {"cuda_graph_warmup_steps": 9223372036854775807}}', "that is too large"),
-        ('{"target": "bridge", "target": "pianola"}', "stands there twice"),
+        ('{"target": "bridge", "target": "pianola"}', "duplicate key 'target'"),
         ('{"target": "bri\\u0000dge"}', "got \"bri?dge\""),
     ],
     ids=[

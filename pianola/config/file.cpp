@@ -75,7 +75,7 @@ ConfigJson document_of_json(const std::string& text, const std::string& name) {
     if (event == ConfigJson::parse_event_t::object_start) keys.emplace_back();
     if (event == ConfigJson::parse_event_t::object_end) keys.pop_back();
     if (event == ConfigJson::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second) {
-      twice.push_back(fmt::format("'{}' stands there twice", parsed.get<std::string>()));
+      twice.push_back(fmt::format("duplicate key '{}'", parsed.get<std::string>()));
     }
     return true;
   };
@@ -103,7 +103,7 @@ void put(ConfigJson& document, std::string_view path, const ConfigJson& value, T
   if (place->is_object() && !place->contains(rest)) {
     (*place)[std::string(rest)] = value;
   } else {
-    problems.push_back(fmt::format("'{}' stands there twice", path));
+    problems.push_back(fmt::format("duplicate key '{}'", path));
   }
 }
 

@@ -61,7 +61,7 @@ ConfigJson json_of(const YAML::Node& node, int depth, int& values) {
     for (const auto& entry : node) {
       const std::string key = key_of(entry.first);
       if (object.contains(key)) {
-        throw ConfigError({.what = fmt::format("'{}' stands there twice", key), .where = place_of(entry.first.Mark())});
+        throw ConfigError({.what = fmt::format("duplicate key '{}'", key), .where = place_of(entry.first.Mark())});
       }
       object[key] = json_of(entry.second, depth + 1, values);
     }

@@ -80,7 +80,7 @@ TEST_F(ConfigYamlTest, WhatIsNoYamlSaysWhere) {
 
 TEST_F(ConfigYamlTest, AKeyThatStandsThereTwiceIsRefused) {
   EXPECT_THAT([] { (void)json_of_yaml("model:\n  a: 1\n  a: 2\n", "run.yaml"); },
-              ThrowsMessage<ConfigError>("'run.yaml': 'a' stands there twice\n  where: line 3, column 3"));
+              ThrowsMessage<ConfigError>("'run.yaml': duplicate key 'a'\n  where: line 3, column 3"));
 }
 
 TEST_F(ConfigYamlTest, AKeyThatIsNoTextIsRefused) {

@@ -12,7 +12,7 @@ namespace pianola::profiling {
 
 /// What to tell where a profile has nothing of the allocator.
 inline constexpr std::string_view kMemoryUnknown =
-    "what memory a graph takes cannot be told: the profile has no events of torch's allocator. Record with "
+    "the memory of a graph is unknown: the profile has no events of torch's allocator. Record with "
     "torch.profiler.profile(profile_memory=True), or with pianola.profile(step) from within the program; the recorder "
     "of "
     "`pianola profile` does not see the allocator";

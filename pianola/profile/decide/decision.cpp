@@ -81,13 +81,13 @@ std::optional<Decision> settled(const Timeline& timeline, const Analysis& analys
   if (analysis.by == IterationsBy::nothing) {
     return Decision{
         .verdict = GraphVerdict::unknown,
-        .headline = fmt::format("It cannot be told: {}.", analysis.problem),
+        .headline = fmt::format("No verdict: {}.", analysis.problem),
         .reasons = {fmt::format("The device is busy {} of the profile's time.", percent_text(analysis.utilisation))}};
   }
   if (analysis.launches == 0 && analysis.utilisation <= kBusyDevice) {
     return Decision{
         .verdict = GraphVerdict::unknown,
-        .headline = fmt::format("It cannot be told: the profile has {} per iteration and none of the calls that launch "
+        .headline = fmt::format("No verdict: the profile has {} per iteration and none of the calls that launch "
                                 "them. Record the host's calls of CUDA as well.",
                                 counted_text(analysis.kernels, "kernel", "kernels"))};
   }
@@ -180,14 +180,14 @@ std::string headline(const Analysis& analysis, const Decision& decision) {
       break;
   }
   if (analysis.utilisation > kBusyDevice) {
-    return fmt::format("Leave it: the device is busy {} of the time, so that no launch keeps it waiting.",
+    return fmt::format("Leave it: the device is busy {} of the time, so launches do not keep it waiting.",
                        percent_text(analysis.utilisation));
   }
   if (saves_few_calls(analysis, best)) {
-    return fmt::format("Leave it: an iteration issues {}, and a graph is launched by a call as well.",
+    return fmt::format("Leave it: an iteration issues {}, and launching a graph is a call, too.",
                        counted_text(analysis.launches, "call", "calls"));
   }
-  return fmt::format("Leave it: a graph does not take away what keeps the device waiting, which is {}.",
+  return fmt::format("Leave it: a graph does not change why the device waits: {}.",
                      in_a_sentence(main_cause(analysis)));
 }
 

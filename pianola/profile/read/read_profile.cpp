@@ -61,7 +61,7 @@ Timeline read_profile(const std::filesystem::path& path) {
   } catch (const Error&) {
     throw;
   } catch (const std::bad_alloc&) {
-    refuse(path, "what it holds does not fit into memory");
+    refuse(path, "its content does not fit into memory");
   } catch (const std::exception& error) {
     refuse(path, error.what());
   }

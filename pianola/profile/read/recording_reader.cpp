@@ -69,7 +69,7 @@ void RecordingReader::read_into(Timeline& timeline, std::int32_t process) {
   }
   if (cut_ || !ended_) {
     const Nanoseconds left_out = leave_out_uneven_end(timeline, process);
-    notes_.push_back("the process ended before the recording did: what it did last may be missing");
+    notes_.push_back("the process ended before the recording did: its last work may be missing");
     if (left_out > 0) notes_.back() += fmt::format("; the last {} were left out", duration_text(left_out));
   }
 }
@@ -154,7 +154,7 @@ TimeSpan RecordingReader::on_wall(TimeSpan time, std::uint32_t record) {
 }
 
 void RecordingReader::note_damage() {
-  notes_.push_back(fmt::format("'{}' is damaged from byte {} on: what stands before was read", path_, position_));
+  notes_.push_back(fmt::format("'{}' is damaged from byte {} on: everything before it was read", path_, position_));
 }
 
 }  // namespace pianola::profiling

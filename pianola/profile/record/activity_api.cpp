@@ -100,7 +100,7 @@ RecorderProblem explain(const ActivityApi& api, CUptiResult result, const char* 
   const std::string text = text_of(api, result);
   switch (result) {
     case CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED:
-      return {.what = fmt::format("another profiler is attached to this process, and CUPTI serves one ({})", text),
+      return {.what = fmt::format("another profiler is attached to this process, and CUPTI serves only one ({})", text),
               .fix = fix_of(result)};
     case CUPTI_ERROR_INSUFFICIENT_PRIVILEGES:
     case CUPTI_ERROR_VIRTUALIZED_DEVICE_INSUFFICIENT_PRIVILEGES:

@@ -296,7 +296,7 @@ TEST_F(ActivityRecorderTest, AnotherProfilerIsTheReason) {
   const auto opening = ActivityRecorder::start(fake.table, options());
   EXPECT_EQ(opening.recorder, nullptr);
   EXPECT_EQ(opening.problem.what,
-            "another profiler is attached to this process, and CUPTI serves one (CUPTI_ERROR_OF_A_TEST)");
+            "another profiler is attached to this process, and CUPTI serves only one (CUPTI_ERROR_OF_A_TEST)");
   EXPECT_THAT(opening.problem.fix, AllOf(HasSubstr("Nsight Systems"), HasSubstr("torch.profiler")));
   EXPECT_TRUE(fake.subscribed) << "its subscription is left alone";
   EXPECT_EQ(contents(path), "") << "and no recording begun";

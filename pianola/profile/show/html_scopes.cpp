@@ -52,7 +52,7 @@ void append_scope(std::string& html, const Decision& decision, std::size_t index
     append(html, "<span class=\"value\">{}, {}</span></div>\n", duration_text(scope.expected),
            factor_text(scope.speedup));
   } else {
-    html += "<span class=\"value muted\">cannot be told</span></div>\n";
+    html += "<span class=\"value muted\">unknown</span></div>\n";
   }
 }
 
