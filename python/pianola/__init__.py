@@ -1,16 +1,22 @@
-"""CUDA graphs for PyTorch: safe, fast and easy.
+"""CUDA graphs for PyTorch: one launch replays a whole step, with the bits of eager.
 
     import pianola
 
-    @pianola.graphed                                   # zero effort: captures itself, per signature
+    @pianola.graphed                                      # captures its own calls; what cannot be a graph runs eagerly
     def train_step(x, y): ...
+
+    iteration = pianola.FullIteration(train_step)         # the whole iteration, all microbatches
 
     layer = pianola.make_graphed_callables(layer, (x,))   # as torch.cuda.make_graphed_callables
 
-    g = pianola.CUDAGraph()                            # as torch.cuda.CUDAGraph
+    g = pianola.CUDAGraph()                               # as torch.cuda.CUDAGraph
     with pianola.graph(g):
         y = model(x)
     g.replay()
+
+    print(pianola.audit(train_step))                      # what would break a graph of it, with the lines
+    print(pianola.verify(train_step))                     # does a graph of it compute what eager computes?
+    print(pianola.profile(train_step))                    # would a graph help?
 
 CPU tensors use the tape, which keeps the same promises without a GPU.
 """
