@@ -51,17 +51,6 @@ std::string duration_text(Nanoseconds time) {
   return fmt::format("{}{} {}", sign, three_digits(size / unit->nanoseconds), unit->name);
 }
 
-std::string tick_text(Nanoseconds time, Nanoseconds step) {
-  if (time == 0) return "0";
-  const double size = std::abs(static_cast<double>(time));
-  const auto fits = [size](const Unit& unit) { return size >= unit.nanoseconds; };
-  const auto unit = std::find_if(kUnits.rbegin(), kUnits.rend() - 1, fits);
-  const double steps_of_unit = unit->nanoseconds / static_cast<double>(std::max<Nanoseconds>(step, 1));
-  const int decimals = std::clamp(static_cast<int>(std::ceil(std::log10(steps_of_unit))) + 1, 0, 9);
-  const double value = static_cast<double>(time) / unit->nanoseconds;
-  return fmt::format("{} {}", without_trailing_zeros(fmt::format("{:.{}f}", value, decimals)), unit->name);
-}
-
 std::string percent_text(double share) {
   if (!std::isfinite(share)) return std::string(kUnknown);
   const double percent = 100 * share;

@@ -9,9 +9,6 @@ namespace pianola::profiling {
 /// In the unit that suits it, with three digits: "640 ns", "842 us", "12.3 ms", "4.07 s"; "0 us" for 0.
 [[nodiscard]] std::string duration_text(Nanoseconds time);
 
-/// A point of time on an axis whose marks are `step` apart, without needless digits: "0", "500 us", "2 ms", "2.5 ms".
-[[nodiscard]] std::string tick_text(Nanoseconds time, Nanoseconds step);
-
 /// A share of 1: "42 %", "4.2 %", "<0.1 %". Says "100 %" and "0 %" only of exactly that.
 [[nodiscard]] std::string percent_text(double share);
 

@@ -34,16 +34,6 @@ TEST(QuantitiesTest, ADurationMayBeNothingOrNegative) {
   EXPECT_EQ(duration_text(std::numeric_limits<Nanoseconds>::min()), "-9223372037 s");
 }
 
-TEST(QuantitiesTest, ATickHasNoMoreDigitsThanItsStepNeeds) {
-  EXPECT_EQ(tick_text(0, 500'000), "0");
-  EXPECT_EQ(tick_text(500'000, 500'000), "500 us");
-  EXPECT_EQ(tick_text(2'000'000, 500'000), "2 ms");
-  EXPECT_EQ(tick_text(2'500'000, 500'000), "2.5 ms");
-  EXPECT_EQ(tick_text(12'000'000, 2'000'000), "12 ms");
-  EXPECT_EQ(tick_text(12'340'500, 500), "12.3405 ms");
-  EXPECT_EQ(tick_text(20, 20), "20 ns");
-}
-
 TEST(QuantitiesTest, AShareIsAPercentage) {
   EXPECT_EQ(percent_text(0.42), "42 %");
   EXPECT_EQ(percent_text(0.042), "4.2 %");

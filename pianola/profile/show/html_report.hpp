@@ -16,10 +16,9 @@ struct HtmlOptions {
 /// obstacles, a timeline of the iteration of median duration, idle time by cause, kernel durations, predicted times by
 /// scope with the call to write, regions and waits.
 ///
-/// The page is UTF-8 and complete in itself: nothing is loaded, whatever it is opened with. It follows the reader's
-/// light or dark scheme, prints in light, and shows all but zooming, sorting and copying without a script. It stays
-/// below 1 MB however long the timeline is: events that are short and close to each other are drawn as one. Names may
-/// hold any bytes.
+/// The page is complete in itself: nothing is loaded, whatever it is opened with. It follows the reader's light or dark scheme, prints
+/// in light, and needs JavaScript, which makes it of the figures as JSON: page.html, page.css and page.js. It stays below 1 MB
+/// however long the timeline is: events that are short and close to each other are drawn as one. Names may hold any bytes.
 ///
 /// `analysis` and `decision` must be of `timeline`, whose events they name by their places.
 /// Threads: any; reads its arguments only.
