@@ -1637,7 +1637,7 @@ class TensorDifference:
         """Counted from 1."""
     @property
     def shape(self) -> str:
-        """"[16, 64] Float\""""
+        """"Float [16, 64]\""""
     @property
     def elements(self) -> int:
         """How many the tensor has."""
@@ -1690,7 +1690,7 @@ class MissingState:
 
     @property
     def shape(self) -> str:
-        """"[16, 64] Float\""""
+        """"Float [16, 64]\""""
     @property
     def op(self) -> str:
         """The first operation that writes it."""
