@@ -91,10 +91,13 @@ bool is_for_python(int argc, char** argv) {
   const auto end = std::find(words.begin(), words.end(), "--");  // behind it is another program's
   const auto is_help = [](std::string_view word) { return word == "-h" || word == "--help"; };
   if (std::any_of(words.begin(), end, is_help)) return false;
-  const auto is_function = [&](std::string_view before, std::string_view word) {
-    return names_function(words[0], before, word);
-  };
-  return std::adjacent_find(words.begin(), end, is_function) != end;
+  for (auto word = words.begin() + 1; word < end; ++word) {
+    const std::string_view before = *(word - 1);
+    if (names_function(words[0], before, *word)) return true;
+    const bool is_program = words[0] == "profile" && !before.starts_with("--") && !word->starts_with("-");
+    if (is_program) return false;  // its words follow
+  }
+  return false;
 }
 
 bool is_about_export(int argc, char** argv) {

@@ -529,8 +529,10 @@ def test_functions_of_python_files_are_profiled(command, script, tmp_path):
     assert ran.stdout.strip()
 
 
-def test_a_program_after_two_dashes_is_no_function(script, tmp_path):
-    result = run_with_python("profile", "--output", tmp_path / "none", "--", "/nonexistent/program", f"{script}:step", python="none")
+@pytest.mark.parametrize("dashes", [["--"], []])
+@pytest.mark.parametrize("word", ["{}:step", "image:latest"])
+def test_a_word_of_another_program_is_no_function(script, tmp_path, dashes, word):
+    result = run_with_python("profile", "--output", tmp_path / "none", *dashes, "/nonexistent/program", word.format(script), python="none")
     assert "cannot start 'none'" not in result.stderr and "/nonexistent/program" in result.stderr
 
 

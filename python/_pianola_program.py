@@ -64,8 +64,14 @@ def is_for_python(arguments):
     if not arguments or arguments[0] not in COMMANDS:
         return False
     words = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    return not {"-h", "--help"} & set(words) and any(
-        names_function(words[0], *pair) for pair in zip(words, words[1:]))
+    if {"-h", "--help"} & set(words):
+        return False
+    for before, word in zip(words, words[1:]):
+        if names_function(words[0], before, word):
+            return True
+        if words[0] == "profile" and not before.startswith("--") and not word.startswith("-"):
+            return False  # another program, whose words follow
+    return False
 
 
 def names_function(command, before, word):
