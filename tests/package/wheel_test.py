@@ -132,6 +132,19 @@ def test_its_program_audits_functions_of_python_files(site, command, tmp_path):
     assert "no hazards" in in_site(site, *command, "audit", f"{tmp_path / 'train.py'}:step")
 
 
+@pytest.mark.parametrize("command", [["bin/pianola"], [sys.executable, "-m", "pianola"]], ids=["command", "module"])
+def test_it_reads_exports_of_nsight_systems(site, command):
+    export = ROOT / "tests/fuzz/corpus/nsight_export/steps.sqlite"
+    command = [site / command[0], *command[1:]] if len(command) == 1 else command
+    assert f"Nsight Systems export '{export}'" in in_site(site, *command, "decide", export)
+
+
+@pytest.mark.parametrize("name", ["audit", "verify", "profile", "decide"])
+def test_its_help_is_one(site, name):
+    told = in_site(site, site / "bin/pianola", name, "--help")
+    assert told == in_site(site, sys.executable, "-m", "pianola", name, "--help") and "FILE.py:FUNCTION" in told
+
+
 @pytest.mark.skipif(not WITH_CUDA, reason="built without CUDA")
 def test_its_program_finds_its_profiler(site):
     ran = subprocess.run([site / "bin/pianola", "profile", "--", "true"], capture_output=True, text=True,
