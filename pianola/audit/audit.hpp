@@ -10,8 +10,8 @@
 
 namespace pianola {
 
-/// Runs `step` eagerly a few times, watches every operation, compares the runs, and tells all that would break a capture
-/// of it or make its replays wrong: each with the rule, the operation, the source line, what was seen and what to do.
+/// Runs `step` eagerly a few times, watches every operation, compares the runs, and reports everything that would break a
+/// capture or make replays wrong: each with the rule, the operation, the source line, what was seen and what to do.
 ///
 ///     pianola::AuditReport report = pianola::audit([&] { train_step(model, x, y, optimizer); },
 ///                                                  {.between = [&](int) { scheduler.step(); }});

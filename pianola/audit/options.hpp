@@ -13,9 +13,9 @@ namespace pianola {
 
 /// How audit() runs the step. Every field has a safe default.
 struct AuditOptions {
-  /// Runs that are watched; at least 2, since what changes shows only between two.
+  /// Runs that are watched; at least 2, because a change shows only between two.
   int iterations = 3;
-  /// Runs before, which are not: what happens only once (lazy state, autotuning) is then over.
+  /// Runs before them that are not watched, so that what happens only once (lazy state, autotuning) is over.
   int warmup = 1;
   /// Plays the training loop between two runs, warm-up runs included: the next batch, a scheduler's step. Its argument
   /// counts the runs that are over, from 1. Empty: nothing happens between runs.
@@ -31,9 +31,9 @@ struct AuditOptions {
   std::vector<NamedTensor> names = {};
   /// Generators, besides the device's default one, that the capture will be told of.
   std::vector<at::Generator> generators = {};
-  /// Warm-up runs that the capture is going to have; see rule PG1104.
+  /// Warm-up runs that the capture will have; see rule PG1104.
   int capture_warmup = 3;
-  /// Where the graph is going to be; empty: where most of the step's operations run.
+  /// Where the graph will be; empty: where most of the step's operations run.
   std::optional<c10::Device> device = {};
   /// A name for the report's heading.
   std::string subject = "step";

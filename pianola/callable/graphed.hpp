@@ -15,7 +15,7 @@
 namespace pianola {
 
 /// A module or function that captures its own calls: the first ones of each signature run eagerly, the next one is
-/// captured, and from then on they are replayed. Nothing else has to be said: no samples, no static tensors.
+/// captured, and from then on they are replayed. It needs no samples and no static tensors.
 ///
 ///     auto model = pianola::graphed(module);
 ///     auto step = pianola::graphed([&](const at::Tensor& x, const at::Tensor& target) {
@@ -26,9 +26,9 @@ namespace pianola {
 ///       return loss;
 ///     });
 ///
-/// The signature of a call is all that decides which kernels run: shapes, strides, dtypes, devices and requires_grad of
-/// its tensors, its other arguments, training flags, grad and inference mode, autocast, algorithms. What the function
-/// does is found out in the last warm-up call: see GraphedKind. A function that trains (a step) returns results without
+/// The signature of a call is everything that decides which kernels run: shapes, strides, dtypes, devices and requires_grad of
+/// its tensors, its other arguments, training flags, grad and inference mode, autocast, algorithms. The last warm-up
+/// call shows what the function does: see GraphedKind. A function that trains (a step) returns results without
 /// history.
 ///
 /// Results are those of eager, bit for bit. What cannot be captured runs eagerly, and GraphedOptions::on_fallback is
@@ -38,7 +38,7 @@ namespace pianola {
 ///
 /// Calls made while a capture is open on this thread run eagerly, and so become part of that capture.
 ///
-/// Threads:  Any thread may call where no gradients are involved; calls wait for each other. With gradients, one call
+/// Threads:  Without gradients any thread may call, and calls wait for each other. With gradients, one call
 ///           at a time, its backward pass included.
 class PIANOLA_API Graphed {
  public:

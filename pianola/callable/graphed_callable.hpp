@@ -31,7 +31,7 @@ struct CallableInfo {
   std::size_t pool_bytes = 0;         ///< Bytes of the pool, shared ones counted in full.
   std::size_t static_bytes = 0;       ///< Bytes of static inputs and parameter gradients, outside the pool.
   std::size_t executable_bytes = 0;   ///< Device memory taken by the executables, outside torch's allocator.
-  std::vector<std::string> warnings;  ///< What is sound but may surprise, one sentence each.
+  std::vector<std::string> warnings;  ///< What is right but may surprise, one sentence each.
   /// What CallableOptions::branches came to, per graph: evaluation, then per slot the forward and the backward pass.
   /// Empty where it was not asked for.
   std::vector<BranchInfo> branches = {};
@@ -93,10 +93,10 @@ class PIANOLA_API GraphedCallable {
   /// With a schedule: the microbatch, from 1, of the next call. @throws ScheduleError  It is another callable's turn.
   [[nodiscard]] int next_microbatch() const;
 
-  /// With a schedule: forgets how far this iteration came, for all callables of the schedule, after one that was given up.
+  /// With a schedule: begins the iteration anew, for all callables of the schedule, after an abandoned one.
   void restart_schedule();
 
-  /// Drops the graphs and their memory; calls are refused from then on. Gradients and outputs that are out there live on.
+  /// Drops the graphs and their memory; later calls are refused. Gradients and outputs that somebody holds live on.
   void reset();
 
   [[nodiscard]] GraphPoolRef pool() const;

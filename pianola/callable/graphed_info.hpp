@@ -19,7 +19,7 @@ enum class GraphedKind {
 };
 
 enum class GraphedState {
-  warming_up,  ///< Calls run eagerly until there were enough.
+  warming_up,  ///< Calls run eagerly, and are watched.
   captured,    ///< Calls are replayed.
   eager,       ///< It cannot be captured; SignatureInfo::reason says why.
 };
@@ -34,7 +34,7 @@ struct SignatureInfo {
   GraphedKind kind = GraphedKind::undecided;
   GraphedState state = GraphedState::warming_up;
   int warmup_calls = 0;         ///< Eager calls before the capture.
-  std::size_t graphs = 0;       ///< That it keeps now: more than one where calls were in flight at once.
+  std::size_t graphs = 0;       ///< That it keeps now: more than one if calls were in flight at once.
   std::size_t recaptures = 0;   ///< Captures after the first because what was captured had become stale.
   std::size_t replays = 0;      ///< Calls that were replayed.
   std::size_t eager_calls = 0;  ///< Calls that ran eagerly, warm-up included.
@@ -49,7 +49,7 @@ struct GraphedInfo {
   std::vector<SignatureInfo> signatures;  ///< Most recently called first.
   std::size_t evictions = 0;              ///< Signatures that lost their graphs to others.
   std::vector<std::string> unfollowed =
-      {};  ///< What it reads on the host (Python only) and cannot be compared at each call.
+      {};  ///< What it reads on the host (Python only) that cannot be compared at each call.
 
   [[nodiscard]] PIANOLA_API Report report() const;
 };

@@ -14,10 +14,10 @@ namespace pianola {
 
 /// When `graphed` captures, how many graphs it keeps, and what its calls return. Every field has a safe default.
 struct GraphedOptions {
-  /// Eager calls of a signature, for real, before it is captured; at least 1, which tells what the function does. Raise
-  /// it if autotuning or lazily made state settles later.
+  /// Eager calls of a signature before it is captured, for real; at least 1, which shows what the function does. Raise it
+  /// if autotuning or lazily made state settles later.
   int warmup = 3;
-  /// Signatures that keep graphs at once; beyond that the one that was not called for longest loses its own.
+  /// Signatures that keep graphs at once; beyond that the one not called for longest loses its own.
   int capacity = 16;
   /// Graphs of one signature: calls between forward and backward at once, or steps that find gradients in different
   /// states. Further calls run eagerly.
@@ -33,10 +33,10 @@ struct GraphedOptions {
   GraphPoolRef pool = {};
   /// Generators, besides the device's default one, that the function draws from.
   std::vector<at::Generator> generators = {};
-  /// Replay what a capture recorded even where its operations are others than those of the call before it: a library asks
-  /// whether it is captured, and goes another way then. Off: such calls stay eager.
+  /// Accept a capture whose operations differ from those of the call before it, because a library asks whether it is
+  /// captured. Off: such calls stay eager.
   bool accept_capture_path = false;
-  /// Rebuild each graph on at most so many parallel lanes; 0: as captured. Captures take longer; SignatureInfo::branches
+  /// Rebuild each graph on at most this many parallel lanes; 0: as captured. Captures take longer; SignatureInfo::branches
   /// says what they gained. See CaptureOptions::branches.
   int branches = 0;
   /// How `branches` goes about it.

@@ -45,7 +45,7 @@ enum class OnOtherMode {
   capture,  ///< Capture the mode now, from this call's inputs, and replay it from then on.
 };
 
-/// What to do with a call that finds every slot between forward and backward.
+/// What to do with a call that finds no free slot.
 enum class OnFull {
   refuse,    ///< Throw UsageError.
   overtake,  ///< Take the slot of the oldest call, whose backward is refused from then on. Not with a schedule.
@@ -75,16 +75,16 @@ struct CallableOptions {
   bool retain_graph = false;
   /// Lets a sample input that requires grad get none.
   bool allow_unused_input = false;
-  /// Takes a capture whose operations are others than those of the last warm-up run, as where a library asks whether it is
-  /// captured. Else it is refused, with both lines; with a `warmup` of 1 nobody knows.
+  /// Accept a capture whose operations differ from those of the last warm-up run, because a library asks whether it is
+  /// captured. Off: it is refused, with both lines; with a `warmup` of 1 nothing is compared.
   bool accept_capture_path = false;
   /// Captures the forward pass in evaluation mode without gradients, too. Only for modules.
   bool evaluation = false;
   OnMismatch on_mismatch = OnMismatch::refuse;
   OnOtherMode on_other_mode = OnOtherMode::refuse;
   OnFull on_full = OnFull::refuse;
-  /// With `accumulate`: parameters whose gradients autograd is to see all the same: for torch::autograd::grad() with
-  /// respect to them, and for those that eager code outside uses as well (tied weights).
+  /// With `accumulate`: parameters whose gradients autograd sees all the same, for torch::autograd::grad() with respect to
+  /// them, and for parameters that eager code outside uses as well (tied weights).
   std::vector<at::Tensor> through_autograd = {};
   /// The order of forwards and backwards of a pipeline stage; empty: any. The callables are then all layers of chunk 1,
   /// all of chunk 2, and so on; each keeps as many slots as its chunk has microbatches in flight, and a call out of
@@ -94,8 +94,8 @@ struct CallableOptions {
   GraphPoolRef pool = {};
   /// Generators, besides the device's default one, that the callables draw from.
   std::vector<at::Generator> generators = {};
-  /// Rebuild each graph, forward, backward and evaluation, on at most so many parallel lanes; 0: as captured. Where that
-  /// gains nothing a graph stays as captured, and CallableInfo::branches says why. See CaptureOptions::branches.
+  /// Rebuild each graph, forward, backward and evaluation, on at most this many parallel lanes; 0: as captured. If that
+  /// gains nothing, a graph stays as captured, and CallableInfo::branches says why. See CaptureOptions::branches.
   int branches = 0;
   /// How `branches` goes about it.
   ParallelOptions parallel = {};

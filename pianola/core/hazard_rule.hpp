@@ -10,9 +10,9 @@ namespace pianola {
 enum class Severity {
   breaks_capture,  ///< CUDA or Pianola refuses to record it.
   wrong_numbers,   ///< It is recorded, and replays may compute something else than eager would.
-  memory,          ///< It costs memory, or lets memory be overwritten or freed while somebody still uses it.
-  performance,     ///< It takes away what a graph could gain.
-  style,           ///< It works, but not as it reads: what runs on the host runs once.
+  memory,          ///< It costs memory, or overwrites or frees memory that is still in use.
+  performance,     ///< It reduces what a graph gains.
+  style,           ///< It works, but code on the host runs once, at capture.
 };
 
 /// "breaks capture"
@@ -21,11 +21,11 @@ enum class Severity {
 /// One kind of thing that goes wrong when PyTorch code is captured. Audit, capture, replay and verification report by
 /// these rules; docs/reference/hazards shows a wrong and a right program for each.
 struct HazardRule {
-  std::string_view id;     ///< "PG101": stays the same for ever, and is never given to another rule.
+  std::string_view id;     ///< "PG101": never changes, and is never given to another rule.
   std::string_view kind;   ///< "host-value": the same in words, for programs.
   Severity severity;       ///< Of most cases; a finding may know better.
   std::string_view title;  ///< "a tensor's value is read on the host"
-  std::string_view why;    ///< What a graph does with it, one sentence.
+  std::string_view why;    ///< What a graph does with it, in one sentence.
   std::string_view fix;    ///< What to do instead.
   bool cuda_only = false;  ///< There is no such thing on the CPU.
 };

@@ -38,15 +38,15 @@ struct GraphInfo {
   std::chrono::microseconds warmup_time{};       ///< Host time of the eager runs.
   std::chrono::microseconds capture_time{};      ///< Host time of recording.
   std::chrono::microseconds instantiate_time{};  ///< Host time of making and uploading the executable.
-  std::vector<std::string> warnings;             ///< What is sound but may surprise, one sentence each.
-  std::optional<BranchInfo> branches;            ///< What CaptureOptions::branches came to, where it was asked for.
+  std::vector<std::string> warnings;             ///< What is right but may surprise, one sentence each.
+  std::optional<BranchInfo> branches;            ///< What CaptureOptions::branches came to, if it was asked for.
 
   [[nodiscard]] PIANOLA_API Report report() const;
 };
 
 /// Whether a capture of Pianola's is open on this thread, on any device: its warm-up included.
 [[nodiscard]] PIANOLA_API bool is_capturing() noexcept;
-/// Whether it records: not while it warms up, which is to do what eager does.
+/// Whether it records; not while it warms up, when the step does what eager does.
 [[nodiscard]] PIANOLA_API bool is_recording() noexcept;
 
 /// Work that was recorded once and is replayed with one launch.
@@ -84,7 +84,7 @@ class PIANOLA_API Graph {
   ///
   /// @throws UsageError   Nothing was captured, or by the process that this one was forked from; a capture is open on this
   ///                      thread: graphs do not nest; another thread warms up in the pool; or the last replay in the pool
-  ///                      went to another stream, which is being captured now.
+  ///                      went to another stream that is being captured now.
   /// @throws ReplayError  A result of another graph of the pool, which this graph reads, has been overwritten; nothing
   ///                      was launched. With CheckMode::strict: a tensor from outside that the step used is gone or
   ///                      has moved; nothing was launched either. Or CUDA refused the launch.
@@ -109,7 +109,7 @@ class PIANOLA_API Graph {
   void reset();
 
   [[nodiscard]] bool captured() const noexcept;
-  /// Of the last replay, where it threw what an operation threw: that operation's number in the step, from 1; else 0.
+  /// If an operation threw in the last replay: its number in the step, from 1; else 0.
   [[nodiscard]] std::size_t failed_operation() const noexcept;
   [[nodiscard]] c10::Device device() const noexcept;
   /// The pool of this graph, to share with the next one. @throws UsageError  Nothing was captured.
@@ -155,8 +155,8 @@ class PIANOLA_API CaptureScope {
   /// Ends the capture and makes the executable. @throws CaptureError  As Graph::capture.
   /// @throws UsageError  (this and fail()) The scope has ended; or another thread began it: it is still open then.
   void end();
-  /// The code threw `error`: abandons the capture, and throws a CaptureError that names the operation if capturing is
-  /// what caused it; rethrows `error` otherwise.
+  /// The code threw `error`: abandons the capture. Throws a CaptureError that names the operation if the capture caused
+  /// it; rethrows `error` otherwise.
   [[noreturn]] void fail(std::exception_ptr error);
 
  private:

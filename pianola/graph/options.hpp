@@ -22,8 +22,8 @@ enum class CaptureMode {
 /// What each replay makes sure of before it launches; nothing of it waits for the device.
 enum class CheckMode {
   standard,  ///< The graph is whole, its process is this one, and what it reads in a shared pool is still there.
-  /// Besides, that each tensor from outside which the captured step used is still held by somebody and looks at the same
-  /// memory: else a ReplayError names it. A few nanoseconds a tensor.
+  /// Also, that each tensor from outside that the captured step used is still held by somebody and has the same memory;
+  /// else a ReplayError names it. A few nanoseconds a tensor.
   strict,
 };
 
@@ -44,10 +44,10 @@ struct CaptureOptions {
   /// Tensors that the step reads and that replay(inputs) fills: the copies are part of the graph, which spares their
   /// launches. Dense, on the graph's device.
   std::vector<at::Tensor> inputs = {};
-  /// Rebuild the graph with its true dependencies alone, on at most so many parallel lanes (8 at most): what the step
-  /// computes independently then runs at once, with the same numbers. 0 or 1: as captured. 4 suits most steps. Every
-  /// rebuilt graph is proved to order what has to be ordered, and the graph stays as captured where that fails, or where
-  /// it would gain nothing; GraphInfo::branches says why. Needs `trace`. On the tape the plan is made and proved, and
+  /// Rebuild the graph with only its true dependencies, on at most this many parallel lanes (8 at most): independent work
+  /// then runs at once, with the same numbers. 0 or 1: as captured. 4 suits most steps. Every rebuilt graph is proved to
+  /// keep the order that the step needs. The graph stays as captured if the proof fails, or if nothing would be gained;
+  /// GraphInfo::branches says why. Needs `trace`. On the tape the plan is made and proved, and
   /// operations run one after the other.
   int branches = 0;
   /// How `branches` goes about it.
@@ -65,9 +65,9 @@ struct CaptureOptions {
   /// Record the operations: errors name the first offending one and its line, inputs are retained, and replays of
   /// graphs that share a pool are checked. Off saves host time at capture and gives all of that up.
   bool trace = true;
-  /// Take a recording whose operations, or the numbers that they were given, are others than those of the last warm-up call,
-  /// because a library asked whether it is captured. Else it is refused; asked where there are two warm-up calls at least,
-  /// the last two did the same, and `trace` is on.
+  /// Accept a recording whose operations, or the numbers they were given, differ from those of the last warm-up call,
+  /// because a library asked whether it is captured. Off: it is refused, if there were two warm-up calls at least, the last
+  /// two did the same, and `trace` is on.
   bool accept_capture_path = false;
   /// Let the step set a generator to a state that it saved itself, as torch.utils.checkpoint does to draw the same numbers
   /// again. Off where the state may come from another capture. The tape always refuses it.

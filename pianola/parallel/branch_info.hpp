@@ -21,7 +21,7 @@ struct BranchObstacle {
 struct PIANOLA_API BranchInfo {
   int branches = 0;      ///< Lanes that were asked for, at most 8.
   bool rebuilt = false;  ///< Replays run the rebuilt graph.
-  std::string reason;    ///< Why replays run the graph as captured; empty where they do not.
+  std::string reason;    ///< Why replays run the graph as captured; empty if they do not.
 
   std::size_t nodes = 0;
   std::size_t units = 0;         ///< Pieces that are ordered as a whole: operations, or kernels of split ones.
@@ -34,12 +34,12 @@ struct PIANOLA_API BranchInfo {
   double modelled_serial_us = 0;
   double modelled_rebuilt_us = 0;
   double modelled_critical_us = 0;
-  /// Modelled length of the longest path if an obstacle was not there, in us.
+  /// Modelled length of the longest path without an obstacle, in us.
   double without_reuse_us = 0;
   double without_workspaces_us = 0;
   double without_barriers_us = 0;
 
-  /// Why a rebuilt graph was taken without timing it; empty where both were timed, or nothing was rebuilt.
+  /// Why a rebuilt graph was used without timing it; empty if both were timed, or nothing was rebuilt.
   std::string untimed;
   double serial_us = 0;   ///< A replay of the graph as captured, on the device; 0: not timed.
   double rebuilt_us = 0;  ///< The same of the rebuilt graph.
@@ -52,7 +52,7 @@ struct PIANOLA_API BranchInfo {
   std::chrono::microseconds trial_time{};    ///< Host time of timing both graphs.
 
   std::vector<BranchObstacle> obstacles;  ///< The most frequent first.
-  std::vector<std::string> warnings;      ///< What is sound but may surprise, one sentence each.
+  std::vector<std::string> warnings;      ///< What is right but may surprise, one sentence each.
 
   [[nodiscard]] Report report() const;
 };

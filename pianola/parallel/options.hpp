@@ -8,8 +8,9 @@ struct ParallelOptions {
   /// cuBLAS workspaces that matrix products take in turn, so that they need not wait for each other's; 32 MiB each on
   /// Hopper. 0: as many as branches. 1: one for all, as torch has it. Shared by all graphs of a pool.
   int workspaces = 0;
-  /// For so many operations, and four times as many once the step has run backward, memory that the step frees is not
-  /// used again: reuse orders what is independent. 0: torch's own reuse, which needs the least memory and costs inference most of what branches gain.
+  /// Memory that the step frees is not used again for this many operations, and for four times as many once the step has
+  /// run backward: reuse orders what is independent. 0: torch's own reuse, which needs the least memory and costs
+  /// inference most of what branches gain.
   int reuse_delay = 16;
   /// Split every operation of several kernels by the addresses in their arguments, not only those that work on lists of
   /// tensors. Gains a little for transformers; a kernel that reaches memory by another's pointer would be missed.
@@ -18,10 +19,9 @@ struct ParallelOptions {
   std::size_t memory_limit = std::size_t{1} << 30U;
   /// Replay both graphs a few times at the end of the capture, two dozen at most, and keep the one as captured unless the
   /// rebuilt one is at least 2 % faster; what the replays write is put back, and copies of it are not under memory_limit.
-  /// Off, and where such a trial could do harm (BranchInfo::untimed says why): a rebuilt graph that is proved right is
-  /// taken.
+  /// Off, and if such a trial could do harm (BranchInfo::untimed says why): a rebuilt graph that is proved right is used.
   bool self_check = true;
-  /// The step has run before, on what its inputs hold now: a capture with warmup = 0 may be tried, too.
+  /// The step has run before on what its inputs hold now, so a capture with warmup = 0 may be timed, too.
   bool warmed_up = false;
 };
 

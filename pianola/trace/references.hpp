@@ -7,8 +7,8 @@ namespace pianola::trace {
 
 // Note [References of Python]
 // A tensor that Python has seen keeps its Python object, which counts as one more reference to it whether or not anything
-// in Python still holds it (torch's Note [PyObject preservation for Tensor and Storages]). Who asks whether somebody else
-// holds a tensor does not mean that one.
+// in Python still holds it (torch's Note [PyObject preservation for Tensor and Storages]). Callers that ask "does anyone
+// else hold this tensor?" must not count that reference.
 
 /// The references that are somebody's: in C++, or of a Python object that Python code holds. The caller has one itself.
 inline std::size_t references_to(const at::Tensor& tensor) {

@@ -30,10 +30,10 @@ struct BucketPadding {
 struct Buckets {
   std::vector<std::int64_t> sizes = {};  ///< Lengths, ascending; empty: nothing is padded.
   std::int64_t dim = 1;                  ///< Where a padding names none; negative: from the last one.
-  /// What is padded. Empty: each tensor whose size along `dim` is that of the microbatch's first tensor that has such a
-  /// dimension; decided by the first batch, for good.
+  /// What is padded. Empty: all tensors whose size along `dim` equals that of the microbatch's first tensor with such a
+  /// dimension; the first batch decides.
   std::vector<BucketPadding> padding = {};
-  c10::Scalar value = 0;  ///< What tails hold where `padding` is empty.
+  c10::Scalar value = 0;  ///< Fills the tails if `padding` is empty.
 
   /// The smallest of `sizes` that is at least `length`. @throws UsageError  There is none; names those there are.
   [[nodiscard]] PIANOLA_API std::int64_t bucket_of(std::int64_t length) const;

@@ -20,8 +20,8 @@ concept HasStateDict = requires(T& part, const c10::IValue& state) {
   part.load_state_dict(state);
 };
 
-/// The parts of a training run in one file, to go on from. Everything is loaded into the tensors that are there, so that
-/// graphs which were captured go on with what was loaded, as those do that are captured afterwards.
+/// The parts of a training run in one file. Loading fills the existing tensors, so graphs that were captured before
+/// continue with what was loaded.
 ///
 ///     pianola::Checkpoint checkpoint;
 ///     checkpoint.add("model", named_parameters).add("optimizer", optimizer).add("scaler", scaler)
@@ -48,15 +48,15 @@ class PIANOLA_API Checkpoint {
   Checkpoint& add(std::string name, std::vector<NamedTensor> tensors);
   /// A generator's place in its numbers: the device's default one, say.
   Checkpoint& add_generator(std::string name, at::Generator generator);
-  /// Any other part. `load` refuses what it cannot take with an exception, and has changed nothing then.
+  /// Any other part. `load` must throw, and change nothing, if it cannot take a state.
   Checkpoint& add(std::string name, std::function<c10::IValue()> save, std::function<void(const c10::IValue&)> load);
 
-  /// Writes a new file in the same folder and puts it in the place of this one in one move, so that a crash leaves the old
-  /// one or the new one.
+  /// Writes a new file in the same folder and then replaces the old one in one move, so that a crash leaves one of the two
+  /// whole.
   /// @throws UsageError  The file cannot be written; an earlier one is as it was.
   void save(const std::filesystem::path& file) const;
-  /// @throws UsageError  The file cannot be read, is damaged, is no checkpoint, lacks a part or has one that is not here, or a part is
-  ///                     of something else (another model, another optimizer). All parts are as before then.
+  /// @throws UsageError  The file cannot be read, is damaged, is no checkpoint, lacks a part or has an unknown one, or a part
+  ///                     does not fit (another model, another optimizer). All parts are then as before.
   /// Needs room for a copy of all parts, where their tensors are, and for one on the host while it loads.
   void load(const std::filesystem::path& file);
 

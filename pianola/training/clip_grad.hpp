@@ -14,8 +14,8 @@ class Optimizer;
 
 struct ClipGradOptions {
   double norm_type = 2;  ///< p of the p-norm; infinity for the largest absolute value.
-  /// torch's error_if_nonfinite, deferred: norms that are NaN or infinite are noted here, and stop training a step
-  /// later. The gradients are scaled by them all the same; FiniteWatch::found_inf() keeps the parameters as they were.
+  /// torch's error_if_nonfinite, deferred: this notes norms that are NaN or infinite, and stops training a step later. They
+  /// scale the gradients all the same; FiniteWatch::found_inf() keeps the parameters as they were.
   FiniteWatch* error_if_nonfinite = nullptr;
   /// What to call the tensors there, one for each that is given; empty: by number.
   std::vector<std::string> names = {};
@@ -35,7 +35,7 @@ PIANOLA_API at::Tensor clip_grad_norm_(std::span<const at::Tensor> parameters, d
 /// Of all parameters of an optimizer.
 PIANOLA_API at::Tensor clip_grad_norm_(const Optimizer& optimizer, double max_norm,
                                        const ClipGradOptions& options = {});
-/// The same for gradients that are at hand, as from torch::autograd::grad. @throws UsageError  As above; one is
+/// The same for gradients themselves, as torch::autograd::grad returns them. @throws UsageError  As above; one is
 /// undefined.
 PIANOLA_API at::Tensor clip_gradients_norm_(std::span<const at::Tensor> gradients, double max_norm,
                                             const ClipGradOptions& options = {});

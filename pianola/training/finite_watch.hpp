@@ -26,8 +26,8 @@ class PIANOLA_API NonFiniteError : public Error {
 };
 
 struct FiniteWatchOptions {
-  /// Check gradients too. Off where a GradScaler is on: gradients that overflow are then its business, a step that is
-  /// skipped and a smaller scale, and nothing to stop for.
+  /// Check gradients too. Off if a GradScaler is on, which handles gradients that overflow: it skips the step and lowers the
+  /// scale.
   bool gradients = true;
   /// How many tensors may be checked, those of all different steps together; 4 bytes each.
   std::size_t max_tensors = 16384;
@@ -61,11 +61,10 @@ struct NonFiniteFinding {
 ///     }
 ///     watch.wait();
 ///
-/// What is found stays: later steps change nothing of the record until reset(), so that the first bad step is the one
-/// that is named however late the host looks. Nothing that is checked is changed.
+/// The record of the first bad step stays until reset(), however late the host looks. Nothing that is checked is changed.
 ///
-/// The step part may be captured, in any number of graphs. The host keeps the checks in mind between check() and
-/// end_step(): a step that an exception left in between needs abandon_step().
+/// The calls in the step may be captured, in any number of graphs. After an exception between check() and end_step(), call
+/// abandon_step().
 ///
 /// Cost:     In a step that checks float32 scalars: two kernels and a copy of 4 bytes, however many they are. Norms of
 ///           larger tensors come on top (three kernels for a list), unless clip_grad_norm_() has them already.
@@ -114,7 +113,7 @@ class PIANOLA_API FiniteWatch {
   /// @throws NonFiniteError  Names step and tensor; so does every later call until reset().
   /// @throws UsageError      Called inside a capture.
   void poll();
-  /// Waits for the device, and throws where any step so far was bad: for the end of training.
+  /// Waits for the device, and throws if any step so far was bad: for the end of training.
   /// @throws NonFiniteError, UsageError  As poll().
   void wait();
   /// What poll() would throw, as values. Waits for the device.

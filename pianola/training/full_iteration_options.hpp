@@ -28,11 +28,11 @@ enum class Stage {
 struct FullIterationOptions {
   /// Eager iterations of a signature, for real, before it is captured; at least 1, which shows what the step uses.
   int warmup = 3;
-  /// Signatures of a stage that keep a graph; beyond that the one that was not called for longest loses its own.
+  /// Signatures of a stage that keep a graph; beyond that the one not called for longest loses its own.
   int capacity = 8;
   /// `alias`: static tensors, which the next call of any stage overwrites. `clone`: copies that are the caller's.
   OutputPolicy output = OutputPolicy::alias;
-  /// A step that cannot be captured, or not any more, goes on eagerly, and `on_fallback` is told. Off: the call throws.
+  /// A step that cannot be captured (any more) goes on eagerly, and `on_fallback` is told. Off: the call throws.
   bool eager_fallback = false;
   /// Told, once per signature, why its calls stay eager; empty: a warning of torch's. Called on the thread of the call,
   /// after it ran.
@@ -42,10 +42,10 @@ struct FullIterationOptions {
   /// Run after each iteration, eager or replayed, outside of the graph: a learning-rate schedule's step(), a check of what
   /// the device has reported. What it throws reaches the caller; the iteration has been made.
   std::function<void(Stage stage)> after_iteration = {};
-  /// Replay what a capture recorded even where its operations are others than those of the iteration before it; see
+  /// Accept a capture whose operations differ from those of the iteration before it; see
   /// GraphedOptions::accept_capture_path.
   bool accept_capture_path = false;
-  /// Rebuild each graph on at most so many parallel lanes; 0: as captured. See CaptureOptions::branches.
+  /// Rebuild each graph on at most this many parallel lanes; 0: as captured. See CaptureOptions::branches.
   int branches = 0;
   /// How `branches` goes about it.
   ParallelOptions parallel = {};

@@ -29,14 +29,14 @@ struct GradScalerOptions {
 ///
 ///     optimizer.zero_grad();
 ///     scaler.scale(loss).backward();
-///     scaler.unscale_(optimizer);            // only where gradients are looked at or clipped
+///     scaler.unscale_(optimizer);            // only if gradients are read or clipped
 ///     pianola::clip_grad_norm_(optimizer, 1.0);
 ///     scaler.step(optimizer);
 ///     scaler.update();
 ///
 /// Scale, growth tracker and parameters are equal bit for bit to torch's with fused optimizers.
 ///
-/// The host keeps in mind which optimizers were unscaled and stepped since the last update(): capture the calls from
+/// The host remembers which optimizers were unscaled and stepped since the last update(): capture the calls from
 /// unscale_() to update() together. An exception in between needs abandon_step() before the next step, unless it ended
 /// the capture that the step was in.
 ///
@@ -61,8 +61,8 @@ class PIANOLA_API GradScaler {
   ///                     float16 or on another device.
   void unscale_(Optimizer& optimizer);
 
-  /// The optimizer's step; one that leaves everything as it is where a gradient is not finite. Without unscale_() the
-  /// optimizer divides by the scale itself.
+  /// The optimizer's step; changes nothing if a gradient is not finite. Without unscale_() the optimizer divides by the
+  /// scale itself.
   /// @throws UsageError  Called before since update(); as unscale_(), float16 excepted; unscale_() was captured and
   ///                     this call is not, or the other way round; or the optimizer's step() looks at
   ///                     GradScale::found_inf in no operation, so that nothing would be skipped. That is found out in

@@ -15,7 +15,8 @@ namespace pianola {
 /// What of a GradScaler an optimizer needs: float32, of one element, on the parameters' device; undefined: no scaler is
 /// in use.
 struct GradScale {
-  at::Tensor scale = {};  ///< By which the gradients are too large still; undefined where they are unscaled already.
+  at::Tensor scale =
+      {};  ///< The factor by which gradients are still too large; undefined if they are unscaled already.
   at::Tensor found_inf = {};  ///< 1: a gradient is not finite, and the step leaves everything as it was; 0 otherwise.
 };
 
@@ -77,17 +78,17 @@ class PIANOLA_API Optimizer {
   void set_learning_rate(double rate);
 
   /// Every tensor that a step writes or that a schedule does, parameters excepted: what a checkpoint, verify() and a
-  /// test compare. Names as "state.3.exp_avg", "group.0.lr". To be written in place: that one of them looks at other memory
-  /// is not seen by the graphs that use it.
+  /// test compare. Names as "state.3.exp_avg", "group.0.lr". Write them in place: graphs do not see that one of them has
+  /// other memory.
   [[nodiscard]] virtual std::vector<NamedTensor> state() const = 0;
 
   /// In the layout of torch.optim's state_dict() with fused=True and capturable=True: {"state": {index: {...}},
   /// "param_groups": [{...}]}. Tensors are the optimizer's own, not copies. A parameter that never had a gradient has
   /// an entry, too, as new.
   [[nodiscard]] virtual c10::IValue state_dict() const = 0;
-  /// Copies into the tensors that are there, so that graphs which were captured go on with what is loaded. Takes what
-  /// torch.optim's optimizers of that name save as well, fused or not, with a learning rate that is a tensor or a
-  /// number. A parameter without an entry starts anew.
+  /// Copies into the existing tensors, so that captured graphs continue with what is loaded. Also accepts what torch.optim's
+  /// optimizers of that name save, fused or not, with a learning rate that is a tensor or a number. A parameter without
+  /// an entry starts anew.
   ///
   /// @throws UsageError  Of another optimizer, of other groups, options or shapes, or values are missing or have no
   ///                     meaning here; nothing was changed.

@@ -14,8 +14,8 @@
 
 namespace pianola {
 
-/// Streams of random numbers by name, beside the device's default one: dropout that differs between the ranks of a
-/// tensor-parallel group beside dropout that is the same on all of them.
+/// Named streams of random numbers beside the device's default one, for dropout that differs between the ranks of a
+/// tensor-parallel group.
 ///
 ///     pianola::RngTracker random(device);
 ///     random.add("model-parallel", seed + rank);
@@ -24,8 +24,8 @@ namespace pianola {
 ///       x = at::dropout(x, 0.1, true);  // draws from that stream
 ///     }
 ///
-/// A fork may stand inside a captured step: replays draw from the named stream and advance it, as eager runs do. Captures
-/// have to know the streams: CaptureOptions::generators, FullIterationOptions::generators.
+/// A captured step may contain forks: replays draw from the named stream and advance it, as eager runs do. Pass the streams
+/// to the capture: CaptureOptions::generators, FullIterationOptions::generators.
 ///
 /// Threads:  One call at a time; a fork changes what every thread draws from the device's default generator.
 class PIANOLA_API RngTracker {

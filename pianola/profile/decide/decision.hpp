@@ -21,8 +21,8 @@ inline constexpr std::size_t kGraphScopes = 4;
 /// "each layer", "forward and backward", "iteration without optimizer", "whole iteration".
 [[nodiscard]] PIANOLA_API const char* in_words(GraphScope scope) noexcept;
 
-/// What the graphs of a scope would take of the device's memory, for as long as they live. The pool is not all added to what
-/// the program takes now: eager work needs room for the same blocks, but may share it with other work.
+/// Device memory that the graphs of a scope would take as long as they live. The pool is not all extra memory: eager work
+/// needs room for the same blocks, but may share it with other work.
 struct ScopeMemory {
   std::optional<std::uint64_t> pool;  ///< Bytes; nothing: it cannot be told, see Decision::memory_unknown.
   std::uint64_t inputs = 0;           ///< Bytes of the static copies of inputs, as far as a profile shows them.
@@ -48,7 +48,7 @@ struct MachineModel {
   Nanoseconds callable = 25'000;    ///< Host time of one call of a graphed callable, autograd's included.
   Nanoseconds node_low = 0, node = 250, node_high = 600;  ///< Device time between two kernels of a graph.
   /// Device memory of an executable graph for each of its nodes. The driver takes it in pieces of 2 MiB, and has some to
-  /// begin with: of graphs of small kernels on an H200, one of 4000 nodes took 6 MiB, one of 1000 nothing that shows.
+  /// begin with. Measured on an H200: a graph of 4000 small kernels took 6 MiB; one of 1000 fitted into what it had.
   std::uint64_t node_bytes = 1600;
 };
 
@@ -72,12 +72,12 @@ struct Decision {
       {};                           ///< In the order of GraphScope, all of them; empty where unknown or graphed.
   std::size_t best = 0;             ///< The one that the verdict is about, in `scopes`.
   std::string memory_unknown = {};  ///< Why the pools cannot be told, and what to do; empty: they can.
-  MachineModel model = {};          ///< What was reckoned with.
+  MachineModel model = {};          ///< What the prediction used.
 };
 
-/// Whether a graph helps, and which: the fastest scope, of scopes within 3 % of it the smallest. It is worth it from 1.15
-/// times as fast on; not where the device is busy more than 95 % of the time, less than 1.05 times is gained, or less than
-/// 4 calls are saved.
+/// Whether a graph helps, and which: the fastest scope, or the smallest of those within 3 % of it. It is worth it from 1.15
+/// times as fast on; not if the device is busy more than 95 % of the time, less than 1.05 times is gained, or fewer than 4
+/// calls are saved.
 [[nodiscard]] PIANOLA_API Decision decide(const Timeline& timeline, const Analysis& analysis,
                                           const MachineModel& model = {});
 

@@ -5,10 +5,9 @@
 
 namespace pianola::profiling {
 
-/// Of a process that was killed, the last records of each thread are missing, of one thread more than of another: what
-/// is there would look like iterations without their forward pass. Leaves out what came after the first of its threads
-/// falls silent, if that is about as much as a thread may lack. Work goes with the call that issued it. The timeline need
-/// not be sorted.
+/// When a process is killed, each thread loses a different amount of its last records, so the last iterations look as if
+/// they had no forward pass. This leaves out what came after the first thread fell silent, if that is about as much as a
+/// thread may lose. Work goes with the call that issued it. The timeline need not be sorted.
 ///
 /// @return  How much time that is; 0: nothing was left out.
 Nanoseconds leave_out_uneven_end(Timeline& timeline, std::int32_t process);
