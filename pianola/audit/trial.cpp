@@ -130,9 +130,8 @@ void add_trial(const Trial& trial, const ObservedRuns& runs, AuditReport& report
   }
   if (trial.other_path && (!worst || *worst > Severity::wrong_numbers)) report.add(*trial.other_path);
   if (!trial.between_failed.empty()) {
-    report.add_note(
-        "the arguments of kernels were not compared: what runs between iterations failed behind a capture: " +
-        trial.between_failed);
+    report.add_note("the arguments of kernels were not compared: `between` failed after a capture: " +
+                    trial.between_failed);
   }
   for (const std::string& warning : trial.warnings) report.add_note("a capture warns: " + warning);
   for (const Finding& finding : trial.kernel_findings) report.add(finding);

@@ -22,7 +22,7 @@ std::string milliseconds(std::chrono::duration<double> time) { return fmt::forma
 std::optional<Finding> gpu_bound(const BusyTime& time) {
   if (time.device < kShortest || 2 * time.host >= time.device) return std::nullopt;
   Finding finding = Finding::of("PG1204");
-  finding.what = "the device has work all the time: the host is done long before it";
+  finding.what = "the device has work all the time: the host finishes long before it";
   finding.evidence = fmt::format("the host takes {} to enqueue what the device computes in {}", milliseconds(time.host),
                                  milliseconds(time.device));
   return finding;

@@ -331,11 +331,10 @@ std::vector<CudaFinding> CudaCallLog::findings(const OpTrace& trace) const {
 
 std::vector<std::string> CudaCallLog::notes() const {
   static constexpr char kNotWatched[] =
-      "calls of CUDA by code outside ATen were not watched, since {}: waits, queries, pinned memory and work on other "
-      "streams show only as far as operations show them";
+      "calls of CUDA by code outside ATen were not watched, because {}: waits, queries, pinned memory and work on "
+      "other streams are seen only if an operation shows them";
   static constexpr char kOtherThread[] =
-      "another thread called {} while the step ran: that breaks captures in mode `global`, not those in the default "
-      "mode";
+      "another thread called {} while the step ran: that breaks captures in mode `global`, but not in the default mode";
   constexpr const char* kTooMany = "the step called CUDA so often that not all of its calls were looked at";
   const std::lock_guard lock(state_->mutex);
   std::vector<std::string> notes;
