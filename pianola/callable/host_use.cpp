@@ -1,7 +1,7 @@
 #include <pianola/callable/host_use.hpp>
 
 #include <pianola/core/hazard_rule.hpp>
-#include <pianola/graph/offence_rule.hpp>
+#include <pianola/graph/offence.hpp>
 #include <pianola/trace/host_read.hpp>
 #include <pianola/trace/tensors_of.hpp>
 

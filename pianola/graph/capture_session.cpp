@@ -4,7 +4,6 @@
 #include <pianola/core/out_of_memory_error.hpp>
 #include <pianola/graph/branch_plan.hpp>
 #include <pianola/graph/open_capture.hpp>
-#include <pianola/graph/open_generators.hpp>
 #include <pianola/trace/plain_check.hpp>
 
 #include <ATen/CPUGeneratorImpl.h>

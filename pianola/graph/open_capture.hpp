@@ -1,6 +1,8 @@
 #pragma once
+#include <ATen/core/Generator.h>
 
 #include <cstdint>
+#include <vector>
 
 namespace pianola::graph {
 
@@ -14,5 +16,11 @@ inline CaptureStage& capture_stage() {
 }
 
 inline bool capture_is_open() { return capture_stage() != CaptureStage::none; }
+
+/// The generators that the capture which is open on this thread knows, its warm-up included; nullptr: none is open.
+inline const std::vector<at::Generator>*& open_generators() {
+  thread_local const std::vector<at::Generator>* generators = nullptr;
+  return generators;
+}
 
 }  // namespace pianola::graph

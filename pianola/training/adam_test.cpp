@@ -161,6 +161,8 @@ TEST_P(AdamTest, DecaysWeightsByASchedule) {
 
 TEST_P(AdamTest, NamesOptionsOutOfRange) {
   const auto make = [](const AdamOptions& options) { Adam(std::vector<at::Tensor>{randn({2})}, options); };
+  EXPECT_THAT(refusal<UsageError>("an eps just below 0", [&] { make({.eps = -1e-9}); }),
+              HasSubstr("eps must be finite and 0 or more, got -1e-09"));
   EXPECT_THAT(refusal<UsageError>("a beta of 1", [&] { make({.beta2 = 1}); }),
               HasSubstr("beta2 must be at least 0 and below 1, got 1"));
   EXPECT_THAT(refusal<UsageError>("a negative eps", [&] { make({.eps = -1}); }), HasSubstr("eps must be finite"));

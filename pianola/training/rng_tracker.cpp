@@ -2,7 +2,7 @@
 
 #include <pianola/core/error.hpp>
 #include <pianola/graph/device_check.hpp>
-#include <pianola/graph/open_generators.hpp>
+#include <pianola/graph/open_capture.hpp>
 #include <pianola/graph/seed_marks.hpp>
 
 #include <ATen/Context.h>

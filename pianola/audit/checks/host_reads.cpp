@@ -2,7 +2,7 @@
 
 #include <pianola/audit/producers.hpp>
 #include <pianola/audit/words.hpp>
-#include <pianola/graph/offence_rule.hpp>
+#include <pianola/graph/offence.hpp>
 #include <pianola/trace/host_read.hpp>
 #include <pianola/trace/op_info.hpp>
 

@@ -1,11 +1,11 @@
 #pragma once
 #include <pianola/cuda/executable.hpp>
 #include <pianola/cuda/rewired_graph.hpp>
+#include <pianola/graph/cuda/blas_workspaces.hpp>
 #include <pianola/graph/cuda/cuda_pool.hpp>
 #include <pianola/graph/cuda/generator_clock.hpp>
 #include <pianola/graph/cuda/input_copies.hpp>
 #include <pianola/graph/cuda/reuse_delay.hpp>
-#include <pianola/graph/cuda/workspace_turns.hpp>
 #include <pianola/graph/options.hpp>
 #include <pianola/parallel/branch_info.hpp>
 #include <pianola/parallel/lane_chart.hpp>

@@ -1,8 +1,11 @@
 #pragma once
 #include <pianola/graph/cuda/generator_clock.hpp>
+#include <pianola/graph/options.hpp>
 
 #include <ATen/cuda/CUDAGraph.h>
+#include <c10/core/Device.h>
 #include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
 
 #include <vector>
 
@@ -38,5 +41,14 @@ class CapturedGraph final : public at::cuda::CUDAGraph {
   void end_broken_capture(c10::cuda::CUDAStream stream) noexcept;
   void forget_capture() noexcept;
 };
+
+/// What a capture on CUDA needs of its thread before it may begin.
+/// @throws UsageError  The options do not fit the device, or its current stream is being captured.
+void check_may_capture_on_cuda(c10::Device device, const CaptureOptions& options);
+
+cudaStreamCaptureMode to_cuda(CaptureMode mode);
+
+/// The driver wants a context on the calling thread; torch binds one only with the first runtime call.
+void bind_context();
 
 }  // namespace pianola::graph

@@ -6,11 +6,9 @@
 #include <pianola/graph/branch_plan.hpp>
 #include <pianola/graph/cuda/allocation_watch.hpp>
 #include <pianola/graph/cuda/branches.hpp>
-#include <pianola/graph/cuda/capture_start.hpp>
 #include <pianola/graph/cuda/capture_watch.hpp>
 #include <pianola/graph/cuda/captured_graph.hpp>
 #include <pianola/graph/cuda/cuda_pool.hpp>
-#include <pianola/graph/cuda/explain.hpp>
 #include <pianola/graph/cuda/generator_clock.hpp>
 #include <pianola/graph/cuda/generator_watch.hpp>
 #include <pianola/graph/cuda/graph_dot.hpp>

@@ -1,6 +1,5 @@
 #pragma once
 #include <pianola/graph/cuda/blas_workspaces.hpp>
-#include <pianola/graph/cuda/workspace_colours.hpp>
 #include <pianola/graph/pool_state.hpp>
 #include <pianola/graph/pool_turn.hpp>
 

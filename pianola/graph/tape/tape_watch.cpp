@@ -1,6 +1,6 @@
 #include <pianola/graph/tape/tape_watch.hpp>
 
-#include <pianola/graph/offence_rule.hpp>
+#include <pianola/graph/offence.hpp>
 #include <pianola/trace/host_read.hpp>
 #include <pianola/trace/step_memory.hpp>
 #include <pianola/trace/tensors_of.hpp>
