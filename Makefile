@@ -22,7 +22,7 @@ else
   SETUP := $(TOOL_PYTHON) tools/setup.py
 endif
 
-.PHONY: help demo test gpu-test alone fuzz bench build setup format format-check wheel install clean \
+.PHONY: help demo test test-long gpu-test alone fuzz bench build setup format format-check wheel install clean \
         require-gpu require-prefix FORCE
 
 help: ## this list
@@ -34,8 +34,11 @@ demo: $(BUILD)/.configured ## set up, build, and train a small GPT by graph repl
 	@cmake --build $(BUILD) --parallel $(JOBS) --target pianola_program
 	@$(BUILD)/apps/pianola demo
 
-test: build ## set up, build, run all tests; ends with their counts
-	@$(INTERPRETER) tools/run_tests.py $(PRESET)
+test: build ## set up, build, run the tests; ends with their counts
+	@$(INTERPRETER) tools/run_tests.py $(PRESET) --label-exclude long
+
+test-long: build ## the tests that take more than 20 s each: a sweep of operators, a soak, the wheel, a GPT trained
+	@$(INTERPRETER) tools/run_tests.py $(PRESET) --label-regex long
 
 gpu-test: require-gpu build ## run the C++ and Python tests on a GPU, where no CUDA case may be skipped
 	@PIANOLA_REQUIRE_CUDA=1 $(INTERPRETER) tools/run_tests.py $(PRESET) --label-regex device
@@ -51,10 +54,11 @@ bench: build ## build and run the benchmarks
 	@$(BUILD)/bench/pianola_bench --json $(BUILD)/bench.json
 
 build: $(BUILD)/.configured ## compile everything and check that each public header compiles alone
-	@cmake --build --preset $(PRESET) --parallel $(JOBS)
+	@start=$$(date +%s); cmake --build --preset $(PRESET) --parallel $(JOBS) && \
+	  echo "built in $$(( $$(date +%s) - start )) s"
 
 setup: ## install what the build needs; with PYTHON=... only check that it is there
-	@$(SETUP) $(if $(filter test alone fuzz format format-check,$(MAKECMDGOALS)),--tests)
+	@$(SETUP) $(if $(filter test test-long alone fuzz format format-check,$(MAKECMDGOALS)),--tests)
 
 format: setup ## format the C++ sources
 	@$(INTERPRETER) tools/format.py

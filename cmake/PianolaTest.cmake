@@ -12,6 +12,11 @@ function(pianola_takes_turns)
   endif()
 endfunction()
 
+# pianola_takes_long(<test> ...): these tests take more than 20 s on two idle cores: `make test-long` runs them, `make test` does not.
+function(pianola_takes_long)
+  set_property(TEST ${ARGN} APPEND PROPERTY LABELS long)
+endfunction()
+
 # pianola_gtest(<name> <target>): registers a GoogleTest executable as one test. One process for all of its cases,
 # since loading libtorch_cuda takes more than a second.
 function(pianola_gtest name target)
