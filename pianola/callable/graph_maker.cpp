@@ -17,7 +17,7 @@ std::vector<c10::IValue> values_of(std::span<const at::Tensor> tensors) { return
 
 // What the last run of a function, and its backward pass, did.
 struct LastRun {
-  std::optional<ObservedRun> run;
+  std::optional<EagerRun> run;
   CustomBackwards backwards;
 };
 

@@ -35,7 +35,7 @@ bool keeps_casts() {
 
 }  // namespace
 
-KeptTensors::KeptTensors(const ObservedRun& run, std::span<const at::Tensor> inputs,
+KeptTensors::KeptTensors(const EagerRun& run, std::span<const at::Tensor> inputs,
                          const std::vector<at::Tensor>& results, const std::vector<at::Tensor>& remade) {
   Known known;
   for (const at::Tensor& tensor : remade) known.insert(trace::storage_of(tensor));

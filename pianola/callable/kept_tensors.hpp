@@ -1,5 +1,5 @@
 #pragma once
-#include <pianola/callable/observed_run.hpp>
+#include <pianola/callable/eager_run.hpp>
 #include <pianola/core/error.hpp>
 #include <pianola/trace/call_site.hpp>
 
@@ -24,7 +24,7 @@ namespace pianola::callable {
 class KeptTensors {
  public:
   /// @param remade  Tensors that may be kept; see HostEffects.
-  KeptTensors(const ObservedRun& run, std::span<const at::Tensor> inputs, const std::vector<at::Tensor>& results,
+  KeptTensors(const EagerRun& run, std::span<const at::Tensor> inputs, const std::vector<at::Tensor>& results,
               const std::vector<at::Tensor>& remade);
 
   /// Whether a history that may hold them lives.

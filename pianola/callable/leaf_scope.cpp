@@ -19,11 +19,11 @@ bool node_has_hooks(const autograd::Node& node) { return !node.pre_hooks().empty
 
 }  // namespace
 
-LeafWatch::LeafWatch(const std::vector<at::Tensor>& known) {
+LeafFinder::LeafFinder(const std::vector<at::Tensor>& known) {
   for (const at::Tensor& tensor : known) seen_.insert(tensor.unsafeGetTensorImpl());
 }
 
-void LeafWatch::on_op_begin(const trace::OpSpan& op) {
+void LeafFinder::on_op_begin(const trace::OpSpan& op) {
   for (const c10::IValue& value : op.inputs) {
     trace::for_each_tensor(value, [&](const at::Tensor& tensor) {
       if (!tensor.requires_grad() || !tensor.is_leaf() || op.memory->made(tensor)) return;

@@ -18,10 +18,10 @@ namespace pianola::callable {
 
 /// Finds the parameters of arbitrary code: the leaves that require grad and that its operations read, wherever they come
 /// from. Leaves that only a recomputation will differentiate are seen as well, which a walk of autograd's graph misses.
-class LeafWatch final : public trace::OpObserver {
+class LeafFinder final : public trace::OpObserver {
  public:
   /// @param known  Leaves that are no parameters: the static inputs.
-  explicit LeafWatch(const std::vector<at::Tensor>& known);
+  explicit LeafFinder(const std::vector<at::Tensor>& known);
 
   void on_op_begin(const trace::OpSpan& op) override;
 

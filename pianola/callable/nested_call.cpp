@@ -1,6 +1,6 @@
 #include <pianola/callable/nested_call.hpp>
 
-#include <pianola/callable/observed_run.hpp>
+#include <pianola/callable/eager_run.hpp>
 #include <pianola/graph/open_capture.hpp>
 
 #include <ATen/Context.h>
@@ -25,7 +25,7 @@ bool is_captured_by_torch(std::span<const at::Tensor> inputs) {
 }  // namespace
 
 bool runs_inside_another(std::span<const at::Tensor> inputs) {
-  return graph::capture_is_open() || ObservedRun::is_open() || is_captured_by_torch(inputs);
+  return graph::capture_is_open() || EagerRun::is_open() || is_captured_by_torch(inputs);
 }
 
 }  // namespace pianola::callable

@@ -64,7 +64,7 @@ std::string first_of(std::initializer_list<std::string> texts) {
 
 }  // namespace
 
-Observation::Observation(ObservedRun run, const HostEffects& effects, std::span<const at::Tensor> inputs,
+Observation::Observation(EagerRun run, const HostEffects& effects, std::span<const at::Tensor> inputs,
                          const std::vector<at::Tensor>& results)
     : kind_(kind_of(run.watch(), results)),
       device_(device_of(run.watch(), inputs)),
@@ -83,7 +83,7 @@ Observation::Observation(ObservedRun run, const HostEffects& effects, std::span<
 
 std::vector<at::Tensor> Observation::leaves() const {
   std::vector<at::Tensor> result;
-  for (const graph::WeakTensor& weak : leaves_) {
+  for (const trace::WeakTensor& weak : leaves_) {
     if (auto leaf = weak.lock()) result.emplace_back(std::move(leaf));
   }
   return result;

@@ -1,13 +1,13 @@
 #pragma once
 #include <pianola/callable/call.hpp>
 #include <pianola/callable/custom_backwards.hpp>
+#include <pianola/callable/eager_run.hpp>
 #include <pianola/callable/graphed_info.hpp>
 #include <pianola/callable/kept_tensors.hpp>
-#include <pianola/callable/observed_run.hpp>
 #include <pianola/core/error.hpp>
-#include <pianola/graph/outside_guard.hpp>
 #include <pianola/graph/recurrent_dropout.hpp>
 #include <pianola/trace/operation_log.hpp>
+#include <pianola/trace/weak_tensor.hpp>
 
 #include <ATen/core/Tensor.h>
 
@@ -30,7 +30,7 @@ class OtherPath : public UsageError {
 class Observation {
  public:
   /// @param results  The tensors that it returned.
-  Observation(ObservedRun run, const HostEffects& effects, std::span<const at::Tensor> inputs,
+  Observation(EagerRun run, const HostEffects& effects, std::span<const at::Tensor> inputs,
               const std::vector<at::Tensor>& results);
 
   [[nodiscard]] GraphedKind kind() const noexcept { return kind_; }
@@ -60,7 +60,7 @@ class Observation {
  private:
   GraphedKind kind_;
   c10::Device device_;
-  std::vector<graph::WeakTensor> leaves_;
+  std::vector<trace::WeakTensor> leaves_;
   KeptTensors kept_;
   CustomBackwards backwards_;
   std::string lasting_;

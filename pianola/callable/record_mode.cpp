@@ -158,11 +158,11 @@ void CapturedMode::check_samples() const {
 
 void CapturedMode::run_eagerly(CaptureContext& context) {
   const Pass& pass = *passes_.front();
-  LeafWatch watch(pass.inputs);
+  LeafFinder finder(pass.inputs);
   std::vector<at::Tensor> outputs;
   call(subject_.hooks.before_forward);
   {
-    std::vector<trace::OpObserver*> observers = {&watch};
+    std::vector<trace::OpObserver*> observers = {&finder};
     if (paths_) observers.push_back(&paths_->forward.check.next_call());
     const trace::OpStream watching(std::move(observers));
     outputs = each_once(run_forward(pass));
@@ -174,7 +174,7 @@ void CapturedMode::run_eagerly(CaptureContext& context) {
                         [&](const at::Tensor& input) { return trace::storage_of(input) == trace::storage_of(output); });
   });
   call(subject_.hooks.after_forward);
-  for (const at::Tensor& leaf : watch.leaves()) note_leaf(context, leaf);
+  for (const at::Tensor& leaf : finder.leaves()) note_leaf(context, leaf);
   if (!mode_.gradients) return;
 
   std::vector<at::Tensor> gradients;

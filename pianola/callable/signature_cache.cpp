@@ -191,7 +191,7 @@ void SignatureCache::Impl::run_eagerly(SignatureEntry& entry, bool observe, cons
   std::optional<Observation> observation;
   if (observe) {
     HostEffects effects;
-    ObservedRun run(inputs.copied, [&] { effects = call.run_observed(); });
+    EagerRun run(inputs.copied, [&] { effects = call.run_observed(); });
     observation.emplace(std::move(run), effects, inputs.described(), call.eager_results());
   } else {
     call.run_eagerly();

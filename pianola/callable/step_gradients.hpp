@@ -1,6 +1,6 @@
 #pragma once
-#include <pianola/graph/outside_guard.hpp>
 #include <pianola/trace/op_stream.hpp>
+#include <pianola/trace/weak_tensor.hpp>
 
 #include <ATen/core/Tensor.h>
 
@@ -65,10 +65,10 @@ class StepGradients final : public trace::OpObserver {
     [[nodiscard]] bool is_as_captured() const;
     [[nodiscard]] bool has_the_same_hooks() const;
 
-    graph::WeakTensor tensor;  // a leaf that is gone needs no gradient; OutsideGuard has noticed
+    trace::WeakTensor tensor;  // a leaf that is gone needs no gradient; OutsideGuard has noticed
     torch::autograd::AutogradMeta* meta;
     at::Tensor before;        // until finish()
-    graph::WeakTensor found;  // the same, not kept alive
+    trace::WeakTensor found;  // the same, not kept alive
     const void* found_at = nullptr;
     After after = After::kept;
     bool was_defined = false;

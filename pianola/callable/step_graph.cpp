@@ -52,7 +52,7 @@ void StepGraph::capture(const Step& step, const std::vector<at::Tensor>& leaves,
                         const std::function<void(const trace::OperationLog&)>& accept) {
   options.inputs = inputs_;
   gradients_.emplace(leaves);
-  std::optional<ObservedRun> run;
+  std::optional<EagerRun> run;
   std::vector<at::Tensor> results;
   try {
     const auto observed = [&] {

@@ -1,7 +1,7 @@
 #pragma once
 #include <pianola/callable/captured_call.hpp>
+#include <pianola/callable/eager_run.hpp>
 #include <pianola/callable/graphed_options.hpp>
-#include <pianola/callable/observed_run.hpp>
 #include <pianola/callable/output_origin.hpp>
 #include <pianola/callable/step_gradients.hpp>
 #include <pianola/graph/graph.hpp>

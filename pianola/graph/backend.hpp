@@ -49,7 +49,7 @@ class Backend {
   virtual void begin(const CaptureOptions& options) = 0;
   /// Who watches the operations between begin() and end(), after the trace; and what the trace asks the device for.
   [[nodiscard]] virtual std::vector<trace::OpObserver*> observers() = 0;
-  [[nodiscard]] virtual RecorderOptions recorder_options() = 0;
+  [[nodiscard]] virtual TraceRecorderOptions recorder_options() = 0;
   /// Stops recording and makes what replay() runs. `trace` is nullptr where none was recorded. Returns a warning where
   /// the recording is empty and may be.
   /// @throws CaptureError  The recording is broken or empty; abandon() follows.

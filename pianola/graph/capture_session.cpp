@@ -135,7 +135,7 @@ void CaptureSession::begin() {
   if (options_.restore || backend_.executes_while_recording()) observers.push_back(&written_);
   if (backend_.executes_while_recording()) observers.push_back(&generator_states_);
   if (options_.trace) {
-    RecorderOptions recorder_options = backend_.recorder_options();
+    TraceRecorderOptions recorder_options = backend_.recorder_options();
     recorder_options.call_sites = true;
     observers.push_back(&recorder_.emplace(std::move(recorder_options)));
   }

@@ -32,7 +32,7 @@ void OutsideTensors::on_op_begin(const trace::OpSpan& op) {
 
 std::vector<at::Tensor> OutsideTensors::alive() const {
   std::vector<at::Tensor> tensors;
-  for (const WeakTensor& weak : tensors_) {
+  for (const trace::WeakTensor& weak : tensors_) {
     if (auto tensor = weak.lock()) tensors.emplace_back(std::move(tensor));
   }
   return tensors;
@@ -44,7 +44,7 @@ OutsideGuard::OutsideGuard(std::vector<at::Tensor> tensors, std::span<const Name
   for (const at::Tensor& tensor : tensors) {
     if (!tensor.has_storage() || add_owner(tensor)) continue;
     const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-    candidates.push_back({.tensor = WeakTensor(tensor.getIntrusivePtr()),
+    candidates.push_back({.tensor = trace::WeakTensor(tensor.getIntrusivePtr()),
                           .impl = impl,
                           .address = memory_of(*impl),
                           .geometry = Geometry(*impl),
@@ -85,7 +85,7 @@ void OutsideGuard::watch_gradients(const std::vector<at::Tensor>& leaves) {
     const std::string name =
         named == watched_.end() ? "" : words_[static_cast<std::size_t>(named - watched_.begin())].name;
     leaves_.emplace_back(leaf.getIntrusivePtr());
-    watched_.push_back({.tensor = WeakTensor(gradient.getIntrusivePtr()),
+    watched_.push_back({.tensor = trace::WeakTensor(gradient.getIntrusivePtr()),
                         .impl = gradient.unsafeGetTensorImpl(),
                         .address = memory_of(*gradient.unsafeGetTensorImpl()),
                         .geometry = Geometry(*gradient.unsafeGetTensorImpl()),

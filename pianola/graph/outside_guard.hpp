@@ -19,8 +19,6 @@
 
 namespace pianola::graph {
 
-using trace::WeakTensor;
-
 /// Notes the tensors from outside the step that its operations use, without keeping any alive.
 class OutsideTensors final : public trace::OpObserver {
  public:
@@ -34,7 +32,7 @@ class OutsideTensors final : public trace::OpObserver {
 
  private:
   ska::flat_hash_set<const c10::TensorImpl*> seen_;
-  std::vector<WeakTensor> tensors_;
+  std::vector<trace::WeakTensor> tensors_;
   HostTensors host_tensors_;
 };
 
@@ -65,7 +63,7 @@ class OutsideGuard {
 
  private:
   struct Watched {
-    WeakTensor tensor;
+    trace::WeakTensor tensor;
     const c10::TensorImpl* impl;
     const void* address;
     Geometry geometry;
@@ -89,7 +87,7 @@ class OutsideGuard {
   std::vector<PrivateTensors::Owner> owners_;  // in place of their tensors; see Note [Private tensors]
   std::vector<Watched> watched_;
   std::vector<Words> words_;
-  std::vector<WeakTensor> leaves_;  // so that the addresses in `watched_` stay theirs
+  std::vector<trace::WeakTensor> leaves_;  // so that the addresses in `watched_` stay theirs
   RecurrentDropout dropout_;
 };
 

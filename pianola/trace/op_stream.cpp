@@ -39,7 +39,7 @@ struct ThreadPosition {
   int hidden = 0;                         // open spans inside the kernel of the innermost operation
   std::vector<const char*> callers;       // open composites
   std::vector<std::string> scopes;        // open user scopes
-  std::vector<BackwardNode> backward;     // open backward nodes; more than one where a backward runs a backward
+  std::vector<RunningNode> backward;      // open backward nodes; more than one where a backward runs a backward
 
   // Whether what is called now is hidden in the kernel of an operation. See Note [Calls of a kernel for autograd].
   [[nodiscard]] bool in_kernel() const {

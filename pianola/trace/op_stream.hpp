@@ -19,7 +19,7 @@ namespace pianola::trace {
 class StepMemory;
 
 /// The node of autograd's backward graph that a thread is running.
-struct BackwardNode {
+struct RunningNode {
   const char* name = "";       ///< "AddmmBackward0".
   std::int64_t sequence = -1;  ///< Sequence number of the forward operation that made it; -1: unknown.
 
@@ -36,7 +36,7 @@ struct OpSpan {
   c10::ArrayRef<c10::IValue> inputs;     ///< At begin only.
   c10::ArrayRef<c10::IValue> outputs;    ///< At end only; empty where the operation threw.
   std::int64_t sequence;                 ///< Autograd's sequence number of a forward operation; -1: none.
-  const BackwardNode* backward;          ///< nullptr in forward.
+  const RunningNode* backward;           ///< nullptr in forward.
   std::span<const std::string> scopes;   ///< Open user scopes, outermost first.
   std::span<const char* const> callers;  ///< Composite operators around it, outermost first: "aten::item".
   const StepMemory* memory;              ///< What the step made before this operation.

@@ -78,7 +78,7 @@ bool set_wrapped_number(ScalarRecord& record, const c10::IValue& value) {
 
 }  // namespace
 
-TraceRecorder::TraceRecorder(RecorderOptions options) : options_(std::move(options)) {
+TraceRecorder::TraceRecorder(TraceRecorderOptions options) : options_(std::move(options)) {
   // Enough for a small step, and small enough that malloc does not map and unmap pages for it.
   trace_.ops_.reserve(256);
   trace_.tensors_.reserve(1024);

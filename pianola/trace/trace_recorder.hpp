@@ -14,7 +14,7 @@
 namespace pianola {
 
 /// What a TraceRecorder records besides the operations themselves.
-struct RecorderOptions {
+struct TraceRecorderOptions {
   bool call_sites = false;  ///< Where each operation was called from; 0.2 to 0.7 us an operation.
   /// How far the generator is that the step draws from; empty: random numbers are not counted.
   std::function<std::uint64_t()> random_position = {};
@@ -27,7 +27,7 @@ struct RecorderOptions {
 /// Writes an OpTrace from an OpStream.
 class TraceRecorder final : public trace::OpObserver {
  public:
-  explicit TraceRecorder(RecorderOptions options = {});
+  explicit TraceRecorder(TraceRecorderOptions options = {});
 
   void on_op_begin(const trace::OpSpan& op) override;
   void on_op_end(const trace::OpSpan& op) override;
@@ -56,7 +56,7 @@ class TraceRecorder final : public trace::OpObserver {
   // An operation that has ended; nothing where its begin was not recorded.
   std::optional<Running> end_of(std::uint64_t number);
 
-  RecorderOptions options_;
+  TraceRecorderOptions options_;
   OpTrace trace_;
   std::vector<Running> running_;
   std::vector<std::string> last_scopes_;

@@ -1,6 +1,6 @@
 #include <pianola/audit/cuda/call_findings.hpp>
 
-#include <pianola/audit/cuda/stream_order.hpp>
+#include <pianola/audit/cuda/stream_hazards.hpp>
 #include <pianola/trace/op_info.hpp>
 #include <pianola/trace/op_trace.hpp>
 

@@ -82,7 +82,7 @@ class CudaBackend final : public Backend {
   void begin(const CaptureOptions& options) override;
   std::vector<trace::OpObserver*> warmup_observers() override { return {&*leaf_streams_}; }
   std::vector<trace::OpObserver*> observers() override;
-  RecorderOptions recorder_options() override;
+  TraceRecorderOptions recorder_options() override;
   std::optional<std::string> end(const OpTrace* trace, const CaptureOptions& options) override;
   void choose(const OpTrace* trace, const SaveStorage& save) override;
   void abandon() noexcept override;
@@ -178,7 +178,7 @@ std::vector<trace::OpObserver*> CudaBackend::observers() {
   return all;
 }
 
-RecorderOptions CudaBackend::recorder_options() {
+TraceRecorderOptions CudaBackend::recorder_options() {
   // Only the generators that take part can move while a capture is open.
   const auto position = [states = graph_->generator_states()] {
     std::uint64_t sum = 0;

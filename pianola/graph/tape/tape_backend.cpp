@@ -47,7 +47,7 @@ class TapeBackend final : public Backend {
 
   std::vector<trace::OpObserver*> observers() override { return {&*watch_, &*recorder_, &*keeper_}; }
 
-  RecorderOptions recorder_options() override {
+  TraceRecorderOptions recorder_options() override {
     return {.random_position = [this] { return watch_->draws(); }};
   }
 

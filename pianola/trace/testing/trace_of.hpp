@@ -13,7 +13,7 @@
 
 namespace pianola::testing {
 
-inline OpTrace trace_of(const std::function<void()>& step, RecorderOptions options = {}) {
+inline OpTrace trace_of(const std::function<void()>& step, TraceRecorderOptions options = {}) {
   TraceRecorder recorder(std::move(options));
   {
     const trace::OpStream stream({&recorder});

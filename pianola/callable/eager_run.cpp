@@ -1,4 +1,4 @@
-#include <pianola/callable/observed_run.hpp>
+#include <pianola/callable/eager_run.hpp>
 
 #include <pianola/core/error.hpp>
 #include <pianola/trace/op_stream.hpp>
@@ -21,7 +21,7 @@ class OpenRun {
 
 }  // namespace
 
-ObservedRun::ObservedRun(std::span<const at::Tensor> inputs, const std::function<void()>& run) : watch_(inputs) {
+EagerRun::EagerRun(std::span<const at::Tensor> inputs, const std::function<void()>& run) : watch_(inputs) {
   const OpenRun open;
   const trace::OpStream stream({&watch_, &host_, &log_});
   run();
@@ -29,6 +29,6 @@ ObservedRun::ObservedRun(std::span<const at::Tensor> inputs, const std::function
   if (const auto failure = stream.failure()) failure_ = Error(*failure).what();
 }
 
-bool ObservedRun::is_open() noexcept { return open_runs() != 0; }
+bool EagerRun::is_open() noexcept { return open_runs() != 0; }
 
 }  // namespace pianola::callable

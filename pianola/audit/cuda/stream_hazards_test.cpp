@@ -1,4 +1,4 @@
-#include <pianola/audit/cuda/stream_order.hpp>
+#include <pianola/audit/cuda/stream_hazards.hpp>
 
 #include <gtest/gtest.h>
 
@@ -63,11 +63,11 @@ struct Case {
   const char* hazards;
 };
 
-class StreamOrder : public ::testing::TestWithParam<Case> {};
+class StreamHazards : public ::testing::TestWithParam<Case> {};
 
-TEST_P(StreamOrder, TellsWhatACaptureWouldTripOver) { EXPECT_EQ(Line(GetParam().run).hazards(), GetParam().hazards); }
+TEST_P(StreamHazards, TellsWhatACaptureWouldTripOver) { EXPECT_EQ(Line(GetParam().run).hazards(), GetParam().hazards); }
 
-INSTANTIATE_TEST_SUITE_P(Clean, StreamOrder,
+INSTANTIATE_TEST_SUITE_P(Clean, StreamHazards,
                          ::testing::Values(Case{"Nothing", "", ""}, Case{"OneStream", "0 0 0", ""},
                                            Case{"ForkedAndJoined", "0 e1=0 1<e1 1 1 e2=1 0<e2 0", ""},
                                            Case{"ForkedWithoutWork", "0 e1=0 1<e1 0", ""},
@@ -82,7 +82,7 @@ INSTANTIATE_TEST_SUITE_P(Clean, StreamOrder,
                          [](const auto& tested) { return std::string(tested.param.name); });
 
 INSTANTIATE_TEST_SUITE_P(
-    Hazardous, StreamOrder,
+    Hazardous, StreamHazards,
     ::testing::Values(Case{"Unjoined", "e1=0 1<e1 1 1 0", "unjoined 1 at 3"},
                       Case{"WorkAfterTheJoin", "e1=0 1<e1 1 e2=1 0<e2 1", "unjoined 1 at 5"},
                       Case{"WorkAfterTheRecord", "e1=0 1<e1 1 e2=1 1 0<e2", "unjoined 1 at 4"},
@@ -99,7 +99,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& tested) { return std::string(tested.param.name); });
 
 // A run whose own stream is the legacy one, as without a side stream.
-TEST(StreamOrderOfTheDefaultStream, IsAsOfAnyOther) {
+TEST(StreamHazardsOfTheDefaultStream, IsAsOfAnyOther) {
   const auto side = reinterpret_cast<CUstream>(std::uintptr_t{7});
   const auto event = reinterpret_cast<CUevent>(std::uintptr_t{1});
   const std::vector<StreamUse> uses = {{.kind = StreamUse::Kind::work, .stream = nullptr},

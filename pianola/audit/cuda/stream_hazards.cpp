@@ -1,4 +1,4 @@
-#include <pianola/audit/cuda/stream_order.hpp>
+#include <pianola/audit/cuda/stream_hazards.hpp>
 
 #include <algorithm>
 #include <map>

@@ -12,9 +12,9 @@
 namespace pianola::callable {
 
 /// One run of a function under observation.
-class ObservedRun {
+class EagerRun {
  public:
-  ObservedRun(std::span<const at::Tensor> inputs, const std::function<void()>& run);
+  EagerRun(std::span<const at::Tensor> inputs, const std::function<void()>& run);
 
   [[nodiscard]] const CallWatch& watch() const noexcept { return watch_; }
   [[nodiscard]] const HostUse& host() const noexcept { return host_; }
