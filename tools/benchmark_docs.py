@@ -7,9 +7,9 @@
 import itertools
 import json
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from generated_pages import ROOT, write_or_check
+
 RESULTS = ROOT / "bench/results"
 
 HEAD = """# All results: {folder}
@@ -192,17 +192,5 @@ def pages():
     return {folder / "README.md": folder_text(folder) for folder in folders}
 
 
-def main(arguments):
-    made = pages()
-    if arguments == ["--check"]:
-        stale = [page.relative_to(ROOT) for page, text in made.items() if not page.exists() or page.read_text() != text]
-        for page in stale:
-            print(f"{page} is not what the results beside it make: run tools/benchmark_docs.py", file=sys.stderr)
-        return 1 if stale else 0
-    for page, text in made.items():
-        page.write_text(text)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(write_or_check(__doc__, pages))

@@ -11,9 +11,9 @@ of them is recorded in tests/hazards/results/cpu.json and cuda.json, which `test
 import json
 import re
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from generated_pages import ROOT, write_or_check
+
 FOLDER = ROOT / "docs/reference/hazards"
 ERRORS_PAGE = ROOT / "docs/reference/errors.md"
 TO_ROOT = "../../.."  # from a page of FOLDER
@@ -482,24 +482,12 @@ def problems():
     yield from (f"there is no {test}" for tests in OTHER_TESTS.values() for test in tests if not (ROOT / test).exists())
 
 
-def main(arguments):
-    if arguments not in ([], ["--check"]):
-        print(__doc__, file=sys.stderr)
-        return 2
+def main():
     found = sorted(problems())
     for problem in found:
         print(problem, file=sys.stderr)
-    made = pages()
-    if arguments == ["--check"]:
-        stale = [page.relative_to(ROOT) for page, text in made.items() if not page.exists() or page.read_text() != text]
-        for page in stale:
-            print(f"{page} is stale; run tools/hazards_doc.py", file=sys.stderr)
-        return 1 if stale or found else 0
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    for page, text in made.items():
-        page.write_text(text)
-    return 1 if found else 0
+    return write_or_check(__doc__, pages) or (1 if found else 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

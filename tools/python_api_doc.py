@@ -9,9 +9,9 @@ It reads the sources, so that nothing has to be built.
 import ast
 import re
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from generated_pages import ROOT, write_or_check
+
 PACKAGE = ROOT / "python/pianola"
 PAGE = ROOT / "docs/reference/python_api.md"
 
@@ -163,19 +163,5 @@ def page():
     return "\n".join(parts)
 
 
-def main(arguments):
-    if arguments not in ([], ["--check"]):
-        print(__doc__, file=sys.stderr)
-        return 2
-    made = page()
-    if arguments == ["--check"]:
-        stale = not PAGE.exists() or PAGE.read_text() != made
-        if stale:
-            print(f"{PAGE.relative_to(ROOT)} is stale; run tools/python_api_doc.py", file=sys.stderr)
-        return 1 if stale else 0
-    PAGE.write_text(made)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(write_or_check(__doc__, lambda: {PAGE: page()}))

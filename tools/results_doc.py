@@ -8,9 +8,9 @@ import json
 import sys
 from dataclasses import dataclass
 from html import escape
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from generated_pages import ROOT, write_or_check
+
 RESULTS = ROOT / "bench/results/h200"
 PAGE = ROOT / "docs/guide/results.md"
 README = ROOT / "README.md"
@@ -244,20 +244,5 @@ def pages():
     return made | {IMAGES / f"results_{figure.name}.svg": picture(figure) for figure in FIGURES}
 
 
-def main(arguments):
-    if arguments not in ([], ["--check"]):
-        print(__doc__, file=sys.stderr)
-        return 2
-    made = pages()
-    if arguments == ["--check"]:
-        stale = [file.relative_to(ROOT) for file, text in made.items() if not file.exists() or file.read_text() != text]
-        for file in stale:
-            print(f"{file} is stale; run tools/results_doc.py", file=sys.stderr)
-        return 1 if stale else 0
-    for file, text in made.items():
-        file.write_text(text)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(write_or_check(__doc__, pages))

@@ -4,6 +4,7 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace pianola::callable {
 
@@ -34,5 +35,19 @@ class BranchTable {
  private:
   ReportTable table_;
 };
+
+/// The report of calls by signature, which `signatures` describes: why some stay eager, and their tables.
+template <typename Infos>
+void add_calls(Report& report, const Infos& signatures, const std::vector<std::string>& unfollowed, ReportTable table,
+               const BranchTable& branches) {
+  std::vector<std::string> reasons;
+  for (const auto& one : signatures) {
+    if (!one.reason.empty()) reasons.push_back(one.signature + ": " + one.reason);
+  }
+  report.list("reasons", "Why calls stay eager, or were captured again", std::move(reasons));
+  report.list("unfollowed", "Read on the host, and not compared", unfollowed);
+  report.table(std::move(table));
+  branches.add_to(report);
+}
 
 }  // namespace pianola::callable

@@ -39,17 +39,12 @@ Report GraphedInfo::report() const {
   ReportTable table("calls", "Calls by signature, the latest first",
                     {{"signature"}, {"kind"}, {"state"}, {"graphs"}, {"recaptures"}, {"replays"}, {"eager"}});
   callable::BranchTable branches("signature");
-  std::vector<std::string> reasons;
   for (const SignatureInfo& one : signatures) {
     table.row({one.signature, std::string(to_string(one.kind)), std::string(to_string(one.state)), count(one.graphs),
                count(one.recaptures), count(one.replays), count(one.eager_calls)});
     for (const BranchInfo& graph : one.branches) branches.row(one.signature, graph);
-    if (!one.reason.empty()) reasons.push_back(one.signature + ": " + one.reason);
   }
-  report.list("reasons", "Why calls stay eager, or were captured again", std::move(reasons));
-  report.list("unfollowed", "Read on the host, and not compared", unfollowed);
-  report.table(std::move(table));
-  branches.add_to(report);
+  callable::add_calls(report, signatures, unfollowed, std::move(table), branches);
   return report;
 }
 

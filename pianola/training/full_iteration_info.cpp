@@ -18,17 +18,12 @@ Report FullIterationInfo::report() const {
   ReportTable table("iterations", "Iterations by signature, the latest first",
                     {{"stage"}, {"signature"}, {"state"}, {"eager"}, {"replays"}, {"recaptures"}});
   callable::BranchTable branches("signature");
-  std::vector<std::string> reasons;
   for (const IterationInfo& one : signatures) {
     table.row({std::string(in_words(one.stage)), one.signature, std::string(to_string(one.state)),
                count(one.eager_calls), count(one.replays), count(one.recaptures)});
     if (one.branches) branches.row(one.signature, *one.branches);
-    if (!one.reason.empty()) reasons.push_back(one.signature + ": " + one.reason);
   }
-  report.list("reasons", "Why calls stay eager, or were captured again", std::move(reasons));
-  report.list("unfollowed", "Read on the host, and not compared", unfollowed);
-  report.table(std::move(table));
-  branches.add_to(report);
+  callable::add_calls(report, signatures, unfollowed, std::move(table), branches);
   return report;
 }
 
