@@ -16,6 +16,13 @@ using testing::MlpNet;
 using testing::same;
 using testing::TransformerNet;
 
+// Its weight keeps its shape when it is transposed.
+struct SquareNet : torch::nn::Module {
+  SquareNet() { weight = register_parameter("weight", torch::rand({12, 12})); }
+  torch::Tensor forward(const torch::Tensor& x) { return x.mm(weight); }
+  torch::Tensor weight;
+};
+
 class GraphedStepTest : public testing::GraphedTest {
  protected:
   static constexpr std::uint64_t kSteps = 10;
@@ -156,6 +163,30 @@ TEST_P(GraphedStepTest, PutsGradientsBackThatTheCallerSetToNone) {
     if (step % 3 == 1) net.first->weight.mutable_grad() = torch::ones_like(net.first->weight).detach();
   };
   EXPECT_EQ(expect_equals_eager<MlpNet>(train, {8, 12}, {}, between).replays, kSteps - 3);
+}
+
+// The gradient is the same tensor in the same memory, which the graph would read as it lay.
+TEST_P(GraphedStepTest, SeesGradientsThatAreTransposedInPlace) {
+  const auto add_up = [](const std::shared_ptr<SquareNet>& net) {
+    return [net](const at::Tensor& x) {
+      const at::Tensor loss = square(net->forward(x));
+      loss.backward();
+      return loss;
+    };
+  };
+  const auto start_afresh = [](const std::shared_ptr<SquareNet>& net) {
+    return [net](const at::Tensor& x) {
+      net->zero_grad();
+      const at::Tensor loss = square(net->forward(x));
+      loss.backward();
+      return loss;
+    };
+  };
+  const auto between = [](SquareNet& net, std::uint64_t step) {
+    if (step == 5) net.weight.mutable_grad().t_();
+  };
+  EXPECT_EQ(expect_equals_eager<SquareNet>(add_up, {8, 12}, {}, between).graphs, 2U);
+  EXPECT_EQ(expect_equals_eager<SquareNet>(start_afresh, {8, 12}, {}, between).graphs, 2U);
 }
 
 TEST_P(GraphedStepTest, AGradientThatIsKeptKeepsItsValue) {

@@ -65,14 +65,14 @@ void ParameterGuard::add(const at::Tensor& leaf) {
       std::any_of(watched_.begin(), watched_.end(), [&](const Watched& known) { return known.impl == impl; })) {
     return;
   }
-  watched_.push_back({.impl = impl, .address = graph::memory_of(*impl), .geometry = graph::Geometry(*impl)});
+  watched_.push_back({.impl = impl, .placement = graph::Placement(*impl)});
   leaves_.push_back(leaf);
 }
 
 bool ParameterGuard::intact() const noexcept {
   bool same = true;
   for (const Watched& watched : watched_) {
-    same &= graph::memory_of(*watched.impl) == watched.address && watched.geometry.is_of(*watched.impl);
+    same &= watched.placement.is_of(*watched.impl);
   }
   return same;
 }
@@ -80,19 +80,9 @@ bool ParameterGuard::intact() const noexcept {
 std::vector<std::string> ParameterGuard::differences(const ModuleView& module) const {
   std::vector<std::string> result;
   for (std::size_t i = 0; i < watched_.size(); ++i) {
-    const void* now = graph::memory_of(*watched_[i].impl);
-    if (now == watched_[i].address) {
-      if (!watched_[i].geometry.is_of(*watched_[i].impl)) {
-        result.push_back(
-            fmt::format("{}: its shape or strides were changed in place (t_(), resize_(), param.data = ...)",
-                        describe_parameter(leaves_[i], module)));
-      }
-      continue;
-    }
-    const bool freed = now == nullptr || leaves_[i].storage().nbytes() == 0;
-    result.push_back(fmt::format(
-        "{}: its memory was {}", describe_parameter(leaves_[i], module),
-        freed ? "freed (its storage was resized)" : "replaced (param.data = ..., set_() or a resized storage)"));
+    const graph::Placement::Change change = watched_[i].placement.change(*watched_[i].impl);
+    if (change == graph::Placement::Change::none) continue;
+    result.push_back(fmt::format("{}: {}", describe_parameter(leaves_[i], module), in_words(change)));
   }
   for (std::string& difference : module.parameter_differences()) result.push_back(std::move(difference));
   return result;

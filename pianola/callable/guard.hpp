@@ -1,6 +1,6 @@
 #pragma once
 #include <pianola/callable/module_view.hpp>
-#include <pianola/graph/geometry.hpp>
+#include <pianola/graph/placement.hpp>
 
 #include <ATen/core/Tensor.h>
 
@@ -41,14 +41,13 @@ class ParameterGuard {
   void add(const at::Tensor& leaf);
 
   [[nodiscard]] bool intact() const noexcept;
-  /// "parameter 'weight': its data was replaced (param.data = ...)", one entry each.
+  /// "a Float parameter 'weight' of shape [4]: its memory was replaced (.data = ..., ...)", one entry each.
   [[nodiscard]] std::vector<std::string> differences(const ModuleView& module) const;
 
  private:
   struct Watched {
     const c10::TensorImpl* impl;
-    const void* address;
-    graph::Geometry geometry;
+    graph::Placement placement;
   };
   std::vector<Watched> watched_;
   std::vector<at::Tensor> leaves_;

@@ -1,7 +1,7 @@
 #include <pianola/callable/known_tensor.hpp>
 
 #include <pianola/core/error.hpp>
-#include <pianola/graph/geometry.hpp>
+#include <pianola/graph/placement.hpp>
 
 #include <fmt/format.h>
 
@@ -17,8 +17,7 @@ const char* yes_no(bool value) { return value ? "yes" : "no"; }
 KnownTensor::KnownTensor(std::string name, at::Tensor tensor, bool is_buffer)
     : name_(std::move(name)),
       tensor_(std::move(tensor)),
-      address_(is_buffer ? graph::memory_of(*tensor_.unsafeGetTensorImpl()) : nullptr),
-      is_buffer_(is_buffer),
+      placement_(is_buffer ? std::make_shared<graph::Placement>(*tensor_.unsafeGetTensorImpl()) : nullptr),
       requires_grad_(tensor_.defined() && tensor_.requires_grad()) {}
 
 KnownTensor KnownTensor::parameter(std::string name, const at::Tensor& tensor) {
@@ -37,18 +36,18 @@ KnownTensor KnownTensor::buffer(std::string name, const at::Tensor& tensor) {
 
 bool KnownTensor::is(const at::Tensor& now) const {
   return now.is_same(tensor_) && (!now.defined() || now.requires_grad() == requires_grad_) &&
-         (!is_buffer_ || graph::memory_of(*now.unsafeGetTensorImpl()) == address_);
+         (placement_ == nullptr || placement_->is_of(*now.unsafeGetTensorImpl()));
 }
 
 std::optional<std::string> KnownTensor::difference(const at::Tensor& now) const {
   if (is(now)) return std::nullopt;
-  const std::string which = fmt::format("{} '{}'", is_buffer_ ? "buffer" : "parameter", name_);
+  const std::string which = fmt::format("{} '{}'", placement_ != nullptr ? "buffer" : "parameter", name_);
   if (!now.is_same(tensor_)) return fmt::format("{}: the module has another tensor now", which);
   if (now.requires_grad() != requires_grad_) {
     return fmt::format("{}: requires grad: captured {}, now {}", which, yes_no(requires_grad_),
                        yes_no(!requires_grad_));
   }
-  return fmt::format("{}: its memory was replaced (buffer.data = ..., set_() or a resized storage)", which);
+  return fmt::format("{}: {}", which, in_words(placement_->change(*now.unsafeGetTensorImpl())));
 }
 
 }  // namespace pianola

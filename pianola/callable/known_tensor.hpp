@@ -3,10 +3,14 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
 #include <optional>
 #include <string>
 
 namespace pianola {
+namespace graph {
+class Placement;
+}
 
 /// What one parameter or buffer was when a ModuleView was made, for implementations of it.
 class PIANOLA_API KnownTensor {
@@ -18,9 +22,10 @@ class PIANOLA_API KnownTensor {
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
   [[nodiscard]] const at::Tensor& tensor() const noexcept { return tensor_; }
   /// Whether it is a parameter that requires grad.
-  [[nodiscard]] bool is_differentiable() const noexcept { return !is_buffer_ && requires_grad_; }
+  [[nodiscard]] bool is_differentiable() const noexcept { return placement_ == nullptr && requires_grad_; }
 
-  /// Whether `now` is this tensor, requires grad as then, and, for a buffer, looks at the same memory.
+  /// Whether `now` is this tensor, requires grad as then, and, for a buffer, looks at the same memory in the
+  /// same way.
   [[nodiscard]] bool is(const at::Tensor& now) const;
   /// "buffer 'mean': the module has another tensor now"; nothing if `now` is it.
   [[nodiscard]] std::optional<std::string> difference(const at::Tensor& now) const;
@@ -30,8 +35,7 @@ class PIANOLA_API KnownTensor {
 
   std::string name_;
   at::Tensor tensor_;
-  const void* address_;  // nullptr for parameters, whose memory is watched for all callables alike
-  bool is_buffer_;
+  std::shared_ptr<const graph::Placement> placement_;  // nullptr for parameters: it is watched for all callables alike
   bool requires_grad_;
 };
 

@@ -113,7 +113,7 @@ TEST_P(ModuleViewTest, AKnownTensorTellsWhatBecameOfIt) {
   tensor.set_data(other);
   EXPECT_TRUE(parameter.is(tensor)) << "the memory of parameters is watched elsewhere";
   EXPECT_EQ(buffer.difference(tensor),
-            "buffer 'b': its memory was replaced (buffer.data = ..., set_() or a resized storage)");
+            "buffer 'b': its memory was replaced (.data = ..., set_() or a resized storage)");
   tensor.requires_grad_();
   EXPECT_EQ(parameter.difference(tensor), "parameter 'a': requires grad: captured no, now yes");
   EXPECT_THAT(refusal<UsageError>("known buffer that requires grad", [&] { (void)KnownTensor::buffer("b", tensor); }),

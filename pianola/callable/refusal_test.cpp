@@ -101,6 +101,21 @@ TEST_P(CallableRefusalTest, AParameterThatIsTransposedInPlace) {
               HasSubstr("a Float parameter 'weight' of shape [12, 12]: its shape or strides were changed in place"));
 }
 
+TEST_P(CallableRefusalTest, ABufferThatIsTransposedInPlace) {
+  struct Net : torch::nn::Module {
+    Net() { scale = register_buffer("scale", randn({12, 12})); }
+    torch::Tensor forward(const torch::Tensor& x) { return x.mm(scale); }
+    torch::Tensor scale;
+  };
+  const auto net = make_net<Net>();
+  GraphedCallable graphed = make_graphed_callable(net, {sample()});
+  net->scale.t_();
+  EXPECT_THAT(refusal<GuardError>("a buffer transposed in place", [&] { (void)graphed(sample()); }),
+              HasSubstr("buffer 'scale': its shape or strides were changed in place"));
+  net->scale.t_();
+  EXPECT_TRUE(same(graphed(sample()), net->forward(sample())));
+}
+
 TEST_P(CallableRefusalTest, AParameterWhoseMemoryWasFreed) {
   const auto net = make_net<MlpNet>();
   GraphedCallable graphed = make_graphed_callable(net, {sample()});

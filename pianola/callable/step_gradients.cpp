@@ -2,7 +2,6 @@
 
 #include <pianola/callable/leaf_hook_checks.hpp>
 #include <pianola/callable/leaf_hooks.hpp>
-#include <pianola/graph/geometry.hpp>
 #include <pianola/trace/references.hpp>
 
 #include <torch/csrc/autograd/variable.h>
@@ -11,20 +10,15 @@
 #include <utility>
 
 namespace pianola::callable {
-namespace {
-
-// An undefined or sparse tensor has none. Without the checks of Tensor::storage(), which would read one more line of
-// memory of each tensor.
-}  // namespace
 
 StepGradients::Leaf::Leaf(const at::Tensor& leaf)
     : tensor(leaf.getIntrusivePtr()),
       meta(torch::autograd::impl::materialize_autograd_meta(leaf)),
       before(meta->grad_),
       found(before.getIntrusivePtr()),
-      found_at(graph::memory_of(*before.unsafeGetTensorImpl())),
       was_defined(before.defined()),
-      hooks(mark_of_hooks(leaf)) {}
+      hooks(mark_of_hooks(leaf)),
+      placement(*before.unsafeGetTensorImpl()) {}
 
 StepGradients::StepGradients(const std::vector<at::Tensor>& leaves) {
   for (const at::Tensor& leaf : leaves) leaves_.emplace_back(leaf);
@@ -41,7 +35,7 @@ void StepGradients::finish() {
     const at::Tensor before = std::exchange(leaf.before, at::Tensor());
     if (leaf.tensor.expired() || leaf.meta->grad_.is_same(before)) continue;
     leaf.made = leaf.meta->grad_;
-    leaf.made_at = graph::memory_of(*leaf.made.unsafeGetTensorImpl());
+    leaf.placement = graph::Placement(*leaf.made.unsafeGetTensorImpl());
     leaf.after = leaf.made.defined() ? After::made : After::dropped;
   }
 }
@@ -56,15 +50,14 @@ bool StepGradients::Leaf::is_as_captured() const {
     return false;
   const at::Tensor& now = meta->grad_;
   if (after == After::kept) {
-    return now.unsafeGetTensorImpl() == found._unsafe_get_target() &&
-           graph::memory_of(*now.unsafeGetTensorImpl()) == found_at;
+    return now.unsafeGetTensorImpl() == found._unsafe_get_target() && placement.is_of(*now.unsafeGetTensorImpl());
   }
   if (!was_defined && now.defined()) return false;
   if (after == After::dropped) return true;
   const std::size_t ours = now.is_same(made) ? 2 : 1;
   // Few have been seen by Python: only those are asked for its reference.
   return (made.use_count() == ours || trace::references_to(made) == ours) &&
-         graph::memory_of(*made.unsafeGetTensorImpl()) == made_at;
+         placement.is_of(*made.unsafeGetTensorImpl());
 }
 
 bool StepGradients::are_as_captured() const {

@@ -1,4 +1,5 @@
 #pragma once
+#include <pianola/graph/placement.hpp>
 #include <pianola/trace/op_stream.hpp>
 #include <pianola/trace/weak_tensor.hpp>
 
@@ -69,12 +70,11 @@ class StepGradients final : public trace::OpObserver {
     torch::autograd::AutogradMeta* meta;
     at::Tensor before;        // until finish()
     trace::WeakTensor found;  // the same, not kept alive
-    const void* found_at = nullptr;
     After after = After::kept;
     bool was_defined = false;
-    std::uint64_t hooks;   // mark_of_hooks() while it was captured
-    at::Tensor made = {};  // by the capture
-    const void* made_at = nullptr;
+    std::uint64_t hooks;         // mark_of_hooks() while it was captured
+    at::Tensor made = {};        // by the capture
+    graph::Placement placement;  // of what was found, or else of what was made
 
     // The first operations that began when it was another one than before, and when it was what the run left.
     static constexpr std::size_t kNever = std::numeric_limits<std::size_t>::max();

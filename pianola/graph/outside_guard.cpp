@@ -46,8 +46,7 @@ OutsideGuard::OutsideGuard(std::vector<at::Tensor> tensors, std::span<const Name
     const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
     candidates.push_back({.tensor = trace::WeakTensor(tensor.getIntrusivePtr()),
                           .impl = impl,
-                          .address = memory_of(*impl),
-                          .geometry = Geometry(*impl),
+                          .placement = Placement(*impl),
                           .requires_grad = impl->requires_grad()});
     words.push_back({.name = name_of(tensor, names),
                      .description = trace::describe(tensor),
@@ -87,8 +86,7 @@ void OutsideGuard::watch_gradients(const std::vector<at::Tensor>& leaves) {
     leaves_.emplace_back(leaf.getIntrusivePtr());
     watched_.push_back({.tensor = trace::WeakTensor(gradient.getIntrusivePtr()),
                         .impl = gradient.unsafeGetTensorImpl(),
-                        .address = memory_of(*gradient.unsafeGetTensorImpl()),
-                        .geometry = Geometry(*gradient.unsafeGetTensorImpl()),
+                        .placement = Placement(*gradient.unsafeGetTensorImpl()),
                         .requires_grad = gradient.requires_grad(),
                         .leaf = leaf.unsafeGetTensorImpl()});
     words_.push_back({.name = name, .description = trace::describe(leaf), .parameter = false});
@@ -106,14 +104,13 @@ void OutsideGuard::watch_values(const HostTensors& used) {
 }
 
 bool OutsideGuard::Watched::has_same_values() const noexcept {
-  return values.empty() || std::memcmp(address, values.data(), values.size()) == 0;
+  return values.empty() || std::memcmp(placement.address(), values.data(), values.size()) == 0;
 }
 
 // The implementation is there, if empty, as long as a weak reference is.
 bool OutsideGuard::Watched::intact() const noexcept {
-  return !tensor.expired() && memory_of(*impl) == address && is_shaped_as_captured() &&
-         impl->requires_grad() == requires_grad && (leaf == nullptr || leaf->grad().unsafeGetTensorImpl() == impl) &&
-         has_same_values();
+  return !tensor.expired() && placement.is_of(*impl) && impl->requires_grad() == requires_grad &&
+         (leaf == nullptr || leaf->grad().unsafeGetTensorImpl() == impl) && has_same_values();
 }
 
 bool OutsideGuard::intact() const noexcept {
@@ -129,18 +126,25 @@ std::size_t OutsideGuard::first_changed() const noexcept {
   return i;
 }
 
-const char* OutsideGuard::Watched::change() const noexcept {
-  constexpr const char* kReplaced = "replaced, frozen or unfrozen";
-  if (tensor.expired()) return kReplaced;
-  if (!is_shaped_as_captured()) return "given another shape or other strides";
-  return memory_of(*impl) == address && !has_same_values() ? "written, and lies on the CPU" : kReplaced;
+Placement::Change OutsideGuard::Watched::change() const noexcept {
+  return tensor.expired() ? Placement::Change::none : placement.change(*impl);
+}
+
+const char* OutsideGuard::Watched::other_change() const noexcept {
+  if (tensor.expired() || leaf != nullptr) return "replaced";
+  if (impl->requires_grad() != requires_grad) return requires_grad ? "frozen" : "made to require grad";
+  return "written, and lies on the CPU";
 }
 
 std::string OutsideGuard::difference() const {
   if (!dropout_.intact()) return RecurrentDropout::difference();
   const std::size_t changed = first_changed();
   if (changed == watched_.size()) return owners_live() ? "" : "the optimizer that the function uses is gone";
-  return words_[changed].description + " that the function reads was " + watched_[changed].change();
+  const std::string subject = words_[changed].description + " that the function reads";
+  const Watched& watched = watched_[changed];
+  const Placement::Change change = watched.change();
+  return change == Placement::Change::none ? fmt::format("{} was {}", subject, watched.other_change())
+                                           : fmt::format("{}: {}", subject, in_words(change));
 }
 
 Diagnosis OutsideGuard::offence() const {
@@ -152,8 +156,9 @@ Diagnosis OutsideGuard::offence() const {
   }
   const Watched& watched = watched_[changed];
   const Words& words = words_[changed];
-  const std::string subject =
-      words.name.empty() ? words.description : fmt::format("{}, {},", words.name, words.description);
+  const std::string whole =
+      words.name.empty() ? words.description : fmt::format("{}, {}", words.name, words.description);
+  const std::string subject = words.name.empty() ? whole : whole + ",";
   constexpr const char* kAgain = "; nothing was launched";
   if (watched.leaf != nullptr) {
     return {.what = fmt::format("the gradient of {} that the graph writes is no longer its .grad{}", subject, kAgain),
@@ -165,13 +170,14 @@ Diagnosis OutsideGuard::offence() const {
             .fix = "keep it as long as the graph lives, and write new values into it with copy_(); or capture again",
             .rule = "PG404"};
   }
-  if (!watched.is_shaped_as_captured()) {
-    return {.what = fmt::format("{} has another shape or other strides than when it was captured{}", subject, kAgain),
-            .fix = "give the step a view of it instead of changing it in place; or capture again",
-            .rule = "PG502"};
-  }
-  if (memory_of(*watched.impl) != watched.address) {
-    return {.what = fmt::format("{} has other memory than when it was captured{}", subject, kAgain),
+  if (const Placement::Change change = watched.change(); change != Placement::Change::none) {
+    const std::string what = fmt::format("{}: {}{}", whole, in_words(change), kAgain);
+    if (change == Placement::Change::geometry) {
+      return {.what = what,
+              .fix = "give the step a view of it instead of changing it in place; or capture again",
+              .rule = "PG502"};
+    }
+    return {.what = what,
             .fix = "write new values into it with copy_() instead of replacing its data; or capture again",
             .rule = words.parameter ? "PG402" : "PG401"};
   }

@@ -1,8 +1,8 @@
 #pragma once
 #include <pianola/core/error.hpp>
-#include <pianola/graph/geometry.hpp>
 #include <pianola/graph/host_tensors.hpp>
 #include <pianola/graph/options.hpp>
+#include <pianola/graph/placement.hpp>
 #include <pianola/graph/private_tensors.hpp>
 #include <pianola/graph/recurrent_dropout.hpp>
 #include <pianola/trace/op_stream.hpp>
@@ -55,7 +55,7 @@ class OutsideGuard {
 
   [[nodiscard]] bool intact() const noexcept;
   [[nodiscard]] std::size_t size() const noexcept { return watched_.size(); }
-  /// "a Float tensor of shape [16] that the function reads was replaced, frozen or unfrozen"; empty where all is
+  /// "a Float tensor of shape [16] that the function reads was replaced"; empty where all is
   /// intact.
   [[nodiscard]] std::string difference() const;
   /// Why a replay is refused. Only where not intact().
@@ -65,14 +65,13 @@ class OutsideGuard {
   struct Watched {
     trace::WeakTensor tensor;
     const c10::TensorImpl* impl;
-    const void* address;
-    Geometry geometry;
+    Placement placement;
     bool requires_grad;
     const c10::TensorImpl* leaf = nullptr;  // whose gradient it is; nullptr: no gradient
     std::vector<std::byte> values = {};     // that it has to keep; none: those are read by each replay
-    [[nodiscard]] bool is_shaped_as_captured() const noexcept { return geometry.is_of(*impl); }
     [[nodiscard]] bool has_same_values() const noexcept;
-    [[nodiscard]] const char* change() const noexcept;  // in words; only where not intact()
+    [[nodiscard]] Placement::Change change() const noexcept;
+    [[nodiscard]] const char* other_change() const noexcept;  // in words; only where not intact() and change() is none
     [[nodiscard]] bool intact() const noexcept;
   };
   struct Words {

@@ -24,7 +24,9 @@ TEST(OutsideGuardTest, LooksAtEachTensorThatNobodyDeclaredHisOwn) {
   EXPECT_TRUE(guard.intact());
   held[1].unsafeGetTensorImpl()->set_storage_keep_dtype(at::zeros({3}).storage());
   EXPECT_FALSE(guard.intact());
-  EXPECT_EQ(guard.difference(), "a Float tensor of shape [3] that the function reads was replaced, frozen or unfrozen");
+  EXPECT_EQ(guard.difference(),
+            "a Float tensor of shape [3] that the function reads: its memory was replaced (.data = ..., set_() or a "
+            "resized storage)");
 }
 
 TEST(OutsideGuardTest, NoticesAShapeOrStridesThatChangeInPlace) {
@@ -34,11 +36,11 @@ TEST(OutsideGuardTest, NoticesAShapeOrStridesThatChangeInPlace) {
   square.t_();
   EXPECT_FALSE(guard.intact());
   EXPECT_EQ(guard.difference(),
-            "a Float tensor of shape [3, 3] that the function reads was given another shape or other "
-            "strides");
+            "a Float tensor of shape [3, 3] that the function reads: its shape or strides were changed in place (t_(), "
+            "resize_() or .data = ...)");
   EXPECT_EQ(guard.offence().what,
-            "'square', a Float tensor of shape [3, 3], has another shape or other strides than when it "
-            "was captured; nothing was launched");
+            "'square', a Float tensor of shape [3, 3]: its shape or strides were changed in place (t_(), resize_() or "
+            ".data = ...); nothing was launched");
   EXPECT_EQ(guard.offence().rule, "PG502");
   square.t_();
   EXPECT_TRUE(guard.intact());
