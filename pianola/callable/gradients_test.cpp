@@ -118,6 +118,70 @@ TEST_P(GradientsTest, ThatAreDefinedAtCaptureStayWhereTheyAre) {
   EXPECT_TRUE(net->first->weight.grad().is_same(buffer));
 }
 
+// What a trainer with one buffer for all gradients does: p.grad.data = another part of it.
+TEST_P(GradientsTest, ThatMoveWithinTheirMemoryAreFollowed) {
+  for_each_policy([](GradPolicy policy) {
+    const auto eager = make_net<MlpNet>(), net = make_net<MlpNet>();
+    const std::int64_t size = net->first->weight.numel();
+    std::vector<at::Tensor> buffers;
+    for (const auto& one : {eager, net}) {
+      buffers.push_back(torch::zeros({2 * size}, device()));
+      one->first->weight.mutable_grad() = buffers.back().narrow(0, 0, size).view({24, 12});
+    }
+    GraphedCallable graphed = make_graphed_callable(net, {Twins::sample()}, {.grad = policy});
+    for (std::uint64_t i = 0; i < 4; ++i) {
+      if (i == 2) {
+        eager->first->weight.mutable_grad().set_data(buffers[0].narrow(0, size, size).view({24, 12}));
+        net->first->weight.mutable_grad().set_data(buffers[1].narrow(0, size, size).view({24, 12}));
+      }
+      Twins::loss_of(eager->forward(randn({8, 12}, i).requires_grad_())).backward();
+      Twins::loss_of(graphed(randn({8, 12}, i).requires_grad_())).backward();
+      expect_same(state_of_module(*net), state_of_module(*eager), "in step " + std::to_string(i));
+      EXPECT_TRUE(same(buffers[1], buffers[0])) << i;
+    }
+  });
+}
+
+TEST_P(GradientsTest, ThatMoveToTheMemoryOfAnotherAreFollowed) {
+  for_each_policy([](GradPolicy policy) {
+    Twins twins({.grad = policy});
+    twins.step(1);
+    for (const auto& net : {twins.eager, twins.net}) {
+      net->norm->weight.mutable_grad().set_data(net->first->bias.grad());
+      net->first->bias.mutable_grad().reset();
+    }
+    twins.step(2);
+    twins.expect_equal("with a gradient in the memory of another");
+    twins.step(3);
+    twins.expect_equal("once more");
+    twins.each([](const at::Tensor& parameter) { parameter.mutable_grad().reset(); });
+    twins.step(4);
+    twins.step(5);
+    twins.expect_equal("after they were set to none");
+  });
+}
+
+TEST_P(GradientsTest, ThatAreTransposedInPlaceAreFollowed) {
+  for_each_policy([](GradPolicy policy) {
+    std::vector<std::shared_ptr<torch::nn::LinearImpl>> nets;
+    for (int k = 0; k < 2; ++k) {
+      torch::manual_seed(5);
+      nets.push_back(std::make_shared<torch::nn::LinearImpl>(12, 12));
+      nets.back()->to(device());
+    }
+    GraphedCallable graphed = make_graphed_callable(nets[1], {Twins::sample()}, {.grad = policy});
+    for (std::uint64_t i = 0; i < 5; ++i) {
+      Twins::loss_of(nets[0]->forward(randn({8, 12}, i).requires_grad_())).backward();
+      Twins::loss_of(graphed(randn({8, 12}, i).requires_grad_())).backward();
+      expect_same(state_of_module(*nets[1]), state_of_module(*nets[0]), "in step " + std::to_string(i));
+      for (const auto& net : nets) {
+        if (i == 1) net->weight.mutable_grad().t_();
+        if (i == 3) net->zero_grad();
+      }
+    }
+  });
+}
+
 // As in eager, where a gradient that was taken away is another tensor from then on.
 TEST_P(GradientsTest, ThatSomebodyKeepsDoNotChangeAnyMore) {
   for (const bool as_view : {false, true}) {

@@ -20,10 +20,6 @@
 namespace pianola::callable {
 namespace {
 
-const c10::StorageImpl* storage_of(const c10::TensorImpl& impl) noexcept {
-  return impl.unsafe_storage().unsafeGetStorageImpl();
-}
-
 c10::Stream current_stream(c10::Device device) { return c10::impl::VirtualGuardImpl(device.type()).getStream(device); }
 
 // Those that may serve as buffers.
@@ -70,7 +66,7 @@ ParameterGradients::ParameterGradients(std::vector<at::Tensor> parameters, const
     exposed_.push_back(adopted[i].defined() ? adopted[i] : alias_of(buffer));
     places_.push_back({.meta = torch::autograd::impl::materialize_autograd_meta(parameters_[i]),
                        .exposed = exposed_[i].unsafeGetTensorImpl(),
-                       .storage = storage_of(*buffer.unsafeGetTensorImpl())});
+                       .placement = graph::Placement(*exposed_[i].unsafeGetTensorImpl())});
   }
   finish();
   group_->add(*this);
@@ -84,18 +80,17 @@ void ParameterGradients::record(const std::vector<at::Tensor>& computed) const {
 
 at::Tensor& ParameterGradients::gradient(std::size_t i) const { return places_[i].meta->grad_; }
 
-// `p.grad` may be the tensor we gave and yet look at other memory (p.grad.data = ...).
+// `p.grad` may be the tensor we gave and yet look at other memory, or otherwise at the same (p.grad.data = ..., t_()).
 bool ParameterGradients::is_ours(std::size_t i) const noexcept {
   const c10::TensorImpl* impl = gradient(i).unsafeGetTensorImpl();
-  return impl == places_[i].exposed && storage_of(*impl) == places_[i].storage;
+  return impl == places_[i].exposed && places_[i].placement.is_of(*impl);
 }
 
 bool ParameterGradients::is_steady() const noexcept {
   bool steady = true;
   for (const Place& place : places_) {
     const c10::TensorImpl* impl = place.meta->grad_.unsafeGetTensorImpl();
-    steady &= impl == place.exposed;
-    steady &= storage_of(*impl) == place.storage;
+    steady &= impl == place.exposed && place.placement.is_of(*impl);
     steady &= !may_be_hooked(*place.meta);
   }
   return steady;
@@ -138,7 +133,22 @@ void ParameterGradients::adopt_aliases() {
     }
     exposed_[i] = now;
     places_[i].exposed = now.unsafeGetTensorImpl();
+    places_[i].placement = graph::Placement(*now.unsafeGetTensorImpl());
   }
+}
+
+// A tensor that was made to look elsewhere is no longer ours: where that is in our memory, it counts as somebody else's
+// reference to it from now on.
+void ParameterGradients::let_go_of_moved() {
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    if (!places_[i].placement.is_of(*places_[i].exposed)) renew(i);
+  }
+}
+
+void ParameterGradients::renew(std::size_t i) {
+  exposed_[i] = alias_of(buffers_.tensors()[i]);
+  places_[i].exposed = exposed_[i].unsafeGetTensorImpl();
+  places_[i].placement = graph::Placement(*places_[i].exposed);
 }
 
 void ParameterGradients::before_replay(bool wanted, bool steady, const std::vector<std::size_t>& left_alone,
@@ -163,12 +173,16 @@ std::vector<at::Tensor> ParameterGradients::computed(const std::vector<std::size
 }
 
 void ParameterGradients::after_replay() {
-  if (!replay_.to_hand_out.empty()) hand_out(replay_.to_hand_out);
-  if (replay_.to_restore.empty()) [[likely]]
+  if (replay_.to_hand_out.empty() && replay_.to_restore.empty()) [[likely]]
     return;
   const trace::QuietScope quiet;
-  at::_foreach_copy_(select(buffers_.tensors(), replay_.to_restore), replay_.saved);
-  replay_.saved.clear();
+  std::vector<at::Tensor> computed = select(buffers_.tensors(), replay_.to_hand_out);
+  if (!replay_.to_restore.empty()) {  // first, because what gets the result may lie in a buffer that is put back
+    computed = copies_of(computed);
+    at::_foreach_copy_(select(buffers_.tensors(), replay_.to_restore), replay_.saved);
+    replay_.saved.clear();
+  }
+  hand_out(computed);
 }
 
 void ParameterGradients::undo_replay() {
@@ -182,6 +196,7 @@ void ParameterGradients::undo_replay() {
 
 void ParameterGradients::prepare_to_add() {
   const trace::QuietScope quiet;
+  let_go_of_moved();
   if (!is_clear_) group_->clear_idle();
   const bool was_clear = std::exchange(is_clear_, false);
   if (was_clear) group_->wait_for_clear();
@@ -208,13 +223,9 @@ void ParameterGradients::prepare_to_add() {
   replay_.exposed = std::move(to_expose);
 }
 
-// The tensor of last time will do, unless somebody has it, or it was made to look elsewhere.
+// The tensor of last time will do, unless somebody has it.
 void ParameterGradients::expose(std::size_t i) {
-  Place& place = places_[i];
-  if (trace::references_to(exposed_[i]) > 1 || storage_of(*place.exposed) != place.storage) {
-    exposed_[i] = alias_of(buffers_.tensors()[i]);
-    place.exposed = exposed_[i].unsafeGetTensorImpl();
-  }
+  if (trace::references_to(exposed_[i]) > 1) renew(i);
   gradient(i) = exposed_[i];
 }
 
@@ -225,22 +236,20 @@ void ParameterGradients::save(std::vector<std::size_t> which) {
   replay_.saved = copies_of(select(buffers_.tensors(), replay_.to_restore));
 }
 
-// As AccumulateGrad: an undefined gradient becomes the result, a defined one gets it added in place.
-void ParameterGradients::hand_out(const std::vector<std::size_t>& which) {
-  const trace::QuietScope quiet;
+// As AccumulateGrad: an undefined gradient becomes the result, a defined one gets it added in place. Undefined ones are
+// handed out where somebody holds the buffer, and so get copies.
+void ParameterGradients::hand_out(const std::vector<at::Tensor>& computed) {
   std::vector<at::Tensor> defined, to_add;
-  std::vector<std::size_t> undefined;
-  for (const std::size_t i : which) {
-    if (gradient(i).defined()) {
-      defined.push_back(gradient(i));
-      to_add.push_back(buffers_.tensors()[i]);
+  for (std::size_t k = 0; k < computed.size(); ++k) {
+    at::Tensor& now = gradient(replay_.to_hand_out[k]);
+    if (now.defined()) {
+      defined.push_back(now);
+      to_add.push_back(computed[k]);
     } else {
-      undefined.push_back(i);
+      now = computed[k];
     }
   }
   if (!defined.empty()) at::_foreach_add_(defined, to_add);
-  std::vector<at::Tensor> fresh = copies_of(select(buffers_.tensors(), undefined));
-  for (std::size_t k = 0; k < undefined.size(); ++k) gradient(undefined[k]) = std::move(fresh[k]);
 }
 
 std::vector<std::size_t> ParameterGradients::all() const {

@@ -1,5 +1,6 @@
 #pragma once
 #include <pianola/callable/gradient_buffers.hpp>
+#include <pianola/graph/placement.hpp>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Stream.h>
@@ -83,7 +84,7 @@ class ParameterGradients {
   struct Place {                          // what is_steady() compares, densely
     torch::autograd::AutogradMeta* meta;  // of the parameter
     const c10::TensorImpl* exposed;       // what `p.grad` is when it is ours
-    const c10::StorageImpl* storage;      // of the buffer
+    graph::Placement placement;           // of it, while it looks at the buffer
   };
   struct Replay {                          // what is left to do after one
     std::vector<bool> left_alone;          // empty where none is
@@ -101,10 +102,12 @@ class ParameterGradients {
   [[nodiscard]] std::vector<std::size_t> all() const;
   [[nodiscard]] bool is_left_alone(std::size_t i) const { return !replay_.left_alone.empty() && replay_.left_alone[i]; }
   void adopt_aliases();
+  void let_go_of_moved();
+  void renew(std::size_t i);
   void prepare_to_add();
   void expose(std::size_t i);
   void save(std::vector<std::size_t> which);
-  void hand_out(const std::vector<std::size_t>& which);
+  void hand_out(const std::vector<at::Tensor>& computed);
 
   std::vector<Place> places_;
   std::vector<at::Tensor> exposed_;
