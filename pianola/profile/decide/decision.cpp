@@ -103,10 +103,10 @@ std::optional<Decision> settled(const Timeline& timeline, const Analysis& analys
 
 void mark_blocked(const std::vector<Obstacle>& obstacles, Decision& decision) {
   for (const Obstacle& obstacle : obstacles) {
-    decision.obstacles.push_back(fmt::format("{}: {}", obstacle.what, obstacle.fix));
+    decision.obstacles.push_back(fmt::format("{}: {}", obstacle.problem.what, obstacle.problem.fix));
     for (ScopePrediction& scope : decision.scopes) {
       if (scope.obstacle.empty() && obstacle.blocks[static_cast<std::size_t>(scope.scope)])
-        scope.obstacle = obstacle.what;
+        scope.obstacle = obstacle.problem.what;
     }
   }
 }

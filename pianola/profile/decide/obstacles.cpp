@@ -74,11 +74,11 @@ void add_waits(const Timeline& timeline, const Analysis& analysis, const WorkPar
     const std::string place = place_of(timeline, call);
     const std::string& name = timeline.name(call.name);
     Obstacle& obstacle = by_place[{name, place}];
-    if (obstacle.what.empty()) {
-      obstacle.what = place.empty()
-                          ? fmt::format("the host waits in {} in the middle of the iteration", name)
-                          : fmt::format("the host waits in {} ({}) in the middle of the iteration", name, place);
-      obstacle.fix = fix_for(name, place);
+    if (obstacle.problem.what.empty()) {
+      obstacle.problem.what =
+          place.empty() ? fmt::format("the host waits in {} in the middle of the iteration", name)
+                        : fmt::format("the host waits in {} ({}) in the middle of the iteration", name, place);
+      obstacle.problem.fix = fix_for(name, place);
     }
     const bool inside_model = interrupts(call, issued.forward) || interrupts(call, issued.backward);
     obstacle.blocks[static_cast<std::size_t>(GraphScope::layers)] |= inside_model;
@@ -98,11 +98,11 @@ void add_changes(const Analysis& analysis, std::vector<Obstacle>& obstacles) {
   const double differ = 1 - static_cast<double>(usual) / static_cast<double>(analysis.iterations.size());
   if (analysis.iterations.size() < 3 || differ <= kManyDiffer) return;
   Obstacle obstacle{
-      .what = fmt::format("the work differs from iteration to iteration: {} to {} kernels", counts.begin()->first,
-                          counts.rbegin()->first),
-      .fix =
-          "pad batches to a few sizes, each with its own graph (Buckets), and take decisions that depend on "
-          "data out of the iteration"};
+      .problem = {
+          .what = fmt::format("the work differs from iteration to iteration: {} to {} kernels", counts.begin()->first,
+                              counts.rbegin()->first),
+          .fix = "pad batches to a few sizes, each with its own graph (Buckets), and take decisions that depend on "
+                 "data out of the iteration"}};
   obstacle.blocks.fill(true);
   obstacles.push_back(std::move(obstacle));
 }

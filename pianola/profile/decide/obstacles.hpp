@@ -1,4 +1,5 @@
 #pragma once
+#include <pianola/core/error.hpp>
 #include <pianola/profile/decide/decision.hpp>
 #include <pianola/profile/decide/work_parts.hpp>
 
@@ -10,8 +11,7 @@ namespace pianola::profiling {
 
 /// What stands in the way of a graph, as far as a profile shows it.
 struct Obstacle {
-  std::string what;  ///< "the host waits in cudaStreamSynchronize (aten::item) in the middle of the iteration"
-  std::string fix;
+  Diagnosis problem;  ///< "the host waits in cudaStreamSynchronize (aten::item) in the middle of the iteration"
   std::array<bool, kGraphScopes> blocks = {};  ///< Which scopes, in the order of GraphScope.
 };
 

@@ -26,7 +26,7 @@ std::string one_line(std::string text) {
 
 void write_status(const std::string& folder, const RecorderStatus& status) {
   const std::string path = fmt::format("{}/{}{}", folder, status.process_id, kSuffix);
-  const std::string text = one_line(status.what) + "\n" + one_line(status.fix) + "\n";
+  const std::string text = one_line(status.problem.what) + "\n" + one_line(status.problem.fix) + "\n";
   const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (file < 0) return;
   [[maybe_unused]] const ssize_t written = write(file, text.data(), text.size());
@@ -36,10 +36,10 @@ void write_status(const std::string& folder, const RecorderStatus& status) {
 std::vector<RecorderStatus> read_statuses(const std::string& folder) {
   std::vector<RecorderStatus> statuses;
   for (const ProcessFile& file : process_files(folder, std::string(kSuffix))) {
-    RecorderStatus status{.process_id = file.process_id, .what = {}, .fix = {}};
+    RecorderStatus status{.process_id = file.process_id, .problem = {}};
     std::ifstream stream(file.path);
-    std::getline(stream, status.what);
-    std::getline(stream, status.fix);
+    std::getline(stream, status.problem.what);
+    std::getline(stream, status.problem.fix);
     statuses.push_back(std::move(status));
   }
   return statuses;

@@ -1,4 +1,5 @@
 #pragma once
+#include <pianola/core/error.hpp>
 
 #include <cstdint>
 #include <string>
@@ -9,8 +10,7 @@ namespace pianola::profiling {
 /// Why a process could not be recorded, as its recorder left it for the program that started it: a file of two lines.
 struct RecorderStatus {
   std::uint32_t process_id = 0;
-  std::string what;  ///< A sentence without its full stop; empty where the file could not be read.
-  std::string fix;   ///< May be empty.
+  Diagnosis problem;  ///< Without place and rule; empty where the file could not be read.
 };
 
 /// Throws nothing but std::bad_alloc; that it cannot be written, nobody can be told.

@@ -67,9 +67,9 @@ std::vector<RecordingReader> open_all(const std::string& folder, std::vector<std
                          const std::vector<std::string>& notes) {
   if (!statuses.empty()) {
     const RecorderStatus& first = statuses.front();
-    throw UsageError({.what = fmt::format("process {} could not be recorded: {}", first.process_id, first.what),
+    throw UsageError({.what = fmt::format("process {} could not be recorded: {}", first.process_id, first.problem.what),
                       .where = folder,
-                      .fix = first.fix});
+                      .fix = first.problem.fix});
   }
   throw UsageError({.what = notes.empty() ? fmt::format("there is no recording in the folder '{}'", folder) : notes[0],
                     .fix = "give a folder that `pianola profile --output` wrote"});
@@ -109,7 +109,7 @@ Timeline read_recordings(const std::string& folder) {
   }
   if (processes == 0) timeline.notes.insert(timeline.notes.end(), of_idle.begin(), of_idle.end());
   for (const profiling::RecorderStatus& status : statuses) {
-    timeline.notes.push_back(fmt::format("process {}: {}", status.process_id, status.what));
+    timeline.notes.push_back(fmt::format("process {}: {}", status.process_id, status.problem.what));
   }
   timeline.source = fmt::format("recordings of {} process{} in '{}'", processes, processes == 1 ? "" : "es", folder);
   profiling::complete(timeline);

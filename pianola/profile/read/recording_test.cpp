@@ -397,7 +397,8 @@ TEST_F(RecordingsTest, NotesNameTheProcess) {
   record(5, {.process_id = 5, .wall = 1}, 3, 0, false);
   record(6, {.process_id = 6, .wall = 2}, 3, 0);
   profiling::write_file(folder / "8.pianola", "no recording");
-  profiling::write_status(folder.path(), {.process_id = 12, .what = "another profiler is attached", .fix = "end it"});
+  profiling::write_status(folder.path(),
+                          {.process_id = 12, .problem = {.what = "another profiler is attached", .fix = "end it"}});
   const Timeline timeline = read_recordings(folder.path());
   EXPECT_EQ(timeline.work.size(), 6U);
   EXPECT_THAT(timeline.notes,
@@ -410,7 +411,8 @@ TEST_F(RecordingsTest, WithoutAnyRecordingTheReasonIsTold) {
       [&] { (void)read_recordings(folder.path()); },
       ThrowsMessage<UsageError>(AllOf(HasSubstr("there is no recording in the folder"), HasSubstr(folder.path()))));
   EXPECT_THAT([&] { (void)read_recordings(folder / "none"); }, ThrowsMessage<UsageError>(HasSubstr("no recording")));
-  profiling::write_status(folder.path(), {.process_id = 12, .what = "there is no CUPTI\nlibrary", .fix = "install it"});
+  profiling::write_status(folder.path(),
+                          {.process_id = 12, .problem = {.what = "there is no CUPTI\nlibrary", .fix = "install it"}});
   EXPECT_THAT([&] { (void)read_recordings(folder.path()); },
               ThrowsMessage<UsageError>(AllOf(HasSubstr("process 12 could not be recorded: there is no CUPTI library"),
                                               HasSubstr("fix:   install it"))));

@@ -96,7 +96,7 @@ ActivityApiOpening activity_api_of(void* library) {
   return {.api = api, .problem = {}};
 }
 
-RecorderProblem explain(const ActivityApi& api, CUptiResult result, const char* call) {
+Diagnosis explain(const ActivityApi& api, CUptiResult result, const char* call) {
   const std::string text = text_of(api, result);
   switch (result) {
     case CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED:
@@ -110,16 +110,15 @@ RecorderProblem explain(const ActivityApi& api, CUptiResult result, const char* 
   }
 }
 
-std::optional<RecorderProblem> check_version(const ActivityApi& api) {
+std::optional<Diagnosis> check_version(const ActivityApi& api) {
   std::uint32_t version = 0;
   if (const CUptiResult result = api.get_version(&version); result != CUPTI_SUCCESS) {
     return explain(api, result, "cuptiGetVersion");
   }
   if (version >= kOldestCupti) return std::nullopt;
-  return RecorderProblem{
-      .what = fmt::format("the CUPTI library of this process is version {}, the recorder reads {} on",
-                          in_words(version), in_words(kOldestCupti)),
-      .fix = install_advice()};
+  return Diagnosis{.what = fmt::format("the CUPTI library of this process is version {}, the recorder reads {} on",
+                                       in_words(version), in_words(kOldestCupti)),
+                   .fix = install_advice()};
 }
 
 }  // namespace pianola::profiling

@@ -1,4 +1,6 @@
 #pragma once
+#include <pianola/core/error.hpp>
+
 #include <cupti_activity.h>
 #include <cupti_callbacks.h>
 #include <cupti_version.h>
@@ -8,12 +10,6 @@
 #include <string>
 
 namespace pianola::profiling {
-
-/// What went wrong, for the user of the program that is recorded.
-struct RecorderProblem {
-  std::string what;  ///< A sentence without its full stop.
-  std::string fix;
-};
 
 /// CUPTI's functions of its activity API, which records without stopping the program. A plain struct, so that a test can
 /// pass a table of its own functions.
@@ -38,7 +34,7 @@ struct ActivityApi {
 
 struct ActivityApiOpening {
   std::optional<ActivityApi> api;
-  RecorderProblem problem;  ///< Why there is none.
+  Diagnosis problem;  ///< Why there is none.
 };
 /// Of the library that cupti_library() finds. @param fallback  As there.
 [[nodiscard]] ActivityApiOpening open_activity_api(const std::string& fallback);
@@ -50,9 +46,9 @@ inline constexpr std::uint32_t kOldestCupti = CUPTI_API_VERSION / 10'000 * 10'00
 
 /// What to tell of a call that CUPTI refused.
 /// @param call  What was tried: "cuptiSubscribe".
-[[nodiscard]] RecorderProblem explain(const ActivityApi& api, CUptiResult result, const char* call);
+[[nodiscard]] Diagnosis explain(const ActivityApi& api, CUptiResult result, const char* call);
 
 /// Why this version of the library cannot be used; nothing where it can.
-[[nodiscard]] std::optional<RecorderProblem> check_version(const ActivityApi& api);
+[[nodiscard]] std::optional<Diagnosis> check_version(const ActivityApi& api);
 
 }  // namespace pianola::profiling

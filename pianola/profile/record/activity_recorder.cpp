@@ -99,9 +99,9 @@ struct ActivityRecorder::Session {
         options(std::move(given)),
         buffers(std::make_shared<ActivityBuffers>(options.buffers)) {}
 
-  std::optional<RecorderProblem> begin();
+  std::optional<Diagnosis> begin();
   void end();
-  std::optional<RecorderProblem> enable();
+  std::optional<Diagnosis> enable();
   void enable_late(Clock::time_point begin);
   void disable();
   void watch_calls();
@@ -129,7 +129,7 @@ struct ActivityRecorder::Session {
 };
 
 // The steps of a start, each after those that it needs; end() takes back what was done.
-std::optional<RecorderProblem> ActivityRecorder::Session::begin() {
+std::optional<Diagnosis> ActivityRecorder::Session::begin() {
   if (auto problem = check_version(api)) return problem;
   if (const CUptiResult result = api.subscribe(&subscriber, &on_callback, nullptr); result != CUPTI_SUCCESS) {
     subscriber = nullptr;
@@ -144,8 +144,7 @@ std::optional<RecorderProblem> ActivityRecorder::Session::begin() {
 
   auto opening = RecordingWriter::open(options.path, now(api), options.max_bytes);
   if (opening.writer == nullptr) {
-    return RecorderProblem{.what = std::move(opening.problem),
-                           .fix = "give a folder that can be written, with --output"};
+    return Diagnosis{.what = std::move(opening.problem), .fix = "give a folder that can be written, with --output"};
   }
   writer = std::move(opening.writer);
   decoder.emplace(*writer, calls);
@@ -165,7 +164,7 @@ void ActivityRecorder::Session::end() {
   active_buffers().store(nullptr);
 }
 
-std::optional<RecorderProblem> ActivityRecorder::Session::enable() {
+std::optional<Diagnosis> ActivityRecorder::Session::enable() {
   enabled = true;
   for (const CUpti_ActivityKind kind : kNeededKinds) {
     if (const CUptiResult result = api.enable(kind); result != CUPTI_SUCCESS) {

@@ -35,7 +35,7 @@ class ActivityRecorder {
  public:
   struct Opening {
     std::unique_ptr<ActivityRecorder> recorder;  ///< nullptr: there is none, and CUPTI is as it was.
-    RecorderProblem problem;                     ///< Why not.
+    Diagnosis problem;                           ///< Why not.
   };
   [[nodiscard]] static Opening start(const ActivityApi& api, const RecorderOptions& options);
 

@@ -34,8 +34,8 @@ struct Injection {
   std::uint32_t process_id = static_cast<std::uint32_t>(getpid());
   std::unique_ptr<ActivityRecorder> recorder;
 
-  void tell(std::string what, std::string fix) const {
-    write_status(folder, {.process_id = process_id, .what = std::move(what), .fix = std::move(fix)});
+  void tell(Diagnosis problem) const {
+    write_status(folder, {.process_id = process_id, .problem = std::move(problem)});
   }
 };
 
@@ -72,7 +72,7 @@ void stop_recording() noexcept {
   Injection& own = injection();
   if (own.recorder == nullptr || static_cast<std::uint32_t>(getpid()) != own.process_id) return;
   try {
-    if (std::string problem = own.recorder->stop_at_exit(); !problem.empty()) own.tell(std::move(problem), "");
+    if (std::string problem = own.recorder->stop_at_exit(); !problem.empty()) own.tell({.what = std::move(problem)});
   } catch (const std::exception&) {  // out of memory: the recording has no end mark, which says enough
   }
 }
@@ -81,9 +81,9 @@ void start_recording() {
   Injection& own = injection();
   if (own.folder.empty()) return;
   const ActivityApiOpening cupti = open_activity_api(variable(kCuptiVariable));
-  if (!cupti.api) return own.tell(cupti.problem.what, cupti.problem.fix);
+  if (!cupti.api) return own.tell(cupti.problem);
   ActivityRecorder::Opening opening = ActivityRecorder::start(*cupti.api, options(own));
-  if (opening.recorder == nullptr) return own.tell(opening.problem.what, opening.problem.fix);
+  if (opening.recorder == nullptr) return own.tell(opening.problem);
   own.recorder = std::move(opening.recorder);
   std::atexit([] { stop_recording(); });
 }
