@@ -8,11 +8,6 @@
 #include <utility>
 
 namespace pianola {
-namespace {
-
-const char* yes_no(bool value) { return value ? "yes" : "no"; }
-
-}  // namespace
 
 KnownTensor::KnownTensor(std::string name, at::Tensor tensor, bool is_buffer)
     : name_(std::move(name)),
@@ -44,8 +39,7 @@ std::optional<std::string> KnownTensor::difference(const at::Tensor& now) const 
   const std::string which = fmt::format("{} '{}'", placement_ != nullptr ? "buffer" : "parameter", name_);
   if (!now.is_same(tensor_)) return fmt::format("{}: the module has another tensor now", which);
   if (now.requires_grad() != requires_grad_) {
-    return fmt::format("{}: requires grad: captured {}, now {}", which, yes_no(requires_grad_),
-                       yes_no(!requires_grad_));
+    return fmt::format("{}: requires grad: captured {}", which, requires_grad_ ? "yes, now no" : "no, now yes");
   }
   return fmt::format("{}: {}", which, in_words(placement_->change(*now.unsafeGetTensorImpl())));
 }

@@ -2,7 +2,7 @@
 
 namespace pianola::graph {
 
-Placement::Placement(const c10::TensorImpl& impl) : address_(memory_of(impl)) {
+Placement::Placement(const c10::TensorImpl& impl) : address_(trace::address_of(impl)) {
   const c10::StorageImpl* const storage = impl.unsafe_storage().unsafeGetStorageImpl();
   if (storage == nullptr) return;
   begin_ = storage->data();
@@ -14,7 +14,7 @@ Placement::Placement(const c10::TensorImpl& impl) : address_(memory_of(impl)) {
 
 Placement::Change Placement::change(const c10::TensorImpl& impl) const noexcept {
   if (is_of(impl)) return Change::none;
-  if (memory_of(impl) == nullptr && address_ != nullptr) return Change::freed;
+  if (trace::address_of(impl) == nullptr && address_ != nullptr) return Change::freed;
   return has_geometry_of(impl) ? Change::memory : Change::geometry;
 }
 

@@ -1,4 +1,6 @@
 #pragma once
+#include <pianola/trace/tensors_of.hpp>
+
 #include <c10/core/TensorImpl.h>
 #include <c10/util/SmallVector.h>
 
@@ -7,17 +9,9 @@
 
 namespace pianola::graph {
 
-/// Where the first element of a tensor lies; nullptr where it has no memory. A view into a buffer that `.data` moved to
-/// another place of the same buffer has the storage that it had.
-inline const void* memory_of(const c10::TensorImpl& impl) noexcept {
-  const c10::StorageImpl* const storage = impl.unsafe_storage().unsafeGetStorageImpl();
-  if (storage == nullptr || storage->data() == nullptr) return nullptr;
-  return static_cast<const std::byte*>(storage->data()) +
-         impl.storage_offset() * static_cast<std::int64_t>(impl.itemsize());
-}
-
 /// Where a tensor lies, and by which sizes and strides it is read. A graph goes on with those of its capture, whatever
-/// `.data = ...`, set_(), t_() or resize_() make of the tensor. One without memory (undefined, sparse) has none.
+/// `.data = ...`, set_(), t_() or resize_() make of the tensor; its storage alone does not tell, since `.data` may move a
+/// view to another place of one buffer. One without memory (undefined, sparse) has none.
 class Placement {
  public:
   /// Where more than one is true, the first.
@@ -33,7 +27,7 @@ class Placement {
     if (storage == nullptr) [[unlikely]]
       return address_ == nullptr;  // its strides may not be asked for
     const bool same = (storage->data() == begin_) & (impl.storage_offset() == offset_);
-    return (same || memory_of(impl) == address_) && has_geometry_of(impl);
+    return (same || trace::address_of(impl) == address_) && has_geometry_of(impl);
   }
   /// What became of the tensor; none where is_of().
   [[nodiscard]] Change change(const c10::TensorImpl& impl) const noexcept;

@@ -25,12 +25,13 @@ inline const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
   return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
 }
 
-/// Address of the first element, without the checks of data_ptr().
-inline const std::byte* address_of(const at::Tensor& tensor) {
-  if (!tensor.has_storage()) return nullptr;
-  const auto* base = static_cast<const std::byte*>(tensor.storage().data());
-  return base == nullptr ? nullptr : base + tensor.storage_offset() * static_cast<std::int64_t>(tensor.itemsize());
+/// Address of the first element, without the checks of data_ptr(); nullptr where there is no memory.
+inline const std::byte* address_of(const c10::TensorImpl& impl) {
+  const c10::StorageImpl* const storage = impl.unsafe_storage().unsafeGetStorageImpl();
+  const auto* base = storage == nullptr ? nullptr : static_cast<const std::byte*>(storage->data());
+  return base == nullptr ? nullptr : base + impl.storage_offset() * static_cast<std::int64_t>(impl.itemsize());
 }
+inline const std::byte* address_of(const at::Tensor& tensor) { return address_of(*tensor.unsafeGetTensorImpl()); }
 
 /// Whether the bytes in memory are the tensor's values: not where they are still to be conjugated or negated (conj(),
 /// resolve_neg()), and not where there is no memory, since all values are zero (autograd's zero tensors).
