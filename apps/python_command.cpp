@@ -64,7 +64,7 @@ bool names_export(std::string_view before, std::string_view word) {
 std::filesystem::path export_reader() {
   const std::filesystem::path above = own_path().parent_path().parent_path();
   std::error_code unknown;
-  for (const char* const place : {"share/pianola/nsight.py", "nsight.py"}) {
+  for (const char* const place : {"share/pianola/nsight.py", "_nsight.py"}) {
     if (std::filesystem::exists(above / place, unknown)) return above / place;
   }
   return {};

@@ -13,7 +13,7 @@ int run_in_python(int argc, char** argv);
 /// Whether it is about a profile that Nsight Systems exported: `decide report.sqlite`.
 bool is_about_export(int argc, char** argv);
 
-/// Becomes python/pianola/nsight.py of that interpreter, which starts this program again with a trace of each export.
+/// Becomes python/pianola/_nsight.py of that interpreter, which starts this program again with a trace of each export.
 /// @return  The exit code, where that cannot be started.
 int read_exports_in_python(int argc, char** argv);
 

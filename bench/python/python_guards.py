@@ -5,7 +5,7 @@ import sys
 import pianola
 import torch
 from measuring import alternate, case, require_within, series
-from pianola.structure import of_arguments
+from pianola._structure import of_arguments
 from resnet import resnet50
 from torch.nn import functional
 

@@ -21,16 +21,17 @@
 CPU tensors use the tape, which keeps the same promises without a GPU.
 """
 
+from ._load import _C  # before all others: it says what is wrong with the torch that is installed
+
 from . import optim
-from ._load import _C
-from .auditing import audit
-from .auto_graph import GraphedFunction, graphed
-from .callables import make_graphed_callables
-from .checkpoint import Checkpoint
-from .clip_grad import clip_grad_norm_, clip_grad_value_, clip_gradients_norm_
-from .cuda_graph import CUDAGraph, graph
-from .devices import Stream, current_stream, default_device, is_current_stream_capturing, stream
-from .errors import (
+from ._audit import audit
+from ._callables import make_graphed_callables
+from ._checkpoint import Checkpoint
+from ._clip_grad import clip_grad_norm_, clip_grad_value_, clip_gradients_norm_
+from ._compat import compat
+from ._cuda_graph import CUDAGraph, graph
+from ._device import default_device
+from ._errors import (
     CaptureError,
     ConfigError,
     DeviceError,
@@ -43,17 +44,18 @@ from .errors import (
     UnsupportedError,
     UsageError,
 )
-from .finite_watch import FiniteWatch
-from .full_iteration import FullIteration
-from .grad_scaler import GradScaler
-from .graphed_forward import GraphedForward
-from .pools import GraphPool, graph_pool_handle
-from .profiling import decide, profile
-from .random_streams import RngTracker
-from .static_inputs import Buckets, StaticInputs
-from .step_graph import Graph
-from .torch_compat import compat
-from .verification import verify
+from ._finite_watch import FiniteWatch
+from ._full_iteration import FullIteration
+from ._grad_scaler import GradScaler
+from ._graph import Graph
+from ._graph_pool import GraphPool, graph_pool_handle
+from ._graphed import GraphedFunction, graphed
+from ._graphed_forward import GraphedForward
+from ._profile import decide, profile
+from ._rng_tracker import RngTracker
+from ._static_inputs import Buckets, StaticInputs
+from ._stream import Stream, current_stream, is_current_stream_capturing, stream
+from ._verify import verify
 
 CudaGraphConfig = _C.CudaGraphConfig
 GradPolicy = _C.GradPolicy

@@ -6,6 +6,6 @@ import sys
 from _pianola_program import is_for_python, start
 
 if is_for_python(sys.argv[1:]):
-    importlib.import_module("pianola.commands").main(sys.argv[1:])
+    importlib.import_module("pianola._commands").main(sys.argv[1:])
 else:
     start()

@@ -9,7 +9,7 @@ check()
 import torch  # noqa: E402  its libraries must be loaded first
 
 from . import _C  # noqa: E402
-from .wrong_arguments import sentence  # noqa: E402
+from ._wrong_arguments import sentence  # noqa: E402
 
 
 def _folder(file: str) -> str:

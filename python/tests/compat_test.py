@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import pianola
-from pianola import torch_compat
-from pianola.errors import refuse
-from pianola.torch_compat import TorchCUDAGraph
+from pianola import _compat
+from pianola._errors import refuse
+from pianola._compat import TorchCUDAGraph
 from twins import MLP, assert_same, assert_same_state, batches, twins
 
 
@@ -36,8 +36,8 @@ def test_torchs_own_code_keeps_torchs_classes(monkeypatch):
     import torch.cuda.graphs as graphs
 
     made = []
-    monkeypatch.setattr(torch_compat, "_TORCHS_GRAPH", type("OfTorch", (), {"__init__": lambda self: made.append(self)}))
-    monkeypatch.setattr(torch_compat, "_torchs_capture", lambda graph, **options: ("captured by torch", graph, options))
+    monkeypatch.setattr(_compat, "_TORCHS_GRAPH", type("OfTorch", (), {"__init__": lambda self: made.append(self)}))
+    monkeypatch.setattr(_compat, "_torchs_capture", lambda graph, **options: ("captured by torch", graph, options))
     with pianola.compat():
         for module in (dynamo, trees, graphs):
             g = run_in(module, "it = torch.cuda.CUDAGraph()")
@@ -155,10 +155,10 @@ def test_autocast_with_its_cache_is_refused_as_in_torch(device):
 
 def test_the_capture_mode_is_global(device, monkeypatch):
     modes = []
-    from pianola import cuda_graph
+    from pianola import _cuda_graph
 
-    original = cuda_graph.capture_options
-    monkeypatch.setattr(cuda_graph, "capture_options", lambda d, **o: (modes.append(o["capture_error_mode"]), original(d, **o))[1])
+    original = _cuda_graph.capture_options
+    monkeypatch.setattr(_cuda_graph, "capture_options", lambda d, **o: (modes.append(o["capture_error_mode"]), original(d, **o))[1])
     x = torch.ones(2, device=device)
     with pianola.compat(), pianola.graph(torch.cuda.CUDAGraph(), device=device):
         x.add_(1)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pianola
 import pytest
-from pianola import nsight
+from pianola import _nsight as nsight
 
 PID = 4000
 # As documented in the User Guide, without the columns that say how a kernel was configured.

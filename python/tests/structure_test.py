@@ -6,7 +6,7 @@ import dataclasses
 import pytest
 import torch
 from pianola import _C
-from pianola.structure import of_arguments, tensors_of
+from pianola._structure import of_arguments, tensors_of
 from torch.utils import _pytree as pytree
 
 A, B, C = torch.zeros(1), torch.nn.Parameter(torch.ones(2)), torch.full((3,), 2.0)
@@ -147,8 +147,8 @@ def test_deep_trees_are_taken_apart_nevertheless():
 
 
 def test_structures_without_end_are_not_all_remembered():
-    from pianola import structure
+    from pianola import _structure
 
     for length in range(3000):
         of_arguments(([0] * length,), {})
-    assert len(structure._known) <= structure._MOST_KNOWN
+    assert len(_structure._known) <= _structure._MOST_KNOWN

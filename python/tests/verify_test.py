@@ -8,8 +8,8 @@ import sys
 import pianola
 import pytest
 import torch
-from pianola import commands
-from pianola.verification import named_state
+from pianola import _commands
+from pianola._verify import named_state
 from twins import MLP, batches
 
 
@@ -239,7 +239,7 @@ def test_the_command_verifies_a_function_of_a_script(tmp_path):
 @pytest.mark.parametrize("name", ["audit", "verify", "profile", "decide"])
 def test_the_commands_refuse_what_they_cannot_use(name, tmp_path, monkeypatch, capsys):
     def run(arguments):
-        return commands.run([name, *arguments])
+        return _commands.run([name, *arguments])
 
     monkeypatch.setattr(sys, "path", list(sys.path))
     ends = tmp_path / "ends_itself.py"

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import pianola
-from pianola.wrong_arguments import sentence
+from pianola._wrong_arguments import sentence
 
 X = torch.ones(2)
 

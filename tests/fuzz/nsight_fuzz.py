@@ -1,4 +1,4 @@
-"""Fuzzes python/pianola/nsight.py, which reads exports of Nsight Systems, with damaged ones.
+"""Fuzzes python/pianola/_nsight.py, which reads exports of Nsight Systems, with damaged ones.
 
     nsight_fuzz.py [--runs 2000 | --seconds 600] [--findings FOLDER] [FILE ...]
 
@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python/pianola"))
-import nsight  # noqa: E402
+import _nsight as nsight  # noqa: E402
 
 NUMBERS = (0, 1, 5, 13, 127, 128, 255, 0x7FFFFFFF, 0xFFFFFFFF, 1 << 63, (1 << 64) - 1)
 FAR = 3_000_000_000_000_000  # microseconds

@@ -12,7 +12,7 @@ namespace pianola::profiling {
 /// Beside "traceEvents": Timeline::unrecorded, of traces that Pianola wrote or had written.
 inline constexpr std::string_view kUnrecordedKey = "pianolaUnrecordedNanoseconds";
 
-/// Beside it in traces that python/pianola/nsight.py makes of other files: Timeline::source, and notes, a list of texts.
+/// Beside it in traces that python/pianola/_nsight.py makes of other files: Timeline::source, and notes, a list of texts.
 inline constexpr std::string_view kSourceKey = "pianolaSource", kNotesKey = "pianolaNotes";
 
 /// How the text of a trace ended.

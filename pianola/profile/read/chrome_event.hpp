@@ -24,7 +24,7 @@ enum class ChromeCategory : std::uint8_t {
   annotation,
   python,  ///< Modules, by their names; and all other functions of Python.
   module,
-  nsys_call,  ///< A call of CUDA or a range of NVTX, named as Nsight Systems does: see python/pianola/nsight.py.
+  nsys_call,  ///< A call of CUDA or a range of NVTX, named as Nsight Systems does: see python/pianola/_nsight.py.
   nsys_range,
   instant  ///< What the allocator did, by its name; and whatever else torch notes of one moment.
 };

@@ -69,7 +69,7 @@ TEST(ChromeTraceTest, ReadsCallsWithWhatTheyDo) {
                                  HostCall::Kind::synchronize));
 }
 
-// What python/pianola/nsight.py makes of exports of Nsight Systems.
+// What python/pianola/_nsight.py makes of exports of Nsight Systems.
 constexpr const char* kNsightTrace = R"({"pianolaSource": "Nsight Systems export 'report.sqlite'", "traceEvents": [
   {"ph": "X", "cat": "nsys_call", "name": "cudaLaunchKernel_v7000", "ts": 4, "dur": 3, "pid": 0, "tid": 1,
    "args": {"correlation": 1}},

@@ -1,4 +1,4 @@
-// Files of Nsight Systems, which Python reads: python/pianola/nsight.py.
+// Files of Nsight Systems, which Python reads: python/pianola/_nsight.py.
 #include <pianola/core/error.hpp>
 #include <pianola/profile/read/read_profile.hpp>
 #include <pianola/profile/testing/temporary_folder.hpp>

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import pianola
-from pianola.auditing.graphed_modules import _line_with_keyword
-from pianola.auditing.marks import has_other_members, mark_of, same
-from pianola.auditing.reach import Walk, roots_of
+from pianola._audit.graphed_modules import _line_with_keyword
+from pianola._audit.marks import has_other_members, mark_of, same
+from pianola._audit.reach import Walk, roots_of
 from marked_steps import State, inputs, marked
 from twins import MLP
 

@@ -1,7 +1,7 @@
 """Guards of what lies in dicts, objects, classes, cells, functions and lists, for the tests of _C.HostGuard."""
 
 from pianola._load import _C
-from pianola.host_places import MISSING, parts_of_function
+from pianola._host_places import MISSING, parts_of_function
 
 WHOLE = object()
 

@@ -13,7 +13,7 @@ import pytest
 
 from guarded import WHOLE, Crowded, Plain, function_of, guard_of, now, store
 from pianola._load import _C
-from pianola.host_places import MISSING
+from pianola._host_places import MISSING
 
 # --- Looks ---
 

@@ -24,7 +24,7 @@ from torch import nn
 
 import pianola
 from pianola import _C
-from pianola.host_places import MISSING
+from pianola._host_places import MISSING
 from reads import Case, check_graphed, check_iteration
 
 CASES = {}

@@ -1,0 +1,272 @@
+"""`@pianola.graphed`: a function or module that captures its own calls."""
+
+import functools
+import logging
+import weakref
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Generic,
+    Iterable,
+    NoReturn,
+    Optional,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    overload,
+)
+
+import torch
+from torch.utils.weak import WeakIdKeyDictionary
+
+from ._call import Call, name_of
+from ._choices import chosen, grad_policy
+from ._errors import refuse
+from ._host_states import States
+from ._host_watch import HostWatch
+from ._load import _C
+from ._named_gradients import see_names
+from ._patching import replace, replacement, restore
+from ._structure import of_arguments
+from ._weakly import Weakly, bound_weakly, forward_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Concatenate, Self
+
+    from ._options import GraphedOptions, Unpack
+
+_log = logging.getLogger("pianola")
+Arguments = ParamSpec("Arguments")
+Others = ParamSpec("Others")
+Owner = TypeVar("Owner")
+Result = TypeVar("Result", covariant=True)
+Module = TypeVar("Module", bound=torch.nn.Module)
+
+
+class GraphedFunction(Generic[Arguments, Result]):
+    """A function whose calls are captured per signature and replayed. Made by `pianola.graphed`."""
+
+    def __init__(
+        self,
+        function: Callable[Arguments, Result],
+        options: dict[str, Any],
+        module: Optional[torch.nn.Module] = None,
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self.original = function
+        self._options = options
+        self._module = None if module is None else weakref.ref(module)
+        self._owned: Any = WeakIdKeyDictionary()  # per object, where it is a method
+        self.states = States(capacity=4 * options["capacity"])
+        self.watch = HostWatch(function, options["warmup"])
+        see_names()
+        self._cache = _C.GraphedCache(_cache_options(options, Weakly(self._report)), Weakly(self.run_original), module)
+
+    def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        if torch.compiler.is_compiling():  # inside of code that torch.compile takes: the function becomes part of it
+            return self.original(*args, **kwargs)
+        if self._module is not None and self._module() is None:
+            return self.original(*args, **kwargs)  # which says that it is gone
+        leaves, structure = of_arguments(args, kwargs)
+        state, reason = self.states.find(structure)
+        if reason is not None:
+            self._cache.refuse(state.number, reason, *leaves)
+        call = Call(self, args, kwargs, structure, state)
+        replayed = self._cache.run(state.number, call, *leaves)
+        if replayed is None:
+            return call.result
+        state.note_replay()
+        outputs, flat = replayed
+        return flat.rebuild(outputs)
+
+    def run_original(self, *args: Any, **kwargs: Any) -> Any:
+        """The function itself, eagerly."""
+        return self.original(*args, **kwargs)
+
+    def structure_of(self, key: int) -> Any:
+        """The structure of the arguments of calls with this key."""
+        return self.states.structure_of(key)
+
+    def _report(self, reason: str) -> None:
+        listener = self._options["on_fallback"]
+        if listener is None:
+            _log.warning("%s runs eagerly: %s", name_of(self.original), reason)
+        else:
+            listener(reason)
+
+    @overload
+    def __get__(self, owner: None, kind: Any = None) -> "Self": ...
+    @overload
+    def __get__(
+        self: "GraphedFunction[Concatenate[Owner, Others], Result]", owner: Owner, kind: Any = None
+    ) -> "GraphedFunction[Others, Result]": ...
+    def __get__(self, owner: Any, kind: Any = None) -> Any:
+        """A method: each object has graphs of its own."""
+        if owner is None:
+            return self
+        bound = self._owned.get(owner)
+        if bound is None:
+            module = owner if isinstance(owner, torch.nn.Module) else None
+            bound = self._owned[owner] = GraphedFunction(bound_weakly(self.original, owner), self._options, module)
+        held = GraphedFunction.__new__(GraphedFunction)
+        held.__dict__.update(bound.__dict__, __self__=owner)  # as a bound method, it keeps its object alive
+        return held
+
+    @property
+    def calls_before_replay(self) -> int:
+        """Calls of a signature until it is replayed: the warm-up calls and the one that captures. If the first call does
+        what later ones do not, up to two more."""
+        return int(self._options["warmup"]) + 1
+
+    def info(self) -> "_C.GraphedInfo":
+        """What is known and kept, per signature: state, kind, replays, and why calls stay eager, or were
+        captured again."""
+        info = self._cache.info()
+        info.unfollowed = self.states.unfollowed()
+        return info
+
+    def reset(self) -> None:
+        """Forgets all signatures and drops their graphs; the next calls warm up again."""
+        self._cache.reset()
+        module = None if self._module is None else self._module()
+        if module is not None:
+            restore(module, self)
+
+    def _refuse_to_be_copied(self, how: str) -> NoReturn:
+        refuse(
+            f"a graphed function cannot be {how}: its graphs are bound to this process and to the memory of its parameters",
+            "copy or save it before it is graphed, call reset() first, or save the module's state_dict()",
+            where=name_of(self.original),
+        )
+
+    def __deepcopy__(self, memo: Any) -> NoReturn:
+        self._refuse_to_be_copied("deep-copied")
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        self._refuse_to_be_copied("pickled")
+
+
+def _cache_options(options: dict[str, Any], report: Callable[[str], None]) -> "_C.GraphedOptions":
+    pool = options["pool"]
+    return _C.GraphedOptions(
+        warmup=options["warmup"],
+        capacity=options["capacity"],
+        max_in_flight=options["max_in_flight"],
+        output=chosen(_C.OutputPolicy, options["outputs"], "outputs"),
+        grad=grad_policy(options["grad"]),
+        retain_graph=options["retain_graph"],
+        accept_capture_path=options["accept_capture_path"],
+        pool=None if pool is None else (pool.device, pool.id),
+        generators=list(options["generators"]),
+        branches=options["branches"],
+        parallel=options["parallel"],
+        mode=options["capture_error_mode"],
+        on_fallback=report,
+    )
+
+
+class Decorator(Protocol):
+    """What `graphed(...)` without a target gives: `graphed`, with these options."""
+
+    @overload
+    def __call__(self, target: Module, /) -> Module: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, target: Callable[Arguments, Result], /) -> GraphedFunction[Arguments, Result]: ...
+
+
+@overload
+def graphed(target: Module, **options: "Unpack[GraphedOptions]") -> Module: ...  # type: ignore[overload-overlap]
+@overload
+def graphed(
+    target: Callable[Arguments, Result], **options: "Unpack[GraphedOptions]"
+) -> GraphedFunction[Arguments, Result]: ...
+@overload
+def graphed(target: None = None, **options: "Unpack[GraphedOptions]") -> Decorator: ...
+def graphed(
+    target: Any = None,
+    *,
+    warmup: int = 3,
+    capacity: int = 16,
+    max_in_flight: int = 4,
+    outputs: Any = "clone",
+    grad: Any = "accumulate",
+    retain_graph: bool = False,
+    accept_capture_path: bool = False,
+    pool: Any = None,
+    generators: Iterable[torch.Generator] = (),
+    branches: int = 0,
+    parallel: "Optional[_C.ParallelOptions]" = None,
+    capture_error_mode: str = "thread_local",
+    on_fallback: Optional[Callable[[str], Any]] = None,
+) -> Any:
+    """Makes a function or module capture its own calls. Nothing else is needed.
+
+        @pianola.graphed
+        def train_step(x, y):
+            optimizer.zero_grad()
+            loss = loss_fn(model(x), y)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        model = pianola.graphed(model)          # inference, or training with a backward() outside
+
+    The first `warmup` calls of a signature (shapes, dtypes, devices, structure, arguments that are no tensors, training
+    flags, grad mode, autocast, and all that its Python reads: globals, closures, attributes, containers, modules,
+    optimizers) run eagerly, the next one is captured, later ones are replayed. What cannot be captured
+    runs eagerly, and the reason is logged once ("pianola" logger, or `on_fallback`). A function that trains by itself
+    returns tensors without history. What a function prints, counts or appends in Python happens only when it really runs.
+
+    Args:
+        target: a function, method or module. A module is patched and returned.
+        warmup: eager calls of a signature before it is captured; at least 1. With 1 or 2, up to two more where the first
+            call makes what later ones find.
+        capacity: signatures that keep graphs; beyond that the one not called for longest loses its own.
+        max_in_flight: calls of one signature between forward and backward at once; further ones run eagerly.
+        outputs: "clone": results are the caller's. "alias": the next call overwrites them, which spares the copies.
+        grad: GradPolicy or its name: how gradients of parameters are handed out when backward() runs outside.
+        retain_graph: let backward(retain_graph=True) be followed by another one.
+        accept_capture_path: accept a capture whose operations differ from those of the call before it, because a library
+            asks whether it is captured. Off: such calls stay eager.
+        pool: a GraphPool to share.
+        generators: torch.Generators, besides the default one, that it draws from.
+        branches, parallel: as for pianola.Graph.capture: what is independent runs at once.
+        capture_error_mode: as for pianola.graph.
+        on_fallback: called with the reason, once per signature, instead of the log.
+    """
+    if isinstance(pool, tuple):
+        refuse("graphed needs a pianola.GraphPool, not its name", "pass pool=pianola.GraphPool(device)")
+    options = dict(
+        warmup=warmup,
+        capacity=capacity,
+        max_in_flight=max_in_flight,
+        outputs=outputs,
+        grad=grad,
+        retain_graph=retain_graph,
+        accept_capture_path=accept_capture_path,
+        pool=pool,
+        generators=tuple(generators),
+        branches=branches,
+        parallel=parallel,
+        capture_error_mode=capture_error_mode,
+        on_fallback=on_fallback,
+    )
+    return functools.partial(_graphed, options=options) if target is None else _graphed(target, options)
+
+
+def _graphed(target: Any, options: dict[str, Any]) -> Any:
+    if isinstance(target, type):
+        refuse(
+            f"graphed was put on the class {target.__qualname__}", "put it on its method, or on an object: pianola.graphed(model)"
+        )
+    if not callable(target):
+        refuse(f"a {type(target).__qualname__} cannot be graphed", "pass a function or a module")
+    if not isinstance(target, torch.nn.Module):
+        owner = getattr(target, "__self__", None)
+        module = owner if isinstance(owner, torch.nn.Module) else None
+        return GraphedFunction(target, options, module)
+    if hasattr(replacement(target), "info"):
+        refuse(f"the {type(target).__qualname__} is graphed already", "call forward.reset() first")
+    replace(target, GraphedFunction(forward_of(target), options, target))
+    return target

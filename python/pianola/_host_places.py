@@ -1,0 +1,262 @@
+"""Places on the host: where a call reads a value, or stores one, and what was there."""
+
+import collections
+import dataclasses
+import enum
+import os
+import sys
+import types
+import weakref
+from types import CodeType
+from typing import Any, Callable, Optional
+
+import torch
+
+from ._audit.once import once_per
+from ._load import _C
+
+SIMPLE = (bool, int, float, complex, str, bytes, type(None), enum.Enum, torch.dtype, torch.device, torch.layout,
+           torch.memory_format, range, slice, type(Ellipsis), type(NotImplemented), CodeType)  # fmt: skip
+KEYED = (dict,)
+LISTED = (list, tuple, set, frozenset, collections.deque)
+
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+MISSING: Any = _Missing()  # the place is empty
+GONE: Any = _Missing()  # the object that was there has died
+UNKNOWN: Any = _Missing()  # what a property or a descriptor gives: its own code is followed
+
+
+class _Weak(weakref.ref):
+    """One of ours: no value, and shared with nobody."""
+
+    __slots__ = ()
+
+
+def hold(value: Any) -> Any:
+    """A reference that keeps no tensor, module or object of the user alive."""
+    if isinstance(value, SIMPLE) or isinstance(value, KEYED) or type(value) in LISTED:
+        return value
+    if isinstance(value, (weakref.ref, types.MethodType)):  # a method is made anew at each look
+        return value
+    try:
+        return _Weak(value)
+    except TypeError:
+        return value
+
+
+def held(reference: Any) -> Any:
+    if type(reference) is not _Weak:
+        return reference
+    value = reference()
+    return GONE if value is None else value
+
+
+def behind(value: Any) -> Any:
+    """What a weak proxy stands for; else the value itself."""
+    if type(value) not in weakref.ProxyTypes:
+        return value
+    try:
+        return value.__init__.__self__
+    except (ReferenceError, AttributeError):
+        return UNKNOWN
+
+
+class Place:
+    """Where a value was read.
+
+    Kinds: "entry" of a dict; "attribute" in an object's __dict__; "class": an attribute that a class or its bases have;
+    "slot": one that the class keeps in a slot; "cell" of a closure; "contents": all entries of a container; "function":
+    code, defaults and closure of a function; "bytes" of an array; "value": what `key()` returns.
+    """
+
+    __slots__ = ("kind", "key", "name", "code", "line", "_owner", "_before", "changed", "is_torchs")
+
+    def __init__(self, kind: str, owner: Any, key: Any, name: str, code: Optional[CodeType], line: int, before: Any) -> None:
+        self.kind = kind
+        self.key = key
+        self.name = name
+        self.code = code
+        self.line = line
+        self._owner = hold(owner)
+        self._before = _hold_all(before) if kind in ("contents", "function") else hold(before)
+        self.changed = False  # by the call itself
+        self.is_torchs = False  # an attribute of an object of torch's, that no code of the user's reads
+
+    @property
+    def owner(self) -> Any:
+        """The dict, object, class, cell or container; GONE where it has died."""
+        return held(self._owner)
+
+    @property
+    def is_weak(self) -> bool:
+        """Whether it does not keep its owner alive."""
+        return type(self._owner) is _Weak
+
+    @property
+    def before(self) -> Any:
+        """What the call found; of "contents" a tuple of entries, for dicts of (key, value). MISSING: nothing was there."""
+        return tuple(map(_held_entry, self._before)) if self.kind in ("contents", "function") else held(self._before)
+
+    @property
+    def identity(self) -> tuple:
+        """Equal for two looks at one place."""
+        return self.kind, id(self.owner), self.name if self.kind == "value" else self.key, type(self.key)
+
+    @property
+    def where(self) -> str:
+        """ "train.py:12 in step": who reads it."""
+        return "" if self.code is None else f"{os.path.basename(self.code.co_filename)}:{self.line} in {self.code.co_name}"
+
+    def get(self) -> Any:
+        """What is there now, in the form of `before`."""
+        owner = self.owner
+        return GONE if owner is GONE else _GETTERS[self.kind](owner, self.key)
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} {self.name}>"
+
+
+def _hold_all(values: tuple) -> tuple:
+    return tuple([Entry(value[0], hold(value[1])) if type(value) is Entry else hold(value) for value in values])
+
+
+def _held_entry(value: Any) -> Any:
+    return (value[0], held(value[1])) if type(value) is Entry else held(value)
+
+
+class Entry(tuple):
+    """(key, value) of a dict."""
+
+    def __new__(cls, key: Any, value: Any) -> "Entry":
+        return super().__new__(cls, (key, value))
+
+
+def entries_of(container: Any) -> tuple:
+    if isinstance(container, KEYED):
+        return tuple([Entry(key, value) for key, value in dict.items(container)])
+    kind = next(one for one in LISTED if isinstance(container, one))
+    return tuple(kind.__iter__(container))
+
+
+def _plain(entries: tuple) -> tuple:
+    return tuple([tuple(one) if type(one) is Entry else one for one in entries])
+
+
+def in_class(kind: type, name: str) -> Any:
+    for base in kind.__mro__:
+        if name in base.__dict__:
+            return base.__dict__[name]
+    return MISSING
+
+
+def dictionary_of(value: Any) -> Optional[dict]:
+    """An object's own attributes, whatever its class says of them."""
+    try:
+        found = object.__getattribute__(value, "__dict__")
+    except (AttributeError, TypeError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def cell_content(cell: Any, key: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not assigned yet
+        return MISSING
+
+
+def slot_of(owner: Any, key: str) -> Any:
+    descriptor = in_class(type(owner), key)
+    try:
+        return descriptor.__get__(owner, type(owner))
+    except AttributeError:
+        return MISSING
+
+
+@once_per
+def slots_of(kind: Any) -> tuple[str, ...]:
+    return tuple(name for base in kind.__mro__ for name, one in vars(base).items() if isinstance(one, types.MemberDescriptorType))
+
+
+def parts_of_function(function: types.FunctionType) -> tuple:
+    return (function.__code__, function.__defaults__, function.__kwdefaults__, function.__closure__)
+
+
+_GETTERS: dict[str, Callable[[Any, Any], Any]] = {
+    "entry": lambda owner, key: owner.get(key, MISSING),
+    "attribute": lambda owner, key: (dictionary_of(owner) or {}).get(key, MISSING),
+    "class": in_class,
+    "slot": slot_of,
+    "cell": cell_content,
+    "contents": lambda owner, key: _plain(entries_of(owner)),
+    "function": lambda owner, key: parts_of_function(owner),
+    "bytes": lambda owner, key: key(owner),
+    "value": lambda owner, key: key(),
+}
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether a place is as it was: the same object, or numbers and texts that no program can tell apart."""
+    return one is other or _C.same_value(one, other)
+
+
+def is_as_before(place: Place) -> bool:
+    before, now = place.before, place.get()
+    if place.kind not in ("contents", "function"):
+        return before is now or is_same(before, now)
+    if type(now) is not tuple or len(before) != len(now):
+        return False
+    for one, other in zip(before, now):
+        if type(one) is tuple and place.kind == "contents" and isinstance(place.owner, KEYED):
+            if not (is_same(one[0], other[0]) and is_same(one[1], other[1])):
+                return False
+        elif not (one is other or is_same(one, other)):
+            return False
+    return True
+
+
+def _holders(one: list) -> int:
+    return sys.getrefcount(one[0])
+
+
+_NO_HOLDERS = _holders([object()])
+
+
+def drop_dead(places: list[Place]) -> None:
+    """Takes out those whose owners are dead, or would be without these places: what a call makes and drops, no later call
+    reads.
+
+    Containers and cells are kept alive by their places. One that nothing else holds goes with them, and so do then the
+    objects in it, and what these hold.
+    """
+    count = None
+    while len(places) != count:
+        count = len(places)
+        ours = collections.Counter(id(one) for place in places for one in (place.owner, place.key) if one is place.owner)
+        lives = {id(place.owner): _holders([place.owner]) - _NO_HOLDERS > ours[id(place.owner)] for place in places}
+        places[:] = [place for place in places if place.owner is not GONE and (place.is_weak or lives[id(place.owner)])]
+
+
+@dataclasses.dataclass
+class Store:
+    """A place that the code of the call stores into, whether it came to that or not.
+
+    `kind` and `key` as in StoreSite; `owner` is the dict of globals, the cell, or the object or container; None where it
+    is not known, as for what a call returned.
+    """
+
+    kind: str
+    owner: Any
+    key: Any
+    name: str
+    code: CodeType
+    line: int
+
+    @property
+    def where(self) -> str:
+        return f"{os.path.basename(self.code.co_filename)}:{self.line} in {self.code.co_name}"

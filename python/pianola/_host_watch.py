@@ -1,0 +1,232 @@
+"""What a function does on the host while it runs eagerly: random numbers, clocks, iterators, and what it writes.
+
+A replay skips Python, so that none of it would happen again. The warm-up calls are watched; one that does any of this keeps
+the function eager, with the line.
+"""
+
+import random
+import sys
+from functools import partial
+from itertools import chain
+from typing import Any, Callable, Iterator, NamedTuple, Optional
+
+import torch
+from torch.utils.checkpoint import set_checkpoint_early_stop
+
+from ._audit import files, marks
+from ._audit.findings import Findings, Found
+from ._audit.hits import take_hits
+from ._audit.locate import first_mention
+from ._audit.table import Table
+from ._errors import text_of
+from ._host_places import GONE, Place, Store, held, is_as_before
+from ._host_reads import HostReads
+
+# By rule: what counts even if one call does it, and what counts where calls after the first do so too.
+_LASTING = {
+    "PG604": "draw on the device, or draw before the call and pass the number as an argument",
+    "PG305": "ask the clock outside, and pass the time as an argument or in a tensor",
+}
+_PASSING = {"PG804": "do it outside, after the call"}
+_PASSING_ON_THE_CPU = {
+    **_PASSING,
+    "PG103": "keep the value on the device (torch.where, masked arithmetic), or leave this part out of the function",
+    "PG104": "print what the call returns, outside",
+}
+_SAID_ONCE = ("warnings.warn",)  # by most of those who call it
+_ONCE = "; a replay would not do it again"
+
+
+class Effects(NamedTuple):
+    """Texts of errors, empty where there is nothing; and tensors."""
+
+    lasting: str  # counts even if it is seen once
+    passing: str  # counts where it is seen again after the first call
+    remade: list[torch.Tensor]  # kept where nobody looks before the next call makes them anew
+
+
+class HostWatch:
+    """Watches the warm-up calls of one function.
+
+    Args:
+        function: what is called.
+        warmup: calls until it may be captured.
+    """
+
+    def __init__(self, function: Any, warmup: int) -> None:
+        self._function = function
+        self._warmup = warmup
+        self._calls = 0
+        self._writes: set[tuple] = set()  # of the call before, by place
+        self._moving: list[Place] = []  # that held a generator or an iterator then
+        self._stores: list[Place] = []  # that its code stores into
+
+    def run(self, call: Callable[[], Any], device: str, arguments: tuple[tuple[str, Any], ...] = ()) -> tuple[Effects, HostReads]:
+        """Makes a call. What it raises comes out.
+
+        Args:
+            device: the type of device that it computes on.
+            arguments: what it is given, by name.
+        """
+        table = Table()
+        generators = _global_generators()
+        moving = [(place, marks.mark_of(place.get())) for place in self._moving]
+        stores = list(filter(None, map(_again, self._stores)))
+        reads = HostReads(self._function, arguments)
+        modules = len(sys.modules)
+        table.watch.begin()
+        try:
+            # A recomputation that stops early runs fewer operations than it does under capture.
+            with set_checkpoint_early_stop(False), reads:
+                call()
+        finally:
+            table.watch.end()
+        findings = Findings()
+        take_hits(table, device, 0, findings)
+        lasting = [*_told([*findings], _LASTING)]
+        passing = [*_told([*findings], _PASSING_ON_THE_CPU if device == "cpu" else _PASSING)]
+        if len(sys.modules) != modules:  # what is imported runs once, and may do this: sympy makes a generator
+            lasting, passing = [], lasting + passing
+        draws = [*lasting, *_draws(generators, reads), *_moved(moving, reads)]
+        return self._judge(draws, passing, dict(_writes(reads, stores)), reads), reads
+
+    def _judge(self, draws: list[str], told: list[str], writes: dict[tuple, Callable[[], str]], reads: HostReads) -> Effects:
+        """What is written, and read as well, makes each call one of another signature: it is seen here that it goes on."""
+        again = (text() for place, text in writes.items() if place in self._writes)
+        lasting = next(chain(draws, again if self._calls + 2 >= self._warmup else ()), "")
+        stores = [place for store in reads.stores if (place := _place_of(store)) is not None]
+        unseen = stores if self._calls == 0 else []  # what was there before it, nobody has seen
+        passing = next(chain(told, (text() for text in writes.values()), map(_write_text, unseen)), "")
+        self._calls += 1
+        self._writes, self._stores = set(writes), stores
+        self._moving = [place for place in reads.places if _is_moving(place.get())]
+        return Effects(lasting, passing, list(_remade(reads)))
+
+
+def _told(found: list[Found], fixes: dict[str, str]) -> Iterator[str]:
+    for one in found:
+        if one.rule in fixes and one.op not in _SAID_ONCE:
+            call = f" ({one.op})" if one.op and one.op not in one.what else ""
+            yield text_of(f"{one.what}{call}{_ONCE}", fixes[one.rule], _where(one.place), one.rule)
+
+
+def _where(place: files.Place) -> str:
+    return f"{place.function} at {place.file.rpartition('/')[2]}:{place.line}" if place.known else ""
+
+
+# --- Random numbers, iterators ---
+
+
+def _global_generators() -> dict[str, Any]:
+    generators: dict[str, Any] = {"random": random._inst}
+    numpy_random = getattr(sys.modules.get("numpy.random"), "mtrand", None)
+    if numpy_random is not None:
+        generators["numpy.random"] = numpy_random._rand
+    return {name: (one, marks.mark_of(one)) for name, one in generators.items()}
+
+
+def _draws(generators: dict[str, Any], reads: HostReads) -> Iterator[str]:
+    """Python's own methods are seen at work, with the line; of others the state tells."""
+    for name, (generator, before) in generators.items():
+        if not marks.same(before, marks.mark_of(generator)):
+            place = first_mention(name.rpartition(".")[2], reads.executed)
+            what = f"the function draws random numbers of {name} on the host{_ONCE}"
+            yield text_of(what, _LASTING["PG604"], _where(place), "PG604")
+
+
+def _is_moving(value: Any) -> bool:
+    mark = marks.mark_of(value)
+    return mark is not None and mark.kind in ("random", "iterator")
+
+
+def _moved(moving: list[tuple[Place, Optional[marks.Mark]]], reads: HostReads) -> Iterator[str]:
+    for place, before in moving:
+        if before is None or marks.same(before, marks.mark_of(place.get())):
+            continue
+        if before.kind == "random":
+            what, fix, rule = f"the function draws random numbers of {place.name} on the host", _LASTING["PG604"], "PG604"
+        else:
+            what, fix, rule = f"the function takes the next entry of {place.name}", "take it outside, and pass it", "PG803"
+        yield text_of(f"{what}{_ONCE}", fix, place.where, rule)
+
+
+# --- Writes ---
+
+
+def _writes(reads: HostReads, stores: list[Place]) -> Iterator[tuple[tuple, Callable[[], str]]]:
+    """What the call changed, of what it reads and of what its code is known to store into, and the text of each. One is
+    told at most: a call that imports a package changes thousands."""
+    for place, before, after in reads.changes():
+        if _is_remade(place, reads):
+            continue
+        yield _identity(place), partial(_change_text, place, reads, before, after)
+    for place in stores:
+        if place.owner is not GONE and not is_as_before(place):
+            yield _identity(place), partial(_write_text, place)
+
+
+def _is_remade(place: Place, reads: HostReads) -> bool:
+    """What torch's own code puts into a module, as hooks of weight_norm and spectral_norm do before each forward."""
+    if place.kind != "attribute" or not isinstance(place.owner, torch.nn.Module):
+        return False
+    if not all(one is None or isinstance(one, (torch.Tensor, type(GONE))) for one in (place.before, place.get())):
+        return False
+    return not any(store.kind == "attribute" and store.key == place.key for store in reads.stores)
+
+
+def _remade(reads: HostReads) -> Iterator[torch.Tensor]:
+    stored = {store.key for store in reads.stores if store.kind == "attribute"}
+    modules = {id(place.owner): place.owner for place in reads.places if isinstance(place.owner, torch.nn.Module)}
+    for module in modules.values():
+        yield from (one for name, one in vars(module).items() if isinstance(one, torch.Tensor) and name not in stored)
+
+
+def _identity(place: Place) -> tuple:
+    return place.kind, id(place.owner), place.name
+
+
+_KINDS = {"global": "entry", "cell": "cell", "attribute": "attribute", "item": "entry"}
+
+
+def _place_of(store: Store) -> Optional[Place]:
+    """What is there now; None where the owner is not known, as of what the call made itself."""
+    owner = held(store.owner)
+    if owner is None or owner is GONE or not files.is_users(store.code):
+        return None
+    kind, key = _KINDS.get(store.kind, "contents"), store.key
+    if kind == "contents" or (store.kind == "item" and (key is None or not isinstance(owner, dict))):
+        if not isinstance(owner, marks.CONTAINERS):
+            return None
+        kind, key = "contents", None
+    return _again(Place(kind, owner, key, store.name, store.code, store.line, () if kind == "contents" else None))
+
+
+def _again(place: Place) -> Optional[Place]:
+    """The same, as it is now."""
+    owner = place.owner
+    if owner is GONE:
+        return None
+    return Place(place.kind, owner, place.key, place.name, place.code, place.line, place.get())
+
+
+def _line_of(place: Place, reads: HostReads) -> str:
+    """Who stores there, else who reads it; of what torch's objects write, who mentions the object."""
+    owner = place.owner
+    for store in reads.stores:
+        if held(store.owner) is owner and (place.kind == "contents" or store.key == place.key or place.kind == "cell"):
+            return store.where
+    if place.code is not None and files.kind_of_file(place.code.co_filename) & files.TORCH:
+        name = place.name.partition(".")[0].partition("[")[0]
+        return _where(first_mention(name, reads.executed)) or place.where
+    return place.where
+
+
+def _change_text(place: Place, reads: HostReads, before: Any, after: Any) -> str:
+    return _write_text(place, _line_of(place, reads), before, after)
+
+
+def _write_text(place: Place, where: str = "", before: Any = None, after: Any = None) -> str:
+    numbers = isinstance(before, (bool, int, float, str)) and isinstance(after, (bool, int, float, str))
+    change = f" from {before!r} to {after!r}" if numbers and len(repr(before)) + len(repr(after)) < 60 else ""
+    fix = "do it after the call, or keep it in a tensor on the device; return what is computed"
+    return text_of(f"the function changes {place.name}{change}{_ONCE}", fix, where or place.where, "PG803")

@@ -1,0 +1,232 @@
+"""Takes arguments and results apart into tensors and everything else, by torch's pytree, and puts them together again.
+
+The C++ library sees lists of tensors. What else there is (numbers, strings, None, the nesting itself) is frozen in a graph;
+a Structure holds it and can say what differs from another call's.
+"""
+
+import dataclasses
+import datetime
+import decimal
+import enum
+import fractions
+import pathlib
+import uuid
+from typing import Any, Optional, Sequence
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ._errors import refuse
+from ._load import _C
+
+Tensor = torch.Tensor
+
+
+class _Opened:
+    """Stands for a dataclass that pytree does not know, while it is taken apart."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def _open(opened: _Opened) -> tuple[list[Any], Any]:
+    names = tuple(field.name for field in dataclasses.fields(opened.value) if hasattr(opened.value, field.name))
+    return [getattr(opened.value, name) for name in names], (type(opened.value), names)
+
+
+def _close(values: Any, context: Any) -> Any:
+    kind, names = context
+    result = object.__new__(kind)  # __init__ may take other arguments than the fields
+    for name, value in zip(names, values):
+        object.__setattr__(result, name, value)
+    return result
+
+
+pytree.register_pytree_node(_Opened, _open, _close, serialized_type_name="pianola.dataclass")
+
+
+def _is_dataclass(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def _flatten(tree: Any) -> tuple[list[Any], "Structure"]:
+    plain = _C.take_plain_apart(tree)  # calls of graphs are taken apart each time: pytree alone takes 30 us for two tensors
+    if plain is None:
+        return _flatten_any(tree)
+    leaves, outline = plain
+    known = _known.get(outline)
+    if type(known) is Structure:
+        return leaves, known
+    if known is None and len(_known) == _MOST_KNOWN:
+        _known.clear()
+    structure = Structure(leaves, pytree.tree_flatten(tree)[1] if known is None else known)
+    _known[outline] = structure.spec if structure.frozen else structure
+    return leaves, structure
+
+
+def _flatten_any(tree: Any) -> tuple[list[Any], "Structure"]:
+    leaves, spec = pytree.tree_flatten(tree)
+    while any(map(_is_dataclass, leaves)):
+        tree = pytree.tree_unflatten([_Opened(leaf) if _is_dataclass(leaf) else leaf for leaf in leaves], spec)
+        leaves, spec = pytree.tree_flatten(tree)
+    return leaves, Structure(leaves, spec)
+
+
+# Whose values never change, and are equal only to what says the same.
+_VALUES = (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, fractions.Fraction, pathlib.PurePath, uuid.UUID)
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Whether two values that are no tensors are the same to a graph: by type, and to the bit.
+
+    An object is only itself, whatever its class says: it may be equal in all but what the function reads.
+    """
+    return _C.same_value(one, other) or (isinstance(one, _VALUES) and type(one) is type(other) and bool(one == other))
+
+
+def _same_spec(one: Any, other: Any) -> bool:
+    """Of nestings that are equal; their keys may be equal only as numbers are, such as 1 and True."""
+    if one is other:
+        return True
+    if not (one == other) or isinstance(one.context, _KEYS) and not _C.same_value(one.context, other.context):
+        return False
+    return all(map(_same_spec, _children(one), _children(other)))
+
+
+def _children(spec: Any) -> list[Any]:
+    return spec.children() if callable(getattr(spec, "children", None)) else spec.children_specs
+
+
+_KEYS = (list, tuple, bool, int, float, complex)
+
+
+class Structure:
+    """All of a tree but its tensors. It never changes: trees of tensors alone that are nested alike share one."""
+
+    __slots__ = ("spec", "frozen", "size", "tensors")
+
+    def __init__(self, leaves: list[Any], spec: Any) -> None:
+        self.spec = spec
+        self.size = len(leaves)
+        self.frozen = [(i, leaf) for i, leaf in enumerate(leaves) if not isinstance(leaf, Tensor)]
+        self.tensors = self.size - len(self.frozen)
+
+    def rebuild(self, tensors: Sequence[Tensor]) -> Any:
+        """The tree, with these tensors."""
+        if not self.frozen:
+            return pytree.tree_unflatten(list(tensors), self.spec)
+        leaves: list[Any] = [None] * self.size
+        frozen = dict(self.frozen)
+        remaining = iter(tensors)
+        for i in range(self.size):
+            leaves[i] = frozen[i] if i in frozen else next(remaining)
+        return pytree.tree_unflatten(leaves, self.spec)
+
+    def is_positional(self) -> bool:
+        """Whether arguments are tensors and nothing else."""
+        args, kwargs = pytree.tree_unflatten([_A_TENSOR] * self.size, self.spec)
+        return not self.frozen and not kwargs and all(one is _A_TENSOR for one in args)
+
+    def same(self, other: "Structure") -> bool:
+        return self is other or (
+            self.size == other.size
+            and len(self.frozen) == len(other.frozen)
+            and (not self.frozen or all(i == k and equal(a, b) for (i, a), (k, b) in zip(self.frozen, other.frozen)))
+            and (self.spec is other.spec or _same_spec(self.spec, other.spec))
+        )
+
+    def difference(self, now: "Structure", names: Sequence[str] = ()) -> str:
+        """What differs: "kwargs['scale']: captured 2.0, received 3.0"."""
+        if not _same_spec(self.spec, now.spec):
+            return f"the structure: captured {_outline(self)}, received {_outline(now)}"
+        captured, received = dict(self.frozen), dict(now.frozen)
+        for i in sorted(captured.keys() | received.keys()):
+            one, other = captured.get(i, _A_TENSOR), received.get(i, _A_TENSOR)
+            if not equal(one, other):
+                return f"{names[i] if i < len(names) else f'leaf {i + 1}'}: captured {one!r}, received {other!r}"
+        return "nothing"
+
+
+_MOST_KNOWN = 1024
+_known: dict[Any, Any] = {}  # of trees of plain containers, by their outline: the Structure, or the spec where values differ
+
+
+class _ATensor:
+    def __repr__(self) -> str:
+        return "a tensor"
+
+
+_A_TENSOR = _ATensor()
+
+
+class _Star:
+    def __repr__(self) -> str:
+        return "*"
+
+
+def _outline(structure: Structure) -> str:
+    tree = pytree.tree_unflatten([_Star()] * structure.size, structure.spec)
+    if isinstance(tree, tuple) and len(tree) == 2 and isinstance(tree[1], dict):
+        positional = [repr(value) for value in tree[0]]
+        return f"({', '.join(positional + [f'{name}={value!r}' for name, value in tree[1].items()])})"
+    return repr(tree)
+
+
+def of_arguments(args: tuple, kwargs: dict[str, Any]) -> tuple[list[Tensor], Structure]:
+    """The tensors of a call, in order, and the rest of it. The order of keyword arguments does not matter."""
+    leaves, structure = _flatten((args, dict(sorted(kwargs.items())) if kwargs else kwargs))
+    return _tensors_among(leaves, structure), structure
+
+
+def _tensors_among(leaves: list[Any], structure: Structure) -> list[Tensor]:
+    return [leaf for leaf in leaves if isinstance(leaf, Tensor)] if structure.frozen else leaves
+
+
+def names_of_arguments(args: tuple, kwargs: dict[str, Any]) -> list[str]:
+    """What messages call the leaves: "args[0]['x']", "kwargs['scale']"."""
+    paths, _ = pytree.tree_flatten_with_path((args, dict(sorted(kwargs.items()))))
+    return [("args", "kwargs")[path[0].idx] + pytree.keystr(path[1:]) for path, _ in paths]  # type: ignore[attr-defined]
+
+
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, range, slice, type, enum.Enum, torch.dtype, torch.device,
+          torch.layout, torch.memory_format)  # fmt: skip
+
+
+# A parameter or buffer that is there is returned itself, by replays too, or refused by the library.
+_RENEWED = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+
+def _check_class(result: Tensor) -> None:
+    kind = type(result)
+    if kind in _RENEWED:
+        return
+    refuse(
+        f"the callable returns a {kind.__module__}.{kind.__qualname__}, a tensor class that replays cannot return",
+        "return result.as_subclass(torch.Tensor), and convert it in the caller",
+    )
+
+
+def of_result(result: Any) -> tuple[list[Tensor], Structure]:
+    """The tensors of a result, and the rest of it.
+
+    Raises:
+        UsageError: it holds an object that may hide tensors: replays could not give them new values.
+    """
+    leaves, structure = _flatten(result)
+    for leaf in leaves:
+        if isinstance(leaf, Tensor):
+            _check_class(leaf)
+            continue
+        if isinstance(leaf, _PLAIN) or callable(leaf):
+            continue
+        refuse(
+            f"the callable returns a {type(leaf).__qualname__}, whose tensors a replay cannot renew",
+            "return tensors, numbers, and nested lists, tuples, dicts, named tuples or dataclasses of them, or register "
+            "the type with torch.utils._pytree.register_pytree_node",
+        )
+    return _tensors_among(leaves, structure), structure
+
+
+def tensors_of(tree: Any) -> list[Tensor]:
+    """The tensors of any tree."""
+    return _tensors_among(*_flatten(tree))
