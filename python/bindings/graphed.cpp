@@ -1,15 +1,24 @@
 #include <bindings/bindings.hpp>
+#include <bindings/fast_method.hpp>
 #include <bindings/gil.hpp>
 #include <bindings/graph_options.hpp>
 #include <bindings/held_object.hpp>
+#include <bindings/host_guard.hpp>
+#include <bindings/object_words.hpp>
+#include <bindings/plain_tree.hpp>
 #include <bindings/python_call.hpp>
 #include <bindings/python_function.hpp>
 #include <bindings/python_words.hpp>
+#include <bindings/same_value.hpp>
 #include <bindings/tensor_list.hpp>
 
 #include <pianola/callable/signature_cache.hpp>
 
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,6 +30,56 @@ namespace {
 
 using callable::SignatureCache;
 
+py::object attribute(const py::handle& object, PyObject* name) {
+  auto value = py::reinterpret_steal<py::object>(PyObject_GetAttr(object.ptr(), name));
+  if (!value) throw py::error_already_set();
+  return value;
+}
+
+// The arguments of calls that were replayed, and the state that they were in.
+class KnownCall {
+ public:
+  KnownCall(const PlainTree& arguments, const py::object& state, std::int64_t number)
+      : outline_(arguments.outline), state_(py::weakref(state)), number_(number) {
+    for (PyObject* const key : arguments.keys) keys_.push_back(borrowed(key));
+    for (PyObject* const leaf : arguments.leaves) {
+      if (!THPVariable_CheckExact(leaf)) frozen_.push_back(borrowed(leaf));
+    }
+  }
+
+  [[nodiscard]] bool has(const PlainTree& arguments) const {
+    if (arguments.outline != outline_) return false;  // else there are as many keys, and as many leaves of a kind
+    for (std::size_t i = 0; i < keys_.size(); ++i) {
+      if (!same_value(keys_[i].ptr(), arguments.keys[i])) return false;
+    }
+    auto frozen = frozen_.begin();
+    return frozen_.empty() || std::all_of(arguments.leaves.begin(), arguments.leaves.end(), [&](PyObject* leaf) {
+             return THPVariable_CheckExact(leaf) || same_value((frozen++)->ptr(), leaf);
+           });
+  }
+
+  // The state; null where it is gone, or what it read on the host is not as it was.
+  [[nodiscard]] py::object state_now() const {
+    static PyObject* const guarded_name = interned("guarded");
+    PyObject* const state = alive(state_.ptr());
+    if (state == nullptr) return {};
+    py::object kept = borrowed(state);
+    const py::object guarded = attribute(kept, guarded_name);  // a guard, or None, and its places
+    PyObject* const guard = PyTuple_GET_ITEM(guarded.ptr(), 0);
+    if (guard == Py_None || held_by<HostGuard>(guard)->check() >= 0) return {};
+    return kept;
+  }
+
+  [[nodiscard]] std::int64_t number() const { return number_; }
+
+ private:
+  std::string outline_;
+  std::vector<py::object> keys_;
+  std::vector<py::object> frozen_;
+  py::object state_;  // weakly: what it guards may hold the function, which the collector would not see
+  std::int64_t number_;
+};
+
 // A cache and the module whose calls it keeps, if it is one's: held weakly, as the module holds the cache.
 class PythonCache {
  public:
@@ -31,16 +90,41 @@ class PythonCache {
   // The result's tensors and their structure; None where the call ran eagerly.
   py::object run(std::int64_t key, const py::object& call, const py::args& inputs) {
     PythonCall python_call(call, module());
-    const std::vector<at::Tensor> tensors = tensors_of(inputs);
-    std::optional<SignatureCache::Result> result;
-    {
-      const WithoutGil release;
-      result = cache_.run({key}, {.copied = tensors}, python_call);
-    }
+    const std::optional<SignatureCache::Result> result = run_in_cache(key, tensors_of(inputs), python_call);
     if (!result) return py::none();
-    const auto& structure = *static_cast<const HeldObject*>(result->structure.get());
-    return py::make_tuple(to_python(result->leaves()), structure.get());
+    return py::make_tuple(to_python(result->leaves()), structure_of(*result));
   }
+
+  // Null where nothing is known of such a call. Of what it does, a call that is replayed needs no object.
+  py::object run_known(const py::handle& graphed, const py::handle& args, const py::handle& kwargs) {
+    if (known_.empty()) return {};
+    PlainTree arguments;
+    if (!arguments.take_arguments_apart(args.ptr(), kwargs.ptr())) return {};
+    const auto found = std::find_if(known_.begin(), known_.end(), [&](const auto& one) { return one->has(arguments); });
+    if (found == known_.end()) return {};
+    const std::shared_ptr<const KnownCall> known = *found;        // a look at the host may run anything
+    const std::vector<at::Tensor> tensors = arguments.tensors();  // here the arguments may end
+    const py::object state = known->state_now();
+    if (!state) return {};
+    const auto make = [&] {
+      forget();
+      return py::object(graphed.attr("_call_in")(state, args, kwargs));
+    };
+    PythonCall call(std::ref(make), module());
+    const std::optional<SignatureCache::Result> result = run_in_cache(known->number(), tensors, call);
+    return result ? rebuilt(*result) : py::object(call.object().attr("result"));
+  }
+
+  void remember(const py::object& state, std::int64_t number, const py::tuple& args, const py::dict& kwargs) {
+    PlainTree arguments;
+    if (!arguments.take_arguments_apart(args.ptr(), kwargs.ptr())) return;
+    auto known = std::make_shared<const KnownCall>(arguments, state, number);  // may collect garbage: run anything
+    std::erase_if(known_, [&](const auto& one) { return one->has(arguments); });
+    if (known_.size() == kMostKnown) known_.pop_back();
+    known_.insert(known_.begin(), std::move(known));
+  }
+
+  void forget() { known_.clear(); }
 
   void refuse(std::int64_t key, std::string reason, const py::args& inputs) {
     const std::vector<at::Tensor> tensors = tensors_of(inputs);
@@ -52,14 +136,56 @@ class PythonCache {
   [[nodiscard]] GraphedInfo info() const { return cache_.info(); }
 
  private:
+  static constexpr std::size_t kMostKnown = 8;
+
+  std::optional<SignatureCache::Result> run_in_cache(std::int64_t key, const std::vector<at::Tensor>& tensors,
+                                                     PythonCall& call) {
+    const WithoutGil release;
+    return cache_.run({key}, {.copied = tensors}, call);
+  }
+
+  // Of what was captured: a FlatFunction.
+  static py::object structure_of(const SignatureCache::Result& result) {
+    return static_cast<const HeldObject*>(result.structure.get())->get();
+  }
+
+  static py::object rebuilt(const SignatureCache::Result& result) {
+    static PyObject* const outputs_name = interned("outputs");
+    static PyObject* const outline_name = interned("outline");
+    static PyObject* const frozen_name = interned("frozen");
+    const py::object function = structure_of(result);
+    const py::object outputs = attribute(function, outputs_name);
+    const py::object outline = attribute(outputs, outline_name);
+    if (outline.is_none()) return function.attr("rebuild")(to_python(result.leaves()));
+    return put_plain_together(outline, attribute(outputs, frozen_name), result.leaves());
+  }
+
   [[nodiscard]] py::object module() const {
     const py::object held = module_.get();
-    return held.is_none() ? held : held();
+    if (held.is_none()) return held;
+    PyObject* const module = alive(held.ptr());
+    return module == nullptr ? py::none() : borrowed(module);
   }
 
   HeldObject module_;
   SignatureCache cache_;
+  std::vector<std::shared_ptr<const KnownCall>> known_;  // only while all calls are replayed
 };
+
+PyObject* call_of(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  return call_method<PythonCache>(self, [&](PythonCache& cache) -> PyObject* {
+    if (count != 3) throw py::type_error("call() takes a function, its arguments and its keyword arguments");
+    static PyObject* const closer_look = interned("_call");
+    py::object result = cache.run_known(arguments[0], arguments[1], arguments[2]);
+    if (result) return result.release().ptr();
+    return PyObject_CallMethodObjArgs(arguments[0], closer_look, arguments[1], arguments[2], nullptr);
+  });
+}
+
+PyMethodDef call_method_of_cache = {
+    "call", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&call_of)), METH_FASTCALL,
+    "call(self: pianola._C.GraphedCache, graphed: object, args: tuple, kwargs: dict) -> object\n\n"
+    "The result of a call; of one that nothing is known of, what `graphed._call(args, kwargs)` returns."};
 
 GraphedOptions make_graphed_options(int warmup, int capacity, int max_in_flight, OutputPolicy output, GradPolicy grad,
                                     bool retain_graph, bool accept_capture_path,
@@ -120,13 +246,18 @@ void bind_graphed(py::module_& module) {
            py::arg("max_in_flight"), py::arg("output"), py::arg("grad"), py::arg("retain_graph"),
            py::arg("accept_capture_path"), py::arg("pool"), py::arg("generators"), py::arg("branches"),
            py::arg("parallel"), py::arg("mode"), py::arg("on_fallback"));
-  py::class_<PythonCache>(module, "GraphedCache", "The graphs of one function, by signature of its calls.")
+  py::class_<PythonCache> cache(module, "GraphedCache", "The graphs of one function, by signature of its calls.");
+  cache
       .def(py::init<GraphedOptions, const py::function&, const py::object&>(), py::arg("options"), py::arg("original"),
            py::arg("module"))
       .def("run", &PythonCache::run, "The result's tensors and their structure; None where the call ran eagerly.")
+      .def("remember", &PythonCache::remember, py::arg("state"), py::arg("number"), py::arg("args"), py::arg("kwargs"),
+           "Such a call was replayed: call() knows the next ones, as long as the state's guard finds no difference.")
+      .def("forget", &PythonCache::forget, "What remember() was told.")
       .def("refuse", &PythonCache::refuse, "Keeps calls of this key with such inputs eager from now on.")
       .def("reset", &PythonCache::reset, py::call_guard<WithoutGil>(), "Forgets all signatures and drops their graphs.")
       .def("info", &PythonCache::info, py::call_guard<WithoutGil>(), "What is known and kept, per signature.");
+  add_method(cache, call_method_of_cache);
 }
 
 }  // namespace pianola::python

@@ -1,6 +1,7 @@
 #include <bindings/host_guard.hpp>
 
 #include <bindings/bindings.hpp>
+#include <bindings/fast_method.hpp>
 #include <bindings/object_words.hpp>
 #include <bindings/same_value.hpp>
 
@@ -188,24 +189,8 @@ void HostGuard::clear() noexcept {
 
 namespace {
 
-// Null before it is made.
-HostGuard* guard_in(PyObject* self) {
-  const auto* const instance = reinterpret_cast<py::detail::instance*>(self);
-  return instance->simple_layout ? static_cast<HostGuard*>(instance->simple_value_holder[0]) : nullptr;
-}
-
-// Each call of a graphed function makes it, and pybind11 takes longer to call than this takes.
 PyObject* check_of(PyObject* self, PyObject* /*none*/) {
-  try {
-    HostGuard* const guard = guard_in(self);
-    if (guard == nullptr) throw std::logic_error("the guard was not initialised");
-    return PyLong_FromSsize_t(guard->check());
-  } catch (py::error_already_set& error) {
-    error.restore();
-  } catch (const std::exception& error) {
-    PyErr_SetString(PyExc_RuntimeError, error.what());
-  }
-  return nullptr;
+  return call_method<HostGuard>(self, [](HostGuard& guard) { return PyLong_FromSsize_t(guard.check()); });
 }
 
 PyMethodDef check_method = {
@@ -217,11 +202,11 @@ void show_to_collector(PyHeapTypeObject* heap_type) {
   type.tp_flags |= Py_TPFLAGS_HAVE_GC;
   type.tp_traverse = [](PyObject* self, visitproc visit, void* arg) {
     Py_VISIT(Py_TYPE(self));
-    const HostGuard* const guard = guard_in(self);
+    const HostGuard* const guard = held_by<HostGuard>(self);
     return guard == nullptr ? 0 : guard->traverse(visit, arg);
   };
   type.tp_clear = [](PyObject* self) {
-    if (HostGuard* const guard = guard_in(self); guard != nullptr) guard->clear();
+    if (HostGuard* const guard = held_by<HostGuard>(self); guard != nullptr) guard->clear();
     return 0;
   };
 }
@@ -235,8 +220,7 @@ void bind_host_guard(py::module_& module) {
       .def("add", &HostGuard::add, py::arg("kind"), py::arg("owner"), py::arg("key"), py::arg("value"),
            py::arg("missing"), "A place and what has to be there; places are numbered as they are added.")
       .def("seal", &HostGuard::seal, "After the last add().");
-  auto* const type = reinterpret_cast<PyTypeObject*>(guard.ptr());
-  guard.attr("check") = py::reinterpret_steal<py::object>(PyDescr_NewMethod(type, &check_method));
+  add_method(guard, check_method);
 }
 
 }  // namespace pianola::python

@@ -9,6 +9,9 @@ namespace pianola::python {
 
 inline py::object borrowed(PyObject* object) { return py::reinterpret_borrow<py::object>(object); }
 
+// A name to keep, so that a look-up hashes nothing.
+inline PyObject* interned(const char* name) { return PyUnicode_InternFromString(name); }
+
 // The interpreter gives each dictionary another number whenever it changes, and never the same to two of them. 0: it does not:
 // from Python 3.13 on the numbers of dictionaries that share their values with an object stay what they are when an attribute
 // of the object is stored, from 3.14 on there are none.

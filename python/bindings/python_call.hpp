@@ -1,6 +1,4 @@
 #pragma once
-#include <bindings/held_object.hpp>
-
 #include <pianola/callable/call.hpp>
 
 #include <torch/csrc/utils/pybind.h>
@@ -13,10 +11,14 @@
 namespace pianola::python {
 
 /// A call that a Python object makes: run_eagerly(), run_observed() -> (lasting, passing, remade), note_lasting_obstacle(),
-/// eager_results() and to_capture() -> (function, structure).
+/// eager_results() and to_capture() -> (function, structure). Made, used and destroyed with the GIL; its methods take it.
 class PythonCall final : public callable::Call {
  public:
-  PythonCall(const py::object& call, py::object module);
+  PythonCall(py::object call, py::object module);
+  /// `make` gives the object, where it is needed: a call that is replayed needs none.
+  PythonCall(std::function<py::object()> make, py::object module);
+
+  [[nodiscard]] const py::object& object() const;  ///< With the GIL.
 
   void run_eagerly() override;
   [[nodiscard]] callable::HostEffects run_observed() override;
@@ -28,8 +30,9 @@ class PythonCall final : public callable::Call {
   [[nodiscard]] callable::Capturable to_capture() override;
 
  private:
-  HeldObject call_;
-  HeldObject module_;
+  std::function<py::object()> make_;
+  mutable py::object call_;  // null until it is made
+  py::object module_;
 };
 
 /// Hands a reason to a Python function, in the words of Python.

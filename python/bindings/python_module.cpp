@@ -16,9 +16,6 @@ namespace {
 constexpr std::array<const char*, 3> kDictionaries = {"_parameters", "_buffers", "_modules"};
 constexpr std::array<const char*, 3> kWords = {"parameter", "buffer", "submodule"};
 
-// Borrowed; interned once, so that a look-up hashes nothing.
-PyObject* interned(const char* name) { return PyUnicode_InternFromString(name); }
-
 PyObject* entry(PyObject* dictionary, PyObject* key) { return PyDict_GetItemWithError(dictionary, key); }
 
 PyObject* dictionary_of(PyObject* attributes, std::size_t kind) {

@@ -1108,12 +1108,18 @@ class GraphedCache:
     ) -> None: ...
     def run(self, key: int, call: Any, *inputs: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], Any] | None:
         """The result's tensors and their structure; None where the call ran eagerly."""
+    def remember(self, state: Any, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Such a call was replayed: call() knows the next ones, as long as the state's guard finds no difference."""
+    def forget(self) -> None:
+        """What remember() was told."""
     def refuse(self, key: int, reason: str, *inputs: torch.Tensor) -> None:
         """Keeps calls of this key with such inputs eager from now on."""
     def reset(self) -> None:
         """Forgets all signatures and drops their graphs."""
     def info(self) -> GraphedInfo:
         """What is known and kept, per signature."""
+    def call(self, graphed: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result of a call; of one that nothing is known of, what `graphed._call(args, kwargs)` returns."""
 
 class Buckets:
     """Lengths to which batches are padded."""
@@ -1780,6 +1786,9 @@ def take_plain_apart(tree: Any) -> tuple[list[Any], bytes | tuple[bytes, tuple[A
     None: it holds something else than tuples, lists and dicts (of str and int) of tensors, numbers, strings,
     bytes and None.
     """
+
+def put_plain_together(outline: Any, frozen: list[tuple[int, Any]], tensors: Sequence[torch.Tensor]) -> Any:
+    """The tree of an outline, with these tensors; `frozen` has the index and the value of each other leaf."""
 
 class ModuleWatch:
     """Tells whether a module is as it was."""

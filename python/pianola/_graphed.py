@@ -23,7 +23,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from ._call import Call, name_of
 from ._choices import chosen, grad_policy
 from ._errors import refuse
-from ._host_states import States
+from ._host_states import State, States
 from ._host_watch import HostWatch
 from ._load import _C
 from ._named_gradients import see_names
@@ -68,17 +68,30 @@ class GraphedFunction(Generic[Arguments, Result]):
             return self.original(*args, **kwargs)
         if self._module is not None and self._module() is None:
             return self.original(*args, **kwargs)  # which says that it is gone
+        return self._cache.call(self, args, kwargs)
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call that the cache does not know, or whose state has changed. The cache knows calls that were replayed, until
+        `states` has something new to say."""
         leaves, structure = of_arguments(args, kwargs)
         state, reason = self.states.find(structure)
         if reason is not None:
             self._cache.refuse(state.number, reason, *leaves)
+        guarded = state.guarded
         call = Call(self, args, kwargs, structure, state)
         replayed = self._cache.run(state.number, call, *leaves)
         if replayed is None:
+            if guarded[0] is None or state.guarded is not guarded:  # a new state, or more is known of it now
+                self._cache.forget()
             return call.result
         state.note_replay()
+        self._cache.remember(state, state.number, args, kwargs)
         outputs, flat = replayed
         return flat.rebuild(outputs)
+
+    def _call_in(self, state: State, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        """A call that the cache knows, and does not replay."""
+        return Call(self, args, kwargs, of_arguments(args, kwargs)[1], state)
 
     def run_original(self, *args: Any, **kwargs: Any) -> Any:
         """The function itself, eagerly."""
@@ -128,6 +141,7 @@ class GraphedFunction(Generic[Arguments, Result]):
 
     def reset(self) -> None:
         """Forgets all signatures and drops their graphs; the next calls warm up again."""
+        self._cache.forget()
         self._cache.reset()
         module = None if self._module is None else self._module()
         if module is not None:

@@ -34,17 +34,15 @@ class State:
         self.number = number
         self._changes = changes
         self._places: dict[tuple, Place] = {}
-        self._guard: Optional[tuple[_C.HostGuard, list[Place]]] = None  # and its places by their numbers
+        self.guarded: tuple[Optional[_C.HostGuard], list[Place]] = (None, [])  # the guard's places, by their numbers
         self.unfollowed: list[str] = []  # what was read, and is not compared
         self.refusal = ""  # why no graph could be guarded
         self.is_refused = False
 
     def difference(self) -> Optional[Place]:
         """The first place that is not as it was; None where all are."""
-        if self._guard is None:
-            return None
-        guard, places = self._guard
-        number = guard.check()
+        guard, places = self.guarded
+        number = -1 if guard is None else guard.check()
         return None if number < 0 else places[number]
 
     def learn(self, reads: HostReads) -> None:
@@ -55,7 +53,7 @@ class State:
             owner = place.owner
             if owner is not GONE and not (place.changed and (place.is_torchs or _is_of_tensors(place))):
                 self._places[place.identity] = place
-        self._guard = _guard_of(self._places)
+        self.guarded = _guard_of(self._places)
         self.unfollowed += [what for what in reads.unfollowed if what not in self.unfollowed]
 
     def note_replay(self) -> None:
@@ -63,7 +61,7 @@ class State:
 
     @property
     def places(self) -> list[Place]:
-        return [] if self._guard is None else self._guard[1]
+        return self.guarded[1]
 
 
 def _guard_of(places: dict[tuple, Place]) -> tuple[_C.HostGuard, list[Place]]:

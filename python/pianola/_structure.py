@@ -59,7 +59,7 @@ def _flatten(tree: Any) -> tuple[list[Any], "Structure"]:
         return leaves, known
     if known is None and len(_known) == _MOST_KNOWN:
         _known.clear()
-    structure = Structure(leaves, pytree.tree_flatten(tree)[1] if known is None else known)
+    structure = Structure(leaves, pytree.tree_flatten(tree)[1] if known is None else known, outline)
     _known[outline] = structure.spec if structure.frozen else structure
     return leaves, structure
 
@@ -103,16 +103,19 @@ _KEYS = (list, tuple, bool, int, float, complex)
 class Structure:
     """All of a tree but its tensors. It never changes: trees of tensors alone that are nested alike share one."""
 
-    __slots__ = ("spec", "frozen", "size", "tensors")
+    __slots__ = ("spec", "outline", "frozen", "size", "tensors")
 
-    def __init__(self, leaves: list[Any], spec: Any) -> None:
+    def __init__(self, leaves: list[Any], spec: Any, outline: Any = None) -> None:
         self.spec = spec
+        self.outline = outline  # of a tree of plain containers
         self.size = len(leaves)
         self.frozen = [(i, leaf) for i, leaf in enumerate(leaves) if not isinstance(leaf, Tensor)]
         self.tensors = self.size - len(self.frozen)
 
     def rebuild(self, tensors: Sequence[Tensor]) -> Any:
         """The tree, with these tensors."""
+        if self.outline is not None:
+            return _C.put_plain_together(self.outline, self.frozen, tensors)
         if not self.frozen:
             return pytree.tree_unflatten(list(tensors), self.spec)
         leaves: list[Any] = [None] * self.size

@@ -3,6 +3,7 @@
 import dataclasses
 import gc
 import logging
+import sys
 import types
 import weakref
 
@@ -210,6 +211,88 @@ def test_arguments_that_are_no_tensors_belong_to_the_signature(device):
             assert_same("result", result["y"][0], x * factor)
             assert result["options"] == ("a", None)
     assert len(f.info().signatures) == 2
+
+
+def assert_alike(result, expected):
+    assert type(result) is type(expected)
+    if isinstance(expected, torch.Tensor):
+        assert_same("result", result, expected)
+    elif isinstance(expected, dict):
+        assert list(map(repr, result)) == list(map(repr, expected))
+        for key, value in expected.items():
+            assert_alike(result[key], value)
+    elif isinstance(expected, (tuple, list)):
+        assert len(result) == len(expected)
+        for one, other in zip(result, expected):
+            assert_alike(one, other)
+    else:
+        assert repr(result) == repr(expected)
+
+
+CALLS = [
+    ((2,), {}),
+    ((2.0,), {}),
+    ((True,), {}),
+    ((1,), {}),
+    ((0.0,), {}),
+    ((-0.0,), {}),
+    ((2,), {"flag": False}),
+    ((2,), {"flag": 0}),
+    ((2,), {"names": ["a"]}),
+    ((2,), {"names": ("a",)}),
+    ((2,), {"names": {"a": 1}}),
+    ((2,), {"names": {1: "a"}}),
+    ((2,), {"names": ["a"], "flag": False}),
+]
+
+
+# More than are known at once.
+def test_replayed_calls_are_told_apart_by_all_of_their_arguments(device):
+    def step(x, scale, *, names=(), flag=True):
+        y = x * scale
+        return {"y": y, 3: (x, [y + len(names), flag], ()), "rest": [scale, names, None, {}]}
+
+    graphed = pianola.graphed(step, warmup=1, capacity=len(CALLS))
+    for i in range(6):
+        for args, kwargs in CALLS[i:] + CALLS[:i]:
+            x = torch.randn(4, device=device)
+            for _ in range(2):  # the second time it is the call that was just made
+                assert_alike(graphed(x, *args, **kwargs), step(x, *args, **kwargs))
+    known = graphed.info().signatures
+    assert len(known) == len(CALLS) and all(one.state == "captured" and one.replays >= 8 for one in known)
+    x = torch.randn(4, device=device)
+    graphed(x, 2, flag=False, names=["a"])  # in another order
+    assert len(graphed.info().signatures) == len(CALLS)
+
+
+def test_a_replayed_call_keeps_nothing_of_its_arguments(device):
+    step = pianola.graphed(lambda pair, name, options: pair[0] + pair[1] + len(options), warmup=1)
+    pair = [torch.randn(4, device=device), torch.randn(4, device=device)]
+    name, options = "".join(["a", "name"]), {"k" + str(1): 2}
+
+    def counts():
+        return [sys.getrefcount(one) for one in (pair, *pair, name, options, *options)]
+
+    for _ in range(5):
+        step(pair, name, options)
+    before = counts()
+    for _ in range(100):
+        step(pair, name, options)
+    assert counts() == before and step.info().signatures[0].replays > 100
+    tensors = [weakref.ref(tensor) for tensor in pair]
+    del pair
+    assert all(tensor() is None for tensor in tensors)
+
+
+def test_values_that_come_back_are_seen_by_calls_that_are_known(device):
+    """Replays of two states that take turns, each known from its last one."""
+    settings = types.SimpleNamespace(scale=2.0)
+    step = pianola.graphed(lambda x: x * settings.scale, warmup=1)
+    x = torch.randn(4, device=device)
+    for i in range(40):
+        settings.scale = (2.0, 3.0)[i // 3 % 2]
+        assert_same("result", step(x), x * settings.scale)
+    assert [one.state for one in step.info().signatures] == ["captured"] * 2
 
 
 def test_parameters_that_are_replaced_are_captured_anew(device):
