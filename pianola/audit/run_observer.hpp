@@ -1,7 +1,7 @@
 #pragma once
-#include <pianola/audit/allocation_log.hpp>
 #include <pianola/audit/leaf_watch.hpp>
 #include <pianola/audit/observed_run.hpp>
+#include <pianola/trace/allocation_log.hpp>
 #include <pianola/trace/op_stream.hpp>
 #include <pianola/trace/trace_recorder.hpp>
 #include <pianola/trace/write_set.hpp>
@@ -64,7 +64,7 @@ class RunObserver final : public trace::OpObserver {
   trace::WriteSet* written_;
   const ObservedRun* like_;
   std::vector<WatchedGenerator> generators_;
-  AllocationLog allocations_;
+  trace::AllocationLog allocations_;
   std::vector<Made> made_;
   std::vector<const void*> blank_;  // small memory of the CPU that an `empty` made and nothing has written yet
   std::vector<std::pair<std::uint64_t, std::uint32_t>> running_;  // operation number, index

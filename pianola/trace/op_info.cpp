@@ -150,9 +150,7 @@ bool has_autograd_kernel(const c10::OperatorHandle& op) {
   });
 }
 
-bool is_named(const OpInfo& info, const at::RecordFunction& span) {
-  const std::string_view base = span.name();
-  const std::string_view overload = span.overload_name();
+bool is_named(const OpInfo& info, std::string_view base, std::string_view overload) {
   std::string_view name = info.name;
   if (!name.starts_with(base)) return false;
   name.remove_prefix(base.size());
@@ -160,13 +158,14 @@ bool is_named(const OpInfo& info, const at::RecordFunction& span) {
 }
 
 // One for all threads. What an earlier operator at the same address left stays, since traces point to it.
-const OpInfo* shared_info(const at::RecordFunction& span, const c10::OperatorHandle& handle) {
+const OpInfo* shared_info(const c10::OperatorHandle& handle) {
   static std::mutex mutex;
   static std::unordered_map<const char*, std::vector<std::unique_ptr<const OpInfo>>> known;
+  const std::string& base = handle.schema().name();
   const std::lock_guard lock(mutex);
-  auto& candidates = known[span.name()];
+  auto& candidates = known[base.c_str()];
   for (const auto& candidate : candidates) {
-    if (is_named(*candidate, span)) return candidate.get();
+    if (is_named(*candidate, base, handle.schema().overload_name())) return candidate.get();
   }
   return candidates.emplace_back(std::make_unique<const OpInfo>(handle)).get();
 }
@@ -271,13 +270,21 @@ bool OpInfo::differentiates_now(c10::ArrayRef<c10::IValue> inputs) const {
 const OpInfo* find_op(const at::RecordFunction& span) {
   thread_local ska::flat_hash_map<const char*, const OpInfo*> seen;
   const auto found = seen.find(span.name());
-  if (found != seen.end() && is_named(*found->second, span)) return found->second;
+  if (found != seen.end() && is_named(*found->second, span.name(), span.overload_name())) return found->second;
 
   const std::optional<c10::OperatorName> name = span.operator_name();
   if (!name) return nullptr;
   const std::optional<c10::OperatorHandle> handle = c10::Dispatcher::singleton().findOp(*name);
   if (!handle || !handle->hasSchema()) return nullptr;
-  return seen[span.name()] = shared_info(span, *handle);
+  return seen[span.name()] = shared_info(*handle);
+}
+
+const OpInfo& info_of(const c10::OperatorHandle& handle) {
+  thread_local ska::flat_hash_map<const char*, const OpInfo*> seen;
+  const c10::FunctionSchema& schema = handle.schema();
+  const OpInfo*& known = seen[schema.name().c_str()];
+  if (known == nullptr || !is_named(*known, schema.name(), schema.overload_name())) known = shared_info(handle);
+  return *known;
 }
 
 std::vector<std::string_view> names_in_tables() {

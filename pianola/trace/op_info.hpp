@@ -69,6 +69,9 @@ struct OpInfo {
 /// Threads: any. Lives until the process ends.
 const OpInfo* find_op(const at::RecordFunction& span);
 
+/// The same, by its handle.
+const OpInfo& info_of(const c10::OperatorHandle& handle);
+
 /// Every operator (without overload) that the facts above are looked up for by name: a test asks torch for each.
 std::vector<std::string_view> names_in_tables();
 

@@ -1,5 +1,7 @@
 #include <pianola/trace/op_stream.hpp>
 
+#include <pianola/trace/allocation_log.hpp>
+#include <pianola/trace/host_calls.hpp>
 #include <pianola/trace/plain_check.hpp>
 #include <pianola/trace/step_memory.hpp>
 #include <pianola/trace/tensors_of.hpp>
@@ -25,11 +27,12 @@ namespace {
 
 // An operation that has begun and not ended.
 struct OpenOperation {
-  const OpInfo* info;  // nullptr: one that is not plain
+  const OpInfo* info;  // nullptr: one that is not plain, or the host's own
   const char* name;    // as its span has it
   std::uint64_t number;
   std::size_t callers;  // open composites when it began
   bool differentiates;  // it has a kernel for autograd, whose calls are operations too
+  bool is_own = false;  // the host's
 };
 
 // Where one thread stands among the open spans.
@@ -93,6 +96,19 @@ std::string words_of(const char* verb, const OddOperation& odd) {
   return fmt::format("runs {}, which is no part of a graph", modes_in_words(odd.oddity));
 }
 
+// Who calls an operator by a stack leaves other values below its arguments, and its results: TorchScript, functorch.
+c10::ArrayRef<c10::IValue> last_of(c10::ArrayRef<c10::IValue> stack, std::size_t count) {
+  return stack.size() > count ? stack.slice(stack.size() - count) : stack;
+}
+
+c10::ArrayRef<c10::IValue> inputs_of(const at::RecordFunction& span, const OpInfo& info) {
+  return last_of(span.inputs(), info.schema().arguments().size());
+}
+
+c10::ArrayRef<c10::IValue> outputs_of(const at::RecordFunction& span, const OpInfo& info) {
+  return last_of(span.outputs(), info.schema().returns().size());
+}
+
 // Goes with an open scope, whose end may come when another recording runs.
 struct ScopeContext : at::ObserverContext {
   explicit ScopeContext(std::uint64_t opened_in) : recording(opened_in) {}
@@ -109,8 +125,9 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
   static constexpr auto kSlot = c10::DebugInfoKind::TEST_INFO_2;
 
   std::vector<OpObserver*> observers;
-  OpInterest interest = {.outputs = false, .inner = false};  // of all observers, those of outer streams included
+  OpInterest interest = {.outputs = false};  // of all observers, those of outer streams included
   StepMemory memory;
+  AllocationLog* allocations = nullptr;  // of the stream; used on its thread only
   std::shared_ptr<State> outer;
   std::uint64_t recording = 0;  // the same for nested streams
   std::mutex mutex;             // autograd's threads of several devices run at once
@@ -262,7 +279,7 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
   void end_hidden(const at::RecordFunction& span, const ThreadPosition& here) {
     const OpSpan around = describe(span, here);
     const OpInfo* hidden = span.scope() == at::RecordScope::FUNCTION ? find_op(span) : nullptr;
-    if (hidden != nullptr) note_hidden(around, *hidden, span.outputs());
+    if (hidden != nullptr) note_hidden(around, *hidden, outputs_of(span, *hidden));
     end_inner(around, span.name());
   }
 
@@ -279,6 +296,14 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
             .callers = here.callers,
             .memory = nullptr,
             .around = open > 1 ? here.operations[open - 2].number : 0};
+  }
+
+  static OpenOperation hidden_operation(const at::RecordFunction& span, const ThreadPosition& here) {
+    return {.info = nullptr,
+            .name = span.name(),
+            .number = next_number(),
+            .callers = here.callers.size(),
+            .differentiates = false};
   }
 
   static std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& span) {
@@ -300,30 +325,50 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
       return nullptr;
     }
     if (info->name.starts_with("profiler::")) return nullptr;
-    const OddOperation odd = oddity_of(span.inputs());
+    if (is_of_a_transform()) {
+      here.callers.push_back(span.name());
+      return nullptr;
+    }
+    const c10::ArrayRef<c10::IValue> inputs = inputs_of(span, *info);
+    const OddOperation odd = oddity_of(inputs);
+    if (is_left_by_a_transform(odd.tensor)) {
+      here.callers.push_back(span.name());
+      return nullptr;
+    }
     if (odd.oddity != Oddity::none) {
+      state->let_host_allocate(false);
       state->note_odd(odd, "is given", *info, here);
-      here.operations.push_back({.info = nullptr,
-                                 .name = span.name(),
-                                 .number = next_number(),
-                                 .callers = here.callers.size(),
-                                 .differentiates = false});
+      here.operations.push_back(hidden_operation(span, here));
       return nullptr;
     }
     if (info->collective) state->note_collective(*info, here);
-    if (info->transparent_now(span.inputs())) {
+    if (info->transparent_now(inputs)) {
       here.callers.push_back(span.name());
+      return nullptr;
+    }
+    state->let_host_allocate(false);
+    if (HostCalls* host = HostCalls::current(); host != nullptr && host->owns(*info, inputs)) {
+      host->note_own(*info, inputs);
+      here.operations.push_back(hidden_operation(span, here));
+      here.operations.back().is_own = true;
       return nullptr;
     }
     here.operations.push_back({.info = info,
                                .name = span.name(),
                                .number = next_number(),
                                .callers = here.callers.size(),
-                               .differentiates = info->differentiates_now(span.inputs())});
+                               .differentiates = info->differentiates_now(inputs)});
     OpSpan op = describe(span, here);
-    op.inputs = span.inputs();
+    op.inputs = inputs;
     state->begin_op(op);
     return nullptr;
+  }
+
+  static void end_unseen(const at::RecordFunction& span, ThreadPosition& here) {
+    HostCalls* const host = here.operations.back().is_own ? HostCalls::current() : nullptr;
+    const OpInfo* const info = host == nullptr ? nullptr : find_op(span);
+    if (info != nullptr) host->note_own_results(outputs_of(span, *info));
+    here.operations.pop_back();
   }
 
   static void on_end(const at::RecordFunction& span, at::ObserverContext* context) {
@@ -338,8 +383,10 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
       if (scope != nullptr && scope->recording == state->recording) state->leave_scope(span, here);
     } else if (here.ends_operation(span.name())) {
       OpSpan op = describe(span, here);
-      if (op.info == nullptr) return here.operations.pop_back();
-      op.outputs = span.outputs();
+      const bool is_outermost = here.operations.size() == 1;
+      if (is_outermost) state->let_host_allocate(true);
+      if (op.info == nullptr) return end_unseen(span, here);
+      op.outputs = outputs_of(span, *op.info);
       if (const OddOperation odd = odd_tensor_in(op.outputs); odd.oddity != Oddity::none) {
         state->note_odd(odd, "makes", *op.info, here);
         op.outputs = {};  // as if it threw: there is nothing that an observer could look at
@@ -370,6 +417,13 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
       on_end(span, context);
     } catch (...) {
       if (State* state = current(); state != nullptr) state->note_failure(span.name());
+    }
+  }
+
+  // What is allocated inside an operation is the operation's.
+  void let_host_allocate(bool lets) {
+    for (State* state = this; state != nullptr; state = state->outer.get()) {
+      if (state->allocations != nullptr && state->on_step_thread()) state->allocations->pause(!lets);
     }
   }
 
@@ -436,6 +490,7 @@ std::optional<Diagnosis> OpStream::failure() const {
 void OpStream::disarm() noexcept {
   const std::lock_guard lock(state_->mutex);
   std::fill(state_->observers.begin(), state_->observers.end(), nullptr);
+  if (allocations_ != nullptr) allocations_->stop();
 }
 
 void OpStream::check() const {
@@ -448,11 +503,13 @@ OpStream::OpStream(std::vector<OpObserver*> observers) : state_(std::make_shared
     const OpInterest interest = observer->interest();
     state_->interest.outputs = state_->interest.outputs || interest.outputs;
     state_->interest.inner = state_->interest.inner || interest.inner;
+    state_->interest.host_numbers = state_->interest.host_numbers || interest.host_numbers;
   }
   state_->observers = std::move(observers);
   State* outer = State::current();
   if (outer == nullptr) {
     state_->recording = ++recordings;
+    if (state_->interest.host_numbers) listen_to_allocations();
     state_->guard.emplace(State::kSlot, state_);
     state_->listen();
     return;
@@ -460,6 +517,7 @@ OpStream::OpStream(std::vector<OpObserver*> observers) : state_(std::make_shared
   // The outer stream's callback is in place already; it finds this state, which hands on to the outer one.
   state_->outer = outer->shared_from_this();
   state_->recording = outer->recording;
+  if (state_->interest.host_numbers) listen_to_allocations();
   state_->interest.inner = state_->interest.inner || outer->interest.inner;
   state_->guard.emplace(State::kSlot, state_);
   State& root = outer->outermost();
@@ -470,9 +528,20 @@ OpStream::OpStream(std::vector<OpObserver*> observers) : state_(std::make_shared
   }
 }
 
+// A stream may begin inside an operation, in a hook on what that saved.
+void OpStream::listen_to_allocations() {
+  allocations_ = std::make_unique<AllocationLog>(AllocationLog::Of::cpu);
+  allocations_->pause(!state_->position().operations.empty());
+  state_->allocations = allocations_.get();
+  state_->memory.listen_to(allocations_.get());
+}
+
 OpStream::~OpStream() {
   if (state_->callback != at::INVALID_CALLBACK_HANDLE) at::removeCallback(state_->callback);
   state_->guard.reset();
+  const std::lock_guard lock(state_->mutex);
+  state_->allocations = nullptr;
+  state_->memory.listen_to(nullptr);
 }
 
 }  // namespace pianola::trace

@@ -16,6 +16,7 @@
 
 namespace pianola::trace {
 
+class AllocationLog;
 class StepMemory;
 
 /// The node of autograd's backward graph that a thread is running.
@@ -45,8 +46,9 @@ struct OpSpan {
 
 /// What an observer looks at. Each costs time for every call, also of operations inside operations.
 struct OpInterest {
-  bool outputs = true;  ///< OpSpan::outputs, and so OpSpan::memory, which is made from them.
-  bool inner = false;   ///< on_inner_end(), and StepMemory::maker_of_lost().
+  bool outputs = true;        ///< OpSpan::outputs, and so OpSpan::memory, which is made from them.
+  bool inner = false;         ///< on_inner_end(), and StepMemory::maker_of_lost().
+  bool host_numbers = false;  ///< StepMemory::is_host_number().
 };
 
 /// Sees the top-level ATen operations of a step, in order; see OpStream. One that the kernel for autograd of another calls
@@ -68,7 +70,8 @@ class OpObserver {
 /// in their order. Operations of other threads are not seen: intra-op workers repeat parts of an operation, and threads
 /// of the user's own are not part of the step.
 ///
-/// Operations that are not plain (Note [What is plain]) it keeps from the observers, and remembers the first.
+/// Operations that are not plain (Note [What is plain]) it keeps from the observers, and remembers the first. It also keeps those
+/// that are the host's own (Note [Calls of the host]).
 ///
 /// Must be destroyed on the thread that made it. Streams nest: the inner one's operations reach both.
 class OpStream {
@@ -94,7 +97,10 @@ class OpStream {
   [[nodiscard]] static bool watches_this_thread() noexcept;
 
  private:
+  void listen_to_allocations();
+
   struct State;
+  std::unique_ptr<AllocationLog> allocations_;  // of the thread
   std::shared_ptr<State> state_;
 };
 

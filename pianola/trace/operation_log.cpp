@@ -1,7 +1,11 @@
 #include <pianola/trace/operation_log.hpp>
 
 #include <pianola/core/hazard_rule.hpp>
+#include <pianola/trace/host_calls.hpp>
+#include <pianola/trace/host_copy.hpp>
+#include <pianola/trace/late_read.hpp>
 #include <pianola/trace/optimizer_name.hpp>
+#include <pianola/trace/step_memory.hpp>
 #include <pianola/trace/tensors_of.hpp>
 #include <pianola/trace/wrapped_number.hpp>
 
@@ -19,11 +23,16 @@
 
 namespace pianola::trace {
 
+// In place of an argument: the values that a copy from the host copied.
+static constexpr std::uint16_t kCopied = 0xffff;
+
 // How a message speaks of the two runs.
 struct OperationLog::Words {
   std::string_view first;   // "in one call"
   std::string_view second;  // "in the next"
   std::string_view path;    // what is to be done where operations differ
+  bool of_capture;          // the second one is a capture
+  bool numbers_count;
 };
 
 namespace {
@@ -88,18 +97,26 @@ std::uint64_t shapes_of(c10::ArrayRef<c10::IValue> inputs) {
 }  // namespace
 
 void OperationLog::on_op_begin(const OpSpan& op) {
-  if (op.info->is_empty || accumulates(op) || detaches(*op.info)) return;
+  if (op.info->is_empty || accumulates(op) || detaches(*op.info) || LateRead::is_open()) return;
   const std::size_t before = numbers_.size();
   for (std::size_t argument = 0; argument < op.inputs.size(); ++argument) {
-    add(op.inputs[argument]);
+    add(op, op.inputs[argument]);
     arguments_.resize(numbers_.size(), static_cast<std::uint16_t>(argument));
   }
+  if (const at::Tensor* const source = copied_from_host(*op.info, op.inputs)) {
+    numbers_.emplace_back(hash_of_values(*source));
+    arguments_.push_back(kCopied);
+  }
+  const HostCalls* const host = HostCalls::current();
   ops_.push_back({.info = op.info,
                   .number = op.number,
                   .numbers = static_cast<std::uint32_t>(numbers_.size() - before),
                   .is_backward = op.backward != nullptr,
                   .shapes = shapes_of(op.inputs),
-                  .scope = index_of_scope(op.scopes)});
+                  .scope = index_of_scope(op.scopes),
+                  .part = host == nullptr     ? HostPart::none
+                          : host->is_active() ? HostPart::active
+                                              : HostPart::passive});
   places_.push_back(CallSite::here());
 }
 
@@ -110,7 +127,7 @@ std::uint32_t OperationLog::index_of_scope(std::span<const std::string> scopes) 
   return static_cast<std::uint32_t>(scopes_.size() - 1);
 }
 
-void OperationLog::add(const c10::IValue& value) {
+void OperationLog::add(const OpSpan& op, const c10::IValue& value) {
   if (value.isBool()) {
     numbers_.emplace_back(value.toBool());
   } else if (value.isInt()) {
@@ -120,9 +137,12 @@ void OperationLog::add(const c10::IValue& value) {
   } else if (value.isComplexDouble()) {
     numbers_.emplace_back(std::complex<double>(value.toComplexDouble()));
   } else if (value.isList()) {
-    for (const c10::IValue& entry : value.toListRef()) add(entry);
+    for (const c10::IValue& entry : value.toListRef()) add(op, entry);
   } else if (const auto number = wrapped_number(value)) {
     numbers_.push_back(*number);
+  } else if (host_numbers_ && value.isTensor() && value.toTensor().defined() &&
+             op.memory->is_host_number(value.toTensor())) {
+    numbers_.push_back(number_in(value.toTensor()));
   }
 }
 
@@ -172,6 +192,14 @@ std::string OperationLog::optimizer_words(std::size_t index, std::size_t number)
 Diagnosis OperationLog::other_number(const OperationLog& a, const OperationLog& b, std::size_t at, std::size_t number) {
   const auto text = [](const auto& value) { return in_words(value); };
   const std::string place = at < b.places_.size() ? b.places_[at].describe() : "";
+  if (b.arguments_[number] == kCopied) {
+    return {.what = fmt::format(
+                "{} copies other values from the host in each call; a graph would copy the last ones for ever",
+                b.ops_[at].info->name),
+            .where = place.empty() ? "" : fmt::format("operation {}, {}", at + 1, place),
+            .fix = "pass them as a tensor among the arguments, or make them on the device",
+            .rule = "PG301"};
+  }
   const std::string optimizer = b.optimizer_words(at, number);
   return {
       .what = fmt::format(
@@ -209,7 +237,7 @@ std::optional<Diagnosis> OperationLog::compare(const OperationLog& a, const Oper
     const Op &was = a.ops_[i], &is = b.ops_[i];
     if (!was.info->computes_as(*is.info) || was.numbers != is.numbers) return other_path(a, b, i, words);
     for (const std::size_t end = number + is.numbers; number < end; ++number) {
-      if (same(a.numbers_[number], b.numbers_[number])) continue;
+      if (!words.numbers_count || same(a.numbers_[number], b.numbers_[number]) || may_differ(was, is, words)) continue;
       return other_number(a, b, i, number);
     }
     if (was.shapes != is.shapes) return other_path(a, b, i, words);
@@ -217,20 +245,65 @@ std::optional<Diagnosis> OperationLog::compare(const OperationLog& a, const Oper
   return std::nullopt;
 }
 
-std::optional<Diagnosis> OperationLog::difference(const OperationLog& before, const OperationLog& now) {
+// What a capture freezes, because its part is a passive one, must be as before.
+bool OperationLog::may_differ(const Op& was, const Op& is, const Words& words) {
+  if (was.part == HostPart::none || is.part == HostPart::none) return false;
+  return !words.of_capture || is.part == HostPart::active;
+}
+
+std::vector<OperationLog::Receiver> OperationLog::receivers() const {
+  std::vector<Receiver> result;
+  for (const Op& op : ops_) {
+    for (const std::size_t end = result.size() + op.numbers; result.size() < end;) {
+      const std::size_t argument = arguments_[result.size()];
+      const bool is_copied = argument == kCopied;
+      const bool is_list =
+          !is_copied && op.info->schema().arguments()[argument].type()->castRaw<c10::ListType>() != nullptr;
+      result.push_back({.operation = op.number,
+                        .info = op.info,
+                        .argument = argument,
+                        .is_in_list = is_list,
+                        .is_copied = is_copied,
+                        .is_in_part = op.part == HostPart::active});
+    }
+  }
+  return result;
+}
+
+bool OperationLog::same_number(const Number& one, const Number& other) { return same(one, other); }
+
+bool OperationLog::numbers_of_host_differ(const OperationLog& before, const OperationLog& now) {
+  std::size_t number = 0;
+  for (const Op& op : now.ops_) {
+    for (const std::size_t end = number + op.numbers; number < end; ++number) {
+      if (op.part != HostPart::none && number < before.numbers_.size() &&
+          !same(before.numbers_[number], now.numbers_[number]))
+        return true;
+    }
+  }
+  return false;
+}
+
+std::optional<Diagnosis> OperationLog::difference(const OperationLog& before, const OperationLog& now,
+                                                  bool numbers_count) {
   return compare(
       before, now,
       {.first = "in one call",
        .second = "in the next",
-       .path = "make each call do the same: pass what decides as an argument, or decide on the device (torch.where)"});
+       .path = "make each call do the same: pass what decides as an argument, or decide on the device (torch.where)",
+       .of_capture = false,
+       .numbers_count = numbers_count});
 }
 
-std::optional<Diagnosis> OperationLog::difference_of_capture(const OperationLog& call, const OperationLog& capture) {
+std::optional<Diagnosis> OperationLog::difference_of_capture(const OperationLog& call, const OperationLog& capture,
+                                                             bool numbers_count) {
   return compare(
       call, capture,
       {.first = "in the last call",
        .second = "under capture",
-       .path = "do not ask whether the step is captured, or accept what it does then with accept_capture_path"});
+       .path = "do not ask whether the step is captured, or accept what it does then with accept_capture_path",
+       .of_capture = true,
+       .numbers_count = numbers_count});
 }
 
 }  // namespace pianola::trace

@@ -1,6 +1,8 @@
 #include <pianola/trace/plain_check.hpp>
 
 #include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/functorch/DynamicLayer.h>
+#include <ATen/functorch/TensorWrapper.h>
 #include <c10/core/DispatchKeySet.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
@@ -138,6 +140,32 @@ Oddity oddity_in_step(const at::Tensor& tensor) noexcept {
   if (meet(keys, kInStep)) [[unlikely]]
     return by_keys(keys & kInStep);
   return has_tangent(tensor) ? Oddity::tangent : Oddity::none;
+}
+
+// Note [Transforms of torch.func]
+// vmap, grad, vjp and jvp wrap tensors, and functorch takes each call of an operator apart, level by level: a batching rule, a
+// kernel for autograd. Below the last level it calls operators on the tensors that were wrapped, outside of all levels, by the
+// dispatcher, as Python would. So these calls are the operations: they are all that reads or writes memory, and who repeats them
+// in order computes what the transform computes. Those above are for them what a composite is. A wrapper that outlives its level,
+// as what vjp() saves for later, is taken off in the same way. Functionalize works otherwise: what it puts off and runs later is
+// nobody's call.
+bool is_of_a_transform() {
+  constexpr DispatchKeySet kLevels(
+      {DispatchKey::FuncTorchDynamicLayerFrontMode, DispatchKey::FuncTorchDynamicLayerBackMode});
+  const c10::impl::LocalDispatchKeySet now = c10::impl::tls_local_dispatch_key_set();
+  if (!meet(now.included_ - now.excluded_, kLevels)) [[likely]]
+    return false;
+  const auto& levels = at::functorch::getDynamicLayerStack();
+  return std::none_of(levels.begin(), levels.end(), [](const at::functorch::DynamicLayer& level) {
+    return level.key() == at::functorch::TransformType::Functionalize;
+  });
+}
+
+bool is_left_by_a_transform(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.unsafeGetTensorImpl()->key_set().has(DispatchKey::FuncTorchGradWrapper))
+    return false;
+  const at::functorch::TensorWrapper* const wrapper = at::functorch::maybeGetTensorWrapper(tensor);
+  return wrapper != nullptr && !wrapper->is_alive();
 }
 
 bool hides_operations(Oddity oddity) noexcept {

@@ -16,7 +16,7 @@ namespace pianola::trace {
 // Note [What is plain]
 // A graph holds what operations compute on tensors that lie in memory, one operator after the other. What stands between
 // the caller and the operators is no part of it: modes and subclasses that run Python for each operation, transforms of
-// torch.func, tangents of forward-mode AD. Nor is what runs beside the operators: kernels that torch.compile made, and
+// torch.func around the call, tangents of forward-mode AD. Nor is what runs beside the operators: kernels that torch.compile made, and
 // work that needs other processes. A call that meets such a thing is no call that a graph stands for, and a step that
 // does is no step to capture. All of that is looked for here and nowhere else: at the entries (oddity_of_modes(),
 // oddity_of_input()), and by OpStream at each operation of a step (oddity_in_step()), which also keeps such operations
@@ -56,6 +56,12 @@ enum class Oddity : std::uint8_t {
 
 /// Whether operations on the tensor are what they seem. Sparse and opaque tensors are: the tape has its own word on them.
 [[nodiscard]] Oddity oddity_in_step(const at::Tensor& tensor) noexcept;
+
+/// Whether a call that is made now belongs to a level of a transform of torch.func, and leads to calls of operators below all
+/// levels, which are seen in its place. See Note [Transforms of torch.func].
+[[nodiscard]] bool is_of_a_transform();
+/// Whether the tensor is a wrapper of a level that is over: a call that is given it is made anew with what it wrapped.
+[[nodiscard]] bool is_left_by_a_transform(const at::Tensor& tensor);
 
 /// Whether operations that meet it are kept from observers, who then do not know what they read and write.
 [[nodiscard]] bool hides_operations(Oddity oddity) noexcept;

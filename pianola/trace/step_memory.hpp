@@ -1,4 +1,6 @@
 #pragma once
+#include <pianola/trace/host_calls.hpp>
+#include <pianola/trace/host_numbers.hpp>
 #include <pianola/trace/op_stream.hpp>
 #include <pianola/trace/storage_set.hpp>
 #include <pianola/trace/tensors_of.hpp>
@@ -22,7 +24,11 @@ class StepMemory {
     for (const c10::IValue& value : op.inputs) {
       for_each_tensor(value, [&](const at::Tensor& tensor) { inputs_.emplace_back(op.number, storage_of(tensor)); });
     }
+    numbers_.note_writes(*op.info, op.inputs);
   }
+
+  /// nullptr: is_host_number() of none.
+  void listen_to(AllocationLog* allocations) noexcept { numbers_.listen_to(allocations); }
 
   /// Call at the end of each operation.
   void note_results(const OpSpan& op) {
@@ -58,6 +64,15 @@ class StepMemory {
   }
 
   [[nodiscard]] bool made(const at::Tensor& tensor) const { return made_.contains(storage_of(tensor)); }
+  /// Whether it is a number of the host, as a tensor that was made for the step without an operation, and that none of its
+  /// operations writes or has written, or one that a part of the host computes. See Note [Numbers that torch turns into
+  /// tensors] and Note [Calls of the host].
+  [[nodiscard]] bool is_host_number(const at::Tensor& tensor) const {
+    if (const HostCalls* host = HostCalls::current(); host != nullptr && host->gives(tensor)) return true;
+    return numbers_.contains(tensor) && !made(tensor);
+  }
+  /// Whether it is memory of the CPU that the step made: by an operation or without one, as torch.tensor() does.
+  [[nodiscard]] bool is_of_step(const at::Tensor& tensor) const { return made(tensor) || numbers_.is_fresh(tensor); }
   /// Whether the operation, at its end, has made this memory.
   [[nodiscard]] bool makes(const OpSpan& op, const c10::StorageImpl* storage) const {
     return storage != nullptr && !op.info->adopts_memory && !was_input(op, storage);
@@ -87,6 +102,7 @@ class StepMemory {
   }
 
   StorageSet made_;
+  HostNumbers numbers_;
   // Operation number and storage, of the operations that are running: more than one where several threads run them.
   std::vector<std::pair<std::uint64_t, const c10::StorageImpl*>> inputs_;
   std::vector<Hidden> hidden_;  // of operations that run

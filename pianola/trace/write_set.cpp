@@ -2,6 +2,7 @@
 
 #include <pianola/trace/arguments.hpp>
 #include <pianola/trace/quiet_scope.hpp>
+#include <pianola/trace/real_leaf.hpp>
 #include <pianola/trace/step_memory.hpp>
 #include <pianola/trace/storage_bytes.hpp>
 
@@ -27,7 +28,7 @@ at::Tensor copy_of(const at::Tensor& bytes) {
 
 void WriteSet::on_op_begin(const OpSpan& op) {
   for_each_argument(*op.info, op.inputs, [&](const at::Tensor& tensor, bool written) {
-    if (tensor.requires_grad() && tensor.is_leaf()) note_leaf(op, tensor);
+    if (tensor.requires_grad() && tensor.is_leaf()) note_leaf(op, real_leaf(tensor));
     if (written && save_writes_) note_write(op, tensor);
   });
 }

@@ -3,6 +3,7 @@
 #include <pianola/audit/cuda/call_findings.hpp>
 #include <pianola/audit/cuda/sync_debug.hpp>
 #include <pianola/cuda/cupti.hpp>
+#include <pianola/cuda/device_address.hpp>
 #include <pianola/cuda/driver.hpp>
 #include <pianola/trace/host_read.hpp>
 #include <pianola/trace/op_info.hpp>
@@ -48,10 +49,7 @@ bool is_copy(std::string_view operation) {
 
 // Memory of the host that CUDA does not know.
 bool is_pageable(const void* address) {
-  CUmemorytype type{};
-  const auto pointer = reinterpret_cast<CUdeviceptr>(address);
-  return address != nullptr &&
-         Driver::get().pointer_get_attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pointer) != CUDA_SUCCESS;
+  return address != nullptr && !is_device_address(reinterpret_cast<CUdeviceptr>(address));
 }
 
 // The one that runtime and torch use. Asking for it takes a reference for a moment.

@@ -3,6 +3,7 @@
 #include <pianola/audit/cuda/argument_changes.hpp>
 #include <pianola/audit/cuda/cuda_calls.hpp>
 #include <pianola/core/error.hpp>
+#include <pianola/cuda/device_address.hpp>
 #include <pianola/cuda/topology.hpp>
 #include <pianola/graph/graph.hpp>
 #include <pianola/graph/pool_state.hpp>
@@ -94,11 +95,7 @@ std::vector<ByteSpan> memory_of(const GraphPool& pool) {
   return merged(std::move(spans));
 }
 
-bool is_address(std::uintptr_t number) {
-  CUmemorytype type{};
-  return number != 0 &&
-         Driver::get().pointer_get_attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, number) == CUDA_SUCCESS;
-}
+bool is_address(std::uintptr_t number) { return number != 0 && is_device_address(number); }
 
 // The sites of the launches that are no ATen operation's, in the order of their kernels; empty where they do not match.
 std::vector<const trace::CallSite*> launch_sites(const CudaCallLog& log, const CapturedStep& step) {

@@ -7,9 +7,9 @@ namespace pianola::auditing {
 namespace {
 
 // How much of each stream's work, as a count, has to be done first.
-using Clock = std::map<CUstream, std::size_t>;
+using VectorClock = std::map<CUstream, std::size_t>;
 
-void join(Clock& clock, const Clock& other) {
+void join(VectorClock& clock, const VectorClock& other) {
   for (const auto& [stream, count] : other) clock[stream] = std::max(clock[stream], count);
 }
 
@@ -18,14 +18,14 @@ struct Stream {
   bool blamed = false;    // for work while it was no part
   std::size_t works = 0;  // while it was
   std::size_t last = 0;   // the use that was the last of them
-  Clock behind;           // what its next work waits for
+  VectorClock behind;     // what its next work waits for
 };
 
 // An event as it was recorded last.
 struct Event {
   bool part;
   bool blamed;
-  Clock behind;
+  VectorClock behind;
 };
 
 class Order {
@@ -63,7 +63,7 @@ class Order {
   }
 
   std::vector<StreamHazard> finish() {
-    const Clock& joined = streams_[own_].behind;
+    const VectorClock& joined = streams_[own_].behind;
     for (const auto& [handle, stream] : streams_) {
       if (stream.works == 0) continue;
       const auto known = joined.find(handle);

@@ -1,4 +1,4 @@
-#include <pianola/audit/allocation_log.hpp>
+#include <pianola/trace/allocation_log.hpp>
 
 #include <pianola/trace/testing/device_test.hpp>
 
@@ -11,7 +11,7 @@
 namespace pianola::allocation_log_test {
 namespace {
 
-using auditing::AllocationLog;
+using trace::AllocationLog;
 
 TEST(AllocationLog, KnowsWhatThisThreadWasGivenMeanwhile) {
   const at::Tensor before = at::empty({16});
@@ -42,9 +42,42 @@ TEST(AllocationLog, LeavesTheAllocatorAsItWas) {
 
 TEST(AllocationLog, TheInnerOneDoesNotHideTheOuterOne) {
   AllocationLog outer;
-  { const AllocationLog inner; }
+  std::optional<AllocationLog> inner(std::in_place);
+  const at::Tensor meanwhile = at::empty({16});
+  inner.reset();
+  EXPECT_TRUE(outer.contains(meanwhile.data_ptr()));
   const at::Tensor after = at::empty({16});
   EXPECT_TRUE(outer.contains(after.data_ptr()));
+}
+
+TEST(AllocationLog, TheOuterOneMayEndFirst) {
+  std::optional<AllocationLog> outer(std::in_place);
+  AllocationLog inner;
+  outer.reset();
+  const at::Tensor after = at::empty({16});
+  EXPECT_TRUE(inner.contains(after.data_ptr()));
+}
+
+TEST(AllocationLog, DoesNotCountWhatIsHandedOutWhileItIsPaused) {
+  AllocationLog log(AllocationLog::Of::cpu);
+  const at::Tensor before = at::empty({16});
+  log.pause(true);
+  const at::Tensor meanwhile = at::empty({16});
+  log.pause(false);
+  const at::Tensor after = at::empty({16});
+  EXPECT_TRUE(log.contains(before.data_ptr()));
+  EXPECT_FALSE(log.contains(meanwhile.data_ptr()));
+  EXPECT_TRUE(log.contains(after.data_ptr()));
+}
+
+TEST(AllocationLog, ABlockThatIsHandedOutOnceMoreIsTheLastOnes) {
+  AllocationLog log(AllocationLog::Of::cpu);
+  const float block = 0;
+  log.note(&block);
+  EXPECT_TRUE(log.contains(&block));
+  log.pause(true);
+  log.note(&block);
+  EXPECT_FALSE(log.contains(&block));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include <pianola/audit/allocation_log.hpp>
+#include <pianola/trace/allocation_log.hpp>
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
@@ -12,7 +12,7 @@
 #include <atomic>
 #include <utility>
 
-namespace pianola::auditing {
+namespace pianola::trace {
 namespace {
 
 AllocationLog*& log_of_this_thread() {
@@ -27,7 +27,7 @@ class ForwardingAllocator final : public c10::Allocator {
   explicit ForwardingAllocator(c10::Allocator* to) : to_(to) {}
   c10::DataPtr allocate(std::size_t bytes) override {
     c10::DataPtr data = to_->allocate(bytes);
-    if (AllocationLog* log = log_of_this_thread(); log != nullptr) log->note(data.get());
+    if (AllocationLog* log = log_of_this_thread(); log != nullptr) log->note_for_all(data.get());
     return data;
   }
   [[nodiscard]] bool is_simple_data_ptr(const c10::DataPtr& data) const override {
@@ -83,7 +83,9 @@ void watch_cuda_once() {
       if (entry.action_ != Entry::ALLOC) return;
       OpenLogs& logs = open_logs();
       const std::lock_guard lock(logs.mutex);
-      for (AllocationLog* log : logs.all) log->note(reinterpret_cast<const void*>(entry.addr_));
+      for (AllocationLog* log : logs.all) {
+        if (log->of() == AllocationLog::Of::all_devices) log->note(reinterpret_cast<const void*>(entry.addr_));
+      }
     });
   } catch (const c10::Error&) {
   }
@@ -92,7 +94,7 @@ void watch_cuda_once() {
 
 }  // namespace
 
-AllocationLog::AllocationLog() : outer_(log_of_this_thread()) {
+AllocationLog::AllocationLog(Of of) : of_(of), outer_(log_of_this_thread()) {
   OpenLogs& logs = open_logs();
   {
     const std::lock_guard lock(logs.mutex);
@@ -100,13 +102,15 @@ AllocationLog::AllocationLog() : outer_(log_of_this_thread()) {
     logs.all.push_back(this);
   }
 #if PIANOLA_WITH_CUDA
-  watch_cuda_once();
+  if (of_ == Of::all_devices) watch_cuda_once();
 #endif
   log_of_this_thread() = this;
 }
 
 AllocationLog::~AllocationLog() {
-  log_of_this_thread() = outer_;
+  AllocationLog** link = &log_of_this_thread();
+  while (*link != nullptr && *link != this) link = &(*link)->outer_;
+  if (*link == this) *link = outer_;
   OpenLogs& logs = open_logs();
   const std::lock_guard lock(logs.mutex);
   std::erase(logs.all, this);
@@ -116,14 +120,36 @@ AllocationLog::~AllocationLog() {
 void AllocationLog::note(const void* data) {
   if (data == nullptr) return;
   const std::lock_guard lock(mutex_);
-  fresh_.push_back(data);
+  if (stopped_) return;
+  if (!paused_) return fresh_.push_back(data);
+  settle();
+  known_.erase(data);
+}
+
+void AllocationLog::note_for_all(const void* data) {
+  for (AllocationLog* log = this; log != nullptr; log = log->outer_) log->note(data);
+}
+
+void AllocationLog::stop() noexcept {
+  const std::lock_guard lock(mutex_);
+  stopped_ = true;
+  fresh_.clear();
+}
+
+void AllocationLog::pause(bool paused) {
+  const std::lock_guard lock(mutex_);
+  paused_ = paused;
+}
+
+void AllocationLog::settle() {
+  known_.insert(fresh_.begin(), fresh_.end());
+  fresh_.clear();
 }
 
 bool AllocationLog::contains(const void* data) {
   const std::lock_guard lock(mutex_);
-  known_.insert(fresh_.begin(), fresh_.end());
-  fresh_.clear();
+  settle();
   return known_.count(data) != 0;
 }
 
-}  // namespace pianola::auditing
+}  // namespace pianola::trace

@@ -1,0 +1,26 @@
+#include <pianola/trace/alias.hpp>
+
+#include <ATen/core/List.h>
+
+namespace pianola::trace {
+
+at::Tensor alias_of(const at::Tensor& tensor) {
+  if (!tensor.has_storage()) return tensor;
+  at::Tensor alias(tensor.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), true));
+  if (tensor.requires_grad()) alias.unsafeGetTensorImpl()->set_requires_grad(true);
+  return alias;
+}
+
+c10::IValue alias_values(const c10::IValue& value) {
+  if (value.isTensor()) {
+    const at::Tensor& tensor = value.toTensor();
+    return tensor.defined() ? c10::IValue(alias_of(tensor)) : value;
+  }
+  if (!value.isList()) return value;
+  // A list is shared by reference: copy it, so that the aliases do not end up in the caller's.
+  c10::List<c10::IValue> copy(value.toList().copy());
+  for (std::size_t i = 0; i < copy.size(); ++i) copy.set(i, alias_values(copy.get(i)));
+  return copy;
+}
+
+}  // namespace pianola::trace

@@ -1,0 +1,31 @@
+#pragma once
+#include <pianola/trace/op_info.hpp>
+
+#include <ATen/core/stack.h>
+
+#include <functional>
+
+namespace pianola::trace {
+
+/// While it lives, the calls of operators that this thread makes come to it first: before autograd, autocast and the record of
+/// operations below it. What an operator calls for itself does not come; what a composite calls does, in place of the composite.
+/// What is done about a call, the handler decides.
+///
+/// Gates do not nest. Other threads pass, those of autograd as well.
+class CallGate {
+ public:
+  /// Takes the call's arguments from the end of the stack and leaves its results there: by run(), or by itself.
+  using Handler = std::function<void(const OpInfo& op, torch::jit::Stack& stack)>;
+
+  explicit CallGate(Handler handler);
+  CallGate(const CallGate&) = delete;
+  CallGate& operator=(const CallGate&) = delete;
+  ~CallGate();
+
+  /// Makes the call: for a handler. A gate around this one sees it then.
+  static void run(const OpInfo& op, torch::jit::Stack& stack);
+  /// Whether one is open on this thread.
+  [[nodiscard]] static bool is_open() noexcept;
+};
+
+}  // namespace pianola::trace

@@ -1,0 +1,49 @@
+#include <pianola/trace/host_copy.hpp>
+
+#include <pianola/trace/quiet_scope.hpp>
+#include <pianola/trace/tensors_of.hpp>
+
+#include <ATen/Context.h>
+
+#include <functional>
+#include <string_view>
+
+namespace pianola::trace {
+namespace {
+
+bool is_pageable(const c10::IValue& value) {
+  if (!value.isTensor()) return false;
+  const at::Tensor& tensor = value.toTensor();
+  return tensor.defined() && tensor.is_cpu() && tensor.layout() == at::kStrided && tensor.has_storage() &&
+         tensor.numel() != 0 && !tensor.unsafeGetTensorImpl()->is_wrapped_number() &&
+         !at::globalContext().isPinnedPtr(address_of(tensor), at::kCUDA);
+}
+
+bool names_a_gpu(c10::ArrayRef<c10::IValue> inputs) {
+  for (const c10::IValue& value : inputs) {
+    if (value.isDevice() && value.toDevice().is_cuda()) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+const at::Tensor* copied_from_host(const OpInfo& op, c10::ArrayRef<c10::IValue> inputs) {
+  if (op.name == "aten::_to_copy") {
+    return names_a_gpu(inputs) && is_pageable(inputs[0]) ? &inputs[0].toTensor() : nullptr;
+  }
+  if (op.name == "aten::copy_") {
+    return inputs[0].isTensor() && inputs[0].toTensor().is_cuda() && is_pageable(inputs[1]) ? &inputs[1].toTensor()
+                                                                                            : nullptr;
+  }
+  return nullptr;
+}
+
+std::int64_t hash_of_values(const at::Tensor& tensor) {
+  const QuietScope quiet;
+  const at::Tensor dense = tensor.detach().contiguous();
+  const std::string_view bytes(static_cast<const char*>(dense.const_data_ptr()), dense.nbytes());
+  return static_cast<std::int64_t>(std::hash<std::string_view>()(bytes));
+}
+
+}  // namespace pianola::trace

@@ -1,0 +1,24 @@
+#pragma once
+#include <pianola/trace/op_info.hpp>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+#include <c10/util/ArrayRef.h>
+
+#include <cstdint>
+
+namespace pianola::trace {
+
+// Note [Copies from the host]
+// `mask.to(device)` of a mask that the step made on the CPU copies the same bytes in each call, as long as the step makes it of
+// the same numbers. A capture cannot hold a copy from pageable memory. So it is given a copy of that memory in pinned memory,
+// which the graph keeps. What was copied in two calls is compared like numbers that operations are given, and tensors of the CPU
+// from outside of the step like all that it computes with.
+
+/// The tensor of the CPU that the call copies to a GPU from pageable memory; nullptr: it does nothing of that kind.
+[[nodiscard]] const at::Tensor* copied_from_host(const OpInfo& op, c10::ArrayRef<c10::IValue> inputs);
+
+/// A hash of the tensor's values. Of the CPU, dense.
+[[nodiscard]] std::int64_t hash_of_values(const at::Tensor& tensor);
+
+}  // namespace pianola::trace
