@@ -54,6 +54,7 @@
   X(graph_destroy, cuGraphDestroy, 10000)                                          \
   X(graph_clone, cuGraphClone, 10000)                                              \
   X(graph_node_find_in_clone, cuGraphNodeFindInClone, 10000)                       \
+  X(graph_destroy_node, cuGraphDestroyNode, 10000)                                 \
   X(graph_get_nodes, cuGraphGetNodes, 10000)                                       \
   X(graph_get_edges, cuGraphGetEdges, 12030)                                       \
   X(graph_add_dependencies, cuGraphAddDependencies, 12030)                         \
@@ -76,4 +77,5 @@
   X(graph_upload, cuGraphUpload, 11010)                                            \
   X(graph_launch, cuGraphLaunch, 10000)                                            \
   X(graph_exec_update, cuGraphExecUpdate, 12000)                                   \
+  X(graph_exec_kernel_node_set_params, cuGraphExecKernelNodeSetParams, 12000)      \
   X(graph_exec_destroy, cuGraphExecDestroy, 10000)

@@ -78,7 +78,13 @@ class FakeDriver {
   CUstreamCaptureMode mode_at_destroy = CU_STREAM_CAPTURE_MODE_GLOBAL;
   std::size_t free_bytes = 0;
   std::size_t total_bytes = 0;
-  std::vector<Function*> kernels_only;  ///< Functions whose handle is a CUkernel, not a CUfunction.
+  struct KernelSet {
+    CUgraphNode node;
+    std::vector<std::vector<std::byte>> arguments;
+  };
+  std::vector<KernelSet> kernels_set;         ///< In executables.
+  std::vector<CUdeviceptr> device_addresses;  ///< That are CUDA's memory.
+  std::vector<Function*> kernels_only;        ///< Functions whose handle is a CUkernel, not a CUfunction.
 
  private:
   static FakeDriver& fake() { return *current_; }
@@ -111,6 +117,12 @@ class FakeDriver {
     fill_nodes(d);
     fill_graphs(d);
     fill_executables(d);
+    d.pointer_get_attribute = [](void* data, CUpointer_attribute, CUdeviceptr address) {
+      const auto& known = fake().device_addresses;
+      if (std::find(known.begin(), known.end(), address) == known.end()) return CUDA_ERROR_INVALID_VALUE;
+      *static_cast<unsigned*>(data) = CU_MEMORYTYPE_DEVICE;
+      return fake().call("cuPointerGetAttribute");
+    };
     d.mem_get_info = [](std::size_t* free, std::size_t* total) {
       *free = fake().free_bytes;
       *total = fake().total_bytes;
@@ -248,6 +260,18 @@ class FakeDriver {
       info->result = fake().update_result;
       info->errorNode = fake().error_node;
       return fake().call("cuGraphExecUpdate");
+    };
+    d.graph_exec_kernel_node_set_params = [](CUgraphExec, CUgraphNode handle,
+                                             const CUDA_KERNEL_NODE_PARAMS_v2* params) {
+      const CUresult result = fake().call("cuGraphExecKernelNodeSetParams");
+      if (result != CUDA_SUCCESS) return result;
+      KernelSet& set = fake().kernels_set.emplace_back(KernelSet{.node = handle, .arguments = {}});
+      const auto& parameters = reinterpret_cast<Function*>(params->func)->parameters;
+      for (std::size_t i = 0; i < parameters.size(); ++i) {
+        const auto* bytes = static_cast<const std::byte*>(params->kernelParams[i]);
+        set.arguments.emplace_back(bytes, bytes + parameters[i].size);
+      }
+      return result;
     };
     d.graph_exec_destroy = [](CUgraphExec exec) {
       fake().mode_at_destroy = fake().mode;

@@ -8,6 +8,7 @@
 #include <pianola/trace/trace_recorder.hpp>
 
 #include <ATen/core/Generator.h>
+#include <ATen/core/ivalue.h>
 #include <c10/core/Storage.h>
 #include <c10/util/Exception.h>
 
@@ -68,11 +69,21 @@ class Backend {
 
   /// Brings `sources` into CaptureOptions::inputs with the next replay, or before it.
   virtual void copy_inputs(std::span<const at::Tensor> sources) = 0;
+  /// The same for replay_operations().
+  virtual void copy_inputs_now(std::span<const at::Tensor> sources) { copy_inputs(sources); }
   /// The next replay reads them as they are.
   virtual void keep_inputs() {}
   /// Makes the executable anew, or for the first time.
   virtual void instantiate() {}
   virtual void replay() = 0;
+  /// Before the capture: which operations, counted from 1, set_number() will be called for. Asked while each is recorded.
+  virtual void keep_numbers(std::function<bool(std::size_t operation)> /*wanted*/) {}
+  /// Whether set_number() can be called for this argument of an operation.
+  [[nodiscard]] virtual bool has_number(std::size_t /*operation*/, std::size_t /*argument*/) const { return false; }
+  /// The next replays give the operation this number (or list of them), of the type that it had.
+  virtual void set_number(std::size_t /*operation*/, std::size_t /*argument*/, const c10::IValue& /*value*/) {}
+  /// Runs the operations from `first` to `last` alone.
+  virtual void replay_operations(std::size_t /*first*/, std::size_t /*last*/) {}
   /// After a replay that threw what an operation threw: its number in the step, from 1; 0 where nobody knows.
   [[nodiscard]] virtual std::size_t failed_operation() const noexcept { return 0; }
   /// The same in words, with its line where the trace knows it.

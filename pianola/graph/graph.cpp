@@ -72,9 +72,10 @@ void Graph::Impl::check_modes() const {
     throw ReplayError(trace::refuse_modes(oddity, "replay()", "nothing was launched"));
 }
 
-void Graph::Impl::replay() {
+template <typename Launch>
+void Graph::Impl::run(const Launch& launch) {
   try {
-    backend->replay();
+    launch();
   } catch (c10::Error& error) {
     failed_operation = backend->failed_operation();
     const std::string where = backend->where_replay_failed(result->trace ? &*result->trace : nullptr);
@@ -84,6 +85,14 @@ void Graph::Impl::replay() {
     failed_operation = backend->failed_operation();
     throw;
   }
+}
+
+void Graph::Impl::replay() {
+  run([this] { backend->replay(); });
+}
+
+void Graph::Impl::replay(std::size_t first, std::size_t last) {
+  run([&] { backend->replay_operations(first, last); });
 }
 
 Graph::Graph(c10::Device device) : impl_(std::make_unique<Impl>(device)) {}

@@ -23,6 +23,10 @@ namespace pianola {
 
 class OpTrace;  // <pianola/trace/op_trace.hpp>
 
+namespace graph {
+class GraphNumbers;
+}
+
 /// What a captured graph holds and what making it cost.
 struct GraphInfo {
   std::string backend;                           ///< "cuda" or "tape".
@@ -131,6 +135,7 @@ class PIANOLA_API Graph {
 
  private:
   friend class CaptureScope;
+  friend class graph::GraphNumbers;
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -21,6 +21,8 @@ struct Graph::Impl {
   void check_modes() const;
   /// What an operation throws comes out as it is; of torch's errors, with the place for context.
   void replay();
+  /// The same of the operations from `first` to `last` alone.
+  void replay(std::size_t first, std::size_t last);
   void check_empty() const;
   [[nodiscard]] OneCall::Scope call(const char* name) { return {calls, name, "a graph"}; }
   /// Of what was captured.
@@ -34,6 +36,10 @@ struct Graph::Impl {
   graph::ProcessMark process;                  // that captured
   std::size_t failed_operation = 0;            // of the last replay
   OneCall calls;
+
+ private:
+  template <typename Launch>
+  void run(const Launch& launch);
 };
 
 }  // namespace pianola

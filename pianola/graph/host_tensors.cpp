@@ -1,6 +1,7 @@
 #include <pianola/graph/host_tensors.hpp>
 
 #include <pianola/trace/arguments.hpp>
+#include <pianola/trace/host_copy.hpp>
 #include <pianola/trace/step_memory.hpp>
 
 #include <fmt/format.h>
@@ -27,10 +28,15 @@ DeviceKinds DeviceKinds::of(c10::ArrayRef<c10::IValue> values) {
 
 void HostTensors::on_op_begin(const trace::OpSpan& op) {
   ++operations_;
-  if (op.info->is_view || op.info->is_empty || copies_between_devices(op)) return;
+  if (op.info->is_view || op.info->is_empty) return;
+  if (const at::Tensor* const source = trace::copied_from_host(*op.info, op.inputs)) {
+    if (!op.memory->is_of_step(*source)) note(op, *source, /*written=*/false);
+    return;
+  }
+  if (copies_between_devices(op)) return;
   trace::for_each_argument(*op.info, op.inputs, [&](const at::Tensor& tensor, bool written) {
     if (!tensor.is_cpu() || !tensor.has_storage() || tensor.unsafeGetTensorImpl()->is_wrapped_number()) return;
-    if (!op.memory->made(tensor)) note(op, tensor, written);
+    if (!op.memory->made(tensor) && !op.memory->is_host_number(tensor)) note(op, tensor, written);
   });
 }
 

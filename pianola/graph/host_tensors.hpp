@@ -26,7 +26,8 @@ struct DeviceKinds {
 // computes with tensors of the CPU it computes once: replays see neither a new value nor do they write one. What such a
 // graph was captured with is therefore compared before each replay where the promise is eager's result (OutsideGuard), and
 // a step that writes memory of the CPU stays eager. A copy between the two is another matter: it is in the graph, from and
-// to pinned memory, and any other copy breaks the capture.
+// to pinned memory, and any other copy breaks the capture. Numbers that torch turned into tensors in the step itself are not
+// such tensors: see Note [Numbers that torch turns into tensors] in trace/host_numbers.hpp.
 
 /// Notes the tensors of the CPU from outside the step that it computes with.
 class HostTensors final : public trace::OpObserver {
@@ -34,6 +35,7 @@ class HostTensors final : public trace::OpObserver {
   /// So many bytes of them are compared before each replay.
   static constexpr std::size_t kMostBytes = std::size_t{64} << 10;
 
+  [[nodiscard]] trace::OpInterest interest() const override { return {.host_numbers = true}; }
   void on_op_begin(const trace::OpSpan& op) override;
 
   /// Whether an operation computed with this tensor of the CPU.

@@ -2,6 +2,7 @@
 #include <ATen/core/Generator.h>
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace pianola::graph {
@@ -16,6 +17,25 @@ inline CaptureStage& capture_stage() {
 }
 
 inline bool capture_is_open() { return capture_stage() != CaptureStage::none; }
+
+/// While it lives, captures of this thread keep pinned copies of what the step copies from pageable memory of the host. See
+/// Note [Copies from the host] in trace/host_copy.hpp.
+class KeepHostCopies {
+ public:
+  explicit KeepHostCopies(bool wanted) : before_(std::exchange(wanted_now(), wanted)) {}
+  KeepHostCopies(const KeepHostCopies&) = delete;
+  KeepHostCopies& operator=(const KeepHostCopies&) = delete;
+  ~KeepHostCopies() { wanted_now() = before_; }
+
+  [[nodiscard]] static bool are_wanted() { return wanted_now(); }
+
+ private:
+  static bool& wanted_now() {
+    thread_local bool wanted = false;
+    return wanted;
+  }
+  bool before_;
+};
 
 /// The generators that the capture which is open on this thread knows, its warm-up included; nullptr: none is open.
 inline const std::vector<at::Generator>*& open_generators() {

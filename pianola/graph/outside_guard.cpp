@@ -24,7 +24,7 @@ void OutsideTensors::on_op_begin(const trace::OpSpan& op) {
   host_tensors_.on_op_begin(op);
   for (const c10::IValue& value : op.inputs) {
     trace::for_each_tensor(value, [&](const at::Tensor& tensor) {
-      if (!tensor.has_storage() || op.memory->made(tensor)) return;
+      if (!tensor.has_storage() || op.memory->made(tensor) || op.memory->is_host_number(tensor)) return;
       if (seen_.insert(tensor.unsafeGetTensorImpl()).second) tensors_.emplace_back(tensor.getIntrusivePtr());
     });
   }

@@ -22,7 +22,9 @@ namespace pianola::graph {
 /// Notes the tensors from outside the step that its operations use, without keeping any alive.
 class OutsideTensors final : public trace::OpObserver {
  public:
-  [[nodiscard]] trace::OpInterest interest() const override { return {.outputs = true}; }  // OpSpan::memory needs them
+  [[nodiscard]] trace::OpInterest interest() const override {
+    return {.outputs = true, .host_numbers = true};  // OpSpan::memory needs them
+  }
   void on_op_begin(const trace::OpSpan& op) override;
 
   [[nodiscard]] const HostTensors& host_tensors() const noexcept { return host_tensors_; }

@@ -12,16 +12,21 @@
 #include <pianola/graph/cuda/generator_clock.hpp>
 #include <pianola/graph/cuda/generator_watch.hpp>
 #include <pianola/graph/cuda/graph_dot.hpp>
+#include <pianola/graph/cuda/host_copies.hpp>
 #include <pianola/graph/cuda/input_copies.hpp>
 #include <pianola/graph/cuda/leaf_streams.hpp>
+#include <pianola/graph/cuda/numbered_calls.hpp>
 #include <pianola/graph/cuda/other_threads.hpp>
 #include <pianola/graph/cuda/pool_returns.hpp>
+#include <pianola/graph/cuda/segments.hpp>
 #include <pianola/graph/cuda/stream_scope.hpp>
 #include <pianola/graph/cuda/thread_streams.hpp>
 #include <pianola/graph/foreign_draws.hpp>
 #include <pianola/graph/input_keeper.hpp>
+#include <pianola/graph/open_capture.hpp>
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/CachingHostAllocator.h>
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -55,7 +60,16 @@ struct Recording {
   GeneratorClock::Drawable drawable;
   std::vector<ByteSpan> new_blocks;  // what the trace was told last
   std::size_t known_blocks = 0;
-  bool broke = false;  // what the stream said before the capture was abandoned
+  std::optional<HostCopies> host_copies;  // where the step is known to make some
+  bool broke = false;                     // what the stream said before the capture was abandoned
+};
+
+// Of a graph whose operations may be given other numbers.
+struct Numbers {
+  NumberedCalls calls;
+  std::optional<Segments> segments;                    // after the capture
+  std::uint64_t given_at = 0;                          // to the executable
+  std::unordered_map<CUgraphNode, CUgraphNode> nodes;  // of the graph of the branches, where replays run it
 };
 
 // A stream that is not torch's own: torch names it by its handle. Whoever made it may destroy it.
@@ -90,9 +104,21 @@ class CudaBackend final : public Backend {
   std::optional<Diagnosis> explain(const c10::Error& error, const OpTrace* trace) const override;
 
   void copy_inputs(std::span<const at::Tensor> sources) override;
+  void copy_inputs_now(std::span<const at::Tensor> sources) override {
+    bind_context();
+    copies_.copy_now(executable(), sources);
+  }
   void keep_inputs() override { copies_.disable_all(executable()); }
   void instantiate() override;
   void replay() override;
+  void keep_numbers(std::function<bool(std::size_t operation)> wanted) override { wanted_numbers_ = std::move(wanted); }
+  bool has_number(std::size_t operation, std::size_t argument) const override {
+    return numbers_ && numbers_->calls.has(operation, argument);
+  }
+  void set_number(std::size_t operation, std::size_t argument, const c10::IValue& value) override {
+    numbers_->calls.set(operation, argument, value);
+  }
+  void replay_operations(std::size_t first, std::size_t last) override;
   void reset() noexcept override;
 
   GraphPoolRef pool() const override { return GraphPoolRef(pool_); }
@@ -119,6 +145,9 @@ class CudaBackend final : public Backend {
   void check_results_intact(const PoolLedger& ledger) const;
   [[noreturn]] static void refuse_inside_capture();
   void note_stream(CUDAStream stream, const PoolTurn& turn);
+  void launch(const Executable& executable, bool is_last);
+  void give_numbers();
+  void play(std::size_t first, std::size_t last);
 
   // What a replay reads comes first: it fits two cache lines.
   c10::Device device_;
@@ -132,8 +161,11 @@ class CudaBackend final : public Backend {
   std::unique_ptr<CapturedGraph> graph_;
   std::unique_ptr<Branches> branches_;  // where they were asked for
   std::vector<c10::Storage> kept_;
+  std::vector<at::Tensor> pinned_;   // that its copies from the host read
   std::vector<CUDAStream> streams_;  // it was replayed on
   std::unique_ptr<Recording> recording_;
+  std::function<bool(std::size_t)> wanted_numbers_;
+  std::unique_ptr<Numbers> numbers_;              // where any operation may be given others
   std::optional<PoolReturns::Pause> no_returns_;  // while recording
   std::optional<LeafStreams> leaf_streams_;       // from the first eager run on
   std::vector<at::Generator> drawn_from_;         // by replays
@@ -161,16 +193,22 @@ void CudaBackend::begin(const CaptureOptions& options) {
     recording_->keeper.emplace(
         [this](const void* address) { return is_in_pool(reinterpret_cast<std::uintptr_t>(address)); });
   }
+  if (wanted_numbers_ && options.trace) {
+    numbers_.reset(
+        new Numbers{.calls = NumberedCalls(device_, std::move(wanted_numbers_)), .segments = {}, .nodes = {}});
+  }
   no_returns_.emplace();
   graph_->begin(pool_->id(), to_cuda(options.mode));
   recording_->generators.emplace(graph_->generator_states(), options.set_generators);
   const CUstream stream = recording_->stream.stream();
   copies_.record(options.inputs, stream, [&] { return recording_->frontier.advance(stream); });
+  if (KeepHostCopies::are_wanted()) recording_->host_copies.emplace();
 }
 
 std::vector<trace::OpObserver*> CudaBackend::observers() {
   std::vector<trace::OpObserver*> all = {&*leaf_streams_, &*recording_->generators};
   if (recording_->keeper) all.insert(all.end(), {&recording_->watch, &*recording_->keeper});
+  if (numbers_) all.push_back(&numbers_->calls);
   if (branches_) {
     const auto more = branches_->observers(*recording_->allocations);
     all.insert(all.end(), more.begin(), more.end());
@@ -228,6 +266,10 @@ std::optional<Diagnosis> CudaBackend::explain(const c10::Error& error, const OpT
 
 std::optional<std::string> CudaBackend::end(const OpTrace* trace, const CaptureOptions& options) {
   const CUstream stream = recording_->stream.stream();
+  if (recording_->host_copies) {
+    pinned_ = recording_->host_copies->take();
+    recording_->host_copies.reset();
+  }
   (void)recording_->frontier.advance(stream);
   clock_ = GeneratorClock::append_advance(recording_->drawable, recording_->generators->drew());
   for (const auto& [state, generator] : recording_->drawable) {
@@ -248,6 +290,10 @@ std::optional<std::string> CudaBackend::end(const OpTrace* trace, const CaptureO
   std::vector<ByteSpan> allocated;
   if (branches_) allocated = recording_->allocations->allocated_since(0);
   enter_into_ledger(trace);
+  if (numbers_) {
+    numbers_->calls.finish(*trace);
+    numbers_->segments.emplace(captured_graph(), *trace, copies_.nodes(), advance);
+  }
   if (branches_) {
     branches_->rebuild({.graph = captured_graph(),
                         .trace = trace,
@@ -273,6 +319,7 @@ void CudaBackend::choose(const OpTrace* trace, const SaveStorage& save) {
   }
   executable_bytes_ = branches_->executable_bytes();
   executable_ = branches_->take_executable();
+  if (numbers_) numbers_->given_at = 0;
   copies_ = branches_->take_copies();
 }
 
@@ -312,6 +359,7 @@ void CudaBackend::instantiate() {
                                         {.auto_free_on_launch = true, .use_node_priority = true});
   executable_bytes_ = static_cast<std::size_t>(std::max<std::int64_t>(account.taken_bytes(), 0));
   copies_.start(executable_.get());
+  if (numbers_) numbers_->given_at = 0;
 }
 
 CUgraphExec CudaBackend::executable() {
@@ -352,6 +400,9 @@ void CudaBackend::abandon() noexcept {
   drawn_from_.clear();
   copies_ = {};
   executable_ = {};
+  numbers_.reset();
+  if (recording_ != nullptr) recording_->host_copies.reset();
+  pinned_.clear();
   if (graph_ != nullptr && recording_ != nullptr) recording_->broke = is_broken();
   branches_.reset();
   if (graph_ != nullptr) {
@@ -370,17 +421,71 @@ void CudaBackend::abandon() noexcept {
 
 void CudaBackend::copy_inputs(std::span<const at::Tensor> sources) {
   bind_context();
+  if (numbers_) give_numbers();
+  if (numbers_ && !numbers_->calls.by_hand().empty()) return copies_.copy_now(executable(), sources);
   copies_.set_sources(executable(), sources);
 }
 
 void CudaBackend::replay() {
   bind_context();
+  (void)executable();
+  if (numbers_) give_numbers();
+  if (numbers_ && !numbers_->calls.by_hand().empty()) return play(1, Segments::kEnd);
+  launch(executable_, /*is_last=*/true);
+}
+
+void CudaBackend::replay_operations(std::size_t first, std::size_t last) {
+  bind_context();
+  if (numbers_) give_numbers();
+  play(first, last);
+}
+
+// To the executable; what it could not be given is to be run by hand then.
+void CudaBackend::give_numbers() {
+  if (numbers_->calls.are_given(numbers_->given_at)) [[likely]]
+    return;
+  numbers_->calls.settle();
+  const auto node = [&](CUgraphNode captured) {
+    if (rewired() == nullptr) return captured;
+    CUgraphNode& copy = numbers_->nodes[captured];
+    if (copy == nullptr) {
+      check(Driver::get().graph_node_find_in_clone(&copy, captured, rewired()->get()), "cuGraphNodeFindInClone");
+    }
+    return copy;
+  };
+  numbers_->calls.give(
+      {.executable = executable(), .node = node, .first = 1, .last = Segments::kEnd, .given_at = numbers_->given_at});
+}
+
+// The operations from `first` to `last`, those that have to be run by hand in their places.
+void CudaBackend::play(std::size_t first, std::size_t last) {
+  const c10::cuda::OptionalCUDAGuard on_device(device_);
+  const auto launch_segment = [&](std::size_t from, std::size_t to) {
+    if (from > to) return;
+    Segments::Segment& segment = numbers_->segments->get(from, to);
+    if (segment.executable.get() == nullptr) return;
+    numbers_->calls.give({.executable = segment.executable.get(),
+                          .node = [&](CUgraphNode captured) { return segment.node(captured); },
+                          .first = from,
+                          .last = to,
+                          .given_at = segment.given_at});
+    launch(segment.executable, to == Segments::kEnd);
+  };
+  for (const std::size_t operation : std::vector(numbers_->calls.by_hand())) {
+    if (operation < first || operation > last) continue;
+    launch_segment(first, operation - 1);
+    numbers_->calls.run(operation);
+    first = operation + 1;
+  }
+  launch_segment(first, last);
+}
+
+void CudaBackend::launch(const Executable& executable, bool is_last) {
   c10::cuda::OptionalCUDAGuard on_device;
   if (c10::cuda::current_device() != device_.index()) on_device.set_index(device_.index());
   const CUDAStream stream = c10::cuda::getCurrentCUDAStream(device_.index());
   if (capture_status(stream.stream()) != CaptureStatus::none) [[unlikely]]
     refuse_inside_capture();
-  (void)executable();
   const PoolTurn turn(pool_->turns());
   pool_->check_no_warm_up();
   if (ledger_id_ != 0) check_results_intact(turn.ledger());
@@ -388,8 +493,8 @@ void CudaBackend::replay() {
   std::optional<ForeignDraws::Unseen> draws;
   if (!clock_.idle()) draws.emplace(drawn_from_);
   GeneratorClock::Turn numbers(clock_, stream.unwrap());
-  executable_.launch(stream.stream());
-  numbers.launched();
+  executable.launch(stream.stream());
+  if (is_last) numbers.launched();
   if (ledger_id_ != 0) turn.ledger().sign(ledger_id_);
   if (stream.unwrap() != last_stream_) note_stream(stream, turn);
   if (may_end(stream)) [[unlikely]] {
@@ -435,6 +540,7 @@ void CudaBackend::reset() noexcept {
   clock_ = {};
   drawn_from_.clear();
   copies_ = {};
+  numbers_.reset();
   branches_.reset();
   graph_.reset();
   for (const CUDAStream& stream : streams_) {
@@ -442,7 +548,14 @@ void CudaBackend::reset() noexcept {
       c10::cuda::CUDACachingAllocator::recordStream(storage.data_ptr(), stream);
     }
   }
+  for (const CUDAStream& stream : streams_) {
+    for (const at::Tensor& tensor : pinned_) {
+      at::getHostAllocator(at::kCUDA)->record_event(tensor.mutable_data_ptr(),
+                                                    tensor.storage().data_ptr().get_context(), stream.unwrap());
+    }
+  }
   kept_.clear();
+  pinned_.clear();
   streams_.clear();
   last_stream_.reset();
   pool_.reset();

@@ -69,6 +69,11 @@ void InputCopies::set_sources(CUgraphExec executable, std::span<const at::Tensor
   }
 }
 
+void InputCopies::copy_now(CUgraphExec executable, std::span<const at::Tensor> sources) {
+  disable_all(executable);
+  copy_into(targets_, sources);
+}
+
 void InputCopies::set_source(CUgraphExec executable, std::size_t i, const void* source) {
   C10_CUDA_CHECK(cudaGraphExecMemcpyNodeSetParams1D(executable, copies_[i].node, writable(targets_[i]), source,
                                                     targets_[i].nbytes(), cudaMemcpyDeviceToDevice));

@@ -26,6 +26,8 @@ class InputCopies {
   void disable_all(CUgraphExec executable);
   /// Before a launch. What no copy node can do (another layout or dtype, zeros) is done here, on the current stream.
   void set_sources(CUgraphExec executable, std::span<const at::Tensor> sources);
+  /// Copies at once, on the current stream, and nothing with the launch.
+  void copy_now(CUgraphExec executable, std::span<const at::Tensor> sources);
 
   /// Nodes that it added to the graph, in order.
   [[nodiscard]] std::vector<CUgraphNode> nodes() const;

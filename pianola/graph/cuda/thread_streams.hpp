@@ -12,7 +12,7 @@ namespace pianola::graph {
 // leaves them, when it ends, to the threads that come after it: there are as many as threads that are at work at once.
 
 /// What a thread of Pianola's caller needs a stream of its own for.
-enum class StreamPurpose : std::uint8_t { capture, audit };
+enum class StreamPurpose : std::uint8_t { capture, audit, numbers };
 
 /// This thread's. Lives as long as the thread; the next thread may be given it then.
 c10::cuda::CUDAStream thread_stream(StreamPurpose purpose, c10::DeviceIndex device);

@@ -144,9 +144,11 @@ bool bind_copy_or_fill(TapeOp& op) {
     return true;
   };
   if (name == "aten::clone" || name == "aten::_to_copy") {
+    op.is_copy = true;
     return in_place("aten::copy_", {op.outputs[0], op.inputs[0], false});
   }
   if (name == "aten::zeros" || name == "aten::zeros_like" || name == "aten::new_zeros") {
+    op.is_copy = true;
     return in_place("aten::zero_", {op.outputs[0]});
   }
   return false;
@@ -169,6 +171,10 @@ void Tape::bind() {
     bound.push_back(std::move(op));
   }
   ops_ = std::move(bound);
+  std::size_t calls = 0;
+  for (const TapeOp& op : ops_) calls = std::max(calls, op.number + 1);
+  index_of_call_.assign(calls, ops_.size());
+  for (std::size_t i = 0; i < ops_.size(); ++i) index_of_call_[ops_[i].number] = i;
   stack_.reserve(32);
 }
 

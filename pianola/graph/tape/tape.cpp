@@ -137,11 +137,36 @@ void poison_tapes(std::span<const at::Tensor> results) {
 ReplayWatch::ReplayWatch(OnEnd on_end) : on_end_(std::move(on_end)), outer_(replay_watch) { replay_watch = &on_end_; }
 ReplayWatch::~ReplayWatch() { replay_watch = outer_; }
 
-void Tape::replay() {
+std::size_t Tape::index_of(std::size_t call) const {
+  return call < index_of_call_.size() ? index_of_call_[call] : ops_.size();
+}
+
+bool Tape::has_argument(std::size_t call, std::size_t argument) const {
+  const std::size_t index = index_of(call);
+  if (index == ops_.size()) return false;
+  const TapeOp& op = ops_[index];
+  return op.is_copy ? argument == 0 && op.inputs.size() > 1 : argument < op.inputs.size();
+}
+
+void Tape::set_argument(std::size_t call, std::size_t argument, const c10::IValue& value) {
+  TapeOp& op = ops_.at(index_of(call));
+  op.inputs.at(op.is_copy ? argument + 1 : argument) = value;
+}
+
+void Tape::replay_calls(std::size_t first, std::size_t last) {
+  const auto from = [&](std::size_t call) {
+    return static_cast<std::size_t>(
+        std::find_if(ops_.begin(), ops_.end(), [&](const TapeOp& op) { return op.number >= call; }) - ops_.begin());
+  };
+  replay(from(first), from(last + 1));
+}
+
+void Tape::replay(std::size_t begin, std::size_t end) {
   const trace::QuietScope quiet;
   // The aliases have no history: go straight to the kernels.
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  for (const TapeOp& op : ops_) {
+  for (std::size_t i = begin; i < end; ++i) {
+    const TapeOp& op = ops_[i];
     at::GradMode::set_enabled(op.grad_mode);
     stack_.insert(stack_.end(), op.inputs.begin(), op.inputs.end());
     try {

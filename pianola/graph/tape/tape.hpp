@@ -27,6 +27,7 @@ struct TapeOp {
   std::vector<std::pair<std::size_t, std::int64_t>> fresh = {};
   bool grad_mode = false;       ///< Some kernels choose by it.
   bool writes_results = false;  ///< Bound to a variant that writes its results itself; see bind().
+  bool is_copy = false;         ///< Bound to a copy: of the arguments there is only the first, behind the result.
   std::size_t number = 0;       ///< As the step called it, from 1.
   const trace::OpInfo* info = nullptr;
 };
@@ -42,7 +43,12 @@ class Tape {
   /// Runs all operations, in order, on this thread; results land where the recording put them. What an operation throws
   /// comes out as it is, with failed() for context where it is torch's; those before it have done their work, as in eager
   /// mode, and the next replay begins anew.
-  void replay();
+  void replay() { replay(0, ops_.size()); }
+  /// The same of those that the step called from `first` to `last`, counted from 1.
+  void replay_calls(std::size_t first, std::size_t last);
+  /// Gives the operation that the step called as this one another number for an argument.
+  void set_argument(std::size_t call, std::size_t argument, const c10::IValue& value);
+  [[nodiscard]] bool has_argument(std::size_t call, std::size_t argument) const;
   /// The operation that threw in the last replay which threw; nullptr: none has.
   [[nodiscard]] const TapeOp* failed() const noexcept { return failed_; }
 
@@ -55,7 +61,11 @@ class Tape {
   [[nodiscard]] std::size_t result_bytes() const;
 
  private:
+  void replay(std::size_t begin, std::size_t end);
+  [[nodiscard]] std::size_t index_of(std::size_t call) const;
+
   std::vector<TapeOp> ops_;
+  std::vector<std::size_t> index_of_call_;  // after bind()
   torch::jit::Stack stack_;
   const TapeOp* failed_ = nullptr;
 };
@@ -96,6 +106,7 @@ class ReplayWatch {
 /// Writes a Tape from an OpStream.
 class TapeRecorder final : public trace::OpObserver {
  public:
+  [[nodiscard]] trace::OpInterest interest() const override { return {.host_numbers = true}; }
   void on_op_begin(const trace::OpSpan& op) override;
   void on_op_end(const trace::OpSpan& op) override;
   [[nodiscard]] Tape take() noexcept { return std::move(tape_); }

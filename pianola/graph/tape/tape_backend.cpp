@@ -89,10 +89,17 @@ class TapeBackend final : public Backend {
 
   void copy_inputs(std::span<const at::Tensor> sources) override { copy_into(inputs_, sources); }
   void replay() override {
-    pool_->check_no_warm_up();
-    std::optional<ForeignDraws::Unseen> draws;
-    if (!drawn_from_.empty()) draws.emplace(drawn_from_);
-    tape_.replay();
+    run([this] { tape_.replay(); });
+  }
+
+  bool has_number(std::size_t operation, std::size_t argument) const override {
+    return tape_.has_argument(operation, argument);
+  }
+  void set_number(std::size_t operation, std::size_t argument, const c10::IValue& value) override {
+    tape_.set_argument(operation, argument, value);
+  }
+  void replay_operations(std::size_t first, std::size_t last) override {
+    run([&] { tape_.replay_calls(first, last); });
   }
 
   std::size_t failed_operation() const noexcept override {
@@ -146,6 +153,14 @@ class TapeBackend final : public Backend {
   }
 
  private:
+  template <typename Replay>
+  void run(const Replay& replay) {
+    pool_->check_no_warm_up();
+    std::optional<ForeignDraws::Unseen> draws;
+    if (!drawn_from_.empty()) draws.emplace(drawn_from_);
+    replay();
+  }
+
   // The plan that CUDA would follow, and its proof. A replay runs one operation after the other: at the sizes where
   // graphs help, handing an operation to another thread costs more than the operation.
   void plan(const OpTrace& trace, const CaptureOptions& options) {

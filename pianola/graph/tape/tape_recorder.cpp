@@ -1,9 +1,10 @@
 #include <pianola/graph/tape/tape.hpp>
 
+#include <pianola/trace/alias.hpp>
+#include <pianola/trace/quiet_scope.hpp>
 #include <pianola/trace/step_memory.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
-#include <ATen/core/List.h>
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
@@ -13,27 +14,12 @@
 namespace pianola::graph {
 namespace {
 
-// Note [A tape holds aliases]
-// The tape keeps shallow copies of the tensors: they hold the memory and this moment's sizes, but neither the autograd
-// graph nor a reference to the user's tensor object, whose count autograd looks at to decide whether it may take a
-// gradient over instead of copying it. requires_grad is kept because some kernels choose by it.
-at::Tensor alias_of(const at::Tensor& tensor) {
-  if (!tensor.has_storage()) return tensor;  // TapeWatch refuses it; copying a sparse tensor would call operators
-  at::Tensor alias(tensor.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), true));
-  if (tensor.requires_grad()) alias.unsafeGetTensorImpl()->set_requires_grad(true);
-  return alias;
-}
-
-c10::IValue alias_values(const c10::IValue& value) {
-  if (value.isTensor()) {
-    const at::Tensor& tensor = value.toTensor();
-    return tensor.defined() ? c10::IValue(alias_of(tensor)) : value;
-  }
-  if (!value.isList()) return value;
-  // A list is shared by reference: copy it, so that the aliases do not end up in the caller's.
-  c10::List<c10::IValue> copy(value.toList().copy());
-  for (std::size_t i = 0; i < copy.size(); ++i) copy.set(i, alias_values(copy.get(i)));
-  return copy;
+// A number of the host is a value: what the step does with its memory later is not for replays to see.
+c10::IValue alias_of_input(const trace::OpSpan& op, const c10::IValue& value) {
+  const bool is_number = value.isTensor() && value.toTensor().defined() && op.memory->is_host_number(value.toTensor());
+  if (!is_number) return trace::alias_values(value);
+  const trace::QuietScope quiet;
+  return value.toTensor().clone();
 }
 
 using Storages = std::set<const c10::StorageImpl*>;
@@ -115,7 +101,7 @@ void TapeRecorder::on_op_begin(const trace::OpSpan& op) {
   running.op.grad_mode = at::GradMode::is_enabled();
   running.op.inputs.reserve(op.inputs.size());
   for (std::size_t i = 0; i < op.inputs.size(); ++i) {
-    running.op.inputs.push_back(alias_values(op.inputs[i]));
+    running.op.inputs.push_back(alias_of_input(op, op.inputs[i]));
     if (!op.info->writes[i]) continue;
     trace::for_each_tensor(op.inputs[i], [&](const at::Tensor& tensor) {
       const c10::VariableVersion& version = tensor.unsafeGetTensorImpl()->version_counter();
@@ -141,7 +127,7 @@ void TapeRecorder::on_op_end(const trace::OpSpan& op) {
 void TapeRecorder::add_results(Running& running, const trace::OpSpan& op) {
   for (std::size_t i = 0; i < op.outputs.size(); ++i) {
     const c10::IValue& value = op.outputs[i];
-    running.op.outputs.push_back(alias_values(value));
+    running.op.outputs.push_back(trace::alias_values(value));
     const auto note_fresh = [&](const c10::IValue& result, std::int64_t position) {
       if (!result.isTensor() || !result.toTensor().defined()) return;
       if (op.memory->makes(op, trace::storage_of(result.toTensor()))) running.op.fresh.emplace_back(i, position);

@@ -1,0 +1,59 @@
+#pragma once
+#include <pianola/core/byte_span.hpp>
+#include <pianola/cuda/driver.hpp>
+#include <pianola/cuda/graph_node.hpp>
+#include <pianola/cuda/node_reader.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace pianola {
+
+// Note [Kernels with other numbers]
+// What a kernel is given lies in a block of arguments whose meaning only its library knows. To give a captured kernel
+// another number, the same work is captured once more with that number, and the new node's block is put into the executable
+// in place of the old one. Both captures were given the same tensors, but results the second one allocated anew: a word that
+// addresses one of these stays as it was captured. Bytes of a block that nobody filled hold what was on the stack, so that words
+// cannot be told apart by their looks: where one may address scratch memory that the second capture allocated, nothing is
+// changed, and the work is left to be done anew.
+
+/// A result of an operation that is captured once more.
+struct MovedResult {
+  std::uint64_t captured;  ///< Where it was.
+  std::uint64_t anew;
+  std::size_t bytes;
+};
+
+/// What an operation allocated that is captured once more.
+struct MemoryAnew {
+  std::vector<MovedResult> results = {};
+  std::vector<ByteSpan> all = {};
+};
+
+/// What a node of an executable is given in place of what it was captured with.
+class NodeChange {
+ public:
+  /// @param captured  The node as it was captured.
+  /// @param anew      The node of the same work with other numbers; need not live longer than this call.
+  /// @param memory    What the same work allocated.
+  /// @return          Nothing where no change of parameters makes one of the other for certain: they are of other types, launch
+  ///                  other functions, or an argument may be an address of scratch memory.
+  /// @throws DeviceError  CUDA does not tell what the nodes are.
+  [[nodiscard]] static std::optional<NodeChange> between(const GraphNode& captured, CUgraphNode anew,
+                                                         NodeReader& reader, const MemoryAnew& memory = {},
+                                                         const Driver& driver = Driver::get());
+
+  /// From its next launch on. @param node  Of the graph that `executable` was made from.
+  /// @throws DeviceError  CUDA refuses; the executable is as it was.
+  void apply(CUgraphExec executable, CUgraphNode node, const Driver& driver = Driver::get());
+
+ private:
+  CUDA_KERNEL_NODE_PARAMS_v2 kernel_ = {};  // without a function: nothing is to be changed
+  std::vector<std::byte> arguments_;
+  std::vector<void*> pointers_;  // to each argument
+};
+
+}  // namespace pianola

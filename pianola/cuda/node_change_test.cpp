@@ -1,0 +1,118 @@
+#include <pianola/cuda/node_change.hpp>
+
+#include <pianola/core/error.hpp>
+#include <pianola/cuda/fake_driver.hpp>
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <utility>
+#include <vector>
+
+namespace pianola::node_change_test {
+namespace {
+
+// A kernel of a number and an address, and nodes that launch it.
+class NodeChangeTest : public ::testing::Test {
+ protected:
+  struct Arguments {
+    double number;
+    std::uint64_t address;
+  };
+
+  CUgraphNode kernel(FakeDriver::Function& function, Arguments& arguments) {
+    FakeDriver::Node node;
+    node.type = CU_GRAPH_NODE_TYPE_KERNEL;
+    node.kernel.func = FakeDriver::as_function(function);
+    node.kernel.gridDimX = node.kernel.gridDimY = node.kernel.gridDimZ = 1;
+    auto& pointers = pointers_.emplace_back();
+    pointers = {&arguments.number, &arguments.address};
+    node.kernel.kernelParams = pointers.data();
+    return graph.add(std::move(node));
+  }
+  CUgraphNode memset(unsigned value) {
+    FakeDriver::Node node;
+    node.type = CU_GRAPH_NODE_TYPE_MEMSET;
+    node.memset = {.dst = 1, .pitch = 0, .value = value, .elementSize = 1, .width = 8, .height = 1};
+    return graph.add(std::move(node));
+  }
+
+  FakeDriver fake;
+  FakeDriver::Function scale{.symbol = "scale", .parameters = {{0, 8}, {8, 8}}};
+  FakeDriver::Graph graph;
+  NodeReader reader{fake.table()};
+  CUgraphExec executable = nullptr;
+  std::deque<std::vector<void*>> pointers_;
+};
+
+constexpr std::uint64_t kRecorded = 0x7f00'0000'1000, kFresh = 0x7f00'0000'2000;
+constexpr ByteSpan kBlock{.begin = kFresh - 16, .end = kFresh + 496};
+
+TEST_F(NodeChangeTest, GivesTheNewNumberAndKeepsTheAddress) {
+  Arguments before{.number = 0.5, .address = kRecorded}, after{.number = 0.25, .address = kFresh};
+  const CUgraphNode node = kernel(scale, before);
+  const MemoryAnew memory{.results = {{.captured = kRecorded - 16, .anew = kFresh - 16, .bytes = 64}}, .all = {kBlock}};
+  auto change = NodeChange::between(reader.read(node), kernel(scale, after), reader, memory, fake.table());
+  ASSERT_TRUE(change.has_value());
+  change->apply(executable, node, fake.table());
+  ASSERT_EQ(fake.kernels_set.size(), 1U);
+  EXPECT_EQ(fake.kernels_set[0].node, node);
+  Arguments given{};
+  std::memcpy(&given.number, fake.kernels_set[0].arguments[0].data(), sizeof given.number);
+  std::memcpy(&given.address, fake.kernels_set[0].arguments[1].data(), sizeof given.address);
+  EXPECT_EQ(given.number, 0.25);
+  EXPECT_EQ(given.address, kRecorded);
+}
+
+TEST_F(NodeChangeTest, ANumberThatLooksLikeAnAddressIsGiven) {
+  Arguments before{.number = 0.5, .address = 1}, after{.number = 0.5, .address = kFresh};
+  const CUgraphNode node = kernel(scale, before);
+  auto change = NodeChange::between(reader.read(node), kernel(scale, after), reader, {}, fake.table());
+  ASSERT_TRUE(change.has_value());
+  change->apply(executable, node, fake.table());
+  std::uint64_t given = 0;
+  std::memcpy(&given, fake.kernels_set.at(0).arguments[1].data(), sizeof given);
+  EXPECT_EQ(given, kFresh);
+}
+
+TEST_F(NodeChangeTest, WhatMayBeAnAddressOfScratchMemoryIsNotChanged) {
+  Arguments before{.number = 0.5, .address = kRecorded}, after{.number = 0.25, .address = kFresh};
+  const CUgraphNode node = kernel(scale, before);
+  const MemoryAnew scratch{.results = {}, .all = {kBlock}};
+  const MemoryAnew elsewhere{.results = {{.captured = kRecorded - 8, .anew = kFresh - 16, .bytes = 64}},
+                             .all = {kBlock}};
+  for (const MemoryAnew& memory : {scratch, elsewhere}) {
+    EXPECT_FALSE(
+        NodeChange::between(reader.read(node), kernel(scale, after), reader, memory, fake.table()).has_value());
+  }
+}
+
+TEST_F(NodeChangeTest, AnotherKernelIsNoChangeOfNumbers) {
+  FakeDriver::Function other{.symbol = "other", .parameters = scale.parameters};
+  Arguments arguments{.number = 0.5, .address = 1};
+  const CUgraphNode node = kernel(scale, arguments);
+  EXPECT_FALSE(NodeChange::between(reader.read(node), kernel(other, arguments), reader, {}, fake.table()).has_value());
+  EXPECT_FALSE(NodeChange::between(reader.read(node), memset(0), reader, {}, fake.table()).has_value());
+}
+
+TEST_F(NodeChangeTest, AFillMayOnlyStayAsItWas) {
+  const CUgraphNode node = memset(3);
+  auto same = NodeChange::between(reader.read(node), memset(3), reader, {}, fake.table());
+  ASSERT_TRUE(same.has_value());
+  same->apply(executable, node, fake.table());
+  EXPECT_TRUE(fake.kernels_set.empty());
+  EXPECT_FALSE(NodeChange::between(reader.read(node), memset(4), reader, {}, fake.table()).has_value());
+}
+
+TEST_F(NodeChangeTest, SaysThatCudaRefuses) {
+  Arguments arguments{.number = 0.5, .address = 1};
+  const CUgraphNode node = kernel(scale, arguments);
+  auto change = NodeChange::between(reader.read(node), kernel(scale, arguments), reader, {}, fake.table());
+  fake.failures["cuGraphExecKernelNodeSetParams"] = CUDA_ERROR_INVALID_VALUE;
+  EXPECT_THROW(change->apply(executable, node, fake.table()), DeviceError);
+}
+
+}  // namespace
+}  // namespace pianola::node_change_test

@@ -1,0 +1,49 @@
+#include <pianola/graph/cuda/host_copies.hpp>
+
+#include <pianola/cuda/capture_mode.hpp>
+#include <pianola/trace/host_copy.hpp>
+#include <pianola/trace/quiet_scope.hpp>
+
+#include <ATen/Functions.h>
+
+#include <cstddef>
+#include <optional>
+
+namespace pianola::graph {
+namespace {
+
+// In the type and, where torch would have to make another temporary, in the shape that the copy wants.
+at::Tensor pinned_copy(const at::Tensor& source, const at::Tensor* target, std::optional<at::ScalarType> dtype) {
+  const trace::QuietScope quiet;
+  const RelaxedCaptureMode relaxed(Driver::get());  // new pinned memory may have to be asked for
+  if (target != nullptr) {
+    at::Tensor pinned = at::empty(target->sizes(), source.options().dtype(target->scalar_type()).pinned_memory(true));
+    return pinned.copy_(source.detach());
+  }
+  at::Tensor pinned =
+      at::empty_like(source, source.options().dtype(dtype.value_or(source.scalar_type())).pinned_memory(true),
+                     at::MemoryFormat::Preserve);
+  return pinned.copy_(source.detach());
+}
+
+}  // namespace
+
+void HostCopies::on_call(const trace::OpInfo& op, torch::jit::Stack& stack) {
+  const auto& arguments = op.schema().arguments();
+  const auto inputs = torch::jit::last(stack, arguments.size());
+  const at::Tensor* const source = trace::copied_from_host(op, inputs);
+  if (source == nullptr || source->requires_grad()) return trace::CallGate::run(op, stack);
+  const bool into = op.name == "aten::copy_";
+  std::optional<at::ScalarType> dtype;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].name() == "dtype" && !inputs[i].isNone()) dtype = inputs[i].toScalarType();
+  }
+  pinned_.push_back(pinned_copy(*source, into ? &inputs[0].toTensor() : nullptr, dtype));
+  torch::jit::peek(stack, into ? 1 : 0, arguments.size()) = pinned_.back();
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].name() == "non_blocking") torch::jit::peek(stack, i, arguments.size()) = true;
+  }
+  trace::CallGate::run(op, stack);
+}
+
+}  // namespace pianola::graph

@@ -1,0 +1,32 @@
+#pragma once
+#include <pianola/trace/call_gate.hpp>
+#include <pianola/trace/op_info.hpp>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/stack.h>
+
+#include <utility>
+#include <vector>
+
+namespace pianola::graph {
+
+/// While it lives, copies that this thread makes from pageable memory of the host to a GPU are made from pinned copies of it.
+/// See Note [Copies from the host] in trace/host_copy.hpp.
+class HostCopies {
+ public:
+  HostCopies() : gate_([this](const trace::OpInfo& op, torch::jit::Stack& stack) { on_call(op, stack); }) {}
+  HostCopies(const HostCopies&) = delete;
+  HostCopies& operator=(const HostCopies&) = delete;
+  ~HostCopies() = default;
+
+  /// What a graph has to keep.
+  [[nodiscard]] std::vector<at::Tensor> take() { return std::move(pinned_); }
+
+ private:
+  void on_call(const trace::OpInfo& op, torch::jit::Stack& stack);
+
+  std::vector<at::Tensor> pinned_;
+  trace::CallGate gate_;
+};
+
+}  // namespace pianola::graph

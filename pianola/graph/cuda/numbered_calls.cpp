@@ -1,0 +1,274 @@
+#include <pianola/graph/cuda/numbered_calls.hpp>
+
+#include <pianola/core/error.hpp>
+#include <pianola/cuda/capture_info.hpp>
+#include <pianola/cuda/error_codes.hpp>
+#include <pianola/graph/cuda/allocation_watch.hpp>
+#include <pianola/graph/cuda/thread_streams.hpp>
+#include <pianola/trace/alias.hpp>
+#include <pianola/trace/quiet_scope.hpp>
+#include <pianola/trace/tensors_of.hpp>
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/List.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <exception>
+#include <optional>
+
+namespace pianola::graph {
+namespace {
+
+// A tensor at the same place that holds no memory: what the capture freed it uses again.
+at::Tensor at_the_place_of(const at::Tensor& tensor) {
+  at::Tensor alias = trace::alias_of(tensor);
+  if (!tensor.is_cuda() || !tensor.has_storage()) return alias;
+  const c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
+  auto place = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), storage.nbytes(),
+                                                     c10::DataPtr(const_cast<void*>(storage.data()), tensor.device()),
+                                                     nullptr, /*resizable=*/false);
+  alias.unsafeGetTensorImpl()->set_storage_keep_dtype(c10::Storage(std::move(place)));
+  return alias;
+}
+
+c10::IValue places_of(const c10::IValue& value) {
+  if (value.isTensor()) {
+    const at::Tensor& tensor = value.toTensor();
+    return tensor.defined() ? c10::IValue(at_the_place_of(tensor)) : value;
+  }
+  if (!value.isList()) return value;
+  c10::List<c10::IValue> copy(value.toList().copy());
+  for (std::size_t i = 0; i < copy.size(); ++i) copy.set(i, places_of(copy.get(i)));
+  return copy;
+}
+
+std::vector<at::Tensor> tensors_in(const torch::jit::Stack& values) {
+  std::vector<at::Tensor> tensors;
+  for (const c10::IValue& value : values) {
+    trace::for_each_tensor(value, [&](const at::Tensor& tensor) { tensors.push_back(tensor); });
+  }
+  return tensors;
+}
+
+std::uint64_t number_of(const void* address) { return reinterpret_cast<std::uintptr_t>(address); }
+
+// What an operation allocated for its results, and where the capture has each. A result that is an argument, perhaps another than
+// in the capture, is not among them.
+struct Result {
+  at::Tensor anew;
+  at::Tensor place;
+};
+std::vector<Result> fresh_results(const torch::jit::Stack& inputs, const torch::jit::Stack& results,
+                                  const torch::jit::Stack& captured) {
+  const std::vector<at::Tensor> given = tensors_in(inputs), anew = tensors_in(results), places = tensors_in(captured);
+  std::vector<Result> fresh;
+  for (std::size_t i = 0; i < std::min(anew.size(), places.size()); ++i) {
+    const bool was_given = std::any_of(given.begin(), given.end(), [&](const at::Tensor& input) {
+      return trace::storage_of(input) == trace::storage_of(anew[i]);
+    });
+    if (!was_given) fresh.push_back({.anew = anew[i], .place = places[i]});
+  }
+  return fresh;
+}
+
+std::vector<MovedResult> moved(const std::vector<Result>& results) {
+  std::vector<MovedResult> moved;
+  for (const auto& [anew, place] : results) {
+    moved.push_back({.captured = number_of(trace::address_of(place)),
+                     .anew = number_of(trace::address_of(anew)),
+                     .bytes = std::max<std::size_t>(trace::span_bytes_of(anew), 1)});
+  }
+  return moved;
+}
+
+// Libraries of linear algebra keep memory for each stream.
+bool may_use_workspaces(const trace::OpInfo& op) {
+  constexpr std::array kNames = {"aten::addmm",  "aten::addmv",  "aten::addr",    "aten::baddbmm",
+                                 "aten::addbmm", "aten::_addmm", "aten::sparse_", "aten::linalg_"};
+  return std::any_of(kNames.begin(), kNames.end(), [&](const char* name) { return op.name.starts_with(name); });
+}
+
+}  // namespace
+
+// A capture of single operations, which are never run.
+class NumberedCalls::Rehearsal {
+ public:
+  explicit Rehearsal(c10::Device device)
+      : stream_(thread_stream(StreamPurpose::numbers, device.index())), on_stream_(stream_) {
+    check(driver_.stream_begin_capture(stream_.stream(), CU_STREAM_CAPTURE_MODE_RELAXED), "cuStreamBeginCapture");
+  }
+  Rehearsal(const Rehearsal&) = delete;
+  Rehearsal& operator=(const Rehearsal&) = delete;
+  ~Rehearsal() {
+    end();
+    if (graph_ != nullptr) driver_.graph_destroy(graph_);
+  }
+
+  // Nothing where it cannot be captured, which ends the rehearsal.
+  std::optional<CapturedAnew> run(const trace::OpInfo& op, torch::jit::Stack stack, const torch::jit::Stack& outputs) {
+    if (may_use_workspaces(op)) return std::nullopt;
+    const std::size_t known = allocations_.allocated();
+    try {
+      const torch::jit::Stack inputs = stack;
+      op.handle.callBoxed(&stack);
+      if (capture_status(stream_.stream()) != CaptureStatus::active) return std::nullopt;
+      const auto nodes = frontier_.advance(stream_.stream());
+      return CapturedAnew{.nodes = {nodes.begin(), nodes.end()},
+                          .memory = {.results = moved(fresh_results(inputs, stack, outputs)),
+                                     .all = allocations_.allocated_since(known)}};
+    } catch (const std::exception&) {  // a replay runs the operation itself, and throws what it throws
+      return std::nullopt;
+    }
+  }
+
+  // The nodes can be read then.
+  void end() noexcept {
+    if (ended_) return;
+    ended_ = true;
+    driver_.stream_end_capture(stream_.stream(), &graph_);
+    (void)cudaGetLastError();  // of an operation that could not be captured
+  }
+
+ private:
+  const Driver& driver_ = Driver::get();
+  c10::cuda::CUDAStream stream_;
+  c10::cuda::CUDAStreamGuard on_stream_;
+  trace::QuietScope quiet_;
+  at::AutoDispatchBelowADInplaceOrView below_autograd_;  // what is kept has no history
+  AllocationWatch allocations_{c10::MempoolId_t{0, 0}};  // outside of all pools
+  CaptureFrontier frontier_;
+  CUgraph graph_ = nullptr;
+  bool ended_ = false;
+};
+
+void NumberedCalls::on_op_begin(const trace::OpSpan& op) {
+  ++operations_;
+  if (op.around != 0 || op.info->seeded || op.info->is_empty || op.info->is_view || !wanted_(operations_)) return;
+  running_.emplace_back(op.number, operations_);
+  Call& call = calls_.emplace(operations_, Call{.op = op.info, .inputs = {}}).first->second;
+  for (const c10::IValue& input : op.inputs) call.inputs.push_back(places_of(input));
+}
+
+void NumberedCalls::on_op_end(const trace::OpSpan& op) {
+  if (running_.empty() || running_.back().first != op.number) return;
+  const std::size_t operation = running_.back().second;
+  Call& call = calls_.at(operation);
+  running_.pop_back();
+  for (const c10::IValue& output : op.outputs) call.outputs.push_back(places_of(output));
+  // What is computed on the host is no part of the graph.
+  const auto is_on_device = [](const torch::jit::Stack& values) {
+    const std::vector<at::Tensor> tensors = tensors_in(values);
+    return std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) { return tensor.is_cuda(); });
+  };
+  if (!is_on_device(call.outputs) && !(call.outputs.empty() && is_on_device(call.inputs))) calls_.erase(operation);
+}
+
+void NumberedCalls::finish(const OpTrace& trace) {
+  wanted_ = nullptr;
+  for (auto entry = calls_.begin(); entry != calls_.end();) {
+    auto& [operation, call] = *entry;
+    const bool is_known = operation <= trace.ops().size() && trace.ops()[operation - 1].info == call.op &&
+                          !trace.ops()[operation - 1].opaque;
+    if (!is_known) {
+      entry = calls_.erase(entry);
+      continue;
+    }
+    for (const void* node : trace.nodes(trace.ops()[operation - 1])) {
+      call.handles.push_back(static_cast<CUgraphNode>(const_cast<void*>(node)));
+    }
+    ++entry;
+  }
+}
+
+bool NumberedCalls::has(std::size_t operation, std::size_t argument) const {
+  const auto call = calls_.find(operation);
+  if (call == calls_.end() || argument >= call->second.inputs.size()) return false;
+  // A tensor in another place is not given to a graph of a GPU yet: its kernels may depend on how it is aligned.
+  const c10::IValue& given = call->second.inputs[argument];
+  return !given.isTensor() || !given.toTensor().defined() || given.toTensor().is_cpu();
+}
+
+void NumberedCalls::set(std::size_t operation, std::size_t argument, const c10::IValue& value) {
+  Numbered& numbered = *calls_.find(operation);
+  numbered.second.inputs[argument] = value;
+  if (std::find(unsettled_.rbegin(), unsettled_.rend(), &numbered) == unsettled_.rend()) {
+    unsettled_.push_back(&numbered);
+  }
+}
+
+void NumberedCalls::settle() {
+  if (unsettled_.empty()) return;
+  ++time_;
+  settle(std::exchange(unsettled_, {}));
+}
+
+void NumberedCalls::settle(std::vector<Numbered*> calls) {
+  while (!calls.empty()) {
+    Rehearsal rehearsal(device_);
+    std::vector<CapturedAnew> all;
+    for (const Numbered* numbered : calls) {
+      const Call& call = numbered->second;
+      auto anew = rehearsal.run(*call.op, call.inputs, call.outputs);
+      if (!anew) break;
+      all.push_back(*std::move(anew));
+    }
+    rehearsal.end();
+    for (std::size_t i = 0; i < all.size(); ++i) take_over(*calls[i], all[i]);
+    if (all.size() == calls.size()) return;
+    leave_to_hand(calls[all.size()]->first);
+    calls.erase(calls.begin(), calls.begin() + static_cast<std::ptrdiff_t>(all.size()) + 1);
+  }
+}
+
+void NumberedCalls::take_over(Numbered& numbered, const CapturedAnew& anew) {
+  auto& [operation, call] = numbered;
+  if (anew.nodes.size() != call.handles.size()) return leave_to_hand(operation);
+  if (call.nodes.empty()) {
+    for (CUgraphNode handle : call.handles) call.nodes.push_back(reader_.read(handle));
+  }
+  std::vector<NodeChange> changes;
+  for (std::size_t i = 0; i < anew.nodes.size(); ++i) {
+    auto change = NodeChange::between(call.nodes[i], anew.nodes[i], reader_, anew.memory);
+    if (!change) return leave_to_hand(operation);
+    changes.push_back(*std::move(change));
+  }
+  call.changes = std::move(changes);
+  call.changed_at = time_;
+  std::erase(by_hand_, operation);
+}
+
+void NumberedCalls::leave_to_hand(std::size_t operation) {
+  const auto place = std::lower_bound(by_hand_.begin(), by_hand_.end(), operation);
+  if (place == by_hand_.end() || *place != operation) by_hand_.insert(place, operation);
+}
+
+void NumberedCalls::give(const Target& target) {
+  if (target.given_at == time_) return;
+  for (auto& [operation, call] : calls_) {
+    if (call.changed_at <= target.given_at || operation < target.first || operation > target.last) continue;
+    try {
+      for (std::size_t i = 0; i < call.handles.size(); ++i) {
+        call.changes[i].apply(target.executable, target.node(call.handles[i]));
+      }
+    } catch (const DeviceError&) {
+      leave_to_hand(operation);
+    }
+  }
+  target.given_at = time_;
+}
+
+void NumberedCalls::run(std::size_t operation) const {
+  const Call& call = calls_.at(operation);
+  const trace::QuietScope quiet;
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  torch::jit::Stack stack = call.inputs;
+  call.op->handle.callBoxed(&stack);
+  for (const auto& [anew, place] : fresh_results(call.inputs, stack, call.outputs)) place.copy_(anew);
+}
+
+}  // namespace pianola::graph

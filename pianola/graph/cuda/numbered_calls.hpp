@@ -1,0 +1,95 @@
+#pragma once
+#include <pianola/cuda/node_change.hpp>
+#include <pianola/cuda/node_reader.hpp>
+#include <pianola/trace/op_stream.hpp>
+#include <pianola/trace/op_trace.hpp>
+
+#include <ATen/core/ivalue.h>
+#include <ATen/core/stack.h>
+#include <c10/core/Device.h>
+#include <cuda.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <utility>
+#include <vector>
+
+namespace pianola::graph {
+
+// Note [Numbers in CUDA graphs]
+// An operation that is given another number is captured once more by itself, on a stream where nothing runs, and its nodes take
+// over what the new ones have (Note [Kernels with other numbers]). So no form of a number has to be known: whatever the
+// operation makes of it is in the new nodes. Where it launches other kernels now, its nodes cannot follow: then a replay runs
+// the graph before it, the operation itself, and the graph behind it.
+
+/// The calls of a captured step that may be given other numbers.
+class NumberedCalls final : public trace::OpObserver {
+ public:
+  /// @param wanted  Asked at each operation of the capture: whether it is one of these.
+  NumberedCalls(c10::Device device, std::function<bool(std::size_t operation)> wanted)
+      : device_(device), wanted_(std::move(wanted)) {}
+
+  void on_op_begin(const trace::OpSpan& op) override;
+  void on_op_end(const trace::OpSpan& op) override;
+  /// The capture has ended.
+  void finish(const OpTrace& trace);
+
+  [[nodiscard]] bool has(std::size_t operation, std::size_t argument) const;
+  void set(std::size_t operation, std::size_t argument, const c10::IValue& value);
+
+  /// Whether an executable of that time lacks nothing.
+  [[nodiscard]] bool are_given(std::uint64_t time) const noexcept { return unsettled_.empty() && time == time_; }
+  /// Captures what was given other numbers since the last time.
+  void settle();
+  /// Operations that a replay has to run itself, in their order.
+  [[nodiscard]] const std::vector<std::size_t>& by_hand() const noexcept { return by_hand_; }
+  /// Runs one of them on the current stream.
+  void run(std::size_t operation) const;
+
+  /// An executable of the step, or of a part of its operations.
+  struct Target {
+    CUgraphExec executable;
+    /// What a node of the capture is in the graph that it was made from.
+    std::function<CUgraphNode(CUgraphNode)> node;
+    std::size_t first, last;  ///< Operations that it has.
+    std::uint64_t& given_at;  ///< 0: it is as it was captured.
+  };
+  /// Gives it all that has changed since. What CUDA refuses to change is to be run by hand.
+  void give(const Target& target);
+
+ private:
+  struct Call {
+    const trace::OpInfo* op;
+    torch::jit::Stack inputs;
+    torch::jit::Stack outputs = {};
+    std::vector<CUgraphNode> handles = {};
+    std::vector<GraphNode> nodes = {};  // read when they are first needed
+    std::vector<NodeChange> changes = {};
+    std::uint64_t changed_at = 0;
+  };
+  using Numbered = std::pair<const std::size_t, Call>;
+  // An operation's nodes in a capture that is never run.
+  struct CapturedAnew {
+    std::vector<CUgraphNode> nodes;
+    MemoryAnew memory;
+  };
+  class Rehearsal;
+
+  void settle(std::vector<Numbered*> calls);
+  void take_over(Numbered& numbered, const CapturedAnew& anew);
+  void leave_to_hand(std::size_t operation);
+
+  c10::Device device_;
+  std::function<bool(std::size_t)> wanted_;
+  std::size_t operations_ = 0;
+  std::vector<std::pair<std::uint64_t, std::size_t>> running_;  // number of the span, operation
+  std::map<std::size_t, Call> calls_;
+  std::vector<Numbered*> unsettled_;
+  std::vector<std::size_t> by_hand_;
+  std::uint64_t time_ = 0;
+  NodeReader reader_{Driver::get()};
+};
+
+}  // namespace pianola::graph

@@ -1,0 +1,88 @@
+#include <pianola/graph/cuda/segments.hpp>
+
+#include <pianola/cuda/driver.hpp>
+#include <pianola/cuda/error_codes.hpp>
+
+#include <algorithm>
+#include <optional>
+
+namespace pianola::graph {
+namespace {
+
+constexpr std::size_t kBefore = 0;
+
+}  // namespace
+
+Segments::Segments(CUgraph graph, const OpTrace& trace, std::span<const CUgraphNode> before,
+                   std::span<const CUgraphNode> behind)
+    : graph_(graph) {
+  for (std::size_t i = 0; i < trace.ops().size(); ++i) {
+    for (const void* node : trace.nodes(trace.ops()[i])) {
+      known_.emplace_back(static_cast<CUgraphNode>(const_cast<void*>(node)), i + 1);
+    }
+  }
+  for (CUgraphNode node : before) known_.emplace_back(node, kBefore);
+  for (CUgraphNode node : behind) known_.emplace_back(node, kEnd);
+}
+
+// A node that is no operation's (of a kernel that was launched by itself) goes with the last one that it depends on.
+void Segments::read() {
+  const GraphTopology topology = GraphTopology::read(graph_);
+  std::vector<std::optional<std::size_t>> known(topology.nodes().size());
+  for (const auto& [node, operation] : known_) {
+    if (const auto position = topology.index_of(node)) known[*position] = operation;
+  }
+  std::vector<std::vector<std::size_t>> sources(known.size());
+  for (const GraphEdge& edge : topology.edges()) sources[edge.to].push_back(edge.from);
+  operations_.assign(known.size(), 1);
+  for (const std::size_t i : topology.topological_order()) {
+    for (const std::size_t source : sources[i]) operations_[i] = std::max(operations_[i], operations_[source]);
+    if (known[i]) operations_[i] = *known[i];
+  }
+  for (const GraphNode& node : topology.nodes()) nodes_.push_back(node.handle);
+}
+
+Segments::Segment::~Segment() {
+  if (graph != nullptr) Driver::get().graph_destroy(graph);
+}
+
+Segments::Segment& Segments::get(std::size_t first, std::size_t last) {
+  const auto known = std::find_if(segments_.begin(), segments_.end(), [&](const Segment& segment) {
+    return segment.first == first && segment.last == last;
+  });
+  if (known != segments_.end()) return *known;
+  if (operations_.empty()) read();
+  Segment& segment = segments_.emplace_back();
+  try {
+    segment.first = first;
+    segment.last = last;
+    make(segment);
+  } catch (...) {
+    segments_.pop_back();
+    throw;
+  }
+  return segment;
+}
+
+void Segments::make(Segment& segment) const {
+  const Driver& driver = Driver::get();
+  const auto is_in = [&](std::size_t i) { return segment.first <= operations_[i] && operations_[i] <= segment.last; };
+  bool any = false;
+  for (std::size_t i = 0; i < nodes_.size(); ++i) any = any || is_in(i);
+  if (!any) return;
+  check(driver.graph_clone(&segment.graph, graph_), "cuGraphClone");
+  std::vector<CUgraphNode> others;
+  for (std::size_t i = 0; i < nodes_.size(); ++i) {
+    CUgraphNode copy = nullptr;
+    check(driver.graph_node_find_in_clone(&copy, nodes_[i], segment.graph), "cuGraphNodeFindInClone");
+    if (is_in(i)) {
+      segment.nodes.emplace(nodes_[i], copy);
+    } else {
+      others.push_back(copy);
+    }
+  }
+  for (CUgraphNode node : others) check(driver.graph_destroy_node(node), "cuGraphDestroyNode");
+  segment.executable = Executable::instantiate(segment.graph, {.use_node_priority = true});
+}
+
+}  // namespace pianola::graph
