@@ -1,5 +1,6 @@
 #pragma once
 #include <pianola/callable/callable.hpp>
+#include <pianola/callable/number_slots.hpp>
 
 #include <ATen/core/Tensor.h>
 
@@ -15,6 +16,8 @@ namespace pianola::callable {
 struct CallInputs {
   std::span<const at::Tensor> copied = {};  ///< Wherever they are: a graph copies them into its own.
   std::span<const at::Tensor> fixed = {};   ///< The same memory in each call of this key: a graph reads it there.
+  /// Values for the NumberSlots of graphs of this key; empty where it has none, or no capture yet.
+  std::span<const c10::IValue> numbers = {};
 
   /// Those that make the signature.
   [[nodiscard]] std::span<const at::Tensor> described() const noexcept { return copied.empty() ? fixed : copied; }
@@ -36,6 +39,12 @@ struct HostEffects {
   std::string passing = {};  ///< Counts where it is seen again after the first call: it wrote something.
   /// Tensors that it made and that are kept where nobody looks before the next call makes them anew.
   std::vector<at::Tensor> remade = {};
+  /// The values of its late reads (trace::LateRead) went into its result, as far as could be seen, and nowhere else.
+  bool only_returns_late_reads = false;
+  /// It did something else than most calls will do: captures take no example by it.
+  bool is_no_example = false;
+  /// From now on other calls of it are parts of the host: the next call is like a first one.
+  bool begins_anew = false;
 };
 
 /// One call, as who makes it can run it. All functions are called on the thread of SignatureCache::run(), during it.
@@ -56,12 +65,24 @@ class Call {
   }
   /// No graph of it could be right, whatever the function finds: calls with these arguments may share its key.
   virtual void note_lasting_obstacle() {}
+  /// Inputs are on the CPU, and the function computes on another device. @return  Whether later calls will come with others.
+  [[nodiscard]] virtual bool note_inputs_elsewhere() { return false; }
   /// Frees what nobody can reach any more, where references go in circles.
   virtual void collect_garbage() {}
   /// The tensors in the result that run_eagerly() kept.
   [[nodiscard]] virtual std::vector<at::Tensor> eager_results() const = 0;
   /// Whether the user stopped the function while it was captured (Python's KeyboardInterrupt): no reason to give up.
   [[nodiscard]] virtual bool was_interrupted() const { return false; }
+  /// Calls of this key did not do the same, or could not be captured. Their keys may not tell numbers apart that are arguments,
+  /// and that what they do depends on. @return  Whether that may be: from now on other numbers have
+  /// other keys, or the next capture is one of these numbers alone.
+  [[nodiscard]] virtual bool tell_numbers_apart(const std::string& /*why*/, bool /*in_capture*/) { return false; }
+  /// Numbers among its arguments that calls of this key may have others of, int or double; see Note [Numbers among the
+  /// arguments].
+  [[nodiscard]] virtual std::vector<c10::IValue> numbers() const { return {}; }
+  /// After a capture: where the graph has slots, as indexes of CallInputs::numbers. From now on calls of this key have numbers that
+  /// the graph can be given. @throws UsageError  No graph could be right.
+  [[nodiscard]] virtual std::vector<NumberSlot> bind_numbers(const NumberEvidence& /*evidence*/) { return {}; }
   /// Which argument that is no tensor is another one than in the call of this key: "kwargs['step']"; empty where none is.
   [[nodiscard]] virtual std::string changed_since(std::int64_t /*key*/) const {
     return "an argument that is no tensor";

@@ -1,8 +1,11 @@
 #include <pianola/callable/call_watch.hpp>
 
 #include <pianola/trace/arguments.hpp>
+#include <pianola/trace/host_copy.hpp>
+#include <pianola/trace/real_leaf.hpp>
 #include <pianola/trace/references.hpp>
 #include <pianola/trace/step_memory.hpp>
+#include <pianola/trace/uses_values.hpp>
 
 #include <functional>
 
@@ -11,10 +14,6 @@ namespace {
 
 // A view of a parameter that a backward pass makes says that it is a leaf that requires grad, too.
 bool is_parameter(const at::Tensor& tensor) { return tensor.is_leaf() && tensor.requires_grad() && !tensor.is_view(); }
-
-// Operations that only describe memory anew, or allocate as much, read nothing of it. zero_grad() detaches the gradients
-// that it drops.
-bool uses_values(const trace::OpInfo& op) { return !op.is_view && !op.is_empty && op.name != "aten::detach_"; }
 
 }  // namespace
 
@@ -54,14 +53,23 @@ std::vector<CallWatch::Made> CallWatch::made_and_held() const {
   return result;
 }
 
-bool CallWatch::made(const at::Tensor& tensor) const { return made_.contains(trace::storage_of(tensor)); }
+bool CallWatch::made(const at::Tensor& tensor) const {
+  const c10::StorageImpl* storage = trace::storage_of(tensor);
+  return made_.contains(storage) || numbers_.contains(storage);
+}
 
-void CallWatch::note_outside(const trace::OpSpan& op, const at::Tensor& tensor) {
+void CallWatch::note_outside(const trace::OpSpan& op, const at::Tensor& given) {
+  const at::Tensor tensor = trace::real_leaf(given);
   const c10::StorageImpl* storage = trace::storage_of(tensor);
   if (op.memory->made(tensor) || inputs_.count(storage) != 0) return;
   if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) return;  // a number of the host, made for this operation
+  const bool is_copied = trace::copied_from_host(*op.info, op.inputs) != nullptr && op.memory->is_of_step(tensor);
+  if (is_copied || op.memory->is_host_number(tensor)) {
+    numbers_.insert(tensor.storage());
+    return;
+  }
   if (is_parameter(tensor)) leaf_memory_.insert(storage);
-  if (uses_values(*op.info))
+  if (trace::uses_values(*op.info))
     read_.insert({storage, {.info = op.info, .operation = op.number, .position = operations_}});
   if (!seen_.insert(tensor.unsafeGetTensorImpl()).second) return;
   outside_.push_back(tensor);

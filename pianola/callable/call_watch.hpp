@@ -22,6 +22,7 @@ class CallWatch final : public trace::OpObserver {
  public:
   explicit CallWatch(std::span<const at::Tensor> inputs);
 
+  [[nodiscard]] trace::OpInterest interest() const override { return {.host_numbers = true}; }
   void on_op_begin(const trace::OpSpan& op) override;
   void on_op_end(const trace::OpSpan& op) override;
 
@@ -59,12 +60,13 @@ class CallWatch final : public trace::OpObserver {
   [[nodiscard]] std::optional<Use> dropped() const;
 
  private:
-  void note_outside(const trace::OpSpan& op, const at::Tensor& tensor);
+  void note_outside(const trace::OpSpan& op, const at::Tensor& given);
   void forget_early(const trace::OpSpan& op, const c10::StorageImpl* storage);
   void note_write(const trace::OpSpan& op, const at::Tensor& tensor);
 
   ska::flat_hash_map<const c10::StorageImpl*, std::size_t> inputs_;
   trace::StorageSet made_;
+  trace::StorageSet numbers_;  // of the host, that the run turned into tensors
   struct Maker {
     std::uint64_t operation;
     bool in_backward;

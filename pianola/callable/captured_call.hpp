@@ -2,6 +2,7 @@
 #include <pianola/parallel/branch_info.hpp>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
 
 #include <span>
 #include <string>
@@ -23,6 +24,8 @@ class CapturedCall {
   [[nodiscard]] virtual std::string why_stale() const = 0;
   /// Whether it can be replayed now: no earlier call's backward still needs it, gradients are as it found them.
   [[nodiscard]] virtual bool is_free() const = 0;
+  /// Before a replay: the values of its NumberSlots. @return  False: it cannot be replayed with these; nothing was set.
+  [[nodiscard]] virtual bool set_numbers(std::span<const c10::IValue> /*values*/) { return true; }
   /// @param inputs  Of the signature that it was captured with.
   /// @throws GuardError, ReplayError  It is stale; nothing was launched.
   [[nodiscard]] virtual std::vector<at::Tensor> replay(std::span<const at::Tensor> inputs) = 0;

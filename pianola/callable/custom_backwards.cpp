@@ -33,7 +33,7 @@ struct CustomBackwards::Watched {
   // Where the node threw, autograd has taken the stream off its thread; what takes it off would meet another thread's.
   ~Watched() { (void)stream.release(); }
 
-  trace::OperationLog log;
+  trace::OperationLog log{/*host_numbers=*/false};  // the stream may outlive the pass, on another thread
   std::unique_ptr<trace::OpStream> stream;
   bool has_begun = false;
   bool is_over = false;

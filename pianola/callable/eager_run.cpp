@@ -1,7 +1,10 @@
 #include <pianola/callable/eager_run.hpp>
 
+#include <pianola/callable/input_gradients.hpp>
 #include <pianola/core/error.hpp>
 #include <pianola/trace/op_stream.hpp>
+
+#include <utility>
 
 namespace pianola::callable {
 namespace {
@@ -21,10 +24,15 @@ class OpenRun {
 
 }  // namespace
 
-EagerRun::EagerRun(std::span<const at::Tensor> inputs, const std::function<void()>& run) : watch_(inputs) {
+EagerRun::EagerRun(std::span<const at::Tensor> inputs, const std::function<void()>& run,
+                   std::shared_ptr<HostParts> parts, std::shared_ptr<NumberUses> numbers)
+    : watch_(inputs), parts_(std::move(parts)), numbers_(std::move(numbers)) {
   const OpenRun open;
-  const trace::OpStream stream({&watch_, &host_, &log_});
+  const HostParts::Open open_parts(*parts_);
+  const trace::OpStream stream({&watch_, &host_, &log_, parts_.get(), numbers_.get()});
+  const InputGradients gradients(inputs);
   run();
+  spared_inputs_ = gradients.spared();
   odd_work_ = stream.odd_work();
   if (const auto failure = stream.failure()) failure_ = Error(*failure).what();
 }

@@ -1,25 +1,37 @@
 #pragma once
 #include <pianola/callable/call_watch.hpp>
+#include <pianola/callable/host_parts.hpp>
 #include <pianola/callable/host_use.hpp>
+#include <pianola/callable/number_slots.hpp>
 #include <pianola/trace/odd_work.hpp>
 #include <pianola/trace/operation_log.hpp>
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace pianola::callable {
 
 /// One run of a function under observation.
 class EagerRun {
  public:
-  EagerRun(std::span<const at::Tensor> inputs, const std::function<void()>& run);
+  /// @param parts    Are given those of the run.
+  /// @param numbers  Are given the uses of numbers among its arguments.
+  EagerRun(std::span<const at::Tensor> inputs, const std::function<void()>& run,
+           std::shared_ptr<HostParts> parts = std::make_shared<HostParts>(),
+           std::shared_ptr<NumberUses> numbers = std::make_shared<NumberUses>());
 
   [[nodiscard]] const CallWatch& watch() const noexcept { return watch_; }
   [[nodiscard]] const HostUse& host() const noexcept { return host_; }
   [[nodiscard]] trace::OperationLog& log() noexcept { return log_; }
   [[nodiscard]] const trace::OperationLog& log() const noexcept { return log_; }
+  [[nodiscard]] const HostParts& parts() const noexcept { return *parts_; }
+  /// For each input whether it has a history, and the run sent it no gradient.
+  [[nodiscard]] const std::vector<bool>& spared_inputs() const noexcept { return spared_inputs_; }
+  [[nodiscard]] const NumberUses& numbers() const noexcept { return *numbers_; }
   /// What it did that no graph can hold; nothing where there is no such thing.
   [[nodiscard]] const std::optional<trace::OddWork>& odd_work() const noexcept { return odd_work_; }
   /// Why the two do not show the whole run; empty where they do.
@@ -32,6 +44,9 @@ class EagerRun {
   CallWatch watch_;
   HostUse host_;
   trace::OperationLog log_;
+  std::shared_ptr<HostParts> parts_;
+  std::vector<bool> spared_inputs_;
+  std::shared_ptr<NumberUses> numbers_;
   std::optional<trace::OddWork> odd_work_;
   std::string failure_;
 };

@@ -4,6 +4,7 @@
 #include <pianola/callable/function_call.hpp>
 #include <pianola/callable/output_structure.hpp>
 #include <pianola/core/error.hpp>
+#include <pianola/graph/open_capture.hpp>
 #include <pianola/graph/pool_state.hpp>
 
 #include <functional>
@@ -41,6 +42,14 @@ Callable noting_runs(const Callable& callable, std::shared_ptr<bool> has_run) {
   });
 }
 
+// What a part does on the host happens in a capture as well, which is then the call's own.
+[[noreturn]] void refuse_ahead() {
+  throw UsageError(
+      {.what = "a step whose optimizer gives new numbers at each call cannot be captured ahead of a call: the capture "
+               "would count as one of the optimizer's steps",
+       .fix = "let a call capture it, or use one of pianola's optimizers, which keep their numbers on the device"});
+}
+
 }  // namespace
 
 SignatureCache::Result CachedGraph::replay(std::span<const at::Tensor> inputs) {
@@ -64,15 +73,19 @@ std::string GraphMaker::note_of_second_run() const {
 
 CachedGraph GraphMaker::make(Call& call, const Source& source) {
   const OneCall::Scope making(making_, "a capture", "a cache");
+  const graph::KeepHostCopies keep(source.observation.copies_from_host() && !source.observation.device().is_cpu());
   *has_run_ = false;
   Capturable capturable = call.to_capture();
   const Callable callable = noting_runs(capturable.callable, has_run_);
   CachedGraph graph{.structure = std::move(capturable.structure), .device = source.observation.device()};
   if (!source.is_step) {
     graph.call = make_callable(callable, source);
+    if (std::vector<c10::IValue> numbers = call.numbers(); !numbers.empty()) {
+      (void)call.bind_numbers({.arguments = {std::move(numbers)}, .given = {}, .change = {}});  // it has no slots
+    }
     return graph;
   }
-  auto step = make_step(callable, source);
+  auto step = make_step(callable, source, call);
   if (options_.policy.whole_iterations && step->has_static_results()) graph.unchanging = step.get();
   graph.call = std::move(step);
   return graph;
@@ -97,6 +110,11 @@ std::unique_ptr<CapturedCall> GraphMaker::make_callable(const Callable& callable
   const auto last = std::make_shared<LastRun>();
   GraphedCallable graphed = make_graphed_callable(observed(callable, last), values_of(source.inputs), options);
   if (!last->run->failure().empty()) throw UsageError({.what = last->run->failure()});
+  if (last->run->parts().any_active()) {
+    throw UsageError({.what = "the function counts on the host in some of its calls only",
+                      .fix = "let each call do the same",
+                      .rule = "PG803"});
+  }
   observation.check_capture(last->run->log(), options_.accept_capture_path);
   observation.check_captured_backwards(last->backwards, options_.accept_capture_path);
   LeafGuard leaves(last->run->watch().leaves(), /*with_hooks=*/options_.grad == GradPolicy::accumulate);
@@ -110,11 +128,12 @@ std::unique_ptr<CapturedCall> GraphMaker::make_callable(const Callable& callable
   return std::make_unique<CallableGraph>(std::move(graphed), std::move(outside), std::move(leaves));
 }
 
-std::unique_ptr<StepGraph> GraphMaker::make_step(const Callable& callable, const Source& source) {
+std::unique_ptr<StepGraph> GraphMaker::make_step(const Callable& callable, const Source& source, Call& call) {
   const Observation& observation = source.observation;
   SharedPool& shared = shared_pool(observation.device());
   const std::shared_ptr<void> reservation = reserve(shared, source.function);
-  auto graph = std::make_unique<StepGraph>(observation.device(), source.inputs, options_.output);
+  auto graph =
+      std::make_unique<StepGraph>(observation.device(), source.inputs, observation.spared_inputs(), options_.output);
   const auto step = [&](std::span<const at::Tensor> static_inputs) {
     return leaves_of(callable(values_of(static_inputs)));
   };
@@ -128,8 +147,17 @@ std::unique_ptr<StepGraph> GraphMaker::make_step(const Callable& callable, const
                                .check = options_.policy.check,
                                .names = options_.policy.names,
                                .mode = options_.mode};
-  graph->capture(step, observation.leaves(), options, [&](const trace::OperationLog& log) {
-    if (!source.is_adopted) observation.check_capture(log, options_.accept_capture_path);
+  const bool follows_numbers = !call.numbers().empty();
+  graph->capture(step, observation.leaves(), options, [&](const EagerRun& run) {
+    if (!source.is_adopted) observation.check_capture(run.log(), options_.accept_capture_path, !follows_numbers);
+    if (follows_numbers) {
+      graph->bind_numbers(source.samples, [&](NumberEvidence evidence) {
+        evidence.arguments.insert(evidence.arguments.begin(), call.numbers());
+        evidence.change = observation.difference_to_capture(run.log());
+        return call.bind_numbers(evidence);
+      });
+    }
+    if (is_ahead_ && run.parts().any_active()) refuse_ahead();
   });
   shared.functions.insert(source.function);
   return graph;

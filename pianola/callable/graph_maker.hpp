@@ -53,6 +53,19 @@ class GraphMaker {
     bool is_adopted;                     ///< That was a call with other shapes.
     bool is_step;                        ///< Captured whole.
     std::size_t function;
+    std::span<const NumberSample> samples = {};  ///< Of calls with other numbers among their arguments.
+  };
+
+  /// While it lives, captures are made ahead of the call that replays them.
+  class Ahead {
+   public:
+    explicit Ahead(GraphMaker& maker) : maker_(maker) { maker_.is_ahead_ = true; }
+    Ahead(const Ahead&) = delete;
+    Ahead& operator=(const Ahead&) = delete;
+    ~Ahead() { maker_.is_ahead_ = false; }
+
+   private:
+    GraphMaker& maker_;
   };
 
   explicit GraphMaker(const CacheOptions& options);
@@ -73,12 +86,13 @@ class GraphMaker {
   };
 
   std::unique_ptr<CapturedCall> make_callable(const Callable& callable, const Source& source);
-  std::unique_ptr<StepGraph> make_step(const Callable& callable, const Source& source);
+  std::unique_ptr<StepGraph> make_step(const Callable& callable, const Source& source, Call& call);
   [[nodiscard]] SharedPool& shared_pool(c10::Device device);
   [[nodiscard]] std::shared_ptr<void> reserve(const SharedPool& shared, std::size_t function) const;
 
   const CacheOptions& options_;
   OneCall making_;
+  bool is_ahead_ = false;
   std::shared_ptr<bool> has_run_ = std::make_shared<bool>(false);  // the function, in the latest make()
   std::unordered_map<c10::Device, SharedPool> pools_;
 };

@@ -120,7 +120,7 @@ TEST_P(GraphedFallbackTest, AStepOnTensorsOfSeveralDevices) {
   Graphed graphed = pianola::graphed([&](const at::Tensor& x, const at::Tensor& scale) { state.add_(x * scale); },
                                      logged({.warmup = 1}));
   for (std::uint64_t call = 0; call < 3; ++call) (void)graphed.call({{batch(call), torch::ones({})}});
-  EXPECT_THAT(reasons, ElementsAre(HasSubstr("input 1 is on cpu, but the step is on cuda:0")));
+  EXPECT_THAT(reasons, ElementsAre(HasSubstr("input 1 is on cpu, but the function computes on cuda:0")));
 }
 
 // torch's Adam of the C++ interface counts its steps on the host.
@@ -163,6 +163,32 @@ TEST_P(GraphedFallbackTest, ANumberThatChangesBeforeTheCapture) {
   EXPECT_THAT(reasons, ElementsAre(HasSubstr("was given 3 in one call and 4 in the next"),
                                    HasSubstr("aten::add.Tensor was given 3 in one call and 4 in the next"),
                                    HasSubstr("aten::add_.Tensor was given 3 in one call and 4 in the next")));
+}
+
+TEST_P(GraphedFallbackTest, ANumberAssignedByIndexThatChanges) {
+  double number = 1;
+  Graphed graphed = pianola::graphed(
+      [&](const at::Tensor& x) {
+        at::Tensor y = x * 2;
+        y.index_put_({torch::indexing::Ellipsis, 0}, number);
+        return y;
+      },
+      logged({.warmup = 1}));
+  for (std::uint64_t call = 0; call < 4; ++call) {
+    number += 1;
+    at::Tensor expected = batch(call) * 2;
+    expected.select(-1, 0).fill_(number);
+    EXPECT_TRUE(same(graphed(batch(call)), expected));
+  }
+  EXPECT_THAT(reasons, ElementsAre(AllOf(HasSubstr("aten::fill_.Tensor was given 3 in one call and 4 in the next"),
+                                         HasSubstr("[PG301]"))));
+}
+
+// Its value may be another one whenever a replay looks.
+TEST_P(GraphedFallbackTest, ANumberInMemoryOfTheHost) {
+  const auto memory = std::make_shared<float>(1.0F);
+  const auto scaled = [&](const at::Tensor& x) { return x * torch::from_blob(memory.get(), {}); };
+  (void)expect_eager(scaled, scaled, "the function reads a Float tensor of shape [] that is gone after the call");
 }
 
 TEST_P(GraphedFallbackTest, ATensorThatTheFunctionReplacesItself) {

@@ -44,6 +44,7 @@ Report GraphedInfo::report() const {
                count(one.recaptures), count(one.replays), count(one.eager_calls)});
     for (const BranchInfo& graph : one.branches) branches.row(one.signature, graph);
   }
+  report.list("numbers", "Numbers among the arguments", numbers);
   callable::add_calls(report, signatures, unfollowed, std::move(table), branches);
   return report;
 }

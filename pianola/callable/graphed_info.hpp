@@ -50,6 +50,7 @@ struct GraphedInfo {
   std::size_t evictions = 0;              ///< Signatures that lost their graphs to others.
   std::vector<std::string> unfollowed =
       {};  ///< What it reads on the host (Python only) that cannot be compared at each call.
+  std::vector<std::string> numbers = {};  ///< What becomes of numbers among the arguments that change (Python only).
 
   [[nodiscard]] PIANOLA_API Report report() const;
 };

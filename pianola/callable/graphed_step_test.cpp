@@ -1,5 +1,6 @@
 // Functions that train by themselves: forward, backward and optimizer in one call.
 #include <pianola/callable/testing/graphed_fixture.hpp>
+#include <pianola/trace/testing/unpacked.hpp>
 
 #include <functional>
 #include <memory>
@@ -14,6 +15,7 @@ using testing::expect_same;
 using testing::FusedAdam;
 using testing::MlpNet;
 using testing::same;
+using testing::SavedWithHooks;
 using testing::TransformerNet;
 
 // Its weight keeps its shape when it is transposed.
@@ -300,6 +302,49 @@ TEST_P(GraphedStepTest, IsCapturedAnewWhenAParameterIsFrozen) {
     if (step == 4 || step == 7) net.first->weight.set_requires_grad(step == 7);
   };
   EXPECT_EQ(expect_equals_eager<MlpNet>(make, {8, 12}, {.warmup = 1}, between).recaptures, 2U);
+}
+
+// As masks are made, and as Rprop chooses its factors.
+TEST_P(GraphedStepTest, NumbersAssignedByIndexEqualEager) {
+  const auto make = [](const std::shared_ptr<MlpNet>& net) {
+    return [net](const at::Tensor& x) {
+      using torch::indexing::Ellipsis, torch::indexing::Slice;
+      net->zero_grad();
+      at::Tensor mask = torch::ones_like(x);
+      mask.index_put_({Ellipsis, Slice(0, 3)}, 0);
+      const at::Tensor loss = square(net->forward(x * mask));
+      loss.backward();
+      const at::NoGradGuard no_grad;
+      for (const at::Tensor& parameter : net->parameters()) {
+        at::Tensor factor = parameter.grad().sign();
+        factor.index_put_({factor.gt(0)}, 1.2);
+        factor.index_put_({factor.lt(0)}, 0.5);
+        parameter.sub_(parameter.grad() * factor * 0.1);
+      }
+      return loss;
+    };
+  };
+  const SignatureInfo info = expect_equals_eager<MlpNet>(make, {8, 12});
+  EXPECT_EQ(info.kind, GraphedKind::step);
+  EXPECT_EQ(info.replays, kSteps - 3) << info.reason;
+}
+
+TEST_P(GraphedStepTest, LeavesThatHooksGiveBackAreTheParameters) {
+  const auto make = [](const std::shared_ptr<MlpNet>& net) {
+    return [net](const at::Tensor& x) {
+      net->zero_grad();
+      const SavedWithHooks saved(net->first->weight);
+      const at::Tensor loss = square(net->forward(x));
+      loss.backward();
+      const at::NoGradGuard no_grad;
+      net->first->weight.grad().add_(saved.unpack(), 0.01);
+      descend(*net);
+      return loss;
+    };
+  };
+  const SignatureInfo info = expect_equals_eager<MlpNet>(make, {8, 12});
+  EXPECT_EQ(info.kind, GraphedKind::step);
+  EXPECT_EQ(info.replays, kSteps - 3) << info.reason;
 }
 
 TEST_P(GraphedStepTest, CallsAGraphedModelInside) {

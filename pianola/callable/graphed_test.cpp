@@ -75,6 +75,22 @@ TEST_P(GraphedCallsTest, InferenceModeIsASignatureOfItsOwn) {
   EXPECT_TRUE(reasons.empty());
 }
 
+// The host writes another number where the first one lay: each operation was given its own.
+TEST_P(GraphedCallsTest, NumbersInOnePieceOfMemoryAreTheirValues) {
+  const auto function = [](const at::Tensor& x) {
+    const at::Tensor number = c10::scalar_to_tensor(2.0);
+    const at::Tensor scaled = x * number;
+    *number.mutable_data_ptr<double>() = 0.5;
+    return scaled.clone().index_put_({x > 0}, number) + number;
+  };
+  Graphed graphed = pianola::graphed(function, logged());
+  const at::NoGradGuard no_grad;
+  for (std::uint64_t call = 0; call < 8; ++call) {
+    EXPECT_TRUE(same(graphed(batch(call)), function(batch(call)))) << call;
+  }
+  EXPECT_EQ(replays(graphed), 5U) << latest(graphed).reason;
+}
+
 TEST_P(GraphedCallsTest, TrainingThroughAutogradEqualsEager) {
   const auto eager = make_net<TransformerNet>(), net = make_net<TransformerNet>();
   Graphed graphed = pianola::graphed(net, logged());

@@ -1,8 +1,12 @@
 #include <pianola/callable/host_use.hpp>
 
 #include <pianola/core/hazard_rule.hpp>
+#include <pianola/graph/host_tensors.hpp>
 #include <pianola/graph/offence.hpp>
+#include <pianola/trace/host_calls.hpp>
+#include <pianola/trace/host_copy.hpp>
 #include <pianola/trace/host_read.hpp>
+#include <pianola/trace/late_read.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
 #include <ATen/core/Tensor.h>
@@ -25,16 +29,40 @@ bool waits_for_copy(const trace::OpInfo& op, c10::ArrayRef<c10::IValue> inputs, 
   return false;
 }
 
+// As torch.tensor([], device=device) does.
+bool copies_nothing(const trace::OpInfo& op, c10::ArrayRef<c10::IValue> inputs) {
+  return op.name == "aten::_to_copy" && inputs[0].isTensor() && inputs[0].toTensor().defined() &&
+         inputs[0].toTensor().numel() == 0;
+}
+
+using Offence = std::optional<graph::OffendingOp>;
+
+Offence first_of(const Offence& one, const Offence& other) {
+  if (!one || !other) return one ? one : other;
+  return one->number < other->number ? one : other;
+}
+
+std::optional<Diagnosis> explain(const Offence& read, const Offence& copy) {
+  if (read && (!copy || read->number <= copy->number)) return explain_host_read(*read, nullptr);
+  return copy ? std::optional(explain_host_copy(*copy, nullptr)) : std::nullopt;
+}
+
 }  // namespace
 
 void HostUse::on_op_begin(const trace::OpSpan& op) {
   ++operations_;
   const auto devices = graph::DeviceKinds::of(op.inputs);
   if (trace::reads_on_host(*op.info, op.inputs)) {
-    std::optional<graph::OffendingOp>& read = devices.other ? read_ : read_on_cpu_;
+    Reads& reads = trace::LateRead::is_open() ? late_reads_ : reads_;
+    std::optional<graph::OffendingOp>& read = devices.other ? reads.of_others : reads.of_cpu;
     if (!read) read = graph::OffendingOp::note(op, operations_);
   }
-  if (!copy_ && waits_for_copy(*op.info, op.inputs, devices)) copy_ = graph::OffendingOp::note(op, operations_);
+  // A part of the host may copy other values in each call.
+  const bool is_kept = copies_nothing(*op.info, op.inputs) || (trace::HostCalls::current() == nullptr &&
+                                                               trace::copied_from_host(*op.info, op.inputs) != nullptr);
+  copies_from_host_ = copies_from_host_ || is_kept;
+  if (!copy_ && !is_kept && waits_for_copy(*op.info, op.inputs, devices))
+    copy_ = graph::OffendingOp::note(op, operations_);
 }
 
 void HostUse::on_op_end(const trace::OpSpan& op) {
@@ -43,10 +71,11 @@ void HostUse::on_op_end(const trace::OpSpan& op) {
   if (devices.cpu && !devices.other) draw_ = graph::OffendingOp::note(op, operations_);
 }
 
-std::optional<Diagnosis> HostUse::reads(c10::Device device) const {
-  if (device.is_cpu()) return read_on_cpu_ ? std::optional(explain_host_read(*read_on_cpu_, nullptr)) : std::nullopt;
-  if (read_ && (!copy_ || read_->number <= copy_->number)) return explain_host_read(*read_, nullptr);
-  return copy_ ? std::optional(explain_host_copy(*copy_, nullptr)) : std::nullopt;
+std::optional<Diagnosis> HostUse::reads(c10::Device device, bool late_ones_count) const {
+  const Reads& late = late_ones_count ? late_reads_ : Reads();
+  if (device.is_cpu()) return explain(first_of(reads_.of_cpu, late.of_cpu), std::nullopt);
+  // A late read of the CPU would be made again of a copy that the graph does not write.
+  return explain(first_of(first_of(reads_.of_others, late.of_others), late_reads_.of_cpu), copy_);
 }
 
 std::optional<Diagnosis> HostUse::draws(c10::Device device) const {

@@ -48,6 +48,7 @@ KeptTensors::KeptTensors(const EagerRun& run, std::span<const at::Tensor> inputs
   const bool casts_are_kept = keeps_casts();
   for (CallWatch::Made& made : run.watch().made_and_held()) {
     if (known.count(made.storage._unsafe_get_target()) != 0) continue;
+    if (run.parts().made(made.storage._unsafe_get_target())) continue;  // replays hand it out
     if (casts_are_kept && run.log().name_of(made.operation) == "aten::_to_copy") continue;
     kept_.push_back({.storage = std::move(made.storage),
                      .site = run.log().site_of(made.operation),

@@ -2,6 +2,7 @@
 
 #include <pianola/callable/leaf_hook_checks.hpp>
 #include <pianola/callable/leaf_hooks.hpp>
+#include <pianola/trace/real_leaf.hpp>
 #include <pianola/trace/step_memory.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
@@ -27,7 +28,8 @@ void LeafFinder::on_op_begin(const trace::OpSpan& op) {
   for (const c10::IValue& value : op.inputs) {
     trace::for_each_tensor(value, [&](const at::Tensor& tensor) {
       if (!tensor.requires_grad() || !tensor.is_leaf() || op.memory->made(tensor)) return;
-      if (seen_.insert(tensor.unsafeGetTensorImpl()).second) leaves_.push_back(tensor);
+      const at::Tensor leaf = trace::real_leaf(tensor);
+      if (seen_.insert(leaf.unsafeGetTensorImpl()).second) leaves_.push_back(leaf);
     });
   }
 }

@@ -11,20 +11,45 @@
 namespace pianola::callable {
 namespace {
 
-GraphedKind kind_of(const CallWatch& watch, const std::vector<at::Tensor>& results) {
-  if (watch.trains() || results.empty()) return GraphedKind::step;
+// Replays of steps alone run parts of the host again.
+GraphedKind kind_of(const EagerRun& run, const std::vector<at::Tensor>& results) {
+  if (run.watch().trains() || results.empty()) return GraphedKind::step;
   const bool differentiable =
       std::any_of(results.begin(), results.end(), [](const at::Tensor& result) { return result.requires_grad(); });
-  return differentiable ? GraphedKind::autograd : GraphedKind::inference;
+  if (differentiable) return GraphedKind::autograd;
+  return run.parts().any_active() ? GraphedKind::step : GraphedKind::inference;
 }
 
-// Without inputs, that of the tensors that it reads; numbers on the CPU do not count where there is a device.
+std::optional<Diagnosis> part_outside_of_step(const EagerRun& run, GraphedKind kind) {
+  if (kind == GraphedKind::step || !run.parts().any_active()) return std::nullopt;
+  return Diagnosis{.what =
+                       "a method that the function calls counts on the host, and the backward pass runs outside of the "
+                       "function; a replay would not count",
+                   .fix = "call it outside, after the function, or let the function run the backward pass",
+                   .rule = "PG803"};
+}
+
+// That of its inputs and of the tensors that it reads; those on the CPU do not count where there is another.
 c10::Device device_of(const CallWatch& watch, std::span<const at::Tensor> inputs) {
-  if (!inputs.empty()) return inputs.front().device();
+  for (const at::Tensor& tensor : inputs) {
+    if (!tensor.device().is_cpu()) return tensor.device();
+  }
   for (const at::Tensor& tensor : watch.outside()) {
     if (!tensor.device().is_cpu()) return tensor.device();
   }
   return c10::Device(c10::kCPU);
+}
+
+std::optional<Diagnosis> input_elsewhere(std::span<const at::Tensor> inputs, c10::Device device) {
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].device() == device) continue;
+    return Diagnosis{
+        .what = fmt::format("input {} is on {}, but the function computes on {}", i, inputs[i].device().str(),
+                            device.str()),
+        .fix = "move it there before the call, or do nothing else with it in the function than to move it there",
+        .rule = "PG204"};
+  }
+  return std::nullopt;
 }
 
 std::string text_of(const std::optional<Diagnosis>& diagnosis) {
@@ -66,17 +91,26 @@ std::string first_of(std::initializer_list<std::string> texts) {
 
 Observation::Observation(EagerRun run, const HostEffects& effects, std::span<const at::Tensor> inputs,
                          const std::vector<at::Tensor>& results)
-    : kind_(kind_of(run.watch(), results)),
+    : kind_(kind_of(run, results)),
       device_(device_of(run.watch(), inputs)),
+      spared_inputs_(run.spared_inputs()),
       kept_(run, inputs, results, effects.remade),
       backwards_(kind_ == GraphedKind::autograd ? CustomBackwards(results) : CustomBackwards()),
       lasting_(
           first_of({run.failure(), run.odd_work() ? CaptureError(run.odd_work()->diagnosis()).what() : std::string(),
-                    effects.lasting, text_of(run.host().draws(device_)),
+                    effects.lasting, text_of(run.host().draws(device_)), text_of(input_elsewhere(inputs, device_)),
                     text_of(device_.is_cpu() ? std::nullopt : run.watch().host_tensors().obstacle())})),
-      passing_(first_of({text_of(run.host().reads(device_)), text_of(written_input(run.watch(), kind_)),
-                         effects.passing, text_of(dropped_tensor(run.watch(), run.log()))})),
+      passing_(first_of({text_of(run.host().reads(device_, !effects.only_returns_late_reads)),
+                         text_of(written_input(run.watch(), kind_)), effects.passing,
+                         text_of(dropped_tensor(run.watch(), run.log())), text_of(run.parts().obstacle()),
+                         text_of(part_outside_of_step(run, kind_))})),
       dropout_(run.watch().dropout()),
+      passive_parts_(run.parts().passive()),
+      parts_must_be_active_(run.parts().must_be_active()),
+      is_unlike_captures_(effects.is_no_example || run.parts().read_otherwise()),
+      copies_from_host_(run.host().copies_from_host()),
+      inputs_elsewhere_(input_elsewhere(inputs, device_).has_value()),
+      begins_anew_(effects.begins_anew),
       log_(std::move(run.log())) {
   for (const at::Tensor& leaf : run.watch().leaves()) leaves_.emplace_back(leaf.getIntrusivePtr());
 }
@@ -89,8 +123,14 @@ std::vector<at::Tensor> Observation::leaves() const {
   return result;
 }
 
-std::string Observation::difference_from(const Observation& before) const {
-  return text_of(trace::OperationLog::difference(before.log_, log_));
+void Observation::note_varying_parts(const Observation& before) const {
+  if (passive_parts_.empty()) return;
+  if (!parts_must_be_active_ && !trace::OperationLog::numbers_of_host_differ(before.log_, log_)) return;
+  for (const auto& part : passive_parts_) part();
+}
+
+std::string Observation::difference_from(const Observation& before, bool numbers_count) const {
+  return text_of(trace::OperationLog::difference(before.log_, log_, numbers_count));
 }
 
 namespace {
@@ -102,8 +142,12 @@ void refuse(std::optional<Diagnosis> difference, bool any_path) {
 
 }  // namespace
 
-void Observation::check_capture(const trace::OperationLog& capture, bool any_path) const {
-  refuse(trace::OperationLog::difference_of_capture(log_, capture), any_path);
+std::string Observation::difference_to_capture(const trace::OperationLog& capture) const {
+  return text_of(trace::OperationLog::difference_of_capture(log_, capture));
+}
+
+void Observation::check_capture(const trace::OperationLog& capture, bool any_path, bool numbers_count) const {
+  refuse(trace::OperationLog::difference_of_capture(log_, capture, numbers_count), any_path);
 }
 
 void Observation::check_captured_backwards(const CustomBackwards& capture, bool any_path) const {

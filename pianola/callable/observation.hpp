@@ -11,6 +11,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -36,6 +37,8 @@ class Observation {
   [[nodiscard]] GraphedKind kind() const noexcept { return kind_; }
   /// Where the function computes.
   [[nodiscard]] c10::Device device() const noexcept { return device_; }
+  /// For each input whether it has a history, and was sent no gradient.
+  [[nodiscard]] const std::vector<bool>& spared_inputs() const noexcept { return spared_inputs_; }
   /// Parameters that it read and that are still there.
   [[nodiscard]] std::vector<at::Tensor> leaves() const;
 
@@ -43,15 +46,29 @@ class Observation {
   [[nodiscard]] const std::string& lasting() const noexcept { return lasting_; }
   /// Why none could be, if other calls do so too: a first call may make what later ones find.
   [[nodiscard]] const std::string& passing() const noexcept { return passing_; }
+  [[nodiscard]] bool begins_anew() const noexcept { return begins_anew_; }
   /// What it did otherwise than the call before; empty where nothing.
-  [[nodiscard]] std::string difference_from(const Observation& before) const;
+  /// @param numbers_count  Whether other numbers are otherwise.
+  [[nodiscard]] std::string difference_from(const Observation& before, bool numbers_count = true) const;
+  [[nodiscard]] const trace::OperationLog& log() const noexcept { return log_; }
   [[nodiscard]] const CustomBackwards& backwards() const noexcept { return backwards_; }
   [[nodiscard]] const graph::RecurrentDropout& dropout() const noexcept { return dropout_; }
+  /// Makes passive parts of the host active ones in later calls, where they have to be: this call's numbers are not those of the
+  /// call before, or it used tensors of the host.
+  void note_varying_parts(const Observation& before) const;
+  /// Parts of the host read something else than captures take it for: the call is no example for one.
+  [[nodiscard]] bool is_unlike_captures() const noexcept { return is_unlike_captures_; }
+  /// It copies pageable memory of the host to the device, which its capture has to keep.
+  [[nodiscard]] bool copies_from_host() const noexcept { return copies_from_host_; }
+  /// Some of its inputs are on the CPU, and it computes on another device.
+  [[nodiscard]] bool has_inputs_elsewhere() const noexcept { return inputs_elsewhere_; }
   [[nodiscard]] KeptTensors take_kept() noexcept { return std::move(kept_); }
 
+  [[nodiscard]] std::string difference_to_capture(const trace::OperationLog& capture) const;
   /// @param any_path  Other operations are accepted; other numbers are not.
+  /// @param numbers_count  Whether other numbers are otherwise.
   /// @throws OtherPath  The capture did otherwise.
-  void check_capture(const trace::OperationLog& capture, bool any_path) const;
+  void check_capture(const trace::OperationLog& capture, bool any_path, bool numbers_count = true) const;
   /// The same of backward passes; where the call's has not run yet, nothing is known.
   void check_captured_backwards(const CustomBackwards& capture, bool any_path) const;
   /// Frees what only messages need.
@@ -61,11 +78,18 @@ class Observation {
   GraphedKind kind_;
   c10::Device device_;
   std::vector<trace::WeakTensor> leaves_;
+  std::vector<bool> spared_inputs_;
   KeptTensors kept_;
   CustomBackwards backwards_;
   std::string lasting_;
   std::string passing_;
   graph::RecurrentDropout dropout_;
+  std::vector<std::function<void()>> passive_parts_;
+  bool parts_must_be_active_;
+  bool is_unlike_captures_;
+  bool copies_from_host_;
+  bool inputs_elsewhere_;
+  bool begins_anew_;
   trace::OperationLog log_;
 };
 

@@ -176,6 +176,7 @@ std::optional<SignatureCache::Result> SignatureCache::Impl::replay(SignatureEntr
                                                                    const CallInputs& inputs) {
   order.enter(graph.device);
   try {
+    if (!graph.call->set_numbers(inputs.numbers)) return std::nullopt;
     Result result = graph.replay(inputs.copied);
     entry.note_replay();
     return result;
@@ -255,6 +256,7 @@ void SignatureCache::capture(Key key, const CallInputs& inputs, Call& call) {
   SignatureEntry& entry = impl_->entry_for(key, inputs.described());
   if (entry.holds_graphs() || entry.stays_eager()) return;
   if (!entry.is_due()) entry.adopt(impl_->observed_entry(key.function));
+  const GraphMaker::Ahead ahead(impl_->maker);
   (void)impl_->graph_for(entry, key, inputs, call);
 }
 

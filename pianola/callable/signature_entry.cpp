@@ -96,12 +96,14 @@ void SignatureEntry::note_in_flight() {
 
 CachedGraph* SignatureEntry::capture(const CallInputs& inputs, Call& call, GraphMaker& maker, std::size_t function) {
   std::string reason;
+  const bool has_slots = warm_up_.last().kind() == GraphedKind::inference && warm_up_.gives_other_numbers();
   try {
     const GraphMaker::Source source{.inputs = inputs.copied,
                                     .observation = warm_up_.last(),
                                     .is_adopted = is_adopted_,
-                                    .is_step = is_step(),
-                                    .function = function};
+                                    .is_step = is_step() || has_slots,
+                                    .function = function,
+                                    .samples = warm_up_.samples()};
     CachedGraph& graph = graphs_.emplace_back(maker.make(call, source));
     warm_up_.forget_places();
     return &graph;
@@ -114,6 +116,7 @@ CachedGraph* SignatureEntry::capture(const CallInputs& inputs, Call& call, Graph
     if (options_.policy.strict) throw;
     reason = "only under capture, the function threw something that is not a std::exception";
   }
+  if (call.tell_numbers_apart(reason, /*in_capture=*/true)) return nullptr;
   stay_eager(reason + maker.note_of_second_run());
   return nullptr;
 }

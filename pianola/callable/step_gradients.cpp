@@ -3,6 +3,8 @@
 #include <pianola/callable/leaf_hook_checks.hpp>
 #include <pianola/callable/leaf_hooks.hpp>
 #include <pianola/trace/references.hpp>
+#include <pianola/trace/tensors_of.hpp>
+#include <pianola/trace/uses_values.hpp>
 
 #include <torch/csrc/autograd/variable.h>
 
@@ -18,10 +20,14 @@ StepGradients::Leaf::Leaf(const at::Tensor& leaf)
       found(before.getIntrusivePtr()),
       was_defined(before.defined()),
       hooks(mark_of_hooks(leaf)),
-      placement(*before.unsafeGetTensorImpl()) {}
+      placement(*before.unsafeGetTensorImpl()),
+      made_placement(placement) {}
 
 StepGradients::StepGradients(const std::vector<at::Tensor>& leaves) {
-  for (const at::Tensor& leaf : leaves) leaves_.emplace_back(leaf);
+  for (const at::Tensor& leaf : leaves) {
+    const at::Tensor& found = leaves_.emplace_back(leaf).before;
+    if (found.defined()) leaves_of_gradients_.emplace(trace::storage_of(found), leaves_.size() - 1);
+  }
 }
 
 void StepGradients::put_back() const {
@@ -31,12 +37,17 @@ void StepGradients::put_back() const {
 }
 
 void StepGradients::finish() {
+  leaves_of_gradients_.clear();
   for (Leaf& leaf : leaves_) {
     const at::Tensor before = std::exchange(leaf.before, at::Tensor());
-    if (leaf.tensor.expired() || leaf.meta->grad_.is_same(before)) continue;
-    leaf.made = leaf.meta->grad_;
-    leaf.placement = graph::Placement(*leaf.made.unsafeGetTensorImpl());
-    leaf.after = leaf.made.defined() ? After::made : After::dropped;
+    if (leaf.tensor.expired()) continue;
+    if (leaf.was_dropped && before.defined()) {
+      leaf.after = After::dropped;
+    } else if (!leaf.meta->grad_.is_same(before)) {
+      leaf.made = leaf.meta->grad_;
+      leaf.made_placement = graph::Placement(*leaf.made.unsafeGetTensorImpl());
+      leaf.after = leaf.made.defined() ? After::made : After::dropped;
+    }
   }
 }
 
@@ -49,15 +60,17 @@ bool StepGradients::Leaf::is_as_captured() const {
   if (!has_the_same_hooks()) [[unlikely]]
     return false;
   const at::Tensor& now = meta->grad_;
-  if (after == After::kept) {
-    return now.unsafeGetTensorImpl() == found._unsafe_get_target() && placement.is_of(*now.unsafeGetTensorImpl());
+  if (after == After::kept || uses_found) {
+    const bool is_found =
+        now.unsafeGetTensorImpl() == found._unsafe_get_target() && placement.is_of(*now.unsafeGetTensorImpl());
+    if (after == After::kept || !is_found) return is_found;
   }
   if (!was_defined && now.defined()) return false;
   if (after == After::dropped) return true;
   const std::size_t ours = now.is_same(made) ? 2 : 1;
   // Few have been seen by Python: only those are asked for its reference.
   return (made.use_count() == ours || trace::references_to(made) == ours) &&
-         placement.is_of(*made.unsafeGetTensorImpl());
+         made_placement.is_of(*made.unsafeGetTensorImpl());
 }
 
 bool StepGradients::are_as_captured() const {
@@ -77,11 +90,23 @@ void StepGradients::begin_run() {
   for (Leaf& leaf : leaves_) {
     leaf.seen = leaf.meta->grad_.unsafeGetTensorImpl();
     leaf.changed_at = leaf.made_from = Leaf::kNever;
+    leaf.uses_found = false;
   }
 }
 
-void StepGradients::on_op_begin(const trace::OpSpan& /*op*/) {
+void StepGradients::end_run() {
+  for (Leaf& leaf : leaves_) leaf.was_dropped = !leaf.meta->grad_.defined();
+}
+
+void StepGradients::on_op_begin(const trace::OpSpan& op) {
   ++operations_;
+  for (const c10::IValue& input : op.inputs) {
+    if (!trace::uses_values(*op.info)) break;
+    trace::for_each_tensor(input, [&](const at::Tensor& tensor) {
+      const auto [first, last] = leaves_of_gradients_.equal_range(trace::storage_of(tensor));
+      for (auto one = first; one != last; ++one) leaves_[one->second].uses_found = true;
+    });
+  }
   for (Leaf& leaf : leaves_) {
     const c10::TensorImpl* now = leaf.meta->grad_.unsafeGetTensorImpl();
     if (now == leaf.seen) [[likely]]

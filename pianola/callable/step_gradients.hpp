@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <unordered_map>
 #include <vector>
 
 namespace torch::autograd {
@@ -26,6 +27,9 @@ namespace pianola::callable {
 //   a tensor   another      nothing: the step throws it away  the tensor of the capture
 //   a tensor   undefined    nothing                           undefined
 //   undefined  undefined    undefined                         undefined
+//
+// Where an operation uses the tensor before the step throws it away (it adds to it, and steps the optimizer), a replay needs
+// that tensor. A capture puts back what it found, so that what the run left has to be noted at its end.
 //
 // A tensor that the capture made is written by each replay, where eager would make a new one. So it must not be written
 // while somebody holds it for its value of before: the step has to be captured again, or to run eagerly.
@@ -54,6 +58,7 @@ class StepGradients final : public trace::OpObserver {
   void on_op_begin(const trace::OpSpan& op) override;
   /// The step is about to run, once more maybe.
   void begin_run();
+  void end_run();
 
   [[nodiscard]] bool covers(const at::Tensor& leaf) const;
   /// Whether it is one of the gradients that leaves had before.
@@ -73,8 +78,11 @@ class StepGradients final : public trace::OpObserver {
     After after = After::kept;
     bool was_defined = false;
     std::uint64_t hooks;         // mark_of_hooks() while it was captured
+    bool uses_found = false;     // an operation of the run does
+    bool was_dropped = false;    // at the end of the run
     at::Tensor made = {};        // by the capture
-    graph::Placement placement;  // of what was found, or else of what was made
+    graph::Placement placement;  // of what was found
+    graph::Placement made_placement;
 
     // The first operations that began when it was another one than before, and when it was what the run left.
     static constexpr std::size_t kNever = std::numeric_limits<std::size_t>::max();
@@ -83,6 +91,8 @@ class StepGradients final : public trace::OpObserver {
     std::size_t made_from = kNever;
   };
   std::vector<Leaf> leaves_;
+  std::unordered_multimap<const c10::StorageImpl*, std::size_t>
+      leaves_of_gradients_;  // that were found; until finish()
   std::size_t operations_ = 0;
 };
 

@@ -2,6 +2,7 @@
 
 #include <pianola/core/error.hpp>
 #include <pianola/graph/copy_into.hpp>
+#include <pianola/graph/graph_numbers.hpp>
 #include <pianola/trace/describe.hpp>
 #include <pianola/trace/op_stream.hpp>
 #include <pianola/trace/plain_check.hpp>
@@ -11,6 +12,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 namespace pianola::callable {
@@ -25,13 +27,14 @@ at::Tensor look_at(const at::Tensor& output) { return output.detach(); }
 
 }  // namespace
 
-StepGraph::StepGraph(c10::Device device, std::span<const at::Tensor> inputs, OutputPolicy output)
+StepGraph::StepGraph(c10::Device device, std::span<const at::Tensor> inputs, const std::vector<bool>& spared,
+                     OutputPolicy output)
     : graph_(device), output_(output) {
-  check_inputs(inputs);
+  check_inputs(inputs, spared);
   for (const at::Tensor& input : inputs) inputs_.push_back(graph::static_copy_of(input));
 }
 
-void StepGraph::check_inputs(std::span<const at::Tensor> inputs) const {
+void StepGraph::check_inputs(std::span<const at::Tensor> inputs, const std::vector<bool>& spared) const {
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (const auto odd = trace::oddity_of_input(inputs[i]); odd != trace::Oddity::none) {
       throw UsageError(trace::refuse_input(odd, fmt::format("input {}", i), inputs[i]));
@@ -41,7 +44,7 @@ void StepGraph::check_inputs(std::span<const at::Tensor> inputs) const {
           fmt::format("input {} is on {}, but the step is on {}", i, inputs[i].device().str(), graph_.device().str()),
           "move it there first");
     }
-    if (inputs[i].requires_grad()) {
+    if (inputs[i].requires_grad() && (i >= spared.size() || !spared[i])) {
       refuse(fmt::format("input {} requires grad; the step would leave its gradient in a copy", i),
              "take the gradient outside of the step, or let the step return it");
     }
@@ -49,25 +52,48 @@ void StepGraph::check_inputs(std::span<const at::Tensor> inputs) const {
 }
 
 void StepGraph::capture(const Step& step, const std::vector<at::Tensor>& leaves, CaptureOptions options,
-                        const std::function<void(const trace::OperationLog&)>& accept) {
+                        const std::function<void(const EagerRun&)>& accept) {
   options.inputs = inputs_;
   gradients_.emplace(leaves);
   std::optional<EagerRun> run;
   std::vector<at::Tensor> results;
+  auto parts = std::make_shared<HostParts>(/*is_capture=*/true);
+  auto numbers = std::make_shared<NumberUses>();
   try {
     const auto observed = [&] {
       gradients_->begin_run();
+      parts->put_back();  // of a run before, which is none of the user's
+      parts = std::make_shared<HostParts>(/*is_capture=*/true);
+      numbers = std::make_shared<NumberUses>();
       const trace::OpStream changes({&*gradients_});
-      run.emplace(inputs_, [&] { results = step(inputs_); });
+      run.emplace(
+          inputs_, [&] { results = step(inputs_); }, parts, numbers);
+      gradients_->end_run();
     };
+    graph::GraphNumbers(graph_).keep(
+        [&](std::size_t /*operation*/) { return parts->is_in_active() || numbers->is_at_one(); });
     graph_.capture(observed, options);
     if (!run->failure().empty()) throw UsageError({.what = run->failure()});
     check(run->watch());
-    if (accept) accept(run->log());
+    recorded_ = &*run;
+    recorded_results_ = results;
+    if (accept) accept(*run);
+    recorded_ = nullptr;
+    if (auto obstacle = parts->obstacle()) throw UsageError(*std::move(obstacle));
+    if (parts->must_be_active()) {
+      for (const auto& activate : parts->passive()) activate();
+      refuse("the optimizer counts its steps on the host, or keeps what it computes, in some of its calls only",
+             "let each call do the same");
+    }
   } catch (...) {
+    parts->put_back();
     gradients_->put_back();
     throw;
   }
+  parts_ = parts->take();
+  parts_have_run_ = true;
+  reads_ = std::any_of(parts_.begin(), parts_.end(), [](const HostPart& part) { return part.reads(); });
+  if (!reads_) keep_parts();
   gradients_->finish();
   keep_results(results, run->watch());
   std::vector<at::Tensor> outside = run->watch().outside();
@@ -78,6 +104,23 @@ void StepGraph::capture(const Step& step, const std::vector<at::Tensor>& leaves,
   run.reset();  // which holds them, too
   outside_.emplace(std::move(outside)).watch_dropout(std::move(dropout));
   if (!graph_.device().is_cpu()) outside_->watch_values(host_tensors);
+}
+
+void StepGraph::keep_parts() {
+  for (HostPart& part : parts_) part.keep();
+}
+
+void StepGraph::bind_numbers(std::span<const NumberSample> samples,
+                             const std::function<std::vector<NumberSlot>(NumberEvidence)>& bind) {
+  const graph::GraphNumbers graph(graph_);
+  numbers_ = NumberSlots(recorded_->numbers(), bind(NumberSlots::evidence(recorded_->numbers(), recorded_->log(),
+                                                                          samples, graph, recorded_results_)));
+  has_its_numbers_ = true;
+}
+
+bool StepGraph::set_numbers(std::span<const c10::IValue> values) {
+  if (std::exchange(has_its_numbers_, false) || numbers_.empty()) return true;
+  return numbers_.set(values, graph::GraphNumbers(graph_));
 }
 
 void StepGraph::check(const CallWatch& watch) const {
@@ -120,14 +163,74 @@ std::vector<at::Tensor> StepGraph::replay(std::span<const at::Tensor> inputs) {
   return results(inputs);
 }
 
+std::string StepGraph::why_stale() const {
+  if (diverged_.empty()) return outside_->difference();
+  return fmt::format("the optimizer did something else than when it was captured: {}", diverged_);
+}
+
 void StepGraph::launch(std::span<const at::Tensor> inputs) {
   try {
-    graph_.replay(inputs);
+    const bool have_run = std::exchange(parts_have_run_, false);
+    if (parts_.empty() || (have_run && !reads_)) {
+      graph_.replay(inputs);
+    } else {
+      launch_with_parts(inputs, have_run);
+      if (have_run) keep_parts();
+    }
+    for (HostPart& part : parts_) part.hand_out();
   } catch (...) {
     gradients_->leave_as_at(graph_.failed_operation());
     throw;
   }
   gradients_->leave_as_captured();
+}
+
+// The numbers first, then the graph: what parts want to read is run before. `have_run`: all of them, in the capture.
+void StepGraph::launch_with_parts(std::span<const at::Tensor> inputs, bool have_run) {
+  const graph::GraphNumbers numbers(graph_);
+  numbers.check_replayable();
+  gradients_->leave_as_captured();
+  std::size_t done = 0;  // operations that have run, or are left out
+  bool is_whole = true;
+  const auto reach = [&](std::size_t operation) {
+    if (std::exchange(is_whole, false)) numbers.copy_inputs(inputs);
+    numbers.replay(done + 1, operation);
+    done = std::max(done, operation);
+  };
+  HostPart* running = nullptr;
+  const auto leave_out_rest = [&](std::size_t operation) {
+    reach(operation - 1);
+    done = running->last_operation();
+  };
+  const HostPartListener listener{
+      .can_set = [&](std::size_t operation, std::size_t argument) { return numbers.has(operation, argument); },
+      .number = [&](const HostNumber& number) { numbers.set(number.operation, number.argument, number.value); },
+      .read = reach,
+      .left_out = leave_out_rest,
+      .diverged =
+          [&](std::size_t operation, std::string what) {
+            if (diverged_.empty()) diverged_ = std::move(what);
+            leave_out_rest(operation);
+          }};
+  for (auto part = parts_.begin(); part != parts_.end(); ++part) {
+    running = &*part;
+    if (have_run && part->reads_as_captured(reach)) continue;
+    if (std::exchange(have_run, false)) take_back_from(*part);
+    part->rerun(listener);
+  }
+  if (is_whole) {
+    graph_.replay(inputs);
+  } else {
+    numbers.replay(done + 1, std::numeric_limits<std::size_t>::max() - 1);
+  }
+}
+
+// What the parts did on the host in the capture, from this one on.
+void StepGraph::take_back_from(const HostPart& first) const {
+  for (auto part = parts_.rbegin(); part != parts_.rend(); ++part) {
+    part->take_back();
+    if (&*part == &first) return part->take_tensors_back();
+  }
 }
 
 std::vector<at::Tensor> StepGraph::results(std::span<const at::Tensor> inputs) const {

@@ -2,6 +2,8 @@
 #include <pianola/callable/captured_call.hpp>
 #include <pianola/callable/eager_run.hpp>
 #include <pianola/callable/graphed_options.hpp>
+#include <pianola/callable/host_parts.hpp>
+#include <pianola/callable/number_slots.hpp>
 #include <pianola/callable/output_origin.hpp>
 #include <pianola/callable/step_gradients.hpp>
 #include <pianola/graph/graph.hpp>
@@ -26,16 +28,22 @@ class StepGraph final : public CapturedCall {
   /// The tensors of its result, given static inputs.
   using Step = std::function<std::vector<at::Tensor>(std::span<const at::Tensor> inputs)>;
 
-  StepGraph(c10::Device device, std::span<const at::Tensor> inputs, OutputPolicy output);
+  /// @param spared  For each input whether it may require grad, because the step sends it none; of fewer: the rest may not.
+  StepGraph(c10::Device device, std::span<const at::Tensor> inputs, const std::vector<bool>& spared,
+            OutputPolicy output);
 
   /// @param leaves   Whose gradients the step may use.
-  /// @param accept   Refuses, by an exception, what the recorded run did; empty: anything will do.
+  /// @param accept   Refuses, by an exception, what the recorded run did; empty: anything will do. It may call bind_numbers().
   /// @throws UsageError, CaptureError  All is as before.
   void capture(const Step& step, const std::vector<at::Tensor>& leaves, CaptureOptions options,
-               const std::function<void(const trace::OperationLog&)>& accept);
+               const std::function<void(const EagerRun&)>& accept);
 
-  [[nodiscard]] bool is_stale() const override { return !outside_->intact(); }
-  [[nodiscard]] std::string why_stale() const override { return outside_->difference(); }
+  [[nodiscard]] bool is_stale() const override { return !diverged_.empty() || !outside_->intact(); }
+  [[nodiscard]] std::string why_stale() const override;
+  /// After a capture. @param bind  Where it has slots.
+  void bind_numbers(std::span<const NumberSample> samples,
+                    const std::function<std::vector<NumberSlot>(NumberEvidence)>& bind);
+  [[nodiscard]] bool set_numbers(std::span<const c10::IValue> values) override;
   [[nodiscard]] bool is_free() const override { return gradients_->are_as_captured(); }
   [[nodiscard]] std::vector<at::Tensor> replay(std::span<const at::Tensor> inputs) override;
   /// The first half of replay(): what is launched. @throws GuardError, ReplayError  As replay().
@@ -48,7 +56,10 @@ class StepGraph final : public CapturedCall {
   [[nodiscard]] const Graph& graph() const noexcept { return graph_; }
 
  private:
-  void check_inputs(std::span<const at::Tensor> inputs) const;
+  void launch_with_parts(std::span<const at::Tensor> inputs, bool have_run);
+  void take_back_from(const HostPart& first) const;
+  void keep_parts();
+  void check_inputs(std::span<const at::Tensor> inputs, const std::vector<bool>& spared) const;
   void check(const CallWatch& watch) const;
   void keep_results(const std::vector<at::Tensor>& results, const CallWatch& watch);
 
@@ -62,6 +73,15 @@ class StepGraph final : public CapturedCall {
   bool has_static_results_ = false;
   std::optional<StepGradients> gradients_;
   std::optional<graph::OutsideGuard> outside_;
+  std::vector<HostPart> parts_;
+  bool reads_ = false;           // some part does
+  bool parts_have_run_ = false;  // for the next launch: in the capture
+  NumberSlots numbers_;
+  bool has_its_numbers_ = false;  // for the next launch: those of the capture
+  // While accept() runs:
+  const EagerRun* recorded_ = nullptr;
+  std::span<const at::Tensor> recorded_results_;
+  std::string diverged_;  // what a part did in place of what it did in the capture
 };
 
 }  // namespace pianola::callable

@@ -1,5 +1,8 @@
 #include <pianola/callable/warm_up.hpp>
 
+#include <algorithm>
+#include <bit>
+#include <cstdint>
 #include <utility>
 
 namespace pianola::callable {
@@ -8,11 +11,26 @@ namespace {
 // Seeds that may come while a step warms up: each makes recurrent dropout begin anew, in one call that is like no other.
 constexpr int kMostBegins = 3;
 
+// Calls with different numbers that show what becomes of them; and how many more calls are made until there are enough.
+constexpr std::size_t kSamples = 3;
+constexpr int kMostForSamples = 6;
+
+bool are_same(const std::vector<c10::IValue>& one, const std::vector<c10::IValue>& other) {
+  return std::equal(one.begin(), one.end(), other.begin(), other.end(), [](const c10::IValue& a, const c10::IValue& b) {
+    if (a.isInt() && b.isInt()) return a.toInt() == b.toInt();
+    return a.isDouble() && b.isDouble() &&
+           std::bit_cast<std::uint64_t>(a.toDouble()) == std::bit_cast<std::uint64_t>(b.toDouble());
+  });
+}
+
 }  // namespace
 
 void WarmUp::note(Observation observed, Call& call) {
+  if (observed.is_unlike_captures() && observed.lasting().empty()) return;
+  if (observed.has_inputs_elsewhere() && call.note_inputs_elsewhere()) return;
   ++calls_;
   if (!obstacle_.empty()) return;
+  if (observed.begins_anew() && observed.lasting().empty()) return start_again();
   const bool is_first = !last_ || (observed.dropout().began_anew() && ++begins_ <= kMostBegins);
   settled_ = true;
   obstacle_ = observed.lasting();
@@ -24,20 +42,40 @@ void WarmUp::note(Observation observed, Call& call) {
       obstacle_ = observed.passing();
     }
   }
+  const std::vector<c10::IValue> numbers = call.numbers();
   if (obstacle_.empty() && !is_first && calls_ >= wanted_) {
-    std::string difference = observed.difference_from(*last_);
+    // A backward pass from outside has operations that this log does not know.
+    const bool numbers_count = are_same(numbers, numbers_) || observed.kind() == GraphedKind::autograd;
+    std::string difference = observed.difference_from(*last_, numbers_count);
     if (last_is_first_) {
       settled_ = difference.empty();
+    } else if (!difference.empty() && call.tell_numbers_apart(difference, /*in_capture=*/false)) {
+      return start_again();
     } else {
       obstacle_ = std::move(difference);
     }
   }
+  note_sample(observed, numbers);
+  if (last_) observed.note_varying_parts(*last_);
   backwards_ = last_ && !last_is_first_ ? last_->backwards() : CustomBackwards();
   last_ = std::move(observed);
   last_is_first_ = is_first;
   if (!counts()) return;
   kept_.push_back({.tensors = last_->take_kept(), .is_first = is_first});
   look_at_kept(call);
+}
+
+void WarmUp::note_sample(const Observation& observed, std::vector<c10::IValue> numbers) {
+  if (numbers.empty()) return;
+  const bool is_like_last = last_ && observed.difference_from(*last_, /*numbers_count=*/false).empty();
+  if (!is_like_last) samples_.clear();
+  if (is_like_last && !are_same(numbers, numbers_)) {
+    given_others_ = given_others_ || !observed.difference_from(*last_).empty();
+  }
+  std::erase_if(samples_, [&](const NumberSample& sample) { return are_same(sample.arguments, numbers); });
+  if (samples_.size() > kSamples) samples_.erase(samples_.begin());
+  samples_.push_back({.arguments = numbers, .given = observed.log().numbers()});
+  numbers_ = std::move(numbers);
 }
 
 void WarmUp::look_again(Call& call) {
@@ -88,7 +126,10 @@ void WarmUp::adopt(const WarmUp& other) {
   settled_ = true;
 }
 
-bool WarmUp::is_over() const { return last_ && calls_ >= wanted_ && settled_; }
+bool WarmUp::is_over() const {
+  if (!last_ || calls_ < wanted_ || !settled_) return false;
+  return !given_others_ || samples_.size() >= kSamples || calls_ >= wanted_ + kMostForSamples;
+}
 
 void WarmUp::forget_places() {
   last_->forget_places();

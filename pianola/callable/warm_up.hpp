@@ -13,7 +13,7 @@ namespace pianola::callable {
 // who asks for more warm-up calls says that it settles later. So what a function writes and reads on the host, and which
 // operations it runs, counts in the last two calls only, and never in the first one: where that is one of the two, another
 // call is made. What makes a graph wrong even if it happens once in a while (random numbers of the host, clocks) counts
-// in each.
+// in each. A call whose gradients overflowed, which left out a part of the step, shows nothing: it does not count at all.
 
 /// The eager calls of one signature: whether they were enough, and what they say against a capture.
 class WarmUp {
@@ -36,6 +36,10 @@ class WarmUp {
   [[nodiscard]] bool is_over() const;
   /// Why no graph could be right; empty where one could.
   [[nodiscard]] const std::string& obstacle() const noexcept { return obstacle_; }
+  /// Whether operations were given other numbers, where those among the arguments were others.
+  [[nodiscard]] bool gives_other_numbers() const noexcept { return given_others_; }
+  /// Numbers among the arguments, and what the operations were given in the latest calls, which had different ones.
+  [[nodiscard]] const std::vector<NumberSample>& samples() const noexcept { return samples_; }
   /// The latest call; only where one was made, and no obstacle found.
   [[nodiscard]] const Observation& last() const { return *last_; }
   [[nodiscard]] bool has_last() const noexcept { return last_.has_value(); }
@@ -45,6 +49,7 @@ class WarmUp {
 
  private:
   void look_at_kept(Call& call);
+  void note_sample(const Observation& observed, std::vector<c10::IValue> numbers);
   [[nodiscard]] bool counts() const noexcept { return calls_ + 1 >= wanted_; }
 
   int wanted_;
@@ -58,7 +63,10 @@ class WarmUp {
     KeptTensors tensors;
     bool is_first;  // as the call was
   };
-  std::vector<Kept> kept_;  // of the calls that count, until something can be said
+  std::vector<Kept> kept_;            // of the calls that count, until something can be said
+  std::vector<c10::IValue> numbers_;  // of the latest call
+  std::vector<NumberSample> samples_;
+  bool given_others_ = false;  // operations were given other numbers, where the arguments' were others
   std::string obstacle_;
 };
 

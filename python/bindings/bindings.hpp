@@ -11,6 +11,7 @@ void bind_graph(py::module_& module);
 void bind_module_watch(py::module_& module);
 void bind_frame_watch(py::module_& module);
 void bind_host_guard(py::module_& module);
+void bind_host_parts(py::module_& module);
 void bind_same_value(py::module_& module);
 void bind_plain_tree(py::module_& module);
 void bind_schedule(py::module_& module);

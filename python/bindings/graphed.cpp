@@ -13,6 +13,8 @@
 #include <bindings/tensor_list.hpp>
 
 #include <pianola/callable/signature_cache.hpp>
+#include <pianola/trace/late_read.hpp>
+#include <pianola/trace/number_span.hpp>
 
 #include <torch/csrc/autograd/python_variable.h>
 
@@ -39,8 +41,9 @@ py::object attribute(const py::handle& object, PyObject* name) {
 // The arguments of calls that were replayed, and the state that they were in.
 class KnownCall {
  public:
-  KnownCall(const PlainTree& arguments, const py::object& state, std::int64_t number)
-      : outline_(arguments.outline), state_(py::weakref(state)), number_(number) {
+  // `followed`: which of the leaves that are no tensors are numbers whose values the state's path is asked about.
+  KnownCall(const PlainTree& arguments, const py::object& state, std::int64_t number, std::vector<std::size_t> followed)
+      : followed_(std::move(followed)), outline_(arguments.outline), state_(py::weakref(state)), number_(number) {
     for (PyObject* const key : arguments.keys) keys_.push_back(borrowed(key));
     for (PyObject* const leaf : arguments.leaves) {
       if (!THPVariable_CheckExact(leaf)) frozen_.push_back(borrowed(leaf));
@@ -53,17 +56,43 @@ class KnownCall {
       if (!same_value(keys_[i].ptr(), arguments.keys[i])) return false;
     }
     auto frozen = frozen_.begin();
+    auto followed = followed_.begin();
     return frozen_.empty() || std::all_of(arguments.leaves.begin(), arguments.leaves.end(), [&](PyObject* leaf) {
-             return THPVariable_CheckExact(leaf) || same_value((frozen++)->ptr(), leaf);
+             if (THPVariable_CheckExact(leaf)) return true;
+             PyObject* const known = (frozen++)->ptr();
+             const auto index = static_cast<std::size_t>(frozen - frozen_.begin()) - 1;
+             if (followed == followed_.end() || *followed != index) return same_value(known, leaf);
+             ++followed;
+             return Py_TYPE(known) == Py_TYPE(leaf);
            });
   }
 
-  // The state; null where it is gone, or what it read on the host is not as it was.
-  [[nodiscard]] py::object state_now() const {
+  // The numbers that are followed, of arguments that has() knows.
+  [[nodiscard]] py::tuple numbers_in(const PlainTree& arguments) const {
+    py::tuple numbers(followed_.size());
+    std::size_t index = 0, taken = 0;
+    for (PyObject* const leaf : arguments.leaves) {
+      if (THPVariable_CheckExact(leaf)) continue;
+      if (taken < followed_.size() && followed_[taken] == index) numbers[taken++] = borrowed(leaf);
+      ++index;
+    }
+    return numbers;
+  }
+
+  // The state; null where it is gone, its calls do something else with such numbers, or what it read on the host is not as it
+  // was. `values`: of what its graphs have slots for.
+  [[nodiscard]] py::object state_now(const py::tuple& numbers, py::object& values) const {
     static PyObject* const guarded_name = interned("guarded");
+    static PyObject* const path_name = interned("path");
     PyObject* const state = alive(state_.ptr());
     if (state == nullptr) return {};
     py::object kept = borrowed(state);
+    if (!followed_.empty()) {
+      const py::object path = attribute(kept, path_name);
+      values = py::reinterpret_steal<py::object>(PyObject_CallObject(path.ptr(), numbers.ptr()));
+      if (!values) PyErr_Clear();  // as the function will: its calculation divides by zero
+      if (!values || values.is_none()) return {};
+    }
     const py::object guarded = attribute(kept, guarded_name);  // a guard, or None, and its places
     PyObject* const guard = PyTuple_GET_ITEM(guarded.ptr(), 0);
     if (guard == Py_None || held_by<HostGuard>(guard)->check() >= 0) return {};
@@ -71,8 +100,10 @@ class KnownCall {
   }
 
   [[nodiscard]] std::int64_t number() const { return number_; }
+  [[nodiscard]] bool follows_numbers() const { return !followed_.empty(); }
 
  private:
+  std::vector<std::size_t> followed_;
   std::string outline_;
   std::vector<py::object> keys_;
   std::vector<py::object> frozen_;
@@ -88,9 +119,11 @@ class PythonCache {
         cache_(std::move(options), [seen = make_callable(original, module)] { return seen.view(); }) {}
 
   // The result's tensors and their structure; None where the call ran eagerly.
-  py::object run(std::int64_t key, const py::object& call, const py::args& inputs) {
+  // `values`: of what graphs of this key have slots for.
+  py::object run(std::int64_t key, const py::object& call, const py::tuple& values, const py::args& inputs) {
     PythonCall python_call(call, module());
-    const std::optional<SignatureCache::Result> result = run_in_cache(key, tensors_of(inputs), python_call);
+    const std::optional<SignatureCache::Result> result =
+        run_in_cache(key, tensors_of(inputs), numbers_of(values), python_call);
     if (!result) return py::none();
     return py::make_tuple(to_python(result->leaves()), structure_of(*result));
   }
@@ -100,26 +133,30 @@ class PythonCache {
     if (known_.empty()) return {};
     PlainTree arguments;
     if (!arguments.take_arguments_apart(args.ptr(), kwargs.ptr())) return {};
-    const auto found = std::find_if(known_.begin(), known_.end(), [&](const auto& one) { return one->has(arguments); });
-    if (found == known_.end()) return {};
-    const std::shared_ptr<const KnownCall> known = *found;        // a look at the host may run anything
-    const std::vector<at::Tensor> tensors = arguments.tensors();  // here the arguments may end
-    const py::object state = known->state_now();
-    if (!state) return {};
-    const auto make = [&] {
-      forget();
-      return py::object(graphed.attr("_call_in")(state, args, kwargs));
-    };
-    PythonCall call(std::ref(make), module());
-    const std::optional<SignatureCache::Result> result = run_in_cache(known->number(), tensors, call);
-    return result ? rebuilt(*result) : py::object(call.object().attr("result"));
+    c10::SmallVector<std::pair<std::shared_ptr<const KnownCall>, py::tuple>, 1> fitting;
+    for (const auto& one : known_) {
+      if (!one->has(arguments)) continue;
+      fitting.emplace_back(one, one->numbers_in(arguments));
+      if (!one->follows_numbers()) break;  // else its state tells whether it is the one
+    }
+    const std::vector<at::Tensor> tensors = fitting.empty() ? std::vector<at::Tensor>() : arguments.tensors();
+    for (const auto& [known, numbers] : fitting) {  // a look at the host may run anything: here the arguments may end
+      py::object values = py::tuple();
+      if (const py::object state = known->state_now(numbers, values))
+        return run_in(*known, state, tensors, numbers, values, {graphed, args, kwargs});
+    }
+    return {};
   }
 
-  void remember(const py::object& state, std::int64_t number, const py::tuple& args, const py::dict& kwargs) {
+  void remember(const py::object& state, std::int64_t number, const py::tuple& args, const py::dict& kwargs,
+                std::vector<std::size_t> followed) {
     PlainTree arguments;
     if (!arguments.take_arguments_apart(args.ptr(), kwargs.ptr())) return;
-    auto known = std::make_shared<const KnownCall>(arguments, state, number);  // may collect garbage: run anything
-    std::erase_if(known_, [&](const auto& one) { return one->has(arguments); });
+    auto known = std::make_shared<const KnownCall>(arguments, state, number,
+                                                   std::move(followed));  // may collect garbage: run anything
+    std::erase_if(known_, [&](const auto& one) {
+      return one->has(arguments) && (!one->follows_numbers() || one->number() == number);
+    });
     if (known_.size() == kMostKnown) known_.pop_back();
     known_.insert(known_.begin(), std::move(known));
   }
@@ -138,10 +175,27 @@ class PythonCache {
  private:
   static constexpr std::size_t kMostKnown = 8;
 
+  struct Handed {
+    py::handle graphed;
+    py::handle args;
+    py::handle kwargs;
+  };
+  py::object run_in(const KnownCall& known, const py::object& state, const std::vector<at::Tensor>& tensors,
+                    const py::tuple& numbers, const py::tuple& values, const Handed& handed) {
+    const auto make = [&] {
+      forget();
+      return py::object(handed.graphed.attr("_call_in")(state, handed.args, handed.kwargs));
+    };
+    PythonCall call(std::ref(make), module());
+    const std::optional<SignatureCache::Result> result =
+        run_in_cache(known.number(), tensors, numbers_of(values), call);
+    return result ? rebuilt(*result, numbers) : py::object(call.object().attr("result"));
+  }
+
   std::optional<SignatureCache::Result> run_in_cache(std::int64_t key, const std::vector<at::Tensor>& tensors,
-                                                     PythonCall& call) {
+                                                     const std::vector<c10::IValue>& values, PythonCall& call) {
     const WithoutGil release;
-    return cache_.run({key}, {.copied = tensors}, call);
+    return cache_.run({key}, {.copied = tensors, .numbers = values}, call);
   }
 
   // Of what was captured: a FlatFunction.
@@ -149,14 +203,14 @@ class PythonCache {
     return static_cast<const HeldObject*>(result.structure.get())->get();
   }
 
-  static py::object rebuilt(const SignatureCache::Result& result) {
+  static py::object rebuilt(const SignatureCache::Result& result, const py::tuple& numbers) {
     static PyObject* const outputs_name = interned("outputs");
     static PyObject* const outline_name = interned("outline");
     static PyObject* const frozen_name = interned("frozen");
     const py::object function = structure_of(result);
     const py::object outputs = attribute(function, outputs_name);
     const py::object outline = attribute(outputs, outline_name);
-    if (outline.is_none()) return function.attr("rebuild")(to_python(result.leaves()));
+    if (outline.is_none()) return function.attr("rebuild")(to_python(result.leaves()), numbers);
     return put_plain_together(outline, attribute(outputs, frozen_name), result.leaves());
   }
 
@@ -229,10 +283,11 @@ void bind_graphed_info(py::module_& module) {
       .def_readonly("branches", &SignatureInfo::branches,
                     "What `branches` came to, for each graph that it keeps now; a call with a backward pass has two.");
   py::class_<GraphedInfo>(module, "GraphedInfo", "What a graphed function knows and keeps.")
-      .def_readonly("signatures", &GraphedInfo::signatures, "The most recently called first.")
+      .def_readwrite("signatures", &GraphedInfo::signatures, "The most recently called first.")
       .def_readonly("evictions", &GraphedInfo::evictions, "Signatures that lost their graphs to others.")
       .def_readwrite("unfollowed", &GraphedInfo::unfollowed,
                      "What it reads on the host, and is not compared at each call.")
+      .def_readwrite("numbers", &GraphedInfo::numbers, "What becomes of numbers among the arguments that change.")
       .def("report", &GraphedInfo::report, "All of it.")
       .def("__str__", [](const GraphedInfo& self) { return self.report().to_text(); });
 }
@@ -250,14 +305,31 @@ void bind_graphed(py::module_& module) {
   cache
       .def(py::init<GraphedOptions, const py::function&, const py::object&>(), py::arg("options"), py::arg("original"),
            py::arg("module"))
-      .def("run", &PythonCache::run, "The result's tensors and their structure; None where the call ran eagerly.")
+      .def("run", &PythonCache::run, py::arg("key"), py::arg("call"), py::arg("values"),
+           "The result's tensors and their structure; None where the call ran eagerly.")
       .def("remember", &PythonCache::remember, py::arg("state"), py::arg("number"), py::arg("args"), py::arg("kwargs"),
+           py::arg("followed"),
            "Such a call was replayed: call() knows the next ones, as long as the state's guard finds no difference.")
       .def("forget", &PythonCache::forget, "What remember() was told.")
       .def("refuse", &PythonCache::refuse, "Keeps calls of this key with such inputs eager from now on.")
       .def("reset", &PythonCache::reset, py::call_guard<WithoutGil>(), "Forgets all signatures and drops their graphs.")
       .def("info", &PythonCache::info, py::call_guard<WithoutGil>(), "What is known and kept, per signature.");
   add_method(cache, call_method_of_cache);
+  module.def(
+      "given_numbers",
+      [](std::vector<int> sources, const py::function& function, const py::tuple& args, const py::dict& kwargs) {
+        const trace::NumberSpan span(std::move(sources));
+        return function(*args, **kwargs);
+      },
+      py::arg("sources"), py::arg("function"), py::arg("args"), py::arg("kwargs"),
+      "Calls it; operations that it calls were given these numbers.");
+  module.def(
+      "read_late",
+      [](const py::function& read, const py::object& tensor) {
+        const trace::LateRead late;
+        return read(tensor);
+      },
+      py::arg("read"), py::arg("tensor"), "What `read` makes of a tensor; HostEffects says later what becomes of it.");
 }
 
 }  // namespace pianola::python

@@ -32,6 +32,7 @@ PYBIND11_MODULE(_C, module) {
   bind_module_watch(module);
   bind_frame_watch(module);
   bind_host_guard(module);
+  bind_host_parts(module);
   bind_same_value(module);
   bind_python_watch(module);
   bind_audit(module);

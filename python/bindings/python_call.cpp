@@ -5,6 +5,9 @@
 #include <bindings/python_function.hpp>
 #include <bindings/python_words.hpp>
 
+#include <torch/csrc/jit/python/pybind_utils.h>
+
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -30,14 +33,25 @@ void PythonCall::run_eagerly() {
 
 callable::HostEffects PythonCall::run_observed() {
   const WithGil gil;
-  auto [lasting, passing, remade] =
-      call_python(object().attr("run_observed")).cast<std::tuple<std::string, std::string, std::vector<at::Tensor>>>();
-  return {.lasting = std::move(lasting), .passing = std::move(passing), .remade = std::move(remade)};
+  using Effects = std::tuple<std::string, std::string, std::vector<at::Tensor>, bool, bool, bool>;
+  auto [lasting, passing, remade, late, is_no_example, begins_anew] =
+      call_python(object().attr("run_observed")).cast<Effects>();
+  return {.lasting = std::move(lasting),
+          .passing = std::move(passing),
+          .remade = std::move(remade),
+          .only_returns_late_reads = late,
+          .is_no_example = is_no_example,
+          .begins_anew = begins_anew};
 }
 
 void PythonCall::note_lasting_obstacle() {
   const WithGil gil;
   (void)call_python(object().attr("note_lasting_obstacle"));
+}
+
+bool PythonCall::note_inputs_elsewhere() {
+  const WithGil gil;
+  return call_python(object().attr("note_inputs_elsewhere")).cast<bool>();
 }
 
 void PythonCall::collect_garbage() {
@@ -53,6 +67,56 @@ std::vector<at::Tensor> PythonCall::eager_results() const {
 bool PythonCall::was_interrupted() const {
   const WithGil gil;
   return py::len(object().attr("interrupts")) != 0;
+}
+
+bool PythonCall::tell_numbers_apart(const std::string& why, bool in_capture) {
+  const WithGil gil;
+  return call_python(object().attr("tell_numbers_apart"), py::make_tuple(in_python_words(why), in_capture))
+      .cast<bool>();
+}
+
+std::vector<c10::IValue> PythonCall::numbers() const {
+  if (!call_ && !make_) return {};
+  const WithGil gil;
+  return numbers_of(call_python(object().attr("known_numbers")).cast<py::tuple>());
+}
+
+std::vector<callable::NumberSlot> PythonCall::bind_numbers(const callable::NumberEvidence& evidence) {
+  const WithGil gil;
+  const auto to_python = [](const std::vector<c10::IValue>& numbers) {
+    py::list list;
+    for (const c10::IValue& number : numbers) list.append(torch::jit::toPyObject(number));
+    return list;
+  };
+  py::list arguments, given;
+  for (const auto& one : evidence.arguments) arguments.append(to_python(one));
+  for (const auto& one : evidence.given) {
+    given.append(
+        py::make_tuple(one.operation, one.argument, one.can_be_set, one.is_place, one.sources, to_python(one.numbers)));
+  }
+  using Slots = std::vector<std::tuple<std::size_t, std::size_t, std::size_t>>;
+  const py::object bound =
+      call_python(object().attr("bind_numbers"), py::make_tuple(arguments, given, in_python_words(evidence.change)));
+  std::vector<callable::NumberSlot> slots;
+  for (const auto& [operation, argument, value] : bound.cast<Slots>()) {
+    slots.push_back({.operation = operation, .argument = argument, .value = value});
+  }
+  return slots;
+}
+
+std::vector<c10::IValue> numbers_of(const py::tuple& numbers) {
+  std::vector<c10::IValue> result;
+  result.reserve(numbers.size());
+  for (const py::handle number : numbers) {
+    if (PyFloat_Check(number.ptr())) {
+      result.emplace_back(PyFloat_AS_DOUBLE(number.ptr()));
+      continue;
+    }
+    const std::int64_t value = PyLong_AsLongLong(number.ptr());
+    if (value == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
+    result.emplace_back(value);
+  }
+  return result;
 }
 
 std::string PythonCall::changed_since(std::int64_t key) const {
