@@ -1064,6 +1064,8 @@ class GraphedInfo:
     @property
     def signatures(self) -> list[SignatureInfo]:
         """The most recently called first."""
+    @signatures.setter
+    def signatures(self, value: Sequence[SignatureInfo]) -> None: ...
     @property
     def evictions(self) -> int:
         """Signatures that lost their graphs to others."""
@@ -1072,6 +1074,11 @@ class GraphedInfo:
         """What it reads on the host, and is not compared at each call."""
     @unfollowed.setter
     def unfollowed(self, value: Sequence[str]) -> None: ...
+    @property
+    def numbers(self) -> list[str]:
+        """What becomes of numbers among the arguments that change."""
+    @numbers.setter
+    def numbers(self, value: Sequence[str]) -> None: ...
     def report(self) -> Report:
         """All of it."""
     def __str__(self) -> str: ...
@@ -1106,9 +1113,22 @@ class GraphedCache:
         original: Callable[..., Any],
         module: torch.nn.Module | None,
     ) -> None: ...
-    def run(self, key: int, call: Any, *inputs: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], Any] | None:
+    def run(
+        self,
+        key: int,
+        call: Any,
+        values: tuple[Any, ...],
+        *inputs: torch.Tensor,
+    ) -> tuple[tuple[torch.Tensor, ...], Any] | None:
         """The result's tensors and their structure; None where the call ran eagerly."""
-    def remember(self, state: Any, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def remember(
+        self,
+        state: Any,
+        number: int,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        followed: Sequence[int],
+    ) -> None:
         """Such a call was replayed: call() knows the next ones, as long as the state's guard finds no difference."""
     def forget(self) -> None:
         """What remember() was told."""
@@ -1120,6 +1140,17 @@ class GraphedCache:
         """What is known and kept, per signature."""
     def call(self, graphed: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of a call; of one that nothing is known of, what `graphed._call(args, kwargs)` returns."""
+
+def given_numbers(
+    sources: Sequence[int],
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Calls it; operations that it calls were given these numbers."""
+
+def read_late(read: Callable[[torch.Tensor], Any], tensor: torch.Tensor) -> Any:
+    """What `read` makes of a tensor; HostEffects says later what becomes of it."""
 
 class Buckets:
     """Lengths to which batches are padded."""
@@ -1819,6 +1850,27 @@ class HostGuard:
         """After the last add()."""
     def check(self) -> int:
         """The number of the first place that is not as it was; -1 if all are."""
+
+def host_parts_are_watched() -> bool:
+    """Whether a step is observed or captured on this thread."""
+
+def begin_host_part(
+    run: Any,
+    on_varying: Any,
+    parameters: Sequence[torch.Tensor],
+    device: torch.device,
+    reads: bool = False,
+    save: Any = None,
+    runs_half: bool = False,
+) -> int:
+    """A part of the host begins, in a step that is observed or captured: replays call `run` in its place. Without
+    one it is only looked at, and `on_varying` is called where that is not enough. A part that `reads` may ask
+    for values that the graph computes; parts within it may not. What `save()` returns is called where a capture
+    is taken back. One that `runs_half` while it is captured, without its hooks, runs again for the first launch."""
+
+def end_host_part(depth: int) -> bool:
+    """It ends. `depth` is what its begin gave: how many were open. Returns whether it made history for autograd, so
+    that it cannot be run again."""
 
 def same_value(one: Any, other: Any) -> bool:
     """Whether no program can tell two values apart: equal in type and to the bit, or the same object."""

@@ -1,7 +1,9 @@
 """One call of a function that is graphed by its signature, as the C++ caches ask for it."""
 
 import weakref
-from typing import Any, Callable, Optional
+from contextlib import nullcontext
+from functools import partial
+from typing import Any, Callable, Optional, Sequence
 
 import torch
 
@@ -10,7 +12,13 @@ from ._errors import refuse
 from ._flat_function import FlatFunction
 from ._host_reads import HostReads
 from ._host_states import State
-from ._structure import Structure, names_of_arguments, tensors_of
+from ._host_watch import Effects
+from ._kept_tensors import with_kept
+from ._late_reads import Answers, Notes
+from ._number_slots import Given, bind
+from ._numbers import Expression, Trail, indexing, is_followed, plain
+from ._structure import Structure, names_of_arguments, opened, tensors_of, with_leaves
+from ._temporary_arguments import TakenApart
 from ._weakly import Weakly
 
 
@@ -21,35 +29,113 @@ class Call:
     """One call, as the cache asks for it."""
 
     def __init__(
-        self, graphed: Any, args: tuple[Any, ...], kwargs: dict[str, Any], structure: Structure, state: Optional[State] = None
+        self,
+        graphed: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        structure: Structure,
+        state: Optional[State] = None,
+        taken_apart: Optional[TakenApart] = None,
     ) -> None:
         self.graphed = graphed
         self.args = args
         self.kwargs = kwargs
+        self._taken_apart = taken_apart
+        self.arguments = (args, kwargs) if taken_apart is None else taken_apart.arguments  # that the structure is of
         self.structure = structure
         self.state = state
+        numbers = None if state is None else state.numbers
+        self.followed = () if numbers is None else numbers.leaves  # numbers among the arguments, as indexes of Structure.frozen
+        self.values = () if numbers is None else numbers.values(structure)  # theirs
+        self._trail: Optional[Trail] = None  # of the capture
         self.result: Any = None
+        self.opened: Any = None  # the same, with its own objects taken apart
         self.interrupts: list[BaseException] = []  # KeyboardInterrupt and the like: no reason to go on eagerly
 
-    def run_eagerly(self) -> None:
+    def run_eagerly(self) -> Any:
         if self.interrupts:
             raise self.interrupts[0]
-        self.result = self.graphed.original(*self.args, **self.kwargs)
+        self.result = self.graphed.run_original(*self.args, **self.kwargs)
+        return self.result
 
-    def run_observed(self) -> tuple[str, str, list[torch.Tensor]]:
+    def run_observed(self) -> Effects:
         """The same, watched: see HostEffects in C++."""
         if self.interrupts:
             raise self.interrupts[0]
-        tensors = tensors_of((self.args, self.kwargs))
-        device = tensors[0].device if tensors else default_device()
-        effects, reads = self.graphed.watch.run(self.run_eagerly, device.type, self.read_arguments())
+        device = self.device()
+        trail = Trail()
+        if self._taken_apart is not None:
+            self._taken_apart.look()
+        try:
+            with Notes(device) as notes:
+                effects, reads = self.graphed.watch.run(partial(self._run_watched, trail), device, self.read_arguments())
+        finally:
+            trail.is_over = True
+        if self._taken_apart is not None and self._taken_apart.were_written():
+            self.graphed.temporary.close()
         self.note_reads(reads)
-        return effects
+        if self.state is None:
+            return effects
+        seen = notes.seen(self.result)
+        if self.values:
+            self.state.learn_numbers(trail, self.values)
+            self.result = with_leaves(self.result, is_followed, plain)
+        self.opened = opened(self.result, reads.own)
+        if notes.has_overflowed():
+            return effects._replace(only_returns_late_reads=seen is not None, is_no_example=True)
+        self.state.note_late(self.shapes(), seen)
+        return effects._replace(only_returns_late_reads=seen is not None)
+
+    def _run_watched(self, trail: Trail) -> Any:
+        args, kwargs = self._with_numbers(self.args, self.kwargs, trail.watched(self.values))
+        self.result = self.graphed.run_original(*args, **kwargs)
+        return self.result
+
+    def _with_numbers(self, args: tuple[Any, ...], kwargs: dict[str, Any], numbers: Sequence[Any]) -> tuple[tuple, dict[str, Any]]:
+        if not numbers:
+            return args, kwargs
+        assert self.state is not None and self.state.numbers is not None
+        return self.state.numbers.put(args, kwargs, numbers)
+
+    def known_numbers(self) -> tuple[Any, ...]:
+        return self.values
+
+    def bind_numbers(self, arguments: list[list[Any]], given: list[tuple], change: str) -> list[tuple[int, int, int]]:
+        """See callable::Call in C++."""
+        if self._trail is None or self.state is None:  # it was captured with these numbers
+            return []
+        slots = bind(self._trail, self.state.table, arguments, [Given(*one) for one in given], change)
+        self.state.freeze_numbers(self._trail, len(self.values))
+        return slots
+
+    def tell_numbers_apart(self, why: str, in_capture: bool) -> bool:
+        """Calls of this key did not do the same, or could not be captured: the reason may be that their numbers differ."""
+        state = self.state
+        if not self.values or state is None or state.captures_plainly:
+            return False
+        if in_capture:  # perhaps for what stood for the numbers: the next one is given themselves
+            state.captures_plainly = why
+            return True
+        return state.saw_numbers_change and bool(self.graphed.states.tell_apart(state, why))
+
+    def device(self) -> str:
+        """The type of device that it computes on."""
+        tensors = tensors_of(self.arguments)
+        if not tensors:
+            return default_device().type
+        return next((one.device.type for one in tensors if one.device.type != "cpu"), "cpu")
+
+    def shapes(self) -> tuple:
+        return tuple((one.dtype, tuple(one.shape)) for one in tensors_of(self.arguments))
 
     def note_lasting_obstacle(self) -> None:
         """The function stays eager. What it writes it may read, so that each call would be in a state of its own."""
         if self.state is not None:
             self.graphed.states.keep(self.state)
+
+    def note_inputs_elsewhere(self) -> bool:
+        """Inputs are on the CPU, and the function computes on another device. Whether that is not known to be so for good."""
+        return bool(self.graphed.expect_arrivals((self.args, self.kwargs)))
 
     def note_reads(self, reads: HostReads) -> None:
         if self.state is not None:
@@ -59,7 +145,7 @@ class Call:
         """Arguments that are looked into: (name, value)."""
         if not self.structure.frozen:
             return ()
-        names = names_of_arguments(self.args, self.kwargs)
+        names = names_of_arguments(*self.arguments)
         return tuple((names[i] if i < len(names) else f"argument {i}", value) for i, value in self.structure.frozen)
 
     def changed_since(self, key: int) -> str:
@@ -67,10 +153,12 @@ class Call:
         known = self.graphed.structure_of(key)
         if known is None or known.same(self.structure):
             return ""
-        return known.difference(self.structure, names_of_arguments(self.args, self.kwargs)).partition(":")[0]
+        name = known.difference(self.structure, names_of_arguments(*self.arguments)).partition(":")[0]
+        why = self.graphed.states.why_apart(name)
+        return f"{name} ({why})" if why else name
 
     def eager_results(self) -> list[torch.Tensor]:
-        return tensors_of(self.result)
+        return tensors_of(self.result if self.opened is None else self.opened)
 
     def to_capture(self) -> tuple[Any, FlatFunction]:
         flat = FlatFunction(self.while_capturing(), self.structure, name=name_of(self.graphed.original))
@@ -84,21 +172,40 @@ class Call:
         this_call = weakref.ref(self)
 
         def function(*args: Any, **kwargs: Any) -> Any:
+            trail = Trail()
             try:
                 call = this_call()
                 if call is None or call.state is None:
                     return run(*args, **kwargs)
-                with HostReads(call.graphed.original, call.read_arguments()) as reads:
-                    result = run(*args, **kwargs)
+                follows = bool(call.values) and not call.state.captures_plainly
+                if follows:
+                    args, kwargs = call._with_numbers(args, kwargs, trail.stand_ins(call.values))
+                watch = call.graphed.watch
+                stores = watch.stores()
+                device = call.device()
+                answers = Answers(device, call.state.late.get(call.shapes()))
+                reads = HostReads(call.graphed.original, call.read_arguments(), device)
+                with indexing if follows else nullcontext(), answers, reads:
+                    reads.returned.append(with_leaves(run(*args, **kwargs), is_followed, Expression.of))
+                    answers.take(reads.returned[0])
+                kept = watch.kept_by_capture(reads, stores)
                 call.note_reads(reads)  # what it read now is what the graph freezes
                 if call.state.refusal:
                     refuse(call.state.refusal, _FIX)
-                return result
+                del args, kwargs
+                trail.is_over = True
+                if follows:
+                    if trail.is_kept():
+                        refuse("the function keeps a number among its arguments", "return it, and keep it outside")
+                    call._trail = trail
+                return with_kept(opened(answers.result(), reads.own), kept.values())
             except Exception:
                 raise
             except BaseException as interrupt:
                 interrupts.append(interrupt)
                 raise
+            finally:
+                trail.is_over = True
 
         return function
 

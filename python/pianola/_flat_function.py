@@ -7,7 +7,9 @@ import torch
 from . import _recording
 from ._device import default_device
 from ._errors import refuse
-from ._structure import Structure, of_result
+from ._kept_tensors import Kept, KeptStructure
+from ._late_reads import apart
+from ._structure import Structure
 
 
 class FlatFunction:
@@ -31,7 +33,10 @@ class FlatFunction:
     def run(self, device: torch.device, args: Any, kwargs: Any) -> list[torch.Tensor]:
         with _recording.scope(device):
             result = self.function(*args, **kwargs)
-        leaves, structure = of_result(result)
+        leaves, structure = apart(result.result if type(result) is Kept else result)
+        if type(result) is Kept:
+            structure = KeptStructure(structure, len(leaves), result.stores)
+            leaves = [*leaves, *result.tensors]
         if self.outputs is not None and not self.outputs.same(structure):
             refuse(
                 f"{self.name} returns something else in each run; {self.outputs.difference(structure)}",
@@ -40,7 +45,7 @@ class FlatFunction:
         self.outputs = structure
         return leaves
 
-    def rebuild(self, leaves: tuple[torch.Tensor, ...]) -> Any:
-        """The callable's result, from its tensors."""
+    def rebuild(self, leaves: tuple[torch.Tensor, ...], numbers: tuple = ()) -> Any:
+        """The callable's result, from its tensors and the numbers among the call's arguments that are followed."""
         assert self.outputs is not None
-        return self.outputs.rebuild(leaves)
+        return self.outputs.rebuild(leaves, numbers)

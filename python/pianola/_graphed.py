@@ -20,6 +20,7 @@ from typing import (
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
+from ._arriving import Arrivals
 from ._call import Call, name_of
 from ._choices import chosen, grad_policy
 from ._errors import refuse
@@ -28,7 +29,8 @@ from ._host_watch import HostWatch
 from ._load import _C
 from ._named_gradients import see_names
 from ._patching import replace, replacement, restore
-from ._structure import of_arguments
+from ._structure import of_arguments, tensors_of
+from ._temporary_arguments import TemporaryArguments
 from ._weakly import Weakly, bound_weakly, forward_of
 
 if TYPE_CHECKING:
@@ -57,9 +59,12 @@ class GraphedFunction(Generic[Arguments, Result]):
         self.original = function
         self._options = options
         self._module = None if module is None else weakref.ref(module)
+        self._run = function  # what eager runs call
+        self._arrivals = Arrivals(function, Weakly(self._for_arrivals))
         self._owned: Any = WeakIdKeyDictionary()  # per object, where it is a method
         self.states = States(capacity=4 * options["capacity"])
         self.watch = HostWatch(function, options["warmup"])
+        self.temporary = TemporaryArguments()
         see_names()
         self._cache = _C.GraphedCache(_cache_options(options, Weakly(self._report)), Weakly(self.run_original), module)
 
@@ -74,20 +79,30 @@ class GraphedFunction(Generic[Arguments, Result]):
         """A call that the cache does not know, or whose state has changed. The cache knows calls that were replayed, until
         `states` has something new to say."""
         leaves, structure = of_arguments(args, kwargs)
-        state, reason = self.states.find(structure)
+        if self._arrivals.are_expected:
+            arrived = self._arrivals.call(leaves, args, kwargs)
+            if arrived is not None:
+                return arrived.value
+        opened = self.temporary.open(args, kwargs, structure) if structure.frozen else None
+        if opened is not None:
+            leaves, structure = of_arguments(*opened.arguments)
+        state, reason = self.states.find(structure, arguments=(args, kwargs) if opened is None else opened.arguments)
         if reason is not None:
             self._cache.refuse(state.number, reason, *leaves)
         guarded = state.guarded
-        call = Call(self, args, kwargs, structure, state)
-        replayed = self._cache.run(state.number, call, *leaves)
+        call = Call(self, args, kwargs, structure, state, opened)
+        replayed = self._cache.run(state.number, call, state.slot_values(call.values), *leaves)
         if replayed is None:
             if guarded[0] is None or state.guarded is not guarded:  # a new state, or more is known of it now
                 self._cache.forget()
             return call.result
         state.note_replay()
-        self._cache.remember(state, state.number, args, kwargs)
+        if state.captures_plainly:  # of these numbers alone
+            self.states.tell_apart(state, state.captures_plainly)
+        elif opened is None:
+            self._cache.remember(state, state.number, args, kwargs, call.followed)
         outputs, flat = replayed
-        return flat.rebuild(outputs)
+        return flat.rebuild(outputs, call.values)
 
     def _call_in(self, state: State, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         """A call that the cache knows, and does not replay."""
@@ -95,7 +110,16 @@ class GraphedFunction(Generic[Arguments, Result]):
 
     def run_original(self, *args: Any, **kwargs: Any) -> Any:
         """The function itself, eagerly."""
-        return self.original(*args, **kwargs)
+        return self._run(*args, **kwargs)
+
+    def expect_arrivals(self, arguments: Any) -> bool:
+        """Inputs are on the CPU, and the function computes on another device: perhaps it brings them there."""
+        return self._arrivals.expect(tensors_of(arguments))
+
+    def _for_arrivals(self, run: Callable[..., Any]) -> "GraphedFunction[..., Any]":
+        made: GraphedFunction[..., Any] = GraphedFunction(self.original, self._options, None if self._module is None else self._module())
+        made._run = run
+        return made
 
     def structure_of(self, key: int) -> Any:
         """The structure of the arguments of calls with this key."""
@@ -137,12 +161,16 @@ class GraphedFunction(Generic[Arguments, Result]):
         captured again."""
         info = self._cache.info()
         info.unfollowed = self.states.unfollowed()
+        info.numbers = self.states.numbers()
+        for other in self._arrivals.functions():
+            info.signatures = other.info().signatures + info.signatures
         return info
 
     def reset(self) -> None:
         """Forgets all signatures and drops their graphs; the next calls warm up again."""
         self._cache.forget()
         self._cache.reset()
+        self._arrivals.forget()
         module = None if self._module is None else self._module()
         if module is not None:
             restore(module, self)

@@ -3,17 +3,19 @@
 import collections
 import dataclasses
 import enum
+import functools
 import os
 import sys
 import types
 import weakref
 from types import CodeType
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Iterator, Optional
 
 import torch
 
 from ._audit.once import once_per
 from ._load import _C
+from ._replaced import original_of
 
 SIMPLE = (bool, int, float, complex, str, bytes, type(None), enum.Enum, torch.dtype, torch.device, torch.layout,
            torch.memory_format, range, slice, type(Ellipsis), type(NotImplemented), CodeType)  # fmt: skip
@@ -31,7 +33,7 @@ GONE: Any = _Missing()  # the object that was there has died
 UNKNOWN: Any = _Missing()  # what a property or a descriptor gives: its own code is followed
 
 
-class _Weak(weakref.ref):
+class Weak(weakref.ref):
     """One of ours: no value, and shared with nobody."""
 
     __slots__ = ()
@@ -44,16 +46,25 @@ def hold(value: Any) -> Any:
     if isinstance(value, (weakref.ref, types.MethodType)):  # a method is made anew at each look
         return value
     try:
-        return _Weak(value)
+        return Weak(value)
     except TypeError:
         return value
 
 
 def held(reference: Any) -> Any:
-    if type(reference) is not _Weak:
+    if type(reference) is not Weak:
         return reference
     value = reference()
     return GONE if value is None else value
+
+
+def with_key(name: str, key: Any) -> str:
+    """"config['depth']". A tensor or an object has no repr() here: it would run operations, or the user's code, in the call
+    that is watched."""
+    if isinstance(key, SIMPLE) or (isinstance(key, tuple) and all(isinstance(one, SIMPLE) for one in key)):
+        return f"{name}[{key!r}]"
+    shape = f" of shape {list(key.shape)}" if isinstance(key, torch.Tensor) else ""
+    return f"{name}[a {type(key).__qualname__}{shape}]"
 
 
 def behind(value: Any) -> Any:
@@ -74,7 +85,7 @@ class Place:
     code, defaults and closure of a function; "bytes" of an array; "value": what `key()` returns.
     """
 
-    __slots__ = ("kind", "key", "name", "code", "line", "_owner", "_before", "changed", "is_torchs")
+    __slots__ = ("kind", "key", "name", "code", "line", "_owner", "_before", "changed", "is_torchs", "tensor")
 
     def __init__(self, kind: str, owner: Any, key: Any, name: str, code: Optional[CodeType], line: int, before: Any) -> None:
         self.kind = kind
@@ -85,6 +96,7 @@ class Place:
         self._owner = hold(owner)
         self._before = _hold_all(before) if kind in ("contents", "function") else hold(before)
         self.changed = False  # by the call itself
+        self.tensor = outline_of(before)  # what it was, which may be gone
         self.is_torchs = False  # an attribute of an object of torch's, that no code of the user's reads
 
     @property
@@ -95,7 +107,7 @@ class Place:
     @property
     def is_weak(self) -> bool:
         """Whether it does not keep its owner alive."""
-        return type(self._owner) is _Weak
+        return type(self._owner) is Weak
 
     @property
     def before(self) -> Any:
@@ -117,8 +129,28 @@ class Place:
         owner = self.owner
         return GONE if owner is GONE else _GETTERS[self.kind](owner, self.key)
 
+    def holds(self) -> Iterator[Any]:
+        """What it keeps alive."""
+        yield self._owner
+        yield self.key
+        yield self._before
+        if self.kind in ("contents", "function"):
+            for one in self._before:
+                yield one
+                if type(one) is Entry:
+                    yield from one
+        elif self.kind == "value" and isinstance(self.key, functools.partial):
+            yield from self.key.args
+
     def __repr__(self) -> str:
         return f"<{self.kind} {self.name}>"
+
+
+def outline_of(value: Any) -> Any:
+    """All that Python may ask of a plain tensor without its values; None of what is none."""
+    if type(value) is not torch.Tensor:
+        return None
+    return tuple(value.shape), str(value.dtype), str(value.device), str(value.layout)
 
 
 def _hold_all(values: tuple) -> tuple:
@@ -150,7 +182,7 @@ def _plain(entries: tuple) -> tuple:
 def in_class(kind: type, name: str) -> Any:
     for base in kind.__mro__:
         if name in base.__dict__:
-            return base.__dict__[name]
+            return original_of(base.__dict__[name])
     return MISSING
 
 
@@ -227,19 +259,21 @@ def _holders(one: list) -> int:
 _NO_HOLDERS = _holders([object()])
 
 
-def drop_dead(places: list[Place]) -> None:
-    """Takes out those whose owners are dead, or would be without these places: what a call makes and drops, no later call
-    reads.
+def drop_dead(places: list[Place], stores: "list[Store]") -> None:
+    """Takes out those whose owners are dead, or would be without these places and stores: what a call makes and drops, no
+    later call reads.
 
-    Containers and cells are kept alive by their places. One that nothing else holds goes with them, and so do then the
-    objects in it, and what these hold.
+    Containers and cells are kept alive by their places and stores. One that nothing else holds goes with them, and so do
+    then the objects in it, and what these hold.
     """
     count = None
-    while len(places) != count:
-        count = len(places)
+    while len(places) + len(stores) != count:
+        count = len(places) + len(stores)
         ours = collections.Counter(id(one) for place in places for one in (place.owner, place.key) if one is place.owner)
+        ours.update(id(store.owner) for store in stores)
         lives = {id(place.owner): _holders([place.owner]) - _NO_HOLDERS > ours[id(place.owner)] for place in places}
         places[:] = [place for place in places if place.owner is not GONE and (place.is_weak or lives[id(place.owner)])]
+        stores[:] = [one for one in stores if one.keeps_nothing or _holders([one.owner]) - _NO_HOLDERS > ours[id(one.owner)]]
 
 
 @dataclasses.dataclass
@@ -256,6 +290,10 @@ class Store:
     name: str
     code: CodeType
     line: int
+
+    @property
+    def keeps_nothing(self) -> bool:
+        return self.owner is None or type(self.owner) is Weak
 
     @property
     def where(self) -> str:

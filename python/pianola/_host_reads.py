@@ -6,6 +6,7 @@ the value that it had then. What a name is looked up on may be unknown, as the r
 on every object that was met. That is more than what was read, and never less.
 """
 
+import contextlib
 import functools
 import importlib.util
 import sys
@@ -21,7 +22,9 @@ from torch.optim import optimizer as torch_optimizers
 from torch.utils import _device as torch_devices
 
 from ._audit.files import TORCH, kind_of_file
+from ._capturing import unnoticed
 from ._code_reads import Chain, CodeReads, StoreSite, inner_codes, reads_of
+from ._counting_methods import Counts, learn
 from ._followed import is_keeper, kind_of_code
 from ._host_places import (
     GONE,
@@ -32,6 +35,7 @@ from ._host_places import (
     UNKNOWN,
     Place,
     Store,
+    Weak,
     behind,
     cell_content,
     dictionary_of,
@@ -42,8 +46,11 @@ from ._host_places import (
     is_as_before,
     is_same,
     slot_of,
+    with_key,
 )
+from ._host_own import drop_own
 from ._host_values import HostValues, MEMBERS, MOST_ENTRIES
+from . import _host_parts
 from ._load import _C
 
 __all__ = ["GONE", "MISSING", "HostReads", "Place", "Store", "is_same"]
@@ -56,28 +63,40 @@ class HostReads(HostValues):
     """Follows what a call reads and stores on the host while it is entered, on this thread.
 
         with HostReads(step) as reads:
-            step(x)
+            reads.returned.append(step(x))
         for place in reads.places: ...
 
     Args:
         function: what is called.
         arguments: its arguments, which are looked at whole: (name, value).
+        device: the type of device that it computes on.
     """
 
-    def __init__(self, function: Any, arguments: tuple[tuple[str, Any], ...] = ()) -> None:
+    def __init__(self, function: Any, arguments: tuple[tuple[str, Any], ...] = (), device: str = "cpu") -> None:
         super().__init__()
         self.stores: list[Store] = []
         self.executed: list[CodeType] = []
+        self.kept: dict[tuple, Place] = {}  # of tensors that it made: see kept_in()
+        self.returned: list[Any] = []  # the result, to be put here; somebody else holds it as well
         self._function = function
         self._arguments = arguments
+        self._device = device
+        self._counts = Counts()
+        self.own: set[int] = set()  # ids of objects that the call made for itself, or for its result
+        self.learned = False  # methods that are parts from now on
         self._seen_codes: dict[CodeType, CodeReads] = {}
         self._seen_frames: dict[tuple, list[weakref.ref]] = {}
         self._store_keys: set[tuple] = set()
+        self._made: list[weakref.ref] = []  # met first in their own __init__
         self._new_imports: dict[tuple[str, int], tuple[tuple[Optional[CodeType], int], Chain]] = {}
         self._looks_up = False  # the function at hand: attributes under names that are made at run time
         self._watch: Optional[_C.FrameWatch] = None
+        self._parts: Any = None
 
     def __enter__(self) -> "HostReads":
+        self._parts = contextlib.ExitStack()
+        self._parts.enter_context(_host_parts.watched(self._device))
+        self._parts.enter_context(unnoticed())
         self._without_harm(self._begin)
         self._watch = _C.FrameWatch(lambda code: kind_of_code(code) != 0, self._on_frame)
         self._watch.begin()
@@ -86,6 +105,7 @@ class HostReads(HostValues):
     def __exit__(self, *exception: Any) -> None:
         assert self._watch is not None
         self._watch.end()
+        self._parts.close()
         self.error = self.error or self._watch.error
         self._watch = None  # which holds this object where the collector of cycles does not see it
         self._without_harm(self._finish)
@@ -122,9 +142,13 @@ class HostReads(HostValues):
         self._look_at_new_imports()
         for held_while_it_ran in (self._names, self._met, self._owners, self._functions, self._known, self._seen_frames):
             held_while_it_ran.clear()
-        drop_dead(self.places)
+        self.own = drop_own(self._made, self.returned, self.places, self.stores)
+        drop_dead(self.places, self.stores)
+        self.returned.clear()
+        self._made.clear()
         for place in self.places:
             place.changed = not is_as_before(place)
+        self.learned = learn([place for place in self.places if place.changed], self.stores, self._counts)
 
     def _find_closures(self) -> None:
         """Functions with closures that nothing of the step leads to, such as hooks of tensors."""
@@ -144,11 +168,18 @@ class HostReads(HostValues):
     def _on_frame(self, frame: FrameType) -> None:
         if CompileContext.try_get() is not None:  # torch.compile's compiler at work: thousands of functions, none of the step's
             return
+        if _host_parts.runs_again():
+            return
         code = frame.f_code
         if kind_of_code(code) == 2:
             self._on_torchs(frame)
             return
+        stores = len(self.stores)
         self._follow_frame(frame, code)
+        optimizer = _host_parts.looked_at()
+        if optimizer is not None and len(self.stores) > stores:  # what it stores it stores at each call
+            _host_parts.activate(optimizer)
+            del self.stores[stores:]
 
     def _on_torchs(self, frame: FrameType) -> None:
         code = frame.f_code
@@ -160,7 +191,9 @@ class HostReads(HostValues):
             self._follow_frame(frame, code)
         elif owner is not None and not isinstance(owner, (torch.Tensor, type)) and is_keeper(type(owner)):
             self._at = (code, code.co_firstlineno)
+            self._reads_parts = code.co_name != "zero_grad"
             self._take(owner, self._name(owner, type(owner).__name__))
+            self._reads_parts = False
 
     def _follow_frame(self, frame: FrameType, code: CodeType) -> None:
         reads = self._seen_codes.get(code)
@@ -169,6 +202,10 @@ class HostReads(HostValues):
             reads = self._seen_codes[code] = reads_of(code)
             self.executed.append(code)
         variables = frame.f_locals
+        if code.co_argcount > 0 and code.co_varnames[0] == "self":
+            self._counts.note(variables.get("self"), code)
+        if code.co_name == "__init__" and code.co_argcount > 0:
+            self._note_made(variables.get(code.co_varnames[0]))
         roots = [(name, variables[name]) for kind, name in reads.roots if kind == "local" and name in variables]
         passed = [value for _, value in roots if not isinstance(value, (torch.Tensor, *SIMPLE))]
         if self._has_seen(code, passed) and not code.co_freevars:
@@ -195,6 +232,14 @@ class HostReads(HostValues):
                 self._note_cells(alive, reads)
         self._looks_up = False
         self._note_stores(reads, values, frame.f_globals)
+
+    def _note_made(self, value: Any) -> None:
+        if isinstance(value, (torch.Tensor, *SIMPLE)) or self._is_met(value):
+            return
+        try:
+            self._made.append(Weak(value))
+        except TypeError:  # of a class with slots
+            pass
 
     def _has_seen(self, code: CodeType, passed: list[Any]) -> bool:
         """Whether a frame of this code was followed that was given the same objects: not others with their numbers."""
@@ -312,7 +357,7 @@ class HostReads(HostValues):
                 if not isinstance(value, torch.Tensor):  # whose attributes keep nothing of the user's
                     self._lose(then)
             elif found is not MISSING:
-                path = f"{name}.{key}" if kind == "attribute" else f"{name}[{key!r}]"
+                path = f"{name}.{key}" if kind == "attribute" else with_key(name, key)
                 self._walk(found, then, self._name(found, path), False)
 
     def _lose(self, chain: Chain) -> None:
@@ -335,7 +380,7 @@ class HostReads(HostValues):
                     found = value[key]
                 except Exception:
                     continue
-                yield found, then, self._name(found, f"[{key!r}]")
+                yield found, then, self._name(found, with_key("", key))
             elif kind == "each" and len(value) <= MOST_ENTRIES:
                 for found in _parts_of(value):
                     yield found, then, self._name(found, "an entry")
@@ -352,7 +397,7 @@ class HostReads(HostValues):
                 self._take(owner, path)  # whatever its class makes of the key
                 return UNKNOWN
             value = owner.get(key, MISSING)
-            self._note("entry", owner, key, f"{path}[{key!r}]", value)
+            self._note("entry", owner, key, with_key(path, key), value)
             return value
         if isinstance(owner, (list, tuple)) and len(owner) > MOST_ENTRIES and isinstance(key, int):
             self._note("value", owner, functools.partial(_entry_of, owner, key), f"{path}[{key}]", _entry_of(owner, key))
@@ -421,7 +466,7 @@ class HostReads(HostValues):
             except Exception:
                 continue
             if found is not MISSING:
-                path = f"{name}.{key}" if kind == "attribute" else f"{name}[{key!r}]"
+                path = f"{name}.{key}" if kind == "attribute" else with_key(name, key)
                 self._list_owners(found, then, self._name(found, path), owners)
 
 

@@ -16,6 +16,7 @@ from typing import Any, Callable, Iterable, Mapping, Optional
 import torch
 
 from ._audit.files import TORCH, kind_of_file
+from . import _host_parts
 from ._followed import is_hidden, is_keeper, is_opaque, is_ours, is_torchs
 from ._host_places import (
     GONE,
@@ -36,7 +37,9 @@ from ._host_places import (
     parts_of_function,
     slot_of,
     slots_of,
+    with_key,
 )
+from ._replaced import original_of
 
 _DEPTH = 16  # of containers in containers
 MOST_ENTRIES = 100_000  # of one container
@@ -73,6 +76,7 @@ class HostValues:
         self._known: dict[Any, Place] = {}
         self._owners: dict[int, Any] = {}  # of places: kept, so that their ids stay theirs
         self._names: dict[int, tuple[Any, str]] = {}  # of objects that were met
+        self._reads_parts = False  # what a step reads of optimizers whose steps replays run again
         self._met: list[Any] = []  # objects on which loose names are looked up
         self._classes: dict[type, _OfClass] = collections.defaultdict(_OfClass)
         self._loose: dict[str, tuple[Optional[CodeType], int]] = {}
@@ -96,6 +100,8 @@ class HostValues:
             place.is_torchs &= is_torchs
             return
         code, line = self._at
+        if kind == "class":
+            value = original_of(value)
         place = Place(kind, owner, key, name, code, line, value)
         place.is_torchs = is_torchs
         self._known[known] = place
@@ -369,13 +375,13 @@ class HostValues:
         entries = entries_of(value)
         self._note("contents", value, None, name, entries)
         if isinstance(value, collections.OrderedDict) and len(value) > 1:
-            self._note_value(value, functools.partial(tuple, value.keys()), f"the order of {name}")
+            self._note_value(value, functools.partial(tuple, value), f"the order of {name}")
         for i, entry in enumerate(entries):
             key, one = entry if type(entry) is Entry else (i, entry)
             if not isinstance(key, (torch.Tensor, *SIMPLE)):
                 self._take(key, self._name(key, f"a key of {name}"), depth + 1)
             if not isinstance(one, (torch.Tensor, *SIMPLE)):
-                self._take(one, self._name(one, f"{name}[{key!r}]"), depth + 1)
+                self._take(one, self._name(one, with_key(name, key)), depth + 1)
         own = dictionary_of(value) if type(value).__module__ not in ("builtins", "collections") else None
         if own is not None:  # a class of the user's that is a container
             self._meet_all_of_container(value, own, name)
@@ -472,7 +478,7 @@ class HostValues:
             self._note_value(module, _script_state(module), name)
 
     def _take_optimizer(self, optimizer: torch.optim.Optimizer, name: str, depth: int) -> None:
-        if self._is_noted("attribute", optimizer, "param_groups"):
+        if self._is_left_to_replays(optimizer) or self._is_noted("attribute", optimizer, "param_groups"):
             return
         self._meet(optimizer, name)
         for attribute, value in list(vars(optimizer).items()):
@@ -482,11 +488,18 @@ class HostValues:
             if isinstance(value, (*KEYED, *LISTED)):
                 self._take(value, f"{name}.{attribute}", depth + 1)
 
+    def _is_left_to_replays(self, part: Any) -> bool:
+        """Whether replays run its step again, and nothing else of it is asked here."""
+        return not self._reads_parts and _host_parts.is_part(part)
+
     def _take_torchs(self, value: Any, name: str, depth: int) -> None:
         """An object of torch's, such as a scheduler or a scaler: nobody follows its own code."""
+        if self._is_left_to_replays(value):
+            return
         own = dictionary_of(value)
+        left_to_replays = _host_parts.left_to_replays(value)
         for attribute, one in list(own.items()) if own else ():
-            if self._is_noted("attribute", value, attribute):
+            if attribute in left_to_replays or self._is_noted("attribute", value, attribute):
                 continue
             self._note("attribute", value, attribute, f"{name}.{attribute}", one, is_torchs=True)
             if isinstance(one, (*KEYED, *LISTED, torch.optim.Optimizer)) and depth < 4:
@@ -525,8 +538,11 @@ def _descriptor_getter(owner: Any, described: Any) -> Callable[[], Any]:
 
 
 def _names_getter(owner: Any) -> Callable[[], Any]:
-    reference = hold(owner)
-    return lambda: tuple(dictionary_of(held(reference)) or ())
+    return functools.partial(_names_of, hold(owner))
+
+
+def _names_of(reference: Any) -> tuple:
+    return tuple(dictionary_of(held(reference)) or ())
 
 
 def _written(reference: weakref.ref) -> Any:

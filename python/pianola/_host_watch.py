@@ -18,9 +18,10 @@ from ._audit.findings import Findings, Found
 from ._audit.hits import take_hits
 from ._audit.locate import first_mention
 from ._audit.table import Table
-from ._errors import text_of
+from ._errors import refuse, text_of
 from ._host_places import GONE, Place, Store, held, is_as_before
 from ._host_reads import HostReads
+from ._kept_tensors import Stores, where_of
 
 # By rule: what counts even if one call does it, and what counts where calls after the first do so too.
 _LASTING = {
@@ -43,6 +44,9 @@ class Effects(NamedTuple):
     lasting: str  # counts even if it is seen once
     passing: str  # counts where it is seen again after the first call
     remade: list[torch.Tensor]  # kept where nobody looks before the next call makes them anew
+    only_returns_late_reads: bool = False
+    is_no_example: bool = False  # captures take none by it
+    begins_anew: bool = False  # other calls of it are parts of the host from now on
 
 
 class HostWatch:
@@ -60,6 +64,7 @@ class HostWatch:
         self._writes: set[tuple] = set()  # of the call before, by place
         self._moving: list[Place] = []  # that held a generator or an iterator then
         self._stores: list[Place] = []  # that its code stores into
+        self._kept: dict[tuple, str] = {}  # where the call before stored tensors, with names
 
     def run(self, call: Callable[[], Any], device: str, arguments: tuple[tuple[str, Any], ...] = ()) -> tuple[Effects, HostReads]:
         """Makes a call. What it raises comes out.
@@ -71,14 +76,14 @@ class HostWatch:
         table = Table()
         generators = _global_generators()
         moving = [(place, marks.mark_of(place.get())) for place in self._moving]
-        stores = list(filter(None, map(_again, self._stores)))
-        reads = HostReads(self._function, arguments)
+        stores = self.stores()
+        reads = HostReads(self._function, arguments, device)
         modules = len(sys.modules)
         table.watch.begin()
         try:
             # A recomputation that stops early runs fewer operations than it does under capture.
             with set_checkpoint_early_stop(False), reads:
-                call()
+                reads.returned.append(call())
         finally:
             table.watch.end()
         findings = Findings()
@@ -87,20 +92,39 @@ class HostWatch:
         passing = [*_told([*findings], _PASSING_ON_THE_CPU if device == "cpu" else _PASSING)]
         if len(sys.modules) != modules:  # what is imported runs once, and may do this: sympy makes a generator
             lasting, passing = [], lasting + passing
+        reads.kept = _kept(reads, stores)
         draws = [*lasting, *_draws(generators, reads), *_moved(moving, reads)]
-        return self._judge(draws, passing, dict(_writes(reads, stores)), reads), reads
+        return self._judge(draws, passing, dict(_writes(reads, stores.places)), reads), reads
+
+    def stores(self) -> Stores:
+        """What its code stores into, as it is now."""
+        return Stores(list(filter(None, map(_again, self._stores))))
+
+    def kept_by_capture(self, reads: HostReads, stores: Stores) -> dict[tuple, Place]:
+        """Where a call stored tensors that is captured.
+
+        Raises:
+            UsageError: not where the call before did.
+        """
+        reads.kept = _kept(reads, stores)
+        missing = [self._kept[where] for where in self._kept.keys() - reads.kept.keys()]
+        for name in missing:  # not so one more: an input is the caller's at each call, and the graph's when it is captured
+            refuse(f"the function stores a tensor in {name}, in some of its calls only", "return it, and store it outside")
+        return reads.kept
 
     def _judge(self, draws: list[str], told: list[str], writes: dict[tuple, Callable[[], str]], reads: HostReads) -> Effects:
         """What is written, and read as well, makes each call one of another signature: it is seen here that it goes on."""
-        again = (text() for place, text in writes.items() if place in self._writes)
+        again = (text() for place, text in writes.items() if place in self._writes and not reads.learned)
         lasting = next(chain(draws, again if self._calls + 2 >= self._warmup else ()), "")
         stores = [place for store in reads.stores if (place := _place_of(store)) is not None]
         unseen = stores if self._calls == 0 else []  # what was there before it, nobody has seen
         passing = next(chain(told, (text() for text in writes.values()), map(_write_text, unseen)), "")
         self._calls += 1
-        self._writes, self._stores = set(writes), stores
+        self._kept = {where: place.name for where, place in reads.kept.items()}
+        self._writes, self._stores = (set(), []) if reads.learned else (set(writes), stores)
         self._moving = [place for place in reads.places if _is_moving(place.get())]
-        return Effects(lasting, passing, list(_remade(reads)))
+        kept = [*_remade(reads), *(place.get() for place in reads.kept.values())]
+        return Effects(lasting, passing, kept, begins_anew=reads.learned)
 
 
 def _told(found: list[Found], fixes: dict[str, str]) -> Iterator[str]:
@@ -157,12 +181,17 @@ def _writes(reads: HostReads, stores: list[Place]) -> Iterator[tuple[tuple, Call
     """What the call changed, of what it reads and of what its code is known to store into, and the text of each. One is
     told at most: a call that imports a package changes thousands."""
     for place, before, after in reads.changes():
-        if _is_remade(place, reads):
+        if _is_remade(place, reads) or where_of(place) in reads.kept:
             continue
         yield _identity(place), partial(_change_text, place, reads, before, after)
     for place in stores:
-        if place.owner is not GONE and not is_as_before(place):
+        if place.owner is not GONE and where_of(place) not in reads.kept and not is_as_before(place):
             yield _identity(place), partial(_write_text, place)
+
+
+def _kept(reads: HostReads, stores: Stores) -> dict[tuple, Place]:
+    torchs = {where_of(place) for place in reads.places if place.changed and (place.is_torchs or _is_remade(place, reads))}
+    return {where: place for where, place in stores.kept(reads.places).items() if where not in torchs}
 
 
 def _is_remade(place: Place, reads: HostReads) -> bool:

@@ -12,12 +12,13 @@ import torch
 from torch.utils.checkpoint import set_checkpoint_early_stop
 
 from ._errors import refuse
+from ._replaced import Replaced
 
 # Their frames are not the user's.
 _HIDDEN = tuple(os.path.join(os.path.dirname(os.path.abspath(str(file))), "") for file in (torch.__file__, __file__))
 
 
-def _users_line() -> str:
+def users_line() -> str:
     """"train_step at train.py:12", as the library's messages say it."""
     frame = sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_HIDDEN):
@@ -85,7 +86,7 @@ def _watched(read: _Read, original: Callable[..., Any]) -> Callable[..., Any]:
             refuse(
                 f"{who} reads a tensor's values on the host, which is not allowed during capture",
                 "keep the value on the device (torch.where, masked arithmetic), or leave this part out of the capture",
-                where=_users_line(),
+                where=users_line(),
                 kind="CaptureError",
                 rule=read.rule,
             )
@@ -94,39 +95,7 @@ def _watched(read: _Read, original: Callable[..., Any]) -> Callable[..., Any]:
     return reader
 
 
-class _HostReads:
-    """Replaces the functions above while a thread records, for all threads; those that do not record pass through. A
-    TorchFunctionMode would see the reads as well, but torch and its users ask whether one is active, and compute something
-    else then: nn.TransformerEncoderLayer leaves its fast path, torch.compile compiles anew."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._open = 0
-        self._put_back: list[Callable[[], None]] = []
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if self._open == 0:
-                self._put_back = [_replace(read) for read in _READS]
-            self._open += 1
-
-    def __exit__(self, *error: Any) -> None:
-        with self._lock:
-            self._open -= 1
-            if self._open == 0:
-                for put_back in self._put_back:
-                    put_back()
-
-
-def _replace(read: _Read) -> Callable[[], None]:
-    own = vars(read.owner).get(read.name)
-    setattr(read.owner, read.name, _watched(read, getattr(read.owner, read.name)))
-    if own is None:  # inherited
-        return lambda: delattr(read.owner, read.name)
-    return lambda: setattr(read.owner, read.name, own)
-
-
-_host_reads = _HostReads()
+_host_reads = Replaced([(one.owner, one.name, functools.partial(_watched, one)) for one in _READS])
 
 
 @contextlib.contextmanager

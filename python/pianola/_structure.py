@@ -10,14 +10,17 @@ import decimal
 import enum
 import fractions
 import pathlib
+import threading
 import uuid
-from typing import Any, Optional, Sequence
+import weakref
+from typing import Any, Callable, Container, NamedTuple, Optional, Sequence
 
 import torch
 from torch.utils import _pytree as pytree
 
 from ._errors import refuse
 from ._load import _C
+from ._numbers import Expression, calculation
 
 Tensor = torch.Tensor
 
@@ -25,13 +28,14 @@ Tensor = torch.Tensor
 class _Opened:
     """Stands for a dataclass that pytree does not know, while it is taken apart."""
 
-    def __init__(self, value: Any) -> None:
-        self.value = value
+    def __init__(self, value: Any, change: Callable[[Any], Any] = lambda field: field) -> None:
+        names = (field.name for field in dataclasses.fields(value))
+        self.kind = type(value)
+        self.fields = {name: change(getattr(value, name)) for name in names if hasattr(value, name)}
 
 
 def _open(opened: _Opened) -> tuple[list[Any], Any]:
-    names = tuple(field.name for field in dataclasses.fields(opened.value) if hasattr(opened.value, field.name))
-    return [getattr(opened.value, name) for name in names], (type(opened.value), names)
+    return list(opened.fields.values()), (opened.kind, tuple(opened.fields))
 
 
 def _close(values: Any, context: Any) -> Any:
@@ -43,6 +47,109 @@ def _close(values: Any, context: Any) -> Any:
 
 
 pytree.register_pytree_node(_Opened, _open, _close, serialized_type_name="pianola.dataclass")
+
+
+class _OpenedObject:
+    """Stands for an object of a class that nobody has registered, with the values of its attributes."""
+
+    def __init__(self, kind: type, number: int, attributes: dict[str, Any]) -> None:
+        self.kind = kind
+        self.number = number  # that links to it have
+        self.attributes = attributes
+
+
+class _Link(NamedTuple):
+    """A weak reference to an object that is taken apart, in one of those that it holds."""
+
+    number: int
+
+
+def _open_object(opened: _OpenedObject) -> tuple[list[Any], Any]:
+    return list(opened.attributes.values()), (opened.kind, opened.number, tuple(opened.attributes))
+
+
+def _open_object_with_keys(opened: _OpenedObject) -> tuple[list[Any], Any]:
+    values, context = _open_object(opened)
+    return [(pytree.GetAttrKey(name), value) for name, value in zip(opened.attributes, values)], context
+
+
+class _Loose(threading.local):
+    def __init__(self) -> None:
+        self.links: list[tuple[Any, str, int]] = []  # of objects that are put together, to those that are not yet
+
+
+_loose = _Loose()
+
+
+def _close_object(values: Any, context: Any) -> Any:
+    kind, number, names = context
+    result = object.__new__(kind)
+    vars(result).update(zip(names, values))
+    for holder, name, wanted in _loose.links:
+        if wanted == number:
+            vars(holder)[name] = weakref.ref(result)
+    links = [(result, name, value.number) for name, value in zip(names, values) if type(value) is _Link]
+    _loose.links = [link for link in _loose.links if link[2] != number] + links
+    return result
+
+
+pytree.register_pytree_node(
+    _OpenedObject,
+    _open_object,
+    _close_object,
+    serialized_type_name="pianola.object",
+    flatten_with_keys_fn=_open_object_with_keys,
+)
+
+
+class _Opening:
+    """Takes objects of one tree apart.
+
+    Each that it takes belongs to the tree alone, which is put together anew at each call. One that is met twice it does not take
+    apart, nor one whose class keeps something elsewhere than in attributes, or that holds something of its own that is no value.
+    """
+
+    def __init__(self, own: Container[int], with_parts: bool) -> None:
+        self._own = own
+        self._with_parts = with_parts  # objects with tensors that such objects hold are taken apart as well
+        self._numbers: dict[int, int] = {}  # of objects that are met, by their ids
+        self._around: list[int] = []  # ids of those that are being taken apart, outermost first
+
+    def open(self, leaf: Any) -> Any:
+        if type(leaf) is weakref.ref and id(leaf()) in self._around and id(leaf()) in self._numbers:
+            return _Link(self._numbers[id(leaf())])
+        if _is_dataclass(leaf) and id(leaf) not in self._around:
+            self._around.append(id(leaf))
+            opened = _Opened(leaf, lambda field: pytree.tree_map(self.open, field))
+            self._around.pop()
+            return opened
+        if not self._may_open(leaf) or id(leaf) in self._numbers or not _is_plain_object(leaf):
+            return leaf
+        number = self._numbers[id(leaf)] = len(self._numbers)
+        self._around.append(id(leaf))
+        attributes = {name: pytree.tree_map(self.open, value) for name, value in vars(leaf).items()}
+        self._around.pop()
+        inside = pytree.tree_leaves(attributes)
+        is_closed = any(id(one) in self._own and not isinstance(one, (Tensor, *_PLAIN)) for one in inside)  # a method of its own
+        is_part = id(leaf) not in self._own
+        if is_closed or (is_part and not any(isinstance(one, Tensor) for one in inside)):
+            return leaf
+        return _OpenedObject(type(leaf), number, attributes)
+
+    def _may_open(self, leaf: Any) -> bool:
+        return id(leaf) in self._own or (self._with_parts and bool(self._around))
+
+
+def opened(tree: Any, own: Container[int], with_parts: bool = False) -> Any:
+    """The same, where the objects with these ids are taken apart into their attributes. See _Opening."""
+    return pytree.tree_map(_Opening(own, with_parts).open, tree) if own else tree
+
+
+def _is_plain_object(value: Any) -> bool:
+    kind = type(value)
+    if isinstance(value, (torch.nn.Module, BaseException)) or _is_dataclass(value) or not hasattr(value, "__dict__"):
+        return False
+    return kind.__basicsize__ == _OpenedObject.__basicsize__ and kind.__itemsize__ == 0 and object in kind.__mro__
 
 
 def _is_dataclass(value: Any) -> bool:
@@ -73,7 +180,8 @@ def _flatten_any(tree: Any) -> tuple[list[Any], "Structure"]:
 
 
 # Whose values never change, and are equal only to what says the same.
-_VALUES = (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, fractions.Fraction, pathlib.PurePath, uuid.UUID)
+_VALUES = (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, fractions.Fraction, pathlib.PurePath, uuid.UUID,
+           Expression)  # fmt: skip
 
 
 def equal(one: Any, other: Any) -> bool:
@@ -112,8 +220,8 @@ class Structure:
         self.frozen = [(i, leaf) for i, leaf in enumerate(leaves) if not isinstance(leaf, Tensor)]
         self.tensors = self.size - len(self.frozen)
 
-    def rebuild(self, tensors: Sequence[Tensor]) -> Any:
-        """The tree, with these tensors."""
+    def rebuild(self, tensors: Sequence[Tensor], numbers: tuple = ()) -> Any:
+        """The tree, with these tensors; of a result, with what is calculated from these numbers among the call's arguments."""
         if self.outline is not None:
             return _C.put_plain_together(self.outline, self.frozen, tensors)
         if not self.frozen:
@@ -132,9 +240,23 @@ class Structure:
 
     def same(self, other: "Structure") -> bool:
         return self is other or (
-            self.size == other.size
+            type(self) is type(other)
+            and self.size == other.size
             and len(self.frozen) == len(other.frozen)
             and (not self.frozen or all(i == k and equal(a, b) for (i, a), (k, b) in zip(self.frozen, other.frozen)))
+            and (self.spec is other.spec or _same_spec(self.spec, other.spec))
+        )
+
+    def same_but(self, other: "Structure", exempt: Sequence[int]) -> bool:
+        """The same, but for entries of `frozen`."""
+        return (
+            type(self) is type(other)
+            and self.size == other.size
+            and len(self.frozen) == len(other.frozen)
+            and all(
+                i == k and (at in exempt or equal(a, b))
+                for at, ((i, a), (k, b)) in enumerate(zip(self.frozen, other.frozen))
+            )
             and (self.spec is other.spec or _same_spec(self.spec, other.spec))
         )
 
@@ -148,6 +270,30 @@ class Structure:
             if not equal(one, other):
                 return f"{names[i] if i < len(names) else f'leaf {i + 1}'}: captured {one!r}, received {other!r}"
         return "nothing"
+
+
+class _CalculatedStructure(Structure):
+    """Of a result with numbers that are calculated from the call's arguments."""
+
+    __slots__ = ("tree", "calculate")
+
+    def __init__(self, tree: Structure) -> None:
+        for name in ("spec", "size", "frozen", "tensors"):
+            setattr(self, name, getattr(tree, name))
+        self.outline = None  # nobody else can put it together
+        self.tree = tree
+        self.calculate: Any = None
+
+    def rebuild(self, tensors: Sequence[Tensor], numbers: tuple = ()) -> Any:
+        if self.calculate is None:
+            expressions = [one for _, one in self.frozen if type(one) is Expression]
+            self.calculate = calculation(expressions, len(numbers))
+        values = iter(self.calculate(*numbers))
+        tree = self.tree
+        renewed = Structure.__new__(Structure)
+        renewed.spec, renewed.outline, renewed.size, renewed.tensors = tree.spec, tree.outline, tree.size, tree.tensors
+        renewed.frozen = [(i, next(values) if type(one) is Expression else one) for i, one in tree.frozen]
+        return renewed.rebuild(tensors)
 
 
 _MOST_KNOWN = 1024
@@ -192,7 +338,7 @@ def names_of_arguments(args: tuple, kwargs: dict[str, Any]) -> list[str]:
 
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, range, slice, type, enum.Enum, torch.dtype, torch.device,
-          torch.layout, torch.memory_format)  # fmt: skip
+          torch.layout, torch.memory_format, Expression)  # fmt: skip
 
 
 # A parameter or buffer that is there is returned itself, by replays too, or refused by the library.
@@ -227,7 +373,25 @@ def of_result(result: Any) -> tuple[list[Tensor], Structure]:
             "return tensors, numbers, and nested lists, tuples, dicts, named tuples or dataclasses of them, or register "
             "the type with torch.utils._pytree.register_pytree_node",
         )
-    return _tensors_among(leaves, structure), structure
+    tensors = _tensors_among(leaves, structure)
+    if any(type(one) is Expression for _, one in structure.frozen):
+        structure = _CalculatedStructure(structure)
+    return tensors, structure
+
+
+def taken_apart(tree: Any) -> tuple[list[Any], Any]:
+    """The leaves of any tree, and its nesting."""
+    leaves, structure = _flatten(tree)
+    return leaves, structure.spec
+
+
+def with_leaves(tree: Any, which: Callable[[Any], bool], make: Callable[[Any], Any]) -> Any:
+    """The tree, with others in the place of some leaves; itself where there are none."""
+    leaves, structure = _flatten(tree)
+    if not any(map(which, leaves)):
+        return tree
+    leaves = [make(one) if which(one) else one for one in leaves]
+    return Structure(leaves, structure.spec).rebuild([one for one in leaves if isinstance(one, Tensor)])
 
 
 def tensors_of(tree: Any) -> list[Tensor]:

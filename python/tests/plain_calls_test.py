@@ -58,18 +58,6 @@ class Loud(torch.Tensor):
         return result * 3 if func is torch.add else result
 
 
-def in_vmap(x):
-    return torch.func.vmap(lambda row: (row * row).sum())(x)
-
-
-def in_jvp(x):
-    return torch.func.jvp(torch.sin, (x,), (torch.ones_like(x),))[1]
-
-
-def in_grad(x):
-    return torch.func.grad(lambda y: (y**3).sum())(x)
-
-
 def in_functionalize(x):
     return torch.func.functionalize(lambda y: y.clone().add_(1))(x)
 
@@ -115,9 +103,6 @@ def with_selective_checkpoint(x):
 
 
 STEPS = {
-    in_vmap: "transform of torch.func",
-    in_jvp: "transform of torch.func",
-    in_grad: "transform of torch.func",
     in_functionalize: "transform of torch.func",
     in_dispatch_mode: "TorchDispatchMode (CountingMode)",
     in_fake_mode: "(FakeTensorMode)",

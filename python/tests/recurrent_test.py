@@ -83,3 +83,74 @@ def test_a_whole_iteration_follows_seeds_between_its_calls(device):
         assert_same(f"loss {i}", result, expected)
     (signature,) = iteration.info().signatures
     assert signature.replays > 0
+
+
+class WordModel(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(20, 8)
+        self.lstm = torch.nn.LSTM(8, 8, 2)
+        self.head = torch.nn.Linear(8, 20)
+
+    def forward(self, x, hidden):
+        output, hidden = self.lstm(self.embedding(x), hidden)
+        return self.head(output), hidden
+
+
+def train_words(device, graphed, begin, calls=20):
+    """`begin(hidden)` is what the step makes of the state that it is given, as the last call returned it: with its history."""
+    torch.manual_seed(0)
+    model = WordModel().to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x, y, hidden):
+        optimizer.zero_grad()
+        output, hidden = model(x, begin(hidden))
+        loss = torch.nn.functional.cross_entropy(output.flatten(0, 1), y.flatten())
+        loss.backward()
+        optimizer.step()
+        return loss.detach(), hidden
+
+    step = pianola.graphed(step) if graphed else step
+    hidden = tuple(torch.zeros(2, 3, 8, device=device) for _ in range(2))
+    seen = []
+    for i in range(calls):
+        words = torch.randint(0, 20, (6, 3), generator=torch.Generator().manual_seed(i)).to(device)
+        loss, hidden = step(words[:-1], words[1:], hidden)
+        seen += [loss, *hidden]
+    return seen, model, step
+
+
+def copied(hidden):
+    with torch.no_grad():
+        return tuple(one * 0.5 for one in hidden)
+
+
+@pytest.mark.parametrize("begin", [lambda hidden: tuple(one.detach() for one in hidden), copied], ids=["detached", "without grad"])
+def test_a_state_with_a_history_that_the_step_drops_is_an_input_as_others(device, begin):
+    (mine, a, step), (theirs, b, _) = train_words(device, True, begin), train_words(device, False, begin)
+    for one, other in zip(mine, theirs):
+        assert torch.equal(one, other)
+    for one, other in zip(a.parameters(), b.parameters()):
+        assert torch.equal(one, other)
+    assert sum(one.replays for one in step.info().signatures) >= 11, step.info()
+
+
+def test_an_input_whose_history_is_used_stays_eager(device):
+    def train(graphed):
+        torch.manual_seed(0)
+        below, above = torch.nn.Parameter(torch.ones(2, 4, device=device)), torch.nn.Linear(4, 4).to(device)
+
+        def step(x):
+            loss = above(x).square().mean()
+            loss.backward()
+            return loss.detach()
+
+        step = pianola.graphed(step) if graphed else step
+        for i in range(6):
+            step(below + torch.randn(2, 4, generator=torch.Generator().manual_seed(i)).to(device))
+        return below.grad, above.weight.grad, step
+
+    (a, b, step), (c, d, _) = train(True), train(False)
+    assert torch.equal(a, c) and torch.equal(b, d)
+    assert "input 0 requires grad" in step.info().signatures[0].reason

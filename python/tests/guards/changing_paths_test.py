@@ -220,11 +220,11 @@ def test_numbers_of_a_custom_backward_are_compared(device):
 
 
 def test_arguments_that_never_come_back_are_told_once(device):
-    graphed, reasons = graphed_with_reasons(lambda x, step: x * step)
+    graphed, reasons = graphed_with_reasons(lambda x, step: x * len("x" * step))
     x = torch.ones(3, device=device)
     for step in range(30):
         assert_same("result", graphed(x, step=step), x * step)
-    assert len(reasons) == 1 and "kwargs['step'] changes at every call" in reasons[0]
+    assert len(reasons) == 1 and "kwargs['step'] (aten::mul" in reasons[0] and "changes at every call" in reasons[0]
 
 
 def test_shapes_that_never_come_back_are_told_once(device):
@@ -256,6 +256,9 @@ def test_a_rate_that_changes_at_every_call_is_told_once(device):
         for schedule in schedules:
             schedule.step()
         assert_same_state(other, eager)
+    if device.type == "cpu":  # where a rate is a number of the graph
+        assert not reasons and sum(one.replays for one in graphed.info().signatures) >= 24
+        return
     assert len(reasons) == 1 and "param_groups[0]['lr'] of the optimizer SGD changed from" in reasons[0], reasons
 
 
@@ -299,6 +302,9 @@ def test_the_optimizer_that_changes_a_number_is_named(device):
     for x in batches(6, (4, 16), device):
         assert_same("loss", graphed(x), step(x))
     assert_same_state(other, eager)
+    if device.type == "cpu":
+        assert not reasons, reasons
+        return
     assert len(reasons) == 1, reasons
     assert "in the next, by the optimizer Decaying as 'alpha'" in reasons[0] and "PG301" in reasons[0], reasons
     assert "changing_paths_test.py:" in reasons[0] and "capturable=True" in reasons[0], reasons

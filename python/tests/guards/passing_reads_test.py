@@ -1,5 +1,6 @@
 """What a call reads once, or of what it makes and drops itself: no later call is compared with that."""
 
+import gc
 import sys
 import typing
 import weakref
@@ -127,3 +128,108 @@ def test_what_the_watch_itself_calls_is_none_of_the_steps(device):
     (known,) = graphed.states._known
     readers = {place.where.partition(":")[0] for state in known.states for place in state.places}
     assert readers and not readers & {"contextlib.py", "checkpoint.py", "typing_extensions.py"}, readers
+
+
+class Layer:
+    def __init__(self):
+        self.is_filled = False
+
+    def update(self, keys):
+        if self.is_filled:
+            keys = torch.cat([self.keys, keys])
+        self.keys, self.is_filled = keys, True
+        return keys
+
+
+class Cache:
+    """Made anew by each call, with what it fills lazily, as those of language models are."""
+
+    def __init__(self):
+        self.layers = []
+
+    def update(self, keys, index):
+        while len(self.layers) <= index:
+            self.layers.append(Layer())
+        return self.layers[index].update(keys)
+
+
+class Outputs(dict):
+    """A dict that stores into itself."""
+
+    def put(self, name, value):
+        self[name] = value
+
+
+def test_what_a_step_stores_into_what_it_makes_is_dropped_with_it(device):
+    hidden = torch.nn.Linear(4, 4, device=device)
+
+    @pianola.graphed
+    @torch.no_grad()
+    def step(x):
+        cache, outputs = Cache(), Outputs()
+        cache.update(hidden(x), 0)
+        outputs.put("keys", cache.update(x, 0))
+        return outputs["keys"] * 2
+
+    for _ in range(6):
+        x = torch.randn(3, 4, device=device)
+        with torch.no_grad():
+            assert torch.equal(step(x), torch.cat([hidden(x), x]) * 2)
+        assert not [one for one in gc.get_objects() if type(one) in (Cache, Layer, Outputs)]
+    assert [one.replays for one in step.info().signatures] == [3]
+
+
+class MomentumWithStatePerParameter(torch.optim.Optimizer):
+    def __init__(self, params):
+        super().__init__(params, dict(lr=0.1))
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                if len(state) == 0:
+                    state["momentum"] = torch.zeros_like(p)
+                state["momentum"].mul_(0.9).add_(p.grad)
+                p.add_(state["momentum"], alpha=-group["lr"])
+
+
+def test_parameters_that_are_keys_are_named_without_a_look_at_their_values(device):
+    models = [torch.nn.Linear(4, 4).to(device) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+
+    def step_of(model):
+        optimizer = MomentumWithStatePerParameter(model.parameters())
+
+        def step(x):
+            optimizer.zero_grad()
+            loss = model(x).pow(2).mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return step
+
+    eager, graphed = step_of(models[0]), pianola.graphed(step_of(models[1]))
+    for _ in range(8):
+        x = torch.randn(3, 4, device=device)
+        assert torch.equal(graphed(x), eager(x))
+    assert all(torch.equal(one, other) for one, other in zip(models[0].parameters(), models[1].parameters()))
+    assert sum(one.replays for one in graphed.info().signatures) >= 4
+    assert not [one.reason for one in graphed.info().signatures if one.reason]
+
+
+def test_a_parameter_that_is_a_key_is_told_by_its_shape(device):
+    model = torch.nn.Linear(4, 4).to(device)
+    counts = {parameter: {"calls": 0} for parameter in model.parameters()}
+    said = []
+
+    @pianola.graphed(on_fallback=said.append)
+    def step(x):
+        for parameter in model.parameters():
+            counts[parameter]["calls"] += 1
+        return model(x)
+
+    for _ in range(12):
+        step(torch.randn(3, 4, device=device))
+    assert any("counts[a Parameter of shape [4, 4]]" in one for one in said), said

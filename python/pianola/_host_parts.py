@@ -1,0 +1,336 @@
+"""Parts of a graphed function that the host runs again at each replay: steps of optimizers and of learning-rate schedulers, what
+gradient scalers do, and methods that count.
+
+What an optimizer gives to its kernels (rates, bias corrections) Python computes anew in each step, and a scheduler sets rates. A
+graph would repeat the numbers of its capture. So a replay calls `scheduler.step()`, and where its numbers change
+`optimizer.step()`, too: operations on the device are recognised and not made, the numbers that they were given go into the graph.
+So it does with `ema.update(model)`, where the average counts its updates.
+A scaler's `step()` reads whether gradients have overflowed: the graph is replayed up to there, and the rest as that says.
+"""
+
+import contextlib
+import functools
+import sys
+import threading
+import weakref
+from typing import Any, Callable, Iterator, Optional, Sequence
+
+import torch
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import lr_scheduler
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from . import _counting_methods
+from ._decisions import Conditional, Decision, Decisions
+from ._host_saves import OWNERS, save
+from ._load import _C
+from ._replaced import Replaced
+
+# Whose step replays run again.
+_active: "weakref.WeakSet[torch.optim.Optimizer]" = weakref.WeakSet()
+_schedulers: "weakref.WeakSet[lr_scheduler.LRScheduler]" = weakref.WeakSet()
+
+_SCHEDULERS = [
+    kind
+    for kind in vars(lr_scheduler).values()
+    if isinstance(kind, type) and issubclass(kind, lr_scheduler.LRScheduler) and "step" in vars(kind)
+    if kind is not lr_scheduler.ReduceLROnPlateau  # which reads what it is given
+]
+
+
+class _Part:
+    """A part that runs now on this thread."""
+
+    def __init__(self, owner: Optional[torch.optim.Optimizer], active: bool, depth: int = 0) -> None:
+        self.owner = owner  # None: it is none that ends by the hook of a step
+        self.active = active
+        self.depth = depth  # how many parts were open
+
+
+class _Here(threading.local):
+    def __init__(self) -> None:
+        self.parts: list[_Part] = []
+        self.decisions: Optional[Decisions] = None  # of the captured run
+        self.device = "cpu"  # the type of device that the step computes on which is watched
+
+
+_here = _Here()
+
+
+def is_active(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether replays run its step again, so that nothing that it reads need be as it was."""
+    return optimizer in _active
+
+
+def is_part(one: Any) -> bool:
+    """The same of an optimizer, a scheduler or anything else."""
+    kinds = (torch.optim.Optimizer, lr_scheduler.LRScheduler)
+    return isinstance(one, kinds) and (one in _active or one in _schedulers)
+
+
+def _is_scaler(one: Any) -> bool:
+    """Whether it is a scaler whose methods replays run again."""
+    return isinstance(one, GradScaler) and one._enabled and one._device in ("cpu", "cuda")
+
+
+def left_to_replays(one: Any) -> Sequence[str]:
+    """Attributes of a scaler that need not be compared: what it notes in a step and forgets by its end, and what it began with."""
+    if not _is_scaler(one):
+        return ()
+    began_with = ("_init_scale", "_init_growth_tracker") if one._scale is not None else ()
+    return ("_per_optimizer_states", *began_with)
+
+
+def activate(optimizer: torch.optim.Optimizer) -> None:
+    _active.add(optimizer)
+
+
+def may_be_activated(optimizer: torch.optim.Optimizer) -> bool:
+    return not is_active(optimizer)
+
+
+def runs_again() -> bool:
+    """Whether what runs now on this thread is in a part that replays run again."""
+    return any(part.active for part in _here.parts)
+
+
+def is_open() -> bool:
+    """Whether what runs now on this thread is in a step of an optimizer or a scheduler."""
+    return bool(_here.parts)
+
+
+def looked_at() -> Optional[torch.optim.Optimizer]:
+    """Whose step runs now on this thread, if it is a part that is only looked at so far."""
+    return next((part.owner for part in _here.parts if part.owner is not None), None)
+
+
+class _Watched(Replaced):
+    """While a step runs that is watched: steps of schedulers are parts, and what scalers do."""
+
+    def __enter__(self) -> None:
+        _here.parts.clear()  # a step before it may have been left by an exception
+        super().__enter__()
+
+
+def _scheduler_part(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def step(self: lr_scheduler.LRScheduler, *args: Any, **kwargs: Any) -> Any:
+        if not _C.host_parts_are_watched() or runs_again():
+            return original(self, *args, **kwargs)
+        _schedulers.add(self)
+        activate(self.optimizer)
+        decision = None if _here.decisions is None else _here.decisions.decision_at(sys._getframe(1))
+        return _as_part(original, self, args, kwargs, [], _device_of(self.optimizer), decision=decision)
+
+    return step
+
+
+def _scaler_part(original: Callable[..., Any], reads: bool = False) -> Callable[..., Any]:
+    """unscale_(optimizer), step(optimizer) or update(); a step reads whether gradients have overflowed."""
+
+    @functools.wraps(original)
+    def part(self: GradScaler, *args: Any, **kwargs: Any) -> Any:
+        if not _C.host_parts_are_watched() or runs_again() or not _is_scaler(self):
+            return original(self, *args, **kwargs)
+        parameters: list[torch.Tensor] = []
+        device = torch.device(self._device) if self._scale is None else self._scale.device
+        for one in (*args, *kwargs.values()):
+            if isinstance(one, torch.optim.Optimizer):
+                activate(one)
+                parameters += _parameters_of(one)
+                device = _device_of(one)
+        return _as_part(original, self, args, kwargs, parameters, device, reads)
+
+    return part
+
+
+def _method_part(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that counts on the host; see _counting_methods."""
+
+    @functools.wraps(original)
+    def part(self: Any, *args: Any, **kwargs: Any) -> Any:
+        given = [*args, *kwargs.values()]
+        if not _C.host_parts_are_watched() or is_open() or not _counting_methods.can_run_again(self, given):
+            return original(self, *args, **kwargs)
+        return _as_part(original, self, args, kwargs, [], torch.device(_here.device))
+
+    return part
+
+
+def _as_part(
+    original: Callable[..., Any],
+    owner: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    parameters: list[torch.Tensor],
+    device: torch.device,
+    reads: bool = False,
+    decision: Optional[Decision] = None,
+) -> Any:
+    """Makes the call of a method, as a part that replays make again: where a decision hangs on it, when they are over."""
+    held = [_held(owner, True), *map(_held, args)], {name: _held(one) for name, one in kwargs.items()}
+    run: Callable[[], Any] = functools.partial(_again, _ambient(), original, *held)
+    saved = functools.partial(save, [owner, *args, *kwargs.values()])
+    if decision is not None:
+        step = Conditional(run, saved())
+        decision.steps.append(step)
+        run, saved = _nothing, functools.partial(_same, step.take_back)
+    elif _here.decisions is not None:
+        _here.decisions.note_part()
+    open_before = len(_here.parts)
+    _here.parts.append(_Part(None, True))
+    hooks = _hooks_of(args, kwargs) if reads and _C.is_recording() else []
+    depth = _C.begin_host_part(run, None, parameters, device, reads, saved, runs_half=bool(hooks))
+    try:
+        for one, _ in hooks:
+            one.clear()
+        return original(owner, *args, **kwargs)
+    finally:
+        for one, entries in hooks:
+            one.update(entries)
+        del _here.parts[open_before:]
+        if _C.end_host_part(depth):
+            _counting_methods.forget(original)
+
+
+def _hooks_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[dict, dict]]:
+    """Those of optimizers, which do what nobody can take back: a captured step, which may turn out to be left out, is made
+    without them. Each with its entries."""
+    optimizers = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.optim.Optimizer)]
+    hooks = (one for each in optimizers for one in (each._optimizer_step_pre_hooks, each._optimizer_step_post_hooks))
+    return [(one, dict(one)) for one in hooks if one]
+
+
+_watched = _Watched(
+    [
+        *((kind, "step", _scheduler_part) for kind in _SCHEDULERS),
+        (GradScaler, "unscale_", _scaler_part),
+        (GradScaler, "step", functools.partial(_scaler_part, reads=True)),
+        (GradScaler, "update", _scaler_part),
+    ]
+)
+
+
+_lock = threading.Lock()
+_methods: dict[tuple[type, str], Replaced] = {}  # while they are replaced
+
+
+@contextlib.contextmanager
+def _with_methods() -> Iterator[None]:
+    """Parts stand in for the methods that count, as far as they are known now."""
+    with _lock:
+        mine = {key: _methods.setdefault(key, Replaced([(*key, _method_part)])) for key in _counting_methods.methods()}
+        for one in mine.values():
+            one.__enter__()
+    try:
+        yield
+    finally:
+        with _lock:
+            for key, one in mine.items():
+                one.__exit__()
+                if not one.is_open:
+                    _methods.pop(key, None)
+
+
+@contextlib.contextmanager
+def watched(device: str) -> Iterator[None]:
+    """While it is entered, a step runs that is watched.
+
+    Args:
+        device: the type of device that it computes on.
+    """
+    _here.device = device
+    with _watched, _with_methods():
+        yield
+
+
+def _parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _device_of(optimizer: torch.optim.Optimizer) -> torch.device:
+    """Whose graph holds its operations."""
+    devices = [parameter.device for parameter in _parameters_of(optimizer)]
+    return next((device for device in devices if device.type == "cuda"), torch.device("cpu"))
+
+
+def _begin(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    if not _C.host_parts_are_watched():
+        return
+    active = is_active(optimizer)
+    takes_closure = any(one is not None for one in (*args[1:], *kwargs.values()))
+    if takes_closure:
+        _here.parts.append(_Part(None, False))
+        return
+    if _here.decisions is not None:
+        _here.decisions.note_part()
+    reference = _held(optimizer)
+    run = functools.partial(_again, _ambient(), type(optimizer).step, [reference], {}) if active else None
+    activate_it, saved = functools.partial(_activate, reference), functools.partial(save, [optimizer])
+    depth = _C.begin_host_part(run, activate_it, _parameters_of(optimizer), _device_of(optimizer), save=saved)
+    _here.parts.append(_Part(optimizer, active, depth))
+
+
+def _end(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    if not _C.host_parts_are_watched() or not _here.parts:
+        return
+    part = _here.parts.pop()
+    if part.owner is not None:
+        _C.end_host_part(part.depth)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def deciding(decisions: Optional[Decisions]) -> Optional[Decisions]:
+    """From now on the decisions of this thread's captured run. Returns those before."""
+    before, _here.decisions = _here.decisions, decisions
+    return before
+
+
+def _held(value: Any, is_owner: bool = False) -> Callable[[], Any]:
+    """For a graph to hold: the function that is graphed holds its optimizers and the like."""
+    is_held = is_owner or isinstance(value, (*OWNERS, torch.nn.Module, torch.nn.Parameter))
+    return weakref.ref(value) if is_held else lambda: value
+
+
+def _again(
+    ambient: tuple, step: Callable[..., Any], args: list[Callable[[], Any]], kwargs: dict[str, Callable[[], Any]]
+) -> None:
+    with _as_in(ambient):
+        step(*(one() for one in args), **{name: one() for name, one in kwargs.items()})
+
+
+def _ambient() -> tuple:
+    """What decides at the place of a call which operations a call of torch runs."""
+    casts = [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda")]
+    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), *casts
+
+
+@contextlib.contextmanager
+def _as_in(ambient: tuple) -> Iterator[None]:
+    grad, inference, *casts = ambient
+    with contextlib.ExitStack() as modes:
+        if inference != torch.is_inference_mode_enabled():
+            modes.enter_context(torch.inference_mode(inference))
+        if grad != torch.is_grad_enabled():
+            modes.enter_context(torch.set_grad_enabled(grad))
+        for (kind, enabled, dtype), now in zip(casts, _ambient()[2:]):
+            if (kind, enabled, dtype) != now:
+                modes.enter_context(torch.autocast(kind, dtype=dtype, enabled=enabled))
+        yield
+
+
+def _activate(reference: Callable[[], Any]) -> None:
+    optimizer = reference()
+    if optimizer is not None:
+        _active.add(optimizer)
+
+
+register_optimizer_step_pre_hook(_begin)
+register_optimizer_step_post_hook(_end)

@@ -1,0 +1,216 @@
+"""Steps whose inputs come on the CPU, as data loaders give them, and that bring them to the GPU themselves."""
+
+import pytest
+import torch
+
+import pianola
+from twins import assert_same
+
+CALLS = 20
+
+
+@pytest.fixture
+def gpu(device):
+    if device.type == "cpu":
+        pytest.skip("there is no way from the CPU to the CPU")
+    return device
+
+
+def make_model(device):
+    torch.manual_seed(3)
+    return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4)).to(device)
+
+
+def batch(i, size=6):
+    generator = torch.Generator().manual_seed(i)
+    return torch.randn(size, 8, generator=generator), torch.randint(0, 4, (size,), generator=generator)
+
+
+def train(device, make_step, graphed, batches):
+    model = make_model(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    step = make_step(model, optimizer, device)
+    if graphed:
+        step = pianola.graphed(step)
+    return model, [step(*one) for one in batches], step
+
+
+def assert_trained_alike(device, make_step, batches):
+    model, losses, step = train(device, make_step, True, batches)
+    other, expected, _ = train(device, make_step, False, batches)
+    for i, (loss, wanted) in enumerate(zip(losses, expected)):
+        assert_same(f"loss {i}", loss, wanted)
+    for (name, one), two in zip(model.named_parameters(), other.parameters()):
+        assert_same(name, one, two)
+    return step
+
+
+def replays(step):
+    return sum(one.replays for one in step.info().signatures)
+
+
+def reasons(step):
+    return [one.reason for one in step.info().signatures if one.reason]
+
+
+def tutorial_step(model, optimizer, device):
+    def step(x, y):
+        x, y = x.to(device), y.to(device)
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return step
+
+
+def test_the_most_usual_line_of_all(gpu):
+    step = assert_trained_alike(gpu, tutorial_step, [batch(i) for i in range(CALLS)])
+    assert replays(step) >= CALLS - 9, reasons(step)
+
+
+def test_the_loss_may_be_read(gpu):
+    def make(model, optimizer, device):
+        inner = tutorial_step(model, optimizer, device)
+        return lambda x, y: inner(x, y).item()
+
+    model, losses, step = train(gpu, make, True, [batch(i) for i in range(CALLS)])
+    _, expected, _ = train(gpu, make, False, [batch(i) for i in range(CALLS)])
+    assert losses == expected and replays(step) >= CALLS - 9, reasons(step)
+
+
+def test_the_caller_may_write_into_its_tensors_at_once(gpu):
+    model, other = make_model(gpu), make_model(gpu)
+    x = torch.empty(6, 8)
+    graphed = pianola.graphed(lambda x: model(x.to(gpu)).detach())
+    for i in range(CALLS):
+        x.copy_(batch(i)[0])
+        result = graphed(x)
+        x.fill_(float("nan"))
+        assert_same(f"call {i}", result, other(batch(i)[0].to(gpu)).detach())
+
+
+def test_batches_of_other_sizes_and_dictionaries(gpu):
+    def make(model, optimizer, device):
+        inner = tutorial_step(model, optimizer, device)
+
+        def step(batch):
+            batch = {name: value.cuda(non_blocking=True) for name, value in batch.items()}
+            return inner(batch["x"], batch["y"])
+
+        return step
+
+    batches = [({"x": x, "y": y},) for x, y in (batch(i, 6 if i % 5 else 3) for i in range(40))]
+    step = assert_trained_alike(gpu, make, batches)
+    assert replays(step) >= 18, reasons(step)
+
+
+def test_a_type_that_is_asked_for_on_the_way(gpu):
+    def make(model, optimizer, device):
+        inner = tutorial_step(model, optimizer, device)
+
+        def step(x, y):
+            images = x.to(device, dtype=torch.float32) / 255
+            return inner(images, y.to(device=device))
+
+        return step
+
+    batches = [((batch(i)[0] * 100).to(torch.uint8), batch(i)[1]) for i in range(CALLS)]
+    step = assert_trained_alike(gpu, make, batches)
+    assert replays(step) >= CALLS - 9, reasons(step)
+
+
+def test_one_that_is_not_used_and_one_that_is_converted(gpu):
+    def make(model, optimizer, device):
+        inner = tutorial_step(model, optimizer, device)
+        return lambda x, y, names: inner(x.float().view(-1, 8).to(device), y.long().to(device))
+
+    batches = [(x.double(), y.int(), torch.zeros(3)) for x, y in (batch(i) for i in range(CALLS))]
+    step = assert_trained_alike(gpu, make, batches)
+    assert replays(step) >= CALLS - 9, reasons(step)
+
+
+def test_what_the_host_reads_of_them_keeps_the_step_eager(gpu):
+    def make(model, optimizer, device):
+        inner = tutorial_step(model, optimizer, device)
+
+        def step(x, y):
+            if y.sum() > 9:
+                x = x * 2
+            return inner(x, y)
+
+        return step
+
+    step = assert_trained_alike(gpu, make, [batch(i) for i in range(CALLS)])
+    assert replays(step) == 0
+    assert "input 0 is on cpu, but the function computes on cuda:0" in reasons(step)[0]
+
+
+def test_what_the_host_reads_of_them_later_is_right(gpu):
+    switch = [False]
+
+    def make(model, optimizer, device):
+        inner = tutorial_step(model, optimizer, device)
+
+        def step(x, y):
+            if switch[0]:
+                x = x * y.max()
+            return inner(x, y)
+
+        return step
+
+    results = {}
+    for graphed in (True, False):
+        switch[0] = False
+        made = make_model(gpu)
+        optimizer = torch.optim.AdamW(made.parameters(), lr=1e-2)
+        step = make(made, optimizer, gpu)
+        step = pianola.graphed(step) if graphed else step
+        losses = []
+        for i in range(40):
+            switch[0] = i >= 20
+            losses.append(step(*batch(i)))
+        results[graphed] = (losses, [one.detach().clone() for one in made.parameters()])
+    for one, other in zip(results[True][0] + results[True][1], results[False][0] + results[False][1]):
+        assert_same("what is left", one, other)
+
+
+def test_what_the_step_makes_on_the_host_is_kept(gpu):
+    def make(model, optimizer, device):
+        inner = tutorial_step(model, optimizer, device)
+        weights = torch.tensor([1.0, 0.5, 2.0, 1.5, 1.0, 1.0, 0.25, 3.0])
+
+        def step(x, y):
+            mask = torch.arange(8).to(device) < 6
+            scale = torch.tensor([0.5, 2.0]).to(device)
+            return inner(x * mask * scale[0] * weights.to(device), y)
+
+        return step
+
+    batches = [tuple(one.to(gpu) for one in batch(i)) for i in range(CALLS)]
+    step = assert_trained_alike(gpu, make, batches)
+    assert replays(step) >= CALLS - 9, reasons(step)
+
+
+def test_what_the_step_copies_from_the_host_may_change(gpu):
+    weights = torch.ones(8)
+
+    def make(model, optimizer, device):
+        inner = tutorial_step(model, optimizer, device)
+        return lambda x, y: inner(x * weights.to(device), y)
+
+    results = {}
+    for graphed in (True, False):
+        weights.fill_(1)
+        made = make_model(gpu)
+        step = make(made, torch.optim.AdamW(made.parameters(), lr=1e-2), gpu)
+        step = pianola.graphed(step) if graphed else step
+        losses = []
+        for i in range(30):
+            if i == 15:
+                weights[2] = 5
+            losses.append(step(*(one.to(gpu) for one in batch(i))))
+        results[graphed] = losses
+    for i, (one, other) in enumerate(zip(results[True], results[False])):
+        assert_same(f"loss {i}", one, other)

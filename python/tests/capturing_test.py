@@ -1,0 +1,36 @@
+"""Code that asks whether the current stream is captured."""
+
+import pytest
+import torch
+
+import pianola
+
+
+def doubles_under_capture(x):
+    return x * (2 if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing() else 3)
+
+
+def test_a_graphed_function_does_what_it_did_before(device):
+    step = pianola.graphed(doubles_under_capture)
+    x = torch.ones(4, device=device)
+    for _ in range(8):
+        assert torch.equal(step(x), x * 3)
+    (known,) = step.info().signatures
+    assert known.replays == 5, known.reason
+
+
+def test_other_captures_are_told_the_truth(device):
+    if device.type == "cpu":
+        pytest.skip("no stream of the CPU is captured")
+    step = pianola.graphed(doubles_under_capture)
+    x = torch.ones(4, device=device)
+    for _ in range(5):
+        step(x)
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.stream(stream), torch.cuda.graph(graph, stream=stream):
+        result = doubles_under_capture(x)
+        assert torch.cuda.is_current_stream_capturing()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(result, x * 2)
+    assert not torch.cuda.is_current_stream_capturing()
