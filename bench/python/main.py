@@ -34,6 +34,7 @@ BENCHMARKS = {
     "cuda/python_graphed": "Training steps whose graphs make themselves: steady state, and time to the first replay",
     "cuda/python_guards": "What a call takes to see that all that its step read is as it was: ResNet-50's training",
     "cuda/python_models": "Training steps of GPT-2 and ResNet-18, bit-equal to eager with deterministic algorithms",
+    "cuda/python_optimizers": "Training steps with optimizers as they come, whose numbers the host computes at each call",
     "cuda/python_profile": "What profiles of training steps foretell, against what their graphs take; the recorder's cost",
     "cuda/python_replay": "Host time of replaying a training step from Python",
     "cuda/python_scopes": "Training steps by the scope of the graph: torch's graphs and Pianola's, from Python",
