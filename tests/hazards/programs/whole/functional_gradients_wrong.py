@@ -1,7 +1,7 @@
-"""Gradients by torch.func, per sample: what its transforms do to operations belongs to no graph."""
+"""A functionalized loss: what functionalize puts off and runs later is no operation of the step."""
 import torch
 from torch import nn
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call, functionalize
 
 
 def program(device):
@@ -11,11 +11,10 @@ def program(device):
     def loss(parameters, x, y):
         return (functional_call(model, parameters, (x,)) - y).square().mean()  # hazard: PG1203
 
-    per_sample = vmap(grad(loss), in_dims=(None, 0, 0))
+    functional = functionalize(loss)
 
     def step(x, y):
-        gradients = per_sample(parameters, x, y)
-        return {name: g.norm(dim=-1).mean() for name, g in gradients.items()}
+        return functional(parameters, x, y)
 
     batches = [(torch.randn(3, 4, device=device), torch.randn(3, 1, device=device)) for _ in range(3)]
     return step, {"batches": batches}
