@@ -11,16 +11,25 @@ at::Tensor alias_of(const at::Tensor& tensor) {
   return alias;
 }
 
-c10::IValue alias_values(const c10::IValue& value) {
+c10::IValue alias_values(const c10::IValue& value) { return ArgumentAliases().of(value); }
+
+c10::IValue ArgumentAliases::of(const c10::IValue& value) {
   if (value.isTensor()) {
     const at::Tensor& tensor = value.toTensor();
-    return tensor.defined() ? c10::IValue(alias_of(tensor)) : value;
+    return tensor.defined() ? c10::IValue(alias(tensor)) : value;
   }
   if (!value.isList()) return value;
   // A list is shared by reference: copy it, so that the aliases do not end up in the caller's.
   c10::List<c10::IValue> copy(value.toList().copy());
-  for (std::size_t i = 0; i < copy.size(); ++i) copy.set(i, alias_values(copy.get(i)));
+  for (std::size_t i = 0; i < copy.size(); ++i) copy.set(i, of(copy.get(i)));
   return copy;
+}
+
+at::Tensor ArgumentAliases::alias(const at::Tensor& tensor) {
+  for (const auto& [one, alias] : known_) {
+    if (one == tensor.unsafeGetTensorImpl()) return alias;
+  }
+  return known_.emplace_back(tensor.unsafeGetTensorImpl(), make_(tensor)).second;
 }
 
 }  // namespace pianola::trace

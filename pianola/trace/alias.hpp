@@ -2,6 +2,9 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
+#include <utility>
+#include <vector>
+
 namespace pianola::trace {
 
 // Note [What holds aliases]
@@ -13,5 +16,23 @@ namespace pianola::trace {
 [[nodiscard]] at::Tensor alias_of(const at::Tensor& tensor);
 /// Of all tensors in the value; in lists, too. Other values are the same.
 [[nodiscard]] c10::IValue alias_values(const c10::IValue& value);
+
+/// Aliases of the arguments of one call. A tensor that is given twice has one alias: some kernels ask whether two of their
+/// arguments are the same tensor, and compute in another way then (_native_multi_head_attention).
+class ArgumentAliases {
+ public:
+  using Make = at::Tensor (*)(const at::Tensor& tensor);
+  /// @param make  Makes the alias of one tensor.
+  explicit ArgumentAliases(Make make = &alias_of) : make_(make) {}
+
+  /// Of all tensors in the value; in lists, too.
+  [[nodiscard]] c10::IValue of(const c10::IValue& value);
+
+ private:
+  at::Tensor alias(const at::Tensor& tensor);
+
+  Make make_;
+  std::vector<std::pair<const c10::TensorImpl*, at::Tensor>> known_;
+};
 
 }  // namespace pianola::trace

@@ -10,7 +10,6 @@
 #include <pianola/trace/tensors_of.hpp>
 
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/core/List.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <cuda_runtime_api.h>
@@ -34,17 +33,6 @@ at::Tensor at_the_place_of(const at::Tensor& tensor) {
                                                      nullptr, /*resizable=*/false);
   alias.unsafeGetTensorImpl()->set_storage_keep_dtype(c10::Storage(std::move(place)));
   return alias;
-}
-
-c10::IValue places_of(const c10::IValue& value) {
-  if (value.isTensor()) {
-    const at::Tensor& tensor = value.toTensor();
-    return tensor.defined() ? c10::IValue(at_the_place_of(tensor)) : value;
-  }
-  if (!value.isList()) return value;
-  c10::List<c10::IValue> copy(value.toList().copy());
-  for (std::size_t i = 0; i < copy.size(); ++i) copy.set(i, places_of(copy.get(i)));
-  return copy;
 }
 
 std::vector<at::Tensor> tensors_in(const torch::jit::Stack& values) {
@@ -151,7 +139,8 @@ void NumberedCalls::on_op_begin(const trace::OpSpan& op) {
   if (op.around != 0 || op.info->seeded || op.info->is_empty || op.info->is_view || !wanted_(operations_)) return;
   running_.emplace_back(op.number, operations_);
   Call& call = calls_.emplace(operations_, Call{.op = op.info, .inputs = {}}).first->second;
-  for (const c10::IValue& input : op.inputs) call.inputs.push_back(places_of(input));
+  trace::ArgumentAliases places(&at_the_place_of);
+  for (const c10::IValue& input : op.inputs) call.inputs.push_back(places.of(input));
 }
 
 void NumberedCalls::on_op_end(const trace::OpSpan& op) {
@@ -159,7 +148,8 @@ void NumberedCalls::on_op_end(const trace::OpSpan& op) {
   const std::size_t operation = running_.back().second;
   Call& call = calls_.at(operation);
   running_.pop_back();
-  for (const c10::IValue& output : op.outputs) call.outputs.push_back(places_of(output));
+  trace::ArgumentAliases places(&at_the_place_of);
+  for (const c10::IValue& output : op.outputs) call.outputs.push_back(places.of(output));
   // What is computed on the host is no part of the graph.
   const auto is_on_device = [](const torch::jit::Stack& values) {
     const std::vector<at::Tensor> tensors = tensors_in(values);

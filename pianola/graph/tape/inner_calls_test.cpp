@@ -30,7 +30,12 @@ at::Tensor& increment(at::Tensor& x) { return x.add_(1); }
 // Does all the work without leaving autograd.
 at::Tensor& increment_above_autograd(at::Tensor& x) { return x.add_(1); }
 
+// As attention does, which computes the projections of one input at once.
+at::Tensor times(const at::Tensor& x, const at::Tensor& y) { return at::mul(x, x.is_same(y) ? 2 : 3); }
+
 TORCH_LIBRARY(pianola_inner_calls, library) {
+  library.def("times(Tensor x, Tensor y) -> Tensor");
+  library.impl("times", c10::DispatchKey::CompositeExplicitAutograd, TORCH_FN(times));
   library.def("hoarding(Tensor x) -> Tensor");
   library.def("increment(Tensor(a!) x) -> Tensor(a!)");
   library.impl("hoarding", c10::DispatchKey::CompositeExplicitAutograd, TORCH_FN(hoarding));
@@ -46,6 +51,24 @@ at::Tensor call(const char* name, const at::Tensor& x) {
 
 class InnerCallsTest : public DeviceTest {};
 PIANOLA_ON_EVERY_DEVICE(InnerCallsTest);
+
+TEST_P(InnerCallsTest, ATensorThatIsGivenTwiceIsOneTensorInAReplay) {
+  const at::Tensor x = randn({3}), y = randn({3}, 2);
+  at::Tensor same_one, others;
+  const auto times = c10::Dispatcher::singleton().findSchemaOrThrow("pianola_inner_calls::times", "");
+  Graph graph(device());
+  graph.capture([&] {
+    torch::jit::Stack twice = {x, x}, two = {x, y};
+    times.callBoxed(twice);
+    times.callBoxed(two);
+    same_one = twice[0].toTensor();
+    others = two[0].toTensor();
+  });
+  x.copy_(randn({3}, 3));
+  graph.replay();
+  EXPECT_TRUE(same(same_one, x * 2));
+  EXPECT_TRUE(same(others, x * 3));
+}
 
 TEST_P(InnerCallsTest, TheGradientOfAFactorInPlaceFollowsTheInput) {
   const at::Tensor x = randn({3}), a = randn({3}, 2).requires_grad_(), b = randn({3}, 3).requires_grad_();

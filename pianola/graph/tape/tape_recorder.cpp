@@ -15,9 +15,9 @@ namespace pianola::graph {
 namespace {
 
 // A number of the host is a value: what the step does with its memory later is not for replays to see.
-c10::IValue alias_of_input(const trace::OpSpan& op, const c10::IValue& value) {
+c10::IValue alias_of_input(const trace::OpSpan& op, const c10::IValue& value, trace::ArgumentAliases& aliases) {
   const bool is_number = value.isTensor() && value.toTensor().defined() && op.memory->is_host_number(value.toTensor());
-  if (!is_number) return trace::alias_values(value);
+  if (!is_number) return aliases.of(value);
   const trace::QuietScope quiet;
   return value.toTensor().clone();
 }
@@ -100,8 +100,9 @@ void TapeRecorder::on_op_begin(const trace::OpSpan& op) {
   running.op.number = ++begun_;
   running.op.grad_mode = at::GradMode::is_enabled();
   running.op.inputs.reserve(op.inputs.size());
+  trace::ArgumentAliases aliases;
   for (std::size_t i = 0; i < op.inputs.size(); ++i) {
-    running.op.inputs.push_back(alias_of_input(op, op.inputs[i]));
+    running.op.inputs.push_back(alias_of_input(op, op.inputs[i], aliases));
     if (!op.info->writes[i]) continue;
     trace::for_each_tensor(op.inputs[i], [&](const at::Tensor& tensor) {
       const c10::VariableVersion& version = tensor.unsafeGetTensorImpl()->version_counter();
