@@ -11,6 +11,7 @@
 #include <pianola/core/report.hpp>
 #include <pianola/core/version.hpp>
 #include <pianola/graph/graph.hpp>
+#include <pianola/graph/number.hpp>
 #include <pianola/graph/pool.hpp>
 #include <pianola/schedule/schedule.hpp>
 #include <pianola/training/adam.hpp>
@@ -21,6 +22,7 @@
 #include <pianola/training/finite_watch.hpp>
 #include <pianola/training/full_iteration.hpp>
 #include <pianola/training/grad_scaler.hpp>
+#include <pianola/training/host_step.hpp>
 #include <pianola/training/learning_rate_schedule.hpp>
 #include <pianola/training/rng_tracker.hpp>
 #include <pianola/training/sgd.hpp>

@@ -1,6 +1,6 @@
 #pragma once
 #include <pianola/callable/callable.hpp>
-#include <pianola/callable/number_slots.hpp>
+#include <pianola/graph/number_slots.hpp>
 
 #include <ATen/core/Tensor.h>
 
@@ -82,7 +82,9 @@ class Call {
   [[nodiscard]] virtual std::vector<c10::IValue> numbers() const { return {}; }
   /// After a capture: where the graph has slots, as indexes of CallInputs::numbers. From now on calls of this key have numbers that
   /// the graph can be given. @throws UsageError  No graph could be right.
-  [[nodiscard]] virtual std::vector<NumberSlot> bind_numbers(const NumberEvidence& /*evidence*/) { return {}; }
+  [[nodiscard]] virtual std::vector<graph::NumberSlot> bind_numbers(const graph::NumberEvidence& /*evidence*/) {
+    return {};
+  }
   /// Which argument that is no tensor is another one than in the call of this key: "kwargs['step']"; empty where none is.
   [[nodiscard]] virtual std::string changed_since(std::int64_t /*key*/) const {
     return "an argument that is no tensor";

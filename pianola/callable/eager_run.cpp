@@ -25,7 +25,7 @@ class OpenRun {
 }  // namespace
 
 EagerRun::EagerRun(std::span<const at::Tensor> inputs, const std::function<void()>& run,
-                   std::shared_ptr<HostParts> parts, std::shared_ptr<NumberUses> numbers)
+                   std::shared_ptr<HostParts> parts, std::shared_ptr<graph::NumberUses> numbers)
     : watch_(inputs), parts_(std::move(parts)), numbers_(std::move(numbers)) {
   const OpenRun open;
   const HostParts::Open open_parts(*parts_);

@@ -2,7 +2,7 @@
 #include <pianola/callable/call_watch.hpp>
 #include <pianola/callable/host_parts.hpp>
 #include <pianola/callable/host_use.hpp>
-#include <pianola/callable/number_slots.hpp>
+#include <pianola/graph/number_slots.hpp>
 #include <pianola/trace/odd_work.hpp>
 #include <pianola/trace/operation_log.hpp>
 
@@ -22,7 +22,7 @@ class EagerRun {
   /// @param numbers  Are given the uses of numbers among its arguments.
   EagerRun(std::span<const at::Tensor> inputs, const std::function<void()>& run,
            std::shared_ptr<HostParts> parts = std::make_shared<HostParts>(),
-           std::shared_ptr<NumberUses> numbers = std::make_shared<NumberUses>());
+           std::shared_ptr<graph::NumberUses> numbers = std::make_shared<graph::NumberUses>());
 
   [[nodiscard]] const CallWatch& watch() const noexcept { return watch_; }
   [[nodiscard]] const HostUse& host() const noexcept { return host_; }
@@ -31,7 +31,7 @@ class EagerRun {
   [[nodiscard]] const HostParts& parts() const noexcept { return *parts_; }
   /// For each input whether it has a history, and the run sent it no gradient.
   [[nodiscard]] const std::vector<bool>& spared_inputs() const noexcept { return spared_inputs_; }
-  [[nodiscard]] const NumberUses& numbers() const noexcept { return *numbers_; }
+  [[nodiscard]] const graph::NumberUses& numbers() const noexcept { return *numbers_; }
   /// What it did that no graph can hold; nothing where there is no such thing.
   [[nodiscard]] const std::optional<trace::OddWork>& odd_work() const noexcept { return odd_work_; }
   /// Why the two do not show the whole run; empty where they do.
@@ -46,7 +46,7 @@ class EagerRun {
   trace::OperationLog log_;
   std::shared_ptr<HostParts> parts_;
   std::vector<bool> spared_inputs_;
-  std::shared_ptr<NumberUses> numbers_;
+  std::shared_ptr<graph::NumberUses> numbers_;
   std::optional<trace::OddWork> odd_work_;
   std::string failure_;
 };

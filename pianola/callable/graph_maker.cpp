@@ -151,7 +151,7 @@ std::unique_ptr<StepGraph> GraphMaker::make_step(const Callable& callable, const
   graph->capture(step, observation.leaves(), options, [&](const EagerRun& run) {
     if (!source.is_adopted) observation.check_capture(run.log(), options_.accept_capture_path, !follows_numbers);
     if (follows_numbers) {
-      graph->bind_numbers(source.samples, [&](NumberEvidence evidence) {
+      graph->bind_numbers(source.samples, [&](graph::NumberEvidence evidence) {
         evidence.arguments.insert(evidence.arguments.begin(), call.numbers());
         evidence.change = observation.difference_to_capture(run.log());
         return call.bind_numbers(evidence);

@@ -53,7 +53,7 @@ class GraphMaker {
     bool is_adopted;                     ///< That was a call with other shapes.
     bool is_step;                        ///< Captured whole.
     std::size_t function;
-    std::span<const NumberSample> samples = {};  ///< Of calls with other numbers among their arguments.
+    std::span<const graph::NumberSample> samples = {};  ///< Of calls with other numbers among their arguments.
   };
 
   /// While it lives, captures are made ahead of the call that replays them.

@@ -58,13 +58,13 @@ void StepGraph::capture(const Step& step, const std::vector<at::Tensor>& leaves,
   std::optional<EagerRun> run;
   std::vector<at::Tensor> results;
   auto parts = std::make_shared<HostParts>(/*is_capture=*/true);
-  auto numbers = std::make_shared<NumberUses>();
+  auto numbers = std::make_shared<graph::NumberUses>();
   try {
     const auto observed = [&] {
       gradients_->begin_run();
       parts->put_back();  // of a run before, which is none of the user's
       parts = std::make_shared<HostParts>(/*is_capture=*/true);
-      numbers = std::make_shared<NumberUses>();
+      numbers = std::make_shared<graph::NumberUses>();
       const trace::OpStream changes({&*gradients_});
       run.emplace(
           inputs_, [&] { results = step(inputs_); }, parts, numbers);
@@ -110,11 +110,12 @@ void StepGraph::keep_parts() {
   for (HostPart& part : parts_) part.keep();
 }
 
-void StepGraph::bind_numbers(std::span<const NumberSample> samples,
-                             const std::function<std::vector<NumberSlot>(NumberEvidence)>& bind) {
+void StepGraph::bind_numbers(std::span<const graph::NumberSample> samples,
+                             const std::function<std::vector<graph::NumberSlot>(graph::NumberEvidence)>& bind) {
   const graph::GraphNumbers graph(graph_);
-  numbers_ = NumberSlots(recorded_->numbers(), bind(NumberSlots::evidence(recorded_->numbers(), recorded_->log(),
-                                                                          samples, graph, recorded_results_)));
+  numbers_ = graph::NumberSlots(
+      recorded_->numbers(),
+      bind(graph::NumberSlots::evidence(recorded_->numbers(), recorded_->log(), samples, graph, recorded_results_)));
   has_its_numbers_ = true;
 }
 

@@ -3,10 +3,10 @@
 #include <pianola/callable/eager_run.hpp>
 #include <pianola/callable/graphed_options.hpp>
 #include <pianola/callable/host_parts.hpp>
-#include <pianola/callable/number_slots.hpp>
 #include <pianola/callable/output_origin.hpp>
 #include <pianola/callable/step_gradients.hpp>
 #include <pianola/graph/graph.hpp>
+#include <pianola/graph/number_slots.hpp>
 #include <pianola/graph/outside_guard.hpp>
 
 #include <ATen/core/Tensor.h>
@@ -41,8 +41,8 @@ class StepGraph final : public CapturedCall {
   [[nodiscard]] bool is_stale() const override { return !diverged_.empty() || !outside_->intact(); }
   [[nodiscard]] std::string why_stale() const override;
   /// After a capture. @param bind  Where it has slots.
-  void bind_numbers(std::span<const NumberSample> samples,
-                    const std::function<std::vector<NumberSlot>(NumberEvidence)>& bind);
+  void bind_numbers(std::span<const graph::NumberSample> samples,
+                    const std::function<std::vector<graph::NumberSlot>(graph::NumberEvidence)>& bind);
   [[nodiscard]] bool set_numbers(std::span<const c10::IValue> values) override;
   [[nodiscard]] bool is_free() const override { return gradients_->are_as_captured(); }
   [[nodiscard]] std::vector<at::Tensor> replay(std::span<const at::Tensor> inputs) override;
@@ -76,7 +76,7 @@ class StepGraph final : public CapturedCall {
   std::vector<HostPart> parts_;
   bool reads_ = false;           // some part does
   bool parts_have_run_ = false;  // for the next launch: in the capture
-  NumberSlots numbers_;
+  graph::NumberSlots numbers_;
   bool has_its_numbers_ = false;  // for the next launch: those of the capture
   // While accept() runs:
   const EagerRun* recorded_ = nullptr;

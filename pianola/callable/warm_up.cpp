@@ -72,7 +72,7 @@ void WarmUp::note_sample(const Observation& observed, std::vector<c10::IValue> n
   if (is_like_last && !are_same(numbers, numbers_)) {
     given_others_ = given_others_ || !observed.difference_from(*last_).empty();
   }
-  std::erase_if(samples_, [&](const NumberSample& sample) { return are_same(sample.arguments, numbers); });
+  std::erase_if(samples_, [&](const graph::NumberSample& sample) { return are_same(sample.arguments, numbers); });
   if (samples_.size() > kSamples) samples_.erase(samples_.begin());
   samples_.push_back({.arguments = numbers, .given = observed.log().numbers()});
   numbers_ = std::move(numbers);

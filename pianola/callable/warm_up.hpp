@@ -39,7 +39,7 @@ class WarmUp {
   /// Whether operations were given other numbers, where those among the arguments were others.
   [[nodiscard]] bool gives_other_numbers() const noexcept { return given_others_; }
   /// Numbers among the arguments, and what the operations were given in the latest calls, which had different ones.
-  [[nodiscard]] const std::vector<NumberSample>& samples() const noexcept { return samples_; }
+  [[nodiscard]] const std::vector<graph::NumberSample>& samples() const noexcept { return samples_; }
   /// The latest call; only where one was made, and no obstacle found.
   [[nodiscard]] const Observation& last() const { return *last_; }
   [[nodiscard]] bool has_last() const noexcept { return last_.has_value(); }
@@ -65,7 +65,7 @@ class WarmUp {
   };
   std::vector<Kept> kept_;            // of the calls that count, until something can be said
   std::vector<c10::IValue> numbers_;  // of the latest call
-  std::vector<NumberSample> samples_;
+  std::vector<graph::NumberSample> samples_;
   bool given_others_ = false;  // operations were given other numbers, where the arguments' were others
   std::string obstacle_;
 };

@@ -11,6 +11,7 @@
 
 #include <exception>
 #include <fstream>
+#include <utility>
 
 namespace pianola {
 
@@ -95,6 +96,12 @@ void Graph::Impl::replay(std::size_t first, std::size_t last) {
   run([&] { backend->replay_operations(first, last); });
 }
 
+void Graph::Impl::drop() {
+  backend->reset();
+  result.reset();
+  numbers.unbind();
+}
+
 Graph::Graph(c10::Device device) : impl_(std::make_unique<Impl>(device)) {}
 Graph::Graph(Graph&&) noexcept = default;
 
@@ -109,10 +116,8 @@ Graph::~Graph() {
   if (impl_ != nullptr && !impl_->process.is_this_process()) (void)impl_.release();
 }
 
-void Graph::capture(const std::function<void()>& step, const CaptureOptions& options) {
-  const OneCall::Scope call = impl_->call("capture()");
-  impl_->check_empty();
-  graph::CaptureSession session(*impl_->backend, options);
+void Graph::Impl::capture(const std::function<void()>& step, const CaptureOptions& options) {
+  graph::CaptureSession session(*backend, options);
   session.warm_up(step);
   session.begin();
   try {
@@ -120,13 +125,39 @@ void Graph::capture(const std::function<void()>& step, const CaptureOptions& opt
   } catch (...) {
     session.fail(std::current_exception());
   }
-  impl_->adopt(session.commit());
-  impl_->inputs = options.inputs.size();
+  adopt(session.commit());
+  inputs = options.inputs.size();
 }
+
+void Graph::capture(const std::function<void()>& step, const CaptureOptions& options) {
+  const OneCall::Scope call = impl_->call("capture()");
+  impl_->check_empty();
+  if (impl_->numbers.empty()) return impl_->capture(step, options);
+  graph::NamedNumbers::Trials trials(impl_->numbers, options, graph::GraphNumbers(*this));
+  impl_->capture([&] { trials.run(step); }, trials.options());
+  try {
+    trials.bind(*impl_->result->trace);
+  } catch (...) {
+    impl_->drop();
+    throw;
+  }
+}
+
+Number Graph::number(std::string name, double value) {
+  const OneCall::Scope call = impl_->call("number()");
+  if (impl_->result) {
+    throw UsageError({.what = fmt::format("the number '{}' was declared after the capture", name),
+                      .fix = "declare it before; reset() drops the capture"});
+  }
+  return impl_->numbers.declare(std::move(name), value);
+}
+
+Number Graph::number(std::string_view name) const { return impl_->numbers.find(name); }
 
 void Graph::replay() {
   const OneCall::Scope call = impl_->call("replay()");
   impl_->check_replayable();
+  impl_->numbers.give(graph::GraphNumbers(*this));
   if (impl_->inputs != 0) impl_->backend->keep_inputs();
   impl_->replay();
 }
@@ -139,6 +170,7 @@ void Graph::replay(std::span<const at::Tensor> sources) {
                                           sources.size(), impl_->inputs),
                       .fix = "pass one tensor for each of CaptureOptions::inputs"});
   }
+  impl_->numbers.give(graph::GraphNumbers(*this));
   impl_->backend->copy_inputs(sources);
   impl_->replay();
 }
@@ -152,8 +184,7 @@ void Graph::instantiate() {
 void Graph::reset() {
   if (impl_ == nullptr || !impl_->process.is_this_process()) return;
   const OneCall::Scope call = impl_->call("reset()");
-  impl_->backend->reset();
-  impl_->result.reset();
+  impl_->drop();
 }
 
 std::size_t Graph::failed_operation() const noexcept { return impl_->failed_operation; }

@@ -1,6 +1,7 @@
 #pragma once
 #include <pianola/core/export.hpp>
 #include <pianola/core/report.hpp>
+#include <pianola/graph/number.hpp>
 #include <pianola/graph/options.hpp>
 #include <pianola/graph/pool.hpp>
 #include <pianola/parallel/branch_info.hpp>
@@ -17,6 +18,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace pianola {
@@ -83,12 +85,24 @@ class PIANOLA_API Graph {
   ///          synchronization with the host unless a snapshot has to go to host memory.
   void capture(const std::function<void()>& step, const CaptureOptions& options = {});
 
+  /// A number that the step gives to its operations, and that may be another one at each replay: see Number. To be declared
+  /// before the capture, which then warms up four times at least: some of these calls are trials with other values, whose
+  /// writes are put back like all others. `trace` and `restore` have to be on.
+  ///
+  /// @throws UsageError  There is one of this name already, the name is empty, or the value is not finite. By a capture: the
+  ///                     options do not go with numbers.
+  /// @throws CaptureError  By a capture: an operation is given such a number in a way that no replay could follow.
+  Number number(std::string name, double value);
+  /// The one that was declared by this name. @throws UsageError  There is none.
+  [[nodiscard]] Number number(std::string_view name) const;
+
   /// Runs what was captured, on the current stream of the graph's device; outputs hold new values when it is done. Inputs
   /// are read as they are.
   ///
   /// @throws UsageError   Nothing was captured, or by the process that this one was forked from; a capture is open on this
-  ///                      thread: graphs do not nest; another thread warms up in the pool; or the last replay in the pool
-  ///                      went to another stream that is being captured now.
+  ///                      thread: graphs do not nest; another thread warms up in the pool; the last replay in the pool
+  ///                      went to another stream that is being captured now; or a number was set that the graph cannot be
+  ///                      given: see Number::set.
   /// @throws ReplayError  A result of another graph of the pool, which this graph reads, has been overwritten; nothing
   ///                      was launched. With CheckMode::strict: a tensor from outside that the step used is gone or
   ///                      has moved; nothing was launched either. Or CUDA refused the launch.

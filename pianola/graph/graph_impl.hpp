@@ -4,6 +4,7 @@
 #include <pianola/graph/capture_session.hpp>
 #include <pianola/graph/fork.hpp>
 #include <pianola/graph/graph.hpp>
+#include <pianola/graph/named_numbers.hpp>
 
 #include <cstddef>
 #include <memory>
@@ -14,8 +15,12 @@ namespace pianola {
 struct Graph::Impl {
   explicit Impl(c10::Device wanted);
 
+  /// Warms up and records.
+  void capture(const std::function<void()>& step, const CaptureOptions& options);
   /// Takes over what a session recorded.
   void adopt(graph::CaptureResult recorded);
+  /// Of what was captured. The numbers stay.
+  void drop();
   /// Before a replay.
   void check_replayable();
   void check_modes() const;
@@ -32,9 +37,10 @@ struct Graph::Impl {
   c10::Device device;
   std::unique_ptr<graph::Backend> backend;
   std::optional<graph::CaptureResult> result;  // empty: nothing is captured
-  std::size_t inputs = 0;                      // that replay(sources) fills
-  graph::ProcessMark process;                  // that captured
-  std::size_t failed_operation = 0;            // of the last replay
+  graph::NamedNumbers numbers;
+  std::size_t inputs = 0;            // that replay(sources) fills
+  graph::ProcessMark process;        // that captured
+  std::size_t failed_operation = 0;  // of the last replay
   OneCall calls;
 
  private:

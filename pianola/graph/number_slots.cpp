@@ -1,4 +1,4 @@
-#include <pianola/callable/number_slots.hpp>
+#include <pianola/graph/number_slots.hpp>
 
 #include <pianola/trace/alias.hpp>
 #include <pianola/trace/number_span.hpp>
@@ -12,10 +12,12 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <bit>
 #include <complex>
+#include <cstdint>
 #include <utility>
 
-namespace pianola::callable {
+namespace pianola::graph {
 namespace {
 
 bool is_number(const c10::IValue& value) {
@@ -67,9 +69,8 @@ c10::IValue in_the_form_of(const c10::IValue& before, const c10::IValue& value) 
 
 bool is_same(const c10::IValue& one, const c10::IValue& other) {
   if (one.isInt() && other.isInt()) return one.toInt() == other.toInt();
-  if (one.isDouble() && other.isDouble())
-    return one.toDouble() == other.toDouble();  // what is set is neither 0 nor NaN
-  return false;
+  return one.isDouble() && other.isDouble() &&
+         std::bit_cast<std::uint64_t>(one.toDouble()) == std::bit_cast<std::uint64_t>(other.toDouble());
 }
 
 bool lies_alike(const at::Tensor& one, const at::Tensor& other) {
@@ -103,7 +104,10 @@ void NumberUses::on_op_begin(const trace::OpSpan& op) {
   note_moving(op, !sources.empty());
   if (sources.empty()) return;
   is_at_one_ = true;
-  Use use{.operation = operations_, .sources = std::move(sources), .inputs = {}};
+  Use use{.operation = operations_,
+          .sources = std::move(sources),
+          .is_direct = op.callers.empty() && op.sequence < 0 && op.backward == nullptr,
+          .inputs = {}};
   for (const c10::IValue& input : op.inputs) use.inputs.push_back(is_number(input) ? input : c10::IValue());
   uses_.emplace(op.number, std::move(use));
 }
@@ -172,7 +176,7 @@ void NumberUses::on_op_end(const trace::OpSpan& op) {
 // --- What it shows ---
 
 NumberEvidence NumberSlots::evidence(const NumberUses& uses, const trace::OperationLog& log,
-                                     std::span<const NumberSample> samples, const graph::GraphNumbers& graph,
+                                     std::span<const NumberSample> samples, const GraphNumbers& graph,
                                      std::span<const at::Tensor> results) {
   NumberEvidence evidence;
   std::vector<const NumberSample*> alike;
@@ -211,6 +215,7 @@ NumberEvidence NumberSlots::evidence(const NumberUses& uses, const trace::Operat
                                 .argument = receiver.argument,
                                 .can_be_set = false,
                                 .is_place = false,
+                                .is_direct = false,
                                 .sources = {},
                                 .numbers = {}};
     if (use != uses.uses_.end()) {
@@ -219,6 +224,7 @@ NumberEvidence NumberSlots::evidence(const NumberUses& uses, const trace::Operat
       given.operation = use->second.operation;
       given.sources = use->second.sources;
       given.is_place = view != view_of.end();
+      given.is_direct = use->second.is_direct;
       given.can_be_set = !receiver.is_in_list && !receiver.is_copied &&
                          (view != view_of.end() ? can_move[view->second]
                                                 : is_of_values(op.schema().arguments()[receiver.argument]) &&
@@ -287,7 +293,7 @@ bool NumberSlots::look_again(View& view, std::span<const c10::IValue> values) {
   return lies_alike(view.next, view.call.result);
 }
 
-bool NumberSlots::set(std::span<const c10::IValue> values, const graph::GraphNumbers& graph) {
+bool NumberSlots::set(std::span<const c10::IValue> values, const GraphNumbers& graph) {
   if (values.size() < values_) return false;  // of a call that began before another thread's made the graph
   if (!views_.empty()) {
     const trace::QuietScope quiet;
@@ -314,4 +320,4 @@ bool NumberSlots::set(std::span<const c10::IValue> values, const graph::GraphNum
   return true;
 }
 
-}  // namespace pianola::callable
+}  // namespace pianola::graph

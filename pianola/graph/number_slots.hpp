@@ -16,7 +16,7 @@
 #include <unordered_map>
 #include <vector>
 
-namespace pianola::callable {
+namespace pianola::graph {
 
 // Note [Numbers among the arguments]
 // A number among a call's arguments may change from call to call. Who makes the calls follows it: what is calculated of it,
@@ -35,6 +35,7 @@ struct NumberEvidence {
     std::size_t argument;
     bool can_be_set;
     bool is_place;                     ///< Of an operation that looks at memory: at which part of it.
+    bool is_direct;                    ///< The function calls the operation itself, and autograd has no part in it.
     std::vector<int> sources;          ///< Numbers that the operation may have been given, by the caller's count.
     std::vector<c10::IValue> numbers;  ///< In the capture, and in the calls before.
   };
@@ -72,6 +73,7 @@ class NumberUses final : public trace::OpObserver {
   struct Use {
     std::size_t operation;
     std::vector<int> sources;
+    bool is_direct;
     std::vector<c10::IValue> inputs;  // numbers only
   };
   // Where a tensor is given that moves.
@@ -111,7 +113,7 @@ class NumberSlots {
   /// What a capture was given.
   /// @param results  Of the run.
   [[nodiscard]] static NumberEvidence evidence(const NumberUses& uses, const trace::OperationLog& log,
-                                               std::span<const NumberSample> samples, const graph::GraphNumbers& graph,
+                                               std::span<const NumberSample> samples, const GraphNumbers& graph,
                                                std::span<const at::Tensor> results);
 
   NumberSlots() = default;
@@ -119,7 +121,7 @@ class NumberSlots {
 
   [[nodiscard]] bool empty() const noexcept { return numbers_.empty() && views_.empty(); }
   /// @return  False: an operation cannot have these, or its result would have another shape; nothing was set.
-  [[nodiscard]] bool set(std::span<const c10::IValue> values, const graph::GraphNumbers& graph);
+  [[nodiscard]] bool set(std::span<const c10::IValue> values, const GraphNumbers& graph);
 
  private:
   struct Number {
@@ -142,4 +144,4 @@ class NumberSlots {
   bool is_half_set_ = false;  // views have other numbers than the graph
 };
 
-}  // namespace pianola::callable
+}  // namespace pianola::graph

@@ -189,6 +189,13 @@ std::string OperationLog::optimizer_words(std::size_t index, std::size_t number)
                      op.info->schema().arguments()[arguments_[number]].name());
 }
 
+// Steps of Python's optimizers are known where replays can run them again; C++ has to tell where they are.
+std::string OperationLog::optimizer_fix(std::size_t index) const {
+  const bool is_native = places_[index].script_frames().empty() && scopes_[ops_[index].scope].empty();
+  return is_native ? "call it as pianola::step(optimizer) in a graphed function"
+                   : std::string(hazard_rule("PG1001").fix);
+}
+
 Diagnosis OperationLog::other_number(const OperationLog& a, const OperationLog& b, std::size_t at, std::size_t number) {
   const auto text = [](const auto& value) { return in_words(value); };
   const std::string place = at < b.places_.size() ? b.places_[at].describe() : "";
@@ -207,7 +214,7 @@ Diagnosis OperationLog::other_number(const OperationLog& a, const OperationLog& 
           b.ops_[at].info->name, std::visit(text, a.numbers_[number]), std::visit(text, b.numbers_[number]), optimizer),
       .where = place.empty() ? "" : fmt::format("operation {}, {}", at + 1, place),
       .fix = optimizer.empty() ? "keep a number that changes in a tensor on the device"
-                               : fmt::format("{}; or use one of pianola's optimizers", hazard_rule("PG1001").fix),
+                               : fmt::format("{}; or use one of pianola's optimizers", b.optimizer_fix(at)),
       .rule = "PG301"};
 }
 

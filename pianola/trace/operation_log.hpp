@@ -88,6 +88,7 @@ class OperationLog final : public OpObserver {
   [[nodiscard]] std::size_t index_of(std::uint64_t number) const;
   [[nodiscard]] std::string words_for(std::size_t index) const;
   [[nodiscard]] std::string optimizer_words(std::size_t index, std::size_t number) const;
+  [[nodiscard]] std::string optimizer_fix(std::size_t index) const;
   [[nodiscard]] static std::optional<Diagnosis> compare(const OperationLog& a, const OperationLog& b,
                                                         const Words& words);
   [[nodiscard]] static bool may_differ(const Op& was, const Op& is, const Words& words);

@@ -34,7 +34,8 @@ class StaticInputs;
 /// and replayed, and later ones are replayed. A signature is the number of microbatches, their structure, and the shapes,
 /// strides and dtypes of their tensors; other values in them (numbers, strings) belong to it, and are frozen. Numbers of
 /// the host that the step uses are frozen as well: keep what changes (learning rate, scale) on the device, as Pianola's
-/// optimizers and GradScaler do; a number that changes between warm-up iterations is refused.
+/// optimizers and GradScaler do, or call one of torch's optimizers by pianola::step(); a number that changes between
+/// warm-up iterations is refused.
 ///
 /// Results are equal to eager's, bit for bit. They are static tensors (FullIterationOptions::output) without history.
 /// Gradients that the step leaves in `.grad` are static too, for an optimizer outside.

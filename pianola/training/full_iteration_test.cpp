@@ -469,7 +469,7 @@ TEST_P(FullIterationTest, TheOptimizerThatChangesANumberIsNamed) {
   });
   EXPECT_THAT(message, AllOf(HasSubstr("in the next, by the optimizer AdamW as '"), HasSubstr("[PG301]"),
                              HasSubstr("where: operation "), HasSubstr("full_iteration_test.cpp:"),
-                             HasSubstr("capturable=True, and the learning rate as a tensor on the device")));
+                             HasSubstr("pianola::step(optimizer)")));
 }
 
 // A tensor that each step makes anew: who reads it is named.

@@ -81,7 +81,7 @@ std::vector<c10::IValue> PythonCall::numbers() const {
   return numbers_of(call_python(object().attr("known_numbers")).cast<py::tuple>());
 }
 
-std::vector<callable::NumberSlot> PythonCall::bind_numbers(const callable::NumberEvidence& evidence) {
+std::vector<graph::NumberSlot> PythonCall::bind_numbers(const graph::NumberEvidence& evidence) {
   const WithGil gil;
   const auto to_python = [](const std::vector<c10::IValue>& numbers) {
     py::list list;
@@ -97,7 +97,7 @@ std::vector<callable::NumberSlot> PythonCall::bind_numbers(const callable::Numbe
   using Slots = std::vector<std::tuple<std::size_t, std::size_t, std::size_t>>;
   const py::object bound =
       call_python(object().attr("bind_numbers"), py::make_tuple(arguments, given, in_python_words(evidence.change)));
-  std::vector<callable::NumberSlot> slots;
+  std::vector<graph::NumberSlot> slots;
   for (const auto& [operation, argument, value] : bound.cast<Slots>()) {
     slots.push_back({.operation = operation, .argument = argument, .value = value});
   }

@@ -30,7 +30,7 @@ class PythonCall final : public callable::Call {
   [[nodiscard]] bool was_interrupted() const override;
   [[nodiscard]] bool tell_numbers_apart(const std::string& why, bool in_capture) override;
   [[nodiscard]] std::vector<c10::IValue> numbers() const override;
-  [[nodiscard]] std::vector<callable::NumberSlot> bind_numbers(const callable::NumberEvidence& evidence) override;
+  [[nodiscard]] std::vector<graph::NumberSlot> bind_numbers(const graph::NumberEvidence& evidence) override;
   [[nodiscard]] std::string changed_since(std::int64_t key) const override;
   [[nodiscard]] callable::Capturable to_capture() override;
 
