@@ -37,7 +37,7 @@ demo: $(BUILD)/.configured ## set up, build, and train a small GPT by graph repl
 test: build ## set up, build, run the tests; ends with their counts
 	@$(INTERPRETER) tools/run_tests.py $(PRESET) --label-exclude long
 
-test-long: build ## the tests that take more than 20 s each: a sweep of operators, a soak, the wheel, a GPT trained
+test-long: build ## the tests that take more than 20 s each: a sweep of operators, a soak, the wheel, people's programs
 	@$(INTERPRETER) tools/run_tests.py $(PRESET) --label-regex long
 
 gpu-test: require-gpu build ## run the C++ and Python tests on a GPU, where no CUDA case may be skipped
@@ -58,7 +58,7 @@ build: $(BUILD)/.configured ## compile everything and check that each public hea
 	  echo "built in $$(( $$(date +%s) - start )) s"
 
 setup: ## install what the build needs; with PYTHON=... only check that it is there
-	@$(SETUP) $(if $(filter test test-long alone fuzz format format-check,$(MAKECMDGOALS)),--tests)
+	@$(SETUP) $(if $(filter test test-long alone fuzz format format-check,$(MAKECMDGOALS)),--tests) $(if $(filter test-long,$(MAKECMDGOALS)),--zoo)
 
 format: setup ## format the C++ sources
 	@$(INTERPRETER) tools/format.py

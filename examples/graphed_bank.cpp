@@ -1,5 +1,6 @@
 // Graphs without a word about them: what is called often enough with the same signature is captured and replayed.
 #include <pianola/pianola.hpp>
+#include <pianola/training/host_step.hpp>
 
 #include <torch/torch.h>
 
@@ -32,12 +33,14 @@ int main() {
   const auto net = make_net(device), twin = make_net(device);
 
   // [readme]
-  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+  torch::optim::AdamW optimizer(net->parameters(), torch::optim::AdamWOptions(0.01));
+  torch::optim::StepLR scheduler(optimizer, 50, 0.5);
   auto step = pianola::graphed([&](const torch::Tensor& x) {
     optimizer.zero_grad();
     const torch::Tensor loss = torch::mse_loss(net->forward(x), target(x));
     loss.backward();
-    optimizer.step();
+    pianola::step(optimizer);  // its bias corrections are those of each call
+    pianola::step(scheduler, optimizer);
     return loss;
   });
   auto serve = pianola::graphed(net, {.capacity = 4});
@@ -53,12 +56,14 @@ int main() {
   // [readme]
 
   torch::manual_seed(2);
-  torch::optim::SGD eager(twin->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+  torch::optim::AdamW eager(twin->parameters(), torch::optim::AdamWOptions(0.01));
+  torch::optim::StepLR rates(eager, 50, 0.5);
   for (int i = 0; i < 200; ++i) {
     const torch::Tensor x = torch::randn({32, 16}, device);
     eager.zero_grad();
     torch::mse_loss(twin->forward(x), target(x)).backward();
     eager.step();
+    rates.step();
   }
   for (std::size_t i = 0; i < net->parameters().size(); ++i) {
     if (!torch::equal(net->parameters()[i], twin->parameters()[i])) return 1;

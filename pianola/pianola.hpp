@@ -22,7 +22,6 @@
 #include <pianola/training/finite_watch.hpp>
 #include <pianola/training/full_iteration.hpp>
 #include <pianola/training/grad_scaler.hpp>
-#include <pianola/training/host_step.hpp>
 #include <pianola/training/learning_rate_schedule.hpp>
 #include <pianola/training/rng_tracker.hpp>
 #include <pianola/training/sgd.hpp>

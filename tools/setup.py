@@ -3,6 +3,7 @@
     setup.py                     install what is missing: packages by apt, torch and the like into .venv
     setup.py --given             install nothing: check that the tools are there and that this interpreter has torch
     setup.py --given --tests     the same, and what `make test` needs besides
+    setup.py --zoo               install also what bench/zoo trains: torchvision, timm, transformers, peft
 """
 
 import argparse
@@ -19,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 LOG = ROOT / "build" / "setup.log"
 REQUIREMENTS = ROOT / "requirements.txt"
-INSTALLED = VENV / "installed-requirements.txt"  # what the last complete installation was made from
+ZOO_REQUIREMENTS = ROOT / "requirements-zoo.txt"
 VENV_GIB = 8  # torch with its CUDA libraries takes 5, their downloads while they are unpacked the rest
 
 # Command -> (Debian package, oldest version that will do).
@@ -154,9 +155,14 @@ def install_system():
                          "install by hand, then run make again.")
 
 
-def venv_is_complete():
-    return (VENV / "bin" / "python").exists() and INSTALLED.exists() and (
-        INSTALLED.read_text() == REQUIREMENTS.read_text())
+def installed_from(requirements):
+    """The file that says what the last complete installation was made from."""
+    return VENV / f"installed-{requirements.name}"
+
+
+def is_installed(requirements):
+    marker = installed_from(requirements)
+    return (VENV / "bin" / "python").exists() and marker.exists() and marker.read_text() == requirements.read_text()
 
 
 def check_disk():
@@ -173,31 +179,36 @@ def pip_failure(log):
             f"(details in {LOG.relative_to(ROOT)})")
 
 
-def install_venv():
-    if venv_is_complete():
-        return
+def make_venv():
+    """What an interrupted run has left, or a Python that is gone, is no base to build on."""
     python = VENV / "bin" / "python"
-    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "-r", str(REQUIREMENTS)]
-    # What an interrupted run has left, or a Python that is gone, is no base to build on.
-    if not python.exists() or not run_logged([str(python), "-m", "pip", "--version"]):
-        check_disk()
-        print("Making .venv ...", flush=True)
-        if not run_logged([sys.executable, "-m", "venv", "--clear", str(VENV)]):
-            raise SetupError(f"python3 -m venv could not make .venv (see {LOG.relative_to(ROOT)}): check that the project's "
-                             "folder is writable, or use a Python that has torch already: make PYTHON=python3.")
-    wanted = [line for line in REQUIREMENTS.read_text().split("\n") if line and not line.startswith("#")]
-    print(f"Installing {', '.join(wanted)} into .venv; torch is 2.5 GB to download ...", flush=True)
+    if python.exists() and run_logged([str(python), "-m", "pip", "--version"]):
+        return
+    check_disk()
+    print("Making .venv ...", flush=True)
+    if not run_logged([sys.executable, "-m", "venv", "--clear", str(VENV)]):
+        raise SetupError(f"python3 -m venv could not make .venv (see {LOG.relative_to(ROOT)}): check that the project's "
+                         "folder is writable, or use a Python that has torch already: make PYTHON=python3.")
+
+
+def install_requirements(requirements, remark=""):
+    if is_installed(requirements):
+        return
+    make_venv()
+    wanted = [line for line in requirements.read_text().split("\n") if line and not line.startswith("#")]
+    print(f"Installing {', '.join(wanted)} into .venv{remark} ...", flush=True)
     # Unpacked beside .venv, so that one file system has to have the room, and not a small /tmp.
     scratch = ROOT / "build" / "tmp"
     scratch.mkdir(parents=True, exist_ok=True)
     begin = LOG.stat().st_size
+    pip = [str(VENV / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "-r", str(requirements)]
     done = run_logged([*pip, "--no-cache-dir"], env={**os.environ, "TMPDIR": str(scratch)})
     shutil.rmtree(scratch, ignore_errors=True)
     if not done:
         with LOG.open(errors="replace") as log:
             log.seek(begin)
             raise SetupError(f"pip could not fill .venv: {pip_failure(log.read())}.")
-    INSTALLED.write_text(REQUIREMENTS.read_text())
+    installed_from(requirements).write_text(requirements.read_text())
 
 
 def check_given(tests):
@@ -217,6 +228,7 @@ def main(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--given", action="store_true")
     parser.add_argument("--tests", action="store_true")
+    parser.add_argument("--zoo", action="store_true")
     options = parser.parse_args(arguments)
     try:
         if options.given:
@@ -225,7 +237,9 @@ def main(arguments):
             install_system()
         check_versions()
         if not options.given:
-            install_venv()
+            install_requirements(REQUIREMENTS, "; torch is 2.5 GB to download")
+            if options.zoo:
+                install_requirements(ZOO_REQUIREMENTS)
     except SetupError as error:
         print(f"make: {error}", file=sys.stderr)
         return 1

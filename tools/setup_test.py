@@ -38,7 +38,6 @@ def scratch_tree(tmp_path, monkeypatch):
     monkeypatch.setattr(setup, "ROOT", root)
     monkeypatch.setattr(setup, "VENV", root / ".venv")
     monkeypatch.setattr(setup, "LOG", root / "build" / "setup.log")
-    monkeypatch.setattr(setup, "INSTALLED", root / ".venv" / "installed-requirements.txt")
     return root
 
 
@@ -134,7 +133,7 @@ def test_too_little_disk_is_seen_before_anything_is_made(scratch_tree, monkeypat
     usage = namedtuple("Usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(0, 0, 3 * 2**30))
     with pytest.raises(setup.SetupError, match="has 3.0 GiB free but torch with its CUDA libraries needs 8: free some space"):
-        setup.install_venv()
+        setup.install_requirements(setup.REQUIREMENTS)
     assert not setup.VENV.exists()
 
 
@@ -144,8 +143,8 @@ def test_pip_without_network_says_what_to_do(scratch_tree, monkeypatch):
     python.write_text('#!/bin/sh\ncase "$*" in *install*) echo "ERROR: No matching distribution"; exit 1;; esac\n')
     python.chmod(0o755)
     with pytest.raises(setup.SetupError, match="could not fill .venv: check the network and run make again, or use a Python"):
-        setup.install_venv()
-    assert not setup.venv_is_complete()
+        setup.install_requirements(setup.REQUIREMENTS)
+    assert not setup.is_installed(setup.REQUIREMENTS)
 
 
 def test_a_full_disk_is_told_from_a_missing_network():
@@ -156,6 +155,6 @@ def test_a_complete_venv_is_not_touched(scratch_tree, monkeypatch):
     python = setup.VENV / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.touch()
-    setup.INSTALLED.write_text(setup.REQUIREMENTS.read_text())
+    setup.installed_from(setup.REQUIREMENTS).write_text(setup.REQUIREMENTS.read_text())
     monkeypatch.setattr(setup, "run_logged", lambda *_, **__: pytest.fail("something was run"))
-    setup.install_venv()
+    setup.install_requirements(setup.REQUIREMENTS)

@@ -2,6 +2,8 @@
 
 #include <pianola/callable/branch_table.hpp>
 
+#include <fmt/format.h>
+
 #include <utility>
 
 namespace pianola {
@@ -39,11 +41,14 @@ Report GraphedInfo::report() const {
   ReportTable table("calls", "Calls by signature, the latest first",
                     {{"signature"}, {"kind"}, {"state"}, {"graphs"}, {"recaptures"}, {"replays"}, {"eager"}});
   callable::BranchTable branches("signature");
+  std::vector<std::string> gains;
   for (const SignatureInfo& one : signatures) {
     table.row({one.signature, std::string(to_string(one.kind)), std::string(to_string(one.state)), count(one.graphs),
                count(one.recaptures), count(one.replays), count(one.eager_calls)});
     for (const BranchInfo& graph : one.branches) branches.row(one.signature, graph);
+    if (!one.gain.empty()) gains.push_back(fmt::format("{}: {}", one.signature, one.gain));
   }
+  report.list("gains", "What a replay is", gains);
   report.list("numbers", "Numbers among the arguments", numbers);
   callable::add_calls(report, signatures, unfollowed, std::move(table), branches);
   return report;

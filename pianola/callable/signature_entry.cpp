@@ -157,7 +157,17 @@ SignatureInfo SignatureEntry::info() const {
           .replays = recaptures_.replays(),
           .eager_calls = eager_calls_,
           .reason = reason_,
+          .gain = gain(),
           .branches = branches()};
+}
+
+std::string SignatureEntry::gain() const {
+  if (graphs_.empty()) return "";
+  const std::size_t operations = warm_up_.last().log().size();
+  if (graphs_.front().device.is_cpu()) return fmt::format("{} operations without Python and autograd", operations);
+  const bool has_backward = warm_up_.last().kind() == GraphedKind::autograd;
+  return fmt::format("one launch in place of {} operations{}", operations,
+                     has_backward ? ", and one for the backward pass" : "");
 }
 
 std::vector<BranchInfo> SignatureEntry::branches() const {

@@ -96,6 +96,7 @@ class SignatureEntry : public std::enable_shared_from_this<SignatureEntry> {
   void note_in_flight();
   CachedGraph* capture(const CallInputs& inputs, Call& call, GraphMaker& maker, std::size_t function);
   [[nodiscard]] std::vector<BranchInfo> branches() const;
+  [[nodiscard]] std::string gain() const;
 
   CallSignature signature_;
   const CacheOptions& options_;

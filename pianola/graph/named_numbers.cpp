@@ -8,9 +8,7 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
-#include <cstdint>
 #include <sstream>
 #include <utility>
 
@@ -30,17 +28,9 @@ bool is_special(double value) {
   return !std::isfinite(value) || std::find(kSpecial.begin(), kSpecial.end(), value) != kSpecial.end();
 }
 
-bool is_this(double value, const c10::IValue& number) {
-  return number.isDouble() && std::bit_cast<std::uint64_t>(value) == std::bit_cast<std::uint64_t>(number.toDouble());
-}
-
-bool is_same(const c10::IValue& one, const c10::IValue& other) {
-  return one.isDouble() ? is_this(one.toDouble(), other) : one == other;
-}
-
 bool is_constant(const std::vector<c10::IValue>& numbers) {
   return std::all_of(numbers.begin(), numbers.end(),
-                     [&](const c10::IValue& number) { return is_same(number, numbers.front()); });
+                     [&](const c10::IValue& number) { return same_number(number, numbers.front()); });
 }
 
 std::string in_words(const c10::IValue& number) {
@@ -175,7 +165,7 @@ bool NamedNumbers::Trials::gives(const NumberNode& node, const std::vector<c10::
   bool all = true;
   for (std::size_t i = 0; i < calls.size() && all; ++i) {
     numbers_.put(calls[i]);
-    all = is_this(node.value(), numbers[i]);
+    all = same_number(node.value(), numbers[i]);
   }
   numbers_.put(before);
   return all;
@@ -229,9 +219,12 @@ void NamedNumbers::Trials::bind(const OpTrace& trace) {
     if (is_constant(given.numbers)) continue;
     const auto calculation = calculation_of(given, calls);
     if (!calculation) {
+      const auto other = std::find_if(given.numbers.begin(), given.numbers.end(), [&](const c10::IValue& number) {
+        return !same_number(number, given.numbers.front());
+      });
       refuse(fmt::format("an operation was given {} in one call and {} in another, which is none of the numbers that "
                          "the step handed to it",
-                         in_words(given.numbers[0]), in_words(given.numbers[1])),
+                         in_words(given.numbers.front()), in_words(*other)),
              trace, given.operation);
     }
     if (!given.can_be_set) {

@@ -22,7 +22,7 @@ namespace pianola::graph {
 // Note [Numbers with names]
 // A graph has to know which operations are given a named number, or what is calculated of it. So some warm-up calls are
 // trials: each gives the numbers other values, far apart. An argument of an operation is a slot where its value was in every
-// call what one calculation gives, of those that the step handed over just before (NumberSlots). An argument that changes with
+// call what one calculation gives, of those that the step handed over shortly before (NumberSlots). An argument that changes with
 // the numbers and is no such thing is refused, and so is a calculation that no operation was given. Trials cost nothing that
 // stays: what warm-up calls write is put back.
 

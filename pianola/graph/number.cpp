@@ -15,6 +15,9 @@ namespace {
 
 thread_local NumberNotes* open_notes = nullptr;
 
+// That may begin between a number and the one whose argument it is.
+constexpr std::size_t kOperations = 16;
+
 class ConstantNode final : public NumberNode {
  public:
   explicit ConstantNode(double value) : value_(value) {}
@@ -93,12 +96,24 @@ NumberNotes::~NumberNotes() { open_notes = outer_; }
 NumberNotes* NumberNotes::current() noexcept { return open_notes; }
 
 void NumberNotes::note_given(const NumberNodeRef& node) {
-  if (!std::exchange(is_pending_, true)) pending_.clear();
   const auto [known, is_new] = known_.emplace(node->text(), static_cast<int>(given_.size()));
   if (is_new) given_.push_back(node);
-  pending_.push_back(known->second);
+  pending_.push_back({.number = known->second, .operation = operations_});
+  open_span();
+}
+
+void NumberNotes::on_op_begin(const trace::OpSpan& /*op*/) {
+  if (std::this_thread::get_id() != thread_) return;  // autograd's
+  ++operations_;
+  const auto is_over = [&](const Pending& one) { return operations_ - one.operation > kOperations; };
+  if (std::erase_if(pending_, is_over) != 0) open_span();
+}
+
+void NumberNotes::open_span() {
+  std::vector<int> numbers;
+  for (const Pending& one : pending_) numbers.push_back(one.number);
   span_.reset();
-  span_.emplace(pending_);
+  if (!numbers.empty()) span_.emplace(std::move(numbers));
 }
 
 std::vector<NumberNodeRef> forms_of(const NumberNodeRef& node) {

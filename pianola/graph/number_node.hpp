@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -54,6 +55,11 @@ class NamedNumber final : public NumberNode {
   std::shared_ptr<bool> changed_;  // since the last replay, any number of the graph
 };
 
+// Note [Whose argument a number is]
+// A Number that becomes an argument does so before its operation begins, but others may run in between: in
+// f(a.div_(one), other) the second may be made first. So it may be an argument of each of the next operations, and the values
+// that it has in several calls tell of which.
+
 /// While it lives, numbers that are given to operations on this thread are noted for those that begin afterwards
 /// (trace::NumberSpan), and so are those that are asked for their value.
 class NumberNotes final : public trace::OpObserver {
@@ -67,7 +73,7 @@ class NumberNotes final : public trace::OpObserver {
   [[nodiscard]] static NumberNotes* current() noexcept;
 
   [[nodiscard]] trace::OpInterest interest() const override { return {.outputs = false}; }
-  void on_op_begin(const trace::OpSpan& /*op*/) override { is_pending_ = false; }
+  void on_op_begin(const trace::OpSpan& op) override;
 
   void note_given(const NumberNodeRef& node);
   void note_asked(const NumberNode& node) { node.collect(asked_); }
@@ -80,8 +86,15 @@ class NumberNotes final : public trace::OpObserver {
   std::vector<NumberNodeRef> given_;
   std::map<std::string, int> known_;  // by text
   std::set<const NamedNumber*> asked_;
-  std::vector<int> pending_;  // given since the last operation
-  bool is_pending_ = false;
+  void open_span();
+
+  struct Pending {
+    int number;
+    std::size_t operation;  // that began last when it was given
+  };
+  std::vector<Pending> pending_;
+  std::size_t operations_ = 0;
+  std::thread::id thread_ = std::this_thread::get_id();
   std::optional<trace::NumberSpan> span_;
   NumberNotes* outer_;
 };

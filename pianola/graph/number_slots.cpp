@@ -7,6 +7,7 @@
 #include <pianola/trace/wrapped_number.hpp>
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <c10/core/Scalar.h>
 #include <c10/util/Exception.h>
@@ -67,10 +68,13 @@ c10::IValue in_the_form_of(const c10::IValue& before, const c10::IValue& value) 
   return number;
 }
 
-bool is_same(const c10::IValue& one, const c10::IValue& other) {
-  if (one.isInt() && other.isInt()) return one.toInt() == other.toInt();
-  return one.isDouble() && other.isDouble() &&
-         std::bit_cast<std::uint64_t>(one.toDouble()) == std::bit_cast<std::uint64_t>(other.toDouble());
+// Autograd keeps something of it for a backward pass, and may have run another operation for that.
+bool has_history(const trace::OpSpan& op) {
+  bool requires_grad = false;
+  for (const c10::IValue& input : op.inputs) {
+    trace::for_each_tensor(input, [&](const at::Tensor& tensor) { requires_grad |= tensor.requires_grad(); });
+  }
+  return requires_grad && at::GradMode::is_enabled();
 }
 
 bool lies_alike(const at::Tensor& one, const at::Tensor& other) {
@@ -78,6 +82,11 @@ bool lies_alike(const at::Tensor& one, const at::Tensor& other) {
 }
 
 }  // namespace
+
+bool same_number(const c10::IValue& one, const c10::IValue& other) {
+  if (!one.isDouble() || !other.isDouble()) return one.tagKind() == other.tagKind() && one == other;
+  return std::bit_cast<std::uint64_t>(one.toDouble()) == std::bit_cast<std::uint64_t>(other.toDouble());
+}
 
 // --- What a run was given ---
 
@@ -106,7 +115,7 @@ void NumberUses::on_op_begin(const trace::OpSpan& op) {
   is_at_one_ = true;
   Use use{.operation = operations_,
           .sources = std::move(sources),
-          .is_direct = op.callers.empty() && op.sequence < 0 && op.backward == nullptr,
+          .is_direct = op.callers.empty() && op.backward == nullptr && !has_history(op),
           .inputs = {}};
   for (const c10::IValue& input : op.inputs) use.inputs.push_back(is_number(input) ? input : c10::IValue());
   uses_.emplace(op.number, std::move(use));
@@ -273,7 +282,7 @@ bool NumberSlots::look_again(View& view, std::span<const c10::IValue> values) {
   for (const NumberSlot& slot : view.numbers) {
     c10::IValue& input = view.call.inputs[slot.argument];
     c10::IValue value = in_the_form_of(input, values[slot.value]);
-    if (is_same(input, value)) continue;
+    if (same_number(input, value)) continue;
     input = std::move(value);
     view.has_moved = true;
   }
@@ -313,7 +322,7 @@ bool NumberSlots::set(std::span<const c10::IValue> values, const GraphNumbers& g
   }
   for (Number& number : numbers_) {
     c10::IValue value = values[number.slot.value];
-    if (number.last.has_value() && is_same(*number.last, value)) continue;
+    if (number.last.has_value() && same_number(*number.last, value)) continue;
     graph.set(number.slot.operation, number.slot.argument, in_the_form_of(number.like, value));
     number.last = std::move(value);
   }

@@ -28,6 +28,9 @@ namespace pianola::graph {
 // operations that use its result are given the new one. An operation that cannot be given another number or tensor makes the
 // number part of the signature.
 
+/// To the bit, and of the same type.
+[[nodiscard]] bool same_number(const c10::IValue& one, const c10::IValue& other);
+
 /// What a caller follows, and what a run was given.
 struct NumberEvidence {
   struct Given {
@@ -35,7 +38,7 @@ struct NumberEvidence {
     std::size_t argument;
     bool can_be_set;
     bool is_place;                     ///< Of an operation that looks at memory: at which part of it.
-    bool is_direct;                    ///< The function calls the operation itself, and autograd has no part in it.
+    bool is_direct;                    ///< The function calls the operation itself, on nothing that requires grad.
     std::vector<int> sources;          ///< Numbers that the operation may have been given, by the caller's count.
     std::vector<c10::IValue> numbers;  ///< In the capture, and in the calls before.
   };

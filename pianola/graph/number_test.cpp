@@ -21,7 +21,12 @@ using testing::same;
 
 class NumberTest : public testing::DeviceTest {
  protected:
-  at::Tensor weight = randn({6, 5}, 1), gradient = randn({6, 5}, 2);
+  void SetUp() override {
+    DeviceTest::SetUp();
+    if (IsSkipped()) return;
+    weight = randn({6, 5}, 1);
+    gradient = randn({6, 5}, 2);
+  }
 
   // From the same state, with each of these values: what the graph does and what `eager` does.
   void expect_follows(Graph& graph, Number number, const std::vector<double>& values,
@@ -34,6 +39,8 @@ class NumberTest : public testing::DeviceTest {
       EXPECT_TRUE(same(weight, twin)) << value;
     }
   }
+
+  at::Tensor weight, gradient;
 };
 PIANOLA_ON_EVERY_DEVICE(NumberTest);
 

@@ -36,6 +36,8 @@ class OperationLog final : public OpObserver {
   void on_op_begin(const OpSpan& op) override;
 
   [[nodiscard]] bool empty() const noexcept { return ops_.empty(); }
+  /// Operations that were called.
+  [[nodiscard]] std::size_t size() const noexcept { return ops_.size(); }
   /// The first thing that one run did otherwise than another, nothing where they are alike.
   /// "aten::mul.Tensor was given 0.5 in one call and 0.25 in the next".
   /// @param numbers_count  Whether other numbers are a difference.

@@ -1,4 +1,5 @@
 #pragma once
+// Not in <pianola/pianola.hpp>: it wants the headers of torch/torch.h.
 #include <pianola/core/export.hpp>
 
 #include <ATen/core/Tensor.h>

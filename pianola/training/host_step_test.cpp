@@ -55,13 +55,14 @@ class Lookahead : public optim::Optimizer {
  public:
   explicit Lookahead(std::vector<at::Tensor> parameters)
       : Optimizer(std::move(parameters), std::make_unique<optim::SGDOptions>(0.05)) {
-    for (const at::Tensor& parameter : this->parameters()) slow_.push_back(parameter.detach().clone());
+    for (const at::Tensor& parameter : param_groups()[0].params()) slow_.push_back(parameter.detach().clone());
   }
   at::Tensor step(LossClosure /*closure*/ = nullptr) override {
     const torch::NoGradGuard no_grad;
     const double rate = param_groups()[0].options().get_lr() / (1 + 0.1 * static_cast<double>(++steps));
-    for (std::size_t i = 0; i < parameters().size(); ++i) {
-      at::Tensor& parameter = parameters()[i];
+    std::vector<at::Tensor>& parameters = param_groups()[0].params();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      at::Tensor& parameter = parameters[i];
       parameter.sub_(parameter.grad() * rate);
       slow_[i].lerp_(parameter, 1.0 / static_cast<double>(steps + 1));
     }
@@ -133,7 +134,8 @@ class HostStepTest : public testing::GraphedTest {
 
   // Both are called from call to call, with `between` in turn.
   void expect_equals_eager(const Kind& kind, bool with_scheduler,
-                           const std::function<void(Trained&, std::uint64_t)>& between = {}) {
+                           const std::function<void(Trained&, std::uint64_t)>& between = {},
+                           std::size_t recaptures = 0) {
     Trained eager = trained(kind, with_scheduler), trainee = trained(kind, with_scheduler);
     Graphed step = pianola::graphed([&](const at::Tensor& x) { return trainee.train(x); }, logged());
     for (std::uint64_t call = 0; call < kCalls; ++call) {
@@ -144,8 +146,8 @@ class HostStepTest : public testing::GraphedTest {
       between(trainee, call);
       between(eager, call);
     }
-    EXPECT_EQ(latest(step).replays, kCalls - kWarmup) << kind.name << ": " << latest(step).reason;
-    EXPECT_EQ(latest(step).recaptures, 0U) << kind.name;
+    EXPECT_EQ(latest(step).replays, kCalls - kWarmup - recaptures) << kind.name << ": " << latest(step).reason;
+    EXPECT_EQ(latest(step).recaptures, recaptures) << kind.name;
     EXPECT_THAT(reasons, IsEmpty()) << kind.name;
   }
 };
@@ -181,14 +183,16 @@ TEST_P(HostStepTest, AnOptimizerThatNobodyKnowsReplays) {
 TEST_P(HostStepTest, ACheckpointLoadedBetweenCallsGoesOnAsEager) {
   for (const Kind& kind : kinds()) {
     std::string kept;
-    expect_equals_eager(kind, /*with_scheduler=*/false, [&](Trained& one, std::uint64_t call) {
+    const auto load = [&](Trained& one, std::uint64_t call) {
       if (call == 8) kept = saved(*one.optimizer);
       if (call != 14) return;
       torch::serialize::InputArchive archive;
       std::istringstream text(kept);
       archive.load_from(text);
       one.optimizer->load(archive);
-    });
+    };
+    // What is loaded are other tensors, if there are any: one eager call, then a capture.
+    expect_equals_eager(kind, /*with_scheduler=*/false, load, kind.name == "SGD" ? 0 : 1);
   }
 }
 

@@ -280,6 +280,8 @@ void bind_graphed_info(py::module_& module) {
       .def_property_readonly(
           "reason", [](const SignatureInfo& self) { return in_python_words(self.reason); },
           "Why it stays eager; empty for others.")
+      .def_readonly("gain", &SignatureInfo::gain,
+                    "What a replay is: \"one launch in place of 530 operations\"; empty where nothing is replayed.")
       .def_readonly("branches", &SignatureInfo::branches,
                     "What `branches` came to, for each graph that it keeps now; a call with a backward pass has two.");
   py::class_<GraphedInfo>(module, "GraphedInfo", "What a graphed function knows and keeps.")

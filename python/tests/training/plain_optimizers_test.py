@@ -68,6 +68,35 @@ class HandMadeAdam(torch.optim.Optimizer):
         self.log.append(state["step"])
 
 
+class FusedAdam(torch.optim.Optimizer):
+    """As apex has it: one count for a whole group, and one call for each of its operations."""
+
+    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01):
+        super().__init__(params, dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay))
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["step"] = group.get("step", 0) + 1
+            beta1, beta2 = group["betas"]
+            params = [p for p in group["params"] if p.grad is not None]
+            grads = [p.grad for p in params]
+            for p in params:
+                if not self.state[p]:
+                    self.state[p] = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+            means = [self.state[p]["exp_avg"] for p in params]
+            squares = [self.state[p]["exp_avg_sq"] for p in params]
+            torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
+            torch._foreach_lerp_(means, grads, 1 - beta1)
+            torch._foreach_mul_(squares, beta2)
+            torch._foreach_addcmul_(squares, grads, grads, 1 - beta2)
+            c1, c2 = 1 - beta1 ** group["step"], 1 - beta2 ** group["step"]
+            denominators = torch._foreach_sqrt(squares)
+            torch._foreach_div_(denominators, math.sqrt(c2))
+            torch._foreach_add_(denominators, group["eps"])
+            torch._foreach_addcdiv_(params, means, denominators, -group["lr"] / c1)
+
+
 class KeepsNorms(torch.optim.Optimizer):
     """Keeps what it computed last for whoever asks, as transformers' Adafactor keeps the RMS; and a part of it."""
 
@@ -129,10 +158,10 @@ OPTIMIZERS = {
     "Rprop": lambda p: torch.optim.Rprop(p, lr=1e-3),
     "BySign": lambda p: BySign(p),
     "AdamW, for-loop": lambda p: torch.optim.AdamW(p, lr=1e-3, foreach=False),
-    "AdamW, foreach": lambda p: torch.optim.AdamW(p, lr=1e-3, foreach=True),
-    "AdamW, fused": lambda p: torch.optim.AdamW(p, lr=1e-3, fused=True),
+    "Muon": lambda p: torch.optim.Muon([one for one in p if one.dim() == 2], lr=1e-2),
     "SGD": lambda p: torch.optim.SGD(p, lr=0.1),
     "SGD, momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-4),
+    "FusedAdam": lambda p: FusedAdam(p),
     "Lion": lambda p: Lion(p, weight_decay=0.1),
     "HandMadeAdam": lambda p: HandMadeAdam(p),
     "KeepsNorms": lambda p: KeepsNorms(p),
