@@ -1055,6 +1055,9 @@ class SignatureInfo:
     def reason(self) -> str:
         """Why it stays eager; empty for others."""
     @property
+    def gain(self) -> str:
+        """What a replay is: "one launch in place of 530 operations"; empty where nothing is replayed."""
+    @property
     def branches(self) -> list[BranchInfo]:
         """What `branches` came to, for each graph that it keeps now; a call with a backward pass has two."""
 
