@@ -435,9 +435,17 @@ void HostParts::on_op_begin(const trace::OpSpan& op) {
 
 bool HostParts::must_be_active() const {
   if (passive_.empty()) return false;
+  return calls_->had_any() || holds_results_of_passive();
+}
+
+// A tape holds the memory of all results: in a capture, whoever got one is asked for.
+bool HostParts::holds_results_of_passive() const {
+  if (is_capture_) {
+    return std::any_of(passive_given_.begin(), passive_given_.end(), [](const auto& weak) { return !weak.expired(); });
+  }
   bool is_held = false;
   passive_made_.for_each_alive([&](const auto&) { is_held = true; });
-  return is_held || calls_->had_any();
+  return is_held;
 }
 
 void HostParts::note_made(const trace::OpSpan& op) {
@@ -447,9 +455,9 @@ void HostParts::note_made(const trace::OpSpan& op) {
         made_.insert(tensor.storage());
         (active_ ? parts_.back().made_ : passive_made_).insert(tensor.storage());
       }
-      if (active_ && parts_.back().made_.contains(trace::storage_of(tensor))) {
-        parts_.back().given_.emplace_back(tensor.getIntrusivePtr());
-      }
+      const trace::StorageSet& made = active_ ? parts_.back().made_ : passive_made_;
+      if (!made.contains(trace::storage_of(tensor))) return;
+      (active_ ? parts_.back().given_ : passive_given_).emplace_back(tensor.getIntrusivePtr());
     });
   }
 }

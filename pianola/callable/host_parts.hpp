@@ -192,6 +192,7 @@ class PIANOLA_API HostParts final : public trace::OpObserver {
   void let_read(bool lets);
   void on_call(const trace::OpInfo& op, torch::jit::Stack& stack);
   void note_made(const trace::OpSpan& op);
+  [[nodiscard]] bool holds_results_of_passive() const;
 
   std::shared_ptr<trace::HostCalls> calls_ = std::make_shared<trace::HostCalls>();
   std::unique_ptr<trace::HostCalls::Scope> scope_;
@@ -206,6 +207,7 @@ class PIANOLA_API HostParts final : public trace::OpObserver {
   std::vector<std::function<void()>> passive_;
   trace::StorageSet made_;          // by operations of parts
   trace::StorageSet passive_made_;  // of passive ones
+  std::vector<trace::WeakTensor> passive_given_;  // tensors of that memory
   std::size_t operations_ = 0;
   // Operations of the open part that run: their numbers, their calls, and the tensors that are their arguments.
   struct Running {

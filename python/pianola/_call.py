@@ -8,6 +8,7 @@ from typing import Any, Callable, Optional, Sequence
 import torch
 
 from ._device import default_device
+from ._draws import Recording
 from ._errors import refuse
 from ._flat_function import FlatFunction
 from ._host_reads import HostReads
@@ -67,10 +68,13 @@ class Call:
         if self._taken_apart is not None:
             self._taken_apart.look()
         try:
-            with Notes(device) as notes:
+            with Recording() as draws, Notes(device) as notes:
                 effects, reads = self.graphed.watch.run(partial(self._run_watched, trail), device, self.read_arguments())
         finally:
             trail.is_over = True
+        if self.state is not None and self.graphed.draws is not None and self.graphed.draws.follow(draws):  # later calls are those of another function
+            self.result = with_leaves(self.result, is_followed, plain)
+            return Effects("", "", [], is_no_example=True)
         if self._taken_apart is not None and self._taken_apart.were_written():
             self.graphed.temporary.close()
         self.note_reads(reads)

@@ -23,6 +23,8 @@ _TRAINING, _VALIDATION = _C.Stage.training, _C.Stage.validation
 class _Step:
     """The function of one stage."""
 
+    draws = None  # those of the host are refused
+
     def __init__(self, function: Callable[[Any], Any], capacity: int, warmup: int) -> None:
         self.original = function
         self.states = States(capacity=4 * capacity)

@@ -23,6 +23,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from ._arriving import Arrivals
 from ._call import Call, name_of
 from ._choices import chosen, grad_policy
+from ._draws import Draws
 from ._errors import refuse
 from ._host_states import State, States
 from ._host_watch import HostWatch
@@ -60,7 +61,8 @@ class GraphedFunction(Generic[Arguments, Result]):
         self._options = options
         self._module = None if module is None else weakref.ref(module)
         self._run = function  # what eager runs call
-        self._arrivals = Arrivals(function, Weakly(self._for_arrivals))
+        self._arrivals = Arrivals(Weakly(self.run_original), Weakly(self._running))
+        self.draws = Draws(Weakly(self.run_original), Weakly(self._running))
         self._owned: Any = WeakIdKeyDictionary()  # per object, where it is a method
         self.states = States(capacity=4 * options["capacity"])
         self.watch = HostWatch(function, options["warmup"])
@@ -78,6 +80,8 @@ class GraphedFunction(Generic[Arguments, Result]):
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call that the cache does not know, or whose state has changed. The cache knows calls that were replayed, until
         `states` has something new to say."""
+        if self.draws.are_followed:
+            return self.draws.call(args, kwargs)
         leaves, structure = of_arguments(args, kwargs)
         if self._arrivals.are_expected:
             arrived = self._arrivals.call(leaves, args, kwargs)
@@ -116,7 +120,7 @@ class GraphedFunction(Generic[Arguments, Result]):
         """Inputs are on the CPU, and the function computes on another device: perhaps it brings them there."""
         return self._arrivals.expect(tensors_of(arguments))
 
-    def _for_arrivals(self, run: Callable[..., Any]) -> "GraphedFunction[..., Any]":
+    def _running(self, run: Callable[..., Any]) -> "GraphedFunction[..., Any]":
         made: GraphedFunction[..., Any] = GraphedFunction(self.original, self._options, None if self._module is None else self._module())
         made._run = run
         return made
@@ -162,8 +166,10 @@ class GraphedFunction(Generic[Arguments, Result]):
         info = self._cache.info()
         info.unfollowed = self.states.unfollowed()
         info.numbers = self.states.numbers()
-        for other in self._arrivals.functions():
-            info.signatures = other.info().signatures + info.signatures
+        for other in (*self._arrivals.functions(), *self.draws.functions()):
+            theirs = other.info()
+            info.signatures = theirs.signatures + info.signatures
+            info.numbers = theirs.numbers + info.numbers
         return info
 
     def reset(self) -> None:
@@ -171,6 +177,7 @@ class GraphedFunction(Generic[Arguments, Result]):
         self._cache.forget()
         self._cache.reset()
         self._arrivals.forget()
+        self.draws.forget()
         module = None if self._module is None else self._module()
         if module is not None:
             restore(module, self)

@@ -100,7 +100,7 @@ class HostValues:
             place.is_torchs &= is_torchs
             return
         code, line = self._at
-        if kind == "class":
+        if kind in ("class", "entry"):
             value = original_of(value)
         place = Place(kind, owner, key, name, code, line, value)
         place.is_torchs = is_torchs

@@ -462,7 +462,10 @@ def test_a_rare_branch_of_the_hosts_random_numbers_is_taken(device, kind, seed):
         numpy.random.seed(seed)
         step = wrap(make(None))
         results.append([step(x) for _ in range(150)])
-    assert len(reasons) == 1 and "random" in reasons[0] and "PG604" in reasons[0]
+    if kind in ("Random", "Generator"):
+        assert len(reasons) == 1 and "random" in reasons[0] and "PG604" in reasons[0]
+    else:  # drawn before the call, and each outcome has a graph
+        assert reasons == [] and sum(one.replays for one in step.info().signatures) > 100
     for one, other in zip(*results):
         assert_same("result", one, other)
 

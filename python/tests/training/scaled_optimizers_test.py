@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import pianola
+from hand_made import HandMadeAdam
 from twins import assert_same
 
 STEPS = 40
@@ -29,30 +30,6 @@ class Net(torch.nn.Module):
 
     def forward(self, x):
         return self.head(self.body(x)) * self.scale
-
-
-class HandMadeAdam(torch.optim.Optimizer):
-    """Counts its steps in a Python int, and logs: no code of Pianola names it."""
-
-    def __init__(self, params, lr=1e-3):
-        super().__init__(params, dict(lr=lr))
-        self.log = []
-
-    @torch.no_grad()
-    def step(self, closure=None):
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is None:
-                    continue
-                state = self.state[p]
-                if not state:
-                    state["step"], state["m"], state["v"] = 0, torch.zeros_like(p), torch.zeros_like(p)
-                state["step"] += 1
-                state["m"].lerp_(p.grad, 0.1)
-                state["v"].mul_(0.999).addcmul_(p.grad, p.grad, value=0.001)
-                c1, c2 = 1 - 0.9 ** state["step"], 1 - 0.999 ** state["step"]
-                p.addcdiv_(state["m"], state["v"].sqrt() / math.sqrt(c2) + 1e-8, value=-group["lr"] / c1)
-        self.log.append(state["step"])
 
 
 OPTIMIZERS = {
