@@ -17,7 +17,7 @@ from ._host_watch import Effects
 from ._kept_tensors import with_kept
 from ._late_reads import Answers, Notes
 from ._number_slots import Given, bind
-from ._numbers import Expression, Trail, indexing, is_followed, plain
+from ._numbers import Expression, Trail, indexing, is_followed, making, plain
 from ._structure import Structure, names_of_arguments, opened, tensors_of, with_leaves
 from ._temporary_arguments import TakenApart
 from ._weakly import Weakly
@@ -92,7 +92,8 @@ class Call:
 
     def _run_watched(self, trail: Trail) -> Any:
         args, kwargs = self._with_numbers(self.args, self.kwargs, trail.watched(self.values))
-        self.result = self.graphed.run_original(*args, **kwargs)
+        with making if self.values else nullcontext():
+            self.result = self.graphed.run_original(*args, **kwargs)
         return self.result
 
     def _with_numbers(self, args: tuple[Any, ...], kwargs: dict[str, Any], numbers: Sequence[Any]) -> tuple[tuple, dict[str, Any]]:
@@ -189,7 +190,8 @@ class Call:
                 device = call.device()
                 answers = Answers(device, call.state.late.get(call.shapes()))
                 reads = HostReads(call.graphed.original, call.read_arguments(), device)
-                with indexing if follows else nullcontext(), answers, reads:
+                followed = (indexing, making) if follows else (nullcontext(), nullcontext())
+                with followed[0], followed[1], answers, reads:
                     reads.returned.append(with_leaves(run(*args, **kwargs), is_followed, Expression.of))
                     answers.take(reads.returned[0])
                 kept = watch.kept_by_capture(reads, stores)

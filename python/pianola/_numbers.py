@@ -323,6 +323,32 @@ def _indexes(original: Callable[..., Any]) -> Callable[..., Any]:
 # A slice asks for an index before torch sees whose it is.
 indexing = Replaced([(torch.Tensor, "__getitem__", _indexes), (torch.Tensor, "__setitem__", _indexes)])
 
+_MOST_NUMBERS = 32  # of which a tensor is made by operations
+_ENTRIES = (int, float, WatchedInt, WatchedFloat, StandIn)
+
+
+def _makes(original: Callable[..., Any]) -> Callable[..., Any]:
+    """torch.tensor([step] * 4, device=device) takes numbers of Python's own. Operations that fill a tensor give the same bits."""
+
+    def tensor(data: Any, *args: Any, **kwargs: Any) -> Any:
+        numbers = data if type(data) in (list, tuple) else [data]
+        is_ours = 0 < len(numbers) <= _MOST_NUMBERS and all(type(one) in _ENTRIES for one in numbers) and any(map(is_followed, numbers))
+        if not is_ours or args or not kwargs.keys() <= {"dtype", "device"}:
+            return original(data, *args, **kwargs)
+        dtype = kwargs.get("dtype")
+        if dtype is None:
+            dtype = torch.int64 if all(type(plain(one)) is int for one in numbers) else torch.get_default_dtype()
+        made = dict(dtype=dtype, device=kwargs.get("device"))
+        if all(one is numbers[0] for one in numbers):
+            return torch.full((len(numbers),) if numbers is data else (), numbers[0], **made)  # type: ignore[arg-type]
+        return torch.stack([torch.full((), one, **made) for one in numbers])  # type: ignore[arg-type]
+
+    return tensor
+
+
+# While a run is given numbers that are followed.
+making = Replaced([(torch, "tensor", _makes), (torch, "as_tensor", _makes)])
+
 
 _FOLLOWED = (WatchedInt, WatchedFloat, StandIn)
 _OPERANDS = (*_NUMBERS, *_FOLLOWED, type(None))

@@ -302,6 +302,8 @@ def test_modules_take_numbers():
         y.sum().backward(), expected.sum().backward()
         assert torch.equal(layer.linear.weight.grad, plain.linear.weight.grad)
     assert sum(one.replays for one in layer.forward.info().signatures) >= 10
+
+
 # --- Numbers that operations are given ---
 
 
@@ -317,6 +319,9 @@ USERS = {
     "softmax": lambda x, t: (x / t).softmax(-1),
     "leaky": lambda x, t: nn.functional.leaky_relu(x, t),
     "fill": lambda x, t: torch.full((3,), t, device=HERE) + x[0, :3],
+    "tensor": lambda x, t: x * torch.tensor(t, device=HERE),
+    "tensors": lambda x, t: x * torch.tensor([t, t + 1, 2.5, t, -t, 7], device=HERE),
+    "doubles": lambda x, t: x * torch.as_tensor([t] * 6, dtype=torch.float64, device=HERE),
     "lerp": lambda x, t: torch.lerp(x, x * 2, t),
     "clamp": lambda x, t: x.clamp(-t, t),
     "assigned": lambda x, t: assigned(x.clone(), t),
