@@ -58,14 +58,18 @@ _here = _Here()
 
 
 def is_active(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether replays run its step again, so that nothing that it reads need be as it was."""
+    """Whether replays run its step again, so that nothing that it reads need be as it was. One that has a scheduler will get
+    other rates, if not in the first calls."""
+    if optimizer not in _active and any("initial_lr" in group for group in optimizer.param_groups):
+        activate(optimizer)
     return optimizer in _active
 
 
 def is_part(one: Any) -> bool:
     """The same of an optimizer, a scheduler or anything else."""
-    kinds = (torch.optim.Optimizer, lr_scheduler.LRScheduler)
-    return isinstance(one, kinds) and (one in _active or one in _schedulers)
+    if isinstance(one, torch.optim.Optimizer):
+        return is_active(one)
+    return isinstance(one, lr_scheduler.LRScheduler) and one in _schedulers
 
 
 def _is_scaler(one: Any) -> bool:

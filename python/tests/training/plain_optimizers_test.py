@@ -134,13 +134,13 @@ def leave_out_on_a_gpu(device, name):
 def test_they_replay_with_their_defaults(device, name, scheduler):
     leave_out_on_a_gpu(device, name)
     graphed, _ = train_both(device, OPTIMIZERS[name], scheduler=scheduler)
-    assert graphed.replays() >= STEPS - 8, graphed.reasons()
+    assert graphed.replays() >= STEPS - 4, graphed.reasons()
 
 
 @pytest.mark.parametrize("name", ["AdamW", "SGD, momentum", "Lion"])
 def test_gradients_may_be_dropped_at_the_end(device, name):
     graphed, _ = train_both(device, OPTIMIZERS[name], order="zero last", scheduler="cosine")
-    assert graphed.replays() >= STEPS - 8, graphed.reasons()
+    assert graphed.replays() >= STEPS - 4, graphed.reasons()
 
 
 def test_what_an_optimizer_logs_it_logs_at_each_call(device):
@@ -153,12 +153,12 @@ def test_an_average_of_weights_has_a_number_that_is_a_tensor(device):
     leave_out_on_a_gpu(device, "ASGD")
     asgd = lambda p: torch.optim.ASGD(p, lr=0.05, t0=0, lambd=0.0, weight_decay=1e-6)  # noqa: E731
     graphed, _ = train_both(device, asgd, warmup=6)
-    assert graphed.replays() >= STEPS - 8, graphed.reasons()
+    assert graphed.replays() >= STEPS - 4, graphed.reasons()
 
 
 def test_what_an_optimizer_keeps_is_its_own(device):
     graphed, eager = train_both(device, OPTIMIZERS["KeepsNorms"])
-    assert graphed.replays() >= STEPS - 8, graphed.reasons()
+    assert graphed.replays() >= STEPS - 4, graphed.reasons()
     for one, other in zip(graphed.optimizer.log, eager.optimizer.log):
         assert_same("what was kept in an earlier step", one, other)
     state = graphed.optimizer.state[graphed.model.head.weight]
