@@ -137,7 +137,8 @@ TEST_P(GraphedFallbackTest, ANumberThatChangesFromCallToCall) {
     };
   };
   (void)expect_eager(make(net), make(eager), "a graph would repeat the last one for ever");
-  EXPECT_THAT(reasons[0], AllOf(HasSubstr("was given"), HasSubstr("in one call and"), HasSubstr("pianola::step(optimizer)")));
+  EXPECT_THAT(reasons[0],
+              AllOf(HasSubstr("was given"), HasSubstr("in one call and"), HasSubstr("pianola::step(optimizer)")));
   expect_same_state(*net, *eager);
 }
 

@@ -2,6 +2,7 @@
 
 #include <pianola/core/error.hpp>
 #include <pianola/graph/graph.hpp>
+#include <pianola/graph/number_slots.hpp>
 #include <pianola/trace/alias.hpp>
 #include <pianola/trace/allocation_log.hpp>
 #include <pianola/trace/call_gate.hpp>
@@ -13,6 +14,7 @@
 #include <pianola/trace/wrapped_number.hpp>
 
 #include <ATen/Functions.h>
+#include <ATen/core/enum_tag.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,6 +27,11 @@ thread_local HostParts* open_parts = nullptr;
 
 // What an allocation returns a replay has to return, too.
 bool only_describes(const trace::OpInfo& op) { return !trace::uses_values(op) && !op.is_empty; }
+
+// zero_grad() detaches gradients, which have no shape to lose.
+bool changes_shape_in_place(const trace::OpInfo& op) {
+  return op.handle.hasTag(at::Tag::inplace_view) && op.name != "aten::detach_";
+}
 
 bool is_number(const c10::Argument& argument, const c10::IValue& value) {
   if (trace::wrapped_number(value)) return true;
@@ -219,6 +226,7 @@ struct HostPart::Rerun {
         if (have_same_bytes(call.inputs[i].toTensor(), inputs[i].toTensor())) continue;
       } else {
         if (is_same(call.inputs[i], inputs[i])) continue;
+        if (graph::makes_shapes(op)) return false;
         if (!is_number(arguments[i], call.inputs[i]) || !are_alike(call.inputs[i], inputs[i])) return false;
       }
       if (!listener.can_set(call.operation, i)) return false;
@@ -419,6 +427,8 @@ void HostParts::on_op_begin(const trace::OpSpan& op) {
   ++operations_;
   if (!scope_ || !active_) return;
   makes_history_ = makes_history_ || op.backward != nullptr;
+  draws_where_it_reads_ = draws_where_it_reads_ || (reads_ && op.info->seeded);
+  describes_in_place_ = describes_in_place_ || changes_shape_in_place(*op.info);
   if (op.around != 0 || only_describes(*op.info)) return;
   std::vector<HostPartCall>& calls = parts_.back().calls_;
   Running& running = running_.emplace_back(Running{.number = op.number, .call = calls.size(), .arguments = {}});
@@ -493,6 +503,20 @@ std::optional<Diagnosis> HostParts::obstacle() const {
             "a replay, which runs it again for its numbers, could not",
         .fix = "let it compute under torch.no_grad(), or keep its count in a tensor on the device",
         .rule = "PG110"};
+  }
+  if (draws_where_it_reads_) {
+    return Diagnosis{.what =
+                         "a step that a scaler may leave out draws random numbers; a replay would count them where it "
+                         "is left out",
+                     .fix = "draw outside of the optimizer's step",
+                     .rule = "PG110"};
+  }
+  if (describes_in_place_) {
+    return Diagnosis{.what =
+                         "an optimizer's step, or a method that counts on the host, changes the shape of a tensor in "
+                         "place; a replay would not",
+                     .fix = "make a view of it, or another tensor",
+                     .rule = "PG110"};
   }
   if (!calls_->are_mixed()) return std::nullopt;
   return Diagnosis{.what = "the optimizer reads a tensor on the host that operations of the step compute",

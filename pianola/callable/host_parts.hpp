@@ -202,11 +202,13 @@ class PIANOLA_API HostParts final : public trace::OpObserver {
   bool active_ = false;
   bool reads_ = false;
   bool read_otherwise_ = false;
-  bool makes_history_ = false;   // an active part does
+  bool makes_history_ = false;  // an active part does
+  bool draws_where_it_reads_ = false;
+  bool describes_in_place_ = false;
   std::vector<HostPart> parts_;  // active ones
   std::vector<std::function<void()>> passive_;
-  trace::StorageSet made_;          // by operations of parts
-  trace::StorageSet passive_made_;  // of passive ones
+  trace::StorageSet made_;                        // by operations of parts
+  trace::StorageSet passive_made_;                // of passive ones
   std::vector<trace::WeakTensor> passive_given_;  // tensors of that memory
   std::size_t operations_ = 0;
   // Operations of the open part that run: their numbers, their calls, and the tensors that are their arguments.

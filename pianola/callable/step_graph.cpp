@@ -70,9 +70,14 @@ void StepGraph::capture(const Step& step, const std::vector<at::Tensor>& leaves,
           inputs_, [&] { results = step(inputs_); }, parts, numbers);
       gradients_->end_run();
     };
-    graph::GraphNumbers(graph_).keep(
-        [&](std::size_t /*operation*/) { return parts->is_in_active() || numbers->is_at_one(); });
-    graph_.capture(observed, options);
+    const graph::GraphNumbers wanted(graph_);
+    wanted.keep([&](std::size_t /*operation*/) { return parts->is_in_active() || numbers->is_at_one(); });
+    try {
+      graph_.capture(observed, options);
+    } catch (...) {
+      wanted.keep({});  // where it had not begun
+      throw;
+    }
     if (!run->failure().empty()) throw UsageError({.what = run->failure()});
     check(run->watch());
     recorded_ = &*run;

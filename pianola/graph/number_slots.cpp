@@ -34,12 +34,6 @@ bool is_of_values(const c10::Argument& argument) {
          type->kind() == c10::TypeKind::TensorType;
 }
 
-// Those whose numbers give the shape of what they make.
-bool makes_shapes(const trace::OpInfo& op) {
-  const std::string& name = op.handle.schema().name();
-  return name == "aten::arange" || name == "aten::range";
-}
-
 c10::IValue as_value(const trace::OperationLog::Number& number) {
   return std::visit(
       [](auto value) -> c10::IValue {
@@ -82,6 +76,11 @@ bool lies_alike(const at::Tensor& one, const at::Tensor& other) {
 }
 
 }  // namespace
+
+bool makes_shapes(const trace::OpInfo& op) {
+  const std::string& name = op.handle.schema().name();
+  return name == "aten::arange" || name == "aten::range" || name == "aten::linspace" || name == "aten::logspace";
+}
 
 bool same_number(const c10::IValue& one, const c10::IValue& other) {
   if (!one.isDouble() || !other.isDouble()) return one.tagKind() == other.tagKind() && one == other;

@@ -31,6 +31,9 @@ namespace pianola::graph {
 /// To the bit, and of the same type.
 [[nodiscard]] bool same_number(const c10::IValue& one, const c10::IValue& other);
 
+/// Whether the numbers of the operation give the shape of what it makes.
+[[nodiscard]] bool makes_shapes(const trace::OpInfo& op);
+
 /// What a caller follows, and what a run was given.
 struct NumberEvidence {
   struct Given {

@@ -145,7 +145,12 @@ class CudaBackend final : public Backend {
   void check_results_intact(const PoolLedger& ledger) const;
   [[noreturn]] static void refuse_inside_capture();
   void note_stream(CUDAStream stream, const PoolTurn& turn);
-  void launch(const Executable& executable, bool is_last);
+  struct Piece {
+    bool is_first = true;
+    bool is_last = true;
+  };
+  void launch(const Executable* executable, Piece piece);
+  [[nodiscard]] std::vector<Segments::Segment*> pieces(std::size_t first, std::size_t last);
   void give_numbers();
   void play(std::size_t first, std::size_t last);
 
@@ -431,7 +436,7 @@ void CudaBackend::replay() {
   (void)executable();
   if (numbers_) give_numbers();
   if (numbers_ && !numbers_->calls.by_hand().empty()) return play(1, Segments::kEnd);
-  launch(executable_, /*is_last=*/true);
+  launch(&executable_, {});
 }
 
 void CudaBackend::replay_operations(std::size_t first, std::size_t last) {
@@ -457,30 +462,62 @@ void CudaBackend::give_numbers() {
       {.executable = executable(), .node = node, .first = 1, .last = Segments::kEnd, .given_at = numbers_->given_at});
 }
 
+// The segments between the operations that have to be run by hand, made and given their numbers: in the middle of a step nothing
+// of that may fail. nullptr: there are no operations between.
+std::vector<Segments::Segment*> CudaBackend::pieces(std::size_t first, std::size_t last) {
+  std::vector<Segments::Segment*> pieces;
+  const auto add = [&](std::size_t from, std::size_t to) {
+    Segments::Segment* const segment = from > to ? nullptr : &numbers_->segments->get(from, to);
+    const bool has_nodes = segment != nullptr && segment->executable.get() != nullptr;
+    pieces.push_back(has_nodes ? segment : nullptr);
+    if (!has_nodes) return;
+    numbers_->calls.give({.executable = segment->executable.get(),
+                          .node = [segment](CUgraphNode captured) { return segment->node(captured); },
+                          .first = from,
+                          .last = to,
+                          .given_at = segment->given_at});
+  };
+  std::vector<std::size_t> by_hand;
+  do {  // what cannot be given its number has to be run by hand, too
+    pieces.clear();
+    by_hand = numbers_->calls.by_hand();
+    std::size_t from = first;
+    for (const std::size_t operation : by_hand) {
+      if (operation < first || operation > last) continue;
+      add(from, operation - 1);
+      from = operation + 1;
+    }
+    add(from, last);
+  } while (by_hand != numbers_->calls.by_hand());
+  return pieces;
+}
+
 // The operations from `first` to `last`, those that have to be run by hand in their places.
 void CudaBackend::play(std::size_t first, std::size_t last) {
   const c10::cuda::OptionalCUDAGuard on_device(device_);
-  const auto launch_segment = [&](std::size_t from, std::size_t to) {
-    if (from > to) return;
-    Segments::Segment& segment = numbers_->segments->get(from, to);
-    if (segment.executable.get() == nullptr) return;
-    numbers_->calls.give({.executable = segment.executable.get(),
-                          .node = [&](CUgraphNode captured) { return segment.node(captured); },
-                          .first = from,
-                          .last = to,
-                          .given_at = segment.given_at});
-    launch(segment.executable, to == Segments::kEnd);
+  const std::vector<Segments::Segment*> segments = pieces(first, last);
+  const std::vector<std::size_t> by_hand = numbers_->calls.by_hand();
+  auto segment = segments.begin();
+  bool is_first = first == 1;
+  const auto launch_next = [&] {
+    const bool is_last = segment + 1 == segments.end() && last == Segments::kEnd;
+    // The first of all is asked whether it may run, also where it is empty.
+    if (*segment != nullptr || is_first) {
+      launch(*segment == nullptr ? nullptr : &(*segment)->executable, {.is_first = is_first, .is_last = is_last});
+    }
+    is_first = false;
+    ++segment;
   };
-  for (const std::size_t operation : std::vector(numbers_->calls.by_hand())) {
+  for (const std::size_t operation : by_hand) {
     if (operation < first || operation > last) continue;
-    launch_segment(first, operation - 1);
+    launch_next();
     numbers_->calls.run(operation);
-    first = operation + 1;
   }
-  launch_segment(first, last);
+  launch_next();
 }
 
-void CudaBackend::launch(const Executable& executable, bool is_last) {
+// nullptr: it is the turn of operations that are run by hand.
+void CudaBackend::launch(const Executable* executable, Piece piece) {
   c10::cuda::OptionalCUDAGuard on_device;
   if (c10::cuda::current_device() != device_.index()) on_device.set_index(device_.index());
   const CUDAStream stream = c10::cuda::getCurrentCUDAStream(device_.index());
@@ -488,13 +525,13 @@ void CudaBackend::launch(const Executable& executable, bool is_last) {
     refuse_inside_capture();
   const PoolTurn turn(pool_->turns());
   pool_->check_no_warm_up();
-  if (ledger_id_ != 0) check_results_intact(turn.ledger());
+  if (ledger_id_ != 0 && piece.is_first) check_results_intact(turn.ledger());
   turn.order().enter(stream.unwrap());
   std::optional<ForeignDraws::Unseen> draws;
   if (!clock_.idle()) draws.emplace(drawn_from_);
   GeneratorClock::Turn numbers(clock_, stream.unwrap());
-  executable.launch(stream.stream());
-  if (is_last) numbers.launched();
+  if (executable != nullptr) executable->launch(stream.stream());
+  if (piece.is_last) numbers.launched();
   if (ledger_id_ != 0) turn.ledger().sign(ledger_id_);
   if (stream.unwrap() != last_stream_) note_stream(stream, turn);
   if (may_end(stream)) [[unlikely]] {

@@ -5,6 +5,8 @@
 #include <pianola/trace/quiet_scope.hpp>
 
 #include <ATen/Functions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
 
 #include <cstddef>
 #include <optional>
@@ -13,16 +15,18 @@ namespace pianola::graph {
 namespace {
 
 // In the type and, where torch would have to make another temporary, in the shape that the copy wants.
-at::Tensor pinned_copy(const at::Tensor& source, const at::Tensor* target, std::optional<at::ScalarType> dtype) {
+at::Tensor pinned_copy(const at::Tensor& source, const at::Tensor* target, std::optional<at::ScalarType> dtype,
+                       at::MemoryFormat format) {
   const trace::QuietScope quiet;
+  // What torch allocates for a stream that is captured it never gives back.
+  const c10::cuda::CUDAStreamGuard outside(c10::cuda::getDefaultCUDAStream());
   const RelaxedCaptureMode relaxed(Driver::get());  // new pinned memory may have to be asked for
   if (target != nullptr) {
     at::Tensor pinned = at::empty(target->sizes(), source.options().dtype(target->scalar_type()).pinned_memory(true));
     return pinned.copy_(source.detach());
   }
   at::Tensor pinned =
-      at::empty_like(source, source.options().dtype(dtype.value_or(source.scalar_type())).pinned_memory(true),
-                     at::MemoryFormat::Preserve);
+      at::empty_like(source, source.options().dtype(dtype.value_or(source.scalar_type())).pinned_memory(true), format);
   return pinned.copy_(source.detach());
 }
 
@@ -35,10 +39,13 @@ void HostCopies::on_call(const trace::OpInfo& op, torch::jit::Stack& stack) {
   if (source == nullptr || source->requires_grad()) return trace::CallGate::run(op, stack);
   const bool into = op.name == "aten::copy_";
   std::optional<at::ScalarType> dtype;
+  at::MemoryFormat format = at::MemoryFormat::Preserve;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
-    if (arguments[i].name() == "dtype" && !inputs[i].isNone()) dtype = inputs[i].toScalarType();
+    if (inputs[i].isNone()) continue;
+    if (arguments[i].name() == "dtype") dtype = inputs[i].toScalarType();
+    if (arguments[i].name() == "memory_format") format = inputs[i].toMemoryFormat();
   }
-  pinned_.push_back(pinned_copy(*source, into ? &inputs[0].toTensor() : nullptr, dtype));
+  pinned_.push_back(pinned_copy(*source, into ? &inputs[0].toTensor() : nullptr, dtype, format));
   torch::jit::peek(stack, into ? 1 : 0, arguments.size()) = pinned_.back();
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     if (arguments[i].name() == "non_blocking") torch::jit::peek(stack, i, arguments.size()) = true;

@@ -6,6 +6,7 @@
 #include <pianola/graph/cuda/allocation_watch.hpp>
 #include <pianola/graph/cuda/thread_streams.hpp>
 #include <pianola/trace/alias.hpp>
+#include <pianola/trace/describe.hpp>
 #include <pianola/trace/quiet_scope.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
@@ -13,6 +14,7 @@
 #include <c10/core/StorageImpl.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <cuda_runtime_api.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -74,11 +76,20 @@ std::vector<MovedResult> moved(const std::vector<Result>& results) {
   return moved;
 }
 
-// Libraries of linear algebra keep memory for each stream.
+// Libraries of linear algebra keep memory for each stream, and what operators of somebody's own keep nobody knows.
 bool may_use_workspaces(const trace::OpInfo& op) {
-  constexpr std::array kNames = {"aten::addmm",  "aten::addmv",  "aten::addr",    "aten::baddbmm",
-                                 "aten::addbmm", "aten::_addmm", "aten::sparse_", "aten::linalg_"};
-  return std::any_of(kNames.begin(), kNames.end(), [&](const char* name) { return op.name.starts_with(name); });
+  constexpr std::array kNames = {"aten::addmm",  "aten::addmv",   "aten::addr",    "aten::baddbmm", "aten::addbmm",
+                                 "aten::_addmm", "aten::sparse_", "aten::linalg_", "aten::_cdist_"};
+  return !op.name.starts_with("aten::") ||
+         std::any_of(kNames.begin(), kNames.end(), [&](const char* name) { return op.name.starts_with(name); });
+}
+
+// Operations of one stream follow each other. Of several, nobody can tell which nodes are whose.
+bool is_of_one_stream(const OpTrace& trace) {
+  std::optional<c10::StreamId> stream;
+  return std::all_of(trace.ops().begin(), trace.ops().end(), [&](const OpRecord& op) {
+    return trace.nodes(op).empty() || op.stream == stream.value_or(op.stream) || !stream.emplace(op.stream);
+  });
 }
 
 }  // namespace
@@ -114,12 +125,14 @@ class NumberedCalls::Rehearsal {
     }
   }
 
-  // The nodes can be read then.
-  void end() noexcept {
-    if (ended_) return;
-    ended_ = true;
-    driver_.stream_end_capture(stream_.stream(), &graph_);
-    (void)cudaGetLastError();  // of an operation that could not be captured
+  // The nodes can be read then. @return  Whether there are any: who waits for the whole device breaks all captures on it.
+  bool end() noexcept {
+    if (!ended_) {
+      ended_ = true;
+      driver_.stream_end_capture(stream_.stream(), &graph_);
+      (void)cudaGetLastError();  // of an operation that could not be captured
+    }
+    return graph_ != nullptr;
   }
 
  private:
@@ -160,6 +173,11 @@ void NumberedCalls::on_op_end(const trace::OpSpan& op) {
 
 void NumberedCalls::finish(const OpTrace& trace) {
   wanted_ = nullptr;
+  if (!is_of_one_stream(trace)) calls_.clear();
+  // What one calls around its own kernel has nodes of its own.
+  for (const OpRecord& op : trace.ops()) {
+    if (op.around >= 0) calls_.erase(static_cast<std::size_t>(op.around) + 1);
+  }
   for (auto entry = calls_.begin(); entry != calls_.end();) {
     auto& [operation, call] = *entry;
     const bool is_known = operation <= trace.ops().size() && trace.ops()[operation - 1].info == call.op &&
@@ -194,7 +212,13 @@ void NumberedCalls::set(std::size_t operation, std::size_t argument, const c10::
 void NumberedCalls::settle() {
   if (unsettled_.empty()) return;
   ++time_;
-  settle(std::exchange(unsettled_, {}));
+  const std::vector<Numbered*> calls = std::exchange(unsettled_, {});
+  try {
+    settle(calls);
+  } catch (...) {  // who set the numbers will not do so again
+    for (const Numbered* numbered : calls) leave_to_hand(numbered->first);
+    throw;
+  }
 }
 
 void NumberedCalls::settle(std::vector<Numbered*> calls) {
@@ -207,7 +231,10 @@ void NumberedCalls::settle(std::vector<Numbered*> calls) {
       if (!anew) break;
       all.push_back(*std::move(anew));
     }
-    rehearsal.end();
+    if (!rehearsal.end()) {
+      for (const Numbered* numbered : calls) leave_to_hand(numbered->first);
+      return;
+    }
     for (std::size_t i = 0; i < all.size(); ++i) take_over(*calls[i], all[i]);
     if (all.size() == calls.size()) return;
     leave_to_hand(calls[all.size()]->first);
@@ -258,7 +285,17 @@ void NumberedCalls::run(std::size_t operation) const {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   torch::jit::Stack stack = call.inputs;
   call.op->handle.callBoxed(&stack);
-  for (const auto& [anew, place] : fresh_results(call.inputs, stack, call.outputs)) place.copy_(anew);
+  for (const auto& [anew, place] : fresh_results(call.inputs, stack, call.outputs)) {
+    if (anew.sizes() != place.sizes() || anew.scalar_type() != place.scalar_type()) {
+      throw ReplayError(
+          {.what = fmt::format("{} has another result with the number that it is given now: {} in place of {}",
+                               call.op->name, trace::describe(anew), trace::describe(place)),
+           .where = fmt::format("operation {} of the step", operation),
+           .fix = "capture another graph for this number",
+           .rule = "PG502"});
+    }
+    place.copy_(anew);
+  }
 }
 
 }  // namespace pianola::graph

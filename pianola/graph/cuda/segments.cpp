@@ -4,12 +4,15 @@
 #include <pianola/cuda/error_codes.hpp>
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 
 namespace pianola::graph {
 namespace {
 
+// Where a node lies: of the operation k at 2k, of none, but behind it, at 2k + 1.
 constexpr std::size_t kBefore = 0;
+constexpr std::size_t kBehind = std::numeric_limits<std::size_t>::max();
 
 }  // namespace
 
@@ -18,14 +21,15 @@ Segments::Segments(CUgraph graph, const OpTrace& trace, std::span<const CUgraphN
     : graph_(graph) {
   for (std::size_t i = 0; i < trace.ops().size(); ++i) {
     for (const void* node : trace.nodes(trace.ops()[i])) {
-      known_.emplace_back(static_cast<CUgraphNode>(const_cast<void*>(node)), i + 1);
+      known_.emplace_back(static_cast<CUgraphNode>(const_cast<void*>(node)), 2 * (i + 1));
     }
   }
   for (CUgraphNode node : before) known_.emplace_back(node, kBefore);
-  for (CUgraphNode node : behind) known_.emplace_back(node, kEnd);
+  for (CUgraphNode node : behind) known_.emplace_back(node, kBehind);
 }
 
-// A node that is no operation's (of a kernel that was launched by itself) goes with the last one that it depends on.
+// A node that is no operation's (of a kernel that was launched by itself) goes behind the last one that it depends on, also
+// where that is run by hand.
 void Segments::read() {
   const GraphTopology topology = GraphTopology::read(graph_);
   std::vector<std::optional<std::size_t>> known(topology.nodes().size());
@@ -34,10 +38,10 @@ void Segments::read() {
   }
   std::vector<std::vector<std::size_t>> sources(known.size());
   for (const GraphEdge& edge : topology.edges()) sources[edge.to].push_back(edge.from);
-  operations_.assign(known.size(), 1);
+  places_.assign(known.size(), 1);
   for (const std::size_t i : topology.topological_order()) {
-    for (const std::size_t source : sources[i]) operations_[i] = std::max(operations_[i], operations_[source]);
-    if (known[i]) operations_[i] = *known[i];
+    for (const std::size_t source : sources[i]) places_[i] = std::max(places_[i], places_[source] | 1);
+    if (known[i]) places_[i] = *known[i];
   }
   for (const GraphNode& node : topology.nodes()) nodes_.push_back(node.handle);
 }
@@ -51,7 +55,7 @@ Segments::Segment& Segments::get(std::size_t first, std::size_t last) {
     return segment.first == first && segment.last == last;
   });
   if (known != segments_.end()) return *known;
-  if (operations_.empty()) read();
+  if (places_.empty()) read();
   Segment& segment = segments_.emplace_back();
   try {
     segment.first = first;
@@ -66,7 +70,9 @@ Segments::Segment& Segments::get(std::size_t first, std::size_t last) {
 
 void Segments::make(Segment& segment) const {
   const Driver& driver = Driver::get();
-  const auto is_in = [&](std::size_t i) { return segment.first <= operations_[i] && operations_[i] <= segment.last; };
+  const auto is_in = [&](std::size_t i) {
+    return 2 * segment.first - 1 <= places_[i] && (segment.last == kEnd || places_[i] <= 2 * segment.last);
+  };
   bool any = false;
   for (std::size_t i = 0; i < nodes_.size(); ++i) any = any || is_in(i);
   if (!any) return;

@@ -48,9 +48,9 @@ class Segments {
   void make(Segment& segment) const;
 
   CUgraph graph_;
-  std::vector<std::pair<CUgraphNode, std::size_t>> known_;  // nodes of operations
+  std::vector<std::pair<CUgraphNode, std::size_t>> known_;  // nodes, and where they lie
   std::vector<CUgraphNode> nodes_;                          // all, after the first get()
-  std::vector<std::size_t> operations_;                     // of each
+  std::vector<std::size_t> places_;                         // of each
   std::list<Segment> segments_;
 };
 
