@@ -363,9 +363,14 @@ int HostParts::begin(c10::Device device, HostPartOptions options) {
     let_read(false);
     return depth_ - 1;
   }
+  for (const at::Tensor& parameter : options.parameters) {
+    parameters_.emplace_back(parameter.getIntrusivePtr());
+    placed_.emplace_back(parameters_.back(), trace::storage_of(parameter));
+  }
   active_ = static_cast<bool>(options.run);
   if (active_) {
     HostPart& part = parts_.emplace_back(std::move(options.run), calls_);
+    part.first_ = operations_ + 1;
     if (is_capture_) {
       part.ran_half_ = options.runs_half;
       if (options.save) part.undo_ = options.save();
@@ -418,6 +423,10 @@ void HostParts::end_innermost() {
   let_read(reads_ && depth_ == 1);
   if (depth_ > 0) return;
   if (active_) parts_.back().last_ = operations_;
+  for (const auto& [weak, memory] : std::exchange(placed_, {})) {
+    const at::Tensor parameter(weak.lock());
+    moves_parameters_ = moves_parameters_ || (parameter.defined() && trace::storage_of(parameter) != memory);
+  }
   scope_.reset();
   running_.clear();
 }
@@ -490,6 +499,14 @@ void HostParts::on_op_end(const trace::OpSpan& op) {
   }
 }
 
+std::vector<at::Tensor> HostParts::parameters() const {
+  std::vector<at::Tensor> alive;
+  for (const trace::WeakTensor& weak : parameters_) {
+    if (auto parameter = weak.lock()) alive.emplace_back(std::move(parameter));
+  }
+  return alive;
+}
+
 void HostParts::put_back() const {
   std::for_each(parts_.rbegin(), parts_.rend(), [](const HostPart& part) { part.take_back(); });
   calls_->put_back();
@@ -503,6 +520,11 @@ std::optional<Diagnosis> HostParts::obstacle() const {
             "a replay, which runs it again for its numbers, could not",
         .fix = "let it compute under torch.no_grad(), or keep its count in a tensor on the device",
         .rule = "PG110"};
+  }
+  if (moves_parameters_) {
+    return Diagnosis{.what = "the optimizer gives parameters other memory (p.data = ...), which a graph would not read",
+                     .fix = "change them in place: p.data.copy_(...), p.sub_(...)",
+                     .rule = "PG401"};
   }
   if (draws_where_it_reads_) {
     return Diagnosis{.what =

@@ -101,6 +101,8 @@ class HostPart {
   /// next replay writes the graph's.
   void hand_out();
 
+  /// Of the graph's operations, counted from 1, the first one behind its begin.
+  [[nodiscard]] std::size_t first_operation() const noexcept { return first_; }
   /// Of the graph's operations, counted from 1, the last one before the part ended.
   [[nodiscard]] std::size_t last_operation() const noexcept { return last_; }
 
@@ -126,6 +128,7 @@ class HostPart {
   bool ran_half_ = false;                 // in the capture
   trace::StorageSet made_;                // by its operations
   std::vector<trace::WeakTensor> given_;  // tensors of that memory that it was given otherwise than by calls_
+  std::size_t first_ = 1;
   std::size_t last_ = 0;
 };
 
@@ -181,6 +184,8 @@ class PIANOLA_API HostParts final : public trace::OpObserver {
   [[nodiscard]] bool any_active() const noexcept { return !parts_.empty(); }
   /// Whether an operation that is recorded now is one of an active part.
   [[nodiscard]] bool is_in_active() const noexcept { return scope_ != nullptr && active_; }
+  /// Parameters whose gradients its parts use, and that are still there.
+  [[nodiscard]] std::vector<at::Tensor> parameters() const;
   /// Whether a read gave something else than captures take it for.
   [[nodiscard]] bool read_otherwise() const noexcept { return read_otherwise_; }
   [[nodiscard]] std::vector<HostPart> take() { return std::move(parts_); }
@@ -205,6 +210,10 @@ class PIANOLA_API HostParts final : public trace::OpObserver {
   bool makes_history_ = false;  // an active part does
   bool draws_where_it_reads_ = false;
   bool describes_in_place_ = false;
+  bool moves_parameters_ = false;
+  std::vector<trace::WeakTensor> parameters_;  // whose gradients parts use, passive ones too
+  // Of the open part, with their memory as it began.
+  std::vector<std::pair<trace::WeakTensor, const c10::StorageImpl*>> placed_;
   std::vector<HostPart> parts_;  // active ones
   std::vector<std::function<void()>> passive_;
   trace::StorageSet made_;                        // by operations of parts

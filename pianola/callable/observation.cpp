@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 namespace pianola::callable {
@@ -112,7 +113,15 @@ Observation::Observation(EagerRun run, const HostEffects& effects, std::span<con
       inputs_elsewhere_(input_elsewhere(inputs, device_).has_value()),
       begins_anew_(effects.begins_anew),
       log_(std::move(run.log())) {
-  for (const at::Tensor& leaf : run.watch().leaves()) leaves_.emplace_back(leaf.getIntrusivePtr());
+  std::set<const c10::TensorImpl*> known;
+  const auto add = [&](const at::Tensor& leaf) {
+    if (known.insert(leaf.unsafeGetTensorImpl()).second) leaves_.emplace_back(leaf.getIntrusivePtr());
+  };
+  for (const at::Tensor& leaf : run.watch().leaves()) add(leaf);
+  // Those that got no gradient may get one: then an optimizer does something else.
+  for (const at::Tensor& parameter : run.parts().parameters()) {
+    if (parameter.is_leaf() && parameter.device() == device_) add(parameter);
+  }
 }
 
 std::vector<at::Tensor> Observation::leaves() const {

@@ -11,6 +11,7 @@ to where eager would have them, and stays eager.
 import random
 import sys
 import threading
+from functools import partial
 from typing import Any, Callable, NamedTuple, Optional, Sequence
 
 from ._errors import refuse
@@ -101,11 +102,11 @@ def _stand_in(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _functions() -> list[tuple[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]]]:
     """What Replaced wants: all functions of the modules that move their generators."""
-    found = []
+    found: list[tuple[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]]] = []
     for source in _sources():
         for name, value in vars(source.module).items():
             if callable(value) and getattr(value, "__self__", None) is source.generator:
-                found.append((source.module, name, lambda original, name=f"{source.name}.{name}": _stand_in(name, original)))
+                found.append((source.module, name, partial(_stand_in, f"{source.name}.{name}")))
     return found
 
 

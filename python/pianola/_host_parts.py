@@ -22,7 +22,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from . import _counting_methods
 from ._decisions import Conditional, Decision, Decisions
-from ._host_saves import OWNERS, save
+from ._host_saves import OWNERS, containers, save
 from ._load import _C
 from ._replaced import Replaced
 
@@ -52,6 +52,7 @@ class _Here(threading.local):
         self.parts: list[_Part] = []
         self.decisions: Optional[Decisions] = None  # of the captured run
         self.device = "cpu"  # the type of device that the step computes on which is watched
+        self.ran: list[list[Any]] = []  # in that step: parts that replays run again, with what they work on
 
 
 _here = _Here()
@@ -193,6 +194,8 @@ def _as_part(
         for one, entries in hooks:
             one.update(entries)
         del _here.parts[open_before:]
+        if not is_open():
+            _here.ran.append([owner, *args, *kwargs.values()])
         if _C.end_host_part(depth):
             _counting_methods.forget(original)
 
@@ -244,8 +247,23 @@ def watched(device: str) -> Iterator[None]:
         device: the type of device that it computes on.
     """
     _here.device = device
-    with _watched, _with_methods():
-        yield
+    outer, _here.ran = _here.ran, []
+    try:
+        with _watched, _with_methods():
+            yield
+    finally:
+        _here.ran = outer
+
+
+def have_run() -> bool:
+    """Whether parts that replays run again have run in the step that is watched."""
+    return bool(_here.ran)
+
+
+def touched() -> set[int]:
+    """Objects and containers where these may have written, by id."""
+    owners = [one for part in _here.ran for one in part]
+    return {*map(id, owners), *(key for part in _here.ran for key in containers(part))}
 
 
 def _parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -280,6 +298,8 @@ def _end(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[s
         return
     part = _here.parts.pop()
     if part.owner is not None:
+        if part.active and not is_open():
+            _here.ran.append([optimizer])
         _C.end_host_part(part.depth)
 
 

@@ -85,7 +85,7 @@ class Place:
     code, defaults and closure of a function; "bytes" of an array; "value": what `key()` returns.
     """
 
-    __slots__ = ("kind", "key", "name", "code", "line", "_owner", "_before", "changed", "is_torchs", "tensor")
+    __slots__ = ("kind", "key", "name", "code", "line", "_owner", "_before", "changed", "is_torchs", "is_late", "tensor")
 
     def __init__(self, kind: str, owner: Any, key: Any, name: str, code: Optional[CodeType], line: int, before: Any) -> None:
         self.kind = kind
@@ -96,6 +96,7 @@ class Place:
         self._owner = hold(owner)
         self._before = _hold_all(before) if kind in ("contents", "function") else hold(before)
         self.changed = False  # by the call itself
+        self.is_late = False  # first looked at behind a part that replays run again, which may have written there
         self.tensor = outline_of(before)  # what it was, which may be gone
         self.is_torchs = False  # an attribute of an object of torch's, that no code of the user's reads
 

@@ -92,6 +92,7 @@ class HostReads(HostValues):
         self._looks_up = False  # the function at hand: attributes under names that are made at run time
         self._watch: Optional[_C.FrameWatch] = None
         self._parts: Any = None
+        self._touched: set[int] = set()  # where parts that replays run again may have written
 
     def __enter__(self) -> "HostReads":
         self._parts = contextlib.ExitStack()
@@ -105,6 +106,7 @@ class HostReads(HostValues):
     def __exit__(self, *exception: Any) -> None:
         assert self._watch is not None
         self._watch.end()
+        self._touched = _host_parts.touched()
         self._parts.close()
         self.error = self.error or self._watch.error
         self._watch = None  # which holds this object where the collector of cycles does not see it
@@ -147,7 +149,8 @@ class HostReads(HostValues):
         self.returned.clear()
         self._made.clear()
         for place in self.places:
-            place.changed = not is_as_before(place)
+            place.changed = not is_as_before(place) or (place.is_late and id(place.owner) in self._touched)
+        self._touched.clear()
         self.learned = learn([place for place in self.places if place.changed], self.stores, self._counts)
 
     def _find_closures(self) -> None:

@@ -104,6 +104,7 @@ class HostValues:
             value = original_of(value)
         place = Place(kind, owner, key, name, code, line, value)
         place.is_torchs = is_torchs
+        place.is_late = _host_parts.have_run()
         self._known[known] = place
         self._owners.setdefault(id(owner), place._owner)
         self.places.append(place)
@@ -478,7 +479,10 @@ class HostValues:
             self._note_value(module, _script_state(module), name)
 
     def _take_optimizer(self, optimizer: torch.optim.Optimizer, name: str, depth: int) -> None:
-        if self._is_left_to_replays(optimizer) or self._is_noted("attribute", optimizer, "param_groups"):
+        if self._is_left_to_replays(optimizer):
+            self._take_parameters(optimizer, name)
+            return
+        if self._is_noted("attribute", optimizer, "param_groups"):
             return
         self._meet(optimizer, name)
         for attribute, value in list(vars(optimizer).items()):
@@ -487,6 +491,17 @@ class HostValues:
             self._note("attribute", optimizer, attribute, f"{name}.{attribute}", value, is_torchs=True)
             if isinstance(value, (*KEYED, *LISTED)):
                 self._take(value, f"{name}.{attribute}", depth + 1)
+
+    def _take_parameters(self, optimizer: torch.optim.Optimizer, name: str) -> None:
+        """Whose gradients zero_grad() clears. A step does not change which they are."""
+        known = len(self.places)
+        self._note_value(optimizer, functools.partial(_number_of_groups, weakref.ref(optimizer)), f"len({name}.param_groups)")
+        for i, group in enumerate(optimizer.param_groups):
+            parameters = group.get("params")
+            if type(parameters) is list:
+                self._note("contents", parameters, None, f"{name}.param_groups[{i}]['params']", entries_of(parameters))
+        for place in self.places[known:]:
+            place.is_late = False
 
     def _is_left_to_replays(self, part: Any) -> bool:
         """Whether replays run its step again, and nothing else of it is asked here."""
@@ -580,3 +595,8 @@ def _has_bytes(value: Any) -> bool:
         return True
     module = type(value).__module__
     return (module == "numpy" and hasattr(value, "__array__")) or (module == "array" and hasattr(value, "typecode"))
+
+
+def _number_of_groups(optimizer: "weakref.ref[torch.optim.Optimizer]") -> int:
+    alive = optimizer()
+    return -1 if alive is None else len(alive.param_groups)

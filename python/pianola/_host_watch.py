@@ -19,7 +19,7 @@ from ._audit.hits import take_hits
 from ._audit.locate import first_mention
 from ._audit.table import Table
 from ._errors import refuse, text_of
-from ._host_places import GONE, Place, Store, held, is_as_before
+from ._host_places import GONE, Place, Store, held, is_as_before, is_same
 from ._host_reads import HostReads
 from ._kept_tensors import Stores, where_of
 
@@ -64,6 +64,7 @@ class HostWatch:
         self._writes: set[tuple] = set()  # of the call before, by place
         self._moving: list[Place] = []  # that held a generator or an iterator then
         self._stores: list[Place] = []  # that its code stores into
+        self._late: list[Place] = []  # that it first looked at behind a part of the host
         self._kept: dict[tuple, str] = {}  # where the call before stored tensors, with names
 
     def run(self, call: Callable[[], Any], device: str, arguments: tuple[tuple[str, Any], ...] = ()) -> tuple[Effects, HostReads]:
@@ -79,6 +80,7 @@ class HostWatch:
         stores = self.stores()
         reads = HostReads(self._function, arguments, device)
         modules = len(sys.modules)
+        late = {place.identity: place.get() for place in self._late}
         table.watch.begin()
         try:
             # A recomputation that stops early runs fewer operations than it does under capture.
@@ -86,6 +88,8 @@ class HostWatch:
                 reads.returned.append(call())
         finally:
             table.watch.end()
+        for place in reads.places:  # by what the part before it did, which nobody follows
+            place.changed |= place.is_late and place.identity in late and not is_same(late[place.identity], place.before)
         findings = Findings()
         take_hits(table, device, 0, findings)
         lasting = [*_told([*findings], _LASTING)]
@@ -122,6 +126,7 @@ class HostWatch:
         self._calls += 1
         self._kept = {where: place.name for where, place in reads.kept.items()}
         self._writes, self._stores = (set(), []) if reads.learned else (set(writes), stores)
+        self._late = [place for place in reads.places if place.is_late]
         self._moving = [place for place in reads.places if _is_moving(place.get())]
         kept = [*_remade(reads), *(place.get() for place in reads.kept.values())]
         return Effects(lasting, passing, kept, begins_anew=reads.learned)
@@ -251,6 +256,9 @@ def _line_of(place: Place, reads: HostReads) -> str:
 
 
 def _change_text(place: Place, reads: HostReads, before: Any, after: Any) -> str:
+    if place.is_late:
+        what = f"the function reads {place.name} behind a step of an optimizer or a scheduler that may change it; a replay would not see that"
+        return text_of(what, "read it before that step, or after the call", place.where, "PG803")
     return _write_text(place, _line_of(place, reads), before, after)
 
 

@@ -1,5 +1,6 @@
 """Which arguments of a function are numbers that change from call to call, so that they are followed: see _numbers."""
 
+import sys
 from types import CodeType
 from typing import Any, Iterable, NamedTuple, Optional, Sequence, Union
 
@@ -9,6 +10,7 @@ from ._code_reads import reads_of
 from ._structure import Structure, equal, names_of_arguments
 
 _KINDS = (int, float)
+_ADDS_DIGITS = {"sum"} if sys.version_info >= (3, 12) else set()
 
 
 class NumberArguments(NamedTuple):
@@ -77,7 +79,7 @@ def tells_types(codes: Iterable[CodeType]) -> bool:
 
 
 def _tells_types(code: CodeType) -> bool:
-    if "sum" not in code.co_names and "type" not in code.co_names:
+    if not _ADDS_DIGITS.intersection(code.co_names) and "type" not in code.co_names:
         return False
     names = {name for kind, name in reads_of(code).roots if kind == "global"}
-    return "sum" in names or ("type" in names and not names.isdisjoint(("int", "float")))
+    return not _ADDS_DIGITS.isdisjoint(names) or ("type" in names and not names.isdisjoint(("int", "float")))

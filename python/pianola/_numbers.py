@@ -387,6 +387,12 @@ def _asks(name: str) -> Callable[..., Any]:
     return method
 
 
+def _reduce(self: Any, *protocol: Any) -> Any:
+    """Whoever saves it saves a plain number."""
+    self._trail.ask(self)
+    return type(self._value), (self._value,)
+
+
 def _round(self: Any, *digits: Any) -> Any:
     return _ROUNDS[len(digits)](self, *digits)
 
@@ -405,7 +411,7 @@ _ROUNDS = (_calculates(round, "round({})"), _calculates(round, "round({}, {})"))
 _BINARY = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**"}
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _ASKED = ("hash", "int", "float", "index", "complex", "str", "repr", "format", "and", "rand", "or", "ror", "xor", "rxor", "lshift",
-          "rlshift", "rshift", "rrshift", "invert", "reduce", "reduce_ex")  # fmt: skip
+          "rlshift", "rshift", "rrshift", "invert")  # fmt: skip
 
 
 def _methods() -> dict[str, Callable[..., Any]]:
@@ -421,7 +427,7 @@ def _methods() -> dict[str, Callable[..., Any]]:
     found["pos"] = _calculates(operator.pos, "(+{})")
     for function in (abs, math.floor, math.ceil, math.trunc):
         found[function.__name__] = _calculates(function, f"{function.__name__}({{}})")
-    found.update(round=_round, divmod=_divmod, rdivmod=_rdivmod)
+    found.update(reduce=_reduce, reduce_ex=_reduce, round=_round, divmod=_divmod, rdivmod=_rdivmod)
     found.update((name, _asks(f"__{name}__")) for name in _ASKED)
     return found
 

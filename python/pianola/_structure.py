@@ -120,14 +120,14 @@ class _Opening:
             return _Link(self._numbers[id(leaf())])
         if _is_dataclass(leaf) and id(leaf) not in self._around:
             self._around.append(id(leaf))
-            opened = _Opened(leaf, lambda field: pytree.tree_map(self.open, field))
+            opened = _Opened(leaf, lambda field: pytree.tree_map(self.open, field, is_leaf=_is_size))
             self._around.pop()
             return opened
         if not self._may_open(leaf) or id(leaf) in self._numbers or not _is_plain_object(leaf):
             return leaf
         number = self._numbers[id(leaf)] = len(self._numbers)
         self._around.append(id(leaf))
-        attributes = {name: pytree.tree_map(self.open, value) for name, value in vars(leaf).items()}
+        attributes = {name: pytree.tree_map(self.open, value, is_leaf=_is_size) for name, value in vars(leaf).items()}
         self._around.pop()
         inside = pytree.tree_leaves(attributes)
         is_closed = any(id(one) in self._own and not isinstance(one, (Tensor, *_PLAIN)) for one in inside)  # a method of its own
@@ -142,12 +142,14 @@ class _Opening:
 
 def opened(tree: Any, own: Container[int], with_parts: bool = False) -> Any:
     """The same, where the objects with these ids are taken apart into their attributes. See _Opening."""
-    return pytree.tree_map(_Opening(own, with_parts).open, tree) if own else tree
+    return pytree.tree_map(_Opening(own, with_parts).open, tree, is_leaf=_is_size) if own else tree
 
 
 def _is_plain_object(value: Any) -> bool:
     kind = type(value)
     if isinstance(value, (torch.nn.Module, BaseException)) or _is_dataclass(value) or not hasattr(value, "__dict__"):
+        return False
+    if "__new__" in {name for base in kind.__mro__[:-1] for name in vars(base)}:  # nobody can make one but itself
         return False
     return kind.__basicsize__ == _OpenedObject.__basicsize__ and kind.__itemsize__ == 0 and object in kind.__mro__
 
@@ -172,11 +174,16 @@ def _flatten(tree: Any) -> tuple[list[Any], "Structure"]:
 
 
 def _flatten_any(tree: Any) -> tuple[list[Any], "Structure"]:
-    leaves, spec = pytree.tree_flatten(tree)
+    leaves, spec = pytree.tree_flatten(tree, is_leaf=_is_size)
     while any(map(_is_dataclass, leaves)):
         tree = pytree.tree_unflatten([_Opened(leaf) if _is_dataclass(leaf) else leaf for leaf in leaves], spec)
-        leaves, spec = pytree.tree_flatten(tree)
+        leaves, spec = pytree.tree_flatten(tree, is_leaf=_is_size)
     return leaves, Structure(leaves, spec)
+
+
+def _is_size(value: Any) -> bool:
+    """pytree would make a tuple of it."""
+    return type(value) is torch.Size
 
 
 # Whose values never change, and are equal only to what says the same.
@@ -338,7 +345,7 @@ def names_of_arguments(args: tuple, kwargs: dict[str, Any]) -> list[str]:
 
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, range, slice, type, enum.Enum, torch.dtype, torch.device,
-          torch.layout, torch.memory_format, Expression)  # fmt: skip
+          torch.layout, torch.memory_format, torch.Size, Expression)  # fmt: skip
 
 
 # A parameter or buffer that is there is returned itself, by replays too, or refused by the library.
