@@ -54,7 +54,7 @@ void step(torch::optim::Optimizer& optimizer) {
 namespace training {
 
 // Tensors of the state are the same afterwards: what they hold is the capture's affair.
-std::function<void()> saved_state(torch::optim::Optimizer& optimizer) {
+PutBack saved_state(torch::optim::Optimizer& optimizer) {
   using State = std::remove_reference_t<decltype(optimizer.state())>;
   const auto state = std::make_shared<State>();
   for (const auto& [parameter, one] : optimizer.state()) state->emplace(parameter, one->clone());

@@ -58,8 +58,11 @@ void step(Scheduler& scheduler, torch::optim::Optimizer& optimizer);
 
 namespace training {
 
+/// Puts something back as it was.
+using PutBack = std::function<void()>;
+
 /// What puts the optimizer's options and counts back, as they are now.
-[[nodiscard]] PIANOLA_API std::function<void()> saved_state(torch::optim::Optimizer& optimizer);
+[[nodiscard]] PIANOLA_API PutBack saved_state(torch::optim::Optimizer& optimizer);
 
 }  // namespace training
 

@@ -149,9 +149,14 @@ class HostReads(HostValues):
         self.returned.clear()
         self._made.clear()
         for place in self.places:
-            place.changed = not is_as_before(place) or (place.is_late and id(place.owner) in self._touched)
+            place.changed = not is_as_before(place) or (place.is_late and self._may_be_touched(place))
         self._touched.clear()
         self.learned = learn([place for place in self.places if place.changed], self.stores, self._counts)
+
+    def _may_be_touched(self, place: Place) -> bool:
+        """Parts write what they count, and no methods."""
+        before = place.before
+        return id(place.owner) in self._touched and before is not MISSING and not callable(before)
 
     def _find_closures(self) -> None:
         """Functions with closures that nothing of the step leads to, such as hooks of tensors."""

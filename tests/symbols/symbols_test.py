@@ -31,6 +31,7 @@ def owner(name):
                   r"|virtual thunk) (for|to) ", "", name)
     while (shorter := re.sub(r"<[^<>]*>", "", name)) != name:
         name = shorter
+    name = re.sub(r"(::operator) [\w:]+\(", r"\1(", name)  # a conversion names the type that it makes
     return re.sub(r"\[abi:\w+\]", "", name.split("(")[0].split(" ")[-1])
 
 

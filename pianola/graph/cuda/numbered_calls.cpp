@@ -157,10 +157,13 @@ void NumberedCalls::on_op_begin(const trace::OpSpan& op) {
 }
 
 void NumberedCalls::on_op_end(const trace::OpSpan& op) {
-  if (running_.empty() || running_.back().first != op.number) return;
-  const std::size_t operation = running_.back().second;
+  // Not always the last one: threads of autograd take turns.
+  const auto running =
+      std::find_if(running_.begin(), running_.end(), [&](const auto& one) { return one.first == op.number; });
+  if (running == running_.end()) return;
+  const std::size_t operation = running->second;
   Call& call = calls_.at(operation);
-  running_.pop_back();
+  running_.erase(running);
   trace::ArgumentAliases places(&at_the_place_of);
   for (const c10::IValue& output : op.outputs) call.outputs.push_back(places.of(output));
   // What is computed on the host is no part of the graph.
@@ -174,6 +177,7 @@ void NumberedCalls::on_op_end(const trace::OpSpan& op) {
 void NumberedCalls::finish(const OpTrace& trace) {
   wanted_ = nullptr;
   if (!is_of_one_stream(trace)) calls_.clear();
+  for (const auto& [number, operation] : std::exchange(running_, {})) calls_.erase(operation);  // they threw
   // What one calls around its own kernel has nodes of its own.
   for (const OpRecord& op : trace.ops()) {
     if (op.around >= 0) calls_.erase(static_cast<std::size_t>(op.around) + 1);
