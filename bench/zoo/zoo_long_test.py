@@ -13,7 +13,7 @@ CALLS = 12
 LEAST = 8  # of which are replayed: the others warm up, and one optimizer or another makes its state in a later call
 
 SMALL = ("quickstart", "mobilenetv3", "gpt2", "bert_pretraining", "llama_lora", "t5_adafactor", "ddpm", "dcgan", "dqn", "burgers",
-         "gcn", "word_lm", "nadam", "lion", "muon", "amp_recipe", "per_sample_gradients", "gpt2_dynamic_cache")
+         "gat", "lstm_forecast", "nadam", "lion", "muon", "amp_recipe", "per_sample_gradients", "llama_static_cache")
 
 for package in ("pianola", "torchvision", "timm", "transformers", "peft"):
     pytest.importorskip(package)
