@@ -11,7 +11,8 @@ namespace pianola::trace {
 /// operations below it. What an operator calls for itself does not come; what a composite calls does, in place of the composite.
 /// What is done about a call, the handler decides.
 ///
-/// Gates do not nest. Other threads pass, those of autograd as well.
+/// The innermost gate of the thread is asked first, and hands a call on to the one around it by run(). Other threads pass, those
+/// of autograd as well.
 class CallGate {
  public:
   /// Takes the call's arguments from the end of the stack and leaves its results there: by run(), or by itself.
