@@ -72,7 +72,7 @@ class Call:
                 effects, reads = self.graphed.watch.run(partial(self._run_watched, trail), device, self.read_arguments())
         finally:
             trail.is_over = True
-        if self.state is not None and self.graphed.draws is not None and self.graphed.draws.follow(draws):  # later calls are those of another function
+        if self._are_followed(draws):  # later calls are those of another function
             self.result = with_leaves(self.result, is_followed, plain)
             return Effects("", "", [], is_no_example=True)
         if self._taken_apart is not None and self._taken_apart.were_written():
@@ -89,6 +89,9 @@ class Call:
             return effects._replace(only_returns_late_reads=seen is not None, is_no_example=True)
         self.state.note_late(self.shapes(), seen)
         return effects._replace(only_returns_late_reads=seen is not None)
+
+    def _are_followed(self, draws: Recording) -> bool:
+        return self.state is not None and self.graphed.draws is not None and bool(self.graphed.draws.follow(draws))
 
     def _run_watched(self, trail: Trail) -> Any:
         args, kwargs = self._with_numbers(self.args, self.kwargs, trail.watched(self.values))

@@ -38,7 +38,8 @@ def _sources() -> list[_Source]:
     numpy_random = sys.modules.get("numpy.random")
     generator = getattr(getattr(numpy_random, "mtrand", None), "_rand", None)
     if generator is not None:
-        sources.append(_Source("numpy.random", numpy_random, generator, lambda: generator.get_state(legacy=False), generator.set_state))
+        save = partial(generator.get_state, legacy=False)
+        sources.append(_Source("numpy.random", numpy_random, generator, save, generator.set_state))
     return sources
 
 
@@ -100,28 +101,35 @@ def _stand_in(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return draw
 
 
-def _functions() -> list[tuple[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]]]:
-    """What Replaced wants: all functions of the modules that move their generators."""
-    found: list[tuple[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]]] = []
-    for source in _sources():
-        for name, value in vars(source.module).items():
-            if callable(value) and getattr(value, "__self__", None) is source.generator:
-                found.append((source.module, name, partial(_stand_in, f"{source.name}.{name}")))
-    return found
+_lock = threading.Lock()
+_all_replaced: dict[str, Replaced] = {}  # one for each source, which all threads share
+
+
+def _replaced(source: _Source) -> Replaced:
+    """All functions of the module that move its generator."""
+    with _lock:
+        known = _all_replaced.get(source.name)
+        if known is None:
+            names = [name for name, value in vars(source.module).items() if getattr(value, "__self__", None) is source.generator]
+            known = Replaced([(source.module, name, partial(_stand_in, f"{source.name}.{name}")) for name in names])
+            _all_replaced[source.name] = known
+        return known
 
 
 class _Taking:
     """While it is entered, this thread's draws come to it."""
 
     def __enter__(self) -> Any:
-        self._replaced = Replaced(_functions())
-        self._replaced.__enter__()
+        self._replaced = [_replaced(source) for source in _sources()]
+        for one in self._replaced:
+            one.__enter__()
         self._outer, _here.taker = _here.taker, self
         return self
 
     def __exit__(self, *error: Any) -> None:
         _here.taker = self._outer
-        self._replaced.__exit__()
+        for one in self._replaced:
+            one.__exit__()
 
     def take(self, draw: Draw) -> Any:
         raise NotImplementedError
@@ -171,7 +179,8 @@ class _Serving(_Taking):
         if not self.is_over and self._next < len(self._draws) and self._draws[self._next].same(_plainly(draw)):
             self._next += 1
             return self._numbers[self._next - 1]
-        self._give_up(f"in place of {self._draws[self._next].name}" if self._next < len(self._draws) else "after all others", draw.name)
+        expected = self._draws[self._next].name if self._next < len(self._draws) else ""
+        self._give_up(f"in place of {expected}" if expected else "after all others", draw.name)
         return _plainly(draw).make()
 
     def finish(self) -> None:
@@ -181,8 +190,8 @@ class _Serving(_Taking):
     def check(self) -> None:
         """At the end of a run that drew what was expected."""
         if not self.is_over and not _is_as(self._after):
-            what = "the function draws random numbers of the host in a way that its calls before did not; those of this call are not the ones of eager"
-            refuse(what, _FIX, rule="PG604")
+            what = "the function draws random numbers of the host in a way that its calls before did not"
+            refuse(f"{what}; those of this call are not the ones of eager", _FIX, rule="PG604")
 
     def _give_up(self, where: str, what: str) -> None:
         """From here on it draws for itself."""

@@ -2,6 +2,7 @@
 
 import random
 import sys
+import threading
 from random import random as drawn_directly
 
 import numpy as np
@@ -212,3 +213,29 @@ def test_drawn_numbers_may_be_returned(device):
         now = graphed(torch.full((3,), float(i), device=device))
         assert torch.equal(now[0], result) and now[1] == share and now[2] is is_large and type(now[1]) is float
     assert sum(one.replays for one in graphed.info().signatures) >= 6
+
+
+def test_threads_that_warm_up_at_once_leave_the_modules_as_they_were(device):
+    """Who begins first and ends first does not leave the other's stand-ins behind."""
+    before = dict(vars(random)), dict(vars(sys.modules["numpy.random"]))
+
+    class Waiting:
+        def __init__(self):
+            inside, go_on = threading.Event(), threading.Event()
+
+            def function(x):
+                inside.set()
+                assert go_on.wait(20)
+                return x * random.random()
+
+            self.inside, self.go_on = inside, go_on
+            self.thread = threading.Thread(target=pianola.graphed(function), args=(torch.ones(2, device=device),))
+
+    both = Waiting(), Waiting()
+    for one in both:
+        one.thread.start()
+        assert one.inside.wait(20)
+    for one in both:
+        one.go_on.set()
+        one.thread.join()
+    assert (dict(vars(random)), dict(vars(sys.modules["numpy.random"]))) == before
