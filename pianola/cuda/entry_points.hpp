@@ -78,4 +78,5 @@
   X(graph_launch, cuGraphLaunch, 10000)                                            \
   X(graph_exec_update, cuGraphExecUpdate, 12000)                                   \
   X(graph_exec_kernel_node_set_params, cuGraphExecKernelNodeSetParams, 12000)      \
+  X(graph_exec_memcpy_node_set_params, cuGraphExecMemcpyNodeSetParams, 10020)      \
   X(graph_exec_destroy, cuGraphExecDestroy, 10000)

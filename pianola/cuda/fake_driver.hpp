@@ -82,7 +82,12 @@ class FakeDriver {
     CUgraphNode node;
     std::vector<std::vector<std::byte>> arguments;
   };
-  std::vector<KernelSet> kernels_set;         ///< In executables.
+  std::vector<KernelSet> kernels_set;  ///< In executables.
+  struct CopySet {
+    CUgraphNode node;
+    CUDA_MEMCPY3D_v2 params;
+  };
+  std::vector<CopySet> copies_set;            ///< In executables.
   std::vector<CUdeviceptr> device_addresses;  ///< That are CUDA's memory.
   std::vector<Function*> kernels_only;        ///< Functions whose handle is a CUkernel, not a CUfunction.
 
@@ -271,6 +276,16 @@ class FakeDriver {
         const auto* bytes = static_cast<const std::byte*>(params->kernelParams[i]);
         set.arguments.emplace_back(bytes, bytes + parameters[i].size);
       }
+      return result;
+    };
+    d.ctx_get_current = [](CUcontext* context) {
+      *context = nullptr;
+      return fake().call("cuCtxGetCurrent");
+    };
+    d.graph_exec_memcpy_node_set_params = [](CUgraphExec, CUgraphNode handle, const CUDA_MEMCPY3D_v2* params,
+                                             CUcontext) {
+      const CUresult result = fake().call("cuGraphExecMemcpyNodeSetParams");
+      if (result == CUDA_SUCCESS) fake().copies_set.push_back({.node = handle, .params = *params});
       return result;
     };
     d.graph_exec_destroy = [](CUgraphExec exec) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <tuple>
 #include <utility>
 
 namespace pianola {
@@ -44,6 +45,16 @@ bool is_same(const MemcpyNode& a, const MemcpyNode& b) {
   return a.source == b.source && a.destination == b.destination && a.bytes == b.bytes && a.rows == b.rows;
 }
 
+bool is_on_device(CUmemorytype type) { return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_UNIFIED; }
+
+// Where a copy of other tensors begins. Nothing: that may be scratch memory.
+std::optional<CUdeviceptr> begin_of(CUdeviceptr captured, CUdeviceptr anew, const MemoryAnew& memory) {
+  if (addresses_a_result(captured, anew, memory)) return captured;
+  const bool is_scratch =
+      std::any_of(memory.all.begin(), memory.all.end(), [&](const ByteSpan& span) { return span.contains(anew); });
+  return is_scratch ? std::nullopt : std::optional(anew);
+}
+
 bool is_same(const MemsetNode& a, const MemsetNode& b) {
   return a.destination == b.destination && a.value == b.value && a.element_bytes == b.element_bytes &&
          a.bytes == b.bytes && a.rows == b.rows;
@@ -59,7 +70,7 @@ std::optional<NodeChange> NodeChange::between(const GraphNode& captured, CUgraph
     return is_same(*captured.memset(), *other.memset()) ? std::optional<NodeChange>(std::in_place) : std::nullopt;
   }
   if (captured.memcpy() != nullptr && other.memcpy() != nullptr) {
-    return is_same(*captured.memcpy(), *other.memcpy()) ? std::optional<NodeChange>(std::in_place) : std::nullopt;
+    return of_copies(captured, *other.memcpy(), memory, driver);
   }
   const KernelNode* const before = captured.kernel();
   const KernelNode* const after = other.kernel();
@@ -78,7 +89,62 @@ std::optional<NodeChange> NodeChange::between(const GraphNode& captured, CUgraph
   return change;
 }
 
+std::optional<NodeChange> NodeChange::of_copies(const GraphNode& captured, const MemcpyNode& anew,
+                                                const MemoryAnew& memory, const Driver& driver) {
+  const MemcpyNode& before = *captured.memcpy();
+  // CUDA changes copies of contiguous bytes only.
+  const bool can_move = before.bytes == anew.bytes && before.rows == 1 && anew.rows == 1 &&
+                        before.source_type == anew.source_type && before.destination_type == anew.destination_type &&
+                        is_on_device(anew.source_type) && is_on_device(anew.destination_type);
+  if (!can_move) return is_same(before, anew) ? std::optional<NodeChange>(std::in_place) : std::nullopt;
+  const auto source = begin_of(before.source, anew.source, memory);
+  const auto destination = begin_of(before.destination, anew.destination, memory);
+  if (!source || !destination) return std::nullopt;
+  NodeChange change;  // also where it is as it was captured: the executable may have another by now
+  check(driver.graph_memcpy_node_get_params(captured.handle, &change.copy_.emplace()), "cuGraphMemcpyNodeGetParams");
+  change.copy_->srcDevice += *source - before.source;
+  change.copy_->dstDevice += *destination - before.destination;
+  return change;
+}
+
+bool NodeChange::does_as(const NodeChange& other) const noexcept {
+  const auto dimensions = [](const CUDA_KERNEL_NODE_PARAMS_v2& kernel) {
+    return std::tuple(kernel.func, kernel.kern, kernel.gridDimX, kernel.gridDimY, kernel.gridDimZ, kernel.blockDimX,
+                      kernel.blockDimY, kernel.blockDimZ, kernel.sharedMemBytes);
+  };
+  return dimensions(kernel_) == dimensions(other.kernel_) && arguments_.size() == other.arguments_.size() &&
+         copy_.has_value() == other.copy_.has_value() && (!copy_ || copy_->WidthInBytes == other.copy_->WidthInBytes);
+}
+
+std::size_t NodeChange::words() const noexcept {
+  return copy_ ? 2 : (arguments_.size() + sizeof(std::uint64_t) - 1) / sizeof(std::uint64_t);
+}
+
+std::uint64_t NodeChange::word(std::size_t index) const noexcept {
+  if (copy_) return index == 0 ? copy_->srcDevice : copy_->dstDevice;
+  const std::size_t at = index * sizeof(std::uint64_t);
+  std::uint64_t word = 0;
+  std::memcpy(&word, arguments_.data() + at, std::min(sizeof word, arguments_.size() - at));
+  return word;
+}
+
+void NodeChange::set_word(std::size_t index, std::uint64_t value) noexcept {
+  if (copy_) {
+    (index == 0 ? copy_->srcDevice : copy_->dstDevice) = value;
+    return;
+  }
+  const std::size_t at = index * sizeof(std::uint64_t);
+  std::memcpy(arguments_.data() + at, &value, std::min(sizeof value, arguments_.size() - at));
+}
+
 void NodeChange::apply(CUgraphExec executable, CUgraphNode node, const Driver& driver) {
+  if (copy_) {
+    CUcontext context = nullptr;
+    check(driver.ctx_get_current(&context), "cuCtxGetCurrent");
+    check(driver.graph_exec_memcpy_node_set_params(executable, node, &*copy_, context),
+          "cuGraphExecMemcpyNodeSetParams");
+    return;
+  }
   if (pointers_.empty()) return;
   kernel_.kernelParams = pointers_.data();
   check(driver.graph_exec_kernel_node_set_params(executable, node, &kernel_), "cuGraphExecKernelNodeSetParams");

@@ -33,7 +33,8 @@ struct MemoryAnew {
   std::vector<ByteSpan> all = {};
 };
 
-/// What a node of an executable is given in place of what it was captured with.
+/// What a node of an executable is given in place of what it was captured with: a kernel's block of arguments, the addresses
+/// of a copy.
 class NodeChange {
  public:
   /// @param captured  The node as it was captured.
@@ -50,10 +51,21 @@ class NodeChange {
   /// @throws DeviceError  CUDA refuses; the executable is as it was.
   void apply(CUgraphExec executable, CUgraphNode node, const Driver& driver = Driver::get());
 
+  /// Whether the node does the same but for its words.
+  [[nodiscard]] bool does_as(const NodeChange& other) const noexcept;
+  /// What it is given, as words of 8 bytes, where addresses are aligned: the block of a kernel, both addresses of a copy.
+  [[nodiscard]] std::size_t words() const noexcept;
+  [[nodiscard]] std::uint64_t word(std::size_t index) const noexcept;
+  void set_word(std::size_t index, std::uint64_t value) noexcept;
+
  private:
-  CUDA_KERNEL_NODE_PARAMS_v2 kernel_ = {};  // without a function: nothing is to be changed
+  [[nodiscard]] static std::optional<NodeChange> of_copies(const GraphNode& captured, const MemcpyNode& anew,
+                                                           const MemoryAnew& memory, const Driver& driver);
+
+  CUDA_KERNEL_NODE_PARAMS_v2 kernel_ = {};  // without a function and a copy: nothing is to be changed
   std::vector<std::byte> arguments_;
   std::vector<void*> pointers_;  // to each argument
+  std::optional<CUDA_MEMCPY3D_v2> copy_;
 };
 
 }  // namespace pianola

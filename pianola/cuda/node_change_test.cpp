@@ -106,6 +106,31 @@ TEST_F(NodeChangeTest, AFillMayOnlyStayAsItWas) {
   EXPECT_FALSE(NodeChange::between(reader.read(node), memset(4), reader, {}, fake.table()).has_value());
 }
 
+TEST_F(NodeChangeTest, ACopyIsGivenItsNewPlaces) {
+  const auto copy = [this](std::uint64_t from, std::uint64_t to, std::size_t bytes = 64) {
+    FakeDriver::Node node;
+    node.type = CU_GRAPH_NODE_TYPE_MEMCPY;
+    node.memcpy.srcMemoryType = node.memcpy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+    node.memcpy.srcDevice = from;
+    node.memcpy.dstDevice = to;
+    node.memcpy.WidthInBytes = bytes;
+    node.memcpy.Height = node.memcpy.Depth = 1;
+    return graph.add(std::move(node));
+  };
+  const CUgraphNode node = copy(0x1000, kRecorded);
+  const MemoryAnew memory{.results = {{.captured = kRecorded, .anew = kFresh, .bytes = 64}}, .all = {kBlock}};
+  auto change = NodeChange::between(reader.read(node), copy(0x2000, kFresh), reader, memory, fake.table());
+  ASSERT_TRUE(change.has_value());
+  change->apply(executable, node, fake.table());
+  ASSERT_EQ(fake.copies_set.size(), 1U);
+  EXPECT_EQ(fake.copies_set[0].params.srcDevice, 0x2000U);
+  EXPECT_EQ(fake.copies_set[0].params.dstDevice, kRecorded);
+  const MemoryAnew scratch{.results = {}, .all = {kBlock}};
+  EXPECT_FALSE(NodeChange::between(reader.read(node), copy(0x2000, kFresh), reader, scratch, fake.table()).has_value());
+  EXPECT_FALSE(
+      NodeChange::between(reader.read(node), copy(0x2000, kRecorded, 32), reader, {}, fake.table()).has_value());
+}
+
 TEST_F(NodeChangeTest, SaysThatCudaRefuses) {
   Arguments arguments{.number = 0.5, .address = 1};
   const CUgraphNode node = kernel(scale, arguments);

@@ -438,14 +438,9 @@ def written(cache):
     return step
 
 
-def replays_of_positions(count):
-    """A graph of a GPU is not given a tensor in another place yet: each position has a graph, or none."""
-    return count if HERE.type == "cpu" else 0
-
-
 def test_an_int_gives_the_position_in_a_cache():
-    function = check(cache_of(written), [i for _ in range(3) for i in range(24)], replays_of_positions(62))
-    assert HERE.type != "cpu" or len([one for one in function.info().signatures if one.graphs]) == 1
+    function = check(cache_of(written), [i for _ in range(3) for i in range(24)], 62)
+    assert len([one for one in function.info().signatures if one.graphs]) == 1
 
 
 POSITIONS = {
@@ -467,11 +462,11 @@ POSITIONS = {
 @pytest.mark.parametrize("name", POSITIONS)
 def test_positions_are_as_in_eager(name):
     least = {"a view": 0, "shrinks": 10, "grows": 0, "a list of them": 0, "split": 0}.get(name, 30)
-    check(cache_of(POSITIONS[name]), [i for _ in range(2) for i in range(22)], replays_of_positions(least))
+    check(cache_of(POSITIONS[name]), [i for _ in range(2) for i in range(22)], least)
 
 
 def test_a_position_out_of_range_is_raised():
-    check(cache_of(POSITIONS["select"]), [*range(22), 30, 5, 31, 6, 7], replays_of_positions(18))
+    check(cache_of(POSITIONS["select"]), [*range(22), 30, 5, 31, 6, 7], 18)
 
 
 def test_views_that_autograd_keeps_are_right():

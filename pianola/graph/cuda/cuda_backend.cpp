@@ -113,7 +113,9 @@ class CudaBackend final : public Backend {
   void replay() override;
   void keep_numbers(std::function<bool(std::size_t operation)> wanted) override { wanted_numbers_ = std::move(wanted); }
   bool has_number(std::size_t operation, std::size_t argument) const override {
-    return numbers_ && numbers_->calls.has(operation, argument);
+    // Which lanes may run beside each other was judged by where their tensors lie.
+    return numbers_ && numbers_->calls.has(operation, argument) &&
+           !(branches_ && numbers_->calls.is_on_device(operation, argument));
   }
   void set_number(std::size_t operation, std::size_t argument, const c10::IValue& value) override {
     numbers_->calls.set(operation, argument, value);

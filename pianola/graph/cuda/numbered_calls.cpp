@@ -19,6 +19,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstring>
 #include <exception>
 #include <optional>
 
@@ -84,6 +85,32 @@ bool may_use_workspaces(const trace::OpInfo& op) {
          std::any_of(kNames.begin(), kNames.end(), [&](const char* name) { return op.name.starts_with(name); });
 }
 
+// The same tensor in another place.
+bool is_moved(const c10::IValue& before, const c10::IValue& now) {
+  if (!before.isTensor() || !now.isTensor() || !now.toTensor().defined() || !now.toTensor().is_cuda()) return false;
+  const at::Tensor &one = before.toTensor(), &other = now.toTensor();
+  return one.has_storage() && other.has_storage() && one.sizes() == other.sizes() && one.strides() == other.strides() &&
+         one.scalar_type() == other.scalar_type();
+}
+
+void places_of(const torch::jit::Stack& inputs, std::vector<Place>& places) {
+  places.clear();
+  for (const c10::IValue& input : inputs) {
+    if (!input.isTensor() || !input.toTensor().is_cuda() || !input.toTensor().has_storage()) continue;
+    const at::Tensor& tensor = input.toTensor();
+    const std::uint64_t memory = number_of(tensor.storage().data());
+    places.push_back({.address = number_of(trace::address_of(tensor)),
+                      .memory = {.begin = memory, .end = memory + tensor.storage().nbytes()}});
+  }
+}
+
+// What calls that have returned left on the stack, as far as an operation and a launch reach.
+[[gnu::noinline]] void fill_stack(std::byte with) {
+  std::array<std::byte, 24 * 1024> bytes;
+  std::memset(bytes.data(), std::to_integer<int>(with), bytes.size());
+  asm volatile("" : : "r"(bytes.data()) : "memory");  // the compiler takes it for used
+}
+
 // Operations of one stream follow each other. Of several, nobody can tell which nodes are whose.
 bool is_of_one_stream(const OpTrace& trace) {
   std::optional<c10::StreamId> stream;
@@ -109,8 +136,10 @@ class NumberedCalls::Rehearsal {
   }
 
   // Nothing where it cannot be captured, which ends the rehearsal.
-  std::optional<CapturedAnew> run(const trace::OpInfo& op, torch::jit::Stack stack, const torch::jit::Stack& outputs) {
+  std::optional<CapturedAnew> run(const trace::OpInfo& op, torch::jit::Stack stack, const torch::jit::Stack& outputs,
+                                  std::byte on_stack) {
     if (may_use_workspaces(op)) return std::nullopt;
+    fill_stack(on_stack);
     const std::size_t known = allocations_.allocated();
     try {
       const torch::jit::Stack inputs = stack;
@@ -199,15 +228,19 @@ void NumberedCalls::finish(const OpTrace& trace) {
 
 bool NumberedCalls::has(std::size_t operation, std::size_t argument) const {
   const auto call = calls_.find(operation);
-  if (call == calls_.end() || argument >= call->second.inputs.size()) return false;
-  // A tensor in another place is not given to a graph of a GPU yet: its kernels may depend on how it is aligned.
-  const c10::IValue& given = call->second.inputs[argument];
-  return !given.isTensor() || !given.toTensor().defined() || given.toTensor().is_cpu();
+  return call != calls_.end() && argument < call->second.inputs.size();
+}
+
+bool NumberedCalls::is_on_device(std::size_t operation, std::size_t argument) const {
+  const c10::IValue& given = calls_.at(operation).inputs.at(argument);
+  return given.isTensor() && given.toTensor().is_cuda();
 }
 
 void NumberedCalls::set(std::size_t operation, std::size_t argument, const c10::IValue& value) {
   Numbered& numbered = *calls_.find(operation);
-  numbered.second.inputs[argument] = value;
+  Call& call = numbered.second;
+  if (!is_moved(call.inputs[argument], value)) call.has_other_numbers = true;
+  call.inputs[argument] = value;
   if (std::find(unsettled_.rbegin(), unsettled_.rend(), &numbered) == unsettled_.rend()) {
     unsettled_.push_back(&numbered);
   }
@@ -216,7 +249,8 @@ void NumberedCalls::set(std::size_t operation, std::size_t argument, const c10::
 void NumberedCalls::settle() {
   if (unsettled_.empty()) return;
   ++time_;
-  const std::vector<Numbered*> calls = std::exchange(unsettled_, {});
+  std::vector<Numbered*> calls = std::exchange(unsettled_, {});
+  std::erase_if(calls, [this](Numbered* numbered) { return follows(*numbered); });
   try {
     settle(calls);
   } catch (...) {  // who set the numbers will not do so again
@@ -225,15 +259,24 @@ void NumberedCalls::settle() {
   }
 }
 
+// Whether it is known what becomes of its nodes.
+bool NumberedCalls::follows(Numbered& numbered) const {
+  auto& [operation, call] = numbered;
+  if (call.has_other_numbers || call.changes.empty()) return false;
+  places_of(call.inputs, call.places);
+  if (!call.moved.follow(call.changes, call.places)) return false;
+  call.changed_at = time_;
+  return true;
+}
+
 void NumberedCalls::settle(std::vector<Numbered*> calls) {
   while (!calls.empty()) {
     Rehearsal rehearsal(device_);
-    std::vector<CapturedAnew> all;
-    for (const Numbered* numbered : calls) {
-      const Call& call = numbered->second;
-      auto anew = rehearsal.run(*call.op, call.inputs, call.outputs);
-      if (!anew) break;
-      all.push_back(*std::move(anew));
+    std::vector<Rehearsed> all;
+    for (Numbered* numbered : calls) {
+      auto rehearsed = rehearse(rehearsal, numbered->second);
+      if (!rehearsed) break;
+      all.push_back(*std::move(rehearsed));
     }
     if (!rehearsal.end()) {
       for (const Numbered* numbered : calls) leave_to_hand(numbered->first);
@@ -246,24 +289,53 @@ void NumberedCalls::settle(std::vector<Numbered*> calls) {
   }
 }
 
-void NumberedCalls::take_over(Numbered& numbered, const CapturedAnew& anew) {
-  auto& [operation, call] = numbered;
-  if (anew.nodes.size() != call.handles.size()) return leave_to_hand(operation);
+// Twice with other objects for the same tensors, and other bytes on the stack, where that shows what nobody filled.
+std::optional<NumberedCalls::Rehearsed> NumberedCalls::rehearse(Rehearsal& rehearsal, Call& call) {
+  auto anew = rehearsal.run(*call.op, call.inputs, call.outputs, std::byte{0});
+  if (!anew) return std::nullopt;
+  Rehearsed rehearsed{.anew = *std::move(anew), .again = {}};
+  places_of(call.inputs, call.places);
+  if (call.has_other_numbers || call.changes.empty() || !call.moved.wants_to_learn(call.places)) return rehearsed;
+  torch::jit::Stack others;
+  for (const c10::IValue& input : call.inputs) others.push_back(trace::alias_values(input));
+  rehearsed.again = rehearsal.run(*call.op, std::move(others), call.outputs, std::byte{0xa5});
+  if (!rehearsed.again) return std::nullopt;
+  return rehearsed;
+}
+
+std::optional<std::vector<NodeChange>> NumberedCalls::changes_of(Call& call, const CapturedAnew& anew) {
+  if (anew.nodes.size() != call.handles.size()) return std::nullopt;
   if (call.nodes.empty()) {
     for (CUgraphNode handle : call.handles) call.nodes.push_back(reader_.read(handle));
   }
   std::vector<NodeChange> changes;
   for (std::size_t i = 0; i < anew.nodes.size(); ++i) {
     auto change = NodeChange::between(call.nodes[i], anew.nodes[i], reader_, anew.memory);
-    if (!change) return leave_to_hand(operation);
+    if (!change) return std::nullopt;
     changes.push_back(*std::move(change));
   }
-  call.changes = std::move(changes);
+  return changes;
+}
+
+void NumberedCalls::take_over(Numbered& numbered, const Rehearsed& rehearsed) {
+  auto& [operation, call] = numbered;
+  auto changes = changes_of(call, rehearsed.anew);
+  if (!changes) return leave_to_hand(operation);
+  places_of(call.inputs, call.places);
+  const auto again = rehearsed.again ? changes_of(call, *rehearsed.again) : std::nullopt;
+  if (again) {
+    call.moved.learn(call.changes, *changes, *again, call.places);
+  } else {
+    call.moved.note(call.places);
+  }
+  call.changes = *std::move(changes);
   call.changed_at = time_;
+  call.has_other_numbers = false;
   std::erase(by_hand_, operation);
 }
 
 void NumberedCalls::leave_to_hand(std::size_t operation) {
+  calls_.at(operation).has_other_numbers = true;  // whatever it was given, no node has it
   const auto place = std::lower_bound(by_hand_.begin(), by_hand_.end(), operation);
   if (place == by_hand_.end() || *place != operation) by_hand_.insert(place, operation);
 }

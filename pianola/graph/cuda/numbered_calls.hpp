@@ -1,4 +1,5 @@
 #pragma once
+#include <pianola/cuda/moved_arguments.hpp>
 #include <pianola/cuda/node_change.hpp>
 #include <pianola/cuda/node_reader.hpp>
 #include <pianola/trace/op_stream.hpp>
@@ -13,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -22,7 +24,8 @@ namespace pianola::graph {
 // An operation that is given another number is captured once more by itself, on a stream where nothing runs, and its nodes take
 // over what the new ones have (Note [Kernels with other numbers]). So no form of a number has to be known: whatever the
 // operation makes of it is in the new nodes. Where it launches other kernels now, its nodes cannot follow: then a replay runs
-// the graph before it, the operation itself, and the graph behind it.
+// the graph before it, the operation itself, and the graph behind it. A tensor in another place is given in the same way, and
+// once it is known which words follow it without a capture (Note [Arguments that move]).
 
 /// The calls of a captured step that may be given other numbers.
 class NumberedCalls final : public trace::OpObserver {
@@ -37,6 +40,8 @@ class NumberedCalls final : public trace::OpObserver {
   void finish(const OpTrace& trace);
 
   [[nodiscard]] bool has(std::size_t operation, std::size_t argument) const;
+  /// Of one that it has: whether it is a tensor on the device.
+  [[nodiscard]] bool is_on_device(std::size_t operation, std::size_t argument) const;
   void set(std::size_t operation, std::size_t argument, const c10::IValue& value);
 
   /// Whether an executable of that time lacks nothing.
@@ -68,6 +73,9 @@ class NumberedCalls final : public trace::OpObserver {
     std::vector<GraphNode> nodes = {};  // read when they are first needed
     std::vector<NodeChange> changes = {};
     std::uint64_t changed_at = 0;
+    bool has_other_numbers = false;  // than `changes`
+    MovedArguments moved = {};
+    std::vector<Place> places = {};  // kept for its memory
   };
   using Numbered = std::pair<const std::size_t, Call>;
   // An operation's nodes in a capture that is never run.
@@ -78,7 +86,14 @@ class NumberedCalls final : public trace::OpObserver {
   class Rehearsal;
 
   void settle(std::vector<Numbered*> calls);
-  void take_over(Numbered& numbered, const CapturedAnew& anew);
+  [[nodiscard]] bool follows(Numbered& numbered) const;
+  struct Rehearsed {
+    CapturedAnew anew;
+    std::optional<CapturedAnew> again;  // where captures show which words follow a tensor
+  };
+  [[nodiscard]] static std::optional<Rehearsed> rehearse(Rehearsal& rehearsal, Call& call);
+  void take_over(Numbered& numbered, const Rehearsed& rehearsed);
+  [[nodiscard]] std::optional<std::vector<NodeChange>> changes_of(Call& call, const CapturedAnew& anew);
   void leave_to_hand(std::size_t operation);
 
   c10::Device device_;

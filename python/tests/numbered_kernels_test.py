@@ -1,0 +1,249 @@
+"""Numbers of a step that a graph's kernels are given: beside kernels of nobody's, on other streams, between other threads."""
+
+import ctypes
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+import pianola
+from twins import assert_same
+
+NUMBERS = [0.26 + i / 17 for i in range(24)]  # none that torch treats in ways of its own
+
+
+def run(make, device, graphed):
+    torch.manual_seed(2)
+    step = make(device)
+    function = pianola.graphed(step) if graphed else step
+    x = torch.randn(4, 6, generator=torch.Generator().manual_seed(3)).to(device)
+    return [function(x, t).clone() for t in NUMBERS], function
+
+
+def check(make, device, least=len(NUMBERS) - 9):
+    """As eager in each call, at least so many of which are replayed."""
+    expected, _ = run(make, device, False)
+    results, function = run(make, device, True)
+    for i, (one, other) in enumerate(zip(results, expected)):
+        assert_same(f"call {i}", one, other)
+    signatures = function.info().signatures
+    assert sum(one.replays for one in signatures) >= least, [one.reason for one in signatures]
+    assert sum(one.graphs for one in signatures) == 1
+
+
+def matrices(device):
+    return (torch.randn(*shape).to(device) for shape in ((4, 6), (6, 6)))
+
+
+def first_of_all(device):
+    bias, weight = matrices(device)
+    return lambda x, t: torch.addmm(x, bias, weight, alpha=t) * 2
+
+
+def last_of_all(device):
+    bias, weight = matrices(device)
+    return lambda x, t: torch.addmm(bias, x * 2, weight, alpha=t)
+
+
+def twice(device):
+    bias, weight = matrices(device)
+
+    def step(x, t):
+        y = torch.addmm(bias, x, weight, alpha=t)
+        return torch.addmm(y * 3, x, weight, beta=t) + t
+
+    return step
+
+
+def between_kernels_of_nobodys(device):
+    """The runtime's own fill, which no operation stands for, before and behind the matrix product."""
+    bias, weight = matrices(device)
+    scratch = torch.zeros(4, 6, device=device)
+    runtime = ctypes.CDLL(next(line.split()[-1] for line in open("/proc/self/maps") if "libcudart" in line))
+    arguments = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p
+
+    def fill(value):
+        stream = torch.cuda.current_stream().cuda_stream
+        given = (scratch.data_ptr(), value, scratch.nbytes, stream)
+        assert runtime.cudaMemsetAsync(*(kind(one) for kind, one in zip(arguments, given))) == 0
+
+    def step(x, t):
+        fill(1)
+        before = scratch + 1
+        y = torch.addmm(bias, x, weight, alpha=t)
+        fill(2)
+        return y + before * 1e30 + scratch * 1e30
+
+    return step
+
+
+OPERATIONS = {one.__name__: one for one in (first_of_all, last_of_all, twice)}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_whose_kernels_cannot_be_changed(device, name):
+    check(OPERATIONS[name], device)
+
+
+def test_kernels_that_are_no_operations(device):
+    if device.type == "cpu":
+        pytest.skip("on a CPU all that a graph has is operations")
+    check(between_kernels_of_nobodys, device)
+
+
+def test_a_numbered_operation_on_a_side_stream(device):
+    if device.type == "cpu":
+        pytest.skip("a CPU has no streams")
+
+    def make(device):
+        bias, weight = matrices(device)
+        side = torch.cuda.Stream()
+
+        def step(x, t):
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                y = x * t
+            z = x.add(bias, alpha=t)
+            torch.cuda.current_stream().wait_stream(side)
+            return y + z
+
+        return step
+
+    expected, _ = run(make, device, False)
+    results, _ = run(make, device, True)  # each value may have a graph of its own, or none
+    for i, (one, other) in enumerate(zip(results, expected)):
+        assert_same(f"call {i}", one, other)
+
+
+def test_a_thread_that_waits_for_the_device_meanwhile(device):
+    """As a data loader's or a profiler's may. It is told of a capture that is open where CUDA says so, and harms none."""
+    if device.type == "cpu":
+        pytest.skip("a CPU is not waited for")
+    done, refused = threading.Event(), []
+
+    def wait():
+        while not done.is_set():
+            try:
+                torch.cuda.synchronize()
+            except Exception as error:  # cudaErrorStreamCaptureUnsupported: a capture was open at that moment
+                refused.append(str(error))
+
+    def make(device):
+        weight = torch.randn(6, 6).to(device)
+        return lambda x, t: (x.mul(t) @ weight).add(x, alpha=t)
+
+    expected, _ = run(make, device, False)
+    function = pianola.graphed(run(make, device, False)[1])
+    torch.manual_seed(2)
+    x = torch.randn(4, 6, generator=torch.Generator().manual_seed(3)).to(device)
+    for t in NUMBERS[:12]:
+        function(x, t)
+    thread = threading.Thread(target=wait)
+    thread.start()
+    try:
+        results = [function(x, t).clone() for t in NUMBERS * 8]
+    finally:
+        done.set()
+        thread.join()
+    for i, (one, other) in enumerate(zip(results, expected * 8)):
+        assert_same(f"call {i}", one, other)
+    assert all("captur" in text for text in refused), refused[:3]
+
+
+def test_two_threads_whose_graphs_share_a_pool(device):
+    """A part of a replay that is run by hand leaves the pool to nobody before the replay has ended."""
+    pool = pianola.GraphPool(device)
+    failures = []
+
+    def train(seed):
+        try:
+            torch.manual_seed(seed)
+            weight, bias = torch.randn(64, 64).to(device), torch.randn(64, 64).to(device)
+
+            def step(x, t):
+                y = torch.relu(x @ weight) * 2
+                z = torch.addmm(y, x, bias, alpha=t)
+                return (z * y).sum(1)
+
+            graphed = pianola.graphed(step, pool=pool)
+            stream = torch.cuda.Stream() if device.type == "cuda" else None
+            x = torch.randn(64, 64).to(device)
+            with torch.cuda.stream(stream):
+                for t in NUMBERS * 4:
+                    assert_same(f"thread {seed}, {t}", graphed(x, t), step(x, t))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=train, args=(seed,)) for seed in (1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+def test_a_format_of_memory_on_the_way(device):
+    if device.type == "cpu":
+        pytest.skip("there is no way from the CPU to the CPU")
+    torch.manual_seed(1)
+    model = nn.Conv2d(3, 4, 3).to(device, memory_format=torch.channels_last)
+
+    def step(images):
+        images = images.to(device, non_blocking=True, memory_format=torch.channels_last)
+        assert images.is_contiguous(memory_format=torch.channels_last)
+        return model(images).detach(), images
+
+    graphed = pianola.graphed(step)
+    for i in range(12):
+        images = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(i))
+        for name, one, other in zip(("result", "images"), graphed(images), step(images)):
+            assert_same(f"{name} {i}", one, other)
+            assert one.stride() == other.stride()
+    assert sum(one.replays for one in graphed.info().signatures) >= 6
+
+
+def test_pinned_memory_does_not_grow_with_captures(device):
+    if device.type == "cpu":
+        pytest.skip("the CPU has no pinned memory")
+    weight = torch.randn(256, 256).to(device)
+
+    def pinned_after(graphs):
+        for i in range(graphs):
+            step = pianola.graphed(lambda x: x.to(device) @ weight)
+            for _ in range(5):
+                step(torch.ones(64, 256))
+            torch.cuda.synchronize()
+            assert sum(one.graphs for one in step.info().signatures) == 1
+        return torch.cuda.host_memory_stats()["allocated_bytes.current"]
+
+    before = pinned_after(5)
+    assert pinned_after(50) <= before
+
+
+def test_a_cache_is_written_at_each_position_by_one_graph(device):
+    """More positions than captures are needed to know which words follow the cache's rows."""
+    torch.manual_seed(4)
+    length, weight = 200, torch.randn(16, 16).to(device)
+
+    def make():
+        cache, table = torch.zeros(2, length, 16, device=device), torch.randn(length, 16, generator=torch.Generator().manual_seed(1)).to(device)
+
+        def step(x, position):
+            y = (x + table[position]) @ weight
+            cache[:, position] = y
+            cache[0, position : position + 1].mul_(0.5)
+            return torch.softmax(cache.sum((0, 2)), 0) @ cache[1]
+
+        return step, cache
+
+    (step, cache), (twin, expected) = make(), make()
+    graphed = pianola.graphed(step)
+    x = torch.randn(2, 16).to(device)
+    with torch.no_grad():
+        for position in range(length):
+            assert_same(f"position {position}", graphed(x, position), twin(x, position))
+    assert_same("cache", cache, expected)
+    (signature,) = [one for one in graphed.info().signatures if one.graphs]
+    assert signature.replays >= length - 9
