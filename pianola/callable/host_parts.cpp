@@ -2,6 +2,7 @@
 
 #include <pianola/graph/graph.hpp>
 #include <pianola/trace/alias.hpp>
+#include <pianola/trace/host_copy.hpp>
 #include <pianola/trace/quiet_scope.hpp>
 #include <pianola/trace/step_memory.hpp>
 #include <pianola/trace/tensors_of.hpp>
@@ -56,6 +57,7 @@ int HostParts::begin(c10::Device device, HostPartOptions options) {
     placed_.emplace_back(parameters_.back(), trace::storage_of(parameter));
   }
   active_ = static_cast<bool>(options.run);
+  is_of_gpu_ = !device.is_cpu();
   if (active_) {
     HostPart& part = parts_.emplace_back(std::move(options.run), calls_);
     part.first_ = operations_ + 1;
@@ -82,11 +84,20 @@ int HostParts::begin(c10::Device device, HostPartOptions options) {
 void HostParts::let_read(bool lets) {
   calls_->let_read(lets);
   gate_.reset();
-  if (lets) gate_.emplace([this](const trace::OpInfo& op, torch::jit::Stack& stack) { on_call(op, stack); });
+  const bool may_copy_numbers = depth_ > 0 && active_ && is_of_gpu_;
+  if (lets || may_copy_numbers)
+    gate_.emplace([this](const trace::OpInfo& op, torch::jit::Stack& stack) { on_call(op, stack); });
 }
 
 void HostParts::on_call(const trace::OpInfo& op, torch::jit::Stack& stack) {
   const auto inputs = torch::jit::last(stack, op.schema().arguments().size());
+  if (const at::Tensor* const copied = trace::copied_from_host(op, inputs); copied && calls_->gives(*copied)) {
+    if (auto given = trace::number_given(op, inputs)) {
+      torch::jit::drop(stack, inputs.size());
+      stack.insert(stack.end(), given->inputs.begin(), given->inputs.end());
+      return trace::CallGate::run(*given->op, stack);
+    }
+  }
   if (!calls_->is_read(op, inputs)) return trace::CallGate::run(op, stack);
   const at::Tensor tensor = trace::alias_of(inputs[0].toTensor());
   HostPart& part = parts_.back();

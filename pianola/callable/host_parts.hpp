@@ -97,6 +97,7 @@ class PIANOLA_API HostParts final : public trace::OpObserver {
   bool is_capture_;
   bool active_ = false;
   bool reads_ = false;
+  bool is_of_gpu_ = false;  // the part that is open
   bool read_otherwise_ = false;
   bool makes_history_ = false;  // an active part does
   bool draws_where_it_reads_ = false;

@@ -4,9 +4,11 @@
 #include <pianola/trace/tensors_of.hpp>
 
 #include <ATen/Context.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 
 #include <functional>
 #include <string_view>
+#include <vector>
 
 namespace pianola::trace {
 namespace {
@@ -37,6 +39,29 @@ const at::Tensor* copied_from_host(const OpInfo& op, c10::ArrayRef<c10::IValue> 
                                                                                             : nullptr;
   }
   return nullptr;
+}
+
+std::optional<CallInstead> number_given(const OpInfo& op, c10::ArrayRef<c10::IValue> inputs) {
+  const at::Tensor* const source = copied_from_host(op, inputs);
+  if (source == nullptr || source->dim() != 0 || source->requires_grad()) return std::nullopt;
+  static const OpInfo& full = info_of(c10::Dispatcher::singleton().findSchemaOrThrow("aten::full", ""));
+  static const OpInfo& fill = info_of(c10::Dispatcher::singleton().findSchemaOrThrow("aten::fill_", "Scalar"));
+  const bool into = op.name == "aten::copy_";
+  at::ScalarType type = into ? inputs[0].toTensor().scalar_type() : source->scalar_type();
+  c10::IValue device;
+  const auto& arguments = op.schema().arguments();
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].name() == "dtype" && !inputs[i].isNone()) type = inputs[i].toScalarType();
+    if (arguments[i].name() == "device") device = inputs[i];
+  }
+  if (type != source->scalar_type() && !c10::isIntegralType(source->scalar_type(), /*includeBool=*/true)) {
+    return std::nullopt;
+  }
+  const QuietScope quiet;
+  const c10::Scalar number = source->item();
+  if (into) return CallInstead{.op = &fill, .inputs = {inputs[0], number}};
+  return CallInstead{.op = &full,
+                     .inputs = {std::vector<std::int64_t>(), number, type, c10::IValue(), device, c10::IValue()}};
 }
 
 std::int64_t hash_of_values(const at::Tensor& tensor) {

@@ -3,9 +3,11 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
+#include <ATen/core/stack.h>
 #include <c10/util/ArrayRef.h>
 
 #include <cstdint>
+#include <optional>
 
 namespace pianola::trace {
 
@@ -17,6 +19,15 @@ namespace pianola::trace {
 
 /// The tensor of the CPU that the call copies to a GPU from pageable memory; nullptr: it does nothing of that kind.
 [[nodiscard]] const at::Tensor* copied_from_host(const OpInfo& op, c10::ArrayRef<c10::IValue> inputs);
+
+/// Another call with the same result.
+struct CallInstead {
+  const OpInfo* op;
+  torch::jit::Stack inputs;
+};
+/// Where copied_from_host() is one number, what gives that number to the GPU without a copy: aten::full in place of
+/// aten::_to_copy, aten::fill_ in place of aten::copy_. Nothing: the copy rounds.
+[[nodiscard]] std::optional<CallInstead> number_given(const OpInfo& op, c10::ArrayRef<c10::IValue> inputs);
 
 /// A hash of the tensor's values. Of the CPU, dense.
 [[nodiscard]] std::int64_t hash_of_values(const at::Tensor& tensor);

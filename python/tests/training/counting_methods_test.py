@@ -10,15 +10,18 @@ from torch.optim.swa_utils import SWALR, AveragedModel, get_ema_avg_fn, get_ema_
 import pianola
 from twins import assert_same
 
-pytestmark = pytest.mark.usefixtures("on_the_tape")
-
 STEPS = 24
+HERE = torch.device("cpu")
 
 
-@pytest.fixture
-def on_the_tape(device):
-    if device.type != "cpu":
-        pytest.skip("numbers of a graph are set on the tape alone")
+@pytest.fixture(autouse=True)
+def on_the_device(device):
+    global HERE
+    HERE = device
+
+
+def batch(i, size=6):
+    return torch.randn(size, 8, generator=torch.Generator().manual_seed(i)).to(HERE)
 
 
 class LitEma(torch.nn.Module):
@@ -102,7 +105,7 @@ AVERAGES = {
 
 
 def net():
-    return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+    return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.ReLU(), torch.nn.Linear(16, 1)).to(HERE)
 
 
 class Training:
@@ -133,7 +136,7 @@ class Training:
         self.step = pianola.graphed(step) if graphed else step
 
     def train(self, first, last):
-        return [self.step(torch.randn(6, 8, generator=torch.Generator().manual_seed(i))).clone() for i in range(first, last)]
+        return [self.step(batch(i)).clone() for i in range(first, last)]
 
     def state(self):
         average = self.average if isinstance(self.average, torch.nn.Module) else self.average.ema
@@ -211,7 +214,7 @@ def test_a_count_that_the_step_goes_by_stays_eager(device):
     graphed, eager = build(True), build(False)
     with torch.no_grad():
         for i in range(STEPS):
-            x = torch.randn(6, 8, generator=torch.Generator().manual_seed(i))
+            x = batch(i)
             assert_same(f"call {i}", graphed(x), eager(x))
     assert sum(one.replays for one in graphed.info().signatures) == 0
 
@@ -222,7 +225,7 @@ class Learning:
     def __init__(self, model):
         self.model, self.calls = model, 0
         self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        self.x = torch.ones(6, 8)
+        self.x = torch.ones(6, 8, device=HERE)
 
     def learn(self):
         self.calls += 1
@@ -273,7 +276,7 @@ def test_a_meter_of_an_inference_counts(device):
 
     (mine, predict), (theirs, eager) = build(True), build(False)
     for i in range(STEPS):
-        x = torch.randn(4 if i % 8 == 7 else 6, 8, generator=torch.Generator().manual_seed(i))
+        x = batch(i, 4 if i % 8 == 7 else 6)
         assert_same(f"call {i}", predict(x), eager(x))
         assert mine.count == theirs.count
     assert sum(one.replays for one in predict.info().signatures) >= 10, [one.reason for one in predict.info().signatures]
@@ -292,7 +295,7 @@ def test_a_meter_of_a_model_whose_backward_pass_runs_outside(device):
 
     (model, mine, forward), (other, theirs, eager) = build(True), build(False)
     for i in range(STEPS):
-        x = torch.randn(6, 8, generator=torch.Generator().manual_seed(i))
+        x = batch(i)
         for function in (forward, eager):
             function(x).backward()
         assert mine.count == theirs.count
@@ -314,7 +317,7 @@ def test_a_followed_number_that_a_method_is_given(device):
 
     (mine, predict), (theirs, eager) = build(True), build(False)
     for i in range(STEPS):
-        x = torch.randn(6, 8, generator=torch.Generator().manual_seed(i))
+        x = batch(i)
         assert_same(f"call {i}", predict(x, i), eager(x, i))
         assert mine.count == theirs.count
 
@@ -345,7 +348,7 @@ def test_a_method_runs_again_under_the_modes_that_it_was_called_in(device):
 
     (mine, step), (theirs, eager) = build(True), build(False)
     for i in range(STEPS):
-        x = torch.randn(6, 8, generator=torch.Generator().manual_seed(i))
+        x = batch(i)
         step(x)
         eager(x)
     for a, b in zip(mine.ema.state_dict().values(), theirs.ema.state_dict().values()):
@@ -370,7 +373,7 @@ def test_two_averages_of_one_class(device):
 
     (mine, step), (theirs, eager) = build(True), build(False)
     for i in range(STEPS):
-        x = torch.randn(6, 8, generator=torch.Generator().manual_seed(i))
+        x = batch(i)
         step(x)
         eager(x)
     for one, other in zip(mine, theirs):
