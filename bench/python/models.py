@@ -89,3 +89,42 @@ def parameter_sum(device, parameters):
 
 def fixed_batch(device, *sizes):
     return InitialValues(device).normal(sizes)
+
+
+class PositionAttention(nn.Module):
+    """For one token: keys and values of those before are in a cache, which each call writes at one position."""
+
+    def __init__(self, heads, dim, length):
+        super().__init__()
+        self.heads, self.width = heads, dim // heads
+        self.ln, self.c_attn, self.c_proj = nn.LayerNorm(dim), nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+        self.register_buffer("k", torch.zeros(1, heads, length, self.width))
+        self.register_buffer("v", torch.zeros(1, heads, length, self.width))
+
+    def forward(self, x, position, mask):
+        q, k, v = self.c_attn(self.ln(x)).view(1, 1, 3, self.heads, self.width).permute(2, 0, 3, 1, 4).unbind(0)
+        self.k[:, :, position:position + 1] = k
+        self.v[:, :, position:position + 1] = v
+        y = functional.scaled_dot_product_attention(q, self.k, self.v, attn_mask=mask)
+        return x + self.c_proj(y.transpose(1, 2).reshape(1, 1, -1))
+
+
+class PositionGPT2(nn.Module):
+    """GPT-2 written out for decoding: an int says where the token stands."""
+
+    def __init__(self, vocabulary=50_257, layers=12, heads=12, dim=768, length=1024):
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(vocabulary, dim), nn.Embedding(length, dim)
+        self.attention = nn.ModuleList([PositionAttention(heads, dim, length) for _ in range(layers)])
+        self.mlp = nn.ModuleList([nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, 4 * dim), nn.GELU(approximate="tanh"),
+                                                nn.Linear(4 * dim, dim)) for _ in range(layers)])
+        self.ln_f = nn.LayerNorm(dim)
+        self.register_buffer("mask", torch.full((1, 1, 1, length), float("-inf")))
+
+    def forward(self, token, position):
+        self.mask[..., position] = 0
+        x = self.wte(token) + self.wpe.weight[position]
+        for attention, mlp in zip(self.attention, self.mlp):
+            x = attention(x, position, self.mask)
+            x = x + mlp(x)
+        return self.ln_f(x) @ self.wte.weight.T

@@ -1,5 +1,6 @@
 """Inference of language models, token by token."""
 
+import models
 import torch
 import transformers
 from language import _gpt2_config, _llama_config
@@ -149,42 +150,8 @@ def gpt_fast(device, size, graphed):
 
 
 def gpt2_position(device, size, graphed):
-    vocabulary, layers, heads, dim, length = size((100, 2, 2, 32, 48), (50_257, 12, 12, 768, 1024))
-    width = dim // heads
-
-    class Attention(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.ln, self.c_attn, self.c_proj = nn.LayerNorm(dim), nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
-            self.register_buffer("k", torch.zeros(1, heads, length, width))
-            self.register_buffer("v", torch.zeros(1, heads, length, width))
-
-        def forward(self, x, position, mask):
-            q, k, v = self.c_attn(self.ln(x)).view(1, 1, 3, heads, width).permute(2, 0, 3, 1, 4).unbind(0)
-            self.k[:, :, position:position + 1] = k
-            self.v[:, :, position:position + 1] = v
-            y = F.scaled_dot_product_attention(q, self.k, self.v, attn_mask=mask)
-            return x + self.c_proj(y.transpose(1, 2).reshape(1, 1, dim))
-
-    class GPT2(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.wte, self.wpe = nn.Embedding(vocabulary, dim), nn.Embedding(length, dim)
-            self.attention = nn.ModuleList([Attention() for _ in range(layers)])
-            self.mlp = nn.ModuleList([nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, 4 * dim), nn.GELU(approximate="tanh"),
-                                                    nn.Linear(4 * dim, dim)) for _ in range(layers)])
-            self.ln_f = nn.LayerNorm(dim)
-            self.register_buffer("mask", torch.full((1, 1, 1, length), float("-inf")))
-
-        def forward(self, token, position):
-            self.mask[..., position] = 0
-            x = self.wte(token) + self.wpe.weight[position]
-            for attention, mlp in zip(self.attention, self.mlp):
-                x = attention(x, position, self.mask)
-                x = x + mlp(x)
-            return self.ln_f(x) @ self.wte.weight.T
-
-    model = GPT2().to(device).eval()
+    sizes = size((100, 2, 2, 32, 48), (50_257, 12, 12, 768, 1024))
+    model = models.PositionGPT2(*sizes).to(device).eval()
 
     @graphed
     @torch.no_grad()
@@ -195,7 +162,7 @@ def gpt2_position(device, size, graphed):
         while True:
             model.mask.fill_(float("-inf"))
             token = torch.zeros(1, 1, dtype=torch.long, device=device)
-            for position in range(length):
+            for position in range(sizes[-1]):
                 token = decode(token, position)
                 yield token
 

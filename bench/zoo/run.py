@@ -1,16 +1,20 @@
 """Runs the zoo: each case in a process of its own, its contenders in turn.
 
-    bench/zoo/run.py [--device cpu|cuda] [--size small|full] [--case NAME] [--calls N] [--json FILE] [FILTER]
+    bench/zoo/run.py [--device cpu|cuda] [--size small|full] [--case NAME] [--calls N] [--jobs N] [--json FILE] [FILTER]
 
 Wants `import pianola` to work, as bench/python/main.py does, and torchvision, timm, transformers and peft. A contender is first run
 --calls times from the same seeds as eager, and all that it returned and left is compared bit by bit; then those that were right are
 timed in turn. On the CPU the tape is what replays, and nothing is timed.
+
+With --jobs, cases run side by side, on all GPUs in turn; where one is timed, nothing else runs on its GPU.
 
 FILE has the form of bench/results/README.md; each case has a "zoo" besides. Cases that it has are replaced, others stay, so that
 several runs make one file. bench/zoo/table.py makes the table of the docs from it.
 """
 
 import argparse
+import contextlib
+import fcntl
 import gc
 import importlib
 import json
@@ -23,6 +27,7 @@ import sys
 import tempfile
 import traceback
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic algorithms want it, before CUDA starts
@@ -37,8 +42,8 @@ PIANOLA = "@pianola.graphed"
 GRAPH = "torch.cuda.graph"
 CALLABLES = "torch.cuda.make_graphed_callables"
 COMPILE = 'torch.compile(mode="reduce-overhead")'
-ITERATIONS, BURST, ROUNDS = 20, 10, 7
-FEW_SECONDS = 2  # that the samples of one contender may take at most, about
+ITERATIONS, BURST, ROUNDS = 20, 10, 5
+FEW_SECONDS = 1  # that the samples of one contender may take at most, about
 
 
 class Log(logging.Handler):
@@ -184,18 +189,37 @@ def ways_of(case, settings):
     return [way for way in ways if way in (EAGER, PIANOLA) or not settings.alone and way not in settings.without]
 
 
-def run_case(case, settings):
-    """One row: a case of bench/results/README.md, with what the zoo asks."""
-    import measuring
+@contextlib.contextmanager
+def turn(settings, kind):
+    """On the GPU: of a case that is timed (fcntl.LOCK_EX), or of all others (fcntl.LOCK_SH)."""
+    if settings.turns is None:
+        yield
+        return
+    with settings.turns.open("a") as file:
+        fcntl.flock(file, kind)
+        yield
 
-    log = Log()
-    logging.getLogger("pianola").addHandler(log)
+
+def run_contenders(case, settings):
+    """({way: contender}, {way: how it differs from eager})."""
     contenders, differences = {}, {}
     for way in ways_of(case, settings):
         contenders[way] = Contender(way, case, settings)
         differences[way] = contenders[way].difference_from(contenders[EAGER])
         if contenders[way].error and way not in (EAGER, PIANOLA):
             break  # a capture that failed may leave torch's generators and allocator in it: the others want another process
+    return contenders, differences
+
+
+def run_case(case, settings):
+    """One row: a case of bench/results/README.md, with what the zoo asks."""
+    import measuring
+
+    log = Log()
+    logging.getLogger("pianola").addHandler(log)
+    with turn(settings, fcntl.LOCK_SH):
+        contenders, differences = run_contenders(case, settings)
+    way = list(contenders)[-1]
     eager, ours = contenders[EAGER], contenders[PIANOLA]
     if eager.error:
         raise RuntimeError(f"eager itself failed\n{eager.trace}")
@@ -211,9 +235,11 @@ def run_case(case, settings):
         return {"case": case.name, "zoo": zoo, "failed": way}
     right = {way: contender for way, contender in contenders.items()
              if not contender.error and (way == COMPILE or not differences[way])}
-    samples = time(right, settings) if settings.device == "cuda" else {way: {"wall": [0], "host": [0]} for way in right}
-    made = measuring.case(case.name, "time per step", samples.pop("iterations", 1), EAGER, measuring.series(samples, "wall")) \
-        if settings.device == "cuda" else {"case": case.name}
+    if settings.device == "cpu" or settings.untimed:
+        return {"case": case.name, "zoo": zoo}
+    with turn(settings, fcntl.LOCK_EX):
+        samples = time(right, settings)
+    made = measuring.case(case.name, "time per step", samples.pop("iterations"), EAGER, measuring.series(samples, "wall"))
     zoo["host"] = {way: statistics.median(taken["host"]) for way, taken in samples.items()}
     return made | {"zoo": zoo}
 
@@ -229,14 +255,20 @@ def time(contenders, settings):
     return measuring.alternate(turns, iterations, BURST, ROUNDS) | {"iterations": iterations}
 
 
-def run_alone(case, settings, without=()):
-    """In a process of its own; what became of it if it left no row. Contenders whose captures fail are left out of the next try."""
+def run_alone(case, settings, gpu=None, without=()):
+    """In a process of its own; what became of it if it left no row. Contenders whose captures fail are left out of the next try.
+
+    gpu: (number, file of its turns), where cases run side by side.
+    """
+    environment = os.environ | ({"CUDA_VISIBLE_DEVICES": str(gpu[0])} if gpu else {})
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         command = [sys.executable, __file__, "--case", case.name, "--device", settings.device, "--size", settings.size,
                    "--calls", str(settings.calls), "--row", file.name, *(["--alone"] if settings.alone else []),
+                   *(["--untimed"] if settings.untimed else []), *(["--turns", str(gpu[1])] if gpu else []),
                    *(part for way in without for part in ("--without", way))]
         try:
-            ran = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=settings.limit)
+            ran = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=settings.limit,
+                                 env=environment)
             text, end = ran.stdout, f"ended with status {ran.returncode}"
         except subprocess.TimeoutExpired as expired:
             text, end = (expired.stdout or b"").decode(), f"did not end within {settings.limit} s"
@@ -249,9 +281,19 @@ def run_alone(case, settings, without=()):
     failed = row.pop("failed", None)
     if failed is None:
         return row
-    again = run_alone(case, settings, (*without, failed))
+    again = run_alone(case, settings, gpu, (*without, failed))
     again["zoo"].get("differs", {})[failed] = row["zoo"]["differs"][failed]
     return again
+
+
+def run_all(chosen, settings):
+    if settings.jobs == 1:
+        yield from (run_alone(case, settings) for case in chosen)
+        return
+    gpus = max(1, torch.cuda.device_count()) if settings.device == "cuda" else 1
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(settings.jobs) as pool:
+        places = [(number, Path(folder) / f"gpu{number}") if settings.device == "cuda" else None for number in range(gpus)]
+        yield from pool.map(lambda pair: run_alone(pair[1], settings, places[pair[0] % gpus]), enumerate(chosen))
 
 
 def write(rows, file):
@@ -286,6 +328,9 @@ def parse(arguments):
     parser.add_argument("--json", type=Path, help="the file of results")
     parser.add_argument("--row", type=Path, help="with --case: the file of its row alone")
     parser.add_argument("--alone", action="store_true", help="eager and Pianola only")
+    parser.add_argument("--untimed", action="store_true", help="results only")
+    parser.add_argument("--jobs", type=int, default=1, help="cases side by side")
+    parser.add_argument("--turns", type=Path, help=argparse.SUPPRESS)  # the file whose lock is the GPU
     parser.add_argument("--without", action="append", default=[], help="a contender to leave out")
     parser.add_argument("--limit", type=int, default=600, help="seconds that a case may take")
     return parser.parse_args(arguments)
@@ -305,12 +350,11 @@ def main(arguments):
             settings.row.write_text(json.dumps(rows[0]))
     else:
         rows = []
-        for case in cases.CASES:
-            if settings.filter in case.name or settings.filter in case.family:
-                rows.append(run_alone(case, settings))
-                print(summary(rows[-1]), flush=True)
-                if settings.json:
-                    write(rows[-1:], settings.json)
+        for row in run_all([case for case in cases.CASES if settings.filter in case.name or settings.filter in case.family], settings):
+            rows.append(row)
+            print(summary(row), flush=True)
+            if settings.json:
+                write([row], settings.json)
     if settings.json and settings.case:
         write(rows, settings.json)
     return 1 if any("crashed" in row["zoo"] or row["zoo"]["differs"][PIANOLA] for row in rows) else 0
