@@ -44,8 +44,8 @@ const at::Tensor* copied_from_host(const OpInfo& op, c10::ArrayRef<c10::IValue> 
 std::optional<CallInstead> number_given(const OpInfo& op, c10::ArrayRef<c10::IValue> inputs) {
   const at::Tensor* const source = copied_from_host(op, inputs);
   if (source == nullptr || source->dim() != 0 || source->requires_grad()) return std::nullopt;
-  static const OpInfo& full = info_of(c10::Dispatcher::singleton().findSchemaOrThrow("aten::full", ""));
-  static const OpInfo& fill = info_of(c10::Dispatcher::singleton().findSchemaOrThrow("aten::fill_", "Scalar"));
+  static const OpInfo* const full = &info_of(c10::Dispatcher::singleton().findSchemaOrThrow("aten::full", ""));
+  static const OpInfo* const fill = &info_of(c10::Dispatcher::singleton().findSchemaOrThrow("aten::fill_", "Scalar"));
   const bool into = op.name == "aten::copy_";
   at::ScalarType type = into ? inputs[0].toTensor().scalar_type() : source->scalar_type();
   c10::IValue device;
@@ -59,8 +59,8 @@ std::optional<CallInstead> number_given(const OpInfo& op, c10::ArrayRef<c10::IVa
   }
   const QuietScope quiet;
   const c10::Scalar number = source->item();
-  if (into) return CallInstead{.op = &fill, .inputs = {inputs[0], number}};
-  return CallInstead{.op = &full,
+  if (into) return CallInstead{.op = fill, .inputs = {inputs[0], number}};
+  return CallInstead{.op = full,
                      .inputs = {std::vector<std::int64_t>(), number, type, c10::IValue(), device, c10::IValue()}};
 }
 
