@@ -93,6 +93,7 @@ void CallWatch::forget_early(const trace::OpSpan& op, const c10::StorageImpl* st
 void CallWatch::note_write(const trace::OpSpan& op, const at::Tensor& tensor) {
   const c10::StorageImpl* storage = trace::storage_of(tensor);
   if (op.memory->made(tensor)) return;
+  if (op.backward != nullptr && op.backward->accumulates()) gradients_.insert(storage);
   if (const auto input = inputs_.find(storage); input != inputs_.end()) written_input_ = input->second;
   if (leaf_memory_.count(storage) != 0) trains_ = true;
 }
@@ -121,6 +122,7 @@ std::optional<CallWatch::Use> CallWatch::dropped() const {
     ++memory.tensors;
     memory.held = memory.held || trace::references_to(tensor) > 1;
   }
+  std::optional<Use> gradient;  // only where there is nothing else
   for (const at::Tensor& tensor : outside_) {
     if (!tensor.has_storage() || tensor.numel() == 0) continue;
     const auto reader = read_.find(trace::storage_of(tensor));
@@ -128,9 +130,15 @@ std::optional<CallWatch::Use> CallWatch::dropped() const {
     const Memory& memory = all[trace::storage_of(tensor)];
     if (memory.held || trace::references_to(tensor.storage()) != memory.tensors) continue;
     const auto& [info, operation, position] = reader->second;
-    return Use{.tensor = tensor, .info = info, .operation = operation, .position = position};
+    const Use use{.tensor = tensor,
+                  .info = info,
+                  .operation = operation,
+                  .position = position,
+                  .is_gradient = gradients_.count(trace::storage_of(tensor)) != 0};
+    if (!use.is_gradient) return use;
+    if (!gradient) gradient.emplace(use);
   }
-  return std::nullopt;
+  return gradient;
 }
 
 }  // namespace pianola::callable

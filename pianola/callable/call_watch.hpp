@@ -55,6 +55,7 @@ class CallWatch final : public trace::OpObserver {
     const trace::OpInfo* info;
     std::uint64_t operation;  // OpSpan::number
     std::size_t position;     // counted from 1 in the order of the run
+    bool is_gradient;         // that another call left, and that this one accumulated into
   };
   /// One of them whose values it used and that nobody else holds any more after the run; nothing if there is none.
   [[nodiscard]] std::optional<Use> dropped() const;
@@ -79,6 +80,7 @@ class CallWatch final : public trace::OpObserver {
     std::size_t position;
   };
   ska::flat_hash_map<const c10::StorageImpl*, Reader> read_;  // or written, by whom first
+  ska::flat_hash_set<const c10::StorageImpl*> gradients_;     // found, and accumulated into
   ska::flat_hash_set<const c10::TensorImpl*> seen_;
   // Memory that was first seen inside an operation, by what that called for itself, with the operation's number.
   ska::flat_hash_map<const c10::StorageImpl*, std::uint64_t> early_;

@@ -57,9 +57,10 @@ std::string text_of(const std::optional<Diagnosis>& diagnosis) {
   return diagnosis ? UsageError(*diagnosis).what() : std::string();
 }
 
-std::optional<Diagnosis> dropped_tensor(const CallWatch& watch, const trace::OperationLog& log) {
+// @param gradients  Whether to tell of a gradient that another call made, or of anything else.
+std::optional<Diagnosis> dropped_tensor(const CallWatch& watch, const trace::OperationLog& log, bool gradients) {
   const std::optional<CallWatch::Use> dropped = watch.dropped();
-  if (!dropped) return std::nullopt;
+  if (!dropped || dropped->is_gradient != gradients) return std::nullopt;
   const at::Tensor& tensor = dropped->tensor;
   const std::string place = log.site_of(dropped->operation).describe();
   return Diagnosis{.what = fmt::format("the function reads {} that is gone after the call (replaced, or made "
@@ -103,8 +104,9 @@ Observation::Observation(EagerRun run, const HostEffects& effects, std::span<con
                     text_of(device_.is_cpu() ? std::nullopt : run.watch().host_tensors().obstacle())})),
       passing_(first_of({text_of(run.host().reads(device_, !effects.only_returns_late_reads)),
                          text_of(written_input(run.watch(), kind_)), effects.passing,
-                         text_of(dropped_tensor(run.watch(), run.log())), text_of(run.parts().obstacle()),
-                         text_of(part_outside_of_step(run, kind_))})),
+                         text_of(dropped_tensor(run.watch(), run.log(), /*gradients=*/false)),
+                         text_of(run.parts().obstacle()), text_of(part_outside_of_step(run, kind_))})),
+      awaited_(text_of(dropped_tensor(run.watch(), run.log(), /*gradients=*/true))),
       dropout_(run.watch().dropout()),
       passive_parts_(run.parts().passive()),
       parts_must_be_active_(run.parts().must_be_active()),

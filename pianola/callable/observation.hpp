@@ -46,6 +46,9 @@ class Observation {
   [[nodiscard]] const std::string& lasting() const noexcept { return lasting_; }
   /// Why none could be, if other calls do so too: a first call may make what later ones find.
   [[nodiscard]] const std::string& passing() const noexcept { return passing_; }
+  /// The same, where what keeps it from being captured goes when the calls before this one are graphs: it adds to gradients that
+  /// they make anew each time, and drops them.
+  [[nodiscard]] const std::string& awaited() const noexcept { return awaited_; }
   [[nodiscard]] bool begins_anew() const noexcept { return begins_anew_; }
   /// What it did otherwise than the call before; empty where nothing.
   /// @param numbers_count  Whether other numbers are otherwise.
@@ -83,6 +86,7 @@ class Observation {
   CustomBackwards backwards_;
   std::string lasting_;
   std::string passing_;
+  std::string awaited_;
   graph::RecurrentDropout dropout_;
   std::vector<std::function<void()>> passive_parts_;
   bool parts_must_be_active_;

@@ -15,6 +15,9 @@ constexpr int kMostBegins = 3;
 constexpr std::size_t kSamples = 3;
 constexpr int kMostForSamples = 6;
 
+// Calls of an accumulation's last step, whose other steps may not have been captured yet.
+constexpr int kMostForGradients = 12;
+
 bool are_same(const std::vector<c10::IValue>& one, const std::vector<c10::IValue>& other) {
   return std::equal(one.begin(), one.end(), other.begin(), other.end(), [](const c10::IValue& a, const c10::IValue& b) {
     if (a.isInt() && b.isInt()) return a.toInt() == b.toInt();
@@ -35,20 +38,14 @@ void WarmUp::note(Observation observed, Call& call) {
   settled_ = true;
   obstacle_ = observed.lasting();
   if (!obstacle_.empty()) call.note_lasting_obstacle();
-  if (obstacle_.empty() && counts()) {
-    if (is_first) {
-      settled_ = observed.passing().empty();
-    } else {
-      obstacle_ = observed.passing();
-    }
-  }
+  if (obstacle_.empty() && counts()) note_obstacle(observed, is_first);
   const std::vector<c10::IValue> numbers = call.numbers();
   if (obstacle_.empty() && !is_first && calls_ >= wanted_) {
     // A backward pass from outside has operations that this log does not know.
     const bool numbers_count = are_same(numbers, numbers_) || observed.kind() == GraphedKind::autograd;
     std::string difference = observed.difference_from(*last_, numbers_count);
     if (last_is_first_) {
-      settled_ = difference.empty();
+      settled_ = settled_ && difference.empty();
     } else if (!difference.empty() && call.tell_numbers_apart(difference, /*in_capture=*/false)) {
       return start_again();
     } else {
@@ -63,6 +60,18 @@ void WarmUp::note(Observation observed, Call& call) {
   if (!counts()) return;
   kept_.push_back({.tensors = last_->take_kept(), .is_first = is_first});
   look_at_kept(call);
+}
+
+void WarmUp::note_obstacle(const Observation& observed, bool is_first) {
+  const bool awaits = !observed.awaited().empty();
+  if (is_first) {
+    settled_ = observed.passing().empty() && !awaits;
+    return;
+  }
+  obstacle_ = observed.passing();
+  if (!obstacle_.empty() || !awaits) return;
+  settled_ = false;
+  if (++waited_ > kMostForGradients) obstacle_ = observed.awaited();
 }
 
 void WarmUp::note_sample(const Observation& observed, std::vector<c10::IValue> numbers) {

@@ -13,7 +13,8 @@ namespace pianola::callable {
 // who asks for more warm-up calls says that it settles later. So what a function writes and reads on the host, and which
 // operations it runs, counts in the last two calls only, and never in the first one: where that is one of the two, another
 // call is made. What makes a graph wrong even if it happens once in a while (random numbers of the host, clocks) counts
-// in each. A call whose gradients overflowed, which left out a part of the step, shows nothing: it does not count at all.
+// in each. Gradients that calls of another signature make anew lie in one place as soon as those are graphs: such a call is looked
+// at again, a while. A call whose gradients overflowed, which left out a part of the step, shows nothing: it does not count at all.
 
 /// The eager calls of one signature: whether they were enough, and what they say against a capture.
 class WarmUp {
@@ -49,11 +50,13 @@ class WarmUp {
 
  private:
   void look_at_kept(Call& call);
+  void note_obstacle(const Observation& observed, bool is_first);
   void note_sample(const Observation& observed, std::vector<c10::IValue> numbers);
   [[nodiscard]] bool counts() const noexcept { return calls_ + 1 >= wanted_; }
 
   int wanted_;
   int calls_ = 0;
+  int waited_ = 0;  // calls, for gradients
   int begins_ = 0;  // of recurrent dropout, after the first call
   bool settled_ = true;
   bool last_is_first_ = false;
