@@ -4,7 +4,6 @@
 #include <pianola/trace/alias.hpp>
 #include <pianola/trace/allocation_log.hpp>
 #include <pianola/trace/call_gate.hpp>
-#include <pianola/trace/host_copy.hpp>
 #include <pianola/trace/host_numbers.hpp>
 #include <pianola/trace/quiet_scope.hpp>
 #include <pianola/trace/tensors_of.hpp>
@@ -124,13 +123,6 @@ struct HostPart::Rerun {
   void on_call(const trace::OpInfo& op, torch::jit::Stack& stack) {
     const auto inputs = torch::jit::last(stack, op.schema().arguments().size());
     if (is_live || op.name.starts_with("profiler::")) return make(op, stack);
-    if (const at::Tensor* const copied = trace::copied_from_host(op, inputs); copied && is_number_of_host(*copied)) {
-      if (auto given = trace::number_given(op, inputs)) {
-        torch::jit::drop(stack, inputs.size());
-        stack.insert(stack.end(), given->inputs.begin(), given->inputs.end());
-        return on_call(*given->op, stack);
-      }
-    }
     if (is_expected_read(op, inputs)) {
       listener.read(part.reads_[next_read++].operation);
       return make(op, stack);
@@ -220,9 +212,7 @@ struct HostPart::Rerun {
   [[nodiscard]] bool is_host_number_like(const at::Tensor& captured, const c10::IValue& value) const {
     if (!value.isTensor() || !value.toTensor().defined()) return false;
     const at::Tensor& tensor = value.toTensor();
-    return tensor.scalar_type() == captured.scalar_type() && is_number_of_host(tensor);
-  }
-  [[nodiscard]] bool is_number_of_host(const at::Tensor& tensor) const {
+    if (tensor.scalar_type() != captured.scalar_type()) return false;
     return numbers.contains(tensor) || (computed.contains(trace::storage_of(tensor)) && trace::is_number(tensor));
   }
 

@@ -95,7 +95,7 @@ void HostParts::on_call(const trace::OpInfo& op, torch::jit::Stack& stack) {
     if (auto given = trace::number_given(op, inputs)) {
       torch::jit::drop(stack, inputs.size());
       stack.insert(stack.end(), given->inputs.begin(), given->inputs.end());
-      return trace::CallGate::run(*given->op, stack);
+      return given->op->handle.callBoxed(stack);
     }
   }
   if (!calls_->is_read(op, inputs)) return trace::CallGate::run(op, stack);

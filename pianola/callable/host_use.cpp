@@ -57,10 +57,12 @@ void HostUse::on_op_begin(const trace::OpSpan& op) {
     std::optional<graph::OffendingOp>& read = devices.other ? reads.of_others : reads.of_cpu;
     if (!read) read = graph::OffendingOp::note(op, operations_);
   }
-  // A part of the host may copy other values in each call.
-  const bool is_kept = copies_nothing(*op.info, op.inputs) || (trace::HostCalls::current() == nullptr &&
-                                                               trace::copied_from_host(*op.info, op.inputs) != nullptr);
-  copies_from_host_ = copies_from_host_ || is_kept;
+  const at::Tensor* const copied = trace::copied_from_host(*op.info, op.inputs);
+  const trace::HostCalls* const host = trace::HostCalls::current();
+  // A part of the host may copy other values in each call: of a number the graph is told.
+  const bool is_number = copied != nullptr && host != nullptr && host->gives(*copied);
+  const bool is_kept = copies_nothing(*op.info, op.inputs) || (copied != nullptr && (host == nullptr || is_number));
+  copies_from_host_ = copies_from_host_ || (is_kept && !is_number);
   if (!copy_ && !is_kept && waits_for_copy(*op.info, op.inputs, devices))
     copy_ = graph::OffendingOp::note(op, operations_);
 }

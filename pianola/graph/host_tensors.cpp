@@ -30,7 +30,7 @@ void HostTensors::on_op_begin(const trace::OpSpan& op) {
   ++operations_;
   if (op.info->is_view || op.info->is_empty) return;
   if (const at::Tensor* const source = trace::copied_from_host(*op.info, op.inputs)) {
-    if (!op.memory->is_of_step(*source)) note(op, *source, /*written=*/false);
+    if (!op.memory->is_of_step(*source) && !op.memory->is_host_number(*source)) note(op, *source, /*written=*/false);
     return;
   }
   if (copies_between_devices(op)) return;

@@ -1,6 +1,7 @@
 #include <pianola/trace/host_calls.hpp>
 
 #include <pianola/trace/arguments.hpp>
+#include <pianola/trace/host_copy.hpp>
 #include <pianola/trace/quiet_scope.hpp>
 #include <pianola/trace/tensors_of.hpp>
 #include <pianola/trace/uses_values.hpp>
@@ -125,7 +126,7 @@ bool HostCalls::is_read(const OpInfo& op, c10::ArrayRef<c10::IValue> inputs) con
 
 // What only describes memory is nobody's work: of a number that the host assigns by index, torch makes views.
 bool HostCalls::is_of_the_host(const OpInfo& op, c10::ArrayRef<c10::IValue> inputs, const StorageSet* computed) const {
-  if (op.is_empty || !uses_values(op)) return false;
+  if (op.is_empty || !uses_values(op) || copied_from_host(op, inputs) != nullptr) return false;
   bool all = true, any = false, known = !device_.is_cpu();
   for (const c10::IValue& value : inputs) {
     for_each_tensor(value, [&](const at::Tensor& tensor) {

@@ -20,7 +20,8 @@ namespace pianola::trace {
 // that it reads was computed from, number by number, is a count as well.
 //
 // An operation of the graph may read such a number, without a dimension: it is a value then, like a number of Python's. It may not
-// write there.
+// write there. A copy of one to a GPU is such an operation, and not the host's own: captured, it gives the GPU the number
+// (number_given() in host_copy.hpp).
 //
 // A part may also read what the graph computes, where its replays can stop for that: whether gradients have overflowed. Such a
 // read is the host's own as well.

@@ -7,6 +7,7 @@
 #include <pianola/graph/cuda/thread_streams.hpp>
 #include <pianola/trace/alias.hpp>
 #include <pianola/trace/describe.hpp>
+#include <pianola/trace/host_copy.hpp>
 #include <pianola/trace/quiet_scope.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
@@ -143,7 +144,12 @@ class NumberedCalls::Rehearsal {
     const std::size_t known = allocations_.allocated();
     try {
       const torch::jit::Stack inputs = stack;
-      op.handle.callBoxed(&stack);
+      if (auto given = trace::number_given(op, inputs)) {
+        stack = std::move(given->inputs);
+        given->op->handle.callBoxed(&stack);
+      } else {
+        op.handle.callBoxed(&stack);
+      }
       if (capture_status(stream_.stream()) != CaptureStatus::active) return std::nullopt;
       const auto nodes = frontier_.advance(stream_.stream());
       return CapturedAnew{.nodes = {nodes.begin(), nodes.end()},
