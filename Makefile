@@ -40,8 +40,9 @@ test: build ## set up, build, run the tests; ends with their counts
 test-long: build ## the tests that take more than 20 s each: a sweep of operators, a soak, the wheel, people's programs
 	@$(INTERPRETER) tools/run_tests.py $(PRESET) --label-regex long
 
-gpu-test: require-gpu build ## run the C++ and Python tests on a GPU, where no CUDA case may be skipped
-	@PIANOLA_REQUIRE_CUDA=1 $(INTERPRETER) tools/run_tests.py $(PRESET) --label-regex device
+gpu-test: require-gpu build ## run the C++ and Python tests on a GPU, where no CUDA case may be skipped; TOGETHER=5 at once
+	@PIANOLA_REQUIRE_CUDA=1 $(INTERPRETER) $(if $(TOGETHER),tools/tests_together.py $(PRESET) --jobs $(TOGETHER),\
+	  tools/run_tests.py $(PRESET) --label-regex device)
 
 alone: setup ## check that the C++ files that changed SINCE=HEAD compile alone; SINCE= for all
 	@cmake --preset alone -DPIANOLA_PYTHON='$(INTERPRETER)' > build/alone.log || { cat build/alone.log; exit 1; }

@@ -1,0 +1,112 @@
+"""Runs the tests of a GPU side by side, where one after the other takes longer than the GPU is to be had. Each has one thread.
+
+    tests_together.py PRESET [--jobs N] [--workers N] [--limit SECONDS] [--json FILE] [NAME ...]
+
+Takes what `make gpu-test` runs, or the tests named. Folders of Python tests are spread over workers where pytest-xdist is installed.
+A line for each test as it ends; then the cases that failed, with what they printed; then `N passed, N failed, N skipped`. FILE has
+the form of bench/results/h200/checks/tests.json. Nothing that was started is left running.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from run_tests import ROOT, count_cases
+
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+SHOWN = 40_000  # characters of what a failed test printed
+
+
+def known(preset):
+    """{name: (command, folder, environment)} of the tests that use a device."""
+    listed = subprocess.run(["ctest", "--preset", preset, "--show-only=json-v1", "--label-regex", "device"],
+                            cwd=ROOT, text=True, stdout=subprocess.PIPE, check=True).stdout
+    tests = {}
+    for test in json.loads(listed)["tests"]:
+        properties = {one["name"]: one["value"] for one in test["properties"]}
+        if "command" not in test:
+            raise SystemExit(f"{test['name']} is not built: make build")
+        changes = [one.partition("=") for one in properties.get("ENVIRONMENT", ())]
+        changes += [(name, "", value.removeprefix("set:")) for name, _, value in
+                    (one.partition("=") for one in properties.get("ENVIRONMENT_MODIFICATION", ()))]
+        environment = os.environ | {name: "1" for name in THREADS} | {name: value for name, _, value in changes}
+        tests[test["name"]] = test["command"], properties.get("WORKING_DIRECTORY"), environment
+    return tests
+
+
+def run(name, test, options):
+    """(name, status, output, counts, seconds)"""
+    command, folder, environment = test
+    results = ROOT / "build" / options.preset / "test-results" / f"{name}.xml"
+    results.parent.mkdir(parents=True, exist_ok=True)
+    results.unlink(missing_ok=True)
+    if "pytest" in command and importlib.util.find_spec("xdist"):
+        command = [*command, "-n", str(options.workers), "--dist", "load"]
+    begin = time.monotonic()
+    child = subprocess.Popen(command, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                             errors="replace", start_new_session=True)
+    try:
+        output, status = child.communicate(timeout=options.limit)[0], child.returncode
+    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGINT)  # pytest tells what it has found
+        try:
+            output = child.communicate(timeout=10)[0]
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            output = child.communicate()[0]
+        status = 124
+    try:  # workers that their pytest left behind
+        os.killpg(child.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    counts = count_cases(results) if results.exists() and results.stat().st_size else {}
+    if not counts or (status != 0 and not counts.get("failed")):
+        counts = {"passed": int(status == 0), "failed": int(status != 0)}
+    seconds = time.monotonic() - begin
+    told = ", ".join(f"{counts.get(kind, 0)} {kind}" for kind in ("passed", "failed", "skipped"))
+    print(f"{name:20} {told}, status {status}, {seconds:.0f} s", flush=True)
+    return name, status, output, counts, seconds
+
+
+def parse(arguments):
+    parser = argparse.ArgumentParser(description="Runs the tests of a GPU side by side.")
+    parser.add_argument("preset")
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--jobs", type=int, default=5, help="tests at once")
+    parser.add_argument("--workers", type=int, default=5, help="processes of a folder of Python tests")
+    parser.add_argument("--limit", type=float, default=900, help="seconds that a test may take")
+    parser.add_argument("--json", type=Path)
+    return parser.parse_args(arguments)
+
+
+def main(arguments):
+    options = parse(arguments)
+    tests = known(options.preset)
+    if unknown := set(options.names) - set(tests):
+        raise SystemExit(f"no such test: {', '.join(sorted(unknown))}; there are {', '.join(tests)}")
+    chosen = {name: tests[name] for name in options.names or tests}
+    with ThreadPoolExecutor(options.jobs) as pool:
+        # What takes longest begins first.
+        ordered = sorted(chosen, key=lambda name: not name.startswith("python"))
+        done = list(pool.map(lambda name: run(name, chosen[name], options), ordered))
+    for name, status, output, _, _ in done:
+        if status != 0:
+            print(f"\n===== {name}, status {status}\n{output[-SHOWN:]}")
+    if options.json:
+        rows = [{"test": name, **{kind: counts.get(kind, 0) for kind in ("passed", "failed", "skipped")}, "exit": status}
+                for name, status, _, counts, _ in done]
+        options.json.write_text(json.dumps({"tests": rows}, indent=1) + "\n")
+    total = {kind: sum(counts.get(kind, 0) for *_, counts, _ in done) for kind in ("passed", "failed", "skipped")}
+    print(f"{total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped")
+    return 0 if all(status == 0 for _, status, *_ in done) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
