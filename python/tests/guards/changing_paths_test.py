@@ -234,7 +234,7 @@ def test_shapes_that_never_come_back_are_told_once(device):
     assert len(reasons) == 1 and "pad them to a few sizes" in reasons[0]
 
 
-def test_a_rate_that_changes_at_every_call_is_told_once(device):
+def test_a_rate_that_changes_at_every_call_is_a_number_of_the_graph(device):
     eager, other = twins(MLP(layers=1), device)
     optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (eager, other)]
     schedules = [torch.optim.lr_scheduler.ExponentialLR(o, 0.99) for o in optimizers]
@@ -256,10 +256,7 @@ def test_a_rate_that_changes_at_every_call_is_told_once(device):
         for schedule in schedules:
             schedule.step()
         assert_same_state(other, eager)
-    if device.type == "cpu":  # where a rate is a number of the graph
-        assert not reasons and sum(one.replays for one in graphed.info().signatures) >= 24
-        return
-    assert len(reasons) == 1 and "param_groups[0]['lr'] of the optimizer SGD changed from" in reasons[0], reasons
+    assert not reasons and sum(one.replays for one in graphed.info().signatures) >= 24
 
 
 class Decaying(torch.optim.Optimizer):
@@ -283,7 +280,7 @@ def counter():
     return functools.partial(next, itertools.count(1))
 
 
-def test_the_optimizer_that_changes_a_number_is_named(device):
+def test_an_optimizer_of_nobodys_that_changes_a_number_is_followed(device):
     eager, other = twins(MLP(layers=1), device)
     optimizers = [Decaying(model.parameters(), counter()) for model in (eager, other)]
 
@@ -302,12 +299,7 @@ def test_the_optimizer_that_changes_a_number_is_named(device):
     for x in batches(6, (4, 16), device):
         assert_same("loss", graphed(x), step(x))
     assert_same_state(other, eager)
-    if device.type == "cpu":
-        assert not reasons, reasons
-        return
-    assert len(reasons) == 1, reasons
-    assert "in the next, by the optimizer Decaying as 'alpha'" in reasons[0] and "PG301" in reasons[0], reasons
-    assert "changing_paths_test.py:" in reasons[0] and "capturable=True" in reasons[0], reasons
+    assert not reasons, reasons
 
 
 def test_a_closure_that_changes_a_number_is_not_its_optimizer(device):
