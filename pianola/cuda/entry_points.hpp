@@ -79,4 +79,5 @@
   X(graph_exec_update, cuGraphExecUpdate, 12000)                                   \
   X(graph_exec_kernel_node_set_params, cuGraphExecKernelNodeSetParams, 12000)      \
   X(graph_exec_memcpy_node_set_params, cuGraphExecMemcpyNodeSetParams, 10020)      \
+  X(graph_exec_memset_node_set_params, cuGraphExecMemsetNodeSetParams, 10020)      \
   X(graph_exec_destroy, cuGraphExecDestroy, 10000)

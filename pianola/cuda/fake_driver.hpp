@@ -87,7 +87,12 @@ class FakeDriver {
     CUgraphNode node;
     CUDA_MEMCPY3D_v2 params;
   };
-  std::vector<CopySet> copies_set;            ///< In executables.
+  std::vector<CopySet> copies_set;  ///< In executables.
+  struct FillSet {
+    CUgraphNode node;
+    CUDA_MEMSET_NODE_PARAMS_v1 params;
+  };
+  std::vector<FillSet> fills_set;             ///< In executables.
   std::vector<CUdeviceptr> device_addresses;  ///< That are CUDA's memory.
   std::vector<Function*> kernels_only;        ///< Functions whose handle is a CUkernel, not a CUfunction.
 
@@ -286,6 +291,12 @@ class FakeDriver {
                                              CUcontext) {
       const CUresult result = fake().call("cuGraphExecMemcpyNodeSetParams");
       if (result == CUDA_SUCCESS) fake().copies_set.push_back({.node = handle, .params = *params});
+      return result;
+    };
+    d.graph_exec_memset_node_set_params = [](CUgraphExec, CUgraphNode handle, const CUDA_MEMSET_NODE_PARAMS_v1* params,
+                                             CUcontext) {
+      const CUresult result = fake().call("cuGraphExecMemsetNodeSetParams");
+      if (result == CUDA_SUCCESS) fake().fills_set.push_back({.node = handle, .params = *params});
       return result;
     };
     d.graph_exec_destroy = [](CUgraphExec exec) {

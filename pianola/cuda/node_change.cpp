@@ -67,7 +67,7 @@ std::optional<NodeChange> NodeChange::between(const GraphNode& captured, CUgraph
   const GraphNode other = reader.read(anew);
   if (other.type != captured.type) return std::nullopt;
   if (captured.memset() != nullptr && other.memset() != nullptr) {
-    return is_same(*captured.memset(), *other.memset()) ? std::optional<NodeChange>(std::in_place) : std::nullopt;
+    return of_fills(captured, *other.memset(), memory, driver);
   }
   if (captured.memcpy() != nullptr && other.memcpy() != nullptr) {
     return of_copies(captured, *other.memcpy(), memory, driver);
@@ -107,20 +107,39 @@ std::optional<NodeChange> NodeChange::of_copies(const GraphNode& captured, const
   return change;
 }
 
+std::optional<NodeChange> NodeChange::of_fills(const GraphNode& captured, const MemsetNode& anew,
+                                               const MemoryAnew& memory, const Driver& driver) {
+  const MemsetNode& before = *captured.memset();
+  const bool can_move =
+      before.bytes == anew.bytes && before.element_bytes == anew.element_bytes && before.rows == 1 && anew.rows == 1;
+  if (!can_move) return is_same(before, anew) ? std::optional<NodeChange>(std::in_place) : std::nullopt;
+  const auto destination = begin_of(before.destination, anew.destination, memory);
+  if (!destination) return std::nullopt;
+  NodeChange change;
+  check(driver.graph_memset_node_get_params(captured.handle, &change.fill_.emplace()), "cuGraphMemsetNodeGetParams");
+  change.fill_->dst = *destination;
+  change.fill_->value = anew.value;
+  return change;
+}
+
 bool NodeChange::does_as(const NodeChange& other) const noexcept {
   const auto dimensions = [](const CUDA_KERNEL_NODE_PARAMS_v2& kernel) {
     return std::tuple(kernel.func, kernel.kern, kernel.gridDimX, kernel.gridDimY, kernel.gridDimZ, kernel.blockDimX,
                       kernel.blockDimY, kernel.blockDimZ, kernel.sharedMemBytes);
   };
   return dimensions(kernel_) == dimensions(other.kernel_) && arguments_.size() == other.arguments_.size() &&
-         copy_.has_value() == other.copy_.has_value() && (!copy_ || copy_->WidthInBytes == other.copy_->WidthInBytes);
+         copy_.has_value() == other.copy_.has_value() && (!copy_ || copy_->WidthInBytes == other.copy_->WidthInBytes) &&
+         fill_.has_value() == other.fill_.has_value() &&
+         (!fill_ || (fill_->width == other.fill_->width && fill_->value == other.fill_->value));
 }
 
 std::size_t NodeChange::words() const noexcept {
+  if (fill_) return 1;
   return copy_ ? 2 : (arguments_.size() + sizeof(std::uint64_t) - 1) / sizeof(std::uint64_t);
 }
 
 std::uint64_t NodeChange::word(std::size_t index) const noexcept {
+  if (fill_) return fill_->dst;
   if (copy_) return index == 0 ? copy_->srcDevice : copy_->dstDevice;
   const std::size_t at = index * sizeof(std::uint64_t);
   std::uint64_t word = 0;
@@ -129,6 +148,10 @@ std::uint64_t NodeChange::word(std::size_t index) const noexcept {
 }
 
 void NodeChange::set_word(std::size_t index, std::uint64_t value) noexcept {
+  if (fill_) {
+    fill_->dst = value;
+    return;
+  }
   if (copy_) {
     (index == 0 ? copy_->srcDevice : copy_->dstDevice) = value;
     return;
@@ -138,11 +161,16 @@ void NodeChange::set_word(std::size_t index, std::uint64_t value) noexcept {
 }
 
 void NodeChange::apply(CUgraphExec executable, CUgraphNode node, const Driver& driver) {
-  if (copy_) {
+  if (copy_ || fill_) {
     CUcontext context = nullptr;
     check(driver.ctx_get_current(&context), "cuCtxGetCurrent");
-    check(driver.graph_exec_memcpy_node_set_params(executable, node, &*copy_, context),
-          "cuGraphExecMemcpyNodeSetParams");
+    if (copy_) {
+      check(driver.graph_exec_memcpy_node_set_params(executable, node, &*copy_, context),
+            "cuGraphExecMemcpyNodeSetParams");
+    } else {
+      check(driver.graph_exec_memset_node_set_params(executable, node, &*fill_, context),
+            "cuGraphExecMemsetNodeSetParams");
+    }
     return;
   }
   if (pointers_.empty()) return;

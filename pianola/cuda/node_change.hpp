@@ -34,7 +34,7 @@ struct MemoryAnew {
 };
 
 /// What a node of an executable is given in place of what it was captured with: a kernel's block of arguments, the addresses
-/// of a copy.
+/// of a copy, the address and the value of a fill.
 class NodeChange {
  public:
   /// @param captured  The node as it was captured.
@@ -53,7 +53,8 @@ class NodeChange {
 
   /// Whether the node does the same but for its words.
   [[nodiscard]] bool does_as(const NodeChange& other) const noexcept;
-  /// What it is given, as words of 8 bytes, where addresses are aligned: the block of a kernel, both addresses of a copy.
+  /// What it is given, as words of 8 bytes, where addresses are aligned: the block of a kernel, both addresses of a copy, that of
+  /// a fill.
   [[nodiscard]] std::size_t words() const noexcept;
   [[nodiscard]] std::uint64_t word(std::size_t index) const noexcept;
   void set_word(std::size_t index, std::uint64_t value) noexcept;
@@ -61,11 +62,14 @@ class NodeChange {
  private:
   [[nodiscard]] static std::optional<NodeChange> of_copies(const GraphNode& captured, const MemcpyNode& anew,
                                                            const MemoryAnew& memory, const Driver& driver);
+  [[nodiscard]] static std::optional<NodeChange> of_fills(const GraphNode& captured, const MemsetNode& anew,
+                                                          const MemoryAnew& memory, const Driver& driver);
 
-  CUDA_KERNEL_NODE_PARAMS_v2 kernel_ = {};  // without a function and a copy: nothing is to be changed
+  CUDA_KERNEL_NODE_PARAMS_v2 kernel_ = {};  // without a function, a copy and a fill: nothing is to be changed
   std::vector<std::byte> arguments_;
   std::vector<void*> pointers_;  // to each argument
   std::optional<CUDA_MEMCPY3D_v2> copy_;
+  std::optional<CUDA_MEMSET_NODE_PARAMS_v1> fill_;
 };
 
 }  // namespace pianola

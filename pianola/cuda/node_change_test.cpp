@@ -32,10 +32,10 @@ class NodeChangeTest : public ::testing::Test {
     node.kernel.kernelParams = pointers.data();
     return graph.add(std::move(node));
   }
-  CUgraphNode memset(unsigned value) {
+  CUgraphNode memset(unsigned value, CUdeviceptr to = 1, std::size_t bytes = 8) {
     FakeDriver::Node node;
     node.type = CU_GRAPH_NODE_TYPE_MEMSET;
-    node.memset = {.dst = 1, .pitch = 0, .value = value, .elementSize = 1, .width = 8, .height = 1};
+    node.memset = {.dst = to, .pitch = 0, .value = value, .elementSize = 1, .width = bytes, .height = 1};
     return graph.add(std::move(node));
   }
 
@@ -97,13 +97,18 @@ TEST_F(NodeChangeTest, AnotherKernelIsNoChangeOfNumbers) {
   EXPECT_FALSE(NodeChange::between(reader.read(node), memset(0), reader, {}, fake.table()).has_value());
 }
 
-TEST_F(NodeChangeTest, AFillMayOnlyStayAsItWas) {
+TEST_F(NodeChangeTest, AFillIsGivenItsNewPlaceAndValue) {
   const CUgraphNode node = memset(3);
-  auto same = NodeChange::between(reader.read(node), memset(3), reader, {}, fake.table());
-  ASSERT_TRUE(same.has_value());
-  same->apply(executable, node, fake.table());
+  auto change = NodeChange::between(reader.read(node), memset(4, 0x2000), reader, {}, fake.table());
+  ASSERT_TRUE(change.has_value());
+  change->apply(executable, node, fake.table());
+  ASSERT_EQ(fake.fills_set.size(), 1U);
+  EXPECT_EQ(fake.fills_set[0].params.dst, 0x2000U);
+  EXPECT_EQ(fake.fills_set[0].params.value, 4U);
   EXPECT_TRUE(fake.kernels_set.empty());
-  EXPECT_FALSE(NodeChange::between(reader.read(node), memset(4), reader, {}, fake.table()).has_value());
+  const MemoryAnew scratch{.results = {}, .all = {kBlock}};
+  EXPECT_FALSE(NodeChange::between(reader.read(node), memset(3, kFresh), reader, scratch, fake.table()).has_value());
+  EXPECT_FALSE(NodeChange::between(reader.read(node), memset(3, 1, 16), reader, {}, fake.table()).has_value());
 }
 
 TEST_F(NodeChangeTest, ACopyIsGivenItsNewPlaces) {

@@ -247,3 +247,24 @@ def test_a_cache_is_written_at_each_position_by_one_graph(device):
     assert_same("cache", cache, expected)
     (signature,) = [one for one in graphed.info().signatures if one.graphs]
     assert signature.replays >= length - 9
+
+
+def test_rows_of_what_another_graph_left_in_the_pool(device):
+    """The pool's ledger knows which bytes of it a capture read: a graph is given no other ones."""
+    pool = pianola.GraphPool(device)
+    torch.manual_seed(5)
+    weight = torch.randn(16, 16).to(device)
+
+    def make(x):
+        return x @ weight
+
+    def pick(table, x, i):
+        return table[i] + x
+
+    rows, picked = pianola.graphed(make, pool=pool, outputs="alias"), pianola.graphed(lambda x, i: pick(kept["table"], x, i), pool=pool)
+    kept = {}
+    with torch.no_grad():
+        for call in range(40):
+            x = torch.randn(16, 16, generator=torch.Generator().manual_seed(call)).to(device)
+            kept["table"] = rows(x)
+            assert_same(f"call {call}", picked(x[0], call % 16), pick(make(x), x[0], call % 16))

@@ -201,8 +201,10 @@ void CudaBackend::begin(const CaptureOptions& options) {
         [this](const void* address) { return is_in_pool(reinterpret_cast<std::uintptr_t>(address)); });
   }
   if (wanted_numbers_ && options.trace) {
-    numbers_.reset(
-        new Numbers{.calls = NumberedCalls(device_, std::move(wanted_numbers_)), .segments = {}, .nodes = {}});
+    numbers_.reset(new Numbers{.calls = NumberedCalls(device_, std::move(wanted_numbers_),
+                                                      [this](std::uintptr_t address) { return is_in_pool(address); }),
+                               .segments = {},
+                               .nodes = {}});
   }
   no_returns_.emplace();
   graph_->begin(pool_->id(), to_cuda(options.mode));

@@ -9,6 +9,7 @@
 #include <pianola/trace/describe.hpp>
 #include <pianola/trace/host_copy.hpp>
 #include <pianola/trace/quiet_scope.hpp>
+#include <pianola/trace/step_memory.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -188,7 +189,13 @@ void NumberedCalls::on_op_begin(const trace::OpSpan& op) {
   running_.emplace_back(op.number, operations_);
   Call& call = calls_.emplace(operations_, Call{.op = op.info, .inputs = {}}).first->second;
   trace::ArgumentAliases places(&at_the_place_of);
-  for (const c10::IValue& input : op.inputs) call.inputs.push_back(places.of(input));
+  for (const c10::IValue& input : op.inputs) {
+    trace::for_each_tensor(input, [&](const at::Tensor& tensor) {
+      const bool is_of_others = !op.memory->made(tensor) && is_in_pool_(number_of(trace::address_of(tensor)));
+      if (is_of_others) call.fixed.push_back(call.inputs.size());
+    });
+    call.inputs.push_back(places.of(input));
+  }
 }
 
 void NumberedCalls::on_op_end(const trace::OpSpan& op) {
@@ -211,6 +218,7 @@ void NumberedCalls::on_op_end(const trace::OpSpan& op) {
 
 void NumberedCalls::finish(const OpTrace& trace) {
   wanted_ = nullptr;
+  is_in_pool_ = nullptr;
   if (!is_of_one_stream(trace)) calls_.clear();
   for (const auto& [number, operation] : std::exchange(running_, {})) calls_.erase(operation);  // they threw
   // What one calls around its own kernel has nodes of its own.
@@ -234,7 +242,8 @@ void NumberedCalls::finish(const OpTrace& trace) {
 
 bool NumberedCalls::has(std::size_t operation, std::size_t argument) const {
   const auto call = calls_.find(operation);
-  return call != calls_.end() && argument < call->second.inputs.size();
+  return call != calls_.end() && argument < call->second.inputs.size() &&
+         std::find(call->second.fixed.begin(), call->second.fixed.end(), argument) == call->second.fixed.end();
 }
 
 bool NumberedCalls::is_on_device(std::size_t operation, std::size_t argument) const {

@@ -30,9 +30,12 @@ namespace pianola::graph {
 /// The calls of a captured step that may be given other numbers.
 class NumberedCalls final : public trace::OpObserver {
  public:
-  /// @param wanted  Asked at each operation of the capture: whether it is one of these.
-  NumberedCalls(c10::Device device, std::function<bool(std::size_t operation)> wanted)
-      : device_(device), wanted_(std::move(wanted)) {}
+  /// @param wanted      Asked at each operation of the capture: whether it is one of these.
+  /// @param is_in_pool  Whether an address is of the graph's pool. What another graph left there is read where the capture read
+  ///                    it: the pool's ledger knows of no other place.
+  NumberedCalls(c10::Device device, std::function<bool(std::size_t operation)> wanted,
+                std::function<bool(std::uintptr_t address)> is_in_pool)
+      : device_(device), wanted_(std::move(wanted)), is_in_pool_(std::move(is_in_pool)) {}
 
   void on_op_begin(const trace::OpSpan& op) override;
   void on_op_end(const trace::OpSpan& op) override;
@@ -68,6 +71,7 @@ class NumberedCalls final : public trace::OpObserver {
   struct Call {
     const trace::OpInfo* op;
     torch::jit::Stack inputs;
+    std::vector<std::size_t> fixed = {};  // arguments that are where they were
     torch::jit::Stack outputs = {};
     std::vector<CUgraphNode> handles = {};
     std::vector<GraphNode> nodes = {};  // read when they are first needed
@@ -98,6 +102,7 @@ class NumberedCalls final : public trace::OpObserver {
 
   c10::Device device_;
   std::function<bool(std::size_t)> wanted_;
+  std::function<bool(std::uintptr_t)> is_in_pool_;
   std::size_t operations_ = 0;
   std::vector<std::pair<std::uint64_t, std::size_t>> running_;  // number of the span, operation
   std::map<std::size_t, Call> calls_;
