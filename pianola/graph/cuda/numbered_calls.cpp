@@ -336,7 +336,6 @@ void NumberedCalls::take_over(Numbered& numbered, const Rehearsed& rehearsed) {
   auto& [operation, call] = numbered;
   auto changes = changes_of(call, rehearsed.anew);
   if (!changes) return leave_to_hand(operation);
-  places_of(call.inputs, call.places);
   const auto again = rehearsed.again ? changes_of(call, *rehearsed.again) : std::nullopt;
   if (again) {
     call.moved.learn(call.changes, *changes, *again, call.places);
