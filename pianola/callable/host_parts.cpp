@@ -95,6 +95,7 @@ void HostParts::on_call(const trace::OpInfo& op, torch::jit::Stack& stack) {
     if (auto given = trace::number_given(op, inputs)) {
       torch::jit::drop(stack, inputs.size());
       stack.insert(stack.end(), given->inputs.begin(), given->inputs.end());
+      const at::AutoDispatchBelowAutograd inside_the_copy;  // it is no operation of its own
       return given->op->handle.callBoxed(stack);
     }
   }

@@ -89,6 +89,13 @@ std::string first_of(std::initializer_list<std::string> texts) {
   return found == texts.end() ? std::string() : *found;
 }
 
+// What the host did itself, where later calls of the function will do it as well.
+std::optional<Diagnosis> doing_of_host(const EagerRun& run, const HostEffects& effects, c10::Device device) {
+  if (effects.is_no_example || effects.begins_anew) return std::nullopt;
+  if (auto drawn = run.host().draws(device)) return drawn;
+  return device.is_cpu() ? std::nullopt : run.watch().host_tensors().obstacle();
+}
+
 }  // namespace
 
 Observation::Observation(EagerRun run, const HostEffects& effects, std::span<const at::Tensor> inputs,
@@ -98,10 +105,9 @@ Observation::Observation(EagerRun run, const HostEffects& effects, std::span<con
       spared_inputs_(run.spared_inputs()),
       kept_(run, inputs, results, effects.remade),
       backwards_(kind_ == GraphedKind::autograd ? CustomBackwards(results) : CustomBackwards()),
-      lasting_(
-          first_of({run.failure(), run.odd_work() ? CaptureError(run.odd_work()->diagnosis()).what() : std::string(),
-                    effects.lasting, text_of(run.host().draws(device_)), text_of(input_elsewhere(inputs, device_)),
-                    text_of(device_.is_cpu() ? std::nullopt : run.watch().host_tensors().obstacle())})),
+      lasting_(first_of(
+          {run.failure(), run.odd_work() ? CaptureError(run.odd_work()->diagnosis()).what() : std::string(),
+           effects.lasting, text_of(input_elsewhere(inputs, device_)), text_of(doing_of_host(run, effects, device_))})),
       passing_(first_of({text_of(run.host().reads(device_, !effects.only_returns_late_reads)),
                          text_of(written_input(run.watch(), kind_)), effects.passing,
                          text_of(dropped_tensor(run.watch(), run.log(), /*gradients=*/false)),

@@ -5,6 +5,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/GradMode.h>
 
 #include <functional>
 #include <string_view>
@@ -47,6 +48,7 @@ std::optional<CallInstead> number_given(const OpInfo& op, c10::ArrayRef<c10::IVa
   static const OpInfo* const full = &info_of(c10::Dispatcher::singleton().findSchemaOrThrow("aten::full", ""));
   static const OpInfo* const fill = &info_of(c10::Dispatcher::singleton().findSchemaOrThrow("aten::fill_", "Scalar"));
   const bool into = op.name == "aten::copy_";
+  if (into && inputs[0].toTensor().requires_grad() && c10::GradMode::is_enabled()) return std::nullopt;
   at::ScalarType type = into ? inputs[0].toTensor().scalar_type() : source->scalar_type();
   c10::IValue device;
   const auto& arguments = op.schema().arguments();
