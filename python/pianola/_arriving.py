@@ -109,8 +109,8 @@ class _Arrived:
         return function(*args, **kwargs)
 
 
-def _with_tensors(tree: Any, positions: Sequence[int], make: Callable[[int, torch.Tensor], torch.Tensor]) -> Any:
-    """The tree with others in the place of some of its tensors."""
+def _with_tensors(args: Any, kwargs: Any, positions: Sequence[int], make: Callable[[int, torch.Tensor], torch.Tensor]) -> Any:
+    """The arguments with others in the place of some of their tensors, counted as of_arguments() does: by names."""
     at = -1
 
     def renewed(tensor: torch.Tensor) -> torch.Tensor:
@@ -118,7 +118,8 @@ def _with_tensors(tree: Any, positions: Sequence[int], make: Callable[[int, torc
         at += 1
         return make(at, tensor) if at in positions else tensor
 
-    return with_leaves(tree, lambda leaf: isinstance(leaf, torch.Tensor), renewed)
+    made = with_leaves((args, dict(sorted(kwargs.items()))), lambda leaf: isinstance(leaf, torch.Tensor), renewed)
+    return made[0], {name: made[1][name] for name in kwargs}
 
 
 def _plain(tree: Any) -> Any:
@@ -181,7 +182,7 @@ class Arrivals:
             looks.append(_Look())
             return _OnTheWay.of(tensor, looks[-1])
 
-        args, kwargs = _with_tensors((args, kwargs), key[1], watched)
+        args, kwargs = _with_tensors(args, kwargs, key[1], watched)
         result = _plain(self._function(*args, **kwargs))
         devices = set().union(*(one.devices for one in looks))  # one that is not used at all is brought, too
         device = devices.pop() if len(devices) == 1 else None
@@ -203,7 +204,7 @@ class _Brought:
 
     def call(self, leaves: Sequence[torch.Tensor], args: Any, kwargs: Any) -> Any:
         pairs = {i: (leaves[i], self._bring(leaves[i])) for i in self._positions}
-        args, kwargs = _with_tensors((args, kwargs), self._positions, lambda i, tensor: pairs[i][1])
+        args, kwargs = _with_tensors(args, kwargs, self._positions, lambda i, tensor: pairs[i][1])
         self._here.pairs = pairs
         try:
             return self.graphed(*args, **kwargs)
@@ -225,7 +226,7 @@ class _Brought:
             watchers.append(_Arrived(there, is_capture))
             return _OnTheWay.of(torch.empty_like(there, device="cpu") if known is None or is_capture else known[0], watchers[-1])
 
-        args, kwargs = _with_tensors((args, kwargs), self._positions, here)
+        args, kwargs = _with_tensors(args, kwargs, self._positions, here)
         result = _plain(self._function(*args, **kwargs))
         self.misuse = next((one.misuse for one in watchers if one.misuse), self.misuse)
         return result

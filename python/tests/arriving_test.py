@@ -214,3 +214,29 @@ def test_what_the_step_copies_from_the_host_may_change(gpu):
         results[graphed] = losses
     for i, (one, other) in enumerate(zip(results[True], results[False])):
         assert_same(f"loss {i}", one, other)
+
+
+def test_keywords_in_any_order(gpu):
+    """Both have one shape: nothing but their values would show it."""
+    weight = torch.randn(8, 8).to(gpu)
+
+    def step(first, second):
+        return first.to(gpu) @ weight - second.to(gpu)
+
+    graphed = pianola.graphed(step)
+    for i in range(CALLS):
+        first, second = (torch.randn(4, 8, generator=torch.Generator().manual_seed(2 * i + k)) for k in range(2))
+        given = {"second": second, "first": first} if i % 3 else {"first": first, "second": second}
+        assert_same(f"call {i}", graphed(**given), step(first, second))
+    assert replays(graphed) >= CALLS - 8, reasons(graphed)
+
+
+def test_inputs_are_counted_as_signatures_count_them():
+    from pianola._arriving import _with_tensors
+    from pianola._structure import of_arguments
+
+    args, kwargs = ([torch.tensor(0)],), {"y": torch.tensor(1), "a": torch.tensor(2)}
+    seen = {}
+    made = _with_tensors(args, kwargs, (0, 1, 2), lambda at, tensor: seen.setdefault(at, tensor) + 10)
+    assert [seen[at] for at in range(3)] == of_arguments(args, kwargs)[0]
+    assert list(made[1]) == ["y", "a"] and made[1]["y"] == 11 and made[1]["a"] == 12
