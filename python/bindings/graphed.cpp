@@ -15,6 +15,7 @@
 #include <pianola/callable/signature_cache.hpp>
 #include <pianola/trace/late_read.hpp>
 #include <pianola/trace/number_span.hpp>
+#include <pianola/trace/quiet_scope.hpp>
 
 #include <torch/csrc/autograd/python_variable.h>
 
@@ -325,6 +326,13 @@ void bind_graphed(py::module_& module) {
       },
       py::arg("sources"), py::arg("function"), py::arg("args"), py::arg("kwargs"),
       "Calls it; operations that it calls were given these numbers.");
+  module.def(
+      "view_unseen",
+      [](const py::object& tensor, const py::object& type) {
+        const trace::QuietScope quiet;
+        return tensor.attr("as_subclass")(type);
+      },
+      py::arg("tensor"), py::arg("type"), "The tensor as one of a subclass. Who watches operations does not see it.");
   module.def(
       "read_late",
       [](const py::function& read, const py::object& tensor) {

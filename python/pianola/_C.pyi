@@ -1152,6 +1152,9 @@ def given_numbers(
 ) -> Any:
     """Calls it; operations that it calls were given these numbers."""
 
+def view_unseen(tensor: Any, type: Any) -> Any:
+    """The tensor as one of a subclass. Who watches operations does not see it."""
+
 def read_late(read: Callable[[torch.Tensor], Any], tensor: torch.Tensor) -> Any:
     """What `read` makes of a tensor; HostEffects says later what becomes of it."""
 

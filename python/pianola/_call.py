@@ -8,6 +8,7 @@ from typing import Any, Callable, Optional, Sequence
 import torch
 
 from ._device import default_device
+from ._drawn_tensors import plain_tensors
 from ._draws import Recording
 from ._errors import refuse
 from ._flat_function import FlatFunction
@@ -18,7 +19,7 @@ from ._kept_tensors import with_kept
 from ._late_reads import Answers, Notes
 from ._number_slots import Given, bind
 from ._numbers import Expression, Trail, indexing, is_followed, making, plain
-from ._structure import Structure, names_of_arguments, opened, tensors_of, with_leaves
+from ._structure import Structure, names_of_arguments, opened, shapes_of, tensors_of, with_leaves
 from ._temporary_arguments import TakenApart
 from ._weakly import Weakly
 
@@ -68,10 +69,11 @@ class Call:
         if self._taken_apart is not None:
             self._taken_apart.look()
         try:
-            with Recording() as draws, Notes(device) as notes:
+            with Recording(device) as draws, Notes(device) as notes:
                 effects, reads = self.graphed.watch.run(partial(self._run_watched, trail), device, self.read_arguments())
         finally:
             trail.is_over = True
+        self.result = plain_tensors(self.result)
         if self._are_followed(draws):  # later calls are those of another function
             self.result = with_leaves(self.result, is_followed, plain)
             return Effects("", "", [], is_no_example=True)
@@ -91,7 +93,9 @@ class Call:
         return effects._replace(only_returns_late_reads=seen is not None)
 
     def _are_followed(self, draws: Recording) -> bool:
-        return self.state is not None and self.graphed.draws is not None and bool(self.graphed.draws.follow(draws))
+        if self.state is None or self.graphed.draws is None:
+            return False
+        return bool(self.graphed.draws.follow(draws, self.args, self.kwargs))
 
     def _run_watched(self, trail: Trail) -> Any:
         args, kwargs = self._with_numbers(self.args, self.kwargs, trail.watched(self.values))
@@ -134,7 +138,7 @@ class Call:
         return next((one.device.type for one in tensors if one.device.type != "cpu"), "cpu")
 
     def shapes(self) -> tuple:
-        return tuple((one.dtype, tuple(one.shape)) for one in tensors_of(self.arguments))
+        return shapes_of(self.arguments)
 
     def note_lasting_obstacle(self) -> None:
         """The function stays eager. What it writes it may read, so that each call would be in a state of its own."""
@@ -143,7 +147,7 @@ class Call:
 
     def note_inputs_elsewhere(self) -> bool:
         """Inputs are on the CPU, and the function computes on another device. Whether that is not known to be so for good."""
-        return bool(self.graphed.expect_arrivals((self.args, self.kwargs)))
+        return bool(self.graphed.expect_arrivals(self.args, self.kwargs))
 
     def note_reads(self, reads: HostReads) -> None:
         if self.state is not None:

@@ -30,7 +30,7 @@ from ._host_watch import HostWatch
 from ._load import _C
 from ._named_gradients import see_names
 from ._patching import replace, replacement, restore
-from ._structure import of_arguments, tensors_of
+from ._structure import of_arguments
 from ._temporary_arguments import TemporaryArguments
 from ._weakly import Weakly, bound_weakly, forward_of
 
@@ -80,8 +80,9 @@ class GraphedFunction(Generic[Arguments, Result]):
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call that the cache does not know, or whose state has changed. The cache knows calls that were replayed, until
         `states` has something new to say."""
-        if self.draws.are_followed:
-            return self.draws.call(args, kwargs)
+        drawn = self.draws.expected(args, kwargs) if self.draws.are_followed else None
+        if drawn is not None:
+            return self.draws.call(drawn, args, kwargs)
         leaves, structure = of_arguments(args, kwargs)
         if self._arrivals.are_expected:
             arrived = self._arrivals.call(leaves, args, kwargs)
@@ -116,9 +117,9 @@ class GraphedFunction(Generic[Arguments, Result]):
         """The function itself, eagerly."""
         return self._run(*args, **kwargs)
 
-    def expect_arrivals(self, arguments: Any) -> bool:
+    def expect_arrivals(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Inputs are on the CPU, and the function computes on another device: perhaps it brings them there."""
-        return self._arrivals.expect(tensors_of(arguments))
+        return self._arrivals.expect(of_arguments(args, kwargs)[0])
 
     def _running(self, run: Callable[..., Any]) -> "GraphedFunction[..., Any]":
         made: GraphedFunction[..., Any] = GraphedFunction(self.original, self._options, None if self._module is None else self._module())

@@ -40,7 +40,7 @@ def is_small(value: Any) -> bool:
     return -_LARGEST < value < _LARGEST  # NaN is not
 
 
-def _single(value: float) -> float:
+def single(value: float) -> float:
     """As a tensor of float32 holds it."""
     return float(struct.unpack("f", struct.pack("f", value))[0])
 
@@ -59,7 +59,7 @@ _NAMES: dict[str, Any] = {
     "is_regular": is_regular,
     "is_small": is_small,
     "sqrt": math.sqrt,
-    "single": _single,
+    "single": single,
     "inf": math.inf,
     "nan": math.nan,
 }

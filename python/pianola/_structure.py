@@ -404,3 +404,8 @@ def with_leaves(tree: Any, which: Callable[[Any], bool], make: Callable[[Any], A
 def tensors_of(tree: Any) -> list[Tensor]:
     """The tensors of any tree."""
     return _tensors_among(*_flatten(tree))
+
+
+def shapes_of(tree: Any) -> tuple:
+    """Types and shapes of the tensors of any tree."""
+    return tuple((one.dtype, tuple(one.shape)) for one in tensors_of(tree))
