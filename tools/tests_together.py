@@ -21,6 +21,7 @@ from pathlib import Path
 from run_tests import ROOT, count_cases
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+ALONE = ("soak",)  # it measures the memory of the device, which others would take
 SHOWN = 40_000  # characters of what a failed test printed
 
 
@@ -94,8 +95,9 @@ def main(arguments):
     chosen = {name: tests[name] for name in options.names or tests}
     with ThreadPoolExecutor(options.jobs) as pool:
         # What takes longest begins first.
-        ordered = sorted(chosen, key=lambda name: not name.startswith("python"))
+        ordered = sorted((name for name in chosen if name not in ALONE), key=lambda name: not name.startswith("python"))
         done = list(pool.map(lambda name: run(name, chosen[name], options), ordered))
+    done += [run(name, chosen[name], options) for name in chosen if name in ALONE]
     for name, status, output, _, _ in done:
         if status != 0:
             print(f"\n===== {name}, status {status}\n{output[-SHOWN:]}")

@@ -9,7 +9,7 @@ from .._load import _C
 from .._structure import of_arguments
 from . import changes
 from .changes import Change
-from .files import Place
+from .files import PACKAGE, Place, kind_of_file
 from .findings import Findings, Found
 from .locate import Locator, assignment_of, first_mention
 from .marks import Mark
@@ -25,6 +25,11 @@ _WORDS = {
     "iterator": "the step takes the next entry of '{}'",
     "PG304": "'{}' changes between iterations",
 }
+
+
+def _is_of_package(code: CodeType) -> bool:
+    """What is inside of a function of a package lives as long as one call, unless the step's own objects reach it."""
+    return bool(kind_of_file(code.co_filename) & PACKAGE)
 
 
 class HostState:
@@ -56,7 +61,7 @@ class HostState:
     def walk_again(self, is_same: bool) -> Walk:
         """The same before a run; `is_same` where nothing happened since the run before."""
         walk = self._after if is_same and self._after is not None else self.walk()
-        strange = {code for code in self.codes() if code.co_freevars and code not in walk.codes} - self._looked_for
+        strange = {code for code in self.codes() if code.co_freevars and code not in walk.codes and not _is_of_package(code)} - self._looked_for
         if not strange:
             return walk
         self._looked_for |= strange
