@@ -1,5 +1,6 @@
 """What the step does to Python's variables, attributes and containers, over the runs of an audit."""
 
+import collections
 from types import CodeType
 from typing import Any, Callable, Optional
 
@@ -47,6 +48,8 @@ class HostState:
         self._trees = ModuleTrees()
         self._looked_for: set[CodeType] = set()
         self._during: dict[str, tuple[Change, int]] = {}  # by place: the first change, and the run
+        self._runs: collections.Counter[str] = collections.Counter()  # in which a place changed
+        self._iterations = 0
         self._between: dict[str, tuple[Change, int]] = {}
         self._places: dict[str, Place] = {}
         self._before: Optional[Walk] = None
@@ -87,8 +90,10 @@ class HostState:
         assert self._before is not None
         self._after = self.walk()
         self.saw_all &= self._after.is_complete
+        self._iterations += 1
         for change in changes.during(self._before, self._after):
             self._during.setdefault(change.path, (change, iteration))
+            self._runs[change.path] += 1
         self._drop_torchs_own()
 
     def wants_lines(self, findings: Findings) -> bool:
@@ -106,7 +111,7 @@ class HostState:
     def add_changes(self, findings: Findings) -> None:
         """What changed. Tensors that were assigned are hazards only if somebody reads them: see assigned_tensors()."""
         for change, iteration in self._during.values():
-            if change.rule != "PG802" and not _is_known(change, findings):
+            if change.rule != "PG802" and not _is_known(change, findings) and not self._is_filled_once(change):
                 findings.add(self._found(change, iteration), detail=change.path if not self._place_of(change).known else "")
 
     def assigned_tensors(self) -> dict[str, Found]:
@@ -127,6 +132,12 @@ class HostState:
         return [code for code, _ in self._watch.executed()]
 
     # --- Details ---
+
+    def _is_filled_once(self, change: Change) -> bool:
+        """Whether it is a container of an installed package, which one run fills and the others find filled: a cache."""
+        if change.rule != "PG801" or self._iterations < 2 or self._runs[change.path] > 1:
+            return False
+        return bool(kind_of_file(self._place_of(change).file) & PACKAGE)
 
     def _numbers_of(self, arguments: Arguments) -> dict[str, Any]:
         _, structure = of_arguments(*arguments)
