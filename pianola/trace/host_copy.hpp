@@ -26,8 +26,7 @@ struct CallInstead {
   torch::jit::Stack inputs;
 };
 /// Where copied_from_host() is one number, what gives that number to the GPU without a copy: aten::full in place of
-/// aten::_to_copy, aten::fill_ in place of aten::copy_. Neither is
-/// differentiated. Nothing: the copy rounds, or gradients go through it.
+/// aten::_to_copy, aten::fill_ in place of aten::copy_; without a history. Nothing: the copy rounds, or what it writes requires grad.
 [[nodiscard]] std::optional<CallInstead> number_given(const OpInfo& op, c10::ArrayRef<c10::IValue> inputs);
 
 /// A hash of the tensor's values. Of the CPU, dense.

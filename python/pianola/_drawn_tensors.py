@@ -58,38 +58,45 @@ class Drawn(torch.Tensor):
     """
 
     _use: "Use"
-    _asked: Callable[[], Any]
+    _comparison: Optional[Comparison]  # the tensor is what comes of it
     _tensor: Callable[[], torch.Tensor]
 
     @classmethod
-    def of(cls, like: torch.Tensor, use: "Use", asked: Callable[[], Any], tensor: Callable[[], torch.Tensor]) -> "Drawn":
-        made: Drawn = _C.view_unseen(like, cls)
-        made._use, made._asked, made._tensor = use, asked, tensor
+    def of(
+        cls, drawn: torch.Tensor, use: "Use", tensor: Callable[[], torch.Tensor], comparison: Optional[Comparison] = None
+    ) -> "Drawn":
+        made: Drawn = _C.view_unseen(drawn, cls)
+        made._use, made._comparison, made._tensor = use, comparison, tensor
         return made
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         with torch._C.DisableTorchFunctionSubclass():
             first = args[0] if args and not kwargs else None
-            if isinstance(first, cls):
+            if isinstance(first, cls) and not first._use.is_over:
                 if len(args) == 1 and function is _Tensor.item:
                     return first._asked()
                 if len(args) == 1 and function is _Tensor.__bool__:
                     return bool(first._asked())
-                if function in _COMPARISONS and (type(args[1]), first.dtype) in _EXACT:
+                if function in _COMPARISONS and first._comparison is None and _compares_exactly(first.dtype, args[1]):
                     return first._compared(function, args[1])
         args, kwargs = plain_tensors((args, kwargs or {}))
         return function(*args, **kwargs)
 
+    def _asked(self) -> Any:
+        return self._use.number() if self._comparison is None else self._use.compared(self._comparison)
+
     def _compared(self, function: Any, other: Any) -> "Drawn":
         """As the tensor compares: with the other number as its type holds it."""
         held = single(other) if self.dtype is torch.float32 else other
-        comparison, use = Comparison(_COMPARISONS[function], held), self._use
-        return Drawn.of(self, use, lambda: use.compared(comparison), lambda: function(self._tensor(), other))
+        return Drawn.of(self, self._use, lambda: function(self._tensor(), other), Comparison(_COMPARISONS[function], held))
 
 
-# What is compared alike here and there: types of numbers and of tensors.
-_EXACT = {(int, torch.int64), (int, torch.float32), (float, torch.float32), (int, torch.float64), (float, torch.float64)}
+def _compares_exactly(dtype: torch.dtype, other: Any) -> bool:
+    """Whether Python compares with it as torch does."""
+    if type(other) is int:
+        return dtype in (torch.int64, torch.float32, torch.float64) and abs(other) < 1 << 24
+    return type(other) is float and dtype in (torch.float32, torch.float64) and abs(other) < 1e30
 
 
 class Use:
@@ -102,11 +109,12 @@ class Use:
     """
 
     def __init__(self, number: Callable[[], Any], outcomes: Any = None, misuse: Optional[Callable[[], None]] = None) -> None:
-        self._number: Optional[Callable[[], Any]] = number
+        self._number = number
         self._outcomes = outcomes
         self._misuse = misuse
         self.is_number = True
         self.is_asked = False
+        self.is_over = False  # with the run: what the function keeps is a tensor from then on
         self.comparisons: list[Comparison] = []
 
     @property
@@ -115,16 +123,12 @@ class Use:
         return self.is_number and not self.is_asked and bool(self.comparisons)
 
     def number(self) -> Any:
-        if self._number is None:  # the run is over
-            return None
         self.is_asked = True
         if self._outcomes is not None:
             self._tell_misuse()
         return self._number()
 
     def compared(self, comparison: Comparison) -> Any:
-        if self._number is None:
-            return None
         if comparison not in self.comparisons:
             self.comparisons.append(comparison)
         if self._outcomes is None:
@@ -144,8 +148,9 @@ class Use:
 
     def end(self) -> None:
         """The run is over. Tensors may be kept by whoever recorded it, and would keep a number that is followed."""
-        self._misuse = None
-        self._number = None
+        self.is_over = True
+        self._misuse = self._outcomes = None
+        self._number = int
 
 
 def watched(tensor: torch.Tensor) -> tuple[torch.Tensor, Optional[Use]]:
@@ -153,7 +158,7 @@ def watched(tensor: torch.Tensor) -> tuple[torch.Tensor, Optional[Use]]:
     if tensor.numel() != 1:
         return tensor, None
     use = Use(tensor.item)
-    return Drawn.of(tensor, use, use.number, lambda: tensor), use
+    return Drawn.of(tensor, use, lambda: tensor), use
 
 
 class Way(NamedTuple):
@@ -179,7 +184,7 @@ class Way(NamedTuple):
             use = Use(lambda: argument, misuse=misuse)
         else:
             use = Use(drawn.item, dict(zip(self.comparisons, argument)), misuse)
-        return Drawn.of(drawn, use, use.number, lambda: drawn), use
+        return Drawn.of(drawn, use, lambda: drawn), use
 
 
 def plain_tensors(tree: Any) -> Any:

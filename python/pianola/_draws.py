@@ -127,6 +127,7 @@ def _stand_in(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         taker = None if torch.compiler.is_compiling() else _here.taker
         if is_tensor and taker is not None:
             taker = taker.of_tensors() if tensors.draws_on_cpu(args, kwargs) else None
+            kwargs = kwargs if taker is None else {**kwargs, "device": "cpu"}  # the default may be another one before the call
         return function(*args, **kwargs) if taker is None else taker.take(Draw(name, function, args, tuple(kwargs.items())))
 
     return draw

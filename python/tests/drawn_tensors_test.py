@@ -90,12 +90,15 @@ def test_a_tensor_of_one_number_may_decide(device, augment):
 
 def test_it_compares_as_the_tensor_does():
     """0.1 is another number in float32, and so is each that is drawn."""
-    for limit in (0.1, 0.3, 0.7):
-        one = torch.tensor(limit)
+    for limit in (0.1, 0.3, 0.7, 1e300, float("inf"), 1):
+        one = torch.tensor(float(limit))
         watched, use = _drawn_tensors.watched(one)
         for compare in (torch.Tensor.lt, torch.Tensor.le, torch.Tensor.gt, torch.Tensor.ge):
             assert bool(compare(watched, limit)) == bool(compare(one, limit))
-        assert use.is_number
+        assert use.is_number or limit > 1e30
+    watched, use = _drawn_tensors.watched(torch.tensor([0.7]))
+    assert not (watched < 0.5) and not ((watched < 0.5) >= 1) and (watched < 0.5).dtype == torch.bool
+    assert not use.is_number
 
 
 def changes_its_mind(x, calls={}):
@@ -158,6 +161,26 @@ def test_what_is_drawn_may_be_kept_and_returned(device):
     for ours, others in zip(*results):
         for name, one, other in zip(("result", "noise", "number", "kept"), ours, others):
             assert_same(name, one, other)
+
+
+def test_what_is_kept_is_a_tensor_after_the_call(device):
+    def make():
+        kept = {}
+
+        def step(x):
+            drawn = torch.rand(1)
+            kept["number"], kept["outcome"] = drawn, drawn < 0.5
+            return x.flip(0) if kept["outcome"] else x
+
+        return step, kept
+
+    seen = []
+    for graphed in (False, True):
+        step, kept = make()
+        step, x = pianola.graphed(step) if graphed else step, torch.arange(4.0, device=device)
+        torch.manual_seed(2)
+        seen.append([(step(x).tolist(), bool(kept["outcome"]), kept["outcome"].item(), kept["number"].item()) for _ in range(12)])
+    assert seen[0] == seen[1]
 
 
 def test_nothing_stays_in_torch(device):
