@@ -150,7 +150,11 @@ class Use:
         """The run is over. Tensors may be kept by whoever recorded it, and would keep a number that is followed."""
         self.is_over = True
         self._misuse = self._outcomes = None
-        self._number = int
+        self._number = _ended
+
+
+def _ended() -> Any:
+    raise AssertionError("its run is over, and nobody asks a drawn tensor then")
 
 
 def watched(tensor: torch.Tensor) -> tuple[torch.Tensor, Optional[Use]]:

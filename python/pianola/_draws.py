@@ -87,6 +87,11 @@ def _same(one: Any, other: Any) -> bool:
     return bool(one.tobytes() == other.tobytes()) if hasattr(one, "tobytes") else bool(one == other)
 
 
+def takes_tensors(device: str) -> bool:
+    """Whether tensors that a step on this type of device draws on the CPU are drawn before it: on the CPU its graph draws them."""
+    return device != "cpu"
+
+
 class Draw(NamedTuple):
     """One call that draws a number."""
 
@@ -103,10 +108,14 @@ class Draw(NamedTuple):
 
     @property
     def gives_tensors(self) -> bool:
-        return self.name.startswith("torch.")
+        return _gives_tensors(self.name)
 
     def same(self, other: "Draw") -> bool:
         return self.function == other.function and repr((self.args, self.kwargs)) == repr((other.args, other.kwargs))
+
+
+def _gives_tensors(name: str) -> bool:
+    return name.startswith("torch.")
 
 
 def _is_plain(argument: Any) -> bool:
@@ -121,11 +130,11 @@ _here = _Here()
 
 
 def _stand_in(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    is_tensor = name.startswith("torch.")
+    gives_tensors = _gives_tensors(name)
 
     def draw(*args: Any, **kwargs: Any) -> Any:
         taker = None if torch.compiler.is_compiling() else _here.taker
-        if is_tensor and taker is not None:
+        if gives_tensors and taker is not None:
             taker = taker.of_tensors() if tensors.draws_on_cpu(args, kwargs) else None
             kwargs = kwargs if taker is None else {**kwargs, "device": "cpu"}  # the default may be another one before the call
         return function(*args, **kwargs) if taker is None else taker.take(Draw(name, function, args, tuple(kwargs.items())))
@@ -184,7 +193,7 @@ class Recording(_Taking):
     """
 
     def __init__(self, device: str) -> None:
-        super().__init__(with_tensors=device != "cpu")  # else they are drawn by the graph
+        super().__init__(with_tensors=takes_tensors(device))
         self.draws: list[Draw] = []
         self._drawn: list[Any] = []
         self._uses: list[Optional[tensors.Use]] = []

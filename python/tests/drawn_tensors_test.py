@@ -1,17 +1,28 @@
-"""Steps that draw tensors from torch's generator of the CPU. On a GPU they are drawn before the call; on the CPU by the graph."""
+"""Steps that draw tensors from torch's generator of the CPU. On a GPU they are drawn before the call; on the CPU by the graph, but where
+a test has them drawn before the call as well."""
 
 import pytest
 import torch
 
 import pianola
-from pianola import _drawn_tensors
+from pianola import _drawn_tensors, _draws
 from draws_test import Training
 from twins import assert_same
 
 CALLS = 40
 
 
-def train_both(device, augment, calls=CALLS, size=lambda call: 8, between=lambda call: None):
+@pytest.fixture(params=["before the call", "by the graph"], autouse=True)
+def drawn(request, device, monkeypatch):
+    """Where tensors of the CPU are drawn."""
+    before = request.param == "before the call"
+    if not before and device.type != "cpu":
+        pytest.skip("a graph of a GPU draws nothing on the CPU")
+    monkeypatch.setattr(_draws, "takes_tensors", lambda device: before)
+    return request.param
+
+
+def train_both(device, augment, calls=CALLS, size=lambda call: 8, between=lambda call: None, more=lambda call: ()):
     trained = []
     for graphed in (False, True):
         training, seen = Training(device, augment, graphed), []
@@ -22,7 +33,7 @@ def train_both(device, augment, calls=CALLS, size=lambda call: 8, between=lambda
             generator = torch.Generator().manual_seed(call)
             x, y = torch.randn(size(call), 6, generator=generator), torch.randint(0, 3, (size(call),), generator=generator)
             assert torch.equal(torch.get_rng_state(), state)
-            seen.append((training.step(x.to(device), y.to(device)), torch.rand(2)))  # the caller draws as well
+            seen.append((training.step(x.to(device), y.to(device), *more(call)), torch.rand(2)))  # the caller draws as well
         trained.append((training, seen))
     (eager, expected), (graphed, seen) = trained
     for call, (ours, others) in enumerate(zip(seen, expected)):
@@ -82,9 +93,9 @@ def scaled(x):
 
 
 @pytest.mark.parametrize("augment", [skips_at_times, flips, scaled])
-def test_a_tensor_of_one_number_may_decide(device, augment):
+def test_a_tensor_of_one_number_may_decide(device, augment, drawn):
     graphed = train_both(device, augment, calls=80)
-    if device.type != "cpu":  # there it is read from the graph's own draw
+    if drawn == "before the call":  # else it is read from the graph's own draw
         assert graphed.replays() >= 20, graphed.step.info()
 
 
@@ -101,18 +112,23 @@ def test_it_compares_as_the_tensor_does():
     assert not use.is_number
 
 
-def changes_its_mind(x, calls={}):
-    number = calls[torch.initial_seed()] = calls.get(torch.initial_seed(), 0) + 1
+def becomes_a_tensor(x, late):
     drawn = torch.rand(1)
-    if number % CALLS > 30:
-        return x * drawn.to(x.device), 1.0
-    return (x.flip(1) if drawn < 0.5 else x), 1.0
+    return (x * drawn.to(x.device) if late else x.flip(1) if drawn < 0.5 else x), torch.rand(1).item()
 
 
-def compares_late_with_another(x, calls={}):
-    number = calls[torch.initial_seed()] = calls.get(torch.initial_seed(), 0) + 1
-    drawn, limit = torch.rand(1), 0.5 if number % CALLS < 30 else 0.6
-    return (x.flip(1) if drawn < limit else x), torch.rand(1).item()
+def is_compared_with_another_number(x, late):
+    return (x.flip(1) if torch.rand(1) < (0.6 if late else 0.5) else x), torch.rand(1).item()
+
+
+def is_asked_for_its_value(x, late):
+    drawn = torch.rand(1)
+    return (x * drawn.item() if late else x.flip(1) if drawn < 0.5 else x), torch.rand(1).item()
+
+
+@pytest.mark.parametrize("augment", [becomes_a_tensor, is_compared_with_another_number, is_asked_for_its_value])
+def test_one_that_is_used_otherwise_later_is_as_in_eager(device, augment):
+    train_both(device, augment, calls=60, more=lambda call: (call > 30,))
 
 
 def in_place(x):
@@ -120,7 +136,7 @@ def in_place(x):
 
 
 def from_what_it_drew(x):
-    return x[: int(torch.randint(3, 6, (1,)))], 1.0
+    return x * int(torch.randint(1, 4, (1,))), 1.0
 
 
 def by_a_generator_of_its_own(x):
@@ -131,7 +147,7 @@ def returns_it(x):
     return x, torch.rand(6).sum().to(x.device) + 1
 
 
-@pytest.mark.parametrize("augment", [changes_its_mind, compares_late_with_another, in_place, by_a_generator_of_its_own, returns_it])
+@pytest.mark.parametrize("augment", [in_place, from_what_it_drew, by_a_generator_of_its_own, returns_it])
 def test_other_uses_are_as_in_eager(device, augment):
     train_both(device, augment)
 

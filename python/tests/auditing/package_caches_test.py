@@ -21,14 +21,6 @@ def scale(size):
 def noted(x):
     _record.append(len(_record))
     return x
-
-def once_filled(n):
-    table = {}
-    def value(k):
-        if k not in table:
-            table[k] = 1.0 if k == 0 else value(k - 1) * 0.5
-        return table[k]
-    return value(n)
 """
 
 
@@ -51,10 +43,6 @@ def rules(step):
 
 def test_a_cache_that_one_run_fills(package):
     assert "PG801" not in rules(lambda x: x * package.scale(x.numel()))
-
-
-def test_a_table_inside_of_a_call(package):
-    assert "PG801" not in rules(lambda x: x * package.once_filled(5))
 
 
 def test_a_record_of_each_call(package):
