@@ -73,18 +73,6 @@ bool have_same_bytes(const at::Tensor& a, const at::Tensor& b) {
   return std::memcmp(trace::address_of(a), trace::address_of(b), a.itemsize()) == 0;
 }
 
-// What the call returned when it was captured, in place of its arguments.
-void answer(const HostPartCall& call, torch::jit::Stack& stack) {
-  torch::jit::Stack results = call.outputs;
-  for (std::size_t i = 0; i < results.size(); ++i) {
-    if (call.returned[i] >= 0) {
-      results[i] = torch::jit::peek(stack, static_cast<std::size_t>(call.returned[i]), call.inputs.size());
-    }
-  }
-  torch::jit::drop(stack, call.inputs.size());
-  stack.insert(stack.end(), results.begin(), results.end());
-}
-
 }  // namespace
 
 bool only_describes(const trace::OpInfo& op) { return !trace::uses_values(op) && !op.is_empty; }
@@ -142,8 +130,24 @@ struct HostPart::Rerun {
     if (!is_live) note_given(c10::ArrayRef<c10::IValue>(stack).slice(below));
   }
 
+  // What the call returned when it was captured, in place of its arguments: other tensors in each run, so that it is known who
+  // holds one afterwards.
+  void answer(const HostPartCall& call, torch::jit::Stack& stack) const {
+    torch::jit::Stack results;
+    for (std::size_t i = 0; i < call.outputs.size(); ++i) {
+      if (call.returned[i] >= 0) {
+        results.push_back(torch::jit::peek(stack, static_cast<std::size_t>(call.returned[i]), call.inputs.size()));
+      } else {
+        results.push_back(trace::alias_values(call.outputs[i]));
+      }
+    }
+    torch::jit::drop(stack, call.inputs.size());
+    note_given(results);
+    stack.insert(stack.end(), results.begin(), results.end());
+  }
+
   // What was only described anew.
-  void note_given(c10::ArrayRef<c10::IValue> values) {
+  void note_given(c10::ArrayRef<c10::IValue> values) const {
     for (const c10::IValue& value : values) {
       trace::for_each_tensor(value, [&](const at::Tensor& tensor) {
         if (part.made_.contains(trace::storage_of(tensor))) part.given_.emplace_back(tensor.getIntrusivePtr());
@@ -299,17 +303,6 @@ void HostPart::hand_out() {
   std::vector<at::Tensor> held;
   for (const trace::WeakTensor& weak : std::exchange(given_, {})) {
     if (auto alive = weak.lock()) held.emplace_back(std::move(alive));
-  }
-  for (HostPartCall& call : calls_) {
-    for (c10::IValue& output : call.outputs) {
-      bool is_held = false;
-      trace::for_each_tensor(output, [&](const at::Tensor& tensor) {
-        if (tensor.use_count() == 1 || !made_.contains(trace::storage_of(tensor))) return;
-        held.push_back(tensor);
-        is_held = true;
-      });
-      if (is_held) output = trace::alias_values(output);
-    }
   }
   if (held.empty()) return;
   const trace::QuietScope quiet;

@@ -122,7 +122,7 @@ class HostPart {
   bool has_host_numbers_ = false;
   bool ran_half_ = false;                 // in the capture
   trace::StorageSet made_;                // by its operations
-  std::vector<trace::WeakTensor> given_;  // tensors of that memory that it was given otherwise than by calls_
+  std::vector<trace::WeakTensor> given_;  // tensors of that memory that it was given since the last hand_out()
   std::size_t first_ = 1;
   std::size_t last_ = 0;
 };
