@@ -8,10 +8,10 @@
 namespace pianola {
 namespace {
 
-constexpr unsigned kProofs = 2;        // on places that were not used to find the words
-constexpr std::uint64_t kWidest = 64;  // no access of a kernel is wider, in bytes
+constexpr unsigned kProofs = 2;    // on places that were not used to find the words
+constexpr unsigned kFailures = 8;  // after which captures are not expected to show anything
 
-std::uint64_t alignment_bit(std::uint64_t address) { return std::uint64_t{1} << address % kWidest; }
+std::uint64_t alignment_bit(std::uint64_t address) { return std::uint64_t{1} << address % Place::kWidestAccess; }
 
 // The argument that moved as the word did. Nothing: none, or one of several.
 std::optional<std::size_t> mover_of(std::uint64_t was, std::uint64_t is, std::span<const Place> before,
@@ -25,12 +25,6 @@ std::optional<std::size_t> mover_of(std::uint64_t was, std::uint64_t is, std::sp
     mover = i;
   }
   return mover;
-}
-
-// Whoever leaves a slot open leaves all of it: 4 bytes are the smallest of the kernels that do.
-std::uint64_t whole_slots(std::uint64_t bits) {
-  constexpr std::uint64_t kLow = 0xffff'ffff;
-  return ((bits & kLow) != 0 ? kLow : 0) | ((bits & ~kLow) != 0 ? ~kLow : 0);
 }
 
 // Where two arguments share memory, an operation may ask whether they overlap.
@@ -53,16 +47,22 @@ bool is_same_memory(std::span<const Place> one, std::span<const Place> other) {
 void MovedArguments::note(std::span<const Place> places) { places_.assign(places.begin(), places.end()); }
 
 void MovedArguments::learn(std::span<const NodeChange> before, std::span<const NodeChange> after,
-                           std::span<const NodeChange> again, std::span<const Place> places) {
+                           std::span<const NodeChange> again, std::span<const Place> places,
+                           const NumberWords* numbers) {
   const bool is_comparable = is_same_memory(places_, places) && before.size() == after.size() &&
                              again.size() == after.size() && !any_overlap(places);
   known_.resize(places.size());
   if (is_comparable) note_unfilled(after, again);
-  if (!is_comparable || !add(before, after, places)) {
-    known_.assign(places.size(), {});
-    words_.clear();
+  if (!is_comparable || !add(before, after, places, numbers)) {
+    ++failures_;
+    forget();
   }
   note(places);
+}
+
+void MovedArguments::forget() {
+  known_.assign(known_.size(), {});
+  words_.clear();
 }
 
 void MovedArguments::note_unfilled(std::span<const NodeChange> after, std::span<const NodeChange> again) {
@@ -70,21 +70,21 @@ void MovedArguments::note_unfilled(std::span<const NodeChange> after, std::span<
   for (std::size_t node = 0; node < after.size(); ++node) {
     unfilled_[node].resize(after[node].words());
     for (std::size_t index = 0; index < std::min(after[node].words(), again[node].words()); ++index) {
-      unfilled_[node][index] |= whole_slots(after[node].word(index) ^ again[node].word(index));
+      unfilled_[node][index] |= unfilled_slots(after[node].word(index), again[node].word(index));
     }
   }
 }
 
 bool MovedArguments::add(std::span<const NodeChange> before, std::span<const NodeChange> after,
-                         std::span<const Place> places) {
+                         std::span<const Place> places, const NumberWords* numbers) {
   std::vector<Word> found;
   for (std::size_t node = 0; node < after.size(); ++node) {
     if (!after[node].does_as(before[node])) return false;
     for (std::size_t index = 0; index < after[node].words(); ++index) {
       const std::uint64_t was = before[node].word(index), is = after[node].word(index);
-      const std::uint64_t unfilled = unfilled_[node][index];
-      if (((was ^ is) & ~unfilled) == 0) continue;
-      if (unfilled != 0) return false;
+      const std::uint64_t others = unfilled_[node][index] | (numbers != nullptr ? numbers->bits(node, index) : 0);
+      if (((was ^ is) & ~others) == 0) continue;
+      if (others != 0) return false;
       const auto place = mover_of(was, is, places_, places);
       if (!place) return false;
       found.push_back({.node = node, .index = index, .place = *place});
@@ -121,7 +121,7 @@ bool MovedArguments::is_known(std::size_t place, std::uint64_t address) const {
 }
 
 bool MovedArguments::wants_to_learn(std::span<const Place> places) const {
-  if (places.size() != places_.size() || any_overlap(places)) return false;
+  if (failures_ >= kFailures || places.size() != places_.size() || any_overlap(places)) return false;
   for (std::size_t i = 0; i < places.size(); ++i) {
     if (places[i] != places_[i] && (i >= known_.size() || !is_known(i, places[i].address))) return true;
   }
@@ -129,6 +129,7 @@ bool MovedArguments::wants_to_learn(std::span<const Place> places) const {
 }
 
 bool MovedArguments::follow(std::span<NodeChange> changes, std::span<const Place> places) {
+  if (std::equal(places.begin(), places.end(), places_.begin(), places_.end())) return true;
   if (known_.size() != places.size() || !is_same_memory(places_, places)) return false;
   for (std::size_t i = 0; i < places.size(); ++i) {
     if (places[i].address != places_[i].address && !is_known(i, places[i].address)) return false;

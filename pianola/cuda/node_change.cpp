@@ -23,21 +23,50 @@ bool addresses_a_result(std::uint64_t captured, std::uint64_t anew, const Memory
   });
 }
 
-// Addresses lie where compilers align them. @return  Whether every word is clear.
-bool keep_addresses(const KernelNode& captured, std::vector<std::byte>& anew, const MemoryAnew& memory) {
-  for (const KernelParameter& parameter : captured.function->parameters) {
+// Addresses lie where compilers align them.
+template <typename Visit>
+void for_each_word(const KernelNode& kernel, const Visit& visit) {
+  for (const KernelParameter& parameter : kernel.function->parameters) {
     for (std::size_t at = parameter.offset; at + sizeof(std::uint64_t) <= parameter.offset + parameter.size;
          at += sizeof(std::uint64_t)) {
-      const std::uint64_t was = word_at(captured.arguments, at), is = word_at(anew, at);
-      if (is == was) continue;
-      if (addresses_a_result(was, is, memory)) {
-        std::memcpy(anew.data() + at, &was, sizeof was);
-      } else if (std::any_of(memory.all.begin(), memory.all.end(),
-                             [&](const ByteSpan& span) { return span.contains(is); })) {
-        return false;
-      }
+      visit(at);
     }
   }
+}
+
+// @return  Whether every word is clear.
+bool keep_addresses(const KernelNode& captured, std::vector<std::byte>& anew, const MemoryAnew& memory) {
+  bool all_clear = true;
+  for_each_word(captured, [&](std::size_t at) {
+    const std::uint64_t was = word_at(captured.arguments, at), is = word_at(anew, at);
+    if (is == was) return;
+    if (addresses_a_result(was, is, memory)) {
+      std::memcpy(anew.data() + at, &was, sizeof was);
+      return;
+    }
+    all_clear = all_clear && std::none_of(memory.all.begin(), memory.all.end(),
+                                          [&](const ByteSpan& span) { return span.contains(is); });
+  });
+  return all_clear;
+}
+
+// In a block of another function, which cannot be compared with the captured one: what addresses a result is one. @return  Whether
+// nothing else was allocated, which some word might address.
+bool put_addresses(const KernelNode& launched, std::vector<std::byte>& anew, const MemoryAnew& memory) {
+  const bool are_all_results = std::all_of(memory.all.begin(), memory.all.end(), [&](const ByteSpan& span) {
+    return std::any_of(memory.results.begin(), memory.results.end(),
+                       [&](const MovedResult& result) { return span.contains(result.anew); });
+  });
+  if (!are_all_results) return false;
+  for_each_word(launched, [&](std::size_t at) {
+    const std::uint64_t is = word_at(anew, at);
+    for (const MovedResult& result : memory.results) {
+      if (is - result.anew >= result.bytes) continue;
+      const std::uint64_t was = result.captured + (is - result.anew);
+      std::memcpy(anew.data() + at, &was, sizeof was);
+      break;
+    }
+  });
   return true;
 }
 
@@ -63,7 +92,7 @@ bool is_same(const MemsetNode& a, const MemsetNode& b) {
 }  // namespace
 
 std::optional<NodeChange> NodeChange::between(const GraphNode& captured, CUgraphNode anew, NodeReader& reader,
-                                              const MemoryAnew& memory, const Driver& driver) {
+                                              const MemoryAnew& memory, const Driver& driver, OtherFunctions others) {
   const GraphNode other = reader.read(anew);
   if (other.type != captured.type) return std::nullopt;
   if (captured.memset() != nullptr && other.memset() != nullptr) {
@@ -74,15 +103,16 @@ std::optional<NodeChange> NodeChange::between(const GraphNode& captured, CUgraph
   }
   const KernelNode* const before = captured.kernel();
   const KernelNode* const after = other.kernel();
-  if (before == nullptr || after == nullptr || before->function != after->function || before->arguments.empty() ||
-      before->arguments.size() != after->arguments.size()) {
-    return std::nullopt;
-  }
+  if (before == nullptr || after == nullptr || after->arguments.empty()) return std::nullopt;
+  const bool is_other = before->function != after->function || before->arguments.size() != after->arguments.size();
+  if (is_other && others == OtherFunctions::refused) return std::nullopt;
   NodeChange change;
   check(driver.graph_kernel_node_get_params(anew, &change.kernel_), "cuGraphKernelNodeGetParams");
   change.arguments_ = after->arguments;
-  if (!keep_addresses(*before, change.arguments_, memory)) return std::nullopt;
-  for (const KernelParameter& parameter : before->function->parameters) {
+  const bool are_clear =
+      is_other ? put_addresses(*after, change.arguments_, memory) : keep_addresses(*before, change.arguments_, memory);
+  if (!are_clear) return std::nullopt;
+  for (const KernelParameter& parameter : after->function->parameters) {
     change.pointers_.push_back(change.arguments_.data() + parameter.offset);
   }
   change.kernel_.extra = nullptr;

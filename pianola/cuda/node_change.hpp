@@ -33,6 +33,10 @@ struct MemoryAnew {
   std::vector<ByteSpan> all = {};
 };
 
+/// Whether a node may launch another function than it was captured with, as element by element work does for other alignments.
+/// Not where a launch has attributes (clusters, cooperation): these stay as they were captured.
+enum class OtherFunctions : bool { refused, allowed };
+
 /// What a node of an executable is given in place of what it was captured with: a kernel's block of arguments, the addresses
 /// of a copy, the address and the value of a fill.
 class NodeChange {
@@ -41,11 +45,12 @@ class NodeChange {
   /// @param anew      The node of the same work with other numbers; need not live longer than this call.
   /// @param memory    What the same work allocated.
   /// @return          Nothing where no change of parameters makes one of the other for certain: they are of other types, launch
-  ///                  other functions, or an argument may be an address of scratch memory.
+  ///                  other functions where `others` says so, or an argument may be an address of scratch memory.
   /// @throws DeviceError  CUDA does not tell what the nodes are.
   [[nodiscard]] static std::optional<NodeChange> between(const GraphNode& captured, CUgraphNode anew,
                                                          NodeReader& reader, const MemoryAnew& memory = {},
-                                                         const Driver& driver = Driver::get());
+                                                         const Driver& driver = Driver::get(),
+                                                         OtherFunctions others = OtherFunctions::refused);
 
   /// From its next launch on. @param node  Of the graph that `executable` was made from.
   /// @throws DeviceError  CUDA refuses; the executable is as it was.

@@ -66,6 +66,25 @@ TEST_F(NodeChangeTest, GivesTheNewNumberAndKeepsTheAddress) {
   EXPECT_EQ(given.address, kRecorded);
 }
 
+TEST_F(NodeChangeTest, AnotherFunctionIsLaunchedWhereThatIsAllowed) {
+  FakeDriver::Function wide{.symbol = "scale_wide", .parameters = {{0, 8}, {8, 8}}};
+  Arguments before{.number = 0.5, .address = kRecorded}, after{.number = 0.25, .address = kFresh};
+  const CUgraphNode node = kernel(scale, before), anew = kernel(wide, after);
+  MemoryAnew memory{.results = {{.captured = kRecorded - 16, .anew = kFresh - 16, .bytes = 64}}, .all = {kBlock}};
+  const auto between = [&](OtherFunctions others) {
+    return NodeChange::between(reader.read(node), anew, reader, memory, fake.table(), others);
+  };
+  EXPECT_FALSE(between(OtherFunctions::refused));
+  auto change = between(OtherFunctions::allowed);
+  ASSERT_TRUE(change.has_value());
+  change->apply(executable, node, fake.table());
+  std::uint64_t address = 0;
+  std::memcpy(&address, fake.kernels_set.back().arguments[1].data(), sizeof address);
+  EXPECT_EQ(address, kRecorded);
+  memory.all.push_back({.begin = 0x7f00'0000'4000, .end = 0x7f00'0000'5000});
+  EXPECT_FALSE(between(OtherFunctions::allowed)) << "scratch memory";
+}
+
 TEST_F(NodeChangeTest, ANumberThatLooksLikeAnAddressIsGiven) {
   Arguments before{.number = 0.5, .address = 1}, after{.number = 0.5, .address = kFresh};
   const CUgraphNode node = kernel(scale, before);

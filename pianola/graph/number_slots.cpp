@@ -1,5 +1,6 @@
 #include <pianola/graph/number_slots.hpp>
 
+#include <pianola/graph/moved_view.hpp>
 #include <pianola/trace/alias.hpp>
 #include <pianola/trace/number_span.hpp>
 #include <pianola/trace/quiet_scope.hpp>
@@ -291,6 +292,12 @@ bool NumberSlots::look_again(View& view, std::span<const c10::IValue> values) {
     view.has_moved = true;
   }
   if (!view.has_moved) return true;
+  if (view.next.defined()) {
+    if (const auto offset = offset_of_view(*view.call.info, view.call.inputs, view.next)) {
+      view.next.unsafeGetTensorImpl()->set_storage_offset(*offset);  // nobody has it but the graph's operations
+      return true;
+    }
+  }
   torch::jit::Stack stack = view.call.inputs;
   try {
     view.call.info->handle.callBoxed(stack);

@@ -268,3 +268,110 @@ def test_rows_of_what_another_graph_left_in_the_pool(device):
             x = torch.randn(16, 16, generator=torch.Generator().manual_seed(call)).to(device)
             kept["table"] = rows(x)
             assert_same(f"call {call}", picked(x[0], call % 16), pick(make(x), x[0], call % 16))
+
+
+# Numbers that some kernel or check treats in a way of its own, among others.
+ODD = [0.61, 1.0, 0.62, 2.0, 0.63, 3.0, 0.64, 0.5, 0.65, -0.66, 0.67, 0.0, 0.68, 1e-36, 0.69, 1e33, 0.7, float("inf"), 0.71, float("nan"), 0.72, -1.0, 7.25]
+
+
+def in_place(dtype):
+    return lambda x, t: x.to(dtype, copy=True).mul_(t).add_(1, alpha=t).div_(t).sub_(x.to(dtype), alpha=t)
+
+
+def in_lists(*dtypes):
+    def step(x, t):
+        ones = [x.to(dtype) + i for i, dtype in enumerate(dtypes)]
+        torch._foreach_mul_(ones, t)
+        torch._foreach_addcdiv_(ones, [one + 2 for one in ones], [one * 0 + 3 for one in ones], value=t)
+        torch._foreach_lerp_(ones, [one * 2 for one in ones], t)
+        return torch.stack([one.to(x.dtype) for one in torch._foreach_div(torch._foreach_sub(ones, t), t * 3)])
+
+    return step
+
+
+ODD_STEPS = {
+    "float": in_place(torch.float32),
+    "double": in_place(torch.float64),
+    "half": in_place(torch.float16),
+    "bfloat16": in_place(torch.bfloat16),
+    "a list": in_lists(*[torch.float32] * 7),
+    "a list of two types": in_lists(torch.float32, torch.bfloat16, torch.float32),
+    "fills": lambda x, t: torch.full_like(x, t) + x.new_full((4, 6), t, dtype=torch.bfloat16) + torch.zeros_like(x).fill_(t),
+    "a power": lambda x, t: torch.relu(x) ** t + t ** x,
+    "a clamp": lambda x, t: x.clamp(-t, t) + torch.where(x > t, t, x),
+    "a slope": lambda x, t: torch.nn.functional.leaky_relu(x, t) + torch.nn.functional.elu(x, t),
+    "a fill of integers": lambda x, t: torch.zeros(4, 6, dtype=torch.long, device=x.device).fill_(t) + x if abs(t) < 1e6 else x,
+    "two numbers": lambda x, t: torch.add(x, x * t, alpha=1 - t * 0.01) * (1 - t),
+    "a number that is no word": lambda x, t: torch.nn.functional.softplus(x, beta=t) + torch.rsub(x, t),
+}
+
+
+def result_or_error(step, x, t):
+    try:
+        return step(x, t).nan_to_num(1.5, 2.5, 3.5)
+    except RuntimeError as error:  # of a half: "value cannot be converted without overflow"
+        return str(error)
+
+
+@pytest.mark.parametrize("name", ODD_STEPS)
+def test_numbers_that_kernels_treat_in_ways_of_their_own(device, name):
+    step = ODD_STEPS[name]
+    graphed = pianola.graphed(lambda x, t: step(x, t))
+    x = torch.randn(4, 6, generator=torch.Generator().manual_seed(3)).to(device)
+    for call, t in enumerate(NUMBERS + ODD + NUMBERS[:5]):
+        one, other = result_or_error(graphed, x, t), result_or_error(step, x, t)
+        assert one == other if isinstance(other, str) else torch.equal(one, other), f"call {call}, {t}"
+    assert sum(one.replays for one in graphed.info().signatures) >= 15, [one.reason for one in graphed.info().signatures]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.int32])
+def test_integers_that_change(device, dtype):
+    def step(x, i):
+        return x.mul(i).add_(x, alpha=i) + torch.full_like(x, i) + (x > i)
+
+    graphed = pianola.graphed(step)
+    x = torch.arange(24, device=device).to(dtype)
+    for call, i in enumerate([*range(7, 40), *range(-3, 5), 70_000, 1 << 24, (1 << 24) + 1, -70_000, 12, 13]):
+        assert_same(f"call {call}, {i}", graphed(x, i), step(x, i))
+    assert sum(one.replays for one in graphed.info().signatures) >= 25, [one.reason for one in graphed.info().signatures]
+
+
+class TwoNumbers(torch.optim.Optimizer):
+    """One operation is given a list of numbers: the first changes from the start on, the second much later."""
+
+    def __init__(self, params):
+        super().__init__(params, {})
+        self.calls = 0
+
+    @torch.no_grad()
+    def step(self):
+        self.calls += 1
+        (group,) = self.param_groups
+        params = [p for p in group["params"] if p.grad is not None]
+        numbers = [0.1 + self.calls * 0.001, 0.03 - max(self.calls - 30, 0) * 1e-4]
+        torch._foreach_addcdiv_(params, [p.grad for p in params], [p.abs() + 1 for p in params], [numbers[i % 2] for i in range(len(params))])
+
+
+def test_a_number_that_begins_to_change_late(device):
+    def make():
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1)).to(device)
+        optimizer = TwoNumbers(model.parameters())
+
+        def step(x):
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return step, model
+
+    (step, model), (twin, expected) = make(), make()
+    graphed = pianola.graphed(step)
+    x = torch.linspace(-1, 1, 24, device=device).reshape(4, 6)
+    for call in range(60):
+        assert_same(f"call {call}", graphed(x), twin(x))
+    for (name, one), other in zip(model.named_parameters(), expected.parameters()):
+        assert_same(name, one, other)
+    assert sum(one.replays for one in graphed.info().signatures) >= 50, [one.reason for one in graphed.info().signatures]

@@ -4,6 +4,7 @@
 #include <pianola/cuda/capture_info.hpp>
 #include <pianola/cuda/error_codes.hpp>
 #include <pianola/graph/cuda/allocation_watch.hpp>
+#include <pianola/graph/cuda/call_numbers.hpp>
 #include <pianola/graph/cuda/thread_streams.hpp>
 #include <pianola/trace/alias.hpp>
 #include <pianola/trace/describe.hpp>
@@ -254,18 +255,31 @@ bool NumberedCalls::is_on_device(std::size_t operation, std::size_t argument) co
 void NumberedCalls::set(std::size_t operation, std::size_t argument, const c10::IValue& value) {
   Numbered& numbered = *calls_.find(operation);
   Call& call = numbered.second;
-  if (!is_moved(call.inputs[argument], value)) call.has_other_numbers = true;
-  call.inputs[argument] = value;
-  if (std::find(unsettled_.rbegin(), unsettled_.rend(), &numbered) == unsettled_.rend()) {
-    unsettled_.push_back(&numbered);
+  if (call.followed.empty() && call.arguments.numbers.empty())
+    numerals_of(*call.op, call.inputs, call.arguments.numbers);
+  c10::IValue& input = call.inputs[argument];
+  const bool is_same_tensor = input.isTensor() && value.isTensor() && input.toTensor().is_same(value.toTensor());
+  if (!is_same_tensor) {
+    if (!is_moved(input, value)) {
+      const bool is_number = is_numeral(*call.op, argument, input) && is_numeral(*call.op, argument, value);
+      (is_number ? call.has_other_numbers : call.is_out_of_reach) = true;
+    }
+    input = value;
   }
+  if (!std::exchange(call.is_unsettled, true)) unsettled_.push_back(&numbered);
 }
 
 void NumberedCalls::settle() {
   if (unsettled_.empty()) return;
   ++time_;
   std::vector<Numbered*> calls = std::exchange(unsettled_, {});
-  std::erase_if(calls, [this](Numbered* numbered) { return follows(*numbered); });
+  for (Numbered* numbered : calls) {
+    Call& call = numbered->second;
+    call.is_unsettled = false;
+    places_of(call.inputs, call.arguments.places);
+    if (std::exchange(call.has_other_numbers, false)) numerals_of(*call.op, call.inputs, call.arguments.numbers);
+  }
+  std::erase_if(calls, [this](Numbered* numbered) { return follows(numbered->second); });
   try {
     settle(calls);
   } catch (...) {  // who set the numbers will not do so again
@@ -274,14 +288,54 @@ void NumberedCalls::settle() {
   }
 }
 
+// nullptr: there is none for arguments that are aligned so.
+FollowedCall* NumberedCalls::followed_of(Call& call) {
+  const auto found = std::find_if(call.followed.begin(), call.followed.end(),
+                                  [&](const FollowedCall& one) { return one.is_for(call.arguments); });
+  return found == call.followed.end() ? nullptr : &*found;
+}
+
 // Whether it is known what becomes of its nodes.
-bool NumberedCalls::follows(Numbered& numbered) const {
-  auto& [operation, call] = numbered;
-  if (call.has_other_numbers || call.changes.empty()) return false;
-  places_of(call.inputs, call.places);
-  if (!call.moved.follow(call.changes, call.places)) return false;
+bool NumberedCalls::follows(Call& call) const {
+  if (call.is_out_of_reach) return false;
+  FollowedCall* const followed = followed_of(call);
+  if (followed == nullptr || !followed->follow(call.arguments)) return false;
+  call.current = static_cast<std::size_t>(followed - call.followed.data());
   call.changed_at = time_;
   return true;
+}
+
+// Which words follow its numbers, from captures with numbers of our own.
+void NumberedCalls::learn_numbers(Call& call) {
+  constexpr unsigned kRounds = 3;
+  if (call.is_out_of_reach || !has_kernels_for_any_number(*call.op)) return;
+  FollowedCall& followed = call.followed[call.current];
+  if (!followed.wants_trials()) return;
+  followed.note_trials();
+  std::vector<CapturedAnew> all;
+  std::vector<NumberWords::Capture> trials(kRounds);
+  torch::jit::Stack again;
+  Rehearsal rehearsal(device_);
+  for (NumberWords::Capture& trial : trials) {
+    const torch::jit::Stack inputs =
+        with_numerals(*call.op, call.inputs, followed.trial(static_cast<unsigned>(all.size())));
+    numerals_of(*call.op, inputs, trial.numbers);
+    if (again.empty()) {
+      for (const c10::IValue& input : inputs) again.push_back(trace::alias_values(input));
+    }
+    auto anew = rehearsal.run(*call.op, inputs, call.outputs, std::byte{0});
+    if (!anew) return;
+    all.push_back(*std::move(anew));
+  }
+  const auto once_more = rehearsal.run(*call.op, std::move(again), call.outputs, std::byte{0xa5});
+  if (!once_more || !rehearsal.end()) return;
+  for (std::size_t i = 0; i < trials.size(); ++i) {
+    auto changes = changes_of(call, all[i]);
+    if (!changes) return;
+    trials[i].changes = *std::move(changes);
+  }
+  const auto changes = changes_of(call, *once_more);
+  if (changes) followed.learn(std::move(trials), *changes);
 }
 
 void NumberedCalls::settle(std::vector<Numbered*> calls) {
@@ -298,6 +352,7 @@ void NumberedCalls::settle(std::vector<Numbered*> calls) {
       return;
     }
     for (std::size_t i = 0; i < all.size(); ++i) take_over(*calls[i], all[i]);
+    for (std::size_t i = 0; i < all.size(); ++i) learn_numbers(calls[i]->second);
     if (all.size() == calls.size()) return;
     leave_to_hand(calls[all.size()]->first);
     calls.erase(calls.begin(), calls.begin() + static_cast<std::ptrdiff_t>(all.size()) + 1);
@@ -309,8 +364,8 @@ std::optional<NumberedCalls::Rehearsed> NumberedCalls::rehearse(Rehearsal& rehea
   auto anew = rehearsal.run(*call.op, call.inputs, call.outputs, std::byte{0});
   if (!anew) return std::nullopt;
   Rehearsed rehearsed{.anew = *std::move(anew), .again = {}};
-  places_of(call.inputs, call.places);
-  if (call.has_other_numbers || call.changes.empty() || !call.moved.wants_to_learn(call.places)) return rehearsed;
+  const FollowedCall* const followed = followed_of(call);
+  if (call.is_out_of_reach || followed == nullptr || !followed->wants_again(call.arguments)) return rehearsed;
   torch::jit::Stack others;
   for (const c10::IValue& input : call.inputs) others.push_back(trace::alias_values(input));
   rehearsed.again = rehearsal.run(*call.op, std::move(others), call.outputs, std::byte{0xa5});
@@ -323,9 +378,10 @@ std::optional<std::vector<NodeChange>> NumberedCalls::changes_of(Call& call, con
   if (call.nodes.empty()) {
     for (CUgraphNode handle : call.handles) call.nodes.push_back(reader_.read(handle));
   }
+  const auto others = has_kernels_for_any_number(*call.op) ? OtherFunctions::allowed : OtherFunctions::refused;
   std::vector<NodeChange> changes;
   for (std::size_t i = 0; i < anew.nodes.size(); ++i) {
-    auto change = NodeChange::between(call.nodes[i], anew.nodes[i], reader_, anew.memory);
+    auto change = NodeChange::between(call.nodes[i], anew.nodes[i], reader_, anew.memory, Driver::get(), others);
     if (!change) return std::nullopt;
     changes.push_back(*std::move(change));
   }
@@ -333,23 +389,24 @@ std::optional<std::vector<NodeChange>> NumberedCalls::changes_of(Call& call, con
 }
 
 void NumberedCalls::take_over(Numbered& numbered, const Rehearsed& rehearsed) {
+  constexpr std::size_t kMostAlignments = 64;
   auto& [operation, call] = numbered;
   auto changes = changes_of(call, rehearsed.anew);
   if (!changes) return leave_to_hand(operation);
   const auto again = rehearsed.again ? changes_of(call, *rehearsed.again) : std::nullopt;
-  if (again) {
-    call.moved.learn(call.changes, *changes, *again, call.places);
-  } else {
-    call.moved.note(call.places);
-  }
-  call.changes = *std::move(changes);
+  if (call.is_out_of_reach || call.followed.size() == kMostAlignments) call.followed.clear();
+  FollowedCall* followed = followed_of(call);
+  if (followed == nullptr) followed = &call.followed.emplace_back(call.arguments);
+  followed->take(*std::move(changes), again ? std::span<const NodeChange>(*again) : std::span<const NodeChange>(),
+                 call.arguments);
+  call.current = static_cast<std::size_t>(followed - call.followed.data());
   call.changed_at = time_;
-  call.has_other_numbers = false;
+  call.is_out_of_reach = false;
   std::erase(by_hand_, operation);
 }
 
 void NumberedCalls::leave_to_hand(std::size_t operation) {
-  calls_.at(operation).has_other_numbers = true;  // whatever it was given, no node has it
+  calls_.at(operation).is_out_of_reach = true;  // whatever it was given, no node has it
   const auto place = std::lower_bound(by_hand_.begin(), by_hand_.end(), operation);
   if (place == by_hand_.end() || *place != operation) by_hand_.insert(place, operation);
 }
@@ -358,9 +415,10 @@ void NumberedCalls::give(const Target& target) {
   if (target.given_at == time_) return;
   for (auto& [operation, call] : calls_) {
     if (call.changed_at <= target.given_at || operation < target.first || operation > target.last) continue;
+    if (call.followed.empty()) continue;  // by hand since the capture
     try {
       for (std::size_t i = 0; i < call.handles.size(); ++i) {
-        call.changes[i].apply(target.executable, target.node(call.handles[i]));
+        call.followed[call.current].changes()[i].apply(target.executable, target.node(call.handles[i]));
       }
     } catch (const DeviceError&) {
       leave_to_hand(operation);

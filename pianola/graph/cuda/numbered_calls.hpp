@@ -1,5 +1,5 @@
 #pragma once
-#include <pianola/cuda/moved_arguments.hpp>
+#include <pianola/cuda/followed_call.hpp>
 #include <pianola/cuda/node_change.hpp>
 #include <pianola/cuda/node_reader.hpp>
 #include <pianola/trace/op_stream.hpp>
@@ -15,6 +15,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -24,8 +25,9 @@ namespace pianola::graph {
 // An operation that is given another number is captured once more by itself, on a stream where nothing runs, and its nodes take
 // over what the new ones have (Note [Kernels with other numbers]). So no form of a number has to be known: whatever the
 // operation makes of it is in the new nodes. Where it launches other kernels now, its nodes cannot follow: then a replay runs
-// the graph before it, the operation itself, and the graph behind it. A tensor in another place is given in the same way, and
-// once it is known which words follow it without a capture (Note [Arguments that move]).
+// the graph before it, the operation itself, and the graph behind it. A tensor in another place is given in the same way.
+// Once it is known which words follow a number or a tensor, they are set without a capture (Note [Words that follow numbers],
+// Note [Arguments that move]).
 
 /// The calls of a captured step that may be given other numbers.
 class NumberedCalls final : public trace::OpObserver {
@@ -74,12 +76,14 @@ class NumberedCalls final : public trace::OpObserver {
     std::vector<std::size_t> fixed = {};  // arguments that are where they were
     torch::jit::Stack outputs = {};
     std::vector<CUgraphNode> handles = {};
-    std::vector<GraphNode> nodes = {};  // read when they are first needed
-    std::vector<NodeChange> changes = {};
-    std::uint64_t changed_at = 0;
-    bool has_other_numbers = false;  // than `changes`
-    MovedArguments moved = {};
-    std::vector<Place> places = {};  // kept for its memory
+    std::vector<GraphNode> nodes = {};        // read when they are first needed
+    std::vector<FollowedCall> followed = {};  // for each way in which its tensors were aligned
+    std::size_t current = 0;                  // the one whose changes are to be given
+    std::uint64_t changed_at = 0;             // 0: it is as it was captured
+    CallArguments arguments = {};             // read when they are first needed
+    bool has_other_numbers = false;           // than `arguments`
+    bool is_out_of_reach = false;             // what it does now only a capture tells
+    bool is_unsettled = false;
   };
   using Numbered = std::pair<const std::size_t, Call>;
   // An operation's nodes in a capture that is never run.
@@ -90,7 +94,9 @@ class NumberedCalls final : public trace::OpObserver {
   class Rehearsal;
 
   void settle(std::vector<Numbered*> calls);
-  [[nodiscard]] bool follows(Numbered& numbered) const;
+  [[nodiscard]] bool follows(Call& call) const;
+  [[nodiscard]] static FollowedCall* followed_of(Call& call);
+  void learn_numbers(Call& call);
   struct Rehearsed {
     CapturedAnew anew;
     std::optional<CapturedAnew> again;  // where captures show which words follow a tensor
