@@ -148,7 +148,7 @@ std::unique_ptr<StepGraph> GraphMaker::make_step(const Callable& callable, const
                                .names = options_.policy.names,
                                .mode = options_.mode};
   const bool follows_numbers = !call.numbers().empty();
-  graph->capture(step, observation.leaves(), options, [&](const EagerRun& run) {
+  graph->capture(step, observation.leaves(), observation.values_read(), options, [&](const EagerRun& run) {
     if (!source.is_adopted) observation.check_capture(run.log(), options_.accept_capture_path, !follows_numbers);
     if (follows_numbers) {
       graph->bind_numbers(source.samples, [&](graph::NumberEvidence evidence) {

@@ -284,9 +284,9 @@ bool HostPart::rerun(const HostPartListener& listener) {
 bool HostPart::reads_as_captured(const std::function<void(std::size_t operation)>& reach) const {
   if (ran_half_) return false;
   const trace::QuietScope quiet;
-  return std::none_of(reads_.begin(), reads_.end(), [&](const HostPartRead& read) {
+  return std::all_of(reads_.begin(), reads_.end(), [&](const HostPartRead& read) {
     reach(read.operation);
-    return read.tensor.is_nonzero();
+    return graph::same_number(c10::IValue(read.tensor.item()), read.value);
   });
 }
 

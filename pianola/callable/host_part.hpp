@@ -29,9 +29,11 @@ namespace pianola::callable {
 // Note [Parts that read]
 // A scaler's step() reads whether gradients have overflowed, and steps its optimizer if not. A replay stops there: the graph's
 // operations before the read are run, the part reads for real, and goes on. Where it does nothing more, the operations that it
-// did when it was captured are left out. A capture cannot read: it takes every value for 0, which says that all is well; so a
-// call in which one was not is no example for a capture. The first launch of what was captured has no part run again, for they
-// have run: it compares what they would have read. Where that is not 0, their work on the host is taken back and done anew.
+// did when it was captured are left out. A capture cannot read: it takes every value of a scaler for 0, which says that all is
+// well; so a call in which one was not is no example for a capture. Others, as an optimizer that keeps its count on the device
+// (ASGD), are given what they read in the run before. The first launch of what was captured has no part run again, for they
+// have run: it compares what they would have read. Where that is something else, their work on the host is taken back and done
+// anew.
 
 /// One call of an operator that the graph holds, as a part of the host made it when it was captured. Tensors are aliases.
 struct HostPartCall {
@@ -46,8 +48,9 @@ struct HostPartCall {
 /// A read of a value that the graph computes.
 struct HostPartRead {
   std::size_t call;       ///< Of the part's: it came before this one.
-  std::size_t operation;  ///< Of the graph: the last one before it.
+  std::size_t operation;  ///< Of the graph: the last one before it that wrote the tensor; the first where none did.
   at::Tensor tensor;      ///< An alias.
+  c10::IValue value;      ///< What a capture took it for.
 };
 
 /// A number that a part gave, other than the one that the graph has.

@@ -14,6 +14,9 @@
 namespace pianola::callable {
 namespace {
 
+constexpr std::size_t kMostPieces = 16;  // that a graph is launched in
+constexpr std::size_t kMostReads = 1024;
+
 thread_local HostParts* open_parts = nullptr;
 
 // zero_grad() detaches gradients, which have no shape to lose.
@@ -33,6 +36,12 @@ c10::IValue zero_of(c10::ScalarType type) {
   if (type == at::kBool) return false;
   if (c10::isIntegralType(type, /*includeBool=*/false)) return std::int64_t{0};
   return c10::isComplexType(type) ? c10::IValue(c10::complex<double>(0)) : c10::IValue(0.0);
+}
+
+bool is_zero(const c10::IValue& value) {
+  if (value.isBool()) return !value.toBool();
+  if (value.isInt()) return value.toInt() == 0;
+  return value.isDouble() ? value.toDouble() == 0 : value.toComplexDouble() == c10::complex<double>(0);
 }
 
 }  // namespace
@@ -75,13 +84,17 @@ int HostParts::begin(c10::Device device, HostPartOptions options) {
     passive_.push_back(std::move(options.on_varying));
   }
   scope_ = std::make_unique<trace::HostCalls::Scope>(*calls_, device, active_);
-  reads_ = active_ && options.reads;
-  let_read(reads_);
+  // On the tape, what a passive part reads may be a count, which is the host's own from then on.
+  const bool may_read = active_ || (is_of_gpu_ && options.reads == HostPartReads::values);
+  reads_ = may_read ? options.reads : HostPartReads::nothing;
+  let_read(true);
   return 0;
 }
 
 // An optimizer that a scaler steps reads for itself.
-void HostParts::let_read(bool lets) {
+void HostParts::let_read(bool may_read) {
+  const bool lets =
+      may_read && reads_ != HostPartReads::nothing && pieces_ < kMostPieces && values_read_.size() < kMostReads;
   calls_->let_read(lets);
   gate_.reset();
   const bool may_copy_numbers = depth_ > 0 && active_ && is_of_gpu_;
@@ -100,17 +113,48 @@ void HostParts::on_call(const trace::OpInfo& op, torch::jit::Stack& stack) {
     }
   }
   if (!calls_->is_read(op, inputs)) return trace::CallGate::run(op, stack);
-  const at::Tensor tensor = trace::alias_of(inputs[0].toTensor());
-  HostPart& part = parts_.back();
-  part.reads_.push_back({.call = part.calls_.size(), .operation = operations_, .tensor = tensor});
+  on_read(op, stack);
+}
+
+void HostParts::on_read(const trace::OpInfo& op, torch::jit::Stack& stack) {
+  const at::Tensor tensor = trace::alias_of(torch::jit::peek(stack, 0, 1).toTensor());
   if (is_recording()) {
-    torch::jit::drop(stack, inputs.size());
-    stack.push_back(zero_of(tensor.scalar_type()));
-    return;
+    torch::jit::drop(stack, 1);
+    const std::size_t index = values_read_.size();
+    const c10::IValue zero = zero_of(tensor.scalar_type());
+    const bool is_known =
+        reads_ == HostPartReads::values && index < expected_.size() && expected_[index].tagKind() == zero.tagKind();
+    stack.push_back(is_known ? expected_[index] : zero);
+  } else {
+    trace::CallGate::run(op, stack);
   }
-  trace::CallGate::run(op, stack);
-  const trace::QuietScope quiet;
-  read_otherwise_ = read_otherwise_ || tensor.is_nonzero();
+  values_read_.push_back(stack.back());
+  if (active_) {
+    HostPart& part = parts_.back();
+    const std::size_t operation = last_write_to(tensor);
+    const bool is_piece = operation > (part.reads_.empty() ? 0 : part.reads_.back().operation);
+    pieces_ += is_piece ? 1 : 0;
+    part.reads_.push_back(
+        {.call = part.calls_.size(), .operation = operation, .tensor = tensor, .value = stack.back()});
+  }
+  reads_in_passive_ = reads_in_passive_ || !active_;
+  if (pieces_ == kMostPieces || values_read_.size() == kMostReads) calls_->let_read(false);  // refused as of any step
+  read_overflow_ = read_overflow_ || (reads_ == HostPartReads::overflow && !is_zero(stack.back()));
+}
+
+// What the graph has to have run before it is read: its copies of inputs at least, which come with the first operation.
+std::size_t HostParts::last_write_to(const at::Tensor& tensor) const {
+  const auto known = last_writes_.find(trace::storage_of(tensor));
+  return std::max({known == last_writes_.end() ? 0 : known->second, last_unknown_, std::size_t{1}});
+}
+
+void HostParts::note_writes(const trace::OpSpan& op) {
+  if (!op.info->name.starts_with("aten::")) last_unknown_ = operations_;
+  for (std::size_t i = 0; i < op.inputs.size(); ++i) {
+    if (!op.info->writes[i] && !op.info->running_statistic[i]) continue;
+    trace::for_each_tensor(op.inputs[i],
+                           [&](const at::Tensor& tensor) { last_writes_[trace::storage_of(tensor)] = operations_; });
+  }
 }
 
 bool HostParts::end(int depth) {
@@ -120,7 +164,7 @@ bool HostParts::end(int depth) {
 
 void HostParts::end_innermost() {
   --depth_;
-  let_read(reads_ && depth_ == 1);
+  let_read(depth_ == 1);
   if (depth_ > 0) return;
   if (active_) parts_.back().last_ = operations_;
   for (const auto& [weak, memory] : std::exchange(placed_, {})) {
@@ -134,9 +178,10 @@ void HostParts::end_innermost() {
 void HostParts::on_op_begin(const trace::OpSpan& op) {
   calls_->on_op_begin(op);
   ++operations_;
+  note_writes(op);
   if (!scope_ || !active_) return;
   makes_history_ = makes_history_ || op.backward != nullptr;
-  draws_where_it_reads_ = draws_where_it_reads_ || (reads_ && op.info->seeded);
+  draws_where_it_reads_ = draws_where_it_reads_ || (reads_ == HostPartReads::overflow && op.info->seeded);
   describes_in_place_ = describes_in_place_ || changes_shape_in_place(*op.info);
   if (op.around != 0 || only_describes(*op.info)) return;
   std::vector<HostPartCall>& calls = parts_.back().calls_;
@@ -154,7 +199,7 @@ void HostParts::on_op_begin(const trace::OpSpan& op) {
 
 bool HostParts::must_be_active() const {
   if (passive_.empty()) return false;
-  return calls_->had_any() || holds_results_of_passive();
+  return reads_in_passive_ || calls_->had_any() || holds_results_of_passive();
 }
 
 // A tape holds the memory of all results: in a capture, whoever got one is asked for.
@@ -183,6 +228,10 @@ void HostParts::note_made(const trace::OpSpan& op) {
 
 void HostParts::on_op_end(const trace::OpSpan& op) {
   calls_->on_op_end(op);
+  for (const c10::IValue& output : op.outputs) {
+    trace::for_each_tensor(output,
+                           [&](const at::Tensor& tensor) { last_writes_[trace::storage_of(tensor)] = operations_; });
+  }
   if (scope_) note_made(op);
   if (scope_ && active_) makes_history_ = makes_history_ || has_history(op.outputs);
   if (running_.empty() || running_.back().number != op.number) return;

@@ -18,10 +18,18 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 namespace pianola::callable {
+
+/// Whether a part may read what the graph computes, but for parts within it; Note [Parts that read].
+enum class HostPartReads : std::uint8_t {
+  nothing,
+  overflow,  ///< 0 says that all is well: a run that read something else is no example for a capture.
+  values,
+};
 
 /// What a part is that begins.
 struct HostPartOptions {
@@ -29,15 +37,16 @@ struct HostPartOptions {
   HostPart::Run run = {};  ///< What a replay runs in its place; empty: the part is passive, and only looked at.
   std::function<void()> on_varying = {};        ///< Told where it would have to be active.
   std::span<const at::Tensor> parameters = {};  ///< Whose gradients it uses.
-  bool reads = false;                           ///< It may read what the graph computes: but for parts within it.
-  std::function<HostPart::Run()> save = {};     ///< Gives what puts its objects back as they are now.
+  HostPartReads reads = HostPartReads::nothing;
+  std::function<HostPart::Run()> save = {};  ///< Gives what puts its objects back as they are now.
 };
 
 /// The parts of the host in one run of a step, found while it runs.
 class PIANOLA_API HostParts final : public trace::OpObserver {
  public:
-  /// @param is_capture  The run may have to be taken back.
-  explicit HostParts(bool is_capture = false) : is_capture_(is_capture) {}
+  HostParts() = default;
+  /// Of a capture, which may have to be taken back. @param expected  What reads are taken to give: what they gave the run before.
+  explicit HostParts(std::vector<c10::IValue> expected) : is_capture_(true), expected_(std::move(expected)) {}
 
   /// While it lives, current() finds them.
   class Open {
@@ -77,8 +86,10 @@ class PIANOLA_API HostParts final : public trace::OpObserver {
   [[nodiscard]] bool is_in_active() const noexcept { return scope_ != nullptr && active_; }
   /// Parameters whose gradients its parts use, and that are still there.
   [[nodiscard]] std::vector<at::Tensor> parameters() const;
-  /// Whether a read gave something else than captures take it for.
-  [[nodiscard]] bool read_otherwise() const noexcept { return read_otherwise_; }
+  /// Whether a read told of an overflow.
+  [[nodiscard]] bool read_overflow() const noexcept { return read_overflow_; }
+  /// What reads gave, in their order.
+  [[nodiscard]] const std::vector<c10::IValue>& values_read() const noexcept { return values_read_; }
   [[nodiscard]] std::vector<HostPart> take() { return std::move(parts_); }
   /// The run is taken back.
   void put_back() const;
@@ -87,6 +98,9 @@ class PIANOLA_API HostParts final : public trace::OpObserver {
   void end_innermost();
   void let_read(bool lets);
   void on_call(const trace::OpInfo& op, torch::jit::Stack& stack);
+  void on_read(const trace::OpInfo& op, torch::jit::Stack& stack);
+  void note_writes(const trace::OpSpan& op);
+  [[nodiscard]] std::size_t last_write_to(const at::Tensor& tensor) const;
   void note_made(const trace::OpSpan& op);
   [[nodiscard]] bool holds_results_of_passive() const;
 
@@ -94,11 +108,17 @@ class PIANOLA_API HostParts final : public trace::OpObserver {
   std::unique_ptr<trace::HostCalls::Scope> scope_;
   std::optional<trace::CallGate> gate_;  // where the open part reads
   int depth_ = 0;
-  bool is_capture_;
+  bool is_capture_ = false;
   bool active_ = false;
-  bool reads_ = false;
-  bool is_of_gpu_ = false;  // the part that is open
-  bool read_otherwise_ = false;
+  HostPartReads reads_ = HostPartReads::nothing;
+  std::vector<c10::IValue> expected_;
+  std::vector<c10::IValue> values_read_;
+  std::unordered_map<const c10::StorageImpl*, std::size_t> last_writes_;  // to memory: the operation
+  std::size_t last_unknown_ = 0;                                          // operation that may have written anywhere
+  std::size_t pieces_ = 0;                                                // that reads leave of the graph
+  bool reads_in_passive_ = false;                                         // a part would have to be active for that
+  bool is_of_gpu_ = false;                                                // the part that is open
+  bool read_overflow_ = false;
   bool makes_history_ = false;  // an active part does
   bool draws_where_it_reads_ = false;
   bool describes_in_place_ = false;

@@ -59,7 +59,9 @@ class Observation {
   /// Makes passive parts of the host active ones in later calls, where they have to be: this call's numbers are not those of the
   /// call before, or it used tensors of the host.
   void note_varying_parts(const Observation& before) const;
-  /// Parts of the host read something else than captures take it for: the call is no example for one.
+  /// What parts of the host read, in their order.
+  [[nodiscard]] const std::vector<c10::IValue>& values_read() const noexcept { return values_read_; }
+  /// A scaler read of an overflow, or Python says so: the call is no example for a capture.
   [[nodiscard]] bool is_unlike_captures() const noexcept { return is_unlike_captures_; }
   /// It copies pageable memory of the host to the device, which its capture has to keep.
   [[nodiscard]] bool copies_from_host() const noexcept { return copies_from_host_; }
@@ -90,6 +92,7 @@ class Observation {
   graph::RecurrentDropout dropout_;
   std::vector<std::function<void()>> passive_parts_;
   bool parts_must_be_active_;
+  std::vector<c10::IValue> values_read_;
   bool is_unlike_captures_;
   bool copies_from_host_;
   bool inputs_elsewhere_;

@@ -51,19 +51,20 @@ void StepGraph::check_inputs(std::span<const at::Tensor> inputs, const std::vect
   }
 }
 
-void StepGraph::capture(const Step& step, const std::vector<at::Tensor>& leaves, CaptureOptions options,
+void StepGraph::capture(const Step& step, const std::vector<at::Tensor>& leaves,
+                        const std::vector<c10::IValue>& expected_reads, CaptureOptions options,
                         const std::function<void(const EagerRun&)>& accept) {
   options.inputs = inputs_;
   gradients_.emplace(leaves);
   std::optional<EagerRun> run;
   std::vector<at::Tensor> results;
-  auto parts = std::make_shared<HostParts>(/*is_capture=*/true);
+  auto parts = std::make_shared<HostParts>(expected_reads);
   auto numbers = std::make_shared<graph::NumberUses>();
   try {
     const auto observed = [&] {
       gradients_->begin_run();
       parts->put_back();  // of a run before, which is none of the user's
-      parts = std::make_shared<HostParts>(/*is_capture=*/true);
+      parts = std::make_shared<HostParts>(expected_reads);
       numbers = std::make_shared<graph::NumberUses>();
       const trace::OpStream changes({&*gradients_});
       run.emplace(
@@ -199,9 +200,10 @@ void StepGraph::launch_with_parts(std::span<const at::Tensor> inputs, bool have_
   std::size_t done = 0;  // operations that have run, or are left out
   bool is_whole = true;
   const auto reach = [&](std::size_t operation) {
+    if (operation <= done) return;
     if (std::exchange(is_whole, false)) numbers.copy_inputs(inputs);
     numbers.replay(done + 1, operation);
-    done = std::max(done, operation);
+    done = operation;
   };
   HostPart* running = nullptr;
   const auto leave_out_rest = [&](std::size_t operation) {

@@ -35,8 +35,8 @@ class StepGraph final : public CapturedCall {
   /// @param leaves   Whose gradients the step may use.
   /// @param accept   Refuses, by an exception, what the recorded run did; empty: anything will do. It may call bind_numbers().
   /// @throws UsageError, CaptureError  All is as before.
-  void capture(const Step& step, const std::vector<at::Tensor>& leaves, CaptureOptions options,
-               const std::function<void(const EagerRun&)>& accept);
+  void capture(const Step& step, const std::vector<at::Tensor>& leaves, const std::vector<c10::IValue>& expected_reads,
+               CaptureOptions options, const std::function<void(const EagerRun&)>& accept);
 
   [[nodiscard]] bool is_stale() const override { return !diverged_.empty() || !outside_->intact(); }
   [[nodiscard]] std::string why_stale() const override;

@@ -8,6 +8,7 @@
 #include <c10/core/Device.h>
 
 #include <functional>
+#include <string>
 #include <vector>
 
 namespace pianola::python {
@@ -24,15 +25,21 @@ std::function<callable::HostPart::Run()> make_maker(const py::object& function) 
   };
 }
 
+callable::HostPartReads reads_of(const std::string& name) {
+  using callable::HostPartReads;
+  if (name == "overflow") return HostPartReads::overflow;
+  return name == "values" ? HostPartReads::values : HostPartReads::nothing;
+}
+
 int begin(const py::object& run, const py::object& on_varying, const std::vector<at::Tensor>& parameters,
-          c10::Device device, bool reads, const py::object& save, bool runs_half) {
+          c10::Device device, const std::string& reads, const py::object& save, bool runs_half) {
   HostParts* const parts = HostParts::current();
   if (parts == nullptr) return 0;
   return parts->begin(device, {.runs_half = runs_half,
                                .run = make_action(run),
                                .on_varying = make_action(on_varying),
                                .parameters = parameters,
-                               .reads = reads,
+                               .reads = reads_of(reads),
                                .save = make_maker(save)});
 }
 
@@ -47,13 +54,15 @@ void bind_host_parts(py::module_& module) {
   module.def(
       "host_parts_are_watched", [] { return HostParts::current() != nullptr; },
       "Whether a step is observed or captured on this thread.");
-  module.def("begin_host_part", &begin, py::arg("run"), py::arg("on_varying"), py::arg("parameters"), py::arg("device"),
-             py::arg("reads") = false, py::arg("save") = py::none(), py::arg("runs_half") = false,
-             "A part of the host begins, in a step that is observed or captured: replays call `run` in its place. "
-             "Without one it is only looked at, and `on_varying` is called where that is not enough. A part that "
-             "`reads` may ask for values that the graph computes; parts within it may not. What `save()` returns "
-             "is called where a capture is taken back. One that `runs_half` while it is captured, without its hooks, "
-             "runs again for the first launch.");
+  module.def(
+      "begin_host_part", &begin, py::arg("run"), py::arg("on_varying"), py::arg("parameters"), py::arg("device"),
+      py::arg("reads") = "", py::arg("save") = py::none(), py::arg("runs_half") = false,
+      "A part of the host begins, in a step that is observed or captured: replays call `run` in its place. "
+      "Without one it is only looked at, and `on_varying` is called where that is not enough. A part that "
+      "`reads` (\"values\", or \"overflow\", which is 0 where all is well) may ask for values that the graph computes; "
+      "parts within it may not. What `save()` returns "
+      "is called where a capture is taken back. One that `runs_half` while it is captured, without its hooks, "
+      "runs again for the first launch.");
   module.def("end_host_part", &end, py::arg("depth"),
              "It ends. `depth` is what its begin gave: how many were open. Returns whether it made history for "
              "autograd, so that "

@@ -130,7 +130,7 @@ def _scheduler_part(original: Callable[..., Any]) -> Callable[..., Any]:
     return step
 
 
-def _scaler_part(original: Callable[..., Any], reads: bool = False) -> Callable[..., Any]:
+def _scaler_part(original: Callable[..., Any], reads: str = "") -> Callable[..., Any]:
     """unscale_(optimizer), step(optimizer) or update(); a step reads whether gradients have overflowed."""
 
     @functools.wraps(original)
@@ -157,7 +157,7 @@ def _method_part(original: Callable[..., Any]) -> Callable[..., Any]:
         given = [*args, *kwargs.values()]
         if not _C.host_parts_are_watched() or is_open() or not _counting_methods.can_run_again(self, given):
             return original(self, *args, **kwargs)
-        return _as_part(original, self, args, kwargs, [], torch.device(_here.device))
+        return _as_part(original, self, args, kwargs, [], torch.device(_here.device), reads="values")
 
     return part
 
@@ -169,7 +169,7 @@ def _as_part(
     kwargs: dict[str, Any],
     parameters: list[torch.Tensor],
     device: torch.device,
-    reads: bool = False,
+    reads: str = "",
     decision: Optional[Decision] = None,
 ) -> Any:
     """Makes the call of a method, as a part that replays make again: where a decision hangs on it, when they are over."""
@@ -212,7 +212,7 @@ _watched = _Watched(
     [
         *((kind, "step", _scheduler_part) for kind in _SCHEDULERS),
         (GradScaler, "unscale_", _scaler_part),
-        (GradScaler, "step", functools.partial(_scaler_part, reads=True)),
+        (GradScaler, "step", functools.partial(_scaler_part, reads="overflow")),
         (GradScaler, "update", _scaler_part),
     ]
 )
@@ -266,6 +266,11 @@ def touched() -> set[int]:
     return {*map(id, owners), *(key for part in _here.ran for key in containers(part))}
 
 
+def kept_by_parts() -> set[int]:
+    """Objects whose methods these are, and containers that they keep things in, by id: what a step stores there a part may use."""
+    return {key for part in _here.ran for key in (id(part[0]), *containers(part))}
+
+
 def _parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
@@ -289,7 +294,9 @@ def _begin(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict
     reference = _held(optimizer)
     run = functools.partial(_again, _ambient(), type(optimizer).step, [reference], {}) if active else None
     activate_it, saved = functools.partial(_activate, reference), functools.partial(save, [optimizer])
-    depth = _C.begin_host_part(run, activate_it, _parameters_of(optimizer), _device_of(optimizer), save=saved)
+    # A captured step may turn out to have read something else, and is made once more then: hooks of the user's would be called twice.
+    reads = "" if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks else "values"
+    depth = _C.begin_host_part(run, activate_it, _parameters_of(optimizer), _device_of(optimizer), reads, saved)
     _here.parts.append(_Part(optimizer, active, depth))
 
 

@@ -272,7 +272,9 @@ void NumberedCalls::set(std::size_t operation, std::size_t argument, const c10::
 void NumberedCalls::settle() {
   if (unsettled_.empty()) return;
   ++time_;
-  std::vector<Numbered*> calls = std::exchange(unsettled_, {});
+  settling_.clear();
+  std::swap(settling_, unsettled_);
+  std::vector<Numbered*>& calls = settling_;
   for (Numbered* numbered : calls) {
     Call& call = numbered->second;
     call.is_unsettled = false;
@@ -280,6 +282,7 @@ void NumberedCalls::settle() {
     if (std::exchange(call.has_other_numbers, false)) numerals_of(*call.op, call.inputs, call.arguments.numbers);
   }
   std::erase_if(calls, [this](Numbered* numbered) { return follows(numbered->second); });
+  if (calls.empty()) return;
   try {
     settle(calls);
   } catch (...) {  // who set the numbers will not do so again

@@ -113,6 +113,7 @@ class NumberedCalls final : public trace::OpObserver {
   std::vector<std::pair<std::uint64_t, std::size_t>> running_;  // number of the span, operation
   std::map<std::size_t, Call> calls_;
   std::vector<Numbered*> unsettled_;
+  std::vector<Numbered*> settling_;  // kept for its memory
   std::vector<std::size_t> by_hand_;
   std::uint64_t time_ = 0;
   NodeReader reader_{Driver::get()};

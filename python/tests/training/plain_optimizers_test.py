@@ -126,7 +126,7 @@ def train_both(device, optimizer, steps=STEPS, **options):
 
 def leave_out_on_a_gpu(device, name):
     if device.type == "cuda" and name == "ASGD":
-        pytest.skip("it keeps its counts on the GPU, and reads them in each step")
+        pytest.skip("it makes tensors of numbers on the host in each step, and copies them to the GPU")
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)

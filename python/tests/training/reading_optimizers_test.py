@@ -1,0 +1,202 @@
+"""Optimizers that read values of the device in each step: a replay stops there, and goes on with what was read."""
+
+import pytest
+import torch
+
+import pianola
+from plain_optimizers_test import OPTIMIZERS, STEPS, leave_out_on_a_gpu, train_both
+from twins import assert_same
+
+
+class Lars(torch.optim.Optimizer):
+    """Layer-wise rates: You et al., Large Batch Training of Convolutional Networks (2017), for the layers' first weights."""
+
+    def __init__(self, params, lr=0.1, momentum=0.9, trust=1e-3):
+        super().__init__(params, dict(lr=lr, momentum=momentum, trust=trust))
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for i, p in enumerate(group["params"]):
+                rate = group["lr"]
+                if i < 4:
+                    rate *= group["trust"] * p.norm().item() / (p.grad.norm().item() + 1e-8)
+                momentum = self.state[p].setdefault("momentum", torch.zeros_like(p))
+                momentum.mul_(group["momentum"]).add_(p.grad, alpha=rate)
+                p.sub_(momentum)
+
+
+class Clips(torch.optim.Optimizer):
+    """Clips where the norm of all gradients is large, and counts how often it did."""
+
+    def __init__(self, params, lr=0.05, largest=1.05):
+        super().__init__(params, dict(lr=lr))
+        self.largest, self.clipped, self.norms = largest, 0, []
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        params = self.param_groups[0]["params"]
+        norm = torch.nn.utils.get_total_norm([p.grad for p in params]).item()
+        self.norms.append(norm)
+        if norm > self.largest:
+            self.clipped += 1
+            for p in params:
+                p.grad.mul_(self.largest / norm)
+        for p in params:
+            p.sub_(p.grad, alpha=self.param_groups[0]["lr"])
+
+
+class Drops(torch.optim.Optimizer):
+    """Leaves out a step whose gradients are not finite."""
+
+    def __init__(self, params):
+        super().__init__(params, dict(lr=0.05))
+        self.steps = 0
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        params = self.param_groups[0]["params"]
+        if not torch.stack([p.grad.sum() for p in params]).isfinite().all().item():
+            return
+        self.steps += 1
+        for p in params:
+            p.sub_(p.grad, alpha=self.param_groups[0]["lr"] / self.steps)
+
+
+READERS = {"Lars": Lars, "Clips": Clips, "Drops": Drops}
+
+
+@pytest.mark.parametrize("scheduler", ["none", "cosine"])
+@pytest.mark.parametrize("name", READERS)
+def test_they_replay(device, name, scheduler):
+    graphed, eager = train_both(device, READERS[name], steps=40, scheduler=scheduler)
+    for key in ("clipped", "norms", "steps"):
+        assert getattr(graphed.optimizer, key, None) == getattr(eager.optimizer, key, None)
+    if device.type == "cpu" and scheduler == "none":
+        return  # on a CPU what is read before anything changes may be a count of the optimizer's own, and is refused
+    assert graphed.replays() >= (10 if name == "Clips" else 40 - 6), graphed.reasons()
+
+
+def test_one_that_reads_very_often_stays_eager(device):
+    graphed, _ = train_both(device, lambda p: torch.optim.Adafactor(p, lr=1e-2))
+    assert graphed.replays() == 0
+    assert "aten::item" in graphed.reasons()[0]
+
+
+def test_one_that_keeps_its_count_on_the_device(device):
+    leave_out_on_a_gpu(device, "ASGD")
+    graphed, _ = train_both(device, lambda p: torch.optim.ASGD(p, lr=0.05, lambd=1e-3))
+    assert graphed.replays() >= STEPS - 6, graphed.reasons()
+
+
+def test_one_whose_count_on_the_device_decides(device):
+    """ASGD averages from its twelfth step on: what it does is another thing then."""
+    leave_out_on_a_gpu(device, "ASGD")
+    graphed, _ = train_both(device, lambda p: torch.optim.ASGD(p, lr=0.05, lambd=0.0, t0=12), steps=40, warmup=5)
+    assert graphed.replays() >= 20, graphed.reasons()
+
+
+def test_an_average_whose_count_is_on_the_device(device):
+    def make():
+        torch.manual_seed(3)
+        model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 1)).to(device)
+        average = torch.optim.swa_utils.AveragedModel(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+        def step(x):
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            average.update_parameters(model)
+            return loss
+
+        return step, model, average
+
+    (step, *mine), (twin, *others) = make(), make()
+    graphed = pianola.graphed(step)
+    for call in range(30):
+        x = torch.randn(8, 6, generator=torch.Generator().manual_seed(call)).to(device)
+        assert_same(f"call {call}", graphed(x), twin(x))
+    for one, other in zip(mine, others):
+        for (name, value), expected in zip(one.state_dict().items(), other.state_dict().values()):
+            assert_same(name, value, expected)
+    assert sum(one.replays for one in graphed.info().signatures) >= 20, [one.reason for one in graphed.info().signatures]
+
+
+def test_a_state_that_is_loaded_is_read(device):
+    """The count of the device is another one then."""
+
+    def make():
+        model = torch.nn.Linear(4, 4).to(device)
+        torch.nn.init.constant_(model.weight, 0.5)
+        torch.nn.init.constant_(model.bias, 0.1)
+        optimizer = OPTIMIZERS["ASGD"](model.parameters())
+
+        def step(x):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+
+        return step, model, optimizer
+
+    (step, model, optimizer), (twin, expected, other) = make(), make()
+    graphed = pianola.graphed(step)
+    x = torch.linspace(-1, 1, 16, device=device).reshape(4, 4)
+    early = None
+    for call in range(30):
+        if call == 3:
+            early = {key: value.clone() for key, value in other.state_dict()["state"][0].items() if torch.is_tensor(value)}
+        if call == 20:
+            for one in (optimizer, other):
+                state = one.state_dict()
+                for entries in state["state"].values():
+                    entries["step"] = early["step"].clone()
+                one.load_state_dict(state)
+        graphed(x), twin(x)
+        assert_same(f"weight {call}", model.weight, expected.weight)
+
+
+class Reads(torch.optim.SGD):
+    """Reads what the step stored in it."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        rate = 1e-2 * self.weight.item()
+        for p in self.param_groups[0]["params"]:
+            p.sub_(p.grad, alpha=rate)
+
+
+class Uses(torch.optim.SGD):
+    @torch.no_grad()
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            p.sub_(p.grad * self.weight, alpha=1e-2)
+
+
+@pytest.mark.parametrize("kind", [Reads, Uses])
+@pytest.mark.parametrize("scale", [1, 2])
+def test_what_a_step_stores_in_an_optimizer_is_there_when_it_steps(device, kind, scale):
+    def make():
+        torch.manual_seed(5)
+        model = torch.nn.Linear(4, 4).to(device)
+        optimizer = kind(model.parameters(), lr=0.1)
+        torch.optim.lr_scheduler.StepLR(optimizer, 5)  # from the start on its step is run at each replay
+
+        def step(x, weight):
+            optimizer.weight = weight if scale == 1 else weight * scale
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return step, model
+
+    (step, model), (twin, expected) = make(), make()
+    graphed = pianola.graphed(step)
+    for call in range(20):
+        x, weight = torch.linspace(-1, call, 16, device=device).reshape(4, 4), torch.tensor(0.5 + call / 7, device=device)
+        assert_same(f"loss {call}", graphed(x, weight), twin(x, weight))
+        assert_same(f"weight {call}", model.weight, expected.weight)
+    assert "changes optimizer.weight" in graphed.info().signatures[0].reason
