@@ -31,6 +31,7 @@ BENCHMARKS = {
     "cuda/python_callables": "Forward and backward of a graphed callable from Python, by its number of parameters",
     "cuda/python_capture": "Captures from Python: torch's own classes, and the same names under compat()",
     "cuda/python_decoding": "Decoding by GPT-2 where an int says the position, and the host time that the change takes",
+    "cuda/python_first_replay": "From the last warm-up call to the first replay, with AdamW as it comes, and what that leaves in memory",
     "cuda/python_full_iteration": "Whole training iterations from Python: one graph, against a graph of a part",
     "cuda/python_graphed": "Training steps whose graphs make themselves: steady state, and time to the first replay",
     "cuda/python_guards": "What a call takes to see that all that its step read is as it was: ResNet-50's training",
