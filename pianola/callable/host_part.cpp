@@ -50,15 +50,22 @@ bool is_same_tensor(const at::Tensor& a, const at::Tensor& b) {
          a.scalar_type() == b.scalar_type() && a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg();
 }
 
+bool have_same_bytes(const at::Tensor& a, const at::Tensor& b) {
+  return std::memcmp(trace::address_of(a), trace::address_of(b), a.itemsize()) == 0;
+}
+
 bool is_same(const c10::IValue& a, const c10::IValue& b) {
   if (a.isTensor() && b.isTensor()) {
-    if (const auto number = trace::wrapped_number(a)) return trace::wrapped_number(b) == number;
+    if (const auto number = trace::wrapped_number(a)) {
+      return trace::wrapped_number(b) == number && have_same_bytes(a.toTensor(), b.toTensor());
+    }
     return is_same_tensor(a.toTensor(), b.toTensor());
   }
   if (a.isList() && b.isList()) {
     const auto left = a.toListRef(), right = b.toListRef();
     return std::equal(left.begin(), left.end(), right.begin(), right.end(), is_same);
   }
+  if (a.isDouble() && b.isDouble()) return graph::same_number(a, b);
   return a.tagKind() == b.tagKind() && c10::_fastEqualsForContainer(a, b);
 }
 
@@ -67,10 +74,6 @@ c10::Storage copy_of_memory(const at::Tensor& tensor) {
   at::Tensor all = at::empty({0}, tensor.options().dtype(at::kByte).requires_grad(false));
   all.set_(tensor.storage(), 0, {bytes});
   return all.clone().storage();
-}
-
-bool have_same_bytes(const at::Tensor& a, const at::Tensor& b) {
-  return std::memcmp(trace::address_of(a), trace::address_of(b), a.itemsize()) == 0;
 }
 
 }  // namespace

@@ -30,10 +30,10 @@ namespace pianola::callable {
 // A scaler's step() reads whether gradients have overflowed, and steps its optimizer if not. A replay stops there: the graph's
 // operations before the read are run, the part reads for real, and goes on. Where it does nothing more, the operations that it
 // did when it was captured are left out. A capture cannot read: it takes every value of a scaler for 0, which says that all is
-// well; so a call in which one was not is no example for a capture. Others, as an optimizer that keeps its count on the device
-// (ASGD), are given what they read in the run before. The first launch of what was captured has no part run again, for they
-// have run: it compares what they would have read. Where that is something else, their work on the host is taken back and done
-// anew.
+// well; so a call in which one was not is no example for a capture. Others, as an average that keeps its count on the device, are
+// given what they read in the run before. The first launch of what was captured has no part run again, for they have run: it
+// compares what they would have read. Where that is something else, their work on the host is taken back and done anew: so only
+// parts may read that do nothing there but what is put back, and only such parts may come behind one (may_run_twice).
 
 /// One call of an operator that the graph holds, as a part of the host made it when it was captured. Tensors are aliases.
 struct HostPartCall {

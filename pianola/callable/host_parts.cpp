@@ -67,6 +67,7 @@ int HostParts::begin(c10::Device device, HostPartOptions options) {
   }
   active_ = static_cast<bool>(options.run);
   is_of_gpu_ = !device.is_cpu();
+  runs_twice_ = runs_twice_ || (has_read_values_ && !options.may_run_twice);
   if (active_) {
     HostPart& part = parts_.emplace_back(std::move(options.run), calls_);
     part.first_ = operations_ + 1;
@@ -137,15 +138,19 @@ void HostParts::on_read(const trace::OpInfo& op, torch::jit::Stack& stack) {
     part.reads_.push_back(
         {.call = part.calls_.size(), .operation = operation, .tensor = tensor, .value = stack.back()});
   }
+  has_read_values_ = has_read_values_ || reads_ == HostPartReads::values;
   reads_in_passive_ = reads_in_passive_ || !active_;
   if (pieces_ == kMostPieces || values_read_.size() == kMostReads) calls_->let_read(false);  // refused as of any step
   read_overflow_ = read_overflow_ || (reads_ == HostPartReads::overflow && !is_zero(stack.back()));
 }
 
-// What the graph has to have run before it is read: its copies of inputs at least, which come with the first operation.
+// What the graph has to have run before it is read: its copies of inputs at least, which come with the first operation. Kernels
+// that no operator launches may write what a scaler reads.
 std::size_t HostParts::last_write_to(const at::Tensor& tensor) const {
   const auto known = last_writes_.find(trace::storage_of(tensor));
-  return std::max({known == last_writes_.end() ? 0 : known->second, last_unknown_, std::size_t{1}});
+  if (reads_ == HostPartReads::overflow) return operations_;
+  return std::min(operations_,
+                  std::max({known == last_writes_.end() ? 0 : known->second, last_unknown_, std::size_t{1}}));
 }
 
 void HostParts::note_writes(const trace::OpSpan& op) {
@@ -274,6 +279,14 @@ std::optional<Diagnosis> HostParts::obstacle() const {
     return Diagnosis{.what = "the optimizer gives parameters other memory (p.data = ...), which a graph would not read",
                      .fix = "change them in place: p.data.copy_(...), p.sub_(...)",
                      .rule = "PG401"};
+  }
+  if (runs_twice_) {
+    return Diagnosis{
+        .what =
+            "behind an optimizer or an average that reads a value of the device, the step calls what counts on the "
+            "host: a capture, which has to take another value first, would call it twice",
+        .fix = "call it before, or outside of the function",
+        .rule = "PG110"};
   }
   if (draws_where_it_reads_) {
     return Diagnosis{.what =

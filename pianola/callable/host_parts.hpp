@@ -38,6 +38,7 @@ struct HostPartOptions {
   std::function<void()> on_varying = {};        ///< Told where it would have to be active.
   std::span<const at::Tensor> parameters = {};  ///< Whose gradients it uses.
   HostPartReads reads = HostPartReads::nothing;
+  bool may_run_twice = false;                ///< All that it does on the host is taken back with what `save` puts back.
   std::function<HostPart::Run()> save = {};  ///< Gives what puts its objects back as they are now.
 };
 
@@ -116,8 +117,10 @@ class PIANOLA_API HostParts final : public trace::OpObserver {
   std::unordered_map<const c10::StorageImpl*, std::size_t> last_writes_;  // to memory: the operation
   std::size_t last_unknown_ = 0;                                          // operation that may have written anywhere
   std::size_t pieces_ = 0;                                                // that reads leave of the graph
-  bool reads_in_passive_ = false;                                         // a part would have to be active for that
-  bool is_of_gpu_ = false;                                                // the part that is open
+  bool has_read_values_ = false;
+  bool runs_twice_ = false;        // what may not: a part behind one that reads
+  bool reads_in_passive_ = false;  // a part would have to be active for that
+  bool is_of_gpu_ = false;         // the part that is open
   bool read_overflow_ = false;
   bool makes_history_ = false;  // an active part does
   bool draws_where_it_reads_ = false;

@@ -184,11 +184,12 @@ void StepGraph::launch(std::span<const at::Tensor> inputs) {
       launch_with_parts(inputs, have_run);
       if (have_run) keep_parts();
     }
-    for (HostPart& part : parts_) part.hand_out();
   } catch (...) {
+    for (HostPart& part : parts_) part.hand_out();
     gradients_->leave_as_at(graph_.failed_operation());
     throw;
   }
+  for (HostPart& part : parts_) part.hand_out();
   gradients_->leave_as_captured();
 }
 

@@ -26,7 +26,7 @@ class FollowedCallTest : public ::testing::Test {
 
   static CallArguments call(std::uint64_t at, double factor) {
     return {.places = {{.address = kCache + at, .memory = {.begin = kCache, .end = kCache + 65'536}}},
-            .numbers = {{.value = factor, .kind = Numeral::Kind::real}}};
+            .numbers = {Numeral::of(factor)}};
   }
   CUgraphNode kernel(const CallArguments& call) {
     const std::uint64_t row = call.places[0].address;

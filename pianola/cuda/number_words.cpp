@@ -33,6 +33,14 @@ double spread(std::uint64_t of) {
 
 }  // namespace
 
+Numeral Numeral::of(double value) noexcept {
+  return {.value = value, .kind = Kind::real, .bits = std::bit_cast<std::int64_t>(value)};
+}
+
+Numeral Numeral::of(std::int64_t value) noexcept {
+  return {.value = static_cast<double>(value), .kind = Kind::integer, .bits = value};
+}
+
 bool is_ordinary(const Numeral& numeral) {
   if (numeral.kind == Numeral::Kind::integer) return numeral.value >= kLeastInteger && numeral.value < kMostInteger;
   if (numeral.kind != Numeral::Kind::real) return false;
@@ -102,8 +110,8 @@ std::vector<Numeral> NumberWords::trial(std::span<const Numeral> numbers, const 
     // Another one where it tells two forms apart that differ by their rounding alone.
     for (std::uint64_t attempt = 0; attempt < kAttempts; ++attempt) {
       const double at = spread((i * kAttempts + attempt) * 16 + round);
-      others[i].value =
-          number.kind == Numeral::Kind::integer ? std::floor(1000 + at * 28'000) : number.value * (0.5 + at);
+      others[i] = number.kind == Numeral::Kind::integer ? Numeral::of(1000 + static_cast<std::int64_t>(at * 28'000))
+                                                        : Numeral::of(number.value * (0.5 + at));
       const bool tells_apart =
           bits_of(Form::inverse32, others[i].value) != bits_of(Form::inverse_of_32, others[i].value);
       if (is_ordinary(others[i]) && (tells_apart || number.kind == Numeral::Kind::integer)) break;

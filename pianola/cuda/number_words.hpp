@@ -24,7 +24,12 @@ struct Numeral {
   enum class Kind : std::uint8_t { none, boolean, integer, real };
   double value = 0;
   Kind kind = Kind::none;
-  friend bool operator==(const Numeral&, const Numeral&) = default;
+  std::int64_t bits =
+      0;  ///< Of the number itself: neither an integer that no double is, nor the sign of a zero, is lost.
+
+  [[nodiscard]] static Numeral of(double value) noexcept;
+  [[nodiscard]] static Numeral of(std::int64_t value) noexcept;
+  friend bool operator==(const Numeral& a, const Numeral& b) noexcept { return a.kind == b.kind && a.bits == b.bits; }
 };
 
 /// Whether no code treats it in a way of its own, and every form of it is exact or rounded as usual.

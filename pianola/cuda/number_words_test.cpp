@@ -29,8 +29,8 @@ struct Arguments {
   friend bool operator==(const Arguments&, const Arguments&) = default;
 };
 
-Numeral real(double value) { return {.value = value, .kind = Numeral::Kind::real}; }
-Numeral integer(double value) { return {.value = value, .kind = Numeral::Kind::integer}; }
+Numeral real(double value) { return Numeral::of(value); }
+Numeral integer(std::int64_t value) { return Numeral::of(value); }
 
 // An operation that launches one kernel: what it gives it, of its numbers.
 class NumberWordsTest : public ::testing::Test {

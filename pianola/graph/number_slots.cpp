@@ -293,8 +293,9 @@ bool NumberSlots::look_again(View& view, std::span<const c10::IValue> values) {
   }
   if (!view.has_moved) return true;
   if (view.next.defined()) {
-    if (const auto offset = offset_of_view(*view.call.info, view.call.inputs, view.next)) {
-      view.next.unsafeGetTensorImpl()->set_storage_offset(*offset);  // nobody has it but the graph's operations
+    if (const auto offset = offset_of_view(*view.call.info, view.call.inputs, view.call.result)) {
+      view.next.unsafeGetTensorImpl()->set_storage_offset(
+          *offset);  // the graph's operations and views of it have no other
       return true;
     }
   }
@@ -304,8 +305,9 @@ bool NumberSlots::look_again(View& view, std::span<const c10::IValue> values) {
   } catch (const c10::Error&) {  // an index out of range: the function throws it
     return false;
   }
+  if (!lies_alike(stack.front().toTensor(), view.call.result)) return false;
   view.next = stack.front().toTensor();
-  return lies_alike(view.next, view.call.result);
+  return true;
 }
 
 bool NumberSlots::set(std::span<const c10::IValue> values, const GraphNumbers& graph) {

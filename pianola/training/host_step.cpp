@@ -20,10 +20,8 @@ class OpenPart {
  public:
   OpenPart(callable::HostParts& parts, const HostStep& step)
       : parts_(parts),
-        depth_(parts.begin(device_of(step.parameters), {.run = step.run,
-                                                        .parameters = step.parameters,
-                                                        .reads = callable::HostPartReads::values,
-                                                        .save = step.save})) {}
+        depth_(parts.begin(device_of(step.parameters),
+                           {.run = step.run, .parameters = step.parameters, .save = step.save})) {}
   OpenPart(const OpenPart&) = delete;
   OpenPart& operator=(const OpenPart&) = delete;
   ~OpenPart() { parts_.end(depth_); }

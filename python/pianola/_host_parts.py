@@ -17,11 +17,12 @@ from typing import Any, Callable, Iterator, Optional, Sequence
 
 import torch
 from torch.amp.grad_scaler import GradScaler
-from torch.optim import lr_scheduler
+from torch.optim import lr_scheduler, swa_utils
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from . import _counting_methods
 from ._decisions import Conditional, Decision, Decisions
+from ._host_places import SIMPLE
 from ._host_saves import OWNERS, containers, save
 from ._load import _C
 from ._replaced import Replaced
@@ -157,7 +158,8 @@ def _method_part(original: Callable[..., Any]) -> Callable[..., Any]:
         given = [*args, *kwargs.values()]
         if not _C.host_parts_are_watched() or is_open() or not _counting_methods.can_run_again(self, given):
             return original(self, *args, **kwargs)
-        return _as_part(original, self, args, kwargs, [], torch.device(_here.device), reads="values")
+        reads = "values" if _may_run_twice(self) else ""
+        return _as_part(original, self, args, kwargs, [], torch.device(_here.device), reads)
 
     return part
 
@@ -185,7 +187,8 @@ def _as_part(
     open_before = len(_here.parts)
     _here.parts.append(_Part(None, True))
     hooks = _hooks_of(args, kwargs) if reads and _C.is_recording() else []
-    depth = _C.begin_host_part(run, None, parameters, device, reads, saved, runs_half=bool(hooks))
+    twice = decision is None and all(map(_may_run_twice, (owner, *args, *kwargs.values())))
+    depth = _C.begin_host_part(run, None, parameters, device, reads, saved, bool(hooks), twice)
     try:
         for one, _ in hooks:
             one.clear()
@@ -198,6 +201,40 @@ def _as_part(
             _here.ran.append([owner, *args, *kwargs.values()])
         if _C.end_host_part(depth):
             _counting_methods.forget(original)
+
+
+# Without functions of the user's.
+_PLAIN_SCHEDULERS = (
+    lr_scheduler.StepLR,
+    lr_scheduler.MultiStepLR,
+    lr_scheduler.ConstantLR,
+    lr_scheduler.LinearLR,
+    lr_scheduler.ExponentialLR,
+    lr_scheduler.PolynomialLR,
+    lr_scheduler.CosineAnnealingLR,
+    lr_scheduler.CosineAnnealingWarmRestarts,
+    lr_scheduler.OneCycleLR,
+    swa_utils.SWALR,
+)
+
+
+def _has_users_functions(one: Any) -> bool:
+    if isinstance(one, torch.optim.Optimizer):
+        return bool(one._optimizer_step_pre_hooks or one._optimizer_step_post_hooks)
+    if not isinstance(one, swa_utils.AveragedModel):
+        return False
+    functions = (one.avg_fn, one.multi_avg_fn)
+    return not all(function is None or function.__module__ == swa_utils.__name__ for function in functions)
+
+
+def _may_run_twice(one: Any) -> bool:
+    """Whether all that its method does on the host is put back where a capture is taken back: it is torch's own, and calls nothing
+    of the user's."""
+    if isinstance(one, (torch.optim.Optimizer, swa_utils.AveragedModel)):
+        return type(one).__module__.split(".")[:2] == ["torch", "optim"] and not _has_users_functions(one)
+    if isinstance(one, (torch.nn.Module, torch.Tensor)):
+        return True  # what is worked on
+    return type(one) in (*_PLAIN_SCHEDULERS, GradScaler, *SIMPLE)
 
 
 def _hooks_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[dict, dict]]:
@@ -271,6 +308,12 @@ def kept_by_parts() -> set[int]:
     return {key for part in _here.ran for key in (id(part[0]), *containers(part))}
 
 
+def run_users_code() -> bool:
+    """Whether one of these may use whatever the step stores anywhere."""
+    owners = [part[0] for part in _here.ran]
+    return any(not type(one).__module__.startswith("torch.") or _has_users_functions(one) for one in owners)
+
+
 def _parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
@@ -294,9 +337,9 @@ def _begin(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict
     reference = _held(optimizer)
     run = functools.partial(_again, _ambient(), type(optimizer).step, [reference], {}) if active else None
     activate_it, saved = functools.partial(_activate, reference), functools.partial(save, [optimizer])
-    # A captured step may turn out to have read something else, and is made once more then: hooks of the user's would be called twice.
-    reads = "" if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks else "values"
-    depth = _C.begin_host_part(run, activate_it, _parameters_of(optimizer), _device_of(optimizer), reads, saved)
+    twice = _may_run_twice(optimizer)
+    reads, parameters = "values" if twice else "", _parameters_of(optimizer)
+    depth = _C.begin_host_part(run, activate_it, parameters, _device_of(optimizer), reads, saved, may_run_twice=twice)
     _here.parts.append(_Part(optimizer, active, depth))
 
 

@@ -94,6 +94,7 @@ class HostReads(HostValues):
         self._parts: Any = None
         self._touched: set[int] = set()  # where parts that replays run again may have written
         self.kept_by_parts: set[int] = set()  # objects and containers of such parts
+        self.parts_are_users = False  # some of them
 
     def __enter__(self) -> "HostReads":
         self._parts = contextlib.ExitStack()
@@ -109,6 +110,7 @@ class HostReads(HostValues):
         self._watch.end()
         self._touched = _host_parts.touched()
         self.kept_by_parts = _host_parts.kept_by_parts()
+        self.parts_are_users = _host_parts.run_users_code()
         self._parts.close()
         self.error = self.error or self._watch.error
         self._watch = None  # which holds this object where the collector of cycles does not see it

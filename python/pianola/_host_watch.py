@@ -196,8 +196,9 @@ def _writes(reads: HostReads, stores: list[Place]) -> Iterator[tuple[tuple, Call
 
 def _kept(reads: HostReads, stores: Stores) -> dict[tuple, Place]:
     torchs = {where_of(place) for place in reads.places if place.changed and (place.is_torchs or _is_remade(place, reads))}
+    if reads.parts_are_users:  # replays store behind them: what they use of it they would find too late
+        return {}
     kept = stores.kept(reads.places).items()
-    # Replays store behind the parts of the host: what one of these keeps it would find too late.
     return {where: place for where, place in kept if where not in torchs and id(place.owner) not in reads.kept_by_parts}
 
 

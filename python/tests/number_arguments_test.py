@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import pianola
+from twins import assert_same
 
 
 HERE = torch.device("cpu")
@@ -556,3 +557,38 @@ def test_gradients_that_a_step_uses_and_drops_are_found_by_replays():
                 one(torch.full((3,), float(i), device=HERE), last(i))
             assert torch.equal(*weights) and (weights[0].grad is None) == (weights[1].grad is None)
             assert weights[0].grad is None or torch.equal(weights[0].grad, weights[1].grad)
+
+
+PAST_THE_END = {
+    "a slice": lambda t, x, i: (t[i : i + 2] * x).sum(0),
+    "a slice of a slice": lambda t, x, i: t[i : i + 3][:, 1:4] * 2,
+    "from the end": lambda t, x, i: t[-i - 2 : -i] + 1,
+    "narrow": lambda t, x, i: t.narrow(0, i, 2) * x,
+    "two": lambda t, x, i: t[i : i + 2].sum(0) + t[i] * x,
+}
+
+
+@pytest.mark.parametrize("name", PAST_THE_END)
+def test_a_position_past_the_end_is_eagers_each_time(device, name):
+    step = PAST_THE_END[name]
+    graphed = pianola.graphed(lambda t, x, i: step(t, x, i))
+    table, x = torch.arange(40.0, device=device).reshape(8, 5), torch.full((5,), 3.0, device=device)
+    for call, i in enumerate([0, 1, 2, 3, 4, 1, 5, 2, 7, 7, 6, 7, 1, 9, 9, 2, 3]):
+        results = []
+        for function in (graphed, step):
+            try:
+                results.append(function(table, x, i).clone())
+            except (RuntimeError, IndexError) as error:
+                results.append(str(error))
+        one, other = results
+        assert one == other if isinstance(other, str) else torch.equal(one, other), f"call {call}, {i}: {one} against {other}"
+
+
+def test_the_sign_of_a_zero_and_integers_that_no_double_is(device):
+    graphed = pianola.graphed(lambda x, t: 1 / torch.full_like(x, t))
+    for call, t in enumerate([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.0, -0.0, 0.0, 0.7]):
+        assert_same(f"call {call}", graphed(torch.ones(3, device=device), t), 1 / torch.full_like(torch.ones(3, device=device), t))
+    graphed = pianola.graphed(lambda x, i: x + i)
+    x = torch.arange(3, device=device)
+    for i in range(2**60, 2**60 + 12):
+        assert_same(f"{i}", graphed(x, i), x + i)

@@ -11,28 +11,27 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <complex>
 #include <cstdint>
-#include <limits>
 #include <variant>
 
 namespace pianola::graph {
 namespace {
 
 Numeral as_numeral(const trace::WrappedNumber& number) {
-  if (const auto* real = std::get_if<double>(&number)) return {.value = *real, .kind = Numeral::Kind::real};
-  if (const auto* integer = std::get_if<std::int64_t>(&number)) {
-    return {.value = static_cast<double>(*integer), .kind = Numeral::Kind::integer};
-  }
+  if (const auto* real = std::get_if<double>(&number)) return Numeral::of(*real);
+  if (const auto* integer = std::get_if<std::int64_t>(&number)) return Numeral::of(*integer);
   if (const auto* truth = std::get_if<bool>(&number)) {
-    return {.value = *truth ? 1.0 : 0.0, .kind = Numeral::Kind::boolean};
+    return {.value = *truth ? 1.0 : 0.0, .kind = Numeral::Kind::boolean, .bits = *truth ? 1 : 0};
   }
-  return {.value = std::numeric_limits<double>::quiet_NaN(), .kind = Numeral::Kind::none};  // is equal to none
+  static std::atomic<std::int64_t> complex_ones{0};  // each is another one: none is followed
+  return {.value = 0, .kind = Numeral::Kind::none, .bits = ++complex_ones};
 }
 
 Numeral numeral_of(const c10::IValue& value) {
-  if (value.isDouble()) return {.value = value.toDouble(), .kind = Numeral::Kind::real};
-  if (value.isInt()) return {.value = static_cast<double>(value.toInt()), .kind = Numeral::Kind::integer};
+  if (value.isDouble()) return Numeral::of(value.toDouble());
+  if (value.isInt()) return Numeral::of(value.toInt());
   if (value.isBool()) return as_numeral(value.toBool());
   if (value.isTensor()) return as_numeral(trace::number_in(value.toTensor()));
   if (value.isNone()) return {};

@@ -163,10 +163,7 @@ def test_an_average_counts_at_each_call(device, name):
         for one, other in zip(graphed.train(0, STEPS), eager.train(0, STEPS)):
             assert_same("loss", one, other)
         assert_alike(graphed, eager)
-    if device.type != "cpu" and name == "AveragedModel":  # torch brings its count to the GPU, and reads 1 / (count + 1) there
-        assert graphed.replays() == 0 and "aten::item" in graphed.reasons()[0]
-        return
-    assert graphed.replays() >= 2 * STEPS - 9, graphed.reasons()
+    assert graphed.replays() >= 2 * STEPS - 12, graphed.reasons()
 
 
 def test_a_count_that_is_set_between_two_calls_is_seen(device):
