@@ -85,8 +85,8 @@ int HostParts::begin(c10::Device device, HostPartOptions options) {
     passive_.push_back(std::move(options.on_varying));
   }
   scope_ = std::make_unique<trace::HostCalls::Scope>(*calls_, device, active_);
-  // On the tape, what a passive part reads may be a count, which is the host's own from then on.
-  const bool may_read = active_ || (is_of_gpu_ && options.reads == HostPartReads::values);
+  // On the tape, what a part reads is a count as well as any value: it is the host's own.
+  const bool may_read = options.reads == HostPartReads::values ? is_of_gpu_ : active_;
   reads_ = may_read ? options.reads : HostPartReads::nothing;
   let_read(true);
   return 0;

@@ -14,7 +14,7 @@ from ._errors import refuse
 from ._flat_function import FlatFunction
 from ._host_reads import HostReads
 from ._host_states import State
-from ._host_watch import Effects
+from ._host_watch import Effects, check_returned, plain_in
 from ._kept_tensors import with_kept
 from ._late_reads import Answers, Notes
 from ._number_slots import Given, bind
@@ -82,6 +82,7 @@ class Call:
         self.note_reads(reads)
         if self.state is None:
             return effects
+        self.state.returned = plain_in(self.result)
         seen = notes.seen(self.result)
         if self.values:
             self.state.learn_numbers(trail, self.values)
@@ -200,6 +201,7 @@ class Call:
                 followed = (indexing, making) if follows else (nullcontext(), nullcontext())
                 with followed[0], followed[1], answers, reads:
                     reads.returned.append(with_leaves(run(*args, **kwargs), is_followed, Expression.of))
+                    shown = plain_in(reads.returned[0])
                     answers.take(reads.returned[0])
                 kept = watch.kept_by_capture(reads, stores)
                 call.note_reads(reads)  # what it read now is what the graph freezes
@@ -211,6 +213,7 @@ class Call:
                     if trail.is_kept():
                         refuse("the function keeps a number among its arguments", "return it, and keep it outside")
                     call._trail = trail
+                check_returned(reads, call.state.returned, shown)
                 return with_kept(opened(answers.result(), reads.own), kept.values())
             except Exception:
                 raise

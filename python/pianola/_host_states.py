@@ -58,6 +58,7 @@ class State:
         self.unfollowed: list[str] = []  # what was read, and is not compared
         self.refusal = ""  # why no graph could be guarded
         self.is_refused = False
+        self.returned: list[Optional[str]] = []  # by the last warm-up call: plain_in()
         self.late: dict[tuple, Optional[Seen]] = {}  # of the last warm-up calls, by the shapes of tensors, the latest last
         self.tells_types = False  # of numbers
 

@@ -132,6 +132,35 @@ class HostWatch:
         return Effects(lasting, passing, kept, begins_anew=reads.learned)
 
 
+_PLAIN = (bool, int, float, complex, str)
+
+
+def plain_in(value: Any) -> list[Optional[str]]:
+    """Entries of tuples, lists and dicts in their order, as text, since who holds a number that was read is asked for; None in place
+    of what is no plain value."""
+    if type(value) in (tuple, list, dict):
+        return [one for entry in (value.values() if type(value) is dict else value) for one in plain_in(entry)]
+    return [repr(value) if type(value) in _PLAIN else None]
+
+
+def check_returned(reads: HostReads, before: list[Optional[str]], now: list[Optional[str]]) -> None:
+    """What a part of the host returns, and the function too, a replay would return again as it was in the capture.
+
+    Args:
+        before: plain_in() what the last warm-up call returned.
+        now: the same of the call that is captured, where numbers that replays know have types of their own.
+
+    Raises:
+        UsageError: they differ.
+    """
+    if not reads.kept_by_parts:
+        return
+    for one, other in zip(before, now):
+        if other is not None and other != one:
+            what = f"the function returns a value of the host, {one} in one call and {other} in the next, that what runs again"
+            refuse(f"{what} at each replay may have given it", "read it behind the call, where it is kept")
+
+
 def _told(found: list[Found], fixes: dict[str, str]) -> Iterator[str]:
     for one in found:
         if one.rule in fixes and one.op not in _SAID_ONCE:

@@ -80,7 +80,7 @@ def test_those_of_a_user_stay_eager(device, name, scheduler):
 
 
 def test_those_of_torch_replay(device):
-    """Adafactor reads two norms for each parameter."""
+    """Adafactor reads two norms for each parameter. On a CPU they could be counts of its own, and are refused."""
 
     def make():
         torch.manual_seed(3)
@@ -106,7 +106,8 @@ def test_those_of_torch_replay(device):
         for (name, one), two in zip(model.named_parameters(), expected.parameters()):
             assert_same(f"{name} {call}", one, two)
             assert optimizer.state[one]["step"] == other.state[two]["step"]
-    assert sum(one.replays for one in graphed.info().signatures) >= 24, [one.reason for one in graphed.info().signatures]
+    replays = sum(one.replays for one in graphed.info().signatures)
+    assert (replays == 0) if device.type == "cpu" else (replays >= 24), [one.reason for one in graphed.info().signatures]
 
 
 class Average:
@@ -363,3 +364,42 @@ def test_what_an_optimizer_keeps_is_its_own_where_a_replay_throws(device):
         assert_same(f"weight {call}", model.weight, expected.weight)
     for call, (one, two) in enumerate(zip(mine.log, other.log)):
         assert_same(f"log {call}", one, two)
+
+
+class Counts(torch.optim.SGD):
+    def __init__(self, params):
+        super().__init__(params, lr=0.1)
+        self.count = 0
+
+    def step(self, closure=None):
+        super().step()
+        self.count += 1
+        return self.count
+
+
+RETURNED = {"the count": lambda loss, count: (loss, count), "a comparison": lambda loss, count: {"loss": loss, "late": count > 3}}
+
+
+@pytest.mark.parametrize("name", RETURNED)
+def test_what_an_optimizer_returns_and_the_function_too(device, name):
+    def make():
+        torch.manual_seed(5)
+        model = torch.nn.Linear(4, 4).to(device)
+        optimizer = Counts(model.parameters())
+        torch.optim.lr_scheduler.StepLR(optimizer, 5)
+
+        def step(x):
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            return RETURNED[name](loss, optimizer.step())
+
+        return step
+
+    step, graphed = make(), pianola.graphed(make())
+    for call in range(20):
+        x = torch.linspace(-1, call, 16, device=device).reshape(4, 4)
+        (loss, value), (expected, other) = [one.values() if isinstance(one, dict) else one for one in (graphed(x), step(x))]
+        assert_same(f"loss {call}", loss, expected)
+        assert value == other, call
+    assert "returns a value of the host" in graphed.info().signatures[0].reason
