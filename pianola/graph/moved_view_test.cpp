@@ -63,11 +63,11 @@ TEST(MovedViewTest, ASliceLiesWhereTheCallPutsIt) {
 
 TEST(MovedViewTest, OtherCallsAreLeftToThemselves) {
   const trace::OpInfo& slice = operator_of("aten::slice", "Tensor");
-  const trace::OpInfo& narrow = operator_of("aten::unfold", "");
+  const trace::OpInfo& unfold = operator_of("aten::unfold", "");
   const at::Tensor all = at::zeros({6});
   EXPECT_FALSE(offset_of_view(slice, {all, 0, 1, 5, 2}, all.slice(0, 1, 5, 2)));
   EXPECT_FALSE(offset_of_view(slice, {all, 0, c10::IValue(), 3, 1}, all.slice(0, 0, 3)));
-  EXPECT_FALSE(offset_of_view(narrow, {all, 0, 2, 2}, all.unfold(0, 2, 2)));
+  EXPECT_FALSE(offset_of_view(unfold, {all, 0, 2, 2}, all.unfold(0, 2, 2)));
 }
 
 }  // namespace
