@@ -1,11 +1,10 @@
 #include <pianola/cuda/followed_call.hpp>
 
-#include <pianola/cuda/fake_driver.hpp>
+#include <pianola/cuda/fake_kernels.hpp>
 
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <cstring>
 #include <deque>
 #include <utility>
 #include <vector>
@@ -29,26 +28,14 @@ class FollowedCallTest : public ::testing::Test {
             .numbers = {Numeral::of(factor)}};
   }
   CUgraphNode kernel(const CallArguments& call) {
-    const std::uint64_t row = call.places[0].address;
-    FakeDriver::Node node;
-    node.type = CU_GRAPH_NODE_TYPE_KERNEL;
-    node.kernel.func = FakeDriver::as_function(row % 16 == 0 ? wide_ : narrow_);
-    node.kernel.gridDimX = row % 16 == 0 ? 1 : 4;
-    node.kernel.gridDimY = node.kernel.gridDimZ = 1;
-    Arguments& kept =
-        arguments_.emplace_back(Arguments{.row = row, .factor = static_cast<float>(call.numbers[0].value)});
-    pointers_.push_back({&kept});
-    node.kernel.kernelParams = pointers_.back().data();
     ++captures_;
-    return graph_.add(std::move(node));
+    const std::uint64_t row = call.places[0].address;
+    const bool is_wide = row % 16 == 0;
+    return kernels_.launch(is_wide ? wide_ : narrow_, {.row = row, .factor = static_cast<float>(call.numbers[0].value)},
+                           is_wide ? 1 : 4);
   }
   std::vector<NodeChange> captured(const CallArguments& call) {
-    std::vector<NodeChange> changes;
-    auto change =
-        NodeChange::between(reader_.read(captured_), kernel(call), reader_, {}, fake_.table(), OtherFunctions::allowed);
-    EXPECT_TRUE(change.has_value());
-    changes.push_back(*std::move(change));
-    return changes;
+    return kernels_.between(captured_, kernel(call), OtherFunctions::allowed);
   }
   // As a graph does for each call.
   void give(const CallArguments& call) {
@@ -62,7 +49,7 @@ class FollowedCallTest : public ::testing::Test {
       followed->take(captured(call), again, call);
       if (followed->wants_trials()) learn(*followed, call);
     }
-    followed->changes()[0].apply(nullptr, captured_, fake_.table());
+    given_ = kernels_.given(followed->changes()[0], captured_);
   }
   void learn(FollowedCall& followed, const CallArguments& call) {
     followed.note_trials();
@@ -74,24 +61,19 @@ class FollowedCallTest : public ::testing::Test {
     const auto again = captured({.places = call.places, .numbers = followed.trial(0)});
     followed.learn(std::move(trials), again);
   }
-  void expect_given(const CallArguments& call) {
-    Arguments given;
-    std::memcpy(&given, fake_.kernels_set.back().arguments[0].data(), sizeof given);
-    EXPECT_EQ(given.row, call.places[0].address);
-    EXPECT_EQ(given.factor, static_cast<float>(call.numbers[0].value));
-    EXPECT_EQ(given.count, 64U);
+  void expect_given(const CallArguments& call) const {
+    EXPECT_EQ(given_.row, call.places[0].address);
+    EXPECT_EQ(given_.factor, static_cast<float>(call.numbers[0].value));
+    EXPECT_EQ(given_.count, 64U);
   }
 
-  FakeDriver fake_;
   FakeDriver::Function wide_{.symbol = "wide", .parameters = {{0, sizeof(Arguments)}}};
   FakeDriver::Function narrow_{.symbol = "narrow", .parameters = {{0, sizeof(Arguments)}}};
-  FakeDriver::Graph graph_;
-  NodeReader reader_{fake_.table()};
-  std::deque<Arguments> arguments_;
-  std::deque<std::vector<void*>> pointers_;
+  FakeKernels<Arguments> kernels_;
   int captures_ = 0;
   CUgraphNode captured_ = kernel(call(0, 0.7));
   std::deque<FollowedCall> all_;
+  Arguments given_;
 };
 
 TEST_F(FollowedCallTest, PlacesAndNumbersThatChangeTogetherNeedNoCaptureAfterAWhile) {

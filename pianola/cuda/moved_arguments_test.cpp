@@ -1,12 +1,10 @@
 #include <pianola/cuda/moved_arguments.hpp>
 
-#include <pianola/cuda/fake_driver.hpp>
+#include <pianola/cuda/fake_kernels.hpp>
 
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <cstring>
-#include <deque>
 #include <utility>
 #include <vector>
 
@@ -36,17 +34,7 @@ class MovedArgumentsTest : public ::testing::Test {
     return {.length = 64, .cache = cache, .end_of_cache_row = cache + kRow, .table = kTable + table_row * kRow};
   }
 
-  CUgraphNode kernel(const Arguments& arguments) {
-    FakeDriver::Node node;
-    node.type = CU_GRAPH_NODE_TYPE_KERNEL;
-    node.kernel.func = FakeDriver::as_function(add_);
-    node.kernel.gridDimX = node.kernel.gridDimY = node.kernel.gridDimZ = 1;
-    Arguments& kept = arguments_.emplace_back(arguments);
-    auto& pointers = pointers_.emplace_back();
-    pointers = {&kept};
-    node.kernel.kernelParams = pointers.data();
-    return graph_.add(std::move(node));
-  }
+  CUgraphNode kernel(const Arguments& arguments) { return kernels_.launch(add_, arguments); }
   CUgraphNode copy(std::uint64_t from, std::uint64_t to) {
     FakeDriver::Node node;
     node.type = CU_GRAPH_NODE_TYPE_MEMCPY;
@@ -55,15 +43,9 @@ class MovedArgumentsTest : public ::testing::Test {
     node.memcpy.dstDevice = to;
     node.memcpy.WidthInBytes = 64;
     node.memcpy.Height = node.memcpy.Depth = 1;
-    return graph_.add(std::move(node));
+    return kernels_.graph.add(std::move(node));
   }
-  std::vector<NodeChange> captured(CUgraphNode node) {
-    auto change = NodeChange::between(reader_.read(captured_), node, reader_, {}, fake_.table());
-    EXPECT_TRUE(change.has_value());
-    std::vector<NodeChange> changes;
-    changes.push_back(*std::move(change));
-    return changes;
-  }
+  std::vector<NodeChange> captured(CUgraphNode node) { return kernels_.between(captured_, node); }
   // What captures show, one after the other.
   void learn(std::initializer_list<std::pair<std::uint64_t, std::uint64_t>> rows) {
     for (const auto& [cache, table] : rows) learn(kernel(arguments(cache, table)), places(cache, table));
@@ -77,19 +59,10 @@ class MovedArgumentsTest : public ::testing::Test {
     }
     last_ = std::move(changes);
   }
-  Arguments given() {
-    last_[0].apply(nullptr, captured_, fake_.table());
-    Arguments given;
-    std::memcpy(&given, fake_.kernels_set.back().arguments[0].data(), sizeof given);
-    return given;
-  }
+  Arguments given() { return kernels_.given(last_[0], captured_); }
 
-  FakeDriver fake_;
   FakeDriver::Function add_{.symbol = "add", .parameters = {{0, sizeof(Arguments)}}};
-  FakeDriver::Graph graph_;
-  NodeReader reader_{fake_.table()};
-  std::deque<Arguments> arguments_;
-  std::deque<std::vector<void*>> pointers_;
+  FakeKernels<Arguments> kernels_;
   CUgraphNode captured_ = kernel({});
   std::vector<NodeChange> last_;
   MovedArguments moved;
@@ -173,9 +146,9 @@ TEST_F(MovedArgumentsTest, ACopyFollowsAsWell) {
   captured_ = copy(kTable, kCache);
   for (const std::uint64_t row : {0, 1, 2, 3}) learn(copy(kTable, kCache + row * kRow), places(row));
   ASSERT_TRUE(moved.follow(last_, places(6)));
-  last_[0].apply(nullptr, captured_, fake_.table());
-  EXPECT_EQ(fake_.copies_set.back().params.dstDevice, kCache + 6 * kRow);
-  EXPECT_EQ(fake_.copies_set.back().params.srcDevice, kTable);
+  last_[0].apply(nullptr, captured_, kernels_.fake.table());
+  EXPECT_EQ(kernels_.fake.copies_set.back().params.dstDevice, kCache + 6 * kRow);
+  EXPECT_EQ(kernels_.fake.copies_set.back().params.srcDevice, kTable);
 }
 
 }  // namespace

@@ -1,13 +1,12 @@
 #include <pianola/cuda/number_words.hpp>
 
-#include <pianola/cuda/fake_driver.hpp>
+#include <pianola/cuda/fake_kernels.hpp>
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <deque>
 #include <functional>
 #include <optional>
 #include <utility>
@@ -37,22 +36,8 @@ class NumberWordsTest : public ::testing::Test {
  protected:
   using Operation = std::function<Arguments(const std::vector<Numeral>& numbers)>;
 
-  CUgraphNode kernel(const Arguments& arguments) {
-    FakeDriver::Node node;
-    node.type = CU_GRAPH_NODE_TYPE_KERNEL;
-    node.kernel.func = FakeDriver::as_function(add_);
-    node.kernel.gridDimX = node.kernel.gridDimY = node.kernel.gridDimZ = 1;
-    Arguments& kept = arguments_.emplace_back(arguments);
-    pointers_.push_back({&kept});
-    node.kernel.kernelParams = pointers_.back().data();
-    return graph_.add(std::move(node));
-  }
   std::vector<NodeChange> captured(const Arguments& arguments) {
-    std::vector<NodeChange> changes;
-    auto change = NodeChange::between(reader_.read(captured_), kernel(arguments), reader_, {}, fake_.table());
-    EXPECT_TRUE(change.has_value());
-    changes.push_back(*std::move(change));
-    return changes;
+    return kernels_.between(captured_, kernels_.launch(add_, arguments));
   }
   // Finds the words of an operation that has been called with these numbers.
   std::optional<NumberWords> find(const Operation& operation, const std::vector<Numeral>& numbers,
@@ -66,20 +51,11 @@ class NumberWordsTest : public ::testing::Test {
     changes_ = captured(operation(numbers));
     return NumberWords::find(std::move(trials), again, std::move(varies));
   }
-  Arguments given() {
-    changes_[0].apply(nullptr, captured_, fake_.table());
-    Arguments given;
-    std::memcpy(&given, fake_.kernels_set.back().arguments[0].data(), sizeof given);
-    return given;
-  }
+  Arguments given() { return kernels_.given(changes_[0], captured_); }
 
-  FakeDriver fake_;
   FakeDriver::Function add_{.symbol = "add", .parameters = {{0, sizeof(Arguments)}}};
-  FakeDriver::Graph graph_;
-  NodeReader reader_{fake_.table()};
-  std::deque<Arguments> arguments_;
-  std::deque<std::vector<void*>> pointers_;
-  CUgraphNode captured_ = kernel({});
+  FakeKernels<Arguments> kernels_;
+  CUgraphNode captured_ = kernels_.launch(add_, {});
   std::vector<NodeChange> changes_;
 };
 

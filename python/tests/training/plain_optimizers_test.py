@@ -358,3 +358,24 @@ def test_an_optimizer_that_reads_what_the_step_computes_stays_eager(device):
     graphed, _ = train_both(device, ReadsOnHost)
     assert graphed.replays() == 0
     assert "reads" in graphed.reasons()[0] or "copies between host and device" in graphed.reasons()[0]
+
+
+class TwoNumbers(torch.optim.Optimizer):
+    """One operation is given a list of numbers: the first changes from the start on, the second much later."""
+
+    def __init__(self, params):
+        super().__init__(params, {})
+        self.calls = 0
+
+    @torch.no_grad()
+    def step(self):
+        self.calls += 1
+        (group,) = self.param_groups
+        params = [p for p in group["params"] if p.grad is not None]
+        numbers = [0.1 + self.calls * 0.001, 0.03 - max(self.calls - 30, 0) * 1e-4]
+        torch._foreach_addcdiv_(params, [p.grad for p in params], [p.abs() + 1 for p in params], [numbers[i % 2] for i in range(len(params))])
+
+
+def test_a_number_that_begins_to_change_late(device):
+    graphed, _ = train_both(device, TwoNumbers, steps=60)
+    assert graphed.replays() >= 50, graphed.reasons()

@@ -65,6 +65,35 @@ class Drops(torch.optim.Optimizer):
             p.sub_(p.grad, alpha=self.param_groups[0]["lr"] / self.steps)
 
 
+def train(model, optimizer, x):
+    """One step; the loss, and what the optimizer's step returns."""
+    optimizer.zero_grad()
+    loss = model(x).square().mean()
+    loss.backward()
+    return loss, optimizer.step()
+
+
+def linear(device, optimizer, *layers):
+    """A model, and an optimizer of it whose step is run at each replay from the start on, since it has a scheduler."""
+    torch.manual_seed(5)
+    model = torch.nn.Sequential(*(layers or [torch.nn.Linear(4, 4)])).to(device)
+    made = optimizer(model.parameters())
+    torch.optim.lr_scheduler.StepLR(made, 5)
+    return model, made
+
+
+def run_twins(make, device, calls=20):
+    """As eager in each call: the loss and the model. make() gives a step and the model. @return  What pianola.graphed made."""
+    (step, model), (twin, expected) = make(), make()
+    graphed = pianola.graphed(step)
+    for call in range(calls):
+        x, weight = torch.linspace(-1, call, 16, device=device).reshape(4, 4), torch.tensor(0.5 + call / 7, device=device)
+        assert_same(f"loss {call}", graphed(x, weight), twin(x, weight))
+        for (name, one), other in zip(model.named_parameters(), expected.parameters()):
+            assert_same(f"{name} {call}", one, other)
+    return graphed
+
+
 READERS = {"Lars": Lars, "Clips": Clips, "Drops": Drops}
 
 
@@ -89,10 +118,7 @@ def test_those_of_torch_replay(device):
         scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20)
 
         def step(x):
-            optimizer.zero_grad()
-            loss = model(x).square().mean()
-            loss.backward()
-            optimizer.step()
+            loss, _ = train(model, optimizer, x)
             scheduler.step()
             return loss
 
@@ -135,10 +161,7 @@ def test_nothing_of_a_user_runs_behind_a_read(device):
         average = Average(model, log)
 
         def step(x):
-            optimizer.zero_grad()
-            loss = model(x).square().mean()
-            loss.backward()
-            optimizer.step()
+            loss, _ = train(model, optimizer, x)
             average.update()
             return loss
 
@@ -153,7 +176,8 @@ def test_nothing_of_a_user_runs_behind_a_read(device):
     for one, two in zip(mine.shadow, other.shadow):
         assert_same("average", one, two)
     reasons = [one.reason for one in graphed.info().signatures]
-    assert any("would call it twice" in reason or "PG" in reason for reason in reasons), reasons
+    expected = "aten::item" if device.type == "cpu" else "would call it twice"
+    assert any(expected in reason for reason in reasons), reasons
 
 
 def test_one_that_reads_very_often_stays_eager(device):
@@ -183,10 +207,7 @@ def test_an_average_whose_count_is_on_the_device(device):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
         def step(x):
-            optimizer.zero_grad()
-            loss = model(x).square().mean()
-            loss.backward()
-            optimizer.step()
+            loss, _ = train(model, optimizer, x)
             average.update_parameters(model)
             return loss
 
@@ -213,9 +234,7 @@ def test_a_state_that_is_loaded_is_read(device):
         optimizer = OPTIMIZERS["ASGD"](model.parameters())
 
         def step(x):
-            optimizer.zero_grad()
-            model(x).square().mean().backward()
-            optimizer.step()
+            train(model, optimizer, x)
 
         return step, model, optimizer
 
@@ -257,29 +276,16 @@ class Uses(torch.optim.SGD):
 @pytest.mark.parametrize("scale", [1, 2])
 def test_what_a_step_stores_in_an_optimizer_is_there_when_it_steps(device, kind, scale):
     def make():
-        torch.manual_seed(5)
-        model = torch.nn.Linear(4, 4).to(device)
-        optimizer = kind(model.parameters(), lr=0.1)
-        torch.optim.lr_scheduler.StepLR(optimizer, 5)  # from the start on its step is run at each replay
+        model, optimizer = linear(device, lambda p: kind(p, lr=0.1))
 
         def step(x, weight):
             optimizer.weight = weight if scale == 1 else weight * scale
-            optimizer.zero_grad()
-            loss = model(x).square().mean()
-            loss.backward()
-            optimizer.step()
-            return loss
+            return train(model, optimizer, x)[0]
 
         return step, model
 
-    (step, model), (twin, expected) = make(), make()
-    graphed = pianola.graphed(step)
-    for call in range(20):
-        x, weight = torch.linspace(-1, call, 16, device=device).reshape(4, 4), torch.tensor(0.5 + call / 7, device=device)
-        assert_same(f"loss {call}", graphed(x, weight), twin(x, weight))
-        assert_same(f"weight {call}", model.weight, expected.weight)
     expected_reason = "changes optimizer.weight" if kind is Uses else "aten::item"
-    assert expected_reason in graphed.info().signatures[0].reason
+    assert expected_reason in run_twins(make, device).info().signatures[0].reason
 
 
 class UsesElsewhere(torch.optim.SGD):
@@ -294,28 +300,16 @@ class UsesElsewhere(torch.optim.SGD):
 @pytest.mark.parametrize("known", ["object", "model"])
 def test_what_a_step_stores_where_an_optimizer_of_a_user_looks(device, known):
     def make():
-        torch.manual_seed(5)
-        model = torch.nn.Sequential(torch.nn.Linear(4, 4)).to(device)
-        optimizer = UsesElsewhere(model.parameters(), lr=0.1)
+        model, optimizer = linear(device, lambda p: UsesElsewhere(p, lr=0.1))
         optimizer.known = types.SimpleNamespace() if known == "object" else model
-        torch.optim.lr_scheduler.StepLR(optimizer, 5)
 
         def step(x, weight):
             optimizer.known.weight = weight * 2
-            optimizer.zero_grad()
-            loss = model(x).square().mean()
-            loss.backward()
-            optimizer.step()
-            return loss
+            return train(model, optimizer, x)[0]
 
         return step, model
 
-    (step, model), (twin, expected) = make(), make()
-    graphed = pianola.graphed(step)
-    for call in range(20):
-        x, weight = torch.linspace(-1, call, 16, device=device).reshape(4, 4), torch.tensor(0.5 + call / 7, device=device)
-        assert_same(f"loss {call}", graphed(x, weight), twin(x, weight))
-        assert_same(f"weight {call}", model[0].weight, expected[0].weight)
+    run_twins(make, device)
 
 
 class Logs(torch.optim.SGD):
@@ -338,17 +332,11 @@ def test_what_an_optimizer_keeps_is_its_own_where_a_replay_throws(device):
         pytest.skip("an index out of range ends the process's use of the GPU")
 
     def make():
-        torch.manual_seed(5)
-        model, table = torch.nn.Linear(4, 4), torch.arange(12.0).reshape(6, 2)
-        optimizer = Logs(model.parameters())
-        torch.optim.lr_scheduler.StepLR(optimizer, 5)
+        model, optimizer = linear(device, Logs)
+        table = torch.arange(12.0).reshape(6, 2)
 
         def step(x, i):
-            optimizer.zero_grad()
-            loss = model(x).square().mean()
-            loss.backward()
-            optimizer.step()
-            return loss + torch.nn.functional.embedding(i, table).sum()
+            return train(model, optimizer, x)[0] + torch.nn.functional.embedding(i, table).sum()
 
         return step, model, optimizer
 
@@ -361,7 +349,7 @@ def test_what_an_optimizer_keeps_is_its_own_where_a_replay_throws(device):
                 function(x, i)
             except IndexError:
                 assert call == 10
-        assert_same(f"weight {call}", model.weight, expected.weight)
+        assert_same(f"weight {call}", model[0].weight, expected[0].weight)
     for call, (one, two) in enumerate(zip(mine.log, other.log)):
         assert_same(f"log {call}", one, two)
 
@@ -383,18 +371,8 @@ RETURNED = {"the count": lambda loss, count: (loss, count), "a comparison": lamb
 @pytest.mark.parametrize("name", RETURNED)
 def test_what_an_optimizer_returns_and_the_function_too(device, name):
     def make():
-        torch.manual_seed(5)
-        model = torch.nn.Linear(4, 4).to(device)
-        optimizer = Counts(model.parameters())
-        torch.optim.lr_scheduler.StepLR(optimizer, 5)
-
-        def step(x):
-            optimizer.zero_grad()
-            loss = model(x).square().mean()
-            loss.backward()
-            return RETURNED[name](loss, optimizer.step())
-
-        return step
+        model, optimizer = linear(device, Counts)
+        return lambda x: RETURNED[name](*train(model, optimizer, x))
 
     step, graphed = make(), pianola.graphed(make())
     for call in range(20):
