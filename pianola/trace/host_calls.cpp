@@ -44,6 +44,24 @@ bool is_count(const at::Tensor& tensor) { return tensor.is_cpu() && tensor.numel
 
 bool is_wrapped(const at::Tensor& tensor) { return tensor.unsafeGetTensorImpl()->is_wrapped_number(); }
 
+// torch.empty(()), which torch.as_tensor(0.5) fills itself, and torch.full((), 0.5).
+bool makes_memory_of_cpu(const OpInfo& op, c10::ArrayRef<c10::IValue> inputs) {
+  bool any = false, all_on_cpu = true;
+  for (const c10::IValue& value : inputs) {
+    for_each_tensor(value, [&](const at::Tensor& tensor) {
+      any = true;
+      all_on_cpu = all_on_cpu && tensor.is_cpu();
+    });
+  }
+  if (any && !op.is_empty) return false;
+  const auto& arguments = op.schema().arguments();
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].name() != "device") continue;
+    return inputs[i].isNone() ? all_on_cpu : inputs[i].toDevice().is_cpu();
+  }
+  return false;
+}
+
 }  // namespace
 
 HostCalls::Scope::Scope(HostCalls& calls, c10::Device device, bool active) : calls_(calls) {
@@ -126,6 +144,7 @@ bool HostCalls::is_read(const OpInfo& op, c10::ArrayRef<c10::IValue> inputs) con
 
 // What only describes memory is nobody's work: of a number that the host assigns by index, torch makes views.
 bool HostCalls::is_of_the_host(const OpInfo& op, c10::ArrayRef<c10::IValue> inputs, const StorageSet* computed) const {
+  if (!device_.is_cpu() && makes_memory_of_cpu(op, inputs)) return true;
   if (op.is_empty || !uses_values(op) || copied_from_host(op, inputs) != nullptr) return false;
   bool all = true, any = false, known = !device_.is_cpu();
   for (const c10::IValue& value : inputs) {
@@ -145,6 +164,7 @@ void HostCalls::note_own(const OpInfo& op, c10::ArrayRef<c10::IValue> inputs) {
   for (const c10::IValue& value : inputs) {
     for_each_tensor(value, [&](const at::Tensor& tensor) {
       if (!tensor.has_storage() || !owned_.insert(tensor.storage())) return;
+      had_any_ = true;
       const QuietScope quiet;
       before_.push_back({.tensor = tensor, .value = tensor.detach().clone()});
     });
@@ -154,7 +174,9 @@ void HostCalls::note_own(const OpInfo& op, c10::ArrayRef<c10::IValue> inputs) {
 void HostCalls::note_own_results(c10::ArrayRef<c10::IValue> outputs) {
   for (const c10::IValue& value : outputs) {
     for_each_tensor(value, [&](const at::Tensor& tensor) {
-      if (tensor.has_storage() && tensor.is_cpu()) owned_.insert(tensor.storage());
+      if (!tensor.has_storage() || !tensor.is_cpu()) return;
+      owned_.insert(tensor.storage());
+      had_any_ = true;
     });
   }
 }

@@ -14,10 +14,10 @@ namespace pianola::trace {
 // Note [Calls of the host]
 // An optimizer counts its steps in tensors, which it reads: on the CPU where the parameters are on a GPU. Such calls belong to
 // the host as Python's arithmetic does: no graph holds them, and each call of the step makes them anew. For a graph of a GPU
-// they are the calls on tensors of the CPU. On the tape, where all tensors are on the CPU, they are those whose tensors have
-// been read by the host before, in a part of the host that is observed, or computed from those; what is fresh and of one number,
-// as torch.tensor(1.) is, may be among them. What the host asks of a count (`n_averaged == 0`) is computed first: so what a value
-// that it reads was computed from, number by number, is a count as well.
+// they are the calls on tensors of the CPU, and those that make such a tensor. On the tape, where all tensors are on the CPU, they
+// are those whose tensors have been read by the host before, in a part of the host that is observed, or computed from those; what
+// is fresh and of one number, as torch.tensor(1.) is, may be among them. What the host asks of a count (`n_averaged == 0`) is
+// computed first: so what a value that it reads was computed from, number by number, is a count as well.
 //
 // An operation of the graph may read such a number, without a dimension: it is a value then, like a number of Python's. It may not
 // write there. A copy of one to a GPU is such an operation, and not the host's own: captured, it gives the GPU the number
@@ -67,7 +67,7 @@ class HostCalls final : public OpObserver {
   [[nodiscard]] static HostCalls* current() noexcept;
   [[nodiscard]] bool is_active() const noexcept { return active_; }
   /// Whether there was such a call.
-  [[nodiscard]] bool had_any() const noexcept { return !before_.empty(); }
+  [[nodiscard]] bool had_any() const noexcept { return had_any_; }
   /// Tensors that they have used get the values back that they had before: the run is taken back.
   void put_back() const { put_back({}); }
   /// The values of the tensors that they have used until now.
@@ -100,6 +100,7 @@ class HostCalls final : public OpObserver {
   std::vector<Computed> computed_;
   std::vector<at::Tensor> sources_;  // of the operation that runs
   bool mixed_ = false;
+  bool had_any_ = false;
   bool active_ = false;
   bool reads_ = false;
 };

@@ -124,15 +124,9 @@ def train_both(device, optimizer, steps=STEPS, **options):
     return graphed, eager
 
 
-def leave_out_on_a_gpu(device, name):
-    if device.type == "cuda" and name == "ASGD":
-        pytest.skip("it makes tensors of numbers on the host in each step, and copies them to the GPU")
-
-
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_they_replay_with_their_defaults(device, name, scheduler):
-    leave_out_on_a_gpu(device, name)
     graphed, _ = train_both(device, OPTIMIZERS[name], scheduler=scheduler)
     assert graphed.replays() >= STEPS - 4, graphed.reasons()
 
@@ -150,7 +144,6 @@ def test_what_an_optimizer_logs_it_logs_at_each_call(device):
 
 def test_an_average_of_weights_has_a_number_that_is_a_tensor(device):
     """ASGD averages from its third step on, with a factor that it keeps in a tensor."""
-    leave_out_on_a_gpu(device, "ASGD")
     asgd = lambda p: torch.optim.ASGD(p, lr=0.05, t0=0, lambd=0.0, weight_decay=1e-6)  # noqa: E731
     graphed, _ = train_both(device, asgd, warmup=6)
     assert graphed.replays() >= STEPS - 8, graphed.reasons()

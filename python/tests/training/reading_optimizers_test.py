@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import pianola
-from plain_optimizers_test import OPTIMIZERS, STEPS, leave_out_on_a_gpu, train_both
+from plain_optimizers_test import OPTIMIZERS, STEPS, train_both
 from twins import assert_same
 
 
@@ -187,14 +187,12 @@ def test_one_that_reads_very_often_stays_eager(device):
 
 
 def test_one_that_keeps_its_count_on_the_device(device):
-    leave_out_on_a_gpu(device, "ASGD")
     graphed, _ = train_both(device, lambda p: torch.optim.ASGD(p, lr=0.05, lambd=1e-3))
     assert graphed.replays() >= STEPS - 6, graphed.reasons()
 
 
 def test_one_whose_count_on_the_device_decides(device):
     """ASGD averages from its twelfth step on: what it does is another thing then."""
-    leave_out_on_a_gpu(device, "ASGD")
     graphed, _ = train_both(device, lambda p: torch.optim.ASGD(p, lr=0.05, lambd=0.0, t0=12), steps=40, warmup=5)
     assert graphed.replays() >= 20, graphed.reasons()
 
