@@ -3,14 +3,19 @@
 Each call has other values there, and a graph reads from memory that stays. So such a tensor is brought to the device before the call,
 through pinned memory, and the graph has it for an input; where the function asks for it on the device, it is given that. Whether a
 function does nothing else with a tensor is seen in one eager call.
+
+One that the function uses on the host alone (the lengths of packed sequences) decides shapes and numbers: its values belong to the
+signature.
 """
 
+import collections
 import threading
 from typing import Any, Callable, NamedTuple, Optional, Sequence
 
 import torch
 
 from ._errors import refuse
+from ._load import _C
 from ._structure import with_leaves
 
 _Tensor = torch.Tensor
@@ -76,8 +81,14 @@ def _watcher_among(value: Any) -> Any:
 class _Look:
     """Sees what an eager call does with one."""
 
-    def __init__(self) -> None:
-        self.devices: set[Optional[torch.device]] = set()
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.devices: set[Optional[torch.device]] = set()  # None: it was used where it is
+        self.tensor = tensor
+        self._version = tensor._version if _can_be_value(tensor) else None
+
+    def is_value(self) -> bool:
+        """Whether it was used on the host alone, and only read."""
+        return self.devices == {None} and self._version is not None and self.tensor._version == self._version
 
     def use(self, function: Any, args: Any, kwargs: Any) -> Any:
         if function in _EXACT:
@@ -118,12 +129,56 @@ def _with_tensors(args: Any, kwargs: Any, positions: Sequence[int], make: Callab
         at += 1
         return make(at, tensor) if at in positions else tensor
 
-    made = with_leaves((args, dict(sorted(kwargs.items()))), lambda leaf: isinstance(leaf, torch.Tensor), renewed)
+    return _renewed(args, kwargs, lambda leaf: isinstance(leaf, torch.Tensor), renewed)
+
+
+def _renewed(args: Any, kwargs: Any, which: Callable[[Any], bool], make: Callable[[Any], Any]) -> Any:
+    made = with_leaves((args, dict(sorted(kwargs.items()))), which, make)
     return made[0], {name: made[1][name] for name in kwargs}
 
 
 def _plain(tree: Any) -> Any:
     return with_leaves(tree, lambda leaf: isinstance(leaf, _OnTheWay), lambda leaf: leaf.as_subclass(torch.Tensor))
+
+
+_MOST_BYTES = 64 << 10  # of an input whose values are compared in each call
+_MOST_VALUES = 64  # that are known of one function
+
+
+def _can_be_value(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and tensor.nbytes <= _MOST_BYTES and not tensor.is_inference()
+
+
+class _Value:
+    """An input of the CPU as part of a signature: there is one object for the same values."""
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor.clone()
+
+    def __repr__(self) -> str:
+        return repr(self.tensor)
+
+
+class _Values:
+    """Those of one function, the last ones that it was called with. Any thread may ask."""
+
+    def __init__(self) -> None:
+        self._known: "collections.OrderedDict[tuple, _Value]" = collections.OrderedDict()
+        self._lock = threading.Lock()
+
+    def of(self, tensor: torch.Tensor) -> _Value:
+        dense = tensor.detach().resolve_conj().resolve_neg().contiguous()
+        key = tensor.dtype, tuple(tensor.shape), dense.view(-1).view(torch.uint8).numpy().tobytes()
+        with self._lock:
+            value = self._known.get(key)
+            if value is None or value.tensor._version:  # a caller was given it, and has written there
+                value = self._known[key] = _Value(tensor)
+                if len(self._known) > _MOST_VALUES:
+                    self._known.popitem(last=False)
+            self._known.move_to_end(key)
+        return value
 
 
 class Result(NamedTuple):
@@ -163,7 +218,7 @@ class Arrivals:
         if key not in self._known:
             return self._look(key, args, kwargs)
         brought = self._known[key]
-        if brought is None or brought.misuse:
+        if brought is None or brought.misuse or not brought.takes(leaves):
             return None
         return Result(brought.call(leaves, args, kwargs))
 
@@ -176,35 +231,50 @@ class Arrivals:
         return [brought.graphed for brought in self._known.values() if brought is not None]
 
     def _look(self, key: tuple, args: Any, kwargs: Any) -> Result:
-        looks: list[_Look] = []
+        looks: dict[int, _Look] = {}
 
         def watched(position: int, tensor: torch.Tensor) -> torch.Tensor:
-            looks.append(_Look())
-            return _OnTheWay.of(tensor, looks[-1])
+            looks[position] = _Look(tensor)
+            return _OnTheWay.of(tensor, looks[position])
 
         args, kwargs = _with_tensors(args, kwargs, key[1], watched)
         result = _plain(self._function(*args, **kwargs))
-        devices = set().union(*(one.devices for one in looks))  # one that is not used at all is brought, too
+        values = [position for position, look in looks.items() if look.is_value()]
+        arriving = [position for position in looks if position not in values]
+        devices = set().union(*(looks[position].devices for position in arriving))  # one that is not used at all is brought, too
         device = devices.pop() if len(devices) == 1 else None
-        arrives = device is not None and device.type == "cuda"
-        self._known[key] = _Brought(self._function, self._graphed, device, key[1]) if arrives else None
+        can_be = device is not None and device.type == "cuda" if arriving else True
+        self._known[key] = _Brought(self._function, self._graphed, device, arriving, values) if can_be else None
         return Result(result)
 
 
 class _Brought:
-    """Calls whose inputs at some positions are brought to the device before."""
+    """Calls whose inputs at some positions are brought to the device before, and at others are part of the signature."""
 
-    def __init__(self, function: Callable[..., Any], graphed: Callable[..., Any], device: Any, positions: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        graphed: Callable[..., Any],
+        device: Any,
+        arriving: Sequence[int],
+        values: Sequence[int],
+    ) -> None:
         self._function = function
         self._device = device
-        self._positions = positions
+        self._arriving = arriving
+        self._values = values
+        self._of_values = _Values()
         self._here = threading.local()
         self.misuse = ""  # from then on they stay where they are
         self.graphed = graphed(self._run)
 
+    def takes(self, leaves: Sequence[torch.Tensor]) -> bool:
+        return all(_can_be_value(leaves[i]) for i in self._values)
+
     def call(self, leaves: Sequence[torch.Tensor], args: Any, kwargs: Any) -> Any:
-        pairs = {i: (leaves[i], self._bring(leaves[i])) for i in self._positions}
-        args, kwargs = _with_tensors(args, kwargs, self._positions, lambda i, tensor: pairs[i][1])
+        pairs: dict[int, tuple[Any, Any]] = {i: (leaves[i], self._bring(leaves[i])) for i in self._arriving}
+        pairs.update((i, (leaves[i], self._of_values.of(leaves[i]))) for i in self._values)
+        args, kwargs = _with_tensors(args, kwargs, [*pairs], lambda i, tensor: pairs[i][1])
         self._here.pairs = pairs
         try:
             return self.graphed(*args, **kwargs)
@@ -219,6 +289,16 @@ class _Brought:
         """The function, in an eager call of the graphed one or in its capture, which has inputs of its own."""
         pairs = getattr(self._here, "pairs", {})
         watchers: list[_Arrived] = []
+        read: list[tuple[torch.Tensor, int]] = []  # on the host, and their versions
+
+        def caller_s(value: _Value) -> torch.Tensor:
+            """The caller's own tensor; in a capture, one that stays."""
+            pair = None if _C.is_recording() else pairs.get(self._values[len(read)])
+            tensor = value.tensor if pair is None else pair[0]
+            read.append((tensor, tensor._version))
+            return tensor
+
+        args, kwargs = _renewed(args, kwargs, lambda leaf: type(leaf) is _Value, caller_s)
 
         def here(position: int, there: torch.Tensor) -> torch.Tensor:
             known = pairs.get(position)
@@ -226,7 +306,11 @@ class _Brought:
             watchers.append(_Arrived(there, is_capture))
             return _OnTheWay.of(torch.empty_like(there, device="cpu") if known is None or is_capture else known[0], watchers[-1])
 
-        args, kwargs = _with_tensors(args, kwargs, self._positions, here)
+        args, kwargs = _with_tensors(args, kwargs, self._arriving, here)
         result = _plain(self._function(*args, **kwargs))
         self.misuse = next((one.misuse for one in watchers if one.misuse), self.misuse)
+        if any(tensor._version != version for tensor, version in read):
+            self.misuse = "the function writes an input of the CPU"
+            if _C.is_recording():
+                refuse(f"{self.misuse}, which a replay would not do", "let it write into a copy: input.clone()")
         return result

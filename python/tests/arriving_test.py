@@ -147,6 +147,128 @@ def test_what_the_host_reads_of_them_keeps_the_step_eager(gpu):
     assert "input 0 is on cpu, but the function computes on cuda:0" in reasons(step)[0]
 
 
+class Classifier(torch.nn.Module):
+    """As tutorials on sentiment have it: a recurrent network over packed sequences, with their lengths on the CPU."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(20, 8, padding_idx=0)
+        self.rnn = torch.nn.LSTM(8, 16, num_layers=2, bidirectional=True, batch_first=True)
+        self.fc = torch.nn.Linear(32, 1)
+
+    def forward(self, text, lengths):
+        packed = torch.nn.utils.rnn.pack_padded_sequence(self.embedding(text), lengths, batch_first=True, enforce_sorted=False)
+        hidden = self.rnn(packed)[1][0]
+        return self.fc(torch.cat((hidden[-2], hidden[-1]), dim=1)).squeeze(1)
+
+
+def train_on_texts(device, graphed, lengths, text_device="cpu", use=lambda lengths: lengths):
+    """lengths: of the texts of each call."""
+    torch.manual_seed(3)
+    model = Classifier().to(device)
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def step(text, lengths, label):
+        text, label = text.to(device), label.to(device)
+        optimizer.zero_grad()
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(model(text, use(lengths)), label)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    step = pianola.graphed(step) if graphed else step
+    losses = []
+    for i, of_call in enumerate(lengths):
+        generator = torch.Generator().manual_seed(i)
+        text = torch.randint(1, 20, (len(of_call), 9), generator=generator).to(text_device)
+        label = torch.randint(2, (len(of_call),), generator=generator).float().to(text_device)
+        losses.append(step(text, of_call, label))
+    return losses + [one.detach().clone() for one in model.parameters()], step
+
+
+def assert_texts_trained_alike(device, lengths, **options):
+    made, step = train_on_texts(device, True, [one.clone() for one in lengths], **options)
+    expected, _ = train_on_texts(device, False, [one.clone() for one in lengths], **options)
+    for i, (one, other) in enumerate(zip(made, expected)):
+        assert_same(f"value {i}", one, other)
+    return step
+
+
+@pytest.mark.parametrize("where", ["host", "there"])
+def test_lengths_of_packed_sequences_belong_to_the_signature(gpu, where):
+    few = [torch.tensor([9, 4, 7]), torch.tensor([2, 9, 9])]
+    lengths = [few[i % 2] for i in range(2 * CALLS)]
+    step = assert_texts_trained_alike(gpu, lengths, text_device="cpu" if where == "host" else gpu)
+    assert replays(step) >= 2 * CALLS - 12, reasons(step)
+
+
+def test_lengths_that_differ_in_each_call_are_right(gpu):
+    generator = torch.Generator().manual_seed(0)
+    step = assert_texts_trained_alike(gpu, [torch.randint(1, 10, (3,), generator=generator) for _ in range(2 * CALLS)])
+    assert replays(step) <= CALLS
+
+
+def test_lengths_that_the_caller_writes_anew(gpu):
+    torch.manual_seed(0)
+    model = Classifier().to(gpu)
+    lengths = torch.tensor([9, 4, 7])
+    graphed = pianola.graphed(lambda text, lengths: model(text, lengths).detach())
+    for i in range(2 * CALLS):
+        lengths[1] = 4 if i < CALLS else 5
+        text = torch.randint(1, 20, (3, 9), generator=torch.Generator().manual_seed(i)).to(gpu)
+        assert_same(f"call {i}", graphed(text, lengths), model(text, lengths).detach())
+    assert replays(graphed) >= 2 * CALLS - 12, reasons(graphed)
+
+
+def test_two_lengths_that_are_equal_stay_two(gpu):
+    weight = torch.randn(8).to(gpu)
+
+    def step(one, other):
+        assert one is not other
+        return weight[: int(one[0])].sum() + weight[: int(other[0])].sum()
+
+    graphed = pianola.graphed(step)
+    for i in range(CALLS):
+        one, other = torch.tensor([3]), torch.tensor([3 if i < 10 else 5])
+        assert_same(f"call {i}", graphed(one, other), step(one, other))
+
+
+def test_lengths_that_the_function_writes_are_the_caller_s(gpu):
+    writes = [False]
+
+    def write(lengths):
+        if writes[0]:
+            lengths[0] = 1
+        return lengths
+
+    results = {}
+    for graphed in (True, False):
+        model = make_model(gpu)
+        step = lambda x, lengths: model(x)[: int(write(lengths)[0])].sum().detach()  # noqa: E731
+        step = pianola.graphed(step) if graphed else step
+        results[graphed] = []
+        for i in range(2 * CALLS):
+            writes[0] = i >= CALLS
+            lengths = torch.tensor([4, 2])
+            results[graphed] += [step(batch(i)[0].to(gpu), lengths), lengths]
+    for i, (one, other) in enumerate(zip(results[True], results[False])):
+        assert_same(f"value {i}", one, other)
+
+
+def test_lengths_that_are_returned(gpu):
+    model = make_model(gpu)
+
+    def step(x, lengths):
+        return model(x)[: int(lengths[0])].detach(), lengths
+
+    graphed = pianola.graphed(step)
+    for i in range(CALLS):
+        x, lengths = batch(i)[0].to(gpu), torch.tensor([4, 2])
+        (one, given), (other, expected) = graphed(x, lengths), step(x, lengths)
+        assert_same(f"call {i}", one, other)
+        given.fill_(1)  # the caller's, whether it is lengths or a copy
+
+
 def test_what_the_host_reads_of_them_later_is_right(gpu):
     switch = [False]
 
