@@ -63,7 +63,7 @@ void CallWatch::note_outside(const trace::OpSpan& op, const at::Tensor& given) {
   const c10::StorageImpl* storage = trace::storage_of(tensor);
   if (op.memory->made(tensor) || inputs_.count(storage) != 0) return;
   if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) return;  // a number of the host, made for this operation
-  const bool is_copied = trace::copied_from_host(*op.info, op.inputs) != nullptr && op.memory->is_of_step(tensor);
+  const bool is_copied = trace::takes_from_host(*op.info, op.inputs, tensor) && op.memory->is_of_step(tensor);
   if (is_copied || op.memory->is_host_number(tensor)) {
     numbers_.insert(tensor.storage());
     return;

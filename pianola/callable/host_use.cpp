@@ -62,7 +62,8 @@ void HostUse::on_op_begin(const trace::OpSpan& op) {
   // A part of the host may copy other values in each call: of a number the graph is told.
   const bool is_number = copied != nullptr && host != nullptr && host->gives(*copied);
   const bool is_kept = copies_nothing(*op.info, op.inputs) || (copied != nullptr && (host == nullptr || is_number));
-  copies_from_host_ = copies_from_host_ || (is_kept && !is_number);
+  const bool indexes = host == nullptr && !trace::indices_of_host(*op.info, op.inputs).empty();
+  copies_from_host_ = copies_from_host_ || (is_kept && !is_number) || indexes;
   if (!copy_ && !is_kept && waits_for_copy(*op.info, op.inputs, devices))
     copy_ = graph::OffendingOp::note(op, operations_);
 }

@@ -36,7 +36,9 @@ void HostTensors::on_op_begin(const trace::OpSpan& op) {
   if (copies_between_devices(op)) return;
   trace::for_each_argument(*op.info, op.inputs, [&](const at::Tensor& tensor, bool written) {
     if (!tensor.is_cpu() || !tensor.has_storage() || tensor.unsafeGetTensorImpl()->is_wrapped_number()) return;
-    if (!op.memory->made(tensor) && !op.memory->is_host_number(tensor)) note(op, tensor, written);
+    const bool is_of_step = op.memory->made(tensor) || op.memory->is_host_number(tensor) ||
+                            (trace::takes_from_host(*op.info, op.inputs, tensor) && op.memory->is_of_step(tensor));
+    if (!is_of_step) note(op, tensor, written);
   });
 }
 

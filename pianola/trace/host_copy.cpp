@@ -7,7 +7,10 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
+#include <array>
 #include <functional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -40,6 +43,29 @@ const at::Tensor* copied_from_host(const OpInfo& op, c10::ArrayRef<c10::IValue> 
                                                                                             : nullptr;
   }
   return nullptr;
+}
+
+std::vector<at::Tensor> indices_of_host(const OpInfo& op, c10::ArrayRef<c10::IValue> inputs) {
+  static const std::array<std::string_view, 6> kIndexing = {
+      "aten::index",      "aten::_unsafe_index",    "aten::index_put",
+      "aten::index_put_", "aten::_index_put_impl_", "aten::_unsafe_index_put"};
+  if (inputs.size() < 2 || !inputs[0].isTensor() || !inputs[0].toTensor().is_cuda() || !inputs[1].isList()) return {};
+  const std::string& name = op.schema().name();
+  if (std::find(kIndexing.begin(), kIndexing.end(), name) == kIndexing.end()) return {};
+  std::vector<at::Tensor> found;
+  for (const c10::IValue& entry : inputs[1].toListRef()) {
+    if (!is_pageable(entry)) continue;
+    const at::ScalarType type = entry.toTensor().scalar_type();
+    if (type == at::kLong || type == at::kInt) found.push_back(entry.toTensor());
+  }
+  return found;
+}
+
+bool takes_from_host(const OpInfo& op, c10::ArrayRef<c10::IValue> inputs, const at::Tensor& tensor) {
+  if (!tensor.is_cpu()) return false;
+  if (const at::Tensor* const copied = copied_from_host(op, inputs)) return copied->is_same(tensor);
+  const std::vector<at::Tensor> indices = indices_of_host(op, inputs);
+  return std::any_of(indices.begin(), indices.end(), [&](const at::Tensor& one) { return one.is_same(tensor); });
 }
 
 std::optional<CallInstead> number_given(const OpInfo& op, c10::ArrayRef<c10::IValue> inputs) {

@@ -104,8 +104,10 @@ void OperationLog::on_op_begin(const OpSpan& op) {
     arguments_.resize(numbers_.size(), static_cast<std::uint16_t>(argument));
   }
   if (const at::Tensor* const source = copied_from_host(*op.info, op.inputs)) {
-    numbers_.emplace_back(hash_of_values(*source));
-    arguments_.push_back(kCopied);
+    add_copied(*source);
+  }
+  if (op.backward == nullptr) {  // which has those of its forward pass, and a capture's are on the GPU
+    for (const at::Tensor& index : indices_of_host(*op.info, op.inputs)) add_copied(index);
   }
   const HostCalls* const host = HostCalls::current();
   ops_.push_back({.info = op.info,
@@ -118,6 +120,11 @@ void OperationLog::on_op_begin(const OpSpan& op) {
                           : host->is_active() ? HostPart::active
                                               : HostPart::passive});
   places_.push_back(CallSite::here());
+}
+
+void OperationLog::add_copied(const at::Tensor& source) {
+  numbers_.emplace_back(hash_of_values(source));
+  arguments_.push_back(kCopied);
 }
 
 std::uint32_t OperationLog::index_of_scope(std::span<const std::string> scopes) {

@@ -86,6 +86,7 @@ class OperationLog final : public OpObserver {
   };
   struct Words;
   void add(const OpSpan& op, const c10::IValue& value);
+  void add_copied(const at::Tensor& source);
   [[nodiscard]] std::uint32_t index_of_scope(std::span<const std::string> scopes);
   [[nodiscard]] std::size_t index_of(std::uint64_t number) const;
   [[nodiscard]] std::string words_for(std::size_t index) const;

@@ -110,3 +110,72 @@ def test_an_optimizers_count_on_the_cpu_goes_on(device, optimizer):
     for i, (graphed, eager) in enumerate(zip(train(pianola.graphed), train(lambda step: step))):
         for one, other in zip(graphed, eager):
             assert_same(f"part {i}", one, other)
+
+
+# ---- Indices of the CPU, which torch brings to the GPU itself ----
+
+ROWS = [0, 2, 3, 3]
+
+
+def by_kept_rows():
+    kept = torch.tensor(ROWS)
+
+    def change(i):
+        if i == 14:
+            kept[1] = 1
+
+    return lambda x: x[:, kept], change
+
+
+def by_rows_of_a_counter():
+    counter = [0]
+
+    def change(i):
+        counter[0] += 1
+
+    return lambda x: x[:, torch.tensor([counter[0] % 4, 1])], change
+
+
+def put(x):
+    x = x * 1
+    x[:, torch.tensor(ROWS)] = torch.tensor(7.0, device=x.device)
+    return x
+
+
+def gradient(x):
+    weight = x.clone().requires_grad_()
+    weight[:, torch.tensor(ROWS)].square().sum().backward()
+    return weight.grad
+
+
+def leave(i):
+    pass
+
+
+INDEXED = {
+    "made": lambda: (lambda x: x[:, torch.tensor(ROWS)], leave),
+    "computed": lambda: (lambda x: x[:, torch.arange(4) % 3], leave),
+    "two": lambda: (lambda x: x[torch.tensor([0, 1]), torch.tensor([1, 2])], leave),
+    "put": lambda: (put, leave),
+    "backward": lambda: (gradient, leave),
+    "kept": by_kept_rows,
+    "of a counter": by_rows_of_a_counter,
+}
+
+
+@pytest.mark.parametrize("kind", INDEXED)
+def test_indices_of_the_cpu(device, kind):
+    results = {}
+    for graphed in (True, False):
+        step, change = INDEXED[kind]()
+        if graphed:
+            step = made = pianola.graphed(step)
+        results[graphed] = []
+        for i in range(24):
+            x = torch.randn(3, 4, generator=torch.Generator().manual_seed(i)).to(device)
+            results[graphed].append(step(x).clone())
+            change(i)
+    for i, (one, other) in enumerate(zip(results[True], results[False])):
+        assert_same(f"call {i}", one, other)
+    replays = sum(one.replays for one in made.info().signatures)
+    assert replays >= (0 if kind == "of a counter" else 14), [one.reason for one in made.info().signatures]

@@ -32,9 +32,29 @@ at::Tensor pinned_copy(const at::Tensor& source, const at::Tensor* target, std::
 
 }  // namespace
 
+// Made once: no operation writes its indices.
+void HostCopies::bring_indices(c10::IValue& indices, c10::Device device) {
+  const trace::QuietScope quiet;
+  const c10::cuda::CUDAStreamGuard outside(c10::cuda::getDefaultCUDAStream(device.index()));
+  const RelaxedCaptureMode relaxed(Driver::get());
+  c10::impl::GenericList brought = indices.toList().copy();
+  for (std::size_t i = 0; i < brought.size(); ++i) {
+    const c10::IValue index = brought.get(i);
+    if (!index.isTensor() || !index.toTensor().defined() || !index.toTensor().is_cpu()) continue;
+    copies_.push_back(index.toTensor().detach().to(device));
+    brought.set(i, copies_.back());
+  }
+  indices = std::move(brought);
+}
+
 void HostCopies::on_call(const trace::OpInfo& op, torch::jit::Stack& stack) {
   const auto& arguments = op.schema().arguments();
   const auto inputs = torch::jit::last(stack, arguments.size());
+  if (!trace::indices_of_host(op, inputs).empty()) {
+    const c10::Device device = inputs[0].toTensor().device();
+    bring_indices(torch::jit::peek(stack, 1, arguments.size()), device);
+    return trace::CallGate::run(op, stack);
+  }
   const at::Tensor* const source = trace::copied_from_host(op, inputs);
   if (source == nullptr || source->requires_grad()) return trace::CallGate::run(op, stack);
   const bool into = op.name == "aten::copy_";
@@ -45,8 +65,8 @@ void HostCopies::on_call(const trace::OpInfo& op, torch::jit::Stack& stack) {
     if (arguments[i].name() == "dtype") dtype = inputs[i].toScalarType();
     if (arguments[i].name() == "memory_format") format = inputs[i].toMemoryFormat();
   }
-  pinned_.push_back(pinned_copy(*source, into ? &inputs[0].toTensor() : nullptr, dtype, format));
-  torch::jit::peek(stack, into ? 1 : 0, arguments.size()) = pinned_.back();
+  copies_.push_back(pinned_copy(*source, into ? &inputs[0].toTensor() : nullptr, dtype, format));
+  torch::jit::peek(stack, into ? 1 : 0, arguments.size()) = copies_.back();
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     if (arguments[i].name() == "non_blocking") torch::jit::peek(stack, i, arguments.size()) = true;
   }

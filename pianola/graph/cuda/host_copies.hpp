@@ -10,7 +10,8 @@
 
 namespace pianola::graph {
 
-/// While it lives, copies that this thread makes from pageable memory of the host to a GPU are made from pinned copies of it.
+/// While it lives, copies that this thread makes from pageable memory of the host to a GPU are made from pinned copies of it, and
+/// indices of the host are given to operations as copies on the GPU.
 /// See Note [Copies from the host] in trace/host_copy.hpp.
 class HostCopies {
  public:
@@ -20,12 +21,13 @@ class HostCopies {
   ~HostCopies() = default;
 
   /// What a graph has to keep.
-  [[nodiscard]] std::vector<at::Tensor> take() { return std::move(pinned_); }
+  [[nodiscard]] std::vector<at::Tensor> take() { return std::move(copies_); }
 
  private:
   void on_call(const trace::OpInfo& op, torch::jit::Stack& stack);
+  void bring_indices(c10::IValue& indices, c10::Device device);
 
-  std::vector<at::Tensor> pinned_;
+  std::vector<at::Tensor> copies_;
   trace::CallGate gate_;
 };
 
