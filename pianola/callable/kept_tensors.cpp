@@ -1,5 +1,6 @@
 #include <pianola/callable/kept_tensors.hpp>
 
+#include <pianola/trace/sparse_parts.hpp>
 #include <pianola/trace/storage_set.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
@@ -24,7 +25,7 @@ using Known = ska::flat_hash_set<const c10::StorageImpl*>;
 
 void add_gradient(Known& known, const at::Tensor& tensor) {
   if (!tensor.is_leaf() || !tensor.requires_grad()) return;
-  if (const at::Tensor& gradient = tensor.grad(); gradient.defined()) known.insert(trace::storage_of(gradient));
+  trace::for_each_part(tensor.grad(), [&](const at::Tensor& part) { known.insert(trace::storage_of(part)); });
 }
 
 // Autocast around the call keeps what it converts until its region ends.

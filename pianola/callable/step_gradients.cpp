@@ -2,7 +2,9 @@
 
 #include <pianola/callable/leaf_hook_checks.hpp>
 #include <pianola/callable/leaf_hooks.hpp>
+#include <pianola/trace/quiet_scope.hpp>
 #include <pianola/trace/references.hpp>
+#include <pianola/trace/sparse_parts.hpp>
 #include <pianola/trace/tensors_of.hpp>
 #include <pianola/trace/uses_values.hpp>
 
@@ -12,6 +14,14 @@
 #include <utility>
 
 namespace pianola::callable {
+namespace {
+
+const void* identity_of(const at::Tensor& tensor) {
+  const c10::StorageImpl* const storage = trace::storage_of(tensor);
+  return storage != nullptr ? static_cast<const void*>(storage) : tensor.unsafeGetTensorImpl();
+}
+
+}  // namespace
 
 StepGradients::Leaf::Leaf(const at::Tensor& leaf)
     : tensor(leaf.getIntrusivePtr()),
@@ -26,20 +36,38 @@ StepGradients::Leaf::Leaf(const at::Tensor& leaf)
 StepGradients::StepGradients(const std::vector<at::Tensor>& leaves) {
   for (const at::Tensor& leaf : leaves) {
     const at::Tensor& found = leaves_.emplace_back(leaf).before;
-    if (found.defined()) leaves_of_gradients_.emplace(trace::storage_of(found), leaves_.size() - 1);
+    if (!found.defined()) continue;
+    leaves_of_gradients_.emplace(identity_of(found), leaves_.size() - 1);
+    if (found.layout() != at::kSparse) continue;
+    leaves_.back().copy = found.clone();
+    trace::for_each_part(
+        found, [&](const at::Tensor& part) { leaves_of_gradients_.emplace(identity_of(part), leaves_.size() - 1); });
   }
 }
 
 void StepGradients::put_back() const {
   for (const Leaf& leaf : leaves_) {
     if (!leaf.tensor.expired()) leaf.meta->grad_ = leaf.before;
+    if (!leaf.copy.defined()) continue;
+    const trace::QuietScope quiet;
+    at::Tensor(leaf.before).copy_(leaf.copy);  // it may have grown
   }
+}
+
+bool StepGradients::any_is_sparse() const {
+  return std::any_of(leaves_.begin(), leaves_.end(), [](const Leaf& leaf) {
+    if (leaf.tensor.expired()) return false;
+    const at::Tensor& now = leaf.meta->grad_;
+    const bool made_one = now.defined() && now.layout() != at::kStrided && !now.is_same(leaf.before);
+    return made_one || (leaf.copy.defined() && leaf.uses_found);
+  });
 }
 
 void StepGradients::finish() {
   leaves_of_gradients_.clear();
   for (Leaf& leaf : leaves_) {
     const at::Tensor before = std::exchange(leaf.before, at::Tensor());
+    leaf.copy = at::Tensor();
     if (leaf.tensor.expired()) continue;
     if (leaf.was_dropped && before.defined()) {
       leaf.after = After::dropped;
@@ -49,6 +77,12 @@ void StepGradients::finish() {
       leaf.after = leaf.made.defined() ? After::made : After::dropped;
     }
   }
+}
+
+void StepGradients::count_references() {
+  std::vector<at::Tensor> made;
+  for (const Leaf& leaf : leaves_) made.push_back(leaf.made);
+  memory_ = MadeMemory::of(made);
 }
 
 // A graph repeats what hooks do to a gradient, and leaves out what was registered later.
@@ -75,7 +109,8 @@ bool StepGradients::Leaf::is_as_captured() const {
 
 bool StepGradients::are_as_captured() const {
   return std::all_of(leaves_.begin(), leaves_.end(),
-                     [](const Leaf& leaf) { return leaf.tensor.expired() || leaf.is_as_captured(); });
+                     [](const Leaf& leaf) { return leaf.tensor.expired() || leaf.is_as_captured(); }) &&
+         !memory_->is_held();
 }
 
 void StepGradients::leave_as_captured() const {
@@ -103,7 +138,7 @@ void StepGradients::on_op_begin(const trace::OpSpan& op) {
   for (const c10::IValue& input : op.inputs) {
     if (!trace::uses_values(*op.info)) break;
     trace::for_each_tensor(input, [&](const at::Tensor& tensor) {
-      const auto [first, last] = leaves_of_gradients_.equal_range(trace::storage_of(tensor));
+      const auto [first, last] = leaves_of_gradients_.equal_range(identity_of(tensor));
       for (auto one = first; one != last; ++one) leaves_[one->second].uses_found = true;
     });
   }

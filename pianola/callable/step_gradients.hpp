@@ -1,4 +1,5 @@
 #pragma once
+#include <pianola/callable/made_memory.hpp>
 #include <pianola/graph/placement.hpp>
 #include <pianola/trace/op_stream.hpp>
 #include <pianola/trace/weak_tensor.hpp>
@@ -8,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <unordered_map>
 #include <vector>
 
@@ -32,7 +34,9 @@ namespace pianola::callable {
 // that tensor. A capture puts back what it found, so that what the run left has to be noted at its end.
 //
 // A tensor that the capture made is written by each replay, where eager would make a new one. So it must not be written
-// while somebody holds it for its value of before: the step has to be captured again, or to run eagerly.
+// while somebody holds it, or a view of it, for its value of before: the step has to be captured again, or to run eagerly.
+//
+// A sparse gradient grows where a step adds to it, and is two tensors: a step that makes or uses one is refused.
 
 /// The gradients of the leaves that a step uses: what it found when it was captured, and what it left. As an observer of
 /// the recorded run it also knows between which operations they changed.
@@ -43,8 +47,12 @@ class StepGradients final : public trace::OpObserver {
 
   /// Makes gradients what they were before the capture, which failed.
   void put_back() const;
+  /// After the capture's run. Whether it used a sparse gradient that it found, or made one.
+  [[nodiscard]] bool any_is_sparse() const;
   /// After the capture. What they were before is forgotten.
   void finish();
+  /// Once what the capture's run has held is gone.
+  void count_references();
 
   /// Before a replay: whether it is right to replay. In one tight loop.
   [[nodiscard]] bool are_as_captured() const;
@@ -74,6 +82,7 @@ class StepGradients final : public trace::OpObserver {
     trace::WeakTensor tensor;  // a leaf that is gone needs no gradient; OutsideGuard has noticed
     torch::autograd::AutogradMeta* meta;
     at::Tensor before;        // until finish()
+    at::Tensor copy;          // of it, where it is sparse
     trace::WeakTensor found;  // the same, not kept alive
     After after = After::kept;
     bool was_defined = false;
@@ -91,8 +100,9 @@ class StepGradients final : public trace::OpObserver {
     std::size_t made_from = kNever;
   };
   std::vector<Leaf> leaves_;
-  std::unordered_multimap<const c10::StorageImpl*, std::size_t>
-      leaves_of_gradients_;  // that were found; until finish()
+  std::shared_ptr<MadeMemory> memory_;  // of what the capture made
+  // That were found, by their memory, and the tensor itself where it has none of its own; until finish().
+  std::unordered_multimap<const void*, std::size_t> leaves_of_gradients_;
   std::size_t operations_ = 0;
 };
 

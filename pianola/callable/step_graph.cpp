@@ -55,6 +55,7 @@ void StepGraph::capture(const Step& step, const std::vector<at::Tensor>& leaves,
                         const std::vector<c10::IValue>& expected_reads, CaptureOptions options,
                         const std::function<void(const EagerRun&)>& accept) {
   options.inputs = inputs_;
+  MadeMemory::Capture counted;
   gradients_.emplace(leaves);
   std::optional<EagerRun> run;
   std::vector<at::Tensor> results;
@@ -81,6 +82,10 @@ void StepGraph::capture(const Step& step, const std::vector<at::Tensor>& leaves,
     }
     if (!run->failure().empty()) throw UsageError({.what = run->failure()});
     check(run->watch());
+    if (gradients_->any_is_sparse()) {
+      refuse("the step makes or uses a sparse gradient, which a replay would not renew",
+             "leave the step eager, or use a dense gradient: sparse=False");
+    }
     recorded_ = &*run;
     recorded_results_ = results;
     if (accept) accept(*run);
@@ -110,6 +115,8 @@ void StepGraph::capture(const Step& step, const std::vector<at::Tensor>& leaves,
   run.reset();  // which holds them, too
   outside_.emplace(std::move(outside)).watch_dropout(std::move(dropout));
   if (!graph_.device().is_cpu()) outside_->watch_values(host_tensors);
+  counted.finish();
+  gradients_->count_references();
 }
 
 void StepGraph::keep_parts() {
