@@ -57,6 +57,7 @@ class Call:
     def run_eagerly(self) -> Any:
         if self.interrupts:
             raise self.interrupts[0]
+        self.graphed.handed_on.leave()
         self.result = self.graphed.run_original(*self.args, **self.kwargs)
         return self.result
 
@@ -102,6 +103,7 @@ class Call:
         args, kwargs = self._with_numbers(self.args, self.kwargs, trail.watched(self.values))
         with making if self.values else nullcontext():
             self.result = self.graphed.run_original(*args, **kwargs)
+        self.graphed.handed_on.finish(is_capture=False)
         return self.result
 
     def _with_numbers(self, args: tuple[Any, ...], kwargs: dict[str, Any], numbers: Sequence[Any]) -> tuple[tuple, dict[str, Any]]:
@@ -201,9 +203,12 @@ class Call:
                 followed = (indexing, making) if follows else (nullcontext(), nullcontext())
                 with followed[0], followed[1], answers, reads:
                     reads.returned.append(with_leaves(run(*args, **kwargs), is_followed, Expression.of))
+                    call.graphed.handed_on.check_capture(tensors_of(reads.returned[0]))
+                    call.graphed.handed_on.finish(is_capture=True)
                     shown = plain_in(reads.returned[0])
                     answers.take(reads.returned[0])
                 kept = watch.kept_by_capture(reads, stores)
+                call.graphed.handed_on.check_capture([place.get() for place in kept.values()])
                 call.note_reads(reads)  # what it read now is what the graph freezes
                 if call.state.refusal:
                     refuse(call.state.refusal, _FIX)

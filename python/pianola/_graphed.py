@@ -25,6 +25,7 @@ from ._call import Call, name_of
 from ._choices import chosen, grad_policy
 from ._draws import Draws
 from ._errors import refuse
+from ._handed_on import HandedOn
 from ._host_states import State, States
 from ._host_watch import HostWatch
 from ._load import _C
@@ -65,7 +66,8 @@ class GraphedFunction(Generic[Arguments, Result]):
         self.draws = Draws(Weakly(self.run_original), Weakly(self._running))
         self._owned: Any = WeakIdKeyDictionary()  # per object, where it is a method
         self.states = States(capacity=4 * options["capacity"])
-        self.watch = HostWatch(function, options["warmup"])
+        self.handed_on = HandedOn()
+        self.watch = HostWatch(function, options["warmup"], self.handed_on)
         self.temporary = TemporaryArguments()
         see_names()
         self._cache = _C.GraphedCache(_cache_options(options, Weakly(self._report)), Weakly(self.run_original), module)
@@ -75,6 +77,9 @@ class GraphedFunction(Generic[Arguments, Result]):
             return self.original(*args, **kwargs)
         if self._module is not None and self._module() is None:
             return self.original(*args, **kwargs)  # which says that it is gone
+        if self.handed_on:
+            with self.handed_on:
+                return self._cache.call(self, args, kwargs)
         return self._cache.call(self, args, kwargs)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -179,6 +184,7 @@ class GraphedFunction(Generic[Arguments, Result]):
         self._cache.reset()
         self._arrivals.forget()
         self.draws.forget()
+        self.handed_on.forget()
         module = None if self._module is None else self._module()
         if module is not None:
             restore(module, self)

@@ -77,6 +77,7 @@ class HostReads(HostValues):
         self.stores: list[Store] = []
         self.executed: list[CodeType] = []
         self.kept: dict[tuple, Place] = {}  # of tensors that it made: see kept_in()
+        self.handed_on: list[Place] = []  # what graphs rely on: see _handed_on
         self.returned: list[Any] = []  # the result, to be put here; somebody else holds it as well
         self._function = function
         self._arguments = arguments

@@ -75,7 +75,7 @@ class State:
         for place in reads.kept.values():
             self._places.pop(place.identity, None)  # where calls before stored the tensor that was there already
         read = [place for place in reads.places if where_of(place) not in reads.kept]  # which may be after the call's own store
-        for place in (*read, *guards_of(reads.kept.values())):
+        for place in (*read, *guards_of(reads.kept.values()), *reads.handed_on):
             owner = place.owner
             if owner is not GONE and not (place.changed and (place.is_torchs or _is_of_tensors(place))):
                 self._places[place.identity] = place

@@ -19,6 +19,7 @@ from ._audit.hits import take_hits
 from ._audit.locate import first_mention
 from ._audit.table import Table
 from ._errors import refuse, text_of
+from ._handed_on import HandedOn, handed_on
 from ._host_places import GONE, Place, Store, held, is_as_before, is_same
 from ._host_reads import HostReads
 from ._kept_tensors import Stores, where_of
@@ -55,11 +56,13 @@ class HostWatch:
     Args:
         function: what is called.
         warmup: calls until it may be captured.
+        handed_on: gets the places where a call stores a tensor that it made of the one which was there.
     """
 
-    def __init__(self, function: Any, warmup: int) -> None:
+    def __init__(self, function: Any, warmup: int, handed_on: Optional[HandedOn] = None) -> None:
         self._function = function
         self._warmup = warmup
+        self._handed_on = handed_on
         self._calls = 0
         self._writes: set[tuple] = set()  # of the call before, by place
         self._moving: list[Place] = []  # that held a generator or an iterator then
@@ -85,7 +88,8 @@ class HostWatch:
         try:
             # A recomputation that stops early runs fewer operations than it does under capture.
             with set_checkpoint_early_stop(False), reads:
-                reads.returned.append(call())
+                result = call()
+                reads.returned.append(result)
         finally:
             table.watch.end()
         for place in reads.places:  # by what the part before it did, which nobody follows
@@ -96,9 +100,30 @@ class HostWatch:
         passing = [*_told([*findings], _PASSING_ON_THE_CPU if device == "cpu" else _PASSING)]
         if len(sys.modules) != modules:  # what is imported runs once, and may do this: sympy makes a generator
             lasting, passing = [], lasting + passing
-        reads.kept = _kept(reads, stores)
+        reads.kept = self._kept_by(reads, stores)
+        if self._handed_on:
+            self._handed_on.check(result, [place.get() for place in reads.kept.values()])
+            reads.handed_on = self._handed_on.guards()
+        written = [place for place in _written(reads, stores.places) if not (self._handed_on and self._handed_on.explains(place))]
         draws = [*lasting, *_draws(generators, reads), *_moved(moving, reads)]
-        return self._judge(draws, passing, dict(_writes(reads, stores.places)), reads), reads
+        effects = self._judge(draws, passing, dict(_writes(reads, written)), reads)
+        if not effects.lasting and not passing and self._hands_on(reads, written):
+            effects = effects._replace(passing="", begins_anew=True)
+        return effects, reads
+
+    def _hands_on(self, reads: HostReads, written: list[Place]) -> bool:
+        """Whether all that the call wrote is what later calls are to be handed on, which they are from now on."""
+        if self._handed_on is None or reads.parts_are_users:
+            return False
+        places = handed_on((place, place.before, place.get()) for place in {_identity(one): one for one in written}.values())
+        if places is None or any(id(place.owner) in reads.kept_by_parts for place in places) or not self._handed_on.takes(places):
+            return False
+        self._handed_on.add(places)
+        return True
+
+    def _kept_by(self, reads: HostReads, stores: Stores) -> dict[tuple, Place]:
+        kept = _kept(reads, stores)
+        return {where: place for where, place in kept.items() if not (self._handed_on and self._handed_on.has(where))}
 
     def stores(self) -> Stores:
         """What its code stores into, as it is now."""
@@ -110,7 +135,7 @@ class HostWatch:
         Raises:
             UsageError: not where the call before did.
         """
-        reads.kept = _kept(reads, stores)
+        reads.kept = self._kept_by(reads, stores)
         missing = [self._kept[where] for where in self._kept.keys() - reads.kept.keys()]
         for name in missing:  # not so one more: an input is the caller's at each call, and the graph's when it is captured
             refuse(f"the function stores a tensor in {name}, in some of its calls only", "return it, and store it outside")
@@ -128,7 +153,8 @@ class HostWatch:
         self._writes, self._stores = (set(), []) if reads.learned else (set(writes), stores)
         self._late = [place for place in reads.places if place.is_late]
         self._moving = [place for place in reads.places if _is_moving(place.get())]
-        kept = [*_remade(reads), *(place.get() for place in reads.kept.values())]
+        stored = [] if self._handed_on is None else self._handed_on.stored()
+        kept = [*_remade(reads), *(place.get() for place in reads.kept.values()), *stored]
         return Effects(lasting, passing, kept, begins_anew=reads.learned)
 
 
@@ -211,16 +237,25 @@ def _moved(moving: list[tuple[Place, Optional[marks.Mark]]], reads: HostReads) -
 # --- Writes ---
 
 
-def _writes(reads: HostReads, stores: list[Place]) -> Iterator[tuple[tuple, Callable[[], str]]]:
+def _writes(reads: HostReads, written: list[Place]) -> Iterator[tuple[tuple, Callable[[], str]]]:
     """What the call changed, of what it reads and of what its code is known to store into, and the text of each. One is
     told at most: a call that imports a package changes thousands."""
-    for place, before, after in reads.changes():
-        if _is_remade(place, reads) or where_of(place) in reads.kept:
-            continue
-        yield _identity(place), partial(_change_text, place, reads, before, after)
+    read = {id(place): (before, after) for place, before, after in reads.changes()}
+    for place in written:
+        if id(place) in read:
+            yield _identity(place), partial(_change_text, place, reads, *read[id(place)])
+        else:
+            yield _identity(place), partial(_write_text, place)
+
+
+def _written(reads: HostReads, stores: list[Place]) -> Iterator[Place]:
+    """Places that are not as the call found them, but those where it keeps what it made."""
+    for place in reads.places:
+        if place.changed and not _is_remade(place, reads) and where_of(place) not in reads.kept:
+            yield place
     for place in stores:
         if place.owner is not GONE and where_of(place) not in reads.kept and not is_as_before(place):
-            yield _identity(place), partial(_write_text, place)
+            yield place
 
 
 def _kept(reads: HostReads, stores: Stores) -> dict[tuple, Place]:
