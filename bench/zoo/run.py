@@ -3,8 +3,9 @@
     bench/zoo/run.py [--device cpu|cuda] [--size small|full] [--case NAME] [--calls N] [--jobs N] [--json FILE] [FILTER]
 
 Wants `import pianola` to work, as bench/python/main.py does, and torchvision, timm, transformers and peft. A contender is first run
---calls times from the same seeds as eager, and all that it returned and left is compared bit by bit; then those that were right are
-timed in turn. On the CPU the tape is what replays, and nothing is timed.
+--calls times from the same seeds as eager, and all that it returned and left is compared bit by bit, with a second run of eager where
+the first, the process's first, differs from it; then those that were right are timed in turn. On the CPU the tape is what replays,
+and nothing is timed.
 
 With --jobs, cases run side by side, on all GPUs in turn; where one is timed, nothing else runs on its GPU.
 
@@ -230,7 +231,11 @@ def run_case(case, settings):
     if ours.error:
         zoo["trace"] = ours.trace
     elif differences[PIANOLA]:
-        zoo["eager_differs_from_itself"] = Contender(EAGER, case, settings).difference_from(eager)
+        # The first run of a process may compute what no later one does: ours was a later one.
+        again = Contender(EAGER, case, settings)
+        zoo["eager_differs_from_itself"] = again.difference_from(eager)
+        differences = {way: contender.difference_from(again) for way, contender in contenders.items()}
+        zoo["differs"] = {way: text for way, text in differences.items() if way != EAGER}
     if contenders[way].error and way not in (EAGER, PIANOLA):
         return {"case": case.name, "zoo": zoo, "failed": way}
     right = {way: contender for way, contender in contenders.items()

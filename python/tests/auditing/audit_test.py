@@ -11,7 +11,7 @@ import torch
 
 import pianola
 from pianola import _C
-from marked_steps import inputs
+from marked_steps import findings_of, inputs
 
 
 def test_bad_arguments():
@@ -50,7 +50,7 @@ def test_the_report(device):
         return x * 2
 
     report = pianola.audit(step, batches=inputs(device))
-    (finding,) = report.findings
+    (finding,) = findings_of(report)
     assert (finding.rule, finding.kind, finding.severity) == ("PG803", "host-counter", "wrong numbers")
     assert (finding.function, finding.file) == ("step", __file__) and finding.fix and finding.iteration == 1
     assert report.subject == "step" and report.iterations == 3 and report.operations == 1 and report.device == str(device)

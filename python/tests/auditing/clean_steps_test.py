@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import pianola
-from marked_steps import check, inputs
+from marked_steps import check, findings_of, inputs
 from twins import MLP, ConvNet, batches
 
 
@@ -75,10 +75,10 @@ def test_dicts_and_dataclasses_as_batches(device):
         return model(batch.x) * batch.scale
 
     masks = [{"x": x, "mask": (x > 0).float()} for (x,) in inputs(device)]
-    assert not pianola.audit(of_keywords, batches=masks).findings
-    assert not pianola.audit(of_a_batch, batches=[Batch(x) for (x,) in inputs(device)]).findings
-    assert not pianola.audit(of_keywords, batches=({"x": x, "mask": x} for (x,) in inputs(device, 2))).findings
-    assert not pianola.audit(model, batches=[x for (x,) in inputs(device)]).findings
+    assert not findings_of(pianola.audit(of_keywords, batches=masks))
+    assert not findings_of(pianola.audit(of_a_batch, batches=[Batch(x) for (x,) in inputs(device)]))
+    assert not findings_of(pianola.audit(of_keywords, batches=({"x": x, "mask": x} for (x,) in inputs(device, 2))))
+    assert not findings_of(pianola.audit(model, batches=[x for (x,) in inputs(device)]))
 
 
 def test_inputs_of_other_shapes(device):

@@ -8,7 +8,7 @@ import torch
 
 import pianola
 from pianola import _C
-from marked_steps import check, found, inputs, marked
+from marked_steps import check, findings_of, found, inputs, marked
 from twins import MLP
 
 
@@ -74,7 +74,7 @@ def test_fp8_outside_autocast(device, monkeypatch):
 
     check(test_fp8_outside_autocast, step, batches=inputs(device))
     enabled = True
-    assert not pianola.audit(step, batches=inputs(device)).findings
+    assert not findings_of(pianola.audit(step, batches=inputs(device)))
 
 
 def test_a_function_that_compiles_in_the_step(device):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import pianola
-from marked_steps import check, found, inputs, marked
+from marked_steps import check, findings_of, found, inputs, marked
 from twins import ConvNet, batches
 
 
@@ -103,11 +103,11 @@ def test_an_input_that_no_result_depends_on(device):
         pianola.make_graphed_callables(module, pairs(device)[0])
     report = pianola.audit(module, batches=pairs(device))
     assert found(report, __file__) == marked(Both), f"{report}"
-    (finding,) = report.findings
+    (finding,) = findings_of(report)
     assert finding.what == "input 1 of 'model' requires grad, and no result depends on it" and not report.ok
-    assert not pianola.audit(module, batches=pairs(device, (True, False))).findings
+    assert not findings_of(pianola.audit(module, batches=pairs(device, (True, False))))
     with torch.no_grad():
-        assert not pianola.audit(module, batches=pairs(device)).findings
+        assert not findings_of(pianola.audit(module, batches=pairs(device)))
 
     def step(x, y):
         return module(x, y).sum() + y.sum()

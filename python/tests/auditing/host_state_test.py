@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import pianola
-from marked_steps import State, check, inputs
+from marked_steps import State, check, findings_of, inputs
 from twins import MLP
 
 numpy = pytest.importorskip("numpy")
@@ -225,7 +225,7 @@ def test_hooks(device):
         return output.clamp(-1, 1)
 
     model.layers[0].register_forward_hook(clamps)
-    assert not pianola.audit(lambda x: model(x), batches=inputs(device)).findings
+    assert not findings_of(pianola.audit(lambda x: model(x), batches=inputs(device)))
     model.layers[0].register_forward_hook(keeps)
     check(test_hooks, lambda x: model(x), batches=inputs(device))
 
@@ -253,7 +253,7 @@ def test_objects_that_do_not_want_to_be_looked_at(device):
 
     angry = Angry()
     report = pianola.audit(lambda x: (x * 2, angry)[0], batches=inputs(device))
-    assert not report.findings
+    assert not findings_of(report)
 
 
 def test_a_graphed_function_is_audited_as_the_function(device):

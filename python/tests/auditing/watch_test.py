@@ -13,7 +13,7 @@ import pianola
 from pianola._audit.graphed_modules import _line_with_keyword
 from pianola._audit.marks import has_other_members, mark_of, same
 from pianola._audit.reach import Walk, roots_of
-from marked_steps import State, inputs, marked
+from marked_steps import State, findings_of, inputs, marked
 from twins import MLP
 
 
@@ -37,7 +37,7 @@ def test_a_step_may_set_a_profiler_of_its_own(device):
         sys.setprofile(None)
         return x * 2
 
-    assert not pianola.audit(step, batches=inputs(device)).findings
+    assert not findings_of(pianola.audit(step, batches=inputs(device)))
     assert sys.getprofile() is None
 
 
