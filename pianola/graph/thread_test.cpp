@@ -369,7 +369,7 @@ TEST_P(ThreadTest, TwoThreadsInOneGraphGetAnErrorAndNoCrash) {
   capture();
   std::atomic<int> replays = 0, refused = 0;
   const auto keep_replaying = [&] {
-    for (int i = 0; i < 300; ++i) {
+    for (int i = 0; i < 300 || (replays == 0 && i < 100'000); ++i) {
       try {
         graph.replay();
         ++replays;

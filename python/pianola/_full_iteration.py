@@ -9,6 +9,7 @@ from ._call import Call, name_of
 from ._choices import chosen
 from ._errors import refuse
 from ._flat_function import FlatFunction
+from ._handed_on import HandedOn
 from ._host_states import States
 from ._host_watch import HostWatch
 from ._load import _C
@@ -28,6 +29,7 @@ class _Step:
     def __init__(self, function: Callable[[Any], Any], capacity: int, warmup: int) -> None:
         self.original = function
         self.states = States(capacity=4 * capacity)
+        self.handed_on = HandedOn()  # nothing: it is refused
         self.watch = HostWatch(function, warmup)
 
     def run_original(self, microbatches: Any) -> Any:

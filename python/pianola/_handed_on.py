@@ -234,14 +234,21 @@ class HandedOn:
         others = _memory_of(kept)
         return len(set(stored)) != len(stored) or bool(stay & {*stored, *others} or {*stored} & {*others})
 
-    def check(self, result: Any, kept: Iterable[Any]) -> None:
-        """Gives all up where a replay could not do the same: where somebody has what the next call is to find changed, or a backward
-        pass that may follow wants it."""
+    def check_result(self, result: Any) -> None:
+        """Gives all up where the caller has what the next call is to find changed, or a backward pass that may follow wants it."""
         results = tensors_of(result)
-        is_wanted = _saved_for(results).intersection(_memory_of(one.stays for one in self._places))
-        if is_wanted or self.are_mixed([*results, *kept]):
-            for one in self._places:
-                one.is_given_up = True
+        if _saved_for(results).intersection(_memory_of(one.stays for one in self._places)):
+            self._give_up()
+        self.check_kept(results)
+
+    def check_kept(self, kept: list[torch.Tensor]) -> None:
+        """The same where a call kept it."""
+        if self.are_mixed(kept):
+            self._give_up()
+
+    def _give_up(self) -> None:
+        for one in self._places:
+            one.is_given_up = True
 
     def forget(self) -> None:
         self._places, self._given_up = [], set()

@@ -88,8 +88,9 @@ class HostWatch:
         try:
             # A recomputation that stops early runs fewer operations than it does under capture.
             with set_checkpoint_early_stop(False), reads:
-                result = call()
-                reads.returned.append(result)
+                reads.returned.append(call())
+                if self._handed_on:
+                    self._handed_on.check_result(reads.returned[0])
         finally:
             table.watch.end()
         for place in reads.places:  # by what the part before it did, which nobody follows
@@ -102,7 +103,7 @@ class HostWatch:
             lasting, passing = [], lasting + passing
         reads.kept = self._kept_by(reads, stores)
         if self._handed_on:
-            self._handed_on.check(result, [place.get() for place in reads.kept.values()])
+            self._handed_on.check_kept([place.get() for place in reads.kept.values()])
             reads.handed_on = self._handed_on.guards()
         written = [place for place in _written(reads, stores.places) if not (self._handed_on and self._handed_on.explains(place))]
         draws = [*lasting, *_draws(generators, reads), *_moved(moving, reads)]
