@@ -53,11 +53,11 @@ bool MadeMemory::is_held() {
   bool is_held = false;
   for (One& one : all_) {
     const auto uses = static_cast<std::size_t>(one.storage.use_count());  // Python's own reference among them, perhaps
-    const std::size_t known = one.references.load(std::memory_order_relaxed);
+    std::size_t known = one.references.load(std::memory_order_relaxed);
     if (uses == known) [[likely]]
       continue;
     const std::size_t now = one.count();
-    if (now < known) one.references.store(now, std::memory_order_relaxed);
+    if (now < known) one.references.compare_exchange_strong(known, now, std::memory_order_relaxed);
     is_held = is_held || now > known;
   }
   return is_held;
@@ -76,15 +76,30 @@ MadeMemory::Capture::Capture() {
   }
 }
 
-void MadeMemory::Capture::finish() {
+MadeMemory::References MadeMemory::Capture::finish() {
+  References result;
   for (const auto& [memory, before] : before_) {
     for (std::size_t i = 0; i < before.size(); ++i) {
       One& one = memory->all_[i];
       const std::size_t now = one.count();
-      if (now > before[i]) one.references += now - before[i];
+      if (now <= before[i]) continue;
+      one.references += now - before[i];
+      result.added_.push_back({.memory = memory, .index = i, .count = now - before[i]});
     }
   }
   before_.clear();
+  return result;
+}
+
+MadeMemory::References::~References() {
+  for (const auto& [weak, index, count] : added_) {
+    const auto memory = weak.lock();
+    if (memory == nullptr) continue;
+    std::atomic<std::size_t>& references = memory->all_[index].references;
+    std::size_t known = references.load();
+    while (!references.compare_exchange_weak(known, known - std::min(known, count))) {
+    }
+  }
 }
 
 }  // namespace pianola::callable

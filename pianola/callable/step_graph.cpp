@@ -115,7 +115,7 @@ void StepGraph::capture(const Step& step, const std::vector<at::Tensor>& leaves,
   run.reset();  // which holds them, too
   outside_.emplace(std::move(outside)).watch_dropout(std::move(dropout));
   if (!graph_.device().is_cpu()) outside_->watch_values(host_tensors);
-  counted.finish();
+  references_ = counted.finish();
   gradients_->count_references();
 }
 

@@ -63,6 +63,7 @@ class StepGraph final : public CapturedCall {
   void check(const CallWatch& watch) const;
   void keep_results(const std::vector<at::Tensor>& results, const CallWatch& watch);
 
+  MadeMemory::References references_;  // of all that follows
   Graph graph_;
   OutputPolicy output_;
   std::vector<at::Tensor> inputs_;   // static

@@ -380,11 +380,14 @@ TEST_P(ThreadTest, TwoThreadsInOneGraphGetAnErrorAndNoCrash) {
   };
   const auto keep_resetting = [&] {
     x.mm(x);  // makes this thread's library handles, which no capture can
-    for (int i = 0; i < 100; ++i) {
+    bool is_captured = false;
+    for (int i = 0; i < 100 || (!is_captured && i < 100'000); ++i) {
       try {
+        is_captured = false;
         graph.reset();
         std::this_thread::yield();
         capture();
+        is_captured = true;  // else nobody could replay from now on
         (void)graph.info();
       } catch (const UsageError&) {
         ++refused;

@@ -45,6 +45,12 @@ const at::Tensor* copied_from_host(const OpInfo& op, c10::ArrayRef<c10::IValue> 
   return nullptr;
 }
 
+bool is_index_of_host(const c10::IValue& index) {
+  if (!is_pageable(index)) return false;
+  const at::ScalarType type = index.toTensor().scalar_type();
+  return type == at::kLong || type == at::kInt;
+}
+
 std::vector<at::Tensor> indices_of_host(const OpInfo& op, c10::ArrayRef<c10::IValue> inputs) {
   static const std::array<std::string_view, 6> kIndexing = {
       "aten::index",      "aten::_unsafe_index",    "aten::index_put",
@@ -54,9 +60,7 @@ std::vector<at::Tensor> indices_of_host(const OpInfo& op, c10::ArrayRef<c10::IVa
   if (std::find(kIndexing.begin(), kIndexing.end(), name) == kIndexing.end()) return {};
   std::vector<at::Tensor> found;
   for (const c10::IValue& entry : inputs[1].toListRef()) {
-    if (!is_pageable(entry)) continue;
-    const at::ScalarType type = entry.toTensor().scalar_type();
-    if (type == at::kLong || type == at::kInt) found.push_back(entry.toTensor());
+    if (is_index_of_host(entry)) found.push_back(entry.toTensor());
   }
   return found;
 }

@@ -155,7 +155,8 @@ class _Value:
     __slots__ = ("tensor",)
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor = tensor.clone()
+        with torch.inference_mode(False):  # which would not count writes
+            self.tensor = tensor.clone()
 
     def __repr__(self) -> str:
         return repr(self.tensor)
@@ -170,7 +171,7 @@ class _Values:
 
     def of(self, tensor: torch.Tensor) -> _Value:
         dense = tensor.detach().resolve_conj().resolve_neg().contiguous()
-        key = tensor.dtype, tuple(tensor.shape), dense.view(-1).view(torch.uint8).numpy().tobytes()
+        key = tensor.dtype, tuple(tensor.shape), tensor.stride(), dense.view(-1).view(torch.uint8).numpy().tobytes()
         with self._lock:
             value = self._known.get(key)
             if value is None or value.tensor._version:  # a caller was given it, and has written there

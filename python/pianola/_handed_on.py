@@ -1,10 +1,14 @@
 """Attributes and entries whose tensor each call makes of the one before: `self.mean = 0.9 * self.mean + 0.1 * x.mean(0)`.
 
 A graph reads from memory that stays, and a call reads what the one before stored. So while a call is observed, captured or replayed,
-each such place holds a tensor that stays, with the values of the one that was there; and the graph copies there what the function has
-stored. Between calls the place holds another tensor in each call, as in eager: who keeps one keeps its values.
+each such place holds a tensor that stays, with the values of the one that was there; and the graph copies there what the function
+stores. Between calls the place holds a tensor of the user's. That is as in eager where nobody can tell one from the other: nobody else
+has the tensor that was there, and nobody has kept the one that stays. A call for which that is not so is left as it is.
 """
 
+import sys
+import threading
+import time
 from typing import Any, Iterable, Optional
 
 import torch
@@ -12,10 +16,11 @@ import torch
 from ._errors import refuse
 from ._host_places import GONE, MISSING, Place, dictionary_of
 from ._kept_tensors import Where, where_of
-from ._structure import tensors_of
 
 _MOST = 256  # places of one function
+_MOST_LEFT = 64  # calls in a row that run the function as it is, until all places are given up
 _MOST_RENEWED = 8  # other tensors that stay, as for another shape, until a place is given up
+_Pair = tuple[torch.Tensor, torch.Tensor]
 _KINDS = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -52,11 +57,13 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 
 
 def _is_plain(tensor: Any) -> bool:
-    """Whether a copy says all about it."""
-    if type(tensor) not in _KINDS or tensor.layout is not torch.strided or tensor.is_inference():
+    """Whether a copy of its values says all about it."""
+    if type(tensor) not in _KINDS or tensor.layout is not torch.strided or tensor.is_inference() or tensor.is_conj() or tensor.is_neg():
+        return False
+    if vars(tensor) or tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None):
         return False
     wants_grad = type(tensor) is torch.nn.Parameter
-    return bool(_is_dense(tensor) and tensor.is_leaf and tensor.grad is None and not tensor._backward_hooks and (wants_grad or not tensor.requires_grad))
+    return bool(_is_dense(tensor) and tensor.is_leaf and tensor.grad is None and (wants_grad or not tensor.requires_grad))
 
 
 def _are_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -75,10 +82,28 @@ def _like(tensor: torch.Tensor) -> torch.Tensor:
     return torch.nn.Parameter(made, tensor.requires_grad) if type(tensor) is torch.nn.Parameter else made
 
 
-def _copy(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+def _copy(pairs: list[_Pair]) -> None:
     """The values of each second into the first."""
     if pairs:
         torch._foreach_copy_([one.detach() for one, _ in pairs], [other.detach() for _, other in pairs])
+
+
+_Counts = tuple[int, int, int]
+_PATIENCE = 20  # milliseconds, until a thread of autograd has dropped what it was given
+
+
+def _counts(tensor: torch.Tensor) -> _Counts:
+    """References to it: Python's, C++'s and those to its memory. Python's are as many more as the caller has of its own."""
+    uses = tensor._use_count()  # type: ignore[attr-defined]
+    return sys.getrefcount(tensor), uses, torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+
+
+def _counts_in(variables: dict[Any, Any], key: Any) -> _Counts:
+    return _counts(variables[key])
+
+
+# Of a tensor that one entry has, and nobody else.
+_ALONE = {kind: _counts_in({"": torch.nn.Parameter(torch.zeros(1)) if kind is torch.nn.Parameter else torch.zeros(1)}, "") for kind in _KINDS}
 
 
 def _memory_of(tensors: Iterable[Any]) -> list[int]:
@@ -91,11 +116,15 @@ class _HandedOn:
     def __init__(self, place: Place) -> None:
         self.where: Where = where_of(place)
         self._place = place
-        self.stays: Optional[torch.Tensor] = None
+        self.stays: Any = None
         self._aside: Any = None  # gets the values in its stead, where it is to stay as the call found it
+        self._found: Any = None  # the user's tensor, while a call runs
+        self._known: _Counts = (0, 0, 0)  # references to what stays, but for the place's, when the call began
+        self._known_to_found = 0  # Python's, to the user's
         self._renewed = 0
         self.is_given_up = False
 
+    @property
     def _variables(self) -> dict[Any, Any]:
         owner = self._place.owner
         if owner is GONE:
@@ -103,63 +132,108 @@ class _HandedOn:
         return owner if self._place.kind == "entry" else dictionary_of(owner) or {}
 
     def now(self) -> Any:
-        return self._variables().get(self._place.key, MISSING)
+        return self._variables.get(self._place.key, MISSING)
 
-    def holds_what_stays(self) -> bool:
-        return self.stays is not None and self.now() is self.stays
+    def _put(self, tensor: torch.Tensor) -> None:
+        self._variables[self._place.key] = tensor
 
     def takes(self, tensor: Any) -> bool:
         """Whether the tensor that stays can hold its values."""
         return self.stays is not None and _is_plain(tensor) and _are_alike(self.stays, tensor)
 
-    def is_followed(self) -> bool:
-        return not self.is_given_up and self.takes(self.now())
-
     def guard(self) -> Place:
         place = self._place
         return Place(place.kind, place.owner, place.key, place.name, place.code, place.line, self.stays)
 
-    # Each of these puts a tensor in the place, and gives what its values are to be copied from.
+    def is_alone(self) -> bool:
+        """Whether nobody else has the tensor that is there."""
+        kind = type(self.now())
+        return kind in _ALONE and _is_plain(self.now()) and _counts_in(self._variables, self._place.key) == _ALONE[kind]
 
-    def enter(self) -> Optional[tuple[torch.Tensor, torch.Tensor]]:
-        """A call begins: the tensor that stays gets the place of the one that is there."""
-        now = self.now()
-        if now is self.stays or not _is_plain(now):
-            return None
-        if not self.takes(now):
-            self.stays, self._aside = _like(now), _like(now)
+    def prepare(self) -> _Pair:
+        """A call begins. @return  What is to be copied."""
+        self._found = self.now()
+        if not self.takes(self._found):
+            self.stays, self._aside = _like(self._found), _like(self._found)
             self._renewed += 1
             self.is_given_up = self._renewed > _MOST_RENEWED
-        self._variables()[self._place.key] = self.stays
-        assert self.stays is not None
-        return self.stays, now
+        self.stays.grad = None
+        self._known, self._known_to_found = _counts(self.stays), sys.getrefcount(self._found)
+        return self.stays, self._found
 
-    def finish(self, is_capture: bool) -> Optional[tuple[torch.Tensor, torch.Tensor]]:
-        """A run ends: the graph copies what it stored to the tensor that stays. One that is observed does the same operations, and
-        leaves all as it is."""
+    def enter(self) -> None:
+        self._put(self.stays)
+
+    def finish(self, is_capture: bool) -> Optional[_Pair]:
+        """The function has run. @return  What the graph copies, or in its stead a call that is observed."""
         now = self.now()
         if now is self.stays or not self.takes(now):
+            if is_capture:
+                refuse(f"the function stores a tensor in {self._place.name}, in some of its calls only", "let each call store one")
             return None
-        assert self.stays is not None
         if not is_capture:
             return self._aside, now
-        self._variables()[self._place.key] = self.stays
+        self._put(self.stays)
         return self.stays, now
 
-    def leave(self) -> Optional[tuple[torch.Tensor, torch.Tensor]]:
-        """The function is not replayed, or the call is over: the place gets a tensor of its own."""
-        if self.stays is None or not self.holds_what_stays():
+    def leave(self) -> None:
+        """The function is run as it is: nothing has happened yet."""
+        self.settle()
+
+    def exit(self, was_observed: bool) -> Optional[_Pair]:
+        """The call is over. Where the place holds what stays, the user's tensor gets its values, and its place: a replay stored what
+        nobody else has, or an observed call stored nothing. @return  What is to be copied."""
+        is_there = self.now() is self.stays
+        is_found_kept = sys.getrefcount(self._found) >= self._known_to_found  # the place's is gone
+        if self._is_kept(is_there, was_observed):
+            self.stays = self._found = None  # who keeps it, keeps it as it is
             return None
-        self._variables()[self._place.key] = fresh = _like(self.stays)
-        return fresh, self.stays
+        if not is_there:
+            self._found = None
+            return None
+        if is_found_kept and not was_observed:  # another thread has taken it
+            self._found = _like(self.stays)
+        self._found.grad = self.stays.grad if was_observed else None
+        self.stays.grad = None
+        return self._found, self.stays
+
+    def settle(self) -> None:
+        """The place gets the user's tensor back."""
+        if self._found is None:
+            return
+        self._put(self._found)
+        self._found = None
+        if sys.getrefcount(self.stays) > self._known[0]:  # another thread has taken it
+            self.stays = None
+
+    def _is_kept(self, is_there: bool, was_observed: bool) -> bool:
+        """Whether the call has kept the tensor that stays. Of one that was captured C++ has more references, and its Python did what
+        that of an observed call did."""
+        python, others, memory = self._known
+        python += is_there
+        for _ in range(_PATIENCE if was_observed else 1):
+            now = _counts(self.stays)
+            if now[0] <= python and (not was_observed or (now[1] <= others and now[2] <= memory)):
+                return False
+            time.sleep(0.001)
+        return True
+
+    def abandon(self) -> None:
+        """The call threw: who knows what it has kept."""
+        self.stays = self._found = None
 
 
 class HandedOn:
-    """The places of one function. Calls of several threads change them as they would in eager: each as it comes."""
+    """The places of one function. One thread at a time runs it, where there are any."""
 
     def __init__(self) -> None:
         self._places: list[_HandedOn] = []
         self._given_up: set[Where] = set()
+        self._lock = threading.RLock()
+        self._depth = 0  # of calls in calls
+        self._entered: list[_HandedOn] = []  # those that hold what stays
+        self._left = 0  # calls in a row in which they did so for nothing
+        self._was_observed = False  # the function ran in this call, and not for a capture
 
     def __bool__(self) -> bool:
         return bool(self._places)
@@ -173,24 +247,57 @@ class HandedOn:
         return bool(places) and not any(where_of(place) in known for place in places)
 
     def __enter__(self) -> None:
-        _copy([pair for one in self._places if (pair := one.enter()) is not None])
+        self._lock.acquire()
+        self._depth += 1
+        if self._depth > 1:
+            return
+        try:
+            self._was_observed = False
+            if torch.is_inference_mode_enabled() or not all(one.is_alone() for one in self._places):
+                return
+            _copy([one.prepare() for one in self._places])
+            self._entered = list(self._places)
+            for one in self._entered:
+                one.enter()
+        except BaseException:
+            self._end_call()
+            raise
 
     def __exit__(self, kind: Any, *error: Any) -> None:
-        self.leave()
-        if kind is not None:  # who knows what it has kept
-            for one in self._places:
-                one.stays = None
-        if any(one.is_given_up for one in self._places):
+        try:
+            if self._depth > 1:
+                return
+            entered, self._entered = self._entered, []
+            if kind is not None:
+                for one in entered:
+                    one.abandon()
+                return
+            self._left = 0 if entered else self._left
+            _copy([pair for one in entered if (pair := one.exit(self._was_observed)) is not None])
+            for one in entered:
+                one.settle()
+        finally:
+            self._end_call()
+
+    def _end_call(self) -> None:
+        self._depth -= 1
+        if self._depth == 0 and any(one.is_given_up for one in self._places):
             self._given_up.update(one.where for one in self._places if one.is_given_up)
             self._places = [one for one in self._places if not one.is_given_up]
+        self._lock.release()
 
     def leave(self) -> None:
-        """The function is run as it is: what it finds it may keep."""
-        _copy([pair for one in self._places if (pair := one.leave()) is not None])
+        """The function is run as it is, and its call is over when it returns."""
+        entered, self._entered = self._entered, []
+        self._left += bool(entered)
+        for one in entered:
+            one.leave()
+            one.is_given_up = one.is_given_up or self._left > _MOST_LEFT
 
     def finish(self, is_capture: bool) -> None:
         """A run ends that is observed, or one of a capture, which may be its warm-up."""
-        _copy([pair for one in self._places if (pair := one.finish(is_capture)) is not None])
+        self._was_observed = not is_capture
+        _copy([pair for one in self._entered if (pair := one.finish(is_capture)) is not None])
 
     def check_capture(self, kept: Iterable[Any]) -> None:
         """Of what a captured run returned or kept.
@@ -198,81 +305,47 @@ class HandedOn:
         Raises:
             UsageError: the next replay would write it.
         """
-        if self._places and self.are_mixed(kept):
+        if self._are_mixed(kept):
             refuse("the function keeps a tensor that the next call is to find changed", "let it keep a copy: tensor.clone()")
 
     # --- Of an observed call, at its end ---
 
     def explains(self, place: Place) -> bool:
         """Whether what changed there is handed on."""
-        places = {one.where: one for one in self._places}
+        places = {one.where for one in self._entered if not one.is_given_up and one.takes(one.now())}
         if place.kind != "contents":
-            one = places.get(where_of(place))
-            return one is not None and one.is_followed()
+            return where_of(place) in places
         owner = place.owner
         if type(owner) is not dict or dict(place.before).keys() != owner.keys():
             return False
-        changed = [key for key, value in place.before if owner[key] is not value]
-        entries = [places.get(("entry", id(owner), key)) for key in changed]
-        return all(one is not None and one.is_followed() for one in entries)
+        return all(("entry", id(owner), key) in places for key, value in place.before if owner[key] is not value)
 
     def has(self, where: Where) -> bool:
-        return any(one.where == where for one in self._places)
+        return any(one.where == where for one in self._entered)
 
     def stored(self) -> list[torch.Tensor]:
         """What the call left in the places."""
-        return [one.now() for one in self._places if one.is_followed()]
+        return [one.now() for one in self._entered if one.takes(one.now())]
 
     def guards(self) -> list[Place]:
         """What a graph relies on: that each place holds the tensor that stays."""
-        return [one.guard() for one in self._places if one.stays is not None]
+        return [one.guard() for one in self._entered]
 
-    def are_mixed(self, kept: Iterable[Any]) -> bool:
-        """Whether tensors that the call kept or returned lie where another of these does, or where one lay that it found."""
-        stay = set(_memory_of(one.stays for one in self._places))
-        stored = _memory_of(one.now() for one in self._places if not one.holds_what_stays())
-        others = _memory_of(kept)
-        return len(set(stored)) != len(stored) or bool(stay & {*stored, *others} or {*stored} & {*others})
+    def check_kept(self, kept: Iterable[Any]) -> None:
+        """Gives all up where the call kept or returned what the next call is to find changed."""
+        if self._are_mixed(kept):
+            for one in self._entered:
+                one.is_given_up = True
 
-    def check_result(self, result: Any) -> None:
-        """Gives all up where the caller has what the next call is to find changed, or a backward pass that may follow wants it."""
-        results = tensors_of(result)
-        if _saved_for(results).intersection(_memory_of(one.stays for one in self._places)):
-            self._give_up()
-        self.check_kept(results)
-
-    def check_kept(self, kept: list[torch.Tensor]) -> None:
-        """The same where a call kept it."""
-        if self.are_mixed(kept):
-            self._give_up()
-
-    def _give_up(self) -> None:
-        for one in self._places:
-            one.is_given_up = True
+    def _are_mixed(self, kept: Iterable[Any]) -> bool:
+        if not self._entered:
+            return False
+        stay = set(_memory_of(one.stays for one in self._entered))
+        stored = _memory_of(one.now() for one in self._entered if one.now() is not one.stays)
+        keep_one_twice = len(set(stored)) < len(stored)
+        keep_what_was_found = bool(stay.intersection(stored))
+        others = set(_memory_of(kept))
+        return keep_one_twice or keep_what_was_found or bool(others & stay) or bool(others.intersection(stored))
 
     def forget(self) -> None:
         self._places, self._given_up = [], set()
-
-
-def _saved_for(results: Iterable[torch.Tensor]) -> set[int]:
-    """The memory of tensors that the history of results keeps for a backward pass: of one that was made, nothing."""
-    found: set[int] = set()
-    nodes = [tensor.grad_fn for tensor in results if tensor.grad_fn is not None]
-    seen = set(nodes)
-    for node in nodes:  # which grows
-        for name in dir(node):
-            if name.startswith("_saved_") or name == "saved_tensors":
-                found.update(_saved_as(node, name))
-        for following, _ in node.next_functions:
-            if following is not None and following not in seen:
-                seen.add(following)
-                nodes.append(following)
-    return found
-
-
-def _saved_as(node: Any, name: str) -> list[int]:
-    try:
-        value = getattr(node, name)
-    except RuntimeError:  # it was freed
-        return []
-    return _memory_of(value if isinstance(value, (list, tuple)) else (value,))

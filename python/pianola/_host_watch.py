@@ -20,9 +20,10 @@ from ._audit.locate import first_mention
 from ._audit.table import Table
 from ._errors import refuse, text_of
 from ._handed_on import HandedOn, handed_on
-from ._host_places import GONE, Place, Store, held, is_as_before, is_same
+from ._host_places import GONE, Place, Store, entries_of, held, is_as_before, is_same
 from ._host_reads import HostReads
 from ._kept_tensors import Stores, where_of
+from ._structure import tensors_of
 
 # By rule: what counts even if one call does it, and what counts where calls after the first do so too.
 _LASTING = {
@@ -90,7 +91,7 @@ class HostWatch:
             with set_checkpoint_early_stop(False), reads:
                 reads.returned.append(call())
                 if self._handed_on:
-                    self._handed_on.check_result(reads.returned[0])
+                    self._handed_on.check_kept(tensors_of(reads.returned[0]))
         finally:
             table.watch.end()
         for place in reads.places:  # by what the part before it did, which nobody follows
@@ -308,7 +309,8 @@ def _again(place: Place) -> Optional[Place]:
     owner = place.owner
     if owner is GONE:
         return None
-    return Place(place.kind, owner, place.key, place.name, place.code, place.line, place.get())
+    now = entries_of(owner) if place.kind == "contents" else place.get()  # whose values are not kept alive
+    return Place(place.kind, owner, place.key, place.name, place.code, place.line, now)
 
 
 def _line_of(place: Place, reads: HostReads) -> str:

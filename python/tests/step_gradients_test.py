@@ -79,6 +79,39 @@ def test_a_gradient_that_is_looked_at_is_held_by_nobody(device):
     assert replays(graphed) >= CALLS - 4, reasons(graphed)
 
 
+def test_a_graph_on_the_same_gradients_that_goes_again(device):
+    """What it held is not the caller's to hold."""
+    values = {}
+    for graphs in (True, False):
+        torch.manual_seed(3)
+        module = torch.nn.Linear(4, 4).to(device)
+
+        def renew(y):
+            module.zero_grad()
+            loss = module(y).square().mean()
+            loss.backward()
+            return loss.detach()
+
+        def add(y):
+            loss = module(y).sum()
+            loss.backward()
+            return loss.detach()
+
+        both = [pianola.graphed(one) if graphs else one for one in (renew, add)]
+        held, values[graphs] = [], []
+        for i in range(CALLS):
+            values[graphs].append(both[0](batch(device, i)[1]))
+            if 6 <= i < 12:
+                values[graphs].append(both[1](batch(device, i)[1]))
+            if i == 12:
+                if graphs:
+                    both[1].reset()
+                held.append(module.weight.grad.data)
+            values[graphs] += [one.clone() for one in held]
+    for i, (one, other) in enumerate(zip(values[True], values[False], strict=True)):
+        assert_same(f"value {i}", one, other)
+
+
 # ---- Sparse ----
 
 TABLES = {

@@ -40,7 +40,7 @@ void HostCopies::bring_indices(c10::IValue& indices, c10::Device device) {
   c10::impl::GenericList brought = indices.toList().copy();
   for (std::size_t i = 0; i < brought.size(); ++i) {
     const c10::IValue index = brought.get(i);
-    if (!index.isTensor() || !index.toTensor().defined() || !index.toTensor().is_cpu()) continue;
+    if (!trace::is_index_of_host(index)) continue;
     copies_.push_back(index.toTensor().detach().to(device));
     brought.set(i, copies_.back());
   }
