@@ -82,8 +82,9 @@ def _like(tensor: torch.Tensor) -> torch.Tensor:
     return torch.nn.Parameter(made, tensor.requires_grad) if type(tensor) is torch.nn.Parameter else made
 
 
-def _copy(pairs: list[_Pair]) -> None:
-    """The values of each second into the first."""
+def _copy(given: Iterable[Optional[_Pair]]) -> None:
+    """The values of each second into the first. Keeps no reference."""
+    pairs = [pair for pair in given if pair is not None]
     if pairs:
         torch._foreach_copy_([one.detach() for one, _ in pairs], [other.detach() for _, other in pairs])
 
@@ -141,10 +142,6 @@ class _HandedOn:
         """Whether the tensor that stays can hold its values."""
         return self.stays is not None and _is_plain(tensor) and _are_alike(self.stays, tensor)
 
-    def guard(self) -> Place:
-        place = self._place
-        return Place(place.kind, place.owner, place.key, place.name, place.code, place.line, self.stays)
-
     def is_alone(self) -> bool:
         """Whether nobody else has the tensor that is there."""
         kind = type(self.now())
@@ -178,14 +175,21 @@ class _HandedOn:
 
     def leave(self) -> None:
         """The function is run as it is: nothing has happened yet."""
-        self.settle()
+        self.settle(captured=None)
 
-    def exit(self, was_observed: bool) -> Optional[_Pair]:
+    def exit(self, captured: Optional[bool]) -> Optional[_Pair]:
         """The call is over. Where the place holds what stays, the user's tensor gets its values, and its place: a replay stored what
-        nobody else has, or an observed call stored nothing. @return  What is to be copied."""
-        is_there = self.now() is self.stays
+        nobody else has, or an observed call stored nothing.
+
+        Args:
+            captured: whether the function ran for a capture; None: it did not run.
+
+        Returns:
+            What is to be copied.
+        """
+        is_there, was_observed = self.now() is self.stays, captured is False
         is_found_kept = sys.getrefcount(self._found) >= self._known_to_found  # the place's is gone
-        if self._is_kept(is_there, was_observed):
+        if not captured and self._is_kept(is_there, was_observed):
             self.stays = self._found = None  # who keeps it, keeps it as it is
             return None
         if not is_there:
@@ -197,18 +201,18 @@ class _HandedOn:
         self.stays.grad = None
         return self._found, self.stays
 
-    def settle(self) -> None:
+    def settle(self, captured: Optional[bool]) -> None:
         """The place gets the user's tensor back."""
         if self._found is None:
             return
         self._put(self._found)
         self._found = None
-        if sys.getrefcount(self.stays) > self._known[0]:  # another thread has taken it
+        if not captured and _counts(self.stays)[0] > self._known[0]:  # another thread has taken it
             self.stays = None
 
     def _is_kept(self, is_there: bool, was_observed: bool) -> bool:
-        """Whether the call has kept the tensor that stays. Of one that was captured C++ has more references, and its Python did what
-        that of an observed call did."""
+        """Whether the call has kept the tensor that stays. Not to be asked of a captured one, whose Python did what that of an observed
+        call did: its graph has references. In a replay none of C++ can come."""
         python, others, memory = self._known
         python += is_there
         for _ in range(_PATIENCE if was_observed else 1):
@@ -233,7 +237,7 @@ class HandedOn:
         self._depth = 0  # of calls in calls
         self._entered: list[_HandedOn] = []  # those that hold what stays
         self._left = 0  # calls in a row in which they did so for nothing
-        self._was_observed = False  # the function ran in this call, and not for a capture
+        self._ran: Optional[bool] = None  # the function, in this call: whether for a capture
 
     def __bool__(self) -> bool:
         return bool(self._places)
@@ -252,10 +256,10 @@ class HandedOn:
         if self._depth > 1:
             return
         try:
-            self._was_observed = False
+            self._ran = None
             if torch.is_inference_mode_enabled() or not all(one.is_alone() for one in self._places):
                 return
-            _copy([one.prepare() for one in self._places])
+            _copy(one.prepare() for one in self._places)
             self._entered = list(self._places)
             for one in self._entered:
                 one.enter()
@@ -273,9 +277,9 @@ class HandedOn:
                     one.abandon()
                 return
             self._left = 0 if entered else self._left
-            _copy([pair for one in entered if (pair := one.exit(self._was_observed)) is not None])
+            _copy(one.exit(self._ran) for one in entered)
             for one in entered:
-                one.settle()
+                one.settle(self._ran)
         finally:
             self._end_call()
 
@@ -296,8 +300,8 @@ class HandedOn:
 
     def finish(self, is_capture: bool) -> None:
         """A run ends that is observed, or one of a capture, which may be its warm-up."""
-        self._was_observed = not is_capture
-        _copy([pair for one in self._entered if (pair := one.finish(is_capture)) is not None])
+        self._ran = is_capture
+        _copy(one.finish(is_capture) for one in self._entered)
 
     def check_capture(self, kept: Iterable[Any]) -> None:
         """Of what a captured run returned or kept.
@@ -328,8 +332,12 @@ class HandedOn:
         return [one.now() for one in self._entered if one.takes(one.now())]
 
     def guards(self) -> list[Place]:
-        """What a graph relies on: that each place holds the tensor that stays."""
-        return [one.guard() for one in self._entered]
+        """What a graph relies on: that the places hold what stays, in this call."""
+        known = self.what_stays()
+        return [Place("value", self, self.what_stays, "what is handed on", None, 0, known)] if known else []
+
+    def what_stays(self) -> tuple[int, ...]:
+        return tuple([id(one.stays) for one in self._entered])
 
     def check_kept(self, kept: Iterable[Any]) -> None:
         """Gives all up where the call kept or returned what the next call is to find changed."""
