@@ -77,7 +77,7 @@ class GraphedFunction(Generic[Arguments, Result]):
             return self.original(*args, **kwargs)
         if self._module is not None and self._module() is None:
             return self.original(*args, **kwargs)  # which says that it is gone
-        if self.handed_on:
+        if self.handed_on.places:
             with self.handed_on:
                 return self._cache.call(self, args, kwargs)
         return self._cache.call(self, args, kwargs)

@@ -6,6 +6,7 @@ stores. Between calls the place holds a tensor of the user's. That is as in eage
 has the tensor that was there, and nobody has kept the one that stays. A call for which that is not so is left as it is.
 """
 
+import itertools
 import sys
 import threading
 import time
@@ -20,6 +21,7 @@ from ._kept_tensors import Where, where_of
 _MOST = 256  # places of one function
 _MOST_LEFT = 64  # calls in a row that run the function as it is, until all places are given up
 _MOST_RENEWED = 8  # other tensors that stay, as for another shape, until a place is given up
+_numbers = itertools.count(1)
 _Pair = tuple[torch.Tensor, torch.Tensor]
 _KINDS = (torch.Tensor, torch.nn.Parameter)
 
@@ -94,7 +96,7 @@ _PATIENCE = 20  # milliseconds, until a thread of autograd has dropped what it w
 
 
 def _counts(tensor: torch.Tensor) -> _Counts:
-    """References to it: Python's, C++'s and those to its memory. Python's are as many more as the caller has of its own."""
+    """References to it: Python's, with those of this call; C++'s; and those to its memory."""
     uses = tensor._use_count()  # type: ignore[attr-defined]
     return sys.getrefcount(tensor), uses, torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
 
@@ -118,6 +120,7 @@ class _HandedOn:
         self.where: Where = where_of(place)
         self._place = place
         self.stays: Any = None
+        self.number = 0  # of that one, among all that ever stayed
         self._aside: Any = None  # gets the values in its stead, where it is to stay as the call found it
         self._found: Any = None  # the user's tensor, while a call runs
         self._known: _Counts = (0, 0, 0)  # references to what stays, but for the place's, when the call began
@@ -147,11 +150,13 @@ class _HandedOn:
         kind = type(self.now())
         return kind in _ALONE and _is_plain(self.now()) and _counts_in(self._variables, self._place.key) == _ALONE[kind]
 
+    # Each of these gives what is to be copied: into which tensor, and from which.
+
     def prepare(self) -> _Pair:
-        """A call begins. @return  What is to be copied."""
+        """A call begins."""
         self._found = self.now()
         if not self.takes(self._found):
-            self.stays, self._aside = _like(self._found), _like(self._found)
+            self.stays, self._aside, self.number = _like(self._found), _like(self._found), next(_numbers)
             self._renewed += 1
             self.is_given_up = self._renewed > _MOST_RENEWED
         self.stays.grad = None
@@ -162,7 +167,7 @@ class _HandedOn:
         self._put(self.stays)
 
     def finish(self, is_capture: bool) -> Optional[_Pair]:
-        """The function has run. @return  What the graph copies, or in its stead a call that is observed."""
+        """The function has run: the graph copies what it stored. A call that is observed copies it aside, to do the same operations."""
         now = self.now()
         if now is self.stays or not self.takes(now):
             if is_capture:
@@ -183,9 +188,6 @@ class _HandedOn:
 
         Args:
             captured: whether the function ran for a capture; None: it did not run.
-
-        Returns:
-            What is to be copied.
         """
         is_there, was_observed = self.now() is self.stays, captured is False
         is_found_kept = sys.getrefcount(self._found) >= self._known_to_found  # the place's is gone
@@ -231,7 +233,7 @@ class HandedOn:
     """The places of one function. One thread at a time runs it, where there are any."""
 
     def __init__(self) -> None:
-        self._places: list[_HandedOn] = []
+        self.places: list[_HandedOn] = []  # asked for at each call of any function
         self._given_up: set[Where] = set()
         self._lock = threading.RLock()
         self._depth = 0  # of calls in calls
@@ -240,14 +242,14 @@ class HandedOn:
         self._ran: Optional[bool] = None  # the function, in this call: whether for a capture
 
     def __bool__(self) -> bool:
-        return bool(self._places)
+        return bool(self.places)
 
     def add(self, places: Iterable[Place]) -> None:
-        self._places += map(_HandedOn, places)
+        self.places += map(_HandedOn, places)
 
     def takes(self, places: list[Place]) -> bool:
         """Whether all of them are new, and may be followed."""
-        known = self._given_up | {one.where for one in self._places}
+        known = self._given_up | {one.where for one in self.places}
         return bool(places) and not any(where_of(place) in known for place in places)
 
     def __enter__(self) -> None:
@@ -257,10 +259,10 @@ class HandedOn:
             return
         try:
             self._ran = None
-            if torch.is_inference_mode_enabled() or not all(one.is_alone() for one in self._places):
+            if torch.is_inference_mode_enabled() or not all(one.is_alone() for one in self.places):
                 return
-            _copy(one.prepare() for one in self._places)
-            self._entered = list(self._places)
+            _copy(one.prepare() for one in self.places)
+            self._entered = list(self.places)
             for one in self._entered:
                 one.enter()
         except BaseException:
@@ -285,9 +287,9 @@ class HandedOn:
 
     def _end_call(self) -> None:
         self._depth -= 1
-        if self._depth == 0 and any(one.is_given_up for one in self._places):
-            self._given_up.update(one.where for one in self._places if one.is_given_up)
-            self._places = [one for one in self._places if not one.is_given_up]
+        if self._depth == 0 and any(one.is_given_up for one in self.places):
+            self._given_up.update(one.where for one in self.places if one.is_given_up)
+            self.places = [one for one in self.places if not one.is_given_up]
         self._lock.release()
 
     def leave(self) -> None:
@@ -337,7 +339,7 @@ class HandedOn:
         return [Place("value", self, self.what_stays, "what is handed on", None, 0, known)] if known else []
 
     def what_stays(self) -> tuple[int, ...]:
-        return tuple([id(one.stays) for one in self._entered])
+        return tuple([one.number for one in self._entered])
 
     def check_kept(self, kept: Iterable[Any]) -> None:
         """Gives all up where the call kept or returned what the next call is to find changed."""
@@ -356,4 +358,4 @@ class HandedOn:
         return keep_one_twice or keep_what_was_found or bool(others & stay) or bool(others.intersection(stored))
 
     def forget(self) -> None:
-        self._places, self._given_up = [], set()
+        self.places, self._given_up = [], set()
