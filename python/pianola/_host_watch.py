@@ -109,11 +109,12 @@ class HostWatch:
         written = [place for place in _written(reads, stores.places) if not (self._handed_on and self._handed_on.explains(place))]
         draws = [*lasting, *_draws(generators, reads), *_moved(moving, reads)]
         effects = self._judge(draws, passing, dict(_writes(reads, written)), reads)
-        if not effects.lasting and not passing and self._hands_on(reads, written):
+        # `passing` holds all but the writes, which effects.passing has as well.
+        if not effects.lasting and not passing and self._begins_to_hand_on(reads, written):
             effects = effects._replace(passing="", begins_anew=True)
         return effects, reads
 
-    def _hands_on(self, reads: HostReads, written: list[Place]) -> bool:
+    def _begins_to_hand_on(self, reads: HostReads, written: list[Place]) -> bool:
         """Whether all that the call wrote is what later calls are to be handed on, which they are from now on."""
         if self._handed_on is None or reads.parts_are_users:
             return False
