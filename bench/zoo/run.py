@@ -1,6 +1,6 @@
 """Runs the zoo: each case in a process of its own, its contenders in turn.
 
-    bench/zoo/run.py [--device cpu|cuda] [--size small|full] [--case NAME] [--calls N] [--jobs N] [--json FILE] [FILTER]
+    bench/zoo/run.py [--device cpu|cuda] [--size small|full] [--case NAME] [--calls N] [--jobs N] [--json FILE] [--missing] [FILTER]
 
 Wants `import pianola` to work, as bench/python/main.py does, and torchvision, timm, transformers and peft. A contender is first run
 --calls times from the same seeds as eager, and all that it returned and left is compared bit by bit, with a second run of eager where
@@ -10,7 +10,7 @@ and nothing is timed.
 With --jobs, cases run side by side, on all GPUs in turn; where one is timed, nothing else runs on its GPU.
 
 FILE has the form of bench/results/README.md; each case has a "zoo" besides. Cases that it has are replaced, others stay, so that
-several runs make one file. bench/zoo/table.py makes the table of the docs from it.
+several runs make one file; with --missing, those that it has are not run. bench/zoo/table.py makes the table of the docs from it.
 """
 
 import argparse
@@ -263,9 +263,9 @@ def time(contenders, settings):
 def run_alone(case, settings, gpu=None, without=()):
     """In a process of its own; what became of it if it left no row. Contenders whose captures fail are left out of the next try.
 
-    gpu: (number, file of its turns), where cases run side by side.
+    gpu: (name, file of its turns), where cases run side by side.
     """
-    environment = os.environ | ({"CUDA_VISIBLE_DEVICES": str(gpu[0])} if gpu else {})
+    environment = os.environ | ({"CUDA_VISIBLE_DEVICES": gpu[0]} if gpu else {})
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         command = [sys.executable, __file__, "--case", case.name, "--device", settings.device, "--size", settings.size,
                    "--calls", str(settings.calls), "--row", file.name, *(["--alone"] if settings.alone else []),
@@ -291,20 +291,38 @@ def run_alone(case, settings, gpu=None, without=()):
     return again
 
 
-def run_all(chosen, settings):
+def run_all(those, settings):
     if settings.jobs == 1:
-        yield from (run_alone(case, settings) for case in chosen)
+        yield from (run_alone(case, settings) for case in those)
         return
-    gpus = max(1, torch.cuda.device_count()) if settings.device == "cuda" else 1
+    gpus = visible_gpus() if settings.device == "cuda" else []
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(settings.jobs) as pool:
-        places = [(number, Path(folder) / f"gpu{number}") if settings.device == "cuda" else None for number in range(gpus)]
-        yield from pool.map(lambda pair: run_alone(pair[1], settings, places[pair[0] % gpus]), enumerate(chosen))
+        places = [(name, Path(folder) / f"gpu{name}") for name in gpus] or [None]
+        yield from pool.map(lambda pair: run_alone(pair[1], settings, places[pair[0] % len(places)]), enumerate(those))
+
+
+def visible_gpus():
+    """Their names for CUDA_VISIBLE_DEVICES."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return given.split(",") if given else [str(number) for number in range(torch.cuda.device_count())]
+
+
+def chosen(settings):
+    known = set()
+    if settings.missing:
+        known = {row["case"] for row in read(settings.json)["results"][0]["cases"]}
+    return [case for case in cases.CASES
+            if (settings.filter in case.name or settings.filter in case.family) and case.name not in known]
+
+
+def read(file):
+    return json.loads(file.read_text()) if file.exists() else {"results": [{"cases": []}]}
 
 
 def write(rows, file):
     from machine import describe_machine
 
-    document = json.loads(file.read_text()) if file.exists() else {"results": [{"cases": []}]}
+    document = read(file)
     known = {row["case"]: row for row in document["results"][0]["cases"]} | {row["case"]: row for row in rows}
     ordered = [known[case.name] for case in cases.CASES if case.name in known]
     result = {"benchmark": f"{rows[0]['zoo']['device']}/zoo", "title": "Steps as people have written them", "cases": ordered}
@@ -331,6 +349,7 @@ def parse(arguments):
     parser.add_argument("--size", default="small", choices=["small", "full"])
     parser.add_argument("--calls", type=int, default=200)
     parser.add_argument("--json", type=Path, help="the file of results")
+    parser.add_argument("--missing", action="store_true", help="with --json: only cases that the file does not have")
     parser.add_argument("--row", type=Path, help="with --case: the file of its row alone")
     parser.add_argument("--alone", action="store_true", help="eager and Pianola only")
     parser.add_argument("--untimed", action="store_true", help="results only")
@@ -338,7 +357,10 @@ def parse(arguments):
     parser.add_argument("--turns", type=Path, help=argparse.SUPPRESS)  # the file whose lock is the GPU
     parser.add_argument("--without", action="append", default=[], help="a contender to leave out")
     parser.add_argument("--limit", type=int, default=600, help="seconds that a case may take")
-    return parser.parse_args(arguments)
+    settings = parser.parse_args(arguments)
+    if settings.missing and not settings.json:
+        parser.error("--missing wants --json FILE")
+    return settings
 
 
 def main(arguments):
@@ -355,7 +377,7 @@ def main(arguments):
             settings.row.write_text(json.dumps(rows[0]))
     else:
         rows = []
-        for row in run_all([case for case in cases.CASES if settings.filter in case.name or settings.filter in case.family], settings):
+        for row in run_all(chosen(settings), settings):
             rows.append(row)
             print(summary(row), flush=True)
             if settings.json:
