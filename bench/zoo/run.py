@@ -44,7 +44,6 @@ GRAPH = "torch.cuda.graph"
 CALLABLES = "torch.cuda.make_graphed_callables"
 COMPILE = 'torch.compile(mode="reduce-overhead")'
 ITERATIONS, BURST, ROUNDS = 20, 10, 5
-FEW_SECONDS = 1  # that the samples of one contender may take at most, about
 
 
 class Log(logging.Handler):
@@ -255,7 +254,7 @@ def time(contenders, settings):
     for _ in range(3):
         contenders[EAGER].turn()
     once = measuring.measure(contenders[EAGER].turn, 2, 2)["wall"] / 1e6
-    iterations = max(2, min(ITERATIONS, int(FEW_SECONDS / ROUNDS / once)))
+    iterations = max(2, min(ITERATIONS, int(settings.seconds / ROUNDS / once)))
     turns = {way: contender.turn for way, contender in contenders.items()}
     return measuring.alternate(turns, iterations, BURST, ROUNDS) | {"iterations": iterations}
 
@@ -268,7 +267,7 @@ def run_alone(case, settings, gpu=None, without=()):
     environment = os.environ | ({"CUDA_VISIBLE_DEVICES": gpu[0]} if gpu else {})
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         command = [sys.executable, __file__, "--case", case.name, "--device", settings.device, "--size", settings.size,
-                   "--calls", str(settings.calls), "--row", file.name, *(["--alone"] if settings.alone else []),
+                   "--calls", str(settings.calls), "--seconds", str(settings.seconds), "--row", file.name, *(["--alone"] if settings.alone else []),
                    *(["--untimed"] if settings.untimed else []), *(["--turns", str(gpu[1])] if gpu else []),
                    *(part for way in without for part in ("--without", way))]
         try:
@@ -353,6 +352,7 @@ def parse(arguments):
     parser.add_argument("--row", type=Path, help="with --case: the file of its row alone")
     parser.add_argument("--alone", action="store_true", help="eager and Pianola only")
     parser.add_argument("--untimed", action="store_true", help="results only")
+    parser.add_argument("--seconds", type=float, default=1, help="that the samples of one contender take at most, about")
     parser.add_argument("--jobs", type=int, default=1, help="cases side by side")
     parser.add_argument("--turns", type=Path, help=argparse.SUPPRESS)  # the file whose lock is the GPU
     parser.add_argument("--without", action="append", default=[], help="a contender to leave out")

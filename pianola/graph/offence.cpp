@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <exception>
 
 namespace pianola::graph {
 
@@ -27,12 +26,6 @@ std::string recorded_place(const OpTrace* trace, std::size_t number) {
   return trace->place(trace->ops()[number - 1]);
 }
 
-// While an exception of Python's passes through C++, its interpreter must not be asked for anything: the exception is its
-// pending error, and would be lost.
-trace::CallSite site_unless_unwinding() {
-  return std::uncaught_exceptions() > 0 ? trace::CallSite() : trace::CallSite::here();
-}
-
 }  // namespace
 
 OffendingOp OffendingOp::note(const trace::OpSpan& op, std::size_t number, const std::string& inner) {
@@ -43,7 +36,7 @@ OffendingOp OffendingOp::note(const trace::OpSpan& op, std::size_t number, const
                        .backward = op.backward != nullptr ? op.backward->name : "",
                        .forward_sequence = op.backward != nullptr ? op.backward->sequence : -1,
                        .info = op.info,
-                       .site = site_unless_unwinding()};
+                       .site = trace::CallSite::here()};
   if (offender.detail.empty()) offender.detail = op.info->schema().name();
   for (const std::string& scope : op.scopes) offender.scope += (offender.scope.empty() ? "" : "/") + scope;
   return offender;

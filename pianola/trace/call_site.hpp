@@ -22,7 +22,8 @@ class CallSite {
  public:
   CallSite() = default;
   /// Takes this thread's C++ frames and, where Python or TorchScript runs it, theirs; those that can be had. A place is a
-  /// courtesy: where the stack cannot be unwound it is unknown, and nothing fails for it.
+  /// courtesy: where the stack cannot be unwound it is unknown, and nothing fails for it. No code of Python runs, so that an
+  /// exception that is pending in its interpreter stays.
   static CallSite here() noexcept;
   /// The same of C++ frames that were taken before: return addresses, from the innermost on. Without `script`, no frames
   /// of Python are taken, for which this thread may have to wait for the interpreter's lock.

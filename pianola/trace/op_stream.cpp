@@ -233,8 +233,7 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
                        .op = here.callers.empty() ? op : here.callers.front(),
                        .scope = fmt::format("{}", fmt::join(here.scopes, "/")),
                        .backward = here.backward.empty() ? "" : here.backward.back().name,
-                       // Python must not be asked while an exception of its own passes.
-                       .site = std::uncaught_exceptions() > 0 ? CallSite() : CallSite::here()};
+                       .site = CallSite::here()};
     for (State* state = this; state != nullptr; state = state->outer.get()) {
       const std::lock_guard lock(state->mutex);
       if (!state->odd_work) state->odd_work = work;

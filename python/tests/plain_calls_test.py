@@ -1,6 +1,7 @@
 """What is no plain work on plain tensors, in a step, among its inputs or around a call: eager, with the reason told once, or
 refused by name. Never a crash, never other numbers than eager's."""
 
+import ctypes
 import warnings
 
 import pianola
@@ -164,6 +165,31 @@ def test_a_capture_is_refused(step, device):
     graph.capture(lambda: result.append(x * 2))  # nothing is left of it
     graph.replay()
     same(result[-1], x * 2)
+
+
+class _ExceptionCounts(ctypes.Structure):
+    """What a thread's C++ runtime counts: `__cxa_eh_globals` of the Itanium C++ ABI."""
+
+    _fields_ = [("caught", ctypes.c_void_p), ("uncaught", ctypes.c_uint)]
+
+
+@pytest.fixture
+def lost_exception():
+    """As after an exception that a library caught by a C++ runtime of its own: this thread's never hears of its end."""
+    counts_of_thread = ctypes.CDLL("libstdc++.so.6").__cxa_get_globals
+    counts_of_thread.restype = ctypes.POINTER(_ExceptionCounts)
+    counts = counts_of_thread().contents
+    counts.uncaught += 1
+    yield
+    counts.uncaught -= 1
+
+
+def test_the_line_is_named_where_a_library_lost_an_exception(lost_exception, device):
+    x = rows(device)
+    for step, rule in ((in_dispatch_mode, "PG1203"), (lambda x: x.sum().item(), "PG101")):
+        with pytest.raises(pianola.CaptureError) as refused:
+            pianola.Graph(device).capture(lambda: step(x), warmup=0)
+        assert refused.value.rule == rule and " at plain_calls_test.py:" in refused.value.where
 
 
 @steps

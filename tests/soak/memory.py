@@ -3,6 +3,7 @@
 import ctypes
 import gc
 import os
+import statistics
 import sys
 
 import torch
@@ -52,6 +53,12 @@ def streams_with_memory(device: torch.device) -> int:
     if device.type != "cuda":
         return 0
     return len({segment["stream"] for segment in torch.cuda.memory_snapshot()})
+
+
+def growth(samples: "list[int]") -> float:
+    """From the first third to the last, each by its median: what is held at one moment is up to where the threads stand."""
+    third = max(1, len(samples) // 3)
+    return statistics.median(samples[-third:]) - statistics.median(samples[:third])
 
 
 def slope(points: "list[tuple[float, float]]") -> float:

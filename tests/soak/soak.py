@@ -34,7 +34,7 @@ import pianola
 
 WIDTH = 32
 HOST_LIMIT_KIB = 1.0  # a capture
-DEVICE_LIMIT_MIB = 64.0  # from the first measurement after the warm-up to the last: two cuBLAS workspaces
+DEVICE_LIMIT_MIB = 64.0  # two cuBLAS workspaces; memory.growth() of the measurements after the warm-up
 
 
 class Wrong(AssertionError):
@@ -492,7 +492,8 @@ class Soak:
             "errors": counts["errors"],
             "host_kib_a_capture": round(memory.slope(self.samples) / 1024, 3),
             "resident_kib_a_capture": round(memory.slope(self.resident) / 1024, 3),
-            "device_growth_mib": round((self.reserved[-1] - self.reserved[0]) / 2**20, 1),
+            "device_growth_mib": round(memory.growth(self.reserved) / 2**20, 1),
+            "device_mib": [round(reserved / 2**20) for reserved in self.reserved],
             "scenarios": dict(sorted(self.tally.scenarios.items())),
         }
 

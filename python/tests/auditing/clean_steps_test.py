@@ -51,7 +51,7 @@ def test_training_loops(device, name, variant):
     step, optimizer = training(device, optimizers(device)[name], autocast=variant == "autocast", clip=variant == "clip")
     before = copy.deepcopy(optimizer.state_dict()), [one.detach().clone() for one in optimizer.param_groups[0]["params"]]
     report = pianola.audit(step, batches=inputs(device))
-    assert not report.findings, f"{report}"
+    assert not findings_of(report), f"{report}"
     assert optimizer.state_dict() == before[0]  # without state, as it was
     assert all(torch.equal(one, other) for one, other in zip(before[1], optimizer.param_groups[0]["params"]))
 
@@ -62,7 +62,7 @@ def test_a_scheduler_with_a_learning_rate_on_the_device(device):
     step, optimizer = training(device, kind)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.9**epoch)
     report = pianola.audit(step, batches=inputs(device), between=scheduler.step)
-    assert not report.findings, f"{report}"
+    assert not findings_of(report), f"{report}"
 
 
 def test_dicts_and_dataclasses_as_batches(device):

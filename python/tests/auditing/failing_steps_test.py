@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import pianola
-from marked_steps import check, inputs
+from marked_steps import check, findings_of, inputs
 
 
 def test_a_step_that_raises(device):
@@ -29,7 +29,7 @@ def test_a_step_that_raises_at_once(device):
         return x @ x  # PG1202
 
     report = check(test_a_step_that_raises_at_once, step, batches=inputs(device))
-    assert [one.rule for one in report.findings] == ["PG1202"]
+    assert [one.rule for one in findings_of(report)] == ["PG1202"]
 
 
 def test_a_step_without_memory(device):

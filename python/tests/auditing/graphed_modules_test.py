@@ -43,7 +43,7 @@ def test_a_module_that_cannot_be_graphed(device):
 def test_a_module_that_can_be_graphed(device):
     for module in (ConvNet().to(device), ConvNet().to(device).eval()):
         report = pianola.audit(module, batches=[(x,) for x in batches(2, (2, 3, 8, 8), device)])
-        assert not report.findings, f"{report}"
+        assert not findings_of(report), f"{report}"
 
 
 def test_a_second_forward_before_backward(device):
@@ -113,7 +113,7 @@ def test_an_input_that_no_result_depends_on(device):
         return module(x, y).sum() + y.sum()
 
     report = pianola.audit(step, batches=pairs(device), callables=[module], trial=False)
-    assert [one.what for one in report.findings] == ["input 1 of 'module' requires grad, and no result depends on it"]
+    assert [one.what for one in findings_of(report)] == ["input 1 of 'module' requires grad, and no result depends on it"]
 
 
 def test_an_input_of_a_function_that_no_result_depends_on(device):

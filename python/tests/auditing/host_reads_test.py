@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import pianola
-from marked_steps import check, inputs
+from marked_steps import check, findings_of, inputs
 
 numpy = pytest.importorskip("numpy")
 
@@ -34,7 +34,7 @@ def test_a_tensor_that_is_printed(device, capsys):
         return y, text
 
     report = check(test_a_tensor_that_is_printed, step, batches=inputs(device))
-    assert [one.op for one in report.findings] == ["print", "Tensor.__format__", "logging", "Tensor.__repr__"]
+    assert [one.op for one in findings_of(report)] == ["print", "Tensor.__format__", "logging", "Tensor.__repr__"]
 
 
 def test_a_copy_that_does_nothing_on_the_cpu_is_one_on_the_gpu(device):

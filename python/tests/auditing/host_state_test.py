@@ -234,7 +234,7 @@ def test_a_step_made_of_a_string(device):
     variables = {"n": 0}
     exec("def step(x):\n    global n\n    n += 1\n    print(n)\n    return x * 2\n", variables)
     report = pianola.audit(variables["step"], batches=inputs(device))
-    assert [(one.rule, one.file, one.line) for one in report.findings] == [("PG803", "<string>", 3), ("PG804", "<string>", 4)]
+    assert [(one.rule, one.file, one.line) for one in findings_of(report)] == [("PG803", "<string>", 3), ("PG804", "<string>", 4)]
 
 
 def test_objects_that_do_not_want_to_be_looked_at(device):
