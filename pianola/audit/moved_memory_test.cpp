@@ -75,9 +75,12 @@ TEST_P(MovedMemory, OneThatWasFreedBeforeTheNextWasMade) {
   const at::Tensor out = at::zeros({4}, device());
   std::vector<at::Tensor> others;
   const AuditReport report = audit([&] { out.copy_(*x); }, {.between = [&](int run) {
+                                     const void* const before = x->data_ptr();
                                      x.reset();
-                                     others.push_back(randn({4}, 1));  // takes its place
-                                     others.push_back(randn({4}, 2));
+                                     for (int tries = 0; tries < 1000; ++tries) {  // until one takes its place
+                                       others.push_back(randn({4}, 1));
+                                       if (others.back().data_ptr() == before) break;
+                                     }
                                      x = randn({4}, static_cast<std::uint64_t>(run) + 5);
                                    }});
   EXPECT_RULES(report, "PG401");

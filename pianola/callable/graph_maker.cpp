@@ -132,8 +132,8 @@ std::unique_ptr<StepGraph> GraphMaker::make_step(const Callable& callable, const
   const Observation& observation = source.observation;
   SharedPool& shared = shared_pool(observation.device());
   const std::shared_ptr<void> reservation = reserve(shared, source.function);
-  auto graph =
-      std::make_unique<StepGraph>(observation.device(), source.inputs, observation.spared_inputs(), options_.output);
+  auto graph = std::make_unique<StepGraph>(observation.device(), source.inputs, observation.spared_inputs(),
+                                           options_.output, source.lends_gradients);
   const auto step = [&](std::span<const at::Tensor> static_inputs) {
     return leaves_of(callable(values_of(static_inputs)));
   };

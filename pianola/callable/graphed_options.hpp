@@ -18,7 +18,7 @@ struct GraphedOptions {
   /// if autotuning or lazily made state settles later.
   int warmup = 3;
   /// Signatures that keep graphs at once; beyond that the one not called for longest loses its own.
-  int capacity = 16;
+  int capacity = 64;
   /// Graphs of one signature: calls between forward and backward at once, or steps that find gradients in different
   /// states. Further calls run eagerly.
   int max_in_flight = 4;

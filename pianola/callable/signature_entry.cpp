@@ -79,6 +79,7 @@ bool SignatureEntry::may_capture() {
   }
   graphs_.erase(graphs_.begin());
   note_recapture("gradients are not as they were at capture: set or kept from outside");
+  lends_gradients_ = lends_gradients_ || recaptures_.in_a_row() > 1;
   return !is_eager_;
 }
 
@@ -102,6 +103,7 @@ CachedGraph* SignatureEntry::capture(const CallInputs& inputs, Call& call, Graph
                                     .observation = warm_up_.last(),
                                     .is_adopted = is_adopted_,
                                     .is_step = is_step() || has_slots,
+                                    .lends_gradients = lends_gradients_,
                                     .function = function,
                                     .samples = warm_up_.samples()};
     CachedGraph& graph = graphs_.emplace_back(maker.make(call, source));

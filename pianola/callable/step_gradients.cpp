@@ -2,12 +2,15 @@
 
 #include <pianola/callable/leaf_hook_checks.hpp>
 #include <pianola/callable/leaf_hooks.hpp>
+#include <pianola/trace/plain_check.hpp>
 #include <pianola/trace/quiet_scope.hpp>
 #include <pianola/trace/references.hpp>
 #include <pianola/trace/sparse_parts.hpp>
 #include <pianola/trace/tensors_of.hpp>
 #include <pianola/trace/uses_values.hpp>
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_copy.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
@@ -19,6 +22,23 @@ namespace {
 const void* identity_of(const at::Tensor& tensor) {
   const c10::StorageImpl* const storage = trace::storage_of(tensor);
   return storage != nullptr ? static_cast<const void*>(storage) : tensor.unsafeGetTensorImpl();
+}
+
+// A gradient that another one can take the place of by a copy, in the same memory format.
+bool is_plain(const at::Tensor& gradient) {
+  return gradient.defined() && gradient.layout() == at::kStrided && !gradient.requires_grad() &&
+         gradient.is_non_overlapping_and_dense() && trace::oddity_of_input(gradient) == trace::Oddity::none;
+}
+
+bool lie_alike(const at::Tensor& one, const at::Tensor& other) {
+  return one.sizes() == other.sizes() && one.strides() == other.strides() && one.scalar_type() == other.scalar_type() &&
+         one.device() == other.device();
+}
+
+void copy_all(const std::vector<at::Tensor>& to, const std::vector<at::Tensor>& from) {
+  const trace::QuietScope quiet;
+  const at::NoGradGuard no_grad;
+  if (!to.empty()) at::_foreach_copy_(to, from);
 }
 
 }  // namespace
@@ -33,9 +53,21 @@ StepGradients::Leaf::Leaf(const at::Tensor& leaf)
       placement(*before.unsafeGetTensorImpl()),
       made_placement(placement) {}
 
-StepGradients::StepGradients(const std::vector<at::Tensor>& leaves) {
+void StepGradients::Leaf::lend() {
+  if (!is_plain(before)) return;
+  const trace::QuietScope quiet;
+  const at::NoGradGuard no_grad;
+  lent = before.clone();
+  meta->grad_ = lent;
+  found = trace::WeakTensor(lent.getIntrusivePtr());
+  placement = graph::Placement(*lent.unsafeGetTensorImpl());
+}
+
+StepGradients::StepGradients(const std::vector<at::Tensor>& leaves, bool lend) {
   for (const at::Tensor& leaf : leaves) {
-    const at::Tensor& found = leaves_.emplace_back(leaf).before;
+    leaves_.emplace_back(leaf);
+    if (lend) leaves_.back().lend();
+    const at::Tensor found = leaves_.back().meta->grad_;
     if (!found.defined()) continue;
     leaves_of_gradients_.emplace(identity_of(found), leaves_.size() - 1);
     if (found.layout() != at::kSparse) continue;
@@ -63,19 +95,54 @@ bool StepGradients::any_is_sparse() const {
   });
 }
 
+bool StepGradients::lends() const {
+  return std::any_of(leaves_.begin(), leaves_.end(), [](const Leaf& leaf) { return leaf.lent.defined(); });
+}
+
+bool StepGradients::lends_what_is_used(const std::vector<at::Tensor>& outside, const std::vector<at::Tensor>& results) {
+  if (!lends()) return false;
+  const auto is_lent = [&](const at::Tensor& tensor) {
+    return std::any_of(leaves_.begin(), leaves_.end(), [&](const Leaf& leaf) {
+      return leaf.lent.defined() && identity_of(tensor) == identity_of(leaf.lent);
+    });
+  };
+  for (const at::Tensor& tensor : outside) {
+    if (!is_lent(tensor)) used_beside_.push_back(identity_of(tensor));
+  }
+  std::sort(used_beside_.begin(), used_beside_.end());
+  return std::any_of(results.begin(), results.end(), is_lent) || !are_apart();
+}
+
+// Of those that the next replay finds, or of those that were found before the capture.
+bool StepGradients::are_apart() const {
+  std::vector<const void*> found;
+  for (const Leaf& leaf : leaves_) {
+    if (leaf.lent.defined()) found.push_back(identity_of(leaf.before.defined() ? leaf.before : leaf.meta->grad_));
+  }
+  std::sort(found.begin(), found.end());
+  return std::adjacent_find(found.begin(), found.end()) == found.end() &&
+         std::none_of(found.begin(), found.end(), [&](const void* one) {
+           return std::binary_search(used_beside_.begin(), used_beside_.end(), one);
+         });
+}
+
 void StepGradients::finish() {
   leaves_of_gradients_.clear();
   for (Leaf& leaf : leaves_) {
     const at::Tensor before = std::exchange(leaf.before, at::Tensor());
+    const at::Tensor found = leaf.lent.defined() ? leaf.lent : before;
     leaf.copy = at::Tensor();
     if (leaf.tensor.expired()) continue;
-    if (leaf.was_dropped && before.defined()) {
+    if (leaf.was_dropped && found.defined()) {
       leaf.after = After::dropped;
-    } else if (!leaf.meta->grad_.is_same(before)) {
+    } else if (!leaf.meta->grad_.is_same(found)) {
       leaf.made = leaf.meta->grad_;
       leaf.made_placement = graph::Placement(*leaf.made.unsafeGetTensorImpl());
       leaf.after = leaf.made.defined() ? After::made : After::dropped;
     }
+    if (!leaf.lent.defined()) continue;
+    leaf.meta->grad_ = before;  // for the first replay
+    if (leaf.after != After::kept && !leaf.uses_found) leaf.lent = at::Tensor();
   }
 }
 
@@ -95,8 +162,7 @@ bool StepGradients::Leaf::is_as_captured() const {
     return false;
   const at::Tensor& now = meta->grad_;
   if (after == After::kept || uses_found) {
-    const bool is_found =
-        now.unsafeGetTensorImpl() == found._unsafe_get_target() && placement.is_of(*now.unsafeGetTensorImpl());
+    const bool is_found = finds_what_it_uses();
     if (after == After::kept || !is_found) return is_found;
   }
   if (!was_defined && now.defined()) return false;
@@ -107,10 +173,40 @@ bool StepGradients::Leaf::is_as_captured() const {
          made_placement.is_of(*made.unsafeGetTensorImpl());
 }
 
+bool StepGradients::Leaf::finds_what_it_uses() const {
+  const at::Tensor& now = meta->grad_;
+  if (lent.defined()) return is_plain(now) && lie_alike(now, lent);
+  return now.unsafeGetTensorImpl() == found._unsafe_get_target() && placement.is_of(*now.unsafeGetTensorImpl());
+}
+
 bool StepGradients::are_as_captured() const {
   return std::all_of(leaves_.begin(), leaves_.end(),
                      [](const Leaf& leaf) { return leaf.tensor.expired() || leaf.is_as_captured(); }) &&
-         !memory_->is_held();
+         !memory_->is_held() && (!lends() || are_apart());
+}
+
+void StepGradients::lend() {
+  std::vector<at::Tensor> to, from;
+  for (Leaf& leaf : leaves_) {
+    if (!leaf.lent.defined() || leaf.tensor.expired()) continue;
+    to.push_back(leaf.lent);
+    from.push_back(leaf.meta->grad_);
+  }
+  copy_all(to, from);
+  for (Leaf& leaf : leaves_) {
+    if (leaf.lent.defined() && !leaf.tensor.expired()) leaf.borrowed = std::exchange(leaf.meta->grad_, leaf.lent);
+  }
+}
+
+void StepGradients::give_back() {
+  std::vector<at::Tensor> to, from;
+  for (Leaf& leaf : leaves_) {
+    if (!leaf.borrowed.defined()) continue;
+    if (leaf.meta->grad_.is_same(leaf.lent)) leaf.meta->grad_ = leaf.borrowed;
+    from.push_back(leaf.lent);
+    to.push_back(std::exchange(leaf.borrowed, at::Tensor()));
+  }
+  copy_all(to, from);
 }
 
 void StepGradients::leave_as_captured() const {

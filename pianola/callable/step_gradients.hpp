@@ -36,19 +36,27 @@ namespace pianola::callable {
 // A tensor that the capture made is written by each replay, where eager would make a new one. So it must not be written
 // while somebody holds it, or a view of it, for its value of before: the step has to be captured again, or to run eagerly.
 //
+// Where others put other tensors into `p.grad` at each call (a second step that makes gradients of the same parameters), no
+// graph fits the next call. Then gradients are lent: the step is captured on gradients of its own, and a replay copies there
+// what it finds, and back what has become of it. That is what eager would have written, provided that the tensors found share
+// no memory with each other or with what else the step uses or returns.
+//
 // A sparse gradient grows where a step adds to it, and is two tensors: a step that makes or uses one is refused.
 
 /// The gradients of the leaves that a step uses: what it found when it was captured, and what it left. As an observer of
 /// the recorded run it also knows between which operations they changed.
 class StepGradients final : public trace::OpObserver {
  public:
-  /// Before the capture.
-  explicit StepGradients(const std::vector<at::Tensor>& leaves);
+  /// Before the capture. @param lend  The step is to be captured on gradients of its own.
+  StepGradients(const std::vector<at::Tensor>& leaves, bool lend);
 
   /// Makes gradients what they were before the capture, which failed.
   void put_back() const;
   /// After the capture's run. Whether it used a sparse gradient that it found, or made one.
   [[nodiscard]] bool any_is_sparse() const;
+  /// After the capture's run, where gradients are lent: what the step uses from outside and returns. Whether some of it lies
+  /// in a gradient's memory: then they cannot be lent.
+  [[nodiscard]] bool lends_what_is_used(const std::vector<at::Tensor>& outside, const std::vector<at::Tensor>& results);
   /// After the capture. What they were before is forgotten.
   void finish();
   /// Once what the capture's run has held is gone.
@@ -56,6 +64,9 @@ class StepGradients final : public trace::OpObserver {
 
   /// Before a replay: whether it is right to replay. In one tight loop.
   [[nodiscard]] bool are_as_captured() const;
+  /// Around a replay, where gradients are lent: `p.grad` is the step's own.
+  void lend();
+  void give_back();
   /// After a replay.
   void leave_as_captured() const;
   /// After a replay in which this operation threw, counted from 1 (0: none was launched): gradients are what the step has
@@ -76,14 +87,18 @@ class StepGradients final : public trace::OpObserver {
   enum class After { kept, made, dropped };
   struct Leaf {
     explicit Leaf(const at::Tensor& leaf);
+    void lend();
     [[nodiscard]] bool is_as_captured() const;
+    [[nodiscard]] bool finds_what_it_uses() const;
     [[nodiscard]] bool has_the_same_hooks() const;
 
     trace::WeakTensor tensor;  // a leaf that is gone needs no gradient; OutsideGuard has noticed
     torch::autograd::AutogradMeta* meta;
     at::Tensor before;        // until finish()
     at::Tensor copy;          // of it, where it is sparse
-    trace::WeakTensor found;  // the same, not kept alive
+    at::Tensor lent;          // what the step works on in its place; undefined: it is not lent
+    at::Tensor borrowed;      // what is lent, during a replay
+    trace::WeakTensor found;  // what the step works on, not kept alive
     After after = After::kept;
     bool was_defined = false;
     std::uint64_t hooks;         // mark_of_hooks() while it was captured
@@ -99,8 +114,12 @@ class StepGradients final : public trace::OpObserver {
     std::size_t changed_at = kNever;
     std::size_t made_from = kNever;
   };
+  [[nodiscard]] bool lends() const;
+  [[nodiscard]] bool are_apart() const;
+
   std::vector<Leaf> leaves_;
-  std::shared_ptr<MadeMemory> memory_;  // of what the capture made
+  std::vector<const void*> used_beside_;  // identities of what else the step uses, where gradients are lent; in order
+  std::shared_ptr<MadeMemory> memory_;    // of what the capture made
   // That were found, by their memory, and the tensor itself where it has none of its own; until finish().
   std::unordered_multimap<const void*, std::size_t> leaves_of_gradients_;
   std::size_t operations_ = 0;

@@ -28,8 +28,8 @@ at::Tensor look_at(const at::Tensor& output) { return output.detach(); }
 }  // namespace
 
 StepGraph::StepGraph(c10::Device device, std::span<const at::Tensor> inputs, const std::vector<bool>& spared,
-                     OutputPolicy output)
-    : graph_(device), output_(output) {
+                     OutputPolicy output, bool lends_gradients)
+    : graph_(device), output_(output), lends_gradients_(lends_gradients) {
   check_inputs(inputs, spared);
   for (const at::Tensor& input : inputs) inputs_.push_back(graph::static_copy_of(input));
 }
@@ -56,7 +56,7 @@ void StepGraph::capture(const Step& step, const std::vector<at::Tensor>& leaves,
                         const std::function<void(const EagerRun&)>& accept) {
   options.inputs = inputs_;
   MadeMemory::Capture counted;
-  gradients_.emplace(leaves);
+  gradients_.emplace(leaves, lends_gradients_);
   std::optional<EagerRun> run;
   std::vector<at::Tensor> results;
   auto parts = std::make_shared<HostParts>(expected_reads);
@@ -85,6 +85,10 @@ void StepGraph::capture(const Step& step, const std::vector<at::Tensor>& leaves,
     if (gradients_->any_is_sparse()) {
       refuse("the step makes or uses a sparse gradient, which a replay would not renew",
              "leave the step eager, or use a dense gradient: sparse=False");
+    }
+    if (gradients_->lends_what_is_used(run->watch().outside(), results)) {
+      refuse("gradients are set from outside, and share memory with each other or with what the step uses or returns",
+             "keep the gradients' tensors: zero_grad(set_to_none=False)");
     }
     recorded_ = &*run;
     recorded_results_ = results;
@@ -183,6 +187,7 @@ std::string StepGraph::why_stale() const {
 }
 
 void StepGraph::launch(std::span<const at::Tensor> inputs) {
+  gradients_->lend();
   try {
     const bool have_run = std::exchange(parts_have_run_, false);
     if (parts_.empty() || (have_run && !reads_)) {
@@ -193,10 +198,12 @@ void StepGraph::launch(std::span<const at::Tensor> inputs) {
     }
   } catch (...) {
     for (HostPart& part : parts_) part.hand_out();
+    gradients_->give_back();
     gradients_->leave_as_at(graph_.failed_operation());
     throw;
   }
   for (HostPart& part : parts_) part.hand_out();
+  gradients_->give_back();
   gradients_->leave_as_captured();
 }
 

@@ -29,8 +29,9 @@ class StepGraph final : public CapturedCall {
   using Step = std::function<std::vector<at::Tensor>(std::span<const at::Tensor> inputs)>;
 
   /// @param spared  For each input whether it may require grad, because the step sends it none; of fewer: the rest may not.
+  /// @param lends_gradients  Others put other tensors into `p.grad` at each call. See Note [Gradients of a step].
   StepGraph(c10::Device device, std::span<const at::Tensor> inputs, const std::vector<bool>& spared,
-            OutputPolicy output);
+            OutputPolicy output, bool lends_gradients);
 
   /// @param leaves   Whose gradients the step may use.
   /// @param accept   Refuses, by an exception, what the recorded run did; empty: anything will do. It may call bind_numbers().
@@ -66,6 +67,7 @@ class StepGraph final : public CapturedCall {
   MadeMemory::References references_;  // of all that follows
   Graph graph_;
   OutputPolicy output_;
+  bool lends_gradients_;
   std::vector<at::Tensor> inputs_;   // static
   std::vector<at::Tensor> outputs_;  // static; each once, also where it is returned twice
   std::vector<at::Tensor> regions_;  // static

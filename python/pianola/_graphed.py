@@ -243,7 +243,7 @@ def graphed(
     target: Any = None,
     *,
     warmup: int = 3,
-    capacity: int = 16,
+    capacity: int = 64,
     max_in_flight: int = 4,
     outputs: Any = "clone",
     grad: Any = "accumulate",

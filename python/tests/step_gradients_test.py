@@ -1,4 +1,5 @@
-"""Gradients that a graphed step makes anew in each call: dense ones that somebody holds, and sparse ones."""
+"""Gradients that a graphed step makes anew in each call: dense ones that somebody holds, and sparse ones. And gradients that others
+put in place between its calls."""
 
 import pytest
 import torch
@@ -174,3 +175,165 @@ def test_a_sparse_gradient_that_was_set_from_outside(device):
         return [module.weight.detach().clone()]
 
     train_both(device, TABLES["embedding"], sparse_step, look)
+
+
+# ---- Set from outside ----
+
+
+def gan(device, graphed):
+    """The generator's loss leaves gradients to the discriminator, and the other way round: each drops its own alone."""
+    torch.manual_seed(4)
+    generator = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4)).to(device)
+    discriminator = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1)).to(device)
+    optimizer_g = torch.optim.Adam(generator.parameters(), lr=1e-3)
+    optimizer_d = torch.optim.Adam(discriminator.parameters(), lr=1e-3)
+
+    @graphed
+    def train_discriminator(real, z):
+        optimizer_d.zero_grad()
+        loss = discriminator(generator(z)).mean() - discriminator(real).mean()
+        loss.backward()
+        optimizer_d.step()
+        return loss
+
+    @graphed
+    def train_generator(z):
+        optimizer_g.zero_grad()
+        loss = -discriminator(generator(z)).mean()
+        loss.backward()
+        optimizer_g.step()
+        return loss
+
+    return train_discriminator, train_generator, [*generator.parameters(), *discriminator.parameters()]
+
+
+def test_two_steps_that_leave_gradients_to_each_other(device):
+    rounds, n_critic = 40, 2
+    values = {}
+    for graphed in (True, False):
+        train_discriminator, train_generator, parameters = gan(device, pianola.graphed if graphed else lambda step: step)
+        values[graphed] = []
+        for i in range(rounds * n_critic):
+            z = torch.randn(6, 3, generator=torch.Generator().manual_seed(i)).to(device)
+            values[graphed].append(train_discriminator(batch(device, i)[1], z[:6]))
+            if i % n_critic == 0:
+                values[graphed].append(train_generator(z))
+            values[graphed] += [one for p in parameters for one in (p.detach().clone(), p.grad if p.grad is None else p.grad.clone())]
+        if graphed:
+            assert replays(train_discriminator) >= rounds * n_critic - 5, reasons(train_discriminator)
+            assert replays(train_generator) >= rounds - 5, reasons(train_generator)
+    for i, (one, other) in enumerate(zip(values[True], values[False], strict=True)):
+        assert_same(f"value {i}", one, other) if other is not None else None
+        assert (one is None) == (other is None)
+
+
+def set_gradients(module, i):
+    """Others at each call; what was there lives on, with its owner."""
+    for number, p in enumerate(module.parameters()):
+        generator = torch.Generator().manual_seed(100 * i + number)
+        p.grad = torch.randn(p.shape, generator=generator).to(p.device)
+
+
+def train_with_set_gradients(device, step, set_them=set_gradients):
+    """Compares what the calls return and what has become of all gradients that were set. @return  What pianola.graphed made."""
+    values = {}
+    for graphed in (True, False):
+        torch.manual_seed(3)
+        module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 4)).to(device)
+        optimizer = torch.optim.AdamW(module.parameters(), lr=0.01)
+        call = lambda y: step(module, optimizer, y)  # noqa: E731
+        if graphed:
+            call = made = pianola.graphed(call)
+        values[graphed] = []
+        for i in range(CALLS):
+            set_them(module, i)
+            owned = [p.grad for p in module.parameters()]
+            values[graphed].append(call(batch(device, i)[1]))
+            values[graphed] += [*owned, *(p.grad for p in module.parameters()), *(p.detach().clone() for p in module.parameters())]
+    for i, (one, other) in enumerate(zip(values[True], values[False], strict=True)):
+        assert_same(f"value {i}", one, other) if other is not None else None
+        assert (one is None) == (other is None), i
+    return made
+
+
+def accumulates(module, optimizer, y):
+    (module(y) - y).square().mean().backward()
+    return torch.stack([p.grad.norm() for p in module.parameters()])
+
+
+def steps(module, optimizer, y):
+    loss = (module(y) - y).square().mean()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(module.parameters(), 0.5)
+    optimizer.step()
+    return loss.detach()
+
+
+def steps_and_drops(module, optimizer, y):
+    loss = steps(module, optimizer, y)
+    optimizer.zero_grad()
+    return loss
+
+
+def zeroes_first(module, optimizer, y):
+    optimizer.zero_grad(set_to_none=False)
+    return steps(module, optimizer, y)
+
+
+@pytest.mark.parametrize("step", [accumulates, steps, steps_and_drops, zeroes_first])
+def test_gradients_that_others_set_at_each_call(device, step):
+    graphed = train_with_set_gradients(device, step)
+    assert replays(graphed) >= CALLS - 5, reasons(graphed)
+
+
+def returns_gradients(module, optimizer, y):
+    accumulates(module, optimizer, y)
+    return module[0].weight.grad
+
+
+def share_gradients(module, i):
+    set_gradients(module, i)
+    module[2].weight.grad = module[0].weight.grad
+
+
+def set_views_of_one_buffer(module, i):
+    set_gradients(module, i)
+    parameters = list(module.parameters())
+    buffer = torch.cat([p.grad.view(-1) for p in parameters])
+    for p, part in zip(parameters, buffer.split([p.numel() for p in parameters])):
+        p.grad = part.view_as(p)
+
+
+@pytest.mark.parametrize("step, set_them", [(returns_gradients, set_gradients), (accumulates, share_gradients),
+                                            (accumulates, set_views_of_one_buffer)])  # fmt: skip
+def test_gradients_that_share_memory_stay_eager(device, step, set_them):
+    graphed = train_with_set_gradients(device, step, set_them)
+    (reason,) = reasons(graphed)
+    assert "set from outside, and share memory with each other or with what the step uses or returns" in reason
+
+
+def test_a_gradient_that_the_step_knows_by_another_name(device):
+    """What it reads there is what it has just added to."""
+    known = {}
+
+    def set_them(module, i):
+        set_gradients(module, i)
+        known["gradient"] = module[0].weight.grad
+
+    def step(module, optimizer, y):
+        accumulates(module, optimizer, y)
+        return known["gradient"].norm()
+
+    train_with_set_gradients(device, step, set_them)
+
+
+def test_gradients_that_change_their_kind(device):
+    """Set, left, and dropped, in turns."""
+
+    def set_them(module, i):
+        if i % 3 == 0:
+            set_gradients(module, i)
+        if i % 3 == 1:
+            module.zero_grad()
+
+    train_with_set_gradients(device, accumulates, set_them)

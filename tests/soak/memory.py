@@ -56,9 +56,10 @@ def streams_with_memory(device: torch.device) -> int:
 
 
 def growth(samples: "list[int]") -> float:
-    """From the first third to the last, each by its median: what is held at one moment is up to where the threads stand."""
+    """From the middle third to the last, each by its median: libraries make workspaces when they first need them, and what is
+    held at one moment is up to where the threads stand."""
     third = max(1, len(samples) // 3)
-    return statistics.median(samples[-third:]) - statistics.median(samples[:third])
+    return statistics.median(samples[-third:]) - statistics.median(samples[third:-third] or samples)
 
 
 def slope(points: "list[tuple[float, float]]") -> float:
