@@ -34,6 +34,7 @@ EagerRun::EagerRun(std::span<const at::Tensor> inputs, const std::function<void(
   run();
   spared_inputs_ = gradients.spared();
   odd_work_ = stream.odd_work();
+  communication_ = stream.communication();
   if (const auto failure = stream.failure()) failure_ = Error(*failure).what();
 }
 

@@ -34,6 +34,8 @@ class EagerRun {
   [[nodiscard]] const graph::NumberUses& numbers() const noexcept { return *numbers_; }
   /// What it did that no graph can hold; nothing where there is no such thing.
   [[nodiscard]] const std::optional<trace::OddWork>& odd_work() const noexcept { return odd_work_; }
+  /// The first work with other ranks that the graph of a whole step may hold.
+  [[nodiscard]] const std::optional<trace::OddWork>& communication() const noexcept { return communication_; }
   /// Why the two do not show the whole run; empty where they do.
   [[nodiscard]] const std::string& failure() const noexcept { return failure_; }
 
@@ -47,7 +49,7 @@ class EagerRun {
   std::shared_ptr<HostParts> parts_;
   std::vector<bool> spared_inputs_;
   std::shared_ptr<graph::NumberUses> numbers_;
-  std::optional<trace::OddWork> odd_work_;
+  std::optional<trace::OddWork> odd_work_, communication_;
   std::string failure_;
 };
 

@@ -133,7 +133,7 @@ std::unique_ptr<StepGraph> GraphMaker::make_step(const Callable& callable, const
   SharedPool& shared = shared_pool(observation.device());
   const std::shared_ptr<void> reservation = reserve(shared, source.function);
   auto graph = std::make_unique<StepGraph>(observation.device(), source.inputs, observation.spared_inputs(),
-                                           options_.output, source.lends_gradients);
+                                           options_.output, source.own_gradients);
   const auto step = [&](std::span<const at::Tensor> static_inputs) {
     return leaves_of(callable(values_of(static_inputs)));
   };
@@ -159,6 +159,7 @@ std::unique_ptr<StepGraph> GraphMaker::make_step(const Callable& callable, const
     }
     if (is_ahead_ && run.parts().any_active()) refuse_ahead();
   });
+  if (is_ahead_) graph->forget_recorded_call();
   shared.functions.insert(source.function);
   return graph;
 }

@@ -52,7 +52,7 @@ class GraphMaker {
     const Observation& observation;      ///< Of the last warm-up call.
     bool is_adopted;                     ///< That was a call with other shapes.
     bool is_step;                        ///< Captured whole.
-    bool lends_gradients = false;        ///< A step's: see StepGraph.
+    bool own_gradients = false;          ///< A step's: see StepGraph.
     std::size_t function;
     std::span<const graph::NumberSample> samples = {};  ///< Of calls with other numbers among their arguments.
   };

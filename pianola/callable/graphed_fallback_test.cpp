@@ -314,6 +314,28 @@ TEST_P(GraphedFallbackTest, GradientsThatAreSetAnewAllTheTime) {
     square(eager->forward(batch(call))).backward();
     expect_same_state(*net, *eager, "in call " + std::to_string(call));
   }
+  EXPECT_THAT(reasons, IsEmpty());
+  const SignatureInfo info = graphed.info().signatures.at(0);
+  EXPECT_EQ(info.recaptures, 2U) << "the last one works on gradients of its own";
+  EXPECT_GE(info.replays, 18U);
+}
+
+TEST_P(GraphedFallbackTest, GradientsThatAreSetAnewAllTheTimeAndShareMemory) {
+  const auto net = make_net<MlpNet>();
+  Graphed graphed = pianola::graphed([net](const at::Tensor& x) { square(net->forward(x)).backward(); },
+                                     logged({.warmup = 1, .max_in_flight = 1}));
+  const auto eager = make_net<MlpNet>();
+  for (std::uint64_t call = 0; call < 20; ++call) {
+    for (const auto& one : {eager, net}) {
+      const at::Tensor shared =
+          torch::ones({one->first->weight.numel()}, one->first->weight.options().requires_grad(false));
+      one->first->weight.mutable_grad() = shared.view(one->first->weight.sizes());
+      one->first->bias.mutable_grad() = shared.narrow(0, 0, one->first->bias.numel());
+    }
+    (void)graphed.call({{batch(call)}});
+    square(eager->forward(batch(call))).backward();
+    expect_same_state(*net, *eager, "in call " + std::to_string(call));
+  }
   EXPECT_THAT(reasons, ElementsAre(HasSubstr("is stale again: gradients are not as they were at capture")));
 }
 

@@ -20,6 +20,7 @@ namespace {
 
 // Of one observed call, where something seems to be kept.
 constexpr std::chrono::milliseconds kPatience(50);
+constexpr std::chrono::milliseconds kPatienceWithRanks(1000);  // NCCL's watchdog looks ten times a second
 
 using Known = ska::flat_hash_set<const c10::StorageImpl*>;
 
@@ -37,7 +38,8 @@ bool keeps_casts() {
 }  // namespace
 
 KeptTensors::KeptTensors(const EagerRun& run, std::span<const at::Tensor> inputs,
-                         const std::vector<at::Tensor>& results, const std::vector<at::Tensor>& remade) {
+                         const std::vector<at::Tensor>& results, const std::vector<at::Tensor>& remade)
+    : communicates_(run.communication().has_value()) {
   Known known;
   for (const at::Tensor& tensor : remade) known.insert(trace::storage_of(tensor));
   for (const at::Tensor& input : inputs) add_gradient(known, input);
@@ -66,10 +68,11 @@ bool KeptTensors::any() const {
 }
 
 // A backward pass returns before the thread of the device has dropped its last references: to the gradients that
-// torch::autograd::grad() returned, and to whatever its last node was given.
-void KeptTensors::wait_for_autograd() const {
-  const auto waits = [](const Kept& kept) { return kept.in_backward && !kept.storage.expired(); };
-  const auto end = std::chrono::steady_clock::now() + kPatience;
+// torch::autograd::grad() returned, and to whatever its last node was given. A process group lets go of a collective's tensors
+// some time after it is done.
+void KeptTensors::wait_for_threads() const {
+  const auto waits = [&](const Kept& kept) { return (kept.in_backward || communicates_) && !kept.storage.expired(); };
+  const auto end = std::chrono::steady_clock::now() + (communicates_ ? kPatienceWithRanks : kPatience);
   while (std::any_of(kept_.begin(), kept_.end(), waits) && std::chrono::steady_clock::now() < end) {
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }

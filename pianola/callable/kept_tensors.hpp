@@ -30,8 +30,8 @@ class KeptTensors {
   /// Whether a history that may hold them lives.
   [[nodiscard]] bool is_open() const;
   [[nodiscard]] bool any() const;
-  /// Waits a moment for autograd's threads to let go of what they made.
-  void wait_for_autograd() const;
+  /// Waits a moment for the threads of autograd, and of process groups, to let go of what they were given.
+  void wait_for_threads() const;
   /// One that is there still; nothing where all are gone.
   [[nodiscard]] std::optional<Diagnosis> offence() const;
 
@@ -42,6 +42,7 @@ class KeptTensors {
     bool in_backward;
   };
   std::vector<Kept> kept_;
+  bool communicates_;
   std::vector<std::weak_ptr<torch::autograd::Node>> history_;
 };
 

@@ -90,7 +90,8 @@ CaptureOptions CaptureContext::capture_options(int warmup) const {
           .generators = options.generators,
           .branches = options.branches,
           .parallel = parallel,
-          .mode = options.mode};
+          .mode = options.mode,
+          .communication = false};
 }
 
 at::Tensor CaptureContext::output_gradient_like(const at::Tensor& output, std::size_t ordinal) {

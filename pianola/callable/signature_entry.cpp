@@ -1,5 +1,7 @@
 #include <pianola/callable/signature_entry.hpp>
 
+#include <pianola/callable/step_graph.hpp>
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -77,9 +79,10 @@ bool SignatureEntry::may_capture() {
     note_in_flight();
     return false;
   }
+  const bool wants_own = graphs_.back().call->wants_own_gradients();
   graphs_.erase(graphs_.begin());
   note_recapture("gradients are not as they were at capture: set or kept from outside");
-  lends_gradients_ = lends_gradients_ || recaptures_.in_a_row() > 1;
+  own_gradients_ = !no_own_gradients_ && (own_gradients_ || (wants_own && recaptures_.in_a_row() > 1));
   return !is_eager_;
 }
 
@@ -97,19 +100,29 @@ void SignatureEntry::note_in_flight() {
 
 CachedGraph* SignatureEntry::capture(const CallInputs& inputs, Call& call, GraphMaker& maker, std::size_t function) {
   std::string reason;
-  const bool has_slots = warm_up_.last().kind() == GraphedKind::inference && warm_up_.gives_other_numbers();
+  const bool is_whole = warm_up_.last().kind() == GraphedKind::inference &&
+                        (warm_up_.gives_other_numbers() || warm_up_.last().communicates());
   try {
     const GraphMaker::Source source{.inputs = inputs.copied,
                                     .observation = warm_up_.last(),
                                     .is_adopted = is_adopted_,
-                                    .is_step = is_step() || has_slots,
-                                    .lends_gradients = lends_gradients_,
+                                    .is_step = is_step() || is_whole,
+                                    .own_gradients = own_gradients_,
                                     .function = function,
                                     .samples = warm_up_.samples()};
     CachedGraph& graph = graphs_.emplace_back(maker.make(call, source));
     warm_up_.forget_places();
     return &graph;
   } catch (const std::exception& error) {
+    if (dynamic_cast<const OutOfStep*>(&error) != nullptr) {
+      if (!options_.policy.strict) stay_eager(error.what());
+      throw;
+    }
+    if (dynamic_cast<const NoOwnGradients*>(&error) != nullptr) {
+      own_gradients_ = false;
+      no_own_gradients_ = true;
+      return nullptr;
+    }
     const bool is_other_path = dynamic_cast<const OtherPath*>(&error) != nullptr;
     if (is_other_path && warm_up_.note_other_path()) return nullptr;
     if (options_.policy.strict || call.was_interrupted()) throw;

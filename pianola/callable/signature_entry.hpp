@@ -101,8 +101,9 @@ class SignatureEntry : public std::enable_shared_from_this<SignatureEntry> {
   CallSignature signature_;
   const CacheOptions& options_;
   WarmUp warm_up_;
-  bool is_adopted_ = false;       // the warm-up is that of another entry
-  bool lends_gradients_ = false;  // they are set from outside again and again
+  bool is_adopted_ = false;        // the warm-up is that of another entry
+  bool own_gradients_ = false;     // they are set from outside again and again
+  bool no_own_gradients_ = false;  // that was tried, and cannot be
   std::vector<CachedGraph> graphs_;
   std::string reason_;  // why it stays eager, or why graphs were dropped
   bool is_eager_ = false;

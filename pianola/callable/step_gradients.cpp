@@ -24,9 +24,10 @@ const void* identity_of(const at::Tensor& tensor) {
   return storage != nullptr ? static_cast<const void*>(storage) : tensor.unsafeGetTensorImpl();
 }
 
-// A gradient that another one can take the place of by a copy, in the same memory format.
+// A gradient whose values a copy takes along, to one that lies in the same way.
 bool is_plain(const at::Tensor& gradient) {
   return gradient.defined() && gradient.layout() == at::kStrided && !gradient.requires_grad() &&
+         !gradient.is_inference() && !gradient.is_conj() && !gradient.is_neg() &&
          gradient.is_non_overlapping_and_dense() && trace::oddity_of_input(gradient) == trace::Oddity::none;
 }
 
@@ -53,20 +54,21 @@ StepGradients::Leaf::Leaf(const at::Tensor& leaf)
       placement(*before.unsafeGetTensorImpl()),
       made_placement(placement) {}
 
-void StepGradients::Leaf::lend() {
+void StepGradients::Leaf::make_own() {
   if (!is_plain(before)) return;
   const trace::QuietScope quiet;
   const at::NoGradGuard no_grad;
-  lent = before.clone();
-  meta->grad_ = lent;
-  found = trace::WeakTensor(lent.getIntrusivePtr());
-  placement = graph::Placement(*lent.unsafeGetTensorImpl());
+  own = before.clone();
+  meta->grad_ = own;
+  found = trace::WeakTensor(own.getIntrusivePtr());
+  placement = graph::Placement(*own.unsafeGetTensorImpl());
 }
 
-StepGradients::StepGradients(const std::vector<at::Tensor>& leaves, bool lend) {
+StepGradients::StepGradients(const std::vector<at::Tensor>& leaves, bool own) {
   for (const at::Tensor& leaf : leaves) {
     leaves_.emplace_back(leaf);
-    if (lend) leaves_.back().lend();
+    if (own) leaves_.back().make_own();
+    any_own_ = any_own_ || leaves_.back().own.defined();
     const at::Tensor found = leaves_.back().meta->grad_;
     if (!found.defined()) continue;
     leaves_of_gradients_.emplace(identity_of(found), leaves_.size() - 1);
@@ -95,42 +97,49 @@ bool StepGradients::any_is_sparse() const {
   });
 }
 
-bool StepGradients::lends() const {
-  return std::any_of(leaves_.begin(), leaves_.end(), [](const Leaf& leaf) { return leaf.lent.defined(); });
-}
-
-bool StepGradients::lends_what_is_used(const std::vector<at::Tensor>& outside, const std::vector<at::Tensor>& results) {
-  if (!lends()) return false;
-  const auto is_lent = [&](const at::Tensor& tensor) {
-    return std::any_of(leaves_.begin(), leaves_.end(), [&](const Leaf& leaf) {
-      return leaf.lent.defined() && identity_of(tensor) == identity_of(leaf.lent);
-    });
-  };
-  for (const at::Tensor& tensor : outside) {
-    if (!is_lent(tensor)) used_beside_.push_back(identity_of(tensor));
+void StepGradients::note_memory_beside(const std::vector<at::Tensor>& tensors) {
+  for (const at::Tensor& tensor : tensors) {
+    if (any_own_ && !had(tensor)) beside_.add_storage_of(tensor);
   }
-  std::sort(used_beside_.begin(), used_beside_.end());
-  return std::any_of(results.begin(), results.end(), is_lent) || !are_apart();
 }
 
-// Of those that the next replay finds, or of those that were found before the capture.
-bool StepGradients::are_apart() const {
-  std::vector<const void*> found;
+bool StepGradients::may_be_own(const std::vector<at::Tensor>& python) const {
+  if (!any_own_) return true;
+  MemoryRanges own;
+  MemoryRanges beside = beside_;
   for (const Leaf& leaf : leaves_) {
-    if (leaf.lent.defined()) found.push_back(identity_of(leaf.before.defined() ? leaf.before : leaf.meta->grad_));
+    const at::Tensor& left = leaf.meta->grad_;
+    if (leaf.own.defined()) own.add(leaf.own);
+    if (!left.is_same(leaf.own)) beside.add_storage_of(left);
+    if (!leaf.own.defined() || !leaf.uses_found) continue;
+    const bool keeps_or_drops = leaf.was_dropped || left.is_same(leaf.own);
+    const bool runs_python = std::any_of(python.begin(), python.end(), [&](const at::Tensor& parameter) {
+      return parameter.unsafeGetTensorImpl() == leaf.tensor._unsafe_get_target();
+    });
+    if (!keeps_or_drops || runs_python || !leaf.placement.is_of(*leaf.own.unsafeGetTensorImpl())) return false;
   }
-  std::sort(found.begin(), found.end());
-  return std::adjacent_find(found.begin(), found.end()) == found.end() &&
-         std::none_of(found.begin(), found.end(), [&](const void* one) {
-           return std::binary_search(used_beside_.begin(), used_beside_.end(), one);
-         });
+  return !own.overlap(beside) && callers_are_apart(beside);
+}
+
+// Those that the next replay finds, or those that were found before the capture.
+bool StepGradients::callers_are_apart(const MemoryRanges& beside) const {
+  MemoryRanges callers;
+  for (const Leaf& leaf : leaves_) {
+    if (!leaf.own.defined() || leaf.tensor.expired()) continue;
+    callers.add(leaf.before.defined() ? leaf.before : leaf.meta->grad_);
+    if (leaf.made.defined()) callers.add(leaf.made);
+  }
+  for (const Leaf& leaf : leaves_) {
+    if (!leaf.own.defined() && leaf.made.defined()) callers.add(leaf.made);
+  }
+  return !callers.overlap_each_other() && !callers.overlap(beside);
 }
 
 void StepGradients::finish() {
   leaves_of_gradients_.clear();
   for (Leaf& leaf : leaves_) {
     const at::Tensor before = std::exchange(leaf.before, at::Tensor());
-    const at::Tensor found = leaf.lent.defined() ? leaf.lent : before;
+    const at::Tensor found = leaf.own.defined() ? leaf.own : before;
     leaf.copy = at::Tensor();
     if (leaf.tensor.expired()) continue;
     if (leaf.was_dropped && found.defined()) {
@@ -140,10 +149,11 @@ void StepGradients::finish() {
       leaf.made_placement = graph::Placement(*leaf.made.unsafeGetTensorImpl());
       leaf.after = leaf.made.defined() ? After::made : After::dropped;
     }
-    if (!leaf.lent.defined()) continue;
+    if (!leaf.own.defined()) continue;
     leaf.meta->grad_ = before;  // for the first replay
-    if (leaf.after != After::kept && !leaf.uses_found) leaf.lent = at::Tensor();
+    if (leaf.after != After::kept && !leaf.uses_found) leaf.own = at::Tensor();
   }
+  any_own_ = std::any_of(leaves_.begin(), leaves_.end(), [](const Leaf& leaf) { return leaf.own.defined(); });
 }
 
 void StepGradients::count_references() {
@@ -175,36 +185,53 @@ bool StepGradients::Leaf::is_as_captured() const {
 
 bool StepGradients::Leaf::finds_what_it_uses() const {
   const at::Tensor& now = meta->grad_;
-  if (lent.defined()) return is_plain(now) && lie_alike(now, lent);
+  if (own.defined()) return is_plain(now) && lie_alike(now, own) && (!holders || holders_of_own() <= *holders);
   return now.unsafeGetTensorImpl() == found._unsafe_get_target() && placement.is_of(*now.unsafeGetTensorImpl());
+}
+
+std::size_t StepGradients::Leaf::holders_of_own() const {
+  return trace::references_to(own) + trace::references_to(own.storage());
 }
 
 bool StepGradients::are_as_captured() const {
   return std::all_of(leaves_.begin(), leaves_.end(),
                      [](const Leaf& leaf) { return leaf.tensor.expired() || leaf.is_as_captured(); }) &&
-         !memory_->is_held() && (!lends() || are_apart());
+         !memory_->is_held() && (!any_own_ || callers_are_apart(beside_));
 }
 
-void StepGradients::lend() {
+bool StepGradients::are_others() const {
+  return std::any_of(leaves_.begin(), leaves_.end(), [](const Leaf& leaf) {
+    const bool keeps_or_drops = leaf.after == After::kept || (leaf.after == After::dropped && leaf.uses_found);
+    return !leaf.tensor.expired() && keeps_or_drops && leaf.was_defined && leaf.meta->grad_.defined() &&
+           !leaf.finds_what_it_uses();
+  });
+}
+
+void StepGradients::copy_in() {
+  if (!any_own_) return;
   std::vector<at::Tensor> to, from;
   for (Leaf& leaf : leaves_) {
-    if (!leaf.lent.defined() || leaf.tensor.expired()) continue;
-    to.push_back(leaf.lent);
+    if (!leaf.own.defined() || leaf.tensor.expired()) continue;
+    if (!leaf.holders) leaf.holders = leaf.holders_of_own();
+    to.push_back(leaf.own);
     from.push_back(leaf.meta->grad_);
   }
   copy_all(to, from);
   for (Leaf& leaf : leaves_) {
-    if (leaf.lent.defined() && !leaf.tensor.expired()) leaf.borrowed = std::exchange(leaf.meta->grad_, leaf.lent);
+    if (leaf.own.defined() && !leaf.tensor.expired()) leaf.callers = std::exchange(leaf.meta->grad_, leaf.own);
   }
 }
 
-void StepGradients::give_back() {
+void StepGradients::copy_out() {
+  if (!any_own_) return;
   std::vector<at::Tensor> to, from;
   for (Leaf& leaf : leaves_) {
-    if (!leaf.borrowed.defined()) continue;
-    if (leaf.meta->grad_.is_same(leaf.lent)) leaf.meta->grad_ = leaf.borrowed;
-    from.push_back(leaf.lent);
-    to.push_back(std::exchange(leaf.borrowed, at::Tensor()));
+    const at::Tensor callers = std::exchange(leaf.callers, at::Tensor());
+    if (!callers.defined()) continue;
+    if (leaf.meta->grad_.is_same(leaf.own)) leaf.meta->grad_ = callers;
+    if (!leaf.writes_found) continue;
+    from.push_back(leaf.own);
+    to.push_back(callers);
   }
   copy_all(to, from);
 }
@@ -221,7 +248,7 @@ void StepGradients::begin_run() {
   for (Leaf& leaf : leaves_) {
     leaf.seen = leaf.meta->grad_.unsafeGetTensorImpl();
     leaf.changed_at = leaf.made_from = Leaf::kNever;
-    leaf.uses_found = false;
+    leaf.uses_found = leaf.writes_found = false;
   }
 }
 
@@ -231,11 +258,15 @@ void StepGradients::end_run() {
 
 void StepGradients::on_op_begin(const trace::OpSpan& op) {
   ++operations_;
-  for (const c10::IValue& input : op.inputs) {
+  for (std::size_t i = 0; i < op.inputs.size(); ++i) {
     if (!trace::uses_values(*op.info)) break;
-    trace::for_each_tensor(input, [&](const at::Tensor& tensor) {
+    trace::for_each_tensor(op.inputs[i], [&](const at::Tensor& tensor) {
       const auto [first, last] = leaves_of_gradients_.equal_range(identity_of(tensor));
-      for (auto one = first; one != last; ++one) leaves_[one->second].uses_found = true;
+      for (auto one = first; one != last; ++one) {
+        Leaf& leaf = leaves_[one->second];
+        leaf.uses_found = true;
+        leaf.writes_found = leaf.writes_found || op.info->writes[i];
+      }
     });
   }
   for (Leaf& leaf : leaves_) {

@@ -1,5 +1,6 @@
 #pragma once
 #include <pianola/callable/made_memory.hpp>
+#include <pianola/callable/memory_ranges.hpp>
 #include <pianola/graph/placement.hpp>
 #include <pianola/trace/op_stream.hpp>
 #include <pianola/trace/weak_tensor.hpp>
@@ -10,6 +11,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -37,9 +39,10 @@ namespace pianola::callable {
 // while somebody holds it, or a view of it, for its value of before: the step has to be captured again, or to run eagerly.
 //
 // Where others put other tensors into `p.grad` at each call (a second step that makes gradients of the same parameters), no
-// graph fits the next call. Then gradients are lent: the step is captured on gradients of its own, and a replay copies there
-// what it finds, and back what has become of it. That is what eager would have written, provided that the tensors found share
-// no memory with each other or with what else the step uses or returns.
+// graph fits the next call. Then the step is captured on gradients of its own: a replay copies there what the caller's tensors
+// hold, and back what it has written. That is what eager does, provided that the step keeps or drops them, that no part of it
+// runs Python on them, and that the caller's tensors share no memory with each other or with anything else that the graph
+// touches. Where that is not so, there are no own gradients.
 //
 // A sparse gradient grows where a step adds to it, and is two tensors: a step that makes or uses one is refused.
 
@@ -47,16 +50,18 @@ namespace pianola::callable {
 /// the recorded run it also knows between which operations they changed.
 class StepGradients final : public trace::OpObserver {
  public:
-  /// Before the capture. @param lend  The step is to be captured on gradients of its own.
-  StepGradients(const std::vector<at::Tensor>& leaves, bool lend);
+  /// Before the capture. @param own  The step is to be captured on gradients of its own.
+  StepGradients(const std::vector<at::Tensor>& leaves, bool own);
 
   /// Makes gradients what they were before the capture, which failed.
   void put_back() const;
   /// After the capture's run. Whether it used a sparse gradient that it found, or made one.
   [[nodiscard]] bool any_is_sparse() const;
-  /// After the capture's run, where gradients are lent: what the step uses from outside and returns. Whether some of it lies
-  /// in a gradient's memory: then they cannot be lent.
-  [[nodiscard]] bool lends_what_is_used(const std::vector<at::Tensor>& outside, const std::vector<at::Tensor>& results);
+  /// After the capture's run: what else the graph reads, writes or returns.
+  void note_memory_beside(const std::vector<at::Tensor>& tensors);
+  /// Then: whether own gradients, if there are any, can stand for the caller's. @param python  Parameters of parts of the step
+  /// that run Python at each replay.
+  [[nodiscard]] bool may_be_own(const std::vector<at::Tensor>& python) const;
   /// After the capture. What they were before is forgotten.
   void finish();
   /// Once what the capture's run has held is gone.
@@ -64,9 +69,11 @@ class StepGradients final : public trace::OpObserver {
 
   /// Before a replay: whether it is right to replay. In one tight loop.
   [[nodiscard]] bool are_as_captured() const;
-  /// Around a replay, where gradients are lent: `p.grad` is the step's own.
-  void lend();
-  void give_back();
+  /// Whether the step uses gradients that others have taken the place of.
+  [[nodiscard]] bool are_others() const;
+  /// Around a replay: `p.grad` is the step's own in place of the caller's, where there are own ones.
+  void copy_in();
+  void copy_out();
   /// After a replay.
   void leave_as_captured() const;
   /// After a replay in which this operation threw, counted from 1 (0: none was launched): gradients are what the step has
@@ -87,7 +94,8 @@ class StepGradients final : public trace::OpObserver {
   enum class After { kept, made, dropped };
   struct Leaf {
     explicit Leaf(const at::Tensor& leaf);
-    void lend();
+    void make_own();
+    [[nodiscard]] std::size_t holders_of_own() const;
     [[nodiscard]] bool is_as_captured() const;
     [[nodiscard]] bool finds_what_it_uses() const;
     [[nodiscard]] bool has_the_same_hooks() const;
@@ -96,16 +104,18 @@ class StepGradients final : public trace::OpObserver {
     torch::autograd::AutogradMeta* meta;
     at::Tensor before;        // until finish()
     at::Tensor copy;          // of it, where it is sparse
-    at::Tensor lent;          // what the step works on in its place; undefined: it is not lent
-    at::Tensor borrowed;      // what is lent, during a replay
+    at::Tensor own;           // what the step works on; undefined: the caller's
+    at::Tensor callers;       // where there is an own one, during a replay
     trace::WeakTensor found;  // what the step works on, not kept alive
     After after = After::kept;
     bool was_defined = false;
-    std::uint64_t hooks;         // mark_of_hooks() while it was captured
-    bool uses_found = false;     // an operation of the run does
-    bool was_dropped = false;    // at the end of the run
-    at::Tensor made = {};        // by the capture
-    graph::Placement placement;  // of what was found
+    std::uint64_t hooks;      // mark_of_hooks() while it was captured
+    bool uses_found = false;  // an operation of the run does
+    bool writes_found = false;
+    std::optional<std::size_t> holders = {};  // of the own one; none before the first replay
+    bool was_dropped = false;                 // at the end of the run
+    at::Tensor made = {};                     // by the capture
+    graph::Placement placement;               // of what was found
     graph::Placement made_placement;
 
     // The first operations that began when it was another one than before, and when it was what the run left.
@@ -114,12 +124,12 @@ class StepGradients final : public trace::OpObserver {
     std::size_t changed_at = kNever;
     std::size_t made_from = kNever;
   };
-  [[nodiscard]] bool lends() const;
-  [[nodiscard]] bool are_apart() const;
+  [[nodiscard]] bool callers_are_apart(const MemoryRanges& beside) const;
 
   std::vector<Leaf> leaves_;
-  std::vector<const void*> used_beside_;  // identities of what else the step uses, where gradients are lent; in order
-  std::shared_ptr<MadeMemory> memory_;    // of what the capture made
+  bool any_own_ = false;
+  MemoryRanges beside_;
+  std::shared_ptr<MadeMemory> memory_;  // of what the capture made
   // That were found, by their memory, and the tensor itself where it has none of its own; until finish().
   std::unordered_multimap<const void*, std::size_t> leaves_of_gradients_;
   std::size_t operations_ = 0;

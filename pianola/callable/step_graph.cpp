@@ -22,14 +22,42 @@ namespace {
   throw UsageError({.what = std::move(what), .fix = std::move(fix)});
 }
 
+// Hears whether the step communicates with other ranks.
+class Communications final : public trace::OpObserver {
+ public:
+  [[nodiscard]] trace::OpInterest interest() const override { return {.outputs = false}; }
+  void on_op_begin(const trace::OpSpan& op) override { any_ = any_ || op.info->collective; }
+  [[nodiscard]] bool any() const noexcept { return any_; }
+
+ private:
+  bool any_ = false;
+};
+
+// Of the exception that is being handled.
+[[noreturn]] void refuse_out_of_step() {
+  std::string why = "it threw what is not a std::exception";
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    why = error.what();
+  } catch (...) {
+  }
+  std::throw_with_nested(OutOfStep(
+      {.what = "the capture failed after the step had communicated with other ranks, which the tape's captures "
+               "do: " +
+               why.substr(0, why.find('\n')),
+       .fix = "mend the cause, or leave the step eager on all ranks",
+       .rule = "PG1106"}));
+}
+
 at::Tensor copy_out(const at::Tensor& output) { return output.clone(); }
 at::Tensor look_at(const at::Tensor& output) { return output.detach(); }
 
 }  // namespace
 
 StepGraph::StepGraph(c10::Device device, std::span<const at::Tensor> inputs, const std::vector<bool>& spared,
-                     OutputPolicy output, bool lends_gradients)
-    : graph_(device), output_(output), lends_gradients_(lends_gradients) {
+                     OutputPolicy output, bool own_gradients)
+    : graph_(device), output_(output), own_gradients_(own_gradients) {
   check_inputs(inputs, spared);
   for (const at::Tensor& input : inputs) inputs_.push_back(graph::static_copy_of(input));
 }
@@ -56,18 +84,19 @@ void StepGraph::capture(const Step& step, const std::vector<at::Tensor>& leaves,
                         const std::function<void(const EagerRun&)>& accept) {
   options.inputs = inputs_;
   MadeMemory::Capture counted;
-  gradients_.emplace(leaves, lends_gradients_);
+  gradients_.emplace(leaves, own_gradients_);
   std::optional<EagerRun> run;
   std::vector<at::Tensor> results;
   auto parts = std::make_shared<HostParts>(expected_reads);
   auto numbers = std::make_shared<graph::NumberUses>();
+  Communications communications;
   try {
     const auto observed = [&] {
       gradients_->begin_run();
       parts->put_back();  // of a run before, which is none of the user's
       parts = std::make_shared<HostParts>(expected_reads);
       numbers = std::make_shared<graph::NumberUses>();
-      const trace::OpStream changes({&*gradients_});
+      const trace::OpStream changes({&*gradients_, &communications});
       run.emplace(
           inputs_, [&] { results = step(inputs_); }, parts, numbers);
       gradients_->end_run();
@@ -86,9 +115,9 @@ void StepGraph::capture(const Step& step, const std::vector<at::Tensor>& leaves,
       refuse("the step makes or uses a sparse gradient, which a replay would not renew",
              "leave the step eager, or use a dense gradient: sparse=False");
     }
-    if (gradients_->lends_what_is_used(run->watch().outside(), results)) {
-      refuse("gradients are set from outside, and share memory with each other or with what the step uses or returns",
-             "keep the gradients' tensors: zero_grad(set_to_none=False)");
+    for (const auto& used : {run->watch().outside(), results, inputs_}) gradients_->note_memory_beside(used);
+    if (!gradients_->may_be_own(run->parts().parameters())) {
+      throw NoOwnGradients({.what = "gradients that are set from outside share memory with what else the step uses"});
     }
     recorded_ = &*run;
     recorded_results_ = results;
@@ -103,8 +132,10 @@ void StepGraph::capture(const Step& step, const std::vector<at::Tensor>& leaves,
   } catch (...) {
     parts->put_back();
     gradients_->put_back();
+    if (communications.any() && graph_.device().is_cpu()) refuse_out_of_step();
     throw;
   }
+  communicates_ = communications.any();
   parts_ = parts->take();
   parts_have_run_ = true;
   reads_ = std::any_of(parts_.begin(), parts_.end(), [](const HostPart& part) { return part.reads(); });
@@ -187,24 +218,30 @@ std::string StepGraph::why_stale() const {
 }
 
 void StepGraph::launch(std::span<const at::Tensor> inputs) {
-  gradients_->lend();
+  gradients_->copy_in();
   try {
     const bool have_run = std::exchange(parts_have_run_, false);
-    if (parts_.empty() || (have_run && !reads_)) {
-      graph_.replay(inputs);
-    } else {
-      launch_with_parts(inputs, have_run);
-      if (have_run) keep_parts();
-    }
+    const bool is_recorded_call = std::exchange(communicates_, false);
+    const graph::GraphNumbers graph(graph_);
+    if (is_recorded_call) graph.repeat_recorded_call(true);
+    launch_once(inputs, have_run);
+    if (is_recorded_call) graph.repeat_recorded_call(false);
   } catch (...) {
+    graph::GraphNumbers(graph_).repeat_recorded_call(false);
     for (HostPart& part : parts_) part.hand_out();
-    gradients_->give_back();
+    gradients_->copy_out();
     gradients_->leave_as_at(graph_.failed_operation());
     throw;
   }
   for (HostPart& part : parts_) part.hand_out();
-  gradients_->give_back();
+  gradients_->copy_out();
   gradients_->leave_as_captured();
+}
+
+void StepGraph::launch_once(std::span<const at::Tensor> inputs, bool have_run) {
+  if (parts_.empty() || (have_run && !reads_)) return graph_.replay(inputs);
+  launch_with_parts(inputs, have_run);
+  if (have_run) keep_parts();
 }
 
 // The numbers first, then the graph: what parts want to read is run before. `have_run`: all of them, in the capture.

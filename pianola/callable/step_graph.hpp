@@ -22,6 +22,18 @@
 
 namespace pianola::callable {
 
+/// A capture on the tape failed, and other ranks have taken part in it: the call cannot be made again eagerly.
+class OutOfStep : public UsageError {
+ public:
+  using UsageError::UsageError;
+};
+
+/// The step cannot be captured on gradients of its own.
+class NoOwnGradients : public UsageError {
+ public:
+  using UsageError::UsageError;
+};
+
 /// A function that trains by itself, captured whole.
 class StepGraph final : public CapturedCall {
  public:
@@ -29,23 +41,26 @@ class StepGraph final : public CapturedCall {
   using Step = std::function<std::vector<at::Tensor>(std::span<const at::Tensor> inputs)>;
 
   /// @param spared  For each input whether it may require grad, because the step sends it none; of fewer: the rest may not.
-  /// @param lends_gradients  Others put other tensors into `p.grad` at each call. See Note [Gradients of a step].
+  /// @param own_gradients  Others put other tensors into `p.grad` at each call. See Note [Gradients of a step].
   StepGraph(c10::Device device, std::span<const at::Tensor> inputs, const std::vector<bool>& spared,
-            OutputPolicy output, bool lends_gradients);
+            OutputPolicy output, bool own_gradients);
 
   /// @param leaves   Whose gradients the step may use.
   /// @param accept   Refuses, by an exception, what the recorded run did; empty: anything will do. It may call bind_numbers().
-  /// @throws UsageError, CaptureError  All is as before.
+  /// @throws UsageError, CaptureError  All is as before. NoOwnGradients: without them, it may be captured.
   void capture(const Step& step, const std::vector<at::Tensor>& leaves, const std::vector<c10::IValue>& expected_reads,
                CaptureOptions options, const std::function<void(const EagerRun&)>& accept);
 
   [[nodiscard]] bool is_stale() const override { return !diverged_.empty() || !outside_->intact(); }
   [[nodiscard]] std::string why_stale() const override;
+  /// After a capture that was made for no call: other ranks take part in the next replay, too.
+  void forget_recorded_call() noexcept { communicates_ = false; }
   /// After a capture. @param bind  Where it has slots.
   void bind_numbers(std::span<const graph::NumberSample> samples,
                     const std::function<std::vector<graph::NumberSlot>(graph::NumberEvidence)>& bind);
   [[nodiscard]] bool set_numbers(std::span<const c10::IValue> values) override;
   [[nodiscard]] bool is_free() const override { return gradients_->are_as_captured(); }
+  [[nodiscard]] bool wants_own_gradients() const override { return gradients_->are_others(); }
   [[nodiscard]] std::vector<at::Tensor> replay(std::span<const at::Tensor> inputs) override;
   /// The first half of replay(): what is launched. @throws GuardError, ReplayError  As replay().
   void launch(std::span<const at::Tensor> inputs);
@@ -57,6 +72,7 @@ class StepGraph final : public CapturedCall {
   [[nodiscard]] const Graph& graph() const noexcept { return graph_; }
 
  private:
+  void launch_once(std::span<const at::Tensor> inputs, bool have_run);
   void launch_with_parts(std::span<const at::Tensor> inputs, bool have_run);
   void take_back_from(const HostPart& first) const;
   void keep_parts();
@@ -67,7 +83,7 @@ class StepGraph final : public CapturedCall {
   MadeMemory::References references_;  // of all that follows
   Graph graph_;
   OutputPolicy output_;
-  bool lends_gradients_;
+  bool own_gradients_;
   std::vector<at::Tensor> inputs_;   // static
   std::vector<at::Tensor> outputs_;  // static; each once, also where it is returned twice
   std::vector<at::Tensor> regions_;  // static
@@ -79,6 +95,7 @@ class StepGraph final : public CapturedCall {
   std::vector<HostPart> parts_;
   bool reads_ = false;           // some part does
   bool parts_have_run_ = false;  // for the next launch: in the capture
+  bool communicates_ = false;    // for the next launch: other ranks have taken part in it, in the capture
   graph::NumberSlots numbers_;
   bool has_its_numbers_ = false;  // for the next launch: those of the capture
   // While accept() runs:

@@ -84,6 +84,9 @@ class Backend {
   virtual void set_number(std::size_t /*operation*/, std::size_t /*argument*/, const c10::IValue& /*value*/) {}
   /// Runs the operations from `first` to `last` alone.
   virtual void replay_operations(std::size_t /*first*/, std::size_t /*last*/) {}
+  /// Whether replays from now on are of the call that was recorded, which has communicated with other ranks if
+  /// executes_while_recording().
+  virtual void repeat_recorded_call(bool /*repeat*/) {}
   /// After a replay that threw what an operation threw: its number in the step, from 1; 0 where nobody knows.
   [[nodiscard]] virtual std::size_t failed_operation() const noexcept { return 0; }
   /// The same in words, with its line where the trace knows it.

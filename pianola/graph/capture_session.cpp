@@ -65,9 +65,15 @@ void check_plain(const CaptureOptions& options) {
   }
 }
 
-void check_plain(const std::optional<trace::OpStream>& stream) {
+// The first thing in the step that its graph cannot hold.
+std::optional<trace::OddWork> odd_work_of(const trace::OpStream& stream, const CaptureOptions& options) {
+  std::optional<trace::OddWork> odd = stream.odd_work();
+  return odd || options.communication ? odd : stream.communication();
+}
+
+void check_plain(const std::optional<trace::OpStream>& stream, const CaptureOptions& options) {
   if (!stream) return;
-  if (const std::optional<trace::OddWork> odd = stream->odd_work()) throw CaptureError(odd->diagnosis());
+  if (const auto odd = odd_work_of(*stream, options)) throw CaptureError(odd->diagnosis());
 }
 
 }  // namespace
@@ -110,7 +116,7 @@ void CaptureSession::warm_up(const std::function<void()>& step) {
     const std::optional<trace::OpStream> watch(std::in_place, std::move(observers));
     step();
     watch->check();
-    check_plain(watch);
+    check_plain(watch, options_);
   }
   warmup_time_ = since(start);
 }
@@ -146,7 +152,7 @@ void CaptureSession::begin() {
 }
 
 CaptureResult CaptureSession::commit() {
-  check_plain(watching_);
+  check_plain(watching_, options_);
   const std::optional<Diagnosis> failure = watching_ ? watching_->failure() : std::nullopt;
   watching_.reset();
   CaptureResult result;
@@ -199,7 +205,7 @@ CaptureResult CaptureSession::commit() {
 }
 
 void CaptureSession::fail(std::exception_ptr error) {
-  const std::optional<trace::OddWork> odd = watching_ ? watching_->odd_work() : std::nullopt;
+  const std::optional<trace::OddWork> odd = watching_ ? odd_work_of(*watching_, options_) : std::nullopt;
   watching_.reset();
   std::optional<OpTrace> trace;
   if (recorder_) trace = recorder_->take();

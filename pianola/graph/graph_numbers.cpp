@@ -24,6 +24,8 @@ void GraphNumbers::copy_inputs(std::span<const at::Tensor> sources) const {
   if (impl_.inputs != 0) impl_.backend->copy_inputs_now(sources);
 }
 
+void GraphNumbers::repeat_recorded_call(bool repeat) const { impl_.backend->repeat_recorded_call(repeat); }
+
 void GraphNumbers::replay(std::size_t first, std::size_t last) const {
   if (first <= last) impl_.replay(first, last);
 }

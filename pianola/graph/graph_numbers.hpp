@@ -25,6 +25,8 @@ class GraphNumbers {
   void check_replayable() const;
   /// Copies `sources` into the inputs, for replay(first, last).
   void copy_inputs(std::span<const at::Tensor> sources) const;
+  /// Whether replays from now on are of the call that was recorded: messages that other ranks sent to it they do not send again.
+  void repeat_recorded_call(bool repeat) const;
   /// Runs the operations from `first` to `last` alone. What one of them throws comes out, as of a replay.
   void replay(std::size_t first, std::size_t last) const;
 

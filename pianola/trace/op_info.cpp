@@ -45,6 +45,23 @@ constexpr std::array<SilentWrite, 5> kSilentWrites = {{
     {"aten::cudnn_batch_norm_backward", "reserveSpace"},
 }};
 
+bool is_tensor_like(const c10::TypePtr& type) {
+  if (type->isSubtypeOf(*c10::TensorType::get())) return true;
+  if (const auto list = type->cast<c10::ListType>()) return is_tensor_like(list->getElementType());
+  if (const auto optional = type->cast<c10::OptionalType>()) return is_tensor_like(optional->getElementType());
+  return false;
+}
+
+// No collective marks in its schema what it writes.
+bool is_received(std::string_view operator_name, const c10::Argument& argument) {
+  if (!operator_name.starts_with("c10d::") || operator_name == "c10d::send" || operator_name.ends_with("barrier") ||
+      operator_name.ends_with("barrier_")) {
+    return false;
+  }
+  return is_tensor_like(argument.type()) && !argument.name().starts_with("input") &&
+         argument.name() != "sparse_indices";
+}
+
 bool writes_silently(std::string_view operator_name, std::string_view argument) {
   return std::any_of(kSilentWrites.begin(), kSilentWrites.end(), [&](const SilentWrite& write) {
     return write.operator_name == operator_name && write.argument == argument;
@@ -98,13 +115,6 @@ constexpr std::array<std::string_view, 11> kWorkThemselves = {
 template <std::size_t N>
 bool contains(const std::array<std::string_view, N>& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
-}
-
-bool is_tensor_like(const c10::TypePtr& type) {
-  if (type->isSubtypeOf(*c10::TensorType::get())) return true;
-  if (const auto list = type->cast<c10::ListType>()) return is_tensor_like(list->getElementType());
-  if (const auto optional = type->cast<c10::OptionalType>()) return is_tensor_like(optional->getElementType());
-  return false;
 }
 
 // A view returns only aliases of arguments that it does not write.
@@ -204,7 +214,7 @@ OpInfo::OpInfo(c10::OperatorHandle op) : handle(std::move(op)) {
   for (std::size_t i = 0; i < declared.arguments().size(); ++i) {
     const c10::Argument& argument = declared.arguments()[i];
     writes.push_back((argument.alias_info() != nullptr && argument.alias_info()->isWrite()) ||
-                     writes_silently(base, argument.name()));
+                     writes_silently(base, argument.name()) || is_received(base, argument));
     running_statistic.push_back(statistics && argument.name().starts_with("running_"));
     if (statistics && argument.name() == "training") training_argument = static_cast<int>(i);
     takes_generator = takes_generator || is_generator(*argument.type());
@@ -214,7 +224,7 @@ OpInfo::OpInfo(c10::OperatorHandle op) : handle(std::move(op)) {
   adopts_memory = base == "aten::set_";
   seeded = takes_generator || handle.hasTag(at::Tag::nondeterministic_seeded);
   host_read = classify_host_read(base);
-  collective = oddity_of_operator(base) == Oddity::collective;
+  collective = oddity_of_operator(base) != Oddity::none;
 
   composite_ =
       handle.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd) && !contains(kWorkThemselves, base);

@@ -38,7 +38,7 @@ struct OpInfo {
   bool adopts_memory = false;  ///< Its result looks at memory that exists, but is no input tensor's: set_.
   bool seeded = false;         ///< May draw random numbers (tag nondeterministic_seeded, or a generator).
   HostRead host_read = HostRead::never;
-  bool collective = false;  ///< Communicates with other processes.
+  bool collective = false;  ///< Communicates with other processes. See Note [Communication].
 
   [[nodiscard]] const c10::FunctionSchema& schema() const { return handle.schema(); }
   /// Whether both compute the same, one of them perhaps in place: add and add_. Overloads are not told apart.

@@ -14,11 +14,15 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <pthread.h>
+
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <exception>
 #include <mutex>
 #include <optional>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -109,6 +113,17 @@ c10::ArrayRef<c10::IValue> outputs_of(const at::RecordFunction& span, const OpIn
   return last_of(span.outputs(), info.schema().returns().size());
 }
 
+// A process group of Gloo or MPI runs collectives on threads of its own, which are given the state of the thread that called: what
+// they do is inside of the collective. torch names them pt_gloo_runloop, pt_mpi_runloop.
+bool belongs_to_a_process_group() {
+  thread_local const bool belongs = [] {
+    std::array<char, 16> name{};
+    return pthread_getname_np(pthread_self(), name.data(), name.size()) == 0 &&
+           std::string_view(name.data()).ends_with("_runloop");
+  }();
+  return belongs;
+}
+
 // Goes with an open scope, whose end may come when another recording runs.
 struct ScopeContext : at::ObserverContext {
   explicit ScopeContext(std::uint64_t opened_in) : recording(opened_in) {}
@@ -134,8 +149,8 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
   // Open user scopes of the thread that made the stream, for autograd's threads; kept by the outermost stream.
   std::vector<std::string> step_scopes;
   std::thread::id step_thread = std::this_thread::get_id();
-  std::optional<OddWork> odd_work;
-  std::mutex failure_mutex;  // taken while `mutex` is held as well
+  std::optional<OddWork> odd_work, communication;  // the first of each
+  std::mutex failure_mutex;                        // taken while `mutex` is held as well
   bool failed = false;
   std::string failure;  // "aten::mul: out of memory"
   std::optional<c10::DebugInfoGuard> guard;
@@ -219,14 +234,18 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
     if (outer != nullptr) outer->end_inner(around, inner);
   }
 
-  [[nodiscard]] bool knows_odd_work() {
+  [[nodiscard]] std::optional<OddWork>& first_of(Oddity oddity) noexcept {
+    return may_be_in_a_step(oddity) ? communication : odd_work;
+  }
+
+  [[nodiscard]] bool knows(Oddity oddity) {
     const std::lock_guard lock(mutex);
-    return odd_work.has_value();
+    return first_of(oddity).has_value();
   }
 
   // For this stream and those around it, where it is their first. What this one knows, those know.
   void note_odd(Oddity oddity, std::string what, const char* op, const ThreadPosition& here) {
-    if (knows_odd_work()) return;
+    if (knows(oddity)) return;
     const ObserversRun quiet;
     const OddWork work{.oddity = oddity,
                        .what = std::move(what),
@@ -236,7 +255,7 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
                        .site = CallSite::here()};
     for (State* state = this; state != nullptr; state = state->outer.get()) {
       const std::lock_guard lock(state->mutex);
-      if (!state->odd_work) state->odd_work = work;
+      if (std::optional<OddWork>& first = state->first_of(oddity); !first) first = work;
     }
   }
 
@@ -247,9 +266,11 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
   }
 
   void note_collective(const OpInfo& info, const ThreadPosition& here) {
-    note_odd(Oddity::collective,
-             fmt::format("{} communicates with other ranks, which a graph cannot repeat", info.schema().name()),
-             info.schema().name().c_str(), here);
+    const std::string& name = info.schema().name();
+    const Oddity oddity = oddity_of_operator(name);
+    const char* const graph = may_be_in_a_step(oddity) ? "the graph of a part" : "a graph";
+    note_odd(oddity, fmt::format("{} communicates with other ranks, which {} cannot repeat", name, graph), name.c_str(),
+             here);
   }
 
   static OddOperation oddity_of(c10::ArrayRef<c10::IValue> inputs) {
@@ -260,13 +281,14 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
   // What is no operator, but says what goes on.
   void note_span(const char* name, Oddity oddity, const ThreadPosition& here) {
     if (oddity == Oddity::none) return;
-    const bool compiled = oddity == Oddity::compiled;
-    note_odd(oddity,
-             compiled
-                 ? "the step runs code that torch.compile made, whose kernels are no operations that a graph's checks "
-                   "could see"
-                 : fmt::format("the step runs {}, whose communication belongs to no graph", name),
-             "", here);
+    std::string what = fmt::format("the step runs {}, whose communication belongs to no graph", name);
+    if (oddity == Oddity::compiled) {
+      what =
+          "the step runs code that torch.compile made, whose kernels are no operations that a graph's checks could see";
+    } else if (may_be_in_a_step(oddity)) {
+      what = fmt::format("{} runs, whose communication belongs to the graph of a whole step alone", name);
+    }
+    note_odd(oddity, std::move(what), "", here);
   }
 
   void note_hidden(const OpSpan& around, const OpInfo& hidden, c10::ArrayRef<c10::IValue> results) {
@@ -307,7 +329,7 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
 
   static std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& span) {
     State* state = observers_run ? nullptr : current();
-    if (state == nullptr) return nullptr;
+    if (state == nullptr || belongs_to_a_process_group()) return nullptr;
     ThreadPosition& here = state->position();
     if (here.in_kernel()) {
       ++here.hidden;
@@ -372,7 +394,7 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
 
   static void on_end(const at::RecordFunction& span, at::ObserverContext* context) {
     State* state = observers_run ? nullptr : current();
-    if (state == nullptr) return;
+    if (state == nullptr || belongs_to_a_process_group()) return;
     ThreadPosition& here = state->position();
     if (here.hidden > 0) {
       --here.hidden;
@@ -472,6 +494,11 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
 std::optional<OddWork> OpStream::odd_work() const {
   const std::lock_guard lock(state_->mutex);
   return state_->odd_work;
+}
+
+std::optional<OddWork> OpStream::communication() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->communication;
 }
 
 bool OpStream::watches_this_thread() noexcept { return State::current() != nullptr; }

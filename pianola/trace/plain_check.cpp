@@ -174,15 +174,36 @@ bool hides_operations(Oddity oddity) noexcept {
     case Oddity::function_mode:
     case Oddity::function_subclass:
     case Oddity::compiled:
-    case Oddity::collective:
+    case Oddity::communication:
     case Oddity::data_parallel:
+    case Oddity::collective:
+    case Oddity::sharded:
       return false;
     default:
       return true;
   }
 }
 
+bool may_be_in_a_step(Oddity oddity) noexcept {
+  return oddity == Oddity::communication || oddity == Oddity::data_parallel;
+}
+
+// Not among them: messages from one rank to another and barriers, whose waits belong to the host's code, which a replay does not
+// run; reduce_scatter, which Gloo computes in its Work's wait.
 Oddity oddity_of_operator(std::string_view name) noexcept {
+  constexpr std::array<std::string_view, 12> kOfSteps = {"c10d::allreduce_",
+                                                         "c10d::allreduce_coalesced_",
+                                                         "c10d::broadcast_",
+                                                         "c10d::reduce_",
+                                                         "c10d::allgather_",
+                                                         "c10d::_allgather_base_",
+                                                         "c10d::allgather_coalesced_",
+                                                         "c10d::allgather_into_tensor_coalesced_",
+                                                         "c10d::gather_",
+                                                         "c10d::scatter_",
+                                                         "c10d::alltoall_",
+                                                         "c10d::alltoall_base_"};
+  if (std::find(kOfSteps.begin(), kOfSteps.end(), name) != kOfSteps.end()) return Oddity::communication;
   constexpr std::array<std::string_view, 5> kCollectives = {
       "c10d::", "_c10d_functional::", "_c10d_functional_autograd::", "symm_mem::", "_dtensor::"};
   const bool is_collective =
@@ -197,10 +218,8 @@ Oddity oddity_of_span(std::string_view name) noexcept {
 }
 
 Oddity oddity_of_scope(std::string_view name) noexcept {
-  if (name == "DistributedDataParallel.forward" || name == "FullyShardedDataParallel.forward" ||
-      name.starts_with("FSDP::")) {
-    return Oddity::data_parallel;
-  }
+  if (name == "DistributedDataParallel.forward") return Oddity::data_parallel;
+  if (name == "FullyShardedDataParallel.forward" || name.starts_with("FSDP::")) return Oddity::sharded;
   return name == "CompiledFunctionBackward" ? Oddity::compiled : oddity_of_span(name);
 }
 
@@ -293,13 +312,18 @@ std::string remedy_of(Oddity oddity) {
     case Oddity::compiled:
       return "capture the function as it was before torch.compile, or call the compiled one outside of the captured "
              "part";
-    case Oddity::collective:
-      return "leave it outside of the captured part: graph the module inside of DistributedDataParallel, or "
-             "communicate "
-             "after the replay";
+    case Oddity::communication:
+      return "graph the whole step (pianola.graphed, FullIteration), or leave it outside of the captured part: graph "
+             "the "
+             "module inside of DistributedDataParallel, or communicate after the replay";
     case Oddity::data_parallel:
-      return "graph the module inside of it: DistributedDataParallel first, then graph its .module; or graph with "
-             "grad=\"clone\" first, then wrap";
+      return "graph the whole step (pianola.graphed, FullIteration), or the module inside of it: "
+             "DistributedDataParallel "
+             "first, then graph its .module; or graph with grad=\"clone\" first, then wrap";
+    case Oddity::collective:
+      return "leave it outside of the captured part, or communicate after the replay";
+    case Oddity::sharded:
+      return "leave it outside of the captured part; DistributedDataParallel can be part of a whole step";
   }
   return "";
 }
@@ -308,8 +332,10 @@ std::string rule_of(Oddity oddity) {
   switch (oddity) {
     case Oddity::compiled:
       return "PG1005";
-    case Oddity::collective:
+    case Oddity::communication:
     case Oddity::data_parallel:
+    case Oddity::collective:
+    case Oddity::sharded:
       return "PG1106";
     default:
       return "PG1203";

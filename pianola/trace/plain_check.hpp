@@ -17,7 +17,7 @@ namespace pianola::trace {
 // A graph holds what operations compute on tensors that lie in memory, one operator after the other. What stands between
 // the caller and the operators is no part of it: modes and subclasses that run Python for each operation, transforms of
 // torch.func around the call, tangents of forward-mode AD. Nor is what runs beside the operators: kernels that torch.compile made, and
-// work that needs other processes. A call that meets such a thing is no call that a graph stands for, and a step that
+// work with other processes; but see Note [Communication]. A call that meets such a thing is no call that a graph stands for, and a step that
 // does is no step to capture. All of that is looked for here and nowhere else: at the entries (oddity_of_modes(),
 // oddity_of_input()), and by OpStream at each operation of a step (oddity_in_step()), which also keeps such operations
 // from the observers: a tensor without sizes, or whose sizes are a call of Python, is not for them to look at.
@@ -44,8 +44,10 @@ enum class Oddity : std::uint8_t {
   zero,  ///< Stands for zeros without memory.
   // Of what the step calls:
   compiled,
-  collective,
-  data_parallel,
+  communication,  ///< A collective of torch.distributed. The graph of a whole step repeats it; see may_be_in_a_step().
+  data_parallel,  ///< DistributedDataParallel, as above.
+  collective,     ///< Other work with other ranks.
+  sharded,        ///< FSDP.
 };
 
 /// The modes of this thread that an operation would meet; Oddity::none where there are none. A read of one thread-local.
@@ -62,6 +64,15 @@ enum class Oddity : std::uint8_t {
 [[nodiscard]] bool is_of_a_transform();
 /// Whether the tensor is a wrapper of a level that is over: a call that is given it is made anew with what it wrapped.
 [[nodiscard]] bool is_left_by_a_transform(const at::Tensor& tensor);
+
+// Note [Communication]
+// A collective of torch.distributed is an operator that takes tensors and a group. Each rank calls the same ones in the same
+// order, and the graph of a whole step repeats them in that order: a rank that replays does for the others what it does
+// eagerly. A graph of a part does not: what communicates for a module (hooks on gradients, buckets) begins in its forward and
+// ends in its backward, outside of the graphs.
+
+/// Whether the graph of a whole step may hold it, though other graphs may not.
+[[nodiscard]] bool may_be_in_a_step(Oddity oddity) noexcept;
 
 /// Whether operations that meet it are kept from observers, who then do not know what they read and write.
 [[nodiscard]] bool hides_operations(Oddity oddity) noexcept;

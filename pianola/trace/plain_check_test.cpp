@@ -110,19 +110,20 @@ TEST(PlainCheck, ModesAreThoseOfThisThreadThatAreNotExcluded) {
 }
 
 TEST(PlainCheck, NamesOfOperatorsSpansAndScopes) {
-  EXPECT_EQ(oddity_of_operator("c10d::allreduce_"), Oddity::collective);
+  EXPECT_EQ(oddity_of_operator("c10d::allreduce_"), Oddity::communication);
+  EXPECT_EQ(oddity_of_operator("c10d::send"), Oddity::collective);
   EXPECT_EQ(oddity_of_operator("_c10d_functional::all_reduce"), Oddity::collective);
   EXPECT_EQ(oddity_of_operator("aten::mm"), Oddity::none);
   EXPECT_EQ(oddity_of_span("TorchDynamo Cache Lookup"), Oddity::compiled);
   EXPECT_EQ(oddity_of_span("autograd::engine::evaluate_function: MmBackward0"), Oddity::none);
   EXPECT_EQ(oddity_of_scope("CompiledFunctionBackward"), Oddity::compiled);
   EXPECT_EQ(oddity_of_scope("DistributedDataParallel.forward"), Oddity::data_parallel);
-  EXPECT_EQ(oddity_of_scope("FSDP::pre_forward"), Oddity::data_parallel);
+  EXPECT_EQ(oddity_of_scope("FSDP::pre_forward"), Oddity::sharded);
   EXPECT_EQ(oddity_of_scope("callable 1"), Oddity::none);
 }
 
 TEST(PlainCheck, EachOddityHasARemedyAndARule) {
-  for (int i = 1; i <= static_cast<int>(Oddity::data_parallel); ++i) {
+  for (int i = 1; i <= static_cast<int>(Oddity::sharded); ++i) {
     EXPECT_FALSE(remedy_of(static_cast<Oddity>(i)).empty()) << i;
     EXPECT_THAT(rule_of(static_cast<Oddity>(i)), HasSubstr("PG1")) << i;
   }
@@ -201,13 +202,16 @@ TEST(PlainCheck, AStreamKnowsCompiledCodeByItsLookups) {
 
 TEST(PlainCheck, AStreamKnowsDistributedDataParallelByItsScope) {
   OpLog log;
-  const auto odd = odd_work_of(log, [] {
+  const OpStream stream({&log});
+  {
     RECORD_USER_SCOPE("DistributedDataParallel.forward");
     at::ones({2});
-  });
-  ASSERT_TRUE(odd);
-  EXPECT_EQ(odd->diagnosis().rule, "PG1106");
-  EXPECT_THAT(odd->what, HasSubstr("DistributedDataParallel.forward"));
+  }
+  EXPECT_FALSE(stream.odd_work()) << "a whole step may";
+  const auto communication = stream.communication();
+  ASSERT_TRUE(communication);
+  EXPECT_EQ(communication->diagnosis().rule, "PG1106");
+  EXPECT_THAT(communication->what, HasSubstr("DistributedDataParallel.forward"));
 }
 
 }  // namespace

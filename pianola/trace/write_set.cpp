@@ -76,13 +76,14 @@ void WriteSet::save(const c10::Storage& storage) {
 
 void WriteSet::put_bytes_back() {
   const QuietScope quiet;
-  for (const Saved& saved : saved_) {
+  // The last first: two storages may share memory (numpy), and the copy of the second has what was written to the first.
+  for (; !saved_.empty(); saved_.pop_back()) {
+    const Saved& saved = saved_.back();
     // A storage that a run made larger or smaller keeps its size: what both have in common is put back.
     const at::Tensor bytes = bytes_of(saved.target);
     const std::int64_t common = std::min(bytes.numel(), saved.copy.numel());
     bytes.narrow(0, 0, common).copy_(saved.copy.narrow(0, 0, common));
   }
-  saved_.clear();
   saved_at_.clear();
   made_by_runs_.clear();
 }

@@ -1,6 +1,7 @@
-"""Two ranks on the CPU: what communicates is eager or refused by name, and gradients are those of eager
-DistributedDataParallel. One pair of processes runs every case."""
+"""Two ranks, by Gloo on the CPU and by NCCL on two GPUs: collectives and DistributedDataParallel replay in whole steps and are equal to eager; in parts they are eager
+or refused by name. One pair of processes runs every case."""
 
+import datetime
 import os
 import pickle
 import traceback
@@ -17,16 +18,18 @@ if not dist.is_available() or not dist.is_gloo_available():
     pytest.skip("torch has no gloo", allow_module_level=True)
 
 RANKS, STEPS = 2, 16
+WARMUP = {"cpu": 4, "cuda": 12}  # calls that may go by before a step with DistributedDataParallel replays
+DEVICE = torch.device("cpu")  # of this rank
 
 
 def make_model():
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).to(DEVICE)
 
 
 def batch(step):
     """Another one on each rank."""
-    return torch.randn(4, 6, generator=torch.Generator().manual_seed(10 * step + dist.get_rank()))
+    return torch.randn(4, 6, generator=torch.Generator().manual_seed(10 * step + dist.get_rank())).to(DEVICE)
 
 
 def gradients(model):
@@ -119,21 +122,86 @@ def ddp_around_a_graphed_module_that_replays():
     return found, sum(one.replays for one in model.forward.info().signatures)
 
 
-def ddp_in_a_graphed_step():
-    model, reasons = DistributedDataParallel(make_model()), []
+class NormedNet(nn.Module):
+    """Has buffers, which DistributedDataParallel sends to all ranks."""
 
-    @pianola.graphed(warmup=3, on_fallback=reasons.append)
-    def step(x):
-        loss = model(x).square().mean()
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3)).to(DEVICE)
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def adamw(model):
+    return torch.optim.AdamW(model.parameters(), lr=0.01)
+
+
+def train_ddp(make, optimizer, graphed, accumulate=1, steps=STEPS, **options):
+    """(the losses, and the state at the end; what pianola.graphed made)"""
+    model = DistributedDataParallel(make(), **options)
+    one = optimizer(model)
+
+    def step(*microbatches):
+        one.zero_grad()
+        for x in microbatches[:-1]:
+            with model.no_sync():
+                model(x).square().mean().backward()
+        loss = model(microbatches[-1]).square().mean()
         loss.backward()
-        return loss
+        one.step()
+        return loss.detach()
 
-    found = []
-    for number in range(STEPS):
-        model.zero_grad()
-        step(batch(number))
-        found.append(gradients(model))
-    return right(found), reasons
+    call = pianola.graphed(step, on_fallback=lambda text: None) if graphed else step
+    losses = [call(*(batch(accumulate * number + i) for i in range(accumulate))) for number in range(steps)]
+    return [*losses, *model.state_dict().values(), *gradients(model)], call
+
+
+DDP = {
+    "as it comes": (make_model, sgd, {}),
+    "with AdamW": (make_model, adamw, {}),
+    "with buffers": (NormedNet, sgd, {}),
+    "with bucket views": (make_model, sgd, {"gradient_as_bucket_view": True}),
+    "with small buckets": (make_model, sgd, {"bucket_cap_mb": 0.0001}),
+    "with accumulation": (make_model, sgd, {"accumulate": 3}),
+}
+
+
+def ddp_in_a_graphed_step():
+    """For each kind: whether all was equal, how many calls replayed, and why others did not."""
+    found = {}
+    for name, (make, optimizer, options) in DDP.items():
+        expected, _ = train_ddp(make, optimizer, False, **options)
+        values, graphed = train_ddp(make, optimizer, True, **options)
+        known = graphed.info().signatures
+        equal = all(torch.equal(a, b) for a, b in zip(values, expected, strict=True))
+        found[name] = equal, sum(one.replays for one in known), [one.reason for one in known if one.reason]
+    return found
+
+
+def ddp_that_finds_unused_parameters(**options):
+    options = options or {"find_unused_parameters": True}
+    expected, _ = train_ddp(make_model, sgd, False, **options)
+    values, graphed = train_ddp(make_model, sgd, True, **options)
+    reasons = [one.reason for one in graphed.info().signatures if one.reason]
+    return all(torch.equal(a, b) for a, b in zip(values, expected, strict=True)), reasons
+
+
+def ddp_with_a_static_graph():
+    """It looks for unused parameters in its first iteration."""
+    return ddp_that_finds_unused_parameters(static_graph=True)
+
+
+def ddp_graphed_on_one_rank_alone():
+    """A rank that replays does for the others what it does eagerly."""
+    expected, _ = train_ddp(make_model, adamw, False)
+    values, graphed = train_ddp(make_model, adamw, dist.get_rank() == 0)
+    return all(torch.equal(a, b) for a, b in zip(values, expected, strict=True))
 
 
 def ddp_in_an_iteration():
@@ -150,43 +218,144 @@ def ddp_in_an_iteration():
         model.zero_grad()
         iteration([batch(number)])
         found.append(gradients(model))
-    return right(found), reasons
+    return right(found), reasons, sum(one.replays for one in iteration.info().signatures)
 
 
 def ddp_in_a_capture():
     model = DistributedDataParallel(make_model())
-    x = batch(0)
-    return refusal(lambda: pianola.Graph("cpu").capture(lambda: model(x).sum().backward()))
+    x, graph = batch(0).clone(), pianola.Graph(DEVICE)
+
+    def step():
+        model.zero_grad()
+        model(x).square().mean().backward()
+
+    graph.capture(step)
+    found = []
+    for number in range(STEPS):
+        x.copy_(batch(number))
+        graph.replay()
+        found.append(gradients(model))
+    return right(found)
 
 
-def ddp_hooks_alone_in_a_capture():
-    """The hooks communicate, though forward is not DistributedDataParallel's."""
-    model = DistributedDataParallel(make_model())
-    x = batch(0)
-    model(x).sum().backward()
-    prediction = model(x)
-    return refusal(lambda: pianola.Graph("cpu").capture(lambda: prediction.sum().backward(), warmup=0))
+def an_error_in_the_capture():
+    """Other ranks have taken part in it by then."""
+    table = torch.arange(4.0, device=DEVICE)
 
-
-def a_bare_all_reduce():
-    def step(x):
+    def step(x, index):
         y = x * 2
         dist.all_reduce(y)
+        return y + table[index]
+
+    graphed, good = pianola.graphed(step, warmup=2), torch.tensor([0, 1, 2, 3, 0, 1], device=DEVICE)
+    for number in range(2):
+        graphed(batch(number), good)
+    refused = refusal(lambda: graphed(batch(2), good + 7))
+    return refused, torch.equal(graphed(batch(3), good), step(batch(3), good))
+
+
+def collectives(step):
+    """Whether graphed is eager, how many calls replayed, and why others did not."""
+    reasons = []
+    graphed = pianola.graphed(step, warmup=3, on_fallback=reasons.append)
+    equal = 0
+    for number in range(STEPS):
+        one, other = graphed(batch(number)), step(batch(number))
+        equal += all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    return equal, sum(one.replays for one in graphed.info().signatures), reasons
+
+
+def all_reduced(x):
+    y = x * 2
+    dist.all_reduce(y)
+    return (y + 1,)
+
+
+def all_reduced_later(x):
+    y, z = x * 2, x.sin()
+    works = [dist.all_reduce(y, async_op=True), dist.all_reduce(z, op=dist.ReduceOp.MAX, async_op=True)]
+    w = x.cos()
+    for work in works:
+        work.wait()
+    return y, z, w
+
+
+def gathered(x):
+    whole = torch.empty(RANKS * x.shape[0], x.shape[1], device=x.device)
+    dist.all_gather_into_tensor(whole, x.exp())
+    parts = [torch.empty_like(x) for _ in range(RANKS)]
+    dist.all_gather(parts, x + 1)
+    return whole, *parts
+
+
+def scattered(x):
+    whole = torch.cat([x, x.sin()])
+    part = torch.empty_like(x)
+    dist.all_to_all_single(whole.clone(), whole)
+    dist.all_to_all_single(part, x + 1)
+    return whole, part
+
+
+def sent_to_all(x):
+    y = x * 3
+    dist.broadcast(y, src=1)
+    z = y + x
+    dist.reduce(z, dst=0)
+    return y, z
+
+
+def the_collectives():
+    return {step.__name__: collectives(step) for step in (all_reduced, all_reduced_later, gathered, scattered, sent_to_all)}
+
+
+def a_bare_all_reduce_in_a_capture():
+    x, graph, results = batch(0).clone(), pianola.Graph(DEVICE), []
+    graph.capture(lambda: results.append(all_reduced(x)[0]), warmup=1)
+    equal = 0
+    for number in range(4):
+        x.copy_(batch(number))
+        graph.replay()
+        equal += torch.equal(results[-1], all_reduced(batch(number))[0])
+    return equal
+
+
+def messages():
+    """From one rank to another, with the host's waits."""
+
+    def step(x):
+        other, received = 1 - dist.get_rank(), torch.empty_like(x)
+        works = dist.batch_isend_irecv([dist.P2POp(dist.isend, x * 2, other), dist.P2POp(dist.irecv, received, other)])
+        for work in works:
+            work.wait()
+        return (received + 1,)
+
+    return collectives(step)
+
+
+def a_group_that_is_gone():
+    """The graph holds it: replays go on on all ranks that have it."""
+    group = dist.new_group(list(range(RANKS)))
+
+    def step(x):
+        y = x * 2
+        dist.all_reduce(y, group=group)
         return y
 
-    reasons, equal = [], 0
-    graphed = pianola.graphed(step, warmup=3, on_fallback=reasons.append)
-    for number in range(STEPS):
-        equal += torch.equal(graphed(batch(number)), step(batch(number)))
-    x = batch(0)
-    return equal, reasons, refusal(lambda: pianola.Graph("cpu").capture(lambda: step(x)))
+    graphed = pianola.graphed(step, warmup=2)
+    equal = sum(torch.equal(graphed(batch(number)), step(batch(number))) for number in range(6))
+    dist.destroy_process_group(group)
+    return equal
+
+
+def a_collective_in_a_part():
+    return refusal(lambda: pianola.make_graphed_callables(lambda x: all_reduced(x)[0], (batch(0),)))
 
 
 def a_functional_collective():
     from torch.distributed._functional_collectives import all_reduce
 
     x = batch(0)
-    return refusal(lambda: pianola.Graph("cpu").capture(lambda: all_reduce(x * 2, "sum", dist.group.WORLD) + 1))
+    return refusal(lambda: pianola.Graph(DEVICE).capture(lambda: all_reduce(x * 2, "sum", dist.group.WORLD) + 1))
 
 
 def the_audit():
@@ -206,22 +375,22 @@ def fully_sharded_parameters():
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    mesh, model, reasons = init_device_mesh("cpu", (RANKS,)), make_model(), []
+    mesh, model, reasons = init_device_mesh(DEVICE.type, (RANKS,)), make_model(), []
     fully_shard(model, mesh=mesh)
     twin = make_model()
     graphed = pianola.graphed(lambda x: model(x), warmup=1, on_fallback=reasons.append)
     equal = sum(torch.equal(graphed(batch(number)), twin(batch(number))) for number in range(4))
     x = batch(0)
-    return equal, reasons, refusal(lambda: pianola.Graph("cpu").capture(lambda: model(x)))
+    return equal, reasons, refusal(lambda: pianola.Graph(DEVICE).capture(lambda: model(x)))
 
 
 def distributed_tensors():
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor
 
-    mesh, reasons = init_device_mesh("cpu", (RANKS,)), []
+    mesh, reasons = init_device_mesh(DEVICE.type, (RANKS,)), []
     graphed = pianola.graphed(lambda x: x * 2, warmup=1, on_fallback=reasons.append)
-    full = torch.arange(8.0)
+    full = torch.arange(8.0, device=DEVICE)
     equal = sum(
         torch.equal(graphed(distribute_tensor(full + n, mesh, [Shard(0)])).full_tensor(), (full + n) * 2) for n in range(4)
     )
@@ -241,10 +410,17 @@ CASES = {
         graphed_module_inside_of_ddp,
         ddp_around_a_graphed_module_that_replays,
         ddp_in_a_graphed_step,
+        ddp_that_finds_unused_parameters,
+        ddp_with_a_static_graph,
+        ddp_graphed_on_one_rank_alone,
         ddp_in_an_iteration,
         ddp_in_a_capture,
-        ddp_hooks_alone_in_a_capture,
-        a_bare_all_reduce,
+        an_error_in_the_capture,
+        the_collectives,
+        a_bare_all_reduce_in_a_capture,
+        messages,
+        a_group_that_is_gone,
+        a_collective_in_a_part,
         a_functional_collective,
         the_audit,
         fully_sharded_parameters,
@@ -253,11 +429,22 @@ CASES = {
 }
 
 
-def run_rank(rank, folder):
+ON_THE_CPU = (an_error_in_the_capture,)  # a kernel's assertion ends the device's context
+
+
+def run_rank(rank, folder, kind):
+    global DEVICE
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.FileStore(os.path.join(folder, "store"), RANKS), rank=rank, world_size=RANKS)
+    if kind == "cuda":
+        DEVICE = torch.device("cuda", rank)
+        torch.cuda.set_device(DEVICE)
+    store = dist.FileStore(os.path.join(folder, "store"), RANKS)
+    backend = "nccl" if kind == "cuda" else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=RANKS, timeout=datetime.timedelta(seconds=60))
     results = {}
     for name, case in CASES.items():
+        if kind == "cuda" and case in ON_THE_CPU:
+            continue
         try:
             results[name] = case()
         except Exception:
@@ -267,19 +454,23 @@ def run_rank(rank, folder):
     dist.destroy_process_group()
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory):
+@pytest.fixture(scope="module", params=["cpu", "cuda"])
+def ranks(request, tmp_path_factory):
     """What each rank found, by case."""
+    if request.param == "cuda" and (torch.cuda.device_count() < RANKS or not dist.is_nccl_available()):
+        pytest.skip(f"wants {RANKS} GPUs and NCCL")
     folder = str(tmp_path_factory.mktemp("ranks"))
-    mp.spawn(run_rank, (folder,), nprocs=RANKS)
+    mp.spawn(run_rank, (folder, request.param), nprocs=RANKS)
     found = []
     for rank in range(RANKS):
         with open(os.path.join(folder, f"{rank}.pickle"), "rb") as file:
-            found.append(pickle.load(file))
+            found.append(pickle.load(file) | {"device": request.param})
     return found
 
 
 def of_both(ranks, case):
+    if case.__name__ not in ranks[0]:
+        pytest.skip("on the CPU alone")
     for found in ranks:
         result = found[case.__name__]
         assert not isinstance(result, str), result
@@ -319,33 +510,55 @@ def test_a_graphed_module_and_ddp(case, ranks):
         assert steps == STEPS and replays > STEPS // 2
 
 
-@pytest.mark.parametrize("case", [ddp_in_a_graphed_step, ddp_in_an_iteration])
-def test_ddp_inside_of_a_step_stays_eager(case, ranks):
-    for steps, reasons in of_both(ranks, case):
-        assert steps == STEPS
-        assert len(reasons) == 1 and "DistributedDataParallel.forward" in reasons[0] and "PG1106" in reasons[0], reasons
+@pytest.mark.parametrize("kind", DDP)
+def test_ddp_replays_in_a_graphed_step(kind, ranks):
+    for found in of_both(ranks, ddp_in_a_graphed_step):
+        equal, replays, reasons = found[kind]
+        assert equal and replays >= STEPS - WARMUP[ranks[0]["device"]], reasons
 
 
-def test_ddp_inside_of_a_capture_is_refused(ranks):
-    for result in of_both(ranks, ddp_in_a_capture):
-        refused(result, "CaptureError", "DistributedDataParallel.forward", "ranks_test.py:")
-    for result in of_both(ranks, ddp_hooks_alone_in_a_capture):
-        refused(result, "CaptureError", "c10d::allreduce_ communicates with other ranks")
+def test_ddp_replays_in_an_iteration_and_in_a_graph(ranks):
+    for steps, reasons, replays in of_both(ranks, ddp_in_an_iteration):
+        assert steps == STEPS and not reasons and replays >= STEPS - WARMUP[ranks[0]["device"]]
+    assert of_both(ranks, ddp_in_a_capture) == [STEPS] * RANKS
 
 
-def test_collectives(ranks):
-    for steps, reasons, result in of_both(ranks, a_bare_all_reduce):
-        assert steps == STEPS
-        assert len(reasons) == 1 and "c10d::allreduce_ communicates with other ranks" in reasons[0], reasons
-        refused(result, "CaptureError", "c10d::allreduce_", "ranks_test.py:", "after the replay")
+@pytest.mark.parametrize("case", [ddp_that_finds_unused_parameters, ddp_with_a_static_graph])
+def test_ddp_that_finds_unused_parameters_stays_eager(case, ranks):
+    for equal, reasons in of_both(ranks, case):
+        assert equal and reasons and all("PG101" in reason for reason in reasons), reasons
+
+
+def test_ddp_may_be_graphed_on_one_rank_alone(ranks):
+    assert of_both(ranks, ddp_graphed_on_one_rank_alone) == [True] * RANKS
+
+
+def test_collectives_replay(ranks):
+    for found in of_both(ranks, the_collectives):
+        for name, (equal, replays, reasons) in found.items():
+            assert equal == STEPS and replays >= STEPS - 4 and not reasons, (name, equal, replays, reasons)
+    assert of_both(ranks, a_bare_all_reduce_in_a_capture) == [4] * RANKS
+    assert of_both(ranks, a_group_that_is_gone) == [6] * RANKS
+
+
+def test_what_no_graph_repeats(ranks):
     for result in of_both(ranks, a_functional_collective):
         refused(result, "CaptureError", "_c10d_functional::all_reduce communicates with other ranks")
+    for result in of_both(ranks, a_collective_in_a_part):
+        refused(result, "CaptureError", "c10d::allreduce_", "ranks_test.py:", "graph the whole step", "after the replay")
+    for equal, replays, reasons in of_both(ranks, messages):
+        assert equal == STEPS and replays == 0 and "c10d::" in reasons[0] and "PG1106" in reasons[0], reasons
+
+
+def test_a_capture_that_fails_after_it_has_communicated_is_an_error(ranks):
+    for result, is_equal_later in of_both(ranks, an_error_in_the_capture):
+        refused(result, "UsageError", "after the step had communicated with other ranks", "out of bounds")
+        assert is_equal_later
 
 
 def test_the_audit_says_so(ranks):
     for ddp, reduce in of_both(ranks, the_audit):
-        assert any(rule == "PG1106" and "DistributedDataParallel.forward" in what for rule, what in ddp), ddp
-        assert any(rule == "PG1106" and "c10d::allreduce_" in what for rule, what in reduce), reduce
+        assert not any(rule == "PG1106" for rule, what in ddp + reduce), (ddp, reduce)
 
 
 def test_sharded_parameters_and_distributed_tensors_stay_eager(ranks):

@@ -280,10 +280,39 @@ def zeroes_first(module, optimizer, y):
     return steps(module, optimizer, y)
 
 
-@pytest.mark.parametrize("step", [accumulates, steps, steps_and_drops, zeroes_first])
-def test_gradients_that_others_set_at_each_call(device, step):
-    graphed = train_with_set_gradients(device, step)
+def descends(module, optimizer, y):
+    """By the gradients of the first layer, which it only reads."""
+    module[2](y).square().mean().backward()
+    with torch.no_grad():
+        for p in module[0].parameters():
+            p -= 0.1 * p.grad
+    return module[0].weight.sum()
+
+
+def set_views_of_one_buffer(module, i):
+    set_gradients(module, i)
+    parameters = list(module.parameters())
+    buffer = torch.cat([p.grad.view(-1) for p in parameters])
+    for p, part in zip(parameters, buffer.split([p.numel() for p in parameters])):
+        p.grad = part.view_as(p)
+
+
+@pytest.mark.parametrize("set_them", [set_gradients, set_views_of_one_buffer])
+@pytest.mark.parametrize("step", [accumulates, descends])
+def test_gradients_that_others_set_at_each_call(device, step, set_them):
+    graphed = train_with_set_gradients(device, step, set_them)
     assert replays(graphed) >= CALLS - 5, reasons(graphed)
+
+
+def test_gradients_that_are_only_read_are_not_written(device):
+    versions = []
+
+    def set_them(module, i):
+        set_gradients(module, i)
+        versions.append([p.grad for p in module[0].parameters()])
+
+    train_with_set_gradients(device, descends, set_them)
+    assert all(p._version == 0 for gradients in versions for p in gradients)
 
 
 def returns_gradients(module, optimizer, y):
@@ -296,20 +325,89 @@ def share_gradients(module, i):
     module[2].weight.grad = module[0].weight.grad
 
 
-def set_views_of_one_buffer(module, i):
+def share_memory_by_numpy(module, i):
     set_gradients(module, i)
-    parameters = list(module.parameters())
-    buffer = torch.cat([p.grad.view(-1) for p in parameters])
-    for p, part in zip(parameters, buffer.split([p.numel() for p in parameters])):
-        p.grad = part.view_as(p)
+    if module[0].weight.is_cpu:
+        module[2].weight.grad = torch.from_numpy(module[0].weight.grad.numpy())
 
 
-@pytest.mark.parametrize("step, set_them", [(returns_gradients, set_gradients), (accumulates, share_gradients),
-                                            (accumulates, set_views_of_one_buffer)])  # fmt: skip
-def test_gradients_that_share_memory_stay_eager(device, step, set_them):
-    graphed = train_with_set_gradients(device, step, set_them)
-    (reason,) = reasons(graphed)
-    assert "set from outside, and share memory with each other or with what the step uses or returns" in reason
+def leaves_an_alias(module, optimizer, y):
+    loss = accumulates(module, optimizer, y)
+    for p in module.parameters():
+        p.grad = p.grad.detach()
+    return loss
+
+
+def makes_anew(module, optimizer, y):
+    """From what it finds; the next call finds what this one made where nobody sets another one."""
+    for p in module.parameters():
+        p.grad = p.grad * 0.5
+    return accumulates(module, optimizer, y)
+
+
+def moves_memory(module, optimizer, y):
+    for p in module.parameters():
+        p.grad.set_(p.grad * 0.5)
+    return accumulates(module, optimizer, y)
+
+
+def set_for_a_while(module, i):
+    if i < 14:
+        set_gradients(module, i)
+
+
+class KeepsNowAndThen(torch.optim.Optimizer):
+    """Its Python runs at each replay, and may keep what p.grad is."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {})
+
+    @torch.no_grad()
+    def step(self):
+        for p in self.param_groups[0]["params"]:
+            state = self.state[p]
+            state["step"] = state.get("step", 0) + 1
+            p.add_(p.grad, alpha=-0.1 / state["step"])
+            if state["step"] % 5 == 0:
+                state["last"] = p.grad
+
+
+@pytest.mark.parametrize("set_them", [set_gradients, set_for_a_while, share_gradients, share_memory_by_numpy])
+@pytest.mark.parametrize("step", [accumulates, leaves_an_alias, makes_anew, moves_memory, steps, steps_and_drops, zeroes_first])
+def test_gradients_that_others_set_are_as_eager_leaves_them(device, step, set_them):
+    train_with_set_gradients(device, step, set_them)
+
+
+def test_a_gradient_that_was_set_and_that_an_optimizer_keeps_now_and_then(device):
+    values = {}
+    for graphed in (True, False):
+        torch.manual_seed(3)
+        module = torch.nn.Linear(4, 4).to(device)
+        optimizer = KeepsNowAndThen(module.parameters())
+        call = lambda y: steps(module, optimizer, y)  # noqa: E731
+        call = pianola.graphed(call) if graphed else call
+        values[graphed] = []
+        for i in range(CALLS):
+            set_gradients(module, i)
+            values[graphed].append(call(batch(device, i)[1]))
+            values[graphed] += [optimizer.state[p]["last"].clone() for p in module.parameters() if "last" in optimizer.state[p]]
+    for i, (one, other) in enumerate(zip(values[True], values[False], strict=True)):
+        assert_same(f"value {i}", one, other)
+
+
+def test_a_gradient_that_was_set_and_is_returned(device):
+    train_with_set_gradients(device, returns_gradients)
+
+
+@pytest.mark.parametrize("kind", ["negated", "of inference"])
+def test_gradients_of_kinds_that_a_copy_does_not_take_along(device, kind):
+    def set_them(module, i):
+        set_gradients(module, i)
+        for p in module[0].parameters():
+            with torch.inference_mode(kind == "of inference"):
+                p.grad = torch._neg_view(p.grad) if kind == "negated" else p.grad.clone()
+
+    train_with_set_gradients(device, descends, set_them)
 
 
 def test_a_gradient_that_the_step_knows_by_another_name(device):

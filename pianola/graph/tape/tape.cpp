@@ -161,16 +161,43 @@ void Tape::replay_calls(std::size_t first, std::size_t last) {
   replay(from(first), from(last + 1));
 }
 
+void Tape::repeat_recorded_call(bool repeat) {
+  repeats_recorded_call_ = repeat;
+  if (!repeat) forget_recorded_call();
+}
+
+void Tape::forget_recorded_call() {
+  if (!std::exchange(knows_recorded_call_, false)) return;
+  for (const TapeOp& op : ops_) {
+    if (op.communication != nullptr) op.communication->arrived.clear();
+  }
+}
+
+// Leaves the results on the stack.
+void Tape::call(const TapeOp& op) {
+  if (!pending_.empty()) [[unlikely]]
+    pending_.settle(op.inputs);
+  if (repeats_recorded_call_ && op.communication != nullptr) {
+    for (std::size_t i = 0; i < op.communication->written.size(); ++i) {
+      at::Tensor(op.communication->written[i]).copy_(op.communication->arrived.at(i));
+    }
+    return;
+  }
+  stack_.insert(stack_.end(), op.inputs.begin(), op.inputs.end());
+  op.handle.callBoxed(stack_);
+  if (op.communication != nullptr) pending_.add(op.inputs, stack_, nullptr);
+}
+
 void Tape::replay(std::size_t begin, std::size_t end) {
+  if (!repeats_recorded_call_) forget_recorded_call();
   const trace::QuietScope quiet;
   // The aliases have no history: go straight to the kernels.
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   for (std::size_t i = begin; i < end; ++i) {
     const TapeOp& op = ops_[i];
     at::GradMode::set_enabled(op.grad_mode);
-    stack_.insert(stack_.end(), op.inputs.begin(), op.inputs.end());
     try {
-      op.handle.callBoxed(stack_);
+      call(op);
       if (!op.writes_results) {
         for (const auto& [output, position] : op.fresh) {
           place(op, tensor_at(op.outputs[output], position), tensor_at(stack_[output], position));
@@ -179,12 +206,16 @@ void Tape::replay(std::size_t begin, std::size_t end) {
     } catch (...) {
       failed_ = &op;
       stack_.clear();
+      pending_.forget();
       throw;
     }
     stack_.clear();
-    if (replay_watch != nullptr) [[unlikely]]
+    if (replay_watch != nullptr) [[unlikely]] {
+      pending_.settle_all();
       (*replay_watch)(op);
+    }
   }
+  pending_.settle_all();
 }
 
 std::map<std::string, std::size_t> Tape::count_by_operator() const {

@@ -1,4 +1,5 @@
 #pragma once
+#include <pianola/graph/tape/communication.hpp>
 #include <pianola/trace/op_info.hpp>
 #include <pianola/trace/op_stream.hpp>
 
@@ -10,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -30,6 +32,7 @@ struct TapeOp {
   bool is_copy = false;         ///< Bound to a copy: of the arguments there is only the first, behind the result.
   std::size_t number = 0;       ///< As the step called it, from 1.
   const trace::OpInfo* info = nullptr;
+  std::shared_ptr<Communication> communication = {};  ///< Of a collective.
 };
 
 /// A tensor of TapeOp::fresh.
@@ -49,6 +52,8 @@ class Tape {
   /// Gives the operation that the step called as this one another number for an argument.
   void set_argument(std::size_t call, std::size_t argument, const c10::IValue& value);
   [[nodiscard]] bool has_argument(std::size_t call, std::size_t argument) const;
+  /// Whether replays from now on are of the call that was recorded; see Note [Collectives on the tape]. Before the first replay.
+  void repeat_recorded_call(bool repeat);
   /// The operation that threw in the last replay which threw; nullptr: none has.
   [[nodiscard]] const TapeOp* failed() const noexcept { return failed_; }
 
@@ -62,12 +67,17 @@ class Tape {
 
  private:
   void replay(std::size_t begin, std::size_t end);
+  void call(const TapeOp& op);
+  void forget_recorded_call();
   [[nodiscard]] std::size_t index_of(std::size_t call) const;
 
   std::vector<TapeOp> ops_;
   std::vector<std::size_t> index_of_call_;  // after bind()
   torch::jit::Stack stack_;
   const TapeOp* failed_ = nullptr;
+  PendingWork pending_;
+  bool repeats_recorded_call_ = false;
+  bool knows_recorded_call_ = true;
 };
 
 /// While it lives, poison_tapes() and is_made_by_a_tape() know the tape, which stays where it is.
@@ -109,7 +119,8 @@ class TapeRecorder final : public trace::OpObserver {
   [[nodiscard]] trace::OpInterest interest() const override { return {.host_numbers = true}; }
   void on_op_begin(const trace::OpSpan& op) override;
   void on_op_end(const trace::OpSpan& op) override;
-  [[nodiscard]] Tape take() noexcept { return std::move(tape_); }
+  /// @throws what a collective of the step failed with.
+  [[nodiscard]] Tape take();
 
  private:
   // An operation that has begun and not ended.
@@ -130,6 +141,7 @@ class TapeRecorder final : public trace::OpObserver {
   Tape tape_;
   std::size_t begun_ = 0;
   std::vector<Running> running_;
+  PendingWork pending_;
 };
 
 }  // namespace pianola::graph

@@ -102,6 +102,8 @@ class TapeBackend final : public Backend {
     run([&] { tape_.replay_calls(first, last); });
   }
 
+  void repeat_recorded_call(bool repeat) override { tape_.repeat_recorded_call(repeat); }
+
   std::size_t failed_operation() const noexcept override {
     return tape_.failed() == nullptr ? 0 : tape_.failed()->number;
   }

@@ -1,6 +1,7 @@
-"""Gradients are averaged over the ranks inside of the step."""
+"""Gradients are summed by a functional collective, whose wait belongs to a tensor of Python."""
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 from torch import nn
 
 
@@ -13,10 +14,10 @@ def program(device):
         model.zero_grad(set_to_none=False)
         model(x).square().mean().backward()
         for parameter in model.parameters():
-            dist.all_reduce(parameter.grad)  # hazard: PG1106
-            parameter.grad.div_(dist.get_world_size())
+            total = functional.all_reduce(parameter.grad, "sum", dist.group.WORLD)  # hazard: PG1106
+            parameter.grad.copy_(functional.wait_tensor(total))
 
-    # hazard: PG1101*@cuda?, PG403?
+    # hazard: PG1101*@cuda?, PG403?, PG1203?
     return step, {"batches": [(torch.randn(3, 4, device=device),) for _ in range(3)]}
 
 

@@ -1,0 +1,52 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/util/ArrayRef.h>
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <memory>
+#include <vector>
+
+namespace pianola::graph {
+
+// Note [Collectives on the tape]
+// A collective of torch.distributed begins, and its Work is waited for by the host's code, of which a replay knows nothing. So a
+// tape waits before the first operation that uses the memory of the collective, and at its end: eager code has waited by then, or
+// it would read what has not arrived.
+//
+// The tape records while the step runs, and the collectives of this run are those that the other ranks take part in. A call that is
+// captured and then replayed must not communicate twice: its replay takes what has arrived in the recording.
+
+/// What a collective on a tape writes, and what has arrived there in the recording, until that is taken or forgotten.
+struct Communication {
+  std::vector<at::Tensor> written;
+  std::vector<at::Tensor> arrived = {};  ///< Copies of `written`; empty: there are none.
+};
+
+/// Collectives that have begun, and are waited for when somebody needs it.
+class PendingWork {
+ public:
+  /// @param arrives  Is given what has arrived; nullptr where nobody wants to keep it.
+  void add(c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<c10::IValue> outputs,
+           std::shared_ptr<Communication> arrives);
+  /// Waits for those that use the memory of these values. @throws what a collective failed with.
+  void settle(c10::ArrayRef<c10::IValue> values);
+  void settle_all();
+  [[nodiscard]] bool empty() const noexcept { return all_.empty(); }
+  /// Waits for nothing more.
+  void forget() noexcept { all_.clear(); }
+
+ private:
+  struct One {
+    std::vector<c10::intrusive_ptr<c10d::Work>> works;
+    std::vector<const c10::StorageImpl*> memory;
+    std::shared_ptr<Communication> arrives;
+  };
+  static void settle(One& one);
+
+  std::vector<One> all_;  // in the order in which they began
+};
+
+}  // namespace pianola::graph
