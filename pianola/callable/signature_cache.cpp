@@ -39,27 +39,41 @@ std::unique_ptr<ModuleView> view_of(const Callable::View& module) {
 }
 
 // Sees whether signatures come back. Where nearly each call has one of its own, none is ever captured, and nothing else would
-// tell.
+// tell. To observe such calls costs many times what they take, so that it ends after a while, until a signature comes back.
 class Newcomers {
  public:
   // After a call whose signature was known.
   void note_known() noexcept {
     if (strange_ > 0) --strange_;
+    new_in_a_row_ = 0;
   }
   // After one whose was not. `before`: that of the call before; nullptr: it was the first.
   void note_new(const CallSignature* before, const CallSignature& now, const Call& call) {
+    ++new_in_a_row_;
     if (before == nullptr || told_) return;
     const std::string change = what_changes(*before, now, call);
-    if (change.empty() || ++strange_ < kManyStrange) return;
-    told_ = true;
-    note_ = fmt::format("nothing is captured, because nearly each of the last {} calls had a new signature; {}",
-                        kManyStrange, change);
+    if (!change.empty() && ++strange_ >= kManyStrange) {
+      tell(fmt::format("nothing is captured, because nearly each of the last {} calls had a new signature; {}",
+                       kManyStrange, change));
+    } else if (are_all()) {
+      tell(fmt::format(
+          "nothing is captured, because each of the last {} calls found something on the host that no call before "
+          "had found: let what changes be a tensor of the device",
+          kAll));
+    }
   }
+  [[nodiscard]] bool are_all() const noexcept { return new_in_a_row_ >= kAll; }
   // What to tell the caller; once.
   [[nodiscard]] std::optional<std::string> take_note() { return std::exchange(note_, std::nullopt); }
 
  private:
   static constexpr int kManyStrange = 8;
+  static constexpr int kAll = 32;
+
+  void tell(std::string note) {
+    told_ = true;
+    note_ = std::move(note);
+  }
 
   // Empty where it is neither a tensor nor an argument: somebody else tells then.
   static std::string what_changes(const CallSignature& before, const CallSignature& now, const Call& call) {
@@ -72,6 +86,7 @@ class Newcomers {
   }
 
   int strange_ = 0;
+  int new_in_a_row_ = 0;
   bool told_ = false;
   std::optional<std::string> note_;
 };
@@ -237,7 +252,7 @@ std::optional<SignatureCache::Result> SignatureCache::run(Key key, const CallInp
     if (auto result = impl_->replay(entry, *graph, inputs)) return result;
   }
   const Impl::Entry kept = entry.shared_from_this();
-  const bool observe = entry.wants_observation();
+  const bool observe = entry.wants_observation() && !impl_->newcomers.are_all();
   lock.unlock();
   impl_->run_eagerly(entry, observe, inputs, call);
   return std::nullopt;

@@ -28,6 +28,7 @@ MOST_CHANGES = 8
 MOST_PATHS = 32
 _MOST_STATES = 64  # of one structure of arguments
 _MOST_SHAPES = 128  # of tensors, in one state: as many as the library knows signatures of a function
+_MOST_COMPARED = 16  # structures of the latest calls, that a new one may differ from in numbers alone
 
 
 class _Changes:
@@ -355,7 +356,7 @@ class States:
         self, structure: Structure, static: int, arguments: tuple[tuple, dict[str, Any]]
     ) -> Optional[NumberArguments]:
         """In which it differs from a call before."""
-        for known in self._known:
+        for known in self._known[:_MOST_COMPARED]:
             if known.static != static or any(state.tells_types for state in known.states):
                 continue
             followed = () if known.numbers is None else known.numbers.leaves

@@ -727,3 +727,16 @@ def test_each_object_has_graphs_of_its_own_however_equal(device):
     ones.clear()
     gc.collect()
     assert [function() for function in functions] == [None, None]
+
+
+def test_calls_that_find_something_new_each_time_run_eagerly_until_one_comes_back(device):
+    """To observe them costs many times what they take."""
+    told = []
+    graphed = pianola.graphed(lambda x, settings: x.sum() + len(settings["name"]), on_fallback=told.append)
+    x = torch.ones(3, device=device)
+    for i in range(60):
+        assert graphed(x, {"name": f"number {i}"}).item() == 3 + len(f"number {i}")
+    assert len(told) == 1 and "nothing is captured, because" in told[0], told
+    for _ in range(6):
+        graphed(x, {"name": "the same"})
+    assert sum(one.replays for one in graphed.info().signatures) > 0

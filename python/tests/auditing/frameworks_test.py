@@ -24,10 +24,10 @@ def test_distributed_training(process_group, monkeypatch):
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(16, 16))
 
     def step(x):
-        model(x).sum().backward()  # PG1101 PG1104 PG1106
+        model(x).sum().backward()  # PG1101 PG1104
 
     report = pianola.audit(step, batches=inputs("cpu"), trial=False)
-    rules = {("PG1101", "breaks capture"), ("PG1104", "breaks capture"), ("PG1106", "breaks capture")}
+    rules = {("PG1101", "breaks capture"), ("PG1104", "breaks capture")}
     assert {(one.rule, one.severity) for one in report.findings if one.rule.startswith("PG11")} == rules, f"{report}"
     assert {one for one in found(report, __file__) if one[0].startswith("PG11")} == marked(test_distributed_training)
     assert any(one.evidence == "TORCH_NCCL_ASYNC_ERROR_HANDLING is '1'" for one in report.findings)
@@ -38,12 +38,10 @@ def test_distributed_training_in_good_order(process_group, monkeypatch):
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(16, 16))
 
     def step(x):
-        model(x).sum().backward()  # PG1106
+        model(x).sum().backward()
 
     report = pianola.audit(step, batches=inputs("cpu"), trial=False, capture_warmup=11)
-    assert {one for one in found(report, __file__) if one[0].startswith("PG11")} == marked(
-        test_distributed_training_in_good_order
-    )
+    assert not {one for one in found(report, __file__) if one[0].startswith("PG11")}
 
 
 def test_the_stream_on_which_gradients_are_accumulated():
