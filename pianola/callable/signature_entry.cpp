@@ -82,7 +82,9 @@ bool SignatureEntry::may_capture() {
   const bool wants_own = graphs_.back().call->wants_own_gradients();
   graphs_.erase(graphs_.begin());
   note_recapture("gradients are not as they were at capture: set or kept from outside");
-  own_gradients_ = !no_own_gradients_ && (own_gradients_ || (wants_own && recaptures_.in_a_row() > 1));
+  // A capture on the tape that fails for them could not be made again, where other ranks have taken part in it.
+  const bool may_try = !no_own_gradients_ && !(warm_up_.last().communicates() && warm_up_.last().device().is_cpu());
+  own_gradients_ = may_try && (own_gradients_ || (wants_own && recaptures_.in_a_row() > 1));
   return !is_eager_;
 }
 

@@ -105,8 +105,8 @@ void StepGradients::note_memory_beside(const std::vector<at::Tensor>& tensors) {
 
 bool StepGradients::may_be_own(const std::vector<at::Tensor>& python) const {
   if (!any_own_) return true;
-  MemoryRanges own;
-  MemoryRanges beside = beside_;
+  trace::MemoryRanges own;
+  trace::MemoryRanges beside = beside_;
   for (const Leaf& leaf : leaves_) {
     const at::Tensor& left = leaf.meta->grad_;
     if (leaf.own.defined()) own.add(leaf.own);
@@ -122,8 +122,8 @@ bool StepGradients::may_be_own(const std::vector<at::Tensor>& python) const {
 }
 
 // Those that the next replay finds, or those that were found before the capture.
-bool StepGradients::callers_are_apart(const MemoryRanges& beside) const {
-  MemoryRanges callers;
+bool StepGradients::callers_are_apart(const trace::MemoryRanges& beside) const {
+  trace::MemoryRanges callers;
   for (const Leaf& leaf : leaves_) {
     if (!leaf.own.defined() || leaf.tensor.expired()) continue;
     callers.add(leaf.before.defined() ? leaf.before : leaf.meta->grad_);

@@ -1,7 +1,7 @@
 #pragma once
 #include <pianola/callable/made_memory.hpp>
-#include <pianola/callable/memory_ranges.hpp>
 #include <pianola/graph/placement.hpp>
+#include <pianola/trace/memory_ranges.hpp>
 #include <pianola/trace/op_stream.hpp>
 #include <pianola/trace/weak_tensor.hpp>
 
@@ -124,11 +124,11 @@ class StepGradients final : public trace::OpObserver {
     std::size_t changed_at = kNever;
     std::size_t made_from = kNever;
   };
-  [[nodiscard]] bool callers_are_apart(const MemoryRanges& beside) const;
+  [[nodiscard]] bool callers_are_apart(const trace::MemoryRanges& beside) const;
 
   std::vector<Leaf> leaves_;
   bool any_own_ = false;
-  MemoryRanges beside_;
+  trace::MemoryRanges beside_;
   std::shared_ptr<MadeMemory> memory_;  // of what the capture made
   // That were found, by their memory, and the tensor itself where it has none of its own; until finish().
   std::unordered_multimap<const void*, std::size_t> leaves_of_gradients_;

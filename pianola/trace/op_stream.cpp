@@ -1,6 +1,7 @@
 #include <pianola/trace/op_stream.hpp>
 
 #include <pianola/trace/allocation_log.hpp>
+#include <pianola/trace/collective_work.hpp>
 #include <pianola/trace/host_calls.hpp>
 #include <pianola/trace/plain_check.hpp>
 #include <pianola/trace/step_memory.hpp>
@@ -35,7 +36,9 @@ struct OpenOperation {
   const char* name;    // as its span has it
   std::uint64_t number;
   std::size_t callers;  // open composites when it began
-  bool differentiates;  // it has a kernel for autograd, whose calls are operations too
+  bool differentiates;
+  bool waits =
+      false;  // for its end: a collective of the CPU  // it has a kernel for autograd, whose calls are operations too
   bool is_own = false;  // the host's
 };
 
@@ -113,8 +116,8 @@ c10::ArrayRef<c10::IValue> outputs_of(const at::RecordFunction& span, const OpIn
   return last_of(span.outputs(), info.schema().returns().size());
 }
 
-// A process group of Gloo or MPI runs collectives on threads of its own, which are given the state of the thread that called: what
-// they do is inside of the collective. torch names them pt_gloo_runloop, pt_mpi_runloop.
+// A process group of Gloo or MPI runs collectives on threads of its own, which are given the state of the thread that called.
+// torch names them pt_gloo_runloop, pt_mpi_runloop. What they do is inside of the collective; see Note [Collectives that are observed].
 bool belongs_to_a_process_group() {
   thread_local const bool belongs = [] {
     std::array<char, 16> name{};
@@ -273,6 +276,20 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
              here);
   }
 
+  void note_slow_collective(const OpInfo& info, const ThreadPosition& here) {
+    const std::string& name = info.schema().name();
+    note_odd(Oddity::collective, fmt::format("{} was not done after 3 s, as other ranks have not called it", name),
+             name.c_str(), here);
+  }
+
+  static bool runs_on_the_cpu(c10::ArrayRef<c10::IValue> inputs) {
+    bool found = false;
+    for (const c10::IValue& value : inputs) {
+      for_each_tensor(value, [&](const at::Tensor& tensor) { found = found || tensor.is_cpu(); });
+    }
+    return found;
+  }
+
   static OddOperation oddity_of(c10::ArrayRef<c10::IValue> inputs) {
     if (const Oddity modes = oddity_of_modes(); modes != Oddity::none) return {.oddity = modes};
     return odd_tensor_in(inputs);
@@ -378,7 +395,8 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
                                .name = span.name(),
                                .number = next_number(),
                                .callers = here.callers.size(),
-                               .differentiates = info->differentiates_now(inputs)});
+                               .differentiates = info->differentiates_now(inputs),
+                               .waits = info->collective && runs_on_the_cpu(inputs)});
     OpSpan op = describe(span, here);
     op.inputs = inputs;
     state->begin_op(op);
@@ -408,6 +426,7 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
       if (is_outermost) state->let_host_allocate(true);
       if (op.info == nullptr) return end_unseen(span, here);
       op.outputs = outputs_of(span, *op.info);
+      if (here.operations.back().waits && !waits_until_done(op.outputs)) state->note_slow_collective(*op.info, here);
       if (const OddOperation odd = odd_tensor_in(op.outputs); odd.oddity != Oddity::none) {
         state->note_odd(odd, "makes", *op.info, here);
         op.outputs = {};  // as if it threw: there is nothing that an observer could look at

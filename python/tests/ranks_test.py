@@ -6,12 +6,14 @@ import os
 import pickle
 import traceback
 
+import numpy
 import pianola
 import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
 if not dist.is_available() or not dist.is_gloo_available():
@@ -142,9 +144,11 @@ def adamw(model):
     return torch.optim.AdamW(model.parameters(), lr=0.01)
 
 
-def train_ddp(make, optimizer, graphed, accumulate=1, steps=STEPS, **options):
+def train_ddp(make, optimizer, graphed, accumulate=1, steps=STEPS, hook=None, **options):
     """(the losses, and the state at the end; what pianola.graphed made)"""
     model = DistributedDataParallel(make(), **options)
+    if hook is not None:
+        model.register_comm_hook(None, hook)
     one = optimizer(model)
 
     def step(*microbatches):
@@ -162,6 +166,10 @@ def train_ddp(make, optimizer, graphed, accumulate=1, steps=STEPS, **options):
     return [*losses, *model.state_dict().values(), *gradients(model)], call
 
 
+def third_of_the_sum(state, bucket):
+    return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda future: future.value()[0] / 3)
+
+
 DDP = {
     "as it comes": (make_model, sgd, {}),
     "with AdamW": (make_model, adamw, {}),
@@ -169,6 +177,7 @@ DDP = {
     "with bucket views": (make_model, sgd, {"gradient_as_bucket_view": True}),
     "with small buckets": (make_model, sgd, {"bucket_cap_mb": 0.0001}),
     "with accumulation": (make_model, sgd, {"accumulate": 3}),
+    "with a hook that compresses": (make_model, sgd, {"hook": fp16_compress_hook}),
 }
 
 
@@ -190,6 +199,11 @@ def ddp_that_finds_unused_parameters(**options):
     values, graphed = train_ddp(make_model, sgd, True, **options)
     reasons = [one.reason for one in graphed.info().signatures if one.reason]
     return all(torch.equal(a, b) for a, b in zip(values, expected, strict=True)), reasons
+
+
+def ddp_with_a_hook_that_makes_a_tensor():
+    """The reducer keeps it as its bucket."""
+    return ddp_that_finds_unused_parameters(hook=third_of_the_sum)
 
 
 def ddp_with_a_static_graph():
@@ -280,6 +294,26 @@ def all_reduced_later(x):
     return y, z, w
 
 
+def called_back(x):
+    y, out = x * 2, torch.empty_like(x)
+    dist.all_reduce(y, async_op=True).get_future().then(lambda future: out.copy_(future.value()[0] * 3)).wait()
+    return (out + 1,)
+
+
+def known_by_two_names():
+    """By two storages on the same memory, where numpy can."""
+    array = numpy.zeros((4, 6), numpy.float32)
+    mine, other = torch.from_numpy(array).to(DEVICE), torch.from_numpy(array).to(DEVICE)
+    other = other if DEVICE.type == "cpu" else mine
+
+    def by_two_names(x):
+        mine.fill_(1).mul_(x.sum())
+        dist.all_reduce(mine)
+        return (other * 2,)
+
+    return by_two_names
+
+
 def gathered(x):
     whole = torch.empty(RANKS * x.shape[0], x.shape[1], device=x.device)
     dist.all_gather_into_tensor(whole, x.exp())
@@ -305,7 +339,8 @@ def sent_to_all(x):
 
 
 def the_collectives():
-    return {step.__name__: collectives(step) for step in (all_reduced, all_reduced_later, gathered, scattered, sent_to_all)}
+    steps = all_reduced, all_reduced_later, called_back, known_by_two_names(), gathered, scattered, sent_to_all
+    return {step.__name__: collectives(step) for step in steps}
 
 
 def a_bare_all_reduce_in_a_capture():
@@ -412,6 +447,7 @@ CASES = {
         ddp_in_a_graphed_step,
         ddp_that_finds_unused_parameters,
         ddp_with_a_static_graph,
+        ddp_with_a_hook_that_makes_a_tensor,
         ddp_graphed_on_one_rank_alone,
         ddp_in_an_iteration,
         ddp_in_a_capture,
@@ -527,6 +563,11 @@ def test_ddp_replays_in_an_iteration_and_in_a_graph(ranks):
 def test_ddp_that_finds_unused_parameters_stays_eager(case, ranks):
     for equal, reasons in of_both(ranks, case):
         assert equal and reasons and all("PG101" in reason for reason in reasons), reasons
+
+
+def test_ddp_with_a_hook_that_makes_a_tensor_stays_eager(ranks):
+    for equal, reasons in of_both(ranks, ddp_with_a_hook_that_makes_a_tensor):
+        assert equal and reasons and all("PG802" in reason for reason in reasons), reasons
 
 
 def test_ddp_may_be_graphed_on_one_rank_alone(ranks):

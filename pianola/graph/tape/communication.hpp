@@ -1,19 +1,18 @@
 #pragma once
+#include <pianola/trace/collective_work.hpp>
+#include <pianola/trace/memory_ranges.hpp>
+
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
-#include <c10/core/StorageImpl.h>
 #include <c10/util/ArrayRef.h>
-#include <c10/util/intrusive_ptr.h>
-#include <torch/csrc/distributed/c10d/Work.hpp>
 
-#include <memory>
 #include <vector>
 
 namespace pianola::graph {
 
 // Note [Collectives on the tape]
 // A collective of torch.distributed begins, and its Work is waited for by the host's code, of which a replay knows nothing. So a
-// tape waits before the first operation that uses the memory of the collective, and at its end: eager code has waited by then, or
+// replay waits before the first operation that uses the memory of the collective, and at its end: eager code has waited by then, or
 // it would read what has not arrived.
 //
 // The tape records while the step runs, and the collectives of this run are those that the other ranks take part in. A call that is
@@ -22,15 +21,13 @@ namespace pianola::graph {
 /// What a collective on a tape writes, and what has arrived there in the recording, until that is taken or forgotten.
 struct Communication {
   std::vector<at::Tensor> written;
-  std::vector<at::Tensor> arrived = {};  ///< Copies of `written`; empty: there are none.
+  std::vector<at::Tensor> arrived;  ///< Copies of `written`; empty: there are none any more.
 };
 
-/// Collectives that have begun, and are waited for when somebody needs it.
+/// Collectives that a replay has begun, and waits for when somebody needs what they write.
 class PendingWork {
  public:
-  /// @param arrives  Is given what has arrived; nullptr where nobody wants to keep it.
-  void add(c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<c10::IValue> outputs,
-           std::shared_ptr<Communication> arrives);
+  void add(c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<c10::IValue> outputs);
   /// Waits for those that use the memory of these values. @throws what a collective failed with.
   void settle(c10::ArrayRef<c10::IValue> values);
   void settle_all();
@@ -41,10 +38,8 @@ class PendingWork {
  private:
   struct One {
     std::vector<c10::intrusive_ptr<c10d::Work>> works;
-    std::vector<const c10::StorageImpl*> memory;
-    std::shared_ptr<Communication> arrives;
+    trace::MemoryRanges memory;
   };
-  static void settle(One& one);
 
   std::vector<One> all_;  // in the order in which they began
 };

@@ -185,7 +185,7 @@ void Tape::call(const TapeOp& op) {
   }
   stack_.insert(stack_.end(), op.inputs.begin(), op.inputs.end());
   op.handle.callBoxed(stack_);
-  if (op.communication != nullptr) pending_.add(op.inputs, stack_, nullptr);
+  if (op.communication != nullptr) pending_.add(op.inputs, stack_);
 }
 
 void Tape::replay(std::size_t begin, std::size_t end) {

@@ -119,8 +119,7 @@ class TapeRecorder final : public trace::OpObserver {
   [[nodiscard]] trace::OpInterest interest() const override { return {.host_numbers = true}; }
   void on_op_begin(const trace::OpSpan& op) override;
   void on_op_end(const trace::OpSpan& op) override;
-  /// @throws what a collective of the step failed with.
-  [[nodiscard]] Tape take();
+  [[nodiscard]] Tape take() noexcept { return std::move(tape_); }
 
  private:
   // An operation that has begun and not ended.
@@ -136,12 +135,12 @@ class TapeRecorder final : public trace::OpObserver {
 
   Running* find(std::uint64_t number);
   void add_results(Running& running, const trace::OpSpan& op);
+  static void note_collective(TapeOp& op);
   void put(std::vector<TapeOp> ops, std::uint64_t around);
 
   Tape tape_;
   std::size_t begun_ = 0;
   std::vector<Running> running_;
-  PendingWork pending_;
 };
 
 }  // namespace pianola::graph

@@ -95,7 +95,6 @@ void TapeRecorder::on_op_begin(const trace::OpSpan& op) {
   if (Running* around = find(op.around); around != nullptr && !around->computed_at && around->has_written()) {
     around->computed_at = around->called.size();
   }
-  pending_.settle(op.inputs);
   Running running{.number = op.number, .op = {.handle = op.info->handle, .inputs = {}, .outputs = {}}};
   running.op.info = op.info;
   running.op.number = ++begun_;
@@ -113,11 +112,6 @@ void TapeRecorder::on_op_begin(const trace::OpSpan& op) {
   running_.push_back(std::move(running));
 }
 
-Tape TapeRecorder::take() {
-  pending_.settle_all();
-  return std::move(tape_);
-}
-
 void TapeRecorder::on_op_end(const trace::OpSpan& op) {
   Running* const found = find(op.number);
   if (found == nullptr) return;
@@ -127,19 +121,24 @@ void TapeRecorder::on_op_end(const trace::OpSpan& op) {
   const bool threw = op.outputs.empty() && !op.info->schema().returns().empty();
   if (threw) return put(std::move(ended.called), op.around);
   add_results(ended, op);
-  if (op.info->collective) {
-    ended.op.communication = std::make_shared<Communication>();
-    for (std::size_t i = 0; i < ended.op.inputs.size(); ++i) {
-      if (!op.info->writes[i]) continue;
-      trace::for_each_tensor(ended.op.inputs[i],
-                             [&](const at::Tensor& tensor) { ended.op.communication->written.push_back(tensor); });
-    }
-    pending_.add(ended.op.inputs, op.outputs, ended.op.communication);
-    ended.op.outputs.clear();  // a Work, and what it wrote
-    ended.op.fresh.clear();
-  }
+  if (op.info->collective) note_collective(ended.op);
   if (ended.called.empty() && op.around == 0) return tape_.add(std::move(ended.op));
   put(in_order(std::move(ended.op), std::move(ended.called), ended.computed_at), op.around);
+}
+
+// It is done by now; see Note [Collectives that are observed].
+void TapeRecorder::note_collective(TapeOp& op) {
+  const trace::QuietScope quiet;
+  op.communication = std::make_shared<Communication>();
+  for (std::size_t i = 0; i < op.inputs.size(); ++i) {
+    if (!op.info->writes[i]) continue;
+    trace::for_each_tensor(op.inputs[i], [&](const at::Tensor& tensor) {
+      op.communication->written.push_back(tensor);
+      op.communication->arrived.push_back(tensor.clone());
+    });
+  }
+  op.outputs.clear();  // a Work, and what it wrote
+  op.fresh.clear();
 }
 
 void TapeRecorder::add_results(Running& running, const trace::OpSpan& op) {

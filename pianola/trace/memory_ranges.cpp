@@ -1,14 +1,14 @@
-#include <pianola/callable/memory_ranges.hpp>
+#include <pianola/trace/memory_ranges.hpp>
 
 #include <pianola/trace/tensors_of.hpp>
 
 #include <algorithm>
 #include <cstddef>
 
-namespace pianola::callable {
+namespace pianola::trace {
 
 void MemoryRanges::add(const at::Tensor& tensor) {
-  if (!tensor.defined() || trace::storage_of(tensor) == nullptr || tensor.numel() == 0) return;
+  if (!tensor.defined() || storage_of(tensor) == nullptr || tensor.numel() == 0) return;
   const auto begin = reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr());
   if (begin == 0) return;
   std::size_t last = 0;  // element
@@ -18,7 +18,7 @@ void MemoryRanges::add(const at::Tensor& tensor) {
 }
 
 void MemoryRanges::add_storage_of(const at::Tensor& tensor) {
-  const c10::StorageImpl* const storage = tensor.defined() ? trace::storage_of(tensor) : nullptr;
+  const c10::StorageImpl* const storage = tensor.defined() ? storage_of(tensor) : nullptr;
   if (storage == nullptr || storage->data() == nullptr || storage->nbytes() == 0) return;
   const auto begin = reinterpret_cast<std::uintptr_t>(storage->data());
   ranges_.emplace_back(begin, begin + storage->nbytes());
@@ -52,4 +52,4 @@ bool MemoryRanges::overlap(const MemoryRanges& others) const {
   return false;
 }
 
-}  // namespace pianola::callable
+}  // namespace pianola::trace

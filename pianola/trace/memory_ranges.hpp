@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-namespace pianola::callable {
+namespace pianola::trace {
 
 /// Where tensors lie, by addresses: two storages may share memory (numpy, DLPack). Tensors without memory lie nowhere.
 class MemoryRanges {
@@ -15,6 +15,7 @@ class MemoryRanges {
   /// All that its storage covers.
   void add_storage_of(const at::Tensor& tensor);
 
+  [[nodiscard]] bool empty() const noexcept { return ranges_.empty(); }
   [[nodiscard]] bool overlap_each_other() const;
   [[nodiscard]] bool overlap(const MemoryRanges& others) const;
 
@@ -25,4 +26,4 @@ class MemoryRanges {
   std::vector<Range> ranges_;
 };
 
-}  // namespace pianola::callable
+}  // namespace pianola::trace
