@@ -83,7 +83,7 @@ bool SignatureEntry::may_capture() {
   graphs_.erase(graphs_.begin());
   note_recapture("gradients are not as they were at capture: set or kept from outside");
   // A capture on the tape that fails for them could not be made again, where other ranks have taken part in it.
-  const bool may_try = !no_own_gradients_ && !(warm_up_.last().communicates() && warm_up_.last().device().is_cpu());
+  const bool may_try = !no_own_gradients_ && !warm_up_.last().communicates();
   own_gradients_ = may_try && (own_gradients_ || (wants_own && recaptures_.in_a_row() > 1));
   return !is_eager_;
 }

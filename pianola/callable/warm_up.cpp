@@ -18,9 +18,6 @@ constexpr int kMostForSamples = 6;
 // Calls of an accumulation's last step, whose other steps may not have been captured yet.
 constexpr int kMostForGradients = 12;
 
-// The reducer of DistributedDataParallel times its first 10 iterations with events of CUDA, which no capture can hold.
-constexpr int kDataParallelOnCuda = 11;
-
 bool are_same(const std::vector<c10::IValue>& one, const std::vector<c10::IValue>& other) {
   return std::equal(one.begin(), one.end(), other.begin(), other.end(), [](const c10::IValue& a, const c10::IValue& b) {
     if (a.isInt() && b.isInt()) return a.toInt() == b.toInt();
@@ -140,7 +137,6 @@ void WarmUp::adopt(const WarmUp& other) {
 
 bool WarmUp::is_over() const {
   if (!last_ || calls_ < wanted_ || !settled_) return false;
-  if (last_->is_data_parallel() && !last_->device().is_cpu() && calls_ < kDataParallelOnCuda) return false;
   return !given_others_ || samples_.size() >= kSamples || calls_ >= wanted_ + kMostForSamples;
 }
 

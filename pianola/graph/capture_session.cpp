@@ -66,14 +66,14 @@ void check_plain(const CaptureOptions& options) {
 }
 
 // The first thing in the step that its graph cannot hold.
-std::optional<trace::OddWork> odd_work_of(const trace::OpStream& stream, const CaptureOptions& options) {
+std::optional<trace::OddWork> odd_work_of(const trace::OpStream& stream, bool may_communicate) {
   std::optional<trace::OddWork> odd = stream.odd_work();
-  return odd || options.communication ? odd : stream.communication();
+  return odd || may_communicate ? odd : stream.communication();
 }
 
-void check_plain(const std::optional<trace::OpStream>& stream, const CaptureOptions& options) {
+void check_plain(const std::optional<trace::OpStream>& stream, bool may_communicate) {
   if (!stream) return;
-  if (const auto odd = odd_work_of(*stream, options)) throw CaptureError(odd->diagnosis());
+  if (const auto odd = odd_work_of(*stream, may_communicate)) throw CaptureError(odd->diagnosis());
 }
 
 }  // namespace
@@ -91,6 +91,11 @@ CaptureSession::CaptureSession(Backend& backend, const CaptureOptions& options) 
   stream_ = backend.enter(options);
   capture_stage() = CaptureStage::warm_up;
   open_generators() = &generators_;
+}
+
+// See Note [Communication].
+bool CaptureSession::may_communicate() const noexcept {
+  return options_.communication && backend_.executes_while_recording();
 }
 
 CaptureSession::~CaptureSession() {
@@ -116,7 +121,7 @@ void CaptureSession::warm_up(const std::function<void()>& step) {
     const std::optional<trace::OpStream> watch(std::in_place, std::move(observers));
     step();
     watch->check();
-    check_plain(watch, options_);
+    check_plain(watch, may_communicate());
   }
   warmup_time_ = since(start);
 }
@@ -152,7 +157,7 @@ void CaptureSession::begin() {
 }
 
 CaptureResult CaptureSession::commit() {
-  check_plain(watching_, options_);
+  check_plain(watching_, may_communicate());
   const std::optional<Diagnosis> failure = watching_ ? watching_->failure() : std::nullopt;
   watching_.reset();
   CaptureResult result;
@@ -205,7 +210,7 @@ CaptureResult CaptureSession::commit() {
 }
 
 void CaptureSession::fail(std::exception_ptr error) {
-  const std::optional<trace::OddWork> odd = watching_ ? odd_work_of(*watching_, options_) : std::nullopt;
+  const std::optional<trace::OddWork> odd = watching_ ? odd_work_of(*watching_, may_communicate()) : std::nullopt;
   watching_.reset();
   std::optional<OpTrace> trace;
   if (recorder_) trace = recorder_->take();

@@ -61,6 +61,8 @@ class CaptureSession {
   void put_generators_back();
 
   CaptureThreads threads_;  // around all that follows
+  [[nodiscard]] bool may_communicate() const noexcept;
+
   Backend& backend_;
   CaptureOptions options_;
   std::vector<at::Generator> generators_;

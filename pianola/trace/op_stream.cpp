@@ -268,12 +268,13 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
     note_odd(odd.oddity, fmt::format("{} {}", called, words_of(verb, odd)), op, here);
   }
 
-  void note_collective(const OpInfo& info, const ThreadPosition& here) {
+  void note_collective(const OpInfo& info, c10::ArrayRef<c10::IValue> inputs, const ThreadPosition& here) {
     const std::string& name = info.schema().name();
-    const Oddity oddity = oddity_of_operator(name);
-    const char* const graph = may_be_in_a_step(oddity) ? "the graph of a part" : "a graph";
-    note_odd(oddity, fmt::format("{} communicates with other ranks, which {} cannot repeat", name, graph), name.c_str(),
-             here);
+    const bool is_known = may_be_in_a_step(oddity_of_operator(name));
+    const bool may_be_repeated = is_known && runs_on_the_cpu(inputs);
+    const char* const graph = may_be_repeated ? "the graph of a part" : is_known ? "a graph of a GPU" : "a graph";
+    note_odd(may_be_repeated ? Oddity::communication : Oddity::collective,
+             fmt::format("{} communicates with other ranks, which {} cannot repeat", name, graph), name.c_str(), here);
   }
 
   void note_slow_collective(const OpInfo& info, const ThreadPosition& here) {
@@ -379,7 +380,7 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
       here.operations.push_back(hidden_operation(span, here));
       return nullptr;
     }
-    if (info->collective) state->note_collective(*info, here);
+    if (info->collective) state->note_collective(*info, inputs, here);
     if (info->transparent_now(inputs)) {
       here.callers.push_back(span.name());
       return nullptr;

@@ -314,16 +314,17 @@ std::string remedy_of(Oddity oddity) {
              "part";
     case Oddity::communication:
       return "graph the whole step (pianola.graphed, FullIteration), or leave it outside of the captured part: graph "
-             "the "
-             "module inside of DistributedDataParallel, or communicate after the replay";
+             "the module "
+             "inside of DistributedDataParallel, or communicate after the replay";
     case Oddity::data_parallel:
-      return "graph the whole step (pianola.graphed, FullIteration), or the module inside of it: "
-             "DistributedDataParallel "
-             "first, then graph its .module; or graph with grad=\"clone\" first, then wrap";
+      return "graph the module inside of it: DistributedDataParallel first, then graph its .module; or graph with "
+             "grad=\"clone\" first, then wrap; on the CPU the whole step may be graphed";
     case Oddity::collective:
-      return "leave it outside of the captured part, or communicate after the replay";
+      return "leave it outside of the captured part: graph the module inside of DistributedDataParallel, or "
+             "communicate after the "
+             "replay";
     case Oddity::sharded:
-      return "leave it outside of the captured part; DistributedDataParallel can be part of a whole step";
+      return "leave it outside of the captured part, or use DistributedDataParallel";
   }
   return "";
 }
