@@ -149,11 +149,14 @@ void StepGradients::finish() {
       leaf.made_placement = graph::Placement(*leaf.made.unsafeGetTensorImpl());
       leaf.after = leaf.made.defined() ? After::made : After::dropped;
     }
+    const bool is_used = leaf.after == After::kept || leaf.uses_found;
+    if (is_used && before.defined() && !leaf.own.defined()) used_.push_back(trace::storage_of(before));
     if (!leaf.own.defined()) continue;
     leaf.meta->grad_ = before;  // for the first replay
     if (leaf.after != After::kept && !leaf.uses_found) leaf.own = at::Tensor();
   }
   any_own_ = std::any_of(leaves_.begin(), leaves_.end(), [](const Leaf& leaf) { return leaf.own.defined(); });
+  std::sort(used_.begin(), used_.end());
 }
 
 void StepGradients::count_references() {
@@ -197,6 +200,17 @@ bool StepGradients::are_as_captured() const {
   return std::all_of(leaves_.begin(), leaves_.end(),
                      [](const Leaf& leaf) { return leaf.tensor.expired() || leaf.is_as_captured(); }) &&
          !memory_->is_held() && (!any_own_ || callers_are_apart(beside_));
+}
+
+bool StepGradients::are_among(std::span<const at::Tensor> inputs) const {
+  return std::any_of(inputs.begin(), inputs.end(), [&](const at::Tensor& input) {
+    const c10::StorageImpl* const storage = trace::storage_of(input);
+    if (storage == nullptr) return false;
+    return std::binary_search(used_.begin(), used_.end(), storage) ||
+           (any_own_ && std::any_of(leaves_.begin(), leaves_.end(), [&](const Leaf& leaf) {
+              return leaf.own.defined() && leaf.meta->grad_.defined() && trace::storage_of(leaf.meta->grad_) == storage;
+            }));
+  });
 }
 
 bool StepGradients::are_others() const {

@@ -12,6 +12,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -69,6 +70,8 @@ class StepGradients final : public trace::OpObserver {
 
   /// Before a replay: whether it is right to replay. In one tight loop.
   [[nodiscard]] bool are_as_captured() const;
+  /// Whether one of the inputs lies in the memory of a gradient that the step uses: a replay reads a copy from before the call.
+  [[nodiscard]] bool are_among(std::span<const at::Tensor> inputs) const;
   /// Whether the step uses gradients that others have taken the place of.
   [[nodiscard]] bool are_others() const;
   /// Around a replay: `p.grad` is the step's own in place of the caller's, where there are own ones.
@@ -129,7 +132,8 @@ class StepGradients final : public trace::OpObserver {
   std::vector<Leaf> leaves_;
   bool any_own_ = false;
   trace::MemoryRanges beside_;
-  std::shared_ptr<MadeMemory> memory_;  // of what the capture made
+  std::vector<const c10::StorageImpl*> used_;  // of gradients that the step uses, but for own ones; in order
+  std::shared_ptr<MadeMemory> memory_;         // of what the capture made
   // That were found, by their memory, and the tensor itself where it has none of its own; until finish().
   std::unordered_multimap<const void*, std::size_t> leaves_of_gradients_;
   std::size_t operations_ = 0;

@@ -218,6 +218,11 @@ std::string StepGraph::why_stale() const {
 }
 
 void StepGraph::launch(std::span<const at::Tensor> inputs) {
+  if (gradients_->are_among(inputs)) {
+    throw GuardError(
+        {.what = "an input is a gradient that the step uses too; a replay would read it as it was before the call",
+         .fix = "pass a clone() of it"});
+  }
   gradients_->copy_in();
   try {
     const bool have_run = std::exchange(parts_have_run_, false);

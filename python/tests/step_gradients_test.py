@@ -435,3 +435,28 @@ def test_gradients_that_change_their_kind(device):
             module.zero_grad()
 
     train_with_set_gradients(device, accumulates, set_them)
+
+
+@pytest.mark.parametrize("sets", [True, False])
+def test_a_gradient_that_is_an_input_too(device, sets):
+    """From some call on: what the step reads there is what it has just added to."""
+    values = {}
+    for graphed in (True, False):
+        torch.manual_seed(3)
+        module = torch.nn.Linear(4, 4).to(device)
+        set_gradients(module, 0)
+
+        def step(y, g):
+            module(y).square().mean().backward()
+            return (g * 2).sum()
+
+        call = pianola.graphed(step) if graphed else step
+        values[graphed] = []
+        for i in range(CALLS):
+            if sets:
+                set_gradients(module, i)
+            other = torch.full((4, 4), float(i), device=device)
+            values[graphed].append(call(batch(device, i)[1], module.weight.grad if i % 5 == 4 else other))
+            values[graphed] += [p.grad.clone() for p in module.parameters()]
+    for i, (one, other) in enumerate(zip(values[True], values[False], strict=True)):
+        assert_same(f"value {i}", one, other)
