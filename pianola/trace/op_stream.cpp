@@ -36,9 +36,8 @@ struct OpenOperation {
   const char* name;    // as its span has it
   std::uint64_t number;
   std::size_t callers;  // open composites when it began
-  bool differentiates;
-  bool waits =
-      false;  // for its end: a collective of the CPU  // it has a kernel for autograd, whose calls are operations too
+  bool differentiates;  // it has a kernel for autograd, whose calls are operations too
+  bool waits = false;   // for its end; see Note [Collectives that are observed]
   bool is_own = false;  // the host's
 };
 
@@ -271,7 +270,7 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
   void note_collective(const OpInfo& info, c10::ArrayRef<c10::IValue> inputs, const ThreadPosition& here) {
     const std::string& name = info.schema().name();
     const bool is_known = may_be_in_a_step(oddity_of_operator(name));
-    const bool may_be_repeated = is_known && runs_on_the_cpu(inputs);
+    const bool may_be_repeated = repeats(info, inputs);
     const char* const graph = may_be_repeated ? "the graph of a part" : is_known ? "a graph of a GPU" : "a graph";
     note_odd(may_be_repeated ? Oddity::communication : Oddity::collective,
              fmt::format("{} communicates with other ranks, which {} cannot repeat", name, graph), name.c_str(), here);
@@ -281,6 +280,11 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
     const std::string& name = info.schema().name();
     note_odd(Oddity::collective, fmt::format("{} was not done after 3 s, as other ranks have not called it", name),
              name.c_str(), here);
+  }
+
+  // Others (messages, barriers) are done only when the host's code waits for them.
+  static bool repeats(const OpInfo& info, c10::ArrayRef<c10::IValue> inputs) {
+    return info.collective && may_be_in_a_step(oddity_of_operator(info.schema().name())) && runs_on_the_cpu(inputs);
   }
 
   static bool runs_on_the_cpu(c10::ArrayRef<c10::IValue> inputs) {
@@ -397,7 +401,7 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
                                .number = next_number(),
                                .callers = here.callers.size(),
                                .differentiates = info->differentiates_now(inputs),
-                               .waits = info->collective && runs_on_the_cpu(inputs)});
+                               .waits = repeats(*info, inputs)});
     OpSpan op = describe(span, here);
     op.inputs = inputs;
     state->begin_op(op);
