@@ -133,7 +133,10 @@ CachedGraph* SignatureEntry::capture(const CallInputs& inputs, Call& call, Graph
     if (options_.policy.strict) throw;
     reason = "only under capture, the function threw something that is not a std::exception";
   }
-  if (call.tell_numbers_apart(reason, /*in_capture=*/true)) return nullptr;
+  if (call.tell_numbers_apart(reason, /*in_capture=*/true)) {
+    warm_up_.start_again();  // the next calls are given their numbers themselves
+    return nullptr;
+  }
   stay_eager(reason + maker.note_of_second_run());
   return nullptr;
 }

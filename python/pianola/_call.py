@@ -85,7 +85,7 @@ class Call:
             return effects
         self.state.returned = plain_in(self.result)
         seen = notes.seen(self.result)
-        if self.values:
+        if self._follows_numbers():
             self.state.learn_numbers(trail, self.values)
             self.result = with_leaves(self.result, is_followed, plain)
         self.opened = opened(self.result, reads.own)
@@ -100,8 +100,9 @@ class Call:
         return bool(self.graphed.draws.follow(draws, self.args, self.kwargs))
 
     def _run_watched(self, trail: Trail) -> Any:
-        args, kwargs = self._with_numbers(self.args, self.kwargs, trail.watched(self.values))
-        with making if self.values else nullcontext():
+        follows = self._follows_numbers()
+        args, kwargs = self._with_numbers(self.args, self.kwargs, trail.watched(self.values) if follows else ())
+        with making if follows else nullcontext():
             self.result = self.graphed.run_original(*args, **kwargs)
         self.graphed.handed_on.finish(is_capture=False)
         return self.result
@@ -111,6 +112,9 @@ class Call:
             return args, kwargs
         assert self.state is not None and self.state.numbers is not None
         return self.state.numbers.put(args, kwargs, numbers)
+
+    def _follows_numbers(self) -> bool:
+        return bool(self.values) and self.state is not None and not self.state.captures_plainly
 
     def known_numbers(self) -> tuple[Any, ...]:
         return self.values
@@ -192,7 +196,7 @@ class Call:
                 call = this_call()
                 if call is None or call.state is None:
                     return run(*args, **kwargs)
-                follows = bool(call.values) and not call.state.captures_plainly
+                follows = call._follows_numbers()
                 if follows:
                     args, kwargs = call._with_numbers(args, kwargs, trail.stand_ins(call.values))
                 watch = call.graphed.watch

@@ -192,6 +192,18 @@ def test_each_value_may_have_a_graph_as_before(name):
     check(lambda: (READERS[name], None), numbers, 9)
 
 
+@pytest.mark.parametrize("kind", ["a list", "a tensor of the CPU"])
+def test_a_number_that_takes_from_a_table_and_that_a_tensor_is_made_of(kind):
+    """As samplers of diffusion models do."""
+    table = torch.linspace(0.9, 0.1, 21)
+    factors = table.tolist() if kind == "a list" else table
+
+    def sample(x, i):
+        return (x - factors[i] ** 0.5 * torch.tensor([i] * 6, device=HERE)) / (1 - factors[i]) ** 0.5
+
+    check(lambda: (sample, None), [i for _ in range(9) for i in range(18, -1, -3)], 32)
+
+
 def test_a_guard_on_a_number_and_on_the_host():
     settings = {"sharp": False}
 
