@@ -7,13 +7,12 @@ collector does it: by the references to an object that are known, against all th
 import collections
 import gc
 import itertools
-import sys
 import weakref
 from typing import Any
 
 import torch
 
-from ._host_places import SIMPLE, Place, Store, held
+from ._host_places import SIMPLE, Place, Store, held, holders_of
 
 _ATOMS = (torch.Tensor, *SIMPLE)
 _SKIPPED = frozenset({str, int, float, bool, bytes, type(None), type})  # most of what is met
@@ -37,7 +36,7 @@ def drop_own(made: list[weakref.ref], returned: list[Any], places: list[Place], 
     while True:
         own, references = _led_to(seeds, returned, ours)
         # Each is believed at first: a cycle leads to itself. Not so one that something else holds.
-        leaked = [number for number in seeds if _holders(seeds, number) - 1 > references[number]]
+        leaked = [number for number in seeds if holders_of(seeds, number) - 1 > references[number]]
         if not leaked:
             break
         own.clear()
@@ -69,7 +68,7 @@ def _led_to(seeds: dict[int, Any], returned: list[Any], ours: collections.Counte
                         met[id(one)] = one
                         touched.add(id(one))
             one = None
-        pending = [number for number in touched if _holders(met, number) == references[number]]
+        pending = [number for number in touched if holders_of(met, number) == references[number]]
         own.update((number, met.pop(number)) for number in pending)
         touched.clear()
     return own, references
@@ -79,17 +78,9 @@ def _held_by(places: list[Place], stores: list[Store]) -> collections.Counter:
     """How often they hold what, by ids: never more than they do, or what is from before would seem to be the call's."""
     held_by_places = (one for place in places for one in place.holds())
     parts = itertools.chain(held_by_places, (store.owner for store in stores))
-    return collections.Counter(id(one) for one in parts if not _is_atom(one))
+    return collections.Counter(map(id, parts))
 
 
 def _is_atom(value: Any) -> bool:
     return type(value) in _SKIPPED or isinstance(value, _ATOMS)
 
-
-def _holders(objects: dict[int, Any], number: int) -> int:
-    """Beside the dictionary that it is looked up in."""
-    return sys.getrefcount(objects[number]) - _IN_A_DICTIONARY
-
-
-_SAMPLE = {0: object()}
-_IN_A_DICTIONARY = sys.getrefcount(_SAMPLE[0])

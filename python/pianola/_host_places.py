@@ -39,8 +39,14 @@ class Weak(weakref.ref):
     __slots__ = ()
 
 
+# Most of what is held, by its exact class.
+_HELD_ITSELF = frozenset({bool, int, float, str, type(None), dict, *LISTED, types.MethodType, CodeType})
+
+
 def hold(value: Any) -> Any:
     """A reference that keeps no tensor, module or object of the user alive."""
+    if type(value) in _HELD_ITSELF:
+        return value
     if isinstance(value, SIMPLE) or isinstance(value, KEYED) or type(value) in LISTED:
         return value
     if isinstance(value, (weakref.ref, types.MethodType)):  # a method is made anew at each look
@@ -260,6 +266,15 @@ def _holders(one: list) -> int:
 _NO_HOLDERS = _holders([object()])
 
 
+def holders_of(objects: dict[int, Any], number: int) -> int:
+    """References to an object, beside the dictionary that it is looked up in."""
+    return sys.getrefcount(objects[number]) - _IN_A_DICTIONARY
+
+
+_SAMPLE = {0: object()}
+_IN_A_DICTIONARY = sys.getrefcount(_SAMPLE[0])
+
+
 def drop_dead(places: list[Place], stores: "list[Store]") -> None:
     """Takes out those whose owners are dead, or would be without these places and stores: what a call makes and drops, no
     later call reads.
@@ -270,10 +285,13 @@ def drop_dead(places: list[Place], stores: "list[Store]") -> None:
     count = None
     while len(places) + len(stores) != count:
         count = len(places) + len(stores)
-        ours = collections.Counter(id(one) for place in places for one in (place.owner, place.key) if one is place.owner)
+        strong = [place for place in places if not place.is_weak]
+        ours = collections.Counter(id(place.owner) for place in strong)
+        ours.update(id(place.key) for place in strong if place.key is place.owner)
         ours.update(id(store.owner) for store in stores)
-        lives = {id(place.owner): _holders([place.owner]) - _NO_HOLDERS > ours[id(place.owner)] for place in places}
-        places[:] = [place for place in places if place.owner is not GONE and (place.is_weak or lives[id(place.owner)])]
+        owners = {id(place.owner): place.owner for place in strong}
+        dead = {number for number in owners if holders_of(owners, number) <= ours[number]}
+        places[:] = [place for place in places if (place.owner is not GONE if place.is_weak else id(place.owner) not in dead)]
         stores[:] = [one for one in stores if one.keeps_nothing or _holders([one.owner]) - _NO_HOLDERS > ours[id(one.owner)]]
 
 

@@ -8,6 +8,7 @@ import random
 import sys
 from functools import partial
 from itertools import chain
+from types import CodeType, FunctionType
 from typing import Any, Callable, Iterator, NamedTuple, Optional
 
 import torch
@@ -221,7 +222,12 @@ def _draws(generators: dict[str, Any], reads: HostReads) -> Iterator[str]:
             yield text_of(what, _LASTING["PG604"], _where(place), "PG604")
 
 
+_NEVER_MOVING = (torch.Tensor, torch.nn.Module, type, FunctionType, CodeType, *marks.CONTAINERS, *_PLAIN, type(None))
+
+
 def _is_moving(value: Any) -> bool:
+    if isinstance(value, _NEVER_MOVING):
+        return False
     mark = marks.mark_of(value)
     return mark is not None and mark.kind in ("random", "iterator")
 
