@@ -259,7 +259,8 @@ class States:
             return known.restless, None
         states = known.states
         change: Optional[Place] = None
-        for state in states:
+        # A state that warms up takes values that graphs have been captured for, too.
+        for state in states if values is None else sorted(states, key=lambda one: one.frozen is None):
             if values is not None and not state.takes(values):
                 continue
             place = state.difference()
