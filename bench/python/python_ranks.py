@@ -1,0 +1,167 @@
+"""Whole training steps of DistributedDataParallel on two ranks: NCCL on two GPUs, Gloo where it only has to run."""
+
+import os
+
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic algorithms want it, before CUDA starts
+
+import gc
+import json
+import tempfile
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.nn.parallel import DistributedDataParallel
+
+import measuring
+import models
+
+RANKS = 2
+EAGER, GRAPHED = "eager", "@pianola.graphed"
+BY_HAND = "torch.cuda.graph"
+ALONE = "@pianola.graphed, no reduction"
+WARMUP = 11  # runs that a capture with DistributedDataParallel needs
+
+
+def mlp(device):
+    return models.linear_chain(device), [batch_of(device, 64, 64)]
+
+
+def transformer(device):
+    return models.transformer(device), [batch_of(device, 2, 64, 256)]
+
+
+def resnet50(device):
+    from resnet import resnet50 as build
+
+    return build(1000).to(device), [batch_of(device, 8, 3, 224, 224)]
+
+
+def gpt2(device):
+    import transformers
+
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config()).to(device)
+    tokens = torch.randint(0, 50_257, (2, 64), generator=torch.Generator().manual_seed(dist.get_rank())).to(device)
+    return LanguageModel(model), [tokens]
+
+
+class LanguageModel(torch.nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens):
+        return self.model(tokens, labels=tokens).loss
+
+
+# The limit: at most so much of what torch.cuda.graph takes.
+WORKLOADS = {
+    "MLP 16x64": (mlp, 0.65),
+    "transformer 8x256": (transformer, 0.78),
+    "ResNet-50, batch 8": (resnet50, 0.82),
+    "GPT-2 small, 2x64": (gpt2, 1.0),
+}
+
+
+def batch_of(device, *sizes):
+    """Another one on each rank."""
+    return torch.randn(sizes, generator=torch.Generator().manual_seed(10 + dist.get_rank())).to(device)
+
+
+class Training:
+    """One way to train, from the same seeds as all others."""
+
+    def __init__(self, build, device, way):
+        torch.manual_seed(0)
+        self.way, self.graph = way, None
+        model, self.batch = build(device)
+        if way == BY_HAND:  # as torch's documentation has it
+            self.stream = torch.cuda.Stream()
+            self.stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.stream):
+                self._take(model, capturable=True)
+                for _ in range(WARMUP):
+                    self.train(*self.batch)
+                self.graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(self.graph, stream=self.stream):
+                    self.train(*self.batch)
+            torch.cuda.current_stream().wait_stream(self.stream)
+            self.step = self.graph.replay
+            return
+        self._take(model, capturable=False)
+        if way == EAGER:
+            self.step = lambda: self.train(*self.batch)
+            return
+        import pianola
+
+        self.graphed = pianola.graphed(self.train)
+        self.step = lambda: self.graphed(*self.batch)
+
+    def _take(self, model, capturable):
+        self.model = model if self.way == ALONE else DistributedDataParallel(model, gradient_as_bucket_view=True)
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, capturable=capturable)
+
+    def train(self, *batch):
+        self.optimizer.zero_grad(set_to_none=False)
+        loss = self.model(*batch).square().mean()
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+
+def check(build, device, steps):
+    """Graphed as eager, bit by bit, in parameters."""
+    ends = []
+    for way in (EAGER, GRAPHED):
+        training = Training(build, device, way)
+        torch.manual_seed(1)
+        for _ in range(steps):
+            training.step()
+        ends.append([one.detach().clone() for one in training.model.parameters()])
+    measuring.check_equal("parameters", ends[1], ends[0])
+    replays = sum(one.replays for one in training.graphed.info().signatures)
+    if not replays:
+        raise RuntimeError(f"no step was replayed: {training.graphed.info()}")
+
+
+def run_rank(rank, folder, kind, quick):
+    torch.set_num_threads(1)
+    device = torch.device("cuda", rank) if kind == "cuda" else torch.device("cpu")
+    if kind == "cuda":
+        torch.cuda.set_device(device)
+        torch.use_deterministic_algorithms(True)
+    dist.init_process_group("nccl" if kind == "cuda" else "gloo", store=dist.FileStore(f"{folder}/store", RANKS), rank=rank, world_size=RANKS)
+    cases = []
+    names = list(WORKLOADS)[:1] if quick and kind == "cpu" else WORKLOADS
+    for name in names:
+        build, limit = WORKLOADS[name]
+        check(build, device, 20)
+        ways = (EAGER, BY_HAND, GRAPHED, ALONE) if kind == "cuda" else (EAGER, GRAPHED)
+        trainings = {way: Training(build, device, way) for way in ways}
+        for training in trainings.values():
+            for _ in range(WARMUP + 4):
+                training.step()
+        iterations = 3 if quick else 60
+        samples = measuring.alternate({way: one.step for way, one in trainings.items()}, iterations, 20, 2 if quick else 5)
+        for kind_of_time, measured in (("wall", "time per step"), ("host", "host time per step")):
+            case = measuring.case(f"{name}, {measured}", measured, iterations, EAGER, measuring.series(samples, kind_of_time))
+            if kind_of_time == "wall" and BY_HAND in ways:
+                taken = measuring.series(samples, "wall")
+                measuring.require_ratio(case, GRAPHED, BY_HAND, taken[GRAPHED], taken[BY_HAND], limit)
+            cases.append(case)
+        del trainings, training
+        gc.collect()
+    if rank == 0:
+        Path(folder, "cases.json").write_text(json.dumps(cases))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def run(settings):
+    if settings.device == "cuda" and torch.cuda.device_count() < RANKS:
+        settings.notes.append(f"wants {RANKS} GPUs")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(run_rank, (folder, settings.device, settings.quick), nprocs=RANKS)
+        yield from json.loads(Path(folder, "cases.json").read_text())
