@@ -13,6 +13,7 @@
 #include <pianola/graph/graph.hpp>
 #include <pianola/graph/number.hpp>
 #include <pianola/graph/pool.hpp>
+#include <pianola/graph/process_groups.hpp>
 #include <pianola/schedule/schedule.hpp>
 #include <pianola/training/adam.hpp>
 #include <pianola/training/buckets.hpp>

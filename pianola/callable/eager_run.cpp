@@ -2,6 +2,7 @@
 
 #include <pianola/callable/input_gradients.hpp>
 #include <pianola/core/error.hpp>
+#include <pianola/trace/collective_work.hpp>
 #include <pianola/trace/op_stream.hpp>
 
 #include <utility>
@@ -29,9 +30,11 @@ EagerRun::EagerRun(std::span<const at::Tensor> inputs, const std::function<void(
     : watch_(inputs), parts_(std::move(parts)), numbers_(std::move(numbers)) {
   const OpenRun open;
   const HostParts::Open open_parts(*parts_);
-  const trace::OpStream stream({&watch_, &host_, &log_, parts_.get(), numbers_.get()});
+  trace::BegunCollectives collectives;
+  const trace::OpStream stream({&watch_, &host_, &log_, parts_.get(), numbers_.get(), &collectives});
   const InputGradients gradients(inputs);
   run();
+  collectives.let_go();
   spared_inputs_ = gradients.spared();
   odd_work_ = stream.odd_work();
   communication_ = stream.communication();

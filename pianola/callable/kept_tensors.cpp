@@ -20,7 +20,7 @@ namespace {
 
 // Of one observed call, where something seems to be kept.
 constexpr std::chrono::milliseconds kPatience(50);
-constexpr std::chrono::milliseconds kPatienceWithRanks(200);
+constexpr std::chrono::milliseconds kPatienceWithRanks(1000);  // NCCL's watchdog looks ten times a second
 
 using Known = ska::flat_hash_set<const c10::StorageImpl*>;
 

@@ -84,10 +84,9 @@ std::optional<Diagnosis> written_input(const CallWatch& watch, GraphedKind kind)
 }
 
 // A function whose gradients come later is a part of a step.
-std::optional<Diagnosis> odd_work_of(const EagerRun& run, GraphedKind kind, c10::Device device) {
+std::optional<Diagnosis> odd_work_of(const EagerRun& run, GraphedKind kind) {
   if (run.odd_work()) return run.odd_work()->diagnosis();
-  const bool may_communicate = kind != GraphedKind::autograd && device.is_cpu();
-  if (run.communication() && !may_communicate) return run.communication()->diagnosis();
+  if (run.communication() && kind == GraphedKind::autograd) return run.communication()->diagnosis();
   return std::nullopt;
 }
 
@@ -113,7 +112,7 @@ Observation::Observation(EagerRun run, const HostEffects& effects, std::span<con
       spared_inputs_(run.spared_inputs()),
       kept_(run, inputs, results, effects.remade),
       backwards_(kind_ == GraphedKind::autograd ? CustomBackwards(results) : CustomBackwards()),
-      lasting_(first_of({run.failure(), text_of(odd_work_of(run, kind_, device_)), effects.lasting,
+      lasting_(first_of({run.failure(), text_of(odd_work_of(run, kind_)), effects.lasting,
                          text_of(input_elsewhere(inputs, device_)), text_of(doing_of_host(run, effects, device_))})),
       passing_(first_of({text_of(run.host().reads(device_, !effects.only_returns_late_reads)),
                          text_of(written_input(run.watch(), kind_)), effects.passing,
@@ -127,6 +126,7 @@ Observation::Observation(EagerRun run, const HostEffects& effects, std::span<con
       is_unlike_captures_(effects.is_no_example || run.parts().read_overflow()),
       copies_from_host_(run.host().copies_from_host()),
       communicates_(run.communication().has_value()),
+      is_data_parallel_(communicates_ && run.communication()->oddity == trace::Oddity::data_parallel),
       inputs_elsewhere_(input_elsewhere(inputs, device_).has_value()),
       begins_anew_(effects.begins_anew),
       log_(std::move(run.log())) {

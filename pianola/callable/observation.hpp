@@ -65,8 +65,9 @@ class Observation {
   [[nodiscard]] bool is_unlike_captures() const noexcept { return is_unlike_captures_; }
   /// It copies pageable memory of the host to the device, which its capture has to keep.
   [[nodiscard]] bool copies_from_host() const noexcept { return copies_from_host_; }
-  /// It communicates with other ranks.
+  /// It communicates with other ranks; by DistributedDataParallel.
   [[nodiscard]] bool communicates() const noexcept { return communicates_; }
+  [[nodiscard]] bool is_data_parallel() const noexcept { return is_data_parallel_; }
   /// Some of its inputs are on the CPU, and it computes on another device.
   [[nodiscard]] bool has_inputs_elsewhere() const noexcept { return inputs_elsewhere_; }
   [[nodiscard]] KeptTensors take_kept() noexcept { return std::move(kept_); }
@@ -98,6 +99,7 @@ class Observation {
   bool is_unlike_captures_;
   bool copies_from_host_;
   bool communicates_;
+  bool is_data_parallel_;
   bool inputs_elsewhere_;
   bool begins_anew_;
   trace::OperationLog log_;

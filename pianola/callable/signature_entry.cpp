@@ -8,6 +8,17 @@
 #include <exception>
 
 namespace pianola::callable {
+namespace {
+
+// In a row: the next iterations of DistributedDataParallel are like all others.
+constexpr int kMostIllTimed = 2;
+
+bool is_of_one_iteration(const std::exception& error) {
+  const auto* const refused = dynamic_cast<const CaptureError*>(&error);
+  return refused != nullptr && refused->diagnosis().rule == "PG1104";
+}
+
+}  // namespace
 
 SignatureEntry::SignatureEntry(CallSignature signature, const CacheOptions& options)
     : signature_(std::move(signature)), options_(options), warm_up_(options.warmup) {
@@ -83,7 +94,7 @@ bool SignatureEntry::may_capture() {
   graphs_.erase(graphs_.begin());
   note_recapture("gradients are not as they were at capture: set or kept from outside");
   // A capture on the tape that fails for them could not be made again, where other ranks have taken part in it.
-  const bool may_try = !no_own_gradients_ && !warm_up_.last().communicates();
+  const bool may_try = !no_own_gradients_ && !(warm_up_.last().communicates() && warm_up_.last().device().is_cpu());
   own_gradients_ = may_try && (own_gradients_ || (wants_own && recaptures_.in_a_row() > 1));
   return !is_eager_;
 }
@@ -113,6 +124,7 @@ CachedGraph* SignatureEntry::capture(const CallInputs& inputs, Call& call, Graph
                                     .function = function,
                                     .samples = warm_up_.samples()};
     CachedGraph& graph = graphs_.emplace_back(maker.make(call, source));
+    ill_timed_ = 0;
     warm_up_.forget_places();
     return &graph;
   } catch (const std::exception& error) {
@@ -128,6 +140,7 @@ CachedGraph* SignatureEntry::capture(const CallInputs& inputs, Call& call, Graph
     const bool is_other_path = dynamic_cast<const OtherPath*>(&error) != nullptr;
     if (is_other_path && warm_up_.note_other_path()) return nullptr;
     if (options_.policy.strict || call.was_interrupted()) throw;
+    if (is_of_one_iteration(error) && ++ill_timed_ <= kMostIllTimed) return nullptr;
     reason = error.what();
   } catch (...) {
     if (options_.policy.strict) throw;
@@ -146,10 +159,10 @@ void SignatureEntry::adopt(const SignatureEntry& other) {
   is_adopted_ = true;
 }
 
-void SignatureEntry::note_eager_call(std::optional<Observation> observed, Call& call) {
+void SignatureEntry::note_eager_call(std::optional<Observation> observed, Call& call, const SignatureEntry* like) {
   ++eager_calls_;
   if (!observed || !wants_observation()) return;  // another thread's call may have been the last one that was wanted
-  warm_up_.note(*std::move(observed), call);
+  warm_up_.note(*std::move(observed), call, like == nullptr ? nullptr : &like->warm_up_);
   if (!options_.policy.strict) heed_obstacle();  // else the next call throws, which computes nothing
 }
 

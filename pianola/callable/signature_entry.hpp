@@ -76,7 +76,8 @@ class SignatureEntry : public std::enable_shared_from_this<SignatureEntry> {
   /// Whether the next eager call is to be observed.
   [[nodiscard]] bool wants_observation() const { return !is_eager_ && !warm_up_.is_over(); }
   /// After an eager call; with what was observed in it.
-  void note_eager_call(std::optional<Observation> observed, Call& call);
+  /// @param like  Another one of the same function, that was captured with the same tensors; nullptr: there is none.
+  void note_eager_call(std::optional<Observation> observed, Call& call, const SignatureEntry* like);
 
   /// From now on.
   void stay_eager(std::string reason);
@@ -104,6 +105,7 @@ class SignatureEntry : public std::enable_shared_from_this<SignatureEntry> {
   bool is_adopted_ = false;        // the warm-up is that of another entry
   bool own_gradients_ = false;     // they are set from outside again and again
   bool no_own_gradients_ = false;  // that was tried, and cannot be
+  int ill_timed_ = 0;              // captures that met an iteration that cannot be captured
   std::vector<CachedGraph> graphs_;
   std::string reason_;  // why it stays eager, or why graphs were dropped
   bool is_eager_ = false;

@@ -213,6 +213,7 @@ std::vector<at::Tensor> StepGraph::replay(std::span<const at::Tensor> inputs) {
 }
 
 std::string StepGraph::why_stale() const {
+  if (!graph_.captured()) return "its process group was destroyed";
   if (diverged_.empty()) return outside_->difference();
   return fmt::format("the optimizer did something else than when it was captured: {}", diverged_);
 }

@@ -51,7 +51,9 @@ class StepGraph final : public CapturedCall {
   void capture(const Step& step, const std::vector<at::Tensor>& leaves, const std::vector<c10::IValue>& expected_reads,
                CaptureOptions options, const std::function<void(const EagerRun&)>& accept);
 
-  [[nodiscard]] bool is_stale() const override { return !diverged_.empty() || !outside_->intact(); }
+  [[nodiscard]] bool is_stale() const override {
+    return !diverged_.empty() || !graph_.captured() || !outside_->intact();
+  }
   [[nodiscard]] std::string why_stale() const override;
   /// After a capture that was made for no call: other ranks take part in the next replay, too.
   void forget_recorded_call() noexcept { communicates_ = false; }

@@ -76,6 +76,18 @@ void check_plain(const std::optional<trace::OpStream>& stream, bool may_communic
   if (const auto odd = odd_work_of(*stream, may_communicate)) throw CaptureError(odd->diagnosis());
 }
 
+// Its reducer does (reducer.hpp: kDDPRuntimeLoggingSampleRate), and asks for the times when the next such iteration begins.
+std::optional<Diagnosis> explain_timing(const std::optional<trace::OddWork>& communication, const c10::Error& error) {
+  const bool is_refused =
+      std::string_view(error.what()).find("not permitted when stream is capturing") != std::string_view::npos;
+  if (!communication || communication->oddity != trace::Oddity::data_parallel || !is_refused) return std::nullopt;
+  return Diagnosis{.what =
+                       "DistributedDataParallel times its first ten iterations, and each hundredth, with events that "
+                       "no capture can hold",
+                   .fix = "warm up 11 times: warmup=11",
+                   .rule = "PG1104"};
+}
+
 }  // namespace
 
 CaptureSession::CaptureSession(Backend& backend, const CaptureOptions& options) : backend_(backend), options_(options) {
@@ -91,11 +103,6 @@ CaptureSession::CaptureSession(Backend& backend, const CaptureOptions& options) 
   stream_ = backend.enter(options);
   capture_stage() = CaptureStage::warm_up;
   open_generators() = &generators_;
-}
-
-// See Note [Communication].
-bool CaptureSession::may_communicate() const noexcept {
-  return options_.communication && backend_.executes_while_recording();
 }
 
 CaptureSession::~CaptureSession() {
@@ -121,7 +128,7 @@ void CaptureSession::warm_up(const std::function<void()>& step) {
     const std::optional<trace::OpStream> watch(std::in_place, std::move(observers));
     step();
     watch->check();
-    check_plain(watch, may_communicate());
+    check_plain(watch, options_.communication);
   }
   warmup_time_ = since(start);
 }
@@ -141,7 +148,7 @@ void CaptureSession::begin() {
   capture_stage() = CaptureStage::recording;
   backend_.begin(options_);
 
-  std::vector<trace::OpObserver*> observers = {&dropout_};
+  std::vector<trace::OpObserver*> observers = {&dropout_, &groups_};
   written_.save_writes(backend_.executes_while_recording());
   if (options_.restore || backend_.executes_while_recording()) observers.push_back(&written_);
   if (backend_.executes_while_recording()) observers.push_back(&generator_states_);
@@ -157,7 +164,7 @@ void CaptureSession::begin() {
 }
 
 CaptureResult CaptureSession::commit() {
-  check_plain(watching_, may_communicate());
+  check_plain(watching_, options_.communication);
   const std::optional<Diagnosis> failure = watching_ ? watching_->failure() : std::nullopt;
   watching_.reset();
   CaptureResult result;
@@ -201,6 +208,7 @@ CaptureResult CaptureSession::commit() {
   in_pool_.reset();
   finished_ = true;
   result.dropout = std::move(dropout_);
+  result.groups = groups_.names();
   if (outside_) {
     result.outside.emplace(outside_->alive(), options_.names);
     result.outside->watch_gradients(new_gradients);
@@ -210,7 +218,8 @@ CaptureResult CaptureSession::commit() {
 }
 
 void CaptureSession::fail(std::exception_ptr error) {
-  const std::optional<trace::OddWork> odd = watching_ ? odd_work_of(*watching_, may_communicate()) : std::nullopt;
+  const std::optional<trace::OddWork> odd = watching_ ? odd_work_of(*watching_, options_.communication) : std::nullopt;
+  const std::optional<trace::OddWork> communication = watching_ ? watching_->communication() : std::nullopt;
   watching_.reset();
   std::optional<OpTrace> trace;
   if (recorder_) trace = recorder_->take();
@@ -220,6 +229,7 @@ void CaptureSession::fail(std::exception_ptr error) {
   } catch (const c10::Error& torch_error) {
     const bool no_memory = dynamic_cast<const c10::OutOfMemoryError*>(&torch_error) != nullptr;
     if (odd && !no_memory) std::throw_with_nested(CaptureError(odd->diagnosis()));
+    if (auto timing = explain_timing(communication, torch_error)) throw_explained(*std::move(timing));
     auto explanation = backend_.explain(torch_error, trace ? &*trace : nullptr);
     if (!explanation) throw;
     throw_explained(*std::move(explanation));

@@ -7,6 +7,7 @@
 #include <pianola/graph/path_check.hpp>
 #include <pianola/graph/pool_state.hpp>
 #include <pianola/graph/recurrent_dropout.hpp>
+#include <pianola/trace/collective_work.hpp>
 #include <pianola/trace/op_stream.hpp>
 #include <pianola/trace/trace_recorder.hpp>
 #include <pianola/trace/write_set.hpp>
@@ -30,6 +31,7 @@ struct CaptureResult {
   std::vector<std::string> warnings;
   std::optional<OutsideGuard> outside;  ///< Of CheckMode::strict.
   RecurrentDropout dropout;
+  std::vector<std::string> groups;   ///< Of processes, that it communicates by.
   bool under_function_mode = false;  ///< A TorchFunctionMode of the user's was active.
 };
 
@@ -61,8 +63,6 @@ class CaptureSession {
   void put_generators_back();
 
   CaptureThreads threads_;  // around all that follows
-  [[nodiscard]] bool may_communicate() const noexcept;
-
   Backend& backend_;
   CaptureOptions options_;
   std::vector<at::Generator> generators_;
@@ -75,6 +75,7 @@ class CaptureSession {
   std::optional<TraceRecorder> recorder_;
   std::optional<OutsideTensors> outside_;  // of CheckMode::strict
   RecurrentDropout dropout_;
+  trace::UsedGroups groups_;
   std::optional<trace::OpStream> watching_;
   std::chrono::microseconds warmup_time_{};
   std::chrono::steady_clock::time_point began_;

@@ -4,6 +4,7 @@
 #include <pianola/graph/device_check.hpp>
 #include <pianola/graph/fork.hpp>
 #include <pianola/graph/graph_impl.hpp>
+#include <pianola/graph/group_graphs.hpp>
 #include <pianola/graph/open_capture.hpp>
 #include <pianola/trace/plain_check.hpp>
 
@@ -24,6 +25,15 @@ Graph::Impl::Impl(c10::Device wanted) : device(graph::usable_device(wanted)), ba
 void Graph::Impl::adopt(graph::CaptureResult recorded) {
   result.emplace(std::move(recorded));
   process = graph::ProcessMark();
+  if (result->groups.empty()) return;
+  graph::GroupGraphs::of_this_process().add(this, result->groups, [this] {
+    const OneCall::Scope call = this->call("destroy_process_group()");
+    drop();
+  });
+}
+
+Graph::Impl::~Impl() {
+  if (result && !result->groups.empty()) graph::GroupGraphs::of_this_process().remove(this);
 }
 
 void Graph::Impl::check_empty() const {
@@ -36,7 +46,8 @@ void Graph::Impl::check_empty() const {
 void Graph::Impl::check_captured(const char* call) const {
   if (!result) [[unlikely]] {
     throw UsageError({.what = fmt::format("{} was called on a graph that holds no capture", call),
-                      .fix = "call capture() first; after a failed capture or reset() the graph is empty"});
+                      .fix = "call capture() first; after a failed capture, reset() or the end of its process group "
+                             "the graph is empty"});
   }
 }
 
@@ -97,6 +108,7 @@ void Graph::Impl::replay(std::size_t first, std::size_t last) {
 }
 
 void Graph::Impl::drop() {
+  if (result && !result->groups.empty()) graph::GroupGraphs::of_this_process().remove(this);
   backend->reset();
   result.reset();
   numbers.unbind();

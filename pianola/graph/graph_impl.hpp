@@ -14,6 +14,9 @@ namespace pianola {
 
 struct Graph::Impl {
   explicit Impl(c10::Device wanted);
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+  ~Impl();
 
   /// Warms up and records.
   void capture(const std::function<void()>& step, const CaptureOptions& options);

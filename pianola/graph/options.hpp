@@ -72,7 +72,7 @@ struct CaptureOptions {
   /// Let the step set a generator to a state that it saved itself, as torch.utils.checkpoint does to draw the same numbers
   /// again. Off where the state may come from another capture. The tape always refuses it.
   bool set_generators = true;
-  /// On the tape, let the step communicate with other ranks, by the collectives of torch.distributed. Off where what is captured is a part,
+  /// Let the step communicate with other ranks, by the collectives of torch.distributed. Off where what is captured is a part,
   /// whose communication begins or ends outside of it.
   bool communication = true;
   /// Make the executable at the end of the capture. Off: Graph::instantiate() or the first replay does, so that tools can

@@ -1,7 +1,15 @@
 #include <pianola/trace/collective_work.hpp>
 
+#include <pianola/trace/op_info.hpp>
+#include <pianola/trace/tensors_of.hpp>
+
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include <algorithm>
 #include <chrono>
+#include <exception>
 #include <thread>
+#include <utility>
 
 namespace pianola::trace {
 
@@ -23,6 +31,44 @@ bool waits_until_done(c10::ArrayRef<c10::IValue> outputs) {
     }
   }
   return true;
+}
+
+void UsedGroups::on_op_begin(const OpSpan& op) {
+  if (!op.info->collective) return;
+  static const auto kind = c10::getCustomClassType<c10::intrusive_ptr<c10d::ProcessGroup>>();
+  for (const c10::IValue& value : op.inputs) {
+    if (!value.isObject() || *value.type() != *kind) continue;
+    const std::string name = value.toCustomClass<c10d::ProcessGroup>()->getGroupName();
+    const std::lock_guard lock(mutex_);
+    if (std::find(names_.begin(), names_.end(), name) == names_.end()) names_.push_back(name);
+  }
+}
+
+void BegunCollectives::on_op_begin(const OpSpan& op) {
+  if (!op.info->collective) return;
+  bool is_on_gpus = false;
+  for (const c10::IValue& value : op.inputs) {
+    for_each_tensor(value, [&](const at::Tensor& tensor) { is_on_gpus = is_on_gpus || tensor.is_cuda(); });
+  }
+  const std::lock_guard lock(mutex_);
+  if (is_on_gpus) open_.insert(op.number);
+}
+
+void BegunCollectives::on_op_end(const OpSpan& op) {
+  if (!op.info->collective) return;
+  const std::lock_guard lock(mutex_);
+  if (open_.erase(op.number) == 0) return;
+  for (auto& work : works_of(op.outputs)) works_.push_back(std::move(work));
+}
+
+void BegunCollectives::let_go() noexcept {
+  for (const auto& work : works_) {
+    try {
+      work->wait();
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): who waits for it next is told
+    }
+  }
+  works_.clear();
 }
 
 }  // namespace pianola::trace

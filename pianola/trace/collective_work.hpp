@@ -1,9 +1,15 @@
 #pragma once
+#include <pianola/trace/op_stream.hpp>
+
 #include <ATen/core/ivalue.h>
 #include <c10/util/ArrayRef.h>
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <unordered_set>
 #include <vector>
 
 namespace pianola::trace {
@@ -18,5 +24,35 @@ namespace pianola::trace {
 
 /// Waits. @return  False: it is not done after a while, because another rank has not come so far.
 [[nodiscard]] bool waits_until_done(c10::ArrayRef<c10::IValue> outputs);
+
+/// The process groups that a run communicates by.
+class UsedGroups final : public OpObserver {
+ public:
+  [[nodiscard]] OpInterest interest() const override { return {.outputs = false}; }
+  void on_op_begin(const OpSpan& op) override;
+  /// c10d::ProcessGroup::getGroupName(), each once.
+  [[nodiscard]] const std::vector<std::string>& names() const noexcept { return names_; }
+
+ private:
+  std::mutex mutex_;  // of backward passes' threads
+  std::vector<std::string> names_;
+};
+
+/// The collectives of GPUs that a run begins.
+///
+/// A process group of NCCL keeps a collective's tensors until somebody waits for its Work, or else until the next collective.
+/// Where a run waits for its Future, as a hook of DistributedDataParallel does, they would seem to be kept by the run.
+class BegunCollectives final : public OpObserver {
+ public:
+  void on_op_begin(const OpSpan& op) override;
+  void on_op_end(const OpSpan& op) override;
+  /// Lets the process group drop what it keeps, as if the run had waited for each Work: a stream waits, and no host.
+  void let_go() noexcept;
+
+ private:
+  std::mutex mutex_;                        // of backward passes' threads
+  std::unordered_set<std::uint64_t> open_;  // operations
+  std::vector<c10::intrusive_ptr<c10d::Work>> works_;
+};
 
 }  // namespace pianola::trace

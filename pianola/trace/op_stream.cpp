@@ -267,13 +267,12 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
     note_odd(odd.oddity, fmt::format("{} {}", called, words_of(verb, odd)), op, here);
   }
 
-  void note_collective(const OpInfo& info, c10::ArrayRef<c10::IValue> inputs, const ThreadPosition& here) {
+  void note_collective(const OpInfo& info, const ThreadPosition& here) {
     const std::string& name = info.schema().name();
-    const bool is_known = may_be_in_a_step(oddity_of_operator(name));
-    const bool may_be_repeated = repeats(info, inputs);
-    const char* const graph = may_be_repeated ? "the graph of a part" : is_known ? "a graph of a GPU" : "a graph";
-    note_odd(may_be_repeated ? Oddity::communication : Oddity::collective,
-             fmt::format("{} communicates with other ranks, which {} cannot repeat", name, graph), name.c_str(), here);
+    const Oddity oddity = oddity_of_operator(name);
+    const char* const graph = may_be_in_a_step(oddity) ? "the graph of a part" : "a graph";
+    note_odd(oddity, fmt::format("{} communicates with other ranks, which {} cannot repeat", name, graph), name.c_str(),
+             here);
   }
 
   void note_slow_collective(const OpInfo& info, const ThreadPosition& here) {
@@ -283,7 +282,7 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
   }
 
   // Others (messages, barriers) are done only when the host's code waits for them.
-  static bool repeats(const OpInfo& info, c10::ArrayRef<c10::IValue> inputs) {
+  static bool waits_for_end(const OpInfo& info, c10::ArrayRef<c10::IValue> inputs) {
     return info.collective && may_be_in_a_step(oddity_of_operator(info.schema().name())) && runs_on_the_cpu(inputs);
   }
 
@@ -384,7 +383,7 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
       here.operations.push_back(hidden_operation(span, here));
       return nullptr;
     }
-    if (info->collective) state->note_collective(*info, inputs, here);
+    if (info->collective) state->note_collective(*info, here);
     if (info->transparent_now(inputs)) {
       here.callers.push_back(span.name());
       return nullptr;
@@ -401,7 +400,7 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
                                .number = next_number(),
                                .callers = here.callers.size(),
                                .differentiates = info->differentiates_now(inputs),
-                               .waits = repeats(*info, inputs)});
+                               .waits = waits_for_end(*info, inputs)});
     OpSpan op = describe(span, here);
     op.inputs = inputs;
     state->begin_op(op);

@@ -317,14 +317,13 @@ std::string remedy_of(Oddity oddity) {
              "the module "
              "inside of DistributedDataParallel, or communicate after the replay";
     case Oddity::data_parallel:
-      return "graph the module inside of it: DistributedDataParallel first, then graph its .module; or graph with "
-             "grad=\"clone\" first, then wrap; on the CPU the whole step may be graphed";
+      return "graph the whole step (pianola.graphed, FullIteration), or the module inside of it: "
+             "DistributedDataParallel "
+             "first, then graph its .module; or graph with grad=\"clone\" first, then wrap";
     case Oddity::collective:
-      return "leave it outside of the captured part: graph the module inside of DistributedDataParallel, or "
-             "communicate after the "
-             "replay";
+      return "leave it outside of the captured part, or communicate after the replay";
     case Oddity::sharded:
-      return "leave it outside of the captured part, or use DistributedDataParallel";
+      return "leave it outside of the captured part, or use DistributedDataParallel, which a whole step may hold";
   }
   return "";
 }

@@ -69,9 +69,9 @@ enum class Oddity : std::uint8_t {
 // A collective of torch.distributed is an operator that takes tensors and a group. Each rank calls the same ones in the same
 // order, and the graph of a whole step repeats them in that order: a rank that replays does for the others what it does
 // eagerly. A graph of a part does not: what communicates for a module (hooks on gradients, buckets) begins in its forward and
-// ends in its backward, outside of the graphs. Nor does a graph of a GPU yet: NCCL's work in a CUDA graph is not proved.
+// ends in its backward, outside of the graphs.
 
-/// Whether the graph of a whole step may hold it on the CPU, though other graphs may not.
+/// Whether the graph of a whole step may hold it, though other graphs may not.
 [[nodiscard]] bool may_be_in_a_step(Oddity oddity) noexcept;
 
 /// Whether operations that meet it are kept from observers, who then do not know what they read and write.

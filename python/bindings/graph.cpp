@@ -6,6 +6,7 @@
 #include <bindings/tensor_list.hpp>
 
 #include <pianola/graph/graph.hpp>
+#include <pianola/graph/process_groups.hpp>
 
 #include <cstdint>
 #include <exception>
@@ -102,6 +103,9 @@ void bind_graph_info(py::module_& module) {
 }  // namespace
 
 void bind_graph(py::module_& module) {
+  module.def(
+      "drop_graphs_of_group", &drop_graphs_of_group, py::arg("name"),
+      "Drops what is captured in all graphs that communicate by this process group. Returns how many there were.");
   bind_capture_options(module);
   bind_pool(module);
   bind_graph_info(module);

@@ -645,6 +645,9 @@ class BranchInfo:
         """All of it."""
     def __str__(self) -> str: ...
 
+def drop_graphs_of_group(name: str) -> int:
+    """Drops what is captured in all graphs that communicate by this process group. Returns how many there were."""
+
 class CaptureOptions:
     """How a graph warms up, records and cleans up."""
 

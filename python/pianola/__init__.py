@@ -22,6 +22,7 @@ CPU tensors use the tape, which keeps the same promises without a GPU.
 """
 
 from ._load import _C  # before all others: it says what is wrong with the torch that is installed
+from ._process_groups import watch as _watch_process_groups
 
 from . import optim
 from ._audit import audit
@@ -56,6 +57,8 @@ from ._rng_tracker import RngTracker
 from ._static_inputs import Buckets, StaticInputs
 from ._stream import Stream, current_stream, is_current_stream_capturing, stream
 from ._verify import verify
+
+_watch_process_groups()
 
 CudaGraphConfig = _C.CudaGraphConfig
 GradPolicy = _C.GradPolicy

@@ -1,5 +1,5 @@
-"""Two ranks on the CPU: collectives and DistributedDataParallel replay in whole steps and are equal to eager; in parts they are eager
-or refused by name. One pair of processes runs every case."""
+"""Two ranks, by Gloo on the CPU and by NCCL on two GPUs: collectives and DistributedDataParallel replay in whole steps and are equal
+to eager; in parts they are eager or refused by name. One pair of processes runs every case."""
 
 import datetime
 import os
@@ -20,16 +20,18 @@ if not dist.is_available() or not dist.is_gloo_available():
     pytest.skip("torch has no gloo", allow_module_level=True)
 
 RANKS, STEPS = 2, 16
+WARMUP = {"cpu": 4, "cuda": 12}  # calls that may go by before a step with DistributedDataParallel replays
+DEVICE = torch.device("cpu")  # of this rank
 
 
 def make_model():
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).to(DEVICE)
 
 
 def batch(step):
     """Another one on each rank."""
-    return torch.randn(4, 6, generator=torch.Generator().manual_seed(10 * step + dist.get_rank()))
+    return torch.randn(4, 6, generator=torch.Generator().manual_seed(10 * step + dist.get_rank())).to(DEVICE)
 
 
 def gradients(model):
@@ -128,7 +130,7 @@ class NormedNet(nn.Module):
     def __init__(self):
         super().__init__()
         torch.manual_seed(0)
-        self.layers = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3))
+        self.layers = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3)).to(DEVICE)
 
     def forward(self, x):
         return self.layers(x)
@@ -235,31 +237,32 @@ def ddp_in_an_iteration():
 
 def ddp_in_a_capture():
     model = DistributedDataParallel(make_model())
-    x, graph = batch(0).clone(), pianola.Graph("cpu")
+    x, graph = batch(0).clone(), pianola.Graph(DEVICE)
 
     def step():
         model.zero_grad()
         model(x).square().mean().backward()
 
-    graph.capture(step)
+    early = refusal(lambda: graph.capture(step)) if DEVICE.type == "cuda" else None
+    graph.capture(step, warmup=11)
     found = []
     for number in range(STEPS):
         x.copy_(batch(number))
         graph.replay()
         found.append(gradients(model))
-    return right(found)
+    return right(found), early
 
 
 def an_error_in_the_capture():
     """Other ranks have taken part in it by then."""
-    table = torch.arange(4.0)
+    table = torch.arange(4.0, device=DEVICE)
 
     def step(x, index):
         y = x * 2
         dist.all_reduce(y)
         return y + table[index]
 
-    graphed, good = pianola.graphed(step, warmup=2), torch.tensor([0, 1, 2, 3, 0, 1])
+    graphed, good = pianola.graphed(step, warmup=2), torch.tensor([0, 1, 2, 3, 0, 1], device=DEVICE)
     for number in range(2):
         graphed(batch(number), good)
     refused = refusal(lambda: graphed(batch(2), good + 7))
@@ -299,9 +302,10 @@ def called_back(x):
 
 
 def known_by_two_names():
-    """By two storages on the same memory."""
+    """By two storages on the same memory, where numpy can."""
     array = numpy.zeros((4, 6), numpy.float32)
-    mine, other = torch.from_numpy(array), torch.from_numpy(array)
+    mine, other = torch.from_numpy(array).to(DEVICE), torch.from_numpy(array).to(DEVICE)
+    other = other if DEVICE.type == "cpu" else mine
 
     def by_two_names(x):
         mine.fill_(1).mul_(x.sum())
@@ -312,7 +316,7 @@ def known_by_two_names():
 
 
 def gathered(x):
-    whole = torch.empty(RANKS * x.shape[0], x.shape[1])
+    whole = torch.empty(RANKS * x.shape[0], x.shape[1], device=x.device)
     dist.all_gather_into_tensor(whole, x.exp())
     parts = [torch.empty_like(x) for _ in range(RANKS)]
     dist.all_gather(parts, x + 1)
@@ -341,7 +345,7 @@ def the_collectives():
 
 
 def a_bare_all_reduce_in_a_capture():
-    x, graph, results = batch(0).clone(), pianola.Graph("cpu"), []
+    x, graph, results = batch(0).clone(), pianola.Graph(DEVICE), []
     graph.capture(lambda: results.append(all_reduced(x)[0]), warmup=1)
     equal = 0
     for number in range(4):
@@ -364,8 +368,8 @@ def messages():
     return collectives(step)
 
 
-def a_group_that_is_gone():
-    """The graph holds it: replays go on on all ranks that have it."""
+def a_group_that_is_destroyed():
+    """Its graphs go before it, or NCCL would wait for them."""
     group = dist.new_group(list(range(RANKS)))
 
     def step(x):
@@ -375,8 +379,15 @@ def a_group_that_is_gone():
 
     graphed = pianola.graphed(step, warmup=2)
     equal = sum(torch.equal(graphed(batch(number)), step(batch(number))) for number in range(6))
+    x, graph = batch(0).clone(), pianola.Graph(DEVICE)
+    graph.capture(lambda: step(x), warmup=1)
+    (before,) = graphed.info().signatures
     dist.destroy_process_group(group)
-    return equal
+    refused = refusal(graph.replay)
+    if DEVICE.type == "cpu":  # where torch's own collective does no harm then
+        graphed(batch(0))
+    after = graphed.info().signatures[0]
+    return equal, before.replays, after.replays, after.reason, refused
 
 
 def a_collective_in_a_part():
@@ -387,7 +398,7 @@ def a_functional_collective():
     from torch.distributed._functional_collectives import all_reduce
 
     x = batch(0)
-    return refusal(lambda: pianola.Graph("cpu").capture(lambda: all_reduce(x * 2, "sum", dist.group.WORLD) + 1))
+    return refusal(lambda: pianola.Graph(DEVICE).capture(lambda: all_reduce(x * 2, "sum", dist.group.WORLD) + 1))
 
 
 def the_audit():
@@ -407,22 +418,22 @@ def fully_sharded_parameters():
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    mesh, model, reasons = init_device_mesh("cpu", (RANKS,)), make_model(), []
+    mesh, model, reasons = init_device_mesh(DEVICE.type, (RANKS,)), make_model(), []
     fully_shard(model, mesh=mesh)
     twin = make_model()
     graphed = pianola.graphed(lambda x: model(x), warmup=1, on_fallback=reasons.append)
     equal = sum(torch.equal(graphed(batch(number)), twin(batch(number))) for number in range(4))
     x = batch(0)
-    return equal, reasons, refusal(lambda: pianola.Graph("cpu").capture(lambda: model(x)))
+    return equal, reasons, refusal(lambda: pianola.Graph(DEVICE).capture(lambda: model(x)))
 
 
 def distributed_tensors():
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor
 
-    mesh, reasons = init_device_mesh("cpu", (RANKS,)), []
+    mesh, reasons = init_device_mesh(DEVICE.type, (RANKS,)), []
     graphed = pianola.graphed(lambda x: x * 2, warmup=1, on_fallback=reasons.append)
-    full = torch.arange(8.0)
+    full = torch.arange(8.0, device=DEVICE)
     equal = sum(
         torch.equal(graphed(distribute_tensor(full + n, mesh, [Shard(0)])).full_tensor(), (full + n) * 2) for n in range(4)
     )
@@ -452,7 +463,7 @@ CASES = {
         the_collectives,
         a_bare_all_reduce_in_a_capture,
         messages,
-        a_group_that_is_gone,
+        a_group_that_is_destroyed,
         a_collective_in_a_part,
         a_functional_collective,
         the_audit,
@@ -462,12 +473,22 @@ CASES = {
 }
 
 
-def run_rank(rank, folder):
+ON_THE_CPU = (an_error_in_the_capture,)  # a kernel's assertion ends the device's context
+
+
+def run_rank(rank, folder, kind):
+    global DEVICE
     torch.set_num_threads(1)
+    if kind == "cuda":
+        DEVICE = torch.device("cuda", rank)
+        torch.cuda.set_device(DEVICE)
     store = dist.FileStore(os.path.join(folder, "store"), RANKS)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=RANKS, timeout=datetime.timedelta(seconds=60))
+    backend = "nccl" if kind == "cuda" else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=RANKS, timeout=datetime.timedelta(seconds=60))
     results = {}
     for name, case in CASES.items():
+        if kind == "cuda" and case in ON_THE_CPU:
+            continue
         try:
             results[name] = case()
         except Exception:
@@ -477,19 +498,23 @@ def run_rank(rank, folder):
     dist.destroy_process_group()
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory):
+@pytest.fixture(scope="module", params=["cpu", "cuda"])
+def ranks(request, tmp_path_factory):
     """What each rank found, by case."""
+    if request.param == "cuda" and (torch.cuda.device_count() < RANKS or not dist.is_nccl_available()):
+        pytest.skip(f"wants {RANKS} GPUs and NCCL")
     folder = str(tmp_path_factory.mktemp("ranks"))
-    mp.spawn(run_rank, (folder,), nprocs=RANKS)
+    mp.spawn(run_rank, (folder, request.param), nprocs=RANKS)
     found = []
     for rank in range(RANKS):
         with open(os.path.join(folder, f"{rank}.pickle"), "rb") as file:
-            found.append(pickle.load(file))
+            found.append(pickle.load(file) | {"device": request.param})
     return found
 
 
 def of_both(ranks, case):
+    if case.__name__ not in ranks[0]:
+        pytest.skip("on the CPU alone")
     for found in ranks:
         result = found[case.__name__]
         assert not isinstance(result, str), result
@@ -533,13 +558,16 @@ def test_a_graphed_module_and_ddp(case, ranks):
 def test_ddp_replays_in_a_graphed_step(kind, ranks):
     for found in of_both(ranks, ddp_in_a_graphed_step):
         equal, replays, reasons = found[kind]
-        assert equal and replays >= STEPS - 4, reasons
+        assert equal and replays >= STEPS - WARMUP[ranks[0]["device"]], reasons
 
 
 def test_ddp_replays_in_an_iteration_and_in_a_graph(ranks):
     for steps, reasons, replays in of_both(ranks, ddp_in_an_iteration):
-        assert steps == STEPS and not reasons and replays >= STEPS - 4
-    assert of_both(ranks, ddp_in_a_capture) == [STEPS] * RANKS
+        assert steps == STEPS and not reasons and replays >= STEPS - WARMUP[ranks[0]["device"]]
+    for steps, early in of_both(ranks, ddp_in_a_capture):
+        assert steps == STEPS
+        if ranks[0]["device"] == "cuda":
+            refused(early, "CaptureError", "times its first ten iterations", "warmup=11", "PG1104")
 
 
 @pytest.mark.parametrize("case", [ddp_that_finds_unused_parameters, ddp_with_a_static_graph])
@@ -562,7 +590,13 @@ def test_collectives_replay(ranks):
         for name, (equal, replays, reasons) in found.items():
             assert equal == STEPS and replays >= STEPS - 4 and not reasons, (name, equal, replays, reasons)
     assert of_both(ranks, a_bare_all_reduce_in_a_capture) == [4] * RANKS
-    assert of_both(ranks, a_group_that_is_gone) == [6] * RANKS
+
+
+def test_graphs_go_before_their_process_group(ranks):
+    for equal, before, after, reason, result in of_both(ranks, a_group_that_is_destroyed):
+        assert equal == 6 and before == after >= 3
+        assert ranks[0]["device"] == "cuda" or "its process group was destroyed" in reason
+        refused(result, "UsageError", "holds no capture", rule=None)
 
 
 def test_what_no_graph_repeats(ranks):

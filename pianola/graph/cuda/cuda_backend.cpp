@@ -266,7 +266,6 @@ bool CudaBackend::is_broken() const {
 std::optional<Diagnosis> CudaBackend::explain(const c10::Error& error, const OpTrace* trace) const {
   if (auto exhausted = explain_out_of_memory(error, recording_->watch, trace))
     return exhausted;  // also where it broke it
-  if (is_broken() && leaf_streams_ && leaf_streams_->explain()) return leaf_streams_->explain();
   if (auto known = explain_default_stream(error, recording_->watch)) return known;
   if (auto known = explain_cold_library(error, recording_->watch, trace)) return known;
   if (is_broken()) return explain_break(trace);

@@ -1,23 +1,23 @@
 #include <pianola/graph/cuda/leaf_streams.hpp>
 
-#include <pianola/trace/describe.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include <fmt/format.h>
+#include <c10/cuda/CUDAGuard.h>
 
-#include <string>
+#include <utility>
 
 namespace pianola::graph {
 namespace {
 
 namespace autograd = torch::autograd;
 
-bool has_hooks(const autograd::Node& node) {
-  // Hooks of the tensor itself stay with the tensor; these are the node's own.
-  return !node.pre_hooks().empty() || !node.post_hooks().empty();
+void run_on(autograd::Node& node, const at::Tensor& leaf, c10::Stream stream) {
+  const c10::cuda::CUDAStreamGuard current(c10::cuda::CUDAStream{stream});
+  node.clear_input_metadata();
+  node.add_input_metadata(leaf);
 }
 
 }  // namespace
@@ -33,32 +33,16 @@ void LeafStreams::on_op_begin(const trace::OpSpan& op) {
 }
 
 void LeafStreams::visit(const at::Tensor& leaf) {
+  if (leaf.device() != capture_.device()) return;
   std::shared_ptr<autograd::Node> node = autograd::impl::try_get_grad_accumulator(leaf);
   if (node == nullptr || !node->stream() || *node->stream() == capture_.unwrap()) return;
-  if (has_hooks(*node)) {
-    stuck_.push_back(leaf);
-    return;
-  }
-  autograd::impl::set_grad_accumulator(leaf, {});
-  replaced_.emplace_back(leaf, std::move(node));
+  moved_.push_back({.leaf = leaf, .node = node, .from = *node->stream()});
+  run_on(*node, leaf, capture_.unwrap());
 }
 
 void LeafStreams::restore() noexcept {
-  for (const auto& [leaf, node] : replaced_) autograd::impl::set_grad_accumulator(leaf, node);
-  replaced_.clear();
-}
-
-std::optional<Diagnosis> LeafStreams::explain() const {
-  if (stuck_.empty()) return std::nullopt;
-  return Diagnosis{
-      .what = fmt::format(
-          "the backward pass left the capture: the gradient of {} is accumulated on another stream, "
-          "because its AccumulateGrad node was made there and has hooks (DDP's, say); this is so for {} leaves",
-          trace::describe_parameter(stuck_.front()), stuck_.size()),
-      .fix =
-          "set up what hooks into gradients (DDP) under the capture stream, or take gradients without it inside the "
-          "captured part",
-      .rule = "PG705"};
+  for (const Moved& one : moved_) run_on(*one.node, one.leaf, one.from);
+  moved_.clear();
 }
 
 }  // namespace pianola::graph

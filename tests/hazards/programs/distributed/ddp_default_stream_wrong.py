@@ -15,7 +15,7 @@ def program(device):
     model = DistributedDataParallel(nn.Linear(4, 1).to(device))  # hazard: PG1103*
 
     def step(x):
-        model(x).square().mean().backward()  # hazard: PG1103*, PG1106
+        model(x).square().mean().backward()  # hazard: PG1103*
         model.zero_grad(set_to_none=False)
 
     # hazard: PG1103*, PG701?, PG705?

@@ -1,0 +1,27 @@
+"""Graphs go before their process groups: a communicator that ends waits for the graphs that hold its collectives."""
+
+import functools
+from typing import Any, Callable
+
+import torch.distributed
+
+from ._load import _C
+
+
+def watch() -> None:
+    """From now on, whoever ends a process group, by whatever function of torch, comes through here."""
+    if not torch.distributed.is_available():
+        return
+    for name in ("shutdown", "abort"):
+        end = getattr(torch.distributed.ProcessGroup, name, None)
+        if end is not None:
+            setattr(torch.distributed.ProcessGroup, name, _after_graphs(end))
+
+
+def _after_graphs(end: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(end)
+    def ends(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _C.drop_graphs_of_group(self.group_name)
+        return end(self, *args, **kwargs)
+
+    return ends
