@@ -6,10 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "python"
 SKIPPED = 77
+RANKS = {"ddp.py"}  # what torchrun starts
 LINES = {
+    "ddp.py": ["steps replayed", "losses and weights are those of eager, bit for bit, on all ranks"],
     "digits.py": ["pianola.graph ", "@pianola.graphed", "all weights and statistics are the same, bit for bit"],
     "graphed_callables.py": ["weights, gradients and evaluation are those of eager, bit for bit"],
     "serving.py": ["evictions", "captured", "answers are those of eager, bit for bit"],
@@ -21,7 +24,9 @@ LINES = {
 
 def run(script, device, *arguments):
     visible = {} if device.type == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.run([sys.executable, str(FOLDER / script), *arguments], env={**os.environ, **visible}, capture_output=True,
+    count = min(2, torch.cuda.device_count()) if device.type == "cuda" else 2
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)] if script in RANKS else []
+    return subprocess.run([sys.executable, *torchrun, str(FOLDER / script), *arguments], env={**os.environ, **visible}, capture_output=True,
                           text=True, timeout=300)  # fmt: skip
 
 

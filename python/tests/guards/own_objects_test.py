@@ -185,7 +185,7 @@ def test_what_an_own_object_holds_of_before_is_compared(begins_again, device):
 # --- The next object of its kind ---
 
 
-class Cache:
+class Sentence:
     def __init__(self, device, is_lazy=False):
         self.values = None if is_lazy else torch.zeros(3, device=device)
 
@@ -201,7 +201,7 @@ def decode(x, cache):
 def test_inference_with_the_next_cache_warms_up_once(is_lazy, device):
     graphed = pianola.graphed(decode)
     for sentence in range(4):
-        ours, eagers = Cache(device, is_lazy), Cache(device, is_lazy)
+        ours, eagers = Sentence(device, is_lazy), Sentence(device, is_lazy)
         for token in range(8):
             x = torch.full((3,), sentence + token / 8, device=device)
             with torch.no_grad():
