@@ -117,8 +117,7 @@ struct SignatureCache::Impl {
   [[nodiscard]] const SignatureEntry& observed_entry(std::size_t function) const;
   [[nodiscard]] CachedGraph* graph_for(SignatureEntry& entry, Key key, const CallInputs& inputs, Call& call);
   std::optional<Result> replay(SignatureEntry& entry, CachedGraph& graph, const CallInputs& inputs);
-  void run_eagerly(SignatureEntry& entry, std::size_t function, bool observe, const CallInputs& inputs, Call& call);
-  [[nodiscard]] const SignatureEntry* captured_like(const SignatureEntry& entry, std::size_t function) const;
+  void run_eagerly(SignatureEntry& entry, bool observe, const CallInputs& inputs, Call& call);
   [[nodiscard]] std::optional<std::string> take_reason(SignatureEntry& entry);
   void report(const std::string& text) const;
 
@@ -204,17 +203,7 @@ std::optional<SignatureCache::Result> SignatureCache::Impl::replay(SignatureEntr
   return std::nullopt;
 }
 
-// With the same tensors, but for what else tells signatures: what is read on the host.
-const SignatureEntry* SignatureCache::Impl::captured_like(const SignatureEntry& entry, std::size_t function) const {
-  const std::vector<Entry>& known = functions[function].entries;
-  const auto found = std::find_if(known.begin(), known.end(), [&](const Entry& one) {
-    return one.get() != &entry && one->holds_graphs() && one->signature().text() == entry.signature().text();
-  });
-  return found == known.end() ? nullptr : found->get();
-}
-
-void SignatureCache::Impl::run_eagerly(SignatureEntry& entry, std::size_t function, bool observe,
-                                       const CallInputs& inputs, Call& call) {
+void SignatureCache::Impl::run_eagerly(SignatureEntry& entry, bool observe, const CallInputs& inputs, Call& call) {
   std::optional<Observation> observation;
   if (observe) {
     HostEffects effects;
@@ -224,7 +213,7 @@ void SignatureCache::Impl::run_eagerly(SignatureEntry& entry, std::size_t functi
     call.run_eagerly();
   }
   std::unique_lock lock(mutex);
-  entry.note_eager_call(std::move(observation), call, observe ? captured_like(entry, function) : nullptr);
+  entry.note_eager_call(std::move(observation), call);
   const std::array texts{take_reason(entry), entry.take_note(), newcomers.take_note()};
   lock.unlock();
   for (const std::optional<std::string>& text : texts) {
@@ -265,7 +254,7 @@ std::optional<SignatureCache::Result> SignatureCache::run(Key key, const CallInp
   const Impl::Entry kept = entry.shared_from_this();
   const bool observe = entry.wants_observation() && !impl_->newcomers.are_all();
   lock.unlock();
-  impl_->run_eagerly(entry, key.function, observe, inputs, call);
+  impl_->run_eagerly(entry, observe, inputs, call);
   return std::nullopt;
 }
 

@@ -159,10 +159,10 @@ void SignatureEntry::adopt(const SignatureEntry& other) {
   is_adopted_ = true;
 }
 
-void SignatureEntry::note_eager_call(std::optional<Observation> observed, Call& call, const SignatureEntry* like) {
+void SignatureEntry::note_eager_call(std::optional<Observation> observed, Call& call) {
   ++eager_calls_;
   if (!observed || !wants_observation()) return;  // another thread's call may have been the last one that was wanted
-  warm_up_.note(*std::move(observed), call, like == nullptr ? nullptr : &like->warm_up_);
+  warm_up_.note(*std::move(observed), call);
   if (!options_.policy.strict) heed_obstacle();  // else the next call throws, which computes nothing
 }
 

@@ -76,8 +76,7 @@ class SignatureEntry : public std::enable_shared_from_this<SignatureEntry> {
   /// Whether the next eager call is to be observed.
   [[nodiscard]] bool wants_observation() const { return !is_eager_ && !warm_up_.is_over(); }
   /// After an eager call; with what was observed in it.
-  /// @param like  Another one of the same function, that was captured with the same tensors; nullptr: there is none.
-  void note_eager_call(std::optional<Observation> observed, Call& call, const SignatureEntry* like);
+  void note_eager_call(std::optional<Observation> observed, Call& call);
 
   /// From now on.
   void stay_eager(std::string reason);

@@ -31,20 +31,19 @@ bool are_same(const std::vector<c10::IValue>& one, const std::vector<c10::IValue
 
 }  // namespace
 
-void WarmUp::note(Observation observed, Call& call, const WarmUp* like) {
+void WarmUp::note(Observation observed, Call& call) {
   if (observed.is_unlike_captures() && observed.lasting().empty()) return;
   if (observed.has_inputs_elsewhere() && call.note_inputs_elsewhere()) return;
   ++calls_;
   if (!obstacle_.empty()) return;
   if (observed.begins_anew() && observed.lasting().empty()) return start_again();
-  const std::vector<c10::IValue> numbers = call.numbers();
-  is_known_ = is_known_ || (calls_ == 1 && like != nullptr && numbers.empty() && shows_the_same(observed, *like));
   const bool is_first = !last_ || (observed.dropout().began_anew() && ++begins_ <= kMostBegins);
   settled_ = true;
   obstacle_ = observed.lasting();
   if (!obstacle_.empty()) call.note_lasting_obstacle();
   if (obstacle_.empty() && counts()) note_obstacle(observed, is_first);
-  if (obstacle_.empty() && !is_first && has_enough()) {
+  const std::vector<c10::IValue> numbers = call.numbers();
+  if (obstacle_.empty() && !is_first && calls_ >= wanted_) {
     // A backward pass from outside has operations that this log does not know.
     const bool numbers_count = are_same(numbers, numbers_) || observed.kind() == GraphedKind::autograd;
     std::string difference = observed.difference_from(*last_, numbers_count);
@@ -64,12 +63,6 @@ void WarmUp::note(Observation observed, Call& call, const WarmUp* like) {
   if (!counts()) return;
   kept_.push_back({.tensors = last_->take_kept(), .is_first = is_first});
   look_at_kept(call);
-}
-
-bool WarmUp::shows_the_same(const Observation& observed, const WarmUp& like) const {
-  if (!like.last_ || !like.obstacle_.empty() || like.given_others_) return false;
-  const bool is_inference = observed.kind() == GraphedKind::inference && like.last_->kind() == GraphedKind::inference;
-  return is_inference && !observed.communicates() && observed.difference_from(*like.last_).empty();
 }
 
 void WarmUp::note_obstacle(const Observation& observed, bool is_first) {
@@ -146,7 +139,7 @@ void WarmUp::adopt(const WarmUp& other) {
 }
 
 bool WarmUp::is_over() const {
-  if (!last_ || !has_enough() || !settled_) return false;
+  if (!last_ || calls_ < wanted_ || !settled_) return false;
   if (last_->is_data_parallel() && !last_->device().is_cpu() && calls_ < kDataParallelOnCuda) return false;
   return !given_others_ || samples_.size() >= kSamples || calls_ >= wanted_ + kMostForSamples;
 }

@@ -14,16 +14,15 @@ namespace pianola::callable {
 // operations it runs, counts in the last two calls only, and never in the first one: where that is one of the two, another
 // call is made. What makes a graph wrong even if it happens once in a while (random numbers of the host, clocks) counts
 // in each. Gradients that calls of another signature make anew lie in one place as soon as those are graphs: such a call is looked
-// at again, a while. Inference that does in its first call what another signature of the same tensors did when it was captured (the
-// next sentence, with a cache of its own) has no more to show. A call whose gradients overflowed, which left out a part of the step, shows nothing: it does not count at all.
+// at again, a while. A call whose gradients overflowed, which left out a part of the step, shows nothing: it does not count at all.
 
 /// The eager calls of one signature: whether they were enough, and what they say against a capture.
 class WarmUp {
  public:
   explicit WarmUp(int calls) : wanted_(calls) {}
 
-  /// After an eager call. @param like  Of a captured signature with the same tensors; nullptr: there is none.
-  void note(Observation observed, Call& call, const WarmUp* like = nullptr);
+  /// After an eager call.
+  void note(Observation observed, Call& call);
   /// Before the next one, or a capture: what the calls before have kept, and what their backward passes did, may be known
   /// only now. Where recurrent dropout begins anew, an eager call has to begin it.
   void look_again(Call& call);
@@ -53,9 +52,7 @@ class WarmUp {
   void look_at_kept(Call& call);
   void note_obstacle(const Observation& observed, bool is_first);
   void note_sample(const Observation& observed, std::vector<c10::IValue> numbers);
-  [[nodiscard]] bool shows_the_same(const Observation& observed, const WarmUp& like) const;
-  [[nodiscard]] bool counts() const noexcept { return is_known_ || calls_ + 1 >= wanted_; }
-  [[nodiscard]] bool has_enough() const noexcept { return is_known_ || calls_ >= wanted_; }
+  [[nodiscard]] bool counts() const noexcept { return calls_ + 1 >= wanted_; }
 
   int wanted_;
   int calls_ = 0;
@@ -63,7 +60,6 @@ class WarmUp {
   int begins_ = 0;  // of recurrent dropout, after the first call
   bool settled_ = true;
   bool last_is_first_ = false;
-  bool is_known_ = false;  // the first call did what another signature's calls did
   std::optional<Observation> last_;
   CustomBackwards backwards_;  // of the call before the latest, if that counts
   struct Kept {

@@ -84,7 +84,7 @@ std::optional<Diagnosis> explain_timing(const std::optional<trace::OddWork>& com
   return Diagnosis{.what =
                        "DistributedDataParallel times its first ten iterations, and each hundredth, with events that "
                        "no capture can hold",
-                   .fix = "warm up 11 times: warmup=11",
+                   .fix = "warm up 11 times: warmup=11; and let nothing in the step wait for the device",
                    .rule = "PG1104"};
 }
 

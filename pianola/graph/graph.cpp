@@ -27,6 +27,7 @@ void Graph::Impl::adopt(graph::CaptureResult recorded) {
   process = graph::ProcessMark();
   if (result->groups.empty()) return;
   graph::GroupGraphs::of_this_process().add(this, result->groups, [this] {
+    if (!process.is_this_process()) return;
     const OneCall::Scope call = this->call("destroy_process_group()");
     drop();
   });

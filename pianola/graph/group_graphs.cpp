@@ -1,8 +1,10 @@
 #include <pianola/graph/group_graphs.hpp>
 
+#include <pianola/core/error.hpp>
 #include <pianola/graph/process_groups.hpp>
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 namespace pianola {
@@ -26,18 +28,28 @@ void GroupGraphs::remove(const void* graph) noexcept {
   std::erase_if(all_, [&](const One& one) { return one.graph == graph; });
 }
 
+bool GroupGraphs::holds(const void* graph) const {
+  return std::any_of(all_.begin(), all_.end(), [&](const One& one) { return one.graph == graph; });
+}
+
 std::size_t GroupGraphs::drop_of(std::string_view group) {
   const std::lock_guard lock(mutex_);
-  std::size_t dropped = 0;
-  const auto is_of_group = [&](const One& one) {
+  const auto end = std::stable_partition(all_.begin(), all_.end(), [&](const One& one) {
     return std::find(one.groups.begin(), one.groups.end(), group) != one.groups.end();
-  };
-  for (auto one = all_.begin(); (one = std::find_if(all_.begin(), all_.end(), is_of_group)) != all_.end(); ++dropped) {
-    const std::function<void()> drop = one->drop;
-    const void* const graph = one->graph;
-    drop();
-    remove(graph);
+  });
+  const std::vector<One> its(all_.begin(), end);
+  std::size_t dropped = 0;
+  std::exception_ptr in_use;
+  for (const One& one : its) {
+    if (!holds(one.graph)) continue;  // it went with what another one held
+    try {
+      one.drop();
+      ++dropped;
+    } catch (const UsageError&) {
+      in_use = std::current_exception();
+    }
   }
+  if (in_use) std::rethrow_exception(in_use);
   return dropped;
 }
 

@@ -25,6 +25,8 @@ class GroupGraphs {
     std::function<void()> drop;
   };
 
+  [[nodiscard]] bool holds(const void* graph) const;
+
   std::recursive_mutex mutex_;  // a graph that ends in another thread waits until it was dropped
   std::vector<One> all_;
 };

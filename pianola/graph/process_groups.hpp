@@ -16,7 +16,7 @@ namespace pianola {
 ///
 /// @param name  c10d::ProcessGroup::getGroupName().
 /// @return  How many there were.
-/// Threads:  No other thread may replay one of them meanwhile. @throws UsageError  One does.
+/// @throws UsageError  Another thread replays one of them, which keeps what it has; all others are dropped.
 PIANOLA_API std::size_t drop_graphs_of_group(std::string_view name);
 
 }  // namespace pianola

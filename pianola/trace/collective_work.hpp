@@ -46,7 +46,8 @@ class BegunCollectives final : public OpObserver {
  public:
   void on_op_begin(const OpSpan& op) override;
   void on_op_end(const OpSpan& op) override;
-  /// Lets the process group drop what it keeps, as if the run had waited for each Work: a stream waits, and no host.
+  /// Lets the process group drop what it keeps, as if the run had waited for each Work: of NCCL the stream waits, and the host only
+  /// where TORCH_NCCL_BLOCKING_WAIT is set.
   void let_go() noexcept;
 
  private:

@@ -240,9 +240,15 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
     return may_be_in_a_step(oddity) ? communication : odd_work;
   }
 
+  // Whether it is the first of its kind.
+  [[nodiscard]] bool is_news(Oddity oddity) noexcept {
+    const std::optional<OddWork>& first = first_of(oddity);
+    return !first || (oddity == Oddity::data_parallel && first->oddity != oddity);
+  }
+
   [[nodiscard]] bool knows(Oddity oddity) {
     const std::lock_guard lock(mutex);
-    return first_of(oddity).has_value();
+    return !is_news(oddity);
   }
 
   // For this stream and those around it, where it is their first. What this one knows, those know.
@@ -257,7 +263,7 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
                        .site = CallSite::here()};
     for (State* state = this; state != nullptr; state = state->outer.get()) {
       const std::lock_guard lock(state->mutex);
-      if (std::optional<OddWork>& first = state->first_of(oddity); !first) first = work;
+      if (state->is_news(oddity)) state->first_of(oddity) = work;
     }
   }
 

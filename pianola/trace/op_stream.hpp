@@ -92,7 +92,8 @@ class OpStream {
 
   /// The first work that was not plain; nothing while there is none.
   [[nodiscard]] std::optional<OddWork> odd_work() const;
-  /// The first work with other ranks that the graph of a whole step may hold; nothing while there is none.
+  /// The first work with other ranks that the graph of a whole step may hold, that of DistributedDataParallel before others, which
+  /// asks for more warm-up; nothing while there is none.
   [[nodiscard]] std::optional<OddWork> communication() const;
 
   /// Whether a stream sees the operations of this thread.

@@ -71,7 +71,9 @@ class Call:
             self._taken_apart.look()
         try:
             with Recording(device) as draws, Notes(device) as notes:
-                effects, reads = self.graphed.watch.run(partial(self._run_watched, trail), device, self.read_arguments())
+                effects, reads = self.graphed.watch.run(
+                    partial(self._run_watched, trail), device, self.read_arguments(), self.state is not None and self.state.is_new
+                )
         finally:
             trail.is_over = True
         self.result = plain_tensors(self.result)

@@ -62,6 +62,7 @@ class State:
         self.returned: list[Optional[str]] = []  # by the last warm-up call: plain_in()
         self.late: dict[tuple, Optional[Seen]] = {}  # of the last warm-up calls, by the shapes of tensors, the latest last
         self.tells_types = False  # of numbers
+        self.is_new = True  # no call in it was looked at
 
     def difference(self) -> Optional[Place]:
         """The first place that is not as it was; None where all are."""
@@ -71,6 +72,7 @@ class State:
 
     def learn(self, reads: HostReads) -> None:
         """What another call in this state read: the latest look counts."""
+        self.is_new = False
         if reads.error:
             self.refusal = f"what it reads on the host cannot be compared at each call: {reads.error}"
         for place in reads.kept.values():

@@ -72,12 +72,15 @@ class HostWatch:
         self._late: list[Place] = []  # that it first looked at behind a part of the host
         self._kept: dict[tuple, str] = {}  # where the call before stored tensors, with names
 
-    def run(self, call: Callable[[], Any], device: str, arguments: tuple[tuple[str, Any], ...] = ()) -> tuple[Effects, HostReads]:
+    def run(
+        self, call: Callable[[], Any], device: str, arguments: tuple[tuple[str, Any], ...] = (), is_first: bool = False
+    ) -> tuple[Effects, HostReads]:
         """Makes a call. What it raises comes out.
 
         Args:
             device: the type of device that it computes on.
             arguments: what it is given, by name.
+            is_first: no call has met what is read now, so that nothing tells whether it moves.
         """
         table = Table()
         generators = _global_generators()
@@ -109,7 +112,7 @@ class HostWatch:
             reads.handed_on = self._handed_on.guards()
         written = [place for place in _written(reads, stores.places) if not (self._handed_on and self._handed_on.explains(place))]
         draws = [*lasting, *_draws(generators, reads), *_moved(moving, reads)]
-        effects = self._judge(draws, passing, dict(_writes(reads, written)), reads)
+        effects = self._judge(draws, passing, dict(_writes(reads, written)), reads, is_first or self._calls == 0)
         # `passing` holds all but the writes, which effects.passing has as well.
         if not effects.lasting and not passing and self._begins_to_hand_on(reads, written):
             effects = effects._replace(passing="", begins_anew=True)
@@ -145,18 +148,19 @@ class HostWatch:
             refuse(f"the function stores a tensor in {name}, in some of its calls only", "return it, and store it outside")
         return reads.kept
 
-    def _judge(self, draws: list[str], told: list[str], writes: dict[tuple, Callable[[], str]], reads: HostReads) -> Effects:
+    def _judge(self, draws: list[str], told: list[str], writes: dict[tuple, Callable[[], str]], reads: HostReads, is_first: bool) -> Effects:
         """What is written, and read as well, makes each call one of another signature: it is seen here that it goes on."""
         again = (text() for place, text in writes.items() if place in self._writes and not reads.learned)
         lasting = next(chain(draws, again if self._calls + 2 >= self._warmup else ()), "")
         stores = [place for store in reads.stores if (place := _place_of(store)) is not None]
-        unseen = stores if self._calls == 0 else []  # what was there before it, nobody has seen
-        passing = next(chain(told, (text() for text in writes.values()), map(_write_text, unseen)), "")
+        moving = [place for place in reads.places if _is_moving(place.get())]
+        unseen = chain(map(_write_text, stores), map(_moving_text, moving)) if is_first else ()  # what was before it, nobody has seen
+        passing = next(chain(told, (text() for text in writes.values()), unseen), "")
         self._calls += 1
         self._kept = {where: place.name for where, place in reads.kept.items()}
         self._writes, self._stores = (set(), []) if reads.learned else (set(writes), stores)
         self._late = [place for place in reads.places if place.is_late]
-        self._moving = [place for place in reads.places if _is_moving(place.get())]
+        self._moving = moving
         stored = [] if self._handed_on is None else self._handed_on.stored()
         kept = [*_remade(reads), *(place.get() for place in reads.kept.values()), *stored]
         return Effects(lasting, passing, kept, begins_anew=reads.learned)
@@ -230,6 +234,10 @@ def _is_moving(value: Any) -> bool:
         return False
     mark = marks.mark_of(value)
     return mark is not None and mark.kind in ("random", "iterator")
+
+
+def _moving_text(place: Place) -> str:
+    return text_of(f"the function has to do with {place.name}, which goes on at each call, perhaps", "take from it outside", place.where, "PG803")
 
 
 def _moved(moving: list[tuple[Place, Optional[marks.Mark]]], reads: HostReads) -> Iterator[str]:

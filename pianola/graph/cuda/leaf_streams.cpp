@@ -14,6 +14,11 @@ namespace {
 
 namespace autograd = torch::autograd;
 
+bool has_hooks(const autograd::Node& node) {
+  // Hooks of the tensor itself stay with the tensor; these are the node's own.
+  return !node.pre_hooks().empty() || !node.post_hooks().empty();
+}
+
 void run_on(autograd::Node& node, const at::Tensor& leaf, c10::Stream stream) {
   const c10::cuda::CUDAStreamGuard current(c10::cuda::CUDAStream{stream});
   node.clear_input_metadata();
@@ -36,13 +41,20 @@ void LeafStreams::visit(const at::Tensor& leaf) {
   if (leaf.device() != capture_.device()) return;
   std::shared_ptr<autograd::Node> node = autograd::impl::try_get_grad_accumulator(leaf);
   if (node == nullptr || !node->stream() || *node->stream() == capture_.unwrap()) return;
-  moved_.push_back({.leaf = leaf, .node = node, .from = *node->stream()});
-  run_on(*node, leaf, capture_.unwrap());
+  if (has_hooks(*node)) {
+    moved_.push_back({.leaf = leaf, .node = node, .from = *node->stream()});
+    run_on(*node, leaf, capture_.unwrap());
+  } else {
+    autograd::impl::set_grad_accumulator(leaf, {});
+    replaced_.push_back({.leaf = leaf, .node = std::move(node)});
+  }
 }
 
 void LeafStreams::restore() noexcept {
   for (const Moved& one : moved_) run_on(*one.node, one.leaf, one.from);
   moved_.clear();
+  for (const auto& [leaf, node] : replaced_) autograd::impl::set_grad_accumulator(leaf, node);
+  replaced_.clear();
 }
 
 }  // namespace pianola::graph

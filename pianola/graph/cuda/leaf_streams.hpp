@@ -18,10 +18,11 @@ namespace pianola::graph {
 // Note [Gradients on another stream]
 // A leaf's AccumulateGrad node runs on the stream that was current when it was made, and lives as long as somebody has it:
 // the graph of a loss that is still held, or DistributedDataParallel, whose hooks are on it. Used in a capture it would take
-// the backward pass to that stream, and the default stream cannot be captured. The stream is part of what the node says of
-// its input. So while a step warms up and is recorded, this is said anew under the capture stream, and put back afterwards.
+// the backward pass to that stream, and the default stream cannot be captured. So while a step warms up and is recorded, each
+// leaf gets a new node, made on the capture stream; afterwards it has its old one back. A node with hooks cannot be replaced. But
+// the stream is part of what a node says of its input: this is said anew under the capture stream, and put back afterwards.
 
-/// Moves the AccumulateGrad nodes of a step's leaves to the capture stream while it lives.
+/// Gives the leaves of a step AccumulateGrad nodes on the capture stream while it lives.
 class LeafStreams final : public trace::OpObserver {
  public:
   explicit LeafStreams(c10::cuda::CUDAStream capture) : capture_(capture) {}
@@ -33,6 +34,10 @@ class LeafStreams final : public trace::OpObserver {
   void on_op_begin(const trace::OpSpan& op) override;
 
  private:
+  struct Replaced {
+    at::Tensor leaf;
+    std::shared_ptr<torch::autograd::Node> node;
+  };
   struct Moved {
     at::Tensor leaf;
     std::shared_ptr<torch::autograd::Node> node;
@@ -44,6 +49,7 @@ class LeafStreams final : public trace::OpObserver {
 
   c10::cuda::CUDAStream capture_;
   ska::flat_hash_set<const c10::TensorImpl*> seen_;
+  std::vector<Replaced> replaced_;
   std::vector<Moved> moved_;
 };
 

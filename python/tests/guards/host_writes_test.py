@@ -513,6 +513,26 @@ def test_a_step_that_takes_the_next_entry_of_an_iterator_stays_eager(device, ite
     expect_eager(device, make, "next entry", "factors")
 
 
+class Speaker:
+    def __init__(self, words):
+        self.words = iter(words)
+
+
+@pytest.mark.parametrize("warmup", [1, 2, 3])
+def test_one_warm_up_call_is_not_enough_to_know_an_iterator(device, warmup):
+    """Nor is it for the next object that has one."""
+
+    def step(x, speaker):
+        return x * next(speaker.words)
+
+    graphed = pianola.graphed(step, warmup=warmup, on_fallback=lambda reason: None)
+    for _ in range(2):
+        ours, eagers = Speaker([1.0] * 6 + [3.0] * 6), Speaker([1.0] * 6 + [3.0] * 6)
+        for number in range(12):
+            x = torch.full((3,), float(number), device=device)
+            assert torch.equal(graphed(x, ours), step(x, eagers)), number
+
+
 def test_drawing_in_the_first_call_alone_counts(device):
     drawn = []
 

@@ -180,31 +180,3 @@ def test_what_an_own_object_holds_of_before_is_compared(begins_again, device):
             known.scale = 3.0
         assert torch.equal(graphed(x), x * known.scale), number
     assert sum(one.replays for one in graphed.info().signatures) == 10
-
-
-# --- The next object of its kind ---
-
-
-class Sentence:
-    def __init__(self, device, is_lazy=False):
-        self.values = None if is_lazy else torch.zeros(3, device=device)
-
-
-def decode(x, cache):
-    if cache.values is None:
-        cache.values = torch.ones(3, device=x.device)
-    cache.values.mul_(0.5).add_(x)
-    return cache.values * 2
-
-
-@pytest.mark.parametrize("is_lazy", [False, True])
-def test_inference_with_the_next_cache_warms_up_once(is_lazy, device):
-    graphed = pianola.graphed(decode)
-    for sentence in range(4):
-        ours, eagers = Sentence(device, is_lazy), Sentence(device, is_lazy)
-        for token in range(8):
-            x = torch.full((3,), sentence + token / 8, device=device)
-            with torch.no_grad():
-                assert torch.equal(graphed(x, ours), decode(x, eagers)) and torch.equal(ours.values, eagers.values)
-    eager = [one.eager_calls for one in graphed.info().signatures if one.graphs]
-    assert sorted(eager) == [1, 1, 1, 3] if not is_lazy else eager, graphed.info()
