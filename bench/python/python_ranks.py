@@ -142,8 +142,8 @@ def run_rank(rank, folder, kind, quick):
         for training in trainings.values():
             for _ in range(WARMUP + 4):
                 training.step()
-        iterations = 3 if quick else 60
-        samples = measuring.alternate({way: one.step for way, one in trainings.items()}, iterations, 20, 2 if quick else 5)
+        iterations = 3 if quick else 20
+        samples = measuring.alternate({way: one.step for way, one in trainings.items()}, iterations, 10, 2 if quick else 5)
         for kind_of_time, measured in (("wall", "time per step"), ("host", "host time per step")):
             case = measuring.case(f"{name}, {measured}", measured, iterations, EAGER, measuring.series(samples, kind_of_time))
             if kind_of_time == "wall" and BY_HAND in ways:

@@ -87,12 +87,12 @@ def main(file):
     eager, twin, eagerly, _ = train(text, len(numbers), device, graphed=False)
     losses, model, taken, replays = train(text, len(numbers), device, graphed=True)
     same = torch.equal(losses, eager) and all(map(torch.equal, model.parameters(), twin.parameters()))
-    all_same = torch.tensor(int(same), device=device)
-    dist.all_reduce(all_same, dist.ReduceOp.MIN)
+    everywhere = torch.tensor(int(same), device=device)
+    dist.all_reduce(everywhere, dist.ReduceOp.MIN)
     if dist.get_rank() == 0:
         print(f"{device.type}: {dist.get_world_size()} ranks, loss {losses[0]:.3f} to {losses[-1]:.3f}, {replays} of {STEPS} steps replayed")
         print(f"a step takes {1e3 * eagerly:.2f} ms eagerly, {1e3 * taken:.2f} ms by replay")
-        print(f"losses and weights are {'' if all_same.item() else 'NOT '}those of eager, bit for bit, on all ranks")
+        print(f"losses and weights are {'' if everywhere.item() else 'NOT '}those of eager, bit for bit, on all ranks")
     dist.barrier()  # Gloo lets go of the last tensor
     dist.destroy_process_group()  # drops the graphs, which NCCL would wait for
 

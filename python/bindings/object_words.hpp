@@ -1,4 +1,5 @@
 #pragma once
+#include <torch/csrc/Stream.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <cstdint>
@@ -66,7 +67,10 @@ inline PyObject* dict_of(PyObject* object) {
   return dict;
 }
 
-inline bool can_be_held_weakly(PyObject* object) { return PyType_SUPPORTS_WEAKREFS(Py_TYPE(object)) != 0; }
+// Not a stream of CUDA: when it ends it does not tell its weak references (torch's THCPStream_dealloc).
+inline bool can_be_held_weakly(PyObject* object) {
+  return PyType_SUPPORTS_WEAKREFS(Py_TYPE(object)) != 0 && !PyObject_TypeCheck(object, THPStreamClass);
+}
 
 inline py::object weakly(PyObject* object) {
   PyObject* const reference = PyWeakref_NewRef(object, nullptr);

@@ -17,7 +17,8 @@ from torch.optim import lr_scheduler, swa_utils
 
 from ._audit.files import TORCH, kind_of_file
 from ._audit.once import once_per
-from ._host_places import GONE, SIMPLE, Place, Store, Weak, dictionary_of, held
+from ._host_places import GONE, SIMPLE, Place, Store, dictionary_of, held
+from ._weak_references import Weak, weakly
 
 # By classes, names of such methods. Those of others are found while a function warms up.
 _methods: "weakref.WeakKeyDictionary[type, set[str]]" = weakref.WeakKeyDictionary()
@@ -65,7 +66,7 @@ class Counts:
         if known is not None and held(known) is owner:
             return
         try:
-            reference = self._seen[id(owner), code] = Weak(owner)
+            reference = self._seen[id(owner), code] = weakly(owner)
         except TypeError:  # of a class with slots
             return
         with torch._C.DisableTorchFunction():  # modes of the user's are not to see the questions

@@ -16,6 +16,7 @@ import torch
 from ._audit.once import once_per
 from ._load import _C
 from ._replaced import original_of
+from ._weak_references import Weak, weakly
 
 SIMPLE = (bool, int, float, complex, str, bytes, type(None), enum.Enum, torch.dtype, torch.device, torch.layout,
            torch.memory_format, range, slice, type(Ellipsis), type(NotImplemented), CodeType)  # fmt: skip
@@ -33,12 +34,6 @@ GONE: Any = _Missing()  # the object that was there has died
 UNKNOWN: Any = _Missing()  # what a property or a descriptor gives: its own code is followed
 
 
-class Weak(weakref.ref):
-    """One of ours: no value, and shared with nobody."""
-
-    __slots__ = ()
-
-
 # Most of what is held, by its exact class.
 _HELD_ITSELF = frozenset({bool, int, float, str, type(None), dict, *LISTED, types.MethodType, CodeType})
 
@@ -52,7 +47,7 @@ def hold(value: Any) -> Any:
     if isinstance(value, (weakref.ref, types.MethodType)):  # a method is made anew at each look
         return value
     try:
-        return Weak(value)
+        return weakly(value)
     except TypeError:
         return value
 

@@ -35,7 +35,6 @@ from ._host_places import (
     UNKNOWN,
     Place,
     Store,
-    Weak,
     behind,
     cell_content,
     dictionary_of,
@@ -52,6 +51,7 @@ from ._host_own import drop_own
 from ._host_values import HostValues, MEMBERS, MOST_ENTRIES
 from . import _host_parts
 from ._load import _C
+from ._weak_references import weakly
 
 __all__ = ["GONE", "MISSING", "HostReads", "Place", "Store", "is_same"]
 
@@ -250,7 +250,7 @@ class HostReads(HostValues):
         if isinstance(value, (torch.Tensor, *SIMPLE)) or self._is_met(value):
             return
         try:
-            self._made.append(Weak(value))
+            self._made.append(weakly(value))
         except TypeError:  # of a class with slots
             pass
 
@@ -261,7 +261,7 @@ class HostReads(HostValues):
         if seen is not None and all(reference() is value for reference, value in zip(seen, passed)):
             return True
         try:
-            self._seen_frames[key] = [weakref.ref(value) for value in passed]
+            self._seen_frames[key] = [weakly(value) for value in passed]
         except TypeError:  # of a container, say
             self._seen_frames.pop(key, None)
         return False

@@ -5,12 +5,12 @@ the call before, it is taken apart: its tensors are inputs, and the rest of it i
 it does with a cache: a graph would write what it works on.
 """
 
-import weakref
 from typing import Any, Optional
 
 import torch
 
 from ._structure import Structure, equal, opened, taken_apart
+from ._weak_references import weakly
 
 _CHANGES = 3  # in a row, until it is believed
 
@@ -69,7 +69,7 @@ class TemporaryArguments:
         before, changes = self._seen.get(key, (None, 0))
         changes = 0 if before is not None and before() is value else changes + 1
         try:
-            self._seen[key] = weakref.ref(value), changes
+            self._seen[key] = weakly(value), changes
         except TypeError:
             return False
         if changes > _CHANGES:

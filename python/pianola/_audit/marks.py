@@ -13,6 +13,8 @@ from typing import Any, Iterable, NamedTuple, Optional
 
 import torch
 
+from .._weak_references import weakly
+
 _NUMBERS = (bool, int, float, complex, str, bytes, type(None), enum.Enum, torch.dtype, torch.device)
 CONTAINERS = (dict, list, tuple, set, collections.deque)
 _ITERABLES: tuple[Any, ...] = ([], (), range(0), range(1 << 70), {}, {}.values(), {}.items(), set(), "", reversed([]))
@@ -150,7 +152,7 @@ def _stand_in(value: Any) -> Any:
     if isinstance(value, _NUMBERS):
         return value
     try:
-        return weakref.ref(value)
+        return weakly(value)
     except TypeError:
         return _NONE
 

@@ -10,10 +10,13 @@ import weakref
 from pathlib import Path
 
 import pytest
+import torch
 
+import pianola
 from guarded import WHOLE, Crowded, Plain, function_of, guard_of, now, store
 from pianola._load import _C
-from pianola._host_places import MISSING
+from pianola._host_places import MISSING, hold
+from pianola._weak_references import weakly
 
 # --- Looks ---
 
@@ -310,3 +313,40 @@ def test_the_interpreter_may_end_with_guards_alive():
         print("done")
     """)
     assert output.split()[0] == "done"
+
+
+# --- Streams, whose weak references nobody clears ---
+
+
+def test_a_stream_is_held_itself():
+    stream = torch.Stream(stream_id=0, device_index=0, device_type=1)
+    assert hold(stream) is stream and hold([stream])[0] is stream
+    with pytest.raises(TypeError, match="no weak reference to a Stream"):
+        weakly(stream)
+
+
+class Watcher:
+    def __init__(self, stream):
+        self.stream = stream
+
+    def waits(self, other):
+        return self.stream.priority <= 0 and other is not None
+
+
+def test_a_step_that_asks_for_streams_again_and_again():
+    """As fully_shard does."""
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU")
+
+    def step(x):
+        here, side = Watcher(torch.cuda.current_stream()), torch.cuda.Stream()
+        for _ in range(20):
+            assert here.waits(torch.cuda.Stream()) and Watcher(side).waits(torch.cuda.current_stream())
+        return x * 2
+
+    graphed = pianola.graphed(step, on_fallback=lambda reason: None)
+    for number in range(8):
+        x = torch.full((3,), float(number), device="cuda")
+        assert torch.equal(graphed(x), x * 2)
+        churn = [bytearray(72) for _ in range(1000)]  # takes the place of streams that are gone
+    assert churn
