@@ -12,13 +12,16 @@ class Weak(weakref.ref):
     __slots__ = ()
 
 
-def weakly(value: Any) -> Weak:
+def may_be_weak(value: Any) -> bool:
     """A stream of CUDA that ends does not tell its weak references (torch's THCPStream_dealloc), which then write into memory that is
-    somebody else's. So it has none here.
+    somebody else's."""
+    return not isinstance(value, torch.Stream)
 
-    Raises:
+
+def weakly(value: Any) -> Weak:
+    """Raises:
         TypeError: there is no weak reference to it.
     """
-    if isinstance(value, torch.Stream):
+    if not may_be_weak(value):
         raise TypeError(f"no weak reference to a {type(value).__qualname__}")
     return Weak(value)

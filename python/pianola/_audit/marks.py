@@ -13,7 +13,7 @@ from typing import Any, Iterable, NamedTuple, Optional
 
 import torch
 
-from .._weak_references import weakly
+from .._weak_references import may_be_weak
 
 _NUMBERS = (bool, int, float, complex, str, bytes, type(None), enum.Enum, torch.dtype, torch.device)
 CONTAINERS = (dict, list, tuple, set, collections.deque)
@@ -152,7 +152,7 @@ def _stand_in(value: Any) -> Any:
     if isinstance(value, _NUMBERS):
         return value
     try:
-        return weakly(value)
+        return weakref.ref(value) if may_be_weak(value) else _NONE
     except TypeError:
         return _NONE
 
