@@ -1,4 +1,5 @@
 #pragma once
+#include <torch/csrc/Event.h>
 #include <torch/csrc/Stream.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -67,9 +68,10 @@ inline PyObject* dict_of(PyObject* object) {
   return dict;
 }
 
-// Not a stream of CUDA: when it ends it does not tell its weak references (torch's THCPStream_dealloc).
+// Not a stream or an event of CUDA: when they end they do not tell their weak references (torch's THCPStream_dealloc).
 inline bool can_be_held_weakly(PyObject* object) {
-  return PyType_SUPPORTS_WEAKREFS(Py_TYPE(object)) != 0 && !PyObject_TypeCheck(object, THPStreamClass);
+  return PyType_SUPPORTS_WEAKREFS(Py_TYPE(object)) != 0 && !PyObject_TypeCheck(object, THPStreamClass) &&
+         !PyObject_TypeCheck(object, THPEventClass);
 }
 
 inline py::object weakly(PyObject* object) {

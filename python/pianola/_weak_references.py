@@ -6,6 +6,9 @@ from typing import Any
 import torch
 
 
+_UNSAFE = (torch.Stream, torch.Event)
+
+
 class Weak(weakref.ref):
     """One of ours: no value, and shared with nobody. Made by weakly()."""
 
@@ -13,9 +16,9 @@ class Weak(weakref.ref):
 
 
 def may_be_weak(value: Any) -> bool:
-    """A stream of CUDA that ends does not tell its weak references (torch's THCPStream_dealloc), which then write into memory that is
-    somebody else's."""
-    return not isinstance(value, torch.Stream)
+    """A stream or an event of CUDA that ends does not tell its weak references (torch's THCPStream_dealloc, THCPEvent_dealloc), which
+    then write into memory that is somebody else's."""
+    return not isinstance(value, _UNSAFE)
 
 
 def weakly(value: Any) -> Weak:

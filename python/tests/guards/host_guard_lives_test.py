@@ -315,38 +315,48 @@ def test_the_interpreter_may_end_with_guards_alive():
     assert output.split()[0] == "done"
 
 
-# --- Streams, whose weak references nobody clears ---
-
-
-def test_a_stream_is_held_itself():
-    stream = torch.Stream(stream_id=0, device_index=0, device_type=1)
-    assert hold(stream) is stream and hold([stream])[0] is stream
-    with pytest.raises(TypeError, match="no weak reference to a Stream"):
-        weakly(stream)
+# --- Streams and events of CUDA, whose weak references torch does not clear ---
 
 
 class Watcher:
-    def __init__(self, stream):
-        self.stream = stream
+    def __init__(self, watched):
+        self.watched = watched
 
-    def waits(self, other):
-        return self.stream.priority <= 0 and other is not None
+    def knows(self, other):
+        return self.watched is not None and other is not self.watched and other is not None
 
 
-def test_a_step_that_asks_for_streams_again_and_again():
+def test_streams_and_events_are_held_themselves():
+    for one in (torch.Stream(stream_id=0, device_index=0, device_type=1), torch.cuda.Event()):
+        assert hold(one) is one
+        with pytest.raises(TypeError, match="no weak reference to"):
+            weakly(one)
+
+
+def test_a_guard_holds_events_themselves():
+    owner = Watcher(torch.cuda.Event())
+    guard = _C.HostGuard()
+    guard.add("attribute", owner, "watched", owner.watched, MISSING)
+    guard.seal()
+    assert guard.check() == -1
+    owner.watched = torch.cuda.Event()
+    churn = [bytearray(size) for size in (56, 64, 72, 80) for _ in range(1000)]
+    assert guard.check() == 0 and churn
+
+
+def test_a_step_that_makes_events_and_streams(device):
     """As fully_shard does."""
-    if not torch.cuda.is_available():
-        pytest.skip("no GPU")
+    make = (torch.cuda.Event, torch.cuda.Stream, torch.cuda.current_stream) if device.type == "cuda" else (torch.cuda.Event,)
 
     def step(x):
-        here, side = Watcher(torch.cuda.current_stream()), torch.cuda.Stream()
-        for _ in range(20):
-            assert here.waits(torch.cuda.Stream()) and Watcher(side).waits(torch.cuda.current_stream())
+        watchers = [Watcher(one()) for one in make for _ in range(50)]
+        for one in make:
+            assert all(watcher.knows(one()) for watcher in watchers)
         return x * 2
 
     graphed = pianola.graphed(step, on_fallback=lambda reason: None)
     for number in range(8):
-        x = torch.full((3,), float(number), device="cuda")
+        x = torch.full((3,), float(number), device=device)
         assert torch.equal(graphed(x), x * 2)
-        churn = [bytearray(72) for _ in range(1000)]  # takes the place of streams that are gone
+        churn = [bytearray(size) for size in (56, 64, 72, 80) for _ in range(1000)]  # where those were
     assert churn
