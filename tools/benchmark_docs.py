@@ -157,7 +157,18 @@ def is_from_python(document):
 def machine_text(documents):
     machine = documents[0]["machine"]
     facts = [f"{words} {machine[key]}" for key, words in MACHINE_WORDS.items() if key in machine]
-    return ", ".join(facts) + "."
+    return ", ".join(facts) + "." + others_text(documents, machine)
+
+
+def others_text(documents, machine):
+    """Which of them are of another device, or of a host with other cores."""
+    others = {}
+    for document in documents:
+        other = document["machine"]
+        if (other.get("device"), other["cores"]) != (machine.get("device"), machine["cores"]):
+            names = others.setdefault(f"{other.get('device', other['processor'])}, {other['cores']} cores", [])
+            names += [f"`{result['benchmark']}`" for result in document["results"]]
+    return "".join(f" {' and '.join(names)}: {where}." for where, names in others.items())
 
 
 def summary_text(documents):

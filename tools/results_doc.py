@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass
 from html import escape
 
+import benchmark_docs
 from generated_pages import ROOT, write_or_check
 
 RESULTS = ROOT / "bench/results/h200"
@@ -20,7 +21,7 @@ TABLE_BEGIN, TABLE_END = "<!-- figures -->\n", "<!-- end of figures -->\n"
 HEAD = """# Results
 
 `tools/results_doc.py` makes this page and its pictures from the JSON files in [bench/results/h200](../../bench/results/h200/README.md),
-where all tables are. Machine: {machine}.
+where all tables are. Machine: {machine}.{others}
 
 In each figure all contenders ran in turn, block by block, on one machine, and each first showed that it computes what eager computes:
 Pianola bit for bit. Bars are medians. Compare ratios, not times of different machines. `make bench` runs the benchmarks on yours.
@@ -222,8 +223,13 @@ def machine_text():
             f"driver {machine['driver']}, Python {machine['python']}, Pianola {machine['pianola']}")
 
 
+def others_text():
+    documents = [json.loads(file.read_text()) for file in sorted(RESULTS.glob("cuda_*.json"))]
+    return benchmark_docs.others_text(documents, document("cuda_python_models.json")["machine"])
+
+
 def page():
-    parts = [HEAD.format(machine=machine_text())] + [figure_text(*each) for each in enumerate(FIGURES, 1)]
+    parts = [HEAD.format(machine=machine_text(), others=others_text())] + [figure_text(*each) for each in enumerate(FIGURES, 1)]
     return "\n".join([*parts, missed_text()]) + "\n"
 
 
