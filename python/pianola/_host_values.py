@@ -179,7 +179,7 @@ class HostValues:
                 value = slot_of(owner, name)
                 self._note("slot", owner, name, f"{path}.{name}", value)
                 return value
-            if _has_bytes(owner):
+            if has_bytes(owner):
                 self._take_bytes(owner, path)
             elif isinstance(described, types.GetSetDescriptorType):
                 self._note_set_in_c(owner, described, f"{path}.{name}")
@@ -328,7 +328,7 @@ class HostValues:
                 self._note("value", abc, abc.get_cache_token, "what is registered with abstract classes", token)
         elif isinstance(value, (types.MappingProxyType, *_VIEWS)):
             self._take_view(value, name, depth)
-        elif _has_bytes(value):
+        elif has_bytes(value):
             self._take_bytes(value, name)
         elif isinstance(value, weakref.ref):
             self._take(self._note_value(value, value, f"{name}()"), f"{name}()", depth + 1)
@@ -527,11 +527,11 @@ class HostValues:
             self._fail(f"{name} is an array of {value.nbytes} bytes")
             return
         try:
-            content = _bytes_of(value)
+            content = bytes_of(value)
         except Exception:
             self._cannot(f"the values of {name}, a {type(value).__qualname__}")
             return
-        self._note("bytes", value, _bytes_of, name, content)
+        self._note("bytes", value, bytes_of, name, content)
 
 
 def _attribute_getter(owner: Any, name: str) -> Callable[[], Any]:
@@ -584,13 +584,13 @@ def _script_state(module: torch.jit.ScriptModule) -> Callable[[], Any]:
     return state
 
 
-def _bytes_of(array: Any) -> Any:
+def bytes_of(array: Any) -> Any:
     """All that an array says: type, shape, values."""
     view = memoryview(array)
     return view.format, view.shape, view.tobytes()
 
 
-def _has_bytes(value: Any) -> bool:
+def has_bytes(value: Any) -> bool:
     if isinstance(value, (bytearray, memoryview, *_CTYPES)):
         return True
     module = type(value).__module__

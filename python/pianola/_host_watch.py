@@ -23,6 +23,7 @@ from ._errors import refuse, text_of
 from ._handed_on import HandedOn, handed_on
 from ._host_places import GONE, Place, Store, entries_of, held, is_as_before, is_same
 from ._host_reads import HostReads
+from ._host_values import bytes_of, has_bytes
 from ._kept_tensors import Stores, where_of
 from ._structure import tensors_of
 
@@ -311,6 +312,8 @@ def _place_of(store: Store) -> Optional[Place]:
     owner = held(store.owner)
     if owner is None or owner is GONE or not files.is_users(store.code):
         return None
+    if store.kind == "item" and has_bytes(owner):
+        return _again(Place("bytes", owner, bytes_of, store.name, store.code, store.line, None))
     kind, key = _KINDS.get(store.kind, "contents"), store.key
     if kind == "contents" or (store.kind == "item" and (key is None or not isinstance(owner, dict))):
         if not isinstance(owner, marks.CONTAINERS):

@@ -13,6 +13,7 @@ import time
 import unittest.mock
 import warnings
 
+import numpy
 import pytest
 import torch
 
@@ -511,6 +512,54 @@ def test_a_step_that_takes_the_next_entry_of_an_iterator_stays_eager(device, ite
         return step
 
     expect_eager(device, make, "next entry", "factors")
+
+
+class Record:
+    def __init__(self):
+        self.array, self.bytes, self.place = numpy.zeros(4), bytearray(4), 2
+
+    def take(self):
+        """What was written since the last time."""
+        written = self.array.tolist() + list(self.bytes)
+        self.array[:], self.bytes[:] = 0, bytes(4)
+        return written
+
+
+@pytest.mark.parametrize("store", ["record.array[:] = 7", "record.array[1] = 7", "record.array[record.place] = 7",
+                                   "mine = record.array; mine[0] = 7", "record.array[...] = 7", "record.bytes[0] = 7"])
+def test_what_is_written_into_an_array_and_not_read_is_no_replays(device, store, tmp_path):
+    """The caller reads it, and empties it."""
+    scope = {}
+    file = tmp_path / "stores.py"
+    file.write_text(f"def step(x, record):\n    {store}\n    return x * 2\n")
+    exec(compile(file.read_text(), str(file), "exec"), scope)
+    ours, eagers, reasons = Record(), Record(), []
+    graphed = pianola.graphed(scope["step"], on_fallback=reasons.append)
+    for number in range(8):
+        x = torch.full((3,), float(number), device=device)
+        assert torch.equal(graphed(x, ours), scope["step"](x, eagers))
+        assert ours.take() == eagers.take(), number
+    assert len(reasons) == 1 and "PG803" in reasons[0]
+
+
+def test_what_was_refused_for_three_objects_is_not_looked_at_for_the_next(device):
+    def step(x, record):
+        record.place += 1
+        return x * record.array.size
+
+    graphed, looks = pianola.graphed(step, on_fallback=lambda reason: None), []
+    run = graphed.watch.run
+    graphed.watch.run = lambda *arguments: looks.append(1) or run(*arguments)
+    counts = []
+    for _ in range(24):
+        record = Record()
+        for number in range(3):
+            x = torch.full((3,), float(number), device=device)
+            assert torch.equal(graphed(x, record), x * 4)
+        assert record.place == 5
+        counts.append(len(looks))
+    assert counts[3] == counts[10], "looked at in vain"
+    assert counts[-1] > counts[3], "never looked at again"
 
 
 class Speaker:
