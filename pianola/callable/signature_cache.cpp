@@ -114,7 +114,6 @@ struct SignatureCache::Impl {
   [[nodiscard]] bool is_part_of_another(const CallInputs& inputs) const;
   [[nodiscard]] std::optional<OneCall::Scope> one_call(const char* name, bool may_nest);
   [[nodiscard]] SignatureEntry& entry_for(Key key, std::span<const at::Tensor> inputs, const Call* call = nullptr);
-  [[nodiscard]] std::optional<std::string> refusal_of_the_like(const std::vector<Entry>& entries);
   [[nodiscard]] const SignatureEntry& observed_entry(std::size_t function) const;
   [[nodiscard]] CachedGraph* graph_for(SignatureEntry& entry, Key key, const CallInputs& inputs, Call& call);
   std::optional<Result> replay(SignatureEntry& entry, CachedGraph& graph, const CallInputs& inputs);
@@ -129,7 +128,6 @@ struct SignatureCache::Impl {
   std::vector<Function> functions;
   graph::StreamOrder order;
   Newcomers newcomers;
-  std::size_t alike = 0;                 // signatures that were refused as others were
   std::unordered_set<std::string> told;  // reasons that the caller has heard
   OneCall calls;
   mutable std::recursive_mutex mutex;  // guards all of the above; taken again where a captured function asks for info()
@@ -165,31 +163,8 @@ SignatureEntry& SignatureCache::Impl::entry_for(Key key, std::span<const at::Ten
   entries.insert(entries.begin(),
                  std::make_shared<SignatureEntry>(CallSignature(key.number, inputs, modes, *module), options));
   const CallSignature* before = entries.size() > 1 ? &entries[1]->signature() : nullptr;
-  if (call != nullptr) {
-    newcomers.note_new(before, entries.front()->signature(), *call);
-    if (auto reason = refusal_of_the_like(entries)) entries.front()->stay_eager(*std::move(reason));
-  }
+  if (call != nullptr) newcomers.note_new(before, entries.front()->signature(), *call);
   return *entries.front();
-}
-
-// What is told by the host alone (the next sentence, with a cache of its own) and was refused each time will be refused again. To
-// look takes a hundred times what the call does, and is done now and then.
-std::optional<std::string> SignatureCache::Impl::refusal_of_the_like(const std::vector<Entry>& entries) {
-  constexpr std::size_t kEnough = 3;
-  constexpr std::size_t kLookAgain = 16;
-  if (options.policy.strict) return std::nullopt;
-  const std::string& text = entries.front()->signature().text();
-  const std::string* reason = nullptr;
-  std::size_t count = 0;
-  for (auto one = entries.begin() + 1; one != entries.end() && count < kEnough; ++one) {
-    const SignatureEntry& entry = **one;
-    if (entry.signature().text() != text || !(entry.stays_eager() || entry.holds_graphs())) continue;
-    if (!entry.stays_eager() || (reason != nullptr && entry.reason() != *reason)) return std::nullopt;
-    reason = &entry.reason();
-    ++count;
-  }
-  if (count < kEnough || ++alike % kLookAgain == 0) return std::nullopt;
-  return *reason;
 }
 
 const SignatureEntry& SignatureCache::Impl::observed_entry(std::size_t function) const {

@@ -72,8 +72,6 @@ class SignatureEntry : public std::enable_shared_from_this<SignatureEntry> {
   [[nodiscard]] bool is_observed() const noexcept { return warm_up_.has_last(); }
   [[nodiscard]] bool holds_graphs() const noexcept { return !graphs_.empty(); }
   [[nodiscard]] bool stays_eager() const noexcept { return is_eager_; }
-  /// Why.
-  [[nodiscard]] const std::string& reason() const noexcept { return reason_; }
 
   /// Whether the next eager call is to be observed.
   [[nodiscard]] bool wants_observation() const { return !is_eager_ && !warm_up_.is_over(); }

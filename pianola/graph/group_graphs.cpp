@@ -1,6 +1,5 @@
 #include <pianola/graph/group_graphs.hpp>
 
-#include <pianola/core/error.hpp>
 #include <pianola/graph/process_groups.hpp>
 
 #include <algorithm>
@@ -39,17 +38,17 @@ std::size_t GroupGraphs::drop_of(std::string_view group) {
   });
   const std::vector<One> its(all_.begin(), end);
   std::size_t dropped = 0;
-  std::exception_ptr in_use;
+  std::exception_ptr failure;
   for (const One& one : its) {
     if (!holds(one.graph)) continue;  // it went with what another one held
     try {
       one.drop();
       ++dropped;
-    } catch (const UsageError&) {
-      in_use = std::current_exception();
+    } catch (...) {
+      failure = std::current_exception();
     }
   }
-  if (in_use) std::rethrow_exception(in_use);
+  if (failure) std::rethrow_exception(failure);
   return dropped;
 }
 

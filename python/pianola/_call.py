@@ -72,7 +72,8 @@ class Call:
         try:
             with Recording(device) as draws, Notes(device) as notes:
                 effects, reads = self.graphed.watch.run(
-                    partial(self._run_watched, trail), device, self.read_arguments(), self.state is not None and self.state.is_new
+                    partial(self._run_watched, trail), device, self.read_arguments(), self.state is not None and self.state.is_new,
+                    None if self.state is None else self.state.looks,
                 )
         finally:
             trail.is_over = True

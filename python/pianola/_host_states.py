@@ -15,6 +15,7 @@ import torch
 from . import _host_parts
 from ._host_places import GONE, KEYED, MISSING, Place, is_same, with_key
 from ._host_reads import HostReads
+from ._host_watch import Looks
 from ._kept_tensors import guards_of, where_of
 from ._late_reads import Seen
 from ._load import _C
@@ -63,6 +64,7 @@ class State:
         self.late: dict[tuple, Optional[Seen]] = {}  # of the last warm-up calls, by the shapes of tensors, the latest last
         self.tells_types = False  # of numbers
         self.is_new = True  # no call in it was looked at
+        self.looks = Looks()
 
     def difference(self) -> Optional[Place]:
         """The first place that is not as it was; None where all are."""

@@ -535,8 +535,8 @@ class HostValues:
 
 
 def _attribute_getter(owner: Any, name: str) -> Callable[[], Any]:
-    reference = weakref.ref(owner)
-    return lambda: getattr(reference(), name, MISSING)
+    reference = hold(owner)
+    return lambda: getattr(held(reference), name, MISSING)
 
 
 def _descriptor_getter(owner: Any, described: Any) -> Callable[[], Any]:
@@ -588,6 +588,21 @@ def bytes_of(array: Any) -> Any:
     """All that an array says: type, shape, values."""
     view = memoryview(array)
     return view.format, view.shape, view.tobytes()
+
+
+class _Unlike:
+    """Equals nothing."""
+
+
+def compared_bytes_of(array: Any) -> Any:
+    """The same of one that the code stores into: where it is too large to compare, or cannot be, it is taken to have changed."""
+    size = getattr(array, "nbytes", None)
+    if (len(array) if size is None else size) > _MOST_BYTES:
+        return _Unlike()
+    try:
+        return bytes_of(array)
+    except Exception:
+        return _Unlike()
 
 
 def has_bytes(value: Any) -> bool:

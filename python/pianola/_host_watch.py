@@ -23,7 +23,7 @@ from ._errors import refuse, text_of
 from ._handed_on import HandedOn, handed_on
 from ._host_places import GONE, Place, Store, entries_of, held, is_as_before, is_same
 from ._host_reads import HostReads
-from ._host_values import bytes_of, has_bytes
+from ._host_values import compared_bytes_of, has_bytes
 from ._kept_tensors import Stores, where_of
 from ._structure import tensors_of
 
@@ -53,6 +53,14 @@ class Effects(NamedTuple):
     begins_anew: bool = False  # other calls of it are parts of the host from now on
 
 
+class Looks:
+    """What the call before met, of one state: calls in several states may take turns."""
+
+    def __init__(self) -> None:
+        self.moving: list[Place] = []  # that held a generator or an iterator then
+        self.stores: list[Place] = []  # that its code stores into
+
+
 class HostWatch:
     """Watches the warm-up calls of one function.
 
@@ -74,7 +82,7 @@ class HostWatch:
         self._kept: dict[tuple, str] = {}  # where the call before stored tensors, with names
 
     def run(
-        self, call: Callable[[], Any], device: str, arguments: tuple[tuple[str, Any], ...] = (), is_first: bool = False
+        self, call: Callable[[], Any], device: str, arguments: tuple[tuple[str, Any], ...] = (), is_first: bool = False, looks: Optional[Looks] = None
     ) -> tuple[Effects, HostReads]:
         """Makes a call. What it raises comes out.
 
@@ -82,11 +90,13 @@ class HostWatch:
             device: the type of device that it computes on.
             arguments: what it is given, by name.
             is_first: no call has met what is read now, so that nothing tells whether it moves.
+            looks: of the state that the call is in; it is told of this one.
         """
         table = Table()
         generators = _global_generators()
-        moving = [(place, marks.mark_of(place.get())) for place in self._moving]
-        stores = self.stores()
+        looks = Looks() if looks is None else looks
+        moving = [(place, marks.mark_of(place.get())) for place in _each_once([*self._moving, *looks.moving])]
+        stores = self.stores(looks)
         reads = HostReads(self._function, arguments, device)
         modules = len(sys.modules)
         late = {place.identity: place.get() for place in self._late}
@@ -114,6 +124,7 @@ class HostWatch:
         written = [place for place in _written(reads, stores.places) if not (self._handed_on and self._handed_on.explains(place))]
         draws = [*lasting, *_draws(generators, reads), *_moved(moving, reads)]
         effects = self._judge(draws, passing, dict(_writes(reads, written)), reads, is_first or self._calls == 0)
+        looks.moving, looks.stores = self._moving, self._stores
         # `passing` holds all but the writes, which effects.passing has as well.
         if not effects.lasting and not passing and self._begins_to_hand_on(reads, written):
             effects = effects._replace(passing="", begins_anew=True)
@@ -133,9 +144,10 @@ class HostWatch:
         kept = _kept(reads, stores)
         return {where: place for where, place in kept.items() if not (self._handed_on and self._handed_on.has(where))}
 
-    def stores(self) -> Stores:
+    def stores(self, looks: Optional[Looks] = None) -> Stores:
         """What its code stores into, as it is now."""
-        return Stores(list(filter(None, map(_again, self._stores))))
+        known = _each_once([*self._stores, *(() if looks is None else looks.stores)])
+        return Stores(list(filter(None, map(_again, known))))
 
     def kept_by_capture(self, reads: HostReads, stores: Stores) -> dict[tuple, Place]:
         """Where a call stored tensors that is captured.
@@ -165,6 +177,10 @@ class HostWatch:
         stored = [] if self._handed_on is None else self._handed_on.stored()
         kept = [*_remade(reads), *(place.get() for place in reads.kept.values()), *stored]
         return Effects(lasting, passing, kept, begins_anew=reads.learned)
+
+
+def _each_once(places: list[Place]) -> list[Place]:
+    return list({place.identity: place for place in places}.values())
 
 
 _PLAIN = (bool, int, float, complex, str)
@@ -313,7 +329,7 @@ def _place_of(store: Store) -> Optional[Place]:
     if owner is None or owner is GONE or not files.is_users(store.code):
         return None
     if store.kind == "item" and has_bytes(owner):
-        return _again(Place("bytes", owner, bytes_of, store.name, store.code, store.line, None))
+        return _again(Place("bytes", owner, compared_bytes_of, store.name, store.code, store.line, None))
     kind, key = _KINDS.get(store.kind, "contents"), store.key
     if kind == "contents" or (store.kind == "item" and (key is None or not isinstance(owner, dict))):
         if not isinstance(owner, marks.CONTAINERS):

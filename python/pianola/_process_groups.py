@@ -27,7 +27,9 @@ def _after_graphs(end: Callable[..., Any]) -> Callable[..., Any]:
     def ends(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             _C.drop_graphs_of_group(self.group_name)
-        except (Error, RuntimeError) as error:  # another thread is in a replay, which hangs, perhaps; or the group has no name
+        except Error as error:  # another thread is in a replay, which hangs, perhaps
+            _log.warning("a process group ends, and graphs that hold its collectives could not be dropped: %s", error)
+        except RuntimeError as error:  # the group has no name
             _log.debug("%s", error)
         return end(self, *args, **kwargs)
 
