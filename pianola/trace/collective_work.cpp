@@ -3,6 +3,7 @@
 #include <pianola/trace/op_info.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
+#include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <algorithm>
@@ -38,9 +39,15 @@ void UsedGroups::on_op_begin(const OpSpan& op) {
   static const auto kind = c10::getCustomClassType<c10::intrusive_ptr<c10d::ProcessGroup>>();
   for (const c10::IValue& value : op.inputs) {
     if (!value.isObject() || *value.type() != *kind) continue;
-    const std::string name = value.toCustomClass<c10d::ProcessGroup>()->getGroupName();
+    const auto group = value.toCustomClass<c10d::ProcessGroup>();
+    std::string name;
+    try {
+      name = group->getGroupName();
+    } catch (const c10::Error&) {  // one that was made by hand may have none, and cannot be asked for then
+      continue;
+    }
     const std::lock_guard lock(mutex_);
-    if (std::find(names_.begin(), names_.end(), name) == names_.end()) names_.push_back(name);
+    if (std::find(names_.begin(), names_.end(), name) == names_.end()) names_.push_back(std::move(name));
   }
 }
 
