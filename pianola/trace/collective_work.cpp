@@ -17,7 +17,9 @@ namespace pianola::trace {
 std::vector<c10::intrusive_ptr<c10d::Work>> works_of(c10::ArrayRef<c10::IValue> outputs) {
   std::vector<c10::intrusive_ptr<c10d::Work>> works;
   for (const c10::IValue& value : outputs) {
-    if (value.isObject()) works.push_back(value.toCustomClass<c10d::Work>());
+    if (!value.isObject()) continue;
+    auto work = value.toCustomClass<c10d::Work>();
+    if (work) works.push_back(std::move(work));
   }
   return works;
 }

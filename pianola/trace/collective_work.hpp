@@ -14,7 +14,8 @@
 
 namespace pianola::trace {
 
-/// The handles that a collective of torch.distributed returned, by which the host waits for it.
+/// The handles that a collective of torch.distributed returned, by which the host waits for it. One of NCCL that is not
+/// asynchronous returns none.
 [[nodiscard]] std::vector<c10::intrusive_ptr<c10d::Work>> works_of(c10::ArrayRef<c10::IValue> outputs);
 
 // Note [Collectives that are observed]
