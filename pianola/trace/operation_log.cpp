@@ -288,11 +288,11 @@ bool OperationLog::same_number(const Number& one, const Number& other) { return 
 
 bool OperationLog::numbers_of_host_differ(const OperationLog& before, const OperationLog& now) {
   std::size_t number = 0;
-  for (const Op& op : now.ops_) {
-    for (const std::size_t end = number + op.numbers; number < end; ++number) {
-      if (op.part != HostPart::none && number < before.numbers_.size() &&
-          !same(before.numbers_[number], now.numbers_[number]))
-        return true;
+  for (std::size_t i = 0; i < std::min(before.ops_.size(), now.ops_.size()); ++i) {
+    const Op &was = before.ops_[i], &is = now.ops_[i];
+    if (!was.info->computes_as(*is.info) || was.numbers != is.numbers) return false;  // a first call that made state
+    for (const std::size_t end = number + is.numbers; number < end; ++number) {
+      if (is.part != HostPart::none && !same(before.numbers_[number], now.numbers_[number])) return true;
     }
   }
   return false;

@@ -43,7 +43,7 @@ class OperationLog final : public OpObserver {
   /// @param numbers_count  Whether other numbers are a difference.
   [[nodiscard]] static std::optional<Diagnosis> difference(const OperationLog& before, const OperationLog& now,
                                                            bool numbers_count = true);
-  /// Whether numbers differ that parts of the host gave, which are no difference: see HostCalls.
+  /// Whether numbers differ that parts of the host gave, which are no difference: see HostCalls. As far as both went one way.
   [[nodiscard]] static bool numbers_of_host_differ(const OperationLog& before, const OperationLog& now);
   /// difference() of a call and the capture after it: "in the call before it and ... in the capture".
   [[nodiscard]] static std::optional<Diagnosis> difference_of_capture(const OperationLog& call,
