@@ -1,4 +1,5 @@
 #pragma once
+#include <pianola/callable/host_shortcut.hpp>
 #include <pianola/trace/host_calls.hpp>
 #include <pianola/trace/op_info.hpp>
 #include <pianola/trace/storage_set.hpp>
@@ -108,6 +109,9 @@ class HostPart {
   friend class HostParts;
   struct Rerun;
 
+  // @return  Whether the shortcut stood in for a rerun.
+  bool take_shortcut(const HostPartListener& listener);
+
   // A parameter of the part, with an alias of the gradient that it had; undefined where it had none.
   struct Gradient {
     trace::WeakTensor parameter;
@@ -117,6 +121,7 @@ class HostPart {
 
   Run run_;
   std::shared_ptr<const trace::HostCalls> own_;
+  std::shared_ptr<HostShortcut> shortcut_;  // nullptr: there is none
   std::vector<Gradient> gradients_;
   std::vector<HostPartCall> calls_;
   std::vector<HostPartRead> reads_;

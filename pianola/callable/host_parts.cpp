@@ -71,6 +71,7 @@ int HostParts::begin(c10::Device device, HostPartOptions options) {
   if (active_) {
     HostPart& part = parts_.emplace_back(std::move(options.run), calls_);
     part.first_ = operations_ + 1;
+    part.shortcut_ = std::move(options.shortcut);
     if (is_capture_) {
       part.ran_half_ = options.runs_half;
       if (options.save) part.undo_ = options.save();
@@ -171,7 +172,11 @@ void HostParts::end_innermost() {
   --depth_;
   let_read(depth_ == 1);
   if (depth_ > 0) return;
-  if (active_) parts_.back().last_ = operations_;
+  if (active_) {
+    HostPart& part = parts_.back();
+    part.last_ = operations_;
+    if (part.reads() || part.has_host_numbers_) part.shortcut_.reset();
+  }
   for (const auto& [weak, memory] : std::exchange(placed_, {})) {
     const at::Tensor parameter(weak.lock());
     moves_parameters_ = moves_parameters_ || (parameter.defined() && trace::storage_of(parameter) != memory);

@@ -38,8 +38,9 @@ struct HostPartOptions {
   std::function<void()> on_varying = {};        ///< Told where it would have to be active.
   std::span<const at::Tensor> parameters = {};  ///< Whose gradients it uses.
   HostPartReads reads = HostPartReads::nothing;
-  bool may_run_twice = false;                ///< All that it does on the host is taken back with what `save` puts back.
-  std::function<HostPart::Run()> save = {};  ///< Gives what puts its objects back as they are now.
+  bool may_run_twice = false;  ///< All that it does on the host is taken back with what `save` puts back.
+  std::shared_ptr<HostShortcut> shortcut = {};  ///< Of `run`.
+  std::function<HostPart::Run()> save = {};     ///< Gives what puts its objects back as they are now.
 };
 
 /// The parts of the host in one run of a step, found while it runs.

@@ -1,4 +1,6 @@
 #pragma once
+#include <pianola/core/export.hpp>
+
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
@@ -13,7 +15,7 @@ using WrappedNumber = std::variant<bool, std::int64_t, double, std::complex<doub
 
 /// The number 0.5 of `x * 0.5`, which reaches the operator as a CPU tensor that was made for it. It is read directly, not
 /// by an operation. Nothing where the value is another tensor, one without memory (a FakeTensor), or no tensor at all.
-[[nodiscard]] std::optional<WrappedNumber> wrapped_number(const c10::IValue& value);
+[[nodiscard]] PIANOLA_API std::optional<WrappedNumber> wrapped_number(const c10::IValue& value);
 
 /// Whether number_in() can read it: a dense tensor of the CPU without dimensions.
 [[nodiscard]] bool is_number(const at::Tensor& tensor);

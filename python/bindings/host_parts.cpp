@@ -1,3 +1,4 @@
+#include <bindings/adam_shortcut.hpp>
 #include <bindings/bindings.hpp>
 #include <bindings/gil.hpp>
 #include <bindings/held_object.hpp>
@@ -32,7 +33,8 @@ callable::HostPartReads reads_of(const std::string& name) {
 }
 
 int begin(const py::object& run, const py::object& on_varying, const std::vector<at::Tensor>& parameters,
-          c10::Device device, const std::string& reads, const py::object& save, bool runs_half, bool may_run_twice) {
+          c10::Device device, const std::string& reads, const py::object& save, bool runs_half, bool may_run_twice,
+          const py::object& adam) {
   HostParts* const parts = HostParts::current();
   if (parts == nullptr) return 0;
   return parts->begin(device, {.runs_half = runs_half,
@@ -41,6 +43,7 @@ int begin(const py::object& run, const py::object& on_varying, const std::vector
                                .parameters = parameters,
                                .reads = reads_of(reads),
                                .may_run_twice = may_run_twice,
+                               .shortcut = adam.is_none() ? nullptr : make_adam_shortcut(adam),
                                .save = make_maker(save)});
 }
 
@@ -58,14 +61,14 @@ void bind_host_parts(py::module_& module) {
   module.def(
       "begin_host_part", &begin, py::arg("run"), py::arg("on_varying"), py::arg("parameters"), py::arg("device"),
       py::arg("reads") = "", py::arg("save") = py::none(), py::arg("runs_half") = false,
-      py::arg("may_run_twice") = false,
+      py::arg("may_run_twice") = false, py::arg("adam") = py::none(),
       "A part of the host begins, in a step that is observed or captured: replays call `run` in its place. "
       "Without one it is only looked at, and `on_varying` is called where that is not enough. A part that "
       "`reads` (\"values\", or \"overflow\", which is 0 where all is well) may ask for values that the graph computes; "
       "parts within it may not. What `save()` returns "
       "is called where a capture is taken back. One that `runs_half` while it is captured, without its hooks, "
       "runs again for the first launch. One that `may_run_twice` does nothing on the host but what `save()` puts "
-      "back.");
+      "back. `adam`: the torch.optim.Adam or AdamW whose step it is, without hooks; replays then need not run it.");
   module.def("end_host_part", &end, py::arg("depth"),
              "It ends. `depth` is what its begin gave: how many were open. Returns whether it made history for "
              "autograd, so that "

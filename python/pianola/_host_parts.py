@@ -10,6 +10,7 @@ A scaler's `step()` reads whether gradients have overflowed: the graph is replay
 
 import contextlib
 import functools
+import os
 import sys
 import threading
 import weakref
@@ -339,8 +340,23 @@ def _begin(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict
     activate_it, saved = functools.partial(_activate, reference), functools.partial(save, [optimizer])
     twice = _may_run_twice(optimizer)
     reads, parameters = "values" if twice else "", _parameters_of(optimizer)
-    depth = _C.begin_host_part(run, activate_it, parameters, _device_of(optimizer), reads, saved, may_run_twice=twice)
+    adam = optimizer if active and _is_plain_adam(optimizer) else None
+    depth = _C.begin_host_part(
+        run, activate_it, parameters, _device_of(optimizer), reads, saved, may_run_twice=twice, adam=adam
+    )
     _here.parts.append(_Part(optimizer, active, depth))
+
+
+def _is_plain_adam(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether what its step does on the host is known: it is torch's, in nothing but torch's own wrappers."""
+    if type(optimizer) not in (torch.optim.Adam, torch.optim.AdamW) or _has_users_functions(optimizer):
+        return False
+    step: Any = type(optimizer).step
+    while step is not None:
+        if os.path.dirname(step.__code__.co_filename) != os.path.dirname(torch.optim.__file__):
+            return False
+        step = getattr(step, "__wrapped__", None)
+    return True
 
 
 def _end(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
