@@ -10,6 +10,7 @@ constexpr std::size_t kUsualDependencies = 8;
 struct OpenCapture {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   cuuint64_t id = 0;
+  CUgraph graph = nullptr;
   std::span<const CUgraphNode> tips = {};  // the driver's, until its next call
 };
 
@@ -19,7 +20,7 @@ OpenCapture query(CUstream stream, const Driver& driver) {
   const CUgraphEdgeData* edge_data = nullptr;  // asked for, since without it a programmatic edge fails the query
   std::size_t count = 0;
   const CUresult result =
-      driver.stream_get_capture_info(stream, &found.status, &found.id, nullptr, &tips, &edge_data, &count);
+      driver.stream_get_capture_info(stream, &found.status, &found.id, &found.graph, &tips, &edge_data, &count);
   if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return {};
   check(result, "cuStreamGetCaptureInfo");
   found.tips = {tips, count};
@@ -50,16 +51,33 @@ std::uint64_t capture_id(CUstream stream, const Driver& driver) {
 }
 
 std::span<const CUgraphNode> CaptureFrontier::advance(CUstream stream) {
+  walk_back_from_tips(stream);
+  return fresh_;
+}
+
+std::span<const CUgraphNode> CaptureFrontier::advance_everywhere(CUstream stream) {
+  const CUgraph graph = walk_back_from_tips(stream);
+  if (graph == nullptr) return {};
+  std::size_t count = 0;
+  check(driver_->graph_get_nodes(graph, nullptr, &count), "cuGraphGetNodes");
+  std::vector<CUgraphNode> all(count);
+  check(driver_->graph_get_nodes(graph, all.data(), &count), "cuGraphGetNodes");
+  all.resize(count);
+  for (CUgraphNode node : all) walk_back_from(node);
+  return fresh_;
+}
+
+CUgraph CaptureFrontier::walk_back_from_tips(CUstream stream) {
   fresh_.clear();
   const OpenCapture open = query(stream, *driver_);
-  if (open.status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return {};
+  if (open.status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return nullptr;
   if (open.id != capture_id_) {
     known_.clear();
     capture_id_ = open.id;
   }
   tips_.assign(open.tips.begin(), open.tips.end());
   for (CUgraphNode tip : tips_) walk_back_from(tip);
-  return fresh_;
+  return open.graph;
 }
 
 void CaptureFrontier::walk_back_from(CUgraphNode node) {

@@ -49,6 +49,10 @@ class CaptureFrontier {
   /// @throws DeviceError  A query failed; which nodes are known is undefined until the next capture.
   std::span<const CUgraphNode> advance(CUstream stream);
 
+  /// The new nodes of all streams of the capture, joined or not: of a library that has streams of its own. Asks the driver
+  /// for all nodes of the graph.
+  std::span<const CUgraphNode> advance_everywhere(CUstream stream);
+
   /// Nodes of the capture that were reported so far.
   [[nodiscard]] std::size_t known() const noexcept { return known_.size(); }
 
@@ -60,6 +64,8 @@ class CaptureFrontier {
     std::size_t end;
   };
 
+  // The capture's graph; nullptr: there is no capture.
+  CUgraph walk_back_from_tips(CUstream stream);
   void walk_back_from(CUgraphNode node);
   void enter(CUgraphNode node);
 

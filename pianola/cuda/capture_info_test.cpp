@@ -107,6 +107,23 @@ TEST_F(CaptureInfo, FollowsProgrammaticEdges) {
   EXPECT_THAT(advance(stream), ElementsAre(a, b));
 }
 
+TEST_F(CaptureInfo, SeesAllStreamsWhereTheGraphIsAsked) {
+  stream.graph = &graph;
+  CUgraphNode a = graph.add_empty();
+  stream.tips = {a};
+  EXPECT_THAT(advance(stream), ElementsAre(a));
+  CUgraphNode event = graph.add_empty();
+  CUgraphNode kernel = graph.add_empty({a, event});
+  CUgraphNode leaf = graph.add_empty({kernel});
+  EXPECT_THAT(advance(stream), IsEmpty());
+  const auto nodes = frontier.advance_everywhere(stream.handle());
+  EXPECT_THAT(Nodes(nodes.begin(), nodes.end()), ElementsAre(event, kernel, leaf));
+  stream.tips = {kernel};
+  EXPECT_THAT(advance(stream), IsEmpty());
+  stream.status = CU_STREAM_CAPTURE_STATUS_NONE;
+  EXPECT_THAT(frontier.advance_everywhere(stream.handle()), IsEmpty());
+}
+
 TEST_F(CaptureInfo, SeesAForkedStreamOnceItIsJoinedOrAsked) {
   FakeDriver::Stream side{.status = CU_STREAM_CAPTURE_STATUS_ACTIVE, .capture_id = 1};
   CUgraphNode a = graph.add_empty();

@@ -51,6 +51,7 @@ class FakeDriver {
     cuuint64_t capture_id = 0;
     std::vector<CUgraphNode> tips = {};
     std::vector<CUgraphEdgeData> tip_data = {};
+    Graph* graph = nullptr;
 
     CUstream handle() { return reinterpret_cast<CUstream>(this); }
   };
@@ -149,12 +150,13 @@ class FakeDriver {
       *status = reinterpret_cast<Stream*>(stream)->status;
       return fake().call("cuStreamIsCapturing");
     };
-    d.stream_get_capture_info = [](CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph*,
+    d.stream_get_capture_info = [](CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
                                    const CUgraphNode** tips, const CUgraphEdgeData** data, std::size_t* count) {
       Stream& stream = *reinterpret_cast<Stream*>(handle);
       stream.tip_data.resize(stream.tips.size());
       *status = stream.status;
       *id = stream.capture_id;
+      if (graph != nullptr) *graph = reinterpret_cast<CUgraph>(stream.graph);
       *tips = stream.tips.data();
       *data = stream.tip_data.data();
       *count = stream.tips.size();

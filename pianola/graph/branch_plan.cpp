@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 namespace pianola::graph {
 namespace {
@@ -21,6 +22,18 @@ std::size_t count_nodes(const std::vector<parallel::Unit>& units) {
   std::size_t nodes = 0;
   for (const parallel::Unit& unit : units) nodes += unit.nodes.size();
   return nodes;
+}
+
+// Whether the step waited for its collectives where it had to; empty: it did. What orders collectives alone does not count,
+// as a capture may leave those of two communicators side by side.
+std::string find_race(const parallel::StepUnits& step) {
+  if (step.captured.empty()) return "";
+  std::vector<parallel::Unit> units = step.units;
+  for (parallel::Unit& unit : units) {
+    std::erase_if(unit.accesses,
+                  [](const parallel::Access& access) { return access.memory == parallel::Memory::order; });
+  }
+  return parallel::prove(units, count_nodes(units), step.captured).failure;
 }
 
 }  // namespace
@@ -52,6 +65,10 @@ std::optional<parallel::Plan> plan_branches(parallel::StepUnits step, BranchInfo
     info.reason =
         fmt::format("the graph has {} nodes; a proof handles at most {}, because its tables grow with the square",
                     nodes, kMostNodes);
+    return std::nullopt;
+  }
+  if (const std::string race = find_race(step); !race.empty()) {
+    info.reason = "a collective was captured beside work that may touch the same memory: " + race;
     return std::nullopt;
   }
   parallel::Plan plan = parallel::make_plan(std::move(step.units), info.branches);

@@ -16,6 +16,9 @@ namespace pianola::parallel {
 
 inline constexpr double kNodeUs = 1.5;
 inline constexpr double kBytesPerUs = 2.5e6;
+// A collective: about what NVLink does between two GPUs.
+inline constexpr double kCollectiveUs = 15;
+inline constexpr double kCommunicatedBytesPerUs = 1e5;
 
 /// Bytes that accesses touch, each counted once. Workspaces and generators do not count: little of them is used.
 inline std::size_t touched_bytes(std::span<const Access> accesses) {
@@ -37,6 +40,11 @@ inline std::size_t touched_bytes(std::span<const Access> accesses) {
 /// Modelled time on the device of a unit with so many nodes.
 inline double cost_us(std::size_t nodes, std::span<const Access> accesses) {
   return kNodeUs * static_cast<double>(nodes) + static_cast<double>(touched_bytes(accesses)) / kBytesPerUs;
+}
+
+/// The same of a collective.
+inline double collective_cost_us(std::span<const Access> accesses) {
+  return kCollectiveUs + static_cast<double>(touched_bytes(accesses)) / kCommunicatedBytesPerUs;
 }
 
 }  // namespace pianola::parallel

@@ -6,25 +6,19 @@
 #include <pianola/parallel/kernel_pointers.hpp>
 #include <pianola/parallel/op_accesses.hpp>
 #include <pianola/parallel/op_split.hpp>
+#include <pianola/trace/op_info.hpp>
+#include <pianola/trace/plain_check.hpp>
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
+#include <numeric>
 #include <optional>
-#include <string_view>
+#include <span>
 #include <utility>
 
 namespace pianola::parallel {
 namespace {
-
-constexpr std::array<std::string_view, 4> kCollectives = {
-    "c10d::", "_c10d_functional::", "_c10d_functional_autograd::", "symm_mem::"};
-
-bool is_collective(std::string_view name) {
-  return std::any_of(kCollectives.begin(), kCollectives.end(),
-                     [&](std::string_view space) { return name.starts_with(space); });
-}
 
 // Who added a node.
 struct Maker {
@@ -39,6 +33,14 @@ struct Maker {
 // The chain of nodes is cut where the maker changes. A run of nodes that nobody is known to have made is a barrier; so
 // is an operation whose nodes are not one run, since what came in between may belong to it. What remains has the
 // accesses that the trace tells, and those that only the arguments of its kernels show: workspaces and generators.
+
+// Note [Collectives in lanes]
+// NCCL captures a collective as a kernel with an event before it and one behind it, most often on a stream of its own.
+// These nodes are one unit, which reads and writes the tensors that it was given; NCCL's own memory is used by collectives
+// alone. All collectives of a rank keep the order of the capture, whatever their communicators: two that are not ordered
+// may each wait on another rank for the other, where a device has no room for both. What a step computes on its one stream
+// is a chain, and so is right in that order. Whether it waited for the collectives that it had to wait for, only the
+// captured edges tell: see plan_branches().
 class GraphUnits {
  public:
   GraphUnits(const OpTrace& trace, const GraphTopology& graph, const HiddenMemory& hidden,
@@ -50,7 +52,9 @@ class GraphUnits {
     StepUnits step;
     step.refusal = refuse_collectives();
     if (!step.refusal.empty()) return step;
-    Chain chain = chain_of(graph_, [this](std::size_t node) { return name_of(node); });
+    Chain chain = chain_of(
+        graph_, [this](std::size_t node) { return name_of(node); },
+        [this](std::size_t node) { return is_collective(makers_[node]); });
     step.refusal = std::move(chain.refusal);
     if (!step.refusal.empty()) return step;
 
@@ -63,6 +67,8 @@ class GraphUnits {
       first = last;
     }
     step.units = std::move(units_);
+    const auto communicates = [](const Unit& unit) { return unit.communicates; };
+    if (std::any_of(step.units.begin(), step.units.end(), communicates)) step.captured = captured_edges(step.units);
     return step;
   }
 
@@ -89,13 +95,44 @@ class GraphUnits {
     return name + " outside any operation";
   }
 
+  [[nodiscard]] bool is_collective(const Maker& maker) const {
+    return maker.kind == Maker::Kind::op && trace_.ops()[maker.index].info->collective;
+  }
+
   [[nodiscard]] std::string refuse_collectives() const {
     for (const OpRecord& op : trace_.ops()) {
-      if (is_collective(trace_.name(op))) {
+      if (op.info->collective && !trace::may_be_in_a_step(trace::oddity_of_operator(op.info->schema().name()))) {
         return trace_.name(op) + " communicates with other processes, which have to do so in the same order";
       }
     }
     return "";
+  }
+
+  // A collective's events are where its kernel is: what waits for the kernel waits for all of the unit, and the unit for
+  // what the kernel waits for.
+  [[nodiscard]] std::vector<NodeEdge> captured_edges(std::span<const Unit> units) const {
+    std::vector<std::uint32_t> first(graph_.nodes().size()), last(graph_.nodes().size());
+    std::iota(first.begin(), first.end(), 0);
+    std::iota(last.begin(), last.end(), 0);
+    const auto is_event = [&](std::uint32_t node) {
+      const NodeType type = graph_.nodes()[node].type;
+      return type == NodeType::event_wait || type == NodeType::event_record;
+    };
+    std::vector<NodeEdge> edges;
+    for (const Unit& unit : units) {
+      if (!unit.communicates) continue;
+      const auto begin = std::find_if_not(unit.nodes.begin(), unit.nodes.end(), is_event);
+      const auto end = std::find_if_not(unit.nodes.rbegin(), unit.nodes.rend(), is_event);
+      if (begin == unit.nodes.end()) continue;
+      first[*begin] = unit.nodes.front();
+      last[*end] = unit.nodes.back();
+    }
+    for (const GraphEdge& edge : graph_.edges()) {
+      const auto from = static_cast<std::uint32_t>(edge.from), to = static_cast<std::uint32_t>(edge.to);
+      const bool within = makers_[from] == makers_[to] && is_collective(makers_[from]);
+      edges.push_back(within ? NodeEdge{from, to} : NodeEdge{last[from], first[to]});
+    }
+    return edges;
   }
 
   void find_accesses() {
@@ -146,7 +183,7 @@ class GraphUnits {
   }
 
   void add(Unit unit) {
-    unit.cost_us = cost_us(unit.nodes.size(), unit.accesses);
+    unit.cost_us = unit.communicates ? collective_cost_us(unit.accesses) : cost_us(unit.nodes.size(), unit.accesses);
     units_.push_back(std::move(unit));
   }
 
@@ -161,6 +198,7 @@ class GraphUnits {
   void add_op(std::size_t index, Nodes nodes) {
     const OpRecord& op = trace_.ops()[index];
     Unit unit{.name = trace_.name(op), .op = index, .nodes = std::move(nodes), .accesses = accesses_[index]};
+    if (op.info->collective) return add_collective(op, std::move(unit));
     add_hidden(op, unit);
     unit.barrier = why_barrier(op, unit);
     unit.writes_unknown = unit.writes_unknown || !unit.barrier.empty();
@@ -170,6 +208,15 @@ class GraphUnits {
       for (Unit& piece : pieces) add(std::move(piece));
       if (!pieces.empty()) return;
     }
+    add(std::move(unit));
+  }
+
+  void add_collective(const OpRecord& op, Unit unit) {
+    unit.communicates = true;
+    unit.accesses.push_back(order_of_collectives());
+    if (op_runs_[unit.op] > 1) unit.barrier = "other nodes run between those of " + unit.name;
+    if (unit.barrier.empty()) unit.barrier = barrier_of(trace_, op);
+    unit.writes_unknown = !unit.barrier.empty();
     add(std::move(unit));
   }
 

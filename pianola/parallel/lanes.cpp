@@ -31,7 +31,11 @@ std::vector<double> paths_to_end(std::span<const Unit> units, const DependencyGr
 class Scheduler {
  public:
   Scheduler(std::span<const Unit> units, const DependencyGraph& graph, int lanes)
-      : units_(units), graph_(graph), paths_(paths_to_end(units, graph)), lanes_(static_cast<std::size_t>(lanes)) {
+      : units_(units),
+        graph_(graph),
+        paths_(paths_to_end(units, graph)),
+        computing_(static_cast<std::size_t>(lanes)),
+        lanes_(computing_ + 1) {
     result_.lane_of.resize(units.size());
     result_.start_us.resize(units.size());
     ends_.resize(units.size());
@@ -52,6 +56,9 @@ class Scheduler {
     return std::move(result_);
   }
 
+  /// With that for units that communicate.
+  [[nodiscard]] std::size_t lanes() const noexcept { return lanes_.size(); }
+
  private:
   struct Lane {
     double free_us = 0;
@@ -63,7 +70,7 @@ class Scheduler {
   // Until a lane is free and a unit could run. Units whose dependencies are done by then compete for the lane.
   void wait_for_a_free_lane() {
     double now = std::numeric_limits<double>::max();
-    for (const Lane& lane : lanes_) now = std::min(now, lane.free_us);
+    for (std::size_t lane = 0; lane < computing_; ++lane) now = std::min(now, lanes_[lane].free_us);
     if (ready_.empty()) now = std::max(now, waiting_.top().first);
     for (; !waiting_.empty() && waiting_.top().first <= now; waiting_.pop()) {
       const std::uint32_t unit = waiting_.top().second;
@@ -82,6 +89,7 @@ class Scheduler {
   // Where it can begin soonest. Of several such lanes, one whose last unit it waits for anyhow, else the one that has
   // been free for longest: if the model is wrong about the times, it will still be the least likely to hold this up.
   [[nodiscard]] std::uint32_t best_lane(std::uint32_t unit) const {
+    if (units_[unit].communicates) return static_cast<std::uint32_t>(computing_);
     const auto rank = [&](std::uint32_t lane) {
       const auto& [free_us, last] = lanes_[lane];
       const auto before = graph_.before(unit);
@@ -89,7 +97,7 @@ class Scheduler {
       return std::tuple(start_on(lane, unit), !follows, free_us);
     };
     std::uint32_t best = 0;
-    for (std::uint32_t lane = 1; lane < lanes_.size(); ++lane) {
+    for (std::uint32_t lane = 1; lane < computing_; ++lane) {
       if (rank(lane) < rank(best)) best = lane;
     }
     return best;
@@ -115,6 +123,7 @@ class Scheduler {
   std::span<const Unit> units_;
   const DependencyGraph& graph_;
   std::vector<double> paths_;
+  std::size_t computing_;  // lanes; the last one is that of units that communicate
   std::vector<Lane> lanes_;
   std::vector<double> ends_;          // by unit, of those placed
   std::vector<std::size_t> missing_;  // by unit, how many that it waits for are not placed yet
@@ -140,8 +149,9 @@ void renumber(Lanes& lanes, std::size_t count, std::uint32_t first) {
 Lanes schedule_lanes(std::span<const Unit> units, std::span<const Dependency> dependencies, int lanes) {
   if (units.empty()) return {};
   const DependencyGraph graph(dependencies, units.size());
-  Lanes result = Scheduler(units, graph, lanes).run();
-  renumber(result, static_cast<std::size_t>(lanes), result.lane_of[critical_path(units, dependencies).units.front()]);
+  Scheduler scheduler(units, graph, lanes);
+  Lanes result = scheduler.run();
+  renumber(result, scheduler.lanes(), result.lane_of[critical_path(units, dependencies).units.front()]);
   return result;
 }
 

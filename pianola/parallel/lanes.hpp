@@ -21,7 +21,8 @@ struct Lanes {
 
 /// List scheduling onto at most `lanes` lanes (1 to kMostLanes): of the units whose dependencies are done, the one with
 /// the longest path to the end goes first, to the lane on which it can begin soonest. Waiting for a unit of another
-/// lane costs 1 us more. The same input gives the same schedule.
+/// lane costs 1 us more. Units that communicate have one lane more, of their own: how long they take depends on other
+/// ranks, and nothing that does not wait for them should. The same input gives the same schedule.
 /// @param dependencies  In any order, from < to.
 Lanes schedule_lanes(std::span<const Unit> units, std::span<const Dependency> dependencies, int lanes);
 

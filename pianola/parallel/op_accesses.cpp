@@ -129,6 +129,12 @@ void tidy(std::vector<Access>& accesses) {
 
 bool draws_numbers(const OpRecord& op) { return op.info->seeded || op.random_numbers > 0; }
 
+Access order_of_collectives() {
+  static const char order = 0;
+  const auto address = reinterpret_cast<std::uintptr_t>(&order);
+  return {.bytes = {address, address + 1}, .write = true, .memory = Memory::order, .owner = &order};
+}
+
 bool is_torchs_own(const OpTrace& trace, const OpRecord& op) {
   const std::string& name = trace.name(op);
   return name.starts_with("aten::") || name.starts_with("prims::");

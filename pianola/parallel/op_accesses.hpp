@@ -40,6 +40,9 @@ bool draws_numbers(const OpRecord& op);
 /// Whether the operator came with torch, whose schemas are believed.
 bool is_torchs_own(const OpTrace& trace, const OpRecord& op);
 
+/// What a collective has besides: ranks have to call them in one order, those of all communicators together.
+Access order_of_collectives();
+
 /// Why the operation has to be ordered against everything; empty: its accesses tell all.
 std::string barrier_of(const OpTrace& trace, const OpRecord& op);
 

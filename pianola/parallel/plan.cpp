@@ -54,7 +54,11 @@ std::vector<NodeEdge> node_edges(std::span<const Unit> units, std::span<const De
   return edges;
 }
 
-double total_us(std::span<const Unit> units) {
+// One unit after the other, but what communicates: that runs beside the rest as it was captured, too.
+double serial_us(std::span<const Unit> units, std::span<const Dependency> dependencies) {
+  if (std::any_of(units.begin(), units.end(), [](const Unit& unit) { return unit.communicates; })) {
+    return schedule_lanes(units, dependencies, 1).makespan_us;
+  }
   double total = 0;
   for (const Unit& unit : units) total += unit.cost_us;
   return total;
@@ -89,10 +93,10 @@ double critical_us_without(Cause cause, const Plan& plan, std::span<const Depend
 Plan make_plan(std::vector<Unit> units, int lanes) {
   Plan plan;
   plan.units = std::move(units);
-  plan.serial_us = total_us(plan.units);
 
   const std::size_t count = plan.units.size();
   const std::vector<Dependency> needed = transitive_reduction(find_dependencies(plan.units), count);
+  plan.serial_us = serial_us(plan.units, needed);
   plan.critical = critical_path(plan.units, needed);
   plan.lanes = schedule_lanes(plan.units, needed, lanes);
   plan.dependencies = transitive_reduction(with_lanes(needed, plan.lanes), count);

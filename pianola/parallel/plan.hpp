@@ -25,7 +25,7 @@ struct Plan {
   std::vector<NodeEdge> edges;           ///< All edges of the new graph: within units and between them.
   Lanes lanes;
   CriticalPath critical;  ///< By true dependencies alone.
-  double serial_us = 0;   ///< Sum of the units' modelled times.
+  double serial_us = 0;   ///< On one lane, with those that communicate beside it.
 
   /// Fills in what a plan knows: from `nodes` to `without_barriers_us`, and the obstacles.
   void describe(BranchInfo& info) const;

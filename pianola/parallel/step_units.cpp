@@ -65,7 +65,9 @@ StepUnits units_of(const OpTrace& trace) {
     if (draws_numbers(op)) accesses.push_back(generator_access());
     Unit unit{.name = trace.name(op), .op = i, .nodes = {static_cast<std::uint32_t>(i)}};
     unit.barrier = barrier_of(trace, op);
-    unit.cost_us = cost_us(1, accesses);
+    unit.communicates = op.info->collective;
+    unit.cost_us = unit.communicates ? collective_cost_us(accesses) : cost_us(1, accesses);
+    if (unit.communicates) accesses.push_back(order_of_collectives());
     unit.accesses = std::move(accesses);
     step.units.push_back(std::move(unit));
   }

@@ -1,5 +1,6 @@
 #pragma once
 #include <pianola/core/byte_span.hpp>
+#include <pianola/parallel/plan.hpp>
 #include <pianola/parallel/unit.hpp>
 #include <pianola/trace/op_trace.hpp>
 
@@ -32,10 +33,13 @@ struct KnownNodes {
 struct StepUnits {
   std::vector<Unit> units;
   std::string refusal;  ///< Empty: the units hold all nodes.
+  /// Of a step that communicates, the edges that it was captured with: collectives run beside the rest there, so that the
+  /// order of the units has to be proved as well.
+  std::vector<NodeEdge> captured;
 };
 
 /// Takes a captured graph apart into units. Whatever it does not understand becomes a barrier; what cannot be moved at
-/// all (several streams, conditional and host nodes, collectives ...) is a refusal.
+/// all (several streams, conditional and host nodes ...) is a refusal. Collectives keep their order.
 /// @param split_kernels  See ParallelOptions.
 StepUnits units_of(const OpTrace& trace, const GraphTopology& graph, const HiddenMemory& hidden,
                    std::span<const KnownNodes> known, bool split_kernels);

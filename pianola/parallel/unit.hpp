@@ -14,6 +14,7 @@ enum class Memory : std::uint8_t {
   made,       ///< Made by the step: another tensor may have had the same bytes before.
   workspace,  ///< cuBLAS's scratch, which operations share without a word.
   generator,  ///< Seed and offset of a random generator.
+  order,      ///< None: stands for the one order of a rank's collectives.
 };
 
 /// Bytes that a unit reads, or reads and writes.
@@ -36,6 +37,7 @@ struct Unit {
   std::string barrier = {};           ///< Why it is ordered against everything; empty: it is not.
   bool writes_unknown = false;        ///< It may write what `accesses` does not tell; then it is a barrier, too, or
                                       ///< ordered among its like.
+  bool communicates = false;          ///< A collective, which runs on a lane of its own.
   double cost_us = 0;                 ///< Modelled time on the device.
 };
 

@@ -152,7 +152,10 @@ void TraceRecorder::on_op_end(const OpSpan& op) {
   }
   record.first_node = static_cast<std::uint32_t>(trace_.nodes_.size());
   append(trace_.nodes_, std::span<const void* const>(ended->nodes));
-  if (options_.new_nodes) append(trace_.nodes_, options_.new_nodes());
+  if (options_.new_nodes) {
+    const bool everywhere = op.info->collective && options_.new_nodes_everywhere;
+    append(trace_.nodes_, everywhere ? options_.new_nodes_everywhere() : options_.new_nodes());
+  }
   record.nodes = static_cast<std::uint32_t>(trace_.nodes_.size()) - record.first_node;
   record.first_block = static_cast<std::uint32_t>(trace_.blocks_.size());
   append(trace_.blocks_, std::span<const ByteSpan>(ended->blocks));

@@ -20,6 +20,8 @@ struct TraceRecorderOptions {
   std::function<std::uint64_t()> random_position = {};
   /// Nodes that were added to the capturing graph since the last call; empty: no capture.
   std::function<std::span<const void* const>()> new_nodes = {};
+  /// The same on all streams of the capture, where a collective ends: it has streams of its own. Empty: as new_nodes.
+  std::function<std::span<const void* const>()> new_nodes_everywhere = {};
   /// Memory that was allocated since the last call; empty: not recorded.
   std::function<std::span<const ByteSpan>()> new_blocks = {};
 };

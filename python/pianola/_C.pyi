@@ -1872,13 +1872,15 @@ def begin_host_part(
     save: Any = None,
     runs_half: bool = False,
     may_run_twice: bool = False,
+    adam: Any = None,
 ) -> int:
     """A part of the host begins, in a step that is observed or captured: replays call `run` in its place. Without
     one it is only looked at, and `on_varying` is called where that is not enough. A part that `reads` ("values",
     or "overflow", which is 0 where all is well) may ask for values that the graph computes; parts within it may
     not. What `save()` returns is called where a capture is taken back. One that `runs_half` while it is
     captured, without its hooks, runs again for the first launch. One that `may_run_twice` does nothing on the
-    host but what `save()` puts back."""
+    host but what `save()` puts back. `adam`: the torch.optim.Adam or AdamW whose step it is, without hooks;
+    replays then need not run it."""
 
 def end_host_part(depth: int) -> bool:
     """It ends. `depth` is what its begin gave: how many were open. Returns whether it made history for autograd, so

@@ -253,6 +253,58 @@ def ddp_in_a_capture():
     return right(found), early
 
 
+class Lanes:
+    """What is told of a graph's branches, as it can be handed to another process."""
+
+    def __init__(self, info):
+        self.rebuilt, self.reason, self.untimed = info.rebuilt, info.reason, info.untimed
+        self.lanes, self.proved_pairs = info.lanes, info.proved_pairs
+
+    def __repr__(self):
+        return str(vars(self))
+
+
+def ddp_in_lanes():
+    """Buckets of a layer each, which are reduced while the next is computed."""
+    model = DistributedDataParallel(make_model(), bucket_cap_mb=0.0001, gradient_as_bucket_view=True)
+    x, graph = batch(0).clone(), pianola.Graph(DEVICE)
+
+    def step():
+        model.zero_grad(set_to_none=False)
+        model(x).square().mean().backward()
+
+    graph.capture(step, warmup=12, branches=4)
+    found = []
+    for number in range(STEPS):
+        x.copy_(batch(number))
+        graph.replay()
+        found.append(gradients(model))
+    return right(found), Lanes(graph.info().branches)
+
+
+def collectives_of_two_groups_in_lanes():
+    other = dist.new_group(list(range(RANKS)))
+
+    def by_two_groups(x):
+        y, z = x * 2, x.sin()
+        works = [dist.all_reduce(y, async_op=True), dist.all_reduce(z, group=other, async_op=True)]
+        v, w = x.exp(), x.cos()
+        for _ in range(20):
+            v, w = v.sin(), w.cos()
+        for work in works:
+            work.wait()
+        dist.all_reduce(w, group=other)
+        dist.all_reduce(z)
+        return y + z, v, w
+
+    graph, x, results = pianola.Graph(DEVICE), batch(0).clone(), []
+    graph.capture(lambda: results.append(by_two_groups(x)), warmup=1, branches=4)
+    found = collectives(by_two_groups, branches=4), Lanes(graph.info().branches)
+    graph.reset()
+    dist.destroy_process_group(other)
+    return found
+
+
 def an_error_in_the_capture():
     """Other ranks have taken part in it by then."""
     table = torch.arange(4.0, device=DEVICE)
@@ -269,10 +321,10 @@ def an_error_in_the_capture():
     return refused, torch.equal(graphed(batch(3), good), step(batch(3), good))
 
 
-def collectives(step):
+def collectives(step, **options):
     """Whether graphed is eager, how many calls replayed, and why others did not."""
     reasons = []
-    graphed = pianola.graphed(step, warmup=3, on_fallback=reasons.append)
+    graphed = pianola.graphed(step, warmup=3, on_fallback=reasons.append, **options)
     equal = 0
     for number in range(STEPS):
         one, other = graphed(batch(number)), step(batch(number))
@@ -459,6 +511,8 @@ CASES = {
         ddp_graphed_on_one_rank_alone,
         ddp_in_an_iteration,
         ddp_in_a_capture,
+        ddp_in_lanes,
+        collectives_of_two_groups_in_lanes,
         an_error_in_the_capture,
         the_collectives,
         a_bare_all_reduce_in_a_capture,
@@ -569,7 +623,17 @@ def test_ddp_replays_in_an_iteration_and_in_a_graph(ranks):
     for steps, early in of_both(ranks, ddp_in_a_capture):
         assert steps == STEPS
         if ranks[0]["device"] == "cuda":
-            refused(early, "CaptureError", "times its first ten iterations", "warmup=11", "PG1104")
+            refused(early, "CaptureError", "times its first ten iterations", "warmup=11", rule="PG1104")
+
+
+def test_ddp_replays_in_lanes(ranks):
+    for steps, branches in of_both(ranks, ddp_in_lanes):
+        assert steps == STEPS and branches.proved_pairs > 0 and branches.lanes > 1
+        if ranks[0]["device"] == "cuda":
+            assert branches.rebuilt and "a trial would communicate" in branches.untimed, branches
+    for replayed, branches in of_both(ranks, collectives_of_two_groups_in_lanes):
+        assert replayed == (STEPS, STEPS - 3, [])
+        assert branches.proved_pairs > 0 and (branches.rebuilt or ranks[0]["device"] == "cpu"), branches
 
 
 @pytest.mark.parametrize("case", [ddp_that_finds_unused_parameters, ddp_with_a_static_graph])

@@ -195,6 +195,7 @@ void Branches::make(const Captured& captured, const GraphTopology& topology, con
   if (const auto found = std::find_if(plan.units.begin(), plan.units.end(), is_unknown); found != plan.units.end()) {
     unknown_writer_ = found->name;
   }
+  communicates_ = std::ranges::any_of(plan.units, &parallel::Unit::communicates);
   std::optional<RewiredGraph> graph;
   {
     const AddTime timed(info_.rebuild_time);
@@ -229,6 +230,7 @@ parallel::StepUnits Branches::find_units(const Captured& captured, const GraphTo
 // A trial runs the step: what it writes has to be known, what it reads has to be there, and nobody else's may be hit.
 std::string Branches::why_no_trial() const {
   if (!options_.self_check) return "self_check is off";
+  if (communicates_) return "a trial would communicate, and other ranks may make none";
   if (rebuilt_->executable.get() == nullptr) return "the executable is made later";
   if (!has_run_) return "the step has not run yet (warmup = 0, and warmed_up is off), so its inputs may not be there";
   if (!unknown_writer_.empty())

@@ -88,6 +88,7 @@ class Branches {
   c10::cuda::CUDAStream stream_;
   std::size_t colours_ = 0;
   std::string unknown_writer_;  // a unit of the step that may write more than is known
+  bool communicates_ = false;
   std::unique_ptr<WorkspaceTurns> turns_;
   std::unique_ptr<ReuseDelay> delay_;
   std::optional<Rebuilt> rebuilt_;

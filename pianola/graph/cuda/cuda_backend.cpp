@@ -236,13 +236,20 @@ TraceRecorderOptions CudaBackend::recorder_options() {
     const auto nodes = recording_->frontier.advance(recording_->stream.stream());
     return {reinterpret_cast<const void* const*>(nodes.data()), nodes.size()};
   };
-  if (!branches_) return {.random_position = position, .new_nodes = new_nodes};
+  const auto everywhere = [this]() -> std::span<const void* const> {
+    const auto nodes = recording_->frontier.advance_everywhere(recording_->stream.stream());
+    return {reinterpret_cast<const void* const*>(nodes.data()), nodes.size()};
+  };
+  if (!branches_) return {.random_position = position, .new_nodes = new_nodes, .new_nodes_everywhere = everywhere};
   const auto new_blocks = [this]() -> std::span<const ByteSpan> {
     recording_->new_blocks = recording_->allocations->allocated_since(recording_->known_blocks);
     recording_->known_blocks += recording_->new_blocks.size();
     return recording_->new_blocks;
   };
-  return {.random_position = position, .new_nodes = new_nodes, .new_blocks = new_blocks};
+  return {.random_position = position,
+          .new_nodes = new_nodes,
+          .new_nodes_everywhere = everywhere,
+          .new_blocks = new_blocks};
 }
 
 std::optional<Diagnosis> CudaBackend::offence(const OpTrace* trace) const {
