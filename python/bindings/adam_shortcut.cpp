@@ -4,7 +4,6 @@
 
 #include <pianola/callable/host_part.hpp>
 #include <pianola/trace/quiet_scope.hpp>
-#include <pianola/trace/tensors_of.hpp>
 #include <pianola/trace/weak_tensor.hpp>
 #include <pianola/trace/wrapped_number.hpp>
 
@@ -17,7 +16,6 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <set>
 #include <span>
@@ -68,42 +66,31 @@ class SameObjects {
   std::vector<trace::WeakTensor> tensors_;
 };
 
-// What Adam computes on the host from a count, as torch.optim.adam writes it.
-struct Settings {
-  double lr = 0, beta1 = 0, beta2 = 0, eps = 0, weight_decay = 0;
-
-  // Without the rate, which schedulers set.
-  [[nodiscard]] bool are_alike(const Settings& other) const {
-    const auto bits = [](double number) { return std::bit_cast<std::uint64_t>(number); };
-    return bits(beta1) == bits(other.beta1) && bits(beta2) == bits(other.beta2) && bits(eps) == bits(other.eps) &&
-           bits(weight_decay) == bits(other.weight_decay);
-  }
-  [[nodiscard]] double decay() const { return 1 - lr * weight_decay; }
-  [[nodiscard]] double step_size(double count) const { return lr / (1 - std::pow(beta1, count)) * -1; }
-  [[nodiscard]] double root_of_correction(double count) const { return std::pow(1 - std::pow(beta2, count), 0.5); }
-};
-
-// A number of a call is one of these.
-enum class Kind : std::uint8_t { fixed, decay, step_size, root_of_correction };
-constexpr std::array kKinds = {Kind::decay, Kind::step_size, Kind::root_of_correction};
-
+// A parameter group: its settings, and the count of its next step.
 struct Group {
-  Settings settings;
-  double count = 0;  // before the step
+  double lr = 0, beta1 = 0, beta2 = 0, eps = 0, weight_decay = 0;
+  double count = 0;
+
+  // Python has no real root of a correction that is not positive, and no quotient by one that is zero.
+  [[nodiscard]] bool is_sound() const { return count >= 1 && correction(beta1) > 0 && correction(beta2) > 0; }
+  [[nodiscard]] double correction(double beta) const { return 1 - std::pow(beta, count); }
 };
 
-double value_of(Kind kind, const Group& group, double count) {
-  switch (kind) {
-    case Kind::decay:
-      return group.settings.decay();
-    case Kind::step_size:
-      return group.settings.step_size(count);
-    case Kind::root_of_correction:
-      return group.settings.root_of_correction(count);
-    case Kind::fixed:
-      break;
-  }
-  return 0;
+// What Adam gives to its operations, as torch.optim.adam writes it.
+using Formula = double (*)(const Group&);
+constexpr std::array<Formula, 8> kFormulas = {
+    [](const Group& group) { return 1 - group.lr * group.weight_decay; },
+    [](const Group& group) { return group.lr / group.correction(group.beta1) * -1; },
+    [](const Group& group) { return std::pow(group.correction(group.beta2), 0.5); },
+    [](const Group& group) { return 1 - group.beta1; },
+    [](const Group& group) { return group.beta2; },
+    [](const Group& group) { return 1 - group.beta2; },
+    [](const Group& group) { return group.eps; },
+    [](const Group& group) { return group.weight_decay; },
+};
+
+bool are_same(double one, double other) {
+  return std::bit_cast<std::uint64_t>(one) == std::bit_cast<std::uint64_t>(other);
 }
 
 // A number, or a tensor that torch has made of one.
@@ -118,7 +105,7 @@ std::optional<double> double_of(const c10::IValue& value) {
 bool is_all(const c10::IValue& value, double number) {
   const auto is_it = [&](const c10::IValue& one) {
     const auto found = double_of(one);
-    return found && std::bit_cast<std::uint64_t>(*found) == std::bit_cast<std::uint64_t>(number);
+    return found && are_same(*found, number);
   };
   if (!value.isList()) return is_it(value);
   const auto all = value.toListRef();
@@ -152,257 +139,297 @@ c10::IValue like(const c10::IValue& value, double number) {
 }
 
 bool read_number(PyObject* object, double& number) {
-  if (object == nullptr || !PyFloat_CheckExact(object)) return false;
+  if (object == nullptr) return false;
+  if (PyLong_CheckExact(object)) {
+    number = PyLong_AsDouble(object);
+    const bool fits = PyErr_Occurred() == nullptr;
+    PyErr_Clear();
+    return fits;
+  }
+  if (!PyFloat_CheckExact(object)) return false;
   number = PyFloat_AS_DOUBLE(object);
   return true;
 }
 
 PyObject* item(PyObject* dict, const char* key) { return PyDict_GetItemString(dict, key); }
 
+bool read_settings(PyObject* group, Group& found) {
+  PyObject* const betas = item(group, "betas");
+  return betas != nullptr && PyTuple_CheckExact(betas) && PyTuple_GET_SIZE(betas) == 2 &&
+         read_number(PyTuple_GET_ITEM(betas, 0), found.beta1) && read_number(PyTuple_GET_ITEM(betas, 1), found.beta2) &&
+         read_number(item(group, "lr"), found.lr) && read_number(item(group, "eps"), found.eps) &&
+         read_number(item(group, "weight_decay"), found.weight_decay);
+}
+
+// A count that finish() can move on; asked each time, as `.data` may be set to anything.
+const at::Tensor* as_count(PyObject* object) {
+  const at::Tensor* const count = object == nullptr ? nullptr : as_tensor(object);
+  const bool is_one = count != nullptr && count->defined() && count->is_cpu() && count->layout() == at::kStrided &&
+                      count->numel() == 1 && !count->is_inference() && !count->requires_grad() &&
+                      (count->scalar_type() == at::kFloat || count->scalar_type() == at::kDouble);
+  return is_one ? count : nullptr;
+}
+
+template <typename T>
+T& value_of(const at::Tensor& count) {
+  return *count.data_ptr<T>();
+}
+
+double next_of(const at::Tensor& count) {
+  if (count.scalar_type() == at::kDouble) return value_of<double>(count) + 1;
+  return static_cast<float>(value_of<float>(count) + 1);
+}
+
+double now_of(const at::Tensor& count) {
+  return count.scalar_type() == at::kDouble ? value_of<double>(count) : value_of<float>(count);
+}
+
+// A number of a call, and all that it may be: one of the formulas of one of the groups, or always the same.
+struct Slot {
+  struct Candidate {
+    std::size_t formula;
+    std::size_t group;
+  };
+  std::size_t call;
+  std::size_t argument;
+  c10::IValue sample;
+  bool may_be_fixed = true;
+  std::vector<Candidate> candidates = {};
+};
+
 class AdamShortcut final : public callable::HostShortcut {
  public:
   explicit AdamShortcut(const py::object& optimizer)
-      : optimizer_(py::weakref(optimizer)),
-        type_(py::reinterpret_borrow<py::object>(py::type::handle_of(optimizer))),
-        step_(type_.get().attr("step")),
-        hooks_(py::module_::import("torch.optim.optimizer")) {}
+      : optimizer_(py::weakref(optimizer)), type_(py::reinterpret_borrow<py::object>(py::type::handle_of(optimizer))) {
+    const auto& module = py::module_::import("sys").attr("modules")["torch.optim.adam"];
+    for (const char* name : {"adam", "_multi_tensor_adam", "_single_tensor_adam"}) code_.emplace_back(module, name);
+    for (const char* name : {"step", "_init_group"}) code_.emplace_back(type_.get(), name);
+    hooks_.emplace(py::module_::import("torch.optim.optimizer"));
+  }
 
   void learn(std::span<const HostPartCall> calls) override {
     const WithGil gil;
-    if (gave_up_) return;
     const py::object optimizer = optimizer_.get()();
-    if (optimizer.is_none()) return;
-    if (!known_ || !check(optimizer)) {  // for the first time, or something is another than it was
-      learned_ = 0;
-      slots_.clear();
-      known_.emplace();
-      stepped_.clear();
-      gave_up_ = ++times_ > kMostTimes || !meet(optimizer);
-    }
-    if (!gave_up_) find_slots(calls);
-    ++learned_;
+    if (gave_up() || optimizer.is_none()) return;
+    if (!known_ || !check(optimizer, now_of)) start_again(optimizer);
+    if (known_) find_slots(calls);
+    counts_.clear();
   }
 
   std::optional<std::vector<HostPartNumber>> numbers() override {
-    if (gave_up_ || learned_ < 2) return std::nullopt;
+    if (learned_ < 2 || !known_) return std::nullopt;
     const WithGil gil;
     const py::object optimizer = optimizer_.get()();
-    if (optimizer.is_none() || !check(optimizer)) return std::nullopt;
+    if (optimizer.is_none() || !check(optimizer, next_of)) return std::nullopt;
     std::vector<HostPartNumber> numbers;
     for (const Slot& slot : slots_) {
-      if (slot.kind == Kind::fixed) continue;
-      const Group& group = known_->groups[slot.group];
-      numbers.push_back({slot.call, slot.argument, like(slot.sample, value_of(slot.kind, group, group.count + 1))});
+      if (slot.candidates.empty()) continue;
+      const double number = value_of(slot.candidates.front());
+      const auto agrees = [&](const Slot::Candidate& other) { return are_same(value_of(other), number); };
+      const bool are_one = std::all_of(slot.candidates.begin(), slot.candidates.end(), agrees);
+      if (!are_one || (slot.may_be_fixed && !is_all(slot.sample, number))) {
+        counts_.clear();
+        return std::nullopt;  // a run of the part tells which it is
+      }
+      if (!slot.may_be_fixed) numbers.push_back({slot.call, slot.argument, like(slot.sample, number)});
     }
+    failures_ = 0;
     return numbers;
   }
 
   void finish() override {
     for (const at::Tensor& count : std::exchange(counts_, {})) {
-      if (count.scalar_type() == at::kFloat) {
-        *count.data_ptr<float>() += 1;
+      if (count.scalar_type() == at::kDouble) {
+        pianola::python::value_of<double>(count) += 1;
       } else {
-        *count.data_ptr<double>() += 1;
+        pianola::python::value_of<float>(count) += 1;
       }
       count.unsafeGetTensorImpl()->bump_version();
     }
   }
 
  private:
-  static constexpr int kMostTimes = 8;  // that it learns anew
+  static constexpr int kMostFailures = 8;  // to learn, in a row
 
-  struct Slot {
-    std::size_t call;
-    std::size_t argument;
-    Kind kind;
-    std::size_t group;
-    c10::IValue sample;
-  };
   struct Known {
     SameObjects objects;  // that decide what a step does
-    std::vector<Group> groups;
-    std::map<const void*, std::size_t> group_of;  // by a parameter's storage
+    std::vector<bool> decays;
   };
+
+  [[nodiscard]] bool gave_up() const { return failures_ > kMostFailures; }
+
+  void start_again(const py::object& optimizer) {
+    ++failures_;
+    learned_ = 0;
+    slots_.clear();
+    known_.emplace();
+    stepped_.clear();
+    const auto add = [&](PyObject* object) { return known_->objects.add(object), true; };
+    if (!walk(optimizer, add, now_of, /*meets=*/true)) return known_.reset();
+    for (const Group& group : groups_) known_->decays.push_back(group.weight_decay != 0);
+  }
+
+  // Whether all is as it was; then groups_ and counts_ are those of the step.
+  bool check(const py::object& optimizer, double (*count_of)(const at::Tensor&)) {
+    SameObjects::Check same(known_->objects);
+    const auto is_next = [&](PyObject* object) { return same.is_next(object); };
+    bool is_same = walk(optimizer, is_next, count_of, /*meets=*/false) && same.is_end();
+    for (std::size_t i = 0; i < groups_.size() && is_same; ++i) {
+      is_same = (groups_[i].weight_decay != 0) == known_->decays[i] && groups_[i].is_sound();
+    }
+    if (!is_same) counts_.clear();
+    return is_same;
+  }
 
   // Goes through all that decides what a step does: `visit(object)` is false where one is another than it was.
   template <typename Visit>
-  bool walk(const py::object& optimizer, const Visit& visit, std::vector<Group>& groups, bool meets) {
-    const py::object state = optimizer.attr("state"), all = optimizer.attr("param_groups");
-    if (!PyDict_Check(state.ptr()) || !PyList_CheckExact(all.ptr()) || has_hooks(optimizer)) return false;
-    if (!visit(state.ptr()) || !visit(all.ptr())) return false;
+  bool walk(const py::object& optimizer, const Visit& visit, double (*count_of)(const at::Tensor&), bool meets) {
+    groups_.clear();
     counts_.clear();
+    const py::object state = optimizer.attr("state"), all = optimizer.attr("param_groups");
+    if (!PyDict_Check(state.ptr()) || !PyList_CheckExact(all.ptr()) || !is_torchs(optimizer)) return false;
+    if (!visit(state.ptr()) || !visit(all.ptr())) return false;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(all.ptr()); ++i) {
       PyObject* const group = PyList_GET_ITEM(all.ptr(), i);
-      Group found;
-      if (!PyDict_CheckExact(group) || !visit(group) || !read_settings(group, found.settings)) return false;
-      for (const char* key :
-           {"amsgrad", "maximize", "foreach", "capturable", "differentiable", "fused", "decoupled_weight_decay"}) {
-        PyObject* const setting = item(group, key);
-        if (setting == nullptr || !visit(setting)) return false;
-      }
-      if (meets && is_of_no_use(group)) return false;
-      PyObject* const parameters = item(group, "params");
-      if (parameters == nullptr || !PyList_CheckExact(parameters) || !visit(parameters)) return false;
-      bool is_first = true;
-      for (Py_ssize_t j = 0; j < PyList_GET_SIZE(parameters); ++j) {
-        PyObject* const parameter = PyList_GET_ITEM(parameters, j);
-        if (!visit(parameter)) return false;
-        PyObject* const entries = PyDict_GetItem(state.ptr(), parameter);
-        if (entries == nullptr) continue;  // it has had no gradient
-        if (!PyDict_CheckExact(entries) || !visit(entries) || !visit_entries(entries, visit)) return false;
-        if (meets && !meet_parameter(parameter, entries, groups.size())) return false;
-        if (stepped_.count(as_tensor(parameter)->unsafeGetTensorImpl()) == 0) continue;
-        counts_.push_back(THPVariable_Unpack(item(entries, "step")));
-        const double count = count_of(counts_.back());
-        if (std::exchange(is_first, false)) found.count = count;
-        if (count != found.count) return false;
-      }
-      groups.push_back(found);
+      Group& found = groups_.emplace_back();
+      if (!PyDict_CheckExact(group) || !visit(group) || !read_settings(group, found) || !walk_flags(group, visit))
+        return false;
+      if (!walk_parameters(group, state.ptr(), visit, count_of, meets)) return false;
+    }
+    return are_different_counts();
+  }
+
+  template <typename Visit>
+  static bool walk_flags(PyObject* group, const Visit& visit) {
+    for (const char* key : {"amsgrad", "maximize", "foreach", "decoupled_weight_decay"}) {
+      PyObject* const flag = item(group, key);
+      if (flag == nullptr || !visit(flag)) return false;
+    }
+    for (const char* key : {"capturable", "differentiable", "fused"}) {
+      PyObject* const flag = item(group, key);
+      if (flag != Py_False && flag != Py_None) return false;
     }
     return true;
   }
 
   template <typename Visit>
-  static bool visit_entries(PyObject* entries, const Visit& visit) {
+  bool walk_parameters(PyObject* group, PyObject* state, const Visit& visit, double (*count_of)(const at::Tensor&),
+                       bool meets) {
+    PyObject* const parameters = item(group, "params");
+    if (parameters == nullptr || !PyList_CheckExact(parameters) || !visit(parameters)) return false;
+    double& count = groups_.back().count;
+    bool is_first = true;
+    count = 1;  // where nothing of the group is stepped
+    for (Py_ssize_t j = 0; j < PyList_GET_SIZE(parameters); ++j) {
+      PyObject* const parameter = PyList_GET_ITEM(parameters, j);
+      const at::Tensor* const tensor = as_tensor(parameter);
+      if (tensor == nullptr || !visit(parameter)) return false;
+      PyObject* const entries = PyDict_GetItem(state, parameter);
+      if (entries == nullptr) continue;  // it has had no gradient
+      if (!PyDict_CheckExact(entries) || !visit(entries) || !walk_entries(entries, visit)) return false;
+      // One without a gradient is not stepped. (While the part runs again, gradients are those of the capture.)
+      if (meets && tensor->grad().defined()) stepped_.insert(tensor->unsafeGetTensorImpl());
+      if (stepped_.count(tensor->unsafeGetTensorImpl()) == 0) continue;
+      const at::Tensor* const its = as_count(item(entries, "step"));
+      if (its == nullptr) return false;
+      counts_.push_back(*its);
+      if (std::exchange(is_first, false)) count = count_of(*its);
+      if (!are_same(count, count_of(*its))) return false;
+    }
+    return true;
+  }
+
+  template <typename Visit>
+  static bool walk_entries(PyObject* entries, const Visit& visit) {
     PyObject *key = nullptr, *value = nullptr;
     for (Py_ssize_t position = 0; PyDict_Next(entries, &position, &key, &value) != 0;) {
-      if (!visit(value)) return false;
+      if (!visit(key) || !visit(value)) return false;
     }
     return true;
   }
 
-  bool check(const py::object& optimizer) {
-    SameObjects::Check same(known_->objects);
-    std::vector<Group> groups;
-    if (!walk(
-            optimizer, [&](PyObject* object) { return same.is_next(object); }, groups, false) ||
-        !same.is_end())
-      return false;
-    for (std::size_t i = 0; i < groups.size(); ++i) {
-      if (!groups[i].settings.are_alike(known_->groups[i].settings)) return false;
-    }
-    known_->groups = std::move(groups);
-    return true;
+  // One that two parameters share moves on twice in a step.
+  [[nodiscard]] bool are_different_counts() const {
+    std::vector<const void*> places;
+    places.reserve(counts_.size());
+    for (const at::Tensor& count : counts_) places.push_back(count.const_data_ptr());
+    std::sort(places.begin(), places.end());
+    return std::adjacent_find(places.begin(), places.end()) == places.end();
   }
 
-  bool meet(const py::object& optimizer) {
-    std::vector<Group> groups;
-    const auto add = [&](PyObject* object) { return known_->objects.add(object), true; };
-    if (!walk(optimizer, add, groups, true) || groups.empty()) return false;
-    known_->groups = std::move(groups);
-    return true;
-  }
-
-  // One without a gradient is not stepped. (While the part runs again, gradients are those of the capture.)
-  bool meet_parameter(PyObject* parameter, PyObject* entries, std::size_t group) {
-    PyObject* const step = item(entries, "step");
-    const at::Tensor* const tensor = as_tensor(parameter);
-    if (tensor == nullptr || step == nullptr || as_tensor(step) == nullptr) return false;
-    known_->group_of[trace::storage_of(*tensor)] = group;
-    if (!tensor->grad().defined()) return true;
-    stepped_.insert(tensor->unsafeGetTensorImpl());
-    const at::Tensor& count = *as_tensor(step);
-    const bool is_float = count.scalar_type() == at::kFloat || count.scalar_type() == at::kDouble;
-    return count.is_cpu() && count.numel() == 1 && is_float && !count.is_inference() && !count.requires_grad();
-  }
-
-  static double count_of(const at::Tensor& count) {
-    return count.scalar_type() == at::kFloat ? *count.const_data_ptr<float>() : *count.const_data_ptr<double>();
-  }
-
-  static bool read_settings(PyObject* group, Settings& settings) {
-    PyObject* const betas = item(group, "betas");
-    return betas != nullptr && PyTuple_CheckExact(betas) && PyTuple_GET_SIZE(betas) == 2 &&
-           read_number(PyTuple_GET_ITEM(betas, 0), settings.beta1) &&
-           read_number(PyTuple_GET_ITEM(betas, 1), settings.beta2) && read_number(item(group, "lr"), settings.lr) &&
-           read_number(item(group, "eps"), settings.eps) &&
-           read_any_number(item(group, "weight_decay"), settings.weight_decay);
-  }
-
-  // weight_decay=0 is an int.
-  static bool read_any_number(PyObject* object, double& number) {
-    if (object != nullptr && PyLong_CheckExact(object)) {
-      number = PyLong_AsDouble(object);
-      return PyErr_Occurred() == nullptr;
-    }
-    return read_number(object, number);
-  }
-
-  static bool is_of_no_use(PyObject* group) {
-    for (const char* key : {"capturable", "differentiable", "fused"}) {
-      if (PyObject_IsTrue(item(group, key)) == 1) return true;
-    }
-    return false;
-  }
-
-  // Of the user's; those of all optimizers are Pianola's own two.
-  bool has_hooks(const py::object& optimizer) {
+  // Nobody has put something in the place of torch's code, or hooks about it. Those of all optimizers are Pianola's own two.
+  bool is_torchs(const py::object& optimizer) {
     const auto count = [](const py::object& dict) { return py::len(dict); };
-    return count(optimizer.attr("_optimizer_step_pre_hooks")) + count(optimizer.attr("_optimizer_step_post_hooks")) !=
-               0 ||
-           count(hooks_.get().attr("_global_optimizer_pre_hooks")) != 1 ||
-           count(hooks_.get().attr("_global_optimizer_post_hooks")) != 1 ||
-           !py::object(type_.get().attr("step")).is(step_.get());
+    const auto is_as_it_was = [](const Code& code) { return code.is_as_it_was(); };
+    const py::object own = optimizer.attr("__dict__");
+    return py::type::handle_of(optimizer).is(type_.get()) && !own.contains("_init_group") &&
+           count(own["_optimizer_step_pre_hooks"]) + count(own["_optimizer_step_post_hooks"]) == 0 &&
+           count(hooks_->get().attr("_global_optimizer_pre_hooks")) == 1 &&
+           count(hooks_->get().attr("_global_optimizer_post_hooks")) == 1 &&
+           std::all_of(code_.begin(), code_.end(), is_as_it_was);
   }
 
-  // Which number is what: on parameters the decay and the step size, elsewhere the correction, and all else does not change.
+  // What a number may be shows in run after run.
   void find_slots(std::span<const HostPartCall> calls) {
     std::vector<Slot> slots;
     for (std::size_t call = 0; call < calls.size(); ++call) {
-      const auto group = group_of(calls[call]);
       for (std::size_t i = 0; i < calls[call].inputs.size(); ++i) {
-        const c10::IValue& value = calls[call].inputs[i];
-        if (!holds_numbers(value)) continue;
-        slots.push_back({call, i, Kind::fixed, group.value_or(0), value});
-        find_kind(slots.back(), group.has_value());
+        if (holds_numbers(calls[call].inputs[i]))
+          slots.push_back({.call = call, .argument = i, .sample = calls[call].inputs[i]});
       }
     }
     if (learned_ == 0) {
+      for (Slot& slot : slots) add_candidates(slot);
       slots_ = std::move(slots);
-      return;
+    } else if (slots.size() != slots_.size() || !narrow_down(slots)) {
+      ++failures_;
+      return known_.reset();
     }
-    // Once more: the same kinds, and what is fixed is the same number.
-    gave_up_ = slots.size() != slots_.size();
-    for (std::size_t i = 0; i < slots.size() && !gave_up_; ++i) {
-      const Slot &was = slots_[i], &is = slots[i];
-      const bool is_same_value = are_same_numbers(was.sample, is.sample);
-      gave_up_ = was.kind != is.kind || was.group != is.group || (is.kind == Kind::fixed && !is_same_value);
-    }
+    ++learned_;
   }
 
-  void find_kind(Slot& slot, bool is_of_parameters) const {
-    for (const Kind kind : kKinds) {
-      if ((kind == Kind::root_of_correction) == is_of_parameters) continue;
-      for (std::size_t group = 0; group < known_->groups.size(); ++group) {
-        if (is_of_parameters && group != slot.group) continue;
-        const Group& known = known_->groups[group];
-        if (!is_all(slot.sample, value_of(kind, known, known.count))) continue;  // the step has counted
-        slot.kind = kind;
-        slot.group = group;
-        return;
+  void add_candidates(Slot& slot) const {
+    for (std::size_t formula = 0; formula < kFormulas.size(); ++formula) {
+      for (std::size_t group = 0; group < groups_.size(); ++group) {
+        if (is_all(slot.sample, value_of({formula, group}))) slot.candidates.push_back({formula, group});
       }
     }
   }
 
-  // Of the parameters that a call writes.
-  [[nodiscard]] std::optional<std::size_t> group_of(const HostPartCall& call) const {
-    std::optional<std::size_t> group;
-    if (call.inputs.empty()) return group;
-    trace::for_each_tensor(call.inputs[0], [&](const at::Tensor& tensor) {
-      if (const auto found = known_->group_of.find(trace::storage_of(tensor)); found != known_->group_of.end())
-        group = found->second;
-    });
-    return group;
+  // False where a number is nothing that is known.
+  bool narrow_down(const std::vector<Slot>& now) {
+    for (std::size_t i = 0; i < now.size(); ++i) {
+      Slot& slot = slots_[i];
+      slot.may_be_fixed = slot.may_be_fixed && are_same_numbers(slot.sample, now[i].sample);
+      std::erase_if(slot.candidates, [&](const Slot::Candidate& one) { return !is_all(now[i].sample, value_of(one)); });
+      if (!slot.may_be_fixed && slot.candidates.empty()) return false;
+    }
+    return true;
   }
 
-  HeldObject optimizer_, type_, step_, hooks_;
+  [[nodiscard]] double value_of(const Slot::Candidate& one) const { return kFormulas[one.formula](groups_[one.group]); }
+
+  // A function where it was found.
+  class Code {
+   public:
+    Code(const py::object& owner, const char* name) : owner_(owner), function_(owner.attr(name)), name_(name) {}
+    [[nodiscard]] bool is_as_it_was() const { return py::getattr(owner_.get(), name_, py::none()).is(function_.get()); }
+
+   private:
+    HeldObject owner_, function_;
+    const char* name_;
+  };
+
+  HeldObject optimizer_, type_;
+  std::vector<Code> code_;
+  std::optional<HeldObject> hooks_;  // the module that has those of all optimizers
   std::optional<Known> known_;
   std::set<const c10::TensorImpl*> stepped_;  // parameters, of those known
-  std::vector<at::Tensor> counts_;            // of the step that comes next
   std::vector<Slot> slots_;
-  int learned_ = 0;  // runs
-  int times_ = 0;
-  bool gave_up_ = false;
+  std::vector<Group> groups_;       // as they are now
+  std::vector<at::Tensor> counts_;  // of the step that comes next
+  int learned_ = 0;                 // runs
+  int failures_ = 0;
 };
 
 }  // namespace

@@ -353,7 +353,8 @@ def _is_plain_adam(optimizer: torch.optim.Optimizer) -> bool:
         return False
     step: Any = type(optimizer).step
     while step is not None:
-        if os.path.dirname(step.__code__.co_filename) != os.path.dirname(torch.optim.__file__):
+        code = getattr(step, "__code__", None)
+        if code is None or os.path.dirname(code.co_filename) != os.path.dirname(torch.optim.__file__):
             return False
         step = getattr(step, "__wrapped__", None)
     return True

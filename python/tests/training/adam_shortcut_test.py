@@ -144,6 +144,167 @@ def test_counts_may_part(device):
     train_both(device, change)
 
 
+def test_counts_of_one_group_may_be_set(device):
+    def change(one):
+        for parameter in one.optimizer.param_groups[1]["params"]:
+            one.optimizer.state[parameter]["step"].fill_(1)
+
+    train_both(device, change, groups=True)
+
+
+@pytest.mark.parametrize("foreach", [True, False])
+@pytest.mark.parametrize("options", [{}, {"eps": 1.0}, {"betas": (0.0, 0.999)}, {"weight_decay": 1.0, "kind": torch.optim.Adam}], ids=str)
+def test_counts_may_be_so_high_that_nothing_is_corrected(device, options, foreach):
+    """A correction is 1 then, as other numbers may be."""
+
+    def set_to(count):
+        def change(one):
+            for entries in one.optimizer.state.values():
+                entries["step"].fill_(count)
+
+        return change
+
+    def change(one):
+        set_to(100_000)(one)
+        one.losses += one.train(STEPS, STEPS + 6)
+        set_to(3)(one)
+
+    train_both(device, change, groups=True, foreach=foreach, **options)
+
+
+def test_counts_may_be_fractions(device):
+    def change(one):
+        for entries in one.optimizer.state.values():
+            entries["step"].fill_(0.1)
+
+    train_both(device, change)
+
+
+def test_a_count_that_divides_by_zero_is_an_error_as_in_eager(device):
+    graphed = Training(device, True)
+    graphed.train(0, STEPS)
+    for entries in graphed.optimizer.state.values():
+        entries["step"].fill_(-1)
+    with pytest.raises(ZeroDivisionError):
+        graphed.train(STEPS, STEPS + 1)
+
+
+def test_parameters_may_share_a_count(device):
+    def change(one):
+        first, *others = one.optimizer.state.values()
+        for entries in others:
+            entries["step"] = first["step"]
+
+    train_both(device, change)
+
+
+def test_counts_may_be_moved_to_other_memory(device):
+    def change(one):
+        for entries in one.optimizer.state.values():
+            entries["step"].data = entries["step"].double()
+
+    train_both(device, change, foreach=False)
+
+
+def test_a_state_without_counts_is_an_error_as_in_eager(device):
+    graphed = Training(device, True)
+    graphed.train(0, STEPS)
+    for entries in graphed.optimizer.state.values():
+        renamed = {"steps" if key == "step" else key: value for key, value in entries.items()}
+        entries.clear()
+        entries.update(renamed)
+    with pytest.raises(KeyError, match="step"):
+        graphed.train(STEPS, STEPS + 1)
+
+
+class Flat(Training):
+    """Parameters of two groups that are views of one memory."""
+
+    def __init__(self, device, graphed):
+        super().__init__(device, False)
+        parameters = list(self.model.parameters())
+        flat = torch.cat([one.detach().reshape(-1) for one in parameters])
+        for one, values in zip(parameters, flat.split([one.numel() for one in parameters])):
+            one.data = values.view_as(one)
+        groups = [{"params": parameters[:2]}, {"params": parameters[2:]}]
+        self.optimizer = optimizer = torch.optim.AdamW(groups, lr=1e-2, foreach=True)
+        rates = [lambda step: 1.0, lambda step: 1.0 if step < 12 else 0.1]
+        self.scheduler = scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, rates)
+        model = self.model
+
+        def step(x):
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            scheduler.step()
+            return loss.detach()
+
+        self.step = pianola.graphed(step) if graphed else step
+
+
+def test_rates_of_groups_on_one_memory_may_part(device):
+    graphed, eager = Flat(device, True), Flat(device, False)
+    for i, (one, other) in enumerate(zip(graphed.train(0, 2 * STEPS), eager.train(0, 2 * STEPS), strict=True)):
+        assert_same(f"loss {i}", one, other)
+
+
+def test_one_parameter_may_be_there_twice(device):
+    def make(graphed):
+        torch.manual_seed(1)
+        one = torch.nn.Parameter(torch.randn(4, 4, device=device))
+        optimizer = torch.optim.AdamW([one, one], lr=1e-2, foreach=True)
+
+        def step(x):
+            optimizer.zero_grad()
+            loss = (x @ one).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return pianola.graphed(step) if graphed else step
+
+    with pytest.warns(UserWarning, match="duplicate"):
+        graphed, eager = make(True), make(False)
+    for i in range(STEPS):
+        x = torch.randn(3, 4, generator=torch.Generator().manual_seed(i)).to(device)
+        assert_same(f"loss {i}", graphed(x), eager(x))
+
+
+def test_betas_that_a_scheduler_moves_are_followed(device, count):
+    def make(graphed):
+        one = Training(device, False)
+        optimizer, model = one.optimizer, one.model
+        scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-2, total_steps=100)
+
+        def step(x):
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            scheduler.step()
+            return loss.detach()
+
+        one.step = pianola.graphed(step) if graphed else step
+        return one
+
+    graphed, eager = make(True), make(False)
+    for i, (one, other) in enumerate(zip(graphed.train(0, 2 * STEPS), eager.train(0, 2 * STEPS), strict=True)):
+        assert_same(f"loss {i}", one, other)
+    assert len(count) <= EAGER + RUNS
+
+
+def test_a_method_that_is_replaced_later_runs(device):
+    runs = []
+
+    def change(one):
+        original = one.optimizer._init_group
+        one.optimizer._init_group = lambda *args: (runs.append(1), original(*args))[1]
+
+    train_both(device, change)
+    assert len(runs) == 2 * STEPS
+
+
 def test_a_state_that_is_loaded_goes_on(device, count):
     def change(one):
         one.optimizer.load_state_dict(one.optimizer.state_dict())
