@@ -168,7 +168,7 @@ def others_text(documents, machine):
         if (other.get("device"), other["cores"]) != (machine.get("device"), machine["cores"]):
             names = others.setdefault(f"{other.get('device', other['processor'])}, {other['cores']} cores", [])
             names += [f"`{result['benchmark']}`" for result in document["results"]]
-    return "".join(f" {' and '.join(names)}: {where}." for where, names in others.items())
+    return "".join(f" {', '.join(names)}: {where}." for where, names in others.items())
 
 
 def summary_text(documents):

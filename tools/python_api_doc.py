@@ -36,7 +36,7 @@ SECTIONS = {
     "Devices and streams": ["default_device", "current_stream", "stream", "Stream", "is_current_stream_capturing"],
     "Configurations": ["CudaGraphConfig", "check_config", "require_valid", "load_config", "with_environment", "config_rules"],
     "Errors": ["Error", "UsageError", "CaptureError", "OutOfMemoryError", "ReplayError", "GuardError", "ScheduleError",
-               "NonFiniteError", "ConfigError", "UnsupportedError", "DeviceError"],
+               "NonFiniteError", "ConfigError", "UnsupportedError", "CommunicationError", "DeviceError"],
 }
 FIELDS_ELSEWHERE = {"CudaGraphConfig": "Its fields are the keys of [configuration](configuration.md#keys)."}
 Definition = ast.ClassDef | ast.FunctionDef

@@ -102,7 +102,7 @@ def case(name, measured, iterations, baseline, samples, unit="us", notes=()):
 
 
 def require(target, text, measured, limit, met):
-    target["requirements"].append({"requirement": text, "met": met, "measured": rounded(measured), "limit": limit})
+    target["requirements"].append({"requirement": text, "met": met, "measured": rounded(measured), "limit": rounded(limit)})
 
 
 def require_speedup(target, contender, baseline, series, limit):

@@ -35,6 +35,7 @@ GuardError::~GuardError() = default;
 ScheduleError::~ScheduleError() = default;
 ConfigError::~ConfigError() = default;
 UnsupportedError::~UnsupportedError() = default;
+CommunicationError::~CommunicationError() = default;
 DeviceError::~DeviceError() = default;
 
 }  // namespace pianola

@@ -81,6 +81,14 @@ class PIANOLA_API UnsupportedError : public Error {
   ~UnsupportedError() override;
 };
 
+/// A replay communicated with other ranks, and one of them did something else, or has ended. Unlike ReplayError: the replay
+/// has begun, and nothing is tried again.
+class PIANOLA_API CommunicationError : public Error {
+ public:
+  using Error::Error;
+  ~CommunicationError() override;
+};
+
 /// No such device, no driver, or a CUDA call failed outside a capture.
 class PIANOLA_API DeviceError : public Error {
  public:

@@ -44,7 +44,7 @@ TEST(Error, SaysAllOfItWhateverBytesItQuotes) {
 template <class E>
 class ErrorKind : public ::testing::Test {};
 using Kinds = ::testing::Types<UsageError, CaptureError, OutOfMemoryError, ReplayError, GuardError, ScheduleError,
-                               ConfigError, UnsupportedError, DeviceError>;
+                               ConfigError, UnsupportedError, CommunicationError, DeviceError>;
 TYPED_TEST_SUITE(ErrorKind, Kinds);
 
 TYPED_TEST(ErrorKind, IsCaughtAsItselfAsErrorAndAsRuntimeError) {

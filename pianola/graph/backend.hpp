@@ -87,6 +87,8 @@ class Backend {
   /// Whether replays from now on are of the call that was recorded, which has communicated with other ranks if
   /// executes_while_recording().
   virtual void repeat_recorded_call(bool /*repeat*/) {}
+  /// Replays communicate by these process groups; a backend whose replays would wait for ever watches them.
+  virtual void watch_replays(const std::vector<std::string>& /*groups*/, const std::string& /*collectives*/) {}
   /// After a replay that threw what an operation threw: its number in the step, from 1; 0 where nobody knows.
   [[nodiscard]] virtual std::size_t failed_operation() const noexcept { return 0; }
   /// The same in words, with its line where the trace knows it.

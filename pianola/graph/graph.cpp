@@ -5,6 +5,7 @@
 #include <pianola/graph/fork.hpp>
 #include <pianola/graph/graph_impl.hpp>
 #include <pianola/graph/group_graphs.hpp>
+#include <pianola/graph/hang_watch.hpp>
 #include <pianola/graph/open_capture.hpp>
 #include <pianola/trace/plain_check.hpp>
 
@@ -26,6 +27,7 @@ void Graph::Impl::adopt(graph::CaptureResult recorded) {
   result.emplace(std::move(recorded));
   process = graph::ProcessMark();
   if (result->groups.empty()) return;
+  backend->watch_replays(result->groups, result->trace ? graph::words_of_collectives(*result->trace) : "collectives");
   graph::GroupGraphs::of_this_process().add(this, result->groups, [this] {
     if (!process.is_this_process()) return;
     const OneCall::Scope call = this->call("destroy_process_group()");

@@ -1,5 +1,6 @@
 #include <pianola/graph/group_graphs.hpp>
 
+#include <pianola/graph/hang_watch.hpp>
 #include <pianola/graph/process_groups.hpp>
 
 #include <algorithm>
@@ -8,7 +9,10 @@
 
 namespace pianola {
 
-std::size_t drop_graphs_of_group(std::string_view name) { return graph::GroupGraphs::of_this_process().drop_of(name); }
+std::size_t drop_graphs_of_group(std::string_view name) {
+  graph::HangWatch::of_this_process().forget(name);
+  return graph::GroupGraphs::of_this_process().drop_of(name);
+}
 
 namespace graph {
 

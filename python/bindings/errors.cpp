@@ -40,8 +40,8 @@ constexpr ErrorClass error_class(const char* name, const char* doc, std::array<c
 }
 
 // A class stands after those that it is a special case of.
-std::array<ErrorClass, 10>& error_classes() {
-  static std::array<ErrorClass, 10> classes = {
+std::array<ErrorClass, 11>& error_classes() {
+  static std::array<ErrorClass, 11> classes = {
       error_class<UsageError>("UsageError", "The caller broke a documented rule."),
       error_class<CaptureError>("CaptureError", "A capture failed; nothing of it is kept."),
       error_class<ReplayError>("ReplayError", "A replay was refused, or could not be launched."),
@@ -51,6 +51,10 @@ std::array<ErrorClass, 10>& error_classes() {
       error_class<NonFiniteError>("NonFiniteError", "A checked tensor held NaN or infinity; training has to stop."),
       error_class<UnsupportedError>("UnsupportedError",
                                     "The request is sound, but this build or backend cannot serve it."),
+      error_class<CommunicationError>(
+          "CommunicationError",
+          "A replay communicated with other ranks, and one of them did something else, or "
+          "has ended. Unlike ReplayError: the replay has begun, and nothing is tried again."),
       error_class<DeviceError>("DeviceError", "No such device, no driver, or a CUDA call failed outside a capture."),
       error_class<OutOfMemoryError>("OutOfMemoryError", "The device ran out of memory while a capture recorded.",
                                     {"CaptureError", "OutOfMemoryError"}),

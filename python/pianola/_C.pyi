@@ -42,6 +42,10 @@ class NonFiniteError(Error):
 class UnsupportedError(Error):
     """The request is sound, but this build or backend cannot serve it."""
 
+class CommunicationError(Error):
+    """A replay communicated with other ranks, and one of them did something else, or has ended. Unlike ReplayError:
+    the replay has begun, and nothing is tried again."""
+
 class DeviceError(Error):
     """No such device, no driver, or a CUDA call failed outside a capture."""
 

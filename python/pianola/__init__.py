@@ -35,6 +35,7 @@ from ._device import default_device
 from ._errors import (
     CaptureError,
     ConfigError,
+    CommunicationError,
     DeviceError,
     Error,
     GuardError,
@@ -79,6 +80,7 @@ __all__ = [
     "Checkpoint",
     "ConfigError",
     "CudaGraphConfig",
+    "CommunicationError",
     "DeviceError",
     "Error",
     "FiniteWatch",

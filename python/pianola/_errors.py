@@ -15,6 +15,7 @@ ScheduleError = _C.ScheduleError
 ConfigError = _C.ConfigError
 NonFiniteError = _C.NonFiniteError
 UnsupportedError = _C.UnsupportedError
+CommunicationError = _C.CommunicationError
 DeviceError = _C.DeviceError
 
 

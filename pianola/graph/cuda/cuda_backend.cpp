@@ -21,6 +21,7 @@
 #include <pianola/graph/cuda/segments.hpp>
 #include <pianola/graph/cuda/stream_scope.hpp>
 #include <pianola/graph/cuda/thread_streams.hpp>
+#include <pianola/graph/cuda/watched_replays.hpp>
 #include <pianola/graph/foreign_draws.hpp>
 #include <pianola/graph/input_keeper.hpp>
 #include <pianola/graph/open_capture.hpp>
@@ -121,6 +122,9 @@ class CudaBackend final : public Backend {
     numbers_->calls.set(operation, argument, value);
   }
   void replay_operations(std::size_t first, std::size_t last) override;
+  void watch_replays(const std::vector<std::string>& groups, const std::string& collectives) override {
+    watched_.emplace(device_, groups, collectives);
+  }
   void reset() noexcept override;
 
   GraphPoolRef pool() const override { return GraphPoolRef(pool_); }
@@ -164,6 +168,7 @@ class CudaBackend final : public Backend {
   PoolLedger::GraphId ledger_id_ = 0;
   std::shared_ptr<CudaPool> pool_;
   InputCopies copies_;
+  std::optional<WatchedReplays> watched_;  // where they communicate
 
   std::unique_ptr<CapturedGraph> graph_;
   std::unique_ptr<Branches> branches_;  // where they were asked for
@@ -540,7 +545,11 @@ void CudaBackend::launch(const Executable* executable, Piece piece) {
   std::optional<ForeignDraws::Unseen> draws;
   if (!clock_.idle()) draws.emplace(drawn_from_);
   GeneratorClock::Turn numbers(clock_, stream.unwrap());
+  if (watched_) [[unlikely]]
+    WatchedReplays::check();
   if (executable != nullptr) executable->launch(stream.stream());
+  if (watched_ && piece.is_last) [[unlikely]]
+    watched_->launched(stream.stream());
   if (piece.is_last) numbers.launched();
   if (ledger_id_ != 0) turn.ledger().sign(ledger_id_);
   if (stream.unwrap() != last_stream_) note_stream(stream, turn);
@@ -583,6 +592,7 @@ void CudaBackend::check_results_intact(const PoolLedger& ledger) const {
 
 void CudaBackend::reset() noexcept {
   leave_ledger();
+  watched_.reset();
   executable_ = {};
   clock_ = {};
   drawn_from_.clear();

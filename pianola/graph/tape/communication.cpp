@@ -16,14 +16,14 @@ trace::MemoryRanges memory_of(c10::ArrayRef<c10::IValue> values) {
   return memory;
 }
 
-void wait(const std::vector<c10::intrusive_ptr<c10d::Work>>& works) {
-  for (const auto& work : works) work->wait();
-}
-
 }  // namespace
 
-void PendingWork::add(c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<c10::IValue> outputs) {
-  all_.push_back({.works = trace::works_of(outputs), .memory = memory_of(inputs)});
+void PendingWork::add(std::string_view name, c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<c10::IValue> outputs) {
+  all_.push_back({.name = name, .works = trace::works_of(outputs), .memory = memory_of(inputs)});
+}
+
+void PendingWork::wait(const One& one) {
+  for (const auto& work : one.works) communicate(one.name, [&] { work->wait(); });
 }
 
 void PendingWork::settle(c10::ArrayRef<c10::IValue> values) {
@@ -31,13 +31,13 @@ void PendingWork::settle(c10::ArrayRef<c10::IValue> values) {
   const trace::MemoryRanges used = memory_of(values);
   const auto waits_for = [&](const One& one) { return one.memory.overlap(used); };
   for (const One& one : all_) {
-    if (waits_for(one)) wait(one.works);
+    if (waits_for(one)) wait(one);
   }
   std::erase_if(all_, waits_for);
 }
 
 void PendingWork::settle_all() {
-  for (const One& one : std::exchange(all_, {})) wait(one.works);
+  for (const One& one : std::exchange(all_, {})) wait(one);
 }
 
 }  // namespace pianola::graph

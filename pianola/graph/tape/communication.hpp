@@ -1,4 +1,5 @@
 #pragma once
+#include <pianola/core/error.hpp>
 #include <pianola/trace/collective_work.hpp>
 #include <pianola/trace/memory_ranges.hpp>
 
@@ -6,6 +7,10 @@
 #include <ATen/core/ivalue.h>
 #include <c10/util/ArrayRef.h>
 
+#include <fmt/format.h>
+
+#include <exception>
+#include <string_view>
 #include <vector>
 
 namespace pianola::graph {
@@ -24,11 +29,27 @@ struct Communication {
   std::vector<at::Tensor> arrived;  ///< Copies of `written`; empty: there are none any more.
 };
 
+/// Calls `work`, which communicates. @param name  Of the operator.
+/// @throws CommunicationError  It failed: another rank has ended, say.
+template <typename Work>
+void communicate(std::string_view name, const Work& work) {
+  try {
+    work();
+  } catch (const std::exception& error) {
+    throw CommunicationError(
+        {.what = fmt::format("{} of a replay failed: {}", name, error.what()),
+         .fix = "look at the rank that did something else, or has ended; start all ranks again from a "
+                "checkpoint"});
+  }
+}
+
 /// Collectives that a replay has begun, and waits for when somebody needs what they write.
 class PendingWork {
  public:
-  void add(c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<c10::IValue> outputs);
-  /// Waits for those that use the memory of these values. @throws what a collective failed with.
+  /// @param name  Of the operator; it outlives this.
+  void add(std::string_view name, c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<c10::IValue> outputs);
+  /// Waits for those that use the memory of these values.
+  /// @throws CommunicationError  A collective failed: another rank has ended, say.
   void settle(c10::ArrayRef<c10::IValue> values);
   void settle_all();
   [[nodiscard]] bool empty() const noexcept { return all_.empty(); }
@@ -37,9 +58,12 @@ class PendingWork {
 
  private:
   struct One {
+    std::string_view name;
     std::vector<c10::intrusive_ptr<c10d::Work>> works;
     trace::MemoryRanges memory;
   };
+
+  static void wait(const One& one);
 
   std::vector<One> all_;  // in the order in which they began
 };

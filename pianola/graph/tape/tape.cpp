@@ -184,8 +184,10 @@ void Tape::call(const TapeOp& op) {
     return;
   }
   stack_.insert(stack_.end(), op.inputs.begin(), op.inputs.end());
-  op.handle.callBoxed(stack_);
-  if (op.communication != nullptr) pending_.add(op.inputs, stack_);
+  if (op.communication == nullptr) return op.handle.callBoxed(stack_);
+  const std::string& name = op.handle.schema().name();
+  communicate(name, [&] { op.handle.callBoxed(stack_); });
+  pending_.add(name, op.inputs, stack_);
 }
 
 void Tape::replay(std::size_t begin, std::size_t end) {
