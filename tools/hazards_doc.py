@@ -61,6 +61,7 @@ the captured code itself throws comes out unchanged, and the capture is undone. 
 | `NonFiniteError` | a `FiniteWatch` saw NaN or infinity |
 | `ConfigError` | options contradict each other |
 | `UnsupportedError` | the request is valid, but this build or backend cannot serve it |
+| `CommunicationError` | a replay communicated with other ranks, and one of them did something else, or has ended; nothing is tried again |
 | `DeviceError` | no such device, no driver, or a CUDA call failed outside a capture |
 
 [Refusals](refusals.md) lists what graphed callables refuse, and the reasons why `@pianola.graphed` runs a call eagerly.

@@ -57,9 +57,9 @@ REASONS = {
     ("cuda/python_guards", "arguments taken apart, and a look"):
         "a step of ResNet-50 reads some 1,700 places on the host, and a call asks whether one of them changed",
     ("cuda/python_ranks", "the reduction adds at most"):
-        "DistributedDataParallel scales each gradient by a kernel of its own, which the graph repeats",
+        "each gradient is scaled by a kernel of its own",
     ("cuda/python_ranks", "@pianola.graphed, branches=4: at most 10 us above"):
-        "a call looks at what the step reads, gives the graph its input and copies its result; four lanes take longer to launch",
+        "guards, the input, the result, and four lanes",
     ("cuda/scopes", "whole iteration, pianola::FullIteration: at least 1x"):
         "the GPU is the limit on both sides; only the host's time is left to save",
     ("cuda/strict_replay", "strict: at most"):
