@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <utility>
-#include <vector>
 
 namespace pianola::graph {
 namespace {
@@ -24,16 +23,11 @@ std::size_t count_nodes(const std::vector<parallel::Unit>& units) {
   return nodes;
 }
 
-// Whether the step waited for its collectives where it had to; empty: it did. What orders collectives alone does not count,
-// as a capture may leave those of two communicators side by side.
+// What the capture of a step that communicates leaves side by side, and has to have in the order of the units; empty:
+// nothing. Two communicators that it leaves so are not put in an order either: other ranks may have left them in another.
 std::string find_race(const parallel::StepUnits& step) {
   if (step.captured.empty()) return "";
-  std::vector<parallel::Unit> units = step.units;
-  for (parallel::Unit& unit : units) {
-    std::erase_if(unit.accesses,
-                  [](const parallel::Access& access) { return access.memory == parallel::Memory::order; });
-  }
-  return parallel::prove(units, count_nodes(units), step.captured).failure;
+  return parallel::prove(step.units, count_nodes(step.units), step.captured).failure;
 }
 
 }  // namespace
@@ -68,7 +62,7 @@ std::optional<parallel::Plan> plan_branches(parallel::StepUnits step, BranchInfo
     return std::nullopt;
   }
   if (const std::string race = find_race(step); !race.empty()) {
-    info.reason = "a collective was captured beside work that may touch the same memory: " + race;
+    info.reason = "the capture does not order a collective and what it has to be in order with: " + race;
     return std::nullopt;
   }
   parallel::Plan plan = parallel::make_plan(std::move(step.units), info.branches);

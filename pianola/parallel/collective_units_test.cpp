@@ -52,7 +52,11 @@ c10::intrusive_ptr<c10d::ProcessGroup> make_group() {
 class CollectiveUnits : public testing::GraphUnitsTest {
  protected:
   CollectiveUnits() {
-    step.on("c10d::allreduce_", [&](const Call&) { capture_collective(); });
+    step.on("c10d::allreduce_", [&](const Call&) {
+      step.on_another_stream = true;
+      capture_collective();
+      step.on_another_stream = false;
+    });
   }
 
   void all_reduce(at::Tensor& tensor, const c10::intrusive_ptr<c10d::ProcessGroup>& by) {
@@ -98,12 +102,6 @@ class CollectiveUnits : public testing::GraphUnitsTest {
     return prove(units, nodes, edges).failure;
   }
 
-  std::vector<Unit> without_order(std::vector<Unit> units) {
-    for (Unit& unit : units)
-      std::erase_if(unit.accesses, [](const Access& access) { return access.memory == Memory::order; });
-    return units;
-  }
-
   static bool is_ordered(const Plan& plan, const std::string& first, const std::string& second) {
     return std::ranges::any_of(plan.dependencies, [&](const Dependency& found) {
       return plan.units[found.from].name == first && plan.units[found.to].name == second;
@@ -140,7 +138,7 @@ TEST_F(CollectiveUnits, LetPassOnlyWhatHasNothingToDoWithThem) {
     compute([&] { at::relu_(x); }, last_kernel);
   });
   ASSERT_EQ(found.refusal, "");
-  EXPECT_EQ(failure_of(without_order(found.units), found.captured), "");
+  EXPECT_EQ(failure_of(found.units, found.captured), "");
   const Plan plan = make_plan(std::move(found.units), 4);
   EXPECT_EQ(failure_of(plan.units, plan.edges), "");
   EXPECT_TRUE(is_ordered(plan, "aten::relu_", "c10d::allreduce_"));
@@ -149,29 +147,42 @@ TEST_F(CollectiveUnits, LetPassOnlyWhatHasNothingToDoWithThem) {
   EXPECT_NE(plan.lanes.lane_of[1], plan.lanes.lane_of[2]);
 }
 
-TEST_F(CollectiveUnits, OfTwoCommunicatorsKeepOneOrder) {
-  StepUnits found = run([&] {
+TEST_F(CollectiveUnits, OfTwoCommunicatorsSideBySideCannotBeProved) {
+  const StepUnits found = run([&] {
     compute([&] { at::relu_(x); });
     all_reduce(x, one);
     all_reduce(y, other);
-    all_reduce(z, one);
   });
   ASSERT_EQ(found.refusal, "");
-  EXPECT_EQ(failure_of(without_order(found.units), found.captured), "") << "the capture leaves x and y side by side";
-  EXPECT_THAT(failure_of(found.units, found.captured), HasSubstr("c10d::allreduce_"));
+  EXPECT_THAT(failure_of(found.units, found.captured),
+              HasSubstr("c10d::allreduce_ (unit 1) and c10d::allreduce_ (unit 2) both touch"));
+}
+
+TEST_F(CollectiveUnits, OfTwoCommunicatorsKeepTheirOrder) {
+  StepUnits found = run([&] {
+    compute([&] { at::relu_(x); });
+    all_reduce(x, one);
+    compute([&] { at::relu_(x); }, last_kernel);
+    all_reduce(y, other);
+  });
+  ASSERT_EQ(found.refusal, "");
+  EXPECT_EQ(failure_of(found.units, found.captured), "");
   const Plan plan = make_plan(std::move(found.units), 4);
   EXPECT_EQ(failure_of(plan.units, plan.edges), "");
+  EXPECT_EQ(plan.lanes.lane_of[1], plan.lanes.lane_of[3]);
+  EXPECT_LT(plan.lanes.start_us[1], plan.lanes.start_us[3]);
 }
 
 TEST_F(CollectiveUnits, MayBeTheStepsOwnStream) {
   // Without async_op NCCL takes the stream of the step: what comes behind waits for the collective alone.
-  const auto all = units([&] {
+  const StepUnits found = run([&] {
     compute([&] { at::relu_(x); });
     all_reduce(x, one);
     last_of_step = nullptr;
     compute([&] { at::relu_(x); }, last_kernel);
   });
-  EXPECT_THAT(names(all), ElementsAre("aten::relu_", "c10d::allreduce_", "aten::relu_"));
+  EXPECT_THAT(names(found.units), ElementsAre("aten::relu_", "c10d::allreduce_", "aten::relu_"));
+  EXPECT_EQ(failure_of(found.units, found.captured), "");
 }
 
 TEST_F(CollectiveUnits, ThatTheStepDoesNotWaitForCannotBeProved) {
@@ -181,7 +192,7 @@ TEST_F(CollectiveUnits, ThatTheStepDoesNotWaitForCannotBeProved) {
     compute([&] { at::relu_(x); });
   });
   ASSERT_EQ(found.refusal, "");
-  EXPECT_THAT(failure_of(without_order(found.units), found.captured),
+  EXPECT_THAT(failure_of(found.units, found.captured),
               HasSubstr("c10d::allreduce_ (unit 1) and aten::relu_ (unit 2) both touch 64 bytes"));
 }
 
@@ -194,6 +205,45 @@ TEST_F(CollectiveUnits, DoNotExcuseStreamsOfTheStepsOwn) {
                 compute([&] { at::relu_(z); });
               }),
               HasSubstr("it was captured on several streams: kernel a_kernel of aten::relu_"));
+}
+
+TEST_F(CollectiveUnits, DoNotTakeWhatTheUserLeftOnTheirStream) {
+  // torch.cat on the stream of the process group, between two of its collectives: nobody's, so that it may touch anything.
+  const StepUnits found = run([&] {
+    compute([&] { at::relu_(x); });
+    all_reduce(x, one);
+    step.on_another_stream = true;
+    at::mm(z, z);
+    step.on_another_stream = false;
+    last_of_group[one.get()] = step.last();
+    all_reduce(y, one);
+  });
+  ASSERT_EQ(found.refusal, "");
+  ASSERT_THAT(names(found.units),
+              ElementsAre("aten::relu_", "c10d::allreduce_", "nodes outside any operation", "c10d::allreduce_"));
+  EXPECT_THAT(found.units[2].barrier, HasSubstr("may touch anything"));
+  EXPECT_THAT(found.units[3].nodes, ::testing::SizeIs(2));
+}
+
+TEST_F(CollectiveUnits, WhoseWorkComesLaterAreRefused) {
+  // Calls between the begin and the end of a group: their kernel comes with the end, which is no operation.
+  step.on("c10d::allreduce_", [](const Call&) {});
+  EXPECT_THAT(refusal([&] {
+                compute([&] { at::relu_(x); });
+                all_reduce(x, one);
+              }),
+              HasSubstr("c10d::allreduce_ adds nothing to the graph where it is called"));
+}
+
+TEST_F(CollectiveUnits, WhoseEventsOthersWaitForAreNotTakenForTheirKernels) {
+  const StepUnits found = run([&] {
+    compute([&] { at::relu_(x); });
+    all_reduce(x, one);
+    compute([&] { at::mm(y, y); }, reinterpret_cast<CUgraphNode>(&step.graph.nodes[1]));  // its first event
+    compute([&] { at::relu_(x); }, last_kernel);
+  });
+  ASSERT_EQ(found.refusal, "");
+  EXPECT_THAT(found.captured, ::testing::Not(::testing::Contains(NodeEdge{0, 1})));
 }
 
 TEST_F(CollectiveUnits, OfOtherLibrariesAreRefused) {

@@ -39,8 +39,8 @@ struct Maker {
 // These nodes are one unit, which reads and writes the tensors that it was given; NCCL's own memory is used by collectives
 // alone. All collectives of a rank keep the order of the capture, whatever their communicators: two that are not ordered
 // may each wait on another rank for the other, where a device has no room for both. What a step computes on its one stream
-// is a chain, and so is right in that order. Whether it waited for the collectives that it had to wait for, only the
-// captured edges tell: see plan_branches().
+// is a chain, and so is right in that order. Whether it waited for the collectives that it had to wait for, and whether
+// these were in one order, only the captured edges tell: see plan_branches().
 class GraphUnits {
  public:
   GraphUnits(const OpTrace& trace, const GraphTopology& graph, const HiddenMemory& hidden,
@@ -104,8 +104,19 @@ class GraphUnits {
       if (op.info->collective && !trace::may_be_in_a_step(trace::oddity_of_operator(op.info->schema().name()))) {
         return trace_.name(op) + " communicates with other processes, which have to do so in the same order";
       }
+      if (op.info->collective && op.nodes == 0) {
+        return trace_.name(op) + " adds nothing to the graph where it is called: it belongs to a group of calls";
+      }
     }
     return "";
+  }
+
+  // Whether the edges whose one end is among these nodes have the other in the same operation.
+  [[nodiscard]] bool stay_within(std::span<const std::uint32_t> nodes, std::size_t GraphEdge::*end) const {
+    return std::none_of(graph_.edges().begin(), graph_.edges().end(), [&](const GraphEdge& edge) {
+      return makers_[edge.from] != makers_[edge.to] &&
+             std::find(nodes.begin(), nodes.end(), static_cast<std::uint32_t>(edge.*end)) != nodes.end();
+    });
   }
 
   // A collective's events are where its kernel is: what waits for the kernel waits for all of the unit, and the unit for
@@ -124,8 +135,8 @@ class GraphUnits {
       const auto begin = std::find_if_not(unit.nodes.begin(), unit.nodes.end(), is_event);
       const auto end = std::find_if_not(unit.nodes.rbegin(), unit.nodes.rend(), is_event);
       if (begin == unit.nodes.end()) continue;
-      first[*begin] = unit.nodes.front();
-      last[*end] = unit.nodes.back();
+      if (stay_within({unit.nodes.begin(), begin}, &GraphEdge::from)) first[*begin] = unit.nodes.front();
+      if (stay_within({end.base(), unit.nodes.end()}, &GraphEdge::to)) last[*end] = unit.nodes.back();
     }
     for (const GraphEdge& edge : graph_.edges()) {
       const auto from = static_cast<std::uint32_t>(edge.from), to = static_cast<std::uint32_t>(edge.to);

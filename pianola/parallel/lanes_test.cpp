@@ -93,6 +93,17 @@ TEST(Lanes, RunUnitsThatTakeNoTime) {
   EXPECT_EQ(lanes.used, 1);
 }
 
+TEST(Lanes, GiveWhatCommunicatesALaneOfItsOwn) {
+  std::vector<Unit> units = units_of_cost({5, 5, 5, 5});
+  units[0].communicates = units[2].communicates = true;
+  const Lanes lanes = schedule_lanes(units, {}, 1);
+  EXPECT_EQ(lanes.used, 2);
+  EXPECT_EQ(lanes.lane_of[0], lanes.lane_of[2]);
+  EXPECT_EQ(lanes.lane_of[1], lanes.lane_of[3]);
+  EXPECT_NE(lanes.lane_of[0], lanes.lane_of[1]);
+  EXPECT_EQ(lanes.makespan_us, 10);
+}
+
 struct Scheduled {
   std::vector<Unit> units;
   std::vector<Dependency> dependencies;

@@ -86,9 +86,9 @@ TraceRecorder::TraceRecorder(TraceRecorderOptions options) : options_(std::move(
 }
 
 // What was added since the last call belongs to the operation that runs, or to nobody.
-void TraceRecorder::settle(Running* running) {
+void TraceRecorder::settle(Running* running, bool everywhere) {
   if (options_.new_nodes) {
-    const auto nodes = options_.new_nodes();
+    const auto nodes = new_nodes(everywhere);
     if (running == nullptr) {
       foreign_nodes_ += nodes.size();
     } else {
@@ -99,6 +99,10 @@ void TraceRecorder::settle(Running* running) {
     const auto blocks = options_.new_blocks();
     if (running != nullptr) append(running->blocks, blocks);
   }
+}
+
+std::span<const void* const> TraceRecorder::new_nodes(bool everywhere) const {
+  return everywhere && options_.new_nodes_everywhere ? options_.new_nodes_everywhere() : options_.new_nodes();
 }
 
 bool TraceRecorder::runs_alone(const OpSpan& op) const {
@@ -112,7 +116,8 @@ bool TraceRecorder::runs_alone(const OpSpan& op) const {
 
 void TraceRecorder::on_op_begin(const OpSpan& op) {
   const bool alone = runs_alone(op);
-  settle(alone && !running_.empty() ? &running_.back() : nullptr);
+  // What others have left on other streams is none of a collective's.
+  settle(alone && !running_.empty() ? &running_.back() : nullptr, op.info->collective);
 
   OpRecord record{.info = op.info};
   record.sequence = op.sequence;
@@ -152,10 +157,7 @@ void TraceRecorder::on_op_end(const OpSpan& op) {
   }
   record.first_node = static_cast<std::uint32_t>(trace_.nodes_.size());
   append(trace_.nodes_, std::span<const void* const>(ended->nodes));
-  if (options_.new_nodes) {
-    const bool everywhere = op.info->collective && options_.new_nodes_everywhere;
-    append(trace_.nodes_, everywhere ? options_.new_nodes_everywhere() : options_.new_nodes());
-  }
+  if (options_.new_nodes) append(trace_.nodes_, new_nodes(op.info->collective));
   record.nodes = static_cast<std::uint32_t>(trace_.nodes_.size()) - record.first_node;
   record.first_block = static_cast<std::uint32_t>(trace_.blocks_.size());
   append(trace_.blocks_, std::span<const ByteSpan>(ended->blocks));

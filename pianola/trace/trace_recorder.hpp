@@ -20,7 +20,7 @@ struct TraceRecorderOptions {
   std::function<std::uint64_t()> random_position = {};
   /// Nodes that were added to the capturing graph since the last call; empty: no capture.
   std::function<std::span<const void* const>()> new_nodes = {};
-  /// The same on all streams of the capture, where a collective ends: it has streams of its own. Empty: as new_nodes.
+  /// The same on all streams of the capture, where a collective begins and ends: it has streams of its own. Empty: as new_nodes.
   std::function<std::span<const void* const>()> new_nodes_everywhere = {};
   /// Memory that was allocated since the last call; empty: not recorded.
   std::function<std::span<const ByteSpan>()> new_blocks = {};
@@ -51,7 +51,8 @@ class TraceRecorder final : public trace::OpObserver {
 
   // Whether all that runs are the operations around this one.
   [[nodiscard]] bool runs_alone(const trace::OpSpan& op) const;
-  void settle(Running* running);
+  void settle(Running* running, bool everywhere);
+  [[nodiscard]] std::span<const void* const> new_nodes(bool everywhere) const;
   void add_tensors(c10::ArrayRef<c10::IValue> values, const trace::OpSpan& op, bool results);
   void add_scalars(c10::ArrayRef<c10::IValue> inputs);
   std::uint32_t scope_index(std::span<const std::string> scopes);

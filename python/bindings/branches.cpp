@@ -74,11 +74,12 @@ void bind_branch_info(py::module_& module) {
                     "Pieces that are ordered as a whole: operations, or kernels of split ones.")
       .def_readonly("edges_before", &BranchInfo::edges_before, "Of the graph as captured.")
       .def_readonly("edges_after", &BranchInfo::edges_after, "Of the rebuilt graph, lanes included.")
-      .def_readonly("lanes", &BranchInfo::lanes, "That the schedule uses.")
+      .def_readonly("lanes", &BranchInfo::lanes, "That the schedule uses, with one for collectives.")
       .def_readonly("proved_pairs", &BranchInfo::proved_pairs,
                     "Pairs of units that touch the same bytes, one of them writing: all are ordered.")
       .def_readonly("critical_nodes", &BranchInfo::critical_nodes, "Nodes on the longest path.")
-      .def_readonly("modelled_serial_us", &BranchInfo::modelled_serial_us, "All nodes one after the other.")
+      .def_readonly("modelled_serial_us", &BranchInfo::modelled_serial_us,
+                    "All nodes one after the other, collectives beside them.")
       .def_readonly("modelled_rebuilt_us", &BranchInfo::modelled_rebuilt_us, "On the lanes.")
       .def_readonly("modelled_critical_us", &BranchInfo::modelled_critical_us, "The longest path.")
       .def_readonly("without_reuse_us", &BranchInfo::without_reuse_us,

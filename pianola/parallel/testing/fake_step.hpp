@@ -46,7 +46,7 @@ class FakeStep final : public trace::OpObserver {
   CUgraphNode add(FakeDriver::Node node) {
     if (node.dependencies.empty() && !graph.nodes.empty()) node.dependencies = {{.from = last()}};
     const CUgraphNode handle = graph.add(std::move(node));
-    pending_nodes_.push_back(handle);
+    (on_another_stream ? nodes_elsewhere_ : pending_nodes_).push_back(handle);
     return handle;
   }
   /// A kernel with these words as arguments, so many more of them zero.
@@ -83,6 +83,12 @@ class FakeStep final : public trace::OpObserver {
     TraceRecorder recorder({.new_nodes = [this]() -> std::span<const void* const> {
                               return given_nodes_ = std::exchange(pending_nodes_, {});
                             },
+                            .new_nodes_everywhere = [this]() -> std::span<const void* const> {
+                              given_nodes_ = std::exchange(pending_nodes_, {});
+                              given_nodes_.insert(given_nodes_.end(), nodes_elsewhere_.begin(), nodes_elsewhere_.end());
+                              nodes_elsewhere_.clear();
+                              return given_nodes_;
+                            },
                             .new_blocks = [this]() -> std::span<const ByteSpan> {
                               return given_blocks_ = std::exchange(pending_blocks_, {});
                             }});
@@ -112,6 +118,7 @@ class FakeStep final : public trace::OpObserver {
 
   FakeDriver fake;
   FakeDriver::Graph graph;
+  bool on_another_stream = false;  ///< What is added now is, which the step's own does not show.
 
  private:
   FakeDriver::Node kernel_node(const FakeDriver::Function& function, void* block) {
@@ -126,7 +133,7 @@ class FakeStep final : public trace::OpObserver {
   std::deque<std::vector<std::uintptr_t>> blocks_of_words_;
   std::deque<FakeDriver::Function> functions_;
   std::deque<std::array<void*, 1>> parameters_;
-  std::vector<const void*> pending_nodes_, given_nodes_;
+  std::vector<const void*> pending_nodes_, nodes_elsewhere_, given_nodes_;
   std::vector<ByteSpan> pending_blocks_, given_blocks_;
 };
 
