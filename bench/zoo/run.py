@@ -373,6 +373,7 @@ def main(arguments):
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # kernels that only help to find bugs
     # Backward passes of attention that differ from run to run, which warn_only lets pass.
+    torch.backends.cuda.enable_flash_sdp(False)
     torch.backends.cuda.enable_mem_efficient_sdp(False)
     torch.backends.cuda.enable_cudnn_sdp(False)
     if settings.case:

@@ -587,7 +587,7 @@ class BranchInfo:
         """Of the rebuilt graph, lanes included."""
     @property
     def lanes(self) -> int:
-        """That the schedule uses."""
+        """That the schedule uses, with one for collectives."""
     @property
     def proved_pairs(self) -> int:
         """Pairs of units that touch the same bytes, one of them writing: all are ordered."""
@@ -596,7 +596,7 @@ class BranchInfo:
         """Nodes on the longest path."""
     @property
     def modelled_serial_us(self) -> float:
-        """All nodes one after the other."""
+        """All nodes one after the other, collectives beside them."""
     @property
     def modelled_rebuilt_us(self) -> float:
         """On the lanes."""

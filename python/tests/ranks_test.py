@@ -633,8 +633,9 @@ def test_ddp_replays_in_lanes(ranks):
             assert branches.rebuilt and "a trial would communicate" in branches.untimed, branches
     for replayed, branches in of_both(ranks, collectives_of_two_groups_in_lanes):
         assert replayed == (STEPS, STEPS - 3, [])
-        beside = "the capture does not order a collective" in branches.reason  # the two groups' are left side by side
-        assert beside or ranks[0]["device"] == "cpu", branches
+        # A capture may leave those of two groups side by side, and so does a graph of it then.
+        beside = "the capture does not order a collective" in branches.reason
+        assert beside or branches.rebuilt or ranks[0]["device"] == "cpu", branches
 
 
 @pytest.mark.parametrize("case", [ddp_that_finds_unused_parameters, ddp_with_a_static_graph])
