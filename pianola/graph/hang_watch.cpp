@@ -68,6 +68,7 @@ HangWatch& HangWatch::of_this_process() {
 }
 
 void HangWatch::stop() noexcept {
+  if (!process_.is_this_process()) return;  // its thread has stayed in the parent
   {
     const std::lock_guard lock(mutex_);
     stops_ = true;
@@ -88,7 +89,12 @@ void HangWatch::launched(const std::shared_ptr<const WatchedGraph>& graph, std::
 
 void HangWatch::forget(std::string_view name) {
   const std::lock_guard lock(mutex_);
-  std::erase_if(groups_, [&](const WatchedGroup& group) { return group.name == name; });
+  const auto is_it = [&](const WatchedGroup& group) { return group.name == name; };
+  std::erase_if(groups_, is_it);
+  if (failed_ == nullptr || std::none_of(failed_->groups.begin(), failed_->groups.end(), is_it)) return;
+  failed_.reset();
+  was_raised_ = true;  // somebody has noticed
+  has_failed_ = false;
 }
 
 void HangWatch::raise() {
@@ -143,6 +149,8 @@ void HangWatch::tell(const Replay& replay) {
   {
     const std::lock_guard lock(mutex_);
     failure_ = text;
+    failed_ = replay.graph;
+    was_raised_ = false;
     has_failed_ = true;
   }
   options_.say("pianola: " + text + "\n");

@@ -1,4 +1,5 @@
 #pragma once
+#include <pianola/graph/fork.hpp>
 #include <pianola/trace/op_trace.hpp>
 
 #include <c10/util/intrusive_ptr.h>
@@ -81,7 +82,7 @@ class HangWatch {
     if (has_failed_.load(std::memory_order_acquire)) [[unlikely]]
       raise();
   }
-  /// The group ends: its ranks are not asked any more, nor is its store kept.
+  /// The group ends: its ranks are not asked any more, nor is its store kept, and what was told of its graphs is over.
   void forget(std::string_view group);
   /// Ends its thread.
   void stop() noexcept;
@@ -113,6 +114,8 @@ class HangWatch {
   std::vector<WatchedGroup> groups_;  // that can be asked
   std::uint64_t launched_ = 0, ended_ = 0;
   Clock::time_point last_end_ = Clock::now();
+  ProcessMark process_;
+  std::shared_ptr<const WatchedGraph> failed_;
   std::string failure_;  // what is told of a replay that did not end
   std::atomic<bool> has_failed_ = false;
   bool was_raised_ = false, has_answered_ = false, stops_ = false;

@@ -13,6 +13,10 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
+
+#include <sys/wait.h>
+#include <unistd.h>
 
 namespace pianola::graph::hang_watch_test {
 namespace {
@@ -126,6 +130,33 @@ TEST(HangWatch, EndsAProcessThatHangsAllTheSame) {
   rank.watch.stop();
   EXPECT_TRUE(rank.ended);
   EXPECT_THAT(rank.said, HasSubstr("this process is ended"));
+}
+
+TEST(HangWatch, IsDoneWithAGroupThatEnds) {
+  Rank rank(0, 1, c10::make_intrusive<c10d::HashStore>());
+  const auto end = rank.launch();
+  EXPECT_THAT(rank.wait_for_error(), HasSubstr("rank 0 waits"));
+  rank.watch.forget("another");
+  EXPECT_NE(rank.error(), "");
+  rank.watch.forget("all");
+  EXPECT_EQ(rank.error(), "");
+  end->on = true;
+  (void)rank.launch();  // of a group that is made anew
+  EXPECT_THAT(rank.wait_for_error(), HasSubstr("number 2 of this process"));
+}
+
+TEST(HangWatch, HasNoThreadInAForkedChild) {
+  Rank rank(0, 1, c10::make_intrusive<c10d::HashStore>());
+  rank.launch()->on = true;
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(10);  // ends it where it waits for a thread that is not there
+    rank.watch.stop();
+    _exit(0);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 TEST(HangWatch, OnlyLooksOnWhereItIsToldTo) {
