@@ -108,7 +108,7 @@ class HangWatch {
   bool sleep(std::chrono::milliseconds time);
 
   Options options_;
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::condition_variable wakes_;
   std::deque<Replay> open_;           // in the order of their launches
   std::vector<WatchedGroup> groups_;  // that can be asked

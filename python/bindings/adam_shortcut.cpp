@@ -134,17 +134,17 @@ const at::Tensor* as_count(PyObject* object) {
 }
 
 template <typename T>
-T& value_of(const at::Tensor& count) {
+T& number_of(const at::Tensor& count) {
   return *count.data_ptr<T>();
 }
 
 double next_of(const at::Tensor& count) {
-  if (count.scalar_type() == at::kDouble) return value_of<double>(count) + 1;
-  return static_cast<float>(value_of<float>(count) + 1);
+  if (count.scalar_type() == at::kDouble) return number_of<double>(count) + 1;
+  return static_cast<float>(number_of<float>(count) + 1);
 }
 
 double now_of(const at::Tensor& count) {
-  return count.scalar_type() == at::kDouble ? value_of<double>(count) : value_of<float>(count);
+  return count.scalar_type() == at::kDouble ? number_of<double>(count) : number_of<float>(count);
 }
 
 // A number of a call, and all that it may be: one of the formulas of one of the groups, or always the same.
@@ -203,9 +203,9 @@ class AdamShortcut final : public callable::HostShortcut {
   void finish() override {
     for (const at::Tensor& count : std::exchange(counts_, {})) {
       if (count.scalar_type() == at::kDouble) {
-        pianola::python::value_of<double>(count) += 1;
+        number_of<double>(count) += 1;
       } else {
-        pianola::python::value_of<float>(count) += 1;
+        number_of<float>(count) += 1;
       }
       count.unsafeGetTensorImpl()->bump_version();
     }

@@ -79,6 +79,11 @@ def train_both(device, change=None, **options):
 EAGER = 2 * STEPS  # runs of the twin
 
 
+def set_counts(one, count):
+    for entries in one.optimizer.state.values():
+        entries["step"].fill_(count)
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -129,12 +134,9 @@ def test_other_settings_are_looked_at_anew(device, setting, value):
     train_both(device, change, foreach=False)
 
 
-def test_counts_may_be_set(device):
-    def change(one):
-        for entries in one.optimizer.state.values():
-            entries["step"].fill_(3)
-
-    train_both(device, change)
+@pytest.mark.parametrize("count", [3, 0.1])
+def test_counts_may_be_set(device, count):
+    train_both(device, lambda one: set_counts(one, count))
 
 
 def test_counts_may_part(device):
@@ -157,34 +159,18 @@ def test_counts_of_one_group_may_be_set(device):
 def test_counts_may_be_so_high_that_nothing_is_corrected(device, options, foreach):
     """A correction is 1 then, as other numbers may be."""
 
-    def set_to(count):
-        def change(one):
-            for entries in one.optimizer.state.values():
-                entries["step"].fill_(count)
-
-        return change
-
     def change(one):
-        set_to(100_000)(one)
+        set_counts(one, 100_000)
         one.losses += one.train(STEPS, STEPS + 6)
-        set_to(3)(one)
+        set_counts(one, 3)
 
     train_both(device, change, groups=True, foreach=foreach, **options)
-
-
-def test_counts_may_be_fractions(device):
-    def change(one):
-        for entries in one.optimizer.state.values():
-            entries["step"].fill_(0.1)
-
-    train_both(device, change)
 
 
 def test_a_count_that_divides_by_zero_is_an_error_as_in_eager(device):
     graphed = Training(device, True)
     graphed.train(0, STEPS)
-    for entries in graphed.optimizer.state.values():
-        entries["step"].fill_(-1)
+    set_counts(graphed, -1)
     with pytest.raises(ZeroDivisionError):
         graphed.train(STEPS, STEPS + 1)
 
