@@ -96,11 +96,16 @@ std::string first_of(std::initializer_list<std::string> texts) {
   return found == texts.end() ? std::string() : *found;
 }
 
-// What the host did itself, where later calls of the function will do it as well.
-std::optional<Diagnosis> doing_of_host(const EagerRun& run, const HostEffects& effects, c10::Device device) {
+// What the host drew itself, where later calls of the function will do it as well.
+std::optional<Diagnosis> draws_of_host(const EagerRun& run, const HostEffects& effects, c10::Device device) {
   if (effects.is_no_example || effects.begins_anew) return std::nullopt;
-  if (auto drawn = run.host().draws(device)) return drawn;
-  return device.is_cpu() ? std::nullopt : run.watch().host_tensors().obstacle();
+  return run.host().draws(device);
+}
+
+// A first call may make more of them than later ones: an optimizer's state begins as zeros of the CPU.
+std::optional<Diagnosis> tensors_of_host(const EagerRun& run, const HostEffects& effects, c10::Device device) {
+  if (effects.is_no_example || effects.begins_anew || device.is_cpu()) return std::nullopt;
+  return run.watch().host_tensors().obstacle();
 }
 
 }  // namespace
@@ -113,9 +118,9 @@ Observation::Observation(EagerRun run, const HostEffects& effects, std::span<con
       kept_(run, inputs, results, effects.remade),
       backwards_(kind_ == GraphedKind::autograd ? CustomBackwards(results) : CustomBackwards()),
       lasting_(first_of({run.failure(), text_of(odd_work_of(run, kind_)), effects.lasting,
-                         text_of(input_elsewhere(inputs, device_)), text_of(doing_of_host(run, effects, device_))})),
+                         text_of(input_elsewhere(inputs, device_)), text_of(draws_of_host(run, effects, device_))})),
       passing_(first_of({text_of(run.host().reads(device_, !effects.only_returns_late_reads)),
-                         text_of(written_input(run.watch(), kind_)), effects.passing,
+                         text_of(written_input(run.watch(), kind_)), effects.passing, text_of(tensors_of_host(run, effects, device_)),
                          text_of(dropped_tensor(run.watch(), run.log(), /*gradients=*/false)),
                          text_of(run.parts().obstacle()), text_of(part_outside_of_step(run, kind_))})),
       awaited_(text_of(dropped_tensor(run.watch(), run.log(), /*gradients=*/true))),

@@ -112,6 +112,47 @@ def test_an_optimizers_count_on_the_cpu_goes_on(device, optimizer):
             assert_same(f"part {i}", one, other)
 
 
+class FactoredRMS(torch.optim.Optimizer):
+    """Makes its state on the CPU and moves it, as transformers' Adafactor does."""
+
+    def __init__(self, params):
+        super().__init__(params, {})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            state = self.state[p]
+            if not state:
+                state["rows"] = torch.zeros(p.shape[:-1])
+            rows = state["rows"] = state["rows"].to(p.grad)
+            rows.mul_(0.9).add_(p.grad.square().mean(-1), alpha=0.1)
+            p.sub_(0.1 * p.grad * (rows + 1e-8).rsqrt().unsqueeze(-1))
+
+
+def test_a_state_that_the_first_call_makes_on_the_cpu_does_not_count_for_later_calls(device):
+    """20,000 rows: more bytes than are compared before each replay."""
+
+    def train(wrap):
+        torch.manual_seed(0)
+        weight = torch.randn(20_000, 2, device=device).requires_grad_()
+        optimizer = FactoredRMS([weight])
+
+        @wrap
+        def step():
+            weight.grad = None
+            weight.square().sum().backward()
+            optimizer.step()
+
+        for _ in range(10):
+            step()
+        return step, weight.detach(), optimizer.state[weight]["rows"]
+
+    graphed, *values = train(pianola.graphed)
+    for one, other in zip(values, train(lambda step: step)[1:]):
+        assert_same("state", one, other)
+    assert sum(one.replays for one in graphed.info().signatures) >= 5, [one.reason for one in graphed.info().signatures]
+
+
 # ---- Indices of the CPU, which torch brings to the GPU itself ----
 
 ROWS = [0, 2, 3, 3]
