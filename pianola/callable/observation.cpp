@@ -2,6 +2,7 @@
 
 #include <pianola/core/error.hpp>
 #include <pianola/trace/describe.hpp>
+#include <pianola/trace/plain_check.hpp>
 
 #include <fmt/format.h>
 
@@ -49,6 +50,15 @@ std::optional<Diagnosis> input_elsewhere(std::span<const at::Tensor> inputs, c10
                             device.str()),
         .fix = "move it there before the call, or do nothing else with it in the function than to move it there",
         .rule = "PG204"};
+  }
+  return std::nullopt;
+}
+
+std::optional<Diagnosis> odd_result(const std::vector<at::Tensor>& results) {
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    if (!results[i].defined()) continue;
+    if (const auto odd = trace::oddity_in_step(results[i]); odd == trace::Oddity::subclass)
+      return trace::refuse_input(odd, fmt::format("result {}", i), results[i]);
   }
   return std::nullopt;
 }
@@ -117,10 +127,11 @@ Observation::Observation(EagerRun run, const HostEffects& effects, std::span<con
       spared_inputs_(run.spared_inputs()),
       kept_(run, inputs, results, effects.remade),
       backwards_(kind_ == GraphedKind::autograd ? CustomBackwards(results) : CustomBackwards()),
-      lasting_(first_of({run.failure(), text_of(odd_work_of(run, kind_)), effects.lasting,
+      lasting_(first_of({run.failure(), text_of(odd_work_of(run, kind_)), text_of(odd_result(results)), effects.lasting,
                          text_of(input_elsewhere(inputs, device_)), text_of(draws_of_host(run, effects, device_))})),
       passing_(first_of({text_of(run.host().reads(device_, !effects.only_returns_late_reads)),
-                         text_of(written_input(run.watch(), kind_)), effects.passing, text_of(tensors_of_host(run, effects, device_)),
+                         text_of(written_input(run.watch(), kind_)), effects.passing,
+                         text_of(tensors_of_host(run, effects, device_)),
                          text_of(dropped_tensor(run.watch(), run.log(), /*gradients=*/false)),
                          text_of(run.parts().obstacle()), text_of(part_outside_of_step(run, kind_))})),
       awaited_(text_of(dropped_tensor(run.watch(), run.log(), /*gradients=*/true))),

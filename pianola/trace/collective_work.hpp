@@ -22,6 +22,11 @@ namespace pianola::trace {
 // What a Work's Future calls when the collective is done (hooks of DistributedDataParallel that compress, `then`) runs on a thread
 // of the process group, or on the thread that registers it if the collective is done by then. A stream sees the second alone. So
 // the end of a collective of the CPU is waited for before anybody can register something.
+//
+// Of some collectives of Gloo the end is where the host's code waits: messages, and reduce_scatter, whose Work reduces into buffers of
+// its own and copies from them in wait(), at each call of it (torch 2.11, ProcessGroupGloo.cpp). Nobody is shown these copies, since who
+// repeats the collective has a Work that makes its own. What has arrived is known when an operation first uses it, or at the end of
+// the step.
 
 /// Waits. @return  False: it is not done after a while, because another rank has not come so far.
 [[nodiscard]] bool waits_until_done(c10::ArrayRef<c10::IValue> outputs);

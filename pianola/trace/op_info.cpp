@@ -62,6 +62,17 @@ bool is_received(std::string_view operator_name, const c10::Argument& argument) 
          argument.name() != "sparse_indices";
 }
 
+// Gloo copies what reduce_scatter gave, and hands messages over, where its Work is waited for.
+bool is_done_by_wait(std::string_view operator_name) {
+  return operator_name.starts_with("c10d::") && (operator_name.find("reduce_scatter") != std::string_view::npos ||
+                                                 operator_name == "c10d::send" || operator_name == "c10d::recv_");
+}
+
+// Operators of torch.distributed that call others for all they do: functional collectives, and DTensor's.
+bool is_made_of_collectives(std::string_view operator_name) {
+  return operator_name.starts_with("_c10d_functional") || operator_name.starts_with("_dtensor::");
+}
+
 bool writes_silently(std::string_view operator_name, std::string_view argument) {
   return std::any_of(kSilentWrites.begin(), kSilentWrites.end(), [&](const SilentWrite& write) {
     return write.operator_name == operator_name && write.argument == argument;
@@ -225,9 +236,11 @@ OpInfo::OpInfo(c10::OperatorHandle op) : handle(std::move(op)) {
   seeded = takes_generator || handle.hasTag(at::Tag::nondeterministic_seeded);
   host_read = classify_host_read(base);
   collective = oddity_of_operator(base) != Oddity::none;
+  done_by_wait = is_done_by_wait(base);
 
   composite_ =
-      handle.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd) && !contains(kWorkThemselves, base);
+      is_made_of_collectives(base) ||
+      (handle.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd) && !contains(kWorkThemselves, base));
   cpu_kernel_ = handle.hasKernelForDispatchKey(DispatchKey::CPU);
   cuda_kernel_ = handle.hasKernelForDispatchKey(DispatchKey::CUDA);
   autograd_kernel_ = has_autograd_kernel(handle);

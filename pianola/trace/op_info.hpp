@@ -39,6 +39,8 @@ struct OpInfo {
   bool seeded = false;         ///< May draw random numbers (tag nondeterministic_seeded, or a generator).
   HostRead host_read = HostRead::never;
   bool collective = false;  ///< Communicates with other processes. See Note [Communication].
+  /// On the CPU it is done only when the host's code waits for it. See Note [Collectives that are observed].
+  bool done_by_wait = false;
 
   [[nodiscard]] const c10::FunctionSchema& schema() const { return handle.schema(); }
   /// Whether both compute the same, one of them perhaps in place: add and add_. Overloads are not told apart.

@@ -5,6 +5,7 @@
 #include <pianola/trace/host_calls.hpp>
 #include <pianola/trace/plain_check.hpp>
 #include <pianola/trace/step_memory.hpp>
+#include <pianola/trace/storage_set.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
 #include <ATen/record_function.h>
@@ -35,10 +36,11 @@ struct OpenOperation {
   const OpInfo* info;  // nullptr: one that is not plain, or the host's own
   const char* name;    // as its span has it
   std::uint64_t number;
-  std::size_t callers;  // open composites when it began
-  bool differentiates;  // it has a kernel for autograd, whose calls are operations too
-  bool waits = false;   // for its end; see Note [Collectives that are observed]
-  bool is_own = false;  // the host's
+  std::size_t callers;         // open composites when it began
+  bool differentiates;         // it has a kernel for autograd, whose calls are operations too
+  bool waits = false;          // for its end; see Note [Collectives that are observed]
+  bool is_own = false;         // the host's
+  bool fills_buffers = false;  // which the host's wait copies into its results
 };
 
 // Where one thread stands among the open spans.
@@ -126,6 +128,9 @@ bool belongs_to_a_process_group() {
   return belongs;
 }
 
+// A Work of Gloo that stands for a message opens a span, which ends where the host waits for it, long after the operation.
+bool is_nobodys(const at::RecordFunction& span) { return span.isAsync() || belongs_to_a_process_group(); }
+
 // Goes with an open scope, whose end may come when another recording runs.
 struct ScopeContext : at::ObserverContext {
   explicit ScopeContext(std::uint64_t opened_in) : recording(opened_in) {}
@@ -145,6 +150,7 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
   OpInterest interest = {.outputs = false};  // of all observers, those of outer streams included
   StepMemory memory;
   AllocationLog* allocations = nullptr;  // of the stream; used on its thread only
+  StorageSet buffers;                    // of collectives that are done when the host waits for them
   std::shared_ptr<State> outer;
   std::uint64_t recording = 0;  // the same for nested streams
   std::mutex mutex;             // autograd's threads of several devices run at once
@@ -289,7 +295,28 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
 
   // Others (messages, barriers) are done only when the host's code waits for them.
   static bool waits_for_end(const OpInfo& info, c10::ArrayRef<c10::IValue> inputs) {
-    return info.collective && may_be_in_a_step(oddity_of_operator(info.schema().name())) && runs_on_the_cpu(inputs);
+    return info.collective && !info.done_by_wait && may_be_in_a_step(oddity_of_operator(info.schema().name())) &&
+           runs_on_the_cpu(inputs);
+  }
+
+  // What such a collective allocated for itself; see Note [Collectives that are observed].
+  void note_buffers(const at::RecordFunction& span) {
+    const OpInfo* info = span.scope() == at::RecordScope::FUNCTION ? find_op(span) : nullptr;
+    if (info == nullptr || !info->is_empty) return;
+    const std::lock_guard lock(mutex);
+    for (const c10::IValue& value : outputs_of(span, *info)) {
+      for_each_tensor(value, [&](const at::Tensor& tensor) { buffers.insert(tensor.storage()); });
+    }
+  }
+
+  [[nodiscard]] bool reads_buffers(c10::ArrayRef<c10::IValue> inputs) {
+    const std::lock_guard lock(mutex);
+    if (buffers.empty()) return false;
+    bool reads = false;
+    for (const c10::IValue& value : inputs) {
+      for_each_tensor(value, [&](const at::Tensor& tensor) { reads = reads || buffers.contains(storage_of(tensor)); });
+    }
+    return reads;
   }
 
   static bool runs_on_the_cpu(c10::ArrayRef<c10::IValue> inputs) {
@@ -303,6 +330,12 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
   static OddOperation oddity_of(c10::ArrayRef<c10::IValue> inputs) {
     if (const Oddity modes = oddity_of_modes(); modes != Oddity::none) return {.oddity = modes};
     return odd_tensor_in(inputs);
+  }
+
+  // A gradient that a backward pass leaves must be plain.
+  static bool is_taken_apart(const OddOperation& odd, const ThreadPosition& here) {
+    if (odd.oddity != Oddity::subclass || !is_taken_apart_by_python(odd.tensor)) return false;
+    return here.backward.empty() || !here.backward.back().accumulates();
   }
 
   // What is no operator, but says what goes on.
@@ -356,7 +389,7 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
 
   static std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& span) {
     State* state = observers_run ? nullptr : current();
-    if (state == nullptr || belongs_to_a_process_group()) return nullptr;
+    if (state == nullptr || is_nobodys(span)) return nullptr;
     ThreadPosition& here = state->position();
     if (here.in_kernel()) {
       ++here.hidden;
@@ -379,13 +412,14 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
     }
     const c10::ArrayRef<c10::IValue> inputs = inputs_of(span, *info);
     const OddOperation odd = oddity_of(inputs);
-    if (is_left_by_a_transform(odd.tensor)) {
+    if (is_left_by_a_transform(odd.tensor) || is_taken_apart(odd, here)) {
       here.callers.push_back(span.name());
       return nullptr;
     }
     if (odd.oddity != Oddity::none) {
       state->let_host_allocate(false);
-      state->note_odd(odd, "is given", *info, here);
+      const bool computes = odd.oddity != Oddity::dispatch_mode || !computes_shapes_alone();
+      if (computes) state->note_odd(odd, "is given", *info, here);
       here.operations.push_back(hidden_operation(span, here));
       return nullptr;
     }
@@ -395,6 +429,10 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
       return nullptr;
     }
     state->let_host_allocate(false);
+    if (state->reads_buffers(inputs)) {
+      here.operations.push_back(hidden_operation(span, here));
+      return nullptr;
+    }
     if (HostCalls* host = HostCalls::current(); host != nullptr && host->owns(*info, inputs)) {
       host->note_own(*info, inputs);
       here.operations.push_back(hidden_operation(span, here));
@@ -406,7 +444,8 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
                                .number = next_number(),
                                .callers = here.callers.size(),
                                .differentiates = info->differentiates_now(inputs),
-                               .waits = waits_for_end(*info, inputs)});
+                               .waits = waits_for_end(*info, inputs),
+                               .fills_buffers = info->done_by_wait && runs_on_the_cpu(inputs)});
     OpSpan op = describe(span, here);
     op.inputs = inputs;
     state->begin_op(op);
@@ -422,10 +461,11 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
 
   static void on_end(const at::RecordFunction& span, at::ObserverContext* context) {
     State* state = observers_run ? nullptr : current();
-    if (state == nullptr || belongs_to_a_process_group()) return;
+    if (state == nullptr || is_nobodys(span)) return;
     ThreadPosition& here = state->position();
     if (here.hidden > 0) {
       --here.hidden;
+      if (here.operations.back().fills_buffers) state->note_buffers(span);
       if (state->interest.inner && here.operations.back().info != nullptr) state->end_hidden(span, here);
     } else if (span.scope() != at::RecordScope::FUNCTION) {
       const auto* scope = static_cast<const ScopeContext*>(context);

@@ -168,6 +168,16 @@ bool is_left_by_a_transform(const at::Tensor& tensor) {
   return wrapper != nullptr && !wrapper->is_alive();
 }
 
+bool is_taken_apart_by_python(const at::Tensor& tensor) {
+  const c10::impl::LocalDispatchKeySet now = c10::impl::tls_local_dispatch_key_set();
+  if (now.excluded_.has(DispatchKey::Python) || by_keys(tensor.unsafeGetTensorImpl()->key_set()) != Oddity::subclass)
+    return false;
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  return !impl.has_storage() || impl.unsafe_storage().data_ptr().get() == nullptr;
+}
+
+bool computes_shapes_alone() { return innermost_dispatch_mode() == " (FakeTensorMode)"; }
+
 bool hides_operations(Oddity oddity) noexcept {
   switch (oddity) {
     case Oddity::none:
@@ -188,10 +198,9 @@ bool may_be_in_a_step(Oddity oddity) noexcept {
   return oddity == Oddity::communication || oddity == Oddity::data_parallel;
 }
 
-// Not among them: messages from one rank to another and barriers, whose waits belong to the host's code, which a replay does not
-// run; reduce_scatter, which Gloo computes in its Work's wait.
+// Not among them: barriers, for which the host waits; messages from whoever comes first.
 Oddity oddity_of_operator(std::string_view name) noexcept {
-  constexpr std::array<std::string_view, 12> kOfSteps = {"c10d::allreduce_",
+  constexpr std::array<std::string_view, 17> kOfSteps = {"c10d::allreduce_",
                                                          "c10d::allreduce_coalesced_",
                                                          "c10d::broadcast_",
                                                          "c10d::reduce_",
@@ -202,10 +211,14 @@ Oddity oddity_of_operator(std::string_view name) noexcept {
                                                          "c10d::gather_",
                                                          "c10d::scatter_",
                                                          "c10d::alltoall_",
-                                                         "c10d::alltoall_base_"};
+                                                         "c10d::alltoall_base_",
+                                                         "c10d::reduce_scatter_",
+                                                         "c10d::_reduce_scatter_base_",
+                                                         "c10d::reduce_scatter_tensor_coalesced_",
+                                                         "c10d::send",
+                                                         "c10d::recv_"};
   if (std::find(kOfSteps.begin(), kOfSteps.end(), name) != kOfSteps.end()) return Oddity::communication;
-  constexpr std::array<std::string_view, 5> kCollectives = {
-      "c10d::", "_c10d_functional::", "_c10d_functional_autograd::", "symm_mem::", "_dtensor::"};
+  constexpr std::array<std::string_view, 2> kCollectives = {"c10d::", "symm_mem::"};
   const bool is_collective =
       std::any_of(kCollectives.begin(), kCollectives.end(), [&](auto space) { return name.starts_with(space); });
   return is_collective ? Oddity::collective : Oddity::none;

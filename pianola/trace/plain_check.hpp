@@ -74,6 +74,17 @@ enum class Oddity : std::uint8_t {
 /// Whether the graph of a whole step may hold it, though other graphs may not.
 [[nodiscard]] bool may_be_in_a_step(Oddity oddity) noexcept;
 
+// Note [Tensors whose operators are Python]
+// A DTensor, or what a functional collective returns, has no memory of its own: the Python that its operators run calls operators
+// on the plain tensors that it holds, and these calls are the operations, as below a composite. Whether a sharding has been met
+// before Python finds out with fake tensors, on which nothing is computed. A subclass with memory of its own is another matter, and so
+// is one whose gradient a backward pass leaves: neither is plain.
+
+/// Whether a call on such a tensor, made now, leads to calls of operators on plain tensors, which are seen in its place.
+[[nodiscard]] bool is_taken_apart_by_python(const at::Tensor& tensor);
+/// Whether calls of operators compute nothing, as torch.func's and DTensor's Python asks for shapes alone (FakeTensorMode).
+[[nodiscard]] bool computes_shapes_alone();
+
 /// Whether operations that meet it are kept from observers, who then do not know what they read and write.
 [[nodiscard]] bool hides_operations(Oddity oddity) noexcept;
 

@@ -23,6 +23,7 @@ class StorageSet {
     return true;
   }
 
+  [[nodiscard]] bool empty() const { return identities_.empty(); }
   [[nodiscard]] bool contains(const c10::StorageImpl* storage) const { return identities_.count(storage) != 0; }
 
   /// Calls `visit(reference)` for each that somebody holds.

@@ -7,6 +7,7 @@ from typing import Any, Callable, Optional, Sequence
 
 import torch
 
+from ._async_results import waited_for
 from ._device import default_device
 from ._drawn_tensors import plain_tensors
 from ._draws import Recording
@@ -106,7 +107,7 @@ class Call:
         follows = self._follows_numbers()
         args, kwargs = self._with_numbers(self.args, self.kwargs, trail.watched(self.values) if follows else ())
         with making if follows else nullcontext():
-            self.result = self.graphed.run_original(*args, **kwargs)
+            self.result = waited_for(self.graphed.run_original(*args, **kwargs))
         self.graphed.handed_on.finish(is_capture=False)
         return self.result
 
@@ -209,7 +210,7 @@ class Call:
                 reads = HostReads(call.graphed.original, call.read_arguments(), device)
                 followed = (indexing, making) if follows else (nullcontext(), nullcontext())
                 with followed[0], followed[1], answers, reads:
-                    reads.returned.append(with_leaves(run(*args, **kwargs), is_followed, Expression.of))
+                    reads.returned.append(with_leaves(waited_for(run(*args, **kwargs)), is_followed, Expression.of))
                     call.graphed.handed_on.check_capture(tensors_of(reads.returned[0]))
                     call.graphed.handed_on.finish(is_capture=True)
                     shown = plain_in(reads.returned[0])

@@ -1,37 +1,14 @@
-"""Two ranks, by Gloo on the CPU and by NCCL on two GPUs: collectives and DistributedDataParallel replay in whole steps and are equal
-to eager; in parts they are eager or refused by name. One pair of processes runs every case."""
+"""DistributedDataParallel on two ranks: it replays in whole steps and is equal to eager; in parts it is eager or refused by name."""
 
-import datetime
-import os
-import pickle
-import traceback
-
-import numpy
 import pianola
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
-if not dist.is_available() or not dist.is_gloo_available():
-    pytest.skip("torch has no gloo", allow_module_level=True)
-
-RANKS, STEPS = 2, 16
-WARMUP = {"cpu": 4, "cuda": 12}  # calls that may go by before a step with DistributedDataParallel replays
-DEVICE = torch.device("cpu")  # of this rank
-
-
-def make_model():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).to(DEVICE)
-
-
-def batch(step):
-    """Another one on each rank."""
-    return torch.randn(4, 6, generator=torch.Generator().manual_seed(10 * step + dist.get_rank())).to(DEVICE)
+from two_ranks import RANKS, STEPS, WARMUP, Lanes, batch, device, found_by_ranks, make_model, of_both, refusal, refused
 
 
 def gradients(model):
@@ -57,14 +34,6 @@ def right(found):
     """How many steps have eager's gradients."""
     expected = eager_gradients(len(found))
     return sum(all(torch.equal(a, b) for a, b in zip(one, other)) for one, other in zip(found, expected))
-
-
-def refusal(work):
-    try:
-        work()
-    except pianola.Error as error:
-        return (type(error).__name__, str(error))
-    return None
 
 
 # --- Cases: each returns what its test looks at ---
@@ -130,7 +99,7 @@ class NormedNet(nn.Module):
     def __init__(self):
         super().__init__()
         torch.manual_seed(0)
-        self.layers = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3)).to(DEVICE)
+        self.layers = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3)).to(device())
 
     def forward(self, x):
         return self.layers(x)
@@ -237,13 +206,13 @@ def ddp_in_an_iteration():
 
 def ddp_in_a_capture():
     model = DistributedDataParallel(make_model())
-    x, graph = batch(0).clone(), pianola.Graph(DEVICE)
+    x, graph = batch(0).clone(), pianola.Graph(device())
 
     def step():
         model.zero_grad()
         model(x).square().mean().backward()
 
-    early = refusal(lambda: graph.capture(step)) if DEVICE.type == "cuda" else None
+    early = refusal(lambda: graph.capture(step)) if device().type == "cuda" else None
     graph.capture(step, warmup=11)
     found = []
     for number in range(STEPS):
@@ -253,21 +222,10 @@ def ddp_in_a_capture():
     return right(found), early
 
 
-class Lanes:
-    """What is told of a graph's branches, as it can be handed to another process."""
-
-    def __init__(self, info):
-        self.rebuilt, self.reason, self.untimed = info.rebuilt, info.reason, info.untimed
-        self.lanes, self.proved_pairs = info.lanes, info.proved_pairs
-
-    def __repr__(self):
-        return str(vars(self))
-
-
 def ddp_in_lanes():
     """Buckets of a layer each, which are reduced while the next is computed."""
     model = DistributedDataParallel(make_model(), bucket_cap_mb=0.0001, gradient_as_bucket_view=True)
-    x, graph = batch(0).clone(), pianola.Graph(DEVICE)
+    x, graph = batch(0).clone(), pianola.Graph(device())
 
     def step():
         model.zero_grad(set_to_none=False)
@@ -280,177 +238,6 @@ def ddp_in_lanes():
         graph.replay()
         found.append(gradients(model))
     return right(found), Lanes(graph.info().branches)
-
-
-def collectives_of_two_groups_in_lanes():
-    other = dist.new_group(list(range(RANKS)))
-
-    def by_two_groups(x):
-        y, z = x * 2, x.sin()
-        works = [dist.all_reduce(y, async_op=True), dist.all_reduce(z, group=other, async_op=True)]
-        v, w = x.exp(), x.cos()
-        for _ in range(20):
-            v, w = v.sin(), w.cos()
-        for work in works:
-            work.wait()
-        dist.all_reduce(w, group=other)
-        dist.all_reduce(z)
-        return y + z, v, w
-
-    graph, x, results = pianola.Graph(DEVICE), batch(0).clone(), []
-    graph.capture(lambda: results.append(by_two_groups(x)), warmup=1, branches=4)
-    found = collectives(by_two_groups, branches=4), Lanes(graph.info().branches)
-    graph.reset()
-    dist.destroy_process_group(other)
-    return found
-
-
-def an_error_in_the_capture():
-    """Other ranks have taken part in it by then."""
-    table = torch.arange(4.0, device=DEVICE)
-
-    def step(x, index):
-        y = x * 2
-        dist.all_reduce(y)
-        return y + table[index]
-
-    graphed, good = pianola.graphed(step, warmup=2), torch.tensor([0, 1, 2, 3, 0, 1], device=DEVICE)
-    for number in range(2):
-        graphed(batch(number), good)
-    refused = refusal(lambda: graphed(batch(2), good + 7))
-    return refused, torch.equal(graphed(batch(3), good), step(batch(3), good))
-
-
-def collectives(step, **options):
-    """Whether graphed is eager, how many calls replayed, and why others did not."""
-    reasons = []
-    graphed = pianola.graphed(step, warmup=3, on_fallback=reasons.append, **options)
-    equal = 0
-    for number in range(STEPS):
-        one, other = graphed(batch(number)), step(batch(number))
-        equal += all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
-    return equal, sum(one.replays for one in graphed.info().signatures), reasons
-
-
-def all_reduced(x):
-    y = x * 2
-    dist.all_reduce(y)
-    return (y + 1,)
-
-
-def all_reduced_later(x):
-    y, z = x * 2, x.sin()
-    works = [dist.all_reduce(y, async_op=True), dist.all_reduce(z, op=dist.ReduceOp.MAX, async_op=True)]
-    w = x.cos()
-    for work in works:
-        work.wait()
-    return y, z, w
-
-
-def called_back(x):
-    y, out = x * 2, torch.empty_like(x)
-    dist.all_reduce(y, async_op=True).get_future().then(lambda future: out.copy_(future.value()[0] * 3)).wait()
-    return (out + 1,)
-
-
-def known_by_two_names():
-    """By two storages on the same memory, where numpy can."""
-    array = numpy.zeros((4, 6), numpy.float32)
-    mine, other = torch.from_numpy(array).to(DEVICE), torch.from_numpy(array).to(DEVICE)
-    other = other if DEVICE.type == "cpu" else mine
-
-    def by_two_names(x):
-        mine.fill_(1).mul_(x.sum())
-        dist.all_reduce(mine)
-        return (other * 2,)
-
-    return by_two_names
-
-
-def gathered(x):
-    whole = torch.empty(RANKS * x.shape[0], x.shape[1], device=x.device)
-    dist.all_gather_into_tensor(whole, x.exp())
-    parts = [torch.empty_like(x) for _ in range(RANKS)]
-    dist.all_gather(parts, x + 1)
-    return whole, *parts
-
-
-def scattered(x):
-    whole = torch.cat([x, x.sin()])
-    part = torch.empty_like(x)
-    dist.all_to_all_single(whole.clone(), whole)
-    dist.all_to_all_single(part, x + 1)
-    return whole, part
-
-
-def sent_to_all(x):
-    y = x * 3
-    dist.broadcast(y, src=1)
-    z = y + x
-    dist.reduce(z, dst=0)
-    return y, z
-
-
-def the_collectives():
-    steps = all_reduced, all_reduced_later, called_back, known_by_two_names(), gathered, scattered, sent_to_all
-    return {step.__name__: collectives(step) for step in steps}
-
-
-def a_bare_all_reduce_in_a_capture():
-    x, graph, results = batch(0).clone(), pianola.Graph(DEVICE), []
-    graph.capture(lambda: results.append(all_reduced(x)[0]), warmup=1)
-    equal = 0
-    for number in range(4):
-        x.copy_(batch(number))
-        graph.replay()
-        equal += torch.equal(results[-1], all_reduced(batch(number))[0])
-    return equal
-
-
-def messages():
-    """From one rank to another, with the host's waits."""
-
-    def step(x):
-        other, received = 1 - dist.get_rank(), torch.empty_like(x)
-        works = dist.batch_isend_irecv([dist.P2POp(dist.isend, x * 2, other), dist.P2POp(dist.irecv, received, other)])
-        for work in works:
-            work.wait()
-        return (received + 1,)
-
-    return collectives(step)
-
-
-def a_group_that_is_destroyed():
-    """Its graphs go before it, or NCCL would wait for them."""
-    group = dist.new_group(list(range(RANKS)))
-
-    def step(x):
-        y = x * 2
-        dist.all_reduce(y, group=group)
-        return y
-
-    graphed = pianola.graphed(step, warmup=2)
-    equal = sum(torch.equal(graphed(batch(number)), step(batch(number))) for number in range(6))
-    x, graph = batch(0).clone(), pianola.Graph(DEVICE)
-    graph.capture(lambda: step(x), warmup=1)
-    (before,) = graphed.info().signatures
-    dist.destroy_process_group(group)
-    refused = refusal(graph.replay)
-    if DEVICE.type == "cpu":  # where torch's own collective does no harm then
-        graphed(batch(0))
-    after = graphed.info().signatures[0]
-    return equal, before.replays, after.replays, after.reason, refused
-
-
-def a_collective_in_a_part():
-    return refusal(lambda: pianola.make_graphed_callables(lambda x: all_reduced(x)[0], (batch(0),)))
-
-
-def a_functional_collective():
-    from torch.distributed._functional_collectives import all_reduce
-
-    x = batch(0)
-    return refusal(lambda: pianola.Graph(DEVICE).capture(lambda: all_reduce(x * 2, "sum", dist.group.WORLD) + 1))
 
 
 def the_audit():
@@ -466,122 +253,31 @@ def the_audit():
     return [[(one.rule, one.what) for one in report.findings] for report in reports]
 
 
-def fully_sharded_parameters():
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    mesh, model, reasons = init_device_mesh(DEVICE.type, (RANKS,)), make_model(), []
-    fully_shard(model, mesh=mesh)
-    twin = make_model()
-    graphed = pianola.graphed(lambda x: model(x), warmup=1, on_fallback=reasons.append)
-    equal = sum(torch.equal(graphed(batch(number)), twin(batch(number))) for number in range(4))
-    x = batch(0)
-    return equal, reasons, refusal(lambda: pianola.Graph(DEVICE).capture(lambda: model(x)))
-
-
-def distributed_tensors():
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Shard, distribute_tensor
-
-    mesh, reasons = init_device_mesh(DEVICE.type, (RANKS,)), []
-    graphed = pianola.graphed(lambda x: x * 2, warmup=1, on_fallback=reasons.append)
-    full = torch.arange(8.0, device=DEVICE)
-    equal = sum(
-        torch.equal(graphed(distribute_tensor(full + n, mesh, [Shard(0)])).full_tensor(), (full + n) * 2) for n in range(4)
-    )
-    sample = distribute_tensor(full, mesh, [Shard(0)])
-    return equal, reasons, refusal(lambda: pianola.make_graphed_callables(lambda x: x * 2, (sample,)))
-
-
-CASES = {
-    case.__name__: case
-    for case in (
-        ddp_handed_to_callables,
-        ddp_inside_of_a_function_handed_to_callables,
-        ddp_around_callables_that_accumulate,
-        ddp_around_callables_that_fall_back,
-        ddp_around_callables_that_clone,
-        callables_of_the_module_inside_of_ddp,
-        graphed_module_inside_of_ddp,
-        ddp_around_a_graphed_module_that_replays,
-        ddp_in_a_graphed_step,
-        ddp_that_finds_unused_parameters,
-        ddp_with_a_static_graph,
-        ddp_with_a_hook_that_makes_a_tensor,
-        ddp_graphed_on_one_rank_alone,
-        ddp_in_an_iteration,
-        ddp_in_a_capture,
-        ddp_in_lanes,
-        collectives_of_two_groups_in_lanes,
-        an_error_in_the_capture,
-        the_collectives,
-        a_bare_all_reduce_in_a_capture,
-        messages,
-        a_group_that_is_destroyed,
-        a_collective_in_a_part,
-        a_functional_collective,
-        the_audit,
-        fully_sharded_parameters,
-        distributed_tensors,
-    )
-}
-
-
-ON_THE_CPU = (an_error_in_the_capture,)  # a kernel's assertion ends the device's context
-
-
-def run_rank(rank, folder, kind):
-    global DEVICE
-    torch.set_num_threads(1)
-    if kind == "cuda":
-        DEVICE = torch.device("cuda", rank)
-        torch.cuda.set_device(DEVICE)
-    store = dist.FileStore(os.path.join(folder, "store"), RANKS)
-    backend = "nccl" if kind == "cuda" else "gloo"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=RANKS, timeout=datetime.timedelta(seconds=60))
-    results = {}
-    for name, case in CASES.items():
-        if kind == "cuda" and case in ON_THE_CPU:
-            continue
-        try:
-            results[name] = case()
-        except Exception:
-            results[name] = traceback.format_exc()
-        with open(os.path.join(folder, f"{rank}.pickle"), "wb") as file:
-            pickle.dump(results, file)
-    dist.destroy_process_group()
-    if kind == "cpu":  # where Python ends, ~ProcessGroupGloo may wait for a thread that waits for the GIL
-        os._exit(0)
+CASES = (
+    ddp_handed_to_callables,
+    ddp_inside_of_a_function_handed_to_callables,
+    ddp_around_callables_that_accumulate,
+    ddp_around_callables_that_fall_back,
+    ddp_around_callables_that_clone,
+    callables_of_the_module_inside_of_ddp,
+    graphed_module_inside_of_ddp,
+    ddp_around_a_graphed_module_that_replays,
+    ddp_in_a_graphed_step,
+    ddp_that_finds_unused_parameters,
+    ddp_with_a_hook_that_makes_a_tensor,
+    ddp_with_a_static_graph,
+    ddp_graphed_on_one_rank_alone,
+    ddp_in_an_iteration,
+    ddp_in_a_capture,
+    ddp_in_lanes,
+    the_audit,
+)
+ON_THE_CPU = ()
 
 
 @pytest.fixture(scope="module", params=["cpu", "cuda"])
 def ranks(request, tmp_path_factory):
-    """What each rank found, by case."""
-    if request.param == "cuda" and (torch.cuda.device_count() < RANKS or not dist.is_nccl_available()):
-        pytest.skip(f"wants {RANKS} GPUs and NCCL")
-    folder = str(tmp_path_factory.mktemp("ranks"))
-    mp.spawn(run_rank, (folder, request.param), nprocs=RANKS)
-    found = []
-    for rank in range(RANKS):
-        with open(os.path.join(folder, f"{rank}.pickle"), "rb") as file:
-            found.append(pickle.load(file) | {"device": request.param})
-    return found
-
-
-def of_both(ranks, case):
-    if case.__name__ not in ranks[0]:
-        pytest.skip("on the CPU alone")
-    for found in ranks:
-        result = found[case.__name__]
-        assert not isinstance(result, str), result
-    return [found[case.__name__] for found in ranks]
-
-
-def refused(result, kind, *words, rule="PG1106"):
-    assert result is not None, "not refused"
-    assert result[0] == kind and (rule is None or f"[{rule}]" in result[1]), result
-    for each in words:
-        assert each in result[1], result[1]
+    return found_by_ranks(__name__, request.param, tmp_path_factory)
 
 
 def test_ddp_handed_to_callables_is_refused_and_goes_on(ranks):
@@ -631,11 +327,6 @@ def test_ddp_replays_in_lanes(ranks):
         assert steps == STEPS and branches.proved_pairs > 0 and branches.lanes > 1
         if ranks[0]["device"] == "cuda":
             assert branches.rebuilt and "a trial would communicate" in branches.untimed, branches
-    for replayed, branches in of_both(ranks, collectives_of_two_groups_in_lanes):
-        assert replayed == (STEPS, STEPS - 3, [])
-        # A capture may leave those of two groups side by side, and so does a graph of it then.
-        beside = "the capture does not order a collective" in branches.reason
-        assert beside or branches.rebuilt or ranks[0]["device"] == "cpu", branches
 
 
 @pytest.mark.parametrize("case", [ddp_that_finds_unused_parameters, ddp_with_a_static_graph])
@@ -654,45 +345,6 @@ def test_ddp_may_be_graphed_on_one_rank_alone(ranks):
     assert of_both(ranks, ddp_graphed_on_one_rank_alone) == [True] * RANKS
 
 
-def test_collectives_replay(ranks):
-    for found in of_both(ranks, the_collectives):
-        for name, (equal, replays, reasons) in found.items():
-            assert equal == STEPS and replays >= STEPS - 4 and not reasons, (name, equal, replays, reasons)
-    assert of_both(ranks, a_bare_all_reduce_in_a_capture) == [4] * RANKS
-
-
-def test_graphs_go_before_their_process_group(ranks):
-    for equal, before, after, reason, result in of_both(ranks, a_group_that_is_destroyed):
-        assert equal == 6 and before == after >= 3
-        assert ranks[0]["device"] == "cuda" or "its process group was destroyed" in reason
-        refused(result, "UsageError", "holds no capture", rule=None)
-
-
-def test_what_no_graph_repeats(ranks):
-    for result in of_both(ranks, a_functional_collective):
-        refused(result, "CaptureError", "_c10d_functional::all_reduce communicates with other ranks")
-    for result in of_both(ranks, a_collective_in_a_part):
-        refused(result, "CaptureError", "c10d::allreduce_", "ranks_test.py:", "graph the whole step", "after the replay")
-    for equal, replays, reasons in of_both(ranks, messages):
-        assert equal == STEPS and replays == 0 and "c10d::" in reasons[0] and "PG1106" in reasons[0], reasons
-
-
-def test_a_capture_that_fails_after_it_has_communicated_is_an_error(ranks):
-    for result, is_equal_later in of_both(ranks, an_error_in_the_capture):
-        refused(result, "UsageError", "after the step had communicated with other ranks", "out of bounds")
-        assert is_equal_later
-
-
 def test_the_audit_says_so(ranks):
     for ddp, reduce in of_both(ranks, the_audit):
         assert not any(rule == "PG1106" for rule, what in ddp + reduce), (ddp, reduce)
-
-
-def test_sharded_parameters_and_distributed_tensors_stay_eager(ranks):
-    for steps, reasons, result in of_both(ranks, fully_sharded_parameters):
-        assert steps == 4 and reasons, reasons  # sharding replaces parameters: a signature for each set
-        assert all("FSDP::" in reason for reason in reasons), reasons
-        refused(result, "CaptureError", "FSDP::")
-    for steps, reasons, result in of_both(ranks, distributed_tensors):
-        assert steps == 4 and len(reasons) == 1 and "a DTensor" in reasons[0], reasons
-        refused(result, "UsageError", "a DTensor, which runs Python for each operation", "to_local()", rule="PG1203")

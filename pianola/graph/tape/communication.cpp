@@ -1,12 +1,23 @@
 #include <pianola/graph/tape/communication.hpp>
 
+#include <pianola/trace/quiet_scope.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
 #include <algorithm>
 #include <utility>
 
 namespace pianola::graph {
-namespace {
+
+void Communication::note_arrival() {
+  const trace::QuietScope quiet;
+  for (const at::Tensor& tensor : written) arrived.push_back(tensor.clone());
+}
+
+trace::MemoryRanges memory_of(c10::ArrayRef<at::Tensor> tensors) {
+  trace::MemoryRanges memory;
+  for (const at::Tensor& tensor : tensors) memory.add(tensor);
+  return memory;
+}
 
 trace::MemoryRanges memory_of(c10::ArrayRef<c10::IValue> values) {
   trace::MemoryRanges memory;
@@ -15,8 +26,6 @@ trace::MemoryRanges memory_of(c10::ArrayRef<c10::IValue> values) {
   }
   return memory;
 }
-
-}  // namespace
 
 void PendingWork::add(std::string_view name, c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<c10::IValue> outputs) {
   all_.push_back({.name = name, .works = trace::works_of(outputs), .memory = memory_of(inputs)});

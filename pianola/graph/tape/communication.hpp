@@ -26,8 +26,13 @@ namespace pianola::graph {
 /// What a collective on a tape writes, and what has arrived there in the recording, until that is taken or forgotten.
 struct Communication {
   std::vector<at::Tensor> written;
-  std::vector<at::Tensor> arrived;  ///< Copies of `written`; empty: there are none any more.
+  std::vector<at::Tensor> arrived = {};  ///< Copies of `written`; empty: there are none any more.
+
+  void note_arrival();
 };
+
+[[nodiscard]] trace::MemoryRanges memory_of(c10::ArrayRef<at::Tensor> tensors);
+[[nodiscard]] trace::MemoryRanges memory_of(c10::ArrayRef<c10::IValue> values);
 
 /// Calls `work`, which communicates. @param name  Of the operator.
 /// @throws CommunicationError  It failed: another rank has ended, say.

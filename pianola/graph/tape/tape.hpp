@@ -119,7 +119,7 @@ class TapeRecorder final : public trace::OpObserver {
   [[nodiscard]] trace::OpInterest interest() const override { return {.host_numbers = true}; }
   void on_op_begin(const trace::OpSpan& op) override;
   void on_op_end(const trace::OpSpan& op) override;
-  [[nodiscard]] Tape take() noexcept { return std::move(tape_); }
+  [[nodiscard]] Tape take();
 
  private:
   // An operation that has begun and not ended.
@@ -135,12 +135,14 @@ class TapeRecorder final : public trace::OpObserver {
 
   Running* find(std::uint64_t number);
   void add_results(Running& running, const trace::OpSpan& op);
-  static void note_collective(TapeOp& op);
+  void note_collective(TapeOp& op);
+  void note_arrivals(c10::ArrayRef<c10::IValue> used);
   void put(std::vector<TapeOp> ops, std::uint64_t around);
 
   Tape tape_;
   std::size_t begun_ = 0;
   std::vector<Running> running_;
+  std::vector<std::shared_ptr<Communication>> under_way_;  // that are done when the host's code has waited
 };
 
 }  // namespace pianola::graph

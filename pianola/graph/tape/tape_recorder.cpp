@@ -92,6 +92,7 @@ TapeRecorder::Running* TapeRecorder::find(std::uint64_t number) {
 }
 
 void TapeRecorder::on_op_begin(const trace::OpSpan& op) {
+  if (!under_way_.empty()) note_arrivals(op.inputs);
   if (Running* around = find(op.around); around != nullptr && !around->computed_at && around->has_written()) {
     around->computed_at = around->called.size();
   }
@@ -126,19 +127,36 @@ void TapeRecorder::on_op_end(const trace::OpSpan& op) {
   put(in_order(std::move(ended.op), std::move(ended.called), ended.computed_at), op.around);
 }
 
-// It is done by now; see Note [Collectives that are observed].
+// Most are done by now; see Note [Collectives that are observed].
 void TapeRecorder::note_collective(TapeOp& op) {
-  const trace::QuietScope quiet;
   op.communication = std::make_shared<Communication>();
   for (std::size_t i = 0; i < op.inputs.size(); ++i) {
     if (!op.info->writes[i]) continue;
-    trace::for_each_tensor(op.inputs[i], [&](const at::Tensor& tensor) {
-      op.communication->written.push_back(tensor);
-      op.communication->arrived.push_back(tensor.clone());
-    });
+    trace::for_each_tensor(op.inputs[i],
+                           [&](const at::Tensor& tensor) { op.communication->written.push_back(tensor); });
+  }
+  if (op.info->done_by_wait) {
+    under_way_.push_back(op.communication);
+  } else {
+    op.communication->note_arrival();
   }
   op.outputs.clear();  // a Work, and what it wrote
   op.fresh.clear();
+}
+
+// The host's code has waited for what an operation uses.
+void TapeRecorder::note_arrivals(c10::ArrayRef<c10::IValue> used) {
+  const trace::MemoryRanges memory = memory_of(used);
+  std::erase_if(under_way_, [&](const std::shared_ptr<Communication>& one) {
+    if (!memory_of(one->written).overlap(memory)) return false;
+    one->note_arrival();
+    return true;
+  });
+}
+
+Tape TapeRecorder::take() {
+  for (const auto& one : std::exchange(under_way_, {})) one->note_arrival();
+  return std::move(tape_);
 }
 
 void TapeRecorder::add_results(Running& running, const trace::OpSpan& op) {
