@@ -2,6 +2,7 @@
 
 #include <pianola/trace/arguments.hpp>
 #include <pianola/trace/host_copy.hpp>
+#include <pianola/trace/plain_check.hpp>
 #include <pianola/trace/real_leaf.hpp>
 #include <pianola/trace/references.hpp>
 #include <pianola/trace/step_memory.hpp>
@@ -29,6 +30,15 @@ void CallWatch::on_op_begin(const trace::OpSpan& op) {
   trace::for_each_argument(*op.info, op.inputs, [&](const at::Tensor& tensor, bool written) {
     note_outside(op, tensor);
     if (written) note_write(op, tensor);
+  });
+}
+
+void CallWatch::on_taken_apart(const trace::OpSpan& call) {
+  trains_ = trains_ || (call.backward != nullptr && call.backward->accumulates());
+  trace::for_each_argument(*call.info, call.inputs, [&](const at::Tensor& tensor, bool written) {
+    if (!trace::is_made_of_tensors(tensor) || !is_parameter(tensor)) return;
+    trains_ = trains_ || written;
+    if (seen_.insert(tensor.unsafeGetTensorImpl()).second) leaves_of_tensors_.push_back(tensor);
   });
 }
 
@@ -101,6 +111,7 @@ void CallWatch::note_write(const trace::OpSpan& op, const at::Tensor& tensor) {
 std::vector<at::Tensor> CallWatch::leaves() const {
   std::vector<at::Tensor> result = outside_;
   std::erase_if(result, std::not_fn(is_parameter));
+  result.insert(result.end(), leaves_of_tensors_.begin(), leaves_of_tensors_.end());
   return result;
 }
 

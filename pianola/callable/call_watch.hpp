@@ -25,6 +25,7 @@ class CallWatch final : public trace::OpObserver {
   [[nodiscard]] trace::OpInterest interest() const override { return {.host_numbers = true}; }
   void on_op_begin(const trace::OpSpan& op) override;
   void on_op_end(const trace::OpSpan& op) override;
+  void on_taken_apart(const trace::OpSpan& call) override;
 
   /// Whether gradients were accumulated in leaves, or leaves that require grad were written: a step of training.
   [[nodiscard]] bool trains() const noexcept { return trains_; }
@@ -43,7 +44,7 @@ class CallWatch final : public trace::OpObserver {
 
   /// Tensors that it used, and neither made nor was given; each once.
   [[nodiscard]] const std::vector<at::Tensor>& outside() const noexcept { return outside_; }
-  /// Those of them that gradients are accumulated in.
+  /// Those of them that gradients are accumulated in, and those that are made of tensors.
   [[nodiscard]] std::vector<at::Tensor> leaves() const;
   [[nodiscard]] std::vector<at::Tensor> outside_but_leaves() const;
   [[nodiscard]] const graph::HostTensors& host_tensors() const noexcept { return host_tensors_; }
@@ -74,6 +75,7 @@ class CallWatch final : public trace::OpObserver {
   };
   ska::flat_hash_map<const c10::StorageImpl*, Maker> made_by_;
   ska::flat_hash_set<const c10::StorageImpl*> leaf_memory_;
+  std::vector<at::Tensor> leaves_of_tensors_;
   struct Reader {
     const trace::OpInfo* info;
     std::uint64_t operation;

@@ -1,6 +1,6 @@
 #include <pianola/callable/kept_tensors.hpp>
 
-#include <pianola/trace/sparse_parts.hpp>
+#include <pianola/trace/parts.hpp>
 #include <pianola/trace/storage_set.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
@@ -43,7 +43,7 @@ KeptTensors::KeptTensors(const EagerRun& run, std::span<const at::Tensor> inputs
   Known known;
   for (const at::Tensor& tensor : remade) known.insert(trace::storage_of(tensor));
   for (const at::Tensor& input : inputs) add_gradient(known, input);
-  for (const at::Tensor& tensor : run.watch().outside()) add_gradient(known, tensor);
+  for (const at::Tensor& leaf : run.watch().leaves()) add_gradient(known, leaf);
   for (const at::Tensor& result : results) {
     known.insert(trace::storage_of(result));
     if (const auto& node = result.grad_fn()) history_.emplace_back(node);

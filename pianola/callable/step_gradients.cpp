@@ -2,10 +2,10 @@
 
 #include <pianola/callable/leaf_hook_checks.hpp>
 #include <pianola/callable/leaf_hooks.hpp>
+#include <pianola/trace/parts.hpp>
 #include <pianola/trace/plain_check.hpp>
 #include <pianola/trace/quiet_scope.hpp>
 #include <pianola/trace/references.hpp>
-#include <pianola/trace/sparse_parts.hpp>
 #include <pianola/trace/tensors_of.hpp>
 #include <pianola/trace/uses_values.hpp>
 
@@ -72,10 +72,10 @@ StepGradients::StepGradients(const std::vector<at::Tensor>& leaves, bool own) {
     const at::Tensor found = leaves_.back().meta->grad_;
     if (!found.defined()) continue;
     leaves_of_gradients_.emplace(identity_of(found), leaves_.size() - 1);
-    if (found.layout() != at::kSparse) continue;
-    leaves_.back().copy = found.clone();
-    trace::for_each_part(
-        found, [&](const at::Tensor& part) { leaves_of_gradients_.emplace(identity_of(part), leaves_.size() - 1); });
+    if (found.layout() == at::kSparse) leaves_.back().copy = found.clone();
+    trace::for_each_part(found, [&](const at::Tensor& part) {
+      if (!part.is_same(found)) leaves_of_gradients_.emplace(identity_of(part), leaves_.size() - 1);
+    });
   }
 }
 
@@ -161,7 +161,9 @@ void StepGradients::finish() {
 
 void StepGradients::count_references() {
   std::vector<at::Tensor> made;
-  for (const Leaf& leaf : leaves_) made.push_back(leaf.made);
+  for (const Leaf& leaf : leaves_) {
+    trace::for_each_part(leaf.made, [&](const at::Tensor& part) { made.push_back(part); });
+  }
   memory_ = MadeMemory::of(made);
 }
 

@@ -1,10 +1,13 @@
 #include <pianola/trace/alias.hpp>
 
+#include <pianola/trace/plain_check.hpp>
+
 #include <ATen/core/List.h>
 
 namespace pianola::trace {
 
 at::Tensor alias_of(const at::Tensor& tensor) {
+  if (is_made_of_tensors(tensor)) return made_anew(tensor);
   if (!tensor.has_storage()) return tensor;
   at::Tensor alias(tensor.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), true));
   if (tensor.requires_grad()) alias.unsafeGetTensorImpl()->set_requires_grad(true);

@@ -12,7 +12,8 @@ namespace pianola::trace {
 // sizes, but neither the autograd graph nor a reference to the user's tensor object, whose count autograd looks at to decide
 // whether it may take a gradient over instead of copying it. requires_grad is kept because some kernels choose by it.
 
-/// One of a tensor without memory (sparse) is the tensor itself: copying it would call operators.
+/// One of a tensor without memory (sparse) is the tensor itself: copying it would call operators. One of a tensor that is made of
+/// tensors is another one of its class, of the same tensors.
 [[nodiscard]] at::Tensor alias_of(const at::Tensor& tensor);
 /// Of all tensors in the value; in lists, too. Other values are the same.
 [[nodiscard]] c10::IValue alias_values(const c10::IValue& value);

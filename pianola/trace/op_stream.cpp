@@ -6,6 +6,7 @@
 #include <pianola/trace/plain_check.hpp>
 #include <pianola/trace/step_memory.hpp>
 #include <pianola/trace/storage_set.hpp>
+#include <pianola/trace/taken_apart.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
 #include <ATen/record_function.h>
@@ -49,6 +50,7 @@ struct ThreadPosition {
   std::vector<OpenOperation> operations;  // outermost first
   int hidden = 0;                         // open spans inside the kernel of the innermost operation
   std::vector<const char*> callers;       // open composites
+  std::vector<std::size_t> taken_apart;   // which of them are calls that Python takes apart, by their places
   std::vector<std::string> scopes;        // open user scopes
   std::vector<RunningNode> backward;      // open backward nodes; more than one where a backward runs a backward
 
@@ -64,6 +66,9 @@ struct ThreadPosition {
   }
   [[nodiscard]] bool ends_composite(const char* name) const { return !callers.empty() && callers.back() == name; }
 };
+
+// Whether a call that Python takes apart is open.
+thread_local bool taken_apart = false;
 
 // While observers look at an operation. Asking a tensor subclass for its sizes may call operators: they are the
 // observer's doing, not the step's, and would wait for the lock that this thread holds.
@@ -139,6 +144,8 @@ struct ScopeContext : at::ObserverContext {
 
 }  // namespace
 
+bool runs_python_of_a_tensor() noexcept { return taken_apart; }
+
 // Note [How a recording finds its threads]
 // The callbacks are thread local, and so is the pointer to the state, kept as ThreadLocalDebugInfo: autograd copies both
 // to the thread that runs a backward (at::ThreadLocalState), and nothing copies them to intra-op workers or to threads
@@ -169,6 +176,7 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
     thread_local ThreadPosition here;
     if (here.recording != recording) {
       here = {};
+      taken_apart = false;
       here.recording = recording;
     }
     return here;
@@ -332,10 +340,26 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
     return odd_tensor_in(inputs);
   }
 
-  // A gradient that a backward pass leaves must be plain.
-  static bool is_taken_apart(const OddOperation& odd, const ThreadPosition& here) {
-    if (odd.oddity != Oddity::subclass || !is_taken_apart_by_python(odd.tensor)) return false;
-    return here.backward.empty() || !here.backward.back().accumulates();
+  void take_apart(const at::RecordFunction& span, const OpInfo& info, c10::ArrayRef<c10::IValue> inputs,
+                  const ThreadPosition& here) {
+    for (const c10::IValue& value : inputs) {
+      for_each_tensor(value, [&](const at::Tensor& tensor) {
+        if (tensor.is_leaf() && tensor.requires_grad() && is_made_of_tensors(tensor))
+          note_odd({.oddity = Oddity::odd_leaf, .tensor = tensor}, "is given", info, here);
+      });
+    }
+    OpSpan call = describe(span, here);
+    call.info = &info;
+    call.inputs = inputs;
+    show_taken_apart(call);
+  }
+
+  void show_taken_apart(OpSpan call) {
+    const ObserversRun quiet;
+    const std::lock_guard lock(mutex);
+    call.memory = &memory;
+    tell(call, [&](OpObserver& observer) { observer.on_taken_apart(call); });
+    if (outer != nullptr) outer->show_taken_apart(call);
   }
 
   // What is no operator, but says what goes on.
@@ -412,7 +436,14 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
     }
     const c10::ArrayRef<c10::IValue> inputs = inputs_of(span, *info);
     const OddOperation odd = oddity_of(inputs);
-    if (is_left_by_a_transform(odd.tensor) || is_taken_apart(odd, here)) {
+    if (is_left_by_a_transform(odd.tensor)) {
+      here.callers.push_back(span.name());
+      return nullptr;
+    }
+    if (odd.oddity == Oddity::subclass && is_taken_apart_by_python(odd.tensor)) {
+      state->take_apart(span, *info, inputs, here);
+      here.taken_apart.push_back(here.callers.size());
+      taken_apart = true;
       here.callers.push_back(span.name());
       return nullptr;
     }
@@ -485,6 +516,10 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
       state->end_op(op);
     } else if (here.ends_composite(span.name())) {
       here.callers.pop_back();
+      if (!here.taken_apart.empty() && here.taken_apart.back() == here.callers.size()) {
+        here.taken_apart.pop_back();
+        taken_apart = !here.taken_apart.empty();
+      }
       if (!state->interest.inner) return;
       OpSpan around = describe(span, here);
       around.info = find_op(span);

@@ -61,6 +61,8 @@ class OpObserver {
   [[nodiscard]] virtual OpInterest interest() const { return {}; }
   virtual void on_op_begin(const OpSpan& /*op*/) {}
   virtual void on_op_end(const OpSpan& /*op*/) {}
+  /// A call of an operator on tensors that are made of tensors begins; the operations that its Python calls come after it.
+  virtual void on_taken_apart(const OpSpan& /*call*/) {}
   /// A call inside an operation that is none itself, or a composite around operations, has ended. `around.info` is the
   /// operation or the composite itself; `inner` the name of what ended.
   virtual void on_inner_end(const OpSpan& /*around*/, const char* /*inner*/) {}

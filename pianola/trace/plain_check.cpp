@@ -168,12 +168,24 @@ bool is_left_by_a_transform(const at::Tensor& tensor) {
   return wrapper != nullptr && !wrapper->is_alive();
 }
 
-bool is_taken_apart_by_python(const at::Tensor& tensor) {
-  const c10::impl::LocalDispatchKeySet now = c10::impl::tls_local_dispatch_key_set();
-  if (now.excluded_.has(DispatchKey::Python) || by_keys(tensor.unsafeGetTensorImpl()->key_set()) != Oddity::subclass)
-    return false;
+bool is_made_of_tensors(const at::Tensor& tensor) noexcept {
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  if (!meet(impl.key_set(), kSubclass) || by_keys(impl.key_set()) != Oddity::subclass) return false;
   return !impl.has_storage() || impl.unsafe_storage().data_ptr().get() == nullptr;
+}
+
+std::vector<at::Tensor> tensors_inside_of(const at::Tensor& tensor) {
+  const auto look = python_look().tensors_inside_of;
+  return look == nullptr ? std::vector<at::Tensor>() : look(tensor);
+}
+
+at::Tensor made_anew(const at::Tensor& tensor) {
+  const auto look = python_look().made_anew;
+  return look == nullptr ? tensor : look(tensor);
+}
+
+bool is_taken_apart_by_python(const at::Tensor& tensor) {
+  return is_made_of_tensors(tensor) && !c10::impl::tls_local_dispatch_key_set().excluded_.has(DispatchKey::Python);
 }
 
 bool computes_shapes_alone() { return innermost_dispatch_mode() == " (FakeTensorMode)"; }
@@ -186,6 +198,7 @@ bool hides_operations(Oddity oddity) noexcept {
     case Oddity::compiled:
     case Oddity::communication:
     case Oddity::data_parallel:
+    case Oddity::odd_leaf:
     case Oddity::collective:
     case Oddity::sharded:
       return false;
@@ -195,7 +208,7 @@ bool hides_operations(Oddity oddity) noexcept {
 }
 
 bool may_be_in_a_step(Oddity oddity) noexcept {
-  return oddity == Oddity::communication || oddity == Oddity::data_parallel;
+  return oddity == Oddity::communication || oddity == Oddity::data_parallel || oddity == Oddity::odd_leaf;
 }
 
 // Not among them: barriers, for which the host waits; messages from whoever comes first.
@@ -262,6 +275,8 @@ std::string in_words(Oddity oddity, const at::Tensor& tensor) {
   switch (oddity) {
     case Oddity::subclass:
       return class_of(tensor) + ", which runs Python for each operation";
+    case Oddity::odd_leaf:
+      return class_of(tensor) + " that requires grad, whose gradient the graph of a part cannot leave";
     case Oddity::function_subclass:
       return class_of(tensor) + ", whose __torch_function__ a replay does not call";
     case Oddity::wrapped:
@@ -333,6 +348,8 @@ std::string remedy_of(Oddity oddity) {
       return "graph the whole step (pianola.graphed, FullIteration), or the module inside of it: "
              "DistributedDataParallel "
              "first, then graph its .module; or graph with grad=\"clone\" first, then wrap";
+    case Oddity::odd_leaf:
+      return "graph the whole step (pianola.graphed, FullIteration)";
     case Oddity::collective:
       return "leave it outside of the captured part, or communicate after the replay";
     case Oddity::sharded:

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace pianola::trace {
 
@@ -46,6 +47,7 @@ enum class Oddity : std::uint8_t {
   compiled,
   communication,  ///< A collective of torch.distributed. The graph of a whole step repeats it; see may_be_in_a_step().
   data_parallel,  ///< DistributedDataParallel, as above.
+  odd_leaf,       ///< A parameter that is made of tensors, as above. See Note [Tensors whose operators are Python].
   collective,     ///< Other work with other ranks.
   sharded,        ///< FSDP.
 };
@@ -76,10 +78,16 @@ enum class Oddity : std::uint8_t {
 
 // Note [Tensors whose operators are Python]
 // A DTensor, or what a functional collective returns, has no memory of its own: the Python that its operators run calls operators
-// on the plain tensors that it holds, and these calls are the operations, as below a composite. Whether a sharding has been met
-// before Python finds out with fake tensors, on which nothing is computed. A subclass with memory of its own is another matter, and so
-// is one whose gradient a backward pass leaves: neither is plain.
+// on the plain tensors that it holds, and these calls are the operations, as below a composite. What has not been met before Python
+// finds out with fake tensors, on which nothing is computed. A subclass with memory of its own is another matter: it is not plain.
+// A parameter may be such a tensor, and so is its gradient then, which the graph of a whole step leaves as any other.
 
+/// Whether it is such a tensor.
+[[nodiscard]] bool is_made_of_tensors(const at::Tensor& tensor) noexcept;
+/// The tensors that it holds, by its __tensor_flatten__; none where its class tells nobody.
+[[nodiscard]] std::vector<at::Tensor> tensors_inside_of(const at::Tensor& tensor);
+/// Another one that is made of the same tensors, by its __tensor_unflatten__; itself where its class has none.
+[[nodiscard]] at::Tensor made_anew(const at::Tensor& tensor);
 /// Whether a call on such a tensor, made now, leads to calls of operators on plain tensors, which are seen in its place.
 [[nodiscard]] bool is_taken_apart_by_python(const at::Tensor& tensor);
 /// Whether calls of operators compute nothing, as torch.func's and DTensor's Python asks for shapes alone (FakeTensorMode).
@@ -121,6 +129,8 @@ struct PythonLook {
   bool (*overrides_functions)(const at::Tensor& tensor) noexcept;  ///< Its class has a __torch_function__ of its own.
   std::string (*class_of)(const at::Tensor& tensor);               ///< "DTensor"; "" where Python has not seen it.
   std::string (*class_of_mode)(PyObject* mode);
+  std::vector<at::Tensor> (*tensors_inside_of)(const at::Tensor& tensor);
+  at::Tensor (*made_anew)(const at::Tensor& tensor);
   FunctionModes (*function_modes)();
 };
 /// For the Python package, at import.

@@ -4,6 +4,7 @@
 
 #include <pianola/core/version.hpp>
 #include <pianola/trace/call_site.hpp>
+#include <pianola/trace/taken_apart.hpp>
 
 PYBIND11_MODULE(_C, module) {
   using namespace pianola::python;  // NOLINT(google-build-using-namespace): what this module is made of
@@ -39,6 +40,8 @@ PYBIND11_MODULE(_C, module) {
   bind_profile(module);
   module.def(
       "version", [] { return std::string(pianola::version()); }, "As in \"0.1.0\".");
+  module.def("runs_python_of_a_tensor", &pianola::trace::runs_python_of_a_tensor,
+             "Whether an observed call runs the Python of a DTensor's operator now, on this thread.");
   module.def("hide_python_files", &pianola::trace::CallSite::hide_python_files, py::arg("folder"),
              "Lines of files below `folder` are not the user's when an error names one.");
 }

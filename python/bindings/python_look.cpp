@@ -10,6 +10,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <string>
+#include <vector>
 
 namespace pianola::python {
 namespace {
@@ -48,6 +49,42 @@ std::string class_of_mode(PyObject* mode) {
   return class_name(mode);
 }
 
+// What has no __tensor_flatten__, or one that throws, tells of no tensors.
+std::vector<at::Tensor> tensors_inside_of(const at::Tensor& tensor) {
+  const WithGil gil;
+  std::vector<at::Tensor> found;
+  PyObject* const object = python_object_of(tensor);
+  if (object == nullptr) return found;
+  try {
+    const py::handle self(object);
+    const py::tuple flat = self.attr("__tensor_flatten__")();
+    for (const py::handle name : flat[0]) {
+      const py::object part = self.attr(py::str(name));
+      if (THPVariable_Check(part.ptr())) found.push_back(THPVariable_Unpack(part.ptr()));
+    }
+  } catch (const py::error_already_set&) {
+    found.clear();
+  }
+  return found;
+}
+
+at::Tensor made_anew(const at::Tensor& tensor) {
+  const WithGil gil;
+  PyObject* const object = python_object_of(tensor);
+  if (object == nullptr) return tensor;
+  try {
+    const py::handle self(object);
+    const py::tuple flat = self.attr("__tensor_flatten__")();
+    py::dict parts;
+    for (const py::handle name : flat[0]) parts[name] = self.attr(py::str(name));
+    const py::object other = py::type::handle_of(self).attr("__tensor_unflatten__")(parts, flat[1], self.attr("size")(),
+                                                                                    self.attr("stride")());
+    return THPVariable_Check(other.ptr()) ? THPVariable_Unpack(other.ptr()) : tensor;
+  } catch (const py::error_already_set&) {
+    return tensor;
+  }
+}
+
 // torch keeps the class itself, for as long as the process lives.
 PyTypeObject* default_device_class() {
   static PyObject* const found =
@@ -79,6 +116,8 @@ void set_python_look() {
   trace::set_python_look({.overrides_functions = &overrides_functions,
                           .class_of = &python_class_of,
                           .class_of_mode = &class_of_mode,
+                          .tensors_inside_of = &tensors_inside_of,
+                          .made_anew = &made_anew,
                           .function_modes = &function_modes});
 }
 

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -47,6 +47,11 @@ def kind_of_code(code: CodeType) -> int:
     return 1
 
 
+def is_made_for_torch(frame: FrameType) -> bool:
+    """Whether its code was made at run time for one of torch's modules, as the methods of its dataclasses are."""
+    return frame.f_code.co_filename.startswith("<string") and frame.f_globals.get("__name__", "").partition(".")[0] == "torch"
+
+
 def is_hidden(code: CodeType) -> bool:
     """Whether nobody follows it: of a part of Python's library."""
     return kind_of_code(code) == 0 and not kind_of_file(code.co_filename) & TORCH and not code.co_filename.startswith(_PIANOLA)
@@ -63,7 +68,7 @@ def is_keeper(kind: Any) -> bool:
     if not is_torchs(kind) or issubclass(kind, (torch.dtype, torch.device, torch.Generator, torch.Tensor, torch.Size)):
         return False
     names = [base.__module__ for base in kind.__mro__]
-    passed = ("torch.utils.data", "torch._", "torch.fx", "torch.overrides", "torch.profiler")
+    passed = ("torch.utils.data", "torch._", "torch.fx", "torch.overrides", "torch.profiler", "torch.distributed.tensor")
     return not any(name.startswith(passed) for name in names)
 
 

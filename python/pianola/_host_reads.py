@@ -21,11 +21,11 @@ from torch.nn.modules import module as torch_modules
 from torch.optim import optimizer as torch_optimizers
 from torch.utils import _device as torch_devices
 
-from ._audit.files import TORCH, kind_of_file
+from ._audit.files import TORCH, is_users, kind_of_file
 from ._capturing import unnoticed
 from ._code_reads import Chain, CodeReads, StoreSite, inner_codes, reads_of
 from ._counting_methods import Counts, learn
-from ._followed import is_keeper, kind_of_code
+from ._followed import is_keeper, is_made_for_torch, kind_of_code
 from ._host_places import (
     GONE,
     KEYED,
@@ -184,6 +184,8 @@ class HostReads(HostValues):
         if _host_parts.runs_again():
             return
         code = frame.f_code
+        if is_made_for_torch(frame) or (_C.runs_python_of_a_tensor() and not is_users(code)):
+            return
         if kind_of_code(code) == 2:
             self._on_torchs(frame)
             return

@@ -242,26 +242,59 @@ def tensor_parallel_inference():
     return collectives(step)
 
 
-def tensor_parallel_training():
-    """Gradients that are DTensors."""
-    mesh, reasons = make_mesh(), []
+OPTIMIZERS = {
+    "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+    "Adagrad": lambda parameters: torch.optim.Adagrad(parameters, lr=0.01, foreach=False),
+    "AdamW on the device": lambda parameters: torch.optim.AdamW(parameters, lr=0.01, fused=True),
+    "AdamW": lambda parameters: torch.optim.AdamW(parameters, lr=0.01),  # counts on the host
+}
 
-    def train(wrap):
-        model = tensor_parallel(mesh)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
-        def step(x):
+def train_tensor_parallel(mesh, optimizer, wrap, zeroed="before", holds=False):
+    """All that was computed, and the gradients' own tensors where the loop holds them."""
+    model = tensor_parallel(mesh)
+    optimizer = OPTIMIZERS[optimizer](model.parameters())
+
+    def step(x):
+        if zeroed == "before":
             optimizer.zero_grad()
-            loss = model(x).square().mean()
-            loss.backward()
-            optimizer.step()
-            return loss.detach()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        if zeroed == "after":
+            optimizer.zero_grad()
+        return loss.detach()
 
-        step = wrap(step)
-        return [step(batch(number)) for number in range(6)] + [p.to_local() for p in model.parameters()]
+    step, found, held = wrap(step), [], []
+    for number in range(STEPS):
+        if zeroed == "outside":
+            optimizer.zero_grad()
+        found.append(step(batch(number)).clone())
+        gradients = [p.grad.to_local() for p in model.parameters() if p.grad is not None]
+        found += [one.clone() for one in gradients]
+        held += gradients if holds else []
+    return [*found, *held, *(p.to_local() for p in model.parameters())], step
 
-    graphed, expected = train(lambda step: pianola.graphed(step, on_fallback=reasons.append)), train(lambda step: step)
-    return all(torch.equal(a, b) for a, b in zip(graphed, expected, strict=True)), reasons
+
+def tensor_parallel_training():
+    """Parameters and gradients that are DTensors."""
+    mesh, found = make_mesh(), {}
+    ways = [(name, "before", False) for name in OPTIMIZERS] + [
+        ("SGD", "after", False), ("SGD", "outside", False), ("SGD", "before", True)
+    ]
+    for way in ways:
+        optimizer, *options = way
+        values, graphed = train_tensor_parallel(mesh, optimizer, pianola.graphed, *options)
+        expected, _ = train_tensor_parallel(mesh, optimizer, lambda step: step, *options)
+        known = graphed.info().signatures
+        equal = all(torch.equal(a, b) for a, b in zip(values, expected, strict=True))
+        found[way] = equal, sum(one.replays for one in known), [one.reason for one in known if one.reason]
+    return found
+
+
+def a_part_with_distributed_parameters():
+    model = tensor_parallel(make_mesh())
+    return refusal(lambda: pianola.make_graphed_callables(lambda x: model[0](x), (batch(0),)))
 
 
 def a_bare_all_reduce_in_a_capture():
@@ -345,6 +378,7 @@ CASES = (
     distributed_tensors_inside,
     tensor_parallel_inference,
     tensor_parallel_training,
+    a_part_with_distributed_parameters,
     a_barrier,
     a_group_that_is_destroyed,
     a_collective_in_a_part,
@@ -384,9 +418,22 @@ def test_distributed_tensors_replay_inside_of_a_step(case, ranks):
         assert equal == STEPS and replays >= STEPS - 4 and not reasons, (equal, replays, reasons)
 
 
-def test_training_of_distributed_tensors_stays_eager(ranks):
-    for equal, reasons in of_both(ranks, tensor_parallel_training):
-        assert equal and len(reasons) == 1 and "a DTensor" in reasons[0] and "AccumulateGrad" in reasons[0], reasons
+def test_training_of_distributed_tensors_replays(ranks):
+    for found in of_both(ranks, tensor_parallel_training):
+        for way, (equal, replays, reasons) in found.items():
+            optimizer, _, holds = way
+            assert equal, (way, replays, reasons)
+            if holds:
+                assert "stale again" in reasons[0], reasons
+            elif optimizer in ("AdamW", "Adagrad"):
+                assert replays == 0 and "capturable=True" in reasons[0] and "PG1203" in reasons[0], reasons
+            else:
+                assert replays >= STEPS // 2 and not reasons, (way, replays, reasons)
+
+
+def test_a_part_with_distributed_parameters_is_refused(ranks):
+    for result in of_both(ranks, a_part_with_distributed_parameters):
+        refused(result, "CaptureError", "a DTensor that requires grad", "graph the whole step", rule="PG1203")
 
 
 def test_graphs_go_before_their_process_group(ranks):
