@@ -1,5 +1,6 @@
 #include <pianola/callable/host_part.hpp>
 
+#include <pianola/callable/live_calls.hpp>
 #include <pianola/graph/number_slots.hpp>
 #include <pianola/trace/alias.hpp>
 #include <pianola/trace/allocation_log.hpp>
@@ -281,8 +282,23 @@ bool HostPart::take_shortcut(const HostPartListener& listener) {
   return true;
 }
 
+void HostPart::run_live(const HostPartListener& listener) {
+  listener.left_out(first_);
+  const Gradients gradients(gradients_);
+  LiveCalls calls(calls_, *own_);
+  {
+    const trace::OpStream stream({&calls});
+    run_();
+  }
+  if (shortcut_ != nullptr && calls.are_as_captured()) shortcut_->learn(calls.all());
+}
+
 bool HostPart::rerun(const HostPartListener& listener) {
   if (shortcut_ != nullptr && take_shortcut(listener)) return true;
+  if (runs_live_) {
+    run_live(listener);
+    return true;
+  }
   Rerun rerun{.part = *this, .listener = listener};
   const Gradients gradients(gradients_);
   if (has_host_numbers_) rerun.listen_to_allocations();

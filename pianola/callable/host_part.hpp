@@ -27,6 +27,11 @@ namespace pianola::callable {
 // that point are run, the rest of the part runs eagerly, and then the rest of the graph. What it differentiates could not be run
 // again: results of operations that are not made have no history.
 
+// Note [Parts whose parameters are made of tensors]
+// The calls that a DTensor's Python makes come by no gate, so that a part with such parameters cannot be recognised call by call. It
+// runs as eager code where it has to: the graph's operations before it, the part, and the graph's operations behind it. What it calls
+// is seen from below, so that a shortcut learns; where that knows the numbers, the whole graph is launched as ever.
+
 // Note [Parts that read]
 // A scaler's step() reads whether gradients have overflowed, and steps its optimizer if not. A replay stops there: the graph's
 // operations before the read are run, the part reads for real, and goes on. Where it does nothing more, the operations that it
@@ -111,6 +116,7 @@ class HostPart {
 
   // @return  Whether the shortcut stood in for a rerun.
   bool take_shortcut(const HostPartListener& listener);
+  void run_live(const HostPartListener& listener);
 
   // A parameter of the part, with an alias of the gradient that it had; undefined where it had none.
   struct Gradient {
@@ -128,6 +134,7 @@ class HostPart {
   std::function<void()> undo_;                   // in a capture: of what it did to its objects
   trace::HostCalls::Values values_before_ = {};  // in a capture
   bool has_host_numbers_ = false;
+  bool runs_live_ = false;                // see Note [Parts whose parameters are made of tensors]
   bool ran_half_ = false;                 // in the capture
   trace::StorageSet made_;                // by its operations
   std::vector<trace::WeakTensor> given_;  // tensors of that memory that it was given since the last hand_out()

@@ -79,7 +79,7 @@ int HostParts::begin(c10::Device device, HostPartOptions options) {
       part.values_before_ = calls_->values();
     }
     for (const at::Tensor& parameter : options.parameters) {
-      has_odd_parameters_ = has_odd_parameters_ || trace::is_made_of_tensors(parameter);
+      part.runs_live_ = part.runs_live_ || trace::is_made_of_tensors(parameter);
       const at::Tensor& gradient = parameter.grad();
       part.gradients_.push_back({.parameter = trace::WeakTensor(parameter.getIntrusivePtr()),
                                  .value = gradient.defined() ? trace::alias_of(gradient) : at::Tensor()});
@@ -281,14 +281,6 @@ std::optional<Diagnosis> HostParts::obstacle() const {
             "a replay, which runs it again for its numbers, could not",
         .fix = "let it compute under torch.no_grad(), or keep its count in a tensor on the device",
         .rule = "PG110"};
-  }
-  if (has_odd_parameters_) {
-    return Diagnosis{
-        .what =
-            "the optimizer counts on the host, and its parameters run Python for each operation (DTensor), which "
-            "a replay cannot follow where it runs the optimizer again for its numbers",
-        .fix = "let it count on the device: capturable=True, or fused=True with a rate that stays",
-        .rule = "PG1203"};
   }
   if (moves_parameters_) {
     return Diagnosis{.what = "the optimizer gives parameters other memory (p.data = ...), which a graph would not read",

@@ -123,8 +123,7 @@ class PIANOLA_API HostParts final : public trace::OpObserver {
   bool reads_in_passive_ = false;  // a part would have to be active for that
   bool is_of_gpu_ = false;         // the part that is open
   bool read_overflow_ = false;
-  bool has_odd_parameters_ = false;  // an active part has
-  bool makes_history_ = false;       // an active part does
+  bool makes_history_ = false;  // an active part does
   bool draws_where_it_reads_ = false;
   bool describes_in_place_ = false;
   bool moves_parameters_ = false;

@@ -245,7 +245,7 @@ Oddity oddity_of_span(std::string_view name) noexcept {
 
 Oddity oddity_of_scope(std::string_view name) noexcept {
   if (name == "DistributedDataParallel.forward") return Oddity::data_parallel;
-  if (name == "FullyShardedDataParallel.forward" || name.starts_with("FSDP::")) return Oddity::sharded;
+  if (name == "FullyShardedDataParallel.forward") return Oddity::sharded;
   return name == "CompiledFunctionBackward" ? Oddity::compiled : oddity_of_span(name);
 }
 
@@ -353,7 +353,8 @@ std::string remedy_of(Oddity oddity) {
     case Oddity::collective:
       return "leave it outside of the captured part, or communicate after the replay";
     case Oddity::sharded:
-      return "leave it outside of the captured part, or use DistributedDataParallel, which a whole step may hold";
+      return "leave it outside of the captured part, or use fully_shard or DistributedDataParallel, which a whole step "
+             "may hold";
   }
   return "";
 }

@@ -4,7 +4,10 @@
 
 #include <pianola/core/version.hpp>
 #include <pianola/trace/call_site.hpp>
+#include <pianola/trace/resized_storage.hpp>
 #include <pianola/trace/taken_apart.hpp>
+
+#include <torch/csrc/Storage.h>
 
 PYBIND11_MODULE(_C, module) {
   using namespace pianola::python;  // NOLINT(google-build-using-namespace): what this module is made of
@@ -42,6 +45,13 @@ PYBIND11_MODULE(_C, module) {
       "version", [] { return std::string(pianola::version()); }, "As in \"0.1.0\".");
   module.def("runs_python_of_a_tensor", &pianola::trace::runs_python_of_a_tensor,
              "Whether an observed call runs the Python of a DTensor's operator now, on this thread.");
+  module.def(
+      "resize_by_operator",
+      [](py::handle storage, std::size_t bytes) {
+        return pianola::trace::resize_by_operator(THPStorage_Unpack(storage.ptr()), bytes);
+      },
+      py::arg("storage"), py::arg("nbytes"),
+      "Resizes an UntypedStorage in a way that an observed call sees; False: nothing observes.");
   module.def("hide_python_files", &pianola::trace::CallSite::hide_python_files, py::arg("folder"),
              "Lines of files below `folder` are not the user's when an error names one.");
 }

@@ -23,6 +23,7 @@ CPU tensors use the tape, which keeps the same promises without a GPU.
 
 from ._load import _C  # before all others: it says what is wrong with the torch that is installed
 from ._process_groups import watch as _watch_process_groups
+from ._resized_storages import watch as _watch_resized_storages
 
 from . import optim
 from ._audit import audit
@@ -60,6 +61,7 @@ from ._stream import Stream, current_stream, is_current_stream_capturing, stream
 from ._verify import verify
 
 _watch_process_groups()
+_watch_resized_storages()
 
 CudaGraphConfig = _C.CudaGraphConfig
 GradPolicy = _C.GradPolicy

@@ -68,7 +68,7 @@ def is_keeper(kind: Any) -> bool:
     if not is_torchs(kind) or issubclass(kind, (torch.dtype, torch.device, torch.Generator, torch.Tensor, torch.Size)):
         return False
     names = [base.__module__ for base in kind.__mro__]
-    passed = ("torch.utils.data", "torch._", "torch.fx", "torch.overrides", "torch.profiler", "torch.distributed.tensor")
+    passed = ("torch.utils.data", "torch._", "torch.fx", "torch.overrides", "torch.profiler", "torch.distributed.tensor", "torch.distributed.fsdp")
     return not any(name.startswith(passed) for name in names)
 
 

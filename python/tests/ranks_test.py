@@ -332,8 +332,8 @@ def test_ddp_replays_in_lanes(ranks):
 @pytest.mark.parametrize("case", [ddp_that_finds_unused_parameters, ddp_with_a_static_graph])
 def test_ddp_that_finds_unused_parameters_stays_eager(case, ranks):
     for equal, reasons in of_both(ranks, case):
-        rule = "PG201" if ranks[0]["device"] == "cuda" else "PG101"
-        assert equal and reasons and all(rule in reason for reason in reasons), reasons
+        rules = ("PG201", "PG103") if ranks[0]["device"] == "cuda" else ("PG101",)  # it copies to the host, and computes there
+        assert equal and reasons and all(any(rule in reason for rule in rules) for reason in reasons), reasons
 
 
 def test_ddp_with_a_hook_that_makes_a_tensor_stays_eager(ranks):

@@ -1,0 +1,32 @@
+#include <pianola/trace/resized_storage.hpp>
+
+#include <pianola/trace/op_stream.hpp>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/DispatchKeySet.h>
+
+namespace pianola::trace {
+namespace {
+
+at::Tensor tensor_on(const c10::Storage& storage) {
+  const c10::DispatchKeySet keys(storage.device_type() == c10::kCPU ? c10::DispatchKey::CPU : c10::DispatchKey::CUDA);
+  at::Tensor tensor =
+      at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage), keys, caffe2::TypeMeta::Make<std::uint8_t>());
+  tensor.unsafeGetTensorImpl()->set_sizes_contiguous({0});
+  return tensor;
+}
+
+}  // namespace
+
+bool resize_by_operator(const c10::Storage& storage, std::size_t bytes) {
+  if (!OpStream::watches_this_thread() || (storage.device_type() != c10::kCPU && storage.device_type() != c10::kCUDA))
+    return false;
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("inductor::resize_storage_bytes_", "")
+                             .typed<void(const at::Tensor&, c10::SymInt)>();
+  op.call(tensor_on(storage), c10::SymInt(static_cast<std::int64_t>(bytes)));
+  return true;
+}
+
+}  // namespace pianola::trace

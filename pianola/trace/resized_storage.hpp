@@ -1,0 +1,18 @@
+#pragma once
+#include <pianola/core/export.hpp>
+
+#include <c10/core/Storage.h>
+
+#include <cstddef>
+
+namespace pianola::trace {
+
+// Note [Storages that are resized]
+// FSDP2 keeps the storages of its gathered parameters and gives their memory back between uses: it resizes them, to nothing and back.
+// That is no operator's call, so that nobody would see it, and a tape that replays would write into memory that is gone. In a step that
+// is watched it is called as the operator that torch.compile has for it (inductor::resize_storage_bytes_).
+
+/// Resizes by an operator where a stream watches this thread. @return  False: none does, and nothing was done.
+PIANOLA_API bool resize_by_operator(const c10::Storage& storage, std::size_t bytes);
+
+}  // namespace pianola::trace
