@@ -39,6 +39,7 @@ BENCHMARKS = {
     "cuda/python_optimizers": "Training steps with optimizers as they come, whose numbers the host computes at each call",
     "cuda/python_profile": "What profiles of training steps foretell, against what their graphs take; the recorder's cost",
     "cuda/python_ranks": "Training steps of DistributedDataParallel on two GPUs, from Python",
+    "cuda/python_sharded": "Training steps of fully_shard on two GPUs, from Python",
     "cuda/python_replay": "Host time of replaying a training step from Python",
     "cuda/python_scopes": "Training steps by the scope of the graph: torch's graphs and Pianola's, from Python",
 }

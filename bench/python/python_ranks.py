@@ -75,6 +75,8 @@ def batch_of(device, *sizes):
 class Training:
     """One way to train, from the same seeds as all others."""
 
+    warmup = WARMUP
+
     def __init__(self, build, device, way):
         torch.manual_seed(0)
         self.way, self.graph = way, None
@@ -84,7 +86,7 @@ class Training:
             self.stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self.stream):
                 self._take(model)
-                for _ in range(WARMUP):
+                for _ in range(self.warmup):
                     self.train(*self.batch)
                 self.graph = torch.cuda.CUDAGraph()
                 with torch.cuda.graph(self.graph, stream=self.stream):
@@ -96,10 +98,13 @@ class Training:
         if way == EAGER:
             self.step = lambda: self.train(*self.batch)
             return
+        self.graphed = self._graphed()
+        self.step = lambda: self.graphed(*self.batch)
+
+    def _graphed(self):
         import pianola
 
-        self.graphed = pianola.graphed(self.train, branches=4)
-        self.step = lambda: self.graphed(*self.batch)
+        return pianola.graphed(self.train, branches=4)
 
     def _take(self, model):
         self.model = model if self.way == ALONE else DistributedDataParallel(model, gradient_as_bucket_view=True)

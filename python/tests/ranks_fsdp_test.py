@@ -1,5 +1,7 @@
 """fully_shard (FSDP2) on two ranks: whole steps replay and are equal to eager."""
 
+import functools
+
 import pianola
 import pytest
 import torch
@@ -104,14 +106,17 @@ WAYS = {
     "with fused AdamW": (sharded, fused_adamw, {}),
     "with clipping": (sharded, sgd, {"clip": 0.1}),
     "with accumulation": (sharded, sgd, {"accumulate": 2}),
+    "in lanes": (sharded, sgd, {"branches": 4}),
 }
 
 
 def steps_of_training():
     found = {}
     for name, (make, optimizer, options) in WAYS.items():
+        options = dict(options)
+        wrap = functools.partial(pianola.graphed, branches=options.pop("branches", 1))
         expected, _ = train(make, optimizer, lambda step: step, **options)
-        values, graphed = train(make, optimizer, pianola.graphed, **options)
+        values, graphed = train(make, optimizer, wrap, **options)
         known = graphed.info().signatures
         equal = all(torch.equal(a, b) for a, b in zip(values, expected, strict=True))
         found[name] = equal, sum(one.replays for one in known), [one.reason for one in known if one.reason]

@@ -1,0 +1,127 @@
+"""Whole training steps of fully_shard (FSDP2) on two ranks: NCCL on two GPUs, Gloo where it only has to run."""
+
+import gc
+import json
+import statistics
+import tempfile
+from pathlib import Path
+
+import python_ranks
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from python_ranks import BY_HAND, EAGER, RANKS
+
+import measuring
+import models
+
+GRAPHED = "@pianola.graphed"
+WARMUP = 4
+
+
+def small(device):
+    return models.transformer(device), [python_ranks.batch_of(device, 2, 64, 256)]
+
+
+def wide(device):
+    return models.transformer(device, width=1024, heads=16), [python_ranks.batch_of(device, 8, 512, 1024)]
+
+
+# The limits: at least so many times as fast as eager, and at most so much of what torch.cuda.graph takes.
+WORKLOADS = {"transformer 8x256, 2x64": (small, 4, 0.95), "transformer 8x1024, 8x512": (wide, 1, 1.0)}
+
+
+class Training(python_ranks.Training):
+    """Each block is a group of parameters, and so is the rest; AdamW as it is fastest."""
+
+    warmup = WARMUP
+
+    def _take(self, model):
+        from torch.distributed.fsdp import fully_shard
+
+        for block in model.children():
+            fully_shard(block)
+        self.model = fully_shard(model)
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+
+    def _graphed(self):
+        import pianola
+
+        return pianola.graphed(self.train)
+
+    def train(self, *batch):
+        self.optimizer.zero_grad()
+        loss = self.model(*batch).square().mean()
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+
+def check(build, device, steps):
+    """Graphed as eager, bit by bit, in parameters. @return  Bytes at their peak, of both."""
+    ends, peaks = [], []
+    for way in (EAGER, GRAPHED):
+        gc.collect()
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+        training = Training(build, device, way)
+        for _ in range(steps):
+            training.step()
+        ends.append([one.to_local().detach().clone() for one in training.model.parameters()])
+        peaks.append(torch.cuda.max_memory_allocated() if device.type == "cuda" else 1)
+    measuring.check_equal("parameters", ends[1], ends[0])
+    replays = sum(one.replays for one in training.graphed.info().signatures)
+    if not replays:
+        raise RuntimeError(f"no step was replayed: {training.graphed.info()}")
+    return peaks
+
+
+def require(case, taken, peaks, at_least, at_most):
+    measuring.require_ratio(case, GRAPHED, BY_HAND, taken[GRAPHED], taken[BY_HAND], at_most)
+    gain = statistics.median(taken[EAGER]) / statistics.median(taken[GRAPHED])
+    measuring.require(case, f"at least {at_least}x as fast as eager", gain, at_least, gain >= at_least)
+    memory = peaks[1] / peaks[0]
+    measuring.require(case, "peak of memory: at most 1.1x of eager's", memory, 1.1, memory <= 1.1)
+
+
+def run_rank(rank, folder, kind, quick):
+    torch.set_num_threads(1)
+    device = torch.device("cuda", rank) if kind == "cuda" else torch.device("cpu")
+    if kind == "cuda":
+        torch.cuda.set_device(device)
+        torch.use_deterministic_algorithms(True)
+    dist.init_process_group("nccl" if kind == "cuda" else "gloo", store=dist.FileStore(f"{folder}/store", RANKS), rank=rank, world_size=RANKS)
+    cases = []
+    names = list(WORKLOADS)[:1] if quick and kind == "cpu" else WORKLOADS
+    for name in names:
+        build, at_least, at_most = WORKLOADS[name]
+        peaks = check(build, device, 6 if quick else 12)
+        ways = (EAGER, BY_HAND, GRAPHED) if kind == "cuda" else (EAGER, GRAPHED)
+        trainings = {way: Training(build, device, way) for way in ways}
+        for training in trainings.values():
+            for _ in range(WARMUP + 4):
+                training.step()
+        iterations = 3 if quick else 20
+        samples = measuring.alternate({way: one.step for way, one in trainings.items()}, iterations, 10, 2 if quick else 5)
+        for kind_of_time, measured in (("wall", "time per step"), ("host", "host time per step")):
+            taken = measuring.series(samples, kind_of_time)
+            case = measuring.case(f"{name}, {measured}", measured, iterations, EAGER, taken)
+            if BY_HAND in ways and kind_of_time == "wall":
+                require(case, taken, peaks, at_least, at_most)
+            cases.append(case)
+        del trainings, training
+        gc.collect()
+    if rank == 0:
+        Path(folder, "cases.json").write_text(json.dumps(cases))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def run(settings):
+    if settings.device == "cuda" and torch.cuda.device_count() < RANKS:
+        settings.notes.append(f"wants {RANKS} GPUs")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(run_rank, (folder, settings.device, settings.quick), nprocs=RANKS)
+        yield from json.loads(Path(folder, "cases.json").read_text())
