@@ -214,10 +214,12 @@ constexpr std::array kTable = std::to_array<HazardRule>({
     {"PG1105", "schedule-order", wrong_numbers, "calls do not follow the pipeline schedule",
      "graphs of a schedule share buffers, which follow its order", "call in the order that was captured"},
     {"PG1106", "collective", breaks_capture, "it communicates with other ranks in a way that its graph cannot repeat",
-     "a graph of a part does not run the code that pairs the ranks' communication, and no graph waits for messages, "
-     "functional collectives or sharded parameters as the host does: gradients would be those of one rank alone",
-     "graph the whole step, with collectives of torch.distributed or DistributedDataParallel in it; or communicate "
-     "outside of the captured part: graph the module inside of DistributedDataParallel (wrap first, then graph)"},
+     "a graph of a part does not run the code that pairs the ranks' communication: gradients would be those of one "
+     "rank "
+     "alone. No graph waits at a barrier as the host does",
+     "graph the whole step, with collectives of torch.distributed, DistributedDataParallel or fully_shard in it; or "
+     "communicate outside of the captured part: graph the module inside of DistributedDataParallel (wrap first, then "
+     "graph)"},
 
     {"PG1201", "nothing-recorded", breaks_capture, "the step has nothing that a graph could hold",
      "no operation ran on the device on this thread",

@@ -2251,5 +2251,11 @@ def load_profile(path: str, *, range: str, process: int, device: int) -> Profile
 def version() -> str:
     """As in "0.1.0"."""
 
+def runs_python_of_a_tensor() -> bool:
+    """Whether an observed call runs the Python of a DTensor's operator now, on this thread."""
+
+def resize_by_operator(storage: Any, nbytes: int) -> bool:
+    """Resizes an UntypedStorage in a way that an observed call sees; False: nothing observes."""
+
 def hide_python_files(folder: str) -> None:
     """Lines of files below `folder` are not the user's when an error names one."""
