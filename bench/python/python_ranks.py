@@ -158,14 +158,26 @@ def require(case, taken, kind, limit):
     measuring.require(case, "the reduction adds at most the last bucket's, and 10 us", excess, last + 10, excess <= last + 10)
 
 
-def run_rank(rank, folder, kind, quick):
+def begin_rank(rank, folder, kind):
+    """@return  The device of this rank."""
     torch.set_num_threads(1)
     device = torch.device("cuda", rank) if kind == "cuda" else torch.device("cpu")
     if kind == "cuda":
         torch.cuda.set_device(device)
         torch.use_deterministic_algorithms(True)
     dist.init_process_group("nccl" if kind == "cuda" else "gloo", store=dist.FileStore(f"{folder}/store", RANKS), rank=rank, world_size=RANKS)
-    cases = []
+    return device
+
+
+def end_rank(rank, folder, cases):
+    if rank == 0:
+        Path(folder, "cases.json").write_text(json.dumps(cases))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def run_rank(rank, folder, kind, quick):
+    device, cases = begin_rank(rank, folder, kind), []
     names = list(WORKLOADS)[:1] if quick and kind == "cpu" else WORKLOADS
     for name in names:
         build, limit = WORKLOADS[name]
@@ -186,13 +198,15 @@ def run_rank(rank, folder, kind, quick):
             cases.append(case)
         del trainings, training
         gc.collect()
-    if rank == 0:
-        Path(folder, "cases.json").write_text(json.dumps(cases))
-    dist.barrier()
-    dist.destroy_process_group()
+    end_rank(rank, folder, cases)
 
 
 def run(settings):
+    yield from run_on_ranks(run_rank, settings)
+
+
+def run_on_ranks(run_rank, settings):
+    """The cases of rank 0."""
     if settings.device == "cuda" and torch.cuda.device_count() < RANKS:
         settings.notes.append(f"wants {RANKS} GPUs")
         return

@@ -1,16 +1,11 @@
 """Whole training steps of fully_shard (FSDP2) on two ranks: NCCL on two GPUs, Gloo where it only has to run."""
 
 import gc
-import json
 import statistics
-import tempfile
-from pathlib import Path
 
 import python_ranks
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
-from python_ranks import BY_HAND, EAGER, RANKS
+from python_ranks import BY_HAND, EAGER
 
 import measuring
 import models
@@ -89,13 +84,7 @@ def require(case, taken, peaks, at_least, at_most):
 
 
 def run_rank(rank, folder, kind, quick):
-    torch.set_num_threads(1)
-    device = torch.device("cuda", rank) if kind == "cuda" else torch.device("cpu")
-    if kind == "cuda":
-        torch.cuda.set_device(device)
-        torch.use_deterministic_algorithms(True)
-    dist.init_process_group("nccl" if kind == "cuda" else "gloo", store=dist.FileStore(f"{folder}/store", RANKS), rank=rank, world_size=RANKS)
-    cases = []
+    device, cases = python_ranks.begin_rank(rank, folder, kind), []
     names = list(WORKLOADS)[:1] if quick and kind == "cpu" else WORKLOADS
     for name in names:
         build, at_least, at_most = WORKLOADS[name]
@@ -115,16 +104,8 @@ def run_rank(rank, folder, kind, quick):
             cases.append(case)
         del trainings, training
         gc.collect()
-    if rank == 0:
-        Path(folder, "cases.json").write_text(json.dumps(cases))
-    dist.barrier()
-    dist.destroy_process_group()
+    python_ranks.end_rank(rank, folder, cases)
 
 
 def run(settings):
-    if settings.device == "cuda" and torch.cuda.device_count() < RANKS:
-        settings.notes.append(f"wants {RANKS} GPUs")
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(run_rank, (folder, settings.device, settings.quick), nprocs=RANKS)
-        yield from json.loads(Path(folder, "cases.json").read_text())
+    yield from python_ranks.run_on_ranks(run_rank, settings)
