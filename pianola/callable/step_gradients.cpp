@@ -44,6 +44,35 @@ void copy_all(const std::vector<at::Tensor>& to, const std::vector<at::Tensor>& 
 
 }  // namespace
 
+StepGradients::Parts::Parts(const at::Tensor& gradient) {
+  if (!gradient.defined() || !trace::is_made_of_tensors(gradient)) return;
+  trace::for_each_part(gradient, [&](const at::Tensor& part) {
+    all_.push_back({.tensor = trace::WeakTensor(part.getIntrusivePtr()),
+                    .placement = graph::Placement(*part.unsafeGetTensorImpl()),
+                    .references = 0});
+  });
+}
+
+// Who holds a tensor object of Python holds no more of its memory.
+void StepGradients::Parts::count_references() {
+  counts_ = true;
+  for (One& one : all_) one.references = trace::references_of_python(at::Tensor(one.tensor.lock()));
+}
+
+bool StepGradients::Parts::are_of(const at::Tensor& gradient) const {
+  if (all_.empty()) [[likely]]
+    return true;
+  std::size_t next = 0;
+  bool same = true;
+  trace::for_each_part(gradient, [&](const at::Tensor& part) {
+    same = same && next < all_.size() && part.unsafeGetTensorImpl() == all_[next].tensor._unsafe_get_target() &&
+           all_[next].placement.is_of(*part.unsafeGetTensorImpl()) &&
+           (!counts_ || trace::references_of_python(part) <= all_[next].references);
+    ++next;
+  });
+  return same && next == all_.size();
+}
+
 StepGradients::Leaf::Leaf(const at::Tensor& leaf)
     : tensor(leaf.getIntrusivePtr()),
       meta(torch::autograd::impl::materialize_autograd_meta(leaf)),
@@ -52,7 +81,8 @@ StepGradients::Leaf::Leaf(const at::Tensor& leaf)
       was_defined(before.defined()),
       hooks(mark_of_hooks(leaf)),
       placement(*before.unsafeGetTensorImpl()),
-      made_placement(placement) {}
+      made_placement(placement),
+      found_parts(before) {}
 
 void StepGradients::Leaf::make_own() {
   if (!is_plain(before)) return;
@@ -147,6 +177,7 @@ void StepGradients::finish() {
     } else if (!leaf.meta->grad_.is_same(found)) {
       leaf.made = leaf.meta->grad_;
       leaf.made_placement = graph::Placement(*leaf.made.unsafeGetTensorImpl());
+      leaf.made_parts = Parts(leaf.made);
       leaf.after = leaf.made.defined() ? After::made : After::dropped;
     }
     const bool is_used = leaf.after == After::kept || leaf.uses_found;
@@ -161,7 +192,8 @@ void StepGradients::finish() {
 
 void StepGradients::count_references() {
   std::vector<at::Tensor> made;
-  for (const Leaf& leaf : leaves_) {
+  for (Leaf& leaf : leaves_) {
+    leaf.made_parts.count_references();
     trace::for_each_part(leaf.made, [&](const at::Tensor& part) { made.push_back(part); });
   }
   memory_ = MadeMemory::of(made);
@@ -185,13 +217,14 @@ bool StepGradients::Leaf::is_as_captured() const {
   const std::size_t ours = now.is_same(made) ? 2 : 1;
   // Few have been seen by Python: only those are asked for its reference.
   return (made.use_count() == ours || trace::references_to(made) == ours) &&
-         made_placement.is_of(*made.unsafeGetTensorImpl());
+         made_placement.is_of(*made.unsafeGetTensorImpl()) && made_parts.are_of(made);
 }
 
 bool StepGradients::Leaf::finds_what_it_uses() const {
   const at::Tensor& now = meta->grad_;
   if (own.defined()) return is_plain(now) && lie_alike(now, own) && (!holders || holders_of_own() <= *holders);
-  return now.unsafeGetTensorImpl() == found._unsafe_get_target() && placement.is_of(*now.unsafeGetTensorImpl());
+  return now.unsafeGetTensorImpl() == found._unsafe_get_target() && placement.is_of(*now.unsafeGetTensorImpl()) &&
+         found_parts.are_of(now);
 }
 
 std::size_t StepGradients::Leaf::holders_of_own() const {

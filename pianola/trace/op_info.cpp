@@ -70,7 +70,7 @@ bool is_done_by_wait(std::string_view operator_name) {
 
 // Operators of torch.distributed that call others for all they do: functional collectives, and DTensor's.
 bool is_made_of_collectives(std::string_view operator_name) {
-  return operator_name.starts_with("_c10d_functional") || operator_name.starts_with("_dtensor::");
+  return operator_name == "_dtensor::shard_dim_alltoall" || is_functional_collective(operator_name);
 }
 
 bool writes_silently(std::string_view operator_name, std::string_view argument) {

@@ -4,6 +4,7 @@
 #include <pianola/trace/collective_work.hpp>
 #include <pianola/trace/host_calls.hpp>
 #include <pianola/trace/plain_check.hpp>
+#include <pianola/trace/resized_storage.hpp>
 #include <pianola/trace/step_memory.hpp>
 #include <pianola/trace/storage_set.hpp>
 #include <pianola/trace/taken_apart.hpp>
@@ -449,12 +450,15 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
     }
     if (odd.oddity != Oddity::none) {
       state->let_host_allocate(false);
-      const bool computes = odd.oddity != Oddity::dispatch_mode || !computes_shapes_alone();
+      const bool computes = here.taken_apart.empty() || odd.oddity != Oddity::dispatch_mode || !computes_shapes_alone();
       if (computes) state->note_odd(odd, "is given", *info, here);
       here.operations.push_back(hidden_operation(span, here));
       return nullptr;
     }
     if (info->collective) state->note_collective(*info, here);
+    if (resizes_for_users()) [[unlikely]]
+      state->note_odd(Oddity::resized, "the step resizes a storage, whose memory a graph would use as it was",
+                      span.name(), here);
     if (info->transparent_now(inputs)) {
       here.callers.push_back(span.name());
       return nullptr;

@@ -171,7 +171,14 @@ bool is_left_by_a_transform(const at::Tensor& tensor) {
 bool is_made_of_tensors(const at::Tensor& tensor) noexcept {
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   if (!meet(impl.key_set(), kSubclass) || by_keys(impl.key_set()) != Oddity::subclass) return false;
-  return !impl.has_storage() || impl.unsafe_storage().data_ptr().get() == nullptr;
+  if (impl.has_storage() && impl.unsafe_storage().data_ptr().get() != nullptr) return false;
+  const auto look = python_look().is_of_torch_distributed;
+  return look != nullptr && look(tensor);
+}
+
+std::size_t references_of_python(const at::Tensor& tensor) noexcept {
+  const auto look = python_look().references_of;
+  return look == nullptr ? 0 : look(tensor);
 }
 
 std::vector<at::Tensor> tensors_inside_of(const at::Tensor& tensor) {
@@ -201,6 +208,7 @@ bool hides_operations(Oddity oddity) noexcept {
     case Oddity::odd_leaf:
     case Oddity::collective:
     case Oddity::sharded:
+    case Oddity::resized:
       return false;
     default:
       return true;
@@ -209,6 +217,31 @@ bool hides_operations(Oddity oddity) noexcept {
 
 bool may_be_in_a_step(Oddity oddity) noexcept {
   return oddity == Oddity::communication || oddity == Oddity::data_parallel || oddity == Oddity::odd_leaf;
+}
+
+// torch 2.11, Functional.cpp: they call others of c10d for all they do.
+bool is_functional_collective(std::string_view name) noexcept {
+  constexpr std::array<std::string_view, 15> kNames = {"_wrap_tensor_autograd",
+                                                       "all_gather_into_tensor",
+                                                       "all_gather_into_tensor_coalesced",
+                                                       "all_gather_into_tensor_out",
+                                                       "all_reduce",
+                                                       "all_reduce_",
+                                                       "all_reduce_coalesced",
+                                                       "all_reduce_coalesced_",
+                                                       "all_to_all_single",
+                                                       "broadcast",
+                                                       "broadcast_",
+                                                       "reduce_scatter_tensor",
+                                                       "reduce_scatter_tensor_coalesced",
+                                                       "reduce_scatter_tensor_out",
+                                                       "wait_tensor"};
+  for (const std::string_view space : {"_c10d_functional::", "_c10d_functional_autograd::"}) {
+    if (!name.starts_with(space)) continue;
+    const std::string_view rest = name.substr(space.size());
+    return std::find(kNames.begin(), kNames.end(), rest) != kNames.end();
+  }
+  return false;
 }
 
 // Not among them: barriers, for which the host waits; messages from whoever comes first.
@@ -231,7 +264,10 @@ Oddity oddity_of_operator(std::string_view name) noexcept {
                                                          "c10d::send",
                                                          "c10d::recv_"};
   if (std::find(kOfSteps.begin(), kOfSteps.end(), name) != kOfSteps.end()) return Oddity::communication;
-  constexpr std::array<std::string_view, 2> kCollectives = {"c10d::", "symm_mem::"};
+  if (is_functional_collective(name) || name == "_dtensor::shard_dim_alltoall")
+    return Oddity::none;  // what it calls is
+  constexpr std::array<std::string_view, 5> kCollectives = {
+      "c10d::", "_c10d_functional::", "_c10d_functional_autograd::", "symm_mem::", "_dtensor::"};
   const bool is_collective =
       std::any_of(kCollectives.begin(), kCollectives.end(), [&](auto space) { return name.starts_with(space); });
   return is_collective ? Oddity::collective : Oddity::none;
@@ -352,6 +388,8 @@ std::string remedy_of(Oddity oddity) {
       return "graph the whole step (pianola.graphed, FullIteration)";
     case Oddity::collective:
       return "leave it outside of the captured part, or communicate after the replay";
+    case Oddity::resized:
+      return "resize it outside of the step, or let the step make tensors of its own";
     case Oddity::sharded:
       return "leave it outside of the captured part, or use fully_shard or DistributedDataParallel, which a whole step "
              "may hold";

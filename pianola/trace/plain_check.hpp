@@ -6,6 +6,7 @@
 #include <c10/core/Device.h>
 #include <c10/util/python_stub.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -50,6 +51,7 @@ enum class Oddity : std::uint8_t {
   odd_leaf,       ///< A parameter that is made of tensors, as above. See Note [Tensors whose operators are Python].
   collective,     ///< Other work with other ranks.
   sharded,        ///< FSDP.
+  resized,        ///< A storage whose size the step changes.
 };
 
 /// The modes of this thread that an operation would meet; Oddity::none where there are none. A read of one thread-local.
@@ -79,13 +81,16 @@ enum class Oddity : std::uint8_t {
 // Note [Tensors whose operators are Python]
 // A DTensor, or what a functional collective returns, has no memory of its own: the Python that its operators run calls operators
 // on the plain tensors that it holds, and these calls are the operations, as below a composite. What has not been met before Python
-// finds out with fake tensors, on which nothing is computed. A subclass with memory of its own is another matter: it is not plain.
-// A parameter may be such a tensor, and so is its gradient then, which the graph of a whole step leaves as any other.
+// finds out with fake tensors, on which nothing is computed. A parameter may be such a tensor, and so is its gradient then, which the
+// graph of a whole step leaves as any other. These are torch.distributed's own classes: what another subclass keeps beside its tensors (a
+// scale, a count) nobody watches, and one with memory of its own is another matter. Those are not plain.
 
 /// Whether it is such a tensor.
 [[nodiscard]] bool is_made_of_tensors(const at::Tensor& tensor) noexcept;
 /// The tensors that it holds, by its __tensor_flatten__; none where its class tells nobody.
 [[nodiscard]] std::vector<at::Tensor> tensors_inside_of(const at::Tensor& tensor);
+/// How many references Python has to the tensor's object; 0 where it has not seen it.
+[[nodiscard]] std::size_t references_of_python(const at::Tensor& tensor) noexcept;
 /// Another one that is made of the same tensors, by its __tensor_unflatten__; itself where its class has none.
 [[nodiscard]] at::Tensor made_anew(const at::Tensor& tensor);
 /// Whether a call on such a tensor, made now, leads to calls of operators on plain tensors, which are seen in its place.
@@ -99,6 +104,8 @@ enum class Oddity : std::uint8_t {
 /// The same of the operator, by its name ("c10d::allreduce_"); of a span that is none ("TorchDynamo Cache Lookup"); of a
 /// user's scope ("DistributedDataParallel.forward"); of a backward node ("CompiledFunctionBackward").
 [[nodiscard]] Oddity oddity_of_operator(std::string_view name) noexcept;
+/// Whether it is one that calls collectives and plain operators for all it does ("_c10d_functional::all_reduce").
+[[nodiscard]] bool is_functional_collective(std::string_view name) noexcept;
 [[nodiscard]] Oddity oddity_of_span(std::string_view name) noexcept;
 [[nodiscard]] Oddity oddity_of_scope(std::string_view name) noexcept;
 
@@ -131,6 +138,8 @@ struct PythonLook {
   std::string (*class_of_mode)(PyObject* mode);
   std::vector<at::Tensor> (*tensors_inside_of)(const at::Tensor& tensor);
   at::Tensor (*made_anew)(const at::Tensor& tensor);
+  bool (*is_of_torch_distributed)(const at::Tensor& tensor) noexcept;  ///< Its class.
+  std::size_t (*references_of)(const at::Tensor& tensor) noexcept;
   FunctionModes (*function_modes)();
 };
 /// For the Python package, at import.

@@ -111,14 +111,14 @@ TEST(PlainCheck, ModesAreThoseOfThisThreadThatAreNotExcluded) {
 
 TEST(PlainCheck, NamesOfOperatorsSpansAndScopes) {
   EXPECT_EQ(oddity_of_operator("c10d::allreduce_"), Oddity::communication);
-  EXPECT_EQ(oddity_of_operator("c10d::send"), Oddity::collective);
-  EXPECT_EQ(oddity_of_operator("_c10d_functional::all_reduce"), Oddity::collective);
+  EXPECT_EQ(oddity_of_operator("c10d::barrier"), Oddity::collective);
+  EXPECT_EQ(oddity_of_operator("_c10d_functional::all_reduce"), Oddity::none);
   EXPECT_EQ(oddity_of_operator("aten::mm"), Oddity::none);
   EXPECT_EQ(oddity_of_span("TorchDynamo Cache Lookup"), Oddity::compiled);
   EXPECT_EQ(oddity_of_span("autograd::engine::evaluate_function: MmBackward0"), Oddity::none);
   EXPECT_EQ(oddity_of_scope("CompiledFunctionBackward"), Oddity::compiled);
   EXPECT_EQ(oddity_of_scope("DistributedDataParallel.forward"), Oddity::data_parallel);
-  EXPECT_EQ(oddity_of_scope("FSDP::pre_forward"), Oddity::sharded);
+  EXPECT_EQ(oddity_of_scope("FullyShardedDataParallel.forward"), Oddity::sharded);
   EXPECT_EQ(oddity_of_scope("callable 1"), Oddity::none);
 }
 

@@ -17,15 +17,27 @@ at::Tensor tensor_on(const c10::Storage& storage) {
   return tensor;
 }
 
+thread_local bool for_users = false;
+
 }  // namespace
 
-bool resize_by_operator(const c10::Storage& storage, std::size_t bytes) {
-  if (!OpStream::watches_this_thread() || (storage.device_type() != c10::kCPU && storage.device_type() != c10::kCUDA))
-    return false;
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("inductor::resize_storage_bytes_", "")
-                             .typed<void(const at::Tensor&, c10::SymInt)>();
-  op.call(tensor_on(storage), c10::SymInt(static_cast<std::int64_t>(bytes)));
+bool resizes_for_users() noexcept { return for_users; }
+
+// The operator comes with torch's Python: programs without it have no FSDP2.
+bool resize_by_operator(const c10::Storage& storage, std::size_t bytes, bool is_of_fsdp) {
+  const c10::DeviceType device = storage.device_type();
+  if (!OpStream::watches_this_thread() || (device != c10::kCPU && device != c10::kCUDA)) return false;
+  static const auto op = c10::Dispatcher::singleton().findSchema({"inductor::resize_storage_bytes_", ""});
+  if (!op) return false;
+  struct ForUsers {
+    explicit ForUsers(bool is) { for_users = is; }
+    ForUsers(const ForUsers&) = delete;
+    ForUsers& operator=(const ForUsers&) = delete;
+    ~ForUsers() { for_users = false; }
+  };
+  const ForUsers whose(!is_of_fsdp);
+  op->typed<void(const at::Tensor&, c10::SymInt)>().call(tensor_on(storage),
+                                                         c10::SymInt(static_cast<std::int64_t>(bytes)));
   return true;
 }
 

@@ -47,10 +47,10 @@ PYBIND11_MODULE(_C, module) {
              "Whether an observed call runs the Python of a DTensor's operator now, on this thread.");
   module.def(
       "resize_by_operator",
-      [](py::handle storage, std::size_t bytes) {
-        return pianola::trace::resize_by_operator(THPStorage_Unpack(storage.ptr()), bytes);
+      [](py::handle storage, std::size_t bytes, bool is_of_fsdp) {
+        return pianola::trace::resize_by_operator(THPStorage_Unpack(storage.ptr()), bytes, is_of_fsdp);
       },
-      py::arg("storage"), py::arg("nbytes"),
+      py::arg("storage"), py::arg("nbytes"), py::arg("is_of_fsdp"),
       "Resizes an UntypedStorage in a way that an observed call sees; False: nothing observes.");
   module.def("hide_python_files", &pianola::trace::CallSite::hide_python_files, py::arg("folder"),
              "Lines of files below `folder` are not the user's when an error names one.");

@@ -10,6 +10,8 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 namespace pianola::python {
@@ -68,6 +70,28 @@ std::vector<at::Tensor> tensors_inside_of(const at::Tensor& tensor) {
   return found;
 }
 
+bool is_of_torch_distributed(const at::Tensor& tensor) noexcept {
+  PyObject* const object = python_object_of(tensor);
+  if (object == nullptr) return false;
+  const WithGil gil;
+  static auto& known = *new std::unordered_map<PyTypeObject*, bool>();  // torch's classes live as long as the process
+  PyTypeObject* const kind = Py_TYPE(object);
+  const auto found = known.find(kind);
+  if (found != known.end()) return found->second;
+  PyObject* const module = PyObject_GetAttrString(reinterpret_cast<PyObject*>(kind), "__module__");
+  const char* const name = module != nullptr && PyUnicode_Check(module) ? PyUnicode_AsUTF8(module) : nullptr;
+  const bool is_its = name != nullptr && std::string_view(name).starts_with("torch.distributed.");
+  Py_XDECREF(module);
+  PyErr_Clear();
+  if (is_its) known.emplace(kind, true);
+  return is_its;
+}
+
+std::size_t references_of(const at::Tensor& tensor) noexcept {
+  PyObject* const object = python_object_of(tensor);
+  return object == nullptr ? 0 : static_cast<std::size_t>(Py_REFCNT(object));
+}
+
 at::Tensor made_anew(const at::Tensor& tensor) {
   const WithGil gil;
   PyObject* const object = python_object_of(tensor);
@@ -118,6 +142,8 @@ void set_python_look() {
                           .class_of_mode = &class_of_mode,
                           .tensors_inside_of = &tensors_inside_of,
                           .made_anew = &made_anew,
+                          .is_of_torch_distributed = &is_of_torch_distributed,
+                          .references_of = &references_of,
                           .function_modes = &function_modes});
 }
 

@@ -2254,7 +2254,7 @@ def version() -> str:
 def runs_python_of_a_tensor() -> bool:
     """Whether an observed call runs the Python of a DTensor's operator now, on this thread."""
 
-def resize_by_operator(storage: Any, nbytes: int) -> bool:
+def resize_by_operator(storage: Any, nbytes: int, is_of_fsdp: bool) -> bool:
     """Resizes an UntypedStorage in a way that an observed call sees; False: nothing observes."""
 
 def hide_python_files(folder: str) -> None:

@@ -1,6 +1,7 @@
 """Storages that a step resizes, as FSDP2 does with those of its gathered parameters: a recording has to see it."""
 
 import functools
+import sys
 
 import torch
 
@@ -13,6 +14,7 @@ def watch() -> None:
 
     @functools.wraps(resize)
     def resizes(self: torch.UntypedStorage, nbytes: int) -> torch.UntypedStorage:
-        return self if _C.resize_by_operator(self, nbytes) else resize(self, nbytes)
+        caller = sys._getframe(1).f_globals.get("__name__", "")
+        return self if _C.resize_by_operator(self, nbytes, caller.startswith("torch.distributed.fsdp.")) else resize(self, nbytes)
 
-    torch.UntypedStorage.resize_ = resizes  # type: ignore[method-assign]
+    torch.UntypedStorage.resize_ = resizes  # type: ignore[method-assign, assignment]

@@ -76,10 +76,6 @@ def in_fake_mode(x):
     return x.sum() * shape[0]
 
 
-def with_subclass(x):
-    return (Wrapped(x) * 2 + 1).inner
-
-
 def with_tangent(x):
     with forward_ad.dual_level():
         return forward_ad.unpack_dual((forward_ad.make_dual(x, torch.ones_like(x))).sin()).tangent
@@ -107,7 +103,6 @@ STEPS = {
     in_functionalize: "transform of torch.func",
     in_dispatch_mode: "TorchDispatchMode (CountingMode)",
     in_fake_mode: "(FakeTensorMode)",
-    with_subclass: "a Wrapped, which runs Python for each operation",
     with_tangent: "a dual tensor of forward-mode AD",
     with_names: "a tensor with named dimensions",
     with_nested: "nested tensor",

@@ -168,8 +168,18 @@ def passed_on(x):
     return (received + 1,)
 
 
+def seen_before_it_has_arrived(x):
+    other, received = 1 - dist.get_rank(), torch.zeros(8, 6, device=x.device)
+    works = dist.batch_isend_irecv([dist.P2POp(dist.irecv, received[2:6], other), dist.P2POp(dist.isend, x * 2, other)])
+    flat, rest = received.view(-1), received[:2] + 1
+    for work in works:
+        work.wait()
+    return flat * 2, rest
+
+
 def the_messages():
-    return {step.__name__: collectives(step) for step in (exchanged, awaited_before_sent, passed_on)}
+    steps = exchanged, awaited_before_sent, passed_on, seen_before_it_has_arrived
+    return {step.__name__: collectives(step) for step in steps}
 
 
 # --- Functional collectives and DTensor ---
@@ -193,6 +203,9 @@ def functional():
     def reduce_scatter(x):
         return (functional.reduce_scatter_tensor(x.exp(), "sum", 0, world) + 1,)
 
+    def seen_before_it_is_used(x):
+        return (functional.reduce_scatter_tensor(x.exp(), "sum", 0, world).view(-1) * 2,)
+
     def all_to_all(x):
         return (functional.all_to_all_single(x + 1, None, None, world) * 2,)
 
@@ -202,7 +215,7 @@ def functional():
         (gradient,) = torch.autograd.grad(functional.all_gather_tensor_autograd(x * weight, 0, world).square().sum(), weight)
         return (gradient,)
 
-    return [all_reduce, returned_as_it_comes, all_gather, reduce_scatter, all_to_all, with_a_gradient]
+    return [all_reduce, returned_as_it_comes, all_gather, reduce_scatter, seen_before_it_is_used, all_to_all, with_a_gradient]
 
 
 def the_functional_collectives():
@@ -308,6 +321,76 @@ def tensor_parallel_training():
     return found
 
 
+def an_optimizer_in_a_function_of_its_own():
+    """It is called after each third backward pass."""
+    mesh, found = make_mesh(), []
+    for graphed in (False, True):
+        wrap = pianola.graphed if graphed else lambda step: step
+        model = tensor_parallel(mesh)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+
+        def backward(x):
+            loss = model(x).square().mean()  # noqa: B023
+            loss.backward()
+            return loss.detach()
+
+        def update():
+            optimizer.step()  # noqa: B023
+            optimizer.zero_grad()  # noqa: B023
+
+        backward, update, values = wrap(backward), wrap(update), []
+        for number in range(30):
+            values.append(backward(batch(number)).clone())
+            if number % 3 == 2:
+                update()
+        found.append(values + [p.to_local().clone() for p in model.parameters()])
+    return all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+def gradients_that_somebody_holds():
+    """Without autograd to_local() gives the tensor itself that the gradient is made of."""
+    mesh, found = make_mesh(), []
+    for graphed in (False, True):
+        model, held = tensor_parallel(mesh), []
+        optimizer = OPTIMIZERS["SGD"](model.parameters())
+
+        def step(x):
+            optimizer.zero_grad()  # noqa: B023
+            model(x).square().mean().backward()  # noqa: B023
+            optimizer.step()  # noqa: B023
+
+        run = pianola.graphed(step) if graphed else step
+        for number in range(STEPS):
+            run(batch(number))
+            with torch.no_grad():
+                held.append(next(model.parameters()).grad.to_local())
+        found.append(held)
+    return all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+def gradients_with_others_inside():
+    mesh, found = make_mesh(), []
+    for graphed in (False, True):
+        model, values = tensor_parallel(mesh), []
+        optimizer = OPTIMIZERS["SGD"](model.parameters())
+
+        def step(x):
+            optimizer.zero_grad()  # noqa: B023
+            model(x).square().mean().backward()  # noqa: B023
+            optimizer.step()  # noqa: B023
+
+        run = pianola.graphed(step) if graphed else step
+        for number in range(STEPS):
+            run(batch(number))
+            gradients = [p.grad for p in model.parameters()]
+            values += [one.to_local().clone() for one in gradients]
+            if number in (8, 11):
+                for one in gradients:
+                    one._local_tensor = one._local_tensor.clone() * 2
+        found.append(values)
+    return all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
 def a_part_with_distributed_parameters():
     model = tensor_parallel(make_mesh())
     return refusal(lambda: pianola.make_graphed_callables(lambda x: model[0](x), (batch(0),)))
@@ -382,6 +465,9 @@ CASES = (
     distributed_tensors_inside,
     tensor_parallel_inference,
     tensor_parallel_training,
+    an_optimizer_in_a_function_of_its_own,
+    gradients_that_somebody_holds,
+    gradients_with_others_inside,
     a_part_with_distributed_parameters,
     a_barrier,
     a_group_that_is_destroyed,
@@ -430,6 +516,11 @@ def test_training_of_distributed_tensors_replays(ranks):
                 assert "stale again" in reasons[0], reasons
             else:
                 assert replays >= STEPS // 2 and not reasons, (way, replays, reasons)
+
+
+@pytest.mark.parametrize("case", [an_optimizer_in_a_function_of_its_own, gradients_that_somebody_holds, gradients_with_others_inside])
+def test_gradients_that_are_distributed_tensors_are_those_of_eager(case, ranks):
+    assert of_both(ranks, case) == [True] * RANKS
 
 
 def test_a_part_with_distributed_parameters_is_refused(ranks):

@@ -123,6 +123,29 @@ def steps_of_training():
     return found
 
 
+def switched_between_steps():
+    """Gradients are summed over the ranks in each third step alone, as the loop says."""
+    found = []
+    for graphed in (False, True):
+        model = sharded()
+        optimizer = sgd(model)
+
+        def micro(x):
+            loss = model(x).square().mean()  # noqa: B023
+            loss.backward()
+            return loss.detach()
+
+        run, values = pianola.graphed(micro) if graphed else micro, []
+        for number in range(3 * STEPS):
+            model.set_requires_gradient_sync(number % 3 == 2)
+            values.append(run(batch(number)).clone())
+            if number % 3 == 2:
+                optimizer.step()
+                optimizer.zero_grad()
+        found.append(values + [p.to_local().clone() for p in model.parameters()])
+    return all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
 def inference():
     model, twin = sharded(), Net().to(device())
 
@@ -162,7 +185,7 @@ def a_part():
     return refusal(lambda: pianola.make_graphed_callables(lambda x: model(x), (batch(0),)))
 
 
-CASES = (steps_of_training, inference, a_capture, a_part)
+CASES = (steps_of_training, switched_between_steps, inference, a_capture, a_part)
 ON_THE_CPU = ()
 
 
@@ -176,6 +199,10 @@ def test_sharded_parameters_are_trained_in_a_graphed_step(way, ranks):
     for found in of_both(ranks, steps_of_training):
         equal, replays, reasons = found[way]
         assert equal and replays >= STEPS // 2 and not reasons, (equal, replays, reasons)
+
+
+def test_what_the_loop_switches_between_steps_counts(ranks):
+    assert of_both(ranks, switched_between_steps) == [True] * RANKS
 
 
 def test_sharded_parameters_replay_in_inference(ranks):

@@ -4,6 +4,7 @@
 #include <pianola/trace/quiet_scope.hpp>
 #include <pianola/trace/step_memory.hpp>
 #include <pianola/trace/tensors_of.hpp>
+#include <pianola/trace/uses_values.hpp>
 
 #include <ATen/core/grad_mode.h>
 
@@ -92,7 +93,7 @@ TapeRecorder::Running* TapeRecorder::find(std::uint64_t number) {
 }
 
 void TapeRecorder::on_op_begin(const trace::OpSpan& op) {
-  if (!under_way_.empty()) note_arrivals(op.inputs);
+  if (!under_way_.empty() && trace::uses_values(*op.info)) note_arrivals(op.inputs);
   if (Running* around = find(op.around); around != nullptr && !around->computed_at && around->has_written()) {
     around->computed_at = around->called.size();
   }
