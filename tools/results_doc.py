@@ -60,6 +60,10 @@ REASONS = {
         "each gradient is scaled by a kernel of its own",
     ("cuda/python_ranks", "@pianola.graphed, branches=4: at most 10 us above"):
         "guards, the input, the result, and four lanes",
+    ("cuda/python_sharded", "@pianola.graphed, branches=4: at most"):
+        "the graph stays as captured, and gradients that are DTensors are looked at before each replay",
+    ("cuda/python_sharded", "peak of memory: at most"):
+        "the graph's own memory stands beside what the eager warm-up left",
     ("cuda/scopes", "whole iteration, pianola::FullIteration: at least 1x"):
         "the GPU is the limit on both sides; only the host's time is left to save",
     ("cuda/strict_replay", "strict: at most"):

@@ -33,19 +33,26 @@ class Net(nn.Module):
         return self.head(x)
 
 
+def make_mesh():
+    """Of this device: torch would take a GPU that it sees."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    return init_device_mesh(device().type, (RANKS,))
+
+
 def sharded(**options):
     from torch.distributed.fsdp import fully_shard
 
-    model = Net().to(device())
+    model, mesh = Net().to(device()), make_mesh()
     for block in model.blocks:
-        fully_shard(block, **options)
-    return fully_shard(model, **options)
+        fully_shard(block, mesh=mesh, **options)
+    return fully_shard(model, mesh=mesh, **options)
 
 
 def sharded_as_a_whole():
     from torch.distributed.fsdp import fully_shard
 
-    return fully_shard(Net().to(device()))
+    return fully_shard(Net().to(device()), mesh=make_mesh())
 
 
 def kept_after_forward():

@@ -12,7 +12,7 @@ def program(device):
     def step(x):
         model.zero_grad(set_to_none=False)
         model(x).square().mean().backward()
-        dist.barrier()  # hazard: PG1106, PG103?, PG111?, PG202?
+        dist.barrier()  # hazard: PG1106, PG108?
 
     # hazard: PG1101*@cuda?, PG403?, PG501?
     return step, {"batches": [(torch.randn(3, 4, device=device),) for _ in range(3)]}
