@@ -57,13 +57,13 @@ REASONS = {
     ("cuda/python_guards", "arguments taken apart, and a look"):
         "a step of ResNet-50 reads some 1,700 places on the host, and a call asks whether one of them changed",
     ("cuda/python_ranks", "the reduction adds at most"):
-        "each gradient is scaled by a kernel of its own",
+        "a scaling kernel per gradient",
     ("cuda/python_ranks", "@pianola.graphed, branches=4: at most 10 us above"):
-        "guards, the input, the result, and four lanes",
+        "guards, the input, the result",
     ("cuda/python_sharded", "@pianola.graphed, branches=4: at most"):
-        "the graph stays as captured, and gradients that are DTensors are looked at before each replay",
+        "it stays as captured",
     ("cuda/python_sharded", "peak of memory: at most"):
-        "the graph's own memory stands beside what the eager warm-up left",
+        "the graph has memory of its own",
     ("cuda/scopes", "whole iteration, pianola::FullIteration: at least 1x"):
         "the GPU is the limit on both sides; only the host's time is left to save",
     ("cuda/strict_replay", "strict: at most"):
