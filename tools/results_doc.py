@@ -61,9 +61,9 @@ REASONS = {
     ("cuda/python_ranks", "@pianola.graphed, branches=4: at most 10 us above"):
         "guards, the input, the result",
     ("cuda/python_sharded", "@pianola.graphed, branches=4: at most"):
-        "it stays as captured",
+        "not looked into; 1.035 without branches",
     ("cuda/python_sharded", "peak of memory: at most"):
-        "the graph has memory of its own",
+        "not looked into",
     ("cuda/scopes", "whole iteration, pianola::FullIteration: at least 1x"):
         "the GPU is the limit on both sides; only the host's time is left to save",
     ("cuda/strict_replay", "strict: at most"):

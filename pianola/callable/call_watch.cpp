@@ -2,7 +2,7 @@
 
 #include <pianola/trace/arguments.hpp>
 #include <pianola/trace/host_copy.hpp>
-#include <pianola/trace/plain_check.hpp>
+#include <pianola/trace/made_of_tensors.hpp>
 #include <pianola/trace/real_leaf.hpp>
 #include <pianola/trace/references.hpp>
 #include <pianola/trace/step_memory.hpp>

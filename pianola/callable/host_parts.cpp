@@ -3,7 +3,7 @@
 #include <pianola/graph/graph.hpp>
 #include <pianola/trace/alias.hpp>
 #include <pianola/trace/host_copy.hpp>
-#include <pianola/trace/plain_check.hpp>
+#include <pianola/trace/made_of_tensors.hpp>
 #include <pianola/trace/quiet_scope.hpp>
 #include <pianola/trace/step_memory.hpp>
 #include <pianola/trace/tensors_of.hpp>

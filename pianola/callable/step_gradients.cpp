@@ -44,35 +44,6 @@ void copy_all(const std::vector<at::Tensor>& to, const std::vector<at::Tensor>& 
 
 }  // namespace
 
-StepGradients::Parts::Parts(const at::Tensor& gradient) {
-  if (!gradient.defined() || !trace::is_made_of_tensors(gradient)) return;
-  trace::for_each_part(gradient, [&](const at::Tensor& part) {
-    all_.push_back({.tensor = trace::WeakTensor(part.getIntrusivePtr()),
-                    .placement = graph::Placement(*part.unsafeGetTensorImpl()),
-                    .references = 0});
-  });
-}
-
-// Who holds a tensor object of Python holds no more of its memory.
-void StepGradients::Parts::count_references() {
-  counts_ = true;
-  for (One& one : all_) one.references = trace::references_of_python(at::Tensor(one.tensor.lock()));
-}
-
-bool StepGradients::Parts::are_of(const at::Tensor& gradient) const {
-  if (all_.empty()) [[likely]]
-    return true;
-  std::size_t next = 0;
-  bool same = true;
-  trace::for_each_part(gradient, [&](const at::Tensor& part) {
-    same = same && next < all_.size() && part.unsafeGetTensorImpl() == all_[next].tensor._unsafe_get_target() &&
-           all_[next].placement.is_of(*part.unsafeGetTensorImpl()) &&
-           (!counts_ || trace::references_of_python(part) <= all_[next].references);
-    ++next;
-  });
-  return same && next == all_.size();
-}
-
 StepGradients::Leaf::Leaf(const at::Tensor& leaf)
     : tensor(leaf.getIntrusivePtr()),
       meta(torch::autograd::impl::materialize_autograd_meta(leaf)),
@@ -177,7 +148,7 @@ void StepGradients::finish() {
     } else if (!leaf.meta->grad_.is_same(found)) {
       leaf.made = leaf.meta->grad_;
       leaf.made_placement = graph::Placement(*leaf.made.unsafeGetTensorImpl());
-      leaf.made_parts = Parts(leaf.made);
+      leaf.made_parts = GradientParts(leaf.made);
       leaf.after = leaf.made.defined() ? After::made : After::dropped;
     }
     const bool is_used = leaf.after == After::kept || leaf.uses_found;

@@ -1,4 +1,5 @@
 #pragma once
+#include <pianola/callable/gradient_parts.hpp>
 #include <pianola/callable/made_memory.hpp>
 #include <pianola/graph/placement.hpp>
 #include <pianola/trace/memory_ranges.hpp>
@@ -95,24 +96,6 @@ class StepGradients final : public trace::OpObserver {
 
  private:
   enum class After { kept, made, dropped };
-  // The tensors that a gradient is made of; none for others.
-  class Parts {
-   public:
-    Parts() = default;
-    explicit Parts(const at::Tensor& gradient);
-    // Whether it is made of the same ones, where they lay, and whether nobody has begun to hold one.
-    [[nodiscard]] bool are_of(const at::Tensor& gradient) const;
-    void count_references();
-
-   private:
-    struct One {
-      trace::WeakTensor tensor;
-      graph::Placement placement;
-      std::size_t references;  // of Python
-    };
-    std::vector<One> all_;
-    bool counts_ = false;
-  };
   struct Leaf {
     explicit Leaf(const at::Tensor& leaf);
     void make_own();
@@ -138,8 +121,8 @@ class StepGradients final : public trace::OpObserver {
     at::Tensor made = {};                     // by the capture
     graph::Placement placement;               // of what was found
     graph::Placement made_placement;
-    Parts found_parts = {};
-    Parts made_parts = {};
+    GradientParts found_parts;
+    GradientParts made_parts;
 
     // The first operations that began when it was another one than before, and when it was what the run left.
     static constexpr std::size_t kNever = std::numeric_limits<std::size_t>::max();

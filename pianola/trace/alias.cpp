@@ -1,6 +1,6 @@
 #include <pianola/trace/alias.hpp>
 
-#include <pianola/trace/plain_check.hpp>
+#include <pianola/trace/made_of_tensors.hpp>
 
 #include <ATen/core/List.h>
 

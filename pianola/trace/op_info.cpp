@@ -68,11 +68,6 @@ bool is_done_by_wait(std::string_view operator_name) {
                                                  operator_name == "c10d::send" || operator_name == "c10d::recv_");
 }
 
-// Operators of torch.distributed that call others for all they do: functional collectives, and DTensor's.
-bool is_made_of_collectives(std::string_view operator_name) {
-  return operator_name == "_dtensor::shard_dim_alltoall" || is_functional_collective(operator_name);
-}
-
 bool writes_silently(std::string_view operator_name, std::string_view argument) {
   return std::any_of(kSilentWrites.begin(), kSilentWrites.end(), [&](const SilentWrite& write) {
     return write.operator_name == operator_name && write.argument == argument;

@@ -3,11 +3,11 @@
 #include <pianola/trace/allocation_log.hpp>
 #include <pianola/trace/collective_work.hpp>
 #include <pianola/trace/host_calls.hpp>
+#include <pianola/trace/made_of_tensors.hpp>
 #include <pianola/trace/plain_check.hpp>
 #include <pianola/trace/resized_storage.hpp>
 #include <pianola/trace/step_memory.hpp>
 #include <pianola/trace/storage_set.hpp>
-#include <pianola/trace/taken_apart.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
 #include <ATen/record_function.h>
@@ -67,9 +67,6 @@ struct ThreadPosition {
   }
   [[nodiscard]] bool ends_composite(const char* name) const { return !callers.empty() && callers.back() == name; }
 };
-
-// Whether a call that Python takes apart is open.
-thread_local bool taken_apart = false;
 
 // While observers look at an operation. Asking a tensor subclass for its sizes may call operators: they are the
 // observer's doing, not the step's, and would wait for the lock that this thread holds.
@@ -145,8 +142,6 @@ struct ScopeContext : at::ObserverContext {
 
 }  // namespace
 
-bool runs_python_of_a_tensor() noexcept { return taken_apart; }
-
 // Note [How a recording finds its threads]
 // The callbacks are thread local, and so is the pointer to the state, kept as ThreadLocalDebugInfo: autograd copies both
 // to the thread that runs a backward (at::ThreadLocalState), and nothing copies them to intra-op workers or to threads
@@ -177,7 +172,6 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
     thread_local ThreadPosition here;
     if (here.recording != recording) {
       here = {};
-      taken_apart = false;
       here.recording = recording;
     }
     return here;
@@ -444,7 +438,6 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
     if (odd.oddity == Oddity::subclass && is_taken_apart_by_python(odd.tensor)) {
       state->take_apart(span, *info, inputs, here);
       here.taken_apart.push_back(here.callers.size());
-      taken_apart = true;
       here.callers.push_back(span.name());
       return nullptr;
     }
@@ -520,10 +513,7 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
       state->end_op(op);
     } else if (here.ends_composite(span.name())) {
       here.callers.pop_back();
-      if (!here.taken_apart.empty() && here.taken_apart.back() == here.callers.size()) {
-        here.taken_apart.pop_back();
-        taken_apart = !here.taken_apart.empty();
-      }
+      if (!here.taken_apart.empty() && here.taken_apart.back() == here.callers.size()) here.taken_apart.pop_back();
       if (!state->interest.inner) return;
       OpSpan around = describe(span, here);
       around.info = find_op(span);
@@ -610,6 +600,13 @@ std::optional<OddWork> OpStream::communication() const {
 }
 
 bool OpStream::watches_this_thread() noexcept { return State::current() != nullptr; }
+
+bool OpStream::runs_python_of_a_tensor() noexcept {
+  const State* const state = State::current();
+  return state != nullptr && !state->position().taken_apart.empty();
+}
+
+bool runs_python_of_a_tensor() noexcept { return OpStream::runs_python_of_a_tensor(); }
 
 std::optional<Diagnosis> OpStream::failure() const {
   const std::lock_guard lock(state_->failure_mutex);

@@ -100,6 +100,8 @@ class OpStream {
 
   /// Whether a stream sees the operations of this thread.
   [[nodiscard]] static bool watches_this_thread() noexcept;
+  /// Of this thread; see the function of that name.
+  [[nodiscard]] static bool runs_python_of_a_tensor() noexcept;
 
  private:
   void listen_to_allocations();

@@ -1,5 +1,5 @@
 #pragma once
-#include <pianola/trace/plain_check.hpp>
+#include <pianola/trace/made_of_tensors.hpp>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/native/SparseTensorUtils.h>

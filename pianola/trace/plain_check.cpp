@@ -168,35 +168,6 @@ bool is_left_by_a_transform(const at::Tensor& tensor) {
   return wrapper != nullptr && !wrapper->is_alive();
 }
 
-bool is_made_of_tensors(const at::Tensor& tensor) noexcept {
-  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
-  if (!meet(impl.key_set(), kSubclass) || by_keys(impl.key_set()) != Oddity::subclass) return false;
-  if (impl.has_storage() && impl.unsafe_storage().data_ptr().get() != nullptr) return false;
-  const auto look = python_look().is_of_torch_distributed;
-  return look != nullptr && look(tensor);
-}
-
-std::size_t references_of_python(const at::Tensor& tensor) noexcept {
-  const auto look = python_look().references_of;
-  return look == nullptr ? 0 : look(tensor);
-}
-
-std::vector<at::Tensor> tensors_inside_of(const at::Tensor& tensor) {
-  const auto look = python_look().tensors_inside_of;
-  return look == nullptr ? std::vector<at::Tensor>() : look(tensor);
-}
-
-at::Tensor made_anew(const at::Tensor& tensor) {
-  const auto look = python_look().made_anew;
-  return look == nullptr ? tensor : look(tensor);
-}
-
-bool is_taken_apart_by_python(const at::Tensor& tensor) {
-  return is_made_of_tensors(tensor) && !c10::impl::tls_local_dispatch_key_set().excluded_.has(DispatchKey::Python);
-}
-
-bool computes_shapes_alone() { return innermost_dispatch_mode() == " (FakeTensorMode)"; }
-
 bool hides_operations(Oddity oddity) noexcept {
   switch (oddity) {
     case Oddity::none:
@@ -219,8 +190,8 @@ bool may_be_in_a_step(Oddity oddity) noexcept {
   return oddity == Oddity::communication || oddity == Oddity::data_parallel || oddity == Oddity::odd_leaf;
 }
 
-// torch 2.11, Functional.cpp: they call others of c10d for all they do.
-bool is_functional_collective(std::string_view name) noexcept {
+// Functional collectives, and DTensor's operator (torch 2.11, Functional.cpp): they call others of c10d for all they do.
+bool is_made_of_collectives(std::string_view name) noexcept {
   constexpr std::array<std::string_view, 15> kNames = {"_wrap_tensor_autograd",
                                                        "all_gather_into_tensor",
                                                        "all_gather_into_tensor_coalesced",
@@ -241,7 +212,7 @@ bool is_functional_collective(std::string_view name) noexcept {
     const std::string_view rest = name.substr(space.size());
     return std::find(kNames.begin(), kNames.end(), rest) != kNames.end();
   }
-  return false;
+  return name == "_dtensor::shard_dim_alltoall";
 }
 
 // Not among them: barriers, for which the host waits; messages from whoever comes first.
@@ -264,8 +235,7 @@ Oddity oddity_of_operator(std::string_view name) noexcept {
                                                          "c10d::send",
                                                          "c10d::recv_"};
   if (std::find(kOfSteps.begin(), kOfSteps.end(), name) != kOfSteps.end()) return Oddity::communication;
-  if (is_functional_collective(name) || name == "_dtensor::shard_dim_alltoall")
-    return Oddity::none;  // what it calls is
+  if (is_made_of_collectives(name)) return Oddity::none;  // what it calls is
   constexpr std::array<std::string_view, 5> kCollectives = {
       "c10d::", "_c10d_functional::", "_c10d_functional_autograd::", "symm_mem::", "_dtensor::"};
   const bool is_collective =

@@ -6,12 +6,10 @@
 #include <c10/core/Device.h>
 #include <c10/util/python_stub.h>
 
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 namespace pianola::trace {
 
@@ -48,10 +46,10 @@ enum class Oddity : std::uint8_t {
   compiled,
   communication,  ///< A collective of torch.distributed. The graph of a whole step repeats it; see may_be_in_a_step().
   data_parallel,  ///< DistributedDataParallel, as above.
-  odd_leaf,       ///< A parameter that is made of tensors, as above. See Note [Tensors whose operators are Python].
-  collective,     ///< Other work with other ranks.
-  sharded,        ///< FSDP.
-  resized,        ///< A storage whose size the step changes.
+  odd_leaf,  ///< A parameter that is made of tensors, as above. See Note [Tensors whose operators are Python] in made_of_tensors.hpp.
+  collective,  ///< Other work with other ranks.
+  sharded,     ///< FSDP.
+  resized,     ///< A storage whose size the step changes.
 };
 
 /// The modes of this thread that an operation would meet; Oddity::none where there are none. A read of one thread-local.
@@ -78,26 +76,6 @@ enum class Oddity : std::uint8_t {
 /// Whether the graph of a whole step may hold it, though other graphs may not.
 [[nodiscard]] bool may_be_in_a_step(Oddity oddity) noexcept;
 
-// Note [Tensors whose operators are Python]
-// A DTensor, or what a functional collective returns, has no memory of its own: the Python that its operators run calls operators
-// on the plain tensors that it holds, and these calls are the operations, as below a composite. What has not been met before Python
-// finds out with fake tensors, on which nothing is computed. A parameter may be such a tensor, and so is its gradient then, which the
-// graph of a whole step leaves as any other. These are torch.distributed's own classes: what another subclass keeps beside its tensors (a
-// scale, a count) nobody watches, and one with memory of its own is another matter. Those are not plain.
-
-/// Whether it is such a tensor.
-[[nodiscard]] bool is_made_of_tensors(const at::Tensor& tensor) noexcept;
-/// The tensors that it holds, by its __tensor_flatten__; none where its class tells nobody.
-[[nodiscard]] std::vector<at::Tensor> tensors_inside_of(const at::Tensor& tensor);
-/// How many references Python has to the tensor's object; 0 where it has not seen it.
-[[nodiscard]] std::size_t references_of_python(const at::Tensor& tensor) noexcept;
-/// Another one that is made of the same tensors, by its __tensor_unflatten__; itself where its class has none.
-[[nodiscard]] at::Tensor made_anew(const at::Tensor& tensor);
-/// Whether a call on such a tensor, made now, leads to calls of operators on plain tensors, which are seen in its place.
-[[nodiscard]] bool is_taken_apart_by_python(const at::Tensor& tensor);
-/// Whether calls of operators compute nothing, as torch.func's and DTensor's Python asks for shapes alone (FakeTensorMode).
-[[nodiscard]] bool computes_shapes_alone();
-
 /// Whether operations that meet it are kept from observers, who then do not know what they read and write.
 [[nodiscard]] bool hides_operations(Oddity oddity) noexcept;
 
@@ -105,7 +83,7 @@ enum class Oddity : std::uint8_t {
 /// user's scope ("DistributedDataParallel.forward"); of a backward node ("CompiledFunctionBackward").
 [[nodiscard]] Oddity oddity_of_operator(std::string_view name) noexcept;
 /// Whether it is one that calls collectives and plain operators for all it does ("_c10d_functional::all_reduce").
-[[nodiscard]] bool is_functional_collective(std::string_view name) noexcept;
+[[nodiscard]] bool is_made_of_collectives(std::string_view name) noexcept;
 [[nodiscard]] Oddity oddity_of_span(std::string_view name) noexcept;
 [[nodiscard]] Oddity oddity_of_scope(std::string_view name) noexcept;
 
@@ -136,10 +114,6 @@ struct PythonLook {
   bool (*overrides_functions)(const at::Tensor& tensor) noexcept;  ///< Its class has a __torch_function__ of its own.
   std::string (*class_of)(const at::Tensor& tensor);               ///< "DTensor"; "" where Python has not seen it.
   std::string (*class_of_mode)(PyObject* mode);
-  std::vector<at::Tensor> (*tensors_inside_of)(const at::Tensor& tensor);
-  at::Tensor (*made_anew)(const at::Tensor& tensor);
-  bool (*is_of_torch_distributed)(const at::Tensor& tensor) noexcept;  ///< Its class.
-  std::size_t (*references_of)(const at::Tensor& tensor) noexcept;
   FunctionModes (*function_modes)();
 };
 /// For the Python package, at import.

@@ -4,8 +4,8 @@
 
 #include <pianola/core/version.hpp>
 #include <pianola/trace/call_site.hpp>
+#include <pianola/trace/made_of_tensors.hpp>
 #include <pianola/trace/resized_storage.hpp>
-#include <pianola/trace/taken_apart.hpp>
 
 #include <torch/csrc/Storage.h>
 

@@ -2,6 +2,7 @@
 
 #include <bindings/gil.hpp>
 
+#include <pianola/trace/made_of_tensors.hpp>
 #include <pianola/trace/plain_check.hpp>
 
 #include <ATen/PythonTorchFunctionTLS.h>
@@ -140,11 +141,11 @@ void set_python_look() {
   trace::set_python_look({.overrides_functions = &overrides_functions,
                           .class_of = &python_class_of,
                           .class_of_mode = &class_of_mode,
+                          .function_modes = &function_modes});
+  trace::set_tensor_look({.is_of_torch_distributed = &is_of_torch_distributed,
                           .tensors_inside_of = &tensors_inside_of,
                           .made_anew = &made_anew,
-                          .is_of_torch_distributed = &is_of_torch_distributed,
-                          .references_of = &references_of,
-                          .function_modes = &function_modes});
+                          .references_of = &references_of});
 }
 
 }  // namespace pianola::python

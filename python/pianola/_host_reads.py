@@ -49,7 +49,7 @@ from ._host_places import (
 )
 from ._host_own import drop_own
 from ._host_values import HostValues, MEMBERS, MOST_ENTRIES
-from . import _host_parts
+from . import _host_parts, _sharding
 from ._load import _C
 from ._weak_references import weakly
 
@@ -57,16 +57,6 @@ __all__ = ["GONE", "MISSING", "HostReads", "Place", "Store", "is_same"]
 
 _GLOBAL_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks")
 _OPTIMIZER_HOOKS = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
-
-
-# Of classes of fully_shard (torch 2.11), what its setters set.
-_SHARDING = {
-    "FSDPParamGroup": ("reduce_grads", "all_reduce_grads", "reshard_after_backward", "post_forward_mesh_info", "unshard_in_backward",
-                       "unshard_async_op", "gradient_divide_factor", "force_sum_reduction_for_comms", "_all_gather_comm",
-                       "_reduce_scatter_comm", "_all_reduce_hook"),
-    "FSDPState": ("_states_to_forward_prefetch", "_states_to_backward_prefetch"),
-    "FSDPStateContext": ("is_last_backward",),
-}  # fmt: skip
 
 
 class HostReads(HostValues):
@@ -213,31 +203,22 @@ class HostReads(HostValues):
             return
         owner = frame.f_locals.get("self")
         if isinstance(owner, torch.nn.Module):
-            if code.co_name.startswith("set_") and hasattr(owner, "_get_fsdp_state"):
+            if _sharding.is_setter(owner, code):
                 self._at = (code, code.co_firstlineno)
-                self._note_sharding_of(owner)  # as it is before
+                self._note_settings(_sharding.settings_below(owner))  # as they are before
             self._follow_frame(frame, code)
-        elif type(owner).__module__.startswith("torch.distributed.fsdp"):
+        elif _sharding.is_its(owner):
             self._at = (code, code.co_firstlineno)
-            self._note_sharding(owner)
+            self._note_settings(_sharding.settings_of(owner))
         elif owner is not None and not isinstance(owner, (torch.Tensor, type)) and is_keeper(type(owner)):
             self._at = (code, code.co_firstlineno)
             self._reads_parts = code.co_name != "zero_grad"
             self._take(owner, self._name(owner, type(owner).__name__))
             self._reads_parts = False
 
-    def _note_sharding_of(self, model: torch.nn.Module) -> None:
-        for module in model.modules():
-            if hasattr(module, "_get_fsdp_state"):
-                state: Any = module._get_fsdp_state()  # type: ignore[operator]
-                self._note_sharding(state)
-                self._note_sharding(getattr(state, "_fsdp_param_group", None))
-
-    def _note_sharding(self, owner: Any) -> None:
-        """What users set of fully_shard. The rest of its state is its own: it is as before when a whole step is over."""
-        for one in (owner, getattr(owner, "_state_ctx", None)):
-            for name in _SHARDING.get(type(one).__name__, ()):
-                self._note("attribute", one, name, f"{type(one).__name__}.{name}", getattr(one, name, MISSING))
+    def _note_settings(self, settings: Iterator[tuple[Any, str]]) -> None:
+        for owner, name in settings:
+            self._note("attribute", owner, name, f"{type(owner).__name__}.{name}", getattr(owner, name, MISSING))
 
     def _follow_frame(self, frame: FrameType, code: CodeType) -> None:
         reads = self._seen_codes.get(code)
