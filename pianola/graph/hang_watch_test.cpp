@@ -37,7 +37,7 @@ struct Rank {
             .holds = "1 x c10d::allreduce_, the first at train.py:" + std::to_string(10 + number),
             .timeout = milliseconds(500),
             .groups =
-                {{.name = "all", .rank = number, .size = size, .store = store, .abort = [this] { aborted = true; }}}})),
+                {{.name = "all", .rank = number, .size = size, .store = store, .abort = [flag = aborted] { *flag = true; }}}})),
         watch({.interval = milliseconds(5),
                .patience = milliseconds(500),
                .grace = milliseconds(50),
@@ -64,7 +64,9 @@ struct Rank {
     return error();
   }
 
-  std::atomic<bool> aborted = false, ended = false;
+  // Told by a thread that nobody waits for: it may outlive the test.
+  std::shared_ptr<std::atomic<bool>> aborted = std::make_shared<std::atomic<bool>>(false);
+  std::atomic<bool> ended = false;
   std::string said;
   std::shared_ptr<WatchedGraph> graph;
   HangWatch watch;
@@ -108,9 +110,9 @@ TEST(HangWatch, NamesTheGraphAndWhatOtherRanksDo) {
       AllOf(HasSubstr("rank 0 waits in a replay (number 1 of this process) of a graph that holds 1 x c10d::allreduce_"),
             HasSubstr("train.py:10"), HasSubstr("rank 1 waits in no replay: the last of 1 ended"),
             HasSubstr("rank 2 says nothing: it has ended, or has replayed nothing yet")));
-  wait_until(waits.aborted);
-  EXPECT_TRUE(waits.aborted);
-  EXPECT_FALSE(idle.aborted);
+  wait_until(*waits.aborted);
+  EXPECT_TRUE(*waits.aborted);
+  EXPECT_FALSE(*idle.aborted);
   EXPECT_EQ(idle.error(), "");
 }
 
@@ -164,7 +166,7 @@ TEST(HangWatch, OnlyLooksOnWhereItIsToldTo) {
   (void)rank.launch();
   EXPECT_THAT(rank.wait_for_error(), HasSubstr("rank 0 waits"));
   std::this_thread::sleep_for(milliseconds(300));
-  EXPECT_FALSE(rank.aborted);
+  EXPECT_FALSE(*rank.aborted);
   EXPECT_FALSE(rank.ended);
 }
 
