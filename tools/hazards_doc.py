@@ -150,6 +150,7 @@ OTHER_TESTS = {
     "PG1009": ["tests/hazards/other_rules_test.py"],
     "PG1102": ["tests/hazards/other_rules_test.py"],
     "PG1105": ["tests/hazards/other_rules_test.py", "pianola/callable/pipeline_test.cpp"],
+    "PG1107": ["python/tests/ranks_agree_test.py", "pianola/distributed/order_proof_test.cpp"],
     "PG1205": ["tests/hazards/other_rules_test.py"],
 }
 
@@ -225,6 +226,7 @@ CHECKLIST = [
         ("No function that torch.compile made is called", ["PG1005"]),
         ("Libraries were used before: warm-up of three runs, eleven under DistributedDataParallel", ["PG1006", "PG1104"]),
         ("Ranks communicate outside", ["PG1106"]),
+        ("All ranks communicate in one order", ["PG1107"]),
         ("FP8 modules run in their autocast at replay, too", ["PG1009"]),
     ]),
     ("Distributed training", [
@@ -367,7 +369,7 @@ def rule_link(rule, folder=""):
 def capture_rules():
     """Those that the code of captures and callables names."""
     found = set()
-    for room in ("trace", "graph", "callable"):
+    for room in ("trace", "distributed", "graph", "callable"):
         for path in (ROOT / "pianola" / room).rglob("*.cpp"):
             if not path.name.endswith("_test.cpp"):
                 found |= set(re.findall(r'"(PG\d+)"', path.read_text()))

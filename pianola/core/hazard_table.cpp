@@ -220,6 +220,10 @@ constexpr std::array kTable = std::to_array<HazardRule>({
      "graph the whole step, with collectives of torch.distributed, DistributedDataParallel or fully_shard in it; or "
      "communicate outside of the captured part: graph the module inside of DistributedDataParallel (wrap first, then "
      "graph)"},
+    {"PG1107", "ranks-disagree", breaks_capture, "the ranks' graphs cannot be replayed together",
+     "a graph keeps its collectives in one order over all process groups: one that a rank calls in another order, or "
+     "otherwise, is waited for, for ever",
+     "let all ranks communicate alike, in one order over all process groups"},
 
     {"PG1201", "nothing-recorded", breaks_capture, "the step has nothing that a graph could hold",
      "no operation ran on the device on this thread",

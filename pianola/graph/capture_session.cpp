@@ -2,6 +2,7 @@
 
 #include <pianola/core/number_check.hpp>
 #include <pianola/core/out_of_memory_error.hpp>
+#include <pianola/distributed/agreement.hpp>
 #include <pianola/graph/branch_plan.hpp>
 #include <pianola/graph/open_capture.hpp>
 #include <pianola/trace/plain_check.hpp>
@@ -50,6 +51,14 @@ void check(const CaptureOptions& options) {
     throw UsageError({.what = "a capture is open on this thread already",
                       .fix = "captures do not nest: end the outer one first, or capture both parts as one step"});
   }
+}
+
+// Of the collective with this number in the step.
+std::string place_of_collective(const OpTrace& trace, std::uint32_t number) {
+  for (const OpRecord& op : trace.ops()) {
+    if (op.info->collective && number-- == 0) return trace.place(op);
+  }
+  return "";
 }
 
 // What the step would meet, and what it has met.
@@ -148,7 +157,8 @@ void CaptureSession::begin() {
   capture_stage() = CaptureStage::recording;
   backend_.begin(options_);
 
-  std::vector<trace::OpObserver*> observers = {&dropout_, &groups_};
+  std::vector<trace::OpObserver*> observers = {
+      &dropout_, &communication_.emplace(backend_.executes_while_recording() ? c10::kCPU : c10::kCUDA)};
   written_.save_writes(backend_.executes_while_recording());
   if (options_.restore || backend_.executes_while_recording()) observers.push_back(&written_);
   if (backend_.executes_while_recording()) observers.push_back(&generator_states_);
@@ -187,6 +197,7 @@ CaptureResult CaptureSession::commit() {
   if (auto warning = backend_.end(trace, options_)) result.warnings.push_back(*std::move(warning));
   result.end_time = since(ending);
   capture_stage() = CaptureStage::none;
+  agree_with_other_ranks(trace);
   backend_.choose(trace, [this](const c10::Storage& storage) { written_.save(storage); });
 
   if (written_.wrote_lazy_state()) {
@@ -208,13 +219,33 @@ CaptureResult CaptureSession::commit() {
   in_pool_.reset();
   finished_ = true;
   result.dropout = std::move(dropout_);
-  result.groups = groups_.names();
+  result.groups = communication_->names();
+  if (!backend_.executes_while_recording()) result.collectives = communication_->take_off_clocks();
+  communication_.reset();
   if (outside_) {
     result.outside.emplace(outside_->alive(), options_.names);
     result.outside->watch_gradients(new_gradients);
     if (!backend_.executes_while_recording()) result.outside->watch_values(outside_->host_tensors());
   }
   return result;
+}
+
+// Before anything is replayed. A store that cannot be reached is the process group's to tell.
+void CaptureSession::agree_with_other_ranks(const OpTrace* trace) {
+  if (communication_->groups().empty()) return;
+  const auto place_of = [&](const distributed::Call& call) {
+    return trace == nullptr ? "" : place_of_collective(*trace, call.place);
+  };
+  std::optional<Diagnosis> objection;
+  try {
+    const auto store = distributed::common_store(communication_->groups().front()->getStore());
+    if (!store) return;
+    objection =
+        distributed::Agreement::of_this_process().find_objection(communication_->statement(trace), *store, place_of);
+  } catch (const std::exception&) {
+    return;
+  }
+  if (objection) throw CaptureError(*std::move(objection));
 }
 
 void CaptureSession::fail(std::exception_ptr error) {
@@ -247,6 +278,7 @@ void CaptureSession::abandon() noexcept {
   finished_ = true;
   watching_.reset();
   if (recording_) backend_.abandon();
+  if (communication_ && !backend_.executes_while_recording()) (void)communication_->take_off_clocks();
   capture_stage() = CaptureStage::none;
   try {
     put_back(false);

@@ -1,4 +1,5 @@
 #pragma once
+#include <pianola/distributed/statement_recorder.hpp>
 #include <pianola/graph/backend.hpp>
 #include <pianola/graph/foreign_draws.hpp>
 #include <pianola/graph/generator_states.hpp>
@@ -7,7 +8,6 @@
 #include <pianola/graph/path_check.hpp>
 #include <pianola/graph/pool_state.hpp>
 #include <pianola/graph/recurrent_dropout.hpp>
-#include <pianola/trace/collective_work.hpp>
 #include <pianola/trace/op_stream.hpp>
 #include <pianola/trace/trace_recorder.hpp>
 #include <pianola/trace/write_set.hpp>
@@ -31,7 +31,8 @@ struct CaptureResult {
   std::vector<std::string> warnings;
   std::optional<OutsideGuard> outside;  ///< Of CheckMode::strict.
   RecurrentDropout dropout;
-  std::vector<std::string> groups;   ///< Of processes, that it communicates by.
+  std::vector<std::string> groups;  ///< Of processes, that it communicates by.
+  distributed::RunByReplays collectives;
   bool under_function_mode = false;  ///< A TorchFunctionMode of the user's was active.
 };
 
@@ -60,6 +61,7 @@ class CaptureSession {
  private:
   void abandon() noexcept;
   void put_back(bool keep_gradients);
+  void agree_with_other_ranks(const OpTrace* trace);
   void put_generators_back();
 
   CaptureThreads threads_;  // around all that follows
@@ -75,7 +77,7 @@ class CaptureSession {
   std::optional<TraceRecorder> recorder_;
   std::optional<OutsideTensors> outside_;  // of CheckMode::strict
   RecurrentDropout dropout_;
-  trace::UsedGroups groups_;
+  std::optional<distributed::StatementRecorder> communication_;
   std::optional<trace::OpStream> watching_;
   std::chrono::microseconds warmup_time_{};
   std::chrono::steady_clock::time_point began_;

@@ -104,10 +104,12 @@ void Graph::Impl::run(const Launch& launch) {
 
 void Graph::Impl::replay() {
   run([this] { backend->replay(); });
+  result->collectives.count();
 }
 
 void Graph::Impl::replay(std::size_t first, std::size_t last) {
   run([&] { backend->replay_operations(first, last); });
+  if (!result->trace || last >= result->trace->ops().size()) result->collectives.count();
 }
 
 void Graph::Impl::drop() {

@@ -1,5 +1,7 @@
 #include <pianola/graph/group_graphs.hpp>
 
+#include <pianola/distributed/agreement.hpp>
+#include <pianola/distributed/group_clock.hpp>
 #include <pianola/graph/hang_watch.hpp>
 #include <pianola/graph/process_groups.hpp>
 
@@ -11,6 +13,8 @@ namespace pianola {
 
 std::size_t drop_graphs_of_group(std::string_view name) {
   graph::HangWatch::of_this_process().forget(name);
+  distributed::Agreement::of_this_process().forget(name);
+  distributed::GroupClock::of_this_process().forget(name);
   return graph::GroupGraphs::of_this_process().drop_of(name);
 }
 

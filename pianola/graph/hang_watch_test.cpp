@@ -33,11 +33,14 @@ struct Switch final : ReplayEnd {
 /// A rank: its watch, and what became of it.
 struct Rank {
   Rank(int number, int size, const c10::intrusive_ptr<c10d::Store>& store, bool acts = true)
-      : graph(std::make_shared<WatchedGraph>(WatchedGraph{
-            .holds = "1 x c10d::allreduce_, the first at train.py:" + std::to_string(10 + number),
-            .timeout = milliseconds(500),
-            .groups =
-                {{.name = "all", .rank = number, .size = size, .store = store, .abort = [flag = aborted] { *flag = true; }}}})),
+      : graph(std::make_shared<WatchedGraph>(
+            WatchedGraph{.holds = "1 x c10d::allreduce_, the first at train.py:" + std::to_string(10 + number),
+                         .timeout = milliseconds(500),
+                         .groups = {{.name = "all",
+                                     .rank = number,
+                                     .size = size,
+                                     .store = store,
+                                     .abort = [flag = aborted] { *flag = true; }}}})),
         watch({.interval = milliseconds(5),
                .patience = milliseconds(500),
                .grace = milliseconds(50),

@@ -36,23 +36,6 @@ bool waits_until_done(c10::ArrayRef<c10::IValue> outputs) {
   return true;
 }
 
-void UsedGroups::on_op_begin(const OpSpan& op) {
-  if (!op.info->collective) return;
-  static const auto kind = c10::getCustomClassType<c10::intrusive_ptr<c10d::ProcessGroup>>();
-  for (const c10::IValue& value : op.inputs) {
-    if (!value.isObject() || *value.type() != *kind) continue;
-    const auto group = value.toCustomClass<c10d::ProcessGroup>();
-    std::string name;
-    try {
-      name = group->getGroupName();
-    } catch (const c10::Error&) {  // one that was made by hand may have none, and cannot be asked for then
-      continue;
-    }
-    const std::lock_guard lock(mutex_);
-    if (std::find(names_.begin(), names_.end(), name) == names_.end()) names_.push_back(std::move(name));
-  }
-}
-
 void BegunCollectives::on_op_begin(const OpSpan& op) {
   if (!op.info->collective) return;
   bool is_on_gpus = false;

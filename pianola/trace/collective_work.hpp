@@ -31,19 +31,6 @@ namespace pianola::trace {
 /// Waits. @return  False: it is not done after a while, because another rank has not come so far.
 [[nodiscard]] bool waits_until_done(c10::ArrayRef<c10::IValue> outputs);
 
-/// The process groups that a run communicates by.
-class UsedGroups final : public OpObserver {
- public:
-  [[nodiscard]] OpInterest interest() const override { return {.outputs = false}; }
-  void on_op_begin(const OpSpan& op) override;
-  /// c10d::ProcessGroup::getGroupName(), each once.
-  [[nodiscard]] const std::vector<std::string>& names() const noexcept { return names_; }
-
- private:
-  std::mutex mutex_;  // of backward passes' threads
-  std::vector<std::string> names_;
-};
-
 /// The collectives of GPUs that a run begins.
 ///
 /// A process group of NCCL keeps a collective's tensors until somebody waits for its Work, or else until the next collective.

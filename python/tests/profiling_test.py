@@ -76,10 +76,16 @@ def test_a_step_is_timed_before_it_is_recorded(device):
     assert (runs, recorded) == (2 + 4 + 4, 4)
 
 
-def test_modules_are_recorded_where_that_is_asked_for(device):
-    profile = pianola.profile(training_step(device), iterations=6, modules=True)
-    regions = {region["region"] for region in json.loads(profile.to_json())["regions"]}
-    assert any(region.startswith("nn.Module: ") for region in regions)
+MODULES = ["nn.Module: Sequential_0", *(f"nn.Module: Linear_{i}" for i in range(4))]
+
+
+def test_modules_are_recorded_where_that_is_asked_for(device, tmp_path):
+    file = tmp_path / "trace.json"
+    report = pianola.profile(training_step(device), iterations=6, modules=True, trace=file).to_html()
+    calls = [event["name"] for event in json.loads(file.read_text())["traceEvents"] if event.get("name") in MODULES]
+    assert sorted(calls) == sorted(6 * MODULES)
+    for name in MODULES:  # the text report names the regions that wait longest alone
+        assert name.removeprefix("nn.Module: ") in report
 
 
 MIB = 2**20
