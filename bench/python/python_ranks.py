@@ -24,6 +24,7 @@ BY_HAND = "torch.cuda.graph"
 ALONE = "@pianola.graphed, branches=4, no reduction"
 LAST = "all_reduce of the last bucket alone"
 LAUNCH_US = 10  # that a replay may take the host, above the bare launch of torch.cuda.graph
+COLLECTIVES, AGREEMENT_US = 1000, 50_000  # of a graph whose ranks agree in that time
 WARMUP = 11  # runs that a capture with DistributedDataParallel needs
 
 
@@ -158,6 +159,29 @@ def require(case, taken, kind, limit):
     measuring.require(case, "the reduction adds at most the last bucket's, and 10 us", excess, last + 10, excess <= last + 10)
 
 
+def agreement(device, captures):
+    import pianola
+
+    tensors = [torch.ones(8, device=device) for _ in range(10)]
+    taken = {"capture": [], "agreement of the ranks": []}
+
+    def step():
+        for number in range(COLLECTIVES):
+            dist.all_reduce(tensors[number % len(tensors)])
+
+    for _ in range(captures):
+        graph = pianola.Graph(device)
+        dist.barrier()
+        graph.capture(step, warmup=0)
+        taken["capture"].append(graph.info().capture_us)
+        taken["agreement of the ranks"].append(graph.info().agreement_us)
+        graph.reset()
+    case = measuring.case(f"a graph of {COLLECTIVES} all_reduces", "host time of its capture", 1, "capture", taken)
+    median = statistics.median(taken["agreement of the ranks"])
+    measuring.require(case, "agreement of the ranks: at most 50 ms", median, AGREEMENT_US, median <= AGREEMENT_US)
+    return case
+
+
 def begin_rank(rank, folder, kind):
     """@return  The device of this rank."""
     torch.set_num_threads(1)
@@ -198,6 +222,7 @@ def run_rank(rank, folder, kind, quick):
             cases.append(case)
         del trainings, training
         gc.collect()
+    cases.append(agreement(device, 2 if quick else 5))
     end_rank(rank, folder, cases)
 
 

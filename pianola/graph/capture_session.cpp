@@ -197,7 +197,9 @@ CaptureResult CaptureSession::commit() {
   if (auto warning = backend_.end(trace, options_)) result.warnings.push_back(*std::move(warning));
   result.end_time = since(ending);
   capture_stage() = CaptureStage::none;
+  const auto agreeing = Clock::now();
   agree_with_other_ranks(trace);
+  if (!communication_->groups().empty()) result.agreement_time = since(agreeing);
   backend_.choose(trace, [this](const c10::Storage& storage) { written_.save(storage); });
 
   if (written_.wrote_lazy_state()) {

@@ -27,6 +27,7 @@ struct CaptureResult {
   std::optional<OpTrace> trace;
   std::chrono::microseconds warmup_time{};
   std::chrono::microseconds capture_time{};
+  std::chrono::microseconds agreement_time{};
   std::chrono::microseconds end_time{};
   std::vector<std::string> warnings;
   std::optional<OutsideGuard> outside;  ///< Of CheckMode::strict.

@@ -227,6 +227,7 @@ GraphInfo Graph::Impl::info() const {
   info.operations = result->trace ? result->trace->ops().size() : 0;
   info.warmup_time = result->warmup_time;
   info.capture_time = result->capture_time;
+  info.agreement_time = result->agreement_time;
   info.instantiate_time = result->end_time;
   info.warnings = result->warnings;
   backend->describe(info);
@@ -288,6 +289,7 @@ Report GraphInfo::report() const {
       .fact("draws_random_numbers", "draws random numbers", draws_random_numbers)
       .fact("warmup_us", "warm-up", static_cast<std::int64_t>(warmup_time.count()), "us")
       .fact("capture_us", "capture", static_cast<std::int64_t>(capture_time.count()), "us")
+      .fact("agreement_us", "agreement of ranks", static_cast<std::int64_t>(agreement_time.count()), "us")
       .fact("instantiate_us", "instantiate", static_cast<std::int64_t>(instantiate_time.count()), "us");
   ReportTable by_type("types", backend == "tape" ? "Operations by operator" : "Nodes by type", {{"type"}, {"nodes"}});
   for (const auto& [type, count] : types) by_type.row({type, static_cast<std::int64_t>(count)});

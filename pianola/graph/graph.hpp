@@ -43,6 +43,7 @@ struct GraphInfo {
   bool draws_random_numbers = false;             ///< Whether a replay advances a generator.
   std::chrono::microseconds warmup_time{};       ///< Host time of the eager runs.
   std::chrono::microseconds capture_time{};      ///< Host time of recording.
+  std::chrono::microseconds agreement_time{};    ///< Until other ranks had stated what they hold; 0: it has none.
   std::chrono::microseconds instantiate_time{};  ///< Host time of making and uploading the executable.
   std::vector<std::string> warnings;             ///< What is right but may surprise, one sentence each.
   std::optional<BranchInfo> branches;            ///< What CaptureOptions::branches came to, if it was asked for.
