@@ -90,7 +90,8 @@ void bind_graph_info(py::module_& module) {
           "Host time of the eager runs, in microseconds.")
       .def_property_readonly(
           "agreement_us", [](const GraphInfo& self) { return self.agreement_time.count(); },
-          "Host time until other ranks had stated what their graphs hold, in microseconds; 0 where it communicates with none.")
+          "Host time until other ranks had stated what their graphs hold, in microseconds; 0 where it communicates "
+          "with none.")
       .def_property_readonly(
           "capture_us", [](const GraphInfo& self) { return self.capture_time.count(); },
           "Host time of recording, in microseconds.")

@@ -1,4 +1,4 @@
-"""Runs cases on two ranks, by Gloo on the CPU and by NCCL on two GPUs: one pair of processes runs every case of a module, and each
+"""Runs cases on two ranks or more, by Gloo on the CPU and by NCCL on GPUs: one process per rank runs every case of a module, and each
 test looks at what they found."""
 
 import datetime
@@ -53,16 +53,16 @@ class Lanes:
         return str(vars(self))
 
 
-def run_rank(rank, module, folder, kind):
+def run_rank(rank, module, folder, kind, ranks=RANKS):
     """@param module  The name of the one whose CASES are run."""
     torch.set_num_threads(1)
     if kind == "cuda":
         _devices.append(torch.device("cuda", rank))
         torch.cuda.set_device(device())
     cases = importlib.import_module(module)
-    store = dist.FileStore(os.path.join(folder, "store"), RANKS)
+    store = dist.FileStore(os.path.join(folder, "store"), ranks)
     backend = "nccl" if kind == "cuda" else "gloo"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=RANKS, timeout=datetime.timedelta(seconds=60))
+    dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=datetime.timedelta(seconds=60))
     results = {}
     for case in cases.CASES:
         if kind == "cuda" and case in cases.ON_THE_CPU:
@@ -78,16 +78,16 @@ def run_rank(rank, module, folder, kind):
         os._exit(0)
 
 
-def found_by_ranks(module, kind, tmp_path_factory):
+def found_by_ranks(module, kind, tmp_path_factory, ranks=RANKS):
     """What each rank found, by case. @param module  The name of the test's."""
     if not dist.is_available() or not dist.is_gloo_available():
         pytest.skip("torch has no gloo")
-    if kind == "cuda" and (torch.cuda.device_count() < RANKS or not dist.is_nccl_available()):
-        pytest.skip(f"wants {RANKS} GPUs and NCCL")
+    if kind == "cuda" and (torch.cuda.device_count() < ranks or not dist.is_nccl_available()):
+        pytest.skip(f"wants {ranks} GPUs and NCCL")
     folder = str(tmp_path_factory.mktemp("ranks"))
-    mp.spawn(run_rank, (module, folder, kind), nprocs=RANKS)
+    mp.spawn(run_rank, (module, folder, kind, ranks), nprocs=ranks)
     found = []
-    for rank in range(RANKS):
+    for rank in range(ranks):
         with open(os.path.join(folder, f"{rank}.pickle"), "rb") as file:
             found.append(pickle.load(file) | {"device": kind})
     return found

@@ -92,6 +92,23 @@ bool has_plain_values(const TapeOp& op) {
   return plain;
 }
 
+// Not that of a tensor whose storage was freed in the step (resize_ to nothing), and which a replay gets anew.
+bool has_memory(const at::Tensor& tensor) {
+  if (!tensor.has_storage()) return true;
+  const std::size_t before = static_cast<std::size_t>(tensor.storage_offset()) * tensor.itemsize();
+  return tensor.numel() == 0 || tensor.storage().nbytes() >= before + trace::span_bytes_of(tensor);
+}
+
+bool has_memory(const TapeOp& op) {
+  bool all = true;
+  for (const auto* values : {&op.inputs, &op.outputs}) {
+    for (const c10::IValue& value : *values) {
+      trace::for_each_tensor(value, [&](const at::Tensor& tensor) { all = all && has_memory(tensor); });
+    }
+  }
+  return all;
+}
+
 // Whether the variant writes the same bytes where it is told to, without a word.
 bool passes_trial(const TapeOp& op, const c10::OperatorHandle& variant) {
   WarningCounter warnings;
@@ -167,7 +184,7 @@ void Tape::bind() {
   bound.reserve(ops_.size());
   for (TapeOp& op : ops_) {
     if (!runs_at_replay(op)) continue;
-    if (!bind_copy_or_fill(op)) bind_out_variant(op);
+    if (has_memory(op) && !bind_copy_or_fill(op)) bind_out_variant(op);
     bound.push_back(std::move(op));
   }
   ops_ = std::move(bound);
