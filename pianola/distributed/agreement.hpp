@@ -29,10 +29,11 @@ namespace pianola::distributed {
 class Agreement {
  public:
   struct Options {
-    std::chrono::milliseconds patience{5'000};  ///< For ranks that state nothing,
-    std::chrono::milliseconds again{200};       ///< and where one of the group did so before.
-    std::chrono::milliseconds interval{2};      ///< Between two looks.
-    std::size_t most_processes = 64;            ///< Of more nothing is known.
+    std::chrono::milliseconds patience{
+        2'000};  ///< For ranks that state nothing; less than others wait for this one (waits_until_done()),
+    std::chrono::milliseconds again{50};    ///< and where one of the group did so before.
+    std::chrono::milliseconds interval{2};  ///< Between two looks.
+    std::size_t most_processes = 64;        ///< Of more nothing is known.
   };
 
   explicit Agreement(Options options) : options_(options) {}

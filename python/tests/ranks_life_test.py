@@ -6,9 +6,13 @@ import pianola
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ranks_fsdp_test import make_mesh
 from two_ranks import RANKS, batch, device, found_by_ranks, of_both
 
-REPLAYS, ROUNDS = 1000, 50
+REPLAYS, ROUNDS, TUNING_STEPS = 1000, 50, 500
 
 # --- Cases: each returns what its test looks at ---
 
@@ -60,13 +64,67 @@ def begins_and_ends():
     return equal
 
 
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.words, self.mix, self.head = nn.Embedding(20, 8), nn.GRUCell(8, 8), nn.Linear(8, 3)
+
+    def forward(self, tokens):
+        state = torch.zeros(tokens.shape[0], 8, device=tokens.device)
+        for word in self.words(tokens).unbind(1):
+            state = self.mix(word, state)
+        return self.head(state)
+
+
+def data_parallel(model):
+    return DistributedDataParallel(model, gradient_as_bucket_view=True)
+
+
+def sharded(model):
+    from torch.distributed.fsdp import fully_shard
+
+    return fully_shard(model, mesh=make_mesh())
+
+
+def tuned(wrap, parallel):
+    """Each rank pads to its own longest sample: another length at each step, and on each rank."""
+    model = parallel(Tagger().to(device()))
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+
+    def step(tokens):
+        optimizer.zero_grad()
+        loss = model(tokens).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    step = wrap(step)
+    chance = torch.Generator().manual_seed(dist.get_rank())
+    losses = []
+    for _ in range(TUNING_STEPS):
+        length = 2 + int(torch.randint(0, 4, (), generator=chance))
+        losses.append(step(torch.randint(0, 20, (3, length), generator=chance).to(device())).clone())
+    return torch.stack(losses).cpu(), step
+
+
+def padded_to_the_longest_of_each_rank():
+    found = []
+    for parallel in (data_parallel, sharded):
+        expected, _ = tuned(lambda step: step, parallel)
+        losses, graphed = tuned(pianola.graphed, parallel)
+        known = graphed.info().signatures
+        found.append((parallel.__name__, int((losses == expected).sum()), sum(one.replays for one in known), [one.reason for one in known]))
+    return found
+
+
 def reduced(x, group):
     y = x * 2
     dist.all_reduce(y, group=group)
     return y
 
 
-CASES = (late_on_one_rank, begins_and_ends)
+CASES = (late_on_one_rank, begins_and_ends, padded_to_the_longest_of_each_rank)
 ON_THE_CPU = ()
 
 # --- Tests ---
@@ -86,3 +144,10 @@ def test_a_rank_that_is_late_now_and_then_is_waited_for(ranks):
 def test_groups_and_graphs_begin_and_end_in_any_order(ranks):
     for equal in of_both(ranks, begins_and_ends):
         assert equal == [True] * ROUNDS
+
+
+def test_ranks_that_pad_to_their_own_longest_sample_replay_and_equal_eager(ranks):
+    for found in of_both(ranks, padded_to_the_longest_of_each_rank):
+        for way, equal, replays, reasons in found:
+            assert equal == TUNING_STEPS, (way, equal)
+            assert replays >= TUNING_STEPS * 9 // 10, (way, replays, reasons)
