@@ -27,8 +27,8 @@ struct ProcessGroupOptions {
 /// Tensors of a GPU communicate by NCCL, those of the CPU by Gloo. It is one of torch's process groups: a program that has made its
 /// own needs none of this. Blocks until all ranks are here.
 ///
-/// On a GPU, make its device the current one first (LOCAL_RANK), and drop the graphs that communicate by the group before it
-/// ends: drop_graphs_of_group().
+/// On a GPU, make its device the current one first (LOCAL_RANK); and at the end drop the graphs that communicate by the group
+/// (drop_graphs_of_group()) and call its shutdown().
 ///
 /// @param device  Of the tensors that will be communicated.
 /// @throws UsageError        A variable is missing, or is no number in its range; or as make_process_group().

@@ -56,3 +56,17 @@ def test_the_profiled_program_trains_alike_with_and_without_a_graph(device):
     losses = [run("train_mlp.py", device, "--steps", "20", *graph).stdout.split(",")[0] for graph in ((), ("--graph",))]
     assert losses[0].startswith(f"{device.type}: loss ")
     assert losses[0] == losses[1]
+
+
+def test_the_data_parallel_program_runs_on_all_ranks(device):
+    program = Path(os.environ["PIANOLA_BUILD_DIR"]) / "examples" / "data_parallel"
+    if not program.exists():
+        pytest.skip("the build has no examples")
+    count = min(2, torch.cuda.device_count()) if device.type == "cuda" else 2
+    visible = {} if device.type == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}
+    ran = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--no-python", "--standalone", "--nproc-per-node", str(count),
+                          str(program)], env={**os.environ, **visible}, capture_output=True, text=True, timeout=300)  # fmt: skip
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    for rank in range(count):
+        assert re.search(rf"rank {rank} of {count} on {device.type}.*, 57 of 60 steps replayed", ran.stdout), ran.stdout
+        assert f"rank {rank} of {count}: losses and weights are those of eager, bit for bit" in ran.stdout
