@@ -83,10 +83,16 @@ def names_function(command, before, word):
     return OF_MODULE.fullmatch(word) is not None and not is_value and not Path(word).exists()
 
 
+def is_for_ranks(arguments):
+    """Whether torchrun, or what sets the same variables, started several processes of `pianola demo`. Help is the program's."""
+    several = os.environ.get("WORLD_SIZE", "1") != "1" and "RANK" in os.environ
+    return several and arguments[:1] == ["demo"] and not {"-h", "--help"} & set(arguments)
+
+
 def main():
     if sys.argv[1:] == ["--cmake-dir"]:
         print(cmake_dir())
-    elif is_for_python(sys.argv[1:]):
+    elif is_for_python(sys.argv[1:]) or is_for_ranks(sys.argv[1:]):
         runpy.run_module("pianola", run_name="__main__", alter_sys=True)
     else:
         start()

@@ -2,8 +2,8 @@
 
     ranks_trace.py FOLDER [NAME ...]
 
-Records steps of the training of python_ranks.py on rank 0 with torch's profiler. Leaves a trace for each workload and way in FOLDER,
-to be looked at in Perfetto, and shares.json: of the time in which NCCL's kernels run, the share in which other kernels run too; of all
+Records steps of the training of python_ranks.py on rank 0 with torch's profiler. Leaves in FOLDER, for each workload and way, a trace
+and a small one of the fourth step's kernels, to be looked at in Perfetto; and shares.json: of the time in which NCCL's kernels run, the share in which other kernels run too; of all
 buckets but each step's last one, behind which nothing is left to hide.
 """
 
@@ -58,6 +58,27 @@ def hidden_share(events, steps):
     return (hidden / time if time else None), buckets, time / steps
 
 
+def one_step(events, steps, number):
+    """What the device does in that step, from the end of the communication before: NCCL in one row, all else in as many as overlap."""
+    kernels = sorted((event for event in events if is_kernel(event)), key=lambda event: event["ts"])
+    reductions = [event for event in kernels if is_nccl(event)]
+    buckets = len(reductions) // steps
+    begin, end = (reductions[buckets * (number + i) - 1] for i in (0, 1))
+    begin, end = begin["ts"] + begin["dur"], end["ts"] + end["dur"]
+    rows = [{"ph": "M", "name": "process_name", "pid": 0, "args": {"name": "rank 0, one step"}}]
+    free = []  # when each row of computing is free again
+    for event in kernels:
+        if not begin <= event["ts"] < end:
+            continue
+        row = next((i for i, time in enumerate(free) if time <= event["ts"]), len(free))
+        if not is_nccl(event):
+            free[row : row + 1] = [event["ts"] + event["dur"]]
+        thread = 100 if is_nccl(event) else row + 1
+        rows.append({"ph": "X", "name": event["name"], "pid": 0, "tid": thread, "ts": event["ts"] - begin, "dur": event["dur"]})
+    names = {100: "NCCL"} | {i + 1: "computing" for i in range(len(free))}
+    return rows + [{"ph": "M", "name": "thread_name", "pid": 0, "tid": tid, "args": {"name": name}} for tid, name in names.items()]
+
+
 def record(training, file):
     dist.barrier()
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as recorded:
@@ -78,7 +99,10 @@ def run_rank(rank, folder, store, names):
                 training.step()
             torch.cuda.synchronize()
             file = Path(folder, f"{name.split()[0].rstrip(',')}_{'eager' if way == EAGER else 'graphed'}_rank{rank}.json")
-            share, buckets, time = hidden_share(record(training, file), STEPS)
+            events = record(training, file)
+            share, buckets, time = hidden_share(events, STEPS)
+            if rank == 0:
+                file.with_name(f"{file.stem}_step.json").write_text(json.dumps(one_step(events, STEPS, 3)))
             rows.append({"workload": name, "way": way, "buckets": buckets, "other_buckets_us": time, "hidden": share})
             if rank != 0:
                 file.unlink()

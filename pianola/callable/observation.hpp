@@ -62,6 +62,8 @@ class Observation {
   /// What parts of the host read, in their order.
   [[nodiscard]] const std::vector<c10::IValue>& values_read() const noexcept { return values_read_; }
   /// A scaler read of an overflow, or Python says so: the call is no example for a capture.
+  /// Another rank was late, so that what came after may not have been observed.
+  [[nodiscard]] bool waited_for_a_rank() const noexcept { return waited_for_a_rank_; }
   [[nodiscard]] bool is_unlike_captures() const noexcept { return is_unlike_captures_; }
   /// It copies pageable memory of the host to the device, which its capture has to keep.
   [[nodiscard]] bool copies_from_host() const noexcept { return copies_from_host_; }
@@ -96,6 +98,7 @@ class Observation {
   std::vector<std::function<void()>> passive_parts_;
   bool parts_must_be_active_;
   std::vector<c10::IValue> values_read_;
+  bool waited_for_a_rank_;
   bool is_unlike_captures_;
   bool copies_from_host_;
   bool communicates_;

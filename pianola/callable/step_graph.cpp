@@ -13,6 +13,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <string>
+#include <string_view>
 #include <utility>
 
 namespace pianola::callable {
@@ -33,6 +35,12 @@ class Communications final : public trace::OpObserver {
   bool any_ = false;
 };
 
+// Without the rule behind it.
+std::string first_line_of(std::string_view error) {
+  error = error.substr(0, error.find('\n'));
+  return std::string(error.substr(0, error.rfind(" [PG")));
+}
+
 // Of the exception that is being handled.
 [[noreturn]] void refuse_out_of_step() {
   std::string why = "it threw what is not a std::exception";
@@ -45,7 +53,7 @@ class Communications final : public trace::OpObserver {
   std::throw_with_nested(OutOfStep(
       {.what = "the capture failed after the step had communicated with other ranks, which the tape's captures "
                "do: " +
-               why.substr(0, why.find('\n')),
+               first_line_of(why),
        .fix = "mend the cause, or leave the step eager on all ranks",
        .rule = "PG1106"}));
 }

@@ -15,6 +15,8 @@
 namespace pianola::distributed {
 namespace {
 
+constexpr std::size_t kMostKeys = 32;  // of this process in a store, for each group
+
 std::string key_of(const Membership& one, std::int64_t member) {
   return fmt::format("pianola/graphs/{}/{}/{}", one.group, one.moment, member);
 }
@@ -50,11 +52,15 @@ void Agreement::count_captures(Statement& statement) {
   }
 }
 
-std::optional<Diagnosis> Agreement::find_objection(Statement statement, c10d::Store& store,
+std::optional<Diagnosis> Agreement::find_objection(Statement statement, const c10::intrusive_ptr<c10d::Store>& store,
                                                    const std::function<std::string(const Call&)>& place_of) {
   count_captures(statement);
   if (std::none_of(statement.groups.begin(), statement.groups.end(), is_shared)) return std::nullopt;
-  const std::vector<Statement> all = read_all(statement, store);
+  const std::string own = statement.to_text();
+  for (const Membership& one : statement.groups) {
+    if (is_shared(one)) state(one, key_of(one, one.member), own, store);
+  }
+  const std::vector<Statement> all = read_all(statement, *store);
   const auto found = find_disagreement(all);
   if (!found) return std::nullopt;
 
@@ -62,14 +68,15 @@ std::optional<Diagnosis> Agreement::find_objection(Statement statement, c10d::St
     const Statement& of = all[part.statement];
     const Call& call = of.calls[part.call];
     if (of.process != statement.process) continue;
-    store.set(key_of_line(of.process, call, of.groups[call.group]), bytes_of(place_of(call)));
+    const Membership& group = of.groups[call.group];
+    state(group, key_of_line(of.process, call, group), place_of(call), store);
   }
   const auto end = Clock::now() + options_.patience;
   std::string text = found->what + ":";
   for (const Disagreement::Part& part : found->parts) {
     const Statement& of = all[part.statement];
     const Call& call = of.calls[part.call];
-    const auto place = wait_for(store, key_of_line(of.process, call, of.groups[call.group]), end);
+    const auto place = wait_for(*store, key_of_line(of.process, call, of.groups[call.group]), end);
     text += fmt::format("{} {}", &part == &found->parts.front() ? "" : ";", words_of(of, call));
     if (place && !place->empty()) text += " at " + *place;
   }
@@ -78,11 +85,19 @@ std::optional<Diagnosis> Agreement::find_objection(Statement statement, c10d::St
                    .rule = "PG1107"};
 }
 
+void Agreement::state(const Membership& one, const std::string& key, const std::string& text,
+                      const c10::intrusive_ptr<c10d::Store>& store) {
+  store->set(key, bytes_of(text));
+  const std::lock_guard lock(mutex_);
+  Stated& stated = stated_[one.group];
+  stated.store = store;
+  stated.keys.push_back(key);
+  if (stated.keys.size() <= kMostKeys) return;
+  store->deleteKey(stated.keys.front());
+  stated.keys.pop_front();
+}
+
 std::vector<Statement> Agreement::read_all(const Statement& own, c10d::Store& store) {
-  const std::vector<std::uint8_t> text = bytes_of(own.to_text());
-  for (const Membership& one : own.groups) {
-    if (is_shared(one)) store.set(key_of(one, one.member), text);
-  }
   std::vector<Statement> all = {own};
   const auto end = end_of_patience(own);
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -131,6 +146,13 @@ void Agreement::forget(std::string_view group) {
   const std::string prefix = std::string(group) + '/';
   std::erase_if(captures_, [&](const auto& one) { return one.first.starts_with(prefix); });
   if (const auto known = silent_.find(group); known != silent_.end()) silent_.erase(known);
+  const auto stated = stated_.find(group);
+  if (stated == stated_.end()) return;
+  try {
+    for (const std::string& key : stated->second.keys) stated->second.store->deleteKey(key);
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the store has ended before
+  }
+  stated_.erase(stated);
 }
 
 }  // namespace pianola::distributed

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -23,7 +24,8 @@ namespace pianola::distributed {
 // Each rank that has captured a graph which communicates states in the store of its process groups what that holds, and reads what the
 // others state: the members of its groups, the members of theirs, and so on. A rank that states nothing within a while has no graph at
 // this point. All who read the same come to the same result (find_disagreement()), so that all refuse, or none. This happens once
-// per capture; replays exchange nothing.
+// per capture; replays exchange nothing. A rank takes its statements back when their group ends, since another group of its name may
+// begin in the same store; and old ones before, so that the store does not grow.
 
 /// Compares what is captured in this process with what others have captured.
 class Agreement {
@@ -42,7 +44,8 @@ class Agreement {
   /// @param store     That all ranks have.
   /// @param place_of  The line of a call of this process: "train.py:12".
   /// @return  Why the graphs cannot be replayed together, in words that are the same on all ranks; none: they can.
-  [[nodiscard]] std::optional<Diagnosis> find_objection(Statement statement, c10d::Store& store,
+  [[nodiscard]] std::optional<Diagnosis> find_objection(Statement statement,
+                                                        const c10::intrusive_ptr<c10d::Store>& store,
                                                         const std::function<std::string(const Call&)>& place_of);
   /// The group ends; another one of its name begins anew.
   void forget(std::string_view group);
@@ -50,7 +53,14 @@ class Agreement {
  private:
   using Clock = std::chrono::steady_clock;
 
+  struct Stated {
+    c10::intrusive_ptr<c10d::Store> store;
+    std::deque<std::string> keys;
+  };
+
   void count_captures(Statement& statement);
+  void state(const Membership& one, const std::string& key, const std::string& text,
+             const c10::intrusive_ptr<c10d::Store>& store);
   [[nodiscard]] std::vector<Statement> read_all(const Statement& own, c10d::Store& store);
   [[nodiscard]] Clock::time_point end_of_patience(const Statement& statement);
   [[nodiscard]] std::optional<std::string> wait_for(c10d::Store& store, const std::string& key,
@@ -60,6 +70,7 @@ class Agreement {
   std::mutex mutex_;
   std::map<std::string, std::int64_t, std::less<>> captures_;  // by group and what it had run
   std::set<std::string, std::less<>> silent_;                  // groups of which one stated nothing
+  std::map<std::string, Stated, std::less<>> stated_;          // by group
 };
 
 /// Below the prefixes that process groups put before their keys.

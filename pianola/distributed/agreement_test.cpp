@@ -51,7 +51,7 @@ std::vector<std::string> verdicts(std::vector<Statement> statements, Agreement::
   for (std::size_t i = 0; i < statements.size(); ++i) {
     ranks.emplace_back([&, i] {
       Agreement agreement(options);
-      const auto objection = agreement.find_objection(statements[i], *store, place_of);
+      const auto objection = agreement.find_objection(statements[i], store, place_of);
       if (objection) told[i] = objection->rule + ": " + objection->what;
     });
   }
@@ -105,10 +105,10 @@ struct Counting final : c10d::HashStore {
 TEST(AgreementTest, ARankThatStatesNothingIsWaitedForOnceAndNotLong) {
   const auto store = c10::make_intrusive<Counting>();
   Agreement agreement({.patience = milliseconds(50), .again = milliseconds(0)});
-  EXPECT_FALSE(agreement.find_objection(statement(0, {"a"}), *store, place_of));
+  EXPECT_FALSE(agreement.find_objection(statement(0, {"a"}), store, place_of));
   EXPECT_GT(store->checks, 1);
   store->checks = 0;
-  EXPECT_FALSE(agreement.find_objection(statement(0, {"a"}), *store, place_of));
+  EXPECT_FALSE(agreement.find_objection(statement(0, {"a"}), store, place_of));
   EXPECT_EQ(store->checks, 1);
 }
 
@@ -125,7 +125,7 @@ TEST(AgreementTest, GraphsThatAreCapturedBehindEachOtherAreComparedOneByOne) {
          {std::vector<std::string>{"a", "a"},
           {"a", "b"},
           rank == 0 ? std::vector<std::string>{"a", "b"} : std::vector<std::string>{"b", "a"}}) {
-      const auto objection = agreement.find_objection(statement(rank, graph), *store, place_of);
+      const auto objection = agreement.find_objection(statement(rank, graph), store, place_of);
       told.push_back(objection ? objection->what : "");
     }
   };
@@ -135,6 +135,24 @@ TEST(AgreementTest, GraphsThatAreCapturedBehindEachOtherAreComparedOneByOne) {
   rank.join();
   EXPECT_EQ(one, other);
   EXPECT_THAT(one, ::testing::ElementsAre("", "", HasSubstr("wait for each other")));
+}
+
+TEST(AgreementTest, AGroupThatEndsTakesItsStatementsBack) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  Agreement ends({.patience = milliseconds(0)});
+  EXPECT_FALSE(ends.find_objection(statement(0, {"a", "a"}), store, place_of));
+  EXPECT_EQ(store->getNumKeys(), 1);
+  ends.forget("a");
+  EXPECT_EQ(store->getNumKeys(), 0);
+  Agreement begins({.patience = milliseconds(0)});
+  EXPECT_FALSE(begins.find_objection(statement(1, {"a"}), store, place_of)) << "another group of that name";
+}
+
+TEST(AgreementTest, OldStatementsAreTakenBack) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  Agreement agreement({.patience = milliseconds(0)});
+  for (int i = 0; i < 100; ++i) EXPECT_FALSE(agreement.find_objection(statement(0, {"a"}), store, place_of));
+  EXPECT_LE(store->getNumKeys(), 32);
 }
 
 TEST(AgreementTest, PrefixesOfGroupsAreTakenOffTheStore) {

@@ -134,7 +134,8 @@ void CaptureSession::warm_up(const std::function<void()>& step) {
       observers.insert(observers.end(), {&written_, &generator_states_});
     }
     if (path_ && run >= PathCheck::first_call(options_.warmup)) observers.push_back(&path_->next_call());
-    const std::optional<trace::OpStream> watch(std::in_place, std::move(observers));
+    const std::optional<trace::OpStream> watch(std::in_place, std::move(observers),
+                                               trace::ForRanks::as_long_as_it_takes);
     step();
     watch->check();
     check_plain(watch, options_.communication);
@@ -170,7 +171,7 @@ void CaptureSession::begin() {
   if (path_) observers.push_back(&path_->recording());
   if (options_.check == CheckMode::strict) observers.push_back(&outside_.emplace());
   for (trace::OpObserver* observer : backend_.observers()) observers.push_back(observer);
-  watching_.emplace(std::move(observers));
+  watching_.emplace(std::move(observers), trace::ForRanks::as_long_as_it_takes);
 }
 
 CaptureResult CaptureSession::commit() {
@@ -243,7 +244,7 @@ void CaptureSession::agree_with_other_ranks(const OpTrace* trace) {
     const auto store = distributed::common_store(communication_->groups().front()->getStore());
     if (!store) return;
     objection =
-        distributed::Agreement::of_this_process().find_objection(communication_->statement(trace), *store, place_of);
+        distributed::Agreement::of_this_process().find_objection(communication_->statement(trace), store, place_of);
   } catch (const std::exception&) {
     return;
   }

@@ -28,8 +28,12 @@ namespace pianola::trace {
 // repeats the collective has a Work that makes its own. What has arrived is known when an operation first uses it, or at the end of
 // the step.
 
+// Two ranks that begin collectives in other orders would wait for each other here, which without an observer they do not. So the wait
+// ends after a while. Where a run like it has been observed before, it does not: another rank is late, and its process group knows for
+// how long to wait.
+
 /// Waits. @return  False: it is not done after a while, because another rank has not come so far.
-[[nodiscard]] bool waits_until_done(c10::ArrayRef<c10::IValue> outputs);
+[[nodiscard]] bool waits_until_done(c10::ArrayRef<c10::IValue> outputs, ForRanks patience = ForRanks::a_while);
 
 /// The collectives of GPUs that a run begins.
 ///

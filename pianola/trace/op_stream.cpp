@@ -156,7 +156,8 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
   StorageSet buffers;                    // of collectives that are done when the host waits for them
   std::shared_ptr<State> outer;
   std::uint64_t recording = 0;  // the same for nested streams
-  std::mutex mutex;             // autograd's threads of several devices run at once
+  ForRanks patience = ForRanks::a_while;
+  std::mutex mutex;  // autograd's threads of several devices run at once
   // Open user scopes of the thread that made the stream, for autograd's threads; kept by the outermost stream.
   std::vector<std::string> step_scopes;
   std::thread::id step_thread = std::this_thread::get_id();
@@ -292,7 +293,7 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
 
   void note_slow_collective(const OpInfo& info, const ThreadPosition& here) {
     const std::string& name = info.schema().name();
-    note_odd(Oddity::collective, fmt::format("{} was not done after 3 s, as other ranks have not called it", name),
+    note_odd(Oddity::late_rank, fmt::format("{} was not done after 3 s, as other ranks have not called it", name),
              name.c_str(), here);
   }
 
@@ -504,7 +505,8 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
       if (is_outermost) state->let_host_allocate(true);
       if (op.info == nullptr) return end_unseen(span, here);
       op.outputs = outputs_of(span, *op.info);
-      if (here.operations.back().waits && !waits_until_done(op.outputs)) state->note_slow_collective(*op.info, here);
+      if (here.operations.back().waits && !waits_until_done(op.outputs, state->patience))
+        state->note_slow_collective(*op.info, here);
       if (const OddOperation odd = odd_tensor_in(op.outputs); odd.oddity != Oddity::none) {
         state->note_odd(odd, "makes", *op.info, here);
         op.outputs = {};  // as if it threw: there is nothing that an observer could look at
@@ -628,7 +630,8 @@ void OpStream::check() const {
   if (auto failed = failure()) throw CaptureError(*std::move(failed));
 }
 
-OpStream::OpStream(std::vector<OpObserver*> observers) : state_(std::make_shared<State>()) {
+OpStream::OpStream(std::vector<OpObserver*> observers, ForRanks patience) : state_(std::make_shared<State>()) {
+  state_->patience = patience;
   static std::atomic<std::uint64_t> recordings{0};
   for (const OpObserver* observer : observers) {
     const OpInterest interest = observer->interest();
@@ -638,6 +641,7 @@ OpStream::OpStream(std::vector<OpObserver*> observers) : state_(std::make_shared
   }
   state_->observers = std::move(observers);
   State* outer = State::current();
+  if (outer != nullptr && outer->patience == ForRanks::as_long_as_it_takes) state_->patience = outer->patience;
   if (outer == nullptr) {
     state_->recording = ++recordings;
     if (state_->interest.host_numbers) listen_to_allocations();

@@ -44,6 +44,9 @@ struct OpSpan {
   std::uint64_t around;                  ///< Number of the operation whose kernel for autograd calls it; 0: none.
 };
 
+/// How long a collective of the CPU that is observed is waited for; see Note [Collectives that are observed].
+enum class ForRanks : std::uint8_t { a_while, as_long_as_it_takes };
+
 /// What an observer looks at. Each costs time for every call, also of operations inside operations.
 struct OpInterest {
   bool outputs = true;        ///< OpSpan::outputs, and so OpSpan::memory, which is made from them.
@@ -78,7 +81,7 @@ class OpObserver {
 /// Must be destroyed on the thread that made it. Streams nest: the inner one's operations reach both.
 class OpStream {
  public:
-  explicit OpStream(std::vector<OpObserver*> observers);
+  explicit OpStream(std::vector<OpObserver*> observers, ForRanks patience = ForRanks::a_while);
   OpStream(const OpStream&) = delete;
   OpStream& operator=(const OpStream&) = delete;
   ~OpStream();

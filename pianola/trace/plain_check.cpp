@@ -178,6 +178,7 @@ bool hides_operations(Oddity oddity) noexcept {
     case Oddity::data_parallel:
     case Oddity::odd_leaf:
     case Oddity::collective:
+    case Oddity::late_rank:
     case Oddity::sharded:
     case Oddity::resized:
       return false;
@@ -357,6 +358,7 @@ std::string remedy_of(Oddity oddity) {
     case Oddity::odd_leaf:
       return "graph the whole step (pianola.graphed, FullIteration)";
     case Oddity::collective:
+    case Oddity::late_rank:
       return "leave it outside of the captured part, or communicate after the replay";
     case Oddity::resized:
       return "resize it outside of the step, or let the step make tensors of its own";
@@ -374,6 +376,7 @@ std::string rule_of(Oddity oddity) {
     case Oddity::communication:
     case Oddity::data_parallel:
     case Oddity::collective:
+    case Oddity::late_rank:
     case Oddity::sharded:
       return "PG1106";
     default:

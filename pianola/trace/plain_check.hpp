@@ -48,6 +48,7 @@ enum class Oddity : std::uint8_t {
   data_parallel,  ///< DistributedDataParallel, as above.
   odd_leaf,  ///< A parameter that is made of tensors, as above. See Note [Tensors whose operators are Python] in made_of_tensors.hpp.
   collective,  ///< Other work with other ranks.
+  late_rank,   ///< A collective whose end did not come, since another rank has not called it yet.
   sharded,     ///< FSDP.
   resized,     ///< A storage whose size the step changes.
 };

@@ -3,9 +3,11 @@
 import importlib
 import sys
 
-from _pianola_program import is_for_python, start
+from _pianola_program import is_for_python, is_for_ranks, start
 
 if is_for_python(sys.argv[1:]):
     importlib.import_module("pianola._commands").main(sys.argv[1:])
+elif is_for_ranks(sys.argv[1:]):
+    importlib.import_module("pianola._demo_ranks").main(sys.argv[2:])
 else:
     start()

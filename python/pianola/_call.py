@@ -11,7 +11,7 @@ from ._async_results import waited_for
 from ._device import default_device
 from ._drawn_tensors import plain_tensors
 from ._draws import Recording
-from ._errors import refuse
+from ._errors import UsageError, refuse
 from ._flat_function import FlatFunction
 from ._host_reads import HostReads
 from ._host_states import State
@@ -20,7 +20,7 @@ from ._kept_tensors import with_kept
 from ._late_reads import Answers, Notes
 from ._number_slots import Given, bind
 from ._numbers import Expression, Trail, indexing, is_followed, making, plain
-from ._structure import Structure, names_of_arguments, opened, shapes_of, tensors_of, with_leaves
+from ._structure import Structure, names_of_arguments, of_result, opened, shapes_of, tensors_of, with_leaves
 from ._temporary_arguments import TakenApart
 from ._weakly import Weakly
 
@@ -93,10 +93,20 @@ class Call:
             self.state.learn_numbers(trail, self.values)
             self.result = with_leaves(self.result, is_followed, plain)
         self.opened = opened(self.result, reads.own)
+        if not effects.lasting:  # not first in the capture, where other ranks may have taken part by then
+            effects = effects._replace(lasting=self._why_not_returned())
         if notes.has_overflowed():
             return effects._replace(only_returns_late_reads=seen is not None, is_no_example=True)
         self.state.note_late(self.shapes(), seen)
         return effects._replace(only_returns_late_reads=seen is not None)
+
+    def _why_not_returned(self) -> str:
+        """What it returns that replays cannot; "" where there is nothing."""
+        try:
+            of_result(self.opened)
+        except UsageError as error:
+            return str(error)
+        return ""
 
     def _are_followed(self, draws: Recording) -> bool:
         if self.state is None or self.graphed.draws is None:

@@ -20,6 +20,9 @@ _BOOKKEEPERS = ("logging", "warnings", "threading", "importlib", "traceback", "l
 # Those of its classes that keep in C what they are.
 _STATEFUL = ("_io", "_csv", "_queue", "_socket", "mmap", "sqlite3")
 
+# Torch's functions that DistributedDataParallel calls as it calls the user's: what they keep is in no object that is met before.
+_HOOKS = os.path.join(os.path.dirname(torch.__file__), "distributed", "algorithms", "ddp_comm_hooks", "")
+
 _PIANOLA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
 _STANDARD = os.path.join(os.path.dirname(os.path.abspath(os.__file__)), "")
 
@@ -34,6 +37,8 @@ def kind_of_code(code: CodeType) -> int:
     if kind & TORCH:
         if code is torch.autograd.Function.apply.__func__.__code__:  # type: ignore[attr-defined]
             return 2
+        if file.startswith(_HOOKS):
+            return 1
         is_method = code.co_argcount > 0 and code.co_varnames[0] == "self"
         return 2 if is_method and file != torch_modules.__file__ else 0
     if file.startswith(_PIANOLA):

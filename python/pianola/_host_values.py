@@ -456,6 +456,8 @@ class HostValues:
                 self._take(value, f"{name}.{attribute}")
                 for hook in value.values():
                     self._read_hook(hook)
+        if type(own.get("_comm_hooks")) is list:  # of DistributedDataParallel, whose reducer calls them
+            self._note("contents", own["_comm_hooks"], None, f"{name}._comm_hooks", entries_of(own["_comm_hooks"]))
         for parameter in own["_parameters"].values():
             hooks = parameter._backward_hooks if type(parameter) in (torch.Tensor, torch.nn.Parameter) else None
             for hook in hooks.values() if hooks else ():

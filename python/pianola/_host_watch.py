@@ -25,6 +25,7 @@ from ._host_places import GONE, Place, Store, entries_of, held, is_as_before, is
 from ._host_reads import HostReads
 from ._host_values import compared_bytes_of, has_bytes
 from ._kept_tensors import Stores, where_of
+from ._process_groups import groups_that_exist
 from ._structure import tensors_of
 
 # By rule: what counts even if one call does it, and what counts where calls after the first do so too.
@@ -93,7 +94,7 @@ class HostWatch:
             looks: of the state that the call is in; it is told of this one.
         """
         table = Table()
-        generators = _global_generators()
+        generators, groups = _global_generators(), groups_that_exist()
         looks = Looks() if looks is None else looks
         moving = [(place, marks.mark_of(place.get())) for place in _each_once([*self._moving, *looks.moving])]
         stores = self.stores(looks)
@@ -115,6 +116,7 @@ class HostWatch:
         take_hits(table, device, 0, findings)
         lasting = [*_told([*findings], _LASTING)]
         passing = [*_told([*findings], _PASSING_ON_THE_CPU if device == "cpu" else _PASSING)]
+        passing += _changed_groups(groups, reads)
         if len(sys.modules) != modules:  # what is imported runs once, and may do this: sympy makes a generator
             lasting, passing = [], lasting + passing
         reads.kept = self._kept_by(reads, stores)
@@ -241,6 +243,15 @@ def _draws(generators: dict[str, Any], reads: HostReads) -> Iterator[str]:
             place = first_mention(name.rpartition(".")[2], reads.executed)
             what = f"the function draws random numbers of {name} on the host{_ONCE}"
             yield text_of(what, _LASTING["PG604"], _where(place), "PG604")
+
+
+def _changed_groups(before: tuple, reads: HostReads) -> Iterator[str]:
+    """A rank that replays would not meet the others where eager ones make a process group together."""
+    if groups_that_exist() == before:
+        return
+    places = (first_mention(name, reads.executed) for name in ("new_group", "destroy_process_group"))
+    where = next((_where(place) for place in places if place.known), "")
+    yield text_of(f"the function makes or ends a process group{_ONCE}", "make it once, outside", where, "PG803")
 
 
 _NEVER_MOVING = (torch.Tensor, torch.nn.Module, type, FunctionType, CodeType, *marks.CONTAINERS, *_PLAIN, type(None))
