@@ -2,7 +2,7 @@
 
     tests_together.py PRESET [--jobs N] [--workers N] [--limit SECONDS] [--json FILE] [NAME ...]
 
-Takes what `make gpu-test` runs, or the tests named. Folders of Python tests are spread over workers where pytest-xdist is installed.
+Takes what `make gpu-test` runs, or the tests named. The files of a folder of Python tests are spread over workers where pytest-xdist is installed.
 A line for each test as it ends; then the cases that failed, with what they printed; then `N passed, N failed, N skipped`. FILE has
 the form of bench/results/h200/checks/tests.json. Nothing that was started is left running.
 """
@@ -49,7 +49,7 @@ def run(name, test, options):
     results.parent.mkdir(parents=True, exist_ok=True)
     results.unlink(missing_ok=True)
     if "pytest" in command and importlib.util.find_spec("xdist"):
-        command = [*command, "-n", str(options.workers), "--dist", "load"]
+        command = [*command, "-n", str(options.workers), "--dist", "loadfile"]
     begin = time.monotonic()
     child = subprocess.Popen(command, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                              errors="replace", start_new_session=True)

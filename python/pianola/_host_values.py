@@ -456,8 +456,8 @@ class HostValues:
                 self._take(value, f"{name}.{attribute}")
                 for hook in value.values():
                     self._read_hook(hook)
-        if type(own.get("_comm_hooks")) is list:  # of DistributedDataParallel, whose reducer calls them
-            self._note("contents", own["_comm_hooks"], None, f"{name}._comm_hooks", entries_of(own["_comm_hooks"]))
+        if type(own.get("_comm_hooks")) is list:
+            self._read_comm_hooks(own["_comm_hooks"], f"{name}._comm_hooks")
         for parameter in own["_parameters"].values():
             hooks = parameter._backward_hooks if type(parameter) in (torch.Tensor, torch.nn.Parameter) else None
             for hook in hooks.values() if hooks else ():
@@ -469,6 +469,19 @@ class HostValues:
         self._names[id(module)] = (hold(module), name)
         self._met.append((hold(module), type(module), set()))
         self._look_up_loose(module, self._loose.keys(), name)
+
+    def _read_comm_hooks(self, hooks: list, name: str) -> None:
+        """Of DistributedDataParallel. Its reducer calls them, on a thread of autograd's where the device is a GPU; each with its state."""
+        self._note("contents", hooks, None, name, entries_of(hooks))
+        for i, (hook, state) in enumerate(hooks):
+            self._read_hook(hook)
+            text = f"{name}[{i}][1]"
+            if isinstance(state, (*KEYED, *LISTED)):
+                self._take(state, text)
+            for attribute, value in list((dictionary_of(state) or {}).items()):
+                self._note("attribute", state, attribute, f"{text}.{attribute}", value)
+                if isinstance(value, (*KEYED, *LISTED)):
+                    self._take(value, f"{text}.{attribute}")
 
     def _read_hook(self, hook: Any) -> None:
         function = getattr(hook, "__func__", hook)
