@@ -61,9 +61,9 @@ class Observation {
   void note_varying_parts(const Observation& before) const;
   /// What parts of the host read, in their order.
   [[nodiscard]] const std::vector<c10::IValue>& values_read() const noexcept { return values_read_; }
-  /// A scaler read of an overflow, or Python says so: the call is no example for a capture.
   /// Another rank was late, so that what came after may not have been observed.
   [[nodiscard]] bool waited_for_a_rank() const noexcept { return waited_for_a_rank_; }
+  /// A scaler read of an overflow, or Python says so: the call is no example for a capture.
   [[nodiscard]] bool is_unlike_captures() const noexcept { return is_unlike_captures_; }
   /// It copies pageable memory of the host to the device, which its capture has to keep.
   [[nodiscard]] bool copies_from_host() const noexcept { return copies_from_host_; }

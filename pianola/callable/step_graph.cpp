@@ -3,6 +3,7 @@
 #include <pianola/core/error.hpp>
 #include <pianola/graph/copy_into.hpp>
 #include <pianola/graph/graph_numbers.hpp>
+#include <pianola/graph/open_capture.hpp>
 #include <pianola/trace/describe.hpp>
 #include <pianola/trace/op_stream.hpp>
 #include <pianola/trace/plain_check.hpp>
@@ -109,6 +110,7 @@ void StepGraph::capture(const Step& step, const std::vector<at::Tensor>& leaves,
           inputs_, [&] { results = step(inputs_); }, parts, numbers);
       gradients_->end_run();
     };
+    const graph::ObservedBefore with_other_ranks;
     const graph::GraphNumbers wanted(graph_);
     wanted.keep([&](std::size_t /*operation*/) { return parts->is_in_active() || numbers->is_at_one(); });
     try {

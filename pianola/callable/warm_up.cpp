@@ -10,7 +10,7 @@ namespace {
 
 // Seeds that may come while a step warms up: each makes recurrent dropout begin anew, in one call that is like no other.
 constexpr int kMostBegins = 3;
-constexpr int kMostLate = 3;  // a rank that is late in each call waits for this one, rather
+constexpr int kMostLate = 2;  // a rank that is late in each call waits for this one, rather
 
 // Calls with different numbers that show what becomes of them; and how many more calls are made until there are enough.
 constexpr std::size_t kSamples = 3;

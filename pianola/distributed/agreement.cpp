@@ -2,7 +2,7 @@
 
 #include <pianola/distributed/order_proof.hpp>
 
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 
 #include <fmt/format.h>
 
@@ -31,9 +31,17 @@ bool is_shared(const Membership& one) { return one.size > 1 && !one.moment.empty
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::Store> common_store(const c10::intrusive_ptr<c10d::Store>& store) {
-  auto* const prefixed = dynamic_cast<c10d::PrefixStore*>(store.get());
-  return prefixed == nullptr ? store : prefixed->getUnderlyingNonPrefixStore();
+c10::intrusive_ptr<c10d::Store> common_store(const std::vector<c10::intrusive_ptr<c10d::ProcessGroup>>& groups) {
+  try {
+    const auto all = c10d::resolve_process_group("0");  // as torch.distributed calls it
+    const bool is_of_this_world = all->getSize() > 1;
+    if (is_of_this_world && all->getStore()) return all->getStore();
+  } catch (const c10::Error&) {  // NOLINT(bugprone-empty-catch): there is none
+  }
+  const auto largest = std::max_element(groups.begin(), groups.end(), [](const auto& a, const auto& b) {
+    return std::pair(a->getSize(), b->getGroupName()) < std::pair(b->getSize(), a->getGroupName());
+  });
+  return largest == groups.end() ? nullptr : (*largest)->getStore();
 }
 
 // Never destroyed, as graphs may end after static objects do.

@@ -3,6 +3,7 @@
 #include <pianola/distributed/statement.hpp>
 
 #include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <chrono>
@@ -23,7 +24,8 @@ namespace pianola::distributed {
 // Note [Agreement of ranks]
 // Each rank that has captured a graph which communicates states in the store of its process groups what that holds, and reads what the
 // others state: the members of its groups, the members of theirs, and so on. A rank that states nothing within a while has no graph at
-// this point. All who read the same come to the same result (find_disagreement()), so that all refuse, or none. This happens once
+// this point. All who read the same come to the same result (find_disagreement()), so that all refuse, or none; a rank
+// that comes later than others wait for it may refuse alone. This happens once
 // per capture; replays exchange nothing. A rank takes its statements back when their group ends, since another group of its name may
 // begin in the same store; and old ones before, so that the store does not grow.
 
@@ -73,7 +75,9 @@ class Agreement {
   std::map<std::string, Stated, std::less<>> stated_;          // by group
 };
 
-/// Below the prefixes that process groups put before their keys.
-[[nodiscard]] c10::intrusive_ptr<c10d::Store> common_store(const c10::intrusive_ptr<c10d::Store>& store);
+/// Where ranks that share one of these groups meet: the store of torch.distributed's default group, in which no other world reads; of
+/// programs without one, that of the largest group. @return  nullptr: there is none.
+[[nodiscard]] c10::intrusive_ptr<c10d::Store> common_store(
+    const std::vector<c10::intrusive_ptr<c10d::ProcessGroup>>& groups);
 
 }  // namespace pianola::distributed

@@ -1,8 +1,9 @@
 #include <pianola/distributed/agreement.hpp>
 
 #include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -94,6 +95,11 @@ TEST(AgreementTest, ACycleIsFoundByARankThatSharesNoGroupWithAll) {
       told, ::testing::Each(AllOf(HasSubstr("rank 0"), HasSubstr("rank 1"), HasSubstr("rank 2"), HasSubstr("rank 3"))));
 }
 
+struct Nobody final : c10d::Backend {
+  Nobody(int rank, int size) : Backend(rank, size) {}
+  const std::string getBackendName() const override { return "nobody"; }  // NOLINT(readability-const-return-type)
+};
+
 struct Counting final : c10d::HashStore {
   bool check(const std::vector<std::string>& keys) override {
     ++checks;
@@ -155,12 +161,18 @@ TEST(AgreementTest, OldStatementsAreTakenBack) {
   EXPECT_LE(store->getNumKeys(), 32);
 }
 
-TEST(AgreementTest, PrefixesOfGroupsAreTakenOffTheStore) {
-  const auto store = c10::make_intrusive<c10d::HashStore>();
-  const c10::intrusive_ptr<c10d::Store> group =
-      c10::make_intrusive<c10d::PrefixStore>("1", c10::make_intrusive<c10d::PrefixStore>("default", store));
-  EXPECT_EQ(common_store(group).get(), store.get());
-  EXPECT_EQ(common_store(store).get(), store.get());
+TEST(AgreementTest, RanksMeetInTheStoreOfTheirLargestGroup) {
+  const auto group = [](const std::string& name, int size, const c10::intrusive_ptr<c10d::Store>& store) {
+    auto made = c10::make_intrusive<c10d::ProcessGroup>(store, 0, size);
+    made->setBackend(c10::kCPU, c10d::ProcessGroup::BackendType::CUSTOM, c10::make_intrusive<Nobody>(0, size));
+    made->setDefaultBackend(c10d::ProcessGroup::BackendType::CUSTOM);
+    made->setGroupName(name);
+    return made;
+  };
+  const auto one = c10::make_intrusive<c10d::HashStore>(), other = c10::make_intrusive<c10d::HashStore>();
+  EXPECT_EQ(common_store({group("pair", 2, one), group("all", 4, other)}).get(), other.get());
+  EXPECT_EQ(common_store({group("b", 2, one), group("a", 2, other)}).get(), other.get()) << "the first by its name";
+  EXPECT_EQ(common_store({}).get(), nullptr);
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ struct GradientReducerOptions {
   /// The same of the bucket whose gradients are ready first.
   std::size_t first_bucket_bytes = std::size_t{1} << 20U;
   /// `.grad` becomes a view of its bucket: saves the memory of a second copy of all gradients, and copying them. Such gradients must
-  /// not be detached in place.
+  /// not be detached in place, as zero_grad() of torch::optim's optimizers does: zero them in place instead.
   bool gradient_as_bucket_view = false;
   /// Tensors besides the parameters that all ranks have alike, as a module's running statistics: those of rank 0 are copied to all
   /// ranks at construction, and by each begin() after a backward pass that was reduced.

@@ -21,7 +21,7 @@ namespace pianola::distributed {
 //   message was sent; a large send when the message is received, a small one at once, as NCCL buffers it. Messages of a group
 //   (batch_isend_irecv) begin together. What does not come to its end waits for ever, and the cycle is told.
 // A rank of which nothing is known, because it has no graph at that moment, is taken to do what its peers expect: what it runs
-// eagerly may do that. Graphs of different moments are not compared.
+// eagerly may do that. Statements that are not ordered, those of the CPU, are compared, and not run. Graphs of different moments are not compared.
 
 /// Why graphs cannot be replayed together.
 struct Disagreement {
@@ -38,7 +38,7 @@ struct Disagreement {
 /// @return  The first one found; none: all calls come to their end, or those do of which something is known.
 [[nodiscard]] std::optional<Disagreement> find_disagreement(std::span<const Statement> statements);
 
-/// "rank 0: all_reduce (float32, sum) of 16 elements by group '0'".
+/// "rank 0: all_reduce (Float, sum) of 16 elements by group '0'".
 [[nodiscard]] std::string words_of(const Statement& statement, const Call& call);
 
 }  // namespace pianola::distributed

@@ -27,7 +27,7 @@ struct Call {
 
   Kind kind = Kind::all_reduce;
   std::uint32_t group = 0;  ///< Index in Statement::groups.
-  std::string agreed = {};  ///< What all members give alike: "float32, sum", "int64, from rank 2 of the group".
+  std::string agreed = {};  ///< What all members give alike: "Float, sum", "Long, root 2".
   /// Elements that go to, or come from, each member: none where the call does not tell, one number where they are all alike,
   /// else one per member of the group. Of a message: one number.
   std::vector<std::int64_t> gives = {}, takes = {};
@@ -59,7 +59,7 @@ struct Statement {
   std::string process;  ///< No other has it.
   std::string name;     ///< For messages: "rank 3".
   bool is_ordered =
-      true;  ///< Each call waits for the one before it, whatever their groups; false: the host waits where it must.
+      true;  ///< Each call waits for the one before it, whatever their groups; false: the host waits where it must, and no order is wrong.
   std::vector<Membership> groups = {};
   std::vector<Call> calls = {};
 

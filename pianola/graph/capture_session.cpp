@@ -53,6 +53,11 @@ void check(const CaptureOptions& options) {
   }
 }
 
+// Once a run has come to its end, ranks that do not come are late, and wait for none of this run's.
+trace::ForRanks patience_with_ranks(int runs_before) {
+  return runs_before > 0 || ObservedBefore::is_true() ? trace::ForRanks::as_long_as_it_takes : trace::ForRanks::a_while;
+}
+
 // Of the collective with this number in the step.
 std::string place_of_collective(const OpTrace& trace, std::uint32_t number) {
   for (const OpRecord& op : trace.ops()) {
@@ -134,8 +139,7 @@ void CaptureSession::warm_up(const std::function<void()>& step) {
       observers.insert(observers.end(), {&written_, &generator_states_});
     }
     if (path_ && run >= PathCheck::first_call(options_.warmup)) observers.push_back(&path_->next_call());
-    const std::optional<trace::OpStream> watch(std::in_place, std::move(observers),
-                                               trace::ForRanks::as_long_as_it_takes);
+    const std::optional<trace::OpStream> watch(std::in_place, std::move(observers), patience_with_ranks(run));
     step();
     watch->check();
     check_plain(watch, options_.communication);
@@ -171,7 +175,7 @@ void CaptureSession::begin() {
   if (path_) observers.push_back(&path_->recording());
   if (options_.check == CheckMode::strict) observers.push_back(&outside_.emplace());
   for (trace::OpObserver* observer : backend_.observers()) observers.push_back(observer);
-  watching_.emplace(std::move(observers), trace::ForRanks::as_long_as_it_takes);
+  watching_.emplace(std::move(observers), patience_with_ranks(options_.warmup));
 }
 
 CaptureResult CaptureSession::commit() {
@@ -200,7 +204,8 @@ CaptureResult CaptureSession::commit() {
   capture_stage() = CaptureStage::none;
   const auto agreeing = Clock::now();
   agree_with_other_ranks(trace);
-  if (!communication_->groups().empty()) result.agreement_time = since(agreeing);
+  if (!communication_->groups().empty() && !backend_.executes_while_recording())
+    result.agreement_time = since(agreeing);
   backend_.choose(trace, [this](const c10::Storage& storage) { written_.save(storage); });
 
   if (written_.wrote_lazy_state()) {
@@ -233,15 +238,15 @@ CaptureResult CaptureSession::commit() {
   return result;
 }
 
-// Before anything is replayed. A store that cannot be reached is the process group's to tell.
+// Before anything is replayed. What ranks of the CPU call in another order, their hosts wait for as they do eagerly. A store that cannot be reached is the process group's to tell.
 void CaptureSession::agree_with_other_ranks(const OpTrace* trace) {
-  if (communication_->groups().empty()) return;
+  if (communication_->groups().empty() || backend_.executes_while_recording()) return;
   const auto place_of = [&](const distributed::Call& call) {
     return trace == nullptr ? "" : place_of_collective(*trace, call.place);
   };
   std::optional<Diagnosis> objection;
   try {
-    const auto store = distributed::common_store(communication_->groups().front()->getStore());
+    const auto store = distributed::common_store(communication_->groups());
     if (!store) return;
     objection =
         distributed::Agreement::of_this_process().find_objection(communication_->statement(trace), store, place_of);

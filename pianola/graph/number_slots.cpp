@@ -223,6 +223,7 @@ NumberEvidence NumberSlots::evidence(const NumberUses& uses, const trace::Operat
     NumberEvidence::Given given{.operation = 0,
                                 .argument = receiver.argument,
                                 .can_be_set = false,
+                                .is_collective = receiver.info->collective,
                                 .is_place = false,
                                 .is_direct = false,
                                 .sources = {},

@@ -40,6 +40,7 @@ struct NumberEvidence {
     std::size_t operation;  ///< Counted from 1.
     std::size_t argument;
     bool can_be_set;
+    bool is_collective;                ///< Of one that communicates.
     bool is_place;                     ///< Of an operation that looks at memory: at which part of it.
     bool is_direct;                    ///< The function calls the operation itself, on nothing that requires grad.
     std::vector<int> sources;          ///< Numbers that the operation may have been given, by the caller's count.

@@ -37,6 +37,24 @@ class KeepHostCopies {
   bool before_;
 };
 
+/// While it lives, captures of this thread are of steps that have been observed to their end, with other ranks.
+class ObservedBefore {
+ public:
+  ObservedBefore() : before_(std::exchange(is_true_now(), true)) {}
+  ObservedBefore(const ObservedBefore&) = delete;
+  ObservedBefore& operator=(const ObservedBefore&) = delete;
+  ~ObservedBefore() { is_true_now() = before_; }
+
+  [[nodiscard]] static bool is_true() { return is_true_now(); }
+
+ private:
+  static bool& is_true_now() {
+    thread_local bool is_true = false;
+    return is_true;
+  }
+  bool before_;
+};
+
 /// The generators that the capture which is open on this thread knows, its warm-up included; nullptr: none is open.
 inline const std::vector<at::Generator>*& open_generators() {
   thread_local const std::vector<at::Generator>* generators = nullptr;

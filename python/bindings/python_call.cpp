@@ -91,8 +91,8 @@ std::vector<graph::NumberSlot> PythonCall::bind_numbers(const graph::NumberEvide
   py::list arguments, given;
   for (const auto& one : evidence.arguments) arguments.append(to_python(one));
   for (const auto& one : evidence.given) {
-    given.append(
-        py::make_tuple(one.operation, one.argument, one.can_be_set, one.is_place, one.sources, to_python(one.numbers)));
+    given.append(py::make_tuple(one.operation, one.argument, one.can_be_set, one.is_collective, one.is_place,
+                                one.sources, to_python(one.numbers)));
   }
   using Slots = std::vector<std::tuple<std::size_t, std::size_t, std::size_t>>;
   const py::object bound =

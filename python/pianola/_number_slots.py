@@ -24,6 +24,7 @@ class Given(NamedTuple):
     operation: int
     argument: int
     can_be_set: bool
+    is_collective: bool  # of torch.distributed
     is_place: bool  # of a view: which part of the memory it looks at
     sources: list[int]  # indexes of Trail.given
     numbers: list[Any]  # in the capture, and in the calls before
@@ -64,7 +65,7 @@ def bind(trail: Trail, table: list[str], arguments: list[list[Any]], given: Sequ
         texts = {trail.given[source][0] for source in one.sources}
         found = {text: text for text in texts if _gives(values[text], one.numbers)}
         found = found or {text: form for text in texts for form in _forms_of(text, values, one)}
-        if not found and change.startswith("c10d::") and any(_gives(values[text], one.numbers) for text in trail.values):
+        if not found and one.is_collective and any(_gives(values[text], one.numbers) for text in trail.values):
             continue  # collectives ask for plain values, which belong to the signature; other ranks are in this capture, too
         if not found:
             refuse(change or "an operation was given numbers that do not follow from the arguments", "keep it in a tensor")

@@ -56,6 +56,8 @@ def two_groups_in_two_orders():
 
 
 def another_reduction():
+    if device().type == "cpu":
+        return None  # as eagerly, each rank reduces as it says
     reduction = dist.ReduceOp.MAX if dist.get_rank() == 1 else dist.ReduceOp.SUM
 
     def step(x):
@@ -146,7 +148,7 @@ def test_two_groups_in_two_orders_stay_eager_where_their_graphs_would_wait_for_e
 def test_what_the_ranks_do_otherwise_is_named_with_both_lines(ranks, case, words):
     for found in of_both(ranks, case):
         if found is None:
-            pytest.skip("Gloo waits for ever, eagerly as well")
+            pytest.skip("on the CPU the host waits, as it does eagerly")
         refused(found[0], "CaptureError", *words, rule="PG1107")
         assert both_lines(found[0][1]), found[0][1]
         assert not found[1]

@@ -157,7 +157,7 @@ def ranks(request, tmp_path_factory):
 def test_a_rank_that_is_late_now_and_then_is_waited_for(ranks):
     for replayed, wanted, agreement_us in of_both(ranks, late_on_one_rank):
         assert torch.equal(replayed, wanted)
-        assert agreement_us > 0
+        assert (agreement_us > 0) == (ranks[0]["device"] == "cuda")
 
 
 def test_groups_and_graphs_begin_and_end_in_any_order(ranks):

@@ -225,6 +225,12 @@ def from_a_root(x, root):
     return (y + 1,)
 
 
+def scaled_from_a_root(x, root, scale):
+    y = x * scale
+    dist.broadcast(y, root)
+    return (y + 1,)
+
+
 def split_in_two(x, first, of_each):
     received = torch.empty_like(x)
     dist.all_to_all_single(received, x * 2, [of_each, 4 - of_each], [first, 4 - first])
@@ -243,6 +249,7 @@ def the_steps():
         "makes a group once": makes_a_group_once(),
         "splits among the arguments": splits_among_the_arguments(),
         "roots in turn": given_numbers(from_a_root, lambda number: (number % 2,)),
+        "roots and scales in turn": given_numbers(scaled_from_a_root, lambda number: (number % 2, 1.5 + number)),
         "splits in turn": given_numbers(split_in_two, rows_in_turn),
     }
 
