@@ -2,9 +2,9 @@
 
     tests_together.py PRESET [--jobs N] [--workers N] [--limit SECONDS] [--json FILE] [NAME ...]
 
-Takes what `make gpu-test` runs, or the tests named. The files of a folder of Python tests are spread over workers where pytest-xdist is installed.
-A line for each test as it ends; then the cases that failed, with what they printed; then `N passed, N failed, N skipped`. FILE has
-the form of bench/results/h200/checks/tests.json. Nothing that was started is left running.
+Takes what `make gpu-test` runs, or the tests named. The files of a folder of Python tests are spread over workers where pytest-xdist is
+installed. A line for each test as it ends, with what it printed if it failed; then `N passed, N failed, N skipped`. FILE has the form of
+bench/results/h200/checks/tests.json. Nothing that was started is left running.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def known(preset):
 
 
 def run(name, test, options):
-    """(name, status, output, counts, seconds)"""
+    """(name, status, counts)"""
     command, folder, environment = test
     results = ROOT / "build" / options.preset / "test-results" / f"{name}.xml"
     results.parent.mkdir(parents=True, exist_ok=True)
@@ -72,8 +72,9 @@ def run(name, test, options):
         counts = {"passed": int(status == 0), "failed": int(status != 0)}
     seconds = time.monotonic() - begin
     told = ", ".join(f"{counts.get(kind, 0)} {kind}" for kind in ("passed", "failed", "skipped"))
-    print(f"{name:20} {told}, status {status}, {seconds:.0f} s", flush=True)
-    return name, status, output, counts, seconds
+    what = f"\n===== {name}\n{output[-SHOWN:]}" if status != 0 else ""
+    print(f"{name:20} {told}, status {status}, {seconds:.0f} s{what}", flush=True)  # now: whoever waits may not wait to the end
+    return name, status, counts
 
 
 def parse(arguments):
@@ -98,16 +99,13 @@ def main(arguments):
         ordered = sorted((name for name in chosen if name not in ALONE), key=lambda name: not name.startswith("python"))
         done = list(pool.map(lambda name: run(name, chosen[name], options), ordered))
     done += [run(name, chosen[name], options) for name in chosen if name in ALONE]
-    for name, status, output, _, _ in done:
-        if status != 0:
-            print(f"\n===== {name}, status {status}\n{output[-SHOWN:]}")
     if options.json:
         rows = [{"test": name, **{kind: counts.get(kind, 0) for kind in ("passed", "failed", "skipped")}, "exit": status}
-                for name, status, _, counts, _ in done]
+                for name, status, counts in done]
         options.json.write_text(json.dumps({"tests": rows}, indent=1) + "\n")
-    total = {kind: sum(counts.get(kind, 0) for *_, counts, _ in done) for kind in ("passed", "failed", "skipped")}
+    total = {kind: sum(counts.get(kind, 0) for *_, counts in done) for kind in ("passed", "failed", "skipped")}
     print(f"{total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped")
-    return 0 if all(status == 0 for _, status, *_ in done) else 1
+    return 0 if all(status == 0 for _, status, _ in done) else 1
 
 
 if __name__ == "__main__":
