@@ -730,7 +730,8 @@ class GraphInfo:
         """Host time of the eager runs, in microseconds."""
     @property
     def agreement_us(self) -> int:
-        """Host time until other ranks had stated what their graphs hold, in microseconds; 0 where it communicates with none."""
+        """Host time until other ranks had stated what their graphs hold, in microseconds; 0 where it communicates with
+        none."""
     @property
     def capture_us(self) -> int:
         """Host time of recording, in microseconds."""
