@@ -24,20 +24,18 @@ namespace pianola::distributed {
 // Note [Agreement of ranks]
 // Each rank that has captured a graph which communicates states in the store of its process groups what that holds, and reads what the
 // others state: the members of its groups, the members of theirs, and so on. A rank that states nothing within a while has no graph at
-// this point. All who read the same come to the same result (find_disagreement()), so that all refuse, or none; a rank
-// that comes later than others wait for it may refuse alone. This happens once
-// per capture; replays exchange nothing. A rank takes its statements back when their group ends, since another group of its name may
+// this point. All who read the same come to the same result (find_disagreement()), so that all refuse, or none. A rank that comes after
+// the others' patience may refuse alone. This happens once per capture; replays exchange nothing. A rank takes its statements back when their group ends, since another group of its name may
 // begin in the same store; and old ones before, so that the store does not grow.
 
 /// Compares what is captured in this process with what others have captured.
 class Agreement {
  public:
   struct Options {
-    std::chrono::milliseconds patience{
-        2'000};  ///< For ranks that state nothing; less than others wait for this one (waits_until_done()),
-    std::chrono::milliseconds again{50};    ///< and where one of the group did so before.
-    std::chrono::milliseconds interval{2};  ///< Between two looks.
-    std::size_t most_processes = 64;        ///< Of more nothing is known.
+    std::chrono::milliseconds patience{2'000};  ///< For ranks that state nothing,
+    std::chrono::milliseconds again{50};        ///< and where one of the group did so before.
+    std::chrono::milliseconds interval{2};      ///< Between two looks.
+    std::size_t most_processes = 64;            ///< Of more nothing is known.
   };
 
   explicit Agreement(Options options) : options_(options) {}

@@ -238,7 +238,8 @@ CaptureResult CaptureSession::commit() {
   return result;
 }
 
-// Before anything is replayed. What ranks of the CPU call in another order, their hosts wait for as they do eagerly. A store that cannot be reached is the process group's to tell.
+// Before anything is replayed. On the CPU nothing is compared: there the host waits in a replay as it does eagerly, in any order.
+// A store that cannot be reached is the process group's to tell.
 void CaptureSession::agree_with_other_ranks(const OpTrace* trace) {
   if (communication_->groups().empty() || backend_.executes_while_recording()) return;
   const auto place_of = [&](const distributed::Call& call) {
