@@ -76,8 +76,7 @@ std::optional<Diagnosis> Agreement::find_objection(Statement statement, const c1
     const Statement& of = all[part.statement];
     const Call& call = of.calls[part.call];
     if (of.process != statement.process) continue;
-    const Membership& group = of.groups[call.group];
-    state(group, key_of_line(of.process, call, group), place_of(call), store);
+    store->set(key_of_line(of.process, call, of.groups[call.group]), bytes_of(place_of(call)));
   }
   const auto end = Clock::now() + options_.patience;
   std::string text = found->what + ":";

@@ -25,8 +25,9 @@ namespace pianola::distributed {
 // Each rank that has captured a graph which communicates states in the store of its process groups what that holds, and reads what the
 // others state: the members of its groups, the members of theirs, and so on. A rank that states nothing within a while has no graph at
 // this point. All who read the same come to the same result (find_disagreement()), so that all refuse, or none. A rank that comes after
-// the others' patience may refuse alone. This happens once per capture; replays exchange nothing. A rank takes its statements back when their group ends, since another group of its name may
-// begin in the same store; and old ones before, so that the store does not grow.
+// the others' patience may refuse alone. This happens once per capture; replays exchange nothing. A rank takes its statements back when
+// their group ends, since another group of its name may begin in the same store; and old ones before, so that the store does not grow.
+// Lines of code that are at odds stay there: a rank that was refused may end its groups before the others have read them.
 
 /// Compares what is captured in this process with what others have captured.
 class Agreement {

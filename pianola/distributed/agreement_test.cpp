@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <future>
 #include <optional>
 #include <string>
 #include <thread>
@@ -152,6 +153,26 @@ TEST(AgreementTest, AGroupThatEndsTakesItsStatementsBack) {
   EXPECT_EQ(store->getNumKeys(), 0);
   Agreement begins({.patience = milliseconds(0)});
   EXPECT_FALSE(begins.find_objection(statement(1, {"a"}), store, place_of)) << "another group of that name";
+}
+
+TEST(AgreementTest, ARankThatEndsItsGroupsAtOnceLeavesItsLines) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  std::promise<void> has_ended;
+  std::thread other([&] {
+    Agreement agreement({.patience = milliseconds(300)});  // for lines that the rank below states later
+    EXPECT_TRUE(agreement.find_objection(statement(0, {"a", "b"}), store, place_of));
+    agreement.forget("a");
+    agreement.forget("b");
+    has_ended.set_value();
+  });
+  Agreement agreement({});
+  const auto objection = agreement.find_objection(statement(1, {"b", "a"}), store, [&](const Call& call) {
+    has_ended.get_future().wait();
+    return place_of(call);
+  });
+  other.join();
+  ASSERT_TRUE(objection);
+  EXPECT_THAT(objection->what, ::testing::ContainsRegex("rank 0: .* at train.py:0; rank 1: .* at train.py:0"));
 }
 
 TEST(AgreementTest, OldStatementsAreTakenBack) {

@@ -116,7 +116,6 @@ class Comparison {
     if (one.calls.size() == other.calls.size()) return std::nullopt;
     const auto& longer = one.calls.size() > both ? one : other;
     const Part missed = longer.calls[both];
-    if (!statement(missed).is_ordered) return std::nullopt;  // the host may call it later
     const auto& shorter = one.calls.size() > both ? other : one;
     return Disagreement{.what = fmt::format("{} has no {} by process group '{}'", name_of_member(group, shorter.member),
                                             ordinal(both, "collective"), group),
@@ -172,7 +171,6 @@ class Run {
  public:
   Run(Statements statements, const Groups& groups) : statements_(statements) {
     for (const std::size_t i : groups.known) {
-      if (!statements[i].is_ordered) continue;
       ranks_.push_back({.statement = i});
       for (const Membership& one : statements[i].groups)
         members_[one.group].push_back({.rank = ranks_.size() - 1, .member = one.member});

@@ -21,7 +21,7 @@ namespace pianola::distributed {
 //   message was sent; a large send when the message is received, a small one at once, as NCCL buffers it. Messages of a group
 //   (batch_isend_irecv) begin together. What does not come to its end waits for ever, and the cycle is told.
 // A rank of which nothing is known, because it has no graph at that moment, is taken to do what its peers expect: what it runs
-// eagerly may do that. Statements that are not ordered are compared, and not run. Graphs of different moments are not compared.
+// eagerly may do that. Graphs of different moments are not compared.
 
 /// Why graphs cannot be replayed together.
 struct Disagreement {

@@ -65,10 +65,6 @@ class Ranks {
     for (Membership& one : at(rank).groups) one.moment = text;
     return *this;
   }
-  Ranks& host_waits() {
-    for (Statement& one : statements_) one.is_ordered = false;
-    return *this;
-  }
   Ranks& forget(std::int64_t rank) {
     statements_.erase(statements_.begin() + rank);
     return *this;
@@ -189,15 +185,11 @@ std::vector<Program> right_programs() {
   add("a rank that says nothing", reduces(3, 3, 3).forget(1));
   add("two groups in one order",
       two_with_two_groups().all_reduce(0, "a").all_reduce(0, "b").all_reduce(1, "a").all_reduce(1, "b"));
-  add("two orders, and the host waits",
-      two_with_two_groups().all_reduce(0, "a").all_reduce(0, "b").all_reduce(1, "b").all_reduce(1, "a").host_waits());
   add("two orders of two moments",
       two_with_two_groups().all_reduce(0, "a").all_reduce(0, "b").all_reduce(1, "b").all_reduce(1, "a").moment(1,
                                                                                                                "7.0"));
   add("other lengths at other moments",
       Ranks(2).group("all", {0, 1}).all_reduce(0, "all", 3).all_reduce(1, "all", 4).moment(1, "1.0"));
-  add("the rest later, on the host",
-      Ranks(2).group("all", {0, 1}).all_reduce(0, "all").all_reduce(0, "all").all_reduce(1, "all").host_waits());
   add("broadcast", Ranks(2)
                        .group("all", {0, 1})
                        .call(0, "all", Kind::broadcast, {4}, {4})
@@ -400,7 +392,6 @@ TEST(OrderProof, NamesEachPairThatIsExchangedOnOneRank) {
 TEST(Statements, AreReadAsTheyWereWritten) {
   const Statement one{.process = "host/7",
                       .name = "rank 1",
-                      .is_ordered = false,
                       .groups = {{.group = "tp", .member = 1, .size = 4, .moment = "12.0"}},
                       .calls = {{.kind = Kind::send,
                                  .agreed = "float",
@@ -416,7 +407,7 @@ TEST(Statements, AreReadAsTheyWereWritten) {
   EXPECT_EQ(read->groups, one.groups);
   EXPECT_EQ(read->calls[0].gives, one.calls[0].gives);
   for (const char* const other :
-       {"", "{}", "[1]", R"({"version":"0","process":"p","name":"n","ordered":true,"groups":[],"calls":[]})"}) {
+       {"", "{}", "[1]", R"({"version":"0","process":"p","name":"n","groups":[],"calls":[]})"}) {
     EXPECT_FALSE(Statement::from_text(other)) << other;
   }
 }

@@ -45,8 +45,7 @@ std::string Statement::to_text() const {
   for (const Membership& one : groups) members.push_back({one.group, one.member, one.size, one.moment});
   Json rows = Json::array();
   for (const Call& call : calls) rows.push_back(row_of(call));
-  return Json{{"version", version()},  {"process", process}, {"name", name},
-              {"ordered", is_ordered}, {"groups", members},  {"calls", rows}}
+  return Json{{"version", version()}, {"process", process}, {"name", name}, {"groups", members}, {"calls", rows}}
       .dump();
 }
 
@@ -54,7 +53,7 @@ std::optional<Statement> Statement::from_text(std::string_view text) {
   try {
     const Json json = Json::parse(text);
     if (json.at("version") != version()) return std::nullopt;
-    Statement statement{.process = json.at("process"), .name = json.at("name"), .is_ordered = json.at("ordered")};
+    Statement statement{.process = json.at("process"), .name = json.at("name")};
     for (const Json& row : json.at("groups"))
       statement.groups.push_back({.group = row.at(0), .member = row.at(1), .size = row.at(2), .moment = row.at(3)});
     for (const Json& row : json.at("calls")) {

@@ -54,12 +54,10 @@ struct Membership {
   friend bool operator==(const Membership&, const Membership&) = default;
 };
 
-/// What the graph of one process communicates, in the order in which it does.
+/// What the graph of one process communicates, in the order in which it does: each call waits for the one before it.
 struct Statement {
   std::string process;  ///< No other has it.
   std::string name;     ///< For messages: "rank 3".
-  bool is_ordered =
-      true;  ///< Each call waits for the one before it, whatever their groups; false: the host waits where it must, and no order is wrong.
   std::vector<Membership> groups = {};
   std::vector<Call> calls = {};
 

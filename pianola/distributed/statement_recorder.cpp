@@ -200,7 +200,6 @@ std::int64_t sequence_number(c10d::ProcessGroup& group, c10::DeviceType device) 
 
 StatementRecorder::StatementRecorder(c10::DeviceType device) : device_(device) {
   statement_.process = name_of_process();
-  statement_.is_ordered = device != c10::kCPU;
 }
 
 void StatementRecorder::on_op_begin(const trace::OpSpan& op) {
