@@ -209,6 +209,59 @@ TEST_P(GraphedStepTest, AGradientThatIsKeptKeepsItsValue) {
   for (std::size_t i = 0; i < kept.size(); ++i) EXPECT_TRUE(same(kept[i], values[i])) << i;
 }
 
+TEST_P(GraphedStepTest, ACaptureNeedsNoMemoryForOldGradientsBesideNewOnes) {
+  const auto net = make_net<MlpNet>();
+  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> before;
+  std::vector<std::size_t> alive;
+  Graphed graphed = pianola::graphed(
+      [&](const at::Tensor& x) {
+        for (const at::Tensor& parameter : net->parameters())
+          parameter.mutable_grad().reset();  // as Python's zero_grad()
+        const at::Tensor loss = square(net->forward(x));
+        alive.push_back(static_cast<std::size_t>(
+            std::count_if(before.begin(), before.end(), [](const auto& one) { return !one.expired(); })));
+        loss.backward();
+        descend(*net);
+        return loss;
+      },
+      logged({.warmup = 2}));
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    before.clear();
+    for (const at::Tensor& parameter : net->parameters()) {
+      if (parameter.grad().defined()) before.push_back(parameter.grad().storage().getWeakStorageImpl());
+    }
+    (void)graphed(batch(i));
+  }
+  EXPECT_THAT(alive, ::testing::ElementsAre(0, 0, 0)) << "two calls, and a capture";
+  EXPECT_GT(latest(graphed).replays, 0U);
+}
+
+TEST_P(GraphedStepTest, ACaptureThatThrowsLeavesTheGradientsAsTheStepDid) {
+  const auto make = [&](const std::shared_ptr<MlpNet>& net) {
+    return [net, calls = 0](const at::Tensor& x) mutable {
+      net->zero_grad();
+      const at::Tensor loss = square(net->forward(x));
+      if (++calls == 3) throw std::runtime_error("no more data");
+      loss.backward();
+      descend(*net);
+      return loss;
+    };
+  };
+  const auto eager = make_net<MlpNet>(), net = make_net<MlpNet>();
+  const Step expected = make(eager);
+  Graphed graphed = pianola::graphed(make(net), logged({.warmup = 2}));
+  for (std::uint64_t i = 0; i < 6; ++i) {
+    if (i == 2) {
+      EXPECT_THROW((void)expected(batch(i)), std::runtime_error);
+      EXPECT_THROW((void)graphed(batch(i)), std::runtime_error);
+      for (const at::Tensor& parameter : net->parameters()) EXPECT_FALSE(parameter.grad().defined());
+    } else {
+      EXPECT_TRUE(same(graphed(batch(i)), expected(batch(i)))) << i;
+    }
+  }
+  expect_same(state_of_module(*net), state_of_module(*eager));
+}
+
 TEST_P(GraphedStepTest, ReturnsWhatEagerReturnsWithoutHistory) {
   const auto net = make_net<MlpNet>();
   const at::Tensor buffer = torch::zeros({12}, device());

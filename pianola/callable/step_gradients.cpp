@@ -143,7 +143,7 @@ void StepGradients::finish() {
     const at::Tensor found = leaf.own.defined() ? leaf.own : before;
     leaf.copy = at::Tensor();
     if (leaf.tensor.expired()) continue;
-    if (leaf.was_dropped && found.defined()) {
+    if (leaf.was_dropped && leaf.was_defined) {
       leaf.after = After::dropped;
     } else if (!leaf.meta->grad_.is_same(found)) {
       leaf.made = leaf.meta->grad_;
@@ -294,8 +294,25 @@ void StepGradients::on_op_begin(const trace::OpSpan& op) {
     if (now == leaf.seen) [[likely]]
       continue;
     leaf.seen = now;
+    if (!leaf.uses_found) let_go_of_found(leaf);
     leaf.changed_at = std::min(leaf.changed_at, operations_);
     leaf.made_from = operations_;
+  }
+}
+
+// What others hold they may still use.
+void StepGradients::let_go_of_found(Leaf& leaf) {
+  if (!leaf.before.defined() || leaf.own.defined() || leaf.copy.defined() || trace::references_to(leaf.before) != 1)
+    return;
+  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> memory;
+  trace::for_each_part(leaf.before, [&](const at::Tensor& part) {
+    if (part.has_storage()) memory.emplace_back(part.storage().getWeakStorageImpl());
+  });
+  const void* const tensor = leaf.before.unsafeGetTensorImpl();
+  leaf.before = at::Tensor();
+  leaves_of_gradients_.erase(tensor);
+  for (const auto& one : memory) {
+    if (one.expired()) leaves_of_gradients_.erase(one._unsafe_get_target());
   }
 }
 

@@ -35,7 +35,9 @@ namespace pianola::callable {
 //   undefined  undefined    undefined                         undefined
 //
 // Where an operation uses the tensor before the step throws it away (it adds to it, and steps the optimizer), a replay needs
-// that tensor. A capture puts back what it found, so that what the run left has to be noted at its end.
+// that tensor. A capture puts back what it found, so that what the run left has to be noted at its end. One that the step throws
+// away unused goes at once, as eagerly: else the old and the new gradients of a model would need memory side by side. After a
+// capture that failed it is undefined, which is how the step left it.
 //
 // A tensor that the capture made is written by each replay, where eager would make a new one. So it must not be written
 // while somebody holds it, or a view of it, for its value of before: the step has to be captured again, or to run eagerly.
@@ -106,7 +108,7 @@ class StepGradients final : public trace::OpObserver {
 
     trace::WeakTensor tensor;  // a leaf that is gone needs no gradient; OutsideGuard has noticed
     torch::autograd::AutogradMeta* meta;
-    at::Tensor before;        // until finish()
+    at::Tensor before;        // until finish(), or until the step has thrown it away unused
     at::Tensor copy;          // of it, where it is sparse
     at::Tensor own;           // what the step works on; undefined: the caller's
     at::Tensor callers;       // where there is an own one, during a replay
@@ -131,6 +133,7 @@ class StepGradients final : public trace::OpObserver {
     std::size_t made_from = kNever;
   };
   [[nodiscard]] bool callers_are_apart(const trace::MemoryRanges& beside) const;
+  void let_go_of_found(Leaf& leaf);
 
   std::vector<Leaf> leaves_;
   bool any_own_ = false;

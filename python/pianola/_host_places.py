@@ -170,6 +170,15 @@ class Entry(tuple):
         return super().__new__(cls, (key, value))
 
 
+def nbytes_of(value: Any) -> int:
+    """Of a plain tensor; else 0."""
+    return value.nbytes if type(value) is torch.Tensor else 0
+
+
+def nbytes_in(entries: tuple) -> int:
+    return sum(nbytes_of(one) for entry in entries for one in (entry if type(entry) is Entry else (entry,)))
+
+
 def entries_of(container: Any) -> tuple:
     if isinstance(container, KEYED):
         return tuple([Entry(key, value) for key, value in dict.items(container)])
@@ -254,13 +263,6 @@ def is_as_before(place: Place) -> bool:
     return True
 
 
-def _holders(one: list) -> int:
-    return sys.getrefcount(one[0])
-
-
-_NO_HOLDERS = _holders([object()])
-
-
 def holders_of(objects: dict[int, Any], number: int) -> int:
     """References to an object, beside the dictionary that it is looked up in."""
     return sys.getrefcount(objects[number]) - _IN_A_DICTIONARY
@@ -268,26 +270,6 @@ def holders_of(objects: dict[int, Any], number: int) -> int:
 
 _SAMPLE = {0: object()}
 _IN_A_DICTIONARY = sys.getrefcount(_SAMPLE[0])
-
-
-def drop_dead(places: list[Place], stores: "list[Store]") -> None:
-    """Takes out those whose owners are dead, or would be without these places and stores: what a call makes and drops, no
-    later call reads.
-
-    Containers and cells are kept alive by their places and stores. One that nothing else holds goes with them, and so do
-    then the objects in it, and what these hold.
-    """
-    count = None
-    while len(places) + len(stores) != count:
-        count = len(places) + len(stores)
-        strong = [place for place in places if not place.is_weak]
-        ours = collections.Counter(id(place.owner) for place in strong)
-        ours.update(id(place.key) for place in strong if place.key is place.owner)
-        ours.update(id(store.owner) for store in stores)
-        owners = {id(place.owner): place.owner for place in strong}
-        dead = {number for number in owners if holders_of(owners, number) <= ours[number]}
-        places[:] = [place for place in places if (place.owner is not GONE if place.is_weak else id(place.owner) not in dead)]
-        stores[:] = [one for one in stores if one.keeps_nothing or _holders([one.owner]) - _NO_HOLDERS > ours[id(one.owner)]]
 
 
 @dataclasses.dataclass

@@ -38,7 +38,6 @@ from ._host_places import (
     behind,
     cell_content,
     dictionary_of,
-    drop_dead,
     held,
     hold,
     in_class,
@@ -47,7 +46,9 @@ from ._host_places import (
     slot_of,
     with_key,
 )
+from ._host_dead import drop_dead, drop_dead_while_it_runs
 from ._host_own import drop_own
+from ._named_gradients import backward_passes
 from ._host_values import HostValues, MEMBERS, MOST_ENTRIES
 from . import _host_parts, _sharding
 from ._load import _C
@@ -57,6 +58,14 @@ __all__ = ["GONE", "MISSING", "HostReads", "Place", "Store", "is_same"]
 
 _GLOBAL_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks")
 _OPTIMIZER_HOOKS = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
+
+
+# Methods of torch's that are given hooks, which run in backward passes, and the names of these arguments.
+_TAKE_HOOKS = {
+    torch.Tensor.register_hook.__code__: "hook",
+    torch.Tensor.register_post_accumulate_grad_hook.__code__: "hook",
+    torch.autograd.graph.saved_tensors_hooks.__init__.__code__: "unpack_hook",
+}
 
 
 class HostReads(HostValues):
@@ -88,6 +97,10 @@ class HostReads(HostValues):
         self._seen_codes: dict[CodeType, CodeReads] = {}
         self._seen_frames: dict[tuple, list[weakref.ref]] = {}
         self._store_keys: set[tuple] = set()
+        self._unseen: set[tuple[CodeType, int]] = set()  # functions that may run where nobody watches, by code and object
+        self._kept_unseen: list[tuple] = []
+        self._unseen_stores: list[tuple[CodeReads, dict, dict]] = []
+        self._passes_before = backward_passes()
         self._made: list[weakref.ref] = []  # met first in their own __init__
         self._new_imports: dict[tuple[str, int], tuple[tuple[Optional[CodeType], int], Chain]] = {}
         self._looks_up = False  # the function at hand: attributes under names that are made at run time
@@ -145,9 +158,13 @@ class HostReads(HostValues):
                 self._take(getattr(torch_optimizers, name), f"torch.optim.optimizer.{name}")
 
     def _finish(self) -> None:
+        if backward_passes() != self._passes_before:
+            for unseen in self._unseen_stores:
+                self._note_stores(*unseen)
         self._find_closures()
         self._look_at_new_imports()
-        for held_while_it_ran in (self._names, self._met, self._owners, self._functions, self._known, self._seen_frames):
+        for held_while_it_ran in (self._names, self._met, self._owners, self._functions, self._known, self._seen_frames,
+                                  self._kept_unseen, self._unseen_stores):  # fmt: skip
             held_while_it_ran.clear()
         self.own = drop_own(self._made, self.returned, self.places, self.stores)
         drop_dead(self.places, self.stores)
@@ -189,6 +206,8 @@ class HostReads(HostValues):
         if kind_of_code(code) == 2:
             self._on_torchs(frame)
             return
+        if self._tensors_come.is_time_to_look():
+            drop_dead_while_it_runs(self.places, self.stores, self._known, self._owners, self._names, self._store_keys)
         stores = len(self.stores)
         self._follow_frame(frame, code)
         optimizer = _host_parts.looked_at()
@@ -202,6 +221,8 @@ class HostReads(HostValues):
             self._meet_autograd_function(frame.f_locals.get("cls"))
             return
         owner = frame.f_locals.get("self")
+        if code in _TAKE_HOOKS:
+            self._read_hook(frame.f_locals.get(_TAKE_HOOKS[code]))
         if isinstance(owner, torch.nn.Module):
             if _sharding.is_setter(owner, code):
                 self._at = (code, code.co_firstlineno)
@@ -308,12 +329,14 @@ class HostReads(HostValues):
                 self._note("entry", sys.modules, name, f"sys.modules[{name!r}]", value)
                 self._walk(value, chain, self._name(value, name), False)
 
-    def _note_cells(self, function: types.FunctionType, reads: CodeReads) -> None:
+    def _note_cells(self, function: types.FunctionType, reads: CodeReads, values: Optional[dict] = None) -> None:
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
             chain = reads.roots.get(("cell", name))
             self._at = (reads.code, chain.line if chain is not None else reads.code.co_firstlineno)
             value = cell_content(cell, None)
             self._note("cell", cell, None, name, value)
+            if values is not None:
+                values["cell", name] = value
             if chain is not None and value is not MISSING:
                 self._walk(value, chain, self._name(value, name), False)
 
@@ -326,26 +349,41 @@ class HostReads(HostValues):
                 self._meet_function(function, f"{kind.__qualname__}.{name}")
                 self._read_unseen(function)
 
-    def _read_unseen(self, function: types.FunctionType) -> None:
-        """What a function reads that may run where nobody watches: from its variables alone."""
+    def _read_unseen(self, function: types.FunctionType, owner: Any = MISSING) -> None:
+        """What a function reads that may run where nobody watches: from its variables alone, and from the object that it is a method of.
+
+        So is what it calls. What it stores counts if there is a backward pass.
+        """
         code = function.__code__
-        if code in self._seen_codes or kind_of_code(code) != 1:
+        number = id(function) if owner is MISSING else id(owner)
+        if (code, number) in self._unseen or kind_of_code(code) != 1:
             return
-        reads = self._seen_codes[code] = reads_of(code)
+        self._unseen.add((code, number))
+        self._kept_unseen.append((function, owner))  # so that their numbers stay theirs
+        is_new = code not in self._seen_codes
+        reads = self._seen_codes.setdefault(code, reads_of(code))
         at, self._at = self._at, (code, code.co_firstlineno)
-        self._add_loose(reads.loose, reads.optional)
+        if is_new:
+            self._add_loose(reads.loose, reads.optional)
         builtins = function.__globals__.get("__builtins__", {})
         builtins = builtins if isinstance(builtins, dict) else vars(builtins)
+        values: dict[tuple[str, str], Any] = {}
+        self._is_unseen += 1
         for (kind, name), chain in reads.roots.items():
             value = MISSING
             if kind == "global":
                 value = self._global(function.__globals__, builtins, name, chain)
             elif kind == "import":
                 value = self._imported(function.__globals__, name, chain)
+            elif kind == "local" and name == "self" and code.co_argcount and code.co_varnames[0] == name:
+                value = owner
+            values[kind, name] = value
             if value is not MISSING:
                 self._walk(value, chain, self._name(value, name), False)
-        self._note_cells(function, reads)
+        self._note_cells(function, reads, values)
+        self._is_unseen -= 1
         self._at = at
+        self._unseen_stores.append((reads, values, function.__globals__))
 
     # --- Chains ---
 

@@ -18,6 +18,7 @@ import torch
 from ._audit.files import TORCH, kind_of_file
 from . import _host_parts
 from ._followed import is_hidden, is_keeper, is_opaque, is_ours, is_torchs
+from ._host_dead import TensorsCome
 from ._host_places import (
     GONE,
     KEYED,
@@ -34,6 +35,8 @@ from ._host_places import (
     held,
     hold,
     in_class,
+    nbytes_in,
+    nbytes_of,
     parts_of_function,
     slot_of,
     slots_of,
@@ -45,6 +48,7 @@ _DEPTH = 16  # of containers in containers
 MOST_ENTRIES = 100_000  # of one container
 _MOST_BYTES = 1 << 20  # of an array
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_HOOKS_OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 MEMBERS = ("_parameters", "_buffers", "_modules")
 _CALLED = ("forward", "__call__", "_call_impl", "__getattr__")  # of a module's class
 _METHODS = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
@@ -83,10 +87,12 @@ class HostValues:
         self._optional: set[str] = set()  # of the loose names: those that may be missing
         self._functions: dict[CodeType, list[Any]] = collections.defaultdict(list)
         self._at: tuple[Optional[CodeType], int] = (None, 0)
+        self._is_unseen = 0  # while it looks at what such a function reads
+        self._tensors_come = TensorsCome()
         self.error = ""  # why it has not seen all; empty where it has
 
-    def _read_unseen(self, function: types.FunctionType) -> None:
-        """What a function reads that may run where nobody watches."""
+    def _read_unseen(self, function: types.FunctionType, owner: Any = MISSING) -> None:
+        """What a function reads that may run where nobody watches. `owner`: whose method it is."""
         raise NotImplementedError
 
     def _is_noted(self, kind: str, owner: Any, key: Any) -> bool:
@@ -102,6 +108,8 @@ class HostValues:
         code, line = self._at
         if kind in ("class", "entry"):
             value = original_of(value)
+        if kind in ("contents", "entry"):  # the place keeps the container
+            self._tensors_come.note(nbytes_in(value) if kind == "contents" else nbytes_of(value))
         place = Place(kind, owner, key, name, code, line, value)
         place.is_torchs = is_torchs
         place.is_late = _host_parts.have_run()
@@ -197,6 +205,8 @@ class HostValues:
                 if name in own.get(members, ()):
                     return own[members][name]
         self._note_class(kind, name, described)
+        if self._is_unseen and isinstance(described, types.FunctionType):
+            self._read_unseen(described, owner)
         if isinstance(described, types.MethodDescriptorType):  # C's, which may read all of it
             self._take(owner, path)
         elif described is MISSING and isinstance(owner, (*KEYED, *LISTED)):  # a dictionary whose entries are attributes
@@ -400,10 +410,14 @@ class HostValues:
             self._take(function.keywords, f"{name}.keywords", depth + 1)
             self._meet_function(function.func, f"{name}.func", depth + 1)
         elif isinstance(function, types.MethodType):
+            if self._is_unseen and isinstance(function.__func__, types.FunctionType):
+                self._read_unseen(function.__func__, function.__self__)
             self._meet(function.__self__, self._name(function.__self__, "self" if depth == 0 else f"{name}.__self__"))
             self._meet_function(function.__func__, name, depth + 1)
         elif isinstance(function, types.FunctionType):
             self._meet_plain_function(function, name, depth)
+            if self._is_unseen:
+                self._read_unseen(function)
         elif isinstance(function, torch.nn.Module) or (depth == 0 and callable(function) and not isinstance(function, type)):
             self._meet(function, name)
         wrapped = getattr(function, "__wrapped__", None) if not isinstance(function, torch.nn.Module) else None
@@ -459,9 +473,9 @@ class HostValues:
         if type(own.get("_comm_hooks")) is list:
             self._read_comm_hooks(own["_comm_hooks"], f"{name}._comm_hooks")
         for parameter in own["_parameters"].values():
-            hooks = parameter._backward_hooks if type(parameter) in (torch.Tensor, torch.nn.Parameter) else None
-            for hook in hooks.values() if hooks else ():
-                self._read_hook(hook)
+            for hooks in _HOOKS_OF_TENSORS if type(parameter) in (torch.Tensor, torch.nn.Parameter) else ():
+                for hook in (getattr(parameter, hooks, None) or {}).values():
+                    self._read_hook(hook)
         for attribute in _CALLED:
             self._note_class(type(module), attribute, in_class(type(module), attribute))
 
@@ -483,11 +497,24 @@ class HostValues:
                 if isinstance(value, (*KEYED, *LISTED)):
                     self._take(value, f"{text}.{attribute}")
 
-    def _read_hook(self, hook: Any) -> None:
+    def _read_hook(self, hook: Any, depth: int = 0) -> None:
+        """It may run on a thread of autograd's, where nobody watches: an object's method, an object that can be called, a function."""
+        if isinstance(hook, functools.partial):
+            self._meet_function(hook, "hook", depth + 1)
+            hook = hook.func
+        owner = getattr(hook, "__self__", MISSING)
         function = getattr(hook, "__func__", hook)
-        if isinstance(function, types.FunctionType):
-            self._meet_function(hook, function.__qualname__)
-            self._read_unseen(function)
+        if not isinstance(function, types.FunctionType) and not isinstance(function, (type, *_BOUND)):
+            owner, function = hook, in_class(type(hook), "__call__")
+        if not isinstance(function, types.FunctionType) or depth > _DEPTH:
+            return
+        self._meet_function(hook, function.__qualname__)
+        self._read_unseen(function, owner)
+        if kind_of_file(function.__code__.co_filename) & TORCH:  # it calls the user's
+            for cell in function.__closure__ or ():
+                inner = cell_content(cell, None)
+                if callable(inner) and not isinstance(inner, (type, torch.nn.Module)):
+                    self._read_hook(inner, depth + 1)
 
     def _take_script(self, module: Any, name: str) -> None:
         if isinstance(module, torch.jit.ScriptModule):

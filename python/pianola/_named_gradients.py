@@ -13,6 +13,14 @@ import torch
 from ._load import _C
 
 
+_passes = [0]
+
+
+def backward_passes() -> int:
+    """How many have begun in this process since see_names()."""
+    return _passes[0]
+
+
 def _tensors(inputs: Sequence[Any]) -> Iterator[torch.Tensor]:
     for one in inputs:
         if isinstance(one, torch.autograd.graph.GradientEdge):
@@ -28,6 +36,7 @@ def see_names() -> None:
 
     @functools.wraps(run)
     def engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        _passes[0] += 1
         inputs = kwargs.get("inputs", args[3] if len(args) > 3 else ())
         if inputs:
             _C.expose_to_autograd(list(_tensors(inputs)))

@@ -1,0 +1,109 @@
+"""Calls that are observed or captured give back memory where eager calls do, while they go on."""
+
+import os
+
+import pianola
+import pytest
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+BLOCKS, WIDTH = 12, 64
+
+
+class Witness:
+    """Counts which storages are alive, by a function that is not followed: it passes for one of torch's."""
+
+    def __init__(self):
+        self.storages, self.alive = [], []
+        names = {"storages": self.storages, "alive": self.alive, "reference": StorageWeakRef}
+        source = """
+def meet(tensor):
+    storages.append(reference(tensor.untyped_storage()))
+
+def look():
+    alive.append(sum(not one.expired() for one in storages))
+"""
+        exec(compile(source, os.path.join(os.path.dirname(torch.__file__), "witness.py"), "exec"), names)
+        self.meet, self.look = names["meet"], names["look"]
+
+
+class Block(torch.nn.Module):
+    """Hands tensors from one method to the other in containers that both drop, as FSDP2 does with what it has gathered."""
+
+    def __init__(self, witness):
+        super().__init__()
+        self.linear, self.meet, self.pending = torch.nn.Linear(WIDTH, WIDTH), witness.meet, None
+
+    def forward(self, x):
+        assert self.pending is None
+        y = self.linear(x)
+        extra = [y.detach() * number for number in range(3)]
+        for one in extra:
+            self.meet(one)
+        self.pending = {"y": y, "extra": (extra[0], [extra[1]], torch.return_types.max((extra[2], extra[2])))}
+        del extra
+        return self.finish()
+
+    def finish(self):
+        pending, self.pending = self.pending, None
+        return torch.relu(pending["y"])
+
+
+def replays_of(graphed):
+    return sum(one.replays for one in graphed.info().signatures)
+
+
+@pytest.mark.parametrize("is_training", [False, True])
+def test_what_a_call_drops_is_gone_while_it_goes_on(device, monkeypatch, is_training):
+    monkeypatch.setattr(pianola._host_dead, "LEAST_BYTES", 1)
+    witness = Witness()
+    torch.manual_seed(0)
+    blocks = torch.nn.ModuleList(Block(witness) for _ in range(BLOCKS)).to(device)
+
+    def step(x):
+        for block in blocks:
+            x = block(x)
+            witness.look()
+        if is_training:
+            x.square().mean().backward()
+        return x.detach()
+
+    graphed = pianola.graphed(step)
+    for number in range(6):
+        blocks.zero_grad()
+        x = torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(number)).to(device)
+        witness.storages.clear(), witness.alive.clear()
+        result = graphed(x)
+        peak = max(witness.alive, default=0)
+        witness.storages.clear()
+        blocks.zero_grad()
+        assert torch.equal(result, step(x))
+        is_tape = number == 3 and device.type == "cpu"  # which keeps all that its operations use
+        assert is_tape or peak <= 9, (number, peak)  # those of three blocks
+    assert replays_of(graphed) > 1
+
+
+def test_gradients_that_a_step_drops_are_gone_while_it_is_captured(device):
+    witness = Witness()
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH) for _ in range(3))).to(device)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = net(x).square().mean()
+        witness.look()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    graphed = pianola.graphed(step)
+    x = torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(1)).to(device)
+    for _ in range(6):
+        witness.storages.clear()
+        for parameter in net.parameters():
+            if parameter.grad is not None:
+                witness.meet(parameter.grad)
+        graphed(x)
+    assert witness.alive == [0] * len(witness.alive) and len(witness.alive) == 4, witness.alive
+    assert replays_of(graphed) == 3
