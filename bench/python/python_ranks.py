@@ -20,7 +20,7 @@ import models
 
 RANKS = 2
 EAGER, GRAPHED = "eager", "@pianola.graphed, branches=4"
-BY_HAND = "torch.cuda.graph"
+BY_HAND, COMPILED = "torch.cuda.graph", "torch.compile"
 ALONE = "@pianola.graphed, branches=4, no reduction"
 LAST = "all_reduce of the last bucket alone"
 LAUNCH_US = 10  # that a replay may take the host, above the bare launch of torch.cuda.graph
@@ -59,6 +59,7 @@ class LanguageModel(torch.nn.Module):
         return self.model(tokens, labels=tokens).loss
 
 
+COMPILED_TOO = (mlp, transformer)  # the others take minutes to compile
 # The limit: at most so much of what torch.cuda.graph takes.
 WORKLOADS = {
     "MLP 16x64": (mlp, 0.65),
@@ -96,7 +97,9 @@ class Training:
             self.step = self.graph.replay
             return
         self._take(model)
-        if way == EAGER:
+        if way == COMPILED:
+            self.model = torch.compile(self.model)
+        if way in (EAGER, COMPILED):
             self.step = lambda: self.train(*self.batch)
             return
         self.graphed = self._graphed()
@@ -207,6 +210,8 @@ def run_rank(rank, folder, kind, quick):
         build, limit = WORKLOADS[name]
         check(build, device, 20)
         ways = (EAGER, BY_HAND, GRAPHED, ALONE) if kind == "cuda" else (EAGER, GRAPHED)
+        if kind == "cuda" and build in COMPILED_TOO:
+            ways += (COMPILED,)
         trainings = {way: Training(build, device, way) for way in ways}
         for training in trainings.values():
             for _ in range(WARMUP + 4):

@@ -105,5 +105,5 @@ def test_gradients_that_a_step_drops_are_gone_while_it_is_captured(device):
             if parameter.grad is not None:
                 witness.meet(parameter.grad)
         graphed(x)
-    assert witness.alive == [0] * len(witness.alive) and len(witness.alive) == 4, witness.alive
+    assert len(witness.alive) >= 4 and not any(witness.alive), witness.alive
     assert replays_of(graphed) == 3
