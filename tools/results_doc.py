@@ -64,7 +64,7 @@ REASONS = {
     ("cuda/python_sharded", "@pianola.graphed, branches=4: at most"):
         "not looked into; 1.035 without branches",
     ("cuda/python_sharded", "peak of memory: at most"):
-        "not looked into",
+        "what a step dropped was kept to the end of its capture, gathered parameters among it; mended behind this run",
     ("cuda/scopes", "whole iteration, pianola::FullIteration: at least 1x"):
         "the GPU is the limit on both sides; only the host's time is left to save",
     ("cuda/strict_replay", "strict: at most"):

@@ -138,6 +138,7 @@ bool StepGradients::callers_are_apart(const trace::MemoryRanges& beside) const {
 
 void StepGradients::finish() {
   leaves_of_gradients_.clear();
+  let_go_.clear();
   for (Leaf& leaf : leaves_) {
     const at::Tensor before = std::exchange(leaf.before, at::Tensor());
     const at::Tensor found = leaf.own.defined() ? leaf.own : before;
@@ -304,16 +305,12 @@ void StepGradients::on_op_begin(const trace::OpSpan& op) {
 void StepGradients::let_go_of_found(Leaf& leaf) {
   if (!leaf.before.defined() || leaf.own.defined() || leaf.copy.defined() || trace::references_to(leaf.before) != 1)
     return;
-  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> memory;
-  trace::for_each_part(leaf.before, [&](const at::Tensor& part) {
-    if (part.has_storage()) memory.emplace_back(part.storage().getWeakStorageImpl());
-  });
-  const void* const tensor = leaf.before.unsafeGetTensorImpl();
+  const auto keep_address_of = [&](const at::Tensor& tensor) {
+    if (tensor.has_storage()) let_go_.push_back(tensor.storage().getWeakStorageImpl());
+  };
+  keep_address_of(leaf.before);
+  trace::for_each_part(leaf.before, keep_address_of);
   leaf.before = at::Tensor();
-  leaves_of_gradients_.erase(tensor);
-  for (const auto& one : memory) {
-    if (one.expired()) leaves_of_gradients_.erase(one._unsafe_get_target());
-  }
 }
 
 void StepGradients::leave_as_at(std::size_t operation) const {

@@ -7,6 +7,8 @@
 #include <pianola/trace/weak_tensor.hpp>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/util/intrusive_ptr.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -142,6 +144,7 @@ class StepGradients final : public trace::OpObserver {
   std::shared_ptr<MadeMemory> memory_;         // of what the capture made
   // That were found, by their memory, and the tensor itself where it has none of its own; until finish().
   std::unordered_multimap<const void*, std::size_t> leaves_of_gradients_;
+  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> let_go_;  // so that no other gets the address of one of them
   std::size_t operations_ = 0;
 };
 

@@ -6,6 +6,8 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/DispatchKeySet.h>
 
+#include <string>
+
 namespace pianola::trace {
 namespace {
 
@@ -27,7 +29,7 @@ bool resizes_for_users() noexcept { return for_users; }
 bool resize_by_operator(const c10::Storage& storage, std::size_t bytes, bool is_of_fsdp) {
   const c10::DeviceType device = storage.device_type();
   if (!OpStream::watches_this_thread() || (device != c10::kCPU && device != c10::kCUDA)) return false;
-  static const auto op = c10::Dispatcher::singleton().findSchema({"inductor::resize_storage_bytes_", ""});
+  static const auto op = c10::Dispatcher::singleton().findSchema({std::string(kResizesStorage), ""});
   if (!op) return false;
   struct ForUsers {
     explicit ForUsers(bool is) { for_users = is; }

@@ -4,6 +4,7 @@
 #include <c10/core/Storage.h>
 
 #include <cstddef>
+#include <string_view>
 
 namespace pianola::trace {
 
@@ -12,6 +13,9 @@ namespace pianola::trace {
 // That is no operator's call, so that nobody would see it, and a tape that replays would write into memory that is gone. In a step that
 // is watched it is called as the operator that torch.compile has for it (inductor::resize_storage_bytes_). What anybody else resizes may
 // be memory that an operation of the step made, or that the step asks for its size: such a step is not plain.
+
+/// The operator.
+inline constexpr std::string_view kResizesStorage = "inductor::resize_storage_bytes_";
 
 /// Resizes by an operator where a stream watches this thread. @return  False: none does, or torch has no such operator; nothing was done.
 /// @param is_of_fsdp  The caller is FSDP2.

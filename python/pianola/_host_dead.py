@@ -6,25 +6,20 @@ for all activations that it ever put into a tuple; so what it has dropped is loo
 
 import collections
 import sys
-import types
 from typing import Any, Mapping
 
-from ._host_places import GONE, Place, Store, held, holders_of
+from ._host_places import GONE, KEYED, LISTED, Entry, Place, Store, holders_of, nbytes_of
 from ._weak_references import Weak
 
-_NOTHING_ELSE: Mapping[int, int] = types.MappingProxyType({})
 LEAST_BYTES = 8 << 20  # of tensors in containers that have come, between two looks
-_LEAST_SHARE = 16  # of all that have come: a look takes the longer, the more places there are
+_LEAST_SHARE = 16  # of all that have come
 
 
-def drop_dead(places: list[Place], stores: list[Store], beside: Mapping[int, int] = _NOTHING_ELSE) -> None:
+def drop_dead(places: list[Place], stores: list[Store]) -> None:
     """Takes out those whose owners are dead, or would be without these places and stores.
 
     Containers and cells are kept alive by their places and stores. One that nothing else holds goes with them, and so do
     then the objects in it, and what these hold.
-
-    Args:
-        beside: further references to owners that do not count, by their ids.
     """
     count = None
     while len(places) + len(stores) != count:
@@ -33,7 +28,6 @@ def drop_dead(places: list[Place], stores: list[Store], beside: Mapping[int, int
         ours = collections.Counter(id(place.owner) for place in strong)
         ours.update(id(place.key) for place in strong if place.key is place.owner)
         ours.update(id(store.owner) for store in stores)
-        ours.update(beside)
         owners = {id(place.owner): place.owner for place in strong}
         dead = {number for number in owners if holders_of(owners, number) <= ours[number]}
         places[:] = [place for place in places if (place.owner is not GONE if place.is_weak else id(place.owner) not in dead)]
@@ -47,15 +41,30 @@ def _holders(one: list) -> int:
 _NO_HOLDERS = _holders([object()])
 
 
-class TensorsCome:
-    """Counts the bytes of tensors in containers that a call reads: each time that a good deal has come it is time to look."""
+class Containers:
+    """The containers with tensors, or with such containers, that a call has met. Places keep them alive, and they their tensors."""
 
     def __init__(self) -> None:
-        self._all = self._since = 0
+        self._all = self._since = 0  # bytes of tensors
+        self._met: dict[int, Any] = {}
+        self._places: dict[int, list[tuple[Any, Place]]] = collections.defaultdict(list)  # by owner, with what is known of them by
 
-    def note(self, nbytes: int) -> None:
+    def note(self, known: Any, place: Place, owner: Any, value: Any) -> None:
+        """A new place, and what was found there."""
+        if place.is_weak or not isinstance(owner, (*KEYED, *LISTED)):
+            return
+        self._places[id(owner)].append((known, place))
+        parts = value if place.kind == "contents" else (value,)
+        parts = [one for part in parts for one in (part if type(part) is Entry else (part,))]
+        nbytes = sum(map(nbytes_of, parts))
+        if nbytes or any(id(part) in self._met for part in parts):
+            self._met[id(owner)] = owner
         self._all += nbytes
         self._since += nbytes
+
+    def clear(self) -> None:
+        self._met.clear()
+        self._places.clear()
 
     def is_time_to_look(self) -> bool:
         if self._since < max(LEAST_BYTES, self._all // _LEAST_SHARE):
@@ -63,31 +72,32 @@ class TensorsCome:
         self._since = 0
         return True
 
+    def drop_dead(self, stores: list[Store], known: dict[Any, Place], owners: dict[int, Any], names: dict[int, tuple[Any, str]],
+                  store_keys: set[tuple]) -> None:  # fmt: skip
+        """Those that nobody else holds go, also out of what the call is followed with; their places have no owner any more.
 
-def drop_dead_while_it_runs(places: list[Place], stores: list[Store], known: dict[Any, Place], owners: dict[int, Any],
-                            names: dict[int, tuple[Any, str]], store_keys: set[tuple]) -> None:  # fmt: skip
-    """As drop_dead(), and out of what the call is followed with.
+        Args:
+            known: places by identity.
+            owners: theirs, by ids.
+            names: of objects, by ids.
+            store_keys: of the stores; the second of each is the id of an owner.
+        """
+        stored = collections.Counter(id(store.owner) for store in stores)
+        gone = set()
+        while dead := [number for number in self._met if self._is_dead(number, stored, owners, names)]:
+            for number in dead:
+                for key, place in self._places.pop(number):
+                    place.let_go()
+                    known.pop(key, None)
+                owners.pop(number, None)
+                names.pop(number, None)
+                if stored.pop(number, 0):
+                    stores[:] = [store for store in stores if id(store.owner) != number]
+                    gone.add(number)
+                del self._met[number]
+        if gone:
+            store_keys -= {key for key in store_keys if key[1] in gone}
 
-    Args:
-        known: the same places by identity.
-        owners: theirs, by ids, which are then free for others.
-        names: of objects, by ids.
-        store_keys: of the stores; the second of each is the id of an owner.
-    """
-    count = None
-    while len(places) + len(stores) != count:
-        count = len(places) + len(stores)
-        beside = collections.Counter(number for number, owner in owners.items() if type(owner) is not Weak)
-        beside.update(number for number, (reference, _) in names.items() if type(reference) is not Weak)
-        stored = {id(store.owner) for store in stores}
-        drop_dead(places, stores, beside)
-        stored -= {id(store.owner) for store in stores}
-        store_keys -= {key for key in store_keys if key[1] in stored} if stored else set()
-        alive = {id(place.owner) for place in places}
-        for key in [key for key, place in known.items() if id(place.owner) not in alive]:
-            del known[key]
-        for number in [number for number in owners if number not in alive]:
-            del owners[number]
-            stored.add(number)
-        for number in stored - alive:
-            names.pop(number, None)
+    def _is_dead(self, number: int, stored: Mapping[int, int], owners: dict[int, Any], names: dict[int, tuple[Any, str]]) -> bool:
+        ours = len(self._places[number]) + stored[number] + (number in owners) + (number in names)
+        return holders_of(self._met, number) <= ours

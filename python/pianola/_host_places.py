@@ -78,6 +78,9 @@ def behind(value: Any) -> Any:
         return UNKNOWN
 
 
+_DEAD = weakly(_Missing())  # no reference any more
+
+
 class Place:
     """Where a value was read.
 
@@ -86,7 +89,7 @@ class Place:
     code, defaults and closure of a function; "bytes" of an array; "value": what `key()` returns.
     """
 
-    __slots__ = ("kind", "key", "name", "code", "line", "_owner", "_before", "changed", "is_torchs", "is_late", "tensor")
+    __slots__ = ("kind", "key", "name", "code", "line", "_owner", "_before", "changed", "is_torchs", "is_late", "is_unseen", "tensor")
 
     def __init__(self, kind: str, owner: Any, key: Any, name: str, code: Optional[CodeType], line: int, before: Any) -> None:
         self.kind = kind
@@ -98,6 +101,7 @@ class Place:
         self._before = _hold_all(before) if kind in ("contents", "function") else hold(before)
         self.changed = False  # by the call itself
         self.is_late = False  # first looked at behind a part that replays run again, which may have written there
+        self.is_unseen = False  # read by what may run in a backward pass, and by nothing else
         self.tensor = outline_of(before)  # what it was, which may be gone
         self.is_torchs = False  # an attribute of an object of torch's, that no code of the user's reads
 
@@ -105,6 +109,10 @@ class Place:
     def owner(self) -> Any:
         """The dict, object, class, cell or container; GONE where it has died."""
         return held(self._owner)
+
+    def let_go(self) -> None:
+        """Its owner is dead."""
+        self._owner, self._before = _DEAD, ()
 
     @property
     def is_weak(self) -> bool:
@@ -173,10 +181,6 @@ class Entry(tuple):
 def nbytes_of(value: Any) -> int:
     """Of a plain tensor; else 0."""
     return value.nbytes if type(value) is torch.Tensor else 0
-
-
-def nbytes_in(entries: tuple) -> int:
-    return sum(nbytes_of(one) for entry in entries for one in (entry if type(entry) is Entry else (entry,)))
 
 
 def entries_of(container: Any) -> tuple:

@@ -21,7 +21,7 @@ from torch.nn.modules import module as torch_modules
 from torch.optim import optimizer as torch_optimizers
 from torch.utils import _device as torch_devices
 
-from ._audit.files import TORCH, is_users, kind_of_file
+from ._audit.files import PACKAGE, TORCH, is_users, kind_of_file
 from ._capturing import unnoticed
 from ._code_reads import Chain, CodeReads, StoreSite, inner_codes, reads_of
 from ._counting_methods import Counts, learn
@@ -46,7 +46,7 @@ from ._host_places import (
     slot_of,
     with_key,
 )
-from ._host_dead import drop_dead, drop_dead_while_it_runs
+from ._host_dead import drop_dead
 from ._host_own import drop_own
 from ._named_gradients import backward_passes
 from ._host_values import HostValues, MEMBERS, MOST_ENTRIES
@@ -66,6 +66,9 @@ _TAKE_HOOKS = {
     torch.Tensor.register_post_accumulate_grad_hook.__code__: "hook",
     torch.autograd.graph.saved_tensors_hooks.__init__.__code__: "unpack_hook",
 }
+
+
+_MOST_UNSEEN = 1000  # functions that hooks lead to
 
 
 class HostReads(HostValues):
@@ -97,8 +100,9 @@ class HostReads(HostValues):
         self._seen_codes: dict[CodeType, CodeReads] = {}
         self._seen_frames: dict[tuple, list[weakref.ref]] = {}
         self._store_keys: set[tuple] = set()
-        self._unseen: set[tuple[CodeType, int]] = set()  # functions that may run where nobody watches, by code and object
+        self._unseen: set[tuple] = set()  # functions that may run where nobody watches, by code and first arguments
         self._kept_unseen: list[tuple] = []
+        self._unseen_depth = 0
         self._unseen_stores: list[tuple[CodeReads, dict, dict]] = []
         self._passes_before = backward_passes()
         self._made: list[weakref.ref] = []  # met first in their own __init__
@@ -158,12 +162,10 @@ class HostReads(HostValues):
                 self._take(getattr(torch_optimizers, name), f"torch.optim.optimizer.{name}")
 
     def _finish(self) -> None:
-        if backward_passes() != self._passes_before:
-            for unseen in self._unseen_stores:
-                self._note_stores(*unseen)
+        self._note_unseen()
         self._find_closures()
         self._look_at_new_imports()
-        for held_while_it_ran in (self._names, self._met, self._owners, self._functions, self._known, self._seen_frames,
+        for held_while_it_ran in (self._containers, self._names, self._met, self._owners, self._functions, self._known, self._seen_frames,
                                   self._kept_unseen, self._unseen_stores):  # fmt: skip
             held_while_it_ran.clear()
         self.own = drop_own(self._made, self.returned, self.places, self.stores)
@@ -206,8 +208,8 @@ class HostReads(HostValues):
         if kind_of_code(code) == 2:
             self._on_torchs(frame)
             return
-        if self._tensors_come.is_time_to_look():
-            drop_dead_while_it_runs(self.places, self.stores, self._known, self._owners, self._names, self._store_keys)
+        if self._containers.is_time_to_look():
+            self._containers.drop_dead(self.stores, self._known, self._owners, self._names, self._store_keys)
         stores = len(self.stores)
         self._follow_frame(frame, code)
         optimizer = _host_parts.looked_at()
@@ -222,7 +224,7 @@ class HostReads(HostValues):
             return
         owner = frame.f_locals.get("self")
         if code in _TAKE_HOOKS:
-            self._read_hook(frame.f_locals.get(_TAKE_HOOKS[code]))
+            self._meet_hook(frame.f_locals.get(_TAKE_HOOKS[code]), True)
         if isinstance(owner, torch.nn.Module):
             if _sharding.is_setter(owner, code):
                 self._at = (code, code.co_firstlineno)
@@ -347,19 +349,21 @@ class HostReads(HostValues):
             function = getattr(method, "__func__", method)
             if isinstance(function, types.FunctionType) and not kind_of_file(function.__code__.co_filename) & TORCH:
                 self._meet_function(function, f"{kind.__qualname__}.{name}")
-                self._read_unseen(function)
+                with self._unseen_reading() if name == "backward" and self._has_other_threads() else contextlib.nullcontext():
+                    self._read_unseen(function)
 
-    def _read_unseen(self, function: types.FunctionType, owner: Any = MISSING) -> None:
-        """What a function reads that may run where nobody watches: from its variables alone, and from the object that it is a method of.
+    def _has_other_threads(self) -> bool:
+        return self._device != "cpu"
 
-        So is what it calls. What it stores counts if there is a backward pass.
-        """
+    def _read_unseen(self, function: types.FunctionType, given: tuple = ()) -> None:
+        """What a function reads that may run where nobody watches: from its variables, and from its first arguments, as far as they are
+        known. In a backward pass so does what it calls, within its own package, and what it stores counts."""
         code = function.__code__
-        number = id(function) if owner is MISSING else id(owner)
-        if (code, number) in self._unseen or kind_of_code(code) != 1:
+        number = (code, *map(id, given or (function,)))
+        if number in self._unseen or kind_of_code(code) != 1 or not self._is_near(code):
             return
-        self._unseen.add((code, number))
-        self._kept_unseen.append((function, owner))  # so that their numbers stay theirs
+        self._unseen.add(number)
+        self._kept_unseen.append((function, given))  # so that their numbers stay theirs
         is_new = code not in self._seen_codes
         reads = self._seen_codes.setdefault(code, reads_of(code))
         at, self._at = self._at, (code, code.co_firstlineno)
@@ -367,23 +371,42 @@ class HostReads(HostValues):
             self._add_loose(reads.loose, reads.optional)
         builtins = function.__globals__.get("__builtins__", {})
         builtins = builtins if isinstance(builtins, dict) else vars(builtins)
+        first = code.co_varnames[: code.co_argcount]
+        arguments = dict(zip(first[::-1], (function.__defaults__ or ())[::-1])) | dict(zip(first, given))
         values: dict[tuple[str, str], Any] = {}
-        self._is_unseen += 1
+        self._unseen_depth += 1
         for (kind, name), chain in reads.roots.items():
             value = MISSING
             if kind == "global":
                 value = self._global(function.__globals__, builtins, name, chain)
             elif kind == "import":
                 value = self._imported(function.__globals__, name, chain)
-            elif kind == "local" and name == "self" and code.co_argcount and code.co_varnames[0] == name:
-                value = owner
+            elif kind == "local":
+                value = arguments.get(name, MISSING)
             values[kind, name] = value
             if value is not MISSING:
                 self._walk(value, chain, self._name(value, name), False)
         self._note_cells(function, reads, values)
-        self._is_unseen -= 1
+        self._unseen_depth -= 1
         self._at = at
-        self._unseen_stores.append((reads, values, function.__globals__))
+        if self._is_unseen:
+            self._unseen_stores.append((reads, values, function.__globals__))
+
+    def _is_near(self, code: CodeType) -> bool:
+        """Whether what a hook calls is looked into: not all of a package that it mentions."""
+        if self._is_unseen == 0 or self._unseen_depth == 0:
+            return True
+        if len(self._unseen) == _MOST_UNSEEN:
+            self._cannot("all that hooks of backward passes call")
+        return len(self._unseen) < _MOST_UNSEEN and not kind_of_file(code.co_filename) & PACKAGE
+
+    def _note_unseen(self) -> None:
+        """Without a backward pass nothing of it has run."""
+        if backward_passes() != self._passes_before:
+            for reads, values, variables in self._unseen_stores:
+                self._note_stores(reads, values, variables)
+        else:
+            self.places[:] = [place for place in self.places if not place.is_unseen]
 
     # --- Chains ---
 

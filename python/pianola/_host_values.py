@@ -2,6 +2,7 @@
 
 import abc
 import collections
+import contextlib
 import contextvars
 import ctypes
 import functools
@@ -11,14 +12,14 @@ import threading
 import types
 import weakref
 from types import CodeType
-from typing import Any, Callable, Iterable, Mapping, Optional
+from typing import Any, Callable, Iterable, Iterator, Mapping, Optional
 
 import torch
 
 from ._audit.files import TORCH, kind_of_file
 from . import _host_parts
 from ._followed import is_hidden, is_keeper, is_opaque, is_ours, is_torchs
-from ._host_dead import TensorsCome
+from ._host_dead import Containers
 from ._host_places import (
     GONE,
     KEYED,
@@ -35,8 +36,6 @@ from ._host_places import (
     held,
     hold,
     in_class,
-    nbytes_in,
-    nbytes_of,
     parts_of_function,
     slot_of,
     slots_of,
@@ -88,11 +87,11 @@ class HostValues:
         self._functions: dict[CodeType, list[Any]] = collections.defaultdict(list)
         self._at: tuple[Optional[CodeType], int] = (None, 0)
         self._is_unseen = 0  # while it looks at what such a function reads
-        self._tensors_come = TensorsCome()
+        self._containers = Containers()
         self.error = ""  # why it has not seen all; empty where it has
 
-    def _read_unseen(self, function: types.FunctionType, owner: Any = MISSING) -> None:
-        """What a function reads that may run where nobody watches. `owner`: whose method it is."""
+    def _read_unseen(self, function: types.FunctionType, given: tuple = ()) -> None:
+        """What a function reads that may run where nobody watches. `given`: its first arguments."""
         raise NotImplementedError
 
     def _is_noted(self, kind: str, owner: Any, key: Any) -> bool:
@@ -104,18 +103,20 @@ class HostValues:
         place = self._known.get(known)
         if place is not None and place.owner is owner:  # not one that has died, and whose number came back
             place.is_torchs &= is_torchs
+            place.is_unseen &= self._is_unseen > 0
             return
         code, line = self._at
         if kind in ("class", "entry"):
             value = original_of(value)
-        if kind in ("contents", "entry"):  # the place keeps the container
-            self._tensors_come.note(nbytes_in(value) if kind == "contents" else nbytes_of(value))
         place = Place(kind, owner, key, name, code, line, value)
         place.is_torchs = is_torchs
         place.is_late = _host_parts.have_run()
+        place.is_unseen = self._is_unseen > 0
         self._known[known] = place
         self._owners.setdefault(id(owner), place._owner)
         self.places.append(place)
+        if kind in ("contents", "entry", "value"):
+            self._containers.note(known, place, owner, value)
 
     def _note_class(self, kind: type, name: str, value: Any) -> None:
         if kind.__module__ != "builtins":
@@ -183,6 +184,8 @@ class HostValues:
             return described.__get__(owner, kind)
         if described is not MISSING and hasattr(type(described), "__set__"):  # a property, a slot
             self._note_class(kind, name, described)
+            if self._is_unseen and isinstance(described, property) and isinstance(described.fget, types.FunctionType):
+                self._read_unseen(described.fget, (owner,))
             if isinstance(described, types.MemberDescriptorType):
                 value = slot_of(owner, name)
                 self._note("slot", owner, name, f"{path}.{name}", value)
@@ -206,7 +209,7 @@ class HostValues:
                     return own[members][name]
         self._note_class(kind, name, described)
         if self._is_unseen and isinstance(described, types.FunctionType):
-            self._read_unseen(described, owner)
+            self._read_unseen(described, (owner,))
         if isinstance(described, types.MethodDescriptorType):  # C's, which may read all of it
             self._take(owner, path)
         elif described is MISSING and isinstance(owner, (*KEYED, *LISTED)):  # a dictionary whose entries are attributes
@@ -411,7 +414,7 @@ class HostValues:
             self._meet_function(function.func, f"{name}.func", depth + 1)
         elif isinstance(function, types.MethodType):
             if self._is_unseen and isinstance(function.__func__, types.FunctionType):
-                self._read_unseen(function.__func__, function.__self__)
+                self._read_unseen(function.__func__, (function.__self__,))
             self._meet(function.__self__, self._name(function.__self__, "self" if depth == 0 else f"{name}.__self__"))
             self._meet_function(function.__func__, name, depth + 1)
         elif isinstance(function, types.FunctionType):
@@ -469,13 +472,13 @@ class HostValues:
             elif attribute in _HOOKS:
                 self._take(value, f"{name}.{attribute}")
                 for hook in value.values():
-                    self._read_hook(hook)
+                    self._meet_hook(hook, "backward" in attribute)
         if type(own.get("_comm_hooks")) is list:
             self._read_comm_hooks(own["_comm_hooks"], f"{name}._comm_hooks")
         for parameter in own["_parameters"].values():
             for hooks in _HOOKS_OF_TENSORS if type(parameter) in (torch.Tensor, torch.nn.Parameter) else ():
                 for hook in (getattr(parameter, hooks, None) or {}).values():
-                    self._read_hook(hook)
+                    self._meet_hook(hook, True)
         for attribute in _CALLED:
             self._note_class(type(module), attribute, in_class(type(module), attribute))
 
@@ -488,7 +491,7 @@ class HostValues:
         """Of DistributedDataParallel. Its reducer calls them, on a thread of autograd's where the device is a GPU; each with its state."""
         self._note("contents", hooks, None, name, entries_of(hooks))
         for i, (hook, state) in enumerate(hooks):
-            self._read_hook(hook)
+            self._meet_hook(hook, True)
             text = f"{name}[{i}][1]"
             if isinstance(state, (*KEYED, *LISTED)):
                 self._take(state, text)
@@ -497,24 +500,54 @@ class HostValues:
                 if isinstance(value, (*KEYED, *LISTED)):
                     self._take(value, f"{text}.{attribute}")
 
-    def _read_hook(self, hook: Any, depth: int = 0) -> None:
-        """It may run on a thread of autograd's, where nobody watches: an object's method, an object that can be called, a function."""
-        if isinstance(hook, functools.partial):
-            self._meet_function(hook, "hook", depth + 1)
-            hook = hook.func
-        owner = getattr(hook, "__self__", MISSING)
-        function = getattr(hook, "__func__", hook)
-        if not isinstance(function, types.FunctionType) and not isinstance(function, (type, *_BOUND)):
-            owner, function = hook, in_class(type(hook), "__call__")
-        if not isinstance(function, types.FunctionType) or depth > _DEPTH:
+    def _meet_hook(self, hook: Any, is_of_backward: bool) -> None:
+        if is_of_backward and self._has_other_threads():
+            self._read_hook(hook)
             return
-        self._meet_function(hook, function.__qualname__)
-        self._read_unseen(function, owner)
-        if kind_of_file(function.__code__.co_filename) & TORCH:  # it calls the user's
-            for cell in function.__closure__ or ():
-                inner = cell_content(cell, None)
-                if callable(inner) and not isinstance(inner, (type, torch.nn.Module)):
-                    self._read_hook(inner, depth + 1)
+        function = hook.__func__ if isinstance(hook, types.MethodType) else hook
+        if isinstance(function, types.FunctionType):
+            self._meet_function(hook, function.__qualname__)
+            self._read_unseen(function)
+        elif isinstance(hook, functools.partial):
+            self._meet_function(hook, "hook")
+
+    def _read_hook(self, hook: Any, given: tuple = (), depth: int = 0) -> None:
+        """One of a backward pass. On a GPU that runs on a thread of autograd's, where nobody watches: an object's method, an object that
+        can be called, a function, with what comes first of its arguments."""
+        if depth > _DEPTH:
+            return
+        if isinstance(hook, functools.partial):
+            self._read_hook(hook.func, (*hook.args, *given), depth + 1)
+            return
+        if isinstance(hook, types.MethodType):
+            given, function = (hook.__self__, *given), hook.__func__
+        elif isinstance(hook, (types.FunctionType, type, *_BOUND)):
+            function = hook
+        else:
+            given, function = (hook, *given), in_class(type(hook), "__call__")
+        if not isinstance(function, types.FunctionType):
+            return
+        with self._unseen_reading():
+            self._meet_function(hook, function.__qualname__)
+            self._read_unseen(function, given)
+            if kind_of_file(function.__code__.co_filename) & TORCH:  # it calls the user's
+                for cell in function.__closure__ or ():
+                    inner = cell_content(cell, None)
+                    if isinstance(inner, (types.FunctionType, types.MethodType, functools.partial)):
+                        self._read_hook(inner, (), depth + 1)
+
+    def _has_other_threads(self) -> bool:
+        """Whether backward passes run where nobody watches."""
+        raise NotImplementedError
+
+    @contextlib.contextmanager
+    def _unseen_reading(self) -> Iterator[None]:
+        """What is met now is read if there is a backward pass."""
+        self._is_unseen += 1
+        try:
+            yield
+        finally:
+            self._is_unseen -= 1
 
     def _take_script(self, module: Any, name: str) -> None:
         if isinstance(module, torch.jit.ScriptModule):

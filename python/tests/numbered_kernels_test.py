@@ -219,7 +219,8 @@ def test_pinned_memory_does_not_grow_with_captures(device):
         return torch.cuda.host_memory_stats()["allocated_bytes.current"]
 
     before = pinned_after(5)
-    assert pinned_after(50) <= before
+    blocks = 2 * 64 * 256 * 4  # that may not have come back yet: torch looks when the next one is wanted
+    assert pinned_after(50) <= before + blocks
 
 
 def test_a_cache_is_written_at_each_position_by_one_graph(device):

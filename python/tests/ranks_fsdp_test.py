@@ -126,7 +126,7 @@ def steps_of_training():
         values, graphed = train(make, optimizer, wrap, **options)
         known = graphed.info().signatures
         equal = all(torch.equal(a, b) for a, b in zip(values, expected, strict=True))
-        found[name] = equal, sum(one.replays for one in known), [one.reason for one in known if one.reason]
+        found[name] = equal, sum(one.replays for one in known), [one.reason for one in known if one.reason], sum(one.graphs for one in known)
     return found
 
 
@@ -208,8 +208,8 @@ def ranks(request, tmp_path_factory):
 @pytest.mark.parametrize("way", WAYS)
 def test_sharded_parameters_are_trained_in_a_graphed_step(way, ranks):
     for found in of_both(ranks, steps_of_training):
-        equal, replays, reasons = found[way]
-        assert equal and replays >= STEPS // 2 and not reasons, (equal, replays, reasons)
+        equal, replays, reasons, graphs = found[way]
+        assert equal and replays >= STEPS // 2 and not reasons and graphs == 1, (equal, replays, reasons, graphs)
 
 
 def test_what_the_loop_switches_between_steps_counts(ranks):

@@ -13,10 +13,13 @@
 
 namespace pianola::testing {
 
-/// The rules of a report, each once, sorted: "PG101 PG301"; empty: no hazard.
+/// The rules of a report, each once, sorted: "PG101 PG301"; empty: no hazard. Without PG1204, which is measured: another process
+/// may keep the device busy meanwhile.
 inline std::string rules_of(const AuditReport& report) {
   std::set<std::string> rules;
-  for (const Finding& finding : report.findings()) rules.insert(std::string(finding.rule->id));
+  for (const Finding& finding : report.findings()) {
+    if (finding.rule->id != "PG1204") rules.insert(std::string(finding.rule->id));
+  }
   std::string text;
   for (const std::string& rule : rules) text += (text.empty() ? "" : " ") + rule;
   return text;

@@ -25,6 +25,7 @@
 #include <pianola/graph/foreign_draws.hpp>
 #include <pianola/graph/input_keeper.hpp>
 #include <pianola/graph/open_capture.hpp>
+#include <pianola/trace/resized_storage.hpp>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/CachingHostAllocator.h>
@@ -400,9 +401,13 @@ void CudaBackend::end_capture() {
 void CudaBackend::enter_into_ledger(const OpTrace* trace) {
   if (trace == nullptr) return;
   std::vector<ByteSpan> reads;
+  std::unordered_set<const void*> resized;  // storages from before, with memory of this capture
   for (const OpRecord& op : trace->ops()) {
+    const bool resizes = trace->name(op) == trace::kResizesStorage;
     for (const TensorRecord& input : trace->inputs(op)) {
-      if (input.made_in_step || !input.device.is_cuda() || input.span_bytes == 0) continue;
+      if (resizes) resized.insert(input.storage);
+      if (input.made_in_step || resized.contains(input.storage)) continue;
+      if (!input.device.is_cuda() || input.span_bytes == 0) continue;
       const auto begin = reinterpret_cast<std::uintptr_t>(input.address);
       if (is_in_pool(begin)) reads.push_back({.begin = begin, .end = begin + input.span_bytes});
     }

@@ -12,7 +12,10 @@ SCALE = {"by": 1.0}
 
 
 class Counter:
+    by_class = 0
+
     def __init__(self):
+        type(self).by_class = 0
         self.calls, self.seen, self.settings = 0, [], {"scale": 0.5}
 
     def counted(self, gradient):
@@ -28,8 +31,19 @@ class Counter:
     def reads(self, gradient):
         return gradient * self.settings["scale"]
 
+    @property
+    def scale(self):
+        return self.settings["scale"]
+
+    def reads_a_property(self, gradient):
+        return gradient * self.scale
+
     def __call__(self, gradient):
         self.calls += 1
+
+    @classmethod
+    def of_the_class(cls, gradient):
+        cls.by_class += 1
 
     def of_a_module(self, module, inputs, outputs):
         self.calls += 1
@@ -38,6 +52,10 @@ class Counter:
     def on_a_leaf(self, parameter):
         self.calls += 1
         parameter.grad.mul_(1.0 + 0.25 * (self.calls > 6))
+
+
+def count_in(counter, gradient):
+    counter.calls += 1
 
 
 def scaled(by, gradient):
@@ -88,8 +106,12 @@ COUNT = {
     "part of a method": on_parameters(lambda net: functools.partial(net.counter.counted)),
     "a method on a module": on_a_module,
     "a method behind the gradients": on_leaves,
+    "part of a function that is given an object": on_parameters(lambda net: functools.partial(count_in, net.counter)),
+    "a default": on_parameters(lambda net: lambda gradient, counter=net.counter: counter.counted(gradient)),
+    "a class's method": on_parameters(lambda net: type(net.counter).of_the_class),
 }
 READ = {
+    "a property": (on_parameters(lambda net: net.counter.reads_a_property), lambda net: net.counter.settings.update(scale=2.0)),
     "a method's settings": (on_parameters(lambda net: net.counter.reads), lambda net: net.counter.settings.update(scale=2.0)),
     "on a tensor of the step": (on_a_tensor(lambda net: net.counter.reads), lambda net: net.counter.settings.update(scale=2.0)),
     "a part's argument": (on_parameters(lambda net: functools.partial(scaled, net.scale)), lambda net: net.scale.update(by=2.0)),
@@ -112,6 +134,7 @@ def thread(request, monkeypatch):
                 follow(self, frame)
 
         monkeypatch.setattr(reads, "_on_frame", look_away)
+        monkeypatch.setattr(reads, "_has_other_threads", lambda self: True)
 
 
 def run(device, add, wrap, between=None):
@@ -135,7 +158,7 @@ def run(device, add, wrap, between=None):
             between(net)
         x = torch.randn(4, 8, generator=torch.Generator().manual_seed(number)).to(device)
         results.append([one.clone() for one in call(x)])
-    return results, (net.counter.calls, len(net.counter.seen)), call
+    return results, (net.counter.calls, len(net.counter.seen), Counter.by_class), call
 
 
 def same(ours, eager):
@@ -174,3 +197,56 @@ def test_hooks_that_no_backward_pass_calls_are_no_obstacle(device):
         with torch.no_grad():
             assert torch.equal(step(x), net(x))
     assert sum(one.replays for one in step.info().signatures) >= 2
+
+
+class Reports:
+    """A hook that would report what changes between calls, if somebody asked it to."""
+
+    def __init__(self):
+        self.reports, self.time = False, 0
+
+    def forward(self, *_):
+        if self.reports:
+            self.report()
+
+    def backward(self, *_):
+        self.report()
+
+    def report(self):
+        print(self.time)
+
+
+@pytest.mark.parametrize("where", ["forward", "backward that does not run", "tensor's that does not run"])
+def test_what_does_not_run_is_no_obstacle(device, thread, where):
+    torch.manual_seed(0)
+    net, hooks = torch.nn.Linear(8, 8).to(device), Reports()
+    if where == "forward":
+        net.register_forward_hook(hooks.forward)
+    elif where.startswith("backward"):
+        net.register_full_backward_hook(hooks.backward)
+    else:
+        net.weight.register_hook(hooks.backward)
+    step = pianola.graphed(torch.no_grad()(lambda x: net(x)))
+    for number in range(STEPS):
+        hooks.time = number
+        x = torch.randn(4, 8, generator=torch.Generator().manual_seed(number)).to(device)
+        assert torch.equal(step(x), net(x))
+    assert sum(one.replays for one in step.info().signatures) >= STEPS - 5
+
+
+def test_a_list_that_a_hook_fills_is_the_calls_own(device, thread):
+    torch.manual_seed(0)
+    net = torch.nn.Linear(8, 8).to(device)
+
+    def step(x):
+        net.weight.grad = net.bias.grad = None
+        y, gradients = net(x), []
+        y.register_hook(lambda gradient: gradients.append(gradient))
+        y.square().mean().backward()
+        return y.detach() * gradients[0].norm()
+
+    graphed = pianola.graphed(step)
+    for number in range(STEPS):
+        x = torch.randn(4, 8, generator=torch.Generator().manual_seed(number)).to(device)
+        assert torch.equal(graphed(x), step(x))
+    assert sum(one.replays for one in graphed.info().signatures) >= STEPS - 5
