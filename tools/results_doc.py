@@ -62,9 +62,9 @@ REASONS = {
     ("cuda/python_ranks", "@pianola.graphed, branches=4: at most 10 us above"):
         "guards, the input, the result",
     ("cuda/python_sharded", "@pianola.graphed, branches=4: at most"):
-        "not looked into; 1.035 without branches",
+        "not looked into",
     ("cuda/python_sharded", "peak of memory: at most"):
-        "what a step dropped was kept to the end of its capture, gathered parameters among it; mended behind this run",
+        "what a step drops was kept; mended since",
     ("cuda/scopes", "whole iteration, pianola::FullIteration: at least 1x"):
         "the GPU is the limit on both sides; only the host's time is left to save",
     ("cuda/strict_replay", "strict: at most"):
