@@ -251,8 +251,7 @@ std::vector<at::Tensor> CapturedCallable::outputs_of(const CapturedMode& mode, P
 
 void CapturedCallable::connect(CapturedMode& mode, Pass& pass, int microbatch, std::span<const at::Tensor> inputs,
                                const std::vector<at::Tensor>& outputs) {
-  const std::shared_ptr<BackwardNode> node(new BackwardNode(shared_from_this(), mode, pass, ++calls_, microbatch),
-                                           autograd::deleteNode);
+  const auto node = torch_abi::make_node<BackwardNode>(shared_from_this(), mode, pass, ++calls_, microbatch);
   autograd::edge_list edges;
   edges.reserve(mode.differentiable_inputs().size() +
                 (mode.routed() != nullptr ? mode.routed()->parameters().size() : 0));

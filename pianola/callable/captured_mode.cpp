@@ -261,17 +261,17 @@ void CapturedMode::leave_process_list() noexcept {
   modes().alive.erase(this);
 }
 
-void CapturedMode::note_call(Pass& pass, const std::shared_ptr<BackwardNode>& node) {
+void CapturedMode::note_call(Pass& pass, const torch_abi::NodeRef<>& node) {
   if (!direct_) return;
   const std::lock_guard lock(calls_);
-  pass.node = node;
+  pass.node = torch_abi::WeakNodeRef(node);
 }
 
 void CapturedMode::expose(const ska::flat_hash_set<const c10::TensorImpl*>& parameters,
-                          std::vector<std::shared_ptr<BackwardNode>>& in_use) {
+                          std::vector<torch_abi::NodeRef<>>& in_use) {
   const std::lock_guard lock(calls_);
   for (const auto& pass : passes_) {
-    const std::shared_ptr<BackwardNode>& node = in_use.emplace_back(pass->node.lock());
+    auto* const node = static_cast<BackwardNode*>(in_use.emplace_back(pass->node.lock()).get());
     if (node == nullptr) continue;
     for (std::size_t i = 0; i < direct_->parameters().size(); ++i) {
       const at::Tensor& parameter = direct_->parameters()[i];
@@ -287,7 +287,7 @@ void CapturedMode::expose_in_all(std::span<const at::Tensor> parameters) {
     if (parameter.defined() && parameter.is_leaf()) wanted.insert(parameter.unsafeGetTensorImpl());
   }
   if (wanted.empty()) return;
-  std::vector<std::shared_ptr<BackwardNode>> in_use;  // the last one of a callable takes the list's lock when it goes
+  std::vector<torch_abi::NodeRef<>> in_use;  // the last one of a callable takes the list's lock when it goes
   const std::lock_guard lock(modes().mutex);
   for (CapturedMode* mode : modes().alive) mode->expose(wanted, in_use);
 }

@@ -120,11 +120,10 @@ class CapturedMode {
   [[nodiscard]] std::size_t static_bytes() const;
 
   /// The call that holds this pass now.
-  void note_call(Pass& pass, const std::shared_ptr<BackwardNode>& node);
+  void note_call(Pass& pass, const torch_abi::NodeRef<>& node);
   /// Lets autograd see those of these parameters that the graph would add itself, in all calls in flight. `in_use` gets
   /// what must not go before all locks are free.
-  void expose(const ska::flat_hash_set<const c10::TensorImpl*>& parameters,
-              std::vector<std::shared_ptr<BackwardNode>>& in_use);
+  void expose(const ska::flat_hash_set<const c10::TensorImpl*>& parameters, std::vector<torch_abi::NodeRef<>>& in_use);
   /// Does so in all callables of the process.
   static void expose_in_all(std::span<const at::Tensor> parameters);
 

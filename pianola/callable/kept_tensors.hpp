@@ -1,6 +1,7 @@
 #pragma once
 #include <pianola/callable/eager_run.hpp>
 #include <pianola/core/error.hpp>
+#include <pianola/torch_abi/autograd_node.hpp>
 #include <pianola/trace/call_site.hpp>
 
 #include <ATen/core/Tensor.h>
@@ -11,10 +12,6 @@
 #include <optional>
 #include <span>
 #include <vector>
-
-namespace torch::autograd {
-struct Node;
-}
 
 namespace pianola::callable {
 
@@ -43,7 +40,7 @@ class KeptTensors {
   };
   std::vector<Kept> kept_;
   bool communicates_;
-  std::vector<std::weak_ptr<torch::autograd::Node>> history_;
+  std::vector<torch_abi::WeakNodeRef> history_;
 };
 
 }  // namespace pianola::callable

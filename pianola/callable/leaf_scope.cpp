@@ -40,7 +40,7 @@ bool has_hooks(const at::Tensor& leaf) {
 }
 
 bool live_accumulator_has_hooks(const autograd::AutogradMeta& meta) noexcept {
-  const std::shared_ptr<autograd::Node> node = meta.grad_accumulator_.lock();
+  const torch_abi::NodeRef<> node = meta.grad_accumulator_.lock();
   return node != nullptr && node_has_hooks(*node);
 }
 
@@ -54,9 +54,9 @@ void LeafScope::add(const at::Tensor& leaf) {
   entry.gradient = std::exchange(leaf.mutable_grad(), at::Tensor());
   std::swap(entry.hooks, autograd::impl::hooks(leaf));
   std::swap(entry.post_hook, autograd::impl::post_acc_grad_hooks(leaf));
-  std::shared_ptr<autograd::Node> node = autograd::impl::try_get_grad_accumulator(leaf);
+  torch_abi::NodeRef<> node = autograd::impl::try_get_grad_accumulator(leaf);
   if (node != nullptr) {  // it may have hooks of its own, or be bound to another stream
-    autograd::impl::set_grad_accumulator(leaf, {});
+    autograd::impl::set_grad_accumulator(leaf, torch_abi::no_node());
     entry.accumulator = std::move(node);
   }
 }
@@ -75,7 +75,9 @@ LeafScope::~LeafScope() {
     entry.leaf.mutable_grad() = entry.gradient;
     std::swap(entry.hooks, autograd::impl::hooks(entry.leaf));
     std::swap(entry.post_hook, autograd::impl::post_acc_grad_hooks(entry.leaf));
-    if (entry.accumulator != nullptr) autograd::impl::set_grad_accumulator(entry.leaf, entry.accumulator);
+    if (entry.accumulator != nullptr) {
+      autograd::impl::set_grad_accumulator(entry.leaf, torch_abi::WeakNodeRef(entry.accumulator));
+    }
   }
 }
 

@@ -1,4 +1,5 @@
 #pragma once
+#include <pianola/torch_abi/autograd_node.hpp>
 #include <pianola/trace/op_stream.hpp>
 
 #include <ATen/core/Tensor.h>
@@ -10,7 +11,6 @@
 
 namespace torch::autograd {
 struct FunctionPreHook;
-struct Node;
 class PostAccumulateGradHook;
 }  // namespace torch::autograd
 
@@ -60,7 +60,7 @@ class LeafScope {
     at::Tensor gradient;
     std::vector<std::unique_ptr<torch::autograd::FunctionPreHook>> hooks;
     std::unique_ptr<torch::autograd::PostAccumulateGradHook> post_hook;
-    std::shared_ptr<torch::autograd::Node> accumulator;
+    torch_abi::NodeRef<> accumulator;
   };
   ska::flat_hash_map<const c10::TensorImpl*, std::size_t> index_;
   std::vector<Silenced> silenced_;

@@ -1,5 +1,6 @@
 #pragma once
 #include <pianola/graph/graph.hpp>
+#include <pianola/torch_abi/autograd_node.hpp>
 #include <pianola/trace/weak_tensor.hpp>
 
 #include <ATen/core/Tensor.h>
@@ -11,8 +12,6 @@
 #include <vector>
 
 namespace pianola::callable {
-
-class BackwardNode;
 
 /// One microbatch's forward and backward graphs, and the memory they share: a slot.
 struct Pass {
@@ -28,7 +27,8 @@ struct Pass {
   /// The number of the call whose forward ran here and whose backward can still come; 0: the slot is free.
   std::atomic<std::uint64_t> holder = 0;
   [[nodiscard]] bool in_flight() const noexcept { return holder != 0; }
-  std::weak_ptr<BackwardNode> node;  ///< Of the last call; guarded by the mode's lock.
+  torch_abi::WeakNodeRef node =
+      torch_abi::no_node();  ///< The BackwardNode of the last call; guarded by the mode's lock.
   /// Version counters at the last forward: who writes these tensors before the backward that reads them is found out.
   std::vector<std::uint32_t> input_versions;
   std::vector<std::uint32_t> output_versions;

@@ -1,5 +1,6 @@
 #include <pianola/callable/graphed_callable.hpp>
 #include <pianola/callable/named_gradients.hpp>
+#include <pianola/torch_abi/autograd_node.hpp>
 
 #include <pianola/callable/testing/mlp_twins.hpp>
 
@@ -39,8 +40,7 @@ class RoutedGradientsTest : public testing::MlpTwinsTest {
   }
 
   // As DistributedDataParallel does: told when the gradient is there. Returns what must stay alive.
-  static std::shared_ptr<autograd::Node> call_when_accumulated(const at::Tensor& parameter,
-                                                               const std::function<void()>& call) {
+  static torch_abi::NodeRef<> call_when_accumulated(const at::Tensor& parameter, const std::function<void()>& call) {
     const auto accumulator = autograd::impl::grad_accumulator(parameter);
     accumulator->add_post_hook(std::make_unique<autograd::utils::LambdaPostHook>(
         [call](const autograd::variable_list& outputs, const autograd::variable_list&) {
@@ -140,7 +140,7 @@ TEST_P(RoutedGradientsTest, PassHooksThatComeAfterCapture) {
     Twins twins({.grad = policy});
     twins.step(0);
     int hooks = 0, accumulated = 0;
-    std::vector<std::shared_ptr<autograd::Node>> alive;
+    std::vector<torch_abi::NodeRef<>> alive;
     for (const auto& one : {twins.eager, twins.net}) {
       one->first->weight.register_hook([&](const at::Tensor& gradient) {
         ++hooks;

@@ -2,6 +2,7 @@
 
 #include <pianola/core/error.hpp>
 #include <pianola/distributed/same_tensors.hpp>
+#include <pianola/torch_abi/autograd_node.hpp>
 
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/engine.h>
@@ -40,7 +41,7 @@ class OnGradient final : public torch::autograd::FunctionPostHook {
 };
 
 struct AddedHook {
-  std::shared_ptr<torch::autograd::Node> node;
+  torch_abi::NodeRef<> node;
   std::uintptr_t key;
 };
 

@@ -1,5 +1,6 @@
 #include <pianola/graph/foreign_draws.hpp>
 
+#include <pianola/torch_abi/thread_slot.hpp>
 #include <pianola/trace/op_info.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
@@ -20,8 +21,6 @@
 namespace pianola::graph {
 
 namespace {
-
-constexpr auto kSlot = c10::DebugInfoKind::TEST_INFO;  // as OpStream's: one that torch's library code does not use
 
 struct Identity final : c10::DebugInfoBase {};
 
@@ -183,9 +182,10 @@ struct ForeignDrawsRegistry {
   }
 };
 
-CaptureThreads::CaptureThreads() : identity_(std::make_shared<Identity>()), guard_(kSlot, identity_) {}
+CaptureThreads::CaptureThreads()
+    : identity_(std::make_shared<Identity>()), guard_(torch_abi::kSlotOfDraws, identity_) {}
 
-const void* CaptureThreads::current() noexcept { return c10::ThreadLocalDebugInfo::get(kSlot); }
+const void* CaptureThreads::current() noexcept { return c10::ThreadLocalDebugInfo::get(torch_abi::kSlotOfDraws); }
 
 ForeignDraws::ForeignDraws() : own_(CaptureThreads::current()) { ForeignDrawsRegistry::add(*this); }
 ForeignDraws::~ForeignDraws() { ForeignDrawsRegistry::remove(*this); }

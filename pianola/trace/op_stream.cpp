@@ -1,5 +1,6 @@
 #include <pianola/trace/op_stream.hpp>
 
+#include <pianola/torch_abi/thread_slot.hpp>
 #include <pianola/trace/allocation_log.hpp>
 #include <pianola/trace/collective_work.hpp>
 #include <pianola/trace/host_calls.hpp>
@@ -145,10 +146,8 @@ struct ScopeContext : at::ObserverContext {
 // Note [How a recording finds its threads]
 // The callbacks are thread local, and so is the pointer to the state, kept as ThreadLocalDebugInfo: autograd copies both
 // to the thread that runs a backward (at::ThreadLocalState), and nothing copies them to intra-op workers or to threads
-// of the user's own. The slot is one that torch's library code does not use.
+// of the user's own.
 struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStream::State> {
-  static constexpr auto kSlot = c10::DebugInfoKind::TEST_INFO_2;
-
   std::vector<OpObserver*> observers;
   OpInterest interest = {.outputs = false};  // of all observers, those of outer streams included
   StepMemory memory;
@@ -183,7 +182,7 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
     return ++numbers;
   }
 
-  static State* current() { return static_cast<State*>(c10::ThreadLocalDebugInfo::get(kSlot)); }
+  static State* current() { return static_cast<State*>(c10::ThreadLocalDebugInfo::get(torch_abi::kSlotOfOperations)); }
 
   // Note [An observer that throws]
   // RecordFunction swallows what its callbacks throw, so that an observer which missed a begin would be shown its end, and
@@ -645,7 +644,7 @@ OpStream::OpStream(std::vector<OpObserver*> observers, ForRanks patience) : stat
   if (outer == nullptr) {
     state_->recording = ++recordings;
     if (state_->interest.host_numbers) listen_to_allocations();
-    state_->guard.emplace(State::kSlot, state_);
+    state_->guard.emplace(torch_abi::kSlotOfOperations, state_);
     state_->listen();
     return;
   }
@@ -654,7 +653,7 @@ OpStream::OpStream(std::vector<OpObserver*> observers, ForRanks patience) : stat
   state_->recording = outer->recording;
   if (state_->interest.host_numbers) listen_to_allocations();
   state_->interest.inner = state_->interest.inner || outer->interest.inner;
-  state_->guard.emplace(State::kSlot, state_);
+  state_->guard.emplace(torch_abi::kSlotOfOperations, state_);
   State& root = outer->outermost();
   if (state_->interest.outputs && !root.interest.outputs) {
     at::removeCallback(root.callback);

@@ -8,6 +8,7 @@
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/autograd/forward_grad.h>
 #include <torch/csrc/autograd/variable.h>
+#include <pianola/torch_abi/named_tensors.hpp>
 
 #include <fmt/format.h>
 
@@ -32,7 +33,7 @@ constexpr DispatchKeySet kModes = kDispatchModes | kTransforms | kJitTrace;
 constexpr DispatchKeySet kSubclass({DispatchKey::Python, DispatchKey::PythonTLSSnapshot});
 constexpr DispatchKeySet kWrapped({DispatchKey::FuncTorchGradWrapper, DispatchKey::FuncTorchBatched,
                                    DispatchKey::BatchedNestedTensor, DispatchKey::Batched, DispatchKey::Functionalize});
-constexpr DispatchKeySet kNamed(DispatchKey::Named);
+constexpr DispatchKeySet kNamed = torch_abi::kNamedTensors;
 constexpr DispatchKeySet kNested(DispatchKey::NestedTensor);
 constexpr DispatchKeySet kInStep = kSubclass | kWrapped | kNamed | kNested;
 

@@ -1,5 +1,7 @@
 #include <pianola/trace/plain_check.hpp>
 
+#include <pianola/torch_abi/named_tensors.hpp>
+
 #include <pianola/trace/op_stream.hpp>
 #include <pianola/trace/testing/device_test.hpp>
 #include <pianola/trace/testing/op_log.hpp>
@@ -61,9 +63,11 @@ TEST_P(PlainCheckTest, KeysAndLayoutSayWhatATensorIs) {
   EXPECT_EQ(oddity_of_input(nested(x)), Oddity::nested);
   EXPECT_EQ(oddity_of_input(x.to(at::kMeta)), Oddity::meta);
   EXPECT_EQ(oddity_of_input(at::_efficientzerotensor({2}, x.options())), Oddity::zero);
+#if PIANOLA_TORCH_HAS_NAMED_TENSORS
   EXPECT_EQ(
       oddity_of_input(x.refine_names({at::Dimname::fromSymbol(at::Symbol::dimname("N")), at::Dimname::wildcard()})),
       Oddity::named);
+#endif
 }
 
 // The tape has its own word on sparse tensors, and those of zeros are the operation's own affair.

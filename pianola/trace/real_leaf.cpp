@@ -1,5 +1,6 @@
 #include <pianola/trace/real_leaf.hpp>
 
+#include <pianola/torch_abi/autograd_node.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
@@ -13,7 +14,7 @@ namespace autograd = torch::autograd;
 
 at::Tensor real_leaf(const at::Tensor& tensor) {
   if (!tensor.requires_grad() || !tensor.is_leaf()) return tensor;
-  const std::shared_ptr<autograd::Node> node = autograd::impl::try_get_grad_accumulator(tensor);
+  const torch_abi::NodeRef<> node = autograd::impl::try_get_grad_accumulator(tensor);
   const auto* const accumulator = dynamic_cast<const autograd::AccumulateGrad*>(node.get());
   if (accumulator == nullptr || storage_of(accumulator->variable) != storage_of(tensor)) return tensor;
   return accumulator->variable;

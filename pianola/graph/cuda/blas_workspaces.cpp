@@ -46,10 +46,10 @@ std::vector<ByteSpan> BlasWorkspaces::spans_on(cudaStream_t stream) {
   std::vector<ByteSpan> spans;
   const auto add = [&](at::cuda::WorkspaceMapWithMutex& table, std::size_t bytes) {
     const std::shared_lock lock(table.mutex);
-    for (const auto& [key, memory] : table.map) {
+    for (const auto& [key, workspace] : table.map) {
       if (std::get<1>(key) != static_cast<void*>(stream)) continue;
-      const auto begin = reinterpret_cast<std::uintptr_t>(memory.get());
-      spans.push_back({.begin = begin, .end = begin + bytes});
+      const auto begin = reinterpret_cast<std::uintptr_t>(torch_abi::memory_of(workspace).get());
+      spans.push_back({.begin = begin, .end = begin + torch_abi::bytes_of(workspace, bytes)});
     }
   };
   add(at::cuda::cublas_handle_stream_to_workspace(), at::cuda::getChosenWorkspaceSize());
@@ -59,7 +59,8 @@ std::vector<ByteSpan> BlasWorkspaces::spans_on(cudaStream_t stream) {
 
 void BlasWorkspaces::record_stream(c10::cuda::CUDAStream stream) const {
   for (const Map* map : {&gemm_, &lt_}) {
-    for (const auto& [key, memory] : *map) c10::cuda::CUDACachingAllocator::recordStream(memory, stream);
+    for (const auto& [key, workspace] : *map)
+      c10::cuda::CUDACachingAllocator::recordStream(torch_abi::memory_of(workspace), stream);
   }
 }
 
@@ -136,9 +137,12 @@ void lend(at::cuda::WorkspaceMapWithMutex& table, cudaStream_t stream, std::byte
   const std::unique_lock lock(table.mutex);
   for (auto& [key, workspace] : table.map) {
     if (std::get<1>(key) != static_cast<void*>(stream)) continue;
-    at::DataPtr lent(memory, workspace.device());
+    auto lent = torch_abi::make_workspace({memory, torch_abi::memory_of(workspace).device()}, bytes);
     std::swap(workspace, lent);
-    if (!originals.try_emplace(key, std::move(lent)).second && owns(lent)) pool.keep(std::move(lent), bytes);
+    at::DataPtr& made = torch_abi::memory_of(lent);
+    if (!originals.try_emplace(key, std::move(lent)).second && owns(made)) {
+      pool.keep(std::move(made), torch_abi::bytes_of(lent, bytes));
+    }
   }
 }
 

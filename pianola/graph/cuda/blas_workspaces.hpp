@@ -1,5 +1,6 @@
 #pragma once
 #include <pianola/core/byte_span.hpp>
+#include <pianola/torch_abi/cuda/workspace_table.hpp>
 #include <pianola/trace/op_stream.hpp>
 
 #include <c10/core/Allocator.h>
@@ -24,7 +25,7 @@ namespace pianola::graph {
 /// The cuBLAS and cuBLASLt workspaces of one pool.
 class BlasWorkspaces {
  public:
-  using Map = std::map<std::tuple<void*, void*>, at::DataPtr>;
+  using Map = torch_abi::WorkspaceMap;
 
   /// While it lives, GEMMs on `stream` use, and make, the pool's workspaces.
   class Scope {

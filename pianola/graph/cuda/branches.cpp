@@ -49,10 +49,10 @@ std::vector<parallel::NodeEdge> node_edges(const std::vector<GraphEdge>& edges) 
 }
 
 // Seeds and offsets on the device.
-std::vector<ByteSpan> spans_of(const std::vector<GeneratorClock::State>& states) {
+std::vector<ByteSpan> spans_of(const std::vector<torch_abi::DrawWords>& words) {
   std::vector<ByteSpan> spans;
-  for (const auto& state : states) {
-    for (const at::TensorBase& tensor : {state->seed_extragraph_, state->offset_extragraph_}) {
+  for (const torch_abi::DrawWords& of_state : words) {
+    for (const at::TensorBase& tensor : {of_state.seed(), of_state.offset()}) {
       const auto begin = reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr());
       spans.push_back({.begin = begin, .end = begin + tensor.nbytes()});
     }

@@ -38,7 +38,7 @@ class Branches {
   struct Captured {
     CUgraph graph;
     const OpTrace* trace;  ///< nullptr: the graph stays as it is.
-    std::vector<GeneratorClock::State> generators;
+    std::vector<torch_abi::DrawWords> generators;
     std::vector<CUgraphNode> advance;  ///< Its last nodes, which move the generators on.
     const InputCopies* copies;         ///< Its first nodes.
     std::vector<ByteSpan> allocated;   ///< In its pool, all of it.

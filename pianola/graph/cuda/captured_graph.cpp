@@ -3,9 +3,9 @@
 #include <pianola/core/error.hpp>
 #include <pianola/cuda/capture_info.hpp>
 #include <pianola/graph/pool_state.hpp>
+#include <pianola/torch_abi/cuda/graph_reset.hpp>
 #include <pianola/trace/quiet_scope.hpp>
 
-#include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -36,39 +36,6 @@ std::recursive_mutex& books() {
   return mutex;
 }
 
-// torch fills the words on the device that a generator's graphs draw by, where a capture begins, on the capture's stream. A
-// replay on another stream may read them just then, and nothing needs them: recorded kernels read what a replay finds. So
-// torch fills others.
-class SpareWords {
- public:
-  explicit SpareWords(std::vector<GeneratorClock::State> states) : states_(std::move(states)) {
-    std::erase_if(states_, [](const GeneratorClock::State& state) {
-      return !state->seed_extragraph_.defined() || !state->offset_extragraph_.defined();
-    });
-    for (const GeneratorClock::State& state : states_) {
-      words_.emplace_back(at::empty_like(at::Tensor(state->seed_extragraph_)),
-                          at::empty_like(at::Tensor(state->offset_extragraph_)));
-    }
-    held_.emplace(states_);
-    exchange();
-  }
-  SpareWords(const SpareWords&) = delete;
-  SpareWords& operator=(const SpareWords&) = delete;
-  ~SpareWords() { exchange(); }
-
- private:
-  void exchange() noexcept {
-    for (std::size_t i = 0; i < states_.size(); ++i) {
-      std::swap(states_[i]->seed_extragraph_, words_[i].first);
-      std::swap(states_[i]->offset_extragraph_, words_[i].second);
-    }
-  }
-
-  std::vector<GeneratorClock::State> states_;
-  std::vector<std::pair<at::TensorBase, at::TensorBase>> words_;
-  std::optional<GeneratorClock::Hold> held_;
-};
-
 void end_on_stream(cudaStream_t stream) noexcept {
   cudaGraph_t leftover = nullptr;
   if (cudaStreamEndCapture(stream, &leftover) == cudaSuccess && leftover != nullptr) cudaGraphDestroy(leftover);
@@ -82,28 +49,74 @@ CapturedGraph::~CapturedGraph() {
   reset();
 }
 
-GeneratorClock::State CapturedGraph::add_generator(const at::Generator& generator) {
-  const std::lock_guard lock(books());
-  const auto known = captured_generator_states_;
-  register_generator_state(generator);
-  for (const auto& entry : captured_generator_states_) {
-    if (known.count(entry.first) == 0) return entry.first;
+// Where torch fills the words on the device that a generator's graphs draw by when a capture begins, it does so on the capture's
+// stream. A replay on another stream may read them just then, and nothing needs them: recorded kernels read what a replay finds.
+// So torch fills others.
+class CapturedGraph::SpareWords {
+ public:
+  explicit SpareWords(const CapturedGraph& graph) {
+    if (!torch_abi::kFillsWordsAtBegin) return;
+    std::vector<GeneratorClock::State> states;
+    for (const auto& entry : graph.captured_generator_states_) {
+      const torch_abi::DrawWords& words = words_.emplace_back(entry.first);
+      if (words.seed().defined() && words.offset().defined()) {
+        spare_.emplace_back(at::empty_like(at::Tensor(words.seed())), at::empty_like(at::Tensor(words.offset())));
+        states.push_back(entry.first);
+      } else {
+        words_.pop_back();
+      }
+    }
+    held_.emplace(states);
+    exchange();
   }
-  return {};
+  SpareWords(const SpareWords&) = delete;
+  SpareWords& operator=(const SpareWords&) = delete;
+  ~SpareWords() { exchange(); }
+
+ private:
+  void exchange() noexcept {
+    for (std::size_t i = 0; i < words_.size(); ++i) words_[i].exchange(spare_[i].first, spare_[i].second);
+  }
+
+  std::vector<torch_abi::DrawWords> words_;
+  std::vector<std::pair<at::TensorBase, at::TensorBase>> spare_;
+  std::optional<GeneratorClock::Hold> held_;
+};
+
+void CapturedGraph::let_draw(const std::vector<at::Generator>& generators, GeneratorClock::Drawable& drawable) {
+  for (const at::Generator& generator : generators) {
+    const auto known = captured_generator_states_;
+    torch_abi::let_draw(*this, generator);
+    for (const auto& entry : captured_generator_states_) {
+      if (known.count(entry.first) == 0) drawable.emplace_back(entry.first, generator);
+    }
+  }
 }
 
-std::vector<GeneratorClock::State> CapturedGraph::generator_states() const {
-  std::vector<GeneratorClock::State> states;
-  for (const auto& entry : captured_generator_states_) states.push_back(entry.first);
-  return states;
-}
-
-// What it fills on the device is nobody's operation: no mode of Python's may see it while the lock is held.
-void CapturedGraph::begin(c10::MempoolId_t pool, cudaStreamCaptureMode mode) {
+// What torch fills on the device is nobody's operation: no mode of Python's may see it while the lock is held.
+GeneratorClock::Drawable CapturedGraph::begin(c10::MempoolId_t pool, cudaStreamCaptureMode mode,
+                                              const std::vector<at::Generator>& generators) {
   const trace::QuietScope quiet;
-  const SpareWords spare(generator_states());
+  GeneratorClock::Drawable drawable;
+  if (torch_abi::kRegistersBeforeCapture) {
+    const std::lock_guard lock(books());
+    let_draw(generators, drawable);
+  }
+  {
+    const SpareWords spare(*this);
+    const std::lock_guard lock(books());
+    capture_begin(pool, mode);
+  }
   const std::lock_guard lock(books());
-  capture_begin(pool, mode);
+  if (!torch_abi::kRegistersBeforeCapture) let_draw(generators, drawable);
+  for (const auto& entry : captured_generator_states_) words_.emplace_back(entry.first).give_to(capture_id_);
+  return drawable;
+}
+
+std::vector<torch_abi::DrawCount> CapturedGraph::drawn() const {
+  std::vector<torch_abi::DrawCount> drawn;
+  for (const auto& entry : captured_generator_states_) drawn.emplace_back(entry.first, capture_id_);
+  return drawn;
 }
 
 void CapturedGraph::finish() {
@@ -114,12 +127,18 @@ void CapturedGraph::finish() {
 }
 
 // Note [Abandoning a capture]
-// torch ends a broken capture with a throw and skips the rest: the pool stays routed, its memory is never returned, the
+// Up to 2.13 torch ends a broken capture with a throw and skips the rest: the pool stays routed, its memory is never returned, the
 // generators stay "capturing". So end the broken capture here, then give torch an empty one on the same stream to end:
 // its own book-keeping runs to the end, and reset() returns the memory.
 void CapturedGraph::abandon(c10::cuda::CUDAStream stream) noexcept {
   const std::lock_guard lock(books());
-  if (!capture_ended_) end_broken_capture(stream);
+  if (!capture_ended_) {
+    if (torch_abi::kResetEndsBrokenCaptures) {
+      end_on_stream(stream);
+    } else {
+      end_broken_capture(stream);
+    }
+  }
   try {
     reset();
   } catch (const std::exception& error) {
@@ -143,7 +162,7 @@ void CapturedGraph::end_broken_capture(c10::cuda::CUDAStream stream) noexcept {
 void CapturedGraph::forget_capture() noexcept {
   try {
     c10::cuda::CUDACachingAllocator::endAllocateToPool(capture_dev_, mempool_id_);
-    for (const auto& entry : captured_generator_states_) entry.first->capturing_ = false;
+    for (const auto& entry : captured_generator_states_) torch_abi::forget_capture(entry.first, capture_id_);
     capture_ended_ = true;  // lets reset() release the pool
   } catch (const std::exception& error) {
     TORCH_WARN("pianola: memory of an abandoned capture could not be returned: ", error.what());

@@ -24,13 +24,15 @@ class CapturedGraph final : public at::cuda::CUDAGraph {
   CapturedGraph& operator=(const CapturedGraph&) = delete;
   ~CapturedGraph();
 
-  /// Before the capture: lets it draw from a generator. @return  Its state; nullptr where that takes part already.
-  GeneratorClock::State add_generator(const at::Generator& generator);
-  /// The generator states that take part in the capture.
-  [[nodiscard]] std::vector<GeneratorClock::State> generator_states() const;
-
-  /// Begins the capture, on the current stream.
-  void begin(c10::MempoolId_t pool, cudaStreamCaptureMode mode);
+  /// Begins the capture, on the current stream. @param generators  That it may draw from.
+  /// @return  Their states, each once.
+  GeneratorClock::Drawable begin(c10::MempoolId_t pool, cudaStreamCaptureMode mode,
+                                 const std::vector<at::Generator>& generators);
+  [[nodiscard]] torch_abi::CaptureId capture_id() const noexcept { return capture_id_; }
+  /// What the capture has drawn, of each state, while it is open.
+  [[nodiscard]] std::vector<torch_abi::DrawCount> drawn() const;
+  /// Where its kernels read the states' places.
+  [[nodiscard]] const std::vector<torch_abi::DrawWords>& words() const noexcept { return words_; }
   /// Ends the capture. As capture_end(), but silent where the graph is empty: the caller refuses that.
   void finish();
 
@@ -38,8 +40,12 @@ class CapturedGraph final : public at::cuda::CUDAGraph {
   void abandon(c10::cuda::CUDAStream stream) noexcept;
 
  private:
+  class SpareWords;
+  void let_draw(const std::vector<at::Generator>& generators, GeneratorClock::Drawable& drawable);
   void end_broken_capture(c10::cuda::CUDAStream stream) noexcept;
   void forget_capture() noexcept;
+
+  std::vector<torch_abi::DrawWords> words_;
 };
 
 /// What a capture on CUDA needs of its thread before it may begin.

@@ -199,9 +199,6 @@ void CudaBackend::begin(const CaptureOptions& options) {
   graph_ = std::make_unique<CapturedGraph>();
   std::vector<at::Generator> generators = default_generators();
   generators.insert(generators.end(), options.generators.begin(), options.generators.end());
-  for (const at::Generator& generator : generators) {
-    if (auto state = graph_->add_generator(generator)) recording_->drawable.emplace_back(std::move(state), generator);
-  }
   if (options.trace) {
     recording_->keeper.emplace(
         [this](const void* address) { return is_in_pool(reinterpret_cast<std::uintptr_t>(address)); });
@@ -213,8 +210,8 @@ void CudaBackend::begin(const CaptureOptions& options) {
                                .nodes = {}});
   }
   no_returns_.emplace();
-  graph_->begin(pool_->id(), to_cuda(options.mode));
-  recording_->generators.emplace(graph_->generator_states(), options.set_generators);
+  recording_->drawable = graph_->begin(pool_->id(), to_cuda(options.mode), generators);
+  recording_->generators.emplace(graph_->drawn(), options.set_generators);
   const CUstream stream = recording_->stream.stream();
   copies_.record(options.inputs, stream, [&] { return recording_->frontier.advance(stream); });
   if (KeepHostCopies::are_wanted()) recording_->host_copies.emplace();
@@ -233,9 +230,9 @@ std::vector<trace::OpObserver*> CudaBackend::observers() {
 
 TraceRecorderOptions CudaBackend::recorder_options() {
   // Only the generators that take part can move while a capture is open.
-  const auto position = [states = graph_->generator_states()] {
+  const auto position = [drawn = graph_->drawn()] {
     std::uint64_t sum = 0;
-    for (const auto& state : states) sum += state->offset_intragraph_;
+    for (const torch_abi::DrawCount& one : drawn) sum += one.value();
     return sum;
   };
   const auto new_nodes = [this]() -> std::span<const void* const> {
@@ -292,7 +289,7 @@ std::optional<std::string> CudaBackend::end(const OpTrace* trace, const CaptureO
     recording_->host_copies.reset();
   }
   (void)recording_->frontier.advance(stream);
-  clock_ = GeneratorClock::append_advance(recording_->drawable, recording_->generators->drew());
+  clock_ = GeneratorClock::append_advance(recording_->drawable, graph_->capture_id(), recording_->generators->drew());
   for (const auto& [state, generator] : recording_->drawable) {
     if (clock_.draws_from(state)) drawn_from_.push_back(generator);
   }
@@ -318,7 +315,7 @@ std::optional<std::string> CudaBackend::end(const OpTrace* trace, const CaptureO
   if (branches_) {
     branches_->rebuild({.graph = captured_graph(),
                         .trace = trace,
-                        .generators = graph_->generator_states(),
+                        .generators = graph_->words(),
                         .advance = advance,
                         .copies = &copies_,
                         .allocated = std::move(allocated),

@@ -3,12 +3,11 @@
 #include <pianola/graph/stream_order.hpp>
 #include <pianola/trace/quiet_scope.hpp>
 
-#include <ATen/cuda/CUDAGeneratorImpl.h>
-
 #include <algorithm>
 #include <functional>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 
 namespace pianola::graph {
 namespace {
@@ -27,12 +26,12 @@ void fill(const at::TensorBase& tensor, std::uint64_t value) {
 
 // What the device holds for one generator state, shared by all graphs that draw from it.
 struct GeneratorClock::Mirror {
-  explicit Mirror(State tracked) : state(std::move(tracked)) {}
+  explicit Mirror(State tracked) : state(std::move(tracked)), words(state) {}
 
   [[nodiscard]] bool is_current() const {
     return known && seed == next_seed && offset == next_offset &&
-           seed_tensor.unsafeGetTensorImpl() == state->seed_extragraph_.unsafeGetTensorImpl() &&
-           offset_tensor.unsafeGetTensorImpl() == state->offset_extragraph_.unsafeGetTensorImpl() &&
+           seed_tensor.unsafeGetTensorImpl() == words.seed().unsafeGetTensorImpl() &&
+           offset_tensor.unsafeGetTensorImpl() == words.offset().unsafeGetTensorImpl() &&
            seed_writes == writes_to(seed_tensor) && offset_writes == writes_to(offset_tensor) && can_count;
   }
 
@@ -41,8 +40,8 @@ struct GeneratorClock::Mirror {
     known = false;
     seed = next_seed;
     offset = next_offset;
-    seed_tensor = state->seed_extragraph_;  // held, so that no other tensor can get the same address
-    offset_tensor = state->offset_extragraph_;
+    seed_tensor = words.seed();  // held, so that no other tensor can get the same address
+    offset_tensor = words.offset();
     fill(seed_tensor, seed);
     fill(offset_tensor, offset);
     seed_writes = writes_to(seed_tensor);
@@ -67,6 +66,7 @@ struct GeneratorClock::Mirror {
   std::mutex mutex;  // of a turn
   StreamOrder order;
   State state;
+  torch_abi::DrawWords words;
   at::TensorBase seed_tensor, offset_tensor;
   std::uint64_t seed = 0, offset = 0;            // that the device holds
   std::uint64_t next_seed = 0, next_offset = 0;  // where the launch at hand begins
@@ -80,14 +80,15 @@ GeneratorClock::GeneratorClock(GeneratorClock&&) noexcept = default;
 GeneratorClock& GeneratorClock::operator=(GeneratorClock&&) noexcept = default;
 GeneratorClock::~GeneratorClock() = default;
 
-GeneratorClock GeneratorClock::append_advance(const Drawable& states, bool drew) {
+GeneratorClock GeneratorClock::append_advance(const Drawable& states, torch_abi::CaptureId capture, bool drew) {
   const trace::QuietScope quiet;
   GeneratorClock clock;
   for (const auto& [state, generator] : states) {
-    if (!drew && state->offset_intragraph_ == 0) continue;
-    at::Tensor(state->offset_extragraph_).add_(static_cast<std::int64_t>(state->offset_intragraph_));
-    clock.hands_.push_back(
-        {.mirror = mirror_of(state), .generator = generator, .increment = state->offset_intragraph_});
+    const std::uint64_t count = torch_abi::DrawCount(state, capture).value();
+    if (!drew && count == 0) continue;
+    auto mirror = mirror_of(state);
+    at::Tensor(mirror->words.offset()).add_(static_cast<std::int64_t>(count));
+    clock.hands_.push_back({.mirror = std::move(mirror), .generator = generator, .increment = count});
   }
   std::sort(clock.hands_.begin(), clock.hands_.end(),
             [](const Hand& a, const Hand& b) { return std::less<>()(a.mirror.get(), b.mirror.get()); });

@@ -1,4 +1,6 @@
 #pragma once
+#include <pianola/torch_abi/cuda/draw_words.hpp>
+
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/Stream.h>
@@ -9,10 +11,6 @@
 #include <memory>
 #include <utility>
 #include <vector>
-
-namespace at {
-struct CUDAGeneratorState;
-}
 
 namespace pianola::graph {
 
@@ -35,7 +33,7 @@ class GeneratorClock {
   struct Mirror;
 
  public:
-  using State = c10::intrusive_ptr<at::CUDAGeneratorState>;
+  using State = torch_abi::GeneratorState;
   /// The state of a generator, and one that has it.
   using Drawable = std::vector<std::pair<State, at::Generator>>;
   GeneratorClock();
@@ -45,7 +43,7 @@ class GeneratorClock {
 
   /// As the last work of a capture, on its stream: appends the advance of each state that the capture drew from.
   /// @param drew  Whether it drew at all: a state may stand at the start because it was put back there.
-  static GeneratorClock append_advance(const Drawable& states, bool drew);
+  static GeneratorClock append_advance(const Drawable& states, torch_abi::CaptureId capture, bool drew);
 
   [[nodiscard]] bool idle() const noexcept { return hands_.empty(); }
   [[nodiscard]] bool draws_from(const State& state) const noexcept;

@@ -2,21 +2,19 @@
 
 #include <pianola/trace/op_info.hpp>
 
-#include <ATen/cuda/CUDAGeneratorImpl.h>
-
 #include <algorithm>
 #include <utility>
 
 namespace pianola::graph {
 
-GeneratorWatch::GeneratorWatch(std::vector<GeneratorClock::State> states, bool may_be_set)
-    : states_(std::move(states)), may_be_set_(may_be_set), counts_(states_.size()) {
+GeneratorWatch::GeneratorWatch(std::vector<torch_abi::DrawCount> drawn, bool may_be_set)
+    : drawn_(std::move(drawn)), may_be_set_(may_be_set), counts_(drawn_.size()) {
   note_place();
 }
 
 GeneratorWatch::Place GeneratorWatch::place() const {
   Place place;
-  for (const auto& state : states_) place.push_back(state->offset_intragraph_);
+  for (const torch_abi::DrawCount& one : drawn_) place.push_back(one.value());
   return place;
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-#include <pianola/graph/cuda/generator_clock.hpp>
 #include <pianola/graph/offence.hpp>
+#include <pianola/torch_abi/cuda/draw_words.hpp>
 #include <pianola/trace/op_stream.hpp>
 
 #include <cstddef>
@@ -22,7 +22,8 @@ namespace pianola::graph {
 /// Sees whether the step sets a generator to a place that a replay cannot come to.
 class GeneratorWatch final : public trace::OpObserver {
  public:
-  GeneratorWatch(std::vector<GeneratorClock::State> states, bool may_be_set);
+  /// @param drawn  Of the capture, which has begun.
+  GeneratorWatch(std::vector<torch_abi::DrawCount> drawn, bool may_be_set);
 
   void on_op_begin(const trace::OpSpan& op) override;
   void on_op_end(const trace::OpSpan& op) override;
@@ -37,7 +38,7 @@ class GeneratorWatch final : public trace::OpObserver {
   void note_place();
   [[nodiscard]] bool was_set_wrongly() const;
 
-  std::vector<GeneratorClock::State> states_;
+  std::vector<torch_abi::DrawCount> drawn_;
   bool may_be_set_;
   std::vector<std::set<std::uint64_t>> counts_;  // that the step has had, of each state
   Place last_;

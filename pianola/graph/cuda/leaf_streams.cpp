@@ -39,13 +39,13 @@ void LeafStreams::on_op_begin(const trace::OpSpan& op) {
 
 void LeafStreams::visit(const at::Tensor& leaf) {
   if (leaf.device() != capture_.device()) return;
-  std::shared_ptr<autograd::Node> node = autograd::impl::try_get_grad_accumulator(leaf);
+  torch_abi::NodeRef<> node = autograd::impl::try_get_grad_accumulator(leaf);
   if (node == nullptr || !node->stream() || *node->stream() == capture_.unwrap()) return;
   if (has_hooks(*node)) {
     moved_.push_back({.leaf = leaf, .node = node, .from = *node->stream()});
     run_on(*node, leaf, capture_.unwrap());
   } else {
-    autograd::impl::set_grad_accumulator(leaf, {});
+    autograd::impl::set_grad_accumulator(leaf, torch_abi::no_node());
     replaced_.push_back({.leaf = leaf, .node = std::move(node)});
   }
 }
@@ -53,7 +53,7 @@ void LeafStreams::visit(const at::Tensor& leaf) {
 void LeafStreams::restore() noexcept {
   for (const Moved& one : moved_) run_on(*one.node, one.leaf, one.from);
   moved_.clear();
-  for (const auto& [leaf, node] : replaced_) autograd::impl::set_grad_accumulator(leaf, node);
+  for (const auto& [leaf, node] : replaced_) autograd::impl::set_grad_accumulator(leaf, torch_abi::WeakNodeRef(node));
   replaced_.clear();
 }
 

@@ -1,4 +1,5 @@
 #pragma once
+#include <pianola/torch_abi/autograd_node.hpp>
 #include <pianola/trace/op_stream.hpp>
 
 #include <ATen/core/Tensor.h>
@@ -8,10 +9,6 @@
 
 #include <memory>
 #include <vector>
-
-namespace torch::autograd {
-struct Node;
-}
 
 namespace pianola::graph {
 
@@ -36,11 +33,11 @@ class LeafStreams final : public trace::OpObserver {
  private:
   struct Replaced {
     at::Tensor leaf;
-    std::shared_ptr<torch::autograd::Node> node;
+    torch_abi::NodeRef<> node;
   };
   struct Moved {
     at::Tensor leaf;
-    std::shared_ptr<torch::autograd::Node> node;
+    torch_abi::NodeRef<> node;
     c10::Stream from;
   };
 

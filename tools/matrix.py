@@ -1,0 +1,132 @@
+"""Builds and tests Pianola against several versions of torch.
+
+    matrix.py [VERSION ...] [--tests all|core|none] [--compiler g++] [--jobs N] [--json FILE] [--keep]
+
+Without VERSION: all of VERSIONS. Each gets an environment of its own, build/matrix/VERSION/venv, which pip makes and which is removed
+afterwards, since it takes 5 GB; and a build tree beside it, which stays. FILE gets a row for each, beside the rows of other versions and
+compilers that it has: torch, CUDA, compiler, whether all compiles and links, and the counts of the tests.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+from run_tests import ROOT, summarise
+
+MATRIX = ROOT / "build" / "matrix"
+VERSIONS = ("2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0")
+CORE = "^(core|torch_abi|trace|graph|callable|parallel|distributed|python)$"  # names of ctest's
+LEFT_TO_TORCH = ("torch", "nvidia-")  # what requirements.txt pins for its own torch
+
+
+def of_requirements():
+    lines = (line.partition("#")[0].strip() for line in (ROOT / "requirements.txt").read_text().splitlines())
+    return [line for line in lines if line and not line.startswith(LEFT_TO_TORCH)]
+
+
+def cuda_headers(installed):
+    """The header wheels that go with the CUDA that torch has brought: [requirement]; empty where it has none.
+
+    installed: {package: version}
+    """
+    runtime = installed.get("nvidia-cuda-runtime")
+    if runtime is None:
+        return []
+    minor = ".".join(runtime.split(".")[:2])
+    return [f"{package}=={minor}.*" for package in ("nvidia-cuda-crt", "nvidia-cuda-cccl") if package not in installed]
+
+
+def make_environment(version, folder):
+    """@return  Its interpreter."""
+    python = folder / "bin" / "python"
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-cache-dir"]
+    subprocess.run([*install, f"torch=={version}", *of_requirements()], check=True)
+    listed = subprocess.run([python, "-m", "pip", "list", "--format=json", "--disable-pip-version-check"], check=True, text=True,
+                            stdout=subprocess.PIPE).stdout
+    if headers := cuda_headers({one["name"]: one["version"] for one in json.loads(listed)}):
+        subprocess.run([*install, *headers], check=True)
+    return python
+
+
+def ask(python, expression):
+    return subprocess.run([python, "-c", f"import torch; print({expression})"], check=True, text=True, stdout=subprocess.PIPE).stdout.strip()
+
+
+def build(tree, python, compiler, jobs):
+    """(files that do not compile, whether all is linked)"""
+    environment = os.environ | {"CXX": compiler}
+    subprocess.run(["cmake", "--preset", "release", "-B", tree, f"-DPIANOLA_PYTHON={python}"], cwd=ROOT, env=environment, check=True,
+                   stdout=subprocess.DEVNULL)
+    log = tree / "build.log"
+    with log.open("w") as out:
+        status = subprocess.run(["cmake", "--build", tree, "--parallel", str(jobs), "--", "-k", "0"], cwd=ROOT, stdout=out,
+                                stderr=subprocess.STDOUT).returncode
+    failed = re.findall(r"^FAILED: .*?([^ /]+)\.o\b", log.read_text(), re.MULTILINE)
+    return failed, status == 0
+
+
+def test(tree, which):
+    results, report = tree / "test-results", tree / "ctest.xml"
+    shutil.rmtree(results, ignore_errors=True)
+    results.mkdir()
+    chosen = ["--tests-regex", CORE] if which == "core" else []
+    subprocess.run(["ctest", "--test-dir", tree, "--parallel", "2", "--output-on-failure", "--output-junit", report, *chosen], cwd=ROOT)
+    return summarise(report, results) if report.exists() else Counter()
+
+
+def row_of(version, options):
+    begin, place = time.monotonic(), MATRIX / version
+    python = make_environment(version, place / "venv")
+    tree = place / f"build-{options.compiler}"
+    failed, links = build(tree, python, options.compiler, options.jobs)
+    row = {"torch": ask(python, "torch.__version__"), "cuda": ask(python, "torch.version.cuda") or "none",
+           "compiler": subprocess.run([options.compiler, "-dumpfullversion"], check=True, text=True, stdout=subprocess.PIPE).stdout.strip(),
+           "compiles": not failed, "does_not_compile": sorted(set(failed)), "links": links, "tests": options.tests}
+    if links and options.tests != "none":
+        counts = test(tree, options.tests)
+        row |= {kind: counts[kind] for kind in ("passed", "failed", "skipped")}
+    row["seconds"] = round(time.monotonic() - begin)
+    if not options.keep:
+        shutil.rmtree(place / "venv")
+    return row
+
+
+def store(file, row):
+    rows = json.loads(file.read_text()) if file.exists() else []
+    same = ("torch", "compiler")
+    rows = [one for one in rows if any(one[key] != row[key] for key in same)] + [row]
+    file.write_text(json.dumps(sorted(rows, key=lambda one: [one[key] for key in same]), indent=1) + "\n")
+
+
+def parse(arguments):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("versions", nargs="*", metavar="VERSION", default=VERSIONS)
+    parser.add_argument("--tests", choices=("all", "core", "none"), default="all")
+    parser.add_argument("--compiler", default="g++")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--keep", action="store_true", help="keep the environments")
+    return parser.parse_args(arguments)
+
+
+def main(arguments):
+    options, rows = parse(arguments), []
+    for version in options.versions:
+        rows.append(row := row_of(version, options))
+        print(json.dumps(row), flush=True)
+        if options.json:
+            store(options.json, row)
+    return 0 if all(row["links"] and not row.get("failed") for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,26 @@
+"""What tools/matrix.py decides by itself; it is tried as a whole by whoever looks at another torch."""
+
+import json
+
+import matrix
+
+
+def test_headers_follow_the_cuda_of_torch():
+    assert matrix.cuda_headers({"nvidia-cuda-runtime": "13.2.86", "nvidia-cuda-cccl": "13.3.5.0.6"}) == ["nvidia-cuda-crt==13.2.*"]
+    assert matrix.cuda_headers({"nvidia-cuda-runtime": "13.0.96"}) == ["nvidia-cuda-crt==13.0.*", "nvidia-cuda-cccl==13.0.*"]
+    assert matrix.cuda_headers({"torch": "2.15.0+cpu"}) == []
+
+
+def test_what_goes_with_torch_is_not_pinned():
+    named = matrix.of_requirements()
+    assert any(one.startswith("pytest==") for one in named)
+    assert not [one for one in named if one.startswith(("torch", "nvidia"))]
+
+
+def test_a_new_row_takes_the_place_of_its_own_alone(tmp_path):
+    file = tmp_path / "matrix.json"
+    row = {"torch": "2.15.0", "compiler": "12.2.0", "passed": 1}
+    for one in ({**row, "torch": "2.11.0"}, row, {**row, "compiler": "14.1.0"}, {**row, "passed": 2}):
+        matrix.store(file, one)
+    assert [(one["torch"], one["compiler"], one["passed"]) for one in json.loads(file.read_text())] == [
+        ("2.11.0", "12.2.0", 1), ("2.15.0", "12.2.0", 2), ("2.15.0", "14.1.0", 1)]  # fmt: skip
