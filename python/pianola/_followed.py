@@ -11,6 +11,7 @@ from torch.nn.modules import module as torch_modules
 from ._audit.files import HIDDEN, PACKAGE, TORCH, kind_of_file
 from ._audit.once import once_per
 from ._host_places import slots_of
+from ._torch_abi import CODE_OF_APPLY
 
 # Parts of Python's library that keep books of their own, and decide nothing.
 _BOOKKEEPERS = ("logging", "warnings", "threading", "importlib", "traceback", "linecache", "inspect", "queue", "concurrent",
@@ -35,7 +36,7 @@ def kind_of_code(code: CodeType) -> int:
     if kind & PACKAGE and kind & HIDDEN:  # a package that does chores, such as numpy
         return 0
     if kind & TORCH:
-        if code is torch.autograd.Function.apply.__func__.__code__:  # type: ignore[attr-defined]
+        if code is CODE_OF_APPLY:
             return 2
         if file.startswith(_HOOKS):
             return 1

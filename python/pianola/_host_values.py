@@ -42,6 +42,7 @@ from ._host_places import (
     with_key,
 )
 from ._replaced import original_of
+from ._torch_abi import function_of_apply
 
 _DEPTH = 16  # of containers in containers
 MOST_ENTRIES = 100_000  # of one container
@@ -92,6 +93,10 @@ class HostValues:
 
     def _read_unseen(self, function: types.FunctionType, given: tuple = ()) -> None:
         """What a function reads that may run where nobody watches. `given`: its first arguments."""
+        raise NotImplementedError
+
+    def _meet_autograd_function(self, kind: Any) -> None:
+        """A custom Function."""
         raise NotImplementedError
 
     def _is_noted(self, kind: str, owner: Any, key: Any) -> bool:
@@ -160,6 +165,8 @@ class HostValues:
         return self._object_attribute(owner, name, path)
 
     def _class_attribute(self, owner: type, name: str, path: str) -> Any:
+        if name == "apply" and (function := function_of_apply(getattr(owner, name, None))) is not None:
+            self._meet_autograd_function(function)
         value = in_class(owner, name)
         self._note("class", owner, name, f"{path}.{name}", value)
         if type(owner) is not type:
@@ -362,6 +369,8 @@ class HostValues:
 
     def _take_bound(self, method: Any, name: str, depth: int) -> None:
         owner = method.__self__
+        if (function := function_of_apply(method)) is not None:
+            self._meet_autograd_function(function)
         if owner is None or isinstance(owner, (types.ModuleType, type)) or depth > _DEPTH:
             return
         self._take(owner, self._name(owner, f"{name}.__self__"), depth + 1)
