@@ -1,8 +1,6 @@
 #pragma once
 #include <torch/headeronly/version.h>
 
-#include <string_view>
-
 // Note [One place for what torch changes]
 // This room alone knows which version of torch is which. Each file follows one thing that torch has changed, says since when, and
 // offers one way to it: what includes it reads the same for all versions. A check of the version anywhere else belongs here.
@@ -12,10 +10,3 @@
   (TORCH_VERSION_MAJOR > (major) || (TORCH_VERSION_MAJOR == (major) && TORCH_VERSION_MINOR >= (minor)))
 
 static_assert(PIANOLA_TORCH_AT_LEAST(2, 11), "pianola needs torch 2.11 or newer");
-
-namespace pianola::torch_abi {
-
-/// "2.11.0": whose headers the library was compiled with.
-[[nodiscard]] std::string_view compiled_for() noexcept;
-
-}  // namespace pianola::torch_abi

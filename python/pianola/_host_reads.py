@@ -52,6 +52,7 @@ from ._named_gradients import backward_passes
 from ._host_values import HostValues, MEMBERS, MOST_ENTRIES
 from . import _host_parts, _sharding
 from ._load import _C
+from ._torch_abi import code_of
 from ._weak_references import weakly
 
 __all__ = ["GONE", "MISSING", "HostReads", "Place", "Store", "is_same"]
@@ -62,12 +63,10 @@ _OPTIMIZER_HOOKS = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks
 
 # Methods of torch's that are given hooks, which run in backward passes, and the names of these arguments.
 _TAKE_HOOKS = {
-    torch.Tensor.register_hook.__code__: "hook",
-    torch.Tensor.register_post_accumulate_grad_hook.__code__: "hook",
-    torch.autograd.graph.saved_tensors_hooks.__init__.__code__: "unpack_hook",
+    code_of(torch.Tensor.register_hook): "hook",
+    code_of(torch.Tensor.register_post_accumulate_grad_hook): "hook",
+    code_of(torch.autograd.graph.saved_tensors_hooks.__init__): "unpack_hook",
 }
-
-
 _MOST_UNSEEN = 1000  # functions that hooks lead to
 
 
@@ -357,7 +356,7 @@ class HostReads(HostValues):
 
     def _read_unseen(self, function: types.FunctionType, given: tuple = ()) -> None:
         """What a function reads that may run where nobody watches: from its variables, and from its first arguments, as far as they are
-        known. In a backward pass so does what it calls, within its own package, and what it stores counts."""
+        known. Of a hook of a backward pass, what it calls in the user's own code is read too, and what it stores counts."""
         code = function.__code__
         number = (code, *map(id, given or (function,)))
         if number in self._unseen or kind_of_code(code) != 1 or not self._is_near(code):

@@ -5,8 +5,14 @@ from typing import Any, Optional
 
 import torch
 
-# torch.autograd.Function.apply: a function of Python's in 2.11, C's in 2.15, where no frame tells of it.
-CODE_OF_APPLY: Optional[types.CodeType] = getattr(getattr(torch.autograd.Function.apply, "__func__", None), "__code__", None)
+
+def code_of(function: Any) -> Optional[types.CodeType]:
+    """None where it is C's in this torch: no frame of Python's tells of it."""
+    return getattr(getattr(function, "__func__", function), "__code__", None)
+
+
+# A function of Python's in torch 2.11, C's in 2.15.
+CODE_OF_APPLY = code_of(torch.autograd.Function.apply)
 
 
 def function_of_apply(method: Any) -> Optional[type]:
