@@ -1,6 +1,8 @@
 """`pianola.CUDAGraph` and `pianola.graph`: torch.cuda's two, with the same arguments, methods and error texts."""
 
 import os
+import pathlib
+import re
 import threading
 import warnings
 from typing import Any, Optional, Union
@@ -11,21 +13,27 @@ from . import _recording
 from ._device import Device, as_device
 from ._errors import refuse
 from ._graph import capture_options
+from ._graph_hooks import HookedGraph
 from ._graph_pool import pool_id
 from ._load import _C
 from ._stream import CPUStream, current_stream
+from ._torch_abi import graph_data
 
 _EMPTY = (
     "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on wrong device or stream."
 )
+# In a label of Graphviz: all lines but the first.
+_FURTHER_LINES = re.compile(r'(label="(?:[^"\\]|\\[^n])*)\\n(?:[^"\\]|\\.)*"')
 
 
-class CUDAGraph:
+class CUDAGraph(HookedGraph):
     """A graph that is captured between capture_begin() and capture_end(), as torch.cuda.CUDAGraph.
 
     On the CPU (`capture_begin(device="cpu")`, or where there is no GPU) it is the tape. Unlike torch's, a capture that
     fails leaves nothing behind, names the operation at fault, and the graph can capture again; tensors that the captured
     code wrote on the CPU are put back, because recording does not count as a run.
+
+    It has the methods of the newest torch, whichever is installed, but for conditional nodes.
 
     Args:
         keep_graph: leave the executable to instantiate() or the first replay(), and the cudaGraph_t to raw_cuda_graph().
@@ -35,6 +43,7 @@ class CUDAGraph:
     _allow_empty = False
 
     def __init__(self, keep_graph: bool = False) -> None:
+        super().__init__()
         self._keep_graph = keep_graph
         self._generators: list[torch.Generator] = []
         self._debug = False
@@ -42,11 +51,14 @@ class CUDAGraph:
         self._scope: Optional[_C.CaptureScope] = None
         self._reads: Any = None
         self._thread = 0  # that captures
+        self._ending = False  # between capture_end_pre() and capture_end_post()
+        self._instantiated = False
 
     def capture_begin(
         self,
         pool: Any = None,
         capture_error_mode: Optional[str] = None,
+        check_input_liveness: bool = False,
         *,
         device: Device = None,
         branches: int = 0,
@@ -57,6 +69,8 @@ class CUDAGraph:
         Args:
             pool: memory to share with other graphs: what graph_pool_handle() or another graph's pool() returned.
             capture_error_mode: "thread_local" (default), "global" or "relaxed".
+            check_input_liveness: each replay makes sure that the tensors from outside that it uses are still held by somebody
+                and where they were; else a ReplayError names one. Off: the graph keeps them alive.
             device: where; default: the current CUDA device, or the CPU where there is none.
             branches, parallel: as for pianola.Graph.capture: what is independent runs at once.
         """
@@ -68,9 +82,13 @@ class CUDAGraph:
                 "the default stream.)",
                 "use `with pianola.graph(g):`, or make another stream current: `with torch.cuda.stream(...)`",
             )
-        self._begin(device, stream, pool, capture_error_mode, branches=branches, parallel=parallel)
+        self._begin(
+            device, stream, pool, capture_error_mode, check_input_liveness, branches=branches, parallel=parallel
+        )
 
-    def _begin(self, device: torch.device, stream: Any, pool: Any, mode: Optional[str], **options: Any) -> None:
+    def _begin(
+        self, device: torch.device, stream: Any, pool: Any, mode: Optional[str], strict: bool, **options: Any
+    ) -> None:
         if self._graph is not None:
             refuse(
                 "This CUDAGraph instance already owns a captured graph. To capture a new graph, create a new instance.",
@@ -78,9 +96,10 @@ class CUDAGraph:
             )
         self._graph = graph = _C.Graph(device)  # ahead of the capture: no other thread may begin one beside it
         try:
-            self._open(graph, device, stream, pool, mode, **options)
+            self._open(graph, device, stream, pool, mode, check="strict" if strict else "standard", **options)
+            self._at_capture_start.run(self)
         except BaseException:
-            self._graph = None
+            self._drop()
             raise
 
     def _open(
@@ -103,14 +122,38 @@ class CUDAGraph:
 
     def capture_end(self) -> None:
         """Ends the capture, on the thread that began it; afterwards replay() runs what was captured."""
+        self.capture_end_pre()
+        try:
+            if self._at_capture_end:
+                self._at_capture_end.run(self)
+                self._instantiated = False  # a hook may have changed the graph
+            if self._instantiated:
+                self._at_instantiate.run(self)
+            elif not self._keep_graph:
+                self.instantiate()
+            self.capture_end_post()
+        except BaseException:
+            self._drop()
+            raise
+
+    def capture_end_pre(self) -> None:
+        """The first half of capture_end(), without hooks: until capture_end_post(), raw_cuda_graph() gives the graph, which may
+        be changed, and instantiate() makes the executable once more, with and without `keep_graph`."""
         scope = self._take_scope("capture_end()")
         try:
             scope.end()
         except BaseException:
             self._graph = None
             raise
+        self._ending, self._instantiated = True, not self._keep_graph
         if self._allow_empty and any("empty" in warning for warning in self._captured().info().warnings):
-            warnings.warn(_EMPTY, stacklevel=2)
+            warnings.warn(_EMPTY, stacklevel=3)
+
+    def capture_end_post(self) -> None:
+        """The second half of capture_end()."""
+        if not self._ending:
+            refuse("capture_end_post() called before capture_end_pre().", "call capture_end(), which does both")
+        self._ending = False
 
     def _fail(self, error: BaseException) -> None:
         """Abandons the capture after an exception in it; raises an explanation where capturing is what caused it."""
@@ -142,23 +185,49 @@ class CUDAGraph:
         graph = self._graph
         if graph is None or self._scope is not None:
             graph = self._captured()
-        graph.replay()
+        if not self._instantiated:
+            self.instantiate()
+        if self._kept.streams is not None:
+            self._kept.streams.add(current_stream(graph.device))
+        start, end = self._at_replay_start, self._at_replay_end
+        if not (start.own or start.of_all or end.own or end.of_all):  # bool(start) takes longer, and each replay asks
+            return graph.replay()
+        start.run(self)
+        try:
+            graph.replay()
+        finally:
+            end.run(self)
 
     def instantiate(self) -> None:
         """Makes the executable from the captured graph as it is now. For keep_graph=True."""
-        if not self._keep_graph:
+        if not (self._keep_graph or self._ending):
             refuse("instantiate() is intended to be called by the user only when keep_graph=true")
         self._captured("capture_end() must have been called before calling instantiate").instantiate()
+        self._instantiated = True
+        self._at_instantiate.run(self)
 
     def reset(self) -> None:
         """Drops the graph and its memory, or abandons the capture that is open; the object can capture again."""
+        self._close_scope()
+        self._release_kept()
+        self._drop()
+
+    def _close_scope(self) -> None:
         if self._scope is not None:
             self._take_scope("reset()")
+
+    def _drop(self) -> None:
+        self._close_scope()
         self._graph = None
+        self._ending = self._instantiated = False
 
     def pool(self) -> tuple[int, int]:
         """The name of the graph's memory pool, to pass to another graph."""
         return self._captured("Called CUDAGraph::pool() without a preceding successful capture.").pool_id()
+
+    def pools(self) -> list[tuple[int, int]]:
+        """The names of all memory pools that the graph keeps: its own."""
+        return [self._captured("Called CUDAGraph::pools() without a preceding successful capture.").pool_id()]
 
     def register_generator_state(self, generator: torch.Generator) -> None:
         """Lets the captured code draw from `generator`; before capture_begin(). The default one always may."""
@@ -172,20 +241,36 @@ class CUDAGraph:
         """Lets debug_dump() write. As in torch, call it before the capture."""
         self._debug = True
 
-    def debug_dump(self, debug_path: str) -> None:
-        """Writes the graph in Graphviz's language: nodes with kernel and operation, edges."""
-        if not self._debug:
+    def debug_dump(self, debug_path: "Union[str, os.PathLike[str]]", *, verbose: bool = True) -> None:
+        """Writes the graph in Graphviz's language: nodes with kernel and operation, edges. Without `verbose` a node is its type
+        and kernel alone. For graphs with `keep_graph` or enable_debug_mode(), and in hooks at the end of a capture."""
+        if not (self._debug or self._keep_graph or self._ending):
             warnings.warn("CUDA Graphs debug not enabled, set with [graph].enable_debug_mode()", stacklevel=2)
             return
-        self._captured("debug_dump() was called on a CUDAGraph that holds no capture.").dump_dot(str(debug_path))
+        path = os.fspath(debug_path)
+        self._captured("debug_dump() was called on a CUDAGraph that holds no capture.").dump_dot(path)
+        if not verbose:
+            text = pathlib.Path(path).read_text()
+            pathlib.Path(path).write_text(_FURTHER_LINES.sub(r'\1"', text))
+
+    def get_graph_data(self) -> dict[str, Any]:
+        """Nodes and edges with the numbers by which CUPTI calls them, as torch from 2.14 on tells them, for profilers. Needs
+        `keep_graph`, the package cuda-bindings and a driver of CUDA 13.1 or newer."""
+        if self._captured("get_graph_data() was called on a CUDAGraph that holds no capture.").device.type != "cuda":
+            refuse("get_graph_data() tells of nodes of CUDA, and the tape has none", "see info() and debug_dump()")
+        data = graph_data(self)
+        if data is None:
+            refuse(f"torch {torch.__version__} has no get_graph_data()", "see info() and debug_dump(), or install torch 2.14")
+        return data
 
     def dump_lanes(self, file: "Union[str, os.PathLike[str]]") -> None:
         """Draws the lanes of `branches` as an SVG picture: what runs beside what, by modelled times."""
         self._captured("dump_lanes() was called on a CUDAGraph that holds no capture.").dump_lanes(os.fspath(file))
 
     def raw_cuda_graph(self) -> int:
-        """The cudaGraph_t, for cuda-python; 0 on the tape. `keep_graph` must be True."""
-        if not self._keep_graph:
+        """The cudaGraph_t, for cuda-python; 0 on the tape. For graphs with `keep_graph` or enable_debug_mode(), and in hooks at
+        the end of a capture."""
+        if not (self._keep_graph or self._debug or self._ending):
             refuse(
                 "You cannot access the raw cudaGraph_t instance unless CUDAGraph was initialized with keep_graph=true"
             )
@@ -219,6 +304,7 @@ class graph:  # noqa: N801  named as torch.cuda.graph
         stream: to capture on; default: one of Pianola's. On the CPU there is none.
         capture_error_mode: "thread_local" (default), "global" or "relaxed".
         device: where; default: the stream's, else the current CUDA device, or the CPU where there is none.
+        check_input_liveness: as for CUDAGraph.capture_begin().
         branches, parallel: as for pianola.Graph.capture: what is independent runs at once.
     """
 
@@ -232,6 +318,7 @@ class graph:  # noqa: N801  named as torch.cuda.graph
         capture_error_mode: Optional[str] = None,
         *,
         device: Device = None,
+        check_input_liveness: bool = False,
         branches: int = 0,
         parallel: "Optional[_C.ParallelOptions]" = None,
     ) -> None:
@@ -244,6 +331,7 @@ class graph:  # noqa: N801  named as torch.cuda.graph
         self.pool = pool_id(pool)
         self.capture_stream = stream
         self.capture_error_mode = capture_error_mode
+        self.check_input_liveness = check_input_liveness
         self.device = as_device(stream.device if device is None and stream is not None else device)
         self.branches = branches
         self.parallel = parallel
@@ -251,7 +339,13 @@ class graph:  # noqa: N801  named as torch.cuda.graph
     def __enter__(self) -> None:
         stream = None if isinstance(self.capture_stream, CPUStream) else self.capture_stream
         self.cuda_graph._begin(
-            self.device, stream, self.pool, self.capture_error_mode, branches=self.branches, parallel=self.parallel
+            self.device,
+            stream,
+            self.pool,
+            self.capture_error_mode,
+            self.check_input_liveness,
+            branches=self.branches,
+            parallel=self.parallel,
         )
 
     def __exit__(self, kind: Any, error: Optional[BaseException], traceback: Any) -> None:

@@ -8,7 +8,7 @@ import torch
 import pianola
 from pianola import _compat
 from pianola._errors import refuse
-from pianola._compat import TorchCUDAGraph
+from pianola._compat import TorchCUDAGraph, TorchGraph
 from twins import MLP, assert_same, assert_same_state, batches, twins
 
 
@@ -186,3 +186,87 @@ def test_torchs_own_script_runs_unchanged():
         g.replay()
         with torch.no_grad():
             assert_same("output", y, model(static))
+
+
+def test_conditional_nodes_are_refused():
+    with pianola.compat():
+        g = torch.cuda.CUDAGraph()
+    for name in (
+        "begin_capture_to_if_node",
+        "begin_capture_to_while_node",
+        "end_capture_to_conditional_node",
+        "set_conditional_handle_for_current_node",
+    ):
+        with pytest.raises(pianola.UsageError, match="Pianola's graphs hold no conditional nodes") as refused:
+            getattr(g, name)()
+        assert "torch.where" in refused.value.fix and "outside of pianola.compat()" in refused.value.fix
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_annotations_are_refused_where_torch_would_record_them(device, recorded, monkeypatch):
+    monkeypatch.setattr(_compat, "records_annotations", lambda: recorded)
+    x, model = torch.randn(8, 16, device=device), MLP().to(device)
+
+    for attempt in (
+        lambda: TorchGraph(TorchCUDAGraph(), enable_annotations=True, device=device),
+        lambda: TorchGraph(TorchCUDAGraph(), enable_annotations=True, annotation_config={"key_by": "auto"}, device=device),
+        lambda: _compat.torch_make_graphed_callables(model, (x,), enable_annotations=True),
+    ):
+        if recorded:
+            with pytest.raises(pianola.UsageError, match="does not record torch's annotations of kernels") as refused:
+                attempt()
+            assert "leave it out" in refused.value.fix
+        else:
+            attempt()
+    with pytest.raises(pianola.UsageError, match="annotations of kernels"):
+        TorchGraph(TorchCUDAGraph(), enable_annotations=True, annotation_config={"backend": "cupti"}, device=device)
+    TorchGraph(TorchCUDAGraph(), annotation_config={"backend": "auto"}, device=device)  # as in torch, of no use alone
+
+
+def test_input_liveness_reaches_the_graph(device):
+    x = torch.ones(2, device=device)
+    g = TorchCUDAGraph()
+    with TorchGraph(g, check_input_liveness=True, device=device):
+        y = x + 1
+    g.replay()
+    assert y.tolist() == [2.0, 2.0]
+    del x
+    with pytest.raises(RuntimeError, match="nothing was launched"):
+        g.replay()
+
+
+def test_graphed_callables_are_captured_in_the_mode_that_was_asked_for(device, monkeypatch):
+    modes = []
+    original = _compat.make_graphed_callables
+
+    def watched(*given, **options):
+        modes.append(given[5])
+        return original(*given, **options)
+
+    monkeypatch.setattr(_compat, "make_graphed_callables", watched)
+    x = torch.randn(8, 16, device=device)
+    for options in ({}, {"capture_error_mode": "relaxed"}):
+        _compat.torch_make_graphed_callables(MLP().to(device), (x,), **options)
+    assert modes == ["global", "relaxed"]
+
+
+def test_export_dot_writes_graphs_of_both(device, tmp_path, monkeypatch):
+    of_torch = []
+    monkeypatch.setattr(_compat, "_torchs_export", lambda path, verbose: lambda graph: of_torch.append((path, verbose, graph)))
+    x = torch.ones(2, device=device)
+    g = TorchCUDAGraph()
+    hook = _compat.torch_export_dot(str(tmp_path / "graph.dot"), verbose=False)
+    g.register_capture_end_hook(hook)
+    with TorchGraph(g, device=device):
+        x.add_(1)
+    assert "digraph" in (tmp_path / "graph.dot").read_text() and not of_torch
+    hook("a graph of torch's")
+    assert of_torch == [(str(tmp_path / "graph.dot"), False, "a graph of torch's")]
+
+
+def test_export_dot_is_offered_where_torch_has_it():
+    before = getattr(torch.cuda.graphs, "export_dot", None)
+    with pianola.compat():
+        within = getattr(torch.cuda.graphs, "export_dot", None)
+    assert within is (_compat.torch_export_dot if before else None)
+    assert getattr(torch.cuda.graphs, "export_dot", None) is before
