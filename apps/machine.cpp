@@ -2,6 +2,7 @@
 
 #include <pianola/core/error.hpp>
 #include <pianola/core/version.hpp>
+#include <pianola/graph/internals.hpp>
 
 #include <ATen/Parallel.h>
 #include <torch/csrc/api/include/torch/version.h>
@@ -9,6 +10,7 @@
 #include <fmt/format.h>
 
 #include <fstream>
+#include <utility>
 #include <vector>
 
 #if PIANOLA_WITH_CUDA
@@ -106,6 +108,24 @@ Report machine_report() {
                    .row({"tape", "CPU tensors", "yes"}));
   report.table(devices_table());
   return report;
+}
+
+bool add_internals(Report& report) {
+  std::vector<c10::Device> devices{{c10::kCPU}};
+  for (int index = 0; index < cuda_device_count(); ++index)
+    devices.emplace_back(c10::kCUDA, static_cast<c10::DeviceIndex>(index));
+  ReportTable table("internals", "What Pianola builds on inside torch",
+                    {{"device"}, {"internal"}, {"used_for", "used for"}, {"state"}});
+  bool sound = true;
+  for (const c10::Device device : devices) {
+    for (const Internal& internal : check_internals(device)) {
+      sound = sound && internal.trouble.empty();
+      table.row({device.str(), internal.name, internal.used_for,
+                 internal.trouble.empty() ? "as needed" : "moved: " + internal.trouble});
+    }
+  }
+  report.table(std::move(table));
+  return sound;
 }
 
 std::string device_name(c10::Device device) {

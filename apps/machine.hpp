@@ -10,6 +10,9 @@ namespace pianola::program {
 /// Versions, backends and devices: what `pianola info` prints. Works without a driver and without a GPU.
 [[nodiscard]] Report machine_report();
 
+/// Adds what check_internals() finds on each device. @return  Whether all is as Pianola needs it.
+[[nodiscard]] bool add_internals(Report& report);
+
 /// "NVIDIA H200", or the processor's name.
 [[nodiscard]] std::string device_name(c10::Device device);
 

@@ -14,8 +14,8 @@ PROGRAM = os.path.abspath(os.environ["PIANOLA_PROGRAM"])
 TEXT = "Permission is granted to copy, use and change this text, as long as this notice stays with it.\n" * 40
 
 
-def run(*arguments, cwd=None, gpu=True):
-    environment = dict(os.environ)
+def run(*arguments, cwd=None, gpu=True, **environment):
+    environment = os.environ | environment
     if not gpu:
         environment["CUDA_VISIBLE_DEVICES"] = ""
     return subprocess.run(
@@ -155,6 +155,48 @@ def test_info_is_json():
     assert backends["cuda"].startswith("no: ")
     assert info["devices"][0]["device"] == "cpu"
     assert run("--version").stdout == f"pianola {info['pianola']}\n"
+
+
+def test_info_tries_what_torch_has_inside():
+    result = run("info", "--check", gpu=False)
+    assert result.returncode == 0, result.stdout
+    assert "What Pianola builds on inside torch" in result.stdout
+    internals = json.loads(run("info", "--check", "--json", gpu=False).stdout)["internals"]
+    assert {row["state"] for row in internals} == {"as needed"}
+    assert {"operations", "operations of backward passes", "random numbers of graphs"} <= {row["internal"] for row in internals}
+
+
+moved_slot = pytest.mark.skipif("PIANOLA_MOVED_SLOT" not in os.environ, reason="a sanitizer's runtime has to be loaded first")
+
+
+@moved_slot
+def test_info_names_what_has_moved_inside_torch():
+    result = run("info", "--check", "--json", gpu=False, LD_PRELOAD=os.environ.get("PIANOLA_MOVED_SLOT", ""))
+    assert result.returncode == 1
+    states = {row["internal"]: row["state"] for row in json.loads(result.stdout)["internals"]}
+    assert states["operations"] == "moved: '(x * 3).add_(1)' was seen as []"
+    assert states["accumulators of gradients"] == "as needed"
+
+
+@moved_slot
+def test_nothing_is_captured_where_something_has_moved_inside_torch(tmp_path, text):
+    arguments = ["demo", "--steps", "4", "--device", "cpu", "--text", text]
+    moved = {"LD_PRELOAD": os.environ.get("PIANOLA_MOVED_SLOT", ""), "XDG_CACHE_HOME": str(tmp_path)}
+    result = run(*arguments, **moved)
+    assert result.returncode == 1
+    assert "has changed inside: operations: '(x * 3).add_(1)' was seen as []" in result.stderr
+    assert "'pianola info --check' shows all that has moved" in result.stderr
+    assert not list(tmp_path.rglob("internals-*"))
+
+
+def test_what_was_tried_once_is_not_tried_again(tmp_path, text):
+    arguments = ["demo", "--steps", "4", "--device", "cpu", "--text", text]
+    assert run(*arguments, XDG_CACHE_HOME=str(tmp_path)).returncode == 0
+    (note,) = tmp_path.rglob("internals-*")
+    written = note.stat().st_mtime_ns
+    assert "libtorch_cpu.so" in note.read_text()
+    assert run(*arguments, XDG_CACHE_HOME=str(tmp_path)).returncode == 0
+    assert note.stat().st_mtime_ns == written
 
 
 def test_demo_trains_twice_with_equal_bits(tmp_path, text):

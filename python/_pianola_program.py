@@ -89,18 +89,29 @@ def is_for_ranks(arguments):
     return several and arguments[:1] == ["demo"] and not {"-h", "--help"} & set(arguments)
 
 
+def is_check_of_internals(arguments):
+    """Of what Pianola builds on inside torch: the package has its own part in it. Help is the program's."""
+    return arguments[:1] == ["info"] and "--check" in arguments and not {"-h", "--help"} & set(arguments)
+
+
 def main():
     if sys.argv[1:] == ["--cmake-dir"]:
         print(cmake_dir())
-    elif is_for_python(sys.argv[1:]) or is_for_ranks(sys.argv[1:]):
+    elif any(is_its(sys.argv[1:]) for is_its in (is_for_python, is_for_ranks, is_check_of_internals)):
         runpy.run_module("pianola", run_name="__main__", alter_sys=True)
     else:
         start()
 
 
-def start():
-    """Becomes the program."""
+def find_program():
+    """Its path, and the environment that it needs."""
     program = find("pianola", "bin/pianola")
     if program is None:
         fail("the package has no program: it was built with -DPIANOLA_PROGRAM=OFF")
-    os.execve(program, ["pianola", *sys.argv[1:]], environment(program, check_torch()))
+    return program, environment(program, check_torch())
+
+
+def start():
+    """Becomes the program."""
+    program, variables = find_program()
+    os.execve(program, ["pianola", *sys.argv[1:]], variables)

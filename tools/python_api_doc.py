@@ -34,7 +34,7 @@ SECTIONS = {
                  "optim.DeviceLearningRateSchedule", "optim.ExponentialMovingAverage", "GradScaler", "clip_grad_norm_",
                  "clip_grad_value_", "clip_gradients_norm_", "FiniteWatch", "RngTracker", "Checkpoint"],
     "Devices and streams": ["default_device", "current_stream", "stream", "Stream", "is_current_stream_capturing"],
-    "Configurations": ["CudaGraphConfig", "check_config", "require_valid", "load_config", "with_environment", "config_rules"],
+    "Configurations": ["CudaGraphConfig", "check_config", "check_internals", "require_valid", "load_config", "with_environment", "config_rules"],
     "Errors": ["Error", "UsageError", "CaptureError", "OutOfMemoryError", "ReplayError", "GuardError", "ScheduleError",
                "NonFiniteError", "ConfigError", "UnsupportedError", "CommunicationError", "DeviceError"],
 }
@@ -53,6 +53,7 @@ class Package:
     def __init__(self, folder=PACKAGE):
         self.stub = definitions(folder / "_C.pyi")
         self.optim = definitions(folder / "optim.py")
+        self.private = {name: found for file in sorted(folder.glob("_*.py")) for name, found in definitions(file).items()}
         self.found, self.public = {}, []
         for node in ast.parse((folder / "__init__.py").read_text()).body:
             if isinstance(node, ast.ImportFrom) and node.module:
@@ -74,12 +75,13 @@ class Package:
         return found
 
     def members(self, kind):
-        """Of a class and, where it extends a class of the stub, of that."""
-        bases = [base.attr for base in kind.bases if isinstance(base, ast.Attribute) and base.attr in self.stub]
+        """Of a class and, where it extends a class of the stub or of the package, of that."""
+        known = {f"_C.{name}": base for name, base in self.stub.items()} | self.private
+        bases = [known[name] for name in map(ast.unparse, kind.bases) if name in known]
         own = list(kind.body)
         names = {node.name for node in own if isinstance(node, ast.FunctionDef)}
         for base in bases if kind not in self.stub.values() else []:
-            own += [node for node in self.stub[base].body if getattr(node, "name", None) not in names]
+            own += [node for node in base.body if getattr(node, "name", None) not in names]
         return own
 
 

@@ -54,7 +54,7 @@ struct CaptureScope::Impl {
 CaptureScope::CaptureScope(Graph& graph, CaptureOptions options) {
   impl_.reset(new Impl{.graph = *graph.impl_});
   impl_->call.emplace(impl_->graph.calls, "CaptureScope()", "a graph");
-  impl_->graph.check_empty();
+  impl_->graph.check_may_capture();
   if (!impl_->graph.numbers.empty()) {
     throw UsageError({.what = "a CaptureScope cannot capture a graph with numbers, which needs calls with other ones",
                       .fix = "use Graph::capture, which takes the step as a function"});

@@ -6,6 +6,7 @@
 #include <pianola/graph/graph_impl.hpp>
 #include <pianola/graph/group_graphs.hpp>
 #include <pianola/graph/hang_watch.hpp>
+#include <pianola/graph/internals/known_internals.hpp>
 #include <pianola/graph/open_capture.hpp>
 #include <pianola/trace/plain_check.hpp>
 
@@ -39,11 +40,12 @@ Graph::Impl::~Impl() {
   if (result && !result->groups.empty()) graph::GroupGraphs::of_this_process().remove(this);
 }
 
-void Graph::Impl::check_empty() const {
+void Graph::Impl::check_may_capture() const {
   if (result) {
     throw UsageError(
         {.what = "the graph holds a capture already", .fix = "call reset() to drop it, or capture into another Graph"});
   }
+  graph::require_known_internals(device);
 }
 
 void Graph::Impl::check_captured(const char* call) const {
@@ -148,7 +150,7 @@ void Graph::Impl::capture(const std::function<void()>& step, const CaptureOption
 
 void Graph::capture(const std::function<void()>& step, const CaptureOptions& options) {
   const OneCall::Scope call = impl_->call("capture()");
-  impl_->check_empty();
+  impl_->check_may_capture();
   if (impl_->numbers.empty()) return impl_->capture(step, options);
   graph::NamedNumbers::Trials trials(impl_->numbers, options, graph::GraphNumbers(*this));
   impl_->capture([&] { trials.run(step); }, trials.options());

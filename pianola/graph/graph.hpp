@@ -81,6 +81,7 @@ class PIANOLA_API Graph {
   ///                       did otherwise under capture than in the warm-up: see CaptureOptions::accept_capture_path.
   /// @throws UsageError    The graph holds a capture already (reset() it), another capture is open on this thread, or
   ///                       an option is out of range.
+  /// @throws UnsupportedError  This torch has changed inside, so that replays might be wrong: see check_internals().
   /// Whatever `step` itself throws reaches the caller unchanged. After any throw the graph is empty and may capture again.
   /// Stream:  Waits for the current stream's work by event, and the current stream waits for the capture's. No
   ///          synchronization with the host unless a snapshot has to go to host memory.

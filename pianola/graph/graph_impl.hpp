@@ -31,7 +31,7 @@ struct Graph::Impl {
   void replay();
   /// The same of the operations from `first` to `last` alone.
   void replay(std::size_t first, std::size_t last);
-  void check_empty() const;
+  void check_may_capture() const;
   [[nodiscard]] OneCall::Scope call(const char* name) { return {calls, name, "a graph"}; }
   /// Of what was captured.
   [[nodiscard]] GraphInfo info() const;

@@ -65,6 +65,15 @@ Diagnosis explain_moved_generator(const std::optional<OffendingOp>& drawing, con
       .rule = "PG602"};
 }
 
+Diagnosis explain_unknown_generator(const std::string& operation, std::string where) {
+  return {.what = fmt::format("{} draws from a generator that the graph does not know", operation),
+          .where = std::move(where),
+          .fix =
+              "name it in CaptureOptions::generators; seeding and reading a generator's state belong outside the "
+              "captured part",
+          .rule = "PG601"};
+}
+
 using trace::HostRead;
 
 std::string host_read_rule(const OffendingOp& offender) {

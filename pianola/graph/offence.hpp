@@ -34,6 +34,9 @@ struct OffendingOp {
 /// @param drawing  The first operation that drew afterwards, if one did.
 [[nodiscard]] Diagnosis explain_moved_generator(const std::optional<OffendingOp>& drawing, const OpTrace* trace);
 
+/// An operation draws from a generator that is not among those of the capture.
+[[nodiscard]] Diagnosis explain_unknown_generator(const std::string& operation, std::string where);
+
 /// The hazard rule that an operation which reads on the host is a case of: by what it needs, how the user called it, and
 /// whether it runs in backward.
 [[nodiscard]] std::string host_read_rule(const OffendingOp& offender);

@@ -41,7 +41,7 @@ class ForwardingAllocator final : public c10::Allocator {
   c10::Allocator* to_;
 };
 
-// Logs that are open on any thread; the first puts the forwarding allocator in, the last takes it out again.
+// Logs that are open on any thread; each sees to it that the forwarding allocator is in place, and the last takes it out again.
 struct OpenLogs {
   std::mutex mutex;
   std::vector<AllocationLog*> all;
@@ -49,8 +49,17 @@ struct OpenLogs {
   c10::Allocator* replaced = nullptr;
   ForwardingAllocator* in_place = nullptr;
 
+  // Not only by the first log: somebody may have put in another allocator since then, or one of these again.
   void put_in() {
-    replaced = c10::GetCPUAllocator();
+    c10::Allocator* const now = c10::GetCPUAllocator();
+    const auto ours =
+        std::find_if(forwarding.begin(), forwarding.end(), [&](const auto& one) { return one.get() == now; });
+    if (ours != forwarding.end()) {
+      in_place = ours->get();
+      replaced = in_place->target();
+      return;
+    }
+    replaced = now;
     const auto known = std::find_if(forwarding.begin(), forwarding.end(),
                                     [&](const auto& candidate) { return candidate->target() == replaced; });
     in_place = known != forwarding.end()
@@ -98,7 +107,7 @@ AllocationLog::AllocationLog(Of of) : of_(of), outer_(log_of_this_thread()) {
   OpenLogs& logs = open_logs();
   {
     const std::lock_guard lock(logs.mutex);
-    if (logs.all.empty()) logs.put_in();
+    logs.put_in();
     logs.all.push_back(this);
   }
 #if PIANOLA_WITH_CUDA
@@ -128,6 +137,12 @@ void AllocationLog::note(const void* data) {
 
 void AllocationLog::note_for_all(const void* data) {
   for (AllocationLog* log = this; log != nullptr; log = log->outer_) log->note(data);
+}
+
+bool AllocationLog::sees_the_cpu() {
+  OpenLogs& logs = open_logs();
+  const std::lock_guard lock(logs.mutex);
+  return !logs.all.empty() && c10::GetCPUAllocator() == logs.in_place;
 }
 
 void AllocationLog::stop() noexcept {

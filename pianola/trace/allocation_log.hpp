@@ -24,6 +24,8 @@ class AllocationLog {
 
   /// Whether this is the begin of a block that was handed out since the log began, and while it was not paused.
   [[nodiscard]] bool contains(const void* data);
+  /// Whether logs that are open see what the CPU's allocator hands out: not where somebody has put in one with a priority.
+  [[nodiscard]] static bool sees_the_cpu();
   /// While paused, a block that is handed out is not the log's, even if it lies where one of the log's was freed.
   void pause(bool paused);
 

@@ -50,6 +50,23 @@ TEST(AllocationLog, TheInnerOneDoesNotHideTheOuterOne) {
   EXPECT_TRUE(outer.contains(after.data_ptr()));
 }
 
+TEST(AllocationLog, OneThatComesAfterAnotherAllocatorSeesWhatThatHandsOut) {
+  c10::Allocator* const before = c10::GetCPUAllocator();
+  {
+    const AllocationLog outer;
+    c10::Allocator* const forwarding = c10::GetCPUAllocator();
+    c10::SetCPUAllocator(before);  // as a program does that has put in one of its own for a while
+    AllocationLog inner;
+    const at::Tensor made = at::empty({16});
+    EXPECT_TRUE(inner.contains(made.data_ptr()));
+    c10::SetCPUAllocator(forwarding);
+    AllocationLog last;
+    const at::Tensor after = at::empty({16});
+    EXPECT_TRUE(last.contains(after.data_ptr()));
+  }
+  EXPECT_EQ(c10::GetCPUAllocator(), before);
+}
+
 TEST(AllocationLog, TheOuterOneMayEndFirst) {
   std::optional<AllocationLog> outer(std::in_place);
   AllocationLog inner;

@@ -3,11 +3,17 @@
 #include <bindings/python_look.hpp>
 
 #include <pianola/core/version.hpp>
+#include <pianola/graph/internals.hpp>
 #include <pianola/trace/call_site.hpp>
 #include <pianola/trace/made_of_tensors.hpp>
 #include <pianola/trace/resized_storage.hpp>
 
 #include <torch/csrc/Storage.h>
+
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 PYBIND11_MODULE(_C, module) {
   using namespace pianola::python;  // NOLINT(google-build-using-namespace): what this module is made of
@@ -43,6 +49,17 @@ PYBIND11_MODULE(_C, module) {
   bind_profile(module);
   module.def(
       "version", [] { return std::string(pianola::version()); }, "As in \"0.1.0\".");
+  module.def(
+      "check_internals",
+      [](const c10::Device& device) {
+        const WithoutGil release;  // threads of autograd take it
+        std::vector<std::tuple<std::string, std::string, std::string>> rows;
+        for (pianola::Internal& one : pianola::check_internals(device)) {
+          rows.emplace_back(std::move(one.name), std::move(one.used_for), std::move(one.trouble));
+        }
+        return rows;
+      },
+      py::arg("device"), "What the library builds on inside torch: name, use and trouble of each.");
   module.def("runs_python_of_a_tensor", &pianola::trace::runs_python_of_a_tensor,
              "Whether an observed call runs the Python of a DTensor's operator now, on this thread.");
   module.def(

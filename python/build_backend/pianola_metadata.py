@@ -5,7 +5,7 @@ from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-UNBUILT = "torch>=2.11,<2.12"  # of a source distribution made without torch
+UNBUILT = "torch>=2.11"  # of a source distribution made without torch
 
 
 def version():

@@ -54,6 +54,7 @@ from ._graph import Graph
 from ._graph_pool import GraphPool, graph_pool_handle
 from ._graphed import GraphedFunction, graphed
 from ._graphed_forward import GraphedForward
+from ._internals import check_internals
 from ._profile import decide, profile
 from ._rng_tracker import RngTracker
 from ._static_inputs import Buckets, StaticInputs
@@ -108,6 +109,7 @@ __all__ = [
     "UsageError",
     "audit",
     "check_config",
+    "check_internals",
     "clip_grad_norm_",
     "clip_grad_value_",
     "clip_gradients_norm_",

@@ -81,6 +81,24 @@ def test_a_graph_is_refused_in_a_forked_child(device):
     assert "child ends" in output and "child 0 parent 4" in output and "replayed" not in output
 
 
+def test_the_import_leaves_cuda_to_a_forked_child(device):
+    program = f"""
+import os
+import pianola, torch
+assert not torch.cuda.is_initialized()
+child = os.fork()
+if child == 0:
+    x = torch.ones(4, device={device.type!r})
+    step = pianola.graphed(lambda x: x * 2, warmup=3)
+    results = [step(x).sum().item() for _ in range(6)]
+    print(results, step.info().signatures[0].replays > 0, flush=True)
+    os._exit(0)
+print(os.waitpid(child, 0)[1])
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert ran.stdout.splitlines() == ["[8.0, 8.0, 8.0, 8.0, 8.0, 8.0] True", "0"], ran.stderr
+
+
 def test_data_loader_workers_may_fork_while_graphs_live(device):
     data = torch.utils.data.TensorDataset(torch.arange(32.0).reshape(16, 2))
     model = pianola.make_graphed_callables(torch.nn.Linear(2, 2).to(device), (torch.zeros(4, 2, device=device),))

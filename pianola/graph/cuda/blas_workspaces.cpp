@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <mutex>
 #include <shared_mutex>
 #include <string_view>
@@ -72,6 +73,11 @@ constexpr std::size_t kAlignment = 256;
 std::size_t gemm_bytes() { return (at::cuda::getChosenWorkspaceSize() + kAlignment - 1) / kAlignment * kAlignment; }
 
 }  // namespace
+
+std::size_t least_workspace_bytes() {
+  const std::size_t least = std::min(at::cuda::getChosenWorkspaceSize(), at::cuda::getCUDABlasLtWorkspaceSize());
+  return least == 0 ? std::numeric_limits<std::size_t>::max() : least;
+}
 
 std::size_t WorkspaceColours::bytes_each() { return gemm_bytes() + at::cuda::getCUDABlasLtWorkspaceSize(); }
 

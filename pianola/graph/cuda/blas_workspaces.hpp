@@ -57,6 +57,14 @@ class BlasWorkspaces {
 // are those of eager, since the sizes are. Few colours suffice; many cost cache. They belong to the pool, whose graphs
 // never run at once.
 
+// Note [Workspaces that products allocate]
+// Where torch keeps no workspaces (torch_abi::keeps_workspaces()), each product allocates its own and frees it when it is launched. In
+// a capture that is scratch of the pool like other scratch, and no table has it. ReuseDelay holds the last few, so that the next
+// product gets another one, which is what colours are for; how many is limited like the number of colours.
+
+/// The smallest of the workspaces that products are given; the greatest number where they are given none.
+[[nodiscard]] std::size_t least_workspace_bytes();
+
 /// The workspaces of one pool for captures with branches: memory for cuBLAS and for cuBLASLt in each.
 class WorkspaceColours {
  public:

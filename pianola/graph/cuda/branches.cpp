@@ -8,6 +8,7 @@
 #include <pianola/graph/cuda/launch_trial.hpp>
 #include <pianola/graph/cuda/library_memory.hpp>
 #include <pianola/parallel/kernel_pointers.hpp>
+#include <pianola/torch_abi/cuda/workspace_table.hpp>
 #include <pianola/trace/nondeterministic.hpp>
 
 #include <ATen/Context.h>
@@ -21,6 +22,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 namespace pianola::graph {
@@ -134,6 +136,7 @@ void Branches::reserve_workspaces() {
     colours_ = 0;
     return;
   }
+  if (!torch_abi::keeps_workspaces()) return;  // see Note [Workspaces that products allocate]
   try {
     pool_.colours().reserve(colours_, stream_);
     info_.workspace_bytes = pool_.colours().bytes();
@@ -148,12 +151,18 @@ void Branches::reserve_workspaces() {
 
 std::vector<trace::OpObserver*> Branches::observers(const AllocationWatch& allocations) {
   if (!info_.reason.empty()) return {};
-  const std::size_t workspaces = colours_ * WorkspaceColours::bytes_each();
+  const bool kept = torch_abi::keeps_workspaces();
+  const std::size_t workspaces = kept ? colours_ * WorkspaceColours::bytes_each() : 0;
   // A step that only just fits must not fail for what is held.
   const std::size_t limit =
       std::min(options_.memory_limit - std::min(options_.memory_limit, workspaces), free_device_bytes() / 2);
-  turns_ = std::make_unique<WorkspaceTurns>(pool_.colours(), colours_, stream_.stream());
-  delay_ = std::make_unique<ReuseDelay>(allocations, stream_, static_cast<std::size_t>(options_.reuse_delay), limit);
+  turns_ = std::make_unique<WorkspaceTurns>(pool_.colours(), kept ? colours_ : 0, stream_.stream());
+  delay_ = std::make_unique<ReuseDelay>(
+      allocations, stream_,
+      ReuseDelay::Limits{.operations = static_cast<std::size_t>(options_.reuse_delay),
+                         .bytes = limit,
+                         .workspaces = std::max<std::size_t>(colours_, 1) - 1,  // one is in use
+                         .workspace_bytes = kept ? std::numeric_limits<std::size_t>::max() : least_workspace_bytes()});
   return {turns_.get(), delay_.get()};
 }
 

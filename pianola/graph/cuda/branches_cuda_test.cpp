@@ -2,9 +2,11 @@
 
 #include <pianola/graph/cuda/blas_workspaces.hpp>
 #include <pianola/graph/testing/mlp.hpp>
+#include <pianola/torch_abi/cuda/workspace_table.hpp>
 
 #include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/cuda/CUDAContextLight.h>
 #include <ATen/cuda/CUDAEvent.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <ATen/ops/avg_pool2d.h>
@@ -244,7 +246,7 @@ TEST_P(BranchesOnCudaTest, WorkspacesAreTorchsOwnAgainAfterTheCapture) {
     (void)at::mm(x, x);
   }
   const auto before = graph::BlasWorkspaces::spans_on(stream.stream());
-  EXPECT_FALSE(before.empty());
+  EXPECT_EQ(before.empty(), !torch_abi::keeps_workspaces());
   CaptureOptions options = branched();
   options.stream = stream.unwrap();
   Graph graph(device());
@@ -355,6 +357,7 @@ class NoMoreMemory {
 };
 
 TEST_P(BranchesOnCudaTest, WithoutMemoryForWorkspacesTheGraphStaysAsItIs) {
+  if (!torch_abi::keeps_workspaces()) GTEST_SKIP() << "products allocate their own";
   independent();
   Graph warm(device());
   warm.capture([&] { independent(); });  // what every capture needs is there
@@ -382,8 +385,24 @@ TEST_P(BranchesOnCudaTest, AMemoryLimitIsKeptAndTold) {
   some.capture([&] { independent(); }, {.branches = 4, .parallel = {.memory_limit = kLimit}});
   const BranchInfo limited = *some.info().branches;
   EXPECT_LE(limited.workspace_bytes + limited.held_bytes, kLimit);
-  EXPECT_GT(limited.workspace_bytes, 0U);
+  EXPECT_GT(limited.workspace_bytes + limited.held_bytes, 0U);
   expect_like_eager(some);
+}
+
+TEST_P(BranchesOnCudaTest, WorkspacesThatProductsAllocateAreHeldNoMoreThanTheBranchesNeed) {
+  std::vector<at::Tensor> products;
+  const auto step = [&] {
+    products.clear();
+    for (int i = 0; i < 24; ++i) products.push_back(at::mm(x, x));
+  };
+  Graph graph(device());
+  graph.capture(step, branched());
+  const BranchInfo branches = *graph.info().branches;
+  const std::size_t workspace = std::max(at::cuda::getChosenWorkspaceSize(), at::cuda::getCUDABlasLtWorkspaceSize());
+  EXPECT_LE(branches.held_bytes, static_cast<std::size_t>(branches.branches) * workspace);
+  EXPECT_TRUE(branches.rebuilt) << branches.reason;
+  graph.replay();
+  for (const at::Tensor& product : products) EXPECT_TRUE(same(product, at::mm(x, x)));
 }
 
 TEST_P(BranchesOnCudaTest, NondeterministicOperatorsAreNamed) {

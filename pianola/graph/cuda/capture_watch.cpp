@@ -165,12 +165,7 @@ std::optional<Diagnosis> explain_error(const c10::Error& error, const CaptureWat
   const std::string name = name_of_last_throw(watch);
   if (text.find("generator not in capture mode") != std::string_view::npos ||
       text.find("CUDA generator") != std::string_view::npos) {
-    return Diagnosis{.what = fmt::format("{} draws from a generator that the graph does not know", name),
-                     .where = where,
-                     .fix =
-                         "name it in CaptureOptions::generators; seeding and reading a generator's state belong "
-                         "outside the captured part",
-                     .rule = "PG601"};
+    return explain_unknown_generator(name, where);
   }
   if (text.find("capturable is False") != std::string_view::npos) {
     return Diagnosis{

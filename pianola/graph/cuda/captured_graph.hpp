@@ -29,6 +29,8 @@ class CapturedGraph final : public at::cuda::CUDAGraph {
   GeneratorClock::Drawable begin(c10::MempoolId_t pool, cudaStreamCaptureMode mode,
                                  const std::vector<at::Generator>& generators);
   [[nodiscard]] torch_abi::CaptureId capture_id() const noexcept { return capture_id_; }
+  /// How many states of generators take part in the capture.
+  [[nodiscard]] std::size_t drawn_states() const noexcept { return captured_generator_states_.size(); }
   /// What the capture has drawn, of each state, while it is open.
   [[nodiscard]] std::vector<torch_abi::DrawCount> drawn() const;
   /// Where its kernels read the states' places.

@@ -7,8 +7,9 @@
 
 namespace pianola::graph {
 
-GeneratorWatch::GeneratorWatch(std::vector<torch_abi::DrawCount> drawn, bool may_be_set)
-    : drawn_(std::move(drawn)), may_be_set_(may_be_set), counts_(drawn_.size()) {
+GeneratorWatch::GeneratorWatch(std::vector<torch_abi::DrawCount> drawn, std::function<std::size_t()> registered,
+                               bool may_be_set)
+    : drawn_(std::move(drawn)), registered_(std::move(registered)), may_be_set_(may_be_set), counts_(drawn_.size()) {
   note_place();
 }
 
@@ -42,10 +43,15 @@ void GeneratorWatch::on_op_begin(const trace::OpSpan& op) {
 
 void GeneratorWatch::on_op_end(const trace::OpSpan& op) {
   if (!op.info->seeded) return;
+  if (!draws_from_stranger_ && has_stranger()) draws_from_stranger_ = OffendingOp::note(op, operations_);
   note_place();
 }
 
 std::optional<Diagnosis> GeneratorWatch::offence(const OpTrace* trace) const {
+  if (has_stranger()) {
+    return explain_unknown_generator(draws_from_stranger_ ? draws_from_stranger_->name : "an operation",
+                                     draws_from_stranger_ ? draws_from_stranger_->where(trace) : "");
+  }
   if (!offender_ && !was_set_wrongly()) return std::nullopt;
   return explain_moved_generator(offender_, trace);
 }

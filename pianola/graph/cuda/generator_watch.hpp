@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <set>
 #include <vector>
@@ -19,11 +20,16 @@ namespace pianola::graph {
 // put back alone). Where the state may have been saved in the recording of another graph, none may be set at all
 // (CaptureOptions::set_generators).
 
-/// Sees whether the step sets a generator to a place that a replay cannot come to.
+// Note [Generators that the graph does not know]
+// Up to torch 2.11 a draw from one throws while a capture is open. Since 2.12 it registers the generator with the capture, by words
+// of its own, which no replay moves on: all replays would draw the same numbers.
+
+/// Sees whether the step sets a generator to a place that a replay cannot come to, or draws from one that the graph does not know.
 class GeneratorWatch final : public trace::OpObserver {
  public:
-  /// @param drawn  Of the capture, which has begun.
-  GeneratorWatch(std::vector<torch_abi::DrawCount> drawn, bool may_be_set);
+  /// @param drawn       Of the capture, which has begun, for each state that takes part.
+  /// @param registered  How many take part now.
+  GeneratorWatch(std::vector<torch_abi::DrawCount> drawn, std::function<std::size_t()> registered, bool may_be_set);
 
   void on_op_begin(const trace::OpSpan& op) override;
   void on_op_end(const trace::OpSpan& op) override;
@@ -38,12 +44,15 @@ class GeneratorWatch final : public trace::OpObserver {
   void note_place();
   [[nodiscard]] bool was_set_wrongly() const;
 
+  [[nodiscard]] bool has_stranger() const { return registered_() > drawn_.size(); }
+
   std::vector<torch_abi::DrawCount> drawn_;
+  std::function<std::size_t()> registered_;
   bool may_be_set_;
   std::vector<std::set<std::uint64_t>> counts_;  // that the step has had, of each state
   Place last_;
   std::size_t operations_ = 0;
-  std::optional<OffendingOp> offender_;
+  std::optional<OffendingOp> offender_, draws_from_stranger_;
 };
 
 }  // namespace pianola::graph

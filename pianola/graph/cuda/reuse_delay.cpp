@@ -19,7 +19,7 @@ ReuseDelay::~ReuseDelay() {
 }
 
 void ReuseDelay::on_op_begin(const trace::OpSpan& op) {
-  if (operations_ == 0) return;
+  if (limits_.operations == 0) return;
   ran_backward_ = ran_backward_ || op.backward != nullptr;
   Held& held = held_.emplace_back(Held{.operation = op.number, .storages = {}, .scratch = {}});
   for (const c10::IValue& value : op.inputs) {
@@ -41,8 +41,8 @@ void ReuseDelay::on_op_end(const trace::OpSpan& op) {
     });
   }
   hold_scratch(*held);
-  const std::size_t longest = ran_backward_ ? kLongerInTraining * operations_ : operations_;
-  while (!held_.empty() && (held_.size() > longest || bytes() > limit_)) let_go_of_oldest();
+  const std::size_t longest = ran_backward_ ? kLongerInTraining * limits_.operations : limits_.operations;
+  while (!held_.empty() && (held_.size() > longest || bytes() > limits_.bytes)) let_go_of_oldest();
   most_bytes_ = std::max(most_bytes_, bytes());
 }
 
@@ -63,14 +63,18 @@ void ReuseDelay::hold_scratch(Held& held) {
   }
   std::sort(scratch.begin(), scratch.end(), [](const ByteSpan& a, const ByteSpan& b) { return a.size() > b.size(); });
   for (const ByteSpan& block : scratch) {
-    if (bytes() + block.size() > limit_) return;
+    if (is_workspace(block.size()) && limits_.workspaces == 0) continue;
+    if (bytes() + block.size() > limits_.bytes) return;
     try {
-      held.scratch.push_back(c10::cuda::CUDACachingAllocator::raw_alloc_with_stream(block.size(), stream_.stream()));
+      void* memory = c10::cuda::CUDACachingAllocator::raw_alloc_with_stream(block.size(), stream_.stream());
+      held.scratch.push_back({.memory = memory, .bytes = block.size()});
     } catch (const c10::OutOfMemoryError&) {
       return;  // the step itself may still fit
     }
-    held.scratch_bytes += block.size();
     scratch_bytes_ += block.size();
+    workspaces_ += is_workspace(block.size()) ? 1 : 0;
+    // After the newest is taken, or that would be given the memory of the oldest.
+    while (workspaces_ > limits_.workspaces) let_go_of_oldest_workspace();
   }
 }
 
@@ -80,9 +84,25 @@ void ReuseDelay::let_go_of_oldest() {
     const auto owned = owned_.find(storage);
     if (--owned->second.holds == 0) owned_.erase(owned);
   }
-  for (void* memory : oldest.scratch) c10::cuda::CUDACachingAllocator::raw_delete(memory);
-  scratch_bytes_ -= oldest.scratch_bytes;
+  for (const Scratch& scratch : oldest.scratch) let_go(scratch);
   held_.pop_front();
+}
+
+void ReuseDelay::let_go_of_oldest_workspace() {
+  for (Held& held : held_) {
+    const auto found = std::find_if(held.scratch.begin(), held.scratch.end(),
+                                    [&](const Scratch& scratch) { return is_workspace(scratch.bytes); });
+    if (found == held.scratch.end()) continue;
+    let_go(*found);
+    held.scratch.erase(found);
+    return;
+  }
+}
+
+void ReuseDelay::let_go(const Scratch& scratch) {
+  c10::cuda::CUDACachingAllocator::raw_delete(scratch.memory);
+  scratch_bytes_ -= scratch.bytes;
+  workspaces_ -= is_workspace(scratch.bytes) ? 1 : 0;
 }
 
 std::size_t ReuseDelay::bytes() const {

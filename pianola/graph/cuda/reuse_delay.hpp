@@ -23,12 +23,19 @@ namespace pianola::graph {
 /// Keeps memory that a capture frees from reuse for some operations. Destroy it before the graph is replayed.
 class ReuseDelay final : public trace::OpObserver {
  public:
-  /// @param watch       Of the capture's pool; outlives this.
-  /// @param stream      Of the capture.
-  /// @param operations  For how many operations, four times as many once the step has run backward; 0: none.
-  /// @param limit       Bytes held at most; the oldest go first.
-  ReuseDelay(const AllocationWatch& watch, c10::cuda::CUDAStream stream, std::size_t operations, std::size_t limit)
-      : watch_(watch), stream_(stream), operations_(operations), limit_(limit) {}
+  /// What is held at most; the oldest goes first.
+  struct Limits {
+    std::size_t operations;  ///< Of so many, four times as many once the step has run backward; 0: none.
+    std::size_t bytes;       ///< In all.
+    std::size_t
+        workspaces;  ///< Blocks of scratch that are as large as a workspace; see Note [Workspaces that products allocate].
+    std::size_t workspace_bytes;  ///< From how many bytes on a block is one.
+  };
+
+  /// @param watch   Of the capture's pool; outlives this.
+  /// @param stream  Of the capture.
+  ReuseDelay(const AllocationWatch& watch, c10::cuda::CUDAStream stream, const Limits& limits)
+      : watch_(watch), stream_(stream), limits_(limits) {}
   ReuseDelay(const ReuseDelay&) = delete;
   ReuseDelay& operator=(const ReuseDelay&) = delete;
   ~ReuseDelay() override;
@@ -40,12 +47,15 @@ class ReuseDelay final : public trace::OpObserver {
   [[nodiscard]] std::size_t most_bytes() const noexcept { return most_bytes_; }
 
  private:
+  struct Scratch {
+    void* memory;
+    std::size_t bytes;
+  };
   // What one operation used.
   struct Held {
     std::uint64_t operation;
     std::vector<const c10::StorageImpl*> storages;
-    std::vector<void*> scratch;
-    std::size_t scratch_bytes = 0;
+    std::vector<Scratch> scratch;
   };
   struct Owned {
     c10::Storage storage;
@@ -55,19 +65,22 @@ class ReuseDelay final : public trace::OpObserver {
   void hold(Held& held, const at::Tensor& tensor);
   void hold_scratch(Held& held);
   void let_go_of_oldest();
+  void let_go_of_oldest_workspace();
+  void let_go(const Scratch& scratch);
+  [[nodiscard]] bool is_workspace(std::size_t bytes) const { return bytes >= limits_.workspace_bytes; }
   // What would be free if it were not for this: scratch, and storages that nobody else owns any more.
   [[nodiscard]] std::size_t bytes() const;
 
   const AllocationWatch& watch_;
   c10::cuda::CUDAStream stream_;
-  std::size_t operations_;
-  std::size_t limit_;
+  Limits limits_;
   std::deque<Held> held_;  // the newest last
   ska::flat_hash_map<const c10::StorageImpl*, Owned> owned_;
   bool ran_backward_ = false;
   std::size_t allocated_at_begin_ = 0;
   std::size_t freed_at_begin_ = 0;
   std::size_t scratch_bytes_ = 0;
+  std::size_t workspaces_ = 0;  // among the scratch
   std::size_t most_bytes_ = 0;
 };
 

@@ -126,10 +126,7 @@ std::optional<Diagnosis> TapeWatch::offence(const OpTrace* trace) const {
                        .fix = "move the tensor before the capture, or make the graph on its device",
                        .rule = "PG204"};
     case Kind::generator:
-      return Diagnosis{.what = fmt::format("{} draws from a generator that the graph does not know", offender_->name),
-                       .where = where,
-                       .fix = "name it in CaptureOptions::generators",
-                       .rule = "PG601"};
+      return explain_unknown_generator(offender_->name, where);
     case Kind::moved_generator:
       return explain_moved_generator(offender_, trace);
     case Kind::left_by_exception:

@@ -16,6 +16,14 @@ namespace pianola::torch_abi {
 using Workspace = decltype(at::cuda::WorkspaceMapWithMutex::map)::mapped_type;
 using WorkspaceMap = decltype(at::cuda::WorkspaceMapWithMutex::map);
 
+/// Whether products find theirs in these tables. Since 2.15 each allocates its own and frees it again, unless
+/// TORCH_CUBLAS_WORKSPACE_CACHE says otherwise.
+#if PIANOLA_TORCH_AT_LEAST(2, 15)
+inline bool keeps_workspaces() { return at::cuda::isCUDABlasWorkspaceCachingEnabled(); }
+#else
+inline bool keeps_workspaces() { return true; }
+#endif
+
 #if PIANOLA_TORCH_AT_LEAST(2, 13)
 
 inline at::DataPtr& memory_of(Workspace& workspace) { return workspace.first; }

@@ -1,0 +1,55 @@
+"""What Pianola builds on inside torch is tried, and what has moved is named."""
+
+import json
+import os
+from pathlib import Path
+
+import pianola
+import pytest
+import torch
+from pianola._internals import main, of_python
+
+PROGRAM = Path(os.environ.get("PIANOLA_BUILD_DIR", ""), "apps", "pianola")
+
+
+def test_this_torch_is_as_pianola_needs_it(device):
+    internals = pianola.check_internals(device)
+    assert {one.name for one in internals} >= {"operations", "random numbers of graphs", "steps of optimizers"}
+    assert [one for one in internals if one.trouble] == []
+    assert all(one.used_for for one in internals)
+
+
+def test_another_count_of_owners_is_named(monkeypatch):
+    monkeypatch.setattr(torch._C, "_storage_Use_Count", lambda data: 1)
+    (moved,) = [one for one in of_python() if one.trouble]
+    assert moved == ("owners of a storage", "telling a result that nobody holds any more", "a view counted 0 times")
+
+
+def test_what_is_gone_is_named(monkeypatch):
+    monkeypatch.delattr(torch._C, "_current_graph_task_id")
+    monkeypatch.delattr(torch.nn.modules.module, "_global_forward_hooks")
+    troubles = {one.name: one.trouble for one in of_python() if one.trouble}
+    assert troubles["hooks of modules"].endswith("_global_forward_hooks are gone")
+    assert troubles["numbers of backward passes"].startswith("it failed: AttributeError: ")
+
+
+def test_a_function_of_autograd_that_is_called_otherwise_is_named(monkeypatch):
+    monkeypatch.setattr(torch.autograd.Function, "apply", classmethod(lambda cls, *args: None))
+    troubles = {one.name: one.trouble for one in of_python() if one.trouble}
+    assert troubles == {"custom autograd functions": "Function.apply is a method that is not known"}
+
+
+@pytest.mark.skipif(not PROGRAM.exists(), reason="the program is not built")
+@pytest.mark.parametrize("moves", [False, True])
+def test_the_report_of_the_program_has_the_rows_of_the_package(monkeypatch, capfd, moves):
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    if moves:
+        monkeypatch.setattr(torch._C, "_storage_Use_Count", lambda data: 1)
+    assert main(PROGRAM, environment, ["info", "--check"]) == int(moves)
+    text = capfd.readouterr().out
+    assert "What Pianola builds on inside torch" in text and "python" in text
+    assert ("moved: a view counted 0 times" in text) == moves
+    assert main(PROGRAM, environment, ["info", "--check", "--json"]) == int(moves)
+    rows = json.loads(capfd.readouterr().out)["internals"]
+    assert {row["device"] for row in rows} == {"cpu", "python"}
+    assert {row["state"] for row in rows} == {"as needed"} | ({"moved: a view counted 0 times"} if moves else set())
