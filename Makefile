@@ -7,6 +7,7 @@ PRESET ?= release
 SECONDS ?= 600
 SINCE ?= HEAD
 JOBS ?= $(shell nproc)
+WERROR ?= $(filter dev,$(PRESET))
 BUILD := build/$(PRESET)
 
 ifdef PYTHON
@@ -28,6 +29,7 @@ endif
 help: ## this list
 	@echo 'make TARGET [PYTHON=python3] [PRESET=release|dev|asan] [JOBS=N]'
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{printf "  %-14s %s\n", $$1, $$2}'
+	@echo 'WERROR=1 stops at a warning of the compiler, as continuous integration does.'
 	@echo 'PYTHON=python3 uses the torch of that interpreter: no .venv, no network, nothing is installed.'
 
 demo: $(BUILD)/.configured ## set up, build, and train a small GPT by graph replay
@@ -85,9 +87,9 @@ require-gpu:
 
 # Configured once, and again when the presets or the interpreter change; CMake itself sees to the rest.
 $(BUILD)/.configured: CMakePresets.json $(BUILD)/.interpreter | setup
-	@cmake --preset $(PRESET) -DPIANOLA_PYTHON='$(INTERPRETER)'
+	@cmake --preset $(PRESET) -DPIANOLA_PYTHON='$(INTERPRETER)' -DPIANOLA_WERROR=$(if $(WERROR),ON,OFF)
 	@touch $@
 
 $(BUILD)/.interpreter: FORCE
 	@mkdir -p $(@D)
-	@echo '$(INTERPRETER)' | cmp -s - $@ || echo '$(INTERPRETER)' > $@
+	@echo '$(INTERPRETER)$(if $(WERROR), WERROR)' | cmp -s - $@ || echo '$(INTERPRETER)$(if $(WERROR), WERROR)' > $@

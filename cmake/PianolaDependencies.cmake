@@ -8,6 +8,7 @@ endif()
 set(PIANOLA_PYTHON ${default_python} CACHE STRING "Python interpreter whose torch is used")
 
 find_package(Libtorch REQUIRED)
+include(${CMAKE_CURRENT_LIST_DIR}/PianolaTorchVersion.cmake)
 if(PIANOLA_CUDA STREQUAL "ON" AND NOT TARGET libtorch::cuda)
   message(FATAL_ERROR "PIANOLA_CUDA=ON, but the torch of ${PIANOLA_PYTHON} has no CUDA: use a torch that has, or OFF.")
 endif()

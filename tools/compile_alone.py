@@ -4,12 +4,16 @@
     compile_alone.py --since COMMIT   those that changed since COMMIT, new ones included
     compile_alone.py FILE ...         these
 
+With --cuda FOLDER, CUDA's headers are those that `pip install --target FOLDER --no-deps nvidia-cuda-runtime-cu12 ...` has put there, in
+place of those that torch was built with; without files, what includes CUDA's headers is compiled.
+
 Only the syntax is looked at; nothing is linked. Wants the preset `alone` configured: `make alone` does both.
 """
 
 import argparse
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -28,6 +32,23 @@ def commands(file=COMMANDS):
         output = words.index("-o")
         found[Path(entry["file"])] = (entry["directory"], [*words[:output], *words[output + 2 :], "-fsyntax-only"])
     return found
+
+
+def with_cuda(words, folder):
+    """The command, with the headers below `folder` in place of those of the wheel beside torch."""
+    includes = [*folder.glob("nvidia/*/include"), *folder.glob("nvidia/*/include/cccl")]
+    ours, result = [part for path in sorted(includes) for part in ("-isystem", str(path))], []
+    for word in words:
+        if re.search(r"/nvidia/cu\d+/include(/cccl)?$", word):
+            result.pop()  # its -isystem
+            result, ours = result + ours, []
+        else:
+            result.append(word)
+    return result
+
+
+def is_of_cuda(file):
+    return file.is_relative_to(ROOT) and "cuda" in file.relative_to(ROOT).parts[:-1]
 
 
 def changed(since):
@@ -49,6 +70,7 @@ def main(arguments):
     parser = argparse.ArgumentParser(description="Checks that C++ sources compile alone.")
     parser.add_argument("files", nargs="*", type=Path)
     parser.add_argument("--since", metavar="COMMIT", help="those that changed since then")
+    parser.add_argument("--cuda", metavar="FOLDER", type=Path, help="with CUDA's headers of wheels that pip has put there")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     options = parser.parse_args(arguments)
     known = commands()
@@ -59,6 +81,8 @@ def main(arguments):
             print(f"no command compiles {', '.join(map(str, unknown))}", file=sys.stderr)
             return 1
         known = {file: known[file] for file in wanted if file in known}
+    if options.cuda:
+        known = {file: (folder, with_cuda(words, options.cuda)) for file, (folder, words) in known.items() if wanted or is_of_cuda(file)}
     with ThreadPoolExecutor(options.jobs) as pool:
         results = list(zip(known, pool.map(compile_alone, known.values())))
     failed = [(file, ran.stderr) for file, ran in results if ran.returncode]

@@ -47,3 +47,12 @@ def test_changed_files_are_those_of_git(tree, capsys):
     git("commit", "-m", "first")
     assert compile_alone.main(["--since", "HEAD"]) == 0
     assert "1 of 1 files compile alone" in capsys.readouterr().out
+
+
+def test_headers_of_another_cuda_take_the_place_of_torchs(tmp_path):
+    for name in ("cuda_runtime", "cublas"):
+        (tmp_path / "nvidia" / name / "include").mkdir(parents=True)
+    words = ["g++", "-isystem", "/v/nvidia/cu13/include", "-isystem", "/v/nvidia/nccl/include", "-isystem", "/v/nvidia/cu13/include/cccl", "x.cpp"]
+    theirs = [str(tmp_path / "nvidia" / name / "include") for name in ("cublas", "cuda_runtime")]
+    assert compile_alone.with_cuda(words, tmp_path) == [
+        "g++", "-isystem", theirs[0], "-isystem", theirs[1], "-isystem", "/v/nvidia/nccl/include", "x.cpp"]  # fmt: skip

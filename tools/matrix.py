@@ -4,7 +4,8 @@
 
 Without VERSION: all of VERSIONS. Each gets an environment of its own, build/matrix/VERSION/venv, which pip makes and which is removed
 afterwards, since it takes 5 GB; and a build tree beside it, which stays. FILE gets a row for each, beside the rows of other versions and
-compilers that it has: torch, CUDA, compiler, whether all compiles and links, and the counts of the tests.
+compilers that it has: torch, CUDA, compiler, whether all compiles and links, warnings, the counts of the tests, the commit.
+tools/torch_versions_doc.py makes a page of them.
 """
 
 import argparse
@@ -62,7 +63,7 @@ def ask(python, expression):
 
 
 def build(tree, python, compiler, jobs):
-    """(files that do not compile, whether all is linked)"""
+    """(files that do not compile, whether all is linked, how many warnings)"""
     environment = os.environ | {"CXX": compiler}
     subprocess.run(["cmake", "--preset", "release", "-B", tree, f"-DPIANOLA_PYTHON={python}"], cwd=ROOT, env=environment, check=True,
                    stdout=subprocess.DEVNULL)
@@ -70,8 +71,9 @@ def build(tree, python, compiler, jobs):
     with log.open("w") as out:
         status = subprocess.run(["cmake", "--build", tree, "--parallel", str(jobs), "--", "-k", "0"], cwd=ROOT, stdout=out,
                                 stderr=subprocess.STDOUT).returncode
-    failed = re.findall(r"^FAILED: .*?([^ /]+)\.o\b", log.read_text(), re.MULTILINE)
-    return failed, status == 0
+    text = log.read_text()
+    failed = re.findall(r"^FAILED: .*?([^ /]+)\.o\b", text, re.MULTILINE)
+    return failed, status == 0, len(re.findall(r"\bwarning: ", text))
 
 
 def test(tree, which):
@@ -83,14 +85,21 @@ def test(tree, which):
     return summarise(report, results) if report.exists() else Counter()
 
 
+def commit():
+    """Of the sources; with a + where they are changed."""
+    named = subprocess.run(["git", "describe", "--always", "--exclude", "*", "--dirty=+"], cwd=ROOT, check=True, text=True,
+                           stdout=subprocess.PIPE).stdout  # fmt: skip
+    return named.strip()
+
+
 def row_of(version, options):
     begin, place = time.monotonic(), MATRIX / version
     python = make_environment(version, place / "venv")
     tree = place / f"build-{options.compiler}"
-    failed, links = build(tree, python, options.compiler, options.jobs)
+    failed, links, warnings = build(tree, python, options.compiler, options.jobs)
     row = {"torch": ask(python, "torch.__version__"), "cuda": ask(python, "torch.version.cuda") or "none",
            "compiler": subprocess.run([options.compiler, "-dumpfullversion"], check=True, text=True, stdout=subprocess.PIPE).stdout.strip(),
-           "compiles": not failed, "does_not_compile": sorted(set(failed)), "links": links, "tests": options.tests}
+           "kind": options.compiler, "commit": commit(), "compiles": not failed, "does_not_compile": sorted(set(failed)), "links": links, "warnings": warnings, "tests": options.tests}
     if links and options.tests != "none":
         counts = test(tree, options.tests)
         row |= {kind: counts[kind] for kind in ("passed", "failed", "skipped")}

@@ -40,7 +40,7 @@ def test_torch_and_scikit_build_core_are_asked_for(monkeypatch, hook):
     lacks(monkeypatch, "torch", "scikit_build_core")
     assert sentence(hook, "folder") == (
         f"pianola: Pianola is built for the torch that is installed, and {sys.prefix} has none: use `pip install "
-        "'torch>=2.11,<2.12'`, then `pip install --no-build-isolation .` again.")
+        "'torch>=2.11'`, then `pip install --no-build-isolation .` again.")
     monkeypatch.undo()
     lacks(monkeypatch, "scikit_build_core")
     assert sentence(hook, "folder") == (
@@ -82,4 +82,4 @@ def test_the_torch_that_is_required_is_the_one_that_is_there(monkeypatch):
         raise pianola_metadata.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(pianola_metadata.metadata, "version", nothing)
-    assert pianola_metadata.torch_requirement() == "torch>=2.11,<2.12"
+    assert pianola_metadata.torch_requirement() == "torch>=2.11"
