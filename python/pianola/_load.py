@@ -9,6 +9,7 @@ check()
 import torch  # noqa: E402  its libraries must be loaded first
 
 from . import _C  # noqa: E402
+from ._torch_abi import let_graphs_retain_pools  # noqa: E402
 from ._wrong_arguments import sentence  # noqa: E402
 
 
@@ -17,6 +18,7 @@ def _folder(file: str) -> str:
 
 
 _C.explain_wrong_arguments(sentence)
+let_graphs_retain_pools()
 
 # Their frames are not the user's when an error names a line.
 _C.hide_python_files(_folder(str(torch.__file__)))

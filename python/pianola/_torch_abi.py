@@ -74,3 +74,12 @@ def graph_data(graph: Any) -> Optional[dict[str, Any]]:
         _caching_graph_data=False,
     )
     return read(handles)
+
+
+def let_graphs_retain_pools() -> None:
+    """torch.cuda.use_mem_pool() in a capture has the graph that captures keep the pool, from torch 2.14 on. It expects a graph of
+    Python's; one of the library's is C++'s, whose method takes the number of the pool alone."""
+    of_cpp: Any = getattr(torch._C, "_CUDAGraph", None)
+    retain = getattr(of_cpp, "_retain_pool", None)
+    if retain is not None:
+        of_cpp._retain_pool = lambda graph, pool: retain(graph, getattr(pool, "id", pool))

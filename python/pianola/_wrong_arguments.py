@@ -170,7 +170,10 @@ def _words(kind: str) -> str:
 
 def _words_of(node: ast.AST) -> str:
     if isinstance(node, ast.BinOp):
-        return " or ".join(dict.fromkeys((_words_of(node.left), _words_of(node.right))))
+        kinds = dict.fromkeys(_words_of(node.left).split(" or ") + _words_of(node.right).split(" or "))
+        if "a number" in kinds:  # newer ones of pybind11 write a float as SupportsFloat | SupportsIndex
+            kinds.pop("a whole number", None)
+        return " or ".join(kinds)
     if isinstance(node, ast.Subscript) and _name(node.value) in _LISTS:
         inner = _words_of(node.slice)
         return "a list of " + re.sub(r"^an? ", "", inner) + ("" if inner.endswith("s") else "s")

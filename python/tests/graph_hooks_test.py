@@ -35,6 +35,22 @@ CAPTURE = [("capture start", True, True), ("capture end", True, False)]
 REPLAY = ["replay start", "replay end"]
 
 
+def test_a_step_may_allocate_in_a_pool_of_its_own(device):
+    if device.type != "cuda":
+        pytest.skip("torch.cuda.use_mem_pool() wants a GPU")
+    x, pool = torch.ones(64, device=device), torch.cuda.MemPool()
+    results = []
+
+    def step():
+        with torch.cuda.use_mem_pool(pool):
+            results[:] = [x * 2]
+
+    g = captured(device, step)
+    x.fill_(3)
+    g.replay()
+    assert torch.equal(results[0], torch.full_like(x, 6))
+
+
 def test_hooks_run_at_their_moments(device):
     log, x = [], torch.zeros(2, device=device)
     g = hooked(log)
