@@ -42,16 +42,12 @@ void GeneratorWatch::on_op_begin(const trace::OpSpan& op) {
 }
 
 void GeneratorWatch::on_op_end(const trace::OpSpan& op) {
-  if (!op.info->seeded) return;
-  if (!draws_from_stranger_ && has_stranger()) draws_from_stranger_ = OffendingOp::note(op, operations_);
-  note_place();
+  if (!draws_from_stranger_ && registered_() > drawn_.size()) draws_from_stranger_ = OffendingOp::note(op, operations_);
+  if (op.info->seeded) note_place();
 }
 
 std::optional<Diagnosis> GeneratorWatch::offence(const OpTrace* trace) const {
-  if (has_stranger()) {
-    return explain_unknown_generator(draws_from_stranger_ ? draws_from_stranger_->name : "an operation",
-                                     draws_from_stranger_ ? draws_from_stranger_->where(trace) : "");
-  }
+  if (draws_from_stranger_) return explain_unknown_generator(draws_from_stranger_->name, draws_from_stranger_->where(trace));
   if (!offender_ && !was_set_wrongly()) return std::nullopt;
   return explain_moved_generator(offender_, trace);
 }

@@ -28,7 +28,7 @@ namespace pianola::graph {
 class GeneratorWatch final : public trace::OpObserver {
  public:
   /// @param drawn       Of the capture, which has begun, for each state that takes part.
-  /// @param registered  How many take part now.
+  /// @param registered  How many take part now; asked while the capture is open.
   GeneratorWatch(std::vector<torch_abi::DrawCount> drawn, std::function<std::size_t()> registered, bool may_be_set);
 
   void on_op_begin(const trace::OpSpan& op) override;
@@ -43,8 +43,6 @@ class GeneratorWatch final : public trace::OpObserver {
   [[nodiscard]] Place place() const;
   void note_place();
   [[nodiscard]] bool was_set_wrongly() const;
-
-  [[nodiscard]] bool has_stranger() const { return registered_() > drawn_.size(); }
 
   std::vector<torch_abi::DrawCount> drawn_;
   std::function<std::size_t()> registered_;
