@@ -1,6 +1,6 @@
 """Builds and tests Pianola against several versions of torch.
 
-    matrix.py [VERSION ...] [--tests all|core|none] [--compiler g++] [--jobs N] [--json FILE] [--keep]
+    matrix.py [VERSION ...] [--tests all|core|rooms|none] [--compiler g++] [--jobs N] [--json FILE] [--keep]
 
 Without VERSION: all of VERSIONS. Each gets an environment of its own, build/matrix/VERSION/venv, which pip makes and which is removed
 afterwards, since it takes 5 GB; and a build tree beside it, which stays. FILE gets a row for each, beside the rows of other versions and
@@ -23,7 +23,8 @@ from run_tests import ROOT, summarise
 
 MATRIX = ROOT / "build" / "matrix"
 VERSIONS = ("2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0")
-CORE = "^(core|torch_abi|trace|graph|callable|parallel|distributed|python)$"  # names of ctest's
+ROOMS = "core|torch_abi|trace|graph|callable|parallel|distributed|training|verify|audit"
+CHOSEN = {"all": ".", "core": f"^({ROOMS}|python)$", "rooms": f"^({ROOMS})$"}  # names of ctest's
 LEFT_TO_TORCH = ("torch", "nvidia-")  # what requirements.txt pins for its own torch
 
 
@@ -80,8 +81,8 @@ def test(tree, which):
     results, report = tree / "test-results", tree / "ctest.xml"
     shutil.rmtree(results, ignore_errors=True)
     results.mkdir()
-    chosen = ["--tests-regex", CORE] if which == "core" else []
-    subprocess.run(["ctest", "--test-dir", tree, "--parallel", "2", "--output-on-failure", "--output-junit", report, *chosen], cwd=ROOT)
+    subprocess.run(["ctest", "--test-dir", tree, "--parallel", "2", "--output-on-failure", "--output-junit", report,
+                    "--tests-regex", CHOSEN[which]], cwd=ROOT)  # fmt: skip
     return summarise(report, results) if report.exists() else Counter()
 
 
@@ -119,7 +120,7 @@ def store(file, row):
 def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("versions", nargs="*", metavar="VERSION", default=VERSIONS)
-    parser.add_argument("--tests", choices=("all", "core", "none"), default="all")
+    parser.add_argument("--tests", choices=(*CHOSEN, "none"), default="all")
     parser.add_argument("--compiler", default="g++")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--json", type=Path)

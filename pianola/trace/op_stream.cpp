@@ -249,10 +249,12 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
     return may_be_in_a_step(oddity) ? communication : odd_work;
   }
 
-  // Whether it is the first of its kind.
+  // Whether it is the first of its kind, or says more than the first: code that is compiled in the step is compiled under a mode, and
+  // newer versions of torch ask for code that is compiled already after that.
   [[nodiscard]] bool is_news(Oddity oddity) noexcept {
     const std::optional<OddWork>& first = first_of(oddity);
-    return !first || (oddity == Oddity::data_parallel && first->oddity != oddity);
+    return !first || (oddity == Oddity::data_parallel && first->oddity != oddity) ||
+           (oddity == Oddity::compiled && first->oddity == Oddity::dispatch_mode);
   }
 
   [[nodiscard]] bool knows(Oddity oddity) {

@@ -2,12 +2,16 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace pianola::python {
 namespace {
 
-// Where every call of a function of this module goes, and who words what went wrong. They live as long as the process.
+// Where every call of a function of this module goes, and who words what went wrong. They live as long as the process. Newer versions of
+// pybind11 (in torch 2.15, for one) take arguments as an array.
+using FastCall = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t, PyObject*);  // its name depends on the version of Python
 PyCFunctionWithKeywords pybinds_call = nullptr;
+FastCall pybinds_fast_call = nullptr;
 PyObject* explain = nullptr;
 
 bool is_about_arguments(std::string_view text) {
@@ -15,16 +19,18 @@ bool is_about_arguments(std::string_view text) {
          text.find(" arguments. ") != std::string_view::npos;
 }
 
-void reword(PyObject* args, PyObject* kwargs) {
+// arguments()  The tuple and the dict of the call that has failed.
+template <typename Arguments>
+void reword(const Arguments& arguments) {
   const py::error_already_set raised;
-  const auto text = py::str(raised.value()).cast<std::string>();
+  const auto text = py::str(raised.value()).template cast<std::string>();
   if (!is_about_arguments(text)) {
     PyErr_SetObject(raised.type().ptr(), raised.value().ptr());
     return;
   }
-  const py::object named = kwargs == nullptr ? py::object(py::dict()) : py::reinterpret_borrow<py::object>(kwargs);
   try {
-    const py::object told = py::reinterpret_borrow<py::object>(explain)(text, py::handle(args), named);
+    const auto [plain, named] = arguments();
+    const py::object told = py::reinterpret_borrow<py::object>(explain)(text, plain, named);
     PyErr_SetObject(PyExc_TypeError, told.ptr());
   } catch (py::error_already_set&) {  // who cannot word it leaves it as it is
     PyErr_SetObject(raised.type().ptr(), raised.value().ptr());
@@ -33,9 +39,36 @@ void reword(PyObject* args, PyObject* kwargs) {
 
 PyObject* call_checked(PyObject* self, PyObject* args, PyObject* kwargs) {
   PyObject* result = pybinds_call(self, args, kwargs);
-  if (result == nullptr && PyErr_ExceptionMatches(PyExc_TypeError) != 0) [[unlikely]]
-    reword(args, kwargs);
+  if (result == nullptr && PyErr_ExceptionMatches(PyExc_TypeError) != 0) [[unlikely]] {
+    reword([&] {
+      return std::pair(py::reinterpret_borrow<py::object>(args),
+                       kwargs == nullptr ? py::object(py::dict()) : py::reinterpret_borrow<py::object>(kwargs));
+    });
+  }
   return result;
+}
+
+PyObject* fast_call_checked(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  PyObject* result = pybinds_fast_call(self, args, count, names);
+  if (result == nullptr && PyErr_ExceptionMatches(PyExc_TypeError) != 0) [[unlikely]] {
+    reword([&] {
+      py::tuple plain(count);
+      for (Py_ssize_t i = 0; i < count; ++i) plain[i] = py::handle(args[i]);
+      py::dict named;
+      const Py_ssize_t named_count = names == nullptr ? 0 : PyTuple_GET_SIZE(names);
+      for (Py_ssize_t i = 0; i < named_count; ++i) named[py::handle(PyTuple_GET_ITEM(names, i))] = py::handle(args[count + i]);
+      return std::pair(py::object(plain), py::object(named));
+    });
+  }
+  return result;
+}
+
+// Puts `checked` in the place of pybind11's own function, where that is what a method calls.
+template <typename Function>
+void put(Function checked, Function& pybinds, PyMethodDef& definition) {
+  const auto target = reinterpret_cast<Function>(reinterpret_cast<void (*)()>(definition.ml_meth));
+  if (pybinds == nullptr) pybinds = target;
+  if (target == pybinds) definition.ml_meth = reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(checked));
 }
 
 void route(py::handle function) {
@@ -44,11 +77,8 @@ void route(py::handle function) {
       PyInstanceMethod_Check(function.ptr()) != 0 ? PyInstanceMethod_GET_FUNCTION(function.ptr()) : function.ptr();
   if (PyCFunction_Check(inner) == 0) return;
   PyMethodDef* definition = reinterpret_cast<PyCFunctionObject*>(inner)->m_ml;
-  if (definition->ml_flags != (METH_VARARGS | METH_KEYWORDS)) return;
-  const auto target = reinterpret_cast<PyCFunctionWithKeywords>(reinterpret_cast<void (*)()>(definition->ml_meth));
-  if (pybinds_call == nullptr) pybinds_call = target;
-  if (target != pybinds_call) return;
-  definition->ml_meth = reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&call_checked));
+  if (definition->ml_flags == (METH_VARARGS | METH_KEYWORDS)) put(&call_checked, pybinds_call, *definition);
+  if (definition->ml_flags == (METH_FASTCALL | METH_KEYWORDS)) put(&fast_call_checked, pybinds_fast_call, *definition);
 }
 
 void route_member(py::handle member) {

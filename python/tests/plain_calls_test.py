@@ -13,6 +13,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 
+HAS_NAMES = hasattr(torch.Tensor, "refine_names")  # torch 2.15 has no tensors with named dimensions
+
+
 class CountingMode(TorchDispatchMode):
     def __init__(self):
         super().__init__()
@@ -104,7 +107,7 @@ STEPS = {
     in_dispatch_mode: "TorchDispatchMode (CountingMode)",
     in_fake_mode: "(FakeTensorMode)",
     with_tangent: "a dual tensor of forward-mode AD",
-    with_names: "a tensor with named dimensions",
+    **({with_names: "a tensor with named dimensions"} if HAS_NAMES else {}),
     with_nested: "nested tensor",
     with_selective_checkpoint: "TorchDispatchMode (_CachingTorchDispatchMode)",
 }
@@ -259,6 +262,8 @@ INPUTS = {
     "meta": (lambda x: x.to("meta"), lambda x: torch.zeros((x * 2).shape), "a meta tensor"),
     "zero": (lambda x: torch._efficientzerotensor(3, 4, device=x.device), lambda x: x + 1, "a tensor of zeros without memory"),
 }
+if not HAS_NAMES:
+    del INPUTS["named"]
 inputs = pytest.mark.parametrize("kind", INPUTS)
 
 
