@@ -8,6 +8,7 @@ SECONDS ?= 600
 SINCE ?= HEAD
 JOBS ?= $(shell nproc)
 WERROR ?= $(filter dev,$(PRESET))
+STOPS_AT_WARNINGS := $(filter-out 0 OFF off no,$(WERROR))
 BUILD := build/$(PRESET)
 
 ifdef PYTHON
@@ -87,9 +88,9 @@ require-gpu:
 
 # Configured once, and again when the presets or the interpreter change; CMake itself sees to the rest.
 $(BUILD)/.configured: CMakePresets.json $(BUILD)/.interpreter | setup
-	@cmake --preset $(PRESET) -DPIANOLA_PYTHON='$(INTERPRETER)' -DPIANOLA_WERROR=$(if $(WERROR),ON,OFF)
+	@cmake --preset $(PRESET) -DPIANOLA_PYTHON='$(INTERPRETER)' -DPIANOLA_WERROR=$(if $(STOPS_AT_WARNINGS),ON,OFF)
 	@touch $@
 
 $(BUILD)/.interpreter: FORCE
 	@mkdir -p $(@D)
-	@echo '$(INTERPRETER)$(if $(WERROR), WERROR)' | cmp -s - $@ || echo '$(INTERPRETER)$(if $(WERROR), WERROR)' > $@
+	@echo '$(INTERPRETER)$(if $(STOPS_AT_WARNINGS), WERROR)' | cmp -s - $@ || echo '$(INTERPRETER)$(if $(STOPS_AT_WARNINGS), WERROR)' > $@

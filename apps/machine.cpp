@@ -117,11 +117,17 @@ bool add_internals(Report& report) {
   ReportTable table("internals", "What Pianola builds on inside torch",
                     {{"device"}, {"internal"}, {"used_for", "used for"}, {"state"}});
   bool sound = true;
+  const auto add = [&](const std::string& device, const Internal& internal) {
+    sound = sound && internal.trouble.empty();
+    const std::string state = internal.trouble.empty() ? "as needed" : "moved: " + internal.trouble;
+    table.row({device, internal.name, internal.used_for,
+               internal.tried ? state : "not tried: another allocator is in front"});
+  };
   for (const c10::Device device : devices) {
-    for (const Internal& internal : check_internals(device)) {
-      sound = sound && internal.trouble.empty();
-      table.row({device.str(), internal.name, internal.used_for,
-                 internal.trouble.empty() ? "as needed" : "moved: " + internal.trouble});
+    try {
+      for (const Internal& internal : check_internals(device)) add(device.str(), internal);
+    } catch (const Error& error) {
+      add(device.str(), {.name = "all", .used_for = "", .trouble = error.diagnosis().what});
     }
   }
   report.table(std::move(table));

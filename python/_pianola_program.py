@@ -91,7 +91,7 @@ def is_for_ranks(arguments):
 
 def is_check_of_internals(arguments):
     """Of what Pianola builds on inside torch: the package has its own part in it. Help is the program's."""
-    return arguments[:1] == ["info"] and "--check" in arguments and not {"-h", "--help"} & set(arguments)
+    return arguments[:1] == ["info"] and any(one.partition("=")[0] == "--check" for one in arguments) and not {"-h", "--help"} & set(arguments)
 
 
 def main():

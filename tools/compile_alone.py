@@ -37,6 +37,8 @@ def commands(file=COMMANDS):
 def with_cuda(words, folder):
     """The command, with the headers below `folder` in place of those of the wheel beside torch."""
     includes = [*folder.glob("nvidia/*/include"), *folder.glob("nvidia/*/include/cccl")]
+    if not any((one / "cuda_runtime_api.h").exists() for one in includes):
+        raise SystemExit(f"{folder} has no headers of CUDA: pip install --target {folder} --no-deps nvidia-cuda-runtime-cu12 ...")
     ours, result = [part for path in sorted(includes) for part in ("-isystem", str(path))], []
     for word in words:
         if re.search(r"/nvidia/cu\d+/include(/cccl)?$", word):
@@ -47,8 +49,10 @@ def with_cuda(words, folder):
     return result
 
 
-def is_of_cuda(file):
-    return file.is_relative_to(ROOT) and "cuda" in file.relative_to(ROOT).parts[:-1]
+def includes_cuda(file):
+    """By its own words, or those of the header beside it."""
+    texts = [one.read_text() for one in (file, file.with_suffix(".hpp")) if one.exists()]
+    return any(re.search(r"#include <(cuda|cublas|cupti|nvtx|ATen/cuda/|c10/cuda/)", text) for text in texts)
 
 
 def changed(since):
@@ -82,7 +86,7 @@ def main(arguments):
             return 1
         known = {file: known[file] for file in wanted if file in known}
     if options.cuda:
-        known = {file: (folder, with_cuda(words, options.cuda)) for file, (folder, words) in known.items() if wanted or is_of_cuda(file)}
+        known = {file: (folder, with_cuda(words, options.cuda)) for file, (folder, words) in known.items() if wanted or includes_cuda(file)}
     with ThreadPoolExecutor(options.jobs) as pool:
         results = list(zip(known, pool.map(compile_alone, known.values())))
     failed = [(file, ran.stderr) for file, ran in results if ran.returncode]

@@ -52,7 +52,18 @@ def test_changed_files_are_those_of_git(tree, capsys):
 def test_headers_of_another_cuda_take_the_place_of_torchs(tmp_path):
     for name in ("cuda_runtime", "cublas"):
         (tmp_path / "nvidia" / name / "include").mkdir(parents=True)
+    with pytest.raises(SystemExit, match="has no headers of CUDA"):
+        compile_alone.with_cuda([], tmp_path)
+    (tmp_path / "nvidia/cuda_runtime/include/cuda_runtime_api.h").touch()
     words = ["g++", "-isystem", "/v/nvidia/cu13/include", "-isystem", "/v/nvidia/nccl/include", "-isystem", "/v/nvidia/cu13/include/cccl", "x.cpp"]
     theirs = [str(tmp_path / "nvidia" / name / "include") for name in ("cublas", "cuda_runtime")]
     assert compile_alone.with_cuda(words, tmp_path) == [
         "g++", "-isystem", theirs[0], "-isystem", theirs[1], "-isystem", "/v/nvidia/nccl/include", "x.cpp"]  # fmt: skip
+
+
+def test_what_includes_cuda_is_known_by_its_words(tmp_path):
+    (tmp_path / "plain.cpp").write_text("#include <string>\n")
+    (tmp_path / "own.cpp").write_text("#include <c10/cuda/CUDAStream.h>\n")
+    (tmp_path / "by_header.cpp").write_text("#include <own.hpp>\n")
+    (tmp_path / "by_header.hpp").write_text("#include <cuda_runtime_api.h>\n")
+    assert [compile_alone.includes_cuda(tmp_path / name) for name in ("plain.cpp", "own.cpp", "by_header.cpp")] == [False, True, True]

@@ -39,7 +39,7 @@ def says(whether):
 
 def line(row):
     counts = [f"{row[kind]:,}" if kind in row else "" for kind in ("passed", "failed", "skipped")]
-    cells = [row["torch"].partition("+")[0], row["cuda"], name_of(row), says(row["compiles"]), says(row["links"]), f"{row['warnings']:,}", row["tests"], *counts,
+    cells = [row["torch"].partition("+")[0], row["cuda"], name_of(row), says(row["compiles"]), says(row["links"]), str(row.get("warnings", "")), row["tests"], *counts,
              f"`{row['commit']}`"]  # fmt: skip
     return f"| {' | '.join(cells)} |\n"
 

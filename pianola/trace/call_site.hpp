@@ -25,6 +25,17 @@ class CallSite {
   /// courtesy: where the stack cannot be unwound it is unknown, and nothing fails for it. No code of Python runs, so that an
   /// exception that is pending in its interpreter stays.
   static CallSite here() noexcept;
+  /// While one lives, here() takes nothing on this thread: for Pianola's own steps, as torch's unwinder reads the tables of all libraries.
+  class Off {
+   public:
+    Off() noexcept;
+    Off(const Off&) = delete;
+    Off& operator=(const Off&) = delete;
+    ~Off();
+
+   private:
+    bool before_;
+  };
   /// The same of C++ frames that were taken before: return addresses, from the innermost on. Without `script`, no frames
   /// of Python are taken, for which this thread may have to wait for the interpreter's lock.
   static CallSite of(std::vector<void*> frames, bool script) noexcept;

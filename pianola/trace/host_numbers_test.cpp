@@ -88,7 +88,9 @@ TEST_P(HostNumbersTest, OneThatIsAssignedByIndexIsKnownWithItsValue) {
   }
   at::Tensor x = randn({3, 4});
   const auto masked = numbers_of([&] { x.index_put_({x > 0}, 0.5); });
-  if (torch_abi::kAssignsNumbersAsTensors<>) EXPECT_THAT(masked, ElementsAre("aten::index_put_ 0.5"));
+  if (torch_abi::kAssignsNumbersAsTensors<>) {
+    EXPECT_THAT(masked, ElementsAre("aten::index_put_ 0.5"));
+  }
 }
 
 TEST_P(HostNumbersTest, ATensorOfSomebodyElsesIsNone) {

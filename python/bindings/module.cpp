@@ -53,13 +53,14 @@ PYBIND11_MODULE(_C, module) {
       "check_internals",
       [](const c10::Device& device) {
         const WithoutGil release;  // threads of autograd take it
-        std::vector<std::tuple<std::string, std::string, std::string>> rows;
+        std::vector<std::tuple<std::string, std::string, std::string, bool>> rows;
         for (pianola::Internal& one : pianola::check_internals(device)) {
-          rows.emplace_back(std::move(one.name), std::move(one.used_for), std::move(one.trouble));
+          rows.emplace_back(std::move(one.name), std::move(one.used_for), std::move(one.trouble), one.tried);
         }
         return rows;
       },
-      py::arg("device"), "What the library builds on inside torch: name, use and trouble of each.");
+      py::arg("device"),
+      "What the library builds on inside torch: name, use and trouble of each, and whether it was tried.");
   module.def("runs_python_of_a_tensor", &pianola::trace::runs_python_of_a_tensor,
              "Whether an observed call runs the Python of a DTensor's operator now, on this thread.");
   module.def(

@@ -9,7 +9,8 @@ namespace {
 
 // Where every call of a function of this module goes, and who words what went wrong. They live as long as the process. Newer versions of
 // pybind11 (in torch 2.15, for one) take arguments as an array.
-using FastCall = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t, PyObject*);  // its name depends on the version of Python
+using FastCall = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t,
+                               PyObject*);  // its name depends on the version of Python
 PyCFunctionWithKeywords pybinds_call = nullptr;
 FastCall pybinds_fast_call = nullptr;
 PyObject* explain = nullptr;
@@ -56,7 +57,8 @@ PyObject* fast_call_checked(PyObject* self, PyObject* const* args, Py_ssize_t co
       for (Py_ssize_t i = 0; i < count; ++i) plain[i] = py::handle(args[i]);
       py::dict named;
       const Py_ssize_t named_count = names == nullptr ? 0 : PyTuple_GET_SIZE(names);
-      for (Py_ssize_t i = 0; i < named_count; ++i) named[py::handle(PyTuple_GET_ITEM(names, i))] = py::handle(args[count + i]);
+      for (Py_ssize_t i = 0; i < named_count; ++i)
+        named[py::handle(PyTuple_GET_ITEM(names, i))] = py::handle(args[count + i]);
       return std::pair(py::object(plain), py::object(named));
     });
   }

@@ -2255,8 +2255,8 @@ def load_profile(path: str, *, range: str, process: int, device: int) -> Profile
 def version() -> str:
     """As in "0.1.0"."""
 
-def check_internals(device: torch.device) -> list[tuple[str, str, str]]:
-    """What the library builds on inside torch: name, use and trouble of each."""
+def check_internals(device: torch.device) -> list[tuple[str, str, str, bool]]:
+    """What the library builds on inside torch: name, use and trouble of each, and whether it was tried."""
 
 def runs_python_of_a_tensor() -> bool:
     """Whether an observed call runs the Python of a DTensor's operator now, on this thread."""

@@ -212,7 +212,7 @@ void CudaBackend::begin(const CaptureOptions& options) {
   no_returns_.emplace();
   recording_->drawable = graph_->begin(pool_->id(), to_cuda(options.mode), generators);
   recording_->generators.emplace(
-      graph_->drawn(), [this] { return graph_->drawn_states(); }, options.set_generators);
+      graph_->drawn(), [this] { return graph_ ? graph_->drawn_states() : 0; }, options.set_generators);
   const CUstream stream = recording_->stream.stream();
   copies_.record(options.inputs, stream, [&] { return recording_->frontier.advance(stream); });
   if (KeepHostCopies::are_wanted()) recording_->host_copies.emplace();

@@ -42,12 +42,16 @@ void GeneratorWatch::on_op_begin(const trace::OpSpan& op) {
 }
 
 void GeneratorWatch::on_op_end(const trace::OpSpan& op) {
+  if (!op.info->seeded) return;
   if (!draws_from_stranger_ && registered_() > drawn_.size()) draws_from_stranger_ = OffendingOp::note(op, operations_);
-  if (op.info->seeded) note_place();
+  note_place();
 }
 
 std::optional<Diagnosis> GeneratorWatch::offence(const OpTrace* trace) const {
-  if (draws_from_stranger_) return explain_unknown_generator(draws_from_stranger_->name, draws_from_stranger_->where(trace));
+  if (draws_from_stranger_)
+    return explain_unknown_generator(draws_from_stranger_->name, draws_from_stranger_->where(trace));
+  // Kernels that are no operations draw, too.
+  if (registered_() > drawn_.size()) return explain_unknown_generator("a call that is no operation of torch's", "");
   if (!offender_ && !was_set_wrongly()) return std::nullopt;
   return explain_moved_generator(offender_, trace);
 }

@@ -28,7 +28,7 @@ namespace pianola::graph {
 class GeneratorWatch final : public trace::OpObserver {
  public:
   /// @param drawn       Of the capture, which has begun, for each state that takes part.
-  /// @param registered  How many take part now; asked while the capture is open.
+  /// @param registered  How many take part now; 0 where the capture is over.
   GeneratorWatch(std::vector<torch_abi::DrawCount> drawn, std::function<std::size_t()> registered, bool may_be_set);
 
   void on_op_begin(const trace::OpSpan& op) override;

@@ -3,12 +3,16 @@
 #include <pianola/graph/internals.hpp>
 #include <pianola/graph/internals/known_internals.hpp>
 #include <pianola/graph/internals/trials.hpp>
+#include <pianola/trace/call_site.hpp>
 
 #include <ATen/Context.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/csrc/api/include/torch/version.h>
 
 #if PIANOLA_WITH_CUDA
+#include <ATen/cuda/CUDAContextLight.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <cuda_runtime_api.h>
 #endif
@@ -17,13 +21,14 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
 #include <cstdlib>
 #include <exception>
 #include <fstream>
 #include <functional>
-#include <map>
-#include <mutex>
 #include <optional>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -33,34 +38,63 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::size_t kMostDevices = 256;  // of c10::DeviceIndex
+
 // On the thread that tries: its captures ask for no trial.
 thread_local bool tries = false;
 
-std::string run(const Trial& trial, c10::Device device) {
+struct Outcome {
+  Internal internal;
+  bool threw = false;
+};
+
+Outcome run(const Trial& trial, c10::Device device) {
+  Outcome outcome{.internal = {.name = trial.name, .used_for = trial.used_for, .trouble = ""}};
   try {
-    return trial.run(device);
+    const std::optional<std::string> trouble = trial.run(device);
+    outcome.internal.tried = trouble.has_value();
+    outcome.internal.trouble = trouble.value_or("");
   } catch (const std::exception& error) {
     const std::string text = error.what();
-    return "it failed: " + text.substr(0, text.find('\n'));
+    outcome.threw = true;
+    outcome.internal.trouble = "it failed: " + text.substr(0, text.find('\n'));
+  }
+  return outcome;
+}
+
+void run_all(c10::Device device, bool before_captures, std::vector<Outcome>& outcomes) {
+  tries = true;
+  const trace::CallSite::Off no_places;
+  const c10::DeviceGuard on_device(device);
+#if PIANOLA_WITH_CUDA
+  std::optional<c10::cuda::CUDAStreamCaptureModeGuard> beside_captures;
+  if (device.is_cuda()) beside_captures.emplace(cudaStreamCaptureModeRelaxed);
+#endif
+  for (const Trial& trial : trials_of(device)) {
+    if (!before_captures || trial.before_captures) outcomes.push_back(run(trial, device));
   }
 }
 
 // A thread of its own has no modes, no recordings, no streams of the caller's.
-std::vector<Internal> try_all(c10::Device device, bool before_captures) {
-  std::vector<Internal> internals;
-  std::thread([&] {
-    tries = true;
-    const c10::DeviceGuard on_device(device);
-#if PIANOLA_WITH_CUDA
-    std::optional<c10::cuda::CUDAStreamCaptureModeGuard> beside_captures;
-    if (device.is_cuda()) beside_captures.emplace(cudaStreamCaptureModeRelaxed);
-#endif
-    for (const Trial& trial : trials_of(device)) {
-      if (before_captures && !trial.before_captures) continue;
-      internals.push_back({.name = trial.name, .used_for = trial.used_for, .trouble = run(trial, device)});
-    }
-  }).join();
-  return internals;
+std::vector<Outcome> try_all(c10::Device device, bool before_captures) {
+  std::vector<Outcome> outcomes;
+  std::exception_ptr failure;
+  try {
+    std::thread([&] {
+      try {
+        run_all(device, before_captures, outcomes);
+      } catch (...) {
+        failure = std::current_exception();
+      }
+    }).join();
+    if (failure) std::rethrow_exception(failure);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw DeviceError(
+        {.what = fmt::format("what torch has inside cannot be tried on {}: {}", device.str(), error.what())});
+  }
+  return outcomes;
 }
 
 // A library is known by where it lies, its size and the time it was made.
@@ -74,14 +108,18 @@ std::string library_of(const void* symbol) {
   return failed ? std::string(info.dli_fname) : fmt::format("{} {} {}", file.string(), bytes, made);
 }
 
-std::string driver_and_device(c10::Device device) {
+// Of torch's half for CUDA, and of what stands for the device.
+std::string about_device(c10::Device device) {
 #if PIANOLA_WITH_CUDA
   if (device.is_cuda()) {
     int driver = 0;
     cudaDeviceProp properties{};
-    if (cudaDriverGetVersion(&driver) == cudaSuccess &&
-        cudaGetDeviceProperties(&properties, device.index()) == cudaSuccess)
-      return fmt::format("{} {}.{} driver {}", properties.name, properties.major, properties.minor, driver);
+    (void)cudaDriverGetVersion(&driver);
+    (void)cudaGetDeviceProperties(&properties, device.index());
+    return fmt::format("{}\n{}\n{} {}.{} driver {} allocator {}",
+                       library_of(reinterpret_cast<const void*>(&c10::cuda::device_count)),
+                       library_of(reinterpret_cast<const void*>(&at::cuda::getCurrentCUDABlasHandle)), properties.name,
+                       properties.major, properties.minor, driver, c10::cuda::CUDACachingAllocator::get()->name());
   }
 #endif
   return device.str();
@@ -110,28 +148,39 @@ Diagnosis explain(const Internal& moved) {
           "use a version of torch that Pianola knows, from 2.11 on; 'pianola info --check' shows all that has moved"};
 }
 
-// What is wrong on a device; nothing where all is well.
-std::optional<Diagnosis> look(c10::Device device) {
+constexpr Diagnosis* kUnknown = nullptr;
+Diagnosis sound;  // its address says that all is well
+
+// kUnknown: another process may know more. What is wrong is never destroyed.
+const Diagnosis* look(c10::Device device) {
   const std::string identity = build_identity(device);
   const fs::path note = note_of(identity);
-  if (is_noted(note)) return std::nullopt;
-  for (const Internal& internal : try_all(device, /*before_captures=*/true)) {
-    if (!internal.trouble.empty()) return explain(internal);
+  if (is_noted(note)) return &sound;
+  std::vector<Outcome> outcomes;
+  try {
+    outcomes = try_all(device, /*before_captures=*/true);
+  } catch (const Error&) {
+    return kUnknown;  // the capture will meet it, too
   }
-  write(note, identity);
-  return std::nullopt;
+  bool all_tried = true;
+  for (const Outcome& outcome : outcomes) {
+    if (!outcome.threw && !outcome.internal.trouble.empty()) return new Diagnosis(explain(outcome.internal));
+    all_tried = all_tried && !outcome.threw && outcome.internal.tried;
+  }
+  if (all_tried) write(note, identity);
+  return &sound;
 }
 
 }  // namespace
 
 std::string build_identity(c10::Device device) {
   return fmt::format("torch {}\npianola {}\n{}", library_of(reinterpret_cast<const void*>(&at::globalContext)),
-                     library_of(reinterpret_cast<const void*>(&require_known_internals)), driver_and_device(device));
+                     library_of(reinterpret_cast<const void*>(&require_known_internals)), about_device(device));
 }
 
 fs::path note_of(const std::string& identity) {
   fs::path folder;
-  if (const char* caches = std::getenv("XDG_CACHE_HOME"); caches != nullptr && *caches != '\0') {
+  if (const char* caches = std::getenv("XDG_CACHE_HOME"); caches != nullptr && fs::path(caches).is_absolute()) {
     folder = caches;
   } else if (const char* home = std::getenv("HOME"); home != nullptr && *home != '\0') {
     folder = fs::path(home) / ".cache";
@@ -141,15 +190,14 @@ fs::path note_of(const std::string& identity) {
   return folder / "pianola" / fmt::format("internals-{:016x}", std::hash<std::string>()(identity));
 }
 
+// No lock: a child that is forked while another thread tries must not wait for it. Two threads may try at once.
 void require_known_internals(c10::Device device) {
   if (tries) return;
-  static std::mutex mutex;
-  static std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, std::optional<Diagnosis>> looked;
-  const std::lock_guard lock(mutex);
-  const auto key = std::pair(device.type(), device.index());
-  auto found = looked.find(key);
-  if (found == looked.end()) found = looked.emplace(key, look(device)).first;
-  if (found->second) throw UnsupportedError(*found->second);
+  static std::array<std::atomic<const Diagnosis*>, 1 + kMostDevices> verdicts{};
+  std::atomic<const Diagnosis*>& verdict = verdicts[device.is_cpu() ? 0 : 1 + static_cast<std::size_t>(device.index())];
+  const Diagnosis* found = verdict.load(std::memory_order_acquire);
+  if (found == kUnknown) verdict.store(found = look(device), std::memory_order_release);
+  if (found != kUnknown && found != &sound) throw UnsupportedError(*found);
 }
 
 }  // namespace pianola::graph
@@ -157,7 +205,11 @@ void require_known_internals(c10::Device device) {
 namespace pianola {
 
 std::vector<Internal> check_internals(c10::Device device) {
-  return graph::try_all(graph::usable_device(device), /*before_captures=*/false);
+  std::vector<Internal> internals;
+  for (graph::Outcome& outcome : graph::try_all(graph::usable_device(device), /*before_captures=*/false)) {
+    internals.push_back(std::move(outcome.internal));
+  }
+  return internals;
 }
 
 }  // namespace pianola

@@ -1,6 +1,7 @@
 #pragma once
 #include <c10/core/Device.h>
 
+#include <optional>
 #include <span>
 #include <string>
 
@@ -10,16 +11,17 @@ namespace pianola::graph {
 struct Trial {
   const char* name;
   const char* used_for;
-  bool
-      before_captures;  ///< Wrong numbers would follow. Runs nothing that waits for Python's lock: the thread that waits may hold it.
-  std::string (*run)(c10::Device device);  ///< @return  What torch does instead; empty: what Pianola needs.
+  /// Wrong numbers would follow. Runs nothing that waits for Python's lock: the thread that waits may hold it.
+  bool before_captures;
+  /// @return  What torch does instead; empty: what Pianola needs; nothing: it cannot be tried here.
+  std::optional<std::string> (*run)(c10::Device device);
 };
 
 /// In the order in which they are best read.
 [[nodiscard]] std::span<const Trial> trials_of(c10::Device device);
 
 /// For CUDA alone; see trials_of().
-[[nodiscard]] std::string try_blas_workspaces(c10::Device device);
-[[nodiscard]] std::string try_broken_capture(c10::Device device);
+[[nodiscard]] std::optional<std::string> try_blas_workspaces(c10::Device device);
+[[nodiscard]] std::optional<std::string> try_broken_capture(c10::Device device);
 
 }  // namespace pianola::graph

@@ -31,7 +31,7 @@ struct Broken : std::exception {};
 
 }  // namespace
 
-std::string try_broken_capture(c10::Device device) {
+std::optional<std::string> try_broken_capture(c10::Device device) {
   const at::Tensor x = at::ones({8}, at::TensorOptions(device)), y = at::zeros_like(x);
   Graph graph(device);
   try {
@@ -47,7 +47,7 @@ std::string try_broken_capture(c10::Device device) {
   return "what a step threw while it was captured did not come out";
 }
 
-std::string try_blas_workspaces(c10::Device device) {
+std::optional<std::string> try_blas_workspaces(c10::Device device) {
   const c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device.index());
   const c10::cuda::CUDAStreamGuard on_stream(stream);
   const at::Tensor x = at::ones({64, 64}, at::TensorOptions(device));

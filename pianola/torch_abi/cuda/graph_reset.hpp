@@ -7,4 +7,8 @@ namespace pianola::torch_abi {
 /// Since 2.14; before, capture_end() alone did, and not after a failure.
 inline constexpr bool kResetEndsBrokenCaptures = PIANOLA_TORCH_AT_LEAST(2, 14);
 
+/// Whether a tensor that two streams have used may be freed while the capture of one is broken. In 2.15 torch's allocator throws then, in
+/// a destructor, which ends the process: nobody who captures can prevent that.
+inline constexpr bool kMayFreeInBrokenCaptures = !PIANOLA_TORCH_AT_LEAST(2, 15);
+
 }  // namespace pianola::torch_abi
