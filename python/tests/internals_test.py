@@ -8,6 +8,7 @@ import pianola
 import pytest
 import torch
 from pianola._internals import main, of_python
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 PROGRAM = Path(os.environ.get("PIANOLA_BUILD_DIR", ""), "apps", "pianola")
 
@@ -58,7 +59,7 @@ def test_the_report_of_the_program_has_the_rows_of_the_package(monkeypatch, capf
 def test_what_the_caller_has_open_is_not_touched(device):
     """Modes, transforms, a backward pass, and hooks of all optimizers."""
     seen = []
-    handle = torch.optim.optimizer.register_optimizer_step_pre_hook(lambda *of_step: seen.append(of_step))
+    handle = register_optimizer_step_pre_hook(lambda *of_step: seen.append(of_step))
     inside = []
     x = torch.ones(3, device=device, requires_grad=True)
     y = x * 2
