@@ -46,6 +46,8 @@ class FailureTest : public testing::DeviceTest {
     }
   };
 
+  static constexpr std::int64_t kSegment = 2 << 20;  // the allocator's smallest
+
   static Level level() {
     Level level{.host = static_cast<std::int64_t>(mallinfo2().uordblks)};
 #if PIANOLA_WITH_CUDA
@@ -60,7 +62,8 @@ class FailureTest : public testing::DeviceTest {
   }
 
   // Device memory to the byte, of which there may be less: a cache that settled late has let go of some. Autograd's thread
-  // may hold what it worked on for a while after backward() has returned. On the host tables of libraries grow by a step now
+  // may hold what it worked on for a while after backward() has returned; a capture that begins meanwhile may need one
+  // segment more, which stays reserved. On the host tables of libraries grow by a step now
   // and then.
   static void expect_level(const Level& settled, int rounds) {
     Level now = level();
@@ -69,7 +72,7 @@ class FailureTest : public testing::DeviceTest {
       now = level();
     }
     EXPECT_LE(now.allocated, settled.allocated);
-    EXPECT_LE(now.reserved, settled.reserved);
+    EXPECT_LE(now.reserved, settled.reserved + kSegment);
 #if !defined(__SANITIZE_ADDRESS__)  // whose malloc keeps no such account
     EXPECT_LT(now.host - settled.host, rounds * std::int64_t{1024}) << "host memory, " << now << " after " << settled;
 #endif
