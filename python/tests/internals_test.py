@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pianola
@@ -68,3 +70,27 @@ def test_what_the_caller_has_open_is_not_touched(device):
     torch.func.vmap(lambda row: inside.extend(of_python()) or row)(torch.ones(2, 2))
     handle.remove()
     assert not seen and len(inside) > 8 and not [one for one in inside if one.trouble]
+
+
+def test_what_fails_and_passes_is_no_verdict(tmp_path):
+    """As where the first capture finds the memory full."""
+    program = """
+import torch, pianola
+full = [True]
+def mul(a, b):
+    if full[0]:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB")
+    return a.clone().mul_(b)
+library = torch.library.Library("aten", "IMPL")
+library.impl("mul.Tensor", mul, "CPU")
+x = torch.ones(3)
+for full[0] in (True, False):
+    graph = pianola.Graph("cpu")
+    graph.capture(lambda: x + 1)
+    graph.replay()
+    print("captured", flush=True)
+"""
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    ran = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120)
+    assert ran.stdout.split() == ["captured"] * 2, ran.stderr
+    assert not list(tmp_path.rglob("internals-*"))

@@ -151,7 +151,7 @@ Diagnosis explain(const Internal& moved) {
 constexpr Diagnosis* kUnknown = nullptr;
 Diagnosis sound;  // its address says that all is well
 
-// kUnknown: another process may know more. What is wrong is never destroyed.
+// kUnknown: nothing could be tried, and the next capture has another try. What is wrong is never destroyed.
 const Diagnosis* look(c10::Device device) {
   const std::string identity = build_identity(device);
   const fs::path note = note_of(identity);
