@@ -63,8 +63,6 @@ REASONS = {
         "guards, the input, the result",
     ("cuda/python_sharded", "@pianola.graphed, branches=4: at most"):
         "not looked into",
-    ("cuda/python_sharded", "peak of memory: at most"):
-        "what a step drops was kept; mended since",
     ("cuda/scopes", "whole iteration, pianola::FullIteration: at least 1x"):
         "the GPU is the limit on both sides; only the host's time is left to save",
     ("cuda/strict_replay", "strict: at most"):
