@@ -24,3 +24,10 @@ def test_a_new_row_takes_the_place_of_its_own_alone(tmp_path):
         matrix.store(file, one)
     assert [(one["torch"], one["compiler"], one["passed"]) for one in json.loads(file.read_text())] == [
         ("2.11.0", "12.2.0", 1), ("2.15.0", "12.2.0", 2), ("2.15.0", "14.1.0", 1)]  # fmt: skip
+
+
+def test_the_newest_is_the_one_that_cmake_knows():
+    known = (matrix.ROOT / "cmake/PianolaTorchVersion.cmake").read_text()
+    oldest, *_, newest = matrix.VERSIONS
+    assert f"PIANOLA_OLDEST_TORCH {oldest.rpartition('.')[0]})" in known
+    assert f"PIANOLA_NEWEST_TORCH {newest.rpartition('.')[0]})" in known
