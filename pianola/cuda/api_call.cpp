@@ -153,6 +153,12 @@ struct Row {
   PIANOLA_DRIVER_(kind, name, name##_v2_ptsz, name##_v2_ptsz_params, false, Null::per_thread)
 #define DRIVER_BLOCKING(kind, name) PIANOLA_DRIVER_(kind, name, name, name##_params, true, Null::legacy)
 #define DRIVER_V2_BLOCKING(kind, name) PIANOLA_DRIVER_(kind, name, name##_v2, name##_v2_params, true, Null::legacy)
+// A row that headers of CUDA 12 have not: a call that they have, once more.
+#if CUDART_VERSION >= 13000
+#define SINCE_13(...) __VA_ARGS__
+#else
+#define SINCE_13(...) DRIVER(wait, cuStreamSynchronize)
+#endif
 
 // What torch, its libraries and custom kernels use. Rare relatives are left out: arrays, 3D fills, batches of old
 // versions.
@@ -166,7 +172,7 @@ constexpr std::array kRows = std::to_array<Row>({
     RUNTIME_PER_THREAD(query, cudaStreamQuery, ptsz_v7000),
     RUNTIME(query, cudaEventQuery, v3020),
     DRIVER_NO_PARAMETERS(wait, cuCtxSynchronize),
-    PIANOLA_DRIVER_(wait, cuCtxSynchronize, cuCtxSynchronize_v2, NoParameters, false, Null::legacy),
+    SINCE_13(PIANOLA_DRIVER_(wait, cuCtxSynchronize, cuCtxSynchronize_v2, NoParameters, false, Null::legacy)),
     DRIVER(wait, cuStreamSynchronize),
     DRIVER_PER_THREAD(wait, cuStreamSynchronize),
     DRIVER(wait, cuEventSynchronize),
@@ -189,8 +195,8 @@ constexpr std::array kRows = std::to_array<Row>({
     // Launches.
     RUNTIME(launch, cudaLaunchKernel, v7000),
     RUNTIME_PER_THREAD(launch, cudaLaunchKernel, ptsz_v7000),
-    RUNTIME(launch, __cudaLaunchKernel, v13000),
-    RUNTIME_PER_THREAD(launch, __cudaLaunchKernel, ptsz_v13000),
+    SINCE_13(RUNTIME(launch, __cudaLaunchKernel, v13000)),
+    SINCE_13(RUNTIME_PER_THREAD(launch, __cudaLaunchKernel, ptsz_v13000)),
     RUNTIME(launch, cudaLaunchKernelExC, v11060),
     RUNTIME_PER_THREAD(launch, cudaLaunchKernelExC, ptsz_v11060),
     RUNTIME(launch, cudaLaunchCooperativeKernel, v9000),
@@ -265,6 +271,7 @@ constexpr std::array kRows = std::to_array<Row>({
     DRIVER(free, cuMemFreeHost),
 });
 
+#undef SINCE_13
 #undef DRIVER_V2_BLOCKING
 #undef DRIVER_BLOCKING
 #undef DRIVER_V2_PER_THREAD
