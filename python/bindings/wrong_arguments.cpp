@@ -7,10 +7,10 @@
 namespace pianola::python {
 namespace {
 
-// Where every call of a function of this module goes, and who words what went wrong. They live as long as the process. Newer versions of
-// pybind11 (in torch 2.15, for one) take arguments as an array.
-using FastCall = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t,
-                               PyObject*);  // its name depends on the version of Python
+// Where every call of a function of this module goes, and who words what went wrong. They live as long as the process. The
+// pybind11 of torch 2.15 takes arguments as an array.
+// Python names it otherwise before 3.13.
+using FastCall = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t, PyObject*);
 PyCFunctionWithKeywords pybinds_call = nullptr;
 FastCall pybinds_fast_call = nullptr;
 PyObject* explain = nullptr;

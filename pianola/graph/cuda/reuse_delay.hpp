@@ -25,10 +25,9 @@ class ReuseDelay final : public trace::OpObserver {
  public:
   /// What is held at most; the oldest goes first.
   struct Limits {
-    std::size_t operations;  ///< Of so many, four times as many once the step has run backward; 0: none.
-    std::size_t bytes;       ///< In all.
-    std::size_t
-        workspaces;  ///< Blocks of scratch that are as large as a workspace; see Note [Workspaces that products allocate].
+    std::size_t operations;       ///< Of so many, four times as many once the step has run backward; 0: none.
+    std::size_t bytes;            ///< In all.
+    std::size_t workspaces;       ///< Blocks of scratch that are workspaces: Note [Workspaces that products allocate].
     std::size_t workspace_bytes;  ///< From how many bytes on a block is one.
   };
 

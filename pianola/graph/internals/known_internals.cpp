@@ -70,8 +70,9 @@ void run_all(c10::Device device, bool before_captures, std::vector<Outcome>& out
   std::optional<c10::cuda::CUDAStreamCaptureModeGuard> beside_captures;
   if (device.is_cuda()) beside_captures.emplace(cudaStreamCaptureModeRelaxed);
 #endif
-  for (const Trial& trial : trials_of(device)) {
-    if (!before_captures || trial.before_captures) outcomes.push_back(run(trial, device));
+  for (const Trial& trial : trials()) {
+    if (before_captures && !trial.before_captures) continue;
+    if (device.is_cuda() || !trial.of_cuda_alone) outcomes.push_back(run(trial, device));
   }
 }
 

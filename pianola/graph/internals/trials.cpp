@@ -135,25 +135,21 @@ std::optional<std::string> try_random_numbers(c10::Device device) {
              : "after the replays a generator stood elsewhere than after eager draws";
 }
 
-constexpr std::array kTrials {
-  Trial{"operations", "what a step runs; all else follows from it", true, try_operations},
-      Trial{"operations of backward passes", "the same on the threads of autograd", false, try_backward},
-      Trial{"memory that is handed out", "telling a step's memory from tensors of others", true, try_allocations},
-      Trial{"accumulators of gradients", "keeping what the warm-up computes out of .grad", true, try_accumulators},
-      Trial{"numbers of operations", "replays with another learning rate or position", true, try_numbers},
-      Trial{"random numbers of graphs", "dropout in replays that is eager's", true, try_random_numbers},
+constexpr auto kTrials = std::to_array<Trial>({
+  {"operations", "what a step runs; all else follows from it", true, false, try_operations},
+      {"operations of backward passes", "the same on the threads of autograd", false, false, try_backward},
+      {"memory that is handed out", "telling a step's memory from tensors of others", true, false, try_allocations},
+      {"accumulators of gradients", "keeping what the warm-up computes out of .grad", true, false, try_accumulators},
+      {"numbers of operations", "replays with another learning rate or position", true, false, try_numbers},
+      {"random numbers of graphs", "dropout in replays that is eager's", true, false, try_random_numbers},
 #if PIANOLA_WITH_CUDA
-      Trial{"broken captures", "a capture that fails and leaves the device as it was", false, try_broken_capture},
-      Trial{"workspaces of cuBLAS", "graphs that run at once, and parallel branches", false, try_blas_workspaces},
+      {"broken captures", "a capture that fails and leaves the device as it was", false, true, try_broken_capture},
+      {"workspaces of cuBLAS", "graphs that run at once, and parallel branches", false, true, try_blas_workspaces},
 #endif
-};
-constexpr std::size_t kOfEveryDevice = 6;
+});
 
 }  // namespace
 
-std::span<const Trial> trials_of(c10::Device device) {
-  const std::span<const Trial> all(kTrials);
-  return device.is_cuda() ? all : all.first(kOfEveryDevice);
-}
+std::span<const Trial> trials() { return kTrials; }
 
 }  // namespace pianola::graph
