@@ -88,9 +88,9 @@ bool is_outsiders(const CudaCall& call) { return call.caller == Caller::other; }
 
 struct CudaCallLog::State {
   State(c10::cuda::CUDAStream stream, bool with_sources)
-      : own(stream.stream()), device(stream.device_index()), sources(with_sources) {}
+      : step_stream(stream), device(stream.device_index()), sources(with_sources) {}
 
-  const CUstream own;
+  const c10::cuda::CUDAStream step_stream;
   const c10::DeviceIndex device;
   const bool sources;
   bool all_launches = false;
@@ -149,7 +149,7 @@ void CudaCallLog::State::note(const ApiCall& api) {
   if (now == 0 || (api.context != nullptr && api.context != context)) return;
   Running& here = running(now);
   // Nearly all calls end here: the kernels of ATen's operations.
-  const bool own_work = is_transfer(api.kind) && api.stream == own && !api.blocking;
+  const bool own_work = is_transfer(api.kind) && api.stream == view.own && !api.blocking;
   if (own_work && here.aten && !api.to_host) return;
   if (own_work && api.kind == ApiKind::fill) return;
   if (own_work && api.kind == ApiKind::launch && !all_launches) return;
@@ -185,7 +185,7 @@ void CudaCallLog::State::note_in_aten(CudaCall call, Running& here) {
     if (call.after_copy && !call.explained) add(std::move(call));
   } else if (api.kind == ApiKind::pinned_allocation) {
     if (!call.explained) add_with_stack(std::move(call), is_torchs);
-  } else if (is_transfer(api.kind) && api.stream != own && !all_launches && api.stream == view.current_stream()) {
+  } else if (is_transfer(api.kind) && api.stream != view.own && !all_launches && api.stream == view.current_stream()) {
     add(std::move(call));
   }
 }
@@ -211,7 +211,7 @@ void CudaCallLog::State::note_elsewhere(CudaCall call, Running& here) {
     case ApiKind::copy:
       here.copied_to_host = here.copied_to_host || api.to_host;
       call.pageable = is_pageable(api.source) || is_pageable(api.destination);
-      if (call.pageable || api.blocking || api.stream != own) add_with_stack(std::move(call));
+      if (call.pageable || api.blocking || api.stream != view.own) add_with_stack(std::move(call));
       return;
     case ApiKind::free:
       if (api.destination != nullptr) add_with_stack(std::move(call), is_outsiders);
@@ -283,8 +283,9 @@ CudaCallLog::~CudaCallLog() { stop(); }
 void CudaCallLog::log_all_launches() noexcept { state_->all_launches = true; }
 
 void CudaCallLog::start() {
-  start({.cupti = Cupti::try_get(),
-         .current_stream = [device = state_->device] { return c10::cuda::getCurrentCUDAStream(device).stream(); }});
+  start({.cupti = Cupti::try_get(), .own = state_->step_stream.stream(), .current_stream = [device = state_->device] {
+           return c10::cuda::getCurrentCUDAStream(device).stream();
+         }});
 }
 
 void CudaCallLog::start(CudaView view) {
@@ -322,7 +323,7 @@ std::span<const CudaCall> CudaCallLog::calls() const noexcept { return state_->c
 std::vector<CudaFinding> CudaCallLog::findings(const OpTrace& trace) const {
   return call_findings({.calls = state_->calls,
                         .trace = trace,
-                        .own = state_->own,
+                        .own = state_->view.own,
                         .device = state_->device,
                         .watched = state_->problem.empty()});
 }

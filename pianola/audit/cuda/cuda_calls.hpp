@@ -48,6 +48,7 @@ struct CudaFinding {
 /// What a log sees CUDA through.
 struct CudaView {
   const Cupti* cupti = nullptr;                   ///< nullptr: there is none.
+  CUstream own = nullptr;                         ///< The step's stream.
   std::function<CUstream()> current_stream = {};  ///< Of the calling thread; torch's.
 };
 

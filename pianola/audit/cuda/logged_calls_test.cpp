@@ -46,13 +46,15 @@ class Inside final : public trace::OpObserver {
   std::function<void()> action_;
 };
 
+/// A stream that nobody asks for its handle: torch asks a driver then.
+c10::cuda::CUDAStream unasked_stream() {
+  const c10::Stream current(c10::Stream::DEFAULT, c10::Device(c10::DeviceType::CUDA, 0));
+  return c10::cuda::CUDAStream(c10::cuda::CUDAStream::UNCHECKED, current);
+}
+
 /// Operations of the CPU, and calls of CUDA by a CUPTI without a GPU in between.
 class LoggedCalls : public ::testing::Test {
  protected:
-  LoggedCalls() : stream_(external(kOwn)), log(stream_) {}
-
-  static c10::cuda::CUDAStream external(cudaStream_t handle) { return c10::cuda::getStreamFromExternal(handle, 0); }
-
   void wait() { fake.runtime_call(CUPTI_RUNTIME_TRACE_CBID_cudaDeviceSynchronize_v3020); }
   void query() {
     const cudaEventQuery_v3020_params parameters{.event = kEvent};
@@ -81,7 +83,7 @@ class LoggedCalls : public ::testing::Test {
   void run(const std::function<void()>& step, std::vector<trace::OpObserver*> more = {}) {
     std::vector<trace::OpObserver*> observers = {&recorder, &log};
     observers.insert(observers.end(), more.begin(), more.end());
-    log.start({.cupti = &fake.table, .current_stream = [this] { return current; }});
+    log.start({.cupti = &fake.table, .own = kOwn, .current_stream = [this] { return current; }});
     {
       const trace::OpStream watch(std::move(observers));
       step();
@@ -110,8 +112,7 @@ class LoggedCalls : public ::testing::Test {
 
   FakeCupti fake;
   cudaStream_t current = kOwn;
-  c10::cuda::CUDAStream stream_;
-  CudaCallLog log;
+  CudaCallLog log{unasked_stream()};
   TraceRecorder recorder{{.call_sites = true}};
   at::Tensor x = at::ones({4, 4});
 };
