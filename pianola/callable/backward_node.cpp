@@ -20,7 +20,13 @@ BackwardNode::BackwardNode(std::shared_ptr<CapturedCallable> callable, CapturedM
   pass_.holder = call_;
 }
 
-BackwardNode::~BackwardNode() { release_variables(); }
+BackwardNode::~BackwardNode() { let_go(); }
+
+void BackwardNode::let_go() noexcept {
+  if (callable_ == nullptr) return;
+  release_variables();
+  callable_.reset();
+}
 
 void BackwardNode::release_variables() {
   std::uint64_t mine = call_;

@@ -1,4 +1,6 @@
 #pragma once
+#include <pianola/torch_abi/autograd_node.hpp>
+
 #include <torch/csrc/autograd/function.h>
 
 #include <cstddef>
@@ -15,7 +17,7 @@ struct Pass;
 
 /// What autograd sees of a call: one node, with an edge per input that requires grad, and one per parameter whose
 /// gradient goes through autograd. Owns its call's slot until its backward has run for the last time.
-class BackwardNode final : public torch::autograd::Node {
+class BackwardNode final : public torch_abi::OwnNode {
  public:
   /// @param call  The number of the call, from 1; the pass is held by it from now on.
   BackwardNode(std::shared_ptr<CapturedCallable> callable, CapturedMode& mode, Pass& pass, std::uint64_t call,
@@ -36,10 +38,11 @@ class BackwardNode final : public torch::autograd::Node {
   const std::vector<std::size_t>& exposed() const noexcept { return exposed_; }
 
  private:
+  void let_go() noexcept override;
   torch::autograd::variable_list run(const torch::autograd::variable_list& gradients);
   void check_may_run() const;
 
-  std::shared_ptr<CapturedCallable> callable_;
+  std::shared_ptr<CapturedCallable> callable_;  // nullptr: it has let go, and mode and pass may be gone
   CapturedMode& mode_;
   Pass& pass_;
   std::uint64_t call_;

@@ -30,6 +30,22 @@ NodeRef<Node> make_node(Arguments&&... arguments) {
 #endif
 }
 
+/// A node of ours. It lets go of what it holds when nobody refers to it any more: since 2.13 its destructor waits for weak references,
+/// too, and what it holds may hold one.
+class OwnNode : public torch::autograd::Node {
+#if PIANOLA_TORCH_AT_LEAST(2, 13)
+ public:
+  void release_resources() override {
+    let_go();
+    Node::release_resources();
+  }
+#endif
+
+ protected:
+  /// Also called by the destructor of the class that has it, which comes later or instead.
+  virtual void let_go() noexcept = 0;
+};
+
 /// A reference to none.
 inline WeakNodeRef no_node() { return WeakNodeRef(NodeRef<>()); }
 

@@ -99,7 +99,7 @@ TEST_F(TorchGraph, RefusesWhatAGraphRefuses) {
 TEST_F(TorchGraph, NamesAReadOnTheHostAndCapturesAgain) {
   graph->capture_begin();
   y = x * 2;
-  EXPECT_ANY_THROW(y.sum().item());
+  y.sum().item();
   EXPECT_THAT([&] { graph->capture_end(); }, ThrowsMessage<CaptureError>(HasSubstr("aten::item")));
   capture([&] { y = x * 3; });
   graph->replay();

@@ -116,7 +116,7 @@ def functional_of(schema):
 
 
 def _blank(tensor):
-    return torch.empty_like(tensor.rename(None) if tensor.has_names() else tensor)
+    return torch.empty_like(tensor.rename(None) if getattr(tensor, "has_names", bool)() else tensor)
 
 
 def blank_out(schema, sample, seed, device):

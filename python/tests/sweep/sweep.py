@@ -39,7 +39,7 @@ def _dense(tensor):
     tensor = tensor.detach()
     if tensor.layout != torch.strided:
         return tensor.to_dense()
-    return tensor.rename(None) if tensor.has_names() else tensor
+    return tensor.rename(None) if getattr(tensor, "has_names", bool)() else tensor
 
 
 def first_difference(some, others):
