@@ -10,7 +10,8 @@ namespace {
 
 // Seeds that may come while a step warms up: each makes recurrent dropout begin anew, in one call that is like no other.
 constexpr int kMostBegins = 3;
-constexpr int kMostLate = 2;  // a rank that is late in each call waits for this one, rather
+constexpr int kMostCompiled = 8;  // calls that torch.compile makes code in: as many versions of a function it keeps
+constexpr int kMostLate = 2;      // a rank that is late in each call waits for this one, rather
 
 // Calls with different numbers that show what becomes of them; and how many more calls are made until there are enough.
 constexpr std::size_t kSamples = 3;
@@ -34,6 +35,7 @@ bool are_same(const std::vector<c10::IValue>& one, const std::vector<c10::IValue
 
 void WarmUp::note(Observation observed, Call& call) {
   if (observed.is_unlike_captures() && observed.lasting().empty()) return;
+  if (observed.compiled() && ++compiled_ <= kMostCompiled) return;
   if (observed.waited_for_a_rank() && ++late_ <= kMostLate) return;
   if (observed.has_inputs_elsewhere() && call.note_inputs_elsewhere()) return;
   ++calls_;

@@ -56,9 +56,10 @@ class WarmUp {
 
   int wanted_;
   int calls_ = 0;
-  int waited_ = 0;  // calls, for gradients
-  int late_ = 0;    // calls in which another rank was late
-  int begins_ = 0;  // of recurrent dropout, after the first call
+  int waited_ = 0;    // calls, for gradients
+  int compiled_ = 0;  // calls that code was compiled in
+  int late_ = 0;      // calls in which another rank was late
+  int begins_ = 0;    // of recurrent dropout, after the first call
   bool settled_ = true;
   bool last_is_first_ = false;
   std::optional<Observation> last_;

@@ -3,6 +3,7 @@
 #include <pianola/torch_abi/thread_slot.hpp>
 #include <pianola/trace/allocation_log.hpp>
 #include <pianola/trace/collective_work.hpp>
+#include <pianola/trace/compiled_code.hpp>
 #include <pianola/trace/host_calls.hpp>
 #include <pianola/trace/made_of_tensors.hpp>
 #include <pianola/trace/plain_check.hpp>
@@ -249,11 +250,12 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
     return may_be_in_a_step(oddity) ? communication : odd_work;
   }
 
-  // Whether it is the first of its kind, or says more than the first: code that is compiled in the step is compiled under a mode, and
-  // newer versions of torch ask for code that is compiled already after that.
+  // Whether it is the first of its kind, or says more than the first. What a call does that makes code is no example of later calls;
+  // newer versions of torch ask for compiled code after they have compiled it, under a mode.
   [[nodiscard]] bool is_news(Oddity oddity) noexcept {
     const std::optional<OddWork>& first = first_of(oddity);
     return !first || (oddity == Oddity::data_parallel && first->oddity != oddity) ||
+           (oddity == Oddity::compiling && first->oddity != oddity) ||
            (oddity == Oddity::compiled && first->oddity == Oddity::dispatch_mode);
   }
 
@@ -361,7 +363,7 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
 
   // What is no operator, but says what goes on.
   void note_span(const char* name, Oddity oddity, const ThreadPosition& here) {
-    if (oddity == Oddity::none) return;
+    if (oddity == Oddity::none || (oddity == Oddity::compiled && compiled_code_is_seen())) return;
     std::string what = fmt::format("the step runs {}, whose communication belongs to no graph", name);
     if (oddity == Oddity::compiled) {
       what =
@@ -445,6 +447,11 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
     }
     if (odd.oddity != Oddity::none) {
       state->let_host_allocate(false);
+      if (odd.oddity == Oddity::dispatch_mode && is_compiling()) {
+        state->note_odd(Oddity::compiling, "torch.compile compiles code while the step runs", span.name(), here);
+        here.operations.push_back(hidden_operation(span, here));
+        return nullptr;
+      }
       const bool computes = here.taken_apart.empty() || odd.oddity != Oddity::dispatch_mode || !computes_shapes_alone();
       if (computes) state->note_odd(odd, "is given", *info, here);
       here.operations.push_back(hidden_operation(span, here));
@@ -602,12 +609,22 @@ std::optional<OddWork> OpStream::communication() const {
   return state_->communication;
 }
 
+void OpStream::note_compiled(std::string what, bool is_new) {
+  State* const state = State::current();
+  if (state == nullptr) return;
+  state->note_odd(is_new ? Oddity::compiling : Oddity::compiled, std::move(what), "", state->position());
+}
+
 bool OpStream::watches_this_thread() noexcept { return State::current() != nullptr; }
 
 bool OpStream::runs_python_of_a_tensor() noexcept {
   const State* const state = State::current();
   return state != nullptr && !state->position().taken_apart.empty();
 }
+
+bool operations_are_watched() noexcept { return OpStream::watches_this_thread(); }
+
+void note_compiled_code(std::string what, bool is_new) { OpStream::note_compiled(std::move(what), is_new); }
 
 bool runs_python_of_a_tensor() noexcept { return OpStream::runs_python_of_a_tensor(); }
 

@@ -103,6 +103,8 @@ class OpStream {
 
   /// Whether a stream sees the operations of this thread.
   [[nodiscard]] static bool watches_this_thread() noexcept;
+  /// Of this thread; see note_compiled_code().
+  static void note_compiled(std::string what, bool is_new);
   /// Of this thread; see the function of that name.
   [[nodiscard]] static bool runs_python_of_a_tensor() noexcept;
 

@@ -264,6 +264,16 @@ FunctionModes function_modes() {
   return look == nullptr ? FunctionModes{.users = true, .default_device = {}} : look();
 }
 
+bool compiled_code_is_seen() noexcept {
+  const auto look = python_look().see_compiled_code;
+  return look != nullptr && look();
+}
+
+bool is_compiling() noexcept {
+  const auto look = python_look().is_compiling;
+  return look != nullptr && look();
+}
+
 std::string modes_in_words(Oddity oddity) {
   switch (oddity) {
     case Oddity::dispatch_mode:
@@ -348,6 +358,8 @@ std::string remedy_of(Oddity oddity) {
     case Oddity::compiled:
       return "capture the function as it was before torch.compile, or call the compiled one outside of the captured "
              "part";
+    case Oddity::compiling:
+      return "call it before as it is called here (the same shapes, modes and settings), so that its code is there";
     case Oddity::communication:
       return "graph the whole step (pianola.graphed, FullIteration), or leave it outside of the captured part: graph "
              "the module "
@@ -373,6 +385,7 @@ std::string remedy_of(Oddity oddity) {
 std::string rule_of(Oddity oddity) {
   switch (oddity) {
     case Oddity::compiled:
+    case Oddity::compiling:
       return "PG1005";
     case Oddity::communication:
     case Oddity::data_parallel:

@@ -43,7 +43,8 @@ enum class Oddity : std::uint8_t {
   meta,
   zero,  ///< Stands for zeros without memory.
   // Of what the step calls:
-  compiled,
+  compiled,       ///< Code that torch.compile made, and whose kernels nobody sees. See Note [Compiled code].
+  compiling,      ///< torch.compile makes code while the step runs: what it traces is no part of the step.
   communication,  ///< A collective of torch.distributed. The graph of a whole step repeats it; see may_be_in_a_step().
   data_parallel,  ///< DistributedDataParallel, as above.
   odd_leaf,  ///< A parameter that is made of tensors, as above. See Note [Tensors whose operators are Python] in made_of_tensors.hpp.
@@ -77,6 +78,11 @@ enum class Oddity : std::uint8_t {
 /// Whether the graph of a whole step may hold it, though other graphs may not.
 [[nodiscard]] bool may_be_in_a_step(Oddity oddity) noexcept;
 
+// Note [Compiled code]
+// Inductor's kernels are called past the dispatcher. The Python package calls them by operators of its own while operations are
+// watched (_compiled_code.py): PythonLook::see_compiled_code puts them there, when dynamo looks for such code. Without the package, a
+// process that runs such code runs what nobody sees.
+
 /// Whether operations that meet it are kept from observers, who then do not know what they read and write.
 [[nodiscard]] bool hides_operations(Oddity oddity) noexcept;
 
@@ -95,6 +101,10 @@ struct FunctionModes {
   friend bool operator==(const FunctionModes&, const FunctionModes&) = default;
 };
 [[nodiscard]] FunctionModes function_modes();
+/// Whether code that torch.compile made, and that runs next, is seen as operations; and whether it makes code on this thread. See
+/// Note [Compiled code].
+[[nodiscard]] bool compiled_code_is_seen() noexcept;
+[[nodiscard]] bool is_compiling() noexcept;
 
 /// "under a TorchDispatchMode (FlopCounterMode)", of the modes that are active now.
 [[nodiscard]] std::string modes_in_words(Oddity oddity);
@@ -116,6 +126,9 @@ struct PythonLook {
   std::string (*class_of)(const at::Tensor& tensor);               ///< "DTensor"; "" where Python has not seen it.
   std::string (*class_of_mode)(PyObject* mode);
   FunctionModes (*function_modes)();
+  /// Makes sure that code which torch.compile made is seen as operations from now on. See Note [Compiled code].
+  bool (*see_compiled_code)() noexcept;
+  bool (*is_compiling)() noexcept;  ///< torch.compile makes code on this thread. See Note [Compiled code].
 };
 /// For the Python package, at import.
 PIANOLA_API void set_python_look(const PythonLook& look) noexcept;

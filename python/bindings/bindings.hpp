@@ -28,6 +28,7 @@ void bind_rng_tracker(py::module_& module);
 void bind_checkpoint(py::module_& module);
 void bind_full_iteration(py::module_& module);
 void bind_verify(py::module_& module);
+void bind_compiled_code(py::module_& module);
 void bind_python_watch(py::module_& module);
 void bind_audit(py::module_& module);
 void bind_profile(py::module_& module);

@@ -44,6 +44,7 @@ PYBIND11_MODULE(_C, module) {
   bind_host_guard(module);
   bind_host_parts(module);
   bind_same_value(module);
+  bind_compiled_code(module);
   bind_python_watch(module);
   bind_audit(module);
   bind_profile(module);

@@ -135,13 +135,38 @@ trace::FunctionModes function_modes() {
   return found;
 }
 
+bool see_compiled_code() noexcept {
+  try {
+    const WithGil gil;
+    static const py::handle install =
+        py::object(py::module_::import("pianola._compiled_code").attr("install")).release();
+    return py::cast<bool>(install());
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+// Of this thread. Where Python cannot say, nothing is compiled.
+bool is_compiling() noexcept {
+  try {
+    const WithGil gil;
+    static const py::handle try_get =
+        py::object(py::module_::import("torch._guards").attr("CompileContext").attr("try_get")).release();
+    return !try_get().is_none();
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
 }  // namespace
 
 void set_python_look() {
   trace::set_python_look({.overrides_functions = &overrides_functions,
                           .class_of = &python_class_of,
                           .class_of_mode = &class_of_mode,
-                          .function_modes = &function_modes});
+                          .function_modes = &function_modes,
+                          .see_compiled_code = &see_compiled_code,
+                          .is_compiling = &is_compiling});
   trace::set_tensor_look({.is_of_torch_distributed = &is_of_torch_distributed,
                           .tensors_inside_of = &tensors_inside_of,
                           .made_anew = &made_anew,

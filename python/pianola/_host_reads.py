@@ -23,6 +23,7 @@ from torch.utils import _device as torch_devices
 
 from ._audit.files import PACKAGE, TORCH, is_users, kind_of_file
 from ._capturing import unnoticed
+from ._compiled_code import guards_of, launches
 from ._code_reads import Chain, CodeReads, StoreSite, inner_codes, reads_of
 from ._counting_methods import Counts, learn
 from ._followed import is_keeper, is_made_for_torch, kind_of_code
@@ -199,8 +200,9 @@ class HostReads(HostValues):
     def _on_frame(self, frame: FrameType) -> None:
         if CompileContext.try_get() is not None:  # torch.compile's compiler at work: thousands of functions, none of the step's
             return
-        if _host_parts.runs_again():
+        if _host_parts.runs_again() or launches():
             return
+        self._note_compiled(frame)
         code = frame.f_code
         if is_made_for_torch(frame) or (_C.runs_python_of_a_tensor() and not is_users(code)):
             return
@@ -215,6 +217,13 @@ class HostReads(HostValues):
         if optimizer is not None and len(self.stores) > stores:  # what it stores it stores at each call
             _host_parts.activate(optimizer)
             del self.stores[stores:]
+
+    def _note_compiled(self, frame: FrameType) -> None:
+        guards = guards_of(frame)
+        if guards is not None:
+            self._at = (frame.f_code, frame.f_code.co_firstlineno)
+            name = f"what torch.compile made {frame.f_code.co_name} for"
+            self._note("value", guards, guards.hold, name, True)
 
     def _on_torchs(self, frame: FrameType) -> None:
         code = frame.f_code
