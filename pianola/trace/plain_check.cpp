@@ -356,8 +356,9 @@ std::string remedy_of(Oddity oddity) {
     case Oddity::zero:
       return "pass clone() of it";
     case Oddity::compiled:
-      return "capture the function as it was before torch.compile, or call the compiled one outside of the captured "
-             "part";
+      return "compile it in another way (without mode='reduce-overhead', on the device of the step), or call it "
+             "outside of the "
+             "captured part";
     case Oddity::compiling:
       return "call it before as it is called here (the same shapes, modes and settings), so that its code is there";
     case Oddity::communication:

@@ -90,8 +90,7 @@ def test_a_function_that_was_compiled_before(device):
     def step(x):
         return compiled(x)  # PG1005
 
-    report = pianola.audit(step, batches=inputs(device))
-    assert found(report, __file__) == marked(test_a_function_that_was_compiled_before), f"{report}"
+    assert not pianola.audit(step, batches=inputs(device)).findings
     torch._dynamo.reset()
     report = pianola.audit(step, batches=inputs(device), trial=False, capture_warmup=0)
     assert found(report, __file__) == marked(test_a_function_that_was_compiled_before), f"{report}"
@@ -102,7 +101,7 @@ def test_a_module_that_is_compiled_and_trained(device):
     compiled = torch.compile(model, backend="eager")
 
     def step(x):
-        loss = compiled(x).square().mean()  # PG1005
+        loss = compiled(x).square().mean()
         loss.backward()
         return loss
 

@@ -1,4 +1,4 @@
-"""A compiled function runs in the step, though it was called with these shapes before."""
+"""A compiled function runs in the step that was called with these shapes before."""
 import torch
 from torch import nn
 
@@ -10,6 +10,6 @@ def program(device):
     swish(torch.zeros(3, 4, device=device))
 
     def step(x):
-        return swish(model(x))  # hazard: PG1005
+        return swish(model(x))
 
     return step, {"batches": [(torch.randn(3, 4, device=device),) for _ in range(3)]}
