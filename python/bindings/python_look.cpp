@@ -150,9 +150,9 @@ bool see_compiled_code() noexcept {
 bool is_compiling() noexcept {
   try {
     const WithGil gil;
-    static const py::handle try_get =
-        py::object(py::module_::import("torch._guards").attr("CompileContext").attr("try_get")).release();
-    return !try_get().is_none();
+    static const py::handle compiles =
+        py::object(py::module_::import("pianola._compiled_code").attr("is_compiling")).release();
+    return py::cast<bool>(compiles());
   } catch (const std::exception&) {
     return false;
   }

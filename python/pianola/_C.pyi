@@ -1897,6 +1897,15 @@ def end_host_part(depth: int) -> bool:
 def same_value(one: Any, other: Any) -> bool:
     """Whether no program can tell two values apart: equal in type and to the bit, or the same object."""
 
+def outline_of(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of the same sizes, strides, type and keys that has no memory."""
+
+def operations_are_watched() -> bool:
+    """Whether an observer sees the operations of this thread now."""
+
+def note_compiled_code(what: str, is_new: bool = False) -> None:
+    """The observed step runs code of torch.compile's that no graph can hold, or that it has just made."""
+
 class PythonHit:
     """A watched call at one place."""
 

@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any, Callable, NamedTuple, Optional, Sequence
 
 import torch
+from torch._guards import CompileContext
 
 from ._load import _C
 
@@ -162,6 +163,11 @@ def _call_graph(compiled: Any, inputs: Any) -> Any:
     tensors = torch.ops.pianola.compiled_graph(number, *_calls[number].split(inputs))
     results = iter(tensors)
     return tuple(next(results) if value is _HOLE else value for value in _here.results)
+
+
+def is_compiling() -> bool:
+    """Whether torch makes code on this thread, or looks at what it has just made."""
+    return CompileContext.try_get() is not None or _is_first_call()
 
 
 def _is_first_call() -> bool:

@@ -253,3 +253,13 @@ def test_compiled_code_outside_of_the_captured_part_is_nobodys_business(device):
     for x in batches(5, (8, 16), device):
         assert_same("result", graphed(compiled(x)), swish(x) + 1)
     assert sum(one.replays for one in graphed.info().signatures) >= 2
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_calls_that_compile_are_no_warm_up(backend, device):
+    """Neither the compilation is seen as the step's work, nor how torch looks at the first call of what it made."""
+    model = MLP().to(device)
+    graphed = pianola.graphed(make_step(model, backend))
+    for x in batches(10, (8, 16), device):
+        graphed(x)
+    assert replays(graphed) >= 5, graphed.info()
