@@ -46,7 +46,7 @@ def _check_unless_watched(optimizer: Any) -> None:
 def unnoticed() -> Iterator[None]:
     """While it lasts, this thread's captures are not noticed."""
     torch.cuda.graphs._cuda_isCurrentStreamCapturing = _answer  # type: ignore[attr-defined]
-    Optimizer._accelerator_graph_capture_health_check = _check_unless_watched  # type: ignore[method-assign]
+    Optimizer._accelerator_graph_capture_health_check = _check_unless_watched  # type: ignore[assignment, method-assign]
     _here.watched += 1
     try:
         yield

@@ -44,7 +44,8 @@ class _Call(NamedTuple):
 
     def split(self, arguments: Sequence[Any]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """The tensors that it reads alone, and those that it writes."""
-        read, written = [], []
+        read: list[torch.Tensor] = []
+        written: list[torch.Tensor] = []
         for place, value in enumerate(arguments):
             if isinstance(value, torch.Tensor):
                 (written if place in self.written else read).append(value)
