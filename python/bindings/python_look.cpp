@@ -135,28 +135,20 @@ trace::FunctionModes function_modes() {
   return found;
 }
 
-bool see_compiled_code() noexcept {
+// Asked anew each time: Python may run another thread while it imports, which must not wait for a static.
+bool ask_about_compiled_code(const char* question) noexcept {
   try {
     const WithGil gil;
-    static const py::handle install =
-        py::object(py::module_::import("pianola._compiled_code").attr("install")).release();
-    return py::cast<bool>(install());
+    return py::cast<bool>(py::module_::import("pianola._compiled_code").attr(question)());
   } catch (const std::exception&) {
     return false;
   }
 }
 
+bool see_compiled_code() noexcept { return ask_about_compiled_code("install"); }
+
 // Of this thread. Where Python cannot say, nothing is compiled.
-bool is_compiling() noexcept {
-  try {
-    const WithGil gil;
-    static const py::handle compiles =
-        py::object(py::module_::import("pianola._compiled_code").attr("is_compiling")).release();
-    return py::cast<bool>(compiles());
-  } catch (const std::exception&) {
-    return false;
-  }
-}
+bool is_compiling() noexcept { return ask_about_compiled_code("is_compiling"); }
 
 }  // namespace
 

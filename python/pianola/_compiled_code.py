@@ -12,10 +12,11 @@ Nobody else meets these operators: a call that is not watched runs as torch made
 """
 
 import functools
+import re
 import sys
 import threading
 import weakref
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, Callable, NamedTuple, Optional, Sequence
 
 import torch
@@ -33,6 +34,7 @@ class _Hole:
 
 
 _HOLE = _Hole()
+_MOST_ENTRIES, _MOST_DEPTH = 1000, 4  # of containers that guards are given outlines of
 
 
 class _Call(NamedTuple):
@@ -70,7 +72,7 @@ class _Calls:
 
     def number(self, owner: Any, run: Callable[..., Any], arguments: Sequence[Any], written: frozenset[int]) -> int:
         holes = tuple(_HOLE if isinstance(value, torch.Tensor) else value for value in arguments)
-        key = (id(owner), written, holes)
+        key = (id(owner), written, tuple((type(value), repr(value)) for value in holes))  # 1 is not True, nor 0.0 -0.0
         with self._lock:
             number = self._numbers.get(key)
             if number is None:
@@ -116,11 +118,14 @@ _library.impl("compiled_kernel", _run_kernel, "CompositeExplicitAutograd")
 
 # --- In the place of Inductor's calls ---
 
+_INDUCTORS = ("in_ptr", "out_ptr", "in_out_ptr", "ws_ptr", "sem_ptr")  # tensors of the kernels that Inductor writes itself
 _WRITTEN = ("out_ptr", "in_out_ptr", "ws_ptr", "sem_ptr")  # as Inductor names what its kernels write
 _PLAIN = (torch.Tensor, int, float, bool, str, type(None))
 _GRAPHS_OF_ITS_OWN = "the step runs code that torch.compile(mode='reduce-overhead') made, which makes graphs of its own"
 _NEW = "torch.compile compiles code while the step runs"
 _ON_THE_CPU = "the step runs code that torch.compile made, a part of which computes on the CPU, where no graph of a GPU sees it"
+_IN_CPP = "the step runs code that torch.compile made with cpp_wrapper, whose launches nobody sees"
+_READS = "the step runs code that torch.compile made, which reads a value on the host, or makes a tensor whose size depends on values"
 _UNKNOWN_ARGUMENT = "the step runs code that torch.compile made, which gives a kernel {}, and a graph's checks cannot see into it"
 
 
@@ -132,8 +137,20 @@ class _Installed:
     modules = 0  # of compiled code, whose allocations are torch's operator by now
 
 
+# Backends whose code calls torch's operators, or what stands in for Inductor's own calls here.
+_KNOWN_BACKENDS = ("inductor", "eager", "eager_noexcept", "eager_debug", "pre_dispatch_eager", "aot_eager", "aot_eager_decomp_partition",
+                   "aot_eager_decomp_partition_with_mode")  # fmt: skip
+
+
 def install() -> bool:
-    """Before compiled code runs in a watched call, as often as one likes. @return: True."""
+    """Before compiled code runs in a watched call, as often as one likes.
+
+    @return: Whether what such code calls can be seen: not that of backends that nobody knows, if this process has any.
+    """
+    frames = sys.modules.get("torch._dynamo.eval_frame")
+    backends = getattr(frames, "cached_backends", {}).values()
+    if any(backend is not None and getattr(backend, "compiler_name", "") not in _KNOWN_BACKENDS for backend in backends):
+        return False
     graphs = sys.modules.get("torch._inductor.output_code")
     if graphs is not None and _Installed.graphs is None:
         _Installed.graphs = graphs.CompiledFxGraph.__call__
@@ -158,7 +175,12 @@ def _call_graph(compiled: Any, inputs: Any) -> Any:
     if "cuda" in compiled.device_types:
         if "cpu" in compiled.device_types:
             _C.note_compiled_code(_ON_THE_CPU)
+        if compiled.fx_kwargs.get("cpp_wrapper"):
+            _C.note_compiled_code(_IN_CPP)
         _let_torch_allocate()
+        return _Installed.graphs(compiled, inputs)
+    if _reads_values(compiled):
+        _C.note_compiled_code(_READS)
         return _Installed.graphs(compiled, inputs)
     number = _calls.number(compiled, functools.partial(_Installed.graphs, compiled), inputs, frozenset(compiled.mutated_input_idxs))
     tensors = torch.ops.pianola.compiled_graph(number, *_calls[number].split(inputs))
@@ -177,14 +199,20 @@ def _is_first_call() -> bool:
     return mode is not None and type(mode).__name__ == "_AnalyzeCustomOpInputOutputMode"
 
 
+def _reads_values(compiled: Any) -> bool:
+    """Whether its code has numbers that are known only when it runs: Inductor calls them u0, u1, ..."""
+    return re.search(r"\bu\d+\b|\.item\(\)", getattr(compiled, "source_code", None) or "") is not None
+
+
 def _let_torch_allocate() -> None:
     """Buffers of compiled code by torch's operator, which a watch sees as an allocation; where nobody watches, as they were."""
     from torch._inductor.codecache import PyCodeCache
 
     modules = PyCodeCache.modules
-    for module in modules[_Installed.modules :]:
+    known = _Installed.modules if _Installed.modules <= len(modules) else 0  # cache_clear() empties the list
+    for module in modules[known:]:
         own = module.__dict__.get("empty_strided_cuda")
-        if own is not None:
+        if own is not None and not isinstance(own, functools.partial):
             module.__dict__["empty_strided_cuda"] = functools.partial(_allocate, own)
     _Installed.modules = len(modules)
 
@@ -216,11 +244,11 @@ def launches() -> bool:
 
 
 def _written_by(kernel: Any, arguments: Sequence[Any]) -> frozenset[int]:
-    """Places of tensors that the kernel may write: all, where it does not say."""
-    names = [name for name, kind in kernel.triton_meta["signature"].items() if kind != "constexpr"]
+    """Places of tensors that the kernel may write: all, where it is none that Inductor has written itself, and named."""
+    names = list(kernel.triton_meta["signature"])  # numbers that are constants in the kernel are given as well
     changed = getattr(kernel, "mutated_arg_names", None)
-    tensors = {place for place, value in enumerate(arguments) if isinstance(value, torch.Tensor)}
-    if changed is None or len(names) < len(arguments):
+    tensors = [place for place, value in enumerate(arguments) if isinstance(value, torch.Tensor)]
+    if changed is None or not all(place < len(names) and names[place].startswith(_INDUCTORS) for place in tensors):
         return frozenset(tensors)
     return frozenset(place for place in tensors if names[place] in changed or names[place].startswith(_WRITTEN))
 
@@ -234,48 +262,71 @@ class Guards:
     They hold or not under the modes of the place where the code is called, which may be others where a call begins.
 
     Args:
-        frame: runs such code.
         manager: dynamo's.
+        variables: of the frame that runs the code.
+        modes: that were on then.
     """
 
     def __init__(self, manager: Any, variables: dict, modes: tuple) -> None:
         self._manager = manager
         self._variables = variables
         self._modes = modes
+        self._stance = _stance()
 
     def hold(self) -> bool:
+        if self._manager.cache_entry is None or _stance() != self._stance:  # dynamo has dropped the code, or is told to run none
+            return False
         now = _modes()
         if now == self._modes:
             return self._manager.check(self._variables)
-        _set_modes(self._modes)
         try:
+            _set_modes(self._modes)
             return self._manager.check(self._variables)
         finally:
             _set_modes(now)
 
 
+def is_compiled(code: CodeType) -> bool:
+    """Whether it is what dynamo made of a function's."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    return utils is not None and code in utils.orig_code_map
+
+
+def _original(code: CodeType) -> CodeType:
+    return sys.modules["torch._dynamo.utils"].orig_code_map[code]
+
+
+def optimizer_of(frame: FrameType) -> Optional[torch.optim.Optimizer]:
+    """One whose step the compiled code that the frame runs may have in itself."""
+    names = _original(frame.f_code).co_names
+    values = [*frame.f_locals.values(), *(frame.f_globals.get(name) for name in names)]
+    owners = (getattr(value, "__self__", value) for value in values)
+    return next((owner for owner in owners if isinstance(owner, torch.optim.Optimizer)), None)
+
+
 def guards_of(frame: FrameType) -> Optional[Guards]:
     """None where the frame does not run code that torch.compile made."""
-    utils = sys.modules.get("torch._dynamo.utils")
-    if utils is None or frame.f_code not in utils.orig_code_map:
+    if not is_compiled(frame.f_code):
         return None
     from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 
-    for entry in _debug_get_cache_entry_list(utils.orig_code_map[frame.f_code]):
+    for entry in _debug_get_cache_entry_list(_original(frame.f_code)):
         if entry.code is frame.f_code:
-            return _guards_for(entry.guard_manager, frame.f_locals)
+            return _guards_for(entry.guard_manager, frame.f_locals, frame.f_code.co_freevars)
     return None
 
 
 _known_guards: weakref.WeakValueDictionary[tuple, Guards] = weakref.WeakValueDictionary()  # so that equal calls share them
 
 
-def _guards_for(manager: Any, variables: dict) -> Guards:
+def _guards_for(manager: Any, variables: dict, cells: tuple[str, ...]) -> Guards:
     modes = _modes()
-    key = (id(manager), modes, _key_of(variables))
+    known: dict[int, Any] = {}
+    outlines = {name: value if name in cells else outline(value, known) for name, value in variables.items()}
+    key = (id(manager), modes, tuple((name, id(value) if name in cells else _key_of(value)) for name, value in variables.items()))
     guards = _known_guards.get(key)
     if guards is None:
-        guards = _known_guards[key] = Guards(manager, outline(variables, {}), modes)
+        guards = _known_guards[key] = Guards(manager, outlines, modes)
     return guards
 
 
@@ -283,23 +334,38 @@ def _key_of(value: Any) -> Any:
     """Equal for values that guards cannot tell apart, while somebody holds them."""
     if _has_outline(value):
         return value.shape, value.stride(), value.storage_offset(), value.dtype, value.device, value.requires_grad
-    if type(value) in (list, tuple):
-        return type(value), *map(_key_of, value)
+    if not _holds_tensors(value):
+        return id(value)
     if type(value) is dict:
         return dict, *((key, _key_of(one)) for key, one in value.items())
-    return id(value)
+    return type(value), *map(_key_of, value)
+
+
+def _holds_tensors(value: Any, depth: int = 0) -> bool:
+    """Whether it is a small container of what has an outline: others are looked at as they are, so that changes are seen."""
+    if type(value) not in (list, tuple, dict) or len(value) > _MOST_ENTRIES or depth > _MOST_DEPTH:
+        return False
+    values = value.values() if type(value) is dict else value
+    return any(_has_outline(one) or _holds_tensors(one, depth + 1) for one in values)
+
+
+def _stance() -> Any:
+    """What torch.compiler.set_stance() says."""
+    return sys.modules["torch._dynamo.eval_frame"]._stance.stance
 
 
 def _modes() -> tuple:
     devices = ("cpu", "cuda")
-    return torch.is_grad_enabled(), *(
+    return torch.is_grad_enabled(), torch.is_autocast_cache_enabled(), torch.get_default_dtype(), *(
         (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in devices
     )
 
 
 def _set_modes(modes: tuple) -> None:
-    gradients, *autocast = modes
+    gradients, keeps_casts, dtype, *autocast = modes
     torch._C._set_grad_enabled(gradients)
+    torch.set_autocast_cache_enabled(keeps_casts)
+    torch.set_default_dtype(dtype)
     for device, is_on, dtype in autocast:
         torch.set_autocast_enabled(device, is_on)
         torch.set_autocast_dtype(device, dtype)
@@ -319,11 +385,11 @@ def outline(value: Any, known: dict[int, Any]) -> Any:
         return known[id(value)]
     if _has_outline(value):
         result: Any = _C.outline_of(value)
+    elif not _holds_tensors(value):
+        return value
     elif type(value) is dict:
         result = {key: outline(one, known) for key, one in value.items()}
-    elif type(value) in (list, tuple):
-        result = type(value)(outline(one, known) for one in value)
     else:
-        return value
+        result = type(value)(outline(one, known) for one in value)
     known[id(value)] = result
     return result

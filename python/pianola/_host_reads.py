@@ -23,7 +23,7 @@ from torch.utils import _device as torch_devices
 
 from ._audit.files import PACKAGE, TORCH, is_users, kind_of_file
 from ._capturing import unnoticed
-from ._compiled_code import guards_of, launches
+from ._compiled_code import guards_of, is_compiled, launches, optimizer_of
 from ._code_reads import Chain, CodeReads, StoreSite, inner_codes, reads_of
 from ._counting_methods import Counts, learn
 from ._followed import is_keeper, is_made_for_torch, kind_of_code
@@ -119,7 +119,7 @@ class HostReads(HostValues):
         self._parts.enter_context(_host_parts.watched(self._device))
         self._parts.enter_context(unnoticed())
         self._without_harm(self._begin)
-        self._watch = _C.FrameWatch(lambda code: kind_of_code(code) != 0, self._on_frame)
+        self._watch = _C.FrameWatch(lambda code: kind_of_code(code) != 0 or is_compiled(code), self._on_frame)
         self._watch.begin()
         return self
 
@@ -200,10 +200,13 @@ class HostReads(HostValues):
     def _on_frame(self, frame: FrameType) -> None:
         if CompileContext.try_get() is not None:  # torch.compile's compiler at work: thousands of functions, none of the step's
             return
+        code = frame.f_code
+        if is_compiled(code):
+            self._note_compiled(frame)
         if _host_parts.runs_again() or launches():
             return
-        self._note_compiled(frame)
-        code = frame.f_code
+        if kind_of_code(code) == 0:  # what dynamo wraps in code of its own
+            return
         if is_made_for_torch(frame) or (_C.runs_python_of_a_tensor() and not is_users(code)):
             return
         if kind_of_code(code) == 2:
@@ -224,6 +227,8 @@ class HostReads(HostValues):
             self._at = (frame.f_code, frame.f_code.co_firstlineno)
             name = f"what torch.compile made {frame.f_code.co_name} for"
             self._note("value", guards, guards.hold, name, True)
+        if optimizer_of(frame) is not None:
+            self._fail("the step runs an optimizer's step that torch.compile made; compile the model alone")
 
     def _on_torchs(self, frame: FrameType) -> None:
         code = frame.f_code

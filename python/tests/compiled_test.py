@@ -263,3 +263,90 @@ def test_calls_that_compile_are_no_warm_up(backend, device):
     for x in batches(10, (8, 16), device):
         graphed(x)
     assert replays(graphed) >= 5, graphed.info()
+
+
+class Settings:
+    """What compiled code reads beside attributes of a module of one's own."""
+
+    def __init__(self, device):
+        self.gains = [1]
+        self.chain = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU()).to(device)
+
+    def step(self, backend):
+        gains = self.gains
+
+        def scaled(x):
+            return x * 3 if gains[0] > 1 else x
+
+        chain, function = torch.compile(self.chain, backend=backend), torch.compile(scaled, backend=backend)
+        return lambda x: function(chain(x)).sum(1)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_closures_and_modules_of_torchs_are_guarded(backend, device):
+    settings = Settings(device)
+    plain, graphed = settings.step(backend), pianola.graphed(settings.step(backend))
+    with torch.no_grad():
+        for turn in range(3):
+            for x in batches(8, (8, 16), device):
+                assert_same(f"turn {turn}", graphed(x), plain(x))
+            settings.gains[0] += 1
+            settings.chain[1] = torch.nn.Tanh()
+    assert replays(graphed) >= 6, graphed.info()
+
+
+def test_a_stance_of_the_compilers_is_obeyed(device):
+    def asks(x):
+        return x * 2 if torch.compiler.is_compiling() else x * 3
+
+    compiled = torch.compile(asks, backend="aot_eager")
+    graphed = pianola.graphed(lambda x: compiled(x) + 1)
+    for x in batches(8, (8, 16), device):
+        assert_same("compiled", graphed(x), x * 2 + 1)
+    with torch.compiler.set_stance("force_eager"):
+        for x in batches(4, (8, 16), device):
+            assert_same("eager", graphed(x), x * 3 + 1)
+    assert replays(graphed) >= 4
+
+
+def test_code_of_a_backend_that_nobody_knows_stays_eager(device):
+    def by_itself(graph, example):
+        return lambda x: (torch.from_numpy(x.cpu().numpy() * 2).to(x.device),)
+
+    compiled = torch.compile(swish, backend=by_itself)
+    reasons = []
+    graphed = pianola.graphed(lambda x: compiled(x) + 1, on_fallback=reasons.append)
+    for x in batches(6, (8, 16), device):
+        assert_same("result", graphed(x), x * 2 + 1)
+    assert len(reasons) == 1 and "PG1005" in reasons[0], reasons
+
+
+@NEEDS_A_COMPILER
+def test_values_that_compiled_code_reads_keep_it_eager(device):
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        compiled = torch.compile(lambda x: (x > 0).sum().item())
+        reasons = []
+        graphed = pianola.graphed(lambda x: x * compiled(x), on_fallback=reasons.append)
+        for x in batches(6, (8, 16), device):
+            assert_same("result", graphed(x), x * (x > 0).sum())
+    assert len(reasons) == 1, reasons
+
+
+def test_a_compiled_step_of_an_optimizer_stays_eager(device):
+    model = MLP().to(device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    update = torch.compile(optimizer.step, backend="aot_eager")
+    reasons = []
+
+    @pianola.graphed(on_fallback=reasons.append)
+    def step(x):
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        update()
+        return loss.detach()
+
+    for x in batches(6, (8, 16), device):
+        step(x)
+    assert len(reasons) == 1 and "compile the model alone" in reasons[0], reasons
+    assert replays(step) == 0
