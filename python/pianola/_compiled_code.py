@@ -23,17 +23,14 @@ import torch
 from torch._guards import CompileContext
 
 from ._load import _C
+from ._modes import as_in, modes
 
 _library = torch.library.Library("pianola", "FRAGMENT")
 _library.define("compiled_graph(int call, Tensor[] read, Tensor(a!)[] written) -> Tensor[]", tags=(torch.Tag.nondeterministic_seeded,))
 _library.define("compiled_kernel(int call, Tensor[] read, Tensor(a!)[] written) -> ()")
 
 
-class _Hole:
-    """Stands for a tensor among the arguments of a call."""
-
-
-_HOLE = _Hole()
+_HOLE = object()  # stands for a tensor among the arguments or results of a call
 _MOST_ENTRIES, _MOST_DEPTH = 1000, 4  # of containers that guards are given outlines of
 
 
@@ -264,26 +261,22 @@ class Guards:
     Args:
         manager: dynamo's.
         variables: of the frame that runs the code.
-        modes: that were on then.
+        under: the modes then, see modes().
     """
 
-    def __init__(self, manager: Any, variables: dict, modes: tuple) -> None:
+    def __init__(self, manager: Any, variables: dict, under: tuple) -> None:
         self._manager = manager
         self._variables = variables
-        self._modes = modes
+        self._modes = under
         self._stance = _stance()
 
     def hold(self) -> bool:
         if self._manager.cache_entry is None or _stance() != self._stance:  # dynamo has dropped the code, or is told to run none
             return False
-        now = _modes()
-        if now == self._modes:
+        if modes() == self._modes:
             return self._manager.check(self._variables)
-        try:
-            _set_modes(self._modes)
+        with as_in(self._modes):
             return self._manager.check(self._variables)
-        finally:
-            _set_modes(now)
 
 
 def is_compiled(code: CodeType) -> bool:
@@ -320,13 +313,13 @@ _known_guards: weakref.WeakValueDictionary[tuple, Guards] = weakref.WeakValueDic
 
 
 def _guards_for(manager: Any, variables: dict, cells: tuple[str, ...]) -> Guards:
-    modes = _modes()
+    now = modes()
     known: dict[int, Any] = {}
     outlines = {name: value if name in cells else outline(value, known) for name, value in variables.items()}
-    key = (id(manager), modes, tuple((name, id(value) if name in cells else _key_of(value)) for name, value in variables.items()))
+    key = (id(manager), now, tuple((name, id(value) if name in cells else _key_of(value)) for name, value in variables.items()))
     guards = _known_guards.get(key)
     if guards is None:
-        guards = _known_guards[key] = Guards(manager, outlines, modes)
+        guards = _known_guards[key] = Guards(manager, outlines, now)
     return guards
 
 
@@ -352,23 +345,6 @@ def _holds_tensors(value: Any, depth: int = 0) -> bool:
 def _stance() -> Any:
     """What torch.compiler.set_stance() says."""
     return sys.modules["torch._dynamo.eval_frame"]._stance.stance
-
-
-def _modes() -> tuple:
-    devices = ("cpu", "cuda")
-    return torch.is_grad_enabled(), torch.is_autocast_cache_enabled(), torch.get_default_dtype(), *(
-        (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in devices
-    )
-
-
-def _set_modes(modes: tuple) -> None:
-    gradients, keeps_casts, dtype, *autocast = modes
-    torch._C._set_grad_enabled(gradients)
-    torch.set_autocast_cache_enabled(keeps_casts)
-    torch.set_default_dtype(dtype)
-    for device, is_on, dtype in autocast:
-        torch.set_autocast_enabled(device, is_on)
-        torch.set_autocast_dtype(device, dtype)
 
 
 def _has_outline(value: Any) -> bool:

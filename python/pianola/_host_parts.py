@@ -26,6 +26,7 @@ from ._decisions import Conditional, Decision, Decisions
 from ._host_places import SIMPLE
 from ._host_saves import OWNERS, containers, save
 from ._load import _C
+from ._modes import as_in, modes
 from ._replaced import Replaced
 
 # Whose step replays run again.
@@ -177,7 +178,7 @@ def _as_part(
 ) -> Any:
     """Makes the call of a method, as a part that replays make again: where a decision hangs on it, when they are over."""
     held = [_held(owner, True), *map(_held, args)], {name: _held(one) for name, one in kwargs.items()}
-    run: Callable[[], Any] = functools.partial(_again, _ambient(), original, *held)
+    run: Callable[[], Any] = functools.partial(_again, modes(), original, *held)
     saved = functools.partial(save, [owner, *args, *kwargs.values()])
     if decision is not None:
         step = Conditional(run, saved())
@@ -336,7 +337,7 @@ def _begin(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict
     if _here.decisions is not None:
         _here.decisions.note_part()
     reference = _held(optimizer)
-    run = functools.partial(_again, _ambient(), type(optimizer).step, [reference], {}) if active else None
+    run = functools.partial(_again, modes(), type(optimizer).step, [reference], {}) if active else None
     activate_it, saved = functools.partial(_activate, reference), functools.partial(save, [optimizer])
     twice = _may_run_twice(optimizer)
     reads, parameters = "values" if twice else "", _parameters_of(optimizer)
@@ -393,28 +394,8 @@ def _held(value: Any, is_owner: bool = False) -> Callable[[], Any]:
 def _again(
     ambient: tuple, step: Callable[..., Any], args: list[Callable[[], Any]], kwargs: dict[str, Callable[[], Any]]
 ) -> None:
-    with _as_in(ambient):
+    with as_in(ambient):
         step(*(one() for one in args), **{name: one() for name, one in kwargs.items()})
-
-
-def _ambient() -> tuple:
-    """What decides at the place of a call which operations a call of torch runs."""
-    casts = [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda")]
-    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), *casts
-
-
-@contextlib.contextmanager
-def _as_in(ambient: tuple) -> Iterator[None]:
-    grad, inference, *casts = ambient
-    with contextlib.ExitStack() as modes:
-        if inference != torch.is_inference_mode_enabled():
-            modes.enter_context(torch.inference_mode(inference))
-        if grad != torch.is_grad_enabled():
-            modes.enter_context(torch.set_grad_enabled(grad))
-        for (kind, enabled, dtype), now in zip(casts, _ambient()[2:]):
-            if (kind, enabled, dtype) != now:
-                modes.enter_context(torch.autocast(kind, dtype=dtype, enabled=enabled))
-        yield
 
 
 def _activate(reference: Callable[[], Any]) -> None:
