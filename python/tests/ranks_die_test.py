@@ -246,8 +246,9 @@ def said_by(folder, rank):
 
 
 def check(folder, kind, way, codes, expected):
-    assert None not in codes, (codes, "a rank hangs")
-    assert (codes[1] == -signal.SIGKILL) == (way in DIE), codes
+    said = {one.name: one.read_text() for one in folder.glob("said by *")}
+    assert None not in codes, (codes, "a rank hangs", said)
+    assert (codes[1] == -signal.SIGKILL) == (way in DIE), (codes, said)
     for rank, words in expected.items():
         seconds, text = said_by(folder, rank)
         print(f"{way.__name__}: rank {rank} after {seconds:.2f} s: {text}")  # pytest -s shows the table

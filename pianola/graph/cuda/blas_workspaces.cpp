@@ -1,5 +1,6 @@
 #include <pianola/graph/cuda/blas_workspaces.hpp>
 
+#include <pianola/torch_abi/cuda/workspace_size.hpp>
 #include <pianola/trace/op_info.hpp>
 
 #include <ATen/cuda/CUDAContextLight.h>
@@ -53,7 +54,7 @@ std::vector<ByteSpan> BlasWorkspaces::spans_on(cudaStream_t stream) {
       spans.push_back({.begin = begin, .end = begin + torch_abi::bytes_of(workspace, bytes)});
     }
   };
-  add(at::cuda::cublas_handle_stream_to_workspace(), at::cuda::getChosenWorkspaceSize());
+  add(at::cuda::cublas_handle_stream_to_workspace(), torch_abi::gemm_workspace_bytes());
   add(at::cuda::cublaslt_handle_stream_to_workspace(), at::cuda::getCUDABlasLtWorkspaceSize());
   return spans;
 }
@@ -70,12 +71,12 @@ namespace {
 // cuBLAS asks for workspaces at such addresses.
 constexpr std::size_t kAlignment = 256;
 
-std::size_t gemm_bytes() { return (at::cuda::getChosenWorkspaceSize() + kAlignment - 1) / kAlignment * kAlignment; }
+std::size_t gemm_bytes() { return (torch_abi::gemm_workspace_bytes() + kAlignment - 1) / kAlignment * kAlignment; }
 
 }  // namespace
 
 std::size_t least_workspace_bytes() {
-  const std::size_t least = std::min(at::cuda::getChosenWorkspaceSize(), at::cuda::getCUDABlasLtWorkspaceSize());
+  const std::size_t least = std::min(torch_abi::gemm_workspace_bytes(), at::cuda::getCUDABlasLtWorkspaceSize());
   return least == 0 ? std::numeric_limits<std::size_t>::max() : least;
 }
 
@@ -171,7 +172,7 @@ WorkspaceTurns::~WorkspaceTurns() {
 void WorkspaceTurns::on_op_begin(const trace::OpSpan& op) {
   if (colours_ < 2 || !is_matrix_product(*op.info)) return;
   const std::size_t colour = next_++ % colours_;
-  lend(at::cuda::cublas_handle_stream_to_workspace(), stream_, pool_.gemm(colour), at::cuda::getChosenWorkspaceSize(),
+  lend(at::cuda::cublas_handle_stream_to_workspace(), stream_, pool_.gemm(colour), torch_abi::gemm_workspace_bytes(),
        gemm_, pool_);
   lend(at::cuda::cublaslt_handle_stream_to_workspace(), stream_, pool_.lt(colour),
        at::cuda::getCUDABlasLtWorkspaceSize(), lt_, pool_);

@@ -2,6 +2,7 @@
 
 #include <pianola/graph/cuda/blas_workspaces.hpp>
 #include <pianola/graph/testing/mlp.hpp>
+#include <pianola/torch_abi/cuda/workspace_size.hpp>
 #include <pianola/torch_abi/cuda/workspace_table.hpp>
 
 #include <ATen/Context.h>
@@ -21,6 +22,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <optional>
 #include <string>
 #include <vector>
@@ -389,6 +391,13 @@ TEST_P(BranchesOnCudaTest, AMemoryLimitIsKeptAndTold) {
   expect_like_eager(some);
 }
 
+TEST_P(BranchesOnCudaTest, TheSizeOfAWorkspaceFollowsTorchsRule) {
+  const int major = at::cuda::getCurrentDeviceProperties()->major;
+  if (major != 9) GTEST_SKIP() << "torch changed its mind about other devices";
+  const char* config = std::getenv("CUBLAS_WORKSPACE_CONFIG");
+  EXPECT_EQ(torch_abi::gemm_workspace_bytes(), torch_abi::workspace_bytes_of(config == nullptr ? "" : config, major));
+}
+
 TEST_P(BranchesOnCudaTest, WorkspacesThatProductsAllocateAreHeldNoMoreThanTheBranchesNeed) {
   std::vector<at::Tensor> products;
   const auto step = [&] {
@@ -398,7 +407,7 @@ TEST_P(BranchesOnCudaTest, WorkspacesThatProductsAllocateAreHeldNoMoreThanTheBra
   Graph graph(device());
   graph.capture(step, branched());
   const BranchInfo branches = *graph.info().branches;
-  const std::size_t workspace = std::max(at::cuda::getChosenWorkspaceSize(), at::cuda::getCUDABlasLtWorkspaceSize());
+  const std::size_t workspace = std::max(torch_abi::gemm_workspace_bytes(), at::cuda::getCUDABlasLtWorkspaceSize());
   EXPECT_LE(branches.held_bytes, static_cast<std::size_t>(branches.branches) * workspace);
   EXPECT_TRUE(branches.rebuilt) << branches.reason;
   graph.replay();
