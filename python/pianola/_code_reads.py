@@ -19,6 +19,7 @@ _GETTERS = ("attrgetter", "methodcaller")
 _BY_NAME = ("getattr", "hasattr", "setattr", "delattr")
 _IMPORT_MODULE = ("attribute", "import_module", str)
 _MOST_PASSES = 8
+_MOST_CHAINS = 64  # of one variable
 
 
 @dataclasses.dataclass(eq=False)
@@ -155,7 +156,10 @@ class _Reader:
         known = self._assigned.get(name)
         if known is None:
             known = _Value(frozenset(), False)
-        self._assigned[name] = _Value(known.chains | value.chains, known.may_be_other or value.may_be_other)
+        chains, may_be_other = known.chains | value.chains, known.may_be_other or value.may_be_other
+        if len(chains) > _MOST_CHAINS:  # loops in a row, each of which makes longer ones of all that there were
+            chains, may_be_other = known.chains, True
+        self._assigned[name] = _Value(chains, may_be_other)
 
     def _look_up(self, base: _Value, kind: str, key: Any) -> _Value:
         chains = frozenset(chain.then(kind, key, self._line) for chain in base.chains)

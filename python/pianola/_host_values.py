@@ -197,6 +197,9 @@ class HostValues:
                 value = slot_of(owner, name)
                 self._note("slot", owner, name, f"{path}.{name}", value)
                 return value
+            own = dictionary_of(owner)
+            if own is not None and name in own:  # which the code of the property reaches past it
+                self._note("attribute", owner, name, f"{path}.{name}", own[name])
             if has_bytes(owner):
                 self._take_bytes(owner, path)
             elif isinstance(described, types.GetSetDescriptorType):

@@ -180,3 +180,15 @@ def test_what_an_own_object_holds_of_before_is_compared(begins_again, device):
             known.scale = 3.0
         assert torch.equal(graphed(x), x * known.scale), number
     assert sum(one.replays for one in graphed.info().signatures) == 10
+
+
+@pytest.mark.parametrize("read", [
+    lambda self: self.__dict__["n"], lambda self: vars(self)["n"], lambda self: self.__dict__.get("n"),
+])  # fmt: skip
+def test_a_property_may_keep_its_value_under_its_own_name(device, read):
+    state = type("State", (), {"n": property(read)})()
+    state.__dict__["n"] = 0
+    step = pianola.graphed(lambda x: x * 2 if state.n > 7 else x * 3)
+    for call in range(14):
+        state.__dict__["n"] = call
+        assert step(torch.ones(1, device=device)).item() == (2.0 if call > 7 else 3.0), call

@@ -899,3 +899,35 @@ def test_what_cannot_be_followed_is_named(device):
         graphed(torch.ones(2, device=device))
     info = graphed.info()
     assert info.unfollowed == ["the inside of opaque, a elsewhere.Opaque"] and "the inside of opaque" in str(info)
+
+
+def unwrapped(model, kind):
+    """As accelerate has it: each loop goes on from all that the one before may have found."""
+    while isinstance(model, kind):
+        model = model.module
+    if kind:
+        while isinstance(model, kind):
+            model = model.module
+        inner = model
+        while hasattr(inner, "_orig_mod"):
+            inner = inner._orig_mod
+        model = inner
+    while isinstance(model, kind):
+        model = model.module
+    return model
+
+
+def test_loops_in_a_row_that_follow_attributes_are_read_in_time(device):
+    class Wrapper:
+        def __init__(self, module):
+            self.module = module
+
+    class Model:
+        scale = 2.0
+
+    model = Model()
+    wrapped = Wrapper(Wrapper(model))
+    step = pianola.graphed(lambda x: x * unwrapped(wrapped, Wrapper).scale)
+    for call in range(16):
+        model.scale = 2.0 if call < 8 else 3.0
+        assert step(torch.ones(2, device=device)).tolist() == [model.scale] * 2
