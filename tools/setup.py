@@ -3,7 +3,7 @@
     setup.py                     install what is missing: packages by apt, torch and the like into .venv
     setup.py --given             install nothing: check that the tools are there and that this interpreter has torch
     setup.py --given --tests     the same, and what `make test` needs besides
-    setup.py --zoo               install also what bench/zoo trains: torchvision, timm, transformers, peft
+    setup.py --zoo               install also what bench/zoo and python/tests/integrations want: models and trainers
 """
 
 import argparse

@@ -25,6 +25,7 @@ _STATEFUL = ("_io", "_csv", "_queue", "_socket", "mmap", "sqlite3")
 _HOOKS = os.path.join(os.path.dirname(torch.__file__), "distributed", "algorithms", "ddp_comm_hooks", "")
 
 _PIANOLA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
+_STAND_INS = os.path.join(_PIANOLA, "integrations", "_stand_ins.py")  # of classes of others: read as theirs are
 _STANDARD = os.path.join(os.path.dirname(os.path.abspath(os.__file__)), "")
 
 
@@ -43,7 +44,7 @@ def kind_of_code(code: CodeType) -> int:
         is_method = code.co_argcount > 0 and code.co_varnames[0] == "self"
         return 2 if is_method and file != torch_modules.__file__ else 0
     if file.startswith(_PIANOLA):
-        return 0
+        return int(file == _STAND_INS)
     if file.startswith("<frozen "):
         return 0 if file[len("<frozen ") : -1].split(".")[0] in _BOOKKEEPERS else 1
     parts = file.replace("\\", "/").split("/")
@@ -80,7 +81,8 @@ def is_keeper(kind: Any) -> bool:
 
 @once_per
 def is_ours(kind: Any) -> bool:
-    return bool(kind.__module__.split(".")[0] == "pianola")
+    name = kind.__module__
+    return bool(name.split(".")[0] == "pianola") and not name.startswith("pianola.integrations.")  # whose trainers are the user's
 
 
 @once_per

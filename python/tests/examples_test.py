@@ -13,15 +13,18 @@ FOLDER = Path(__file__).resolve().parents[2] / "examples" / "python"
 SKIPPED = 77
 RANKS = {"ddp.py", "experts.py", "fsdp.py", "pipeline.py"}  # what torchrun starts
 LINES = {
+    "accelerate_step.py": [" of 60 steps replayed", "losses and weights are those of eager, bit for bit"],
     "ddp.py": ["steps replayed", "rank 0 of", "losses and weights are those of eager, bit for bit"],
     "digits.py": ["pianola.graph ", "@pianola.graphed", "all weights and statistics are the same, bit for bit"],
     "experts.py": ["steps replayed", "rank 0 of", "losses and weights are those of eager, bit for bit"],
     "fsdp.py": ["steps replayed", "rank 0 of", "losses and weights are those of eager, bit for bit"],
     "graphed_callables.py": ["weights, gradients and evaluation are those of eager, bit for bit"],
+    "lightning_trainer.py": [" of 60 steps replayed", "losses and weights are those of eager, bit for bit"],
     "pipeline.py": [" of 40 steps replayed", "losses and weights are those of eager, bit for bit"],
     "serving.py": ["evictions", "captured", "answers are those of eager, bit for bit"],
     "train_gpt.py": ["60 of 60 losses equal eager's, bit for bit", "Full iteration"],
     "train_mlp.py": ["loss 0.", "us per step"],
+    "transformers_trainer.py": [" of 60 steps replayed", "losses and weights are those of eager, bit for bit"],
     "torch_cuda_graph.py": ["whole step", "mixed precision", "losses and weights are those of eager, bit for bit"],
 }
 
