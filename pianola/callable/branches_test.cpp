@@ -127,7 +127,7 @@ TEST_P(CallableBranchesTest, InferenceThatCapturesItselfEqualsEager) {
 
 TEST_P(CallableBranchesTest, NothingIsToldWhereNothingWasAskedFor) {
   const auto net = make_net<TowersNet>();
-  const CallableInfo info = make_graphed_callable(net, {batch(1)}).info();
+  const CallableInfo info = make_graphed_callable(net, {batch(1)}, {.branches = 0}).info();
   EXPECT_THAT(info.branches, SizeIs(0));
   EXPECT_THAT(info.report().to_json(), Not(HasSubstr("branches")));
 }

@@ -36,9 +36,9 @@ struct GraphedOptions {
   /// Accept a capture whose operations differ from those of the call before it, because a library asks whether it is
   /// captured. Off: such calls stay eager.
   bool accept_capture_path = false;
-  /// Rebuild each graph on at most this many parallel lanes; 0: as captured. Captures take longer; SignatureInfo::branches
-  /// says what they gained. See CaptureOptions::branches.
-  int branches = 0;
+  /// Rebuild each graph on at most this many parallel lanes; 0: as captured; kAutoBranches: where a trial finds that faster.
+  /// SignatureInfo::branches says what it came to. See CaptureOptions::branches.
+  int branches = kAutoBranches;
   /// How `branches` goes about it.
   ParallelOptions parallel = {};
   CaptureMode mode = CaptureMode::thread_local_;

@@ -94,9 +94,10 @@ struct CallableOptions {
   GraphPoolRef pool = {};
   /// Generators, besides the device's default one, that the callables draw from.
   std::vector<at::Generator> generators = {};
-  /// Rebuild each graph, forward, backward and evaluation, on at most this many parallel lanes; 0: as captured. If that
-  /// gains nothing, a graph stays as captured, and CallableInfo::branches says why. See CaptureOptions::branches.
-  int branches = 0;
+  /// Rebuild each graph, forward, backward and evaluation, on at most this many parallel lanes; 0: as captured;
+  /// kAutoBranches: where a trial finds that faster. If it gains nothing, a graph stays as captured, and CallableInfo::branches says
+  /// why. See CaptureOptions::branches.
+  int branches = kAutoBranches;
   /// How `branches` goes about it.
   ParallelOptions parallel = {};
   CaptureMode mode = CaptureMode::thread_local_;

@@ -54,6 +54,31 @@ TEST_F(GpuRewiredGraph, HasTheEdgesItIsGivenAndTheOriginalKeepsItsOwn) {
   driver->graph_destroy(graph);
 }
 
+// Inductor's kernels may begin before those that they depend on have ended, and wait themselves; which lane such a kernel
+// would wait for is not known to it.
+TEST_F(GpuRewiredGraph, HasAnOrdinaryEdgeWhereTheOriginalHasAProgrammaticOne) {
+  CUgraph graph = chain(2, 7);
+  const GraphTopology plain = GraphTopology::read(graph);
+  const GraphEdge edge = plain.edges().at(0);
+  CUgraphNode from = plain.nodes()[edge.from].handle, to = plain.nodes()[edge.to].handle;
+  CUgraphEdgeData programmatic = {};
+  programmatic.from_port = CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC;
+  programmatic.type = CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC;
+  ASSERT_EQ(driver->graph_remove_dependencies(graph, &from, &to, &edge.data, 1), CUDA_SUCCESS);
+  ASSERT_EQ(driver->graph_add_dependencies(graph, &from, &to, &programmatic, 1), CUDA_SUCCESS);
+  const GraphTopology topology = GraphTopology::read(graph);
+  ASSERT_TRUE(topology.edges().at(0).is_programmatic());
+  {
+    const GraphEdge edges[] = {{.from = edge.from, .to = edge.to}};
+    const RewiredGraph rewired = RewiredGraph::make(graph, topology, edges);
+    EXPECT_FALSE(rewired.read_edges().at(0).is_programmatic());
+    EXPECT_TRUE(GraphTopology::read(graph).edges().at(0).is_programmatic());
+    Executable::instantiate(rewired.get()).launch(stream);
+  }
+  EXPECT_EQ(read(data), 14U);
+  driver->graph_destroy(graph);
+}
+
 TEST_F(GpuRewiredGraph, MayHaveNoEdgesAtAllAndMoves) {
   CUgraph graph = chain(4, 1);
   RewiredGraph first = RewiredGraph::make(graph, GraphTopology::read(graph), {});

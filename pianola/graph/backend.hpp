@@ -78,8 +78,8 @@ class Backend {
   virtual void replay() = 0;
   /// Before the capture: which operations, counted from 1, set_number() will be called for. Asked while each is recorded.
   virtual void keep_numbers(std::function<bool(std::size_t operation)> /*wanted*/) {}
-  /// Whether set_number() can be called for this argument of an operation.
-  [[nodiscard]] virtual bool has_number(std::size_t /*operation*/, std::size_t /*argument*/) const { return false; }
+  /// Whether set_number() can be called for this argument of an operation. Lanes that nobody asked for are given up for it.
+  [[nodiscard]] virtual bool has_number(std::size_t /*operation*/, std::size_t /*argument*/) { return false; }
   /// The next replays give the operation this number (or list of them), of the type that it had.
   virtual void set_number(std::size_t /*operation*/, std::size_t /*argument*/, const c10::IValue& /*value*/) {}
   /// Runs the operations from `first` to `last` alone.

@@ -16,6 +16,8 @@ namespace {
 
 // The tables of the proof take some 200 MB for so many.
 constexpr std::size_t kMostNodes = 30'000;
+// More gain little for the steps of most models.
+constexpr int kLanesOfAuto = 4;
 
 std::size_t count_nodes(const std::vector<parallel::Unit>& units) {
   std::size_t nodes = 0;
@@ -33,13 +35,18 @@ std::string find_race(const parallel::StepUnits& step) {
 }  // namespace
 
 void check_branches(int branches, const ParallelOptions& parallel) {
-  check_at_least(0, "branches", branches);
+  if (branches != kAutoBranches) check_at_least(0, "branches", branches);
   check_at_least(0, "parallel.workspaces", parallel.workspaces);
   check_at_least(0, "parallel.reuse_delay", parallel.reuse_delay);
 }
 
 BranchInfo requested_branches(const CaptureOptions& options) {
   BranchInfo info;
+  info.automatic = options.branches == kAutoBranches;
+  if (info.automatic) {
+    info.branches = kLanesOfAuto;
+    return info;
+  }
   info.branches = std::min(options.branches, parallel::kMostLanes);
   if (options.branches > parallel::kMostLanes) {
     info.warnings.push_back(fmt::format(

@@ -15,7 +15,9 @@ namespace pianola::graph {
 inline constexpr double kLeastGain = 0.02;
 
 /// Whether a capture with these options is to be rebuilt.
-inline bool wants_branches(const CaptureOptions& options) noexcept { return options.branches > 1; }
+inline bool wants_branches(const CaptureOptions& options) noexcept {
+  return options.branches > 1 || (options.branches == kAutoBranches && options.trace);
+}
 
 /// @throws UsageError  One of them is out of range.
 void check_branches(int branches, const ParallelOptions& parallel);

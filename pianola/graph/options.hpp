@@ -48,7 +48,7 @@ struct CaptureOptions {
   /// then runs at once, with the same numbers. 0 or 1: as captured. 4 suits most steps. Every rebuilt graph is proved to
   /// keep the order that the step needs. The graph stays as captured if the proof fails, or if nothing would be gained;
   /// GraphInfo::branches says why. Needs `trace`. On the tape the plan is made and proved, and
-  /// operations run one after the other.
+  /// operations run one after the other. kAutoBranches: where it is faster.
   int branches = 0;
   /// How `branches` goes about it.
   ParallelOptions parallel = {};

@@ -19,9 +19,10 @@ struct BranchObstacle {
 /// What CaptureOptions::branches came to. Times that are called modelled come from a model of the device (1.5 us a node
 /// and 2.5 TB/s), not from a clock.
 struct PIANOLA_API BranchInfo {
-  int branches = 0;      ///< Lanes that were asked for, at most 8.
-  bool rebuilt = false;  ///< Replays run the rebuilt graph.
-  std::string reason;    ///< Why replays run the graph as captured; empty if they do not.
+  int branches = 0;        ///< Lanes that were asked for, at most 8.
+  bool automatic = false;  ///< Asked for by kAutoBranches.
+  bool rebuilt = false;    ///< Replays run the rebuilt graph.
+  std::string reason;      ///< Why replays run the graph as captured; empty if they do not.
 
   std::size_t nodes = 0;
   std::size_t units = 0;         ///< Pieces that are ordered as a whole: operations, or kernels of split ones.

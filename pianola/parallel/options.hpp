@@ -1,7 +1,14 @@
 #pragma once
 #include <cstddef>
+#include <limits>
 
 namespace pianola {
+
+/// CaptureOptions::branches: four lanes where a trial finds them faster, else the graph as captured. No graph is taken that was not
+/// timed, so none is made where a trial could do harm, on the tape, or without a trace. All such graphs of the process together take
+/// at most 256 MiB of a device, or a tenth of the most that was allocated there at once, whichever is more; and each no more than
+/// ParallelOptions::memory_limit.
+inline constexpr int kAutoBranches = std::numeric_limits<int>::min();
 
 /// How CaptureOptions::branches goes about its work. The defaults suit most steps.
 struct ParallelOptions {

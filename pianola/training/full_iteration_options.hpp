@@ -45,8 +45,9 @@ struct FullIterationOptions {
   /// Accept a capture whose operations differ from those of the iteration before it; see
   /// GraphedOptions::accept_capture_path.
   bool accept_capture_path = false;
-  /// Rebuild each graph on at most this many parallel lanes; 0: as captured. See CaptureOptions::branches.
-  int branches = 0;
+  /// Rebuild each graph on at most this many parallel lanes; 0: as captured; kAutoBranches: where a trial finds that
+  /// faster. See CaptureOptions::branches.
+  int branches = kAutoBranches;
   /// How `branches` goes about it.
   ParallelOptions parallel = {};
   /// What each replay checks. See CheckMode.

@@ -67,6 +67,7 @@ void bind_branch_info(py::module_& module) {
                          "What the option `branches` came to. Times that are called modelled come from a model of the "
                          "device, not from a clock.")
       .def_readonly("branches", &BranchInfo::branches, "Lanes that were asked for, at most 8.")
+      .def_readonly("automatic", &BranchInfo::automatic, "Asked for by branches=\"auto\".")
       .def_readonly("rebuilt", &BranchInfo::rebuilt, "Replays run the rebuilt graph.")
       .def_readonly("reason", &BranchInfo::reason, "Why replays run the graph as captured; empty where they do not.")
       .def_readonly("nodes", &BranchInfo::nodes, "Nodes of the graph; on the tape, operations.")

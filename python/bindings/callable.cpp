@@ -31,7 +31,7 @@ CallableOptions make_callable_options(c10::Device device, int warmup, GradPolicy
                                       OnMismatch on_mismatch, OnOtherMode on_other_mode, OnFull on_full,
                                       std::vector<at::Tensor> through_autograd, const std::optional<Schedule>& schedule,
                                       const std::optional<PoolId>& pool, std::vector<at::Generator> generators,
-                                      int branches, const std::optional<ParallelOptions>& parallel,
+                                      const Lanes& branches, const std::optional<ParallelOptions>& parallel,
                                       const std::string& mode, const py::object& pre_warmup,
                                       const py::object& post_warmup, const std::vector<py::dict>& capture_hooks) {
   CallableOptions options{.warmup = warmup,
@@ -48,7 +48,7 @@ CallableOptions make_callable_options(c10::Device device, int warmup, GradPolicy
                           .schedule = schedule.value_or(Schedule()),
                           .pool = pool_of(device, pool),
                           .generators = std::move(generators),
-                          .branches = branches,
+                          .branches = branches_of(branches),
                           .parallel = parallel.value_or(ParallelOptions()),
                           .mode = capture_mode(mode),
                           .pre_warmup = make_action(pre_warmup),

@@ -24,7 +24,7 @@ using training::key_of;
 
 FullIterationOptions make_iteration_options(int warmup, int capacity, OutputPolicy output, bool eager_fallback,
                                             const py::object& on_fallback, std::vector<at::Generator> generators,
-                                            bool accept_capture_path, int branches,
+                                            bool accept_capture_path, const Lanes& branches,
                                             const std::optional<ParallelOptions>& parallel, bool strict,
                                             const std::optional<std::pair<c10::Device, PoolId>>& pool,
                                             const std::string& mode) {
@@ -35,7 +35,7 @@ FullIterationOptions make_iteration_options(int warmup, int capacity, OutputPoli
           .on_fallback = make_listener(on_fallback),
           .generators = std::move(generators),
           .accept_capture_path = accept_capture_path,
-          .branches = branches,
+          .branches = branches_of(branches),
           .parallel = parallel.value_or(ParallelOptions()),
           .check = strict ? CheckMode::strict : CheckMode::standard,
           .pool = pool ? GraphPoolRef(GraphPool(pool->first, pool->second)) : GraphPoolRef(),

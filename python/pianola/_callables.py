@@ -72,7 +72,7 @@ def make_graphed_callables(
     schedule: Optional["_C.Schedule"] = None,
     through_autograd: Iterable[torch.Tensor] = (),
     generators: Iterable[torch.Generator] = (),
-    branches: int = 0,
+    branches: Union[int, str] = "auto",
     parallel: "Optional[_C.ParallelOptions]" = None,
     accept_capture_path: bool = False,
     retain_graph_in_backward: bool = False,
@@ -107,7 +107,8 @@ def make_graphed_callables(
         schedule: the order of forwards and backwards of a pipeline stage; `_order` in a Schedule.
         through_autograd: parameters whose gradients autograd sees under "accumulate", too.
         generators: torch.Generators, besides the default one, that the callables draw from.
-        branches, parallel: as for pianola.Graph.capture: what is independent in a pass runs at once.
+        branches, parallel: as for pianola.Graph.capture: what is independent in a pass runs at once. "auto": on four lanes,
+            where a trial finds that faster; 0: never.
         accept_capture_path: accept a capture whose operations or numbers differ from those of the last warm-up run, because a
             library asks whether it is captured. Off: a CaptureError with both lines.
         retain_graph_in_backward: let backward(retain_graph=True) be followed by another one.

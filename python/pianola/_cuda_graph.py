@@ -61,7 +61,7 @@ class CUDAGraph(HookedGraph):
         check_input_liveness: bool = False,
         *,
         device: Device = None,
-        branches: int = 0,
+        branches: Union[int, str] = 0,
         parallel: "Optional[_C.ParallelOptions]" = None,
     ) -> None:
         """Begins to capture what this thread runs on its current stream.
@@ -319,7 +319,7 @@ class graph:  # noqa: N801  named as torch.cuda.graph
         *,
         device: Device = None,
         check_input_liveness: bool = False,
-        branches: int = 0,
+        branches: Union[int, str] = 0,
         parallel: "Optional[_C.ParallelOptions]" = None,
     ) -> None:
         if not isinstance(cuda_graph, CUDAGraph):

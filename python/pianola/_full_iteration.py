@@ -83,7 +83,8 @@ class FullIteration:
         generators: torch.Generators, besides the default one, that the step draws from: RngTracker.generators().
         after_iteration: called with the stage after each iteration, eager or replayed: a schedule's step(), a check.
         accept_capture_path: as for pianola.graphed: accept a capture whose operations differ from the iteration's.
-        branches, parallel: as for pianola.Graph.capture: what is independent runs at once.
+        branches, parallel: as for pianola.Graph.capture: what is independent runs at once. "auto": on four lanes, where a
+            trial finds that faster; 0: never.
         strict: check before each replay that everything that the step uses is still there.
         pool: a GraphPool to share.
         capture_error_mode: as for pianola.graph.
@@ -110,7 +111,7 @@ class FullIteration:
         generators: Iterable[torch.Generator] = (),
         after_iteration: Optional[Callable[[str], Any]] = None,
         accept_capture_path: bool = False,
-        branches: int = 0,
+        branches: Union[int, str] = "auto",
         parallel: "Optional[_C.ParallelOptions]" = None,
         strict: bool = False,
         pool: "Optional[_C.GraphPool]" = None,

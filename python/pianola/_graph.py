@@ -19,7 +19,7 @@ def capture_options(
     pool: Any = None,
     generators: Iterable[torch.Generator] = (),
     inputs: Sequence[torch.Tensor] = (),
-    branches: int = 0,
+    branches: Union[int, str] = 0,
     parallel: "Optional[_C.ParallelOptions]" = None,
     capture_error_mode: str = "thread_local",
     restore: bool = True,
@@ -77,7 +77,8 @@ class Graph(_C.Graph):
             generators: torch.Generators, besides the device's default one, that the step draws from.
             inputs: tensors that the step reads and that `replay(*sources)` fills.
             branches: run independent work at once, on at most this many parallel lanes; 4 suits most steps. The graph stays
-                as captured if that gains nothing: info().branches says why.
+                as captured if that gains nothing: info().branches says why. "auto": 4, where a trial can be made and finds them
+                faster; with less memory.
             parallel: a ParallelOptions: how `branches` goes about it.
             capture_error_mode: "thread_local", "global" or "relaxed", as in torch.cuda.graph.
             restore: put back what warm-up and recording wrote. Off: the warm-up runs count as steps.

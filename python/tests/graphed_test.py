@@ -740,3 +740,19 @@ def test_calls_that_find_something_new_each_time_run_eagerly_until_one_comes_bac
     for _ in range(6):
         graphed(x, {"name": "the same"})
     assert sum(one.replays for one in graphed.info().signatures) > 0
+
+
+def test_the_first_replay_is_told_in_one_line(device, caplog):
+    model = MLP().to(device)
+
+    @pianola.graphed
+    def predict(x):
+        with torch.no_grad():
+            return model(x)
+
+    with caplog.at_level("INFO", logger="pianola"):
+        for _ in range(8):
+            predict(torch.ones(2, 16, device=device))
+    (told,) = [record.getMessage() for record in caplog.records if "is replayed" in record.getMessage()]
+    assert "predict is replayed: " in told
+    assert ("lane" in told) == (device.type == "cuda"), told

@@ -9,6 +9,7 @@
 #include <pianola/graph/cuda/library_memory.hpp>
 #include <pianola/parallel/kernel_pointers.hpp>
 #include <pianola/torch_abi/cuda/workspace_table.hpp>
+#include <pianola/trace/counted_index.hpp>
 #include <pianola/trace/nondeterministic.hpp>
 
 #include <ATen/Context.h>
@@ -22,7 +23,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
+#include <string_view>
 #include <utility>
 
 namespace pianola::graph {
@@ -93,13 +96,23 @@ bool allocates_elsewhere(const OpTrace& trace, const std::vector<ByteSpan>& allo
   return false;
 }
 
-// Whether this graph is the only one in its pool, those of torch's included. The pool and the graph count as one use each.
-bool is_alone_in(const CudaPool& pool) {
+// Who uses a pool: itself, and each graph in it, those of torch's included.
+long uses_of(const CudaPool& pool) {
   try {
-    return c10::cuda::CUDACachingAllocator::getPoolUseCount(pool.device().index(), pool.id()) <= 2;
+    return c10::cuda::CUDACachingAllocator::getPoolUseCount(pool.device().index(), pool.id());
   } catch (const c10::Error&) {
-    return false;  // an allocator that does not count
+    return std::numeric_limits<long>::max();  // an allocator that does not count
   }
+}
+
+// One whose schema may not say all that it writes, or that talks to other processes; empty: there is none.
+std::string foreign_operator(const OpTrace& trace) {
+  static constexpr std::array<std::string_view, 4> kKnown = {"aten::", "prims::", "pianola::", "torchvision::"};
+  for (const OpRecord& op : trace.ops()) {
+    std::string name = trace.name(op);
+    if (std::ranges::none_of(kKnown, [&](std::string_view known) { return name.starts_with(known); })) return name;
+  }
+  return "";
 }
 
 void warn_of_nondeterminism(const OpTrace& trace, BranchInfo& info) {
@@ -116,17 +129,25 @@ void warn_of_nondeterminism(const OpTrace& trace, BranchInfo& info) {
 Branches::Branches(const CaptureOptions& options, CudaPool& pool, c10::cuda::CUDAStream stream)
     : options_(options.parallel),
       has_run_(options.warmup > 0 || options.parallel.warmed_up),
+      instantiates_(options.instantiate),
       info_(requested_branches(options)),
       pool_(pool),
       stream_(stream) {
-  reserve_workspaces();
+  if (info_.automatic) {
+    info_.reason = why_no_trial(uses_of(pool_) + 1);  // this graph is not in it yet
+    if (info_.reason.empty()) budget_ = BranchBudget(pool_.device());
+    options_.memory_limit = std::min(options_.memory_limit, budget_.bytes());
+  }
+  if (info_.reason.empty()) reserve_workspaces();
 }
 
 void Branches::reserve_workspaces() {
   const auto wanted = static_cast<std::size_t>(options_.workspaces == 0 ? info_.branches : options_.workspaces);
-  const std::size_t affordable = options_.memory_limit / std::max<std::size_t>(WorkspaceColours::bytes_each(), 1);
+  // Where the limit is narrow, some is left for reuse that is delayed.
+  const std::size_t limit = info_.automatic ? options_.memory_limit / 4 * 3 : options_.memory_limit;
+  const std::size_t affordable = limit / std::max<std::size_t>(WorkspaceColours::bytes_each(), 1);
   colours_ = std::min(wanted, affordable);
-  if (colours_ < wanted) {
+  if (colours_ < wanted && !info_.automatic) {
     info_.warnings.push_back(fmt::format(
         "memory_limit leaves no room for {} workspaces of {} bytes: matrix products share {} and wait for each "
         "other",
@@ -170,6 +191,7 @@ void Branches::stop_recording() {
   turns_.reset();
   if (delay_ != nullptr) info_.held_bytes = delay_->most_bytes();
   delay_.reset();
+  budget_.keep(info_.workspace_bytes + info_.held_bytes);
 }
 
 void Branches::rebuild(const Captured& captured) {
@@ -223,6 +245,10 @@ void Branches::make(const Captured& captured, const GraphTopology& topology, con
   const auto bytes = static_cast<std::size_t>(std::max<std::int64_t>(account.taken_bytes(), 0));
   rebuilt_.emplace(Rebuilt{*std::move(graph), std::move(executable), std::move(copies), bytes});
   warn_of_nondeterminism(*captured.trace, info_);
+  if (info_.automatic) {
+    counted_index_ = trace::index_that_is_counted(*captured.trace);
+    foreign_operator_ = foreign_operator(*captured.trace);
+  }
 }
 
 parallel::StepUnits Branches::find_units(const Captured& captured, const GraphTopology& topology) const {
@@ -237,15 +263,23 @@ parallel::StepUnits Branches::find_units(const Captured& captured, const GraphTo
 }
 
 // A trial runs the step: what it writes has to be known, what it reads has to be there, and nobody else's may be hit.
-std::string Branches::why_no_trial() const {
+std::string Branches::why_no_trial(long uses_of_pool) const {
   if (!options_.self_check) return "self_check is off";
-  if (communicates_) return "a trial would communicate, and other ranks may make none";
-  if (rebuilt_->executable.get() == nullptr) return "the executable is made later";
+  if (!instantiates_) return "the executable is made later";
   if (!has_run_) return "the step has not run yet (warmup = 0, and warmed_up is off), so its inputs may not be there";
+  if (uses_of_pool > 2) return "the pool is shared, and a trial could overwrite what its other graphs need";
+  return "";
+}
+
+std::string Branches::why_no_trial() const {
+  if (communicates_) return "a trial would communicate, and other ranks may make none";
   if (!unknown_writer_.empty())
     return "a trial could not be put back: what '" + unknown_writer_ + "' writes is not known";
-  if (!is_alone_in(pool_)) return "the pool is shared, and a trial could overwrite what its other graphs need";
-  return "";
+  if (!counted_index_.empty())
+    return "a trial could run out of bounds: '" + counted_index_ + "' takes an index that the step counts up";
+  if (!foreign_operator_.empty())
+    return "a trial could do more than is known: '" + foreign_operator_ + "' is no operator of torch's";
+  return why_no_trial(uses_of(pool_));
 }
 
 bool Branches::try_against(const Executable& serial) {
@@ -270,9 +304,21 @@ bool Branches::try_against(const Executable& serial) {
   return info_.rebuilt;
 }
 
-void Branches::take_untimed(std::string why) {
+void Branches::decide_untimed(std::string why) {
+  if (info_.automatic) {
+    info_.reason = std::move(why);
+    return drop();
+  }
   info_.untimed = std::move(why);
   info_.rebuilt = true;
+}
+
+InputCopies Branches::give_up(std::string why) {
+  info_.rebuilt = false;
+  info_.reason = std::move(why);
+  InputCopies copies = std::move(rebuilt_->copies);
+  rebuilt_.reset();
+  return copies;
 }
 
 }  // namespace pianola::graph

@@ -2,6 +2,7 @@
 #include <pianola/cuda/executable.hpp>
 #include <pianola/cuda/rewired_graph.hpp>
 #include <pianola/graph/cuda/blas_workspaces.hpp>
+#include <pianola/graph/cuda/branch_budget.hpp>
 #include <pianola/graph/cuda/cuda_pool.hpp>
 #include <pianola/graph/cuda/generator_clock.hpp>
 #include <pianola/graph/cuda/input_copies.hpp>
@@ -18,6 +19,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace pianola::graph {
@@ -54,16 +56,21 @@ class Branches {
   /// Launches both on the current stream; what they write is the caller's to put back. @return  Whether to take it; not,
   /// where there is no memory for the trial.
   bool try_against(const Executable& serial);
-  /// Takes the rebuilt graph without a trial.
-  void take_untimed(std::string why);
+  /// Without a trial, the rebuilt graph is taken where it was asked for.
+  void decide_untimed(std::string why);
   void drop() { rebuilt_.reset(); }
+  /// Replays are to run the graph as captured after all. @return  The copies of its inputs.
+  [[nodiscard]] InputCopies give_up(std::string why);
 
   /// The rebuilt graph, where it was taken; nullptr else.
   [[nodiscard]] const RewiredGraph* graph() const noexcept { return info_.rebuilt ? &rebuilt_->graph : nullptr; }
   [[nodiscard]] Executable take_executable() noexcept { return std::move(rebuilt_->executable); }
   /// Device memory that the executable took.
   [[nodiscard]] std::size_t executable_bytes() const noexcept { return rebuilt_->executable_bytes; }
-  [[nodiscard]] InputCopies take_copies() noexcept { return std::move(rebuilt_->copies); }
+  /// @return  The copies of inputs of the rebuilt graph, for those of the graph as captured.
+  [[nodiscard]] InputCopies exchange_copies(InputCopies captured) noexcept {
+    return std::exchange(rebuilt_->copies, std::move(captured));
+  }
 
   [[nodiscard]] const BranchInfo& info() const noexcept { return info_; }
   /// nullptr where the step was not planned.
@@ -77,17 +84,21 @@ class Branches {
     std::size_t executable_bytes;
   };
 
+  [[nodiscard]] std::string why_no_trial(long uses_of_pool) const;
   void reserve_workspaces();
   void make(const Captured& captured, const GraphTopology& topology, const parallel::Plan& plan);
   [[nodiscard]] parallel::StepUnits find_units(const Captured& captured, const GraphTopology& topology) const;
 
   ParallelOptions options_;
-  bool has_run_;  // with the inputs as they are
+  BranchBudget budget_;  // of lanes that nobody asked for
+  bool has_run_;         // with the inputs as they are
+  bool instantiates_;
   BranchInfo info_;
   CudaPool& pool_;
   c10::cuda::CUDAStream stream_;
   std::size_t colours_ = 0;
-  std::string unknown_writer_;  // a unit of the step that may write more than is known
+  std::string unknown_writer_;                    // a unit of the step that may write more than is known
+  std::string counted_index_, foreign_operator_;  // operators that a trial nobody asked for had better not repeat
   bool communicates_ = false;
   std::unique_ptr<WorkspaceTurns> turns_;
   std::unique_ptr<ReuseDelay> delay_;

@@ -391,6 +391,72 @@ TEST_P(BranchesOnCudaTest, AMemoryLimitIsKeptAndTold) {
   expect_like_eager(some);
 }
 
+TEST_P(BranchesOnCudaTest, LanesThatNobodyAskedForAreTakenWhereATrialFindsThemFaster) {
+  seed(9);
+  Training expected(device(), 0.0, 8);
+  seed(9);
+  Training training(device(), 0.0, 8);
+  Graph graph(device());
+  graph.capture([&] { training.step(); }, {.warmup = 1, .branches = kAutoBranches});
+  const BranchInfo branches = *graph.info().branches;
+  EXPECT_TRUE(branches.automatic);
+  EXPECT_EQ(branches.branches, 4);
+  EXPECT_GT(branches.serial_us, 0);
+  EXPECT_GT(branches.rebuilt_us, 0);
+  EXPECT_EQ(branches.rebuilt, branches.rebuilt_us <= 0.98 * branches.serial_us);
+  EXPECT_LE(branches.workspace_bytes + branches.held_bytes, std::size_t{256} << 20U);
+  expect_same(training.state(), expected.state(), "after the capture");
+  for (int i = 0; i < 3; ++i) {
+    graph.replay();
+    expected.step();
+  }
+  expect_same(training.state(), expected.state(), "after replays");
+}
+
+TEST_P(BranchesOnCudaTest, LanesThatNobodyAskedForAreNotTakenUntimed) {
+  Graph cold(device()), unknown(device()), shared(device()), late(device()), communal(device());
+  independent();
+  {
+    CaptureScope scope(cold, {.warmup = 0, .branches = kAutoBranches});
+    independent();
+    scope.end();
+  }
+  EXPECT_THAT(cold.info().branches->reason, HasSubstr("has not run yet"));
+  expect_like_eager(cold);
+
+  GraphPool pool(device());
+  communal.capture([&] { y = x + 1; }, {.pool = pool});
+  shared.capture([&] { independent(); }, {.pool = pool, .branches = kAutoBranches});
+  EXPECT_THAT(shared.info().branches->reason, HasSubstr("the pool is shared"));
+  expect_like_eager(shared);
+
+  late.capture([&] { independent(); }, {.branches = kAutoBranches, .instantiate = false});
+  EXPECT_THAT(late.info().branches->reason, HasSubstr("the executable is made later"));
+  expect_like_eager(late);
+
+  const at::Tensor marks = at::zeros({8}, at::TensorOptions(device()).dtype(at::kByte));
+  unknown.capture(
+      [&] {
+        independent();
+        if (!is_capturing()) return;
+        (void)cudaMemsetAsync(marks.mutable_data_ptr(), 7, 8, c10::cuda::getCurrentCUDAStream().stream());
+      },
+      {.branches = kAutoBranches});
+  EXPECT_THAT(unknown.info().branches->reason, HasSubstr("writes is not known"));
+  expect_like_eager(unknown);
+  for (const Graph* graph : {&cold, &shared, &late, &unknown}) {
+    EXPECT_FALSE(graph->info().branches->rebuilt);
+    EXPECT_EQ(graph->info().branches->workspace_bytes == 0, graph != &unknown) << "found out before the capture";
+  }
+}
+
+TEST_P(BranchesOnCudaTest, LanesThatNobodyAskedForNeedATraceAndDoWithoutIt) {
+  Graph graph(device());
+  graph.capture([&] { independent(); }, {.branches = kAutoBranches, .trace = false});
+  EXPECT_FALSE(graph.info().branches.has_value());
+  expect_like_eager(graph);
+}
+
 TEST_P(BranchesOnCudaTest, TheSizeOfAWorkspaceFollowsTorchsRule) {
   const int major = at::cuda::getCurrentDeviceProperties()->major;
   if (major != 9) GTEST_SKIP() << "torch changed its mind about other devices";

@@ -114,11 +114,7 @@ class CudaBackend final : public Backend {
   void instantiate() override;
   void replay() override;
   void keep_numbers(std::function<bool(std::size_t operation)> wanted) override { wanted_numbers_ = std::move(wanted); }
-  bool has_number(std::size_t operation, std::size_t argument) const override {
-    // Which lanes may run beside each other was judged by where their tensors lie.
-    return numbers_ && numbers_->calls.has(operation, argument) &&
-           !(branches_ && numbers_->calls.is_on_device(operation, argument));
-  }
+  bool has_number(std::size_t operation, std::size_t argument) override;
   void set_number(std::size_t operation, std::size_t argument, const c10::IValue& value) override {
     numbers_->calls.set(operation, argument, value);
   }
@@ -331,7 +327,8 @@ std::optional<std::string> CudaBackend::end(const OpTrace* trace, const CaptureO
 void CudaBackend::choose(const OpTrace* trace, const SaveStorage& save) {
   if (!branches_ || !branches_->undecided()) return;
   if (std::string why_not = branches_->why_no_trial(); !why_not.empty()) {
-    branches_->take_untimed(std::move(why_not));
+    branches_->decide_untimed(std::move(why_not));
+    if (rewired() == nullptr) return;
   } else if (!try_branches(*trace, save)) {
     branches_->drop();
     return;
@@ -339,7 +336,18 @@ void CudaBackend::choose(const OpTrace* trace, const SaveStorage& save) {
   executable_bytes_ = branches_->executable_bytes();
   executable_ = branches_->take_executable();
   if (numbers_) numbers_->given_at = 0;
-  copies_ = branches_->take_copies();
+  copies_ = branches_->exchange_copies(std::move(copies_));
+}
+
+// Which lanes may run beside each other was judged by where their tensors lie.
+bool CudaBackend::has_number(std::size_t operation, std::size_t argument) {
+  if (!numbers_ || !numbers_->calls.has(operation, argument)) return false;
+  if (rewired() == nullptr || !numbers_->calls.is_on_device(operation, argument)) return true;
+  if (!branches_->info().automatic) return false;
+  copies_ = branches_->give_up("the step is given other tensors of the device from call to call");
+  numbers_->nodes.clear();
+  instantiate();
+  return true;
 }
 
 // The trial leaves the generator's numbers on the device moved on, and the host's as they were.
@@ -353,8 +361,8 @@ bool CudaBackend::try_branches(const OpTrace& trace, const SaveStorage& save) {
   for (const c10::Storage& storage : kept_) {
     if (written.count(storage.unsafeGetStorageImpl()) == 0) continue;
     if (storage.device().is_cpu()) {  // a copy of it now could miss what is still on its way
-      branches_->take_untimed("the step writes memory of the host");
-      return true;
+      branches_->decide_untimed("the step writes memory of the host");
+      return rewired() != nullptr;
     }
     save(storage);
   }

@@ -5,14 +5,16 @@
 #include <ATen/cuda/CUDAEvent.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
+#include <vector>
 
 namespace pianola::graph {
 namespace {
 
-// Few launches: each moves the step's state on, and its counters may not stand many.
-constexpr int kTurns = 3;
+// Few launches: each moves the step's state on, and its counters may not stand many. Of long ones one is enough: their times
+// scatter less than what is looked for, and the caller waits for all of them.
+constexpr std::size_t kTurns = 3;
+constexpr double kLongUs = 10'000;
 // Launches of a turn take about so long together: less is lost in the resolution of the clock.
 constexpr double kTurnUs = 100;
 constexpr int kMostLaunches = 4;
@@ -46,12 +48,13 @@ LaunchTimes time_launches(const Executable& serial, const Executable& rebuilt, c
   rebuilt.launch(stream.stream());
   Turn warm_up;
   warm_up.run(serial, stream, 1);
-  const int launches = std::clamp(static_cast<int>(std::ceil(kTurnUs / std::max(warm_up.us(), 1.0))), 1, kMostLaunches);
+  const double once_us = warm_up.us();
+  const int launches = std::clamp(static_cast<int>(std::ceil(kTurnUs / std::max(once_us, 1.0))), 1, kMostLaunches);
 
-  std::array<Turn, kTurns> of_serial, of_rebuilt;
-  for (int i = 0; i < kTurns; ++i) {
-    of_serial[static_cast<std::size_t>(i)].run(serial, stream, launches);
-    of_rebuilt[static_cast<std::size_t>(i)].run(rebuilt, stream, launches);
+  std::vector<Turn> of_serial(once_us > kLongUs ? 1 : kTurns), of_rebuilt(of_serial.size());
+  for (std::size_t i = 0; i < of_serial.size(); ++i) {
+    of_serial[i].run(serial, stream, launches);
+    of_rebuilt[i].run(rebuilt, stream, launches);
   }
   LaunchTimes best{.serial_us = of_serial[0].us(), .rebuilt_us = of_rebuilt[0].us()};
   for (Turn& turn : of_serial) best.serial_us = std::min(best.serial_us, turn.us());

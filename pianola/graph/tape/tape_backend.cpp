@@ -67,7 +67,7 @@ class TapeBackend final : public Backend {
     if (tape_.ops().empty() && !options.allow_empty) throw CaptureError(why_empty);
     live_.emplace(tape_);
     pool_->add(result_bytes_);
-    if (wants_branches(options) && trace != nullptr) plan(*trace, options);
+    if (options.branches > 1 && trace != nullptr) plan(*trace, options);  // with kAutoBranches nothing could be gained
     watch_.reset();
     recorder_.reset();
     keeper_.reset();
@@ -92,7 +92,7 @@ class TapeBackend final : public Backend {
     run([this] { tape_.replay(); });
   }
 
-  bool has_number(std::size_t operation, std::size_t argument) const override {
+  bool has_number(std::size_t operation, std::size_t argument) override {
     return tape_.has_argument(operation, argument);
   }
   void set_number(std::size_t operation, std::size_t argument, const c10::IValue& value) override {
