@@ -16,9 +16,11 @@ COMPILED = "torch.compile"
 REDUCE = "torch.compile, reduce-overhead"
 BOTH = "@pianola.graphed, torch.compile"
 LANES = "@pianola.graphed, torch.compile, branches=4"
+BY_ITSELF = "@pianola.graphed(compile=\"auto\")"
 
 ITERATIONS, BURST = 20, 10
 CHECKED = 12  # steps
+DECIDED = 60  # steps, until a choice is made
 
 
 def llama(settings):
@@ -62,9 +64,10 @@ def mlp(settings):
     return f"MLP, {len(layers) // 3} x 256, batch 32", model, lambda model, x: model(x).square().mean(), (x,)
 
 
-def steps_of(way, model, loss_of, batch):
+def steps_of(way, model, loss_of, batch, notes):
     """(step, parameters)"""
     import pianola
+    from pianola._graphed import taken
 
     model = copy.deepcopy(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
@@ -88,20 +91,26 @@ def steps_of(way, model, loss_of, batch):
         run = pianola.graphed(step)
     elif way == LANES:
         run = pianola.graphed(step, branches=4)
-    for _ in range(CHECKED):
+    elif way == BY_ITSELF:
+        run = pianola.graphed(step, compile="auto")
+    for _ in range(DECIDED if way == BY_ITSELF else CHECKED):
         loss = run(*batch).clone()
     if run is not step and not any(one.replays for one in run.info().signatures):
         raise RuntimeError(f"{way} stays eager: {run.info()}")
+    if way == BY_ITSELF:
+        notes.extend(run.info().compiled)
+    elif run is not step:
+        notes.append(f"{way}: {'; '.join(taken(run.info().signatures[0]))}")
     return lambda: run(*batch), [loss, *(parameter.detach().clone() for parameter in model.parameters())]
 
 
 def cases_of(settings, made):
     title, model, loss_of, batch = made(settings)
     steps, results, notes = {}, {}, []
-    for way in (EAGER, GRAPHED, COMPILED, REDUCE, BOTH, LANES):
+    for way in (EAGER, GRAPHED, COMPILED, REDUCE, BOTH, LANES, BY_ITSELF):
         torch._dynamo.reset()
         try:
-            steps[way], results[way] = steps_of(way, model, loss_of, batch)
+            steps[way], results[way] = steps_of(way, model, loss_of, batch, notes)
         except RuntimeError as error:
             notes.append(f"no figures of {way}: {next(iter(str(error).splitlines()), '')}"[:300])
     for way, other in ((GRAPHED, EAGER), (BOTH, COMPILED), (LANES, COMPILED)):

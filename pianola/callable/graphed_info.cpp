@@ -49,6 +49,7 @@ Report GraphedInfo::report() const {
     if (!one.gain.empty()) gains.push_back(fmt::format("{}: {}", one.signature, one.gain));
   }
   report.list("gains", "What a replay is", gains);
+  report.list("compiled", "Compiled modules", compiled);
   report.list("numbers", "Numbers among the arguments", numbers);
   callable::add_calls(report, signatures, unfollowed, std::move(table), branches);
   return report;

@@ -52,6 +52,8 @@ struct GraphedInfo {
   std::vector<std::string> unfollowed =
       {};  ///< What it reads on the host (Python only) that cannot be compared at each call.
   std::vector<std::string> numbers = {};  ///< What becomes of numbers among the arguments that change (Python only).
+  std::vector<std::string> compiled =
+      {};  ///< What became of compiling its modules, where that was asked for (Python only).
 
   [[nodiscard]] PIANOLA_API Report report() const;
 };

@@ -245,7 +245,7 @@ PyMethodDef call_method_of_cache = {
 GraphedOptions make_graphed_options(int warmup, int capacity, int max_in_flight, OutputPolicy output, GradPolicy grad,
                                     bool retain_graph, bool accept_capture_path,
                                     const std::optional<std::pair<c10::Device, PoolId>>& pool,
-                                    std::vector<at::Generator> generators, int branches,
+                                    std::vector<at::Generator> generators, const Lanes& branches,
                                     const std::optional<ParallelOptions>& parallel, const std::string& mode,
                                     const py::object& on_fallback) {
   return {.warmup = warmup,
@@ -257,7 +257,7 @@ GraphedOptions make_graphed_options(int warmup, int capacity, int max_in_flight,
           .pool = pool ? GraphPoolRef(GraphPool(pool->first, pool->second)) : GraphPoolRef(),
           .generators = std::move(generators),
           .accept_capture_path = accept_capture_path,
-          .branches = branches,
+          .branches = branches_of(branches),
           .parallel = parallel.value_or(ParallelOptions()),
           .mode = capture_mode(mode),
           .on_fallback = make_listener(on_fallback)};
@@ -291,6 +291,7 @@ void bind_graphed_info(py::module_& module) {
       .def_readwrite("unfollowed", &GraphedInfo::unfollowed,
                      "What it reads on the host, and is not compared at each call.")
       .def_readwrite("numbers", &GraphedInfo::numbers, "What becomes of numbers among the arguments that change.")
+      .def_readwrite("compiled", &GraphedInfo::compiled, "What became of compiling its modules.")
       .def("report", &GraphedInfo::report, "All of it.")
       .def("__str__", [](const GraphedInfo& self) { return self.report().to_text(); });
 }

@@ -568,6 +568,9 @@ class BranchInfo:
     def branches(self) -> int:
         """Lanes that were asked for, at most 8."""
     @property
+    def automatic(self) -> bool:
+        """Asked for by branches="auto"."""
+    @property
     def rebuilt(self) -> bool:
         """Replays run the rebuilt graph."""
     @property
@@ -663,7 +666,7 @@ class CaptureOptions:
         pool: tuple[int, int] | None,
         generators: Sequence[torch.Generator],
         inputs: Sequence[torch.Tensor],
-        branches: int,
+        branches: int | str,
         parallel: ParallelOptions | None,
         mode: str,
         restore: bool,
@@ -989,7 +992,7 @@ class CallableOptions:
         schedule: Schedule | None,
         pool: tuple[int, int] | None,
         generators: Sequence[torch.Generator],
-        branches: int,
+        branches: int | str,
         parallel: ParallelOptions | None,
         mode: str,
         pre_warmup: Callable[[], Any] | None,
@@ -1093,6 +1096,11 @@ class GraphedInfo:
         """What becomes of numbers among the arguments that change."""
     @numbers.setter
     def numbers(self, value: Sequence[str]) -> None: ...
+    @property
+    def compiled(self) -> list[str]:
+        """What became of compiling its modules."""
+    @compiled.setter
+    def compiled(self, value: Sequence[str]) -> None: ...
     def report(self) -> Report:
         """All of it."""
     def __str__(self) -> str: ...
@@ -1112,7 +1120,7 @@ class GraphedOptions:
         accept_capture_path: bool,
         pool: tuple[torch.device, tuple[int, int]] | None,
         generators: Sequence[torch.Generator],
-        branches: int,
+        branches: int | str,
         parallel: ParallelOptions | None,
         mode: str,
         on_fallback: Callable[[str], Any],
@@ -1636,7 +1644,7 @@ class FullIterationOptions:
         on_fallback: Callable[[str], Any],
         generators: Sequence[torch.Generator],
         accept_capture_path: bool,
-        branches: int,
+        branches: int | str,
         parallel: ParallelOptions | None,
         strict: bool,
         pool: tuple[torch.device, tuple[int, int]] | None,

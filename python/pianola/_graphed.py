@@ -14,6 +14,7 @@ from typing import (
     ParamSpec,
     Protocol,
     TypeVar,
+    Union,
     overload,
 )
 
@@ -48,6 +49,17 @@ Result = TypeVar("Result", covariant=True)
 Module = TypeVar("Module", bound=torch.nn.Module)
 
 
+def taken(signature: "_C.SignatureInfo") -> list[str]:
+    """What a replay of a signature is, and on how many lanes it runs."""
+    said = [signature.gain] if signature.gain else []
+    for one in signature.branches:
+        if one.rebuilt and one.serial_us > 0:
+            said.append(f"{one.lanes} lanes, {one.rebuilt_us:.0f} us in place of {one.serial_us:.0f} us")
+        else:
+            said.append(f"{one.lanes} lanes, {one.untimed}" if one.rebuilt else f"one lane: {one.reason}")
+    return said
+
+
 class GraphedFunction(Generic[Arguments, Result]):
     """A function whose calls are captured per signature and replayed. Made by `pianola.graphed`."""
 
@@ -69,6 +81,7 @@ class GraphedFunction(Generic[Arguments, Result]):
         self.handed_on = HandedOn()
         self.watch = HostWatch(function, options["warmup"], self.handed_on)
         self.temporary = TemporaryArguments()
+        self._has_told = False
         see_names()
         self._cache = _C.GraphedCache(_cache_options(options, Weakly(self._report)), Weakly(self.run_original), module)
 
@@ -107,6 +120,8 @@ class GraphedFunction(Generic[Arguments, Result]):
                 self._cache.forget()
             return call.result
         state.note_replay()
+        if not self._has_told:
+            self._tell()
         if state.captures_plainly:  # of these numbers alone
             self.states.tell_apart(state, state.captures_plainly)
         elif opened is None:
@@ -135,6 +150,13 @@ class GraphedFunction(Generic[Arguments, Result]):
         """The structure of the arguments of calls with this key."""
         return self.states.structure_of(key)
 
+    def _tell(self) -> None:
+        """What its first replay is."""
+        self._has_told = True
+        if _log.isEnabledFor(logging.INFO):
+            for one in self._cache.info().signatures[:1]:
+                _log.info("%s is replayed: %s", name_of(self.original), "; ".join(taken(one)))
+
     def _report(self, reason: str) -> None:
         listener = self._options["on_fallback"]
         if listener is None:
@@ -155,8 +177,8 @@ class GraphedFunction(Generic[Arguments, Result]):
         bound = self._owned.get(owner)
         if bound is None:
             module = owner if isinstance(owner, torch.nn.Module) else None
-            bound = self._owned[owner] = GraphedFunction(bound_weakly(self.original, owner), self._options, module)
-        held = GraphedFunction.__new__(GraphedFunction)
+            bound = self._owned[owner] = type(self)(bound_weakly(self.original, owner), self._options, module)
+        held = type(self).__new__(type(self))
         held.__dict__.update(bound.__dict__, __self__=owner)  # as a bound method, it keeps its object alive
         return held
 
@@ -178,13 +200,18 @@ class GraphedFunction(Generic[Arguments, Result]):
             info.numbers = theirs.numbers + info.numbers
         return info
 
-    def reset(self) -> None:
-        """Forgets all signatures and drops their graphs; the next calls warm up again."""
+    def forget_graphs(self) -> None:
+        """Forgets all signatures and drops their graphs."""
         self._cache.forget()
         self._cache.reset()
         self._arrivals.forget()
         self.draws.forget()
         self.handed_on.forget()
+        self._has_told = False
+
+    def reset(self) -> None:
+        """Forgets all signatures and drops their graphs; the next calls warm up again."""
+        self.forget_graphs()
         module = None if self._module is None else self._module()
         if module is not None:
             restore(module, self)
@@ -251,8 +278,10 @@ def graphed(
     accept_capture_path: bool = False,
     pool: Any = None,
     generators: Iterable[torch.Generator] = (),
-    branches: int = 0,
+    branches: Union[int, str] = "auto",
     parallel: "Optional[_C.ParallelOptions]" = None,
+    compile: Union[bool, str] = False,
+    closeness: Optional[float] = None,
     capture_error_mode: str = "thread_local",
     on_fallback: Optional[Callable[[str], Any]] = None,
 ) -> Any:
@@ -287,7 +316,14 @@ def graphed(
             asks whether it is captured. Off: such calls stay eager.
         pool: a GraphPool to share.
         generators: torch.Generators, besides the default one, that it draws from.
-        branches, parallel: as for pianola.Graph.capture: what is independent runs at once.
+        branches, parallel: as for pianola.Graph.capture: what is independent runs at once. "auto": on four lanes, where a trial
+            finds that faster; 0: never.
+        compile: True: the modules that the function calls are compiled by Inductor, and its kernels are part of the graph. "auto":
+            where they are at least 2 % faster. Calls go to the plain graph until the compiled one is there; what cannot be
+            compiled stays plain. Compiled kernels round differently: info().compiled says by how much, and what was chosen;
+            state_dict() keeps the choice.
+        closeness: the most that a compiled module may differ from eager, as a share of the largest value, or it stays plain; None:
+            any, and info() says it.
         capture_error_mode: as for pianola.graph.
         on_fallback: called with the reason, once per signature, instead of the log.
     """
@@ -305,13 +341,28 @@ def graphed(
         generators=tuple(generators),
         branches=branches,
         parallel=parallel,
+        compile=compile,
+        closeness=closeness,
         capture_error_mode=capture_error_mode,
         on_fallback=on_fallback,
     )
     return functools.partial(_graphed, options=options) if target is None else _graphed(target, options)
 
 
+def _kind_of(options: dict[str, Any]) -> type[GraphedFunction]:
+    if options["compile"] is False:
+        return GraphedFunction
+    from ._compile_choice import ChoosingFunction  # which asks for the compiler
+
+    return ChoosingFunction
+
+
 def _graphed(target: Any, options: dict[str, Any]) -> Any:
+    if not any(options["compile"] is one for one in (False, True)) and options["compile"] != "auto":
+        refuse(f"compile must be True, False or 'auto', got {options['compile']!r}")
+    closeness = options["closeness"]
+    if closeness is not None and not (isinstance(closeness, (int, float)) and closeness >= 0):
+        refuse(f"closeness must be None or a number of 0 or more, got {closeness!r}")
     if isinstance(target, type):
         refuse(
             f"graphed was put on the class {target.__qualname__}", "put it on its method, or on an object: pianola.graphed(model)"
@@ -321,8 +372,8 @@ def _graphed(target: Any, options: dict[str, Any]) -> Any:
     if not isinstance(target, torch.nn.Module):
         owner = getattr(target, "__self__", None)
         module = owner if isinstance(owner, torch.nn.Module) else None
-        return GraphedFunction(target, options, module)
+        return _kind_of(options)(target, options, module)
     if hasattr(replacement(target), "info"):
         refuse(f"the {type(target).__qualname__} is graphed already", "call forward.reset() first")
-    replace(target, GraphedFunction(forward_of(target), options, target))
+    replace(target, _kind_of(options)(forward_of(target), options, target))
     return target

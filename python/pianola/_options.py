@@ -25,8 +25,10 @@ class GraphedOptions(TypedDict, total=False):
     accept_capture_path: bool
     pool: Optional[_C.GraphPool]
     generators: Iterable[torch.Generator]
-    branches: int
+    branches: Union[int, str]
     parallel: Optional[_C.ParallelOptions]
+    compile: Union[bool, str]
+    closeness: Optional[float]
     capture_error_mode: str
     on_fallback: Optional[Callable[[str], Any]]
 
@@ -43,7 +45,7 @@ class CallableOptions(TypedDict, total=False):
     schedule: Optional[_C.Schedule]
     through_autograd: Iterable[torch.Tensor]
     generators: Iterable[torch.Generator]
-    branches: int
+    branches: Union[int, str]
     parallel: Optional[_C.ParallelOptions]
     accept_capture_path: bool
     retain_graph_in_backward: bool

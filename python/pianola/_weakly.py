@@ -40,7 +40,14 @@ def bound_weakly(function: Callable[..., Any], owner: Any) -> Callable[..., Any]
             )
         return function(alive, *args, **kwargs)
 
+    method.owner = reference  # type: ignore[attr-defined]
     return method
+
+
+def owner_of(function: Any) -> Any:
+    """The object that a function is a bound method of; None for none."""
+    reference = getattr(function, "owner", None)
+    return reference() if isinstance(reference, weakref.ref) else getattr(function, "__self__", None)
 
 
 def forward_of(module: Any) -> Callable[..., Any]:

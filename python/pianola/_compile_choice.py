@@ -1,0 +1,345 @@
+"""`pianola.graphed(compile=...)`: the modules of a step compiled by Inductor inside its graph, if that is right and faster.
+
+Calls go to the plain graph first. Once that is replayed, one call runs eagerly and notes which modules it calls; behind it they are
+compiled, and compared with eager on copies. Then the compiled step is warmed up and captured as any other, and calls go to either graph
+in turn and are timed. Every call runs the step once, in one way, so that nothing has to be put back.
+"""
+
+import logging
+import statistics
+import threading
+import time
+from collections import deque
+from typing import Any, Callable, Iterable, Optional, Union
+
+import torch
+
+from ._call import name_of
+from ._compiled_modules import Called, Comparison, CompiledModules, Probe, compare, modules_of, too_many
+from ._errors import refuse
+from ._graphed import GraphedFunction
+from ._load import _C
+from ._patching import replacement
+from ._structure import of_arguments
+from ._weakly import Weakly, owner_of
+
+_log = logging.getLogger("pianola")
+_REPLAYS = 2  # of the plain graph, before the compiler is asked
+_MOST_CALLS = 32  # beyond the warm-up, until a function has been replayed, or never is
+_TURNS = 7  # timed replays of each, of which the first is left out
+_MOST_TURNS = 200  # calls, until they have been
+_LEAST_GAIN = 0.02
+
+
+class _Watch:
+    """Times calls on the device of the step, and does not wait for them."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._on_device = device.type == "cuda"
+        self._pending: deque[tuple[Any, Any]] = deque()
+        self._times: list[float] = []  # in us
+
+    def run(self, call: Callable[[], Any], counts: Callable[[], bool]) -> Any:
+        """@param counts  Whether the call that is over was a replay."""
+        if not self._on_device:
+            begin = time.perf_counter()
+            result = call()
+            took = 1e6 * (time.perf_counter() - begin)
+            if counts():
+                self._times.append(took)
+            return result
+        events = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        events[0].record()
+        result = call()
+        events[1].record()
+        if counts():
+            self._pending.append(events)
+        return result
+
+    def count(self) -> int:
+        return len(self._times) + len(self._pending)
+
+    def is_settled(self) -> bool:
+        while self._pending and self._pending[0][1].query():
+            begin, end = self._pending.popleft()
+            self._times.append(1000.0 * begin.elapsed_time(end))
+        return not self._pending
+
+    def median(self) -> float:
+        return statistics.median(self._times[1:])
+
+
+def _replays(info: "_C.GraphedInfo") -> int:
+    return sum(one.replays for one in info.signatures)
+
+
+def _why_eager(info: "_C.GraphedInfo") -> str:
+    reasons = [one.reason for one in info.signatures if one.reason]
+    return reasons[0] if reasons else "it was never replayed"
+
+
+def _key(args: tuple, kwargs: dict) -> Any:
+    return tuple((tensor.shape, tensor.dtype, tensor.requires_grad) for tensor in of_arguments(args, kwargs)[0])
+
+
+def _ranks() -> int:
+    distributed = torch.distributed
+    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+
+
+class CompileChoice:
+    """Between the plain graph of a function and one with its modules compiled. One thread at a time takes part; calls of others
+    go to the plain graph meanwhile."""
+
+    def __init__(self, plain: Callable[..., Any], compiled: Callable[[CompiledModules], GraphedFunction], options: dict[str, Any]) -> None:
+        self._plain = plain
+        self._make_compiled = compiled
+        self._asked_for: Union[bool, str] = options["compile"]
+        self._closeness: Optional[float] = options["closeness"]
+        self._generators = options["generators"]
+        self._most_calls = _MOST_CALLS + 3 * int(options["warmup"])
+        self._lock = threading.Lock()
+        self.restart()
+
+    def restart(self) -> None:
+        """Nothing is chosen."""
+        self.compiled: Optional[GraphedFunction] = None
+        self.is_decided = False
+        self.said: list[str] = []
+        self._wanted = self._asked_for
+        self._is_pinned = False  # as it was chosen before: without a comparison and a race
+        self._modules: Optional[CompiledModules] = None
+        self._comparison = Comparison()
+        self._seconds = 0.0
+        self._calls = 0
+        self._key: Any = None  # of the calls that are timed
+        self._watches = (_Watch(torch.device("cpu")), _Watch(torch.device("cpu")))
+
+    def state(self) -> Optional[bool]:
+        return self.compiled is not None if self.is_decided else None
+
+    def pin(self, owner: "ChoosingFunction", compiled: bool) -> None:
+        """What was chosen before."""
+        if compiled:
+            self._wanted, self._is_pinned = True, True
+        else:
+            self._decide(owner, "not compiled, as it was chosen before")
+
+    def failure(self) -> str:
+        """Of code that was needed behind the choice."""
+        return "" if self._modules is None else self._modules.failure
+
+    def call(self, owner: "ChoosingFunction", args: tuple, kwargs: dict) -> Any:
+        """A call before it is decided."""
+        if not self._lock.acquire(blocking=False):
+            return self._plain(args, kwargs)
+        try:
+            self._calls += 1
+            if self._key is not None:
+                return self._race(owner, args, kwargs)
+            if self.compiled is not None:
+                return self._warm_up(owner, args, kwargs)
+            if self._is_pinned or _replays(owner.plain_info()) >= _REPLAYS:
+                return self._look(owner, args, kwargs)
+            result = self._plain(args, kwargs)
+            if self._calls > self._most_calls:
+                self._decide(owner, f"not compiled: {_why_eager(owner.plain_info())}")
+            return result
+        except BaseException as error:  # the user's, most likely
+            if not self.is_decided and self.compiled is not None:
+                self._decide(owner, f"not compiled: {type(error).__name__} was thrown while the compiled step was tried: {error}"[:300])
+            raise
+        finally:
+            self._lock.release()
+
+    def _look(self, owner: "ChoosingFunction", args: tuple, kwargs: dict) -> Any:
+        """An eager call, which tells what there is to compile."""
+        if self._wanted == "auto" and _ranks() > 1:
+            self._decide(owner, "not compiled: other processes might choose otherwise, each by its own clock; compile=True asks no clock")
+            return self._plain(args, kwargs)
+        if owner.is_forward():
+            self._decide(owner, "not compiled: a module by itself; graph the function that calls it, or compile the module before")
+            return self._plain(args, kwargs)
+        try:
+            roots = modules_of(owner.original, args, kwargs)
+        except Exception as error:  # what a name leads to may be anything
+            self._decide(owner, f"not compiled: its modules cannot be found: {error}")
+            return self._plain(args, kwargs)
+        with Probe(roots) as probe:
+            result = owner.run_original(*args, **kwargs)
+        called = [one for one in probe.called.values()]
+        if any(one.module is owner_of(owner.original) for one in called):
+            probe.refusal = "it calls the module that it is a method of, which would be kept alive"
+        refusal = probe.refusal or too_many(len(called))
+        if not called and not refusal:
+            known = [why for root in roots if (why := probe.refusals[id(root)])]  # of those that nothing could stand in for
+            refusal = known[0] if known else "it calls no module that it finds by a name, in its arguments, or in its object"
+        if refusal:
+            self._decide(owner, f"not compiled: {refusal}")
+        else:
+            self._compile(owner, called)
+        return result
+
+    def _compile(self, owner: "ChoosingFunction", called: list[Called]) -> None:
+        modules = CompiledModules([one.module for one in called])
+        begin = time.perf_counter()
+        if not self._is_pinned:
+            _log.info("%s: compiling %s", name_of(owner.original), modules.names())
+            self._comparison = self._compare_all(called)
+            if self._comparison.failure:
+                return self._decide(owner, f"not compiled: {self._comparison.failure}")
+        self._seconds = time.perf_counter() - begin
+        self._modules, self._calls = modules, 0
+        self.compiled = self._make_compiled(modules)
+        return None
+
+    def _compare_all(self, called: Iterable[Called]) -> Comparison:
+        apart, draws, limit = None, False, self._closeness
+        for one in called:
+            found = compare(one, self._generators)
+            if found.failure:
+                return found
+            name = type(one.module).__name__
+            draws = draws or found.draws
+            if found.apart is not None:
+                apart = max(found.apart, apart or 0.0)
+            if limit is not None and found.apart is None:
+                why = "as it draws random numbers" if found.draws else "as its results hold no tensors that are found"
+                return Comparison(failure=f"{name} cannot be compared with eager, {why}, and a closeness was asked for")
+            if limit is not None and found.apart is not None and not found.apart <= limit:
+                return Comparison(failure=f"{name} is {found.apart:.2g} of the largest value away from eager, and the closeness is {limit:.2g}")
+        return Comparison(apart, draws)
+
+    def _warm_up(self, owner: "ChoosingFunction", args: tuple, kwargs: dict) -> Any:
+        assert self.compiled is not None and self._modules is not None
+        result = self.compiled(*args, **kwargs)
+        info = self.compiled.info()
+        if self._modules.failure:
+            self._decide(owner, f"not compiled: {self._modules.failure}")
+        elif _replays(info) > 0:
+            if self._is_pinned:
+                self._decide(owner, f"compiled: {self._modules.names()}, as it was chosen before", takes_compiled=True)
+            else:
+                self._key, self._calls = _key(args, kwargs), 0
+                self._watches = _Watch(self._modules.device()), _Watch(self._modules.device())
+        elif self._calls > self._most_calls:
+            self._decide(owner, f"not compiled, as the compiled step stays eager: {_why_eager(info)}")
+        return result
+
+    def _race(self, owner: "ChoosingFunction", args: tuple, kwargs: dict) -> Any:
+        running = self.compiled
+        assert running is not None
+        plain, compiled = self._watches
+        if min(plain.count(), compiled.count()) >= _TURNS and plain.is_settled() and compiled.is_settled():
+            self._finish(owner)
+        elif self._calls > _MOST_TURNS:
+            self._decide(owner, "not compiled, as too few calls were alike to time both", takes_compiled=False)
+        elif _key(args, kwargs) == self._key and min(plain.count(), compiled.count()) < _TURNS:
+            if plain.count() <= compiled.count():
+                return self._timed(plain, lambda: self._plain(args, kwargs), owner.plain_info)
+            return self._timed(compiled, lambda: running(*args, **kwargs), running.info)
+        return self._plain(args, kwargs) if self.compiled is None else self.compiled(*args, **kwargs)
+
+    @staticmethod
+    def _timed(watch: _Watch, call: Callable[[], Any], info: Callable[[], "_C.GraphedInfo"]) -> Any:
+        before = _replays(info())
+        return watch.run(call, lambda: _replays(info()) > before)
+
+    def _finish(self, owner: "ChoosingFunction") -> None:
+        assert self._modules is not None
+        plain, compiled = (watch.median() for watch in self._watches)
+        takes = self._wanted is True or compiled <= (1 - _LEAST_GAIN) * plain
+        what = "compiled" if takes else "not compiled, as it gains less than 2 %"
+        times = f"{compiled:.0f} us a call compiled, {plain:.0f} us plain"
+        self._decide(owner, f"{what}: {self._modules.names()}, in {self._seconds:.1f} s; {times}; {self._told_closeness()}", takes)
+
+    def _told_closeness(self) -> str:
+        apart, draws, _ = self._comparison
+        if apart is None:
+            return "not compared with eager, as it draws random numbers" if draws else "not compared with eager"
+        drawn = ", but for what draws random numbers" if draws else ""
+        return "bit-equal to eager" + drawn if apart == 0 else f"at most {apart:.2g} of the largest value away from eager{drawn}"
+
+    def _decide(self, owner: "ChoosingFunction", told: str, takes_compiled: bool = False) -> None:
+        self.is_decided = True
+        self.said.append(told)
+        _log.info("%s: %s", name_of(owner.original), told)
+        if takes_compiled:
+            owner.drop_plain_graphs()
+        elif self.compiled is not None:
+            self.compiled.forget_graphs()
+            self.compiled = self._modules = None
+
+
+class ChoosingFunction(GraphedFunction):
+    """A graphed function with the option `compile`."""
+
+    def __init__(self, function: Callable[..., Any], options: dict[str, Any], module: Optional[torch.nn.Module] = None) -> None:
+        super().__init__(function, options, module)
+        self.choice = CompileChoice(Weakly(self._call_plainly), Weakly(self._with_modules), options)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        choice = self.choice
+        if not choice.is_decided:
+            if torch.compiler.is_compiling():
+                return self.original(*args, **kwargs)
+            return choice.call(self, args, kwargs)
+        compiled = choice.compiled
+        return super().__call__(*args, **kwargs) if compiled is None else compiled(*args, **kwargs)
+
+    def _call_plainly(self, args: tuple, kwargs: dict) -> Any:
+        return super().__call__(*args, **kwargs)
+
+    def _with_modules(self, modules: CompiledModules) -> GraphedFunction:
+        made: GraphedFunction = GraphedFunction(self.original, self._options, None if self._module is None else self._module())
+        original = self.original
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with modules:
+                return original(*args, **kwargs)
+
+        made._run = run
+        return made
+
+    def is_forward(self) -> bool:
+        """Whether it stands in the place of a module's own."""
+        module = None if self._module is None else self._module()
+        return module is not None and replacement(module) is self
+
+    def plain_info(self) -> "_C.GraphedInfo":
+        """Of the plain graphs alone."""
+        return super().info()
+
+    def drop_plain_graphs(self) -> None:
+        """Where the compiled ones were chosen."""
+        super().forget_graphs()
+
+    def forget_graphs(self) -> None:
+        """Of both kinds, and the choice."""
+        if self.choice.compiled is not None:
+            self.choice.compiled.forget_graphs()
+        super().forget_graphs()
+        self.choice.restart()
+
+    def info(self) -> "_C.GraphedInfo":
+        """As GraphedFunction.info(), with what became of compiling its modules."""
+        info = super().info()
+        compiled, failure = self.choice.compiled, self.choice.failure()
+        if compiled is not None:
+            theirs = compiled.info()
+            info.signatures = theirs.signatures + ([] if self.choice.is_decided else info.signatures)
+            info.numbers = theirs.numbers + info.numbers
+        info.compiled = self.choice.said + ([f"called as they are since then: {failure}"] if failure else [])
+        return info
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was chosen, for a checkpoint: a run that goes on from it computes with the same kernels."""
+        return {"compiled": self.choice.state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes what was chosen when the state was saved, from the next calls on: nothing is compared and timed again."""
+        if not isinstance(state, dict) or not any(state.get("compiled", ...) is one for one in (None, True, False)):
+            refuse("this is no state of a graphed function", "pass what state_dict() returned")
+        self.forget_graphs()
+        if state["compiled"] is not None:
+            self.choice.pin(self, state["compiled"])

@@ -1,0 +1,319 @@
+"""Modules that a step calls, compiled by Inductor while it runs; and how far that is from eager.
+
+The step itself is never run twice. One eager call of it notes which modules it calls, with copies of what they are given; the
+comparison is made behind that call, on copies of the modules.
+"""
+
+import copy
+import inspect
+import math
+import threading
+from types import FunctionType, TracebackType
+from typing import Any, Callable, NamedTuple, Optional, Sequence
+
+import torch
+from torch._dynamo.exc import TorchDynamoException
+from torch.utils import _pytree as pytree
+
+from ._weakly import owner_of
+
+_MOST_MODULES = 16
+_IMPLEMENTATION = "_compiled_call_impl"  # what Module.__call__ calls where it is set
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def why_not(module: torch.nn.Module) -> str:
+    """Why a module is left as it is; empty: it may be compiled."""
+    name = type(module).__name__
+    for part in module.modules():
+        if hasattr(part, "_orig_mod") or part._compiled_call_impl is not None:
+            return f"{name} is compiled already"
+        if "forward" in part.__dict__:
+            return f"the forward of {type(part).__name__} was replaced"
+        if any(getattr(part, hooks, None) for hooks in _HOOKS):
+            return f"{type(part).__name__} has hooks"
+    if any(parameter._backward_hooks for parameter in module.parameters()):
+        return f"parameters of {name} have hooks"
+    return ""
+
+
+class Called(NamedTuple):
+    """The first call of a module by the step, with copies of its arguments."""
+
+    module: torch.nn.Module
+    arguments: Any  # (args, kwargs)
+    with_gradients: bool
+    autocast: Optional[torch.dtype]  # None: off
+
+
+class Probe:
+    """Context manager: notes the outermost modules among those given, and their parts, that are called on this thread."""
+
+    def __init__(self, roots: Sequence[torch.nn.Module]) -> None:
+        self._all = {id(part): part for root in roots for part in root.modules()}
+        self.refusals = {place: why_not(part) for place, part in self._all.items()}  # before it stands in their place
+        self._thread = threading.get_ident()
+        self._depth = 0
+        self.called: dict[int, Called] = {}
+        self.refusal = ""
+
+    def __enter__(self) -> "Probe":
+        for module in self._all.values():
+            if module._compiled_call_impl is None:
+                module.__dict__[_IMPLEMENTATION] = _noting(self, module)
+        return self
+
+    def __exit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]) -> None:
+        for module in self._all.values():
+            if isinstance(getattr(module.__dict__.get(_IMPLEMENTATION), "probe", None), Probe):
+                del module.__dict__[_IMPLEMENTATION]
+
+    def call(self, module: torch.nn.Module, args: tuple, kwargs: dict) -> Any:
+        if torch._C._current_graph_task_id() != -1:
+            self.refusal = self.refusal or f"{type(module).__name__} is called again in the backward pass"
+        if threading.get_ident() != self._thread or self._depth > 0:
+            return module._call_impl(*args, **kwargs)
+        if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+            self.refusal = f"{type(module).__name__} is called under hooks on saved tensors"
+        if id(module) not in self.called and not self.refusal:
+            self._note(module, args, kwargs)
+        self._depth += 1
+        try:
+            result = module._call_impl(*args, **kwargs)
+        finally:
+            self._depth -= 1
+        for tensor in _tensors_in(result):
+            if tensor.requires_grad and tensor.grad_fn is not None:
+                tensor.register_hook(self._see_gradient)
+        return result
+
+    def _note(self, module: torch.nn.Module, args: tuple, kwargs: dict) -> None:
+        if refusal := self.refusals[id(module)]:
+            self.refusal = refusal
+        try:
+            copied = pytree.tree_map_only(torch.Tensor, _copy_of, (args, kwargs))
+            self.called[id(module)] = Called(module, copy.deepcopy(copied), torch.is_grad_enabled(), _autocast_of(module))
+        except Exception as error:
+            self.refusal = f"what {type(module).__name__} is given cannot be copied: {first_line(error)}"
+
+    def _see_gradient(self, gradient: torch.Tensor) -> None:
+        if torch.is_grad_enabled():
+            self.refusal = "the step differentiates its gradients (create_graph=True), which compiled code cannot"
+
+
+def _noting(probe: Probe, module: torch.nn.Module) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return probe.call(module, args, kwargs)
+
+    call.probe = probe  # type: ignore[attr-defined]
+    return call
+
+
+def _copy_of(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+
+
+def _kind_of(module: torch.nn.Module) -> str:
+    return next((tensor.device.type for tensor in module.parameters()), "cpu")
+
+
+def _autocast_of(module: torch.nn.Module) -> Optional[torch.dtype]:
+    kind = _kind_of(module)
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+
+
+def _tensors_in(value: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def first_line(error: BaseException) -> str:
+    while inner := getattr(error, "inner_exception", None) or error.__cause__:  # what dynamo wraps
+        error = inner
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0][:200] if lines else ''}"
+
+
+# --- The comparison ---
+
+
+class Comparison(NamedTuple):
+    """Of a compiled module with eager."""
+
+    apart: Optional[float] = None  # as a share of the largest value; None: not compared
+    draws: bool = False
+    failure: str = ""
+
+
+def compare(called: Called, generators: Sequence[torch.Generator]) -> Comparison:
+    """Results and gradients of one call, on copies: nothing of the user's is written."""
+    name = type(called.module).__name__
+    try:
+        plain = copy.deepcopy(called.module)
+    except Exception as error:
+        return Comparison(failure=f"{name} cannot be copied: {first_line(error)}")
+    states = [generator.get_state() for generator in generators]
+    try:
+        with torch.random.fork_rng(devices=_devices_of(plain)):
+            before = _random_state(plain)
+            wanted = _run(plain, plain, called)
+            draws = any(not torch.equal(a, b) for a, b in zip(before, _random_state(plain)))
+            fresh = copy.deepcopy(called.module)
+            found = _run(fresh, compiled(fresh), called)
+    except Exception as error:  # the compiler, what it needs, or memory
+        return Comparison(failure=first_line(error))
+    finally:
+        for generator, state in zip(generators, states):
+            generator.set_state(state)
+    if draws or not wanted:
+        return Comparison(draws=draws)
+    return Comparison(apart=_difference(wanted, found))
+
+
+def _devices_of(module: torch.nn.Module) -> list[torch.device]:
+    return list({tensor.device: None for tensor in module.parameters() if tensor.is_cuda})
+
+
+def _random_state(module: torch.nn.Module) -> list[torch.Tensor]:
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in _devices_of(module))]
+
+
+def _run(module: torch.nn.Module, function: Callable[..., Any], called: Called) -> list[torch.Tensor]:
+    """Results, gradients and buffers of a call."""
+    args, kwargs = pytree.tree_map_only(torch.Tensor, _copy_of, copy.deepcopy(called.arguments))
+    autocast = torch.autocast(_kind_of(module), dtype=called.autocast, enabled=called.autocast is not None)
+    with torch.set_grad_enabled(called.with_gradients), autocast:
+        results = _tensors_in(function(*args, **kwargs))
+    asked = [one for one in [*module.parameters(), *_tensors_in((args, kwargs))] if one.requires_grad]
+    outputs = [one for one in results if one.requires_grad and (one.is_floating_point() or one.is_complex())]
+    gradients: Sequence[Optional[torch.Tensor]] = ()
+    if outputs and asked:
+        weights = [torch.arange(one.numel(), device=one.device).cos().to(one.dtype).reshape(one.shape) for one in outputs]
+        gradients = torch.autograd.grad(outputs, asked, weights, allow_unused=True)
+    buffers = [buffer for buffer in module.buffers() if buffer.is_floating_point()] if results else []
+    return [one.detach() for one in (*results, *gradients, *buffers) if one is not None]
+
+
+def _difference(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> float:
+    """The largest, as a share of the largest value of its tensor."""
+    if len(one) != len(other):
+        return math.inf
+    return max((_apart(a, b) for a, b in zip(one, other)), default=0.0)
+
+
+def _apart(one: torch.Tensor, other: torch.Tensor) -> float:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return math.inf
+    wide = torch.complex128 if one.is_complex() else torch.float64
+    one, other = one.to(wide), other.to(wide)
+    finite = one.isfinite()
+    odd, others = one[~finite], other[~other.isfinite()]
+    if not torch.equal(finite, other.isfinite()) or not bool(((odd == others) | (odd.isnan() & others.isnan())).all()):
+        return math.inf
+    one, other = one[finite], other[finite]
+    if one.numel() == 0 or torch.equal(one, other):
+        return 0.0
+    scale = one.abs().max().item()
+    return (one - other).abs().max().item() / scale if scale > 0 else math.inf
+
+
+# --- Compiled ---
+
+
+def compiled(module: torch.nn.Module) -> Callable[..., Any]:
+    """Its call, compiled as a whole, for each shape by itself: where it cannot be, nothing of it has run."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return module._call_impl(*args, **kwargs)
+
+    # Dynamo takes no frame of torch's own modules by itself, and counts what it has compiled by code object: each module needs one.
+    code = call.__code__.replace(co_name=f"call_{type(module).__name__}")
+    return torch.compile(FunctionType(code, call.__globals__, code.co_name, None, call.__closure__), dynamic=False, fullgraph=True)
+
+
+class CompiledModules:
+    """Context manager: within, the modules are called as compiled, on the threads that have entered."""
+
+    def __init__(self, modules: Sequence[torch.nn.Module]) -> None:
+        self._calls = {module: compiled(module) for module in modules}
+        self._lock = threading.Lock()
+        self._threads: list[int] = []
+        self._before: dict[torch.nn.Module, Any] = {}
+        self.failure = ""  # why they are called as they are from now on
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._threads:
+                self._before = {module: module.__dict__.get(_IMPLEMENTATION) for module in self._calls}
+                for module, call in self._calls.items():
+                    module.__dict__[_IMPLEMENTATION] = self._instead_of(module, call)
+            self._threads.append(threading.get_ident())
+
+    def __exit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]) -> None:
+        with self._lock:
+            self._threads.remove(threading.get_ident())
+            if self._threads:
+                return
+            for module, before in self._before.items():
+                module.__dict__.pop(_IMPLEMENTATION, None)
+                if before is not None:
+                    module.__dict__[_IMPLEMENTATION] = before
+
+    def _instead_of(self, module: torch.nn.Module, compiled_call: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self.failure or threading.get_ident() not in self._threads:
+                return module._call_impl(*args, **kwargs)
+            try:
+                return compiled_call(*args, **kwargs)
+            except TorchDynamoException as error:  # of a new shape, say
+                self.failure = first_line(error)
+                return module._call_impl(*args, **kwargs)
+
+        return call
+
+    def names(self) -> str:
+        return ", ".join(type(module).__name__ for module in self._calls)
+
+    def device(self) -> torch.device:
+        return next((tensor.device for module in self._calls for tensor in module.parameters()), torch.device("cpu"))
+
+
+# --- Which ---
+
+
+def modules_of(function: Any, args: tuple, kwargs: dict) -> list[torch.nn.Module]:
+    """Modules that a function finds by a name, in its arguments, or in the object that it is a method of; one step further in
+    plain objects, lists and dicts."""
+    owner = owner_of(function)
+    function = inspect.unwrap(getattr(function, "__func__", function))
+    code = getattr(function, "__code__", None)
+    values = [*args, *kwargs.values(), owner]
+    for cell in getattr(function, "__closure__", None) or ():
+        try:
+            values.append(cell.cell_contents)
+        except ValueError:  # not filled yet
+            pass
+    if code is not None:
+        values += [function.__globals__[name] for name in code.co_names if name in function.__globals__]
+    found: dict[int, torch.nn.Module] = {}
+    for value in values:
+        for one in (value, *_held_by(value)):
+            if isinstance(one, torch.nn.Module):
+                found[id(one)] = one
+    parts = {id(part) for one in found.values() for part in one.modules() if part is not one}
+    return [one for one in found.values() if id(one) not in parts]
+
+
+def _held_by(value: Any) -> Sequence[Any]:
+    most = 1000
+    if isinstance(value, (list, tuple)):
+        return value[:most]
+    if isinstance(value, dict):
+        return list(value.values())[:most]
+    if isinstance(value, (torch.nn.Module, torch.Tensor, type)) or type(value).__module__ == "builtins":
+        return ()
+    held = getattr(value, "__dict__", None)
+    return list(held.values())[:most] if isinstance(held, dict) else ()
+
+
+def too_many(count: int) -> str:
+    return f"it calls {count} modules by themselves, more than {_MOST_MODULES}" if count > _MOST_MODULES else ""
