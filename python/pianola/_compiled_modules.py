@@ -164,9 +164,9 @@ def compare(called: Called, generators: Sequence[torch.Generator]) -> Comparison
     finally:
         for generator, state in zip(generators, states):
             generator.set_state(state)
-    if draws or not wanted:
+    if draws or not any(wanted):
         return Comparison(draws=draws)
-    return Comparison(apart=_difference(wanted, found))
+    return Comparison(apart=max(_difference(one, other) for one, other in zip(wanted, found)))
 
 
 def _devices_of(module: torch.nn.Module) -> list[torch.device]:
@@ -177,7 +177,7 @@ def _random_state(module: torch.nn.Module) -> list[torch.Tensor]:
     return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in _devices_of(module))]
 
 
-def _run(module: torch.nn.Module, function: Callable[..., Any], called: Called) -> list[torch.Tensor]:
+def _run(module: torch.nn.Module, function: Callable[..., Any], called: Called) -> tuple[list[torch.Tensor], ...]:
     """Results, gradients and buffers of a call."""
     args, kwargs = pytree.tree_map_only(torch.Tensor, _copy_of, copy.deepcopy(called.arguments))
     autocast = torch.autocast(_kind_of(module), dtype=called.autocast, enabled=called.autocast is not None)
@@ -190,30 +190,30 @@ def _run(module: torch.nn.Module, function: Callable[..., Any], called: Called) 
         weights = [torch.arange(one.numel(), device=one.device).cos().to(one.dtype).reshape(one.shape) for one in outputs]
         gradients = torch.autograd.grad(outputs, asked, weights, allow_unused=True)
     buffers = [buffer for buffer in module.buffers() if buffer.is_floating_point()] if results else []
-    return [one.detach() for one in (*results, *gradients, *buffers) if one is not None]
+    return tuple([one.detach() for one in group if one is not None] for group in (results, gradients, buffers))
 
 
-def _difference(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> float:
-    """The largest, as a share of the largest value of its tensor."""
-    if len(one) != len(other):
+def _difference(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> float:
+    """The largest, as a share of the largest value of all: a gradient that is zero but for rounding is no measure."""
+    if len(some) != len(others):
         return math.inf
-    return max((_apart(a, b) for a, b in zip(one, other)), default=0.0)
+    pairs = [_apart(one, other) for one, other in zip(some, others)]
+    apart, scale = max((pair[0] for pair in pairs), default=0.0), max((pair[1] for pair in pairs), default=0.0)
+    return 0.0 if apart == 0 else apart / scale if scale > 0 else math.inf
 
 
-def _apart(one: torch.Tensor, other: torch.Tensor) -> float:
+def _apart(one: torch.Tensor, other: torch.Tensor) -> tuple[float, float]:
+    """The largest difference, and the largest value."""
     if one.shape != other.shape or one.dtype != other.dtype:
-        return math.inf
+        return math.inf, 0.0
     wide = torch.complex128 if one.is_complex() else torch.float64
     one, other = one.to(wide), other.to(wide)
     finite = one.isfinite()
     odd, others = one[~finite], other[~other.isfinite()]
     if not torch.equal(finite, other.isfinite()) or not bool(((odd == others) | (odd.isnan() & others.isnan())).all()):
-        return math.inf
+        return math.inf, 0.0
     one, other = one[finite], other[finite]
-    if one.numel() == 0 or torch.equal(one, other):
-        return 0.0
-    scale = one.abs().max().item()
-    return (one - other).abs().max().item() / scale if scale > 0 else math.inf
+    return (0.0, 0.0) if one.numel() == 0 else ((one - other).abs().max().item(), one.abs().max().item())
 
 
 # --- Compiled ---

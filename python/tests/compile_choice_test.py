@@ -86,6 +86,10 @@ class Training:
         return told
 
 
+def replays(step):
+    return sum(one.replays for one in step.info().signatures)
+
+
 def assert_close(one, other):
     for a, b in zip(one, other):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
@@ -105,8 +109,7 @@ def test_the_compiled_graph_is_taken_and_told(device):
     assert "of the largest value away from eager" in training.said() or "bit-equal to eager" in training.said()
     assert "us a call compiled" in str(training.step.info())
     assert training.step.state_dict() == {"compiled": True}
-    (signature,) = training.step.info().signatures  # the plain graph is gone
-    assert signature.replays > 10
+    assert max(one.replays for one in training.step.info().signatures) > 10
     assert_close(losses, Training(device).train())
 
 
@@ -116,12 +119,12 @@ def test_replays_have_the_bits_of_the_compiled_model_without_a_graph(device):
     other = Training(device, copy.deepcopy(training.model))
     other.optimizer.load_state_dict(copy.deepcopy(training.optimizer.state_dict()))
     other.generator.set_state(training.generator.get_state())
-    before = training.step.info().signatures[0].replays
+    before = replays(training.step)
     with CompiledModules([other.model]):
         for _ in range(8):
             assert_same("loss", training.step(*training.batch()), other.step(*other.batch()))
     assert_same_state(training.model, other.model)
-    assert training.step.info().signatures[0].replays == before + 8
+    assert replays(training.step) == before + 8
 
 
 def test_auto_keeps_the_faster_and_says_which(device):
@@ -150,15 +153,27 @@ def test_a_plain_choice_has_the_bits_of_eager(device):
     assert_trained_like_eager(training)
 
 
-def test_no_compiler_leaves_the_plain_graph_and_its_bits(device, monkeypatch):
+def train_without_a_compiler(kind):
+    """In a process of its own: torch leaves its evaluator of frames behind when a compilation fails."""
+
     def broken(*args, **kwargs):
         raise RuntimeError("no compiler on this machine")
 
-    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", broken)
-    training = Training(device, compile=True)
-    assert_trained_like_eager(training)
-    assert training.said().startswith("not compiled: ") and "no compiler on this machine" in training.said()
-    assert sum(one.replays for one in training.step.info().signatures) > 10
+    import torch._inductor.compile_fx as inductor
+
+    inductor.compile_fx = broken
+    torch.use_deterministic_algorithms(True)
+    training = Training(torch.device(kind), compile=True)
+    assert_trained_like_eager(training, CALLS + 10)
+    assert training.said() == "not compiled: RuntimeError: no compiler on this machine"
+    assert replays(training.step) > 10
+
+
+def test_no_compiler_leaves_the_plain_graph_and_its_bits(device):
+    process = torch.multiprocessing.get_context("spawn").Process(target=train_without_a_compiler, args=(device.type,))
+    process.start()
+    process.join(120)
+    assert process.exitcode == 0
 
 
 def test_what_is_not_close_enough_stays_plain(device):
@@ -175,10 +190,16 @@ def test_what_is_not_close_enough_stays_plain(device):
     ([-math.inf, 2.0], [-math.inf, 3.0], 0.5),
     ([-math.inf, 2.0], [math.inf, 2.0], math.inf),
     ([0.0], [1e-9], math.inf),
+    ([1.0], [1.0, 1.0], math.inf),
     ([], [], 0.0),
 ])  # fmt: skip
 def test_a_difference_is_a_share_of_the_largest_value(one, other, apart):
     assert _difference([torch.tensor(one)], [torch.tensor(other)]) == pytest.approx(apart)
+
+
+def test_what_is_zero_but_for_rounding_is_no_measure():
+    some, others = [torch.tensor([2.0]), torch.tensor([1e-9])], [torch.tensor([2.0]), torch.tensor([-1e-9])]
+    assert _difference(some, others) == pytest.approx(1e-9, rel=1e-3)
 
 
 def test_results_that_are_not_found_are_not_called_equal(device):
@@ -308,6 +329,7 @@ def test_a_step_that_throws_while_it_is_tried_goes_on_plainly(device):
 
 
 def test_threads_may_call_before_it_is_decided(cpu):
+    torch.ones(1, requires_grad=True).sum().backward()  # torch 2.11 crashes in its first one, where a thread has compiled before
     model = Net().eval()
 
     @pianola.graphed(compile=True)
@@ -338,7 +360,7 @@ def test_batches_of_another_size_are_right(device):
     for size, calls in ((6, 12), (3, 1), (6, 30), (3, 8), (6, 2)):
         assert_close(training.train(calls, size), eager.train(calls, size))
     assert training.said().startswith("compiled: Net")
-    assert all(one.replays for one in training.step.info().signatures)
+    assert len([one for one in training.step.info().signatures if one.replays]) == 2
 
 
 def test_a_step_without_modules_says_so(device):

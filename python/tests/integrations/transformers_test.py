@@ -102,6 +102,7 @@ def both(device, tmp_path):
 CASES = {
     "plain": {},
     "accumulation with a short last update": dict(gradient_accumulation_steps=3, num_train_epochs=3, max_steps=-1, data=text(88)),
+    "label smoothing": dict(label_smoothing_factor=0.1),
     "a short last batch": dict(num_train_epochs=2, max_steps=-1, data=text(50)),
     "a schedule": dict(lr_scheduler_type="cosine", warmup_steps=5, learning_rate=1e-2),
     "no filter of infinite losses, no clipping": dict(logging_nan_inf_filter=False, max_grad_norm=0.0),
