@@ -233,12 +233,18 @@ class CompileChoice:
         if min(plain.count(), compiled.count()) >= _TURNS and plain.is_settled() and compiled.is_settled():
             self._finish(owner)
         elif self._calls > _MOST_TURNS:
-            self._decide(owner, "not compiled, as too few calls were alike to time both", takes_compiled=False)
+            self._give_up_timing(owner)
         elif _key(args, kwargs) == self._key and min(plain.count(), compiled.count()) < _TURNS:
             if plain.count() <= compiled.count():
                 return self._timed(plain, lambda: self._plain(args, kwargs), owner.plain_info)
             return self._timed(compiled, lambda: running(*args, **kwargs), running.info)
         return self._plain(args, kwargs) if self.compiled is None else self.compiled(*args, **kwargs)
+
+    def _give_up_timing(self, owner: "ChoosingFunction") -> None:
+        assert self._modules is not None
+        takes = self._wanted is True
+        what = f"compiled: {self._modules.names()}" if takes else "not compiled"
+        self._decide(owner, f"{what}, not timed, as too few calls were alike; {self._told_closeness()}", takes)
 
     @staticmethod
     def _timed(watch: _Watch, call: Callable[[], Any], info: Callable[[], "_C.GraphedInfo"]) -> Any:

@@ -138,6 +138,14 @@ def test_auto_keeps_the_faster_and_says_which(device):
     assert sum(one.replays for one in training.step.info().signatures) == replays + 3
 
 
+@pytest.mark.parametrize("asked, begin", [(True, "compiled: Net, not timed"), ("auto", "not compiled, not timed")])
+def test_without_times_the_request_decides(device, monkeypatch, asked, begin):
+    monkeypatch.setattr("pianola._compile_choice._MOST_TURNS", 2)
+    training = Training(device, compile=asked)
+    training.train()
+    assert training.said().startswith(begin)
+
+
 @pytest.mark.parametrize("compiled", [True, False])
 def test_a_choice_is_saved_and_taken_again(device, compiled):
     training = Training(device, compile="auto")
