@@ -10,8 +10,8 @@ import threading
 import pianola
 import pytest
 import torch
+import torch.utils.checkpoint
 from pianola._compiled_modules import Called, CompiledModules, Probe, _difference, compare
-from torch.utils import checkpoint as _  # noqa: F401, its module
 
 from twins import MLP, assert_same, assert_same_state
 
@@ -313,7 +313,7 @@ def test_what_compiled_code_cannot_do_stays_plain(device, make, why):
     for _ in range(CALLS + 10):
         step(torch.ones(2, 8, device=device))
     (told,) = step.info().compiled
-    assert told.startswith("not compiled: ") and (why in told or "hook" in told or "saved" in told), told
+    assert told.startswith("not compiled: ") and why in told
 
 
 def test_a_step_that_throws_while_it_is_tried_goes_on_plainly(device):

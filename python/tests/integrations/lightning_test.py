@@ -8,6 +8,7 @@ import torch
 lightning = pytest.importorskip("lightning.pytorch")
 
 from pianola.integrations.lightning import GraphedTraining  # noqa: E402
+from replayed import Replayed  # noqa: E402
 
 EPOCHS, BATCHES, WIDTH = 3, 10, 16
 
@@ -69,7 +70,7 @@ def batches(count=8 * BATCHES, seed=1):
     return torch.utils.data.DataLoader(data, batch_size=8)
 
 
-class Trained:
+class Trained(Replayed):
     def __init__(self, device, graphed, *, model=Model, data=None, callbacks=(), **options):
         torch.manual_seed(0)
         self.callback, self.logs, self.model = GraphedTraining(), Logs(), model()
@@ -81,17 +82,8 @@ class Trained:
         self.trainer.fit(self.model, batches() if data is None else data, batches(20, seed=2))
         self.tested = self.trainer.test(self.model, batches(20, seed=3), verbose=False)
 
-    @property
-    def signatures(self):
-        return self.callback.graphed_step.info().signatures
-
-    @property
-    def replays(self):
-        return sum(one.replays for one in self.signatures)
-
-    @property
-    def reasons(self):
-        return [one.reason for one in self.signatures if one.reason]
+    def graphed_step(self):
+        return self.callback.graphed_step
 
 
 def both(device, **what):

@@ -9,6 +9,7 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
 from pianola.integrations.transformers import GraphedTrainer, GraphedTrainerMixin  # noqa: E402
+from replayed import Replayed  # noqa: E402
 
 STEPS, LENGTH, WORDS = 24, 12, 50
 IMPLEMENTATION = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
@@ -57,7 +58,7 @@ class Logs(transformers.TrainerCallback):
         self.logs.append({name: value for name, value in logs.items() if "runtime" not in name and "per_second" not in name})
 
 
-class Trained:
+class Trained(Replayed):
     def __init__(self, kind, device, folder, *, model=gpt2, data=None, callbacks=(), resume=None, trainer=(), **arguments):
         torch.manual_seed(0)
         self.logs = Logs()
@@ -72,17 +73,8 @@ class Trained:
         self.trainer = kind(model=self.model, args=chosen, train_dataset=data, callbacks=[self.logs, *callbacks], **dict(trainer))
         self.trainer.train(resume_from_checkpoint=resume)
 
-    @property
-    def signatures(self):
-        return self.trainer.graphed_step.info().signatures
-
-    @property
-    def replays(self):
-        return sum(one.replays for one in self.signatures)
-
-    @property
-    def reasons(self):
-        return [one.reason for one in self.signatures if one.reason]
+    def graphed_step(self):
+        return self.trainer.graphed_step
 
 
 @pytest.fixture
