@@ -52,7 +52,7 @@ REASONS = {
     ("cuda/python_optimizers", "AdamW, @pianola.graphed, whole step: at least 2x as fast as AdamW, eager Python"):
         "of the transformer; the GPU is the limit on both sides, and the host waits for it",
     ("cuda/python_first_replay", "capture and trials, us: at most 6 eager steps"):
-        "of GPT-2; 401,932 on another host",
+        "of GPT-2; 401,931 on another host",
     ("cuda/python_full_iteration", "pianola.FullIteration, static inputs: at least 1x"):
         "the GPU is the limit on both sides",
     ("cuda/python_guards", "arguments taken apart, and a look"):
