@@ -56,6 +56,12 @@ class CustomUnits : public testing::GraphUnitsTest {
       made.def("inferred", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, &copied));
       return made;
     }();
+    static const torch::Library package = [] {  // as the Python package has it
+      torch::Library made(torch::Library::FRAGMENT, "pianola", std::nullopt, __FILE__, __LINE__);
+      made.def("compiled_kernel(Tensor x) -> Tensor",
+               torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, &copied));
+      return made;
+    }();
   }
 };
 
@@ -93,6 +99,35 @@ TEST_F(CustomUnits, ThatPointIntoMemoryOfTheirOwnAreOrderedAmongEachOther) {
   ASSERT_THAT(second, SizeIs(1));
   EXPECT_TRUE(first[0].write && second[0].write && first[0].bytes == second[0].bytes);
   EXPECT_EQ(all[1].barrier, "");
+  EXPECT_TRUE(all[1].writes_unknown);
+}
+
+// Some memory of CUDA's lies at addresses as low as numbers are.
+TEST_F(CustomUnits, ThatTorchCompileMadeHaveNoMemoryOfTheirOwn) {
+  step.on("pianola::compiled_kernel", [&](const Call& call) {
+    step.kernel({address_of(call.inputs[0]), address_of(call.outputs[0]), address_of(y) + (1U << 30U)});
+  });
+  const auto all = units([&] {
+    at::relu(y);
+    call("pianola::compiled_kernel", x);
+  });
+  ASSERT_THAT(all, SizeIs(2));
+  EXPECT_THAT(of(all[1], Memory::workspace), IsEmpty());
+  EXPECT_EQ(all[1].barrier, "");
+  EXPECT_FALSE(all[1].writes_unknown);
+  EXPECT_EQ(use(all[1], x), "r");
+}
+
+TEST_F(CustomUnits, ThatTorchCompileMadeAreBarriersWhereTheyPointIntoOthersMemory) {
+  step.on("pianola::compiled_kernel", [&](const Call& call) {
+    step.kernel({address_of(call.inputs[0]), address_of(call.outputs[0]), address_of(y)}, "sly");
+  });
+  const auto all = units([&] {
+    at::relu(y);
+    call("pianola::compiled_kernel", x);
+  });
+  EXPECT_THAT(all.at(1).barrier, StartsWith("kernel sly of pianola::compiled_kernel points to 0x"));
+  EXPECT_TRUE(all[1].writes_unknown);
 }
 
 TEST_F(CustomUnits, ThatPointIntoOthersMemoryAreBarriers) {

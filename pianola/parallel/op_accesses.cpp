@@ -140,6 +140,10 @@ bool is_torchs_own(const OpTrace& trace, const OpRecord& op) {
   return name.starts_with("aten::") || name.starts_with("prims::");
 }
 
+bool is_compiled_kernel(const OpTrace& trace, const OpRecord& op) {
+  return trace.name(op) == "pianola::compiled_kernel";
+}
+
 // Note [Schemas that nobody wrote]
 // A schema that torch infers from a C++ function marks no argument, whatever the function writes; torch then says
 // CONSERVATIVE about its aliases. One that was written as text may be wrong, but somebody said so.

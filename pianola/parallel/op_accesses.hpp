@@ -40,6 +40,10 @@ bool draws_numbers(const OpRecord& op);
 /// Whether the operator came with torch, whose schemas are believed.
 bool is_torchs_own(const OpTrace& trace, const OpRecord& op);
 
+/// Whether it is the launch of a Triton kernel in code that torch.compile made: the Python package's operator, which
+/// names all tensors that the kernel is given, and those that it may write.
+bool is_compiled_kernel(const OpTrace& trace, const OpRecord& op);
+
 /// What a collective has besides: ranks have to call them in one order, those of all communicators together.
 Access order_of_collectives();
 

@@ -368,7 +368,8 @@ def test_batches_of_another_size_are_right(device):
     for size, calls in ((6, 12), (3, 1), (6, 30), (3, 8), (6, 2)):
         assert_close(training.train(calls, size), eager.train(calls, size))
     assert training.said().startswith("compiled: Net")
-    assert len([one for one in training.step.info().signatures if one.replays]) == 2
+    replayed = [one.signature for one in training.step.info().signatures if one.replays]
+    assert any("[6, 8]" in one for one in replayed) and any("[3, 8]" in one for one in replayed)
 
 
 def test_a_step_without_modules_says_so(device):

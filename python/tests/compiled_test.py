@@ -83,6 +83,16 @@ def test_a_graphed_step_replays_compiled_code(backend, device):
     assert compiled > 0 and counters["frames"]["ok"] == compiled
 
 
+def test_lanes_are_tried_in_compiled_code(cuda):
+    """What a Triton kernel writes is known, so that a trial can be put back."""
+    one, other = twins(Block(), cuda)
+    plain, graphed = make_step(one, "inductor"), pianola.graphed(make_step(other, "inductor"))
+    alike(plain, graphed, one, other, batches(12, (8, 16), cuda))
+    tried = [one for known in graphed.info().signatures for one in known.branches]
+    assert tried and all(one.automatic for one in tried)
+    assert not any("a trial could" in one.reason for one in tried), [one.reason for one in tried]
+
+
 def alike(plain, graphed, one, other, inputs):
     """Calls both in turn, on the same random numbers."""
     for i, x in enumerate(inputs):
