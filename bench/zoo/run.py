@@ -43,6 +43,9 @@ PIANOLA = "@pianola.graphed"
 GRAPH = "torch.cuda.graph"
 CALLABLES = "torch.cuda.make_graphed_callables"
 COMPILE = 'torch.compile(mode="reduce-overhead")'
+AUTO = '@pianola.graphed(compile="auto")'
+FUSED = (COMPILE, AUTO)  # whose kernels round differently
+MOST_UNDECIDED = 300  # calls, until AUTO has taken one
 ITERATIONS, BURST, ROUNDS = 20, 10, 5
 
 
@@ -109,7 +112,7 @@ class Contender:
         return torch.cuda.memory_allocated()
 
     def _decorator(self, settings):
-        if self.way == PIANOLA:
+        if self.way in (PIANOLA, AUTO):
             return self._graph
         if self.way == GRAPH:
             from by_hand import ByHand
@@ -120,7 +123,7 @@ class Contender:
     def _graph(self, target):
         import pianola
 
-        made = pianola.graphed(target)
+        made = pianola.graphed(target, compile="auto") if self.way == AUTO else pianola.graphed(target)
         self.graphed.append(made.forward if isinstance(target, torch.nn.Module) else made)
         return made
 
@@ -135,6 +138,14 @@ class Contender:
     def turn(self):
         self.turns += 1
         return next(self.loop)
+
+    def said_of_compiling(self):
+        return [told for function in each_of(self.graphed) for told in function.info().compiled]
+
+    def settle(self):
+        """Goes on until it has chosen between compiled and plain graphs."""
+        while self.way == AUTO and self.graphed and not self.said_of_compiling() and self.turns < MOST_UNDECIDED:
+            self.turn()
 
     def difference_from(self, eager):
         """What differs from eager, in words; "" where nothing does."""
@@ -168,9 +179,13 @@ def sample_inputs(program):
     return tuple(arg.detach().clone().requires_grad_(arg.requires_grad) for arg in args)
 
 
+def each_of(graphed):
+    """A method has graphs per object."""
+    return [one for function in graphed for one in (function, *function._owned.values())]
+
+
 def how_it_replays(graphed, calls):
-    bound = [one for function in graphed for one in (function, *function._owned.values())]  # a method has graphs per object
-    known = [one for function in bound for one in function.info().signatures]
+    known = [one for function in each_of(graphed) for one in function.info().signatures]
     captured = [one for one in known if one.graphs]
     replayed = sum(one.replays for one in known)
     made = max(calls, replayed + sum(one.eager_calls for one in known))
@@ -185,7 +200,7 @@ def how_it_replays(graphed, calls):
 def ways_of(case, settings):
     ways = [EAGER, PIANOLA]
     if settings.device == "cuda":
-        ways += [GRAPH, CALLABLES] + ([COMPILE] if cases.COMPILE in case.traits else [])
+        ways += [GRAPH, CALLABLES] + (list(FUSED) if cases.COMPILE in case.traits else [])
     return [way for way in ways if way in (EAGER, PIANOLA) or not settings.alone and way not in settings.without]
 
 
@@ -240,12 +255,15 @@ def run_case(case, settings):
     if contenders[way].error and way not in (EAGER, PIANOLA):
         return {"case": case.name, "zoo": zoo, "failed": way}
     right = {way: contender for way, contender in contenders.items()
-             if not contender.error and (way == COMPILE or not differences[way])}
+             if not contender.error and (way in FUSED or not differences[way])}
     if settings.device == "cpu" or settings.untimed or EAGER not in right:  # which differs from itself in each run
         return {"case": case.name, "zoo": zoo}
     with turn(settings, fcntl.LOCK_EX):
+        for contender in right.values():
+            contender.settle()
         samples = time(right, settings)
     made = measuring.case(case.name, "time per step", samples.pop("iterations"), EAGER, measuring.series(samples, "wall"))
+    zoo["compiled"] = right[AUTO].said_of_compiling() if AUTO in right else []
     zoo["host"] = {way: statistics.median(taken["host"]) for way, taken in samples.items()}
     return made | {"zoo": zoo}
 

@@ -20,7 +20,9 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 RESULTS = ROOT / "bench/results/h200/zoo/zoo.json"
 EAGER, PIANOLA = "eager", "@pianola.graphed"
 OTHERS = {"torch.cuda.graph": "torch.cuda.graph", "torch.cuda.make_graphed_callables": "graphed callables",
-          'torch.compile(mode="reduce-overhead")': "torch.compile"}
+          'torch.compile(mode="reduce-overhead")': "torch.compile", '@pianola.graphed(compile="auto")': 'compile="auto"'}
+GRAPH, CALLABLES, COMPILE, AUTO = OTHERS
+LAUNCH_BOUND = 0.7  # the most of eager's time that a graph's replay may take
 
 HEAD = """# The zoo
 
@@ -121,6 +123,45 @@ def gains(rows):
         if made else ""
 
 
+def median_of(one, way):
+    return next((contender["median"] for contender in one.get("contenders", ()) if contender["contender"] == way), None)
+
+
+def compared(rows, ours, others):
+    """[(case, how many times as fast as the best of the others, whether eager was bound by its launches)] where both were timed."""
+    made = []
+    for one in rows:
+        taken, best = median_of(one, ours), [time for way in others if (time := median_of(one, way))]
+        if taken and best and is_good(one):
+            serial = median_of(one, GRAPH) or taken  # ours may have lanes
+            made.append((one["case"], min(best) / taken, serial < LAUNCH_BOUND * median_of(one, EAGER)))
+    return made
+
+
+def comparison(rows):
+    """Against the best of what torch has, one line for each kind."""
+    lines = []
+    for ours, others, who in ((PIANOLA, (GRAPH, CALLABLES), "the better of torch.cuda.graph and make_graphed_callables"),
+                              (AUTO, (GRAPH, CALLABLES, COMPILE), "the best of these and torch.compile(mode=\"reduce-overhead\")")):
+        made = compared(rows, ours, others)
+        for kind, some in (("bound by launches", [one for one in made if one[2]]), ("others", [one for one in made if not one[2]])):
+            if some:
+                worst = min(some, key=lambda one: one[1])
+                mean = statistics.geometric_mean(one[1] for one in some)
+                lines.append(row(f"`{ours}`", who, kind, len(some), f"{mean:.2f}x", f"`{worst[0]}`: {worst[1]:.2f}x"))
+    if not lines:
+        return []
+    head = [row("", "against", "steps", "count", "geometric mean", "worst"), row(*["---"] * 6)]
+    return ["## Against torch's own graphs", "", "Of steps that replay, where both were timed and neither computed something else. Bound by "
+            f"launches: a replay takes less than {LAUNCH_BOUND:.0%} of eager's time.", "", *head, *lines, ""]
+
+
+def compilings(rows):
+    """What compile="auto" took."""
+    told = [f"- `{one['case']}`: {text}" for one in rows for text in one["zoo"].get("compiled", ())]
+    return ["## What `compile=\"auto\"` took", "", *told, ""] if told else []
+
+
 def page(file):
     document = json.loads(file.read_text())
     rows = [one for result in document["results"] for one in result["cases"]]
@@ -143,6 +184,7 @@ def page(file):
         members = [one for one in rows if one["zoo"]["family"] == family]
         lines += [f"## {family}", "", *table(members), ""]
         lines += [f"- `{one['case']}`: {one['zoo']['source']}" for one in members] + [""]
+    lines += [*comparison(rows), *compilings(rows)]
     lines += ["## What does not replay, and why", "", *misses(rows), ""]
     return "\n".join(lines)
 

@@ -213,6 +213,7 @@ class GraphUnits {
     add_hidden(op, unit);
     unit.barrier = why_barrier(op, unit);
     unit.writes_unknown = unit.writes_unknown || !unit.barrier.empty();
+    if (unit.barrier.empty() && op_runs_[index] > 1) unit.barrier = "other nodes run between those of " + unit.name;
     if (unit.barrier.empty() && unit.nodes.size() > 1 && knows_scratch_ &&
         (split_kernels_ || is_known_to_split(trace_, op))) {
       std::vector<Unit> pieces = split_by_pointers(unit, graph_);
@@ -232,7 +233,6 @@ class GraphUnits {
   }
 
   [[nodiscard]] std::string why_barrier(const OpRecord& op, Unit& unit) {
-    if (op_runs_[unit.op] > 1) return "other nodes run between those of " + unit.name;
     if (touches_other_device(op)) return unit.name + " has a tensor on another device than the step";
     if (std::string why = barrier_of(trace_, op); !why.empty()) return why;
     return is_torchs_own(trace_, op) ? "" : audit(unit);

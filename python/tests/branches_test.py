@@ -325,6 +325,34 @@ def test_graphed_on_branches_trains_as_eager(device):
     assert "Parallel branches" in str(step.info())
 
 
+PLAIN = [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RAdam, torch.optim.RMSprop]
+
+
+@pytest.mark.parametrize("optimizer", PLAIN, ids=lambda one: one.__name__)
+def test_lanes_are_tried_for_plain_optimizers_without_asking(optimizer, device):
+    """Adam counts its steps in memory of the host, which the trial of a graph does not touch."""
+    eager, module = twins(Towers(), device)
+    ours, other = (optimizer(one.parameters(), lr=1e-2) for one in (module, eager))
+    reasons = []
+    step = pianola.graphed(lambda x: train(module, ours, x), on_fallback=reasons.append)
+    data = batches(3 * STEPS, (8, 16), device)
+    expected, actual = run_both(
+        device, lambda: [train(eager, other, batch) for batch in data], lambda: [step(batch) for batch in data]
+    )
+    for one, another in zip(expected, actual):
+        assert_same("loss", one, another)
+    assert_same_state(eager, module)
+    for one, another in zip(ours.state.values(), other.state.values()):
+        assert one.keys() == another.keys() and all(torch.equal(torch.as_tensor(one[key]), torch.as_tensor(another[key])) for key in one)
+    assert reasons == []
+    (signature,) = step.info().signatures
+    assert signature.replays > 0
+    if device.type == "cuda":
+        (info,) = signature.branches
+        assert info.automatic and info.units > 0
+        assert info.rebuilt or "faster" in info.reason, info.reason
+
+
 def test_graphed_inference_on_branches_equals_eager(device):
     eager, module = twins(Towers().eval(), device)
     pianola.graphed(module, branches=4)

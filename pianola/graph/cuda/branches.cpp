@@ -225,6 +225,7 @@ void Branches::make(const Captured& captured, const GraphTopology& topology, con
   const auto is_unknown = [](const parallel::Unit& unit) { return unit.writes_unknown; };
   if (const auto found = std::find_if(plan.units.begin(), plan.units.end(), is_unknown); found != plan.units.end()) {
     unknown_writer_ = found->name;
+    why_unknown_ = found->barrier;
   }
   communicates_ = std::ranges::any_of(plan.units, &parallel::Unit::communicates);
   std::optional<RewiredGraph> graph;
@@ -274,7 +275,8 @@ std::string Branches::why_no_trial(long uses_of_pool) const {
 std::string Branches::why_no_trial() const {
   if (communicates_) return "a trial would communicate, and other ranks may make none";
   if (!unknown_writer_.empty())
-    return "a trial could not be put back: what '" + unknown_writer_ + "' writes is not known";
+    return fmt::format("a trial could not be put back: what '{}' writes is not known{}{}", unknown_writer_,
+                       why_unknown_.empty() ? "" : ": ", why_unknown_);
   if (!counted_index_.empty())
     return "a trial could run out of bounds: '" + counted_index_ + "' takes an index that the step counts up";
   if (!foreign_operator_.empty())

@@ -98,6 +98,7 @@ class Branches {
   c10::cuda::CUDAStream stream_;
   std::size_t colours_ = 0;
   std::string unknown_writer_;                    // a unit of the step that may write more than is known
+  std::string why_unknown_;                       // empty where there is no sentence for it
   std::string counted_index_, foreign_operator_;  // operators that a trial nobody asked for had better not repeat
   bool communicates_ = false;
   std::unique_ptr<WorkspaceTurns> turns_;

@@ -355,7 +355,8 @@ bool CudaBackend::try_branches(const OpTrace& trace, const SaveStorage& save) {
   std::unordered_set<const void*> written;
   for (const OpRecord& op : trace.ops()) {
     for (const TensorRecord& input : trace.inputs(op)) {
-      if (input.written && !input.made_in_step) written.insert(input.storage);
+      const bool by_host = op.nodes == 0 && input.device.is_cpu();  // an optimizer's count of steps: no launch does it
+      if (input.written && !input.made_in_step && !by_host) written.insert(input.storage);
     }
   }
   for (const c10::Storage& storage : kept_) {
