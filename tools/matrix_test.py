@@ -1,8 +1,10 @@
 """What tools/matrix.py decides by itself; it is tried as a whole by whoever looks at another torch."""
 
 import json
+import subprocess
 
 import matrix
+import pytest
 
 
 def test_headers_follow_the_cuda_of_torch():
@@ -31,3 +33,16 @@ def test_the_newest_is_the_one_that_cmake_knows():
     oldest, *_, newest = matrix.VERSIONS
     assert f"PIANOLA_OLDEST_TORCH {oldest.rpartition('.')[0]})" in known
     assert f"PIANOLA_NEWEST_TORCH {newest.rpartition('.')[0]})" in known
+
+
+def test_the_newest_torch_is_left_out_where_pip_cannot_get_it_and_a_named_one_is_not(monkeypatch, capsys, tmp_path):
+    def no_pip(command, **options):
+        return subprocess.CompletedProcess(command, 1 if "pip" in command else 0, "")
+
+    monkeypatch.setattr(matrix, "MATRIX", tmp_path)
+    monkeypatch.setattr(matrix, "commit", lambda: "0")
+    monkeypatch.setattr(matrix.subprocess, "run", no_pip)
+    assert matrix.main(["--newest"]) == 0
+    assert capsys.readouterr().out == f"NOT TESTED: pip cannot install torch {matrix.VERSIONS[-1]} here\n"
+    with pytest.raises(matrix.NotInstalled):
+        matrix.main(["2.13.0"])

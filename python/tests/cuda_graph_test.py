@@ -228,7 +228,9 @@ def test_failed_captures_leave_no_memory_behind(device):
         before = torch.cuda.memory_reserved(), torch.cuda.memory_allocated()
         for _ in range(50):
             attempt()
-        assert (torch.cuda.memory_reserved(), torch.cuda.memory_allocated()) == before
+        reserved, allocated = before
+        assert torch.cuda.memory_allocated() == allocated
+        assert torch.cuda.memory_reserved() <= reserved  # less where torch gives a pool back a while after the capture that failed
     else:
         for _ in range(50):
             attempt()
