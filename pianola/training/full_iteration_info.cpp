@@ -23,6 +23,7 @@ Report FullIterationInfo::report() const {
                count(one.eager_calls), count(one.replays), count(one.recaptures)});
     if (one.branches) branches.row(one.signature, *one.branches);
   }
+  report.list("compiled", "Compiled modules", compiled);
   callable::add_calls(report, signatures, unfollowed, std::move(table), branches);
   return report;
 }

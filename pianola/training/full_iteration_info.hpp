@@ -30,6 +30,7 @@ struct FullIterationInfo {
   std::size_t evictions = 0;                   ///< Signatures that lost their graph to others.
   std::size_t pool_bytes = 0;                  ///< Of the pool that all graphs share.
   std::vector<std::string> unfollowed = {};    ///< As GraphedInfo::unfollowed.
+  std::vector<std::string> compiled = {};      ///< What became of compiling its modules, from Python.
 
   [[nodiscard]] PIANOLA_API Report report() const;
 };

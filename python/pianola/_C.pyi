@@ -1616,6 +1616,8 @@ class FullIterationInfo:
     @property
     def signatures(self) -> list[IterationInfo]:
         """Training first; of a stage, most recently called first."""
+    @signatures.setter
+    def signatures(self, value: Sequence[IterationInfo]) -> None: ...
     @property
     def evictions(self) -> int:
         """Signatures that lost their graph to others."""
@@ -1627,6 +1629,11 @@ class FullIterationInfo:
         """What it reads on the host, and is not compared at each call."""
     @unfollowed.setter
     def unfollowed(self, value: Sequence[str]) -> None: ...
+    @property
+    def compiled(self) -> list[str]:
+        """What became of compiling its modules."""
+    @compiled.setter
+    def compiled(self, value: Sequence[str]) -> None: ...
     def report(self) -> Report:
         """The same as a report."""
     def __str__(self) -> str: ...

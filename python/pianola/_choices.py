@@ -35,3 +35,11 @@ def grad_policy(grad: Any, clone_param_grads_on_return: Optional[bool] = None) -
     elif clone_param_grads_on_return is not None:
         refuse("both grad and clone_param_grads_on_return were given", "give one of them", kind="ConfigError")
     return chosen(_C.GradPolicy, grad, "grad")
+
+
+def check_compile(compile: Any, closeness: Any) -> None:
+    """The options of these names."""
+    if not any(compile is one for one in (False, True)) and compile != "auto":
+        refuse(f"compile must be True, False or 'auto', got {compile!r}")
+    if closeness is not None and not (isinstance(closeness, (int, float)) and closeness >= 0):
+        refuse(f"closeness must be None or a number of 0 or more, got {closeness!r}")

@@ -10,7 +10,7 @@ import statistics
 import threading
 import time
 from collections import deque
-from typing import Any, Callable, Iterable, Optional, Union
+from typing import Any, Callable, Iterable, Optional, Protocol, Union
 
 import torch
 
@@ -69,16 +69,17 @@ class _Watch:
         return statistics.median(self._times[1:])
 
 
-def _replays(info: "_C.GraphedInfo") -> int:
+def _replays(info: Any) -> int:
     return sum(one.replays for one in info.signatures)
 
 
-def _why_eager(info: "_C.GraphedInfo") -> str:
+def _why_eager(info: Any) -> str:
     reasons = [one.reason for one in info.signatures if one.reason]
     return reasons[0] if reasons else "it was never replayed"
 
 
-def _key(args: tuple, kwargs: dict) -> Any:
+def shapes_of(args: tuple, kwargs: dict) -> Any:
+    """Of the tensors among the arguments."""
     return tuple((tensor.shape, tensor.dtype, tensor.requires_grad) for tensor in of_arguments(args, kwargs)[0])
 
 
@@ -87,11 +88,42 @@ def _ranks() -> int:
     return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
 
 
+class Owner(Protocol):
+    """Whose calls go to either graph."""
+
+    original: Callable[..., Any]
+
+    def run_original(self, *args: Any, **kwargs: Any) -> Any:
+        """An eager call."""
+
+    def why_not(self, args: tuple) -> str:
+        """Why nothing can be compiled for it; empty: it may be tried."""
+
+    def shapes(self, args: tuple, kwargs: dict) -> Any:
+        """Equal for calls whose times can be compared."""
+
+    def plain_info(self) -> Any:
+        """Of the plain graphs alone; its signatures say `replays` and `reason`."""
+
+    def drop_plain_graphs(self) -> None:
+        """Where the compiled ones were chosen."""
+
+
+class Compiled(Protocol):
+    """The function with its modules compiled, graphed."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+    def info(self) -> Any: ...
+
+    def forget_graphs(self) -> None: ...
+
+
 class CompileChoice:
     """Between the plain graph of a function and one with its modules compiled. One thread at a time takes part; calls of others
     go to the plain graph meanwhile."""
 
-    def __init__(self, plain: Callable[..., Any], compiled: Callable[[CompiledModules], GraphedFunction], options: dict[str, Any]) -> None:
+    def __init__(self, plain: Callable[..., Any], compiled: Callable[[CompiledModules], Any], options: dict[str, Any]) -> None:
         self._plain = plain
         self._make_compiled = compiled
         self._asked_for: Union[bool, str] = options["compile"]
@@ -103,7 +135,7 @@ class CompileChoice:
 
     def restart(self) -> None:
         """Nothing is chosen."""
-        self.compiled: Optional[GraphedFunction] = None
+        self.compiled: Optional[Compiled] = None
         self.is_decided = False
         self.said: list[str] = []
         self._wanted = self._asked_for
@@ -118,7 +150,7 @@ class CompileChoice:
     def state(self) -> Optional[bool]:
         return self.compiled is not None if self.is_decided else None
 
-    def pin(self, owner: "ChoosingFunction", compiled: bool) -> None:
+    def pin(self, owner: Owner, compiled: bool) -> None:
         """What was chosen before."""
         if compiled:
             self._wanted, self._is_pinned = True, True
@@ -129,7 +161,7 @@ class CompileChoice:
         """Of code that was needed behind the choice."""
         return "" if self._modules is None else self._modules.failure
 
-    def call(self, owner: "ChoosingFunction", args: tuple, kwargs: dict) -> Any:
+    def call(self, owner: Owner, args: tuple, kwargs: dict) -> Any:
         """A call before it is decided."""
         if not self._lock.acquire(blocking=False):
             return self._plain(args, kwargs)
@@ -152,13 +184,13 @@ class CompileChoice:
         finally:
             self._lock.release()
 
-    def _look(self, owner: "ChoosingFunction", args: tuple, kwargs: dict) -> Any:
+    def _look(self, owner: Owner, args: tuple, kwargs: dict) -> Any:
         """An eager call, which tells what there is to compile."""
         if self._wanted == "auto" and _ranks() > 1:
             self._decide(owner, "not compiled: other processes might choose otherwise, each by its own clock; compile=True asks no clock")
             return self._plain(args, kwargs)
-        if owner.is_forward():
-            self._decide(owner, "not compiled: a module by itself; graph the function that calls it, or compile the module before")
+        if refusal := owner.why_not(args):
+            self._decide(owner, f"not compiled: {refusal}")
             return self._plain(args, kwargs)
         try:
             roots = modules_of(owner.original, args, kwargs)
@@ -180,7 +212,7 @@ class CompileChoice:
             self._compile(owner, called)
         return result
 
-    def _compile(self, owner: "ChoosingFunction", called: list[Called]) -> None:
+    def _compile(self, owner: Owner, called: list[Called]) -> None:
         modules = CompiledModules([one.module for one in called])
         begin = time.perf_counter()
         if not self._is_pinned:
@@ -210,7 +242,7 @@ class CompileChoice:
                 return Comparison(failure=f"{name} is {found.apart:.2g} of the largest value away from eager, and the closeness is {limit:.2g}")
         return Comparison(apart, draws)
 
-    def _warm_up(self, owner: "ChoosingFunction", args: tuple, kwargs: dict) -> Any:
+    def _warm_up(self, owner: Owner, args: tuple, kwargs: dict) -> Any:
         assert self.compiled is not None and self._modules is not None
         result = self.compiled(*args, **kwargs)
         info = self.compiled.info()
@@ -220,13 +252,13 @@ class CompileChoice:
             if self._is_pinned:
                 self._decide(owner, f"compiled: {self._modules.names()}, as it was chosen before", takes_compiled=True)
             else:
-                self._key, self._calls = _key(args, kwargs), 0
+                self._key, self._calls = owner.shapes(args, kwargs), 0
                 self._watches = _Watch(self._modules.device()), _Watch(self._modules.device())
         elif self._calls > self._most_calls:
             self._decide(owner, f"not compiled, as the compiled step stays eager: {_why_eager(info)}")
         return result
 
-    def _race(self, owner: "ChoosingFunction", args: tuple, kwargs: dict) -> Any:
+    def _race(self, owner: Owner, args: tuple, kwargs: dict) -> Any:
         running = self.compiled
         assert running is not None
         plain, compiled = self._watches
@@ -234,24 +266,24 @@ class CompileChoice:
             self._finish(owner)
         elif self._calls > _MOST_TURNS:
             self._give_up_timing(owner)
-        elif _key(args, kwargs) == self._key and min(plain.count(), compiled.count()) < _TURNS:
+        elif owner.shapes(args, kwargs) == self._key and min(plain.count(), compiled.count()) < _TURNS:
             if plain.count() <= compiled.count():
                 return self._timed(plain, lambda: self._plain(args, kwargs), owner.plain_info)
             return self._timed(compiled, lambda: running(*args, **kwargs), running.info)
         return self._plain(args, kwargs) if self.compiled is None else self.compiled(*args, **kwargs)
 
-    def _give_up_timing(self, owner: "ChoosingFunction") -> None:
+    def _give_up_timing(self, owner: Owner) -> None:
         assert self._modules is not None
         takes = self._wanted is True
         what = f"compiled: {self._modules.names()}" if takes else "not compiled"
         self._decide(owner, f"{what}, not timed, as too few calls were alike; {self._told_closeness()}", takes)
 
     @staticmethod
-    def _timed(watch: _Watch, call: Callable[[], Any], info: Callable[[], "_C.GraphedInfo"]) -> Any:
+    def _timed(watch: _Watch, call: Callable[[], Any], info: Callable[[], Any]) -> Any:
         before = _replays(info())
         return watch.run(call, lambda: _replays(info()) > before)
 
-    def _finish(self, owner: "ChoosingFunction") -> None:
+    def _finish(self, owner: Owner) -> None:
         assert self._modules is not None
         plain, compiled = (watch.median() for watch in self._watches)
         takes = self._wanted is True or compiled <= (1 - _LEAST_GAIN) * plain
@@ -266,7 +298,7 @@ class CompileChoice:
         drawn = ", but for what draws random numbers" if draws else ""
         return "bit-equal to eager" + drawn if apart == 0 else f"at most {apart:.2g} of the largest value away from eager{drawn}"
 
-    def _decide(self, owner: "ChoosingFunction", told: str, takes_compiled: bool = False) -> None:
+    def _decide(self, owner: Owner, told: str, takes_compiled: bool = False) -> None:
         self.is_decided = True
         self.said.append(told)
         _log.info("%s: %s", name_of(owner.original), told)
@@ -307,10 +339,14 @@ class ChoosingFunction(GraphedFunction):
         made._run = run
         return made
 
-    def is_forward(self) -> bool:
-        """Whether it stands in the place of a module's own."""
+    def why_not(self, args: tuple) -> str:
+        """Where it stands in the place of a module's own forward."""
         module = None if self._module is None else self._module()
-        return module is not None and replacement(module) is self
+        if module is None or replacement(module) is not self:
+            return ""
+        return "a module by itself; graph the function that calls it, or compile the module before"
+
+    shapes = staticmethod(shapes_of)
 
     def plain_info(self) -> "_C.GraphedInfo":
         """Of the plain graphs alone."""

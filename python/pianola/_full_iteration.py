@@ -6,7 +6,7 @@ from typing import Any, Callable, Iterable, Optional, Sequence, Union
 import torch
 
 from ._call import Call, name_of
-from ._choices import chosen
+from ._choices import check_compile, chosen
 from ._errors import refuse
 from ._flat_function import FlatFunction
 from ._handed_on import HandedOn
@@ -86,6 +86,8 @@ class FullIteration:
         branches, parallel: as for pianola.Graph.capture: what is independent runs at once. "auto": on four lanes, where a
             trial finds that faster; 0: never.
         strict: check before each replay that everything that the step uses is still there.
+        compile, closeness: as for pianola.graphed: the modules of a stage compiled by Inductor, in its graphs. Each stage chooses
+            for itself; info().compiled says what, state_dict() keeps it.
         pool: a GraphPool to share.
         capture_error_mode: as for pianola.graph.
         config: a configuration, checked first; its warm-up is used.
@@ -114,10 +116,13 @@ class FullIteration:
         branches: Union[int, str] = "auto",
         parallel: "Optional[_C.ParallelOptions]" = None,
         strict: bool = False,
+        compile: Union[bool, str] = False,
+        closeness: Optional[float] = None,
         pool: "Optional[_C.GraphPool]" = None,
         capture_error_mode: str = "thread_local",
         config: "Optional[_C.CudaGraphConfig]" = None,
     ) -> None:
+        check_compile(compile, closeness)
         if config is not None:
             warmup = _C.iteration_warmup(config)
         self._steps = {_TRAINING: _Step(training, capacity, warmup)}
@@ -142,6 +147,18 @@ class FullIteration:
                 mode=capture_error_mode,
             )
         )
+        self._choices: Any = None  # Choices
+        if compile is not False:
+            from ._compiled_iteration import Choices  # which asks for the compiler
+
+            again = dict(
+                warmup=warmup, capacity=capacity, outputs=outputs, eager_fallback=eager_fallback, generators=list(generators),
+                after_iteration=after_iteration, accept_capture_path=accept_capture_path, branches=branches, parallel=parallel,
+                strict=strict, pool=pool, capture_error_mode=capture_error_mode,
+            )  # fmt: skip
+            functions = {stage: step.original for stage, step in self._steps.items()}
+            options = {"compile": compile, "closeness": closeness, "generators": again["generators"], "warmup": warmup, "iteration": again}
+            self._choices = Choices(self, functions, options)
 
     def __call__(self, microbatches: Union[Sequence[Any], StaticInputs], stage: str = "training") -> Any:
         """Runs one iteration.
@@ -153,6 +170,12 @@ class FullIteration:
             stage: "training" or "validation".
         """
         key = chosen(_C.Stage, stage, "stage")
+        if self._choices is not None and key in self._choices.of:
+            return self._choices.of[key](microbatches)
+        return self._run_plainly(key, microbatches)
+
+    def _run_plainly(self, key: "_C.Stage", microbatches: Any) -> Any:
+        """An iteration of a stage with its modules as they are."""
         step = self._step(key)
         if isinstance(microbatches, StaticInputs):
             return self._run_fixed(key, step, microbatches)
@@ -203,11 +226,38 @@ class FullIteration:
 
     def reset(self, stage: Optional[str] = None) -> None:
         """Forgets a stage's signatures (None: all) and drops their graphs; the next calls warm up again."""
-        for one in (_TRAINING, _VALIDATION) if stage is None else (chosen(_C.Stage, stage, "stage"),):
+        stages = (_TRAINING, _VALIDATION) if stage is None else (chosen(_C.Stage, stage, "stage"),)
+        for one in stages:
             self._cache.reset(one)
+        if self._choices is not None:
+            self._choices.reset(stages)
+
+    def _drop_plain_graphs(self, stage: "_C.Stage") -> None:
+        """Where compiled ones are used instead."""
+        self._cache.reset(stage)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `compile` chose for each stage, for a checkpoint: a run that goes on from it computes with the same kernels."""
+        return {"compiled": {} if self._choices is None else self._choices.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes what was chosen when the state was saved, from the next iterations on: nothing is compared and timed again."""
+        if not isinstance(state, dict) or "compiled" not in state:
+            refuse("this is no state of a FullIteration", "pass what state_dict() returned")
+        if self._choices is not None:
+            self._choices.load_state_dict(state["compiled"])
+        elif any(state["compiled"].values()):
+            refuse("the state is of a FullIteration that compiles, and this one does not", "make it with the same `compile`")
 
     def info(self) -> "_C.FullIterationInfo":
         """What is known and kept, per stage and signature."""
+        info = self._plain_info()
+        if self._choices is not None:
+            self._choices.add_to(info)
+        return info
+
+    def _plain_info(self) -> "_C.FullIterationInfo":
+        """Of the graphs with modules as they are."""
         info = self._cache.info()
         info.unfollowed = [what for step in self._steps.values() for what in step.states.unfollowed()]
         return info

@@ -23,7 +23,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from ._arriving import Arrivals
 from ._call import Call, name_of
-from ._choices import chosen, grad_policy
+from ._choices import check_compile, chosen, grad_policy
 from ._draws import Draws
 from ._errors import refuse
 from ._handed_on import HandedOn
@@ -358,11 +358,7 @@ def _kind_of(options: dict[str, Any]) -> type[GraphedFunction]:
 
 
 def _graphed(target: Any, options: dict[str, Any]) -> Any:
-    if not any(options["compile"] is one for one in (False, True)) and options["compile"] != "auto":
-        refuse(f"compile must be True, False or 'auto', got {options['compile']!r}")
-    closeness = options["closeness"]
-    if closeness is not None and not (isinstance(closeness, (int, float)) and closeness >= 0):
-        refuse(f"closeness must be None or a number of 0 or more, got {closeness!r}")
+    check_compile(options["compile"], options["closeness"])
     if isinstance(target, type):
         refuse(
             f"graphed was put on the class {target.__qualname__}", "put it on its method, or on an object: pianola.graphed(model)"
