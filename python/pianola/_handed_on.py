@@ -17,6 +17,7 @@ import torch
 from ._errors import refuse
 from ._host_places import GONE, MISSING, Place, dictionary_of
 from ._kept_tensors import Where, where_of
+from ._references import more_in_a_frame
 
 _MOST = 256  # places of one function
 _MOST_LEFT = 64  # calls in a row that run the function as it is, until all places are given up
@@ -98,7 +99,7 @@ _PATIENCE = 20  # milliseconds, until a thread of autograd has dropped what it w
 def _counts(tensor: torch.Tensor) -> _Counts:
     """References to it: Python's, with those of this call; C++'s; and those to its memory."""
     uses = tensor._use_count()  # type: ignore[attr-defined]
-    return sys.getrefcount(tensor), uses, torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+    return sys.getrefcount(tensor) - more_in_a_frame(), uses, torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
 
 
 def _counts_in(variables: dict[Any, Any], key: Any) -> _Counts:

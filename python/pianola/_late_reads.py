@@ -27,6 +27,7 @@ from ._errors import refuse
 from ._load import _C
 from ._numbers import Expression, is_followed
 from ._recording import users_line
+from ._references import more_in_a_frame
 from ._replaced import Replaced
 from ._returned_calls import is_returned
 from ._structure import Structure, of_result, taken_apart
@@ -310,7 +311,9 @@ class Notes(_Reads):
         if times.keys() <= set(map(id, self._values)) and not read <= times.keys():
             return None
         for i in others:
-            expected = 2 + times[id(self._values[i])] + (self._values[i] is result)  # the list, this call, what it returned
+            expected = 2 + times[id(self._values[i])]  # the list, this call
+            if self._values[i] is result:
+                expected += 1 + more_in_a_frame()
             if type(self._values[i]) is float and sys.getrefcount(self._values[i]) > expected:
                 return None
         return Seen(self._values, _numbers_of(taken_apart(result)[0]))

@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import subprocess
+import sys
 
 import pianola
 import pytest
@@ -365,3 +367,43 @@ def test_a_compiled_step_of_an_optimizer_stays_eager(device):
         step(x)
     assert len(reasons) == 1 and "compile the model alone" in reasons[0], reasons
     assert replays(step) == 0
+
+
+AFTER_A_FAILURE = '''
+import logging, sys
+import pianola, torch
+
+def logs(x):
+    logging.getLogger("some").debug("called")
+    return x * 2
+
+try:
+    torch.compile(logs, fullgraph=True)(torch.ones(2))
+except Exception as error:
+    print(type(error).__name__)
+device = torch.device(sys.argv[1])
+model = torch.nn.Linear(4, 4).to(device)
+optimizer = torch.optim.AdamW(model.parameters())
+model.register_buffer("mean", torch.zeros(4, device=device))
+
+@pianola.graphed
+def step(x):
+    optimizer.zero_grad()
+    y = model(x)
+    loss = y.square().mean()
+    loss.backward()
+    optimizer.step()
+    model.mean = 0.9 * model.mean + 0.1 * y.detach().mean(0)
+    return loss.item()
+
+for i in range(10):
+    step(torch.full((2, 4), float(i), device=device))
+print(sum(one.replays for one in step.info().signatures), [one.reason for one in step.info().signatures if one.reason])
+'''
+
+
+def test_a_compilation_that_failed_keeps_no_later_step_eager(device):
+    """It leaves torch's evaluator of frames behind, under which each frame holds its arguments once more."""
+    ran = subprocess.run([sys.executable, "-c", AFTER_A_FAILURE, device.type], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines() == ["Unsupported", "6 []"]
