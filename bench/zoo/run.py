@@ -193,6 +193,7 @@ def how_it_replays(graphed, calls):
     how = f"{sum(one.graphs for one in captured)} graphs ({', '.join(kinds)})" if captured else "eager"
     return {"how": how, "replayed": replayed, "calls": made, "signatures": len(known),
             "recaptures": sum(one.recaptures for one in known),
+            "lanes": sorted({str(branch.lanes) if branch.rebuilt else branch.reason for one in captured for branch in one.branches}),
             "reasons": list(dict.fromkeys(one.reason for one in known if one.reason)),
             "states": [one.state for one in known]}
 
@@ -285,6 +286,8 @@ def run_alone(case, settings, gpu=None, without=()):
     gpu: (name, file of its turns), where cases run side by side.
     """
     environment = os.environ | ({"CUDA_VISIBLE_DEVICES": gpu[0]} if gpu else {})
+    if settings.jobs > 1:  # so that those beside it do not slow down the one that is timed
+        environment = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"} | environment
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         command = [sys.executable, __file__, "--case", case.name, "--device", settings.device, "--size", settings.size,
                    "--calls", str(settings.calls), "--seconds", str(settings.seconds), "--row", file.name, *(["--alone"] if settings.alone else []),

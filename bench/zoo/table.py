@@ -7,6 +7,7 @@
 
 import argparse
 import json
+import re
 import statistics
 import sys
 from collections import Counter
@@ -138,6 +139,18 @@ def compared(rows, ours, others):
     return made
 
 
+def lanes(rows):
+    """Who was given lanes, and why others were not."""
+    told = Counter(words_of(reason) for one in rows for reason in one["zoo"].get("lanes", ()))
+    lines = [row(reason, count) for reason, count in told.most_common()]
+    return ["## Lanes", "", row("lanes, or why none", "graphs"), row("---", "---"), *lines, ""] if told else []
+
+
+def words_of(lanes):
+    """A reason without its figures and names; a count of lanes as it is."""
+    return lanes if lanes.isdigit() else re.sub(r"'[^']*'", "...", re.sub(r"\d[\d.]*", "#", lanes)).partition("[")[0].strip()
+
+
 def comparison(rows):
     """Against the best of what torch has, one line for each kind."""
     lines = []
@@ -184,7 +197,7 @@ def page(file):
         members = [one for one in rows if one["zoo"]["family"] == family]
         lines += [f"## {family}", "", *table(members), ""]
         lines += [f"- `{one['case']}`: {one['zoo']['source']}" for one in members] + [""]
-    lines += [*comparison(rows), *compilings(rows)]
+    lines += [*comparison(rows), *lanes(rows), *compilings(rows)]
     lines += ["## What does not replay, and why", "", *misses(rows), ""]
     return "\n".join(lines)
 

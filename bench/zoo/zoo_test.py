@@ -73,3 +73,22 @@ def test_the_page_tells_misses_with_their_reason(tmp_path):
     text = table.page(file)
     assert "| `quickstart` | static | it reads |" in text and "| `mixup` | static | ended with status -11 |" in text
     assert "**0 of 2 static steps" in text and "1 failed.**" in text
+
+
+def test_the_page_compares_with_the_best_of_the_others(tmp_path):
+    zoo = {"family": "vision", "kind": "static", "source": "somebody's", "traits": [], "device": "cuda", "size": "small", "calls": 8,
+           "replayed": 6, "reasons": [], "said": [], "differs": {}, "compiled": ["compiled: Net"],
+           "lanes": ["a replay of the rebuilt graph took 9.1 us, of the captured one 9.0 us: less than 3 % faster"]}
+    times = {table.EAGER: 100, table.PIANOLA: 20, table.GRAPH: 30, table.CALLABLES: 50, table.COMPILE: 12, table.AUTO: 10}
+    slow = times | {table.PIANOLA: 90, table.GRAPH: 81, table.AUTO: 90}
+    rows = [{"case": case, "zoo": zoo, "contenders": [{"contender": way, "median": time, "ratio": time / 100} for way, time in those.items()]}
+            for case, those in (("quickstart", times), ("mixup", slow))]
+    file = tmp_path / "zoo.json"
+    file.write_text(json.dumps({"machine": {"processor": "one", "torch": "2"}, "command": "", "results": [{"cases": rows}]}))
+    text = table.page(file)
+    better, best = "the better of torch.cuda.graph and make_graphed_callables", 'the best of these and torch.compile(mode="reduce-overhead")'
+    assert f"| `{table.PIANOLA}` | {better} | bound by launches | 1 | 1.50x | `quickstart`: 1.50x |" in text
+    assert f"| `{table.PIANOLA}` | {better} | others | 1 | 0.56x | `mixup`: 0.56x |" in text
+    assert f"| `{table.AUTO}` | {best} | bound by launches | 1 | 1.20x | `quickstart`: 1.20x |" in text
+    assert "- `mixup`: compiled: Net" in text
+    assert "| a replay of the rebuilt graph took # us, of the captured one # us: less than # % faster | 2 |" in text

@@ -373,7 +373,8 @@ bool CudaBackend::try_branches(const OpTrace& trace, const SaveStorage& save) {
   const ForeignDraws::Unseen draws(drawn_from_);
   GeneratorClock::Turn numbers(clock_, stream);
   numbers.forget();  // before anything can throw
-  if (ledger_id_ != 0) turn.ledger().sign(ledger_id_);
+  // Alone in its pool it overwrites nobody's results, and what it computes is nobody's: it does not count as a replay.
+  if (ledger_id_ != 0 && turn.ledger().graphs() > 1) turn.ledger().sign(ledger_id_);
   const bool is_faster = branches_->try_against(executable_);
   turn.order().leave();
   numbers.leave();
