@@ -1,16 +1,13 @@
 #include <pianola/verify/copies.hpp>
 
+#if PIANOLA_WITH_CUDA
+#include <pianola/graph/cuda/free_memory.hpp>
+#endif
 #include <pianola/trace/quiet_scope.hpp>
 #include <pianola/verify/bits.hpp>
 
 #include <ATen/ops/clone.h>
 #include <c10/util/Exception.h>
-
-#if PIANOLA_WITH_CUDA
-#include <c10/cuda/CUDACachingAllocator.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <cuda_runtime_api.h>
-#endif
 
 #include <algorithm>
 
@@ -18,18 +15,9 @@ namespace pianola::verification {
 namespace {
 
 #if PIANOLA_WITH_CUDA
-// What the driver has left and what torch's allocator holds in reserve.
-std::size_t free_bytes(c10::DeviceIndex device) {
-  const c10::cuda::CUDAGuard on_device(device);
-  std::size_t free = 0, total = 0;
-  if (cudaMemGetInfo(&free, &total) != cudaSuccess) return 0;
-  constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-  const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device);
-  const std::int64_t reserve = stats.reserved_bytes[kAll].current - stats.allocated_bytes[kAll].current;
-  return free + static_cast<std::size_t>(std::max<std::int64_t>(reserve, 0));
-}
+using graph::free_memory;
 #else
-std::size_t free_bytes(c10::DeviceIndex /*device*/) { return 0; }
+std::size_t free_memory(c10::DeviceIndex /*device*/) { return 0; }
 #endif
 
 bool alike(const at::Tensor& one, const at::Tensor& other) {
@@ -41,7 +29,7 @@ bool alike(const at::Tensor& one, const at::Tensor& other) {
 
 bool Copies::has_room(c10::Device device, std::size_t bytes) {
   if (!device.is_cuda()) return true;
-  const std::size_t free = free_bytes(device.index());
+  const std::size_t free = free_memory(device.index());
   const auto [entry, is_new] = left_alone_.insert({device.index(), free / 2});
   return bytes + entry->second <= free;
 }

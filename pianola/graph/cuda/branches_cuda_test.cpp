@@ -344,15 +344,15 @@ TEST_P(BranchesOnCudaTest, NodesOutsideAnyOperationAreABarrier) {
   EXPECT_TRUE(same(marks, at::full_like(marks, 7)));
 }
 
-// No more than what torch holds already may be allocated.
+// Little more than what torch holds already may be allocated.
 class NoMoreMemory {
  public:
-  NoMoreMemory() {
+  explicit NoMoreMemory(std::size_t spare = std::size_t{24} << 20U) {
     c10::cuda::CUDACachingAllocator::emptyCache();
     std::size_t free = 0, total = 0;
     EXPECT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
     const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(0);
-    const double held = static_cast<double>(stats.reserved_bytes[0].current) + (24 << 20);
+    const double held = static_cast<double>(stats.reserved_bytes[0].current) + static_cast<double>(spare);
     c10::cuda::CUDACachingAllocator::setMemoryFraction(held / static_cast<double>(total), 0);
   }
   ~NoMoreMemory() { c10::cuda::CUDACachingAllocator::setMemoryFraction(1.0, 0); }
@@ -371,6 +371,27 @@ TEST_P(BranchesOnCudaTest, WithoutMemoryForWorkspacesTheGraphStaysAsItIs) {
   const BranchInfo branches = *graph.info().branches;
   EXPECT_FALSE(branches.rebuilt);
   EXPECT_THAT(branches.reason, AllOf(HasSubstr("no memory for 4 workspaces"), HasSubstr("smaller 'workspaces'")));
+  expect_like_eager(graph);
+}
+
+TEST_P(BranchesOnCudaTest, WithoutMemoryForACopyOfWhatTheStepWritesThereIsNoTrial) {
+  const at::Tensor large = at::zeros({1 << 30}, at::TensorOptions(device()).dtype(at::kByte));
+  Graph graph(device());
+  {
+    const NoMoreMemory none(std::size_t{512} << 20U);
+    graph.capture(
+        [&] {
+          independent();
+          large.add_(1);
+        },
+        {.warmup = 1, .branches = kAutoBranches});
+  }
+  const BranchInfo branches = *graph.info().branches;
+  EXPECT_FALSE(branches.rebuilt);
+  EXPECT_THAT(branches.reason, HasSubstr("a trial needs a copy of what the step writes, 1.0 GiB, and the device has "));
+  const at::Tensor before = large.narrow(0, 0, 4).clone();
+  graph.replay();
+  EXPECT_TRUE(same(large.narrow(0, 0, 4), before + 1));
   expect_like_eager(graph);
 }
 

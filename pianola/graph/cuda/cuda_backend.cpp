@@ -21,6 +21,7 @@
 #include <pianola/graph/cuda/segments.hpp>
 #include <pianola/graph/cuda/stream_scope.hpp>
 #include <pianola/graph/cuda/thread_streams.hpp>
+#include <pianola/graph/cuda/trial_copies.hpp>
 #include <pianola/graph/cuda/watched_replays.hpp>
 #include <pianola/graph/foreign_draws.hpp>
 #include <pianola/graph/input_keeper.hpp>
@@ -352,20 +353,9 @@ bool CudaBackend::has_number(std::size_t operation, std::size_t argument) {
 
 // The trial leaves the generator's numbers on the device moved on, and the host's as they were.
 bool CudaBackend::try_branches(const OpTrace& trace, const SaveStorage& save) {
-  std::unordered_set<const void*> written;
-  for (const OpRecord& op : trace.ops()) {
-    for (const TensorRecord& input : trace.inputs(op)) {
-      const bool by_host = op.nodes == 0 && input.device.is_cpu();  // an optimizer's count of steps: no launch does it
-      if (input.written && !input.made_in_step && !by_host) written.insert(input.storage);
-    }
-  }
-  for (const c10::Storage& storage : kept_) {
-    if (written.count(storage.unsafeGetStorageImpl()) == 0) continue;
-    if (storage.device().is_cpu()) {  // a copy of it now could miss what is still on its way
-      branches_->decide_untimed("the step writes memory of the host");
-      return rewired() != nullptr;
-    }
-    save(storage);
+  if (std::string why_not = save_for_trial(trace, kept_, device_.index(), save); !why_not.empty()) {
+    branches_->decide_untimed(std::move(why_not));
+    return rewired() != nullptr;
   }
   const c10::Stream stream = c10::cuda::getCurrentCUDAStream(device_.index());
   const PoolTurn turn(pool_->turns());

@@ -1,0 +1,22 @@
+#include <pianola/graph/cuda/free_memory.hpp>
+
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstdint>
+
+namespace pianola::graph {
+
+std::size_t free_memory(c10::DeviceIndex device) {
+  const c10::cuda::CUDAGuard on_device(device);
+  std::size_t free = 0, total = 0;
+  if (cudaMemGetInfo(&free, &total) != cudaSuccess) return 0;
+  constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device);
+  const std::int64_t reserve = stats.reserved_bytes[kAll].current - stats.allocated_bytes[kAll].current;
+  return free + static_cast<std::size_t>(std::max<std::int64_t>(reserve, 0));
+}
+
+}  // namespace pianola::graph
