@@ -108,6 +108,9 @@ TEST_F(GraphUnits, OfAnOperationThatForeignNodesInterruptAreBarriers) {
   ASSERT_THAT(names(result.units), ElementsAre("aten::mm", "nodes outside any operation", "aten::mm"));
   EXPECT_EQ(result.units[0].barrier, "other nodes run between those of aten::mm");
   EXPECT_EQ(result.units[2].barrier, "other nodes run between those of aten::mm");
+  EXPECT_FALSE(result.units[0].writes_unknown) << "its schema says it";
+  EXPECT_TRUE(result.units[1].writes_unknown);
+  EXPECT_FALSE(result.units[2].writes_unknown);
 }
 
 TEST_F(GraphUnits, TakeKnownNodesAsTheyAreDescribed) {

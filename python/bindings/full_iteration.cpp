@@ -111,8 +111,8 @@ void bind_iteration_info(py::module_& module) {
   py::class_<FullIterationInfo>(module, "FullIterationInfo", "What a FullIteration knows and keeps.")
       .def_readwrite("signatures", &FullIterationInfo::signatures,
                      "Training first; of a stage, most recently called first.")
-      .def_readonly("evictions", &FullIterationInfo::evictions, "Signatures that lost their graph to others.")
-      .def_readonly("pool_bytes", &FullIterationInfo::pool_bytes, "Of the pool that all graphs share.")
+      .def_readwrite("evictions", &FullIterationInfo::evictions, "Signatures that lost their graph to others.")
+      .def_readwrite("pool_bytes", &FullIterationInfo::pool_bytes, "Of the pool that all graphs share.")
       .def_readwrite("unfollowed", &FullIterationInfo::unfollowed,
                      "What it reads on the host, and is not compared at each call.")
       .def_readwrite("compiled", &FullIterationInfo::compiled, "What became of compiling its modules.")

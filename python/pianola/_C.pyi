@@ -1621,9 +1621,13 @@ class FullIterationInfo:
     @property
     def evictions(self) -> int:
         """Signatures that lost their graph to others."""
+    @evictions.setter
+    def evictions(self, value: int) -> None: ...
     @property
     def pool_bytes(self) -> int:
         """Of the pool that all graphs share."""
+    @pool_bytes.setter
+    def pool_bytes(self, value: int) -> None: ...
     @property
     def unfollowed(self) -> list[str]:
         """What it reads on the host, and is not compared at each call."""

@@ -53,11 +53,14 @@ class Call:
         self._trail: Optional[Trail] = None  # of the capture
         self.result: Any = None
         self.opened: Any = None  # the same, with its own objects taken apart
+        self.has_run = False  # eagerly
+        self.has_captured = False  # or has tried to
         self.interrupts: list[BaseException] = []  # KeyboardInterrupt and the like: no reason to go on eagerly
 
     def run_eagerly(self) -> Any:
         if self.interrupts:
             raise self.interrupts[0]
+        self.has_run = True
         self.graphed.handed_on.leave()
         self.result = self.graphed.run_original(*self.args, **self.kwargs)
         return self.result
@@ -66,6 +69,7 @@ class Call:
         """The same, watched: see HostEffects in C++."""
         if self.interrupts:
             raise self.interrupts[0]
+        self.has_run = True
         device = self.device()
         trail = Trail()
         if self._taken_apart is not None:
@@ -199,6 +203,7 @@ class Call:
 
     def while_capturing(self) -> Callable[..., Any]:
         """The function, as a graph may hold it."""
+        self.has_captured = True
         if self.state is not None:
             self.graphed.states.release(self.state)  # kept for tensors of other shapes, perhaps
         run, interrupts = Weakly(self.graphed.run_original), self.interrupts  # all that the graph may hold of this call

@@ -15,7 +15,7 @@ from typing import Any, Callable, Iterable, Optional, Protocol, Union
 import torch
 
 from ._call import name_of
-from ._compiled_modules import Called, Comparison, CompiledModules, Probe, compare, modules_of, too_many
+from ._compiled_modules import Called, Comparison, CompiledModules, Probe, compare, first_line, logs_ignored, modules_of, too_many
 from ._errors import refuse
 from ._graphed import GraphedFunction
 from ._load import _C
@@ -206,10 +206,15 @@ class CompileChoice:
         if not called and not refusal:
             known = [why for root in roots if (why := probe.refusals[id(root)])]  # of those that nothing could stand in for
             refusal = known[0] if known else "it calls no module that it finds by a name, in its arguments, or in its object"
+        if self.is_decided or self.compiled is not None:  # by the call, which took a state
+            return result
         if refusal:
             self._decide(owner, f"not compiled: {refusal}")
-        else:
+            return result
+        try:
             self._compile(owner, called)
+        except Exception as error:  # the call is over, and has its result
+            self._decide(owner, f"not compiled: {first_line(error)}")
         return result
 
     def _compile(self, owner: Owner, called: list[Called]) -> None:
@@ -243,17 +248,21 @@ class CompileChoice:
         return Comparison(apart, draws)
 
     def _warm_up(self, owner: Owner, args: tuple, kwargs: dict) -> Any:
-        assert self.compiled is not None and self._modules is not None
-        result = self.compiled(*args, **kwargs)
-        info = self.compiled.info()
-        if self._modules.failure:
-            self._decide(owner, f"not compiled: {self._modules.failure}")
+        running, modules = self.compiled, self._modules
+        assert running is not None and modules is not None
+        with logs_ignored():
+            result = running(*args, **kwargs)
+        if self.compiled is not running:  # the call has begun the choice anew
+            return result
+        info = running.info()
+        if modules.failure:
+            self._decide(owner, f"not compiled: {modules.failure}")
         elif _replays(info) > 0:
             if self._is_pinned:
-                self._decide(owner, f"compiled: {self._modules.names()}, as it was chosen before", takes_compiled=True)
+                self._decide(owner, f"compiled: {modules.names()}, as it was chosen before", takes_compiled=True)
             else:
                 self._key, self._calls = owner.shapes(args, kwargs), 0
-                self._watches = _Watch(self._modules.device()), _Watch(self._modules.device())
+                self._watches = _Watch(modules.device()), _Watch(modules.device())
         elif self._calls > self._most_calls:
             self._decide(owner, f"not compiled, as the compiled step stays eager: {_why_eager(info)}")
         return result

@@ -28,6 +28,7 @@ from ._modes import as_in, modes
 _library = torch.library.Library("pianola", "FRAGMENT")
 _library.define("compiled_graph(int call, Tensor[] read, Tensor(a!)[] written) -> Tensor[]", tags=(torch.Tag.nondeterministic_seeded,))
 _library.define("compiled_kernel(int call, Tensor[] read, Tensor(a!)[] written) -> ()")
+_library.define("users_kernel(int call, Tensor[] read, Tensor(a!)[] written) -> ()")
 
 
 _HOLE = object()  # stands for a tensor among the arguments or results of a call
@@ -111,6 +112,7 @@ def _run_kernel(number: int, read: list[torch.Tensor], written: list[torch.Tenso
 
 _library.impl("compiled_graph", _run_graph, "CompositeExplicitAutograd")
 _library.impl("compiled_kernel", _run_kernel, "CompositeExplicitAutograd")
+_library.impl("users_kernel", _run_kernel, "CompositeExplicitAutograd")
 
 
 # --- In the place of Inductor's calls ---
@@ -231,7 +233,8 @@ def _launch(kernel: Any, *arguments: Any, stream: Any, **options: Any) -> Any:
         return run(kernel, *arguments, stream=stream, **options)
     number = _calls.number(kernel, functools.partial(run, kernel), arguments, _written_by(kernel, arguments))
     _here.launch = {"stream": stream, **options}
-    torch.ops.pianola.compiled_kernel(number, *_calls[number].split(arguments))
+    launch = torch.ops.pianola.compiled_kernel if _is_inductors(kernel, arguments) else torch.ops.pianola.users_kernel
+    launch(number, *_calls[number].split(arguments))
     return None
 
 
@@ -240,13 +243,27 @@ def launches() -> bool:
     return _here.launches > 0
 
 
+def _is_inductors(kernel: Any, arguments: Sequence[Any]) -> bool:
+    """Whether Inductor has written it itself, and named what it is given. Others may reach memory that is in no tensor."""
+    names = _names_in(kernel)
+    has_names = all(place < len(names) and names[place].startswith(_INDUCTORS) for place in _tensors_at(arguments))
+    return has_names and getattr(kernel, "mutated_arg_names", None) is not None and not getattr(kernel, "custom_kernel", False)
+
+
+def _names_in(kernel: Any) -> list[str]:
+    return list(kernel.triton_meta["signature"])  # numbers that are constants in the kernel are given as well
+
+
+def _tensors_at(arguments: Sequence[Any]) -> list[int]:
+    return [place for place, value in enumerate(arguments) if isinstance(value, torch.Tensor)]
+
+
 def _written_by(kernel: Any, arguments: Sequence[Any]) -> frozenset[int]:
-    """Places of tensors that the kernel may write: all, where it is none that Inductor has written itself, and named."""
-    names = list(kernel.triton_meta["signature"])  # numbers that are constants in the kernel are given as well
-    changed = getattr(kernel, "mutated_arg_names", None)
-    tensors = [place for place, value in enumerate(arguments) if isinstance(value, torch.Tensor)]
-    if changed is None or not all(place < len(names) and names[place].startswith(_INDUCTORS) for place in tensors):
+    """Places of tensors that the kernel may write: all, where it is none of Inductor's."""
+    tensors = _tensors_at(arguments)
+    if not _is_inductors(kernel, arguments):
         return frozenset(tensors)
+    names, changed = _names_in(kernel), kernel.mutated_arg_names
     return frozenset(place for place in tensors if names[place] in changed or names[place].startswith(_WRITTEN))
 
 

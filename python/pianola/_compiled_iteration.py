@@ -1,11 +1,13 @@
 """`pianola.FullIteration(compile=...)`: each stage chooses between its plain graphs and those with its modules compiled."""
 
+import threading
 import weakref
 from typing import Any, Callable, Iterable, Optional
 
 import torch
 from torch.utils import _pytree as pytree
 
+from ._call import name_of
 from ._compile_choice import CompileChoice, shapes_of
 from ._compiled_modules import CompiledModules, first_line
 from ._errors import CaptureError, UsageError, refuse
@@ -31,9 +33,9 @@ class CompiledStage:
         assert owner is not None, "whoever calls has it"
         try:
             return self._iteration(microbatches, self._stage)
-        except (CaptureError, UsageError) as error:  # nothing was computed
-            if owner.choice.is_decided:
-                raise
+        except (CaptureError, UsageError) as error:
+            if owner.choice.is_decided or not self._iteration._capture_has_failed:
+                raise  # the user's own, perhaps, in the middle of an iteration or behind it
             self._modules.failure = first_line(error)
             return owner.call_plainly((microbatches,), {})
 
@@ -58,7 +60,9 @@ class StageChoice:
         if not self.choice.is_decided:
             return self.choice.call(self, (microbatches,), {})
         compiled = self.choice.compiled
-        return self._owner()._run_plainly(self.stage, microbatches) if compiled is None else compiled(microbatches)
+        if compiled is None or self.why_not((microbatches,)):
+            return self._owner()._run_plainly(self.stage, microbatches)
+        return compiled(microbatches)
 
     def _owner(self) -> FullIteration:
         iteration = self._iteration()
@@ -103,6 +107,7 @@ class StageChoice:
             with modules:
                 return original(microbatches)
 
+        run.__name__, run.__qualname__ = name_of(original).rpartition(".")[2], name_of(original)  # in messages
         return CompiledStage(self, modules, FullIteration(run, run, **self._options["iteration"] | {"on_fallback": Weakly(self._report)}))
 
     def _report(self, reason: str) -> None:
@@ -119,7 +124,20 @@ class Choices:
     """Of the stages of a FullIteration."""
 
     def __init__(self, iteration: FullIteration, functions: dict[Any, Callable[[Any], Any]], options: dict[str, Any]) -> None:
+        self._turn = threading.RLock()
         self.of = {stage: StageChoice(iteration, stage, function, options) for stage, function in functions.items()}
+
+    def run(self, stage: Any, microbatches: Any) -> Any:
+        """An iteration. One at a time: those of the two kinds use the same parameters, and know nothing of each other."""
+        if not self._turn.acquire(blocking=False):
+            refuse(
+                "a FullIteration was called while another thread is in a call of it; one call at a time is allowed",
+                "give each thread its own, or take a lock around the calls",
+            )
+        try:
+            return self.of[stage](microbatches)
+        finally:
+            self._turn.release()
 
     def reset(self, stages: Iterable[Any]) -> None:
         """Nothing is chosen."""
@@ -137,7 +155,11 @@ class Choices:
             compiled = one.choice.compiled
             if compiled is None:
                 continue
-            theirs = [known for known in compiled.info().signatures if known.stage == stage.name]
+            more = compiled.info()
+            info.evictions += more.evictions
+            info.pool_bytes += more.pool_bytes
+            info.unfollowed = info.unfollowed + [what for what in more.unfollowed if what not in info.unfollowed]
+            theirs = [known for known in more.signatures if known.stage == stage.name]
             signatures = theirs + [known for known in signatures if known.stage != stage.name or not one.choice.is_decided]
         info.signatures = sorted(signatures, key=lambda known: known.stage)  # training first
         info.compiled = [f"{stage.name}: {told}" for stage, one in self.of.items() for told in one.told()]
@@ -145,12 +167,13 @@ class Choices:
     def state_dict(self) -> dict[str, Optional[bool]]:
         return {stage.name: one.choice.state() for stage, one in self.of.items()}
 
-    def load_state_dict(self, state: Any) -> None:
-        names = {stage.name for stage in self.of}
-        known = isinstance(state, dict) and state.keys() == names
+    def load_state_dict(self, state: dict[str, Optional[bool]]) -> None:
+        """@param state  {} is of an iteration that does not compile: nothing is chosen."""
+        known = state.keys() <= {stage.name for stage in self.of}
         if not known or not all(any(value is one for one in (None, True, False)) for value in state.values()):
             refuse("this is no state of a FullIteration with these stages", "pass what state_dict() returned")
         self.reset(self.of)
         for stage, one in self.of.items():
-            if state[stage.name] is not None:
-                one.choice.pin(one, state[stage.name])
+            chosen = state.get(stage.name)
+            if chosen is not None:
+                one.choice.pin(one, chosen)

@@ -5,14 +5,16 @@ comparison is made behind that call, on copies of the modules.
 """
 
 import copy
+import functools
 import inspect
+import logging
 import math
 import threading
 from types import FunctionType, TracebackType
-from typing import Any, Callable, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Iterator, NamedTuple, Optional, Sequence
 
 import torch
-from torch._dynamo.exc import TorchDynamoException
+from torch._dynamo.exc import TorchDynamoException, Unsupported
 from torch.utils import _pytree as pytree
 
 from ._weakly import owner_of
@@ -158,7 +160,8 @@ def compare(called: Called, generators: Sequence[torch.Generator]) -> Comparison
             wanted = _run(plain, plain, called)
             draws = any(not torch.equal(a, b) for a, b in zip(before, _random_state(plain)))
             fresh = copy.deepcopy(called.module)
-            found = _run(fresh, compiled(fresh), called)
+            with logs_ignored():
+                found = _run(fresh, compiled(fresh), called)
     except Exception as error:  # the compiler, what it needs, or memory
         return Comparison(failure=first_line(error))
     finally:
@@ -227,7 +230,38 @@ def compiled(module: torch.nn.Module) -> Callable[..., Any]:
 
     # Dynamo takes no frame of torch's own modules by itself, and counts what it has compiled by code object: each module needs one.
     code = call.__code__.replace(co_name=f"call_{type(module).__name__}")
-    return torch.compile(FunctionType(code, call.__globals__, code.co_name, None, call.__closure__), dynamic=False, fullgraph=True)
+    function = FunctionType(code, call.__globals__, code.co_name, None, call.__closure__)
+    return torch.compile(function, dynamic=False, fullgraph=True)
+
+
+def logs_ignored() -> Any:
+    """Context manager: what is compiled within does not log, and is whole, therefore. A replay does not log either."""
+    ignored = _ignored(frozenset(torch._dynamo.config.ignore_logging_functions), _methods_that_log())
+    return torch._dynamo.config.patch(ignore_logging_functions=ignored)
+
+
+class _Ignored(set[Callable[..., Any]]):
+    """Functions that dynamo takes for nothing: the user's, and methods of loggers."""
+
+    def __init__(self, users: frozenset[Callable[..., Any]], methods: frozenset[Callable[..., Any]]) -> None:
+        super().__init__(users | methods)
+        self._users = users
+
+    def __iter__(self) -> Iterator[Callable[..., Any]]:
+        return iter(self._users)  # torch sorts what it finds, for its statistics, and functions have no order
+
+    def __deepcopy__(self, known: dict[int, Any]) -> "_Ignored":
+        return self
+
+
+_ignored = functools.lru_cache(_Ignored)  # one object, or torch takes its settings for changed
+
+
+def _methods_that_log() -> frozenset[Callable[..., Any]]:
+    """Of all loggers, those that libraries have added included."""
+    own = [getattr(logging.Logger, name) for name in ("debug", "info", "warning", "error", "critical", "exception", "log")]
+    added = [value for value in vars(logging.Logger).values() if callable(value) and getattr(value, "__module__", "") != "logging"]
+    return frozenset(own + added)
 
 
 class CompiledModules:
@@ -263,8 +297,12 @@ class CompiledModules:
             if self.failure or threading.get_ident() not in self._threads:
                 return module._call_impl(*args, **kwargs)
             try:
-                return compiled_call(*args, **kwargs)
-            except TorchDynamoException as error:  # of a new shape, say
+                try:
+                    return compiled_call(*args, **kwargs)
+                except Unsupported:  # nothing has run; a new shape, where it may be a log that stands in the way
+                    with logs_ignored():
+                        return compiled_call(*args, **kwargs)
+            except TorchDynamoException as error:
                 self.failure = first_line(error)
                 return module._call_impl(*args, **kwargs)
 

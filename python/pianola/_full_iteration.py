@@ -1,7 +1,8 @@
 """`pianola.FullIteration`: a whole training iteration as one graph."""
 
+import contextlib
 import logging
-from typing import Any, Callable, Iterable, Optional, Sequence, Union
+from typing import Any, Callable, Iterable, Iterator, Optional, Sequence, Union
 
 import torch
 
@@ -68,7 +69,7 @@ class FullIteration:
     optimizers), belong to it as well. Keep what changes (learning rate, scale) in tensors on the device, as Pianola's and
     torch's capturable optimizers do; what changes from call to call is refused.
 
-    Results are equal to eager's, bit for bit, and are tensors without history.
+    Results are equal to eager's, bit for bit (with `compile` as near as info() says), and are tensors without history.
 
     Args:
         training: takes the microbatches, as they are given to the call, and returns losses and metrics: tensors, in any
@@ -147,6 +148,7 @@ class FullIteration:
                 mode=capture_error_mode,
             )
         )
+        self._capture_has_failed = False  # in the latest iteration
         self._choices: Any = None  # Choices
         if compile is not False:
             from ._compiled_iteration import Choices  # which asks for the compiler
@@ -171,7 +173,7 @@ class FullIteration:
         """
         key = chosen(_C.Stage, stage, "stage")
         if self._choices is not None and key in self._choices.of:
-            return self._choices.of[key](microbatches)
+            return self._choices.run(key, microbatches)
         return self._run_plainly(key, microbatches)
 
     def _run_plainly(self, key: "_C.Stage", microbatches: Any) -> Any:
@@ -184,7 +186,8 @@ class FullIteration:
         if reason is not None:
             self._cache.refuse(key, state.number, reason, [], *leaves)
         call = Call(step, (microbatches,), {}, structure, state)
-        result = _result(call, self._cache.run(key, state.number, call, [], *leaves))
+        with self._noting_failed_captures(call):
+            result = _result(call, self._cache.run(key, state.number, call, [], *leaves))
         self._follow(key)
         return result
 
@@ -194,9 +197,20 @@ class FullIteration:
             self._capture_buckets(stage, step, inputs)
         if call.reason is not None:
             self._cache.refuse(stage, call.key, call.reason, call.tensors)
-        result = _result(call, self._cache.run(stage, call.key, call, call.tensors))
+        with self._noting_failed_captures(call):
+            result = _result(call, self._cache.run(stage, call.key, call, call.tensors))
         self._follow(stage)
         return result
+
+    @contextlib.contextmanager
+    def _noting_failed_captures(self, call: Call) -> Iterator[None]:
+        """Whether an exception is that of a capture, which computes nothing."""
+        self._capture_has_failed = False
+        try:
+            yield
+        except Exception:
+            self._capture_has_failed = call.has_captured and not call.has_run
+            raise
 
     def _capture_buckets(self, stage: "_C.Stage", step: _Step, inputs: StaticInputs) -> None:
         buckets = len(inputs.bucket_uses())
@@ -242,7 +256,7 @@ class FullIteration:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes what was chosen when the state was saved, from the next iterations on: nothing is compared and timed again."""
-        if not isinstance(state, dict) or "compiled" not in state:
+        if not isinstance(state, dict) or not isinstance(state.get("compiled"), dict):
             refuse("this is no state of a FullIteration", "pass what state_dict() returned")
         if self._choices is not None:
             self._choices.load_state_dict(state["compiled"])

@@ -2,6 +2,8 @@
 
 import copy
 import dataclasses
+import functools
+import logging
 import math
 import os
 import shutil
@@ -182,6 +184,31 @@ def test_no_compiler_leaves_the_plain_graph_and_its_bits(device):
     process.start()
     process.join(120)
     assert process.exitcode == 0
+
+
+log = logging.getLogger("some")
+
+
+class Logging(Net):
+    """As models of transformers do, by a method that the library has added."""
+
+    def forward(self, x):
+        log.warning_once("called")
+        log.debug("called")
+        return super().forward(x)
+
+
+@functools.lru_cache(None)
+def warning_once(self, *args, **kwargs):
+    self.warning(*args, **kwargs)
+
+
+def test_a_module_that_logs_is_compiled(device, monkeypatch, caplog):
+    monkeypatch.setattr(logging.Logger, "warning_once", warning_once, raising=False)
+    training = Training(device, Logging(), compile=True)
+    training.train()
+    assert training.said().startswith("compiled: Logging, in ")
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
 def test_what_is_not_close_enough_stays_plain(device):

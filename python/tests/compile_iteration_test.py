@@ -1,9 +1,12 @@
 """FullIteration(compile=...): what it computes, what it chooses for each stage, and what it says."""
 
+import contextlib
 import copy
-import logging
+import gc
 import os
 import shutil
+import threading
+import weakref
 
 import pianola
 import pytest
@@ -12,7 +15,6 @@ import torch
 from twins import assert_same, assert_same_state
 
 pytestmark = pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="inductor needs a compiler")
-log = logging.getLogger(__name__)
 CALLS = 40  # until it is decided, and some more
 
 
@@ -37,11 +39,11 @@ class Net(torch.nn.Module):
         return self.layers(x)
 
 
-class Logging(Net):
-    """As transformers' GPT-2 is: what Inductor would have to leave to Python."""
+class Broken(Net):
+    """A part of which Inductor has to leave to Python."""
 
     def forward(self, x):
-        log.debug("called")
+        torch._dynamo.graph_break()
         return super().forward(x)
 
 
@@ -66,15 +68,17 @@ class Training:
             loss.backward()
             losses.append(loss.detach())
         self.optimizer.step()
+        if len(losses) == 3:
+            raise pianola.UsageError("no more batches")
         return torch.stack(losses)
 
     def evaluate(self, microbatches):
         with torch.no_grad():
             return torch.stack([self.loss_of(batch) for batch in microbatches])
 
-    def batch(self, size=6):
+    def batch(self, size=6, count=2):
         make = lambda columns: torch.randn(size, columns, generator=self.generator).to(self.device)  # noqa: E731
-        return [(make(8), make(4)) for _ in range(2)]
+        return [(make(8), make(4)) for _ in range(count)]
 
     def run(self, calls=CALLS, size=6, stage="training"):
         step = self.evaluate if stage == "validation" else self.train_step
@@ -125,7 +129,7 @@ def test_auto_takes_either_and_keeps_it(device):
 
 
 def test_what_cannot_be_compiled_stays_plain_and_bit_equal(device):
-    training, eager = Training(device, Logging, compile=True), Training(device, Logging)
+    training, eager = Training(device, Broken, compile=True), Training(device, Broken)
     for one, other in zip(training.run(), eager.run()):
         assert_same("losses", one, other)
     assert_same_state(training.model, eager.model)
@@ -150,6 +154,7 @@ def test_batches_of_another_size_are_right(device):
     training, eager = Training(device, compile=True), Training(device)
     for size, calls in ((6, 12), (3, 1), (6, 30), (3, 8), (6, 2)):
         assert_close(training.run(calls, size), eager.run(calls, size))
+    assert training.iteration.info().compiled[0].startswith("training: compiled: Net")
     shapes = [one.signature for one in training.iteration.info().signatures if one.replays]
     assert any("[6, 8]" in one for one in shapes) and any("[3, 8]" in one for one in shapes)
 
@@ -190,7 +195,8 @@ def test_a_reset_chooses_anew(device):
 
 @pytest.mark.parametrize("state, text", [
     ({}, "this is no state of a FullIteration"),
-    ({"compiled": {"training": True}}, "these stages"),
+    ({"compiled": True}, "this is no state of a FullIteration"),
+    ({"compiled": {"test": True}}, "these stages"),
     ({"compiled": {"training": 1, "validation": None}}, "these stages"),
 ])  # fmt: skip
 def test_other_states_are_refused(cpu, state, text):
@@ -204,6 +210,96 @@ def test_a_state_that_compiles_is_refused_where_nothing_does(cpu):
     plain.load_state_dict({"compiled": {}})
     with pytest.raises(pianola.UsageError, match="make it with the same `compile`"):
         plain.load_state_dict({"compiled": {"training": True}})
+
+
+def test_a_state_of_what_does_not_compile_chooses_nothing(cpu):
+    training = Training(cpu, compile=True)
+    training.iteration.load_state_dict(Training(cpu, warmup=1).iteration.state_dict())
+    assert training.iteration.state_dict() == {"compiled": {"training": None, "validation": None}}
+
+
+@pytest.mark.parametrize("call", range(4, 26))
+@pytest.mark.parametrize("where", ["in the step", "behind it"])
+def test_an_error_of_the_users_comes_out_and_no_iteration_runs_twice(where, call, cpu):
+    """Also one of Pianola's, which a capture may throw as well."""
+    hooks = []
+
+    def hook(stage):
+        hooks.append(stage)
+        if where == "behind it" and len(hooks) == call:
+            raise pianola.UsageError("no more batches")
+
+    training, eager = Training(cpu, compile=True, after_iteration=hook), Training(cpu)
+    errors = 0
+    for i in range(1, 31):
+        count = 3 if where == "in the step" and i == call else 2
+        batch, same = training.batch(count=count), eager.batch(count=count)
+        try:
+            training.iteration(batch)
+        except pianola.UsageError as error:
+            assert "no more batches" in str(error)
+            errors += 1
+        with contextlib.suppress(pianola.UsageError):
+            eager.train_step(same)
+        assert_close(training.model.parameters(), eager.model.parameters())
+    assert errors == 1 and len(hooks) == (29 if where == "in the step" else 30)
+    assert training.iteration.info().compiled
+
+
+@pytest.mark.parametrize("call", range(4, 20))
+def test_a_hook_may_choose_anew(call, cpu):
+    seen = []
+
+    def hook(stage):
+        seen.append(stage)
+        if len(seen) == call:
+            training.iteration.reset()
+
+    training, eager = Training(cpu, compile=True, after_iteration=hook), Training(cpu)
+    assert_close(training.run(), eager.run())
+    assert len(seen) == CALLS
+
+
+def test_one_call_at_a_time_is_allowed(cpu):
+    training = Training(cpu, compile=True, after_iteration=lambda stage: busy.wait(10) if waits else None)
+    waits, busy = False, threading.Event()
+    training.run(30)
+    waits, refused = True, []
+    batch = training.batch()
+    other = threading.Thread(target=lambda: training.iteration(batch))
+    other.start()
+    try:
+        for _ in range(200):
+            try:
+                training.iteration(batch, stage="validation")
+                break  # before the other one
+            except pianola.UsageError as error:
+                refused.append(str(error))
+                break
+    finally:
+        busy.set()
+        other.join()
+    assert all("one call at a time is allowed" in one for one in refused)
+
+
+def test_lists_first_and_buckets_afterwards(device):
+    training, eager = Training(device, compile=True), Training(device)
+    assert_close(training.run(), eager.run())
+    inputs = pianola.StaticInputs(device, buckets=pianola.Buckets([4, 8], dim=0))
+    for size in (3, 8, 4, 7) * 3:
+        inputs.load(training.batch(size))
+        padded = [tuple(torch.nn.functional.pad(part, (0, 0, 0, inputs.bucket - size)) for part in batch) for batch in eager.batch(size)]
+        assert_close([training.iteration(inputs)], [eager.train_step(padded)])
+    assert training.iteration.info().compiled[0].startswith("training: compiled")
+
+
+def test_it_is_freed_with_all_that_was_compiled(cpu):
+    training = Training(cpu, compile=True)
+    training.run()
+    gone = weakref.ref(training.iteration)
+    training.iteration = None
+    gc.collect()
+    assert gone() is None
 
 
 @pytest.mark.parametrize("options, text", [({"compile": "yes"}, "compile must be True, False or 'auto'"), ({"closeness": -1}, "closeness must be")])

@@ -110,6 +110,7 @@ std::string foreign_operator(const OpTrace& trace) {
   static constexpr std::array<std::string_view, 4> kKnown = {"aten::", "prims::", "pianola::", "torchvision::"};
   for (const OpRecord& op : trace.ops()) {
     std::string name = trace.name(op);
+    if (name == "pianola::users_kernel") return name;  // of Triton, in code that torch.compile made
     if (std::ranges::none_of(kKnown, [&](std::string_view known) { return name.starts_with(known); })) return name;
   }
   return "";
