@@ -20,8 +20,8 @@ Pianola is built from one source against torch 2.11 to 2.15, for the torch that 
 is known here builds with a warning, and before the first capture Pianola tries what it [builds on inside torch](../internals/torch.md);
 `pianola info --check` does the same and says what has moved.
 
-torch 2.11.0 is what `make test` builds and tests with. Of torch 2.12.1 only the sources that touch `pianola/torch_abi` were compiled.
-Each row is a build with warnings counted, and a run of tests on the CPU, with CUDA's headers and libraries of that torch's wheel. *Rooms*
+torch 2.11.0 is what `make test` builds and tests with, and what GPUs are tested with; of 2.15 some tests have
+[run on one](../../bench/results/h200/checks/tests_torch_2_15.json). `make test-newest` tests 2.15 in an environment of its own. Each row is a build with warnings counted, and a run of tests on the CPU, with CUDA's headers and libraries of that torch's wheel. *Rooms*
 are the C++ tests of captures, callables, training, several ranks, audit and verify; *core* are these and all tests of the Python
 package; *all* is `make test`.
 

@@ -89,7 +89,7 @@ def test_lanes_are_tried_in_compiled_code(device):
     """What a Triton kernel writes is known, so that a trial can be put back."""
     if device.type != "cuda":
         pytest.skip("the tape has no lanes")
-    one, other = twins(Block(), device)
+    one, other = twins(MLP(), device)  # a Block counts its batches, maybe as an index
     plain, graphed = make_step(one, "inductor"), pianola.graphed(make_step(other, "inductor"))
     alike(plain, graphed, one, other, batches(12, (8, 16), device))
     tried = [one for known in graphed.info().signatures for one in known.branches]

@@ -15,8 +15,11 @@ std::size_t free_memory(c10::DeviceIndex device) {
   if (cudaMemGetInfo(&free, &total) != cudaSuccess) return 0;
   constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
   const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device);
-  const std::int64_t reserve = stats.reserved_bytes[kAll].current - stats.allocated_bytes[kAll].current;
-  return free + static_cast<std::size_t>(std::max<std::int64_t>(reserve, 0));
+  const std::int64_t reserved = stats.reserved_bytes[kAll].current;
+  const double most = c10::cuda::CUDACachingAllocator::getMemoryFraction(device) * static_cast<double>(total);
+  const std::int64_t allowed = static_cast<std::int64_t>(most) - reserved;
+  const std::int64_t left = std::min(static_cast<std::int64_t>(free), allowed);
+  return static_cast<std::size_t>(std::max<std::int64_t>(left + reserved - stats.allocated_bytes[kAll].current, 0));
 }
 
 }  // namespace pianola::graph

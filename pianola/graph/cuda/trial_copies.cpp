@@ -2,7 +2,6 @@
 #include <pianola/graph/cuda/free_memory.hpp>
 #include <pianola/graph/cuda/trial_copies.hpp>
 
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include <cstddef>
@@ -35,17 +34,12 @@ std::string save_for_trial(const OpTrace& trace, std::span<const c10::Storage> k
     bytes += storage.nbytes();
   }
   const std::size_t free = free_memory(device);
-  const auto too_much = [&] {
+  if (bytes > free / 2) {
     return fmt::format("a trial needs a copy of what the step writes, {}, and the device has {} free",
                        format_bytes(static_cast<double>(bytes)), format_bytes(static_cast<double>(free)));
-  };
-  if (bytes > free / 2) return too_much();
-  try {
-    for (const c10::Storage& storage : kept) {
-      if (is_written(storage)) save(storage);
-    }
-  } catch (const c10::OutOfMemoryError&) {  // it is in pieces, or torch was told to take less
-    return too_much();
+  }
+  for (const c10::Storage& storage : kept) {
+    if (is_written(storage)) save(storage);
   }
   return "";
 }
