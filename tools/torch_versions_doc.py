@@ -21,7 +21,9 @@ is known here builds with a warning, and before the first capture Pianola tries 
 `pianola info --check` does the same and says what has moved.
 
 torch 2.11.0 is what `make test` builds and tests with, and what GPUs are tested with; of 2.15 some tests have
-[run on one](../../bench/results/h200/checks/tests_torch_2_15.json). `make test-newest` tests 2.15 in an environment of its own. Each row is a build with warnings counted, and a run of tests on the CPU, with CUDA's headers and libraries of that torch's wheel. *Rooms*
+[run on one](../../bench/results/h200/checks/tests_torch_2_15.json). `make test-newest` tests 2.15 in an environment of its own.
+
+Each row is a build with warnings counted, and a run of tests on the CPU, with CUDA's headers and libraries of that torch's wheel. *Rooms*
 are the C++ tests of captures, callables, training, several ranks, audit and verify; *core* are these and all tests of the Python
 package; *all* is `make test`.
 
