@@ -5,8 +5,6 @@ import dataclasses
 import functools
 import logging
 import math
-import os
-import shutil
 import threading
 
 import pianola
@@ -15,22 +13,11 @@ import torch
 import torch.utils.checkpoint
 from pianola._compiled_modules import Called, CompiledModules, Probe, _difference, compare
 
+from compiling import NEEDS_A_COMPILER, fresh_compiler  # noqa: F401
 from twins import MLP, assert_same, assert_same_state
 
-pytestmark = pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="inductor needs a compiler")
+pytestmark = NEEDS_A_COMPILER
 CALLS = 40  # until it is decided, and some more
-
-
-@pytest.fixture
-def cpu():
-    return torch.device("cpu")
-
-
-@pytest.fixture(autouse=True)
-def fresh_compiler():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 class Net(torch.nn.Module):

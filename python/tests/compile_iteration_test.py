@@ -3,8 +3,6 @@
 import contextlib
 import copy
 import gc
-import os
-import shutil
 import threading
 import weakref
 
@@ -12,22 +10,11 @@ import pianola
 import pytest
 import torch
 
+from compiling import NEEDS_A_COMPILER, fresh_compiler  # noqa: F401
 from twins import assert_same, assert_same_state
 
-pytestmark = pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="inductor needs a compiler")
+pytestmark = NEEDS_A_COMPILER
 CALLS = 40  # until it is decided, and some more
-
-
-@pytest.fixture
-def cpu():
-    return torch.device("cpu")
-
-
-@pytest.fixture(autouse=True)
-def fresh_compiler():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 class Net(torch.nn.Module):

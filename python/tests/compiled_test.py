@@ -1,7 +1,5 @@
 """torch.compile inside, around and under Pianola: the same bits as without a graph, the compiler asked no more often than without."""
 
-import os
-import shutil
 import subprocess
 import sys
 
@@ -10,15 +8,8 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
+from compiling import NEEDS_A_COMPILER, fresh_compiler  # noqa: F401
 from twins import MLP, assert_same, assert_same_state, batches, twins
-
-
-@pytest.fixture(autouse=True)
-def fresh_compiler():
-    torch._dynamo.reset()
-    counters.clear()
-    yield
-    torch._dynamo.reset()
 
 
 def compilations():
@@ -33,7 +24,6 @@ def replays(graphed):
     return sum(one.replays for one in graphed.info().signatures)
 
 
-NEEDS_A_COMPILER = pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="inductor needs a compiler")
 BACKENDS = ["eager", "aot_eager", pytest.param("inductor", marks=NEEDS_A_COMPILER)]
 
 

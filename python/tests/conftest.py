@@ -19,6 +19,12 @@ def device(request):
     return torch.device(request.param, 0) if request.param == "cuda" else torch.device(request.param)
 
 
+@pytest.fixture
+def cpu():
+    """For what no device decides."""
+    return torch.device("cpu")
+
+
 @pytest.fixture(autouse=True)
 def reproducible():
     """Same numbers in each run, and algorithms that give the same bits twice."""
