@@ -43,8 +43,8 @@ test: build ## set up, build, run the tests; ends with their counts
 test-long: build ## the tests that take more than 20 s each: a sweep of operators, a soak, the wheel, people's programs
 	@$(INTERPRETER) tools/run_tests.py $(PRESET) --label-regex long
 
-test-newest: ## the core of the tests with the newest torch that is known, in an environment of its own
-	@python3 tools/matrix.py --newest --tests core
+test-newest: ## the C++ tests of the rooms with the newest torch that is known, in an environment of its own
+	@python3 tools/matrix.py --newest --tests rooms
 
 gpu-test: require-gpu build ## run the C++ and Python tests on a GPU, where no CUDA case may be skipped; TOGETHER=5 at once
 	@PIANOLA_REQUIRE_CUDA=1 $(INTERPRETER) $(if $(TOGETHER),tools/tests_together.py $(PRESET) --jobs $(TOGETHER),\
