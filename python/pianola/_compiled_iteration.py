@@ -57,12 +57,12 @@ class StageChoice:
         self.choice = CompileChoice(Weakly(self.call_plainly), Weakly(self._with_modules), options)
 
     def __call__(self, microbatches: Any) -> Any:
+        compiled = self.choice.compiled
+        if compiled is not None and self.why_not((microbatches,)):
+            return self._owner()._run_plainly(self.stage, microbatches)
         if not self.choice.is_decided:
             return self.choice.call(self, (microbatches,), {})
-        compiled = self.choice.compiled
-        if compiled is None or self.why_not((microbatches,)):
-            return self._owner()._run_plainly(self.stage, microbatches)
-        return compiled(microbatches)
+        return self._owner()._run_plainly(self.stage, microbatches) if compiled is None else compiled(microbatches)
 
     def _owner(self) -> FullIteration:
         iteration = self._iteration()

@@ -269,14 +269,16 @@ def test_one_call_at_a_time_is_allowed(cpu):
     training.iteration(batch)
 
 
-def test_lists_first_and_buckets_afterwards(device):
+@pytest.mark.parametrize("calls", [7, 10, CALLS])
+def test_lists_first_and_buckets_afterwards(calls, device):
     training, eager = Training(device, compile=True), Training(device)
-    assert_close(training.run(), eager.run())
+    assert_close(training.run(calls), eager.run(calls))
     inputs = pianola.StaticInputs(device, buckets=pianola.Buckets([4, 8], dim=0))
     for size in (3, 8, 4, 7) * 3:
         inputs.load(training.batch(size))
         padded = [tuple(torch.nn.functional.pad(part, (0, 0, 0, inputs.bucket - size)) for part in batch) for batch in eager.batch(size)]
         assert_close([training.iteration(inputs)], [eager.train_step(padded)])
+    assert_close(training.run(CALLS), eager.run(CALLS))
     assert training.iteration.info().compiled[0].startswith("training: compiled")
 
 

@@ -119,8 +119,8 @@ Diagnosis explain_end(CUresult code, const CaptureWatch& watch) {
 std::optional<Diagnosis> explain_default_stream(const c10::Error& error, const CaptureWatch& watch) {
   const std::string_view text = error.what_without_backtrace();
   const auto says = [&](std::string_view words) { return text.find(words) != std::string_view::npos; };
-  if (!says("legacy stream") && !says("reference to the default stream"))
-    return std::nullopt;  // CUDA's words, torch 2.15's
+  const bool is_named = says("legacy stream") || says("reference to the default stream");  // by CUDA, by torch 2.15
+  if (!is_named) return std::nullopt;
   return Diagnosis{.what = fmt::format("part of the step runs on the default stream, which cannot be captured; torch "
                                        "said: {}",
                                        text.substr(0, text.find('\n'))),
