@@ -1,8 +1,7 @@
 """`pianola.FullIteration`: a whole training iteration as one graph."""
 
-import contextlib
 import logging
-from typing import Any, Callable, Iterable, Iterator, Optional, Sequence, Union
+from typing import Any, Callable, Iterable, Optional, Sequence, Union
 
 import torch
 
@@ -148,7 +147,7 @@ class FullIteration:
                 mode=capture_error_mode,
             )
         )
-        self._capture_has_failed = False  # in the latest iteration
+        self._capture_has_failed = False  # in the latest iteration: its exception is that of a capture, and nothing was computed
         self._choices: Any = None  # Choices
         if compile is not False:
             from ._compiled_iteration import Choices  # which asks for the compiler
@@ -186,8 +185,12 @@ class FullIteration:
         if reason is not None:
             self._cache.refuse(key, state.number, reason, [], *leaves)
         call = Call(step, (microbatches,), {}, structure, state)
-        with self._noting_failed_captures(call):
+        self._capture_has_failed = False
+        try:
             result = _result(call, self._cache.run(key, state.number, call, [], *leaves))
+        except Exception:
+            self._capture_has_failed = call.has_captured and not call.has_run
+            raise
         self._follow(key)
         return result
 
@@ -197,20 +200,14 @@ class FullIteration:
             self._capture_buckets(stage, step, inputs)
         if call.reason is not None:
             self._cache.refuse(stage, call.key, call.reason, call.tensors)
-        with self._noting_failed_captures(call):
-            result = _result(call, self._cache.run(stage, call.key, call, call.tensors))
-        self._follow(stage)
-        return result
-
-    @contextlib.contextmanager
-    def _noting_failed_captures(self, call: Call) -> Iterator[None]:
-        """Whether an exception is that of a capture, which computes nothing."""
         self._capture_has_failed = False
         try:
-            yield
+            result = _result(call, self._cache.run(stage, call.key, call, call.tensors))
         except Exception:
             self._capture_has_failed = call.has_captured and not call.has_run
             raise
+        self._follow(stage)
+        return result
 
     def _capture_buckets(self, stage: "_C.Stage", step: _Step, inputs: StaticInputs) -> None:
         buckets = len(inputs.bucket_uses())

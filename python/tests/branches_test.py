@@ -300,6 +300,18 @@ def test_graphed_callables_on_branches_train_as_eager(device, grad):
         assert_asked_for(info, device)
 
 
+def assert_trained_alike(step, module, eager_step, eager, device):
+    """@return  What a graphed step knows of its one signature, which was replayed."""
+    data = batches(3 * STEPS, (8, 16), device)
+    expected, actual = run_both(device, lambda: [eager_step(batch) for batch in data], lambda: [step(batch) for batch in data])
+    for one, another in zip(expected, actual):
+        assert_same("loss", one, another)
+    assert_same_state(eager, module)
+    (signature,) = step.info().signatures
+    assert signature.replays > 0
+    return signature
+
+
 def test_graphed_on_branches_trains_as_eager(device):
     eager, module = twins(Towers(), device)
     ours, other = (torch.optim.SGD(one.parameters(), lr=1e-2, momentum=0.9) for one in (module, eager))
@@ -309,16 +321,8 @@ def test_graphed_on_branches_trains_as_eager(device):
     def step(x):
         return train(module, ours, x)
 
-    data = batches(2 * STEPS, (8, 16), device)
-    expected, actual = run_both(
-        device, lambda: [train(eager, other, batch) for batch in data], lambda: [step(batch) for batch in data]
-    )
-    for one, another in zip(expected, actual):
-        assert_same("loss", one, another)
-    assert_same_state(eager, module)
+    signature = assert_trained_alike(step, module, lambda x: train(eager, other, x), eager, device)
     assert reasons == []
-    (signature,) = step.info().signatures
-    assert signature.replays > 0
     assert len(signature.branches) >= 1
     for info in signature.branches:
         assert_asked_for(info, device)
@@ -335,18 +339,10 @@ def test_lanes_are_tried_for_plain_optimizers_without_asking(optimizer, device):
     ours, other = (optimizer(one.parameters(), lr=1e-2) for one in (module, eager))
     reasons = []
     step = pianola.graphed(lambda x: train(module, ours, x), on_fallback=reasons.append)
-    data = batches(3 * STEPS, (8, 16), device)
-    expected, actual = run_both(
-        device, lambda: [train(eager, other, batch) for batch in data], lambda: [step(batch) for batch in data]
-    )
-    for one, another in zip(expected, actual):
-        assert_same("loss", one, another)
-    assert_same_state(eager, module)
+    signature = assert_trained_alike(step, module, lambda x: train(eager, other, x), eager, device)
+    assert reasons == []
     for one, another in zip(ours.state.values(), other.state.values()):
         assert one.keys() == another.keys() and all(torch.equal(torch.as_tensor(one[key]), torch.as_tensor(another[key])) for key in one)
-    assert reasons == []
-    (signature,) = step.info().signatures
-    assert signature.replays > 0
     if device.type == "cuda":
         (info,) = signature.branches
         assert info.automatic and info.units > 0
