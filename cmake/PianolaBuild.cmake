@@ -3,6 +3,10 @@
 add_library(pianola_build INTERFACE)
 # In every configuration: torch's wheels are built so, and without it at::RecordFunction has another layout.
 target_compile_definitions(pianola_build INTERFACE NDEBUG)
+if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
+  # addr2line finds no name of an inlined function in what clang writes for -g1 alone.
+  target_compile_options(pianola_build INTERFACE -fdebug-info-for-profiling)
+endif()
 if(PIANOLA_SANITIZE)
   target_compile_options(pianola_build INTERFACE -fsanitize=${PIANOLA_SANITIZE} -fno-omit-frame-pointer)
   target_link_options(pianola_build INTERFACE -fsanitize=${PIANOLA_SANITIZE})

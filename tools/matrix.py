@@ -69,6 +69,15 @@ def ask(python, expression):
     return subprocess.run([python, "-c", f"import torch; print({expression})"], check=True, text=True, stdout=subprocess.PIPE).stdout.strip()
 
 
+def version_of(compiler):
+    """g++ tells the whole of its version for one flag only, which clang does not know."""
+    for flag in ("-dumpfullversion", "-dumpversion"):
+        ran = subprocess.run([compiler, flag], text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        if ran.returncode == 0:
+            return ran.stdout.strip()
+    raise SystemExit(f"{compiler} does not tell its version")
+
+
 def build(tree, python, compiler, jobs):
     """(files that do not compile, whether all is linked, how many warnings)"""
     environment = os.environ | {"CXX": compiler}
@@ -106,9 +115,8 @@ def row_of(version, options):
     tree = place / f"build-{options.compiler}"
     failed, links, warnings = build(tree, python, options.compiler, options.jobs)
     row = {"torch": ask(python, "torch.__version__"), "cuda": ask(python, "torch.version.cuda") or "none",
-           "compiler": subprocess.run([options.compiler, "-dumpfullversion"], check=True, text=True, stdout=subprocess.PIPE).stdout.strip(),
-           "kind": options.compiler, "commit": options.commit, "compiles": not failed, "does_not_compile": sorted(set(failed)), "links": links,
-           "tests": options.tests}  # fmt: skip
+           "compiler": version_of(options.compiler), "kind": options.compiler, "commit": options.commit, "compiles": not failed,
+           "does_not_compile": sorted(set(failed)), "links": links, "tests": options.tests}  # fmt: skip
     if is_whole:
         row["warnings"] = warnings
     if links and options.tests != "none":

@@ -46,3 +46,13 @@ def test_the_newest_torch_is_left_out_where_pip_cannot_get_it_and_a_named_one_is
     assert capsys.readouterr().out == f"NOT TESTED: pip cannot install torch {matrix.VERSIONS[-1]} here\n"
     with pytest.raises(matrix.NotInstalled):
         matrix.main(["2.13.0"])
+
+
+def test_a_compiler_tells_the_whole_of_its_version(tmp_path):
+    clang = tmp_path / "clang++"
+    clang.write_text('#!/bin/sh\n[ "$1" = -dumpversion ] && echo 16.0.6\n')
+    clang.chmod(0o755)
+    assert matrix.version_of(clang) == "16.0.6"
+    assert matrix.version_of("g++").count(".") == 2
+    with pytest.raises(SystemExit, match="false does not tell its version"):
+        matrix.version_of("false")

@@ -69,6 +69,15 @@ struct Subject {
   CaptureHooks hooks = {};
 };
 
+/// What the warm-up of a pass did, which its capture has to do too.
+struct WarmedUpPath {
+  graph::PathCheck check;
+  bool is_captured = false;
+};
+struct WarmedUpPaths {
+  WarmedUpPath forward, backward;
+};
+
 /// The graphs of one callable in one mode: as many passes as slots. Made in the order of the member functions.
 class CapturedMode {
  public:
@@ -132,15 +141,8 @@ class CapturedMode {
     std::vector<at::Tensor> leaves;
     std::vector<at::Tensor> values;
   };
-  struct Path {
-    graph::PathCheck check;
-    bool is_captured = false;
-  };
-  struct Paths {
-    Path forward, backward;
-  };
   void run_eagerly(CaptureContext& context);
-  static void record_as_warmed_up(Path* path, const std::function<void()>& run);
+  static void record_as_warmed_up(WarmedUpPath* path, const std::function<void()>& run);
   std::vector<at::Tensor> run_forward(const Pass& pass);
   std::vector<at::Tensor> each_once(const std::vector<at::Tensor>& leaves);
   void note_leaf(CaptureContext& context, const at::Tensor& leaf);
@@ -181,8 +183,8 @@ class CapturedMode {
   std::optional<Structure> outputs_;
   std::vector<std::size_t> output_of_leaf_;
   EarlierResults warmup_results_;
-  std::optional<Paths> paths_;  // until all is captured, where something can be told
-  bool makes_results_ = true;   // not only views of its inputs
+  std::optional<WarmedUpPaths> paths_;  // until all is captured, where something can be told
+  bool makes_results_ = true;           // not only views of its inputs
   OutputOrigins origins_;
   std::vector<std::size_t> differentiable_;
   std::vector<std::size_t> differentiable_inputs_;

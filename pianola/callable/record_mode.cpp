@@ -278,7 +278,7 @@ void CapturedMode::warm_up_backward(const std::vector<at::Tensor>& outputs, cons
 }
 
 // The passes of other slots do what the first one does.
-void CapturedMode::record_as_warmed_up(Path* path, const std::function<void()>& run) {
+void CapturedMode::record_as_warmed_up(WarmedUpPath* path, const std::function<void()>& run) {
   if (path == nullptr || path->is_captured) return run();
   watched(&path->check.recording(), run);
   path->is_captured = true;

@@ -142,8 +142,8 @@ class FakeDriver {
   }
 
   static void fill_streams(Driver& d) {
-    d.thread_exchange_stream_capture_mode = [](CUstreamCaptureMode* mode) {
-      std::swap(*mode, fake().mode);
+    d.thread_exchange_stream_capture_mode = [](CUstreamCaptureMode* exchanged) {
+      std::swap(*exchanged, fake().mode);
       return fake().call("cuThreadExchangeStreamCaptureMode");
     };
     d.stream_is_capturing = [](CUstream stream, CUstreamCaptureStatus* status) {

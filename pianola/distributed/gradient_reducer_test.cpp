@@ -117,8 +117,8 @@ class GradientReducerTest : public TwoRanks {
 
   static void expect_replays_of_eager(const GradientReducerOptions& options, std::size_t microbatches = 1) {
     Trainee eager(options, microbatches), graphed(options, microbatches);
-    FullIteration iteration([&](const std::vector<c10::IValue>& batches) { return graphed.step(batches); },
-                            {.warmup = kWarmup});
+    const FullIterationOptions by_default{.warmup = kWarmup};
+    FullIteration iteration([&](const std::vector<c10::IValue>& batches) { return graphed.step(batches); }, by_default);
     for (int step = 0; step < kSteps; ++step) {
       SCOPED_TRACE(step);
       const auto batches = batch(step, microbatches);

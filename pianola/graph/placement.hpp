@@ -26,7 +26,7 @@ class Placement {
     const c10::StorageImpl* const storage = impl.unsafe_storage().unsafeGetStorageImpl();
     if (storage == nullptr) [[unlikely]]
       return address_ == nullptr;  // its strides may not be asked for
-    const bool same = (storage->data() == begin_) & (impl.storage_offset() == offset_);
+    const bool same = storage->data() == begin_ && impl.storage_offset() == offset_;
     return (same || trace::address_of(impl) == address_) && has_geometry_of(impl);
   }
   /// What became of the tensor; none where is_of().

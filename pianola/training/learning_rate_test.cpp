@@ -85,7 +85,7 @@ TEST(LearningRateTest, NamesWhatIsOutOfRange) {
               HasSubstr("div_factor must be finite and above 0, got 0"));
   EXPECT_THAT(refusal<UsageError>("a negative step of a schedule", [] { (void)LearningRate::constant()(-1, 1); }),
               HasSubstr("steps count from 0, got -1"));
-  EXPECT_THAT(refusal<UsageError>("no function", [] { LearningRate(LearningRate::Function()); }),
+  EXPECT_THAT(refusal<UsageError>("no function", [] { (void)LearningRate{LearningRate::Function()}; }),
               HasSubstr("needs a function"));
 }
 

@@ -3,6 +3,7 @@
 #include <pianola/trace/compiled_code.hpp>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/Storage.h>
 #include <c10/core/TensorImpl.h>
 #include <torch/csrc/utils/pybind.h>
@@ -14,6 +15,7 @@ namespace {
 
 // Nothing is called of torch's that an observer could see.
 at::Tensor outline_of(const at::Tensor& tensor) {
+  const c10::InferenceMode same_kind(tensor.is_inference());  // which decides about the keys of what is made under it
   c10::Storage nothing(c10::Storage::use_byte_size_t{}, 0, at::DataPtr(nullptr, tensor.device()), /*allocator=*/nullptr,
                        /*resizable=*/false);
   at::Tensor result = at::detail::make_tensor<c10::TensorImpl>(std::move(nothing), tensor.key_set(), tensor.dtype());

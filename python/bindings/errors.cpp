@@ -25,8 +25,8 @@ struct ErrorClass {
   const char* name;
   const char* doc;
   bool (*matches)(const Error& error);
-  [[noreturn]] void (*raise)(Diagnosis diagnosis);
-  std::array<const char*, 2> bases;  // a class of ours before it, and one of torch's; nullptr: none but Error
+  void (*raise)(Diagnosis diagnosis);  // never returns
+  std::array<const char*, 2> bases;    // a class of ours before it, and one of torch's; nullptr: none but Error
   PyObject* python = nullptr;
 };
 

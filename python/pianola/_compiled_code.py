@@ -343,7 +343,7 @@ def _guards_for(manager: Any, variables: dict, cells: tuple[str, ...]) -> Guards
 def _key_of(value: Any) -> Any:
     """Equal for values that guards cannot tell apart, while somebody holds them."""
     if _has_outline(value):
-        return value.shape, value.stride(), value.storage_offset(), value.dtype, value.device, value.requires_grad
+        return value.shape, value.stride(), value.storage_offset(), value.dtype, value.device, value.requires_grad, value.is_inference()
     if not _holds_tensors(value):
         return id(value)
     if type(value) is dict:
@@ -365,7 +365,7 @@ def _stance() -> Any:
 
 
 def _has_outline(value: Any) -> bool:
-    return type(value) is torch.Tensor and value.layout is torch.strided and not value.is_inference()
+    return type(value) is torch.Tensor and value.layout is torch.strided
 
 
 def outline(value: Any, known: dict[int, Any]) -> Any:

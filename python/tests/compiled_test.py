@@ -151,6 +151,23 @@ def test_compiled_code_under_autocast(backend, device):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("first", [lambda x: x, lambda x: 2 * x], ids=["argument", "made within"])
+def test_compiled_code_in_inference_mode(first, backend, device):
+    """What is made there has other keys than the argument has, which was made outside."""
+    model = Block().to(device).eval()
+    compiled = torch.compile(model, backend=backend)
+
+    @torch.inference_mode()
+    def predict(x):
+        return compiled(first(x)).softmax(1)
+
+    graphed = pianola.graphed(predict)
+    for x in batches(10, (8, 16), device):
+        assert_same("probabilities", graphed(x), predict(x))
+    assert replays(graphed) >= 6, graphed.info()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_other_shapes_are_compiled_and_captured_by_themselves(backend, device):
     one, other = twins(MLP(), device)
     plain, graphed = make_step(one, backend), pianola.graphed(make_step(other, backend))
