@@ -45,7 +45,8 @@ CALLABLES = "torch.cuda.make_graphed_callables"
 COMPILE = 'torch.compile(mode="reduce-overhead")'
 AUTO = '@pianola.graphed(compile="auto")'
 FUSED = (COMPILE, AUTO)  # whose kernels round differently
-MOST_UNDECIDED = 300  # calls, until AUTO has taken one
+MOST_UNSETTLED = 300  # calls, until nothing is captured any more, and AUTO has taken one
+QUIET = 25  # calls without a new graph
 ITERATIONS, BURST, ROUNDS = 20, 10, 5
 
 
@@ -143,9 +144,18 @@ class Contender:
         return [told for function in each_of(self.graphed) for told in function.info().compiled]
 
     def settle(self):
-        """Goes on until it has chosen between compiled and plain graphs."""
-        while self.way == AUTO and self.graphed and not self.said_of_compiling() and self.turns < MOST_UNDECIDED:
+        """Goes on until it captures no more, and has chosen between compiled and plain graphs."""
+        graphs, since = self.graphs(), self.turns
+        while graphs and self.turns < MOST_UNSETTLED and (self.turns - since < QUIET or self.is_undecided()):
             self.turn()
+            if self.graphs() != graphs:
+                graphs, since = self.graphs(), self.turns
+
+    def graphs(self):
+        return sum(one.graphs for function in each_of(self.graphed) for one in function.info().signatures)
+
+    def is_undecided(self):
+        return self.way == AUTO and not self.said_of_compiling()
 
     def difference_from(self, eager):
         """What differs from eager, in words; "" where nothing does."""
