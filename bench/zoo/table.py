@@ -193,6 +193,8 @@ def page(file):
         share=100 * good / max(1, len(static)), crashed=sum("crashed" in one["zoo"] for one in rows),
         wrong=sum(bool(differs(one)) and not one["zoo"].get("eager_differs_from_itself") for one in rows))]
     lines += [gains(rows), ""] if gains(rows) else []
+    missing = [f"`{case.name}`" for case in cases.CASES if case.name not in {one["case"] for one in rows}]
+    lines += [f"Of the zoo's {len(cases.CASES)} these were not run: {', '.join(missing)}.", ""] if missing else []
     for family in dict.fromkeys(one["zoo"]["family"] for one in rows):
         members = [one for one in rows if one["zoo"]["family"] == family]
         lines += [f"## {family}", "", *table(members), ""]

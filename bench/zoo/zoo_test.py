@@ -73,6 +73,7 @@ def test_the_page_tells_misses_with_their_reason(tmp_path):
     text = table.page(file)
     assert "| `quickstart` | static | it reads |" in text and "| `mixup` | static | ended with status -11 |" in text
     assert "**0 of 2 static steps" in text and "1 failed.**" in text
+    assert f"Of the zoo's {len(table.cases.CASES)} these were not run: `mnist_adadelta`, " in text
 
 
 def test_the_page_compares_with_the_best_of_the_others(tmp_path):

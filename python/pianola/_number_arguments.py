@@ -45,9 +45,9 @@ def changing(before: Structure, now: Structure, args: tuple, kwargs: dict[str, A
     if len(before.frozen) != len(now.frozen):
         return None
     differing = [k for k, ((_, a), (_, b)) in enumerate(zip(before.frozen, now.frozen)) if k in known or not equal(a, b)]
-    if not differing or not before.same_but(now, differing):
+    if not differing or any(type(one.frozen[k][1]) not in _KINDS for one in (before, now) for k in differing):
         return None
-    if any(type(one.frozen[k][1]) not in _KINDS for one in (before, now) for k in differing):
+    if not before.same_but(now, differing):
         return None
     if not all(_is_usual(now.frozen[k][1]) for k in differing):
         return None
