@@ -10,12 +10,12 @@ import statistics
 import threading
 import time
 from collections import deque
-from typing import Any, Callable, Iterable, Optional, Protocol, Union
+from typing import Any, Callable, Optional, Protocol, Union
 
 import torch
 
 from ._call import name_of
-from ._compiled_modules import Called, Comparison, CompiledModules, Probe, compare, first_line, logs_ignored, modules_of, too_many
+from ._compiled_modules import Called, Comparison, CompiledModules, Probe, compare_all, first_line, logs_ignored, modules_of, too_many
 from ._errors import refuse
 from ._graphed import GraphedFunction
 from ._load import _C
@@ -26,12 +26,13 @@ from ._weakly import Weakly, owner_of
 _log = logging.getLogger("pianola")
 _REPLAYS = 2  # of the plain graph, before the compiler is asked
 _MOST_CALLS = 32  # beyond the warm-up, until a function has been replayed, or never is
-_TURNS = 7  # timed replays of each, of which the first is left out
+TURNS = 7  # timed replays of each, of which the first is left out
 _MOST_TURNS = 200  # calls, until they have been
-_LEAST_GAIN = 0.02
+LEAST_GAIN = 0.02
+NO_COMMON_CLOCK = "other processes might choose otherwise, each by its own clock; compile=True asks no clock"
 
 
-class _Watch:
+class Watch:
     """Times calls on the device of the step, and does not wait for them."""
 
     def __init__(self, device: torch.device) -> None:
@@ -69,6 +70,19 @@ class _Watch:
         return statistics.median(self._times[1:])
 
 
+def judge(is_wanted: bool, names: str, plain: Watch, compiled: Watch, seconds: float, comparison: Comparison) -> tuple[bool, str]:
+    """Whether compiled code is taken after a race, and what there is to tell.
+
+    Args:
+        is_wanted: it is, whatever the race says.
+        seconds: that compiling took.
+    """
+    takes = is_wanted or compiled.median() <= (1 - LEAST_GAIN) * plain.median()
+    what = "compiled" if takes else "not compiled, as it gains less than 2 %"
+    times = f"{compiled.median():.0f} us a call compiled, {plain.median():.0f} us plain"
+    return takes, f"{what}: {names}, in {seconds:.1f} s; {times}; {comparison.told()}"
+
+
 def _replays(info: Any) -> int:
     return sum(one.replays for one in info.signatures)
 
@@ -83,7 +97,7 @@ def shapes_of(args: tuple, kwargs: dict) -> Any:
     return tuple((tensor.shape, tensor.dtype, tensor.requires_grad) for tensor in of_arguments(args, kwargs)[0])
 
 
-def _ranks() -> int:
+def ranks() -> int:
     distributed = torch.distributed
     return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
 
@@ -145,7 +159,7 @@ class CompileChoice:
         self._seconds = 0.0
         self._calls = 0
         self._key: Any = None  # of the calls that are timed
-        self._watches = (_Watch(torch.device("cpu")), _Watch(torch.device("cpu")))
+        self._watches = (Watch(torch.device("cpu")), Watch(torch.device("cpu")))
 
     def state(self) -> Optional[bool]:
         return self.compiled is not None if self.is_decided else None
@@ -186,8 +200,8 @@ class CompileChoice:
 
     def _look(self, owner: Owner, args: tuple, kwargs: dict) -> Any:
         """An eager call, which tells what there is to compile."""
-        if self._wanted == "auto" and _ranks() > 1:
-            self._decide(owner, "not compiled: other processes might choose otherwise, each by its own clock; compile=True asks no clock")
+        if self._wanted == "auto" and ranks() > 1:
+            self._decide(owner, f"not compiled: {NO_COMMON_CLOCK}")
             return self._plain(args, kwargs)
         if refusal := owner.why_not(args):
             self._decide(owner, f"not compiled: {refusal}")
@@ -222,30 +236,13 @@ class CompileChoice:
         begin = time.perf_counter()
         if not self._is_pinned:
             _log.info("%s: compiling %s", name_of(owner.original), modules.names())
-            self._comparison = self._compare_all(called)
+            self._comparison = compare_all(called, self._closeness, self._generators)
             if self._comparison.failure:
                 return self._decide(owner, f"not compiled: {self._comparison.failure}")
         self._seconds = time.perf_counter() - begin
         self._modules, self._calls = modules, 0
         self.compiled = self._make_compiled(modules)
         return None
-
-    def _compare_all(self, called: Iterable[Called]) -> Comparison:
-        apart, draws, limit = None, False, self._closeness
-        for one in called:
-            found = compare(one, self._generators)
-            if found.failure:
-                return found
-            name = type(one.module).__name__
-            draws = draws or found.draws
-            if found.apart is not None:
-                apart = max(found.apart, apart or 0.0)
-            if limit is not None and found.apart is None:
-                why = "as it draws random numbers" if found.draws else "as its results hold no tensors that are found"
-                return Comparison(failure=f"{name} cannot be compared with eager, {why}, and a closeness was asked for")
-            if limit is not None and found.apart is not None and not found.apart <= limit:
-                return Comparison(failure=f"{name} is {found.apart:.2g} of the largest value away from eager, and the closeness is {limit:.2g}")
-        return Comparison(apart, draws)
 
     def _warm_up(self, owner: Owner, args: tuple, kwargs: dict) -> Any:
         running, modules = self.compiled, self._modules
@@ -262,7 +259,7 @@ class CompileChoice:
                 self._decide(owner, f"compiled: {modules.names()}, as it was chosen before", takes_compiled=True)
             else:
                 self._key, self._calls = owner.shapes(args, kwargs), 0
-                self._watches = _Watch(modules.device()), _Watch(modules.device())
+                self._watches = Watch(modules.device()), Watch(modules.device())
         elif self._calls > self._most_calls:
             self._decide(owner, f"not compiled, as the compiled step stays eager: {_why_eager(info)}")
         return result
@@ -271,11 +268,11 @@ class CompileChoice:
         running = self.compiled
         assert running is not None
         plain, compiled = self._watches
-        if min(plain.count(), compiled.count()) >= _TURNS and plain.is_settled() and compiled.is_settled():
+        if min(plain.count(), compiled.count()) >= TURNS and plain.is_settled() and compiled.is_settled():
             self._finish(owner)
         elif self._calls > _MOST_TURNS:
             self._give_up_timing(owner)
-        elif owner.shapes(args, kwargs) == self._key and min(plain.count(), compiled.count()) < _TURNS:
+        elif owner.shapes(args, kwargs) == self._key and min(plain.count(), compiled.count()) < TURNS:
             if plain.count() <= compiled.count():
                 return self._timed(plain, lambda: self._plain(args, kwargs), owner.plain_info)
             return self._timed(compiled, lambda: running(*args, **kwargs), running.info)
@@ -285,27 +282,18 @@ class CompileChoice:
         assert self._modules is not None
         takes = self._wanted is True
         what = f"compiled: {self._modules.names()}" if takes else "not compiled"
-        self._decide(owner, f"{what}, not timed, as too few calls were alike; {self._told_closeness()}", takes)
+        self._decide(owner, f"{what}, not timed, as too few calls were alike; {self._comparison.told()}", takes)
 
     @staticmethod
-    def _timed(watch: _Watch, call: Callable[[], Any], info: Callable[[], Any]) -> Any:
+    def _timed(watch: Watch, call: Callable[[], Any], info: Callable[[], Any]) -> Any:
         before = _replays(info())
         return watch.run(call, lambda: _replays(info()) > before)
 
     def _finish(self, owner: Owner) -> None:
         assert self._modules is not None
-        plain, compiled = (watch.median() for watch in self._watches)
-        takes = self._wanted is True or compiled <= (1 - _LEAST_GAIN) * plain
-        what = "compiled" if takes else "not compiled, as it gains less than 2 %"
-        times = f"{compiled:.0f} us a call compiled, {plain:.0f} us plain"
-        self._decide(owner, f"{what}: {self._modules.names()}, in {self._seconds:.1f} s; {times}; {self._told_closeness()}", takes)
-
-    def _told_closeness(self) -> str:
-        apart, draws, _ = self._comparison
-        if apart is None:
-            return "not compared with eager, as it draws random numbers" if draws else "not compared with eager"
-        drawn = ", but for what draws random numbers" if draws else ""
-        return "bit-equal to eager" + drawn if apart == 0 else f"at most {apart:.2g} of the largest value away from eager{drawn}"
+        plain, compiled = self._watches
+        takes, told = judge(self._wanted is True, self._modules.names(), plain, compiled, self._seconds, self._comparison)
+        self._decide(owner, told, takes)
 
     def _decide(self, owner: Owner, told: str, takes_compiled: bool = False) -> None:
         self.is_decided = True

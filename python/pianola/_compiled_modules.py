@@ -4,6 +4,7 @@ The step itself is never run twice. One eager call of it notes which modules it 
 comparison is made behind that call, on copies of the modules.
 """
 
+import contextlib
 import copy
 import functools
 import inspect
@@ -11,7 +12,7 @@ import logging
 import math
 import threading
 from types import FunctionType, TracebackType
-from typing import Any, Callable, Iterator, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional, Sequence
 
 import torch
 from torch._dynamo.exc import TorchDynamoException, Unsupported
@@ -46,6 +47,12 @@ class Called(NamedTuple):
     arguments: Any  # (args, kwargs)
     with_gradients: bool
     autocast: Optional[torch.dtype]  # None: off
+
+    @classmethod
+    def now(cls, module: torch.nn.Module, args: tuple, kwargs: dict) -> "Called":
+        """In the modes of the moment."""
+        copied = pytree.tree_map_only(torch.Tensor, copy_of, (args, kwargs))
+        return cls(module, copy.deepcopy(copied), torch.is_grad_enabled(), _autocast_of(module))
 
 
 class Probe:
@@ -84,7 +91,7 @@ class Probe:
             result = module._call_impl(*args, **kwargs)
         finally:
             self._depth -= 1
-        for tensor in _tensors_in(result):
+        for tensor in tensors_in(result):
             if tensor.requires_grad and tensor.grad_fn is not None:
                 tensor.register_hook(self._see_gradient)
         return result
@@ -93,8 +100,7 @@ class Probe:
         if refusal := self.refusals[id(module)]:
             self.refusal = refusal
         try:
-            copied = pytree.tree_map_only(torch.Tensor, _copy_of, (args, kwargs))
-            self.called[id(module)] = Called(module, copy.deepcopy(copied), torch.is_grad_enabled(), _autocast_of(module))
+            self.called[id(module)] = Called.now(module, args, kwargs)
         except Exception as error:
             self.refusal = f"what {type(module).__name__} is given cannot be copied: {first_line(error)}"
 
@@ -111,7 +117,7 @@ def _noting(probe: Probe, module: torch.nn.Module) -> Callable[..., Any]:
     return call
 
 
-def _copy_of(tensor: torch.Tensor) -> torch.Tensor:
+def copy_of(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().clone().requires_grad_(tensor.requires_grad)
 
 
@@ -124,7 +130,7 @@ def _autocast_of(module: torch.nn.Module) -> Optional[torch.dtype]:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
 
 
-def _tensors_in(value: Any) -> list[torch.Tensor]:
+def tensors_in(value: Any) -> list[torch.Tensor]:
     return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
@@ -145,6 +151,31 @@ class Comparison(NamedTuple):
     draws: bool = False
     failure: str = ""
 
+    def told(self) -> str:
+        if self.apart is None:
+            return "not compared with eager, as it draws random numbers" if self.draws else "not compared with eager"
+        drawn = ", but for what draws random numbers" if self.draws else ""
+        return "bit-equal to eager" + drawn if self.apart == 0 else f"at most {self.apart:.2g} of the largest value away from eager{drawn}"
+
+
+def compare_all(called: Iterable[Called], closeness: Optional[float], generators: Sequence[torch.Generator]) -> Comparison:
+    """Of all modules that are called. What is farther away than `closeness`, or cannot be compared where there is one, is a failure."""
+    apart, draws = None, False
+    for one in called:
+        found = compare(one, generators)
+        if found.failure:
+            return found
+        name = type(one.module).__name__
+        draws = draws or found.draws
+        if found.apart is not None:
+            apart = max(found.apart, apart or 0.0)
+        if closeness is not None and found.apart is None:
+            why = "as it draws random numbers" if found.draws else "as its results hold no tensors that are found"
+            return Comparison(failure=f"{name} cannot be compared with eager, {why}, and a closeness was asked for")
+        if closeness is not None and found.apart is not None and not found.apart <= closeness:
+            return Comparison(failure=f"{name} is {found.apart:.2g} of the largest value away from eager, and the closeness is {closeness:.2g}")
+    return Comparison(apart, draws)
+
 
 def compare(called: Called, generators: Sequence[torch.Generator]) -> Comparison:
     """Results and gradients of one call, on copies: nothing of the user's is written."""
@@ -153,23 +184,31 @@ def compare(called: Called, generators: Sequence[torch.Generator]) -> Comparison
         plain = copy.deepcopy(called.module)
     except Exception as error:
         return Comparison(failure=f"{name} cannot be copied: {first_line(error)}")
-    states = [generator.get_state() for generator in generators]
     try:
-        with torch.random.fork_rng(devices=_devices_of(plain)):
+        with random_states_kept(plain, generators):
             before = _random_state(plain)
-            wanted = _run(plain, plain, called)
+            wanted = run(plain, plain, called)
             draws = any(not torch.equal(a, b) for a, b in zip(before, _random_state(plain)))
             fresh = copy.deepcopy(called.module)
             with logs_ignored():
-                found = _run(fresh, compiled(fresh), called)
+                found = run(fresh, compiled(fresh), called)
     except Exception as error:  # the compiler, what it needs, or memory
         return Comparison(failure=first_line(error))
-    finally:
-        for generator, state in zip(generators, states):
-            generator.set_state(state)
     if draws or not any(wanted):
         return Comparison(draws=draws)
     return Comparison(apart=max(_difference(one, other) for one, other in zip(wanted, found)))
+
+
+@contextlib.contextmanager
+def random_states_kept(module: torch.nn.Module, generators: Sequence[torch.Generator]) -> Iterator[None]:
+    """Those of torch and of these generators are as they were, behind it."""
+    states = [generator.get_state() for generator in generators]
+    try:
+        with torch.random.fork_rng(devices=_devices_of(module)):
+            yield
+    finally:
+        for generator, state in zip(generators, states):
+            generator.set_state(state)
 
 
 def _devices_of(module: torch.nn.Module) -> list[torch.device]:
@@ -180,13 +219,13 @@ def _random_state(module: torch.nn.Module) -> list[torch.Tensor]:
     return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in _devices_of(module))]
 
 
-def _run(module: torch.nn.Module, function: Callable[..., Any], called: Called) -> tuple[list[torch.Tensor], ...]:
+def run(module: torch.nn.Module, function: Callable[..., Any], called: Called) -> tuple[list[torch.Tensor], ...]:
     """Results, gradients and buffers of a call."""
-    args, kwargs = pytree.tree_map_only(torch.Tensor, _copy_of, copy.deepcopy(called.arguments))
+    args, kwargs = pytree.tree_map_only(torch.Tensor, copy_of, copy.deepcopy(called.arguments))
     autocast = torch.autocast(_kind_of(module), dtype=called.autocast, enabled=called.autocast is not None)
     with torch.set_grad_enabled(called.with_gradients), autocast:
-        results = _tensors_in(function(*args, **kwargs))
-    asked = [one for one in [*module.parameters(), *_tensors_in((args, kwargs))] if one.requires_grad]
+        results = tensors_in(function(*args, **kwargs))
+    asked = [one for one in [*module.parameters(), *tensors_in((args, kwargs))] if one.requires_grad]
     outputs = [one for one in results if one.requires_grad and (one.is_floating_point() or one.is_complex())]
     gradients: Sequence[Optional[torch.Tensor]] = ()
     if outputs and asked:
@@ -236,7 +275,8 @@ def compiled(module: torch.nn.Module) -> Callable[..., Any]:
 
 def logs_ignored() -> Any:
     """Context manager: what is compiled within does not log, and is whole, therefore. A replay does not log either."""
-    ignored = _ignored(frozenset(torch._dynamo.config.ignore_logging_functions), _methods_that_log())
+    users = frozenset(iter(torch._dynamo.config.ignore_logging_functions))  # a set is copied whole, whatever its iterator says
+    ignored = _ignored(users, _methods_that_log())
     return torch._dynamo.config.patch(ignore_logging_functions=ignored)
 
 

@@ -16,7 +16,7 @@ class GraphedForward:
     """Replays a captured callable; runs the original if the training flag or the grad mode differs.
 
     A call that differs from the sample (shapes, dtypes, devices, structure, keyword arguments, values that are no tensors)
-    raises GuardError, or runs eagerly with on_mismatch="eager".
+    raises GuardError, or runs eagerly with on_mismatch="eager". `compiled` says what became of compiling it.
     """
 
     def __init__(
@@ -26,7 +26,9 @@ class GraphedForward:
         original: Callable[..., Any],
         module: Optional[torch.nn.Module],
         on_mismatch: str,
+        compiled: str = "",
     ) -> None:
+        self.compiled = compiled  # what became of compiling it; empty where that was not asked for
         self._captured: Optional[_C.GraphedCallable] = captured
         self._call = captured.call
         self._flat = flat

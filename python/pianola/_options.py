@@ -48,6 +48,8 @@ class CallableOptions(TypedDict, total=False):
     branches: Union[int, str]
     parallel: Optional[_C.ParallelOptions]
     accept_capture_path: bool
+    compile: Union[bool, str]
+    closeness: Optional[float]
     retain_graph_in_backward: bool
     clone_param_grads_on_return: Optional[bool]
     pre_warmup_hook: Optional[Callable[[], Any]]
