@@ -120,7 +120,8 @@ def make_graphed_callables(
             any.
         retain_graph_in_backward: let backward(retain_graph=True) be followed by another one.
         clone_param_grads_on_return: Transformer Engine's name for grad="clone" (True) and grad="alias" (False).
-        pre_warmup_hook, post_warmup_hook: called once, before and after all warm-up runs.
+        pre_warmup_hook, post_warmup_hook: called once, before and after all warm-up runs; once more, where what was compiled cannot be
+            captured and is captured plainly.
         capture_time_hooks: per callable None or a dict of hooks, as in Transformer Engine: run around each warm-up and
             capture pass, and not recorded.
         _order, _num_layers_per_chunk: Transformer Engine's pipeline order. Then sample_args has one entry per layer and

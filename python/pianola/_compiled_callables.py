@@ -15,7 +15,8 @@ from torch.utils import _pytree as pytree
 
 from ._call import name_of
 from ._compile_choice import NO_COMMON_CLOCK, TURNS, Watch, judge, ranks
-from ._compiled_modules import Called, compare_all, compiled, copy_of, first_line, logs_ignored, random_states_kept, run, tensors_in, why_not
+from ._compiled_code import stance as stance_of_the_compiler
+from ._compiled_modules import Called, SharedPatch, compare_all, compiled, copy_of, first_line, logs_ignored, random_states_kept, run, tensors_in, why_not
 from ._errors import CaptureError
 from ._flat_function import FlatFunction
 from ._graph_pool import pool_id
@@ -87,15 +88,17 @@ class CompiledCallables:
             return None, "not compiled: it is a function, and modules are"
         if self._wanted == "auto" and ranks() > 1:
             return None, f"not compiled: {NO_COMMON_CLOCK}"
-        if refusal := why_not(target):
+        if refusal := why_not(target) or _why_the_compiler_does_not():
             return None, f"not compiled: {refusal}"
         name, begin = type(target).__name__, time.perf_counter()
         try:
-            called = Called.now(target, *sample)
+            called = Called.now(target, *sample, is_forward=True)
             comparison = compare_all([called], self._closeness, self._options["generators"])
             seconds = time.perf_counter() - begin
             if comparison.failure:
                 return None, f"not compiled: {comparison.failure}"
+            if comparison.writes_more:
+                return None, f"not compiled: {name} writes parameters, or tensors that are none of its buffers"
             takes, told = True, f"compiled: {name}, in {seconds:.1f} s; {comparison.told()}"
             if self._wanted == "auto":
                 takes, told = judge(False, name, *self._race(called), seconds, comparison)
@@ -105,8 +108,8 @@ class CompiledCallables:
 
     def _compiled_ahead(self, called: Called) -> Callable[..., Any]:
         """The module's call, compiled for this one. Warm-up runs may not compile: nobody sees what code writes that is just made."""
-        function = compiled(called.module)
-        with random_states_kept(called.module, self._options["generators"]), unwritten([called.module], always=True), _compiling():
+        function = compiled(called.module, is_forward=True)
+        with torch.inference_mode(False), random_states_kept(called.module, self._options["generators"]), unwritten([called.module], always=True), _compiling():
             run(called.module, function, called)
         return function
 
@@ -133,12 +136,22 @@ class CompiledCallables:
         return watches
 
 
+def _why_the_compiler_does_not() -> str:
+    stance = stance_of_the_compiler()
+    if stance != "default":
+        return f"torch.compiler.set_stance says {stance!r}"
+    return "torch.compile is disabled" if torch._dynamo.config.disable else ""
+
+
 @contextlib.contextmanager
 def _compiling() -> Iterator[None]:
     """While code is compiled that is to be captured, and while it is."""
     # A captured backward pass keeps what the forward saved, where callables may run in any order: memory that is donated it cannot.
-    with logs_ignored(), torch._functorch.config.patch(donated_buffer=False):
+    with logs_ignored(), _nothing_donated:
         yield
+
+
+_nothing_donated = SharedPatch(lambda: torch._functorch.config.patch(donated_buffer=False))
 
 
 @contextlib.contextmanager
@@ -153,11 +166,12 @@ def unwritten(modules: Iterable[torch.nn.Module], always: bool = False) -> Itera
         if always or not succeeds:
             with torch.no_grad():
                 for buffer, before in buffers:
-                    buffer.copy_(before)
+                    if not torch.equal(buffer, before):  # a copy would count as a write to a backward pass that is to come
+                        buffer.copy_(before)
 
 
 def _plain(called: Called) -> Callable[..., Any]:
-    return lambda *args, **kwargs: called.module(*args, **kwargs)
+    return lambda *args, **kwargs: called.module.forward(*args, **kwargs)
 
 
 class _Contender:

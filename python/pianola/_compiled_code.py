@@ -285,10 +285,10 @@ class Guards:
         self._manager = manager
         self._variables = variables
         self._modes = under
-        self._stance = _stance()
+        self._stance = stance()
 
     def hold(self) -> bool:
-        if self._manager.cache_entry is None or _stance() != self._stance:  # dynamo has dropped the code, or is told to run none
+        if self._manager.cache_entry is None or stance() != self._stance:  # dynamo has dropped the code, or is told to run none
             return False
         if modes() == self._modes:
             return self._manager.check(self._variables)
@@ -359,7 +359,7 @@ def _holds_tensors(value: Any, depth: int = 0) -> bool:
     return any(_has_outline(one) or _holds_tensors(one, depth + 1) for one in values)
 
 
-def _stance() -> Any:
+def stance() -> Any:
     """What torch.compiler.set_stance() says."""
     return sys.modules["torch._dynamo.eval_frame"]._stance.stance
 

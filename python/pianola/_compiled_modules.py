@@ -17,6 +17,7 @@ from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional, Sequ
 import torch
 from torch._dynamo.exc import TorchDynamoException, Unsupported
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ._weakly import owner_of
 
@@ -47,12 +48,13 @@ class Called(NamedTuple):
     arguments: Any  # (args, kwargs)
     with_gradients: bool
     autocast: Optional[torch.dtype]  # None: off
+    is_forward: bool = False  # only that is called, without what Module.__call__ does around it
 
     @classmethod
-    def now(cls, module: torch.nn.Module, args: tuple, kwargs: dict) -> "Called":
+    def now(cls, module: torch.nn.Module, args: tuple, kwargs: dict, is_forward: bool = False) -> "Called":
         """In the modes of the moment."""
         copied = pytree.tree_map_only(torch.Tensor, copy_of, (args, kwargs))
-        return cls(module, copy.deepcopy(copied), torch.is_grad_enabled(), _autocast_of(module))
+        return cls(module, copy.deepcopy(copied), torch.is_grad_enabled(), _autocast_of(module), is_forward)
 
 
 class Probe:
@@ -118,7 +120,11 @@ def _noting(probe: Probe, module: torch.nn.Module) -> Callable[..., Any]:
 
 
 def copy_of(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+    source = tensor.detach()
+    copied = source.clone()
+    if copied.layout is torch.strided and copied.stride() != source.stride() and torch._debug_has_internal_overlap(source) != 1:
+        copied = torch.empty_strided(source.shape, source.stride(), dtype=source.dtype, device=source.device).copy_(source)
+    return copied.requires_grad_(tensor.requires_grad)
 
 
 def _kind_of(module: torch.nn.Module) -> str:
@@ -150,6 +156,7 @@ class Comparison(NamedTuple):
     apart: Optional[float] = None  # as a share of the largest value; None: not compared
     draws: bool = False
     failure: str = ""
+    writes_more: bool = False  # than its buffers, of what it holds
 
     def told(self) -> str:
         if self.apart is None:
@@ -160,13 +167,13 @@ class Comparison(NamedTuple):
 
 def compare_all(called: Iterable[Called], closeness: Optional[float], generators: Sequence[torch.Generator]) -> Comparison:
     """Of all modules that are called. What is farther away than `closeness`, or cannot be compared where there is one, is a failure."""
-    apart, draws = None, False
+    apart, draws, writes_more = None, False, False
     for one in called:
         found = compare(one, generators)
         if found.failure:
             return found
         name = type(one.module).__name__
-        draws = draws or found.draws
+        draws, writes_more = draws or found.draws, writes_more or found.writes_more
         if found.apart is not None:
             apart = max(found.apart, apart or 0.0)
         if closeness is not None and found.apart is None:
@@ -174,7 +181,7 @@ def compare_all(called: Iterable[Called], closeness: Optional[float], generators
             return Comparison(failure=f"{name} cannot be compared with eager, {why}, and a closeness was asked for")
         if closeness is not None and found.apart is not None and not found.apart <= closeness:
             return Comparison(failure=f"{name} is {found.apart:.2g} of the largest value away from eager, and the closeness is {closeness:.2g}")
-    return Comparison(apart, draws)
+    return Comparison(apart, draws, writes_more=writes_more)
 
 
 def compare(called: Called, generators: Sequence[torch.Generator]) -> Comparison:
@@ -187,16 +194,57 @@ def compare(called: Called, generators: Sequence[torch.Generator]) -> Comparison
     try:
         with random_states_kept(plain, generators):
             before = _random_state(plain)
-            wanted = run(plain, plain, called)
+            with _Writes(plain) as writes:
+                wanted = run(plain, plain.forward if called.is_forward else plain, called)
             draws = any(not torch.equal(a, b) for a, b in zip(before, _random_state(plain)))
             fresh = copy.deepcopy(called.module)
             with logs_ignored():
-                found = run(fresh, compiled(fresh), called)
+                found = run(fresh, compiled(fresh, called.is_forward), called)
     except Exception as error:  # the compiler, what it needs, or memory
         return Comparison(failure=first_line(error))
     if draws or not any(wanted):
-        return Comparison(draws=draws)
-    return Comparison(apart=max(_difference(one, other) for one, other in zip(wanted, found)))
+        return Comparison(draws=draws, writes_more=writes.more)
+    return Comparison(apart=max(_difference(one, other) for one, other in zip(wanted, found)), writes_more=writes.more)
+
+
+class _Writes(TorchDispatchMode):
+    """Sees what a copy of a module writes. What it writes that is no part of it, and is no copy therefore, is refused."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._name = type(module).__name__
+        self._buffers = {_memory(one) for one in module.buffers()}
+        parts = [value for part in module.modules() for value in vars(part).values() if isinstance(value, torch.Tensor)]
+        self._others = {_memory(one) for one in [*module.parameters(), *parts]} - self._buffers
+        self._own: set[int] = set()  # made meanwhile
+        self._held: list[Any] = []  # or another one would take its place
+        self.more = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: Optional[dict] = None) -> Any:
+        given = {_memory(one) for one in tensors_in((args, kwargs))}
+        names = [argument.name for argument in func._schema.arguments]
+        passed = {**dict(zip(names, args)), **(kwargs or {})}
+        for argument in func._schema.arguments:
+            if argument.alias_info is None or not argument.alias_info.is_write:
+                continue
+            for tensor in tensors_in(passed.get(argument.name)):
+                self._note(_memory(tensor))
+        result = func(*args, **(kwargs or {}))
+        for tensor in tensors_in(result):
+            if _memory(tensor) not in given:
+                self._own.add(_memory(tensor))
+                self._held.append(tensor.untyped_storage())
+        return result
+
+    def _note(self, memory: int) -> None:
+        if memory in self._others:
+            self.more = True
+        elif memory not in self._buffers and memory not in self._own:
+            raise RuntimeError(f"{self._name} writes a tensor that is none of its parameters, buffers and attributes")
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
 
 
 @contextlib.contextmanager
@@ -261,11 +309,11 @@ def _apart(one: torch.Tensor, other: torch.Tensor) -> tuple[float, float]:
 # --- Compiled ---
 
 
-def compiled(module: torch.nn.Module) -> Callable[..., Any]:
-    """Its call, compiled as a whole, for each shape by itself: where it cannot be, nothing of it has run."""
+def compiled(module: torch.nn.Module, is_forward: bool = False) -> Callable[..., Any]:
+    """Its call, or its forward alone, compiled as a whole, for each shape by itself: where it cannot be, nothing of it has run."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return module._call_impl(*args, **kwargs)
+        return module.forward(*args, **kwargs) if is_forward else module._call_impl(*args, **kwargs)
 
     # Dynamo takes no frame of torch's own modules by itself, and counts what it has compiled by code object: each module needs one.
     code = call.__code__.replace(co_name=f"call_{type(module).__name__}")
@@ -273,11 +321,44 @@ def compiled(module: torch.nn.Module) -> Callable[..., Any]:
     return torch.compile(function, dynamic=False, fullgraph=True)
 
 
-def logs_ignored() -> Any:
+class SharedPatch:
+    """A setting of torch's for the whole process that is another one while somebody is within, on any thread.
+
+    Args:
+        patch: makes torch's own context manager for it.
+    """
+
+    def __init__(self, patch: Callable[[], Any]) -> None:
+        self._patch = patch
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._context: Any = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._context = self._patch()
+                self._context.__enter__()
+            self._inside += 1
+
+    def __exit__(self, *raised: Any) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._context.__exit__(*raised)
+
+
+def logs_ignored() -> SharedPatch:
     """Context manager: what is compiled within does not log, and is whole, therefore. A replay does not log either."""
-    users = frozenset(iter(torch._dynamo.config.ignore_logging_functions))  # a set is copied whole, whatever its iterator says
-    ignored = _ignored(users, _methods_that_log())
-    return torch._dynamo.config.patch(ignore_logging_functions=ignored)
+    return _logs_ignored
+
+
+def _patch_of_logs() -> Any:
+    users = frozenset(iter(torch._dynamo.config.ignore_logging_functions))
+    return torch._dynamo.config.patch(ignore_logging_functions=_ignored(users, _methods_that_log()))
+
+
+_logs_ignored = SharedPatch(_patch_of_logs)
 
 
 class _Ignored(set[Callable[..., Any]]):

@@ -107,6 +107,11 @@ class MicrobatchForward:
                 kind="ScheduleError",
             )
 
+    @property
+    def compiled(self) -> str:
+        """What became of compiling the layer."""
+        return self._forward.compiled
+
     def reset(self) -> None:
         """Drops the graphs of the layer, for all microbatches."""
         self._forward.reset()

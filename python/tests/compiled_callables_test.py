@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import threading
 import weakref
 
 import pianola
@@ -117,6 +118,30 @@ def test_a_capture_that_fails_as_compiled_is_made_plainly_and_leaves_no_trace(de
     train_alike(graphed, other, device)
 
 
+class Positions(Net):
+    """A buffer that nobody can write, keywords, and results by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("positions", torch.arange(4.0).expand(16, 4))
+
+    def forward(self, x, scale=1.0):
+        return {"sum": super().forward(x) * scale + self.positions, "input": x}
+
+
+def test_expanded_buffers_keywords_and_results_by_name(device):
+    graphed, other = net(device, Positions), net(device, Positions)
+    (x,) = batches(1, (16, 8), device)
+    pianola.make_graphed_callables(graphed, (x,), sample_kwargs={"scale": 2.0}, compile=True)
+    assert graphed.forward.compiled.startswith("compiled: Positions, in "), graphed.forward.compiled
+    compiled = torch.compile(other, dynamic=False, fullgraph=True)
+    for x in batches(3, (16, 8), device):
+        one, two = graphed(x, scale=2.0), compiled(x, scale=2.0)
+        assert_same("sum", one["sum"], two["sum"])
+        assert_same("input", one["input"], x)
+    assert_same_state(graphed, other)
+
+
 def test_several_callables_are_compiled_each_by_itself(device):
     first, head, other, other_head = net(device), torch.nn.Linear(4, 2).to(device), net(device), torch.nn.Linear(4, 2).to(device)
     other_head.load_state_dict(head.state_dict())
@@ -134,6 +159,121 @@ def test_several_callables_are_compiled_each_by_itself(device):
             result.sum().backward()
         assert_same_state(first, other)
         assert_same_state(head, other_head)
+
+
+class WritesAParameter(Net):
+    def __init__(self):
+        super().__init__()
+        self.code = torch.nn.Parameter(torch.zeros(4), requires_grad=False)
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.code.mul_(0.9).add_(x.mean(0)[:4])
+        return super().forward(x) + self.code
+
+
+class WritesAnAttribute(Net):
+    def __init__(self):
+        super().__init__()
+        self.steps = torch.zeros(4)
+
+    def _apply(self, function, recurse=True):
+        self.steps = function(self.steps)
+        return super()._apply(function, recurse)
+
+    def forward(self, x):
+        self.steps.add_(1)
+        return super().forward(x) + self.steps
+
+
+class WritesATensorOfOthers(Net):
+    outside = None  # of the class
+
+    def forward(self, x):
+        self.outside.add_(1)
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("kind", [WritesAParameter, WritesAnAttribute, WritesATensorOfOthers])
+def test_what_writes_more_than_buffers_stays_plain_and_is_not_written(kind, device):
+    """Trials could not put it back."""
+    WritesATensorOfOthers.outside = torch.zeros(4, device=device)
+    graphed, other = net(device, kind), net(device, kind)
+    (x,) = batches(1, (16, 8), device)
+    pianola.make_graphed_callables(graphed, (x,), compile=True)
+    assert "not compiled" in graphed.forward.compiled and "writes" in graphed.forward.compiled, graphed.forward.compiled
+    assert WritesATensorOfOthers.outside.sum() == 0
+    for x in batches(3, (16, 8), device):
+        assert_same("result", graphed(x), other(x))
+    assert_same_state(graphed, other)
+
+
+def test_hooks_of_all_modules_run_once(device):
+    graphed, other = net(device), net(device)
+    (x,) = batches(1, (16, 8), device)
+    hook = torch.nn.modules.module.register_module_forward_hook(lambda module, args, result: 2 * result if isinstance(module, Net) else None)
+    try:
+        pianola.make_graphed_callables(graphed, (x,), compile=True)
+        assert graphed.forward.compiled.startswith("compiled"), graphed.forward.compiled
+        forward = torch.compile(other.forward, dynamic=False)
+        assert_same("result", graphed(x), 2 * forward(x))
+    finally:
+        hook.remove()
+
+
+def test_threads_leave_torchs_settings_as_they_were(device):
+    before = torch._functorch.config.donated_buffer, set(torch._dynamo.config.ignore_logging_functions)
+    made = [net(device) for _ in range(3)]
+    (x,) = batches(1, (16, 8), device)
+    threads = [threading.Thread(target=pianola.make_graphed_callables, args=(one, (x,)), kwargs={"compile": True}) for one in made]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (torch._functorch.config.donated_buffer, set(iter(torch._dynamo.config.ignore_logging_functions))) == before
+
+
+def test_a_backward_pass_that_is_to_come_still_does(device):
+    graphed = net(device).eval()  # which saves its statistics
+    (x,) = batches(1, (16, 8), device)
+    loss = graphed(x).sum()
+    pianola.make_graphed_callables(graphed, (x,), compile=True)
+    assert graphed.forward.compiled.startswith("compiled"), graphed.forward.compiled
+    loss.backward()
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_inference_takes_compiled_code(mode, device):
+    graphed, other = net(device).eval(), net(device).eval()
+    (x,) = batches(1, (16, 8), device)
+    with mode():
+        pianola.make_graphed_callables(graphed, (x,), compile=True)
+        assert graphed.forward.compiled.startswith("compiled"), graphed.forward.compiled
+        compiled = torch.compile(other, dynamic=False, fullgraph=True)
+        for x in batches(3, (16, 8), device):
+            assert_same("result", graphed(x), compiled(x))
+
+
+def test_samples_keep_their_strides(device):
+    graphed = net(device)
+    (wide,) = batches(1, (16, 16), device)
+    pianola.make_graphed_callables(graphed, (wide[:, :8],), compile=True)
+    assert graphed.forward.compiled.startswith("compiled"), graphed.forward.compiled
+
+
+def test_nothing_is_claimed_where_the_compiler_is_told_to_rest(device):
+    graphed = net(device)
+    (x,) = batches(1, (16, 8), device)
+    with torch.compiler.set_stance("force_eager"):
+        pianola.make_graphed_callables(graphed, (x,), compile=True)
+    assert graphed.forward.compiled == "not compiled: torch.compiler.set_stance says 'force_eager'"
+
+
+def test_layers_of_a_pipeline_say_what_was_chosen(device):
+    layer = torch.nn.Linear(8, 8).to(device)
+    samples = tuple((torch.zeros(2, 8, device=device, requires_grad=True),) for _ in range(2))
+    functions = pianola.make_graphed_callables((layer,), samples, _order=[1, 1, -1, -1], compile=True)
+    assert [one.compiled.startswith("compiled: Linear") for one in functions] == [True, True]
 
 
 def test_calls_that_differ_run_the_original(device):
