@@ -11,11 +11,12 @@ import inspect
 import logging
 import math
 import threading
-from types import FunctionType, TracebackType
+from types import FunctionType, SimpleNamespace, TracebackType
 from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional, Sequence
 
 import torch
 from torch._dynamo.exc import TorchDynamoException, Unsupported
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -207,8 +208,13 @@ def compare(called: Called, generators: Sequence[torch.Generator]) -> Comparison
     return Comparison(apart=max(_difference(one, other) for one, other in zip(wanted, found)), writes_more=writes.more)
 
 
+_NO_SCHEMA = SimpleNamespace(arguments=())  # of operators that take functions, and write nothing themselves
+
+
 class _Writes(TorchDispatchMode):
     """Sees what a copy of a module writes. What it writes that is no part of it, and is no copy therefore, is refused."""
+
+    supports_higher_order_operators = True
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -217,14 +223,14 @@ class _Writes(TorchDispatchMode):
         parts = [value for part in module.modules() for value in vars(part).values() if isinstance(value, torch.Tensor)]
         self._others = {_memory(one) for one in [*module.parameters(), *parts]} - self._buffers
         self._own: set[int] = set()  # made meanwhile
-        self._held: list[Any] = []  # or another one would take its place
+        self._places: list[StorageWeakRef] = []  # of those: no other memory takes them, and none is held
         self.more = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: Optional[dict] = None) -> Any:
         given = {_memory(one) for one in tensors_in((args, kwargs))}
-        names = [argument.name for argument in func._schema.arguments]
-        passed = {**dict(zip(names, args)), **(kwargs or {})}
-        for argument in func._schema.arguments:
+        arguments = getattr(func, "_schema", _NO_SCHEMA).arguments
+        passed = {**dict(zip((argument.name for argument in arguments), args)), **(kwargs or {})}
+        for argument in arguments:
             if argument.alias_info is None or not argument.alias_info.is_write:
                 continue
             for tensor in tensors_in(passed.get(argument.name)):
@@ -233,7 +239,7 @@ class _Writes(TorchDispatchMode):
         for tensor in tensors_in(result):
             if _memory(tensor) not in given:
                 self._own.add(_memory(tensor))
-                self._held.append(tensor.untyped_storage())
+                self._places.append(StorageWeakRef(tensor.untyped_storage()))
         return result
 
     def _note(self, memory: int) -> None:

@@ -8,6 +8,8 @@ import weakref
 import pianola
 import pytest
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.attention.flex_attention import flex_attention
 
 from compiling import NEEDS_A_COMPILER, fresh_compiler  # noqa: F401
 from twins import assert_same, assert_same_state, batches
@@ -206,6 +208,33 @@ def test_what_writes_more_than_buffers_stays_plain_and_is_not_written(kind, devi
     for x in batches(3, (16, 8), device):
         assert_same("result", graphed(x), other(x))
     assert_same_state(graphed, other)
+
+
+def test_what_a_comparison_makes_is_let_go_as_it_goes(device):
+    """A look at its writes does not hold what a forward and backward pass have made."""
+    from pianola._compiled_modules import _Writes
+
+    made = []
+    with _Writes(net(device)):
+        first = torch.ones(8, device=device)
+        made.append(StorageWeakRef(first.untyped_storage()))
+        del first
+        second = torch.ones(8, device=device)
+        second.add_(1)
+    assert made[0].expired()
+
+
+def test_modules_with_operators_that_take_functions_are_compared(device):
+    from pianola._compiled_modules import Called, compare
+
+    class Attention(torch.nn.Module):
+        def forward(self, q, k, v):
+            return flex_attention(q, k, v, score_mod=lambda score, b, h, i, j: score + (i - j))
+
+    sample = tuple(torch.randn(1, 2, 128, 16, device=device) for _ in range(3))
+    with torch.no_grad():
+        found = compare(Called.now(Attention().to(device).eval(), sample, {}), ())
+    assert found.failure == "" and found.apart < 1e-4, found
 
 
 def test_hooks_of_all_modules_run_once(device):
