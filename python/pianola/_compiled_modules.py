@@ -216,6 +216,11 @@ class _Writes(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Else dynamo gives up functions for good that a module compiles by itself, as flex_attention does."""
+        return True
+
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._name = type(module).__name__
