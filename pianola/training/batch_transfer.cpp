@@ -26,10 +26,10 @@ bool lies_alike(const at::Tensor& source, const at::Tensor& target) {
 
 }  // namespace
 
-BatchTransfer::BatchTransfer(c10::Device device, bool pin, bool double_buffer, std::span<const BatchLayout> layouts,
+BatchTransfer::BatchTransfer(c10::Device device, TransferOptions options, std::span<const BatchLayout> layouts,
                              const PaddingPlan& padding)
     : device_(device),
-      pin_(pin),
+      options_(options),
       layouts_(layouts),
       padding_(padding),
       static_(layouts, c10::TensorOptions(device)),
@@ -38,7 +38,7 @@ BatchTransfer::BatchTransfer(c10::Device device, bool pin, bool double_buffer, s
       issued_(device.type()) {
   const std::size_t slots = device.is_cpu() ? 1 : 2;
   for (std::size_t i = 0; i < slots; ++i) slots_.emplace_back(device);
-  if (device.is_cpu() || !double_buffer) return;
+  if (device.is_cpu() || !options.double_buffer) return;
   const c10::impl::VirtualGuardImpl guard(device.type());
   side_ = guard.getStreamFromGlobalPool(device);
   spare_.emplace(layouts, c10::TensorOptions(device));
@@ -74,8 +74,8 @@ Route BatchTransfer::route_of(const at::Tensor& source, std::size_t leaf, std::s
   const at::Tensor& target = static_.tensors(bucket)[leaf];
   if (source.sizes() == target.sizes() && graph::is_same_memory(target, source)) return Route::none;
   if (!source.is_cpu()) return Route::local;
-  const bool may_travel = !device_.is_cpu() && lies_alike(source, target);
-  return may_travel && (!pin_ || source.is_pinned()) ? Route::direct : Route::staged;
+  const bool may_travel = !device_.is_cpu() && !options_.reads_at_once && lies_alike(source, target);
+  return may_travel && (!options_.pin || source.is_pinned()) ? Route::direct : Route::staged;
 }
 
 void BatchTransfer::find_routes() {
@@ -108,7 +108,7 @@ void BatchTransfer::stage(Slot& slot) {
   for (std::size_t leaf = 0; leaf < sent_.sources.size(); ++leaf) {
     if (sent_.routes[leaf] != Route::staged) continue;
     if (!slot.staging) {
-      slot.staging.emplace(layouts_, c10::TensorOptions(c10::kCPU).pinned_memory(pin_ && !device_.is_cpu()));
+      slot.staging.emplace(layouts_, c10::TensorOptions(c10::kCPU).pinned_memory(options_.pin && !device_.is_cpu()));
     }
     copy_padded(slot.staging->tensors(sent_.bucket)[leaf], sent_.sources[leaf], padding_.of(leaf));
     sent_.sources[leaf].reset();

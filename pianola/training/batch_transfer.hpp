@@ -31,16 +31,23 @@ namespace pianola::training {
 /// How one tensor of a batch gets into its static tensor.
 enum class Route {
   staged,  ///< From host memory by way of a staging buffer, which the host fills at once.
-  direct,  ///< From host memory as it is: pinned, and laid out as the static tensor.
+  direct,  ///< From host memory as it is, later: pinned, and laid out as the static tensor.
   local,   ///< From memory of a device, on the current stream.
   none,    ///< The source is the static tensor.
+};
+
+struct TransferOptions {
+  bool pin = true;            ///< As StaticInputsOptions says.
+  bool double_buffer = true;  ///< The same.
+  bool reads_at_once =
+      false;  ///< Sources may be written when send() returns, pinned ones as well; wants `pin` on a GPU.
 };
 
 /// The memory of StaticInputs, and what moves batches through it.
 class BatchTransfer {
  public:
   /// @param layouts, padding  Of all buckets; outlive this.
-  BatchTransfer(c10::Device device, bool pin, bool double_buffer, std::span<const BatchLayout> layouts,
+  BatchTransfer(c10::Device device, TransferOptions options, std::span<const BatchLayout> layouts,
                 const PaddingPlan& padding);
   BatchTransfer(const BatchTransfer&) = delete;
   BatchTransfer& operator=(const BatchTransfer&) = delete;
@@ -88,7 +95,7 @@ class BatchTransfer {
   [[nodiscard]] c10::Stream current_stream() const;
 
   c10::Device device_;
-  bool pin_;
+  TransferOptions options_;
   std::span<const BatchLayout> layouts_;
   const PaddingPlan& padding_;
   BatchMemory static_;

@@ -21,6 +21,8 @@ struct PaddedDim {
 /// Which tensors of a batch are padded, along which dimensions, with what.
 class PaddingPlan {
  public:
+  /// Pads nothing.
+  explicit PaddingPlan(std::size_t leaves) : dims_(leaves) {}
   /// Of the first batch. @throws UsageError  A padding fits no tensor, is given twice, or its value is no number of the
   ///                                         tensor's dtype.
   PaddingPlan(const Buckets& buckets, const LeafNames& names, std::span<const at::Tensor> tensors);

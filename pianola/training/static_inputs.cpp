@@ -46,7 +46,9 @@ struct StaticInputs::Impl {
   /// All that is there once the first batch has come.
   struct Fixed {
     Fixed(BatchPlan first, c10::Device device, const StaticInputsOptions& options)
-        : plan(std::move(first)), transfer(device, options.pin, options.double_buffer, plan.layouts(), plan.padding()) {
+        : plan(std::move(first)),
+          transfer(device, {.pin = options.pin, .double_buffer = options.double_buffer}, plan.layouts(),
+                   plan.padding()) {
       for (std::size_t bucket = 0; bucket < plan.lengths().size(); ++bucket) {
         microbatches.push_back(plan.rebuild(transfer.statics(bucket)));
         uses.push_back({.length = plan.lengths()[bucket]});

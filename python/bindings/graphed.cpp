@@ -3,19 +3,19 @@
 #include <bindings/gil.hpp>
 #include <bindings/graph_options.hpp>
 #include <bindings/held_object.hpp>
-#include <bindings/host_guard.hpp>
+#include <bindings/known_call.hpp>
 #include <bindings/object_words.hpp>
 #include <bindings/plain_tree.hpp>
 #include <bindings/python_call.hpp>
 #include <bindings/python_function.hpp>
 #include <bindings/python_words.hpp>
-#include <bindings/same_value.hpp>
 #include <bindings/tensor_list.hpp>
 
 #include <pianola/callable/signature_cache.hpp>
 #include <pianola/trace/late_read.hpp>
 #include <pianola/trace/number_span.hpp>
 #include <pianola/trace/quiet_scope.hpp>
+#include <pianola/training/delivery.hpp>
 
 #include <torch/csrc/autograd/python_variable.h>
 
@@ -33,83 +33,72 @@ namespace {
 
 using callable::SignatureCache;
 
-py::object attribute(const py::handle& object, PyObject* name) {
-  auto value = py::reinterpret_steal<py::object>(PyObject_GetAttr(object.ptr(), name));
-  if (!value) throw py::error_already_set();
-  return value;
-}
-
-// The arguments of calls that were replayed, and the state that they were in.
-class KnownCall {
+// Calls whose inputs at some places are on the host, where the function brings them from to the device: the cache of another
+// function knows them, once they are there.
+class ArrivingCall {
  public:
-  // `followed`: which of the leaves that are no tensors are numbers whose values the state's path is asked about.
-  KnownCall(const PlainTree& arguments, const py::object& state, std::int64_t number, std::vector<std::size_t> followed)
-      : followed_(std::move(followed)), outline_(arguments.outline), state_(py::weakref(state)), number_(number) {
-    for (PyObject* const key : arguments.keys) keys_.push_back(borrowed(key));
-    for (PyObject* const leaf : arguments.leaves) {
-      if (!THPVariable_CheckExact(leaf)) frozen_.push_back(borrowed(leaf));
+  // `places`: among the tensors of a call, ascending; all others are on the device. `there`: what arrives lies like these.
+  ArrivingCall(const py::object& brought, std::vector<std::size_t> places, const std::vector<at::Tensor>& there)
+      : brought_(py::weakref(brought)), places_(std::move(places)), delivery_(there) {}
+
+  [[nodiscard]] bool takes(const std::vector<at::Tensor>& tensors) const {
+    std::vector<at::Tensor> arriving;
+    auto place = places_.begin();
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      if (tensors[i].is_cpu() != (place != places_.end() && *place == i)) return false;
+      if (!tensors[i].is_cpu()) continue;
+      arriving.push_back(tensors[i]);
+      ++place;
     }
+    return delivery_.takes(arriving);
   }
 
-  [[nodiscard]] bool has(const PlainTree& arguments) const {
-    if (arguments.outline != outline_) return false;  // else there are as many keys, and as many leaves of a kind
-    for (std::size_t i = 0; i < keys_.size(); ++i) {
-      if (!same_value(keys_[i].ptr(), arguments.keys[i])) return false;
-    }
-    auto frozen = frozen_.begin();
-    auto followed = followed_.begin();
-    return frozen_.empty() || std::all_of(arguments.leaves.begin(), arguments.leaves.end(), [&](PyObject* leaf) {
-             if (THPVariable_CheckExact(leaf)) return true;
-             PyObject* const known = (frozen++)->ptr();
-             const auto index = static_cast<std::size_t>(frozen - frozen_.begin()) - 1;
-             if (followed == followed_.end() || *followed != index) return same_value(known, leaf);
-             ++followed;
-             return Py_TYPE(known) == Py_TYPE(leaf);
-           });
+  // In the place of those of `tensors`; nothing where that is not the moment.
+  std::optional<training::Delivery::Arrived> bring(std::vector<at::Tensor>& tensors) const {
+    std::vector<at::Tensor> arriving;
+    for (const std::size_t place : places_) arriving.push_back(tensors[place]);
+    const WithoutGil release;
+    auto arrived = delivery_.bring(std::move(arriving));
+    if (!arrived) return arrived;
+    for (std::size_t i = 0; i < places_.size(); ++i) tensors[places_[i]] = arrived->tensors()[i];
+    return arrived;
   }
 
-  // The numbers that are followed, of arguments that has() knows.
-  [[nodiscard]] py::tuple numbers_in(const PlainTree& arguments) const {
-    py::tuple numbers(followed_.size());
-    std::size_t index = 0, taken = 0;
-    for (PyObject* const leaf : arguments.leaves) {
-      if (THPVariable_CheckExact(leaf)) continue;
-      if (taken < followed_.size() && followed_[taken] == index) numbers[taken++] = borrowed(leaf);
-      ++index;
-    }
-    return numbers;
+  // The Python object that makes such calls; null where it is gone.
+  [[nodiscard]] py::object brought() const {
+    PyObject* const object = alive(brought_.ptr());
+    return object == nullptr ? py::object() : borrowed(object);
   }
-
-  // The state; null where it is gone, its calls do something else with such numbers, or what it read on the host is not as it
-  // was. `values`: of what its graphs have slots for.
-  [[nodiscard]] py::object state_now(const py::tuple& numbers, py::object& values) const {
-    static PyObject* const guarded_name = interned("guarded");
-    static PyObject* const path_name = interned("path");
-    PyObject* const state = alive(state_.ptr());
-    if (state == nullptr) return {};
-    py::object kept = borrowed(state);
-    if (!followed_.empty()) {
-      const py::object path = attribute(kept, path_name);
-      values = py::reinterpret_steal<py::object>(PyObject_CallObject(path.ptr(), numbers.ptr()));
-      if (!values) PyErr_Clear();  // as the function will: its calculation divides by zero
-      if (!values || values.is_none()) return {};
-    }
-    const py::object guarded = attribute(kept, guarded_name);  // a guard, or None, and its places
-    PyObject* const guard = PyTuple_GET_ITEM(guarded.ptr(), 0);
-    if (guard == Py_None || held_by<HostGuard>(guard)->check() >= 0) return {};
-    return kept;
-  }
-
-  [[nodiscard]] std::int64_t number() const { return number_; }
-  [[nodiscard]] bool follows_numbers() const { return !followed_.empty(); }
 
  private:
-  std::vector<std::size_t> followed_;
-  std::string outline_;
-  std::vector<py::object> keys_;
-  std::vector<py::object> frozen_;
-  py::object state_;  // weakly: what it guards may hold the function, which the collector would not see
-  std::int64_t number_;
+  py::object brought_;
+  std::vector<std::size_t> places_;
+  mutable training::Delivery delivery_;
+};
+
+// A call with inputs that have arrived which is no replay after all: it gets tensors of its own.
+class BroughtRun {
+ public:
+  explicit BroughtRun(py::object brought) : brought_(std::move(brought)) {}
+  BroughtRun(const BroughtRun&) = delete;
+  BroughtRun& operator=(const BroughtRun&) = delete;
+  ~BroughtRun() {
+    if (!has_begun_) return;
+    try {
+      brought_.attr("end")();
+    } catch (py::error_already_set& error) {
+      error.discard_as_unraisable("the end of a call whose inputs were brought to the device");
+    }
+  }
+
+  py::object begin(const py::object& state, const py::handle& args, const py::handle& kwargs) const {
+    has_begun_ = true;
+    return brought_.attr("begin")(state, args, kwargs);
+  }
+
+ private:
+  py::object brought_;
+  mutable bool has_begun_ = false;
 };
 
 // A cache and the module whose calls it keeps, if it is one's: held weakly, as the module holds the cache.
@@ -131,20 +120,18 @@ class PythonCache {
 
   // Null where nothing is known of such a call. Of what it does, a call that is replayed needs no object.
   py::object run_known(const py::handle& graphed, const py::handle& args, const py::handle& kwargs) {
-    if (known_.empty()) return {};
+    if (known_.empty() && arriving_.empty()) return {};
     PlainTree arguments;
     if (!arguments.take_arguments_apart(args.ptr(), kwargs.ptr())) return {};
-    c10::SmallVector<std::pair<std::shared_ptr<const KnownCall>, py::tuple>, 1> fitting;
-    for (const auto& one : known_) {
-      if (!one->has(arguments)) continue;
-      fitting.emplace_back(one, one->numbers_in(arguments));
-      if (!one->follows_numbers()) break;  // else its state tells whether it is the one
-    }
-    const std::vector<at::Tensor> tensors = fitting.empty() ? std::vector<at::Tensor>() : arguments.tensors();
-    for (const auto& [known, numbers] : fitting) {  // a look at the host may run anything: here the arguments may end
-      py::object values = py::tuple();
-      if (const py::object state = known->state_now(numbers, values))
-        return run_in(*known, state, tensors, numbers, values, {graphed, args, kwargs});
+    if (const Fitting fitting = known_now(arguments); fitting.known)
+      return run_in(fitting, arguments.tensors(), [&] {
+        forget();
+        return py::object(graphed.attr("_call_in")(fitting.state, args, kwargs));
+      });
+    if (arriving_.empty()) return {};
+    std::vector<at::Tensor> tensors = arguments.tensors();
+    for (const auto& one : arriving_) {
+      if (one->takes(tensors)) return run_arriving(one, arguments, std::move(tensors), args, kwargs);
     }
     return {};
   }
@@ -162,7 +149,17 @@ class PythonCache {
     known_.insert(known_.begin(), std::move(known));
   }
 
-  void forget() { known_.clear(); }
+  // Inputs of such calls arrive: `brought` calls a function whose cache may know them.
+  void deliver(const py::object& brought, std::vector<std::size_t> places, const std::vector<at::Tensor>& there) {
+    auto made = std::make_shared<const ArrivingCall>(brought, std::move(places), there);
+    if (arriving_.size() == kMostKnown) arriving_.pop_back();
+    arriving_.insert(arriving_.begin(), std::move(made));
+  }
+
+  void forget() {
+    known_.clear();
+    arriving_.clear();
+  }
 
   void refuse(std::int64_t key, std::string reason, const py::args& inputs) {
     const std::vector<at::Tensor> tensors = tensors_of(inputs);
@@ -176,21 +173,71 @@ class PythonCache {
  private:
   static constexpr std::size_t kMostKnown = 8;
 
-  struct Handed {
-    py::handle graphed;
-    py::handle args;
-    py::handle kwargs;
+  // A call that is known, and the state that it is in.
+  struct Fitting {
+    std::shared_ptr<const KnownCall> known = {};
+    py::object state = {};
+    py::tuple numbers = py::tuple();
+    py::object values = py::tuple();
   };
-  py::object run_in(const KnownCall& known, const py::object& state, const std::vector<at::Tensor>& tensors,
-                    const py::tuple& numbers, const py::tuple& values, const Handed& handed) {
-    const auto make = [&] {
-      forget();
-      return py::object(handed.graphed.attr("_call_in")(state, handed.args, handed.kwargs));
-    };
-    PythonCall call(std::ref(make), module());
-    const std::optional<SignatureCache::Result> result =
-        run_in_cache(known.number(), tensors, numbers_of(values), call);
-    return result ? rebuilt(*result, numbers) : py::object(call.object().attr("result"));
+
+  [[nodiscard]] Fitting known_now(const PlainTree& arguments) const {
+    c10::SmallVector<std::pair<std::shared_ptr<const KnownCall>, py::tuple>, 1> fitting;
+    for (const auto& one : known_) {
+      if (!one->has(arguments)) continue;
+      fitting.emplace_back(one, one->numbers_in(arguments));
+      if (!one->follows_numbers()) break;  // else its state tells whether it is the one
+    }
+    for (auto& [known, numbers] : fitting) {  // a look at the host may run anything: here known_ may change
+      py::object values = py::tuple();
+      if (py::object state = known->state_now(numbers, values))
+        return {std::move(known), std::move(state), std::move(numbers), std::move(values)};
+    }
+    return {};
+  }
+
+  template <class MakeCall>
+  py::object run_in(const Fitting& fitting, const std::vector<at::Tensor>& tensors, const MakeCall& make_call,
+                    const training::Delivery::Arrived* arrived = nullptr) {
+    PythonCall call(std::ref(make_call), module());
+    std::optional<SignatureCache::Result> result =
+        run_in_cache(fitting.known->number(), tensors, numbers_of(fitting.values), call);
+    if (!result) return py::object(call.object().attr("result"));
+    if (arrived != nullptr) {
+      for (at::Tensor& leaf : result->fresh) {
+        if (arrived->holds(leaf)) leaf = leaf.clone();
+      }
+    }
+    return rebuilt(*result, fitting.numbers);
+  }
+
+  // By the cache of the function that is called with what has arrived.
+  static py::object run_arriving(const std::shared_ptr<const ArrivingCall>& arriving, const PlainTree& arguments,
+                                 std::vector<at::Tensor> tensors, const py::handle& args, const py::handle& kwargs) {
+    static PyObject* const graphed_name = interned("graphed");
+    static PyObject* const cache_name = interned("_cache");
+    static PyObject* const is_plain_name = interned("is_plain");
+    const py::object brought = arriving->brought();
+    if (!brought || !attribute(brought, is_plain_name).cast<bool>()) return {};
+    const py::object cache = attribute(attribute(brought, graphed_name), cache_name);
+    return held_by<PythonCache>(cache.ptr())
+        ->run_brought(*arriving, brought, arguments, std::move(tensors), args, kwargs);
+  }
+
+  py::object run_brought(const ArrivingCall& arriving, const py::object& brought, const PlainTree& arguments,
+                         std::vector<at::Tensor> tensors, const py::handle& args, const py::handle& kwargs) {
+    const Fitting fitting = known_now(arguments);
+    if (!fitting.known) return {};
+    const std::optional<training::Delivery::Arrived> arrived = arriving.bring(tensors);
+    if (!arrived) return {};
+    const BroughtRun eager(brought);
+    return run_in(
+        fitting, tensors,
+        [&] {
+          forget();
+          return eager.begin(fitting.state, args, kwargs);
+        },
+        &*arrived);
   }
 
   std::optional<SignatureCache::Result> run_in_cache(std::int64_t key, const std::vector<at::Tensor>& tensors,
@@ -224,7 +271,8 @@ class PythonCache {
 
   HeldObject module_;
   SignatureCache cache_;
-  std::vector<std::shared_ptr<const KnownCall>> known_;  // only while all calls are replayed
+  std::vector<std::shared_ptr<const KnownCall>> known_;        // only while all calls are replayed
+  std::vector<std::shared_ptr<const ArrivingCall>> arriving_;  // the latest first
 };
 
 PyObject* call_of(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
@@ -314,7 +362,11 @@ void bind_graphed(py::module_& module) {
       .def("remember", &PythonCache::remember, py::arg("state"), py::arg("number"), py::arg("args"), py::arg("kwargs"),
            py::arg("followed"),
            "Such a call was replayed: call() knows the next ones, as long as the state's guard finds no difference.")
-      .def("forget", &PythonCache::forget, "What remember() was told.")
+      .def("deliver", &PythonCache::deliver, py::arg("brought"), py::arg("places"), py::arg("there"),
+           "Inputs at these places, of tensors on the host, arrive as `there` lies: call() brings those of the next "
+           "calls to the "
+           "device itself, where the cache of `brought.graphed` knows the call.")
+      .def("forget", &PythonCache::forget, "What remember() and deliver() were told.")
       .def("refuse", &PythonCache::refuse, "Keeps calls of this key with such inputs eager from now on.")
       .def("reset", &PythonCache::reset, py::call_guard<WithoutGil>(), "Forgets all signatures and drops their graphs.")
       .def("info", &PythonCache::info, py::call_guard<WithoutGil>(), "What is known and kept, per signature.");

@@ -1,4 +1,5 @@
 #include <bindings/bindings.hpp>
+#include <bindings/object_words.hpp>
 #include <bindings/plain_tree.hpp>
 
 #include <torch/csrc/autograd/python_variable.h>
@@ -23,7 +24,27 @@ bool is_plain_value(PyObject* object) {
 // Of types whose values are equal only to their own: 1, 1.0 and True are one key to a dict that remembers structures.
 bool is_plain_key(PyObject* key) { return PyUnicode_CheckExact(key) || PyLong_CheckExact(key); }
 
+// Types that pytree takes apart.
+PyObject* pytree_nodes() {
+  static PyObject* const nodes =
+      py::module_::import("torch.utils._pytree").attr("SUPPORTED_NODES").cast<py::object>().release().ptr();
+  return nodes;
+}
+
 }  // namespace
+
+bool is_opaque_object(PyObject* object) {
+  static PyObject* const fields_name = interned("__dataclass_fields__");
+  PyTypeObject* const type = Py_TYPE(object);
+  if (type->tp_dictoffset == 0 || !PyType_SUPPORTS_WEAKREFS(type)) return false;
+  if (PyType_Check(object) || THPVariable_Check(object)) return false;
+  if (PyTuple_Check(object) || PyList_Check(object) || PyDict_Check(object) || PyObject_CheckBuffer(object))
+    return false;
+  if (_PyType_Lookup(type, fields_name) != nullptr) return false;
+  const int is_node = PyDict_Contains(pytree_nodes(), reinterpret_cast<PyObject*>(type));
+  if (is_node < 0) PyErr_Clear();
+  return is_node == 0;
+}
 
 void PlainTree::open(char kind, Py_ssize_t size) {
   outline += kind;
@@ -54,7 +75,7 @@ bool PlainTree::take_apart(PyObject* tree, int depth) {
     return true;
   }
   const bool is_tuple = PyTuple_CheckExact(tree);
-  if (!is_tuple && !PyList_CheckExact(tree)) return false;
+  if (!is_tuple && !PyList_CheckExact(tree)) return takes_objects_ && take_object(tree);
   const Py_ssize_t size = PySequence_Fast_GET_SIZE(tree);
   open(is_tuple ? '(' : '[', size);
   for (Py_ssize_t i = 0; i < size; ++i) {
@@ -63,7 +84,15 @@ bool PlainTree::take_apart(PyObject* tree, int depth) {
   return true;
 }
 
+bool PlainTree::take_object(PyObject* object) {
+  if (!is_opaque_object(object)) return false;
+  leaves.push_back(object);
+  outline += 'O';
+  return true;
+}
+
 bool PlainTree::take_arguments_apart(PyObject* args, PyObject* kwargs) {
+  takes_objects_ = true;
   open('(', 2);
   if (!take_apart(args, 1)) return false;
   c10::SmallVector<std::pair<PyObject*, PyObject*>, 8> entries;

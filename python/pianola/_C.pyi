@@ -1152,8 +1152,11 @@ class GraphedCache:
         followed: Sequence[int],
     ) -> None:
         """Such a call was replayed: call() knows the next ones, as long as the state's guard finds no difference."""
+    def deliver(self, brought: Any, places: Sequence[int], there: Sequence[torch.Tensor]) -> None:
+        """Inputs at these places, of tensors on the host, arrive as `there` lies: call() brings those of the next calls
+        to the device itself, where the cache of `brought.graphed` knows the call."""
     def forget(self) -> None:
-        """What remember() was told."""
+        """What remember() and deliver() were told."""
     def refuse(self, key: int, reason: str, *inputs: torch.Tensor) -> None:
         """Keeps calls of this key with such inputs eager from now on."""
     def reset(self) -> None:

@@ -16,7 +16,7 @@ import torch
 
 from ._errors import refuse
 from ._load import _C
-from ._structure import with_leaves
+from ._structure import of_arguments, with_leaves
 
 _Tensor = torch.Tensor
 
@@ -192,11 +192,18 @@ class Arrivals:
     Args:
         function: the function.
         graphed: makes a graphed function of it whose eager runs call what it is given in place of the function.
+        deliver: is told of calls whose inputs the library can bring to the device by itself: see GraphedCache.deliver().
     """
 
-    def __init__(self, function: Callable[..., Any], graphed: Callable[[Callable[..., Any]], Any]) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        graphed: Callable[[Callable[..., Any]], Any],
+        deliver: Callable[["_Brought", Sequence[int], Sequence[torch.Tensor]], None],
+    ) -> None:
         self._function = function
         self._graphed = graphed
+        self._deliver = deliver
         self._known: dict[tuple, Optional[_Brought]] = {}
         self.are_expected = False
 
@@ -221,7 +228,9 @@ class Arrivals:
         brought = self._known[key]
         if brought is None or brought.misuse or not brought.takes(leaves):
             return None
-        return Result(brought.call(leaves, args, kwargs))
+        result = Result(brought.call(leaves, args, kwargs))
+        brought.offer(leaves, self._deliver)
+        return result
 
     def forget(self) -> None:
         for graphed in self.functions():
@@ -266,21 +275,51 @@ class _Brought:
         self._values = values
         self._of_values = _Values()
         self._here = threading.local()
+        self._offered: set[tuple] = set()  # how the inputs of calls lie that the library can bring by itself
         self.misuse = ""  # from then on they stay where they are
         self.graphed = graphed(self._run)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a call is one of `graphed` with what has arrived, and nothing else."""
+        return not self.misuse and not self.graphed.handed_on.places
+
+    def offer(self, leaves: Sequence[torch.Tensor], deliver: Callable[..., None]) -> None:
+        """After a call: the library may bring such inputs by itself, from when the call is replayed."""
+        if self._values or not self.is_plain or not any(one.replays for one in self.graphed.info().signatures):
+            return
+        lie = tuple((one.dtype, one.shape, one.stride()) for one in leaves)
+        if lie in self._offered or any(leaves[i].requires_grad for i in self._arriving):
+            return
+        self._offered.add(lie)
+        there = [torch.empty_like(leaves[i], device=self._device) for i in self._arriving]
+        if all(one.numel() and one.layout is torch.strided for one in there):  # dense, as all that is made like another
+            deliver(self, self._arriving, there)
 
     def takes(self, leaves: Sequence[torch.Tensor]) -> bool:
         return all(_can_be_value(leaves[i]) for i in self._values)
 
     def call(self, leaves: Sequence[torch.Tensor], args: Any, kwargs: Any) -> Any:
-        pairs: dict[int, tuple[Any, Any]] = {i: (leaves[i], self._bring(leaves[i])) for i in self._arriving}
-        pairs.update((i, (leaves[i], self._of_values.of(leaves[i]))) for i in self._values)
-        args, kwargs = _with_tensors(args, kwargs, [*pairs], lambda i, tensor: pairs[i][1])
-        self._here.pairs = pairs
+        args, kwargs = self._brought(leaves, args, kwargs)
         try:
             return self.graphed(*args, **kwargs)
         finally:
-            self._here.pairs = {}
+            self.end()
+
+    def begin(self, state: Any, args: Any, kwargs: Any) -> Any:
+        """The same for a call whose state is known. end() follows."""
+        args, kwargs = self._brought(of_arguments(args, kwargs)[0], args, kwargs)
+        return self.graphed._call_in(state, args, kwargs)
+
+    def end(self) -> None:
+        self._here.pairs = {}
+
+    def _brought(self, leaves: Sequence[torch.Tensor], args: Any, kwargs: Any) -> Any:
+        """The arguments with tensors that have arrived; while the call runs, it is known what they stand for."""
+        pairs: dict[int, tuple[Any, Any]] = {i: (leaves[i], self._bring(leaves[i])) for i in self._arriving}
+        pairs.update((i, (leaves[i], self._of_values.of(leaves[i]))) for i in self._values)
+        self._here.pairs = pairs
+        return _with_tensors(args, kwargs, [*pairs], lambda i, tensor: pairs[i][1])
 
     def _bring(self, tensor: torch.Tensor) -> torch.Tensor:
         """The host does not wait for it, and may write into the tensor at once."""

@@ -13,6 +13,7 @@ from typing import (
     Optional,
     ParamSpec,
     Protocol,
+    Sequence,
     TypeVar,
     Union,
     overload,
@@ -74,7 +75,7 @@ class GraphedFunction(Generic[Arguments, Result]):
         self._options = options
         self._module = None if module is None else weakref.ref(module)
         self._run = function  # what eager runs call
-        self._arrivals = Arrivals(Weakly(self.run_original), Weakly(self._running))
+        self._arrivals = Arrivals(Weakly(self.run_original), Weakly(self._running), Weakly(self._deliver))
         self.draws = Draws(Weakly(self.run_original), Weakly(self._running))
         self._owned: Any = WeakIdKeyDictionary()  # per object, where it is a method
         self.states = States(capacity=4 * options["capacity"])
@@ -145,6 +146,10 @@ class GraphedFunction(Generic[Arguments, Result]):
         made: GraphedFunction[..., Any] = GraphedFunction(self.original, self._options, None if self._module is None else self._module())
         made._run = run
         return made
+
+    def _deliver(self, brought: Any, places: Sequence[int], there: Sequence[torch.Tensor]) -> None:
+        if not self.draws.are_followed:
+            self._cache.deliver(brought, places, there)
 
     def structure_of(self, key: int) -> Any:
         """The structure of the arguments of calls with this key."""

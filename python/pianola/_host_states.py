@@ -22,6 +22,7 @@ from ._load import _C
 from ._number_arguments import NumberArguments, changing, tells_types
 from ._numbers import Trail, words
 from ._structure import Structure
+from ._temporary_arguments import may_be_temporary
 
 # New states in a row, none of which saw a replay: beyond that they change as fast as they are captured.
 MOST_CHANGES = 8
@@ -30,6 +31,7 @@ MOST_PATHS = 32
 _MOST_STATES = 64  # of one structure of arguments
 _MOST_SHAPES = 128  # of tensors, in one state: as many as the library knows signatures of a function
 _MOST_COMPARED = 16  # structures of the latest calls, that a new one may differ from in numbers alone
+_ENOUGH_ALIKE = 2  # that stay eager for good: the next one that differs in objects alone does so unseen
 
 
 class _Changes:
@@ -130,6 +132,13 @@ class State:
     @property
     def places(self) -> list[Place]:
         return self.guarded[1]
+
+
+def _differ_in_objects(one: Structure, other: Structure) -> bool:
+    """In others of the same classes, such as the cache of another prompt, and in nothing else."""
+    pairs = zip(one.frozen, other.frozen)
+    others = [at for at, ((_, a), (_, b)) in enumerate(pairs) if type(a) is type(b) and may_be_temporary(a)]
+    return bool(others) and one.same_but(other, others)
 
 
 def _guard_of(places: dict[tuple, Place]) -> tuple[_C.HostGuard, list[Place]]:
@@ -349,6 +358,9 @@ class States:
                 if known is not all_known[0]:
                     self._known = _first(known, self._known)
                 return known
+        stubborn = [one for one in all_known if one.stays and one.static == static and _differ_in_objects(one.structure, structure)]
+        if len(stubborn) >= _ENOUGH_ALIKE:
+            return stubborn[0]
         known = _Known(structure, static)
         if arguments is not None and structure.frozen:
             known.numbers = self._numbers_in(structure, static, arguments)

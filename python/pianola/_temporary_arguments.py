@@ -15,6 +15,11 @@ from ._weak_references import weakly
 _CHANGES = 3  # in a row, until it is believed
 
 
+def may_be_temporary(value: Any) -> bool:
+    """Whether callers may make one like it for each call, or for some: a batch, a cache of keys and values."""
+    return hasattr(value, "__dict__") and not isinstance(value, (type, torch.nn.Module)) and not callable(value)
+
+
 class TakenApart:
     """Arguments of which some are taken apart."""
 
@@ -57,15 +62,13 @@ class TemporaryArguments:
 
     def open(self, args: tuple[Any, ...], kwargs: dict[str, Any], structure: Structure) -> Optional[TakenApart]:
         """None where there are none."""
-        own = {id(leaf) for i, leaf in structure.frozen if hasattr(leaf, "__dict__") and self._is_temporary(i, leaf)}
+        own = {id(leaf) for i, leaf in structure.frozen if may_be_temporary(leaf) and self._is_temporary(i, leaf)}
         return TakenApart(args, kwargs, own) if own else None
 
     def _is_temporary(self, position: int, value: Any) -> bool:
         key = position, type(value)
         if key in self._opened:
             return self._opened[key]
-        if isinstance(value, (type, torch.nn.Module)) or callable(value):
-            return False
         before, changes = self._seen.get(key, (None, 0))
         changes = 0 if before is not None and before() is value else changes + 1
         try:

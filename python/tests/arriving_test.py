@@ -1,5 +1,7 @@
 """Steps whose inputs come on the CPU, as data loaders give them, and that bring them to the GPU themselves."""
 
+import threading
+
 import pytest
 import torch
 
@@ -89,6 +91,130 @@ def test_the_caller_may_write_into_its_tensors_at_once(gpu):
         result = graphed(x)
         x.fill_(float("nan"))
         assert_same(f"call {i}", result, other(batch(i)[0].to(gpu)).detach())
+
+
+@pytest.fixture
+def closer_looks(monkeypatch):
+    """Calls that Python had to look at."""
+    seen = []
+    look = pianola._graphed.GraphedFunction._call
+
+    def counted(self, *args):
+        seen.append(self)
+        return look(self, *args)
+
+    monkeypatch.setattr(pianola._graphed.GraphedFunction, "_call", counted)
+    return seen
+
+
+def test_the_library_brings_them_by_itself(gpu, closer_looks):
+    """Once such calls are replayed, nothing of Python comes before the launch."""
+    model, other = make_model(gpu), make_model(gpu)
+    graphed = pianola.graphed(lambda x: model(x.to(gpu)).detach())
+    for i in range(2 * CALLS):
+        if i == CALLS:
+            closer_looks.clear()
+        x = batch(i)[0]
+        x = x.pin_memory() if i % 2 else x
+        result = graphed(x)
+        x.fill_(float("nan"))  # read by now, pinned or not
+        assert_same(f"call {i}", result, other(batch(i)[0].to(gpu)).detach())
+    assert not closer_looks
+
+
+def test_what_arrived_is_not_handed_to_the_caller(gpu):
+    model = make_model(gpu)
+
+    def step(x):
+        there = x.to(gpu)
+        return there, there.view(-1), model(there).detach()
+
+    graphed = pianola.graphed(step)
+    results = [graphed(batch(i)[0]) for i in range(2 * CALLS)]
+    for i, made in enumerate(results):
+        for one, other in zip(made, step(batch(i)[0])):
+            assert_same(f"call {i}", one, other)
+
+
+def test_streams_that_take_turns(gpu):
+    model, other = make_model(gpu), make_model(gpu)
+    graphed = pianola.graphed(lambda x: model(x.to(gpu)).detach())
+    streams = [torch.cuda.Stream() for _ in range(6)]
+    results = []
+    for i in range(3 * CALLS):
+        stream = streams[i % len(streams)] if i >= CALLS else torch.cuda.current_stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            results.append(graphed(batch(i)[0]))
+        torch.cuda.current_stream().wait_stream(stream)
+    for i, result in enumerate(results):
+        assert_same(f"call {i}", result, other(batch(i)[0].to(gpu)).detach())
+
+
+def test_threads_that_call_at_once(gpu):
+    model, other = make_model(gpu), make_model(gpu)
+    graphed = pianola.graphed(lambda x: model(x.to(gpu)).detach())
+    for i in range(CALLS):
+        graphed(batch(i)[0])
+    results = {}
+
+    def call(first):
+        for i in range(first, first + 50):
+            results[i] = graphed(batch(i)[0])
+
+    threads = [threading.Thread(target=call, args=(50 * k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for i, result in results.items():
+        assert_same(f"call {i}", result, other(batch(i)[0].to(gpu)).detach())
+    assert len(results) == 200
+
+
+def test_parameters_that_become_others_are_captured_anew(gpu):
+    """In the middle of replays that the library brings the inputs for."""
+    model, other = make_model(gpu), make_model(gpu)
+    graphed = pianola.graphed(lambda x: model(x.to(gpu)).detach())
+    for i in range(3 * CALLS):
+        if i == CALLS:
+            for one in (model, other):
+                one[0].weight.data = torch.full((16, 8), 0.25, device=gpu)
+        if i == 2 * CALLS:
+            for one in (model, other):
+                one.append(torch.nn.Tanh())
+        assert_same(f"call {i}", graphed(batch(i)[0]), other(batch(i)[0].to(gpu)).detach())
+    assert replays(graphed) >= 3 * CALLS - 20, reasons(graphed)
+
+
+def test_modes_see_the_copy_to_the_device(gpu):
+    class Halving(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            result = function(*args, **(kwargs or {}))
+            return result / 2 if function is torch.Tensor.to else result
+
+    model, other = make_model(gpu), make_model(gpu)
+    graphed = pianola.graphed(lambda x: model(x.to(gpu)).detach())
+    for i in range(CALLS):
+        graphed(batch(i)[0])
+    with Halving():
+        assert_same("under a mode", graphed(batch(1)[0]), other(batch(1)[0].to(gpu)).detach())
+    assert_same("after it", graphed(batch(1)[0]), other(batch(1)[0].to(gpu)).detach())
+
+
+def test_inside_a_capture_of_torchs(gpu):
+    model, other = make_model(gpu), make_model(gpu)
+    graphed = pianola.graphed(lambda x: model(x.to(gpu, non_blocking=True)).detach())
+    for i in range(CALLS):
+        graphed(batch(i)[0])
+    x = batch(1)[0].pin_memory()
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured):
+        result = graphed(x)
+    x.copy_(batch(2)[0])
+    captured.replay()
+    assert_same("a replay of torch's", result, other(batch(2)[0].to(gpu)).detach())
+    assert_same("outside", graphed(batch(3)[0]), other(batch(3)[0].to(gpu)).detach())
 
 
 def test_batches_of_other_sizes_and_dictionaries(gpu):

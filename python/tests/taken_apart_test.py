@@ -303,3 +303,33 @@ def test_an_attribute_that_the_function_sets_is_set(device):
         batch = Batch(rows(device, seed))
         assert_same("result", graphed(batch), batch.source * 2)
         assert batch.seen
+
+
+class TextCache:
+    """As models keep keys and values in it while they write a text; the next text has another one."""
+
+    def __init__(self):
+        self.kept = []
+
+
+def test_caches_that_keep_the_step_eager_are_watched_twice(device, monkeypatch):
+    """To watch a call takes as long as a hundred calls."""
+    watched = []
+    run = pianola._host_watch.HostWatch.run
+    monkeypatch.setattr(pianola._host_watch.HostWatch, "run", lambda self, *args: watched.append(self) or run(self, *args))
+
+    def write(x, cache):
+        cache.kept.append(x * 2)
+        return torch.cat(cache.kept).sum(), cache
+
+    graphed = pianola.graphed(write)
+    for text in range(8):
+        ours, eager = TextCache(), TextCache()
+        for i in range(5):
+            x = torch.full((2,), float(text + i), device=device)
+            result, given = graphed(x, ours)
+            assert given is ours
+            assert_same(f"text {text}, word {i}", result, write(x, eager)[0])
+        if text == 1:
+            few = len(watched)
+    assert len(watched) == few
