@@ -5,6 +5,7 @@
 
 #include <ATen/Context.h>
 #if PIANOLA_WITH_CUDA
+#include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 #endif
 
@@ -13,9 +14,10 @@ namespace {
 
 bool is_captured_by_torch(std::span<const at::Tensor> inputs) {
 #if PIANOLA_WITH_CUDA
-  if (!inputs.empty() && !inputs.front().is_cuda()) return false;
-  return at::globalContext().hasCUDA() &&
-         c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
+  if (!at::globalContext().hasCUDA()) return false;
+  const bool is_on_host = !inputs.empty() && !inputs.front().is_cuda();
+  if (is_on_host && !c10::cuda::getDeviceIndexWithPrimaryContext()) return false;  // else nobody has used a GPU so far
+  return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
 #else
   (void)inputs;
   return false;

@@ -24,6 +24,8 @@ BatchLayout layout_of(std::span<const at::Tensor> tensors) {
 
 }  // namespace
 
+bool may_deliver() { return trace::oddity_of_modes() == trace::Oddity::none && !callable::runs_inside_another({}); }
+
 Delivery::Delivery(std::span<const at::Tensor> there)
     : device_(there.front().device()), layouts_{layout_of(there)}, padding_(there.size()) {}
 
@@ -58,8 +60,7 @@ BatchTransfer& Delivery::transfer_here() {
 }
 
 std::optional<Delivery::Arrived> Delivery::bring(std::vector<at::Tensor> inputs) {
-  if (trace::oddity_of_modes() != trace::Oddity::none || callable::runs_inside_another({})) return std::nullopt;
-  if (is_busy_.test_and_set()) return std::nullopt;
+  if (!may_deliver() || is_busy_.test_and_set()) return std::nullopt;
   Arrived arrived(is_busy_);
   BatchTransfer& transfer = transfer_here();
   transfer.send(std::move(inputs), 0);

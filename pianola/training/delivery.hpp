@@ -18,6 +18,10 @@ namespace pianola::training {
 
 class BatchTransfer;
 
+/// Whether this thread may bring inputs of a call to the device before the call: not in a capture or an observed run, which the copies
+/// belong to, nor under modes of Python's and transforms, which have to see them.
+[[nodiscard]] PIANOLA_API bool may_deliver();
+
 /// Inputs on the host that each call of a graph brings to the device: in one copy, through pinned memory, into tensors that stay.
 ///
 /// Host:     Waits until the inputs of the call before the last one have left their pinned memory, and for nothing else.
@@ -52,8 +56,8 @@ class PIANOLA_API Delivery {
 
   /// Whether they are on the host, plain, and of the shapes, dtypes and strides that the inputs have.
   [[nodiscard]] bool takes(std::span<const at::Tensor> inputs) const;
-  /// Brings inputs that takes() accepts. They are read before it returns. Nothing where that is not the moment: in a capture or an
-  /// observed run, under modes of Python's or transforms, or while another call is served.
+  /// Brings inputs that takes() accepts. They are read before it returns. Nothing where may_deliver() says no, or while another call
+  /// is served.
   [[nodiscard]] std::optional<Arrived> bring(std::vector<at::Tensor> inputs);
 
  private:

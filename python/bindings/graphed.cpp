@@ -372,6 +372,9 @@ void bind_graphed(py::module_& module) {
       .def("info", &PythonCache::info, py::call_guard<WithoutGil>(), "What is known and kept, per signature.");
   add_method(cache, call_method_of_cache);
   module.def(
+      "may_deliver", &training::may_deliver,
+      "Whether inputs of a call may be brought to the device before the call: not in a capture, nor under modes.");
+  module.def(
       "given_numbers",
       [](std::vector<int> sources, const py::function& function, const py::tuple& args, const py::dict& kwargs) {
         const trace::NumberSpan span(std::move(sources));

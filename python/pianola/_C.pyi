@@ -1166,6 +1166,9 @@ class GraphedCache:
     def call(self, graphed: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of a call; of one that nothing is known of, what `graphed._call(args, kwargs)` returns."""
 
+def may_deliver() -> bool:
+    """Whether inputs of a call may be brought to the device before the call: not in a capture, nor under modes."""
+
 def given_numbers(
     sources: Sequence[int],
     function: Callable[..., Any],

@@ -221,7 +221,7 @@ class Arrivals:
     def call(self, leaves: Sequence[torch.Tensor], args: Any, kwargs: Any) -> Optional[Result]:
         """The result of a call with inputs that arrive, or that looks whether they do; None: there are none."""
         key = self._key(leaves)
-        if key is None:
+        if key is None or not _C.may_deliver():
             return None
         if key not in self._known:
             return self._look(key, args, kwargs)

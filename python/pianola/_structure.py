@@ -13,7 +13,7 @@ import pathlib
 import threading
 import uuid
 import weakref
-from typing import Any, Callable, Container, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Container, Iterator, NamedTuple, Optional, Sequence
 
 import torch
 from torch.utils import _pytree as pytree
@@ -218,7 +218,7 @@ _KEYS = (list, tuple, bool, int, float, complex)
 class Structure:
     """All of a tree but its tensors. It never changes: trees of tensors alone that are nested alike share one."""
 
-    __slots__ = ("spec", "outline", "frozen", "size", "tensors")
+    __slots__ = ("spec", "outline", "frozen", "size", "tensors", "make")
 
     def __init__(self, leaves: list[Any], spec: Any, outline: Any = None) -> None:
         self.spec = spec
@@ -226,19 +226,18 @@ class Structure:
         self.size = len(leaves)
         self.frozen = [(i, leaf) for i, leaf in enumerate(leaves) if not isinstance(leaf, Tensor)]
         self.tensors = self.size - len(self.frozen)
+        self.make: Any = None  # puts it together; True: it was once, by pytree
 
     def rebuild(self, tensors: Sequence[Tensor], numbers: tuple = ()) -> Any:
         """The tree, with these tensors; of a result, with what is calculated from these numbers among the call's arguments."""
         if self.outline is not None:
             return _C.put_plain_together(self.outline, self.frozen, tensors)
-        if not self.frozen:
-            return pytree.tree_unflatten(list(tensors), self.spec)
-        leaves: list[Any] = [None] * self.size
-        frozen = dict(self.frozen)
-        remaining = iter(tensors)
-        for i in range(self.size):
-            leaves[i] = frozen[i] if i in frozen else next(remaining)
-        return pytree.tree_unflatten(leaves, self.spec)
+        if self.make is True:
+            self.make = _maker_of(self)
+        if self.make is not None:
+            return self.make(tensors, self.frozen)
+        self.make = True
+        return _unflatten(self, tensors)
 
     def is_positional(self) -> bool:
         """Whether arguments are tensors and nothing else."""
@@ -285,7 +284,7 @@ class _CalculatedStructure(Structure):
     __slots__ = ("tree", "calculate")
 
     def __init__(self, tree: Structure) -> None:
-        for name in ("spec", "size", "frozen", "tensors"):
+        for name in ("spec", "size", "frozen", "tensors", "make"):
             setattr(self, name, getattr(tree, name))
         self.outline = None  # nobody else can put it together
         self.tree = tree
@@ -298,9 +297,48 @@ class _CalculatedStructure(Structure):
         values = iter(self.calculate(*numbers))
         tree = self.tree
         renewed = Structure.__new__(Structure)
-        renewed.spec, renewed.outline, renewed.size, renewed.tensors = tree.spec, tree.outline, tree.size, tree.tensors
+        renewed.spec, renewed.outline, renewed.size, renewed.tensors, renewed.make = tree.spec, tree.outline, tree.size, tree.tensors, tree.make
         renewed.frozen = [(i, next(values) if type(one) is Expression else one) for i, one in tree.frozen]
-        return renewed.rebuild(tensors)
+        result = renewed.rebuild(tensors)
+        tree.make = renewed.make
+        return result
+
+
+def _unflatten(structure: Structure, tensors: Sequence[Tensor], frozen: Any = None) -> Any:
+    """By pytree."""
+    others = dict(structure.frozen if frozen is None else frozen)
+    remaining = iter(tensors)
+    leaves = [others[i] if i in others else next(remaining) for i in range(structure.size)]
+    return pytree.tree_unflatten(leaves, structure.spec)
+
+
+_MOST_LEAVES = 256  # of trees that are put together by code of their own
+
+
+def _maker_of(structure: Structure) -> Callable[[Sequence[Tensor], list[tuple[int, Any]]], Any]:
+    """The same by one expression, of the tensors and `frozen`: pytree takes a microsecond or two for each node, at each replay."""
+    if structure.size > _MOST_LEAVES:
+        return lambda tensors, frozen: _unflatten(structure, tensors, frozen)
+    others = {i for i, _ in structure.frozen}
+    tensors, frozen = (iter(range(structure.size)) for _ in range(2))
+    leaves = (f"f[{next(frozen)}][1]" if i in others else f"t[{next(tensors)}]" for i in range(structure.size))
+    names: dict[str, Any] = {}
+    try:
+        return eval(f"lambda t, f: {_expression(structure.spec, leaves, names)}", names)
+    except (SyntaxError, RecursionError, MemoryError):  # nested too deeply for Python's parser
+        return lambda tensors, frozen: _unflatten(structure, tensors, frozen)
+
+
+def _expression(spec: Any, leaves: Iterator[str], names: dict[str, Any]) -> str:
+    """In the order of pytree: what is inside comes first."""
+    if spec.is_leaf():
+        return next(leaves)
+    inside = ", ".join(_expression(child, leaves, names) for child in _children(spec))
+    if spec.type is tuple and inside:
+        return f"({inside},)"
+    number = len(names)
+    names[f"make{number}"], names[f"context{number}"] = pytree.SUPPORTED_NODES[spec.type].unflatten_fn, spec.context
+    return f"make{number}([{inside}], context{number})"
 
 
 _MOST_KNOWN = 1024

@@ -6,7 +6,7 @@ import dataclasses
 import pytest
 import torch
 from pianola import _C
-from pianola._structure import of_arguments, tensors_of
+from pianola._structure import of_arguments, of_result, tensors_of
 from torch.utils import _pytree as pytree
 
 A, B, C = torch.zeros(1), torch.nn.Parameter(torch.ones(2)), torch.full((3,), 2.0)
@@ -152,3 +152,20 @@ def test_structures_without_end_are_not_all_remembered():
     for length in range(3000):
         of_arguments(([0] * length,), {})
     assert len(_structure._known) <= _structure._MOST_KNOWN
+
+
+def test_results_are_put_together_by_code_of_their_own_from_the_second_time_on():
+    """As pytree does it, whatever the tree."""
+    tree = [Pair(A, (B, None)), {"k": collections.OrderedDict(z=C, a=3)}, collections.defaultdict(list, n=[A]), (), (B,), Batch(C, "b")]
+    tensors, structure = of_result(tree)
+    for _ in range(4):
+        made = structure.rebuild(tensors)
+        assert made == tree and type(made[0]) is Pair and list(made[1]["k"]) == ["z", "a"] and made[2].default_factory is list
+        assert made[5] is not tree[5] and made[5].images is C
+    deep = A
+    for _ in range(300):
+        deep = [deep]
+    deep = collections.OrderedDict(deep=deep)  # which is no plain container
+    tensors, structure = of_result(deep)
+    for _ in range(3):
+        assert structure.rebuild(tensors) == deep, "too deep for an expression"
