@@ -13,6 +13,9 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
 
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
+
 #include <fmt/format.h>
 
 #include <complex>
@@ -163,6 +166,25 @@ TEST_P(HostNumbersTest, AnotherOneInTheNextCallIsTold) {
             std::string(torch_abi::kAssignsNumbersAsTensors<> ? "aten::fill_.Tensor" : "aten::fill_.Scalar") +
                 " was given 7 in one call and 8 in the next; a graph would repeat the last one for ever");
   EXPECT_THAT(difference->where, HasSubstr("operation 2"));
+}
+
+void use_nothing(const at::Tensor& /*buffer*/, std::int64_t /*stream_id*/, std::int64_t /*device_index*/) {}
+
+TORCH_LIBRARY(pianola_streams_test, library) {
+  library.def("use(Tensor buffer, int stream_id, int device_index) -> ()",
+              torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, TORCH_FN(use_nothing)));
+}
+
+TEST_P(HostNumbersTest, TheNameOfAStreamIsNoNumberOfTheStep) {
+  const auto use = c10::Dispatcher::singleton()
+                       .findSchemaOrThrow("pianola_streams_test::use", "")
+                       .typed<void(const at::Tensor&, std::int64_t, std::int64_t)>();
+  const at::Tensor x = randn({3, 4});
+  const auto uses = [&](std::int64_t stream, std::int64_t device) {
+    return log_of([&] { use.call(x, stream, device); });
+  };
+  EXPECT_FALSE(OperationLog::difference(uses(0, 0), uses(99, 0))) << "a capture has streams of its own";
+  EXPECT_TRUE(OperationLog::difference(uses(0, 0), uses(0, 1)));
 }
 
 }  // namespace

@@ -96,11 +96,20 @@ std::uint64_t shapes_of(c10::ArrayRef<c10::IValue> inputs) {
 
 }  // namespace
 
+namespace {
+
+// A number that names a stream, as fsdp::record_grad_output_stream is given since torch 2.15: captures have streams of their own.
+bool names_a_stream(const OpInfo& info, std::size_t argument) {
+  return info.schema().arguments()[argument].name() == "stream_id";
+}
+
+}  // namespace
+
 void OperationLog::on_op_begin(const OpSpan& op) {
   if (op.info->is_empty || accumulates(op) || detaches(*op.info) || LateRead::is_open()) return;
   const std::size_t before = numbers_.size();
   for (std::size_t argument = 0; argument < op.inputs.size(); ++argument) {
-    add(op, op.inputs[argument]);
+    if (!op.inputs[argument].isInt() || !names_a_stream(*op.info, argument)) add(op, op.inputs[argument]);
     arguments_.resize(numbers_.size(), static_cast<std::uint16_t>(argument));
   }
   if (const at::Tensor* const source = copied_from_host(*op.info, op.inputs)) {

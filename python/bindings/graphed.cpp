@@ -1,3 +1,4 @@
+#include <bindings/arriving_call.hpp>
 #include <bindings/bindings.hpp>
 #include <bindings/fast_method.hpp>
 #include <bindings/gil.hpp>
@@ -33,74 +34,6 @@ namespace {
 
 using callable::SignatureCache;
 
-// Calls whose inputs at some places are on the host, where the function brings them from to the device: the cache of another
-// function knows them, once they are there.
-class ArrivingCall {
- public:
-  // `places`: among the tensors of a call, ascending; all others are on the device. `there`: what arrives lies like these.
-  ArrivingCall(const py::object& brought, std::vector<std::size_t> places, const std::vector<at::Tensor>& there)
-      : brought_(py::weakref(brought)), places_(std::move(places)), delivery_(there) {}
-
-  [[nodiscard]] bool takes(const std::vector<at::Tensor>& tensors) const {
-    std::vector<at::Tensor> arriving;
-    auto place = places_.begin();
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-      if (tensors[i].is_cpu() != (place != places_.end() && *place == i)) return false;
-      if (!tensors[i].is_cpu()) continue;
-      arriving.push_back(tensors[i]);
-      ++place;
-    }
-    return delivery_.takes(arriving);
-  }
-
-  // In the place of those of `tensors`; nothing where that is not the moment.
-  std::optional<training::Delivery::Arrived> bring(std::vector<at::Tensor>& tensors) const {
-    std::vector<at::Tensor> arriving;
-    for (const std::size_t place : places_) arriving.push_back(tensors[place]);
-    const WithoutGil release;
-    auto arrived = delivery_.bring(std::move(arriving));
-    if (!arrived) return arrived;
-    for (std::size_t i = 0; i < places_.size(); ++i) tensors[places_[i]] = arrived->tensors()[i];
-    return arrived;
-  }
-
-  // The Python object that makes such calls; null where it is gone.
-  [[nodiscard]] py::object brought() const {
-    PyObject* const object = alive(brought_.ptr());
-    return object == nullptr ? py::object() : borrowed(object);
-  }
-
- private:
-  py::object brought_;
-  std::vector<std::size_t> places_;
-  mutable training::Delivery delivery_;
-};
-
-// A call with inputs that have arrived which is no replay after all: it gets tensors of its own.
-class BroughtRun {
- public:
-  explicit BroughtRun(py::object brought) : brought_(std::move(brought)) {}
-  BroughtRun(const BroughtRun&) = delete;
-  BroughtRun& operator=(const BroughtRun&) = delete;
-  ~BroughtRun() {
-    if (!has_begun_) return;
-    try {
-      brought_.attr("end")();
-    } catch (py::error_already_set& error) {
-      error.discard_as_unraisable("the end of a call whose inputs were brought to the device");
-    }
-  }
-
-  py::object begin(const py::object& state, const py::handle& args, const py::handle& kwargs) const {
-    has_begun_ = true;
-    return brought_.attr("begin")(state, args, kwargs);
-  }
-
- private:
-  py::object brought_;
-  mutable bool has_begun_ = false;
-};
-
 // A cache and the module whose calls it keeps, if it is one's: held weakly, as the module holds the cache.
 class PythonCache {
  public:
@@ -123,17 +56,16 @@ class PythonCache {
     if (known_.empty() && arriving_.empty()) return {};
     PlainTree arguments;
     if (!arguments.take_arguments_apart(args.ptr(), kwargs.ptr())) return {};
-    if (const Fitting fitting = known_now(arguments); fitting.known)
-      return run_in(fitting, arguments.tensors(), [&] {
-        forget();
-        return py::object(graphed.attr("_call_in")(fitting.state, args, kwargs));
-      });
-    if (arriving_.empty()) return {};
     std::vector<at::Tensor> tensors = arguments.tensors();
-    for (const auto& one : arriving_) {
-      if (one->takes(tensors)) return run_arriving(one, arguments, std::move(tensors), args, kwargs);
-    }
-    return {};
+    const auto arriving =
+        std::find_if(arriving_.begin(), arriving_.end(), [&](const auto& one) { return one->takes(tensors); });
+    if (arriving != arriving_.end()) return run_arriving(*arriving, arguments, std::move(tensors), args, kwargs);
+    const Fitting fitting = known_now(arguments);  // which may run anything: from here on the arguments may have ended
+    if (!fitting.known) return {};
+    return run_in(fitting, tensors, [&] {
+      forget();
+      return py::object(graphed.attr("_call_in")(fitting.state, args, kwargs));
+    });
   }
 
   void remember(const py::object& state, std::int64_t number, const py::tuple& args, const py::dict& kwargs,
@@ -149,17 +81,19 @@ class PythonCache {
     known_.insert(known_.begin(), std::move(known));
   }
 
-  // Inputs of such calls arrive: `brought` calls a function whose cache may know them.
-  void deliver(const py::object& brought, std::vector<std::size_t> places, const std::vector<at::Tensor>& there) {
+  // Inputs of such calls arrive, where they lie like those of `inputs`: `brought` calls a function whose cache may know them.
+  void deliver(const py::object& brought, std::vector<std::size_t> places, const std::vector<at::Tensor>& inputs,
+               const std::vector<at::Tensor>& there) {
+    std::erase_if(arriving_, [](const auto& one) { return !one->brought(); });
+    const auto is_there = [&](const auto& one) { return one->brought().is(brought) && one->takes(inputs); };
+    if (std::any_of(arriving_.begin(), arriving_.end(), is_there)) return;
     auto made = std::make_shared<const ArrivingCall>(brought, std::move(places), there);
-    if (arriving_.size() == kMostKnown) arriving_.pop_back();
+    if (arriving_.size() == kMostArriving) arriving_.pop_back();
     arriving_.insert(arriving_.begin(), std::move(made));
   }
 
-  void forget() {
-    known_.clear();
-    arriving_.clear();
-  }
+  [[nodiscard]] bool knows_calls() const { return !known_.empty(); }
+  void forget() { known_.clear(); }
 
   void refuse(std::int64_t key, std::string reason, const py::args& inputs) {
     const std::vector<at::Tensor> tensors = tensors_of(inputs);
@@ -167,11 +101,18 @@ class PythonCache {
     cache_.refuse({key}, {.copied = tensors}, std::move(reason));
   }
 
-  void reset() { cache_.reset(); }
+  void reset() {
+    known_.clear();
+    arriving_.clear();
+    const WithoutGil release;
+    cache_.reset();
+  }
   [[nodiscard]] GraphedInfo info() const { return cache_.info(); }
 
  private:
   static constexpr std::size_t kMostKnown = 8;
+  static constexpr std::size_t kMostArriving =
+      16;  // each holds its inputs on the device once, and twice in pinned memory
 
   // A call that is known, and the state that it is in.
   struct Fitting {
@@ -212,11 +153,16 @@ class PythonCache {
   }
 
   // By the cache of the function that is called with what has arrived.
-  static py::object run_arriving(const std::shared_ptr<const ArrivingCall>& arriving, const PlainTree& arguments,
-                                 std::vector<at::Tensor> tensors, const py::handle& args, const py::handle& kwargs) {
+  // Takes `arriving` by value: others may put it out of the list meanwhile.
+  static py::object run_arriving(
+      std::shared_ptr<const ArrivingCall> arriving,  // NOLINT(performance-unnecessary-value-param)
+      const PlainTree& arguments, std::vector<at::Tensor> tensors, const py::handle& args, const py::handle& kwargs) {
     static PyObject* const graphed_name = interned("graphed");
     static PyObject* const cache_name = interned("_cache");
     static PyObject* const is_plain_name = interned("is_plain");
+    c10::SmallVector<py::object, 16> held;  // what is looked at behind code of Python's
+    for (PyObject* const one : arguments.keys) held.push_back(borrowed(one));
+    for (PyObject* const one : arguments.leaves) held.push_back(borrowed(one));
     const py::object brought = arriving->brought();
     if (!brought || !attribute(brought, is_plain_name).cast<bool>()) return {};
     const py::object cache = attribute(attribute(brought, graphed_name), cache_name);
@@ -230,7 +176,7 @@ class PythonCache {
     if (!fitting.known) return {};
     const std::optional<training::Delivery::Arrived> arrived = arriving.bring(tensors);
     if (!arrived) return {};
-    const BroughtRun eager(brought);
+    BroughtRun eager(brought);
     return run_in(
         fitting, tensors,
         [&] {
@@ -362,13 +308,14 @@ void bind_graphed(py::module_& module) {
       .def("remember", &PythonCache::remember, py::arg("state"), py::arg("number"), py::arg("args"), py::arg("kwargs"),
            py::arg("followed"),
            "Such a call was replayed: call() knows the next ones, as long as the state's guard finds no difference.")
-      .def("deliver", &PythonCache::deliver, py::arg("brought"), py::arg("places"), py::arg("there"),
-           "Inputs at these places, of tensors on the host, arrive as `there` lies: call() brings those of the next "
-           "calls to the "
-           "device itself, where the cache of `brought.graphed` knows the call.")
-      .def("forget", &PythonCache::forget, "What remember() and deliver() were told.")
+      .def("deliver", &PythonCache::deliver, py::arg("brought"), py::arg("places"), py::arg("inputs"), py::arg("there"),
+           "Inputs at these places arrive as `there` lies, where they lie as in `inputs`, the tensors of a call: "
+           "call() brings those of "
+           "the next calls to the device itself, where the cache of `brought.graphed` knows the call.")
+      .def("knows_calls", &PythonCache::knows_calls, "Whether remember() was told of a call, and forget() not since.")
+      .def("forget", &PythonCache::forget, "What remember() was told.")
       .def("refuse", &PythonCache::refuse, "Keeps calls of this key with such inputs eager from now on.")
-      .def("reset", &PythonCache::reset, py::call_guard<WithoutGil>(), "Forgets all signatures and drops their graphs.")
+      .def("reset", &PythonCache::reset, "Forgets all signatures and drops their graphs.")
       .def("info", &PythonCache::info, py::call_guard<WithoutGil>(), "What is known and kept, per signature.");
   add_method(cache, call_method_of_cache);
   module.def(

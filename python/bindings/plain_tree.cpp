@@ -36,7 +36,7 @@ PyObject* pytree_nodes() {
 bool is_opaque_object(PyObject* object) {
   static PyObject* const fields_name = interned("__dataclass_fields__");
   PyTypeObject* const type = Py_TYPE(object);
-  if (type->tp_dictoffset == 0 || !PyType_SUPPORTS_WEAKREFS(type)) return false;
+  if (type->tp_dictoffset == 0 || !can_be_held_weakly(object)) return false;
   if (PyType_Check(object) || THPVariable_Check(object)) return false;
   if (PyTuple_Check(object) || PyList_Check(object) || PyDict_Check(object) || PyObject_CheckBuffer(object))
     return false;

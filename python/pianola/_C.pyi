@@ -1152,11 +1152,19 @@ class GraphedCache:
         followed: Sequence[int],
     ) -> None:
         """Such a call was replayed: call() knows the next ones, as long as the state's guard finds no difference."""
-    def deliver(self, brought: Any, places: Sequence[int], there: Sequence[torch.Tensor]) -> None:
-        """Inputs at these places, of tensors on the host, arrive as `there` lies: call() brings those of the next calls
-        to the device itself, where the cache of `brought.graphed` knows the call."""
+    def deliver(
+        self,
+        brought: Any,
+        places: Sequence[int],
+        inputs: Sequence[torch.Tensor],
+        there: Sequence[torch.Tensor],
+    ) -> None:
+        """Inputs at these places arrive as `there` lies, where they lie as in `inputs`, the tensors of a call: call()
+        brings those of the next calls to the device itself, where the cache of `brought.graphed` knows the call."""
+    def knows_calls(self) -> bool:
+        """Whether remember() was told of a call, and forget() not since."""
     def forget(self) -> None:
-        """What remember() and deliver() were told."""
+        """What remember() was told."""
     def refuse(self, key: int, reason: str, *inputs: torch.Tensor) -> None:
         """Keeps calls of this key with such inputs eager from now on."""
     def reset(self) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Callable, NamedTuple, Optional, Sequence
 import torch
 
 from ._errors import refuse
+from ._handed_on import is_dense
 from ._load import _C
 from ._structure import of_arguments, with_leaves
 
@@ -24,8 +25,9 @@ _Tensor = torch.Tensor
 _METADATA = {
     *(getattr(_Tensor, name).__get__ for name in ("shape", "dtype", "device", "layout", "ndim", "is_cuda", "requires_grad", "grad_fn")),
     *(_Tensor.size, _Tensor.dim, _Tensor.numel, _Tensor.nelement, _Tensor.__len__, _Tensor.is_floating_point, _Tensor.element_size),
-    *(_Tensor.stride, _Tensor.is_contiguous, _Tensor.is_pinned, torch.is_floating_point, torch.numel, torch.is_tensor),
+    *(_Tensor.is_pinned, torch.is_floating_point, torch.numel, torch.is_tensor),
 }
+_LAYOUT = {_Tensor.stride, _Tensor.is_contiguous}  # which arrives as it was where a tensor is dense
 _COPIES = (_Tensor.to, _Tensor.cuda)
 # What gives the same values before the way as behind it: other shapes, and types whose conversion rounds alike everywhere.
 _EXACT = {
@@ -62,7 +64,7 @@ class _OnTheWay(torch.Tensor):
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         with torch._C.DisableTorchFunctionSubclass():
-            if function in _METADATA:
+            if function in _METADATA or (function in _LAYOUT and is_dense(args[0])):
                 return function(*args, **kwargs)
             watcher = _watcher_among((args, kwargs))
             return function(*args, **kwargs) if watcher is None else watcher.use(function, args, kwargs)
@@ -199,7 +201,7 @@ class Arrivals:
         self,
         function: Callable[..., Any],
         graphed: Callable[[Callable[..., Any]], Any],
-        deliver: Callable[["_Brought", Sequence[int], Sequence[torch.Tensor]], None],
+        deliver: Callable[..., None],
     ) -> None:
         self._function = function
         self._graphed = graphed
@@ -216,7 +218,9 @@ class Arrivals:
     @staticmethod
     def _key(leaves: Sequence[torch.Tensor]) -> Optional[tuple]:
         positions = tuple(i for i, one in enumerate(leaves) if one.device.type == "cpu" and type(one) is torch.Tensor)
-        return None if not positions or any(leaves[i].requires_grad for i in positions) else (len(leaves), positions)
+        if not positions or any(leaves[i].requires_grad for i in positions):
+            return None
+        return len(leaves), positions, tuple(is_dense(leaves[i]) for i in positions)
 
     def call(self, leaves: Sequence[torch.Tensor], args: Any, kwargs: Any) -> Optional[Result]:
         """The result of a call with inputs that arrive, or that looks whether they do; None: there are none."""
@@ -275,7 +279,6 @@ class _Brought:
         self._values = values
         self._of_values = _Values()
         self._here = threading.local()
-        self._offered: set[tuple] = set()  # how the inputs of calls lie that the library can bring by itself
         self.misuse = ""  # from then on they stay where they are
         self.graphed = graphed(self._run)
 
@@ -285,16 +288,13 @@ class _Brought:
         return not self.misuse and not self.graphed.handed_on.places
 
     def offer(self, leaves: Sequence[torch.Tensor], deliver: Callable[..., None]) -> None:
-        """After a call: the library may bring such inputs by itself, from when the call is replayed."""
-        if self._values or not self.is_plain or not any(one.replays for one in self.graphed.info().signatures):
+        """After a call: the library may bring such inputs by itself, as long as it knows the call."""
+        if self._values or not self.is_plain or not self.graphed._cache.knows_calls():
             return
-        lie = tuple((one.dtype, one.shape, one.stride()) for one in leaves)
-        if lie in self._offered or any(leaves[i].requires_grad for i in self._arriving):
-            return
-        self._offered.add(lie)
         there = [torch.empty_like(leaves[i], device=self._device) for i in self._arriving]
-        if all(one.numel() and one.layout is torch.strided for one in there):  # dense, as all that is made like another
-            deliver(self, self._arriving, there)
+        lie_alike = all(one.stride() == leaves[i].stride() and one.numel() for one, i in zip(there, self._arriving))
+        if lie_alike and all(one.layout is torch.strided for one in there):
+            deliver(self, self._arriving, leaves, there)
 
     def takes(self, leaves: Sequence[torch.Tensor]) -> bool:
         return all(_can_be_value(leaves[i]) for i in self._values)

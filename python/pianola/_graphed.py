@@ -13,7 +13,6 @@ from typing import (
     Optional,
     ParamSpec,
     Protocol,
-    Sequence,
     TypeVar,
     Union,
     overload,
@@ -110,6 +109,8 @@ class GraphedFunction(Generic[Arguments, Result]):
         opened = self.temporary.open(args, kwargs, structure) if structure.frozen else None
         if opened is not None:
             leaves, structure = of_arguments(*opened.arguments)
+        elif self.states.runs_unseen(structure):
+            return Call(self, args, kwargs, structure).run_eagerly()
         state, reason = self.states.find(structure, arguments=(args, kwargs) if opened is None else opened.arguments)
         if reason is not None:
             self._cache.refuse(state.number, reason, *leaves)
@@ -147,9 +148,9 @@ class GraphedFunction(Generic[Arguments, Result]):
         made._run = run
         return made
 
-    def _deliver(self, brought: Any, places: Sequence[int], there: Sequence[torch.Tensor]) -> None:
+    def _deliver(self, *arriving: Any) -> None:
         if not self.draws.are_followed:
-            self._cache.deliver(brought, places, there)
+            self._cache.deliver(*arriving)
 
     def structure_of(self, key: int) -> Any:
         """The structure of the arguments of calls with this key."""

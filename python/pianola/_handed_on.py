@@ -49,8 +49,10 @@ def handed_on(changes: Iterable[tuple[Place, Any, Any]]) -> Optional[list[Place]
     return found if len(found) <= _MOST else None
 
 
-def _is_dense(tensor: torch.Tensor) -> bool:
+def is_dense(tensor: torch.Tensor) -> bool:
     """Whether each of its elements has a place of its own, and there are none between them."""
+    if tensor.is_contiguous():
+        return True
     expected = 1
     for stride, size in sorted((stride, size) for stride, size in zip(tensor.stride(), tensor.shape) if size > 1):
         if stride != expected:
@@ -66,7 +68,7 @@ def _is_plain(tensor: Any) -> bool:
     if vars(tensor) or tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None):
         return False
     wants_grad = type(tensor) is torch.nn.Parameter
-    return bool(_is_dense(tensor) and tensor.is_leaf and tensor.grad is None and (wants_grad or not tensor.requires_grad))
+    return bool(is_dense(tensor) and tensor.is_leaf and tensor.grad is None and (wants_grad or not tensor.requires_grad))
 
 
 def _are_alike(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -23,6 +23,7 @@ from ._number_arguments import NumberArguments, changing, tells_types
 from ._numbers import Trail, words
 from ._structure import Structure
 from ._temporary_arguments import may_be_temporary
+from ._weak_references import weakly
 
 # New states in a row, none of which saw a replay: beyond that they change as fast as they are captured.
 MOST_CHANGES = 8
@@ -31,7 +32,8 @@ MOST_PATHS = 32
 _MOST_STATES = 64  # of one structure of arguments
 _MOST_SHAPES = 128  # of tensors, in one state: as many as the library knows signatures of a function
 _MOST_COMPARED = 16  # structures of the latest calls, that a new one may differ from in numbers alone
-_ENOUGH_ALIKE = 2  # that stay eager for good: the next one that differs in objects alone does so unseen
+_ENOUGH_ALIKE = 2  # structures of arguments that stay eager for good: one that differs in objects alone runs unseen at first
+_MOST_UNSEEN = 256  # calls with the same such objects, until they are looked at as any others are
 
 
 class _Changes:
@@ -134,11 +136,11 @@ class State:
         return self.guarded[1]
 
 
-def _differ_in_objects(one: Structure, other: Structure) -> bool:
-    """In others of the same classes, such as the cache of another prompt, and in nothing else."""
-    pairs = zip(one.frozen, other.frozen)
-    others = [at for at, ((_, a), (_, b)) in enumerate(pairs) if type(a) is type(b) and may_be_temporary(a)]
-    return bool(others) and one.same_but(other, others)
+def _other_objects(one: Structure, other: Structure) -> list[Any]:
+    """Those of the other, where they differ in objects of the same classes, such as the cache of another text, and in nothing else."""
+    pairs = [(a, b) for (_, a), (_, b) in zip(one.frozen, other.frozen)]
+    differing = [at for at, (a, b) in enumerate(pairs) if a is not b and type(a) is type(b) and may_be_temporary(a)]
+    return [pairs[at][1] for at in differing] if differing and one.same_but(other, differing) else []
 
 
 def _guard_of(places: dict[tuple, Place]) -> tuple[_C.HostGuard, list[Place]]:
@@ -253,6 +255,7 @@ class States:
         self._capacity = capacity
         self._known: list[_Known] = []  # most recently used first
         self._next = 0
+        self._unseen: tuple[list[Any], int] = [], 0  # objects, and the calls with them in a row
         self._apart: dict[Any, tuple[str, str]] = {}  # numbers that are not followed, by their place: the name, and why
 
     def find(
@@ -297,6 +300,23 @@ class States:
         state = self._new_state(known)
         known.states = [state, *known.states[: _MOST_STATES - 1]]
         return state, None
+
+    def runs_unseen(self, structure: Structure) -> bool:
+        """Whether a call with such arguments is to run eagerly, and nobody watches it, which takes as long as a hundred calls: those
+        with other objects of the same classes stay eager, and these are new. They are not kept."""
+        stubborn = [one for one in self._known if one.stays]
+        if len(stubborn) < _ENOUGH_ALIKE or any(one.structure.same(structure) for one in self._known):
+            return False
+        found = [objects for objects in (_other_objects(one.structure, structure) for one in stubborn) if objects]
+        if len(found) < _ENOUGH_ALIKE:
+            return False
+        before, calls = self._unseen
+        same = len(before) == len(found[0]) and all(one() is other for one, other in zip(before, found[0]))
+        try:
+            self._unseen = ([weakly(one) for one in found[0]], calls + 1 if same else 1)
+        except TypeError:  # of a class without weak references
+            return False
+        return self._unseen[1] <= _MOST_UNSEEN
 
     def unfollowed(self) -> list[str]:
         """What was read in any state, and is not compared."""
@@ -358,9 +378,6 @@ class States:
                 if known is not all_known[0]:
                     self._known = _first(known, self._known)
                 return known
-        stubborn = [one for one in all_known if one.stays and one.static == static and _differ_in_objects(one.structure, structure)]
-        if len(stubborn) >= _ENOUGH_ALIKE:
-            return stubborn[0]
         known = _Known(structure, static)
         if arguments is not None and structure.frozen:
             known.numbers = self._numbers_in(structure, static, arguments)

@@ -172,6 +172,52 @@ def test_threads_that_call_at_once(gpu):
     assert len(results) == 200
 
 
+def test_threads_with_many_sizes(gpu):
+    """More than are kept, in turns with calls that do not arrive."""
+    model, other = make_model(gpu), make_model(gpu)
+    graphed = pianola.graphed(lambda x: model(x.to(gpu)).detach())
+    wrong = []
+
+    def call(sizes):
+        for i in range(40):
+            for size in sizes:
+                x = batch(i, size)[0]
+                x = x.to(gpu) if size == 24 else x
+                if not torch.equal(graphed(x), other(x.to(gpu)).detach()):
+                    wrong.append((i, size))
+
+    threads = [threading.Thread(target=call, args=(sizes,)) for sizes in ([1], range(2, 14), range(12, 25))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_the_library_goes_on_after_another_call(gpu, closer_looks):
+    graphed = pianola.graphed(lambda x, power=1: x.to(gpu) ** power)
+    for power in (1, 2):
+        for i in range(2 * CALLS):
+            if i == CALLS:
+                closer_looks.clear()
+            graphed(batch(i)[0], power=power)
+        assert not closer_looks
+    for i in range(CALLS):
+        graphed(batch(i)[0].to(gpu))
+    closer_looks.clear()
+    for i in range(4):
+        assert_same(f"call {i}", graphed(batch(i)[0], power=2), batch(i)[0].to(gpu) ** 2)
+    assert len(closer_looks) <= 1
+
+
+def test_inputs_with_gaps_tell_their_layout(gpu):
+    graphed = pianola.graphed(lambda x, y: y.to(gpu) * (2 if y.is_contiguous() else 3) + x)
+    x, dense, gapped = torch.ones(3, 4, device=gpu), torch.ones(3, 4), torch.ones(3, 1).expand(3, 4)
+    for y in (dense, gapped, dense, gapped):
+        for _ in range(CALLS):
+            assert graphed(x, y)[0, 0].item() == (3 if y is dense else 4)
+
+
 def test_parameters_that_become_others_are_captured_anew(gpu):
     """In the middle of replays that the library brings the inputs for."""
     model, other = make_model(gpu), make_model(gpu)

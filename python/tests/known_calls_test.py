@@ -125,6 +125,36 @@ def test_an_array_is_read_anew(device):
         assert graphed(x, weights)[0].item() == i
 
 
+class Swapping:
+    """Whose attribute changes the arguments of the call that reads it."""
+
+    batch = None
+
+    def __getattr__(self, name):
+        if name != "scale":
+            raise AttributeError(name)
+        if Swapping.batch:
+            Swapping.batch[0] = None
+        return 2.0
+
+
+def test_what_a_look_at_the_host_does_to_the_arguments(device):
+    local = Swapping()
+    graphed = pianola.graphed(lambda batch: batch[0] * local.scale)
+    for i in range(2 * WARM):
+        x = torch.full((4,), float(i), device=device)
+        batch = [x]
+        del x
+        if i >= WARM:
+            Swapping.batch = batch
+        try:
+            assert graphed(batch)[0].item() == 2 * i
+        except TypeError:  # as eager: the first thing that it reads is None by then
+            assert batch[0] is None
+        finally:
+            Swapping.batch = None
+
+
 def test_a_model_that_was_an_argument_goes_with_the_function(device):
     model = make_model(device)
     graphed = pianola.graphed(lambda model, x: model(x).detach())

@@ -312,12 +312,16 @@ class TextCache:
         self.kept = []
 
 
-def test_caches_that_keep_the_step_eager_are_watched_twice(device, monkeypatch):
-    """To watch a call takes as long as a hundred calls."""
-    watched = []
+@pytest.fixture
+def watched(monkeypatch):
+    """Calls that were: to watch one takes as long as a hundred calls."""
+    calls = []
     run = pianola._host_watch.HostWatch.run
-    monkeypatch.setattr(pianola._host_watch.HostWatch, "run", lambda self, *args: watched.append(self) or run(self, *args))
+    monkeypatch.setattr(pianola._host_watch.HostWatch, "run", lambda self, *args: calls.append(self) or run(self, *args))
+    return calls
 
+
+def test_caches_that_keep_the_step_eager_are_watched_twice(device, watched):
     def write(x, cache):
         cache.kept.append(x * 2)
         return torch.cat(cache.kept).sum(), cache
@@ -333,3 +337,41 @@ def test_caches_that_keep_the_step_eager_are_watched_twice(device, monkeypatch):
         if text == 1:
             few = len(watched)
     assert len(watched) == few
+
+
+class Settings:
+    def __init__(self, factor, returns):
+        self.factor = factor
+        self.returns = returns
+
+
+def test_objects_that_keep_one_shape_eager_are_told_apart_in_another(device):
+    def scale(x, settings):
+        scaled = x * settings.factor
+        return (scaled, settings) if len(x) == 1 else scaled
+
+    graphed = pianola.graphed(scale)
+    few = [Settings(factor, False) for factor in (2.0, 3.0, 5.0, 7.0)]
+    for settings in few[:2]:
+        for _ in range(8):
+            graphed(torch.ones(1, 2, device=device), settings)
+    for settings in (*few[2:], *few):
+        for _ in range(8):
+            assert graphed(torch.ones(2, 2, device=device), settings)[0, 0].item() == settings.factor
+
+
+def test_an_object_that_stays_is_looked_at_after_all(device):
+    """Those before it kept the step eager; it does not."""
+
+    def scale(x, settings):
+        return (x * settings.factor, settings) if settings.returns else x * settings.factor
+
+    graphed = pianola.graphed(scale)
+    x = torch.ones(2, device=device)
+    for settings in (Settings(2.0, True), Settings(3.0, True)):
+        for _ in range(8):
+            graphed(x, settings)
+    last = Settings(5.0, False)
+    for _ in range(300):
+        assert graphed(x, last)[0].item() == 5
+    assert replays(graphed) >= 30
