@@ -24,7 +24,10 @@ BatchLayout layout_of(std::span<const at::Tensor> tensors) {
 
 }  // namespace
 
-bool may_deliver() { return trace::oddity_of_modes() == trace::Oddity::none && !callable::runs_inside_another({}); }
+bool may_deliver() {
+  if (trace::oddity_of_modes() != trace::Oddity::none || trace::function_modes().users) return false;
+  return !callable::runs_inside_another({});
+}
 
 Delivery::Delivery(std::span<const at::Tensor> there)
     : device_(there.front().device()), layouts_{layout_of(there)}, padding_(there.size()) {}

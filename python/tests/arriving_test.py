@@ -195,7 +195,8 @@ def test_threads_with_many_sizes(gpu):
 
 
 def test_the_library_goes_on_after_another_call(gpu, closer_looks):
-    graphed = pianola.graphed(lambda x, power=1: x.to(gpu) ** power)
+    weight = torch.randn(8, 4, generator=torch.Generator().manual_seed(0)).to(gpu)
+    graphed = pianola.graphed(lambda x, power=1: (x.to(gpu) @ weight) ** power)
     for power in (1, 2):
         for i in range(2 * CALLS):
             if i == CALLS:
@@ -206,7 +207,7 @@ def test_the_library_goes_on_after_another_call(gpu, closer_looks):
         graphed(batch(i)[0].to(gpu))
     closer_looks.clear()
     for i in range(4):
-        assert_same(f"call {i}", graphed(batch(i)[0], power=2), batch(i)[0].to(gpu) ** 2)
+        assert_same(f"call {i}", graphed(batch(i)[0], power=2), (batch(i)[0].to(gpu) @ weight) ** 2)
     assert len(closer_looks) <= 1
 
 
@@ -233,12 +234,30 @@ def test_parameters_that_become_others_are_captured_anew(gpu):
     assert replays(graphed) >= 3 * CALLS - 20, reasons(graphed)
 
 
-def test_modes_see_the_copy_to_the_device(gpu):
-    class Halving(torch.overrides.TorchFunctionMode):
-        def __torch_function__(self, function, types, args=(), kwargs=None):
-            result = function(*args, **(kwargs or {}))
-            return result / 2 if function is torch.Tensor.to else result
+class Halving(torch.overrides.TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        return result / 2 if function is torch.Tensor.to else result
 
+
+class Watching(torch.utils._python_dispatch.TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+
+
+def test_modes_of_the_user_keep_inputs_where_they_are(device):
+    assert pianola._C.may_deliver()
+    for mode in (Halving(), Watching()):
+        with mode:
+            assert not pianola._C.may_deliver()
+    with torch.device(device):  # torch's own, which graphs know
+        assert pianola._C.may_deliver()
+    seen = []
+    pianola.Graph(device).capture(lambda: seen.append(pianola._C.may_deliver()) or torch.ones(3, device=device) + 1)
+    assert seen and not any(seen)
+
+
+def test_modes_see_the_copy_to_the_device(gpu):
     model, other = make_model(gpu), make_model(gpu)
     graphed = pianola.graphed(lambda x: model(x.to(gpu)).detach())
     for i in range(CALLS):
