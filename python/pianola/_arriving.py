@@ -291,10 +291,9 @@ class _Brought:
         """After a call: the library may bring such inputs by itself, as long as it knows the call."""
         if self._values or not self.is_plain or not self.graphed._cache.knows_calls():
             return
-        there = [torch.empty_like(leaves[i], device=self._device) for i in self._arriving]
-        lie_alike = all(one.stride() == leaves[i].stride() and one.numel() for one, i in zip(there, self._arriving))
-        if lie_alike and all(one.layout is torch.strided for one in there):
-            deliver(self, self._arriving, leaves, there)
+        inputs = [leaves[i] for i in self._arriving]
+        if all(is_dense(one) and one.numel() for one in inputs):
+            deliver(self, self._arriving, leaves, [torch.empty_like(one, device=self._device) for one in inputs])
 
     def takes(self, leaves: Sequence[torch.Tensor]) -> bool:
         return all(_can_be_value(leaves[i]) for i in self._values)

@@ -51,6 +51,8 @@ def handed_on(changes: Iterable[tuple[Place, Any, Any]]) -> Optional[list[Place]
 
 def is_dense(tensor: torch.Tensor) -> bool:
     """Whether each of its elements has a place of its own, and there are none between them."""
+    if tensor.layout is not torch.strided:
+        return False
     if tensor.is_contiguous():
         return True
     expected = 1

@@ -544,6 +544,21 @@ def test_keywords_in_any_order(gpu):
     assert replays(graphed) >= CALLS - 8, reasons(graphed)
 
 
+def test_sparse_inputs_are_as_eager_has_them(gpu):
+    weight = torch.randn(3, 4, generator=torch.Generator().manual_seed(0)).to(gpu)
+    step = lambda edges, x: torch.sparse.mm(edges.to(gpu), weight) + x.to(gpu)  # noqa: E731
+    graphed = pianola.graphed(step)
+    for i in range(CALLS):
+        edges, x = torch.eye(3).mul(i + 1).to_sparse(), torch.full((3, 4), float(i))
+        assert_same(f"call {i}", graphed(edges, x), step(edges, x))
+
+
+def test_sparse_inputs_have_a_key():
+    from pianola._arriving import Arrivals
+
+    assert Arrivals._key([torch.eye(3).to_sparse(), torch.ones(2)]) == (2, (0, 1), (False, True))
+
+
 def test_inputs_are_counted_as_signatures_count_them():
     from pianola._arriving import _with_tensors
     from pianola._structure import of_arguments
