@@ -39,8 +39,8 @@ enum class Route {
 struct TransferOptions {
   bool pin = true;            ///< As StaticInputsOptions says.
   bool double_buffer = true;  ///< The same.
-  bool reads_at_once =
-      false;  ///< Sources may be written when send() returns, pinned ones as well; wants `pin` on a GPU.
+  /// Sources may be written when send() returns, pinned ones as well. Wants `pin` on a GPU.
+  bool reads_at_once = false;
 };
 
 /// The memory of StaticInputs, and what moves batches through it.

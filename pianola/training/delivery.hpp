@@ -40,7 +40,7 @@ class PIANOLA_API Delivery {
   class PIANOLA_API Arrived {
    public:
     [[nodiscard]] const std::vector<at::Tensor>& tensors() const noexcept { return *tensors_; }
-    /// Whether a tensor looks at their memory, which the next call overwrites.
+    /// Whether a tensor looks at their memory, one block, which the next call overwrites.
     [[nodiscard]] bool holds(const at::Tensor& tensor) const;
 
    private:

@@ -111,8 +111,8 @@ class PythonCache {
 
  private:
   static constexpr std::size_t kMostKnown = 8;
-  static constexpr std::size_t kMostArriving =
-      16;  // each holds its inputs on the device once, and twice in pinned memory
+  // Each holds its inputs on the device once, and twice in pinned memory.
+  static constexpr std::size_t kMostArriving = 16;
 
   // A call that is known, and the state that it is in.
   struct Fitting {
@@ -309,9 +309,8 @@ void bind_graphed(py::module_& module) {
            py::arg("followed"),
            "Such a call was replayed: call() knows the next ones, as long as the state's guard finds no difference.")
       .def("deliver", &PythonCache::deliver, py::arg("brought"), py::arg("places"), py::arg("inputs"), py::arg("there"),
-           "Inputs at these places arrive as `there` lies, where they lie as in `inputs`, the tensors of a call: "
-           "call() brings those of "
-           "the next calls to the device itself, where the cache of `brought.graphed` knows the call.")
+           "call() brings inputs at these places to the device itself, where they lie as in `inputs`, the tensors of a "
+           "call, and the cache of `brought.graphed` knows the call. They arrive as `there` lies.")
       .def("knows_calls", &PythonCache::knows_calls, "Whether remember() was told of a call, and forget() not since.")
       .def("forget", &PythonCache::forget, "What remember() was told.")
       .def("refuse", &PythonCache::refuse, "Keeps calls of this key with such inputs eager from now on.")

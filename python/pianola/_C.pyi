@@ -1159,8 +1159,8 @@ class GraphedCache:
         inputs: Sequence[torch.Tensor],
         there: Sequence[torch.Tensor],
     ) -> None:
-        """Inputs at these places arrive as `there` lies, where they lie as in `inputs`, the tensors of a call: call()
-        brings those of the next calls to the device itself, where the cache of `brought.graphed` knows the call."""
+        """call() brings inputs at these places to the device itself, where they lie as in `inputs`, the tensors of a
+        call, and the cache of `brought.graphed` knows the call. They arrive as `there` lies."""
     def knows_calls(self) -> bool:
         """Whether remember() was told of a call, and forget() not since."""
     def forget(self) -> None:

@@ -297,7 +297,8 @@ class _CalculatedStructure(Structure):
         values = iter(self.calculate(*numbers))
         tree = self.tree
         renewed = Structure.__new__(Structure)
-        renewed.spec, renewed.outline, renewed.size, renewed.tensors, renewed.make = tree.spec, tree.outline, tree.size, tree.tensors, tree.make
+        renewed.spec, renewed.outline, renewed.size = tree.spec, tree.outline, tree.size
+        renewed.tensors, renewed.make = tree.tensors, tree.make
         renewed.frozen = [(i, next(values) if type(one) is Expression else one) for i, one in tree.frozen]
         result = renewed.rebuild(tensors)
         tree.make = renewed.make

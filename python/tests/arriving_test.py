@@ -93,20 +93,6 @@ def test_the_caller_may_write_into_its_tensors_at_once(gpu):
         assert_same(f"call {i}", result, other(batch(i)[0].to(gpu)).detach())
 
 
-@pytest.fixture
-def closer_looks(monkeypatch):
-    """Calls that Python had to look at."""
-    seen = []
-    look = pianola._graphed.GraphedFunction._call
-
-    def counted(self, *args):
-        seen.append(self)
-        return look(self, *args)
-
-    monkeypatch.setattr(pianola._graphed.GraphedFunction, "_call", counted)
-    return seen
-
-
 def test_the_library_brings_them_by_itself(gpu, closer_looks):
     """Once such calls are replayed, nothing of Python comes before the launch."""
     model, other = make_model(gpu), make_model(gpu)

@@ -13,20 +13,6 @@ from twins import assert_same
 WARM = 8
 
 
-@pytest.fixture
-def closer_looks(monkeypatch):
-    """Calls that Python had to look at."""
-    seen = []
-    look = pianola._graphed.GraphedFunction._call
-
-    def counted(self, *args):
-        seen.append(self)
-        return look(self, *args)
-
-    monkeypatch.setattr(pianola._graphed.GraphedFunction, "_call", counted)
-    return seen
-
-
 class Config:
     def __init__(self, scale):
         self.scale = scale
