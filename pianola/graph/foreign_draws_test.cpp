@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <memory>
+#include <stop_token>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -98,9 +99,8 @@ TEST(ForeignDraws, CountAReplayThatRunsWhenTheWatchOpens) {
 TEST(ForeignDraws, CountInAChildThatWasForkedWhileOthersDraw) {
   const std::vector<at::Generator> generators = {at::detail::createCPUGenerator(1)};
   const ForeignDraws parents;
-  std::atomic<bool> stop{false};
-  std::thread busy([&] {
-    while (!stop) const ForeignDraws::Unseen replay(generators);
+  const std::jthread busy([&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) const ForeignDraws::Unseen replay(generators);
   });
   for (int i = 0; i < 50; ++i) {
     const pid_t child = fork();
@@ -117,8 +117,6 @@ TEST(ForeignDraws, CountInAChildThatWasForkedWhileOthersDraw) {
     ASSERT_EQ(waitpid(child, &status, 0), child);
     EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "status " << status;
   }
-  stop = true;
-  busy.join();
 }
 
 }  // namespace

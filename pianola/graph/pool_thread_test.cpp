@@ -22,6 +22,7 @@
 #include <optional>
 #include <set>
 #include <stdexcept>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -100,11 +101,10 @@ TEST_P(PoolThreadTest, TwoThreadsReplayGraphsOfOnePoolWhileAThirdCapturesIntoIt)
   synchronize();
 
   std::array<std::vector<at::Tensor>, 2> results;
-  std::atomic<bool> done{false};
   int captures = 0;
   at::Tensor z;
-  std::thread capturing([&] {
-    while (!done || captures == 0) {
+  std::jthread capturing([&](const std::stop_token& stop) {
+    while (!stop.stop_requested() || captures == 0) {
       Graph graph(device());
       graph.capture([&] { z = at::relu(inputs[0] * 2 + 1); }, {.warmup = 0, .pool = pool});
       graph.replay();
@@ -119,7 +119,7 @@ TEST_P(PoolThreadTest, TwoThreadsReplayGraphsOfOnePoolWhileAThirdCapturesIntoIt)
       results[i].push_back(chain.result.clone());
     }
   });
-  done = true;
+  capturing.request_stop();
   capturing.join();
   synchronize();
   EXPECT_TRUE(same(z, at::relu(inputs[0] * 2 + 1))) << "after " << captures << " captures";
@@ -140,9 +140,8 @@ TEST_P(PoolThreadTest, TwoThreadsThatReplayDrawFromOneGeneratorWithoutDrawingAny
     drawn[i] = at::empty({256}, at::TensorOptions(device()));
     graphs[i].emplace(device()).capture([&] { drawn[i].bernoulli_(0.5); });
   }
-  std::atomic<bool> done{false};
-  std::thread eager([&] {
-    while (!done && masks[2].size() < 2 * kRounds) {
+  std::jthread eager([&](const std::stop_token& stop) {
+    while (!stop.stop_requested() && masks[2].size() < 2 * kRounds) {
       masks[2].push_back(at::empty({256}, at::TensorOptions(device())).bernoulli_(0.5));
     }
   });
@@ -152,7 +151,7 @@ TEST_P(PoolThreadTest, TwoThreadsThatReplayDrawFromOneGeneratorWithoutDrawingAny
       masks[i].push_back(drawn[i].clone());
     }
   });
-  done = true;
+  eager.request_stop();
   eager.join();
   synchronize();
   std::set<std::string> distinct;
@@ -178,19 +177,19 @@ TEST_P(PoolThreadTest, CapturesOfAnotherThreadLeaveTheNumbersOfReplaysAlone) {
   };
   graph.capture(draw);
   seed(5);
-  std::atomic<bool> done{false};
   int captures = 0;
-  std::thread capturing([&] {
+  std::jthread capturing([&](const std::stop_token& stop) {
     const at::Tensor x = randn({64});
     at::Tensor y;
-    for (; !done || captures == 0; ++captures) Graph(device()).capture([&] { y = x * 2; }, {.warmup = 0});
+    for (; !stop.stop_requested() || captures == 0; ++captures)
+      Graph(device()).capture([&] { y = x * 2; }, {.warmup = 0});
   });
   std::vector<at::Tensor> masks;
   for (int round = 0; round < kRounds; ++round) {
     graph.replay();
     masks.push_back(drawn.clone());
   }
-  done = true;
+  capturing.request_stop();
   capturing.join();
   synchronize();
   seed(5);

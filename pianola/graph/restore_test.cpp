@@ -8,7 +8,7 @@
 #include <ATen/ops/mul.h>
 
 #if PIANOLA_WITH_CUDA
-#include <c10/cuda/CUDACachingAllocator.h>
+#include <pianola/graph/testing/no_more_memory.hpp>
 #endif
 
 #include <string>
@@ -245,21 +245,14 @@ TEST_P(RestoreTest, WarnsOfStateThatTheStepMakesInItsFirstRun) {
 #if PIANOLA_WITH_CUDA
 TEST_P(RestoreTest, KeepsASnapshotInHostMemoryWhereTheDeviceHasNoRoom) {
   if (!on_cuda()) GTEST_SKIP() << "the CPU has one memory";
-  using namespace c10::cuda;
-  CUDACachingAllocator::emptyCache();
   const at::Tensor state = randn({1 << 26});  // 256 MB
   const at::Tensor before = state.cpu();
-  std::size_t free = 0, total = 0;
-  ASSERT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
-  CUDACachingAllocator::emptyCache();
-  const auto reserved = CUDACachingAllocator::getDeviceStats(0).reserved_bytes[0].current;
-  CUDACachingAllocator::setMemoryFraction((static_cast<double>(reserved) + (100 << 20)) / static_cast<double>(total),
-                                          0);
   Graph graph(device());
-  graph.capture([&] { state.mul_(2); });
-  const at::Tensor after = state.cpu();
-  CUDACachingAllocator::setMemoryFraction(1.0, 0);
-  EXPECT_TRUE(same(after, before));
+  {
+    const testing::NoMoreMemory but_for(std::size_t{100} << 20U);
+    graph.capture([&] { state.mul_(2); });
+    EXPECT_TRUE(same(state.cpu(), before));
+  }
   graph.replay();
   EXPECT_TRUE(same(state.cpu(), before * 2));
 }

@@ -26,6 +26,7 @@
 #include <optional>
 #include <set>
 #include <stdexcept>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -217,10 +218,9 @@ TEST_P(ThreadTest, AGeneratorOfItsOwnIsPutBackWhateverOtherThreadsDraw) {
     const at::Tensor y = randn({64});
     theirs.capture([&] { y.uniform_(0, 1, another); }, {.generators = {another}});
   }
-  std::atomic<bool> stop{false};
   Drawing other(device());
-  std::thread replaying([&] {
-    while (!stop) {
+  std::jthread replaying([&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
       theirs.replay();
       std::this_thread::yield();
     }
@@ -232,8 +232,6 @@ TEST_P(ThreadTest, AGeneratorOfItsOwnIsPutBackWhateverOtherThreadsDraw) {
     EXPECT_THAT(graph.info().warnings, IsEmpty());
     EXPECT_TRUE(same(state_of(own), before)) << "capture " << i;
   }
-  stop = true;
-  replaying.join();
 }
 
 // Each from a generator of its own, so that eager can tell the numbers.
@@ -262,7 +260,7 @@ TEST_P(ThreadTest, TwoThreadsThatDrawCaptureAtTheSameTime) {
       expected[i].mul_(0.5).add_(at::empty_like(x).uniform_(0, 1, own)).mul_(x);
     }
   }
-  std::thread other([&] { work(1); });
+  std::jthread other([&] { work(1); });
   work(0);
   other.join();
   synchronize();

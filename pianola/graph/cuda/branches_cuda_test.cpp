@@ -2,6 +2,7 @@
 
 #include <pianola/graph/cuda/blas_workspaces.hpp>
 #include <pianola/graph/testing/mlp.hpp>
+#include <pianola/graph/testing/no_more_memory.hpp>
 #include <pianola/torch_abi/cuda/workspace_size.hpp>
 #include <pianola/torch_abi/cuda/workspace_table.hpp>
 
@@ -343,20 +344,6 @@ TEST_P(BranchesOnCudaTest, NodesOutsideAnyOperationAreABarrier) {
   expect_like_eager(graph);
   EXPECT_TRUE(same(marks, at::full_like(marks, 7)));
 }
-
-// Little more than what torch holds already may be allocated.
-class NoMoreMemory {
- public:
-  explicit NoMoreMemory(std::size_t spare = std::size_t{24} << 20U) {
-    c10::cuda::CUDACachingAllocator::emptyCache();
-    std::size_t free = 0, total = 0;
-    EXPECT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
-    const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(0);
-    const double held = static_cast<double>(stats.reserved_bytes[0].current) + static_cast<double>(spare);
-    c10::cuda::CUDACachingAllocator::setMemoryFraction(held / static_cast<double>(total), 0);
-  }
-  ~NoMoreMemory() { c10::cuda::CUDACachingAllocator::setMemoryFraction(1.0, 0); }
-};
 
 TEST_P(BranchesOnCudaTest, WithoutMemoryForWorkspacesTheGraphStaysAsItIs) {
   if (!torch_abi::keeps_workspaces()) GTEST_SKIP() << "products allocate their own";

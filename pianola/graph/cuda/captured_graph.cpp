@@ -131,6 +131,7 @@ void CapturedGraph::finish() {
 // generators stay "capturing". So end the broken capture here, then give torch an empty one on the same stream to end:
 // its own book-keeping runs to the end, and reset() returns the memory.
 void CapturedGraph::abandon(c10::cuda::CUDAStream stream) noexcept {
+  if (capture_dev_ == UNDEFINED_DEVICE) return;  // it never began: torch had no memory for what generators need
   const std::lock_guard lock(books());
   if (!capture_ended_) {
     if (torch_abi::kResetEndsBrokenCaptures) {
