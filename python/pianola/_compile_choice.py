@@ -15,9 +15,12 @@ from typing import Any, Callable, Optional, Protocol, Union
 import torch
 
 from ._call import name_of
-from ._compiled_modules import Called, Comparison, CompiledModules, Probe, compare_all, first_line, logs_ignored, modules_of, too_many
+from ._called_modules import Called, Probe, first_line, modules_of, too_many
+from ._compared_modules import Comparison, compare_all
+from ._compiled_modules import CompiledModules
 from ._errors import refuse
 from ._graphed import GraphedFunction
+from ._ignored_logs import logs_ignored
 from ._load import _C
 from ._patching import replacement
 from ._structure import of_arguments

@@ -8,8 +8,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ._call import name_of
+from ._called_modules import first_line
 from ._compile_choice import CompileChoice, shapes_of
-from ._compiled_modules import CompiledModules, first_line
+from ._compiled_modules import CompiledModules
 from ._errors import CaptureError, UsageError, refuse
 from ._full_iteration import FullIteration
 from ._load import _C

@@ -11,7 +11,9 @@ import pianola
 import pytest
 import torch
 import torch.utils.checkpoint
-from pianola._compiled_modules import Called, CompiledModules, Probe, _difference, compare
+from pianola._called_modules import Called, Probe
+from pianola._compared_modules import _difference, compare
+from pianola._compiled_modules import CompiledModules
 
 from compiling import NEEDS_A_COMPILER, fresh_compiler  # noqa: F401
 from twins import MLP, assert_same, assert_same_state

@@ -212,7 +212,7 @@ def test_what_writes_more_than_buffers_stays_plain_and_is_not_written(kind, devi
 
 def test_what_a_comparison_makes_is_let_go_as_it_goes(device):
     """A look at its writes does not hold what a forward and backward pass have made."""
-    from pianola._compiled_modules import _Writes
+    from pianola._compared_modules import _Writes
 
     made = []
     with _Writes(net(device)):
@@ -226,7 +226,7 @@ def test_what_a_comparison_makes_is_let_go_as_it_goes(device):
 
 def test_a_look_at_writes_leaves_code_alone_that_a_module_compiles_itself(device):
     """As flex_attention does, whose operator takes functions."""
-    from pianola._compiled_modules import _Writes
+    from pianola._compared_modules import _Writes
 
     class Attention(torch.nn.Module):
         def forward(self, q, k, v):
@@ -345,7 +345,7 @@ def test_options_are_checked_before_anything_is_made(device):
 
 
 def test_logs_that_are_ignored_twice_can_be_told_to_torchs_statistics():
-    from pianola._compiled_modules import logs_ignored
+    from pianola._ignored_logs import logs_ignored
 
     with logs_ignored(), logs_ignored():
         assert torch._dynamo.utils._get_dynamo_config_for_logging()

@@ -155,6 +155,8 @@ def test_two_threads_whose_graphs_share_a_pool(device):
     """A part of a replay that is run by hand leaves the pool to nobody before the replay has ended."""
     pool = pianola.GraphPool(device)
     failures = []
+    captures = threading.Lock()  # a replay while the other thread captures into the pool is refused
+    both_have_captured = threading.Barrier(2)
 
     def train(seed):
         try:
@@ -170,10 +172,15 @@ def test_two_threads_whose_graphs_share_a_pool(device):
             stream = torch.cuda.Stream() if device.type == "cuda" else None
             x = torch.randn(64, 64).to(device)
             with torch.cuda.stream(stream):
+                with captures:
+                    for t in NUMBERS:
+                        assert_same(f"thread {seed}, {t}", graphed(x, t), step(x, t))
+                both_have_captured.wait()
                 for t in NUMBERS * 4:
                     assert_same(f"thread {seed}, {t}", graphed(x, t), step(x, t))
         except BaseException as error:
             failures.append(error)
+            both_have_captured.abort()
 
     threads = [threading.Thread(target=train, args=(seed,)) for seed in (1, 2)]
     for thread in threads:

@@ -131,8 +131,8 @@ void CapturedGraph::finish() {
 // generators stay "capturing". So end the broken capture here, then give torch an empty one on the same stream to end:
 // its own book-keeping runs to the end, and reset() returns the memory.
 void CapturedGraph::abandon(c10::cuda::CUDAStream stream) noexcept {
-  if (capture_dev_ == UNDEFINED_DEVICE) return;  // it never began: torch had no memory for what generators need
   const std::lock_guard lock(books());
+  if (capture_dev_ == UNDEFINED_DEVICE) return leave_unknown_states();  // it never began
   if (!capture_ended_) {
     if (torch_abi::kResetEndsBrokenCaptures) {
       end_on_stream(stream);
@@ -144,6 +144,13 @@ void CapturedGraph::abandon(c10::cuda::CUDAStream stream) noexcept {
     reset();
   } catch (const std::exception& error) {
     TORCH_WARN("pianola: torch could not reset an abandoned graph: ", error.what());
+  }
+}
+
+void CapturedGraph::leave_unknown_states() noexcept {
+  const auto listed = captured_generator_states_;
+  for (const auto& entry : listed) {
+    if (!torch_abi::knows(entry.first, *this)) captured_generator_states_.erase(entry.first);
   }
 }
 

@@ -44,6 +44,7 @@ class CapturedGraph final : public at::cuda::CUDAGraph {
  private:
   class SpareWords;
   void let_draw(const std::vector<at::Generator>& generators, GeneratorClock::Drawable& drawable);
+  void leave_unknown_states() noexcept;
   void end_broken_capture(c10::cuda::CUDAStream stream) noexcept;
   void forget_capture() noexcept;
 

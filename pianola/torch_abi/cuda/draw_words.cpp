@@ -72,6 +72,8 @@ void DrawWords::exchange(at::TensorBase& /*seed*/, at::TensorBase& /*offset*/) c
 DrawCount::DrawCount(const GeneratorState& state, CaptureId capture) : of_(find(state, capture)) {}
 std::uint64_t DrawCount::value() const noexcept { return of_ ? of_->offset_intragraph_ : 0; }
 
+bool knows(const GeneratorState& /*state*/, at::cuda::CUDAGraph& /*graph*/) noexcept { return true; }
+
 void forget_capture(const GeneratorState& state, CaptureId capture) noexcept {
   const std::lock_guard lock(state->capture_states_mutex_);
   state->capture_states_.erase(capture);
@@ -95,6 +97,10 @@ void DrawWords::exchange(at::TensorBase& seed, at::TensorBase& offset) const noe
 
 DrawCount::DrawCount(const GeneratorState& state, CaptureId /*capture*/) : of_(state) {}
 std::uint64_t DrawCount::value() const noexcept { return of_->offset_intragraph_; }
+
+bool knows(const GeneratorState& state, at::cuda::CUDAGraph& graph) noexcept {
+  return state->registered_graphs_.contains(&graph);
+}
 
 void forget_capture(const GeneratorState& state, CaptureId /*capture*/) noexcept { state->capturing_ = false; }
 

@@ -67,6 +67,10 @@ class DrawCount {
 #endif
 };
 
+/// Whether the state knows of the graph that lists it. Up to 2.11 a graph lists a state first; where the state then has no memory for
+/// its words, torch's own graph ends the process when it goes.
+bool knows(const GeneratorState& state, at::cuda::CUDAGraph& graph) noexcept;
+
 /// A capture that broke is over for the state.
 void forget_capture(const GeneratorState& state, CaptureId capture) noexcept;
 
