@@ -140,6 +140,7 @@ TEST_P(PoolThreadTest, TwoThreadsThatReplayDrawFromOneGeneratorWithoutDrawingAny
     drawn[i] = at::empty({256}, at::TensorOptions(device()));
     graphs[i].emplace(device()).capture([&] { drawn[i].bernoulli_(0.5); });
   }
+  synchronize();  // the threads replay on streams of their own
   std::jthread eager([&](const std::stop_token& stop) {
     while (!stop.stop_requested() && masks[2].size() < 2 * kRounds) {
       masks[2].push_back(at::empty({256}, at::TensorOptions(device())).bernoulli_(0.5));

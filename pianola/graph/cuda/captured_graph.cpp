@@ -57,16 +57,14 @@ class CapturedGraph::SpareWords {
   explicit SpareWords(const CapturedGraph& graph) {
     if (!torch_abi::kFillsWordsAtBegin) return;
     std::vector<GeneratorClock::State> states;
-    for (const auto& entry : graph.captured_generator_states_) {
-      const torch_abi::DrawWords& words = words_.emplace_back(entry.first);
-      if (words.seed().defined() && words.offset().defined()) {
-        spare_.emplace_back(at::empty_like(at::Tensor(words.seed())), at::empty_like(at::Tensor(words.offset())));
-        states.push_back(entry.first);
-      } else {
-        words_.pop_back();
-      }
+    for (const auto& entry : graph.captured_generator_states_) states.push_back(entry.first);
+    held_.emplace(states);  // before they are looked at: another thread that begins a capture exchanges them, too
+    for (const GeneratorClock::State& state : states) {
+      const torch_abi::DrawWords words(state);
+      if (!words.seed().defined() || !words.offset().defined()) continue;
+      spare_.emplace_back(at::empty_like(at::Tensor(words.seed())), at::empty_like(at::Tensor(words.offset())));
+      words_.push_back(words);
     }
-    held_.emplace(states);
     exchange();
   }
   SpareWords(const SpareWords&) = delete;

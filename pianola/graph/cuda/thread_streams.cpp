@@ -2,6 +2,10 @@
 
 #include <pianola/cuda/capture_info.hpp>
 
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <cuda_runtime_api.h>
+
 #include <algorithm>
 #include <map>
 #include <mutex>
@@ -13,6 +17,14 @@ namespace {
 
 using c10::cuda::CUDAStream;
 using Use = std::pair<StreamPurpose, c10::DeviceIndex>;
+
+// Never destroyed: memory that was made on it may be freed at any time.
+CUDAStream make_stream(c10::DeviceIndex device) {
+  const c10::cuda::CUDAGuard on(device);
+  cudaStream_t stream = nullptr;
+  C10_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  return c10::cuda::getStreamFromExternal(stream, device);
+}
 
 // Of threads that have ended.
 class SpareStreams {
@@ -29,7 +41,7 @@ class SpareStreams {
     const auto found = std::find_if(streams.rbegin(), streams.rend(), [](const CUDAStream& stream) {
       return capture_status(stream.stream()) == CaptureStatus::none;
     });
-    if (found == streams.rend()) return c10::cuda::getStreamFromPool(/*isHighPriority=*/false, use.second);
+    if (found == streams.rend()) return make_stream(use.second);
     const CUDAStream stream = *found;
     streams.erase(std::next(found).base());
     return stream;

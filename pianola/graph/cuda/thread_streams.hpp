@@ -10,6 +10,9 @@ namespace pianola::graph {
 // torch keeps what was freed by the stream that it was made for, cuBLAS's workspaces of tens of MiB above all: memory of a
 // stream that is never used again is lost to the rest. So a thread has one stream for each purpose on each device, and
 // leaves them, when it ends, to the threads that come after it: there are as many as threads that are at work at once.
+//
+// They are none of torch's pool. That has 32, which it hands out in turn: what another thread does on one of them while it is being
+// captured would become part of the graph, or break it.
 
 /// What a thread of Pianola's caller needs a stream of its own for.
 enum class StreamPurpose : std::uint8_t { capture, audit, numbers };
