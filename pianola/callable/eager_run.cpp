@@ -26,10 +26,12 @@ class OpenRun {
 }  // namespace
 
 EagerRun::EagerRun(std::span<const at::Tensor> inputs, const std::function<void()>& run,
-                   std::shared_ptr<HostParts> parts, std::shared_ptr<graph::NumberUses> numbers)
-    : watch_(inputs), parts_(std::move(parts)), numbers_(std::move(numbers)) {
+                   std::shared_ptr<HostParts> parts, std::shared_ptr<graph::NumberUses> numbers,
+                   std::shared_ptr<graph::Islands> islands)
+    : watch_(inputs), parts_(std::move(parts)), numbers_(std::move(numbers)), islands_(std::move(islands)) {
   const OpenRun open;
   const HostParts::Open open_parts(*parts_);
+  const graph::Islands::Open open_islands(*islands_);
   trace::BegunCollectives collectives;
   const trace::OpStream stream({&watch_, &host_, &log_, parts_.get(), numbers_.get(), &collectives});
   const InputGradients gradients(inputs);

@@ -2,6 +2,7 @@
 #include <pianola/callable/call_watch.hpp>
 #include <pianola/callable/host_parts.hpp>
 #include <pianola/callable/host_use.hpp>
+#include <pianola/graph/island.hpp>
 #include <pianola/graph/number_slots.hpp>
 #include <pianola/trace/odd_work.hpp>
 #include <pianola/trace/operation_log.hpp>
@@ -20,9 +21,11 @@ class EagerRun {
  public:
   /// @param parts    Are given those of the run.
   /// @param numbers  Are given the uses of numbers among its arguments.
+  /// @param islands  Are given those of the run.
   EagerRun(std::span<const at::Tensor> inputs, const std::function<void()>& run,
            std::shared_ptr<HostParts> parts = std::make_shared<HostParts>(),
-           std::shared_ptr<graph::NumberUses> numbers = std::make_shared<graph::NumberUses>());
+           std::shared_ptr<graph::NumberUses> numbers = std::make_shared<graph::NumberUses>(),
+           std::shared_ptr<graph::Islands> islands = std::make_shared<graph::Islands>());
 
   [[nodiscard]] const CallWatch& watch() const noexcept { return watch_; }
   [[nodiscard]] const HostUse& host() const noexcept { return host_; }
@@ -32,6 +35,7 @@ class EagerRun {
   /// For each input whether it has a history, and the run sent it no gradient.
   [[nodiscard]] const std::vector<bool>& spared_inputs() const noexcept { return spared_inputs_; }
   [[nodiscard]] const graph::NumberUses& numbers() const noexcept { return *numbers_; }
+  [[nodiscard]] const graph::Islands& islands() const noexcept { return *islands_; }
   /// What it did that no graph can hold; nothing where there is no such thing.
   [[nodiscard]] const std::optional<trace::OddWork>& odd_work() const noexcept { return odd_work_; }
   /// The first work with other ranks that the graph of a whole step may hold.
@@ -49,6 +53,7 @@ class EagerRun {
   std::shared_ptr<HostParts> parts_;
   std::vector<bool> spared_inputs_;
   std::shared_ptr<graph::NumberUses> numbers_;
+  std::shared_ptr<graph::Islands> islands_;
   std::optional<trace::OddWork> odd_work_, communication_;
   std::string failure_;
 };

@@ -28,7 +28,12 @@ Callable observed(const Callable& callable, const std::shared_ptr<LastRun>& last
     std::vector<at::Tensor> inputs;
     for (const c10::IValue& argument : arguments) inputs.push_back(argument.toTensor());
     c10::IValue value;
-    last->run.emplace(inputs, [&] { value = callable(std::move(arguments)); });
+    auto islands =
+        last->run ? std::make_shared<graph::Islands>(last->run->islands().notes()) : std::make_shared<graph::Islands>();
+    last->run.emplace(
+        inputs, [&] { value = callable(std::move(arguments)); }, std::make_shared<HostParts>(),
+        std::make_shared<graph::NumberUses>(), std::move(islands));
+    last->run->islands().check_no_parameters();
     last->backwards = CustomBackwards(leaves_of(value));
     return value;
   });
@@ -148,7 +153,8 @@ std::unique_ptr<StepGraph> GraphMaker::make_step(const Callable& callable, const
                                .names = options_.policy.names,
                                .mode = options_.mode};
   const bool follows_numbers = !call.numbers().empty();
-  graph->capture(step, observation.leaves(), observation.values_read(), options, [&](const EagerRun& run) {
+  const RunBefore before{.reads = observation.values_read(), .islands = observation.islands()};
+  graph->capture(step, observation.leaves(), before, options, [&](const EagerRun& run) {
     if (!source.is_adopted) observation.check_capture(run.log(), options_.accept_capture_path, !follows_numbers);
     if (follows_numbers) {
       graph->bind_numbers(source.samples, [&](graph::NumberEvidence evidence) {

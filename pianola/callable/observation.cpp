@@ -139,6 +139,7 @@ Observation::Observation(EagerRun run, const HostEffects& effects, std::span<con
       passive_parts_(run.parts().passive()),
       parts_must_be_active_(run.parts().must_be_active()),
       values_read_(run.parts().values_read()),
+      islands_(run.islands().notes()),
       compiled_(run.odd_work() && run.odd_work()->oddity == trace::Oddity::compiling),
       waited_for_a_rank_(run.odd_work() && run.odd_work()->oddity == trace::Oddity::late_rank),
       is_unlike_captures_(effects.is_no_example || run.parts().read_overflow()),

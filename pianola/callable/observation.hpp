@@ -61,6 +61,8 @@ class Observation {
   void note_varying_parts(const Observation& before) const;
   /// What parts of the host read, in their order.
   [[nodiscard]] const std::vector<c10::IValue>& values_read() const noexcept { return values_read_; }
+  /// What parts that stay eager gave, in their order.
+  [[nodiscard]] const std::vector<graph::IslandNotes>& islands() const noexcept { return islands_; }
   /// torch.compile made code in it.
   [[nodiscard]] bool compiled() const noexcept { return compiled_; }
   /// Another rank was late, so that what came after may not have been observed.
@@ -100,6 +102,7 @@ class Observation {
   std::vector<std::function<void()>> passive_parts_;
   bool parts_must_be_active_;
   std::vector<c10::IValue> values_read_;
+  std::vector<graph::IslandNotes> islands_;
   bool compiled_;
   bool waited_for_a_rank_;
   bool is_unlike_captures_;

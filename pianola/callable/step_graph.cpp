@@ -88,26 +88,25 @@ void StepGraph::check_inputs(std::span<const at::Tensor> inputs, const std::vect
   }
 }
 
-void StepGraph::capture(const Step& step, const std::vector<at::Tensor>& leaves,
-                        const std::vector<c10::IValue>& expected_reads, CaptureOptions options,
-                        const std::function<void(const EagerRun&)>& accept) {
+void StepGraph::capture(const Step& step, const std::vector<at::Tensor>& leaves, const RunBefore& before,
+                        CaptureOptions options, const std::function<void(const EagerRun&)>& accept) {
   options.inputs = inputs_;
   MadeMemory::Capture counted;
   gradients_.emplace(leaves, own_gradients_);
   std::optional<EagerRun> run;
   std::vector<at::Tensor> results;
-  auto parts = std::make_shared<HostParts>(expected_reads);
+  auto parts = std::make_shared<HostParts>(before.reads);
   auto numbers = std::make_shared<graph::NumberUses>();
   Communications communications;
   try {
     const auto observed = [&] {
       gradients_->begin_run();
       parts->put_back();  // of a run before, which is none of the user's
-      parts = std::make_shared<HostParts>(expected_reads);
+      parts = std::make_shared<HostParts>(before.reads);
       numbers = std::make_shared<graph::NumberUses>();
       const trace::OpStream changes({&*gradients_, &communications});
       run.emplace(
-          inputs_, [&] { results = step(inputs_); }, parts, numbers);
+          inputs_, [&] { results = step(inputs_); }, parts, numbers, std::make_shared<graph::Islands>(before.islands));
       gradients_->end_run();
     };
     const graph::ObservedBefore with_other_ranks;

@@ -34,6 +34,12 @@ class NoOwnGradients : public UsageError {
   using UsageError::UsageError;
 };
 
+/// What the run of a step before its capture got from what a capture does not run.
+struct RunBefore {
+  const std::vector<c10::IValue>& reads;
+  const std::vector<graph::IslandNotes>& islands;
+};
+
 /// A function that trains by itself, captured whole.
 class StepGraph final : public CapturedCall {
  public:
@@ -48,8 +54,8 @@ class StepGraph final : public CapturedCall {
   /// @param leaves   Whose gradients the step may use.
   /// @param accept   Refuses, by an exception, what the recorded run did; empty: anything will do. It may call bind_numbers().
   /// @throws UsageError, CaptureError  All is as before. NoOwnGradients: without them, it may be captured.
-  void capture(const Step& step, const std::vector<at::Tensor>& leaves, const std::vector<c10::IValue>& expected_reads,
-               CaptureOptions options, const std::function<void(const EagerRun&)>& accept);
+  void capture(const Step& step, const std::vector<at::Tensor>& leaves, const RunBefore& before, CaptureOptions options,
+               const std::function<void(const EagerRun&)>& accept);
 
   [[nodiscard]] bool is_stale() const override {
     return !diverged_.empty() || !graph_.captured() || !outside_->intact();

@@ -139,6 +139,8 @@ void CaptureSession::warm_up(const std::function<void()>& step) {
       observers.insert(observers.end(), {&written_, &generator_states_});
     }
     if (path_ && run >= PathCheck::first_call(options_.warmup)) observers.push_back(&path_->next_call());
+    open_islands_.reset();
+    open_islands_.emplace(islands_.emplace());
     const std::optional<trace::OpStream> watch(std::in_place, std::move(observers), patience_with_ranks(run));
     step();
     watch->check();
@@ -160,6 +162,9 @@ void CaptureSession::begin() {
   began_ = Clock::now();
   recording_ = true;
   capture_stage() = CaptureStage::recording;
+  open_islands_.reset();
+  std::vector<IslandNotes> run_before = islands_ ? islands_->notes() : std::vector<IslandNotes>();
+  open_islands_.emplace(islands_.emplace(std::move(run_before)));
   backend_.begin(options_);
 
   std::vector<trace::OpObserver*> observers = {
@@ -182,6 +187,8 @@ CaptureResult CaptureSession::commit() {
   check_plain(watching_, options_.communication);
   const std::optional<Diagnosis> failure = watching_ ? watching_->failure() : std::nullopt;
   watching_.reset();
+  open_islands_.reset();
+  if (islands_ && !options_.communication) islands_->check_no_parameters();
   CaptureResult result;
   result.warmup_time = warmup_time_;
   result.capture_time = since(began_);
@@ -286,6 +293,7 @@ void CaptureSession::abandon() noexcept {
   if (finished_) return;
   finished_ = true;
   watching_.reset();
+  open_islands_.reset();
   if (recording_) backend_.abandon();
   if (communication_ && !backend_.executes_while_recording()) (void)communication_->take_off_clocks();
   capture_stage() = CaptureStage::none;

@@ -3,6 +3,7 @@
 #include <pianola/graph/backend.hpp>
 #include <pianola/graph/foreign_draws.hpp>
 #include <pianola/graph/generator_states.hpp>
+#include <pianola/graph/island.hpp>
 #include <pianola/graph/options.hpp>
 #include <pianola/graph/outside_guard.hpp>
 #include <pianola/graph/path_check.hpp>
@@ -76,6 +77,8 @@ class CaptureSession {
   std::unique_ptr<StreamScope> stream_;
   std::optional<PathCheck> path_;  // where something can be told
   std::optional<TraceRecorder> recorder_;
+  std::optional<Islands> islands_;  // of the run at hand
+  std::optional<Islands::Open> open_islands_;
   std::optional<OutsideTensors> outside_;  // of CheckMode::strict
   RecurrentDropout dropout_;
   std::optional<distributed::StatementRecorder> communication_;

@@ -47,6 +47,7 @@ from ._errors import (
     UnsupportedError,
     UsageError,
 )
+from ._eager import EagerPart, eager
 from ._finite_watch import FiniteWatch
 from ._full_iteration import FullIteration
 from ._grad_scaler import GradScaler
@@ -91,6 +92,7 @@ __all__ = [
     "GradPolicy",
     "GradScaler",
     "Graph",
+    "EagerPart",
     "GraphPool",
     "GraphedForward",
     "GraphedFunction",
@@ -118,6 +120,7 @@ __all__ = [
     "current_stream",
     "decide",
     "default_device",
+    "eager",
     "graph",
     "graph_pool_handle",
     "graphed",

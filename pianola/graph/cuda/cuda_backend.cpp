@@ -73,6 +73,7 @@ struct Numbers {
   std::optional<Segments> segments;                    // after the capture
   std::uint64_t given_at = 0;                          // to the executable
   std::unordered_map<CUgraphNode, CUgraphNode> nodes;  // of the graph of the branches, where replays run it
+  bool any_wanted = false;                             // by who has the graph: it may replay parts of it
 };
 
 // A stream that is not torch's own: torch names it by its handle. Whoever made it may destroy it.
@@ -156,6 +157,7 @@ class CudaBackend final : public Backend {
   void launch(const Executable* executable, Piece piece);
   [[nodiscard]] std::vector<Segments::Segment*> pieces(std::size_t first, std::size_t last);
   void give_numbers();
+  void run_by_hand(std::size_t operation);
   void play(std::size_t first, std::size_t last);
 
   // What a replay reads comes first: it fits two cache lines.
@@ -175,7 +177,7 @@ class CudaBackend final : public Backend {
   std::vector<CUDAStream> streams_;  // it was replayed on
   std::unique_ptr<Recording> recording_;
   std::function<bool(std::size_t)> wanted_numbers_;
-  std::unique_ptr<Numbers> numbers_;              // where any operation may be given others
+  std::unique_ptr<Numbers> numbers_;              // where any operation may be given others, or is an island
   std::optional<PoolReturns::Pause> no_returns_;  // while recording
   std::optional<LeafStreams> leaf_streams_;       // from the first eager run on
   std::vector<at::Generator> drawn_from_;         // by replays
@@ -200,11 +202,13 @@ void CudaBackend::begin(const CaptureOptions& options) {
     recording_->keeper.emplace(
         [this](const void* address) { return is_in_pool(reinterpret_cast<std::uintptr_t>(address)); });
   }
-  if (wanted_numbers_ && options.trace) {
+  if (options.trace) {
+    const bool any_wanted = static_cast<bool>(wanted_numbers_);
     numbers_.reset(new Numbers{.calls = NumberedCalls(device_, std::move(wanted_numbers_),
                                                       [this](std::uintptr_t address) { return is_in_pool(address); }),
                                .segments = {},
-                               .nodes = {}});
+                               .nodes = {},
+                               .any_wanted = any_wanted});
   }
   no_returns_.emplace();
   recording_->drawable = graph_->begin(pool_->id(), to_cuda(options.mode), generators);
@@ -308,8 +312,13 @@ std::optional<std::string> CudaBackend::end(const OpTrace* trace, const CaptureO
   enter_into_ledger(trace);
   if (numbers_) {
     numbers_->calls.finish(*trace);
-    numbers_->segments.emplace(captured_graph(), *trace, copies_.nodes(), advance);
+    if (numbers_->calls.empty() && !numbers_->any_wanted) {
+      numbers_.reset();
+    } else {
+      numbers_->segments.emplace(captured_graph(), *trace, copies_.nodes(), advance);
+    }
   }
+  if (numbers_ && !numbers_->calls.by_hand().empty()) branches_.reset();  // it is launched in pieces
   if (branches_) {
     branches_->rebuild({.graph = captured_graph(),
                         .trace = trace,
@@ -529,9 +538,30 @@ void CudaBackend::play(std::size_t first, std::size_t last) {
   for (const std::size_t operation : by_hand) {
     if (operation < first || operation > last) continue;
     launch_next();
-    numbers_->calls.run(operation);
+    run_by_hand(operation);
   }
   launch_next();
+}
+
+// A graph's numbers begin where its first piece is launched: what an island drew from there on, the next piece would draw again.
+void CudaBackend::run_by_hand(std::size_t operation) {
+  const auto drawn = [&] {
+    std::uint64_t all = 0;
+    for (at::Generator generator : drawn_from_) {
+      const std::lock_guard lock(generator.mutex());
+      all += generator.get_offset();
+    }
+    return all;
+  };
+  const std::uint64_t before = clock_.idle() ? 0 : drawn();
+  numbers_->calls.run(operation);
+  if (clock_.idle() || drawn() == before) return;
+  throw UsageError(
+      {.what =
+           "a part that stays eager drew random numbers from a generator that its graph draws from too, which on CUDA "
+           "is not done yet; what the step does before it has run",
+       .where = fmt::format("operation {} of the step", operation),
+       .fix = "draw outside of that part and pass it what was drawn, or draw there from a generator of its own"});
 }
 
 // nullptr: it is the turn of operations that are run by hand.

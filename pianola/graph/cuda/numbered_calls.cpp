@@ -6,6 +6,7 @@
 #include <pianola/graph/cuda/allocation_watch.hpp>
 #include <pianola/graph/cuda/call_numbers.hpp>
 #include <pianola/graph/cuda/thread_streams.hpp>
+#include <pianola/graph/island.hpp>
 #include <pianola/trace/alias.hpp>
 #include <pianola/trace/describe.hpp>
 #include <pianola/trace/host_copy.hpp>
@@ -186,7 +187,8 @@ class NumberedCalls::Rehearsal {
 
 void NumberedCalls::on_op_begin(const trace::OpSpan& op) {
   ++operations_;
-  if (op.around != 0 || op.info->seeded || op.info->is_empty || op.info->is_view || !wanted_(operations_)) return;
+  if (op.around != 0 || op.info->seeded || op.info->is_empty || op.info->is_view) return;
+  if (!is_island(op.info->name) && !(wanted_ && wanted_(operations_))) return;
   running_.emplace_back(op.number, operations_);
   Call& call = calls_.emplace(operations_, Call{.op = op.info, .inputs = {}}).first->second;
   trace::ArgumentAliases places(&at_the_place_of);
@@ -209,6 +211,7 @@ void NumberedCalls::on_op_end(const trace::OpSpan& op) {
   running_.erase(running);
   trace::ArgumentAliases places(&at_the_place_of);
   for (const c10::IValue& output : op.outputs) call.outputs.push_back(places.of(output));
+  if (is_island(call.op->name)) return;
   // What is computed on the host is no part of the graph.
   const auto is_on_device = [](const torch::jit::Stack& values) {
     const std::vector<at::Tensor> tensors = tensors_in(values);
@@ -229,7 +232,7 @@ void NumberedCalls::finish(const OpTrace& trace) {
   for (auto entry = calls_.begin(); entry != calls_.end();) {
     auto& [operation, call] = *entry;
     const bool is_known = operation <= trace.ops().size() && trace.ops()[operation - 1].info == call.op &&
-                          !trace.ops()[operation - 1].opaque;
+                          (!trace.ops()[operation - 1].opaque || is_island(call.op->name));
     if (!is_known) {
       entry = calls_.erase(entry);
       continue;
@@ -238,6 +241,21 @@ void NumberedCalls::finish(const OpTrace& trace) {
       call.handles.push_back(static_cast<CUgraphNode>(const_cast<void*>(node)));
     }
     ++entry;
+  }
+  leave_islands_to_hand(trace);
+}
+
+void NumberedCalls::leave_islands_to_hand(const OpTrace& trace) {
+  for (std::size_t i = 0; i < trace.ops().size(); ++i) {
+    if (!is_island(trace.ops()[i].info->name)) continue;
+    if (!calls_.contains(i + 1)) {
+      throw CaptureError(
+          {.what = "the graph cannot be launched up to a part that stays eager: the step runs on several streams, or "
+                   "calls the part inside of another operation",
+           .where = trace.place(trace.ops()[i]),
+           .fix = "run the step on one stream, and call the part from the step itself"});
+    }
+    leave_to_hand(i + 1);
   }
 }
 

@@ -29,7 +29,7 @@ namespace pianola::graph {
 // Once it is known which words follow a number or a tensor, they are set without a capture (Note [Words that follow numbers],
 // Note [Arguments that move]).
 
-/// The calls of a captured step that may be given other numbers.
+/// The calls of a captured step that may be given other numbers, and its islands, which a replay always runs itself.
 class NumberedCalls final : public trace::OpObserver {
  public:
   /// @param wanted      Asked at each operation of the capture: whether it is one of these.
@@ -41,8 +41,9 @@ class NumberedCalls final : public trace::OpObserver {
 
   void on_op_begin(const trace::OpSpan& op) override;
   void on_op_end(const trace::OpSpan& op) override;
-  /// The capture has ended.
+  /// The capture has ended. @throws CaptureError  The graph cannot be launched up to an island.
   void finish(const OpTrace& trace);
+  [[nodiscard]] bool empty() const noexcept { return calls_.empty(); }
 
   [[nodiscard]] bool has(std::size_t operation, std::size_t argument) const;
   /// Of one that it has: whether it is a tensor on the device.
@@ -105,6 +106,7 @@ class NumberedCalls final : public trace::OpObserver {
   void take_over(Numbered& numbered, const Rehearsed& rehearsed);
   [[nodiscard]] std::optional<std::vector<NodeChange>> changes_of(Call& call, const CapturedAnew& anew);
   void leave_to_hand(std::size_t operation);
+  void leave_islands_to_hand(const OpTrace& trace);
 
   c10::Device device_;
   std::function<bool(std::size_t)> wanted_;

@@ -1,0 +1,80 @@
+#include <bindings/bindings.hpp>
+#include <bindings/gil.hpp>
+#include <bindings/held_object.hpp>
+#include <bindings/python_function.hpp>
+
+#include <pianola/graph/island.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace pianola::python {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+// Nobody follows what runs while it lives: profile functions of the interpreter sleep.
+class Unprofiled {
+ public:
+  Unprofiled()
+      : function_(PyThreadState_Get()->c_profilefunc),
+        object_(py::reinterpret_borrow<py::object>(PyThreadState_Get()->c_profileobj)) {
+    if (function_ != nullptr) PyEval_SetProfile(nullptr, nullptr);
+  }
+  Unprofiled(const Unprofiled&) = delete;
+  Unprofiled& operator=(const Unprofiled&) = delete;
+  ~Unprofiled() {
+    if (function_ != nullptr) PyEval_SetProfile(function_, object_.ptr());
+  }
+
+ private:
+  Py_tracefunc function_;
+  py::object object_;
+};
+
+// `function` returns tensors, and anything that tells what the caller makes of them.
+graph::IslandFunction::Run with_gil(const py::function& function) {
+  return [held = HeldObject(function)](const Tensors& inputs, const graph::IslandNumbers& numbers) {
+    const WithGil gil;
+    const Unprofiled unprofiled;
+    py::list given;
+    for (const c10::IValue& number : numbers) {
+      given.append(number.isDouble() ? py::object(py::float_(number.toDouble())) : py::int_(number.toInt()));
+    }
+    auto [tensors, structure] =
+        call_python(held.get(), py::make_tuple(inputs, given)).cast<std::pair<Tensors, py::object>>();
+    return graph::IslandResult{.tensors = std::move(tensors), .structure = std::make_shared<HeldObject>(structure)};
+  };
+}
+
+}  // namespace
+
+void bind_island(py::module_& module) {
+  module.def(
+      "islands_are_open", [] { return graph::Islands::current() != nullptr; },
+      "Whether a step runs on this thread that is observed or recorded.");
+  module.def(
+      "call_island",
+      [](const py::function& function, std::string name, std::int64_t number, Tensors inputs,
+         const std::vector<py::object>& numbers) {
+        graph::IslandFunction island{.run = with_gil(function), .name = std::move(name), .number = number};
+        graph::IslandNumbers given;
+        for (const py::object& one : numbers) {
+          given.push_back(PyFloat_Check(one.ptr()) ? c10::IValue(one.cast<double>())
+                                                   : c10::IValue(one.cast<std::int64_t>()));
+        }
+        graph::IslandResult result;
+        {
+          const py::gil_scoped_release released;
+          result = graph::call_island(std::move(island), std::move(inputs), std::move(given));
+        }
+        return std::make_pair(std::move(result.tensors), static_cast<HeldObject*>(result.structure.get())->get());
+      },
+      py::arg("function"), py::arg("name"), py::arg("number"), py::arg("inputs"), py::arg("numbers"),
+      "Calls function(inputs, numbers), which returns (tensors, structure), as an island of the step that runs.");
+}
+
+}  // namespace pianola::python

@@ -1,0 +1,483 @@
+"""Parts of a graphed step that stay eager: `pianola.eager`."""
+
+import pianola
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from twins import assert_same, assert_same_state
+
+STEPS = 50
+
+
+def randn(*shape, seed, device):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(device)
+
+
+class Run:
+    """A program, eager or graphed. `make(device)` gives its step, and the modules whose state is compared."""
+
+    def __init__(self, make, device, graphed):
+        torch.manual_seed(0)
+        step, self.model = make(device)
+        self.step = pianola.graphed(step) if graphed else step
+
+
+def assert_equal(make, device, inputs=None, steps=STEPS, replays=None):
+    """Step by step, bit for bit; and all calls but the first three were replays."""
+    eager, ours = Run(make, device, False), Run(make, device, True)
+    inputs = inputs or (lambda i: (randn(16, 8, seed=i, device=device), randn(16, 1, seed=1000 + i, device=device)))
+    for i in range(steps):
+        torch.manual_seed(i)
+        wanted = eager.step(*inputs(i))
+        torch.manual_seed(i)
+        assert_same(f"step {i}", ours.step(*inputs(i)), wanted)
+        assert_same_state(ours.model, eager.model)
+    assert sum(one.replays for one in ours.step.info().signatures) >= (steps - 3 if replays is None else replays), ours.step.info()
+    return eager, ours
+
+
+# --- Programs as people write them ---
+
+
+class Mlp(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.middle, self.head = nn.Linear(8, 32), nn.Linear(32, 32), nn.Linear(32, 1)
+        self.norm = nn.BatchNorm1d(32)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.middle(self.norm(torch.relu(self.first(x))))))
+
+
+def test_a_read_in_the_forward_pass(device):
+    def make(device):
+        model = Mlp().to(device)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+        @pianola.eager
+        def clipped(hidden):
+            largest = hidden.detach().abs().max().item()
+            return hidden * (4.0 / largest) if largest > 4.0 else hidden * 1.0
+
+        def step(x, y):
+            optimizer.zero_grad()
+            hidden = clipped(torch.relu(model.first(x)) * 3)
+            loss = F.mse_loss(model.head(torch.relu(model.middle(model.norm(hidden)))), y)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return step, model
+
+    assert_equal(make, device)
+
+
+def test_a_loss_that_is_logged_between_forward_and_backward(device):
+    def make(device):
+        model = Mlp().to(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
+        model.lines = []
+
+        @pianola.eager
+        def log(name, value, count=None):
+            model.lines.append((name, count, value.item()))
+
+        def step(x, y, count):
+            optimizer.zero_grad()
+            loss = F.mse_loss(model(x), y)
+            log("loss", loss, count=count)
+            loss.backward()
+            norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            log("norm", norm, count=count + 1)
+            return loss
+
+        return step, model
+
+    def inputs(i):
+        return randn(16, 8, seed=i, device=device), randn(16, 1, seed=1000 + i, device=device), 7 * i + 100
+
+    eager, ours = assert_equal(make, device, inputs, replays=STEPS - 6)
+    assert ours.model.lines == eager.model.lines, "each once, in order, with the numbers of its call"
+    assert len(ours.model.lines) == 2 * STEPS
+
+
+class SparseMoe(nn.Module):
+    """Tokens go to the two experts that the router scores highest; how many go to each the host reads."""
+
+    def __init__(self, size, experts):
+        super().__init__()
+        self.gate = nn.Linear(size, experts, bias=False)
+        self.experts = nn.ModuleList(nn.Sequential(nn.Linear(size, 2 * size), nn.SiLU(), nn.Linear(2 * size, size)) for _ in range(experts))
+
+    @pianola.eager
+    def dispatch(self, tokens, weights, chosen):
+        result = torch.zeros_like(tokens)
+        for number, expert in enumerate(self.experts):
+            token, place = (chosen == number).nonzero(as_tuple=True)
+            result = result.index_add(0, token, expert(tokens[token]) * weights[token, place, None])
+        return result
+
+    def forward(self, tokens):
+        weights, chosen = self.gate(tokens).softmax(-1).topk(2)
+        return tokens + self.dispatch(tokens, weights / weights.sum(-1, keepdim=True), chosen)
+
+
+def moe(device):
+    model = nn.Sequential(nn.Embedding(50, 16), SparseMoe(16, 4), nn.LayerNorm(16), SparseMoe(16, 4), nn.Linear(16, 50)).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+    def step(words, following):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(words), following)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return loss
+
+    return step, model
+
+
+def words(i, device):
+    generator = torch.Generator().manual_seed(i)
+    return tuple(torch.randint(0, 50, (24,), generator=generator).to(device) for _ in range(2))
+
+
+def test_experts_whose_tokens_the_host_counts(device):
+    assert_equal(moe, device, lambda i: words(i, device))
+
+
+def test_microbatches_that_go_through_the_same_part(device):
+    def make(device):
+        step, model = moe(device)
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+
+        def accumulated(*batches):
+            optimizer.zero_grad()
+            total = 0
+            for i in range(0, len(batches), 2):
+                loss = F.cross_entropy(model(batches[i]), batches[i + 1]) / 2
+                loss.backward()
+                total = total + loss.detach()
+            optimizer.step()
+            return total
+
+        return accumulated, model
+
+    assert_equal(make, device, lambda i: (*words(2 * i, device), *words(2 * i + 1, device)), steps=20)
+
+
+def test_a_part_under_autocast(device):
+    def make(device):
+        model = Mlp().to(device)
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+        middle = pianola.eager(lambda hidden: model.middle(hidden) if hidden.isfinite().all().item() else hidden)
+
+        def step(x, y):
+            optimizer.zero_grad()
+            with torch.autocast(device.type, dtype=torch.bfloat16):
+                loss = F.mse_loss(model.head(torch.relu(middle(torch.relu(model.first(x))))).float(), y)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return step, model
+
+    assert_equal(make, device)
+
+
+def test_random_numbers_in_a_part_and_around_it():
+    def make(device):
+        model = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.3), nn.Linear(16, 16), nn.Dropout(0.3), nn.Linear(16, 1), nn.Dropout(0.3))
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+        part = pianola.eager(lambda hidden: model[3](model[2](hidden)) if hidden.isfinite().all().item() else hidden)
+
+        def step(x, y):
+            optimizer.zero_grad()
+            loss = F.mse_loss(model[5](model[4](part(model[1](model[0](x))))), y)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return step, model
+
+    assert_equal(make, torch.device("cpu"))
+
+
+def test_a_part_that_a_backward_pass_comes_to_twice_by_recomputing(device):
+    def make(device):
+        model = Mlp().to(device)
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+        middle = pianola.eager(lambda hidden: model.middle(hidden) * (2.0 if hidden.sum().item() > 40 else 1.0))
+
+        def step(x, y):
+            optimizer.zero_grad()
+            hidden = checkpoint(lambda one: torch.relu(middle(torch.relu(model.first(one)))), x, use_reentrant=False)
+            loss = F.mse_loss(model.head(hidden), y)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return step, model
+
+    assert_equal(make, device, steps=20)
+
+
+def test_inference(device):
+    def make(device):
+        model = Mlp().eval().to(device)
+
+        @pianola.eager
+        def kept(hidden):
+            return hidden if hidden.sum().item() > 0 else hidden.flip(-1)
+
+        @torch.no_grad()
+        def predict(x):
+            return model.head(kept(torch.relu(model.first(x))))
+
+        return predict, model
+
+    assert_equal(make, device, lambda i: (randn(4, 8, seed=i, device=device),))
+
+
+class Outside:
+    """The model is graphed, and the backward pass comes from outside."""
+
+    def __init__(self, device, graphed, part):
+        torch.manual_seed(0)
+        self.model = Mlp().eval().to(device)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        part = pianola.eager(part)
+
+        def forward(x):
+            return self.model.head(torch.relu(part(self.model, torch.relu(self.model.first(x)))))
+
+        self.forward = pianola.graphed(forward) if graphed else forward
+
+    def step(self, x, y):
+        self.optimizer.zero_grad()
+        loss = F.mse_loss(self.forward(x), y)
+        loss.backward()
+        self.optimizer.step()
+        return loss
+
+
+def assert_equal_outside(device, part):
+    eager, ours = Outside(device, False, part), Outside(device, True, part)
+    for i in range(20):
+        x, y = randn(16, 8, seed=i, device=device), randn(16, 1, seed=1000 + i, device=device)
+        assert_same(f"step {i}", ours.step(x, y), eager.step(x, y))
+        assert_same_state(ours.model, eager.model)
+    return ours.forward.info().signatures
+
+
+def test_a_backward_pass_outside(device):
+    def part(model, hidden):
+        return hidden * (2.0 if hidden.sum().item() > 100 else 1.0) + hidden.flip(0)
+
+    assert sum(one.replays for one in assert_equal_outside(device, part)) >= 15
+
+
+def test_a_backward_pass_outside_of_a_part_with_parameters(device):
+    def part(model, hidden):
+        return model.middle(hidden) * (2.0 if hidden.sum().item() > 100 else 1.0)
+
+    (signature,) = assert_equal_outside(device, part)
+    assert "which stays eager, uses parameters, and its backward pass is not part of the graphed function" in signature.reason
+
+
+def test_results_in_containers_and_none(device):
+    def make(device):
+        model = Mlp().to(device)
+
+        @pianola.eager
+        def split(given, *, scale):
+            total = given["x"].sum().item()
+            return {"scaled": (given["x"] * scale, None), "total": torch.tensor(total, device=device)}
+
+        @torch.no_grad()
+        def step(x):
+            parts = split({"x": torch.relu(model.first(x))}, scale=2.0)
+            assert parts["scaled"][1] is None
+            return model.middle(parts["scaled"][0]) + parts["total"]
+
+        return step, model
+
+    assert_equal(make, device, lambda i: (randn(4, 8, seed=i, device=device),), steps=12)
+
+
+def test_a_part_calls_another_part(device):
+    def make(device):
+        model = Mlp().to(device)
+        inner = pianola.eager(lambda x: x * (2.0 if x.sum().item() > 0 else 3.0))
+        outer = pianola.eager(lambda x: inner(x) + (1.0 if x.max().item() > 1 else 0.0))
+
+        @torch.no_grad()
+        def step(x):
+            return model.first(outer(x))
+
+        return step, model
+
+    assert_equal(make, device, lambda i: (randn(4, 8, seed=i, device=device),), steps=12)
+
+
+def test_outside_of_a_graphed_step_it_is_the_function_itself():
+    @pianola.eager
+    def twice(x):
+        """Doc."""
+        return [2 * x, "anything"]
+
+    assert twice.__name__ == "twice" and twice.__doc__ == "Doc."
+    assert twice(4) == [8, "anything"]
+
+
+def test_a_graph_captured_by_hand(device):
+    model = Mlp().eval().to(device)
+    seen = []
+
+    @pianola.eager
+    def halved(hidden):
+        seen.append(hidden.sum().item())
+        return hidden / 2
+
+    x, y = randn(4, 8, seed=0, device=device), torch.zeros(4, 32, device=device)
+    graph = pianola.Graph(device)
+
+    def step():
+        with torch.no_grad():
+            y.copy_(torch.relu(halved(model.first(x))))
+
+    graph.capture(step, warmup=2)
+    assert len(seen) == 2, "a capture runs no part that stays eager"
+    for i in range(3):
+        x.copy_(randn(4, 8, seed=i, device=device))
+        graph.replay()
+        assert_same(f"replay {i}", y, torch.relu(model.first(x).detach() / 2))
+    assert len(seen) == 5
+
+
+# --- What is refused ---
+
+
+def small_step(part, device):
+    model = nn.Linear(8, 8).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    @pianola.graphed
+    def step(x):
+        optimizer.zero_grad()
+        loss = part(model(x)).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
+def test_a_part_that_returns_no_tensor(device):
+    step = small_step(pianola.eager(lambda hidden: hidden.sum().item()), device)
+    with pytest.raises(pianola.UsageError, match="<lambda>, which stays eager, returns float, which a graph cannot be given"):
+        step(randn(4, 8, seed=0, device=device))
+
+
+def test_a_part_that_writes_its_argument(device):
+    step = small_step(pianola.eager(lambda hidden: hidden.detach().mul_(2)), device)
+    with pytest.raises(pianola.UsageError, match="which stays eager, writes its argument 0 in place"):
+        step(randn(4, 8, seed=0, device=device))
+
+
+def test_a_part_that_is_not_given_what_it_differentiates(device):
+    model = nn.Linear(8, 8).to(device)
+
+    @pianola.graphed
+    def step(x):
+        hidden = model(x)
+        loss = pianola.eager(lambda one: (one * hidden).sum())(x)
+        loss.backward()
+        return loss
+
+    with pytest.raises(pianola.UsageError, match="uses a tensor with history that it was not given.*\n.*pass it as an argument"):
+        step(randn(4, 8, seed=0, device=device))
+
+
+def test_too_many_numbers(device):
+    part = pianola.eager(lambda hidden, *numbers: hidden * sum(numbers))
+    step = small_step(lambda hidden: part(hidden, *range(9)), device)
+    with pytest.raises(pianola.UsageError, match="is given 9 numbers, more than 8"):
+        step(randn(4, 8, seed=0, device=device))
+
+
+def test_a_result_of_another_shape_in_a_replay(device):
+    rows = [4] * 5 + [3]
+    part = pianola.eager(lambda hidden: hidden[: rows.pop(0)])
+    step = small_step(part, device)
+    for i in range(5):
+        step(randn(4, 8, seed=i, device=device))
+    with pytest.raises(pianola.UsageError, match=r"returned \(a Float tensor of shape \[3, 8\]\) in a replay, and \(a Float tensor of shape \[4, 8\]\)"):
+        step(randn(4, 8, seed=5, device=device))
+
+
+def test_a_parameter_that_gets_no_gradient_in_a_replay(device):
+    used = [True] * 5 + [False]
+    other = nn.Linear(8, 8).to(device)
+    part = pianola.eager(lambda hidden: other(hidden) if used.pop(0) else hidden * 2)
+    step = small_step(part, device)
+    for i in range(5):
+        step(randn(4, 8, seed=i, device=device))
+    with pytest.raises(pianola.UsageError, match="gives other gradients in a replay than when the step was captured"):
+        step(randn(4, 8, seed=5, device=device))
+
+
+def test_what_a_part_raises_comes_out_and_the_next_call_is_right(device):
+    def make(device):
+        model = Mlp().to(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model.calls = 0
+
+        @pianola.eager
+        def check(loss):
+            model.calls += 1
+            if model.calls == 8:
+                raise ArithmeticError("the loss went away")
+
+        def step(x, y):
+            optimizer.zero_grad()
+            loss = F.mse_loss(model(x), y)
+            check(loss)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return step, model
+
+    eager, ours = Run(make, device, False), Run(make, device, True)
+    for i in range(12):
+        x, y = randn(16, 8, seed=i, device=device), randn(16, 1, seed=1000 + i, device=device)
+        if i == 7:
+            for one in (eager, ours):
+                with pytest.raises(ArithmeticError, match="the loss went away"):
+                    one.step(x, y)
+        else:
+            assert_same(f"step {i}", ours.step(x, y), eager.step(x, y))
+        assert_same_state(ours.model, eager.model)
+
+
+def test_a_capture_without_a_run_before(device):
+    x = randn(4, 8, seed=0, device=device)
+    part = pianola.eager(lambda one: one * 2)
+    with pytest.raises(pianola.CaptureError, match="which stays eager, is called in the recording, and not in the run before"):
+        pianola.Graph(device).capture(lambda: x.copy_(part(x)), warmup=0)
+
+
+def test_what_cannot_be_called():
+    with pytest.raises(pianola.UsageError, match="was given int, which cannot be called"):
+        pianola.eager(3)
+
+
+def test_graphed_callables_whose_part_has_parameters(device):
+    model = Mlp().eval().to(device)
+    middle = pianola.eager(lambda hidden: model.middle(hidden))
+    with pytest.raises(pianola.UsageError, match="uses parameters, and its backward pass is not part of the graphed function"):
+        pianola.make_graphed_callables(lambda x: middle(model.first(x)), (randn(4, 8, seed=0, device=device),))
