@@ -11,6 +11,7 @@
 #include <pianola/callable/pass.hpp>
 #include <pianola/callable/routed_gradients.hpp>
 #include <pianola/callable/structure.hpp>
+#include <pianola/graph/island.hpp>
 #include <pianola/graph/path_check.hpp>
 
 #include <c10/util/flat_hash_map.h>
@@ -183,8 +184,9 @@ class CapturedMode {
   std::optional<Structure> outputs_;
   std::vector<std::size_t> output_of_leaf_;
   EarlierResults warmup_results_;
-  std::optional<WarmedUpPaths> paths_;  // until all is captured, where something can be told
-  bool makes_results_ = true;           // not only views of its inputs
+  std::vector<graph::IslandNotes> islands_;  // of the last warm-up run
+  std::optional<WarmedUpPaths> paths_;       // until all is captured, where something can be told
+  bool makes_results_ = true;                // not only views of its inputs
   OutputOrigins origins_;
   std::vector<std::size_t> differentiable_;
   std::vector<std::size_t> differentiable_inputs_;

@@ -159,6 +159,8 @@ void CapturedMode::check_samples() const {
 
 void CapturedMode::run_eagerly(CaptureContext& context) {
   const Pass& pass = *passes_.front();
+  graph::Islands islands;
+  const graph::Islands::Open open_islands(islands);
   LeafFinder finder(pass.inputs);
   std::vector<at::Tensor> outputs;
   call(subject_.hooks.before_forward);
@@ -176,6 +178,8 @@ void CapturedMode::run_eagerly(CaptureContext& context) {
   });
   call(subject_.hooks.after_forward);
   for (const at::Tensor& leaf : finder.leaves()) note_leaf(context, leaf);
+  islands.check_no_parameters();
+  islands_ = islands.notes();
   if (!mode_.gradients) return;
 
   std::vector<at::Tensor> gradients;
@@ -185,6 +189,7 @@ void CapturedMode::run_eagerly(CaptureContext& context) {
           [&] { warm_up_backward(select(outputs, differentiable_), gradients); });
   call(subject_.hooks.after_backward);
   (void)take_input_gradients(pass, context.options.allow_unused_input);
+  islands_ = islands.notes();  // with gradients
   Gradients found = take_gradients();
   if (parameters_.empty()) parameters_ = std::move(found.leaves);
 }
@@ -350,6 +355,8 @@ void CapturedMode::capture_forward(CaptureContext& context, std::size_t slot) {
   options.allow_empty = !makes_results_;
   pass.forward.capture(
       [&] {
+        graph::Islands islands(islands_);
+        const graph::Islands::Open open_islands(islands);
         record_as_warmed_up(paths_ ? &paths_->forward : nullptr, [&] { outputs = each_once(run_forward(pass)); });
         if (origins_.are_known()) return;
         origins_.find(outputs, pass.inputs, [this](const at::Tensor& output) { return warmup_results_.holds(output); });

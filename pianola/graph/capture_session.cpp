@@ -188,7 +188,6 @@ CaptureResult CaptureSession::commit() {
   const std::optional<Diagnosis> failure = watching_ ? watching_->failure() : std::nullopt;
   watching_.reset();
   open_islands_.reset();
-  if (islands_ && !options_.communication) islands_->check_no_parameters();
   CaptureResult result;
   result.warmup_time = warmup_time_;
   result.capture_time = since(began_);

@@ -481,3 +481,23 @@ def test_graphed_callables_whose_part_has_parameters(device):
     middle = pianola.eager(lambda hidden: model.middle(hidden))
     with pytest.raises(pianola.UsageError, match="uses parameters, and its backward pass is not part of the graphed function"):
         pianola.make_graphed_callables(lambda x: middle(model.first(x)), (randn(4, 8, seed=0, device=device),))
+
+
+def test_graphed_callables(device):
+    torch.manual_seed(0)
+    model = Mlp().eval().to(device)
+    doubled = pianola.eager(lambda hidden: hidden * (2.0 if hidden.sum().item() > 100 else 1.0))
+
+    def forward(x):
+        return model.head(torch.relu(doubled(torch.relu(model.first(x)))))
+
+    graphed = pianola.make_graphed_callables(forward, (randn(16, 8, seed=0, device=device),))
+    for i in range(5):
+        x, y = randn(16, 8, seed=i, device=device) * i, randn(16, 1, seed=1000 + i, device=device)
+        gradients = []
+        for function in (forward, graphed):
+            model.zero_grad()
+            F.mse_loss(function(x), y).backward()
+            gradients.append([p.grad.clone() for p in (*model.first.parameters(), *model.head.parameters())])
+        for one, other in zip(*gradients):
+            assert_same(f"step {i}", one, other)
