@@ -10,6 +10,7 @@
 #include <pianola/core/out_of_memory_error.hpp>
 #include <pianola/core/report.hpp>
 #include <pianola/core/version.hpp>
+#include <pianola/graph/eager.hpp>
 #include <pianola/graph/graph.hpp>
 #include <pianola/graph/number.hpp>
 #include <pianola/graph/pool.hpp>

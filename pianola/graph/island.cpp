@@ -30,6 +30,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <unordered_set>
 #include <utility>
 
@@ -534,6 +535,11 @@ IslandResult call_island(IslandFunction function, std::vector<at::Tensor> inputs
   }
   std::vector<at::Tensor> results = stack.back().toTensorVector();
   return {.tensors = island->connect(std::move(results), inputs), .structure = island->notes().structure};
+}
+
+std::int64_t next_island_number() noexcept {
+  static std::atomic<std::int64_t> last{0};
+  return ++last;
 }
 
 bool is_island(const std::string& operation) noexcept { return operation == kForward || operation == kBackward; }

@@ -119,6 +119,9 @@ class PIANOLA_API Islands {
 /// @throws CaptureError  A recording comes by it that has no run before, or another one.
 PIANOLA_API IslandResult call_island(IslandFunction function, std::vector<at::Tensor> inputs, IslandNumbers numbers);
 
+/// For IslandFunction::number.
+[[nodiscard]] PIANOLA_API std::int64_t next_island_number() noexcept;
+
 /// Whether an operation is an island, or its backward.
 [[nodiscard]] bool is_island(const std::string& operation) noexcept;
 

@@ -53,6 +53,7 @@ graph::IslandFunction::Run with_gil(const py::function& function) {
 }  // namespace
 
 void bind_island(py::module_& module) {
+  module.def("next_island_number", &graph::next_island_number, "For call_island().");
   module.def(
       "islands_are_open", [] { return graph::Islands::current() != nullptr; },
       "Whether a step runs on this thread that is observed or recorded.");

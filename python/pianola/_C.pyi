@@ -1452,6 +1452,21 @@ class FiniteWatch:
     def reset(self, steps_done: int = 0) -> None:
         """Forgets what was found and goes on counting behind step `steps_done`, in place."""
 
+def next_island_number() -> int:
+    """For call_island()."""
+
+def islands_are_open() -> bool:
+    """Whether a step runs on this thread that is observed or recorded."""
+
+def call_island(
+    function: Callable[..., Any],
+    name: str,
+    number: int,
+    inputs: Sequence[torch.Tensor],
+    numbers: Sequence[Any],
+) -> tuple[list[torch.Tensor], Any]:
+    """Calls function(inputs, numbers), which returns (tensors, structure), as an island of the step that runs."""
+
 class GradScaler:
     """Scales losses, and skips steps whose gradients overflowed."""
 

@@ -1,7 +1,6 @@
 """`pianola.eager`: a part of a graphed step that stays eager."""
 
 import functools
-import itertools
 from typing import Any, Callable, Generic, ParamSpec, TypeVar
 
 import torch
@@ -15,8 +14,6 @@ from ._numbers import StandIn, WatchedFloat, WatchedInt, call_given, plain
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
-_numbers = itertools.count(1)
-
 
 class EagerPart(Generic[Arguments, Result]):
     """A function that a graphed step calls, and no graph holds. Made by `pianola.eager`."""
@@ -24,7 +21,7 @@ class EagerPart(Generic[Arguments, Result]):
     def __init__(self, function: Callable[Arguments, Result]) -> None:
         functools.update_wrapper(self, function)
         self._function = function
-        self._number = next(_numbers)
+        self._number = _C.next_island_number()
 
     def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         if not _C.islands_are_open():

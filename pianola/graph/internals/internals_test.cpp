@@ -3,6 +3,7 @@
 #include <pianola/graph/internals/known_internals.hpp>
 #include <pianola/graph/testing/device_test.hpp>
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/zeros.h>
 
