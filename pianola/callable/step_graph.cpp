@@ -106,7 +106,8 @@ void StepGraph::capture(const Step& step, const std::vector<at::Tensor>& leaves,
       numbers = std::make_shared<graph::NumberUses>();
       const trace::OpStream changes({&*gradients_, &communications});
       run.emplace(
-          inputs_, [&] { results = step(inputs_); }, parts, numbers, std::make_shared<graph::Islands>(before.islands));
+          inputs_, [&] { results = step(inputs_); }, parts, numbers,
+          std::make_shared<graph::Islands>(before.islands, leaves));
       gradients_->end_run();
     };
     const graph::ObservedBefore with_other_ranks;

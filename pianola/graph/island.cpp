@@ -2,10 +2,12 @@
 
 #include <pianola/core/error.hpp>
 #include <pianola/graph/graph.hpp>
+#include <pianola/graph/open_capture.hpp>
 #include <pianola/torch_abi/autograd_node.hpp>
 #include <pianola/trace/describe.hpp>
 #include <pianola/trace/quiet_scope.hpp>
 
+#include <ATen/SavedTensorHooks.h>
 #include <ATen/SequenceNumber.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -30,6 +32,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <unordered_set>
 #include <utility>
@@ -148,15 +151,30 @@ class Island final : public torch::CustomClassHolder {
     notes_.function = function_.number;
     for (const at::Tensor& input : inputs) {
       takes_gradient_.push_back(surroundings_.grad() && input.requires_grad() && may_require_grad(input));
+      const bool is_leaf = input.requires_grad() && input.is_leaf();
+      own_leaves_.push_back(is_leaf
+                                ? trace::WeakTensor(input.getIntrusivePtr())
+                                : trace::WeakTensor(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>()));
     }
   }
 
   std::vector<at::Tensor> forward(const std::vector<at::Tensor>& inputs, const IslandNumbers& numbers);
-  std::vector<at::Tensor> backward(const std::vector<at::Tensor>& gradients, const std::vector<std::int64_t>& of);
+  /// @param of    The result that each gradient is of.
+  /// @param keep  It may come again.
+  std::vector<at::Tensor> backward(const std::vector<at::Tensor>& gradients, const std::vector<std::int64_t>& of,
+                                   bool keep);
   /// The results as the step gets them, a node of autograd behind them.
   std::vector<at::Tensor> connect(std::vector<at::Tensor> results, const std::vector<at::Tensor>& inputs);
 
   [[nodiscard]] const IslandNotes& notes() const noexcept { return expected_ ? *expected_ : notes_; }
+  /// At the end of a run that was observed. @throws UsageError  It is no example for a replay.
+  void check_run() const {
+    if (expected_) return;
+    check_own_gradients();
+    check_copies();
+  }
+  /// Those of the step that is recorded, as they are now.
+  void know_leaves(const std::vector<trace::WeakTensor>& leaves);
   [[nodiscard]] const IslandFunction& function() const noexcept { return function_; }
   /// For each of its gradients whether there is one.
   [[nodiscard]] std::vector<bool> gradients_defined() const {
@@ -167,6 +185,11 @@ class Island final : public torch::CustomClassHolder {
 
  private:
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs, const IslandNumbers& numbers);
+  void forget() {
+    results_.clear();
+    leaves_.clear();
+    if (expected_) given_.clear();
+  }
   struct Use {
     autograd::Edge* edge;
     std::uint64_t at;  // of the node that has the edge
@@ -176,6 +199,15 @@ class Island final : public torch::CustomClassHolder {
   void find_uses(const std::vector<at::Tensor>& given, std::uint64_t began);
   void number_uses(std::vector<Use>& uses, const std::vector<at::Tensor>& given);
   void check_results(const std::vector<at::Tensor>& results) const;
+  struct Gradient {
+    const void* tensor = nullptr;
+    std::int64_t writes = 0;
+    friend bool operator==(const Gradient&, const Gradient&) = default;
+  };
+  [[nodiscard]] std::vector<Gradient> gradients_now() const;
+  void check_own_gradients() const;
+  std::vector<at::Tensor> handed_out(const std::vector<at::Tensor>& inputs);
+  void check_copies() const;
   [[noreturn]] void refuse_other_gradients() const;
 
   IslandFunction function_;
@@ -187,26 +219,24 @@ class Island final : public torch::CustomClassHolder {
   // From forward to backward of a run:
   std::vector<at::Tensor> leaves_;
   std::vector<at::Tensor> results_;
+  std::vector<at::Tensor> given_;  // as the function has them
+  struct Copy {
+    at::Tensor argument, copy;
+    std::array<std::int64_t, 2> versions;
+  };
+  std::vector<Copy> copies_;                   // of arguments that it returned, where the run is observed
+  std::vector<trace::WeakTensor> own_leaves_;  // for each input; expired: it is none
+  struct StepLeaf {
+    trace::WeakTensor leaf;
+    bool has_gradient;  // in the recording, where the function is called
+  };
+  std::vector<StepLeaf> step_leaves_;  // whose gradients the graph uses
 };
 
 namespace {
 
-// Without history; and not the memory of an argument, or of a parameter.
-std::vector<at::Tensor> handed_out(const std::vector<at::Tensor>& results, const std::vector<at::Tensor>& inputs) {
-  const trace::QuietScope quiet;
-  std::vector<at::Tensor> all;
-  for (const at::Tensor& result : results) {
-    const bool is_given =
-        std::any_of(inputs.begin(), inputs.end(), [&](const at::Tensor& input) { return result.is_alias_of(input); });
-    const bool is_parameter = result.is_leaf() && result.requires_grad();
-    all.push_back(is_given || is_parameter ? result.detach().clone() : result.detach());
-  }
-  return all;
-}
-
-[[noreturn]] void refuse_writes(const IslandFunction& function, std::size_t input) {
-  throw UsageError({.what = fmt::format("{}, which stays eager, writes its argument {} in place", function.name, input),
-                    .fix = "return the result instead; the step may copy it there"});
+[[noreturn]] void refuse(const IslandFunction& function, const std::string& what, std::string fix) {
+  throw UsageError({.what = fmt::format("{}, which stays eager, {}", function.name, what), .fix = std::move(fix)});
 }
 
 class IslandNode final : public torch_abi::OwnNode {
@@ -219,6 +249,10 @@ class IslandNode final : public torch_abi::OwnNode {
       throw UsageError({.what = "backward() was called a second time through a part that stays eager",
                         .fix = "call it with retain_graph=True before"});
     }
+    if (at::GradMode::is_enabled()) {
+      refuse(island_->function(), "is differentiated twice: backward() was called with create_graph=True",
+             "leave create_graph out, or the whole step eager");
+    }
     std::vector<at::Tensor> given;
     std::vector<std::int64_t> of;
     for (std::size_t i = 0; i < gradients.size(); ++i) {
@@ -228,12 +262,12 @@ class IslandNode final : public torch_abi::OwnNode {
     }
     static const auto op = c10::Dispatcher::singleton()
                                .findSchemaOrThrow(kBackward, "")
-                               .typed<std::vector<at::Tensor>(std::vector<at::Tensor>, std::vector<std::int64_t>,
+                               .typed<std::vector<at::Tensor>(std::vector<at::Tensor>, std::vector<std::int64_t>, bool,
                                                               std::int64_t, const c10::intrusive_ptr<Island>&)>();
     std::vector<at::Tensor> made;
     {
       const at::AutoDispatchBelowADInplaceOrView below_autograd;
-      made = op.call(given, of, island_->function().number, island_);
+      made = op.call(given, of, autograd::get_current_graph_task_keep_graph(), island_->function().number, island_);
     }
     autograd::variable_list all;
     std::size_t next = 0;
@@ -260,9 +294,9 @@ void forward_kernel(const c10::OperatorHandle& /*op*/, torch::jit::Stack* stack)
   stack->emplace_back(arguments.back().toCustomClass<Island>()->forward(arguments[0].toTensorVector(), numbers));
 }
 
-std::vector<at::Tensor> backward_kernel(std::vector<at::Tensor> gradients, std::vector<std::int64_t> of,
+std::vector<at::Tensor> backward_kernel(std::vector<at::Tensor> gradients, std::vector<std::int64_t> of, bool keep,
                                         std::int64_t /*function*/, const c10::intrusive_ptr<Island>& island) {
-  return island->backward(gradients, of);
+  return island->backward(gradients, of, keep);
 }
 
 }  // namespace
@@ -270,28 +304,107 @@ std::vector<at::Tensor> backward_kernel(std::vector<at::Tensor> gradients, std::
 std::vector<at::Tensor> Island::run(const std::vector<at::Tensor>& inputs, const IslandNumbers& numbers) {
   const Surroundings::Entered as_in_the_step(surroundings_);
   const Running now;
-  results_.clear();
-  leaves_.clear();
-  std::vector<at::Tensor> given;
+  forget();
+  given_.clear();
   std::vector<std::uint32_t> versions;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    at::Tensor own = inputs[i].detach();
-    if (takes_gradient_.at(i)) own.requires_grad_();
+    auto leaf = own_leaves_.at(i).lock();
+    at::Tensor own = leaf ? at::Tensor(std::move(leaf)) : inputs[i].detach();
+    if (takes_gradient_.at(i) && !own.requires_grad()) own.requires_grad_();
     versions.push_back(own.is_inference() ? 0 : own._version());
-    given.push_back(std::move(own));
+    given_.push_back(std::move(own));
   }
   const std::uint64_t began = at::sequence_number::peek();
-  IslandResult result = function_.run(given, numbers);
+  const std::vector<Gradient> gradients = gradients_now();
+  IslandResult result = function_.run(given_, numbers);
+  if (gradients_now() != gradients) {
+    refuse(function_, "makes or drops gradients that the graph uses",
+           "call zero_grad() and backward() in the step itself");
+  }
   results_ = std::move(result.tensors);
   if (!expected_) notes_.structure = std::move(result.structure);
-  for (std::size_t i = 0; i < given.size(); ++i) {
-    if (!given[i].is_inference() && given[i]._version() != versions[i]) refuse_writes(function_, i);
+  for (std::size_t i = 0; i < given_.size(); ++i) {
+    const bool is_written = !given_[i].is_inference() && given_[i]._version() != versions[i];
+    if (is_written)
+      refuse(function_, fmt::format("writes its argument {} in place", i),
+             "return the result instead; the step may copy it there");
+    if (own_leaves_[i].expired() && given_[i].requires_grad() && !autograd::impl::hooks(given_[i]).empty()) {
+      refuse(function_, fmt::format("sets a hook on its argument {}", i), "set it in the step, before the call");
+    }
   }
+  check_own_gradients();
   for (at::Tensor& one : results_) {
     if (one.is_leaf() && one.requires_grad()) one = one.view_as(one);  // an edge leads to it
   }
-  find_uses(given, began);
-  return handed_out(results_, inputs);
+  find_uses(given_, began);
+  return handed_out(inputs);
+}
+
+// Of the step's leaves, where they are known. What the graph makes anew behind the function is not to be added to here, either.
+std::vector<Island::Gradient> Island::gradients_now() const {
+  std::vector<Gradient> all;
+  for (const StepLeaf& known : step_leaves_) {
+    auto leaf = known.leaf.lock();
+    const at::Tensor gradient = leaf ? at::Tensor(std::move(leaf)).grad() : at::Tensor();
+    if (!gradient.defined()) {
+      all.push_back({});
+    } else {
+      all.push_back({.tensor = gradient.unsafeGetTensorImpl(), .writes = known.has_gradient ? 0 : gradient._version()});
+    }
+  }
+  return all;
+}
+
+void Island::know_leaves(const std::vector<trace::WeakTensor>& leaves) {
+  for (const trace::WeakTensor& weak : leaves) {
+    auto leaf = weak.lock();
+    const bool has_gradient = leaf && at::Tensor(leaf).grad().defined();
+    step_leaves_.push_back({.leaf = weak, .has_gradient = has_gradient});
+  }
+}
+
+// A backward pass that began in the function, or at what it keeps, ends at its own tensors.
+void Island::check_own_gradients() const {
+  for (std::size_t i = 0; i < given_.size(); ++i) {
+    if (!own_leaves_[i].expired() || !given_[i].is_leaf() || !given_[i].requires_grad() || !given_[i].grad().defined())
+      continue;
+    refuse(function_, fmt::format("sends its argument {} a gradient by itself, which would go no further", i),
+           "return what backward() is called on, and call it in the step");
+  }
+}
+
+// Without history; and not the memory of an argument, or of a parameter.
+std::vector<at::Tensor> Island::handed_out(const std::vector<at::Tensor>& inputs) {
+  const trace::QuietScope quiet;
+  std::vector<at::Tensor> all;
+  copies_.clear();
+  for (std::size_t k = 0; k < results_.size(); ++k) {
+    const at::Tensor result = results_[k].detach();
+    for (std::size_t other = 0; other < k; ++other) {
+      if (!result.is_alias_of(results_[other])) continue;
+      refuse(function_, fmt::format("returns results {} and {} that share memory", other, k),
+             "return a copy: result.clone()");
+    }
+    const auto source =
+        std::find_if(inputs.begin(), inputs.end(), [&](const at::Tensor& input) { return result.is_alias_of(input); });
+    const bool is_parameter =
+        results_[k].is_view() && results_[k]._base().is_leaf() && results_[k]._base().requires_grad();
+    all.push_back(source != inputs.end() || is_parameter ? result.clone() : result.resolve_conj().resolve_neg());
+    if (source != inputs.end() && !expected_ && !result.is_inference()) {
+      copies_.push_back(
+          {.argument = result, .copy = all.back(), .versions = {result._version(), all.back()._version()}});
+    }
+  }
+  return all;
+}
+
+// What the step does in place to one of them behind the call, it would do to both in eager.
+void Island::check_copies() const {
+  for (const Copy& one : copies_) {
+    if (std::array{one.argument._version(), one.copy._version()} == one.versions) continue;
+    refuse(function_, "returns an argument, which is written in place behind the call",
+           "return a copy: argument.clone()");
+  }
 }
 
 // Where autograd would send gradients: to inputs, and to parameters of the function's own.
@@ -387,11 +500,12 @@ std::vector<at::Tensor> Island::forward(const std::vector<at::Tensor>& inputs, c
   } else {
     for (const at::Tensor& result : results_) notes_.results.push_back(sample_of(result));
   }
+  if (leaves_.empty()) forget();  // no backward pass comes
   return results;
 }
 
-std::vector<at::Tensor> Island::backward(const std::vector<at::Tensor>& gradients,
-                                         const std::vector<std::int64_t>& of) {
+std::vector<at::Tensor> Island::backward(const std::vector<at::Tensor>& gradients, const std::vector<std::int64_t>& of,
+                                         bool keep) {
   if (expected_ && is_recorded(device_)) {
     const trace::QuietScope quiet;
     std::vector<at::Tensor> blank;
@@ -406,8 +520,9 @@ std::vector<at::Tensor> Island::backward(const std::vector<at::Tensor>& gradient
     const Running now;
     autograd::variable_list results;
     for (const std::int64_t result : of) results.push_back(results_.at(static_cast<std::size_t>(result)));
-    made = autograd::grad(results, leaves_, gradients, /*retain_graph=*/autograd::get_current_graph_task_keep_graph(),
+    made = autograd::grad(results, leaves_, gradients, /*retain_graph=*/keep,
                           /*create_graph=*/false, /*allow_unused=*/true);
+    if (!keep) forget();
   }
   const trace::QuietScope quiet;
   if (!expected_) {
@@ -465,7 +580,8 @@ TORCH_LIBRARY_FRAGMENT(pianola, library) {
       "island(Tensor[] inputs, int function, " + numbers + "__torch__.torch.classes.pianola.Island island) -> Tensor[]";
   library.def(numbers.c_str());
   library.def(
-      "island_backward(Tensor[] gradients, int[] of, int function, __torch__.torch.classes.pianola.Island island) -> "
+      "island_backward(Tensor[] gradients, int[] of, bool keep, int function, __torch__.torch.classes.pianola.Island "
+      "island) -> "
       "Tensor[]");
 }
 TORCH_LIBRARY_IMPL(pianola, CompositeExplicitAutograd, library) {
@@ -474,7 +590,10 @@ TORCH_LIBRARY_IMPL(pianola, CompositeExplicitAutograd, library) {
 }
 
 Islands::Islands() = default;
-Islands::Islands(std::vector<IslandNotes> expected) : expected_(std::move(expected)) {}
+Islands::Islands(std::vector<IslandNotes> expected, const std::vector<at::Tensor>& leaves)
+    : expected_(std::move(expected)) {
+  for (const at::Tensor& leaf : leaves) leaves_.emplace_back(leaf.getIntrusivePtr());
+}
 Islands::~Islands() = default;
 
 Islands::Open::Open(Islands& islands) : outer_(std::exchange(open_islands, &islands)) {}
@@ -484,7 +603,10 @@ bool Islands::run_one() noexcept { return running != 0; }
 
 std::vector<IslandNotes> Islands::notes() const {
   std::vector<IslandNotes> all;
-  for (const auto& island : islands_) all.push_back(island->notes());
+  for (const auto& island : islands_) {
+    island->check_run();
+    all.push_back(island->notes());
+  }
   return all;
 }
 
@@ -512,12 +634,19 @@ c10::intrusive_ptr<Island> Islands::add(IslandFunction function, const std::vect
     expected = expected_[islands_.size()];
   }
   islands_.push_back(c10::make_intrusive<Island>(std::move(function), inputs, std::move(expected)));
+  islands_.back()->know_leaves(leaves_);
   return islands_.back();
 }
 
 IslandResult call_island(IslandFunction function, std::vector<at::Tensor> inputs, IslandNumbers numbers) {
   Islands* const islands = Islands::current();
   if (islands == nullptr) return function.run(inputs, numbers);
+  // A capture has hooks of its own, and comes behind a run.
+  if (!capture_is_open() && at::GradMode::is_enabled() && at::SavedTensorDefaultHooks::get_hooks()) {
+    refuse(function, "is called under hooks on saved tensors, as checkpoint(use_reentrant=False) sets them",
+           "call it outside of them, or checkpoint with use_reentrant=True");
+  }
+  for (at::Tensor& input : inputs) input = input.resolve_conj().resolve_neg();  // below autograd nobody would see it
   const c10::intrusive_ptr<Island> island = islands->add(std::move(function), inputs);
   if (numbers.size() > kMostIslandNumbers) {
     throw UsageError({.what = fmt::format("{}, which stays eager, is given {} numbers, more than {}",

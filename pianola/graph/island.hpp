@@ -77,7 +77,8 @@ class PIANOLA_API Islands {
  public:
   Islands();
   /// Of a recording. @param expected  Of the run before.
-  explicit Islands(std::vector<IslandNotes> expected);
+  /// @param leaves  Whose gradients the step uses.
+  explicit Islands(std::vector<IslandNotes> expected, const std::vector<at::Tensor>& leaves = {});
   Islands(const Islands&) = delete;
   Islands& operator=(const Islands&) = delete;
   ~Islands();
@@ -97,7 +98,7 @@ class PIANOLA_API Islands {
   /// Whether the function of one runs on this thread.
   [[nodiscard]] static bool run_one() noexcept;
 
-  /// Of the run as far as it has come.
+  /// Of the run as far as it has come. @throws UsageError  It shows that no replay would be right.
   [[nodiscard]] std::vector<IslandNotes> notes() const;
   /// Where a part of a step is captured, whose backward pass is another graph.
   /// @throws UsageError  The function of an island uses parameters, whose gradients nobody would add up.
@@ -109,6 +110,7 @@ class PIANOLA_API Islands {
   c10::intrusive_ptr<Island> add(IslandFunction function, const std::vector<at::Tensor>& inputs);
 
   std::vector<IslandNotes> expected_;
+  std::vector<trace::WeakTensor> leaves_;
   std::vector<c10::intrusive_ptr<Island>> islands_;
 };
 

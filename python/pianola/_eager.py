@@ -15,6 +15,9 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
+_LARGEST = 1 << 62  # numbers beyond are arguments like any other
+
+
 class EagerPart(Generic[Arguments, Result]):
     """A function that a graphed step calls, and no graph holds. Made by `pianola.eager`."""
 
@@ -61,6 +64,7 @@ def eager(function: Callable[Arguments, Result]) -> EagerPart[Arguments, Result]
 def _as_island(function: Callable[..., Any], number: int, args: tuple, kwargs: dict) -> Any:
     leaves, structure = pytree.tree_flatten((args, kwargs))
     kinds = [_kind_of(leaf) for leaf in leaves]
+    known: list[Any] = []  # what becomes of the results
     others = [leaf for leaf, kind in zip(leaves, kinds) if kind == "other"]
 
     def run(tensors: list[torch.Tensor], numbers: list[Any]) -> tuple[list[torch.Tensor], Any]:
@@ -68,13 +72,17 @@ def _as_island(function: Callable[..., Any], number: int, args: tuple, kwargs: d
         its_args, its_kwargs = pytree.tree_unflatten([next(given[kind]) for kind in kinds], structure)
         results, made = pytree.tree_flatten(function(*its_args, **its_kwargs))
         _check(results, name_of(function))
-        return [one for one in results if one is not None], (made, [one is not None for one in results])
+        shape = (made, [one is not None for one in results])
+        if known and known[0] != shape:
+            refuse(f"{name_of(function)}, which stays eager, returns another structure in a replay", "let each call return the same one")
+        return [one for one in results if one is not None], shape
 
     tensors = [leaf for leaf, kind in zip(leaves, kinds) if kind == "tensor"]
     numbers = [leaf for leaf, kind in zip(leaves, kinds) if kind == "number"]
     followed = [one for one in numbers if type(one) is StandIn]
     call = (run, name_of(function), number, tensors, numbers)
     results, (made, is_tensor) = call_given(_C.call_island, call, {}, followed)
+    known.append((made, is_tensor))
     rest = iter(results)
     return pytree.tree_unflatten([next(rest) if is_one else None for is_one in is_tensor], made)
 
@@ -82,7 +90,7 @@ def _as_island(function: Callable[..., Any], number: int, args: tuple, kwargs: d
 def _kind_of(leaf: Any) -> str:
     if type(leaf) is StandIn:
         leaf = plain(leaf)
-    if type(leaf) in (int, float, WatchedInt, WatchedFloat):
+    if type(leaf) in (int, float, WatchedInt, WatchedFloat) and not abs(leaf) >= _LARGEST:
         return "number"
     return "tensor" if isinstance(leaf, torch.Tensor) else "other"
 

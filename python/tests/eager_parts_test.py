@@ -1,5 +1,7 @@
 """Parts of a graphed step that stay eager: `pianola.eager`."""
 
+import weakref
+
 import pianola
 import pytest
 import torch
@@ -204,25 +206,6 @@ def test_random_numbers_in_a_part_and_around_it():
         return step, model
 
     assert_equal(make, torch.device("cpu"))
-
-
-def test_a_part_that_a_backward_pass_comes_to_twice_by_recomputing(device):
-    def make(device):
-        model = Mlp().to(device)
-        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-        middle = pianola.eager(lambda hidden: model.middle(hidden) * (2.0 if hidden.sum().item() > 40 else 1.0))
-
-        def step(x, y):
-            optimizer.zero_grad()
-            hidden = checkpoint(lambda one: torch.relu(middle(torch.relu(model.first(one)))), x, use_reentrant=False)
-            loss = F.mse_loss(model.head(hidden), y)
-            loss.backward()
-            optimizer.step()
-            return loss
-
-        return step, model
-
-    assert_equal(make, device, steps=20)
 
 
 def test_inference(device):
@@ -501,3 +484,208 @@ def test_graphed_callables(device):
             gradients.append([p.grad.clone() for p in (*model.first.parameters(), *model.head.parameters())])
         for one, other in zip(*gradients):
             assert_same(f"step {i}", one, other)
+
+
+def test_two_backward_passes_through_one_part(device):
+    def make(device):
+        model = Mlp().to(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        middle = pianola.eager(lambda hidden: model.middle(hidden) * (2.0 if hidden.sum().item() > 100 else 1.0))
+
+        def step(x, y):
+            optimizer.zero_grad()
+            hidden = middle(torch.relu(model.first(x)))
+            F.mse_loss(model.head(hidden), y).backward(retain_graph=True)
+            loss = hidden.square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return step, model
+
+    assert_equal(make, device, steps=12)
+
+
+def test_a_part_keeps_nothing_behind_its_backward_pass(device):
+    kept = []
+
+    def make(device):
+        model = Mlp().to(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+        @pianola.eager
+        def middle(hidden):
+            result = model.middle(hidden)
+            kept.append(weakref.ref(result))
+            return result * 1.0
+
+        def step(x, y):
+            optimizer.zero_grad()
+            loss = F.mse_loss(model.head(middle(torch.relu(model.first(x)))), y)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return step, model
+
+    assert_equal(make, device, steps=12)
+    assert all(one() is None for one in kept)
+
+
+def trained(device, step):
+    """A step of a small model that is given what `step(model, optimizer, x)` makes of it."""
+    torch.manual_seed(0)
+    model = nn.Linear(8, 8).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    @pianola.graphed
+    def train(x):
+        return step(model, optimizer, x)
+
+    return train
+
+
+def plain(loss_of):
+    def step(model, optimizer, x):
+        optimizer.zero_grad()
+        loss = loss_of(model, x)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
+def loses_its_loss(model, optimizer, x):
+    optimizer.zero_grad()
+    pianola.eager(lambda loss: loss.backward())(model(x).square().mean())
+    optimizer.step()
+
+
+def kept_loss():
+    kept = []
+
+    @pianola.eager
+    def part(hidden):
+        kept[:] = [hidden.square().mean()]
+        return hidden * 2
+
+    return lambda model, x: part(model(x)).mean() + kept[0]
+
+
+def hooked(hidden):
+    hidden.register_hook(lambda gradient: gradient * 10)
+    return hidden * hidden
+
+
+def penalty(model, x):
+    x = x.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(pianola.eager(lambda h: h**3)(model(x)).sum(), x, create_graph=True)
+    return gradient.square().mean()
+
+
+def written_behind(model, x):
+    hidden = model(x) * 2
+    pianola.eager(lambda h: h)(hidden).add_(1)
+    return hidden.mean()
+
+
+def checkpointed(model, x):
+    return checkpoint(lambda one: pianola.eager(lambda h: h * 2)(model(one)), x, use_reentrant=False).mean()
+
+
+@pytest.mark.parametrize(
+    ("step", "says"),
+    [
+        (loses_its_loss, "sends its argument 0 a gradient by itself"),
+        (plain(kept_loss()), "sends its argument 0 a gradient by itself"),
+        (plain(lambda model, x: pianola.eager(hooked)(model(x)).mean()), "sets a hook on its argument 0"),
+        (plain(penalty), "is differentiated twice"),
+        (plain(written_behind), "returns an argument, which is written in place behind the call"),
+        (plain(lambda model, x: sum(pianola.eager(lambda h: (h * 2).chunk(2))(model(x))).mean()), "returns results 0 and 1 that share memory"),
+        (plain(checkpointed), "is called under hooks on saved tensors"),
+    ],
+)
+def test_what_no_replay_could_do_is_refused_in_the_first_call(device, step, says):
+    with pytest.raises(Exception, match=f"which stays eager, {says}"):
+        trained(device, step)(randn(4, 8, seed=0, device=device))
+
+
+def test_a_part_that_drops_gradients_is_refused_where_it_is_replayed(device):
+    zero_grad = pianola.eager(lambda optimizer: optimizer.zero_grad())
+
+    def step(model, optimizer, x):
+        zero_grad(optimizer)
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    train = trained(device, step)
+    with pytest.raises(pianola.UsageError, match="which stays eager, makes or drops gradients that the graph uses"):
+        for i in range(6):
+            train(randn(4, 8, seed=i, device=device))
+
+
+def test_a_part_whose_backward_pass_gives_gradients_that_the_graph_makes_anew(device):
+    auxiliary = pianola.eager(lambda model, one: model(one).abs().mean().backward())
+
+    def step(model, optimizer, x):
+        optimizer.zero_grad()
+        auxiliary(model, x)
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    train = trained(device, step)
+    with pytest.raises(pianola.UsageError, match="which stays eager, makes or drops gradients that the graph uses"):
+        for i in range(6):
+            train(randn(4, 8, seed=i, device=device))
+
+
+def test_results_that_change_places_with_none(device):
+    part = pianola.eager(lambda x: (x, None) if x.sum().item() > 0 else (None, x))
+
+    @pianola.graphed
+    @torch.no_grad()
+    def step(x):
+        one, other = part(x * 1)
+        return one * 10 if one is not None else other * 1
+
+    for i in range(5):
+        step(randn(4, seed=i, device=device).abs())
+    with pytest.raises(pianola.UsageError, match="which stays eager, returns another structure in a replay"):
+        step(-randn(4, seed=5, device=device).abs())
+
+
+def test_parameters_as_arguments_are_themselves(device):
+    def make(device):
+        model = Mlp().to(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        clip = pianola.eager(lambda parameters: nn.utils.clip_grad_norm_(parameters, 0.01))
+
+        def step(x, y):
+            optimizer.zero_grad()
+            loss = F.mse_loss(model(x), y)
+            loss.backward()
+            clip(list(model.parameters()))
+            optimizer.step()
+            return loss
+
+        return step, model
+
+    assert_equal(make, device, steps=12)
+
+
+def test_a_conjugate_as_an_argument(device):
+    def make(device):
+        part = pianola.eager(lambda z: z.imag * 1)
+
+        @torch.no_grad()
+        def step(x):
+            return part(torch.complex(x, x * 2).conj())
+
+        return step, Mlp()
+
+    assert_equal(make, device, lambda i: (randn(4, seed=i, device=device),), steps=12)
