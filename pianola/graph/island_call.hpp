@@ -1,0 +1,116 @@
+#pragma once
+#include <pianola/graph/island.hpp>
+#include <pianola/graph/surroundings.hpp>
+#include <pianola/trace/weak_tensor.hpp>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <torch/csrc/autograd/edge.h>
+#include <torch/custom_class.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace pianola::graph {
+
+inline constexpr const char* kIslandBackward = "pianola::island_backward";
+
+/// While the function of an island runs, on its thread: what it calls is part of it.
+class RunningIsland {
+ public:
+  RunningIsland();
+  RunningIsland(const RunningIsland&) = delete;
+  RunningIsland& operator=(const RunningIsland&) = delete;
+  ~RunningIsland();
+
+ private:
+  Islands* outer_;
+};
+
+[[noreturn]] void refuse_island(const IslandFunction& function, const std::string& what, std::string fix);
+
+/// One call of a function, in one run of a step and in the replays of its graph.
+class Island final : public torch::CustomClassHolder {
+ public:
+  Island(IslandFunction function, const std::vector<at::Tensor>& inputs, std::optional<IslandNotes> expected);
+
+  std::vector<at::Tensor> forward(const std::vector<at::Tensor>& inputs, const IslandNumbers& numbers);
+  /// @param of    The result that each gradient is of.
+  /// @param keep  It may come again.
+  std::vector<at::Tensor> backward(const std::vector<at::Tensor>& gradients, const std::vector<std::int64_t>& of,
+                                   bool keep);
+  /// The results as the step gets them, a node of autograd behind them.
+  std::vector<at::Tensor> connect(std::vector<at::Tensor> results, const std::vector<at::Tensor>& inputs);
+
+  [[nodiscard]] const IslandNotes& notes() const noexcept { return expected_ ? *expected_ : notes_; }
+  /// At the end of a run that was observed. @throws UsageError  It is no example for a replay.
+  void check_run() const {
+    if (expected_) return;
+    check_own_gradients();
+    check_copies();
+  }
+  /// Those of the step that is recorded, as they are now.
+  void know_leaves(const std::vector<trace::WeakTensor>& leaves);
+  [[nodiscard]] const IslandFunction& function() const noexcept { return function_; }
+  /// For each of its gradients whether there is one.
+  [[nodiscard]] std::vector<bool> gradients_defined() const {
+    std::vector<bool> defined;
+    for (const auto& gradient : notes().gradients) defined.push_back(gradient.has_value());
+    return defined;
+  }
+
+ private:
+  std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs, const IslandNumbers& numbers);
+  void forget() {
+    results_.clear();
+    leaves_.clear();
+    if (expected_) given_.clear();
+  }
+  struct Use {
+    torch::autograd::Edge* edge;
+    std::uint64_t at;  // of the node that has the edge
+    at::Tensor tensor;
+    std::size_t which = 0;  // as IslandNotes::uses
+  };
+  void find_uses(const std::vector<at::Tensor>& given, std::uint64_t began);
+  void number_uses(std::vector<Use>& uses, const std::vector<at::Tensor>& given);
+  void check_results(const std::vector<at::Tensor>& results) const;
+  struct Gradient {
+    const void* tensor = nullptr;
+    std::int64_t writes = 0;
+    friend bool operator==(const Gradient&, const Gradient&) = default;
+  };
+  [[nodiscard]] std::vector<Gradient> gradients_now() const;
+  void check_own_gradients() const;
+  std::vector<at::Tensor> handed_out(const std::vector<at::Tensor>& inputs);
+  void check_copies() const;
+  [[noreturn]] void refuse_other_gradients() const;
+
+  IslandFunction function_;
+  std::vector<bool> takes_gradient_;  // for each input
+  c10::Device device_;
+  Surroundings surroundings_;
+  std::optional<IslandNotes> expected_;  // of the run before: in a recording, and in replays
+  IslandNotes notes_;                    // of this run, where it is observed
+  // From forward to backward of a run:
+  std::vector<at::Tensor> leaves_;
+  std::vector<at::Tensor> results_;
+  std::vector<at::Tensor> given_;  // as the function has them
+  struct Copy {
+    at::Tensor argument, copy;
+    std::array<std::int64_t, 2> versions;
+  };
+  std::vector<Copy> copies_;                   // of arguments that it returned, where the run is observed
+  std::vector<trace::WeakTensor> own_leaves_;  // for each input; expired: it is none
+  struct StepLeaf {
+    trace::WeakTensor leaf;
+    bool has_gradient;  // in the recording, where the function is called
+  };
+  std::vector<StepLeaf> step_leaves_;  // whose gradients the graph uses
+};
+
+}  // namespace pianola::graph
