@@ -77,7 +77,7 @@ RunningIsland::~RunningIsland() {
   --running;
   open_islands = outer_;
 }
-bool Islands::run_one() noexcept { return running != 0; }
+bool Islands::is_running() noexcept { return running != 0; }
 
 std::vector<IslandNotes> Islands::notes() const {
   std::vector<IslandNotes> all;

@@ -40,8 +40,8 @@ inline constexpr std::size_t kMostIslandNumbers = 8;
 /// What it returns.
 struct IslandResult {
   std::vector<at::Tensor> tensors = {};
-  std::shared_ptr<void> structure =
-      {};  ///< What the caller makes of them; that of a recording is the one of the run before.
+  /// What the caller makes of them; in a recording that of the run before.
+  std::shared_ptr<void> structure = {};
 };
 
 /// The function of an island.
@@ -96,7 +96,7 @@ class PIANOLA_API Islands {
   };
   [[nodiscard]] static Islands* current() noexcept;
   /// Whether the function of one runs on this thread.
-  [[nodiscard]] static bool run_one() noexcept;
+  [[nodiscard]] static bool is_running() noexcept;
 
   /// Of the run as far as it has come. @throws UsageError  It shows that no replay would be right.
   [[nodiscard]] std::vector<IslandNotes> notes() const;

@@ -200,9 +200,7 @@ void Island::find_uses(const std::vector<at::Tensor>& given, std::uint64_t began
     open.pop_back();
     if (!seen.insert(node).second) continue;
     if (node->sequence_nr() < began) {
-      throw UsageError({.what = fmt::format("{}, which stays eager, uses a tensor with history that it was not given",
-                                            function_.name),
-                        .fix = "pass it as an argument"});
+      refuse_island(function_, "uses a tensor with history that it was not given", "pass it as an argument");
     }
     for (autograd::Edge& edge : node->next_edges()) {
       if (!edge.is_valid()) continue;
@@ -260,11 +258,12 @@ void Island::check_results(const std::vector<at::Tensor>& results) const {
   std::string now, before;
   for (const at::Tensor& result : results) now += (now.empty() ? "" : ", ") + trace::describe(result);
   for (const IslandSample& one : expected) before += (before.empty() ? "" : ", ") + trace::describe(one.like);
-  throw UsageError(
-      {.what = fmt::format("{}, which stays eager, returned ({}) in a replay, and ({}) when the step was captured; "
-                           "what the step does before it has run",
-                           function_.name, now, before),
-       .fix = "let it return tensors of the same shapes and types in each call, padded if need be"});
+  refuse_island(
+      function_,
+      fmt::format(
+          "returned ({}) in a replay, and ({}) when the step was captured; what the step does before it has run", now,
+          before),
+      "let it return tensors of the same shapes and types in each call, padded if need be");
 }
 
 std::vector<at::Tensor> Island::forward(const std::vector<at::Tensor>& inputs, const IslandNumbers& numbers) {
@@ -321,12 +320,10 @@ std::vector<at::Tensor> Island::backward(const std::vector<at::Tensor>& gradient
 }
 
 void Island::refuse_other_gradients() const {
-  throw UsageError(
-      {.what =
-           fmt::format("{}, which stays eager, gives other gradients in a replay than when the step was captured; what "
-                       "the step does before it has run",
-                       function_.name),
-       .fix = "let it use the same tensors in the same places in each call, with no rows if need be"});
+  refuse_island(
+      function_,
+      "gives other gradients in a replay than when the step was captured; what the step does before it has run",
+      "let it use the same tensors in the same places in each call, with no rows if need be");
 }
 
 }  // namespace pianola::graph

@@ -57,7 +57,7 @@ bool end(int depth) {
 
 void bind_host_parts(py::module_& module) {
   module.def(
-      "host_parts_are_watched", [] { return HostParts::current() != nullptr && !graph::Islands::run_one(); },
+      "host_parts_are_watched", [] { return HostParts::current() != nullptr && !graph::Islands::is_running(); },
       "Whether a step is observed or captured on this thread.");
   module.def(
       "begin_host_part", &begin, py::arg("run"), py::arg("on_varying"), py::arg("parameters"), py::arg("device"),

@@ -53,8 +53,8 @@ def eager(function: Callable[Arguments, Result]) -> EagerPart[Arguments, Result]
     else is what it was when the step was captured. It returns tensors or None, of the same shapes and types in each call.
 
     Raises:
-        pianola.UsageError: It returns something else, writes an argument in place, or uses a tensor with history that it was not
-            given.
+        pianola.UsageError: It does what no replay could do: see the guide. Where a replay finds that it returns other tensors or gives
+            other gradients than when the step was captured, what the step does before it has run.
     """
     if not callable(function):
         refuse(f"pianola.eager() was given {type(function).__name__}, which cannot be called", "give it a function or a module")

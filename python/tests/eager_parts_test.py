@@ -611,37 +611,23 @@ def test_what_no_replay_could_do_is_refused_in_the_first_call(device, step, says
         trained(device, step)(randn(4, 8, seed=0, device=device))
 
 
-def test_a_part_that_drops_gradients_is_refused_where_it_is_replayed(device):
-    zero_grad = pianola.eager(lambda optimizer: optimizer.zero_grad())
+def test_a_part_that_drops_or_makes_gradients_is_refused_where_it_is_replayed(device):
+    drops = pianola.eager(lambda model, x: model.zero_grad())
+    makes = pianola.eager(lambda model, x: model(x).abs().mean().backward())
+    for part, before in ((drops, lambda optimizer: None), (makes, lambda optimizer: optimizer.zero_grad())):
 
-    def step(model, optimizer, x):
-        zero_grad(optimizer)
-        loss = model(x).square().mean()
-        loss.backward()
-        optimizer.step()
-        return loss
+        def step(model, optimizer, x, part=part, before=before):
+            before(optimizer)
+            part(model, x)
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss
 
-    train = trained(device, step)
-    with pytest.raises(pianola.UsageError, match="which stays eager, makes or drops gradients that the graph uses"):
-        for i in range(6):
-            train(randn(4, 8, seed=i, device=device))
-
-
-def test_a_part_whose_backward_pass_gives_gradients_that_the_graph_makes_anew(device):
-    auxiliary = pianola.eager(lambda model, one: model(one).abs().mean().backward())
-
-    def step(model, optimizer, x):
-        optimizer.zero_grad()
-        auxiliary(model, x)
-        loss = model(x).square().mean()
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    train = trained(device, step)
-    with pytest.raises(pianola.UsageError, match="which stays eager, makes or drops gradients that the graph uses"):
-        for i in range(6):
-            train(randn(4, 8, seed=i, device=device))
+        train = trained(device, step)
+        with pytest.raises(pianola.UsageError, match="which stays eager, makes or drops gradients that the graph uses"):
+            for i in range(6):
+                train(randn(4, 8, seed=i, device=device))
 
 
 def test_results_that_change_places_with_none(device):

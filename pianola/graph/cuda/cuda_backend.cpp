@@ -528,8 +528,8 @@ void CudaBackend::play(std::size_t first, std::size_t last) {
   bool is_first = first == 1;
   const auto launch_next = [&] {
     const bool is_last = segment + 1 == segments.end() && last == Segments::kEnd;
-    // The first of all is asked whether it may run, also where it is empty.
-    if (*segment != nullptr || is_first) {
+    // The first of all is asked whether it may run, and the last one ends the replay, also where they are empty.
+    if (*segment != nullptr || is_first || is_last) {
       launch(*segment == nullptr ? nullptr : &(*segment)->executable, {.is_first = is_first, .is_last = is_last});
     }
     is_first = false;
