@@ -4,6 +4,7 @@
 #include <pianola/callable/callable.hpp>
 #include <pianola/callable/graphed.hpp>
 #include <pianola/callable/graphed_callable.hpp>
+#include <pianola/callable/graphed_layers.hpp>
 #include <pianola/config/check.hpp>
 #include <pianola/config/file.hpp>
 #include <pianola/core/error.hpp>

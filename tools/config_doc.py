@@ -98,6 +98,8 @@ Pianola reads files with old names, and `pianola config migrate FILE` prints the
 | --- | --- |
 | `enable_cuda_graph: true` | `cuda_graph_impl: local` |
 | `external_cuda_graph: true` | `cuda_graph_impl: transformer_engine` |
+| `cuda_graph_num_warmup_steps` | `cuda_graph_warmup_steps` |
+| `cuda_graph_share_io_buffers` | nothing: buffers are shared wherever their lifetimes allow it |
 | `cuda_graph_scope` | `cuda_graph_modules` |
 | module `full` | no modules: whole layers |
 | module `full_iteration` | `cuda_graph_impl: full_iteration` |

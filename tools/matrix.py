@@ -78,6 +78,14 @@ def version_of(compiler):
     raise SystemExit(f"{compiler} does not tell its version")
 
 
+def first_failure(log):
+    """What ninja's log says of the first step that failed, without its command."""
+    lines = log[log.find("FAILED: "):].splitlines() if "FAILED: " in log else log.splitlines()[-30:]
+    said = [line for line in lines[:60] if len(line) < 1000]
+    ends = [i for i, line in enumerate(said) if i > 0 and re.match(r"\[\d+/\d+\]", line)]
+    return "\n".join(said[: ends[0] if ends else None])
+
+
 def build(tree, python, compiler, jobs):
     """(files that do not compile, whether all is linked, how many warnings)"""
     environment = os.environ | {"CXX": compiler}
@@ -88,6 +96,8 @@ def build(tree, python, compiler, jobs):
         status = subprocess.run(["cmake", "--build", tree, "--parallel", str(jobs), "--", "-k", "0"], cwd=ROOT, stdout=out,
                                 stderr=subprocess.STDOUT).returncode
     text = log.read_text()
+    if status != 0:
+        print(first_failure(text), file=sys.stderr, flush=True)
     failed = re.findall(r"^FAILED: .*?([^ /]+)\.o\b", text, re.MULTILINE)
     return failed, status == 0, len(re.findall(r"\bwarning: ", text))
 

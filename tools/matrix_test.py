@@ -56,3 +56,12 @@ def test_a_compiler_tells_the_whole_of_its_version(tmp_path):
     assert matrix.version_of("g++").count(".") == 2
     with pytest.raises(SystemExit, match="false does not tell its version"):
         matrix.version_of("false")
+
+
+def test_the_first_failure_of_a_log_is_shown_without_its_command():
+    long = "/usr/bin/c++ " + "x" * 1000
+    log = "\n".join(["[1/3] Building a.o", "[2/3] Building b.o", "FAILED: b.o", long, "b.cpp:1: error: no space", "[3/3] Building c.o",
+                     "FAILED: c.o"])  # fmt: skip
+    assert matrix.first_failure(log) == "FAILED: b.o\nb.cpp:1: error: no space"
+    assert matrix.first_failure("FAILED: b.o\nerror: last") == "FAILED: b.o\nerror: last"
+    assert matrix.first_failure("ninja: error: loading 'build.ninja'") == "ninja: error: loading 'build.ninja'"

@@ -1,6 +1,7 @@
 #include <pianola/callable/call_signature.hpp>
 
 #include <ATen/Context.h>
+#include <ATen/SavedTensorHooks.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/InferenceMode.h>
 
@@ -52,11 +53,14 @@ std::string in_words(std::span<const at::Tensor> inputs, const CallModes& modes,
 
 }  // namespace
 
+bool has_hooks_on_saved_tensors() { return !at::SavedTensorDefaultHooks::get_tls_state().stack.empty(); }
+
 CallModes CallModes::current(std::span<const at::Tensor> inputs) {
   trace::Oddity odd = trace::Oddity::none;
   for (std::size_t i = 0; i < inputs.size() && odd == trace::Oddity::none; ++i) odd = trace::oddity_of_input(inputs[i]);
   return {.gradients = at::GradMode::is_enabled(),
           .inference = c10::InferenceMode::is_enabled(),
+          .saved_hooks = at::GradMode::is_enabled() && has_hooks_on_saved_tensors(),
           .ambient = Ambient::current(odd == trace::Oddity::none ? device_type_of(inputs) : c10::kCPU),
           .settings = TorchSettings::current(),
           .odd_input = odd};

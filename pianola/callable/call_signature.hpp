@@ -19,6 +19,7 @@ namespace pianola::callable {
 struct CallModes {
   bool gradients = true;
   bool inference = false;
+  bool saved_hooks = false;  ///< Hooks on saved tensors are set, and tensors are saved.
   Ambient ambient = {};
   TorchSettings settings = {};
   trace::Oddity odd_input = trace::Oddity::none;  ///< Of the first input that no graph can take.
@@ -27,6 +28,8 @@ struct CallModes {
   static CallModes current(std::span<const at::Tensor> inputs);
   friend bool operator==(const CallModes&, const CallModes&) = default;
 };
+
+[[nodiscard]] bool has_hooks_on_saved_tensors();
 
 /// What has to be alike for two calls of a function to run the same graph.
 class CallSignature {

@@ -5,6 +5,8 @@
 #include <pianola/trace/collective_work.hpp>
 #include <pianola/trace/op_stream.hpp>
 
+#include <ATen/SequenceNumber.h>
+
 #include <utility>
 
 namespace pianola::callable {
@@ -28,7 +30,11 @@ class OpenRun {
 EagerRun::EagerRun(std::span<const at::Tensor> inputs, const std::function<void()>& run,
                    std::shared_ptr<HostParts> parts, std::shared_ptr<graph::NumberUses> numbers,
                    std::shared_ptr<graph::Islands> islands)
-    : watch_(inputs), parts_(std::move(parts)), numbers_(std::move(numbers)), islands_(std::move(islands)) {
+    : first_node_(at::sequence_number::peek()),
+      watch_(inputs),
+      parts_(std::move(parts)),
+      numbers_(std::move(numbers)),
+      islands_(std::move(islands)) {
   const OpenRun open;
   const HostParts::Open open_parts(*parts_);
   const graph::Islands::Open open_islands(*islands_);

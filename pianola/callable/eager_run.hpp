@@ -7,6 +7,7 @@
 #include <pianola/trace/odd_work.hpp>
 #include <pianola/trace/operation_log.hpp>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -40,6 +41,8 @@ class EagerRun {
   [[nodiscard]] const std::optional<trace::OddWork>& odd_work() const noexcept { return odd_work_; }
   /// The first work with other ranks that the graph of a whole step may hold.
   [[nodiscard]] const std::optional<trace::OddWork>& communication() const noexcept { return communication_; }
+  /// The number that autograd gave its first node, or would have; see at::sequence_number.
+  [[nodiscard]] std::uint64_t first_node() const noexcept { return first_node_; }
   /// Why the two do not show the whole run; empty where they do.
   [[nodiscard]] const std::string& failure() const noexcept { return failure_; }
 
@@ -47,6 +50,7 @@ class EagerRun {
   [[nodiscard]] static bool is_open() noexcept;
 
  private:
+  std::uint64_t first_node_;
   CallWatch watch_;
   HostUse host_;
   trace::OperationLog log_;

@@ -98,8 +98,9 @@ CachedGraph GraphMaker::make(Call& call, const Source& source) {
 
 std::unique_ptr<CapturedCall> GraphMaker::make_callable(const Callable& callable, const Source& source) {
   const Observation& observation = source.observation;
+  const bool leaves_to_autograd = source.shares_gradients && options_.grad == GradPolicy::accumulate;
   CallableOptions options{.warmup = 1,
-                          .grad = options_.grad,
+                          .grad = leaves_to_autograd ? GradPolicy::clone : options_.grad,
                           .output = options_.output,
                           .retain_graph = options_.retain_graph,
                           .allow_unused_input = true,
@@ -122,7 +123,7 @@ std::unique_ptr<CapturedCall> GraphMaker::make_callable(const Callable& callable
   }
   observation.check_capture(last->run->log(), options_.accept_capture_path);
   observation.check_captured_backwards(last->backwards, options_.accept_capture_path);
-  LeafGuard leaves(last->run->watch().leaves(), /*with_hooks=*/options_.grad == GradPolicy::accumulate);
+  LeafGuard leaves(last->run->watch().leaves(), /*with_hooks=*/options.grad == GradPolicy::accumulate);
   std::vector<at::Tensor> others = last->run->watch().outside_but_leaves();
   graph::RecurrentDropout dropout = last->run->watch().dropout();
   const graph::HostTensors host_tensors = last->run->watch().host_tensors();

@@ -53,6 +53,7 @@ class GraphMaker {
     bool is_adopted;                     ///< That was a call with other shapes.
     bool is_step;                        ///< Captured whole.
     bool own_gradients = false;          ///< A step's: see StepGraph.
+    bool shares_gradients = false;       ///< See Note [Gradients that are added up].
     std::size_t function;
     std::span<const graph::NumberSample> samples = {};  ///< Of calls with other numbers among their arguments.
   };

@@ -1,5 +1,6 @@
 #include <pianola/callable/observation.hpp>
 
+#include <pianola/callable/call_signature.hpp>
 #include <pianola/core/error.hpp>
 #include <pianola/trace/describe.hpp>
 #include <pianola/trace/plain_check.hpp>
@@ -93,6 +94,19 @@ std::optional<Diagnosis> written_input(const CallWatch& watch, GraphedKind kind)
       .rule = "PG902"};
 }
 
+// They see what a forward pass saves, which in a replay is nothing. And where torch.utils.checkpoint runs a call anew, in the
+// backward pass, it counts what is saved.
+std::optional<Diagnosis> hooks_on_saved_tensors(GraphedKind kind) {
+  if (kind != GraphedKind::autograd || !has_hooks_on_saved_tensors()) return std::nullopt;
+  return Diagnosis{
+      .what =
+          "it is called under hooks on saved tensors, as checkpoint(use_reentrant=False) and save_on_cpu set "
+          "them, which would see nothing of a replay",
+      .fix =
+          "graph a function that calls checkpoint(), so that the recomputation is part of its graph, or "
+          "checkpoint with use_reentrant=True"};
+}
+
 // A function whose gradients come later is a part of a step.
 std::optional<Diagnosis> odd_work_of(const EagerRun& run, GraphedKind kind) {
   if (run.odd_work()) return run.odd_work()->diagnosis();
@@ -127,8 +141,10 @@ Observation::Observation(EagerRun run, const HostEffects& effects, std::span<con
       spared_inputs_(run.spared_inputs()),
       kept_(run, inputs, results, effects.remade),
       backwards_(kind_ == GraphedKind::autograd ? CustomBackwards(results) : CustomBackwards()),
-      lasting_(first_of({run.failure(), text_of(odd_work_of(run, kind_)), text_of(odd_result(results)), effects.lasting,
-                         text_of(input_elsewhere(inputs, device_)), text_of(draws_of_host(run, effects, device_))})),
+      outer_gradients_(kind_ == GraphedKind::autograd ? OuterGradients(results, run.first_node()) : OuterGradients()),
+      lasting_(first_of({run.failure(), text_of(hooks_on_saved_tensors(kind_)), text_of(odd_work_of(run, kind_)),
+                         text_of(odd_result(results)), effects.lasting, text_of(input_elsewhere(inputs, device_)),
+                         text_of(draws_of_host(run, effects, device_))})),
       passing_(first_of({text_of(run.host().reads(device_, !effects.only_returns_late_reads)),
                          text_of(written_input(run.watch(), kind_)), effects.passing,
                          text_of(tensors_of_host(run, effects, device_)),

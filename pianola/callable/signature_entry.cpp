@@ -35,7 +35,10 @@ CachedGraph* SignatureEntry::graph_for(const CallInputs& inputs, Call& call, Gra
   if (is_eager_) return nullptr;
   warm_up_.look_again(call);
   heed_obstacle();
-  return may_capture() ? capture(inputs, call, maker, function) : nullptr;
+  if (!may_capture()) return nullptr;
+  const bool has_backward_graph = !is_step() && warm_up_.last().kind() == GraphedKind::autograd;
+  if (has_backward_graph && graphs_.empty() && warm_up_.awaits_backward()) return nullptr;
+  return capture(inputs, call, maker, function);
 }
 
 void SignatureEntry::drop_stale() {
@@ -121,6 +124,7 @@ CachedGraph* SignatureEntry::capture(const CallInputs& inputs, Call& call, Graph
                                     .is_adopted = is_adopted_,
                                     .is_step = is_step() || is_whole,
                                     .own_gradients = own_gradients_,
+                                    .shares_gradients = warm_up_.shares_gradients(),
                                     .function = function,
                                     .samples = warm_up_.samples()};
     CachedGraph& graph = graphs_.emplace_back(maker.make(call, source));

@@ -20,6 +20,9 @@ constexpr int kMostForSamples = 6;
 // Calls of an accumulation's last step, whose other steps may not have been captured yet.
 constexpr int kMostForGradients = 12;
 
+// Calls that are made before the backward pass of the first ones: microbatches in flight, uses of one module in another.
+constexpr int kMostForBackward = 32;
+
 // The reducer of DistributedDataParallel times its first 10 iterations with events of CUDA, which no capture can hold.
 constexpr int kDataParallelOnCuda = 11;
 
@@ -62,6 +65,7 @@ void WarmUp::note(Observation observed, Call& call) {
   note_sample(observed, numbers);
   if (last_) observed.note_varying_parts(*last_);
   backwards_ = last_ && !last_is_first_ ? last_->backwards() : CustomBackwards();
+  if (observed.kind() == GraphedKind::autograd) outer_.push_back(observed.outer_gradients());
   last_ = std::move(observed);
   last_is_first_ = is_first;
   if (!counts()) return;
@@ -92,6 +96,19 @@ void WarmUp::note_sample(const Observation& observed, std::vector<c10::IValue> n
   if (samples_.size() > kSamples) samples_.erase(samples_.begin());
   samples_.push_back({.arguments = numbers, .given = observed.log().numbers()});
   numbers_ = std::move(numbers);
+}
+
+bool WarmUp::awaits_backward() {
+  const std::vector<at::Tensor> leaves = last_->leaves();
+  std::erase_if(outer_, [&](const OuterGradients& one) {
+    if (one.is_awaited()) return false;
+    shares_gradients_ = shares_gradients_ || one.reach(leaves);
+    return true;
+  });
+  if (outer_.empty() || shares_gradients_) return false;
+  if (++waited_for_backward_ <= kMostForBackward) return true;
+  shares_gradients_ = true;
+  return false;
 }
 
 void WarmUp::look_again(Call& call) {

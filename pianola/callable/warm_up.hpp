@@ -41,6 +41,10 @@ class WarmUp {
   [[nodiscard]] bool gives_other_numbers() const noexcept { return given_others_; }
   /// Numbers among the arguments, and what the operations were given in the latest calls, which had different ones.
   [[nodiscard]] const std::vector<graph::NumberSample>& samples() const noexcept { return samples_; }
+  /// Whether parameters get gradients from elsewhere as well, or that cannot be told; see Note [Gradients that are added up].
+  [[nodiscard]] bool shares_gradients() const noexcept { return shares_gradients_; }
+  /// Before a capture whose backward pass is a graph as well. @return  Whether to wait for a call's backward pass first.
+  [[nodiscard]] bool awaits_backward();
   /// The latest call; only where one was made, and no obstacle found.
   [[nodiscard]] const Observation& last() const { return *last_; }
   [[nodiscard]] bool has_last() const noexcept { return last_.has_value(); }
@@ -64,6 +68,9 @@ class WarmUp {
   bool last_is_first_ = false;
   std::optional<Observation> last_;
   CustomBackwards backwards_;  // of the call before the latest, if that counts
+  bool shares_gradients_ = false;
+  int waited_for_backward_ = 0;        // calls
+  std::vector<OuterGradients> outer_;  // of all calls, until something can be said
   struct Kept {
     KeptTensors tensors;
     bool is_first;  // as the call was

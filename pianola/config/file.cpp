@@ -225,11 +225,8 @@ class Reader {
   }
 
   void unknown(const std::string& path) {
-    const std::string_view name = std::string_view(path).substr(path.rfind('.') + 1);
     const std::string nearest = suggestion(path);
-    if (const std::string_view why = removed_key(name); !why.empty()) {
-      problems_.push_back(fmt::format("{}: there is no such key any more: {}", path, why));
-    } else if (options_.allow_other_keys && nearest.empty()) {
+    if (options_.allow_other_keys && nearest.empty()) {
       loaded.other_keys.push_back(path);
     } else {
       problems_.push_back(fmt::format("{}: there is no such key{}", path, nearest));

@@ -122,10 +122,10 @@ TEST(ConfigFileTest, OtherKeysMayBeSkippedButNotMisspellings) {
 }
 
 TEST(ConfigFileTest, AKeyThatWasTakenAwaySaysWhy) {
-  expect_problems(
-      R"({"model": {"cuda_graph_share_io_buffers": true}})",
-      {"model.cuda_graph_share_io_buffers: there is no such key any more: buffers are shared wherever their "
-       "lifetimes allow it"});
+  const LoadedConfig loaded = parse_config(R"({"model": {"cuda_graph_share_io_buffers": true}})");
+  EXPECT_THAT(loaded.migrated, ElementsAre("model.cuda_graph_share_io_buffers = true was left out: buffers are shared "
+                                           "wherever their lifetimes allow it"));
+  EXPECT_EQ(loaded.config, CudaGraphConfig());
 }
 
 TEST(ConfigFileTest, AWrongTypeIsRefused) {

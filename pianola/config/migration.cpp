@@ -6,7 +6,10 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 namespace pianola {
 namespace {
@@ -15,6 +18,7 @@ using Texts = std::vector<std::string>;
 
 constexpr std::string_view kImpl = "cuda_graph_impl";
 constexpr std::string_view kModules = "cuda_graph_modules";
+constexpr std::string_view kWarmup = "cuda_graph_warmup_steps";
 constexpr std::string_view kInference = "inference_cuda_graph_scope";
 
 // Of the model, whose keys stand at the top of the file or in its section.
@@ -24,6 +28,8 @@ class Migration {
 
   Texts run() {
     flags();
+    warmup_steps();
+    share_buffers();
     scope();
     modules();
     return std::move(notes_);
@@ -128,6 +134,29 @@ class Migration {
     }
     replace(old_name, kImpl, impl_name);
     note(was, fmt::format("cuda_graph_impl = {}", impl_name));
+  }
+
+  void warmup_steps() {
+    const std::string_view old_name = "cuda_graph_num_warmup_steps";
+    const ConfigJson* value = value_of(old_name);
+    if (value == nullptr) return;
+    const std::string was = written(old_name);
+    const ConfigJson* const now = value_of(kWarmup);
+    if (now != nullptr && *now != *value) {
+      problems_.push_back(fmt::format("{} and {} contradict each other: the first is the old name of the second", was,
+                                      written(kWarmup)));
+      return;
+    }
+    const ConfigJson moved = *value;
+    replace(old_name, kWarmup, moved);
+    note(was, fmt::format("cuda_graph_warmup_steps = {}", pianola::written(moved)));
+  }
+
+  void share_buffers() {
+    const std::string_view old_name = "cuda_graph_share_io_buffers";
+    if (value_of(old_name) == nullptr) return;
+    notes_.push_back(written(old_name) + " was left out: buffers are shared wherever their lifetimes allow it");
+    erase(old_name);
   }
 
   // The modules as texts; nothing: they are something else, which the reader will say.
@@ -249,10 +278,6 @@ class Migration {
 
 std::vector<std::string> migrate_names(ConfigJson& document, std::vector<std::string>& problems) {
   return Migration(document, problems).run();
-}
-
-std::string_view removed_key(std::string_view name) {
-  return name == "cuda_graph_share_io_buffers" ? "buffers are shared wherever their lifetimes allow it" : "";
 }
 
 }  // namespace pianola

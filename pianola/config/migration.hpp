@@ -2,7 +2,6 @@
 #include <pianola/config/json.hpp>
 
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace pianola {
@@ -12,8 +11,5 @@ namespace pianola {
 /// @param problems  What contradicts itself is added here, a sentence each, and left as it is.
 /// @return          What was done, a sentence each.
 [[nodiscard]] std::vector<std::string> migrate_names(ConfigJson& document, std::vector<std::string>& problems);
-
-/// Why there is no such key any more; empty: there never was one, or it has a new name.
-[[nodiscard]] std::string_view removed_key(std::string_view name);
 
 }  // namespace pianola

@@ -8,7 +8,6 @@
 #include <ATen/SequenceNumber.h>
 #include <ATen/ops/empty_strided.h>
 #include <torch/csrc/autograd/autograd.h>
-#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/variable.h>
 
 #if PIANOLA_WITH_CUDA
@@ -20,7 +19,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <unordered_set>
 #include <utility>
 
 namespace pianola::graph {
@@ -189,33 +187,15 @@ void Island::check_copies() const {
 
 // Where autograd would send gradients: to inputs, and to parameters of the function's own.
 void Island::find_uses(const std::vector<at::Tensor>& given, std::uint64_t began) {
-  std::vector<Use> uses;
-  std::unordered_set<const autograd::Node*> seen;
-  std::vector<autograd::Node*> open;
-  for (const at::Tensor& result : results_) {
-    if (result.grad_fn() != nullptr) open.push_back(result.grad_fn().get());
-  }
-  while (!open.empty()) {
-    autograd::Node* const node = open.back();
-    open.pop_back();
-    if (!seen.insert(node).second) continue;
-    if (node->sequence_nr() < began) {
-      refuse_island(function_, "uses a tensor with history that it was not given", "pass it as an argument");
-    }
-    for (autograd::Edge& edge : node->next_edges()) {
-      if (!edge.is_valid()) continue;
-      if (auto* const leaf = dynamic_cast<autograd::AccumulateGrad*>(edge.function.get())) {
-        uses.push_back({.edge = &edge, .at = node->sequence_nr(), .tensor = leaf->variable});
-      } else {
-        open.push_back(edge.function.get());
-      }
-    }
-  }
+  const auto uses = uses_of_leaves(results_, [&](const autograd::Node& node) {
+    if (node.sequence_nr() >= began) return;
+    refuse_island(function_, "uses a tensor with history that it was not given", "pass it as an argument");
+  });
   number_uses(uses, given);
 }
 
 // Each gets a leaf of its own.
-void Island::number_uses(std::vector<Use>& uses, const std::vector<at::Tensor>& given) {
+void Island::number_uses(const std::vector<LeafUse>& uses, const std::vector<at::Tensor>& given) {
   std::vector<at::Tensor> all = given;
   if (expected_) {
     for (const trace::WeakTensor& known : expected_->parameters) {
@@ -224,24 +204,23 @@ void Island::number_uses(std::vector<Use>& uses, const std::vector<at::Tensor>& 
       all.emplace_back(std::move(held));
     }
   }
-  for (Use& use : uses) {
+  std::vector<std::pair<std::size_t, LeafUse>> numbered;  // as IslandNotes::uses
+  for (const LeafUse& use : uses) {
     const auto known =
-        std::find_if(all.begin(), all.end(), [&](const at::Tensor& one) { return one.is_same(use.tensor); });
-    use.which = static_cast<std::size_t>(known - all.begin());
+        std::find_if(all.begin(), all.end(), [&](const at::Tensor& one) { return one.is_same(use.leaf); });
+    numbered.emplace_back(static_cast<std::size_t>(known - all.begin()), use);
     if (known != all.end()) continue;
     if (expected_) refuse_other_gradients();
-    all.push_back(use.tensor);
-    notes_.parameters.emplace_back(use.tensor.getIntrusivePtr());
+    all.push_back(use.leaf);
+    notes_.parameters.emplace_back(use.leaf.getIntrusivePtr());
   }
-  std::stable_sort(uses.begin(), uses.end(), [](const Use& one, const Use& other) {
-    return one.which != other.which ? one.which < other.which : one.at > other.at;
+  std::stable_sort(numbered.begin(), numbered.end(), [](const auto& one, const auto& other) {
+    return one.first != other.first ? one.first < other.first : one.second.at > other.second.at;
   });
   std::vector<std::size_t> numbers;
-  for (const Use& use : uses) {
-    numbers.push_back(use.which);
-    at::Tensor leaf = use.tensor.detach().requires_grad_();
-    *use.edge = autograd::impl::gradient_edge(leaf);
-    leaves_.push_back(std::move(leaf));
+  for (const auto& [which, use] : numbered) {
+    numbers.push_back(which);
+    leaves_.push_back(use.split_off());
   }
   if (!expected_) {
     notes_.uses = std::move(numbers);

@@ -1,11 +1,11 @@
 #pragma once
 #include <pianola/graph/island.hpp>
+#include <pianola/graph/leaf_uses.hpp>
 #include <pianola/graph/surroundings.hpp>
 #include <pianola/trace/weak_tensor.hpp>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
-#include <torch/csrc/autograd/edge.h>
 #include <torch/custom_class.h>
 
 #include <array>
@@ -70,14 +70,8 @@ class Island final : public torch::CustomClassHolder {
     leaves_.clear();
     if (expected_) given_.clear();
   }
-  struct Use {
-    torch::autograd::Edge* edge;
-    std::uint64_t at;  // of the node that has the edge
-    at::Tensor tensor;
-    std::size_t which = 0;  // as IslandNotes::uses
-  };
   void find_uses(const std::vector<at::Tensor>& given, std::uint64_t began);
-  void number_uses(std::vector<Use>& uses, const std::vector<at::Tensor>& given);
+  void number_uses(const std::vector<LeafUse>& uses, const std::vector<at::Tensor>& given);
   void check_results(const std::vector<at::Tensor>& results) const;
   struct Gradient {
     const void* tensor = nullptr;

@@ -12,6 +12,7 @@
 #include <bindings/python_words.hpp>
 #include <bindings/tensor_list.hpp>
 
+#include <pianola/callable/graphed_layers.hpp>
 #include <pianola/callable/signature_cache.hpp>
 #include <pianola/trace/late_read.hpp>
 #include <pianola/trace/number_span.hpp>
@@ -290,10 +291,31 @@ void bind_graphed_info(py::module_& module) {
       .def("__str__", [](const GraphedInfo& self) { return self.report().to_text(); });
 }
 
+void bind_layers_info(py::module_& module) {
+  using Layer = LayersInfo::Layer;
+  py::class_<Layer>(module, "LayerInfo", "What one graphed layer of a model does and keeps.")
+      .def_readonly("name", &Layer::name, "As in model.named_modules().")
+      .def_readonly("info", &Layer::info, "Per signature.");
+  py::class_<LayersInfo>(module, "LayersInfo", "What the graphed layers of a model do and keep.")
+      .def(py::init([](std::vector<std::pair<std::string, GraphedInfo>> layers) {
+             LayersInfo all;
+             for (auto& [name, info] : layers) {
+               for (SignatureInfo& one : info.signatures) one.reason = in_python_words(one.reason);
+               all.layers.push_back({.name = std::move(name), .info = std::move(info)});
+             }
+             return all;
+           }),
+           py::arg("layers"))
+      .def_readonly("layers", &LayersInfo::layers, "In the order of the model.")
+      .def("report", &LayersInfo::report, "A line for each layer, and why calls stay eager.")
+      .def("__str__", [](const LayersInfo& self) { return self.report().to_text(); });
+}
+
 }  // namespace
 
 void bind_graphed(py::module_& module) {
   bind_graphed_info(module);
+  bind_layers_info(module);
   py::class_<GraphedOptions>(module, "GraphedOptions", "When a graphed function captures, and how much it keeps.")
       .def(py::init(&make_graphed_options), py::kw_only(), py::arg("warmup"), py::arg("capacity"),
            py::arg("max_in_flight"), py::arg("output"), py::arg("grad"), py::arg("retain_graph"),

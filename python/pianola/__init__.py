@@ -56,6 +56,8 @@ from ._graph_pool import GraphPool, graph_pool_handle
 from ._graphed import GraphedFunction, graphed
 from ._graphed_forward import GraphedForward
 from ._internals import check_internals
+from ._layers import GraphedLayers, graph_layers
+from ._apply_config import apply_config
 from ._profile import decide, profile
 from ._rng_tracker import RngTracker
 from ._static_inputs import Buckets, StaticInputs
@@ -96,6 +98,7 @@ __all__ = [
     "GraphPool",
     "GraphedForward",
     "GraphedFunction",
+    "GraphedLayers",
     "GuardError",
     "NonFiniteError",
     "OutOfMemoryError",
@@ -109,6 +112,7 @@ __all__ = [
     "Stream",
     "UnsupportedError",
     "UsageError",
+    "apply_config",
     "audit",
     "check_config",
     "check_internals",
@@ -122,6 +126,7 @@ __all__ = [
     "default_device",
     "eager",
     "graph",
+    "graph_layers",
     "graph_pool_handle",
     "graphed",
     "is_current_stream_capturing",
