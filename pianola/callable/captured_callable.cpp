@@ -253,9 +253,8 @@ void CapturedCallable::connect(CapturedMode& mode, Pass& pass, int microbatch, s
                                const std::vector<at::Tensor>& outputs) {
   const auto node = torch_abi::make_node<BackwardNode>(shared_from_this(), mode, pass, ++calls_, microbatch);
   autograd::edge_list edges;
-  edges.reserve(mode.differentiable_inputs().size() +
-                (mode.routed() != nullptr ? mode.routed()->parameters().size() : 0));
-  for (const std::size_t i : mode.differentiable_inputs()) edges.push_back(autograd::impl::gradient_edge(inputs[i]));
+  edges.reserve(mode.input_uses().size() + (mode.routed() != nullptr ? mode.routed()->parameters().size() : 0));
+  for (const std::size_t i : mode.input_uses()) edges.push_back(autograd::impl::gradient_edge(inputs[i]));
   if (mode.routed() != nullptr) {
     for (const at::Tensor& parameter : mode.routed()->parameters()) {
       edges.push_back(autograd::impl::gradient_edge(parameter));
@@ -334,9 +333,10 @@ autograd::variable_list CapturedCallable::gradients_of_edges(const BackwardNode&
   const CapturedMode& mode = node.mode();
   autograd::variable_list result;
   result.reserve(node.num_outputs());
-  for (const std::size_t i : mode.differentiable_inputs()) {
-    const bool flows = std::find(unreached.inputs.begin(), unreached.inputs.end(), i) == unreached.inputs.end();
-    at::Tensor gradient = flows ? node.pass().input_gradients[i] : at::Tensor();
+  for (std::size_t use = 0; use < mode.input_uses().size(); ++use) {
+    const auto& unused = unreached.inputs;
+    const bool flows = std::find(unused.begin(), unused.end(), mode.input_uses()[use]) == unused.end();
+    at::Tensor gradient = flows ? node.pass().input_gradients[use] : at::Tensor();
     autograd::Node* next = node.next_edge(result.size()).function.get();
     const bool may_be_kept =
         !for_all || (next != nullptr && (!next->tensor_pre_hooks().empty() || !next->pre_hooks().empty()));

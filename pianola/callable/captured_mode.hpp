@@ -17,6 +17,7 @@
 #include <c10/util/flat_hash_map.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -53,7 +54,7 @@ struct CaptureContext {
 
   [[nodiscard]] CaptureOptions capture_options(int warmup) const;
   /// The `ordinal`-th of the shared static output gradients that look like `output`.
-  at::Tensor output_gradient_like(const at::Tensor& output, std::size_t ordinal);
+  at::Tensor output_gradient_like(const at::Tensor& output, at::IntArrayRef strides, std::size_t ordinal);
 };
 
 /// What a callable does and looks like; shared by its modes.
@@ -113,10 +114,8 @@ class CapturedMode {
   [[nodiscard]] const OutputOrigins& origins() const noexcept { return origins_; }
   /// Positions in Pass::outputs that require grad, in order.
   [[nodiscard]] const std::vector<std::size_t>& differentiable() const noexcept { return differentiable_; }
-  /// Inputs that require grad.
-  [[nodiscard]] const std::vector<std::size_t>& differentiable_inputs() const noexcept {
-    return differentiable_inputs_;
-  }
+  /// Of each gradient that the backward pass gives the input; see CallableOptions::gradient_per_use.
+  [[nodiscard]] const std::vector<std::size_t>& input_uses() const noexcept { return input_uses_; }
   /// What no gradient flows to where some outputs' gradients are undefined: they did not reach the loss. Positions in the
   /// parameters of direct() and routed(), and among the inputs.
   struct Unreached {
@@ -159,7 +158,12 @@ class CapturedMode {
   [[nodiscard]] bool may_run_backward_in(const Ambient& now) const;
   [[nodiscard]] std::optional<Diagnosis> hook_offence(bool steady) const;
   [[nodiscard]] Gradients take_gradients() const;
-  [[nodiscard]] std::vector<at::Tensor> take_input_gradients(const Pass& pass, bool allow_unused) const;
+  [[nodiscard]] std::vector<std::int64_t> gradient_strides(const CaptureContext& context, const at::Tensor& output,
+                                                           std::size_t position) const;
+  [[nodiscard]] std::vector<at::Tensor> leaves_of_uses(const CaptureContext& context, const Pass& pass,
+                                                       const std::vector<at::Tensor>& outputs);
+  [[nodiscard]] std::vector<at::Tensor> take_input_gradients(const std::vector<at::Tensor>& leaves,
+                                                             bool allow_unused) const;
   void find_what_outputs_reach(const Pass& pass);
   void find_what_backward_reads(const Pass& pass);
 
@@ -189,7 +193,8 @@ class CapturedMode {
   bool makes_results_ = true;                // not only views of its inputs
   OutputOrigins origins_;
   std::vector<std::size_t> differentiable_;
-  std::vector<std::size_t> differentiable_inputs_;
+  std::vector<std::size_t> differentiable_inputs_;  // that require grad
+  std::vector<std::size_t> input_uses_;
   struct Reach {  // of one output: which inputs and parameters its gradient flows to
     std::vector<bool> inputs, parameters;
   };

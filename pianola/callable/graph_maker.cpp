@@ -104,6 +104,8 @@ std::unique_ptr<CapturedCall> GraphMaker::make_callable(const Callable& callable
                           .output = options_.output,
                           .retain_graph = options_.retain_graph,
                           .allow_unused_input = true,
+                          .gradient_per_use = source.shares_inputs,
+                          .gradient_strides = source.gradient_strides,
                           .generators = options_.generators,
                           .branches = options_.branches,
                           .parallel = options_.parallel,

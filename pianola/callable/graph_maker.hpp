@@ -10,6 +10,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -48,12 +49,13 @@ class GraphMaker {
  public:
   /// What a capture builds on.
   struct Source {
-    std::span<const at::Tensor> inputs;  ///< That are copied.
-    const Observation& observation;      ///< Of the last warm-up call.
-    bool is_adopted;                     ///< That was a call with other shapes.
-    bool is_step;                        ///< Captured whole.
-    bool own_gradients = false;          ///< A step's: see StepGraph.
-    bool shares_gradients = false;       ///< See Note [Gradients that are added up].
+    std::span<const at::Tensor> inputs;                            ///< That are copied.
+    const Observation& observation;                                ///< Of the last warm-up call.
+    bool is_adopted;                                               ///< That was a call with other shapes.
+    bool is_step;                                                  ///< Captured whole.
+    bool own_gradients = false;                                    ///< A step's: see StepGraph.
+    bool shares_gradients = false, shares_inputs = false;          ///< See Note [Gradients that are added up].
+    std::vector<std::vector<std::int64_t>> gradient_strides = {};  ///< See CallableOptions.
     std::size_t function;
     std::span<const graph::NumberSample> samples = {};  ///< Of calls with other numbers among their arguments.
   };

@@ -256,6 +256,61 @@ TEST_P(GraphedCallsTest, CallsInFlightGetGraphsOfTheirOwn) {
   EXPECT_THAT(reasons, ::testing::ElementsAre(::testing::HasSubstr("raise max_in_flight")));
 }
 
+// Eager adds up what a parameter gets in one backward pass before it adds that to `p.grad`, which is not empty here.
+TEST_P(GraphedCallsTest, GradientsOfSeveralCallsAndOfOtherUsesAreAddedUpInEagersOrder) {
+  const auto eager = make_net<TransformerNet>(), net = make_net<TransformerNet>();
+  Graphed graphed = pianola::graphed(net, logged({.max_in_flight = 3}));
+  const auto train = [&](TransformerNet& module, auto&& forward) {
+    testing::NamedTensors made;
+    seed(5);
+    for (std::uint64_t step = 0; step < 12; ++step) {
+      if (step % 4 == 0) module.zero_grad();
+      at::Tensor loss = module.parameters().front().square().mean();
+      for (std::uint64_t branch = 0; branch < 3; ++branch) {
+        loss = loss + square(forward(randn({2, 8, 32}, 10 * step + branch)));
+      }
+      loss.backward();
+      for (const auto& tensor : testing::clone_all(state_of_module(module))) made.push_back(tensor);
+    }
+    return made;
+  };
+  const auto expected = train(*eager, [&](const at::Tensor& x) { return eager->forward(x); });
+  expect_same(train(*net, [&](const at::Tensor& x) { return graphed(x); }), expected);
+  EXPECT_GE(latest(graphed).replays, 30U) << latest(graphed).reason;
+}
+
+// The function uses its input twice, and so does what is behind it.
+TEST_P(GraphedCallsTest, GradientsOfAnInputAreAddedUpInEagersOrder) {
+  const auto net = make_net<MlpNet>();
+  const auto function = [&](const at::Tensor& x) { return x + net->forward(x.tanh()).sum(1, true) * x.cos(); };
+  Graphed graphed = pianola::graphed(function, logged());
+  for (std::uint64_t call = 0; call < 12; ++call) {
+    const auto gradient = [&](auto&& forward) {
+      const at::Tensor leaf = batch(call).requires_grad_();
+      const at::Tensor x = leaf * 3;
+      (square(forward(x) * x.sin()) + square(x.exp())).backward();
+      return leaf.grad();
+    };
+    EXPECT_TRUE(same(gradient([&](const at::Tensor& x) { return graphed(x); }), gradient(function))) << call;
+  }
+  EXPECT_EQ(replays(graphed), 9U) << latest(graphed).reason;
+}
+
+// Products are computed by other kernels where gradients lie otherwise.
+TEST_P(GraphedCallsTest, GradientsOfResultsLieAsTheyDidInWarmUp) {
+  const auto function = [](const at::Tensor& x, const at::Tensor& scale) { return (x * scale).permute({0, 2, 1}); };
+  Graphed graphed = pianola::graphed(function, logged());
+  const at::Tensor mine = randn({1, 1, 96}, 1).requires_grad_(), theirs = mine.detach().clone().requires_grad_();
+  for (std::uint64_t call = 0; call < 12; ++call) {
+    const at::Tensor x = randn({5, 33, 96}, 10 + call);
+    const auto loss = [&](const at::Tensor& y) { return square(y.contiguous().view({-1})); };
+    loss(graphed(x, mine)).backward();
+    loss(function(x, theirs)).backward();
+    EXPECT_TRUE(same(mine.grad(), theirs.grad())) << call;
+  }
+  EXPECT_EQ(replays(graphed), 9U) << latest(graphed).reason;
+}
+
 TEST_P(GraphedCallsTest, CallsOfSeveralSignaturesMayBeInFlight) {
   const auto eager = make_net<MlpNet>(), net = make_net<MlpNet>();
   Graphed graphed = pianola::graphed(net, logged({.warmup = 1}));

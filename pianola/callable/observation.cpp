@@ -141,7 +141,8 @@ Observation::Observation(EagerRun run, const HostEffects& effects, std::span<con
       spared_inputs_(run.spared_inputs()),
       kept_(run, inputs, results, effects.remade),
       backwards_(kind_ == GraphedKind::autograd ? CustomBackwards(results) : CustomBackwards()),
-      outer_gradients_(kind_ == GraphedKind::autograd ? OuterGradients(results, run.first_node()) : OuterGradients()),
+      backward_(kind_ == GraphedKind::autograd ? ObservedBackward(inputs, results, run.first_node())
+                                               : ObservedBackward()),
       lasting_(first_of({run.failure(), text_of(hooks_on_saved_tensors(kind_)), text_of(odd_work_of(run, kind_)),
                          text_of(odd_result(results)), effects.lasting, text_of(input_elsewhere(inputs, device_)),
                          text_of(draws_of_host(run, effects, device_))})),

@@ -4,7 +4,7 @@
 #include <pianola/callable/eager_run.hpp>
 #include <pianola/callable/graphed_info.hpp>
 #include <pianola/callable/kept_tensors.hpp>
-#include <pianola/callable/outer_gradients.hpp>
+#include <pianola/callable/observed_backward.hpp>
 #include <pianola/core/error.hpp>
 #include <pianola/graph/recurrent_dropout.hpp>
 #include <pianola/trace/operation_log.hpp>
@@ -56,7 +56,7 @@ class Observation {
   [[nodiscard]] std::string difference_from(const Observation& before, bool numbers_count = true) const;
   [[nodiscard]] const trace::OperationLog& log() const noexcept { return log_; }
   [[nodiscard]] const CustomBackwards& backwards() const noexcept { return backwards_; }
-  [[nodiscard]] const OuterGradients& outer_gradients() const noexcept { return outer_gradients_; }
+  [[nodiscard]] const ObservedBackward& backward() const noexcept { return backward_; }
   [[nodiscard]] const graph::RecurrentDropout& dropout() const noexcept { return dropout_; }
   /// Makes passive parts of the host active ones in later calls, where they have to be: this call's numbers are not those of the
   /// call before, or it used tensors of the host.
@@ -97,7 +97,7 @@ class Observation {
   std::vector<bool> spared_inputs_;
   KeptTensors kept_;
   CustomBackwards backwards_;
-  OuterGradients outer_gradients_;
+  ObservedBackward backward_;
   std::string lasting_;
   std::string passing_;
   std::string awaited_;

@@ -7,6 +7,7 @@
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <functional>
 #include <vector>
 
@@ -75,6 +76,13 @@ struct CallableOptions {
   bool retain_graph = false;
   /// Lets a sample input that requires grad get none.
   bool allow_unused_input = false;
+  /// Hands out the gradient of each use of an input by itself, so that autograd adds them up, and those of other uses of the same
+  /// tensor, in eager's order. Costs one addition outside of the graph for each use but the first. Off: the graph adds them up, and
+  /// where the tensor is used elsewhere as well, sums of three and more may round otherwise than in eager.
+  bool gradient_per_use = false;
+  /// Strides of the gradients that later backward passes bring, for each tensor of the result; empty, or empty for one: as the
+  /// output lies. Kernels may be chosen by them, which round differently. Others are brought into this layout.
+  std::vector<std::vector<std::int64_t>> gradient_strides = {};
   /// Accept a capture whose operations differ from those of the last warm-up run, because a library asks whether it is
   /// captured. Off: it is refused, with both lines; with a `warmup` of 1 nothing is compared.
   bool accept_capture_path = false;

@@ -22,7 +22,7 @@ struct Pass {
   std::vector<at::Tensor> inputs;           ///< Static; leaves that require grad where the sample did.
   std::vector<at::Tensor> outputs;          ///< Static; each once, also where it is returned twice.
   std::vector<at::Tensor> regions;          ///< Static; what several outputs are parts of.
-  std::vector<at::Tensor> input_gradients;  ///< Per input; undefined where it gets none.
+  std::vector<at::Tensor> input_gradients;  ///< As CapturedMode::input_uses(); undefined where there is none.
 
   /// The number of the call whose forward ran here and whose backward can still come; 0: the slot is free.
   std::atomic<std::uint64_t> holder = 0;

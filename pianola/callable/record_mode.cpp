@@ -4,6 +4,7 @@
 #include <pianola/core/error.hpp>
 #include <pianola/graph/capture_session.hpp>
 #include <pianola/graph/copy_into.hpp>
+#include <pianola/graph/leaf_uses.hpp>
 #include <pianola/graph/pool_state.hpp>
 #include <pianola/trace/op_stream.hpp>
 #include <pianola/trace/quiet_scope.hpp>
@@ -13,9 +14,9 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/empty_strided.h>
-#include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/record_function.h>
+#include <c10/util/strides.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <fmt/format.h>
@@ -55,10 +56,9 @@ void set_apart(std::vector<at::Tensor>& tensors, const std::vector<at::Tensor>& 
   }
 }
 
-// Laid out as the output is, as elementwise operations lay out its gradient: kernels are chosen by strides.
-bool is_gradient_like(const at::Tensor& gradient, const at::Tensor& output) {
+bool is_gradient_like(const at::Tensor& gradient, const at::Tensor& output, at::IntArrayRef strides) {
   return gradient.sizes() == output.sizes() && gradient.scalar_type() == output.scalar_type() &&
-         (output.is_non_overlapping_and_dense() ? gradient.strides() == output.strides() : gradient.is_contiguous());
+         gradient.strides() == strides;
 }
 
 // Shows up in the messages of operations inside: "in scope 'callable 3 (backward)'".
@@ -94,16 +94,27 @@ CaptureOptions CaptureContext::capture_options(int warmup) const {
           .communication = false};
 }
 
-at::Tensor CaptureContext::output_gradient_like(const at::Tensor& output, std::size_t ordinal) {
+at::Tensor CaptureContext::output_gradient_like(const at::Tensor& output, at::IntArrayRef strides,
+                                                std::size_t ordinal) {
   for (const at::Tensor& known : output_gradients) {
-    if (is_gradient_like(known, output) && ordinal-- == 0) return known;
+    if (is_gradient_like(known, output, strides) && ordinal-- == 0) return known;
   }
   const trace::QuietScope quiet;
   const at::TensorOptions like = output.options().requires_grad(false);
-  output_gradients.push_back(output.is_non_overlapping_and_dense()
-                                 ? at::empty_strided(output.sizes(), output.strides(), like).zero_()
-                                 : at::zeros(output.sizes(), like));
+  output_gradients.push_back(at::empty_strided(output.sizes(), strides, like).zero_());
   return output_gradients.back();
+}
+
+// As somebody has seen it; else as the output lies, which is what elementwise operations make of its gradient.
+std::vector<std::int64_t> CapturedMode::gradient_strides(const CaptureContext& context, const at::Tensor& output,
+                                                         std::size_t position) const {
+  const std::vector<std::vector<std::int64_t>>& seen = context.options.gradient_strides;
+  for (std::size_t leaf = 0; leaf < std::min(seen.size(), output_of_leaf_.size()); ++leaf) {
+    const bool fits = seen[leaf].size() == static_cast<std::size_t>(output.dim()) && !seen[leaf].empty();
+    if (output_of_leaf_[leaf] == position && fits) return seen[leaf];
+  }
+  return output.is_non_overlapping_and_dense() ? output.strides().vec()
+                                               : at::IntArrayRef(c10::contiguous_strides(output.sizes())).vec();
 }
 
 CapturedMode::CapturedMode(const Subject& subject, Mode mode, std::span<const at::Tensor> sample, int slots,
@@ -183,12 +194,17 @@ void CapturedMode::run_eagerly(CaptureContext& context) {
   if (!mode_.gradients) return;
 
   std::vector<at::Tensor> gradients;
-  for (const at::Tensor& output : select(outputs, differentiable_)) gradients.push_back(at::ones_like(output).detach());
+  for (const std::size_t i : differentiable_) {
+    const at::Tensor& output = outputs[i];
+    const at::TensorOptions like = output.options().requires_grad(false);
+    gradients.push_back(at::empty_strided(output.sizes(), gradient_strides(context, output, i), like).fill_(1));
+  }
+  const std::vector<at::Tensor> leaves = leaves_of_uses(context, pass, outputs);
   call(subject_.hooks.before_backward);
   watched(paths_ ? &paths_->backward.check.next_call() : nullptr,
           [&] { warm_up_backward(select(outputs, differentiable_), gradients); });
   call(subject_.hooks.after_backward);
-  (void)take_input_gradients(pass, context.options.allow_unused_input);
+  (void)take_input_gradients(leaves, context.options.allow_unused_input);
   islands_ = islands.notes();  // with gradients
   Gradients found = take_gradients();
   if (parameters_.empty()) parameters_ = std::move(found.leaves);
@@ -308,12 +324,42 @@ CapturedMode::Gradients CapturedMode::take_gradients() const {
   return result;
 }
 
-std::vector<at::Tensor> CapturedMode::take_input_gradients(const Pass& pass, bool allow_unused) const {
-  std::vector<at::Tensor> result(pass.inputs.size());
+// Which tensors the backward pass leaves the gradients of input_uses_ in. An input without a use stands for itself.
+std::vector<at::Tensor> CapturedMode::leaves_of_uses(const CaptureContext& context, const Pass& pass,
+                                                     const std::vector<at::Tensor>& outputs) {
+  if (!context.options.gradient_per_use) {
+    input_uses_ = differentiable_inputs_;
+    return select(pass.inputs, input_uses_);
+  }
+  std::vector<graph::LeafUse> uses = graph::uses_of_leaves(outputs);
+  std::stable_sort(uses.begin(), uses.end(), [](const auto& one, const auto& other) { return one.at > other.at; });
+  std::vector<std::size_t> inputs;
+  std::vector<at::Tensor> leaves;
   for (const std::size_t i : differentiable_inputs_) {
-    result[i] = std::exchange(pass.inputs[i].mutable_grad(), at::Tensor());
-    if (result[i].defined() || allow_unused) continue;
-    throw UsageError({.what = fmt::format("{} requires grad, but no output depends on it", subject_.inputs.name_of(i)),
+    const std::size_t before = leaves.size();
+    for (const graph::LeafUse& use : uses) {
+      if (use.leaf.is_same(pass.inputs[i])) leaves.push_back(use.split_off());
+    }
+    if (leaves.size() == before) leaves.push_back(pass.inputs[i]);
+    inputs.resize(leaves.size(), i);
+  }
+  if (!input_uses_.empty() && inputs != input_uses_) {
+    throw UsageError({.what = "the callable uses its inputs another number of times in another run",
+                      .where = subject_.name,
+                      .rule = "PG505"});
+  }
+  input_uses_ = std::move(inputs);
+  return leaves;
+}
+
+std::vector<at::Tensor> CapturedMode::take_input_gradients(const std::vector<at::Tensor>& leaves,
+                                                           bool allow_unused) const {
+  std::vector<at::Tensor> result;
+  for (std::size_t use = 0; use < leaves.size(); ++use) {
+    result.push_back(std::exchange(leaves[use].mutable_grad(), at::Tensor()));
+    if (result.back().defined() || allow_unused) continue;
+    throw UsageError({.what = fmt::format("{} requires grad, but no output depends on it",
+                                          subject_.inputs.name_of(input_uses_[use])),
                       .where = subject_.name,
                       .fix = "pass a sample that does not require grad, or set allow_unused_input"});
   }
@@ -395,17 +441,20 @@ void CapturedMode::capture_backward(CaptureContext& context, std::size_t slot) {
   if (!has_backward()) return;
   Pass& pass = *passes_[slot];
   if (reach_.empty()) find_what_outputs_reach(pass);
-  std::vector<at::Tensor> fixed(pass.inputs.size());
+  const std::vector<at::Tensor> leaves = leaves_of_uses(context, pass, pass.history);
+  std::vector<at::Tensor> fixed;
   if (context.any_order) {
     const trace::QuietScope quiet;
-    for (const std::size_t i : differentiable_inputs_) fixed[i] = at::empty_like(pass.inputs[i]);
+    for (const at::Tensor& leaf : leaves) fixed.push_back(at::empty_like(leaf));
   }
   if (output_gradients_.empty()) {
     for (std::size_t i = 0; i < differentiable_.size(); ++i) {
       const at::Tensor& output = pass.outputs[differentiable_[i]];
-      const auto like = std::count_if(output_gradients_.begin(), output_gradients_.end(),
-                                      [&](const at::Tensor& other) { return is_gradient_like(other, output); });
-      output_gradients_.push_back(context.output_gradient_like(output, static_cast<std::size_t>(like)));
+      const std::vector<std::int64_t> strides = gradient_strides(context, output, differentiable_[i]);
+      const auto like = std::count_if(output_gradients_.begin(), output_gradients_.end(), [&](const at::Tensor& other) {
+        return is_gradient_like(other, output, strides);
+      });
+      output_gradients_.push_back(context.output_gradient_like(output, strides, static_cast<std::size_t>(like)));
     }
   }
   call(subject_.hooks.before_backward);
@@ -428,12 +477,12 @@ void CapturedMode::capture_backward(CaptureContext& context, std::size_t slot) {
         }
         if (direct_) direct_->record(select(computed.values, direct_of_));
         if (routed_) routed_->record(select(computed.values, routed_of_));
-        pass.input_gradients = take_input_gradients(pass, context.options.allow_unused_input);
+        pass.input_gradients = take_input_gradients(leaves, context.options.allow_unused_input);
         if (!context.any_order) set_apart(pass.input_gradients, output_gradients_);
-        for (const std::size_t i : differentiable_inputs_) {
-          if (!context.any_order || !pass.input_gradients[i].defined()) continue;
+        for (std::size_t use = 0; use < fixed.size(); ++use) {
+          if (!pass.input_gradients[use].defined()) continue;
           const at::NoGradGuard no_grad;
-          pass.input_gradients[i] = fixed[i].copy_(pass.input_gradients[i]);
+          pass.input_gradients[use] = fixed[use].copy_(pass.input_gradients[use]);
         }
       },
       options);

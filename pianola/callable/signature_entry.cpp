@@ -125,6 +125,8 @@ CachedGraph* SignatureEntry::capture(const CallInputs& inputs, Call& call, Graph
                                     .is_step = is_step() || is_whole,
                                     .own_gradients = own_gradients_,
                                     .shares_gradients = warm_up_.shares_gradients(),
+                                    .shares_inputs = warm_up_.shares_inputs(),
+                                    .gradient_strides = warm_up_.gradient_strides(),
                                     .function = function,
                                     .samples = warm_up_.samples()};
     CachedGraph& graph = graphs_.emplace_back(maker.make(call, source));

@@ -65,7 +65,7 @@ void WarmUp::note(Observation observed, Call& call) {
   note_sample(observed, numbers);
   if (last_) observed.note_varying_parts(*last_);
   backwards_ = last_ && !last_is_first_ ? last_->backwards() : CustomBackwards();
-  if (observed.kind() == GraphedKind::autograd) outer_.push_back(observed.outer_gradients());
+  if (observed.kind() == GraphedKind::autograd) seen_.push_back(observed.backward());
   last_ = std::move(observed);
   last_is_first_ = is_first;
   if (!counts()) return;
@@ -100,14 +100,16 @@ void WarmUp::note_sample(const Observation& observed, std::vector<c10::IValue> n
 
 bool WarmUp::awaits_backward() {
   const std::vector<at::Tensor> leaves = last_->leaves();
-  std::erase_if(outer_, [&](const OuterGradients& one) {
+  std::erase_if(seen_, [&](const ObservedBackward& one) {
     if (one.is_awaited()) return false;
     shares_gradients_ = shares_gradients_ || one.reach(leaves);
+    shares_inputs_ = shares_inputs_ || one.reach_inputs();
+    if (auto strides = one.gradient_strides(); !strides.empty()) gradient_strides_ = std::move(strides);
     return true;
   });
-  if (outer_.empty() || shares_gradients_) return false;
+  if (seen_.empty() || (shares_gradients_ && shares_inputs_)) return false;
   if (++waited_for_backward_ <= kMostForBackward) return true;
-  shares_gradients_ = true;
+  shares_gradients_ = shares_inputs_ = true;
   return false;
 }
 

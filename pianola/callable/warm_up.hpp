@@ -2,6 +2,7 @@
 #include <pianola/callable/call.hpp>
 #include <pianola/callable/observation.hpp>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -43,6 +44,12 @@ class WarmUp {
   [[nodiscard]] const std::vector<graph::NumberSample>& samples() const noexcept { return samples_; }
   /// Whether parameters get gradients from elsewhere as well, or that cannot be told; see Note [Gradients that are added up].
   [[nodiscard]] bool shares_gradients() const noexcept { return shares_gradients_; }
+  /// The same of inputs that the function uses several times.
+  [[nodiscard]] bool shares_inputs() const noexcept { return shares_inputs_; }
+  /// Of the gradients of results, in the latest backward pass that was seen.
+  [[nodiscard]] const std::vector<std::vector<std::int64_t>>& gradient_strides() const noexcept {
+    return gradient_strides_;
+  }
   /// Before a capture whose backward pass is a graph as well. @return  Whether to wait for a call's backward pass first.
   [[nodiscard]] bool awaits_backward();
   /// The latest call; only where one was made, and no obstacle found.
@@ -68,9 +75,10 @@ class WarmUp {
   bool last_is_first_ = false;
   std::optional<Observation> last_;
   CustomBackwards backwards_;  // of the call before the latest, if that counts
-  bool shares_gradients_ = false;
-  int waited_for_backward_ = 0;        // calls
-  std::vector<OuterGradients> outer_;  // of all calls, until something can be said
+  bool shares_gradients_ = false, shares_inputs_ = false;
+  std::vector<std::vector<std::int64_t>> gradient_strides_;
+  int waited_for_backward_ = 0;         // calls
+  std::vector<ObservedBackward> seen_;  // of all calls, until something can be said
   struct Kept {
     KeptTensors tensors;
     bool is_first;  // as the call was

@@ -124,6 +124,61 @@ class ResNet(nn.Module):
         return self.fc(self.layer2(F.max_pool2d(self.layer1(F.relu(self.stem(x))), 2)).mean((2, 3)))
 
 
+class UNet(nn.Module):
+    """A block's output goes to the next block, which uses it twice, and across."""
+
+    class ResBlock(nn.Module):
+        def __init__(self, channels, out):
+            super().__init__()
+            self.norm, self.skip = nn.GroupNorm(4, channels), nn.Conv2d(channels, out, 1)
+            self.conv1, self.conv2 = nn.Conv2d(channels, out, 3, padding=1), nn.Conv2d(out, out, 3, padding=1)
+
+        def forward(self, x):
+            return self.skip(x) + self.conv2(F.silu(self.conv1(F.silu(self.norm(x)))))
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.head = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 3, 1)
+        self.down = nn.ModuleList(self.ResBlock(8, 8) for _ in range(3))
+        self.up = nn.ModuleList(self.ResBlock(16, 8) for _ in range(3))
+
+    def forward(self, x):
+        x, across = self.stem(x), []
+        for block in self.down:
+            x = block(x)
+            across.append(x)
+        for block in self.up:
+            x = block(torch.cat([x, across.pop()], 1))
+        return self.head(x)
+
+
+class ConvNeXt(nn.Module):
+    """Blocks permute what they compute with, so that their outputs and the gradients of these lie in memory in different ways."""
+
+    class Block(nn.Module):
+        def __init__(self, channels):
+            super().__init__()
+            self.depthwise = nn.Conv2d(channels, channels, 7, padding=3, groups=channels)
+            self.norm, self.mlp = nn.LayerNorm(channels), nn.Sequential(nn.Linear(channels, 32), nn.GELU(), nn.Linear(32, channels))
+            self.scale = nn.Parameter(torch.full((channels, 1, 1), 1e-2))
+
+        def forward(self, x):
+            inner = self.mlp(self.norm(self.depthwise(x).permute(0, 2, 3, 1))).permute(0, 3, 1, 2)
+            return x + self.scale * inner
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.head = nn.Conv2d(3, 8, 2, stride=2), nn.Conv2d(8, 3, 1)
+        self.blocks = nn.Sequential(*(self.Block(8) for _ in range(3)))
+
+    def forward(self, x):
+        return F.interpolate(self.head(F.avg_pool2d(self.blocks(self.stem(x)), 2)), scale_factor=4)
+
+
+def images(seed, device):
+    return torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(seed)).to(device)
+
+
 def loss_of(model, seed, device, **shape):
     ids = words(seed, device, **shape)
     return F.cross_entropy(model(ids)[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
@@ -299,6 +354,21 @@ def test_a_convolutional_network_with_running_statistics(device):
 
     _, graphed = assert_equal(ResNet, loop, device)
     assert graphed.names == ("layer1.0", "layer1.1", "layer2.0", "layer2.1", "layer2.2")
+
+
+@pytest.mark.parametrize("make", [UNet, ConvNeXt])
+def test_blocks_that_others_are_connected_across(make, device):
+    def loop(model, optimizer, step, device):
+        optimizer.zero_grad()
+        losses = []
+        for i in range(2):
+            x = images(2 * step + i, device)
+            losses.append(F.mse_loss(model(x), x))
+            losses[-1].backward()
+        optimizer.step()
+        return losses
+
+    assert_equal(make, loop, device)
 
 
 def test_torchs_own_transformer(device):
