@@ -406,5 +406,27 @@ TEST_P(GradientsTest, AreAddedByTheGraphForEachCallOfALoss) {
   }
 }
 
+// The function uses its input three times, and so does what is around it. Without gradient_per_use the graph adds up its own first.
+TEST_P(GradientsTest, OfAnInputAreAddedUpInEagersOrderWhereEachUseHasItsOwn) {
+  const auto function = [](const at::Tensor& x) { return x + x.tanh() * x.cos(); };
+  const std::vector<c10::IValue> sample = {randn({64, 12}).requires_grad_()};
+  GraphedCallable apart = make_graphed_callable(function, sample, {.gradient_per_use = true});
+  GraphedCallable summed = make_graphed_callable(function, sample);
+  int different = 0;
+  for (std::uint64_t call = 0; call < 6; ++call) {
+    const auto gradient = [&](auto&& forward) {
+      const at::Tensor leaf = randn({64, 12}, 10 + call).requires_grad_();
+      const at::Tensor x = leaf * 3;
+      const at::Tensor before = x.sigmoid();
+      ((forward(x) * x.sin()).square() + (before * x).square()).sum().backward();
+      return leaf.grad();
+    };
+    const at::Tensor expected = gradient(function);
+    EXPECT_TRUE(same(gradient([&](const at::Tensor& x) { return apart(x); }), expected)) << call;
+    different += same(gradient([&](const at::Tensor& x) { return summed(x); }), expected) ? 0 : 1;
+  }
+  EXPECT_GT(different, 0) << "the test shows nothing";
+}
+
 }  // namespace
 }  // namespace pianola::gradients_test

@@ -279,23 +279,6 @@ TEST_P(GraphedCallsTest, GradientsOfSeveralCallsAndOfOtherUsesAreAddedUpInEagers
   EXPECT_GE(latest(graphed).replays, 30U) << latest(graphed).reason;
 }
 
-// The function uses its input twice, and so does what is behind it.
-TEST_P(GraphedCallsTest, GradientsOfAnInputAreAddedUpInEagersOrder) {
-  const auto net = make_net<MlpNet>();
-  const auto function = [&](const at::Tensor& x) { return x + net->forward(x.tanh()).sum(1, true) * x.cos(); };
-  Graphed graphed = pianola::graphed(function, logged());
-  for (std::uint64_t call = 0; call < 12; ++call) {
-    const auto gradient = [&](auto&& forward) {
-      const at::Tensor leaf = batch(call).requires_grad_();
-      const at::Tensor x = leaf * 3;
-      (square(forward(x) * x.sin()) + square(x.exp())).backward();
-      return leaf.grad();
-    };
-    EXPECT_TRUE(same(gradient([&](const at::Tensor& x) { return graphed(x); }), gradient(function))) << call;
-  }
-  EXPECT_EQ(replays(graphed), 9U) << latest(graphed).reason;
-}
-
 // Products are computed by other kernels where gradients lie otherwise.
 TEST_P(GraphedCallsTest, GradientsOfResultsLieAsTheyDidInWarmUp) {
   const auto function = [](const at::Tensor& x, const at::Tensor& scale) { return (x * scale).permute({0, 2, 1}); };
