@@ -418,7 +418,9 @@ TEST_P(GradientsTest, OfAnInputAreAddedUpInEagersOrderWhereEachUseHasItsOwn) {
       const at::Tensor leaf = randn({64, 12}, 10 + call).requires_grad_();
       const at::Tensor x = leaf * 3;
       const at::Tensor before = x.sigmoid();
-      ((forward(x) * x.sin()).square() + (before * x).square()).sum().backward();
+      const at::Tensor y = forward(x);
+      const at::Tensor after = x.sin();  // whose gradient comes first
+      (y * after + before.square()).square().sum().backward();
       return leaf.grad();
     };
     const at::Tensor expected = gradient(function);
