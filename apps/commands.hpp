@@ -14,6 +14,7 @@ using Command = std::function<int()>;
 /// Each adds one subcommand to `app`; parsing a command line that names it puts what it does into `chosen`.
 /// @param command_line  As it was typed, for reports that say how they were made.
 void add_demo(CLI::App& app, Command& chosen, const std::string& command_line);
+void add_train(CLI::App& app, Command& chosen, const std::string& command_line);
 void add_info(CLI::App& app, Command& chosen);
 void add_schedule(CLI::App& app, Command& chosen);
 void add_bench(CLI::App& app, Command& chosen);

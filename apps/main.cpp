@@ -93,6 +93,7 @@ int parse_and_run(int argc, char** argv) {
   app.require_subcommand(0, 1);
   app.get_formatter()->column_width(24);
   add_demo(app, chosen, command_line);
+  add_train(app, chosen, command_line);
   add_info(app, chosen);
   add_schedule(app, chosen);
   add_audit(app, chosen);

@@ -1,6 +1,6 @@
 #include <apps/demo/training_loop.hpp>
 
-#include <c10/core/CachingDeviceAllocator.h>
+#include <apps/demo/memory_account.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -16,30 +16,6 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 double mean_loss(const Trainer& trainer, std::int64_t from, std::int64_t to) {
   return trainer.losses().narrow(0, from, to - from).mean().item<double>();
 }
-
-// Torch's memory account of a device; there is none for the CPU.
-class MemoryAccount {
- public:
-  explicit MemoryAccount(c10::Device device) : device_(device) {
-    if (device.is_cpu()) return;
-    c10::DeviceAllocator* allocator = at::getDeviceAllocator(device.type());
-    allocator->resetPeakStats(device.index());
-    at_start_ = bytes().current;
-  }
-  [[nodiscard]] std::optional<std::int64_t> most_beyond_start() const {
-    if (device_.is_cpu()) return std::nullopt;
-    return bytes().peak - at_start_;
-  }
-
- private:
-  [[nodiscard]] c10::CachingAllocator::Stat bytes() const {
-    constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-    return at::getDeviceAllocator(device_.type())->getDeviceStats(device_.index()).allocated_bytes[kAll];
-  }
-
-  c10::Device device_;
-  std::int64_t at_start_ = 0;
-};
 
 }  // namespace
 
