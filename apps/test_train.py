@@ -2,10 +2,12 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from test_cli import run
 
+ROOT = Path(__file__).resolve().parents[1]
 COMMON = ("--device", "cpu", "--steps", "8")
 SCOPES = {
     "dense": ["local: attn", "local: mlp", "local: whole layers", "full_iteration"],
@@ -50,6 +52,24 @@ def test_one_scope_may_be_asked_for(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "file, model, name, parts",
+    [
+        ("dense", "dense", "local: attn, mlp", 8),
+        ("moe", "moe", "transformer_engine: attn, moe_router", 6),
+        ("moe_fixed_capacity", "moe", "local: attn, moe", 6),
+        ("hybrid", "hybrid", "local: mamba, attn", 4),
+        ("vision", "vision", "local: whole layers", 6),
+        ("full_iteration", "dense", "full_iteration", 1),
+    ],
+)
+def test_the_configurations_that_are_examples_train(file, model, name, parts, tmp_path):
+    more = ("--moe-expert-capacity-factor", "1.25") if file == "moe_fixed_capacity" else ()
+    _, runs = rows("--model", model, "--config", ROOT / f"examples/configuration/{file}.json", *more, tmp_path=tmp_path)
+    (one,) = runs[1:]
+    assert (one["graphs"], one["parts"], one["captured"], one["equal"]) == (name, parts, parts, "bit-equal")
+
+
+@pytest.mark.parametrize(
     "arguments, message",
     [
         (("--cuda-graph-scope", "mamba"), "the model has no part that is called mamba"),
@@ -57,6 +77,7 @@ def test_one_scope_may_be_asked_for(tmp_path):
         (("--cuda-graph-impl", "full_iteration", "--cuda-graph-scope", "attn"), "CF102"),
         (("--cuda-graph-scope", "attention"), "expected a list of attn, mlp, moe, moe_router, moe_preprocess, mamba"),
         (("--text", "/nowhere"), "/nowhere"),
+        (("--config", ROOT / "examples/configuration/contradictory.json"), "CF402"),
     ],
 )
 def test_what_does_not_fit_is_refused(arguments, message):

@@ -5,6 +5,7 @@
 
 #include <pianola/config/check.hpp>
 #include <pianola/config/field.hpp>
+#include <pianola/config/file.hpp>
 #include <pianola/core/error.hpp>
 #include <pianola/core/report.hpp>
 
@@ -22,6 +23,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 namespace pianola::program {
@@ -36,6 +38,7 @@ struct TrainOptions {
   std::string device = "auto";
   std::string impl = {};
   std::vector<std::string> scopes = {};
+  std::string config = {};
   double capacity = 0;
   int warmup = 3;
   std::int64_t steps = 50;
@@ -64,19 +67,32 @@ CudaGraphConfig config_of(const TrainOptions& options, const std::string& impl,
   return check_config(config).config;
 }
 
+Scope scope_of(const CudaGraphConfig& config) {
+  const std::string impl = std::get<std::string>(config_field("cuda_graph_impl").get(config));
+  const auto parts = std::get<std::vector<std::string>>(config_field("cuda_graph_modules").get(config));
+  const bool is_whole = parts.empty() && impl != "full_iteration";
+  return {.name = impl + (is_whole        ? ": whole layers"
+                          : parts.empty() ? ""
+                                          : fmt::format(": {}", fmt::join(parts, ", "))),
+          .impl = config.cuda_graph_impl,
+          .parts = parts,
+          .warmup = std::max(config.cuda_graph_warmup_steps, 1),
+          .retain_graph = config.cuda_graph_retain_backward_graph};
+}
+
 Scope scope_of(const TrainOptions& options, const std::string& impl, const std::vector<std::string>& scopes) {
-  const CudaGraphConfig config = config_of(options, impl, scopes);
-  const std::string parts = scopes.empty() ? "" : fmt::format(": {}", fmt::join(scopes, ", "));
-  return {
-      .name = config.cuda_graph_impl == CudaGraphImpl::local && scopes.empty() ? "local: whole layers" : impl + parts,
-      .impl = config.cuda_graph_impl,
-      .parts = scopes,
-      .warmup = std::max(config.cuda_graph_warmup_steps, 1),
-      .retain_graph = config.cuda_graph_retain_backward_graph};
+  return scope_of(config_of(options, impl, scopes));
+}
+
+CudaGraphConfig config_of_file(const std::string& file) {
+  const CudaGraphConfig config = load_config(file).config;
+  require_valid(config);
+  return check_config(config).config;
 }
 
 // One that was asked for, or all that make sense for the model.
 std::vector<Scope> scopes_of(const TrainOptions& options) {
+  if (!options.config.empty()) return {scope_of(config_of_file(options.config))};
   if (!options.impl.empty()) return {scope_of(options, options.impl, options.scopes)};
   if (!options.scopes.empty()) return {scope_of(options, "local", options.scopes)};
   std::vector<std::vector<std::string>> parts = {{"attn"}, {"mlp"}};
@@ -197,14 +213,19 @@ void add_train(CLI::App& app, Command& chosen, const std::string& command_line) 
       ->check(CLI::IsMember(train::kinds()))
       ->type_name("NAME")
       ->capture_default_str();
+  CLI::Option* const file =
+      command->add_option("--config", options->config, "Graphs as this configuration says, JSON or YAML")
+          ->type_name("FILE");
   command
       ->add_option("--cuda-graph-impl", options->impl,
                    "none, local, transformer_engine or full_iteration; left out, all that make sense for the model")
       ->check(CLI::IsMember({"none", "local", "transformer_engine", "full_iteration"}))
-      ->type_name("NAME");
+      ->type_name("NAME")
+      ->excludes(file);
   command->add_option("--cuda-graph-scope", options->scopes, "Parts of layers: attn, mlp, moe, moe_router, mamba")
       ->delimiter(',')
-      ->type_name("NAME,...");
+      ->type_name("NAME,...")
+      ->excludes(file);
   command
       ->add_option("--moe-expert-capacity-factor", options->capacity,
                    "Pad each expert to this share of the tokens; left out, the host counts them")
