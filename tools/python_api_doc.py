@@ -24,6 +24,7 @@ the options of everything that captures.
 # Title -> public names, in their order. "_C." marks what a function or method returns.
 SECTIONS = {
     "Functions and modules that capture themselves": ["graphed", "GraphedFunction", "eager", "EagerPart", "_C.GraphedInfo", "_C.SignatureInfo"],
+    "Layers of a model": ["graph_layers", "GraphedLayers", "_C.LayersInfo", "_C.LayerInfo", "apply_config"],
     "Callables": ["make_graphed_callables", "GraphedForward", "_C.CallableInfo", "GradPolicy", "OutputPolicy", "Schedule"],
     "The whole iteration": ["FullIteration", "_C.FullIterationInfo", "_C.IterationInfo", "StaticInputs", "Buckets"],
     "Graphs of your own": ["Graph", "CUDAGraph", "graph", "GraphPool", "graph_pool_handle", "_C.GraphInfo", "compat"],

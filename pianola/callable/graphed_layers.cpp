@@ -1,36 +1,15 @@
 #include <pianola/callable/graphed_layers.hpp>
 
-#include <pianola/callable/module_view.hpp>
 #include <pianola/core/error.hpp>
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdint>
-#include <unordered_map>
 #include <utility>
 
 namespace pianola {
 namespace {
-
-using Uses = std::unordered_map<const c10::TensorImpl*, int>;
-
-std::vector<at::Tensor> parameters_of(const Callable& callable) { return callable.view()->differentiable_parameters(); }
-
-Uses uses_of_parameters(const std::vector<GraphedLayers::Layer>& layers) {
-  Uses uses;
-  for (const GraphedLayers::Layer& layer : layers) {
-    for (const at::Tensor& parameter : parameters_of(layer.callable)) ++uses[parameter.unsafeGetTensorImpl()];
-  }
-  return uses;
-}
-
-// The graph of one layer would add its part to `p.grad` by itself; autograd adds up all parts first.
-bool shares_parameters(const Callable& callable, const Uses& uses) {
-  const std::vector<at::Tensor> parameters = parameters_of(callable);
-  return std::any_of(parameters.begin(), parameters.end(),
-                     [&](const at::Tensor& one) { return uses.at(one.unsafeGetTensorImpl()) > 1; });
-}
 
 // Of all signatures together.
 std::string state_of(const GraphedInfo& info) {
@@ -103,7 +82,6 @@ GraphedLayers::GraphedLayers(std::vector<Layer> layers, const GraphedOptions& op
   if (layers.empty()) {
     throw UsageError({.what = "no layer was given", .where = "graph_layers", .fix = "pass the layers of the model"});
   }
-  const Uses uses = uses_of_parameters(layers);
   for (Layer& layer : layers) {
     const bool is_known =
         std::any_of(layers_.begin(), layers_.end(), [&](const Named& other) { return other.name == layer.name; });
@@ -112,9 +90,7 @@ GraphedLayers::GraphedLayers(std::vector<Layer> layers, const GraphedOptions& op
                         .where = "graph_layers",
                         .fix = "give each a name of its own, which reports tell it by"});
     }
-    GraphedOptions own = options;
-    if (own.grad == GradPolicy::accumulate && shares_parameters(layer.callable, uses)) own.grad = GradPolicy::clone;
-    layers_.push_back({.name = std::move(layer.name), .graphed = graphed(std::move(layer.callable), std::move(own))});
+    layers_.push_back({.name = std::move(layer.name), .graphed = graphed(std::move(layer.callable), options)});
   }
 }
 

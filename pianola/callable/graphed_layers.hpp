@@ -59,8 +59,7 @@ class PIANOLA_API GraphedLayers {
 ///     auto layers = pianola::graph_layers({{"block 1", block1}, {"block 2", block2}});
 ///     for (std::size_t i = 0; i < layers.size(); ++i) x = layers[i](x);
 ///
-/// Each layer warms up, is captured and falls back by itself: see Graphed. A parameter that several of them have gets its gradients
-/// through autograd (GradPolicy::clone), which adds them up as eager does.
+/// Each layer warms up, is captured and falls back by itself: see Graphed.
 ///
 /// @throws UsageError  There is no layer, two have one name, or an option is out of range.
 [[nodiscard]] PIANOLA_API GraphedLayers graph_layers(std::vector<GraphedLayers::Layer> layers,

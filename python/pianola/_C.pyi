@@ -1105,6 +1105,27 @@ class GraphedInfo:
         """All of it."""
     def __str__(self) -> str: ...
 
+class LayerInfo:
+    """What one graphed layer of a model does and keeps."""
+
+    @property
+    def name(self) -> str:
+        """As in model.named_modules()."""
+    @property
+    def info(self) -> GraphedInfo:
+        """Per signature."""
+
+class LayersInfo:
+    """What the graphed layers of a model do and keep."""
+
+    def __init__(self, layers: Sequence[tuple[str, GraphedInfo]]) -> None: ...
+    @property
+    def layers(self) -> list[LayerInfo]:
+        """In the order of the model."""
+    def report(self) -> Report:
+        """A line for each layer, and why calls stay eager."""
+    def __str__(self) -> str: ...
+
 class GraphedOptions:
     """When a graphed function captures, and how much it keeps."""
 

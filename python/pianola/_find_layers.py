@@ -2,7 +2,7 @@
 
 import difflib
 import fnmatch
-from typing import Any, Callable, Iterable, Iterator, Optional, Sequence, Union
+from typing import Any, Callable, Iterable, Iterator, Sequence, Union
 
 from torch import nn
 
@@ -108,16 +108,3 @@ def _outermost(layers: Iterable[Named]) -> list[Named]:
             found.append((name, module))
             inside.update(id(one) for one in module.modules())
     return found
-
-
-def shared_parameters(model: nn.Module, layers: Sequence[Named]) -> set[int]:
-    """ids of parameters of a layer that something else in the model has as well."""
-    owners: dict[int, Optional[str]] = {}
-    shared: set[int] = set()
-    layer_of = {id(inner): name for name, module in layers for inner in module.modules()}
-    for module in model.modules():
-        for parameter in module.parameters(recurse=False):
-            owner = layer_of.get(id(module))
-            if owners.setdefault(id(parameter), owner) != owner:
-                shared.add(id(parameter))
-    return shared

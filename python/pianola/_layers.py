@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional
 from torch import nn
 
 from ._errors import refuse
-from ._find_layers import Which, find_layers, shared_parameters
+from ._find_layers import Which, find_layers
 from ._graphed import GraphedFunction, graphed
 from ._load import _C
 from ._patching import replacement
@@ -88,7 +88,6 @@ def graph_layers(model: nn.Module, layers: Which = None, **options: "Unpack[Grap
             list of these. None: the members of the outermost lists of two or more modules of one class, in which transformers, ResNets
             and their like keep their blocks. Of modules inside of each other the outer one is taken.
         options: as for `pianola.graphed`. `max_in_flight` is 8 here: graphs are made for as many microbatches as come, up to that.
-            A layer with a parameter that other parts of the model use as well gets grad="clone": autograd adds up its gradients.
 
     Raises:
         UsageError: no module is meant, or one of them is graphed already.
@@ -99,11 +98,8 @@ def graph_layers(model: nn.Module, layers: Which = None, **options: "Unpack[Grap
     for name, module in found:
         if hasattr(replacement(module), "info"):
             refuse(f"layer {name} is graphed already", "call remove() of what graphed it first", where="graph_layers")
-    shared = shared_parameters(model, found)
     teller = _Teller(options.pop("on_fallback", None))
-    settings = {"max_in_flight": 8, **options}
     for name, module in found:
-        has_shared = any(id(one) in shared for one in module.parameters())
-        own = {"grad": "clone"} if has_shared and settings.get("grad", "accumulate") == "accumulate" else {}
-        graphed(module, **{**settings, **own, "on_fallback": functools.partial(teller.tell, name)})
+        own: Any = {"max_in_flight": 8, **options, "on_fallback": functools.partial(teller.tell, name)}
+        graphed(module, **own)
     return GraphedLayers({name: replacement(module) for name, module in found})
