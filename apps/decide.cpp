@@ -58,6 +58,9 @@ void add_decide(CLI::App& app, Command& chosen) {
       "FILE]\n"
       "runs a function of Python (or MODULE:FUNCTION) a few times, records it and judges it, as pianola.profile() "
       "does.\n\n"
+      "pianola decide --try FILE.py:FUNCTION [--iterations N] [--json FILE]\n"
+      "loads the file anew for each scope of graphs, times the function with them, compares with eager, and says which "
+      "to take.\n\n"
       "Exit codes: 0 it was judged, 1 the profile cannot be read, 2 the command line is wrong.");
   command->callback([arguments, &chosen] { chosen = [arguments] { return decide_about(*arguments); }; });
 }

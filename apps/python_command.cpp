@@ -36,7 +36,7 @@ bool names_function(std::string_view command, std::string_view before, std::stri
   const std::size_t colon = word.find(':');
   const bool has_function = colon != std::string_view::npos;
   if (word.substr(0, colon).ends_with(".py")) return has_function || command == "audit" || command == "verify";
-  const bool is_value = before.starts_with("--") && !before.starts_with("--no-");
+  const bool is_value = before.starts_with("--") && !before.starts_with("--no-") && before != "--try";
   std::error_code unknown;
   return has_function && is_dotted_name(word.substr(0, colon)) && is_dotted_name(word.substr(colon + 1)) && !is_value &&
          !std::filesystem::exists(word, unknown);

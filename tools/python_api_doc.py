@@ -30,7 +30,7 @@ SECTIONS = {
     "Graphs of your own": ["Graph", "CUDAGraph", "graph", "GraphPool", "graph_pool_handle", "_C.GraphInfo", "compat"],
     "Branches": ["ParallelOptions", "_C.BranchInfo"],
     "Audit, verify, profile": ["audit", "_C.AuditReport", "_C.Finding", "verify", "_C.VerifyReport", "_C.TensorDifference", "profile",
-                               "decide", "_C.Profile", "_C.ScopePrediction"],
+                               "decide", "_C.Profile", "_C.ScopePrediction", "try_scopes", "TriedScopes", "Trial"],
     "Training": ["optim.SGD", "optim.Adam", "optim.AdamW", "optim.LearningRate", "optim.LearningRateSchedule",
                  "optim.DeviceLearningRateSchedule", "optim.ExponentialMovingAverage", "GradScaler", "clip_grad_norm_",
                  "clip_grad_value_", "clip_gradients_norm_", "FiniteWatch", "RngTracker", "Checkpoint"],

@@ -505,6 +505,19 @@ def config_rules() -> list[dict[str, Any]]:
 class Report:
     """What the library has to tell: text for people, JSON for programs."""
 
+    def __init__(self, title: str) -> None: ...
+    def fact(self, key: str, label: str, value: Any, unit: str = '') -> Report:
+        """Adds a value with a name."""
+    def list(self, key: str, label: str, items: Sequence[str]) -> Report:
+        """Adds sentences."""
+    def table(
+        self,
+        key: str,
+        title: str,
+        columns: Sequence[tuple[str, str, str, int]],
+        rows: Sequence[Sequence[Any]],
+    ) -> Report:
+        """Adds a table; a column is (key, label, unit, decimals)."""
     def to_text(self, width: int = 100) -> str:
         """Facts and tables, for people."""
     def to_json(self, indent: int = 2) -> str:

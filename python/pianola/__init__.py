@@ -60,6 +60,7 @@ from ._layers import GraphedLayers, graph_layers
 from ._apply_config import apply_config
 from ._profile import decide, profile
 from ._rng_tracker import RngTracker
+from ._try_scopes import Trial, TriedScopes, try_scopes
 from ._static_inputs import Buckets, StaticInputs
 from ._stream import Stream, current_stream, is_current_stream_capturing, stream
 from ._verify import verify
@@ -109,6 +110,8 @@ __all__ = [
     "Schedule",
     "ScheduleError",
     "StaticInputs",
+    "Trial",
+    "TriedScopes",
     "Stream",
     "UnsupportedError",
     "UsageError",
@@ -136,6 +139,7 @@ __all__ = [
     "profile",
     "require_valid",
     "stream",
+    "try_scopes",
     "verify",
     "with_environment",
 ]

@@ -11,6 +11,7 @@ from typing import Any, Callable, NoReturn, Optional, Sequence
 from ._audit.audit import audit
 from ._errors import UsageError
 from ._profile import profile
+from ._try_scopes import TriedScopes, try_scopes
 from ._scripts import check_writable, ended_itself, load, with_arguments
 from ._verify import verify
 
@@ -42,6 +43,7 @@ _COMMANDS = {
         {"--steps": int, "--no-narrow": False, "--no-poison": False}),
     "profile": _PROFILE,
     "decide": _PROFILE,
+    "decide --try": _Command(try_scopes, ("batches",), ("json",), {"--iterations": int}),
 }  # fmt: skip
 
 
@@ -73,6 +75,9 @@ def main(arguments: Sequence[str]) -> NoReturn:
 def run(arguments: Sequence[str]) -> int:
     """The exit code of `pianola ARGUMENTS...`."""
     name, *rest = arguments
+    if name == "decide" and "--try" in rest:
+        name = "decide --try"
+        rest.remove("--try")
     command, parser = _COMMANDS[name], _parser(name)
     options = vars(parser.parse_args(rest))
     files = {report: options.pop(report) for report in command.reports}
@@ -83,7 +88,7 @@ def run(arguments: Sequence[str]) -> int:
         check_writable(*files.values())
         # What the script prints does not come between the lines of a machine's output.
         with contextlib.redirect_stdout(sys.stderr) if to_output else contextlib.nullcontext():
-            report = _judged(command, options)
+            report = _tried(options) if command.judge is try_scopes else _judged(command, options)
     except UsageError as error:
         return _fail(str(error), _USAGE)
     except SystemExit as end:
@@ -112,6 +117,25 @@ def _judged(command: _Command, options: dict[str, Any]) -> Any:
         chosen["batches"] = chosen["batches"]()
     chosen.update({name: value for name, value in options.items() if value is not None})
     return command.judge(step, **chosen)
+
+
+def _tried(options: dict[str, Any]) -> TriedScopes:
+    """The script is loaded anew for each scope: what it makes is made anew."""
+    target = options.pop("target")
+    makes = target.rpartition(":")[2].rpartition(".")[2].startswith("make_")
+
+    def make_step() -> Any:
+        step = load(target)[1]
+        return with_arguments(step())[0] if makes else step
+
+    module, step = load(target)
+    chosen = {"batches": module.batches} if hasattr(module, "batches") else {}
+    if makes:
+        chosen.update(with_arguments(step())[1])
+    if callable(chosen.get("batches")):
+        chosen["batches"] = chosen["batches"]()
+    chosen.update({name: value for name, value in options.items() if value is not None})
+    return try_scopes(make_step, **chosen)
 
 
 def _fail(sentence: str, code: int) -> int:

@@ -28,10 +28,10 @@ class _Flat:
 
     def __call__(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         args, kwargs = ((), {}) if self._structure is None else self._structure.rebuild(tensors)
-        return [leaf for value in pytree.tree_leaves(self._step(*args, **kwargs)) if (leaf := _comparable(value)) is not None]
+        return [leaf for value in pytree.tree_leaves(self._step(*args, **kwargs)) if (leaf := comparable(value)) is not None]
 
 
-def _comparable(value: Any) -> Optional[torch.Tensor]:
+def comparable(value: Any) -> Optional[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         return value
     return torch.tensor(value) if isinstance(value, (bool, int, float, complex)) else None
