@@ -6,6 +6,7 @@
 #include <pianola/trace/tensors_of.hpp>
 
 #include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -55,6 +56,14 @@ at::Tensor copy_out(const at::Tensor& output) {
 void forbid_writes_to_view(const at::Tensor& output) {
   auto* view = autograd::impl::get_view_autograd_meta(output);
   if (view != nullptr && view->has_bw_view()) view->set_creation_meta(autograd::CreationMeta::IN_CUSTOM_FUNCTION);
+}
+
+// The next replay overwrites what a node is given. Most hand it on, or a view of it, and in the end it may be `p.grad`.
+bool copies_its_gradient(autograd::Node* node) {
+  if (node == nullptr) return true;
+  if (!node->tensor_pre_hooks().empty() || !node->pre_hooks().empty()) return false;
+  return dynamic_cast<const autograd::AccumulateGrad*>(node) != nullptr ||  // as others refer to it, too
+         dynamic_cast<const BackwardNode*>(node) != nullptr;
 }
 
 bool is_memory_of(const at::Tensor& tensor, const Pass& pass) {
@@ -331,15 +340,14 @@ void CapturedCallable::launch_backward(CapturedMode& mode, Pass& pass, std::span
 autograd::variable_list CapturedCallable::gradients_of_edges(const BackwardNode& node, bool for_all,
                                                              const CapturedMode::Unreached& unreached) const {
   const CapturedMode& mode = node.mode();
+  const bool is_hooked = !node.post_hooks().empty();
   autograd::variable_list result;
   result.reserve(node.num_outputs());
   for (std::size_t use = 0; use < mode.input_uses().size(); ++use) {
     const auto& unused = unreached.inputs;
     const bool flows = std::find(unused.begin(), unused.end(), mode.input_uses()[use]) == unused.end();
     at::Tensor gradient = flows ? node.pass().input_gradients[use] : at::Tensor();
-    autograd::Node* next = node.next_edge(result.size()).function.get();
-    const bool may_be_kept =
-        !for_all || (next != nullptr && (!next->tensor_pre_hooks().empty() || !next->pre_hooks().empty()));
+    const bool may_be_kept = !for_all || is_hooked || !copies_its_gradient(node.next_edge(use).function.get());
     if (may_be_kept && gradient.defined()) {
       const trace::QuietScope quiet;
       gradient = gradient.clone();

@@ -144,7 +144,7 @@ class CapturedMode {
   void run_eagerly(CaptureContext& context);
   static void record_as_warmed_up(WarmedUpPath* path, const std::function<void()>& run);
   std::vector<at::Tensor> run_forward(const Pass& pass);
-  std::vector<at::Tensor> each_once(const std::vector<at::Tensor>& leaves);
+  std::vector<at::Tensor> each_once(const std::vector<at::Tensor>& leaves, const Pass& pass);
   void note_leaf(CaptureContext& context, const at::Tensor& leaf);
   void check_samples() const;
   void check_no_leaf(const std::vector<at::Tensor>& outputs, std::span<const at::Tensor> inputs) const;
@@ -195,7 +195,8 @@ class CapturedMode {
   std::vector<std::size_t> differentiable_;
   std::vector<std::size_t> differentiable_inputs_;  // that require grad
   std::vector<std::size_t> input_uses_;
-  struct Reach {  // of one output: which inputs and parameters its gradient flows to
+  std::vector<bool> is_returned_;  // for each input whether it is a result itself
+  struct Reach {                   // of one output: which inputs and parameters its gradient flows to
     std::vector<bool> inputs, parameters;
   };
   std::vector<Reach> reach_;  // per differentiable output

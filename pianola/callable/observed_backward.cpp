@@ -70,6 +70,7 @@ struct ObservedBackward::Watched {
   struct Input {
     const autograd::Node* node;  // that made it, or adds up its gradient
     std::uint32_t number;
+    bool is_repeated = false;                // one tensor for several inputs
     std::ptrdiff_t inside = 0, outside = 0;  // uses
   };
 
@@ -97,6 +98,8 @@ class LookHook final : public autograd::FunctionPreHook {
     watched_->look(node_, gradients);
     return gradients;
   }
+  // Compiled autograd takes no notice of it, and nothing is seen then.
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& /*args*/) const override {}
 
  private:
   std::shared_ptr<Watched> watched_;
@@ -111,7 +114,14 @@ ObservedBackward::ObservedBackward(std::span<const at::Tensor> inputs, const std
   for (const at::Tensor& input : inputs) {
     if (!input.requires_grad()) continue;
     const autograd::Edge edge = autograd::impl::gradient_edge(input);
-    watched_->inputs.push_back({.node = edge.function.get(), .number = edge.input_nr});
+    const auto known = std::find_if(watched_->inputs.begin(), watched_->inputs.end(), [&](const auto& other) {
+      return other.node == edge.function.get() && other.number == edge.input_nr;
+    });
+    if (known != watched_->inputs.end()) {
+      known->is_repeated = true;
+    } else {
+      watched_->inputs.push_back({.node = edge.function.get(), .number = edge.input_nr});
+    }
   }
   watched_->thread = at::RecordFunction::currentThreadId();
   watched_->began = began;
@@ -141,8 +151,10 @@ std::vector<std::vector<std::int64_t>> ObservedBackward::gradient_strides() cons
 bool ObservedBackward::reach_inputs() const {
   return watched_ != nullptr && watched_->has_begun.load() &&
          std::any_of(watched_->inputs.begin(), watched_->inputs.end(),
-                     [](const auto& input) { return input.inside > 1 && input.outside > 0; });
+                     [](const auto& input) { return input.inside > 1 && (input.outside > 0 || input.is_repeated); });
 }
+
+bool ObservedBackward::was_seen() const { return watched_ != nullptr && watched_->has_begun.load(); }
 
 bool ObservedBackward::reach(const std::vector<at::Tensor>& leaves) const {
   return watched_ != nullptr && watched_->has_begun.load() &&

@@ -28,6 +28,8 @@ class ObservedBackward {
 
   /// Whether the backward pass may still come.
   [[nodiscard]] bool is_awaited() const;
+  /// Whether it has come.
+  [[nodiscard]] bool was_seen() const;
   /// Whether one of these parameters gets gradients from elsewhere, too.
   [[nodiscard]] bool reach(const std::vector<at::Tensor>& leaves) const;
   /// The same of an input that the run itself uses several times.

@@ -18,6 +18,7 @@
 #include <ATen/record_function.h>
 #include <c10/util/strides.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <fmt/format.h>
 
@@ -132,6 +133,7 @@ CapturedMode::CapturedMode(const Subject& subject, Mode mode, std::span<const at
     if (mode.gradients && sample[i].requires_grad()) differentiable_inputs_.push_back(i);
     samples_.push_back(sample[i].unsafeGetTensorImpl());
   }
+  is_returned_.resize(sample.size());
   for (int slot = 0; slot < slots; ++slot) {
     Pass& pass = *passes_.emplace_back(std::make_unique<Pass>(device));
     for (const at::Tensor& input : sample) {
@@ -179,7 +181,7 @@ void CapturedMode::run_eagerly(CaptureContext& context) {
     std::vector<trace::OpObserver*> observers = {&finder};
     if (paths_) observers.push_back(&paths_->forward.check.next_call());
     const trace::OpStream watching(std::move(observers));
-    outputs = each_once(run_forward(pass));
+    outputs = each_once(run_forward(pass), pass);
     watching.check();
   }
   warmup_results_.note(outputs);
@@ -225,6 +227,13 @@ std::vector<at::Tensor> CapturedMode::run_forward(const Pass& pass) {
          .fix = "let it work on input.clone(), and return the result",
          .rule = "PG902"});
   }
+  for (const std::size_t i : differentiable_inputs_) {
+    if (torch::autograd::impl::hooks(pass.inputs[i]).empty()) continue;
+    throw UsageError({.what = fmt::format("the callable sets a hook on {}, which a graph would call for a copy of it",
+                                          subject_.inputs.name_of(i)),
+                      .where = subject_.name,
+                      .fix = "set it outside, before the call, or on a tensor that the callable makes"});
+  }
   if (!outputs_) {
     outputs_.emplace(value, "output");
     if (outputs_->leaves() == 0) {
@@ -243,8 +252,9 @@ std::vector<at::Tensor> CapturedMode::run_forward(const Pass& pass) {
   return leaves;
 }
 
-// The first run says which outputs are one tensor returned twice, and which require grad.
-std::vector<at::Tensor> CapturedMode::each_once(const std::vector<at::Tensor>& leaves) {
+// The first run says which outputs are one tensor returned twice, and which require grad. An input that is returned is the
+// caller's own tensor again, whose gradients do not pass by here.
+std::vector<at::Tensor> CapturedMode::each_once(const std::vector<at::Tensor>& leaves, const Pass& pass) {
   std::vector<at::Tensor> unique;
   std::vector<std::size_t> position;
   for (const at::Tensor& leaf : leaves) {
@@ -255,7 +265,13 @@ std::vector<at::Tensor> CapturedMode::each_once(const std::vector<at::Tensor>& l
   }
   std::vector<std::size_t> differentiable;
   for (std::size_t i = 0; i < unique.size(); ++i) {
-    if (unique[i].requires_grad()) differentiable.push_back(i);
+    const auto input = std::find_if(pass.inputs.begin(), pass.inputs.end(),
+                                    [&](const at::Tensor& one) { return one.is_same(unique[i]); });
+    if (input != pass.inputs.end()) {
+      is_returned_[static_cast<std::size_t>(input - pass.inputs.begin())] = true;
+    } else if (unique[i].requires_grad()) {
+      differentiable.push_back(i);
+    }
   }
   if (output_of_leaf_.empty()) {
     output_of_leaf_ = position;
@@ -335,13 +351,17 @@ std::vector<at::Tensor> CapturedMode::leaves_of_uses(const CaptureContext& conte
   std::stable_sort(uses.begin(), uses.end(), [](const auto& one, const auto& other) { return one.at > other.at; });
   std::vector<std::size_t> inputs;
   std::vector<at::Tensor> leaves;
+  for (const graph::LeafUse& use : uses) {
+    const auto input = std::find_if(differentiable_inputs_.begin(), differentiable_inputs_.end(),
+                                    [&](std::size_t i) { return use.leaf.is_same(pass.inputs[i]); });
+    if (input == differentiable_inputs_.end()) continue;
+    inputs.push_back(*input);
+    leaves.push_back(use.split_off());
+  }
   for (const std::size_t i : differentiable_inputs_) {
-    const std::size_t before = leaves.size();
-    for (const graph::LeafUse& use : uses) {
-      if (use.leaf.is_same(pass.inputs[i])) leaves.push_back(use.split_off());
-    }
-    if (leaves.size() == before) leaves.push_back(pass.inputs[i]);
-    inputs.resize(leaves.size(), i);
+    if (std::find(inputs.begin(), inputs.end(), i) != inputs.end()) continue;
+    inputs.push_back(i);
+    leaves.push_back(pass.inputs[i]);
   }
   if (!input_uses_.empty() && inputs != input_uses_) {
     throw UsageError({.what = "the callable uses its inputs another number of times in another run",
@@ -357,7 +377,7 @@ std::vector<at::Tensor> CapturedMode::take_input_gradients(const std::vector<at:
   std::vector<at::Tensor> result;
   for (std::size_t use = 0; use < leaves.size(); ++use) {
     result.push_back(std::exchange(leaves[use].mutable_grad(), at::Tensor()));
-    if (result.back().defined() || allow_unused) continue;
+    if (result.back().defined() || allow_unused || is_returned_[input_uses_[use]]) continue;
     throw UsageError({.what = fmt::format("{} requires grad, but no output depends on it",
                                           subject_.inputs.name_of(input_uses_[use])),
                       .where = subject_.name,
@@ -403,7 +423,7 @@ void CapturedMode::capture_forward(CaptureContext& context, std::size_t slot) {
       [&] {
         graph::Islands islands(islands_);
         const graph::Islands::Open open_islands(islands);
-        record_as_warmed_up(paths_ ? &paths_->forward : nullptr, [&] { outputs = each_once(run_forward(pass)); });
+        record_as_warmed_up(paths_ ? &paths_->forward : nullptr, [&] { outputs = each_once(run_forward(pass), pass); });
         if (origins_.are_known()) return;
         origins_.find(outputs, pass.inputs, [this](const at::Tensor& output) { return warmup_results_.holds(output); });
         check_no_leaf(outputs, pass.inputs);

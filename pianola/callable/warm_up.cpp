@@ -102,14 +102,16 @@ bool WarmUp::awaits_backward() {
   const std::vector<at::Tensor> leaves = last_->leaves();
   std::erase_if(seen_, [&](const ObservedBackward& one) {
     if (one.is_awaited()) return false;
+    has_seen_ = has_seen_ || one.was_seen();
     shares_gradients_ = shares_gradients_ || one.reach(leaves);
     shares_inputs_ = shares_inputs_ || one.reach_inputs();
     if (auto strides = one.gradient_strides(); !strides.empty()) gradient_strides_ = std::move(strides);
     return true;
   });
-  if (seen_.empty() || (shares_gradients_ && shares_inputs_)) return false;
-  if (++waited_for_backward_ <= kMostForBackward) return true;
-  shares_gradients_ = shares_inputs_ = true;
+  if (shares_gradients_ && shares_inputs_) return false;
+  if (seen_.empty() && has_seen_) return false;
+  if (!seen_.empty() && ++waited_for_backward_ <= kMostForBackward) return true;
+  shares_gradients_ = shares_inputs_ = true;  // for all that is known
   return false;
 }
 

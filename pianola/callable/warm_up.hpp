@@ -77,6 +77,7 @@ class WarmUp {
   CustomBackwards backwards_;  // of the call before the latest, if that counts
   bool shares_gradients_ = false, shares_inputs_ = false;
   std::vector<std::vector<std::int64_t>> gradient_strides_;
+  bool has_seen_ = false;               // a backward pass
   int waited_for_backward_ = 0;         // calls
   std::vector<ObservedBackward> seen_;  // of all calls, until something can be said
   struct Kept {

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Mapping, Union
 from torch import nn
 
 from ._errors import refuse
-from ._find_layers import Which, find_layers
-from ._layer_parts import find_parts
+from ._find_layers import Which, check_model, find_layers
+from ._layer_parts import check_parts, find_parts
 from ._layers import GraphedLayers, graph_layers
 from ._load import _C
 
@@ -44,6 +44,8 @@ def apply_config(
         ConfigError: the configuration has errors, names a part that no layer has, or is for full iterations.
         UsageError: as `graph_layers`.
     """
+    check_model(model, "apply_config")
+    check_parts(parts)
     if not isinstance(config, _C.CudaGraphConfig):
         config = _C.load_config(os.fspath(config))
     _C.require_valid(config)

@@ -4,6 +4,7 @@ import difflib
 import fnmatch
 from typing import Any, Callable, Iterable, Iterator, Sequence, Union
 
+import torch
 from torch import nn
 
 from ._errors import refuse
@@ -12,6 +13,17 @@ Named = tuple[str, nn.Module]
 Which = Union[None, str, type, Callable[[str, nn.Module], bool], nn.Module, Sequence[Any]]
 
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
+
+
+def check_model(model: Any, where: str) -> None:
+    """
+    Raises:
+        UsageError: it is no module whose layers can be patched.
+    """
+    if isinstance(model, torch.jit.ScriptModule):
+        refuse("the layers of a TorchScript module cannot be patched", "graph it as a whole: pianola.graphed(model)", where=where)
+    if not isinstance(model, nn.Module):
+        refuse(f"{where} was given a {type(model).__name__}", "pass the model", where=where)
 
 
 def find_layers(model: nn.Module, which: Which = None) -> list[Named]:
@@ -53,21 +65,30 @@ def _trunk(module: nn.Module, name: str) -> Iterator[Named]:
 def _are_alike(children: list[nn.Module]) -> bool:
     if len(children) < 2 or any(type(one) is not type(children[0]) for one in children):
         return False
-    if isinstance(children[0], (nn.ModuleList, nn.ModuleDict)) and type(children[0]).forward in (
-        nn.ModuleList.forward,
-        nn.ModuleDict.forward,
-    ):
-        return False  # nobody calls those
-    return all(any(True for _ in one.children()) and any(True for _ in one.parameters()) for one in children)
+    return not _is_mere_list(children[0]) and all(any(True for _ in one.children()) and any(True for _ in one.parameters()) for one in children)
 
 
 def _chosen(model: nn.Module, which: Any) -> Iterator[Named]:
     chosen = list(which) if isinstance(which, (list, tuple)) else [which]
-    names = dict(model.named_modules())
+    names = {name: module for name, module in model.named_modules() if name}
     wanted: set[str] = set()
     for one in chosen:
         wanted.update(_matching(one, names, type(model).__name__))
-    return ((name, module) for name, module in names.items() if name in wanted)
+    return (layer for name, module in names.items() if name in wanted for layer in _that_are_called(name, module))
+
+
+def _that_are_called(name: str, module: nn.Module) -> Iterator[Named]:
+    """Of a list without a forward its members."""
+    if not _is_mere_list(module):
+        yield name, module
+        return
+    for key, child in module.named_children():
+        yield from _that_are_called(f"{name}.{key}", child)
+
+
+def _is_mere_list(module: nn.Module) -> bool:
+    forward = type(module).forward
+    return isinstance(module, (nn.ModuleList, nn.ModuleDict)) and forward in (nn.ModuleList.forward, nn.ModuleDict.forward)
 
 
 def _matching(one: Any, names: dict[str, nn.Module], model: str) -> Iterable[str]:

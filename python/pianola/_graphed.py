@@ -19,6 +19,7 @@ from typing import (
 )
 
 import torch
+from torch.nn.utils import parametrize
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ._arriving import Arrivals
@@ -109,7 +110,7 @@ class GraphedFunction(Generic[Arguments, Result]):
         opened = self.temporary.open(args, kwargs, structure) if structure.frozen else None
         if opened is not None:
             leaves, structure = of_arguments(*opened.arguments)
-        elif self.states.runs_unseen(structure):
+        elif self.states.runs_unseen(structure) or parametrize._cache_enabled:  # a capture would leave its own in the cache
             return Call(self, args, kwargs, structure).run_eagerly()
         state, reason = self.states.find(structure, arguments=(args, kwargs) if opened is None else opened.arguments)
         if reason is not None:
@@ -225,7 +226,7 @@ class GraphedFunction(Generic[Arguments, Result]):
     def _refuse_to_be_copied(self, how: str) -> NoReturn:
         refuse(
             f"a graphed function cannot be {how}: its graphs are bound to this process and to the memory of its parameters",
-            "copy or save it before it is graphed, call reset() first, or save the module's state_dict()",
+            "copy or save it before it is graphed, call its reset() first (remove() of graph_layers), or save the module's state_dict()",
             where=name_of(self.original),
         )
 

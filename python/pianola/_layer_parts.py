@@ -1,5 +1,6 @@
 """The parts of layers that a configuration names: attn, mlp, moe, moe_router, moe_preprocess, mamba."""
 
+import difflib
 import re
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
@@ -34,6 +35,25 @@ _RULES: dict[str, Rule] = {
     "mamba": _rule(r"mamba|ssm|mixer", r"Mamba"),
 }
 _ROUTER = re.compile(r"router|gate")
+
+
+_SCOPES = (*_RULES, "moe_router", "moe_preprocess")
+
+
+def check_parts(parts: Mapping[str, Any]) -> None:
+    """
+    Raises:
+        ConfigError: one is no scope.
+    """
+    for scope in parts:
+        if scope not in _SCOPES:
+            near = difflib.get_close_matches(scope, _SCOPES, n=1)
+            refuse(
+                f"parts names '{scope}', which is no scope" + (f"; '{near[0]}' is near" if near else ""),
+                f"scopes are {', '.join(_SCOPES)}",
+                where="apply_config",
+                kind="ConfigError",
+            )
 
 
 def find_parts(

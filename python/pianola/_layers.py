@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional
 from torch import nn
 
 from ._errors import refuse
-from ._find_layers import Which, find_layers
+from ._find_layers import Which, check_model, find_layers
 from ._graphed import GraphedFunction, graphed
 from ._load import _C
 from ._patching import replacement
@@ -66,8 +66,8 @@ class _Teller:
     def tell(self, name: str, reason: str) -> None:
         if self._listener is not None:
             self._listener(f"{name}: {reason}")
-        elif reason not in self._told:
-            self._told.add(reason)
+        elif (alike := reason.partition(" stay eager: ")[2] or reason) not in self._told:
+            self._told.add(alike)
             _log.warning("layer %s runs eagerly: %s", name, reason)
 
 
@@ -92,8 +92,7 @@ def graph_layers(model: nn.Module, layers: Which = None, **options: "Unpack[Grap
     Raises:
         UsageError: no module is meant, or one of them is graphed already.
     """
-    if not isinstance(model, nn.Module):
-        refuse(f"graph_layers was given a {type(model).__name__}", "pass the model", where="graph_layers")
+    check_model(model, "graph_layers")
     found = find_layers(model, layers)
     for name, module in found:
         if hasattr(replacement(module), "info"):

@@ -418,6 +418,147 @@ def test_layers_that_are_skipped_or_called_more_often(device):
     assert_equal(Dropping, plain, device, replays=30)
 
 
+def test_gradients_that_reach_a_parameter_through_a_view(device):
+    class Prompted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.prompt = nn.Parameter(torch.randn(1, 24))
+            self.layers = nn.ModuleList(Mlp(8, 0.0) for _ in range(2))
+
+        def forward(self, x):
+            x = torch.cat([self.prompt.view(1, 3, 8).expand(1, -1, -1), x], 1)
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    def loop(model, optimizer, step, device):
+        if step % 3 == 0:
+            optimizer.zero_grad(set_to_none=step % 2 == 0)
+        losses = []
+        for i in range(2):
+            x = torch.randn(1, 4, 8, generator=torch.Generator().manual_seed(2 * step + i)).to(device)
+            losses.append(model(x).square().mean())
+            losses[-1].backward()
+        optimizer.step()
+        return [*losses, model.prompt.grad]
+
+    assert_equal(Prompted, loop, device, steps=20)
+
+
+def test_a_layer_that_returns_its_input_too(device):
+    class Passing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = Mlp(8, 0.0)
+
+        def forward(self, x):
+            return x * x.tanh() + self.inner(x), x
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.layers = nn.Linear(8, 8), nn.ModuleList(Passing() for _ in range(3))
+
+        def forward(self, x):
+            x, total = self.first(x), 0
+            for layer in self.layers:
+                y, same = layer(x)
+                assert same is x
+                total, x = total + (same * y).mean() + x.sin().mean(), y
+            return total + x.square().mean()
+
+    def loop(model, optimizer, step, device):
+        optimizer.zero_grad()
+        loss = model(torch.randn(4, 8, generator=torch.Generator().manual_seed(step)).to(device))
+        loss.backward()
+        optimizer.step()
+        return [loss]
+
+    assert_equal(Model, loop, device, steps=20)
+
+
+def test_one_tensor_for_two_arguments_and_across(device):
+    class Attending(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.q, self.k, self.v = (nn.Linear(8, 8) for _ in range(3))
+
+        def forward(self, x, memory):
+            return self.q(x) * self.k(memory) + torch.tanh(self.v(memory))
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.layers = nn.Linear(8, 8), nn.ModuleList(Attending() for _ in range(2))
+
+        def forward(self, x):
+            x = self.first(x)
+            for layer in self.layers:
+                x = x + layer(x, x)
+            return x.square().mean()
+
+    def loop(model, optimizer, step, device):
+        optimizer.zero_grad()
+        loss = model(torch.randn(4, 8, generator=torch.Generator().manual_seed(step)).to(device))
+        loss.backward()
+        optimizer.step()
+        return [loss]
+
+    assert_equal(Model, loop, device, steps=20)
+
+
+def test_forward_passes_without_a_backward_pass_before_training(device):
+    def loop(model, optimizer, step, device):
+        if step == 0:
+            for i in range(3):
+                model(words(i, device))
+        return accumulating(model, optimizer, step, device)
+
+    graph = lambda model: pianola.graph_layers(model, Block, max_in_flight=16)  # noqa: E731
+    assert_equal(Albert, loop, device, steps=20, graph=graph, replays=40)
+
+
+def test_a_hook_that_a_layer_sets_on_its_input_keeps_it_eager(device, caplog):
+    class Halving(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(8, 8)
+
+        def forward(self, x):
+            x.register_hook(lambda gradient: gradient * 0.5)
+            return self.inner(x)
+
+    def make():
+        return nn.Sequential(nn.Linear(8, 8), nn.Sequential(Halving(), Halving()), nn.Linear(8, 1))
+
+    def loop(model, optimizer, step, device):
+        optimizer.zero_grad()
+        loss = model(torch.randn(4, 8, generator=torch.Generator().manual_seed(step)).to(device)).mean()
+        loss.backward()
+        optimizer.step()
+        return [loss]
+
+    with caplog.at_level(logging.WARNING, "pianola"):
+        assert_equal(make, loop, device, steps=10, graph=lambda model: pianola.graph_layers(model, Halving), replays=0)
+    assert "the callable sets a hook on input 0" in caplog.messages[0]
+
+
+def test_parametrized_weights_that_are_cached(device):
+    def make():
+        model = nn.Sequential(nn.Embedding(WORDS, 8), nn.Sequential(*(Mlp(8, 0.0) for _ in range(2))), nn.Linear(8, WORDS))
+        for layer in model[1]:
+            nn.utils.parametrizations.weight_norm(layer.up)
+        return model
+
+    def loop(model, optimizer, step, device):
+        if step % 2:
+            return plain(model, optimizer, step, device)
+        with nn.utils.parametrize.cached():
+            return plain(model, optimizer, step, device)
+
+    assert_equal(make, loop, device, steps=20, replays=0)
+
+
 # --- Which layers ---
 
 
@@ -429,6 +570,7 @@ def test_layers_are_found_by_name_class_module_and_function(cpu):
         return graphed.names
 
     blocks = ("h.0", "h.1", "h.2")
+    assert names("h") == names(lambda model: model.h) == blocks  # a list, which nobody calls
     assert names(None) == names("h.?") == names(Block) == names(lambda model: list(model.h)) == blocks
     assert names(["h.1", "h.0"]) == ("h.0", "h.1")
     assert names(lambda model: lambda name, module: name.endswith("attn")) == ("h.0.attn", "h.1.attn", "h.2.attn")
@@ -459,6 +601,14 @@ def test_lists_of_lists_are_looked_into(cpu):
 def test_layers_that_are_not_there_are_refused(which, message, cpu):
     with pytest.raises(pianola.UsageError, match=message.replace("*", r"\*")):
         pianola.graph_layers(Gpt(), which)
+
+
+def test_what_is_no_model_is_refused(cpu):
+    script = torch.jit.script(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)))
+    with pytest.raises(pianola.UsageError, match="the layers of a TorchScript module cannot be patched"):
+        pianola.graph_layers(script)
+    with pytest.raises(pianola.UsageError, match="apply_config was given a function"):
+        pianola.apply_config(lambda x: x, pianola.CudaGraphConfig())
 
 
 def test_a_model_without_a_list_of_layers_is_refused(cpu):
@@ -570,6 +720,12 @@ def test_parts_may_be_named_by_the_user(cpu):
     config = pianola.CudaGraphConfig(cuda_graph_impl="local", cuda_graph_modules=["attn", "mamba"])
     graphed = pianola.apply_config(Gpt(), config, parts={"mamba": "h.*.norm1"})
     assert graphed.names == tuple(f"h.{i}.{part}" for i in range(3) for part in ("norm1", "attn"))
+
+
+def test_a_part_of_a_name_that_is_no_scope_is_refused(cpu):
+    config = pianola.CudaGraphConfig(cuda_graph_impl="local", cuda_graph_modules=["attn"])
+    with pytest.raises(pianola.ConfigError, match="parts names 'atn', which is no scope; 'attn' is near"):
+        pianola.apply_config(Gpt(), config, parts={"atn": "h.*.attn"})
 
 
 @pytest.mark.parametrize(
