@@ -30,16 +30,6 @@ using torch::nn::LayerNormOptions;
 using torch::nn::Linear;
 using torch::nn::LinearOptions;
 
-Part::Call Part::eager(Callable callable) {
-  return [callable = std::move(callable)](const std::vector<at::Tensor>& inputs) {
-    const c10::IValue value = callable({inputs.begin(), inputs.end()});
-    if (value.isTensor()) return std::vector<at::Tensor>{value.toTensor()};
-    std::vector<at::Tensor> results;
-    for (const c10::IValue& one : value.toTupleRef().elements()) results.push_back(one.toTensor());
-    return results;
-  };
-}
-
 AttentionImpl::AttentionImpl(const LayerSizes& sizes_)
     : sizes(sizes_),
       query_key_value(register_module("query_key_value", Linear(sizes.width, 3 * sizes.width))),

@@ -52,6 +52,7 @@ class Transducer(nn.Module):
     def loss(self, sound, letters):
         """Minus the log of the probability of the letters, over all ways to place them in the frames."""
         scores = self.joint((self.encode(sound)[:, :, None] + self.predict(letters)[:, None]).tanh()).log_softmax(-1)
+        scores, letters = scores.cpu(), letters.cpu()  # many tiny steps follow
         stay = scores[..., BLANK]
         move = scores[:, :, :-1].gather(-1, letters[:, None, :, None].expand(-1, sound.shape[1], -1, 1))[..., 0]
         reached = torch.cat([stay.new_zeros(sound.shape[0], 1), move[:, 0].cumsum(1)], 1)

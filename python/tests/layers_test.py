@@ -30,8 +30,10 @@ class Attention(nn.Module):
 
     def forward(self, x):
         batch, length, size = x.shape
-        split = (each.view(batch, length, self.heads, -1).transpose(1, 2) for each in self.qkv(x).chunk(3, -1))
-        seen = F.scaled_dot_product_attention(*split, is_causal=True, dropout_p=self.dropout if self.training else 0.0)
+        q, k, v = (each.view(batch, length, self.heads, -1).transpose(1, 2) for each in self.qkv(x).chunk(3, -1))
+        future = torch.full((length, length), float("-inf"), device=x.device).triu(1)
+        weights = (q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5 + future).softmax(-1)
+        seen = F.dropout(weights, self.dropout, self.training) @ v
         return self.out(seen.transpose(1, 2).reshape(batch, length, size))
 
 
