@@ -430,5 +430,19 @@ TEST_P(GradientsTest, OfAnInputAreAddedUpInEagersOrderWhereEachUseHasItsOwn) {
   EXPECT_GT(different, 0) << "the test shows nothing";
 }
 
+TEST_P(GradientsTest, StridesThatAreNoDenseLayoutAreRefused) {
+  const auto function = [](const at::Tensor& x) { return x * 2; };
+  for (const std::vector<std::int64_t>& strides : {std::vector<std::int64_t>{4, 4}, {1}}) {
+    EXPECT_THAT(
+        refusal<UsageError>(
+            "gradient strides",
+            [&] {
+              (void)make_graphed_callable(function, {randn({8, 4}).requires_grad_()}, {.gradient_strides = {strides}});
+            }),
+        HasSubstr("which is no dense layout of its shape"));
+  }
+  (void)make_graphed_callable(function, {randn({8, 4}).requires_grad_()}, {.gradient_strides = {{1, 8}}});
+}
+
 }  // namespace
 }  // namespace pianola::gradients_test

@@ -14,14 +14,14 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <atomic>
+#include <mutex>
 #include <utility>
 
 namespace pianola::callable {
 
 namespace autograd = torch::autograd;
 
-// Written by the thread of the backward pass, and read when that has begun.
+// Threads of the backward pass write it: one for each device that results are on.
 struct ObservedBackward::Watched {
   [[nodiscard]] bool is_of_run(const autograd::Node& node) const {
     return node.thread_id() == thread && node.sequence_nr() >= began && node.sequence_nr() < ended;
@@ -29,6 +29,7 @@ struct ObservedBackward::Watched {
 
   // @param gradients  Of the outputs of one of the nodes.
   void look(const autograd::Node* at, const autograd::variable_list& gradients) {
+    const std::lock_guard lock(mutex);
     for (Result& result : results) {
       if (result.node != at || !result.strides.empty() || !gradients[result.number].defined()) continue;
       const at::Tensor& gradient = gradients[result.number];
@@ -36,15 +37,17 @@ struct ObservedBackward::Watched {
         result.strides = gradient.strides().vec();
       }
     }
-    if (has_begun.load()) return;
-    if (const auto* graph = autograd::get_current_graph_task_nodes_in_graph(); graph != nullptr) {
-      for (const autograd::Node* node : *graph) {
-        const bool is_inside = is_of_run(*node);
-        if (!is_inside) add_leaves_of(*node);
-        count_uses_in(*node, is_inside);
-      }
-    }
-    has_begun.store(true);
+    if (std::exchange(has_begun, true)) return;
+    const auto* graph = autograd::get_current_graph_task_nodes_in_graph();
+    if (graph == nullptr) return;
+    for (const autograd::Node* node : *graph) look_at(*node);
+    if (graph->count(const_cast<autograd::Node*>(at)) == 0) look_at(*at);  // the root, which torch leaves out
+  }
+
+  void look_at(const autograd::Node& node) {
+    const bool is_inside = is_of_run(node);
+    if (!is_inside) add_leaves_of(node);
+    count_uses_in(node, is_inside);
   }
 
   void add_leaves_of(const autograd::Node& node) {
@@ -84,7 +87,8 @@ struct ObservedBackward::Watched {
   std::vector<Result> results = {};
   std::uint64_t thread = 0, began = 0, ended = 0;
   std::vector<torch_abi::WeakNodeRef> nodes = {};  // of the results
-  std::atomic<bool> has_begun = false;
+  mutable std::mutex mutex = {};
+  bool has_begun = false;
   ska::flat_hash_set<const c10::TensorImpl*> leaves = {};
 };
 
@@ -137,29 +141,39 @@ ObservedBackward::ObservedBackward(std::span<const at::Tensor> inputs, const std
 }
 
 bool ObservedBackward::is_awaited() const {
-  return watched_ != nullptr && !watched_->has_begun.load() &&
+  if (watched_ == nullptr) return false;
+  const std::lock_guard lock(watched_->mutex);
+  return !watched_->has_begun &&
          std::any_of(watched_->nodes.begin(), watched_->nodes.end(), [](const auto& node) { return !node.expired(); });
+}
+
+bool ObservedBackward::was_seen() const {
+  if (watched_ == nullptr) return false;
+  const std::lock_guard lock(watched_->mutex);
+  return watched_->has_begun;
+}
+
+bool ObservedBackward::reach(const std::vector<at::Tensor>& leaves) const {
+  if (watched_ == nullptr) return false;
+  const std::lock_guard lock(watched_->mutex);
+  return std::any_of(leaves.begin(), leaves.end(),
+                     [&](const at::Tensor& leaf) { return watched_->leaves.count(leaf.unsafeGetTensorImpl()) != 0; });
+}
+
+bool ObservedBackward::reach_inputs() const {
+  if (watched_ == nullptr) return false;
+  const std::lock_guard lock(watched_->mutex);
+  return std::any_of(watched_->inputs.begin(), watched_->inputs.end(),
+                     [](const auto& input) { return input.inside > 1 && (input.outside > 0 || input.is_repeated); });
 }
 
 std::vector<std::vector<std::int64_t>> ObservedBackward::gradient_strides() const {
   std::vector<std::vector<std::int64_t>> all;
-  if (watched_ == nullptr || !watched_->has_begun.load()) return all;
+  if (watched_ == nullptr) return all;
+  const std::lock_guard lock(watched_->mutex);
+  if (!watched_->has_begun) return all;
   for (const auto& result : watched_->results) all.push_back(result.strides);
   return all;
-}
-
-bool ObservedBackward::reach_inputs() const {
-  return watched_ != nullptr && watched_->has_begun.load() &&
-         std::any_of(watched_->inputs.begin(), watched_->inputs.end(),
-                     [](const auto& input) { return input.inside > 1 && (input.outside > 0 || input.is_repeated); });
-}
-
-bool ObservedBackward::was_seen() const { return watched_ != nullptr && watched_->has_begun.load(); }
-
-bool ObservedBackward::reach(const std::vector<at::Tensor>& leaves) const {
-  return watched_ != nullptr && watched_->has_begun.load() &&
-         std::any_of(leaves.begin(), leaves.end(),
-                     [&](const at::Tensor& leaf) { return watched_->leaves.count(leaf.unsafeGetTensorImpl()) != 0; });
 }
 
 }  // namespace pianola::callable

@@ -21,6 +21,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
@@ -60,6 +61,12 @@ void set_apart(std::vector<at::Tensor>& tensors, const std::vector<at::Tensor>& 
 bool is_gradient_like(const at::Tensor& gradient, const at::Tensor& output, at::IntArrayRef strides) {
   return gradient.sizes() == output.sizes() && gradient.scalar_type() == output.scalar_type() &&
          gradient.strides() == strides;
+}
+
+bool is_dense_layout(const at::Tensor& tensor, const std::vector<std::int64_t>& strides) {
+  if (strides.size() != static_cast<std::size_t>(tensor.dim())) return false;
+  const trace::QuietScope quiet;
+  return at::empty_strided(tensor.sizes(), strides, tensor.options().device(c10::kMeta)).is_non_overlapping_and_dense();
 }
 
 // Shows up in the messages of operations inside: "in scope 'callable 3 (backward)'".
@@ -111,8 +118,12 @@ std::vector<std::int64_t> CapturedMode::gradient_strides(const CaptureContext& c
                                                          std::size_t position) const {
   const std::vector<std::vector<std::int64_t>>& seen = context.options.gradient_strides;
   for (std::size_t leaf = 0; leaf < std::min(seen.size(), output_of_leaf_.size()); ++leaf) {
-    const bool fits = seen[leaf].size() == static_cast<std::size_t>(output.dim()) && !seen[leaf].empty();
-    if (output_of_leaf_[leaf] == position && fits) return seen[leaf];
+    if (output_of_leaf_[leaf] != position || seen[leaf].empty()) continue;
+    if (is_dense_layout(output, seen[leaf])) return seen[leaf];
+    throw UsageError({.what = fmt::format("gradient_strides of {} are ({}), which is no dense layout of its shape",
+                                          outputs_->name_of(leaf), fmt::join(seen[leaf], ", ")),
+                      .where = subject_.name,
+                      .fix = "give the strides of a tensor of that shape whose elements lie next to each other"});
   }
   return output.is_non_overlapping_and_dense() ? output.strides().vec()
                                                : at::IntArrayRef(c10::contiguous_strides(output.sizes())).vec();
@@ -347,6 +358,7 @@ std::vector<at::Tensor> CapturedMode::leaves_of_uses(const CaptureContext& conte
     input_uses_ = differentiable_inputs_;
     return select(pass.inputs, input_uses_);
   }
+  const trace::QuietScope quiet;
   std::vector<graph::LeafUse> uses = graph::uses_of_leaves(outputs);
   std::stable_sort(uses.begin(), uses.end(), [](const auto& one, const auto& other) { return one.at > other.at; });
   std::vector<std::size_t> inputs;
@@ -461,11 +473,10 @@ void CapturedMode::capture_backward(CaptureContext& context, std::size_t slot) {
   if (!has_backward()) return;
   Pass& pass = *passes_[slot];
   if (reach_.empty()) find_what_outputs_reach(pass);
-  const std::vector<at::Tensor> leaves = leaves_of_uses(context, pass, pass.history);
   std::vector<at::Tensor> fixed;
   if (context.any_order) {
     const trace::QuietScope quiet;
-    for (const at::Tensor& leaf : leaves) fixed.push_back(at::empty_like(leaf));
+    for (const std::size_t i : input_uses_) fixed.push_back(at::empty_like(pass.inputs[i]));
   }
   if (output_gradients_.empty()) {
     for (std::size_t i = 0; i < differentiable_.size(); ++i) {
@@ -483,6 +494,8 @@ void CapturedMode::capture_backward(CaptureContext& context, std::size_t slot) {
   options.inputs = output_gradients_;
   pass.backward.capture(
       [&] {
+        // Here, as autograd would lead gradients of leaves that were made on another stream over to that.
+        const std::vector<at::Tensor> leaves = leaves_of_uses(context, pass, pass.history);
         record_as_warmed_up(paths_ ? &paths_->backward : nullptr, [&] {
           run_backward(select(pass.history, differentiable_), output_gradients_,
                        context.any_order || context.options.retain_graph);

@@ -78,7 +78,7 @@ def find_parts(
                 kind="ConfigError",
             )
         found.update(of_scope)
-    order = {name: place for place, (name, _) in enumerate(model.named_modules())}
+    order = {name: place for place, (name, _) in enumerate(model.named_modules(remove_duplicate=False))}
     return sorted(found.items(), key=lambda part: order[part[0]])
 
 

@@ -98,7 +98,12 @@ def graph_layers(model: nn.Module, layers: Which = None, **options: "Unpack[Grap
         if hasattr(replacement(module), "info"):
             refuse(f"layer {name} is graphed already", "call remove() of what graphed it first", where="graph_layers")
     teller = _Teller(options.pop("on_fallback", None))
-    for name, module in found:
-        own: Any = {"max_in_flight": 8, **options, "on_fallback": functools.partial(teller.tell, name)}
-        graphed(module, **own)
-    return GraphedLayers({name: replacement(module) for name, module in found})
+    made: dict[str, GraphedFunction] = {}
+    try:
+        for name, module in found:
+            own: Any = {"max_in_flight": 8, **options, "on_fallback": functools.partial(teller.tell, name)}
+            made[name] = replacement(graphed(module, **own))
+    except BaseException:
+        GraphedLayers(made).remove()
+        raise
+    return GraphedLayers(made)

@@ -691,6 +691,23 @@ def test_each_scope_of_a_configuration_trains_as_eager(scope, device):
     assert never == (["h.1", "h.3"] if scope == "whole layers" else []), graphed.info()
 
 
+def test_a_part_that_two_layers_have_is_graphed_once(device):
+    class Tied(Gpt):
+        def __init__(self):
+            super().__init__()
+            self.h[2].mlp = self.h[0].mlp
+
+    _, graphed = assert_equal(Tied, plain, device, steps=20, graph=configured("mlp"))
+    assert graphed.names == ("h.0.mlp", "h.1.mlp")
+
+
+def test_an_option_that_is_refused_leaves_all_layers_as_they_are(cpu):
+    model = Gpt()
+    with pytest.raises(pianola.UsageError, match="warmup must be 1 or more"):
+        pianola.graph_layers(model, warmup=0)
+    assert all("forward" not in block.__dict__ for block in model.h)
+
+
 def test_a_configuration_of_none_leaves_the_model_alone(cpu):
     model = Gpt()
     graphed = pianola.apply_config(model, pianola.CudaGraphConfig())
