@@ -160,6 +160,9 @@ class CapturedMode {
   [[nodiscard]] Gradients take_gradients() const;
   [[nodiscard]] std::vector<std::int64_t> gradient_strides(const CaptureContext& context, const at::Tensor& output,
                                                            std::size_t position) const;
+  [[nodiscard]] std::vector<at::Tensor> ones_like_gradients(const CaptureContext& context,
+                                                            const std::vector<at::Tensor>& outputs) const;
+  void make_output_gradients(CaptureContext& context, const Pass& pass);
   [[nodiscard]] std::vector<at::Tensor> leaves_of_uses(const CaptureContext& context, const Pass& pass,
                                                        const std::vector<at::Tensor>& outputs);
   [[nodiscard]] std::vector<at::Tensor> take_input_gradients(const std::vector<at::Tensor>& leaves,

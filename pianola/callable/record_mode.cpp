@@ -4,24 +4,18 @@
 #include <pianola/core/error.hpp>
 #include <pianola/graph/capture_session.hpp>
 #include <pianola/graph/copy_into.hpp>
-#include <pianola/graph/leaf_uses.hpp>
 #include <pianola/graph/pool_state.hpp>
 #include <pianola/trace/op_stream.hpp>
 #include <pianola/trace/quiet_scope.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/empty_strided.h>
-#include <ATen/ops/zeros.h>
 #include <ATen/record_function.h>
-#include <c10/util/strides.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
@@ -58,17 +52,6 @@ void set_apart(std::vector<at::Tensor>& tensors, const std::vector<at::Tensor>& 
   }
 }
 
-bool is_gradient_like(const at::Tensor& gradient, const at::Tensor& output, at::IntArrayRef strides) {
-  return gradient.sizes() == output.sizes() && gradient.scalar_type() == output.scalar_type() &&
-         gradient.strides() == strides;
-}
-
-bool is_dense_layout(const at::Tensor& tensor, const std::vector<std::int64_t>& strides) {
-  if (strides.size() != static_cast<std::size_t>(tensor.dim())) return false;
-  const trace::QuietScope quiet;
-  return at::empty_strided(tensor.sizes(), strides, tensor.options().device(c10::kMeta)).is_non_overlapping_and_dense();
-}
-
 // Shows up in the messages of operations inside: "in scope 'callable 3 (backward)'".
 class NamedScope {
  public:
@@ -100,33 +83,6 @@ CaptureOptions CaptureContext::capture_options(int warmup) const {
           .parallel = parallel,
           .mode = options.mode,
           .communication = false};
-}
-
-at::Tensor CaptureContext::output_gradient_like(const at::Tensor& output, at::IntArrayRef strides,
-                                                std::size_t ordinal) {
-  for (const at::Tensor& known : output_gradients) {
-    if (is_gradient_like(known, output, strides) && ordinal-- == 0) return known;
-  }
-  const trace::QuietScope quiet;
-  const at::TensorOptions like = output.options().requires_grad(false);
-  output_gradients.push_back(at::empty_strided(output.sizes(), strides, like).zero_());
-  return output_gradients.back();
-}
-
-// As somebody has seen it; else as the output lies, which is what elementwise operations make of its gradient.
-std::vector<std::int64_t> CapturedMode::gradient_strides(const CaptureContext& context, const at::Tensor& output,
-                                                         std::size_t position) const {
-  const std::vector<std::vector<std::int64_t>>& seen = context.options.gradient_strides;
-  for (std::size_t leaf = 0; leaf < std::min(seen.size(), output_of_leaf_.size()); ++leaf) {
-    if (output_of_leaf_[leaf] != position || seen[leaf].empty()) continue;
-    if (is_dense_layout(output, seen[leaf])) return seen[leaf];
-    throw UsageError({.what = fmt::format("gradient_strides of {} are ({}), which is no dense layout of its shape",
-                                          outputs_->name_of(leaf), fmt::join(seen[leaf], ", ")),
-                      .where = subject_.name,
-                      .fix = "give the strides of a tensor of that shape whose elements lie next to each other"});
-  }
-  return output.is_non_overlapping_and_dense() ? output.strides().vec()
-                                               : at::IntArrayRef(c10::contiguous_strides(output.sizes())).vec();
 }
 
 CapturedMode::CapturedMode(const Subject& subject, Mode mode, std::span<const at::Tensor> sample, int slots,
@@ -206,12 +162,7 @@ void CapturedMode::run_eagerly(CaptureContext& context) {
   islands_ = islands.notes();
   if (!mode_.gradients) return;
 
-  std::vector<at::Tensor> gradients;
-  for (const std::size_t i : differentiable_) {
-    const at::Tensor& output = outputs[i];
-    const at::TensorOptions like = output.options().requires_grad(false);
-    gradients.push_back(at::empty_strided(output.sizes(), gradient_strides(context, output, i), like).fill_(1));
-  }
+  const std::vector<at::Tensor> gradients = ones_like_gradients(context, outputs);
   const std::vector<at::Tensor> leaves = leaves_of_uses(context, pass, outputs);
   call(subject_.hooks.before_backward);
   watched(paths_ ? &paths_->backward.check.next_call() : nullptr,
@@ -333,95 +284,6 @@ void CapturedMode::record_as_warmed_up(WarmedUpPath* path, const std::function<v
   if (auto difference = path->check.difference()) throw CaptureError(*std::move(difference));
 }
 
-// Through backward() and `.grad`, not through grad(): a recomputed block differentiates its parameters on its own.
-CapturedMode::Gradients CapturedMode::take_gradients() const {
-  Gradients result;
-  for (const at::Tensor& leaf : leaves_) {
-    at::Tensor gradient = std::exchange(leaf.mutable_grad(), at::Tensor());
-    if (!gradient.defined()) continue;
-    if (gradient.layout() != at::kStrided) {
-      throw UnsupportedError({.what = fmt::format("the gradient of {} is sparse; a graph cannot write it",
-                                                  describe_parameter(leaf, *subject_.module)),
-                              .where = subject_.name,
-                              .fix = "use dense gradients (EmbeddingOptions::sparse(false)), or leave it out"});
-    }
-    result.leaves.push_back(leaf);
-    result.values.push_back(std::move(gradient));
-  }
-  return result;
-}
-
-// Which tensors the backward pass leaves the gradients of input_uses_ in. An input without a use stands for itself.
-std::vector<at::Tensor> CapturedMode::leaves_of_uses(const CaptureContext& context, const Pass& pass,
-                                                     const std::vector<at::Tensor>& outputs) {
-  if (!context.options.gradient_per_use) {
-    input_uses_ = differentiable_inputs_;
-    return select(pass.inputs, input_uses_);
-  }
-  const trace::QuietScope quiet;
-  std::vector<graph::LeafUse> uses = graph::uses_of_leaves(outputs);
-  std::stable_sort(uses.begin(), uses.end(), [](const auto& one, const auto& other) { return one.at > other.at; });
-  std::vector<std::size_t> inputs;
-  std::vector<at::Tensor> leaves;
-  for (const graph::LeafUse& use : uses) {
-    const auto input = std::find_if(differentiable_inputs_.begin(), differentiable_inputs_.end(),
-                                    [&](std::size_t i) { return use.leaf.is_same(pass.inputs[i]); });
-    if (input == differentiable_inputs_.end()) continue;
-    inputs.push_back(*input);
-    leaves.push_back(use.split_off());
-  }
-  for (const std::size_t i : differentiable_inputs_) {
-    if (std::find(inputs.begin(), inputs.end(), i) != inputs.end()) continue;
-    inputs.push_back(i);
-    leaves.push_back(pass.inputs[i]);
-  }
-  if (!input_uses_.empty() && inputs != input_uses_) {
-    throw UsageError({.what = "the callable uses its inputs another number of times in another run",
-                      .where = subject_.name,
-                      .rule = "PG505"});
-  }
-  input_uses_ = std::move(inputs);
-  return leaves;
-}
-
-std::vector<at::Tensor> CapturedMode::take_input_gradients(const std::vector<at::Tensor>& leaves,
-                                                           bool allow_unused) const {
-  std::vector<at::Tensor> result;
-  for (std::size_t use = 0; use < leaves.size(); ++use) {
-    result.push_back(std::exchange(leaves[use].mutable_grad(), at::Tensor()));
-    if (result.back().defined() || allow_unused || is_returned_[input_uses_[use]]) continue;
-    throw UsageError({.what = fmt::format("{} requires grad, but no output depends on it",
-                                          subject_.inputs.name_of(input_uses_[use])),
-                      .where = subject_.name,
-                      .fix = "pass a sample that does not require grad, or set allow_unused_input"});
-  }
-  return result;
-}
-
-bool CapturedMode::goes_through_autograd(const CaptureContext& context, const at::Tensor& parameter) const {
-  if (context.options.grad != GradPolicy::accumulate) return true;
-  const c10::TensorImpl* impl = parameter.unsafeGetTensorImpl();
-  const auto& named = context.options.through_autograd;
-  return context.hooked.count(impl) != 0 || context.uses.find(impl)->second > 1 ||
-         std::any_of(named.begin(), named.end(), [&](const at::Tensor& other) { return other.is_same(parameter); });
-}
-
-void CapturedMode::decide_gradients(const CaptureContext& context) {
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    (goes_through_autograd(context, parameters_[i]) ? routed_of_ : direct_of_).push_back(i);
-  }
-  const trace::QuietScope quiet;
-  if (!direct_of_.empty()) {
-    std::vector<at::Tensor> before;
-    for (const std::size_t i : direct_of_) before.push_back(context.leaves.gradient_before(parameters_[i]));
-    direct_.emplace(select(parameters_, direct_of_), before, context.gradients);
-  }
-  if (!routed_of_.empty()) {
-    const bool alias = context.options.grad == GradPolicy::alias;
-    routed_.emplace(select(parameters_, routed_of_), alias ? HandOut::aliases : HandOut::copies);
-  }
-}
-
 void CapturedMode::capture_forward(CaptureContext& context, std::size_t slot) {
   Pass& pass = *passes_[slot];
   std::vector<at::Tensor> outputs;
@@ -478,16 +340,7 @@ void CapturedMode::capture_backward(CaptureContext& context, std::size_t slot) {
     const trace::QuietScope quiet;
     for (const std::size_t i : input_uses_) fixed.push_back(at::empty_like(pass.inputs[i]));
   }
-  if (output_gradients_.empty()) {
-    for (std::size_t i = 0; i < differentiable_.size(); ++i) {
-      const at::Tensor& output = pass.outputs[differentiable_[i]];
-      const std::vector<std::int64_t> strides = gradient_strides(context, output, differentiable_[i]);
-      const auto like = std::count_if(output_gradients_.begin(), output_gradients_.end(), [&](const at::Tensor& other) {
-        return is_gradient_like(other, output, strides);
-      });
-      output_gradients_.push_back(context.output_gradient_like(output, strides, static_cast<std::size_t>(like)));
-    }
-  }
+  if (output_gradients_.empty()) make_output_gradients(context, pass);
   call(subject_.hooks.before_backward);
   CaptureOptions options = context.capture_options(0);
   options.set_generators = false;  // a state would come from the forward pass, a graph of its own
