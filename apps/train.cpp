@@ -23,6 +23,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -68,12 +69,14 @@ CudaGraphConfig config_of(const TrainOptions& options, const std::string& impl,
 }
 
 Scope scope_of(const CudaGraphConfig& config) {
-  const std::string impl = std::get<std::string>(config_field("cuda_graph_impl").get(config));
+  std::string name = std::get<std::string>(config_field("cuda_graph_impl").get(config));
   const auto parts = std::get<std::vector<std::string>>(config_field("cuda_graph_modules").get(config));
-  const bool is_whole = parts.empty() && impl != "full_iteration";
-  return {.name = impl + (is_whole        ? ": whole layers"
-                          : parts.empty() ? ""
-                                          : fmt::format(": {}", fmt::join(parts, ", "))),
+  if (!parts.empty()) {
+    name += fmt::format(": {}", fmt::join(parts, ", "));
+  } else if (config.cuda_graph_impl != CudaGraphImpl::full_iteration) {
+    name += ": whole layers";
+  }
+  return {.name = std::move(name),
           .impl = config.cuda_graph_impl,
           .parts = parts,
           .warmup = std::max(config.cuda_graph_warmup_steps, 1),

@@ -20,7 +20,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from run_tests import ROOT, summarise
+from run_tests import ENVIRONMENT, ROOT, summarise
 
 MATRIX = ROOT / "build" / "matrix"
 VERSIONS = ("2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0")
@@ -107,7 +107,7 @@ def test(tree, which):
     shutil.rmtree(results, ignore_errors=True)
     results.mkdir()
     subprocess.run(["ctest", "--test-dir", tree, "--parallel", "2", "--output-on-failure", "--output-junit", report,
-                    "--tests-regex", CHOSEN[which], "--exclude-regex", "torch_versions_doc"], cwd=ROOT)  # fmt: skip
+                    "--tests-regex", CHOSEN[which], "--exclude-regex", "torch_versions_doc"], cwd=ROOT, env=ENVIRONMENT)  # fmt: skip
     return summarise(report, results) if report.exists() else Counter()
 
 

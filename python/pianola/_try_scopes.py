@@ -2,6 +2,7 @@
 
 import dataclasses
 import random
+import sys
 import time
 from typing import Any, Callable, Iterable, Optional
 
@@ -134,6 +135,8 @@ class _Try:
     def run(self) -> None:
         torch.manual_seed(0)
         random.seed(0)
+        if "numpy" in sys.modules:
+            sys.modules["numpy"].random.seed(0)
         step = self._make()
         if not callable(step):
             refuse(f"make_step returned a {type(step).__name__}", "let it return the step, a function", where="try_scopes")

@@ -26,6 +26,7 @@ from layer_programs import (
     four_in_flight,
     images,
     keeping_hidden_states,
+    on_noise,
     one_forward_one_backward,
     other_shapes,
     plain,
@@ -204,14 +205,7 @@ def test_a_layer_that_returns_its_input_too(device):
                 total, x = total + (same * y).mean() + x.sin().mean(), y
             return total + x.square().mean()
 
-    def loop(model, optimizer, step, device):
-        optimizer.zero_grad()
-        loss = model(torch.randn(4, 8, generator=torch.Generator().manual_seed(step)).to(device))
-        loss.backward()
-        optimizer.step()
-        return [loss]
-
-    assert_equal(Model, loop, device, steps=20)
+    assert_equal(Model, on_noise, device, steps=20)
 
 
 def test_one_tensor_for_two_arguments_and_across(device):
@@ -234,14 +228,7 @@ def test_one_tensor_for_two_arguments_and_across(device):
                 x = x + layer(x, x)
             return x.square().mean()
 
-    def loop(model, optimizer, step, device):
-        optimizer.zero_grad()
-        loss = model(torch.randn(4, 8, generator=torch.Generator().manual_seed(step)).to(device))
-        loss.backward()
-        optimizer.step()
-        return [loss]
-
-    assert_equal(Model, loop, device, steps=20)
+    assert_equal(Model, on_noise, device, steps=20)
 
 
 def test_forward_passes_without_a_backward_pass_before_training(device):
@@ -268,15 +255,8 @@ def test_a_hook_that_a_layer_sets_on_its_input_keeps_it_eager(device, caplog):
     def make():
         return nn.Sequential(nn.Linear(8, 8), nn.Sequential(Halving(), Halving()), nn.Linear(8, 1))
 
-    def loop(model, optimizer, step, device):
-        optimizer.zero_grad()
-        loss = model(torch.randn(4, 8, generator=torch.Generator().manual_seed(step)).to(device)).mean()
-        loss.backward()
-        optimizer.step()
-        return [loss]
-
     with caplog.at_level(logging.WARNING, "pianola"):
-        assert_equal(make, loop, device, steps=10, graph=lambda model: pianola.graph_layers(model, Halving), replays=0)
+        assert_equal(make, on_noise, device, steps=10, graph=lambda model: pianola.graph_layers(model, Halving), replays=0)
     assert "the callable sets a hook on input 0" in caplog.messages[0]
 
 
