@@ -33,7 +33,7 @@ class GraphedLayersTest : public testing::GraphedTest {
   using Blocks = std::vector<Block>;
 
   Blocks make_blocks(int count, bool share = false) {
-    seed(1);
+    torch::manual_seed(1);
     Blocks blocks;
     for (int i = 0; i < count; ++i) {
       blocks.emplace_back(share && i > 0 ? blocks.front()->up : torch::nn::Linear(nullptr));

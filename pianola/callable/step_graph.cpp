@@ -288,11 +288,9 @@ void StepGraph::launch_with_parts(std::span<const at::Tensor> inputs, bool have_
             if (diverged_.empty()) diverged_ = std::move(what);
             leave_out_rest(operation);
           }};
-  // An operation of the tape may throw: what comes behind it is not done then, on the host neither.
-  const bool may_throw = graph_.device().is_cpu();
   for (auto part = parts_.begin(); part != parts_.end(); ++part) {
     running = &*part;
-    if (may_throw) reach(part->first_operation() - 1);
+    reach(numbers.last_called(part->first_operation() - 1));  // what comes behind one that throws is not done
     if (have_run && part->reads_as_captured(reach)) continue;
     if (std::exchange(have_run, false)) take_back_from(*part);
     part->rerun(listener);

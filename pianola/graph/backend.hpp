@@ -3,6 +3,7 @@
 #include <pianola/graph/graph.hpp>
 #include <pianola/graph/options.hpp>
 #include <pianola/parallel/lane_chart.hpp>
+#include <pianola/trace/op_info.hpp>
 #include <pianola/trace/op_stream.hpp>
 #include <pianola/trace/op_trace.hpp>
 #include <pianola/trace/trace_recorder.hpp>
@@ -89,10 +90,15 @@ class Backend {
   virtual void repeat_recorded_call(bool /*repeat*/) {}
   /// Replays communicate by these process groups; a backend whose replays would wait for ever watches them.
   virtual void watch_replays(const std::vector<std::string>& /*groups*/, const std::string& /*collectives*/) {}
-  /// After a replay that threw what an operation threw: its number in the step, from 1; 0 where nobody knows.
-  [[nodiscard]] virtual std::size_t failed_operation() const noexcept { return 0; }
-  /// The same in words, with its line where the trace knows it.
-  [[nodiscard]] virtual std::string where_replay_failed(const OpTrace* /*trace*/) const { return ""; }
+  /// An operation that a replay called: its number in the step, from 1.
+  struct CalledOperation {
+    std::size_t number = 0;
+    const trace::OpInfo* info = nullptr;
+  };
+  /// After a replay that threw what an operation threw; nothing where it was another that threw.
+  [[nodiscard]] virtual std::optional<CalledOperation> failed() const noexcept { return std::nullopt; }
+  /// The last operation up to this one that a replay calls, so that it may throw; 0 if there is none.
+  [[nodiscard]] virtual std::size_t last_called(std::size_t /*operation*/) const noexcept { return 0; }
   virtual void reset() noexcept = 0;
 
   [[nodiscard]] virtual GraphPoolRef pool() const = 0;

@@ -14,6 +14,9 @@
 
 #include <exception>
 #include <fstream>
+#include <optional>
+#include <span>
+#include <string>
 #include <utility>
 
 namespace pianola {
@@ -89,17 +92,31 @@ void Graph::Impl::check_modes() const {
     throw ReplayError(trace::refuse_modes(oddity, "replay()", "nothing was launched"));
 }
 
+namespace {
+
+// With its line where the trace knows it.
+std::string in_words(const graph::Backend::CalledOperation& called, const OpTrace* trace) {
+  std::string where = fmt::format("operation {} of the graph, {}", called.number, called.info->schema().name());
+  const auto recorded = trace == nullptr ? std::span<const OpRecord>() : trace->ops();
+  if (called.number > recorded.size() || recorded[called.number - 1].info != called.info) return where;
+  const std::string place = trace->place(recorded[called.number - 1]);
+  return place.empty() ? where : where + ", " + place;
+}
+
+}  // namespace
+
 template <typename Launch>
 void Graph::Impl::run(const Launch& launch) {
+  using Called = graph::Backend::CalledOperation;
   try {
     launch();
   } catch (c10::Error& error) {
-    failed_operation = backend->failed_operation();
-    const std::string where = backend->where_replay_failed(result->trace ? &*result->trace : nullptr);
-    if (!where.empty()) error.add_context("in a replay: " + where);
+    const std::optional<Called> failed = backend->failed();
+    failed_operation = failed.value_or(Called{}).number;
+    if (failed) error.add_context("in a replay: " + in_words(*failed, result->trace ? &*result->trace : nullptr));
     throw;
   } catch (...) {
-    failed_operation = backend->failed_operation();
+    failed_operation = backend->failed().value_or(Called{}).number;
     throw;
   }
 }

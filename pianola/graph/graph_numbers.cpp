@@ -18,6 +18,10 @@ void GraphNumbers::set(std::size_t operation, std::size_t argument, const c10::I
   impl_.backend->set_number(operation, argument, value);
 }
 
+std::size_t GraphNumbers::last_called(std::size_t operation) const noexcept {
+  return impl_.backend->last_called(operation);
+}
+
 void GraphNumbers::check_replayable() const { impl_.check_replayable(); }
 
 void GraphNumbers::copy_inputs(std::span<const at::Tensor> sources) const {

@@ -21,6 +21,8 @@ class GraphNumbers {
   [[nodiscard]] bool has(std::size_t operation, std::size_t argument) const;
   /// From the next replay on. @param value  A number, or a list of them, of the type that it had.
   void set(std::size_t operation, std::size_t argument, const c10::IValue& value) const;
+  /// The last operation up to this one that replay() calls, so that it may throw; 0 if there is none.
+  [[nodiscard]] std::size_t last_called(std::size_t operation) const noexcept;
   /// Throws what a replay that is made now would throw before it launches anything. @throws UsageError, ReplayError
   void check_replayable() const;
   /// Copies `sources` into the inputs, for replay(first, last).

@@ -248,6 +248,9 @@ void Island::check_results(const std::vector<at::Tensor>& results) const {
 std::vector<at::Tensor> Island::forward(const std::vector<at::Tensor>& inputs, const IslandNumbers& numbers) {
   if (expected_ && is_recorded(device_)) {
     const trace::QuietScope quiet;
+    if (!expected_->uses.empty()) {
+      for (const at::Tensor& input : inputs) recorded_inputs_.push_back(input.detach());
+    }
     std::vector<at::Tensor> blank;
     for (const IslandSample& sample : expected_->results) blank.push_back(blank_of(sample));
     return blank;
@@ -266,6 +269,7 @@ std::vector<at::Tensor> Island::backward(const std::vector<at::Tensor>& gradient
                                          bool keep) {
   if (expected_ && is_recorded(device_)) {
     const trace::QuietScope quiet;
+    if (!keep) recorded_inputs_.clear();
     std::vector<at::Tensor> blank;
     for (const auto& sample : expected_->gradients) {
       if (sample) blank.push_back(blank_of(*sample));

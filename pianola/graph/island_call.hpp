@@ -94,6 +94,8 @@ class Island final : public torch::CustomClassHolder {
   std::vector<at::Tensor> leaves_;
   std::vector<at::Tensor> results_;
   std::vector<at::Tensor> given_;  // as the function has them
+  // What the function may save in replays: between its two operations nothing else may be captured into that memory.
+  std::vector<at::Tensor> recorded_inputs_;
   struct Copy {
     at::Tensor argument, copy;
     std::array<std::int64_t, 2> versions;

@@ -71,6 +71,27 @@ TEST_P(IslandTest, ReplaysRunThePartBetweenTheGraphsOperations) {
   EXPECT_EQ(*net.calls, 12);
 }
 
+// The step lets go of the part's argument, and has room for others then.
+TEST_P(IslandTest, WhatThePartSavesIsThereInItsBackwardPass) {
+  const EagerPart square = eager([](const std::vector<at::Tensor>& given) { return std::vector{given[0] * given[0]}; });
+  const at::Tensor x = randn({8, 8}, 1);
+  const auto step = [&](const at::Tensor& weight) {
+    at::Tensor y = square({x + weight})[0];
+    for (int i = 0; i < 4; ++i) y = at::relu(y * 2 - 1);
+    const at::Tensor gradient = torch::autograd::grad({y.sum()}, {weight})[0];
+    const at::NoGradGuard no_grad;
+    weight.sub_(gradient, 1e-3);
+  };
+  const at::Tensor eager_weight = Net::weight(device(), 2), weight = Net::weight(device(), 2);
+  Graph graph(device());
+  graph.capture([&] { step(weight); }, {.warmup = 1});
+  for (int i = 0; i < 5; ++i) {
+    step(eager_weight);
+    graph.replay();
+    ASSERT_TRUE(same(weight, eager_weight)) << "step " << i;
+  }
+}
+
 TEST_P(IslandTest, OutsideOfAStepItIsTheFunction) {
   const EagerPart twice = eager([](const std::vector<at::Tensor>& given) { return std::vector{given[0] * 2}; });
   const at::Tensor x = randn({4});

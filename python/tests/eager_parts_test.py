@@ -413,10 +413,11 @@ def test_a_parameter_that_gets_no_gradient_in_a_replay(device):
         step(randn(4, 8, seed=5, device=device))
 
 
-def test_what_a_part_raises_comes_out_and_the_next_call_is_right(device):
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
+def test_what_a_part_raises_comes_out_and_the_next_call_is_right(device, kind):
     def make(device):
         model = Mlp().to(device)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = kind(model.parameters(), lr=0.1)
         model.calls = 0
 
         @pianola.eager

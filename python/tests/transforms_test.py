@@ -16,6 +16,12 @@ def any_algorithm():
     torch.use_deterministic_algorithms(False)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def first_of_the_process():
+    """torch loads decompositions with the first vmap of a process, and a graphed call warms up anew behind it."""
+    vmap(torch.sin)(torch.zeros(2, 2))
+
+
 def net(device, seed=3, dropout=0.0):
     torch.manual_seed(seed)
     layers = [torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Dropout(dropout), torch.nn.LayerNorm(8), torch.nn.Linear(8, 2)]

@@ -121,6 +121,13 @@ class CudaBackend final : public Backend {
     numbers_->calls.set(operation, argument, value);
   }
   void replay_operations(std::size_t first, std::size_t last) override;
+  std::optional<CalledOperation> failed() const noexcept override {
+    if (failed_ == 0) return std::nullopt;
+    return CalledOperation{.number = failed_, .info = &numbers_->calls.info(failed_)};
+  }
+  std::size_t last_called(std::size_t operation) const noexcept override {
+    return numbers_ ? numbers_->calls.last_by_hand(operation) : 0;
+  }
   void watch_replays(const std::vector<std::string>& groups, const std::string& collectives) override {
     watched_.emplace(device_, groups, collectives);
   }
@@ -182,6 +189,7 @@ class CudaBackend final : public Backend {
   std::optional<LeafStreams> leaf_streams_;       // from the first eager run on
   std::vector<at::Generator> drawn_from_;         // by replays
   std::size_t executable_bytes_ = 0;
+  std::size_t failed_ = 0;  // operation that was run by hand and threw in the last replay
 };
 
 std::unique_ptr<StreamScope> CudaBackend::enter(const CaptureOptions& options) {
@@ -526,6 +534,7 @@ void CudaBackend::play(std::size_t first, std::size_t last) {
   const std::vector<std::size_t> by_hand = numbers_->calls.by_hand();
   auto segment = segments.begin();
   bool is_first = first == 1;
+  failed_ = 0;
   const auto launch_next = [&] {
     const bool is_last = segment + 1 == segments.end() && last == Segments::kEnd;
     // The first of all is asked whether it may run, and the last one ends the replay, also where they are empty.
@@ -538,7 +547,9 @@ void CudaBackend::play(std::size_t first, std::size_t last) {
   for (const std::size_t operation : by_hand) {
     if (operation < first || operation > last) continue;
     launch_next();
+    failed_ = operation;
     run_by_hand(operation);
+    failed_ = 0;
   }
   launch_next();
 }

@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <iterator>
 #include <optional>
 
 namespace pianola::graph {
@@ -53,14 +54,16 @@ std::vector<at::Tensor> tensors_in(const torch::jit::Stack& values) {
 std::uint64_t number_of(const void* address) { return reinterpret_cast<std::uintptr_t>(address); }
 
 // What an operation allocated for its results, and where the capture has each. A result that is an argument, perhaps another than
-// in the capture, is not among them.
+// in the capture, is not among them; but an island's is, whose capture never ran it and has all results in places of their own.
 struct Result {
   at::Tensor anew;
   at::Tensor place;
 };
-std::vector<Result> fresh_results(const torch::jit::Stack& inputs, const torch::jit::Stack& results,
-                                  const torch::jit::Stack& captured) {
-  const std::vector<at::Tensor> given = tensors_in(inputs), anew = tensors_in(results), places = tensors_in(captured);
+std::vector<Result> fresh_results(const trace::OpInfo& op, const torch::jit::Stack& inputs,
+                                  const torch::jit::Stack& results, const torch::jit::Stack& captured) {
+  std::vector<at::Tensor> given = tensors_in(inputs);
+  if (is_island(op.name)) given.clear();
+  const std::vector<at::Tensor> anew = tensors_in(results), places = tensors_in(captured);
   std::vector<Result> fresh;
   for (std::size_t i = 0; i < std::min(anew.size(), places.size()); ++i) {
     const bool was_given = std::any_of(given.begin(), given.end(), [&](const at::Tensor& input) {
@@ -156,7 +159,7 @@ class NumberedCalls::Rehearsal {
       if (capture_status(stream_.stream()) != CaptureStatus::active) return std::nullopt;
       const auto nodes = frontier_.advance(stream_.stream());
       return CapturedAnew{.nodes = {nodes.begin(), nodes.end()},
-                          .memory = {.results = moved(fresh_results(inputs, stack, outputs)),
+                          .memory = {.results = moved(fresh_results(op, inputs, stack, outputs)),
                                      .all = allocations_.allocated_since(known)}};
     } catch (const std::exception&) {  // a replay runs the operation itself, and throws what it throws
       return std::nullopt;
@@ -448,13 +451,18 @@ void NumberedCalls::give(const Target& target) {
   target.given_at = time_;
 }
 
+std::size_t NumberedCalls::last_by_hand(std::size_t operation) const noexcept {
+  const auto behind = std::upper_bound(by_hand_.begin(), by_hand_.end(), operation);
+  return behind == by_hand_.begin() ? 0 : *std::prev(behind);
+}
+
 void NumberedCalls::run(std::size_t operation) const {
   const Call& call = calls_.at(operation);
   const trace::QuietScope quiet;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   torch::jit::Stack stack = call.inputs;
   call.op->handle.callBoxed(&stack);
-  for (const auto& [anew, place] : fresh_results(call.inputs, stack, call.outputs)) {
+  for (const auto& [anew, place] : fresh_results(*call.op, call.inputs, stack, call.outputs)) {
     if (anew.sizes() != place.sizes() || anew.scalar_type() != place.scalar_type()) {
       throw ReplayError(
           {.what = fmt::format("{} has another result with the number that it is given now: {} in place of {}",

@@ -56,6 +56,9 @@ class NumberedCalls final : public trace::OpObserver {
   void settle();
   /// Operations that a replay has to run itself, in their order.
   [[nodiscard]] const std::vector<std::size_t>& by_hand() const noexcept { return by_hand_; }
+  /// The last of them up to this one; 0 if there is none.
+  [[nodiscard]] std::size_t last_by_hand(std::size_t operation) const noexcept;
+  [[nodiscard]] const trace::OpInfo& info(std::size_t operation) const { return *calls_.at(operation).op; }
   /// Runs one of them on the current stream.
   void run(std::size_t operation) const;
 

@@ -104,18 +104,11 @@ class TapeBackend final : public Backend {
 
   void repeat_recorded_call(bool repeat) override { tape_.repeat_recorded_call(repeat); }
 
-  std::size_t failed_operation() const noexcept override {
-    return tape_.failed() == nullptr ? 0 : tape_.failed()->number;
+  std::optional<CalledOperation> failed() const noexcept override {
+    const TapeOp* const op = tape_.failed();
+    return op == nullptr ? std::nullopt : std::optional(CalledOperation{.number = op->number, .info = op->info});
   }
-  std::string where_replay_failed(const OpTrace* trace) const override {
-    const TapeOp* op = tape_.failed();
-    if (op == nullptr) return "";
-    std::string where = fmt::format("operation {} of the graph, {}", op->number, op->info->schema().name());
-    const auto recorded = trace == nullptr ? std::span<const OpRecord>() : trace->ops();
-    if (op->number > recorded.size() || recorded[op->number - 1].info != op->info) return where;
-    const std::string place = trace->place(recorded[op->number - 1]);
-    return place.empty() ? where : where + ", " + place;
-  }
+  std::size_t last_called(std::size_t operation) const noexcept override { return operation; }
 
   void reset() noexcept override {
     if (pool_ != nullptr) pool_->remove(std::exchange(result_bytes_, 0));
