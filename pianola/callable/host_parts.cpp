@@ -64,6 +64,7 @@ int HostParts::begin(c10::Device device, HostPartOptions options) {
   }
   for (const at::Tensor& parameter : options.parameters) {
     parameters_.emplace_back(parameter.getIntrusivePtr());
+    if (!options.may_run_twice) parameters_of_users_code_.push_back(parameters_.back());
     placed_.emplace_back(parameters_.back(), trace::storage_of(parameter));
   }
   active_ = static_cast<bool>(options.run);
@@ -260,9 +261,9 @@ void HostParts::on_op_end(const trace::OpSpan& op) {
   }
 }
 
-std::vector<at::Tensor> HostParts::parameters() const {
+std::vector<at::Tensor> HostParts::alive(const std::vector<trace::WeakTensor>& tensors) {
   std::vector<at::Tensor> alive;
-  for (const trace::WeakTensor& weak : parameters_) {
+  for (const trace::WeakTensor& weak : tensors) {
     if (auto parameter = weak.lock()) alive.emplace_back(std::move(parameter));
   }
   return alive;

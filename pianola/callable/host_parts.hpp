@@ -38,7 +38,8 @@ struct HostPartOptions {
   std::function<void()> on_varying = {};        ///< Told where it would have to be active.
   std::span<const at::Tensor> parameters = {};  ///< Whose gradients it uses.
   HostPartReads reads = HostPartReads::nothing;
-  bool may_run_twice = false;  ///< All that it does on the host is taken back with what `save` puts back.
+  /// All that it does on the host is taken back with what `save` puts back: it is torch's own code, and calls nothing of the user's.
+  bool may_run_twice = false;
   std::shared_ptr<HostShortcut> shortcut = {};  ///< Of `run`.
   std::function<HostPart::Run()> save = {};     ///< Gives what puts its objects back as they are now.
 };
@@ -87,7 +88,9 @@ class PIANOLA_API HostParts final : public trace::OpObserver {
   /// Whether an operation that is recorded now is one of an active part.
   [[nodiscard]] bool is_in_active() const noexcept { return scope_ != nullptr && active_; }
   /// Parameters whose gradients its parts use, and that are still there.
-  [[nodiscard]] std::vector<at::Tensor> parameters() const;
+  [[nodiscard]] std::vector<at::Tensor> parameters() const { return alive(parameters_); }
+  /// Those of them whose gradients code of the user's works on: not only torch's own.
+  [[nodiscard]] std::vector<at::Tensor> parameters_of_users_code() const { return alive(parameters_of_users_code_); }
   /// Whether a read told of an overflow.
   [[nodiscard]] bool read_overflow() const noexcept { return read_overflow_; }
   /// What reads gave, in their order.
@@ -97,6 +100,7 @@ class PIANOLA_API HostParts final : public trace::OpObserver {
   void put_back() const;
 
  private:
+  [[nodiscard]] static std::vector<at::Tensor> alive(const std::vector<trace::WeakTensor>& tensors);
   void end_innermost();
   void let_read(bool lets);
   void on_call(const trace::OpInfo& op, torch::jit::Stack& stack);
@@ -128,6 +132,7 @@ class PIANOLA_API HostParts final : public trace::OpObserver {
   bool describes_in_place_ = false;
   bool moves_parameters_ = false;
   std::vector<trace::WeakTensor> parameters_;  // whose gradients parts use, passive ones too
+  std::vector<trace::WeakTensor> parameters_of_users_code_;
   // Of the open part, with their memory as it began.
   std::vector<std::pair<trace::WeakTensor, const c10::StorageImpl*>> placed_;
   std::vector<HostPart> parts_;  // active ones

@@ -104,7 +104,7 @@ void StepGradients::note_memory_beside(const std::vector<at::Tensor>& tensors) {
   }
 }
 
-bool StepGradients::may_be_own(const std::vector<at::Tensor>& python) const {
+bool StepGradients::may_be_own(const std::vector<at::Tensor>& seen) const {
   if (!any_own_) return true;
   trace::MemoryRanges own;
   trace::MemoryRanges beside = beside_;
@@ -114,10 +114,10 @@ bool StepGradients::may_be_own(const std::vector<at::Tensor>& python) const {
     if (!left.is_same(leaf.own)) beside.add_storage_of(left);
     if (!leaf.own.defined() || !leaf.uses_found) continue;
     const bool keeps_or_drops = leaf.was_dropped || left.is_same(leaf.own);
-    const bool runs_python = std::any_of(python.begin(), python.end(), [&](const at::Tensor& parameter) {
+    const bool is_seen = std::any_of(seen.begin(), seen.end(), [&](const at::Tensor& parameter) {
       return parameter.unsafeGetTensorImpl() == leaf.tensor._unsafe_get_target();
     });
-    if (!keeps_or_drops || runs_python || !leaf.placement.is_of(*leaf.own.unsafeGetTensorImpl())) return false;
+    if (!keeps_or_drops || is_seen || !leaf.placement.is_of(*leaf.own.unsafeGetTensorImpl())) return false;
   }
   return !own.overlap(beside) && callers_are_apart(beside);
 }

@@ -47,7 +47,7 @@ namespace pianola::callable {
 // Where others put other tensors into `p.grad` at each call (a second step that makes gradients of the same parameters), no
 // graph fits the next call. Then the step is captured on gradients of its own: a replay copies there what the caller's tensors
 // hold, and back what it has written. That is what eager does, provided that the step keeps or drops them, that no part of it
-// runs Python on them, and that the caller's tensors share no memory with each other or with anything else that the graph
+// runs code of the user's on them, and that the caller's tensors share no memory with each other or with anything else that the graph
 // touches. Where that is not so, there are no own gradients.
 //
 // A sparse gradient grows where a step adds to it, and is two tensors: a step that makes or uses one is refused.
@@ -65,9 +65,9 @@ class StepGradients final : public trace::OpObserver {
   [[nodiscard]] bool any_is_sparse() const;
   /// After the capture's run: what else the graph reads, writes or returns.
   void note_memory_beside(const std::vector<at::Tensor>& tensors);
-  /// Then: whether own gradients, if there are any, can stand for the caller's. @param python  Parameters of parts of the step
-  /// that run Python at each replay.
-  [[nodiscard]] bool may_be_own(const std::vector<at::Tensor>& python) const;
+  /// Then: whether own gradients, if there are any, can stand for the caller's. @param seen  Parameters that code of the user's
+  /// works on at each replay.
+  [[nodiscard]] bool may_be_own(const std::vector<at::Tensor>& seen) const;
   /// After the capture. What they were before is forgotten.
   void finish();
   /// Once what the capture's run has held is gone.

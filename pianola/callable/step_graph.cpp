@@ -126,7 +126,7 @@ void StepGraph::capture(const Step& step, const std::vector<at::Tensor>& leaves,
              "leave the step eager, or use a dense gradient: sparse=False");
     }
     for (const auto& used : {run->watch().outside(), results, inputs_}) gradients_->note_memory_beside(used);
-    if (!gradients_->may_be_own(run->parts().parameters())) {
+    if (!gradients_->may_be_own(run->parts().parameters_of_users_code())) {
       throw NoOwnGradients({.what = "gradients that are set from outside share memory with what else the step uses"});
     }
     recorded_ = &*run;

@@ -68,6 +68,7 @@ void WarmUp::note(Observation observed, Call& call) {
   if (observed.kind() == GraphedKind::autograd) seen_.push_back(observed.backward());
   last_ = std::move(observed);
   last_is_first_ = is_first;
+  last_was_captured_ = false;
   if (!counts()) return;
   kept_.push_back({.tensors = last_->take_kept(), .is_first = is_first});
   look_at_kept(call);
@@ -150,6 +151,10 @@ void WarmUp::start_again() {
 }
 
 bool WarmUp::note_other_path() {
+  if (std::exchange(last_was_captured_, false)) {
+    start_again();
+    return true;
+  }
   if (!last_is_first_) return false;
   settled_ = false;
   return true;
@@ -171,6 +176,7 @@ bool WarmUp::is_over() const {
 
 void WarmUp::forget_places() {
   last_->forget_places();
+  last_was_captured_ = true;
   kept_.clear();
   begins_ = 0;
 }

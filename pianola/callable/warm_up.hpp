@@ -29,7 +29,8 @@ class WarmUp {
   void look_again(Call& call);
   /// What the function does may have changed: looks again.
   void start_again();
-  /// The capture differed from the last call. @return  Whether that was the first one, so that it is looked at again.
+  /// The capture differed from the last call. @return  Whether to look again: that was the first one, or it was long ago, because
+  /// this was not the first capture.
   [[nodiscard]] bool note_other_path();
   /// Takes over what another one has shown, as if these calls had been made.
   void adopt(const WarmUp& other);
@@ -73,6 +74,7 @@ class WarmUp {
   int begins_ = 0;    // of recurrent dropout, after the first call
   bool settled_ = true;
   bool last_is_first_ = false;
+  bool last_was_captured_ = false;  // a capture has followed it
   std::optional<Observation> last_;
   CustomBackwards backwards_;  // of the call before the latest, if that counts
   bool shares_gradients_ = false, shares_inputs_ = false;

@@ -1,0 +1,296 @@
+"""Training steps with one read of a value: @pianola.graphed with the read in a part that stays eager, against two graphs of torch's
+that are made and launched by hand; and what a part costs the host.
+
+All train alike, bit for bit, and read the same values.
+"""
+
+import dataclasses
+from typing import Callable
+
+import measuring
+import models
+import pianola
+import torch
+from measuring import alternate, case, check_equal, series
+from torch.nn import functional
+
+OURS = "@pianola.graphed, the read in pianola.eager"
+HAND = "two torch.cuda.graph, the read between them"
+EAGER = "eager Python"
+UNREAD = "@pianola.graphed, without the read"
+
+LAYERS, WIDTH, BATCH = 16, 64, 32
+LEARNING_RATE = 1e-5
+CHECKED = 10
+ITERATIONS, BURST = 40, 10
+PARTS = 8  # of which the cost of one is the mean
+
+
+class Training:
+    """A model, its optimizer, and where the step reads: `read(values)` is called there."""
+
+    def __init__(self, device):
+        self.model = models.linear_chain(device, LAYERS, WIDTH)
+        self.first, self.second = self.model[:LAYERS // 2], self.model[LAYERS // 2:]
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=LEARNING_RATE, fused=True, capturable=device != "cpu")
+        self.x, self.y = models.fixed_batch(device, 2, BATCH, WIDTH).unbind()
+        self.loss, self.seen = None, []
+
+    def read(self, value):
+        self.seen.append(value.item())
+
+    def state(self):
+        return [self.loss.detach(), *[p.detach() for p in self.model.parameters()], torch.tensor(self.seen[-1])]
+
+
+# --- Where the step reads: the step as people write it, and its two halves for graphs by hand. Each half returns what comes next. ---
+
+
+def in_the_forward_pass(t, read):
+    def step(x, y):
+        t.optimizer.zero_grad()
+        hidden = t.first(x)
+        read(hidden.detach().abs().max())
+        loss = functional.mse_loss(t.second(hidden), y)
+        loss.backward()
+        t.optimizer.step()
+        return loss
+
+    def begin():
+        hidden = t.first(t.x)
+        return hidden.detach().abs().max(), hidden
+
+    def end(hidden):
+        loss = functional.mse_loss(t.second(hidden), t.y)
+        loss.backward()
+        t.optimizer.step()
+        return loss
+
+    return step, begin, end
+
+
+def before_the_backward_pass(t, read):
+    def step(x, y):
+        t.optimizer.zero_grad()
+        loss = functional.mse_loss(t.model(x), y)
+        read(loss.detach())
+        loss.backward()
+        t.optimizer.step()
+        return loss
+
+    def begin():
+        loss = functional.mse_loss(t.model(t.x), t.y)
+        return loss.detach(), loss
+
+    def end(loss):
+        loss.backward()
+        t.optimizer.step()
+        return loss
+
+    return step, begin, end
+
+
+def in_a_hook_of_the_backward_pass(t, read):
+    def step(x, y):
+        t.optimizer.zero_grad()
+        hidden = t.first(x)
+        hidden.register_hook(lambda gradient: read(gradient.abs().max()))
+        loss = functional.mse_loss(t.second(hidden), y)
+        loss.backward()
+        t.optimizer.step()
+        return loss
+
+    def begin():
+        hidden = t.first(t.x)
+        loss = functional.mse_loss(t.second(hidden), t.y)
+        parameters = list(t.second.parameters())
+        gradient, *gradients = torch.autograd.grad(loss, [hidden, *parameters])
+        for parameter, its in zip(parameters, gradients):
+            parameter.grad = its
+        return gradient.abs().max(), (hidden, gradient, loss)
+
+    def end(kept):
+        hidden, gradient, loss = kept
+        hidden.backward(gradient)
+        t.optimizer.step()
+        return loss
+
+    return step, begin, end
+
+
+def behind_the_optimizer(t, read):
+    def step(x, y):
+        t.optimizer.zero_grad()
+        loss = functional.mse_loss(t.model(x), y)
+        loss.backward()
+        t.optimizer.step()
+        read(loss.detach())
+        return loss
+
+    def begin():
+        loss = functional.mse_loss(t.model(t.x), t.y)
+        loss.backward()
+        t.optimizer.step()
+        return loss.detach(), loss
+
+    return step, begin, None
+
+
+PLACES = {
+    "in the forward pass": in_the_forward_pass,
+    "between forward and backward passes": before_the_backward_pass,
+    "in a hook of the backward pass": in_a_hook_of_the_backward_pass,
+    "behind the optimizer": behind_the_optimizer,
+}
+
+
+def eager_step(device, place):
+    t = Training(device)
+    step, _, _ = place(t, t.read)
+
+    def run():
+        t.loss = step(t.x, t.y)
+
+    return t, run
+
+
+def our_step(device, place, reads=True):
+    t = Training(device)
+    part = pianola.eager(t.read) if reads else lambda value: None
+    graphed = pianola.graphed(place(t, part)[0], branches=0)
+
+    def run():
+        t.loss = graphed(t.x, t.y)
+
+    return t, run, graphed
+
+
+def by_hand(device, place, warmup):
+    """After as many eager steps as ours takes."""
+    t, eager = eager_step(device, place)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(warmup):
+            eager()
+    torch.cuda.current_stream().wait_stream(stream)
+    _, begin, end = place(t, t.read)
+    x, y = t.x, t.y  # what a loader brings
+    t.x, t.y = x.clone(), y.clone()
+    t.optimizer.zero_grad()
+    first, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(first):
+        value, kept = begin()
+    loss = kept
+    if end is not None:
+        with torch.cuda.graph(second, pool=first.pool()):
+            loss = end(kept)
+
+    def run():
+        t.x.copy_(x)
+        t.y.copy_(y)
+        first.replay()
+        t.seen.append(value.item())
+        if end is not None:
+            second.replay()
+        t.loss = loss
+
+    return t, run
+
+
+def reads_of(settings, title, place):
+    device = settings.device
+    reference, eager = eager_step(device, place)
+    ours, our_run, graphed = our_step(device, place)
+    unread, unread_run, _ = our_step(device, place, reads=False)
+    contenders = {OURS: our_run, EAGER: eager, UNREAD: unread_run}
+    for _ in range(CHECKED):
+        for run in contenders.values():
+            run()
+        check_equal(f"{title}, {OURS}", ours.state(), reference.state())
+        check_equal(f"{title}, {UNREAD}", [p.detach() for p in unread.model.parameters()],
+                    [p.detach() for p in reference.model.parameters()])
+    replayed = sum(one.replays for one in graphed.info().signatures)
+    if replayed < CHECKED - 4:
+        raise RuntimeError(f"{title}: {replayed} of {CHECKED} steps were replays: {graphed.info()}")
+    if device == "cuda":
+        hand, contenders[HAND] = by_hand(device, place, warmup=CHECKED - 1)
+        contenders[HAND]()
+        check_equal(f"{title}, {HAND}", hand.state(), reference.state())
+    iterations = settings.some(ITERATIONS)
+    samples = alternate(contenders, iterations, BURST, settings.rounds)
+    wall = series(samples, "wall")
+    one = case(f"a read {title}: MLP {LAYERS} x {WIDTH}, batch {BATCH}, Adam", "time per step", iterations,
+               HAND if HAND in wall else EAGER, wall)
+    if HAND in wall:
+        measuring.require_within(one, OURS, HAND, wall, 5)
+        measuring.require_ratio(one, OURS, HAND, wall[OURS], wall[HAND], 1.02)
+    return one
+
+
+# --- What a part costs the host ---
+
+
+@dataclasses.dataclass
+class Cost:
+    title: str
+    limit: float  # microseconds a part, beyond its own operations
+    step: Callable  # (x, w, part) -> what it returns
+
+
+def forward_only(x, w, part):
+    for _ in range(PARTS):
+        x = part(x)
+    return x
+
+
+def with_backward(x, w, part):
+    y = x * w
+    for _ in range(PARTS):
+        y = part(y)
+    return torch.autograd.grad(y.sum(), w)[0]
+
+
+def doubled(x):
+    return x * 2
+
+
+def costs_of(settings, cost):
+    device = settings.device
+    x = models.fixed_batch(device, BATCH, WIDTH)
+    w = torch.ones(WIDTH, device=device, requires_grad=True)
+    gradient = torch.ones_like(x)
+    leaf = x.clone().requires_grad_()
+
+    def alone():
+        """The operations of the parts, called by themselves."""
+        if cost.step is forward_only:
+            for _ in range(PARTS):
+                doubled(x)
+        else:
+            for _ in range(PARTS):
+                torch.autograd.grad(doubled(leaf), leaf, gradient)
+
+    with torch.set_grad_enabled(cost.step is with_backward):
+        parts, plain = (pianola.graphed(lambda x, part=part: cost.step(x, w, part), branches=0)
+                        for part in (pianola.eager(doubled), doubled))
+        for _ in range(CHECKED):
+            check_equal(cost.title, [parts(x)], [cost.step(x, w, doubled)])
+            plain(x)
+        contenders = {f"{PARTS} parts that stay eager": lambda: parts(x), "the same in one graph": lambda: plain(x),
+                      "the operations of the parts alone": alone}
+        iterations = settings.some(ITERATIONS)
+        samples = alternate(contenders, iterations, BURST, settings.rounds)
+    host = series(samples, "host")
+    one = case(f"{PARTS} parts, {cost.title}", "host time per call", iterations, "the same in one graph", host)
+    with_parts, in_graph, by_themselves = (measuring.statistics.median(samples) for samples in host.values())
+    each = (with_parts - in_graph - by_themselves) / PARTS
+    measuring.require(one, f"a part beyond its own operations: at most {cost.limit:g} us", each, cost.limit, each <= cost.limit)
+    return one
+
+
+def run(settings):
+    for title, place in PLACES.items():
+        yield reads_of(settings, title, place)
+    for cost in (Cost("forward only", 12, forward_only), Cost("forward and backward", 50, with_backward)):
+        yield costs_of(settings, cost)
