@@ -52,6 +52,7 @@ std::vector<Case> branches_capture(const Settings& settings);
 std::vector<Case> audit_cost(const Settings& settings);
 std::vector<Case> full_iteration(const Settings& settings);
 std::vector<Case> finite_watch(const Settings& settings);
+std::vector<Case> islands(const Settings& settings);
 std::vector<Case> scopes(const Settings& settings);
 std::vector<Case> static_inputs(const Settings& settings);
 std::vector<Case> strict_replay(const Settings& settings);

@@ -1,7 +1,7 @@
 """Training of a small GPT whose layers are graphs, with the optimizer as it comes: pianola.graph_layers against graphed callables that
 are made for each layer by hand, and against the whole iteration as one graph. Embedding, head and loss are eager where layers are.
 
-All train alike, bit for bit.
+All train alike, bit for bit; torch's callables with several microbatches up to rounding, as they add up gradients in another order.
 """
 
 import measuring
@@ -92,6 +92,11 @@ class Training:
                 raise RuntimeError(f"{self.way}: no replay: {graphed.info()}")
 
 
+def check_close(what, actual, expected):
+    for one, other in zip(actual, expected):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4, msg=lambda text: f"{what}: {text}")
+
+
 def ways(settings):
     return (EAGER, LAYERS, UPDATED, WHOLE, CALLABLES) + ((TORCH,) if settings.device == "cuda" else ())
 
@@ -102,7 +107,10 @@ def times_of(settings, microbatches):
         for training in made.values():
             training.step()
         for way, training in made.items():
-            check_equal(f"{microbatches} microbatches, {way}", training.state(), made[EAGER].state())
+            if way == TORCH:  # it adds up the gradients of microbatches in another order than eager
+                check_close(f"{microbatches} microbatches, {way}", training.state(), made[EAGER].state())
+            else:
+                check_equal(f"{microbatches} microbatches, {way}", training.state(), made[EAGER].state())
     for training in made.values():
         training.require_replays()
     iterations = settings.some(ITERATIONS)
@@ -135,6 +143,7 @@ def mebibytes(settings, way, microbatches):
 
 
 def memory_of(settings):
+    mebibytes(settings, EAGER, 1)  # what a process has only once
     taken = {}
     for way in (EAGER, CALLABLES, TORCH, LAYERS):
         for microbatches in (1, 4):

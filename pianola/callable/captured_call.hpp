@@ -1,4 +1,5 @@
 #pragma once
+#include <pianola/callable/leaf_set.hpp>
 #include <pianola/parallel/branch_info.hpp>
 
 #include <ATen/core/Tensor.h>
@@ -24,8 +25,8 @@ class CapturedCall {
   [[nodiscard]] virtual std::string why_stale() const = 0;
   /// Whether it can be replayed now: no earlier call's backward still needs it, gradients are as it found them.
   [[nodiscard]] virtual bool is_free() const = 0;
-  /// Of one that is not free: whether it would be, had it gradients of its own.
-  [[nodiscard]] virtual bool wants_own_gradients() const { return false; }
+  /// Of one that is not free: leaves whose gradients others have taken the place of. Had it own ones, it might be.
+  [[nodiscard]] virtual LeafSet replaced_gradients() const { return {}; }
   /// Before a replay: the values of its NumberSlots. @return  False: it cannot be replayed with these; nothing was set.
   [[nodiscard]] virtual bool set_numbers(std::span<const c10::IValue> /*values*/) { return true; }
   /// @param inputs  Of the signature that it was captured with.

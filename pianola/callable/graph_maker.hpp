@@ -1,6 +1,7 @@
 #pragma once
 #include <pianola/callable/call.hpp>
 #include <pianola/callable/captured_call.hpp>
+#include <pianola/callable/leaf_set.hpp>
 #include <pianola/callable/observation.hpp>
 #include <pianola/callable/signature_cache.hpp>
 #include <pianola/callable/step_graph.hpp>
@@ -26,7 +27,8 @@ namespace pianola::callable {
 // their number. What has to outlive the replays of other graphs is kept apart: the gradients that a step leaves, and results
 // that are not copied, are put where no graph captured earlier has its scratch (PoolState::reserve_used_memory). The
 // activations of a call that waits for its backward pass would have to be kept from all later captures as well, which leaves
-// nothing to share; such calls have a pool each, and evicting one returns its memory to the device.
+// nothing to share but cuBLAS's workspaces and the scratch of backward passes; such calls have a pool each, and evicting one
+// returns its memory to the device. Layers of a model, of which there are many, share all the same: GraphedOptions::pools.
 // A whole training iteration leaves p.grad as it made it, so that nobody looks at the gradients of an earlier one; but a
 // validation iteration may run between backward and optimizer. So the captures of one of these functions reuse each other's
 // memory, as long as no other one has captured; from then on, and in a pool of the caller's, which may hold other graphs, they
@@ -53,7 +55,7 @@ class GraphMaker {
     const Observation& observation;                                ///< Of the last warm-up call.
     bool is_adopted;                                               ///< That was a call with other shapes.
     bool is_step;                                                  ///< Captured whole.
-    bool own_gradients = false;                                    ///< A step's: see StepGraph.
+    LeafSet own_gradients = {};                                    ///< A step's: see StepGraph.
     bool shares_gradients = false, shares_inputs = false;          ///< See Note [Gradients that are added up].
     std::vector<std::vector<std::int64_t>> gradient_strides = {};  ///< See CallableOptions.
     std::size_t function;
@@ -80,6 +82,10 @@ class GraphMaker {
   [[nodiscard]] std::string note_of_second_run() const;
   /// Whether make() runs, on whatever thread.
   [[nodiscard]] bool is_making() const noexcept { return making_.is_running(); }
+  /// Whether anybody captures where this one would capture and replay.
+  [[nodiscard]] bool pools_are_captured_into() const {
+    return options_.pools != nullptr && options_.pools->are_captured_into();
+  }
   /// Of the pools that graphs share.
   [[nodiscard]] std::size_t pool_bytes() const;
 

@@ -78,7 +78,9 @@ Report LayersInfo::report() const {
   return report;
 }
 
-GraphedLayers::GraphedLayers(std::vector<Layer> layers, const GraphedOptions& options) {
+GraphedLayers::GraphedLayers(std::vector<Layer> layers, const GraphedOptions& given) {
+  GraphedOptions options = given;
+  if (options.pool.empty() && options.pools == nullptr) options.pools = std::make_shared<GraphPools>();
   if (layers.empty()) {
     throw UsageError({.what = "no layer was given", .where = "graph_layers", .fix = "pass the layers of the model"});
   }

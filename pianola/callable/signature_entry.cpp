@@ -93,12 +93,16 @@ bool SignatureEntry::may_capture() {
     note_in_flight();
     return false;
   }
-  const bool wants_own = graphs_.back().call->wants_own_gradients();
+  const LeafSet replaced = graphs_.back().call->replaced_gradients();
   graphs_.erase(graphs_.begin());
   note_recapture("gradients are not as they were at capture: set or kept from outside");
   // A capture on the tape that fails for them could not be made again, where other ranks have taken part in it.
   const bool may_try = !no_own_gradients_ && !(warm_up_.last().communicates() && warm_up_.last().device().is_cpu());
-  own_gradients_ = may_try && (own_gradients_ || (wants_own && recaptures_.in_a_row() > 1));
+  if (!may_try) {
+    own_gradients_.clear();
+  } else if (!own_gradients_.empty() || recaptures_.in_a_row() > 1) {
+    own_gradients_.insert(replaced.begin(), replaced.end());
+  }
   return !is_eager_;
 }
 
@@ -139,7 +143,7 @@ CachedGraph* SignatureEntry::capture(const CallInputs& inputs, Call& call, Graph
       throw;
     }
     if (dynamic_cast<const NoOwnGradients*>(&error) != nullptr) {
-      own_gradients_ = false;
+      own_gradients_.clear();
       no_own_gradients_ = true;
       return nullptr;
     }

@@ -3,6 +3,7 @@
 #include <pianola/callable/call_signature.hpp>
 #include <pianola/callable/graph_maker.hpp>
 #include <pianola/callable/graphed_info.hpp>
+#include <pianola/callable/leaf_set.hpp>
 #include <pianola/callable/signature_cache.hpp>
 #include <pianola/callable/warm_up.hpp>
 #include <pianola/core/error.hpp>
@@ -102,7 +103,7 @@ class SignatureEntry : public std::enable_shared_from_this<SignatureEntry> {
   const CacheOptions& options_;
   WarmUp warm_up_;
   bool is_adopted_ = false;        // the warm-up is that of another entry
-  bool own_gradients_ = false;     // they are set from outside again and again
+  LeafSet own_gradients_;          // of these leaves they are set from outside again and again
   bool no_own_gradients_ = false;  // that was tried, and cannot be
   int ill_timed_ = 0;              // captures that met an iteration that cannot be captured
   std::vector<CachedGraph> graphs_;

@@ -65,10 +65,10 @@ void StepGradients::Leaf::make_own() {
   placement = graph::Placement(*own.unsafeGetTensorImpl());
 }
 
-StepGradients::StepGradients(const std::vector<at::Tensor>& leaves, bool own) {
+StepGradients::StepGradients(const std::vector<at::Tensor>& leaves, const LeafSet& own) {
   for (const at::Tensor& leaf : leaves) {
     leaves_.emplace_back(leaf);
-    if (own) leaves_.back().make_own();
+    if (own.contains(leaf.unsafeGetTensorImpl())) leaves_.back().make_own();
     any_own_ = any_own_ || leaves_.back().own.defined();
     const at::Tensor found = leaves_.back().meta->grad_;
     if (!found.defined()) continue;
@@ -130,10 +130,13 @@ bool StepGradients::callers_are_apart(const trace::MemoryRanges& beside) const {
     callers.add(leaf.before.defined() ? leaf.before : leaf.meta->grad_);
     if (leaf.made.defined()) callers.add(leaf.made);
   }
+  trace::MemoryRanges fixed;
   for (const Leaf& leaf : leaves_) {
-    if (!leaf.own.defined() && leaf.made.defined()) callers.add(leaf.made);
+    if (leaf.own.defined() || leaf.tensor.expired()) continue;
+    if (leaf.made.defined()) callers.add(leaf.made);
+    if (!leaf.meta->grad_.is_same(leaf.made)) fixed.add_storage_of(leaf.meta->grad_);
   }
-  return !callers.overlap_each_other() && !callers.overlap(beside);
+  return !callers.overlap_each_other() && !callers.overlap(beside) && !callers.overlap(fixed);
 }
 
 void StepGradients::finish() {
@@ -220,12 +223,15 @@ bool StepGradients::are_among(std::span<const at::Tensor> inputs) const {
   });
 }
 
-bool StepGradients::are_others() const {
-  return std::any_of(leaves_.begin(), leaves_.end(), [](const Leaf& leaf) {
+LeafSet StepGradients::replaced() const {
+  LeafSet leaves;
+  for (const Leaf& leaf : leaves_) {
     const bool keeps_or_drops = leaf.after == After::kept || (leaf.after == After::dropped && leaf.uses_found);
-    return !leaf.tensor.expired() && keeps_or_drops && leaf.was_defined && leaf.meta->grad_.defined() &&
-           !leaf.finds_what_it_uses();
-  });
+    const bool is_replaced = !leaf.tensor.expired() && keeps_or_drops && leaf.was_defined &&
+                             leaf.meta->grad_.defined() && !leaf.finds_what_it_uses();
+    if (is_replaced) leaves.insert(leaf.tensor._unsafe_get_target());
+  }
+  return leaves;
 }
 
 void StepGradients::copy_in() {

@@ -1,5 +1,6 @@
 #pragma once
 #include <pianola/callable/gradient_parts.hpp>
+#include <pianola/callable/leaf_set.hpp>
 #include <pianola/callable/made_memory.hpp>
 #include <pianola/graph/placement.hpp>
 #include <pianola/trace/memory_ranges.hpp>
@@ -45,7 +46,7 @@ namespace pianola::callable {
 // while somebody holds it, or a view of it, for its value of before: the step has to be captured again, or to run eagerly.
 //
 // Where others put other tensors into `p.grad` at each call (a second step that makes gradients of the same parameters), no
-// graph fits the next call. Then the step is captured on gradients of its own: a replay copies there what the caller's tensors
+// graph fits the next call. Then the step is captured with own gradients in their place: a replay copies there what the caller's tensors
 // hold, and back what it has written. That is what eager does, provided that the step keeps or drops them, that no part of it
 // runs code of the user's on them, and that the caller's tensors share no memory with each other or with anything else that the graph
 // touches. Where that is not so, there are no own gradients.
@@ -56,8 +57,8 @@ namespace pianola::callable {
 /// the recorded run it also knows between which operations they changed.
 class StepGradients final : public trace::OpObserver {
  public:
-  /// Before the capture. @param own  The step is to be captured on gradients of its own.
-  StepGradients(const std::vector<at::Tensor>& leaves, bool own);
+  /// Before the capture. @param own  Leaves whose gradients are to be the step's own.
+  StepGradients(const std::vector<at::Tensor>& leaves, const LeafSet& own);
 
   /// Makes gradients what they were before the capture, which failed.
   void put_back() const;
@@ -77,8 +78,8 @@ class StepGradients final : public trace::OpObserver {
   [[nodiscard]] bool are_as_captured() const;
   /// Whether one of the inputs lies in the memory of a gradient that the step uses: a replay reads a copy from before the call.
   [[nodiscard]] bool are_among(std::span<const at::Tensor> inputs) const;
-  /// Whether the step uses gradients that others have taken the place of.
-  [[nodiscard]] bool are_others() const;
+  /// Leaves whose gradients the step uses, and whose place others have taken.
+  [[nodiscard]] LeafSet replaced() const;
   /// Around a replay: `p.grad` is the step's own in place of the caller's, where there are own ones.
   void copy_in();
   void copy_out();

@@ -65,8 +65,8 @@ at::Tensor look_at(const at::Tensor& output) { return output.detach(); }
 }  // namespace
 
 StepGraph::StepGraph(c10::Device device, std::span<const at::Tensor> inputs, const std::vector<bool>& spared,
-                     OutputPolicy output, bool own_gradients)
-    : graph_(device), output_(output), own_gradients_(own_gradients) {
+                     OutputPolicy output, LeafSet own_gradients)
+    : graph_(device), output_(output), own_gradients_(std::move(own_gradients)) {
   check_inputs(inputs, spared);
   for (const at::Tensor& input : inputs) inputs_.push_back(graph::static_copy_of(input));
 }

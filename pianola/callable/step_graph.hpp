@@ -3,6 +3,7 @@
 #include <pianola/callable/eager_run.hpp>
 #include <pianola/callable/graphed_options.hpp>
 #include <pianola/callable/host_parts.hpp>
+#include <pianola/callable/leaf_set.hpp>
 #include <pianola/callable/output_origin.hpp>
 #include <pianola/callable/step_gradients.hpp>
 #include <pianola/graph/graph.hpp>
@@ -47,9 +48,9 @@ class StepGraph final : public CapturedCall {
   using Step = std::function<std::vector<at::Tensor>(std::span<const at::Tensor> inputs)>;
 
   /// @param spared  For each input whether it may require grad, because the step sends it none; of fewer: the rest may not.
-  /// @param own_gradients  Others put other tensors into `p.grad` at each call. See Note [Gradients of a step].
+  /// @param own_gradients  Leaves into whose `p.grad` others put other tensors at each call. See Note [Gradients of a step].
   StepGraph(c10::Device device, std::span<const at::Tensor> inputs, const std::vector<bool>& spared,
-            OutputPolicy output, bool own_gradients);
+            OutputPolicy output, LeafSet own_gradients);
 
   /// @param leaves   Whose gradients the step may use.
   /// @param accept   Refuses, by an exception, what the recorded run did; empty: anything will do. It may call bind_numbers().
@@ -68,7 +69,7 @@ class StepGraph final : public CapturedCall {
                     const std::function<std::vector<graph::NumberSlot>(graph::NumberEvidence)>& bind);
   [[nodiscard]] bool set_numbers(std::span<const c10::IValue> values) override;
   [[nodiscard]] bool is_free() const override { return gradients_->are_as_captured(); }
-  [[nodiscard]] bool wants_own_gradients() const override { return gradients_->are_others(); }
+  [[nodiscard]] LeafSet replaced_gradients() const override { return gradients_->replaced(); }
   [[nodiscard]] std::vector<at::Tensor> replay(std::span<const at::Tensor> inputs) override;
   /// The first half of replay(): what is launched. @throws GuardError, ReplayError  As replay().
   void launch(std::span<const at::Tensor> inputs);
@@ -91,7 +92,7 @@ class StepGraph final : public CapturedCall {
   MadeMemory::References references_;  // of all that follows
   Graph graph_;
   OutputPolicy output_;
-  bool own_gradients_;
+  LeafSet own_gradients_;
   std::vector<at::Tensor> inputs_;   // static
   std::vector<at::Tensor> outputs_;  // static; each once, also where it is returned twice
   std::vector<at::Tensor> regions_;  // static

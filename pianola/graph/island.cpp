@@ -1,9 +1,9 @@
 #include <pianola/graph/island.hpp>
 
 #include <pianola/core/error.hpp>
-#include <pianola/graph/graph.hpp>
 #include <pianola/graph/island_call.hpp>
 #include <pianola/graph/open_capture.hpp>
+#include <pianola/trace/op_stream.hpp>
 
 #include <ATen/SavedTensorHooks.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -16,8 +16,11 @@
 #include <fmt/format.h>
 
 #include <atomic>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
+#include <unordered_map>
 #include <utility>
 
 namespace pianola::graph {
@@ -25,8 +28,55 @@ namespace {
 
 constexpr const char* kForward = "pianola::island";
 
-thread_local Islands* open_islands = nullptr;
-thread_local int running = 0;
+}  // namespace
+
+// What is open on a thread that runs a step. Threads of autograd's find that of the step whose backward pass they run.
+struct OpenHere {
+  Islands* islands = nullptr;
+  int running = 0;  // functions of islands
+  const CaptureStage* stage = &capture_stage();
+};
+
+namespace {
+
+// Of all threads that have islands open.
+class OpenByThread {
+ public:
+  static OpenByThread& instance() {
+    static OpenByThread& all = *new OpenByThread;  // never destroyed: a thread of autograd's may look later
+    return all;
+  }
+  void add(OpenHere& here) {
+    const std::lock_guard lock(mutex_);
+    all_[std::this_thread::get_id()] = &here;
+  }
+  void remove() {
+    const std::lock_guard lock(mutex_);
+    all_.erase(std::this_thread::get_id());
+  }
+  [[nodiscard]] OpenHere* find(std::thread::id thread) {
+    const std::lock_guard lock(mutex_);
+    const auto found = all_.find(thread);
+    return found == all_.end() ? nullptr : found->second;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<std::thread::id, OpenHere*> all_;
+};
+
+OpenHere& own() {
+  thread_local OpenHere here;
+  return here;
+}
+
+// Of the step that this thread works for.
+OpenHere& open_here() {
+  const std::thread::id thread = trace::OpStream::thread_of_step();
+  if (thread == std::this_thread::get_id()) return own();
+  OpenHere* const found = OpenByThread::instance().find(thread);
+  return found == nullptr ? own() : *found;
+}
 
 // island(inputs, function, number0, ..., island)
 void forward_kernel(const c10::OperatorHandle& /*op*/, torch::jit::Stack* stack) {
@@ -69,15 +119,21 @@ Islands::Islands(std::vector<IslandNotes> expected, const std::vector<at::Tensor
 }
 Islands::~Islands() = default;
 
-Islands::Open::Open(Islands& islands) : outer_(std::exchange(open_islands, &islands)) {}
-Islands::Open::~Open() { open_islands = outer_; }
-Islands* Islands::current() noexcept { return open_islands; }
-RunningIsland::RunningIsland() : outer_(std::exchange(open_islands, nullptr)) { ++running; }
-RunningIsland::~RunningIsland() {
-  --running;
-  open_islands = outer_;
+Islands::Open::Open(Islands& islands) : outer_(std::exchange(own().islands, &islands)) {
+  if (outer_ == nullptr) OpenByThread::instance().add(own());
 }
-bool Islands::is_running() noexcept { return running != 0; }
+Islands::Open::~Open() {
+  own().islands = outer_;
+  if (outer_ == nullptr) OpenByThread::instance().remove();
+}
+Islands* Islands::current() noexcept { return open_here().islands; }
+RunningIsland::RunningIsland() : step_(open_here()), outer_(std::exchange(step_.islands, nullptr)) { ++step_.running; }
+RunningIsland::~RunningIsland() {
+  --step_.running;
+  step_.islands = outer_;
+}
+bool Islands::is_running() noexcept { return open_here().running != 0; }
+bool Islands::step_is_recorded() noexcept { return *open_here().stage == CaptureStage::recording; }
 
 std::vector<IslandNotes> Islands::notes() const {
   std::vector<IslandNotes> all;
@@ -101,7 +157,7 @@ void Islands::check_no_parameters() const {
 
 c10::intrusive_ptr<Island> Islands::add(IslandFunction function, const std::vector<at::Tensor>& inputs) {
   std::optional<IslandNotes> expected;
-  if (is_recording()) {
+  if (step_is_recorded()) {
     const bool is_known = islands_.size() < expected_.size() && expected_[islands_.size()].function == function.number;
     if (!is_known) {
       throw CaptureError(

@@ -72,7 +72,7 @@ struct IslandNotes {
 
 class Island;
 
-/// The islands of one run of a step, on the thread that runs it.
+/// The islands of one run of a step, on the thread that runs it, and on those of autograd's that run its backward passes.
 class PIANOLA_API Islands {
  public:
   Islands();
@@ -95,8 +95,10 @@ class PIANOLA_API Islands {
     Islands* outer_;
   };
   [[nodiscard]] static Islands* current() noexcept;
-  /// Whether the function of one runs on this thread.
+  /// Whether the function of one runs in the step that this thread works for.
   [[nodiscard]] static bool is_running() noexcept;
+  /// Whether that step is recorded.
+  [[nodiscard]] static bool step_is_recorded() noexcept;
 
   /// Of the run as far as it has come. @throws UsageError  It shows that no replay would be right.
   [[nodiscard]] std::vector<IslandNotes> notes() const;

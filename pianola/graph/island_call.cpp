@@ -29,7 +29,7 @@ namespace {
 
 // Whether a capture records on this thread, or on the current stream: the engine of autograd has threads of its own.
 bool is_recorded([[maybe_unused]] c10::Device device) {
-  if (is_recording()) return true;
+  if (Islands::step_is_recorded()) return true;
 #if PIANOLA_WITH_CUDA
   if (device.is_cuda()) {
     return capture_status(c10::cuda::getCurrentCUDAStream(device.index()).stream()) != CaptureStatus::none;
@@ -93,9 +93,9 @@ std::vector<at::Tensor> Island::run(const std::vector<at::Tensor>& inputs, const
     given_.push_back(std::move(own));
   }
   const std::uint64_t began = at::sequence_number::peek();
-  const std::vector<Gradient> gradients = gradients_now();
+  note_gradients();
   IslandResult result = function_.run(given_, numbers);
-  if (gradients_now() != gradients) {
+  if (!gradients_are_as_noted()) {
     refuse_island(function_, "makes or drops gradients that the graph uses",
                   "call zero_grad() and backward() in the step itself");
   }
@@ -119,25 +119,29 @@ std::vector<at::Tensor> Island::run(const std::vector<at::Tensor>& inputs, const
 }
 
 // Of the step's leaves, where they are known. What the graph makes anew behind the function is not to be added to here, either.
-std::vector<Island::Gradient> Island::gradients_now() const {
-  std::vector<Gradient> all;
-  for (const StepLeaf& known : step_leaves_) {
-    auto leaf = known.leaf.lock();
-    const at::Tensor gradient = leaf ? at::Tensor(std::move(leaf)).grad() : at::Tensor();
-    if (!gradient.defined()) {
-      all.push_back({});
-    } else {
-      all.push_back({.tensor = gradient.unsafeGetTensorImpl(), .writes = known.has_gradient ? 0 : gradient._version()});
-    }
-  }
-  return all;
+Island::Gradient Island::gradient_now(const StepLeaf& of) {
+  auto leaf = of.leaf.lock();
+  if (!leaf) return {};
+  const auto* const meta = torch::autograd::impl::get_autograd_meta(at::Tensor(std::move(leaf)));
+  if (meta == nullptr || !meta->grad_.defined()) return {};
+  const at::Tensor& gradient = meta->grad_;
+  return {.tensor = gradient.unsafeGetTensorImpl(), .writes = of.has_gradient ? 0 : gradient._version()};
+}
+
+void Island::note_gradients() {
+  for (StepLeaf& known : step_leaves_) known.noted = gradient_now(known);
+}
+
+bool Island::gradients_are_as_noted() const {
+  return std::all_of(step_leaves_.begin(), step_leaves_.end(),
+                     [](const StepLeaf& known) { return gradient_now(known) == known.noted; });
 }
 
 void Island::know_leaves(const std::vector<trace::WeakTensor>& leaves) {
   for (const trace::WeakTensor& weak : leaves) {
     auto leaf = weak.lock();
     const bool has_gradient = leaf && at::Tensor(leaf).grad().defined();
-    step_leaves_.push_back({.leaf = weak, .has_gradient = has_gradient});
+    step_leaves_.push_back({.leaf = weak, .has_gradient = has_gradient, .noted = {}});
   }
 }
 

@@ -19,7 +19,9 @@ namespace pianola::graph {
 
 inline constexpr const char* kIslandBackward = "pianola::island_backward";
 
-/// While the function of an island runs, on its thread: what it calls is part of it.
+struct OpenHere;
+
+/// While the function of an island runs: what it calls is part of it.
 class RunningIsland {
  public:
   RunningIsland();
@@ -28,6 +30,7 @@ class RunningIsland {
   ~RunningIsland();
 
  private:
+  OpenHere& step_;
   Islands* outer_;
 };
 
@@ -78,7 +81,14 @@ class Island final : public torch::CustomClassHolder {
     std::int64_t writes = 0;
     friend bool operator==(const Gradient&, const Gradient&) = default;
   };
-  [[nodiscard]] std::vector<Gradient> gradients_now() const;
+  struct StepLeaf {
+    trace::WeakTensor leaf;
+    bool has_gradient;  // in the recording, where the function is called
+    Gradient noted;     // before the function runs
+  };
+  [[nodiscard]] static Gradient gradient_now(const StepLeaf& of);
+  void note_gradients();
+  [[nodiscard]] bool gradients_are_as_noted() const;
   void check_own_gradients() const;
   std::vector<at::Tensor> handed_out(const std::vector<at::Tensor>& inputs);
   void check_copies() const;
@@ -102,11 +112,7 @@ class Island final : public torch::CustomClassHolder {
   };
   std::vector<Copy> copies_;                   // of arguments that it returned, where the run is observed
   std::vector<trace::WeakTensor> own_leaves_;  // for each input; expired: it is none
-  struct StepLeaf {
-    trace::WeakTensor leaf;
-    bool has_gradient;  // in the recording, where the function is called
-  };
-  std::vector<StepLeaf> step_leaves_;  // whose gradients the graph uses
+  std::vector<StepLeaf> step_leaves_;          // whose gradients the graph uses
 };
 
 }  // namespace pianola::graph

@@ -617,6 +617,11 @@ void OpStream::note_compiled(std::string what, bool is_new) {
 
 bool OpStream::watches_this_thread() noexcept { return State::current() != nullptr; }
 
+std::thread::id OpStream::thread_of_step() noexcept {
+  const State* const state = State::current();
+  return state == nullptr ? std::this_thread::get_id() : state->step_thread;
+}
+
 bool OpStream::runs_python_of_a_tensor() noexcept {
   const State* const state = State::current();
   return state != nullptr && !state->position().taken_apart.empty();

@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 namespace pianola::trace {
@@ -103,6 +104,8 @@ class OpStream {
 
   /// Whether a stream sees the operations of this thread.
   [[nodiscard]] static bool watches_this_thread() noexcept;
+  /// The thread whose step this thread works for: the one that made the stream which sees its operations; without one, itself.
+  [[nodiscard]] static std::thread::id thread_of_step() noexcept;
   /// Of this thread; see note_compiled_code().
   static void note_compiled(std::string what, bool is_new);
   /// Of this thread; see the function of that name.

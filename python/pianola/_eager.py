@@ -1,6 +1,7 @@
 """`pianola.eager`: a part of a graphed step that stays eager."""
 
 import functools
+import operator
 from typing import Any, Callable, Generic, ParamSpec, TypeVar
 
 import torch
@@ -61,30 +62,65 @@ def eager(function: Callable[Arguments, Result]) -> EagerPart[Arguments, Result]
     return EagerPart(function)
 
 
+class _Call:
+    """One call of a part: what a replay puts in the places of its tensors and numbers."""
+
+    def __init__(self, function: Callable[..., Any], args: tuple, kwargs: dict) -> None:
+        self.function = function
+        self.leaves, self.structure = pytree.tree_flatten((args, kwargs))
+        kinds = [_kind_of(leaf) for leaf in self.leaves]
+        self.tensors = [leaf for leaf, kind in zip(self.leaves, kinds) if kind == "tensor"]
+        self.numbers = [leaf for leaf, kind in zip(self.leaves, kinds) if kind == "number"]
+        self.places = [i for kind in ("tensor", "number") for i, its_kind in enumerate(kinds) if its_kind == kind]
+        self.is_flat = not kwargs and len(args) == len(self.leaves) and all(map(operator.is_, args, self.leaves))
+        for i in self.places:
+            self.leaves[i] = None  # kept alive by whoever needs it
+        self.shape: Any = None  # of the results, of the first call on
+
+    def __call__(self, tensors: list[torch.Tensor], numbers: list[Any]) -> tuple[list[torch.Tensor], Any]:
+        given = self.leaves.copy()
+        for place, value in zip(self.places, [*tensors, *numbers]):
+            given[place] = value
+        if self.is_flat:
+            result = self.function(*given)
+        else:
+            args, kwargs = pytree.tree_unflatten(given, self.structure)
+            result = self.function(*args, **kwargs)
+        results, shape = self._taken_apart(result)
+        if self.shape is not None and self.shape != shape:
+            refuse(
+                f"{name_of(self.function)}, which stays eager, returns another structure in a replay",
+                "let each call return the same one",
+            )
+        return results, shape
+
+    # Behind it the device waits: the usual results come first.
+    def _taken_apart(self, result: Any) -> tuple[list[torch.Tensor], Any]:
+        if result is None:
+            return [], _NOTHING
+        if isinstance(result, torch.Tensor):
+            return [result], _ONE_TENSOR
+        results, structure = pytree.tree_flatten(result)
+        _check(results, name_of(self.function))
+        return [one for one in results if one is not None], (structure, [one is not None for one in results])
+
+
+_NOTHING, _ONE_TENSOR = "nothing", "one tensor"  # shapes of results
+
+
 def _as_island(function: Callable[..., Any], number: int, args: tuple, kwargs: dict) -> Any:
-    leaves, structure = pytree.tree_flatten((args, kwargs))
-    kinds = [_kind_of(leaf) for leaf in leaves]
-    known: list[Any] = []  # what becomes of the results
-    others = [leaf for leaf, kind in zip(leaves, kinds) if kind == "other"]
-
-    def run(tensors: list[torch.Tensor], numbers: list[Any]) -> tuple[list[torch.Tensor], Any]:
-        given = {"tensor": iter(tensors), "number": iter(numbers), "other": iter(others)}
-        its_args, its_kwargs = pytree.tree_unflatten([next(given[kind]) for kind in kinds], structure)
-        results, made = pytree.tree_flatten(function(*its_args, **its_kwargs))
-        _check(results, name_of(function))
-        shape = (made, [one is not None for one in results])
-        if known and known[0] != shape:
-            refuse(f"{name_of(function)}, which stays eager, returns another structure in a replay", "let each call return the same one")
-        return [one for one in results if one is not None], shape
-
-    tensors = [leaf for leaf, kind in zip(leaves, kinds) if kind == "tensor"]
-    numbers = [leaf for leaf, kind in zip(leaves, kinds) if kind == "number"]
-    followed = [one for one in numbers if type(one) is StandIn]
-    call = (run, name_of(function), number, tensors, numbers)
-    results, (made, is_tensor) = call_given(_C.call_island, call, {}, followed)
-    known.append((made, is_tensor))
+    run = _Call(function, args, kwargs)
+    followed = [one for one in run.numbers if type(one) is StandIn]
+    call = (run, name_of(function), number, run.tensors, run.numbers)
+    run.tensors, run.numbers = [], []
+    results, run.shape = call_given(_C.call_island, call, {}, followed)
+    if run.shape is _NOTHING:
+        return None
+    if run.shape is _ONE_TENSOR:
+        return results[0]
+    structure, is_tensor = run.shape
     rest = iter(results)
-    return pytree.tree_unflatten([next(rest) if is_one else None for is_one in is_tensor], made)
+    return pytree.tree_unflatten([next(rest) if is_one else None for is_one in is_tensor], structure)
 
 
 def _kind_of(leaf: Any) -> str:

@@ -413,6 +413,38 @@ def test_a_parameter_that_gets_no_gradient_in_a_replay(device):
         step(randn(4, 8, seed=5, device=device))
 
 
+def test_a_read_in_a_hook_of_the_backward_pass(device):
+    seen = {}
+
+    def make(device):
+        model = Mlp().to(device)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        values = seen.setdefault(len(seen), [])
+
+        @pianola.eager
+        def note(gradient):
+            values.append(gradient.abs().max().item())
+
+        @pianola.eager
+        def clipped(gradient):
+            return gradient * min(1.0, 0.01 / gradient.norm().item())
+
+        def step(x, y):
+            optimizer.zero_grad()
+            hidden = torch.relu(model.first(x))
+            hidden.register_hook(lambda gradient: note(gradient))
+            hidden.register_hook(lambda gradient: clipped(gradient))
+            loss = F.mse_loss(model.head(torch.relu(model.middle(model.norm(hidden)))), y)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return step, model
+
+    assert_equal(make, device)
+    assert seen[0] == seen[1]
+
+
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
 def test_what_a_part_raises_comes_out_and_the_next_call_is_right(device, kind):
     def make(device):
