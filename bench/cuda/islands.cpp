@@ -86,7 +86,8 @@ Case reads(const Settings& settings) {
     eager_one.run();
     for (const Contender& one : contenders) one.iteration();
   }
-  for (const ReadingTraining* one : {&ours, &by_hand, &unread}) check_equal("the step", one->state(), eager_one.state());
+  for (const ReadingTraining* one : {&ours, &by_hand, &unread})
+    check_equal("the step", one->state(), eager_one.state());
   const Plan plan = settings.plan(4 * kIslandBurst);
   Case result{.name = "a read between forward and backward passes: MLP 16 x 64, batch 32, SGD",
               .measure = "time per step",
@@ -115,7 +116,7 @@ struct Parts {
 
   void step(bool in_parts) {
     const at::AutoGradMode mode(has_backward);
-    at::Tensor y = has_backward ? input * weight : input;
+    at::Tensor y = input * weight;  // what a graph holds
     for (int i = 0; i < kParts; ++i) y = in_parts ? part({y})[0] : y * 2;
     result = has_backward ? torch::autograd::grad({y.sum()}, {weight})[0] : y;
   }

@@ -80,11 +80,17 @@ class Gpt(nn.Module):
         self.head.weight = self.tokens.weight
         self.checkpointing = checkpointing
 
+    def embed(self, ids):
+        return self.tokens(ids) + self.places(torch.arange(ids.shape[1], device=ids.device))
+
+    def read(self, x):
+        return self.head(self.norm(x))
+
     def forward(self, ids):
-        x = self.tokens(ids) + self.places(torch.arange(ids.shape[1], device=ids.device))
+        x = self.embed(ids)
         for block in self.h:
             x = block(x) if self.checkpointing is None else checkpoint(block, x, use_reentrant=self.checkpointing)
-        return self.head(self.norm(x))
+        return self.read(x)
 
 
 class Albert(nn.Module):
@@ -245,6 +251,59 @@ def evaluating(model, optimizer, step, device):
             seen.append(model(words(1000 + step, device)))
         model.train()
     return seen
+
+
+def evaluating_before_the_backward_pass(model, optimizer, step, device):
+    """As reinforcement learning asks the model for values while its own losses wait."""
+    optimizer.zero_grad()
+    losses = [loss_of(model, 10 * step + i, device) for i in range(2)]
+    model.eval()
+    with torch.no_grad():
+        values = [model(words(1000 + step + i, device)) for i in range(2)]
+    model.train()
+    for loss in losses:
+        loss.backward()
+    optimizer.step()
+    return [*losses, *values]
+
+
+def interleaved(model, optimizer, step, device, ranks=2, chunks=2, microbatches=4):
+    """Interleaved 1F1B: the blocks are chunks, in turn of one rank and the other. Each rank follows its own order; what one sends to
+    the other has no history, as it has none behind send and recv."""
+    optimizer.zero_grad()
+    schedules = [
+        pianola.Schedule.interleaved(pipeline_size=ranks, virtual_size=chunks, microbatches=microbatches, rank=rank) for rank in range(ranks)
+    ]
+    orders = [[int(entry) for entry in str(schedule).split(",")] for schedule in schedules]
+    done = [dict.fromkeys(order, 0) for order in orders]  # microbatches, by entry
+    sent, gradients, passes, losses = {}, {}, {}, {}
+    last = ranks * chunks - 1
+    while any(orders):
+        for rank, order in enumerate(orders):
+            if not order:
+                continue
+            entry = order[0]
+            stage, microbatch = (abs(entry) - 1) * ranks + rank, done[rank][entry]
+            if entry > 0 and (stage == 0 or (stage, microbatch) in sent):
+                ids = words(10 * step + microbatch, device)
+                x = model.embed(ids) if stage == 0 else sent.pop((stage, microbatch)).requires_grad_()
+                y = model.h[stage](x)
+                if stage == last:
+                    y = losses[microbatch] = F.cross_entropy(model.read(y)[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+                else:
+                    sent[stage + 1, microbatch] = y.detach().clone()
+                passes[stage, microbatch] = x, y
+            elif entry < 0 and (stage == last or (stage, microbatch) in gradients):
+                x, y = passes.pop((stage, microbatch))
+                y.backward(gradients.pop((stage, microbatch), None))
+                if stage > 0:
+                    gradients[stage - 1, microbatch] = x.grad
+            else:
+                continue
+            done[rank][entry] += 1
+            order.pop(0)
+    optimizer.step()
+    return [losses[i] for i in range(microbatches)]
 
 
 def other_shapes(model, optimizer, step, device):

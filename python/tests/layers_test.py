@@ -23,8 +23,10 @@ from layer_programs import (
     assert_equal,
     autocast,
     evaluating,
+    evaluating_before_the_backward_pass,
     four_in_flight,
     images,
+    interleaved,
     keeping_hidden_states,
     on_noise,
     one_forward_one_backward,
@@ -38,12 +40,25 @@ from torch import nn
 
 @pytest.mark.parametrize(
     "loop",
-    [plain, accumulating, four_in_flight, one_forward_one_backward, evaluating, autocast, keeping_hidden_states],
+    [
+        plain,
+        accumulating,
+        four_in_flight,
+        one_forward_one_backward,
+        evaluating,
+        evaluating_before_the_backward_pass,
+        autocast,
+        keeping_hidden_states,
+    ],
     ids=lambda loop: loop.__name__,
 )
 def test_a_language_model_in_an_unchanged_loop(loop, device):
     _, graphed = assert_equal(Gpt, loop, device)
     assert graphed.names == ("h.0", "h.1", "h.2")
+
+
+def test_a_pipeline_of_two_ranks_with_two_chunks_each(device):
+    assert_equal(lambda: Gpt(layers=4), interleaved, device)
 
 
 def test_batches_of_three_sizes(device):
