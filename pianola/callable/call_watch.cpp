@@ -122,7 +122,7 @@ std::vector<at::Tensor> CallWatch::outside_but_leaves() const {
 }
 
 // Memory is held where anybody looks at it, be it by another tensor than the one that was read (p.data(), a view).
-std::optional<CallWatch::Use> CallWatch::dropped() const {
+std::optional<CallWatch::Use> CallWatch::dropped(const std::unordered_set<const c10::StorageImpl*>& others) const {
   struct Memory {
     std::size_t tensors = 0;  // of ours that look at it
     bool held = false;        // one of them is somebody else's as well
@@ -146,6 +146,7 @@ std::optional<CallWatch::Use> CallWatch::dropped() const {
                   .operation = operation,
                   .position = position,
                   .is_gradient = gradients_.count(trace::storage_of(tensor)) != 0};
+    if (!use.is_gradient && others.contains(trace::storage_of(tensor))) continue;
     if (!use.is_gradient) return use;
     if (!gradient) gradient.emplace(use);
   }

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <unordered_set>
 #include <vector>
 
 namespace pianola::callable {
@@ -59,7 +60,8 @@ class CallWatch final : public trace::OpObserver {
     bool is_gradient;         // that another call left, and that this one accumulated into
   };
   /// One of them whose values it used and that nobody else holds any more after the run; nothing if there is none.
-  [[nodiscard]] std::optional<Use> dropped() const;
+  /// @param others  Memory of gradients that a replay may find in another place; those do not count.
+  [[nodiscard]] std::optional<Use> dropped(const std::unordered_set<const c10::StorageImpl*>& others) const;
 
  private:
   void note_outside(const trace::OpSpan& op, const at::Tensor& given);

@@ -65,6 +65,8 @@ int HostParts::begin(c10::Device device, HostPartOptions options) {
   for (const at::Tensor& parameter : options.parameters) {
     parameters_.emplace_back(parameter.getIntrusivePtr());
     if (!options.may_run_twice) parameters_of_users_code_.push_back(parameters_.back());
+    const at::Tensor& gradient = parameter.grad();
+    if (gradient.defined() && gradient.has_storage()) gradients_found_.insert(trace::storage_of(gradient));
     placed_.emplace_back(parameters_.back(), trace::storage_of(parameter));
   }
   active_ = static_cast<bool>(options.run);

@@ -19,6 +19,7 @@
 #include <optional>
 #include <span>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -91,6 +92,10 @@ class PIANOLA_API HostParts final : public trace::OpObserver {
   [[nodiscard]] std::vector<at::Tensor> parameters() const { return alive(parameters_); }
   /// Those of them whose gradients code of the user's works on: not only torch's own.
   [[nodiscard]] std::vector<at::Tensor> parameters_of_users_code() const { return alive(parameters_of_users_code_); }
+  /// Memory of the gradients that its parts found. A step may drop them; see Note [Gradients of a step].
+  [[nodiscard]] const std::unordered_set<const c10::StorageImpl*>& gradients_found() const noexcept {
+    return gradients_found_;
+  }
   /// Whether a read told of an overflow.
   [[nodiscard]] bool read_overflow() const noexcept { return read_overflow_; }
   /// What reads gave, in their order.
@@ -133,6 +138,7 @@ class PIANOLA_API HostParts final : public trace::OpObserver {
   bool moves_parameters_ = false;
   std::vector<trace::WeakTensor> parameters_;  // whose gradients parts use, passive ones too
   std::vector<trace::WeakTensor> parameters_of_users_code_;
+  std::unordered_set<const c10::StorageImpl*> gradients_found_;
   // Of the open part, with their memory as it began.
   std::vector<std::pair<trace::WeakTensor, const c10::StorageImpl*>> placed_;
   std::vector<HostPart> parts_;  // active ones

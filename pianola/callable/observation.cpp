@@ -69,11 +69,11 @@ std::string text_of(const std::optional<Diagnosis>& diagnosis) {
 }
 
 // @param gradients  Whether to tell of a gradient that another call made, or of anything else.
-std::optional<Diagnosis> dropped_tensor(const CallWatch& watch, const trace::OperationLog& log, bool gradients) {
-  const std::optional<CallWatch::Use> dropped = watch.dropped();
+std::optional<Diagnosis> dropped_tensor(const EagerRun& run, bool gradients) {
+  const std::optional<CallWatch::Use> dropped = run.watch().dropped(run.parts().gradients_found());
   if (!dropped || dropped->is_gradient != gradients) return std::nullopt;
   const at::Tensor& tensor = dropped->tensor;
-  const std::string place = log.site_of(dropped->operation).describe();
+  const std::string place = run.log().site_of(dropped->operation).describe();
   return Diagnosis{.what = fmt::format("the function reads {} that is gone after the call (replaced, or made "
                                        "from memory of the host); a graph would read the same one for ever",
                                        trace::describe(tensor)),
@@ -146,12 +146,12 @@ Observation::Observation(EagerRun run, const HostEffects& effects, std::span<con
       lasting_(first_of({run.failure(), text_of(hooks_on_saved_tensors(kind_)), text_of(odd_work_of(run, kind_)),
                          text_of(odd_result(results)), effects.lasting, text_of(input_elsewhere(inputs, device_)),
                          text_of(draws_of_host(run, effects, device_))})),
-      passing_(first_of({text_of(run.host().reads(device_, !effects.only_returns_late_reads)),
-                         text_of(written_input(run.watch(), kind_)), effects.passing,
-                         text_of(tensors_of_host(run, effects, device_)),
-                         text_of(dropped_tensor(run.watch(), run.log(), /*gradients=*/false)),
-                         text_of(run.parts().obstacle()), text_of(part_outside_of_step(run, kind_))})),
-      awaited_(text_of(dropped_tensor(run.watch(), run.log(), /*gradients=*/true))),
+      passing_(
+          first_of({text_of(run.host().reads(device_, !effects.only_returns_late_reads)),
+                    text_of(written_input(run.watch(), kind_)), effects.passing,
+                    text_of(tensors_of_host(run, effects, device_)), text_of(dropped_tensor(run, /*gradients=*/false)),
+                    text_of(run.parts().obstacle()), text_of(part_outside_of_step(run, kind_))})),
+      awaited_(text_of(dropped_tensor(run, /*gradients=*/true))),
       dropout_(run.watch().dropout()),
       passive_parts_(run.parts().passive()),
       parts_must_be_active_(run.parts().must_be_active()),

@@ -240,9 +240,10 @@ PyMethodDef call_method_of_cache = {
 GraphedOptions make_graphed_options(int warmup, int capacity, int max_in_flight, OutputPolicy output, GradPolicy grad,
                                     bool retain_graph, bool accept_capture_path,
                                     const std::optional<std::pair<c10::Device, PoolId>>& pool,
-                                    std::optional<std::shared_ptr<GraphPools>> pools, std::vector<at::Generator> generators,
-                                    const Lanes& branches, const std::optional<ParallelOptions>& parallel,
-                                    const std::string& mode, const py::object& on_fallback) {
+                                    std::optional<std::shared_ptr<GraphPools>> pools,
+                                    std::vector<at::Generator> generators, const Lanes& branches,
+                                    const std::optional<ParallelOptions>& parallel, const std::string& mode,
+                                    const py::object& on_fallback) {
   return {.warmup = warmup,
           .capacity = capacity,
           .max_in_flight = max_in_flight,

@@ -29,7 +29,8 @@ def train(device, make, graphed, set_to_none=True):
         update = pianola.graphed(update)
     seen = []
     for step in range(STEPS):
-        optimizer.zero_grad(set_to_none)
+        if set_to_none is not None:
+            optimizer.zero_grad(set_to_none)
         for microbatch in range(2):
             ids = torch.randint(20, (6,), generator=torch.Generator().manual_seed(2 * step + microbatch)).to(device)
             model(ids).square().mean().backward()
@@ -100,6 +101,20 @@ def test_clipping_and_a_schedule(device):
         return optimizer, update
 
     assert_alike(device, make)
+
+
+def test_an_update_that_clears_the_gradients(device):
+    def make(model):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+
+        def update():
+            nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return optimizer, update
+
+    assert_alike(device, make, set_to_none=None)
 
 
 def test_a_gradient_that_the_loop_keeps_stays_what_it_was(device):
