@@ -113,11 +113,7 @@ std::unique_ptr<CapturedCall> GraphMaker::make_callable(const Callable& callable
   std::shared_ptr<void> reservation;
   if (observation.kind() == GraphedKind::inference) {
     options.pool = shared_pool(observation.device()).pool;
-    PoolState& pool = *options.pool.state();
-    reservation = options_.output == OutputPolicy::alias ? pool.reserve_used_memory() : pool.reserve_kept_memory();
-  } else if (options_.pools != nullptr) {
-    options.pool = options_.pools->on(observation.device());
-    options.any_order_in_pool = true;
+    if (options_.output == OutputPolicy::alias) reservation = options.pool.state()->reserve_used_memory();
   }
   const auto last = std::make_shared<LastRun>();
   GraphedCallable graphed = make_graphed_callable(observed(callable, last), values_of(source.inputs), options);
@@ -179,11 +175,6 @@ std::unique_ptr<StepGraph> GraphMaker::make_step(const Callable& callable, const
 
 // Whole iterations have a given pool of another device refused, which was meant for them.
 GraphMaker::SharedPool& GraphMaker::shared_pool(c10::Device device) {
-  if (options_.pools != nullptr) {
-    SharedPool& shared = pools_[device];
-    shared.pool = options_.pools->on(device);
-    return shared;
-  }
   const bool takes_given = options_.policy.whole_iterations && !options_.pool.empty();
   const c10::Device of_pool = takes_given ? options_.pool.state()->device() : device;
   SharedPool& shared = pools_[of_pool];

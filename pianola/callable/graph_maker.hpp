@@ -27,8 +27,7 @@ namespace pianola::callable {
 // their number. What has to outlive the replays of other graphs is kept apart: the gradients that a step leaves, and results
 // that are not copied, are put where no graph captured earlier has its scratch (PoolState::reserve_used_memory). The
 // activations of a call that waits for its backward pass would have to be kept from all later captures as well, which leaves
-// nothing to share but cuBLAS's workspaces and the scratch of backward passes; such calls have a pool each, and evicting one
-// returns its memory to the device. Layers of a model, of which there are many, share all the same: GraphedOptions::pools.
+// nothing to share; such calls have a pool each, and evicting one returns its memory to the device.
 // A whole training iteration leaves p.grad as it made it, so that nobody looks at the gradients of an earlier one; but a
 // validation iteration may run between backward and optimizer. So the captures of one of these functions reuse each other's
 // memory, as long as no other one has captured; from then on, and in a pool of the caller's, which may hold other graphs, they
@@ -82,10 +81,6 @@ class GraphMaker {
   [[nodiscard]] std::string note_of_second_run() const;
   /// Whether make() runs, on whatever thread.
   [[nodiscard]] bool is_making() const noexcept { return making_.is_running(); }
-  /// Whether anybody captures where this one would capture and replay.
-  [[nodiscard]] bool pools_are_captured_into() const {
-    return options_.pools != nullptr && options_.pools->are_captured_into();
-  }
   /// Of the pools that graphs share.
   [[nodiscard]] std::size_t pool_bytes() const;
 

@@ -78,9 +78,7 @@ Report LayersInfo::report() const {
   return report;
 }
 
-GraphedLayers::GraphedLayers(std::vector<Layer> layers, const GraphedOptions& given) {
-  GraphedOptions options = given;
-  if (options.pool.empty() && options.pools == nullptr) options.pools = std::make_shared<GraphPools>();
+GraphedLayers::GraphedLayers(std::vector<Layer> layers, const GraphedOptions& options) {
   if (layers.empty()) {
     throw UsageError({.what = "no layer was given", .where = "graph_layers", .fix = "pass the layers of the model"});
   }

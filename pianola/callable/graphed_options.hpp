@@ -31,9 +31,6 @@ struct GraphedOptions {
   bool retain_graph = false;
   /// Pool for graphs without a backward pass; empty: one per device. See Note [Memory of captures].
   GraphPoolRef pool = {};
-  /// Where it is set, in place of `pool`: for all graphs, also those with a backward pass, and of several functions. Each is as
-  /// good as alone there, whatever order they are called in. Calls run eagerly while another thread captures there.
-  std::shared_ptr<GraphPools> pools = {};
   /// Generators, besides the device's default one, that the function draws from.
   std::vector<at::Generator> generators = {};
   /// Accept a capture whose operations differ from those of the call before it, because a library asks whether it is

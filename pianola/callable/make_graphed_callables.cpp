@@ -205,11 +205,9 @@ class Builder {
   // another graph writes: activations are freed when all graphs are captured, and only then, and no forward pass puts
   // them where an earlier graph has its scratch (Note [Scratch that must not become a result]). What graphs share is
   // scratch. One callable with one slot needs none of that: its backward frees activations as it goes and uses their
-  // memory for its own gradients. Where other calls capture into the pool, later, activations are marked as kept before
-  // they are freed, and no capture of those calls uses what is kept.
+  // memory for its own gradients.
   [[nodiscard]] bool needs_any_order() const {
-    return options_.any_order_in_pool || modes_.size() > 1 || modes_.front()->passes().size() > 1 ||
-           !evaluation_.empty();
+    return modes_.size() > 1 || modes_.front()->passes().size() > 1 || !evaluation_.empty();
   }
 
   void capture_all(CaptureContext& context) {
@@ -269,14 +267,12 @@ std::unique_ptr<CapturedMode> capture_mode(const Subject& subject, Mode mode, st
                                            const CallableOptions& options, int slots, c10::Device device) {
   check_sample(subject.inputs, sample);
   const NormalMode normal;
-  CaptureContext context{.options = options,
-                         .device = device,
-                         .pool = options.any_order_in_pool ? options.pool : GraphPoolRef(GraphPool(device))};
+  CaptureContext context{.options = options, .device = device, .pool = GraphPoolRef(GraphPool(device))};
   auto captured = std::make_unique<CapturedMode>(subject, mode, sample, mode.gradients ? slots : 1, device);
   captured->warm_up(context);
   captured->decide_gradients(context);
   const std::size_t passes = captured->passes().size();
-  context.any_order = options.any_order_in_pool || passes > 1;
+  context.any_order = passes > 1;
   for (std::size_t slot = 0; slot < passes; ++slot) captured->capture_forward(context, slot);
   for (std::size_t slot = passes; slot-- > 0;) captured->capture_backward(context, slot);
   captured->finish();

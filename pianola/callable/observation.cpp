@@ -162,6 +162,7 @@ Observation::Observation(EagerRun run, const HostEffects& effects, std::span<con
       is_unlike_captures_(effects.is_no_example || run.parts().read_overflow()),
       copies_from_host_(run.host().copies_from_host()),
       communicates_(run.communication().has_value()),
+      shows_gradients_(!run.parts().parameters_of_users_code().empty()),
       is_data_parallel_(communicates_ && run.communication()->oddity == trace::Oddity::data_parallel),
       inputs_elsewhere_(input_elsewhere(inputs, device_).has_value()),
       begins_anew_(effects.begins_anew),

@@ -75,6 +75,8 @@ class Observation {
   [[nodiscard]] bool copies_from_host() const noexcept { return copies_from_host_; }
   /// It communicates with other ranks; by DistributedDataParallel.
   [[nodiscard]] bool communicates() const noexcept { return communicates_; }
+  /// Whether code of the user's works on gradients in a part that replays run.
+  [[nodiscard]] bool shows_gradients() const noexcept { return shows_gradients_; }
   [[nodiscard]] bool is_data_parallel() const noexcept { return is_data_parallel_; }
   /// Some of its inputs are on the CPU, and it computes on another device.
   [[nodiscard]] bool has_inputs_elsewhere() const noexcept { return inputs_elsewhere_; }
@@ -111,6 +113,7 @@ class Observation {
   bool is_unlike_captures_;
   bool copies_from_host_;
   bool communicates_;
+  bool shows_gradients_;
   bool is_data_parallel_;
   bool inputs_elsewhere_;
   bool begins_anew_;

@@ -100,9 +100,6 @@ struct CallableOptions {
   Schedule schedule = {};
   /// Pool to share with other graphs; empty: one for the callables of this call.
   GraphPoolRef pool = {};
-  /// Activations and results survive replays of all other graphs of `pool` that are captured so, in any order. False: of those of
-  /// this call.
-  bool any_order_in_pool = false;
   /// Generators, besides the device's default one, that the callables draw from.
   std::vector<at::Generator> generators = {};
   /// Rebuild each graph, forward, backward and evaluation, on at most this many parallel lanes; 0: as captured;

@@ -311,7 +311,6 @@ void CapturedMode::capture_forward(CaptureContext& context, std::size_t slot) {
   pass.input_versions = versions_of(pass.inputs);
   pass.output_versions = versions_of(pass.outputs);
   if (has_backward()) pass.history = std::move(outputs);
-  if (context.options.any_order_in_pool) context.pool.state()->keep_results();
 }
 
 // As a result of the graph it would be another tensor, without a gradient of its own. Inputs are a view of themselves.
@@ -343,8 +342,6 @@ void CapturedMode::capture_backward(CaptureContext& context, std::size_t slot) {
   }
   if (output_gradients_.empty()) make_output_gradients(context, pass);
   call(subject_.hooks.before_backward);
-  const std::shared_ptr<void> reservation =
-      context.options.any_order_in_pool ? context.pool.state()->reserve_kept_memory() : std::shared_ptr<void>();
   CaptureOptions options = context.capture_options(0);
   options.set_generators = false;  // a state would come from the forward pass, a graph of its own
   options.inputs = output_gradients_;

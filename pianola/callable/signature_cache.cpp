@@ -136,7 +136,7 @@ struct SignatureCache::Impl {
 // Inside a capture, or a run that is observed, the call becomes part of it. While this cache captures, its lock is held: other
 // threads need not wait, and a backward pass that belongs to the capture must not.
 bool SignatureCache::Impl::is_part_of_another(const CallInputs& inputs) const {
-  return maker.is_making() || maker.pools_are_captured_into() || runs_inside_another(inputs.described());
+  return maker.is_making() || runs_inside_another(inputs.described());
 }
 
 // `may_nest`: the step may call the other stage, which is no second call.

@@ -97,7 +97,9 @@ bool SignatureEntry::may_capture() {
   graphs_.erase(graphs_.begin());
   note_recapture("gradients are not as they were at capture: set or kept from outside");
   // A capture on the tape that fails for them could not be made again, where other ranks have taken part in it.
-  const bool may_try = !no_own_gradients_ && !(warm_up_.last().communicates() && warm_up_.last().device().is_cpu());
+  const Observation& last = warm_up_.last();
+  const bool may_try =
+      !no_own_gradients_ && !last.shows_gradients() && !(last.communicates() && last.device().is_cpu());
   if (!may_try) {
     own_gradients_.clear();
   } else if (!own_gradients_.empty() || recaptures_.in_a_row() > 1) {
@@ -205,7 +207,7 @@ SignatureInfo SignatureEntry::info() const {
 }
 
 std::string SignatureEntry::gain() const {
-  if (graphs_.empty()) return "";
+  if (graphs_.empty() || !warm_up_.has_last()) return "";
   const std::size_t operations = warm_up_.last().log().size();
   if (graphs_.front().device.is_cpu()) return fmt::format("{} operations without Python and autograd", operations);
   const bool has_backward = warm_up_.last().kind() == GraphedKind::autograd;

@@ -245,7 +245,9 @@ void StepGradients::copy_in() {
   }
   copy_all(to, from);
   for (Leaf& leaf : leaves_) {
-    if (leaf.own.defined() && !leaf.tensor.expired()) leaf.callers = std::exchange(leaf.meta->grad_, leaf.own);
+    if (!leaf.own.defined() || leaf.tensor.expired()) continue;
+    leaf.callers = std::exchange(leaf.meta->grad_, leaf.own);
+    leaf.writes = leaf.own._version();
   }
 }
 
@@ -256,7 +258,7 @@ void StepGradients::copy_out() {
     const at::Tensor callers = std::exchange(leaf.callers, at::Tensor());
     if (!callers.defined()) continue;
     if (leaf.meta->grad_.is_same(leaf.own)) leaf.meta->grad_ = callers;
-    if (!leaf.writes_found) continue;
+    if (!leaf.writes_found && leaf.own._version() == leaf.writes) continue;  // no graph's writes are counted
     from.push_back(leaf.own);
     to.push_back(callers);
   }

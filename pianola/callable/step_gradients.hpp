@@ -47,7 +47,7 @@ namespace pianola::callable {
 //
 // Where others put other tensors into `p.grad` at each call (a second step that makes gradients of the same parameters), no
 // graph fits the next call. Then the step is captured with own gradients in their place: a replay copies there what the caller's tensors
-// hold, and back what it has written. That is what eager does, provided that the step keeps or drops them, that no part of it
+// hold, and back what it has written, be it in the graph or by a part that stays eager. That is what eager does, provided that the step keeps or drops them, that no part of it
 // runs code of the user's on them, and that the caller's tensors share no memory with each other or with anything else that the graph
 // touches. Where that is not so, there are no own gradients.
 //
@@ -115,6 +115,7 @@ class StepGradients final : public trace::OpObserver {
     at::Tensor copy;          // of it, where it is sparse
     at::Tensor own;           // what the step works on; undefined: the caller's
     at::Tensor callers;       // where there is an own one, during a replay
+    std::int64_t writes = 0;  // that PyTorch has counted of the own one, as the replay begins
     trace::WeakTensor found;  // what the step works on, not kept alive
     After after = After::kept;
     bool was_defined = false;

@@ -46,9 +46,10 @@ class OpenByThread {
     static OpenByThread& all = *new OpenByThread;  // never destroyed: a thread of autograd's may look later
     return all;
   }
-  void add(OpenHere& here) {
+  /// Whether this thread's was not there.
+  [[nodiscard]] bool add(OpenHere& here) {
     const std::lock_guard lock(mutex_);
-    all_[std::this_thread::get_id()] = &here;
+    return all_.try_emplace(std::this_thread::get_id(), &here).second;
   }
   void remove() {
     const std::lock_guard lock(mutex_);
@@ -119,12 +120,11 @@ Islands::Islands(std::vector<IslandNotes> expected, const std::vector<at::Tensor
 }
 Islands::~Islands() = default;
 
-Islands::Open::Open(Islands& islands) : outer_(std::exchange(own().islands, &islands)) {
-  if (outer_ == nullptr) OpenByThread::instance().add(own());
-}
+Islands::Open::Open(Islands& islands)
+    : outer_(std::exchange(own().islands, &islands)), is_outermost_(OpenByThread::instance().add(own())) {}
 Islands::Open::~Open() {
   own().islands = outer_;
-  if (outer_ == nullptr) OpenByThread::instance().remove();
+  if (is_outermost_) OpenByThread::instance().remove();
 }
 Islands* Islands::current() noexcept { return open_here().islands; }
 RunningIsland::RunningIsland() : step_(open_here()), outer_(std::exchange(step_.islands, nullptr)) { ++step_.running; }

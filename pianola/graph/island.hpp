@@ -93,6 +93,7 @@ class PIANOLA_API Islands {
 
    private:
     Islands* outer_;
+    bool is_outermost_;
   };
   [[nodiscard]] static Islands* current() noexcept;
   /// Whether the function of one runs in the step that this thread works for.

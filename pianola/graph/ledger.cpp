@@ -48,25 +48,6 @@ std::vector<ByteSpan> PoolLedger::allocated() const {
   return merged(std::move(all));
 }
 
-void PoolLedger::keep(std::vector<ByteSpan> bytes) {
-  bytes = merged(std::move(bytes));
-  for (auto& [graph, entry] : entries_) {
-    for (const ByteSpan& span : entry.allocated) {
-      for (const ByteSpan& one : bytes) {
-        const ByteSpan both = {.begin = std::max(span.begin, one.begin), .end = std::min(span.end, one.end)};
-        if (both.begin < both.end) entry.kept.push_back(both);
-      }
-    }
-    entry.kept = merged(std::move(entry.kept));
-  }
-}
-
-std::vector<ByteSpan> PoolLedger::kept() const {
-  std::vector<ByteSpan> all;
-  for (const auto& [graph, entry] : entries_) all.insert(all.end(), entry.kept.begin(), entry.kept.end());
-  return merged(std::move(all));
-}
-
 PoolLedger::GraphId PoolLedger::overwritten_by(GraphId graph) const {
   for (const CellRead& read : entries_.at(graph).cells_read) {
     const GraphId last = cells_[read.cell].last_writer;

@@ -37,11 +37,6 @@ class PoolLedger {
   /// All bytes that a capture allocated, sorted and disjoint.
   [[nodiscard]] std::vector<ByteSpan> allocated() const;
 
-  /// What graphs have allocated of these bytes, others need.
-  void keep(std::vector<ByteSpan> bytes);
-  /// All of that, of graphs that are still there; sorted and disjoint.
-  [[nodiscard]] std::vector<ByteSpan> kept() const;
-
   /// The graph that has overwritten something this one reads, or 0: the replay is safe.
   [[nodiscard]] GraphId overwritten_by(GraphId graph) const;
   /// Notes that the graph is replayed now.
@@ -62,8 +57,7 @@ class PoolLedger {
   };
   struct Entry {
     std::vector<ByteSpan> allocated;  // sorted, disjoint
-    std::vector<ByteSpan> kept = {};  // of it; the same
-    std::vector<Read> reads = {};
+    std::vector<Read> reads;
     std::vector<CellRead> cells_read;        // derived from reads
     std::vector<std::size_t> cells_written;  // derived from allocated
     std::uint64_t signed_at = 0;             // by the ledger's clock; 0: never

@@ -13,7 +13,6 @@
 
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <atomic>
 #include <exception>
 #include <map>
@@ -141,26 +140,6 @@ bool GraphPoolRef::empty() const noexcept { return state_ == nullptr; }
 PoolId GraphPoolRef::id() const {
   if (empty()) throw UsageError({.what = "id() was called on an empty GraphPoolRef, which names no pool"});
   return state_->tell_id();
-}
-
-GraphPoolRef GraphPools::on(c10::Device device) {
-  const std::lock_guard lock(mutex_);
-  std::erase_if(pools_, [](const auto& pool) { return pool.expired(); });
-  for (const auto& known : pools_) {
-    const std::shared_ptr<PoolState> pool = known.lock();
-    if (pool != nullptr && pool->device() == device) return GraphPoolRef(pool);
-  }
-  GraphPoolRef made{GraphPool(device)};
-  pools_.push_back(made.state());
-  return made;
-}
-
-bool GraphPools::are_captured_into() const {
-  const std::lock_guard lock(mutex_);
-  return std::any_of(pools_.begin(), pools_.end(), [](const auto& known) {
-    const std::shared_ptr<PoolState> pool = known.lock();
-    return pool != nullptr && pool->captures().is_running();
-  });
 }
 
 }  // namespace pianola

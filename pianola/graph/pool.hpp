@@ -5,9 +5,7 @@
 
 #include <cstddef>
 #include <memory>
-#include <mutex>
 #include <utility>
-#include <vector>
 
 namespace pianola {
 
@@ -49,21 +47,6 @@ class PIANOLA_API GraphPool {
  private:
   friend class GraphPoolRef;
   std::shared_ptr<PoolState> state_;
-};
-
-/// A pool for each device, made when the first graph is captured there, and gone with its last one.
-///
-/// Threads:  Any.
-class PIANOLA_API GraphPools {
- public:
-  /// @throws DeviceError  As GraphPool's constructor.
-  [[nodiscard]] GraphPoolRef on(c10::Device device);
-  /// Whether any thread captures into one of them.
-  [[nodiscard]] bool are_captured_into() const;
-
- private:
-  mutable std::mutex mutex_;
-  std::vector<std::weak_ptr<PoolState>> pools_;
 };
 
 /// Names a pool to capture into; empty means "a pool of its own". Cheap to copy; keeps the pool's memory alive.

@@ -50,11 +50,6 @@ class PoolState {
   /// results survive replays of the earlier graphs, in any order. nullptr where memory is never reused.
   [[nodiscard]] virtual std::shared_ptr<void> reserve_used_memory() { return nullptr; }
 
-  /// What captures up to now have allocated and not freed, they need for other graphs.
-  virtual void keep_results() {}
-  /// While the result lives, later captures do not use that memory, though it may have been freed since.
-  [[nodiscard]] virtual std::shared_ptr<void> reserve_kept_memory() { return nullptr; }
-
   /// Captures into the pool.
   [[nodiscard]] OneCall& captures() noexcept { return captures_; }
   /// Before a replay. @throws UsageError  Another thread warms up a capture into the pool.

@@ -67,9 +67,6 @@ void bind_pool(py::module_& module) {
       .def_property_readonly("id", &GraphPool::id, "torch's name for it.")
       .def_property_readonly("device", &GraphPool::device, "Where it lies.")
       .def("bytes", &GraphPool::bytes, "What it holds.");
-  py::class_<GraphPools, std::shared_ptr<GraphPools>>(
-      module, "GraphPools", "A pool for each device that several graphed functions capture into.")
-      .def(py::init<>());
   module.def("new_pool_id", &GraphPool::new_id, "A name for a new pool.");
 }
 

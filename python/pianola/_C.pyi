@@ -705,11 +705,6 @@ class GraphPool:
     def bytes(self) -> int:
         """What it holds."""
 
-class GraphPools:
-    """A pool for each device that several graphed functions capture into."""
-
-    def __init__(self) -> None: ...
-
 def new_pool_id() -> tuple[int, int]:
     """A name for a new pool."""
 
@@ -1158,7 +1153,6 @@ class GraphedOptions:
         retain_graph: bool,
         accept_capture_path: bool,
         pool: tuple[torch.device, tuple[int, int]] | None,
-        pools: GraphPools | None,
         generators: Sequence[torch.Generator],
         branches: int | str,
         parallel: ParallelOptions | None,

@@ -239,7 +239,6 @@ class GraphedFunction(Generic[Arguments, Result]):
 
 def _cache_options(options: dict[str, Any], report: Callable[[str], None]) -> "_C.GraphedOptions":
     pool = options["pool"]
-    pools = pool if isinstance(pool, _C.GraphPools) else None
     return _C.GraphedOptions(
         warmup=options["warmup"],
         capacity=options["capacity"],
@@ -248,8 +247,7 @@ def _cache_options(options: dict[str, Any], report: Callable[[str], None]) -> "_
         grad=grad_policy(options["grad"]),
         retain_graph=options["retain_graph"],
         accept_capture_path=options["accept_capture_path"],
-        pool=None if pool is None or pools is not None else (pool.device, pool.id),
-        pools=pools,
+        pool=None if pool is None else (pool.device, pool.id),
         generators=list(options["generators"]),
         branches=options["branches"],
         parallel=options["parallel"],

@@ -99,10 +99,9 @@ def graph_layers(model: nn.Module, layers: Which = None, **options: "Unpack[Grap
             refuse(f"layer {name} is graphed already", "call remove() of what graphed it first", where="graph_layers")
     teller = _Teller(options.pop("on_fallback", None))
     made: dict[str, GraphedFunction] = {}
-    pools = _C.GraphPools()
     try:
         for name, module in found:
-            own: Any = {"max_in_flight": 8, "pool": pools, **options, "on_fallback": functools.partial(teller.tell, name)}
+            own: Any = {"max_in_flight": 8, **options, "on_fallback": functools.partial(teller.tell, name)}
             made[name] = replacement(graphed(module, **own))
     except BaseException:
         GraphedLayers(made).remove()

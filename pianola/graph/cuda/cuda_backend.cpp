@@ -461,6 +461,7 @@ void CudaBackend::abandon() noexcept {
 
 void CudaBackend::copy_inputs(std::span<const at::Tensor> sources) {
   bind_context();
+  failed_ = 0;
   if (numbers_) give_numbers();
   if (numbers_ && !numbers_->calls.by_hand().empty()) return copies_.copy_now(executable(), sources);
   copies_.set_sources(executable(), sources);
@@ -468,6 +469,7 @@ void CudaBackend::copy_inputs(std::span<const at::Tensor> sources) {
 
 void CudaBackend::replay() {
   bind_context();
+  failed_ = 0;
   (void)executable();
   if (numbers_) give_numbers();
   if (numbers_ && !numbers_->calls.by_hand().empty()) return play(1, Segments::kEnd);
@@ -476,6 +478,7 @@ void CudaBackend::replay() {
 
 void CudaBackend::replay_operations(std::size_t first, std::size_t last) {
   bind_context();
+  failed_ = 0;
   if (numbers_) give_numbers();
   play(first, last);
 }
@@ -534,7 +537,6 @@ void CudaBackend::play(std::size_t first, std::size_t last) {
   const std::vector<std::size_t> by_hand = numbers_->calls.by_hand();
   auto segment = segments.begin();
   bool is_first = first == 1;
-  failed_ = 0;
   const auto launch_next = [&] {
     const bool is_last = segment + 1 == segments.end() && last == Segments::kEnd;
     // The first of all is asked whether it may run, and the last one ends the replay, also where they are empty.

@@ -105,22 +105,6 @@ std::shared_ptr<void> CudaPool::reserve_used_memory() {
   return std::make_shared<PoolReservation>(device().index(), id(), PoolTurn(turns_).ledger().allocated());
 }
 
-void CudaPool::keep_results() {
-  std::vector<ByteSpan> in_use;
-  for (const auto& segment : allocator::snapshot(id(), /*include_traces=*/false).segments) {
-    std::uintptr_t begin = segment.address;
-    for (const auto& block : segment.blocks) {
-      if (block.active) in_use.push_back({.begin = begin, .end = begin + block.size});
-      begin += block.size;
-    }
-  }
-  PoolTurn(turns_).ledger().keep(std::move(in_use));
-}
-
-std::shared_ptr<void> CudaPool::reserve_kept_memory() {
-  return std::make_shared<PoolReservation>(device().index(), id(), PoolTurn(turns_).ledger().kept());
-}
-
 // It computes in cuBLAS's workspaces, which replays use.
 void CudaPool::begin_warm_up() { PoolTurn(turns_).order().enter(device()); }
 void CudaPool::end_warm_up() { PoolTurn(turns_).order().leave(); }

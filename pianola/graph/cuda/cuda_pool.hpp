@@ -25,8 +25,6 @@ class CudaPool final : public PoolState {
 
   [[nodiscard]] std::size_t bytes() const override;
   [[nodiscard]] std::shared_ptr<void> reserve_used_memory() override;
-  void keep_results() override;
-  [[nodiscard]] std::shared_ptr<void> reserve_kept_memory() override;
   [[nodiscard]] BlasWorkspaces& workspaces() noexcept { return workspaces_; }
   [[nodiscard]] WorkspaceColours& colours() noexcept { return colours_; }
   [[nodiscard]] PoolTurns& turns() noexcept { return turns_; }

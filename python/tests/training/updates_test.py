@@ -136,6 +136,45 @@ def test_a_gradient_that_the_loop_keeps_stays_what_it_was(device):
     assert sum(one.replays for one in update.info().signatures) >= STEPS - 6
 
 
+def test_an_eager_part_that_clips_in_place(device):
+    norms = {}
+
+    def make(model):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        own = norms.setdefault(len(norms), [])
+
+        @pianola.eager
+        def clip():
+            own.append(nn.utils.clip_grad_norm_(model.parameters(), 0.05).item())
+
+        def update():
+            clip()
+            optimizer.step()
+
+        return optimizer, update
+
+    assert_alike(device, make)
+    assert norms[0] == norms[1]
+
+
+def test_a_hook_of_the_optimizer_is_called_once_a_step(device):
+    calls = {}
+
+    def make(model):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        own = calls.setdefault(len(calls), [])
+        optimizer.register_step_post_hook(lambda *given: own.append(len(own)))
+        return optimizer, lambda: optimizer.step()
+
+    expected, _ = train(device, make, graphed=False)
+    actual, _ = train(device, make, graphed=True)
+    for ours, eager in zip(actual, expected):
+        for one, other in zip(ours, eager):
+            if isinstance(one, torch.Tensor):
+                assert_same("a tensor", one, other)
+    assert calls[0] == calls[1]
+
+
 class Noted(torch.optim.Optimizer):
     """One of the user's own, which counts on the host and remembers gradients."""
 
