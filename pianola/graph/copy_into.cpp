@@ -5,6 +5,13 @@
 
 #include <ATen/ops/empty_strided.h>
 
+#if PIANOLA_WITH_CUDA
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
+#endif
+
+#include <cstddef>
 #include <cstring>
 #include <vector>
 
@@ -19,12 +26,28 @@ at::Tensor without_repeats(at::Tensor tensor, const at::Tensor& target) {
   return tensor;
 }
 
+// What copy_() comes to as well, in a third of its time on the host. False: it is for copy_().
+bool copy_bytes(const at::Tensor& to, const at::Tensor& from) {
+  if (!is_plain_copy(to, from)) return false;
+  void* const target = const_cast<std::byte*>(trace::address_of(to));
+  if (to.is_cpu()) {
+    std::memcpy(target, trace::address_of(from), to.nbytes());
+    return true;
+  }
+#if PIANOLA_WITH_CUDA
+  if (to.is_cuda()) {
+    const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(to.device().index());
+    C10_CUDA_CHECK(
+        cudaMemcpyAsync(target, trace::address_of(from), to.nbytes(), cudaMemcpyDeviceToDevice, stream.stream()));
+    return true;
+  }
+#endif
+  return false;
+}
+
 void copy_one(const at::Tensor& to, const at::Tensor& from) {
   if (to.numel() == 0 || (from.defined() && is_same_memory(to, from))) return;
-  if (from.defined() && to.is_cpu() && is_plain_copy(to, from)) {
-    std::memcpy(const_cast<std::byte*>(trace::address_of(to)), trace::address_of(from), to.nbytes());
-    return;
-  }
+  if (from.defined() && copy_bytes(to, from)) return;
   const trace::QuietScope quiet;
   from.defined() ? without_repeats(to, to).copy_(without_repeats(from, to)) : without_repeats(to, to).zero_();
 }

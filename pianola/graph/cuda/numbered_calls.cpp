@@ -3,6 +3,7 @@
 #include <pianola/core/error.hpp>
 #include <pianola/cuda/capture_info.hpp>
 #include <pianola/cuda/error_codes.hpp>
+#include <pianola/graph/copy_into.hpp>
 #include <pianola/graph/cuda/allocation_watch.hpp>
 #include <pianola/graph/cuda/call_numbers.hpp>
 #include <pianola/graph/cuda/thread_streams.hpp>
@@ -471,7 +472,7 @@ void NumberedCalls::run(std::size_t operation) const {
            .fix = "capture another graph for this number",
            .rule = "PG502"});
     }
-    place.copy_(anew);
+    copy_into({&place, 1}, {&anew, 1});
   }
 }
 
