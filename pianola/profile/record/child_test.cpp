@@ -184,6 +184,8 @@ TEST_F(ChildTest, TheEnvironmentReachesTheCommandAndTheRestOfItStays) {
 
 TEST_F(ChildTest, SignalsGoOnToTheCommand) {
   for (const int signal : {SIGTERM, SIGINT}) {
+    // What a script starts in the background ignores SIGINT, and a shell traps nothing that it ignored from the beginning.
+    const auto before = std::signal(signal, SIG_DFL);
     const std::string ready = folder / ("ready" + std::to_string(signal));
     std::thread sends([&] {
       while (access(ready.c_str(), F_OK) != 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -193,6 +195,7 @@ TEST_F(ChildTest, SignalsGoOnToTheCommand) {
         run_profiled({"sh", "-c", "trap 'exit 21' TERM INT; : > \"$0\"; while :; do sleep 0.05; done", ready},
                      {.folder = folder / std::to_string(signal), .library = PIANOLA_TEST_PROFILER});
     sends.join();
+    std::signal(signal, before);
     EXPECT_EQ(result.exit_code, 21) << "and this process lives";
   }
 }
