@@ -47,6 +47,12 @@ REASONS = {
         "1.007 on another host",
     ("cuda/full_iteration", "FullIteration, static inputs: at most 3 us"):
         "a call looks at what its graph uses; 4.9 us on another host",
+    ("cuda/python_islands", "@pianola.graphed, the read in pianola.eager: at most 5 us"):
+        "the GPU waits while Python ends the part; in C++ the step is 4 us faster than by hand",
+    ("cuda/python_islands", "@pianola.graphed, the read in pianola.eager: at most 1.02x"):
+        "as above",
+    ("cuda/python_islands", "a part beyond its own operations: at most 12 us"):
+        "Python calls the part; 8.8 us in C++",
     ("cuda/python_audit", "audited, no source lines: at most"):
         "it watches Python too",
     ("cuda/python_decoding", "another position: at most"):
