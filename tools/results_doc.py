@@ -223,22 +223,33 @@ def figure_text(count, figure):
 
 
 def missed_text():
-    rows, count = [], 0
+    """A row for each requirement of a benchmark, whichever of its cases missed it."""
+    missed, count = {}, 0
     for file in sorted([*RESULTS.glob("*.json"), *PAIR.glob("*.json")], key=lambda file: file.name):
         for result in json.loads(file.read_text())["results"]:
             for case in result["cases"]:
                 for wanted in case["requirements"]:
                     count += 1
                     if not wanted["met"]:
-                        rows.append(missed_row(result["benchmark"], case["case"], wanted))
-    return MISSED_HEAD.format(count=count, missed=len(rows)) + "\n" + "\n".join(rows)
+                        missed.setdefault((result["benchmark"], wanted["requirement"]), []).append((case["case"], wanted))
+    rows = [missed_row(benchmark, cases) for (benchmark, _), cases in missed.items()]
+    return MISSED_HEAD.format(count=count, missed=sum(map(len, missed.values()))) + "\n" + "\n".join(rows)
 
 
-def missed_row(benchmark, case, wanted):
+def missed_row(benchmark, cases):
+    """`cases`: (case, requirement) of one requirement."""
+    (case, wanted), others = cases[0], len(cases) - 1
     why = [words for (of, begin), words in REASONS.items() if of == benchmark and wanted["requirement"].startswith(begin)]
     if len(why) != 1:
         raise SystemExit(f"REASONS has {len(why)} reasons why {benchmark}, '{case}' missed '{wanted['requirement']}'; give it one")
-    return f"| `{benchmark}`: {case} | {wanted['requirement']} | {wanted['measured']:.3f} | {wanted['limit']} | {why[0]} |"
+    also = f", and {others} other{'s' if others > 1 else ''}" if others else ""
+    measured, limit = (from_to([one[kind] for _, one in cases], form) for kind, form in (("measured", "{:.3f}"), ("limit", "{}")))
+    return f"| `{benchmark}`: {case}{also} | {wanted['requirement']} | {measured} | {limit} | {why[0]} |"
+
+
+def from_to(values, form):
+    """"3.1", or "3.1 to 4.5"."""
+    return " to ".join(dict.fromkeys(form.format(one) for one in (min(values), max(values))))
 
 
 def machine_text():

@@ -27,4 +27,11 @@ def test_bars_are_as_long_as_their_numbers(figure):
 
 def test_a_missed_requirement_wants_a_reason():
     with pytest.raises(SystemExit, match="0 reasons why cuda/other"):
-        results_doc.missed_row("cuda/other", "MLP", {"requirement": "faster", "measured": 1, "limit": 2})
+        results_doc.missed_row("cuda/other", [("MLP", {"requirement": "faster", "measured": 1, "limit": 2})])
+
+
+def test_cases_that_missed_the_same_have_one_row():
+    benchmark, begin = next(iter(results_doc.REASONS))
+    cases = [(name, {"requirement": begin, "measured": measured, "limit": 2}) for name, measured in (("MLP", 3.5), ("GPT", 2.25), ("CNN", 3))]
+    row = results_doc.missed_row(benchmark, cases)
+    assert row.startswith(f"| `{benchmark}`: MLP, and 2 others | {begin} | 2.250 to 3.500 | 2 | ")

@@ -45,11 +45,11 @@ namespace pianola::callable {
 // A tensor that the capture made is written by each replay, where eager would make a new one. So it must not be written
 // while somebody holds it, or a view of it, for its value of before: the step has to be captured again, or to run eagerly.
 //
-// Where others put other tensors into `p.grad` at each call (a second step that makes gradients of the same parameters), no
-// graph fits the next call. Then the step is captured with own gradients in their place: a replay copies there what the caller's tensors
-// hold, and back what it has written, be it in the graph or by a part that stays eager. That is what eager does, provided that the step keeps or drops them, that no part of it
-// runs code of the user's on them, and that the caller's tensors share no memory with each other or with anything else that the graph
-// touches. Where that is not so, there are no own gradients.
+// Where others put other tensors into `p.grad` at each call (the step is the optimizer's alone, or a second one makes gradients of
+// the same parameters), no graph fits the next call. Then the step is captured with own gradients in their place: a replay copies
+// there what the caller's tensors hold, and back what was written, by the graph or by a part that stays eager. That is what eager
+// does, provided that the step keeps or drops them, that replays run no optimizer of the user's on them, and that the caller's
+// tensors share no memory with each other or with anything else that the graph touches. Where that is not so, there are none.
 //
 // A sparse gradient grows where a step adds to it, and is two tensors: a step that makes or uses one is refused.
 

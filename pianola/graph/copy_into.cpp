@@ -26,7 +26,7 @@ at::Tensor without_repeats(at::Tensor tensor, const at::Tensor& target) {
   return tensor;
 }
 
-// What copy_() comes to as well, in a third of its time on the host. False: it is for copy_().
+// What copy_() comes to as well, without the dispatcher. False: it is for copy_().
 bool copy_bytes(const at::Tensor& to, const at::Tensor& from) {
   if (!is_plain_copy(to, from)) return false;
   void* const target = const_cast<std::byte*>(trace::address_of(to));
