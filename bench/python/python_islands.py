@@ -43,110 +43,67 @@ class Training:
         return [self.loss.detach(), *[p.detach() for p in self.model.parameters()], torch.tensor(self.seen[-1])]
 
 
-# --- Where the step reads: the step as people write it, and its two halves for graphs by hand. Each half returns what comes next. ---
+# --- Where the step reads ---
+
+FORWARD, BETWEEN, HOOK, BEHIND = PLACES = (
+    "in the forward pass", "between forward and backward passes", "in a hook of the backward pass", "behind the optimizer")  # fmt: skip
 
 
-def in_the_forward_pass(t, read):
+def step_of(t, place, read):
+    """As people write it."""
+
     def step(x, y):
         t.optimizer.zero_grad()
         hidden = t.first(x)
-        read(hidden.detach().abs().max())
+        if place == FORWARD:
+            read(hidden.detach().abs().max())
+        if place == HOOK:
+            hidden.register_hook(lambda gradient: read(gradient.abs().max()))
         loss = functional.mse_loss(t.second(hidden), y)
+        if place == BETWEEN:
+            read(loss.detach())
         loss.backward()
         t.optimizer.step()
+        if place == BEHIND:
+            read(loss.detach())
         return loss
 
-    def begin():
-        hidden = t.first(t.x)
+    return step
+
+
+def begin_by_hand(t, place):
+    """What comes before the read: the value, and what the rest needs."""
+    hidden = t.first(t.x)
+    if place == FORWARD:
         return hidden.detach().abs().max(), hidden
-
-    def end(hidden):
-        loss = functional.mse_loss(t.second(hidden), t.y)
-        loss.backward()
-        t.optimizer.step()
-        return loss
-
-    return step, begin, end
-
-
-def before_the_backward_pass(t, read):
-    def step(x, y):
-        t.optimizer.zero_grad()
-        loss = functional.mse_loss(t.model(x), y)
-        read(loss.detach())
-        loss.backward()
-        t.optimizer.step()
-        return loss
-
-    def begin():
-        loss = functional.mse_loss(t.model(t.x), t.y)
-        return loss.detach(), loss
-
-    def end(loss):
-        loss.backward()
-        t.optimizer.step()
-        return loss
-
-    return step, begin, end
-
-
-def in_a_hook_of_the_backward_pass(t, read):
-    def step(x, y):
-        t.optimizer.zero_grad()
-        hidden = t.first(x)
-        hidden.register_hook(lambda gradient: read(gradient.abs().max()))
-        loss = functional.mse_loss(t.second(hidden), y)
-        loss.backward()
-        t.optimizer.step()
-        return loss
-
-    def begin():
-        hidden = t.first(t.x)
-        loss = functional.mse_loss(t.second(hidden), t.y)
+    loss = functional.mse_loss(t.second(hidden), t.y)
+    if place == HOOK:
         parameters = list(t.second.parameters())
         gradient, *gradients = torch.autograd.grad(loss, [hidden, *parameters])
         for parameter, its in zip(parameters, gradients):
             parameter.grad = its
         return gradient.abs().max(), (hidden, gradient, loss)
+    if place == BEHIND:
+        loss.backward()
+        t.optimizer.step()
+    return loss.detach(), loss
 
-    def end(kept):
+
+def end_by_hand(t, place, kept):
+    """What comes behind it; gives the loss."""
+    if place == HOOK:
         hidden, gradient, loss = kept
         hidden.backward(gradient)
-        t.optimizer.step()
-        return loss
-
-    return step, begin, end
-
-
-def behind_the_optimizer(t, read):
-    def step(x, y):
-        t.optimizer.zero_grad()
-        loss = functional.mse_loss(t.model(x), y)
+    else:
+        loss = functional.mse_loss(t.second(kept), t.y) if place == FORWARD else kept
         loss.backward()
-        t.optimizer.step()
-        read(loss.detach())
-        return loss
-
-    def begin():
-        loss = functional.mse_loss(t.model(t.x), t.y)
-        loss.backward()
-        t.optimizer.step()
-        return loss.detach(), loss
-
-    return step, begin, None
-
-
-PLACES = {
-    "in the forward pass": in_the_forward_pass,
-    "between forward and backward passes": before_the_backward_pass,
-    "in a hook of the backward pass": in_a_hook_of_the_backward_pass,
-    "behind the optimizer": behind_the_optimizer,
-}
+    t.optimizer.step()
+    return loss
 
 
 def eager_step(device, place):
     t = Training(device)
-    step, _, _ = place(t, t.read)
+    step = step_of(t, place, t.read)
 
     def run():
         t.loss = step(t.x, t.y)
@@ -157,7 +114,7 @@ def eager_step(device, place):
 def our_step(device, place, reads=True):
     t = Training(device)
     part = pianola.eager(t.read) if reads else lambda value: None
-    graphed = pianola.graphed(place(t, part)[0], branches=0)
+    graphed = pianola.graphed(step_of(t, place, part), branches=0)
 
     def run():
         t.loss = graphed(t.x, t.y)
@@ -174,31 +131,30 @@ def by_hand(device, place, warmup):
         for _ in range(warmup):
             eager()
     torch.cuda.current_stream().wait_stream(stream)
-    _, begin, end = place(t, t.read)
     x, y = t.x, t.y  # what a loader brings
     t.x, t.y = x.clone(), y.clone()
     t.optimizer.zero_grad()
     first, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
     with torch.cuda.graph(first):
-        value, kept = begin()
+        value, kept = begin_by_hand(t, place)
     loss = kept
-    if end is not None:
+    if place != BEHIND:
         with torch.cuda.graph(second, pool=first.pool()):
-            loss = end(kept)
+            loss = end_by_hand(t, place, kept)
 
     def run():
         t.x.copy_(x)
         t.y.copy_(y)
         first.replay()
         t.seen.append(value.item())
-        if end is not None:
+        if place != BEHIND:
             second.replay()
         t.loss = loss
 
     return t, run
 
 
-def reads_of(settings, title, place):
+def reads_of(settings, place):
     device = settings.device
     reference, eager = eager_step(device, place)
     ours, our_run, graphed = our_step(device, place)
@@ -207,20 +163,20 @@ def reads_of(settings, title, place):
     for _ in range(CHECKED):
         for run in contenders.values():
             run()
-        check_equal(f"{title}, {OURS}", ours.state(), reference.state())
-        check_equal(f"{title}, {UNREAD}", [p.detach() for p in unread.model.parameters()],
+        check_equal(f"{place}, {OURS}", ours.state(), reference.state())
+        check_equal(f"{place}, {UNREAD}", [p.detach() for p in unread.model.parameters()],
                     [p.detach() for p in reference.model.parameters()])
     replayed = sum(one.replays for one in graphed.info().signatures)
     if replayed < CHECKED - 4:
-        raise RuntimeError(f"{title}: {replayed} of {CHECKED} steps were replays: {graphed.info()}")
+        raise RuntimeError(f"{place}: {replayed} of {CHECKED} steps were replays: {graphed.info()}")
     if device == "cuda":
         hand, contenders[HAND] = by_hand(device, place, warmup=CHECKED - 1)
         contenders[HAND]()
-        check_equal(f"{title}, {HAND}", hand.state(), reference.state())
+        check_equal(f"{place}, {HAND}", hand.state(), reference.state())
     iterations = settings.some(ITERATIONS)
     samples = alternate(contenders, iterations, BURST, settings.rounds)
     wall = series(samples, "wall")
-    one = case(f"a read {title}: MLP {LAYERS} x {WIDTH}, batch {BATCH}, Adam", "time per step", iterations,
+    one = case(f"a read {place}: MLP {LAYERS} x {WIDTH}, batch {BATCH}, Adam", "time per step", iterations,
                HAND if HAND in wall else EAGER, wall)
     if HAND in wall:
         measuring.require_within(one, OURS, HAND, wall, 5)
@@ -291,7 +247,7 @@ def costs_of(settings, cost):
 
 
 def run(settings):
-    for title, place in PLACES.items():
-        yield reads_of(settings, title, place)
+    for place in PLACES:
+        yield reads_of(settings, place)
     for cost in (Cost("forward only", 12, forward_only), Cost("forward and backward", 50, with_backward)):
         yield costs_of(settings, cost)
