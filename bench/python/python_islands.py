@@ -1,5 +1,5 @@
-"""Training steps with one read of a value: @pianola.graphed with the read in a part that stays eager, against two graphs of torch's
-that are made and launched by hand; and what a part costs the host.
+"""Training steps with one read of a value: @pianola.graphed with the read in a part that stays eager, and with a decision by the value
+as it stands, against two graphs of torch's that are made and launched by hand; and what a part costs the host.
 
 All train alike, bit for bit, and read the same values.
 """
@@ -15,6 +15,7 @@ from measuring import alternate, case, check_equal, series
 from torch.nn import functional
 
 OURS = "@pianola.graphed, the read in pianola.eager"
+DECIDING = "@pianola.graphed, a decision by the value"
 HAND = "two torch.cuda.graph, the read between them"
 EAGER = "eager Python"
 UNREAD = "@pianola.graphed, without the read"
@@ -38,6 +39,10 @@ class Training:
 
     def read(self, value):
         self.seen.append(value.item())
+
+    def decide(self, value):
+        if value.item() > 1e9:
+            raise FloatingPointError("it diverges")
 
     def state(self):
         return [self.loss.detach(), *[p.detach() for p in self.model.parameters()], torch.tensor(self.seen[-1])]
@@ -122,6 +127,16 @@ def our_step(device, place, reads=True):
     return t, run, graphed
 
 
+def deciding_step(device, place):
+    t = Training(device)
+    graphed = pianola.graphed(step_of(t, place, t.decide), branches=0)
+
+    def run():
+        t.loss = graphed(t.x, t.y)
+
+    return t, run, graphed
+
+
 def by_hand(device, place, warmup):
     """After as many eager steps as ours takes."""
     t, eager = eager_step(device, place)
@@ -160,12 +175,20 @@ def reads_of(settings, place):
     ours, our_run, graphed = our_step(device, place)
     unread, unread_run, _ = our_step(device, place, reads=False)
     contenders = {OURS: our_run, EAGER: eager, UNREAD: unread_run}
+    deciding = None
+    if place != HOOK:  # where no replay checks
+        deciding, contenders[DECIDING], checking = deciding_step(device, place)
     for _ in range(CHECKED):
         for run in contenders.values():
             run()
         check_equal(f"{place}, {OURS}", ours.state(), reference.state())
         check_equal(f"{place}, {UNREAD}", [p.detach() for p in unread.model.parameters()],
                     [p.detach() for p in reference.model.parameters()])
+        if deciding is not None:
+            check_equal(f"{place}, {DECIDING}", [p.detach() for p in deciding.model.parameters()],
+                        [p.detach() for p in reference.model.parameters()])
+    if deciding is not None and not any(one.replays for one in checking.info().signatures):
+        raise RuntimeError(f"{place}: a step that decides did not replay: {checking.info()}")
     replayed = sum(one.replays for one in graphed.info().signatures)
     if replayed < CHECKED - 4:
         raise RuntimeError(f"{place}: {replayed} of {CHECKED} steps were replays: {graphed.info()}")
@@ -181,6 +204,8 @@ def reads_of(settings, place):
     if HAND in wall:
         measuring.require_within(one, OURS, HAND, wall, 5)
         measuring.require_ratio(one, OURS, HAND, wall[OURS], wall[HAND], 1.02)
+        if DECIDING in wall:
+            measuring.require_ratio(one, DECIDING, HAND, wall[DECIDING], wall[HAND], 1.02)
     return one
 
 

@@ -44,6 +44,8 @@ GRAPH = "torch.cuda.graph"
 CALLABLES = "torch.cuda.make_graphed_callables"
 COMPILE = 'torch.compile(mode="reduce-overhead")'
 AUTO = '@pianola.graphed(compile="auto")'
+ISLANDS = '@pianola.graphed(islands="auto")'
+OPTIONS = {PIANOLA: {}, AUTO: {"compile": "auto"}, ISLANDS: {"islands": "auto"}}  # of graphed
 FUSED = (COMPILE, AUTO)  # whose kernels round differently
 MOST_UNSETTLED = 300  # calls, until nothing is captured any more, and AUTO has taken one
 QUIET = 25  # calls without a new graph
@@ -113,7 +115,7 @@ class Contender:
         return torch.cuda.memory_allocated()
 
     def _decorator(self, settings):
-        if self.way in (PIANOLA, AUTO):
+        if self.way in OPTIONS:
             return self._graph
         if self.way == GRAPH:
             from by_hand import ByHand
@@ -124,7 +126,7 @@ class Contender:
     def _graph(self, target):
         import pianola
 
-        made = pianola.graphed(target, compile="auto") if self.way == AUTO else pianola.graphed(target)
+        made = pianola.graphed(target, **OPTIONS[self.way])
         self.graphed.append(made.forward if isinstance(target, torch.nn.Module) else made)
         return made
 
@@ -202,17 +204,17 @@ def how_it_replays(graphed, calls):
     kinds = sorted({one.kind for one in captured})
     how = f"{sum(one.graphs for one in captured)} graphs ({', '.join(kinds)})" if captured else "eager"
     return {"how": how, "replayed": replayed, "calls": made, "signatures": len(known),
-            "recaptures": sum(one.recaptures for one in known),
+            "recaptures": sum(one.recaptures for one in known), "misses": sum(one.misses for one in known),
             "lanes": sorted({str(branch.lanes) if branch.rebuilt else branch.reason for one in captured for branch in one.branches}),
             "reasons": list(dict.fromkeys(one.reason for one in known if one.reason)),
             "states": [one.state for one in known]}
 
 
 def ways_of(case, settings):
-    ways = [EAGER, PIANOLA]
+    ways = [EAGER, PIANOLA] + ([ISLANDS] if case.kind == cases.VALUES else [])
     if settings.device == "cuda":
         ways += [GRAPH, CALLABLES] + (list(FUSED) if cases.COMPILE in case.traits else [])
-    return [way for way in ways if way in (EAGER, PIANOLA) or not settings.alone and way not in settings.without]
+    return [way for way in ways if way in (EAGER, PIANOLA, ISLANDS) or not settings.alone and way not in settings.without]
 
 
 @contextlib.contextmanager
@@ -232,7 +234,7 @@ def run_contenders(case, settings):
     for way in ways_of(case, settings):
         contenders[way] = Contender(way, case, settings)
         differences[way] = contenders[way].difference_from(contenders[EAGER])
-        if contenders[way].error and way not in (EAGER, PIANOLA):
+        if contenders[way].error and way not in (EAGER, PIANOLA, ISLANDS):
             break  # a capture that failed may leave torch's generators and allocator in it: the others want another process
     return contenders, differences
 
@@ -253,6 +255,8 @@ def run_case(case, settings):
            "device": settings.device, "size": settings.size, **how_it_replays(ours.graphed, settings.calls),
            "said": log.sentences, "differs": {way: text for way, text in differences.items() if way != EAGER},
            "memory": {way: contender.memory for way, contender in contenders.items()}}
+    if ISLANDS in contenders:
+        zoo["islands"] = how_it_replays(contenders[ISLANDS].graphed, settings.calls)
     if ours.error:
         zoo["trace"] = ours.trace
     elif differences[PIANOLA]:
@@ -263,7 +267,7 @@ def run_case(case, settings):
         zoo["eager_differs_from_itself"] = again.difference_from(eager)
         differences = {way: contender.difference_from(again) for way, contender in contenders.items()}
         zoo["differs"] = {way: text for way, text in differences.items() if way != EAGER}
-    if contenders[way].error and way not in (EAGER, PIANOLA):
+    if contenders[way].error and way not in (EAGER, PIANOLA, ISLANDS):
         return {"case": case.name, "zoo": zoo, "failed": way}
     right = {way: contender for way, contender in contenders.items()
              if not contender.error and (way in FUSED or not differences[way])}

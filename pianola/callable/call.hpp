@@ -45,6 +45,8 @@ struct HostEffects {
   bool is_no_example = false;
   /// From now on other calls of it are parts of the host: the next call is like a first one.
   bool begins_anew = false;
+  /// It ran code that torch.compile made, which is compiled anew where calls come by a trace::CallGate.
+  bool runs_compiled = false;
 };
 
 /// One call, as who makes it can run it. All functions are called on the thread of SignatureCache::run(), during it.

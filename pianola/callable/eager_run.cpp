@@ -29,19 +29,25 @@ class OpenRun {
 
 EagerRun::EagerRun(std::span<const at::Tensor> inputs, const std::function<void()>& run,
                    std::shared_ptr<HostParts> parts, std::shared_ptr<graph::NumberUses> numbers,
-                   std::shared_ptr<graph::Islands> islands)
+                   std::shared_ptr<graph::Islands> islands, std::shared_ptr<CheckedReads> reads)
     : first_node_(at::sequence_number::peek()),
       watch_(inputs),
       parts_(std::move(parts)),
       numbers_(std::move(numbers)),
-      islands_(std::move(islands)) {
+      islands_(std::move(islands)),
+      reads_(std::move(reads)) {
   const OpenRun open;
   const HostParts::Open open_parts(*parts_);
   const graph::Islands::Open open_islands(*islands_);
   trace::BegunCollectives collectives;
-  const trace::OpStream stream({&watch_, &host_, &log_, parts_.get(), numbers_.get(), &collectives});
+  std::vector<trace::OpObserver*> observers = {&watch_, &host_, &log_, parts_.get(), numbers_.get(), &collectives};
+  if (reads_ != nullptr) observers.push_back(reads_.get());
+  const trace::OpStream stream(std::move(observers));
+  std::optional<CheckedReads::Open> open_reads;
+  if (reads_ != nullptr) open_reads.emplace(*reads_);
   const InputGradients gradients(inputs);
   run();
+  open_reads.reset();
   collectives.let_go();
   spared_inputs_ = gradients.spared();
   odd_work_ = stream.odd_work();

@@ -1,5 +1,6 @@
 #pragma once
 #include <pianola/callable/call_watch.hpp>
+#include <pianola/callable/checked_reads.hpp>
 #include <pianola/callable/host_parts.hpp>
 #include <pianola/callable/host_use.hpp>
 #include <pianola/graph/island.hpp>
@@ -23,10 +24,12 @@ class EagerRun {
   /// @param parts    Are given those of the run.
   /// @param numbers  Are given the uses of numbers among its arguments.
   /// @param islands  Are given those of the run.
+  /// @param reads    The same; nullptr: replays check none.
   EagerRun(std::span<const at::Tensor> inputs, const std::function<void()>& run,
            std::shared_ptr<HostParts> parts = std::make_shared<HostParts>(),
            std::shared_ptr<graph::NumberUses> numbers = std::make_shared<graph::NumberUses>(),
-           std::shared_ptr<graph::Islands> islands = std::make_shared<graph::Islands>());
+           std::shared_ptr<graph::Islands> islands = std::make_shared<graph::Islands>(),
+           std::shared_ptr<CheckedReads> reads = nullptr);
 
   [[nodiscard]] const CallWatch& watch() const noexcept { return watch_; }
   [[nodiscard]] const HostUse& host() const noexcept { return host_; }
@@ -37,6 +40,10 @@ class EagerRun {
   [[nodiscard]] const std::vector<bool>& spared_inputs() const noexcept { return spared_inputs_; }
   [[nodiscard]] const graph::NumberUses& numbers() const noexcept { return *numbers_; }
   [[nodiscard]] const graph::Islands& islands() const noexcept { return *islands_; }
+  /// Of reads that replays check.
+  [[nodiscard]] std::vector<c10::IValue> values_read() const {
+    return reads_ ? reads_->values() : std::vector<c10::IValue>();
+  }
   /// What it did that no graph can hold; nothing where there is no such thing.
   [[nodiscard]] const std::optional<trace::OddWork>& odd_work() const noexcept { return odd_work_; }
   /// The first work with other ranks that the graph of a whole step may hold.
@@ -58,6 +65,7 @@ class EagerRun {
   std::vector<bool> spared_inputs_;
   std::shared_ptr<graph::NumberUses> numbers_;
   std::shared_ptr<graph::Islands> islands_;
+  std::shared_ptr<CheckedReads> reads_;
   std::optional<trace::OddWork> odd_work_, communication_;
   std::string failure_;
 };

@@ -156,7 +156,9 @@ std::unique_ptr<StepGraph> GraphMaker::make_step(const Callable& callable, const
                                .names = options_.policy.names,
                                .mode = options_.mode};
   const bool follows_numbers = !call.numbers().empty();
-  const RunBefore before{.reads = observation.values_read(), .islands = observation.islands()};
+  const RunBefore before{.reads = observation.values_read(),
+                         .islands = observation.islands(),
+                         .checked = source.checks_reads ? &observation.checked_values() : nullptr};
   graph->capture(step, observation.leaves(), before, options, [&](const EagerRun& run) {
     if (!source.is_adopted) observation.check_capture(run.log(), options_.accept_capture_path, !follows_numbers);
     if (follows_numbers) {

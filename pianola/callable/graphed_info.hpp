@@ -38,6 +38,7 @@ struct SignatureInfo {
   std::size_t recaptures = 0;   ///< Captures after the first because what was captured had become stale.
   std::size_t replays = 0;      ///< Calls that were replayed.
   std::size_t eager_calls = 0;  ///< Calls that ran eagerly, warm-up included.
+  std::size_t misses = 0;       ///< Replays that read another value than their capture, so that the call ran eagerly.
   std::string reason;           ///< Why it stays eager, or why its latest capture was dropped.
   std::string gain = {};        ///< "one launch in place of 530 operations"; empty where nothing is replayed.
   /// What GraphedOptions::branches came to, for each of the CUDA graphs (or tapes) of the graphs that it keeps now: a

@@ -6,11 +6,19 @@
 
 #include <ATen/core/Generator.h>
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
 
 namespace pianola {
+
+/// What of a step stays on the host while its graph is replayed.
+enum class IslandPolicy : std::uint8_t {
+  marked,  ///< What pianola::eager() marks. A step that reads a value elsewhere stays eager.
+  /// The reads of values as well: a replay runs up to each, reads, and goes on where it is what it was; see SignatureInfo::misses.
+  automatic,
+};
 
 /// When `graphed` captures, how many graphs it keeps, and what its calls return. Every field has a safe default.
 struct GraphedOptions {
@@ -39,6 +47,7 @@ struct GraphedOptions {
   /// Rebuild each graph on at most this many parallel lanes; 0: as captured; kAutoBranches: where a trial finds that faster.
   /// SignatureInfo::branches says what it came to. See CaptureOptions::branches.
   int branches = kAutoBranches;
+  IslandPolicy islands = IslandPolicy::automatic;
   /// How `branches` goes about it.
   ParallelOptions parallel = {};
   CaptureMode mode = CaptureMode::thread_local_;

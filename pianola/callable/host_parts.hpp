@@ -88,6 +88,8 @@ class PIANOLA_API HostParts final : public trace::OpObserver {
   [[nodiscard]] bool any_active() const noexcept { return !parts_.empty(); }
   /// Whether an operation that is recorded now is one of an active part.
   [[nodiscard]] bool is_in_active() const noexcept { return scope_ != nullptr && active_; }
+  /// Whether what is called now is called by a part.
+  [[nodiscard]] bool is_in_part() const noexcept { return depth_ > 0; }
   /// Parameters whose gradients its parts use, and that are still there.
   [[nodiscard]] std::vector<at::Tensor> parameters() const { return alive(parameters_); }
   /// Those of them whose gradients code of the user's works on: not only torch's own.

@@ -65,6 +65,11 @@ class Observation {
   [[nodiscard]] const std::vector<c10::IValue>& values_read() const noexcept { return values_read_; }
   /// What parts that stay eager gave, in their order.
   [[nodiscard]] const std::vector<graph::IslandNotes>& islands() const noexcept { return islands_; }
+  /// What reads gave that replays check.
+  [[nodiscard]] const std::vector<c10::IValue>& checked_values() const noexcept { return checked_values_; }
+  /// Whether it read any value of the device.
+  [[nodiscard]] bool reads_values() const noexcept { return reads_values_; }
+  [[nodiscard]] bool runs_compiled() const noexcept { return runs_compiled_; }
   /// torch.compile made code in it.
   [[nodiscard]] bool compiled() const noexcept { return compiled_; }
   /// Another rank was late, so that what came after may not have been observed.
@@ -108,6 +113,9 @@ class Observation {
   bool parts_must_be_active_;
   std::vector<c10::IValue> values_read_;
   std::vector<graph::IslandNotes> islands_;
+  std::vector<c10::IValue> checked_values_;
+  bool reads_values_ = false;
+  bool runs_compiled_ = false;
   bool compiled_;
   bool waited_for_a_rank_;
   bool is_unlike_captures_;

@@ -1,6 +1,7 @@
 #include <pianola/callable/signature_cache.hpp>
 
 #include <pianola/callable/call_signature.hpp>
+#include <pianola/callable/checked_reads.hpp>
 #include <pianola/callable/function_view.hpp>
 #include <pianola/callable/graph_maker.hpp>
 #include <pianola/callable/nested_call.hpp>
@@ -9,6 +10,7 @@
 #include <pianola/core/number_check.hpp>
 #include <pianola/core/one_call.hpp>
 #include <pianola/graph/branch_plan.hpp>
+#include <pianola/graph/read_check.hpp>
 #include <pianola/graph/stream_order.hpp>
 
 #include <c10/util/Exception.h>
@@ -117,7 +119,8 @@ struct SignatureCache::Impl {
   [[nodiscard]] const SignatureEntry& observed_entry(std::size_t function) const;
   [[nodiscard]] CachedGraph* graph_for(SignatureEntry& entry, Key key, const CallInputs& inputs, Call& call);
   std::optional<Result> replay(SignatureEntry& entry, CachedGraph& graph, const CallInputs& inputs);
-  void run_eagerly(SignatureEntry& entry, bool observe, const CallInputs& inputs, Call& call);
+  void run_eagerly(SignatureEntry& entry, bool observe, std::shared_ptr<CheckedReads> reads, const CallInputs& inputs,
+                   Call& call);
   [[nodiscard]] std::optional<std::string> take_reason(SignatureEntry& entry);
   void report(const std::string& text) const;
 
@@ -195,6 +198,8 @@ std::optional<SignatureCache::Result> SignatureCache::Impl::replay(SignatureEntr
     Result result = graph.replay(inputs.copied);
     entry.note_replay();
     return result;
+  } catch (const graph::OtherValue& error) {
+    entry.note_other_value(error);
   } catch (const GuardError& error) {
     entry.note_refused_replay(error);
   } catch (const ReplayError& error) {
@@ -203,11 +208,14 @@ std::optional<SignatureCache::Result> SignatureCache::Impl::replay(SignatureEntr
   return std::nullopt;
 }
 
-void SignatureCache::Impl::run_eagerly(SignatureEntry& entry, bool observe, const CallInputs& inputs, Call& call) {
+void SignatureCache::Impl::run_eagerly(SignatureEntry& entry, bool observe, std::shared_ptr<CheckedReads> reads,
+                                       const CallInputs& inputs, Call& call) {
   std::optional<Observation> observation;
   if (observe) {
     HostEffects effects;
-    EagerRun run(inputs.copied, [&] { effects = call.run_observed(); });
+    EagerRun run(
+        inputs.copied, [&] { effects = call.run_observed(); }, std::make_shared<HostParts>(),
+        std::make_shared<graph::NumberUses>(), std::make_shared<graph::Islands>(), std::move(reads));
     observation.emplace(std::move(run), effects, inputs.described(), call.eager_results());
   } else {
     call.run_eagerly();
@@ -253,8 +261,10 @@ std::optional<SignatureCache::Result> SignatureCache::run(Key key, const CallInp
   }
   const Impl::Entry kept = entry.shared_from_this();
   const bool observe = entry.wants_observation() && !impl_->newcomers.are_all();
+  std::shared_ptr<CheckedReads> reads;
+  if (observe && entry.checks_reads()) reads = std::make_shared<CheckedReads>(entry.device_of(inputs.described()));
   lock.unlock();
-  impl_->run_eagerly(entry, observe, inputs, call);
+  impl_->run_eagerly(entry, observe, std::move(reads), inputs, call);
   return std::nullopt;
 }
 

@@ -13,6 +13,11 @@ namespace {
 // In a row: the next iterations of DistributedDataParallel are like all others.
 constexpr int kMostIllTimed = 2;
 
+// A replay that a check ends costs more than the eager call that follows it; one that is not saves most of it.
+constexpr std::size_t kGoodForOneMiss = 4;
+constexpr std::size_t kMissesAtFirst = 6;
+constexpr int kMissesToLookAgain = 2;  // in a row
+
 bool is_of_one_iteration(const std::exception& error) {
   const auto* const refused = dynamic_cast<const CaptureError*>(&error);
   return refused != nullptr && refused->diagnosis().rule == "PG1104";
@@ -58,6 +63,40 @@ void SignatureEntry::note_stale(const std::string& why) {
 void SignatureEntry::note_refused_replay(const Error& error) {
   if (options_.policy.strict) throw;
   note_stale(error.what());
+}
+
+// Where the value stays another one, the next calls show the way that it leads.
+void SignatureEntry::note_other_value(const Error& error) {
+  ++misses_;
+  if (misses_ * kGoodForOneMiss > recaptures_.replays() + kMissesAtFirst * kGoodForOneMiss) {
+    graphs_.clear();
+    return give_up_checks(
+        fmt::format("in {} of {} calls a value that it read was another one than when it was captured", misses_,
+                    misses_ + recaptures_.replays()));
+  }
+  if (++misses_in_a_row_ >= kMissesToLookAgain) {
+    misses_in_a_row_ = 0;
+    note_stale(error.what());
+  }
+}
+
+c10::Device SignatureEntry::device_of(std::span<const at::Tensor> inputs) const {
+  if (warm_up_.has_last()) return warm_up_.last().device();
+  const auto other = std::ranges::find_if(inputs, [](const at::Tensor& input) { return !input.device().is_cpu(); });
+  return other == inputs.end() ? c10::Device(c10::kCPU) : other->device();
+}
+
+// The call in which a read is seen first is like a first one: its reads were not noted.
+void SignatureEntry::note_reads(const Observation& observed) {
+  if (reads_ || options_.islands != IslandPolicy::automatic || !observed.reads_values()) return;
+  reads_ = true;
+  if (observed.runs_compiled()) no_checks_ = "the step runs code that torch.compile made";
+  if (checks_reads()) warm_up_.start_again();
+}
+
+void SignatureEntry::give_up_checks(std::string why) {
+  no_checks_ = std::move(why);
+  warm_up_.start_again();
 }
 
 void SignatureEntry::note_recapture(const std::string& why) {
@@ -122,13 +161,20 @@ void SignatureEntry::note_in_flight() {
 
 CachedGraph* SignatureEntry::capture(const CallInputs& inputs, Call& call, GraphMaker& maker, std::size_t function) {
   std::string reason;
-  const bool is_whole = warm_up_.last().kind() == GraphedKind::inference &&
-                        (warm_up_.gives_other_numbers() || warm_up_.last().communicates());
+  const Observation& last = warm_up_.last();
+  const bool is_whole =
+      last.kind() == GraphedKind::inference &&
+      (warm_up_.gives_other_numbers() || last.communicates() || (checks_reads() && last.reads_values()));
+  if (!is_step() && !is_whole && !last.checked_values().empty()) {
+    give_up_checks("its backward pass runs outside of it");
+    return nullptr;
+  }
   try {
     const GraphMaker::Source source{.inputs = inputs.copied,
                                     .observation = warm_up_.last(),
                                     .is_adopted = is_adopted_,
                                     .is_step = is_step() || is_whole,
+                                    .checks_reads = checks_reads(),
                                     .own_gradients = own_gradients_,
                                     .shares_gradients = warm_up_.shares_gradients(),
                                     .shares_inputs = warm_up_.shares_inputs(),
@@ -147,6 +193,10 @@ CachedGraph* SignatureEntry::capture(const CallInputs& inputs, Call& call, Graph
     if (dynamic_cast<const NoOwnGradients*>(&error) != nullptr) {
       own_gradients_.clear();
       no_own_gradients_ = true;
+      return nullptr;
+    }
+    if (dynamic_cast<const UncheckedReads*>(&error) != nullptr) {
+      give_up_checks(static_cast<const UncheckedReads&>(error).diagnosis().what);
       return nullptr;
     }
     const bool is_other_path = dynamic_cast<const OtherPath*>(&error) != nullptr;
@@ -168,18 +218,23 @@ CachedGraph* SignatureEntry::capture(const CallInputs& inputs, Call& call, Graph
 
 void SignatureEntry::adopt(const SignatureEntry& other) {
   warm_up_.adopt(other.warm_up_);
+  reads_ = other.reads_;
+  no_checks_ = other.no_checks_;
   is_adopted_ = true;
 }
 
 void SignatureEntry::note_eager_call(std::optional<Observation> observed, Call& call) {
   ++eager_calls_;
   if (!observed || !wants_observation()) return;  // another thread's call may have been the last one that was wanted
+  note_reads(*observed);
   warm_up_.note(*std::move(observed), call);
+  if (warm_up_.reads_vary()) give_up_checks("what it reads changes from call to call");
   if (!options_.policy.strict) heed_obstacle();  // else the next call throws, which computes nothing
 }
 
 void SignatureEntry::stay_eager(std::string reason) {
   reason_ = std::move(reason);
+  if (!no_checks_.empty()) reason_ += "\n  note:  replays cannot check what is read: " + no_checks_;
   is_eager_ = true;
   graphs_.clear();
   warm_up_.start_again();
@@ -201,6 +256,7 @@ SignatureInfo SignatureEntry::info() const {
           .recaptures = recaptures_.count(),
           .replays = recaptures_.replays(),
           .eager_calls = eager_calls_,
+          .misses = misses_,
           .reason = reason_,
           .gain = gain(),
           .branches = branches()};

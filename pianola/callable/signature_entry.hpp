@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -61,7 +62,16 @@ class SignatureEntry : public std::enable_shared_from_this<SignatureEntry> {
   /// @throws what keeps the call from being captured, where the cache is strict or the user stopped it.
   [[nodiscard]] CachedGraph* graph_for(const CallInputs& inputs, Call& call, GraphMaker& maker, std::size_t function);
   /// After a replay.
-  void note_replay() noexcept { recaptures_.note_replay(); }
+  void note_replay() noexcept {
+    recaptures_.note_replay();
+    misses_in_a_row_ = 0;
+  }
+  /// A check of a read ended a replay, and all is as before the call.
+  void note_other_value(const Error& error);
+  /// Whether reads are to be noted in the next eager call, for replays to check.
+  [[nodiscard]] bool checks_reads() const noexcept { return reads_ && no_checks_.empty(); }
+  /// Where the next eager call computes, for all that is known.
+  [[nodiscard]] c10::Device device_of(std::span<const at::Tensor> inputs) const;
   /// A replay was refused, and nothing was launched. To be called where the error is caught. @throws it, if strict.
   void note_refused_replay(const Error& error);
 
@@ -91,6 +101,8 @@ class SignatureEntry : public std::enable_shared_from_this<SignatureEntry> {
   void drop_stale();
   void note_stale(const std::string& why);
   void note_recapture(const std::string& why);
+  void note_reads(const Observation& observed);
+  void give_up_checks(std::string why);
   void heed_obstacle();
   [[nodiscard]] bool may_capture();
   [[nodiscard]] bool is_step() const;
@@ -105,7 +117,11 @@ class SignatureEntry : public std::enable_shared_from_this<SignatureEntry> {
   bool is_adopted_ = false;        // the warm-up is that of another entry
   LeafSet own_gradients_;          // of these leaves they are set from outside again and again
   bool no_own_gradients_ = false;  // that was tried, and cannot be
-  int ill_timed_ = 0;              // captures that met an iteration that cannot be captured
+  bool reads_ = false;             // values, which replays are to check
+  std::string no_checks_;          // why they cannot; empty: they may
+  std::size_t misses_ = 0;         // replays that a check ended
+  int misses_in_a_row_ = 0;
+  int ill_timed_ = 0;  // captures that met an iteration that cannot be captured
   std::vector<CachedGraph> graphs_;
   std::string reason_;  // why it stays eager, or why graphs were dropped
   bool is_eager_ = false;

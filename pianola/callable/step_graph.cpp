@@ -4,11 +4,14 @@
 #include <pianola/graph/copy_into.hpp>
 #include <pianola/graph/graph_numbers.hpp>
 #include <pianola/graph/open_capture.hpp>
+#include <pianola/graph/read_check.hpp>
 #include <pianola/trace/describe.hpp>
 #include <pianola/trace/op_stream.hpp>
 #include <pianola/trace/plain_check.hpp>
 #include <pianola/trace/quiet_scope.hpp>
 #include <pianola/trace/tensors_of.hpp>
+
+#include <ATen/Context.h>
 
 #include <fmt/format.h>
 
@@ -97,6 +100,7 @@ void StepGraph::capture(const Step& step, const std::vector<at::Tensor>& leaves,
   std::vector<at::Tensor> results;
   auto parts = std::make_shared<HostParts>(before.reads);
   auto numbers = std::make_shared<graph::NumberUses>();
+  std::shared_ptr<CheckedReads> reads;
   Communications communications;
   try {
     const auto observed = [&] {
@@ -104,10 +108,11 @@ void StepGraph::capture(const Step& step, const std::vector<at::Tensor>& leaves,
       parts->put_back();  // of a run before, which is none of the user's
       parts = std::make_shared<HostParts>(before.reads);
       numbers = std::make_shared<graph::NumberUses>();
+      if (before.checked != nullptr) reads = std::make_shared<CheckedReads>(graph_.device(), *before.checked);
       const trace::OpStream changes({&*gradients_, &communications});
       run.emplace(
           inputs_, [&] { results = step(inputs_); }, parts, numbers,
-          std::make_shared<graph::Islands>(before.islands, leaves));
+          std::make_shared<graph::Islands>(before.islands, leaves), reads);
       gradients_->end_run();
     };
     const graph::ObservedBefore with_other_ranks;
@@ -120,6 +125,11 @@ void StepGraph::capture(const Step& step, const std::vector<at::Tensor>& leaves,
       throw;
     }
     if (!run->failure().empty()) throw UsageError({.what = run->failure()});
+    if (reads != nullptr && reads->any()) {
+      std::vector<at::Generator> generators = options.generators;
+      generators.push_back(at::globalContext().defaultGenerator(graph_.device()));
+      undo_.emplace(*reads, std::move(generators));
+    }
     check(run->watch());
     if (gradients_->any_is_sparse()) {
       refuse("the step makes or uses a sparse gradient, which a replay would not renew",
@@ -149,7 +159,7 @@ void StepGraph::capture(const Step& step, const std::vector<at::Tensor>& leaves,
   parts_ = parts->take();
   parts_have_run_ = true;
   reads_ = std::any_of(parts_.begin(), parts_.end(), [](const HostPart& part) { return part.reads(); });
-  if (!reads_) keep_parts();
+  if (!may_be_taken_back()) keep_parts();
   gradients_->finish();
   keep_results(results, run->watch());
   std::vector<at::Tensor> outside = run->watch().outside();
@@ -234,14 +244,18 @@ void StepGraph::launch(std::span<const at::Tensor> inputs) {
         {.what = "an input is a gradient that the step uses too; a replay would read it as it was before the call",
          .fix = "pass a clone() of it"});
   }
+  if (undo_) undo_->save();
   gradients_->copy_in();
+  const bool have_run = std::exchange(parts_have_run_, false);
   try {
-    const bool have_run = std::exchange(parts_have_run_, false);
     const bool is_recorded_call = std::exchange(communicates_, false);
     const graph::GraphNumbers graph(graph_);
     if (is_recorded_call) graph.repeat_recorded_call(true);
     launch_once(inputs, have_run);
     if (is_recorded_call) graph.repeat_recorded_call(false);
+  } catch (const graph::OtherValue&) {
+    take_back(have_run);
+    throw;
   } catch (...) {
     graph::GraphNumbers(graph_).repeat_recorded_call(false);
     for (HostPart& part : parts_) part.hand_out();
@@ -255,9 +269,23 @@ void StepGraph::launch(std::span<const at::Tensor> inputs) {
 }
 
 void StepGraph::launch_once(std::span<const at::Tensor> inputs, bool have_run) {
-  if (parts_.empty() || (have_run && !reads_)) return graph_.replay(inputs);
-  launch_with_parts(inputs, have_run);
-  if (have_run) keep_parts();
+  if (parts_.empty() || (have_run && !reads_)) {
+    graph_.replay(inputs);
+  } else {
+    launch_with_parts(inputs, have_run);
+  }
+  if (have_run && may_be_taken_back()) keep_parts();
+}
+
+// A check of a read has ended the launch. No part comes before the last check, so that none has run; but in the capture.
+void StepGraph::take_back(bool have_run) {
+  undo_->put_back();
+  if (have_run && !parts_.empty()) {
+    take_back_from(parts_.front());
+    keep_parts();
+  }
+  gradients_->copy_out();
+  gradients_->leave_as_at(0);
 }
 
 // The numbers first, then the graph: what parts want to read is run before. `have_run`: all of them, in the capture.

@@ -6,6 +6,7 @@
 #include <pianola/callable/leaf_set.hpp>
 #include <pianola/callable/output_origin.hpp>
 #include <pianola/callable/step_gradients.hpp>
+#include <pianola/callable/undo.hpp>
 #include <pianola/graph/graph.hpp>
 #include <pianola/graph/number_slots.hpp>
 #include <pianola/graph/outside_guard.hpp>
@@ -39,6 +40,8 @@ class NoOwnGradients : public UsageError {
 struct RunBefore {
   const std::vector<c10::IValue>& reads;
   const std::vector<graph::IslandNotes>& islands;
+  /// Of reads that replays are to check; nullptr: none.
+  const std::vector<c10::IValue>* checked = nullptr;
 };
 
 /// A function that trains by itself, captured whole.
@@ -54,7 +57,7 @@ class StepGraph final : public CapturedCall {
 
   /// @param leaves   Whose gradients the step may use.
   /// @param accept   Refuses, by an exception, what the recorded run did; empty: anything will do. It may call bind_numbers().
-  /// @throws UsageError, CaptureError  All is as before. NoOwnGradients: without them, it may be captured.
+  /// @throws UsageError, CaptureError  All is as before. NoOwnGradients, UncheckedReads: without these, it may be captured.
   void capture(const Step& step, const std::vector<at::Tensor>& leaves, const RunBefore& before, CaptureOptions options,
                const std::function<void(const EagerRun&)>& accept);
 
@@ -70,8 +73,9 @@ class StepGraph final : public CapturedCall {
   [[nodiscard]] bool set_numbers(std::span<const c10::IValue> values) override;
   [[nodiscard]] bool is_free() const override { return gradients_->are_as_captured(); }
   [[nodiscard]] LeafSet replaced_gradients() const override { return gradients_->replaced(); }
+  /// Besides, @throws graph::OtherValue  A check of a read ended it; all is as before the call.
   [[nodiscard]] std::vector<at::Tensor> replay(std::span<const at::Tensor> inputs) override;
-  /// The first half of replay(): what is launched. @throws GuardError, ReplayError  As replay().
+  /// The first half of replay(): what is launched. @throws GuardError, ReplayError, graph::OtherValue  As replay().
   void launch(std::span<const at::Tensor> inputs);
   /// The second half: what the launch returns, as OutputPolicy says.
   [[nodiscard]] std::vector<at::Tensor> results(std::span<const at::Tensor> inputs) const;
@@ -82,9 +86,11 @@ class StepGraph final : public CapturedCall {
 
  private:
   void launch_once(std::span<const at::Tensor> inputs, bool have_run);
+  void take_back(bool have_run);
   void launch_with_parts(std::span<const at::Tensor> inputs, bool have_run);
   void take_back_from(const HostPart& first) const;
   void keep_parts();
+  [[nodiscard]] bool may_be_taken_back() const noexcept { return reads_ || undo_.has_value(); }
   void check_inputs(std::span<const at::Tensor> inputs, const std::vector<bool>& spared) const;
   void check(const CallWatch& watch) const;
   void keep_results(const std::vector<at::Tensor>& results, const CallWatch& watch);
@@ -103,6 +109,7 @@ class StepGraph final : public CapturedCall {
   std::optional<graph::OutsideGuard> outside_;
   std::vector<HostPart> parts_;
   bool reads_ = false;           // some part does
+  std::optional<Undo> undo_;     // where replays check reads
   bool parts_have_run_ = false;  // for the next launch: in the capture
   bool communicates_ = false;    // for the next launch: other ranks have taken part in it, in the capture
   graph::NumberSlots numbers_;

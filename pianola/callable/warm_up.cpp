@@ -1,5 +1,7 @@
 #include <pianola/callable/warm_up.hpp>
 
+#include <pianola/callable/checked_reads.hpp>
+
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -50,6 +52,7 @@ void WarmUp::note(Observation observed, Call& call) {
   if (!obstacle_.empty()) call.note_lasting_obstacle();
   if (obstacle_.empty() && counts()) note_obstacle(observed, is_first);
   const std::vector<c10::IValue> numbers = call.numbers();
+  if (note_reads(observed, is_first)) return start_again();
   if (obstacle_.empty() && !is_first && calls_ >= wanted_) {
     // A backward pass from outside has operations that this log does not know.
     const bool numbers_count = are_same(numbers, numbers_) || observed.kind() == GraphedKind::autograd;
@@ -72,6 +75,14 @@ void WarmUp::note(Observation observed, Call& call) {
   if (!counts()) return;
   kept_.push_back({.tensors = last_->take_kept(), .is_first = is_first});
   look_at_kept(call);
+}
+
+// Two calls have to agree on what replays are to check. @return  Whether they did not, so that nothing is to be checked.
+bool WarmUp::note_reads(const Observation& observed, bool is_first) {
+  const bool agree = !is_first && same_reads(observed.checked_values(), last_->checked_values());
+  reads_vary_ = !is_first && !agree && !last_is_first_;
+  if (!agree && !reads_vary_ && !observed.checked_values().empty()) settled_ = false;
+  return reads_vary_;
 }
 
 void WarmUp::note_obstacle(const Observation& observed, bool is_first) {

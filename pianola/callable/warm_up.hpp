@@ -39,6 +39,8 @@ class WarmUp {
   [[nodiscard]] bool is_over() const;
   /// Why no graph could be right; empty where one could.
   [[nodiscard]] const std::string& obstacle() const noexcept { return obstacle_; }
+  /// Whether what replays are to check was another value in one call than in the next.
+  [[nodiscard]] bool reads_vary() const noexcept { return reads_vary_; }
   /// Whether operations were given other numbers, where those among the arguments were others.
   [[nodiscard]] bool gives_other_numbers() const noexcept { return given_others_; }
   /// Numbers among the arguments, and what the operations were given in the latest calls, which had different ones.
@@ -62,6 +64,7 @@ class WarmUp {
 
  private:
   void look_at_kept(Call& call);
+  bool note_reads(const Observation& observed, bool is_first);
   void note_obstacle(const Observation& observed, bool is_first);
   void note_sample(const Observation& observed, std::vector<c10::IValue> numbers);
   [[nodiscard]] bool counts() const noexcept { return calls_ + 1 >= wanted_; }
@@ -90,6 +93,7 @@ class WarmUp {
   std::vector<c10::IValue> numbers_;  // of the latest call
   std::vector<graph::NumberSample> samples_;
   bool given_others_ = false;  // operations were given other numbers, where the arguments' were others
+  bool reads_vary_ = false;
   std::string obstacle_;
 };
 

@@ -3,6 +3,7 @@
 #include <pianola/core/error.hpp>
 #include <pianola/graph/island_call.hpp>
 #include <pianola/graph/open_capture.hpp>
+#include <pianola/graph/read_check.hpp>
 #include <pianola/trace/op_stream.hpp>
 
 #include <ATen/SavedTensorHooks.h>
@@ -205,6 +206,8 @@ std::int64_t next_island_number() noexcept {
   return ++last;
 }
 
-bool is_island(const std::string& operation) noexcept { return operation == kForward || operation == kIslandBackward; }
+bool is_island(const std::string& operation) noexcept {
+  return operation == kForward || operation == kIslandBackward || operation == kReadCheck;
+}
 
 }  // namespace pianola::graph

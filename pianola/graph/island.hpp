@@ -127,7 +127,7 @@ PIANOLA_API IslandResult call_island(IslandFunction function, std::vector<at::Te
 /// For IslandFunction::number.
 [[nodiscard]] PIANOLA_API std::int64_t next_island_number() noexcept;
 
-/// Whether an operation is an island, or its backward.
+/// Whether an operation is an island, its backward, or a check of a read: a replay runs it by hand.
 [[nodiscard]] bool is_island(const std::string& operation) noexcept;
 
 }  // namespace pianola::graph

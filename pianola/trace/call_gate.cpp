@@ -19,6 +19,7 @@ constexpr c10::DispatchKey kKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
 struct OpenGate {
   CallGate::Handler handler;
+  CallGate::MakesOfOthers makes_of_others;
   std::unique_ptr<OpenGate> outer;
   c10::DispatchKeySet keys = {};  // of the call at hand
 };
@@ -61,9 +62,10 @@ void register_once() {
 
 }  // namespace
 
-CallGate::CallGate(Handler handler) {
+CallGate::CallGate(Handler handler, MakesOfOthers makes_of_others) {
   register_once();
-  open_gate = std::make_unique<OpenGate>(OpenGate{.handler = std::move(handler), .outer = std::move(open_gate)});
+  open_gate = std::make_unique<OpenGate>(OpenGate{
+      .handler = std::move(handler), .makes_of_others = std::move(makes_of_others), .outer = std::move(open_gate)});
   set_included(true);
 }
 
@@ -77,6 +79,13 @@ void CallGate::run(const OpInfo& op, torch::jit::Stack& stack) {
   if (open_gate->outer == nullptr) return op.handle.redispatchBoxed(open_gate->keys, &stack);
   const OuterGate outer;
   open_gate->handler(op, stack);
+}
+
+bool CallGate::makes_of_others(const OpInfo& op, c10::ArrayRef<c10::IValue> inputs) {
+  for (const OpenGate* gate = open_gate.get(); gate != nullptr; gate = gate->outer.get()) {
+    if (gate->makes_of_others && gate->makes_of_others(op, inputs)) return true;
+  }
+  return false;
 }
 
 bool CallGate::is_open() noexcept { return open_gate != nullptr; }

@@ -2,6 +2,7 @@
 
 #include <pianola/torch_abi/thread_slot.hpp>
 #include <pianola/trace/allocation_log.hpp>
+#include <pianola/trace/call_gate.hpp>
 #include <pianola/trace/collective_work.hpp>
 #include <pianola/trace/compiled_code.hpp>
 #include <pianola/trace/host_calls.hpp>
@@ -461,7 +462,7 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
     if (resizes_for_users()) [[unlikely]]
       state->note_odd(Oddity::resized, "the step resizes a storage, whose memory a graph would use as it was",
                       span.name(), here);
-    if (info->transparent_now(inputs)) {
+    if (info->transparent_now(inputs) || (CallGate::is_open() && CallGate::makes_of_others(*info, inputs))) {
       here.callers.push_back(span.name());
       return nullptr;
     }

@@ -40,6 +40,7 @@ callable::CacheOptions cache_options(const FullIterationOptions& options) {
            .generators = options.generators,
            .accept_capture_path = options.accept_capture_path,
            .branches = options.branches,
+           .islands = IslandPolicy::marked,
            .parallel = options.parallel,
            .mode = options.mode,
            .on_fallback = options.on_fallback},

@@ -241,8 +241,8 @@ GraphedOptions make_graphed_options(int warmup, int capacity, int max_in_flight,
                                     bool retain_graph, bool accept_capture_path,
                                     const std::optional<std::pair<c10::Device, PoolId>>& pool,
                                     std::vector<at::Generator> generators, const Lanes& branches,
-                                    const std::optional<ParallelOptions>& parallel, const std::string& mode,
-                                    const py::object& on_fallback) {
+                                    const std::optional<ParallelOptions>& parallel, bool checks_reads,
+                                    const std::string& mode, const py::object& on_fallback) {
   return {.warmup = warmup,
           .capacity = capacity,
           .max_in_flight = max_in_flight,
@@ -253,6 +253,7 @@ GraphedOptions make_graphed_options(int warmup, int capacity, int max_in_flight,
           .generators = std::move(generators),
           .accept_capture_path = accept_capture_path,
           .branches = branches_of(branches),
+          .islands = checks_reads ? IslandPolicy::automatic : IslandPolicy::marked,
           .parallel = parallel.value_or(ParallelOptions()),
           .mode = capture_mode(mode),
           .on_fallback = make_listener(on_fallback)};
@@ -273,6 +274,8 @@ void bind_graphed_info(py::module_& module) {
                     "Captures after the first because what was captured had become stale.")
       .def_readonly("replays", &SignatureInfo::replays, "Calls that were replayed.")
       .def_readonly("eager_calls", &SignatureInfo::eager_calls, "Calls that ran eagerly, warm-up included.")
+      .def_readonly("misses", &SignatureInfo::misses,
+                    "Replays that read another value than their capture, so that the call ran eagerly.")
       .def_property_readonly(
           "reason", [](const SignatureInfo& self) { return in_python_words(self.reason); },
           "Why it stays eager; empty for others.")
@@ -320,7 +323,7 @@ void bind_graphed(py::module_& module) {
       .def(py::init(&make_graphed_options), py::kw_only(), py::arg("warmup"), py::arg("capacity"),
            py::arg("max_in_flight"), py::arg("output"), py::arg("grad"), py::arg("retain_graph"),
            py::arg("accept_capture_path"), py::arg("pool"), py::arg("generators"), py::arg("branches"),
-           py::arg("parallel"), py::arg("mode"), py::arg("on_fallback"));
+           py::arg("parallel"), py::arg("checks_reads"), py::arg("mode"), py::arg("on_fallback"));
   py::class_<PythonCache> cache(module, "GraphedCache", "The graphs of one function, by signature of its calls.");
   cache
       .def(py::init<GraphedOptions, const py::function&, const py::object&>(), py::arg("options"), py::arg("original"),

@@ -3,7 +3,9 @@
 #include <bindings/held_object.hpp>
 #include <bindings/python_function.hpp>
 
+#include <pianola/callable/checked_reads.hpp>
 #include <pianola/graph/island.hpp>
+#include <pianola/graph/read_check.hpp>
 
 #include <cstdint>
 #include <memory>
@@ -50,6 +52,21 @@ graph::IslandFunction::Run with_gil(const py::function& function) {
   };
 }
 
+// Of a step that is captured and whose replays can check. @return  Whether it is.
+bool check_in_replays(const py::function& check, Tensors tensors, std::string what) {
+  callable::CheckedReads* const reads = callable::CheckedReads::current();
+  if (reads == nullptr || !graph::Islands::step_is_recorded()) return false;
+  reads->note_check();
+  graph::ReadCheck made = [held = HeldObject(check)](const Tensors& now) {
+    const WithGil gil;
+    const Unprofiled unprofiled;
+    return call_python(held.get(), py::make_tuple(now)).cast<bool>();
+  };
+  const py::gil_scoped_release released;
+  graph::check_in_replays(std::move(tensors), std::move(made), std::move(what));
+  return true;
+}
+
 }  // namespace
 
 void bind_island(py::module_& module) {
@@ -57,6 +74,7 @@ void bind_island(py::module_& module) {
   module.def(
       "islands_are_open", [] { return graph::Islands::current() != nullptr; },
       "Whether a step runs on this thread that is observed or recorded.");
+  module.def("is_in_island", &graph::Islands::is_running, "Whether a part that stays eager runs in such a step.");
   module.def(
       "call_island",
       [](const py::function& function, std::string name, std::int64_t number, Tensors inputs,
@@ -76,6 +94,9 @@ void bind_island(py::module_& module) {
       },
       py::arg("function"), py::arg("name"), py::arg("number"), py::arg("inputs"), py::arg("numbers"),
       "Calls function(inputs, numbers), which returns (tensors, structure), as an island of the step that runs.");
+  module.def(
+      "check_in_replays", &check_in_replays, py::arg("check"), py::arg("tensors"), py::arg("what"),
+      "Replays of the step that is captured call check(tensors), and end where it says no. False: it is no such step.");
 }
 
 }  // namespace pianola::python

@@ -33,15 +33,16 @@ void PythonCall::run_eagerly() {
 
 callable::HostEffects PythonCall::run_observed() {
   const WithGil gil;
-  using Effects = std::tuple<std::string, std::string, std::vector<at::Tensor>, bool, bool, bool>;
-  auto [lasting, passing, remade, late, is_no_example, begins_anew] =
+  using Effects = std::tuple<std::string, std::string, std::vector<at::Tensor>, bool, bool, bool, bool>;
+  auto [lasting, passing, remade, late, is_no_example, begins_anew, runs_compiled] =
       call_python(object().attr("run_observed")).cast<Effects>();
   return {.lasting = std::move(lasting),
           .passing = std::move(passing),
           .remade = std::move(remade),
           .only_returns_late_reads = late,
           .is_no_example = is_no_example,
-          .begins_anew = begins_anew};
+          .begins_anew = begins_anew,
+          .runs_compiled = runs_compiled};
 }
 
 void PythonCall::note_lasting_obstacle() {

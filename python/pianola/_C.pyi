@@ -1079,6 +1079,9 @@ class SignatureInfo:
     def eager_calls(self) -> int:
         """Calls that ran eagerly, warm-up included."""
     @property
+    def misses(self) -> int:
+        """Replays that read another value than their capture, so that the call ran eagerly."""
+    @property
     def reason(self) -> str:
         """Why it stays eager; empty for others."""
     @property
@@ -1156,6 +1159,7 @@ class GraphedOptions:
         generators: Sequence[torch.Generator],
         branches: int | str,
         parallel: ParallelOptions | None,
+        checks_reads: bool,
         mode: str,
         on_fallback: Callable[[str], Any],
     ) -> None: ...
@@ -1500,6 +1504,10 @@ def call_island(
     numbers: Sequence[Any],
 ) -> tuple[list[torch.Tensor], Any]:
     """Calls function(inputs, numbers), which returns (tensors, structure), as an island of the step that runs."""
+
+def check_in_replays(check: Callable[..., Any], tensors: Sequence[torch.Tensor], what: str) -> bool:
+    """Replays of the step that is captured call check(tensors), and end where it says no. False: it is no such
+    step."""
 
 class GradScaler:
     """Scales losses, and skips steps whose gradients overflowed."""

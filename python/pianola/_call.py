@@ -75,7 +75,7 @@ class Call:
         if self._taken_apart is not None:
             self._taken_apart.look()
         try:
-            with Recording(device) as draws, Notes(device) as notes:
+            with Recording(device) as draws, Notes(device, self.graphed.checks_reads) as notes:
                 effects, reads = self.graphed.watch.run(
                     partial(self._run_watched, trail), device, self.read_arguments(), self.state is not None and self.state.is_new,
                     None if self.state is None else self.state.looks,
@@ -221,7 +221,7 @@ class Call:
                 watch = call.graphed.watch
                 stores = watch.stores()
                 device = call.device()
-                answers = Answers(device, call.state.late.get(call.shapes()))
+                answers = Answers(device, call.state.late.get(call.shapes()), call.graphed.checks_reads)
                 reads = HostReads(call.graphed.original, call.read_arguments(), device)
                 followed = (indexing, making) if follows else (nullcontext(), nullcontext())
                 with followed[0], followed[1], answers, reads:

@@ -25,6 +25,7 @@ class _Step:
     """The function of one stage."""
 
     draws = None  # those of the host are refused
+    checks_reads = False  # as well
 
     def __init__(self, function: Callable[[Any], Any], capacity: int, warmup: int) -> None:
         self.original = function

@@ -83,6 +83,7 @@ class GraphedFunction(Generic[Arguments, Result]):
         self.watch = HostWatch(function, options["warmup"], self.handed_on)
         self.temporary = TemporaryArguments()
         self._has_told = False
+        self.checks_reads = options["islands"] == "auto"
         see_names()
         self._cache = _C.GraphedCache(_cache_options(options, Weakly(self._report)), Weakly(self.run_original), module)
 
@@ -251,6 +252,7 @@ def _cache_options(options: dict[str, Any], report: Callable[[str], None]) -> "_
         generators=list(options["generators"]),
         branches=options["branches"],
         parallel=options["parallel"],
+        checks_reads=options["islands"] == "auto",
         mode=options["capture_error_mode"],
         on_fallback=report,
     )
@@ -287,6 +289,7 @@ def graphed(
     generators: Iterable[torch.Generator] = (),
     branches: Union[int, str] = "auto",
     parallel: "Optional[_C.ParallelOptions]" = None,
+    islands: str = "auto",
     compile: Union[bool, str] = False,
     closeness: Optional[float] = None,
     capture_error_mode: str = "thread_local",
@@ -325,6 +328,9 @@ def graphed(
         generators: torch.Generators, besides the default one, that it draws from.
         branches, parallel: as for pianola.Graph.capture: what is independent runs at once. "auto": on four lanes, where a trial
             finds that faster; 0: never.
+        islands: what stays on the host while a graph is replayed. "marked": what pianola.eager marks. "auto": reads of values as well
+            (`if loss.item() > 5`, `x[mask]`): a replay runs up to each, reads, and goes on where it says what it said to the capture;
+            else the call is made eagerly, and where that is so too often, all calls are.
         compile: True: the modules that the function calls are compiled by Inductor, and its kernels are part of the graph. "auto":
             where they are at least 2 % faster. Calls go to the plain graph until the compiled one is there; what cannot be
             compiled stays plain. Compiled kernels round differently: info().compiled says by how much, and what was chosen;
@@ -334,6 +340,8 @@ def graphed(
         capture_error_mode: as for pianola.graph.
         on_fallback: called with the reason, once per signature, instead of the log.
     """
+    if islands not in ("marked", "auto"):
+        refuse(f"islands must be 'marked' or 'auto', got {islands!r}")
     if isinstance(pool, tuple):
         refuse("graphed needs a pianola.GraphPool, not its name", "pass pool=pianola.GraphPool(device)")
     options = dict(
@@ -348,6 +356,7 @@ def graphed(
         generators=tuple(generators),
         branches=branches,
         parallel=parallel,
+        islands=islands,
         compile=compile,
         closeness=closeness,
         capture_error_mode=capture_error_mode,

@@ -236,7 +236,7 @@ def parts_of_function(function: types.FunctionType) -> tuple:
 
 _GETTERS: dict[str, Callable[[Any, Any], Any]] = {
     "entry": lambda owner, key: original_of(owner.get(key, MISSING)),
-    "attribute": lambda owner, key: (dictionary_of(owner) or {}).get(key, MISSING),
+    "attribute": lambda owner, key: original_of((dictionary_of(owner) or {}).get(key, MISSING)),
     "class": in_class,
     "slot": slot_of,
     "cell": cell_content,

@@ -96,6 +96,7 @@ class HostReads(HostValues):
         self._device = device
         self._counts = Counts()
         self.own: set[int] = set()  # ids of objects that the call made for itself, or for its result
+        self.runs_compiled = False  # code that torch.compile made
         self.learned = False  # methods that are parts from now on
         self._seen_codes: dict[CodeType, CodeReads] = {}
         self._seen_frames: dict[tuple, list[weakref.ref]] = {}
@@ -222,6 +223,7 @@ class HostReads(HostValues):
             del self.stores[stores:]
 
     def _note_compiled(self, frame: FrameType) -> None:
+        self.runs_compiled = True
         guards = guards_of(frame)
         if guards is not None:
             self._at = (frame.f_code, frame.f_code.co_firstlineno)

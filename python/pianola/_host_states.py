@@ -93,7 +93,9 @@ class State:
         self.unfollowed += [what for what in reads.unfollowed if what not in self.unfollowed]
 
     def note_late(self, shapes: tuple, seen: Optional[Seen]) -> None:
-        self.late.pop(shapes, None)
+        before = self.late.pop(shapes, None)
+        if seen is not None and before is not None:
+            seen = seen._replace(before=before.values)
         if len(self.late) == _MOST_SHAPES:
             del self.late[next(iter(self.late))]
         self.late[shapes] = seen

@@ -52,6 +52,7 @@ class Effects(NamedTuple):
     only_returns_late_reads: bool = False
     is_no_example: bool = False  # captures take none by it
     begins_anew: bool = False  # other calls of it are parts of the host from now on
+    runs_compiled: bool = False  # code that torch.compile made
 
 
 class Looks:
@@ -178,7 +179,7 @@ class HostWatch:
         self._moving = moving
         stored = [] if self._handed_on is None else self._handed_on.stored()
         kept = [*_remade(reads), *(place.get() for place in reads.kept.values()), *stored]
-        return Effects(lasting, passing, kept, begins_anew=reads.learned)
+        return Effects(lasting, passing, kept, begins_anew=reads.learned, runs_compiled=reads.runs_compiled)
 
 
 def _each_once(places: list[Place]) -> list[Place]:

@@ -5,9 +5,14 @@ which is part of the graph, and answers with a LateNumber. The function may retu
 plain numbers; the calculation is kept, and made again after each replay. Whatever else is done with it ends the capture, since
 its outcome would be frozen. What was kept has to give what the last warm-up call returned, from the values that it read.
 float() and int() give nothing but Python's own numbers: those count where the code returns them at once.
+
+Where replays check reads (islands="auto"), the function may also ask: whether a number is larger than another one, whether it is
+finite. A captured run answers as the last warm-up call, and a replay asks again at that place: where the answer is another one, the
+call is made eagerly.
 """
 
 import dis
+import math
 import operator
 import sys
 import threading
@@ -41,6 +46,12 @@ class Seen(NamedTuple):
 
     values: list[Any]
     returned: list[Any]
+    before: Optional[list[Any]] = None  # values that the call before read, where that is known
+
+    def varies(self, read: int) -> bool:
+        """Whether two calls read different numbers there."""
+        before = self.before
+        return before is not None and (len(before) != len(self.values) or _bits(before[read]) != _bits(self.values[read]))
 
 
 # --- What stands for a number ---
@@ -57,7 +68,7 @@ class _Result(NamedTuple):
     operands: tuple[Any, ...]
 
 
-def _calculate(node: Any, values: Sequence[Any]) -> Any:
+def _calculate(node: Any, values: Any) -> Any:
     if type(node) is _Value:
         return values[node.read]
     if type(node) is _Result:
@@ -96,6 +107,9 @@ class LateNumber:
 def _known(number: LateNumber) -> Any:
     """Its value, where that is asked for: nobody knows it in a captured run."""
     if number._answers.is_over:  # kept by somebody whom the refusal did not stop
+        return number._sample
+    if number._answers.may_check(number):  # that it is this one
+        number._answers.check(number._node, number._sample, number._where)
         return number._sample
     number._answers.offence = number._answers.offence or number._where
     _refuse(number._where)
@@ -160,12 +174,15 @@ def _compares(name: str) -> Callable[..., Any]:
 
     def method(self: LateNumber, other: Any) -> Any:
         answers = self._answers
-        is_compared = dis.opname[(frame := sys._getframe(1)).f_code.co_code[frame.f_lasti]] == "COMPARE_OP"
-        if answers.is_over or not is_compared or type(other) not in _OPERANDS or not answers.may_decide_on(self, other):
+        if answers.is_over or type(other) not in _OPERANDS:
             return getattr(_known(self), f"__{name}__")(other)
         is_late = type(other) is LateNumber
         node = _Result(function, (self._node, other._node if is_late else other))
-        return Truth(node, function(self._sample, other._sample if is_late else other), self)
+        outcome = function(self._sample, other._sample if is_late else other)
+        is_compared = dis.opname[(frame := sys._getframe(1)).f_code.co_code[frame.f_lasti]] == "COMPARE_OP"
+        if is_compared and answers.may_decide_on(self, other):
+            return Truth(node, outcome, self)
+        return answers.checked(node, outcome, self)
 
     return method
 
@@ -175,6 +192,10 @@ def _asks(name: str) -> Callable[..., Any]:
         return getattr(_known(self), name)(*others)
 
     return method
+
+
+def _is_true(self: LateNumber) -> bool:
+    return bool(self._answers.checked(_Result(bool, (self._node,)), bool(self._sample), self))
 
 
 def _swapped(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -191,7 +212,8 @@ for _function in (abs, round):
     setattr(LateNumber, f"__{_function.__name__}__", _calculates(_function, is_operator=False))
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     setattr(LateNumber, f"__{_name}__", _compares(_name))
-for _name in ("hash", "bool", "float", "int", "complex", "index", "str", "repr", "format",
+setattr(LateNumber, "__bool__", _is_true)
+for _name in ("hash", "float", "int", "complex", "index", "str", "repr", "format",
               "divmod", "rdivmod", "trunc", "floor", "ceil", "and", "rand", "or", "ror", "xor", "rxor", "lshift", "rlshift",
               "rshift", "rrshift", "invert", "reduce", "reduce_ex"):  # fmt: skip
     setattr(LateNumber, f"__{_name}__", _asks(f"__{_name}__"))
@@ -222,7 +244,7 @@ class _Reads:
         _replaced.__exit__()
 
     def takes(self, tensor: Any, frame: FrameType) -> bool:
-        if type(tensor) not in _PLAIN_TENSORS or _host_parts.is_open():
+        if type(tensor) not in _PLAIN_TENSORS or _host_parts.is_open() or _C.is_in_island():
             return False
         if kind_of_file(frame.f_code.co_filename) & TORCH and not _is_of_scaler(frame):
             return False
@@ -266,8 +288,21 @@ def _by_builtin(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     return number
 
 
+def _by_math(original: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    def ask(number: Any) -> bool:
+        if type(number) is not LateNumber or number._answers.is_over:
+            return original(number)
+        return bool(number._answers.checked(_Result(original, (number._node,)), original(number._sample), number))
+
+    return ask
+
+
 _replaced = Replaced(
-    [(torch.Tensor, "item", _item), *((torch.Tensor, f"__{one}__", partial(_by_builtin, one)) for one in ("float", "int"))]
+    [
+        (torch.Tensor, "item", _item),
+        *((torch.Tensor, f"__{one}__", partial(_by_builtin, one)) for one in ("float", "int")),
+        *((math, one, _by_math) for one in ("isfinite", "isinf", "isnan")),
+    ]
 )
 _STAND_INS: dict[Any, Callable[[], Any]] = {  # objects of their own
     torch.Tensor.__float__: lambda: float("nan"),
@@ -282,10 +317,15 @@ def _copy_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class Notes(_Reads):
-    """The reads of a warm-up call."""
+    """The reads of a warm-up call.
 
-    def __init__(self, device: str) -> None:
+    Args:
+        checks: whether replays check what is asked of them.
+    """
+
+    def __init__(self, device: str, checks: bool = False) -> None:
         super().__init__(device)
+        self._checks = checks
         self._values: list[Any] = []
         self._scales: set[int] = set()  # of scalers, by number of the read: what is done with them the captured run tells
 
@@ -308,7 +348,7 @@ class Notes(_Reads):
         times = Counter(id(leaf) for leaf in taken_apart(result)[0] if type(leaf) in _NUMBERS or is_followed(leaf))
         others = [i for i in range(len(self._values)) if i not in self._scales]
         read = {id(self._values[i]) for i in others}
-        if times.keys() <= set(map(id, self._values)) and not read <= times.keys():
+        if not self._checks and times.keys() <= set(map(id, self._values)) and not read <= times.keys():
             return None
         for i in others:
             expected = 2 + times[id(self._values[i])]  # the list, this call
@@ -346,10 +386,13 @@ class Answers(_Reads):
 
     Args:
         seen: what the last warm-up call read; None: all reads stay what they are.
+        checks: whether replays check what is asked of them.
     """
 
-    def __init__(self, device: str, seen: Optional[Seen]) -> None:
+    def __init__(self, device: str, seen: Optional[Seen], checks: bool = False) -> None:
         super().__init__(device if seen is not None else "")
+        self.checks = checks
+        self._checked: set[int] = set()  # reads
         self._seen = seen
         self._reads: list[_Read] = []
         self._stand_ins: dict[int, tuple[Any, int]] = {}  # numbers of Python's, by id, and the index of the read
@@ -393,6 +436,31 @@ class Answers(_Reads):
         reads = set().union(*(_reads_in(one._node) for one in numbers if type(one) is LateNumber))
         return all(self._reads[read].of_scaler for read in reads)
 
+    def checked(self, node: _Result, outcome: Any, number: LateNumber) -> Any:
+        """What is asked of a number, which replays ask again."""
+        if not self.checks or self.is_over:
+            return _known(number) is not None and outcome  # refused in a captured run
+        self.check(node, outcome, number._where)
+        return outcome
+
+    def may_check(self, number: LateNumber) -> bool:
+        """Whether replays may find this very number again."""
+        assert self._seen is not None
+        return self.checks and not any(self._seen.varies(read) for read in _reads_in(number._node))
+
+    def check(self, node: Any, outcome: Any, where: str) -> None:
+        reads = sorted(_reads_in(node))
+        originals = [self._reads[i].original for i in reads]
+
+        def is_so(copies: list[torch.Tensor]) -> bool:
+            values = {i: read(copy) for i, read, copy in zip(reads, originals, copies)}
+            return _bits(_calculate(node, values)) == _bits(outcome)
+
+        if not _C.check_in_replays(is_so, [self._reads[i].copy for i in reads], f"what the step reads ({where})"):
+            self.offence = self.offence or where
+            _refuse(where)
+        self._checked.update(reads)
+
     def take(self, result: Any) -> None:
         """What the run returned."""
         self._result = result
@@ -428,7 +496,7 @@ class Answers(_Reads):
         assert self._seen is not None
         returned = set().union(*(_reads_in(leaf._node) for leaf in leaves if type(leaf) is LateNumber))
         for index, read in enumerate(self._reads):
-            if index not in returned and not read.of_scaler:
+            if index not in returned and index not in self._checked and not read.of_scaler:
                 _refuse(read.where)
         numbers = _numbers_of(leaves)
         expected = self._seen.returned

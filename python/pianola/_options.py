@@ -27,6 +27,7 @@ class GraphedOptions(TypedDict, total=False):
     generators: Iterable[torch.Generator]
     branches: Union[int, str]
     parallel: Optional[_C.ParallelOptions]
+    islands: str
     compile: Union[bool, str]
     closeness: Optional[float]
     capture_error_mode: str

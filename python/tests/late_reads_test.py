@@ -47,8 +47,8 @@ def expect_replays(make, device, batches=None, **options):
     return signature
 
 
-def expect_eager(make, device, *texts):
-    (signature,), reasons = run_both(make, device)
+def expect_eager(make, device, *texts, **options):
+    (signature,), reasons = run_both(make, device, **options)
     assert signature.replays == 0 and len(reasons) == 1
     for text in texts:
         assert text in reasons[0]
@@ -386,11 +386,17 @@ KEPT, QUEUE = [], queue.SimpleQueue()
 
 
 @pytest.mark.parametrize("function", [
-    decides, goes_into_a_queue, is_formatted, becomes_a_string, goes_to_c, becomes_a_whole_number, swallows, asks_the_type,
-    is_not_returned, returns_one_of_two, is_compared, is_summed_up, is_the_reason_to_stop, fills_a_tensor,
+    goes_into_a_queue, is_formatted, becomes_a_string, goes_to_c, becomes_a_whole_number, swallows, asks_the_type,
+    is_not_returned, returns_one_of_two, is_summed_up, fills_a_tensor,
 ], ids=lambda one: one.__name__)  # fmt: skip
 def test_a_number_that_is_used_on_the_way_keeps_it_eager(device, function):
     expect_eager(lambda device: function, device, "PG101", f"{function.__name__} at late_reads_test.py")
+
+
+@pytest.mark.parametrize("function", [decides, is_compared, is_the_reason_to_stop], ids=lambda one: one.__name__)
+def test_one_that_decides_replays_unless_replays_check_nothing(device, function):
+    expect_replays(lambda device: function, device)
+    expect_eager(lambda device: function, device, "PG101", f"{function.__name__} at late_reads_test.py", islands="marked")
 
 
 @pytest.mark.parametrize("function, rule", [(stays_in_a_list, "PG"), (is_a_key, "PG101"), (scales_a_tensor, "PG301")],
@@ -414,7 +420,7 @@ def test_a_step_that_stops_being_captured_has_trained_once(device):
             raise FloatingPointError
         return value, output
 
-    expect_eager(lambda device: trainer(device, checks), device, "PG101", "checks at late_reads_test.py")
+    expect_eager(lambda device: trainer(device, checks), device, "PG101", "checks at late_reads_test.py", islands="marked")
 
 
 def test_reads_on_other_threads_are_as_ever(device):

@@ -1,0 +1,225 @@
+#include <pianola/callable/checked_reads.hpp>
+
+#include <pianola/callable/host_parts.hpp>
+#include <pianola/graph/island.hpp>
+#include <pianola/graph/read_check.hpp>
+#include <pianola/trace/describe.hpp>
+#include <pianola/trace/host_read.hpp>
+#include <pianola/trace/late_read.hpp>
+#include <pianola/trace/quiet_scope.hpp>
+#include <pianola/trace/step_memory.hpp>
+#include <pianola/trace/tensors_of.hpp>
+
+#include <ATen/core/List.h>
+#include <ATen/ops/count_nonzero.h>
+#include <ATen/ops/nonzero_static.h>
+#include <ATen/record_function.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+namespace pianola::callable {
+namespace {
+
+using trace::HostRead;
+
+constexpr std::size_t kMostReads = 64;
+
+thread_local CheckedReads* open_reads = nullptr;
+
+bool same_bits(double one, double other) {
+  return std::bit_cast<std::uint64_t>(one) == std::bit_cast<std::uint64_t>(other);
+}
+
+bool same_value(const c10::IValue& one, const c10::IValue& other) {
+  if (one.isDouble() && other.isDouble()) return same_bits(one.toDouble(), other.toDouble());
+  if (one.isInt() && other.isInt()) return one.toInt() == other.toInt();
+  if (one.isBool() && other.isBool()) return one.toBool() == other.toBool();
+  if (!one.isComplexDouble() || !other.isComplexDouble()) return false;
+  const c10::complex<double> a = one.toComplexDouble(), b = other.toComplexDouble();
+  return same_bits(a.real(), b.real()) && same_bits(a.imag(), b.imag());
+}
+
+bool is_number(const c10::IValue& value) {
+  return value.isDouble() || value.isInt() || value.isBool() || value.isComplexDouble();
+}
+
+bool is_mask(const at::Tensor& index) {
+  return index.defined() && (index.scalar_type() == at::kBool || index.scalar_type() == at::kByte);
+}
+
+const trace::OpInfo& item() {
+  static const trace::OpInfo* const op =
+      &trace::info_of(c10::Dispatcher::singleton().findSchemaOrThrow("aten::_local_scalar_dense", ""));
+  return *op;
+}
+
+// The same call with other tensors. Nobody sees it: it is no operation of the step.
+c10::IValue call_quietly(const trace::OpInfo& op, torch::jit::Stack stack, const std::vector<at::Tensor>& tensors) {
+  const trace::QuietScope quiet;
+  std::size_t next = 0;
+  for (c10::IValue& value : stack) {
+    if (value.isTensor()) value = tensors.at(next++);
+  }
+  op.handle.callBoxed(stack);
+  return stack.back();
+}
+
+}  // namespace
+
+bool same_reads(const std::vector<c10::IValue>& one, const std::vector<c10::IValue>& other) {
+  return std::equal(one.begin(), one.end(), other.begin(), other.end(), &same_value);
+}
+
+CheckedReads::Open::Open(CheckedReads& reads)
+    : outer_(std::exchange(open_reads, &reads)),
+      gate_([&reads](const trace::OpInfo& op, torch::jit::Stack& stack) { reads.on_call(op, stack); },
+            [&reads](const trace::OpInfo& op, c10::ArrayRef<c10::IValue> inputs) { return reads.takes(op, inputs); }) {}
+CheckedReads::Open::~Open() { open_reads = outer_; }
+
+CheckedReads* CheckedReads::current() noexcept { return open_reads; }
+
+bool CheckedReads::is_ours(const at::Tensor& tensor) const {
+  return tensor.defined() && (device_.is_cpu() || !tensor.is_cpu()) && tensor.layout() == c10::kStrided;
+}
+
+// The same answer to a stream, which asks before the call comes by the gate.
+bool CheckedReads::takes(const trace::OpInfo& op, c10::ArrayRef<c10::IValue> inputs) const {
+  if (op.host_read == HostRead::never || passes_ || values_.size() >= kMostReads) return false;
+  if (op.host_read == HostRead::dynamic_shape && op.name != "aten::nonzero") return false;
+  if (!inputs[0].isTensor() || !is_ours(inputs[0].toTensor()) || !trace::reads_on_host(op, inputs)) return false;
+  const HostParts* const parts = HostParts::current();
+  return at::isRecordFunctionEnabled() && !trace::LateRead::is_open() && !graph::Islands::is_running() &&
+         (parts == nullptr || !parts->is_in_part());
+}
+
+void CheckedReads::on_call(const trace::OpInfo& op, torch::jit::Stack& stack) {
+  const std::size_t size = op.schema().arguments().size();
+  const auto inputs = torch::jit::last(stack, size);
+  if (!takes(op, inputs)) return trace::CallGate::run(op, stack);
+  c10::IValue* const arguments = &stack[stack.size() - size];
+  switch (op.host_read) {
+    case HostRead::always:
+      return read(op, stack);
+    case HostRead::dynamic_shape:
+      stack.back() = places_of(inputs[0].toTensor());
+      return;
+    case HostRead::bool_index:
+    case HostRead::bool_index_put:
+      arguments[1] = without_masks(arguments[1]);
+      break;
+    case HostRead::repeats_tensor:
+      arguments[1] = count(inputs[0].toTensor().sum());
+      break;
+    case HostRead::never:
+      break;
+  }
+  pass(op, stack);
+}
+
+// As an operation that streams see.
+void CheckedReads::pass(const trace::OpInfo& op, torch::jit::Stack& stack) {
+  passes_ = true;
+  try {
+    op.handle.callBoxed(stack);
+  } catch (...) {
+    passes_ = false;
+    throw;
+  }
+  passes_ = false;
+}
+
+bool CheckedReads::knows_next() const { return !is_recording_ || values_.size() < expected_.size(); }
+
+// A number that an operator returns.
+void CheckedReads::read(const trace::OpInfo& op, torch::jit::Stack& stack) {
+  const std::size_t size = op.schema().arguments().size();
+  const auto inputs = torch::jit::last(stack, size);
+  std::vector<at::Tensor> tensors;
+  bool is_plain = op.schema().returns().size() == 1;
+  for (const c10::IValue& input : inputs) {
+    if (input.isTensor()) tensors.push_back(input.toTensor());
+    is_plain = is_plain && !input.isTensorList() && (!input.isTensor() || is_ours(input.toTensor()));
+  }
+  if (!is_plain || !knows_next()) return pass(op, stack);
+  torch::jit::Stack given(inputs.begin(), inputs.end());
+  c10::IValue value;
+  if (is_recording_) {
+    value = expected_[values_.size()];
+    for (c10::IValue& input : given) {
+      if (input.isTensor()) input = at::Tensor();  // memory of the graph, which is not to be kept here
+    }
+    note_check();
+    graph::check_in_replays(
+        tensors,
+        [&op, given = std::move(given), value](const std::vector<at::Tensor>& now) {
+          return same_value(call_quietly(op, given, now), value);
+        },
+        fmt::format("a value that {} reads from {}", op.schema().name(), trace::describe(tensors[0])));
+  } else {
+    value = call_quietly(op, std::move(given), tensors);
+    if (!is_number(value)) return pass(op, stack);
+  }
+  values_.push_back(value);
+  torch::jit::drop(stack, size);
+  stack.push_back(std::move(value));
+}
+
+std::int64_t CheckedReads::count(const at::Tensor& tensor) {
+  torch::jit::Stack stack{tensor};
+  read(item(), stack);
+  return stack.back().toInt();
+}
+
+at::Tensor CheckedReads::places_of(const at::Tensor& mask) {
+  const std::int64_t size = count(at::count_nonzero(mask));
+  return at::nonzero_static(mask, size);
+}
+
+// As torch's own index() does it, which asks for the places of a mask, and goes on with a tensor for each dimension.
+c10::IValue CheckedReads::without_masks(const c10::IValue& indices) {
+  c10::List<std::optional<at::Tensor>> all;
+  for (const c10::IValue& entry : indices.toListRef()) {
+    const at::Tensor index = entry.isTensor() ? entry.toTensor() : at::Tensor();
+    if (!is_mask(index) || !is_ours(index)) {
+      all.push_back(entry.isTensor() ? std::optional(index) : std::nullopt);
+      continue;
+    }
+    const at::Tensor places = places_of(index);
+    for (std::int64_t i = 0; i < index.dim(); ++i) all.push_back(places.select(1, i));
+  }
+  return all;
+}
+
+void CheckedReads::note_check() {
+  ++checks_;
+  obstacle_ = offence_;
+  drawn_ = draws_;
+  written_ = all_written_;
+}
+
+void CheckedReads::on_op_begin(const trace::OpSpan& op) {
+  if (!is_recording_) return;
+  draws_ = draws_ || op.info->seeded;
+  if (offence_.empty() && op.info->name != graph::kReadCheck && graph::is_island(op.info->name)) {
+    offence_ = "it reads behind a part that stays eager, which would run twice";
+  }
+  if (offence_.empty() && op.info->collective) offence_ = "it reads behind work with other ranks";
+  if (HostParts* const parts = HostParts::current(); offence_.empty() && parts != nullptr && parts->any_active()) {
+    offence_ = "it reads behind an optimizer's step, or what else counts on the host";
+  }
+  for (std::size_t i = 0; i < op.inputs.size(); ++i) {
+    if (!op.info->writes[i] && !op.info->running_statistic[i]) continue;
+    trace::for_each_tensor(op.inputs[i], [&](const at::Tensor& tensor) {
+      if (!tensor.has_storage() || op.memory->made(tensor)) return;
+      if (known_written_.insert(trace::storage_of(tensor)).second) all_written_.push_back(tensor.storage());
+    });
+  }
+}
+
+}  // namespace pianola::callable

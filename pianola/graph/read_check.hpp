@@ -1,0 +1,35 @@
+#pragma once
+#include <pianola/core/error.hpp>
+#include <pianola/core/export.hpp>
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace pianola::graph {
+
+// Note [Reads that replays check]
+// A step may ask for a value and go on as it says: `if mask.all()`, `if loss > 5`, x[mask]. Its graph holds the way that the capture
+// took. Where the value mostly is the same, that is the right way mostly: so a replay runs the graph up to the read, reads, and goes
+// on where the value says what it said to the capture. Else the replay ends with OtherValue, and whoever replays makes the call
+// anew, eagerly. What the graph has done by then has to be taken back before, or must not matter.
+
+/// A replay read another value than the one that its capture went on with.
+class PIANOLA_API OtherValue : public GuardError {
+ public:
+  using GuardError::GuardError;
+  ~OtherValue() override;
+};
+
+/// Reads tensors, and says whether they are as the capture took them to be. Called by replays, on their thread.
+using ReadCheck = std::function<bool(const std::vector<at::Tensor>& tensors)>;
+
+/// Puts a check into the step that this thread records: an island (island.hpp), which the capture does not run.
+/// @param what  Is read, for OtherValue.
+PIANOLA_API void check_in_replays(std::vector<at::Tensor> tensors, ReadCheck check, std::string what);
+
+inline constexpr const char* kReadCheck = "pianola::check_read";
+
+}  // namespace pianola::graph
