@@ -2,6 +2,7 @@
 
 #include <pianola/callable/leaf_hook_checks.hpp>
 #include <pianola/callable/leaf_scope.hpp>
+#include <pianola/graph/read_check.hpp>
 
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
@@ -27,8 +28,19 @@ bool LeafGuard::intact() const noexcept {
   return same;
 }
 
-CallableGraph::CallableGraph(GraphedCallable graphed, graph::OutsideGuard outside, LeafGuard leaves)
-    : graphed_(std::move(graphed)), outside_(std::move(outside)), leaves_(std::move(leaves)) {}
+CallableGraph::CallableGraph(GraphedCallable graphed, graph::OutsideGuard outside, LeafGuard leaves,
+                             std::optional<Undo> undo)
+    : graphed_(std::move(graphed)), outside_(std::move(outside)), leaves_(std::move(leaves)), undo_(std::move(undo)) {}
+
+std::vector<at::Tensor> CallableGraph::replay_or_undo(std::span<const at::Tensor> inputs) {
+  undo_->save();
+  try {
+    return graphed_.call(inputs);
+  } catch (const graph::OtherValue&) {
+    undo_->put_back();
+    throw;
+  }
+}
 
 std::string CallableGraph::why_stale() const {
   return outside_.intact() ? "a parameter was frozen, or got or lost a hook" : outside_.difference();

@@ -1,8 +1,10 @@
 #pragma once
 #include <pianola/callable/captured_call.hpp>
 #include <pianola/callable/graphed_callable.hpp>
+#include <pianola/callable/undo.hpp>
 #include <pianola/graph/outside_guard.hpp>
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -34,20 +36,24 @@ class LeafGuard {
 /// A call whose backward pass, if there is one, comes from outside.
 class CallableGraph final : public CapturedCall {
  public:
-  CallableGraph(GraphedCallable graphed, graph::OutsideGuard outside, LeafGuard leaves);
+  /// @param undo  Where replays check reads.
+  CallableGraph(GraphedCallable graphed, graph::OutsideGuard outside, LeafGuard leaves, std::optional<Undo> undo);
 
   [[nodiscard]] bool is_stale() const override { return !outside_.intact() || !leaves_.intact(); }
   [[nodiscard]] std::string why_stale() const override;
   [[nodiscard]] bool is_free() const override { return graphed_.in_flight() == 0; }
   [[nodiscard]] std::vector<at::Tensor> replay(std::span<const at::Tensor> inputs) override {
-    return graphed_.call(inputs);
+    return undo_ ? replay_or_undo(inputs) : graphed_.call(inputs);
   }
   [[nodiscard]] std::vector<BranchInfo> branches() const override { return graphed_.info().branches; }
 
  private:
+  std::vector<at::Tensor> replay_or_undo(std::span<const at::Tensor> inputs);
+
   GraphedCallable graphed_;
   graph::OutsideGuard outside_;
   LeafGuard leaves_;
+  std::optional<Undo> undo_;
 };
 
 }  // namespace pianola::callable

@@ -6,10 +6,12 @@
 #include <pianola/trace/describe.hpp>
 #include <pianola/trace/host_read.hpp>
 #include <pianola/trace/late_read.hpp>
+#include <pianola/trace/plain_check.hpp>
 #include <pianola/trace/quiet_scope.hpp>
 #include <pianola/trace/step_memory.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/List.h>
 #include <ATen/ops/count_nonzero.h>
 #include <ATen/ops/nonzero_static.h>
@@ -53,6 +55,25 @@ bool is_mask(const at::Tensor& index) {
   return index.defined() && (index.scalar_type() == at::kBool || index.scalar_type() == at::kByte);
 }
 
+bool is_index(const trace::OpInfo& op) {
+  return op.host_read == HostRead::bool_index || op.host_read == HostRead::bool_index_put;
+}
+
+// Those that do not are torch's to refuse, as its index() does: a mask has the sizes of the dimensions that it stands for.
+bool masks_fit(const at::Tensor& indexed, const c10::IValue& indices) {
+  std::int64_t dimension = 0;
+  for (const c10::IValue& entry : indices.toListRef()) {
+    const at::Tensor index = entry.isTensor() ? entry.toTensor() : at::Tensor();
+    const std::int64_t covered = is_mask(index) ? index.dim() : 1;
+    if (dimension + covered > indexed.dim()) return false;
+    if (is_mask(index) &&
+        index.sizes() != indexed.sizes().slice(static_cast<std::size_t>(dimension), static_cast<std::size_t>(covered)))
+      return false;
+    dimension += covered;
+  }
+  return true;
+}
+
 const trace::OpInfo& item() {
   static const trace::OpInfo* const op =
       &trace::info_of(c10::Dispatcher::singleton().findSchemaOrThrow("aten::_local_scalar_dense", ""));
@@ -72,7 +93,12 @@ c10::IValue call_quietly(const trace::OpInfo& op, torch::jit::Stack stack, const
 
 }  // namespace
 
-bool same_reads(const std::vector<c10::IValue>& one, const std::vector<c10::IValue>& other) {
+bool begin_alike(const std::vector<c10::IValue>& one, const std::vector<c10::IValue>& other) {
+  const auto count = static_cast<std::ptrdiff_t>(std::min(one.size(), other.size()));
+  return std::equal(one.begin(), one.begin() + count, other.begin(), &same_value);
+}
+
+bool same_values(const std::vector<c10::IValue>& one, const std::vector<c10::IValue>& other) {
   return std::equal(one.begin(), one.end(), other.begin(), other.end(), &same_value);
 }
 
@@ -85,17 +111,22 @@ CheckedReads::Open::~Open() { open_reads = outer_; }
 CheckedReads* CheckedReads::current() noexcept { return open_reads; }
 
 bool CheckedReads::is_ours(const at::Tensor& tensor) const {
-  return tensor.defined() && (device_.is_cpu() || !tensor.is_cpu()) && tensor.layout() == c10::kStrided;
+  const bool is_plain = tensor.defined() && tensor.layout() == c10::kStrided &&
+                        !tensor.unsafeGetTensorImpl()->key_set().has(c10::DispatchKey::Python);
+  return is_plain && (device_.is_cpu() || !tensor.is_cpu());
 }
 
-// The same answer to a stream, which asks before the call comes by the gate.
+// Whether on_call() makes the call of others. A stream asks as well, before the call comes by the gate: CallGate::makes_of_others().
 bool CheckedReads::takes(const trace::OpInfo& op, c10::ArrayRef<c10::IValue> inputs) const {
   if (op.host_read == HostRead::never || passes_ || values_.size() >= kMostReads) return false;
   if (op.host_read == HostRead::dynamic_shape && op.name != "aten::nonzero") return false;
   if (!inputs[0].isTensor() || !is_ours(inputs[0].toTensor()) || !trace::reads_on_host(op, inputs)) return false;
+  const at::Tensor& first = inputs[0].toTensor();
+  if (op.host_read == HostRead::repeats_tensor && !at::isIntegralType(first.scalar_type(), false)) return false;
+  if (is_index(op) && !masks_fit(first, inputs[1])) return false;
   const HostParts* const parts = HostParts::current();
-  return at::isRecordFunctionEnabled() && !trace::LateRead::is_open() && !graph::Islands::is_running() &&
-         (parts == nullptr || !parts->is_in_part());
+  return at::isRecordFunctionEnabled() && !trace::is_of_a_transform() && !trace::LateRead::is_open() &&
+         !graph::Islands::is_running() && (parts == nullptr || !parts->is_in_part());
 }
 
 void CheckedReads::on_call(const trace::OpInfo& op, torch::jit::Stack& stack) {
@@ -158,7 +189,11 @@ void CheckedReads::read(const trace::OpInfo& op, torch::jit::Stack& stack) {
     graph::check_in_replays(
         tensors,
         [&op, given = std::move(given), value](const std::vector<at::Tensor>& now) {
-          return same_value(call_quietly(op, given, now), value);
+          try {
+            return same_value(call_quietly(op, given, now), value);
+          } catch (const c10::Error&) {
+            return false;  // the call throws it eagerly
+          }
         },
         fmt::format("a value that {} reads from {}", op.schema().name(), trace::describe(tensors[0])));
   } else {
@@ -198,6 +233,7 @@ c10::IValue CheckedReads::without_masks(const c10::IValue& indices) {
 
 void CheckedReads::note_check() {
   ++checks_;
+  note_parts();
   obstacle_ = offence_;
   drawn_ = draws_;
   written_ = all_written_;
@@ -210,16 +246,32 @@ void CheckedReads::on_op_begin(const trace::OpSpan& op) {
     offence_ = "it reads behind a part that stays eager, which would run twice";
   }
   if (offence_.empty() && op.info->collective) offence_ = "it reads behind work with other ranks";
-  if (HostParts* const parts = HostParts::current(); offence_.empty() && parts != nullptr && parts->any_active()) {
-    offence_ = "it reads behind an optimizer's step, or what else counts on the host";
-  }
+  note_parts();
   for (std::size_t i = 0; i < op.inputs.size(); ++i) {
     if (!op.info->writes[i] && !op.info->running_statistic[i]) continue;
     trace::for_each_tensor(op.inputs[i], [&](const at::Tensor& tensor) {
-      if (!tensor.has_storage() || op.memory->made(tensor)) return;
-      if (known_written_.insert(trace::storage_of(tensor)).second) all_written_.push_back(tensor.storage());
+      if (tensor.has_storage() && !op.memory->made(tensor)) note_write(tensor);
     });
   }
+}
+
+// A replay runs them again, and takes nothing of them back.
+void CheckedReads::note_parts() {
+  const HostParts* const parts = HostParts::current();
+  if (offence_.empty() && parts != nullptr && parts->any_active()) {
+    offence_ = "it reads behind an optimizer's step, or what else counts on the host";
+  }
+}
+
+void CheckedReads::note_write(const at::Tensor& tensor) {
+  const auto offset = static_cast<std::size_t>(tensor.storage_offset());
+  const std::size_t begin = offset * tensor.element_size();
+  const std::size_t end =
+      at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.element_size(), offset);
+  const bool is_known = std::any_of(all_written_.begin(), all_written_.end(), [&](const Bytes& one) {
+    return one.of.is_alias_of(tensor.storage()) && one.begin <= begin && end <= one.end;
+  });
+  if (!is_known && begin < end) all_written_.push_back({.of = tensor.storage(), .begin = begin, .end = end});
 }
 
 }  // namespace pianola::callable

@@ -7,13 +7,12 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
 #include <c10/core/Device.h>
-#include <c10/core/StorageImpl.h>
+#include <c10/core/Storage.h>
 #include <c10/util/ArrayRef.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -55,8 +54,13 @@ class PIANOLA_API CheckedReads final : public trace::OpObserver {
   [[nodiscard]] bool any() const noexcept { return checks_ != 0; }
   /// Why a replay that ends at one of its checks could not be taken back; empty where it can.
   [[nodiscard]] const std::string& obstacle() const noexcept { return obstacle_; }
-  /// What was there before the run, and is written before the last check: whole storages.
-  [[nodiscard]] const std::vector<c10::Storage>& written() const noexcept { return written_; }
+  /// Bytes of memory that was there before the run.
+  struct Bytes {
+    c10::Storage of;
+    std::size_t begin, end;
+  };
+  /// What of it is written before the last check.
+  [[nodiscard]] const std::vector<Bytes>& written() const noexcept { return written_; }
   [[nodiscard]] bool draws() const noexcept { return drawn_; }
 
   void on_op_begin(const trace::OpSpan& op) override;
@@ -65,6 +69,8 @@ class PIANOLA_API CheckedReads final : public trace::OpObserver {
   [[nodiscard]] bool takes(const trace::OpInfo& op, c10::ArrayRef<c10::IValue> inputs) const;
   void on_call(const trace::OpInfo& op, torch::jit::Stack& stack);
   void pass(const trace::OpInfo& op, torch::jit::Stack& stack);
+  void note_parts();
+  void note_write(const at::Tensor& tensor);
   [[nodiscard]] bool is_ours(const at::Tensor& tensor) const;
   [[nodiscard]] bool knows_next() const;
   void read(const trace::OpInfo& op, torch::jit::Stack& stack);
@@ -74,18 +80,19 @@ class PIANOLA_API CheckedReads final : public trace::OpObserver {
 
   c10::Device device_;
   bool is_recording_ = false;
-  bool passes_ = false;  // a call: it is not taken
+  bool passes_ = false;  // while pass() calls the operator
   std::vector<c10::IValue> expected_;
   std::vector<c10::IValue> values_;
   std::size_t checks_ = 0;
   // So far in the run, and what of it came before the last check.
   std::string offence_, obstacle_;
   bool draws_ = false, drawn_ = false;
-  std::vector<c10::Storage> all_written_, written_;
-  std::unordered_set<const c10::StorageImpl*> known_written_;
+  std::vector<Bytes> all_written_, written_;
 };
 
-/// Whether two values that were read are the same, bit by bit.
-[[nodiscard]] bool same_reads(const std::vector<c10::IValue>& one, const std::vector<c10::IValue>& other);
+/// Whether what two runs have read is the same, bit by bit, as far as both have come.
+[[nodiscard]] bool begin_alike(const std::vector<c10::IValue>& one, const std::vector<c10::IValue>& other);
+/// Whether numbers are the same, bit by bit.
+[[nodiscard]] bool same_values(const std::vector<c10::IValue>& one, const std::vector<c10::IValue>& other);
 
 }  // namespace pianola::callable

@@ -107,10 +107,10 @@ TEST_P(CheckedReadsTest, TheCallThatIsCapturedMayDecideOtherwise) {
 }
 
 TEST_P(CheckedReadsTest, ADecisionThatChangesForGoodIsCapturedAnew) {
-  std::vector<bool> large = calls(20);
+  std::vector<bool> large = calls(24);
   for (std::size_t i = 8; i < large.size(); ++i) large[i] = true;
   const SignatureInfo info = expect_equals_eager<MlpNet>(&deciding<MlpNet>, large);
-  EXPECT_EQ(info.misses, 2U) << info.reason;
+  EXPECT_EQ(info.misses, 6U) << info.reason;
   EXPECT_EQ(info.recaptures, 1U);
   EXPECT_GE(info.replays, 5U + 7U);
 }
@@ -196,8 +196,8 @@ TEST_P(CheckedReadsTest, ValuesThatAlwaysChangeLeaveTheStepEager) {
 }
 
 TEST_P(CheckedReadsTest, ADecisionThatChangesTooOftenLeavesTheStepEager) {
-  std::vector<bool> large(60);
-  for (std::size_t i = 4; i < large.size(); ++i) large[i] = i % 2 == 0;
+  std::vector<bool> large(80);
+  for (std::size_t i = 8; i < large.size(); ++i) large[i] = i % 16 < 8;
   const SignatureInfo info = expect_equals_eager<MlpNet>(&deciding<MlpNet>, large);
   EXPECT_EQ(info.state, GraphedState::eager);
   ASSERT_EQ(reasons.size(), 1U);

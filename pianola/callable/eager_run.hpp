@@ -40,7 +40,7 @@ class EagerRun {
   [[nodiscard]] const std::vector<bool>& spared_inputs() const noexcept { return spared_inputs_; }
   [[nodiscard]] const graph::NumberUses& numbers() const noexcept { return *numbers_; }
   [[nodiscard]] const graph::Islands& islands() const noexcept { return *islands_; }
-  /// Of reads that replays check.
+  /// By reads that replays check.
   [[nodiscard]] std::vector<c10::IValue> values_read() const {
     return reads_ ? reads_->values() : std::vector<c10::IValue>();
   }

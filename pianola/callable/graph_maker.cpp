@@ -1,6 +1,7 @@
 #include <pianola/callable/graph_maker.hpp>
 
 #include <pianola/callable/callable_graph.hpp>
+#include <pianola/callable/checked_reads.hpp>
 #include <pianola/callable/function_call.hpp>
 #include <pianola/callable/output_structure.hpp>
 #include <pianola/core/error.hpp>
@@ -19,20 +20,26 @@ std::vector<c10::IValue> values_of(std::span<const at::Tensor> tensors) { return
 // What the last run of a function, and its backward pass, did.
 struct LastRun {
   std::optional<EagerRun> run;
+  std::shared_ptr<CheckedReads> reads = {};  // also of one that threw; nullptr: replays check none
   CustomBackwards backwards;
 };
 
 // The same, and its last run is observed.
-Callable observed(const Callable& callable, const std::shared_ptr<LastRun>& last) {
-  return with_run(callable, [callable, last](std::vector<c10::IValue> arguments) {
+Callable observed(const Callable& callable, const std::shared_ptr<LastRun>& last, c10::Device device,
+                  bool checks_reads) {
+  return with_run(callable, [callable, last, device, checks_reads](std::vector<c10::IValue> arguments) {
     std::vector<at::Tensor> inputs;
     for (const c10::IValue& argument : arguments) inputs.push_back(argument.toTensor());
     c10::IValue value;
     auto islands =
         last->run ? std::make_shared<graph::Islands>(last->run->islands().notes()) : std::make_shared<graph::Islands>();
+    if (checks_reads) {
+      last->reads = last->run ? std::make_shared<CheckedReads>(device, last->reads->values())
+                              : std::make_shared<CheckedReads>(device);
+    }
     last->run.emplace(
         inputs, [&] { value = callable(std::move(arguments)); }, std::make_shared<HostParts>(),
-        std::make_shared<graph::NumberUses>(), std::move(islands));
+        std::make_shared<graph::NumberUses>(), std::move(islands), last->reads);
     last->run->islands().check_no_parameters();
     last->backwards = CustomBackwards(leaves_of(value));
     return value;
@@ -116,8 +123,25 @@ std::unique_ptr<CapturedCall> GraphMaker::make_callable(const Callable& callable
     if (options_.output == OutputPolicy::alias) reservation = options.pool.state()->reserve_used_memory();
   }
   const auto last = std::make_shared<LastRun>();
-  GraphedCallable graphed = make_graphed_callable(observed(callable, last), values_of(source.inputs), options);
+  const auto check_reads = [&] {
+    if (last->reads == nullptr || begin_alike(last->reads->values(), observation.checked_values())) return;
+    throw OtherReads({.what = "what it reads is another value than in the call before"});
+  };
+  std::optional<GraphedCallable> made;
+  try {
+    made.emplace(make_graphed_callable(observed(callable, last, observation.device(), source.checks_reads),
+                                       values_of(source.inputs), options));
+  } catch (const std::exception&) {
+    check_reads();
+    throw;
+  }
+  GraphedCallable graphed = *std::move(made);
   if (!last->run->failure().empty()) throw UsageError({.what = last->run->failure()});
+  check_reads();
+  std::optional<Undo> undo;
+  if (last->reads != nullptr && last->reads->any()) {
+    undo.emplace(*last->reads, observation.device(), options_.generators);
+  }
   if (last->run->parts().any_active()) {
     throw UsageError({.what = "the function counts on the host in some of its calls only",
                       .fix = "let each call do the same",
@@ -133,7 +157,7 @@ std::unique_ptr<CapturedCall> GraphMaker::make_callable(const Callable& callable
   graph::OutsideGuard outside(std::move(others));
   outside.watch_dropout(std::move(dropout));
   if (!observation.device().is_cpu()) outside.watch_values(host_tensors);
-  return std::make_unique<CallableGraph>(std::move(graphed), std::move(outside), std::move(leaves));
+  return std::make_unique<CallableGraph>(std::move(graphed), std::move(outside), std::move(leaves), std::move(undo));
 }
 
 std::unique_ptr<StepGraph> GraphMaker::make_step(const Callable& callable, const Source& source, Call& call) {

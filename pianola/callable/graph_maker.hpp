@@ -54,7 +54,7 @@ class GraphMaker {
     const Observation& observation;                                ///< Of the last warm-up call.
     bool is_adopted;                                               ///< That was a call with other shapes.
     bool is_step;                                                  ///< Captured whole.
-    bool checks_reads = false;                                     ///< Replays of the step do.
+    bool checks_reads = false;                                     ///< Replays do.
     LeafSet own_gradients = {};                                    ///< A step's: see StepGraph.
     bool shares_gradients = false, shares_inputs = false;          ///< See Note [Gradients that are added up].
     std::vector<std::vector<std::int64_t>> gradient_strides = {};  ///< See CallableOptions.

@@ -13,10 +13,12 @@ namespace {
 // In a row: the next iterations of DistributedDataParallel are like all others.
 constexpr int kMostIllTimed = 2;
 
-// A replay that a check ends costs more than the eager call that follows it; one that is not saves most of it.
-constexpr std::size_t kGoodForOneMiss = 4;
-constexpr std::size_t kMissesAtFirst = 6;
-constexpr int kMissesToLookAgain = 2;  // in a row
+// In what a replay saves: what a miss costs besides the eager call that it leads to, and what a new capture does.
+constexpr std::size_t kCostOfMiss = 1;
+constexpr std::size_t kCostOfCapture = 200;
+constexpr std::size_t kMostLost = kCostOfCapture + 8 * kCostOfMiss;
+constexpr int kMissesToLookAgain = 6;  // in a row
+constexpr int kMostTries = 2;
 
 bool is_of_one_iteration(const std::exception& error) {
   const auto* const refused = dynamic_cast<const CaptureError*>(&error);
@@ -68,16 +70,17 @@ void SignatureEntry::note_refused_replay(const Error& error) {
 // Where the value stays another one, the next calls show the way that it leads.
 void SignatureEntry::note_other_value(const Error& error) {
   ++misses_;
-  if (misses_ * kGoodForOneMiss > recaptures_.replays() + kMissesAtFirst * kGoodForOneMiss) {
+  const bool looks_again = ++misses_in_a_row_ >= kMissesToLookAgain;
+  lost_ += looks_again ? kCostOfCapture : kCostOfMiss;
+  if (lost_ > recaptures_.replays() + kMostLost) {
     graphs_.clear();
     return give_up_checks(
         fmt::format("in {} of {} calls a value that it read was another one than when it was captured", misses_,
                     misses_ + recaptures_.replays()));
   }
-  if (++misses_in_a_row_ >= kMissesToLookAgain) {
-    misses_in_a_row_ = 0;
-    note_stale(error.what());
-  }
+  if (!looks_again) return;
+  misses_in_a_row_ = 0;
+  note_stale(error.what());
 }
 
 c10::Device SignatureEntry::device_of(std::span<const at::Tensor> inputs) const {
@@ -87,9 +90,10 @@ c10::Device SignatureEntry::device_of(std::span<const at::Tensor> inputs) const 
 }
 
 // The call in which a read is seen first is like a first one: its reads were not noted.
-void SignatureEntry::note_reads(const Observation& observed) {
-  if (reads_ || options_.islands != IslandPolicy::automatic || !observed.reads_values()) return;
-  reads_ = true;
+void SignatureEntry::look_for_reads(const Observation& observed) {
+  if (reads_values_ || options_.islands != IslandPolicy::automatic || !observed.reads_values()) return;
+  reads_values_ = true;
+  if (observed.communicates()) no_checks_ = "the step works with other ranks, which may read other values";
   if (observed.runs_compiled()) no_checks_ = "the step runs code that torch.compile made";
   if (checks_reads()) warm_up_.start_again();
 }
@@ -165,13 +169,9 @@ CachedGraph* SignatureEntry::capture(const CallInputs& inputs, Call& call, Graph
   const bool is_whole =
       last.kind() == GraphedKind::inference &&
       (warm_up_.gives_other_numbers() || last.communicates() || (checks_reads() && last.reads_values()));
-  if (!is_step() && !is_whole && !last.checked_values().empty()) {
-    give_up_checks("its backward pass runs outside of it");
-    return nullptr;
-  }
   try {
     const GraphMaker::Source source{.inputs = inputs.copied,
-                                    .observation = warm_up_.last(),
+                                    .observation = last,
                                     .is_adopted = is_adopted_,
                                     .is_step = is_step() || is_whole,
                                     .checks_reads = checks_reads(),
@@ -199,6 +199,14 @@ CachedGraph* SignatureEntry::capture(const CallInputs& inputs, Call& call, Graph
       give_up_checks(static_cast<const UncheckedReads&>(error).diagnosis().what);
       return nullptr;
     }
+    if (dynamic_cast<const OtherReads*>(&error) != nullptr) {
+      ++misses_;
+      if (++tries_ > kMostTries) give_up_checks("what it reads changes from call to call");
+      return nullptr;
+    }
+    // The function has thrown, or torch: perhaps because it went on with what the call before has read.
+    const bool is_its_own = dynamic_cast<const Error*>(&error) == nullptr;
+    if (is_its_own && checks_reads() && !last.checked_values().empty() && ++tries_ <= kMostTries) return nullptr;
     const bool is_other_path = dynamic_cast<const OtherPath*>(&error) != nullptr;
     if (is_other_path && warm_up_.note_other_path()) return nullptr;
     if (options_.policy.strict || call.was_interrupted()) throw;
@@ -218,7 +226,7 @@ CachedGraph* SignatureEntry::capture(const CallInputs& inputs, Call& call, Graph
 
 void SignatureEntry::adopt(const SignatureEntry& other) {
   warm_up_.adopt(other.warm_up_);
-  reads_ = other.reads_;
+  reads_values_ = other.reads_values_;
   no_checks_ = other.no_checks_;
   is_adopted_ = true;
 }
@@ -226,7 +234,7 @@ void SignatureEntry::adopt(const SignatureEntry& other) {
 void SignatureEntry::note_eager_call(std::optional<Observation> observed, Call& call) {
   ++eager_calls_;
   if (!observed || !wants_observation()) return;  // another thread's call may have been the last one that was wanted
-  note_reads(*observed);
+  look_for_reads(*observed);
   warm_up_.note(*std::move(observed), call);
   if (warm_up_.reads_vary()) give_up_checks("what it reads changes from call to call");
   if (!options_.policy.strict) heed_obstacle();  // else the next call throws, which computes nothing

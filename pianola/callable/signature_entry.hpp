@@ -69,7 +69,7 @@ class SignatureEntry : public std::enable_shared_from_this<SignatureEntry> {
   /// A check of a read ended a replay, and all is as before the call.
   void note_other_value(const Error& error);
   /// Whether reads are to be noted in the next eager call, for replays to check.
-  [[nodiscard]] bool checks_reads() const noexcept { return reads_ && no_checks_.empty(); }
+  [[nodiscard]] bool checks_reads() const noexcept { return reads_values_ && no_checks_.empty(); }
   /// Where the next eager call computes, for all that is known.
   [[nodiscard]] c10::Device device_of(std::span<const at::Tensor> inputs) const;
   /// A replay was refused, and nothing was launched. To be called where the error is caught. @throws it, if strict.
@@ -101,7 +101,7 @@ class SignatureEntry : public std::enable_shared_from_this<SignatureEntry> {
   void drop_stale();
   void note_stale(const std::string& why);
   void note_recapture(const std::string& why);
-  void note_reads(const Observation& observed);
+  void look_for_reads(const Observation& observed);
   void give_up_checks(std::string why);
   void heed_obstacle();
   [[nodiscard]] bool may_capture();
@@ -117,9 +117,11 @@ class SignatureEntry : public std::enable_shared_from_this<SignatureEntry> {
   bool is_adopted_ = false;        // the warm-up is that of another entry
   LeafSet own_gradients_;          // of these leaves they are set from outside again and again
   bool no_own_gradients_ = false;  // that was tried, and cannot be
-  bool reads_ = false;             // values, which replays are to check
+  bool reads_values_ = false;      // values, which replays are to check
   std::string no_checks_;          // why they cannot; empty: they may
   std::size_t misses_ = 0;         // replays that a check ended
+  std::size_t lost_ = 0;           // replays whose gain misses have cost
+  int tries_ = 0;                  // captures that failed where a value may have been another one
   int misses_in_a_row_ = 0;
   int ill_timed_ = 0;  // captures that met an iteration that cannot be captured
   std::vector<CachedGraph> graphs_;

@@ -65,7 +65,8 @@ void StepGradients::Leaf::make_own() {
   placement = graph::Placement(*own.unsafeGetTensorImpl());
 }
 
-StepGradients::StepGradients(const std::vector<at::Tensor>& leaves, const LeafSet& own) {
+StepGradients::StepGradients(const std::vector<at::Tensor>& leaves, const LeafSet& own, bool may_be_taken_back)
+    : may_be_taken_back_(may_be_taken_back) {
   for (const at::Tensor& leaf : leaves) {
     leaves_.emplace_back(leaf);
     if (own.contains(leaf.unsafeGetTensorImpl())) leaves_.back().make_own();
@@ -144,6 +145,7 @@ void StepGradients::finish() {
   let_go_.clear();
   for (Leaf& leaf : leaves_) {
     const at::Tensor before = std::exchange(leaf.before, at::Tensor());
+    if (may_be_taken_back_) leaf.call_found = before;
     const at::Tensor found = leaf.own.defined() ? leaf.own : before;
     leaf.copy = at::Tensor();
     if (leaf.tensor.expired()) continue;
@@ -161,6 +163,7 @@ void StepGradients::finish() {
     leaf.meta->grad_ = before;  // for the first replay
     if (leaf.after != After::kept && !leaf.uses_found) leaf.own = at::Tensor();
   }
+  knows_found_ = may_be_taken_back_;
   any_own_ = std::any_of(leaves_.begin(), leaves_.end(), [](const Leaf& leaf) { return leaf.own.defined(); });
   std::sort(used_.begin(), used_.end());
 }
@@ -265,6 +268,26 @@ void StepGradients::copy_out() {
   copy_all(to, from);
 }
 
+void StepGradients::note_found() {
+  if (std::exchange(knows_found_, true)) return;
+  for (Leaf& leaf : leaves_) {
+    if (!leaf.tensor.expired()) leaf.call_found = leaf.meta->grad_;
+  }
+}
+
+void StepGradients::forget_found() {
+  if (!std::exchange(knows_found_, false)) return;
+  for (Leaf& leaf : leaves_) leaf.call_found = at::Tensor();
+}
+
+void StepGradients::give_back_found() {
+  for (Leaf& leaf : leaves_) {
+    if (!leaf.tensor.expired()) leaf.meta->grad_ = leaf.call_found;
+    leaf.callers = at::Tensor();
+  }
+  forget_found();
+}
+
 void StepGradients::leave_as_captured() const {
   for (const Leaf& leaf : leaves_) {
     if (leaf.after == After::kept || leaf.tensor.expired()) continue;
@@ -311,7 +334,8 @@ void StepGradients::on_op_begin(const trace::OpSpan& op) {
 
 // What others hold they may still use.
 void StepGradients::let_go_of_found(Leaf& leaf) {
-  if (!leaf.before.defined() || leaf.own.defined() || leaf.copy.defined() || trace::references_to(leaf.before) != 1)
+  if (may_be_taken_back_ || !leaf.before.defined() || leaf.own.defined() || leaf.copy.defined() ||
+      trace::references_to(leaf.before) != 1)
     return;
   const auto keep_address_of = [&](const at::Tensor& tensor) {
     if (tensor.has_storage()) let_go_.push_back(tensor.storage().getWeakStorageImpl());

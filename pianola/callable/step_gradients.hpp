@@ -58,7 +58,8 @@ namespace pianola::callable {
 class StepGradients final : public trace::OpObserver {
  public:
   /// Before the capture. @param own  Leaves whose gradients are to be the step's own.
-  StepGradients(const std::vector<at::Tensor>& leaves, const LeafSet& own);
+  /// @param may_be_taken_back  Replays may be: what the first one finds is kept until then.
+  StepGradients(const std::vector<at::Tensor>& leaves, const LeafSet& own, bool may_be_taken_back);
 
   /// Makes gradients what they were before the capture, which failed.
   void put_back() const;
@@ -83,6 +84,11 @@ class StepGradients final : public trace::OpObserver {
   /// Around a replay: `p.grad` is the step's own in place of the caller's, where there are own ones.
   void copy_in();
   void copy_out();
+  /// Before a replay that may be taken back: remembers what the call found; the first one's is known from the capture.
+  void note_found();
+  /// After it; or, in place of copy_out(), after one that was taken back: gradients are what the call found.
+  void forget_found();
+  void give_back_found();
   /// After a replay.
   void leave_as_captured() const;
   /// After a replay in which this operation threw, counted from 1 (0: none was launched): gradients are what the step has
@@ -113,6 +119,7 @@ class StepGradients final : public trace::OpObserver {
     torch::autograd::AutogradMeta* meta;
     at::Tensor before;        // until finish(), or until the step has thrown it away unused
     at::Tensor copy;          // of it, where it is sparse
+    at::Tensor call_found;    // until the replay can no longer be taken back
     at::Tensor own;           // what the step works on; undefined: the caller's
     at::Tensor callers;       // where there is an own one, during a replay
     std::int64_t writes = 0;  // that PyTorch has counted of the own one, as the replay begins
@@ -141,6 +148,8 @@ class StepGradients final : public trace::OpObserver {
 
   std::vector<Leaf> leaves_;
   bool any_own_ = false;
+  bool may_be_taken_back_;
+  bool knows_found_ = false;  // Leaf::call_found
   trace::MemoryRanges beside_;
   std::vector<const c10::StorageImpl*> used_;  // of gradients that the step uses, but for own ones; in order
   std::shared_ptr<MadeMemory> memory_;         // of what the capture made

@@ -11,8 +11,6 @@
 #include <pianola/trace/quiet_scope.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
-#include <ATen/Context.h>
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -95,7 +93,7 @@ void StepGraph::capture(const Step& step, const std::vector<at::Tensor>& leaves,
                         CaptureOptions options, const std::function<void(const EagerRun&)>& accept) {
   options.inputs = inputs_;
   MadeMemory::Capture counted;
-  gradients_.emplace(leaves, own_gradients_);
+  gradients_.emplace(leaves, own_gradients_, /*may_be_taken_back=*/before.checked != nullptr);
   std::optional<EagerRun> run;
   std::vector<at::Tensor> results;
   auto parts = std::make_shared<HostParts>(before.reads);
@@ -125,11 +123,7 @@ void StepGraph::capture(const Step& step, const std::vector<at::Tensor>& leaves,
       throw;
     }
     if (!run->failure().empty()) throw UsageError({.what = run->failure()});
-    if (reads != nullptr && reads->any()) {
-      std::vector<at::Generator> generators = options.generators;
-      generators.push_back(at::globalContext().defaultGenerator(graph_.device()));
-      undo_.emplace(*reads, std::move(generators));
-    }
+    if (reads != nullptr && reads->any()) undo_.emplace(*reads, graph_.device(), options.generators);
     check(run->watch());
     if (gradients_->any_is_sparse()) {
       refuse("the step makes or uses a sparse gradient, which a replay would not renew",
@@ -244,8 +238,9 @@ void StepGraph::launch(std::span<const at::Tensor> inputs) {
         {.what = "an input is a gradient that the step uses too; a replay would read it as it was before the call",
          .fix = "pass a clone() of it"});
   }
-  if (undo_) undo_->save();
+  if (undo_) gradients_->note_found();
   gradients_->copy_in();
+  if (undo_) undo_->save();
   const bool have_run = std::exchange(parts_have_run_, false);
   try {
     const bool is_recorded_call = std::exchange(communicates_, false);
@@ -253,12 +248,14 @@ void StepGraph::launch(std::span<const at::Tensor> inputs) {
     if (is_recorded_call) graph.repeat_recorded_call(true);
     launch_once(inputs, have_run);
     if (is_recorded_call) graph.repeat_recorded_call(false);
+    gradients_->forget_found();
   } catch (const graph::OtherValue&) {
     take_back(have_run);
     throw;
   } catch (...) {
     graph::GraphNumbers(graph_).repeat_recorded_call(false);
     for (HostPart& part : parts_) part.hand_out();
+    gradients_->forget_found();
     gradients_->copy_out();
     gradients_->leave_as_at(graph_.failed_operation());
     throw;
@@ -277,15 +274,15 @@ void StepGraph::launch_once(std::span<const at::Tensor> inputs, bool have_run) {
   if (have_run && may_be_taken_back()) keep_parts();
 }
 
-// A check of a read has ended the launch. No part comes before the last check, so that none has run; but in the capture.
+// A check of a read has ended the launch. No part comes before the last check (CheckedReads::obstacle), so that none has run, but
+// in the capture.
 void StepGraph::take_back(bool have_run) {
   undo_->put_back();
   if (have_run && !parts_.empty()) {
     take_back_from(parts_.front());
     keep_parts();
   }
-  gradients_->copy_out();
-  gradients_->leave_as_at(0);
+  gradients_->give_back_found();
 }
 
 // The numbers first, then the graph: what parts want to read is run before. `have_run`: all of them, in the capture.

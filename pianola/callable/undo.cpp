@@ -1,9 +1,10 @@
 #include <pianola/callable/undo.hpp>
 
 #include <pianola/trace/quiet_scope.hpp>
+#include <pianola/trace/storage_bytes.hpp>
 
+#include <ATen/Context.h>
 #include <ATen/ops/_foreach_copy.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
 #include <fmt/format.h>
@@ -14,30 +15,30 @@
 namespace pianola::callable {
 namespace {
 
+// Copied at each replay, in some 50 us on a GPU; memory of the CPU is slower.
 constexpr std::size_t kMostBytes = std::size_t{64} << 20;
-
-at::Tensor bytes_of(const c10::Storage& storage) {
-  const auto options = at::TensorOptions().dtype(at::kByte).device(storage.device());
-  const auto size = static_cast<std::int64_t>(storage.nbytes());
-  return at::empty({0}, options).set_(storage, 0, {size}, {1});
-}
+constexpr std::size_t kMostBytesOfCpu = std::size_t{1} << 20;
 
 }  // namespace
 
-Undo::Undo(const CheckedReads& reads, std::vector<at::Generator> generators) {
+Undo::Undo(const CheckedReads& reads, c10::Device device, std::vector<at::Generator> generators) {
   if (!reads.obstacle().empty()) throw UncheckedReads({.what = reads.obstacle()});
-  if (reads.draws()) generators_ = std::move(generators);
+  if (reads.draws()) {
+    generators_ = std::move(generators);
+    generators_.push_back(at::globalContext().defaultGenerator(device));
+  }
   std::size_t bytes = 0;
-  for (const c10::Storage& storage : reads.written()) bytes += storage.nbytes();
-  if (bytes > kMostBytes) {
+  for (const CheckedReads::Bytes& one : reads.written()) bytes += one.end - one.begin;
+  const std::size_t most = device.is_cpu() ? kMostBytesOfCpu : kMostBytes;
+  if (bytes > most) {
     throw UncheckedReads(
-        {.what = fmt::format("it writes {} MiB before it reads, more than each call could copy ({} MiB)", bytes >> 20,
-                             kMostBytes >> 20)});
+        {.what = fmt::format("it writes {} KiB before it reads, more than each call could copy: {} KiB", bytes >> 10,
+                             most >> 10)});
   }
   const trace::QuietScope quiet;
-  for (const c10::Storage& storage : reads.written()) {
-    if (storage.nbytes() == 0) continue;
-    written_.push_back(bytes_of(storage));
+  for (const CheckedReads::Bytes& one : reads.written()) {
+    const auto begin = static_cast<std::int64_t>(one.begin), end = static_cast<std::int64_t>(one.end);
+    written_.push_back(trace::bytes_of(one.of).slice(0, begin, end));
     copies_.push_back(at::empty_like(written_.back()));
   }
 }

@@ -3,7 +3,6 @@
 #include <pianola/callable/checked_reads.hpp>
 
 #include <algorithm>
-#include <bit>
 #include <cstdint>
 #include <utility>
 
@@ -28,14 +27,6 @@ constexpr int kMostForBackward = 32;
 // The reducer of DistributedDataParallel times its first 10 iterations with events of CUDA, which no capture can hold.
 constexpr int kDataParallelOnCuda = 11;
 
-bool are_same(const std::vector<c10::IValue>& one, const std::vector<c10::IValue>& other) {
-  return std::equal(one.begin(), one.end(), other.begin(), other.end(), [](const c10::IValue& a, const c10::IValue& b) {
-    if (a.isInt() && b.isInt()) return a.toInt() == b.toInt();
-    return a.isDouble() && b.isDouble() &&
-           std::bit_cast<std::uint64_t>(a.toDouble()) == std::bit_cast<std::uint64_t>(b.toDouble());
-  });
-}
-
 }  // namespace
 
 void WarmUp::note(Observation observed, Call& call) {
@@ -52,10 +43,10 @@ void WarmUp::note(Observation observed, Call& call) {
   if (!obstacle_.empty()) call.note_lasting_obstacle();
   if (obstacle_.empty() && counts()) note_obstacle(observed, is_first);
   const std::vector<c10::IValue> numbers = call.numbers();
-  if (note_reads(observed, is_first)) return start_again();
+  if (compare_reads(observed, is_first)) return start_again();
   if (obstacle_.empty() && !is_first && calls_ >= wanted_) {
     // A backward pass from outside has operations that this log does not know.
-    const bool numbers_count = are_same(numbers, numbers_) || observed.kind() == GraphedKind::autograd;
+    const bool numbers_count = same_values(numbers, numbers_) || observed.kind() == GraphedKind::autograd;
     std::string difference = observed.difference_from(*last_, numbers_count);
     if (last_is_first_) {
       settled_ = settled_ && difference.empty();
@@ -78,8 +69,8 @@ void WarmUp::note(Observation observed, Call& call) {
 }
 
 // Two calls have to agree on what replays are to check. @return  Whether they did not, so that nothing is to be checked.
-bool WarmUp::note_reads(const Observation& observed, bool is_first) {
-  const bool agree = !is_first && same_reads(observed.checked_values(), last_->checked_values());
+bool WarmUp::compare_reads(const Observation& observed, bool is_first) {
+  const bool agree = !is_first && same_values(observed.checked_values(), last_->checked_values());
   reads_vary_ = !is_first && !agree && !last_is_first_;
   if (!agree && !reads_vary_ && !observed.checked_values().empty()) settled_ = false;
   return reads_vary_;
@@ -101,10 +92,10 @@ void WarmUp::note_sample(const Observation& observed, std::vector<c10::IValue> n
   if (numbers.empty()) return;
   const bool is_like_last = last_ && observed.difference_from(*last_, /*numbers_count=*/false).empty();
   if (!is_like_last) samples_.clear();
-  if (is_like_last && !are_same(numbers, numbers_)) {
+  if (is_like_last && !same_values(numbers, numbers_)) {
     given_others_ = given_others_ || !observed.difference_from(*last_).empty();
   }
-  std::erase_if(samples_, [&](const graph::NumberSample& sample) { return are_same(sample.arguments, numbers); });
+  std::erase_if(samples_, [&](const graph::NumberSample& sample) { return same_values(sample.arguments, numbers); });
   if (samples_.size() > kSamples) samples_.erase(samples_.begin());
   samples_.push_back({.arguments = numbers, .given = observed.log().numbers()});
   numbers_ = std::move(numbers);

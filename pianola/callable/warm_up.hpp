@@ -64,7 +64,7 @@ class WarmUp {
 
  private:
   void look_at_kept(Call& call);
-  bool note_reads(const Observation& observed, bool is_first);
+  bool compare_reads(const Observation& observed, bool is_first);
   void note_obstacle(const Observation& observed, bool is_first);
   void note_sample(const Observation& observed, std::vector<c10::IValue> numbers);
   [[nodiscard]] bool counts() const noexcept { return calls_ + 1 >= wanted_; }

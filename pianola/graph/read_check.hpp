@@ -14,7 +14,8 @@ namespace pianola::graph {
 // A step may ask for a value and go on as it says: `if mask.all()`, `if loss > 5`, x[mask]. Its graph holds the way that the capture
 // took. Where the value mostly is the same, that is the right way mostly: so a replay runs the graph up to the read, reads, and goes
 // on where the value says what it said to the capture. Else the replay ends with OtherValue, and whoever replays makes the call
-// anew, eagerly. What the graph has done by then has to be taken back before, or must not matter.
+// anew, eagerly. What the replay has done by then is taken back first (callable::Undo); a step that does what cannot be taken back
+// before a read is not captured (callable::CheckedReads::obstacle).
 
 /// A replay read another value than the one that its capture went on with.
 class PIANOLA_API OtherValue : public GuardError {

@@ -1,6 +1,8 @@
 #include <pianola/trace/call_gate.hpp>
 
 #include <pianola/core/error.hpp>
+#include <pianola/trace/op_stream.hpp>
+#include <pianola/trace/testing/op_log.hpp>
 
 #include <ATen/ATen.h>
 
@@ -119,6 +121,25 @@ TEST(CallGateTest, AGateWithinAnotherDecidesFirst) {
   EXPECT_THAT(inner, ::testing::Contains("aten::neg"));
   EXPECT_THAT(outer, ::testing::Not(::testing::Contains("aten::neg")));
   EXPECT_THAT(outer, ::testing::Contains("aten::exp"));
+}
+
+TEST(CallGateTest, ToAStreamACallThatIsMadeOfOthersIsAComposite) {
+  const at::Tensor a = at::ones({2});
+  at::Tensor result;
+  testing::OpLog log;
+  {
+    const OpStream stream({&log});
+    const CallGate gate(
+        [](const OpInfo& op, torch::jit::Stack& stack) {
+          if (op.name != "aten::neg") return CallGate::run(op, stack);
+          const at::Tensor x = torch::jit::pop(stack).toTensor();
+          stack.emplace_back(x.mul(-1));
+        },
+        [](const OpInfo& op, c10::ArrayRef<c10::IValue> /*inputs*/) { return op.name == "aten::neg"; });
+    result = a.neg().add(1);
+  }
+  EXPECT_THAT(log.begun, ElementsAre("aten::mul.Scalar", "aten::add.Scalar"));
+  EXPECT_TRUE(result.equal(at::zeros({2})));
 }
 
 TEST(CallGateTest, AGateThatEndedSeesNothing) {

@@ -39,7 +39,8 @@ class IterationCacheTest : public testing::CallableTest {
       Twin twin{.name = is_graphed ? "graphed" : "FullIteration", .call = {}, .info = {}, .reset = {}};
       const auto tell = [&](const std::string& reason) { twin.reasons.push_back(reason); };
       const Step step = make_step(twin);
-      Graphed graphed = pianola::graphed(step, {.warmup = warmup, .islands = IslandPolicy::marked, .on_fallback = tell});
+      Graphed graphed =
+          pianola::graphed(step, {.warmup = warmup, .islands = IslandPolicy::marked, .on_fallback = tell});
       FullIteration iteration([&](const std::vector<c10::IValue>& one) { return step(one.at(0).toTensor()); },
                               {.warmup = warmup, .eager_fallback = true, .on_fallback = tell});
       if (is_graphed) {

@@ -52,10 +52,11 @@ graph::IslandFunction::Run with_gil(const py::function& function) {
   };
 }
 
-// Of a step that is captured and whose replays can check. @return  Whether it is.
+// Of a step whose replays can check. @return  Whether it is one. A run before its recording is not to be checked.
 bool check_in_replays(const py::function& check, Tensors tensors, std::string what) {
   callable::CheckedReads* const reads = callable::CheckedReads::current();
-  if (reads == nullptr || !graph::Islands::step_is_recorded()) return false;
+  if (reads == nullptr) return false;
+  if (!graph::Islands::step_is_recorded()) return true;
   reads->note_check();
   graph::ReadCheck made = [held = HeldObject(check)](const Tensors& now) {
     const WithGil gil;

@@ -1496,6 +1496,9 @@ def next_island_number() -> int:
 def islands_are_open() -> bool:
     """Whether a step runs on this thread that is observed or recorded."""
 
+def is_in_island() -> bool:
+    """Whether a part that stays eager runs in such a step."""
+
 def call_island(
     function: Callable[..., Any],
     name: str,

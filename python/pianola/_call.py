@@ -55,6 +55,7 @@ class Call:
         self.opened: Any = None  # the same, with its own objects taken apart
         self.has_run = False  # eagerly
         self.has_captured = False  # or has tried to
+        self._reads_meet_numbers = False
         self.interrupts: list[BaseException] = []  # KeyboardInterrupt and the like: no reason to go on eagerly
 
     def run_eagerly(self) -> Any:
@@ -150,6 +151,8 @@ class Call:
         state = self.state
         if not self.values or state is None or state.captures_plainly:
             return False
+        if in_capture and self._reads_meet_numbers:  # a graph for each of them would be as many as calls
+            return False
         if in_capture:  # perhaps for what stood for the numbers: the next one is given themselves
             state.captures_plainly = why
             return True
@@ -211,8 +214,9 @@ class Call:
 
         def function(*args: Any, **kwargs: Any) -> Any:
             trail = Trail()
+            answers: Optional[Answers] = None
+            call = this_call()
             try:
-                call = this_call()
                 if call is None or call.state is None:
                     return run(*args, **kwargs)
                 follows = call._follows_numbers()
@@ -250,6 +254,8 @@ class Call:
                 raise
             finally:
                 trail.is_over = True
+                if answers is not None and call is not None:
+                    call._reads_meet_numbers = answers.met_followed
 
         return function
 

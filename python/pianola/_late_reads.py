@@ -164,7 +164,8 @@ class Truth:
         answers, frame = self._number._answers, sys._getframe(1)
         block = None if answers.is_over else block_of(frame, self._outcome)
         if block is None:
-            return _known(self._number) is not None and self._outcome  # in a captured run it is refused
+            _known(self._number)  # in a captured run it is refused
+            return self._outcome
         answers.decisions.taken.append(Decision(self._node, self._outcome, self._number._where, frame, block))
         return self._outcome
 
@@ -175,6 +176,7 @@ def _compares(name: str) -> Callable[..., Any]:
     def method(self: LateNumber, other: Any) -> Any:
         answers = self._answers
         if answers.is_over or type(other) not in _OPERANDS:
+            answers.met_followed = answers.met_followed or is_followed(other)
             return getattr(_known(self), f"__{name}__")(other)
         is_late = type(other) is LateNumber
         node = _Result(function, (self._node, other._node if is_late else other))
@@ -250,7 +252,8 @@ class _Reads:
             return False
         with torch._C.DisableTorchFunction():  # modes of the user's are not to see the question
             is_there = tensor.device.type == self._device or (self._device == "cpu" and not tensor.is_cpu)
-            return is_there and tensor.layout is torch.strided and not tensor.is_quantized and tensor.numel() == 1
+            is_plain = tensor.layout is torch.strided and not tensor.is_quantized and tensor.numel() == 1
+            return is_there and is_plain and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
     def read(self, original: Callable[..., Any], tensor: torch.Tensor, of_scaler: bool = False) -> Any:
         raise NotImplementedError
@@ -392,6 +395,7 @@ class Answers(_Reads):
     def __init__(self, device: str, seen: Optional[Seen], checks: bool = False) -> None:
         super().__init__(device if seen is not None else "")
         self.checks = checks
+        self.met_followed = False  # a read was compared with a number among the arguments, which changes
         self._checked: set[int] = set()  # reads
         self._seen = seen
         self._reads: list[_Read] = []
@@ -439,7 +443,8 @@ class Answers(_Reads):
     def checked(self, node: _Result, outcome: Any, number: LateNumber) -> Any:
         """What is asked of a number, which replays ask again."""
         if not self.checks or self.is_over:
-            return _known(number) is not None and outcome  # refused in a captured run
+            _known(number)  # refused in a captured run
+            return outcome
         self.check(node, outcome, number._where)
         return outcome
 
@@ -454,7 +459,10 @@ class Answers(_Reads):
 
         def is_so(copies: list[torch.Tensor]) -> bool:
             values = {i: read(copy) for i, read, copy in zip(reads, originals, copies)}
-            return _bits(_calculate(node, values)) == _bits(outcome)
+            try:
+                return _bits(_calculate(node, values)) == _bits(outcome)
+            except Exception:  # the call raises it eagerly
+                return False
 
         if not _C.check_in_replays(is_so, [self._reads[i].copy for i in reads], f"what the step reads ({where})"):
             self.offence = self.offence or where
@@ -496,7 +504,8 @@ class Answers(_Reads):
         assert self._seen is not None
         returned = set().union(*(_reads_in(leaf._node) for leaf in leaves if type(leaf) is LateNumber))
         for index, read in enumerate(self._reads):
-            if index not in returned and index not in self._checked and not read.of_scaler:
+            is_dropped = self.checks and read.original not in _STAND_INS  # result() sees that nobody keeps it
+            if index not in returned and index not in self._checked and not read.of_scaler and not is_dropped:
                 _refuse(read.where)
         numbers = _numbers_of(leaves)
         expected = self._seen.returned

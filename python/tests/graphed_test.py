@@ -463,7 +463,7 @@ def test_parameters_that_move_within_one_buffer_are_captured_anew(device):
 
 
 def test_what_cannot_be_captured_runs_eagerly_and_says_why_once(device, caplog):
-    @pianola.graphed(warmup=1)
+    @pianola.graphed(warmup=1, islands="marked")
     def f(x):
         return x * (2 if x.sum().item() > 0 else 3)
 
@@ -651,7 +651,7 @@ def test_a_tensor_that_the_function_replaces_runs_eagerly(device):
 
 def test_a_reason_is_a_few_lines(device):
     reasons = []
-    f = pianola.graphed(lambda x: x * x.sum().item(), warmup=1, on_fallback=reasons.append)
+    f = pianola.graphed(lambda x: x * x.sum().item(), warmup=1, islands="marked", on_fallback=reasons.append)
     for _ in range(2):
         f(torch.ones(2, device=device))
     assert len(reasons) == 1 and len(reasons[0].splitlines()) <= 6 and "::Error" not in reasons[0]

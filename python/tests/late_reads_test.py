@@ -387,14 +387,14 @@ KEPT, QUEUE = [], queue.SimpleQueue()
 
 @pytest.mark.parametrize("function", [
     goes_into_a_queue, is_formatted, becomes_a_string, goes_to_c, becomes_a_whole_number, swallows, asks_the_type,
-    is_not_returned, returns_one_of_two, is_summed_up, fills_a_tensor,
+    is_summed_up, fills_a_tensor,
 ], ids=lambda one: one.__name__)  # fmt: skip
 def test_a_number_that_is_used_on_the_way_keeps_it_eager(device, function):
     expect_eager(lambda device: function, device, "PG101", f"{function.__name__} at late_reads_test.py")
 
 
-@pytest.mark.parametrize("function", [decides, is_compared, is_the_reason_to_stop], ids=lambda one: one.__name__)
-def test_one_that_decides_replays_unless_replays_check_nothing(device, function):
+@pytest.mark.parametrize("function", [decides, is_compared, is_the_reason_to_stop, is_not_returned, returns_one_of_two], ids=lambda one: one.__name__)
+def test_one_that_decides_or_is_dropped_replays_unless_replays_check_nothing(device, function):
     expect_replays(lambda device: function, device)
     expect_eager(lambda device: function, device, "PG101", f"{function.__name__} at late_reads_test.py", islands="marked")
 

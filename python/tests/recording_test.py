@@ -61,7 +61,7 @@ def test_a_graphed_function_that_reads_so_stays_eager(name):
     read, words, _ = READS[name]
     reasons = []
 
-    @pianola.graphed(warmup=1, on_fallback=reasons.append)
+    @pianola.graphed(warmup=1, islands="marked", on_fallback=reasons.append)
     def step(x):
         read(x + 1)
         return x * 2

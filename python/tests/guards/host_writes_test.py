@@ -693,5 +693,5 @@ def test_whatever_refuses_the_body_runs_once_a_call(device, make_step, warmup):
 
         return step
 
-    reasons, _ = run_twins(device, make, options={"warmup": warmup}, calls=8)
+    reasons, _ = run_twins(device, make, options={"warmup": warmup, "islands": "marked"}, calls=8)
     assert len(reasons) == 1 and note.call_count == 16, reasons
