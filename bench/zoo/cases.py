@@ -1,8 +1,8 @@
 """The zoo: training and inference steps that people have written, and of what class each is. The classes were set down before
 anything was made to replay.
 
-A step *depends on values* if a value on the device decides which operations run, or which numbers they are given: it is rightly run
-eagerly. All others are *static*, also those that hand a value to the host and go on without it, and those with a GradScaler, which
+A step *depends on values* if a value on the device decides which operations run, or which numbers they are given: it replays
+where the value mostly leads the same way. All others are *static*, also those that hand a value to the host and go on without it, and those with a GradScaler, which
 skips one call in many.
 """
 

@@ -44,8 +44,7 @@ GRAPH = "torch.cuda.graph"
 CALLABLES = "torch.cuda.make_graphed_callables"
 COMPILE = 'torch.compile(mode="reduce-overhead")'
 AUTO = '@pianola.graphed(compile="auto")'
-ISLANDS = '@pianola.graphed(islands="auto")'
-OPTIONS = {PIANOLA: {}, AUTO: {"compile": "auto"}, ISLANDS: {"islands": "auto"}}  # of graphed
+OPTIONS = {PIANOLA: {}, AUTO: {"compile": "auto"}}  # of graphed
 FUSED = (COMPILE, AUTO)  # whose kernels round differently
 MOST_UNSETTLED = 300  # calls, until nothing is captured any more, and AUTO has taken one
 QUIET = 25  # calls without a new graph
@@ -211,10 +210,10 @@ def how_it_replays(graphed, calls):
 
 
 def ways_of(case, settings):
-    ways = [EAGER, PIANOLA] + ([ISLANDS] if case.kind == cases.VALUES else [])
+    ways = [EAGER, PIANOLA]
     if settings.device == "cuda":
         ways += [GRAPH, CALLABLES] + (list(FUSED) if cases.COMPILE in case.traits else [])
-    return [way for way in ways if way in (EAGER, PIANOLA, ISLANDS) or not settings.alone and way not in settings.without]
+    return [way for way in ways if way in (EAGER, PIANOLA) or not settings.alone and way not in settings.without]
 
 
 @contextlib.contextmanager
@@ -234,7 +233,7 @@ def run_contenders(case, settings):
     for way in ways_of(case, settings):
         contenders[way] = Contender(way, case, settings)
         differences[way] = contenders[way].difference_from(contenders[EAGER])
-        if contenders[way].error and way not in (EAGER, PIANOLA, ISLANDS):
+        if contenders[way].error and way not in (EAGER, PIANOLA):
             break  # a capture that failed may leave torch's generators and allocator in it: the others want another process
     return contenders, differences
 
@@ -255,8 +254,6 @@ def run_case(case, settings):
            "device": settings.device, "size": settings.size, **how_it_replays(ours.graphed, settings.calls),
            "said": log.sentences, "differs": {way: text for way, text in differences.items() if way != EAGER},
            "memory": {way: contender.memory for way, contender in contenders.items()}}
-    if ISLANDS in contenders:
-        zoo["islands"] = how_it_replays(contenders[ISLANDS].graphed, settings.calls)
     if ours.error:
         zoo["trace"] = ours.trace
     elif differences[PIANOLA]:
@@ -267,7 +264,7 @@ def run_case(case, settings):
         zoo["eager_differs_from_itself"] = again.difference_from(eager)
         differences = {way: contender.difference_from(again) for way, contender in contenders.items()}
         zoo["differs"] = {way: text for way, text in differences.items() if way != EAGER}
-    if contenders[way].error and way not in (EAGER, PIANOLA, ISLANDS):
+    if contenders[way].error and way not in (EAGER, PIANOLA):
         return {"case": case.name, "zoo": zoo, "failed": way}
     right = {way: contender for way, contender in contenders.items()
              if not contender.error and (way in FUSED or not differences[way])}

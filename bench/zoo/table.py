@@ -32,7 +32,8 @@ HEAD = """# The zoo
 {count} training and inference steps as people have written them, on {device}, size {size}. `@pianola.graphed` on the step is the only
 change. Each contender ran as many calls as its row counts ({calls} in most) from the seeds of eager, and all that it returned and left
 (parameters, gradients, buffers, the optimizer's state, random numbers) was compared bit by bit. An empty cell was not run. A step *depends on values* if a value on the device decides which
-operations run, or which numbers they are given; such steps are rightly run eagerly. The classes were set down before the work. A step
+operations run, or which numbers they are given; it replays where the value mostly leads the same way
+([steps that read values](../guide/reads.md)). The classes were set down before the work. A step
 replays if at least half of its calls did.
 
 **{replayed} of {static} static steps replay and are bit-equal ({share:.0f} %); {wrong} of all computed something else, {crashed} failed.**

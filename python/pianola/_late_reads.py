@@ -479,7 +479,8 @@ class Answers(_Reads):
             leaves, nesting = taken_apart(result)
             leaves = list(map(self._late, leaves))
             self._check(leaves)
-            self._result = self._taken_apart(leaves, nesting)
+            if self.decisions.taken or any(type(leaf) is LateNumber for leaf in leaves):
+                self._result = self._taken_apart(leaves, nesting)
 
     def _late(self, leaf: Any) -> Any:
         if id(leaf) not in self._stand_ins:

@@ -63,7 +63,7 @@ def test_a_training_step_is_tried_with_graphs_of_its_layers_its_model_and_all_of
 
 
 def test_a_step_that_reads_a_value_says_why_it_is_no_graph_and_its_model_is_one(device):
-    tried = pianola.try_scopes(make(device, lambda loss: loss.item()), batches=batches(device), iterations=4)
+    tried = pianola.try_scopes(make(device, lambda loss: loss.mul_(float(loss.detach()))), batches=batches(device), iterations=4)
     of = by_scope(tried)
     assert of["iteration"].replays == 0 and "PG101" in of["iteration"].reason
     assert of["model"].replays and of["layers"].replays and all(one.is_equal for one in tried.trials)

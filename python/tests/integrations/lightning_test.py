@@ -215,13 +215,17 @@ class Reads(Model):
         return loss * 2 if loss.item() > 1 else loss
 
 
-@pytest.mark.parametrize("model", [Counts, Manual, Reads])
+@pytest.mark.parametrize("model", [Counts, Manual])
 def test_what_no_graph_holds_runs_eagerly_and_says_so_once(device, caplog, model):
     with caplog.at_level(logging.WARNING, "pianola"):
         graphed = both(device, model=model)
     said = [record.getMessage() for record in caplog.records if record.name == "pianola"]
     assert len(said) == 1 and said[0].startswith(f"{model.__name__}.training_step runs eagerly: ")
     assert graphed.callback.graphed_step is None or graphed.replays == 0
+
+
+def test_a_step_that_decides_by_its_loss_replays(device):
+    assert both(device, model=Reads).replays
 
 
 def test_a_failing_step_leaves_the_module_as_it_was(device):

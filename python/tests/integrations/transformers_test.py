@@ -140,7 +140,7 @@ def test_a_mask_that_the_model_changes_is_asked_itself(both):
         return Changed(transformers.GPT2Config(vocab_size=WORDS, n_positions=32, n_embd=32, n_layer=2, n_head=2, **IMPLEMENTATION))
 
     graphed = both(model=model)
-    assert graphed.replays == 0 and "is_nonzero" in graphed.reasons[0]
+    assert graphed.replays == 0 and "writes input 2 in place" in graphed.reasons[0]
 
 
 @pytest.mark.parametrize("model", [gpt2, llama, bert])
@@ -207,7 +207,7 @@ def test_a_loss_that_follows_the_step_number_stays_eager_and_says_so_once(both, 
     assert said.startswith("GraphedScheduled.training_step runs eagerly: ") and ("global_step changed" in said or not branches)
 
 
-def test_a_loss_that_is_read_in_each_step_stays_eager_and_says_so_once(both, caplog):
+def test_a_loss_that_is_asked_in_each_step_replays(both, caplog):
     class Reads(transformers.Trainer):
         def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
             loss = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
@@ -218,9 +218,7 @@ def test_a_loss_that_is_read_in_each_step_stays_eager_and_says_so_once(both, cap
 
     with caplog.at_level(logging.WARNING, "pianola"):
         graphed = both((Reads, GraphedReads), gradient_accumulation_steps=2)
-    assert graphed.replays == 0
-    (said,) = [record.getMessage() for record in caplog.records if record.name == "pianola"]
-    assert "aten::item" in said
+    assert graphed.replays and not [record for record in caplog.records if record.name == "pianola"]
 
 
 def test_scaled_gradients_replay(both):
