@@ -100,6 +100,14 @@ TEST_P(CheckedReadsTest, ACallThatDecidesOtherwiseRunsEagerly) {
   EXPECT_EQ(info.recaptures, 0U);
 }
 
+TEST_P(CheckedReadsTest, TheReportCountsReplaysThatWereTakenBack) {
+  const auto net = make_net<MlpNet>();
+  Graphed graphed = pianola::graphed(deciding<MlpNet>(net), automatic());
+  for (std::size_t i = 0; i < 8; ++i) (void)graphed(batch_of(i, i == 6));
+  const std::string text = graphed.info().report().to_text();
+  EXPECT_NE(text.find(": 1, because a value that they read was another one"), std::string::npos) << text;
+}
+
 TEST_P(CheckedReadsTest, TheCallThatIsCapturedMayDecideOtherwise) {
   const SignatureInfo info = expect_equals_eager<MlpNet>(&deciding<MlpNet>, calls(10, {3}));
   EXPECT_EQ(info.replays, 6U) << info.reason;

@@ -41,14 +41,19 @@ Report GraphedInfo::report() const {
   ReportTable table("calls", "Calls by signature, the latest first",
                     {{"signature"}, {"kind"}, {"state"}, {"graphs"}, {"recaptures"}, {"replays"}, {"eager"}});
   callable::BranchTable branches("signature");
-  std::vector<std::string> gains;
+  std::vector<std::string> gains, misses;
   for (const SignatureInfo& one : signatures) {
     table.row({one.signature, std::string(to_string(one.kind)), std::string(to_string(one.state)), count(one.graphs),
                count(one.recaptures), count(one.replays), count(one.eager_calls)});
     for (const BranchInfo& graph : one.branches) branches.row(one.signature, graph);
     if (!one.gain.empty()) gains.push_back(fmt::format("{}: {}", one.signature, one.gain));
+    if (one.misses != 0) {
+      misses.push_back(
+          fmt::format("{}: {}, because a value that they read was another one", one.signature, one.misses));
+    }
   }
   report.list("gains", "What a replay is", gains);
+  report.list("misses", "Replays that were taken back", misses);
   report.list("compiled", "Compiled modules", compiled);
   report.list("numbers", "Numbers among the arguments", numbers);
   callable::add_calls(report, signatures, unfollowed, std::move(table), branches);

@@ -221,65 +221,50 @@ def test_a_graph_network_with_a_mask_for_training(device):
     assert_alike(program, device, [()] * STEPS, replays=20)
 
 
+def descending(device, model, loss_of):
+    """A program that descends: loss_of(model, *batch)."""
+    model = model.to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def step(*batch):
+        optimizer.zero_grad()
+        loss = loss_of(model, *batch)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step, lambda: [*model.parameters()]
+
+
 def test_a_number_of_rows_that_changes_runs_eagerly_once(device):
-    def program(device):
-        model = nn.Linear(8, 1).to(device)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-
-        def step(x, y):
-            optimizer.zero_grad()
-            known = ~y.isnan()
-            error = (model(x)[known] - y[known]).square()
-            places = known.nonzero()
-            loss = error.mean() + 0.001 * x[places[:, 0]].mean()
-            loss.backward()
-            optimizer.step()
-            return loss
-
-        return step, lambda: [*model.parameters()]
+    def of_known(model, x, y):
+        known = ~y.isnan()
+        error = (model(x)[known] - y[known]).square()
+        places = known.nonzero()
+        return error.mean() + 0.001 * x[places[:, 0]].mean()
 
     batches = regression()
     for x, y in batches:
         y[3] = math.nan
     batches[12][1][4] = math.nan
-    assert_alike(program, device, batches, replays=19, misses=1)
+    assert_alike(lambda device: descending(device, nn.Linear(8, 1), of_known), device, batches, replays=19, misses=1)
 
 
 def test_lengths_are_read_and_cut(device):
-    def program(device):
-        rnn = nn.Linear(4, 4).to(device)
-        optimizer = torch.optim.SGD(rnn.parameters(), lr=0.01)
-
-        def step(x, lengths):
-            optimizer.zero_grad()
-            longest = lengths.max().item()
-            loss = rnn(x[:, :longest]).square().mean()
-            loss.backward()
-            optimizer.step()
-            return loss
-
-        return step, lambda: [*rnn.parameters()]
+    def of_cut(model, x, lengths):
+        longest = lengths.max().item()
+        return model(x[:, :longest]).square().mean()
 
     batches = [(of(i, 3, 10, 4), torch.tensor([7, 5, 3] if i != 11 else [4, 5, 3])) for i in range(STEPS)]
-    assert_alike(program, device, batches, replays=19, misses=1)
+    assert_alike(lambda device: descending(device, nn.Linear(4, 4), of_cut), device, batches, replays=19, misses=1)
 
 
 def test_repeats_whose_sum_is_the_same(device):
-    def program(device):
-        model = nn.Linear(4, 4).to(device)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-
-        def step(x, repeats):
-            optimizer.zero_grad()
-            loss = model(x.repeat_interleave(repeats, 0)).square().mean()
-            loss.backward()
-            optimizer.step()
-            return loss
-
-        return step, lambda: [*model.parameters()]
+    def of_repeated(model, x, repeats):
+        return model(x.repeat_interleave(repeats, 0)).square().mean()
 
     batches = [(of(i, 3, 4), torch.tensor([1 + i % 2, 2 - i % 2, 2])) for i in range(STEPS)]
-    assert_alike(program, device, batches, replays=20)
+    assert_alike(lambda device: descending(device, nn.Linear(4, 4), of_repeated), device, batches, replays=20)
 
 
 def test_an_inference_that_asks_whether_it_is_over(device):
