@@ -1,6 +1,7 @@
 #include <pianola/callable/checked_reads.hpp>
 
 #include <pianola/callable/host_parts.hpp>
+#include <pianola/callable/structure.hpp>
 #include <pianola/graph/island.hpp>
 #include <pianola/graph/read_check.hpp>
 #include <pianola/trace/describe.hpp>
@@ -20,7 +21,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -33,19 +33,6 @@ using trace::HostRead;
 constexpr std::size_t kMostReads = 64;
 
 thread_local CheckedReads* open_reads = nullptr;
-
-bool same_bits(double one, double other) {
-  return std::bit_cast<std::uint64_t>(one) == std::bit_cast<std::uint64_t>(other);
-}
-
-bool same_value(const c10::IValue& one, const c10::IValue& other) {
-  if (one.isDouble() && other.isDouble()) return same_bits(one.toDouble(), other.toDouble());
-  if (one.isInt() && other.isInt()) return one.toInt() == other.toInt();
-  if (one.isBool() && other.isBool()) return one.toBool() == other.toBool();
-  if (!one.isComplexDouble() || !other.isComplexDouble()) return false;
-  const c10::complex<double> a = one.toComplexDouble(), b = other.toComplexDouble();
-  return same_bits(a.real(), b.real()) && same_bits(a.imag(), b.imag());
-}
 
 bool is_number(const c10::IValue& value) {
   return value.isDouble() || value.isInt() || value.isBool() || value.isComplexDouble();
@@ -95,11 +82,11 @@ c10::IValue call_quietly(const trace::OpInfo& op, torch::jit::Stack stack, const
 
 bool begin_alike(const std::vector<c10::IValue>& one, const std::vector<c10::IValue>& other) {
   const auto count = static_cast<std::ptrdiff_t>(std::min(one.size(), other.size()));
-  return std::equal(one.begin(), one.begin() + count, other.begin(), &same_value);
+  return std::equal(one.begin(), one.begin() + count, other.begin(), &same_constant);
 }
 
 bool same_values(const std::vector<c10::IValue>& one, const std::vector<c10::IValue>& other) {
-  return std::equal(one.begin(), one.end(), other.begin(), other.end(), &same_value);
+  return std::equal(one.begin(), one.end(), other.begin(), other.end(), &same_constant);
 }
 
 CheckedReads::Open::Open(CheckedReads& reads)
@@ -190,7 +177,7 @@ void CheckedReads::read(const trace::OpInfo& op, torch::jit::Stack& stack) {
         tensors,
         [&op, given = std::move(given), value](const std::vector<at::Tensor>& now) {
           try {
-            return same_value(call_quietly(op, given, now), value);
+            return same_constant(call_quietly(op, given, now), value);
           } catch (const c10::Error&) {
             return false;  // the call throws it eagerly
           }

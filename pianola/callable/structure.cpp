@@ -38,6 +38,12 @@ std::string entry_text(const std::string& path, std::size_t entry) {
 
 bool same_bits(double a, double b) { return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b); }
 
+std::string differs(const std::string& path, const std::string& captured, const c10::IValue& given) {
+  return fmt::format("{}: captured {}, received {}", path, captured, in_words(given));
+}
+
+}  // namespace
+
 // Bit for bit: a product with -0.0 has another sign, and NaN is as good a number to freeze as others.
 bool same_constant(const c10::IValue& a, const c10::IValue& b) {
   if (a.tagKind() != b.tagKind()) return false;
@@ -46,12 +52,6 @@ bool same_constant(const c10::IValue& a, const c10::IValue& b) {
   const auto x = a.toComplexDouble(), y = b.toComplexDouble();
   return same_bits(x.real(), y.real()) && same_bits(x.imag(), y.imag());
 }
-
-std::string differs(const std::string& path, const std::string& captured, const c10::IValue& given) {
-  return fmt::format("{}: captured {}, received {}", path, captured, in_words(given));
-}
-
-}  // namespace
 
 Structure::Structure(const c10::IValue& value, std::string name)
     : name_(std::move(name)), root_(read(value, leaves_)) {}

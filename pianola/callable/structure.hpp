@@ -48,4 +48,7 @@ class Structure {
   Node root_;
 };
 
+/// Whether two values that are no tensors are the same, numbers bit by bit.
+[[nodiscard]] bool same_constant(const c10::IValue& a, const c10::IValue& b);
+
 }  // namespace pianola::callable

@@ -15,7 +15,7 @@
 namespace pianola::callable {
 namespace {
 
-// Copied at each replay, in some 50 us on a GPU; memory of the CPU is slower.
+// Copied at each replay; memory of the CPU is slower than a GPU's.
 constexpr std::size_t kMostBytes = std::size_t{64} << 20;
 constexpr std::size_t kMostBytesOfCpu = std::size_t{1} << 20;
 

@@ -96,6 +96,14 @@ def test_the_loop_of_torchvisions_references_stops_where_the_loss_is_not_finite(
     assert_alike(lambda device: training(decide, device), device, batches, replays=20, misses=1)
 
 
+def scale_large_losses(model, optimizer, loss):
+    if loss > 100:
+        loss = loss * 0.1
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
 def test_a_comparison_is_asked_again_and_not_its_number(device):
     def decide(model, optimizer, loss):
         if loss.item() > 100:
@@ -108,14 +116,7 @@ def test_a_comparison_is_asked_again_and_not_its_number(device):
 
 
 def test_the_first_replay_may_meet_another_decision(device):
-    def decide(model, optimizer, loss):
-        if loss > 100:
-            loss = loss * 0.1
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    assert_alike(lambda device: training(decide, device), device, regression(large={3}), replays=19, misses=1)
+    assert_alike(lambda device: training(scale_large_losses, device), device, regression(large={3}), replays=19, misses=1)
 
 
 def test_an_update_is_left_out_where_the_norm_is_too_large(device):
@@ -297,17 +298,10 @@ def test_what_always_changes_stays_eager_and_says_so(device):
 
 
 def test_decisions_that_change_often_end_the_checks(device):
-    def decide(model, optimizer, loss):
-        if loss > 100:
-            loss = loss * 0.1
-        loss.backward()
-        optimizer.step()
-        return loss
-
     batches = regression(large={i for i in range(8, 80) if i % 16 < 8}, count=80)
     told = []
-    expected, _ = run(lambda device: training(decide, device), device, batches, False, [])
-    actual, step = run(lambda device: training(decide, device), device, batches, True, told)
+    expected, _ = run(lambda device: training(scale_large_losses, device), device, batches, False, [])
+    actual, step = run(lambda device: training(scale_large_losses, device), device, batches, True, told)
     for ours, eager in zip(actual, expected):
         for one, other in zip(ours, eager):
             assert_same("state", one, other)
