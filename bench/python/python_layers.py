@@ -1,7 +1,8 @@
 """Training of a small GPT whose layers are graphs, with the optimizer as it comes: pianola.graph_layers against graphed callables that
 are made for each layer by hand, and against the whole iteration as one graph. Embedding, head and loss are eager where layers are.
 
-All train alike, bit for bit; torch's callables with several microbatches add up gradients in another order, so that their loss is near.
+All train alike, bit for bit. torch's callables do with one microbatch only: a gradient that autograd stores is their static tensor, which
+the next microbatch's replay overwrites before it is added to.
 """
 
 import measuring
@@ -92,20 +93,17 @@ class Training:
                 raise RuntimeError(f"{self.way}: no replay: {graphed.info()}")
 
 
-def ways(settings):
-    return (EAGER, LAYERS, UPDATED, WHOLE, CALLABLES) + ((TORCH,) if settings.device == "cuda" else ())
+def ways(settings, microbatches):
+    return (EAGER, LAYERS, UPDATED, WHOLE, CALLABLES) + ((TORCH,) if settings.device == "cuda" and microbatches == 1 else ())
 
 
 def times_of(settings, microbatches):
-    made = {way: Training(settings, way, microbatches) for way in ways(settings)}
+    made = {way: Training(settings, way, microbatches) for way in ways(settings, microbatches)}
     for _ in range(CHECKED):
         for training in made.values():
             training.step()
         for way, training in made.items():
-            if way == TORCH and microbatches > 1:  # it adds up their gradients in another order than eager
-                torch.testing.assert_close(training.loss, made[EAGER].loss, rtol=1e-3, atol=0)
-            else:
-                check_equal(f"{microbatches} microbatches, {way}", training.state(), made[EAGER].state())
+            check_equal(f"{microbatches} microbatches, {way}", training.state(), made[EAGER].state())
     for training in made.values():
         training.require_replays()
     iterations = settings.some(ITERATIONS)
@@ -118,7 +116,8 @@ def times_of(settings, microbatches):
         one = case(title, measured, iterations, CALLABLES, taken)
         if kind == "wall" and settings.device == "cuda":
             measuring.require_ratio(one, LAYERS, CALLABLES, taken[LAYERS], taken[CALLABLES], 1.05)
-            measuring.require_ratio(one, LAYERS, TORCH, taken[LAYERS], taken[TORCH], 1.05)
+            if TORCH in taken:
+                measuring.require_ratio(one, LAYERS, TORCH, taken[LAYERS], taken[TORCH], 1.05)
             measuring.require_ratio(one, UPDATED, WHOLE, taken[UPDATED], taken[WHOLE], 1.15)
         cases.append(one)
     return cases
@@ -141,7 +140,7 @@ def memory_of(settings):
     mebibytes(settings, EAGER, 1)  # what a process has only once
     taken = {}
     for way in (EAGER, CALLABLES, TORCH, LAYERS):
-        for microbatches in (1, 4):
+        for microbatches in (1,) if way == TORCH else (1, 4):
             taken[f"{way}, {microbatches} microbatch{'es' if microbatches > 1 else ''}"] = [mebibytes(settings, way, microbatches)]
     one, four = (f"{LAYERS}, {words}" for words in ("1 microbatch", "4 microbatches"))
     hand = f"{CALLABLES}, 4 microbatches"

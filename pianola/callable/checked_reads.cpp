@@ -172,7 +172,7 @@ void CheckedReads::read(const trace::OpInfo& op, torch::jit::Stack& stack) {
     for (c10::IValue& input : given) {
       if (input.isTensor()) input = at::Tensor();  // memory of the graph, which is not to be kept here
     }
-    note_check();
+    const std::size_t place = note_check(tensors);
     graph::check_in_replays(
         tensors,
         [&op, given = std::move(given), value](const std::vector<at::Tensor>& now) {
@@ -182,7 +182,7 @@ void CheckedReads::read(const trace::OpInfo& op, torch::jit::Stack& stack) {
             return false;  // the call throws it eagerly
           }
         },
-        fmt::format("a value that {} reads from {}", op.schema().name(), trace::describe(tensors[0])));
+        fmt::format("a value that {} reads from {}", op.schema().name(), trace::describe(tensors[0])), place);
   } else {
     value = call_quietly(op, std::move(given), tensors);
     if (!is_number(value)) return pass(op, stack);
@@ -218,22 +218,32 @@ c10::IValue CheckedReads::without_masks(const c10::IValue& indices) {
   return all;
 }
 
-void CheckedReads::note_check() {
+std::size_t CheckedReads::note_check(const std::vector<at::Tensor>& tensors) {
   ++checks_;
-  note_parts();
-  obstacle_ = offence_;
-  drawn_ = draws_;
-  written_ = all_written_;
+  note_parts(writes_.operations() + 1);
+  std::size_t place = 1;
+  for (const at::Tensor& tensor : tensors) place = std::max(place, writes_.last_write_to(tensor));
+  last_place_ = std::max(last_place_, place);
+  return place;
+}
+
+std::vector<CheckedReads::Bytes> CheckedReads::written() const {
+  std::vector<Bytes> before;
+  for (const auto& [operation, bytes] : written_) {
+    if (operation <= last_place_) before.push_back(bytes);
+  }
+  return before;
 }
 
 void CheckedReads::on_op_begin(const trace::OpSpan& op) {
   if (!is_recording_) return;
-  draws_ = draws_ || op.info->seeded;
-  if (offence_.empty() && op.info->name != graph::kReadCheck && graph::is_island(op.info->name)) {
-    offence_ = "it reads behind a part that stays eager, which would run twice";
+  writes_.on_op_begin(op);
+  note_parts(writes_.operations());
+  if (op.info->seeded) draws_at_ = std::min(draws_at_, writes_.operations());
+  if (op.info->name != graph::kReadCheck && graph::is_island(op.info->name)) {
+    note_offence("it reads behind a part that stays eager, which would run twice", writes_.operations());
   }
-  if (offence_.empty() && op.info->collective) offence_ = "it reads behind work with other ranks";
-  note_parts();
+  if (op.info->collective) note_offence("it reads behind work with other ranks", writes_.operations());
   for (std::size_t i = 0; i < op.inputs.size(); ++i) {
     if (!op.info->writes[i] && !op.info->running_statistic[i]) continue;
     trace::for_each_tensor(op.inputs[i], [&](const at::Tensor& tensor) {
@@ -242,12 +252,21 @@ void CheckedReads::on_op_begin(const trace::OpSpan& op) {
   }
 }
 
+void CheckedReads::on_op_end(const trace::OpSpan& op) {
+  if (is_recording_) writes_.on_op_end(op);
+}
+
+void CheckedReads::note_offence(const char* offence, std::size_t operation) {
+  if (!offence_.empty()) return;
+  offence_ = offence;
+  offence_at_ = operation;
+}
+
 // A replay runs them again, and takes nothing of them back.
-void CheckedReads::note_parts() {
+void CheckedReads::note_parts(std::size_t next_operation) {
   const HostParts* const parts = HostParts::current();
-  if (offence_.empty() && parts != nullptr && parts->any_active()) {
-    offence_ = "it reads behind an optimizer's step, or what else counts on the host";
-  }
+  if (parts == nullptr || !parts->any_active()) return;
+  note_offence("it reads behind an optimizer's step, or what else counts on the host", next_operation);
 }
 
 void CheckedReads::note_write(const at::Tensor& tensor) {
@@ -255,10 +274,12 @@ void CheckedReads::note_write(const at::Tensor& tensor) {
   const std::size_t begin = offset * tensor.element_size();
   const std::size_t end =
       at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.element_size(), offset);
-  const bool is_known = std::any_of(all_written_.begin(), all_written_.end(), [&](const Bytes& one) {
-    return one.of.is_alias_of(tensor.storage()) && one.begin <= begin && end <= one.end;
+  const bool is_known = std::any_of(written_.begin(), written_.end(), [&](const auto& one) {
+    const Bytes& known = one.second;
+    return known.of.is_alias_of(tensor.storage()) && known.begin <= begin && end <= known.end;
   });
-  if (!is_known && begin < end) all_written_.push_back({.of = tensor.storage(), .begin = begin, .end = end});
+  if (is_known || begin == end) return;
+  written_.emplace_back(writes_.operations(), Bytes{.of = tensor.storage(), .begin = begin, .end = end});
 }
 
 }  // namespace pianola::callable

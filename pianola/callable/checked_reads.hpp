@@ -1,4 +1,5 @@
 #pragma once
+#include <pianola/callable/last_writes.hpp>
 #include <pianola/core/export.hpp>
 #include <pianola/trace/call_gate.hpp>
 #include <pianola/trace/op_stream.hpp>
@@ -46,30 +47,32 @@ class PIANOLA_API CheckedReads final : public trace::OpObserver {
   /// Those of the run on this thread; nullptr: it checks none.
   [[nodiscard]] static CheckedReads* current() noexcept;
 
-  /// A check of the caller's own is about to be put into the recording.
-  void note_check();
+  /// A check of the caller's own is about to be put into the recording. @return  Its place: for check_in_replays().
+  std::size_t note_check(const std::vector<at::Tensor>& tensors);
 
   [[nodiscard]] const std::vector<c10::IValue>& values() const noexcept { return values_; }
   /// Of a recording: whether replays check anything.
   [[nodiscard]] bool any() const noexcept { return checks_ != 0; }
   /// Why a replay that ends at one of its checks could not be taken back; empty where it can.
-  [[nodiscard]] const std::string& obstacle() const noexcept { return obstacle_; }
+  [[nodiscard]] std::string obstacle() const { return offence_at_ <= last_place_ ? offence_ : ""; }
   /// Bytes of memory that was there before the run.
   struct Bytes {
     c10::Storage of;
     std::size_t begin, end;
   };
   /// What of it is written before the last check.
-  [[nodiscard]] const std::vector<Bytes>& written() const noexcept { return written_; }
-  [[nodiscard]] bool draws() const noexcept { return drawn_; }
+  [[nodiscard]] std::vector<Bytes> written() const;
+  [[nodiscard]] bool draws() const noexcept { return draws_at_ <= last_place_; }
 
   void on_op_begin(const trace::OpSpan& op) override;
+  void on_op_end(const trace::OpSpan& op) override;
 
  private:
   [[nodiscard]] bool takes(const trace::OpInfo& op, c10::ArrayRef<c10::IValue> inputs) const;
   void on_call(const trace::OpInfo& op, torch::jit::Stack& stack);
   void pass(const trace::OpInfo& op, torch::jit::Stack& stack);
-  void note_parts();
+  void note_offence(const char* offence, std::size_t operation);
+  void note_parts(std::size_t next_operation);
   void note_write(const at::Tensor& tensor);
   [[nodiscard]] bool is_ours(const at::Tensor& tensor) const;
   [[nodiscard]] bool knows_next() const;
@@ -84,10 +87,13 @@ class PIANOLA_API CheckedReads final : public trace::OpObserver {
   std::vector<c10::IValue> expected_;
   std::vector<c10::IValue> values_;
   std::size_t checks_ = 0;
-  // So far in the run, and what of it came before the last check.
-  std::string offence_, obstacle_;
-  bool draws_ = false, drawn_ = false;
-  std::vector<Bytes> all_written_, written_;
+  LastWrites writes_;
+  std::size_t last_place_ = 0;  // of checks
+  // The first operation that does it:
+  static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
+  std::string offence_;
+  std::size_t offence_at_ = kNone, draws_at_ = kNone;
+  std::vector<std::pair<std::size_t, Bytes>> written_;
 };
 
 /// Whether what two runs have read is the same, bit by bit, as far as both have come.

@@ -74,7 +74,7 @@ int HostParts::begin(c10::Device device, HostPartOptions options) {
   runs_twice_ = runs_twice_ || (has_read_values_ && !options.may_run_twice);
   if (active_) {
     HostPart& part = parts_.emplace_back(std::move(options.run), calls_);
-    part.first_ = operations_ + 1;
+    part.first_ = writes_.operations() + 1;
     part.shortcut_ = std::move(options.shortcut);
     if (is_capture_) {
       part.ran_half_ = options.runs_half;
@@ -138,7 +138,9 @@ void HostParts::on_read(const trace::OpInfo& op, torch::jit::Stack& stack) {
   values_read_.push_back(stack.back());
   if (active_) {
     HostPart& part = parts_.back();
-    const std::size_t operation = last_write_to(tensor);
+    // Kernels that no operator launches may write what a scaler reads.
+    const std::size_t operation =
+        reads_ == HostPartReads::overflow ? writes_.operations() : writes_.last_write_to(tensor);
     const bool is_piece = operation > (part.reads_.empty() ? 0 : part.reads_.back().operation);
     pieces_ += is_piece ? 1 : 0;
     part.reads_.push_back(
@@ -148,24 +150,6 @@ void HostParts::on_read(const trace::OpInfo& op, torch::jit::Stack& stack) {
   reads_in_passive_ = reads_in_passive_ || !active_;
   if (pieces_ == kMostPieces || values_read_.size() == kMostReads) calls_->let_read(false);  // refused as of any step
   read_overflow_ = read_overflow_ || (reads_ == HostPartReads::overflow && !is_zero(stack.back()));
-}
-
-// What the graph has to have run before it is read: its copies of inputs at least, which come with the first operation. Kernels
-// that no operator launches may write what a scaler reads.
-std::size_t HostParts::last_write_to(const at::Tensor& tensor) const {
-  const auto known = last_writes_.find(trace::storage_of(tensor));
-  if (reads_ == HostPartReads::overflow) return operations_;
-  return std::min(operations_,
-                  std::max({known == last_writes_.end() ? 0 : known->second, last_unknown_, std::size_t{1}}));
-}
-
-void HostParts::note_writes(const trace::OpSpan& op) {
-  if (!op.info->name.starts_with("aten::")) last_unknown_ = operations_;
-  for (std::size_t i = 0; i < op.inputs.size(); ++i) {
-    if (!op.info->writes[i] && !op.info->running_statistic[i]) continue;
-    trace::for_each_tensor(op.inputs[i],
-                           [&](const at::Tensor& tensor) { last_writes_[trace::storage_of(tensor)] = operations_; });
-  }
 }
 
 bool HostParts::end(int depth) {
@@ -179,7 +163,7 @@ void HostParts::end_innermost() {
   if (depth_ > 0) return;
   if (active_) {
     HostPart& part = parts_.back();
-    part.last_ = operations_;
+    part.last_ = writes_.operations();
     if (part.reads() || part.has_host_numbers_) part.shortcut_.reset();
   }
   for (const auto& [weak, memory] : std::exchange(placed_, {})) {
@@ -192,8 +176,7 @@ void HostParts::end_innermost() {
 
 void HostParts::on_op_begin(const trace::OpSpan& op) {
   calls_->on_op_begin(op);
-  ++operations_;
-  note_writes(op);
+  writes_.on_op_begin(op);
   if (!scope_ || !active_) return;
   makes_history_ = makes_history_ || op.backward != nullptr;
   draws_where_it_reads_ = draws_where_it_reads_ || (reads_ == HostPartReads::overflow && op.info->seeded);
@@ -201,7 +184,7 @@ void HostParts::on_op_begin(const trace::OpSpan& op) {
   if (op.around != 0 || only_describes(*op.info)) return;
   std::vector<HostPartCall>& calls = parts_.back().calls_;
   Running& running = running_.emplace_back(Running{.number = op.number, .call = calls.size(), .arguments = {}});
-  HostPartCall& call = calls.emplace_back(HostPartCall{.op = op.info, .operation = operations_, .inputs = {}});
+  HostPartCall& call = calls.emplace_back(HostPartCall{.op = op.info, .operation = writes_.operations(), .inputs = {}});
   for (const c10::IValue& input : op.inputs) {
     running.arguments.push_back(input.isTensor() ? input.toTensor().unsafeGetTensorImpl() : nullptr);
     const bool is_host_number =
@@ -243,10 +226,7 @@ void HostParts::note_made(const trace::OpSpan& op) {
 
 void HostParts::on_op_end(const trace::OpSpan& op) {
   calls_->on_op_end(op);
-  for (const c10::IValue& output : op.outputs) {
-    trace::for_each_tensor(output,
-                           [&](const at::Tensor& tensor) { last_writes_[trace::storage_of(tensor)] = operations_; });
-  }
+  writes_.on_op_end(op);
   if (scope_) note_made(op);
   if (scope_ && active_) makes_history_ = makes_history_ || has_history(op.outputs);
   if (running_.empty() || running_.back().number != op.number) return;

@@ -1,5 +1,6 @@
 #pragma once
 #include <pianola/callable/host_part.hpp>
+#include <pianola/callable/last_writes.hpp>
 #include <pianola/core/error.hpp>
 #include <pianola/core/export.hpp>
 #include <pianola/trace/call_gate.hpp>
@@ -18,7 +19,6 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -112,8 +112,6 @@ class PIANOLA_API HostParts final : public trace::OpObserver {
   void let_read(bool lets);
   void on_call(const trace::OpInfo& op, torch::jit::Stack& stack);
   void on_read(const trace::OpInfo& op, torch::jit::Stack& stack);
-  void note_writes(const trace::OpSpan& op);
-  [[nodiscard]] std::size_t last_write_to(const at::Tensor& tensor) const;
   void note_made(const trace::OpSpan& op);
   [[nodiscard]] bool holds_results_of_passive() const;
 
@@ -126,9 +124,8 @@ class PIANOLA_API HostParts final : public trace::OpObserver {
   HostPartReads reads_ = HostPartReads::nothing;
   std::vector<c10::IValue> expected_;
   std::vector<c10::IValue> values_read_;
-  std::unordered_map<const c10::StorageImpl*, std::size_t> last_writes_;  // to memory: the operation
-  std::size_t last_unknown_ = 0;                                          // operation that may have written anywhere
-  std::size_t pieces_ = 0;                                                // that reads leave of the graph
+  LastWrites writes_;
+  std::size_t pieces_ = 0;  // that reads leave of the graph
   bool has_read_values_ = false;
   bool runs_twice_ = false;        // what may not: a part behind one that reads
   bool reads_in_passive_ = false;  // a part would have to be active for that
@@ -148,7 +145,6 @@ class PIANOLA_API HostParts final : public trace::OpObserver {
   trace::StorageSet made_;                        // by operations of parts
   trace::StorageSet passive_made_;                // of passive ones
   std::vector<trace::WeakTensor> passive_given_;  // tensors of that memory
-  std::size_t operations_ = 0;
   // Operations of the open part that run: their numbers, their calls, and the tensors that are their arguments.
   struct Running {
     std::uint64_t number;

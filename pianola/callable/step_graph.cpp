@@ -123,7 +123,12 @@ void StepGraph::capture(const Step& step, const std::vector<at::Tensor>& leaves,
       throw;
     }
     if (!run->failure().empty()) throw UsageError({.what = run->failure()});
-    if (reads != nullptr && reads->any()) undo_.emplace(*reads, graph_.device(), options.generators);
+    if (reads != nullptr && reads->any()) {
+      if (graph::GraphNumbers(graph_).runs_unknown_kernels()) {
+        throw UncheckedReads({.what = "it runs kernels that no operator launches, and nobody knows what they write"});
+      }
+      undo_.emplace(*reads, graph_.device(), options.generators);
+    }
     check(run->watch());
     if (gradients_->any_is_sparse()) {
       refuse("the step makes or uses a sparse gradient, which a replay would not renew",

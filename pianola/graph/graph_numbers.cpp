@@ -22,6 +22,8 @@ std::size_t GraphNumbers::last_called(std::size_t operation) const noexcept {
   return impl_.backend->last_called(operation);
 }
 
+bool GraphNumbers::runs_unknown_kernels() const { return impl_.backend->runs_unknown_kernels(); }
+
 void GraphNumbers::check_replayable() const { impl_.check_replayable(); }
 
 void GraphNumbers::copy_inputs(std::span<const at::Tensor> sources) const {

@@ -10,6 +10,7 @@
 #include <torch/custom_class.h>
 #include <torch/library.h>
 
+#include <cstdint>
 #include <utility>
 
 namespace pianola::graph {
@@ -32,25 +33,33 @@ class CheckOfRead final : public torch::CustomClassHolder {
   std::string what_;
 };
 
-void kernel(std::vector<at::Tensor> tensors, const c10::intrusive_ptr<CheckOfRead>& check) { check->run(tensors); }
+void kernel(std::vector<at::Tensor> tensors, const c10::intrusive_ptr<CheckOfRead>& check, std::int64_t /*behind*/) {
+  check->run(tensors);
+}
 
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(pianola, library) {
   library.class_<CheckOfRead>("CheckOfRead");
-  library.def("check_read(Tensor[] tensors, __torch__.torch.classes.pianola.CheckOfRead check) -> ()");
+  library.def("check_read(Tensor[] tensors, __torch__.torch.classes.pianola.CheckOfRead check, int behind) -> ()");
 }
 TORCH_LIBRARY_IMPL(pianola, CompositeExplicitAutograd, library) { library.impl("check_read", &kernel); }
 
 OtherValue::~OtherValue() = default;
 
 // Only captures have it, so that their operations are compared without it.
-void check_in_replays(std::vector<at::Tensor> tensors, ReadCheck check, std::string what) {
+void check_in_replays(std::vector<at::Tensor> tensors, ReadCheck check, std::string what, std::size_t behind) {
   static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(kReadCheck, "");
   const trace::LateRead unlogged;
   const at::AutoDispatchBelowAutograd no_history;
-  op.typed<void(std::vector<at::Tensor>, const c10::intrusive_ptr<CheckOfRead>&)>().call(
-      std::move(tensors), c10::make_intrusive<CheckOfRead>(std::move(check), std::move(what)));
+  op.typed<void(std::vector<at::Tensor>, const c10::intrusive_ptr<CheckOfRead>&, std::int64_t)>().call(
+      std::move(tensors), c10::make_intrusive<CheckOfRead>(std::move(check), std::move(what)),
+      static_cast<std::int64_t>(behind));
+}
+
+std::optional<std::size_t> place_of_check(const std::string& operation, c10::ArrayRef<c10::IValue> inputs) {
+  if (operation != kReadCheck) return std::nullopt;
+  return static_cast<std::size_t>(inputs[2].toInt());
 }
 
 }  // namespace pianola::graph

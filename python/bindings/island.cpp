@@ -57,14 +57,14 @@ bool check_in_replays(const py::function& check, Tensors tensors, std::string wh
   callable::CheckedReads* const reads = callable::CheckedReads::current();
   if (reads == nullptr) return false;
   if (!graph::Islands::step_is_recorded()) return true;
-  reads->note_check();
+  const std::size_t place = reads->note_check(tensors);
   graph::ReadCheck made = [held = HeldObject(check)](const Tensors& now) {
     const WithGil gil;
     const Unprofiled unprofiled;
     return call_python(held.get(), py::make_tuple(now)).cast<bool>();
   };
   const py::gil_scoped_release released;
-  graph::check_in_replays(std::move(tensors), std::move(made), std::move(what));
+  graph::check_in_replays(std::move(tensors), std::move(made), std::move(what), place);
   return true;
 }
 

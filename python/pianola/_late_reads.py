@@ -313,10 +313,23 @@ _STAND_INS: dict[Any, Callable[[], Any]] = {  # objects of their own
 }
 
 
-def _copy_of(tensor: torch.Tensor) -> torch.Tensor:
-    """What the graph leaves for the read: what comes after it may write into the tensor."""
+class _Copied(NamedTuple):
+    """What the graph leaves for a read: what comes after it may write into the tensor."""
+
+    tensor: torch.Tensor  # without its history
+    version: Optional[int]  # of it then; None: nobody knows it
+    copy: torch.Tensor
+
+    def memory(self) -> torch.Tensor:
+        """What has the value now: mostly the tensor itself, which has it long before the copy."""
+        with torch._C.DisableTorchFunction():
+            return self.tensor if self.version is not None and self.version == self.tensor._version else self.copy
+
+
+def _copied(tensor: torch.Tensor) -> _Copied:
     with torch._C.DisableTorchFunction():
-        return tensor.detach().clone()
+        tensor = tensor.detach()
+        return _Copied(tensor, None if tensor.is_inference() else tensor._version, tensor.clone())
 
 
 class Notes(_Reads):
@@ -334,7 +347,7 @@ class Notes(_Reads):
 
     def read(self, original: Callable[..., Any], tensor: torch.Tensor, of_scaler: bool = False) -> Any:
         value = _C.read_late(original, tensor)
-        _copy_of(tensor)  # as in the captured run
+        _copied(tensor)  # as in the captured run
         if of_scaler:
             self._scales.add(len(self._values))
         self._values.append(value)
@@ -374,7 +387,7 @@ def _number_of(leaf: Any) -> Any:
 
 class _Read(NamedTuple):
     original: Callable[..., Any]
-    copy: torch.Tensor
+    copied: _Copied
     where: str
     of_scaler: bool
 
@@ -427,7 +440,7 @@ class Answers(_Reads):
         if index == len(self._seen.values):
             self.offence = self.offence or where
             _refuse(where)
-        self._reads.append(_Read(original, _copy_of(tensor), where, of_scaler))
+        self._reads.append(_Read(original, _copied(tensor), where, of_scaler))
         self._last_place = where
         make = _STAND_INS.get(original)
         if make is None:
@@ -464,7 +477,7 @@ class Answers(_Reads):
             except Exception:  # the call raises it eagerly
                 return False
 
-        if not _C.check_in_replays(is_so, [self._reads[i].copy for i in reads], f"what the step reads ({where})"):
+        if not _C.check_in_replays(is_so, [self._reads[i].copied.memory() for i in reads], f"what the step reads ({where})"):
             self.offence = self.offence or where
             _refuse(where)
         self._checked.update(reads)
@@ -523,7 +536,7 @@ class Answers(_Reads):
         for i, leaf in enumerate(leaves):
             if type(leaf) is LateNumber:
                 numbers[len(tensors)] = leaf._node
-                leaves[i] = self._reads[min(_reads_in(leaf._node))].copy
+                leaves[i] = self._reads[min(_reads_in(leaf._node))].copied.copy
             if isinstance(leaves[i], torch.Tensor):
                 tensors.append(leaves[i])
         return Returned(Structure(leaves, nesting).rebuild(tensors), numbers, self._reads, self.decisions.taken)
@@ -585,5 +598,5 @@ def apart(result: Any) -> tuple[list[torch.Tensor], Structure]:
     if type(result) is not Returned:
         return of_result(result)
     leaves, structure = of_result(result.tree)
-    copies = [one.copy for one in result.reads]
+    copies = [one.copied.copy for one in result.reads]
     return [*leaves, *copies], LateStructure(structure, result.numbers, [one.original for one in result.reads], result.decisions)

@@ -120,6 +120,7 @@ class CudaBackend final : public Backend {
   void set_number(std::size_t operation, std::size_t argument, const c10::IValue& value) override {
     numbers_->calls.set(operation, argument, value);
   }
+  bool runs_unknown_kernels() override { return numbers_ && numbers_->segments->any_of_no_operation(); }
   void replay_operations(std::size_t first, std::size_t last) override;
   std::optional<CalledOperation> failed() const noexcept override {
     if (failed_ == 0) return std::nullopt;
@@ -515,15 +516,15 @@ std::vector<Segments::Segment*> CudaBackend::pieces(std::size_t first, std::size
                           .last = to,
                           .given_at = segment->given_at});
   };
-  std::vector<std::size_t> by_hand;
+  std::vector<NumberedCalls::ByHand> by_hand;
   do {  // what cannot be given its number has to be run by hand, too
     pieces.clear();
     by_hand = numbers_->calls.by_hand();
     std::size_t from = first;
-    for (const std::size_t operation : by_hand) {
-      if (operation < first || operation > last) continue;
-      add(from, operation - 1);
-      from = operation + 1;
+    for (const auto& [operation, place, is_moved] : by_hand) {
+      if (place < first || place > last) continue;
+      add(from, is_moved ? place : place - 1);
+      from = place + 1;
     }
     add(from, last);
   } while (by_hand != numbers_->calls.by_hand());
@@ -534,7 +535,7 @@ std::vector<Segments::Segment*> CudaBackend::pieces(std::size_t first, std::size
 void CudaBackend::play(std::size_t first, std::size_t last) {
   const c10::cuda::OptionalCUDAGuard on_device(device_);
   const std::vector<Segments::Segment*> segments = pieces(first, last);
-  const std::vector<std::size_t> by_hand = numbers_->calls.by_hand();
+  const std::vector<NumberedCalls::ByHand> by_hand = numbers_->calls.by_hand();
   auto segment = segments.begin();
   bool is_first = first == 1;
   const auto launch_next = [&] {
@@ -546,8 +547,8 @@ void CudaBackend::play(std::size_t first, std::size_t last) {
     is_first = false;
     ++segment;
   };
-  for (const std::size_t operation : by_hand) {
-    if (operation < first || operation > last) continue;
+  for (const auto& [operation, place, is_moved] : by_hand) {
+    if (place < first || place > last) continue;
     launch_next();
     failed_ = operation;
     run_by_hand(operation);

@@ -8,6 +8,7 @@
 #include <pianola/graph/cuda/call_numbers.hpp>
 #include <pianola/graph/cuda/thread_streams.hpp>
 #include <pianola/graph/island.hpp>
+#include <pianola/graph/read_check.hpp>
 #include <pianola/trace/alias.hpp>
 #include <pianola/trace/describe.hpp>
 #include <pianola/trace/host_copy.hpp>
@@ -427,13 +428,16 @@ void NumberedCalls::take_over(Numbered& numbered, const Rehearsed& rehearsed) {
   call.current = static_cast<std::size_t>(followed - call.followed.data());
   call.changed_at = time_;
   call.is_out_of_reach = false;
-  std::erase(by_hand_, operation);
+  std::erase_if(by_hand_, [operation](const ByHand& one) { return one.operation == operation; });
 }
 
 void NumberedCalls::leave_to_hand(std::size_t operation) {
-  calls_.at(operation).is_out_of_reach = true;  // whatever it was given, no node has it
-  const auto place = std::lower_bound(by_hand_.begin(), by_hand_.end(), operation);
-  if (place == by_hand_.end() || *place != operation) by_hand_.insert(place, operation);
+  Call& call = calls_.at(operation);
+  call.is_out_of_reach = true;  // whatever it was given, no node has it
+  const auto behind = place_of_check(call.op->name, call.inputs);
+  const ByHand by_hand{.operation = operation, .place = behind.value_or(operation), .is_moved = behind.has_value()};
+  const auto place = std::lower_bound(by_hand_.begin(), by_hand_.end(), by_hand);
+  if (place == by_hand_.end() || *place != by_hand) by_hand_.insert(place, by_hand);
 }
 
 void NumberedCalls::give(const Target& target) {
@@ -453,8 +457,9 @@ void NumberedCalls::give(const Target& target) {
 }
 
 std::size_t NumberedCalls::last_by_hand(std::size_t operation) const noexcept {
-  const auto behind = std::upper_bound(by_hand_.begin(), by_hand_.end(), operation);
-  return behind == by_hand_.begin() ? 0 : *std::prev(behind);
+  const auto behind =
+      std::find_if(by_hand_.begin(), by_hand_.end(), [operation](const ByHand& one) { return one.place > operation; });
+  return behind == by_hand_.begin() ? 0 : std::prev(behind)->place;
 }
 
 void NumberedCalls::run(std::size_t operation) const {

@@ -10,12 +10,14 @@
 #include <c10/core/Device.h>
 #include <cuda.h>
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
 #include <span>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -54,9 +56,19 @@ class NumberedCalls final : public trace::OpObserver {
   [[nodiscard]] bool are_given(std::uint64_t time) const noexcept { return unsettled_.empty() && time == time_; }
   /// Captures what was given other numbers since the last time.
   void settle();
-  /// Operations that a replay has to run itself, in their order.
-  [[nodiscard]] const std::vector<std::size_t>& by_hand() const noexcept { return by_hand_; }
-  /// The last of them up to this one; 0 if there is none.
+  /// An operation that a replay has to run itself.
+  struct ByHand {
+    std::size_t operation;
+    std::size_t place;  ///< In the order of operations.
+    bool is_moved;      ///< It comes behind the operation of that place, and not in place of it: a check of a read.
+    auto operator<=>(const ByHand& other) const {
+      return std::tie(place, is_moved, operation) <=> std::tie(other.place, other.is_moved, other.operation);
+    }
+    bool operator==(const ByHand& other) const = default;
+  };
+  /// In the order in which a replay runs them.
+  [[nodiscard]] const std::vector<ByHand>& by_hand() const noexcept { return by_hand_; }
+  /// The place of the last of them up to this operation; 0 if there is none.
   [[nodiscard]] std::size_t last_by_hand(std::size_t operation) const noexcept;
   [[nodiscard]] const trace::OpInfo& info(std::size_t operation) const { return *calls_.at(operation).op; }
   /// Runs one of them on the current stream.
@@ -119,7 +131,7 @@ class NumberedCalls final : public trace::OpObserver {
   std::map<std::size_t, Call> calls_;
   std::vector<Numbered*> unsettled_;
   std::vector<Numbered*> settling_;  // kept for its memory
-  std::vector<std::size_t> by_hand_;
+  std::vector<ByHand> by_hand_;
   std::uint64_t time_ = 0;
   NodeReader reader_{Driver::get()};
 };

@@ -43,7 +43,17 @@ void Segments::read() {
     for (const std::size_t source : sources[i]) places_[i] = std::max(places_[i], places_[source] | 1);
     if (known[i]) places_[i] = *known[i];
   }
-  for (const GraphNode& node : topology.nodes()) nodes_.push_back(node.handle);
+  for (std::size_t i = 0; i < known.size(); ++i) {
+    const GraphNode& node = topology.nodes()[i];
+    const bool works = node.kernel() != nullptr || node.memcpy() != nullptr || node.memset() != nullptr;
+    any_of_none_ = any_of_none_ || (works && !known[i]);
+    nodes_.push_back(node.handle);
+  }
+}
+
+bool Segments::any_of_no_operation() {
+  if (places_.empty()) read();
+  return any_of_none_;
 }
 
 Segments::Segment::~Segment() {

@@ -40,6 +40,8 @@ class Segments {
     std::unordered_map<CUgraphNode, CUgraphNode> nodes;
     std::uint64_t given_at = 0;
   };
+  /// Whether a kernel, a copy or a fill is no operation's: it was launched by itself.
+  [[nodiscard]] bool any_of_no_operation();
   /// Made when it is first asked for. @throws DeviceError
   [[nodiscard]] Segment& get(std::size_t first, std::size_t last);
 
@@ -51,6 +53,7 @@ class Segments {
   std::vector<std::pair<CUgraphNode, std::size_t>> known_;  // nodes, and where they lie
   std::vector<CUgraphNode> nodes_;                          // all, after the first get()
   std::vector<std::size_t> places_;                         // of each
+  bool any_of_none_ = false;
   std::list<Segment> segments_;
 };
 

@@ -1,5 +1,6 @@
 #include <pianola/graph/tape/tape.hpp>
 
+#include <pianola/graph/read_check.hpp>
 #include <pianola/trace/quiet_scope.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
@@ -179,6 +180,23 @@ bool runs_at_replay(const TapeOp& op) {
 
 }  // namespace
 
+// A check comes as soon as what it reads is there, and as a part of the call that is before it then.
+void Tape::put_checks_in_place() {
+  std::vector<TapeOp> checks;
+  for (TapeOp& op : ops_) {
+    const auto behind = place_of_check(op.info->name, op.inputs);
+    if (!behind) continue;
+    op.number = *behind;
+    checks.push_back(std::move(op));
+  }
+  std::erase_if(ops_, [](const TapeOp& op) { return op.info->name == kReadCheck; });
+  for (TapeOp& check : checks) {
+    const auto next =
+        std::find_if(ops_.begin(), ops_.end(), [&](const TapeOp& op) { return op.number > check.number; });
+    ops_.insert(next, std::move(check));
+  }
+}
+
 void Tape::bind() {
   std::vector<TapeOp> bound;
   bound.reserve(ops_.size());
@@ -188,10 +206,13 @@ void Tape::bind() {
     bound.push_back(std::move(op));
   }
   ops_ = std::move(bound);
+  put_checks_in_place();
   std::size_t calls = 0;
   for (const TapeOp& op : ops_) calls = std::max(calls, op.number + 1);
   index_of_call_.assign(calls, ops_.size());
-  for (std::size_t i = 0; i < ops_.size(); ++i) index_of_call_[ops_[i].number] = i;
+  for (std::size_t i = 0; i < ops_.size(); ++i) {
+    if (ops_[i].info->name != kReadCheck) index_of_call_[ops_[i].number] = i;
+  }
   stack_.reserve(32);
 }
 

@@ -66,6 +66,7 @@ class Tape {
   [[nodiscard]] std::size_t result_bytes() const;
 
  private:
+  void put_checks_in_place();
   void replay(std::size_t begin, std::size_t end);
   void call(const TapeOp& op);
   void forget_recorded_call();
