@@ -117,6 +117,7 @@ std::unique_ptr<CapturedCall> GraphMaker::make_callable(const Callable& callable
                           .branches = options_.branches,
                           .parallel = options_.parallel,
                           .mode = options_.mode};
+  if (options_.family != nullptr) options.pool = options_.family->make_pool(observation.device());
   std::shared_ptr<void> reservation;
   if (observation.kind() == GraphedKind::inference) {
     options.pool = shared_pool(observation.device()).pool;
@@ -204,7 +205,9 @@ GraphMaker::SharedPool& GraphMaker::shared_pool(c10::Device device) {
   const bool takes_given = options_.policy.whole_iterations && !options_.pool.empty();
   const c10::Device of_pool = takes_given ? options_.pool.state()->device() : device;
   SharedPool& shared = pools_[of_pool];
-  if (shared.pool.empty()) shared.pool = GraphPoolRef(GraphPool(device));
+  if (shared.pool.empty()) {
+    shared.pool = options_.family ? options_.family->make_pool(device) : GraphPoolRef(GraphPool(device));
+  }
   return shared;
 }
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <utility>
 
 namespace pianola {
@@ -82,6 +83,8 @@ GraphedLayers::GraphedLayers(std::vector<Layer> layers, const GraphedOptions& op
   if (layers.empty()) {
     throw UsageError({.what = "no layer was given", .where = "graph_layers", .fix = "pass the layers of the model"});
   }
+  GraphedOptions of_each = options;
+  if (of_each.family == nullptr) of_each.family = std::make_shared<const GraphPoolFamily>();
   for (Layer& layer : layers) {
     const bool is_known =
         std::any_of(layers_.begin(), layers_.end(), [&](const Named& other) { return other.name == layer.name; });
@@ -90,7 +93,7 @@ GraphedLayers::GraphedLayers(std::vector<Layer> layers, const GraphedOptions& op
                         .where = "graph_layers",
                         .fix = "give each a name of its own, which reports tell it by"});
     }
-    layers_.push_back({.name = std::move(layer.name), .graphed = graphed(std::move(layer.callable), options)});
+    layers_.push_back({.name = std::move(layer.name), .graphed = graphed(std::move(layer.callable), of_each)});
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,8 @@ struct GraphedOptions {
   bool retain_graph = false;
   /// Pool for graphs without a backward pass; empty: one per device. See Note [Memory of captures].
   GraphPoolRef pool = {};
+  /// Functions with the same one run their graphs one after the other, and share workspaces; empty: this one shares with none.
+  std::shared_ptr<const GraphPoolFamily> family = {};
   /// Generators, besides the device's default one, that the function draws from.
   std::vector<at::Generator> generators = {};
   /// Accept a capture whose operations differ from those of the call before it, because a library asks whether it is

@@ -25,6 +25,16 @@ namespace pianola {
 
 namespace {
 
+#if PIANOLA_WITH_CUDA
+// Deletes, but not in a forked child: there the memory is the parent's, and so is the driver.
+template <typename T>
+auto unless_forked() {
+  return [process = graph::ProcessMark()](const T* owned) {
+    if (process.is_this_process()) delete owned;
+  };
+}
+#endif
+
 // Pools by name, so that a name that went through Python finds its pool.
 class KnownPools {
  public:
@@ -42,10 +52,10 @@ class KnownPools {
     return pool;
   }
 
-  std::shared_ptr<PoolState> make_own(c10::Device device) {
+  std::shared_ptr<PoolState> make_own(c10::Device device, const std::shared_ptr<PoolFamily>& family) {
     const std::lock_guard lock(mutex_);
     drop_ended();
-    std::shared_ptr<PoolState> pool = make(device, std::nullopt);
+    std::shared_ptr<PoolState> pool = make(device, std::nullopt, family);
     pools_[{device.str(), pool->id()}] = pool;
     return pool;
   }
@@ -55,14 +65,13 @@ class KnownPools {
     std::erase_if(pools_, [](const auto& entry) { return entry.second.expired(); });
   }
 
-  static std::shared_ptr<PoolState> make([[maybe_unused]] c10::Device device, std::optional<PoolId> id) {
+  static std::shared_ptr<PoolState> make([[maybe_unused]] c10::Device device, std::optional<PoolId> id,
+                                         [[maybe_unused]] const std::shared_ptr<PoolFamily>& family = nullptr) {
 #if PIANOLA_WITH_CUDA
-    // In a forked child the memory is the parent's, and so is the driver.
-    const auto end = [process = graph::ProcessMark()](const PoolState* pool) {
-      if (process.is_this_process()) delete pool;
-    };
+    const auto end = unless_forked<PoolState>();
     if (device.is_cuda()) {
-      return id ? graph::CudaPool::named(device, *id, end) : graph::CudaPool::with_own_name(device, end);
+      if (id) return graph::CudaPool::named(device, *id, end);
+      return graph::CudaPool::with_own_name(device, std::static_pointer_cast<graph::CudaPoolFamily>(family), end);
     }
 #endif
     return std::make_shared<TapePool>(id ? *id : GraphPool::new_id());
@@ -104,8 +113,18 @@ std::shared_ptr<PoolState> pool_state(c10::Device device, PoolId id) {
   return KnownPools::instance().find_or_make(graph::usable_device(device), id);
 }
 
-std::shared_ptr<PoolState> make_pool_state(c10::Device device) {
-  return KnownPools::instance().make_own(graph::usable_device(device));
+std::shared_ptr<PoolState> make_pool_state(c10::Device device, const std::shared_ptr<PoolFamily>& family) {
+  return KnownPools::instance().make_own(graph::usable_device(device), family);
+}
+
+std::shared_ptr<PoolFamily> make_pool_family(c10::Device device) {
+#if PIANOLA_WITH_CUDA
+  if (graph::usable_device(device).is_cuda()) {
+    return {new graph::CudaPoolFamily(), unless_forked<graph::CudaPoolFamily>()};
+  }
+#endif
+  (void)graph::usable_device(device);
+  return nullptr;
 }
 
 PoolId GraphPool::new_id() {
@@ -122,6 +141,22 @@ GraphPool::GraphPool(c10::Device device, PoolId id) : state_(pool_state(device, 
 GraphPool::GraphPool(GraphPool&&) noexcept = default;
 GraphPool& GraphPool::operator=(GraphPool&&) noexcept = default;
 GraphPool::~GraphPool() = default;
+
+struct GraphPoolFamily::Impl {
+  std::mutex mutex;
+  std::map<std::string, std::shared_ptr<PoolFamily>> by_device;
+};
+
+GraphPoolFamily::GraphPoolFamily() : impl_(std::make_shared<Impl>()) {}
+GraphPoolFamily::~GraphPoolFamily() = default;
+
+GraphPoolRef GraphPoolFamily::make_pool(c10::Device device) const {
+  device = graph::usable_device(device);
+  const std::lock_guard lock(impl_->mutex);
+  const auto [entry, is_new] = impl_->by_device.try_emplace(device.str());
+  if (is_new) entry->second = make_pool_family(device);
+  return GraphPoolRef(make_pool_state(device, entry->second));
+}
 
 c10::Device GraphPool::device() const noexcept { return state_->device(); }
 std::size_t GraphPool::bytes() const { return state_->bytes(); }

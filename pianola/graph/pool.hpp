@@ -72,4 +72,24 @@ class PIANOLA_API GraphPoolRef {
   std::shared_ptr<PoolState> state_;
 };
 
+/// Pools whose graphs run one after the other, of whichever of them they are, as graphs of one pool do. So they share the workspaces
+/// of matrix products, which are most of the memory of a small graph: on a Hopper GPU 32 MiB for the thread, and as many for
+/// autograd's. All else is each pool's own: none overwrites a result of another.
+///
+/// Threads:  Any.
+class PIANOLA_API GraphPoolFamily {
+ public:
+  GraphPoolFamily();
+  GraphPoolFamily(const GraphPoolFamily&) = delete;
+  GraphPoolFamily& operator=(const GraphPoolFamily&) = delete;
+  ~GraphPoolFamily();
+
+  /// Another pool. @throws DeviceError, UnsupportedError  As GraphPool's constructor.
+  [[nodiscard]] GraphPoolRef make_pool(c10::Device device) const;
+
+ private:
+  struct Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
 }  // namespace pianola

@@ -15,6 +15,17 @@ namespace pianola {
 // at a time, and no replay while its warm-up runs, which computes there. Recording computes nothing there: replays go on.
 // Neither waits for the other, since a step may wait for the thread that replays; both are refused.
 
+/// What pools of a family share, by kind of device; see GraphPoolFamily.
+class PoolFamily {
+ public:
+  PoolFamily() = default;
+  PoolFamily(const PoolFamily&) = delete;
+  PoolFamily& operator=(const PoolFamily&) = delete;
+  virtual ~PoolFamily() = default;
+};
+/// nullptr: pools of this device share nothing. @throws DeviceError, UnsupportedError  As Graph's constructor.
+std::shared_ptr<PoolFamily> make_pool_family(c10::Device device);
+
 /// What the graphs of one pool share. Lives until the last of them, and the last handle, is gone.
 class PoolState {
  public:
@@ -85,7 +96,7 @@ class TapePool final : public PoolState {
 /// The pool of that name on the device; made where there is none.
 /// @throws DeviceError, UnsupportedError  As Graph's constructor.
 std::shared_ptr<PoolState> pool_state(c10::Device device, PoolId id);
-/// A pool of its own.
-std::shared_ptr<PoolState> make_pool_state(c10::Device device);
+/// A pool of its own. @param family  Of make_pool_family() for this device.
+std::shared_ptr<PoolState> make_pool_state(c10::Device device, const std::shared_ptr<PoolFamily>& family = nullptr);
 
 }  // namespace pianola

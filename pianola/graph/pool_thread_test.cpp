@@ -35,6 +35,31 @@ using ::testing::HasSubstr;
 using testing::refusal;
 using testing::same;
 
+// On CUDA the scratch memory of each is that of the others, results too may lie there, and the second reads what the first
+// makes.
+struct Chain {
+  explicit Chain(c10::Device device) : first(device), second(device) {}
+  void capture(const GraphPoolRef& pool) {
+    first.capture([&] { made = at::gelu(at::mm(at::relu(at::mm(x, w)), w)); }, {.pool = pool});
+    second.capture([&] { result.copy_(at::mm(at::relu(at::mm(made, w)), w)); }, {.pool = pool});
+  }
+  // Another thread's replay may come in between and overwrite what the first has made.
+  void replay() {
+    for (;;) {
+      first.replay();
+      try {
+        return second.replay();
+      } catch (const ReplayError&) {
+      }
+    }
+  }
+  [[nodiscard]] at::Tensor eager(const at::Tensor& input) const {
+    return at::mm(at::relu(at::mm(at::gelu(at::mm(at::relu(at::mm(input, w)), w)), w)), w);
+  }
+  Graph first, second;
+  at::Tensor x, w, made, result;  // `result` is not the pool's
+};
+
 // What threads share that replay, or capture, graphs of one pool, or graphs that draw from one generator.
 class PoolThreadTest : public testing::DeviceTest {
  protected:
@@ -58,77 +83,63 @@ class PoolThreadTest : public testing::DeviceTest {
     }
     for (std::thread& thread : threads) thread.join();
   }
-};
-PIANOLA_ON_EVERY_DEVICE(PoolThreadTest);
 
-// On CUDA the scratch memory of each is that of the others, results too may lie there, and the second reads what the first
-// makes.
-struct Chain {
-  explicit Chain(c10::Device device) : first(device), second(device) {}
-  void capture(const GraphPool& pool) {
-    first.capture([&] { made = at::gelu(at::mm(at::relu(at::mm(x, w)), w)); }, {.pool = pool});
-    second.capture([&] { result.copy_(at::mm(at::relu(at::mm(made, w)), w)); }, {.pool = pool});
-  }
-  // Another thread's replay may come in between and overwrite what the first has made.
-  void replay() {
-    for (;;) {
-      first.replay();
-      try {
-        return second.replay();
-      } catch (const ReplayError&) {
+  /// Two threads replay chains of graphs, while a third captures. @param pool  Gives the pool of each.
+  /// @param warmup  Of those captures: a pool that is replayed from cannot be warmed up in.
+  void expect_chains_are_right(const std::function<GraphPoolRef()>& pool, int warmup) {
+    constexpr int kRounds = 200;
+    std::array<Chain, 2> chains = {Chain(device()), Chain(device())};
+    std::vector<at::Tensor> inputs;
+    for (std::size_t i = 0; i < 8; ++i) inputs.push_back(randn({64, 64}, 10 + i));
+    for (std::size_t i = 0; i < chains.size(); ++i) {
+      chains[i].x = randn({64, 64}, i + 1);
+      chains[i].w = randn({64, 64}, i + 3);
+      chains[i].result = at::zeros_like(chains[i].x);
+      chains[i].capture(pool());
+    }
+    synchronize();
+
+    std::array<std::vector<at::Tensor>, 2> results;
+    int captures = 0;
+    at::Tensor z;
+    std::jthread capturing([&](const std::stop_token& stop) {
+      while (!stop.stop_requested() || captures == 0) {
+        Graph graph(device());
+        graph.capture([&] { z = at::mm(inputs[0], inputs[1]); }, {.warmup = warmup, .pool = pool()});
+        graph.replay();
+        ++captures;
+      }
+    });
+    on_two_threads([&](std::size_t i) {
+      Chain& chain = chains[i];
+      for (std::size_t round = 0; round < kRounds; ++round) {
+        chain.x.copy_(inputs[(round + i) % inputs.size()]);
+        chain.replay();
+        results[i].push_back(chain.result.clone());
+      }
+    });
+    capturing.request_stop();
+    capturing.join();
+    synchronize();
+    EXPECT_TRUE(same(z, at::mm(inputs[0], inputs[1]))) << "after " << captures << " captures";
+    for (std::size_t i = 0; i < chains.size(); ++i) {
+      for (std::size_t round = 0; round < kRounds; ++round) {
+        ASSERT_TRUE(same(results[i][round], chains[i].eager(inputs[(round + i) % inputs.size()])))
+            << "thread " << i << ", round " << round;
       }
     }
   }
-  [[nodiscard]] at::Tensor eager(const at::Tensor& input) const {
-    return at::mm(at::relu(at::mm(at::gelu(at::mm(at::relu(at::mm(input, w)), w)), w)), w);
-  }
-  Graph first, second;
-  at::Tensor x, w, made, result;  // `result` is not the pool's
 };
+PIANOLA_ON_EVERY_DEVICE(PoolThreadTest);
 
 TEST_P(PoolThreadTest, TwoThreadsReplayGraphsOfOnePoolWhileAThirdCapturesIntoIt) {
-  constexpr int kRounds = 200;
   const GraphPool pool(device());
-  std::array<Chain, 2> chains = {Chain(device()), Chain(device())};
-  std::vector<at::Tensor> inputs;
-  for (std::size_t i = 0; i < 8; ++i) inputs.push_back(randn({64, 64}, 10 + i));
-  for (std::size_t i = 0; i < chains.size(); ++i) {
-    chains[i].x = randn({64, 64}, i + 1);
-    chains[i].w = randn({64, 64}, i + 3);
-    chains[i].result = at::zeros_like(chains[i].x);
-    chains[i].capture(pool);
-  }
-  synchronize();
+  expect_chains_are_right([&]() -> GraphPoolRef { return pool; }, /*warmup=*/0);
+}
 
-  std::array<std::vector<at::Tensor>, 2> results;
-  int captures = 0;
-  at::Tensor z;
-  std::jthread capturing([&](const std::stop_token& stop) {
-    while (!stop.stop_requested() || captures == 0) {
-      Graph graph(device());
-      graph.capture([&] { z = at::relu(inputs[0] * 2 + 1); }, {.warmup = 0, .pool = pool});
-      graph.replay();
-      ++captures;
-    }
-  });
-  on_two_threads([&](std::size_t i) {
-    Chain& chain = chains[i];
-    for (std::size_t round = 0; round < kRounds; ++round) {
-      chain.x.copy_(inputs[(round + i) % inputs.size()]);
-      chain.replay();
-      results[i].push_back(chain.result.clone());
-    }
-  });
-  capturing.request_stop();
-  capturing.join();
-  synchronize();
-  EXPECT_TRUE(same(z, at::relu(inputs[0] * 2 + 1))) << "after " << captures << " captures";
-  for (std::size_t i = 0; i < chains.size(); ++i) {
-    for (std::size_t round = 0; round < kRounds; ++round) {
-      ASSERT_TRUE(same(results[i][round], chains[i].eager(inputs[(round + i) % inputs.size()])))
-          << "thread " << i << ", round " << round;
-    }
-  }
+TEST_P(PoolThreadTest, TwoThreadsReplayGraphsOfPoolsOfAFamilyWhileAThirdCapturesIntoAnother) {
+  const GraphPoolFamily family;
+  expect_chains_are_right([&] { return family.make_pool(device()); }, /*warmup=*/1);
 }
 
 TEST_P(PoolThreadTest, TwoThreadsThatReplayDrawFromOneGeneratorWithoutDrawingAnythingTwice) {
@@ -232,6 +243,24 @@ TEST_P(PoolThreadTest, AReplayIsRefusedWhileAnotherThreadWarmsUpInThePoolAndNotW
   EXPECT_TRUE(same(z, at::mm(x, x) * 2));
 }
 
+TEST_P(PoolThreadTest, APoolIsReplayedFromWhileAnotherOneOfItsFamilyWarmsUp) {
+  const GraphPoolFamily family;
+  const at::Tensor x = randn({16, 16});
+  at::Tensor y, z;
+  Graph graph(device()), other(device());
+  graph.capture([&] { y = at::mm(x, x); }, {.pool = family.make_pool(device())});
+  other.capture(
+      [&] {
+        z = at::mm(x, x) * 2;
+        on_another_thread([&] { graph.replay(); });
+      },
+      {.warmup = 1, .pool = family.make_pool(device())});
+  other.replay();
+  synchronize();
+  EXPECT_TRUE(same(y, at::mm(x, x)));
+  EXPECT_TRUE(same(z, at::mm(x, x) * 2));
+}
+
 TEST_P(PoolThreadTest, OneThreadAtATimeCapturesIntoAPool) {
   const GraphPool pool(device());
   const at::Tensor x = randn({16});
@@ -277,7 +306,8 @@ TEST_P(PoolThreadTest, ACaptureThatIsDroppedOnAnotherThreadLetsGoOfItsPool) {
 }
 
 TEST(PoolTurn, WhatThreadsAskAndSignInATurnIsWhole) {
-  graph::PoolTurns turns;
+  graph::PoolOrder order;
+  graph::PoolTurns turns(order);
   graph::PoolLedger::GraphId maker = 0, reader = 0, spoiler = 0;
   {
     const graph::PoolTurn turn(turns);

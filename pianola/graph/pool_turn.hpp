@@ -13,23 +13,34 @@ namespace pianola::graph {
 // it asks the ledger, launches and signs, and waits on the device for the last replay where that went to another stream. The
 // lock is free unless threads share the pool, and the streams differ seldom: a turn costs a bare launch some 20 ns.
 
-/// What replays and captures of one pool share. Threads get at it by a PoolTurn.
-class PoolTurns {
+/// The order of replays of one pool, or of pools of a family. Threads get at it by a PoolTurn.
+class PoolOrder {
  private:
   friend class PoolTurn;
   std::mutex mutex_;
-  PoolLedger ledger_;
   StreamOrder order_;
 };
 
-/// While it lives, no other thread has a turn with the pool. Keep it short: no allocation on the device, no Python.
+/// What replays and captures of one pool share.
+class PoolTurns {
+ public:
+  /// @param order  Outlives it.
+  explicit PoolTurns(PoolOrder& order) : order_(order) {}
+
+ private:
+  friend class PoolTurn;
+  PoolOrder& order_;
+  PoolLedger ledger_;
+};
+
+/// While it lives, no other thread has a turn with the pool, or with another one of its family. Keep it short: no allocation on the device, no Python.
 class PoolTurn {
  public:
-  explicit PoolTurn(PoolTurns& turns) : lock_(turns.mutex_), turns_(turns) {}
+  explicit PoolTurn(PoolTurns& turns) : lock_(turns.order_.mutex_), turns_(turns) {}
 
   [[nodiscard]] PoolLedger& ledger() const noexcept { return turns_.ledger_; }
   /// Of the streams that graphs of the pool run on.
-  [[nodiscard]] StreamOrder& order() const noexcept { return turns_.order_; }
+  [[nodiscard]] StreamOrder& order() const noexcept { return turns_.order_.order_; }
 
  private:
   std::lock_guard<std::mutex> lock_;

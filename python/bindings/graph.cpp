@@ -67,6 +67,9 @@ void bind_pool(py::module_& module) {
       .def_property_readonly("id", &GraphPool::id, "torch's name for it.")
       .def_property_readonly("device", &GraphPool::device, "Where it lies.")
       .def("bytes", &GraphPool::bytes, "What it holds.");
+  py::class_<GraphPoolFamily, std::shared_ptr<GraphPoolFamily>>(
+      module, "GraphPoolFamily", "Pools whose graphs run one after the other, and share workspaces.")
+      .def(py::init<>());
   module.def("new_pool_id", &GraphPool::new_id, "A name for a new pool.");
 }
 

@@ -240,6 +240,7 @@ PyMethodDef call_method_of_cache = {
 GraphedOptions make_graphed_options(int warmup, int capacity, int max_in_flight, OutputPolicy output, GradPolicy grad,
                                     bool retain_graph, bool accept_capture_path,
                                     const std::optional<std::pair<c10::Device, PoolId>>& pool,
+                                    const std::optional<std::shared_ptr<GraphPoolFamily>>& family,
                                     std::vector<at::Generator> generators, const Lanes& branches,
                                     const std::optional<ParallelOptions>& parallel, bool checks_reads,
                                     const std::string& mode, const py::object& on_fallback) {
@@ -250,6 +251,7 @@ GraphedOptions make_graphed_options(int warmup, int capacity, int max_in_flight,
           .grad = grad,
           .retain_graph = retain_graph,
           .pool = pool ? GraphPoolRef(GraphPool(pool->first, pool->second)) : GraphPoolRef(),
+          .family = family.value_or(nullptr),
           .generators = std::move(generators),
           .accept_capture_path = accept_capture_path,
           .branches = branches_of(branches),
@@ -322,8 +324,8 @@ void bind_graphed(py::module_& module) {
   py::class_<GraphedOptions>(module, "GraphedOptions", "When a graphed function captures, and how much it keeps.")
       .def(py::init(&make_graphed_options), py::kw_only(), py::arg("warmup"), py::arg("capacity"),
            py::arg("max_in_flight"), py::arg("output"), py::arg("grad"), py::arg("retain_graph"),
-           py::arg("accept_capture_path"), py::arg("pool"), py::arg("generators"), py::arg("branches"),
-           py::arg("parallel"), py::arg("checks_reads"), py::arg("mode"), py::arg("on_fallback"));
+           py::arg("accept_capture_path"), py::arg("pool"), py::arg("family"), py::arg("generators"),
+           py::arg("branches"), py::arg("parallel"), py::arg("checks_reads"), py::arg("mode"), py::arg("on_fallback"));
   py::class_<PythonCache> cache(module, "GraphedCache", "The graphs of one function, by signature of its calls.");
   cache
       .def(py::init<GraphedOptions, const py::function&, const py::object&>(), py::arg("options"), py::arg("original"),

@@ -705,6 +705,11 @@ class GraphPool:
     def bytes(self) -> int:
         """What it holds."""
 
+class GraphPoolFamily:
+    """Pools whose graphs run one after the other, and share workspaces."""
+
+    def __init__(self) -> None: ...
+
 def new_pool_id() -> tuple[int, int]:
     """A name for a new pool."""
 
@@ -1156,6 +1161,7 @@ class GraphedOptions:
         retain_graph: bool,
         accept_capture_path: bool,
         pool: tuple[torch.device, tuple[int, int]] | None,
+        family: GraphPoolFamily | None,
         generators: Sequence[torch.Generator],
         branches: int | str,
         parallel: ParallelOptions | None,

@@ -52,7 +52,7 @@ from ._finite_watch import FiniteWatch
 from ._full_iteration import FullIteration
 from ._grad_scaler import GradScaler
 from ._graph import Graph
-from ._graph_pool import GraphPool, graph_pool_handle
+from ._graph_pool import GraphPool, GraphPoolFamily, graph_pool_handle
 from ._graphed import GraphedFunction, graphed
 from ._graphed_forward import GraphedForward
 from ._internals import check_internals
@@ -97,6 +97,7 @@ __all__ = [
     "Graph",
     "EagerPart",
     "GraphPool",
+    "GraphPoolFamily",
     "GraphedForward",
     "GraphedFunction",
     "GraphedLayers",

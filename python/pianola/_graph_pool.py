@@ -18,6 +18,14 @@ class GraphPool(_C.GraphPool):
         super().__init__(as_device(device))
 
 
+class GraphPoolFamily(_C.GraphPoolFamily):
+    """Pools for the graphs of functions that never run at once, such as a model's layers: `graphed(..., pool=family)`.
+
+    Their graphs run one after the other, also on several streams, and share cuBLAS's workspaces: most of the memory of a small graph.
+    `graph_layers` makes one for the layers of a model.
+    """
+
+
 def graph_pool_handle() -> tuple[int, int]:
     """A name for a new pool, as torch.cuda.graph_pool_handle() makes them; works without a GPU."""
     return _C.new_pool_id()

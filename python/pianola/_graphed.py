@@ -240,6 +240,7 @@ class GraphedFunction(Generic[Arguments, Result]):
 
 def _cache_options(options: dict[str, Any], report: Callable[[str], None]) -> "_C.GraphedOptions":
     pool = options["pool"]
+    family = pool if isinstance(pool, _C.GraphPoolFamily) else None
     return _C.GraphedOptions(
         warmup=options["warmup"],
         capacity=options["capacity"],
@@ -248,7 +249,8 @@ def _cache_options(options: dict[str, Any], report: Callable[[str], None]) -> "_
         grad=grad_policy(options["grad"]),
         retain_graph=options["retain_graph"],
         accept_capture_path=options["accept_capture_path"],
-        pool=None if pool is None else (pool.device, pool.id),
+        pool=None if pool is family else (pool.device, pool.id),
+        family=family,
         generators=list(options["generators"]),
         branches=options["branches"],
         parallel=options["parallel"],
@@ -324,7 +326,7 @@ def graphed(
         retain_graph: let backward(retain_graph=True) be followed by another one.
         accept_capture_path: accept a capture whose operations differ from those of the call before it, because a library
             asks whether it is captured. Off: such calls stay eager.
-        pool: a GraphPool to share.
+        pool: a GraphPool to share, for graphs without a backward pass; or a GraphPoolFamily, for all.
         generators: torch.Generators, besides the default one, that it draws from.
         branches, parallel: as for pianola.Graph.capture: what is independent runs at once. "auto": on four lanes, where a trial
             finds that faster; 0: never.

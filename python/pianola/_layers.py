@@ -8,6 +8,7 @@ from torch import nn
 
 from ._errors import refuse
 from ._find_layers import Which, check_model, find_layers
+from ._graph_pool import GraphPoolFamily
 from ._graphed import GraphedFunction, graphed
 from ._load import _C
 from ._patching import replacement
@@ -87,7 +88,8 @@ def graph_layers(model: nn.Module, layers: Which = None, **options: "Unpack[Grap
         layers: which: names with wildcards ("h.*"), classes, modules, a function of name and module that says whether it is one, or a
             list of these. None: the members of the outermost lists of two or more modules of one class, in which transformers, ResNets
             and their like keep their blocks. Of modules inside of each other the outer one is taken.
-        options: as for `pianola.graphed`. `max_in_flight` is 8 here: graphs are made for as many microbatches as come, up to that.
+        options: as for `pianola.graphed`. `max_in_flight` is 8 here: graphs are made for as many microbatches as come, up to that. The
+            layers' graphs run one after the other, in pools of one GraphPoolFamily.
 
     Raises:
         UsageError: no module is meant, or one of them is graphed already.
@@ -98,10 +100,11 @@ def graph_layers(model: nn.Module, layers: Which = None, **options: "Unpack[Grap
         if hasattr(replacement(module), "info"):
             refuse(f"layer {name} is graphed already", "call remove() of what graphed it first", where="graph_layers")
     teller = _Teller(options.pop("on_fallback", None))
+    family = GraphPoolFamily()
     made: dict[str, GraphedFunction] = {}
     try:
         for name, module in found:
-            own: Any = {"max_in_flight": 8, **options, "on_fallback": functools.partial(teller.tell, name)}
+            own: Any = {"max_in_flight": 8, "pool": family, **options, "on_fallback": functools.partial(teller.tell, name)}
             made[name] = replacement(graphed(module, **own))
     except BaseException:
         GraphedLayers(made).remove()

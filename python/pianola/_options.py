@@ -23,7 +23,7 @@ class GraphedOptions(TypedDict, total=False):
     grad: Grad
     retain_graph: bool
     accept_capture_path: bool
-    pool: Optional[_C.GraphPool]
+    pool: Union[_C.GraphPool, _C.GraphPoolFamily, None]
     generators: Iterable[torch.Generator]
     branches: Union[int, str]
     parallel: Optional[_C.ParallelOptions]

@@ -84,6 +84,7 @@ std::size_t WorkspaceColours::bytes_each() { return gemm_bytes() + at::cuda::get
 
 void WorkspaceColours::reserve(std::size_t count, c10::cuda::CUDAStream stream) {
   const c10::cuda::CUDAStreamGuard on_stream(stream);
+  const std::lock_guard lock(mutex_);
   std::vector<at::DataPtr> more;
   while (colours_.size() + more.size() < count) {
     more.push_back(c10::cuda::CUDACachingAllocator::get()->allocate(bytes_each()));
@@ -91,7 +92,13 @@ void WorkspaceColours::reserve(std::size_t count, c10::cuda::CUDAStream stream) 
   for (at::DataPtr& memory : more) colours_.push_back(std::move(memory));
 }
 
+std::size_t WorkspaceColours::count() const {
+  const std::lock_guard lock(mutex_);
+  return colours_.size();
+}
+
 std::byte* WorkspaceColours::gemm(std::size_t colour) const {
+  const std::lock_guard lock(mutex_);
   return static_cast<std::byte*>(colours_.at(colour).get());
 }
 
@@ -105,6 +112,7 @@ std::vector<ByteSpan> WorkspaceColours::spans() const {
     spans.push_back({.begin = begin, .end = middle});
     spans.push_back({.begin = middle, .end = begin + bytes_each()});
   }
+  const std::lock_guard lock(mutex_);
   for (const auto& [memory, bytes] : kept_) {
     const auto begin = reinterpret_cast<std::uintptr_t>(memory.get());
     spans.push_back({.begin = begin, .end = begin + bytes});
@@ -112,9 +120,13 @@ std::vector<ByteSpan> WorkspaceColours::spans() const {
   return spans;
 }
 
-void WorkspaceColours::keep(at::DataPtr memory, std::size_t bytes) { kept_.emplace_back(std::move(memory), bytes); }
+void WorkspaceColours::keep(at::DataPtr memory, std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  kept_.emplace_back(std::move(memory), bytes);
+}
 
 void WorkspaceColours::record_stream(c10::cuda::CUDAStream stream) const {
+  const std::lock_guard lock(mutex_);
   for (const at::DataPtr& memory : colours_) c10::cuda::CUDACachingAllocator::recordStream(memory, stream);
   for (const auto& [memory, bytes] : kept_) c10::cuda::CUDACachingAllocator::recordStream(memory, stream);
 }

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <map>
+#include <mutex>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -65,13 +66,14 @@ class BlasWorkspaces {
 /// The smallest of the workspaces that products are given; the greatest number where they are given none.
 [[nodiscard]] std::size_t least_workspace_bytes();
 
-/// The workspaces of one pool for captures with branches: memory for cuBLAS and for cuBLASLt in each.
+/// The workspaces of pools whose graphs run one after the other, for captures with branches: memory for cuBLAS and for cuBLASLt in
+/// each. Any thread may call.
 class WorkspaceColours {
  public:
   /// Has at least `count` of them from now on, made on `stream`. @throws c10::OutOfMemoryError  Nothing has changed.
   void reserve(std::size_t count, c10::cuda::CUDAStream stream);
 
-  [[nodiscard]] std::size_t count() const noexcept { return colours_.size(); }
+  [[nodiscard]] std::size_t count() const;
   /// Bytes of one.
   [[nodiscard]] static std::size_t bytes_each();
   [[nodiscard]] std::size_t bytes() const { return count() * bytes_each(); }
@@ -86,6 +88,7 @@ class WorkspaceColours {
   void record_stream(c10::cuda::CUDAStream stream) const;
 
  private:
+  mutable std::mutex mutex_;
   std::vector<at::DataPtr> colours_;
   std::vector<std::pair<at::DataPtr, std::size_t>> kept_;
 };

@@ -54,6 +54,7 @@ struct Recording {
     if (options.trace && options.mode == CaptureMode::global) other_threads.emplace(on.stream());
   }
   CUDAStream stream;
+  std::optional<CudaPoolFamily::Recording> workspaces;
   CaptureWatch watch;
   std::optional<OtherThreads> other_threads;  // where they can do harm
   CaptureFrontier frontier;
@@ -219,6 +220,7 @@ void CudaBackend::begin(const CaptureOptions& options) {
                                .nodes = {},
                                .any_wanted = any_wanted});
   }
+  if (pool_->family() != nullptr) recording_->workspaces.emplace(*pool_->family(), recording_->stream.stream());
   no_returns_.emplace();
   recording_->drawable = graph_->begin(pool_->id(), to_cuda(options.mode), generators);
   recording_->generators.emplace(

@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 namespace pianola::graph {
 
@@ -50,11 +51,14 @@ void hold_device_memory(c10::Device device, PoolId pool) {
 
 }  // namespace
 
-std::shared_ptr<PoolState> CudaPool::with_own_name(c10::Device device, const Deleter& end) {
+std::shared_ptr<PoolState> CudaPool::with_own_name(c10::Device device, std::shared_ptr<CudaPoolFamily> family,
+                                                   const Deleter& end) {
   const std::optional<PoolId> used = PoolReturns::instance().take_name();
-  if (!used) return {new CudaPool(device, at::cuda::graph_pool_handle(), PinnedUse::begins), end};
+  if (!used) {
+    return {new CudaPool(device, at::cuda::graph_pool_handle(), PinnedUse::begins, std::move(family)), end};
+  }
   try {
-    return {new CudaPool(device, *used, PinnedUse::taken_over), end};
+    return {new CudaPool(device, *used, PinnedUse::taken_over, std::move(family)), end};
   } catch (...) {
     PoolReturns::instance().give_back(*used, /*name_is_free=*/true, {});
     throw;
@@ -62,13 +66,17 @@ std::shared_ptr<PoolState> CudaPool::with_own_name(c10::Device device, const Del
 }
 
 std::shared_ptr<PoolState> CudaPool::named(c10::Device device, PoolId name, const Deleter& end) {
-  std::shared_ptr<PoolState> pool(new CudaPool(device, name, PinnedUse::begins), end);
+  std::shared_ptr<PoolState> pool(new CudaPool(device, name, PinnedUse::begins, nullptr), end);
   (void)pool->tell_id();  // whoever names it knows it
   return pool;
 }
 
 // The pool must live between its graphs, also when the last one is gone.
-CudaPool::CudaPool(c10::Device device, PoolId name, PinnedUse pinned) : PoolState(device, name) {
+CudaPool::CudaPool(c10::Device device, PoolId name, PinnedUse pinned, std::shared_ptr<CudaPoolFamily> family)
+    : PoolState(device, name),
+      is_alone_(family == nullptr),
+      family_(is_alone_ ? std::make_shared<CudaPoolFamily>() : std::move(family)),
+      turns_(family_->order()) {
   allocator::init(c10::cuda::device_count());
   PoolReturns::instance().retry();
   hold_device_memory(device, id());
@@ -85,7 +93,7 @@ CudaPool::~CudaPool() {
   try {
     for (const c10::cuda::CUDAStream& stream : replay_streams_) {
       workspaces_.record_stream(stream);
-      colours_.record_stream(stream);
+      family_->record_stream(stream);
     }
     workspaces_ = {};  // some may have been made in the pool
     allocator::releasePool(device().index(), id());

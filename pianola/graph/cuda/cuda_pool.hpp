@@ -1,5 +1,6 @@
 #pragma once
 #include <pianola/graph/cuda/blas_workspaces.hpp>
+#include <pianola/graph/cuda/pool_family.hpp>
 #include <pianola/graph/pool_state.hpp>
 #include <pianola/graph/pool_turn.hpp>
 
@@ -19,27 +20,32 @@ class CudaPool final : public PoolState {
  public:
   using Deleter = std::function<void(const PoolState*)>;
   /// With a name that nobody else knows, so far: that of a pool that is gone, where there is one.
-  static std::shared_ptr<PoolState> with_own_name(c10::Device device, const Deleter& end);
+  /// @param family  nullptr: it is alone.
+  static std::shared_ptr<PoolState> with_own_name(c10::Device device, std::shared_ptr<CudaPoolFamily> family,
+                                                  const Deleter& end);
   static std::shared_ptr<PoolState> named(c10::Device device, PoolId name, const Deleter& end);
   ~CudaPool() override;
 
   [[nodiscard]] std::size_t bytes() const override;
   [[nodiscard]] std::shared_ptr<void> reserve_used_memory() override;
   [[nodiscard]] BlasWorkspaces& workspaces() noexcept { return workspaces_; }
-  [[nodiscard]] WorkspaceColours& colours() noexcept { return colours_; }
+  [[nodiscard]] WorkspaceColours& colours() noexcept { return family_->colours(); }
+  /// nullptr: it is alone.
+  [[nodiscard]] CudaPoolFamily* family() noexcept { return is_alone_ ? nullptr : family_.get(); }
   [[nodiscard]] PoolTurns& turns() noexcept { return turns_; }
   /// A graph of the pool was replayed there: what the pool frees may still be in use.
   void note_replays_on(c10::cuda::CUDAStream stream, const PoolTurn& turn);
 
  private:
   enum class PinnedUse : std::uint8_t { begins, taken_over };  // of the name, in the allocator of pinned memory
-  CudaPool(c10::Device device, PoolId name, PinnedUse pinned);
+  CudaPool(c10::Device device, PoolId name, PinnedUse pinned, std::shared_ptr<CudaPoolFamily> family);
   void begin_warm_up() override;
   void end_warm_up() override;
 
   std::vector<c10::cuda::CUDAStream> replay_streams_;  // changed in a turn
+  bool is_alone_;
+  std::shared_ptr<CudaPoolFamily> family_;
   BlasWorkspaces workspaces_;
-  WorkspaceColours colours_;
   PoolTurns turns_;
 };
 

@@ -1,7 +1,10 @@
 #include <pianola/graph/testing/device_test.hpp>
 #include <pianola/graph/testing/mlp.hpp>
+#include <pianola/torch_abi/cuda/workspace_size.hpp>
+#include <pianola/torch_abi/cuda/workspace_table.hpp>
 
 #include <ATen/ops/mm.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
@@ -10,13 +13,48 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <array>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <thread>
+#include <vector>
 
 namespace pianola::testing::shared_stream_test {
 namespace {
 
-class SharedStreamTest : public DeviceTest {};
+class SharedStreamTest : public DeviceTest {
+ protected:
+  /// Replays two graphs in turn on two streams, which have matrix products share a workspace. @param pool  Gives the pool of each.
+  static void expect_undisturbed(const std::function<GraphPoolRef()>& pool) {
+    struct Work {
+      Graph graph{device()};
+      at::Tensor a, b, result, expected;
+    };
+    std::array<Work, 2> works;
+    for (std::size_t i = 0; i < works.size(); ++i) {
+      Work& work = works[i];
+      work.a = randn({16, 32768}, 2 * i + 1);
+      work.b = randn({32768, 16}, 2 * i + 2);
+      const auto step = [&] {
+        const at::Tensor doubled = work.a * 2;
+        for (int repeat = 0; repeat < 16; ++repeat) work.result = at::mm(doubled, work.b);
+      };
+      step();
+      work.expected = work.result;
+      work.graph.capture(step, {.pool = pool()});
+    }
+    synchronize();
+    const std::array streams = {c10::cuda::getStreamFromPool(), c10::cuda::getStreamFromPool()};
+    for (int round = 0; round < 50; ++round) {
+      for (std::size_t i = 0; i < works.size(); ++i) {
+        const c10::cuda::CUDAStreamGuard on(streams[i]);
+        works[i].graph.replay();
+      }
+    }
+    synchronize();
+    for (const Work& work : works) EXPECT_TRUE(same(work.result, work.expected));
+  }
+};
 
 // Products with a long inner dimension split it over blocks and gather the parts in cuBLAS's workspace.
 TEST_P(SharedStreamTest, GraphsCapturedOnOneStreamRunAtOnceWithoutSharingAWorkspace) {
@@ -52,33 +90,39 @@ TEST_P(SharedStreamTest, GraphsCapturedOnOneStreamRunAtOnceWithoutSharingAWorksp
 // They share a workspace and scratch memory, so the pool has them run one after the other.
 TEST_P(SharedStreamTest, GraphsOfOnePoolAreReplayedOnTwoStreamsWithoutDisturbingEachOther) {
   const GraphPool pool(device());
-  struct Work {
-    Graph graph{device()};
-    at::Tensor a, b, result, expected;
-  };
-  std::array<Work, 2> works;
-  for (std::size_t i = 0; i < works.size(); ++i) {
-    Work& work = works[i];
-    work.a = randn({16, 32768}, 2 * i + 1);
-    work.b = randn({32768, 16}, 2 * i + 2);
-    const auto step = [&] {
-      const at::Tensor doubled = work.a * 2;
-      for (int repeat = 0; repeat < 16; ++repeat) work.result = at::mm(doubled, work.b);
-    };
-    step();
-    work.expected = work.result;
-    work.graph.capture(step, {.pool = pool});
-  }
-  synchronize();
-  const std::array streams = {c10::cuda::getStreamFromPool(), c10::cuda::getStreamFromPool()};
-  for (int round = 0; round < 50; ++round) {
-    for (std::size_t i = 0; i < works.size(); ++i) {
-      const c10::cuda::CUDAStreamGuard on(streams[i]);
-      works[i].graph.replay();
+  expect_undisturbed([&]() -> GraphPoolRef { return pool; });
+}
+
+TEST_P(SharedStreamTest, GraphsOfPoolsOfAFamilyAreReplayedOnTwoStreamsWithoutDisturbingEachOther) {
+  const GraphPoolFamily family;
+  expect_undisturbed([&] { return family.make_pool(device()); });
+}
+
+// A workspace is 32 MiB on a Hopper GPU, and each of these graphs would have one.
+TEST_P(SharedStreamTest, PoolsOfAFamilyHaveOneWorkspaceInCommon) {
+  if (!torch_abi::keeps_workspaces()) GTEST_SKIP() << "products allocate their own";
+  const auto allocated = [] { return c10::cuda::CUDACachingAllocator::getDeviceStats(0).allocated_bytes[0].current; };
+  const at::Tensor x = randn({16, 16});
+  const auto taken_by = [&](const std::function<GraphPoolRef()>& pool) {
+    constexpr std::size_t kGraphs = 6;
+    std::vector<Graph> graphs;
+    std::vector<at::Tensor> results(kGraphs);
+    const auto before = allocated();
+    for (at::Tensor& result : results) {
+      graphs.emplace_back(device()).capture([&] { result = at::mm(x, x); }, {.warmup = 1, .pool = pool()});
     }
-  }
-  synchronize();
-  for (const Work& work : works) EXPECT_TRUE(same(work.result, work.expected));
+    synchronize();
+    const auto taken = allocated() - before;
+    for (std::size_t i = 0; i < kGraphs; ++i) {
+      graphs[i].replay();
+      EXPECT_TRUE(same(results[i], at::mm(x, x)));
+    }
+    return taken;
+  };
+  const auto workspace = static_cast<std::int64_t>(torch_abi::gemm_workspace_bytes());
+  EXPECT_GE(taken_by([&]() -> GraphPoolRef { return GraphPool(device()); }), 6 * workspace);
+  const GraphPoolFamily family;
+  EXPECT_LT(taken_by([&] { return family.make_pool(device()); }), 2 * workspace);
 }
 
 TEST_P(SharedStreamTest, AReplayIsNotOrderedBehindAStreamThatIsBeingCaptured) {

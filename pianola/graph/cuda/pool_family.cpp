@@ -1,0 +1,58 @@
+#include <pianola/graph/cuda/pool_family.hpp>
+
+#include <pianola/torch_abi/cuda/workspace_size.hpp>
+#include <pianola/torch_abi/cuda/workspace_table.hpp>
+
+#include <ATen/cuda/CUDAContextLight.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+
+#include <tuple>
+#include <utility>
+
+namespace pianola::graph {
+
+CudaPoolFamily::Recording::Recording(CudaPoolFamily& family, cudaStream_t stream) : family_(family), stream_(stream) {
+  const std::lock_guard lock(family_.mutex_);
+  lend(at::cuda::cublas_handle_stream_to_workspace(), stream, torch_abi::gemm_workspace_bytes(), family_.gemm_);
+  lend(at::cuda::cublaslt_handle_stream_to_workspace(), stream, at::cuda::getCUDABlasLtWorkspaceSize(), family_.lt_);
+}
+
+CudaPoolFamily::Recording::~Recording() {
+  const std::lock_guard lock(family_.mutex_);
+  take_out(at::cuda::cublas_handle_stream_to_workspace(), stream_, family_.gemm_);
+  take_out(at::cuda::cublaslt_handle_stream_to_workspace(), stream_, family_.lt_);
+}
+
+// What the warm-up made is the family's from now on, where it has none for that handle, and else is freed.
+void CudaPoolFamily::lend(at::cuda::WorkspaceMapWithMutex& table, cudaStream_t stream, std::size_t bytes,
+                          ByHandle& own) {
+  const std::unique_lock lock(table.mutex);
+  for (auto& [key, workspace] : table.map) {
+    if (std::get<1>(key) != static_cast<void*>(stream)) continue;
+    at::DataPtr& made = torch_abi::memory_of(workspace);
+    const std::size_t size = torch_abi::bytes_of(workspace, bytes);
+    const c10::Device device = made.device();
+    const auto entry = own.try_emplace(std::get<0>(key), std::move(made)).first;
+    workspace = torch_abi::make_workspace({entry->second.get(), device}, size);
+  }
+}
+
+// Those that torch made meanwhile stay: they are the pool's.
+void CudaPoolFamily::take_out(at::cuda::WorkspaceMapWithMutex& table, cudaStream_t stream, const ByHandle& own) {
+  const std::unique_lock lock(table.mutex);
+  std::erase_if(table.map, [&](const auto& entry) {
+    if (std::get<1>(entry.first) != static_cast<void*>(stream)) return false;
+    const auto lent = own.find(std::get<0>(entry.first));
+    return lent != own.end() && lent->second.get() == torch_abi::memory_of(entry.second).get();
+  });
+}
+
+void CudaPoolFamily::record_stream(c10::cuda::CUDAStream stream) {
+  const std::lock_guard lock(mutex_);
+  for (const ByHandle* all : {&gemm_, &lt_}) {
+    for (const auto& [handle, memory] : *all) c10::cuda::CUDACachingAllocator::recordStream(memory, stream);
+  }
+  colours_.record_stream(stream);
+}
+
+}  // namespace pianola::graph
