@@ -30,6 +30,7 @@ BENCHMARKS = {
     "cuda/python_branches": "Training steps of a transformer, ResNet-18 and GPT-2 in parallel branches, from Python",
     "cuda/python_callables": "Forward and backward of a graphed callable from Python, by its number of parameters",
     "cuda/python_capture": "Captures from Python: torch's own classes, and the same names under compat()",
+    "cuda/python_choices": "Which scope try_scopes takes for eight steps, against the fastest by hand",
     "cuda/python_compiled": "Training steps of compiled models: alone, with torch's graphs, and in the graph of a whole step",
     "cuda/python_decoding": "Decoding by GPT-2 where an int says the position, and the host time that the change takes",
     "cuda/python_first_replay": "From the last warm-up call to the first replay, with AdamW as it comes, and what that leaves in memory",
