@@ -240,7 +240,9 @@ void CheckedReads::on_op_begin(const trace::OpSpan& op) {
   writes_.on_op_begin(op);
   note_parts(writes_.operations());
   if (op.info->seeded) draws_at_ = std::min(draws_at_, writes_.operations());
-  if (op.info->name != graph::kReadCheck && graph::is_island(op.info->name)) {
+  if (graph::is_found_island(op.info->name, op.inputs)) {
+    note_found_part();
+  } else if (op.info->name != graph::kReadCheck && graph::is_island(op.info->name)) {
     note_offence("it reads behind a part that stays eager, which would run twice", writes_.operations());
   }
   if (op.info->collective) note_offence("it reads behind work with other ranks", writes_.operations());
@@ -254,6 +256,13 @@ void CheckedReads::on_op_begin(const trace::OpSpan& op) {
 
 void CheckedReads::on_op_end(const trace::OpSpan& op) {
   if (is_recording_) writes_.on_op_end(op);
+}
+
+// A replay may end there as at a check; and what it draws is no operation of the step.
+void CheckedReads::note_found_part() {
+  ++checks_;
+  last_place_ = std::max(last_place_, writes_.operations());
+  draws_at_ = std::min(draws_at_, writes_.operations());
 }
 
 void CheckedReads::note_offence(const char* offence, std::size_t operation) {

@@ -71,6 +71,7 @@ class PIANOLA_API CheckedReads final : public trace::OpObserver {
   [[nodiscard]] bool takes(const trace::OpInfo& op, c10::ArrayRef<c10::IValue> inputs) const;
   void on_call(const trace::OpInfo& op, torch::jit::Stack& stack);
   void pass(const trace::OpInfo& op, torch::jit::Stack& stack);
+  void note_found_part();
   void note_offence(const char* offence, std::size_t operation);
   void note_parts(std::size_t next_operation);
   void note_write(const at::Tensor& tensor);

@@ -118,6 +118,11 @@ std::unique_ptr<CapturedCall> GraphMaker::make_callable(const Callable& callable
                           .parallel = options_.parallel,
                           .mode = options_.mode};
   if (options_.family != nullptr) options.pool = options_.family->make_pool(observation.device());
+  if (observation.has_found_parts()) {
+    throw UsageError(
+        {.what = "what was found to read values that change could not be taken back in a backward pass outside",
+         .fix = "graph the whole step, or mark it with pianola.eager"});
+  }
   std::shared_ptr<void> reservation;
   if (observation.kind() == GraphedKind::inference) {
     options.pool = shared_pool(observation.device()).pool;

@@ -54,6 +54,7 @@ Report GraphedInfo::report() const {
   }
   report.list("gains", "What a replay is", gains);
   report.list("misses", "Replays that were taken back", misses);
+  report.list("parts", "Parts that stay eager", parts);
   report.list("compiled", "Compiled modules", compiled);
   report.list("numbers", "Numbers among the arguments", numbers);
   callable::add_calls(report, signatures, unfollowed, std::move(table), branches);

@@ -39,6 +39,7 @@ struct SignatureInfo {
   std::size_t replays = 0;      ///< Calls that were replayed.
   std::size_t eager_calls = 0;  ///< Calls that ran eagerly, warm-up included.
   std::size_t misses = 0;       ///< Replays that read another value than their capture, so that the call ran eagerly.
+  bool reads_values = false;    ///< It asks the device for values, which replays might check.
   std::string reason;           ///< Why it stays eager, or why its latest capture was dropped.
   std::string gain = {};        ///< "one launch in place of 530 operations"; empty where nothing is replayed.
   /// What GraphedOptions::branches came to, for each of the CUDA graphs (or tapes) of the graphs that it keeps now: a
@@ -53,6 +54,8 @@ struct GraphedInfo {
   std::vector<std::string> unfollowed =
       {};  ///< What it reads on the host (Python only) that cannot be compared at each call.
   std::vector<std::string> numbers = {};  ///< What becomes of numbers among the arguments that change (Python only).
+  std::vector<std::string> parts =
+      {};  ///< Modules that were found to read values that change, and stay eager (Python only).
   std::vector<std::string> compiled =
       {};  ///< What became of compiling its modules, where that was asked for (Python only).
 

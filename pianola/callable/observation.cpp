@@ -158,7 +158,8 @@ Observation::Observation(EagerRun run, const HostEffects& effects, std::span<con
       values_read_(run.parts().values_read()),
       islands_(run.islands().notes()),
       checked_values_(run.values_read()),
-      reads_values_(!checked_values_.empty() || run.host().reads(device_, /*late_ones_count=*/true).has_value()),
+      reads_values_(!checked_values_.empty() || has_found_parts() ||
+                    run.host().reads(device_, /*late_ones_count=*/true).has_value()),
       runs_compiled_(effects.runs_compiled),
       compiled_(run.odd_work() && run.odd_work()->oddity == trace::Oddity::compiling),
       waited_for_a_rank_(run.odd_work() && run.odd_work()->oddity == trace::Oddity::late_rank),
@@ -170,6 +171,9 @@ Observation::Observation(EagerRun run, const HostEffects& effects, std::span<con
       inputs_elsewhere_(input_elsewhere(inputs, device_).has_value()),
       begins_anew_(effects.begins_anew),
       log_(std::move(run.log())) {
+  for (const graph::IslandNotes& island : islands_) {
+    if (lasting_.empty()) lasting_ = island.unfit;
+  }
   std::set<const c10::TensorImpl*> known;
   const auto add = [&](const at::Tensor& leaf) {
     if (known.insert(leaf.unsafeGetTensorImpl()).second) leaves_.emplace_back(leaf.getIntrusivePtr());

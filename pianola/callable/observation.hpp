@@ -12,6 +12,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <functional>
 #include <optional>
 #include <span>
@@ -65,6 +66,10 @@ class Observation {
   [[nodiscard]] const std::vector<c10::IValue>& values_read() const noexcept { return values_read_; }
   /// What parts that stay eager gave, in their order.
   [[nodiscard]] const std::vector<graph::IslandNotes>& islands() const noexcept { return islands_; }
+  /// Whether any of them was found, not marked: a replay may have to be taken back.
+  [[nodiscard]] bool has_found_parts() const {
+    return std::any_of(islands_.begin(), islands_.end(), [](const graph::IslandNotes& one) { return one.is_found; });
+  }
   /// What reads gave that replays check.
   [[nodiscard]] const std::vector<c10::IValue>& checked_values() const noexcept { return checked_values_; }
   /// Whether it read any value of the device.

@@ -95,6 +95,7 @@ void SignatureEntry::look_for_reads(const Observation& observed) {
   reads_values_ = true;
   if (observed.communicates()) no_checks_ = "the step works with other ranks, which may read other values";
   if (observed.runs_compiled()) no_checks_ = "the step runs code that torch.compile made";
+  never_checks_ = !no_checks_.empty();
   if (checks_reads()) warm_up_.start_again();
 }
 
@@ -265,6 +266,7 @@ SignatureInfo SignatureEntry::info() const {
           .replays = recaptures_.replays(),
           .eager_calls = eager_calls_,
           .misses = misses_,
+          .reads_values = reads_values_ && !never_checks_,
           .reason = reason_,
           .gain = gain(),
           .branches = branches()};

@@ -119,6 +119,7 @@ class SignatureEntry : public std::enable_shared_from_this<SignatureEntry> {
   bool no_own_gradients_ = false;  // that was tried, and cannot be
   bool reads_values_ = false;      // values, which replays are to check
   std::string no_checks_;          // why they cannot; empty: they may
+  bool never_checks_ = false;      // whatever is read
   std::size_t misses_ = 0;         // replays that a check ended
   std::size_t lost_ = 0;           // replays whose gain misses have cost
   int tries_ = 0;                  // captures that failed where a value may have been another one

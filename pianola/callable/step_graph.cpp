@@ -92,6 +92,11 @@ void StepGraph::check_inputs(std::span<const at::Tensor> inputs, const std::vect
 void StepGraph::capture(const Step& step, const std::vector<at::Tensor>& leaves, const RunBefore& before,
                         CaptureOptions options, const std::function<void(const EagerRun&)>& accept) {
   options.inputs = inputs_;
+  const bool any_found = std::any_of(before.islands.begin(), before.islands.end(),
+                                     [](const graph::IslandNotes& one) { return one.is_found; });
+  if (any_found && before.checked == nullptr) {
+    refuse("what was found to read values that change would have to be taken back", "mark it with pianola.eager");
+  }
   MadeMemory::Capture counted;
   gradients_.emplace(leaves, own_gradients_, /*may_be_taken_back=*/before.checked != nullptr);
   std::optional<EagerRun> run;

@@ -139,8 +139,15 @@ bool Islands::step_is_recorded() noexcept { return *open_here().stage == Capture
 std::vector<IslandNotes> Islands::notes() const {
   std::vector<IslandNotes> all;
   for (const auto& island : islands_) {
-    island->check_run();
+    std::string unfit;
+    try {
+      island->check_run();
+    } catch (const UsageError& error) {
+      if (!island->function().is_found) throw;
+      unfit = error.what();
+    }
     all.push_back(island->notes());
+    all.back().unfit = std::move(unfit);
   }
   return all;
 }
@@ -208,6 +215,11 @@ std::int64_t next_island_number() noexcept {
 
 bool is_island(const std::string& operation) noexcept {
   return operation == kForward || operation == kIslandBackward || operation == kReadCheck;
+}
+
+bool is_found_island(const std::string& operation, c10::ArrayRef<c10::IValue> inputs) {
+  if (operation != kForward && operation != kIslandBackward) return false;
+  return inputs.back().toCustomClass<Island>()->function().is_found;
 }
 
 }  // namespace pianola::graph

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 #include <c10/core/Device.h>
+#include <c10/util/ArrayRef.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <cstddef>
@@ -29,6 +30,10 @@ namespace pianola::graph {
 // did in this run. Parameters that the function uses are found in its history, and are the node's like its inputs: so the graph
 // adds up their gradients, and nobody else.
 //
+// Where nobody marked the function (it was found to read what changes), nobody promised that it gives the same tensors each time
+// either. A replay that meets others ends with OtherValue, as at a check of a read (read_check.hpp): its call is taken back, and
+// made eagerly.
+//
 // A tensor that the function uses several times gets a gradient from each use, and autograd adds them up one by one, to those from
 // outside. So does the node: it has an edge for each use, in the order in which autograd comes to them, and the sum has the same
 // bits as without an island.
@@ -49,8 +54,9 @@ struct IslandFunction {
   /// Called with autograd and autocast as they were where the step called it.
   using Run = std::function<IslandResult(const std::vector<at::Tensor>& inputs, const IslandNumbers& numbers)>;
   Run run;
-  std::string name;     ///< For messages.
-  std::int64_t number;  ///< The same for the same function in each run of the step.
+  std::string name;       ///< For messages.
+  std::int64_t number;    ///< The same for the same function in each run of the step.
+  bool is_found = false;  ///< It was not marked by the user; it leaves nothing behind but its results.
 };
 
 /// A tensor's description; on the CPU, where a recording computes with it, with values.
@@ -64,6 +70,8 @@ struct IslandSample {
 struct IslandNotes {
   std::int64_t function = 0;
   std::vector<IslandSample> results = {};
+  bool is_found = false;
+  std::string unfit = {};  ///< Where it was found: why no replay would be right.
   std::shared_ptr<void> structure = {};
   std::vector<trace::WeakTensor> parameters = {};  ///< Leaves that it used, and was not given.
   std::vector<std::size_t> uses = {};  ///< Of inputs, and behind them of parameters: which, for each gradient.
@@ -101,7 +109,7 @@ class PIANOLA_API Islands {
   /// Whether that step is recorded.
   [[nodiscard]] static bool step_is_recorded() noexcept;
 
-  /// Of the run as far as it has come. @throws UsageError  It shows that no replay would be right.
+  /// Of the run as far as it has come. @throws UsageError  It shows that no replay would be right, of an island that was marked.
   [[nodiscard]] std::vector<IslandNotes> notes() const;
   /// Where a part of a step is captured, whose backward pass is another graph.
   /// @throws UsageError  The function of an island uses parameters, whose gradients nobody would add up.
@@ -129,5 +137,7 @@ PIANOLA_API IslandResult call_island(IslandFunction function, std::vector<at::Te
 
 /// Whether an operation is an island, its backward, or a check of a read: a replay runs it by hand.
 [[nodiscard]] bool is_island(const std::string& operation) noexcept;
+/// Whether an operation is an island that was found, or its backward.
+[[nodiscard]] bool is_found_island(const std::string& operation, c10::ArrayRef<c10::IValue> inputs);
 
 }  // namespace pianola::graph

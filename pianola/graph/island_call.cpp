@@ -2,6 +2,7 @@
 
 #include <pianola/core/error.hpp>
 #include <pianola/graph/graph.hpp>
+#include <pianola/graph/read_check.hpp>
 #include <pianola/trace/describe.hpp>
 #include <pianola/trace/quiet_scope.hpp>
 
@@ -71,6 +72,7 @@ Island::Island(IslandFunction function, const std::vector<at::Tensor>& inputs, s
       surroundings_(device_.type()),
       expected_(std::move(expected)) {
   notes_.function = function_.number;
+  notes_.is_found = function_.is_found;
   for (const at::Tensor& input : inputs) {
     takes_gradient_.push_back(surroundings_.grad() && input.requires_grad() && may_require_grad(input));
     const bool is_leaf = input.requires_grad() && input.is_leaf();
@@ -96,18 +98,17 @@ std::vector<at::Tensor> Island::run(const std::vector<at::Tensor>& inputs, const
   note_gradients();
   IslandResult result = function_.run(given_, numbers);
   if (!gradients_are_as_noted()) {
-    refuse_island(function_, "makes or drops gradients that the graph uses",
-                  "call zero_grad() and backward() in the step itself");
+    refuse("makes or drops gradients that the graph uses", "call zero_grad() and backward() in the step itself");
   }
   results_ = std::move(result.tensors);
   if (!expected_) notes_.structure = std::move(result.structure);
   for (std::size_t i = 0; i < given_.size(); ++i) {
     const bool is_written = !given_[i].is_inference() && given_[i]._version() != versions[i];
     if (is_written)
-      refuse_island(function_, fmt::format("writes its argument {} in place", i),
-                    "return the result instead; the step may copy it there");
+      refuse(fmt::format("writes its argument {} in place", i),
+             "return the result instead; the step may copy it there");
     if (own_leaves_[i].expired() && given_[i].requires_grad() && !autograd::impl::hooks(given_[i]).empty()) {
-      refuse_island(function_, fmt::format("sets a hook on its argument {}", i), "set it in the step, before the call");
+      refuse(fmt::format("sets a hook on its argument {}", i), "set it in the step, before the call");
     }
   }
   check_own_gradients();
@@ -150,8 +151,8 @@ void Island::check_own_gradients() const {
   for (std::size_t i = 0; i < given_.size(); ++i) {
     if (!own_leaves_[i].expired() || !given_[i].is_leaf() || !given_[i].requires_grad() || !given_[i].grad().defined())
       continue;
-    refuse_island(function_, fmt::format("sends its argument {} a gradient by itself, which would go no further", i),
-                  "return what backward() is called on, and call it in the step");
+    refuse(fmt::format("sends its argument {} a gradient by itself, which would go no further", i),
+           "return what backward() is called on, and call it in the step");
   }
 }
 
@@ -164,8 +165,7 @@ std::vector<at::Tensor> Island::handed_out(const std::vector<at::Tensor>& inputs
     const at::Tensor result = results_[k].detach();
     for (std::size_t other = 0; other < k; ++other) {
       if (!result.is_alias_of(results_[other])) continue;
-      refuse_island(function_, fmt::format("returns results {} and {} that share memory", other, k),
-                    "return a copy: result.clone()");
+      refuse(fmt::format("returns results {} and {} that share memory", other, k), "return a copy: result.clone()");
     }
     const auto source =
         std::find_if(inputs.begin(), inputs.end(), [&](const at::Tensor& input) { return result.is_alias_of(input); });
@@ -184,8 +184,7 @@ std::vector<at::Tensor> Island::handed_out(const std::vector<at::Tensor>& inputs
 void Island::check_copies() const {
   for (const Copy& one : copies_) {
     if (std::array{one.argument._version(), one.copy._version()} == one.versions) continue;
-    refuse_island(function_, "returns an argument, which is written in place behind the call",
-                  "return a copy: argument.clone()");
+    refuse("returns an argument, which is written in place behind the call", "return a copy: argument.clone()");
   }
 }
 
@@ -193,7 +192,7 @@ void Island::check_copies() const {
 void Island::find_uses(const std::vector<at::Tensor>& given, std::uint64_t began) {
   const auto uses = uses_of_leaves(results_, [&](const autograd::Node& node) {
     if (node.sequence_nr() >= began) return;
-    refuse_island(function_, "uses a tensor with history that it was not given", "pass it as an argument");
+    refuse("uses a tensor with history that it was not given", "pass it as an argument");
   });
   number_uses(uses, given);
 }
@@ -241,12 +240,10 @@ void Island::check_results(const std::vector<at::Tensor>& results) const {
   std::string now, before;
   for (const at::Tensor& result : results) now += (now.empty() ? "" : ", ") + trace::describe(result);
   for (const IslandSample& one : expected) before += (before.empty() ? "" : ", ") + trace::describe(one.like);
-  refuse_island(
-      function_,
-      fmt::format(
-          "returned ({}) in a replay, and ({}) when the step was captured; what the step does before it has run", now,
-          before),
-      "let it return tensors of the same shapes and types in each call, padded if need be");
+  refuse(fmt::format(
+             "returned ({}) in a replay, and ({}) when the step was captured; what the step does before it has run",
+             now, before),
+         "let it return tensors of the same shapes and types in each call, padded if need be");
 }
 
 std::vector<at::Tensor> Island::forward(const std::vector<at::Tensor>& inputs, const IslandNumbers& numbers) {
@@ -306,11 +303,17 @@ std::vector<at::Tensor> Island::backward(const std::vector<at::Tensor>& gradient
   return all;
 }
 
+void Island::refuse(const std::string& what, std::string fix) const {
+  if (expected_ && function_.is_found) {
+    throw OtherValue({.what = fmt::format("{}, which was found to read what changes, {}", function_.name, what),
+                      .fix = "nothing: the call is made eagerly"});
+  }
+  refuse_island(function_, what, std::move(fix));
+}
+
 void Island::refuse_other_gradients() const {
-  refuse_island(
-      function_,
-      "gives other gradients in a replay than when the step was captured; what the step does before it has run",
-      "let it use the same tensors in the same places in each call, with no rows if need be");
+  refuse("gives other gradients in a replay than when the step was captured; what the step does before it has run",
+         "let it use the same tensors in the same places in each call, with no rows if need be");
 }
 
 }  // namespace pianola::graph

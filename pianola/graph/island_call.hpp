@@ -92,6 +92,7 @@ class Island final : public torch::CustomClassHolder {
   void check_own_gradients() const;
   std::vector<at::Tensor> handed_out(const std::vector<at::Tensor>& inputs);
   void check_copies() const;
+  [[noreturn]] void refuse(const std::string& what, std::string fix) const;
   [[noreturn]] void refuse_other_gradients() const;
 
   IslandFunction function_;

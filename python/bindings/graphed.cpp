@@ -278,6 +278,7 @@ void bind_graphed_info(py::module_& module) {
       .def_readonly("eager_calls", &SignatureInfo::eager_calls, "Calls that ran eagerly, warm-up included.")
       .def_readonly("misses", &SignatureInfo::misses,
                     "Replays that read another value than their capture, so that the call ran eagerly.")
+      .def_readonly("reads_values", &SignatureInfo::reads_values, "It asks the device for values.")
       .def_property_readonly(
           "reason", [](const SignatureInfo& self) { return in_python_words(self.reason); },
           "Why it stays eager; empty for others.")
@@ -291,6 +292,7 @@ void bind_graphed_info(py::module_& module) {
       .def_readwrite("unfollowed", &GraphedInfo::unfollowed,
                      "What it reads on the host, and is not compared at each call.")
       .def_readwrite("numbers", &GraphedInfo::numbers, "What becomes of numbers among the arguments that change.")
+      .def_readwrite("parts", &GraphedInfo::parts, "Modules that read values that change, and stay eager.")
       .def_readwrite("compiled", &GraphedInfo::compiled, "What became of compiling its modules.")
       .def("report", &GraphedInfo::report, "All of it.")
       .def("__str__", [](const GraphedInfo& self) { return self.report().to_text(); });

@@ -4,11 +4,15 @@
 #include <bindings/python_function.hpp>
 
 #include <pianola/callable/checked_reads.hpp>
+#include <pianola/callable/value_reads.hpp>
 #include <pianola/graph/island.hpp>
 #include <pianola/graph/read_check.hpp>
 
 #include <cstdint>
+#include <ios>
 #include <memory>
+#include <optional>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -68,6 +72,29 @@ bool check_in_replays(const py::function& check, Tensors tensors, std::string wh
   return true;
 }
 
+// While it is entered, tells a function of Python's what the operations of this thread, and of autograd's for it, read.
+class ReadsSeen {
+ public:
+  explicit ReadsSeen(const py::function& note)
+      : note_([held = HeldObject(note)](const callable::ValueReads::Read& read) {
+          const WithGil gil;
+          const Unprofiled unprofiled;
+          const py::object number = read.number.isNone() ? py::object(py::none()) : py::cast(to_text(read.number));
+          call_python(held.get(), py::make_tuple(read.operation, number, read.tensors, read.is_copy, read.is_backward));
+        }) {}
+  void enter() { reads_.emplace(note_); }
+  void exit() { reads_.reset(); }
+
+ private:
+  static std::string to_text(const c10::IValue& value) {
+    std::ostringstream text;
+    text << std::hexfloat << value;
+    return text.str();
+  }
+  callable::ValueReads::OnRead note_;
+  std::optional<callable::ValueReads> reads_;
+};
+
 }  // namespace
 
 void bind_island(py::module_& module) {
@@ -79,8 +106,9 @@ void bind_island(py::module_& module) {
   module.def(
       "call_island",
       [](const py::function& function, std::string name, std::int64_t number, Tensors inputs,
-         const std::vector<py::object>& numbers) {
-        graph::IslandFunction island{.run = with_gil(function), .name = std::move(name), .number = number};
+         const std::vector<py::object>& numbers, bool is_found) {
+        graph::IslandFunction island{
+            .run = with_gil(function), .name = std::move(name), .number = number, .is_found = is_found};
         graph::IslandNumbers given;
         for (const py::object& one : numbers) {
           given.push_back(PyFloat_Check(one.ptr()) ? c10::IValue(one.cast<double>())
@@ -94,7 +122,16 @@ void bind_island(py::module_& module) {
         return std::make_pair(std::move(result.tensors), static_cast<HeldObject*>(result.structure.get())->get());
       },
       py::arg("function"), py::arg("name"), py::arg("number"), py::arg("inputs"), py::arg("numbers"),
+      py::arg("is_found") = false,
       "Calls function(inputs, numbers), which returns (tensors, structure), as an island of the step that runs.");
+  py::class_<ReadsSeen>(module, "ReadsSeen",
+                        "Context manager: calls note(operation, number, tensors, is_copy, is_backward) for reads.")
+      .def(py::init<const py::function&>(), py::arg("note"))
+      .def("__enter__", &ReadsSeen::enter, py::call_guard<py::gil_scoped_release>())
+      .def("__exit__", [](ReadsSeen& seen, const py::args& /*exception*/) {
+        const py::gil_scoped_release released;
+        seen.exit();
+      });
   module.def(
       "check_in_replays", &check_in_replays, py::arg("check"), py::arg("tensors"), py::arg("what"),
       "Replays of the step that is captured call check(tensors), and end where it says no. False: it is no such step.");

@@ -1087,6 +1087,9 @@ class SignatureInfo:
     def misses(self) -> int:
         """Replays that read another value than their capture, so that the call ran eagerly."""
     @property
+    def reads_values(self) -> bool:
+        """It asks the device for values."""
+    @property
     def reason(self) -> str:
         """Why it stays eager; empty for others."""
     @property
@@ -1117,6 +1120,11 @@ class GraphedInfo:
         """What becomes of numbers among the arguments that change."""
     @numbers.setter
     def numbers(self, value: Sequence[str]) -> None: ...
+    @property
+    def parts(self) -> list[str]:
+        """Modules that read values that change, and stay eager."""
+    @parts.setter
+    def parts(self, value: Sequence[str]) -> None: ...
     @property
     def compiled(self) -> list[str]:
         """What became of compiling its modules."""
@@ -1511,8 +1519,16 @@ def call_island(
     number: int,
     inputs: Sequence[torch.Tensor],
     numbers: Sequence[Any],
+    is_found: bool = False,
 ) -> tuple[list[torch.Tensor], Any]:
     """Calls function(inputs, numbers), which returns (tensors, structure), as an island of the step that runs."""
+
+class ReadsSeen:
+    """Context manager: calls note(operation, number, tensors, is_copy, is_backward) for reads."""
+
+    def __init__(self, note: Callable[..., Any]) -> None: ...
+    def __enter__(self) -> None: ...
+    def __exit__(self, *args: Any) -> None: ...
 
 def check_in_replays(check: Callable[..., Any], tensors: Sequence[torch.Tensor], what: str) -> bool:
     """Replays of the step that is captured call check(tensors), and end where it says no. False: it is no such

@@ -76,7 +76,7 @@ class Call:
         if self._taken_apart is not None:
             self._taken_apart.look()
         try:
-            with Recording(device) as draws, Notes(device, self.graphed.checks_reads) as notes:
+            with self.graphed.found, Recording(device) as draws, Notes(device, self.graphed.checks_reads) as notes:
                 effects, reads = self.graphed.watch.run(
                     partial(self._run_watched, trail), device, self.read_arguments(), self.state is not None and self.state.is_new,
                     None if self.state is None else self.state.looks,
@@ -228,7 +228,7 @@ class Call:
                 answers = Answers(device, call.state.late.get(call.shapes()), call.graphed.checks_reads)
                 reads = HostReads(call.graphed.original, call.read_arguments(), device)
                 followed = (indexing, making) if follows else (nullcontext(), nullcontext())
-                with followed[0], followed[1], answers, reads:
+                with call.graphed.found, followed[0], followed[1], answers, reads:
                     reads.returned.append(with_leaves(waited_for(run(*args, **kwargs)), is_followed, Expression.of))
                     call.graphed.handed_on.check_capture(tensors_of(reads.returned[0]))
                     call.graphed.handed_on.finish(is_capture=True)

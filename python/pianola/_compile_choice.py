@@ -6,10 +6,8 @@ in turn and are timed. Every call runs the step once, in one way, so that nothin
 """
 
 import logging
-import statistics
 import threading
 import time
-from collections import deque
 from typing import Any, Callable, Optional, Protocol, Union
 
 import torch
@@ -24,6 +22,7 @@ from ._ignored_logs import logs_ignored
 from ._load import _C
 from ._patching import replacement
 from ._structure import of_arguments
+from ._timed_calls import Watch
 from ._weakly import Weakly, owner_of
 
 _log = logging.getLogger("pianola")
@@ -33,44 +32,6 @@ TURNS = 7  # timed replays of each, of which the first is left out
 _MOST_TURNS = 200  # calls, until they have been
 LEAST_GAIN = 0.02
 NO_COMMON_CLOCK = "other processes might choose otherwise, each by its own clock; compile=True asks no clock"
-
-
-class Watch:
-    """Times calls on the device of the step, and does not wait for them."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._on_device = device.type == "cuda"
-        self._pending: deque[tuple[Any, Any]] = deque()
-        self._times: list[float] = []  # in us
-
-    def run(self, call: Callable[[], Any], counts: Callable[[], bool]) -> Any:
-        """@param counts  Whether the call that is over was a replay."""
-        if not self._on_device:
-            begin = time.perf_counter()
-            result = call()
-            took = 1e6 * (time.perf_counter() - begin)
-            if counts():
-                self._times.append(took)
-            return result
-        events = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        events[0].record()
-        result = call()
-        events[1].record()
-        if counts():
-            self._pending.append(events)
-        return result
-
-    def count(self) -> int:
-        return len(self._times) + len(self._pending)
-
-    def is_settled(self) -> bool:
-        while self._pending and self._pending[0][1].query():
-            begin, end = self._pending.popleft()
-            self._times.append(1000.0 * begin.elapsed_time(end))
-        return not self._pending
-
-    def median(self) -> float:
-        return statistics.median(self._times[1:])
 
 
 def judge(is_wanted: bool, names: str, plain: Watch, compiled: Watch, seconds: float, comparison: Comparison) -> tuple[bool, str]:

@@ -22,6 +22,8 @@ _LARGEST = 1 << 62  # numbers beyond are arguments like any other
 class EagerPart(Generic[Arguments, Result]):
     """A function that a graphed step calls, and no graph holds. Made by `pianola.eager`."""
 
+    is_found = False  # by the library, not marked by the user
+
     def __init__(self, function: Callable[Arguments, Result]) -> None:
         functools.update_wrapper(self, function)
         self._function = function
@@ -30,7 +32,7 @@ class EagerPart(Generic[Arguments, Result]):
     def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         if not _C.islands_are_open():
             return self._function(*args, **kwargs)
-        return _as_island(self._function, self._number, args, kwargs)
+        return _as_island(self._function, self._number, args, kwargs, self.is_found)
 
     def __get__(self, owner: Any, kind: Any = None) -> Any:
         return self if owner is None else functools.partial(self, owner)
@@ -108,12 +110,12 @@ class _Call:
 _NOTHING, _ONE_TENSOR = "nothing", "one tensor"  # shapes of results
 
 
-def _as_island(function: Callable[..., Any], number: int, args: tuple, kwargs: dict) -> Any:
+def _as_island(function: Callable[..., Any], number: int, args: tuple, kwargs: dict, is_found: bool) -> Any:
     run = _Call(function, args, kwargs)
     followed = [one for one in run.numbers if type(one) is StandIn]
     call = (run, name_of(function), number, run.tensors, run.numbers)
     run.tensors, run.numbers = [], []
-    results, run.shape = call_given(_C.call_island, call, {}, followed)
+    results, run.shape = call_given(_C.call_island, call, {"is_found": is_found}, followed)
     if run.shape is _NOTHING:
         return None
     if run.shape is _ONE_TENSOR:

@@ -27,6 +27,7 @@ from ._call import Call, name_of
 from ._choices import check_compile, chosen, grad_policy
 from ._draws import Draws
 from ._errors import refuse
+from ._found_parts import FoundParts
 from ._handed_on import HandedOn
 from ._host_states import State, States
 from ._host_watch import HostWatch
@@ -84,6 +85,7 @@ class GraphedFunction(Generic[Arguments, Result]):
         self.temporary = TemporaryArguments()
         self._has_told = False
         self.checks_reads = options["islands"] == "auto"
+        self.found = FoundParts()
         see_names()
         self._cache = _C.GraphedCache(_cache_options(options, Weakly(self._report)), Weakly(self.run_original), module)
 
@@ -92,6 +94,14 @@ class GraphedFunction(Generic[Arguments, Result]):
             return self.original(*args, **kwargs)
         if self._module is not None and self._module() is None:
             return self.original(*args, **kwargs)  # which says that it is gone
+        if self.found.phase:
+            return self.found.call(self, args, kwargs)
+        if self.handed_on.places:
+            return self.call_known(args, kwargs)
+        return self._cache.call(self, args, kwargs)
+
+    def call_known(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call, with the parts that are known."""
         if self.handed_on.places:
             with self.handed_on:
                 return self._cache.call(self, args, kwargs)
@@ -166,6 +176,13 @@ class GraphedFunction(Generic[Arguments, Result]):
                 _log.info("%s is replayed: %s", name_of(self.original), "; ".join(taken(one)))
 
     def _report(self, reason: str) -> None:
+        if self.checks_reads and self.found.may_look(self._cache.info()):
+            return  # perhaps it need not be so
+        if not self.found.has_dropped(self, reason):
+            self.tell_fallback(reason + self.found.note)
+
+    def tell_fallback(self, reason: str) -> None:
+        """Why calls stay eager."""
         listener = self._options["on_fallback"]
         if listener is None:
             _log.warning("%s runs eagerly: %s", name_of(self.original), reason)
@@ -196,12 +213,17 @@ class GraphedFunction(Generic[Arguments, Result]):
         what later ones do not, up to two more."""
         return int(self._options["warmup"]) + 1
 
+    def replays(self) -> int:
+        """Of all signatures that the cache knows."""
+        return sum(one.replays for one in self._cache.info().signatures)
+
     def info(self) -> "_C.GraphedInfo":
         """What is known and kept, per signature: state, kind, replays, and why calls stay eager, or were
         captured again."""
         info = self._cache.info()
         info.unfollowed = self.states.unfollowed()
         info.numbers = self.states.numbers()
+        info.parts = self.found.said
         for other in (*self._arrivals.functions(), *self.draws.functions()):
             theirs = other.info()
             info.signatures = theirs.signatures + info.signatures

@@ -1,0 +1,241 @@
+"""Modules that read values which change from call to call: found in a step, and left out of its graph."""
+
+import copy
+
+import pianola
+import pytest
+import torch
+from torch import nn
+from twins import assert_same
+
+STEPS = 50
+
+
+class Experts(nn.Module):
+    """Each token goes to one expert. As people write it: which tokens, the host asks for each."""
+
+    def __init__(self, width=8, count=4, skips=False, dropout=0.0):
+        super().__init__()
+        self.router = nn.Linear(width, count, bias=False)
+        self.experts = nn.ModuleList(
+            nn.Sequential(nn.Linear(width, 16), nn.GELU(), nn.Dropout(dropout), nn.Linear(16, width)) for _ in range(count)
+        )
+        self.skips = skips
+
+    def forward(self, x):
+        weights, chosen = self.router(x).softmax(-1).max(-1)
+        result = torch.zeros_like(x)
+        for i, expert in enumerate(self.experts):
+            (tokens,) = torch.where(chosen == i)
+            if self.skips and tokens.numel() == 0:
+                continue
+            result = result.index_add(0, tokens, expert(x[tokens]) * weights[tokens, None])
+        return x + result
+
+
+class Layer(nn.Module):
+    def __init__(self, experts):
+        super().__init__()
+        self.norm, self.dense, self.experts = nn.LayerNorm(8), nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Dropout(0.1)), experts
+
+    def forward(self, x):
+        return self.experts(x + self.dense(self.norm(x)))
+
+
+@pytest.fixture(autouse=True)
+def graphs_are_faster(monkeypatch):
+    """Whether they are, a test cannot rely on."""
+    monkeypatch.setattr("pianola._timed_calls.Watch.fastest", lambda self: 1.0)
+
+
+@pytest.fixture(autouse=True)
+def deterministic():
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def batch(i, tokens=64, side=0.0):
+    return torch.randn(tokens, 8, generator=torch.Generator().manual_seed(i)) + side
+
+
+def bits_of(tensor):
+    return torch.zeros(0) if tensor is None else tensor.detach().clone()
+
+
+def train(make, device, graphed, batches, told=None, step_of=None):
+    torch.manual_seed(0)
+    model = make().to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    step = step_of(model, optimizer) if step_of else step
+    if graphed:
+        step = pianola.graphed(step, on_fallback=told.append)
+    seen = []
+    for x in batches:
+        loss = step(x.to(device))
+        kept = [*model.parameters(), *model.buffers(), *(p.grad for p in model.parameters())]
+        kept += [state[name] for state in optimizer.state.values() for name in ("step", "exp_avg")]
+        seen.append([bits_of(one) for one in (loss, *kept)])
+    seen.append([torch.rand(3, device=device)])
+    return seen, step, model
+
+
+def assert_alike(make, device, batches, told=None, step_of=None):
+    expected, _, _ = train(make, device, False, batches, step_of=step_of)
+    actual, step, model = train(make, device, True, batches, [] if told is None else told, step_of)
+    for i, (ours, eager) in enumerate(zip(actual, expected)):
+        assert len(ours) == len(eager)
+        for one, other in zip(ours, eager):
+            assert_same(f"call {i}", one, other)
+    return step, model
+
+
+def layers(**options):
+    return nn.Sequential(*[Layer(Experts(**options)) for _ in range(2)])
+
+
+def test_experts_stay_eager_and_the_rest_of_the_step_is_a_graph(device):
+    told = []
+    step, _ = assert_alike(layers, device, [batch(i) for i in range(STEPS)], told)
+    (signature,) = step.info().signatures
+    assert signature.state == "captured" and signature.replays >= 25 and signature.misses == 0, (signature.reason, told)
+    (part,) = step.info().parts
+    assert part.startswith("2 x Experts: aten::nonzero (forward at found_parts_test.py:") and "us a call replayed" in part
+    assert "Parts that stay eager" in str(step.info()) and not told
+
+
+def test_a_call_in_which_an_expert_has_no_tokens_runs_eagerly(device):
+    """Its parameters have no gradient then, and AdamW leaves them alone: the graph of the update is of another call."""
+
+    class One(Experts):
+        def __init__(self):
+            super().__init__(count=2, skips=True)
+            with torch.no_grad():
+                self.router.weight.copy_(torch.stack([torch.ones(8), -torch.ones(8)]))
+                self.router.weight.requires_grad_(False)
+
+    def make():
+        return nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.1), One())
+
+    sides = {30: 50.0, 38: 50.0, 39: 50.0}
+    step, _ = assert_alike(make, device, [batch(i, side=sides.get(i, 0.0)) for i in range(STEPS)])
+    (signature,) = step.info().signatures
+    assert signature.misses == 3 and signature.replays >= 20, signature.reason
+
+
+def test_a_copy_of_the_model_is_a_plain_one(device):
+    _, model = assert_alike(layers, device, [batch(i) for i in range(STEPS)])
+    twin = copy.deepcopy(model)
+    for parameter in twin.parameters():
+        parameter.data.zero_()
+    x = batch(0).to(device)
+    model.eval()
+    twin.eval()
+    assert_same("the copy", twin(x), x)
+    assert not torch.equal(model(x), x)
+
+
+def expect_eager(make, device, said, step_of=None, count=30):
+    told = []
+    step, _ = assert_alike(make, device, [batch(i) for i in range(count)], told, step_of)
+    (signature,) = step.info().signatures
+    assert signature.state == "eager" and not step.info().parts
+    assert len(told) == 1 and said in told[0], told
+
+
+def test_what_draws_random_numbers_is_no_part(device):
+    expect_eager(lambda: layers(dropout=0.1), device, "reads another value in each call, and Experts draws random numbers")
+
+
+def test_what_sets_an_attribute_is_no_part(device):
+    class Counting(Experts):
+        def forward(self, x):
+            self.last = super().forward(x)
+            return self.last
+
+    expect_eager(lambda: nn.Sequential(nn.Linear(8, 8), Counting()), device, "Counting sets an attribute")
+
+
+def test_what_writes_a_buffer_is_no_part(device):
+    class Normed(Experts):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm1d(8)
+
+        def forward(self, x):
+            return super().forward(self.norm(x))
+
+    expect_eager(lambda: nn.Sequential(nn.Linear(8, 8), Normed()), device, "Normed writes a tensor in place")
+
+
+def test_what_returns_other_shapes_makes_the_module_around_it_the_part(device):
+    class Rows(nn.Module):
+        def forward(self, x):
+            return x[x[:, 0] > 0]
+
+    class Around(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rows, self.linear = Rows(), nn.Linear(8, 8)
+
+        def forward(self, x):
+            return self.linear(self.rows(x)).mean() + x
+
+    step, _ = assert_alike(lambda: nn.Sequential(nn.Linear(8, 8), Around()), device, [batch(i) for i in range(STEPS)])
+    assert step.info().signatures[0].replays >= 25 and step.info().parts[0].startswith("Around: aten::")
+
+
+def test_a_read_in_the_step_itself_is_no_part(device):
+    def step_of(model, optimizer):
+        def step(x):
+            optimizer.zero_grad()
+            loss = model(x[x[:, 0] > 0]).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return step
+
+    expect_eager(lambda: nn.Linear(8, 8), device, "reads another value in each call, and no module is around it", step_of)
+
+
+def test_a_part_that_costs_more_than_it_gains_is_given_up(device, monkeypatch):
+    times = iter([1.0, 2.0])  # eager, replayed
+    monkeypatch.setattr("pianola._timed_calls.Watch.fastest", lambda self: next(times))
+    expect_eager(layers, device, "leaving Experts out of the graph was tried: that is slower: 2 us a call replayed, 1 us eager", count=STEPS)
+
+
+def test_marked_islands_are_none(device):
+    told = []
+    torch.manual_seed(0)
+    model = layers().to(device)
+    step = pianola.graphed(lambda x: model(x).sum().detach(), islands="marked", on_fallback=told.append)
+    for i in range(20):
+        step(batch(i).to(device))
+    assert step.info().signatures[0].state == "eager" and not step.info().parts and len(told) == 1
+
+
+def test_what_a_part_raises_comes_out(device):
+    class Careful(Experts):
+        def forward(self, x):
+            if x.abs().max().item() > 900:
+                raise ValueError("too large")
+            return super().forward(x)
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), Careful()).to(device)
+    step = pianola.graphed(lambda x: model(x).square().mean().backward())
+    for i in range(30):
+        step(batch(i).to(device))
+    assert step.info().signatures[0].replays > 0
+    with pytest.raises(ValueError, match="too large"):
+        step(batch(30).to(device) + 1e6)
+    step(batch(31).to(device))
