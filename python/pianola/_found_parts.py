@@ -52,6 +52,7 @@ class _ModuleCall:
         self._attributes = _attributes_of(module)
         self._began = torch._C._autograd._get_sequence_nr()
         self._drawn = _random_states(self._given)
+        self.casts = any(torch.is_autocast_enabled(kind) for kind in {tensor.device.type for tensor in self._given})
 
     def _versions_now(self) -> list[int]:
         tensors = [*self._given, *self.module.parameters(), *self.module.buffers()]
@@ -140,6 +141,8 @@ class Scout:
         self.reads: list[_Read] = []
         self._seen = _C.ReadsSeen(self._note)
         self._calls: list[_ModuleCall] = []  # that are open
+        self._casting: list[_ModuleCall] = []  # those under autocast
+        self._uses: Counter[int] = Counter()  # of parameters, by calls of modules that have them
         self._outer: Optional[Scout] = None
 
     def __enter__(self) -> "Scout":
@@ -152,6 +155,9 @@ class Scout:
         self._seen.__exit__(*exception)
         _replaced.__exit__()
         _here.scout = self._outer
+        for call in self._casting:  # a part would cast it by itself, and round its gradient otherwise
+            if any(self._uses[id(parameter)] > 1 for parameter in call.module.parameters()):
+                call.why_not = call.why_not or "uses a parameter under autocast that is used again"
 
     def _note(self, operation: str, number: Optional[str], tensors: list[torch.Tensor], is_copy: bool, is_backward: bool) -> None:
         if _is_of_optimizer():
@@ -162,6 +168,8 @@ class Scout:
 
     def call(self, original: Callable[..., Any], module: torch.nn.Module, args: tuple, kwargs: dict) -> Any:
         call = _ModuleCall(module, self._calls[-1] if self._calls else None, args, kwargs)
+        self._uses.update(id(parameter) for parameter in module._parameters.values() if parameter is not None)
+        self._casting += [call] if call.casts else []
         self._calls.append(call)
         try:
             result = original(module, *args, **kwargs)

@@ -29,7 +29,7 @@ class Experts(nn.Module):
             (tokens,) = torch.where(chosen == i)
             if self.skips and tokens.numel() == 0:
                 continue
-            result = result.index_add(0, tokens, expert(x[tokens]) * weights[tokens, None])
+            result = result.index_add(0, tokens, (expert(x[tokens]) * weights[tokens, None]).to(x.dtype))
         return x + result
 
 
@@ -239,3 +239,30 @@ def test_what_a_part_raises_comes_out(device):
     with pytest.raises(ValueError, match="too large"):
         step(batch(30).to(device) + 1e6)
     step(batch(31).to(device))
+
+
+def test_a_parameter_that_autocast_casts_once_for_two_calls_is_in_no_part(device):
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.experts = nn.Linear(8, 8), Experts()
+
+        def forward(self, x):
+            with torch.autocast(device.type, dtype=torch.bfloat16):
+                return self.experts(self.experts(self.first(x).float()).float())
+
+    expect_eager(Twice, device, "Experts uses a parameter under autocast that is used again")
+
+
+def test_experts_under_autocast(device):
+    class Once(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.experts = nn.Linear(8, 8), Experts()
+
+        def forward(self, x):
+            with torch.autocast(device.type, dtype=torch.bfloat16):
+                return self.experts(self.first(x).float())
+
+    step, _ = assert_alike(Once, device, [batch(i) for i in range(STEPS)])
+    assert step.info().signatures[0].replays >= 25 and len(step.info().parts) == 1
