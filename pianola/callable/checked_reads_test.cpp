@@ -1,6 +1,8 @@
 // Steps that ask for values of their tensors, whose replays check that these are as they were.
 #include <pianola/callable/testing/graphed_fixture.hpp>
+#include <pianola/graph/island.hpp>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -211,6 +213,47 @@ TEST_P(CheckedReadsTest, ADecisionThatChangesTooOftenLeavesTheStepEager) {
   ASSERT_EQ(reasons.size(), 1U);
   EXPECT_NE(reasons[0].find("calls a value that it read was another one than when it was captured"), std::string::npos)
       << reasons[0];
+}
+
+// Nobody marked it, so nobody promised that it always gives the same: a call in which it does not is taken back.
+TEST_P(CheckedReadsTest, APartThatWasFoundMayGiveOtherTensorsNowAndThen) {
+  const auto make = [](const std::shared_ptr<NormNet>& net) {
+    return [net, number = graph::next_island_number()](const at::Tensor& x) {
+      net->zero_grad();
+      const auto run = [](const std::vector<at::Tensor>& inputs, const graph::IslandNumbers&) -> graph::IslandResult {
+        const bool is_large = inputs[1].abs().max().gt(50).item<bool>();
+        return {.tensors = {is_large ? inputs[0].slice(0, 0, 2) * 0.5 : inputs[0] * 2}};
+      };
+      const graph::IslandResult part = graph::call_island(
+          {.run = run, .name = "part", .number = number, .is_found = true}, {net->forward(x), x}, {});
+      const at::Tensor loss = square(part.tensors[0]);
+      loss.backward();
+      descend(*net);
+      return loss;
+    };
+  };
+  const SignatureInfo info = expect_equals_eager<NormNet>(make, calls(16, {8, 12}));
+  EXPECT_EQ(info.misses, 2U) << info.reason;
+  EXPECT_GE(info.replays, 9U);
+}
+
+TEST_P(CheckedReadsTest, APartThatWasFoundNeedsAWholeStep) {
+  const auto net = make_net<MlpNet>();
+  const std::int64_t number = graph::next_island_number();
+  Graphed graphed = pianola::graphed(
+      [&](const at::Tensor& x) {
+        const auto run = [](const std::vector<at::Tensor>& inputs, const graph::IslandNumbers&) -> graph::IslandResult {
+          return {.tensors = {inputs[0] * 2}};
+        };
+        return graph::call_island({.run = run, .name = "part", .number = number, .is_found = true}, {net->forward(x)},
+                                  {})
+            .tensors[0];
+      },
+      automatic());
+  for (std::size_t i = 0; i < 8; ++i) graphed(batch_of(i, false)).sum().backward();
+  EXPECT_EQ(latest(graphed).state, GraphedState::eager);
+  ASSERT_EQ(reasons.size(), 1U);
+  EXPECT_NE(reasons[0].find("could not be taken back in a backward pass outside"), std::string::npos) << reasons[0];
 }
 
 TEST_P(CheckedReadsTest, WithoutAskingForItAReadLeavesTheStepEager) {
