@@ -218,6 +218,10 @@ c10::IValue CheckedReads::without_masks(const c10::IValue& indices) {
   return all;
 }
 
+bool CheckedReads::is_written_behind(const at::Tensor& tensor, const at::Tensor& copy) const {
+  return writes_.last_write_to(tensor) > writes_.last_write_to(copy);
+}
+
 std::size_t CheckedReads::note_check(const std::vector<at::Tensor>& tensors) {
   ++checks_;
   note_parts(writes_.operations() + 1);

@@ -47,6 +47,8 @@ class PIANOLA_API CheckedReads final : public trace::OpObserver {
   /// Those of the run on this thread; nullptr: it checks none.
   [[nodiscard]] static CheckedReads* current() noexcept;
 
+  /// Whether an operation wrote the tensor's memory behind the one that made the copy.
+  [[nodiscard]] bool is_written_behind(const at::Tensor& tensor, const at::Tensor& copy) const;
   /// A check of the caller's own is about to be put into the recording. @return  Its place: for check_in_replays().
   std::size_t note_check(const std::vector<at::Tensor>& tensors);
 

@@ -153,9 +153,9 @@ GraphPoolFamily::~GraphPoolFamily() = default;
 GraphPoolRef GraphPoolFamily::make_pool(c10::Device device) const {
   device = graph::usable_device(device);
   const std::lock_guard lock(impl_->mutex);
-  const auto [entry, is_new] = impl_->by_device.try_emplace(device.str());
-  if (is_new) entry->second = make_pool_family(device);
-  return GraphPoolRef(make_pool_state(device, entry->second));
+  auto known = impl_->by_device.find(device.str());
+  if (known == impl_->by_device.end()) known = impl_->by_device.emplace(device.str(), make_pool_family(device)).first;
+  return GraphPoolRef(make_pool_state(device, known->second));
 }
 
 c10::Device GraphPool::device() const noexcept { return state_->device(); }

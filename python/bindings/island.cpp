@@ -4,7 +4,7 @@
 #include <bindings/python_function.hpp>
 
 #include <pianola/callable/checked_reads.hpp>
-#include <pianola/callable/value_reads.hpp>
+#include <pianola/callable/seen_operations.hpp>
 #include <pianola/graph/island.hpp>
 #include <pianola/graph/read_check.hpp>
 
@@ -57,10 +57,15 @@ graph::IslandFunction::Run with_gil(const py::function& function) {
 }
 
 // Of a step whose replays can check. @return  Whether it is one. A run before its recording is not to be checked.
-bool check_in_replays(const py::function& check, Tensors tensors, std::string what) {
+//
+// `tensors` have their values long before `copies`, which were made where the step asked, unless something was written there since.
+bool check_in_replays(const py::function& check, Tensors tensors, const Tensors& copies, std::string what) {
   callable::CheckedReads* const reads = callable::CheckedReads::current();
   if (reads == nullptr) return false;
   if (!graph::Islands::step_is_recorded()) return true;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (reads->is_written_behind(tensors[i], copies.at(i))) tensors[i] = copies[i];
+  }
   const std::size_t place = reads->note_check(tensors);
   graph::ReadCheck made = [held = HeldObject(check)](const Tensors& now) {
     const WithGil gil;
@@ -72,18 +77,19 @@ bool check_in_replays(const py::function& check, Tensors tensors, std::string wh
   return true;
 }
 
-// While it is entered, tells a function of Python's what the operations of this thread, and of autograd's for it, read.
-class ReadsSeen {
+// While it is entered, tells a function of Python's of the operations of this thread, and of autograd's for it.
+class OperationsSeen {
  public:
-  explicit ReadsSeen(const py::function& note)
-      : note_([held = HeldObject(note)](const callable::ValueReads::Read& read) {
+  explicit OperationsSeen(const py::function& note)
+      : note_([held = HeldObject(note)](const callable::SeenOperations::Operation& one) {
           const WithGil gil;
           const Unprofiled unprofiled;
-          const py::object number = read.number.isNone() ? py::object(py::none()) : py::cast(to_text(read.number));
-          call_python(held.get(), py::make_tuple(read.operation, number, read.tensors, read.is_copy, read.is_backward));
+          const py::object number = one.number.isNone() ? py::object(py::none()) : py::cast(to_text(one.number));
+          call_python(held.get(), py::make_tuple(one.name, one.inputs, one.written, one.outputs, number, one.reads,
+                                                 one.is_copy_to_host, one.draws, one.is_backward));
         }) {}
-  void enter() { reads_.emplace(note_); }
-  void exit() { reads_.reset(); }
+  void enter() { operations_.emplace(note_); }
+  void exit() { operations_.reset(); }
 
  private:
   static std::string to_text(const c10::IValue& value) {
@@ -91,8 +97,8 @@ class ReadsSeen {
     text << std::hexfloat << value;
     return text.str();
   }
-  callable::ValueReads::OnRead note_;
-  std::optional<callable::ValueReads> reads_;
+  callable::SeenOperations::OnEnd note_;
+  std::optional<callable::SeenOperations> operations_;
 };
 
 }  // namespace
@@ -124,16 +130,18 @@ void bind_island(py::module_& module) {
       py::arg("function"), py::arg("name"), py::arg("number"), py::arg("inputs"), py::arg("numbers"),
       py::arg("is_found") = false,
       "Calls function(inputs, numbers), which returns (tensors, structure), as an island of the step that runs.");
-  py::class_<ReadsSeen>(module, "ReadsSeen",
-                        "Context manager: calls note(operation, number, tensors, is_copy, is_backward) for reads.")
+  py::class_<OperationsSeen>(
+      module, "OperationsSeen",
+      "Context manager: calls note(name, inputs, written, outputs, number, reads, is_copy_to_host, "
+      "draws, is_backward) at the end of each operation.")
       .def(py::init<const py::function&>(), py::arg("note"))
-      .def("__enter__", &ReadsSeen::enter, py::call_guard<py::gil_scoped_release>())
-      .def("__exit__", [](ReadsSeen& seen, const py::args& /*exception*/) {
+      .def("__enter__", &OperationsSeen::enter, py::call_guard<py::gil_scoped_release>())
+      .def("__exit__", [](OperationsSeen& seen, const py::args& /*exception*/) {
         const py::gil_scoped_release released;
         seen.exit();
       });
   module.def(
-      "check_in_replays", &check_in_replays, py::arg("check"), py::arg("tensors"), py::arg("what"),
+      "check_in_replays", &check_in_replays, py::arg("check"), py::arg("tensors"), py::arg("copies"), py::arg("what"),
       "Replays of the step that is captured call check(tensors), and end where it says no. False: it is no such step.");
 }
 

@@ -1523,14 +1523,20 @@ def call_island(
 ) -> tuple[list[torch.Tensor], Any]:
     """Calls function(inputs, numbers), which returns (tensors, structure), as an island of the step that runs."""
 
-class ReadsSeen:
-    """Context manager: calls note(operation, number, tensors, is_copy, is_backward) for reads."""
+class OperationsSeen:
+    """Context manager: calls note(name, inputs, written, outputs, number, reads, is_copy_to_host, draws,
+    is_backward) at the end of each operation."""
 
     def __init__(self, note: Callable[..., Any]) -> None: ...
     def __enter__(self) -> None: ...
     def __exit__(self, *args: Any) -> None: ...
 
-def check_in_replays(check: Callable[..., Any], tensors: Sequence[torch.Tensor], what: str) -> bool:
+def check_in_replays(
+    check: Callable[..., Any],
+    tensors: Sequence[torch.Tensor],
+    copies: Sequence[torch.Tensor],
+    what: str,
+) -> bool:
     """Replays of the step that is captured call check(tensors), and end where it says no. False: it is no such
     step."""
 

@@ -67,8 +67,9 @@ def eager(function: Callable[Arguments, Result]) -> EagerPart[Arguments, Result]
 class _Call:
     """One call of a part: what a replay puts in the places of its tensors and numbers."""
 
-    def __init__(self, function: Callable[..., Any], args: tuple, kwargs: dict) -> None:
+    def __init__(self, function: Callable[..., Any], args: tuple, kwargs: dict, is_found: bool) -> None:
         self.function = function
+        self.is_found = is_found
         self.leaves, self.structure = pytree.tree_flatten((args, kwargs))
         kinds = [_kind_of(leaf) for leaf in self.leaves]
         self.tensors = [leaf for leaf, kind in zip(self.leaves, kinds) if kind == "tensor"]
@@ -88,6 +89,8 @@ class _Call:
         else:
             args, kwargs = pytree.tree_unflatten(given, self.structure)
             result = self.function(*args, **kwargs)
+        if self.is_found and self.shape is not None and not self._is_as_before(result):
+            return [], _NOTHING  # which is taken for other tensors
         results, shape = self._taken_apart(result)
         if self.shape is not None and self.shape != shape:
             refuse(
@@ -95,6 +98,10 @@ class _Call:
                 "let each call return the same one",
             )
         return results, shape
+
+    def _is_as_before(self, result: Any) -> bool:
+        leaves = pytree.tree_leaves(result)
+        return all(one is None or isinstance(one, torch.Tensor) for one in leaves) and self._taken_apart(result)[1] == self.shape
 
     # Behind it the device waits: the usual results come first.
     def _taken_apart(self, result: Any) -> tuple[list[torch.Tensor], Any]:
@@ -111,7 +118,7 @@ _NOTHING, _ONE_TENSOR = "nothing", "one tensor"  # shapes of results
 
 
 def _as_island(function: Callable[..., Any], number: int, args: tuple, kwargs: dict, is_found: bool) -> Any:
-    run = _Call(function, args, kwargs)
+    run = _Call(function, args, kwargs, is_found)
     followed = [one for one in run.numbers if type(one) is StandIn]
     call = (run, name_of(function), number, run.tensors, run.numbers)
     run.tensors, run.numbers = [], []

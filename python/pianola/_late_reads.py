@@ -317,19 +317,13 @@ class _Copied(NamedTuple):
     """What the graph leaves for a read: what comes after it may write into the tensor."""
 
     tensor: torch.Tensor  # without its history
-    version: Optional[int]  # of it then; None: nobody knows it
     copy: torch.Tensor
-
-    def memory(self) -> torch.Tensor:
-        """What has the value now: mostly the tensor itself, which has it long before the copy."""
-        with torch._C.DisableTorchFunction():
-            return self.tensor if self.version is not None and self.version == self.tensor._version else self.copy
 
 
 def _copied(tensor: torch.Tensor) -> _Copied:
     with torch._C.DisableTorchFunction():
         tensor = tensor.detach()
-        return _Copied(tensor, None if tensor.is_inference() else tensor._version, tensor.clone())
+        return _Copied(tensor, tensor.clone())
 
 
 class Notes(_Reads):
@@ -477,7 +471,9 @@ class Answers(_Reads):
             except Exception:  # the call raises it eagerly
                 return False
 
-        if not _C.check_in_replays(is_so, [self._reads[i].copied.memory() for i in reads], f"what the step reads ({where})"):
+        copied = [self._reads[i].copied for i in reads]
+        tensors, copies = [one.tensor for one in copied], [one.copy for one in copied]
+        if not _C.check_in_replays(is_so, tensors, copies, f"what the step reads ({where})"):
             self.offence = self.offence or where
             _refuse(where)
         self._checked.update(reads)
