@@ -147,7 +147,7 @@ std::vector<IslandNotes> Islands::notes() const {
       unfit = error.what();
     }
     all.push_back(island->notes());
-    all.back().unfit = std::move(unfit);
+    if (!unfit.empty()) all.back().unfit = std::move(unfit);
   }
   return all;
 }
@@ -200,9 +200,12 @@ IslandResult call_island(IslandFunction function, std::vector<at::Tensor> inputs
   torch::jit::Stack stack = {inputs, island->function().number};
   for (c10::IValue& number : numbers) stack.push_back(std::move(number));
   stack.emplace_back(island);
-  {
+  try {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     op.callBoxed(stack);
+  } catch (const UnfitIsland& unfit) {
+    island->note_unfit(unfit.what());
+    return {.is_unfit = true};
   }
   std::vector<at::Tensor> results = stack.back().toTensorVector();
   return {.tensors = island->connect(std::move(results), inputs), .structure = island->notes().structure};

@@ -47,6 +47,8 @@ struct IslandResult {
   std::vector<at::Tensor> tensors = {};
   /// What the caller makes of them; in a recording that of the run before.
   std::shared_ptr<void> structure = {};
+  /// Of one that was found, in a run that is observed: it did what no replay could do. To be called again, as no island.
+  bool is_unfit = false;
 };
 
 /// The function of an island.

@@ -8,6 +8,7 @@
 
 #include <ATen/SequenceNumber.h>
 #include <ATen/ops/empty_strided.h>
+#include <c10/util/Exception.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -96,7 +97,7 @@ std::vector<at::Tensor> Island::run(const std::vector<at::Tensor>& inputs, const
   }
   const std::uint64_t began = at::sequence_number::peek();
   note_gradients();
-  IslandResult result = function_.run(given_, numbers);
+  IslandResult result = call(numbers);
   if (!gradients_are_as_noted()) {
     refuse("makes or drops gradients that the graph uses", "call zero_grad() and backward() in the step itself");
   }
@@ -117,6 +118,17 @@ std::vector<at::Tensor> Island::run(const std::vector<at::Tensor>& inputs, const
   }
   find_uses(given_, began);
   return handed_out(inputs);
+}
+
+// What torch throws in one that was found it would perhaps not throw in eager, where arguments have their history: the call that
+// follows tells.
+IslandResult Island::call(const IslandNumbers& numbers) const {
+  if (!function_.is_found) return function_.run(given_, numbers);
+  try {
+    return function_.run(given_, numbers);
+  } catch (const c10::Error& error) {
+    refuse(fmt::format("throws: {}", error.what_without_backtrace()), "");
+  }
 }
 
 // Of the step's leaves, where they are known. What the graph makes anew behind the function is not to be added to here, either.
@@ -308,6 +320,8 @@ void Island::refuse(const std::string& what, std::string fix) const {
     throw OtherValue({.what = fmt::format("{}, which was found to read what changes, {}", function_.name, what),
                       .fix = "nothing: the call is made eagerly"});
   }
+  if (function_.is_found)
+    throw UnfitIsland(fmt::format("{}, which was found to read what changes, {}", function_.name, what));
   refuse_island(function_, what, std::move(fix));
 }
 

@@ -11,8 +11,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace pianola::graph {
@@ -36,6 +38,16 @@ class RunningIsland {
 
 [[noreturn]] void refuse_island(const IslandFunction& function, const std::string& what, std::string fix);
 
+/// An island that was found does in a run that is observed what no replay could do.
+class UnfitIsland final : public std::exception {
+ public:
+  explicit UnfitIsland(std::string why) : why_(std::move(why)) {}
+  [[nodiscard]] const char* what() const noexcept override { return why_.c_str(); }
+
+ private:
+  std::string why_;
+};
+
 /// One call of a function, in one run of a step and in the replays of its graph.
 class Island final : public torch::CustomClassHolder {
  public:
@@ -58,6 +70,7 @@ class Island final : public torch::CustomClassHolder {
   }
   /// Those of the step that is recorded, as they are now.
   void know_leaves(const std::vector<trace::WeakTensor>& leaves);
+  void note_unfit(std::string why) { notes_.unfit = std::move(why); }
   [[nodiscard]] const IslandFunction& function() const noexcept { return function_; }
   /// For each of its gradients whether there is one.
   [[nodiscard]] std::vector<bool> gradients_defined() const {
@@ -68,6 +81,7 @@ class Island final : public torch::CustomClassHolder {
 
  private:
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs, const IslandNumbers& numbers);
+  [[nodiscard]] IslandResult call(const IslandNumbers& numbers) const;
   void forget() {
     results_.clear();
     leaves_.clear();

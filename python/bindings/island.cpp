@@ -84,6 +84,7 @@ class OperationsSeen {
       : note_([held = HeldObject(note)](const callable::SeenOperations::Operation& one) {
           const WithGil gil;
           const Unprofiled unprofiled;
+          const py::error_scope of_the_operation;  // which may have thrown
           const py::object number = one.number.isNone() ? py::object(py::none()) : py::cast(to_text(one.number));
           call_python(held.get(), py::make_tuple(one.name, one.inputs, one.written, one.outputs, number, one.reads,
                                                  one.is_copy_to_host, one.draws, one.is_backward));
@@ -112,7 +113,7 @@ void bind_island(py::module_& module) {
   module.def(
       "call_island",
       [](const py::function& function, std::string name, std::int64_t number, Tensors inputs,
-         const std::vector<py::object>& numbers, bool is_found) {
+         const std::vector<py::object>& numbers, bool is_found) -> std::optional<std::pair<Tensors, py::object>> {
         graph::IslandFunction island{
             .run = with_gil(function), .name = std::move(name), .number = number, .is_found = is_found};
         graph::IslandNumbers given;
@@ -125,11 +126,14 @@ void bind_island(py::module_& module) {
           const py::gil_scoped_release released;
           result = graph::call_island(std::move(island), std::move(inputs), std::move(given));
         }
+        if (result.is_unfit) return std::nullopt;
         return std::make_pair(std::move(result.tensors), static_cast<HeldObject*>(result.structure.get())->get());
       },
       py::arg("function"), py::arg("name"), py::arg("number"), py::arg("inputs"), py::arg("numbers"),
       py::arg("is_found") = false,
-      "Calls function(inputs, numbers), which returns (tensors, structure), as an island of the step that runs.");
+      "Calls function(inputs, numbers), which returns (tensors, structure), as an island of the step that runs. None, "
+      "of one that was "
+      "found: it is to be called as it is.");
   py::class_<OperationsSeen>(
       module, "OperationsSeen",
       "Context manager: calls note(name, inputs, written, outputs, number, reads, is_copy_to_host, "

@@ -1520,8 +1520,9 @@ def call_island(
     inputs: Sequence[torch.Tensor],
     numbers: Sequence[Any],
     is_found: bool = False,
-) -> tuple[list[torch.Tensor], Any]:
-    """Calls function(inputs, numbers), which returns (tensors, structure), as an island of the step that runs."""
+) -> tuple[list[torch.Tensor], Any] | None:
+    """Calls function(inputs, numbers), which returns (tensors, structure), as an island of the step that runs.
+    None, of one that was found: it is to be called as it is."""
 
 class OperationsSeen:
     """Context manager: calls note(name, inputs, written, outputs, number, reads, is_copy_to_host, draws,

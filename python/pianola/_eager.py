@@ -122,7 +122,10 @@ def _as_island(function: Callable[..., Any], number: int, args: tuple, kwargs: d
     followed = [one for one in run.numbers if type(one) is StandIn]
     call = (run, name_of(function), number, run.tensors, run.numbers)
     run.tensors, run.numbers = [], []
-    results, run.shape = call_given(_C.call_island, call, {"is_found": is_found}, followed)
+    called = call_given(_C.call_island, call, {"is_found": is_found}, followed)
+    if called is None:
+        return function(*args, **kwargs)
+    results, run.shape = called
     if run.shape is _NOTHING:
         return None
     if run.shape is _ONE_TENSOR:

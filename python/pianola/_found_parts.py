@@ -48,10 +48,10 @@ def _unfit(first: Scout, second: Scout) -> dict[int, str]:
     whys: dict[int, str] = {}
     states: dict[int, list[Any]] = {}
     for call in (*first.calls, *second.calls):
-        known = states.setdefault(id(call.module), call.state)
+        known = states.setdefault(call.key, call.state)
         why = call.why_not or ("" if are_alike(known, call.state) else "is otherwise from call to call")
         if why:
-            whys.setdefault(id(call.module), f"{type(call.module).__name__} {why}")
+            whys.setdefault(call.key, f"{call.name} {why}")
     return whys
 
 
@@ -69,23 +69,23 @@ def parts_of(first: Scout, second: Scout) -> Found:
     unfit = _unfit(first, second)
     chosen: dict[int, tuple[ModuleCall, str]] = {}
     for read in (second.reads[i] for i in _varying(first.reads, second.reads)):
-        call = next((one for one in _around(read.module) if id(one.module) not in unfit), None)
+        call = next((one for one in _around(read.module) if one.key not in unfit), None)
         if call is None:
-            whys = [unfit[id(one.module)] for one in _around(read.module)]
+            whys = [unfit[one.key] for one in _around(read.module)]
             why_not = whys[0] if whys else "no module is around it"
             return Found([], "", [], f"{read.operation} ({read.where}) reads another value in each call, and {why_not}")
-        chosen.setdefault(id(call.module), (call, f"{read.operation} ({read.where})"))
-    inner = {id(part) for call, _ in chosen.values() for part in call.module.modules()} - chosen.keys()
-    nested = {key for key, (call, _) in chosen.items() if any(id(one.module) in chosen for one in _around(call.around))}
+        chosen.setdefault(call.key, (call, f"{read.operation} ({read.where})"))
+    inner = {part for call, _ in chosen.values() for part in call.parts} - chosen.keys()
+    nested = {key for key, (call, _) in chosen.items() if any(one.key in chosen for one in _around(call.around))}
     outer = {key: one for key, one in chosen.items() if key not in nested}
     if not outer or len(outer) > _MOST_MODULES:
         return Found([], "", [], "" if not outer else f"{len(outer)} modules read values that change")
-    if any(id(call.module) in inner and not any(id(one.module) in outer for one in _around(call)) for call in second.calls):
+    if any(call.key in inner and not any(one.key in outer for one in _around(call)) for call in second.calls):
         return Found([], "", [], "a module in one that reads values that change is called from elsewhere, too")
-    counts = Counter(f"{type(call.module).__name__}: {where}" for call, where in outer.values())
+    counts = Counter(f"{call.name}: {where}" for call, where in outer.values())
     where = [text if count == 1 else f"{count} x {text}" for text, count in counts.items()]
-    names = ", ".join(sorted({type(call.module).__name__ for call, _ in outer.values()}))
-    return Found([weakref.ref(call.module) for call, _ in outer.values()], names, where, "")
+    names = ", ".join(sorted({call.name for call, _ in outer.values()}))
+    return Found([call.reference for call, _ in outer.values()], names, where, "")
 
 
 class _FoundPart(EagerPart):

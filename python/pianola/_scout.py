@@ -10,6 +10,7 @@ Whatever Scout does not understand is none.
 """
 
 import contextvars
+import gc
 import sys
 import types
 import weakref
@@ -30,6 +31,7 @@ _PLAIN_VALUES = (bool, int, float, complex, str, bytes, type(None))
 _NO_STATE = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type, torch.nn.Module, torch.Tensor)
 _CONTAINERS = (list, tuple, set, frozenset, deque)
 _MOST_ELEMENTS = 64
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class Read(NamedTuple):
@@ -83,6 +85,22 @@ def _state_of(module: torch.nn.Module) -> list[Any]:
     return found
 
 
+def _are_kept(results: list[torch.Tensor], result: Any) -> bool:
+    """Whether anybody but the caller has one of the results of a call that returns."""
+    ours = {id(results), id(result)}
+    waiting = [result]
+    while waiting:  # the containers that it returns
+        one = waiting.pop()
+        held = list(one.values()) if isinstance(one, dict) else list(one) if isinstance(one, _CONTAINERS) else []
+        ours.update(map(id, held))
+        waiting += held
+    for tensor in results:
+        for holder in gc.get_referrers(tensor):
+            if id(holder) not in ours and not isinstance(holder, (tuple, types.FrameType)):  # arguments of functions that run
+                return True
+    return False
+
+
 def _context() -> list[Any]:
     return [one for pair in contextvars.copy_context().items() for one in pair]
 
@@ -94,8 +112,10 @@ class ModuleCall:
     """A call of a module in a call of the step that is looked at."""
 
     def __init__(self, module: torch.nn.Module, around: "Optional[ModuleCall]", args: tuple, kwargs: dict) -> None:
-        self.module, self.around = module, around
-        self.is_over = False
+        self.reference, self.around = weakref.ref(module), around
+        self.key, self.name = id(module), type(module).__name__
+        self.parts = set(map(id, module.modules()))
+        self.is_over = self.reads = False
         self.why_not = ""  # why it cannot be a part
         self.results: set[Any] = set()  # memory
         leaves = pytree.tree_leaves((args, kwargs))
@@ -113,6 +133,8 @@ class ModuleCall:
         self._named: list[tuple[dict, tuple[str, ...]]] = []
         if not all(isinstance(leaf, (torch.Tensor, *_PLAIN_VALUES)) for leaf in leaves):
             self.refuse("is given an object")
+        if any(getattr(module, hooks) for hooks in _HOOKS):
+            self.refuse("has hooks")
         if module._compiled_call_impl is not None or "forward" in vars(module) or isinstance(module, torch.jit.ScriptModule):
             self.refuse("has a forward that was replaced")
         if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
@@ -135,7 +157,8 @@ class ModuleCall:
         if not are_alike(self._outline, _outline(self._arguments, 4)):
             self.refuse("changes what it is given")
         self._arguments, self._outline = [], []
-        if not are_alike(self.state, _state_of(self.module)):
+        module = self.reference()
+        if module is None or not are_alike(self.state, _state_of(module)):
             self.refuse("sets an attribute")
         results = [leaf for leaf in pytree.tree_leaves(result) if leaf is not None]
         if not results or not all(type(leaf) in _PLAIN_TENSORS for leaf in results):
@@ -147,6 +170,8 @@ class ModuleCall:
             self.refuse("returns tensors that share memory")
         if self.results & (self.given | self.own):
             self.refuse("returns what it is given, or has")
+        if self.reads and _are_kept(results, result):
+            self.refuse("keeps its result elsewhere")
         for tensor in results:
             if tensor.requires_grad:
                 tensor.register_hook(self._see_gradient)
@@ -158,8 +183,10 @@ class ModuleCall:
 
     def compare_with_end(self) -> None:
         """The step is over."""
-        if not are_alike(self.state, _state_of(self.module)):
+        module = self.reference()
+        if module is None or not are_alike(self.state, _state_of(module)):
             self.refuse("is otherwise when the step is over")
+        self.state = [one if isinstance(one, _PLAIN_VALUES) else id(one) for one in self.state]
         if not are_alike(self._context, _context()):
             self.refuse("is called in a context of its own")
         for (_, name), (globals_, before) in self._read.items():
@@ -246,6 +273,8 @@ class Scout:
         is_backward: bool,
     ) -> None:
         now = () if is_backward else tuple(call for _, call in self._open)
+        for call in now:
+            call.reads = call.reads or reads or is_copy_to_host
         if (reads or is_copy_to_host) and not _is_of_optimizer():
             learnt: Any = [one.tolist() if is_copy_to_host and not reads else one.shape for one in outputs] if number is None else number
             self.reads.append(Read(name, learnt, users_line(), now[-1] if now else None))

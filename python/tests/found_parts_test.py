@@ -267,3 +267,113 @@ def test_experts_under_autocast(device):
 
     step, _ = assert_alike(Once, device, [batch(i) for i in range(STEPS)])
     assert step.info().signatures[0].replays >= 25 and len(step.info().parts) == 1
+
+
+class Kept(Experts):
+    """Tells of its balance by an object beside it."""
+
+    def __init__(self, beside):
+        super().__init__()
+        self.beside = beside
+
+    def forward(self, x):
+        self.beside.balance = self.router(x).softmax(-1).mean(0).square().sum()
+        return super().forward(x)
+
+
+def test_what_hands_out_a_tensor_by_an_object_is_no_part(device):
+    def make():
+        beside = nn.Identity()
+        model = nn.Sequential(nn.Linear(8, 8), Kept(beside))
+        object.__setattr__(model, "beside", beside)
+        return model
+
+    def step_of(model, optimizer):
+        def step(x):
+            optimizer.zero_grad()
+            loss = model(x).square().mean() + model.beside.balance
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return step
+
+    expect_eager(make, device, "aten::", step_of)
+
+
+def test_what_is_switched_around_its_call_is_no_part(device):
+    class Adapted(Experts):
+        is_on = True
+
+        def forward(self, x):
+            return super().forward(x) if self.is_on else x[x[:, 0] > 0].mean() + x
+
+    def step_of(model, optimizer):
+        def step(x):
+            optimizer.zero_grad()
+            model[1].eval()
+            reference = model(x)
+            model[1].train()
+            loss = (model(x) - reference.detach() * 0.5).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return step
+
+    expect_eager(lambda: nn.Sequential(nn.Linear(8, 8), Experts()), device, "is otherwise", step_of)
+
+
+def test_a_dict_that_is_changed_is_no_argument_of_a_part(device):
+    class Caching(Experts):
+        def forward(self, x, cache):
+            cache["seen"] = cache.get("seen", 0) + 1
+            return super().forward(x)
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.experts = nn.Linear(8, 8), Caching()
+
+        def forward(self, x):
+            cache = {}
+            hidden = self.experts(self.first(x), cache)
+            return hidden * cache["seen"]
+
+    step, _ = assert_alike(lambda: nn.Sequential(Model(), nn.Linear(8, 8)), device, [batch(i) for i in range(STEPS)])
+    assert step.info().signatures[0].replays >= 25 and step.info().parts[0].startswith("Model: ")
+
+
+@pytest.mark.parametrize("odd", [{9}, {10}, {12}, {14}, {30, 31}], ids=str)
+def test_a_part_that_writes_its_argument_in_some_calls(device, odd):
+    class Clamping(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(8, 8)
+
+        def forward(self, x):
+            if x.detach().abs().max() > 200:
+                x.clamp_(-1, 1)
+            return self.linear(x) + self.linear(x[x[:, 0] > 0]).mean()
+
+    def make():
+        return nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.1), Clamping())
+
+    assert_alike(make, device, [batch(i) * (1e4 if i in odd else 1.0) for i in range(STEPS)])
+
+
+def test_a_forward_hook_that_keeps_the_result(device):
+    def step_of(model, optimizer):
+        kept = {}
+        model[1].register_forward_hook(lambda module, args, result: kept.update(result=result))
+
+        def step(x):
+            optimizer.zero_grad()
+            loss = model(x).square().mean() + kept["result"].abs().mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return step
+
+    expect_eager(lambda: nn.Sequential(nn.Linear(8, 8), Experts()), device, "aten::", step_of)
