@@ -310,7 +310,10 @@ def _is_of_optimizer() -> bool:
     """What an optimizer counts in tensors is the host's own."""
     frame: Optional[FrameType] = sys._getframe(1)
     while frame is not None:
-        if isinstance(frame.f_locals.get("self"), (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)):
-            return True
+        code = frame.f_code
+        # Of no other frames: f_locals, once asked for, keeps what the variables of a frame had.
+        if code.co_name == "step" and code.co_varnames[:1] == ("self",):
+            if isinstance(frame.f_locals["self"], (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)):
+                return True
         frame = frame.f_back
     return False

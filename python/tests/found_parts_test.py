@@ -1,6 +1,8 @@
 """Modules that read values which change from call to call: found in a step, and left out of its graph."""
 
 import copy
+import gc
+import weakref
 
 import pianola
 import pytest
@@ -377,3 +379,25 @@ def test_a_forward_hook_that_keeps_the_result(device):
         return step
 
     expect_eager(lambda: nn.Sequential(nn.Linear(8, 8), Experts()), device, "aten::", step_of)
+
+
+def test_what_was_looked_at_is_freed(device):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.experts = nn.Linear(8, 8), Experts()
+
+        @pianola.graphed(on_fallback=lambda reason: None)
+        def step(self, x):
+            loss = self.experts(self.first(x)).square().mean()
+            loss.backward()
+            return loss
+
+    for count in (5, 6, 8, 50):
+        net = Net().to(device)
+        for i in range(count):
+            net.step(batch(i).to(device))
+        alive = weakref.ref(net)
+        del net
+        gc.collect()
+        assert alive() is None, f"after {count} calls"
