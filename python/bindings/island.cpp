@@ -8,11 +8,12 @@
 #include <pianola/graph/island.hpp>
 #include <pianola/graph/read_check.hpp>
 
+#include <pybind11/complex.h>
+
+#include <complex>
 #include <cstdint>
-#include <ios>
 #include <memory>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -85,18 +86,19 @@ class OperationsSeen {
           const WithGil gil;
           const Unprofiled unprofiled;
           const py::error_scope of_the_operation;  // which may have thrown
-          const py::object number = one.number.isNone() ? py::object(py::none()) : py::cast(to_text(one.number));
-          call_python(held.get(), py::make_tuple(one.name, one.inputs, one.written, one.outputs, number, one.reads,
-                                                 one.is_copy_to_host, one.draws, one.is_backward));
+          call_python(held.get(), py::make_tuple(one.name, one.inputs, one.written, one.outputs, number_of(one.number),
+                                                 one.reads, one.is_copy_to_host, one.draws, one.is_backward));
         }) {}
   void enter() { operations_.emplace(note_); }
   void exit() { operations_.reset(); }
 
  private:
-  static std::string to_text(const c10::IValue& value) {
-    std::ostringstream text;
-    text << std::hexfloat << value;
-    return text.str();
+  static py::object number_of(const c10::IValue& value) {
+    if (value.isDouble()) return py::float_(value.toDouble());
+    if (value.isInt()) return py::int_(value.toInt());
+    if (value.isBool()) return py::bool_(value.toBool());
+    if (value.isComplexDouble()) return py::cast(std::complex<double>(value.toComplexDouble()));
+    return py::none();
   }
   callable::SeenOperations::OnEnd note_;
   std::optional<callable::SeenOperations> operations_;

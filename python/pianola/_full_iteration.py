@@ -9,6 +9,7 @@ from ._call import Call, name_of
 from ._choices import check_compile, chosen
 from ._errors import refuse
 from ._flat_function import FlatFunction
+from ._found_parts import FoundParts
 from ._handed_on import HandedOn
 from ._host_states import States
 from ._host_watch import HostWatch
@@ -31,6 +32,7 @@ class _Step:
         self.original = function
         self.states = States(capacity=4 * capacity)
         self.handed_on = HandedOn()  # nothing: it is refused
+        self.found = FoundParts()  # none: it checks no reads
         self.watch = HostWatch(function, warmup)
 
     def run_original(self, microbatches: Any) -> Any:

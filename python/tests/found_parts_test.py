@@ -1,4 +1,4 @@
-"""Modules that read values which change from call to call: found in a step, and left out of its graph."""
+"""`graphed(islands="found")`: modules that read values which change from call to call, found in a step and left out of its graph."""
 
 import copy
 import gc
@@ -79,7 +79,7 @@ def train(make, device, graphed, batches, told=None, step_of=None):
 
     step = step_of(model, optimizer) if step_of else step
     if graphed:
-        step = pianola.graphed(step, on_fallback=told.append)
+        step = pianola.graphed(step, islands="found", on_fallback=told.append)
     seen = []
     for x in batches:
         loss = step(x.to(device))
@@ -215,11 +215,12 @@ def test_a_part_that_costs_more_than_it_gains_is_given_up(device, monkeypatch):
     expect_eager(layers, device, "leaving Experts out of the graph was tried: that is slower: 2 us a call replayed, 1 us eager", count=STEPS)
 
 
-def test_marked_islands_are_none(device):
+@pytest.mark.parametrize("islands", ["marked", "auto"])
+def test_none_is_found_where_nobody_asks(device, islands):
     told = []
     torch.manual_seed(0)
     model = layers().to(device)
-    step = pianola.graphed(lambda x: model(x).sum().detach(), islands="marked", on_fallback=told.append)
+    step = pianola.graphed(lambda x: model(x).sum().detach(), islands=islands, on_fallback=told.append)
     for i in range(20):
         step(batch(i).to(device))
     assert step.info().signatures[0].state == "eager" and not step.info().parts and len(told) == 1
@@ -234,7 +235,7 @@ def test_what_a_part_raises_comes_out(device):
 
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 8), Careful()).to(device)
-    step = pianola.graphed(lambda x: model(x).square().mean().backward())
+    step = pianola.graphed(lambda x: model(x).square().mean().backward(), islands="found")
     for i in range(30):
         step(batch(i).to(device))
     assert step.info().signatures[0].replays > 0
@@ -387,7 +388,7 @@ def test_what_was_looked_at_is_freed(device):
             super().__init__()
             self.first, self.experts = nn.Linear(8, 8), Experts()
 
-        @pianola.graphed(on_fallback=lambda reason: None)
+        @pianola.graphed(islands="found", on_fallback=lambda reason: None)
         def step(self, x):
             loss = self.experts(self.first(x)).square().mean()
             loss.backward()
