@@ -48,11 +48,13 @@ REASONS = {
     ("cuda/full_iteration", "FullIteration, static inputs: at most 3 us"):
         "a call looks at what its graph uses; 4.9 us on another host",
     ("cuda/python_islands", "@pianola.graphed, the read in pianola.eager: at most 5 us"):
-        "the GPU waits while Python ends the part; in C++ the step is 4 us faster than by hand",
+        "Python ends the part; none in C++",
     ("cuda/python_islands", "@pianola.graphed, the read in pianola.eager: at most 1.02x"):
         "as above",
     ("cuda/python_islands", "a part beyond its own operations: at most 12 us"):
-        "Python calls the part; 8.8 us in C++",
+        "9.3 us in C++",
+    ("cuda/python_islands", "@pianola.graphed, a decision by the value"):
+        "1.018 in another run",
     ("cuda/python_audit", "audited, no source lines: at most"):
         "it watches Python too",
     ("cuda/python_decoding", "another position: at most"):
