@@ -276,7 +276,7 @@ class Scout:
         for call in now:
             call.reads = call.reads or reads or is_copy_to_host
         if (reads or is_copy_to_host) and not _is_of_optimizer():
-            learnt: Any = [one.tolist() if is_copy_to_host and not reads else one.shape for one in outputs] if number is None else repr(number)
+            learnt = repr(number) if number is not None else [one.shape if reads else one.tolist() for one in outputs]
             self.reads.append(Read(name, learnt, users_line(), now[-1] if now else None))
         given = list(map(_memory_of, inputs))
         for tensor in outputs:

@@ -65,19 +65,31 @@ def bits_of(tensor):
     return torch.zeros(0) if tensor is None else tensor.detach().clone()
 
 
-def train(make, device, graphed, batches, told=None, step_of=None):
+def descending(loss_of):
+    """A function that makes the step of a model and its optimizer."""
+
+    def step_of(model, optimizer):
+        def step(x):
+            optimizer.zero_grad()
+            loss = loss_of(model, x)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return step
+
+    return step_of
+
+
+def mean_square(model, x):
+    return model(x).square().mean()
+
+
+def train(make, device, graphed, batches, told, step_of):
     torch.manual_seed(0)
     model = make().to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-
-    def step(x):
-        optimizer.zero_grad()
-        loss = model(x).square().mean()
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    step = step_of(model, optimizer) if step_of else step
+    step = step_of(model, optimizer)
     if graphed:
         step = pianola.graphed(step, islands="found", on_fallback=told.append)
     seen = []
@@ -90,8 +102,8 @@ def train(make, device, graphed, batches, told=None, step_of=None):
     return seen, step, model
 
 
-def assert_alike(make, device, batches, told=None, step_of=None):
-    expected, _, _ = train(make, device, False, batches, step_of=step_of)
+def assert_alike(make, device, batches, told=None, step_of=descending(mean_square)):
+    expected, _, _ = train(make, device, False, batches, [], step_of)
     actual, step, model = train(make, device, True, batches, [] if told is None else told, step_of)
     for i, (ours, eager) in enumerate(zip(actual, expected)):
         assert len(ours) == len(eager)
@@ -145,7 +157,7 @@ def test_a_copy_of_the_model_is_a_plain_one(device):
     assert not torch.equal(model(x), x)
 
 
-def expect_eager(make, device, said, step_of=None, count=30):
+def expect_eager(make, device, said, step_of=descending(mean_square), count=30):
     told = []
     step, _ = assert_alike(make, device, [batch(i) for i in range(count)], told, step_of)
     (signature,) = step.info().signatures
@@ -196,16 +208,7 @@ def test_what_returns_other_shapes_makes_the_module_around_it_the_part(device):
 
 
 def test_a_read_in_the_step_itself_is_no_part(device):
-    def step_of(model, optimizer):
-        def step(x):
-            optimizer.zero_grad()
-            loss = model(x[x[:, 0] > 0]).square().mean()
-            loss.backward()
-            optimizer.step()
-            return loss
-
-        return step
-
+    step_of = descending(lambda model, x: model(x[x[:, 0] > 0]).square().mean())
     expect_eager(lambda: nn.Linear(8, 8), device, "reads another value in each call, and no module is around it", step_of)
 
 
@@ -291,26 +294,11 @@ def test_what_hands_out_a_tensor_by_an_object_is_no_part(device):
         object.__setattr__(model, "beside", beside)
         return model
 
-    def step_of(model, optimizer):
-        def step(x):
-            optimizer.zero_grad()
-            loss = model(x).square().mean() + model.beside.balance
-            loss.backward()
-            optimizer.step()
-            return loss
-
-        return step
-
+    step_of = descending(lambda model, x: model(x).square().mean() + model.beside.balance)
     expect_eager(make, device, "aten::", step_of)
 
 
 def test_what_is_switched_around_its_call_is_no_part(device):
-    class Adapted(Experts):
-        is_on = True
-
-        def forward(self, x):
-            return super().forward(x) if self.is_on else x[x[:, 0] > 0].mean() + x
-
     def step_of(model, optimizer):
         def step(x):
             optimizer.zero_grad()
@@ -370,14 +358,7 @@ def test_a_forward_hook_that_keeps_the_result(device):
         kept = {}
         model[1].register_forward_hook(lambda module, args, result: kept.update(result=result))
 
-        def step(x):
-            optimizer.zero_grad()
-            loss = model(x).square().mean() + kept["result"].abs().mean()
-            loss.backward()
-            optimizer.step()
-            return loss
-
-        return step
+        return descending(lambda model, x: model(x).square().mean() + kept["result"].abs().mean())(model, optimizer)
 
     expect_eager(lambda: nn.Sequential(nn.Linear(8, 8), Experts()), device, "aten::", step_of)
 

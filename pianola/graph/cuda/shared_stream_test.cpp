@@ -24,8 +24,8 @@ namespace {
 
 class SharedStreamTest : public DeviceTest {
  protected:
-  /// Replays two graphs in turn on two streams, which have matrix products share a workspace. @param pool  Gives the pool of each.
-  static void expect_undisturbed(const std::function<GraphPoolRef()>& pool) {
+  /// Replays two graphs in turn on two streams, whose matrix products use workspaces. @param options  Of the capture of each.
+  static void expect_undisturbed(const std::function<CaptureOptions()>& options) {
     struct Work {
       Graph graph{device()};
       at::Tensor a, b, result, expected;
@@ -41,7 +41,7 @@ class SharedStreamTest : public DeviceTest {
       };
       step();
       work.expected = work.result;
-      work.graph.capture(step, {.pool = pool()});
+      work.graph.capture(step, options());
     }
     synchronize();
     const std::array streams = {c10::cuda::getStreamFromPool(), c10::cuda::getStreamFromPool()};
@@ -59,43 +59,18 @@ class SharedStreamTest : public DeviceTest {
 // Products with a long inner dimension split it over blocks and gather the parts in cuBLAS's workspace.
 TEST_P(SharedStreamTest, GraphsCapturedOnOneStreamRunAtOnceWithoutSharingAWorkspace) {
   const c10::cuda::CUDAStream capture_stream = c10::cuda::getStreamFromPool();
-  struct Work {
-    Graph graph{device()};
-    at::Tensor a, b, result, expected;
-  };
-  std::array<Work, 2> works;
-  for (std::size_t i = 0; i < works.size(); ++i) {
-    Work& work = works[i];
-    work.a = randn({16, 32768}, 2 * i + 1);
-    work.b = randn({32768, 16}, 2 * i + 2);
-    work.expected = at::mm(work.a, work.b);
-    work.graph.capture(
-        [&] {
-          for (int repeat = 0; repeat < 16; ++repeat) work.result = at::mm(work.a, work.b);
-        },
-        {.stream = capture_stream.unwrap()});
-  }
-  synchronize();
-  const std::array streams = {c10::cuda::getStreamFromPool(), c10::cuda::getStreamFromPool()};
-  for (int round = 0; round < 50; ++round) {
-    for (std::size_t i = 0; i < works.size(); ++i) {
-      const c10::cuda::CUDAStreamGuard on(streams[i]);
-      works[i].graph.replay();
-    }
-  }
-  synchronize();
-  for (const Work& work : works) EXPECT_TRUE(same(work.result, work.expected));
+  expect_undisturbed([&]() -> CaptureOptions { return {.stream = capture_stream.unwrap()}; });
 }
 
 // They share a workspace and scratch memory, so the pool has them run one after the other.
 TEST_P(SharedStreamTest, GraphsOfOnePoolAreReplayedOnTwoStreamsWithoutDisturbingEachOther) {
   const GraphPool pool(device());
-  expect_undisturbed([&]() -> GraphPoolRef { return pool; });
+  expect_undisturbed([&]() -> CaptureOptions { return {.pool = pool}; });
 }
 
 TEST_P(SharedStreamTest, GraphsOfPoolsOfAFamilyAreReplayedOnTwoStreamsWithoutDisturbingEachOther) {
   const GraphPoolFamily family;
-  expect_undisturbed([&] { return family.make_pool(device()); });
+  expect_undisturbed([&]() -> CaptureOptions { return {.pool = family.make_pool(device())}; });
 }
 
 // A workspace is 32 MiB on a Hopper GPU, and each of these graphs would have one.
