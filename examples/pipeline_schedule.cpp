@@ -82,7 +82,7 @@ int main() {
         const int first = schedule.first_layer(step.chunk);
         for (int i = 0; i < schedule.layers(step.chunk); ++i) output = call(first + i, output);
         to_others.push_back(output.detach().clone());  // a later microbatch overwrites the output itself
-      } else {
+      } else if (step.direction == pianola::Direction::backward) {
         output.backward(gradient);
         to_others.push_back(input.grad());
       }

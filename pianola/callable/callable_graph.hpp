@@ -4,6 +4,7 @@
 #include <pianola/callable/undo.hpp>
 #include <pianola/graph/outside_guard.hpp>
 
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -45,6 +46,8 @@ class CallableGraph final : public CapturedCall {
   [[nodiscard]] std::vector<at::Tensor> replay(std::span<const at::Tensor> inputs) override {
     return undo_ ? replay_or_undo(inputs) : graphed_.call(inputs);
   }
+  [[nodiscard]] std::uint64_t oldest_debt() const noexcept override { return graphed_.oldest_debt(); }
+  void backward_weights() override { graphed_.backward_weights(); }
   [[nodiscard]] std::vector<BranchInfo> branches() const override { return graphed_.info().branches; }
 
  private:

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -32,6 +33,10 @@ class CapturedCall {
   /// @param inputs  Of the signature that it was captured with.
   /// @throws GuardError, ReplayError  It is stale; nothing was launched.
   [[nodiscard]] virtual std::vector<at::Tensor> replay(std::span<const at::Tensor> inputs) = 0;
+  /// As GraphedCallable::oldest_debt().
+  [[nodiscard]] virtual std::uint64_t oldest_debt() const noexcept { return 0; }
+  /// Computes it.
+  virtual void backward_weights() {}
   /// What GraphedOptions::branches came to, per graph.
   [[nodiscard]] virtual std::vector<BranchInfo> branches() const = 0;
 };

@@ -23,8 +23,6 @@ namespace autograd = torch::autograd;
 
 namespace {
 
-constexpr const char* kSubject = "a graphed callable";
-
 // Each is a tensor of its own, for a history of its own, but shares the counter of writes: a replay counts as one, so
 // that autograd refuses a backward through what a later call has overwritten.
 at::Tensor hand_out(const at::Tensor& output) {
@@ -186,7 +184,19 @@ Pass& CapturedCallable::next_pass(const CapturedMode& mode) const {
   for (const auto& pass : mode.passes()) {
     if (!pass->in_flight()) return *pass;
   }
-  if (options_.on_full == OnFull::overtake) return oldest_pass(mode);
+  Pass* const oldest = options_.on_full == OnFull::overtake ? oldest_pass(mode) : nullptr;
+  if (oldest != nullptr) return *oldest;
+  const auto& passes = mode.passes();
+  const auto owing = std::count_if(passes.begin(), passes.end(), [](const auto& pass) { return pass->owes != 0; });
+  if (owing != 0) {
+    throw UsageError(
+        {.what = fmt::format("no slot is free: {} of {} calls wait for backward_weights() (backward_dw() in "
+                             "Python), which computes what their backward left for later; nothing was launched",
+                             owing, passes.size()),
+         .where = subject_->name,
+         .fix = "call it once for each backward, or set CallableOptions::slots to the number of calls in flight",
+         .rule = "PG907"});
+  }
   throw UsageError(
       {.what = fmt::format("no slot is free: {} of {} calls are in flight, between forward and backward; nothing was "
                            "launched",
@@ -197,23 +207,30 @@ Pass& CapturedCallable::next_pass(const CapturedMode& mode) const {
        .rule = "PG907"});
 }
 
-Pass& CapturedCallable::oldest_pass(const CapturedMode& mode) {
-  const auto& passes = mode.passes();
-  return **std::min_element(passes.begin(), passes.end(),
-                            [](const auto& a, const auto& b) { return a->holder.load() < b->holder.load(); });
+// Of those that nobody needs but a backward that may never come: what one has left for later is not lost.
+Pass* CapturedCallable::oldest_pass(const CapturedMode& mode) {
+  Pass* oldest = nullptr;
+  for (const auto& pass : mode.passes()) {
+    if (pass->owes == 0 && (oldest == nullptr || pass->holder.load() < oldest->holder.load())) oldest = pass.get();
+  }
+  return oldest;
 }
 
 CapturedCallable::Turn CapturedCallable::take_turn(CapturedMode& mode) const {
   if (turn_ == nullptr || !mode.has_backward()) return {.pass = &next_pass(mode), .microbatch = 0};
   const ScheduleTurn::Place place = turn_->forward(layer_);
   Pass& pass = *mode.passes()[static_cast<std::size_t>(place.slot)];
+  forgive(pass);
   if (pass.in_flight()) (void)next_pass(mode);
   return {.pass = &pass, .microbatch = place.microbatch};
 }
 
 std::vector<at::Tensor> CapturedCallable::replay(CapturedMode& mode, std::span<const at::Tensor> inputs) {
   const auto [pass, microbatch] = take_turn(mode);
+  const PassHooks& hooks = subject_->replay_hooks;
+  if (hooks.before_forward) hooks.before_forward();
   launch_forward(*pass, inputs);
+  if (hooks.after_forward) hooks.after_forward();
   std::vector<at::Tensor> outputs = outputs_of(mode, *pass, inputs);
   if (mode.has_backward()) {
     connect(mode, *pass, microbatch, inputs, outputs);
@@ -297,6 +314,7 @@ autograd::variable_list CapturedCallable::backward(const BackwardNode& node, con
     unreached = mode.unreached(gradients);
   }
   const std::vector<std::size_t> wanted = wanted_of_exposed(node, for_all, unreached.direct);
+  if (subject_->replay_hooks.before_backward) subject_->replay_hooks.before_backward();
   if (direct != nullptr) direct->before_replay(for_all, steady, unreached.direct, /*apart=*/!wanted.empty());
   if (mode.routed() != nullptr) mode.routed()->vacate_buffers();
   launch_backward(mode, pass, gradients);
@@ -304,6 +322,8 @@ autograd::variable_list CapturedCallable::backward(const BackwardNode& node, con
   if (!wanted.empty()) of_exposed = direct->computed(select(node.exposed(), wanted));
   if (direct != nullptr) direct->after_replay();
   if (turn_ != nullptr) turn_->advance();
+  if (mode.delays() && for_all) note_debt(node, unreached);
+  if (subject_->replay_hooks.after_backward) subject_->replay_hooks.after_backward();
 
   autograd::variable_list result = gradients_of_edges(node, for_all, unreached);
   const std::size_t first = result.size();

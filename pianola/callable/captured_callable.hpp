@@ -27,6 +27,11 @@ class CapturedCallable : public std::enable_shared_from_this<CapturedCallable> {
   [[nodiscard]] torch::autograd::variable_list backward(const BackwardNode& node,
                                                         const torch::autograd::variable_list& gradients);
 
+  /// GraphedCallable::backward_weights().
+  bool backward_weights();
+  /// Pass::owes of what backward_weights() would compute; 0: nothing is left.
+  [[nodiscard]] std::uint64_t oldest_debt() const noexcept;
+
   [[nodiscard]] std::vector<at::Tensor> static_inputs() const;
   void check_current(const at::Tensor& output) const;
   [[nodiscard]] int in_flight() const noexcept;
@@ -44,6 +49,16 @@ class CapturedCallable : public std::enable_shared_from_this<CapturedCallable> {
     Pass* pass;
     int microbatch;
   };
+  struct Debt {
+    CapturedMode* mode;
+    Pass* pass;  // nullptr: nothing is left
+  };
+  static constexpr const char* kSubject = "a graphed callable";
+
+  [[nodiscard]] Debt find_debt() const noexcept;
+  void note_debt(const BackwardNode& node, const CapturedMode::Unreached& unreached) const;
+  void forgive(Pass& pass) const noexcept;
+  static void launch_weights(CapturedMode& mode, Pass& pass);
   [[nodiscard]] Mode current_mode() const;
   [[nodiscard]] int slots() const;
   /// The mode that replays these inputs; nullptr where the callable is to run eagerly.
@@ -53,7 +68,7 @@ class CapturedCallable : public std::enable_shared_from_this<CapturedCallable> {
   [[nodiscard]] ScheduleTurn& turn() const;
   [[nodiscard]] Turn take_turn(CapturedMode& mode) const;
   [[nodiscard]] Pass& next_pass(const CapturedMode& mode) const;
-  [[nodiscard]] static Pass& oldest_pass(const CapturedMode& mode);
+  [[nodiscard]] static Pass* oldest_pass(const CapturedMode& mode);
   void launch_forward(Pass& pass, std::span<const at::Tensor> inputs) const;
   static void launch_backward(CapturedMode& mode, Pass& pass, std::span<const at::Tensor> gradients);
   [[nodiscard]] std::vector<at::Tensor> replay(CapturedMode& mode, std::span<const at::Tensor> inputs);

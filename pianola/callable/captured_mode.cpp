@@ -92,8 +92,8 @@ bool CapturedMode::accepts(std::span<const at::Tensor> inputs) const {
     if (is_parameter(inputs[i])) return false;
   }
   return Ambient::current(passes_.front()->forward.device().type()) == ambient_ && subject_.module->has_flags(flags_) &&
-         parameter_guard_.intact() && subject_.module->has_its_parameters() &&
-         (!direct_ || direct_->hooked_accumulator() == nullptr);
+         parameter_guard_.intact() && subject_.module->has_its_parameters() && now_.hooked_accumulator() == nullptr &&
+         later_.hooked_accumulator() == nullptr;
 }
 
 // Eager adds up both gradients of such a tensor in the order of all operations that read it; a graph knows the order of
@@ -126,7 +126,9 @@ std::vector<std::string> CapturedMode::differences(std::span<const at::Tensor> i
     result.push_back(fmt::format("training flag of {}: it was switched since the capture", which));
   }
   append(parameter_guard_.differences(*subject_.module));
-  if (const at::Tensor* hooked = direct_ ? direct_->hooked_accumulator() : nullptr; hooked != nullptr) {
+  for (const GradientTargets* targets : {&now_, &later_}) {
+    const at::Tensor* hooked = targets->hooked_accumulator();
+    if (hooked == nullptr) continue;
     result.push_back(
         fmt::format("{}: its gradient is watched since the capture (by DistributedDataParallel, say), but the graph "
                     "adds gradients unseen: wrap the module first, then graph it, or set GradPolicy::clone",
@@ -135,7 +137,9 @@ std::vector<std::string> CapturedMode::differences(std::span<const at::Tensor> i
   return result;
 }
 
-std::optional<Diagnosis> CapturedMode::backward_offence(const Pass& pass, bool steady) const {
+// Of a pass that reads these: what was written since its forward.
+std::optional<Diagnosis> CapturedMode::reads_offence(const Pass& pass, const std::vector<bool>& inputs,
+                                                     const std::vector<bool>& outputs) const {
   const auto offence = [&](const char* kind, const std::string& which) {
     return Diagnosis{
         .what = fmt::format("{} {} was written after the forward pass, and the backward pass needs what it "
@@ -144,16 +148,28 @@ std::optional<Diagnosis> CapturedMode::backward_offence(const Pass& pass, bool s
         .where = subject_.name,
         .fix = "write to a clone() of it, or call backward() first"};
   };
-  if (const auto i = first_written(pass.inputs, pass.input_versions, backward_reads_input_)) {
+  if (const auto i = first_written(pass.inputs, pass.input_versions, inputs)) {
     return offence("the static buffer of", subject_.inputs.name_of(*i));
   }
-  if (const auto i = first_written(pass.outputs, pass.output_versions, backward_reads_output_)) {
+  if (const auto i = first_written(pass.outputs, pass.output_versions, outputs)) {
     const auto leaf = std::find(output_of_leaf_.begin(), output_of_leaf_.end(), *i) - output_of_leaf_.begin();
     return offence("the tensor of", outputs_->name_of(static_cast<std::size_t>(leaf)));
   }
+  return std::nullopt;
+}
+
+std::optional<Diagnosis> CapturedMode::backward_offence(const Pass& pass, bool steady) const {
+  if (pass.owes != 0) {
+    return Diagnosis{.what =
+                         "backward() was called again before the gradients of weights that the last one left for "
+                         "later were computed, which need what it left; nothing was launched",
+                     .where = subject_.name,
+                     .fix = "call backward_weights() (backward_dw() in Python) between them"};
+  }
+  if (auto offence = reads_offence(pass, backward_reads_input_, backward_reads_output_)) return offence;
   Ambient now = Ambient::current(passes_.front()->forward.device().type());
   now.function_modes = {};  // no operation of a backward pass asks them
-  if (may_run_backward_in(now)) return hook_offence(steady);
+  if (may_run_backward_in(now)) return hook_offence(now_, steady);
   if (now.autocast) {
     return Diagnosis{.what =
                          "backward() was called in an autocast region; the backward graph was captured without one, "
@@ -172,8 +188,13 @@ bool CapturedMode::may_run_backward_in(const Ambient& now) const {
   return now == ambient_in_backward_ || (backward_is_same_in_region_ && now == ambient_);
 }
 
-std::optional<Diagnosis> CapturedMode::hook_offence(bool steady) const {
-  const at::Tensor* hooked = !steady && direct_ ? direct_->hooked() : nullptr;
+std::optional<Diagnosis> CapturedMode::weights_offence(const Pass& pass, bool steady) const {
+  if (auto offence = reads_offence(pass, weights_read_input_, weights_read_output_)) return offence;
+  return hook_offence(later_, steady);
+}
+
+std::optional<Diagnosis> CapturedMode::hook_offence(const GradientTargets& targets, bool steady) const {
+  const at::Tensor* hooked = !steady && targets.direct ? targets.direct->hooked() : nullptr;
   if (hooked != nullptr) {
     return Diagnosis{
         .what = fmt::format(
@@ -189,7 +210,7 @@ std::optional<Diagnosis> CapturedMode::hook_offence(bool steady) const {
 }
 
 std::size_t CapturedMode::static_bytes() const {
-  std::size_t bytes = (direct_ ? direct_->bytes() : 0) + (routed_ ? routed_->bytes() : 0);
+  std::size_t bytes = now_.bytes() + later_.bytes();
   for (const auto& pass : passes_) {
     for (const at::Tensor& input : pass->inputs) bytes += input.nbytes();
   }
@@ -221,13 +242,18 @@ CapturedMode::Unreached CapturedMode::unreached(std::span<const at::Tensor> outp
     }
     return false;
   };
-  Unreached result;
-  for (std::size_t k = 0; k < direct_of_.size(); ++k) {
-    if (!is_reached(&Reach::parameters, direct_of_[k])) result.direct.push_back(k);
-  }
-  for (std::size_t k = 0; k < routed_of_.size(); ++k) {
-    if (!is_reached(&Reach::parameters, routed_of_[k])) result.routed.push_back(k);
-  }
+  const auto unreached_of = [&](const std::vector<std::size_t>& parameters) {
+    std::vector<std::size_t> positions;
+    for (std::size_t k = 0; k < parameters.size(); ++k) {
+      if (!is_reached(&Reach::parameters, parameters[k])) positions.push_back(k);
+    }
+    return positions;
+  };
+  Unreached result{.direct = unreached_of(now_.direct_of),
+                   .routed = unreached_of(now_.routed_of),
+                   .inputs = {},
+                   .later_direct = unreached_of(later_.direct_of),
+                   .later_routed = unreached_of(later_.routed_of)};
   for (const std::size_t i : differentiable_inputs_) {
     if (!is_reached(&Reach::inputs, i)) result.inputs.push_back(i);
   }
@@ -262,7 +288,7 @@ void CapturedMode::leave_process_list() noexcept {
 }
 
 void CapturedMode::note_call(Pass& pass, const torch_abi::NodeRef<>& node) {
-  if (!direct_) return;
+  if (!now_.direct) return;
   const std::lock_guard lock(calls_);
   pass.node = torch_abi::WeakNodeRef(node);
 }
@@ -273,8 +299,8 @@ void CapturedMode::expose(const ska::flat_hash_set<const c10::TensorImpl*>& para
   for (const auto& pass : passes_) {
     auto* const node = static_cast<BackwardNode*>(in_use.emplace_back(pass->node.lock()).get());
     if (node == nullptr) continue;
-    for (std::size_t i = 0; i < direct_->parameters().size(); ++i) {
-      const at::Tensor& parameter = direct_->parameters()[i];
+    for (std::size_t i = 0; i < now_.direct->parameters().size(); ++i) {
+      const at::Tensor& parameter = now_.direct->parameters()[i];
       if (parameters.count(parameter.unsafeGetTensorImpl()) == 0) continue;
       node->expose(i, torch::autograd::impl::gradient_edge(parameter));
     }
@@ -296,6 +322,9 @@ void CapturedMode::find_what_backward_reads(const Pass& pass) {
   const OpTrace& trace = *pass.backward.trace();
   backward_reads_input_ = which_are_read(trace, pass.inputs);
   backward_reads_output_ = which_are_read(trace, pass.outputs);
+  if (!pass.weights.captured()) return;
+  weights_read_input_ = which_are_read(*pass.weights.trace(), pass.inputs);
+  weights_read_output_ = which_are_read(*pass.weights.trace(), pass.outputs);
 }
 
 }  // namespace pianola::callable

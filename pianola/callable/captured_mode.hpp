@@ -2,6 +2,7 @@
 #include <pianola/callable/ambient.hpp>
 #include <pianola/callable/backward_log.hpp>
 #include <pianola/callable/callable.hpp>
+#include <pianola/callable/gradient_targets.hpp>
 #include <pianola/callable/guard.hpp>
 #include <pianola/callable/leaf_scope.hpp>
 #include <pianola/callable/module_view.hpp>
@@ -67,8 +68,10 @@ struct Subject {
   Callable callable;
   std::unique_ptr<const ModuleView> module;
   Structure inputs;
-  std::string name;  ///< "callable 3", for messages.
-  CaptureHooks hooks = {};
+  std::string name;      ///< "callable 3", for messages.
+  PassHooks hooks = {};  ///< Around warm-up and capture.
+  PassHooks replay_hooks = {};
+  bool delays_weights = false;  ///< CallableOptions::delay_weight_gradients, or its chunk's.
 };
 
 /// What the warm-up of a pass did, which its capture has to do too.
@@ -77,7 +80,7 @@ struct WarmedUpPath {
   bool is_captured = false;
 };
 struct WarmedUpPaths {
-  WarmedUpPath forward, backward;
+  WarmedUpPath forward, backward, weights;
 };
 
 /// The graphs of one callable in one mode: as many passes as slots. Made in the order of the member functions.
@@ -92,6 +95,8 @@ class CapturedMode {
   void decide_gradients(const CaptureContext& context);
   void capture_forward(CaptureContext& context, std::size_t slot);
   void capture_backward(CaptureContext& context, std::size_t slot);
+  /// What the backward pass of the slot left for later; nothing where that is nothing.
+  void capture_weights(CaptureContext& context, std::size_t slot);
   void finish();
   /// Drops graphs and memory; nothing may be called on it afterwards.
   void release() noexcept;
@@ -106,6 +111,8 @@ class CapturedMode {
   /// Why a backward must not run on this pass now; empty if it may.
   /// @param steady  Whether no parameter has a hook, ParameterGradients::is_steady().
   [[nodiscard]] std::optional<Diagnosis> backward_offence(const Pass& pass, bool steady) const;
+  /// The same of what the backward pass left for later.
+  [[nodiscard]] std::optional<Diagnosis> weights_offence(const Pass& pass, bool steady) const;
 
   [[nodiscard]] const Structure& outputs() const noexcept { return *outputs_; }
   /// For each leaf of the result, its place in Pass::outputs.
@@ -120,12 +127,17 @@ class CapturedMode {
   /// parameters of direct() and routed(), and among the inputs.
   struct Unreached {
     std::vector<std::size_t> direct, routed, inputs;
+    std::vector<std::size_t> later_direct, later_routed;  // of what later() is for
   };
   [[nodiscard]] Unreached unreached(std::span<const at::Tensor> output_gradients) const;
   /// Parameters whose gradients the graph adds into `p.grad`; nullptr if there are none.
-  [[nodiscard]] ParameterGradients* direct() noexcept { return direct_ ? &*direct_ : nullptr; }
+  [[nodiscard]] ParameterGradients* direct() noexcept { return now_.direct ? &*now_.direct : nullptr; }
   /// Parameters whose gradients go through autograd; nullptr if there are none.
-  [[nodiscard]] RoutedGradients* routed() noexcept { return routed_ ? &*routed_ : nullptr; }
+  [[nodiscard]] RoutedGradients* routed() noexcept { return now_.routed ? &*now_.routed : nullptr; }
+  /// Those that the backward pass leaves for Pass::weights.
+  [[nodiscard]] GradientTargets& later() noexcept { return later_; }
+  [[nodiscard]] const GradientTargets& later() const noexcept { return later_; }
+  [[nodiscard]] bool delays() const noexcept { return delays_; }
   [[nodiscard]] std::size_t static_bytes() const;
 
   /// The call that holds this pass now.
@@ -154,9 +166,17 @@ class CapturedMode {
   [[nodiscard]] bool goes_through_autograd(const CaptureContext& context, const at::Tensor& parameter) const;
   void run_backward(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& gradients,
                     bool retain) const;
-  void warm_up_backward(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& gradients);
+  void warm_up_backward(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& gradients, bool retain);
+  [[nodiscard]] std::unique_ptr<WeightSplit> split_off_weights(const CaptureContext& context,
+                                                               const std::vector<at::Tensor>& outputs) const;
+  void run_weights(WeightSplit& split, bool retain) const;
+  void note_delayed(const WeightSplit* split);
+  void check_delayed(const CaptureContext& context) const;
+  [[nodiscard]] std::vector<at::Tensor> take_parameter_gradients(bool later) const;
+  [[nodiscard]] std::optional<Diagnosis> reads_offence(const Pass& pass, const std::vector<bool>& inputs,
+                                                       const std::vector<bool>& outputs) const;
   [[nodiscard]] bool may_run_backward_in(const Ambient& now) const;
-  [[nodiscard]] std::optional<Diagnosis> hook_offence(bool steady) const;
+  [[nodiscard]] std::optional<Diagnosis> hook_offence(const GradientTargets& targets, bool steady) const;
   [[nodiscard]] Gradients take_gradients() const;
   [[nodiscard]] std::vector<std::int64_t> gradient_strides(const CaptureContext& context, const at::Tensor& output,
                                                            std::size_t position) const;
@@ -184,9 +204,9 @@ class CapturedMode {
 
   std::vector<at::Tensor> leaves_;      // that the forward reads
   std::vector<at::Tensor> parameters_;  // those of them that get a gradient, in order
-  std::optional<ParameterGradients> direct_;
-  std::optional<RoutedGradients> routed_;
-  std::vector<std::size_t> direct_of_, routed_of_;  // positions in parameters_
+  std::vector<bool> is_delayed_;        // for each of them whether the backward pass leaves it for later
+  bool delays_ = false;                 // any of them
+  GradientTargets now_, later_;
 
   std::optional<Structure> outputs_;
   std::vector<std::size_t> output_of_leaf_;
@@ -204,6 +224,7 @@ class CapturedMode {
   };
   std::vector<Reach> reach_;  // per differentiable output
   std::vector<bool> backward_reads_input_, backward_reads_output_;
+  std::vector<bool> weights_read_input_, weights_read_output_;
   std::vector<at::Tensor> output_gradients_;     // per differentiable output
   std::vector<const c10::TensorImpl*> samples_;  // until it is warm
   std::mutex calls_;                             // guards Pass::node

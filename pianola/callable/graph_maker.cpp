@@ -113,6 +113,8 @@ std::unique_ptr<CapturedCall> GraphMaker::make_callable(const Callable& callable
                           .allow_unused_input = true,
                           .gradient_per_use = source.shares_inputs,
                           .gradient_strides = source.gradient_strides,
+                          // What others use as well has to be added in eager's order, at once.
+                          .delay_weight_gradients = options_.delay_weight_gradients && !source.shares_gradients,
                           .generators = options_.generators,
                           .branches = options_.branches,
                           .parallel = options_.parallel,

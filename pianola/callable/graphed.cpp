@@ -65,6 +65,7 @@ c10::IValue Graphed::forward(const std::vector<c10::IValue>& inputs) {
   return FunctionCall(impl_->original, {.copied = tensors}, callable::arguments_of(structure)).run(impl_->cache, {key});
 }
 
+bool Graphed::backward_weights() { return impl_->cache.backward_weights(); }
 void Graphed::reset() { impl_->cache.reset(); }
 GraphedInfo Graphed::info() const { return impl_->cache.info(); }
 const Callable& Graphed::original() const noexcept { return impl_->original; }

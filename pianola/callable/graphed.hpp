@@ -60,6 +60,10 @@ class PIANOLA_API Graphed {
   /// Any arguments, any result.
   c10::IValue forward(const std::vector<c10::IValue>& inputs);
 
+  /// With GraphedOptions::delay_weight_gradients: computes the gradients of weights that the oldest backward pass has left
+  /// for later. @return  False: none has left any, as those of eager calls. @throws GuardError  As GraphedCallable's.
+  bool backward_weights();
+
   /// Forgets all signatures and drops their graphs; the next calls warm up again. Outputs and gradients live on, and
   /// backward passes of calls in flight can still run.
   void reset();

@@ -17,6 +17,7 @@ Report CallableInfo::report() const {
       .fact("slots", "slots", static_cast<std::int64_t>(slots))
       .fact("parameters", "parameters, gradient in the graph", static_cast<std::int64_t>(parameters))
       .fact("through_autograd", "parameters, gradient through autograd", static_cast<std::int64_t>(through_autograd))
+      .fact("delayed", "of them delayed", static_cast<std::int64_t>(delayed))
       .fact("pool_bytes", "pool", static_cast<std::int64_t>(pool_bytes), "bytes")
       .fact("static_bytes", "static buffers", static_cast<std::int64_t>(static_bytes), "bytes")
       .fact("executable_bytes", "executables", static_cast<std::int64_t>(executable_bytes), "bytes");
@@ -54,6 +55,10 @@ void GraphedCallable::restart_schedule() { captured_->restart_schedule(); }
 GraphPoolRef GraphedCallable::pool() const { return captured_->pool(); }
 CallableInfo GraphedCallable::info() const { return captured_->info(); }
 
+bool GraphedCallable::backward_weights() { return captured_->backward_weights(); }
+
+std::uint64_t GraphedCallable::oldest_debt() const noexcept { return captured_->oldest_debt(); }
+
 void GraphedCallable::reset() {
   if (captured_ != nullptr) captured_->reset();
 }
@@ -78,11 +83,15 @@ CallableInfo CapturedCallable::info() const {
     for (const auto& pass : mode->passes()) {
       count(pass->forward);
       count(pass->backward);
+      count(pass->weights);
     }
     if (mode->has_backward()) {
       info.slots = std::max(info.slots, mode->passes().size());
-      info.parameters += mode->direct() != nullptr ? mode->direct()->parameters().size() : 0;
-      info.through_autograd += mode->routed() != nullptr ? mode->routed()->parameters().size() : 0;
+      const GradientTargets& later = mode->later();
+      info.delayed += later.direct_of.size() + later.routed_of.size();
+      info.parameters += later.direct_of.size() + (mode->direct() != nullptr ? mode->direct()->parameters().size() : 0);
+      info.through_autograd +=
+          later.routed_of.size() + (mode->routed() != nullptr ? mode->routed()->parameters().size() : 0);
     }
     info.static_bytes += mode->static_bytes();
   }

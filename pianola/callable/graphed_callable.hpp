@@ -11,6 +11,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -24,9 +25,10 @@ class CapturedCallable;
 
 /// What a graphed callable holds.
 struct CallableInfo {
-  std::size_t graphs = 0;             ///< Captured graphs: a forward and a backward one per slot, and evaluation.
+  std::size_t graphs = 0;             ///< Captured graphs: forward, backward, delayed weights per slot; evaluation.
   std::size_t parameters = 0;         ///< Parameters whose gradients the graph adds to `p.grad`.
   std::size_t through_autograd = 0;   ///< Parameters whose gradients go through autograd.
+  std::size_t delayed = 0;            ///< Of both, those whose gradients wait for backward_weights().
   std::size_t slots = 0;              ///< Microbatches that may be in flight.
   std::size_t pool_bytes = 0;         ///< Bytes of the pool, shared ones counted in full.
   std::size_t static_bytes = 0;       ///< Bytes of static inputs and parameter gradients, outside the pool.
@@ -79,6 +81,15 @@ class PIANOLA_API GraphedCallable {
   /// sample's: they are frozen.
   [[nodiscard]] c10::IValue forward(const std::vector<c10::IValue>& inputs);
 
+  /// Computes the gradients of weights that the oldest backward pass has left for later, as
+  /// CallableOptions::delay_weight_gradients says: `p.grad` is then what one backward pass would have made it. Once for
+  /// each backward. @return  False: nothing was left, as after calls that ran eagerly.
+  ///
+  /// @throws GuardError     What the backward pass saved was written since. Nothing has been launched.
+  /// @throws ScheduleError  It is not this call's turn.
+  /// Stream:  The current one. Does not synchronize with the host.
+  bool backward_weights();
+
   /// The buffers that the next call reads, in the order of the sample's leaves; in the mode that is set now. Write into
   /// them and pass them: the call then copies nothing.
   [[nodiscard]] std::vector<at::Tensor> static_inputs() const;
@@ -102,6 +113,8 @@ class PIANOLA_API GraphedCallable {
   [[nodiscard]] GraphPoolRef pool() const;
   [[nodiscard]] CallableInfo info() const;
 
+  /// For the library: what backward_weights() would compute next, by the order of backward passes in the process; 0: nothing.
+  [[nodiscard]] std::uint64_t oldest_debt() const noexcept;
   /// For the library.
   explicit GraphedCallable(std::shared_ptr<callable::CapturedCallable> captured) noexcept;
 

@@ -106,6 +106,12 @@ Graphed& GraphedLayers::at(std::string_view name) {
                     .fix = "info() has the names of all"});
 }
 
+bool GraphedLayers::backward_weights() {
+  bool any = false;
+  for (auto layer = layers_.rbegin(); layer != layers_.rend(); ++layer) any |= layer->graphed.backward_weights();
+  return any;
+}
+
 void GraphedLayers::reset_all() {
   for (Named& layer : layers_) layer.graphed.reset();
 }

@@ -41,6 +41,10 @@ class PIANOLA_API GraphedLayers {
   /// @throws UsageError  No layer has this name.
   [[nodiscard]] Graphed& at(std::string_view name);
 
+  /// With GraphedOptions::delay_weight_gradients: Graphed::backward_weights() of each layer, from the last to the first.
+  /// Once for each backward pass through all. @return  False: none had left anything.
+  bool backward_weights();
+
   /// Drops the graphs of all layers; their next calls warm up again. Outputs, gradients and backward passes of calls in
   /// flight live on.
   void reset_all();

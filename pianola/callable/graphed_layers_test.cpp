@@ -99,6 +99,28 @@ TEST_P(GraphedLayersTest, FiftyStepsOfTwoMicrobatchesInFlightEqualEager) {
   EXPECT_TRUE(reasons.empty()) << reasons.front();
 }
 
+TEST_P(GraphedLayersTest, DelayedWeightGradientsEqualEager) {
+  Blocks eager = make_blocks(3), blocks = make_blocks(3);
+  GraphedLayers layers = graph_layers(named(blocks), logged({.delay_weight_gradients = true}));
+  const auto gradients = [](const Blocks& all, std::uint64_t step, auto&& call) {
+    for (const at::Tensor& parameter : parameters_of(all)) parameter.mutable_grad().reset();
+    seed(step);
+    at::Tensor x = batch(step);
+    for (std::size_t i = 0; i < all.size(); ++i) x = call(i, x);
+    square(x).backward();
+  };
+  for (std::uint64_t step = 0; step < 10; ++step) {
+    gradients(eager, step, [&](std::size_t i, const at::Tensor& x) { return eager[i]->forward(x); });
+    gradients(blocks, step, [&](std::size_t i, const at::Tensor& x) { return layers[i](x); });
+    const bool is_replayed = replays(layers[0]) > 0;
+    EXPECT_NE(blocks[0]->up->weight.grad().defined(), is_replayed);
+    EXPECT_EQ(layers.backward_weights(), is_replayed);
+    const std::vector<at::Tensor> actual = parameters_of(blocks), expected = parameters_of(eager);
+    for (std::size_t i = 0; i < actual.size(); ++i) EXPECT_TRUE(same(actual[i].grad(), expected[i].grad())) << i;
+  }
+  EXPECT_GE(replays(layers[0]), 6U);
+}
+
 TEST_P(GraphedLayersTest, AParameterOfTwoLayersGetsTheSumOfEager) {
   Blocks eager = make_blocks(3, /*share=*/true), blocks = make_blocks(3, /*share=*/true);
   GraphedLayers layers = graph_layers(named(blocks), logged());

@@ -36,6 +36,9 @@ struct GraphedOptions {
   OutputPolicy output = OutputPolicy::clone;
   /// See GradPolicy; for calls whose backward runs outside.
   GradPolicy grad = GradPolicy::accumulate;
+  /// See CallableOptions::delay_weight_gradients; for calls whose backward runs outside. Once a signature is captured,
+  /// Graphed::backward_weights() has to be called for each backward pass; those of eager calls leave nothing for it.
+  bool delay_weight_gradients = false;
   /// Lets backward(retain_graph=true) be followed by another one.
   bool retain_graph = false;
   /// Pool for graphs without a backward pass; empty: one per device. See Note [Memory of captures].

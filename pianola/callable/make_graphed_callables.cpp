@@ -45,14 +45,21 @@ void check_options(std::size_t callables, std::size_t samples, const CallableOpt
     refuse(fmt::format("slots is {}, but a schedule was given, which says how many each chunk needs", options.slots),
            "leave slots at 1");
   }
+  if (options.delay_weight_gradients && !options.schedule.empty()) {
+    refuse("delay_weight_gradients is set, but a schedule was given, which says which chunks delay them",
+           "leave it off, and write -c-0.5 into the schedule where they are to be computed");
+  }
   if (options.on_full == OnFull::overtake && !options.schedule.empty()) {
     refuse("on_full is OnFull::overtake, but a schedule was given, which says whose turn it is",
            "leave on_full at OnFull::refuse");
   }
-  if (!options.capture_hooks.empty() && options.capture_hooks.size() != callables) {
-    refuse(fmt::format("got {} capture_hooks for {}", options.capture_hooks.size(), callables_in_words(callables)),
+  const auto check_hooks = [&](const char* name, std::size_t given) {
+    if (given == 0 || given == callables) return;
+    refuse(fmt::format("got {} {} for {}", given, name, callables_in_words(callables)),
            "pass one per callable, or none");
-  }
+  };
+  check_hooks("capture_hooks", options.capture_hooks.size());
+  check_hooks("replay_hooks", options.replay_hooks.size());
 }
 
 void check_sample(const Structure& inputs, std::span<const at::Tensor> sample) {
@@ -127,12 +134,18 @@ class Builder {
     for (std::size_t i = 0; i < callables.size(); ++i) {
       auto subject = std::make_shared<Subject>(std::move(callables[i]), samples[i], fmt::format("callable {}", i + 1));
       if (!options.capture_hooks.empty()) subject->hooks = options.capture_hooks[i];
+      if (!options.replay_hooks.empty()) subject->replay_hooks = options.replay_hooks[i];
+      subject->delays_weights = options.delay_weight_gradients;
       (void)subject->inputs.flatten(c10::ivalue::Tuple::create(samples[i]), samples_.emplace_back());
       check_sample(subject->inputs, samples_.back());
       subjects_.push_back(std::move(subject));
     }
     device_ = device_of(samples_);
-    if (!options.schedule.empty()) turn_ = std::make_shared<ScheduleTurn>(options.schedule);
+    if (options.schedule.empty()) return;
+    turn_ = std::make_shared<ScheduleTurn>(options.schedule);
+    for (std::size_t i = 0; i < subjects_.size(); ++i) {
+      subjects_[i]->delays_weights = options.schedule.delays_weight_gradients(turn_->chunk_of(static_cast<int>(i)));
+    }
   }
 
   std::vector<GraphedCallable> build() {
@@ -217,7 +230,19 @@ class Builder {
     for (auto mode = modes_.rbegin(); mode != modes_.rend(); ++mode) {
       for (std::size_t slot = (*mode)->passes().size(); slot-- > 0;) {
         (*mode)->capture_backward(context, slot);
+        (*mode)->capture_weights(context, slot);
       }
+    }
+  }
+
+  static void capture(CapturedMode& mode, Direction direction, CaptureContext& context, std::size_t slot) {
+    switch (direction) {
+      case Direction::forward:
+        return mode.capture_forward(context, slot);
+      case Direction::backward:
+        return mode.capture_backward(context, slot);
+      case Direction::weight_gradients:
+        return mode.capture_weights(context, slot);
     }
   }
 
@@ -231,11 +256,11 @@ class Builder {
       captured.emplace_back(step, slot);
       const int layers = schedule.layers(step.chunk);
       for (int i = 0; i < layers; ++i) {
-        const bool forward = step.direction == Direction::forward;
-        const int layer = schedule.first_layer(step.chunk) + (forward ? i : layers - 1 - i);
+        const int layer =
+            schedule.first_layer(step.chunk) + (step.direction == Direction::forward ? i : layers - 1 - i);
         CapturedMode& mode = *modes_[static_cast<std::size_t>(layer)];
         if (slot >= mode.passes().size()) continue;  // without gradients one slot serves all
-        forward ? mode.capture_forward(context, slot) : mode.capture_backward(context, slot);
+        capture(mode, step.direction, context, slot);
       }
     }
   }
@@ -274,7 +299,10 @@ std::unique_ptr<CapturedMode> capture_mode(const Subject& subject, Mode mode, st
   const std::size_t passes = captured->passes().size();
   context.any_order = passes > 1;
   for (std::size_t slot = 0; slot < passes; ++slot) captured->capture_forward(context, slot);
-  for (std::size_t slot = passes; slot-- > 0;) captured->capture_backward(context, slot);
+  for (std::size_t slot = passes; slot-- > 0;) {
+    captured->capture_backward(context, slot);
+    captured->capture_weights(context, slot);
+  }
   captured->finish();
   return captured;
 }

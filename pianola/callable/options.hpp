@@ -52,9 +52,8 @@ enum class OnFull {
   overtake,  ///< Take the slot of the oldest call, whose backward is refused from then on. Not with a schedule.
 };
 
-/// Functions that run around each warm-up and capture pass of one callable, and are not recorded; empty ones are not
-/// called. (Transformer Engine's capture_time_hooks.)
-struct CaptureHooks {
+/// Functions that run around the passes of one callable, and are not recorded; empty ones are not called.
+struct PassHooks {
   std::function<void()> before_forward = {};
   std::function<void()> after_forward = {};
   std::function<void()> before_backward = {};
@@ -94,6 +93,11 @@ struct CallableOptions {
   /// With `accumulate`: parameters whose gradients autograd sees all the same, for torch::autograd::grad() with respect to
   /// them, and for parameters that eager code outside uses as well (tied weights).
   std::vector<at::Tensor> through_autograd = {};
+  /// A backward pass leaves the gradients of weights for later, and GraphedCallable::backward_weights() computes them, as a
+  /// graph of their own: those of matrix products and convolutions, and of biases in them. The same numbers, in two parts;
+  /// the slot is busy until the second. What is in `through_autograd` is computed at once. With a `schedule` it says which
+  /// chunks do so.
+  bool delay_weight_gradients = false;
   /// The order of forwards and backwards of a pipeline stage; empty: any. The callables are then all layers of chunk 1,
   /// all of chunk 2, and so on; each keeps as many slots as its chunk has microbatches in flight, and a call out of
   /// order is refused.
@@ -112,8 +116,11 @@ struct CallableOptions {
   /// Called once, before and after all warm-up runs.
   std::function<void()> pre_warmup = {};
   std::function<void()> post_warmup = {};
-  /// Empty, or one per callable.
-  std::vector<CaptureHooks> capture_hooks = {};
+  /// Run around each warm-up and capture pass. Empty, or one per callable. (Transformer Engine's capture_time_hooks.)
+  std::vector<PassHooks> capture_hooks = {};
+  /// Run around each replay, on its stream: to gather parameters that are sharded, into their memory, or to send gradients.
+  /// Eager calls run none. Empty, or one per callable. (Megatron-LM's manual hooks.)
+  std::vector<PassHooks> replay_hooks = {};
 };
 
 }  // namespace pianola

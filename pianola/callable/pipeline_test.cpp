@@ -53,7 +53,10 @@ class PipelineTest : public testing::CallableTest {
   static at::Tensor input(std::uint64_t seed) { return randn({2, 8, 32}, seed).requires_grad_(); }
 
   // Other ranks' parts are played by fixed tensors: what comes in, and the gradient of what went out.
-  static NamedTensors run(const Schedule& schedule, const std::vector<Layer>& layers, std::uint64_t iteration) {
+  // Eager layers have computed the gradients of weights by then.
+  static NamedTensors run(
+      const Schedule& schedule, const std::vector<Layer>& layers, std::uint64_t iteration,
+      const std::function<void(int layer)>& weights = [](int) {}) {
     struct InFlight {
       at::Tensor input, output;
     };
@@ -71,11 +74,13 @@ class PipelineTest : public testing::CallableTest {
         }
         in_flight[key] = {x, y};
         made.emplace_back(describe(step), y.clone());
-      } else {
+      } else if (step.direction == Direction::backward) {
         const InFlight& one = in_flight.at(key);
         one.output.backward(randn({2, 8, 32}, number + 50));
         made.emplace_back(describe(step), one.input.grad());
         in_flight.erase(key);
+      } else {
+        for (int i = schedule.layers(step.chunk); i-- > 0;) weights(schedule.first_layer(step.chunk) + i);
       }
     }
     return made;
@@ -97,7 +102,9 @@ class PipelineTest : public testing::CallableTest {
       seed(iteration);
       const NamedTensors expected = run(schedule, eager.layers(), iteration);
       seed(iteration);
-      const NamedTensors actual = run(schedule, layers, iteration);
+      const NamedTensors actual = run(schedule, layers, iteration, [&](int layer) {
+        EXPECT_TRUE(graphed[static_cast<std::size_t>(layer)].backward_weights());
+      });
       const std::string when = "in iteration " + std::to_string(iteration);
       expect_same(actual, expected, when);
       expect_same(stage.state(), eager.state(), when);
@@ -126,6 +133,42 @@ TEST_P(PipelineTest, UnevenChunksOfSeveralLayersRunAsEager) {
   expect_runs_as_eager(
       Schedule::one_f_one_b({.pipeline_size = 3, .microbatches = 5, .rank = 1}, {.layers_per_chunk = {3}}));
   expect_runs_as_eager(Schedule::gpipe({.pipeline_size = 2, .microbatches = 3}));
+}
+
+TEST_P(PipelineTest, DelayedWeightGradientsRunAsEager) {
+  expect_runs_as_eager(Schedule::parse("1,1,-1,-1.5,1,-1,-1,-1.5,-1.5"));
+  expect_runs_as_eager(Schedule::parse("1,2,1,2,-2,-1,-2,-1,-2.5,-1.5,-2.5,-1.5", {.layers_per_chunk = {2, 1}}));
+  expect_runs_as_eager(Schedule::parse("1,1,2,2,1,-2,-2.5,2,-2,-1,-2,-1,-1,-2.5,-2.5"));  // of one chunk only
+}
+
+TEST_P(PipelineTest, DelayedWeightGradientsOutOfTurnAreRefused) {
+  const Schedule schedule = Schedule::parse("1,1,-1,-1,-1.5,-1.5");
+  const Stage stage(schedule);
+  auto graphed = make_graphed_callables(stage.callables(), samples(schedule), {.schedule = schedule});
+  const at::Tensor a = graphed[0](input(1)), b = graphed[0](input(2));
+  a.sum().backward();
+  EXPECT_THAT(refusal<ScheduleError>("weights out of order", [&] { (void)graphed[0].backward_weights(); }),
+              AllOf(HasSubstr("expected backward of chunk 1, microbatch 2"),
+                    HasSubstr("got weight gradients of chunk 1, microbatch 1")));
+  b.sum().backward();
+  EXPECT_THROW((void)graphed[0](input(3)), ScheduleError);
+  EXPECT_TRUE(graphed[0].backward_weights());
+  EXPECT_TRUE(graphed[0].backward_weights());
+}
+
+TEST_P(PipelineTest, AnIterationThatWasGivenUpTakesItsWeightGradientsWithIt) {
+  const Schedule schedule = Schedule::parse("1,-1,-1.5");
+  const Stage eager(schedule), stage(schedule);
+  auto graphed = make_graphed_callables(stage.callables(), samples(schedule), {.schedule = schedule});
+  graphed[0](input(1)).sum().backward();
+  graphed[0].restart_schedule();
+  for (const auto& one : {&eager, &stage}) one->nets[0]->zero_grad();
+  seed(1);
+  graphed[0](input(2)).sum().backward();
+  EXPECT_TRUE(graphed[0].backward_weights());
+  seed(1);
+  eager.nets[0]->forward(input(2)).sum().backward();
+  expect_same(stage.state(), eager.state());
 }
 
 TEST_P(PipelineTest, TheNumberOfGraphsFollowsTheDepthInFlight) {
@@ -247,6 +290,9 @@ TEST_P(PipelineTest, WrongCountsAreRefused) {
               AllOf(HasSubstr("got 2 samples for 3 callables")));
   EXPECT_THAT(refusal<UsageError>("schedule and slots", make(3, 3, {.slots = 2, .schedule = schedule})),
               HasSubstr("which says how many each chunk needs"));
+  EXPECT_THAT(refusal<UsageError>("schedule and delayed weights",
+                                  make(3, 3, {.delay_weight_gradients = true, .schedule = schedule})),
+              HasSubstr("which says which chunks delay them"));
   EXPECT_THAT(
       refusal<UsageError>("schedule and on_full", make(3, 3, {.on_full = OnFull::overtake, .schedule = schedule})),
       HasSubstr("which says whose turn it is"));

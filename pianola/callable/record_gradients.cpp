@@ -97,6 +97,65 @@ CapturedMode::Gradients CapturedMode::take_gradients() const {
   return result;
 }
 
+// Of one of the two graphs, for each parameter: undefined where the other one computes it. Both lists are in the order of
+// leaves_.
+std::vector<at::Tensor> CapturedMode::take_parameter_gradients(bool later) const {
+  Gradients computed = take_gradients();
+  std::vector<at::Tensor> values(parameters_.size());
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < parameters_.size() && next < computed.leaves.size(); ++i) {
+    if (is_delayed_[i] == later && computed.leaves[next].is_same(parameters_[i])) {
+      values[i] = std::move(computed.values[next++]);
+    }
+  }
+  const auto expected = static_cast<std::size_t>(std::count(is_delayed_.begin(), is_delayed_.end(), later));
+  if (next == expected && computed.leaves.size() == expected) return values;
+  throw CaptureError(
+      {.what = fmt::format("the backward pass gave gradients to {} parameters under capture, but to {} in warm-up",
+                           computed.leaves.size(), expected),
+       .where = subject_.name});
+}
+
+// The history behind the outputs of one run; nullptr where nothing of it can wait.
+std::unique_ptr<WeightSplit> CapturedMode::split_off_weights(const CaptureContext& context,
+                                                             const std::vector<at::Tensor>& outputs) const {
+  if (!subject_.delays_weights || !has_backward()) return nullptr;
+  WeightSplit::Leaves may_wait;
+  for (const at::Tensor& leaf : leaves_) may_wait.insert(leaf.unsafeGetTensorImpl());
+  for (const at::Tensor& named : context.options.through_autograd) may_wait.erase(named.unsafeGetTensorImpl());
+  auto split = std::make_unique<WeightSplit>(select(outputs, differentiable_), may_wait);
+  return split->weights().empty() ? nullptr : std::move(split);
+}
+
+void CapturedMode::note_delayed(const WeightSplit* split) {
+  std::vector<bool> is_delayed(parameters_.size());
+  for (std::size_t i = 0; split != nullptr && i < parameters_.size(); ++i) {
+    is_delayed[i] = std::any_of(split->weights().begin(), split->weights().end(),
+                                [&](const at::Tensor& weight) { return weight.is_same(parameters_[i]); });
+  }
+  if (!is_delayed_.empty() && is_delayed != is_delayed_) {
+    throw UsageError(
+        {.what = "the callable reads its weights in other ways in another run, so that other gradients can wait",
+         .where = subject_.name,
+         .fix = "leave delay_weight_gradients off",
+         .rule = "PG505"});
+  }
+  is_delayed_ = std::move(is_delayed);
+}
+
+// Of such a weight eager adds up the gradients of all callables first, and then adds the sum to `p.grad`.
+void CapturedMode::check_delayed(const CaptureContext& context) const {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!is_delayed_[i] || context.uses.find(parameters_[i].unsafeGetTensorImpl())->second < 2) continue;
+    throw UsageError(
+        {.what = fmt::format("{} belongs to several callables: their delayed gradients would not be added in "
+                             "eager's order",
+                             describe_parameter(parameters_[i], *subject_.module)),
+         .where = subject_.name,
+         .fix = "name it in through_autograd: its gradient is then computed at once"});
+  }
+}
+
 // Which tensors the backward pass leaves the gradients of input_uses_ in. An input without a use stands for itself.
 std::vector<at::Tensor> CapturedMode::leaves_of_uses(const CaptureContext& context, const Pass& pass,
                                                      const std::vector<at::Tensor>& outputs) {
@@ -153,18 +212,23 @@ bool CapturedMode::goes_through_autograd(const CaptureContext& context, const at
 }
 
 void CapturedMode::decide_gradients(const CaptureContext& context) {
+  check_delayed(context);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    (goes_through_autograd(context, parameters_[i]) ? routed_of_ : direct_of_).push_back(i);
+    GradientTargets& targets = is_delayed_[i] ? later_ : now_;
+    (goes_through_autograd(context, parameters_[i]) ? targets.routed_of : targets.direct_of).push_back(i);
   }
+  delays_ = !later_.direct_of.empty() || !later_.routed_of.empty();
   const trace::QuietScope quiet;
-  if (!direct_of_.empty()) {
-    std::vector<at::Tensor> before;
-    for (const std::size_t i : direct_of_) before.push_back(context.leaves.gradient_before(parameters_[i]));
-    direct_.emplace(select(parameters_, direct_of_), before, context.gradients);
-  }
-  if (!routed_of_.empty()) {
-    const bool alias = context.options.grad == GradPolicy::alias;
-    routed_.emplace(select(parameters_, routed_of_), alias ? HandOut::aliases : HandOut::copies);
+  for (GradientTargets* targets : {&now_, &later_}) {
+    if (!targets->direct_of.empty()) {
+      std::vector<at::Tensor> before;
+      for (const std::size_t i : targets->direct_of) before.push_back(context.leaves.gradient_before(parameters_[i]));
+      targets->direct.emplace(select(parameters_, targets->direct_of), before, context.gradients);
+    }
+    if (!targets->routed_of.empty()) {
+      const bool alias = context.options.grad == GradPolicy::alias;
+      targets->routed.emplace(select(parameters_, targets->routed_of), alias ? HandOut::aliases : HandOut::copies);
+    }
   }
 }
 

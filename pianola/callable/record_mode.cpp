@@ -164,14 +164,19 @@ void CapturedMode::run_eagerly(CaptureContext& context) {
 
   const std::vector<at::Tensor> gradients = ones_like_gradients(context, outputs);
   const std::vector<at::Tensor> leaves = leaves_of_uses(context, pass, outputs);
+  const std::unique_ptr<WeightSplit> split = split_off_weights(context, outputs);
   call(subject_.hooks.before_backward);
   watched(paths_ ? &paths_->backward.check.next_call() : nullptr,
-          [&] { warm_up_backward(select(outputs, differentiable_), gradients); });
+          [&] { warm_up_backward(select(outputs, differentiable_), gradients, /*retain=*/split != nullptr); });
   call(subject_.hooks.after_backward);
   (void)take_input_gradients(leaves, context.options.allow_unused_input);
+  if (split != nullptr) {
+    watched(paths_ ? &paths_->weights.check.next_call() : nullptr, [&] { run_weights(*split, /*retain=*/false); });
+  }
   islands_ = islands.notes();  // with gradients
   Gradients found = take_gradients();
   if (parameters_.empty()) parameters_ = std::move(found.leaves);
+  note_delayed(split.get());
 }
 
 std::vector<at::Tensor> CapturedMode::run_forward(const Pass& pass) {
@@ -265,15 +270,22 @@ void CapturedMode::run_backward(const std::vector<at::Tensor>& outputs, const st
 
 // A backward() inside the autocast region is what torch advises against and many do. The first run finds out whether it
 // is the same there.
-void CapturedMode::warm_up_backward(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& gradients) {
-  if (!ambient_.autocast) return run_backward(outputs, gradients, /*retain=*/false);
+void CapturedMode::warm_up_backward(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& gradients,
+                                    bool retain) {
+  if (!ambient_.autocast) return run_backward(outputs, gradients, retain);
   const bool in_region = !backward_in_region_;
   BackwardLog& log = (in_region ? backward_in_region_ : backward_outside_).emplace();
   const trace::OpStream watching({&log});
-  if (!in_region) return run_backward(outputs, gradients, /*retain=*/false);
+  if (!in_region) return run_backward(outputs, gradients, retain);
   if (outputs.empty()) return;
   const NamedScope scope(subject_.name + " (backward)");
-  torch::autograd::backward(outputs, gradients, /*retain_graph=*/false, /*create_graph=*/false);
+  torch::autograd::backward(outputs, gradients, retain, /*create_graph=*/false);
+}
+
+void CapturedMode::run_weights(WeightSplit& split, bool retain) const {
+  const NamedScope scope(subject_.name + " (weights)");
+  const AutocastOff no_autocast(passes_.front()->forward.device().type());
+  split.run(retain);
 }
 
 // The passes of other slots do what the first one does.
@@ -341,6 +353,9 @@ void CapturedMode::capture_backward(CaptureContext& context, std::size_t slot) {
     for (const std::size_t i : input_uses_) fixed.push_back(at::empty_like(pass.inputs[i]));
   }
   if (output_gradients_.empty()) make_output_gradients(context, pass);
+  // What it leaves for later is a result, too.
+  const std::shared_ptr<void> reservation =
+      context.any_order && delays_ ? context.pool.state()->reserve_used_memory() : std::shared_ptr<void>();
   call(subject_.hooks.before_backward);
   CaptureOptions options = context.capture_options(0);
   options.set_generators = false;  // a state would come from the forward pass, a graph of its own
@@ -349,20 +364,14 @@ void CapturedMode::capture_backward(CaptureContext& context, std::size_t slot) {
       [&] {
         // Here, as autograd would lead gradients of leaves that were made on another stream over to that.
         const std::vector<at::Tensor> leaves = leaves_of_uses(context, pass, pass.history);
+        pass.split = split_off_weights(context, pass.history);
         record_as_warmed_up(paths_ ? &paths_->backward : nullptr, [&] {
           run_backward(select(pass.history, differentiable_), output_gradients_,
-                       context.any_order || context.options.retain_graph);
+                       context.any_order || context.options.retain_graph || delays_);
         });
-        const Gradients computed = take_gradients();
-        if (computed.leaves.size() != parameters_.size()) {
-          throw CaptureError(
-              {.what =
-                   fmt::format("the backward pass gave gradients to {} parameters under capture, but to {} in warm-up",
-                               computed.leaves.size(), parameters_.size()),
-               .where = subject_.name});
-        }
-        if (direct_) direct_->record(select(computed.values, direct_of_));
-        if (routed_) routed_->record(select(computed.values, routed_of_));
+        note_delayed(pass.split.get());
+        if (pass.split != nullptr) pass.split->set_apart(output_gradients_);
+        now_.record(take_parameter_gradients(/*later=*/false));
         pass.input_gradients = take_input_gradients(leaves, context.options.allow_unused_input);
         if (!context.any_order) set_apart(pass.input_gradients, output_gradients_);
         for (std::size_t use = 0; use < fixed.size(); ++use) {
@@ -373,19 +382,44 @@ void CapturedMode::capture_backward(CaptureContext& context, std::size_t slot) {
       },
       options);
   call(subject_.hooks.after_backward);
+  if (delays_) return;
   if (!context.any_order) pass.history.clear();
   if (backward_reads_input_.empty()) find_what_backward_reads(pass);
 }
 
+// What flows into the products stays in place as the activations do.
+void CapturedMode::capture_weights(CaptureContext& context, std::size_t slot) {
+  Pass& pass = *passes_[slot];
+  if (pass.split == nullptr) return;
+  CaptureOptions options = context.capture_options(0);
+  options.set_generators = false;
+  const bool retain = context.any_order || context.options.retain_graph;
+  pass.weights.capture(
+      [&] {
+        record_as_warmed_up(paths_ ? &paths_->weights : nullptr, [&] { run_weights(*pass.split, retain); });
+        later_.record(take_parameter_gradients(/*later=*/true));
+      },
+      options);
+  if (!context.any_order) {
+    pass.split.reset();
+    pass.history.clear();
+  }
+  if (backward_reads_input_.empty()) find_what_backward_reads(pass);
+}
+
 void CapturedMode::finish() {
-  for (const auto& pass : passes_) pass->history.clear();
+  for (const auto& pass : passes_) {
+    pass->split.reset();
+    pass->history.clear();
+  }
   warmup_results_ = {};
   paths_.reset();
   backward_is_same_in_region_ = backward_in_region_ && backward_outside_ && *backward_in_region_ == *backward_outside_;
   backward_in_region_.reset();
   backward_outside_.reset();
-  if (!direct_) return;
-  direct_->finish();
+  if (later_.direct) later_.direct->finish();
+  if (!now_.direct) return;
+  now_.direct->finish();
   enter_process_list();
 }
 
@@ -394,14 +428,16 @@ void CapturedMode::release() noexcept {
   for (const auto& pass : passes_) {
     pass->forward.reset();
     pass->backward.reset();
+    pass->weights.reset();
+    pass->owes = 0;
     for (auto* tensors : {&pass->inputs, &pass->outputs, &pass->regions, &pass->input_gradients, &pass->history}) {
       tensors->clear();
     }
     pass->handed_out.clear();
   }
   output_gradients_.clear();
-  direct_.reset();
-  routed_.reset();
+  now_.release();
+  later_.release();
 }
 
 }  // namespace pianola::callable

@@ -50,6 +50,8 @@ TEST_P(CallableRefusalTest, OptionsOutOfRange) {
   EXPECT_THAT(refusal<UsageError>("no slots", make({.slots = 0})), HasSubstr("slots must be 1 or more, got 0"));
   EXPECT_THAT(refusal<UsageError>("number of capture hooks", make({.capture_hooks = {{}, {}}})),
               HasSubstr("got 2 capture_hooks for 1 callable"));
+  EXPECT_THAT(refusal<UsageError>("number of replay hooks", make({.replay_hooks = {{}, {}}})),
+              HasSubstr("got 2 replay_hooks for 1 callable"));
   EXPECT_THAT(refusal<UsageError>("foreign tensor through autograd", make({.through_autograd = {randn({2})}})),
               HasSubstr("no parameter that a callable differentiates"));
   EXPECT_THAT(refusal<UsageError>("no callables", [] { (void)make_graphed_callables({}, {}); }),
@@ -250,18 +252,23 @@ TEST_P(CallableRefusalTest, HooksRunAroundWarmUpAndCaptureAndAreNotRecorded) {
       counter.add_(1);
     };
   };
+  const auto hooks = [&](const char* forward, const char* after, const char* backward, const char* behind) {
+    return PassHooks{.before_forward = note(forward),
+                     .after_forward = note(after),
+                     .before_backward = note(backward),
+                     .after_backward = note(behind)};
+  };
   GraphedCallable graphed = make_graphed_callable(net, {sample()},
                                                   {.warmup = 1,
                                                    .pre_warmup = note("["),
                                                    .post_warmup = note("]"),
-                                                   .capture_hooks = {{.before_forward = note("f"),
-                                                                      .after_forward = note("F"),
-                                                                      .before_backward = note("b"),
-                                                                      .after_backward = note("B")}}});
+                                                   .capture_hooks = {hooks("f", "F", "b", "B")},
+                                                   .replay_hooks = {hooks("r", "R", "s", "S")}});
   EXPECT_EQ(log, "[fFbB]fFbB");
   const float count = counter.item<float>();
   graphed(sample()).sum().backward();
-  EXPECT_EQ(counter.item<float>(), count);
+  EXPECT_EQ(log, "[fFbB]fFbBrRsS");
+  EXPECT_EQ(counter.item<float>(), count + 4);
 }
 
 }  // namespace

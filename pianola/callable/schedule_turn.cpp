@@ -34,6 +34,12 @@ void ScheduleTurn::check_backward(int layer, int microbatch) const {
   }
 }
 
+void ScheduleTurn::check_weights(int layer, int microbatch) const {
+  if (!expects_weights(layer) || (microbatch != 0 && microbatch != step().microbatch)) {
+    refuse(Direction::weight_gradients, layer, microbatch);
+  }
+}
+
 void ScheduleTurn::advance() {
   if (++layers_done_ < schedule_.layers(step().chunk)) return;
   layers_done_ = 0;
@@ -43,6 +49,7 @@ void ScheduleTurn::advance() {
 void ScheduleTurn::restart() noexcept {
   position_ = 0;
   layers_done_ = 0;
+  ++restarts_;
 }
 
 std::string ScheduleTurn::in_words(const ScheduleStep& step, int layer) const {
@@ -51,10 +58,10 @@ std::string ScheduleTurn::in_words(const ScheduleStep& step, int layer) const {
   return fmt::format("{}, layer {}", text, layer - schedule_.first_layer(step.chunk) + 1);
 }
 
-// A forward does not say its microbatch; it is the next one of its chunk.
+// A forward does not say its microbatch, and gradients of weights may not; it is the next one of the chunk.
 void ScheduleTurn::refuse(Direction direction, int layer, int microbatch) const {
   const int chunk = chunk_of(layer);
-  if (direction == Direction::forward) {
+  if (microbatch == 0) {
     const auto steps = schedule_.steps();
     microbatch = 1 + static_cast<int>(std::count_if(
                          steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(position_),

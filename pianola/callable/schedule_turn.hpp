@@ -8,7 +8,7 @@
 namespace pianola::callable {
 
 /// Whose turn it is among the callables of a pipeline stage: each step of the schedule is all layers of a chunk, forward
-/// in order, backward in reverse. After the last step the first one follows.
+/// in order, backward and delayed gradients of weights in reverse. After the last step the first one follows.
 class ScheduleTurn {
  public:
   explicit ScheduleTurn(Schedule schedule);
@@ -21,9 +21,15 @@ class ScheduleTurn {
   /// @throws ScheduleError  It is another call's turn.
   [[nodiscard]] Place forward(int layer) const;
   void check_backward(int layer, int microbatch) const;
+  /// @param microbatch  0: whichever is next.
+  void check_weights(int layer, int microbatch) const;
+  [[nodiscard]] bool expects_weights(int layer) const {
+    return step().direction == Direction::weight_gradients && layer == expected_layer();
+  }
   /// The call that was checked last has been launched.
   void advance();
   void restart() noexcept;
+  [[nodiscard]] int restarts() const noexcept { return restarts_; }
 
   [[nodiscard]] const Schedule& schedule() const noexcept { return schedule_; }
   [[nodiscard]] const BufferPlan& plan() const noexcept { return plan_; }
@@ -39,6 +45,7 @@ class ScheduleTurn {
   BufferPlan plan_;
   std::size_t position_ = 0;  // in the steps
   int layers_done_ = 0;       // of the current step
+  int restarts_ = 0;
 };
 
 }  // namespace pianola::callable

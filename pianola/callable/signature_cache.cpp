@@ -117,6 +117,7 @@ struct SignatureCache::Impl {
   [[nodiscard]] std::optional<OneCall::Scope> one_call(const char* name, bool may_nest);
   [[nodiscard]] SignatureEntry& entry_for(Key key, std::span<const at::Tensor> inputs, const Call* call = nullptr);
   [[nodiscard]] const SignatureEntry& observed_entry(std::size_t function) const;
+  [[nodiscard]] CapturedCall* oldest_debtor(std::size_t function) const;
   [[nodiscard]] CachedGraph* graph_for(SignatureEntry& entry, Key key, const CallInputs& inputs, Call& call);
   std::optional<Result> replay(SignatureEntry& entry, CachedGraph& graph, const CallInputs& inputs);
   void run_eagerly(SignatureEntry& entry, bool observe, std::shared_ptr<CheckedReads> reads, const CallInputs& inputs,
@@ -293,6 +294,28 @@ void SignatureCache::refuse(Key key, const CallInputs& inputs, std::string reaso
   const auto one_call = impl_->one_call("an iteration", /*may_nest=*/true);
   const std::lock_guard lock(impl_->mutex);
   impl_->entry_for(key, inputs.described()).stay_eager(std::move(reason));
+}
+
+CapturedCall* SignatureCache::Impl::oldest_debtor(std::size_t function) const {
+  CapturedCall* oldest = nullptr;
+  for (const Entry& entry : functions[function].entries) {
+    CapturedCall* const one = entry->oldest_debtor();
+    if (one != nullptr && (oldest == nullptr || one->oldest_debt() < oldest->oldest_debt())) oldest = one;
+  }
+  return oldest;
+}
+
+bool SignatureCache::backward_weights(std::size_t function) {
+  const std::lock_guard lock(impl_->mutex);
+  CapturedCall* const debtor = impl_->oldest_debtor(function);
+  if (debtor != nullptr) debtor->backward_weights();
+  return debtor != nullptr;
+}
+
+std::uint64_t SignatureCache::oldest_debt(std::size_t function) const {
+  const std::lock_guard lock(impl_->mutex);
+  const CapturedCall* const debtor = impl_->oldest_debtor(function);
+  return debtor == nullptr ? 0 : debtor->oldest_debt();
 }
 
 void SignatureCache::reset(std::size_t function) {

@@ -88,6 +88,12 @@ class PIANOLA_API SignatureCache {
   /// @throws UsageError  With the reason, where the cache is strict.
   void refuse(Key key, const CallInputs& inputs, std::string reason);
 
+  /// Of all calls of a function: computes the gradients of weights that the oldest backward pass has left for later.
+  /// @return  False: none has left any.
+  bool backward_weights(std::size_t function = 0);
+  /// GraphedCallable::oldest_debt() of that.
+  [[nodiscard]] std::uint64_t oldest_debt(std::size_t function = 0) const;
+
   /// Forgets all signatures of a function and drops their graphs. Outputs and gradients live on, and backward passes of
   /// calls in flight can still run. @throws UsageError  The function is being captured.
   void reset(std::size_t function = 0);

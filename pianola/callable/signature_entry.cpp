@@ -134,6 +134,7 @@ bool SignatureEntry::may_capture() {
   if (is_eager_ || !warm_up_.is_over()) return false;
   if (graphs_.size() < static_cast<std::size_t>(options_.max_in_flight)) return true;
   if (!is_step()) {
+    refuse_debts();
     note_in_flight();
     return false;
   }
@@ -154,6 +155,27 @@ bool SignatureEntry::may_capture() {
 
 bool SignatureEntry::is_step() const {
   return options_.policy.whole_iterations || warm_up_.last().kind() == GraphedKind::step;
+}
+
+CapturedCall* SignatureEntry::oldest_debtor() const noexcept {
+  CapturedCall* oldest = nullptr;
+  for (const CachedGraph& graph : graphs_) {
+    const std::uint64_t debt = graph.call->oldest_debt();
+    if (debt != 0 && (oldest == nullptr || debt < oldest->oldest_debt())) oldest = graph.call.get();
+  }
+  return oldest;
+}
+
+// An eager call in their place would hide that gradients were lost.
+void SignatureEntry::refuse_debts() const {
+  if (oldest_debtor() == nullptr) return;
+  const auto owing = std::count_if(graphs_.begin(), graphs_.end(),
+                                   [](const CachedGraph& graph) { return graph.call->oldest_debt() != 0; });
+  throw UsageError({.what = fmt::format("{} calls with {} wait for backward_weights() (backward_dw() in Python), which "
+                                        "computes what their backward passes left for later; nothing was launched",
+                                        owing, signature_.text()),
+                    .fix = "call it once for each backward pass, or raise max_in_flight",
+                    .rule = "PG907"});
 }
 
 void SignatureEntry::note_in_flight() {

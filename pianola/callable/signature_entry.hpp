@@ -82,6 +82,8 @@ class SignatureEntry : public std::enable_shared_from_this<SignatureEntry> {
   void adopt(const SignatureEntry& other);
   [[nodiscard]] bool is_observed() const noexcept { return warm_up_.has_last(); }
   [[nodiscard]] bool holds_graphs() const noexcept { return !graphs_.empty(); }
+  /// The graph that has left gradients of weights for later first; nullptr: none has.
+  [[nodiscard]] CapturedCall* oldest_debtor() const noexcept;
   [[nodiscard]] bool stays_eager() const noexcept { return is_eager_; }
 
   /// Whether the next eager call is to be observed.
@@ -107,6 +109,7 @@ class SignatureEntry : public std::enable_shared_from_this<SignatureEntry> {
   [[nodiscard]] bool may_capture();
   [[nodiscard]] bool is_step() const;
   void note_in_flight();
+  void refuse_debts() const;
   CachedGraph* capture(const CallInputs& inputs, Call& call, GraphMaker& maker, std::size_t function);
   [[nodiscard]] std::vector<BranchInfo> branches() const;
   [[nodiscard]] std::string gain() const;

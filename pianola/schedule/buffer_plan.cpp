@@ -19,6 +19,7 @@ struct Visit {
   int slot = 0;
   int forward = 0;  // steps, counted from 1
   int backward = 0;
+  int last = 0;  // the backward, or the delayed gradients of weights
   int slot_retaken = kUntaken;
 };
 
@@ -42,9 +43,9 @@ void forward(Chunk& chunk, int step) {
   chunk.visits.push_back({.slot = static_cast<int>(slot), .forward = step});
 }
 
-void backward(Chunk& chunk, int step, std::size_t microbatch) {
+void end(Chunk& chunk, int step, std::size_t microbatch) {
   Visit& visit = chunk.visits[microbatch];
-  visit.backward = step;
+  visit.last = step;
   chunk.free_slots.push(static_cast<std::size_t>(visit.slot));
 }
 
@@ -52,10 +53,14 @@ std::vector<Chunk> walk(const Schedule& schedule) {
   std::vector<Chunk> chunks(static_cast<std::size_t>(schedule.chunks()));
   for (int number = 1; const ScheduleStep& step : schedule.steps()) {
     Chunk& chunk = chunks[static_cast<std::size_t>(step.chunk - 1)];
+    const auto microbatch = static_cast<std::size_t>(step.microbatch - 1);
     if (step.direction == Direction::forward) {
       forward(chunk, number);
     } else {
-      backward(chunk, number, static_cast<std::size_t>(step.microbatch - 1));
+      if (step.direction == Direction::backward) chunk.visits[microbatch].backward = number;
+      const bool is_last =
+          step.direction == Direction::weight_gradients || !schedule.delays_weight_gradients(step.chunk);
+      if (is_last) end(chunk, number, microbatch);
     }
     ++number;
   }
@@ -65,14 +70,14 @@ std::vector<Chunk> walk(const Schedule& schedule) {
 BufferLifetime lifetime(BufferKind kind, int chunk, int microbatch, const Visit& visit, int last_step) {
   BufferLifetime life{.kind = kind, .chunk = chunk, .microbatch = microbatch, .buffer = visit.slot};
   life.first_step = visit.forward;
-  life.last_step = visit.backward;
+  life.last_step = visit.last;
   switch (kind) {
     case BufferKind::input:
     case BufferKind::output:
       break;
     case BufferKind::output_gradient:
       life.buffer = 0;
-      life.first_step = visit.backward;
+      life.first_step = life.last_step = visit.backward;
       break;
     case BufferKind::input_gradient:
       life.first_step = visit.backward;

@@ -28,8 +28,9 @@ struct BufferLifetime {
 /// Which buffers the chunks of a schedule need when microbatches that are never in flight together share them.
 ///
 /// A slot is the set of buffers of one microbatch in flight. A forward takes the first slot that is free, its backward
-/// frees it, so that a chunk needs as many slots as its depth, whatever the number of microbatches.
-/// - Input and output: one per slot, in use from the forward to the backward.
+/// frees it (or the gradients of weights, where they are delayed), so that a chunk needs as many slots as its depth,
+/// whatever the number of microbatches.
+/// - Input and output: one per slot, in use from the forward until the slot is free.
 /// - Output gradient: one per chunk, in use during the backward.
 /// - Input gradient: one per slot, written by the backward, kept until the slot is taken again or the schedule ends.
 ///
@@ -50,7 +51,7 @@ class PIANOLA_API BufferPlan {
 
   /// @throws UsageError  There is no such chunk.
   [[nodiscard]] int slots(int chunk) const;
-  /// The slot, counted from 0, that holds the microbatch from its forward to its backward.
+  /// The slot, counted from 0, that holds the microbatch from its forward until it is free.
   /// @throws UsageError  There is no such chunk or microbatch.
   [[nodiscard]] int slot(int chunk, int microbatch) const;
 

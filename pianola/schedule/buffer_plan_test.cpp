@@ -51,6 +51,17 @@ TEST(BufferPlan, TellsWhenEachBufferIsInUse) {
                   BufferLifetime{kOutputGradient, 1, 3, 0, 6, 6}, BufferLifetime{kInputGradient, 1, 3, 0, 6, 6}));
 }
 
+TEST(BufferPlan, KeepsASlotUntilItsDelayedWeightGradients) {
+  const BufferPlan plan(Schedule::parse("1,-1,1,-1,-1.5,-1.5"));
+  EXPECT_EQ(plan.slots(1), 2);
+  EXPECT_THAT(
+      plan.lifetimes(),
+      ElementsAre(BufferLifetime{kInput, 1, 1, 0, 1, 5}, BufferLifetime{kOutput, 1, 1, 0, 1, 5},
+                  BufferLifetime{kOutputGradient, 1, 1, 0, 2, 2}, BufferLifetime{kInputGradient, 1, 1, 0, 2, 6},
+                  BufferLifetime{kInput, 1, 2, 1, 3, 6}, BufferLifetime{kOutput, 1, 2, 1, 3, 6},
+                  BufferLifetime{kOutputGradient, 1, 2, 0, 4, 4}, BufferLifetime{kInputGradient, 1, 2, 1, 4, 6}));
+}
+
 TEST(BufferPlan, KeepsInputGradientsUntilTheSlotIsTakenAgain) {
   // Other chunks' steps lie between the backward and the next forward of the slot.
   const BufferPlan plan(Schedule::parse("1,2,-2,-1,2,-2,1,-1"));

@@ -22,20 +22,29 @@ namespace {
 }  // namespace
 
 std::string describe(const ScheduleStep& step) {
-  return fmt::format("{} of chunk {}, microbatch {}", step.direction == Direction::forward ? "forward" : "backward",
-                     step.chunk, step.microbatch);
+  constexpr const char* kWords[] = {"forward", "backward", "weight gradients"};
+  return fmt::format("{} of chunk {}, microbatch {}", kWords[static_cast<std::size_t>(step.direction)], step.chunk,
+                     step.microbatch);
 }
 
-Schedule::Schedule(std::span<const int> order, const ScheduleOptions& options) : steps_(detail::checked_steps(order)) {
+Schedule::Schedule(std::span<const double> order, const ScheduleOptions& options)
+    : steps_(detail::checked_steps(order)) {
   int chunks = 0;
   for (const ScheduleStep& step : steps_) chunks = std::max(chunks, step.chunk);
   chunks_.resize(static_cast<std::size_t>(chunks));
   count_layers(options.layers_per_chunk);
+  for (const ScheduleStep& step : steps_) {
+    if (step.direction == Direction::weight_gradients) chunks_[static_cast<std::size_t>(step.chunk - 1)].delays = true;
+  }
   std::vector<int> in_flight(chunks_.size(), 0);
   for (const ScheduleStep& step : steps_) {
-    const auto chunk = static_cast<std::size_t>(step.chunk - 1);
-    in_flight[chunk] += step.direction == Direction::forward ? 1 : -1;
-    chunks_[chunk].depth = std::max(chunks_[chunk].depth, in_flight[chunk]);
+    const auto number = static_cast<std::size_t>(step.chunk - 1);
+    Chunk& chunk = chunks_[number];
+    if (step.direction == Direction::forward) {
+      chunk.depth = std::max(chunk.depth, ++in_flight[number]);
+    } else if (step.direction == (chunk.delays ? Direction::weight_gradients : Direction::backward)) {
+      --in_flight[number];
+    }
   }
 }
 
@@ -60,11 +69,13 @@ Schedule Schedule::parse(std::string_view text, const ScheduleOptions& options) 
 }
 
 Schedule Schedule::from_order(std::span<const double> order, const ScheduleOptions& options) {
-  return Schedule(detail::signed_chunks(order), options);
+  return Schedule(order, options);
 }
 
 int Schedule::microbatches() const noexcept {
-  return empty() ? 0 : static_cast<int>(steps_.size() / 2 / chunks_.size());
+  return static_cast<int>(std::count_if(steps_.begin(), steps_.end(), [](const ScheduleStep& step) {
+    return step.chunk == 1 && step.direction == Direction::forward;
+  }));
 }
 
 const Schedule::Chunk& Schedule::at(int chunk) const {
@@ -81,11 +92,14 @@ int Schedule::first_layer(int chunk) const { return at(chunk).first_layer; }
 
 int Schedule::depth(int chunk) const { return at(chunk).depth; }
 
+bool Schedule::delays_weight_gradients(int chunk) const { return at(chunk).delays; }
+
 std::string Schedule::to_string() const {
   std::string text;
   for (const auto& [direction, chunk, microbatch] : steps_) {
     if (!text.empty()) text += ',';
     text += std::to_string(direction == Direction::forward ? chunk : -chunk);
+    if (direction == Direction::weight_gradients) text += ".5";
   }
   return text;
 }

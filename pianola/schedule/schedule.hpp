@@ -21,9 +21,10 @@ struct PipelineShape {
   int rank = 0;           ///< Which rank's part, counted from 0. Rank 0 has the model's first chunk.
 };
 
-enum class Direction { forward, backward };
+enum class Direction { forward, backward, weight_gradients };
 
-/// One step of a schedule: the forward or the backward of one microbatch through one chunk. Both count from 1.
+/// One step of a schedule: the forward or the backward of one microbatch through one chunk, or the gradients of weights
+/// that its backward has left for later. Chunks and microbatches count from 1.
 struct ScheduleStep {
   Direction direction = Direction::forward;
   int chunk = 1;
@@ -39,8 +40,10 @@ struct ScheduleStep {
 ///
 /// It is written as Transformer Engine's `_order`: `c` is the forward of the next microbatch of chunk c, counted from
 /// 1, and `-c` the backward of the oldest microbatch of chunk c that is in flight, which is one between its forward and
-/// its backward. A schedule that exists is a valid one: each microbatch goes forward and then backward through each
-/// chunk. In which order a microbatch visits the chunks is not checked: they depend on each other through other ranks.
+/// its backward. `-c-0.5` are the gradients of the weights of chunk c, for the oldest microbatch whose backward has left
+/// them; that backward then computes those of the chunk's input alone (see CallableOptions::delay_weight_gradients).
+/// A schedule that exists is a valid one: each microbatch goes forward and then backward through each chunk, and all
+/// microbatches of a chunk delay the gradients of its weights, or none. In which order a microbatch visits the chunks is not checked: they depend on each other through other ranks.
 ///
 ///     Schedule order = Schedule::parse("1,2,1,2,-2,-1,-2,-1", {.layers_per_chunk = {2, 1}});
 ///     order.steps()[4];  // backward of chunk 2, microbatch 1
@@ -60,10 +63,10 @@ class PIANOLA_API Schedule {
 
   /// Takes an order as Transformer Engine's `_order` holds it.
   ///
-  /// @throws ScheduleError     The order is empty; an entry is 0 or not a whole number; chunks are left out; a backward
-  ///                           comes before its forward or is missing; the chunks' microbatches differ in number; or
-  ///                           `layers_per_chunk` does not fit. Names the entry, counted from 1.
-  /// @throws UnsupportedError  An entry is -c-0.5: a delayed weight gradient of chunk c.
+  /// @throws ScheduleError  The order is empty; an entry is 0 or neither a whole number nor -c-0.5; chunks are left out;
+  ///                        a backward comes before its forward or is missing, or delayed weight gradients before their
+  ///                        backward; the chunks' microbatches differ in number; or `layers_per_chunk` does not fit.
+  ///                        Names the entry, counted from 1.
   [[nodiscard]] static Schedule from_order(std::span<const double> order, const ScheduleOptions& options = {});
 
   /// GPipe: the forwards of all microbatches, then their backwards.
@@ -101,8 +104,11 @@ class PIANOLA_API Schedule {
   [[nodiscard]] int total_layers() const noexcept;
   /// The chunk's first layer, counted from 0 through the chunks in order.
   [[nodiscard]] int first_layer(int chunk) const;
-  /// The largest number of microbatches of the chunk that are in flight at once.
+  /// The largest number of microbatches of the chunk that are in flight at once: from the forward to the backward, or to
+  /// the delayed gradients of weights.
   [[nodiscard]] int depth(int chunk) const;
+  /// Whether the chunk's backwards leave the gradients of weights for later.
+  [[nodiscard]] bool delays_weight_gradients(int chunk) const;
 
   /// "1,2,1,2,-2,-1,-2,-1": the order, which parse() reads again.
   [[nodiscard]] std::string to_string() const;
@@ -114,11 +120,12 @@ class PIANOLA_API Schedule {
     int layers = 1;
     int first_layer = 0;
     int depth = 0;
+    bool delays = false;
 
     friend bool operator==(const Chunk&, const Chunk&) = default;
   };
 
-  Schedule(std::span<const int> order, const ScheduleOptions& options);
+  Schedule(std::span<const double> order, const ScheduleOptions& options);
   [[nodiscard]] const Chunk& at(int chunk) const;
   void count_layers(const std::vector<int>& layers);
 

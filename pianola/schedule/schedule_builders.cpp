@@ -69,9 +69,9 @@ std::vector<int> forward_chunks(const PipelineShape& shape) {
 }
 
 // `warmup` forwards, then a forward and a backward in turn, then the backwards that are left.
-std::vector<int> interlock(const std::vector<int>& forwards, int chunks, std::int64_t warmup) {
+std::vector<double> interlock(const std::vector<int>& forwards, int chunks, std::int64_t warmup) {
   const auto lead = static_cast<std::size_t>(std::min(warmup, static_cast<std::int64_t>(forwards.size())));
-  std::vector<int> order;
+  std::vector<double> order;
   order.reserve(2 * forwards.size());
   for (std::size_t i = 0; i < forwards.size() + lead; ++i) {
     if (i < forwards.size()) order.push_back(forwards[i]);

@@ -17,7 +17,7 @@ constexpr std::size_t kColumnGap = 2;  // blanks between columns
 
 std::string cell(const ScheduleStep& step, int chunk) {
   if (step.chunk != chunk) return ".";
-  return fmt::format("{}{}", step.direction == Direction::forward ? 'F' : 'B', step.microbatch);
+  return fmt::format("{}{}", "FBW"[static_cast<std::size_t>(step.direction)], step.microbatch);
 }
 
 // All columns are as wide as the widest, so that a step stands under the same step of the block before.
@@ -153,7 +153,12 @@ std::string describe(const Schedule& schedule, std::size_t width) {
   Report tables;
   add_facts(facts, schedule, plan);
   tables.table(chunk_table(schedule)).table(compact_lifetime_table(plan)).table(buffer_table(plan));
-  return facts.to_text(width) + "\nTimeline (F1, B1: forward and backward of microbatch 1)\n" +
+  const bool delays = std::any_of(schedule.steps().begin(), schedule.steps().end(), [](const ScheduleStep& step) {
+    return step.direction == Direction::weight_gradients;
+  });
+  const std::string_view of_weights = delays ? "; W1: its gradients of weights" : "";
+  return facts.to_text(width) +
+         fmt::format("\nTimeline (F1, B1: forward and backward of microbatch 1{})\n", of_weights) +
          draw_timeline(schedule, width) + '\n' + tables.to_text(width);
 }
 

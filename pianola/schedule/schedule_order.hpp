@@ -15,10 +15,7 @@ namespace pianola::detail {
 /// The entries of an order as text. @throws ScheduleError  One is not a number.
 [[nodiscard]] std::vector<double> parse_entries(std::string_view text);
 
-/// The entries of an order as signed chunks. @throws ScheduleError, UnsupportedError  As Schedule::from_order.
-[[nodiscard]] std::vector<int> signed_chunks(std::span<const double> order);
-
-/// The steps that signed chunks stand for. @throws ScheduleError  They are no valid schedule.
-[[nodiscard]] std::vector<ScheduleStep> checked_steps(std::span<const int> order);
+/// The steps that the entries of an order stand for. @throws ScheduleError  As Schedule::from_order.
+[[nodiscard]] std::vector<ScheduleStep> checked_steps(std::span<const double> order);
 
 }  // namespace pianola::detail

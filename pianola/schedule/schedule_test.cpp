@@ -92,7 +92,8 @@ TEST(Schedule, RefusesAnOrderWithoutEntries) {
   for (const char* order : {"", "  ", "[]", "[ ]"}) {
     expect_refusal<ScheduleError>(order,
                                   "the schedule has no entries\n"
-                                  "  fix:   write c for the forward and -c for the backward of chunk c, from 1 on");
+                                  "  fix:   write c for the forward and -c for the backward of chunk c, from 1 on; "
+                                  "-c-0.5 for delayed gradients of its weights");
   }
 }
 
@@ -112,7 +113,8 @@ TEST(Schedule, RefusesWhatIsNotANumber) {
 TEST(Schedule, RefusesNumbersThatNameNoChunk) {
   const auto message = [](const char* value, const char* where) {
     return "an entry must be the number of a chunk, got " + std::string(value) + "\n  where: " + where +
-           "\n  fix:   write c for the forward and -c for the backward of chunk c, from 1 on";
+           "\n  fix:   write c for the forward and -c for the backward of chunk c, from 1 on; -c-0.5 for delayed "
+           "gradients of its weights";
   };
   expect_refusal<ScheduleError>("1,0,-1", message("0", "entry 2 of 3"));
   expect_refusal<ScheduleError>("1,1.25", message("1.25", "entry 2 of 2"));
@@ -125,12 +127,38 @@ TEST(Schedule, RefusesNumbersThatNameNoChunk) {
               ThrowsMessage<ScheduleError>(message("-inf", "entry 2 of 2")));
 }
 
-TEST(Schedule, RefusesDelayedWeightGradients) {
-  expect_refusal<UnsupportedError>(
-      "1,2,-2,-2.5,-1,-1.5",
-      "delayed weight gradient is not supported yet, got -2.5 for chunk 2\n"
-      "  where: entry 4 of 6\n"
-      "  fix:   leave out the entries that end in .5: the backward then computes the weight gradient too");
+TEST(Schedule, GivesDelayedWeightGradientsTheOldestMicrobatchThatLeftThem) {
+  const Schedule schedule = Schedule::parse("1,1,-1,-1,-1.5,-1.5");
+  EXPECT_EQ(schedule.steps()[4], (ScheduleStep{Direction::weight_gradients, 1, 1}));
+  EXPECT_EQ(schedule.steps()[5], (ScheduleStep{Direction::weight_gradients, 1, 2}));
+  EXPECT_EQ(describe(schedule.steps()[5]), "weight gradients of chunk 1, microbatch 2");
+  EXPECT_EQ(schedule.microbatches(), 2);
+}
+
+TEST(Schedule, CountsAMicrobatchAsInFlightUntilItsWeightGradients) {
+  const Schedule schedule = Schedule::parse("1,2,-2,-1,1,2,-2,-1,-1.5,-1.5");
+  EXPECT_TRUE(schedule.delays_weight_gradients(1));
+  EXPECT_FALSE(schedule.delays_weight_gradients(2));
+  EXPECT_EQ(schedule.depth(1), 2);
+  EXPECT_EQ(schedule.depth(2), 1);
+  EXPECT_EQ(schedule.to_string(), "1,2,-2,-1,1,2,-2,-1,-1.5,-1.5");
+}
+
+TEST(Schedule, RefusesWeightGradientsThatNoBackwardLeft) {
+  expect_refusal<ScheduleError>("1,-1.5,-1",
+                                "-1.5 stands for weight gradients of chunk 1 that no backward has left to do: it had 0 "
+                                "backwards\n  where: entry 2 of 3\n  fix:   put the backward, -1, before it");
+  expect_refusal<ScheduleError>("1,-1,-1.5,-1.5",
+                                "-1.5 stands for weight gradients of chunk 1 that no backward has left to do: it had 1 "
+                                "backward and as many weight "
+                                "gradients\n  where: entry 4 of 4\n  fix:   put the backward, -1, before it");
+}
+
+TEST(Schedule, RefusesWeightGradientsOfSomeMicrobatchesOnly) {
+  expect_refusal<ScheduleError>("1,1,-1,-1.5,-1",
+                                "chunk 1 has 2 backwards but 1 gradient of weights\n"
+                                "  where: entry 5 of 5, backward of chunk 1, microbatch 2\n"
+                                "  fix:   add -1.5 after it, 1 time: all microbatches of a chunk delay them, or none");
 }
 
 TEST(Schedule, RefusesABackwardWithoutAMicrobatchInFlight) {

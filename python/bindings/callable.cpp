@@ -16,7 +16,7 @@
 namespace pianola::python {
 namespace {
 
-CaptureHooks make_hooks(const py::dict& hooks) {
+PassHooks make_hooks(const py::dict& hooks) {
   const auto action = [&](const char* name) {
     return hooks.contains(name) ? make_action(hooks[name]) : std::function<void()>();
   };
@@ -29,11 +29,13 @@ CaptureHooks make_hooks(const py::dict& hooks) {
 CallableOptions make_callable_options(c10::Device device, int warmup, GradPolicy grad, OutputPolicy output, int slots,
                                       bool retain_graph, bool allow_unused_input, bool accept_capture_path,
                                       OnMismatch on_mismatch, OnOtherMode on_other_mode, OnFull on_full,
-                                      std::vector<at::Tensor> through_autograd, const std::optional<Schedule>& schedule,
-                                      const std::optional<PoolId>& pool, std::vector<at::Generator> generators,
-                                      const Lanes& branches, const std::optional<ParallelOptions>& parallel,
-                                      const std::string& mode, const py::object& pre_warmup,
-                                      const py::object& post_warmup, const std::vector<py::dict>& capture_hooks) {
+                                      std::vector<at::Tensor> through_autograd, bool delay_weight_gradients,
+                                      const std::optional<Schedule>& schedule, const std::optional<PoolId>& pool,
+                                      std::vector<at::Generator> generators, const Lanes& branches,
+                                      const std::optional<ParallelOptions>& parallel, const std::string& mode,
+                                      const py::object& pre_warmup, const py::object& post_warmup,
+                                      const std::vector<py::dict>& capture_hooks,
+                                      const std::vector<py::dict>& replay_hooks) {
   CallableOptions options{.warmup = warmup,
                           .grad = grad,
                           .output = output,
@@ -45,6 +47,7 @@ CallableOptions make_callable_options(c10::Device device, int warmup, GradPolicy
                           .on_other_mode = on_other_mode,
                           .on_full = on_full,
                           .through_autograd = std::move(through_autograd),
+                          .delay_weight_gradients = delay_weight_gradients,
                           .schedule = schedule.value_or(Schedule()),
                           .pool = pool_of(device, pool),
                           .generators = std::move(generators),
@@ -54,6 +57,7 @@ CallableOptions make_callable_options(c10::Device device, int warmup, GradPolicy
                           .pre_warmup = make_action(pre_warmup),
                           .post_warmup = make_action(post_warmup)};
   for (const py::dict& hooks : capture_hooks) options.capture_hooks.push_back(make_hooks(hooks));
+  for (const py::dict& hooks : replay_hooks) options.replay_hooks.push_back(make_hooks(hooks));
   return options;
 }
 
@@ -100,10 +104,11 @@ void bind_policies(py::module_& module) {
 void bind_callable_info(py::module_& module) {
   py::class_<CallableInfo>(module, "CallableInfo", "What a graphed callable holds.")
       .def_readonly("graphs", &CallableInfo::graphs,
-                    "Captured graphs: a forward and a backward one per slot, and evaluation.")
+                    "Captured graphs: forward, backward, delayed weights per slot; evaluation.")
       .def_readonly("parameters", &CallableInfo::parameters, "Parameters whose gradients the graph adds to `p.grad`.")
       .def_readonly("through_autograd", &CallableInfo::through_autograd,
                     "Parameters whose gradients go through autograd.")
+      .def_readonly("delayed", &CallableInfo::delayed, "Of both, those whose gradients wait for backward_weights().")
       .def_readonly("slots", &CallableInfo::slots, "Calls that may be in flight.")
       .def_readonly("pool_bytes", &CallableInfo::pool_bytes, "Bytes of the pool, shared ones counted in full.")
       .def_readonly("static_bytes", &CallableInfo::static_bytes,
@@ -127,11 +132,13 @@ void bind_callable(py::module_& module) {
       .def(py::init(&make_callable_options), py::kw_only(), py::arg("device"), py::arg("warmup"), py::arg("grad"),
            py::arg("output"), py::arg("slots"), py::arg("retain_graph"), py::arg("allow_unused_input"),
            py::arg("accept_capture_path"), py::arg("on_mismatch"), py::arg("on_other_mode"), py::arg("on_full"),
-           py::arg("through_autograd"), py::arg("schedule"), py::arg("pool"), py::arg("generators"),
-           py::arg("branches"), py::arg("parallel"), py::arg("mode"), py::arg("pre_warmup"), py::arg("post_warmup"),
-           py::arg("capture_hooks"));
+           py::arg("through_autograd"), py::arg("delay_weight_gradients"), py::arg("schedule"), py::arg("pool"),
+           py::arg("generators"), py::arg("branches"), py::arg("parallel"), py::arg("mode"), py::arg("pre_warmup"),
+           py::arg("post_warmup"), py::arg("capture_hooks"), py::arg("replay_hooks"));
   py::class_<GraphedCallable>(module, "GraphedCallable", "A captured callable: tensors in, tensors out.")
       .def("call", &call_graphed, "Replays the forward pass.")
+      .def("backward_weights", &GraphedCallable::backward_weights, NoGil(),
+           "Computes the gradients of weights that the oldest backward left for later. False: nothing was left.")
       .def("static_inputs", &GraphedCallable::static_inputs,
            "The tensors that a call copies its inputs into; passed themselves, they are not copied.")
       .def("check_current", &GraphedCallable::check_current, py::arg("output"),

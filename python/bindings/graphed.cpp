@@ -108,6 +108,8 @@ class PythonCache {
     const WithoutGil release;
     cache_.reset();
   }
+  bool backward_weights() { return cache_.backward_weights(); }
+  [[nodiscard]] std::uint64_t oldest_debt() const { return cache_.oldest_debt(); }
   [[nodiscard]] GraphedInfo info() const { return cache_.info(); }
 
  private:
@@ -238,7 +240,7 @@ PyMethodDef call_method_of_cache = {
     "The result of a call; of one that nothing is known of, what `graphed._call(args, kwargs)` returns."};
 
 GraphedOptions make_graphed_options(int warmup, int capacity, int max_in_flight, OutputPolicy output, GradPolicy grad,
-                                    bool retain_graph, bool accept_capture_path,
+                                    bool delay_weight_gradients, bool retain_graph, bool accept_capture_path,
                                     const std::optional<std::pair<c10::Device, PoolId>>& pool,
                                     const std::optional<std::shared_ptr<GraphPoolFamily>>& family,
                                     std::vector<at::Generator> generators, const Lanes& branches,
@@ -249,6 +251,7 @@ GraphedOptions make_graphed_options(int warmup, int capacity, int max_in_flight,
           .max_in_flight = max_in_flight,
           .output = output,
           .grad = grad,
+          .delay_weight_gradients = delay_weight_gradients,
           .retain_graph = retain_graph,
           .pool = pool ? GraphPoolRef(GraphPool(pool->first, pool->second)) : GraphPoolRef(),
           .family = family.value_or(nullptr),
@@ -325,9 +328,10 @@ void bind_graphed(py::module_& module) {
   bind_layers_info(module);
   py::class_<GraphedOptions>(module, "GraphedOptions", "When a graphed function captures, and how much it keeps.")
       .def(py::init(&make_graphed_options), py::kw_only(), py::arg("warmup"), py::arg("capacity"),
-           py::arg("max_in_flight"), py::arg("output"), py::arg("grad"), py::arg("retain_graph"),
-           py::arg("accept_capture_path"), py::arg("pool"), py::arg("family"), py::arg("generators"),
-           py::arg("branches"), py::arg("parallel"), py::arg("checks_reads"), py::arg("mode"), py::arg("on_fallback"));
+           py::arg("max_in_flight"), py::arg("output"), py::arg("grad"), py::arg("delay_weight_gradients"),
+           py::arg("retain_graph"), py::arg("accept_capture_path"), py::arg("pool"), py::arg("family"),
+           py::arg("generators"), py::arg("branches"), py::arg("parallel"), py::arg("checks_reads"), py::arg("mode"),
+           py::arg("on_fallback"));
   py::class_<PythonCache> cache(module, "GraphedCache", "The graphs of one function, by signature of its calls.");
   cache
       .def(py::init<GraphedOptions, const py::function&, const py::object&>(), py::arg("options"), py::arg("original"),
@@ -342,6 +346,10 @@ void bind_graphed(py::module_& module) {
            "call, and the cache of `brought.graphed` knows the call. They arrive as `there` lies.")
       .def("knows_calls", &PythonCache::knows_calls, "Whether remember() was told of a call, and forget() not since.")
       .def("forget", &PythonCache::forget, "What remember() was told.")
+      .def("backward_weights", &PythonCache::backward_weights, py::call_guard<WithoutGil>(),
+           "Computes the gradients of weights that the oldest backward has left for later. False: none has left any.")
+      .def("oldest_debt", &PythonCache::oldest_debt, py::call_guard<WithoutGil>(),
+           "Rises from backward to backward of the process: which one backward_weights() is for; 0: none.")
       .def("refuse", &PythonCache::refuse, "Keeps calls of this key with such inputs eager from now on.")
       .def("reset", &PythonCache::reset, "Forgets all signatures and drops their graphs.")
       .def("info", &PythonCache::info, py::call_guard<WithoutGil>(), "What is known and kept, per signature.");

@@ -959,13 +959,16 @@ class CallableInfo:
 
     @property
     def graphs(self) -> int:
-        """Captured graphs: a forward and a backward one per slot, and evaluation."""
+        """Captured graphs: forward, backward, delayed weights per slot; evaluation."""
     @property
     def parameters(self) -> int:
         """Parameters whose gradients the graph adds to `p.grad`."""
     @property
     def through_autograd(self) -> int:
         """Parameters whose gradients go through autograd."""
+    @property
+    def delayed(self) -> int:
+        """Of both, those whose gradients wait for backward_weights()."""
     @property
     def slots(self) -> int:
         """Calls that may be in flight."""
@@ -1007,6 +1010,7 @@ class CallableOptions:
         on_other_mode: OnOtherMode,
         on_full: OnFull,
         through_autograd: Sequence[torch.Tensor],
+        delay_weight_gradients: bool,
         schedule: Schedule | None,
         pool: tuple[int, int] | None,
         generators: Sequence[torch.Generator],
@@ -1016,6 +1020,7 @@ class CallableOptions:
         pre_warmup: Callable[[], Any] | None,
         post_warmup: Callable[[], Any] | None,
         capture_hooks: Sequence[dict[str, Callable[[], None]]],
+        replay_hooks: Sequence[dict[str, Any]],
     ) -> None: ...
 
 class GraphedCallable:
@@ -1023,6 +1028,8 @@ class GraphedCallable:
 
     def call(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Replays the forward pass."""
+    def backward_weights(self) -> bool:
+        """Computes the gradients of weights that the oldest backward left for later. False: nothing was left."""
     def static_inputs(self) -> list[torch.Tensor]:
         """The tensors that a call copies its inputs into; passed themselves, they are not copied."""
     def check_current(self, output: torch.Tensor) -> None:
@@ -1166,6 +1173,7 @@ class GraphedOptions:
         max_in_flight: int,
         output: OutputPolicy,
         grad: GradPolicy,
+        delay_weight_gradients: bool,
         retain_graph: bool,
         accept_capture_path: bool,
         pool: tuple[torch.device, tuple[int, int]] | None,
@@ -1217,6 +1225,10 @@ class GraphedCache:
         """Whether remember() was told of a call, and forget() not since."""
     def forget(self) -> None:
         """What remember() was told."""
+    def backward_weights(self) -> bool:
+        """Computes the gradients of weights that the oldest backward has left for later. False: none has left any."""
+    def oldest_debt(self) -> int:
+        """Rises from backward to backward of the process: which one backward_weights() is for; 0: none."""
     def refuse(self, key: int, reason: str, *inputs: torch.Tensor) -> None:
         """Keeps calls of this key with such inputs eager from now on."""
     def reset(self) -> None:

@@ -30,7 +30,8 @@ def apply_config(
 
     The configuration is checked first, as by `check_config`; what that fixes is fixed. Then these keys act: `cuda_graph_impl` ("none":
     nothing is graphed; "local" and "transformer_engine": layers, captured after they have warmed up), `cuda_graph_modules` (parts of
-    layers; none: whole layers), `cuda_graph_warmup_steps`, `cuda_graph_retain_backward_graph`.
+    layers; none: whole layers), `cuda_graph_warmup_steps`, `cuda_graph_retain_backward_graph`, `delay_wgrad_compute` (call `backward_dw()` of
+    what comes back after each backward).
 
     Args:
         model: patched in place, as by `graph_layers`.
@@ -62,6 +63,7 @@ def apply_config(
     settings: Any = {
         "warmup": max(config.cuda_graph_warmup_steps, 1),
         "retain_graph": config.cuda_graph_retain_backward_graph,
+        "delay_weight_gradients": config.delay_wgrad_compute,
         **options,
     }
     found = find_layers(model, layers)

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable, Optional, Sequence, T
 import torch
 
 from . import _pipeline
-from ._capture_hooks import capture_hooks
 from ._choices import check_compile, chosen, grad_policy
 from ._device import default_device
 from ._errors import refuse
@@ -14,6 +13,7 @@ from ._graph_pool import pool_id
 from ._graphed_forward import GraphedForward
 from ._load import _C
 from ._named_gradients import see_names
+from ._pass_hooks import Given, capture_hooks, replay_hooks as hooks_of_replays
 from ._patching import replace, replacement
 from ._structure import Structure, of_arguments
 from ._weakly import Weakly, WhileCapturing, forward_of
@@ -71,6 +71,7 @@ def make_graphed_callables(
     on_full: str = "overtake",
     schedule: Optional["_C.Schedule"] = None,
     through_autograd: Iterable[torch.Tensor] = (),
+    delay_weight_gradients: bool = False,
     generators: Iterable[torch.Generator] = (),
     branches: Union[int, str] = "auto",
     parallel: "Optional[_C.ParallelOptions]" = None,
@@ -81,7 +82,8 @@ def make_graphed_callables(
     clone_param_grads_on_return: Optional[bool] = None,
     pre_warmup_hook: Optional[Callable[[], Any]] = None,
     post_warmup_hook: Optional[Callable[[], Any]] = None,
-    capture_time_hooks: Optional[Sequence[Optional[dict]]] = None,
+    capture_time_hooks: Given = None,
+    replay_hooks: Given = None,
     _order: Optional[Sequence[float]] = None,
     _num_layers_per_chunk: Union[int, Sequence[int], None] = None,
     _reuse_graph_input_output_buffers: bool = False,
@@ -108,6 +110,9 @@ def make_graphed_callables(
             UsageError.
         schedule: the order of forwards and backwards of a pipeline stage; `_order` in a Schedule.
         through_autograd: parameters whose gradients autograd sees under "accumulate", too.
+        delay_weight_gradients: a backward pass leaves the gradients of weights (of linear and convolution layers) for later, and
+            `backward_dw()` of what comes back computes them: `p.grad` is then what one backward would have made it. Once for each
+            backward. With an order, its entries -c-0.5 say so.
         generators: torch.Generators, besides the default one, that the callables draw from.
         branches, parallel: as for pianola.Graph.capture: what is independent in a pass runs at once. "auto": on four lanes,
             where a trial finds that faster; 0: never.
@@ -124,7 +129,9 @@ def make_graphed_callables(
             captured and is captured plainly.
         capture_time_hooks: per callable None or a dict of hooks, as in Transformer Engine: run around each warm-up and
             capture pass, and not recorded.
-        _order, _num_layers_per_chunk: Transformer Engine's pipeline order. Then sample_args has one entry per layer and
+        replay_hooks: the same, run around each replay: to gather sharded parameters into their memory, say (Megatron-LM's manual
+            hooks). {"forward_pre_hooks": {0: hook}, ...}; a hook gets the module. What runs eagerly runs its own.
+        _order, _num_layers_per_chunk: Transformer Engine's pipeline order: c, -c, and -c-0.5 for delayed gradients of weights. Then sample_args has one entry per layer and
             microbatch, and as many functions come back, in the same order. Without the second, the callables are divided
             evenly among the chunks.
         _reuse_graph_input_output_buffers: accepted; with an order, buffers are shared wherever the order allows it.
@@ -144,6 +151,7 @@ def make_graphed_callables(
     flats, tensors = _flatten(targets, samples)
     first = next((tensor for sample in tensors for tensor in sample), None)
     hooks = WhileCapturing()
+    of_replays = hooks_of_replays(replay_hooks, targets)
     settings: dict[str, Any] = dict(
         device=first.device if first is not None else default_device(),
         warmup=num_warmup_iters,
@@ -157,6 +165,7 @@ def make_graphed_callables(
         on_other_mode=_C.OnOtherMode.refuse,
         on_full=_C.OnFull.refuse if order is not None else chosen(_C.OnFull, on_full, "on_full"),
         through_autograd=list(through_autograd),
+        delay_weight_gradients=delay_weight_gradients,
         schedule=order,
         pool=pool_id(pool),
         generators=list(generators),
@@ -166,6 +175,7 @@ def make_graphed_callables(
         pre_warmup=hooks.hold(pre_warmup_hook),
         post_warmup=hooks.hold(post_warmup_hook),
         capture_hooks=capture_hooks(capture_time_hooks, targets, hooks),
+        replay_hooks=[one.for_graphs() for one in of_replays],
     )
     chosen(_C.OnMismatch, on_mismatch, "on_mismatch")
     modules = [target if isinstance(target, torch.nn.Module) else None for target in targets]
@@ -189,6 +199,8 @@ def make_graphed_callables(
         GraphedForward(one, flat, flat.function, module, on_mismatch, compiled)
         for one, flat, module, compiled in zip(captured, flats, modules, told)
     ]
+    for forward, replays in zip(forwards, of_replays):
+        forward.replay_hooks = replays
     if _order is not None:
         assert order is not None
         return _pipeline.per_microbatch(targets, forwards, order)
@@ -259,6 +271,7 @@ def _patch(target: Any, forward: GraphedForward) -> Any:
     if not isinstance(target, torch.nn.Module):
         return forward
     replace(target, forward)
-    if not hasattr(target, "reset"):
-        object.__setattr__(target, "reset", forward.reset)
+    for name in ("reset", "backward_dw"):
+        if not hasattr(target, name):
+            object.__setattr__(target, name, getattr(forward, name))
     return target

@@ -10,6 +10,7 @@ from typing import Any, Callable, Iterator, NoReturn, Optional
 
 import torch
 
+from . import _transformer_engine
 from ._callables import make_graphed_callables
 from ._cuda_graph import CUDAGraph, graph
 from ._errors import refuse
@@ -142,6 +143,11 @@ _REPLACED: dict[str, Any] = {
 }
 
 
+_REPLACED_OF_TRANSFORMER_ENGINE: dict[str, Any] = {
+    "make_graphed_callables": _transformer_engine.te_make_graphed_callables,
+}
+
+
 @contextlib.contextmanager
 def compat() -> Iterator[None]:
     """A context in which torch.cuda.CUDAGraph, torch.cuda.graph and torch.cuda.make_graphed_callables are Pianola's.
@@ -150,16 +156,20 @@ def compat() -> Iterator[None]:
     graph`) stay torch's, and so do graphs that were made before. torch uses its own classes for what it captures itself, as
     torch.compile(mode="reduce-overhead") does. The context holds for the whole process, not for one thread.
 
+    Where transformer_engine.pytorch has been imported before, its make_graphed_callables is Pianola's, too, with its arguments; those
+    for FP8 are refused.
+
     Methods and arguments are torch 2.15's, whichever torch is installed. Functions of the module (`export_dot`,
     `register_graph_replay_start_hook`) are there where torch has them, and serve Pianola's graphs too. Conditional nodes are
     refused, and so is `enable_annotations` where torch would record annotations.
     """
-    modules = (torch.cuda, torch.cuda.graphs)
+    names = {torch.cuda: _REPLACED, torch.cuda.graphs: _REPLACED}
+    names |= {sys.modules[one]: _REPLACED_OF_TRANSFORMER_ENGINE for one in _transformer_engine.MODULES if one in sys.modules}
     before = [
-        (module, name, getattr(module, name)) for module in modules for name in _REPLACED if hasattr(module, name)
+        (module, name, getattr(module, name)) for module, ours in names.items() for name in ours if hasattr(module, name)
     ]
     for module, name, _ in before:
-        setattr(module, name, _REPLACED[name])
+        setattr(module, name, names[module][name])
     try:
         yield
     finally:

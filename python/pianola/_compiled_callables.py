@@ -187,7 +187,7 @@ class _Contender:
         tensors, structure = of_arguments(self._args, self._kwargs)
         flat = FlatFunction(function, structure)
         alone = dict(slots=1, on_full=_C.OnFull.overtake, schedule=None, through_autograd=[], pool=pool_id(None), pre_warmup=None,
-                     post_warmup=None, capture_hooks=[])  # fmt: skip
+                     post_warmup=None, capture_hooks=[], replay_hooks=[], delay_weight_gradients=False)  # fmt: skip
         (captured,) = _C.make_graphed_callables([Weakly(flat.__call__)], [called.module], [tensors], _C.CallableOptions(**options | alone))
         self.graphed = GraphedForward(captured, flat, function, called.module, "refuse")
 

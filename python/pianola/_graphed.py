@@ -230,6 +230,15 @@ class GraphedFunction(Generic[Arguments, Result]):
             info.numbers = theirs.numbers + info.numbers
         return info
 
+    def backward_dw(self) -> bool:
+        """Computes the gradients of weights that the oldest backward has left for later (`delay_weight_gradients`).
+
+        Once for each backward; `p.grad` is then what one backward would have made it. False: none has left any.
+        """
+        caches = [self._cache, *(other._cache for other in (*self._arrivals.functions(), *self.draws.functions()))]
+        oldest = min((cache for cache in caches if cache.oldest_debt()), key=lambda cache: cache.oldest_debt(), default=None)
+        return oldest is not None and oldest.backward_weights()
+
     def forget_graphs(self) -> None:
         """Forgets all signatures and drops their graphs."""
         self._cache.forget()
@@ -269,6 +278,7 @@ def _cache_options(options: dict[str, Any], report: Callable[[str], None]) -> "_
         max_in_flight=options["max_in_flight"],
         output=chosen(_C.OutputPolicy, options["outputs"], "outputs"),
         grad=grad_policy(options["grad"]),
+        delay_weight_gradients=options["delay_weight_gradients"],
         retain_graph=options["retain_graph"],
         accept_capture_path=options["accept_capture_path"],
         pool=None if pool is family else (pool.device, pool.id),
@@ -307,6 +317,7 @@ def graphed(
     max_in_flight: int = 4,
     outputs: Any = "clone",
     grad: Any = "accumulate",
+    delay_weight_gradients: bool = False,
     retain_graph: bool = False,
     accept_capture_path: bool = False,
     pool: Any = None,
@@ -345,6 +356,9 @@ def graphed(
         max_in_flight: calls of one signature between forward and backward at once; further ones run eagerly.
         outputs: "clone": results are the caller's. "alias": the next call overwrites them, which spares the copies.
         grad: GradPolicy or its name: how gradients of parameters are handed out when backward() runs outside.
+        delay_weight_gradients: when backward() runs outside, a replayed call's leaves the gradients of weights (of linear and
+            convolution layers) for later; `backward_dw()` computes them, once for each backward. Those of calls that ran eagerly leave
+            nothing for it.
         retain_graph: let backward(retain_graph=True) be followed by another one.
         accept_capture_path: accept a capture whose operations differ from those of the call before it, because a library
             asks whether it is captured. Off: such calls stay eager.
@@ -375,6 +389,7 @@ def graphed(
         max_in_flight=max_in_flight,
         outputs=outputs,
         grad=grad,
+        delay_weight_gradients=delay_weight_gradients,
         retain_graph=retain_graph,
         accept_capture_path=accept_capture_path,
         pool=pool,

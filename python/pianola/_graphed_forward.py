@@ -8,6 +8,7 @@ import torch
 from ._errors import GuardError, refuse
 from ._flat_function import FlatFunction
 from ._load import _C
+from ._pass_hooks import ReplayHooks
 from ._patching import restore
 from ._structure import names_of_arguments, of_arguments
 
@@ -29,6 +30,7 @@ class GraphedForward:
         compiled: str = "",
     ) -> None:
         self.compiled = compiled  # what became of compiling it; empty where that was not asked for
+        self.replay_hooks: Optional[ReplayHooks] = None  # which live as long as this does
         self._captured: Optional[_C.GraphedCallable] = captured
         self._call = captured.call
         self._flat = flat
@@ -79,6 +81,14 @@ class GraphedForward:
             refuse("the graphed callable was reset", "graph it again with make_graphed_callables", where=self._flat.name)
         return self._captured
 
+    def backward_dw(self) -> bool:
+        """Computes the gradients of weights that the oldest backward has left for later (`delay_weight_gradients`).
+
+        Once for each backward; `p.grad` is then what one backward would have made it. False: nothing was left, as after calls
+        that ran eagerly.
+        """
+        return self._captured is not None and self._captured.backward_weights()
+
     def info(self) -> "_C.CallableInfo":
         """What it holds: graphs, parameters, bytes."""
         return self.captured.info()
@@ -91,8 +101,9 @@ class GraphedForward:
         module = None if self._module is None else self._module()
         if module is not None:
             restore(module, self)
-            if getattr(module.__dict__.get("reset"), "__self__", None) is self:
-                object.__delattr__(module, "reset")
+            for name in ("reset", "backward_dw"):
+                if getattr(module.__dict__.get(name), "__self__", None) is self:
+                    object.__delattr__(module, name)
 
     def _refuse_to_be_copied(self, how: str) -> NoReturn:
         refuse(

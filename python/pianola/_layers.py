@@ -46,6 +46,11 @@ class GraphedLayers:
         """A line for each layer when printed: state, graphs, replays, eager calls; and why calls stay eager."""
         return _C.LayersInfo([(name, layer.info()) for name, layer in self._layers.items()])
 
+    def backward_dw(self) -> bool:
+        """With `delay_weight_gradients`: `backward_dw()` of each layer, from the last to the first. Once for each backward through
+        all. False: none had left anything."""
+        return any([layer.backward_dw() for layer in reversed(self._layers.values())])
+
     def reset_all(self) -> None:
         """Drops the graphs of all layers; their next calls warm up again, and are captured as things are then."""
         for layer in self._layers.values():

@@ -21,6 +21,7 @@ class GraphedOptions(TypedDict, total=False):
     max_in_flight: int
     outputs: Outputs
     grad: Grad
+    delay_weight_gradients: bool
     retain_graph: bool
     accept_capture_path: bool
     pool: Union[_C.GraphPool, _C.GraphPoolFamily, None]
@@ -45,6 +46,7 @@ class CallableOptions(TypedDict, total=False):
     on_full: str
     schedule: Optional[_C.Schedule]
     through_autograd: Iterable[torch.Tensor]
+    delay_weight_gradients: bool
     generators: Iterable[torch.Generator]
     branches: Union[int, str]
     parallel: Optional[_C.ParallelOptions]
@@ -56,6 +58,7 @@ class CallableOptions(TypedDict, total=False):
     pre_warmup_hook: Optional[Callable[[], Any]]
     post_warmup_hook: Optional[Callable[[], Any]]
     capture_time_hooks: Optional[Sequence[Optional[dict[str, Any]]]]
+    replay_hooks: Optional[Sequence[Optional[dict[str, Any]]]]
     _order: Optional[Sequence[float]]
     _num_layers_per_chunk: Union[int, Sequence[int], None]
     _reuse_graph_input_output_buffers: bool

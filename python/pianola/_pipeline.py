@@ -112,6 +112,13 @@ class MicrobatchForward:
         """What became of compiling the layer."""
         return self._forward.compiled
 
+    def backward_dw(self) -> bool:
+        """Computes the weight gradients that this microbatch's backward has left for later: an entry -c-0.5 of the order.
+
+        False: nothing was left, as after calls that ran eagerly.
+        """
+        return self._forward.backward_dw()
+
     def reset(self) -> None:
         """Drops the graphs of the layer, for all microbatches."""
         self._forward.reset()

@@ -2,7 +2,9 @@
 
 import collections
 import dataclasses
+import gc
 import re
+import weakref
 
 import pytest
 import torch
@@ -300,7 +302,7 @@ def test_a_host_read_is_named_with_its_line(device):
             dict(callables=torch.relu, sample_args=(torch.ones(2),), grad="clone", clone_param_grads_on_return=True),
             "both grad and clone_param_grads_on_return were given",
         ),
-        (dict(callables=torch.relu, sample_args=(torch.ones(2),), _order=[1, -1.5, -1]), "delayed weight gradient"),
+        (dict(callables=torch.relu, sample_args=(torch.ones(2),), _order=[1, -1.5, -1]), "no backward has left to do"),
     ],
 )
 def test_arguments_that_do_not_fit_are_named(arguments, text):
@@ -394,6 +396,96 @@ def test_hooks_around_warm_up_and_capture_run_in_order(device):
         pianola.make_graphed_callables(
             torch.relu, (x,), capture_time_hooks=[{"forward_hooks": {0: lambda module: 1}}]
         )
+
+
+def noting(calls, *kinds):
+    return {kind: {0: lambda module, kind=kind: calls.append(kind)} for kind in kinds}
+
+
+def test_replay_hooks_run_around_each_replay_and_no_eager_call(device):
+    calls = []
+    hooks = noting(calls, "forward_pre_hooks", "forward_hooks", "backward_pre_hooks", "backward_hooks")
+    x = torch.randn(8, 16, device=device, requires_grad=True)
+    model = pianola.make_graphed_callables(MLP().to(device), (x,), on_mismatch="eager", replay_hooks=[hooks])
+    assert calls == []
+    for _ in range(2):
+        model(x).sum().backward()
+    assert calls == 2 * ["forward_pre_hooks", "forward_hooks", "backward_pre_hooks", "backward_hooks"]
+    model(torch.randn(3, 16, device=device)).sum().backward()
+    assert len(calls) == 8
+
+
+def test_sharded_parameters_are_gathered_before_each_replay(device):
+    """As a distributed optimizer overlaps it: weights are stale until a hook has brought the new ones into their memory."""
+    eager, model = twins(MLP(), device)
+    new = [parameter.detach().clone() for parameter in model.parameters()]
+
+    def gather(module):
+        with torch.no_grad():
+            for parameter, value in zip(module.parameters(), new):
+                parameter.copy_(value)
+
+    samples = tuple((torch.randn(8, 16, device=device, requires_grad=True),) for _ in range(2))
+    functions = pianola.make_graphed_callables(
+        (model,), samples, _order=[1, 1, -1, -1], replay_hooks=[{"forward_pre_hooks": {0: gather}}]
+    )
+    optimizer = torch.optim.SGD(eager.parameters(), lr=0.1)
+    for step in range(4):
+        inputs = batches(2, (8, 16), device, seed=step)
+        outputs = [function(x.clone().requires_grad_()) for function, x in zip(functions, inputs)]
+        for y, x in zip(outputs, inputs):
+            y.square().sum().backward()
+            eager(x).square().sum().backward()
+        assert_same_state(eager, model)
+        optimizer.step()
+        with torch.no_grad():
+            for value, parameter in zip(new, eager.parameters()):
+                value.copy_(parameter)
+        for module in (eager, model):
+            module.zero_grad()
+
+
+def test_a_replay_hook_that_fails_launches_nothing(device):
+    x = torch.randn(8, 16, device=device)
+
+    def fail(module):
+        raise ValueError("no parameters came")
+
+    failing = [{"forward_pre_hooks": {0: fail}}]
+    model = pianola.make_graphed_callables(MLP().to(device), (x,), replay_hooks=failing)
+    with pytest.raises(ValueError, match="no parameters came"):
+        model(x)
+    failing[0]["forward_pre_hooks"].clear()
+    assert model.forward.captured.in_flight == 0
+
+
+def test_replay_hooks_that_do_not_fit_are_refused(device):
+    x = torch.randn(8, 16, device=device)
+    with pytest.raises(pianola.UsageError, match="got 2 replay_hooks for 1 callables"):
+        pianola.make_graphed_callables(MLP().to(device), (x,), replay_hooks=[None, None])
+    with pytest.raises(pianola.UsageError, match="replay_hooks has unknown keys \\['forward'\\]"):
+        pianola.make_graphed_callables(MLP().to(device), (x,), replay_hooks=[{"forward": {}}])
+    model = pianola.make_graphed_callables(
+        MLP().to(device), (x,), replay_hooks=[{"forward_hooks": {0: lambda module: module}}]
+    )
+    with pytest.raises(pianola.UsageError, match="of forward_hooks returned a value"):
+        model(x)
+
+
+def test_a_model_that_its_replay_hooks_look_at_is_freed(device):
+    x = torch.randn(8, 16, device=device)
+    model = MLP().to(device)
+
+    def look(module):
+        assert module is model
+
+    pianola.make_graphed_callables(model, (x,), replay_hooks=[{"forward_hooks": {0: look}}])
+    model(x)
+    del look
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
 
 
 def test_reset_gives_the_original_back(device):

@@ -1,0 +1,112 @@
+// The part of CapturedCallable that computes the gradients of weights that backward passes have left for later.
+#include <pianola/callable/captured_callable.hpp>
+
+#include <pianola/core/error.hpp>
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <atomic>
+#include <optional>
+#include <utility>
+
+namespace pianola::callable {
+
+namespace autograd = torch::autograd;
+
+namespace {
+
+// Rises through the process, so that callables can be put in order.
+std::uint64_t next_debt() {
+  static std::atomic<std::uint64_t> last = 0;
+  return ++last;
+}
+
+// As the end of a backward pass would: hooks of the parameters run, and of who pairs the ranks' communication.
+void accumulate(const std::vector<at::Tensor>& parameters, const std::vector<at::Tensor>& gradients) {
+  autograd::edge_list edges;
+  for (const at::Tensor& parameter : parameters) edges.push_back(autograd::impl::gradient_edge(parameter));
+  autograd::Engine::get_default_engine().execute(edges, gradients, /*keep_graph=*/false, /*create_graph=*/false,
+                                                 /*accumulate_grad=*/true);
+}
+
+}  // namespace
+
+// Of autograd.grad() for named tensors nothing is left: `p.grad` has to stay as it is.
+void CapturedCallable::note_debt(const BackwardNode& node, const CapturedMode::Unreached& unreached) const {
+  Pass& pass = node.pass();
+  pass.microbatch = node.microbatch();
+  pass.iteration = turn_ == nullptr ? 0 : turn_->restarts();
+  pass.unreached_direct = unreached.later_direct;
+  pass.unreached_routed = unreached.later_routed;
+  pass.owes = next_debt();
+}
+
+// An iteration that was given up takes what it left with it.
+void CapturedCallable::forgive(Pass& pass) const noexcept {
+  if (pass.owes != 0 && turn_ != nullptr && pass.iteration != turn_->restarts()) pass.owes = 0;
+}
+
+std::uint64_t CapturedCallable::oldest_debt() const noexcept {
+  const Debt debt = find_debt();
+  return debt.pass == nullptr ? 0 : debt.pass->owes.load();
+}
+
+CapturedCallable::Debt CapturedCallable::find_debt() const noexcept {
+  Debt oldest{.mode = nullptr, .pass = nullptr};
+  for (const auto& mode : modes_) {
+    if (mode == nullptr) continue;
+    for (const auto& pass : mode->passes()) {
+      if (pass->owes == 0 || (oldest.pass != nullptr && oldest.pass->owes < pass->owes)) continue;
+      oldest = {.mode = mode.get(), .pass = pass.get()};
+    }
+  }
+  return oldest;
+}
+
+bool CapturedCallable::backward_weights() {
+  std::optional<OneCall::Scope> one_call(std::in_place, one_call_, "backward_weights()", kSubject);
+  check_alive("backward_weights()");
+  for (const auto& known : modes_) {
+    if (known == nullptr) continue;
+    for (const auto& one : known->passes()) forgive(*one);
+  }
+  const auto [mode, pass] = find_debt();
+  const bool has_turn = turn_ != nullptr && (pass != nullptr || in_flight() != 0 || turn_->expects_weights(layer_));
+  if (has_turn) turn_->check_weights(layer_, pass == nullptr ? 0 : pass->microbatch);
+  std::vector<at::Tensor> parameters, gradients;
+  if (pass != nullptr) {
+    launch_weights(*mode, *pass);
+    if (RoutedGradients* routed = mode->later().routed ? &*mode->later().routed : nullptr; routed != nullptr) {
+      std::vector<std::size_t> wanted;
+      for (std::size_t k = 0; k < routed->parameters().size(); ++k) {
+        if (!std::binary_search(pass->unreached_routed.begin(), pass->unreached_routed.end(), k)) wanted.push_back(k);
+      }
+      parameters = select(routed->parameters(), wanted);
+      gradients = routed->hand_out(wanted);
+    }
+    pass->owes = 0;
+  }
+  if (has_turn) turn_->advance();
+  one_call.reset();  // hooks may call
+  if (!parameters.empty()) accumulate(parameters, gradients);
+  return pass != nullptr;
+}
+
+void CapturedCallable::launch_weights(CapturedMode& mode, Pass& pass) {
+  ParameterGradients* direct = mode.later().direct ? &*mode.later().direct : nullptr;
+  const bool steady = mode.later().is_steady();
+  if (auto offence = mode.weights_offence(pass, steady)) throw GuardError(*std::move(offence));
+  if (direct != nullptr) direct->before_replay(/*wanted=*/true, steady, pass.unreached_direct);
+  if (mode.later().routed) mode.later().routed->vacate_buffers();
+  try {
+    pass.weights.replay();
+  } catch (...) {
+    if (direct != nullptr) direct->undo_replay();
+    throw;
+  }
+  if (direct != nullptr) direct->after_replay();
+}
+
+}  // namespace pianola::callable

@@ -1,0 +1,118 @@
+"""`make_graphed_callables` as Transformer Engine has it: its arguments and its ways, for `pianola.compat()`."""
+
+import warnings
+from typing import Any, Callable, Optional
+
+import torch
+
+from ._callables import make_graphed_callables
+from ._errors import refuse
+from ._pass_hooks import Given
+
+# Modules that have the name, where they are loaded.
+MODULES = ("transformer_engine.pytorch", "transformer_engine.pytorch.graph")
+
+# Old names of arguments: what they are called now.
+_RENAMED = {
+    "fp8_enabled": "enabled",
+    "fp8_calibrating": "calibrating",
+    "fp8_recipe": "recipe",
+    "fp8_group": "amax_reduction_group",
+    "fp8_weight_caching": "cache_quantized_params",
+}
+
+
+def te_make_graphed_callables(
+    modules: Any,
+    sample_args: Any,
+    num_warmup_iters: int = 3,
+    allow_unused_input: bool = False,
+    sample_kwargs: Any = None,
+    fp8_enabled: Any = None,
+    fp8_calibrating: Any = None,
+    fp8_recipe: Any = None,
+    fp8_group: Any = None,
+    fp8_weight_caching: Any = None,
+    enabled: Any = None,
+    calibrating: Any = None,
+    recipe: Any = None,
+    amax_reduction_group: Any = None,
+    cache_quantized_params: Any = None,
+    _order: Any = None,
+    _num_layers_per_chunk: Any = None,
+    pool: Any = None,
+    retain_graph_in_backward: bool = False,
+    _reuse_graph_input_output_buffers: bool = False,
+    pre_warmup_hook: Optional[Callable[[], Any]] = None,
+    post_warmup_hook: Optional[Callable[[], Any]] = None,
+    clone_param_grads_on_return: bool = True,
+    capture_time_hooks: Given = None,
+) -> Any:
+    """With its ways where they differ: modules only, gradients reach parameters through autograd, autocast's cache is refused, and
+    where nothing is said of the order, a module that has been told to delay its weights' gradients does."""
+    given = dict(
+        fp8_enabled=fp8_enabled, fp8_calibrating=fp8_calibrating, fp8_recipe=fp8_recipe, fp8_group=fp8_group,
+        fp8_weight_caching=fp8_weight_caching,
+    )  # fmt: skip
+    now = dict(
+        enabled=enabled, calibrating=calibrating, recipe=recipe, amax_reduction_group=amax_reduction_group,
+        cache_quantized_params=cache_quantized_params,
+    )  # fmt: skip
+    _refuse_fp8(_as_named_now(given, now))
+    targets = modules if isinstance(modules, (tuple, list)) else (modules,)
+    for target in targets:
+        if not isinstance(target, torch.nn.Module):
+            raise TypeError(f"Graphing for {type(target)} is not supported.")
+    if torch.is_autocast_enabled() and torch.is_autocast_cache_enabled():
+        refuse("make_graphed_callables does not support the autocast caching. Please set `cache_enabled=False`.")
+    return make_graphed_callables(
+        modules,
+        sample_args,
+        num_warmup_iters,
+        allow_unused_input,
+        pool,
+        "global",
+        sample_kwargs=sample_kwargs,
+        retain_graph_in_backward=retain_graph_in_backward,
+        clone_param_grads_on_return=clone_param_grads_on_return,
+        pre_warmup_hook=pre_warmup_hook,
+        post_warmup_hook=post_warmup_hook,
+        capture_time_hooks=capture_time_hooks,
+        accept_capture_path=True,
+        delay_weight_gradients=_order is None and any(getattr(target, "delay_wgrad_compute", False) for target in targets),
+        _order=_order,
+        _num_layers_per_chunk=_num_layers_per_chunk,
+        _reuse_graph_input_output_buffers=_reuse_graph_input_output_buffers,
+    )
+
+
+def _as_named_now(old: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    for name, value in old.items():
+        if value is None:
+            continue
+        if now[_RENAMED[name]] is not None:
+            raise ValueError(
+                f"make_graphed_callables has deprecated `{name}` kwarg in favor of `{_RENAMED[name]}`, but both kwargs are set."
+            )
+        warnings.warn(
+            f"make_graphed_callables has deprecated `{name}` kwarg in favor of `{_RENAMED[name]}`.", DeprecationWarning, stacklevel=3
+        )
+        now[_RENAMED[name]] = value
+    return now
+
+
+def _refuse_fp8(arguments: dict[str, Any]) -> None:
+    """All of them are about quantisation; what is off is none."""
+    wanted = arguments["enabled"]
+    if any(wanted) if isinstance(wanted, (tuple, list)) else wanted:
+        refuse(
+            "enabled: Pianola does not capture Transformer Engine's FP8, whose scales live outside of the graphs",
+            "leave it out, or capture this module outside of pianola.compat()",
+            kind="UnsupportedError",
+        )
+    if arguments["cache_quantized_params"]:
+        refuse(
+            "cache_quantized_params: no weights are quantised, so there is nothing to keep",
+            "leave it out",
+            kind="UnsupportedError",
+        )
