@@ -47,7 +47,9 @@ void check(const CLI::App& command) {
 }
 
 void add_options(CLI::App& command, Arguments& arguments) {
-  command.add_option("order", arguments.order, "Steps such as 1,2,-2,-1: forward (c), backward (-c), delayed gradients of weights (-c-0.5) of chunk c");
+  command.add_option(
+      "order", arguments.order,
+      "Steps such as 1,2,-2,-1: forward (c), backward (-c), delayed gradients of weights (-c-0.5) of chunk c");
   command.add_flag("--gpipe", arguments.gpipe, "All forwards, then all backwards");
   command.add_flag("--1f1b", arguments.one_f_one_b, "Forward and backward in turn");
   command.add_flag("--interleaved", arguments.interleaved, "The same with several chunks on each rank");

@@ -50,6 +50,28 @@ const std::vector<Read>& reads() {
   return all;
 }
 
+TEST_P(HostReads, CutTheStepIntoPieces) {
+  const at::Tensor x = randn({8});
+  int first = 0;
+  const AuditReport report = audit(
+      [&] {
+        at::Tensor y = x * 2;
+        y = y + 1;
+        first = __LINE__ + 1;
+        (void)y.sum().item<float>();
+        y = at::nonzero(y.exp());
+        (void)(y * 2);
+      },
+      {.trial = false});
+  ASSERT_EQ(report.cuts.size(), 2U);
+  EXPECT_EQ(report.cuts[0].op, "aten::item");
+  EXPECT_EQ(report.cuts[0].place.line, first);
+  EXPECT_EQ(report.cuts[0].before, 3U);
+  EXPECT_EQ(report.cuts[1].op, "aten::nonzero");
+  EXPECT_EQ(report.cuts[1].before, 1U);
+  EXPECT_THAT(report.to_text(), HasSubstr("3 graphs as it is, of 3, 1 and 1 operations, cut by aten::item at"));
+}
+
 TEST_P(HostReads, EachIsFoundWithItsRuleOperationAndLine) {
   for (const Read& read : reads()) {
     SCOPED_TRACE(read.name);

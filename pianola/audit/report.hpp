@@ -27,6 +27,13 @@ struct Finding {
   [[nodiscard]] PIANOLA_API static Finding of(std::string_view rule);
 };
 
+/// Where the host waits for what the step has computed: a graph of it ends there, and the next one begins behind.
+struct AuditCut {
+  std::string op = {};     ///< As the user called it: "aten::item".
+  SourcePlace place = {};  ///< The user's line; unknown where there is none.
+  std::size_t before = 0;  ///< Operations from the cut before it, or from the begin of the step.
+};
+
 /// What an audit found: all hazards, worst first, each once.
 class PIANOLA_API AuditReport {
  public:
@@ -52,10 +59,11 @@ class PIANOLA_API AuditReport {
   /// For programs: 0 where ok(), 3 otherwise.
   [[nodiscard]] int exit_code() const noexcept { return ok() ? 0 : 3; }
 
-  std::string subject = {};    ///< What was audited: a name for the heading.
-  std::string device = {};     ///< Where the step computes: "cuda:0".
-  int iterations = 0;          ///< That were observed.
-  std::size_t operations = 0;  ///< Of the last one.
+  std::string subject = {};         ///< What was audited: a name for the heading.
+  std::string device = {};          ///< Where the step computes: "cuda:0".
+  int iterations = 0;               ///< That were observed.
+  std::size_t operations = 0;       ///< Of the last one.
+  std::vector<AuditCut> cuts = {};  ///< Of the last one, in order.
 
  private:
   std::vector<Finding> findings_;

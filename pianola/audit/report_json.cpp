@@ -24,6 +24,10 @@ Json json_of(const Finding& finding) {
 std::string AuditReport::to_json(int indent) const {
   Json findings = Json::array();
   for (const Finding& finding : findings_) findings.push_back(json_of(finding));
+  Json pieces = Json::array();
+  for (const AuditCut& cut : cuts) {
+    pieces.push_back({{"op", cut.op}, {"place", json_of(cut.place)}, {"operations_before", cut.before}});
+  }
   const auto worst_found = worst();
   const Json report = {{"subject", subject},
                        {"device", device},
@@ -32,6 +36,7 @@ std::string AuditReport::to_json(int indent) const {
                        {"ok", ok()},
                        {"worst", worst_found ? Json(in_words(*worst_found)) : Json(nullptr)},
                        {"findings", std::move(findings)},
+                       {"cuts", std::move(pieces)},
                        {"notes", notes_}};
   return report.dump(indent, ' ', false, Json::error_handler_t::replace);
 }

@@ -140,6 +140,31 @@ TEST(AuditReport, TextHasAHeadingAndOneEntryForEach) {
   EXPECT_EQ(text.back(), '\n');
 }
 
+TEST(AuditReport, TextSaysWhatGraphsTheStepWouldBeAndWhatCutsThem) {
+  AuditReport report;
+  report.operations = 40;
+  const SourcePlace loss{.function = "train", .file = "train.py", .line = 12};
+  report.cuts = {{.op = "aten::item", .place = loss, .before = 10}, {.op = "aten::nonzero", .before = 24}};
+  EXPECT_THAT(
+      report.to_text(),
+      HasSubstr("\n3 graphs as it is, of 10, 24 and 4 operations, cut by aten::item at train.py:12; aten::nonzero\n"));
+  EXPECT_EQ(Json::parse(report.to_json())["cuts"][0]["operations_before"], 10);
+  report.cuts = {{.op = "aten::item", .place = loss, .before = 39}};
+  EXPECT_THAT(report.to_text(), Not(HasSubstr("graphs as it is"))) << "nothing is behind it";
+  report.cuts.clear();
+  EXPECT_THAT(report.to_text(), Not(HasSubstr("graphs as it is")));
+}
+
+TEST(AuditReport, TextNamesAFewOfManyCuts) {
+  AuditReport report;
+  report.operations = 200;
+  for (int i = 0; i < 20; ++i) {
+    report.cuts.push_back({.op = "aten::item", .place = {.file = "a.py", .line = i % 10}, .before = 9});
+  }
+  EXPECT_THAT(report.to_text(), AllOf(HasSubstr("20 graphs as it is, of 9, 9, 9, 9, 9, 9, 9, 9 ... operations"),
+                                      HasSubstr("and at 6 other places")));
+}
+
 TEST(AuditReport, JsonHasEveryFieldOfAFinding) {
   AuditReport report;
   report.subject = "train \"step\"";

@@ -1,10 +1,12 @@
 #include <pianola/audit/report.hpp>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <string_view>
+#include <vector>
 
 namespace pianola {
 namespace {
@@ -59,6 +61,37 @@ std::string place_line(const Finding& finding) {
   return text;
 }
 
+std::string place_words(const SourcePlace& place) {
+  if (place.file.empty()) return place.function;
+  return place.line > 0 ? fmt::format("{}:{}", place.file, place.line) : place.file;
+}
+
+// "3 graphs as it is, of 120, 45 and 60 operations, cut by aten::item at train.py:12": empty where it is one, or none.
+std::string pieces_line(const AuditReport& report) {
+  constexpr std::size_t kMost = 4;
+  std::vector<std::size_t> sizes;
+  std::size_t behind = report.operations;
+  for (const AuditCut& cut : report.cuts) {
+    if (cut.before > 0) sizes.push_back(cut.before);
+    behind -= cut.before + 1;
+  }
+  if (behind > 0) sizes.push_back(behind);
+  if (sizes.size() < 2) return "";
+  std::vector<std::string> places;
+  for (const AuditCut& cut : report.cuts) {
+    const std::string where = place_words(cut.place);
+    std::string one = where.empty() ? cut.op : fmt::format("{} at {}", cut.op, where);
+    if (std::find(places.begin(), places.end(), one) == places.end()) places.push_back(std::move(one));
+  }
+  const std::string more = places.size() > kMost ? fmt::format(", and at {} other places", places.size() - kMost) : "";
+  places.resize(std::min(places.size(), kMost));
+  const std::size_t graphs = sizes.size();
+  const std::string last = graphs > 2 * kMost ? "..." : fmt::format("and {}", sizes.back());
+  sizes.resize(std::min(graphs - 1, 2 * kMost));
+  return fmt::format("{} graphs as it is, of {} {} operations, cut by {}{}", graphs, fmt::join(sizes, ", "), last,
+                     fmt::join(places, "; "), more);
+}
+
 std::string seen_line(const Finding& finding) {
   std::string text = finding.evidence;
   if (finding.times > 1) text += fmt::format("{}{} times in all", text.empty() ? "" : "; ", finding.times);
@@ -89,6 +122,8 @@ std::string AuditReport::to_text() const {
                         operations == 1 ? "operation" : "operations", device);
   }
   for (std::size_t i = 0; i < findings_.size(); ++i) text += "\n" + entry(findings_[i], i + 1);
+  const std::string pieces = pieces_line(*this);
+  if (!pieces.empty()) text += "\n" + wrapped(pieces, 0) + "\n";
   if (!notes_.empty()) text += "\n";
   for (const std::string& note : notes_) text += fmt::format("note: {}\n", wrapped(note, 6));
   return text;

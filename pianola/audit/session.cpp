@@ -334,6 +334,7 @@ AuditReport Session::finish() {
   report.device = device.str();
   report.iterations = static_cast<int>(observed.size());
   if (observed.size() > 0) report.operations = observed.run(observed.size() - 1).notes.size();
+  report.cuts = find_cuts(observed);
 
   // Who sees the compiler at work knows more.
   const bool compiles = std::any_of(impl_->added.begin(), impl_->added.end(),

@@ -141,6 +141,7 @@ AuditReport kept(const AuditReport& report, const py::function& keep) {
   result.device = report.device;
   result.iterations = report.iterations;
   result.operations = report.operations;
+  result.cuts = report.cuts;
   for (const Finding& finding : report.findings()) {
     if (keep(finding).cast<bool>()) result.add(finding);
   }
@@ -183,6 +184,16 @@ void bind_rules(py::module_& module) {
       "All rules, by id.");
 }
 
+void bind_cut(py::module_& module) {
+  py::class_<AuditCut>(module, "AuditCut", "Where the host waits: a graph of the step ends, and the next one begins.")
+      .def_readonly("op", &AuditCut::op, "The call that does.")
+      .def_property_readonly(
+          "file", [](const AuditCut& self) { return self.place.file; }, "Its file; empty where it is not known.")
+      .def_property_readonly(
+          "line", [](const AuditCut& self) { return self.place.line; }, "In that file; 0 where it is not known.")
+      .def_readonly("before", &AuditCut::before, "Operations from the cut before it, or from the begin of the step.");
+}
+
 void bind_finding(py::module_& module) {
   py::class_<Finding>(module, "Finding", "One hazard at one place.")
       .def(py::init(&make_finding), py::arg("rule"), py::kw_only(), py::arg("severity") = "", py::arg("op") = "",
@@ -222,6 +233,7 @@ void bind_audit_report(py::module_& module) {
       .def_readonly("device", &AuditReport::device, "Where the step computes.")
       .def_readonly("iterations", &AuditReport::iterations, "That were watched.")
       .def_readonly("operations", &AuditReport::operations, "Of the last one.")
+      .def_readonly("cuts", &AuditReport::cuts, "Of the last one, in order.")
       .def_property_readonly("findings", &AuditReport::findings, "Worst first.")
       .def_property_readonly("notes", &AuditReport::notes, "What the audit could not see, and why.")
       .def_property_readonly("ok", &AuditReport::ok, "Nothing breaks the capture or makes its numbers wrong.")
@@ -277,6 +289,7 @@ void bind_session(py::module_& module) {
 void bind_audit(py::module_& module) {
   bind_rules(module);
   bind_finding(module);
+  bind_cut(module);
   bind_audit_report(module);
   bind_session(module);
   module.def("gradient_stream", &gradient_stream, py::arg("leaf"),

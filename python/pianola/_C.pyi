@@ -2195,6 +2195,22 @@ class Finding:
         """How often."""
     def __repr__(self) -> str: ...
 
+class AuditCut:
+    """Where the host waits: a graph of the step ends, and the next one begins."""
+
+    @property
+    def op(self) -> str:
+        """The call that does."""
+    @property
+    def file(self) -> str:
+        """Its file; empty where it is not known."""
+    @property
+    def line(self) -> int:
+        """In that file; 0 where it is not known."""
+    @property
+    def before(self) -> int:
+        """Operations from the cut before it, or from the begin of the step."""
+
 class AuditReport:
     """All hazards of a step, worst first, each once."""
 
@@ -2210,6 +2226,9 @@ class AuditReport:
     @property
     def operations(self) -> int:
         """Of the last one."""
+    @property
+    def cuts(self) -> list[AuditCut]:
+        """Of the last one, in order."""
     @property
     def findings(self) -> list[Finding]:
         """Worst first."""

@@ -13,6 +13,8 @@ using Findings = std::vector<Finding>;
 
 /// Values and shapes that the host reads: PG101 to PG107, PG111, PG112; in clipping, scaling, optimizers: PG1001 to PG1003.
 [[nodiscard]] Findings check_host_reads(const ObservedRuns& runs);
+/// Where the last run was cut into pieces that graphs can hold: what check_host_reads() tells of.
+[[nodiscard]] std::vector<AuditCut> find_cuts(const ObservedRuns& runs);
 /// Tensors of the CPU, copies from host memory, other devices: PG201 to PG205; PG706.
 [[nodiscard]] Findings check_devices(const ObservedRuns& runs);
 /// Numbers among the arguments: PG301; of an optimizer: PG1001. Tensors made from host values: PG303.

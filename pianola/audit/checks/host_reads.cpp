@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 
 namespace pianola::auditing {
 namespace {
@@ -89,6 +90,15 @@ std::string what_of(const ObservedRuns& runs, OpAt at, const Finding& finding, b
   return what;
 }
 
+enum class HostRead { none, value, copy };
+
+HostRead host_read_of(const ObservedRuns& runs, OpAt at) {
+  const bool copy = runs.on_cuda() && copies_to_host(runs, at);
+  const bool read = runs.op(at).host_read && (!runs.on_cuda() || touches_device(runs, at));
+  if ((!copy && !read) || is_of_anomaly_mode(runs, at)) return HostRead::none;
+  return copy ? HostRead::copy : HostRead::value;
+}
+
 }  // namespace
 
 Findings check_host_reads(const ObservedRuns& runs) {
@@ -96,9 +106,9 @@ Findings check_host_reads(const ObservedRuns& runs) {
   for (std::size_t run = 0; run < runs.size(); ++run) {
     for (std::size_t op = 0; op < runs.run(run).notes.size(); ++op) {
       const OpAt at{run, op};
-      const bool copy = runs.on_cuda() && copies_to_host(runs, at);
-      const bool read = runs.op(at).host_read && (!runs.on_cuda() || touches_device(runs, at));
-      if ((!copy && !read) || is_of_anomaly_mode(runs, at)) continue;
+      const HostRead kind = host_read_of(runs, at);
+      if (kind == HostRead::none) continue;
+      const bool copy = kind == HostRead::copy;
       Finding finding = runs.finding(rule_of(runs, at, copy), at);
       finding.what = what_of(runs, at, finding, copy);
       finding.evidence = evidence_of(runs, at);
@@ -106,6 +116,24 @@ Findings check_host_reads(const ObservedRuns& runs) {
     }
   }
   return findings;
+}
+
+std::vector<AuditCut> find_cuts(const ObservedRuns& runs) {
+  std::vector<AuditCut> cuts;
+  if (runs.size() == 0) return cuts;
+  std::size_t before = 0;
+  for (std::size_t op = 0; op < runs.run(runs.size() - 1).notes.size(); ++op) {
+    const OpAt at{runs.size() - 1, op};
+    // What optimizers count on the host is followed by replays.
+    if (host_read_of(runs, at) == HostRead::none || runs.called_by_optimizer(at)) {
+      ++before;
+      continue;
+    }
+    Finding finding = runs.finding("PG101", at);
+    cuts.push_back(
+        {.op = std::move(finding.op), .place = std::move(finding.place), .before = std::exchange(before, 0)});
+  }
+  return cuts;
 }
 
 }  // namespace pianola::auditing

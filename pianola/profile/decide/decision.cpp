@@ -2,6 +2,7 @@
 
 #include <pianola/profile/analyse/host_pace.hpp>
 #include <pianola/profile/analyse/memory_use.hpp>
+#include <pianola/profile/decide/fragments.hpp>
 #include <pianola/profile/decide/obstacles.hpp>
 #include <pianola/profile/decide/scope_memory.hpp>
 #include <pianola/profile/decide/scope_model.hpp>
@@ -253,6 +254,27 @@ Decision reckon(const Timeline& timeline, const Analysis& analysis, const Machin
   return decision;
 }
 
+std::string in_words(const GraphFragments& fragments) {
+  return fmt::format("{} per iteration, of {} each", counted_text(fragments.launches, "graph", "graphs"),
+                     counted_text(fragments.kernels, "kernel", "kernels"));
+}
+
+// Where graphs do the work already, what is left is to join them; else the scopes tell what one graph is worth.
+void add_fragments(const Timeline& timeline, const Analysis& analysis, Decision& decision) {
+  if (analysis.device < 0 || analysis.by == IterationsBy::nothing) return;
+  decision.fragments = profiling::find_fragments(timeline, analysis, decision.model);
+  if (!decision.fragments) return;
+  const GraphFragments& fragments = *decision.fragments;
+  decision.reasons.push_back(fmt::format("There are {}; between them the device is idle {} of {}.", in_words(fragments),
+                                         duration_text(fragments.idle), duration_text(analysis.unrecorded)));
+  if (decision.verdict != GraphVerdict::graphed || fragments.speedup < kLittle) return;
+  decision.verdict = GraphVerdict::fragmented;
+  decision.headline = fmt::format("Join its graphs: {:.2f} times as fast, {} instead of {} per iteration. It has {}.",
+                                  fragments.speedup, duration_text(fragments.joined),
+                                  duration_text(analysis.unrecorded), in_words(fragments));
+  for (const GraphCut& cut : fragments.cuts) decision.obstacles.push_back(fmt::format("{}: {}", cut.what, cut.fix));
+}
+
 }  // namespace
 
 const char* in_words(GraphScope scope) noexcept {
@@ -279,6 +301,8 @@ const char* in_words(GraphVerdict verdict) noexcept {
       return "leave";
     case GraphVerdict::graphed:
       return "graphed already";
+    case GraphVerdict::fragmented:
+      return "join the graphs";
     case GraphVerdict::unknown:
       break;
   }
@@ -287,6 +311,7 @@ const char* in_words(GraphVerdict verdict) noexcept {
 
 Decision decide(const Timeline& timeline, const Analysis& analysis, const MachineModel& model) {
   Decision decision = reckon(timeline, analysis, model);
+  add_fragments(timeline, analysis, decision);
   if (!analysis.memory) decision.memory_unknown = profiling::kMemoryUnknown;
   return decision;
 }

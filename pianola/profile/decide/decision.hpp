@@ -52,15 +52,33 @@ struct MachineModel {
   std::uint64_t node_bytes = 1600;
 };
 
+/// What lies between graphs of one iteration.
+struct GraphCut {
+  std::string what, fix;     ///< "the host waits in cudaStreamSynchronize (aten::item)", and what to do.
+  double per_iteration = 0;  ///< How often.
+  Nanoseconds idle = 0;      ///< Of the device there, per iteration.
+};
+
+/// Several graphs in an iteration: those of torch.compile around its graph breaks, those around parts that stay eager.
+struct GraphFragments {
+  double launches = 0;              ///< Of graphs, per iteration.
+  double kernels = 0;               ///< Per launch of a graph.
+  std::vector<GraphCut> cuts = {};  ///< Those with most idle time first.
+  Nanoseconds idle = 0;             ///< Of the device between them, per iteration.
+  Nanoseconds joined = 0;           ///< What an iteration would take if they were one.
+  double speedup = 0;               ///< Analysis::unrecorded over `joined`.
+};
+
 enum class GraphVerdict : std::uint8_t {
   graph,       ///< Worth it.
   small_gain,  ///< A little would be gained.
   leave,       ///< The device is busy already.
   graphed,     ///< Graphs do the work already.
+  fragmented,  ///< They do, and one in their place would be faster.
   unknown      ///< The profile does not tell.
 };
 
-/// "graph", "small gain", "leave", "graphed already", "unknown".
+/// "graph", "small gain", "leave", "graphed already", "join the graphs", "unknown".
 [[nodiscard]] PIANOLA_API const char* in_words(GraphVerdict verdict) noexcept;
 
 struct Decision {
@@ -72,7 +90,8 @@ struct Decision {
       {};                           ///< In the order of GraphScope, all of them; empty where unknown or graphed.
   std::size_t best = 0;             ///< The one that the verdict is about, in `scopes`.
   std::string memory_unknown = {};  ///< Why the pools cannot be told, and what to do; empty: they can.
-  MachineModel model = {};          ///< What the prediction used.
+  std::optional<GraphFragments> fragments = {};  ///< Where an iteration launches several graphs.
+  MachineModel model = {};                       ///< What the prediction used.
 };
 
 /// Whether a graph helps, and which: the fastest scope, or the smallest of those within 3 % of it. It is worth it from 1.15

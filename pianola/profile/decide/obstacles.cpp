@@ -34,21 +34,6 @@ struct IssuedSpans {
   TimeSpan forward, backward, without_optimizer, whole;
 };
 
-// "aten::item, in 'logging'": the innermost operation around a call, and the innermost annotation.
-std::string place_of(const Timeline& timeline, const HostCall& call) {
-  std::string operation, annotation;
-  const Moment moment{.time = call.time.begin, .tag = 0};
-  visit_enclosing(timeline, call.process, call.thread, {&moment, 1},
-                  [&](std::size_t /*tag*/, std::span<const HostRange* const> open) {
-                    for (const HostRange* range : open) {
-                      if (range->kind == HostRange::Kind::operation) operation = timeline.name(range->name);
-                      if (range->kind == HostRange::Kind::annotation) annotation = timeline.name(range->name);
-                    }
-                  });
-  if (annotation.empty()) return operation;
-  return operation.empty() ? fmt::format("in '{}'", annotation) : fmt::format("{}, in '{}'", operation, annotation);
-}
-
 std::string fix_for(const std::string& call, const std::string& place) {
   if (place.find("aten::item") != std::string::npos || place.find("_local_scalar_dense") != std::string::npos) {
     return "keep the value on the device, or read it after the iteration (pianola.audit names the line)";
@@ -67,18 +52,15 @@ std::string fix_for(const std::string& call, const std::string& place) {
 void add_waits(const Timeline& timeline, const Analysis& analysis, const WorkParts& parts,
                std::vector<Obstacle>& obstacles) {
   const IssuedSpans issued(parts);
-  std::map<std::pair<std::string, std::string>, Obstacle> by_place;
+  std::map<std::string, Obstacle> by_wait;
   for (const HostCall& call : timeline.calls) {
     if (call.kind != HostCall::Kind::synchronize || call.process != analysis.process) continue;
     if (!interrupts(call, issued.whole)) continue;
-    const std::string place = place_of(timeline, call);
-    const std::string& name = timeline.name(call.name);
-    Obstacle& obstacle = by_place[{name, place}];
+    Obstacle wait = wait_of(timeline, call);
+    Obstacle& obstacle = by_wait[wait.problem.what];
     if (obstacle.problem.what.empty()) {
-      obstacle.problem.what =
-          place.empty() ? fmt::format("the host waits in {} in the middle of the iteration", name)
-                        : fmt::format("the host waits in {} ({}) in the middle of the iteration", name, place);
-      obstacle.problem.fix = fix_for(name, place);
+      obstacle.problem = {.what = wait.problem.what + " in the middle of the iteration",
+                          .fix = std::move(wait.problem.fix)};
     }
     const bool inside_model = interrupts(call, issued.forward) || interrupts(call, issued.backward);
     obstacle.blocks[static_cast<std::size_t>(GraphScope::layers)] |= inside_model;
@@ -87,7 +69,7 @@ void add_waits(const Timeline& timeline, const Analysis& analysis, const WorkPar
         interrupts(call, issued.without_optimizer);
     obstacle.blocks[static_cast<std::size_t>(GraphScope::iteration)] = true;
   }
-  for (auto& [key, obstacle] : by_place) obstacles.push_back(std::move(obstacle));
+  for (auto& [key, obstacle] : by_wait) obstacles.push_back(std::move(obstacle));
 }
 
 void add_changes(const Analysis& analysis, std::vector<Obstacle>& obstacles) {
@@ -108,6 +90,28 @@ void add_changes(const Analysis& analysis, std::vector<Obstacle>& obstacles) {
 }
 
 }  // namespace
+
+std::string place_of(const Timeline& timeline, const HostCall& call) {
+  std::string operation, annotation;
+  const Moment moment{.time = call.time.begin, .tag = 0};
+  visit_enclosing(timeline, call.process, call.thread, {&moment, 1},
+                  [&](std::size_t /*tag*/, std::span<const HostRange* const> open) {
+                    for (const HostRange* range : open) {
+                      if (range->kind == HostRange::Kind::operation) operation = timeline.name(range->name);
+                      if (range->kind == HostRange::Kind::annotation) annotation = timeline.name(range->name);
+                    }
+                  });
+  if (annotation.empty()) return operation;
+  return operation.empty() ? fmt::format("in '{}'", annotation) : fmt::format("{}, in '{}'", operation, annotation);
+}
+
+Obstacle wait_of(const Timeline& timeline, const HostCall& call) {
+  const std::string place = place_of(timeline, call);
+  const std::string& name = timeline.name(call.name);
+  return {.problem = {.what = place.empty() ? fmt::format("the host waits in {}", name)
+                                            : fmt::format("the host waits in {} ({})", name, place),
+                      .fix = fix_for(name, place)}};
+}
 
 std::vector<Obstacle> find_obstacles(const Timeline& timeline, const Analysis& analysis, const WorkParts& parts) {
   std::vector<Obstacle> obstacles;

@@ -54,10 +54,11 @@ MeanTimes mean_times(const Analysis& analysis) {
 }
 
 Json verdict(const Decision& decision) {
-  constexpr std::array<std::pair<const char*, const char*>, 5> kMarks = {{{"good", "Graph it"},
+  constexpr std::array<std::pair<const char*, const char*>, 6> kMarks = {{{"good", "Graph it"},
                                                                           {"caution", "Small gain"},
                                                                           {"neutral", "Leave it"},
                                                                           {"done", "Graphed already"},
+                                                                          {"caution", "Join its graphs"},
                                                                           {"neutral", "Cannot be told"}}};
   const auto& [style, words] = kMarks[static_cast<std::size_t>(decision.verdict)];
   return {{"style", style}, {"words", words}, {"headline", decision.headline}};
@@ -99,6 +100,10 @@ Json launches_tile(const Analysis& analysis) {
 }
 
 Json speedup_tile(const Decision& decision) {
+  if (decision.verdict == GraphVerdict::fragmented && decision.fragments) {
+    return tile("Expected speed-up", factor_text(decision.fragments->speedup),
+                duration_text(decision.fragments->joined) + ", as one graph");
+  }
   if (decision.best >= decision.scopes.size() || decision.scopes[decision.best].expected <= 0) {
     return tile("Expected speed-up", "-",
                 decision.verdict == GraphVerdict::graphed ? "graphs are in use" : "not predicted");

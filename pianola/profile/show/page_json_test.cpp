@@ -57,9 +57,9 @@ TEST(PageTest, LoadsNothing) {
 
 TEST(PageTest, TheVerdictHasAMarkInColourAndWords) {
   SmallProfile profile;
-  const std::array marks = {std::array{"good", "Graph it"}, std::array{"caution", "Small gain"},
-                            std::array{"neutral", "Leave it"}, std::array{"done", "Graphed already"},
-                            std::array{"neutral", "Cannot be told"}};
+  const std::array marks = {std::array{"good", "Graph it"},           std::array{"caution", "Small gain"},
+                            std::array{"neutral", "Leave it"},        std::array{"done", "Graphed already"},
+                            std::array{"caution", "Join its graphs"}, std::array{"neutral", "Cannot be told"}};
   for (std::size_t i = 0; i < marks.size(); ++i) {
     profile.decision.verdict = static_cast<GraphVerdict>(i);
     const Json verdict = data_of(profile)["verdict"];

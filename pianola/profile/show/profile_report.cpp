@@ -151,6 +151,13 @@ ReportTable wait_table(const Analysis& analysis) {
   return table;
 }
 
+ReportTable cut_table(const GraphFragments& fragments) {
+  ReportTable table("cuts", "What cuts its graphs apart",
+                    {{"what"}, {"per_iteration", "per iteration", "", 2}, {"idle_us", "idle", "us", 1}});
+  for (const GraphCut& cut : fragments.cuts) table.row({cut.what, cut.per_iteration, us(cut.idle)});
+  return table;
+}
+
 Report call_section(const ScopePrediction& best) {
   Report calls("The call to write");
   calls.fact("cpp", "C++", best.cpp).fact("python", "Python", best.python);
@@ -167,6 +174,7 @@ Report profile_report(const Timeline& timeline, const Analysis& analysis, const 
   report.list("notes", "Notes", notes(timeline, decision));
   report.table(idle_table(analysis));
   if (!decision.scopes.empty()) report.table(scope_table(decision)).table(memory_table(decision));
+  if (decision.fragments) report.table(cut_table(*decision.fragments));
   report.table(region_table(analysis, regions));
   if (!analysis.waits.empty()) report.table(wait_table(analysis));
   if (decision.verdict == GraphVerdict::graph || decision.verdict == GraphVerdict::small_gain) {
