@@ -455,6 +455,8 @@ void CapturedCallable::restart_schedule() {
 
 // The modes live on, empty, for the nodes of calls in flight.
 void CapturedCallable::reset() {
+  while (alive_ && turn_ == nullptr && backward_weights()) {
+  }
   const OneCall::Scope one_call(one_call_, "reset()", kSubject);
   alive_ = false;
   for (const auto& mode : modes_) {

@@ -126,27 +126,27 @@ std::vector<std::string> CapturedMode::differences(std::span<const at::Tensor> i
     result.push_back(fmt::format("training flag of {}: it was switched since the capture", which));
   }
   append(parameter_guard_.differences(*subject_.module));
-  for (const GradientTargets* targets : {&now_, &later_}) {
-    const at::Tensor* hooked = targets->hooked_accumulator();
+  for (const at::Tensor* hooked : {now_.hooked_accumulator(), later_.watched_accumulator()}) {
     if (hooked == nullptr) continue;
-    result.push_back(
-        fmt::format("{}: its gradient is watched since the capture (by DistributedDataParallel, say), but the graph "
-                    "adds gradients unseen: wrap the module first, then graph it, or set GradPolicy::clone",
-                    describe_parameter(*hooked, *subject_.module)));
+    result.push_back(fmt::format(
+        "{}: its gradient is watched since the capture (by DistributedDataParallel, say), but the graph "
+        "adds gradients unseen, or later: wrap the module first, then graph it, or set GradPolicy::clone{}",
+        describe_parameter(*hooked, *subject_.module), delays_ ? " and leave delay_weight_gradients off" : ""));
   }
   return result;
 }
 
 // Of a pass that reads these: what was written since its forward.
 std::optional<Diagnosis> CapturedMode::reads_offence(const Pass& pass, const std::vector<bool>& inputs,
-                                                     const std::vector<bool>& outputs) const {
+                                                     const std::vector<bool>& outputs, bool later) const {
   const auto offence = [&](const char* kind, const std::string& which) {
-    return Diagnosis{
-        .what = fmt::format("{} {} was written after the forward pass, and the backward pass needs what it "
-                            "held; nothing was launched",
-                            kind, which),
-        .where = subject_.name,
-        .fix = "write to a clone() of it, or call backward() first"};
+    return Diagnosis{.what = fmt::format("{} {} was written after the forward pass, and {} what it held; {}", kind,
+                                         which, later ? "the gradients of weights need" : "the backward pass needs",
+                                         later ? "these gradients are given up" : "nothing was launched"),
+                     .where = subject_.name,
+                     .fix = later
+                                ? "write to a clone() of it, or call backward_weights() (backward_dw() in Python) first"
+                                : "write to a clone() of it, or call backward() first"};
   };
   if (const auto i = first_written(pass.inputs, pass.input_versions, inputs)) {
     return offence("the static buffer of", subject_.inputs.name_of(*i));
@@ -166,7 +166,8 @@ std::optional<Diagnosis> CapturedMode::backward_offence(const Pass& pass, bool s
                      .where = subject_.name,
                      .fix = "call backward_weights() (backward_dw() in Python) between them"};
   }
-  if (auto offence = reads_offence(pass, backward_reads_input_, backward_reads_output_)) return offence;
+  if (auto offence = reads_offence(pass, backward_reads_input_, backward_reads_output_, /*later=*/false))
+    return offence;
   Ambient now = Ambient::current(passes_.front()->forward.device().type());
   now.function_modes = {};  // no operation of a backward pass asks them
   if (may_run_backward_in(now)) return hook_offence(now_, steady);
@@ -188,9 +189,32 @@ bool CapturedMode::may_run_backward_in(const Ambient& now) const {
   return now == ambient_in_backward_ || (backward_is_same_in_region_ && now == ambient_);
 }
 
-std::optional<Diagnosis> CapturedMode::weights_offence(const Pass& pass, bool steady) const {
-  if (auto offence = reads_offence(pass, weights_read_input_, weights_read_output_)) return offence;
-  return hook_offence(later_, steady);
+std::optional<Diagnosis> CapturedMode::lost_weights(const Pass& pass) const {
+  if (auto offence = reads_offence(pass, weights_read_input_, weights_read_output_, /*later=*/true)) return offence;
+  for (std::size_t k = 0; k < weights_read_.size(); ++k) {
+    if (weights_read_[k]._version() == pass.weight_versions[k]) continue;
+    return Diagnosis{
+        .what = fmt::format("{} was written after backward(), and the gradients of weights need what it held; "
+                            "these gradients are given up",
+                            describe_parameter(weights_read_[k], *subject_.module)),
+        .where = subject_.name,
+        .fix = "call backward_weights() (backward_dw() in Python) before the optimizer's step"};
+  }
+  return std::nullopt;
+}
+
+std::optional<Diagnosis> CapturedMode::weights_offence(bool steady) const {
+  if (!later_.routed) return hook_offence(later_, steady);
+  const auto& parameters = later_.routed->parameters();
+  const auto frozen =
+      std::find_if(parameters.begin(), parameters.end(), [](const at::Tensor& one) { return !one.requires_grad(); });
+  if (frozen == parameters.end()) return hook_offence(later_, steady);
+  return Diagnosis{
+      .what = fmt::format("{} was frozen after backward(), so that autograd would drop its gradient; nothing was "
+                          "launched",
+                          describe_parameter(*frozen, *subject_.module)),
+      .where = subject_.name,
+      .fix = "call backward_weights() (backward_dw() in Python) first, and freeze it then"};
 }
 
 std::optional<Diagnosis> CapturedMode::hook_offence(const GradientTargets& targets, bool steady) const {
@@ -288,7 +312,7 @@ void CapturedMode::leave_process_list() noexcept {
 }
 
 void CapturedMode::note_call(Pass& pass, const torch_abi::NodeRef<>& node) {
-  if (!now_.direct) return;
+  if (!now_.direct && !delays_) return;
   const std::lock_guard lock(calls_);
   pass.node = torch_abi::WeakNodeRef(node);
 }
@@ -299,12 +323,29 @@ void CapturedMode::expose(const ska::flat_hash_set<const c10::TensorImpl*>& para
   for (const auto& pass : passes_) {
     auto* const node = static_cast<BackwardNode*>(in_use.emplace_back(pass->node.lock()).get());
     if (node == nullptr) continue;
+    for (const std::vector<std::size_t>* delayed : {&later_.direct_of, &later_.routed_of}) {
+      for (const std::size_t i : *delayed) {
+        if (pass->holder != 0 && parameters.count(parameters_[i].unsafeGetTensorImpl()) != 0)
+          refuse_by_name(parameters_[i]);
+      }
+    }
+    if (!now_.direct) continue;
     for (std::size_t i = 0; i < now_.direct->parameters().size(); ++i) {
       const at::Tensor& parameter = now_.direct->parameters()[i];
       if (parameters.count(parameter.unsafeGetTensorImpl()) == 0) continue;
       node->expose(i, torch::autograd::impl::gradient_edge(parameter));
     }
   }
+}
+
+void CapturedMode::refuse_by_name(const at::Tensor& parameter) const {
+  throw UsageError(
+      {.what = fmt::format("the gradient of {} was asked for by name, which a backward pass of this callable "
+                           "leaves for later",
+                           describe_parameter(parameter, *subject_.module)),
+       .where = subject_.name,
+       .fix = "call backward() without names, and then backward_weights() (backward_dw() in Python); or name it "
+              "in through_autograd: its gradient is then computed at once"});
 }
 
 void CapturedMode::expose_in_all(std::span<const at::Tensor> parameters) {
@@ -325,6 +366,10 @@ void CapturedMode::find_what_backward_reads(const Pass& pass) {
   if (!pass.weights.captured()) return;
   weights_read_input_ = which_are_read(*pass.weights.trace(), pass.inputs);
   weights_read_output_ = which_are_read(*pass.weights.trace(), pass.outputs);
+  const std::vector<bool> read = which_are_read(*pass.weights.trace(), leaves_);
+  for (std::size_t i = 0; i < leaves_.size(); ++i) {
+    if (read[i]) weights_read_.push_back(leaves_[i]);
+  }
 }
 
 }  // namespace pianola::callable

@@ -112,7 +112,9 @@ class CapturedMode {
   /// @param steady  Whether no parameter has a hook, ParameterGradients::is_steady().
   [[nodiscard]] std::optional<Diagnosis> backward_offence(const Pass& pass, bool steady) const;
   /// The same of what the backward pass left for later.
-  [[nodiscard]] std::optional<Diagnosis> weights_offence(const Pass& pass, bool steady) const;
+  [[nodiscard]] std::optional<Diagnosis> weights_offence(bool steady) const;
+  /// Why that can never be computed any more.
+  [[nodiscard]] std::optional<Diagnosis> lost_weights(const Pass& pass) const;
 
   [[nodiscard]] const Structure& outputs() const noexcept { return *outputs_; }
   /// For each leaf of the result, its place in Pass::outputs.
@@ -140,6 +142,8 @@ class CapturedMode {
   [[nodiscard]] bool delays() const noexcept { return delays_; }
   [[nodiscard]] std::size_t static_bytes() const;
 
+  /// Leaves that Pass::weights reads.
+  [[nodiscard]] const std::vector<at::Tensor>& weights_read() const noexcept { return weights_read_; }
   /// The call that holds this pass now.
   void note_call(Pass& pass, const torch_abi::NodeRef<>& node);
   /// Lets autograd see those of these parameters that the graph would add itself, in all calls in flight. `in_use` gets
@@ -174,7 +178,8 @@ class CapturedMode {
   void check_delayed(const CaptureContext& context) const;
   [[nodiscard]] std::vector<at::Tensor> take_parameter_gradients(bool later) const;
   [[nodiscard]] std::optional<Diagnosis> reads_offence(const Pass& pass, const std::vector<bool>& inputs,
-                                                       const std::vector<bool>& outputs) const;
+                                                       const std::vector<bool>& outputs, bool later) const;
+  [[noreturn]] void refuse_by_name(const at::Tensor& parameter) const;
   [[nodiscard]] bool may_run_backward_in(const Ambient& now) const;
   [[nodiscard]] std::optional<Diagnosis> hook_offence(const GradientTargets& targets, bool steady) const;
   [[nodiscard]] Gradients take_gradients() const;
@@ -225,7 +230,10 @@ class CapturedMode {
   std::vector<Reach> reach_;  // per differentiable output
   std::vector<bool> backward_reads_input_, backward_reads_output_;
   std::vector<bool> weights_read_input_, weights_read_output_;
-  std::vector<at::Tensor> output_gradients_;     // per differentiable output
+  std::vector<at::Tensor> weights_read_;
+  ska::flat_hash_set<const c10::TensorImpl*>
+      watched_;                               // leaves whose AccumulateGrad nodes had hooks: DistributedDataParallel's
+  std::vector<at::Tensor> output_gradients_;  // per differentiable output
   std::vector<const c10::TensorImpl*> samples_;  // until it is warm
   std::mutex calls_;                             // guards Pass::node
 };

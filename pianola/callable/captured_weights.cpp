@@ -23,10 +23,8 @@ std::uint64_t next_debt() {
   return ++last;
 }
 
-// As the end of a backward pass would: hooks of the parameters run, and of who pairs the ranks' communication.
-void accumulate(const std::vector<at::Tensor>& parameters, const std::vector<at::Tensor>& gradients) {
-  autograd::edge_list edges;
-  for (const at::Tensor& parameter : parameters) edges.push_back(autograd::impl::gradient_edge(parameter));
+// As the end of a backward pass would: hooks of the parameters run.
+void accumulate(const autograd::edge_list& edges, const std::vector<at::Tensor>& gradients) {
   autograd::Engine::get_default_engine().execute(edges, gradients, /*keep_graph=*/false, /*create_graph=*/false,
                                                  /*accumulate_grad=*/true);
 }
@@ -40,6 +38,14 @@ void CapturedCallable::note_debt(const BackwardNode& node, const CapturedMode::U
   pass.iteration = turn_ == nullptr ? 0 : turn_->restarts();
   pass.unreached_direct = unreached.later_direct;
   pass.unreached_routed = unreached.later_routed;
+  pass.routed_edges.clear();
+  if (node.mode().later().routed) {
+    for (const at::Tensor& one : node.mode().later().routed->parameters()) {
+      pass.routed_edges.push_back(autograd::impl::gradient_edge(one));
+    }
+  }
+  pass.weight_versions.clear();
+  for (const at::Tensor& one : node.mode().weights_read()) pass.weight_versions.push_back(one._version());
   pass.owes = next_debt();
 }
 
@@ -75,7 +81,8 @@ bool CapturedCallable::backward_weights() {
   const auto [mode, pass] = find_debt();
   const bool has_turn = turn_ != nullptr && (pass != nullptr || in_flight() != 0 || turn_->expects_weights(layer_));
   if (has_turn) turn_->check_weights(layer_, pass == nullptr ? 0 : pass->microbatch);
-  std::vector<at::Tensor> parameters, gradients;
+  autograd::edge_list edges;
+  std::vector<at::Tensor> gradients;
   if (pass != nullptr) {
     launch_weights(*mode, *pass);
     if (RoutedGradients* routed = mode->later().routed ? &*mode->later().routed : nullptr; routed != nullptr) {
@@ -83,21 +90,25 @@ bool CapturedCallable::backward_weights() {
       for (std::size_t k = 0; k < routed->parameters().size(); ++k) {
         if (!std::binary_search(pass->unreached_routed.begin(), pass->unreached_routed.end(), k)) wanted.push_back(k);
       }
-      parameters = select(routed->parameters(), wanted);
+      for (const std::size_t k : wanted) edges.push_back(std::move(pass->routed_edges[k]));
       gradients = routed->hand_out(wanted);
     }
     pass->owes = 0;
   }
   if (has_turn) turn_->advance();
   one_call.reset();  // hooks may call
-  if (!parameters.empty()) accumulate(parameters, gradients);
+  if (!edges.empty()) accumulate(edges, gradients);
   return pass != nullptr;
 }
 
 void CapturedCallable::launch_weights(CapturedMode& mode, Pass& pass) {
   ParameterGradients* direct = mode.later().direct ? &*mode.later().direct : nullptr;
   const bool steady = mode.later().is_steady();
-  if (auto offence = mode.weights_offence(pass, steady)) throw GuardError(*std::move(offence));
+  if (auto loss = mode.lost_weights(pass)) {
+    pass.owes = 0;
+    throw GuardError(*std::move(loss));
+  }
+  if (auto offence = mode.weights_offence(steady)) throw GuardError(*std::move(offence));
   if (direct != nullptr) direct->before_replay(/*wanted=*/true, steady, pass.unreached_direct);
   if (mode.later().routed) mode.later().routed->vacate_buffers();
   try {

@@ -78,13 +78,14 @@ bool is_custom(const autograd::Node& node) {
   return type.starts_with("torch::autograd::PyNode") || type.starts_with("torch::autograd::CppNode<");
 }
 
-// Of the history of these results, each once.
-std::vector<autograd::Node*> custom_nodes(const std::vector<at::Tensor>& results) {
+// Of the history of these results, each once. What lies behind the inputs is others'.
+std::vector<autograd::Node*> custom_nodes(std::span<const at::Tensor> inputs, const std::vector<at::Tensor>& results) {
   std::vector<autograd::Node*> open, found;
   ska::flat_hash_set<const autograd::Node*> seen;
   const auto visit = [&](autograd::Node* node) {
     if (node != nullptr && seen.insert(node).second) open.push_back(node);
   };
+  for (const at::Tensor& input : inputs) seen.insert(input.grad_fn().get());
   for (const at::Tensor& result : results) visit(result.grad_fn().get());
   for (std::size_t i = 0; i < open.size(); ++i) {
     if (is_custom(*open[i])) found.push_back(open[i]);
@@ -95,8 +96,8 @@ std::vector<autograd::Node*> custom_nodes(const std::vector<at::Tensor>& results
 
 }  // namespace
 
-CustomBackwards::CustomBackwards(const std::vector<at::Tensor>& results) {
-  for (autograd::Node* node : custom_nodes(results)) {
+CustomBackwards::CustomBackwards(std::span<const at::Tensor> inputs, const std::vector<at::Tensor>& results) {
+  for (autograd::Node* node : custom_nodes(inputs, results)) {
     const auto& watched = nodes_.emplace_back(std::make_shared<Watched>());
     node->add_pre_hook(std::make_unique<BeforeHook<Watched>>(watched));
     node->add_post_hook(std::make_unique<AfterHook<Watched>>(watched));

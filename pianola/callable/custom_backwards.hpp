@@ -6,17 +6,18 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 namespace pianola::callable {
 
 /// What the backward passes of autograd functions that are not torch's own do, when somebody runs them: those in the
-/// history of a run's results. The backward passes of torch's own depend on nothing but tensors and what forward was given.
+/// history of a run's results, as far as the run made it. The backward passes of torch's own depend on nothing but tensors and what forward was given.
 class CustomBackwards {
  public:
   CustomBackwards() = default;
   /// Watches from now on.
-  explicit CustomBackwards(const std::vector<at::Tensor>& results);
+  CustomBackwards(std::span<const at::Tensor> inputs, const std::vector<at::Tensor>& results);
 
   /// The first thing that one of them did otherwise than that of an earlier run; nothing where they did the same, or have
   /// not run yet.

@@ -1,4 +1,5 @@
 #pragma once
+#include <pianola/callable/leaf_hook_checks.hpp>
 #include <pianola/callable/parameter_gradients.hpp>
 #include <pianola/callable/routed_gradients.hpp>
 
@@ -24,6 +25,15 @@ struct GradientTargets {
   /// A parameter whose gradients somebody watches since the capture, which the graph adds unseen; nullptr if there is none.
   [[nodiscard]] const at::Tensor* hooked_accumulator() const noexcept {
     return direct ? direct->hooked_accumulator() : nullptr;
+  }
+  /// The same, also of those that go through autograd.
+  [[nodiscard]] const at::Tensor* watched_accumulator() const noexcept {
+    if (const at::Tensor* hooked = hooked_accumulator(); hooked != nullptr || !routed) return hooked;
+    for (const at::Tensor& one : routed->parameters()) {
+      const auto* meta = torch::autograd::impl::get_autograd_meta(one);
+      if (meta != nullptr && accumulator_has_hooks(*meta)) return &one;
+    }
+    return nullptr;
   }
   void release() noexcept {
     direct.reset();

@@ -41,7 +41,7 @@ Callable observed(const Callable& callable, const std::shared_ptr<LastRun>& last
         inputs, [&] { value = callable(std::move(arguments)); }, std::make_shared<HostParts>(),
         std::make_shared<graph::NumberUses>(), std::move(islands), last->reads);
     last->run->islands().check_no_parameters();
-    last->backwards = CustomBackwards(leaves_of(value));
+    last->backwards = CustomBackwards(inputs, leaves_of(value));
     return value;
   });
 }
@@ -60,6 +60,17 @@ Callable noting_runs(const Callable& callable, std::shared_ptr<bool> has_run) {
       {.what = "a step whose optimizer gives new numbers at each call cannot be captured ahead of a call: the capture "
                "would count as one of the optimizer's steps",
        .fix = "let a call capture it, or use one of pianola's optimizers, which keep their numbers on the device"});
+}
+
+// The tape communicates while it records, and a recording knows of a part what the run before has shown alone: it would send that to
+// the other ranks. A recording on a GPU sends nothing.
+void check_what_it_sends(const Observation& observation) {
+  if (!observation.communicates() || observation.islands().empty() || !observation.device().is_cpu()) return;
+  throw UsageError(
+      {.what = "the step has parts that stay eager, and works with other ranks outside of them: on the CPU its "
+               "recording would send what these parts gave in another call",
+       .fix = "communicate inside of the parts, or outside of the step",
+       .rule = "PG1106"});
 }
 
 }  // namespace
@@ -170,6 +181,7 @@ std::unique_ptr<CapturedCall> GraphMaker::make_callable(const Callable& callable
 
 std::unique_ptr<StepGraph> GraphMaker::make_step(const Callable& callable, const Source& source, Call& call) {
   const Observation& observation = source.observation;
+  check_what_it_sends(observation);
   SharedPool& shared = shared_pool(observation.device());
   const std::shared_ptr<void> reservation = reserve(shared, source.function);
   auto graph = std::make_unique<StepGraph>(observation.device(), source.inputs, observation.spared_inputs(),

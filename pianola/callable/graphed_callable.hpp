@@ -107,7 +107,8 @@ class PIANOLA_API GraphedCallable {
   /// With a schedule: begins the iteration anew, for all callables of the schedule, after an abandoned one.
   void restart_schedule();
 
-  /// Drops the graphs and their memory; later calls are refused. Gradients and outputs that somebody holds live on.
+  /// Drops the graphs and their memory; later calls are refused. Computes gradients of weights that were left for later, but for
+  /// those of a schedule. Gradients and outputs that somebody holds live on.
   void reset();
 
   [[nodiscard]] GraphPoolRef pool() const;

@@ -44,6 +44,11 @@ KeptTensors::KeptTensors(const EagerRun& run, std::span<const at::Tensor> inputs
   for (const at::Tensor& tensor : remade) known.insert(trace::storage_of(tensor));
   for (const at::Tensor& input : inputs) add_gradient(known, input);
   for (const at::Tensor& leaf : run.watch().leaves()) add_gradient(known, leaf);
+  for (const graph::IslandNotes& island : run.islands().notes()) {
+    for (const trace::WeakTensor& parameter : island.parameters) {
+      if (const auto leaf = parameter.lock()) add_gradient(known, at::Tensor(leaf));
+    }
+  }
   for (const at::Tensor& result : results) {
     known.insert(trace::storage_of(result));
     if (const auto& node = result.grad_fn()) history_.emplace_back(node);

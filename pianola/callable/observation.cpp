@@ -140,7 +140,7 @@ Observation::Observation(EagerRun run, const HostEffects& effects, std::span<con
       device_(device_of(run.watch(), inputs)),
       spared_inputs_(run.spared_inputs()),
       kept_(run, inputs, results, effects.remade),
-      backwards_(kind_ == GraphedKind::autograd ? CustomBackwards(results) : CustomBackwards()),
+      backwards_(kind_ == GraphedKind::autograd ? CustomBackwards(inputs, results) : CustomBackwards()),
       backward_(kind_ == GraphedKind::autograd ? ObservedBackward(inputs, results, run.first_node())
                                                : ObservedBackward()),
       lasting_(first_of({run.failure(), text_of(hooks_on_saved_tensors(kind_)), text_of(odd_work_of(run, kind_)),
@@ -179,6 +179,11 @@ Observation::Observation(EagerRun run, const HostEffects& effects, std::span<con
     if (known.insert(leaf.unsafeGetTensorImpl()).second) leaves_.emplace_back(leaf.getIntrusivePtr());
   };
   for (const at::Tensor& leaf : run.watch().leaves()) add(leaf);
+  for (const graph::IslandNotes& island : islands_) {  // what a part alone reads, the step's operations do not show
+    for (const trace::WeakTensor& parameter : island.parameters) {
+      if (const auto leaf = parameter.lock()) add(at::Tensor(leaf));
+    }
+  }
   // Those that got no gradient may get one: then an optimizer does something else.
   for (const at::Tensor& parameter : run.parts().parameters()) {
     if (parameter.is_leaf() && parameter.device() == device_) add(parameter);

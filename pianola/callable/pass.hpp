@@ -6,6 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/autograd/edge.h>
 
 #include <atomic>
 #include <cstdint>
@@ -43,6 +44,8 @@ struct Pass {
   int microbatch = 0, iteration = 0;
   /// Weights that no gradient flows to in that call, as CapturedMode::Unreached.
   std::vector<std::size_t> unreached_direct, unreached_routed;
+  std::vector<torch::autograd::Edge> routed_edges;  ///< Where the gradients of the latter go.
+  std::vector<std::int64_t> weight_versions;        ///< Of CapturedMode::weights_read(), when the backward pass ran.
 
   /// During capture: the outputs with their history, from forward to backward, and what that leaves for later.
   std::vector<at::Tensor> history;

@@ -121,7 +121,9 @@ std::unique_ptr<WeightSplit> CapturedMode::split_off_weights(const CaptureContex
                                                              const std::vector<at::Tensor>& outputs) const {
   if (!subject_.delays_weights || !has_backward()) return nullptr;
   WeightSplit::Leaves may_wait;
-  for (const at::Tensor& leaf : leaves_) may_wait.insert(leaf.unsafeGetTensorImpl());
+  for (const at::Tensor& leaf : leaves_) {
+    if (watched_.count(leaf.unsafeGetTensorImpl()) == 0) may_wait.insert(leaf.unsafeGetTensorImpl());
+  }
   for (const at::Tensor& named : context.options.through_autograd) may_wait.erase(named.unsafeGetTensorImpl());
   auto split = std::make_unique<WeightSplit>(select(outputs, differentiable_), may_wait);
   return split->weights().empty() ? nullptr : std::move(split);

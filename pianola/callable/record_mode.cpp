@@ -1,6 +1,7 @@
 // The part of CapturedMode that warms up and captures.
 #include <pianola/callable/captured_mode.hpp>
 
+#include <pianola/callable/leaf_hook_checks.hpp>
 #include <pianola/core/error.hpp>
 #include <pianola/graph/capture_session.hpp>
 #include <pianola/graph/copy_into.hpp>
@@ -253,6 +254,8 @@ std::vector<at::Tensor> CapturedMode::each_once(const std::vector<at::Tensor>& l
 
 void CapturedMode::note_leaf(CaptureContext& context, const at::Tensor& leaf) {
   if (has_hooks(leaf)) context.hooked.insert(leaf.unsafeGetTensorImpl());
+  const auto* const meta = torch::autograd::impl::get_autograd_meta(leaf);
+  if (meta != nullptr && accumulator_has_hooks(*meta)) watched_.insert(leaf.unsafeGetTensorImpl());
   context.leaves.add(leaf);
   parameter_guard_.add(leaf);
   const bool known =
@@ -418,9 +421,8 @@ void CapturedMode::finish() {
   backward_in_region_.reset();
   backward_outside_.reset();
   if (later_.direct) later_.direct->finish();
-  if (!now_.direct) return;
-  now_.direct->finish();
-  enter_process_list();
+  if (now_.direct) now_.direct->finish();
+  if (now_.direct || delays_) enter_process_list();
 }
 
 void CapturedMode::release() noexcept {

@@ -163,7 +163,7 @@ SignatureEntry& SignatureCache::Impl::entry_for(Key key, std::span<const at::Ten
     if (call != nullptr) newcomers.note_known();
     return *entries.front();
   }
-  if (entries.size() == kMostSignatures) entries.pop_back();
+  if (entries.size() >= kMostSignatures && entries.back()->oldest_debtor() == nullptr) entries.pop_back();
   entries.insert(entries.begin(),
                  std::make_shared<SignatureEntry>(CallSignature(key.number, inputs, modes, *module), options));
   const CallSignature* before = entries.size() > 1 ? &entries[1]->signature() : nullptr;
@@ -186,7 +186,10 @@ CachedGraph* SignatureCache::Impl::graph_for(SignatureEntry& entry, Key key, con
   CachedGraph* graph = entry.graph_for(inputs, call, maker, key.function);
   if (graph == nullptr || had_graphs) return graph;
   auto left = static_cast<std::ptrdiff_t>(options.capacity);
-  const auto is_too_many = [&](const Entry& one) { return one->holds_graphs() && left-- <= 0; };
+  // What has left something for later is needed until that is done.
+  const auto is_too_many = [&](const Entry& one) {
+    return one->holds_graphs() && left-- <= 0 && one->oldest_debtor() == nullptr;
+  };
   functions[key.function].evictions += std::erase_if(functions[key.function].entries, is_too_many);
   return graph;
 }
@@ -305,9 +308,12 @@ CapturedCall* SignatureCache::Impl::oldest_debtor(std::size_t function) const {
   return oldest;
 }
 
+// Without the lock: hooks of weights may call the function.
 bool SignatureCache::backward_weights(std::size_t function) {
-  const std::lock_guard lock(impl_->mutex);
+  std::unique_lock lock(impl_->mutex);
+  const std::vector<Impl::Entry> kept = impl_->functions[function].entries;
   CapturedCall* const debtor = impl_->oldest_debtor(function);
+  lock.unlock();
   if (debtor != nullptr) debtor->backward_weights();
   return debtor != nullptr;
 }
@@ -324,6 +330,10 @@ void SignatureCache::reset(std::size_t function) {
   if (impl_->maker.is_making()) {
     throw UsageError(
         {.what = "reset() was called by a function while it is captured", .fix = "call it after the call"});
+  }
+  for (CapturedCall* debtor = impl_->oldest_debtor(function); debtor != nullptr;
+       debtor = impl_->oldest_debtor(function)) {
+    debtor->backward_weights();
   }
   impl_->functions[function].entries.clear();
   impl_->told.clear();

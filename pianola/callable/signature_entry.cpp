@@ -50,8 +50,10 @@ CachedGraph* SignatureEntry::graph_for(const CallInputs& inputs, Call& call, Gra
 
 void SignatureEntry::drop_stale() {
   const auto stale = std::find_if(graphs_.begin(), graphs_.end(), [](const auto& one) { return one.call->is_stale(); });
-  if (stale != graphs_.end()) [[unlikely]]
-    note_stale(stale->call->why_stale());
+  if (stale == graphs_.end()) [[likely]]
+    return;
+  refuse_debts();
+  note_stale(stale->call->why_stale());
 }
 
 // All of a signature's graphs read the same things: where one is stale, so are the others. And what the function does

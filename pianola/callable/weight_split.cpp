@@ -1,5 +1,6 @@
 #include <pianola/callable/weight_split.hpp>
 
+#include <pianola/callable/product_nodes.hpp>
 #include <pianola/torch_abi/autograd_node.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
@@ -10,8 +11,6 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <string>
-#include <string_view>
 
 namespace pianola::callable {
 
@@ -19,29 +18,12 @@ namespace autograd = torch::autograd;
 
 namespace {
 
-// Autograd's names of these functions, without the number that ends them.
-constexpr std::string_view kProducts[] = {"AddmmBackward",   "MmBackward",     "BmmBackward",
-                                          "BaddbmmBackward", "LinearBackward", "ConvolutionBackward"};
-// What a weight may pass through on its way to a product: one tensor in, the same numbers out.
-constexpr std::string_view kLayouts[] = {"TBackward",         "TransposeBackward",  "PermuteBackward",
-                                         "ViewBackward",      "UnsafeViewBackward", "ReshapeAliasBackward",
-                                         "UnsqueezeBackward", "SqueezeBackward",    "ExpandBackward",
-                                         "AliasBackward",     "ToCopyBackward",     "CloneBackward"};
-
-template <std::size_t size>
-bool is_one_of(const autograd::Node& node, const std::string_view (&names)[size]) {
-  const std::string name = node.name();
-  std::string_view bare = name;
-  while (!bare.empty() && bare.back() >= '0' && bare.back() <= '9') bare.remove_suffix(1);
-  return std::find(std::begin(names), std::end(names), bare) != std::end(names);
-}
-
 // The leaf that an edge leads to through layouts alone; undefined where it leads elsewhere.
 at::Tensor leaf_behind(const autograd::Edge& edge) {
   const autograd::Node* node = edge.function.get();
   while (node != nullptr) {
     if (const auto* leaf = dynamic_cast<const autograd::AccumulateGrad*>(node)) return leaf->variable;
-    if (node->num_outputs() != 1 || !is_one_of(*node, kLayouts)) break;
+    if (node->num_outputs() != 1 || !is_layout_change(*node)) break;
     node = node->next_edge(0).function.get();
   }
   return {};
@@ -66,7 +48,7 @@ class History {
       open.pop_back();
       if (!node || !seen_.insert(node.get()).second) continue;
       // A hook sees the gradients of all edges at once.
-      const bool is_product = node->num_inputs() == 1 && node->post_hooks().empty() && is_one_of(*node, kProducts);
+      const bool is_product = node->num_inputs() == 1 && node->post_hooks().empty() && is_divisible_product(*node);
       for (std::size_t i = 0; i < node->num_outputs(); ++i) {
         at::Tensor weight = is_product ? leaf_behind(node->next_edge(i)) : at::Tensor();
         if (weight.defined() && may_wait.count(weight.unsafeGetTensorImpl()) != 0) {
@@ -122,6 +104,7 @@ struct WeightSplit::Product {
     for (auto& [i, edge] : to_weights) node->next_edges()[i] = std::move(edge);
     node->pre_hooks().clear();
     node->tensor_pre_hooks().clear();  // what was noted has passed them
+    node->retains_grad_hooks().clear();
   }
 
   torch_abi::NodeRef<> node;

@@ -20,7 +20,7 @@ namespace pianola::callable {
 /// Splits one backward pass in two: all but the gradients of weights, then those.
 ///
 /// A weight is a leaf that a product reads directly, or through a change of its layout or dtype. One that anything else
-/// uses as well is left in the first part: its gradients are one sum.
+/// uses as well is left in the first part: its gradients are one sum. So are those of products that are recomputed.
 class WeightSplit {
  public:
   using Leaves = ska::flat_hash_set<const c10::TensorImpl*>;

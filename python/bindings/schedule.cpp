@@ -36,7 +36,8 @@ void bind_schedule(py::module_& module) {
             return Schedule::parse(text, {.layers_per_chunk = std::move(layers)});
           },
           py::arg("text"), py::kw_only(), py::arg("layers_per_chunk") = Layers(),
-          "From \"1,1,-1,-1\": c is the next forward of chunk c, counted from 1, and -c its next backward.")
+          "From \"1,1,-1,-1\": c is the next forward of chunk c, counted from 1, and -c its next backward; "
+          "-c-0.5 are the gradients of its weights, where they are delayed.")
       .def_static(
           "from_order",
           [](const std::vector<double>& order, Layers layers) {
@@ -49,6 +50,8 @@ void bind_schedule(py::module_& module) {
       .def_property_readonly("total_layers", &Schedule::total_layers, "Layers of all chunks.")
       .def("layers", &Schedule::layers, py::arg("chunk"), "Layers of a chunk, counted from 1.")
       .def("first_layer", &Schedule::first_layer, py::arg("chunk"), "How many layers the chunks before this one have.")
+      .def("delays_weight_gradients", &Schedule::delays_weight_gradients, py::arg("chunk"),
+           "Whether its backwards leave the gradients of weights for later.")
       .def("depth", &Schedule::depth, py::arg("chunk"), "Microbatches of a chunk that are in flight at once.")
       .def("__str__", &Schedule::to_string)
       .def("__repr__", [](const Schedule& self) { return "pianola.Schedule.parse('" + self.to_string() + "')"; })

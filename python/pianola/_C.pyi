@@ -817,7 +817,8 @@ class Schedule:
 
     @staticmethod
     def parse(text: str, *, layers_per_chunk: Sequence[int] = []) -> Schedule:
-        """From "1,1,-1,-1": c is the next forward of chunk c, counted from 1, and -c its next backward."""
+        """From "1,1,-1,-1": c is the next forward of chunk c, counted from 1, and -c its next backward; -c-0.5 are the
+        gradients of its weights, where they are delayed."""
     @staticmethod
     def from_order(order: Sequence[float], *, layers_per_chunk: Sequence[int] = []) -> Schedule:
         """From Transformer Engine's `_order`."""
@@ -834,6 +835,8 @@ class Schedule:
         """Layers of a chunk, counted from 1."""
     def first_layer(self, chunk: int) -> int:
         """How many layers the chunks before this one have."""
+    def delays_weight_gradients(self, chunk: int) -> bool:
+        """Whether its backwards leave the gradients of weights for later."""
     def depth(self, chunk: int) -> int:
         """Microbatches of a chunk that are in flight at once."""
     def __str__(self) -> str: ...

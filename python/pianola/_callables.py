@@ -148,6 +148,12 @@ def make_graphed_callables(
     samples = _samples(targets, sample_args, sample_kwargs, single, order if _order is not None else None)
     _check_modules(targets)
     check_compile(compile, closeness)
+    if compile and (delay_weight_gradients or (order is not None and any(order.delays_weight_gradients(c + 1) for c in range(order.chunks)))):
+        refuse(
+            "compiled modules compute all gradients in one kernel after the other: none can be left for later",
+            "leave out compile, or delay_weight_gradients",
+            kind="ConfigError",
+        )
     flats, tensors = _flatten(targets, samples)
     first = next((tensor for sample in tensors for tensor in sample), None)
     hooks = WhileCapturing()
@@ -271,7 +277,8 @@ def _patch(target: Any, forward: GraphedForward) -> Any:
     if not isinstance(target, torch.nn.Module):
         return forward
     replace(target, forward)
-    for name in ("reset", "backward_dw"):
-        if not hasattr(target, name):
-            object.__setattr__(target, name, getattr(forward, name))
+    if not hasattr(target, "reset"):
+        object.__setattr__(target, "reset", forward.reset)
+    if forward.info().delayed or not hasattr(target, "backward_dw"):  # before one of its own, which would find nothing
+        object.__setattr__(target, "backward_dw", forward.backward_dw)
     return target

@@ -254,6 +254,8 @@ class GraphedFunction(Generic[Arguments, Result]):
         module = None if self._module is None else self._module()
         if module is not None:
             restore(module, self)
+            if getattr(module.__dict__.get("backward_dw"), "__self__", None) is self:
+                object.__delattr__(module, "backward_dw")
 
     def _refuse_to_be_copied(self, how: str) -> NoReturn:
         refuse(
@@ -427,5 +429,8 @@ def _graphed(target: Any, options: dict[str, Any]) -> Any:
         return _kind_of(options)(target, options, module)
     if hasattr(replacement(target), "info"):
         refuse(f"the {type(target).__qualname__} is graphed already", "call forward.reset() first")
-    replace(target, _kind_of(options)(forward_of(target), options, target))
+    forward = _kind_of(options)(forward_of(target), options, target)
+    replace(target, forward)
+    if options["delay_weight_gradients"]:
+        object.__setattr__(target, "backward_dw", forward.backward_dw)
     return target

@@ -56,13 +56,25 @@ def replay_hooks(hooks: Given, targets: list[Any]) -> list[ReplayHooks]:
 def _checked(hooks: Given, targets: list[Any], name: str) -> list[dict[str, Any]]:
     if hooks is None:
         return []
+    if not isinstance(hooks, (list, tuple)) or not all(_is_entry(entry) for entry in hooks):
+        refuse(
+            f"{name} must be a list with a dict for each callable, or None",
+            "write [{'forward_pre_hooks': {0: hook}}], where a hook is a function of the module",
+        )
     if len(hooks) != len(targets):
-        refuse(f"got {len(hooks)} {name} for {len(targets)} callables", "pass one per callable; None for no hooks")
+        callables = f"{len(targets)} callable" + ("" if len(targets) == 1 else "s")
+        refuse(f"got {len(hooks)} {name} for {callables}", "pass one per callable; None for no hooks")
     for entry in hooks:
         unknown = sorted((entry or {}).keys() - _NAMES.keys())
         if unknown:
             refuse(f"{name} has unknown keys {unknown}", f"known are {', '.join(_NAMES)}")
     return [entry or {} for entry in hooks]
+
+
+def _is_entry(entry: Any) -> bool:
+    if entry is None:
+        return True
+    return isinstance(entry, dict) and all(isinstance(those, dict) and all(map(callable, those.values())) for those in entry.values())
 
 
 def _itself(target: Any) -> Any:

@@ -63,6 +63,7 @@ def te_make_graphed_callables(
     for target in targets:
         if not isinstance(target, torch.nn.Module):
             raise TypeError(f"Graphing for {type(target)} is not supported.")
+        _refuse_stores(target)
     if torch.is_autocast_enabled() and torch.is_autocast_cache_enabled():
         refuse("make_graphed_callables does not support the autocast caching. Please set `cache_enabled=False`.")
     return make_graphed_callables(
@@ -101,12 +102,37 @@ def _as_named_now(old: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     return now
 
 
+def _refuse_stores(target: torch.nn.Module) -> None:
+    """Of modules that keep for later what their backward has not computed: autograd does not see those gradients."""
+    for name, module in target.named_modules():
+        if callable(getattr(module, "backward_dw", None)) and _keeps_for_later(module):
+            refuse(
+                f"{name or 'the module'} ({type(module).__name__}) delays its weights' gradients by itself, in a store of its own",
+                "make it without delay_wgrad_compute: Pianola delays them for any module, by entries -c-0.5 of _order",
+                where=type(target).__name__,
+                kind="UnsupportedError",
+            )
+
+
+def _keeps_for_later(module: torch.nn.Module) -> bool:
+    needs = getattr(module, "need_backward_dw", None)  # since Transformer Engine 2.10
+    if callable(needs):
+        return bool(needs())
+    return bool(getattr(module, "delay_wgrad_compute", False))
+
+
 def _refuse_fp8(arguments: dict[str, Any]) -> None:
     """All of them are about quantisation; what is off is none."""
     wanted = arguments["enabled"]
     if any(wanted) if isinstance(wanted, (tuple, list)) else wanted:
         refuse(
             "enabled: Pianola does not capture Transformer Engine's FP8, whose scales live outside of the graphs",
+            "leave it out, or capture this module outside of pianola.compat()",
+            kind="UnsupportedError",
+        )
+    if arguments["calibrating"]:
+        refuse(
+            "calibrating: Pianola does not capture Transformer Engine's FP8, which it prepares",
             "leave it out, or capture this module outside of pianola.compat()",
             kind="UnsupportedError",
         )

@@ -461,10 +461,13 @@ def test_a_replay_hook_that_fails_launches_nothing(device):
 
 def test_replay_hooks_that_do_not_fit_are_refused(device):
     x = torch.randn(8, 16, device=device)
-    with pytest.raises(pianola.UsageError, match="got 2 replay_hooks for 1 callables"):
+    with pytest.raises(pianola.UsageError, match="got 2 replay_hooks for 1 callable"):
         pianola.make_graphed_callables(MLP().to(device), (x,), replay_hooks=[None, None])
     with pytest.raises(pianola.UsageError, match="replay_hooks has unknown keys \\['forward'\\]"):
         pianola.make_graphed_callables(MLP().to(device), (x,), replay_hooks=[{"forward": {}}])
+    for wrong in ({"forward_hooks": {0: print}}, [{"forward_hooks": [print]}], [{"forward_hooks": {0: 3}}]):
+        with pytest.raises(pianola.UsageError, match="replay_hooks must be a list with a dict for each callable"):
+            pianola.make_graphed_callables(MLP().to(device), (x,), replay_hooks=wrong)
     model = pianola.make_graphed_callables(
         MLP().to(device), (x,), replay_hooks=[{"forward_hooks": {0: lambda module: module}}]
     )

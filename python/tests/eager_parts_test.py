@@ -708,3 +708,34 @@ def test_a_conjugate_as_an_argument(device):
         return step, Mlp()
 
     assert_equal(make, device, lambda i: (randn(4, seed=i, device=device),), steps=12)
+
+
+@pytest.mark.parametrize("microbatches", [1, 3])
+def test_a_part_with_weights_of_its_own_in_a_step_that_only_makes_gradients(device, microbatches):
+    """No operation of such a step reads these weights, as an optimizer's would."""
+
+    def train(graph, mark):
+        torch.manual_seed(0)
+        first, inner, last = torch.nn.Linear(6, 8), torch.nn.Linear(8, 8), torch.nn.Linear(8, 3)
+        modules = torch.nn.ModuleList([first, inner, last]).to(device)
+        optimizer = torch.optim.AdamW(modules.parameters(), lr=1e-2)
+        part = mark(lambda h: inner(h) * 2)
+
+        def gradients(x):
+            loss = last(part(first(x))).square().mean()
+            loss.backward()
+            return loss.detach()
+
+        call, made = graph(gradients), []
+        for step in range(12):
+            for i in range(microbatches):
+                x = torch.randn(4, 6, generator=torch.Generator().manual_seed(10 * step + i)).to(device)
+                made.append(call(x).clone())
+            optimizer.step()
+            optimizer.zero_grad()
+        return made + [parameter.detach().clone() for parameter in modules.parameters()], call
+
+    expected, _ = train(lambda function: function, lambda part: part)
+    actual, call = train(lambda function: pianola.graphed(function, warmup=3), pianola.eager)
+    assert all(map(torch.equal, actual, expected))
+    assert sum(one.replays for one in call.info().signatures) >= 6, call.info()

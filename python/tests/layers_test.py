@@ -391,3 +391,29 @@ def test_the_report_has_a_line_for_each_layer(cpu):
     assert lines[0] == "Graphed layers"
     assert [line.split()[:2] for line in lines if line.startswith("  h.")] == [[name, "captured"] for name in graphed.names]
     assert list(graphed) == list(graphed.names) and len(graphed) == 3
+
+
+def test_a_layer_behind_a_function_of_the_users_that_changes_is_a_graph(device):
+    """What lies behind a layer's input is not the layer's: here the backward of others, with another number at each call."""
+
+    class Scale(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, number):
+            ctx.number = number
+            return x * number
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * ctx.number, None
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last, self.calls = nn.Linear(8, 8), nn.Linear(8, 8), 0
+
+        def forward(self, x):
+            self.calls += 1
+            return self.last(Scale.apply(self.first(x), 1 + self.calls % 5))
+
+    _, graphed = assert_equal(Model, on_noise, device, steps=20, graph=lambda model: pianola.graph_layers(model, ["first", "last"]))
+    assert all(count >= 16 for count in replays_of(graphed).values())

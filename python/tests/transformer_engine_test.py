@@ -137,12 +137,22 @@ def run_order(order, function, inputs, weights):
         (dict(enabled=True), pianola.UnsupportedError, "does not capture Transformer Engine's FP8"),
         (dict(enabled=(False, True)), pianola.UnsupportedError, "does not capture Transformer Engine's FP8"),
         (dict(cache_quantized_params=True), pianola.UnsupportedError, "no weights are quantised"),
+        (dict(fp8_calibrating=True), pianola.UnsupportedError, "calibrating: Pianola does not capture"),
         (dict(fp8_enabled=True, enabled=True), ValueError, "deprecated `fp8_enabled` kwarg in favor of `enabled`, but both kwargs are set"),
     ],
 )
 def test_what_it_takes_for_fp8_is_refused_by_name(te, device, arguments, error, text):
     with pianola.compat(), pytest.raises(error, match=text):
         te.make_graphed_callables(chunks(te, device)[0], (sample(device),), **arguments)
+
+
+def test_a_layer_that_keeps_its_gradients_for_later_itself_is_refused(te, device):
+    class Stores(Layer):
+        def backward_dw(self):
+            pass
+
+    with pianola.compat(), pytest.raises(pianola.UnsupportedError, match="0 \\(Stores\\) delays its weights' gradients by itself"):
+        te.make_graphed_callables(torch.nn.Sequential(Stores(delay_wgrad_compute=True)), (sample(device),))
 
 
 def test_an_old_name_is_told(te, device):
