@@ -309,7 +309,7 @@ def test_schedule_is_json():
         (["--", "-x,1"], ["'-x' is not a number", "where: entry 1 of 2"]),
         (["1,x,2"], ["'x' is not a number", "where: entry 2 of 3"]),
         (["1,3,-3,-1"], ["chunk 2 is missing, but chunk 3 occurs"]),
-        (["1,-1.5"], ["delayed weight gradient is not supported yet", "where: entry 2 of 2"]),
+        (["1,-1.5"], ["that no backward has left to do", "where: entry 2 of 2"]),
         ([""], ["the schedule has no entries"]),
         (["1,-1", "--layers", "0"], ["chunk 1 must have 1 layer or more, got 0"]),
         (["1,2,-2,-1", "--layers", "1,-1"], ["chunk 2 must have 1 layer or more, got -1"]),

@@ -29,6 +29,18 @@ void accumulate(const autograd::edge_list& edges, const std::vector<at::Tensor>&
                                                  /*accumulate_grad=*/true);
 }
 
+// Of those that a gradient flows to: where it goes, and the gradient.
+std::pair<autograd::edge_list, std::vector<at::Tensor>> take_routed(RoutedGradients& routed, Pass& pass) {
+  std::vector<std::size_t> wanted;
+  autograd::edge_list edges;
+  for (std::size_t k = 0; k < routed.parameters().size(); ++k) {
+    if (std::binary_search(pass.unreached_routed.begin(), pass.unreached_routed.end(), k)) continue;
+    wanted.push_back(k);
+    edges.push_back(std::move(pass.routed_edges[k]));
+  }
+  return {std::move(edges), routed.hand_out(wanted)};
+}
+
 }  // namespace
 
 // Of autograd.grad() for named tensors nothing is left: `p.grad` has to stay as it is.
@@ -81,23 +93,15 @@ bool CapturedCallable::backward_weights() {
   const auto [mode, pass] = find_debt();
   const bool has_turn = turn_ != nullptr && (pass != nullptr || in_flight() != 0 || turn_->expects_weights(layer_));
   if (has_turn) turn_->check_weights(layer_, pass == nullptr ? 0 : pass->microbatch);
-  autograd::edge_list edges;
-  std::vector<at::Tensor> gradients;
+  std::pair<autograd::edge_list, std::vector<at::Tensor>> routed;
   if (pass != nullptr) {
     launch_weights(*mode, *pass);
-    if (RoutedGradients* routed = mode->later().routed ? &*mode->later().routed : nullptr; routed != nullptr) {
-      std::vector<std::size_t> wanted;
-      for (std::size_t k = 0; k < routed->parameters().size(); ++k) {
-        if (!std::binary_search(pass->unreached_routed.begin(), pass->unreached_routed.end(), k)) wanted.push_back(k);
-      }
-      for (const std::size_t k : wanted) edges.push_back(std::move(pass->routed_edges[k]));
-      gradients = routed->hand_out(wanted);
-    }
+    if (mode->later().routed) routed = take_routed(*mode->later().routed, *pass);
     pass->owes = 0;
   }
   if (has_turn) turn_->advance();
   one_call.reset();  // hooks may call
-  if (!edges.empty()) accumulate(edges, gradients);
+  if (!routed.first.empty()) accumulate(routed.first, routed.second);
   return pass != nullptr;
 }
 

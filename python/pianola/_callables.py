@@ -148,7 +148,7 @@ def make_graphed_callables(
     samples = _samples(targets, sample_args, sample_kwargs, single, order if _order is not None else None)
     _check_modules(targets)
     check_compile(compile, closeness)
-    if compile and (delay_weight_gradients or (order is not None and any(order.delays_weight_gradients(c + 1) for c in range(order.chunks)))):
+    if compile and (delay_weight_gradients or _pipeline.delays_weights(order)):
         refuse(
             "compiled modules compute all gradients in one kernel after the other: none can be left for later",
             "leave out compile, or delay_weight_gradients",

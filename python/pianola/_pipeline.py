@@ -39,6 +39,11 @@ def order_of(
     return _C.Schedule.from_order(numbers, layers_per_chunk=[max(callables // chunks, 1)])
 
 
+def delays_weights(order: Optional["_C.Schedule"]) -> bool:
+    """Whether a chunk's backwards leave the gradients of weights for later."""
+    return order is not None and any(order.delays_weight_gradients(chunk) for chunk in range(1, order.chunks + 1))
+
+
 def flat_index(order: "_C.Schedule", chunk: int, microbatch: int, layer: int) -> int:
     """Where Transformer Engine has a layer (from 0 in its chunk) of a microbatch (from 0): chunk by chunk, in a chunk
     microbatch by microbatch."""
