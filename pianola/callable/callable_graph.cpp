@@ -1,5 +1,6 @@
 #include <pianola/callable/callable_graph.hpp>
 
+#include <pianola/callable/captured_callable.hpp>
 #include <pianola/callable/leaf_hook_checks.hpp>
 #include <pianola/callable/leaf_scope.hpp>
 #include <pianola/graph/read_check.hpp>
@@ -31,6 +32,12 @@ bool LeafGuard::intact() const noexcept {
 CallableGraph::CallableGraph(GraphedCallable graphed, graph::OutsideGuard outside, LeafGuard leaves,
                              std::optional<Undo> undo)
     : graphed_(std::move(graphed)), outside_(std::move(outside)), leaves_(std::move(leaves)), undo_(std::move(undo)) {}
+
+CallableGraph::~CallableGraph() { graphed_.captured()->compute_at_once(); }
+
+std::shared_ptr<CapturedCallable> CallableGraph::debtor() const noexcept {
+  return graphed_.captured()->oldest_debt() == 0 ? nullptr : graphed_.captured();
+}
 
 std::vector<at::Tensor> CallableGraph::replay_or_undo(std::span<const at::Tensor> inputs) {
   undo_->save();

@@ -4,7 +4,7 @@
 #include <pianola/callable/undo.hpp>
 #include <pianola/graph/outside_guard.hpp>
 
-#include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -40,14 +40,16 @@ class CallableGraph final : public CapturedCall {
   /// @param undo  Where replays check reads.
   CallableGraph(GraphedCallable graphed, graph::OutsideGuard outside, LeafGuard leaves, std::optional<Undo> undo);
 
+  /// Gradients of weights that were left for later are computed, and calls in flight leave none.
+  ~CallableGraph() override;
+
   [[nodiscard]] bool is_stale() const override { return !outside_.intact() || !leaves_.intact(); }
   [[nodiscard]] std::string why_stale() const override;
   [[nodiscard]] bool is_free() const override { return graphed_.in_flight() == 0; }
   [[nodiscard]] std::vector<at::Tensor> replay(std::span<const at::Tensor> inputs) override {
     return undo_ ? replay_or_undo(inputs) : graphed_.call(inputs);
   }
-  [[nodiscard]] std::uint64_t oldest_debt() const noexcept override { return graphed_.oldest_debt(); }
-  void backward_weights() override { graphed_.backward_weights(); }
+  [[nodiscard]] std::shared_ptr<CapturedCallable> debtor() const noexcept override;
   [[nodiscard]] std::vector<BranchInfo> branches() const override { return graphed_.info().branches; }
 
  private:

@@ -5,12 +5,14 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
-#include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 namespace pianola::callable {
+
+class CapturedCallable;
 
 /// A call of a function as graphs.
 class CapturedCall {
@@ -33,10 +35,8 @@ class CapturedCall {
   /// @param inputs  Of the signature that it was captured with.
   /// @throws GuardError, ReplayError  It is stale; nothing was launched.
   [[nodiscard]] virtual std::vector<at::Tensor> replay(std::span<const at::Tensor> inputs) = 0;
-  /// As GraphedCallable::oldest_debt().
-  [[nodiscard]] virtual std::uint64_t oldest_debt() const noexcept { return 0; }
-  /// Computes it.
-  virtual void backward_weights() {}
+  /// What has left gradients of weights for later; nullptr: nothing has.
+  [[nodiscard]] virtual std::shared_ptr<CapturedCallable> debtor() const noexcept { return nullptr; }
   /// What GraphedOptions::branches came to, per graph.
   [[nodiscard]] virtual std::vector<BranchInfo> branches() const = 0;
 };

@@ -14,6 +14,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <exception>
 #include <optional>
 #include <utility>
 
@@ -322,7 +323,10 @@ autograd::variable_list CapturedCallable::backward(const BackwardNode& node, con
   if (!wanted.empty()) of_exposed = direct->computed(select(node.exposed(), wanted));
   if (direct != nullptr) direct->after_replay();
   if (turn_ != nullptr) turn_->advance();
-  if (mode.delays() && for_all) note_debt(node, unreached);
+  if (mode.delays() && for_all) {
+    note_debt(node, unreached);
+    if (computes_at_once_) accumulate(launch_weights(mode, pass));
+  }
   if (subject_->replay_hooks.after_backward) subject_->replay_hooks.after_backward();
 
   autograd::variable_list result = gradients_of_edges(node, for_all, unreached);
@@ -455,7 +459,11 @@ void CapturedCallable::restart_schedule() {
 
 // The modes live on, empty, for the nodes of calls in flight.
 void CapturedCallable::reset() {
-  while (alive_ && turn_ == nullptr && backward_weights()) {
+  std::exception_ptr failure;
+  try {
+    while (alive_ && turn_ == nullptr && find_debt().pass != nullptr) backward_weights();
+  } catch (...) {
+    failure = std::current_exception();
   }
   const OneCall::Scope one_call(one_call_, "reset()", kSubject);
   alive_ = false;
@@ -463,6 +471,7 @@ void CapturedCallable::reset() {
     if (mode != nullptr) mode->release();
   }
   pool_ = {};
+  if (failure) std::rethrow_exception(failure);
 }
 
 GraphPoolRef CapturedCallable::pool() const {

@@ -28,7 +28,9 @@ class CapturedCallable : public std::enable_shared_from_this<CapturedCallable> {
                                                         const torch::autograd::variable_list& gradients);
 
   /// GraphedCallable::backward_weights().
-  bool backward_weights();
+  bool backward_weights(int microbatch = 0);
+  /// Of one that is dropped: computes what is left, and backward passes from now on leave nothing.
+  void compute_at_once() noexcept;
   /// Pass::owes of what backward_weights() would compute; 0: nothing is left.
   [[nodiscard]] std::uint64_t oldest_debt() const noexcept;
 
@@ -58,7 +60,14 @@ class CapturedCallable : public std::enable_shared_from_this<CapturedCallable> {
   [[nodiscard]] Debt find_debt() const noexcept;
   void note_debt(const BackwardNode& node, const CapturedMode::Unreached& unreached) const;
   void forgive(Pass& pass) const noexcept;
-  static void launch_weights(CapturedMode& mode, Pass& pass);
+  struct Routed {
+    torch::autograd::edge_list edges;
+    std::vector<at::Tensor> gradients;
+  };
+  /// @return  What goes through autograd, and has still to.
+  Routed launch_weights(CapturedMode& mode, Pass& pass) const;
+  [[nodiscard]] static Routed take_routed(RoutedGradients& routed, const Pass& pass);
+  static void accumulate(const Routed& routed);
   [[nodiscard]] Mode current_mode() const;
   [[nodiscard]] int slots() const;
   /// The mode that replays these inputs; nullptr where the callable is to run eagerly.
@@ -92,6 +101,7 @@ class CapturedCallable : public std::enable_shared_from_this<CapturedCallable> {
   std::shared_ptr<ScheduleTurn> turn_;  // nullptr without a schedule
   std::uint64_t calls_ = 0;
   bool alive_ = true;
+  bool computes_at_once_ = false;  // nobody is there to call backward_weights()
   OneCall one_call_;
 };
 

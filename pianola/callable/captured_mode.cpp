@@ -93,7 +93,7 @@ bool CapturedMode::accepts(std::span<const at::Tensor> inputs) const {
   }
   return Ambient::current(passes_.front()->forward.device().type()) == ambient_ && subject_.module->has_flags(flags_) &&
          parameter_guard_.intact() && subject_.module->has_its_parameters() && now_.hooked_accumulator() == nullptr &&
-         later_.hooked_accumulator() == nullptr;
+         (!delays_ || later_.watched_accumulator() == nullptr);
 }
 
 // Eager adds up both gradients of such a tensor in the order of all operations that read it; a graph knows the order of
@@ -170,7 +170,10 @@ std::optional<Diagnosis> CapturedMode::backward_offence(const Pass& pass, bool s
     return offence;
   Ambient now = Ambient::current(passes_.front()->forward.device().type());
   now.function_modes = {};  // no operation of a backward pass asks them
-  if (may_run_backward_in(now)) return hook_offence(now_, steady);
+  if (may_run_backward_in(now)) {
+    if (auto offence = hook_offence(now_, steady); offence || !delays_) return offence;
+    return hook_offence(later_, later_.is_steady());  // before half of the gradients are there
+  }
   if (now.autocast) {
     return Diagnosis{.what =
                          "backward() was called in an autocast region; the backward graph was captured without one, "
@@ -366,6 +369,7 @@ void CapturedMode::find_what_backward_reads(const Pass& pass) {
   if (!pass.weights.captured()) return;
   weights_read_input_ = which_are_read(*pass.weights.trace(), pass.inputs);
   weights_read_output_ = which_are_read(*pass.weights.trace(), pass.outputs);
+  weights_read_.clear();
   const std::vector<bool> read = which_are_read(*pass.weights.trace(), leaves_);
   for (std::size_t i = 0; i < leaves_.size(); ++i) {
     if (read[i]) weights_read_.push_back(leaves_[i]);

@@ -49,6 +49,7 @@ struct CaptureContext {
   bool any_order = false;
   LeafScope leaves = {};
   ska::flat_hash_set<const c10::TensorImpl*> hooked = {};     ///< Leaves that had hooks.
+  ska::flat_hash_set<const c10::TensorImpl*> watched = {};    ///< Of them, by DistributedDataParallel or its like.
   ska::flat_hash_map<const c10::TensorImpl*, int> uses = {};  ///< Callables that differentiate a leaf.
   std::shared_ptr<GradientGroup> gradients = std::make_shared<GradientGroup>();
   std::vector<at::Tensor> output_gradients = {};  ///< Shared by all backward passes: one runs at a time.
@@ -172,7 +173,8 @@ class CapturedMode {
                     bool retain) const;
   void warm_up_backward(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& gradients, bool retain);
   [[nodiscard]] std::unique_ptr<WeightSplit> split_off_weights(const CaptureContext& context,
-                                                               const std::vector<at::Tensor>& outputs) const;
+                                                               const std::vector<at::Tensor>& outputs,
+                                                               std::uint64_t began) const;
   void run_weights(WeightSplit& split, bool retain) const;
   void note_delayed(const WeightSplit* split);
   void check_delayed(const CaptureContext& context) const;
@@ -231,9 +233,7 @@ class CapturedMode {
   std::vector<bool> backward_reads_input_, backward_reads_output_;
   std::vector<bool> weights_read_input_, weights_read_output_;
   std::vector<at::Tensor> weights_read_;
-  ska::flat_hash_set<const c10::TensorImpl*>
-      watched_;                               // leaves whose AccumulateGrad nodes had hooks: DistributedDataParallel's
-  std::vector<at::Tensor> output_gradients_;  // per differentiable output
+  std::vector<at::Tensor> output_gradients_;     // per differentiable output
   std::vector<const c10::TensorImpl*> samples_;  // until it is warm
   std::mutex calls_;                             // guards Pass::node
 };

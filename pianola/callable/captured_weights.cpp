@@ -3,6 +3,7 @@
 
 #include <pianola/core/error.hpp>
 
+#include <c10/util/Exception.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -23,25 +24,20 @@ std::uint64_t next_debt() {
   return ++last;
 }
 
-// As the end of a backward pass would: hooks of the parameters run.
-void accumulate(const autograd::edge_list& edges, const std::vector<at::Tensor>& gradients) {
-  autograd::Engine::get_default_engine().execute(edges, gradients, /*keep_graph=*/false, /*create_graph=*/false,
-                                                 /*accumulate_grad=*/true);
-}
+}  // namespace
 
-// Of those that a gradient flows to: where it goes, and the gradient.
-std::pair<autograd::edge_list, std::vector<at::Tensor>> take_routed(RoutedGradients& routed, Pass& pass) {
+// Of those that a gradient flows to.
+CapturedCallable::Routed CapturedCallable::take_routed(RoutedGradients& routed, const Pass& pass) {
   std::vector<std::size_t> wanted;
-  autograd::edge_list edges;
+  Routed result;
   for (std::size_t k = 0; k < routed.parameters().size(); ++k) {
     if (std::binary_search(pass.unreached_routed.begin(), pass.unreached_routed.end(), k)) continue;
     wanted.push_back(k);
-    edges.push_back(std::move(pass.routed_edges[k]));
+    result.edges.push_back(pass.routed_edges[k]);
   }
-  return {std::move(edges), routed.hand_out(wanted)};
+  result.gradients = routed.hand_out(wanted);
+  return result;
 }
-
-}  // namespace
 
 // Of autograd.grad() for named tensors nothing is left: `p.grad` has to stay as it is.
 void CapturedCallable::note_debt(const BackwardNode& node, const CapturedMode::Unreached& unreached) const {
@@ -59,6 +55,13 @@ void CapturedCallable::note_debt(const BackwardNode& node, const CapturedMode::U
   pass.weight_versions.clear();
   for (const at::Tensor& one : node.mode().weights_read()) pass.weight_versions.push_back(one._version());
   pass.owes = next_debt();
+}
+
+// As the end of a backward pass would: hooks of the parameters run.
+void CapturedCallable::accumulate(const Routed& routed) {
+  if (routed.edges.empty()) return;
+  autograd::Engine::get_default_engine().execute(routed.edges, routed.gradients, /*keep_graph=*/false,
+                                                 /*create_graph=*/false, /*accumulate_grad=*/true);
 }
 
 // An iteration that was given up takes what it left with it.
@@ -83,29 +86,37 @@ CapturedCallable::Debt CapturedCallable::find_debt() const noexcept {
   return oldest;
 }
 
-bool CapturedCallable::backward_weights() {
+bool CapturedCallable::backward_weights(int microbatch) {
+  const auto self = shared_from_this();
   std::optional<OneCall::Scope> one_call(std::in_place, one_call_, "backward_weights()", kSubject);
   check_alive("backward_weights()");
+  if (turn_ != nullptr && !subject_->delays_weights) return false;
   for (const auto& known : modes_) {
     if (known == nullptr) continue;
     for (const auto& one : known->passes()) forgive(*one);
   }
   const auto [mode, pass] = find_debt();
   const bool has_turn = turn_ != nullptr && (pass != nullptr || in_flight() != 0 || turn_->expects_weights(layer_));
-  if (has_turn) turn_->check_weights(layer_, pass == nullptr ? 0 : pass->microbatch);
-  std::pair<autograd::edge_list, std::vector<at::Tensor>> routed;
-  if (pass != nullptr) {
-    launch_weights(*mode, *pass);
-    if (mode->later().routed) routed = take_routed(*mode->later().routed, *pass);
-    pass->owes = 0;
-  }
+  if (has_turn) turn_->check_weights(layer_, microbatch == 0 && pass != nullptr ? pass->microbatch : microbatch);
+  Routed routed;
+  if (pass != nullptr) routed = launch_weights(*mode, *pass);
   if (has_turn) turn_->advance();
   one_call.reset();  // hooks may call
-  if (!routed.first.empty()) accumulate(routed.first, routed.second);
+  accumulate(routed);
   return pass != nullptr;
 }
 
-void CapturedCallable::launch_weights(CapturedMode& mode, Pass& pass) {
+// Nobody will ask for what is left, nor for what backward passes of calls in flight are going to leave.
+void CapturedCallable::compute_at_once() noexcept {
+  computes_at_once_ = true;
+  try {
+    while (alive_ && find_debt().pass != nullptr) backward_weights();
+  } catch (const std::exception& error) {
+    TORCH_WARN("pianola: gradients of weights that were left for later are lost: ", error.what());
+  }
+}
+
+CapturedCallable::Routed CapturedCallable::launch_weights(CapturedMode& mode, Pass& pass) const {
   ParameterGradients* direct = mode.later().direct ? &*mode.later().direct : nullptr;
   const bool steady = mode.later().is_steady();
   if (auto loss = mode.lost_weights(pass)) {
@@ -115,13 +126,20 @@ void CapturedCallable::launch_weights(CapturedMode& mode, Pass& pass) {
   if (auto offence = mode.weights_offence(steady)) throw GuardError(*std::move(offence));
   if (direct != nullptr) direct->before_replay(/*wanted=*/true, steady, pass.unreached_direct);
   if (mode.later().routed) mode.later().routed->vacate_buffers();
+  const PassHooks& hooks = subject_->replay_hooks;
+  if (hooks.before_backward) hooks.before_backward();
   try {
     pass.weights.replay();
   } catch (...) {
     if (direct != nullptr) direct->undo_replay();
     throw;
   }
+  pass.owes = 0;  // a second try would add them twice
   if (direct != nullptr) direct->after_replay();
+  Routed routed;
+  if (mode.later().routed) routed = take_routed(*mode.later().routed, pass);
+  if (hooks.after_backward) hooks.after_backward();
+  return routed;
 }
 
 }  // namespace pianola::callable

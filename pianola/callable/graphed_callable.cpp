@@ -55,9 +55,7 @@ void GraphedCallable::restart_schedule() { captured_->restart_schedule(); }
 GraphPoolRef GraphedCallable::pool() const { return captured_->pool(); }
 CallableInfo GraphedCallable::info() const { return captured_->info(); }
 
-bool GraphedCallable::backward_weights() { return captured_->backward_weights(); }
-
-std::uint64_t GraphedCallable::oldest_debt() const noexcept { return captured_->oldest_debt(); }
+bool GraphedCallable::backward_weights(int microbatch) { return captured_->backward_weights(microbatch); }
 
 void GraphedCallable::reset() {
   if (captured_ != nullptr) captured_->reset();

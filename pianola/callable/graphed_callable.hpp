@@ -85,10 +85,13 @@ class PIANOLA_API GraphedCallable {
   /// CallableOptions::delay_weight_gradients says: `p.grad` is then what one backward pass would have made it. Once for
   /// each backward. @return  False: nothing was left, as after calls that ran eagerly.
   ///
-  /// @throws GuardError     What the backward pass saved was written since. Nothing has been launched.
+  /// @param microbatch  With a schedule: whose turn it has to be; 0: whoever's it is.
+  /// @throws GuardError     What they need was written since, which gives them up; or a weight was frozen or got a hook since,
+  ///                        which does not. Nothing has been launched.
   /// @throws ScheduleError  It is not this call's turn.
+  /// @throws UsageError     The callable was reset, or a capture is open on this thread.
   /// Stream:  The current one. Does not synchronize with the host.
-  bool backward_weights();
+  bool backward_weights(int microbatch = 0);
 
   /// The buffers that the next call reads, in the order of the sample's leaves; in the mode that is set now. Write into
   /// them and pass them: the call then copies nothing.
@@ -98,7 +101,7 @@ class PIANOLA_API GraphedCallable {
   /// @throws UsageError   It is no output of this callable (a view of one is none).
   void check_current(const at::Tensor& output) const;
 
-  /// Calls whose backward has not run yet and still can.
+  /// Calls whose backward has not run yet and still can, or has left gradients of weights for later.
   [[nodiscard]] int in_flight() const noexcept;
 
   /// With a schedule: the microbatch, from 1, of the next call. @throws ScheduleError  It is another callable's turn.
@@ -114,8 +117,8 @@ class PIANOLA_API GraphedCallable {
   [[nodiscard]] GraphPoolRef pool() const;
   [[nodiscard]] CallableInfo info() const;
 
-  /// For the library: what backward_weights() would compute next, by the order of backward passes in the process; 0: nothing.
-  [[nodiscard]] std::uint64_t oldest_debt() const noexcept;
+  /// For the library.
+  [[nodiscard]] const std::shared_ptr<callable::CapturedCallable>& captured() const noexcept { return captured_; }
   /// For the library.
   explicit GraphedCallable(std::shared_ptr<callable::CapturedCallable> captured) noexcept;
 

@@ -95,7 +95,8 @@ struct CallableOptions {
   std::vector<at::Tensor> through_autograd = {};
   /// A backward pass leaves the gradients of weights for later, and GraphedCallable::backward_weights() computes them, as a
   /// graph of their own: those of matrix products and convolutions, and of biases in them. The same numbers, in two parts;
-  /// the slot is busy until the second. What is in `through_autograd` is computed at once. With a `schedule` it says which
+  /// the slot is busy until the second, and keeps its activations and what flows into each product until then. What is in
+  /// `through_autograd` is computed at once. With a `schedule` it says which
   /// chunks do so.
   bool delay_weight_gradients = false;
   /// The order of forwards and backwards of a pipeline stage; empty: any. The callables are then all layers of chunk 1,
@@ -119,7 +120,8 @@ struct CallableOptions {
   /// Run around each warm-up and capture pass. Empty, or one per callable. (Transformer Engine's capture_time_hooks.)
   std::vector<PassHooks> capture_hooks = {};
   /// Run around each replay, on its stream: to gather parameters that are sharded, into their memory, or to send gradients.
-  /// Eager calls run none. Empty, or one per callable. (Megatron-LM's manual hooks.)
+  /// Those of the backward pass run around delayed gradients of weights, too. Eager calls run none. Empty, or one per
+  /// callable. (Megatron-LM's manual hooks.)
   std::vector<PassHooks> replay_hooks = {};
 };
 

@@ -29,7 +29,7 @@ struct Pass {
 
   /// The number of the call whose forward ran here and whose backward can still come; 0: the slot is free.
   std::atomic<std::uint64_t> holder = 0;
-  /// Rises from backward to backward of the callable: the last one has left gradients of weights to compute; 0: none are.
+  /// Rises from backward to backward of the process: the last one has left gradients of weights to compute; 0: none are.
   std::atomic<std::uint64_t> owes = 0;
   [[nodiscard]] bool in_flight() const noexcept { return holder != 0 || owes != 0; }
   torch_abi::WeakNodeRef node =
@@ -50,6 +50,7 @@ struct Pass {
   /// During capture: the outputs with their history, from forward to backward, and what that leaves for later.
   std::vector<at::Tensor> history;
   std::unique_ptr<WeightSplit> split;
+  std::uint64_t began = 0;  ///< at::sequence_number::peek() before the forward.
 };
 
 }  // namespace pianola::callable

@@ -118,14 +118,15 @@ std::vector<at::Tensor> CapturedMode::take_parameter_gradients(bool later) const
 
 // The history behind the outputs of one run; nullptr where nothing of it can wait.
 std::unique_ptr<WeightSplit> CapturedMode::split_off_weights(const CaptureContext& context,
-                                                             const std::vector<at::Tensor>& outputs) const {
+                                                             const std::vector<at::Tensor>& outputs,
+                                                             std::uint64_t began) const {
   if (!subject_.delays_weights || !has_backward()) return nullptr;
   WeightSplit::Leaves may_wait;
   for (const at::Tensor& leaf : leaves_) {
-    if (watched_.count(leaf.unsafeGetTensorImpl()) == 0) may_wait.insert(leaf.unsafeGetTensorImpl());
+    if (context.watched.count(leaf.unsafeGetTensorImpl()) == 0) may_wait.insert(leaf.unsafeGetTensorImpl());
   }
   for (const at::Tensor& named : context.options.through_autograd) may_wait.erase(named.unsafeGetTensorImpl());
-  auto split = std::make_unique<WeightSplit>(select(outputs, differentiable_), may_wait);
+  auto split = std::make_unique<WeightSplit>(select(outputs, differentiable_), may_wait, began);
   return split->weights().empty() ? nullptr : std::move(split);
 }
 

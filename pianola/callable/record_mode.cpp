@@ -10,6 +10,7 @@
 #include <pianola/trace/quiet_scope.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
+#include <ATen/SequenceNumber.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/record_function.h>
@@ -144,6 +145,7 @@ void CapturedMode::run_eagerly(CaptureContext& context) {
   const graph::Islands::Open open_islands(islands);
   LeafFinder finder(pass.inputs);
   std::vector<at::Tensor> outputs;
+  const std::uint64_t began = at::sequence_number::peek();
   call(subject_.hooks.before_forward);
   {
     std::vector<trace::OpObserver*> observers = {&finder};
@@ -165,7 +167,7 @@ void CapturedMode::run_eagerly(CaptureContext& context) {
 
   const std::vector<at::Tensor> gradients = ones_like_gradients(context, outputs);
   const std::vector<at::Tensor> leaves = leaves_of_uses(context, pass, outputs);
-  const std::unique_ptr<WeightSplit> split = split_off_weights(context, outputs);
+  const std::unique_ptr<WeightSplit> split = split_off_weights(context, outputs, began);
   call(subject_.hooks.before_backward);
   watched(paths_ ? &paths_->backward.check.next_call() : nullptr,
           [&] { warm_up_backward(select(outputs, differentiable_), gradients, /*retain=*/split != nullptr); });
@@ -255,7 +257,7 @@ std::vector<at::Tensor> CapturedMode::each_once(const std::vector<at::Tensor>& l
 void CapturedMode::note_leaf(CaptureContext& context, const at::Tensor& leaf) {
   if (has_hooks(leaf)) context.hooked.insert(leaf.unsafeGetTensorImpl());
   const auto* const meta = torch::autograd::impl::get_autograd_meta(leaf);
-  if (meta != nullptr && accumulator_has_hooks(*meta)) watched_.insert(leaf.unsafeGetTensorImpl());
+  if (meta != nullptr && accumulator_has_hooks(*meta)) context.watched.insert(leaf.unsafeGetTensorImpl());
   context.leaves.add(leaf);
   parameter_guard_.add(leaf);
   const bool known =
@@ -301,6 +303,7 @@ void CapturedMode::record_as_warmed_up(WarmedUpPath* path, const std::function<v
 
 void CapturedMode::capture_forward(CaptureContext& context, std::size_t slot) {
   Pass& pass = *passes_[slot];
+  pass.began = at::sequence_number::peek();
   std::vector<at::Tensor> outputs;
   call(subject_.hooks.before_forward);
   const std::shared_ptr<void> reservation =
@@ -367,7 +370,7 @@ void CapturedMode::capture_backward(CaptureContext& context, std::size_t slot) {
       [&] {
         // Here, as autograd would lead gradients of leaves that were made on another stream over to that.
         const std::vector<at::Tensor> leaves = leaves_of_uses(context, pass, pass.history);
-        pass.split = split_off_weights(context, pass.history);
+        pass.split = split_off_weights(context, pass.history, pass.began);
         record_as_warmed_up(paths_ ? &paths_->backward : nullptr, [&] {
           run_backward(select(pass.history, differentiable_), output_gradients_,
                        context.any_order || context.options.retain_graph || delays_);
@@ -386,6 +389,7 @@ void CapturedMode::capture_backward(CaptureContext& context, std::size_t slot) {
       options);
   call(subject_.hooks.after_backward);
   if (delays_) return;
+  pass.split.reset();  // where no gradient flows into its products
   if (!context.any_order) pass.history.clear();
   if (backward_reads_input_.empty()) find_what_backward_reads(pass);
 }

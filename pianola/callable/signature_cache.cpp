@@ -1,6 +1,7 @@
 #include <pianola/callable/signature_cache.hpp>
 
 #include <pianola/callable/call_signature.hpp>
+#include <pianola/callable/captured_callable.hpp>
 #include <pianola/callable/checked_reads.hpp>
 #include <pianola/callable/function_view.hpp>
 #include <pianola/callable/graph_maker.hpp>
@@ -117,7 +118,7 @@ struct SignatureCache::Impl {
   [[nodiscard]] std::optional<OneCall::Scope> one_call(const char* name, bool may_nest);
   [[nodiscard]] SignatureEntry& entry_for(Key key, std::span<const at::Tensor> inputs, const Call* call = nullptr);
   [[nodiscard]] const SignatureEntry& observed_entry(std::size_t function) const;
-  [[nodiscard]] CapturedCall* oldest_debtor(std::size_t function) const;
+  [[nodiscard]] std::shared_ptr<CapturedCallable> oldest_debtor(std::size_t function) const;
   [[nodiscard]] CachedGraph* graph_for(SignatureEntry& entry, Key key, const CallInputs& inputs, Call& call);
   std::optional<Result> replay(SignatureEntry& entry, CachedGraph& graph, const CallInputs& inputs);
   void run_eagerly(SignatureEntry& entry, bool observe, std::shared_ptr<CheckedReads> reads, const CallInputs& inputs,
@@ -163,7 +164,7 @@ SignatureEntry& SignatureCache::Impl::entry_for(Key key, std::span<const at::Ten
     if (call != nullptr) newcomers.note_known();
     return *entries.front();
   }
-  if (entries.size() >= kMostSignatures && entries.back()->oldest_debtor() == nullptr) entries.pop_back();
+  if (entries.size() == kMostSignatures) entries.pop_back();
   entries.insert(entries.begin(),
                  std::make_shared<SignatureEntry>(CallSignature(key.number, inputs, modes, *module), options));
   const CallSignature* before = entries.size() > 1 ? &entries[1]->signature() : nullptr;
@@ -186,10 +187,7 @@ CachedGraph* SignatureCache::Impl::graph_for(SignatureEntry& entry, Key key, con
   CachedGraph* graph = entry.graph_for(inputs, call, maker, key.function);
   if (graph == nullptr || had_graphs) return graph;
   auto left = static_cast<std::ptrdiff_t>(options.capacity);
-  // What has left something for later is needed until that is done.
-  const auto is_too_many = [&](const Entry& one) {
-    return one->holds_graphs() && left-- <= 0 && one->oldest_debtor() == nullptr;
-  };
+  const auto is_too_many = [&](const Entry& one) { return one->holds_graphs() && left-- <= 0; };
   functions[key.function].evictions += std::erase_if(functions[key.function].entries, is_too_many);
   return graph;
 }
@@ -299,43 +297,36 @@ void SignatureCache::refuse(Key key, const CallInputs& inputs, std::string reaso
   impl_->entry_for(key, inputs.described()).stay_eager(std::move(reason));
 }
 
-CapturedCall* SignatureCache::Impl::oldest_debtor(std::size_t function) const {
-  CapturedCall* oldest = nullptr;
+std::shared_ptr<CapturedCallable> SignatureCache::Impl::oldest_debtor(std::size_t function) const {
+  const std::lock_guard lock(mutex);
+  std::shared_ptr<CapturedCallable> oldest;
   for (const Entry& entry : functions[function].entries) {
-    CapturedCall* const one = entry->oldest_debtor();
-    if (one != nullptr && (oldest == nullptr || one->oldest_debt() < oldest->oldest_debt())) oldest = one;
+    auto one = entry->oldest_debtor();
+    if (one != nullptr && (oldest == nullptr || one->oldest_debt() < oldest->oldest_debt())) oldest = std::move(one);
   }
   return oldest;
 }
 
 // Without the lock: hooks of weights may call the function.
 bool SignatureCache::backward_weights(std::size_t function) {
-  std::unique_lock lock(impl_->mutex);
-  const std::vector<Impl::Entry> kept = impl_->functions[function].entries;
-  CapturedCall* const debtor = impl_->oldest_debtor(function);
-  lock.unlock();
-  if (debtor != nullptr) debtor->backward_weights();
-  return debtor != nullptr;
+  const auto debtor = impl_->oldest_debtor(function);
+  return debtor != nullptr && debtor->backward_weights();
 }
 
 std::uint64_t SignatureCache::oldest_debt(std::size_t function) const {
-  const std::lock_guard lock(impl_->mutex);
-  const CapturedCall* const debtor = impl_->oldest_debtor(function);
+  const auto debtor = impl_->oldest_debtor(function);
   return debtor == nullptr ? 0 : debtor->oldest_debt();
 }
 
 void SignatureCache::reset(std::size_t function) {
   const auto one_call = impl_->one_call("reset()", /*may_nest=*/false);
+  std::vector<Impl::Entry> dropped;  // without the lock, as backward_weights()
   const std::lock_guard lock(impl_->mutex);
   if (impl_->maker.is_making()) {
     throw UsageError(
         {.what = "reset() was called by a function while it is captured", .fix = "call it after the call"});
   }
-  for (CapturedCall* debtor = impl_->oldest_debtor(function); debtor != nullptr;
-       debtor = impl_->oldest_debtor(function)) {
-    debtor->backward_weights();
-  }
-  impl_->functions[function].entries.clear();
+  dropped.swap(impl_->functions[function].entries);
   impl_->told.clear();
 }
 

@@ -1,5 +1,7 @@
 #include <pianola/callable/signature_entry.hpp>
 
+#include <pianola/callable/captured_callable.hpp>
+
 #include <pianola/callable/step_graph.hpp>
 
 #include <fmt/format.h>
@@ -159,11 +161,11 @@ bool SignatureEntry::is_step() const {
   return options_.policy.whole_iterations || warm_up_.last().kind() == GraphedKind::step;
 }
 
-CapturedCall* SignatureEntry::oldest_debtor() const noexcept {
-  CapturedCall* oldest = nullptr;
+std::shared_ptr<CapturedCallable> SignatureEntry::oldest_debtor() const noexcept {
+  std::shared_ptr<CapturedCallable> oldest;
   for (const CachedGraph& graph : graphs_) {
-    const std::uint64_t debt = graph.call->oldest_debt();
-    if (debt != 0 && (oldest == nullptr || debt < oldest->oldest_debt())) oldest = graph.call.get();
+    auto one = graph.call->debtor();
+    if (one != nullptr && (oldest == nullptr || one->oldest_debt() < oldest->oldest_debt())) oldest = std::move(one);
   }
   return oldest;
 }
@@ -172,7 +174,7 @@ CapturedCall* SignatureEntry::oldest_debtor() const noexcept {
 void SignatureEntry::refuse_debts() const {
   if (oldest_debtor() == nullptr) return;
   const auto owing = std::count_if(graphs_.begin(), graphs_.end(),
-                                   [](const CachedGraph& graph) { return graph.call->oldest_debt() != 0; });
+                                   [](const CachedGraph& graph) { return graph.call->debtor() != nullptr; });
   throw UsageError({.what = fmt::format("{} calls with {} wait for backward_weights() (backward_dw() in Python), which "
                                         "computes what their backward passes left for later; nothing was launched",
                                         owing, signature_.text()),

@@ -82,8 +82,8 @@ class SignatureEntry : public std::enable_shared_from_this<SignatureEntry> {
   void adopt(const SignatureEntry& other);
   [[nodiscard]] bool is_observed() const noexcept { return warm_up_.has_last(); }
   [[nodiscard]] bool holds_graphs() const noexcept { return !graphs_.empty(); }
-  /// The graph that has left gradients of weights for later first; nullptr: none has.
-  [[nodiscard]] CapturedCall* oldest_debtor() const noexcept;
+  /// What has left gradients of weights for later first; nullptr: nothing has.
+  [[nodiscard]] std::shared_ptr<CapturedCallable> oldest_debtor() const noexcept;
   [[nodiscard]] bool stays_eager() const noexcept { return is_eager_; }
 
   /// Whether the next eager call is to be observed.

@@ -1,6 +1,7 @@
 #include <pianola/callable/weight_split.hpp>
 
 #include <pianola/callable/product_nodes.hpp>
+#include <pianola/core/error.hpp>
 #include <pianola/torch_abi/autograd_node.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
@@ -38,7 +39,7 @@ struct Candidate {
 // All nodes of a history, and in it all edges from a product to a leaf that may be its weight.
 class History {
  public:
-  History(const std::vector<at::Tensor>& outputs, const WeightSplit::Leaves& may_wait) {
+  History(const std::vector<at::Tensor>& outputs, const WeightSplit::Leaves& may_wait, std::uint64_t began) {
     std::vector<torch_abi::NodeRef<>> open;
     for (const at::Tensor& output : outputs) {
       if (output.requires_grad()) open.push_back(autograd::impl::gradient_edge(output).function);
@@ -48,7 +49,8 @@ class History {
       open.pop_back();
       if (!node || !seen_.insert(node.get()).second) continue;
       // A hook sees the gradients of all edges at once.
-      const bool is_product = node->num_inputs() == 1 && node->post_hooks().empty() && is_divisible_product(*node);
+      const bool is_product = node->sequence_nr() >= began && node->num_inputs() == 1 && node->post_hooks().empty() &&
+                              is_divisible_product(*node);
       for (std::size_t i = 0; i < node->num_outputs(); ++i) {
         at::Tensor weight = is_product ? leaf_behind(node->next_edge(i)) : at::Tensor();
         if (weight.defined() && may_wait.count(weight.unsafeGetTensorImpl()) != 0) {
@@ -75,28 +77,41 @@ class History {
 };
 
 // Keeps what flows into a node, as its other hooks have left it.
+struct Noted {
+  at::Tensor gradient;
+  std::int64_t version = 0;
+};
+
 class Note final : public autograd::FunctionPreHook {
  public:
-  explicit Note(at::Tensor& gradient) : gradient_(gradient) {}
+  explicit Note(Noted& noted) : noted_(noted) {}
 
   autograd::variable_list operator()(const autograd::variable_list& gradients) override {
-    gradient_ = gradients.front();
+    noted_.gradient = gradients.front();
+    if (noted_.gradient.defined()) noted_.version = noted_.gradient._version();
     return gradients;
   }
 
  private:
-  at::Tensor& gradient_;
+  Noted& noted_;
 };
 
 }  // namespace
 
 struct WeightSplit::Product {
   explicit Product(torch_abi::NodeRef<> node_) : node(std::move(node_)) {
-    node->add_pre_hook(std::make_unique<Note>(gradient));
+    node->add_pre_hook(std::make_unique<Note>(noted));
   }
 
   // Past set_next_edge(), which wants no parents yet: what a node can reach only shrinks.
   void take_out(std::size_t edge) { to_weights.emplace_back(edge, std::exchange(node->next_edges()[edge], {})); }
+
+  void check_unwritten() const {
+    if (noted.gradient._version() == noted.version) return;
+    throw UnsupportedError(
+        {.what = "the backward pass writes a gradient in place that the gradients of weights need later",
+         .fix = "leave delay_weight_gradients off, or let the function that does so work on a clone()"});
+  }
 
   // The history is of no use afterwards.
   void leave_weights_alone() {
@@ -109,13 +124,13 @@ struct WeightSplit::Product {
 
   torch_abi::NodeRef<> node;
   std::vector<std::pair<std::size_t, autograd::Edge>> to_weights;
-  at::Tensor gradient;
+  Noted noted;
 };
 
-WeightSplit::WeightSplit(const std::vector<at::Tensor>& outputs, const Leaves& may_wait) {
+WeightSplit::WeightSplit(const std::vector<at::Tensor>& outputs, const Leaves& may_wait, std::uint64_t began) {
   ska::flat_hash_map<const autograd::Node*, Product*> known;
   Leaves listed;
-  for (const Candidate& one : History(outputs, may_wait).weights()) {
+  for (const Candidate& one : History(outputs, may_wait, began).weights()) {
     Product*& product = known[one.product.get()];
     if (product == nullptr) {
       product = products_.emplace_back(std::make_unique<Product>(one.product)).get();
@@ -133,11 +148,14 @@ WeightSplit::~WeightSplit() {
 void WeightSplit::set_apart(const std::vector<at::Tensor>& others) {
   const at::AutoGradMode no_grad(false);
   for (const auto& product : products_) {
-    at::Tensor& gradient = product->gradient;
+    at::Tensor& gradient = product->noted.gradient;
     const bool shared = gradient.defined() && std::any_of(others.begin(), others.end(), [&](const at::Tensor& other) {
                           return trace::storage_of(other) == trace::storage_of(gradient);
                         });
-    if (shared) gradient = gradient.clone();
+    if (!shared) continue;
+    product->check_unwritten();
+    gradient = gradient.clone();
+    product->noted.version = gradient._version();
   }
 }
 
@@ -146,9 +164,10 @@ void WeightSplit::run(bool retain) {
   autograd::variable_list gradients;
   for (const auto& product : products_) {
     product->leave_weights_alone();
-    if (!product->gradient.defined()) continue;  // nothing flowed into it
+    if (!product->noted.gradient.defined()) continue;  // nothing flowed into it
+    product->check_unwritten();
     roots.emplace_back(product->node, 0);
-    gradients.push_back(product->gradient);
+    gradients.push_back(product->noted.gradient);
   }
   if (roots.empty()) return;
   autograd::Engine::get_default_engine().execute(roots, gradients, retain, /*create_graph=*/false,

@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/edge.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -19,15 +20,16 @@ namespace pianola::callable {
 
 /// Splits one backward pass in two: all but the gradients of weights, then those.
 ///
-/// A weight is a leaf that a product reads directly, or through a change of its layout or dtype. One that anything else
+/// A weight is a leaf that a product reads directly, or through a change of its layout, size (expand) or dtype. One that anything else
 /// uses as well is left in the first part: its gradients are one sum. So are those of products that are recomputed.
 class WeightSplit {
  public:
   using Leaves = ska::flat_hash_set<const c10::TensorImpl*>;
 
-  /// Takes the edges out of the history behind `outputs`, which has to live until run() is through.
+  /// Takes the edges out of the history behind `outputs`, which has to live until run() is through, and is of no use then.
   /// @param may_wait  The leaves that count as weights.
-  WeightSplit(const std::vector<at::Tensor>& outputs, const Leaves& may_wait);
+  /// @param began     at::sequence_number::peek() before the run that made the history: what is older is others'.
+  WeightSplit(const std::vector<at::Tensor>& outputs, const Leaves& may_wait, std::uint64_t began);
   WeightSplit(const WeightSplit&) = delete;
   WeightSplit& operator=(const WeightSplit&) = delete;
   ~WeightSplit();
@@ -40,6 +42,7 @@ class WeightSplit {
 
   /// The second part, once: `.grad` of the weights gets their gradients, as backward() would add them.
   /// @param retain  Whether what the history has saved stays. What was noted does as long as this object.
+  /// @throws UnsupportedError  What was noted was written since: eager's product has read it by then.
   void run(bool retain);
 
  private:

@@ -137,13 +137,14 @@ void bind_callable(py::module_& module) {
            py::arg("post_warmup"), py::arg("capture_hooks"), py::arg("replay_hooks"));
   py::class_<GraphedCallable>(module, "GraphedCallable", "A captured callable: tensors in, tensors out.")
       .def("call", &call_graphed, "Replays the forward pass.")
-      .def("backward_weights", &GraphedCallable::backward_weights, NoGil(),
+      .def("backward_weights", &GraphedCallable::backward_weights, py::arg("microbatch") = 0, NoGil(),
            "Computes the gradients of weights that the oldest backward left for later. False: nothing was left.")
       .def("static_inputs", &GraphedCallable::static_inputs,
            "The tensors that a call copies its inputs into; passed themselves, they are not copied.")
       .def("check_current", &GraphedCallable::check_current, py::arg("output"),
            "Raises ReplayError where a later call has overwritten `output`.")
-      .def_property_readonly("in_flight", &GraphedCallable::in_flight, "Calls between forward and backward.")
+      .def_property_readonly("in_flight", &GraphedCallable::in_flight,
+                             "Calls between forward and backward, or whose weights' gradients are not computed yet.")
       .def("next_microbatch", &GraphedCallable::next_microbatch, "Whose turn it is in the schedule, counted from 1.")
       .def("restart_schedule", &GraphedCallable::restart_schedule, "Forgets how far an iteration came.")
       .def("reset", &GraphedCallable::reset, NoGil(), "Drops the graphs and their memory.")

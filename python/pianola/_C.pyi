@@ -1031,7 +1031,7 @@ class GraphedCallable:
 
     def call(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Replays the forward pass."""
-    def backward_weights(self) -> bool:
+    def backward_weights(self, microbatch: int = 0) -> bool:
         """Computes the gradients of weights that the oldest backward left for later. False: nothing was left."""
     def static_inputs(self) -> list[torch.Tensor]:
         """The tensors that a call copies its inputs into; passed themselves, they are not copied."""
@@ -1039,7 +1039,7 @@ class GraphedCallable:
         """Raises ReplayError where a later call has overwritten `output`."""
     @property
     def in_flight(self) -> int:
-        """Calls between forward and backward."""
+        """Calls between forward and backward, or whose weights' gradients are not computed yet."""
     def next_microbatch(self) -> int:
         """Whose turn it is in the schedule, counted from 1."""
     def restart_schedule(self) -> None:

@@ -15,7 +15,7 @@ from ._load import _C
 from ._named_gradients import see_names
 from ._pass_hooks import Given, capture_hooks, replay_hooks as hooks_of_replays
 from ._patching import replace, replacement
-from ._structure import Structure, of_arguments
+from ._structure import of_arguments
 from ._weakly import Weakly, WhileCapturing, forward_of
 
 if TYPE_CHECKING:
@@ -130,7 +130,8 @@ def make_graphed_callables(
         capture_time_hooks: per callable None or a dict of hooks, as in Transformer Engine: run around each warm-up and
             capture pass, and not recorded.
         replay_hooks: the same, run around each replay: to gather sharded parameters into their memory, say (Megatron-LM's manual
-            hooks). {"forward_pre_hooks": {0: hook}, ...}; a hook gets the module. What runs eagerly runs its own.
+            hooks). {"forward_pre_hooks": {0: hook}, ...}; a hook gets the module. Those of the backward run around `backward_dw()`, too.
+            What runs eagerly runs its own.
         _order, _num_layers_per_chunk: Transformer Engine's pipeline order: c, -c, and -c-0.5 for delayed gradients of weights. Then sample_args has one entry per layer and
             microbatch, and as many functions come back, in the same order. Without the second, the callables are divided
             evenly among the chunks.

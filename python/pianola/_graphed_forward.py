@@ -81,13 +81,13 @@ class GraphedForward:
             refuse("the graphed callable was reset", "graph it again with make_graphed_callables", where=self._flat.name)
         return self._captured
 
-    def backward_dw(self) -> bool:
+    def backward_dw(self, microbatch: int = 0) -> bool:
         """Computes the gradients of weights that the oldest backward has left for later (`delay_weight_gradients`).
 
         Once for each backward; `p.grad` is then what one backward would have made it. False: nothing was left, as after calls
-        that ran eagerly.
+        that ran eagerly. `microbatch`: with a schedule, whose turn it has to be; 0: whoever's it is.
         """
-        return self._captured is not None and self._captured.backward_weights()
+        return self._captured is not None and self._captured.backward_weights(microbatch)
 
     def info(self) -> "_C.CallableInfo":
         """What it holds: graphs, parameters, bytes."""
@@ -96,14 +96,16 @@ class GraphedForward:
     def reset(self) -> None:
         """Drops the graphs and their memory; calls run the original from now on."""
         captured, self._captured = self._captured, None
-        if captured is not None:
-            captured.reset()
-        module = None if self._module is None else self._module()
-        if module is not None:
-            restore(module, self)
-            for name in ("reset", "backward_dw"):
-                if getattr(module.__dict__.get(name), "__self__", None) is self:
-                    object.__delattr__(module, name)
+        try:
+            if captured is not None:
+                captured.reset()
+        finally:
+            module = None if self._module is None else self._module()
+            if module is not None:
+                restore(module, self)
+                for name in ("reset", "backward_dw"):
+                    if getattr(module.__dict__.get(name), "__self__", None) is self:
+                        object.__delattr__(module, name)
 
     def _refuse_to_be_copied(self, how: str) -> NoReturn:
         refuse(

@@ -41,8 +41,12 @@ class ReplayHooks:
         def run(moment: str) -> Callable[[], None]:
             def action() -> None:
                 alive = mine()
-                if alive is not None:
-                    alive._actions[moment]()
+                if alive is None:
+                    refuse(
+                        "the graphed callable that replay_hooks belong to is gone, and a backward of one of its calls wants them",
+                        "keep the callable until its last backward has run",
+                    )
+                alive._actions[moment]()
 
             return action
 

@@ -122,7 +122,7 @@ class MicrobatchForward:
 
         False: nothing was left, as after calls that ran eagerly.
         """
-        return self._forward.backward_dw()
+        return self._forward.backward_dw(self._microbatch)
 
     def reset(self) -> None:
         """Drops the graphs of the layer, for all microbatches."""

@@ -213,3 +213,59 @@ def test_compiled_modules_have_none_to_leave(device):
     x = torch.randn(8, 16, device=device)
     with pytest.raises(pianola.ConfigError, match="none can be left for later"):
         pianola.make_graphed_callables(MLP().to(device), (x,), compile=True, delay_weight_gradients=True)
+
+
+def test_a_call_whose_graph_goes_before_its_backward_leaves_nothing(device):
+    """Its backward can still run, and computes all."""
+    eager, model = twins(MLP(), device)
+    graphed = pianola.graphed(model, warmup=1, capacity=1, delay_weight_gradients=True)
+    for step in range(6):
+        for module in (eager, model):
+            module.zero_grad()
+        inputs = [torch.randn(rows, 16, generator=torch.Generator().manual_seed(10 * step + rows)).to(device) for rows in (2, 3)]
+        for x in inputs:
+            eager(x).square().sum().backward()
+        for loss in [graphed(x).square().sum() for x in inputs]:
+            loss.backward()
+        while graphed.backward_dw():
+            pass
+        for one, other in zip(model.parameters(), eager.parameters()):
+            torch.testing.assert_close(one.grad, other.grad)
+
+
+def test_the_users_own_history_stays_as_it_is(device):
+    """A callable that reads what was computed outside: those nodes are not its own."""
+
+    class Reads(MLP):
+        def forward(self, x):
+            return super().forward(x) + self.outside.detach().sum()
+
+    model = Reads().to(device)
+    x = torch.randn(8, 16, device=device)
+    model.outside = model.layers[0](x)
+    pianola.make_graphed_callables(model, (x,), delay_weight_gradients=True)
+    model.outside.sum().backward()
+    assert model.layers[0].weight.grad is not None
+
+
+def test_a_gradient_that_is_written_after_it_was_noted_is_refused(device):
+    class Halves(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 0.5
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient.mul_(0.5)
+
+    class Branches(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(16, 16, bias=False)
+
+        def forward(self, x):
+            return Halves.apply(x) + self.linear(x)
+
+    x = torch.randn(8, 16, device=device, requires_grad=True)
+    with pytest.raises(pianola.UnsupportedError, match="writes a gradient in place that the gradients of weights need later"):
+        pianola.make_graphed_callables(Branches().to(device), (x,), delay_weight_gradients=True)

@@ -74,19 +74,18 @@ std::vector<const HostCall*> calls_between(const Timeline& timeline, const Fragm
 
 // Of several waits the first; work that the host issues itself by where it does.
 Obstacle cause_of(const Timeline& timeline, const std::vector<const HostCall*>& between) {
-  std::size_t issued = 0;
+  bool issues = false;
   std::string place;
   for (const HostCall* call : between) {
     if (call->kind == HostCall::Kind::synchronize) return wait_of(timeline, *call);
     if (call->kind != HostCall::Kind::launch && call->kind != HostCall::Kind::copy) continue;
-    if (++issued == 1) place = place_of(timeline, *call);
+    if (!std::exchange(issues, true)) place = place_of(timeline, *call);
   }
   Obstacle cause;
-  if (issued == 0) {
+  if (!issues) {
     cause.problem = {.what = "nothing but the next launch", .fix = "capture both as one graph"};
   } else {
-    cause.problem = {.what = fmt::format("the host issues {} call{} itself{}", issued, issued == 1 ? "" : "s",
-                                         place.empty() ? "" : fmt::format(", first in {}", place)),
+    cause.problem = {.what = "the host issues work itself" + (place.empty() ? "" : ", first in " + place),
                      .fix = "capture that work as well"};
   }
   return cause;
