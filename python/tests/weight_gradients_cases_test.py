@@ -158,7 +158,7 @@ def test_a_weight_that_is_frozen_in_between_is_refused_and_not_lost(device):
     assert_same_state(model, eager)
 
 
-def test_what_has_left_something_is_not_evicted(device):
+def test_what_an_evicted_graph_has_left_is_computed(device):
     eager, model = twins(MLP(), device)
     graphed = pianola.graphed(model, warmup=1, capacity=2, delay_weight_gradients=True)
     for step in range(10):
@@ -234,16 +234,17 @@ def test_a_call_whose_graph_goes_before_its_backward_leaves_nothing(device):
 
 
 def test_the_users_own_history_stays_as_it_is(device):
-    """A callable that reads what was computed outside: those nodes are not its own."""
+    """A callable that goes on from what was computed outside is refused; what leads to it is not the callable's to change."""
 
-    class Reads(MLP):
+    class GoesOn(MLP):
         def forward(self, x):
-            return super().forward(x) + self.outside.detach().sum()
+            return super().forward(x) + self.outside.sum()
 
-    model = Reads().to(device)
+    model = GoesOn().to(device)
     x = torch.randn(8, 16, device=device)
     model.outside = model.layers[0](x)
-    pianola.make_graphed_callables(model, (x,), delay_weight_gradients=True)
+    with pytest.raises(pianola.CaptureError, match="gave gradients to 2 parameters under capture, but to 0 in warm-up"):
+        pianola.make_graphed_callables(model, (x,), delay_weight_gradients=True)
     model.outside.sum().backward()
     assert model.layers[0].weight.grad is not None
 
