@@ -195,7 +195,7 @@ TEST_P(WeightGradientsTest, ASlotThatOwesThemIsNotTakenByAnybody) {
     const Pair<MlpNet> nets;
     GraphedCallable graphed =
         make_graphed_callable(nets.graphed, {randn({8, 12}, 1)}, {.on_full = on_full, .delay_weight_gradients = true});
-    graphed(randn({8, 12}, 2)).sum().backward();
+    graphed(randn({8, 12}, 2)).square().sum().backward();
     EXPECT_THAT(
         refusal<UsageError>("a slot that owes",
                             [&] {
@@ -203,7 +203,7 @@ TEST_P(WeightGradientsTest, ASlotThatOwesThemIsNotTakenByAnybody) {
                             }),
         AllOf(HasSubstr("1 of 1 calls wait for backward_weights()"), HasSubstr("call it once for each backward")));
     EXPECT_TRUE(graphed.backward_weights());
-    nets.eager->forward(randn({8, 12}, 2)).sum().backward();
+    nets.eager->forward(randn({8, 12}, 2)).square().sum().backward();
     expect_same(state_of_module(*nets.graphed), state_of_module(*nets.eager));
   }
 }
@@ -212,7 +212,8 @@ TEST_P(WeightGradientsTest, ASecondBackwardBeforeThemIsRefused) {
   const Pair<MlpNet> nets;
   GraphedCallable graphed =
       make_graphed_callable(nets.graphed, {randn({8, 12}, 1)}, {.retain_graph = true, .delay_weight_gradients = true});
-  const at::Tensor loss = graphed(randn({8, 12}, 2)).sum(), twin = nets.eager->forward(randn({8, 12}, 2)).sum();
+  const at::Tensor loss = graphed(randn({8, 12}, 2)).square().sum();
+  const at::Tensor twin = nets.eager->forward(randn({8, 12}, 2)).square().sum();
   loss.backward({}, /*retain_graph=*/true);
   EXPECT_THAT(refusal<GuardError>("backward twice", [&] { loss.backward({}, /*retain_graph=*/true); }),
               AllOf(HasSubstr("before the gradients of weights"), HasSubstr("call backward_weights()")));

@@ -225,4 +225,13 @@ bool is_found_island(const std::string& operation, c10::ArrayRef<c10::IValue> in
   return inputs.back().toCustomClass<Island>()->function().is_found;
 }
 
+std::vector<at::Tensor> own_leaves_of_island(const std::string& operation, c10::ArrayRef<c10::IValue> inputs) {
+  std::vector<at::Tensor> leaves;
+  if (operation != kForward) return leaves;
+  for (const trace::WeakTensor& parameter : inputs.back().toCustomClass<Island>()->notes().parameters) {
+    if (auto held = parameter.lock()) leaves.emplace_back(std::move(held));
+  }
+  return leaves;
+}
+
 }  // namespace pianola::graph

@@ -141,5 +141,8 @@ PIANOLA_API IslandResult call_island(IslandFunction function, std::vector<at::Te
 [[nodiscard]] bool is_island(const std::string& operation) noexcept;
 /// Whether an operation is an island that was found, or its backward.
 [[nodiscard]] bool is_found_island(const std::string& operation, c10::ArrayRef<c10::IValue> inputs);
+/// The leaves that an island used in the run before without being given them; none of other operations.
+[[nodiscard]] std::vector<at::Tensor> own_leaves_of_island(const std::string& operation,
+                                                           c10::ArrayRef<c10::IValue> inputs);
 
 }  // namespace pianola::graph

@@ -739,3 +739,28 @@ def test_a_part_with_weights_of_its_own_in_a_step_that_only_makes_gradients(devi
     actual, call = train(lambda function: pianola.graphed(function, warmup=3), pianola.eager)
     assert all(map(torch.equal, actual, expected))
     assert sum(one.replays for one in call.info().signatures) >= 6, call.info()
+
+
+def test_a_part_with_weights_of_its_own_that_were_trained_before(device):
+    """Their AccumulateGrad nodes live on in a loss that is held, and run on the stream of the calls that made them."""
+
+    def make(device):
+        model = Mlp().to(device)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+        @pianola.eager
+        def middle(hidden):
+            largest = hidden.detach().abs().max().item()
+            return torch.relu(model.middle(hidden * (4.0 / largest) if largest > 4.0 else hidden))
+
+        def step(x, y):
+            optimizer.zero_grad()
+            loss = F.mse_loss(model.head(middle(torch.relu(model.first(x)) * 3)), y)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        model.held = step(randn(16, 8, seed=1, device=device), randn(16, 1, seed=2, device=device))
+        return step, model
+
+    assert_equal(make, device)

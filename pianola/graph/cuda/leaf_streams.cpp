@@ -1,5 +1,7 @@
 #include <pianola/graph/cuda/leaf_streams.hpp>
 
+#include <pianola/graph/island.hpp>
+#include <pianola/trace/op_info.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
 #include <torch/csrc/autograd/function.h>
@@ -31,14 +33,14 @@ void run_on(autograd::Node& node, const at::Tensor& leaf, c10::Stream stream) {
 void LeafStreams::on_op_begin(const trace::OpSpan& op) {
   for (const c10::IValue& value : op.inputs) {
     trace::for_each_tensor(value, [&](const at::Tensor& tensor) {
-      if (tensor.requires_grad() && tensor.is_leaf() && seen_.insert(tensor.unsafeGetTensorImpl()).second)
-        visit(tensor);
+      if (tensor.requires_grad() && tensor.is_leaf()) visit(tensor);
     });
   }
+  for (const at::Tensor& leaf : own_leaves_of_island(op.info->name, op.inputs)) visit(leaf);
 }
 
 void LeafStreams::visit(const at::Tensor& leaf) {
-  if (leaf.device() != capture_.device()) return;
+  if (leaf.device() != capture_.device() || !seen_.insert(leaf.unsafeGetTensorImpl()).second) return;
   torch_abi::NodeRef<> node = autograd::impl::try_get_grad_accumulator(leaf);
   if (node == nullptr || !node->stream() || *node->stream() == capture_.unwrap()) return;
   if (has_hooks(*node)) {
