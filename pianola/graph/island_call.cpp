@@ -132,10 +132,10 @@ IslandResult Island::call(const IslandNumbers& numbers) const {
 }
 
 // Of the step's leaves, where they are known. What the graph makes anew behind the function is not to be added to here, either.
+// Asked without a reference to the leaf: the first one that C++ has to what Python holds takes Python's lock, and so does its end.
 Island::Gradient Island::gradient_now(const StepLeaf& of) {
-  auto leaf = of.leaf.lock();
-  if (!leaf) return {};
-  const auto* const meta = torch::autograd::impl::get_autograd_meta(at::Tensor(std::move(leaf)));
+  if (of.leaf.expired()) return {};
+  const auto* const meta = static_cast<autograd::AutogradMeta*>(of.leaf._unsafe_get_target()->autograd_meta());
   if (meta == nullptr || !meta->grad_.defined()) return {};
   const at::Tensor& gradient = meta->grad_;
   return {.tensor = gradient.unsafeGetTensorImpl(), .writes = of.has_gradient ? 0 : gradient._version()};
@@ -170,9 +170,10 @@ void Island::check_own_gradients() const {
 
 // Without history; and not the memory of an argument, or of a parameter.
 std::vector<at::Tensor> Island::handed_out(const std::vector<at::Tensor>& inputs) {
-  const trace::QuietScope quiet;
   std::vector<at::Tensor> all;
   copies_.clear();
+  if (results_.empty()) return all;
+  const trace::QuietScope quiet;
   for (std::size_t k = 0; k < results_.size(); ++k) {
     const at::Tensor result = results_[k].detach();
     for (std::size_t other = 0; other < k; ++other) {
@@ -202,6 +203,7 @@ void Island::check_copies() const {
 
 // Where autograd would send gradients: to inputs, and to parameters of the function's own.
 void Island::find_uses(const std::vector<at::Tensor>& given, std::uint64_t began) {
+  if (results_.empty() && (!expected_ || expected_->uses.empty())) return;
   const auto uses = uses_of_leaves(results_, [&](const autograd::Node& node) {
     if (node.sequence_nr() >= began) return;
     refuse("uses a tensor with history that it was not given", "pass it as an argument");

@@ -1,4 +1,6 @@
 #pragma once
+#include <pianola/trace/made_of_tensors.hpp>
+
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
@@ -13,7 +15,11 @@ namespace pianola::trace {
 /// The references that are somebody's: in C++, or of a Python object that Python code holds. The caller has one itself.
 inline std::size_t references_to(const at::Tensor& tensor) {
   const std::size_t count = tensor.use_count();
-  return tensor.unsafeGetTensorImpl()->pyobj_slot()->has_unique_reference() ? count - 1 : count;
+  // torch would ask under Python's lock, which a call that is replayed has given back: once for each gradient.
+  const std::size_t of_python = references_of_python(tensor);
+  const bool is_its_own =
+      of_python == 0 ? tensor.unsafeGetTensorImpl()->pyobj_slot()->has_unique_reference() : of_python == 1;
+  return is_its_own ? count - 1 : count;
 }
 /// Of its memory.
 inline std::size_t references_to(const c10::Storage& storage) {

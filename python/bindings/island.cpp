@@ -9,6 +9,7 @@
 #include <pianola/graph/read_check.hpp>
 
 #include <pybind11/complex.h>
+#include <torch/csrc/autograd/python_variable.h>
 
 #include <complex>
 #include <cstdint>
@@ -42,7 +43,8 @@ class Unprofiled {
   py::object object_;
 };
 
-// `function` returns tensors, and anything that tells what the caller makes of them.
+// `function` returns tensors, and anything that tells what the caller makes of them; in a replay, where that is as in the capture, nothing
+// or one tensor as they are.
 graph::IslandFunction::Run with_gil(const py::function& function) {
   return [held = HeldObject(function)](const Tensors& inputs, const graph::IslandNumbers& numbers) {
     const WithGil gil;
@@ -51,8 +53,10 @@ graph::IslandFunction::Run with_gil(const py::function& function) {
     for (const c10::IValue& number : numbers) {
       given.append(number.isDouble() ? py::object(py::float_(number.toDouble())) : py::int_(number.toInt()));
     }
-    auto [tensors, structure] =
-        call_python(held.get(), py::make_tuple(inputs, given)).cast<std::pair<Tensors, py::object>>();
+    const py::object result = call_python(held.get(), py::make_tuple(inputs, given));
+    if (result.is_none()) return graph::IslandResult();
+    if (THPVariable_Check(result.ptr())) return graph::IslandResult{.tensors = {THPVariable_Unpack(result.ptr())}};
+    auto [tensors, structure] = result.cast<std::pair<Tensors, py::object>>();
     return graph::IslandResult{.tensors = std::move(tensors), .structure = std::make_shared<HeldObject>(structure)};
   };
 }

@@ -80,7 +80,8 @@ class _Call:
             self.leaves[i] = None  # kept alive by whoever needs it
         self.shape: Any = None  # of the results, of the first call on
 
-    def __call__(self, tensors: list[torch.Tensor], numbers: list[Any]) -> tuple[list[torch.Tensor], Any]:
+    # Behind the function the device waits: the usual results come first, and as they are.
+    def __call__(self, tensors: list[torch.Tensor], numbers: list[Any]) -> Any:
         given = self.leaves.copy()
         for place, value in zip(self.places, [*tensors, *numbers]):
             given[place] = value
@@ -89,6 +90,8 @@ class _Call:
         else:
             args, kwargs = pytree.tree_unflatten(given, self.structure)
             result = self.function(*args, **kwargs)
+        if (result is None and self.shape is _NOTHING) or (isinstance(result, torch.Tensor) and self.shape is _ONE_TENSOR):
+            return result
         if self.is_found and self.shape is not None and not self._is_as_before(result):
             return [], _NOTHING  # which is taken for other tensors
         results, shape = self._taken_apart(result)
@@ -103,7 +106,6 @@ class _Call:
         leaves = pytree.tree_leaves(result)
         return all(one is None or isinstance(one, torch.Tensor) for one in leaves) and self._taken_apart(result)[1] == self.shape
 
-    # Behind it the device waits: the usual results come first.
     def _taken_apart(self, result: Any) -> tuple[list[torch.Tensor], Any]:
         if result is None:
             return [], _NOTHING

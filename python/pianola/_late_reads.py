@@ -464,16 +464,19 @@ class Answers(_Reads):
         reads = sorted(_reads_in(node))
         originals = [self._reads[i].original for i in reads]
 
+        is_same = _comparison_with(outcome)
+
         def is_so(copies: list[torch.Tensor]) -> bool:
             values = {i: read(copy) for i, read, copy in zip(reads, originals, copies)}
             try:
-                return _bits(_calculate(node, values)) == _bits(outcome)
+                return is_same(_calculate(node, values))
             except Exception:  # the call raises it eagerly
                 return False
 
+        check = _check_of_one(node, originals[0], is_same) if len(reads) == 1 else None
         copied = [self._reads[i].copied for i in reads]
         tensors, copies = [one.tensor for one in copied], [one.copy for one in copied]
-        if not _C.check_in_replays(is_so, tensors, copies, f"what the step reads ({where})"):
+        if not _C.check_in_replays(check or is_so, tensors, copies, f"what the step reads ({where})"):
             self.offence = self.offence or where
             _refuse(where)
         self._checked.update(reads)
@@ -540,6 +543,36 @@ class Answers(_Reads):
 
 def _bits(number: Any) -> tuple[type, str]:
     return type(number), repr(number)  # NaN is NaN, and -0.0 is not 0.0
+
+
+# --- Checks of replays, which they make between the answer of the device and what it does next ---
+
+
+def _comparison_with(outcome: Any) -> Callable[[Any], bool]:
+    if type(outcome) is bool:
+        return lambda number: number is outcome
+    bits = _bits(outcome)
+    return lambda number: _bits(number) == bits
+
+
+def _check_of_one(
+    node: Any, read: Callable[..., Any], is_same: Callable[[Any], bool]
+) -> Optional[Callable[[list[torch.Tensor]], bool]]:
+    """Of what is asked of one number: alone, or with a plain one behind it. None: it is more than that."""
+    if type(node) is not _Result or type(node.operands[0]) is not _Value or len(node.operands) > 2:
+        return None
+    function, others = node.function, node.operands[1:]
+    if others and type(others[0]) not in _NUMBERS:
+        return None
+
+    def check(copies: list[torch.Tensor]) -> bool:
+        value = read(copies[0])
+        try:
+            return is_same(function(value, *others))
+        except Exception:  # the call raises it eagerly
+            return False
+
+    return check
 
 
 # --- What a captured run returns ---

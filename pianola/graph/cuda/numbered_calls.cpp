@@ -63,10 +63,11 @@ struct Result {
 };
 std::vector<Result> fresh_results(const trace::OpInfo& op, const torch::jit::Stack& inputs,
                                   const torch::jit::Stack& results, const torch::jit::Stack& captured) {
-  std::vector<at::Tensor> given = tensors_in(inputs);
-  if (is_island(op.name)) given.clear();
-  const std::vector<at::Tensor> anew = tensors_in(results), places = tensors_in(captured);
   std::vector<Result> fresh;
+  const std::vector<at::Tensor> places = tensors_in(captured);
+  if (places.empty()) return fresh;
+  const std::vector<at::Tensor> given = is_island(op.name) ? std::vector<at::Tensor>() : tensors_in(inputs);
+  const std::vector<at::Tensor> anew = tensors_in(results);
   for (std::size_t i = 0; i < std::min(anew.size(), places.size()); ++i) {
     const bool was_given = std::any_of(given.begin(), given.end(), [&](const at::Tensor& input) {
       return trace::storage_of(input) == trace::storage_of(anew[i]);

@@ -37,14 +37,16 @@ void CudaPoolFamily::lend(at::cuda::WorkspaceMapWithMutex& table, cudaStream_t s
   }
 }
 
-// Those that torch made meanwhile stay: they are the pool's.
-void CudaPoolFamily::take_out(at::cuda::WorkspaceMapWithMutex& table, cudaStream_t stream, const ByHandle& own) {
+// What torch made meanwhile, for a handle that no warm-up has used, is the family's as well.
+void CudaPoolFamily::take_out(at::cuda::WorkspaceMapWithMutex& table, cudaStream_t stream, ByHandle& own) {
   const std::unique_lock lock(table.mutex);
-  std::erase_if(table.map, [&](const auto& entry) {
-    if (std::get<1>(entry.first) != static_cast<void*>(stream)) return false;
-    const auto lent = own.find(std::get<0>(entry.first));
-    return lent != own.end() && lent->second.get() == torch_abi::memory_of(entry.second).get();
-  });
+  for (auto entry = table.map.begin(); entry != table.map.end();) {
+    const auto here = entry++;
+    if (std::get<1>(here->first) != static_cast<void*>(stream)) continue;
+    at::DataPtr& memory = torch_abi::memory_of(here->second);
+    const auto [lent, is_new] = own.try_emplace(std::get<0>(here->first), std::move(memory));
+    if (is_new || lent->second.get() == memory.get()) table.map.erase(here);
+  }
 }
 
 void CudaPoolFamily::record_stream(c10::cuda::CUDAStream stream) {

@@ -16,7 +16,8 @@ namespace pianola::graph {
 // Most of the memory of a small graph is cuBLAS's: a workspace for each handle, that of the thread and that of autograd's thread.
 // Pools of one family have theirs in common, as graphs of one pool do, since no two of their graphs run at once. But a capture's
 // warm-up computes while graphs of other pools may run: it has workspaces of its own, and only the recording, which computes nothing,
-// finds the family's. Those are the ones that the first warm-up made, outside of all pools, so that they outlive each of these.
+// finds the family's. Those are the ones that the first warm-up made. Where the backward pass is not part of the warm-up, as with
+// layers, autograd's thread has none yet: the first recording makes it, in its pool, whose memory then stays until the family ends.
 
 /// What CUDA pools of a family share: the turns of their graphs, and workspaces. One pool alone is a family, too.
 class CudaPoolFamily final : public PoolFamily {
@@ -43,7 +44,7 @@ class CudaPoolFamily final : public PoolFamily {
  private:
   using ByHandle = std::map<void*, at::DataPtr>;
   static void lend(at::cuda::WorkspaceMapWithMutex& table, cudaStream_t stream, std::size_t bytes, ByHandle& own);
-  static void take_out(at::cuda::WorkspaceMapWithMutex& table, cudaStream_t stream, const ByHandle& own);
+  static void take_out(at::cuda::WorkspaceMapWithMutex& table, cudaStream_t stream, ByHandle& own);
 
   PoolOrder order_;
   WorkspaceColours colours_;
