@@ -1,7 +1,7 @@
 """Training steps of a transformer whose tokens go to experts of two ranks: NCCL on two GPUs, Gloo where it only has to run.
 
-Where each rank tells the other how many tokens come, the host reads the counts: dispatch and return stay eager, as parts, and the rest of
-the step is a graph. At fixed capacity, where what is too much is dropped, the whole step is one.
+Where each rank tells the other how many tokens come, the host reads the counts: sending tokens there and back stays eager, as parts, and
+the rest of the step is a graph. At fixed capacity, where what is too much is dropped, the whole step is one.
 """
 
 import gc
@@ -48,6 +48,17 @@ def place_in_group(group, count):
     return is_of.cumsum(0).gather(1, group[:, None])[:, 0] - 1
 
 
+def slots_of(arriving, most):
+    """Where each of `most` rows lies among those of the experts, of which `arriving` from each rank for each expert are there."""
+    ends = arriving.cumsum(0)
+    row = torch.arange(most, device=arriving.device)
+    group = torch.searchsorted(ends, row, right=True).clamp(max=len(ends) - 1)  # rank, then expert
+    of_ranks_before = (arriving.view(RANKS, HERE).cumsum(0) - arriving.view(RANKS, HERE)).flatten()
+    place = row - (ends - arriving)[group] + of_ranks_before[group]
+    # One more, for those that are not there, or too many.
+    return torch.where((row < ends[-1]) & (place < MOST), group % HERE * MOST + place, HERE * MOST)
+
+
 class Experts(nn.Module):
     """Top-1 routing; the experts of a rank are two batched products over `MOST` rows each."""
 
@@ -56,7 +67,7 @@ class Experts(nn.Module):
         self.router = values.linear(WIDTH, EXPERTS)
         self.up = nn.Parameter(values.normal((HERE, WIDTH, 4 * WIDTH), 0.08) * (1 + dist.get_rank()))
         self.down = nn.Parameter(values.normal((HERE, 4 * WIDTH, WIDTH), 0.04) * (1 + dist.get_rank()))
-        self.counted, self.plan = counted, None
+        self.counted, self.plan, self.slots = counted, None, None
 
     def forward(self, x):
         tokens = x.flatten(0, -2)
@@ -68,23 +79,28 @@ class Experts(nn.Module):
         back = exchange[1](rows)[order.argsort()]
         return (back * weight[:, None]).view_as(x)
 
-    # --- Counts that the host reads ---
+    # --- Counts that the host reads: where rows go is computed on the device, and sending them is left to parts ---
 
     def dispatch(self, tokens, expert):
-        counts = torch.bincount(expert, minlength=EXPERTS)
+        counts = (expert[:, None] == torch.arange(EXPERTS, device=expert.device)).sum(0)
         arriving = torch.empty_like(counts)
         dist.all_to_all_single(arriving, counts)
-        sent, received = torch.stack([counts, arriving]).view(2, RANKS, HERE).sum(2).tolist()
-        rows = AllToAll.apply(tokens, received, sent)
-        local = torch.arange(HERE, device=tokens.device).repeat(RANKS).repeat_interleave(arriving, output_size=len(rows))
-        place = place_in_group(local, HERE)
-        self.plan = sent, received, local * MOST + place.clamp(max=MOST - 1)
-        return rows.new_zeros(HERE * MOST, WIDTH).index_copy(0, self.plan[2], rows).view(HERE, MOST, WIDTH)
+        self.slots = slots_of(arriving, RANKS * len(tokens))
+        rows = self.send(tokens, torch.stack([counts, arriving]))
+        return rows.new_zeros(HERE * MOST + 1, WIDTH).index_copy(0, self.slots, rows)[:-1].view(HERE, MOST, WIDTH)
 
     def give_back(self, rows):
-        sent, received, slots = self.plan
-        self.plan = None
-        return AllToAll.apply(rows.reshape(-1, WIDTH)[slots], sent, received)
+        rows = torch.cat([rows.reshape(-1, WIDTH), rows.new_zeros(1, WIDTH)])
+        return self.send_back(rows[self.slots])
+
+    def send(self, tokens, counts):
+        self.plan = sent, received = counts.view(2, RANKS, HERE).sum(2).tolist()
+        rows = AllToAll.apply(tokens, received, sent)
+        return functional.pad(rows, (0, 0, 0, RANKS * len(tokens) - len(rows)))
+
+    def send_back(self, rows):
+        sent, received = self.plan
+        return AllToAll.apply(rows[:sum(received)], sent, received)
 
     # --- As many for each, whatever comes ---
 
@@ -121,8 +137,8 @@ class Training:
         self.graphed, self.loss = None, None
         if way in (COUNTED, FIXED):
             for block in self.model if way == COUNTED else ():
-                block.experts.dispatch = pianola.eager(block.experts.dispatch)
-                block.experts.give_back = pianola.eager(block.experts.give_back)
+                block.experts.send = pianola.eager(block.experts.send)
+                block.experts.send_back = pianola.eager(block.experts.send_back)
             self.graphed = pianola.graphed(self.train)
 
     def train(self, x):

@@ -192,6 +192,7 @@ def begin_rank(rank, folder, kind):
     if kind == "cuda":
         torch.cuda.set_device(device)
         torch.use_deterministic_algorithms(True)
+        torch.utils.deterministic.fill_uninitialized_memory = False  # kernels that only help to find bugs
     dist.init_process_group("nccl" if kind == "cuda" else "gloo", store=dist.FileStore(f"{folder}/store", RANKS), rank=rank, world_size=RANKS)
     return device
 

@@ -1,4 +1,4 @@
-"""Modules of a step that read values which change from call to call, and so would keep the whole step eager. They are found in two
+"""Modules of a step that read values which change from call to call, and so would keep the whole step eager. They are found in a few
 eager calls; from then on they are parts that stay eager, and the rest of the step is a graph.
 
 A part may only be what leaves nothing behind but its results: Scout looks at that. And a replay in which it gives other tensors than
@@ -21,7 +21,7 @@ from ._scout import ModuleCall, Read, Scout, are_alike
 from ._timed_calls import Watch
 
 _log = logging.getLogger("pianola")
-_LOOKS = 2  # eager calls that are looked at
+_MOST_LOOKS = 6  # at eager calls, until two of them read something else
 _EAGER, _REPLAYS = 5, 12  # that are timed: behind warm-up calls and a capture the first ones are slow
 _MOST_CALLS = 50  # until there are as many replays
 _MOST_MODULES = 256
@@ -139,7 +139,8 @@ class FoundParts:
         self._parts: list[_FoundPart] = []
         self._here = _Here()
         self._had_a_try = False
-        self._scouts: list[Scout] = []
+        self._looks = 0
+        self._scout: Optional[Scout] = None  # of the last call that was looked at
         self._found = Found([], "", [], "")
         self._eager = self._replayed = Watch(torch.device("cpu"))
         self._calls = 0  # of the race
@@ -180,11 +181,14 @@ class FoundParts:
     def _look(self, owner: Any, args: tuple, kwargs: dict) -> Any:
         with Scout() as scout:
             result = owner.run_original(*args, **kwargs)
-        self._scouts.append(scout)
-        if len(self._scouts) < _LOOKS:
+        self._looks += 1
+        before, self._scout = self._scout, scout
+        if before is None:
             return result
-        found = parts_of(*self._scouts)
-        self._scouts = []
+        found = parts_of(before, scout)
+        if not found.modules and not found.why_not and self._looks < _MOST_LOOKS:
+            return result  # by chance both read the same
+        self._scout = None
         if not found.modules:
             self._give_up(owner, found.why_not)
             return result

@@ -145,6 +145,17 @@ def test_a_call_in_which_an_expert_has_no_tokens_runs_eagerly(device):
     assert signature.misses == 3 and signature.replays >= 20, signature.reason
 
 
+def test_calls_that_read_the_same_by_chance_are_followed_by_more_looks(device):
+    def make():
+        model = nn.Sequential(Experts(count=2), nn.Linear(8, 8))
+        model[0].router.weight.requires_grad_(False)
+        return model
+
+    alike = range(4, 7)  # of the first calls that are looked at
+    step, _ = assert_alike(make, device, [batch(4 if i in alike else i) for i in range(STEPS)])
+    assert step.info().signatures[0].replays >= 20 and len(step.info().parts) == 1, step.info()
+
+
 def test_a_copy_of_the_model_is_a_plain_one(device):
     _, model = assert_alike(layers, device, [batch(i) for i in range(STEPS)])
     twin = copy.deepcopy(model)

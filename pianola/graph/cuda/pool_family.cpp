@@ -23,7 +23,8 @@ CudaPoolFamily::Recording::~Recording() {
   take_out(at::cuda::cublaslt_handle_stream_to_workspace(), stream_, family_.lt_);
 }
 
-// What the warm-up made is the family's from now on, where it has none for that handle, and else is freed.
+// What the warm-up made is the family's from now on, where it has none for that handle, and else is freed. Handles that it has not
+// used may be used in the recording.
 void CudaPoolFamily::lend(at::cuda::WorkspaceMapWithMutex& table, cudaStream_t stream, std::size_t bytes,
                           ByHandle& own) {
   const std::unique_lock lock(table.mutex);
@@ -34,6 +35,10 @@ void CudaPoolFamily::lend(at::cuda::WorkspaceMapWithMutex& table, cudaStream_t s
     const c10::Device device = made.device();
     const auto entry = own.try_emplace(std::get<0>(key), std::move(made)).first;
     workspace = torch_abi::make_workspace({entry->second.get(), device}, size);
+  }
+  for (const auto& [handle, memory] : own) {
+    table.map.try_emplace({handle, static_cast<void*>(stream)},
+                          torch_abi::make_workspace({memory.get(), memory.device()}, bytes));
   }
 }
 
