@@ -137,7 +137,7 @@ def test_a_call_in_which_an_expert_has_no_tokens_runs_eagerly(device):
                 self.router.weight.requires_grad_(False)
 
     def make():
-        return nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.1), One())
+        return nn.Sequential(One(), nn.Linear(8, 8), nn.Dropout(0.1))
 
     sides = {34: 50.0, 42: 50.0, 43: 50.0}
     step, _ = assert_alike(make, device, [batch(i, side=sides.get(i, 0.0)) for i in range(STEPS)])
