@@ -1,5 +1,7 @@
 #include <pianola/callable/ambient.hpp>
 
+#include <pianola/trace/numeric_region.hpp>
+
 #include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
 #include <c10/core/DefaultDtype.h>
@@ -28,6 +30,7 @@ Ambient Ambient::current(c10::DeviceType device) {
   now.autocast = at::autocast::is_autocast_enabled(device);
   if (now.autocast) now.autocast_dtype = at::autocast::get_autocast_dtype(device);
   now.deterministic = context.deterministicAlgorithms();
+  now.region = trace::NumericRegion::current_number();
   now.default_dtype = c10::get_default_dtype_as_scalartype();
   now.modes = trace::oddity_of_modes();
   now.function_modes = trace::function_modes();
@@ -55,6 +58,10 @@ std::vector<std::string> Ambient::differences(const Ambient& now) const {
   compare("TF32 in matrix products", tf32_matmul, now.tf32_matmul, result);
   compare("TF32 in convolutions", tf32_convolution, now.tf32_convolution, result);
   compare("cuDNN benchmark", cudnn_benchmark, now.cudnn_benchmark, result);
+  if (region != now.region) {
+    result.push_back(fmt::format("region: captured in {}, now in {}", trace::NumericRegion::words_of(region),
+                                 trace::NumericRegion::words_of(now.region)));
+  }
   if (default_dtype != now.default_dtype) {
     result.push_back(fmt::format("default dtype: captured {}, now {}", c10::toString(default_dtype),
                                  c10::toString(now.default_dtype)));

@@ -1,5 +1,7 @@
 #include <pianola/callable/call_signature.hpp>
 
+#include <pianola/trace/numeric_region.hpp>
+
 #include <ATen/Context.h>
 #include <ATen/SavedTensorHooks.h>
 #include <ATen/core/grad_mode.h>
@@ -47,6 +49,7 @@ std::string in_words(std::span<const at::Tensor> inputs, const CallModes& modes,
   if (inputs.empty()) parts.emplace_back("no tensors");
   if (!module.training()) parts.emplace_back("evaluation");
   parts.emplace_back(modes.inference ? "inference mode" : modes.gradients ? "with gradients" : "without gradients");
+  if (modes.ambient.region != 0) parts.push_back(trace::NumericRegion::words_of(modes.ambient.region));
   if (modes.ambient.autocast) parts.push_back(fmt::format("autocast {}", c10::toString(modes.ambient.autocast_dtype)));
   return fmt::format("{}", fmt::join(parts, ", "));
 }

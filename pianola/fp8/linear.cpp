@@ -161,7 +161,7 @@ at::Tensor LinearState::forward(const at::Tensor& x, const at::Tensor& weight, c
   if (!is_on) {
     if (region != nullptr && region->options().calibrating && scales_ != nullptr) {
       const at::NoGradGuard no_grad;
-      region->note(scales_);
+      region->ran(scales_);
       note_amax(as_matrix(x), scales_->noted_of(layer_, Role::input));
       note_amax(weight, scales_->noted_of(layer_, Role::weight));
     }
@@ -184,8 +184,8 @@ at::Tensor LinearState::forward(const at::Tensor& x, const at::Tensor& weight, c
     give(of_input, Role::input);
     give(of_weight, Role::weight);
     give(backward->gradient, Role::gradient);
-    if (trains) region->note(scales_);
   }
+  region->ran(recipe.scaling == Scaling::delayed && trains ? scales_ : nullptr);
   std::pair<Quantized, Quantized> factors;
   {
     const at::NoGradGuard no_grad;

@@ -1,4 +1,5 @@
 #include <pianola/callable/graphed.hpp>
+#include <pianola/callable/graphed_callable.hpp>
 #include <pianola/fp8/linear.hpp>
 #include <pianola/fp8/product.hpp>
 #include <pianola/fp8/region.hpp>
@@ -165,6 +166,80 @@ TEST_P(Float8LinearTest, FullIterationEqualsEager) {
     ASSERT_TRUE(testing::same(loss, eager.step(eager.batch(number)))) << number;
   }
   testing::expect_same(ours.state(), eager.state());
+}
+
+// Layers as graphs of their own, in a region of the loop: replays tell it what they noted.
+TEST_P(Float8LinearTest, GraphsOfLayersInARegionEqualEager) {
+  for (const auto& [name, recipe] : recipes()) {
+    Training eager(recipe), ours(recipe);
+    Graphed first = pianola::graphed(ours.net->first.ptr()), second = pianola::graphed(ours.net->second.ptr());
+    const auto step = [&](Training& training, const at::Tensor& x, bool replays) {
+      training.optimizer->zero_grad();
+      at::Tensor y;
+      {
+        const Autocast region;
+        y = replays ? first(x) : training.net->first(x);
+        y = torch::gelu(training.net->norm(y));
+        y = training.net->head(replays ? second(y) : training.net->second(y));
+      }
+      const at::Tensor loss = (y - 1).square().mean();
+      loss.backward();
+      training.optimizer->step();
+      return loss.detach();
+    };
+    for (std::uint64_t number = 0; number < 30; ++number) {
+      const at::Tensor x = eager.batch(number);
+      ASSERT_TRUE(testing::same(step(ours, x, true), step(eager, x, false))) << name << ", step " << number;
+    }
+    testing::expect_same(ours.state(), eager.state(), name);
+    for (const Graphed* one : {&first, &second}) {
+      ASSERT_EQ(one->info().signatures.size(), 1U);
+      EXPECT_GE(one->info().signatures[0].replays, 25U) << one->info().signatures[0].reason;
+    }
+  }
+}
+
+// Replays outside of the region of the capture would be in 8 bits there, too.
+TEST_P(Float8LinearTest, AGraphIsReplayedInARegionLikeThatOfItsCapture) {
+  Training training({.amax_history_length = 4});
+  const at::Tensor x = training.batch(1);
+  const auto run = [&] { (void)training.net->forward(x); };
+  Graph graph(device());
+  {
+    const Autocast region;
+    graph.capture(run, {.warmup = 1});
+    graph.replay();
+  }
+  EXPECT_EQ(training.net->named_buffers()["fp8_updates"].item<std::int64_t>(), 1);
+  EXPECT_THAT(testing::refusal<ReplayError>("outside", [&] { graph.replay(); }),
+              AllOf(HasSubstr("captured in a region with 8 bits, each layer's recipe, and replay() was called in none"),
+                    HasSubstr("replay it inside of a region like that of its capture")));
+  {
+    const Autocast other({.is_first_microbatch = true});
+    EXPECT_THAT(testing::refusal<ReplayError>("another", [&] { graph.replay(); }), HasSubstr("one with 8 bits, each layer's recipe, weights kept"));
+  }
+  GraphedCallable callable = [&] {
+    const Autocast region;
+    return make_graphed_callable(training.net->first.ptr(), {training.batch(2)});
+  }();
+  EXPECT_THAT(testing::refusal<GuardError>("a callable", [&] { (void)callable(x); }),
+              HasSubstr("region: captured in 8 bits, each layer's recipe, now in none"));
+  const Autocast region;
+  EXPECT_TRUE(testing::same(callable(x), training.net->first(x)));
+}
+
+// An evaluation between steps has a graph of its own.
+TEST_P(Float8LinearTest, OutsideOfTheRegionALayerHasAnotherGraph) {
+  Training training({.scaling = Scaling::tensor});
+  Graphed first = pianola::graphed(training.net->first.ptr());
+  const at::NoGradGuard no_grad;
+  for (std::uint64_t number = 0; number < 20; ++number) {
+    const at::Tensor x = training.batch(number);
+    EXPECT_TRUE(testing::same(first(x), training.net->first(x)));
+    const Autocast region;
+    EXPECT_TRUE(testing::same(first(x), training.net->first(x)));
+  }
+  EXPECT_EQ(first.info().signatures.size(), 2U);
 }
 
 TEST_P(Float8LinearTest, WeightsOfTheFirstMicrobatchServeTheOthers) {

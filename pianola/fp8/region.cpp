@@ -14,7 +14,13 @@
 namespace pianola::fp8 {
 namespace {
 
-thread_local Autocast* innermost = nullptr;
+// What layers compute in a region, whatever else it says. Empty: as outside.
+std::string how_it_computes(const RegionOptions& options) {
+  if (!options.enabled) return options.calibrating ? "calibration of 8 bits" : "";
+  std::string words = "8 bits, " + (options.recipe ? options.recipe->to_text() : "each layer's recipe");
+  if (options.is_first_microbatch) words += ", weights kept";
+  return words;
+}
 
 // By device; always the same ones, since graphs hold their addresses.
 class Flags {
@@ -44,10 +50,9 @@ class Flags {
 
 }  // namespace
 
-Autocast::Autocast(RegionOptions options) : options_(std::move(options)), outer_(innermost) {
+Autocast::Autocast(RegionOptions options) : NumericRegion(how_it_computes(options)), options_(std::move(options)) {
   if (options_.recipe) options_.recipe->check();
   if (options_.is_first_microbatch) Flags::instance().set(*options_.is_first_microbatch);
-  innermost = this;
 }
 
 Autocast::~Autocast() {
@@ -60,8 +65,7 @@ Autocast::~Autocast() {
 
 void Autocast::end() {
   if (std::exchange(has_ended_, true)) return;
-  innermost = outer_;
-  if (outer_ != nullptr) return;
+  leave();
   const at::NoGradGuard no_grad;
   for (const auto& scales : std::exchange(ran_, {})) {
     if (options_.reduce) options_.reduce(scales->noted());
@@ -69,10 +73,10 @@ void Autocast::end() {
   }
 }
 
-Autocast* Autocast::current() noexcept { return innermost; }
+Autocast* Autocast::current() noexcept { return static_cast<Autocast*>(NumericRegion::current()); }
 
-void Autocast::note(const std::shared_ptr<const ScaleTable>& scales) {
-  if (outer_ != nullptr) return outer_->note(scales);
+void Autocast::hear(const std::shared_ptr<const void>& what) {
+  const auto scales = std::static_pointer_cast<const ScaleTable>(what);
   if (std::find(ran_.begin(), ran_.end(), scales) == ran_.end()) ran_.push_back(scales);
 }
 

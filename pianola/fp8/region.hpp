@@ -2,6 +2,7 @@
 #include <pianola/core/export.hpp>
 #include <pianola/fp8/recipe.hpp>
 #include <pianola/fp8/scales.hpp>
+#include <pianola/trace/numeric_region.hpp>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -31,13 +32,11 @@ struct RegionOptions {
 ///     loss.backward();
 ///
 /// Threads:  Each has its own regions. The backward pass needs none.
-class PIANOLA_API Autocast {
+class PIANOLA_API Autocast final : private trace::NumericRegion {
  public:
   /// @throws UsageError  As Recipe::check().
   explicit Autocast(RegionOptions options = {});
-  Autocast(const Autocast&) = delete;
-  Autocast& operator=(const Autocast&) = delete;
-  ~Autocast();
+  ~Autocast() override;
 
   /// Computes scales, where this is the outermost region; the destructor then does not. For what may throw.
   void end();
@@ -45,12 +44,13 @@ class PIANOLA_API Autocast {
   /// The innermost region of this thread; nullptr: none.
   [[nodiscard]] static Autocast* current() noexcept;
   [[nodiscard]] const RegionOptions& options() const noexcept { return options_; }
-  /// A layer ran, and noted its amaxes there.
-  void note(const std::shared_ptr<const ScaleTable>& scales);
+  /// A layer ran. @param scales  Where it noted its amaxes; nullptr: it did not.
+  void ran(const std::shared_ptr<const ScaleTable>& scales) { NumericRegion::ran(scales); }
 
  private:
+  void hear(const std::shared_ptr<const void>& what) override;
+
   RegionOptions options_;
-  Autocast* outer_;
   std::vector<std::shared_ptr<const ScaleTable>> ran_;  // of the outermost one
   bool has_ended_ = false;
 };

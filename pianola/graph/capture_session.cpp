@@ -166,6 +166,7 @@ void CaptureSession::begin() {
   std::vector<IslandNotes> run_before = islands_ ? islands_->notes() : std::vector<IslandNotes>();
   open_islands_.emplace(islands_.emplace(std::move(run_before)));
   backend_.begin(options_);
+  region_uses_.emplace();
 
   std::vector<trace::OpObserver*> observers = {
       &dropout_, &communication_.emplace(backend_.executes_while_recording() ? c10::kCPU : c10::kCUDA)};
@@ -192,6 +193,9 @@ CaptureResult CaptureSession::commit() {
   result.warmup_time = warmup_time_;
   result.capture_time = since(began_);
   result.under_function_mode = trace::function_modes().users;
+  if (region_uses_->any_ran()) result.region = trace::NumericRegion::current_number();
+  result.region_uses = region_uses_->take();
+  region_uses_.reset();
   if (recorder_) result.trace = recorder_->take();
   const OpTrace* trace = result.trace ? &*result.trace : nullptr;
 

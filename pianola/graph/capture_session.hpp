@@ -9,6 +9,7 @@
 #include <pianola/graph/path_check.hpp>
 #include <pianola/graph/pool_state.hpp>
 #include <pianola/graph/recurrent_dropout.hpp>
+#include <pianola/trace/numeric_region.hpp>
 #include <pianola/trace/op_stream.hpp>
 #include <pianola/trace/trace_recorder.hpp>
 #include <pianola/trace/write_set.hpp>
@@ -36,6 +37,8 @@ struct CaptureResult {
   std::vector<std::string> groups;  ///< Of processes, that it communicates by.
   distributed::RunByReplays collectives;
   bool under_function_mode = false;  ///< A TorchFunctionMode of the user's was active.
+  std::uint64_t region = 0;          ///< Of other numbers, in which modules ran that was open before; 0: none.
+  std::vector<std::shared_ptr<const void>> region_uses;  ///< What replays tell such a region.
 };
 
 /// One capture, from the first eager run to the executable. Destroyed before commit() returned, it puts everything back:
@@ -82,6 +85,7 @@ class CaptureSession {
   std::optional<OutsideTensors> outside_;  // of CheckMode::strict
   RecurrentDropout dropout_;
   std::optional<distributed::StatementRecorder> communication_;
+  std::optional<trace::RegionUses> region_uses_;
   std::optional<trace::OpStream> watching_;
   std::chrono::microseconds warmup_time_{};
   std::chrono::steady_clock::time_point began_;

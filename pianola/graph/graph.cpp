@@ -79,6 +79,23 @@ void Graph::Impl::check_replayable() {
   if (result->outside && !result->outside->intact()) [[unlikely]]
     throw ReplayError(result->outside->offence());
   check_modes();
+  if (result->region != 0) [[unlikely]]
+    check_region();
+}
+
+void Graph::Impl::check_region() const {
+  using trace::NumericRegion;
+  const std::uint64_t now = NumericRegion::current_number();
+  if (now == result->region) return;
+  throw ReplayError({.what = fmt::format("the graph was captured in a region with {}, and replay() was called in {}; nothing "
+                                         "was launched",
+                                         NumericRegion::words_of(result->region),
+                                         now == 0 ? "none" : "one with " + NumericRegion::words_of(now)),
+                     .fix = "replay it inside of a region like that of its capture"});
+}
+
+void Graph::Impl::tell_region() const {
+  for (const auto& what : result->region_uses) trace::NumericRegion::current()->ran(what);
 }
 
 // Modes that the step was captured under, if any, did their part then.
@@ -124,11 +141,16 @@ void Graph::Impl::run(const Launch& launch) {
 void Graph::Impl::replay() {
   run([this] { backend->replay(); });
   result->collectives.count();
+  if (!result->region_uses.empty()) [[unlikely]]
+    tell_region();
 }
 
 void Graph::Impl::replay(std::size_t first, std::size_t last) {
   run([&] { backend->replay_operations(first, last); });
-  if (!result->trace || last >= result->trace->ops().size()) result->collectives.count();
+  if (result->trace && last < result->trace->ops().size()) return;
+  result->collectives.count();
+  if (!result->region_uses.empty()) [[unlikely]]
+    tell_region();
 }
 
 void Graph::Impl::drop() {

@@ -27,6 +27,9 @@ struct Graph::Impl {
   /// Before a replay.
   void check_replayable();
   void check_modes() const;
+  /// Of a graph whose modules ran in a region of other numbers: it has to be replayed in one that computes the same.
+  void check_region() const;
+  void tell_region() const;
   /// What an operation throws comes out as it is; of torch's errors, with the place for context.
   void replay();
   /// The same of the operations from `first` to `last` alone.
