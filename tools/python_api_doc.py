@@ -34,6 +34,7 @@ SECTIONS = {
     "Training": ["optim.SGD", "optim.Adam", "optim.AdamW", "optim.LearningRate", "optim.LearningRateSchedule",
                  "optim.DeviceLearningRateSchedule", "optim.ExponentialMovingAverage", "GradScaler", "clip_grad_norm_",
                  "clip_grad_value_", "clip_gradients_norm_", "FiniteWatch", "RngTracker", "Checkpoint"],
+    "Products in 8 bits": ["fp8.convert", "fp8.autocast", "fp8.Recipe", "fp8.Float8Linear", "fp8.Scales", "fp8.scales_of"],
     "Devices and streams": ["default_device", "current_stream", "stream", "Stream", "is_current_stream_capturing"],
     "Configurations": ["CudaGraphConfig", "check_config", "check_internals", "require_valid", "load_config", "with_environment", "config_rules"],
     "Errors": ["Error", "UsageError", "CaptureError", "OutOfMemoryError", "ReplayError", "GuardError", "ScheduleError",
@@ -53,7 +54,7 @@ class Package:
 
     def __init__(self, folder=PACKAGE):
         self.stub = definitions(folder / "_C.pyi")
-        self.optim = definitions(folder / "optim.py")
+        self.modules = {name: definitions(folder / f"{name}.py") for name in ("fp8", "optim")}
         self.private = {name: found for file in sorted(folder.glob("_*.py")) for name, found in definitions(file).items()}
         self.found, self.public = {}, []
         for node in ast.parse((folder / "__init__.py").read_text()).body:
@@ -69,7 +70,7 @@ class Package:
 
     def __getitem__(self, name):
         module, _, last = name.rpartition(".")
-        found = {"_C": self.stub, "optim": self.optim, "": self.found}[module].get(last)
+        found = {"_C": self.stub, "": self.found, **self.modules}[module].get(last)
         found = found or (self.stub.get(last) if module == "optim" else None)
         if found is None:
             raise SystemExit(f"python_api_doc.py: where is '{name}'?")

@@ -18,7 +18,7 @@ struct Ambient {
   bool tf32_matmul = false;       ///< Matrix products of float32 may use a shorter format (TF32).
   bool tf32_convolution = false;  ///< The same for convolutions.
   bool cudnn_benchmark = false;
-  std::uint64_t region = 0;       ///< In which modules compute otherwise: trace::NumericRegion::current_number().
+  std::uint64_t region = 0;  ///< In which modules compute otherwise: trace::NumericRegion::current_number().
   c10::ScalarType default_dtype = c10::ScalarType::Float;  ///< Of tensors that are made without one.
   trace::Oddity modes = trace::Oddity::none;               ///< A graph obeys none of them.
   trace::FunctionModes function_modes = {};                ///< The default device is one.

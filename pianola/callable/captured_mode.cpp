@@ -169,7 +169,7 @@ std::optional<Diagnosis> CapturedMode::backward_offence(const Pass& pass, bool s
   if (auto offence = reads_offence(pass, backward_reads_input_, backward_reads_output_, /*later=*/false))
     return offence;
   Ambient now = Ambient::current(passes_.front()->forward.device().type());
-  now.function_modes = {};  // no operation of a backward pass asks them
+  now.function_modes = {};       // no operation of a backward pass asks them
   now.region = ambient_.region;  // and no module runs
   if (may_run_backward_in(now)) {
     if (auto offence = hook_offence(now_, steady); offence || !delays_) return offence;

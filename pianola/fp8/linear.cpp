@@ -22,10 +22,14 @@ using torch::autograd::variable_list;
 
 Granularity granularity_of(Scaling scaling, bool is_weight) {
   switch (scaling) {
-    case Scaling::delayed: return Granularity::given;
-    case Scaling::tensor: return Granularity::whole;
-    case Scaling::row: return Granularity::row;
-    case Scaling::block: break;
+    case Scaling::delayed:
+      return Granularity::given;
+    case Scaling::tensor:
+      return Granularity::whole;
+    case Scaling::row:
+      return Granularity::row;
+    case Scaling::block:
+      break;
   }
   return is_weight ? Granularity::block_128x128 : Granularity::block_1x128;
 }
@@ -52,12 +56,14 @@ struct Backward final : torch::CustomClassHolder {
 
   void check() const {
     if (at::GradMode::is_enabled()) {
-      throw UsageError({.what = "a linear layer of 8 bits is differentiated twice: backward() was called with create_graph=True",
-                        .fix = "leave create_graph out, or leave the layer in more bits"});
+      throw UsageError(
+          {.what = "a linear layer of 8 bits is differentiated twice: backward() was called with create_graph=True",
+           .fix = "leave create_graph out, or leave the layer in more bits"});
     }
     if (times_kept != nullptr && *times_kept != kept_when) {
-      throw UsageError({.what = "the quantised weight that this backward pass needs was replaced by a later first microbatch",
-                        .fix = "run all backward passes of a step before the first microbatch of the next"});
+      throw UsageError(
+          {.what = "the quantised weight that this backward pass needs was replaced by a later first microbatch",
+           .fix = "run all backward passes of a step before the first microbatch of the next"});
     }
   }
 };
@@ -66,8 +72,8 @@ class ScaledLinear : public torch::autograd::Function<ScaledLinear> {
  public:
   // x, weight and bias are there for their gradients; the factors are what they were made.
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& /*weight*/,
-                            const std::optional<at::Tensor>& bias, const std::pair<Quantized, Quantized>& factors, c10::ScalarType type,
-                            const c10::intrusive_ptr<Backward>& backward) {
+                            const std::optional<at::Tensor>& bias, const std::pair<Quantized, Quantized>& factors,
+                            c10::ScalarType type, const c10::intrusive_ptr<Backward>& backward) {
     const auto& [input, weight] = factors;
     at::Tensor result = scaled_product(input.rows, weight.rows, type, /*fast_accumulation=*/true);
     if (bias) result.add_(*bias);
@@ -123,9 +129,9 @@ LinearState::LinearState(Recipe recipe, std::shared_ptr<const ScaleTable> scales
 const Recipe& LinearState::recipe_in(const std::optional<Recipe>& of_region) const {
   const Recipe& recipe = of_region ? *of_region : recipe_;
   if (recipe.scaling == Scaling::delayed && (scales_ == nullptr || recipe != scales_->recipe())) {
-    throw UsageError(
-        {.what = fmt::format("a region with {} runs a layer that was made with {}", recipe.to_text(), recipe_.to_text()),
-         .fix = "convert the model with the region's recipe, or leave the region's out"});
+    throw UsageError({.what = fmt::format("a region with {} runs a layer that was made with {}", recipe.to_text(),
+                                          recipe_.to_text()),
+                      .fix = "convert the model with the region's recipe, or leave the region's out"});
   }
   return recipe;
 }
@@ -193,14 +199,15 @@ at::Tensor LinearState::forward(const at::Tensor& x, const at::Tensor& weight, c
     of_weight.columns = x.requires_grad();
     factors.first = quantize(as_matrix(x.detach()), of_input);
     const std::optional<bool> is_first = region->options().is_first_microbatch;
-    factors.second = is_first ? quantized_weight(weight.detach(), of_weight, *is_first)
-                              : quantize(weight.detach(), of_weight);
+    factors.second =
+        is_first ? quantized_weight(weight.detach(), of_weight, *is_first) : quantize(weight.detach(), of_weight);
     if (is_first) {
       backward->times_kept = times_kept_;
       backward->kept_when = *times_kept_;
     }
   }
-  return ScaledLinear::apply(x, weight, bias.defined() ? std::optional(bias) : std::nullopt, factors, result_type(x), backward);
+  return ScaledLinear::apply(x, weight, bias.defined() ? std::optional(bias) : std::nullopt, factors, result_type(x),
+                             backward);
 }
 
 at::Tensor Float8LinearImpl::forward(const at::Tensor& x) {
@@ -216,7 +223,8 @@ void share_scales(torch::nn::Module& model, const Recipe& recipe) {
   model.apply([&](torch::nn::Module& module) {
     if (auto* const layer = dynamic_cast<Float8LinearImpl*>(&module)) layers.push_back(layer);
   });
-  if (layers.empty()) throw UsageError({.what = "the model has no Float8Linear", .fix = "make its linear layers of it"});
+  if (layers.empty())
+    throw UsageError({.what = "the model has no Float8Linear", .fix = "make its linear layers of it"});
   std::shared_ptr<ScaleTable> table;
   if (recipe.scaling == Scaling::delayed) {
     if (model.named_buffers(/*recurse=*/false).contains("fp8_scale"))

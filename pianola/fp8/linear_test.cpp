@@ -44,7 +44,8 @@ struct Named {
 // Blocks of 128 want wider layers, and more tokens.
 std::vector<Named> recipes() {
   return {{"delayed", {.amax_history_length = 4}},
-          {"delayed, most recent, margin, interval", {.margin = 1, .amax_history_length = 3, .amax_compute = AmaxCompute::most_recent, .interval = 2}},
+          {"delayed, most recent, margin, interval",
+           {.margin = 1, .amax_history_length = 3, .amax_compute = AmaxCompute::most_recent, .interval = 2}},
           {"delayed, e4m3", {.format = Format::e4m3, .amax_history_length = 16}},
           {"tensor", {.scaling = Scaling::tensor}},
           {"row", {.scaling = Scaling::row, .powers_of_two = true}},
@@ -104,7 +105,8 @@ TEST_P(Float8LinearTest, ThreeProductsAreThoseOfTheFormula) {
     Float8Linear layer(width, 2 * width);
     layer->to(device());
     share_scales(*layer, recipe);
-    const at::Tensor x = randn({2, tokens / 2, width}, 1).requires_grad_(), gradient = randn({2, tokens / 2, 2 * width}, 2);
+    const at::Tensor x = randn({2, tokens / 2, width}, 1).requires_grad_(),
+                     gradient = randn({2, tokens / 2, 2 * width}, 2);
     at::Tensor y;
     {
       const Autocast region;
@@ -124,12 +126,16 @@ TEST_P(Float8LinearTest, ThreeProductsAreThoseOfTheFormula) {
     };
     const at::NoGradGuard no_grad;
     const at::Tensor matrix = x.detach().view({tokens, width}), outer = gradient.view({tokens, 2 * width});
-    const Quantized input = quantized(matrix, false, c10::kFloat8_e4m3fn), weight = quantized(layer->weight.detach(), true, c10::kFloat8_e4m3fn),
+    const Quantized input = quantized(matrix, false, c10::kFloat8_e4m3fn),
+                    weight = quantized(layer->weight.detach(), true, c10::kFloat8_e4m3fn),
                     back = quantized(outer, false, recipe.gradient_type());
     const at::Tensor expected = scaled_product(input.rows, weight.rows, at::kFloat, true).add_(layer->bias);
     EXPECT_TRUE(testing::same(y.detach().view({tokens, 2 * width}), expected)) << name;
-    EXPECT_TRUE(testing::same(x.grad().view({tokens, width}), scaled_product(back.rows, weight.columns, at::kFloat, false))) << name;
-    EXPECT_TRUE(testing::same(layer->weight.grad(), scaled_product(back.columns, input.columns, at::kFloat, false))) << name;
+    EXPECT_TRUE(
+        testing::same(x.grad().view({tokens, width}), scaled_product(back.rows, weight.columns, at::kFloat, false)))
+        << name;
+    EXPECT_TRUE(testing::same(layer->weight.grad(), scaled_product(back.columns, input.columns, at::kFloat, false)))
+        << name;
     EXPECT_TRUE(testing::same(layer->bias.grad(), outer.sum(0))) << name;
     const at::Tensor plain = at::linear(matrix, layer->weight.detach(), layer->bias.detach());
     EXPECT_LE((expected - plain).norm().item<double>(), 0.06 * plain.norm().item<double>()) << name;
@@ -159,8 +165,8 @@ TEST_P(Float8LinearTest, AGraphOfTheWholeStepEqualsEagerOverAHundredSteps) {
 TEST_P(Float8LinearTest, FullIterationEqualsEager) {
   const Recipe recipe{.amax_history_length = 4};
   Training eager(recipe), ours(recipe);
-  FullIteration iteration([&](const std::vector<c10::IValue>& in) -> c10::IValue { return ours.step(in.at(0).toTensor()); },
-                          {.warmup = 3});
+  FullIteration iteration(
+      [&](const std::vector<c10::IValue>& in) -> c10::IValue { return ours.step(in.at(0).toTensor()); }, {.warmup = 3});
   for (std::uint64_t number = 0; number < 30; ++number) {
     const at::Tensor loss = iteration({ours.batch(number)}).toTensor();
     ASSERT_TRUE(testing::same(loss, eager.step(eager.batch(number)))) << number;
@@ -216,7 +222,8 @@ TEST_P(Float8LinearTest, AGraphIsReplayedInARegionLikeThatOfItsCapture) {
                     HasSubstr("replay it inside of a region like that of its capture")));
   {
     const Autocast other({.is_first_microbatch = true});
-    EXPECT_THAT(testing::refusal<ReplayError>("another", [&] { graph.replay(); }), HasSubstr("one with 8 bits, each layer's recipe, weights kept"));
+    EXPECT_THAT(testing::refusal<ReplayError>("another", [&] { graph.replay(); }),
+                HasSubstr("one with 8 bits, each layer's recipe, weights kept"));
   }
   GraphedCallable callable = [&] {
     const Autocast region;
@@ -274,7 +281,8 @@ TEST_P(Float8LinearTest, WeightsOfTheFirstMicrobatchServeTheOthers) {
 TEST_P(Float8LinearTest, KeptWeightsServeBackwardPassesThatComeLater) {
   Training training({.scaling = Scaling::tensor}), other({.scaling = Scaling::tensor});
   const at::Tensor a = training.batch(1), b = training.batch(2);
-  const at::Tensor first = training.loss_of(a, {.is_first_microbatch = true}), second = training.loss_of(b, {.is_first_microbatch = false});
+  const at::Tensor first = training.loss_of(a, {.is_first_microbatch = true}),
+                   second = training.loss_of(b, {.is_first_microbatch = false});
   first.backward();
   second.backward();
   other.loss_of(a).backward();
@@ -310,7 +318,8 @@ TEST_P(Float8LinearTest, CalibrationNotesAmaxesAndComputesAsBefore) {
   EXPECT_TRUE(testing::same(loss, training.loss_of(x, {.enabled = false})));
   const at::Tensor scale = training.net->named_buffers()["fp8_scale"];
   EXPECT_TRUE(testing::same(scale[0], scale_of(x.abs().max(), c10::kFloat8_e4m3fn, false)));
-  EXPECT_TRUE(testing::same(scale[1], scale_of(training.net->first->weight.detach().abs().max(), c10::kFloat8_e4m3fn, false)));
+  EXPECT_TRUE(
+      testing::same(scale[1], scale_of(training.net->first->weight.detach().abs().max(), c10::kFloat8_e4m3fn, false)));
   EXPECT_EQ(scale[2].item<float>(), 1.0F) << "gradients come with training";
 }
 
@@ -341,10 +350,14 @@ TEST_P(Float8LinearTest, WhatCannotBeDoneIsRefused) {
   const auto said = [&](const at::Tensor& x, const RegionOptions& options) {
     return testing::refusal<UsageError>("a call", [&] { (void)training.loss_of(x, options); });
   };
-  EXPECT_THAT(testing::refusal<UsageError>("12 tokens", [&] { training.loss_of(randn({12, 32})).backward(); }),
+  EXPECT_THAT(testing::refusal<UsageError>("12 tokens",
+                                           [&] {
+                                             training.loss_of(randn({12, 32})).backward();
+                                           }),
               HasSubstr("a product of 8 bits of [32, 12] and [12, 64]: GPUs want multiples of 16"));
   EXPECT_THAT(said(training.batch(1), {.recipe = Recipe{.amax_history_length = 8}}),
-              AllOf(HasSubstr("a region with delayed scaling, e4m3 and e5m2, the largest of the last 8 runs a layer that was made with"),
+              AllOf(HasSubstr("a region with delayed scaling, e4m3 and e5m2, the largest of the last 8 runs a layer "
+                              "that was made with"),
                     HasSubstr("convert the model with the region's recipe")));
   EXPECT_THAT(said(training.batch(1), {.is_first_microbatch = false}), HasSubstr("finds no quantised weight"));
   (void)training.loss_of(training.batch(1), {.is_first_microbatch = true});
@@ -352,19 +365,28 @@ TEST_P(Float8LinearTest, WhatCannotBeDoneIsRefused) {
     const at::NoGradGuard no_grad;
     training.net->first->weight.mul_(2);
   }
-  EXPECT_THAT(said(training.batch(1), {.is_first_microbatch = false}), HasSubstr("a weight was written since the first microbatch"));
+  EXPECT_THAT(said(training.batch(1), {.is_first_microbatch = false}),
+              HasSubstr("a weight was written since the first microbatch"));
   const at::Tensor early = training.loss_of(training.batch(1), {.is_first_microbatch = true});
   (void)training.loss_of(training.batch(2), {.is_first_microbatch = true});
-  EXPECT_THAT(testing::refusal<UsageError>("a backward pass", [&] { early.backward(); }), HasSubstr("was replaced by a later first microbatch"));
+  EXPECT_THAT(testing::refusal<UsageError>("a backward pass", [&] { early.backward(); }),
+              HasSubstr("was replaced by a later first microbatch"));
   const at::Tensor x = training.batch(1).requires_grad_();
-  EXPECT_THAT(testing::refusal<UsageError>("twice", [&] { (void)torch::autograd::grad({training.loss_of(x)}, {x}, {}, true, true); }),
+  EXPECT_THAT(testing::refusal<UsageError>(
+                  "twice", [&] { (void)torch::autograd::grad({training.loss_of(x)}, {x}, {}, true, true); }),
               HasSubstr("differentiated twice"));
-  EXPECT_THAT(testing::refusal<UsageError>("shared twice", [&] { share_scales(*training.net, {}); }), HasSubstr("share their scales already"));
+  EXPECT_THAT(testing::refusal<UsageError>("shared twice", [&] { share_scales(*training.net, {}); }),
+              HasSubstr("share their scales already"));
   torch::nn::Linear plain(16, 16);
-  EXPECT_THAT(testing::refusal<UsageError>("none", [&] { share_scales(*plain, {}); }), HasSubstr("has no Float8Linear"));
+  EXPECT_THAT(testing::refusal<UsageError>("none", [&] { share_scales(*plain, {}); }),
+              HasSubstr("has no Float8Linear"));
   Float8Linear bare(16, 16);
   const Autocast region;
-  EXPECT_THAT(testing::refusal<UsageError>("bare", [&] { (void)bare(randn({16, 16})); }), HasSubstr("call fp8::share_scales"));
+  EXPECT_THAT(testing::refusal<UsageError>("bare",
+                                           [&] {
+                                             (void)bare(randn({16, 16}));
+                                           }),
+              HasSubstr("call fp8::share_scales"));
 }
 
 }  // namespace

@@ -20,14 +20,15 @@ constexpr std::int64_t kMultiple = 16;
 void check_factors(const Factor& a, const Factor& b) {
   const std::int64_t sum = a.data.size(1), columns = b.data.size(0);
   if (sum != b.data.size(1)) {
-    throw UsageError({.what = fmt::format("a product of 8 bits sums along {} columns on one side and {} on the other", sum,
-                                          b.data.size(1))});
+    throw UsageError({.what = fmt::format("a product of 8 bits sums along {} columns on one side and {} on the other",
+                                          sum, b.data.size(1))});
   }
   if (sum % kMultiple != 0 || columns % kMultiple != 0) {
     throw UsageError(
-        {.what = fmt::format("a product of 8 bits of [{}, {}] and [{}, {}]: GPUs want multiples of {} where it sums, and "
-                             "in the width of the result",
-                             a.data.size(0), sum, sum, columns, kMultiple),
+        {.what =
+             fmt::format("a product of 8 bits of [{}, {}] and [{}, {}]: GPUs want multiples of {} where it sums, and "
+                         "in the width of the result",
+                         a.data.size(0), sum, sum, columns, kMultiple),
          .fix = "pad to a multiple of 16: the features of a layer, and in training the tokens of a batch"});
   }
   if (a.data.scalar_type() == c10::kFloat8_e5m2 && b.data.scalar_type() == c10::kFloat8_e5m2) {
@@ -47,7 +48,8 @@ at::Tensor product_on_cuda(const Factor& a, const Factor& b, c10::ScalarType typ
   // Products by rows give bfloat16 alone.
   const c10::ScalarType made = is_by_rows ? c10::kBFloat16 : type;
   const at::Tensor of_b = b.inverse.dim() == 0 ? b.inverse : lengthwise(b).t();
-  return at::_scaled_mm(a.data, b.data.t(), lengthwise(a), of_b, {}, {}, made, fast_accumulation && !is_cut(a)).to(type);
+  return at::_scaled_mm(a.data, b.data.t(), lengthwise(a), of_b, {}, {}, made, fast_accumulation && !is_cut(a))
+      .to(type);
 }
 #endif
 
@@ -68,14 +70,15 @@ void check_device([[maybe_unused]] const c10::Device& device, [[maybe_unused]] c
   const cudaDeviceProp* const properties = at::cuda::getDeviceProperties(device.index());
   const int capability = 10 * properties->major + properties->minor;
   if (capability < 89) {
-    throw UnsupportedError({.what = fmt::format("{} (compute capability {}.{}) has no products of 8 bits", properties->name,
-                                                properties->major, properties->minor),
+    throw UnsupportedError({.what = fmt::format("{} (compute capability {}.{}) has no products of 8 bits",
+                                                properties->name, properties->major, properties->minor),
                             .fix = "use a GPU of capability 8.9 or above: Ada, Hopper, Blackwell"});
   }
   if (recipe.scaling == Scaling::block && capability != 90) {
-    throw UnsupportedError({.what = fmt::format("block scaling runs on Hopper GPUs, and {} has compute capability {}.{}",
-                                                properties->name, properties->major, properties->minor),
-                            .fix = "use Scaling::row or Scaling::delayed"});
+    throw UnsupportedError(
+        {.what = fmt::format("block scaling runs on Hopper GPUs, and {} has compute capability {}.{}", properties->name,
+                             properties->major, properties->minor),
+         .fix = "use Scaling::row or Scaling::delayed"});
   }
 #endif
 }

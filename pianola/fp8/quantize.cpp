@@ -42,11 +42,15 @@ struct Block {
 
 Block block_of(Granularity granularity, const at::Tensor& matrix) {
   switch (granularity) {
-    case Granularity::row: return {.rows = 1, .columns = matrix.size(1)};
-    case Granularity::block_1x128: return {.rows = 1, .columns = kBlock};
-    case Granularity::block_128x128: return {.rows = kBlock, .columns = kBlock};
+    case Granularity::row:
+      return {.rows = 1, .columns = matrix.size(1)};
+    case Granularity::block_1x128:
+      return {.rows = 1, .columns = kBlock};
+    case Granularity::block_128x128:
+      return {.rows = kBlock, .columns = kBlock};
     case Granularity::given:
-    case Granularity::whole: break;
+    case Granularity::whole:
+      break;
   }
   return {.rows = matrix.size(0), .columns = matrix.size(1)};
 }
@@ -109,8 +113,9 @@ void note_amax(const at::Tensor& values, const at::Tensor& noted, const MaybeTen
 
 // One operation of a step: what it is made of is no observer's, and a device may have a kernel of its own.
 void quantize_kernel(const at::Tensor& values, c10::ScalarType type, std::int64_t granularity, bool powers_of_two,
-            const MaybeTensor& scale, const MaybeTensor& amax, const MaybeTensor& is_wanted, const MaybeTensor& rows,
-            const MaybeTensor& rows_inverse, const MaybeTensor& columns, const MaybeTensor& columns_inverse) {
+                     const MaybeTensor& scale, const MaybeTensor& amax, const MaybeTensor& is_wanted,
+                     const MaybeTensor& rows, const MaybeTensor& rows_inverse, const MaybeTensor& columns,
+                     const MaybeTensor& columns_inverse) {
   // Read from memory: no operation, as for a device's kernel.
   if (is_wanted && is_wanted->is_cpu() && !*is_wanted->const_data_ptr<bool>()) return;
   const QuantizeOptions options{.type = type,
@@ -132,14 +137,15 @@ void check(const at::Tensor& values, const QuantizeOptions& options) {
     throw UsageError({.what = fmt::format("what is quantised must be a matrix of a floating type, got {} [{}]",
                                           c10::toString(values.scalar_type()), fmt::join(values.sizes(), ", "))});
   }
-  const bool is_cut = options.granularity == Granularity::block_1x128 ||
-                      options.granularity == Granularity::block_128x128;
+  const bool is_cut =
+      options.granularity == Granularity::block_1x128 || options.granularity == Granularity::block_128x128;
   const bool is_square = options.granularity == Granularity::block_128x128;
   const bool fits = (values.size(1) % kBlock == 0 || !(options.rows || is_square)) &&
                     (values.size(0) % kBlock == 0 || !(options.columns || is_square));
   if (is_cut && !fits) {
-    throw UsageError({.what = fmt::format("blocks of 128 do not fit into a matrix of [{}]", fmt::join(values.sizes(), ", ")),
-                      .fix = "pad it to a multiple of 128, or use another scaling"});
+    throw UsageError(
+        {.what = fmt::format("blocks of 128 do not fit into a matrix of [{}]", fmt::join(values.sizes(), ", ")),
+         .fix = "pad it to a multiple of 128, or use another scaling"});
   }
 }
 
@@ -156,7 +162,8 @@ Factor empty_factor(std::int64_t rows, std::int64_t columns, const at::Tensor& v
   return made;
 }
 
-void call(const Quantized& out, const at::Tensor& values, const QuantizeOptions& options, const MaybeTensor& is_wanted) {
+void call(const Quantized& out, const at::Tensor& values, const QuantizeOptions& options,
+          const MaybeTensor& is_wanted) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("pianola::fp8_quantize_", "")
                              .typed<void(const at::Tensor&, c10::ScalarType, std::int64_t, bool, const MaybeTensor&,
@@ -171,8 +178,10 @@ void call(const Quantized& out, const at::Tensor& values, const QuantizeOptions&
 
 TORCH_LIBRARY_FRAGMENT(pianola, library) {
   library.def(
-      "fp8_quantize_(Tensor values, ScalarType type, int granularity, bool powers_of_two, Tensor? scale, Tensor(a!)? amax, "
-      "Tensor? is_wanted, Tensor(b!)? rows, Tensor(c!)? rows_inverse, Tensor(d!)? columns, Tensor(e!)? columns_inverse) -> "
+      "fp8_quantize_(Tensor values, ScalarType type, int granularity, bool powers_of_two, Tensor? scale, Tensor(a!)? "
+      "amax, "
+      "Tensor? is_wanted, Tensor(b!)? rows, Tensor(c!)? rows_inverse, Tensor(d!)? columns, Tensor(e!)? "
+      "columns_inverse) -> "
       "()");
 }
 TORCH_LIBRARY_IMPL(pianola, CompositeExplicitAutograd, library) { library.impl("fp8_quantize_", &quantize_kernel); }

@@ -66,7 +66,8 @@ double rounded(double value, const std::vector<double>& numbers) {
 
 TEST_P(QuantizeTest, TheScaleIsTheLargestNumberOverTheAmax) {
   const at::Tensor amax = torch::tensor({448.0F, 1.0F, 3.0F, 0.0F, kInf, kNan, 1e-40F, 57344.0F}).to(device());
-  const std::vector<float> expected = {1.0F, 448.0F, 448.0F / 3.0F, 1.0F, 1.0F, 1.0F, std::numeric_limits<float>::max(), 448.0F / 57344.0F};
+  const std::vector<float> expected = {
+      1.0F, 448.0F, 448.0F / 3.0F, 1.0F, 1.0F, 1.0F, std::numeric_limits<float>::max(), 448.0F / 57344.0F};
   EXPECT_EQ(floats(scale_of(amax, c10::kFloat8_e4m3fn, /*powers_of_two=*/false)), expected);
   EXPECT_EQ(floats(scale_of(amax, c10::kFloat8_e4m3fn, /*powers_of_two=*/true)),
             (std::vector<float>{1.0F, 256.0F, 128.0F, 1.0F, 1.0F, 1.0F, 0x1p127F, 0x1p-7F}));
@@ -108,10 +109,12 @@ TEST_P(QuantizeTest, WhatIsNoNumberStaysSoAndWhatIsInfiniteBecomesTheLargest) {
 
 TEST_P(QuantizeTest, ScalesOfRowsAndBlocksAreOfThatAlone) {
   const at::Tensor values = matrix(256, 384);
-  const auto expect_part = [&](const Quantized& whole, std::int64_t rows, std::int64_t columns, const std::string& what) {
+  const auto expect_part = [&](const Quantized& whole, std::int64_t rows, std::int64_t columns,
+                               const std::string& what) {
     for (std::int64_t row : {std::int64_t{0}, 256 / rows - 1}) {
       for (std::int64_t column : {std::int64_t{0}, 384 / columns - 1}) {
-        const at::Tensor part = values.slice(0, row * rows, (row + 1) * rows).slice(1, column * columns, (column + 1) * columns);
+        const at::Tensor part =
+            values.slice(0, row * rows, (row + 1) * rows).slice(1, column * columns, (column + 1) * columns);
         const Factor alone = quantize(part.contiguous(), {.powers_of_two = what != "rows"}).rows;
         EXPECT_TRUE(same(whole.rows.data.slice(0, row * rows, (row + 1) * rows)
                              .slice(1, column * columns, (column + 1) * columns)
@@ -125,16 +128,19 @@ TEST_P(QuantizeTest, ScalesOfRowsAndBlocksAreOfThatAlone) {
   };
   expect_part(quantize(values, {.granularity = Granularity::row}), 1, 384, "rows");
   expect_part(quantize(values, {.granularity = Granularity::block_1x128, .powers_of_two = true}), 1, 128, "lengths");
-  expect_part(quantize(values, {.granularity = Granularity::block_128x128, .powers_of_two = true}), 128, 128, "squares");
+  expect_part(quantize(values, {.granularity = Granularity::block_128x128, .powers_of_two = true}), 128, 128,
+              "squares");
 }
 
 TEST_P(QuantizeTest, ColumnsAreWhatRowsOfTheTransposedAre) {
   const at::Tensor values = matrix(128, 256);
-  for (const Granularity granularity : {Granularity::whole, Granularity::row, Granularity::block_1x128, Granularity::block_128x128}) {
+  for (const Granularity granularity :
+       {Granularity::whole, Granularity::row, Granularity::block_1x128, Granularity::block_128x128}) {
     const Quantized both = quantize(values, {.granularity = granularity, .columns = true});
     const Factor transposed = quantize(values.t().contiguous(), {.granularity = granularity}).rows;
     testing::expect_same(bytes(both.columns), bytes(transposed));
-    const at::Tensor alike = randn({128, 256}), error = dequantize(quantize(alike, {.granularity = granularity}).rows) - alike;
+    const at::Tensor alike = randn({128, 256}),
+                     error = dequantize(quantize(alike, {.granularity = granularity}).rows) - alike;
     EXPECT_LE(error.norm().item<double>(), 0.04 * alike.norm().item<double>());
   }
 }
@@ -150,7 +156,8 @@ TEST_P(QuantizeTest, AnAmaxIsNotedWhereItIsLarger) {
 }
 
 TEST_P(QuantizeTest, IntoOtherMemoryOnlyWhereTheDeviceSaysSo) {
-  const at::Tensor first = matrix(32, 16, 1), second = matrix(32, 16, 2), noted = at::zeros({}, at::TensorOptions(device()));
+  const at::Tensor first = matrix(32, 16, 1), second = matrix(32, 16, 2),
+                   noted = at::zeros({}, at::TensorOptions(device()));
   QuantizeOptions options{.columns = true};
   const Quantized kept = quantize(first, options);
   const auto before = testing::clone_all(bytes(kept.columns));
@@ -171,7 +178,10 @@ TEST_P(QuantizeTest, IntoOtherMemoryOnlyWhereTheDeviceSaysSo) {
 TEST_P(QuantizeTest, ProductsAreThoseOfWhatTheBytesStandFor) {
   for (const Granularity granularity : {Granularity::whole, Granularity::row, Granularity::block_1x128}) {
     const Factor a = quantize(matrix(64, 128, 1), {.granularity = granularity}).rows;
-    const Factor b = quantize(matrix(256, 128, 2), {.granularity = granularity == Granularity::block_1x128 ? Granularity::block_128x128 : granularity}).rows;
+    const Factor b =
+        quantize(matrix(256, 128, 2),
+                 {.granularity = granularity == Granularity::block_1x128 ? Granularity::block_128x128 : granularity})
+            .rows;
     const at::Tensor product = scaled_product(a, b, at::kFloat, false);
     const at::Tensor left = dequantize(a).to(at::kDouble), right = dequantize(b).to(at::kDouble);
     const at::Tensor error = (product.to(at::kDouble) - left.mm(right.t())).abs();
@@ -186,15 +196,19 @@ TEST_P(QuantizeTest, WhatCannotBeMultipliedIsRefused) {
   const auto said = [](const Factor& a, const Factor& b) {
     return testing::refusal<UsageError>("a product", [&] { (void)scaled_product(a, b, at::kFloat, false); });
   };
-  EXPECT_THAT(said(factor(16, 24), factor(16, 24)), AllOf(HasSubstr("multiples of 16"), HasSubstr("fix:   pad to a multiple of 16")));
+  EXPECT_THAT(said(factor(16, 24), factor(16, 24)),
+              AllOf(HasSubstr("multiples of 16"), HasSubstr("fix:   pad to a multiple of 16")));
   EXPECT_THAT(said(factor(16, 32), factor(24, 32)), HasSubstr("of [16, 32] and [32, 24]"));
   EXPECT_THAT(said(factor(16, 32), factor(16, 16)), HasSubstr("sums along 32 columns on one side and 16 on the other"));
-  EXPECT_THAT(said(factor(16, 32, c10::kFloat8_e5m2), factor(16, 32, c10::kFloat8_e5m2)), HasSubstr("two e5m2 matrices"));
-  EXPECT_THAT(testing::refusal<UsageError>("blocks", [&] { (void)quantize(matrix(16, 100), {.granularity = Granularity::block_1x128}); }),
+  EXPECT_THAT(said(factor(16, 32, c10::kFloat8_e5m2), factor(16, 32, c10::kFloat8_e5m2)),
+              HasSubstr("two e5m2 matrices"));
+  EXPECT_THAT(testing::refusal<UsageError>(
+                  "blocks", [&] { (void)quantize(matrix(16, 100), {.granularity = Granularity::block_1x128}); }),
               HasSubstr("blocks of 128 do not fit into a matrix of [16, 100]"));
   EXPECT_THAT(testing::refusal<UsageError>("no matrix", [&] { (void)quantize(randn({16}), {}); }),
               HasSubstr("must be a matrix of a floating type, got Float [16]"));
-  EXPECT_THAT(testing::refusal<UsageError>("a type", [] { (void)largest_of(at::kHalf); }), HasSubstr("Half is no type of 8 bits"));
+  EXPECT_THAT(testing::refusal<UsageError>("a type", [] { (void)largest_of(at::kHalf); }),
+              HasSubstr("Half is no type of 8 bits"));
 }
 
 }  // namespace

@@ -17,10 +17,11 @@ namespace pianola::fp8 {
 
 /// How layers inside of a region compute. Names and meanings are those of Transformer Engine's autocast.
 struct RegionOptions {
-  bool enabled = true;                    ///< Off: as outside of all regions.
-  std::optional<Recipe> recipe = {};      ///< Absent: the one that the layers were made with.
-  bool calibrating = false;               ///< With enabled = false: amaxes are noted, products are not in 8 bits.
-  std::optional<bool> is_first_microbatch = {};  ///< Given: weights are quantised in the first alone, and kept for the others.
+  bool enabled = true;                ///< Off: as outside of all regions.
+  std::optional<Recipe> recipe = {};  ///< Absent: the one that the layers were made with.
+  bool calibrating = false;           ///< With enabled = false: amaxes are noted, products are not in 8 bits.
+  std::optional<bool> is_first_microbatch =
+      {};  ///< Given: weights are quantised in the first alone, and kept for the others.
   /// Makes each amax the largest of all ranks, in place: one call for all, before scales are computed.
   std::function<void(const at::Tensor& amaxes)> reduce = {};
 };

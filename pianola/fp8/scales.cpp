@@ -29,8 +29,8 @@ namespace {
 constexpr std::int64_t kRoles = 3;
 
 // See Note [Delayed scales].
-void update_kernel(const at::Tensor& history, const at::Tensor& scale, const at::Tensor& updates, const at::Tensor& limits,
-            double divisor, bool most_recent, std::int64_t interval) {
+void update_kernel(const at::Tensor& history, const at::Tensor& scale, const at::Tensor& updates,
+                   const at::Tensor& limits, double divisor, bool most_recent, std::int64_t interval) {
   const at::NoGradGuard no_grad;
   const at::Tensor noted = history.select(0, 0).clone();
   const at::Tensor is_noted = noted.ne(0).logical_and_(at::isfinite(noted));
@@ -76,12 +76,13 @@ ScaleTable::ScaleTable(const at::Tensor& scale, const at::Tensor& history, const
                     history.scalar_type() == at::kFloat && updates.scalar_type() == at::kLong &&
                     history.device() == scale.device() && updates.device() == scale.device();
   if (!fits) {
-    throw UsageError({.what = fmt::format("scales, histories and updates must be Float [3 layers], Float [length, 3 layers] "
-                                          "and Long [] on one device, got {} [{}], {} [{}] and {} [{}]",
-                                          c10::toString(scale.scalar_type()), fmt::join(scale.sizes(), ", "),
-                                          c10::toString(history.scalar_type()), fmt::join(history.sizes(), ", "),
-                                          c10::toString(updates.scalar_type()), fmt::join(updates.sizes(), ", ")),
-                      .fix = "leave them float32: module.half() and module.double() are not for them"});
+    throw UsageError(
+        {.what = fmt::format("scales, histories and updates must be Float [3 layers], Float [length, 3 layers] "
+                             "and Long [] on one device, got {} [{}], {} [{}] and {} [{}]",
+                             c10::toString(scale.scalar_type()), fmt::join(scale.sizes(), ", "),
+                             c10::toString(history.scalar_type()), fmt::join(history.sizes(), ", "),
+                             c10::toString(updates.scalar_type()), fmt::join(updates.sizes(), ", ")),
+         .fix = "leave them float32: module.half() and module.double() are not for them"});
   }
   const auto forward = static_cast<float>(largest_of(recipe.forward_type()));
   const auto backward = static_cast<float>(largest_of(recipe.gradient_type()));
@@ -100,8 +101,8 @@ std::int64_t ScaleTable::place_of(std::int64_t layer, Role role) const {
 void ScaleTable::update() const {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("pianola::fp8_update_scales_", "")
-                             .typed<void(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, double,
-                                         bool, std::int64_t)>();
+                             .typed<void(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                                         double, bool, std::int64_t)>();
   op.call(history_, scale_, updates_, limits_, std::ldexp(1.0, recipe_.margin),
           recipe_.amax_compute == AmaxCompute::most_recent, recipe_.interval);
 }

@@ -42,7 +42,9 @@ class PIANOLA_API ScaleTable {
   [[nodiscard]] const Recipe& recipe() const noexcept { return recipe_; }
   [[nodiscard]] std::int64_t layers() const noexcept;
   /// float32 [], views: what to cast with, and where to note an amax. @throws UsageError  There is no such layer.
-  [[nodiscard]] at::Tensor scale_of(std::int64_t layer, Role role) const { return scale_.select(0, place_of(layer, role)); }
+  [[nodiscard]] at::Tensor scale_of(std::int64_t layer, Role role) const {
+    return scale_.select(0, place_of(layer, role));
+  }
   [[nodiscard]] at::Tensor noted_of(std::int64_t layer, Role role) const {
     return noted().select(0, place_of(layer, role));
   }

@@ -30,7 +30,8 @@ PIANOLA_ON_EVERY_DEVICE(ScalesTest);
 
 // One tensor's, as the note has it; in float64 what is exact there.
 struct Reference {
-  Reference(const Recipe& recipe, double largest) : history(static_cast<std::size_t>(recipe.amax_history_length), 0.0F), limit(largest) {}
+  Reference(const Recipe& recipe, double largest)
+      : history(static_cast<std::size_t>(recipe.amax_history_length), 0.0F), limit(largest) {}
   void update(float noted, const Recipe& recipe, std::int64_t number) {
     history[0] = 0;
     if (noted == 0 || !std::isfinite(noted)) return;
@@ -38,7 +39,9 @@ struct Reference {
       history.erase(history.begin() + 1);
       history.push_back(noted);
     }
-    const float amax = recipe.amax_compute == AmaxCompute::most_recent || history.size() == 1 ? noted : *std::max_element(history.begin(), history.end());
+    const float amax = recipe.amax_compute == AmaxCompute::most_recent || history.size() == 1
+                           ? noted
+                           : *std::max_element(history.begin(), history.end());
     if (number % recipe.interval != 0) return;
     const double exact = limit / std::ldexp(1.0, recipe.margin);
     scale = std::min(static_cast<float>(exact) / amax, std::numeric_limits<float>::max());
@@ -57,7 +60,8 @@ TEST_P(ScalesTest, AreThoseOfTheFormulaForEachRecipe) {
   for (const Recipe& recipe : recipes) {
     const ScaleTable table(2, recipe, device());
     std::vector<Reference> references;
-    for (int i = 0; i < 6; ++i) references.emplace_back(recipe, i % 3 == 2 ? largest_of(recipe.gradient_type()) : 448.0);
+    for (int i = 0; i < 6; ++i)
+      references.emplace_back(recipe, i % 3 == 2 ? largest_of(recipe.gradient_type()) : 448.0);
     for (std::int64_t number = 0; number < 20; ++number) {
       std::vector<float> noted = floats(randn({6}, static_cast<std::uint64_t>(number)).abs());
       if (number % 4 == 1) noted[1] = 0;  // it did not run
@@ -95,11 +99,13 @@ TEST_P(ScalesTest, TakeOverWhatACheckpointHad) {
 TEST_P(ScalesTest, WhatDoesNotFitIsRefused) {
   const ScaleTable table(1, {.amax_history_length = 3}, device());
   const auto said = [&](const at::Tensor& scale, const Recipe& recipe) {
-    return testing::refusal<UsageError>("scales", [&] { const ScaleTable other(scale, table.history(), table.updates(), recipe); });
+    return testing::refusal<UsageError>(
+        "scales", [&] { const ScaleTable other(scale, table.history(), table.updates(), recipe); });
   };
   EXPECT_THAT(said(table.scale(), {.amax_history_length = 5}),
               HasSubstr("amax histories of length 3, where the recipe has 5"));
-  EXPECT_THAT(said(table.scale().to(at::kHalf), {.amax_history_length = 3}), HasSubstr("got Half [3], Float [3, 3] and Long []"));
+  EXPECT_THAT(said(table.scale().to(at::kHalf), {.amax_history_length = 3}),
+              HasSubstr("got Half [3], Float [3, 3] and Long []"));
   EXPECT_THAT(testing::refusal<UsageError>("a layer", [&] { (void)table.scale_of(1, Role::input); }),
               HasSubstr("scales of 1 layers, and none of layer 1"));
   for (const auto& [recipe, what] : std::vector<std::pair<Recipe, std::string>>{

@@ -87,11 +87,12 @@ void Graph::Impl::check_region() const {
   using trace::NumericRegion;
   const std::uint64_t now = NumericRegion::current_number();
   if (now == result->region) return;
-  throw ReplayError({.what = fmt::format("the graph was captured in a region with {}, and replay() was called in {}; nothing "
-                                         "was launched",
-                                         NumericRegion::words_of(result->region),
-                                         now == 0 ? "none" : "one with " + NumericRegion::words_of(now)),
-                     .fix = "replay it inside of a region like that of its capture"});
+  throw ReplayError(
+      {.what = fmt::format("the graph was captured in a region with {}, and replay() was called in {}; nothing "
+                           "was launched",
+                           NumericRegion::words_of(result->region),
+                           now == 0 ? "none" : "one with " + NumericRegion::words_of(now)),
+       .fix = "replay it inside of a region like that of its capture"});
 }
 
 void Graph::Impl::tell_region() const {

@@ -23,6 +23,7 @@ void bind_optimizer(py::module_& module);
 void bind_learning_rate(py::module_& module);
 void bind_grad_scaler(py::module_& module);
 void bind_finite_watch(py::module_& module);
+void bind_fp8(py::module_& module);
 void bind_island(py::module_& module);
 void bind_clip_grad(py::module_& module);
 void bind_rng_tracker(py::module_& module);

@@ -32,6 +32,7 @@ PYBIND11_MODULE(_C, module) {
   bind_optimizer(module);
   bind_learning_rate(module);
   bind_finite_watch(module);
+  bind_fp8(module);
   bind_island(module);
   bind_grad_scaler(module);
   bind_clip_grad(module);

@@ -1519,6 +1519,61 @@ class FiniteWatch:
     def reset(self, steps_done: int = 0) -> None:
         """Forgets what was found and goes on counting behind step `steps_done`, in place."""
 
+class Fp8Recipe:
+    """What layers compute with in 8 bits, and how."""
+
+    def __init__(
+        self,
+        scaling: str = 'delayed',
+        *,
+        format: str = 'hybrid',
+        margin: int = 0,
+        amax_history_length: int = 1024,
+        amax_compute: str = 'max',
+        interval: int = 1,
+        powers_of_two: bool = False,
+    ) -> None: ...
+    def to_text(self) -> str:
+        """In words."""
+
+class Fp8ScaleTable:
+    """The scales of a model's layers, on its tensors."""
+
+    def __init__(
+        self,
+        scale: torch.Tensor,
+        history: torch.Tensor,
+        updates: torch.Tensor,
+        recipe: Fp8Recipe,
+    ) -> None: ...
+
+class Fp8LinearState:
+    """What a layer has besides its parameters."""
+
+    def __init__(self, recipe: Fp8Recipe, scales: Fp8ScaleTable | None, layer: int) -> None: ...
+    def forward(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        trains: bool,
+    ) -> torch.Tensor:
+        """x @ weight.T + bias, as the innermost region says."""
+
+class Fp8Region:
+    """A region of this thread in which layers compute with 8 bits."""
+
+    def __init__(
+        self,
+        enabled: bool,
+        recipe: Fp8Recipe | None,
+        calibrating: bool,
+        is_first_microbatch: bool | None,
+        reduce: Any,
+    ) -> None: ...
+    def enter(self) -> None: ...
+    def exit(self) -> None: ...
+
 def next_island_number() -> int:
     """For call_island()."""
 

@@ -25,7 +25,7 @@ from ._load import _C  # before all others: it says what is wrong with the torch
 from ._process_groups import watch as _watch_process_groups
 from ._resized_storages import watch as _watch_resized_storages
 
-from . import optim
+from . import fp8, optim
 from ._audit import audit
 from ._callables import make_graphed_callables
 from ._checkpoint import Checkpoint
@@ -129,6 +129,7 @@ __all__ = [
     "decide",
     "default_device",
     "eager",
+    "fp8",
     "graph",
     "graph_layers",
     "graph_pool_handle",

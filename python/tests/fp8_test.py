@@ -1,0 +1,237 @@
+"""Linear layers in 8 bits: models as people write them, converted, trained eagerly and as graphs."""
+
+import copy
+import pickle
+
+import pianola
+import pytest
+import torch
+import torch.nn.functional as F
+from pianola import fp8
+from torch import nn
+from twins import assert_same, assert_same_state
+
+STEPS = 50
+WORDS, LENGTH, WIDTH, HEADS = 40, 16, 32, 4
+
+RECIPES = {
+    "delayed": dict(amax_history_length=4),
+    "delayed, most recent": dict(amax_history_length=2, amax_compute="most_recent", margin=1),
+    "delayed, e4m3": dict(format="e4m3", amax_history_length=16, interval=2),
+    "tensor": dict(scaling="tensor"),
+    "row": dict(scaling="row", powers_of_two=True),
+    "block": dict(scaling="block"),
+}
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        q, k, v = self.qkv(self.norm1(x)).view(batch, length, 3, HEADS, -1).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+class Gpt(nn.Module):
+    def __init__(self, width=WIDTH):
+        super().__init__()
+        self.words, self.places = nn.Embedding(WORDS, width), nn.Embedding(LENGTH, width)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(2))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, WORDS)
+
+    def forward(self, ids):
+        x = self.words(ids) + self.places.weight
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+def made(device, options):
+    torch.manual_seed(0)
+    model = Gpt(128 if options.get("scaling") == "block" else WIDTH).to(device)
+    return fp8.convert(model, fp8.Recipe(**options))
+
+
+def batch(number, device, size=8):
+    return torch.randint(WORDS, (size, LENGTH), generator=torch.Generator().manual_seed(number)).to(device)
+
+
+def loss_of(model, ids, **region):
+    with fp8.autocast(**region):
+        logits = model(ids)
+    return F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+
+
+class Training:
+    def __init__(self, device, options):
+        self.model = made(device, options)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
+
+    def step(self, ids):
+        self.optimizer.zero_grad()
+        loss = loss_of(self.model, ids)
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+
+def replays_of(graphed):
+    return sum(one.replays for one in graphed.info().signatures)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_graphed_step_trains_as_eager(device, name):
+    eager, ours = Training(device, RECIPES[name]), Training(device, RECIPES[name])
+    step = pianola.graphed(ours.step)
+    losses = []
+    for number in range(STEPS):
+        ids = batch(number % 5, device)
+        losses.append(eager.step(ids))
+        assert_same(f"step {number}", step(ids), losses[-1])
+        assert_same_state(ours.model, eager.model)
+    assert replays_of(step) >= STEPS - 4, step.info()
+    assert losses[-1] < 0.8 * losses[0]
+
+
+@pytest.mark.parametrize("name", ["delayed", "tensor"])
+def test_layers_as_graphs_in_a_region_of_the_loop(device, name):
+    eager, ours = Training(device, RECIPES[name]), Training(device, RECIPES[name])
+    layers = pianola.graph_layers(ours.model, Block)
+    for number in range(STEPS):
+        ids = batch(number, device)
+        assert_same(f"step {number}", ours.step(ids), eager.step(ids))
+    assert_same_state(ours.model, eager.model)
+    assert all(replays_of(layers[one]) >= STEPS - 4 for one in layers), layers.info()
+    assert name != "delayed" or fp8.scales_of(ours.model).updates == STEPS
+
+
+def test_callables_are_captured_in_a_region_and_refuse_to_be_called_outside(device):
+    eager, ours = made(device, RECIPES["delayed"]), made(device, RECIPES["delayed"])
+    sample = torch.randn(8, LENGTH, WIDTH, device=device, requires_grad=True)
+    with fp8.autocast():
+        ours.blocks[0] = pianola.make_graphed_callables(ours.blocks[0], (sample,))
+    for number in range(10):
+        ids = batch(number, device)
+        for model in (eager, ours):
+            loss_of(model, ids).backward()
+        for (key, one), other in zip(ours.named_parameters(), eager.parameters()):
+            assert_same(f"{key}, step {number}", one.grad, other.grad)
+    assert_same("scales", fp8.scales_of(ours).scale, fp8.scales_of(eager).scale)
+    with pytest.raises(pianola.GuardError, match="region: captured in 8 bits, each layer's recipe, now in none"):
+        ours(batch(0, device))
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_whole_iterations_whose_weights_are_kept_for_all_microbatches(device, name):
+    def iteration_of(training):
+        def iteration(microbatches):
+            training.optimizer.zero_grad()
+            total = 0
+            for i, ids in enumerate(microbatches):
+                loss = loss_of(training.model, ids, is_first_microbatch=i == 0) / len(microbatches)
+                loss.backward()
+                total = total + loss.detach()
+            training.optimizer.step()
+            return total
+
+        return iteration
+
+    eager, ours = Training(device, RECIPES[name]), Training(device, RECIPES[name])
+    plain, iteration = iteration_of(eager), pianola.FullIteration(iteration_of(ours))
+    for number in range(20):
+        microbatches = [batch(4 * number + i, device) for i in range(4)]
+        assert_same(f"iteration {number}", iteration(microbatches), plain(microbatches))
+    assert_same_state(ours.model, eager.model)
+    assert replays_of(iteration) >= 15, iteration.info()
+
+
+def test_a_checkpoint_goes_on_as_if_nothing_had_been(device):
+    first = Training(device, RECIPES["delayed"])
+    for number in range(6):
+        first.step(batch(number, device))
+    second = Training(device, RECIPES["delayed"])
+    second.model.load_state_dict(first.model.state_dict())
+    second.optimizer.load_state_dict(copy.deepcopy(first.optimizer.state_dict()))
+    step = pianola.graphed(second.step)
+    for number in range(6, 20):
+        ids = batch(number, device)
+        assert_same(f"step {number}", step(ids), first.step(ids))
+    assert_same_state(second.model, first.model)
+    with pytest.raises(RuntimeError, match="size mismatch for blocks.0.qkv.fp8_scales.history"):
+        Training(device, dict(amax_history_length=5)).model.load_state_dict(first.model.state_dict())
+
+
+def test_copies_pickles_and_casts_keep_their_scales(device):
+    model = made(device, RECIPES["delayed"])
+    loss_of(model, batch(0, device)).backward()
+    twin, other = copy.deepcopy(model), pickle.loads(pickle.dumps(model))
+    ids = batch(1, device)
+    expected = loss_of(model, ids)
+    for one in (twin, other):
+        assert_same("loss", loss_of(one, ids), expected)
+        assert_same("scale", fp8.scales_of(one).scale, fp8.scales_of(model).scale)
+        assert fp8.scales_of(one).updates == 2
+    before = fp8.scales_of(model).scale.clone()
+    model.bfloat16()
+    assert fp8.scales_of(model).scale.dtype == torch.float32 and torch.equal(fp8.scales_of(model).scale, before)
+    assert loss_of(model, ids).dtype == torch.bfloat16
+
+
+def test_torchs_autocast_says_the_type_of_results(device):
+    model = made(device, RECIPES["tensor"])
+    with torch.autocast(device.type, torch.bfloat16), fp8.autocast():
+        assert model.blocks[0].up(torch.randn(16, WIDTH, device=device)).dtype == torch.bfloat16
+
+
+def test_what_is_converted(device):
+    model = Gpt().to(device)
+    weight = model.blocks[0].up.weight
+    assert fp8.convert(model) is model
+    assert isinstance(model.blocks[0].up, fp8.Float8Linear) and model.blocks[0].up.weight is weight
+    assert type(model.head) is nn.Linear, "40 words are no multiple of 16"
+    assert "delayed scaling, e4m3 and e5m2, the largest of the last 1024" in str(model.blocks[0].up)
+    only = fp8.convert(Gpt(), fp8.Recipe("row"), filter=lambda name, layer: name.endswith("up"))
+    assert [name for name, one in only.named_modules() if isinstance(one, fp8.Float8Linear)] == ["blocks.0.up", "blocks.1.up"]
+    with pytest.raises(pianola.UsageError, match="has no scales of earlier steps"):
+        fp8.scales_of(only)
+    tied = nn.ModuleList([nn.Linear(16, 16)] * 2)
+    assert fp8.convert(tied)[0] is tied[1] and len(fp8.scales_of(tied).scale) == 3
+
+
+def test_outside_of_regions_layers_are_torchs(device):
+    model, plain = made(device, RECIPES["delayed"]), Gpt().to(device)
+    plain.load_state_dict(model.state_dict(), strict=False)
+    ids = batch(0, device)
+    assert_same("outside", model(ids), plain(ids))
+    with fp8.autocast(enabled=False):
+        assert_same("disabled", model(ids), plain(ids))
+    with fp8.autocast():
+        assert not torch.equal(model(ids), plain(ids))
+
+
+@pytest.mark.parametrize(
+    "call, says",
+    [
+        (lambda: fp8.convert(fp8.convert(nn.Linear(16, 16))), "layer '' is a Float8Linear already"),
+        (lambda: fp8.convert(nn.Conv2d(3, 3, 1)), "has no nn.Linear with multiples of 16 features"),
+        (lambda: fp8.convert(nn.Linear(16, 10)), "has no nn.Linear with multiples of 16 features"),
+        (lambda: fp8.convert(Gpt(), filter=lambda name, layer: name == "head"), "layer 'head' has 32 and 40 features"),
+        (lambda: fp8.convert(Gpt(), fp8.Recipe("block")), "multiples of 128"),
+        (lambda: fp8.Recipe("columns"), "scaling must be one of 'delayed', 'tensor', 'row', 'block', got 'columns'"),
+        (lambda: fp8.Recipe(format="e5m2"), "format must be one of 'hybrid', 'e4m3', got 'e5m2'"),
+        (lambda: fp8.Recipe(amax_compute="mean"), "amax_compute must be one of 'max', 'most_recent', got 'mean'"),
+        (lambda: fp8.Recipe(amax_history_length=0), "amax_history_length must be 1 or more, got 0"),
+        (lambda: loss_of(made("cpu", {}), batch(0, "cpu"), is_first_microbatch=False), "finds no quantised weight"),
+        (lambda: loss_of(made("cpu", {}), batch(0, "cpu"), recipe=fp8.Recipe(margin=1)), "convert the model with the region's recipe"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(call, says):
+    with pytest.raises((pianola.UsageError, RuntimeError), match=says):
+        call()
