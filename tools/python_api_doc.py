@@ -54,7 +54,7 @@ class Package:
 
     def __init__(self, folder=PACKAGE):
         self.stub = definitions(folder / "_C.pyi")
-        self.modules = {name: definitions(folder / f"{name}.py") for name in ("fp8", "optim")}
+        self.modules = {file.stem: definitions(file) for file in folder.glob("[a-z]*.py")}
         self.private = {name: found for file in sorted(folder.glob("_*.py")) for name, found in definitions(file).items()}
         self.found, self.public = {}, []
         for node in ast.parse((folder / "__init__.py").read_text()).body:

@@ -7,7 +7,9 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/linear.h>
+#include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include <fmt/format.h>
 
@@ -46,7 +48,7 @@ at::Tensor as_matrix(const at::Tensor& values) { return values.reshape({-1, valu
 // are given it to write, and write the same.
 struct Backward final : torch::CustomClassHolder {
   QuantizeOptions gradient;
-  Factor weight;
+  Factor input, weight;  // without tensors where autograd has saved them
   c10::ScalarType weight_type = c10::kFloat;
   std::vector<std::int64_t> input_sizes;
   c10::ScalarType input_type = c10::kFloat;
@@ -71,35 +73,46 @@ struct Backward final : torch::CustomClassHolder {
 class ScaledLinear : public torch::autograd::Function<ScaledLinear> {
  public:
   // x, weight and bias are there for their gradients; the factors are what they were made.
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& /*weight*/,
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& /*x*/, const at::Tensor& /*weight*/,
                             const std::optional<at::Tensor>& bias, const std::pair<Quantized, Quantized>& factors,
                             c10::ScalarType type, const c10::intrusive_ptr<Backward>& backward) {
     const auto& [input, weight] = factors;
     at::Tensor result = scaled_product(input.rows, weight.rows, type, /*fast_accumulation=*/true);
     if (bias) result.add_(*bias);
-    context->save_for_backward({input.columns.data, input.columns.inverse});
+    backward->input.granularity = input.columns.granularity;
     backward->weight = weight.columns;
+    variable_list saved = {input.columns.data, input.columns.inverse};
+    if (backward->times_kept == nullptr) {
+      saved.insert(saved.end(), {weight.columns.data, weight.columns.inverse});
+      backward->weight.data = backward->weight.inverse = at::Tensor();
+    }
+    context->save_for_backward(std::move(saved));
     context->saved_data["backward"] = c10::IValue::make_capsule(backward);
-    std::vector<std::int64_t> sizes = x.sizes().vec();
-    sizes.back() = result.size(1);
-    return result.view(sizes);
+    return result;
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const auto how = c10::static_intrusive_pointer_cast<Backward>(context->saved_data["backward"].toCapsule());
     how->check();
     const auto saved = context->get_saved_variables();
-    const at::Tensor gradient = as_matrix(gradients[0]);
+    const at::Tensor& gradient = gradients[0];
+    Factor input = how->input, weight = how->weight;
+    input.data = saved[0];
+    input.inverse = saved[1];
+    if (how->times_kept == nullptr) {
+      weight.data = saved[2];
+      weight.inverse = saved[3];
+    }
     QuantizeOptions wanted = how->gradient;
     wanted.rows = context->needs_input_grad(0);
     wanted.columns = context->needs_input_grad(1);
     const Quantized factor = quantize(gradient, wanted);
     variable_list result(6);
     if (wanted.rows) {
-      result[0] = scaled_product(factor.rows, how->weight, how->input_type, false).view(how->input_sizes);
+      result[0] = scaled_product(factor.rows, weight, how->input_type, false).view(how->input_sizes);
     }
     if (wanted.columns) {
-      result[1] = scaled_product(factor.columns, {.data = saved[0], .inverse = saved[1]}, how->weight_type, false);
+      result[1] = scaled_product(factor.columns, input, how->weight_type, false);
     }
     if (how->has_bias && context->needs_input_grad(2)) result[2] = gradient.sum(0);
     return result;
@@ -123,7 +136,7 @@ void note_amax(const at::Tensor& values, const at::Tensor& noted) {
 LinearState::LinearState(Recipe recipe, std::shared_ptr<const ScaleTable> scales, std::int64_t layer)
     : recipe_(std::move(recipe)), scales_(std::move(scales)), layer_(layer) {
   recipe_.check();
-  if (scales_ != nullptr) (void)first_microbatch_flag(scales_->scale().device());
+  if (scales_ != nullptr) (void)first_microbatch_flag(scales_->scale().device());  // before a region begins
 }
 
 const Recipe& LinearState::recipe_in(const std::optional<Recipe>& of_region) const {
@@ -138,8 +151,10 @@ const Recipe& LinearState::recipe_in(const std::optional<Recipe>& of_region) con
 
 // Kept ones are what they were, whatever the scales have become since.
 Quantized LinearState::quantized_weight(const at::Tensor& weight, const QuantizeOptions& options, bool is_first) {
-  const bool is_kept = kept_.rows.data.defined() && kept_.rows.data.scalar_type() == options.type &&
-                       kept_.rows.data.device() == weight.device() && kept_.columns.data.defined();
+  const at::Tensor flag = first_microbatch_flag(weight.device());
+  const bool is_kept = kept_.rows.data.defined() && kept_.rows.granularity == options.granularity &&
+                       kept_powers_of_two_ == options.powers_of_two && kept_.rows.data.scalar_type() == options.type &&
+                       kept_.rows.data.device() == weight.device();
   if (!is_kept && !is_first) {
     throw UsageError({.what = "a microbatch that is not the first finds no quantised weight",
                       .fix = "run a region with is_first_microbatch=True before those with False"});
@@ -154,9 +169,11 @@ Quantized LinearState::quantized_weight(const at::Tensor& weight, const Quantize
   QuantizeOptions both = options;
   both.rows = both.columns = true;
   if (!is_kept) {
+    const c10::InferenceMode no_inference(false);  // later calls write there
     kept_ = quantize(weight, both);
+    kept_powers_of_two_ = options.powers_of_two;
   } else {
-    quantize_into(kept_, weight, both, first_microbatch_flag(weight.device()));
+    quantize_into(kept_, weight, both, flag);
   }
   return kept_;
 }
@@ -164,6 +181,13 @@ Quantized LinearState::quantized_weight(const at::Tensor& weight, const Quantize
 at::Tensor LinearState::forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, bool trains) {
   Autocast* const region = Autocast::current();
   const bool is_on = region != nullptr && region->options().enabled;
+  const bool is_recomputed = torch::autograd::get_current_graph_task_id() != -1;
+  if (is_recomputed && ran_in_region_ && !is_on) {
+    throw UsageError({.what = "a linear layer of 8 bits is recomputed outside of the region that it ran in",
+                      .fix = "open the region inside of what checkpoint() is given"});
+  }
+  if (!is_recomputed) ran_in_region_ = is_on;
+  if (x.numel() == 0) return at::linear(x, weight, bias.defined() ? std::optional(bias) : std::nullopt);  // no amax
   if (!is_on) {
     if (region != nullptr && region->options().calibrating && scales_ != nullptr) {
       const at::NoGradGuard no_grad;
@@ -192,11 +216,11 @@ at::Tensor LinearState::forward(const at::Tensor& x, const at::Tensor& weight, c
     give(backward->gradient, Role::gradient);
   }
   region->ran(recipe.scaling == Scaling::delayed && trains ? scales_ : nullptr);
+  of_input.columns = at::GradMode::is_enabled() && weight.requires_grad();
+  of_weight.columns = at::GradMode::is_enabled() && x.requires_grad();
   std::pair<Quantized, Quantized> factors;
   {
     const at::NoGradGuard no_grad;
-    of_input.columns = at::GradMode::is_enabled() || weight.requires_grad();
-    of_weight.columns = x.requires_grad();
     factors.first = quantize(as_matrix(x.detach()), of_input);
     const std::optional<bool> is_first = region->options().is_first_microbatch;
     factors.second =
@@ -206,8 +230,11 @@ at::Tensor LinearState::forward(const at::Tensor& x, const at::Tensor& weight, c
       backward->kept_when = *times_kept_;
     }
   }
-  return ScaledLinear::apply(x, weight, bias.defined() ? std::optional(bias) : std::nullopt, factors, result_type(x),
-                             backward);
+  std::vector<std::int64_t> sizes = x.sizes().vec();
+  sizes.back() = weight.size(0);
+  const at::Tensor result = ScaledLinear::apply(x, weight, bias.defined() ? std::optional(bias) : std::nullopt, factors,
+                                                result_type(x), backward);
+  return x.dim() == 2 ? result : result.view(sizes);
 }
 
 at::Tensor Float8LinearImpl::forward(const at::Tensor& x) {

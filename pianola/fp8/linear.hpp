@@ -41,6 +41,8 @@ class PIANOLA_API LinearState {
   std::shared_ptr<const ScaleTable> scales_;
   std::int64_t layer_;
   Quantized kept_;  // the weight of the first microbatch
+  bool kept_powers_of_two_ = false;
+  bool ran_in_region_ = false;  // the last time
   std::uint32_t kept_version_ = 0;
   std::shared_ptr<std::uint64_t> times_kept_ = std::make_shared<std::uint64_t>(0);
 };

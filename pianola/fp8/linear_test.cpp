@@ -333,6 +333,31 @@ TEST_P(Float8LinearTest, AnEvaluationLeavesScalesAlone) {
   testing::expect_same(training.state(), before);
 }
 
+// Nothing is made for a backward pass, which wants more of shapes.
+TEST_P(Float8LinearTest, AnEvaluationTakesAnyNumberOfRows) {
+  for (const auto& [name, recipe] : recipes()) {
+    Training training(recipe);
+    training.net->eval();
+    const at::NoGradGuard no_grad;
+    const Autocast region;
+    for (const std::int64_t rows : {5, 0}) {
+      const at::Tensor y = training.net->forward(randn({rows, training.width}));
+      EXPECT_EQ(y.size(0), rows) << name;
+      EXPECT_TRUE(at::isfinite(y).all().item<bool>()) << name;
+    }
+  }
+}
+
+TEST_P(Float8LinearTest, FrozenLayersHandTheGradientOn) {
+  Training training({.scaling = Scaling::tensor}), all({.scaling = Scaling::tensor});
+  for (const at::Tensor& parameter : training.net->first->parameters()) parameter.requires_grad_(false);
+  const at::Tensor x = training.batch(1).requires_grad_(), y = training.batch(1).requires_grad_();
+  training.loss_of(x).backward();
+  all.loss_of(y).backward();
+  EXPECT_TRUE(testing::same(x.grad(), y.grad()));
+  EXPECT_FALSE(training.net->first->weight.grad().defined());
+}
+
 TEST_P(Float8LinearTest, BFloat16AndAutocastGiveTheirTypes) {
   Training training({.amax_history_length = 4});
   training.net->first->to(at::kBFloat16);

@@ -4,6 +4,7 @@
 
 #include <ATen/ops/_scaled_mm.h>
 #include <ATen/ops/mm.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #if PIANOLA_WITH_CUDA
 #include <ATen/cuda/CUDAContext.h>
@@ -39,12 +40,13 @@ void check_factors(const Factor& a, const Factor& b) {
 #if PIANOLA_WITH_CUDA
 // What _scaled_mm is given: scales of rows of its second factor stand in columns, and those of blocks lie along the rows.
 at::Tensor product_on_cuda(const Factor& a, const Factor& b, c10::ScalarType type, bool fast_accumulation) {
-  const auto is_cut = [](const Factor& factor) { return factor.inverse.dim() == 2 && factor.inverse.size(1) != 1; };
-  const auto lengthwise = [&](const Factor& factor) {
-    return is_cut(factor) && factor.inverse.size(0) == factor.data.size(0) ? factor.inverse.t().contiguous().t()
-                                                                           : factor.inverse;
+  const auto is_cut = [](const Factor& factor) {
+    return factor.granularity == Granularity::block_1x128 || factor.granularity == Granularity::block_128x128;
   };
-  const bool is_by_rows = a.inverse.dim() == 2 && !is_cut(a);
+  const auto lengthwise = [](const Factor& factor) {
+    return factor.granularity == Granularity::block_1x128 ? factor.inverse.t().contiguous().t() : factor.inverse;
+  };
+  const bool is_by_rows = a.granularity == Granularity::row;
   // Products by rows give bfloat16 alone.
   const c10::ScalarType made = is_by_rows ? c10::kBFloat16 : type;
   const at::Tensor of_b = b.inverse.dim() == 0 ? b.inverse : lengthwise(b).t();
@@ -61,6 +63,7 @@ at::Tensor scaled_product(const Factor& a, const Factor& b, c10::ScalarType type
 #if PIANOLA_WITH_CUDA
   if (a.data.is_cuda()) return product_on_cuda(a, b, type, fast_accumulation);
 #endif
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   return at::mm(dequantize(a), dequantize(b).t()).to(type);
 }
 

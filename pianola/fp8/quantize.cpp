@@ -11,6 +11,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/isfinite.h>
+#include <ATen/ops/isinf.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/nan_to_num.h>
 #include <ATen/ops/reciprocal.h>
@@ -64,9 +65,10 @@ at::Tensor magnitudes(const at::Tensor& values) {
   return at::nan_to_num(at::abs(values), 0.0, std::numeric_limits<double>::infinity());
 }
 
-at::Tensor cast(const at::Tensor& scaled, c10::ScalarType type) {
+// What is infinite must not become a number: whoever looks for an overflow would not find it.
+at::Tensor cast(const at::Tensor& values, const at::Tensor& scale, c10::ScalarType type) {
   const double largest = largest_of(type);
-  return at::clamp(scaled, -largest, largest).to(type);
+  return at::where(at::isinf(values), values, at::clamp(values * scale, -largest, largest)).to(type);
 }
 
 // float32 [rows, columns], with scales of blocks along its columns.
@@ -75,8 +77,9 @@ Factor quantize_blocks(const at::Tensor& values, const QuantizeOptions& options)
   const at::Tensor blocks = in_blocks(values, block.rows, block.columns);
   const at::Tensor amax = at::amax(magnitudes(blocks), {1, 3});
   const at::Tensor scale = scale_of(amax, options.type, options.powers_of_two);
-  return {.data = cast(blocks * scale.unsqueeze(1).unsqueeze(3), options.type).view(values.sizes()),
-          .inverse = at::reciprocal(scale)};
+  return {.data = cast(blocks, scale.unsqueeze(1).unsqueeze(3), options.type).view(values.sizes()),
+          .inverse = at::reciprocal(scale),
+          .granularity = options.granularity};
 }
 
 // Everything that is wanted, in new memory. `options.amax` is not looked at.
@@ -91,9 +94,10 @@ Quantized computed(const at::Tensor& values, const QuantizeOptions& options) {
   const at::Tensor scale = options.granularity == Granularity::given
                                ? options.scale
                                : scale_of(at::amax(magnitudes(plain)), options.type, options.powers_of_two);
-  const at::Tensor data = cast(plain * scale, options.type), inverse = at::reciprocal(scale);
-  if (options.rows) result.rows = {.data = data, .inverse = inverse};
-  if (options.columns) result.columns = {.data = data.t().contiguous(), .inverse = inverse};
+  const at::Tensor data = cast(plain, scale, options.type), inverse = at::reciprocal(scale);
+  if (options.rows) result.rows = {.data = data, .inverse = inverse, .granularity = options.granularity};
+  if (options.columns)
+    result.columns = {.data = data.t().contiguous(), .inverse = inverse, .granularity = options.granularity};
   return result;
 }
 
@@ -125,8 +129,9 @@ void quantize_kernel(const at::Tensor& values, c10::ScalarType type, std::int64_
                                 .columns = columns.has_value(),
                                 .scale = scale.value_or(at::Tensor())};
   const Quantized made = computed(values, options);
-  if (rows) put(made.rows, {.data = *rows, .inverse = *rows_inverse}, is_wanted);
-  if (columns) put(made.columns, {.data = *columns, .inverse = *columns_inverse}, is_wanted);
+  if (rows) put(made.rows, {.data = *rows, .inverse = *rows_inverse, .granularity = options.granularity}, is_wanted);
+  if (columns)
+    put(made.columns, {.data = *columns, .inverse = *columns_inverse, .granularity = options.granularity}, is_wanted);
   if (amax) note_amax(values, *amax, is_wanted);
 }
 
@@ -151,6 +156,7 @@ void check(const at::Tensor& values, const QuantizeOptions& options) {
 
 Factor empty_factor(std::int64_t rows, std::int64_t columns, const at::Tensor& values, const QuantizeOptions& options) {
   Factor made;
+  made.granularity = options.granularity;
   made.data = at::empty({rows, columns}, values.options().dtype(options.type).requires_grad(false));
   const at::TensorOptions scales = made.data.options().dtype(at::kFloat);
   if (has_one_scale(options.granularity)) {

@@ -17,10 +17,12 @@ namespace pianola::fp8 {
 // scale for all of it that is the same bytes in another order; with scales along the sum they are other scales and other bytes.
 //
 //     scale    = largest(type) / amax,  1 where amax is 0 or not finite, float32's largest where that is infinite
-//     quantised = cast(clamp(float32(x) * scale, -largest, largest)), to the nearest, ties to even; NaN stays NaN
+//     quantised = cast(clamp(float32(x) * scale, -largest, largest)), to the nearest, ties to even
 //     inverse  = 1 / scale, what products multiply by
 //
-// amax is the largest magnitude of the tensor, row or block; NaN is left out, as by fmax. With powers of two the scale is rounded down
+// What is infinite stays so, or becomes NaN where the type has no infinity (e4m3), so that whoever looks for an overflow finds it;
+// Transformer Engine makes it the largest number. NaN stays NaN. amax is the largest magnitude of the tensor, row or block; NaN is left
+// out, as by fmax. With powers of two the scale is rounded down
 // to one: its mantissa is cleared. Sources: Transformer Engine's compute_scale_from_amax and delayed_scaling kernels, whose numbers
 // these are; NVIDIA's FP8 Primer.
 
@@ -37,6 +39,7 @@ enum class Granularity : std::uint8_t {
 struct Factor {
   at::Tensor data;     ///< [rows, columns], Float8_e4m3fn or Float8_e5m2.
   at::Tensor inverse;  ///< float32: [], [rows, 1], [rows, columns / 128], or [rows / 128, columns / 128].
+  Granularity granularity = Granularity::whole;
 };
 
 /// A matrix as it lies, and transposed; undefined where that was not wanted.

@@ -92,18 +92,24 @@ TEST_P(QuantizeTest, BytesAreTheNearestNumbers) {
   }
 }
 
-TEST_P(QuantizeTest, WhatIsNoNumberStaysSoAndWhatIsInfiniteBecomesTheLargest) {
+TEST_P(QuantizeTest, WhatIsNoNumberOrInfiniteStaysSo) {
   at::Tensor values = matrix(16, 16);
   values[0][0] = kInf;
   values[0][1] = -kInf;
   values[0][2] = kNan;
-  const QuantizeOptions given{.granularity = Granularity::given, .scale = at::full({}, 2.0, values.options())};
-  const std::vector<float> made = floats(quantize(values, given).rows.data);
-  EXPECT_EQ(made[0], 448.0F);
-  EXPECT_EQ(made[1], -448.0F);
+  values[0][3] = 3e38;
+  QuantizeOptions given{.granularity = Granularity::given, .scale = at::full({}, 2.0, values.options())};
+  std::vector<float> made = floats(quantize(values, given).rows.data);
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_TRUE(std::isnan(made[i])) << "e4m3 has no infinity";
+  EXPECT_EQ(made[3], 448.0F);
+  given.type = c10::kFloat8_e5m2;
+  made = floats(quantize(values, given).rows.data);
+  EXPECT_EQ(made[0], kInf);
+  EXPECT_EQ(made[1], -kInf);
   EXPECT_TRUE(std::isnan(made[2]));
+  EXPECT_EQ(made[3], 57344.0F);
   EXPECT_EQ(floats(quantize(values, {}).rows.inverse), std::vector<float>{1.0F}) << "of an infinite amax";
-  values[0][0] = values[0][1] = 3e4;
+  values[0][0] = values[0][1] = values[0][3] = 3e4;
   EXPECT_EQ(floats(quantize(values, {}).rows.inverse), std::vector<float>{1.0F / (448.0F / 3e4F)}) << "NaN is left out";
 }
 

@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/ones.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -31,6 +32,7 @@ class Flags {
   }
 
   at::Tensor of(c10::Device device) {
+    const c10::InferenceMode no_inference(false);
     const std::lock_guard lock(mutex_);
     at::Tensor& flag = flags_[device.str()];
     if (!flag.defined()) flag = at::ones(at::IntArrayRef(), at::TensorOptions(device).dtype(at::kBool));
@@ -66,6 +68,11 @@ Autocast::~Autocast() {
 void Autocast::end() {
   if (std::exchange(has_ended_, true)) return;
   leave();
+  if (options_.is_first_microbatch) {
+    const Autocast* const outer = current();  // which goes on as it began
+    if (outer != nullptr && outer->options_.is_first_microbatch)
+      Flags::instance().set(*outer->options_.is_first_microbatch);
+  }
   const at::NoGradGuard no_grad;
   for (const auto& scales : std::exchange(ran_, {})) {
     if (options_.reduce) options_.reduce(scales->noted());

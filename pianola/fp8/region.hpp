@@ -57,7 +57,8 @@ class PIANOLA_API Autocast final : private trace::NumericRegion {
 };
 
 /// bool [] on the device: RegionOptions::is_first_microbatch of the last region that was given one, which graphs read. There is one for
-/// each device, always the same, and regions set it where they begin; make it before, or the first region sets none.
+/// each device, always the same, and regions set it where they begin; make it before, or the first region sets none. Regions that say it
+/// are one thread's at a time.
 [[nodiscard]] PIANOLA_API at::Tensor first_microbatch_flag(c10::Device device);
 
 }  // namespace pianola::fp8

@@ -96,7 +96,9 @@ void Graph::Impl::check_region() const {
 }
 
 void Graph::Impl::tell_region() const {
-  for (const auto& what : result->region_uses) trace::NumericRegion::current()->ran(what);
+  trace::NumericRegion* const region = trace::NumericRegion::current();
+  if (region == nullptr) return;
+  for (const auto& what : result->region_uses) region->ran(what);
 }
 
 // Modes that the step was captured under, if any, did their part then.

@@ -44,7 +44,10 @@ NumericRegion::NumericRegion(const std::string& words)
 NumericRegion::~NumericRegion() { leave(); }
 
 void NumericRegion::leave() noexcept {
-  if (std::exchange(is_open_, false)) innermost = outer_;
+  if (!std::exchange(is_open_, false)) return;
+  NumericRegion** place = &innermost;
+  while (*place != nullptr && *place != this) place = &(*place)->outer_;
+  if (*place == this) *place = outer_;
 }
 
 NumericRegion* NumericRegion::current() noexcept { return innermost; }
@@ -53,10 +56,12 @@ std::string NumericRegion::words_of(std::uint64_t number) { return Words::instan
 
 void NumericRegion::ran(const std::shared_ptr<const void>& what) {
   NumericRegion* outermost = this;
-  bool was_open = false;  // before the recording
+  bool was_open = false, is_before = false;  // the recording
   for (NumericRegion* one = this; one != nullptr; one = one->outer_) {
+    is_before = is_before || (collecting != nullptr && one == collecting->inside_);
+    if (one->number_ == 0) continue;  // it is as if it were not there
     outermost = one;
-    was_open = was_open || (collecting != nullptr && one == collecting->inside_);
+    was_open = was_open || is_before;
   }
   if (was_open) {
     collecting->any_ran_ = true;

@@ -14,7 +14,7 @@ namespace pianola::trace {
 // a region that computes the same (callable/ambient.hpp). And what a module does to its region when it runs, a replay has to do for it:
 // the region computes scales at its end from what was noted in it.
 
-/// A region of this thread. The innermost says how modules compute, the outermost hears what ran.
+/// A region of this thread. The innermost says how modules compute, the outermost that computes otherwise hears what ran.
 class PIANOLA_API NumericRegion {
  public:
   /// @param words  How it computes, for messages: equal words compute the same. Empty: as outside of all regions.
@@ -36,7 +36,7 @@ class PIANOLA_API NumericRegion {
  protected:
   /// Of the outermost region: hears what ran.
   virtual void hear(const std::shared_ptr<const void>& what) = 0;
-  /// It is no region any more. Regions end in the opposite order of their beginnings.
+  /// It is no region any more: on the thread where it began, in any order.
   void leave() noexcept;
 
  private:

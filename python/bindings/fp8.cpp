@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 
 namespace pianola::python {
@@ -61,8 +62,12 @@ class Region {
     if (open_ != nullptr)
       throw UsageError({.what = "a region is entered that is open", .fix = "make one for each with statement"});
     open_ = std::make_unique<fp8::Autocast>(options_);
+    thread_ = std::this_thread::get_id();
   }
   void exit() {
+    if (open_ != nullptr && thread_ != std::this_thread::get_id())
+      throw UsageError({.what = "a region is left on another thread than it was entered on",
+                        .fix = "leave it where it was entered"});
     const auto open = std::exchange(open_, nullptr);
     if (open != nullptr) open->end();
   }
@@ -70,6 +75,7 @@ class Region {
  private:
   fp8::RegionOptions options_;
   std::unique_ptr<fp8::Autocast> open_;
+  std::thread::id thread_;
 };
 
 Region region_of(bool enabled, std::optional<fp8::Recipe> recipe, bool calibrating, std::optional<bool> is_first,
@@ -117,8 +123,8 @@ void bind_fp8(py::module_& module) {
   py::class_<Region>(module, "Fp8Region", "A region of this thread in which layers compute with 8 bits.")
       .def(py::init(&region_of), py::arg("enabled"), py::arg("recipe"), py::arg("calibrating"),
            py::arg("is_first_microbatch"), py::arg("reduce"))
-      .def("enter", &Region::enter)
-      .def("exit", &Region::exit);
+      .def("enter", &Region::enter, "Begins the region.")
+      .def("exit", &Region::exit, "Ends it, on the same thread; the outermost one computes scales.");
 }
 
 }  // namespace pianola::python

@@ -1571,8 +1571,10 @@ class Fp8Region:
         is_first_microbatch: bool | None,
         reduce: Any,
     ) -> None: ...
-    def enter(self) -> None: ...
-    def exit(self) -> None: ...
+    def enter(self) -> None:
+        """Begins the region."""
+    def exit(self) -> None:
+        """Ends it, on the same thread; the outermost one computes scales."""
 
 def next_island_number() -> int:
     """For call_island()."""

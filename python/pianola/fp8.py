@@ -71,6 +71,13 @@ class Scales(nn.Module):
         self.register_buffer("updates", torch.zeros((), dtype=torch.int64, device=device))
         self._known: Any = None
 
+    def reset_parameters(self) -> None:
+        """Nothing was noted yet."""
+        with torch.no_grad():
+            self.scale.fill_(1.0)
+            self.history.zero_()
+            self.updates.zero_()
+
     def table(self) -> "_C.Fp8ScaleTable":
         """Of the buffers as they are: moving a model makes others."""
         buffers = (self.scale, self.history, self.updates)
@@ -86,6 +93,8 @@ class Scales(nn.Module):
             assert moved is not None
             if moved.dtype != buffer.dtype:
                 self._buffers[name] = buffer.to(moved.device)
+        if before["scale"].is_meta and not self.scale.is_meta:
+            self.reset_parameters()
         return self
 
     def __getstate__(self) -> dict[str, Any]:
@@ -95,11 +104,16 @@ class Scales(nn.Module):
 class Float8Linear(nn.Linear):
     """nn.Linear whose products are in 8 bits inside of `autocast`; else it is nn.Linear. Made by `convert`."""
 
+    _place: Any = None
+    _state: Any = None
+
     def _become(self, recipe: Recipe, scales: Optional[Scales], number: int) -> None:
         self._place = (recipe, scales, number)  # scales are those of all layers, and no child of each
-        self._state: Any = None
+        self._state = None
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if self._place is None:  # nobody converted it
+            return super().forward(input)
         recipe, scales, number = self._place
         table = None if scales is None else scales.table()
         if self._state is None or self._state[0] is not table:
@@ -110,7 +124,7 @@ class Float8Linear(nn.Linear):
         return {**vars(self), "_state": None}
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, {self._place[0]}"
+        return super().extra_repr() + ("" if self._place is None else f", {self._place[0]}")
 
 
 def convert(

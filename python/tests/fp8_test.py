@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from pianola import fp8
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 from twins import assert_same, assert_same_state
 
 STEPS = 50
@@ -214,6 +215,93 @@ def test_outside_of_regions_layers_are_torchs(device):
         assert_same("disabled", model(ids), plain(ids))
     with fp8.autocast():
         assert not torch.equal(model(ids), plain(ids))
+
+
+def test_regions_that_end_in_another_order_leave_none_behind(device):
+    model, plain = made(device, RECIPES["tensor"]), Gpt().to(device)
+    plain.load_state_dict(model.state_dict())
+    first, second, ids = fp8.autocast(), fp8.autocast(), batch(0, device)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert not torch.equal(model(ids), plain(ids))
+    second.__exit__(None, None, None)
+    assert_same("outside", model(ids), plain(ids))
+    with pytest.raises(KeyError), fp8.autocast(), fp8.autocast():
+        raise KeyError
+    assert_same("behind an error", model(ids), plain(ids))
+
+
+def test_a_step_with_a_region_in_one_that_is_off_renews_its_scales(device):
+    eager, ours = Training(device, RECIPES["delayed"]), Training(device, RECIPES["delayed"])
+    step = pianola.graphed(ours.step)
+    for number in range(12):
+        ids = batch(number, device)
+        with fp8.autocast(enabled=False):
+            assert_same(f"step {number}", step(ids), eager.step(ids))
+    assert_same_state(ours.model, eager.model)
+    assert fp8.scales_of(ours.model).updates == 12
+    assert_same("outside", step(ids), eager.step(ids))
+
+
+def test_an_inner_region_leaves_the_outer_ones_microbatch_as_it_is(device):
+    model, twin, ids = made(device, RECIPES["tensor"]), made(device, RECIPES["tensor"]), batch(0, device)
+    loss_of(model, ids, is_first_microbatch=True)
+    with torch.no_grad():
+        model.blocks[0].up.weight.mul_(2)
+        twin.blocks[0].up.weight.mul_(2)
+    with fp8.autocast(is_first_microbatch=True):
+        with fp8.autocast(is_first_microbatch=False):
+            model.blocks[1].up(torch.randn(16, WIDTH, device=device))
+        logits = model(ids)
+    with fp8.autocast():
+        assert_same("logits", logits, twin(ids))
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_evaluations_of_any_number_of_rows(device, name):
+    model = made(device, RECIPES[name]).eval()
+    layer = model.blocks[0].up
+    for rows in (0, 5):
+        with torch.no_grad(), fp8.autocast():
+            assert layer(torch.randn(rows, layer.in_features, device=device)).shape == (rows, layer.out_features)
+    with torch.inference_mode(), fp8.autocast(is_first_microbatch=True):
+        model(batch(0, device))
+    loss_of(model.train(), batch(0, device), is_first_microbatch=True).backward()
+
+
+def test_what_is_changed_in_place_behind_a_layer(device):
+    torch.manual_seed(0)
+    model = fp8.convert(nn.Sequential(nn.Linear(32, 64), nn.ReLU(inplace=True), nn.Linear(64, 32)).to(device), fp8.Recipe("tensor"))
+    x = torch.randn(2, 8, 32, device=device)
+    for shape in (x, x[0, :0], x.flatten(0, 1)):
+        with fp8.autocast():
+            loss = model(shape).square().sum()
+        loss.backward()
+
+
+def test_a_block_that_is_recomputed_opens_its_region_itself(device):
+    def gradients(run):
+        model = made(device, RECIPES["tensor"])
+        x = torch.randn(8, LENGTH, WIDTH, generator=torch.Generator().manual_seed(1)).to(device).requires_grad_()
+        run(model.blocks[0], x).square().sum().backward()
+        return [x.grad, *(one.grad for one in model.blocks[0].parameters())]
+
+    def region_around(block, x):
+        with fp8.autocast():
+            return block(x)
+
+    for reentrant in (True, False):
+        wanted = gradients(region_around)
+        for one, other in zip(gradients(lambda block, x: checkpoint(region_around, block, x, use_reentrant=reentrant)), wanted):
+            assert_same("gradient", one, other)
+
+        def region_outside(block, x, reentrant=reentrant):
+            with fp8.autocast():
+                return checkpoint(block, x, use_reentrant=reentrant)
+
+        with pytest.raises(pianola.UsageError, match="recomputed outside of the region that it ran in"):
+            gradients(region_outside)
 
 
 @pytest.mark.parametrize(
