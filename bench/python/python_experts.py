@@ -43,9 +43,9 @@ class Experts(nn.Module):
 class Block(models.Block):
     """Its second half are experts."""
 
-    def __init__(self, values):
+    def __init__(self, values, experts):
         super().__init__(values, WIDTH, HEADS)
-        self.up, self.down, self.experts = None, None, Experts(values)
+        self.up, self.down, self.experts = None, None, experts
 
     def forward(self, x):
         x = x + self.attention(self.norm1(x))
@@ -56,7 +56,7 @@ class Training:
     def __init__(self, settings, way):
         device = settings.device
         values = models.InitialValues(device)
-        self.model = nn.Sequential(*(Block(values) for _ in range(settings.some(BLOCKS))))
+        self.model = nn.Sequential(*(Block(values, Experts(values)) for _ in range(settings.some(BLOCKS))))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True, capturable=device != "cpu")
         self.x = torch.randn(BATCH, LENGTH, WIDTH, generator=torch.Generator().manual_seed(2)).to(device)
         self.way, self.loss, self.graphed = way, None, None

@@ -11,7 +11,7 @@ import pianola
 import python_ranks
 import torch
 import torch.distributed as dist
-from python_experts import BLOCKS, EXPERTS, HEADS, WIDTH
+from python_experts import BLOCKS, EXPERTS, WIDTH, Block
 from python_ranks import EAGER, RANKS
 from torch import nn
 from torch.nn import functional
@@ -24,7 +24,7 @@ WAYS = (EAGER, COUNTED, FIXED_EAGER, FIXED)
 HERE = EXPERTS // RANKS
 BATCH, LENGTH = 2, 64
 MOST = 2 * BATCH * LENGTH // HERE  # rows of an expert
-CHECKED, WARMUP = 20, 6
+CHECKED = 20
 
 
 class AllToAll(torch.autograd.Function):
@@ -117,20 +117,10 @@ class Experts(nn.Module):
         return rows[self.plan]
 
 
-class Block(models.Block):
-    def __init__(self, values, counted):
-        super().__init__(values, WIDTH, HEADS)
-        self.up, self.down, self.experts = None, None, Experts(values, counted)
-
-    def forward(self, x):
-        x = x + self.attention(self.norm1(x))
-        return x + self.experts(self.norm2(x))
-
-
 class Training:
     def __init__(self, device, way, blocks):
         values = models.InitialValues(device)
-        self.model = nn.Sequential(*(Block(values, way in (EAGER, COUNTED)) for _ in range(blocks)))
+        self.model = nn.Sequential(*(Block(values, Experts(values, counted=way in (EAGER, COUNTED))) for _ in range(blocks)))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
         self.shared = [one for name, one in self.model.named_parameters() if ".experts." not in name or "router" in name]
         self.batch = python_ranks.batch_of(device, BATCH, LENGTH, WIDTH)

@@ -170,7 +170,7 @@ std::optional<Diagnosis> CapturedMode::backward_offence(const Pass& pass, bool s
     return offence;
   Ambient now = Ambient::current(passes_.front()->forward.device().type());
   now.function_modes = {};       // no operation of a backward pass asks them
-  now.region = ambient_.region;  // and no module runs
+  now.region = ambient_.region;  // what is recomputed ran in that of the forward pass
   if (may_run_backward_in(now)) {
     if (auto offence = hook_offence(now_, steady); offence || !delays_) return offence;
     return hook_offence(later_, later_.is_steady());  // before half of the gradients are there

@@ -44,8 +44,8 @@ QuantizeOptions options_of(const Recipe& recipe, Role role) {
 
 at::Tensor as_matrix(const at::Tensor& values) { return values.reshape({-1, values.size(-1)}); }
 
-// What the backward pass needs besides the input. The weight is none of autograd's saved tensors: where it is kept, later microbatches
-// are given it to write, and write the same.
+// What the backward pass needs besides tensors that autograd saves. A weight that is kept is none of those: later microbatches are given
+// it to write, and write the same, which autograd would take for a change.
 struct Backward final : torch::CustomClassHolder {
   QuantizeOptions gradient;
   Factor input, weight;  // without tensors where autograd has saved them

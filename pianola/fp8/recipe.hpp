@@ -33,7 +33,7 @@ struct PIANOLA_API Recipe {
   int margin = 0;                               ///< Delayed: scales are 2^margin smaller, for what may grow meanwhile.
   std::int64_t amax_history_length = 1024;      ///< Delayed: from how many updates.
   AmaxCompute amax_compute = AmaxCompute::max;  ///< Delayed.
-  std::int64_t interval = 1;                    ///< Delayed: scales are computed anew in each so manieth update.
+  std::int64_t interval = 1;                    ///< Delayed: scales are computed anew at every interval-th update.
   bool powers_of_two = false;                   ///< tensor and row: scales are rounded down to one. block: always.
 
   friend bool operator==(const Recipe&, const Recipe&) = default;

@@ -11,7 +11,7 @@ namespace pianola::fp8 {
 
 // Note [Delayed scales]
 // A tensor is cast by a scale that its amax of earlier steps gave, so that it is read once; meanwhile its new amax is noted in the
-// first row of the history. All tensors of a model have theirs in one table, so that one launch computes all scales, and one
+// first row of the history. All tensors of a model have theirs in one table, so that one operation computes all scales, and one
 // collective tells all ranks the largest. That is done where an outermost region ends, for all that was noted since the last one: the
 // inputs and weights of this forward pass, and the gradients of the backward pass before it, whose scales come in time for the next.
 // For each tensor:

@@ -41,7 +41,7 @@ class Recipe:
     amax_compute: str = "max"
     """Delayed: "max" of the history, or its "most_recent"."""
     interval: int = 1
-    """Delayed: scales are computed anew in each so manieth step."""
+    """Delayed: scales are computed anew at every `interval`-th step."""
     powers_of_two: bool = False
     """"tensor" and "row": scales are rounded down to one."""
 
@@ -163,7 +163,8 @@ def convert(
                        where="fp8.convert")  # fmt: skip
             layers[name] = module
     if not layers:
-        refuse(f"the model has no nn.Linear with multiples of {multiple} features that is meant", "widen `filter`", where="fp8.convert")
+        which = f"whose features are multiples of {multiple}" if filter is None else "that `filter` takes"
+        refuse(f"the model has no nn.Linear {which}", "see which layers it has: model.named_modules()", where="fp8.convert")
     scales = None
     if recipe.scaling == "delayed":
         scales = Scales(len(layers), recipe, next(iter(layers.values())).weight.device)
@@ -189,7 +190,7 @@ def scales_of(model: nn.Module) -> Scales:
 
 class autocast:
     """A region of this thread in which `Float8Linear` layers compute with 8 bits. The backward pass needs none. At the end of the
-    outermost region the scales of the layers that ran in it are computed anew, in one launch.
+    outermost region the scales of the layers that ran in it are computed anew, in one operation.
 
     Graphs of parts that were captured in a region are replayed in one: outside, or in one with another recipe, `graphed` has another
     graph, and what is captured by hand is refused.

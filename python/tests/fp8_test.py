@@ -270,6 +270,21 @@ def test_evaluations_of_any_number_of_rows(device, name):
     loss_of(model.train(), batch(0, device), is_first_microbatch=True).backward()
 
 
+def test_a_weight_that_another_recipe_kept_serves_nobody(device):
+    model, twin, ids = made(device, RECIPES["tensor"]), made(device, dict(scaling="row")), batch(0, device)
+    loss_of(model, ids, is_first_microbatch=True)
+    with pytest.raises(pianola.UsageError, match="finds no quantised weight"):
+        loss_of(model, ids, recipe=fp8.Recipe("row"), is_first_microbatch=False)
+    assert_same("by rows", loss_of(model, ids, recipe=fp8.Recipe("row"), is_first_microbatch=True), loss_of(twin, ids))
+
+
+def test_scales_of_a_model_that_was_made_without_memory(device):
+    with torch.device("meta"):
+        model = fp8.convert(Gpt())
+    scales = fp8.scales_of(model.to_empty(device=device))
+    assert scales.scale.eq(1).all() and scales.history.eq(0).all() and scales.updates == 0
+
+
 def test_what_is_changed_in_place_behind_a_layer(device):
     torch.manual_seed(0)
     model = fp8.convert(nn.Sequential(nn.Linear(32, 64), nn.ReLU(inplace=True), nn.Linear(64, 32)).to(device), fp8.Recipe("tensor"))
@@ -308,8 +323,9 @@ def test_a_block_that_is_recomputed_opens_its_region_itself(device):
     "call, says",
     [
         (lambda: fp8.convert(fp8.convert(nn.Linear(16, 16))), "layer '' is a Float8Linear already"),
-        (lambda: fp8.convert(nn.Conv2d(3, 3, 1)), "has no nn.Linear with multiples of 16 features"),
-        (lambda: fp8.convert(nn.Linear(16, 10)), "has no nn.Linear with multiples of 16 features"),
+        (lambda: fp8.convert(nn.Conv2d(3, 3, 1)), "has no nn.Linear whose features are multiples of 16"),
+        (lambda: fp8.convert(nn.Linear(16, 10)), "has no nn.Linear whose features are multiples of 16"),
+        (lambda: fp8.convert(Gpt(), filter=lambda name, layer: False), "has no nn.Linear that `filter` takes"),
         (lambda: fp8.convert(Gpt(), filter=lambda name, layer: name == "head"), "layer 'head' has 32 and 40 features"),
         (lambda: fp8.convert(Gpt(), fp8.Recipe("block")), "multiples of 128"),
         (lambda: fp8.Recipe("columns"), "scaling must be one of 'delayed', 'tensor', 'row', 'block', got 'columns'"),
