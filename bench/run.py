@@ -24,7 +24,7 @@ from pathlib import Path
 # What bench/python/main.py runs, of the Python package.
 PYTHON = ("cpu/python_audit", "cpu/python_guards", "cpu/python_import", "cpu/python_scopes", "cpu/python_tape", "cuda/python_audit",
           "cuda/python_branches", "cuda/python_callables", "cuda/python_capture", "cuda/python_choices", "cuda/python_compiled", "cuda/python_decoding", "cuda/python_experts",
-          "cuda/python_experts_ranks", "cuda/python_first_replay",
+          "cuda/python_experts_ranks", "cuda/python_first_replay", "cuda/python_fp8",
           "cuda/python_full_iteration", "cuda/python_graphed", "cuda/python_guards", "cuda/python_islands",
           "cuda/python_layers", "cuda/python_models", "cuda/python_optimizers",
           "cuda/python_profile", "cuda/python_ranks", "cuda/python_replay", "cuda/python_scopes", "cuda/python_sharded", "cuda/python_trainers")

@@ -36,6 +36,7 @@ BENCHMARKS = {
     "cuda/python_experts": "Training steps of a transformer with experts on one GPU, in one graph",
     "cuda/python_experts_ranks": "Training steps of a transformer with experts on two GPUs, whose tokens the host counts",
     "cuda/python_first_replay": "From the last warm-up call to the first replay, with AdamW as it comes, and what that leaves in memory",
+    "cuda/python_fp8": "Linear layers in 8 bits: casts, and forward and backward passes, against bfloat16",
     "cuda/python_full_iteration": "Whole training iterations from Python: one graph, against a graph of a part",
     "cuda/python_graphed": "Training steps whose graphs make themselves: steady state, and time to the first replay",
     "cuda/python_guards": "What a call takes to see that all that its step read is as it was: ResNet-50's training",

@@ -19,6 +19,7 @@
   X(device_primary_ctx_release, cuDevicePrimaryCtxRelease, 11000)                  \
   X(ctx_get_current, cuCtxGetCurrent, 4000)                                        \
   X(ctx_set_current, cuCtxSetCurrent, 4000)                                        \
+  X(ctx_get_device, cuCtxGetDevice, 2000)                                          \
   /* Memory. */                                                                    \
   X(mem_get_info, cuMemGetInfo, 3020)                                              \
   X(mem_alloc, cuMemAlloc, 3020)                                                   \

@@ -77,8 +77,7 @@ class ScaledLinear : public torch::autograd::Function<ScaledLinear> {
                             const std::optional<at::Tensor>& bias, const std::pair<Quantized, Quantized>& factors,
                             c10::ScalarType type, const c10::intrusive_ptr<Backward>& backward) {
     const auto& [input, weight] = factors;
-    at::Tensor result = scaled_product(input.rows, weight.rows, type, /*fast_accumulation=*/true);
-    if (bias) result.add_(*bias);
+    const at::Tensor result = scaled_product(input.rows, weight.rows, type, /*fast_accumulation=*/true, bias);
     backward->input.granularity = input.columns.granularity;
     backward->weight = weight.columns;
     variable_list saved = {input.columns.data, input.columns.inverse};

@@ -3,6 +3,7 @@
 #include <pianola/core/error.hpp>
 
 #include <ATen/ops/_scaled_mm.h>
+#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/mm.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
@@ -38,33 +39,60 @@ void check_factors(const Factor& a, const Factor& b) {
 }
 
 #if PIANOLA_WITH_CUDA
-// What _scaled_mm is given: scales of rows of its second factor stand in columns, and those of blocks lie along the rows.
-at::Tensor product_on_cuda(const Factor& a, const Factor& b, c10::ScalarType type, bool fast_accumulation) {
-  const auto is_cut = [](const Factor& factor) {
-    return factor.granularity == Granularity::block_1x128 || factor.granularity == Granularity::block_128x128;
-  };
-  const auto lengthwise = [](const Factor& factor) {
-    return factor.granularity == Granularity::block_1x128 ? factor.inverse.t().contiguous().t() : factor.inverse;
-  };
-  const bool is_by_rows = a.granularity == Granularity::row;
-  // Products by rows give bfloat16 alone.
-  const c10::ScalarType made = is_by_rows ? c10::kBFloat16 : type;
-  const at::Tensor of_b = b.inverse.dim() == 0 ? b.inverse : lengthwise(b).t();
-  return at::_scaled_mm(a.data, b.data.t(), lengthwise(a), of_b, {}, {}, made, fast_accumulation && !is_cut(a))
-      .to(type);
+constexpr std::int64_t kScales =
+    4;  // rows of scales of 128 x 128 begin at multiples of these (cuBLAS, as do rows of 1 x 128)
+
+bool is_cut(const Factor& factor) {
+  return factor.granularity == Granularity::block_1x128 || factor.granularity == Granularity::block_128x128;
+}
+
+std::int64_t missing(std::int64_t count) { return (kScales - count % kScales) % kScales; }
+
+// As _scaled_mm wants the scales of a first factor: those of 1 x 128 lie column by column, and rows of 128 x 128 begin at multiples of 4,
+// while their strides must say that they lie densely.
+at::Tensor scales_of(const Factor& factor) {
+  const at::Tensor& inverse = factor.inverse;
+  if (factor.granularity == Granularity::block_1x128) return inverse.t().contiguous().t();
+  if (factor.granularity != Granularity::block_128x128 || missing(inverse.size(1)) == 0) return inverse;
+  return at::constant_pad_nd(inverse, {0, missing(inverse.size(1))}).as_strided(inverse.sizes(), inverse.strides());
+}
+
+// With as many rows as products of blocks want.
+Factor padded(const Factor& factor, std::int64_t rows) {
+  Factor result = factor;
+  result.data = at::constant_pad_nd(factor.data.view(at::kByte), {0, 0, 0, rows}).view(factor.data.scalar_type());
+  result.inverse = at::constant_pad_nd(factor.inverse, {0, 0, 0, rows});
+  return result;
+}
+
+at::Tensor product_on_cuda(const Factor& a, const Factor& b, c10::ScalarType type, bool fast_accumulation,
+                           const std::optional<at::Tensor>& bias) {
+  if (a.granularity == Granularity::block_1x128 && missing(a.data.size(0)) != 0) {
+    const at::Tensor all = product_on_cuda(padded(a, missing(a.data.size(0))), b, type, fast_accumulation, bias);
+    return all.slice(0, 0, a.data.size(0)).contiguous();
+  }
+  // Products by rows give bfloat16 alone. A bias of the result's type is added inside, where the type is one of 16 bits.
+  const c10::ScalarType made = a.granularity == Granularity::row ? c10::kBFloat16 : type;
+  const bool adds_bias = bias && bias->scalar_type() == made && made != c10::kFloat && !is_cut(a);
+  at::Tensor result =
+      at::_scaled_mm(a.data, b.data.t(), scales_of(a), b.inverse.dim() == 0 ? b.inverse : scales_of(b).t(),
+                     adds_bias ? bias : std::nullopt, {}, made, fast_accumulation && !is_cut(a))
+          .to(type);
+  return bias && !adds_bias ? result.add_(*bias) : result;
 }
 #endif
 
 }  // namespace
 
 at::Tensor scaled_product(const Factor& a, const Factor& b, c10::ScalarType type,
-                          [[maybe_unused]] bool fast_accumulation) {
+                          [[maybe_unused]] bool fast_accumulation, const std::optional<at::Tensor>& bias) {
   check_factors(a, b);
 #if PIANOLA_WITH_CUDA
-  if (a.data.is_cuda()) return product_on_cuda(a, b, type, fast_accumulation);
+  if (a.data.is_cuda()) return product_on_cuda(a, b, type, fast_accumulation, bias);
 #endif
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  return at::mm(dequantize(a), dequantize(b).t()).to(type);
+  at::Tensor result = at::mm(dequantize(a), dequantize(b).t()).to(type);
+  return bias ? result.add_(*bias) : result;
 }
 
 void check_device([[maybe_unused]] const c10::Device& device, [[maybe_unused]] const Recipe& recipe) {

@@ -1,6 +1,7 @@
 #include <pianola/fp8/quantize.hpp>
 
 #include <pianola/core/error.hpp>
+#include <pianola/fp8/quantize_operation.hpp>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -12,9 +13,11 @@
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/isinf.h>
+#include <ATen/ops/isnan.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/nan_to_num.h>
 #include <ATen/ops/reciprocal.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/where.h>
 #include <torch/library.h>
 
@@ -29,8 +32,6 @@ namespace {
 
 constexpr std::int64_t kBlock = 128;
 constexpr float kLargestFloat = std::numeric_limits<float>::max();
-
-using MaybeTensor = std::optional<at::Tensor>;
 
 // [rows, columns] as [rows / a, a, columns / b, b]
 at::Tensor in_blocks(const at::Tensor& matrix, std::int64_t rows, std::int64_t columns) {
@@ -65,10 +66,13 @@ at::Tensor magnitudes(const at::Tensor& values) {
   return at::nan_to_num(at::abs(values), 0.0, std::numeric_limits<double>::infinity());
 }
 
-// What is infinite must not become a number: whoever looks for an overflow would not find it.
+// What is infinite must not become a number: whoever looks for an overflow would not find it. NaN has one sign.
 at::Tensor cast(const at::Tensor& values, const at::Tensor& scale, c10::ScalarType type) {
   const double largest = largest_of(type);
-  return at::where(at::isinf(values), values, at::clamp(values * scale, -largest, largest)).to(type);
+  const at::Tensor numbers = at::where(at::isinf(values), values, at::clamp(values * scale, -largest, largest));
+  return at::where(at::isnan(values), at::scalar_tensor(std::numeric_limits<double>::quiet_NaN(), values.options()),
+                   numbers)
+      .to(type);
 }
 
 // float32 [rows, columns], with scales of blocks along its columns.
@@ -115,24 +119,21 @@ void note_amax(const at::Tensor& values, const at::Tensor& noted, const MaybeTen
   noted.copy_(is_wanted && !is_wanted->is_cpu() ? at::where(*is_wanted, largest, noted) : largest);
 }
 
-// One operation of a step: what it is made of is no observer's, and a device may have a kernel of its own.
+// As the dispatcher gives it.
 void quantize_kernel(const at::Tensor& values, c10::ScalarType type, std::int64_t granularity, bool powers_of_two,
                      const MaybeTensor& scale, const MaybeTensor& amax, const MaybeTensor& is_wanted,
                      const MaybeTensor& rows, const MaybeTensor& rows_inverse, const MaybeTensor& columns,
                      const MaybeTensor& columns_inverse) {
-  // Read from memory: no operation, as for a device's kernel.
-  if (is_wanted && is_wanted->is_cpu() && !*is_wanted->const_data_ptr<bool>()) return;
-  const QuantizeOptions options{.type = type,
-                                .granularity = static_cast<Granularity>(granularity),
-                                .powers_of_two = powers_of_two,
-                                .rows = rows.has_value(),
-                                .columns = columns.has_value(),
-                                .scale = scale.value_or(at::Tensor())};
-  const Quantized made = computed(values, options);
-  if (rows) put(made.rows, {.data = *rows, .inverse = *rows_inverse, .granularity = options.granularity}, is_wanted);
-  if (columns)
-    put(made.columns, {.data = *columns, .inverse = *columns_inverse, .granularity = options.granularity}, is_wanted);
-  if (amax) note_amax(values, *amax, is_wanted);
+  quantize_by_operators(values, {.type = type,
+                                 .granularity = static_cast<Granularity>(granularity),
+                                 .powers_of_two = powers_of_two,
+                                 .scale = scale,
+                                 .amax = amax,
+                                 .is_wanted = is_wanted,
+                                 .rows = rows,
+                                 .rows_inverse = rows_inverse,
+                                 .columns = columns,
+                                 .columns_inverse = columns_inverse});
 }
 
 MaybeTensor maybe(const at::Tensor& tensor) { return tensor.defined() ? MaybeTensor(tensor) : std::nullopt; }
@@ -191,6 +192,25 @@ TORCH_LIBRARY_FRAGMENT(pianola, library) {
       "()");
 }
 TORCH_LIBRARY_IMPL(pianola, CompositeExplicitAutograd, library) { library.impl("fp8_quantize_", &quantize_kernel); }
+
+void quantize_by_operators(const at::Tensor& values, const QuantizeRequest& request) {
+  const MaybeTensor& is_wanted = request.is_wanted;
+  // Read from memory: no operation, as for a device's kernel.
+  if (is_wanted && is_wanted->is_cpu() && !*is_wanted->const_data_ptr<bool>()) return;
+  const Granularity granularity = request.granularity;
+  const Quantized made = computed(values, {.type = request.type,
+                                           .granularity = granularity,
+                                           .powers_of_two = request.powers_of_two,
+                                           .rows = request.rows.has_value(),
+                                           .columns = request.columns.has_value(),
+                                           .scale = request.scale.value_or(at::Tensor())});
+  const auto put_into = [&](const Factor& factor, const MaybeTensor& data, const MaybeTensor& inverse) {
+    if (data) put(factor, {.data = *data, .inverse = *inverse, .granularity = granularity}, is_wanted);
+  };
+  put_into(made.rows, request.rows, request.rows_inverse);
+  put_into(made.columns, request.columns, request.columns_inverse);
+  if (request.amax) note_amax(values, *request.amax, is_wanted);
+}
 
 at::Tensor scale_of(const at::Tensor& amax, c10::ScalarType type, bool powers_of_two) {
   const at::Tensor divided = at::full_like(amax, largest_of(type)).div_(amax).clamp_max_(kLargestFloat);

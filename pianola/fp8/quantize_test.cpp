@@ -182,16 +182,26 @@ TEST_P(QuantizeTest, IntoOtherMemoryOnlyWhereTheDeviceSaysSo) {
 
 // The CPU's is a float32 product of what the bytes stand for; a GPU's sums otherwise.
 TEST_P(QuantizeTest, ProductsAreThoseOfWhatTheBytesStandFor) {
-  for (const Granularity granularity : {Granularity::whole, Granularity::row, Granularity::block_1x128}) {
-    const Factor a = quantize(matrix(64, 128, 1), {.granularity = granularity}).rows;
-    const Factor b =
-        quantize(matrix(256, 128, 2),
-                 {.granularity = granularity == Granularity::block_1x128 ? Granularity::block_128x128 : granularity})
-            .rows;
-    const at::Tensor product = scaled_product(a, b, at::kFloat, false);
+  struct Case {
+    Granularity a, b;
+    std::int64_t rows, sum;
+  };
+  using enum Granularity;
+  for (const Case& of : {Case{whole, whole, 64, 128}, Case{row, row, 64, 128},
+                         Case{block_1x128, block_128x128, 64, 128}, Case{block_1x128, block_128x128, 64, 512},
+                         Case{block_1x128, block_128x128, 64, 640}, Case{block_1x128, block_128x128, 7, 256},
+                         Case{block_1x128, block_1x128, 128, 384}, Case{whole, whole, 7, 64}}) {
+    const Factor a = quantize(matrix(of.rows, of.sum, 1), {.granularity = of.a}).rows;
+    const Factor b = quantize(matrix(256, of.sum, 2), {.granularity = of.b}).rows;
     const at::Tensor left = dequantize(a).to(at::kDouble), right = dequantize(b).to(at::kDouble);
-    const at::Tensor error = (product.to(at::kDouble) - left.mm(right.t())).abs();
-    EXPECT_LE((error / left.abs().mm(right.abs().t())).max().item<double>(), 0x1p-7);
+    const auto expect_near = [&](const at::Tensor& product, const at::Tensor& expected, double within) {
+      const at::Tensor error = (product.to(at::kDouble) - expected).abs();
+      EXPECT_LE((error / left.abs().mm(right.abs().t())).max().item<double>(), within)
+          << "[" << of.rows << ", " << of.sum << "], scales " << static_cast<int>(of.b);
+    };
+    expect_near(scaled_product(a, b, at::kFloat, false), left.mm(right.t()), 0x1p-7);
+    const at::Tensor bias = randn({256}, 3).to(at::kBFloat16);
+    expect_near(scaled_product(a, b, at::kBFloat16, false, bias), left.mm(right.t()) + bias.to(at::kDouble), 0x1p-6);
   }
 }
 

@@ -1,0 +1,37 @@
+#pragma once
+#include <cuda.h>
+
+#include <string>
+#include <vector>
+
+namespace pianola {
+
+/// A kernel that is compiled when it is first launched, by NVRTC, which comes with torch: no compiler of CUDA is needed to build Pianola,
+/// and the code is the device's own.
+struct KernelSource {
+  const char* code;                  ///< CUDA C++, self-contained.
+  const char* function;              ///< extern "C".
+  std::vector<std::string> options;  ///< As "-DWIDTH=4".
+};
+
+/// What compiling gave: machine code, or what the compiler said.
+struct CompiledCode {
+  std::string binary;
+  std::string log;
+};
+
+/// Whether there is an NVRTC. Threads: any.
+[[nodiscard]] bool has_compiler() noexcept;
+
+/// @param architecture  "sm_90". Needs no device. @throws DeviceError  There is no NVRTC, or it does not take the code: its log.
+[[nodiscard]] CompiledCode compile(const KernelSource& source, const std::string& architecture);
+
+/// The kernel, for the current device of the CUDA runtime, loaded: for as long as the program runs. May be called while a capture is open
+/// on this thread, and on threads that have not used the device yet, as autograd's. @throws DeviceError  As compile(), or it cannot be
+/// loaded.
+[[nodiscard]] CUfunction load_kernel(const KernelSource& source);
+
+/// Launches it on a stream, with `threads` in each block. @param arguments  Where each of its parameters is. @throws DeviceError
+void launch_kernel(CUfunction kernel, unsigned blocks, unsigned threads, CUstream stream, void** arguments);
+
+}  // namespace pianola

@@ -1,0 +1,23 @@
+#pragma once
+#include <dlfcn.h>
+
+#include <span>
+#include <string>
+
+namespace pianola {
+
+/// One of CUDA's libraries: the one that is loaded already, else the one beside another library that is loaded (a wheel's lie in one
+/// folder), else that at the path `fallback`, else any that the loader finds; nullptr where there is none. Never unloaded.
+///
+/// @param names       Newest first, as "libcupti.so.13".
+/// @param neighbours  Libraries of which one may be loaded, as "libcudart.so.13".
+[[nodiscard]] void* find_library(std::span<const char* const> names, std::span<const char* const> neighbours,
+                                 const std::string& fallback = {});
+
+/// Sets a member of a table of functions; nullptr where the library has no such symbol.
+template <class Function>
+void bind_symbol(Function& member, void* library, const char* symbol) {
+  member = reinterpret_cast<Function>(dlsym(library, symbol));
+}
+
+}  // namespace pianola

@@ -1,0 +1,56 @@
+#include <pianola/fp8/cuda/quantize_kernels.hpp>
+
+#include <pianola/fp8/cuda/quantize_code.hpp>
+
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAFunctions.h>
+
+#include <fmt/format.h>
+
+#include <map>
+#include <mutex>
+#include <tuple>
+#include <utility>
+
+namespace pianola::fp8 {
+namespace {
+
+int number_of(c10::ScalarType element) {
+  if (element == c10::kBFloat16) return 0;
+  return element == c10::kHalf ? 1 : 2;
+}
+
+}  // namespace
+
+bool KernelKind::operator<(const KernelKind& other) const {
+  const auto all = [](const KernelKind& kind) {
+    return std::tuple(kind.element, kind.type, kind.granularity, kind.powers_of_two, kind.notes_amaxes);
+  };
+  return all(*this) < all(other);
+}
+
+KernelSource source_of(const KernelKind& kind) {
+  return {.code = kQuantizeCode,
+          .function = kind.notes_amaxes ? "note_amaxes" : "quantize",
+          .options = {fmt::format("-DELEMENT={}", number_of(kind.element)),
+                      fmt::format("-DE5M2={}", kind.type == c10::kFloat8_e5m2 ? 1 : 0),
+                      fmt::format("-DPOWERS={}", kind.powers_of_two ? 1 : 0),
+                      fmt::format("-DLARGEST={:.1f}f", largest_of(kind.type)),
+                      fmt::format("-DSCALES={}", static_cast<int>(kind.granularity))}};
+}
+
+bool has_quantize_kernels() {
+  const cudaDeviceProp* const properties = at::cuda::getCurrentDeviceProperties();
+  return 10 * properties->major + properties->minor >= 89 && has_compiler();
+}
+
+CUfunction quantize_kernel(const KernelKind& kind) {
+  static std::mutex mutex;
+  static auto& known = *new std::map<std::pair<c10::DeviceIndex, KernelKind>, CUfunction>;
+  const std::lock_guard lock(mutex);
+  CUfunction& function = known[{c10::cuda::current_device(), kind}];
+  if (function == nullptr) function = load_kernel(source_of(kind));
+  return function;
+}
+
+}  // namespace pianola::fp8
