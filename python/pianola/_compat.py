@@ -157,7 +157,7 @@ def compat() -> Iterator[None]:
     torch.compile(mode="reduce-overhead") does. The context holds for the whole process, not for one thread.
 
     Where transformer_engine.pytorch has been imported before, its make_graphed_callables is Pianola's, too, with its arguments; those
-    for FP8 are refused.
+    for FP8 are for layers that `pianola.fp8.convert` made.
 
     Methods and arguments are torch 2.15's, whichever torch is installed. Functions of the module (`export_dot`,
     `register_graph_replay_start_hook`) are there where torch has them, and serve Pianola's graphs too. Conditional nodes are

@@ -93,17 +93,17 @@ class MicrobatchForward:
     """One layer's forward for one microbatch; refuses to run when it is another one's turn."""
 
     def __init__(self, layer: Any, forward: GraphedForward, microbatch: int) -> None:
-        self._layer = layer  # which need not be held by anybody else
-        self._forward = forward
+        self.layer = layer  # which need not be held by anybody else
+        self.forward = forward
         self._microbatch = microbatch
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._forward.is_for_graph():
+        if self.forward.is_for_graph():
             self._check_turn()
-        return self._forward(*args, **kwargs)
+        return self.forward(*args, **kwargs)
 
     def _check_turn(self) -> None:
-        expected = self._forward.captured.next_microbatch()
+        expected = self.forward.captured.next_microbatch()
         if expected != self._microbatch:
             refuse(
                 f"a call is out of the schedule's order: expected microbatch {expected} of this layer, got microbatch "
@@ -115,26 +115,26 @@ class MicrobatchForward:
     @property
     def compiled(self) -> str:
         """What became of compiling the layer."""
-        return self._forward.compiled
+        return self.forward.compiled
 
     def backward_dw(self) -> bool:
         """Computes the weight gradients that this microbatch's backward has left for later: an entry -c-0.5 of the order.
 
         False: nothing was left, as after calls that ran eagerly.
         """
-        return self._forward.backward_dw(self._microbatch)
+        return self.forward.backward_dw(self._microbatch)
 
     def reset(self) -> None:
         """Drops the graphs of the layer, for all microbatches."""
-        self._forward.reset()
+        self.forward.reset()
 
     def restart_schedule(self) -> None:
         """Forgets how far this iteration came, for all layers, after one that was given up."""
-        self._forward.captured.restart_schedule()
+        self.forward.captured.restart_schedule()
 
     def info(self) -> "_C.CallableInfo":
         """What the layer holds."""
-        return self._forward.info()
+        return self.forward.info()
 
 
 def per_microbatch(layers: list[Any], forwards: list[GraphedForward], order: "_C.Schedule") -> tuple[MicrobatchForward, ...]:

@@ -8,6 +8,9 @@ import torch
 from ._callables import make_graphed_callables
 from ._errors import refuse
 from ._pass_hooks import Given
+from ._patching import replacement
+from ._pipeline import MicrobatchForward
+from ._transformer_engine_fp8 import Quantisation
 
 # Modules that have the name, where they are loaded.
 MODULES = ("transformer_engine.pytorch", "transformer_engine.pytorch.graph")
@@ -49,7 +52,8 @@ def te_make_graphed_callables(
     capture_time_hooks: Given = None,
 ) -> Any:
     """With its ways where they differ: modules only, gradients reach parameters through autograd, autocast's cache is refused, and
-    where nothing is said of the order, a module that has been told to delay its weights' gradients does."""
+    where nothing is said of the order, a module that has been told to delay its weights' gradients does. FP8 is that of
+    `pianola.fp8`: layers that `convert` made, called in its `autocast`."""
     given = dict(
         fp8_enabled=fp8_enabled, fp8_calibrating=fp8_calibrating, fp8_recipe=fp8_recipe, fp8_group=fp8_group,
         fp8_weight_caching=fp8_weight_caching,
@@ -58,33 +62,40 @@ def te_make_graphed_callables(
         enabled=enabled, calibrating=calibrating, recipe=recipe, amax_reduction_group=amax_reduction_group,
         cache_quantized_params=cache_quantized_params,
     )  # fmt: skip
-    _refuse_fp8(_as_named_now(given, now))
-    targets = modules if isinstance(modules, (tuple, list)) else (modules,)
+    arguments = _as_named_now(given, now)
+    targets = list(modules) if isinstance(modules, (tuple, list)) else [modules]
     for target in targets:
         if not isinstance(target, torch.nn.Module):
             raise TypeError(f"Graphing for {type(target)} is not supported.")
         _refuse_stores(target)
     if torch.is_autocast_enabled() and torch.is_autocast_cache_enabled():
         refuse("make_graphed_callables does not support the autocast caching. Please set `cache_enabled=False`.")
-    return make_graphed_callables(
-        modules,
-        sample_args,
-        num_warmup_iters,
-        allow_unused_input,
-        pool,
-        "global",
-        sample_kwargs=sample_kwargs,
-        retain_graph_in_backward=retain_graph_in_backward,
-        clone_param_grads_on_return=clone_param_grads_on_return,
-        pre_warmup_hook=pre_warmup_hook,
-        post_warmup_hook=post_warmup_hook,
-        capture_time_hooks=capture_time_hooks,
-        accept_capture_path=True,
-        delay_weight_gradients=_order is None and any(getattr(target, "delay_wgrad_compute", False) for target in targets),
-        _order=_order,
-        _num_layers_per_chunk=_num_layers_per_chunk,
-        _reuse_graph_input_output_buffers=_reuse_graph_input_output_buffers,
+    quantisation = Quantisation(arguments, targets)
+    with quantisation.around_capture():
+        graphed = make_graphed_callables(
+            modules,
+            sample_args,
+            num_warmup_iters,
+            allow_unused_input,
+            pool,
+            "global",
+            sample_kwargs=sample_kwargs,
+            retain_graph_in_backward=retain_graph_in_backward,
+            clone_param_grads_on_return=clone_param_grads_on_return,
+            pre_warmup_hook=pre_warmup_hook,
+            post_warmup_hook=post_warmup_hook,
+            capture_time_hooks=quantisation.capture_hooks(capture_time_hooks),
+            accept_capture_path=True,
+            delay_weight_gradients=_order is None and any(getattr(target, "delay_wgrad_compute", False) for target in targets),
+            _order=_order,
+            _num_layers_per_chunk=_num_layers_per_chunk,
+            _reuse_graph_input_output_buffers=_reuse_graph_input_output_buffers,
+        )
+    results = graphed if isinstance(graphed, tuple) else (graphed,)
+    quantisation.give_to(
+        [(one.layer, one.forward) if isinstance(one, MicrobatchForward) else (one, replacement(one)) for one in results]
     )
+    return graphed
 
 
 def _as_named_now(old: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
@@ -119,26 +130,3 @@ def _keeps_for_later(module: torch.nn.Module) -> bool:
     if callable(needs):
         return bool(needs())
     return bool(getattr(module, "delay_wgrad_compute", False))
-
-
-def _refuse_fp8(arguments: dict[str, Any]) -> None:
-    """All of them are about quantisation; what is off is none."""
-    wanted = arguments["enabled"]
-    if any(wanted) if isinstance(wanted, (tuple, list)) else wanted:
-        refuse(
-            "enabled: Pianola does not capture Transformer Engine's FP8, whose scales live outside of the graphs",
-            "leave it out, or capture this module outside of pianola.compat()",
-            kind="UnsupportedError",
-        )
-    if arguments["calibrating"]:
-        refuse(
-            "calibrating: Pianola does not capture Transformer Engine's FP8, which it prepares",
-            "leave it out, or capture this module outside of pianola.compat()",
-            kind="UnsupportedError",
-        )
-    if arguments["cache_quantized_params"]:
-        refuse(
-            "cache_quantized_params: no weights are quantised, so there is nothing to keep",
-            "leave it out",
-            kind="UnsupportedError",
-        )

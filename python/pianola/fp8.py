@@ -10,11 +10,13 @@ Scales and amax histories lie on the device and are buffers of the model, so tha
 """
 
 import dataclasses
+import threading
 from typing import Any, Callable, Optional
 
 import torch
 from torch import nn
 
+from . import _fp8_recipes
 from ._errors import refuse
 from ._load import _C
 
@@ -54,6 +56,11 @@ class Recipe:
 
     def __str__(self) -> str:
         return self.native().to_text()
+
+
+def as_recipe(recipe: Any) -> Recipe:
+    """One of Transformer Engine's, too."""
+    return recipe if isinstance(recipe, Recipe) else Recipe(**_fp8_recipes.options_of(recipe))
 
 
 class Scales(nn.Module):
@@ -111,6 +118,16 @@ class Float8Linear(nn.Linear):
         self._place = (recipe, scales, number)  # scales are those of all layers, and no child of each
         self._state = None
 
+    @property
+    def recipe(self) -> Optional[Recipe]:
+        """The one that `convert` was given; None: nobody converted it."""
+        return None if self._place is None else self._place[0]
+
+    @property
+    def scales(self) -> Optional[Scales]:
+        """Those of all layers of its model, with delayed scaling; else None."""
+        return None if self._place is None else self._place[1]
+
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         if self._place is None:  # nobody converted it
             return super().forward(input)
@@ -128,13 +145,13 @@ class Float8Linear(nn.Linear):
 
 
 def convert(
-    model: nn.Module, recipe: Optional[Recipe] = None, filter: Optional[Callable[[str, nn.Linear], bool]] = None
+    model: nn.Module, recipe: Any = None, filter: Optional[Callable[[str, nn.Linear], bool]] = None
 ) -> nn.Module:
     """Makes the linear layers of a model `Float8Linear`, in place: parameters, hooks and names stay.
 
     Args:
         model: on its device already or not; converted before it is captured.
-        recipe: None: delayed scaling, from a history of 1024.
+        recipe: a Recipe, or one of Transformer Engine's. None: delayed scaling, from a history of 1024.
         filter: of a layer's name and the layer, whether it is one. None: all whose features are multiples of 16 (of 128 with blocks);
             others stay as they are, such as a head of 10 classes. Subclasses of nn.Linear always stay.
 
@@ -143,8 +160,9 @@ def convert(
 
     Raises:
         UsageError: no layer is meant, or one of them does not fit; the model was converted before.
+        UnsupportedError: a recipe of Transformer Engine's says what is not computed here.
     """
-    recipe = Recipe() if recipe is None else recipe
+    recipe = Recipe() if recipe is None else as_recipe(recipe)
     multiple = 128 if recipe.scaling == "block" else 16
     layers: dict[str, nn.Linear] = {}
     for name, module in model.named_modules():
@@ -197,8 +215,10 @@ class autocast:
 
     Args:
         enabled: False: as outside of all regions.
-        recipe: None: that of `convert`. Another one needs no scales of earlier steps, so that it is not delayed scaling.
-        group: process group over whose ranks each amax is the largest; one collective for all layers of a model. None: this rank alone.
+        recipe: a Recipe, or one of Transformer Engine's. None: that of `convert`. Another one needs no scales of earlier steps, so that
+            it is not delayed scaling.
+        group: process group over whose ranks each amax is the largest; one collective for all layers of a model. None: this rank alone,
+            as with a recipe of Transformer Engine's that says reduce_amax=False.
         calibrating: with enabled=False: amaxes are noted for later, and nothing is in 8 bits.
         is_first_microbatch: None: weights are quantised each time. True: they are, and kept; False: those that were kept serve.
     """
@@ -206,17 +226,39 @@ class autocast:
     def __init__(
         self,
         enabled: bool = True,
-        recipe: Optional[Recipe] = None,
+        recipe: Any = None,
         group: Any = None,
         calibrating: bool = False,
         is_first_microbatch: Optional[bool] = None,
     ) -> None:
+        if not _fp8_recipes.reduces_amaxes(recipe):
+            group = None
+        self.enabled, self.calibrating, self.is_first_microbatch, self.group = enabled, calibrating, is_first_microbatch, group
+        self.recipe = None if recipe is None else as_recipe(recipe)
+        native = None if self.recipe is None else self.recipe.native()
         reduce = None if group is None else lambda amaxes: torch.distributed.all_reduce(amaxes, torch.distributed.ReduceOp.MAX, group)
-        self._region = _C.Fp8Region(enabled, None if recipe is None else recipe.native(), calibrating, is_first_microbatch, reduce)
+        self._region = _C.Fp8Region(enabled, native, calibrating, is_first_microbatch, reduce)
 
     def __enter__(self) -> "autocast":
         self._region.enter()
+        open_regions().append(self)
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        self._region.exit()
+        try:
+            self._region.exit()
+        finally:
+            opened = open_regions()
+            if self in opened:  # else this is another thread
+                opened.remove(self)
+
+
+_of_thread = threading.local()
+
+
+def open_regions() -> list[autocast]:
+    """Those of this thread, the innermost last."""
+    opened = _of_thread.__dict__.get("regions")
+    if opened is None:
+        opened = _of_thread.regions = []
+    return opened

@@ -53,6 +53,40 @@ def test_a_configuration_of_none_leaves_the_model_alone(cpu):
     assert len(graphed) == 0 and all("forward" not in module.__dict__ for module in model.modules())
 
 
+def test_a_model_in_8_bits_trains_as_eager(device):
+    def converted():
+        return pianola.fp8.convert(Gpt(), pianola.fp8.Recipe(amax_history_length=4))
+
+    def in_region(model, optimizer, step, device):
+        optimizer.zero_grad()
+        with pianola.fp8.autocast():
+            loss = loss_of(model, step, device, batch=4)
+        loss.backward()
+        optimizer.step()
+        return [loss]
+
+    assert_equal(converted, in_region, device, steps=20, graph=configured("mlp", fp8="hybrid", fp8_recipe="delayed"))
+
+
+@pytest.mark.parametrize(
+    "keys, text",
+    [
+        (dict(fp8="e4m3"), "fp8 is e4m3, and layer 'h.0.* was made with delayed scaling, e4m3 and e5m2"),
+        (dict(fp8="hybrid", fp8_recipe="tensorwise"), "fp8_recipe is tensorwise, and layer 'h.0.* was made with delayed scaling"),
+        (dict(fp8="hybrid", fp8_recipe="mxfp8"), "fp8_recipe is mxfp8, which is not among the recipes of Pianola"),
+        (dict(fp4="e2m1"), "fp4 is e2m1, and Pianola has no products in 4 bits"),
+    ],
+)
+def test_other_products_than_the_model_has_are_refused(cpu, keys, text):
+    with pytest.raises(pianola.ConfigError, match=text):
+        configured(**keys)(pianola.fp8.convert(Gpt()))
+
+
+def test_a_model_without_products_in_8_bits_is_refused_where_they_are_wanted(cpu):
+    with pytest.raises(pianola.ConfigError, match="fp8 is hybrid, and the model has no layer that computes in 8 bits"):
+        configured(fp8="hybrid")(Gpt())
+
+
 def test_the_keys_of_a_configuration_act(cpu):
     config = pianola.CudaGraphConfig(
         cuda_graph_impl="transformer_engine", cuda_graph_warmup_steps=5, cuda_graph_retain_backward_graph=True

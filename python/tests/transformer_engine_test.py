@@ -131,21 +131,6 @@ def run_order(order, function, inputs, weights):
     return made
 
 
-@pytest.mark.parametrize(
-    "arguments, error, text",
-    [
-        (dict(enabled=True), pianola.UnsupportedError, "does not capture Transformer Engine's FP8"),
-        (dict(enabled=(False, True)), pianola.UnsupportedError, "does not capture Transformer Engine's FP8"),
-        (dict(cache_quantized_params=True), pianola.UnsupportedError, "no weights are quantised"),
-        (dict(fp8_calibrating=True), pianola.UnsupportedError, "calibrating: Pianola does not capture"),
-        (dict(fp8_enabled=True, enabled=True), ValueError, "deprecated `fp8_enabled` kwarg in favor of `enabled`, but both kwargs are set"),
-    ],
-)
-def test_what_it_takes_for_fp8_is_refused_by_name(te, device, arguments, error, text):
-    with pianola.compat(), pytest.raises(error, match=text):
-        te.make_graphed_callables(chunks(te, device)[0], (sample(device),), **arguments)
-
-
 def test_a_layer_that_keeps_its_gradients_for_later_itself_is_refused(te, device):
     class Stores(Layer):
         def backward_dw(self):
