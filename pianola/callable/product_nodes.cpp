@@ -2,6 +2,9 @@
 
 #include <torch/csrc/autograd/generated/Functions.h>
 
+#include <algorithm>
+#include <vector>
+
 namespace pianola::callable {
 
 namespace autograd = torch::autograd;
@@ -21,7 +24,17 @@ bool is_one_of(const autograd::Node& node) {
   return (... || (dynamic_cast<const Layouts*>(&node) != nullptr));
 }
 
+std::vector<bool (*)(const autograd::Node&)>& known_products() {
+  static auto& known = *new std::vector<bool (*)(const autograd::Node&)>;
+  return known;
+}
+
 }  // namespace
+
+bool know_divisible_product(bool (*is_one)(const autograd::Node&)) {
+  known_products().push_back(is_one);
+  return true;
+}
 
 bool is_divisible_product(const autograd::Node& node) {
   using namespace generated;
@@ -30,7 +43,8 @@ bool is_divisible_product(const autograd::Node& node) {
          is_plain<BmmBackward0, &BmmBackward0::self_, &BmmBackward0::mat2_>(node) ||
          is_plain<BaddbmmBackward0, &BaddbmmBackward0::batch1_, &BaddbmmBackward0::batch2_>(node) ||
          is_plain<LinearBackward0, &LinearBackward0::input_, &LinearBackward0::weight_>(node) ||
-         is_plain<ConvolutionBackward0, &ConvolutionBackward0::input_, &ConvolutionBackward0::weight_>(node);
+         is_plain<ConvolutionBackward0, &ConvolutionBackward0::input_, &ConvolutionBackward0::weight_>(node) ||
+         std::any_of(known_products().begin(), known_products().end(), [&](auto is_one) { return is_one(node); });
 }
 
 bool is_layout_change(const autograd::Node& node) {

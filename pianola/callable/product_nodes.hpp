@@ -3,9 +3,14 @@
 
 namespace pianola::callable {
 
-/// Whether this is torch's own backward of a product of matrices or a convolution, that may run in two parts: what it has saved is
-/// there at once, and no hook makes it anew each time (a recomputed block's would compute twice).
+/// Whether this is the backward of a product of matrices or a convolution, torch's own or one that is known, that may run in two parts:
+/// what it has saved is there at once, and no hook makes it anew each time (a recomputed block's would compute twice).
 [[nodiscard]] bool is_divisible_product(const torch::autograd::Node& node);
+
+/// Makes other backwards known. `is_one` is true for those of one kind that may run in two parts: first with the edges to weights taken
+/// out (what is needed for both is noted by then), later with those alone. To be called when the library is loaded.
+/// @return  true, for a static variable.
+bool know_divisible_product(bool (*is_one)(const torch::autograd::Node& node));
 
 /// Whether this is torch's own backward of a change of layout or dtype: one tensor in, the same numbers out.
 [[nodiscard]] bool is_layout_change(const torch::autograd::Node& node);

@@ -1,9 +1,11 @@
 #include <pianola/fp8/linear.hpp>
 
+#include <pianola/callable/product_nodes.hpp>
 #include <pianola/core/error.hpp>
 #include <pianola/fp8/product.hpp>
 #include <pianola/fp8/region.hpp>
 
+#include <ATen/SavedTensorHooks.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/linear.h>
@@ -55,14 +57,16 @@ struct Backward final : torch::CustomClassHolder {
   bool has_bias = false;
   std::shared_ptr<const std::uint64_t> times_kept;  // nullptr: it is not
   std::uint64_t kept_when = 0;
+  bool is_recomputed = false;  // what autograd has saved is made anew by a hook
+  Factor later;  // the gradient, cast for the weight's, which comes in a second part (Note [Weight gradients later])
 
-  void check() const {
+  void check(bool needs_weight) const {
     if (at::GradMode::is_enabled()) {
       throw UsageError(
           {.what = "a linear layer of 8 bits is differentiated twice: backward() was called with create_graph=True",
            .fix = "leave create_graph out, or leave the layer in more bits"});
     }
-    if (times_kept != nullptr && *times_kept != kept_when) {
+    if (needs_weight && times_kept != nullptr && *times_kept != kept_when) {
       throw UsageError(
           {.what = "the quantised weight that this backward pass needs was replaced by a later first microbatch",
            .fix = "run all backward passes of a step before the first microbatch of the next"});
@@ -92,7 +96,10 @@ class ScaledLinear : public torch::autograd::Function<ScaledLinear> {
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const auto how = c10::static_intrusive_pointer_cast<Backward>(context->saved_data["backward"].toCapsule());
-    how->check();
+    QuantizeOptions wanted = how->gradient;
+    wanted.rows = context->needs_input_grad(0);
+    wanted.columns = context->needs_input_grad(1);
+    how->check(/*needs_weight=*/wanted.rows);
     const auto saved = context->get_saved_variables();
     const at::Tensor& gradient = gradients[0];
     Factor input = how->input, weight = how->weight;
@@ -102,21 +109,35 @@ class ScaledLinear : public torch::autograd::Function<ScaledLinear> {
       weight.data = saved[2];
       weight.inverse = saved[3];
     }
-    QuantizeOptions wanted = how->gradient;
-    wanted.rows = context->needs_input_grad(0);
-    wanted.columns = context->needs_input_grad(1);
-    const Quantized factor = quantize(gradient, wanted);
     variable_list result(6);
-    if (wanted.rows) {
-      result[0] = scaled_product(factor.rows, weight, how->input_type, false).view(how->input_sizes);
-    }
-    if (wanted.columns) {
-      result[1] = scaled_product(factor.columns, input, how->weight_type, false);
+    if (how->later.data.defined()) {
+      result[1] = scaled_product(std::exchange(how->later, {}), input, how->weight_type, false);
+    } else {
+      // By the scale of now: the next region may end before the second part.
+      const bool comes_later = input.data.defined() && !torch::autograd::get_current_node()->next_edge(1).is_valid();
+      wanted.columns = wanted.columns || comes_later;
+      const Quantized factor = quantize(gradient, wanted);
+      if (wanted.rows) result[0] = scaled_product(factor.rows, weight, how->input_type, false).view(how->input_sizes);
+      if (comes_later) {
+        how->later = factor.columns;
+      } else if (wanted.columns) {
+        result[1] = scaled_product(factor.columns, input, how->weight_type, false);
+      }
     }
     if (how->has_bias && context->needs_input_grad(2)) result[2] = gradient.sum(0);
     return result;
   }
 };
+
+// Its node is one that runs in two parts, unless hooks of checkpoint() would compute it twice.
+bool is_divisible(const torch::autograd::Node& node) {
+  const auto* const product = dynamic_cast<const torch::autograd::CppNode<ScaledLinear>*>(&node);
+  if (product == nullptr) return false;
+  const auto& saved = product->ctx_.saved_data;
+  return !c10::static_intrusive_pointer_cast<Backward>(saved.at("backward").toCapsule())->is_recomputed;
+}
+
+const bool is_known = callable::know_divisible_product(&is_divisible);
 
 // float32 becomes what torch's autocast says, as in torch's linear.
 c10::ScalarType result_type(const at::Tensor& x) {
@@ -205,6 +226,7 @@ at::Tensor LinearState::forward(const at::Tensor& x, const at::Tensor& weight, c
   backward->input_sizes = x.sizes().vec();
   backward->input_type = x.scalar_type();
   backward->has_bias = bias.defined();
+  backward->is_recomputed = at::SavedTensorDefaultHooks::get_hooks().has_value();
   if (recipe.scaling == Scaling::delayed) {
     const auto give = [&](QuantizeOptions& options, Role role) {
       options.scale = scales_->scale_of(layer_, role);

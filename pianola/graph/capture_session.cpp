@@ -129,6 +129,7 @@ CaptureSession::~CaptureSession() {
 // than the recording: it records no casts, and its backward does not reach the weights.
 void CaptureSession::warm_up(const std::function<void()>& step) {
   const auto start = Clock::now();
+  if (options_.restore) region_uses_.emplace();
   std::optional<PoolState::WarmUp> in_pool;
   if (in_pool_ && options_.warmup != 0) in_pool.emplace(*options_.pool.state());
   for (int run = 0; run < options_.warmup; ++run) {
@@ -146,6 +147,7 @@ void CaptureSession::warm_up(const std::function<void()>& step) {
     watch->check();
     check_plain(watch, options_.communication);
   }
+  region_uses_.reset();
   warmup_time_ = since(start);
 }
 

@@ -67,6 +67,7 @@ void NumericRegion::ran(const std::shared_ptr<const void>& what) {
     collecting->any_ran_ = true;
     auto& uses = collecting->uses_;
     if (what != nullptr && std::find(uses.begin(), uses.end(), what) == uses.end()) uses.push_back(what);
+    return;
   }
   if (what != nullptr) outermost->hear(what);
 }

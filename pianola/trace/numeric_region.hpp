@@ -46,7 +46,8 @@ class PIANOLA_API NumericRegion {
   bool is_open_ = true;
 };
 
-/// What ran in regions that were open already, while it lives: of the recording of a graph.
+/// What ran in regions that were open already, while it lives: of the recording of a graph, or of runs before it that are taken back. These
+/// regions do not hear of it: nothing that counts has run.
 class RegionUses {
  public:
   RegionUses();

@@ -44,10 +44,7 @@ class Quantisation:
 
     @contextlib.contextmanager
     def around_capture(self) -> Iterator[None]:
-        """The region of the capture. Scales are as they were, behind it."""
-        of_layers = {id(one.scales): one.scales for target in self._targets for one in _layers_of(target)}
-        scales = [one for one in of_layers.values() if one is not None]
-        before = [[buffer.clone() for buffer in one.buffers()] for one in scales]
+        """The region of the capture."""
         try:
             # A captured pass is none of a first microbatch: those before it, of which no backward was captured yet, would lose theirs.
             with self._captured_in(False if self._keeps_weights else None):
@@ -55,10 +52,6 @@ class Quantisation:
         finally:
             while self._opened:  # a forward failed
                 self._leave(None)
-            with torch.no_grad():
-                for one, values in zip(scales, before):
-                    for buffer, value in zip(one.buffers(), values):
-                        buffer.copy_(value)
 
     def capture_hooks(self, given: Given) -> Given:
         """Those of the caller, and ours: callables that are not to be in 8 bits run in a region that is off, and the first run of

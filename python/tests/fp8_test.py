@@ -130,6 +130,26 @@ def test_callables_are_captured_in_a_region_and_refuse_to_be_called_outside(devi
 
 
 @pytest.mark.parametrize("name", RECIPES)
+def test_gradients_of_weights_may_come_later(device, name):
+    eager, ours = made(device, RECIPES[name]).blocks[0], made(device, RECIPES[name]).blocks[0]
+    x = torch.randn(8, LENGTH, ours.up.in_features, device=device, requires_grad=True)
+    with fp8.autocast():
+        graphed = pianola.make_graphed_callables(ours, (x,), delay_weight_gradients=True)
+    assert graphed.forward.info().delayed >= 4
+    for number in range(8):
+        for model, call in ((eager, eager), (ours, graphed)):
+            model.zero_grad()
+            with fp8.autocast():
+                loss = call(x * (number + 1)).square().mean()
+            loss.backward()
+            with torch.no_grad(), fp8.autocast():  # its end renews the scales, that of the gradient too
+                model.up(x[:1])
+            if call is graphed:
+                assert ours.up.weight.grad is None and call.backward_dw()
+        assert_same_state(ours, eager)
+
+
+@pytest.mark.parametrize("name", RECIPES)
 def test_whole_iterations_whose_weights_are_kept_for_all_microbatches(device, name):
     def iteration_of(training):
         def iteration(microbatches):

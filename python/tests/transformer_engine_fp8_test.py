@@ -299,8 +299,9 @@ def test_evaluation_runs_eagerly_and_takes_the_microbatch_too(te, device):
         assert_same("evaluation", graphed(x, is_first_microbatch=True), expected)
 
 
-def test_a_pipeline_in_8_bits_trains_as_eager(te, device):
-    order = [1, 1, 2, 2, -2, -1, -2, -1]
+@pytest.mark.parametrize("later", [[], [-2.5, -1.5, -2.5, -1.5]], ids=["weights at once", "weights later"])
+def test_a_pipeline_in_8_bits_trains_as_eager(te, device, later):
+    order = [1, 1, 2, 2, -2, -1, -2, -1, *later]
     eager, ours = model_of(device), model_of(device)
     functions = te.make_graphed_callables(
         tuple(ours), samples(device, 4), enabled=True, cache_quantized_params=True, _order=order, _num_layers_per_chunk=[1, 1]
@@ -322,6 +323,8 @@ def test_a_pipeline_in_8_bits_trains_as_eager(te, device):
                                 made[m] = model[chunk](made[m])
             for y in made:
                 y.square().mean().backward()
+            for chunk, m in ((1, 0), (0, 0), (1, 1), (0, 1)) if later and model is ours else ():
+                assert functions[2 * chunk + m].backward_dw()
             results.append([y.detach().clone() for y in made])
             optimizer.step()
         for one, other in zip(*results):
