@@ -109,9 +109,7 @@ void ensure_context(const Driver& driver) {
   CUcontext context = nullptr;
   check(driver.ctx_get_current(&context), "cuCtxGetCurrent");
   if (context != nullptr) return;
-  int device = 0;
-  check(static_cast<CUresult>(cudaGetDevice(&device)), "cudaGetDevice");
-  check(static_cast<CUresult>(cudaSetDevice(device)), "cudaSetDevice");
+  check(static_cast<CUresult>(cudaSetDevice(current_cuda_device())), "cudaSetDevice");
 }
 
 std::string architecture_of_current_device(const Driver& driver) {
@@ -127,6 +125,12 @@ std::string architecture_of_current_device(const Driver& driver) {
 }
 
 }  // namespace
+
+int current_cuda_device() {
+  int device = 0;
+  check(static_cast<CUresult>(cudaGetDevice(&device)), "cudaGetDevice");
+  return device;
+}
 
 bool has_compiler() noexcept { return nvrtc().is_whole; }
 

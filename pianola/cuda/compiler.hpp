@@ -1,7 +1,10 @@
 #pragma once
 #include <cuda.h>
 
+#include <map>
+#include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace pianola {
@@ -30,6 +33,27 @@ struct CompiledCode {
 /// on this thread, and on threads that have not used the device yet, as autograd's. @throws DeviceError  As compile(), or it cannot be
 /// loaded.
 [[nodiscard]] CUfunction load_kernel(const KernelSource& source);
+
+/// The current device of the CUDA runtime.
+[[nodiscard]] int current_cuda_device();
+
+/// Kernels that are loaded, by what each was compiled for and by device. Threads: any.
+template <class Kind>
+class KernelCache {
+ public:
+  /// @param source_of  Gives its source, when it is first asked for. @throws DeviceError  As load_kernel().
+  template <class Source>
+  [[nodiscard]] CUfunction get(const Kind& kind, const Source& source_of) {
+    const std::lock_guard lock(mutex_);
+    CUfunction& kernel = known_[{current_cuda_device(), kind}];
+    if (kernel == nullptr) kernel = load_kernel(source_of());
+    return kernel;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::pair<int, Kind>, CUfunction> known_;
+};
 
 /// Launches it on a stream, with `threads` in each block. @param arguments  Where each of its parameters is. @throws DeviceError
 void launch_kernel(CUfunction kernel, unsigned blocks, unsigned threads, CUstream stream, void** arguments);

@@ -1,6 +1,7 @@
 #include <pianola/fp8/scales.hpp>
 
 #include <pianola/core/error.hpp>
+#include <pianola/fp8/scales_operation.hpp>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -28,9 +29,10 @@ namespace {
 
 constexpr std::int64_t kRoles = 3;
 
-// See Note [Delayed scales].
-void update_kernel(const at::Tensor& history, const at::Tensor& scale, const at::Tensor& updates,
-                   const at::Tensor& limits, double divisor, bool most_recent, std::int64_t interval) {
+}  // namespace
+
+void update_by_operators(const at::Tensor& history, const at::Tensor& scale, const at::Tensor& updates,
+                         const at::Tensor& limits, double divisor, bool most_recent, std::int64_t interval) {
   const at::NoGradGuard no_grad;
   const at::Tensor noted = history.select(0, 0).clone();
   const at::Tensor is_noted = noted.ne(0).logical_and_(at::isfinite(noted));
@@ -47,14 +49,14 @@ void update_kernel(const at::Tensor& history, const at::Tensor& scale, const at:
   updates.add_(1);
 }
 
-}  // namespace
-
 TORCH_LIBRARY_FRAGMENT(pianola, library) {
   library.def(
       "fp8_update_scales_(Tensor(a!) history, Tensor(b!) scale, Tensor(c!) updates, Tensor limits, float divisor, bool "
       "most_recent, int interval) -> ()");
 }
-TORCH_LIBRARY_IMPL(pianola, CompositeExplicitAutograd, library) { library.impl("fp8_update_scales_", &update_kernel); }
+TORCH_LIBRARY_IMPL(pianola, CompositeExplicitAutograd, library) {
+  library.impl("fp8_update_scales_", &update_by_operators);
+}
 
 ScaleTable::ScaleTable(std::int64_t layers, const Recipe& recipe, c10::Device device)
     : ScaleTable(at::ones({kRoles * layers}, at::TensorOptions(device).dtype(at::kFloat)),

@@ -82,6 +82,25 @@ TEST_P(ScalesTest, AreThoseOfTheFormulaForEachRecipe) {
   }
 }
 
+// More tensors than a block of threads has, and histories of more rows than it reads at once.
+TEST_P(ScalesTest, AreThoseOfTheFormulaForLongHistories) {
+  for (const Recipe& recipe : {Recipe{}, Recipe{.amax_history_length = 1500}, Recipe{.amax_history_length = 2049}}) {
+    const ScaleTable table(15, recipe, device()), other(15, recipe, at::kCPU);
+    other.history().copy_(at::rand_like(other.history()));
+    table.history().copy_(other.history());
+    for (std::uint64_t number = 0; number < 3; ++number) {
+      const at::Tensor noted = randn({45}, number).abs().cpu();
+      noted[7].zero_();
+      other.noted().copy_(noted);
+      table.noted().copy_(noted);
+      other.update();
+      table.update();
+      EXPECT_TRUE(same(table.history().cpu(), other.history())) << recipe.to_text() << ", update " << number;
+      EXPECT_TRUE(same(table.scale().cpu(), other.scale())) << recipe.to_text() << ", update " << number;
+    }
+  }
+}
+
 TEST_P(ScalesTest, TakeOverWhatACheckpointHad) {
   const Recipe recipe{.amax_history_length = 3};
   const ScaleTable table(1, recipe, device());

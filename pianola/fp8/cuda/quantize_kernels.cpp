@@ -3,14 +3,10 @@
 #include <pianola/fp8/cuda/quantize_code.hpp>
 
 #include <ATen/cuda/CUDAContext.h>
-#include <c10/cuda/CUDAFunctions.h>
 
 #include <fmt/format.h>
 
-#include <map>
-#include <mutex>
 #include <tuple>
-#include <utility>
 
 namespace pianola::fp8 {
 namespace {
@@ -45,12 +41,8 @@ bool has_quantize_kernels() {
 }
 
 CUfunction quantize_kernel(const KernelKind& kind) {
-  static std::mutex mutex;
-  static auto& known = *new std::map<std::pair<c10::DeviceIndex, KernelKind>, CUfunction>;
-  const std::lock_guard lock(mutex);
-  CUfunction& function = known[{c10::cuda::current_device(), kind}];
-  if (function == nullptr) function = load_kernel(source_of(kind));
-  return function;
+  static auto& known = *new KernelCache<KernelKind>;
+  return known.get(kind, [&] { return source_of(kind); });
 }
 
 }  // namespace pianola::fp8
