@@ -18,6 +18,7 @@ LINES = {
     "diffusion.py": ["84 of 90 steps replayed", "losses, weights and images are those of eager, bit for bit"],
     "digits.py": ["pianola.graph ", "@pianola.graphed", "all weights and statistics are the same, bit for bit"],
     "experts.py": ["steps replayed", "rank 0 of", "losses and weights are those of eager, bit for bit"],
+    "fp8_gpt.py": ["delayed: 12 of 12 losses equal eager's, bit for bit", "beside bfloat16's: "],
     "fsdp.py": ["steps replayed", "rank 0 of", "losses and weights are those of eager, bit for bit"],
     "graphed_callables.py": ["weights, gradients and evaluation are those of eager, bit for bit"],
     "lightning_trainer.py": [" of 60 steps replayed", "losses and weights are those of eager, bit for bit"],
