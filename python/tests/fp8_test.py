@@ -129,6 +129,81 @@ def test_callables_are_captured_in_a_region_and_refuse_to_be_called_outside(devi
         ours(batch(0, device))
 
 
+@pytest.mark.parametrize("name", ["delayed", "tensor", "row"])
+def test_an_overflow_is_found_and_its_step_skipped(device, name):
+    def step_of(training):
+        scaler = torch.amp.GradScaler(device.type, init_scale=1024.0, growth_interval=4)
+
+        def step(x):
+            training.optimizer.zero_grad()
+            with fp8.autocast():
+                loss = training.model.blocks[0](x).square().mean()
+            scaler.scale(loss).backward()
+            scaler.step(training.optimizer)
+            scaler.update()
+            return loss.detach()
+
+        return step, scaler
+
+    eager, twin = Training(device, RECIPES[name]), Training(device, RECIPES[name])
+    (plain, eager_scaler), (ours, scaler) = step_of(eager), step_of(twin)
+    step = pianola.graphed(ours)
+    for number in range(24):
+        x = torch.randn(4, LENGTH, WIDTH, generator=torch.Generator().manual_seed(number)).to(device)
+        if number in (9, 17):
+            x[0, 0, 0] = float("inf")
+        before = [one.clone() for one in twin.model.blocks[0].parameters()]
+        loss, expected = step(x), plain(x)
+        assert torch.equal(loss.nan_to_num(), expected.nan_to_num())
+        for (key, one), other in zip(twin.model.state_dict().items(), eager.model.state_dict().values()):
+            assert_same(key, one, other)
+        assert scaler.get_scale() == eager_scaler.get_scale()
+        skipped = all(torch.equal(one, other) for one, other in zip(before, twin.model.blocks[0].parameters()))
+        assert skipped == (number in (9, 17)), number
+    assert replays_of(step) >= 12, step.info()
+
+
+def test_a_watch_stops_training_where_a_gradient_overflows(device):
+    training = Training(device, RECIPES["delayed"])
+    watch = pianola.FiniteWatch(device)
+
+    def step(x):
+        training.optimizer.zero_grad()
+        with fp8.autocast():
+            loss = training.model.blocks[0](x).square().mean()
+        loss.backward()
+        watch.check_gradients(training.model.blocks[0].named_parameters())
+        watch.end_step()
+
+    iteration = pianola.FullIteration(step)
+    for number in range(6):
+        iteration(torch.randn(4, LENGTH, WIDTH, device=device) * (1 if number < 5 else float("nan")))
+        if number < 5:
+            watch.wait()
+    with pytest.raises(pianola.Error, match="is NaN in step 6"):
+        watch.wait()
+
+
+def test_the_audit_names_what_a_graph_would_not_follow(device):
+    training, calls = Training(device, RECIPES["delayed"]), [0]
+    training.optimizer = torch.optim.SGD(training.model.parameters(), lr=1e-2)
+    ids = batch(0, device)
+    assert pianola.audit(lambda: training.step(ids)).findings == []
+
+    def replaces_the_history():
+        scales = fp8.scales_of(training.model)
+        scales.history = scales.history.clone()
+        training.step(ids)
+
+    def is_in_a_region_now_and_then():
+        calls[0] += 1
+        loss_of(training.model, ids, enabled=calls[0] % 2 == 0).backward()
+
+    replaced, mismatch = (str(pianola.audit(step)) for step in (replaces_the_history, is_in_a_region_now_and_then))
+    assert "PG802" in replaced and "blocks.0.qkv.fp8_scales.history' is given another tensor by the step" in replaced
+    assert "PG501" in mismatch and "blocks.0.qkv" in mismatch
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_gradients_of_weights_may_come_later(device, name):
     eager, ours = made(device, RECIPES[name]).blocks[0], made(device, RECIPES[name]).blocks[0]
