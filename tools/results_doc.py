@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from html import escape
 
 import benchmark_docs
+from curve_picture import curve_picture
 from generated_pages import ROOT, write_or_check
 
 RESULTS = ROOT / "bench/results/h200"
@@ -58,6 +59,16 @@ REASONS = {
         "9.3 us in C++",
     ("cuda/python_islands", "@pianola.graphed, a decision by the value"):
         "0.04 % above",
+    ("cuda/python_fp8", "delayed, @pianola.graphed: at most 1x"):
+        "three casts more for each layer",
+    ("cuda/python_fp8", "tensor, @pianola.graphed: at most 1x"):
+        "six kernels more for each layer",
+    ("cuda/python_fp8", "row, @pianola.graphed: at most 1x"):
+        "nine kernels more for each layer",
+    ("cuda/python_fp8", "delayed: at least 0.9 of the bound"):
+        "the casts: of inputs, weights and gradients",
+    ("cuda/python_fp8", "tensor: at least 0.9 of the bound"):
+        "as above, with an amax before each",
     ("cuda/python_experts_ranks", "counted tokens: at least 0.7"):
         "the device waits while the host sends",
     ("cuda/python_layers", "pianola.graph_layers, 4 microbatches: at most 1.05x"):
@@ -300,11 +311,17 @@ def readme_table():
     return "\n".join(lines) + "\n"
 
 
+def losses_picture():
+    """Of docs/guide/fp8.md."""
+    found = document("checks/fp8_losses.json")
+    return curve_picture("Loss of a character GPT", found["losses"], found["steps"], (GREY, ORANGE, BLUE, DARK))
+
+
 def pages():
     """{file: its text}"""
     before, _, rest = README.read_text().partition(TABLE_BEGIN)
     after = rest.partition(TABLE_END)[2]
-    made = {PAGE: page(), MISSED: missed_text() + "\n", README: before + TABLE_BEGIN + readme_table() + TABLE_END + after}
+    made = {IMAGES / "fp8_loss.svg": losses_picture(), PAGE: page(), MISSED: missed_text() + "\n", README: before + TABLE_BEGIN + readme_table() + TABLE_END + after}
     return made | {IMAGES / f"results_{figure.name}.svg": picture(figure) for figure in FIGURES}
 
 
