@@ -12,7 +12,7 @@ from torch.nn import functional
 
 EAGER, LAYERS, MODEL, ITERATION = SCOPES = ("eager", "layers", "model", "iteration")
 ITERATIONS, BURST = 20, 5
-CHECKED = 12
+CHECKED = 48  # also where parts of a step are found first
 
 
 def training(model, optimizer, loss_of, ends=lambda loss: loss.detach()):

@@ -6,6 +6,7 @@ when the step was captured is taken back, and its call made eagerly; nobody has 
 """
 
 import logging
+import re
 import threading
 import weakref
 from collections import Counter
@@ -25,6 +26,7 @@ _MOST_LOOKS = 6  # at eager calls, until two of them read something else
 _EAGER, _REPLAYS = 5, 12  # that are timed: behind warm-up calls and a capture the first ones are slow
 _MOST_CALLS = 50  # until there are as many replays
 _MOST_MODULES = 256
+_RULE, _OF_READS = re.compile(r"\[(PG\d+)\]"), re.compile(r"PG1\d\d$")  # as errors name them
 
 
 # --- Which of them are parts ---
@@ -139,6 +141,7 @@ class FoundParts:
         self._parts: list[_FoundPart] = []
         self._here = _Here()
         self._had_a_try = False
+        self._reason = ""  # why the step stays eager, which nobody was told yet
         self._looks = 0
         self._scout: Optional[Scout] = None  # of the last call that was looked at
         self._found = Found([], "", [], "")
@@ -146,11 +149,15 @@ class FoundParts:
         self._calls = 0  # of the race
         self._lock = threading.Lock()
 
-    def may_look(self, info: Any) -> bool:
-        """Behind a call whose signature stays eager; whether it reads values, so that calls are to be looked at."""
+    def may_look(self, info: Any, reason: str) -> bool:
+        """Behind a call whose signature stays eager, for a reason; whether that is what it reads, so that calls are to be looked at. A
+        function that replays other calls is left alone."""
         if self._had_a_try or not any(one.reads_values and str(one.state) == "eager" for one in info.signatures[:1]):
             return False
-        self._had_a_try = True
+        rule = _RULE.search(reason)
+        if (rule and not _OF_READS.match(rule[1])) or any(str(one.state) == "captured" for one in info.signatures):
+            return False
+        self._had_a_try, self._reason = True, reason
         self.phase = "look"
         return True
 
@@ -190,7 +197,8 @@ class FoundParts:
             return result  # by chance both read the same
         self._scout = None
         if not found.modules:
-            self._give_up(owner, found.why_not)
+            self._note(found.why_not)
+            owner.tell_fallback(self._reason + self.note)
             return result
         modules = [module for reference in found.modules if (module := reference()) is not None]
         device = next((one.device for module in modules for one in module.parameters()), torch.device("cpu"))
@@ -240,9 +248,9 @@ class FoundParts:
 
     def _drop(self, owner: Any, why: str) -> None:
         self._parts = []
-        self._give_up(owner, f"leaving {self._found.names} out of the graph was tried: {why}")
+        self._note(f"leaving {self._found.names} out of the graph was tried: {why}")
+        owner.forget_graphs()  # which warms up, and says why it stays eager
 
-    def _give_up(self, owner: Any, why: str) -> None:
+    def _note(self, why: str) -> None:
         self.phase = ""
         self.note = f"\n  note:  {why}" if why else ""
-        owner.forget_graphs()  # which warms up, and says why it stays eager

@@ -176,7 +176,7 @@ class GraphedFunction(Generic[Arguments, Result]):
                 _log.info("%s is replayed: %s", name_of(self.original), "; ".join(taken(one)))
 
     def _report(self, reason: str) -> None:
-        if self._options["islands"] == "found" and self.found.may_look(self._cache.info()):
+        if self.checks_reads and self._options["compile"] is False and self.found.may_look(self._cache.info(), reason):
             return  # perhaps it need not be so
         if not self.found.has_dropped(self, reason):
             self.tell_fallback(reason + self.found.note)
@@ -370,8 +370,8 @@ def graphed(
             finds that faster; 0: never.
         islands: what stays on the host while a graph is replayed. "marked": what pianola.eager marks. "auto": reads of values as well
             (`if loss.item() > 5`, `x[mask]`): a replay runs up to each, reads, and goes on where it says what it said to the capture;
-            else the call is made eagerly, and where that is so too often, all calls are. "found": modules around reads that change from
-            call to call, too, where that is faster; not yet on a GPU.
+            else the call is made eagerly, and where that is so too often, all calls are. Modules around reads that change from call to
+            call are left out of the graph, where that is faster.
         compile: True: the modules that the function calls are compiled by Inductor, and its kernels are part of the graph. "auto":
             where they are at least 2 % faster. Calls go to the plain graph until the compiled one is there; what cannot be
             compiled stays plain. Compiled kernels round differently: info().compiled says by how much, and what was chosen;
@@ -381,8 +381,8 @@ def graphed(
         capture_error_mode: as for pianola.graph.
         on_fallback: called with the reason, once per signature, instead of the log.
     """
-    if islands not in ("marked", "auto", "found"):
-        refuse(f"islands must be 'marked', 'auto' or 'found', got {islands!r}")
+    if islands not in ("marked", "auto"):
+        refuse(f"islands must be 'marked' or 'auto', got {islands!r}")
     if isinstance(pool, tuple):
         refuse("graphed needs a pianola.GraphPool, not its name", "pass pool=pianola.GraphPool(device)")
     options = dict(

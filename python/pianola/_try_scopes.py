@@ -23,6 +23,7 @@ from ._verify import comparable
 Step = Callable[..., Any]
 
 _SETTLING = 12  # calls after which graphs are there, or will not come
+_MOST_SETTLING = 80  # where parts of the step are being found that stay eager
 _PARTS = 4  # of the calls that are timed; the fastest counts
 _WORTH = 0.98  # of eager's time: what is slower is not worth a graph
 _AS_FAST = 1.03  # of the fastest: then the larger scope is taken
@@ -117,12 +118,13 @@ def try_scopes(make_step: Callable[[], Any], *, batches: Optional[Iterable[Any]]
         refuse(f"iterations must be 1 or more, got {iterations}")
     entries = list(batches) if batches is not None else None
     tries = [_Try(scope, make_step, entries, iterations) for scope in ("eager", *_WRITE)]
-    for one in tries:
-        one.run()
+    settling = tries[-1].run(_SETTLING, _MOST_SETTLING)  # all make the same calls
+    for one in tries[:-1]:
+        one.run(settling, settling)
     eager = tries[0]
     for one in tries:
         one.trial.is_equal = _are_equal(one.seen, eager.seen)
-    return TriedScopes(eager.name, eager.device, _SETTLING + iterations, [one.trial for one in tries])
+    return TriedScopes(eager.name, eager.device, settling + iterations, [one.trial for one in tries])
 
 
 class _Try:
@@ -132,7 +134,8 @@ class _Try:
         self.name = self.device = ""
         self._make, self._batches, self._iterations = make_step, batches, iterations
 
-    def run(self) -> None:
+    def run(self, fewest: int, most: int) -> int:
+        """@return  Calls until the graphs were there."""
         torch.manual_seed(0)
         random.seed(0)
         if "numpy" in sys.modules:
@@ -145,12 +148,15 @@ class _Try:
         models = self._first_call(step, batches)
         made = self._graphs_of(step, models)
         run = made[0] if self.trial.scope == "iteration" else step
-        for _ in range(_SETTLING - 1):
+        calls = 1
+        while calls < fewest or (calls < most and any(function.found.phase for function in made)):
             self._call(run, batches)
+            calls += 1
         self.trial.ms = min(self._timed(run, batches) for _ in range(_PARTS))
         self.trial.replays = sum(one.replays for function in made for one in function.info().signatures)
         for model in models.values():
             self.seen += [tensor.detach().cpu() for tensor in (*model.parameters(), *model.buffers())]
+        return calls
 
     def _call(self, step: Step, batches: Batches) -> None:
         args, kwargs = batches.next()
