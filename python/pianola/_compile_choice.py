@@ -21,6 +21,7 @@ from ._graphed import GraphedFunction
 from ._ignored_logs import logs_ignored
 from ._load import _C
 from ._patching import replacement
+from ._process_groups import ranks
 from ._structure import of_arguments
 from ._timed_calls import Watch
 from ._weakly import Weakly, owner_of
@@ -59,11 +60,6 @@ def _why_eager(info: Any) -> str:
 def shapes_of(args: tuple, kwargs: dict) -> Any:
     """Of the tensors among the arguments."""
     return tuple((tensor.shape, tensor.dtype, tensor.requires_grad) for tensor in of_arguments(args, kwargs)[0])
-
-
-def ranks() -> int:
-    distributed = torch.distributed
-    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
 
 
 class Owner(Protocol):

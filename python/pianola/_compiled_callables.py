@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from ._call import name_of
 from ._called_modules import Called, copy_of, first_line, tensors_in, why_not
 from ._compared_modules import compare_all, random_states_kept, run
-from ._compile_choice import NO_COMMON_CLOCK, TURNS, judge, ranks
+from ._compile_choice import NO_COMMON_CLOCK, TURNS, judge
 from ._compiled_code import stance as stance_of_the_compiler
 from ._compiled_modules import compiled
 from ._errors import CaptureError
@@ -25,6 +25,7 @@ from ._graph_pool import pool_id
 from ._graphed_forward import GraphedForward
 from ._ignored_logs import SharedPatch, logs_ignored
 from ._load import _C
+from ._process_groups import ranks
 from ._structure import of_arguments
 from ._timed_calls import Watch
 from ._weakly import Weakly

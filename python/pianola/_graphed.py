@@ -370,8 +370,8 @@ def graphed(
             finds that faster; 0: never.
         islands: what stays on the host while a graph is replayed. "marked": what pianola.eager marks. "auto": reads of values as well
             (`if loss.item() > 5`, `x[mask]`): a replay runs up to each, reads, and goes on where it says what it said to the capture;
-            else the call is made eagerly, and where that is so too often, all calls are. Modules around reads that change from call to
-            call are left out of the graph, where that is faster.
+            else the call is made eagerly, and where that is so too often, all calls are. Modules and functions around reads that change
+            from call to call are left out of the graph, where that is faster.
         compile: True: the modules that the function calls are compiled by Inductor, and its kernels are part of the graph. "auto":
             where they are at least 2 % faster. Calls go to the plain graph until the compiled one is there; what cannot be
             compiled stays plain. Compiled kernels round differently: info().compiled says by how much, and what was chosen;

@@ -22,6 +22,11 @@ def watch() -> None:
             setattr(torch.distributed.ProcessGroup, name, _after_graphs(end))
 
 
+def ranks() -> int:
+    distributed = torch.distributed
+    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+
+
 def groups_that_exist() -> tuple:
     """Another value after a process group was made or ended, also where one was made and has ended since."""
     if not torch.distributed.is_available():

@@ -4,7 +4,7 @@ import threading
 import types
 from typing import Any, Callable, Sequence
 
-_ORIGINAL = "_pianola_stands_in_for"
+STANDS_IN_FOR = "_pianola_stands_in_for"
 
 
 class Replaced:
@@ -46,7 +46,7 @@ def _replace(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callabl
     own = vars(owner).get(name)
     original = getattr(owner, name)
     function = make(original)
-    function.__dict__[_ORIGINAL] = original
+    function.__dict__[STANDS_IN_FOR] = original
     setattr(owner, name, function)
     if own is None:  # inherited
         return lambda: delattr(owner, name)
@@ -55,4 +55,4 @@ def _replace(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callabl
 
 def original_of(function: Any) -> Any:
     """What it stands in for; itself where it stands in for nothing."""
-    return function.__dict__.get(_ORIGINAL, function) if type(function) is types.FunctionType else function
+    return function.__dict__.get(STANDS_IN_FOR, function) if type(function) is types.FunctionType else function

@@ -1,0 +1,516 @@
+"""Functions and methods that read values which change from call to call, found in a step and left out of its graph."""
+
+import functools
+import gc
+import importlib
+import sys
+import textwrap
+import weakref
+
+import pianola
+import pytest
+import torch
+from found import STEPS, assert_alike, batch, descending, deterministic, expect_eager, graphs_are_faster, mean_square  # noqa: F401
+from pianola._found_calls import Place
+from pianola._functions_around import parts_at
+from pianola._scout import Scout
+from torch import nn
+
+
+def dispatch(x, weights, chosen, experts):
+    """Each token goes to one expert; the host counts."""
+    order = chosen.argsort(stable=True)
+    counts = torch.bincount(chosen, minlength=len(experts)).tolist()
+    pieces = [expert(piece) for expert, piece in zip(experts, x[order].split(counts))]
+    return torch.zeros_like(x).index_copy(0, order, torch.cat(pieces) * weights[order, None])
+
+
+class Moe(nn.Module):
+    """Keeps how much each expert was asked for, which no part may: so the module is none."""
+
+    def __init__(self, width=8, count=4):
+        super().__init__()
+        self.gate = nn.Linear(width, count, bias=False)
+        self.experts = nn.ModuleList(nn.Sequential(nn.Linear(width, 16), nn.GELU(), nn.Linear(16, width)) for _ in range(count))
+        self.register_buffer("load", torch.zeros(count))
+
+    def forward(self, x):
+        probabilities = self.gate(x).softmax(-1)
+        weights, chosen = probabilities.max(-1)
+        self.load += probabilities.detach().mean(0)
+        return x + self.route(x, weights, chosen)
+
+    def route(self, x, weights, chosen):
+        return dispatch(x, weights, chosen, self.experts)
+
+
+def network(kind=Moe):
+    return lambda: nn.Sequential(nn.Linear(8, 8), kind(), nn.LayerNorm(8), kind(), nn.Dropout(0.1))
+
+
+def expect_parts(make, device, *parts, step_of=descending(mean_square)):
+    told = []
+    step, model = assert_alike(make, device, [batch(i) for i in range(STEPS)], told, step_of)
+    signature = step.info().signatures[0]
+    assert signature.replays >= 20 and not told, (signature.reason, told, step.found.note)
+    assert len(step.info().parts) == len(parts), step.info().parts
+    for part, said in zip(step.info().parts, parts):
+        assert part.startswith(said), part
+    return step
+
+
+def test_a_function_stays_eager_and_the_module_around_it_is_in_the_graph(device):
+    step = expect_parts(network(), device, "2 x dispatch: ")
+    assert " (dispatch at found_functions_test.py:" in str(step.info())
+    assert sys.modules[__name__].dispatch.__code__.co_name == "dispatch"
+
+
+class Sparse(Moe):
+    """A block as in libraries of models: top-k routing in a method, which finds all in the module."""
+
+    def forward(self, hidden):
+        scores, chosen = self.gate(hidden).softmax(-1).topk(2)
+        self.load += 1.0
+        return hidden + self._mix(hidden, scores, chosen=chosen)
+
+    def _mix(self, hidden, scores, chosen):
+        mixed = torch.zeros_like(hidden)
+        mask = nn.functional.one_hot(chosen, num_classes=len(self.experts)).permute(2, 1, 0)
+        for number, expert in enumerate(self.experts):
+            place, token = torch.where(mask[number])
+            mixed.index_add_(0, token, expert(hidden[token]) * scores[token, place, None])
+        return mixed
+
+
+def test_a_method_stays_eager(device):
+    expect_parts(network(Sparse), device, "2 x Sparse._mix: aten::nonzero (_mix at found_functions_test.py:")
+    assert vars(Sparse)["_mix"].__code__.co_name == "_mix"
+
+
+def keep_large(x, linear):
+    """An early filter: only some rows are computed, and scattered back."""
+    rows = x.abs().amax(-1) > 1.0
+    filtered = x.clone()
+    filtered[rows] = linear(x[rows])
+    return filtered
+
+
+class Filtering(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        return keep_large(x, self.linear)
+
+
+def test_a_filter_by_a_mask_is_a_part(device):
+    expect_parts(lambda: nn.Sequential(nn.Linear(8, 8), Filtering(), nn.Linear(8, 8)), device, "keep_large: aten::")
+
+
+def largest_of(x):
+    return x * (1.0 + x.detach().abs().max().item())
+
+
+def normalised(x):
+    return largest_of(x) / (1.0 + x.detach().abs().mean())
+
+
+def test_the_step_itself_may_call_it(device):
+    def step_of(model, optimizer):
+        return descending(lambda model, x: (normalised(model(x)) + largest_of(-x)).square().mean())(model, optimizer)
+
+    expect_parts(lambda: nn.Linear(8, 8), device, "2 x largest_of: aten::_local_scalar_dense (largest_of at found", step_of=step_of)
+
+
+def sorted_sum(x, depth):
+    """Calls itself."""
+    largest = x.detach().max().item()
+    if depth == 0 or largest < 0.5:
+        return x * 2.0
+    return x / largest + sorted_sum(x - 0.5, depth - 1)
+
+
+def test_a_function_that_calls_itself_is_one_part(device):
+    def step_of(model, optimizer):
+        return descending(lambda model, x: sorted_sum(model(x), 3).square().mean())(model, optimizer)
+
+    expect_parts(lambda: nn.Linear(8, 8), device, "sorted_sum: aten::_local_scalar_dense", step_of=step_of)
+
+
+def scaled(by):
+    def decorate(function):
+        @functools.wraps(function)
+        def wrapper(*args, **kwargs):
+            return by * function(*args, **kwargs)
+
+        return wrapper
+
+    return decorate
+
+
+@scaled(by=2.0)
+@torch.no_grad()
+def thresholds(x):
+    return torch.full_like(x, x.mean().item())
+
+
+def test_a_wrapper_is_the_part(device):
+    def step_of(model, optimizer):
+        return descending(lambda model, x: (model(x) - thresholds(x)).square().mean())(model, optimizer)
+
+    expect_parts(lambda: nn.Linear(8, 8), device, "thresholds: aten::_local_scalar_dense (thresholds at", step_of=step_of)
+
+
+LIBRARY = """
+import torch
+
+def route(x, chosen, experts):
+    result = torch.zeros_like(x)
+    for number, expert in enumerate(experts):
+        (tokens,) = torch.where(chosen == number)
+        result = result.index_add(0, tokens, expert(x[tokens]))
+    return result
+"""
+MODEL = """
+import torch
+from torch import nn
+from {library} import route as send
+from {library} import route
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate = nn.Linear(8, 4)
+        self.experts = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        chosen = self.gate(x).argmax(-1)
+        return x + send(x, chosen, self.experts) + route(x, (chosen + 1) % 4, self.experts)
+"""
+
+
+def test_functions_that_are_imported_by_name(device, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    library, model = f"moe_library_{device.type}", f"moe_model_{device.type}"
+    (tmp_path / f"{library}.py").write_text(textwrap.dedent(LIBRARY))
+    (tmp_path / f"{model}.py").write_text(textwrap.dedent(MODEL).format(library=library))
+    block = importlib.import_module(model).Block
+    expect_parts(lambda: nn.Sequential(nn.Linear(8, 8), block()), device, f"2 x route: aten::nonzero (route at {library}.py:")
+    assert sys.modules[model].send is sys.modules[library].route
+
+
+shared = nn.Linear(8, 8)
+
+
+def with_global_weights(x):
+    rows = x[:, 0] > 0
+    return x + shared(x[rows]).tanh().sum() + shared.weight.mean()
+
+
+def test_a_module_that_the_code_of_a_function_names(device):
+    def make():
+        model = nn.Sequential(nn.Linear(8, 8))
+        shared.reset_parameters()
+        model.append(shared)
+        return model
+
+    def step_of(model, optimizer):
+        return descending(lambda model, x: with_global_weights(model[0](x)).square().mean() + model[1](x).tanh().mean())(model, optimizer)
+
+    if device.type == "cpu":
+        expect_eager(make, device, "a module in one that reads values that change is called from elsewhere, too", step_of)
+        alone = descending(lambda model, x: with_global_weights(model[0](x)).square().mean() + shared.weight.tanh().sum())
+        expect_parts(make, device, "with_global_weights: aten::index", step_of=alone)
+
+
+def own_weight(x, module):
+    return x + module.weight.sum() * x[x[:, 0] > 0].mean()
+
+
+def test_weights_that_the_step_uses_elsewhere_too(device):
+    def step_of(model, optimizer):
+        return descending(lambda model, x: own_weight(model(x), model).square().mean())(model, optimizer)
+
+    expect_parts(lambda: nn.Linear(8, 8), device, "own_weight: aten::index", step_of=step_of)
+
+
+# --- What is no part ---
+
+
+def expect_refusal(device, function_name, said, make=lambda: nn.Linear(8, 8)):
+    function = globals()[function_name]
+
+    def step_of(model, optimizer):
+        return descending(lambda model, x: globals()[function_name](model(x)).square().mean())(model, optimizer)
+
+    expect_eager(make, device, said, step_of)
+    assert globals()[function_name] is function
+
+
+seen = []
+
+
+def logging_all(x):
+    seen.append(x.detach().max().item())
+    return x * seen[-1]
+
+
+counter = 0
+
+
+def counting(x):
+    global counter
+    counter += 1
+    return x * x.detach().sum().item()
+
+
+def drawing(x):
+    return x * x.detach().sum().item() + torch.rand_like(x)
+
+
+def of_another_shape(x):
+    return x[x[:, 0] > 0]
+
+
+def remembering(x, cache={}):
+    cache["last"] = x.detach().sum().item()
+    return x * cache["last"]
+
+
+def noting_its_calls(x):
+    noting_its_calls.count += 1
+    return x * x.detach().sum().item()
+
+
+noting_its_calls.count = 0
+weight = torch.ones(8)
+
+
+def with_global_tensor(x):
+    return x * x.detach().sum().item() * weight.to(x.device)
+
+
+def descending_by_itself(x):
+    loss = x.square().mean() * x.detach().sum().item()
+    loss.backward(retain_graph=True)
+    return loss
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("drawing", "drawing draws random numbers"),
+        ("of_another_shape", "of_another_shape returns a tensor of another shape than it is given"),
+        ("with_global_tensor", "with_global_tensor uses a tensor that it is not given"),
+        ("descending_by_itself", "descending_by_itself runs a backward pass"),
+        ("logging_all", "the function changes seen"),
+        ("counting", "the function changes counter"),
+        ("remembering", "remembering sets an attribute"),
+        ("noting_its_calls", "the function changes noting_its_calls.count"),
+    ],
+)
+def test_what_is_no_part_is_said(device, name, said):
+    expect_refusal(device, name, said)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("logging_all", "changes seen"),
+        ("counting", "changes counter"),
+        ("remembering", "sets an attribute"),
+        ("noting_its_calls", "has attributes"),
+        ("largest_of", ""),
+    ],
+)
+def test_what_a_call_leaves_behind_is_seen(name, said):
+    (part,) = parts_at([Place(globals(), name)])
+    part.stand_in()
+    with Scout() as scout:
+        globals()[name](torch.ones(4, 8))
+    part.step_aside()
+    assert [(call.name, call.why_not) for call in scout.calls] == [(name, said)] and not scout.failure
+
+
+def in_a_table(x):
+    return x * x.detach().sum().item()
+
+
+table = {"sum": in_a_table}
+
+
+def test_who_holds_a_function_otherwise_would_see_what_stands_in_for_it(device):
+    def step_of(model, optimizer):
+        return descending(lambda model, x: in_a_table(model(x)).square().mean())(model, optimizer)
+
+    expect_eager(lambda: nn.Linear(8, 8), device, "no module or plain function is around aten::_local_scalar_dense", step_of)
+
+
+def test_a_closure_is_no_part(device):
+    def step_of(model, optimizer):
+        def choose(x):
+            return x * x.detach().sum().item()
+
+        return descending(lambda model, x: choose(model(x)).square().mean())(model, optimizer)
+
+    expect_eager(lambda: nn.Linear(8, 8), device, "no module or plain function is around aten::_local_scalar_dense", step_of)
+
+
+class Switching(Sparse):
+    """Its method is given what the step changes behind the call."""
+
+    def forward(self, hidden):
+        self.last = super().forward(hidden)
+        return self.last
+
+
+def test_what_its_module_keeps_is_told(device):
+    expect_eager(network(Switching), device, "Sparse._mix is otherwise when the step is over")
+
+
+class Trainer:
+    def choose(self, x):
+        return x * x.detach().sum().item()
+
+
+def test_a_method_of_another_object_is_no_part(device):
+    trainer = Trainer()
+
+    def step_of(model, optimizer):
+        return descending(lambda model, x: trainer.choose(model(x)).square().mean())(model, optimizer)
+
+    expect_eager(lambda: nn.Linear(8, 8), device, "Trainer.choose is given an object", step_of)
+
+
+# --- Around them ---
+
+
+def looked_at(monkeypatch):
+    """Gets an entry for each call that is looked at."""
+    looks = []
+    enter = Scout.__enter__
+    monkeypatch.setattr(Scout, "__enter__", lambda self: looks.append(self) or enter(self))
+    return looks
+
+
+def test_a_step_that_replays_is_not_looked_at(device, monkeypatch):
+    looks = looked_at(monkeypatch)
+    linear = nn.Linear(8, 8).to(device)
+    step = pianola.graphed(lambda x: linear(x).square().mean() if x.sum() < 1e9 else x.sum())
+    for i in range(30):
+        step(batch(i).to(device))
+    assert step.info().signatures[0].replays > 20 and not looks
+
+
+@pytest.mark.parametrize(("islands", "most"), [("marked", 0), ("auto", 3)])
+def test_a_step_that_stays_eager_is_looked_at_in_a_few_calls(device, monkeypatch, islands, most):
+    looks, told = looked_at(monkeypatch), []
+    linear = nn.Linear(8, 8).to(device)
+    step = pianola.graphed(lambda x: drawing(linear(x)), islands=islands, on_fallback=told.append)
+    for i in range(30):
+        step(batch(i).to(device))
+        if told:
+            break
+    assert len(told) == 1 and len(looks) == most and i < 10
+    for i in range(30):
+        step(batch(i).to(device))
+    assert step.info().signatures[0].state == "eager" and len(told) == 1 and len(looks) == most
+
+
+def test_a_function_under_autocast(device):
+    class Cast(Moe):
+        def forward(self, x):
+            with torch.autocast(device.type, dtype=torch.bfloat16):
+                return super().forward(x.float()).float()
+
+        def route(self, x, weights, chosen):
+            return self.mixed(x, weights.float(), chosen)
+
+        def mixed(self, x, weights, chosen):
+            result = torch.zeros_like(x)
+            for number, expert in enumerate(self.experts):
+                (tokens,) = torch.where(chosen == number)
+                result = result.index_add(0, tokens, expert(x[tokens]).float() * weights[tokens, None])
+            return result
+
+    expect_parts(network(Cast), device, "2 x Cast.mixed: aten::nonzero")
+
+
+def test_a_forward_pass_without_gradients(device):
+    torch.manual_seed(0)
+    model = network()().to(device).eval()
+    step = pianola.graphed(torch.no_grad()(lambda x: model(x)))
+    for i in range(STEPS):
+        x = batch(i).to(device)
+        with torch.no_grad():
+            assert torch.equal(step(x), model(x))
+    assert step.info().signatures[0].replays >= 20 and step.info().parts[0].startswith("2 x dispatch: ")
+
+
+def test_two_steps_share_a_part(device):
+    """The function is itself again behind the last of them."""
+    told = []
+    torch.manual_seed(0)
+    models = [network()().to(device) for _ in range(2)]
+    steps = [pianola.graphed(lambda x, model=model: model(x).square().mean().backward(), on_fallback=told.append) for model in models]
+    original = dispatch
+    for i in range(STEPS):
+        for step in steps:
+            step(batch(i).to(device))
+    assert all(step.info().signatures[0].replays >= 20 for step in steps) and not told
+    assert sys.modules[__name__].dispatch is original
+
+
+def test_what_a_part_raises_comes_out(device):
+    model = nn.Sequential(nn.Linear(8, 8), Careful()).to(device)
+    step = pianola.graphed(lambda x: model(x).square().mean().backward())
+    for i in range(STEPS):
+        step(batch(i).to(device))
+    assert step.info().signatures[0].replays > 0
+    with pytest.raises(ValueError, match="too large"):
+        step(batch(30).to(device) + 1e6)
+    step(batch(31).to(device))
+
+
+class Careful(Sparse):
+    def _mix(self, hidden, scores, chosen):
+        if hidden.abs().max().item() > 900:
+            raise ValueError("too large")
+        return super()._mix(hidden, scores, chosen)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.block = nn.Linear(8, 8), Sparse()
+
+    @pianola.graphed(on_fallback=lambda reason: None)
+    def step(self, x):
+        loss = self.block(self.first(x)).square().mean()
+        loss.backward()
+        return loss
+
+
+def test_what_was_looked_at_is_freed(device):
+    for count in (5, 6, 8, STEPS):
+        net = Net().to(device)
+        for i in range(count):
+            net.step(batch(i).to(device))
+        alive = weakref.ref(net)
+        del net
+        gc.collect()
+        assert alive() is None, f"after {count} calls"
+
+
+def by_many_values(x):
+    return x * float(x.detach().repeat(1, 100).cpu().numpy().mean())
+
+
+def test_many_values_that_are_copied_are_told_apart(device):
+    step_of = descending(lambda model, x: by_many_values(model(x)).square().mean())
+    expect_parts(lambda: nn.Linear(8, 8), device, "by_many_values: ", step_of=step_of)
