@@ -90,6 +90,8 @@ class _Call:
         else:
             args, kwargs = pytree.tree_unflatten(given, self.structure)
             result = self.function(*args, **kwargs)
+        if self.is_found and _shares_memory(result, tensors):  # what is written there behind the call, a graph would write elsewhere
+            raise RuntimeError("it returns what it is given")  # so that the call is made eagerly
         if (result is None and self.shape is _NOTHING) or (isinstance(result, torch.Tensor) and self.shape is _ONE_TENSOR):
             return result
         if self.is_found and self.shape is not None and not self._is_as_before(result):
@@ -114,6 +116,12 @@ class _Call:
         results, structure = pytree.tree_flatten(result)
         _check(results, name_of(self.function))
         return [one for one in results if one is not None], (structure, [one is not None for one in results])
+
+
+def _shares_memory(result: Any, given: list[torch.Tensor]) -> bool:
+    results = [result] if isinstance(result, torch.Tensor) else pytree.tree_leaves(result)
+    tensors = [one for one in results if isinstance(one, torch.Tensor)]
+    return any(torch._C._is_alias_of(one, other) for one in tensors for other in given)  # type: ignore[attr-defined]
 
 
 _NOTHING, _ONE_TENSOR = "nothing", "one tensor"  # shapes of results

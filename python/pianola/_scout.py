@@ -2,6 +2,7 @@
 parts that stay eager while all around them is a graph (`_found_parts`). Whatever Scout does not understand is none.
 """
 
+import contextvars
 import os
 import sys
 import weakref
@@ -19,6 +20,7 @@ from ._seen_call import SeenCall, memory_of
 _CALL: CodeType = torch.nn.Module._call_impl.__code__
 _MOST_VALUES = 4096  # that are kept
 _COPIES_ON_THE_CPU = ("tolist", "numpy")
+_METHODS = (*_COPIES_ON_THE_CPU, "get", "set")
 _NOT_ITS_OWN = (torch.__path__[0], os.path.dirname(__file__))
 
 
@@ -88,8 +90,12 @@ class Scout:
                     call.note_code(frame)
         elif event == "return" and self._open and self._open[-1][0] is frame:
             self._guarded(self._open.pop()[1].finish, arg)
-        elif event == "c_call" and getattr(arg, "__name__", "") in _COPIES_ON_THE_CPU:
-            self._guarded(self._note_copy, arg)
+        elif event == "c_call" and (method := getattr(arg, "__name__", "")) in _METHODS:
+            if method in _COPIES_ON_THE_CPU:
+                self._guarded(self._note_copy, arg)
+            elif isinstance(arg.__self__, contextvars.ContextVar):
+                for _, call in self._open:
+                    call.note_variable(arg.__self__)
 
     def _begin(self, frame: FrameType) -> None:
         if torch._C._current_graph_task_id() != -1:

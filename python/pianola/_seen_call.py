@@ -106,10 +106,6 @@ def _are_kept(results: list[torch.Tensor], result: Any) -> bool:
     return any(id(holder) not in ours for holder in holders)
 
 
-def _context() -> list[Any]:
-    return [one for pair in contextvars.copy_context().items() for one in pair]
-
-
 def _next_node() -> int:
     """The number of the next one of autograd's that this thread makes."""
     return torch._C._autograd._get_sequence_nr()
@@ -168,7 +164,7 @@ class SeenCall:
         self._had: dict[int, _Had] = {}
         self._arguments = [*args, *kwargs.values()]
         self._outline = _outline(self._arguments, 4)
-        self._context = _context()
+        self._variables: dict[contextvars.ContextVar, Any] = {}  # of the context, that its code asks for
         self._codes: set[CodeType] = set()
         self._read: dict[tuple[int, str], tuple[dict, list[Any]]] = {}  # globals that its code names, as they were before
         leaves = pytree.tree_leaves((args, kwargs))
@@ -187,7 +183,12 @@ class SeenCall:
     @classmethod
     def of_module(cls, module: torch.nn.Module, around: "Optional[SeenCall]", args: tuple, kwargs: dict) -> "SeenCall":
         reference = weakref.ref(module)
-        call = cls(id(module), type(module).__name__, lambda: None if (alive := reference()) is None else FoundModule.of(alive), around, args, kwargs)
+
+        def make_part() -> Optional[FoundPart]:
+            alive = reference()
+            return None if alive is None else FoundModule.of(alive)
+
+        call = cls(id(module), type(module).__name__, make_part, around, args, kwargs)
         call._have(module)
         call.parts = set(map(id, module.modules()))
         if any(getattr(module, hooks) for hooks in _HOOKS):
@@ -232,6 +233,9 @@ class SeenCall:
             if isinstance(value, torch.nn.Module):
                 self._have(value)
 
+    def note_variable(self, variable: contextvars.ContextVar) -> None:
+        self._variables.setdefault(variable, variable.get(None))
+
     def finish(self, result: Any) -> None:
         self.is_over = True
         self.nodes = range(self.nodes.start, _next_node())
@@ -275,8 +279,8 @@ class SeenCall:
             self.refuse("is otherwise when the step is over")
         for key, _, before in self._had.values():
             self.states.append((key, [one if isinstance(one, PLAIN_VALUES) else id(one) for one in before]))
-        if not are_alike(self._context, _context()):
+        if not all(variable.get(None) is value for variable, value in self._variables.items()):
             self.refuse("is called in a context of its own")
         if name := self._changed_global():
             self.refuse(f"reads {name}, which the step changes")
-        self._had, self._read, self._context = {}, {}, []
+        self._had, self._read, self._variables = {}, {}, {}

@@ -105,3 +105,62 @@ def expect_eager(make, device, said, step_of=descending(mean_square), count=30):
     signature = step.info().signatures[0]
     assert signature.state == "eager" and not step.info().parts
     assert len(told) == 1 and said in told[0], told
+
+
+def dispatch(x, weights, chosen, experts):
+    """Each token goes to one expert; the host counts."""
+    order = chosen.argsort(stable=True)
+    counts = torch.bincount(chosen, minlength=len(experts)).tolist()
+    pieces = [expert(piece) for expert, piece in zip(experts, x[order].split(counts))]
+    return torch.zeros_like(x).index_copy(0, order, torch.cat(pieces) * weights[order, None])
+
+
+class Moe(nn.Module):
+    """Keeps how much each expert was asked for, which no part may: so the module is none."""
+
+    def __init__(self, width=8, count=4):
+        super().__init__()
+        self.gate = nn.Linear(width, count, bias=False)
+        self.experts = nn.ModuleList(nn.Sequential(nn.Linear(width, 16), nn.GELU(), nn.Linear(16, width)) for _ in range(count))
+        self.register_buffer("load", torch.zeros(count))
+
+    def forward(self, x):
+        probabilities = self.gate(x).softmax(-1)
+        weights, chosen = probabilities.max(-1)
+        self.load += probabilities.detach().mean(0)
+        return x + self.route(x, weights, chosen)
+
+    def route(self, x, weights, chosen):
+        return dispatch(x, weights, chosen, self.experts)
+
+
+def network(kind=Moe):
+    return lambda: nn.Sequential(nn.Linear(8, 8), kind(), nn.LayerNorm(8), kind(), nn.Dropout(0.1))
+
+
+class Sparse(Moe):
+    """A block as in libraries of models: top-k routing in a method, which finds all in the module."""
+
+    def forward(self, hidden):
+        scores, chosen = self.gate(hidden).softmax(-1).topk(2)
+        self.load += 1.0
+        return hidden + self._mix(hidden, scores, chosen=chosen)
+
+    def _mix(self, hidden, scores, chosen):
+        mixed = torch.zeros_like(hidden)
+        mask = nn.functional.one_hot(chosen, num_classes=len(self.experts)).permute(2, 1, 0)
+        for number, expert in enumerate(self.experts):
+            place, token = torch.where(mask[number])
+            mixed.index_add_(0, token, expert(hidden[token]) * scores[token, place, None])
+        return mixed
+
+
+def expect_parts(make, device, *parts, step_of=descending(mean_square)):
+    told = []
+    step, model = assert_alike(make, device, [batch(i) for i in range(STEPS)], told, step_of)
+    signature = step.info().signatures[0]
+    assert signature.replays >= 20 and not told, (signature.reason, told, step.found.note)
+    assert len(step.info().parts) == len(parts), step.info().parts
+    for part, said in zip(step.info().parts, parts):
+        assert part.startswith(said), part
+    return step

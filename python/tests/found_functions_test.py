@@ -7,83 +7,35 @@ import sys
 import textwrap
 import weakref
 
+import found
 import pianola
 import pytest
 import torch
-from found import STEPS, assert_alike, batch, descending, deterministic, expect_eager, graphs_are_faster, mean_square  # noqa: F401
-from pianola._found_calls import Place
-from pianola._functions_around import parts_at
+from found import (  # noqa: F401
+    STEPS,
+    Moe,
+    Sparse,
+    assert_alike,
+    batch,
+    descending,
+    deterministic,
+    expect_eager,
+    expect_parts,
+    graphs_are_faster,
+    network,
+)
 from pianola._scout import Scout
 from torch import nn
 
 
-def dispatch(x, weights, chosen, experts):
-    """Each token goes to one expert; the host counts."""
-    order = chosen.argsort(stable=True)
-    counts = torch.bincount(chosen, minlength=len(experts)).tolist()
-    pieces = [expert(piece) for expert, piece in zip(experts, x[order].split(counts))]
-    return torch.zeros_like(x).index_copy(0, order, torch.cat(pieces) * weights[order, None])
-
-
-class Moe(nn.Module):
-    """Keeps how much each expert was asked for, which no part may: so the module is none."""
-
-    def __init__(self, width=8, count=4):
-        super().__init__()
-        self.gate = nn.Linear(width, count, bias=False)
-        self.experts = nn.ModuleList(nn.Sequential(nn.Linear(width, 16), nn.GELU(), nn.Linear(16, width)) for _ in range(count))
-        self.register_buffer("load", torch.zeros(count))
-
-    def forward(self, x):
-        probabilities = self.gate(x).softmax(-1)
-        weights, chosen = probabilities.max(-1)
-        self.load += probabilities.detach().mean(0)
-        return x + self.route(x, weights, chosen)
-
-    def route(self, x, weights, chosen):
-        return dispatch(x, weights, chosen, self.experts)
-
-
-def network(kind=Moe):
-    return lambda: nn.Sequential(nn.Linear(8, 8), kind(), nn.LayerNorm(8), kind(), nn.Dropout(0.1))
-
-
-def expect_parts(make, device, *parts, step_of=descending(mean_square)):
-    told = []
-    step, model = assert_alike(make, device, [batch(i) for i in range(STEPS)], told, step_of)
-    signature = step.info().signatures[0]
-    assert signature.replays >= 20 and not told, (signature.reason, told, step.found.note)
-    assert len(step.info().parts) == len(parts), step.info().parts
-    for part, said in zip(step.info().parts, parts):
-        assert part.startswith(said), part
-    return step
-
-
 def test_a_function_stays_eager_and_the_module_around_it_is_in_the_graph(device):
     step = expect_parts(network(), device, "2 x dispatch: ")
-    assert " (dispatch at found_functions_test.py:" in str(step.info())
-    assert sys.modules[__name__].dispatch.__code__.co_name == "dispatch"
-
-
-class Sparse(Moe):
-    """A block as in libraries of models: top-k routing in a method, which finds all in the module."""
-
-    def forward(self, hidden):
-        scores, chosen = self.gate(hidden).softmax(-1).topk(2)
-        self.load += 1.0
-        return hidden + self._mix(hidden, scores, chosen=chosen)
-
-    def _mix(self, hidden, scores, chosen):
-        mixed = torch.zeros_like(hidden)
-        mask = nn.functional.one_hot(chosen, num_classes=len(self.experts)).permute(2, 1, 0)
-        for number, expert in enumerate(self.experts):
-            place, token = torch.where(mask[number])
-            mixed.index_add_(0, token, expert(hidden[token]) * scores[token, place, None])
-        return mixed
+    assert " (dispatch at found.py:" in str(step.info())
+    assert found.dispatch.__code__.co_name == "dispatch"
 
 
 def test_a_method_stays_eager(device):
-    expect_parts(network(Sparse), device, "2 x Sparse._mix: aten::nonzero (_mix at found_functions_test.py:")
+    expect_parts(network(Sparse), device, "2 x Sparse._mix: aten::nonzero (_mix at found.py:")
     assert vars(Sparse)["_mix"].__code__.co_name == "_mix"
 
 
@@ -239,155 +191,11 @@ def test_weights_that_the_step_uses_elsewhere_too(device):
     expect_parts(lambda: nn.Linear(8, 8), device, "own_weight: aten::index", step_of=step_of)
 
 
-# --- What is no part ---
-
-
-def expect_refusal(device, function_name, said, make=lambda: nn.Linear(8, 8)):
-    function = globals()[function_name]
-
-    def step_of(model, optimizer):
-        return descending(lambda model, x: globals()[function_name](model(x)).square().mean())(model, optimizer)
-
-    expect_eager(make, device, said, step_of)
-    assert globals()[function_name] is function
-
-
-seen = []
-
-
-def logging_all(x):
-    seen.append(x.detach().max().item())
-    return x * seen[-1]
-
-
-counter = 0
-
-
-def counting(x):
-    global counter
-    counter += 1
-    return x * x.detach().sum().item()
+# --- Around them ---
 
 
 def drawing(x):
     return x * x.detach().sum().item() + torch.rand_like(x)
-
-
-def of_another_shape(x):
-    return x[x[:, 0] > 0]
-
-
-def remembering(x, cache={}):
-    cache["last"] = x.detach().sum().item()
-    return x * cache["last"]
-
-
-def noting_its_calls(x):
-    noting_its_calls.count += 1
-    return x * x.detach().sum().item()
-
-
-noting_its_calls.count = 0
-weight = torch.ones(8)
-
-
-def with_global_tensor(x):
-    return x * x.detach().sum().item() * weight.to(x.device)
-
-
-def descending_by_itself(x):
-    loss = x.square().mean() * x.detach().sum().item()
-    loss.backward(retain_graph=True)
-    return loss
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("drawing", "drawing draws random numbers"),
-        ("of_another_shape", "of_another_shape returns a tensor of another shape than it is given"),
-        ("with_global_tensor", "with_global_tensor uses a tensor that it is not given"),
-        ("descending_by_itself", "descending_by_itself runs a backward pass"),
-        ("logging_all", "the function changes seen"),
-        ("counting", "the function changes counter"),
-        ("remembering", "remembering sets an attribute"),
-        ("noting_its_calls", "the function changes noting_its_calls.count"),
-    ],
-)
-def test_what_is_no_part_is_said(device, name, said):
-    expect_refusal(device, name, said)
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("logging_all", "changes seen"),
-        ("counting", "changes counter"),
-        ("remembering", "sets an attribute"),
-        ("noting_its_calls", "has attributes"),
-        ("largest_of", ""),
-    ],
-)
-def test_what_a_call_leaves_behind_is_seen(name, said):
-    (part,) = parts_at([Place(globals(), name)])
-    part.stand_in()
-    with Scout() as scout:
-        globals()[name](torch.ones(4, 8))
-    part.step_aside()
-    assert [(call.name, call.why_not) for call in scout.calls] == [(name, said)] and not scout.failure
-
-
-def in_a_table(x):
-    return x * x.detach().sum().item()
-
-
-table = {"sum": in_a_table}
-
-
-def test_who_holds_a_function_otherwise_would_see_what_stands_in_for_it(device):
-    def step_of(model, optimizer):
-        return descending(lambda model, x: in_a_table(model(x)).square().mean())(model, optimizer)
-
-    expect_eager(lambda: nn.Linear(8, 8), device, "no module or plain function is around aten::_local_scalar_dense", step_of)
-
-
-def test_a_closure_is_no_part(device):
-    def step_of(model, optimizer):
-        def choose(x):
-            return x * x.detach().sum().item()
-
-        return descending(lambda model, x: choose(model(x)).square().mean())(model, optimizer)
-
-    expect_eager(lambda: nn.Linear(8, 8), device, "no module or plain function is around aten::_local_scalar_dense", step_of)
-
-
-class Switching(Sparse):
-    """Its method is given what the step changes behind the call."""
-
-    def forward(self, hidden):
-        self.last = super().forward(hidden)
-        return self.last
-
-
-def test_what_its_module_keeps_is_told(device):
-    expect_eager(network(Switching), device, "Sparse._mix is otherwise when the step is over")
-
-
-class Trainer:
-    def choose(self, x):
-        return x * x.detach().sum().item()
-
-
-def test_a_method_of_another_object_is_no_part(device):
-    trainer = Trainer()
-
-    def step_of(model, optimizer):
-        return descending(lambda model, x: trainer.choose(model(x)).square().mean())(model, optimizer)
-
-    expect_eager(lambda: nn.Linear(8, 8), device, "Trainer.choose is given an object", step_of)
-
-
-# --- Around them ---
 
 
 def looked_at(monkeypatch):
@@ -458,12 +266,12 @@ def test_two_steps_share_a_part(device):
     torch.manual_seed(0)
     models = [network()().to(device) for _ in range(2)]
     steps = [pianola.graphed(lambda x, model=model: model(x).square().mean().backward(), on_fallback=told.append) for model in models]
-    original = dispatch
+    original = found.dispatch
     for i in range(STEPS):
         for step in steps:
             step(batch(i).to(device))
     assert all(step.info().signatures[0].replays >= 20 for step in steps) and not told
-    assert sys.modules[__name__].dispatch is original
+    assert found.dispatch is original
 
 
 def test_what_a_part_raises_comes_out(device):
@@ -514,3 +322,27 @@ def by_many_values(x):
 def test_many_values_that_are_copied_are_told_apart(device):
     step_of = descending(lambda model, x: by_many_values(model(x)).square().mean())
     expect_parts(lambda: nn.Linear(8, 8), device, "by_many_values: ", step_of=step_of)
+
+
+def up_to_a_limit(x):
+    largest = x.detach().abs().max().item()
+    return x if largest > 30 else x / largest
+
+
+@pytest.mark.parametrize("beyond", [{13, 14, 15}, {40, 60}], ids=["while it is observed", "in replays"])
+def test_a_part_that_returns_its_argument_in_some_calls(device, beyond):
+    """What is written into its result behind the call is written into the argument then."""
+
+    def loss_of(model, x):
+        hidden = model(x)
+        result = up_to_a_limit(hidden)
+        result.add_(1.0)
+        return (result * 0.1 + hidden.square() * 0.01).mean()
+
+    batches = [batch(i, side=500.0 if i in beyond else 0.0) for i in range(70)]
+    step, _ = assert_alike(lambda: nn.Linear(8, 8), device, batches, None, descending(loss_of))
+    signature = step.info().signatures[0]
+    if 14 in beyond:
+        assert signature.state == "eager" and "returns what it is given" in step.found.note
+    else:
+        assert signature.replays >= 20 and signature.misses == 2, step.found.note
