@@ -8,7 +8,8 @@ namespace pianola::callable {
 [[nodiscard]] bool is_divisible_product(const torch::autograd::Node& node);
 
 /// Makes other backwards known. `is_one` is true for those of one kind that may run in two parts: first with the edges to weights taken
-/// out (what is needed for both is noted by then), later with those alone. To be called when the library is loaded.
+/// out, later with those alone. Whatever it does besides gradients, such as noting a value, it has to do in the first part, and what it
+/// makes there for the second it has to keep. To be called when the library is loaded.
 /// @return  true, for a static variable.
 bool know_divisible_product(bool (*is_one)(const torch::autograd::Node& node));
 

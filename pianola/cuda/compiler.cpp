@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 namespace pianola {
@@ -28,14 +29,14 @@ struct Nvrtc {
   decltype(&nvrtcGetProgramLogSize) log_size = nullptr;
   decltype(&nvrtcGetProgramLog) log = nullptr;
   decltype(&nvrtcGetErrorString) error_string = nullptr;
+  decltype(&nvrtcGetNumSupportedArchs) count_architectures = nullptr;
+  decltype(&nvrtcGetSupportedArchs) architectures = nullptr;
   bool is_whole = false;
 };
 
-// Torch's own door to it knows where it lies, if it does not lie beside the runtime.
+// Torch's own door to it knows where it lies, if it does not lie beside the runtime; one that lies elsewhere may be of another CUDA.
 void* nvrtc_library() {
-  constexpr std::array kDoor = {"libcaffe2_nvrtc.so"}, kTorch = {"libtorch_cuda.so"};
-  if (void* found = find_library(kNvrtcNames, kNvrtcNeighbours)) return found;
-  return find_library(kDoor, kTorch);
+  return find_library(kNvrtcNames, kNvrtcNeighbours, path_beside("libtorch_cuda.so", "libcaffe2_nvrtc.so"));
 }
 
 const Nvrtc& nvrtc() {
@@ -51,9 +52,12 @@ const Nvrtc& nvrtc() {
     bind_symbol(made.log_size, library, "nvrtcGetProgramLogSize");
     bind_symbol(made.log, library, "nvrtcGetProgramLog");
     bind_symbol(made.error_string, library, "nvrtcGetErrorString");
+    bind_symbol(made.count_architectures, library, "nvrtcGetNumSupportedArchs");
+    bind_symbol(made.architectures, library, "nvrtcGetSupportedArchs");
     made.is_whole = made.create_program != nullptr && made.destroy_program != nullptr &&
                     made.compile_program != nullptr && made.cubin_size != nullptr && made.cubin != nullptr &&
-                    made.log_size != nullptr && made.log != nullptr && made.error_string != nullptr;
+                    made.log_size != nullptr && made.log != nullptr && made.error_string != nullptr &&
+                    made.count_architectures != nullptr && made.architectures != nullptr;
     return made;
   }();
   return table;
@@ -71,6 +75,17 @@ class Program {
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
   ~Program() { api_.destroy_program(&program_); }
+
+  bool can_compile_for(int architecture) noexcept {
+    static const std::vector<int> known = [] {
+      int count = 0;
+      if (!has_compiler() || nvrtc().count_architectures(&count) != NVRTC_SUCCESS) return std::vector<int>();
+      std::vector<int> all(static_cast<std::size_t>(count));
+      if (nvrtc().architectures(all.data()) != NVRTC_SUCCESS) all.clear();
+      return all;
+    }();
+    return std::find(known.begin(), known.end(), architecture) != known.end();
+  }
 
   CompiledCode compile(const KernelSource& source, const std::string& architecture) {
     const std::string target = "--gpu-architecture=" + architecture;
@@ -133,6 +148,17 @@ int current_cuda_device() {
 }
 
 bool has_compiler() noexcept { return nvrtc().is_whole; }
+
+bool can_compile_for(int architecture) noexcept {
+  static const std::vector<int> known = [] {
+    int count = 0;
+    if (!has_compiler() || nvrtc().count_architectures(&count) != NVRTC_SUCCESS) return std::vector<int>();
+    std::vector<int> all(static_cast<std::size_t>(count));
+    if (nvrtc().architectures(all.data()) != NVRTC_SUCCESS) all.clear();
+    return all;
+  }();
+  return std::find(known.begin(), known.end(), architecture) != known.end();
+}
 
 CompiledCode compile(const KernelSource& source, const std::string& architecture) {
   return Program(source).compile(source, architecture);

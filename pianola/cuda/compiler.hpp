@@ -26,6 +26,9 @@ struct CompiledCode {
 /// Whether there is an NVRTC. Threads: any.
 [[nodiscard]] bool has_compiler() noexcept;
 
+/// Whether it knows devices of this compute capability, as 90. Threads: any.
+[[nodiscard]] bool can_compile_for(int architecture) noexcept;
+
 /// @param architecture  "sm_90". Needs no device. @throws DeviceError  There is no NVRTC, or it does not take the code: its log.
 [[nodiscard]] CompiledCode compile(const KernelSource& source, const std::string& architecture);
 

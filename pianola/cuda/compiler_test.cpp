@@ -41,6 +41,11 @@ TEST_F(CompilerTest, CompilesForADeviceThatIsNotHere) {
                          "ELF"));
 }
 
+TEST_F(CompilerTest, KnowsWhichDevicesItKnows) {
+  EXPECT_TRUE(can_compile_for(90));
+  EXPECT_FALSE(can_compile_for(9999));
+}
+
 TEST_F(CompilerTest, SaysWhatIsWrongWithTheCode) {
   EXPECT_THAT(failure_of({.code = kAddCode, .function = "add", .options = {}}),
               AllOf(HasSubstr("NVRTC could not compile add: "), HasSubstr("identifier \"STEP\" is undefined")));

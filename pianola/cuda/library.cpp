@@ -22,15 +22,20 @@ void* open_library(const std::string& path) { return dlopen(path.c_str(), RTLD_L
 
 }  // namespace
 
+std::string path_beside(const char* neighbour, const char* name) {
+  const std::string folder = folder_of(neighbour);
+  return folder.empty() ? folder : folder + name;
+}
+
 void* find_library(std::span<const char* const> names, std::span<const char* const> neighbours,
                    const std::string& fallback) {
   for (const char* name : names) {
     if (void* found = loaded_already(name)) return found;
   }
   for (const char* neighbour : neighbours) {
-    const std::string folder = folder_of(neighbour);
     for (const char* name : names) {
-      if (void* found = folder.empty() ? nullptr : open_library(folder + name)) return found;
+      const std::string path = path_beside(neighbour, name);
+      if (void* found = path.empty() ? nullptr : open_library(path)) return found;
     }
   }
   if (void* found = fallback.empty() ? nullptr : open_library(fallback)) return found;

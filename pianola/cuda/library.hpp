@@ -14,6 +14,9 @@ namespace pianola {
 [[nodiscard]] void* find_library(std::span<const char* const> names, std::span<const char* const> neighbours,
                                  const std::string& fallback = {});
 
+/// The path of a library beside another one that is loaded; empty where that is not. @param neighbour  As "libcudart.so.13".
+[[nodiscard]] std::string path_beside(const char* neighbour, const char* name);
+
 /// Sets a member of a table of functions; nullptr where the library has no such symbol.
 template <class Function>
 void bind_symbol(Function& member, void* library, const char* symbol) {

@@ -58,7 +58,11 @@ struct Backward final : torch::CustomClassHolder {
   std::shared_ptr<const std::uint64_t> times_kept;  // nullptr: it is not
   std::uint64_t kept_when = 0;
   bool is_recomputed = false;  // what autograd has saved is made anew by a hook
-  Factor later;  // the gradient, cast for the weight's, which comes in a second part (Note [Weight gradients later])
+  bool weight_trains = false, bias_trains = false;
+  // Note [Weight gradients later]. What comes later uses the scale of now: the next region may end before. It stays in place, as what
+  // autograd has saved does: graphs that are recorded meanwhile must not have its memory.
+  bool is_second_part = false;
+  Factor later;  // the gradient, cast for the weight's
 
   void check(bool needs_weight) const {
     if (at::GradMode::is_enabled()) {
@@ -110,21 +114,22 @@ class ScaledLinear : public torch::autograd::Function<ScaledLinear> {
       weight.inverse = saved[3];
     }
     variable_list result(6);
-    if (how->later.data.defined()) {
-      result[1] = scaled_product(std::exchange(how->later, {}), input, how->weight_type, false);
-    } else {
-      // By the scale of now: the next region may end before the second part.
-      const bool comes_later = input.data.defined() && !torch::autograd::get_current_node()->next_edge(1).is_valid();
-      wanted.columns = wanted.columns || comes_later;
-      const Quantized factor = quantize(gradient, wanted);
-      if (wanted.rows) result[0] = scaled_product(factor.rows, weight, how->input_type, false).view(how->input_sizes);
-      if (comes_later) {
-        how->later = factor.columns;
-      } else if (wanted.columns) {
-        result[1] = scaled_product(factor.columns, input, how->weight_type, false);
-      }
-    }
     if (how->has_bias && context->needs_input_grad(2)) result[2] = gradient.sum(0);
+    if (how->is_second_part) {
+      if (wanted.columns) result[1] = scaled_product(how->later, input, how->weight_type, false);
+      return result;
+    }
+    const auto node = torch::autograd::get_current_node();
+    const bool weight_waits = how->weight_trains && !node->next_edge(1).is_valid();
+    how->is_second_part = weight_waits || (how->bias_trains && !node->next_edge(2).is_valid());
+    wanted.columns = wanted.columns || weight_waits;
+    const Quantized factor = quantize(gradient, wanted);
+    if (wanted.rows) result[0] = scaled_product(factor.rows, weight, how->input_type, false).view(how->input_sizes);
+    if (weight_waits) {
+      how->later = factor.columns;
+    } else if (wanted.columns) {
+      result[1] = scaled_product(factor.columns, input, how->weight_type, false);
+    }
     return result;
   }
 };
@@ -137,7 +142,7 @@ bool is_divisible(const torch::autograd::Node& node) {
   return !c10::static_intrusive_pointer_cast<Backward>(saved.at("backward").toCapsule())->is_recomputed;
 }
 
-const bool is_known = callable::know_divisible_product(&is_divisible);
+[[maybe_unused]] const bool layers_are_divisible = callable::know_divisible_product(&is_divisible);
 
 // float32 becomes what torch's autocast says, as in torch's linear.
 c10::ScalarType result_type(const at::Tensor& x) {
@@ -226,6 +231,8 @@ at::Tensor LinearState::forward(const at::Tensor& x, const at::Tensor& weight, c
   backward->input_sizes = x.sizes().vec();
   backward->input_type = x.scalar_type();
   backward->has_bias = bias.defined();
+  backward->weight_trains = at::GradMode::is_enabled() && weight.requires_grad();
+  backward->bias_trains = at::GradMode::is_enabled() && bias.defined() && bias.requires_grad();
   backward->is_recomputed = at::SavedTensorDefaultHooks::get_hooks().has_value();
   if (recipe.scaling == Scaling::delayed) {
     const auto give = [&](QuantizeOptions& options, Role role) {

@@ -39,8 +39,8 @@ void check_factors(const Factor& a, const Factor& b) {
 }
 
 #if PIANOLA_WITH_CUDA
-constexpr std::int64_t kScales =
-    4;  // rows of scales of 128 x 128 begin at multiples of these (cuBLAS, as do rows of 1 x 128)
+// cuBLAS: rows of scales of 128 x 128 begin at multiples of these, and there are so many rows of 1 x 128.
+constexpr std::int64_t kScales = 4;
 
 bool is_cut(const Factor& factor) {
   return factor.granularity == Granularity::block_1x128 || factor.granularity == Granularity::block_128x128;
@@ -55,6 +55,11 @@ at::Tensor scales_of(const Factor& factor) {
   if (factor.granularity == Granularity::block_1x128) return inverse.t().contiguous().t();
   if (factor.granularity != Granularity::block_128x128 || missing(inverse.size(1)) == 0) return inverse;
   return at::constant_pad_nd(inverse, {0, missing(inverse.size(1))}).as_strided(inverse.sizes(), inverse.strides());
+}
+
+// _scaled_mm reads a bias as if it lay so.
+bool lies_as_products_want(const at::Tensor& bias) {
+  return bias.is_contiguous() && reinterpret_cast<std::uintptr_t>(bias.const_data_ptr()) % 16 == 0;
 }
 
 // With as many rows as products of blocks want.
@@ -73,7 +78,8 @@ at::Tensor product_on_cuda(const Factor& a, const Factor& b, c10::ScalarType typ
   }
   // Products by rows give bfloat16 alone. A bias of the result's type is added inside, where the type is one of 16 bits.
   const c10::ScalarType made = a.granularity == Granularity::row ? c10::kBFloat16 : type;
-  const bool adds_bias = bias && bias->scalar_type() == made && made != c10::kFloat && !is_cut(a);
+  const bool adds_bias =
+      bias && bias->scalar_type() == made && made != c10::kFloat && !is_cut(a) && lies_as_products_want(*bias);
   at::Tensor result =
       at::_scaled_mm(a.data, b.data.t(), scales_of(a), b.inverse.dim() == 0 ? b.inverse : scales_of(b).t(),
                      adds_bias ? bias : std::nullopt, {}, made, fast_accumulation && !is_cut(a))

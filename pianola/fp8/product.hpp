@@ -20,7 +20,7 @@ namespace pianola::fp8 {
                                                     bool fast_accumulation,
                                                     const std::optional<at::Tensor>& bias = std::nullopt);
 
-/// @throws UnsupportedError  CUDA before compute capability 8.9 has no products of 8 bits; blocks want 9.0 and CUDA 12.9.
+/// @throws UnsupportedError  CUDA before compute capability 8.9 has no products of 8 bits; blocks want 9.0.
 PIANOLA_API void check_device(const c10::Device& device, const Recipe& recipe);
 
 }  // namespace pianola::fp8

@@ -143,6 +143,10 @@ void check(const at::Tensor& values, const QuantizeOptions& options) {
     throw UsageError({.what = fmt::format("what is quantised must be a matrix of a floating type, got {} [{}]",
                                           c10::toString(values.scalar_type()), fmt::join(values.sizes(), ", "))});
   }
+  if (values.numel() == 0) {
+    throw UsageError({.what = fmt::format("what is quantised has no elements: [{}]", fmt::join(values.sizes(), ", ")),
+                      .fix = "leave such a batch out"});
+  }
   const bool is_cut =
       options.granularity == Granularity::block_1x128 || options.granularity == Granularity::block_128x128;
   const bool is_square = options.granularity == Granularity::block_128x128;

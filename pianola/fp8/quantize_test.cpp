@@ -201,7 +201,10 @@ TEST_P(QuantizeTest, ProductsAreThoseOfWhatTheBytesStandFor) {
     };
     expect_near(scaled_product(a, b, at::kFloat, false), left.mm(right.t()), 0x1p-7);
     const at::Tensor bias = randn({256}, 3).to(at::kBFloat16);
-    expect_near(scaled_product(a, b, at::kBFloat16, false, bias), left.mm(right.t()) + bias.to(at::kDouble), 0x1p-6);
+    const at::Tensor strided = at::stack({bias, bias.neg()}, 1).select(1, 0),
+                     moved = at::cat({bias.slice(0, 0, 1), bias}).slice(0, 1);
+    for (const at::Tensor& one : {bias, strided, moved})
+      expect_near(scaled_product(a, b, at::kBFloat16, false, one), left.mm(right.t()) + bias.to(at::kDouble), 0x1p-6);
   }
 }
 
@@ -223,6 +226,8 @@ TEST_P(QuantizeTest, WhatCannotBeMultipliedIsRefused) {
               HasSubstr("blocks of 128 do not fit into a matrix of [16, 100]"));
   EXPECT_THAT(testing::refusal<UsageError>("no matrix", [&] { (void)quantize(randn({16}), {}); }),
               HasSubstr("must be a matrix of a floating type, got Float [16]"));
+  EXPECT_THAT(testing::refusal<UsageError>("nothing", [&] { (void)quantize(matrix(0, 16), {}); }),
+              HasSubstr("what is quantised has no elements: [0, 16]"));
   EXPECT_THAT(testing::refusal<UsageError>("a type", [] { (void)largest_of(at::kHalf); }),
               HasSubstr("Half is no type of 8 bits"));
 }

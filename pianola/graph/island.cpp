@@ -145,6 +145,8 @@ std::vector<IslandNotes> Islands::notes() const {
     } catch (const UsageError& error) {
       if (!island->function().is_found) throw;
       unfit = error.what();
+    } catch (const UnfitIsland& error) {
+      unfit = error.what();
     }
     all.push_back(island->notes());
     if (!unfit.empty()) all.back().unfit = std::move(unfit);

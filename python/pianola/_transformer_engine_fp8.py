@@ -163,6 +163,8 @@ class QuantisedForward(GraphedForward):
             with place.around_eager(is_first):
                 return self._original(*args, **kwargs)
         if not place.keeps_weights:
+            if is_first is not None and place.takes_microbatch:
+                kwargs["is_first_microbatch"] = is_first
             is_first = None
         elif not isinstance(is_first, bool):
             raise ValueError("`is_first_microbatch` boolean kwarg must be provided for FP8 weight caching.")

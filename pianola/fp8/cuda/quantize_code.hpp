@@ -9,16 +9,18 @@ namespace pianola::fp8 {
 // even, saturating, NaN to NaN); what is infinite is put in behind it.
 //
 // Compiled for:  ELEMENT  0: bfloat16, 1: float16, 2: float32      E5M2  1: e5m2, 0: e4m3      POWERS  1: scales are powers of two
-//                LARGEST  of the type      SCALES  0: one that is given, 1: one for all, 2: rows, 3: 1 x 128, 4: 128 x 128
+//                TILE, THREADS  as below      LARGEST  of the type      SCALES  0: one that is given, 1: one for all, 2: rows, 3: 1 x 128, 4: 128 x 128
 //
 // Matrices are dense, [rows, columns]. Pointers that are not wanted are null.
+inline constexpr int kQuantizeTile = 128, kQuantizeThreads = 256;
 inline constexpr const char* kQuantizeCode = R"cuda(
 typedef unsigned char u8;
 typedef unsigned short u16;
 typedef unsigned int u32;
 typedef long long i64;
 
-constexpr int kTile = 128, kThreads = 256, kGroups = 16;  // of 8 rows, and of 8 columns
+constexpr int kTile = TILE, kThreads = THREADS, kGroups = TILE / 8;  // of 8 rows, and of 8 columns
+static_assert(kThreads == kGroups * kGroups, "a thread has 8 x 8 elements");
 constexpr float kLargestFloat = 3.402823466e+38f;
 
 #if ELEMENT == 2
@@ -225,6 +227,7 @@ struct Written {
   u8* columns;
   float* columns_inverse;
 };
+static_assert(sizeof(Matrix) == 32 && sizeof(Written) == 32, "as where they are launched");
 
 __device__ __forceinline__ void write_eight(u8* to, Eight bytes, int count, bool is_aligned) {
   if (is_aligned && count >= 8) {

@@ -30,15 +30,18 @@ KernelSource source_of(const KernelKind& kind) {
           .function = kind.notes_amaxes ? "note_amaxes" : "quantize",
           .options = {fmt::format("-DELEMENT={}", number_of(kind.element)),
                       fmt::format("-DE5M2={}", kind.type == c10::kFloat8_e5m2 ? 1 : 0),
-                      fmt::format("-DPOWERS={}", kind.powers_of_two ? 1 : 0),
+                      fmt::format("-DPOWERS={}", kind.powers_of_two ? 1 : 0), fmt::format("-DTILE={}", kQuantizeTile),
+                      fmt::format("-DTHREADS={}", kQuantizeThreads),
                       fmt::format("-DLARGEST={:.1f}f", largest_of(kind.type)),
                       fmt::format("-DSCALES={}", static_cast<int>(kind.granularity))}};
 }
 
-bool has_quantize_kernels() {
+int compute_capability() {
   const cudaDeviceProp* const properties = at::cuda::getCurrentDeviceProperties();
-  return 10 * properties->major + properties->minor >= 89 && has_compiler();
+  return 10 * properties->major + properties->minor;
 }
+
+bool has_quantize_kernels() { return compute_capability() >= 89 && can_compile_for(compute_capability()); }
 
 CUfunction quantize_kernel(const KernelKind& kind) {
   static auto& known = *new KernelCache<KernelKind>;

@@ -23,6 +23,9 @@ struct KernelKind {
 /// make of a tensor is the same.
 [[nodiscard]] bool has_quantize_kernels();
 
+/// Of the current device: 90 is 9.0.
+[[nodiscard]] int compute_capability();
+
 /// Threads: any. @throws DeviceError  It cannot be compiled or loaded.
 [[nodiscard]] CUfunction quantize_kernel(const KernelKind& kind);
 

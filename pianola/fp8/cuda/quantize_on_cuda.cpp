@@ -1,4 +1,5 @@
 #include <pianola/cuda/compiler.hpp>
+#include <pianola/fp8/cuda/quantize_code.hpp>
 #include <pianola/fp8/cuda/quantize_kernels.hpp>
 #include <pianola/fp8/quantize_operation.hpp>
 
@@ -16,8 +17,7 @@
 namespace pianola::fp8 {
 namespace {
 
-constexpr std::int64_t kTile = 128;
-constexpr unsigned kThreads = 256;
+constexpr std::int64_t kTile = kQuantizeTile;
 constexpr std::int64_t kMostParts = 512;  // of one amax; each block of the next kernel reads them all
 
 // The parameters of the kernels, as quantize_code.hpp has them.
@@ -32,6 +32,7 @@ struct Written {
   void* columns = nullptr;
   float* columns_inverse = nullptr;
 };
+static_assert(sizeof(Matrix) == 32 && sizeof(Written) == 32);
 
 Matrix matrix_of(const at::Tensor& values) {
   const auto address = reinterpret_cast<std::uintptr_t>(values.const_data_ptr());
@@ -48,15 +49,20 @@ std::int64_t tiles_of(const at::Tensor& values) {
 template <class... Arguments>
 void launch(const KernelKind& kind, std::int64_t blocks, Arguments... arguments) {
   std::array<void*, sizeof...(Arguments)> pointers = {static_cast<void*>(&arguments)...};
-  launch_kernel(quantize_kernel(kind), static_cast<unsigned>(blocks), kThreads, c10::cuda::getCurrentCUDAStream(),
-                pointers.data());
+  launch_kernel(quantize_kernel(kind), static_cast<unsigned>(blocks), kQuantizeThreads,
+                c10::cuda::getCurrentCUDAStream(), pointers.data());
 }
 
 float* floats_of(const MaybeTensor& tensor) { return tensor ? tensor->mutable_data_ptr<float>() : nullptr; }
 
+// It reads neither the type nor how scales are rounded.
+KernelKind amaxes_kind(const KernelKind& kind) {
+  return {.element = kind.element, .granularity = kind.granularity, .notes_amaxes = true};
+}
+
 // What the scales of `kind` are made of before the tensor is cast: nothing, parts of one amax, or those of rows and columns.
 at::Tensor amaxes_of(KernelKind kind, const at::Tensor& values, const QuantizeRequest& request, const bool* flag) {
-  kind.notes_amaxes = true;
+  kind = amaxes_kind(kind);
   const at::TensorOptions floats = values.options().dtype(at::kFloat);
   if (kind.granularity == Granularity::whole) {
     const std::int64_t parts = std::min(tiles_of(values), kMostParts);
@@ -75,7 +81,7 @@ at::Tensor amaxes_of(KernelKind kind, const at::Tensor& values, const QuantizeRe
 
 void note_largest(KernelKind kind, const at::Tensor& values, const at::Tensor& noted, const bool* flag) {
   kind.granularity = Granularity::given;
-  kind.notes_amaxes = true;
+  kind = amaxes_kind(kind);
   launch(kind, std::min(tiles_of(values), kMostParts), matrix_of(values), noted.mutable_data_ptr<float>(),
          static_cast<float*>(nullptr), flag);
 }
@@ -83,7 +89,8 @@ void note_largest(KernelKind kind, const at::Tensor& values, const at::Tensor& n
 bool has_kernel(const at::Tensor& values) {
   const c10::ScalarType type = values.scalar_type();
   return (type == c10::kBFloat16 || type == c10::kHalf || type == c10::kFloat) &&
-         tiles_of(values) <= std::numeric_limits<int>::max() && has_quantize_kernels();
+         tiles_of(values) <= std::numeric_limits<int>::max() &&
+         values.size(1) <= std::numeric_limits<unsigned>::max() && has_quantize_kernels();
 }
 
 void quantize_on_cuda(const at::Tensor& given, c10::ScalarType type, std::int64_t granularity, bool powers_of_two,
@@ -102,7 +109,6 @@ void quantize_on_cuda(const at::Tensor& given, c10::ScalarType type, std::int64_
                                 .columns_inverse = columns_inverse};
   const c10::cuda::CUDAGuard device(given.device());
   if (!has_kernel(given)) return quantize_by_operators(given, request);
-  if (given.numel() == 0) return;
   const at::Tensor values = given.contiguous();
   const KernelKind kind{.element = values.scalar_type(),
                         .type = type,

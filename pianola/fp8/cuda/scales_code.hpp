@@ -4,8 +4,9 @@ namespace pianola::fp8 {
 
 // Note [Delayed scales] in one launch. A block has 32 tensors, each of which has a column of the history: 32 threads read it, 32 rows
 // each, before any of them is written. A history is longer than that piece by piece, from its oldest row on.
+inline constexpr int kScalesTensors = 32, kScalesThreads = 1024;
 inline constexpr const char* kScalesCode = R"cuda(
-constexpr int kTensors = 32, kRows = 32, kEach = 32;
+constexpr int kTensors = TENSORS, kRows = THREADS / TENSORS, kEach = 32;
 constexpr float kLargestFloat = 3.402823466e+38f;
 
 // @param history  [length, tensors], the first row what was noted.

@@ -1,4 +1,5 @@
 #include <pianola/cuda/compiler.hpp>
+#include <pianola/fp8/cuda/quantize_kernels.hpp>
 #include <pianola/fp8/cuda/scales_code.hpp>
 #include <pianola/fp8/scales_operation.hpp>
 
@@ -8,6 +9,8 @@
 #include <c10/cuda/CUDAStream.h>
 #include <torch/library.h>
 
+#include <fmt/format.h>
+
 #include <array>
 #include <limits>
 #include <string>
@@ -15,24 +18,26 @@
 namespace pianola::fp8 {
 namespace {
 
-constexpr std::int64_t kTensorsOfBlock = 32;  // of a block
-constexpr unsigned kScaleThreads = 1024;
-
 CUfunction scales_kernel() {
   static auto& known = *new KernelCache<std::string>;
-  return known.get("update_scales",
-                   [] { return KernelSource{.code = kScalesCode, .function = "update_scales", .options = {}}; });
+  return known.get("update_scales", [] {
+    return KernelSource{
+        .code = kScalesCode,
+        .function = "update_scales",
+        .options = {fmt::format("-DTENSORS={}", kScalesTensors), fmt::format("-DTHREADS={}", kScalesThreads)}};
+  });
 }
 
-bool has_scales_kernel(const at::Tensor& history) {
-  return has_compiler() && history.is_contiguous() && history.size(0) <= std::numeric_limits<int>::max() / 2 &&
+bool has_scales_kernel(const at::Tensor& history, const at::Tensor& scale) {
+  return can_compile_for(compute_capability()) && history.is_contiguous() && scale.is_contiguous() &&
+         history.size(0) <= std::numeric_limits<int>::max() / 2 &&
          history.size(1) <= std::numeric_limits<int>::max() / 2;
 }
 
 void update_on_cuda(const at::Tensor& history, const at::Tensor& scale, const at::Tensor& updates,
                     const at::Tensor& limits, double divisor, bool most_recent, std::int64_t interval) {
   const c10::cuda::CUDAGuard device(history.device());
-  if (!has_scales_kernel(history)) {
+  if (!has_scales_kernel(history, scale)) {
     return update_by_operators(history, scale, updates, limits, divisor, most_recent, interval);
   }
   const at::NoGradGuard no_grad;
@@ -46,8 +51,8 @@ void update_on_cuda(const at::Tensor& history, const at::Tensor& scale, const at
       static_cast<void*>(&histories), static_cast<void*>(&scales), static_cast<void*>(&count),
       static_cast<void*>(&largest),   static_cast<void*>(&length), static_cast<void*>(&tensors),
       static_cast<void*>(&by),        static_cast<void*>(&recent), static_cast<void*>(&every)};
-  launch_kernel(scales_kernel(), static_cast<unsigned>((tensors + kTensorsOfBlock - 1) / kTensorsOfBlock),
-                kScaleThreads, c10::cuda::getCurrentCUDAStream(), arguments.data());
+  launch_kernel(scales_kernel(), static_cast<unsigned>((tensors + kScalesTensors - 1) / kScalesTensors), kScalesThreads,
+                c10::cuda::getCurrentCUDAStream(), arguments.data());
   updates.add_(1);
 }
 
