@@ -37,7 +37,7 @@ struct SignatureInfo {
   std::size_t graphs = 0;       ///< That it keeps now: more than one if calls were in flight at once.
   std::size_t recaptures = 0;   ///< Captures after the first because what was captured had become stale.
   std::size_t replays = 0;      ///< Calls that were replayed.
-  std::size_t eager_calls = 0;  ///< Calls that ran eagerly, warm-up included.
+  std::size_t eager_calls = 0;  ///< Calls that ran eagerly, warm-up included; not those in which parts are looked for.
   std::size_t misses = 0;       ///< Replays that read another value than their capture, so that the call ran eagerly.
   bool reads_values = false;    ///< It asks the device for values, which replays might check.
   std::string reason;           ///< Why it stays eager, or why its latest capture was dropped.

@@ -360,6 +360,7 @@ std::vector<at::Tensor> StepGraph::results(std::span<const at::Tensor> inputs) c
 }
 
 std::vector<BranchInfo> StepGraph::branches() const {
+  if (!graph_.captured()) return {};  // its process group took it along
   const std::optional<BranchInfo> branches = graph_.info().branches;
   return branches ? std::vector{*branches} : std::vector<BranchInfo>();
 }

@@ -1,5 +1,8 @@
 #include <pianola/fp8/region.hpp>
 
+#include <pianola/graph/open_capture.hpp>
+#include <pianola/trace/quiet_scope.hpp>
+
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/ones.h>
 #include <c10/core/InferenceMode.h>
@@ -9,6 +12,7 @@
 #include <exception>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -42,7 +46,12 @@ class Flags {
   void set(bool is_first) {
     const at::NoGradGuard no_grad;
     const std::lock_guard lock(mutex_);
-    for (auto& [device, flag] : flags_) flag.fill_(is_first);
+    for (auto& [device, flag] : flags_) {
+      // A graph has nothing to do with the flags of other devices.
+      std::optional<trace::QuietScope> quiet;
+      if (graph::capture_is_open() && flag.device().type() != graph::capture_device()) quiet.emplace();
+      flag.fill_(is_first);
+    }
   }
 
  private:

@@ -116,6 +116,7 @@ CaptureSession::CaptureSession(Backend& backend, const CaptureOptions& options) 
   if (options.restore) generator_states_.remember(generators_);
   stream_ = backend.enter(options);
   capture_stage() = CaptureStage::warm_up;
+  capture_device() = backend.executes_while_recording() ? c10::kCPU : c10::kCUDA;
   open_generators() = &generators_;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 #include <ATen/core/Generator.h>
+#include <c10/core/DeviceType.h>
 
 #include <cstdint>
 #include <utility>
@@ -14,6 +15,12 @@ enum class CaptureStage : std::uint8_t { none, warm_up, recording };
 inline CaptureStage& capture_stage() {
   thread_local CaptureStage stage = CaptureStage::none;
   return stage;
+}
+
+/// The kind of device whose work the open capture of this thread records.
+inline c10::DeviceType& capture_device() {
+  thread_local c10::DeviceType device = c10::kCPU;
+  return device;
 }
 
 inline bool capture_is_open() { return capture_stage() != CaptureStage::none; }

@@ -278,7 +278,8 @@ void bind_graphed_info(py::module_& module) {
       .def_readonly("recaptures", &SignatureInfo::recaptures,
                     "Captures after the first because what was captured had become stale.")
       .def_readonly("replays", &SignatureInfo::replays, "Calls that were replayed.")
-      .def_readonly("eager_calls", &SignatureInfo::eager_calls, "Calls that ran eagerly, warm-up included.")
+      .def_readonly("eager_calls", &SignatureInfo::eager_calls,
+                    "Calls that ran eagerly, warm-up included; not those in which parts are looked for.")
       .def_readonly("misses", &SignatureInfo::misses,
                     "Replays that read another value than their capture, so that the call ran eagerly.")
       .def_readonly("reads_values", &SignatureInfo::reads_values, "It asks the device for values.")

@@ -1092,7 +1092,7 @@ class SignatureInfo:
         """Calls that were replayed."""
     @property
     def eager_calls(self) -> int:
-        """Calls that ran eagerly, warm-up included."""
+        """Calls that ran eagerly, warm-up included; not those in which parts are looked for."""
     @property
     def misses(self) -> int:
         """Replays that read another value than their capture, so that the call ran eagerly."""
