@@ -76,24 +76,13 @@ class Program {
   Program& operator=(const Program&) = delete;
   ~Program() { api_.destroy_program(&program_); }
 
-  bool can_compile_for(int architecture) noexcept {
-    static const std::vector<int> known = [] {
-      int count = 0;
-      if (!has_compiler() || nvrtc().count_architectures(&count) != NVRTC_SUCCESS) return std::vector<int>();
-      std::vector<int> all(static_cast<std::size_t>(count));
-      if (nvrtc().architectures(all.data()) != NVRTC_SUCCESS) all.clear();
-      return all;
-    }();
-    return std::find(known.begin(), known.end(), architecture) != known.end();
-  }
-
   CompiledCode compile(const KernelSource& source, const std::string& architecture) {
     const std::string target = "--gpu-architecture=" + architecture;
     std::vector<const char*> options = {target.c_str(), "--std=c++17"};
     for (const std::string& option : source.options) options.push_back(option.c_str());
     const nvrtcResult result = api_.compile_program(program_, static_cast<int>(options.size()), options.data());
     CompiledCode code;
-    code.log = text(api_.log_size, api_.log);
+    code.log = text(api_.log_size, api_.log).c_str();  // without the zero behind it
     check(result, fmt::format("{}: {}", source.function, code.log));
     code.binary = text(api_.cubin_size, api_.cubin);
     return code;

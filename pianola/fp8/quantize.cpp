@@ -124,16 +124,8 @@ void quantize_kernel(const at::Tensor& values, c10::ScalarType type, std::int64_
                      const MaybeTensor& scale, const MaybeTensor& amax, const MaybeTensor& is_wanted,
                      const MaybeTensor& rows, const MaybeTensor& rows_inverse, const MaybeTensor& columns,
                      const MaybeTensor& columns_inverse) {
-  quantize_by_operators(values, {.type = type,
-                                 .granularity = static_cast<Granularity>(granularity),
-                                 .powers_of_two = powers_of_two,
-                                 .scale = scale,
-                                 .amax = amax,
-                                 .is_wanted = is_wanted,
-                                 .rows = rows,
-                                 .rows_inverse = rows_inverse,
-                                 .columns = columns,
-                                 .columns_inverse = columns_inverse});
+  quantize_by_operators(values, quantize_request(type, granularity, powers_of_two, scale, amax, is_wanted, rows,
+                                                 rows_inverse, columns, columns_inverse));
 }
 
 MaybeTensor maybe(const at::Tensor& tensor) { return tensor.defined() ? MaybeTensor(tensor) : std::nullopt; }

@@ -1,6 +1,7 @@
 #pragma once
 #include <pianola/fp8/quantize.hpp>
 
+#include <cstdint>
 #include <optional>
 
 namespace pianola::fp8 {
@@ -17,6 +18,23 @@ struct QuantizeRequest {
   MaybeTensor is_wanted = {};  ///< bool []: where it is false, all stays as it is.
   MaybeTensor rows = {}, rows_inverse = {}, columns = {}, columns_inverse = {};
 };
+
+/// As the dispatcher gives it.
+inline QuantizeRequest quantize_request(c10::ScalarType type, std::int64_t granularity, bool powers_of_two,
+                                        const MaybeTensor& scale, const MaybeTensor& amax, const MaybeTensor& is_wanted,
+                                        const MaybeTensor& rows, const MaybeTensor& rows_inverse,
+                                        const MaybeTensor& columns, const MaybeTensor& columns_inverse) {
+  return {.type = type,
+          .granularity = static_cast<Granularity>(granularity),
+          .powers_of_two = powers_of_two,
+          .scale = scale,
+          .amax = amax,
+          .is_wanted = is_wanted,
+          .rows = rows,
+          .rows_inverse = rows_inverse,
+          .columns = columns,
+          .columns_inverse = columns_inverse};
+}
 
 /// By operators that torch has on all devices.
 void quantize_by_operators(const at::Tensor& values, const QuantizeRequest& request);

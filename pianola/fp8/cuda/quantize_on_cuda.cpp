@@ -97,16 +97,8 @@ void quantize_on_cuda(const at::Tensor& given, c10::ScalarType type, std::int64_
                       const MaybeTensor& scale, const MaybeTensor& amax, const MaybeTensor& is_wanted,
                       const MaybeTensor& rows, const MaybeTensor& rows_inverse, const MaybeTensor& columns,
                       const MaybeTensor& columns_inverse) {
-  const QuantizeRequest request{.type = type,
-                                .granularity = static_cast<Granularity>(granularity),
-                                .powers_of_two = powers_of_two,
-                                .scale = scale,
-                                .amax = amax,
-                                .is_wanted = is_wanted,
-                                .rows = rows,
-                                .rows_inverse = rows_inverse,
-                                .columns = columns,
-                                .columns_inverse = columns_inverse};
+  const QuantizeRequest request = quantize_request(type, granularity, powers_of_two, scale, amax, is_wanted, rows,
+                                                   rows_inverse, columns, columns_inverse);
   const c10::cuda::CUDAGuard device(given.device());
   if (!has_kernel(given)) return quantize_by_operators(given, request);
   const at::Tensor values = given.contiguous();
