@@ -67,9 +67,9 @@ class FoundPart(EagerPart):
 
     def stand_in(self) -> None:
         with self._lock:
-            if self._open == 0:
+            self._open += 1  # before what may fail: step_aside() follows
+            if self._open == 1:
                 self._put()
-            self._open += 1
 
     def step_aside(self) -> None:
         with self._lock:
@@ -134,6 +134,8 @@ class Place(NamedTuple):
 def _stand_in_for(part: "FoundFunction", function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
+        if not _C.islands_are_open():  # with what it is given, and no deeper on the stack than need be
+            return part.function(*args, **kwargs)
         return part(*args, **kwargs)
 
     vars(call)[STANDS_IN_FOR] = function

@@ -115,7 +115,7 @@ def _outermost(chosen: dict[SeenCall, str], calls: list[SeenCall]) -> Found:
 
 class _Here(threading.local):
     def __init__(self) -> None:
-        self.entered: list[list[FoundPart]] = []
+        self.entered: "list[contextlib.AbstractContextManager[None]]" = []
 
 
 def _is_for_reads(reason: str, signature: "_C.SignatureInfo") -> bool:
@@ -128,14 +128,11 @@ def _is_for_reads(reason: str, signature: "_C.SignatureInfo") -> bool:
 
 @contextlib.contextmanager
 def _standing_in(parts: Sequence[FoundPart]) -> Iterator[None]:
-    entered = list(parts)
-    for part in entered:
-        part.stand_in()
-    try:
+    with contextlib.ExitStack() as entered:
+        for part in parts:
+            entered.callback(part.step_aside)
+            part.stand_in()
         yield
-    finally:
-        for part in entered:
-            part.step_aside()
 
 
 class FoundParts:
@@ -173,14 +170,12 @@ class FoundParts:
 
     def __enter__(self) -> None:
         """The function is observed or recorded: calls of their modules and functions go to the parts."""
-        entered = self._parts
-        self._here.entered.append(entered)
-        for part in entered:
-            part.stand_in()
+        standing = _standing_in(self._parts)
+        standing.__enter__()
+        self._here.entered.append(standing)
 
     def __exit__(self, *exception: Any) -> None:
-        for part in self._here.entered.pop():
-            part.step_aside()
+        self._here.entered.pop().__exit__(None, None, None)
 
     def call(self, owner: Any, args: tuple, kwargs: dict) -> Any:
         """A call in one of the phases. `owner` is the graphed function."""
@@ -198,6 +193,8 @@ class FoundParts:
     def _look(self, owner: Any, args: tuple, kwargs: dict) -> Any:
         with _standing_in(self._functions), Scout() as scout:
             result = owner.run_original(*args, **kwargs)
+        if not scout.has_looked:
+            return result
         self._looks += 1
         new = [one for one in scout.functions() if one not in self._functions]
         if new and self._looks < _MOST_LOOKS:  # nothing stood in for them
@@ -248,7 +245,8 @@ class FoundParts:
         return result
 
     def _judge(self, owner: Any) -> None:
-        eager, replayed = self._eager.fastest(), self._replayed.fastest()
+        eager, missed = self._eager.fastest(), owner.misses()
+        replayed = self._replayed.fastest() + eager * missed / (missed + owner.replays())  # one that is taken back costs both
         times = f"{replayed:.0f} us a call replayed, {eager:.0f} us eager"
         if replayed > eager:
             return self._drop(owner, f"that is slower: {times}")

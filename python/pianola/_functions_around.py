@@ -40,7 +40,8 @@ def _place_of(frame: FrameType) -> Optional[Place]:
     owner = frame.f_locals.get(code.co_varnames[0])
     if isinstance(owner, torch.nn.Module) and name == "forward" and _leads_to(type(owner).forward, code):
         return None  # of the module itself
-    classes = (one for one in type(owner).__mro__ if _leads_to(vars(one).get(name), code))
+    open_to_all = (one for one in type(owner).__mro__ if type(one).__setattr__ is type.__setattr__)
+    classes = (one for one in open_to_all if _leads_to(vars(one).get(name), code))
     return next((Place(one, name) for one in classes), None)
 
 

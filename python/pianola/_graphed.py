@@ -217,6 +217,10 @@ class GraphedFunction(Generic[Arguments, Result]):
         """Of all signatures that the cache knows."""
         return sum(one.replays for one in self._cache.info().signatures)
 
+    def misses(self) -> int:
+        """Of all signatures that the cache knows: replays that were taken back."""
+        return sum(one.misses for one in self._cache.info().signatures)
+
     def info(self) -> "_C.GraphedInfo":
         """What is known and kept, per signature: state, kind, replays, and why calls stay eager, or were
         captured again."""

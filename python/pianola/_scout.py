@@ -15,7 +15,7 @@ from ._found_calls import STAND_IN, FoundFunction
 from ._functions_around import FunctionsAround
 from ._load import _C
 from ._recording import users_line
-from ._seen_call import SeenCall, memory_of
+from ._seen_call import Closures, SeenCall, memory_of
 
 _CALL: CodeType = torch.nn.Module._call_impl.__code__
 _MOST_VALUES = 4096  # that are kept
@@ -38,6 +38,8 @@ class Scout:
         self.reads: list[Read] = []
         self.calls: list[SeenCall] = []
         self.failure = ""  # why nothing can be said
+        self.has_looked = False  # else a profiler was on
+        self._closures = Closures()
         self._around = FunctionsAround(sys._getframe(1))
         self._open: list[tuple[FrameType, SeenCall]] = []
         self._made: dict[Any, tuple[SeenCall, ...]] = {}  # memory: the calls that it was made in
@@ -45,8 +47,8 @@ class Scout:
 
     def __enter__(self) -> "Scout":
         if sys.getprofile() is not None:
-            self.failure = "a profiler is on"
             return self
+        self.has_looked = True
         scout = weakref.ref(self)  # C++ holds what follows, and Python's collector does not see that
 
         def note(*operation: Any) -> None:
@@ -62,10 +64,11 @@ class Scout:
         self._around.finish()
         if self._seen is None:
             return
-        sys.setprofile(None)
+        if sys.getprofile() == self._profile:  # the step may have set one
+            sys.setprofile(None)
         self._seen.__exit__(*exception)
         self._seen = None
-        self._open = []
+        self._open, self._closures = [], Closures()
         for call in self.calls:
             self._guarded(call.compare_with_end)
             if not call.is_over:
@@ -82,17 +85,20 @@ class Scout:
             self.failure = self.failure or f"it does what is not understood ({type(error).__name__}: {error})"
 
     def _profile(self, frame: FrameType, event: str, arg: Any) -> None:
+        self._guarded(self._note_event, frame, event, arg)  # what it raised would come out of the step
+
+    def _note_event(self, frame: FrameType, event: str, arg: Any) -> None:
         if event == "call":
             if frame.f_code is _CALL or frame.f_code is STAND_IN:
-                self._guarded(self._begin, frame)
+                self._begin(frame)
             elif self._open and not frame.f_code.co_filename.startswith(_NOT_ITS_OWN):
                 for _, call in self._open:
-                    call.note_code(frame)
+                    call.note_code(frame, self._closures)
         elif event == "return" and self._open and self._open[-1][0] is frame:
-            self._guarded(self._open.pop()[1].finish, arg)
+            self._open.pop()[1].finish(arg)
         elif event == "c_call" and (method := getattr(arg, "__name__", "")) in _METHODS:
             if method in _COPIES_ON_THE_CPU:
-                self._guarded(self._note_copy, arg)
+                self._note_copy(arg)
             elif isinstance(arg.__self__, contextvars.ContextVar):
                 for _, call in self._open:
                     call.note_variable(arg.__self__)

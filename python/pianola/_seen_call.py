@@ -10,6 +10,8 @@ A replay runs such a part alone, without the Python around it. So a call is only
 
 import contextvars
 import gc
+import itertools
+import sys
 import types
 import weakref
 from collections import deque
@@ -21,6 +23,7 @@ from torch.utils import _pytree as pytree
 
 from ._found_calls import FoundFunction, FoundModule, FoundPart
 from ._host_places import cell_content
+from ._settings_here import settings_here
 
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 PLAIN_VALUES = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
@@ -45,13 +48,12 @@ def _outline(value: Any, depth: int = 2) -> list[Any]:
     if depth == 0 or isinstance(value, (*PLAIN_VALUES, *_NO_STATE, torch.nn.Module)):
         return [value]
     if isinstance(value, _CONTAINERS):
-        held = list(value)
-    elif isinstance(value, dict):
-        held = [*value, *value.values()]
+        count, held = len(value), iter(value)
     else:
-        held = list(getattr(value, "__dict__", {}).values())
-    found = [value, len(held)]
-    for one in held[:_MOST_ELEMENTS]:
+        inside = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+        count, held = len(inside), itertools.chain(*inside.items()) if value is inside else iter(inside.values())
+    found = [value, count]
+    for one in itertools.islice(held, _MOST_ELEMENTS):
         found += _outline(one, depth - 1)
     return found
 
@@ -93,8 +95,16 @@ def _tensors_of_module(module: torch.nn.Module) -> Iterator[torch.Tensor]:
         yield from (value for value in _outline(vars(part)) if isinstance(value, torch.Tensor))
 
 
+# By the type of what a call returns: how often a tensor of it is referred to, at most, that nobody keeps.
+_references_of_unkept: "weakref.WeakKeyDictionary[type, int]" = weakref.WeakKeyDictionary()
+
+
 def _are_kept(results: list[torch.Tensor], result: Any) -> bool:
-    """Whether anybody but the caller has one of the results of a call that returns."""
+    """Whether anybody but the caller has one of the results of a call that returns. To ask who has it takes a walk over all objects, which
+    is left out where no more refer to it than to one that nobody kept: calls return the same way, all of them."""
+    count = max(map(sys.getrefcount, results))
+    if count <= _references_of_unkept.get(type(result), 0):
+        return False
     ours = {id(results), id(result)}
     waiting = [result]
     while waiting:  # the containers that it returns
@@ -103,7 +113,29 @@ def _are_kept(results: list[torch.Tensor], result: Any) -> bool:
         ours.update(map(id, held))
         waiting += held
     holders = (holder for holder in gc.get_referrers(*results) if not isinstance(holder, (tuple, types.FrameType)))  # of functions that run
-    return any(id(holder) not in ours for holder in holders)
+    if any(id(holder) not in ours for holder in holders):
+        return True
+    _references_of_unkept[type(result)] = min(count, _references_of_unkept.get(type(result), count))
+    return False
+
+
+class Closures:
+    """Variables that functions share which were made where they are, by the code of the functions. Of one look."""
+
+    def __init__(self) -> None:
+        self._known: dict[CodeType, list[tuple]] = {}
+
+    def of(self, code: CodeType) -> list[tuple]:
+        """The cells of all functions with this code that have a plain value in one."""
+        if code not in self._known:
+            functions = (one for one in gc.get_referrers(code) if isinstance(one, types.FunctionType))
+            cells = [one.__closure__ or () for one in functions]
+            self._known[code] = [one for one in cells if any(type(cell_content(cell, None)) in PLAIN_VALUES for cell in one)]
+        return self._known[code]
+
+
+def _contents(cells: tuple) -> list[Any]:
+    return [part for cell in cells for part in _outline(cell_content(cell, None))]
 
 
 def _next_node() -> int:
@@ -162,13 +194,17 @@ class SeenCall:
         self.nodes = range(_next_node(), 0)  # of autograd's, by their sequence numbers
         self.states: list[tuple[int, list[Any]]] = []  # by what it has, when the step is over
         self._had: dict[int, _Had] = {}
-        self._arguments = [*args, *kwargs.values()]
+        leaves = pytree.tree_leaves((args, kwargs))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        self._arguments = [*args, *kwargs.values(), *map(vars, tensors)]
         self._outline = _outline(self._arguments, 4)
         self._variables: dict[contextvars.ContextVar, Any] = {}  # of the context, that its code asks for
         self._codes: set[CodeType] = set()
+        self._inner: set[CodeType] = set()  # of functions that it makes
+        self._cells: list[tuple[tuple, list[Any]]] = []  # of closures that it calls and has not made, and what was in them
+        self._hooks: list[Any] = []
+        self._settings = settings_here()
         self._read: dict[tuple[int, str], tuple[dict, list[Any]]] = {}  # globals that its code names, as they were before
-        leaves = pytree.tree_leaves((args, kwargs))
-        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         self.given = set(map(memory_of, tensors))
         self._shapes = {tensor.shape for tensor in tensors}
         modules = [one for one in self._arguments if isinstance(one, torch.nn.Module)]
@@ -219,11 +255,15 @@ class SeenCall:
     def refuse(self, why: str) -> None:
         self.why_not = self.why_not or why
 
-    def note_code(self, frame: FrameType) -> None:
+    def note_code(self, frame: FrameType, closures: Closures) -> None:
         """Of a function that it calls, and that begins."""
-        if frame.f_code in self._codes:
+        code = frame.f_code
+        if code in self._codes:
             return
-        self._codes.add(frame.f_code)
+        self._codes.add(code)
+        self._inner.update(one for one in code.co_consts if isinstance(one, CodeType))
+        if code.co_freevars and code not in self._inner:
+            self._cells += [(cells, _contents(cells)) for cells in closures.of(code)]
         variables = frame.f_globals
         for name in frame.f_code.co_names:
             if (id(variables), name) in self._read or name not in variables or isinstance(variables[name], _NO_STATE):
@@ -249,6 +289,8 @@ class SeenCall:
         results = [leaf for leaf in pytree.tree_leaves(result) if leaf is not None]
         if not results or not all(type(leaf) in _PLAIN_TENSORS for leaf in results):
             return self.refuse("returns something else than tensors")
+        if any(map(vars, results)):
+            self.refuse("sets an attribute of a tensor")
         if not all(tensor.dim() == 0 or tensor.shape in self._shapes for tensor in results):
             self.refuse("returns a tensor of another shape than it is given")
         self.results = set(map(memory_of, results))
@@ -258,9 +300,8 @@ class SeenCall:
             self.refuse("returns what it is given, or has")
         if self.reads and _are_kept(results, result):
             self.refuse("keeps its result elsewhere")
-        for tensor in results:
-            if tensor.requires_grad:
-                tensor.register_hook(self._see_gradient)
+        if not self.why_not:
+            self._hooks = [one.register_hook(self._see_gradient) for one in results if one.grad_fn is not None]
         return None
 
     def _changed_global(self) -> str:
@@ -283,4 +324,10 @@ class SeenCall:
             self.refuse("is called in a context of its own")
         if name := self._changed_global():
             self.refuse(f"reads {name}, which the step changes")
-        self._had, self._read, self._variables = {}, {}, {}
+        if self._settings != settings_here():
+            self.refuse("is called in a context of its own")
+        if not all(are_alike(before, _contents(cells)) for cells, before in self._cells):
+            self.refuse("calls a closure whose variables the step changes")
+        for hook in self._hooks:
+            hook.remove()
+        self._had, self._read, self._variables, self._cells, self._hooks = {}, {}, {}, [], []
