@@ -11,12 +11,14 @@ from ._call import name_of
 from ._errors import refuse
 from ._load import _C
 from ._numbers import StandIn, WatchedFloat, WatchedInt, call_given, plain
+from ._settings_here import settings_here
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
 _LARGEST = 1 << 62  # numbers beyond are arguments like any other
+_COMPARED = 3  # calls, the first of which may be in the capture
 
 
 class EagerPart(Generic[Arguments, Result]):
@@ -79,9 +81,14 @@ class _Call:
         for i in self.places:
             self.leaves[i] = None  # kept alive by whoever needs it
         self.shape: Any = None  # of the results, of the first call on
+        self.settings = settings_here()
+        self.to_be_compared = 0 if is_found else _COMPARED  # in so many calls; parts that were found have been looked at
 
     # Behind the function the device waits: the usual results come first, and as they are.
     def __call__(self, tensors: list[torch.Tensor], numbers: list[Any]) -> Any:
+        if self.to_be_compared:
+            self.to_be_compared -= 1
+            self._compare_settings()
         given = self.leaves.copy()
         for place, value in zip(self.places, [*tensors, *numbers]):
             given[place] = value
@@ -103,6 +110,14 @@ class _Call:
                 "let each call return the same one",
             )
         return results, shape
+
+    def _compare_settings(self) -> None:
+        if self.settings != settings_here():
+            refuse(
+                f"{name_of(self.function)}, which stays eager, is called where the step has entered other settings of torch (the default type, "
+                "the kernels of attention, a precision, a mode), and a replay is not in them",
+                "enter them inside of it",
+            )
 
     def _is_as_before(self, result: Any) -> bool:
         leaves = pytree.tree_leaves(result)

@@ -1,5 +1,6 @@
 """Parts of a graphed step that stay eager: `pianola.eager`."""
 
+import contextlib
 import weakref
 
 import pianola
@@ -7,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 from twins import assert_same, assert_same_state
 
@@ -676,6 +678,39 @@ def test_results_that_change_places_with_none(device):
         step(randn(4, seed=i, device=device).abs())
     with pytest.raises(pianola.UsageError, match="which stays eager, returns another structure in a replay"):
         step(-randn(4, seed=5, device=device).abs())
+
+
+@contextlib.contextmanager
+def double_precision():
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("context", [double_precision, lambda: sdpa_kernel(SDPBackend.MATH)])
+def test_settings_that_the_step_enters_around_a_part(device, context):
+    part = pianola.eager(lambda x: x * x.detach().sum().item())
+
+    @pianola.graphed
+    def step(x):
+        with context():
+            y = part(x * 2)
+        return y + 1
+
+    with pytest.raises(pianola.UsageError, match="which stays eager, is called where the step has entered other settings of torch"):
+        for i in range(6):
+            step(randn(4, seed=i, device=device))
+
+    @pianola.graphed
+    def other(x):
+        return part(x * 2) + 1
+
+    with context():
+        for i in range(8):
+            x = randn(4, seed=i, device=device)
+            assert_same(f"call {i}", other(x), x * 2 * (x * 2).sum().item() + 1)
 
 
 def test_parameters_as_arguments_are_themselves(device):
