@@ -69,6 +69,16 @@ struct CudaGraphConfig {
   bool use_transformer_engine_full_layer_spec = false;
   std::optional<std::string> fp8 = {};
   std::optional<std::string> fp8_recipe = {};
+  int fp8_margin = 0;
+  int fp8_amax_history_len = 1;
+  std::string fp8_amax_compute_algo = "most_recent";
+  bool fp8_wgrad = true;
+  bool fp8_param = false;
+  bool fp8_dot_product_attention = false;
+  bool fp8_multi_head_attention = false;
+  bool first_last_layers_bf16 = false;
+  int num_layers_at_start_in_bf16 = 1;
+  int num_layers_at_end_in_bf16 = 1;
   std::optional<std::string> fp4 = {};
   bool cross_entropy_loss_fusion = false;
   std::string cross_entropy_fusion_impl = "native";

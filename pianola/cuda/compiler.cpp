@@ -44,20 +44,18 @@ const Nvrtc& nvrtc() {
     Nvrtc made;
     void* const library = nvrtc_library();
     if (library == nullptr) return made;
-    bind_symbol(made.create_program, library, "nvrtcCreateProgram");
-    bind_symbol(made.destroy_program, library, "nvrtcDestroyProgram");
-    bind_symbol(made.compile_program, library, "nvrtcCompileProgram");
-    bind_symbol(made.cubin_size, library, "nvrtcGetCUBINSize");
-    bind_symbol(made.cubin, library, "nvrtcGetCUBIN");
-    bind_symbol(made.log_size, library, "nvrtcGetProgramLogSize");
-    bind_symbol(made.log, library, "nvrtcGetProgramLog");
-    bind_symbol(made.error_string, library, "nvrtcGetErrorString");
-    bind_symbol(made.count_architectures, library, "nvrtcGetNumSupportedArchs");
-    bind_symbol(made.architectures, library, "nvrtcGetSupportedArchs");
-    made.is_whole = made.create_program != nullptr && made.destroy_program != nullptr &&
-                    made.compile_program != nullptr && made.cubin_size != nullptr && made.cubin != nullptr &&
-                    made.log_size != nullptr && made.log != nullptr && made.error_string != nullptr &&
-                    made.count_architectures != nullptr && made.architectures != nullptr;
+    made.is_whole = SymbolBinder(library)
+                        .bind(made.create_program, "nvrtcCreateProgram")
+                        .bind(made.destroy_program, "nvrtcDestroyProgram")
+                        .bind(made.compile_program, "nvrtcCompileProgram")
+                        .bind(made.cubin_size, "nvrtcGetCUBINSize")
+                        .bind(made.cubin, "nvrtcGetCUBIN")
+                        .bind(made.log_size, "nvrtcGetProgramLogSize")
+                        .bind(made.log, "nvrtcGetProgramLog")
+                        .bind(made.error_string, "nvrtcGetErrorString")
+                        .bind(made.count_architectures, "nvrtcGetNumSupportedArchs")
+                        .bind(made.architectures, "nvrtcGetSupportedArchs")
+                        .missing() == nullptr;
     return made;
   }();
   return table;

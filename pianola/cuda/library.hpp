@@ -23,4 +23,24 @@ void bind_symbol(Function& member, void* library, const char* symbol) {
   member = reinterpret_cast<Function>(dlsym(library, symbol));
 }
 
+/// Sets the members of a table of functions one by one, and keeps the first symbol that the library lacks.
+class SymbolBinder {
+ public:
+  explicit SymbolBinder(void* library) : library_(library) {}
+
+  template <class Function>
+  SymbolBinder& bind(Function& member, const char* symbol) {
+    bind_symbol(member, library_, symbol);
+    if (member == nullptr && missing_ == nullptr) missing_ = symbol;
+    return *this;
+  }
+
+  /// nullptr: none.
+  [[nodiscard]] const char* missing() const { return missing_; }
+
+ private:
+  void* library_;
+  const char* missing_ = nullptr;
+};
+
 }  // namespace pianola

@@ -2,15 +2,17 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/record_function.h>
+#include <c10/core/DefaultDtype.h>
 #include <c10/core/DeviceType.h>
 #include <c10/core/ScalarType.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/typeid.h>
 
 #include <optional>
 
 namespace pianola::graph {
 
-/// Autograd, autocast and the like of the user's code, as they are on this thread when it is made.
+/// Autograd, autocast and the like of the user's code, as they are on this thread when it is made; and the process's default type.
 class Surroundings {
  public:
   explicit Surroundings(c10::DeviceType device)
@@ -18,7 +20,8 @@ class Surroundings {
         grad_(at::GradMode::is_enabled()),
         device_(device),
         autocast_(at::autocast::is_autocast_enabled(device) ? at::autocast::get_autocast_dtype(device)
-                                                            : c10::ScalarType::Undefined) {}
+                                                            : c10::ScalarType::Undefined),
+        default_dtype_(c10::get_default_dtype()) {}
 
   [[nodiscard]] bool grad() const noexcept { return grad_; }
 
@@ -26,6 +29,7 @@ class Surroundings {
    public:
     explicit Entered(const Surroundings& surroundings)
         : keys_(surroundings.keys_), grad_(surroundings.grad_), device_(surroundings.device_) {
+      become(surroundings.default_dtype_);
       if (surroundings.autocast_ == c10::ScalarType::Undefined) return;
       before_ = at::autocast::get_autocast_dtype(device_);
       at::autocast::set_autocast_dtype(device_, surroundings.autocast_);
@@ -33,12 +37,19 @@ class Surroundings {
     Entered(const Entered&) = delete;
     Entered& operator=(const Entered&) = delete;
     ~Entered() {
+      become(default_before_);
       if (!before_) return;
       at::autocast::set_autocast_dtype(device_, *before_);
       at::autocast::clear_cache();  // a replay is in no region, whose end would
     }
 
    private:
+    // Other threads read it: it is written for those steps alone that write it themselves.
+    static void become(caffe2::TypeMeta dtype) {
+      if (c10::get_default_dtype() != dtype) c10::set_default_dtype(dtype);
+    }
+
+    caffe2::TypeMeta default_before_ = c10::get_default_dtype();
     at::DisableRecordFunctionGuard unrecorded_;
     c10::impl::ForceDispatchKeyGuard keys_;
     at::AutoGradMode grad_;
@@ -51,6 +62,7 @@ class Surroundings {
   bool grad_;
   c10::DeviceType device_;
   c10::ScalarType autocast_;
+  caffe2::TypeMeta default_dtype_;
 };
 
 }  // namespace pianola::graph

@@ -171,6 +171,56 @@ class CudaGraphConfig:
     @fp8_recipe.setter
     def fp8_recipe(self, value: str | None) -> None: ...
     @property
+    def fp8_margin(self) -> int:
+        """Delayed scales are 2^margin smaller."""
+    @fp8_margin.setter
+    def fp8_margin(self, value: int) -> None: ...
+    @property
+    def fp8_amax_history_len(self) -> int:
+        """Steps whose largest magnitudes delayed scales come from."""
+    @fp8_amax_history_len.setter
+    def fp8_amax_history_len(self, value: int) -> None: ...
+    @property
+    def fp8_amax_compute_algo(self) -> str:
+        """Which of them: max or most_recent."""
+    @fp8_amax_compute_algo.setter
+    def fp8_amax_compute_algo(self, value: str) -> None: ...
+    @property
+    def fp8_wgrad(self) -> bool:
+        """Weight gradients are FP8 products, too."""
+    @fp8_wgrad.setter
+    def fp8_wgrad(self, value: bool) -> None: ...
+    @property
+    def fp8_param(self) -> bool:
+        """Weights are kept in FP8."""
+    @fp8_param.setter
+    def fp8_param(self, value: bool) -> None: ...
+    @property
+    def fp8_dot_product_attention(self) -> bool:
+        """Attention multiplies in FP8."""
+    @fp8_dot_product_attention.setter
+    def fp8_dot_product_attention(self, value: bool) -> None: ...
+    @property
+    def fp8_multi_head_attention(self) -> bool:
+        """Attention takes and gives FP8."""
+    @fp8_multi_head_attention.setter
+    def fp8_multi_head_attention(self, value: bool) -> None: ...
+    @property
+    def first_last_layers_bf16(self) -> bool:
+        """The first and last layers stay out of FP8."""
+    @first_last_layers_bf16.setter
+    def first_last_layers_bf16(self, value: bool) -> None: ...
+    @property
+    def num_layers_at_start_in_bf16(self) -> int:
+        """How many at the start."""
+    @num_layers_at_start_in_bf16.setter
+    def num_layers_at_start_in_bf16(self, value: int) -> None: ...
+    @property
+    def num_layers_at_end_in_bf16(self) -> int:
+        """How many at the end."""
+    @num_layers_at_end_in_bf16.setter
+    def num_layers_at_end_in_bf16(self, value: int) -> None: ...
+    @property
     def fp4(self) -> str | None:
         """Format of FP4 training."""
     @fp4.setter

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any, Mapping, Union
 
 from torch import nn
 
-from . import fp8
+from ._config_fp8 import in_fp8
 from ._errors import refuse
-from ._find_layers import Which, check_model, find_layers
+from ._find_layers import Named, Which, check_model, find_layers
 from ._layer_parts import check_parts, find_parts
 from ._layers import GraphedLayers, graph_layers
 from ._load import _C
@@ -22,6 +22,7 @@ def apply_config(
     *,
     layers: Which = None,
     parts: Mapping[str, Any] = {},
+    fp8_group: Any = None,
     **options: "Unpack[GraphedOptions]",
 ) -> GraphedLayers:
     """Graphs what a configuration says: whole layers of a model, or parts of them. The training loop stays as it is.
@@ -32,8 +33,10 @@ def apply_config(
     The configuration is checked first, as by `check_config`; what that fixes is fixed. Then these keys act: `cuda_graph_impl` ("none":
     nothing is graphed; "local" and "transformer_engine": layers, captured after they have warmed up), `cuda_graph_modules` (parts of
     layers; none: whole layers), `cuda_graph_warmup_steps`, `cuda_graph_retain_backward_graph`, `delay_wgrad_compute` (call `backward_dw()` of
-    what comes back after each backward). `fp8` and `fp8_recipe` convert nothing: the model's layers have to compute so already
-    (`pianola.fp8.convert`), in regions that the loop opens.
+    what comes back after each backward). With `fp8` (`fp8_recipe`, `fp8_margin`, `fp8_amax_history_len`, `fp8_amax_compute_algo`) the
+    linear layers inside of the model's layers are converted, as by `pianola.fp8.convert`, and each call of the model is in a region
+    of it; with `first_last_layers_bf16` the first and last layers stay out. Experts are left alone without `moe_router_padding_for_fp8`.
+    Of a model that was converted before, the loop opens the regions.
 
     Args:
         model: patched in place, as by `graph_layers`.
@@ -41,11 +44,12 @@ def apply_config(
         layers: which modules are its layers, as for `graph_layers`.
         parts: which modules a name of `cuda_graph_modules` means: name -> as `layers`. Without, they are found by the names and
             classes that Megatron-core, transformers, timm and torchvision have. A MoE layer is a module with a child `experts`.
+        fp8_group: process group over whose ranks the largest magnitudes are taken, as for `pianola.fp8.autocast`.
         options: as for `graph_layers`, in place of what the configuration says.
 
     Raises:
-        ConfigError: the configuration has errors, names a part that no layer has, is for full iterations, or wants other products in 8
-            bits than the model has.
+        ConfigError: the configuration has errors, names a part that no layer has, is for full iterations, or wants products that are not
+            computed here or that a converted model has not.
         UsageError: as `graph_layers`.
     """
     check_model(model, "apply_config")
@@ -54,9 +58,6 @@ def apply_config(
         config = _C.load_config(os.fspath(config))
     _C.require_valid(config)
     config = _C.check_config(config).config
-    _check_quantisation(model, config)
-    if config.cuda_graph_impl == "none":
-        return GraphedLayers({})
     if config.cuda_graph_impl == "full_iteration":
         refuse(
             "cuda_graph_impl is full_iteration, which graphs a step and not a model",
@@ -64,50 +65,20 @@ def apply_config(
             where="apply_config",
             kind="ConfigError",
         )
+    found = find_layers(model, layers) if config.fp8 or config.cuda_graph_impl != "none" else []
+    with in_fp8(model, found, config, fp8_group):
+        return _graph(model, found, config, parts, options)
+
+
+def _graph(model: nn.Module, layers: list[Named], config: "_C.CudaGraphConfig", parts: Mapping[str, Any], options: Any) -> GraphedLayers:
+    if config.cuda_graph_impl == "none":
+        return GraphedLayers({})
     settings: Any = {
         "warmup": max(config.cuda_graph_warmup_steps, 1),
         "retain_graph": config.cuda_graph_retain_backward_graph,
         "delay_weight_gradients": config.delay_wgrad_compute,
         **options,
     }
-    found = find_layers(model, layers)
     if config.cuda_graph_modules:
-        found = find_parts(model, found, config.cuda_graph_modules, parts)
-    return graph_layers(model, [module for _, module in found], **settings)
-
-
-# Megatron-LM's words for a Recipe's scaling.
-_SCALINGS = {"delayed": "delayed", "tensorwise": "tensor", "blockwise": "block"}
-
-
-def _check_quantisation(model: nn.Module, config: "_C.CudaGraphConfig") -> None:
-    """A model computes as it was made: a configuration that says otherwise would be taken for what it does not do."""
-    if config.fp4:
-        _refuse(f"fp4 is {config.fp4}, and Pianola has no products in 4 bits", "leave it out")
-    if not config.fp8:
-        return
-    if config.fp8_recipe is not None and config.fp8_recipe not in _SCALINGS:
-        _refuse(f"fp8_recipe is {config.fp8_recipe}, which is not among the recipes of Pianola", f"known are {', '.join(_SCALINGS)}")
-    layers = {name: one for name, one in model.named_modules() if isinstance(one, fp8.Float8Linear) and one.recipe is not None}
-    if not layers:
-        _refuse(
-            f"fp8 is {config.fp8}, and the model has no layer that computes in 8 bits",
-            "call pianola.fp8.convert(model) before, and open pianola.fp8.autocast() in the step; or leave fp8 out",
-        )
-    for name, layer in layers.items():
-        recipe = layer.recipe
-        assert recipe is not None
-        said = [
-            ("fp8", config.fp8, recipe.format, config.fp8),
-            ("fp8_recipe", config.fp8_recipe, recipe.scaling, _SCALINGS.get(config.fp8_recipe or "")),
-        ]
-        for key, word, has, wanted in said:
-            if word is not None and has != wanted:
-                _refuse(
-                    f"{key} is {word}, and layer '{name}' was made with {recipe}",
-                    "convert the model with the recipe of the configuration",
-                )
-
-
-def _refuse(what: str, fix: str) -> None:
-    refuse(what, fix, where="apply_config", kind="ConfigError")
+        layers = find_parts(model, layers, config.cuda_graph_modules, parts)
+    return graph_layers(model, [module for _, module in layers], **settings)

@@ -114,8 +114,8 @@ class _Call:
     def _compare_settings(self) -> None:
         if self.settings != settings_here():
             refuse(
-                f"{name_of(self.function)}, which stays eager, is called where the step has entered other settings of torch (the default type, "
-                "the kernels of attention, a precision, a mode), and a replay is not in them",
+                f"{name_of(self.function)}, which stays eager, is called where the step has entered other settings of torch (the kernels "
+                "of attention, a precision, a mode), and a replay is not in them",
                 "enter them inside of it",
             )
 

@@ -1,8 +1,12 @@
 """Layers and parts of them as a configuration names them: `pianola.apply_config`."""
 
+import copy
+
 import pianola
 import pytest
+import torch
 from layer_programs import Gpt, assert_equal, loss_of, plain, replays_of
+from twins import assert_same, assert_same_state
 
 
 def configured(*modules, **more):
@@ -53,17 +57,18 @@ def test_a_configuration_of_none_leaves_the_model_alone(cpu):
     assert len(graphed) == 0 and all("forward" not in module.__dict__ for module in model.modules())
 
 
+def in_region(model, optimizer, step, device):
+    optimizer.zero_grad()
+    with pianola.fp8.autocast():
+        loss = loss_of(model, step, device, batch=4)
+    loss.backward()
+    optimizer.step()
+    return [loss]
+
+
 def test_a_model_in_8_bits_trains_as_eager(device):
     def converted():
         return pianola.fp8.convert(Gpt(), pianola.fp8.Recipe(amax_history_length=4))
-
-    def in_region(model, optimizer, step, device):
-        optimizer.zero_grad()
-        with pianola.fp8.autocast():
-            loss = loss_of(model, step, device, batch=4)
-        loss.backward()
-        optimizer.step()
-        return [loss]
 
     assert_equal(converted, in_region, device, steps=20, graph=configured("mlp", fp8="hybrid", fp8_recipe="delayed"))
 
@@ -71,8 +76,8 @@ def test_a_model_in_8_bits_trains_as_eager(device):
 @pytest.mark.parametrize(
     "keys, text",
     [
-        (dict(fp8="e4m3"), "fp8 is e4m3, and layer 'h.0.* was made with delayed scaling, e4m3 and e5m2"),
-        (dict(fp8="hybrid", fp8_recipe="tensorwise"), "fp8_recipe is tensorwise, and layer 'h.0.* was made with delayed scaling"),
+        (dict(fp8="e4m3"), "the configuration says delayed scaling, e4m3.*, and layer 'h.0.* was made with delayed scaling, e4m3 and e5m2"),
+        (dict(fp8="hybrid", fp8_recipe="tensorwise"), "the configuration says tensor.*, and layer 'h.0.* was made with delayed scaling"),
         (dict(fp8="hybrid", fp8_recipe="mxfp8"), "fp8_recipe is mxfp8, which is not among the recipes of Pianola"),
         (dict(fp4="e2m1"), "fp4 is e2m1, and Pianola has no products in 4 bits"),
     ],
@@ -82,9 +87,107 @@ def test_other_products_than_the_model_has_are_refused(cpu, keys, text):
         configured(**keys)(pianola.fp8.convert(Gpt()))
 
 
-def test_a_model_without_products_in_8_bits_is_refused_where_they_are_wanted(cpu):
-    with pytest.raises(pianola.ConfigError, match="fp8 is hybrid, and the model has no layer that computes in 8 bits"):
-        configured(fp8="hybrid")(Gpt())
+def in_8_bits(model):
+    return [name for name, one in model.named_modules() if isinstance(one, pianola.fp8.Float8Linear)]
+
+
+def plain_of_four(model, optimizer, step, device):
+    optimizer.zero_grad()
+    loss = loss_of(model, step, device, batch=4)
+    loss.backward()
+    optimizer.step()
+    return [loss]
+
+
+MEGATRONS = {
+    "delayed": (dict(fp8_recipe="delayed", fp8_margin=1, fp8_amax_history_len=4, fp8_amax_compute_algo="max"), dict(margin=1, amax_history_length=4)),
+    "Megatron's defaults": (dict(), dict(amax_history_length=1, amax_compute="most_recent")),
+    "tensorwise": (dict(fp8_recipe="tensorwise"), dict(scaling="tensor")),
+}
+
+
+@pytest.mark.parametrize("keys", MEGATRONS)
+def test_layers_are_converted_and_the_model_opens_the_region(keys, device):
+    """Beside a model that the user converts, in regions that the user opens."""
+    said, recipe = MEGATRONS[keys]
+
+    def linears_of_blocks(name, linear):
+        return name.startswith("h.") and linear.in_features % 16 == 0
+
+    ours, theirs = Gpt().to(device), Gpt().to(device)
+    theirs.load_state_dict(ours.state_dict())
+    pianola.fp8.convert(theirs, pianola.fp8.Recipe(**recipe), linears_of_blocks)
+    graphed = configured("attn", fp8="hybrid", **said)(ours)
+    assert in_8_bits(ours) == in_8_bits(theirs) and "head" not in in_8_bits(ours)
+    optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-2) for model in (ours, theirs)]
+    for step in range(50):
+        torch.manual_seed(step)
+        (loss,) = plain_of_four(ours, optimizers[0], step, device)
+        torch.manual_seed(step)
+        (expected,) = in_region(theirs, optimizers[1], step, device)
+        assert_same(f"loss {step}", loss, expected)
+        assert_same_state(ours, theirs)
+    assert min(replays_of(graphed).values()) >= 40, graphed.info()
+    assert not pianola.fp8.open_regions()
+
+
+def test_the_first_and_last_layers_stay_out_of_8_bits(cpu):
+    model = Gpt(layers=5)
+    configured(fp8="e4m3", first_last_layers_bf16=True, num_layers_at_end_in_bf16=2)(model)
+    assert {name.split(".")[1] for name in in_8_bits(model)} == {"1", "2"}
+
+
+def test_experts_whose_tokens_are_not_padded_stay_out_of_8_bits(cpu):
+    for padded in (False, True):
+        model = Gpt(layers=2, moe=True)
+        configured("attn", fp8="hybrid", moe_router_padding_for_fp8=padded)(model)
+        assert any("experts" in name for name in in_8_bits(model)) == padded and "h.1.mlp.gate" not in in_8_bits(model)
+
+
+def test_a_configuration_without_graphs_converts_all_the_same(cpu):
+    model = Gpt()
+    assert len(pianola.apply_config(model, pianola.CudaGraphConfig(fp8="hybrid"))) == 0
+    assert in_8_bits(model)
+
+
+def test_an_exception_in_the_model_closes_its_region(cpu):
+    model = Gpt()
+    configured(fp8="hybrid")(model)
+    with pytest.raises(IndexError):
+        model(torch.full((4, 12), 10_000))
+    assert not pianola.fp8.open_regions()
+
+
+def test_a_model_that_a_configuration_converted_is_copied_and_saved(cpu, tmp_path):
+    model = Gpt()
+    pianola.apply_config(model, pianola.CudaGraphConfig(fp8="hybrid"))
+    model.eval()
+    torch.save(model, tmp_path / "model.pt")
+    ids = torch.arange(48).view(4, 12)
+    expected = copy.deepcopy(model)(ids)
+    assert torch.equal(torch.load(tmp_path / "model.pt", weights_only=False)(ids), expected)
+    assert torch.equal(model(ids), expected)
+
+
+@pytest.mark.parametrize(
+    "keys, text",
+    [
+        (dict(fp8_wgrad=False), "fp8_wgrad is false, and Pianola does not compute that: weight gradients are products in 8 bits"),
+        (dict(fp8_param=True), "fp8_param is true, and Pianola does not compute that: weights stay in the model's dtype"),
+        (dict(fp8_dot_product_attention=True), "fp8_dot_product_attention is true, .* linear layers alone compute in 8 bits"),
+        (dict(fp8_multi_head_attention=True), "fp8_multi_head_attention is true, .* linear layers alone compute in 8 bits"),
+        (dict(fp8_recipe="blockwise"), "fp8 is hybrid, and no layer of the model has an nn.Linear that can compute in 8 bits"),
+        (dict(fp8_amax_compute_algo="mean"), "mean"),
+        (dict(fp8_amax_history_len=0), "history"),
+        (dict(cuda_graph_modules=["mamba"]), "the scope mamba names no part of Gpt"),
+    ],
+)
+def test_what_is_refused_leaves_the_model_unconverted(cpu, keys, text):
+    model = Gpt()
+    state = list(model.state_dict())
+    with pytest.raises(pianola.Error, match=text):
+        pianola.apply_config(model, pianola.CudaGraphConfig(**{"cuda_graph_impl": "local", "fp8": "hybrid", **keys}))
+    assert not in_8_bits(model) and list(model.state_dict()) == state and not model._forward_pre_hooks
 
 
 def test_the_keys_of_a_configuration_act(cpu):

@@ -1,9 +1,11 @@
-"""Code that asks whether the current stream is captured."""
+"""Code that asks whether the current stream is captured, and code that changes what its operations choose by."""
 
 import pytest
 import torch
 
 import pianola
+from surroundings import double_precision
+from twins import assert_same
 
 
 def doubles_under_capture(x):
@@ -34,3 +36,19 @@ def test_other_captures_are_told_the_truth(device):
     torch.cuda.synchronize()
     assert torch.equal(result, x * 2)
     assert not torch.cuda.is_current_stream_capturing()
+
+
+def test_a_default_dtype_that_the_step_sets(device):
+    def angles(x):
+        with double_precision():
+            steps = torch.arange(32, device=x.device) * 0.1
+        return x * steps.cos(), torch.arange(4, device=x.device) / 3
+
+    step = pianola.graphed(angles)
+    for i in range(8):
+        x = torch.randn(32, generator=torch.Generator().manual_seed(i)).to(device)
+        for ours, eager in zip(step(x), angles(x)):
+            assert_same(f"call {i}", ours, eager)
+        assert torch.get_default_dtype() == torch.float32
+    (known,) = step.info().signatures
+    assert known.replays == 5, known.reason

@@ -1,5 +1,8 @@
 """Programs whose reads change from call to call, trained beside eager."""
 
+import gc
+import weakref
+
 import pianola
 import pytest
 import torch
@@ -105,6 +108,18 @@ def expect_eager(make, device, said, step_of=descending(mean_square), count=30):
     signature = step.info().signatures[0]
     assert signature.state == "eager" and not step.info().parts
     assert len(told) == 1 and said in told[0], told
+
+
+def assert_freed(make, device):
+    """Of a module whose `step` is graphed nothing is held, however far its calls were looked at."""
+    for count in (5, 6, 8, STEPS):
+        net = make().to(device)
+        for i in range(count):
+            net.step(batch(i).to(device))
+        alive = weakref.ref(net)
+        del net
+        gc.collect()
+        assert alive() is None, f"after {count} calls"
 
 
 def dispatch(x, weights, chosen, experts):

@@ -1,11 +1,9 @@
 """Functions and methods that read values which change from call to call, found in a step and left out of its graph."""
 
 import functools
-import gc
 import importlib
 import sys
 import textwrap
-import weakref
 
 import found
 import pianola
@@ -16,6 +14,7 @@ from found import (  # noqa: F401
     Moe,
     Sparse,
     assert_alike,
+    assert_freed,
     batch,
     descending,
     deterministic,
@@ -305,14 +304,7 @@ class Net(nn.Module):
 
 
 def test_what_was_looked_at_is_freed(device):
-    for count in (5, 6, 8, STEPS):
-        net = Net().to(device)
-        for i in range(count):
-            net.step(batch(i).to(device))
-        alive = weakref.ref(net)
-        del net
-        gc.collect()
-        assert alive() is None, f"after {count} calls"
+    assert_freed(Net, device)
 
 
 def by_many_values(x):

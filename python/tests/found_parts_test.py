@@ -1,13 +1,21 @@
 """`graphed`: modules that read values which change from call to call, found in a step and left out of its graph."""
 
 import copy
-import gc
-import weakref
 
 import pianola
 import pytest
 import torch
-from found import STEPS, Experts, assert_alike, batch, descending, deterministic, expect_eager, graphs_are_faster  # noqa: F401
+from found import (  # noqa: F401
+    STEPS,
+    Experts,
+    assert_alike,
+    assert_freed,
+    batch,
+    descending,
+    deterministic,
+    expect_eager,
+    graphs_are_faster,
+)
 from torch import nn
 from twins import assert_same
 
@@ -285,11 +293,4 @@ def test_what_was_looked_at_is_freed(device):
             loss.backward()
             return loss
 
-    for count in (5, 6, 8, 50):
-        net = Net().to(device)
-        for i in range(count):
-            net.step(batch(i).to(device))
-        alive = weakref.ref(net)
-        del net
-        gc.collect()
-        assert alive() is None, f"after {count} calls"
+    assert_freed(Net, device)

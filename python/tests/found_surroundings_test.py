@@ -1,7 +1,6 @@
 """What is around a call that reads, beside its arguments: where a replay of it alone would not be in that, it is no part. And what a look
 does to the program around it: nothing."""
 
-import contextlib
 import sys
 import weakref
 
@@ -21,17 +20,9 @@ from found import (  # noqa: F401
     mean_square,
     network,
 )
+from surroundings import double_precision
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-
-
-@contextlib.contextmanager
-def double_precision():
-    torch.set_default_dtype(torch.float64)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(torch.float32)
 
 
 def inside(context):

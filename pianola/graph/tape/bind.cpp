@@ -6,7 +6,6 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/DispatchKey.h>
 #include <c10/util/Exception.h>
@@ -116,7 +115,8 @@ bool passes_trial(const TapeOp& op, const c10::OperatorHandle& variant) {
   const c10::WarningUtils::WarningHandlerGuard count_warnings(&warnings);
   const trace::QuietScope quiet;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  at::GradMode::set_enabled(op.grad_mode);
+  SettingsOfOps settings;
+  settings.enter(op.settings);
   try {
     const torch::jit::Stack expected = run(op.handle, op.inputs);
     torch::jit::Stack inputs = op.inputs;

@@ -5,7 +5,6 @@
 #include <pianola/trace/tensors_of.hpp>
 
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/core/grad_mode.h>
 #include <c10/util/flat_hash_map.h>
 
 #include <fmt/format.h>
@@ -195,9 +194,10 @@ void Tape::replay(std::size_t begin, std::size_t end) {
   const trace::QuietScope quiet;
   // The aliases have no history: go straight to the kernels.
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  SettingsOfOps settings;
   for (std::size_t i = begin; i < end; ++i) {
     const TapeOp& op = ops_[i];
-    at::GradMode::set_enabled(op.grad_mode);
+    settings.enter(op.settings);
     try {
       call(op);
       if (!op.writes_results) {

@@ -1,5 +1,6 @@
 #pragma once
 #include <pianola/graph/tape/communication.hpp>
+#include <pianola/graph/tape/op_settings.hpp>
 #include <pianola/trace/op_info.hpp>
 #include <pianola/trace/op_stream.hpp>
 
@@ -27,7 +28,7 @@ struct TapeOp {
   std::vector<c10::IValue> outputs;
   /// Results in memory of their own, which replays must fill: (index of the output, position in its list or -1).
   std::vector<std::pair<std::size_t, std::int64_t>> fresh = {};
-  bool grad_mode = false;       ///< Some kernels choose by it.
+  OpSettings settings = {};
   bool writes_results = false;  ///< Bound to a variant that writes its results itself; see bind().
   bool is_copy = false;         ///< Bound to a copy: of the arguments there is only the first, behind the result.
   std::size_t number = 0;       ///< As the step called it, from 1.

@@ -6,8 +6,6 @@
 #include <pianola/trace/tensors_of.hpp>
 #include <pianola/trace/uses_values.hpp>
 
-#include <ATen/core/grad_mode.h>
-
 #include <algorithm>
 #include <iterator>
 #include <set>
@@ -100,7 +98,6 @@ void TapeRecorder::on_op_begin(const trace::OpSpan& op) {
   Running running{.number = op.number, .op = {.handle = op.info->handle, .inputs = {}, .outputs = {}}};
   running.op.info = op.info;
   running.op.number = ++begun_;
-  running.op.grad_mode = at::GradMode::is_enabled();
   running.op.inputs.reserve(op.inputs.size());
   trace::ArgumentAliases aliases;
   for (std::size_t i = 0; i < op.inputs.size(); ++i) {

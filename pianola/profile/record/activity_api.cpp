@@ -9,28 +9,24 @@ namespace {
 
 // The first symbol that the library lacks; nullptr: none.
 const char* bind_all(ActivityApi& api, void* library) {
-  const char* missing = nullptr;
-  const auto bind = [&](auto& member, const char* symbol) {
-    bind_symbol(member, library, symbol);
-    if (member == nullptr && missing == nullptr) missing = symbol;
-  };
-  bind(api.get_version, "cuptiGetVersion");
-  bind(api.result_string, "cuptiGetResultString");
-  bind(api.callback_name, "cuptiGetCallbackName");
-  bind(api.get_timestamp, "cuptiGetTimestamp");
-  bind(api.set_thread_id_type, "cuptiSetThreadIdType");
-  bind(api.subscribe, "cuptiSubscribe");
-  bind(api.unsubscribe, "cuptiUnsubscribe");
-  bind(api.set_attribute, "cuptiActivitySetAttribute");
-  bind(api.register_callbacks, "cuptiActivityRegisterCallbacks");
-  bind(api.enable, "cuptiActivityEnable");
-  bind(api.disable, "cuptiActivityDisable");
-  bind(api.enable_runtime_api, "cuptiActivityEnableRuntimeApi");
-  bind(api.enable_driver_api, "cuptiActivityEnableDriverApi");
-  bind(api.flush_all, "cuptiActivityFlushAll");
-  bind(api.next_record, "cuptiActivityGetNextRecord");
-  bind(api.dropped_records, "cuptiActivityGetNumDroppedRecords");
-  return missing;
+  return SymbolBinder(library)
+      .bind(api.get_version, "cuptiGetVersion")
+      .bind(api.result_string, "cuptiGetResultString")
+      .bind(api.callback_name, "cuptiGetCallbackName")
+      .bind(api.get_timestamp, "cuptiGetTimestamp")
+      .bind(api.set_thread_id_type, "cuptiSetThreadIdType")
+      .bind(api.subscribe, "cuptiSubscribe")
+      .bind(api.unsubscribe, "cuptiUnsubscribe")
+      .bind(api.set_attribute, "cuptiActivitySetAttribute")
+      .bind(api.register_callbacks, "cuptiActivityRegisterCallbacks")
+      .bind(api.enable, "cuptiActivityEnable")
+      .bind(api.disable, "cuptiActivityDisable")
+      .bind(api.enable_runtime_api, "cuptiActivityEnableRuntimeApi")
+      .bind(api.enable_driver_api, "cuptiActivityEnableDriverApi")
+      .bind(api.flush_all, "cuptiActivityFlushAll")
+      .bind(api.next_record, "cuptiActivityGetNextRecord")
+      .bind(api.dropped_records, "cuptiActivityGetNumDroppedRecords")
+      .missing();
 }
 
 std::string install_advice() {

@@ -1,0 +1,32 @@
+#pragma once
+#include <ATen/core/grad_mode.h>
+#include <c10/core/DefaultDtype.h>
+#include <c10/util/typeid.h>
+
+namespace pianola::graph {
+
+/// What some kernels choose by, beside their arguments: of the step as it was when the settings are made.
+struct OpSettings {
+  bool grad_mode = at::GradMode::is_enabled();
+  caffe2::TypeMeta default_dtype = c10::get_default_dtype();  ///< The process's.
+};
+
+/// Enters settings one after the other; at its end the first ones are there again.
+class SettingsOfOps {
+ public:
+  SettingsOfOps() = default;
+  SettingsOfOps(const SettingsOfOps&) = delete;
+  SettingsOfOps& operator=(const SettingsOfOps&) = delete;
+  ~SettingsOfOps() { enter(before_); }
+
+  void enter(const OpSettings& settings) {
+    at::GradMode::set_enabled(settings.grad_mode);
+    // Other threads read it: it is written by those steps alone that write it themselves.
+    if (c10::get_default_dtype() != settings.default_dtype) c10::set_default_dtype(settings.default_dtype);
+  }
+
+ private:
+  OpSettings before_;
+};
+
+}  // namespace pianola::graph

@@ -1,0 +1,147 @@
+"""FP8 as Megatron-LM's configuration says it: which recipe, which layers, and the region around the model."""
+
+import contextlib
+import threading
+from typing import Any, Iterator, Sequence
+
+from torch import nn
+
+from . import fp8
+from ._errors import refuse
+from ._find_layers import Named
+from ._load import _C
+
+# Megatron-LM's words for a Recipe's scaling.
+_SCALINGS = {"delayed": "delayed", "tensorwise": "tensor", "blockwise": "block"}
+
+# What has another meaning for the numbers than "yes, as usual", and is not computed here.
+_NOT_HERE = {
+    "fp8_wgrad": (True, "weight gradients are products in 8 bits, as all of a layer"),
+    "fp8_param": (False, "weights stay in the model's dtype, for the optimizer"),
+    "fp8_dot_product_attention": (False, "linear layers alone compute in 8 bits"),
+    "fp8_multi_head_attention": (False, "linear layers alone compute in 8 bits"),
+}
+
+
+@contextlib.contextmanager
+def in_fp8(model: nn.Module, layers: Sequence[Named], config: "_C.CudaGraphConfig", group: Any) -> Iterator[None]:
+    """Converts the linear layers inside of `layers`, and, unless an exception ends the block, has each call of the model open a region. A
+    model that was converted before stays as it is: it has to be what the configuration says, and its loop opens the regions.
+
+    Raises:
+        ConfigError: the configuration wants what is not computed here, or another conversion than the model's.
+    """
+    if config.fp4:
+        _refuse(f"fp4 is {config.fp4}, and Pianola has no products in 4 bits", "leave it out")
+    if not config.fp8:
+        yield
+        return
+    for key, (usual, why) in _NOT_HERE.items():
+        if getattr(config, key) != usual:
+            _refuse(f"{key} is {str(not usual).lower()}, and Pianola does not compute that: {why}", f"leave {key} out")
+    recipe = _recipe_of(config)
+    converted = {name: one for name, one in model.named_modules() if isinstance(one, fp8.Float8Linear) and one.recipe is not None}
+    if converted:
+        _check_conversion(converted, recipe)
+        yield
+        return
+    linears = set(_linears_of(layers, config, 128 if recipe.scaling == "block" else 16))
+    if not linears:
+        _refuse(
+            f"fp8 is {config.fp8}, and no layer of the model has an nn.Linear that can compute in 8 bits",
+            "see pianola.fp8.convert for which can; or leave fp8 out",
+        )
+    fp8.convert(model, recipe, lambda name, linear: linear in linears)
+    try:
+        yield
+    except BaseException:
+        for linear in linears:
+            _unconvert(linear)
+        raise
+    around = _RegionAround(group)
+    model.register_forward_pre_hook(around.enter)
+    model.register_forward_hook(around.exit, always_call=True)
+
+
+def _recipe_of(config: "_C.CudaGraphConfig") -> fp8.Recipe:
+    word = "delayed" if config.fp8_recipe is None else config.fp8_recipe
+    if word not in _SCALINGS:
+        _refuse(f"fp8_recipe is {word}, which is not among the recipes of Pianola", f"known are {', '.join(_SCALINGS)}")
+    delayed: Any = {}
+    if word == "delayed":
+        delayed = dict(
+            margin=config.fp8_margin, amax_history_length=config.fp8_amax_history_len, amax_compute=config.fp8_amax_compute_algo
+        )
+    return fp8.Recipe(_SCALINGS[word], str(config.fp8), **delayed)
+
+
+def _unconvert(linear: nn.Linear) -> None:
+    linear.__class__ = nn.Linear
+    for name in ("_place", "_state"):
+        vars(linear).pop(name, None)
+    linear._modules.pop("fp8_scales", None)
+
+
+def _linears_of(layers: Sequence[Named], config: "_C.CudaGraphConfig", multiple: int) -> Iterator[nn.Linear]:
+    start, end = (config.num_layers_at_start_in_bf16, config.num_layers_at_end_in_bf16) if config.first_last_layers_bf16 else (0, 0)
+    for _, layer in layers[start : len(layers) - end]:
+        of_experts = set(_of_experts(layer, config.moe_router_padding_for_fp8))
+        for module in layer.modules():
+            if type(module) is nn.Linear and module not in of_experts:
+                if module.in_features % multiple == 0 and module.out_features % multiple == 0:
+                    yield module
+
+
+def _of_experts(layer: nn.Module, padded: bool) -> Iterator[nn.Module]:
+    """What stays: the router, and experts that get as many tokens as were sent to them. A router that pads makes that multiples of 16."""
+    for module in layer.modules():
+        experts = getattr(module, "experts", None)
+        if not isinstance(experts, nn.Module):
+            continue
+        yield from (child for child in module.children() if child is not experts)
+        if not padded:
+            yield from experts.modules()
+
+
+def _check_conversion(converted: dict[str, fp8.Float8Linear], wanted: fp8.Recipe) -> None:
+    """How long its history is, is the model's own affair: a checkpoint may have it."""
+    for name, layer in converted.items():
+        has = layer.recipe
+        assert has is not None
+        if (has.format, has.scaling) != (wanted.format, wanted.scaling):
+            _refuse(
+                f"the configuration says {wanted}, and layer '{name}' was made with {has}",
+                "convert the model with the recipe of the configuration, or leave that to apply_config",
+            )
+
+
+class _RegionAround:
+    """Hooks of a model that open a region around its calls, whatever thread makes them."""
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+        self._opened = threading.local()
+
+    def enter(self, module: nn.Module, args: Any) -> None:
+        region = fp8.autocast(group=self._group)
+        region.__enter__()
+        self._regions().append(region)
+
+    def exit(self, module: nn.Module, args: Any, result: Any) -> None:
+        if self._regions():  # else another hook, before this one's, raised
+            self._regions().pop().__exit__(None, None, None)
+
+    def _regions(self) -> list[fp8.autocast]:
+        opened = self._opened.__dict__
+        regions: list[fp8.autocast] = opened.setdefault("regions", [])
+        return regions
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_group": self._group}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["_group"])  # type: ignore[misc]
+
+
+def _refuse(what: str, fix: str) -> None:
+    refuse(what, fix, where="apply_config", kind="ConfigError")
