@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <unordered_map>
-#include <utility>
 
 namespace pianola::profiling {
 namespace {
@@ -42,20 +41,6 @@ std::span<const MemoryBlock> made_within(std::span<const MemoryBlock> blocks, Ti
   const auto first = std::ranges::lower_bound(blocks, span.begin, {}, &MemoryBlock::made);
   const auto last = std::ranges::lower_bound(first, blocks.end(), span.end, {}, &MemoryBlock::made);
   return {first, last};
-}
-
-std::uint64_t peak_bytes(std::span<const MemoryBlock> blocks) {
-  std::vector<std::pair<Nanoseconds, std::uint64_t>> freed;
-  for (const MemoryBlock& block : blocks) freed.emplace_back(block.freed, block.bytes);
-  std::ranges::sort(freed);
-  std::uint64_t now = 0, peak = 0;
-  auto next = freed.begin();
-  for (const MemoryBlock& block : blocks) {
-    for (; next->first <= block.made; ++next) now -= next->second;
-    now += block.bytes;
-    peak = std::max(peak, now);
-  }
-  return peak;
 }
 
 std::vector<TimeSpan> allocation_spans(const Timeline& timeline, const Analysis& analysis) {

@@ -1,10 +1,10 @@
 #include <pianola/profile/decide/scope_memory.hpp>
 
+#include <pianola/memory/allocator_model.hpp>
 #include <pianola/profile/analyse/device_work.hpp>
 #include <pianola/profile/analyse/enclosing_ranges.hpp>
 #include <pianola/profile/analyse/memory_blocks.hpp>
 #include <pianola/profile/decide/range_parts.hpp>
-#include <pianola/profile/decide/segment_model.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -72,13 +72,13 @@ std::vector<MemoryBlock> chosen(const std::vector<PartBlock>& blocks, Choice cho
 
 bool outlives_its_layer(const PartBlock& block) { return block.layer_end && block.block.freed > *block.layer_end; }
 
-SegmentBytes bytes_of_layers(const std::vector<PartBlock>& blocks, double share) {
-  const SegmentBytes activations = sum_by_segment(chosen(blocks, outlives_its_layer));
-  const SegmentBytes scratch =
-      peak_by_segment(chosen(blocks, [](const PartBlock& one) { return one.layer_end && !outlives_its_layer(one); }));
-  const SegmentBytes backward =
-      peak_by_segment(chosen(blocks, [](const PartBlock& one) { return one.part == Part::backward; }));
-  SegmentBytes bytes = activations;
+memory::SegmentBytes bytes_of_layers(const std::vector<PartBlock>& blocks, double share) {
+  const memory::SegmentBytes activations = memory::sum_by_segment(chosen(blocks, outlives_its_layer));
+  const memory::SegmentBytes scratch = memory::peak_by_segment(
+      chosen(blocks, [](const PartBlock& one) { return one.layer_end && !outlives_its_layer(one); }));
+  const memory::SegmentBytes backward =
+      memory::peak_by_segment(chosen(blocks, [](const PartBlock& one) { return one.part == Part::backward; }));
+  memory::SegmentBytes bytes = activations;
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     const auto of_layers = static_cast<std::uint64_t>(std::llround(share * static_cast<double>(backward[i])));
     bytes[i] += std::max(scratch[i], of_layers);
@@ -97,8 +97,8 @@ bool is_inside(GraphScope scope, Part part, const WorkParts& parts) {
 }
 
 std::uint64_t pool_of(GraphScope scope, const std::vector<PartBlock>& blocks, const WorkParts& parts) {
-  if (scope == GraphScope::layers) return in_whole_segments(bytes_of_layers(blocks, parts.layer_share()));
-  return pool_bytes(chosen(blocks, [&](const PartBlock& one) { return is_inside(scope, one.part, parts); }));
+  if (scope == GraphScope::layers) return memory::in_whole_segments(bytes_of_layers(blocks, parts.layer_share()));
+  return memory::pool_bytes(chosen(blocks, [&](const PartBlock& one) { return is_inside(scope, one.part, parts); }));
 }
 
 std::size_t nodes_inside(GraphScope scope, const WorkParts& parts) {

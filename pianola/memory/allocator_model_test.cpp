@@ -1,4 +1,4 @@
-#include <pianola/profile/decide/segment_model.hpp>
+#include <pianola/memory/allocator_model.hpp>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,30 +6,28 @@
 #include <random>
 #include <vector>
 
-namespace pianola::profiling::segment_model_test {
+namespace pianola::memory::allocator_model_test {
 namespace {
 
 using ::testing::ElementsAre;
 
 constexpr std::uint64_t kMiB = 1U << 20U;
-constexpr Nanoseconds kNever = MemoryBlock::kNever;
+constexpr Moment kNever = Block::kNever;
 
-MemoryBlock block(Nanoseconds made, Nanoseconds freed, std::uint64_t bytes) {
-  return {.made = made, .freed = freed, .bytes = bytes};
-}
+Block block(Moment made, Moment freed, std::uint64_t bytes) { return {.made = made, .freed = freed, .bytes = bytes}; }
 
 // Of blocks {made, freed, MiB}.
-std::uint64_t pool_mib(std::vector<MemoryBlock> blocks) {
-  for (MemoryBlock& one : blocks) one.bytes *= kMiB;
+std::uint64_t pool_mib(std::vector<Block> blocks) {
+  for (Block& one : blocks) one.bytes *= kMiB;
   EXPECT_EQ(pool_bytes(blocks) % kMiB, 0U);
   return pool_bytes(blocks) / kMiB;
 }
 
 std::uint64_t pool_of_one(std::uint64_t bytes) { return pool_bytes(std::vector{block(0, kNever, bytes)}); }
 
-TEST(SegmentModelTest, ThePoolOfNothingIsEmpty) { EXPECT_EQ(pool_bytes({}), 0U); }
+TEST(AllocatorModelTest, ThePoolOfNothingIsEmpty) { EXPECT_EQ(pool_bytes({}), 0U); }
 
-TEST(SegmentModelTest, SegmentsAreOf2MiBOf20OrOfMultiplesOf2) {
+TEST(AllocatorModelTest, SegmentsAreOf2MiBOf20OrOfMultiplesOf2) {
   EXPECT_EQ(pool_of_one(1), 2 * kMiB);
   EXPECT_EQ(pool_of_one(kMiB), 2 * kMiB);
   EXPECT_EQ(pool_of_one(kMiB + 1), 20 * kMiB);
@@ -40,92 +38,92 @@ TEST(SegmentModelTest, SegmentsAreOf2MiBOf20OrOfMultiplesOf2) {
   EXPECT_EQ(pool_of_one(33 * kMiB), 34 * kMiB);
 }
 
-TEST(SegmentModelTest, AFreedBlockServesALaterOneFromTheSameSegment) {
+TEST(AllocatorModelTest, AFreedBlockServesALaterOneFromTheSameSegment) {
   EXPECT_EQ(pool_mib({block(0, 1, 8), block(2, 3, 6)}), 20U);
   EXPECT_EQ(pool_mib({block(0, 1, 40), block(2, 3, 30)}), 40U);
 }
 
-TEST(SegmentModelTest, ALargerWorkspaceFindsNoRoomInTheOneThatWasFreed) {
+TEST(AllocatorModelTest, ALargerWorkspaceFindsNoRoomInTheOneThatWasFreed) {
   EXPECT_EQ(pool_mib({block(0, 1, 30), block(2, 3, 40)}), 30U + 40U);
 }
 
-TEST(SegmentModelTest, BlocksThatAreNotFreedKeepTheirRoom) {
+TEST(AllocatorModelTest, BlocksThatAreNotFreedKeepTheirRoom) {
   EXPECT_EQ(pool_mib({block(0, kNever, 30), block(1, kNever, 30), block(2, 3, 30), block(4, kNever, 30)}), 3U * 30U);
 }
 
-TEST(SegmentModelTest, WhatIsFreedAtTheSameTimeIsFreeAlready) {
+TEST(AllocatorModelTest, WhatIsFreedAtTheSameTimeIsFreeAlready) {
   EXPECT_EQ(pool_mib({block(0, 5, 30), block(5, 6, 30)}), 30U);
   EXPECT_EQ(pool_mib({block(0, 6, 30), block(5, 7, 30)}), 60U);
 }
 
 // The segment is 8 free, 8 in use, 4 free: 17 MiB at a time at most, and 9 find no room in it.
-TEST(SegmentModelTest, AHoleIsTooSmallForWhatComesNext) {
+TEST(AllocatorModelTest, AHoleIsTooSmallForWhatComesNext) {
   EXPECT_EQ(pool_mib({block(0, 2, 8), block(1, 9, 8), block(3, 9, 9)}), 20U + 20U);
   EXPECT_EQ(pool_mib({block(0, 2, 8), block(1, 9, 8), block(3, 9, 8)}), 20U);
 }
 
 // A segment of 6, 6, 6 and 2 that were never used; the one between is freed last.
-TEST(SegmentModelTest, FreeNeighboursAreOnePiece) {
+TEST(AllocatorModelTest, FreeNeighboursAreOnePiece) {
   EXPECT_EQ(pool_mib({block(0, 3, 6), block(1, 4, 6), block(2, 3, 6), block(5, 6, 20)}), 20U);
   EXPECT_EQ(pool_mib({block(0, 3, 6), block(1, 9, 6), block(2, 3, 6), block(5, 6, 12)}), 20U + 12U) << "6 and 8 remain";
 }
 
-TEST(SegmentModelTest, SegmentsAreNeverOnePiece) {
+TEST(AllocatorModelTest, SegmentsAreNeverOnePiece) {
   EXPECT_EQ(pool_mib({block(0, 2, 10), block(1, 2, 10), block(3, 4, 20)}), 10U + 10U + 20U);
 }
 
-TEST(SegmentModelTest, WhatASplitLeavesIsForOthers) {
+TEST(AllocatorModelTest, WhatASplitLeavesIsForOthers) {
   EXPECT_EQ(pool_mib({block(0, 1, 30), block(2, 9, 12), block(3, 9, 4), block(4, 9, 14)}), 30U);
 }
 
 // Of 12 MiB that are free.
-TEST(SegmentModelTest, ARestOfALargePieceThatIsNotMoreThanOneMiBIsLost) {
-  const MemoryBlock freed = block(0, 1, 12 * kMiB), next = block(3, 9, kMiB + 512);
+TEST(AllocatorModelTest, ARestOfALargePieceThatIsNotMoreThanOneMiBIsLost) {
+  const Block freed = block(0, 1, 12 * kMiB), next = block(3, 9, kMiB + 512);
   EXPECT_EQ(pool_bytes(std::vector{freed, block(2, 9, 11 * kMiB - 512), next}), 12 * kMiB);
   EXPECT_EQ(pool_bytes(std::vector{freed, block(2, 9, 11 * kMiB), next}), (12 + 20) * kMiB);
 }
 
 // Of 12 and 18 MiB the 12 are freed and 11 take their place, then the 18 are freed: they are not 19.
-TEST(SegmentModelTest, ALostRestIsNotJoinedByWhatIsFreedBesideIt) {
+TEST(AllocatorModelTest, ALostRestIsNotJoinedByWhatIsFreedBesideIt) {
   EXPECT_EQ(pool_mib({block(0, 1, 30), block(2, 4, 12), block(3, 6, 18), block(5, 9, 11), block(7, 9, 19)}), 30U + 20U);
   EXPECT_EQ(pool_mib({block(0, 1, 30), block(2, 4, 12), block(3, 6, 18), block(5, 9, 10), block(7, 9, 19)}), 30U);
 }
 
-TEST(SegmentModelTest, ALostRestComesBackWithItsPiece) {
+TEST(AllocatorModelTest, ALostRestComesBackWithItsPiece) {
   EXPECT_EQ(pool_mib({block(0, 1, 12), block(2, 3, 11), block(4, 5, 12)}), 12U);
 }
 
-TEST(SegmentModelTest, ARestOfASmallPieceIsNotLost) {
+TEST(AllocatorModelTest, ARestOfASmallPieceIsNotLost) {
   EXPECT_EQ(pool_bytes(std::vector{block(0, 9, kMiB), block(1, 9, kMiB - 512), block(2, 9, 1)}), 2 * kMiB);
   EXPECT_EQ(pool_bytes(std::vector{block(0, 9, kMiB), block(1, 9, kMiB - 511), block(2, 9, 1)}), 4 * kMiB);
 }
 
-TEST(SegmentModelTest, SmallBlocksNeverComeFromSegmentsOfLargeOnes) {
+TEST(AllocatorModelTest, SmallBlocksNeverComeFromSegmentsOfLargeOnes) {
   EXPECT_EQ(pool_mib({block(0, 1, 8), block(2, 9, 1)}), 20U + 2U);
   EXPECT_EQ(pool_mib({block(0, 1, 1), block(2, 9, 2)}), 2U + 20U) << "nor large ones from those of small ones";
 }
 
 // First come, first served would break up the 30, and take 30 anew.
-TEST(SegmentModelTest, TheSmallestPieceThatHoldsABlockIsTaken) {
+TEST(AllocatorModelTest, TheSmallestPieceThatHoldsABlockIsTaken) {
   EXPECT_EQ(pool_mib({block(0, 2, 30), block(1, 2, 14), block(3, 9, 14), block(4, 9, 30)}), 30U + 14U);
 }
 
 // Two segments of 8, 8 and 4. The first block of each is freed, one of the two is taken again, then the other block of
 // the second segment goes: now 20 are free there.
-TEST(SegmentModelTest, OfPiecesOfOneSizeTheOneOfTheLowestAddressIsTaken) {
+TEST(AllocatorModelTest, OfPiecesOfOneSizeTheOneOfTheLowestAddressIsTaken) {
   EXPECT_EQ(
       pool_mib({block(0, 4, 8), block(1, 99, 8), block(2, 4, 8), block(3, 6, 8), block(5, 99, 8), block(7, 99, 20)}),
       20U + 20U);
 }
 
-TEST(SegmentModelTest, ThePoolHoldsThePeakAndNoMoreThanASegmentForEachBlock) {
+TEST(AllocatorModelTest, ThePoolHoldsThePeakAndNoMoreThanASegmentForEachBlock) {
   std::mt19937 random(7);
   for (int round = 0; round < 50; ++round) {
-    std::vector<MemoryBlock> blocks;
+    std::vector<Block> blocks;
     std::uint64_t alone = 0;
-    for (Nanoseconds made = 0; made < 200; ++made) {
+    for (Moment made = 0; made < 200; ++made) {
       const std::uint64_t bytes = std::uint64_t{1} << (random() % 26U);
-      blocks.push_back(block(made, made + 1 + static_cast<Nanoseconds>(random() % 40U), bytes + random() % bytes));
+      blocks.push_back(block(made, made + 1 + static_cast<Moment>(random() % 40U), bytes + random() % bytes));
       alone += pool_of_one(blocks.back().bytes);
     }
     EXPECT_GE(pool_bytes(blocks), peak_bytes(blocks));
@@ -133,13 +131,13 @@ TEST(SegmentModelTest, ThePoolHoldsThePeakAndNoMoreThanASegmentForEachBlock) {
   }
 }
 
-TEST(SegmentModelTest, BytesAreToldApartByTheSegmentsThatAreTakenForThem) {
-  const std::vector<MemoryBlock> blocks = {block(0, 1, kMiB),
-                                           block(1, 2, 512),
-                                           block(1, kNever, kMiB + 512),
-                                           block(2, kNever, 10 * kMiB - 512),
-                                           block(2, kNever, 10 * kMiB),
-                                           block(2, kNever, 13 * kMiB)};
+TEST(AllocatorModelTest, BytesAreToldApartByTheSegmentsThatAreTakenForThem) {
+  const std::vector<Block> blocks = {block(0, 1, kMiB),
+                                     block(1, 2, 512),
+                                     block(1, kNever, kMiB + 512),
+                                     block(2, kNever, 10 * kMiB - 512),
+                                     block(2, kNever, 10 * kMiB),
+                                     block(2, kNever, 13 * kMiB)};
   EXPECT_THAT(peak_by_segment(blocks), ElementsAre(kMiB, 11 * kMiB, 23 * kMiB));
   EXPECT_THAT(sum_by_segment(blocks), ElementsAre(kMiB + 512, 11 * kMiB, 23 * kMiB));
   EXPECT_EQ(in_whole_segments({1, 20 * kMiB + 1, 23 * kMiB}), (2 + 40 + 24) * kMiB);
@@ -147,4 +145,4 @@ TEST(SegmentModelTest, BytesAreToldApartByTheSegmentsThatAreTakenForThem) {
 }
 
 }  // namespace
-}  // namespace pianola::profiling::segment_model_test
+}  // namespace pianola::memory::allocator_model_test

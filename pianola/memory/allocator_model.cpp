@@ -1,4 +1,4 @@
-#include <pianola/profile/decide/segment_model.hpp>
+#include <pianola/memory/allocator_model.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -10,11 +10,10 @@
 #include <utility>
 #include <vector>
 
-namespace pianola::profiling {
+namespace pianola::memory {
 namespace {
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20U;
-constexpr std::uint64_t kUnit = 512;
 constexpr std::uint64_t kMostSmall = kMiB, kLeastLarge = 10 * kMiB;
 constexpr SegmentBytes kSegment = {2 * kMiB, 20 * kMiB, 2 * kMiB};
 
@@ -75,7 +74,7 @@ class Segments {
   Piece new_segment(std::uint64_t bytes) {
     const Piece segment = {.address = end_, .bytes = bytes};
     bytes_ += bytes;
-    end_ += bytes + kUnit;  // a gap, so that pieces of two segments are no neighbours
+    end_ += bytes + kBlockUnit;  // a gap, so that pieces of two segments are no neighbours
     return segment;
   }
 
@@ -95,44 +94,44 @@ class Segments {
 };
 
 struct Use {
-  Nanoseconds freed = 0;
+  Moment freed = 0;
   Segments* segments = nullptr;
   Piece piece;
   bool operator>(const Use& other) const { return freed > other.freed; }
 };
 
-std::vector<MemoryBlock> of_kind(std::span<const MemoryBlock> blocks, std::size_t kind) {
-  std::vector<MemoryBlock> chosen;
+std::vector<Block> of_kind(std::span<const Block> blocks, std::size_t kind) {
+  std::vector<Block> chosen;
   std::ranges::copy_if(blocks, std::back_inserter(chosen),
-                       [&](const MemoryBlock& block) { return kind_of(block.bytes) == kind; });
+                       [&](const Block& block) { return kind_of(block.bytes) == kind; });
   return chosen;
 }
 
 }  // namespace
 
-std::uint64_t pool_bytes(std::span<const MemoryBlock> blocks) {
-  Segments small(kUnit), large(kMostSmall + kUnit);
+std::uint64_t pool_bytes(std::span<const Block> blocks) {
+  Segments small(kBlockUnit), large(kMostSmall + kBlockUnit);
   std::priority_queue<Use, std::vector<Use>, std::greater<>> uses;  // what is freed next is the first
-  for (const MemoryBlock& block : blocks) {
+  for (const Block& block : blocks) {
     for (; !uses.empty() && uses.top().freed <= block.made; uses.pop()) {
       uses.top().segments->give_back(uses.top().piece);
     }
-    const std::uint64_t bytes = in_whole(kUnit, std::max(block.bytes, kUnit));
+    const std::uint64_t bytes = in_whole_units(block.bytes);
     Segments& segments = bytes <= kMostSmall ? small : large;
     uses.push({.freed = block.freed, .segments = &segments, .piece = segments.take(bytes)});
   }
   return small.bytes() + large.bytes();
 }
 
-SegmentBytes peak_by_segment(std::span<const MemoryBlock> blocks) {
+SegmentBytes peak_by_segment(std::span<const Block> blocks) {
   SegmentBytes peak = {};
   for (std::size_t i = 0; i < peak.size(); ++i) peak[i] = peak_bytes(of_kind(blocks, i));
   return peak;
 }
 
-SegmentBytes sum_by_segment(std::span<const MemoryBlock> blocks) {
+SegmentBytes sum_by_segment(std::span<const Block> blocks) {
   SegmentBytes sum = {};
-  for (const MemoryBlock& block : blocks) sum[kind_of(block.bytes)] += block.bytes;
+  for (const Block& block : blocks) sum[kind_of(block.bytes)] += block.bytes;
   return sum;
 }
 
@@ -142,4 +141,4 @@ std::uint64_t in_whole_segments(const SegmentBytes& bytes) {
   return pool;
 }
 
-}  // namespace pianola::profiling
+}  // namespace pianola::memory

@@ -1,11 +1,12 @@
 #pragma once
-#include <pianola/profile/analyse/memory_blocks.hpp>
+#include <pianola/core/export.hpp>
+#include <pianola/memory/block.hpp>
 
 #include <array>
 #include <cstdint>
 #include <span>
 
-namespace pianola::profiling {
+namespace pianola::memory {
 
 /// What a pool takes of the device to serve the blocks one after the other: whole segments, as torch's caching
 /// allocator takes them by default, on one stream. The pool is empty at first and gives nothing back.
@@ -23,18 +24,18 @@ namespace pianola::profiling {
 /// Cost:    n log n.
 /// Source:  c10/cuda/CUDACachingAllocator.cpp (round_size, get_pool, get_free_block, should_split, get_allocation_size,
 ///          try_merge_blocks) and c10/core/AllocatorConfig.h, torch 2.11.
-[[nodiscard]] std::uint64_t pool_bytes(std::span<const MemoryBlock> blocks);
+[[nodiscard]] PIANOLA_API std::uint64_t pool_bytes(std::span<const Block> blocks);
 
 /// Bytes by the size of the segments that are taken for them: for blocks up to 1 MiB, below 10 MiB, and larger ones.
 using SegmentBytes = std::array<std::uint64_t, 3>;
 
 /// Of each the most at a time.
-[[nodiscard]] SegmentBytes peak_by_segment(std::span<const MemoryBlock> blocks);
+[[nodiscard]] PIANOLA_API SegmentBytes peak_by_segment(std::span<const Block> blocks);
 /// Of each the sum.
-[[nodiscard]] SegmentBytes sum_by_segment(std::span<const MemoryBlock> blocks);
+[[nodiscard]] PIANOLA_API SegmentBytes sum_by_segment(std::span<const Block> blocks);
 
 /// Where no order of blocks is known: whole segments of 2, 20 and 2 MiB. Fragments come on top; and what is free in a
 /// segment of large blocks may hold those below 10 MiB.
-[[nodiscard]] std::uint64_t in_whole_segments(const SegmentBytes& bytes);
+[[nodiscard]] PIANOLA_API std::uint64_t in_whole_segments(const SegmentBytes& bytes);
 
-}  // namespace pianola::profiling
+}  // namespace pianola::memory

@@ -1,0 +1,18 @@
+#pragma once
+#include <pianola/core/export.hpp>
+#include <pianola/memory/block.hpp>
+#include <pianola/memory/offset_plan.hpp>
+
+#include <optional>
+#include <span>
+#include <string>
+
+namespace pianola::memory {
+
+/// Why a plan must not be used: two blocks that live at the same time have bytes in common, or a block lies outside of the region,
+/// or between two units. nullopt: it is proved. Shares no code with plan_offsets().
+///
+/// Cost:  n log n.
+[[nodiscard]] PIANOLA_API std::optional<std::string> find_flaw(std::span<const Block> blocks, const OffsetPlan& plan);
+
+}  // namespace pianola::memory
