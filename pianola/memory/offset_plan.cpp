@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint64_t kNoLimit = std::numeric_limits<std::uint64_t>::max();
 constexpr std::uint64_t kMostWork = 400'000'000;  // looks at a placed block, for all orders together: a second
-constexpr int kMostInVain = 40;                      // orders one after the other that are no better
+constexpr int kMostInVain = 40;                   // orders one after the other that are no better
 
 using Order = std::vector<std::size_t>;
 

@@ -5,6 +5,8 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/CPUAllocator.h>
 
+#include <array>
+#include <cstddef>
 #include <optional>
 #include <thread>
 
@@ -87,14 +89,29 @@ TEST(AllocationLog, DoesNotCountWhatIsHandedOutWhileItIsPaused) {
   EXPECT_TRUE(log.contains(after.data_ptr()));
 }
 
+// Hands out the same block again and again.
+class OneBlock final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(std::size_t /*bytes*/) override { return {block_.data(), c10::Device(c10::kCPU)}; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override { default_copy_data(to, from, bytes); }
+
+ private:
+  alignas(64) std::array<std::byte, 4096> block_ = {};
+};
+
 TEST(AllocationLog, ABlockThatIsHandedOutOnceMoreIsTheLastOnes) {
-  AllocationLog log(AllocationLog::Of::cpu);
-  const float block = 0;
-  log.note(&block);
-  EXPECT_TRUE(log.contains(&block));
-  log.pause(true);
-  log.note(&block);
-  EXPECT_FALSE(log.contains(&block));
+  c10::Allocator* const before = c10::GetCPUAllocator();
+  OneBlock allocator;
+  c10::SetCPUAllocator(&allocator);
+  {
+    AllocationLog log(AllocationLog::Of::cpu);
+    const void* const address = at::empty({16}).data_ptr();
+    EXPECT_TRUE(log.contains(address));
+    log.pause(true);
+    EXPECT_EQ(at::empty({16}).data_ptr(), address);
+    EXPECT_FALSE(log.contains(address));
+  }
+  c10::SetCPUAllocator(before);
 }
 
 }  // namespace

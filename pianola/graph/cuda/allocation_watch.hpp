@@ -1,22 +1,18 @@
 #pragma once
-#include <pianola/graph/ledger.hpp>
-
-#include <c10/core/CachingDeviceAllocator.h>
+#include <pianola/core/byte_span.hpp>
+#include <pianola/trace/allocator_events.hpp>
 
 #include <cstddef>
+#include <mutex>
 #include <vector>
 
 namespace pianola::graph {
 
 /// Notes every block that torch's allocator hands out in one pool, or takes back, while it lives: results and scratch.
-///
-/// torch's hook cannot be taken out again; it is put in by the first capture and returns at once while none is open.
-class AllocationWatch {
+class AllocationWatch final : private trace::AllocatorListener {
  public:
+  /// @throws UnsupportedError  Torch runs with another allocator than its native one.
   explicit AllocationWatch(c10::MempoolId_t pool);
-  AllocationWatch(const AllocationWatch&) = delete;
-  AllocationWatch& operator=(const AllocationWatch&) = delete;
-  ~AllocationWatch();
 
   /// Blocks that were handed out, in order, from the one with this number on.
   [[nodiscard]] std::vector<ByteSpan> allocated_since(std::size_t number) const;
@@ -29,11 +25,13 @@ class AllocationWatch {
   [[nodiscard]] std::vector<ByteSpan> take();
 
  private:
-  static void attach_once();
+  void on_memory(const trace::AllocatorEvent& event) noexcept override;
 
   c10::MempoolId_t pool_;
+  mutable std::mutex mutex_;  // taken under the allocator's lock, or without it
   std::vector<ByteSpan> allocated_;
   std::vector<ByteSpan> freed_;
+  trace::AllocatorWatch watch_;  // behind what it writes
 };
 
 }  // namespace pianola::graph

@@ -71,7 +71,7 @@ bool is_torchs_allocator(c10::Device device) {
 #if PIANOLA_WITH_CUDA
   if (device.is_cuda()) return c10::cuda::CUDACachingAllocator::get()->name() == "native";
 #endif
-  return device.is_cuda() || trace::AllocationLog::sees_the_cpu();
+  return device.is_cuda() || trace::AllocatorWatch::sees_the_cpu();
 }
 
 std::optional<std::string> try_allocations(c10::Device device) {

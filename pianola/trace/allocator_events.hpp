@@ -1,0 +1,58 @@
+#pragma once
+#include <c10/core/Allocator.h>
+#include <c10/core/Device.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace pianola::trace {
+
+// Note [Memory that no operation made]
+// Not all of a step's tensors are results of operations: torch turns numbers into tensors without one, and code that
+// torch.compile wrote allocates by itself. Only the allocator tells such memory from a tensor of somebody else's. On
+// the CPU a forwarding allocator is put before torch's while a run is observed; on CUDA torch's own hook is used, which
+// allocators other than torch's native one have not: their memory then looks like a tensor from outside.
+
+/// Torch's allocator handed out a block, or got one back that may be handed out again.
+struct AllocatorEvent {
+  bool freed = false;
+  c10::Device device = c10::Device(c10::kCPU);
+  std::uintptr_t address = 0;
+  std::size_t bytes = 0;  ///< As asked for on the CPU; on CUDA in whole units. Of a freed block of the CPU 0.
+  c10::MempoolId_t pool = {0, 0};
+};
+
+class AllocatorListener {
+ public:
+  virtual ~AllocatorListener() = default;
+  /// Called on the thread that asks for memory or frees it, one call at a time, and under locks of the allocator: it must neither
+  /// allocate device memory nor begin or end a watch.
+  virtual void on_memory(const AllocatorEvent& event) noexcept = 0;
+};
+
+/// While it lives, shows a listener what torch's allocators do. The listener lives as long.
+class AllocatorWatch {
+ public:
+  enum class Of {
+    cpu,          ///< What the CPU's allocator hands out to this thread.
+    all_devices,  ///< And CUDA's to all threads, and what that got back.
+    with_frees,   ///< And what of it the CPU's got back, from whichever thread.
+  };
+  AllocatorWatch(AllocatorListener& listener, Of of);
+  AllocatorWatch(const AllocatorWatch&) = delete;
+  AllocatorWatch& operator=(const AllocatorWatch&) = delete;
+  ~AllocatorWatch();
+
+  /// Whether watches that are open see what the CPU's allocator hands out: not where somebody has put in one with a priority.
+  [[nodiscard]] static bool sees_the_cpu();
+  /// Whether they see CUDA's allocator: not before it was first used, and not another than torch's native one.
+  [[nodiscard]] static bool sees_cuda() noexcept;
+
+ private:
+  friend struct OpenWatches;
+  AllocatorListener& listener_;
+  Of of_;
+  AllocatorWatch* outer_;  // of this thread
+};
+
+}  // namespace pianola::trace

@@ -1,0 +1,47 @@
+#pragma once
+#include <pianola/memory/block.hpp>
+#include <pianola/trace/allocator_events.hpp>
+#include <pianola/trace/op_stream.hpp>
+
+#include <c10/core/Device.h>
+#include <c10/util/flat_hash_map.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+namespace pianola::trace {
+
+/// A block that a step was given.
+struct StepBlock {
+  memory::Block life;          ///< Its moments are numbers of events: blocks handed out, and blocks freed.
+  std::int32_t made_in = -1;   ///< Number of the last operation that had begun, from 0; -1: none had.
+  std::int32_t freed_in = -1;  ///< The same of its end; -1 as well where it was not freed.
+};
+
+/// While it lives, and while an OpStream shows it the step's operations, notes the blocks of memory of one device that torch's
+/// allocator hands out: their lives, by event and by operation. Of the CPU what this thread is given, of CUDA what all threads are.
+class BlockLog final : public OpObserver, private AllocatorListener {
+ public:
+  explicit BlockLog(c10::Device device);
+
+  [[nodiscard]] OpInterest interest() const override { return {.outputs = false}; }
+  void on_op_begin(const OpSpan& op) override;
+
+  /// So far, in the order in which they were handed out.
+  [[nodiscard]] std::vector<StepBlock> blocks() const;
+
+ private:
+  void on_memory(const AllocatorEvent& event) noexcept override;
+
+  c10::Device device_;
+  mutable std::mutex mutex_;
+  std::int32_t operations_ = 0;
+  memory::Moment events_ = 0;
+  std::vector<StepBlock> blocks_;
+  ska::flat_hash_map<std::uintptr_t, std::size_t> live_;  // by address
+  AllocatorWatch watch_;                                  // behind what it writes
+};
+
+}  // namespace pianola::trace

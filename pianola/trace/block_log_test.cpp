@@ -1,0 +1,90 @@
+#include <pianola/trace/block_log.hpp>
+
+#include <pianola/trace/testing/device_test.hpp>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <optional>
+#include <thread>
+#include <vector>
+
+namespace pianola::testing::block_log_test {
+namespace {
+
+using trace::BlockLog;
+using trace::OpStream;
+using trace::StepBlock;
+
+constexpr std::int64_t kMany = 1 << 18;  // floats: a MiB
+
+class BlockLogTest : public DeviceTest {
+ protected:
+  static at::Tensor block() { return at::empty({kMany}, device()); }
+
+  template <class Step>
+  static std::vector<StepBlock> blocks_of(const Step& step) {
+    const at::Tensor first_use_of_the_allocator = block();
+    BlockLog log(device());
+    const OpStream stream({&log});
+    step();
+    return log.blocks();
+  }
+};
+PIANOLA_ON_EVERY_DEVICE(BlockLogTest);
+
+TEST_P(BlockLogTest, ABlockLivesUntilItsTensorIsGone) {
+  at::Tensor kept;
+  const auto blocks = blocks_of([&] {
+    std::optional<at::Tensor> scratch = block();
+    kept = block();
+    scratch.reset();
+  });
+  ASSERT_EQ(blocks.size(), 2U);
+  EXPECT_EQ(blocks[0].life.bytes, 4U * kMany);
+  EXPECT_LT(blocks[0].life.made, blocks[1].life.made);
+  EXPECT_LT(blocks[1].life.made, blocks[0].life.freed);
+  EXPECT_EQ(blocks[1].life.freed, memory::Block::kNever);
+  EXPECT_EQ(blocks[0].made_in, 0);
+  EXPECT_EQ(blocks[0].freed_in, 1);
+  EXPECT_EQ(blocks[1].freed_in, -1);
+}
+
+TEST_P(BlockLogTest, WhatWasThereBeforeIsNoBlockOfTheStep) {
+  std::optional<at::Tensor> before = block();
+  EXPECT_TRUE(blocks_of([&] { before.reset(); }).empty());
+}
+
+TEST_P(BlockLogTest, ABlockThatAnotherThreadFreesIsFreed) {
+  const auto blocks = blocks_of([&] {
+    at::Tensor made = block();
+    std::thread([given = std::exchange(made, at::Tensor())] { (void)given; }).join();
+  });
+  ASSERT_EQ(blocks.size(), 1U);
+  EXPECT_NE(blocks[0].life.freed, memory::Block::kNever);
+}
+
+TEST_P(BlockLogTest, TensorsOutliveTheLogThatSawThem) {
+  at::Tensor kept;
+  (void)blocks_of([&] { kept = block(); });
+  EXPECT_EQ(kept.fill_(1).sum().item<float>(), static_cast<float>(kMany));
+  kept.resize_({2 * kMany}).fill_(2);
+  EXPECT_EQ(kept.sum().item<float>(), 4.0F * kMany);
+}
+
+// Saved for the backward pass, and freed by it.
+TEST_P(BlockLogTest, WhatTheBackwardPassNeedsLivesUntilThen) {
+  const at::Tensor weight = at::ones({512, 512}, device()).requires_grad_();
+  const auto blocks = blocks_of([&] {
+    const at::Tensor hidden = at::mm(weight, weight).relu();
+    torch::autograd::grad({hidden.square().sum()}, {weight});
+  });
+  ASSERT_GE(blocks.size(), 4U);
+  for (const StepBlock& one : blocks) EXPECT_NE(one.life.freed, memory::Block::kNever);
+  EXPECT_GT(blocks[1].freed_in, 3) << "in the backward pass";
+}
+
+}  // namespace
+}  // namespace pianola::testing::block_log_test
