@@ -20,6 +20,7 @@ void add_schedule(CLI::App& app, Command& chosen);
 void add_bench(CLI::App& app, Command& chosen);
 void add_audit(CLI::App& app, Command& chosen);
 void add_verify(CLI::App& app, Command& chosen);
+void add_memory(CLI::App& app, Command& chosen);
 void add_config(CLI::App& app, Command& chosen);
 void add_profile(CLI::App& app, Command& chosen);
 void add_decide(CLI::App& app, Command& chosen);

@@ -98,6 +98,7 @@ int parse_and_run(int argc, char** argv) {
   add_schedule(app, chosen);
   add_audit(app, chosen);
   add_verify(app, chosen);
+  add_memory(app, chosen);
   add_config(app, chosen);
   add_profile(app, chosen);
   add_decide(app, chosen);

@@ -23,7 +23,9 @@ namespace pianola::program {
 namespace {
 
 // As in python/_pianola_program.py.
-constexpr std::array<std::string_view, 4> kCommands = {"audit", "verify", "profile", "decide"};
+constexpr std::array<std::string_view, 5> kCommands = {"audit", "verify", "memory", "profile", "decide"};
+// Those of a file, which has to say of which function.
+constexpr std::array<std::string_view, 3> kOfFiles = {"audit", "verify", "memory"};
 
 bool is_dotted_name(std::string_view text) {
   const auto is_letter = [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '.'; };
@@ -35,7 +37,8 @@ bool is_dotted_name(std::string_view text) {
 bool names_function(std::string_view command, std::string_view before, std::string_view word) {
   const std::size_t colon = word.find(':');
   const bool has_function = colon != std::string_view::npos;
-  if (word.substr(0, colon).ends_with(".py")) return has_function || command == "audit" || command == "verify";
+  if (word.substr(0, colon).ends_with(".py"))
+    return has_function || std::find(kOfFiles.begin(), kOfFiles.end(), command) != kOfFiles.end();
   const bool is_value = before.starts_with("--") && !before.starts_with("--no-") && before != "--try";
   std::error_code unknown;
   return has_function && is_dotted_name(word.substr(0, colon)) && is_dotted_name(word.substr(colon + 1)) && !is_value &&

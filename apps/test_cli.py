@@ -35,7 +35,7 @@ def test_help_lists_the_commands(arguments):
     result = run(*arguments)
     assert result.returncode == 0
     assert result.stderr == ""
-    for word in ("Usage: pianola", "demo", "info", "schedule", "audit", "verify", "Exit codes", "3 hazards"):
+    for word in ("Usage: pianola", "demo", "info", "schedule", "audit", "verify", "memory", "Exit codes", "3 hazards"):
         assert word in result.stdout
 
 
@@ -513,6 +513,27 @@ def test_an_input_that_no_memory_holds_is_refused(saved):
         assert (result.returncode, result.stdout) == (1, "")
         assert f"cannot make an input of the shape {shape.split(':')[0]}: " in result.stderr
         assert "frame #" not in result.stderr and "Exception raised" not in result.stderr
+
+
+@pytest.mark.parametrize("train", [[], ["--train"]])
+def test_memory_of_a_module_is_told_as_text_and_as_a_page(saved, tmp_path, train):
+    page = tmp_path / "memory.html"
+    result = run("memory", saved(Sound), *SOUND_INPUTS, *train, "--device", "cpu", "--html", page)
+    assert result.returncode == 0, result.stderr
+    for words in ("Memory of a graph", "in use at most", "pool, planned", "aten::"):
+        assert words in result.stdout
+    assert "<canvas" in page.read_text()
+
+
+def test_memory_of_a_python_function_is_told(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("import torch\nbatches = [(torch.ones(256, 256),)]\n\ndef step(x):\n    return (x @ x).relu()\n")
+    page = tmp_path / "memory.html"
+    result = run("memory", f"{script}:step", "--device", "cpu", "--json", "-", "--html", page)
+    assert result.returncode == 0, result.stderr
+    told = json.loads(result.stdout)
+    assert told["blocks"] == 2 and told["bound_bytes"] == 2 * 256 * 256 * 4
+    assert "step at train.py:5" in page.read_text()
 
 
 def test_verify_with_too_few_inputs_says_so(saved):

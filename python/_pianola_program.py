@@ -55,7 +55,7 @@ def environment(program, torch):
 
 
 # As in apps/python_command.cpp.
-COMMANDS = ("audit", "verify", "profile", "decide")
+COMMANDS = ("audit", "verify", "memory", "profile", "decide")
 OF_MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
@@ -78,7 +78,7 @@ def names_function(command, before, word):
     """A file may have the form of module:function, and the value of an option."""
     file, colon, _ = word.partition(":")
     if file.endswith(".py"):
-        return bool(colon) or command in ("audit", "verify")
+        return bool(colon) or command in ("audit", "verify", "memory")
     is_value = before.startswith("--") and not before.startswith("--no-")
     return OF_MODULE.fullmatch(word) is not None and not is_value and not Path(word).exists()
 

@@ -22,12 +22,15 @@ AllocatorWatch*& watch_of_this_thread() {
   return watch;
 }
 
-// A block of the CPU whose end somebody wants to hear of.
-struct Told {
-  c10::DataPtr data;
-};
+// The end of a block of the CPU of which somebody wants to hear. A block whose context is itself has to stay so: that is what
+// raw_allocate() asks for, by which oneDNN gets its scratch. So there is no room for more than the function, and only blocks of
+// torch's own allocator end by it.
+void free_and_tell(void* block);
 
-void free_told(void* told);
+c10::DeleterFnPtr deleter_of_torch() {
+  static const c10::DeleterFnPtr deleter = c10::GetDefaultCPUAllocator()->raw_deleter();
+  return deleter;
+}
 
 }  // namespace
 
@@ -38,9 +41,12 @@ class ForwardingAllocator final : public c10::Allocator {
   explicit ForwardingAllocator(c10::Allocator* to) : to_(to) {}
   c10::DataPtr allocate(std::size_t bytes) override;
   [[nodiscard]] bool is_simple_data_ptr(const c10::DataPtr& data) const override {
-    return data.get_deleter() != &free_told && to_->is_simple_data_ptr(data);
+    return to_->is_simple_data_ptr(data);
   }
-  [[nodiscard]] c10::DeleterFnPtr raw_deleter() const override { return to_->raw_deleter(); }
+  [[nodiscard]] c10::DeleterFnPtr raw_deleter() const override {
+    const c10::DeleterFnPtr deleter = to_->raw_deleter();
+    return deleter == deleter_of_torch() ? &free_and_tell : deleter;
+  }
   void copy_data(void* to, const void* from, std::size_t bytes) const override { to_->copy_data(to, from, bytes); }
   [[nodiscard]] c10::Allocator* target() const noexcept { return to_; }
 
@@ -115,18 +121,20 @@ c10::DataPtr ForwardingAllocator::allocate(std::size_t bytes) {
   const c10::Device device = data.device();
   const bool wants_end = OpenWatches::tell_this_thread(
       {.device = device, .address = reinterpret_cast<std::uintptr_t>(address), .bytes = bytes});
-  if (!wants_end) return data;
-  return {address, new Told{std::move(data)}, &free_told, device};
+  if (wants_end && data.get_context() == address) {
+    (void)data.compare_exchange_deleter(deleter_of_torch(), &free_and_tell);
+  }
+  return data;
 }
 
 namespace {
 
-void free_told(void* told) {
-  const std::unique_ptr<Told> block(static_cast<Told*>(told));
+void free_and_tell(void* block) {
   OpenWatches& watches = OpenWatches::instance();
-  if (watches.of_frees.load(std::memory_order_relaxed) == 0) return;
-  const AllocatorEvent event = {.freed = true, .address = reinterpret_cast<std::uintptr_t>(block->data.get())};
-  watches.tell(event, AllocatorWatch::Of::with_frees);
+  if (block != nullptr && watches.of_frees.load(std::memory_order_relaxed) != 0) {
+    watches.tell({.freed = true, .address = reinterpret_cast<std::uintptr_t>(block)}, AllocatorWatch::Of::with_frees);
+  }
+  deleter_of_torch()(block);
 }
 
 std::atomic<bool> hooked_into_cuda = false;

@@ -34,5 +34,6 @@ void bind_compiled_code(py::module_& module);
 void bind_python_watch(py::module_& module);
 void bind_audit(py::module_& module);
 void bind_profile(py::module_& module);
+void bind_memory(py::module_& module);
 
 }  // namespace pianola::python

@@ -57,8 +57,8 @@ void bind_capture_options(py::module_& module) {
   py::class_<CaptureOptions>(module, "CaptureOptions", "How a graph warms up, records and cleans up.")
       .def(py::init(&make_capture_options), py::kw_only(), py::arg("device"), py::arg("warmup"), py::arg("pool"),
            py::arg("generators"), py::arg("inputs"), py::arg("branches"), py::arg("parallel"), py::arg("mode"),
-           py::arg("restore"), py::arg("trace"), py::arg("accept_capture_path"), py::arg("instantiate"),
-           py::arg("allow_empty"), py::arg("stream"), py::arg("check"), py::arg("names"));
+           py::arg("restore"), py::arg("trace"), py::arg("memory_limit"), py::arg("accept_capture_path"),
+           py::arg("instantiate"), py::arg("allow_empty"), py::arg("stream"), py::arg("check"), py::arg("names"));
 }
 
 void bind_pool(py::module_& module) {

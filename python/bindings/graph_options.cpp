@@ -34,9 +34,10 @@ int branches_of(const Lanes& lanes) {
 CaptureOptions make_capture_options(c10::Device device, int warmup, const std::optional<PoolId>& pool,
                                     std::vector<at::Generator> generators, std::vector<at::Tensor> inputs,
                                     const Lanes& branches, const std::optional<ParallelOptions>& parallel,
-                                    const std::string& mode, bool restore, bool trace, bool accept_capture_path,
-                                    bool instantiate, bool allow_empty, std::optional<c10::Stream> stream,
-                                    const std::string& check, const std::map<std::string, at::Tensor>& names) {
+                                    const std::string& mode, bool restore, bool trace, std::size_t memory_limit,
+                                    bool accept_capture_path, bool instantiate, bool allow_empty,
+                                    std::optional<c10::Stream> stream, const std::string& check,
+                                    const std::map<std::string, at::Tensor>& names) {
   std::vector<NamedTensor> named;
   for (const auto& [name, tensor] : names) named.push_back({.name = name, .tensor = tensor});
   return {.warmup = warmup,
@@ -50,6 +51,7 @@ CaptureOptions make_capture_options(c10::Device device, int warmup, const std::o
           .mode = capture_mode(mode),
           .restore = restore,
           .trace = trace,
+          .memory_limit = memory_limit,
           .accept_capture_path = accept_capture_path,
           .instantiate = instantiate,
           .allow_empty = allow_empty,

@@ -3,6 +3,7 @@
 
 #include <c10/core/Device.h>
 
+#include <cstddef>
 #include <map>
 #include <optional>
 #include <string>
@@ -28,8 +29,9 @@ int branches_of(const Lanes& lanes);
 CaptureOptions make_capture_options(c10::Device device, int warmup, const std::optional<PoolId>& pool,
                                     std::vector<at::Generator> generators, std::vector<at::Tensor> inputs,
                                     const Lanes& branches, const std::optional<ParallelOptions>& parallel,
-                                    const std::string& mode, bool restore, bool trace, bool accept_capture_path,
-                                    bool instantiate, bool allow_empty, std::optional<c10::Stream> stream,
-                                    const std::string& check, const std::map<std::string, at::Tensor>& names);
+                                    const std::string& mode, bool restore, bool trace, std::size_t memory_limit,
+                                    bool accept_capture_path, bool instantiate, bool allow_empty,
+                                    std::optional<c10::Stream> stream, const std::string& check,
+                                    const std::map<std::string, at::Tensor>& names);
 
 }  // namespace pianola::python

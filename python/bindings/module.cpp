@@ -50,6 +50,7 @@ PYBIND11_MODULE(_C, module) {
   bind_python_watch(module);
   bind_audit(module);
   bind_profile(module);
+  bind_memory(module);
   module.def(
       "version", [] { return std::string(pianola::version()); }, "As in \"0.1.0\".");
   module.def(

@@ -1,4 +1,4 @@
-"""What `pianola audit`, `verify`, `profile` and `decide` do with a function of a Python file. Their help is the program's."""
+"""What `pianola audit`, `verify`, `memory`, `profile` and `decide` do with a function of a Python file. Their help is the program's."""
 
 import argparse
 import contextlib
@@ -10,6 +10,7 @@ from typing import Any, Callable, NoReturn, Optional, Sequence
 
 from ._audit.audit import audit
 from ._errors import UsageError
+from ._memory import predict_memory
 from ._profile import profile
 from ._try_scopes import TriedScopes, try_scopes
 from ._scripts import check_writable, ended_itself, load, with_arguments
@@ -41,6 +42,7 @@ _COMMANDS = {
     "verify": _Command(
         verify, ("graphed", "state", "inputs", "between", "reset", "generators", "tolerance"), ("json",),
         {"--steps": int, "--no-narrow": False, "--no-poison": False}),
+    "memory": _Command(predict_memory, ("batches",), ("json", "html"), {"--warmup": int, "--device": _device}),
     "profile": _PROFILE,
     "decide": _PROFILE,
     "decide --try": _Command(try_scopes, ("batches",), ("json",), {"--iterations": int}),

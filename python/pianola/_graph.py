@@ -24,6 +24,7 @@ def capture_options(
     capture_error_mode: str = "thread_local",
     restore: bool = True,
     trace: bool = True,
+    memory_limit: int = 0,
     accept_capture_path: bool = False,
     instantiate: bool = True,
     allow_empty: bool = False,
@@ -43,6 +44,7 @@ def capture_options(
         mode=capture_error_mode,
         restore=restore,
         trace=trace,
+        memory_limit=memory_limit,
         accept_capture_path=accept_capture_path,
         instantiate=instantiate,
         allow_empty=allow_empty,
@@ -83,6 +85,8 @@ class Graph(_C.Graph):
             capture_error_mode: "thread_local", "global" or "relaxed", as in torch.cuda.graph.
             restore: put back what warm-up and recording wrote. Off: the warm-up runs count as steps.
             trace: record the operations, so that errors name them and shared pools are checked.
+            memory_limit: bytes that the graph's pool may take, as `predict_memory` tells them for the last warm-up run; 0: no limit. A
+                step that takes more is refused before anything is recorded.
             accept_capture_path: accept a recording whose operations or numbers differ from those of the last warm-up call,
                 because a library asked whether it is captured. Off: it is refused, if the last two warm-up calls did the
                 same.
@@ -93,6 +97,7 @@ class Graph(_C.Graph):
 
         Raises:
             CaptureError: the step cannot be captured, or did something else than in the warm-up; names operation and line.
+            OutOfMemoryError: memory_limit is too low, or the device ran out of memory; it is a torch.OutOfMemoryError, too.
             UsageError: the graph holds a capture already, or an option is out of range.
             What `step` itself raises comes out unchanged. After any of them everything is as before.
         """

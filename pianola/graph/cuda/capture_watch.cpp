@@ -157,7 +157,8 @@ std::optional<Diagnosis> explain_out_of_memory(const c10::Error& error, const Ca
                    .where = place_of_last_throw(watch, trace),
                    .fix =
                        "share one pool between graphs, use smaller batches, or drop eager tensors first: while a "
-                       "capture is open torch cannot give cached memory back",
+                       "capture is open torch cannot give cached memory back. Where memory is in fragments, set "
+                       "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
                    .rule = "PG908"};
 }
 

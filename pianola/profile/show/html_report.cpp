@@ -12,7 +12,7 @@ std::string to_html(const Timeline& timeline, const Analysis& analysis, const De
   constexpr std::string_view kPlace = "{{profile}}";
   std::string page(profiling::kPage);
   return page.replace(page.find(kPlace), kPlace.size(),
-                      profiling::embedded(profiling::page_json(timeline, analysis, decision, options.title)));
+                      embedded(profiling::page_json(timeline, analysis, decision, options.title)));
 }
 
 }  // namespace pianola

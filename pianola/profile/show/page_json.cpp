@@ -425,18 +425,6 @@ std::string readable(std::string_view kernel) {
   return name;
 }
 
-std::string embedded(const Json& json) {
-  std::string text;
-  for (const char c : json.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace)) {
-    if (c == '<') {
-      text += "\\u003c";
-    } else {
-      text += c;
-    }
-  }
-  return text;
-}
-
 Json page_json(const Timeline& timeline, const Analysis& analysis, const Decision& decision, std::string_view title) {
   const std::string shown(title.empty() ? std::string_view(timeline.source) : title);
   return {{"title", cut(shown.empty() ? "Profile" : shown, kTitleColumns)},

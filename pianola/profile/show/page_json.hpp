@@ -1,4 +1,5 @@
 #pragma once
+#include <pianola/core/embedded_json.hpp>
 #include <pianola/profile/analyse/analysis.hpp>
 #include <pianola/profile/decide/decision.hpp>
 #include <pianola/profile/timeline.hpp>
@@ -33,8 +34,5 @@ using Json = nlohmann::ordered_json;
 /// The name of a kernel as people read it: without "void ", parameters, "[clone ...]", and the namespaces that most of
 /// torch's kernels are in, "at::native::" and "(anonymous namespace)::".
 [[nodiscard]] std::string readable(std::string_view kernel);
-
-/// As text that can stand in a script element: it is ASCII, has no '<', and U+FFFD for bytes that are not UTF-8.
-[[nodiscard]] std::string embedded(const Json& json);
 
 }  // namespace pianola::profiling

@@ -269,9 +269,9 @@ TEST(PageTextTest, AKernelIsReadWithoutItsParameters) {
 }
 
 TEST(PageTextTest, IsEmbeddedAsAscii) {
-  EXPECT_EQ(embedded("f<4>(a && \"b\")\n"), R"("f\u003c4>(a && \"b\")\n")");
-  EXPECT_EQ(embedded("Größe"), R"("Gr\u00f6\u00dfe")");
-  EXPECT_EQ(embedded("a\xFFz \xC3"), R"("a\ufffdz \ufffd")");
+  EXPECT_EQ(embedded(Json("f<4>(a && \"b\")\n")), R"("f\u003c4>(a && \"b\")\n")");
+  EXPECT_EQ(embedded(Json("Größe")), R"("Gr\u00f6\u00dfe")");
+  EXPECT_EQ(embedded(Json("a\xFFz \xC3")), R"("a\ufffdz \ufffd")");
   EXPECT_EQ(cut("<<<<<\n<", 4), "<<<…");
 }
 

@@ -1,0 +1,142 @@
+#include <pianola/graph/memory_forecast.hpp>
+
+#include <pianola/core/error.hpp>
+#include <pianola/core/out_of_memory_error.hpp>
+#include <pianola/graph/graph.hpp>
+#include <pianola/graph/testing/device_test.hpp>
+#include <pianola/memory/plan_proof.hpp>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
+#include <gmock/gmock.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <stdexcept>
+#include <vector>
+
+namespace pianola::testing::memory_forecast_test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr std::uint64_t kMiB = 1U << 20U;
+constexpr std::int64_t kFloats = 1 << 18;  // a MiB
+
+class MemoryForecastTest : public DeviceTest {
+ protected:
+  static at::Tensor block(std::int64_t mib) { return at::empty({mib * kFloats}, device()); }
+};
+PIANOLA_ON_EVERY_DEVICE(MemoryForecastTest);
+
+TEST_P(MemoryForecastTest, CountsWhatIsInUseAtATimeAndAtTheEnd) {
+  at::Tensor kept;
+  const MemoryForecast forecast = predict_memory(
+      [&] {
+        kept.reset();
+        at::Tensor scratch = block(30);
+        scratch.reset();
+        kept = block(4);
+        at::Tensor more = block(40);
+      },
+      device());
+  EXPECT_EQ(forecast.blocks, 3U);
+  EXPECT_EQ(forecast.operations, 3U);
+  EXPECT_EQ(forecast.handed_out, 74 * kMiB);
+  EXPECT_EQ(forecast.bound, 44 * kMiB);
+  EXPECT_EQ(forecast.planned, 44 * kMiB);
+  EXPECT_EQ(forecast.left, 4 * kMiB);
+  EXPECT_EQ(forecast.pool, (30 + 40) * kMiB) << "the 4 MiB lie where the 30 were, and 40 find no room there";
+  EXPECT_THAT(forecast.peak_place, HasSubstr("aten::empty"));
+  ASSERT_EQ(forecast.at_peak.size(), 1U) << "of one line";
+  EXPECT_EQ(forecast.at_peak[0].blocks, 2U);
+  EXPECT_EQ(forecast.at_peak[0].bytes, 44 * kMiB);
+}
+
+TEST_P(MemoryForecastTest, CountsWhatACaptureCopiesAside) {
+  const at::Tensor parameter = at::ones({kFloats}, device());
+  const MemoryForecast forecast = predict_memory([&] { parameter.mul_(0.5).narrow(0, 0, 8).add_(1); }, device());
+  EXPECT_EQ(forecast.copied, kMiB) << "once, however often it is written";
+}
+
+TEST_P(MemoryForecastTest, ItsPlanIsProved) {
+  const at::Tensor weight = at::ones({256, 256}, device()).requires_grad_();
+  const MemoryForecast forecast = predict_memory(
+      [&] {
+        at::Tensor hidden = weight;
+        for (int i = 0; i < 8; ++i) hidden = at::mm(hidden, weight).relu() * 0.01;
+        torch::autograd::grad({hidden.sum()}, {weight});
+      },
+      device());
+  std::vector<memory::Block> lives;
+  for (const memory::PicturedBlock& block : forecast.picture.blocks) lives.push_back(block.life);
+  EXPECT_EQ(memory::find_flaw(lives, forecast.picture.plan), std::nullopt);
+  EXPECT_GE(forecast.planned, forecast.bound);
+  EXPECT_LE(forecast.planned, forecast.pool);
+  EXPECT_THAT(forecast.to_html(), HasSubstr("aten::mm"));
+}
+
+TEST_P(MemoryForecastTest, SaysWhetherItFitsWhereThatIsKnown) {
+  const MemoryForecast forecast = predict_memory([] { (void)block(1); }, device());
+  EXPECT_EQ(forecast.fits().has_value(), on_cuda());
+  EXPECT_THAT(forecast.verdict(), HasSubstr(on_cuda() ? "It fits: a capture takes" : "Whether it fits is not known"));
+  MemoryForecast large = forecast;
+  large.pool = 1ULL << 50U;
+  large.free = 1ULL << 30U;
+  EXPECT_EQ(large.fits(), std::optional(false));
+  EXPECT_THAT(large.verdict(), HasSubstr("It does not fit: a capture takes"));
+  EXPECT_THAT(large.verdict(), HasSubstr("1.0 GiB are free"));
+}
+
+TEST_P(MemoryForecastTest, AReportSaysAllOfIt) {
+  const std::string text = predict_memory([] { (void)block(3); }, device()).report().to_text();
+  for (const char* line :
+       {"in use at most", "3.0 MiB", "pool, planned", "copied aside by the capture", "aten::empty"}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+}
+
+TEST_P(MemoryForecastTest, WhatTheStepThrowsReachesTheCaller) {
+  const auto step = [] {
+    (void)block(1);
+    throw std::out_of_range("the step's own");
+  };
+  EXPECT_THROW((void)predict_memory(step, device()), std::out_of_range);
+  EXPECT_THROW((void)predict_memory(step, device(), 0), std::out_of_range);
+}
+
+TEST_P(MemoryForecastTest, IsRefusedInACapture) {
+  Graph graph(device());
+  const auto step = [] { (void)predict_memory([] {}, device()); };
+  EXPECT_THAT([&] { graph.capture(step, {.warmup = 0}); },
+              ::testing::ThrowsMessage<UsageError>(HasSubstr("predict_memory() was called while a capture is open")));
+  EXPECT_THAT([] { (void)predict_memory([] {}, device(), -1); },
+              ::testing::ThrowsMessage<UsageError>(HasSubstr("warmup must be 0 or more")));
+}
+
+TEST_P(MemoryForecastTest, ACaptureThatWouldTakeMoreThanItsLimitIsRefused) {
+  const at::Tensor parameter = at::ones({kFloats}, device());
+  at::Tensor result;
+  const auto step = [&] {
+    parameter.mul_(2);
+    result = at::mm(at::ones({1024, 2048}, device()), at::ones({2048, 1024}, device()));
+  };
+  const std::uint64_t pool = predict_memory(step, device()).pool;
+  const at::Tensor before = parameter.clone();
+  Graph graph(device());
+  EXPECT_THAT([&] { graph.capture(step, {.warmup = 2, .memory_limit = pool - 1}); },
+              ::testing::ThrowsMessage<OutOfMemoryError>(
+                  AllOf(HasSubstr("a graph's pool would take"), HasSubstr("nothing was recorded"))));
+  EXPECT_TRUE(same(parameter, before)) << "what the warm-up wrote is put back";
+  EXPECT_FALSE(graph.captured());
+  graph.capture(step, {.warmup = 2, .memory_limit = pool});
+  graph.replay();
+  EXPECT_TRUE(same(parameter, before * 2));
+  Graph other(device());
+  EXPECT_THAT([&] { other.capture(step, {.warmup = 0, .memory_limit = pool}); },
+              ::testing::ThrowsMessage<UsageError>(HasSubstr("memory_limit needs a warm-up run")));
+}
+
+}  // namespace
+}  // namespace pianola::testing::memory_forecast_test

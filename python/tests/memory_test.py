@@ -1,0 +1,116 @@
+"""`pianola.predict_memory`, and limits of memory."""
+
+import json
+
+import pianola
+import pytest
+import torch
+from layer_programs import Gpt, loss_of
+from torch import nn
+from torch.nn import functional as F
+
+
+def training_step(model, optimizer):
+    def step(x, y):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
+class Classifier(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(256, 10))
+
+
+def batch(device, seed=0, count=32):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, 3, 32, 32, generator=generator)
+    return x.to(device), torch.randint(10, (count,), generator=generator).to(device)
+
+
+def forecast_of_training(device, **options):
+    model = Classifier().to(device)
+    step = training_step(model, torch.optim.AdamW(model.parameters()))
+    return pianola.predict_memory(step, [batch(device)], device=device, **options)
+
+
+def test_a_training_step_is_told_before_it_is_captured(device):
+    forecast = forecast_of_training(device)
+    activations = 2 * 32 * 16 * 32 * 32 * 4  # of the convolution and of the normalization, which both are kept
+    assert activations < forecast.bound_bytes < 4 * activations
+    assert forecast.bound_bytes <= forecast.planned_bytes <= forecast.pool_bytes <= forecast.handed_out_bytes + (24 << 20)
+    parameters = sum(p.numel() * 4 for p in Classifier().parameters())
+    assert forecast.copied_bytes >= 3 * parameters  # AdamW's averages, too
+    assert forecast.at_peak[0].bytes >= forecast.at_peak[-1].bytes > 0 and "memory_test.py" in forecast.peak_place
+    assert sum(user.bytes for user in forecast.at_peak) == forecast.bound_bytes
+    assert forecast.fits is (True if device.type == "cuda" else None)
+
+
+def test_the_first_run_counts_if_it_is_looked_at(device):
+    """It makes the optimizer's state, which stays."""
+    assert forecast_of_training(device, warmup=0).left_bytes > forecast_of_training(device).left_bytes
+
+
+def test_a_forecast_is_text_json_and_a_page(device):
+    forecast = forecast_of_training(device)
+    assert str(forecast) == forecast.to_text() and "in use at most" in str(forecast)
+    told = json.loads(forecast.to_json())
+    assert told["bound_bytes"] == forecast.bound_bytes and told["at_peak"][0]["bytes"] == forecast.at_peak[0].bytes
+    page = forecast.to_html()
+    assert page.startswith("<!DOCTYPE html>") and "memory_test.py" in page
+
+
+def test_the_pool_of_a_graph_is_as_it_was_told(device):
+    if device.type == "cpu":
+        pytest.skip("the tape keeps all results")
+    model = Gpt(layers=4, size=256).to(device)
+
+    def step():
+        model.zero_grad()
+        loss_of(model, 0, device, batch=64).backward()
+
+    forecast = pianola.predict_memory(step, device=device)
+    graph = pianola.Graph(device)
+    graph.capture(step)
+    assert forecast.pool_bytes == pytest.approx(graph.info().pool_bytes, rel=0.05, abs=4 << 20)
+
+
+def test_a_limit_is_an_error_that_answers_to_torchs_name(device):
+    model = Classifier().to(device)
+    x, y = batch(device)
+    step = training_step(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    graph = pianola.Graph(device)
+    with pytest.raises(torch.OutOfMemoryError, match="a graph's pool would take .* and memory_limit is 1.0 MiB; nothing was recorded"):
+        graph.capture(lambda: step(x, y), memory_limit=1 << 20)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    graph.capture(lambda: step(x, y), memory_limit=1 << 30)
+    graph.replay()
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda: pianola.predict_memory(3), "predict_memory\\(\\) was given a int, which cannot be called"),
+        (lambda: pianola.predict_memory(lambda: None, warmup=-1), "warmup must be 0 or more"),
+        (lambda: pianola.predict_memory(lambda x: x, []), "batches is empty"),
+        (lambda: pianola.Graph("cpu").capture(lambda: None, warmup=0, memory_limit=5), "memory_limit needs a warm-up run"),
+    ],
+)
+def test_what_cannot_be_told_is_refused(cpu, call, message):
+    with pytest.raises(pianola.UsageError, match=message):
+        call()
+
+
+def test_what_the_step_raises_comes_out(device):
+    def step():
+        torch.ones(4, device=device)
+        raise KeyError("the step's own")
+
+    with pytest.raises(KeyError, match="the step's own"):
+        pianola.predict_memory(step, device=device)
