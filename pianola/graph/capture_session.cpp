@@ -229,7 +229,7 @@ CaptureResult CaptureSession::commit() {
   if (recorder_) result.trace = recorder_->take();
   const OpTrace* trace = result.trace ? &*result.trace : nullptr;
 
-  if (failure) throw CaptureError(*failure);  // what the observers say is not the whole
+  if (failure) trace::throw_failure(*failure);  // what the observers say is not the whole
   const auto ending = Clock::now();
   if (auto offence = backend_.offence(trace)) throw CaptureError(std::move(*offence));
   if (outside_ && !backend_.executes_while_recording()) {

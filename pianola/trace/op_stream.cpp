@@ -1,3 +1,4 @@
+#include <pianola/core/out_of_memory_error.hpp>
 #include <pianola/trace/op_stream.hpp>
 
 #include <pianola/torch_abi/thread_slot.hpp>
@@ -165,7 +166,8 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
   std::optional<OddWork> odd_work, communication;  // the first of each
   std::mutex failure_mutex;                        // taken while `mutex` is held as well
   bool failed = false;
-  std::string failure;  // "aten::mul: out of memory"
+  bool found_no_memory = false;
+  std::string failure;  // "aten::mul on: out of memory"
   std::optional<c10::DebugInfoGuard> guard;
   at::CallbackHandle callback = at::INVALID_CALLBACK_HANDLE;
 
@@ -212,13 +214,15 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
       try {
         throw;
       } catch (const c10::Error& error) {
+        found_no_memory = dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr;
         failure = op + " on: " + error.what_without_backtrace();
       } catch (const std::exception& error) {
         failure = op + " on: " + error.what();
       } catch (...) {
         failure = op + " on";
       }
-    } catch (...) {  // out of memory, most likely
+    } catch (...) {
+      found_no_memory = true;  // for the words
     }
   }
 
@@ -637,11 +641,17 @@ bool runs_python_of_a_tensor() noexcept { return OpStream::runs_python_of_a_tens
 std::optional<Diagnosis> OpStream::failure() const {
   const std::lock_guard lock(state_->failure_mutex);
   if (!state_->failed) return std::nullopt;
-  return Diagnosis{
-      .what = "the operations of the step could not be recorded, from " +
-              (state_->failure.empty() ? std::string("one of them on") : state_->failure) +
-              "; what the step wrote since may not have been put back",
-      .fix = "free memory if it ran out; otherwise this is a fault of Pianola: report it with this message"};
+  return Diagnosis{.what = "the operations of the step could not be recorded, from " +
+                           (state_->failure.empty() ? std::string("one of them on") : state_->failure) +
+                           "; what the step wrote since may not have been put back",
+                   .fix = state_->found_no_memory ? "free memory, or use smaller batches"
+                                                  : "this is a fault of Pianola: report it with this message",
+                   .rule = state_->found_no_memory ? "PG908" : ""};
+}
+
+void throw_failure(Diagnosis failure) {
+  if (failure.rule == "PG908") throw OutOfMemoryError(std::move(failure));
+  throw CaptureError(std::move(failure));
 }
 
 void OpStream::disarm() noexcept {
@@ -651,7 +661,7 @@ void OpStream::disarm() noexcept {
 }
 
 void OpStream::check() const {
-  if (auto failed = failure()) throw CaptureError(*std::move(failed));
+  if (auto failed = failure()) throw_failure(*std::move(failed));
 }
 
 OpStream::OpStream(std::vector<OpObserver*> observers, ForRanks patience) : state_(std::make_shared<State>()) {

@@ -90,7 +90,7 @@ class OpStream {
   /// Why the records of its observers are not whole: what one of them threw, and while which operation; nothing where all
   /// went well. Ask it at the end, before anybody trusts them.
   [[nodiscard]] std::optional<Diagnosis> failure() const;
-  /// @throws CaptureError  There is a failure().
+  /// @throws CaptureError  There is a failure(); OutOfMemoryError, where that is why.
   void check() const;
 
   /// From any thread: the observers are shown nothing more, and may end before the stream does.
@@ -118,5 +118,8 @@ class OpStream {
   std::unique_ptr<AllocationLog> allocations_;  // of the thread
   std::shared_ptr<State> state_;
 };
+
+/// Throws what OpStream::failure() tells.
+[[noreturn]] void throw_failure(Diagnosis failure);
 
 }  // namespace pianola::trace

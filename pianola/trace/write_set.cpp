@@ -8,19 +8,33 @@
 
 #include <ATen/ops/_foreach_zero.h>
 #include <ATen/ops/clone.h>
+#include <ATen/ops/from_blob.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <cstring>
 
 namespace pianola::trace {
 namespace {
 
+// In memory of the host that torch's allocator does not know: the write that is about to come cannot be stopped.
+at::Tensor copy_beside_torch(const at::Tensor& bytes) {
+  const std::size_t count = bytes.nbytes();
+  void* const memory = std::malloc(count);
+  TORCH_CHECK_WITH(OutOfMemoryError, memory != nullptr, "no memory for a copy of ", count,
+                   " bytes that the step writes");
+  std::memcpy(memory, bytes.const_data_ptr(), count);
+  return at::from_blob(memory, bytes.sizes(), &std::free, bytes.options());
+}
+
 at::Tensor copy_of(const at::Tensor& bytes) {
   try {
     return bytes.clone();
-  } catch (const c10::OutOfMemoryError&) {
-    return bytes.cpu();
+  } catch (const c10::Error&) {
+    return bytes.is_cpu() ? copy_beside_torch(bytes) : bytes.cpu();
   }
 }
 
