@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <thread>
@@ -237,11 +238,11 @@ TEST_P(FailureTest, AThrowAfterWhicheverOperationLeavesTheStateAsItWas) {
 class Scarce final : public c10::Allocator {
  public:
   explicit Scarce(std::size_t refused) : usual_(c10::GetCPUAllocator()), refused_(refused) {
-    c10::SetCPUAllocator(this, 255);
+    c10::SetCPUAllocator(this);
   }
   Scarce(const Scarce&) = delete;
   Scarce& operator=(const Scarce&) = delete;
-  ~Scarce() override { c10::SetCPUAllocator(usual_, 255); }
+  ~Scarce() override { c10::SetCPUAllocator(usual_); }
 
   c10::DataPtr allocate(std::size_t bytes) override {
     TORCH_CHECK(bytes != refused_, "no room for ", bytes, " bytes");
@@ -255,35 +256,47 @@ class Scarce final : public c10::Allocator {
   std::size_t refused_;
 };
 
-// What is to be put back is copied first, in the callback of the operation that writes it.
-TEST(FailureOfAnObserver, EndsTheCaptureWithAnErrorThatNamesTheOperation) {
-  const at::Tensor x = at::ones({777});
-  const at::Tensor y = at::ones({8});
-  const auto step = [&] {
-    y.add_(1);
-    x.mul_(2);
-    y.mul_(3);
-  };
+// What is to be put back is copied first, in the callback of the operation that writes it, which cannot be stopped.
+TEST(FailureOfAnObserver, WhatIsToBePutBackIsCopiedBesideAnAllocatorThatHasNoRoom) {
+  const at::Tensor x = at::ones({777}), before = x.clone(), after = x * 2;
+  const auto step = [&] { x.mul_(2); };
   for (const int warmup : {0, 1}) {
     Graph graph(c10::kCPU);
-    const at::Tensor before = y.clone();
-    {
-      const Scarce scarce(x.nbytes());
-      EXPECT_THAT(testing::refusal<CaptureError>("a step whose operations cannot be recorded",
-                                                 [&] { graph.capture(step, {.warmup = warmup}); }),
-                  ::testing::AllOf(::testing::HasSubstr("could not be recorded, from aten::mul_ on: no room for"),
-                                   ::testing::HasSubstr("may not have been put back"), ::testing::HasSubstr("fix:")));
-    }
-    EXPECT_TRUE(same(y, before)) << "what was copied before is put back";
-    EXPECT_FALSE(is_capturing());
-    x.fill_(1);
+    const Scarce scarce(x.nbytes());
     graph.capture(step, {.warmup = warmup});
-    EXPECT_TRUE(same(x, at::ones({777})));
+    EXPECT_TRUE(same(x, before));
     graph.replay();
-    EXPECT_TRUE(same(x, at::ones({777}) * 2));
-    EXPECT_TRUE(same(y, (before + 1) * 3));
-    y.copy_(before);
+    EXPECT_TRUE(same(x, after));
+    x.fill_(1);
   }
+}
+
+// A generator's state is copied in the callback of the operation that draws.
+TEST(FailureOfAnObserver, EndsTheCaptureWithAnErrorThatNamesTheOperation) {
+  at::Generator generator = at::globalContext().defaultGenerator(c10::kCPU);
+  const at::Tensor y = at::ones({8});
+  const at::Tensor before = y.clone(), state = generator.get_state();
+  bool no_room = true;
+  const auto step = [&] {
+    y.add_(1);
+    std::optional<Scarce> scarce;
+    if (no_room) scarce.emplace(state.nbytes());
+    y.bernoulli_(0.5);
+    scarce.reset();
+    y.mul_(3);
+  };
+  Graph graph(c10::kCPU);
+  EXPECT_THAT(testing::refusal<CaptureError>("a step whose operations cannot be recorded",
+                                             [&] { graph.capture(step, {.warmup = 0}); }),
+              ::testing::AllOf(::testing::HasSubstr("could not be recorded, from aten::bernoulli_ on: no room for"),
+                               ::testing::HasSubstr("may not have been put back"), ::testing::HasSubstr("fix:")));
+  no_room = false;
+  EXPECT_TRUE(same(y, before)) << "what was copied before is put back";
+  EXPECT_TRUE(same(generator.get_state(), state));
+  EXPECT_FALSE(is_capturing());
+  graph.capture(step, {.warmup = 1});
+  EXPECT_TRUE(same(y, before));
+  graph.replay();
 }
 
 }  // namespace

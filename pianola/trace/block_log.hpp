@@ -24,6 +24,7 @@ struct StepBlock {
 /// allocator hands out: their lives, by event and by operation. Of the CPU what this thread is given, of CUDA what all threads are.
 class BlockLog final : public OpObserver, private AllocatorListener {
  public:
+  /// @throws UnsupportedError  Somebody's own allocator is in the place of torch's, and does not tell what it hands out.
   explicit BlockLog(c10::Device device);
 
   [[nodiscard]] OpInterest interest() const override { return {.outputs = false}; }

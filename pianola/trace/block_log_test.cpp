@@ -1,12 +1,16 @@
 #include <pianola/trace/block_log.hpp>
 
+#include <pianola/core/error.hpp>
 #include <pianola/trace/testing/device_test.hpp>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
+#include <c10/core/CPUAllocator.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -84,6 +88,24 @@ TEST_P(BlockLogTest, WhatTheBackwardPassNeedsLivesUntilThen) {
   ASSERT_GE(blocks.size(), 4U);
   for (const StepBlock& one : blocks) EXPECT_NE(one.life.freed, memory::Block::kNever);
   EXPECT_GT(blocks[1].freed_in, 3) << "in the backward pass";
+}
+
+// A process's own allocator with a priority stays for good: in a process of its own.
+TEST(BlockLogDeathTest, AnAllocatorThatCannotBeWatchedIsRefused) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        c10::SetCPUAllocator(c10::GetCPUAllocator(), 200);
+        try {
+          const BlockLog log(c10::kCPU);
+        } catch (const UnsupportedError& error) {
+          (void)std::fputs(error.what(), stderr);
+          std::_Exit(3);
+        }
+        std::_Exit(0);
+      },
+      ::testing::ExitedWithCode(3),
+      "memory of the CPU cannot be watched: another allocator is in the place of torch's");
 }
 
 }  // namespace
