@@ -2,14 +2,11 @@
 
 #include <pianola/core/out_of_memory_error.hpp>
 #include <pianola/graph/testing/mlp.hpp>
+#include <pianola/trace/testing/failing_allocator.hpp>
 
-#include <c10/core/Allocator.h>
-#include <c10/core/CPUAllocator.h>
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 
-#include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -18,72 +15,30 @@ namespace {
 
 using testing::clone_all;
 using testing::expect_same;
+using testing::FailingAllocator;
 using testing::Training;
 
-// Torch's, but for one allocation that finds no memory; and counts the blocks that are in use.
-class FailingAllocator final : public c10::Allocator {
- public:
-  c10::DataPtr allocate(std::size_t bytes) override {
-    if (bytes > 0 && countdown_ > 0 && --countdown_ == 0) {
-      failed_ = true;
-      TORCH_CHECK_WITH(OutOfMemoryError, false, "no memory for ", bytes, " bytes, says the test");
-    }
-    c10::DataPtr data = torch_->allocate(bytes);
-    if (data.get() != nullptr && data.compare_exchange_deleter(torch_->raw_deleter(), &free_counted)) ++live;
-    return data;
-  }
-  [[nodiscard]] c10::DeleterFnPtr raw_deleter() const override { return &free_counted; }
-  void copy_data(void* to, const void* from, std::size_t bytes) const override { torch_->copy_data(to, from, bytes); }
-
-  /// The `number`-th allocation from now on fails; 0: none does.
-  void fail_at(int number, bool has_failed = false) {
-    countdown_ = number;
-    failed_ = has_failed;
-  }
-  [[nodiscard]] bool has_failed() const { return failed_; }
-
-  static inline std::atomic<std::int64_t> live = 0;
-
- private:
-  static void free_counted(void* block) {
-    if (block != nullptr) --live;
-    c10::GetDefaultCPUAllocator()->raw_deleter()(block);
-  }
-
-  c10::Allocator* torch_ = c10::GetDefaultCPUAllocator();
-  int countdown_ = 0;
-  bool failed_ = false;
-};
-
-class OutOfMemoryTest : public ::testing::Test {
+class OutOfMemoryTest : public testing::FailingAllocatorTest {
  protected:
-  OutOfMemoryTest() { c10::SetCPUAllocator(&allocator()); }
-  ~OutOfMemoryTest() override { c10::SetCPUAllocator(c10::GetDefaultCPUAllocator()); }
-
-  // Tensors may outlive the test.
-  static FailingAllocator& allocator() {
-    static auto* const one = new FailingAllocator;
-    return *one;
-  }
-
   // Each allocation fails in turn, until a capture asks for fewer. How often a capture was refused for it.
-  static int count_of_refusals(const CaptureOptions& options) {
+  int count_of_refusals(const CaptureOptions& options) {
     int refusals = 0;
     for (int number = 1; !::testing::Test::HasFailure(); ++number) {
       SCOPED_TRACE("allocation " + std::to_string(number));
-      Run run;
+      Run run(allocator);
       const bool refused = run.is_refused(number, options);
       refusals += refused ? 1 : 0;
       if (refused) run.expect_all_as_before();
       if (!run.graph.captured()) run.graph.capture([&] { run.training.step(); }, options);
       run.expect_replays_as_eager();
-      if (!allocator().has_failed()) break;
+      if (!allocator.has_failed()) break;
     }
     return refusals;
   }
 
   struct Run {
-    Run() : generator(at::globalContext().defaultGenerator(kDevice)) {
+    explicit Run(FailingAllocator& failing)
+        : allocator(failing), generator(at::globalContext().defaultGenerator(kDevice)) {
       generator.set_current_seed(4);
       state = clone_all(training.state());
       drawn = generator.get_state();
@@ -92,7 +47,7 @@ class OutOfMemoryTest : public ::testing::Test {
 
     // By an error of torch's name.
     bool is_refused(int number, const CaptureOptions& options) {
-      allocator().fail_at(number);
+      allocator.fail_at(number);
       bool refused = false;
       try {
         graph.capture([&] { training.step(); }, options);
@@ -102,8 +57,8 @@ class OutOfMemoryTest : public ::testing::Test {
         refused = true;
         EXPECT_THAT(error.what(), ::testing::HasSubstr("says the test"));
       }
-      const bool failed = allocator().has_failed();
-      allocator().fail_at(0, failed);
+      const bool failed = allocator.has_failed();
+      allocator.fail_at(0, failed);
       EXPECT_TRUE(failed || !refused);
       return refused;
     }
@@ -129,6 +84,7 @@ class OutOfMemoryTest : public ::testing::Test {
       }
     }
 
+    FailingAllocator& allocator;
     at::Generator generator;
     Training training{kDevice, 0.2};
     testing::NamedTensors state;

@@ -214,7 +214,9 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
       try {
         throw;
       } catch (const c10::Error& error) {
-        found_no_memory = dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr;
+        found_no_memory =
+            dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
+            std::string_view(error.what_without_backtrace()).find("DefaultCPUAllocator") != std::string_view::npos;
         failure = op + " on: " + error.what_without_backtrace();
       } catch (const std::exception& error) {
         failure = op + " on: " + error.what();
