@@ -57,7 +57,7 @@ bool begins_with(std::string_view function, std::initializer_list<std::string_vi
 bool is_own_function(std::string_view function) {
   return begins_with(function,
                      {"pianola::trace::", "pianola::graph::", "pianola::auditing::", "pianola::verification::",
-                      "pianola::TraceRecorder::", "pianola::Graph::", "pianola::CaptureScope::"});
+                      "pianola::python::", "pianola::TraceRecorder::", "pianola::Graph::", "pianola::CaptureScope::"});
 }
 
 bool is_plumbing_function(std::string_view function) {
@@ -225,6 +225,7 @@ std::vector<std::string>& hidden_folders() {
 }
 
 bool is_hidden(const std::string& file) {
+  if (file == "<stdin>" || file.starts_with("<ipython-input")) return false;
   // Made at run time: by dataclasses and torch.fx, by torch.compile.
   if (file.starts_with('<') || file.find("/torchinductor_") != std::string::npos) return true;
   const auto& folders = hidden_folders();

@@ -734,6 +734,7 @@ class CaptureOptions:
         mode: str,
         restore: bool,
         trace: bool,
+        memory_limit: int,
         accept_capture_path: bool,
         instantiate: bool,
         allow_empty: bool,
@@ -2523,6 +2524,78 @@ def profile(
 
 def load_profile(path: str, *, range: str, process: int, device: int) -> Profile:
     """Judges a profile that was recorded before."""
+
+class MemoryUser:
+    """What one line of a step has in use where most is."""
+
+    @property
+    def place(self) -> str:
+        """The operation, and the line that called it."""
+    @property
+    def blocks(self) -> int:
+        """How many blocks."""
+    @property
+    def bytes(self) -> int:
+        """Their bytes."""
+
+class MemoryForecast:
+    """What a graph of a step would take, told before there is one."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the step ran."""
+    @property
+    def operations(self) -> int:
+        """Of a run."""
+    @property
+    def blocks(self) -> int:
+        """That a run was handed out."""
+    @property
+    def handed_out_bytes(self) -> int:
+        """Of all these blocks."""
+    @property
+    def bound_bytes(self) -> int:
+        """The most in use at a time: no pool holds the step in less."""
+    @property
+    def pool_bytes(self) -> int:
+        """Of a pool that torch's allocator fills."""
+    @property
+    def planned_bytes(self) -> int:
+        """Of a pool whose blocks lie where a plan of all their lives puts them."""
+    @property
+    def left_bytes(self) -> int:
+        """In use when the step is over."""
+    @property
+    def copied_bytes(self) -> int:
+        """Of outside tensors that the step writes, which a capture copies aside and puts back."""
+    @property
+    def executable_bytes(self) -> int:
+        """Of the executable graph, about."""
+    @property
+    def free_bytes(self) -> int | None:
+        """Free on the device when it was told; None on the CPU."""
+    @property
+    def peak_place(self) -> str:
+        """The operation in which most is in use."""
+    @property
+    def at_peak(self) -> list[MemoryUser]:
+        """What is in use there by line, the largest first."""
+    @property
+    def fits(self) -> bool | None:
+        """Whether a capture finds room; None on the CPU."""
+    @property
+    def verdict(self) -> str:
+        """The same in a sentence."""
+    def to_text(self) -> str:
+        """For people."""
+    def to_json(self) -> str:
+        """One JSON object."""
+    def to_html(self) -> str:
+        """A page that needs nothing else: who lives when, and where a plan puts it."""
+    def __str__(self) -> str: ...
+
+def predict_memory(step: Callable[..., Any], *, device: torch.device, warmup: int) -> MemoryForecast:
+    """Runs a step, and tells what a graph of it would take."""
 
 def version() -> str:
     """As in "0.1.0"."""

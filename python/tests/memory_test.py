@@ -1,6 +1,8 @@
 """`pianola.predict_memory`, and limits of memory."""
 
 import json
+import subprocess
+import sys
 
 import pianola
 import pytest
@@ -114,3 +116,10 @@ def test_what_the_step_raises_comes_out(device):
 
     with pytest.raises(KeyError, match="the step's own"):
         pianola.predict_memory(step, device=device)
+
+
+def test_lines_that_were_typed_in_are_named(cpu):
+    typed = "import torch, pianola\ndef step():\n  return torch.ones(512).relu()\n\nprint(pianola.predict_memory(step, device='cpu'))\n"
+    result = subprocess.run([sys.executable, "-"], input=typed, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert "aten::relu, step at <stdin>:3" in result.stdout
