@@ -172,7 +172,7 @@ void Session::Impl::end(const std::vector<at::Tensor>& results, bool threw) {
   cuda->stop();
   if (failure) {
     open.reset();
-    throw CaptureError(*failure);
+    trace::throw_failure(*failure);
   }
   ObservedRun run = open->observer.take();
   run.odd_work = std::move(odd_work);
@@ -268,7 +268,7 @@ void Session::begin_warmup() {
 void Session::end_warmup() {
   const std::optional<Diagnosis> failure = impl_->warmup ? impl_->warmup->failure() : std::nullopt;
   impl_->warmup.reset();
-  if (failure) throw CaptureError(*failure);
+  if (failure) trace::throw_failure(*failure);
 }
 
 void Session::begin(RunBoundary boundary) { impl_->begin(boundary); }

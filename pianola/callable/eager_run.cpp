@@ -2,6 +2,7 @@
 
 #include <pianola/callable/input_gradients.hpp>
 #include <pianola/core/error.hpp>
+#include <pianola/graph/memory_limit.hpp>
 #include <pianola/trace/collective_work.hpp>
 #include <pianola/trace/op_stream.hpp>
 
@@ -29,7 +30,7 @@ class OpenRun {
 
 EagerRun::EagerRun(std::span<const at::Tensor> inputs, const std::function<void()>& run,
                    std::shared_ptr<HostParts> parts, std::shared_ptr<graph::NumberUses> numbers,
-                   std::shared_ptr<graph::Islands> islands, std::shared_ptr<CheckedReads> reads)
+                   std::shared_ptr<graph::Islands> islands, std::shared_ptr<CheckedReads> reads, bool notes_memory)
     : first_node_(at::sequence_number::peek()),
       watch_(inputs),
       parts_(std::move(parts)),
@@ -42,17 +43,30 @@ EagerRun::EagerRun(std::span<const at::Tensor> inputs, const std::function<void(
   trace::BegunCollectives collectives;
   std::vector<trace::OpObserver*> observers = {&watch_, &host_, &log_, parts_.get(), numbers_.get(), &collectives};
   if (reads_ != nullptr) observers.push_back(reads_.get());
+  std::optional<trace::BlockLog> memory;
+  if (notes_memory) observers.push_back(&memory.emplace());
   const trace::OpStream stream(std::move(observers));
   std::optional<CheckedReads::Open> open_reads;
   if (reads_ != nullptr) open_reads.emplace(*reads_);
   const InputGradients gradients(inputs);
   run();
+  if (memory) {
+    memory_ = {.blocks = memory->blocks(),
+               .sees_cpu = trace::BlockLog::sees(c10::kCPU),
+               .sees_cuda = trace::BlockLog::sees(c10::kCUDA)};
+  }
   open_reads.reset();
   collectives.let_go();
   spared_inputs_ = gradients.spared();
   odd_work_ = stream.odd_work();
   communication_ = stream.communication();
-  if (const auto failure = stream.failure()) failure_ = Error(*failure).what();
+  diagnosis_ = stream.failure();
+  if (diagnosis_) failure_ = Error(*diagnosis_).what();
+}
+
+std::optional<std::uint64_t> EagerRun::pool_bytes(c10::Device device) const {
+  if (!memory_ || !(device.is_cpu() ? memory_->sees_cpu : memory_->sees_cuda)) return std::nullopt;
+  return graph::pool_bytes(trace::blocks_on(device, memory_->blocks));
 }
 
 bool EagerRun::is_open() noexcept { return open_runs() != 0; }

@@ -5,7 +5,9 @@
 #include <pianola/callable/host_use.hpp>
 #include <pianola/graph/island.hpp>
 #include <pianola/graph/number_slots.hpp>
+#include <pianola/trace/block_log.hpp>
 #include <pianola/trace/odd_work.hpp>
+#include <pianola/trace/op_stream.hpp>
 #include <pianola/trace/operation_log.hpp>
 
 #include <cstdint>
@@ -25,11 +27,12 @@ class EagerRun {
   /// @param numbers  Are given the uses of numbers among its arguments.
   /// @param islands  Are given those of the run.
   /// @param reads    The same; nullptr: replays check none.
+  /// @param notes_memory  For pool_bytes().
   EagerRun(std::span<const at::Tensor> inputs, const std::function<void()>& run,
            std::shared_ptr<HostParts> parts = std::make_shared<HostParts>(),
            std::shared_ptr<graph::NumberUses> numbers = std::make_shared<graph::NumberUses>(),
            std::shared_ptr<graph::Islands> islands = std::make_shared<graph::Islands>(),
-           std::shared_ptr<CheckedReads> reads = nullptr);
+           std::shared_ptr<CheckedReads> reads = nullptr, bool notes_memory = false);
 
   [[nodiscard]] const CallWatch& watch() const noexcept { return watch_; }
   [[nodiscard]] const HostUse& host() const noexcept { return host_; }
@@ -50,8 +53,14 @@ class EagerRun {
   [[nodiscard]] const std::optional<trace::OddWork>& communication() const noexcept { return communication_; }
   /// The number that autograd gave its first node, or would have; see at::sequence_number.
   [[nodiscard]] std::uint64_t first_node() const noexcept { return first_node_; }
+  /// What a pool would take for what it was handed out on the device; nullopt: that was not noted, or could not be.
+  [[nodiscard]] std::optional<std::uint64_t> pool_bytes(c10::Device device) const;
   /// Why the two do not show the whole run; empty where they do.
   [[nodiscard]] const std::string& failure() const noexcept { return failure_; }
+  /// @throws CaptureError  There is a failure(); OutOfMemoryError, where that is why.
+  void check() const {
+    if (diagnosis_) trace::throw_failure(*diagnosis_);
+  }
 
   /// Whether one is going on, on this thread: whatever replays a graph now hides its operations from it.
   [[nodiscard]] static bool is_open() noexcept;
@@ -67,7 +76,13 @@ class EagerRun {
   std::shared_ptr<graph::Islands> islands_;
   std::shared_ptr<CheckedReads> reads_;
   std::optional<trace::OddWork> odd_work_, communication_;
-  std::string failure_;
+  struct Memory {
+    std::vector<trace::StepBlock> blocks;  // of all devices
+    bool sees_cpu, sees_cuda;
+  };
+  std::optional<Memory> memory_;
+  std::optional<Diagnosis> diagnosis_;
+  std::string failure_;  // in words
 };
 
 }  // namespace pianola::callable

@@ -5,6 +5,7 @@
 #include <pianola/callable/function_call.hpp>
 #include <pianola/callable/output_structure.hpp>
 #include <pianola/core/error.hpp>
+#include <pianola/graph/memory_limit.hpp>
 #include <pianola/graph/open_capture.hpp>
 #include <pianola/graph/pool_state.hpp>
 
@@ -96,6 +97,7 @@ std::string GraphMaker::note_of_second_run() const {
 
 CachedGraph GraphMaker::make(Call& call, const Source& source) {
   const OneCall::Scope making(making_, "a capture", "a cache");
+  if (options_.memory_limit != 0) graph::check_memory_limit(source.observation.pool_bytes(), options_.memory_limit);
   const graph::KeepHostCopies keep(source.observation.copies_from_host() && !source.observation.device().is_cpu());
   *has_run_ = false;
   Capturable capturable = call.to_capture();
@@ -155,7 +157,7 @@ std::unique_ptr<CapturedCall> GraphMaker::make_callable(const Callable& callable
     throw;
   }
   GraphedCallable graphed = *std::move(made);
-  if (!last->run->failure().empty()) throw UsageError({.what = last->run->failure()});
+  last->run->check();
   check_reads();
   std::optional<Undo> undo;
   if (last->reads != nullptr && last->reads->any()) {

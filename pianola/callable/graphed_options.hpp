@@ -47,6 +47,9 @@ struct GraphedOptions {
   std::shared_ptr<const GraphPoolFamily> family = {};
   /// Generators, besides the device's default one, that the function draws from.
   std::vector<at::Generator> generators = {};
+  /// Most bytes that a graph's pool may take, as its last eager call showed it; 0: no limit. Calls that would take more stay eager. Of a
+  /// call whose backward runs outside, what the forward pass takes.
+  std::size_t memory_limit = 0;
   /// Accept a capture whose operations differ from those of the call before it, because a library asks whether it is
   /// captured. Off: such calls stay eager.
   bool accept_capture_path = false;

@@ -217,7 +217,8 @@ void SignatureCache::Impl::run_eagerly(SignatureEntry& entry, bool observe, std:
     HostEffects effects;
     EagerRun run(
         inputs.copied, [&] { effects = call.run_observed(); }, std::make_shared<HostParts>(),
-        std::make_shared<graph::NumberUses>(), std::make_shared<graph::Islands>(), std::move(reads));
+        std::make_shared<graph::NumberUses>(), std::make_shared<graph::Islands>(), std::move(reads),
+        options.memory_limit != 0);
     observation.emplace(std::move(run), effects, inputs.described(), call.eager_results());
   } else {
     call.run_eagerly();

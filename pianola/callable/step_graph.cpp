@@ -127,7 +127,7 @@ void StepGraph::capture(const Step& step, const std::vector<at::Tensor>& leaves,
       wanted.keep({});  // where it had not begun
       throw;
     }
-    if (!run->failure().empty()) throw UsageError({.what = run->failure()});
+    run->check();
     if (reads != nullptr && reads->any()) {
       if (graph::GraphNumbers(graph_).runs_unknown_kernels()) {
         throw UncheckedReads({.what = "it runs kernels that no operator launches, and nobody knows what they write"});

@@ -2,11 +2,10 @@
 
 #include <pianola/core/number_check.hpp>
 #include <pianola/core/out_of_memory_error.hpp>
-#include <pianola/core/report_format.hpp>
 #include <pianola/distributed/agreement.hpp>
 #include <pianola/graph/branch_plan.hpp>
+#include <pianola/graph/memory_limit.hpp>
 #include <pianola/graph/open_capture.hpp>
-#include <pianola/memory/allocator_model.hpp>
 #include <pianola/trace/block_log.hpp>
 #include <pianola/trace/plain_check.hpp>
 
@@ -109,21 +108,6 @@ std::optional<Diagnosis> explain_timing(const std::optional<trace::OddWork>& com
                    .rule = "PG1104"};
 }
 
-// What the last warm-up run was handed out, as a graph's pool would hold it.
-void check_memory(const trace::BlockLog& log, std::size_t limit) {
-  std::vector<memory::Block> blocks;
-  for (const trace::StepBlock& block : log.blocks()) blocks.push_back(block.life);
-  const std::uint64_t pool = memory::pool_bytes(blocks);
-  if (pool <= limit) return;
-  const auto in_words = [](std::uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); };
-  throw OutOfMemoryError(
-      {.what = fmt::format("a graph's pool would take {}, and memory_limit is {}; nothing was recorded", in_words(pool),
-                           in_words(limit)),
-       .fix = "raise memory_limit, use smaller batches, or capture a part of the step; predict_memory() says what "
-              "takes the most",
-       .rule = "PG908"});
-}
-
 }  // namespace
 
 CaptureSession::CaptureSession(Backend& backend, const CaptureOptions& options) : backend_(backend), options_(options) {
@@ -165,7 +149,7 @@ void CaptureSession::warm_up(const std::function<void()>& step) {
     if (path_ && run >= PathCheck::first_call(options_.warmup)) observers.push_back(&path_->next_call());
     std::optional<trace::BlockLog> blocks;
     if (options_.memory_limit != 0 && run + 1 == options_.warmup) {
-      observers.push_back(&blocks.emplace(generators_.front().device()));
+      observers.push_back(&blocks.emplace());
     }
     open_islands_.reset();
     open_islands_.emplace(islands_.emplace());
@@ -173,7 +157,7 @@ void CaptureSession::warm_up(const std::function<void()>& step) {
     step();
     watch->check();
     check_plain(watch, options_.communication);
-    if (blocks) check_memory(*blocks, options_.memory_limit);
+    if (blocks) check_memory_limit(pool_bytes(blocks->blocks(generators_.front().device())), options_.memory_limit);
   }
   region_uses_.reset();
   warmup_time_ = since(start);

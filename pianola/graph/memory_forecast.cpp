@@ -6,11 +6,15 @@
 #include <pianola/graph/device_check.hpp>
 #include <pianola/graph/open_capture.hpp>
 #include <pianola/memory/allocator_model.hpp>
+#include <pianola/trace/arguments.hpp>
 #include <pianola/trace/block_log.hpp>
 #include <pianola/trace/op_info.hpp>
 #include <pianola/trace/op_stream.hpp>
+#include <pianola/trace/step_memory.hpp>
+#include <pianola/trace/tensors_of.hpp>
 #include <pianola/trace/trace_recorder.hpp>
 
+#include <ATen/Context.h>
 #if PIANOLA_WITH_CUDA
 #include <pianola/graph/cuda/free_memory.hpp>
 #endif
@@ -19,6 +23,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 namespace pianola {
@@ -29,21 +34,45 @@ constexpr std::size_t kMostUsers = 12;      // of a report
 
 using trace::StepBlock;
 
+// Of memory that was there before and that the step writes, whole storages: so a capture copies them.
+class WrittenStorages final : public trace::OpObserver {
+ public:
+  explicit WrittenStorages(c10::Device device) : device_(device) {}
+
+  void on_op_begin(const trace::OpSpan& op) override {
+    trace::for_each_argument(*op.info, op.inputs, [&](const at::Tensor& tensor, bool written) {
+      const c10::StorageImpl* const storage = trace::storage_of(tensor);
+      if (!written || storage == nullptr || tensor.device() != device_ || op.memory->made(tensor)) return;
+      if (seen_.insert(storage).second) bytes_ += memory::in_whole_units(storage->nbytes());
+    });
+  }
+  [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
+
+ private:
+  c10::Device device_;
+  std::set<const c10::StorageImpl*> seen_;
+  std::uint64_t bytes_ = 0;
+};
+
 // What a run showed.
 struct Run {
   std::vector<StepBlock> blocks;
   OpTrace trace;
+  std::uint64_t written = 0;
 };
 
 Run observe(const std::function<void()>& step, c10::Device device) {
-  trace::BlockLog log(device);
+  if (device.is_cuda())
+    at::globalContext().lazyInitDevice(c10::kCUDA);  // the hook is put into an allocator that is there
+  trace::BlockLog log;
+  WrittenStorages written(device);
   TraceRecorder recorder({.call_sites = true});
   {
-    const trace::OpStream stream({&log, &recorder});
+    const trace::OpStream stream({&log, &written, &recorder});
     step();
     stream.check();
   }
-  return {.blocks = log.blocks(), .trace = recorder.take()};
+  return {.blocks = log.blocks(device), .trace = recorder.take(), .written = written.bytes()};
 }
 
 const OpRecord* operation(const OpTrace& trace, std::int32_t number) {
@@ -81,33 +110,18 @@ class Owners {
   std::vector<std::string> words_;
 };
 
-// Of memory that was there before, what the step writes: by storage, as far as its tensors reach.
-std::uint64_t bytes_of_writes(const OpTrace& trace, c10::Device device) {
-  std::map<const void*, std::pair<std::uintptr_t, std::uintptr_t>> reach;
-  for (const OpRecord& op : trace.ops()) {
-    for (const TensorRecord& tensor : trace.inputs(op)) {
-      if (!tensor.written || tensor.made_in_step || tensor.storage == nullptr || tensor.device != device) continue;
-      const auto begin = reinterpret_cast<std::uintptr_t>(tensor.address);
-      auto& [first, last] = reach.try_emplace(tensor.storage, begin, begin).first->second;
-      first = std::min(first, begin);
-      last = std::max(last, begin + tensor.span_bytes);
-    }
-  }
-  std::uint64_t bytes = 0;
-  for (const auto& [storage, span] : reach) bytes += memory::in_whole_units(span.second - span.first);
-  return bytes;
-}
-
 std::uint64_t bytes_of_executable(const OpTrace& trace) {
   const auto computes = [](const OpRecord& op) { return !op.info->is_view && !op.info->is_empty; };
   return kNodeBytes * static_cast<std::uint64_t>(std::ranges::count_if(trace.ops(), computes));
 }
 
-std::optional<std::uint64_t> free_bytes([[maybe_unused]] c10::Device device) {
+void note_free_memory([[maybe_unused]] MemoryForecast& forecast) {
 #if PIANOLA_WITH_CUDA
-  if (device.is_cuda()) return graph::free_memory(device.index());
+  if (!forecast.device.is_cuda()) return;
+  const graph::FreeMemory free = graph::free_memory_of(forecast.device.index());
+  forecast.free = free.of_driver;
+  forecast.cached = free.cached;
 #endif
-  return std::nullopt;
 }
 
 // The number of the event behind which most is in use.
@@ -163,9 +177,9 @@ MemoryForecast judge(Run run, c10::Device device) {
   forecast.picture.pool = forecast.pool = memory::pool_bytes(lives);
   forecast.planned = forecast.picture.plan.bytes;
   forecast.bound = forecast.picture.plan.bound;
-  forecast.copied = bytes_of_writes(run.trace, device);
+  forecast.copied = run.written;
   forecast.executable = bytes_of_executable(run.trace);
-  forecast.free = free_bytes(device);
+  note_free_memory(forecast);
   const memory::Moment peak = peak_of(lives);
   forecast.at_peak = users_at(peak, forecast.picture);
   const auto made_last = std::ranges::find(lives, peak, &memory::Block::made);
@@ -179,16 +193,22 @@ MemoryForecast judge(Run run, c10::Device device) {
 }  // namespace
 
 std::optional<bool> MemoryForecast::fits() const {
-  return free ? std::optional(pool + executable + copied <= *free) : std::nullopt;
+  if (!free) return std::nullopt;
+  const std::uint64_t of_driver = pool + executable;
+  return of_driver <= *free && of_driver + copied <= *free + cached;
 }
 
 std::string MemoryForecast::verdict() const {
-  const auto in_bytes = [](std::uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); };
   if (!free) return "Whether it fits is not known: free memory is a GPU's, and this step runs on the CPU.";
-  const std::uint64_t needed = pool + executable + copied;
-  return *fits()
-             ? fmt::format("It fits: a capture takes {}, and {} are free.", in_bytes(needed), in_bytes(*free))
-             : fmt::format("It does not fit: a capture takes {}, and {} are free.", in_bytes(needed), in_bytes(*free));
+  const auto in_bytes = [](std::uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); };
+  const std::string numbers =
+      fmt::format("a capture takes {} of the driver and {} for copies, and the driver has {} left.",
+                  in_bytes(pool + executable), in_bytes(copied), in_bytes(*free));
+  if (*fits()) return "It fits: " + numbers;
+  if (pool + executable + copied > *free + cached) return "It does not fit: " + numbers;
+  return fmt::format(
+      "It does not fit yet: {} Torch's allocator holds {} unused: torch.cuda.empty_cache() gives them back.", numbers,
+      in_bytes(cached));
 }
 
 Report MemoryForecast::report() const {
@@ -203,7 +223,8 @@ Report MemoryForecast::report() const {
       .fact("left_bytes", "in use at the end", left, "bytes")
       .fact("copied_bytes", "copied aside by the capture", copied, "bytes")
       .fact("executable_bytes", "executable, about", executable, "bytes")
-      .fact("free_bytes", "free now", free ? ReportValue(*free) : ReportValue(), "bytes")
+      .fact("free_bytes", "left to the driver", free ? ReportValue(*free) : ReportValue(), "bytes")
+      .fact("cached_bytes", "unused in torch's allocator", free ? ReportValue(cached) : ReportValue(), "bytes")
       .fact("peak", "most is in use in", peak_place);
   report.list("verdict", "Verdict", {verdict()});
   ReportTable users("at_peak", "In use there", {{"made at"}, {"blocks"}, {"bytes", "bytes", "bytes"}});

@@ -33,14 +33,15 @@ struct PIANOLA_API MemoryForecast {
   std::uint64_t left = 0;        ///< In use when the step is over: results, gradients, what it keeps.
   std::uint64_t copied =
       0;  ///< Of outside tensors that the step writes: a capture copies them aside, and puts them back.
-  std::uint64_t executable = 0;  ///< About, of the executable: 1,600 bytes for each operation that computes.
-  std::optional<std::uint64_t> free =
-      {};                  ///< On the device now, with what torch's allocator holds unused. Unknown on the CPU.
-  std::string peak_place;  ///< The operation in which most is in use.
+  std::uint64_t executable = 0;            ///< About, of the executable: 1,600 bytes for each operation that computes.
+  std::optional<std::uint64_t> free = {};  ///< What the driver has left for a pool. Unknown on the CPU.
+  std::uint64_t cached = 0;         ///< What torch's allocator holds unused: nothing for a pool, but for the copies.
+  std::string peak_place;           ///< The operation in which most is in use.
   std::vector<MemoryUser> at_peak;  ///< The largest first.
   memory::Picture picture;
 
-  /// Whether a capture finds room: the pool, the executable and the copies against what is free. Unknown where that is.
+  /// Whether a capture finds room: the pool and the executable in what the driver has left, the copies in what torch holds as well.
+  /// Unknown where that is.
   [[nodiscard]] std::optional<bool> fits() const;
   /// What is said of that, in a sentence.
   [[nodiscard]] std::string verdict() const;

@@ -56,8 +56,13 @@ TEST_P(MemoryForecastTest, CountsWhatIsInUseAtATimeAndAtTheEnd) {
 
 TEST_P(MemoryForecastTest, CountsWhatACaptureCopiesAside) {
   const at::Tensor parameter = at::ones({kFloats}, device());
-  const MemoryForecast forecast = predict_memory([&] { parameter.mul_(0.5).narrow(0, 0, 8).add_(1); }, device());
-  EXPECT_EQ(forecast.copied, kMiB) << "once, however often it is written";
+  const MemoryForecast forecast = predict_memory(
+      [&] {
+        parameter.narrow(0, 0, 8).add_(1);
+        parameter.narrow(0, 8, 8).mul_(0.5);
+      },
+      device());
+  EXPECT_EQ(forecast.copied, kMiB) << "all of it, once";
 }
 
 TEST_P(MemoryForecastTest, ItsPlanIsProved) {
@@ -82,11 +87,18 @@ TEST_P(MemoryForecastTest, SaysWhetherItFitsWhereThatIsKnown) {
   EXPECT_EQ(forecast.fits().has_value(), on_cuda());
   EXPECT_THAT(forecast.verdict(), HasSubstr(on_cuda() ? "It fits: a capture takes" : "Whether it fits is not known"));
   MemoryForecast large = forecast;
-  large.pool = 1ULL << 50U;
-  large.free = 1ULL << 30U;
+  large.pool = 40ULL << 30U;
+  large.free = 30ULL << 30U;
+  large.cached = 20ULL << 30U;
+  EXPECT_EQ(large.fits(), std::optional(false)) << "a pool has nothing of what torch's allocator holds";
+  EXPECT_THAT(large.verdict(),
+              AllOf(HasSubstr("It does not fit yet: a capture takes"), HasSubstr("holds 20.0 GiB unused")));
+  large.free = 41ULL << 30U;
+  large.copied = 20ULL << 30U;
+  EXPECT_EQ(large.fits(), std::optional(true)) << "copies have";
+  large.copied = 30ULL << 30U;
   EXPECT_EQ(large.fits(), std::optional(false));
-  EXPECT_THAT(large.verdict(), HasSubstr("It does not fit: a capture takes"));
-  EXPECT_THAT(large.verdict(), HasSubstr("1.0 GiB are free"));
+  EXPECT_THAT(large.verdict(), AllOf(HasSubstr("It does not fit: "), HasSubstr("the driver has 41.0 GiB left")));
 }
 
 TEST_P(MemoryForecastTest, AReportSaysAllOfIt) {
@@ -130,9 +142,13 @@ TEST_P(MemoryForecastTest, ACaptureThatWouldTakeMoreThanItsLimitIsRefused) {
                   AllOf(HasSubstr("a graph's pool would take"), HasSubstr("nothing was recorded"))));
   EXPECT_TRUE(same(parameter, before)) << "what the warm-up wrote is put back";
   EXPECT_FALSE(graph.captured());
-  graph.capture(step, {.warmup = 2, .memory_limit = pool});
+  graph.capture(step, {.warmup = 1, .memory_limit = pool});
   graph.replay();
   EXPECT_TRUE(same(parameter, before * 2));
+  const at::Tensor large = at::ones({32 * kFloats}, device());
+  Graph writing(device());
+  writing.capture([&] { large.add_(1); },
+                  {.warmup = 1, .memory_limit = 2 * kMiB});  // the capture's own copy does not count
   Graph other(device());
   EXPECT_THAT([&] { other.capture(step, {.warmup = 0, .memory_limit = pool}); },
               ::testing::ThrowsMessage<UsageError>(HasSubstr("memory_limit needs a warm-up run")));

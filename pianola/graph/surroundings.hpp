@@ -1,4 +1,6 @@
 #pragma once
+#include <pianola/graph/default_dtype.hpp>
+
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/record_function.h>
@@ -29,7 +31,7 @@ class Surroundings {
    public:
     explicit Entered(const Surroundings& surroundings)
         : keys_(surroundings.keys_), grad_(surroundings.grad_), device_(surroundings.device_) {
-      become(surroundings.default_dtype_);
+      default_dtype_.become(surroundings.default_dtype_);
       if (surroundings.autocast_ == c10::ScalarType::Undefined) return;
       before_ = at::autocast::get_autocast_dtype(device_);
       at::autocast::set_autocast_dtype(device_, surroundings.autocast_);
@@ -37,24 +39,18 @@ class Surroundings {
     Entered(const Entered&) = delete;
     Entered& operator=(const Entered&) = delete;
     ~Entered() {
-      become(default_before_);
       if (!before_) return;
       at::autocast::set_autocast_dtype(device_, *before_);
       at::autocast::clear_cache();  // a replay is in no region, whose end would
     }
 
    private:
-    // Other threads read it: it is written for those steps alone that write it themselves.
-    static void become(caffe2::TypeMeta dtype) {
-      if (c10::get_default_dtype() != dtype) c10::set_default_dtype(dtype);
-    }
-
-    caffe2::TypeMeta default_before_ = c10::get_default_dtype();
     at::DisableRecordFunctionGuard unrecorded_;
     c10::impl::ForceDispatchKeyGuard keys_;
     at::AutoGradMode grad_;
     c10::DeviceType device_;
     std::optional<c10::ScalarType> before_;
+    DefaultDtype default_dtype_;
   };
 
  private:

@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <cstddef>
 #include <functional>
+#include <iterator>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <optional>
+#include <queue>
 #include <utility>
 
 namespace pianola::memory {
@@ -64,21 +67,21 @@ class Search {
     std::vector<Block> in_order = blocks_;
     std::ranges::stable_sort(in_order, {}, &Block::made);
     best_.bound = peak_bytes(in_order);
-    best_.bytes = kNoLimit;
   }
 
   [[nodiscard]] bool is_done() const { return best_.bytes == best_.bound || work_ > kMostWork; }
 
   // Keeps the plan if it is better.
   void attempt(const Order& order) {
-    if (is_done() && best_.bytes != kNoLimit) return;
+    if (is_done()) return;
     Region region(blocks_.size());
     std::vector<std::uint64_t> offsets(blocks_.size());
     std::uint64_t bytes = 0;
-    const std::uint64_t limit = best_.bytes == kNoLimit ? kNoLimit : best_.bytes - kBlockUnit;
+    const std::uint64_t limit = best_.bytes - kBlockUnit;
     for (std::size_t i = 0; i < order.size(); ++i) {
       const Block& block = blocks_[order[i]];
       work_ += i;
+      if (work_ > kMostWork) return;
       offsets[order[i]] = region.place(block, limit);
       if (offsets[order[i]] == kNoLimit) {
         stopped_at_ = order[i];
@@ -90,6 +93,34 @@ class Search {
     best_.bytes = bytes;
     best_order_ = order;
     stopped_at_.reset();
+  }
+
+  // One pass over time, as an allocator would without segments: whatever is asked for next lies in the smallest hole that holds it.
+  void place_over_time() {
+    Order order = largest_first([](const Block& block) { return -block.made; });
+    std::map<std::uint64_t, std::uint64_t> holes = {{0, kNoLimit}};  // their begins, and their ends
+    using End = std::pair<Moment, std::size_t>;
+    std::priority_queue<End, std::vector<End>, std::greater<>> ends;
+    best_.offsets.assign(blocks_.size(), 0);
+    best_.bytes = 0;
+    for (const std::size_t i : order) {
+      for (; !ends.empty() && ends.top().first <= blocks_[i].made; ends.pop()) {
+        const std::size_t freed = ends.top().second;
+        give_back(holes, best_.offsets[freed], best_.offsets[freed] + blocks_[freed].bytes);
+      }
+      auto best = holes.end();
+      for (auto hole = holes.begin(); hole != holes.end(); ++hole) {
+        const std::uint64_t room = hole->second - hole->first;
+        if (room >= blocks_[i].bytes && (best == holes.end() || room < best->second - best->first)) best = hole;
+      }
+      const auto [begin, end] = *best;
+      holes.erase(best);
+      if (begin + blocks_[i].bytes < end) holes.emplace(begin + blocks_[i].bytes, end);
+      best_.offsets[i] = begin;
+      best_.bytes = std::max(best_.bytes, begin + blocks_[i].bytes);
+      ends.emplace(blocks_[i].freed, i);
+    }
+    best_order_ = std::move(order);
   }
 
   template <class Key>
@@ -121,6 +152,19 @@ class Search {
   [[nodiscard]] OffsetPlan take() { return std::move(best_); }
 
  private:
+  static void give_back(std::map<std::uint64_t, std::uint64_t>& holes, std::uint64_t begin, std::uint64_t end) {
+    auto after = holes.lower_bound(begin);
+    if (after != holes.end() && after->first == end) {
+      end = after->second;
+      after = holes.erase(after);
+    }
+    if (after != holes.begin() && std::prev(after)->second == begin) {
+      std::prev(after)->second = end;
+    } else {
+      holes.emplace(begin, end);
+    }
+  }
+
   [[nodiscard]] std::size_t highest() const {
     const auto end_of = [&](std::size_t i) { return best_.offsets[i] + blocks_[i].bytes; };
     return std::ranges::max(best_order_, {}, end_of);
@@ -139,11 +183,11 @@ class Search {
 OffsetPlan plan_offsets(std::span<const Block> blocks) {
   if (blocks.empty()) return {};
   Search search(blocks);
+  search.place_over_time();
   const auto bytes_of = [](const Block& block) { return static_cast<double>(block.bytes); };
   search.attempt(search.largest_first(bytes_of));
   search.attempt(search.largest_first([&](const Block& block) { return bytes_of(block) * search.life(block); }));
   search.attempt(search.largest_first([&](const Block& block) { return search.life(block); }));
-  search.attempt(search.largest_first([](const Block& block) { return -block.made; }));
   search.press_down();
   return search.take();
 }

@@ -32,7 +32,7 @@ TEST(OffsetPlanTest, NothingTakesNothing) {
 
 TEST(OffsetPlanTest, BlocksOfOneMomentLieSideBySide) {
   const OffsetPlan plan = plan_offsets(std::vector<Block>{{.made = 0, .bytes = 1}, {.made = 0, .bytes = 513}});
-  EXPECT_THAT(plan.offsets, ElementsAre(1024U, 0U));
+  EXPECT_THAT(plan.offsets, ElementsAre(0U, 512U));
   EXPECT_EQ(plan.bytes, 1536U);
   EXPECT_EQ(plan.bound, 1536U);
 }
@@ -72,6 +72,22 @@ TEST(OffsetPlanTest, ThePlansOfTrainingStepsAreNearTheBound) {
     EXPECT_LE(static_cast<double>(plan.bytes), 1.02 * static_cast<double>(plan.bound) + 2.0 * kMiB) << "step " << seed;
     EXPECT_LE(plan.bytes, pool_bytes(step.blocks())) << "step " << seed;
   }
+}
+
+// A day's work for one order after the other: they lie where they are made.
+TEST(OffsetPlanTest, AHundredThousandBlocksArePlannedInAMoment) {
+  std::vector<Block> blocks;
+  for (std::uint32_t seed = 0; blocks.size() < 100'000; ++seed) {
+    const Moment begin = 1000 * static_cast<Moment>(seed);
+    for (Block block : testing::random_step(seed)) {
+      block.freed = begin + std::min<Moment>(block.freed, 990);
+      block.made += begin;
+      blocks.push_back(block);
+    }
+  }
+  const OffsetPlan plan = plan_offsets(blocks);
+  EXPECT_EQ(find_flaw(blocks, plan), std::nullopt);
+  EXPECT_LE(static_cast<double>(plan.bytes), 1.3 * static_cast<double>(plan.bound));
 }
 
 TEST(OffsetPlanTest, ThePlanDoesNotDependOnTheOrderOfTheBlocks) {

@@ -2,7 +2,7 @@
 
 namespace pianola::trace {
 
-void AllocationLog::on_memory(const AllocatorEvent& event) noexcept {
+void AllocationLog::on_memory(const AllocatorEvent& event) {
   if (event.freed) return;
   const std::lock_guard lock(mutex_);
   if (stopped_) return;
@@ -28,6 +28,7 @@ void AllocationLog::settle() {
 }
 
 bool AllocationLog::contains(const void* data) {
+  watch_.check();
   const std::lock_guard lock(mutex_);
   settle();
   return known_.count(reinterpret_cast<std::uintptr_t>(data)) != 0;

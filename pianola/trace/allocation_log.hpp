@@ -24,7 +24,7 @@ class AllocationLog final : private AllocatorListener {
   void stop() noexcept;
 
  private:
-  void on_memory(const AllocatorEvent& event) noexcept override;
+  void on_memory(const AllocatorEvent& event) override;
   void settle();
 
   std::mutex mutex_;

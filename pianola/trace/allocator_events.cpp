@@ -1,5 +1,7 @@
 #include <pianola/trace/allocator_events.hpp>
 
+#include <pianola/core/out_of_memory_error.hpp>
+
 #include <c10/core/CPUAllocator.h>
 
 #if PIANOLA_WITH_CUDA
@@ -58,7 +60,7 @@ class ForwardingAllocator final : public c10::Allocator {
 struct OpenWatches {
   std::mutex mutex;
   std::vector<AllocatorWatch*> all;
-  std::atomic<int> of_devices = 0, of_frees = 0;                 // of these
+  std::atomic<int> of_cpu = 0, of_devices = 0, of_frees = 0;     // of these
   std::vector<std::unique_ptr<ForwardingAllocator>> forwarding;  // one for each allocator that was ever there
   c10::Allocator* replaced = nullptr;
   ForwardingAllocator* in_place = nullptr;
@@ -93,6 +95,7 @@ struct OpenWatches {
   }
 
   void count(AllocatorWatch::Of of, int more) {
+    if (of != AllocatorWatch::Of::cuda) of_cpu += more;
     if (of != AllocatorWatch::Of::cpu) of_devices += more;
     if (of == AllocatorWatch::Of::with_frees) of_frees += more;
   }
@@ -100,7 +103,7 @@ struct OpenWatches {
   static bool tell_this_thread(const AllocatorEvent& event) {
     bool wants_end = false;
     for (AllocatorWatch* watch = watch_of_this_thread(); watch != nullptr; watch = watch->outer_) {
-      watch->listener_.on_memory(event);
+      watch->show(event);
       wants_end = wants_end || watch->of_ == AllocatorWatch::Of::with_frees;
     }
     return wants_end;
@@ -109,7 +112,7 @@ struct OpenWatches {
   void tell(const AllocatorEvent& event, AllocatorWatch::Of least) {
     const std::lock_guard lock(mutex);
     for (AllocatorWatch* watch : all) {
-      if (watch->of_ >= least) watch->listener_.on_memory(event);
+      if (watch->of_ >= least) watch->show(event);
     }
   }
 };
@@ -140,10 +143,12 @@ void free_and_tell(void* block) {
 std::atomic<bool> hooked_into_cuda = false;
 
 #if PIANOLA_WITH_CUDA
-// torch's hook cannot be taken out again; it does nothing while nobody watches.
+// torch's hook cannot be taken out again; it does nothing while nobody watches. Whoever comes second waits until it is in.
 void watch_cuda_once() {
+  static auto* const mutex = new std::mutex;
+  const std::lock_guard lock(*mutex);
   auto* const allocator = c10::cuda::CUDACachingAllocator::allocator.load();
-  if (allocator == nullptr || !allocator->initialized() || hooked_into_cuda.exchange(true)) return;
+  if (hooked_into_cuda || allocator == nullptr || !allocator->initialized()) return;
   try {
     using Entry = c10::CachingDeviceAllocator::TraceEntry;
     allocator->attachAllocatorTraceTracker([](const Entry& entry) {
@@ -156,46 +161,74 @@ void watch_cuda_once() {
                     .address = entry.addr_,
                     .bytes = entry.size_,
                     .pool = entry.mempool_},
-                   AllocatorWatch::Of::all_devices);
+                   AllocatorWatch::Of::cuda);
     });
-  } catch (const c10::Error&) {
-    hooked_into_cuda = false;
+    hooked_into_cuda = true;
+  } catch (const c10::Error&) {  // another allocator than the native one
   }
 }
 #endif
 
 }  // namespace
 
-AllocatorWatch::AllocatorWatch(AllocatorListener& listener, Of of)
-    : listener_(listener), of_(of), outer_(watch_of_this_thread()) {
+AllocatorWatch::AllocatorWatch(AllocatorListener& listener, Of of) : listener_(listener), of_(of) {
   OpenWatches& watches = OpenWatches::instance();
   {
     const std::lock_guard lock(watches.mutex);
-    watches.put_in();
+    if (of != Of::cuda) watches.put_in();
     watches.all.push_back(this);
     watches.count(of, 1);
   }
 #if PIANOLA_WITH_CUDA
   if (of_ != Of::cpu) watch_cuda_once();
 #endif
-  watch_of_this_thread() = this;
+  if (of != Of::cuda) outer_ = std::exchange(watch_of_this_thread(), this);
 }
 
 AllocatorWatch::~AllocatorWatch() {
-  AllocatorWatch** link = &watch_of_this_thread();
-  while (*link != nullptr && *link != this) link = &(*link)->outer_;
-  if (*link == this) *link = outer_;
+  if (of_ != Of::cuda) {
+    AllocatorWatch** link = &watch_of_this_thread();
+    while (*link != nullptr && *link != this) link = &(*link)->outer_;
+    if (*link == this) *link = outer_;
+  }
   OpenWatches& watches = OpenWatches::instance();
   const std::lock_guard lock(watches.mutex);
   std::erase(watches.all, this);
   watches.count(of_, -1);
-  if (watches.all.empty()) watches.take_out();
+  if (of_ != Of::cuda && watches.of_cpu == 0) watches.take_out();
+}
+
+void AllocatorWatch::show(const AllocatorEvent& event) noexcept {
+  try {
+    listener_.on_memory(event);
+  } catch (...) {
+    lost_.store(true, std::memory_order_relaxed);
+  }
+}
+
+void AllocatorWatch::check() const {
+  if (!lost_.load(std::memory_order_relaxed)) return;
+  throw OutOfMemoryError({.what = "the host has no memory left to note what torch's allocator hands out",
+                          .fix = "free memory of the host",
+                          .rule = "PG908"});
+}
+
+int& OwnMemory::depth() noexcept {
+  thread_local int depth = 0;
+  return depth;
 }
 
 bool AllocatorWatch::sees_the_cpu() {
   OpenWatches& watches = OpenWatches::instance();
   const std::lock_guard lock(watches.mutex);
-  return !watches.all.empty() && c10::GetCPUAllocator() == watches.in_place;
+  return watches.of_cpu != 0 && c10::GetCPUAllocator() == watches.in_place;
+}
+
+bool AllocatorWatch::sees_frees_of_the_cpu() {
+  if (!sees_the_cpu()) return false;
+  OpenWatches& watches = OpenWatches::instance();
+  const std::lock_guard lock(watches.mutex);
+  return watches.in_place->target()->raw_deleter() == deleter_of_torch();
 }
 
 bool AllocatorWatch::sees_cuda() noexcept { return hooked_into_cuda.load(std::memory_order_relaxed); }

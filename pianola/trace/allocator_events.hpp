@@ -2,6 +2,7 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/Device.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -18,41 +19,63 @@ struct AllocatorEvent {
   bool freed = false;
   c10::Device device = c10::Device(c10::kCPU);
   std::uintptr_t address = 0;
-  std::size_t bytes = 0;  ///< As asked for on the CPU; on CUDA in whole units. Of a freed block of the CPU 0.
+  std::size_t bytes = 0;  ///< As asked for. Of a freed block of the CPU 0.
   c10::MempoolId_t pool = {0, 0};
 };
 
 class AllocatorListener {
  public:
   virtual ~AllocatorListener() = default;
-  /// Called on the thread that asks for memory or frees it, one call at a time, and under locks of the allocator: it must neither
-  /// allocate device memory nor begin or end a watch.
-  virtual void on_memory(const AllocatorEvent& event) noexcept = 0;
+  /// Called on the thread that asks for memory or frees it, by several threads at once, and under locks of the allocator: it must
+  /// neither allocate device memory nor begin or end a watch. What it throws is kept for AllocatorWatch::check().
+  virtual void on_memory(const AllocatorEvent& event) = 0;
 };
 
 /// While it lives, shows a listener what torch's allocators do. The listener lives as long.
 class AllocatorWatch {
  public:
   enum class Of {
-    cpu,          ///< What the CPU's allocator hands out to this thread.
-    all_devices,  ///< And CUDA's to all threads, and what that got back.
-    with_frees,   ///< And what of it the CPU's got back, from whichever thread.
+    cpu,   ///< What the CPU's allocator hands out to this thread.
+    cuda,  ///< What CUDA's hands out to all threads, and what it got back. May end on another thread than it began on.
+    all_devices,  ///< Both.
+    with_frees,   ///< And what the CPU's got back of what it handed out meanwhile, from whichever thread.
   };
   AllocatorWatch(AllocatorListener& listener, Of of);
   AllocatorWatch(const AllocatorWatch&) = delete;
   AllocatorWatch& operator=(const AllocatorWatch&) = delete;
   ~AllocatorWatch();
 
+  /// @throws OutOfMemoryError  The host had no memory to note an event.
+  void check() const;
+
   /// Whether watches that are open see what the CPU's allocator hands out: not where somebody has put in one with a priority.
   [[nodiscard]] static bool sees_the_cpu();
+  /// And what it gets back: only where it is torch's.
+  [[nodiscard]] static bool sees_frees_of_the_cpu();
   /// Whether they see CUDA's allocator: not before it was first used, and not another than torch's native one.
   [[nodiscard]] static bool sees_cuda() noexcept;
 
  private:
   friend struct OpenWatches;
+  void show(const AllocatorEvent& event) noexcept;
+
   AllocatorListener& listener_;
   Of of_;
-  AllocatorWatch* outer_;  // of this thread
+  AllocatorWatch* outer_ = nullptr;  // of this thread
+  std::atomic<bool> lost_ = false;   // an event
+};
+
+/// While it lives, what this thread is handed out is Pianola's own: of no step.
+class OwnMemory {
+ public:
+  OwnMemory() noexcept { ++depth(); }
+  OwnMemory(const OwnMemory&) = delete;
+  OwnMemory& operator=(const OwnMemory&) = delete;
+  ~OwnMemory() { --depth(); }
+  [[nodiscard]] static bool is_asked_for() noexcept { return depth() != 0; }
+
+ private:
+  static int& depth() noexcept;
 };
 
 }  // namespace pianola::trace

@@ -2,40 +2,26 @@
 
 #include <pianola/core/error.hpp>
 
-#include <ATen/Context.h>
-
 #include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
 
 namespace pianola::trace {
 
-namespace {
-
-// The hook is put into an allocator that is there.
-c10::Device with_its_allocator(c10::Device device) {
-  if (device.is_cuda()) at::globalContext().lazyInitDevice(c10::kCUDA);
-  return device;
+bool BlockLog::sees(c10::Device device) {
+  return device.is_cpu() ? AllocatorWatch::sees_frees_of_the_cpu() : AllocatorWatch::sees_cuda();
 }
 
-}  // namespace
-
-BlockLog::BlockLog(c10::Device device)
-    : device_(with_its_allocator(device)), watch_(*this, AllocatorWatch::Of::with_frees) {
-  if (device.is_cpu() ? AllocatorWatch::sees_the_cpu() : AllocatorWatch::sees_cuda()) return;
-  throw UnsupportedError(
-      {.what = fmt::format("memory of {} cannot be watched: another allocator is in the place of torch's",
-                           device.is_cpu() ? "the CPU" : device.str()),
-       .fix = device.is_cpu()
-                  ? "take out the one that c10::SetCPUAllocator() put in with a priority"
-                  : "leave backend:cudaMallocAsync out of PYTORCH_CUDA_ALLOC_CONF, and pluggable allocators"});
-}
+BlockLog::BlockLog() : watch_(*this, AllocatorWatch::Of::with_frees) {}
 
 void BlockLog::on_op_begin(const OpSpan& /*op*/) {
   const std::lock_guard lock(mutex_);
   ++operations_;
 }
 
-void BlockLog::on_memory(const AllocatorEvent& event) noexcept {
-  if (event.device.type() != device_.type() || (!device_.is_cpu() && event.device != device_)) return;
+void BlockLog::on_memory(const AllocatorEvent& event) {
+  if (!event.freed && OwnMemory::is_asked_for()) return;
   const std::lock_guard lock(mutex_);
   const auto known = live_.find(event.address);
   if (event.freed && known == live_.end()) return;  // it is older
@@ -48,12 +34,31 @@ void BlockLog::on_memory(const AllocatorEvent& event) noexcept {
   }
   if (event.freed) return;
   live_.emplace(event.address, blocks_.size());
-  blocks_.push_back({.life = {.made = now, .bytes = event.bytes}, .made_in = operations_ - 1});
+  blocks_.push_back({.life = {.made = now, .bytes = event.bytes}, .made_in = operations_ - 1, .device = event.device});
 }
 
 std::vector<StepBlock> BlockLog::blocks() const {
+  watch_.check();
   const std::lock_guard lock(mutex_);
   return blocks_;
+}
+
+std::vector<StepBlock> BlockLog::blocks(c10::Device device) const {
+  if (sees(device)) return blocks_on(device, blocks());
+  throw UnsupportedError(
+      {.what = fmt::format("memory of {} cannot be watched: another allocator is in the place of torch's",
+                           device.is_cpu() ? "the CPU" : device.str()),
+       .fix = device.is_cpu()
+                  ? "take out the one that c10::SetCPUAllocator() put in"
+                  : "leave backend:cudaMallocAsync out of PYTORCH_CUDA_ALLOC_CONF, and pluggable allocators"});
+}
+
+std::vector<StepBlock> blocks_on(c10::Device device, const std::vector<StepBlock>& blocks) {
+  std::vector<StepBlock> chosen;
+  std::ranges::copy_if(blocks, std::back_inserter(chosen), [&](const StepBlock& block) {
+    return block.device.type() == device.type() && (device.is_cpu() || block.device == device);
+  });
+  return chosen;
 }
 
 }  // namespace pianola::trace

@@ -18,25 +18,29 @@ struct StepBlock {
   memory::Block life;          ///< Its moments are numbers of events: blocks handed out, and blocks freed.
   std::int32_t made_in = -1;   ///< Number of the last operation that had begun, from 0; -1: none had.
   std::int32_t freed_in = -1;  ///< The same of its end; -1 as well where it was not freed.
+  c10::Device device = c10::Device(c10::kCPU);
 };
 
-/// While it lives, and while an OpStream shows it the step's operations, notes the blocks of memory of one device that torch's
-/// allocator hands out: their lives, by event and by operation. Of the CPU what this thread is given, of CUDA what all threads are.
+/// While it lives, and while an OpStream shows it the step's operations, notes the blocks of memory that torch's allocators
+/// hand out: their lives, by event and by operation. Of the CPU what this thread is given, of CUDA what all threads are.
 class BlockLog final : public OpObserver, private AllocatorListener {
  public:
-  /// @throws UnsupportedError  Somebody's own allocator is in the place of torch's, and does not tell what it hands out.
-  explicit BlockLog(c10::Device device);
+  BlockLog();
 
   [[nodiscard]] OpInterest interest() const override { return {.outputs = false}; }
   void on_op_begin(const OpSpan& op) override;
 
-  /// So far, in the order in which they were handed out.
+  /// Whether logs that are open see the device's memory: not where somebody's own allocator is in the place of torch's.
+  [[nodiscard]] static bool sees(c10::Device device);
+  /// So far, of all devices, in the order in which they were handed out.
   [[nodiscard]] std::vector<StepBlock> blocks() const;
+  /// The same of one.
+  /// @throws UnsupportedError  Somebody's own allocator is in the place of torch's, and does not tell what it hands out.
+  [[nodiscard]] std::vector<StepBlock> blocks(c10::Device device) const;
 
  private:
-  void on_memory(const AllocatorEvent& event) noexcept override;
+  void on_memory(const AllocatorEvent& event) override;
 
-  c10::Device device_;
   mutable std::mutex mutex_;
   std::int32_t operations_ = 0;
   memory::Moment events_ = 0;
@@ -44,5 +48,8 @@ class BlockLog final : public OpObserver, private AllocatorListener {
   ska::flat_hash_map<std::uintptr_t, std::size_t> live_;  // by address
   AllocatorWatch watch_;                                  // behind what it writes
 };
+
+/// Those of one device.
+[[nodiscard]] std::vector<StepBlock> blocks_on(c10::Device device, const std::vector<StepBlock>& blocks);
 
 }  // namespace pianola::trace

@@ -31,10 +31,10 @@ class BlockLogTest : public DeviceTest {
   template <class Step>
   static std::vector<StepBlock> blocks_of(const Step& step) {
     const at::Tensor first_use_of_the_allocator = block();
-    BlockLog log(device());
+    BlockLog log;
     const OpStream stream({&log});
     step();
-    return log.blocks();
+    return log.blocks(device());
   }
 };
 PIANOLA_ON_EVERY_DEVICE(BlockLogTest);
@@ -70,6 +70,19 @@ TEST_P(BlockLogTest, ABlockThatAnotherThreadFreesIsFreed) {
   EXPECT_NE(blocks[0].life.freed, memory::Block::kNever);
 }
 
+TEST_P(BlockLogTest, WhatPianolaAsksForIsNoBlockOfTheStep) {
+  at::Tensor own, steps;
+  const auto blocks = blocks_of([&] {
+    {
+      const trace::OwnMemory asked_for;
+      own = block();
+    }
+    steps = block();
+    own.reset();
+  });
+  EXPECT_EQ(blocks.size(), 1U);
+}
+
 TEST_P(BlockLogTest, TensorsOutliveTheLogThatSawThem) {
   at::Tensor kept;
   (void)blocks_of([&] { kept = block(); });
@@ -97,7 +110,8 @@ TEST(BlockLogDeathTest, AnAllocatorThatCannotBeWatchedIsRefused) {
       {
         c10::SetCPUAllocator(c10::GetCPUAllocator(), 200);
         try {
-          const BlockLog log(c10::kCPU);
+          const BlockLog log;
+          (void)log.blocks(c10::kCPU);
         } catch (const UnsupportedError& error) {
           (void)std::fputs(error.what(), stderr);
           std::_Exit(3);

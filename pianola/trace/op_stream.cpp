@@ -218,7 +218,11 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
             dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
             std::string_view(error.what_without_backtrace()).find("DefaultCPUAllocator") != std::string_view::npos;
         failure = op + " on: " + error.what_without_backtrace();
+      } catch (const std::bad_alloc&) {
+        found_no_memory = true;
+        failure = op + " on: the host has no memory left";
       } catch (const std::exception& error) {
+        found_no_memory = dynamic_cast<const OutOfMemoryError*>(&error) != nullptr;
         failure = op + " on: " + error.what();
       } catch (...) {
         failure = op + " on";

@@ -1,5 +1,6 @@
 #include <pianola/trace/write_set.hpp>
 
+#include <pianola/trace/allocator_events.hpp>
 #include <pianola/trace/arguments.hpp>
 #include <pianola/trace/quiet_scope.hpp>
 #include <pianola/trace/real_leaf.hpp>
@@ -84,6 +85,7 @@ void WriteSet::save(const c10::Storage& storage) {
       !saved_at_.insert({storage.unsafeGetStorageImpl(), saved_.size()}).second)
     return;
   const QuietScope quiet;
+  const OwnMemory own;
   saved_.push_back({.target = storage, .copy = copy_of(bytes_of(storage))});
   bytes_ += storage.nbytes();
 }

@@ -42,6 +42,8 @@ struct FullIterationOptions {
   /// Run after each iteration, eager or replayed, outside of the graph: a learning-rate schedule's step(), a check of what
   /// the device has reported. What it throws reaches the caller; the iteration has been made.
   std::function<void(Stage stage)> after_iteration = {};
+  /// Most bytes that a graph's pool may take; 0: no limit. See CaptureOptions::memory_limit.
+  std::size_t memory_limit = 0;
   /// Accept a capture whose operations differ from those of the iteration before it; see
   /// GraphedOptions::accept_capture_path.
   bool accept_capture_path = false;

@@ -38,6 +38,7 @@ callable::CacheOptions cache_options(const FullIterationOptions& options) {
            .output = options.output,
            .pool = options.pool,
            .generators = options.generators,
+           .memory_limit = options.memory_limit,
            .accept_capture_path = options.accept_capture_path,
            .branches = options.branches,
            .islands = IslandPolicy::marked,

@@ -134,7 +134,7 @@ Outcome Runner::run(Side side, int step, const std::vector<trace::OpObserver*>& 
   time_ = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start);
   at::autocast::clear_cache();
   if (!watch.trouble().empty()) throw std::runtime_error("cannot save what the step writes: " + watch.trouble());
-  if (failure) throw CaptureError(*failure);
+  if (failure) trace::throw_failure(*failure);
   if (side == Side::eager) {
     for (MissingState& missing : watch.missing()) missing_.push_back(std::move(missing));
     for (std::string& draw : watch.unlisted_draws()) draws_.push_back(std::move(draw));

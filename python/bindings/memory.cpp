@@ -37,7 +37,9 @@ void bind_memory(py::module_& module) {
       .def_readonly("copied_bytes", &MemoryForecast::copied,
                     "Of outside tensors that the step writes, which a capture copies aside and puts back.")
       .def_readonly("executable_bytes", &MemoryForecast::executable, "Of the executable graph, about.")
-      .def_readonly("free_bytes", &MemoryForecast::free, "Free on the device when it was told; None on the CPU.")
+      .def_readonly("free_bytes", &MemoryForecast::free, "What the driver had left for a pool; None on the CPU.")
+      .def_readonly("cached_bytes", &MemoryForecast::cached,
+                    "What torch's allocator held unused: nothing for a pool, but for the copies.")
       .def_readonly("peak_place", &MemoryForecast::peak_place, "The operation in which most is in use.")
       .def_readonly("at_peak", &MemoryForecast::at_peak, "What is in use there by line, the largest first.")
       .def_property_readonly("fits", &MemoryForecast::fits, "Whether a capture finds room; None on the CPU.")

@@ -1229,6 +1229,7 @@ class GraphedOptions:
         grad: GradPolicy,
         delay_weight_gradients: bool,
         retain_graph: bool,
+        memory_limit: int,
         accept_capture_path: bool,
         pool: tuple[torch.device, tuple[int, int]] | None,
         family: GraphPoolFamily | None,
@@ -1880,6 +1881,7 @@ class FullIterationOptions:
         eager_fallback: bool,
         on_fallback: Callable[[str], Any],
         generators: Sequence[torch.Generator],
+        memory_limit: int,
         accept_capture_path: bool,
         branches: int | str,
         parallel: ParallelOptions | None,
@@ -2573,7 +2575,10 @@ class MemoryForecast:
         """Of the executable graph, about."""
     @property
     def free_bytes(self) -> int | None:
-        """Free on the device when it was told; None on the CPU."""
+        """What the driver had left for a pool; None on the CPU."""
+    @property
+    def cached_bytes(self) -> int:
+        """What torch's allocator held unused: nothing for a pool, but for the copies."""
     @property
     def peak_place(self) -> str:
         """The operation in which most is in use."""

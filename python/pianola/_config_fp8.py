@@ -1,7 +1,7 @@
 """FP8 as Megatron-LM's configuration says it: which recipe, which layers, and the region around the model."""
 
 import contextlib
-import threading
+import copy
 from typing import Any, Iterator, Sequence
 
 from torch import nn
@@ -42,7 +42,7 @@ def in_fp8(model: nn.Module, layers: Sequence[Named], config: "_C.CudaGraphConfi
     recipe = _recipe_of(config)
     converted = {name: one for name, one in model.named_modules() if isinstance(one, fp8.Float8Linear) and one.recipe is not None}
     if converted:
-        _check_conversion(converted, recipe)
+        _check_conversion(converted, recipe, says_scaling=config.fp8_recipe is not None)
         yield
         return
     linears = set(_linears_of(layers, config, 128 if recipe.scaling == "block" else 16))
@@ -58,9 +58,7 @@ def in_fp8(model: nn.Module, layers: Sequence[Named], config: "_C.CudaGraphConfi
         for linear in linears:
             _unconvert(linear)
         raise
-    around = _RegionAround(group)
-    model.register_forward_pre_hook(around.enter)
-    model.register_forward_hook(around.exit, always_call=True)
+    model.forward = _ForwardInRegion(model, group)
 
 
 def _recipe_of(config: "_C.CudaGraphConfig") -> fp8.Recipe:
@@ -84,7 +82,10 @@ def _unconvert(linear: nn.Linear) -> None:
 
 def _linears_of(layers: Sequence[Named], config: "_C.CudaGraphConfig", multiple: int) -> Iterator[nn.Linear]:
     start, end = (config.num_layers_at_start_in_bf16, config.num_layers_at_end_in_bf16) if config.first_last_layers_bf16 else (0, 0)
-    for _, layer in layers[start : len(layers) - end]:
+    for key, number in (("num_layers_at_start_in_bf16", start), ("num_layers_at_end_in_bf16", end)):
+        if number < 0:
+            _refuse(f"{key} is {number}", "give the number of layers that stay out of 8 bits, 0 or more")
+    for _, layer in layers[start : max(start, len(layers) - end)]:
         of_experts = set(_of_experts(layer, config.moe_router_padding_for_fp8))
         for module in layer.modules():
             if type(module) is nn.Linear and module not in of_experts:
@@ -103,44 +104,45 @@ def _of_experts(layer: nn.Module, padded: bool) -> Iterator[nn.Module]:
             yield from experts.modules()
 
 
-def _check_conversion(converted: dict[str, fp8.Float8Linear], wanted: fp8.Recipe) -> None:
+def _check_conversion(converted: dict[str, fp8.Float8Linear], wanted: fp8.Recipe, says_scaling: bool) -> None:
     """How long its history is, is the model's own affair: a checkpoint may have it."""
     for name, layer in converted.items():
         has = layer.recipe
         assert has is not None
-        if (has.format, has.scaling) != (wanted.format, wanted.scaling):
+        if has.format != wanted.format or (says_scaling and has.scaling != wanted.scaling):
             _refuse(
                 f"the configuration says {wanted}, and layer '{name}' was made with {has}",
                 "convert the model with the recipe of the configuration, or leave that to apply_config",
             )
 
 
-class _RegionAround:
-    """Hooks of a model that open a region around its calls, whatever thread makes them."""
+class _ForwardInRegion:
+    """The forward of a model, each call of it in a region."""
 
-    def __init__(self, group: Any) -> None:
-        self._group = group
-        self._opened = threading.local()
+    def __init__(self, model: nn.Module, group: Any) -> None:
+        self._model, self._group = model, group
+        self._before = vars(model).get("forward")  # of somebody who replaced it
 
-    def enter(self, module: nn.Module, args: Any) -> None:
-        region = fp8.autocast(group=self._group)
-        region.__enter__()
-        self._regions().append(region)
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with fp8.autocast(group=self._group):
+            if self._before is not None:
+                return self._before(*args, **kwargs)
+            return type(self._model).forward(self._model, *args, **kwargs)
 
-    def exit(self, module: nn.Module, args: Any, result: Any) -> None:
-        if self._regions():  # else another hook, before this one's, raised
-            self._regions().pop().__exit__(None, None, None)
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_ForwardInRegion":
+        other = copy.copy(self)
+        other._model, other._before = copy.deepcopy(self._model, memo), copy.deepcopy(self._before, memo)
+        return other
 
-    def _regions(self) -> list[fp8.autocast]:
-        opened = self._opened.__dict__
-        regions: list[fp8.autocast] = opened.setdefault("regions", [])
-        return regions
+    def __copy__(self) -> "_ForwardInRegion":
+        other = object.__new__(_ForwardInRegion)
+        vars(other).update(vars(self))
+        return other
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_group": self._group}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["_group"])  # type: ignore[misc]
+        if self._group is not None:
+            _refuse("a model whose fp8_group is a process group cannot be pickled", "save its state_dict()")
+        return vars(self)
 
 
 def _refuse(what: str, fix: str) -> None:

@@ -85,6 +85,8 @@ class FullIteration:
         on_fallback: called with the reason, once per signature, instead of the log.
         generators: torch.Generators, besides the default one, that the step draws from: RngTracker.generators().
         after_iteration: called with the stage after each iteration, eager or replayed: a schedule's step(), a check.
+        memory_limit: bytes that the pool of an iteration's graph may take, as its last eager run shows it; 0: no limit. An iteration that
+            would take more is no graph.
         accept_capture_path: as for pianola.graphed: accept a capture whose operations differ from the iteration's.
         branches, parallel: as for pianola.Graph.capture: what is independent runs at once. "auto": on four lanes, where a
             trial finds that faster; 0: never.
@@ -115,6 +117,7 @@ class FullIteration:
         on_fallback: Optional[Callable[[str], Any]] = None,
         generators: Iterable[torch.Generator] = (),
         after_iteration: Optional[Callable[[str], Any]] = None,
+        memory_limit: int = 0,
         accept_capture_path: bool = False,
         branches: Union[int, str] = "auto",
         parallel: "Optional[_C.ParallelOptions]" = None,
@@ -142,6 +145,7 @@ class FullIteration:
                 eager_fallback=eager_fallback,
                 on_fallback=Weakly(self._report),
                 generators=list(generators),
+                memory_limit=memory_limit,
                 accept_capture_path=accept_capture_path,
                 branches=branches,
                 parallel=parallel,
@@ -157,7 +161,7 @@ class FullIteration:
 
             again = dict(
                 warmup=warmup, capacity=capacity, outputs=outputs, eager_fallback=eager_fallback, generators=list(generators),
-                after_iteration=after_iteration, accept_capture_path=accept_capture_path, branches=branches, parallel=parallel,
+                after_iteration=after_iteration, memory_limit=memory_limit, accept_capture_path=accept_capture_path, branches=branches, parallel=parallel,
                 strict=strict, pool=pool, capture_error_mode=capture_error_mode,
             )  # fmt: skip
             functions = {stage: step.original for stage, step in self._steps.items()}

@@ -286,6 +286,7 @@ def _cache_options(options: dict[str, Any], report: Callable[[str], None]) -> "_
         grad=grad_policy(options["grad"]),
         delay_weight_gradients=options["delay_weight_gradients"],
         retain_graph=options["retain_graph"],
+        memory_limit=options["memory_limit"],
         accept_capture_path=options["accept_capture_path"],
         pool=None if pool is family else (pool.device, pool.id),
         family=family,
@@ -325,6 +326,7 @@ def graphed(
     grad: Any = "accumulate",
     delay_weight_gradients: bool = False,
     retain_graph: bool = False,
+    memory_limit: int = 0,
     accept_capture_path: bool = False,
     pool: Any = None,
     generators: Iterable[torch.Generator] = (),
@@ -366,6 +368,8 @@ def graphed(
             convolution layers) for later; `backward_dw()` computes them, once for each backward. Those of calls that ran eagerly leave
             nothing for it.
         retain_graph: let backward(retain_graph=True) be followed by another one.
+        memory_limit: bytes that a graph's pool may take, as its last eager call shows it; 0: no limit. Calls that would take more stay
+            eager. Of calls whose backward() runs outside, what the forward pass takes.
         accept_capture_path: accept a capture whose operations differ from those of the call before it, because a library
             asks whether it is captured. Off: such calls stay eager.
         pool: a GraphPool to share, for graphs without a backward pass; or a GraphPoolFamily, for all.
@@ -397,6 +401,7 @@ def graphed(
         grad=grad,
         delay_weight_gradients=delay_weight_gradients,
         retain_graph=retain_graph,
+        memory_limit=memory_limit,
         accept_capture_path=accept_capture_path,
         pool=pool,
         generators=tuple(generators),

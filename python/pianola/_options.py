@@ -23,6 +23,7 @@ class GraphedOptions(TypedDict, total=False):
     grad: Grad
     delay_weight_gradients: bool
     retain_graph: bool
+    memory_limit: int
     accept_capture_path: bool
     pool: Union[_C.GraphPool, _C.GraphPoolFamily, None]
     generators: Iterable[torch.Generator]

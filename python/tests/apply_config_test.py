@@ -158,6 +158,41 @@ def test_an_exception_in_the_model_closes_its_region(cpu):
     assert not pianola.fp8.open_regions()
 
 
+def test_an_interrupt_in_the_model_closes_its_region(cpu):
+    class Interrupted(Gpt):
+        def embed(self, ids):
+            raise KeyboardInterrupt
+
+    model = Interrupted()
+    configured(fp8="hybrid")(model)
+    with pytest.raises(KeyboardInterrupt):
+        model(torch.ones(4, 12, dtype=torch.int64))
+    assert not pianola.fp8.open_regions()
+
+
+def test_a_model_in_a_group_is_copied_and_not_pickled(cpu, tmp_path):
+    class Group:
+        def __deepcopy__(self, memo):
+            raise TypeError("a process group cannot be copied")
+
+    model = Gpt()
+    pianola.apply_config(model, pianola.CudaGraphConfig(fp8="hybrid", fp8_recipe="tensorwise"), fp8_group=Group())
+    assert in_8_bits(copy.deepcopy(model)) == in_8_bits(model)
+    with pytest.raises(pianola.ConfigError, match="a model whose fp8_group is a process group cannot be pickled"):
+        torch.save(model, tmp_path / "model.pt")
+
+
+def test_more_layers_out_of_8_bits_than_there_are_is_all(cpu):
+    with pytest.raises(pianola.ConfigError, match="no layer of the model has an nn.Linear that can compute in 8 bits"):
+        configured(fp8="hybrid", first_last_layers_bf16=True, num_layers_at_end_in_bf16=5)(Gpt(layers=4))
+
+
+def test_a_converted_model_keeps_its_scaling_where_none_is_said(cpu):
+    model = pianola.fp8.convert(Gpt(), pianola.fp8.Recipe("row"))
+    configured("attn", fp8="hybrid")(model)
+    assert {one.recipe.scaling for one in model.modules() if isinstance(one, pianola.fp8.Float8Linear)} == {"row"}
+
+
 def test_a_model_that_a_configuration_converted_is_copied_and_saved(cpu, tmp_path):
     model = Gpt()
     pianola.apply_config(model, pianola.CudaGraphConfig(fp8="hybrid"))
@@ -180,6 +215,7 @@ def test_a_model_that_a_configuration_converted_is_copied_and_saved(cpu, tmp_pat
         (dict(fp8_amax_compute_algo="mean"), "mean"),
         (dict(fp8_amax_history_len=0), "history"),
         (dict(cuda_graph_modules=["mamba"]), "the scope mamba names no part of Gpt"),
+        (dict(first_last_layers_bf16=True, num_layers_at_start_in_bf16=-1), "num_layers_at_start_in_bf16 is -1"),
     ],
 )
 def test_what_is_refused_leaves_the_model_unconverted(cpu, keys, text):
@@ -187,7 +223,7 @@ def test_what_is_refused_leaves_the_model_unconverted(cpu, keys, text):
     state = list(model.state_dict())
     with pytest.raises(pianola.Error, match=text):
         pianola.apply_config(model, pianola.CudaGraphConfig(**{"cuda_graph_impl": "local", "fp8": "hybrid", **keys}))
-    assert not in_8_bits(model) and list(model.state_dict()) == state and not model._forward_pre_hooks
+    assert not in_8_bits(model) and list(model.state_dict()) == state and "forward" not in vars(model)
 
 
 def test_the_keys_of_a_configuration_act(cpu):

@@ -1,5 +1,7 @@
 """Code that asks whether the current stream is captured, and code that changes what its operations choose by."""
 
+import threading
+
 import pytest
 import torch
 
@@ -52,3 +54,33 @@ def test_a_default_dtype_that_the_step_sets(device):
         assert torch.get_default_dtype() == torch.float32
     (known,) = step.info().signatures
     assert known.replays == 5, known.reason
+
+
+def test_threads_that_set_default_dtypes_leave_the_processs_alone(cpu):
+    def in_double(x):
+        with double_precision():
+            for _ in range(20):
+                x = x + torch.arange(4) * 0.1
+        return x
+
+    def usual(x):
+        return x + torch.arange(4) * 0.1
+
+    x = torch.zeros(4)
+    steps = [pianola.graphed(in_double), pianola.graphed(usual)]
+    for step in steps:
+        for _ in range(5):
+            step(x)
+
+    def replay(step):
+        for _ in range(300):
+            step(x)
+
+    for _ in range(5):
+        threads = [threading.Thread(target=replay, args=(step,)) for step in steps]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert torch.get_default_dtype() == torch.float32
+    assert all(step.info().signatures[0].replays > 1000 for step in steps)

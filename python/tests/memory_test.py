@@ -10,6 +10,7 @@ import torch
 from layer_programs import Gpt, loss_of
 from torch import nn
 from torch.nn import functional as F
+from twins import assert_same
 
 
 def training_step(model, optimizer):
@@ -93,6 +94,45 @@ def test_a_limit_is_an_error_that_answers_to_torchs_name(device):
         assert torch.equal(value, before[name]), name
     graph.capture(lambda: step(x, y), memory_limit=1 << 30)
     graph.replay()
+
+
+def test_calls_of_a_graphed_step_that_would_take_too_much_stay_eager(device):
+    told = []
+    model, twin = Classifier().to(device), Classifier().to(device)
+    twin.load_state_dict(model.state_dict())
+    step = pianola.graphed(training_step(model, torch.optim.SGD(model.parameters(), lr=0.1)), memory_limit=30 << 20, on_fallback=told.append)
+    eager = training_step(twin, torch.optim.SGD(twin.parameters(), lr=0.1))
+    for i in range(8):
+        for count in (8, 256):
+            assert_same(f"call {i} of {count}", step(*batch(device, i, count)), eager(*batch(device, i, count)))
+    large, small = step.info().signatures
+    assert small.state == "captured" and small.replays == 5, small.reason
+    assert large.state == "eager" and "memory_limit is 30.0 MiB; nothing was recorded" in large.reason
+    assert len(told) == 1 and "a graph's pool would take" in told[0]
+
+
+@pytest.mark.parametrize("fallback", [False, True])
+def test_an_iteration_that_would_take_too_much_is_no_graph(device, fallback):
+    model = Classifier().to(device)
+    step = training_step(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    told = []
+    iteration = pianola.FullIteration(lambda inputs: step(*inputs), memory_limit=1 << 20, eager_fallback=fallback, on_fallback=told.append)
+    for i in range(3):
+        iteration(batch(device, i))
+    if fallback:
+        iteration(batch(device, 3))
+        assert "memory_limit is 1.0 MiB" in told[0]
+        return
+    with pytest.raises(torch.OutOfMemoryError, match="a graph's pool would take .*, and memory_limit is 1.0 MiB"):
+        iteration(batch(device, 3))
+
+
+def test_a_limit_that_is_kept_changes_nothing(device):
+    model = Classifier().to(device)
+    net = pianola.graphed(model, memory_limit=1 << 30)
+    for i in range(6):
+        net(batch(device, i)[0]).square().mean().backward()
+    assert net.forward.info().signatures[0].replays == 3
 
 
 @pytest.mark.parametrize(

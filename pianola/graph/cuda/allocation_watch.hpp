@@ -8,7 +8,7 @@
 
 namespace pianola::graph {
 
-/// Notes every block that torch's allocator hands out in one pool, or takes back, while it lives: results and scratch.
+/// Notes every block that torch's allocator hands out in one pool, or takes back, while it lives: results and scratch. May end on another thread than it began on.
 class AllocationWatch final : private trace::AllocatorListener {
  public:
   /// @throws UnsupportedError  Torch runs with another allocator than its native one.
@@ -25,7 +25,7 @@ class AllocationWatch final : private trace::AllocatorListener {
   [[nodiscard]] std::vector<ByteSpan> take();
 
  private:
-  void on_memory(const trace::AllocatorEvent& event) noexcept override;
+  void on_memory(const trace::AllocatorEvent& event) override;
 
   c10::MempoolId_t pool_;
   mutable std::mutex mutex_;  // taken under the allocator's lock, or without it

@@ -9,17 +9,22 @@
 
 namespace pianola::graph {
 
-std::size_t free_memory(c10::DeviceIndex device) {
+FreeMemory free_memory_of(c10::DeviceIndex device) {
   const c10::cuda::CUDAGuard on_device(device);
   std::size_t free = 0, total = 0;
-  if (cudaMemGetInfo(&free, &total) != cudaSuccess) return 0;
+  if (cudaMemGetInfo(&free, &total) != cudaSuccess) return {};
   constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
   const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device);
   const std::int64_t reserved = stats.reserved_bytes[kAll].current;
   const double most = c10::cuda::CUDACachingAllocator::getMemoryFraction(device) * static_cast<double>(total);
-  const std::int64_t allowed = static_cast<std::int64_t>(most) - reserved;
-  const std::int64_t left = std::min(static_cast<std::int64_t>(free), allowed);
-  return static_cast<std::size_t>(std::max<std::int64_t>(left + reserved - stats.allocated_bytes[kAll].current, 0));
+  const std::int64_t allowed = std::max<std::int64_t>(static_cast<std::int64_t>(most) - reserved, 0);
+  const std::int64_t cached = std::max<std::int64_t>(reserved - stats.allocated_bytes[kAll].current, 0);
+  return {.of_driver = std::min(free, static_cast<std::size_t>(allowed)), .cached = static_cast<std::size_t>(cached)};
+}
+
+std::size_t free_memory(c10::DeviceIndex device) {
+  const FreeMemory free = free_memory_of(device);
+  return free.of_driver + free.cached;
 }
 
 }  // namespace pianola::graph

@@ -5,9 +5,16 @@
 
 namespace pianola::graph {
 
-/// Bytes that allocations may still get on the device: what the driver has left and torch may take of it (see
-/// torch.cuda.set_per_process_memory_fraction), and what torch's allocator holds in reserve, in pieces perhaps. 0 where the
-/// driver does not say.
+/// What is left of a device's memory.
+struct FreeMemory {
+  std::size_t of_driver =
+      0;  ///< What the driver has, and torch may take of it (torch.cuda.set_per_process_memory_fraction).
+  std::size_t cached = 0;  ///< What torch's allocator holds in reserve, in pieces perhaps: nothing for a graph's pool.
+};
+/// Nothing where the driver does not say.
+[[nodiscard]] FreeMemory free_memory_of(c10::DeviceIndex device);
+
+/// Bytes that allocations outside of captures may still get: both.
 [[nodiscard]] std::size_t free_memory(c10::DeviceIndex device);
 
 }  // namespace pianola::graph

@@ -1,4 +1,6 @@
 #pragma once
+#include <pianola/graph/default_dtype.hpp>
+
 #include <ATen/core/grad_mode.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/util/typeid.h>
@@ -14,19 +16,14 @@ struct OpSettings {
 /// Enters settings one after the other; at its end the first ones are there again.
 class SettingsOfOps {
  public:
-  SettingsOfOps() = default;
-  SettingsOfOps(const SettingsOfOps&) = delete;
-  SettingsOfOps& operator=(const SettingsOfOps&) = delete;
-  ~SettingsOfOps() { enter(before_); }
-
   void enter(const OpSettings& settings) {
     at::GradMode::set_enabled(settings.grad_mode);
-    // Other threads read it: it is written by those steps alone that write it themselves.
-    if (c10::get_default_dtype() != settings.default_dtype) c10::set_default_dtype(settings.default_dtype);
+    default_dtype_.become(settings.default_dtype);
   }
 
  private:
-  OpSettings before_;
+  at::AutoGradMode before_{at::GradMode::is_enabled()};
+  DefaultDtype default_dtype_;
 };
 
 }  // namespace pianola::graph

@@ -105,11 +105,13 @@ function draw() {
   pen.stroke();
 }
 
+const operation = (number) => number < 0 ? "no operation" : "operation " + number;
+
 function say(block) {
   chosen = block;
-  const end = block && (block.freed < picture.end ? "freed in operation " + block.freedIn : "in use when the step is over");
-  words.textContent = block === null ? "\u00a0" : inWords(block.bytes) + " at " + inWords(block.offset) + ", made in operation " +
-    block.madeIn + ", " + end + ": " + picture.owners[block.owner];
+  const end = block && (block.freed < picture.end ? "freed in " + operation(block.freedIn) : "in use when the step is over");
+  words.textContent = block === null ? "\u00a0" : inWords(block.bytes) + " at " + inWords(block.offset) + ", made in " +
+    operation(block.madeIn) + ", " + end + ": " + picture.owners[block.owner];
   draw();
 }
 
