@@ -45,11 +45,6 @@ void note_versions(const std::vector<at::Tensor>& tensors, std::vector<std::uint
   }
 }
 
-at::Tensor copy_out(const at::Tensor& output) {
-  const trace::QuietScope quiet;
-  return output.clone();
-}
-
 // Autograd then refuses writes through it, as through what a custom Function returns: the history that it would have to
 // rewrite is the graph's.
 void forbid_writes_to_view(const at::Tensor& output) {
@@ -230,9 +225,12 @@ std::vector<at::Tensor> CapturedCallable::replay(CapturedMode& mode, std::span<c
   const auto [pass, microbatch] = take_turn(mode);
   const PassHooks& hooks = subject_->replay_hooks;
   if (hooks.before_forward) hooks.before_forward();
+  ResultCopies copies = options_.output == OutputPolicy::clone
+                            ? ResultCopies(mode.origins().own_memory(pass->outputs, pass->regions))
+                            : ResultCopies();
   launch_forward(*pass, inputs);
   if (hooks.after_forward) hooks.after_forward();
-  std::vector<at::Tensor> outputs = outputs_of(mode, *pass, inputs);
+  std::vector<at::Tensor> outputs = outputs_of(mode, *pass, inputs, copies);
   if (mode.has_backward()) {
     connect(mode, *pass, microbatch, inputs, outputs);
     if (turn_ != nullptr) turn_->advance();
@@ -263,12 +261,13 @@ void CapturedCallable::launch_forward(Pass& pass, std::span<const at::Tensor> in
 }
 
 std::vector<at::Tensor> CapturedCallable::outputs_of(const CapturedMode& mode, Pass& pass,
-                                                     std::span<const at::Tensor> inputs) const {
+                                                     std::span<const at::Tensor> inputs, ResultCopies& copies) const {
   const bool clone = options_.output == OutputPolicy::clone;
+  const auto fresh = [&](const at::Tensor& output) { return clone ? copies.copy(output) : hand_out(output); };
   std::vector<at::Tensor> outputs = mode.origins().give_out({.inputs = inputs,
                                                              .outputs = pass.outputs,
                                                              .regions = pass.regions,
-                                                             .fresh = clone ? &copy_out : &hand_out,
+                                                             .fresh = fresh,
                                                              .differentiable = &mode.differentiable()});
   if (clone) return outputs;
   pass.handed_out.clear();

@@ -2,6 +2,7 @@
 #include <pianola/callable/backward_node.hpp>
 #include <pianola/callable/captured_mode.hpp>
 #include <pianola/callable/graphed_callable.hpp>
+#include <pianola/callable/result_copies.hpp>
 #include <pianola/callable/schedule_turn.hpp>
 #include <pianola/core/one_call.hpp>
 
@@ -82,7 +83,7 @@ class CapturedCallable : public std::enable_shared_from_this<CapturedCallable> {
   static void launch_backward(CapturedMode& mode, Pass& pass, std::span<const at::Tensor> gradients);
   [[nodiscard]] std::vector<at::Tensor> replay(CapturedMode& mode, std::span<const at::Tensor> inputs);
   [[nodiscard]] std::vector<at::Tensor> outputs_of(const CapturedMode& mode, Pass& pass,
-                                                   std::span<const at::Tensor> inputs) const;
+                                                   std::span<const at::Tensor> inputs, ResultCopies& copies) const;
   [[nodiscard]] torch::autograd::variable_list gradients_of_edges(const BackwardNode& node, bool for_all,
                                                                   const CapturedMode::Unreached& unreached) const;
   [[nodiscard]] static std::vector<std::size_t> wanted_of_exposed(const BackwardNode& node, bool for_all,

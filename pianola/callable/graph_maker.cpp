@@ -97,7 +97,9 @@ std::string GraphMaker::note_of_second_run() const {
 
 CachedGraph GraphMaker::make(Call& call, const Source& source) {
   const OneCall::Scope making(making_, "a capture", "a cache");
-  if (options_.memory_limit != 0) graph::check_memory_limit(source.observation.pool_bytes(), options_.memory_limit);
+  if (options_.memory_limit != 0 && !source.is_adopted) {  // else that was a call with other shapes
+    graph::check_memory_limit(source.observation.pool_bytes(), options_.memory_limit);
+  }
   const graph::KeepHostCopies keep(source.observation.copies_from_host() && !source.observation.device().is_cpu());
   *has_run_ = false;
   Capturable capturable = call.to_capture();
@@ -200,7 +202,8 @@ std::unique_ptr<StepGraph> GraphMaker::make_step(const Callable& callable, const
                                .parallel = parallel,
                                .check = options_.policy.check,
                                .names = options_.policy.names,
-                               .mode = options_.mode};
+                               .mode = options_.mode,
+                               .memory_limit = source.is_adopted ? options_.memory_limit : 0};
   const bool follows_numbers = !call.numbers().empty();
   const RunBefore before{.reads = observation.values_read(),
                          .islands = observation.islands(),

@@ -4,6 +4,8 @@
 #include <pianola/core/out_of_memory_error.hpp>
 #include <pianola/trace/testing/failing_allocator.hpp>
 
+#include <gmock/gmock.h>
+
 #include <functional>
 #include <memory>
 #include <string>
@@ -51,11 +53,11 @@ class GraphedOutOfMemoryTest : public testing::FailingAllocatorTest {
   }
 
   // What a call came to of which one allocation failed.
-  enum class Outcome { nothing_failed, as_eager, behind_capture };
+  enum class Outcome { nothing_failed, as_eager, in_replay };
 
-  // A capture that fails leaves the call to eager, or throws and has done nothing: called once more, it is eager's. Its replay is another
-  // thing: on the tape its operations ask for scratch as eager's do, and those before the one that gets none have done their work; and
-  // the copy of a result is made when all have.
+  // A capture that fails leaves the call to eager, or throws and has done nothing: called once more, it is eager's. So it is where there
+  // is no memory for the copy of a result. On the tape the operations of a replay ask for scratch as eager's do, and those before the
+  // one that gets none have done their work.
   Outcome outcome_of_failure(int number) {
     const auto net = std::make_shared<Net>(), eager = std::make_shared<Net>();
     GraphedOptions options;
@@ -69,8 +71,8 @@ class GraphedOutOfMemoryTest : public testing::FailingAllocatorTest {
       at::Tensor loss;
       try {
         loss = graphed(x);
-      } catch (const c10::OutOfMemoryError&) {
-        if (graphed.info().signatures.at(0).state == GraphedState::captured) return Outcome::behind_capture;
+      } catch (const c10::OutOfMemoryError& error) {
+        if (std::string(error.what()).find("in a replay: ") != std::string::npos) return Outcome::in_replay;
       } catch (const OutOfMemoryError&) {
       }
       failed = failed || allocator.has_failed();
@@ -94,6 +96,38 @@ TEST_F(GraphedOutOfMemoryTest, AtEachAllocationOfTheCallThatIsCapturedNothingIsL
     as_eager += outcome == Outcome::as_eager ? 1 : 0;
   }
   EXPECT_GT(as_eager, 50);
+}
+
+// Its results are copied to the caller: one as it lies, one that is part of another tensor.
+TEST_F(GraphedOutOfMemoryTest, ACallWhoseResultsFindNoMemoryHasDoneNothing) {
+  at::Generator generator = at::globalContext().defaultGenerator(c10::kCPU);
+  const at::Tensor weight = at::ones({8, 8});
+  Graphed graphed = pianola::graphed([&](const at::Tensor& x) -> std::vector<at::Tensor> {
+    weight.add_(x);
+    weight.bernoulli_(0.5);
+    return {weight * 2, (weight + 1).narrow(1, 0, 3)};
+  });
+  const at::Tensor x = at::ones({8, 8});
+  for (int call = 0; call < 6; ++call) (void)graphed.forward({x});
+  ASSERT_EQ(graphed.info().signatures.at(0).replays, 3U);
+  const at::Tensor before = weight.clone(), state = generator.get_state();
+  for (const int number : {1, 2}) {
+    allocator.fail_at(number);
+    try {
+      (void)graphed.forward({x});
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const c10::OutOfMemoryError& error) {
+      EXPECT_THAT(error.what(), ::testing::Not(::testing::HasSubstr("in a replay: "))) << "it had begun";
+    }
+    allocator.fail_at(0);
+    EXPECT_TRUE(weight.equal(before));
+    EXPECT_TRUE(generator.get_state().equal(state));
+  }
+  const std::vector<at::Tensor> results = graphed.forward({x}).toTensorVector();
+  EXPECT_TRUE(results[0].equal(weight * 2));
+  EXPECT_TRUE(results[1].equal((weight + 1).narrow(1, 0, 3)));
+  EXPECT_EQ(results[0]._version(), 0U);
+  EXPECT_TRUE(results[1].is_contiguous());
 }
 
 }  // namespace

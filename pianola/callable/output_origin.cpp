@@ -189,6 +189,16 @@ at::Tensor outside_tensor(const OutputOrigin& origin) {
 
 }  // namespace
 
+std::vector<at::Tensor> OutputOrigins::own_memory(std::span<const at::Tensor> outputs,
+                                                  std::span<const at::Tensor> regions) const {
+  std::vector<at::Tensor> own;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    if (origins_[i].kind == OutputOrigin::Kind::made) own.push_back(outputs[i]);
+  }
+  own.insert(own.end(), regions.begin(), regions.end());
+  return own;
+}
+
 std::vector<at::Tensor> OutputOrigins::give_out(const Call& call) const {
   std::vector<at::Tensor> result(call.outputs.size());
   for (std::size_t i = 0; i < result.size(); ++i) {

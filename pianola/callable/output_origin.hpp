@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/UndefinedTensorImpl.h>
+#include <c10/util/FunctionRef.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <cstddef>
@@ -73,12 +74,16 @@ class OutputOrigins {
 
   /// What one call returns.
   struct Call {
-    std::span<const at::Tensor> inputs;             ///< The caller's.
-    std::span<const at::Tensor> outputs, regions;   ///< Static.
-    at::Tensor (*fresh)(const at::Tensor& memory);  ///< A tensor of the caller's own: the same memory, or a copy.
+    std::span<const at::Tensor> inputs;            ///< The caller's.
+    std::span<const at::Tensor> outputs, regions;  ///< Static.
+    c10::function_ref<at::Tensor(const at::Tensor& memory)>
+        fresh;  ///< A tensor of the caller's own: the same memory, or a copy.
     const std::vector<std::size_t>* differentiable = nullptr;  ///< Which get a history afterwards; in order.
   };
   [[nodiscard]] std::vector<at::Tensor> give_out(const Call& call) const;
+  /// What it asks `fresh` for, in that order.
+  [[nodiscard]] std::vector<at::Tensor> own_memory(std::span<const at::Tensor> outputs,
+                                                   std::span<const at::Tensor> regions) const;
 
  private:
   struct Region {

@@ -60,9 +60,6 @@ std::string first_line_of(std::string_view error) {
        .rule = "PG1106"}));
 }
 
-at::Tensor copy_out(const at::Tensor& output) { return output.clone(); }
-at::Tensor look_at(const at::Tensor& output) { return output.detach(); }
-
 }  // namespace
 
 StepGraph::StepGraph(c10::Device device, std::span<const at::Tensor> inputs, const std::vector<bool>& spared,
@@ -228,12 +225,18 @@ void StepGraph::keep_results(const std::vector<at::Tensor>& results, const CallW
   const trace::QuietScope quiet;
   for (const at::Tensor& result : unique) outputs_.push_back(result.detach());
   regions_ = origins_.regions_of(outputs_);
+  copied_ = origins_.own_memory(outputs_, regions_);
   has_static_results_ = output_ == OutputPolicy::alias && !origins_.use_inputs();
 }
 
 std::vector<at::Tensor> StepGraph::replay(std::span<const at::Tensor> inputs) {
+  ResultCopies copies = copies_of_results();
   launch(inputs);
-  return results(inputs);
+  return results(inputs, copies);
+}
+
+ResultCopies StepGraph::copies_of_results() const {
+  return output_ == OutputPolicy::clone ? ResultCopies(copied_) : ResultCopies();
 }
 
 std::string StepGraph::why_stale() const {
@@ -345,13 +348,13 @@ void StepGraph::take_back_from(const HostPart& first) const {
   }
 }
 
-std::vector<at::Tensor> StepGraph::results(std::span<const at::Tensor> inputs) const {
+std::vector<at::Tensor> StepGraph::results(std::span<const at::Tensor> inputs, ResultCopies& copies) const {
   const trace::QuietScope quiet;
+  const auto fresh = [&](const at::Tensor& output) {
+    return output_ == OutputPolicy::clone ? copies.copy(output) : output.detach();
+  };
   const std::vector<at::Tensor> outputs =
-      origins_.give_out({.inputs = inputs,
-                         .outputs = outputs_,
-                         .regions = regions_,
-                         .fresh = output_ == OutputPolicy::clone ? &copy_out : &look_at});
+      origins_.give_out({.inputs = inputs, .outputs = outputs_, .regions = regions_, .fresh = fresh});
   if (output_of_leaf_.size() == outputs.size()) return outputs;
   std::vector<at::Tensor> results;
   results.reserve(output_of_leaf_.size());

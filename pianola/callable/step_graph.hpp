@@ -5,6 +5,7 @@
 #include <pianola/callable/host_parts.hpp>
 #include <pianola/callable/leaf_set.hpp>
 #include <pianola/callable/output_origin.hpp>
+#include <pianola/callable/result_copies.hpp>
 #include <pianola/callable/step_gradients.hpp>
 #include <pianola/callable/undo.hpp>
 #include <pianola/graph/graph.hpp>
@@ -77,8 +78,10 @@ class StepGraph final : public CapturedCall {
   [[nodiscard]] std::vector<at::Tensor> replay(std::span<const at::Tensor> inputs) override;
   /// The first half of replay(): what is launched. @throws GuardError, ReplayError, graph::OtherValue  As replay().
   void launch(std::span<const at::Tensor> inputs);
+  /// Before launch(): of what results() gives out, those that are copies.
+  [[nodiscard]] ResultCopies copies_of_results() const;
   /// The second half: what the launch returns, as OutputPolicy says.
-  [[nodiscard]] std::vector<at::Tensor> results(std::span<const at::Tensor> inputs) const;
+  [[nodiscard]] std::vector<at::Tensor> results(std::span<const at::Tensor> inputs, ResultCopies& copies) const;
   /// Whether results() gives the same tensors each time.
   [[nodiscard]] bool has_static_results() const noexcept { return has_static_results_; }
   [[nodiscard]] std::vector<BranchInfo> branches() const override;
@@ -102,6 +105,7 @@ class StepGraph final : public CapturedCall {
   std::vector<at::Tensor> inputs_;   // static
   std::vector<at::Tensor> outputs_;  // static; each once, also where it is returned twice
   std::vector<at::Tensor> regions_;  // static
+  std::vector<at::Tensor> copied_;   // of both, what a call gets copies of
   OutputOrigins origins_;
   std::vector<std::size_t> output_of_leaf_;  // for each tensor of the result
   bool has_static_results_ = false;

@@ -25,7 +25,7 @@ DefaultDtype::~DefaultDtype() {
   if (!changes_) return;
   Changes& changes = Changes::instance();
   const std::lock_guard lock(changes.mutex);
-  if (--changes.open == 0) c10::set_default_dtype(changes.before);
+  c10::set_default_dtype(--changes.open == 0 ? changes.before : before_);
 }
 
 void DefaultDtype::become(caffe2::TypeMeta dtype) {
@@ -33,7 +33,8 @@ void DefaultDtype::become(caffe2::TypeMeta dtype) {
   Changes& changes = Changes::instance();
   const std::lock_guard lock(changes.mutex);
   if (!changes_) {
-    if (changes.open++ == 0) changes.before = c10::get_default_dtype();
+    before_ = c10::get_default_dtype();
+    if (changes.open++ == 0) changes.before = before_;
     changes_ = true;
   }
   c10::set_default_dtype(dtype);

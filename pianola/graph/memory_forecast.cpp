@@ -121,6 +121,7 @@ void note_free_memory([[maybe_unused]] MemoryForecast& forecast) {
   const graph::FreeMemory free = graph::free_memory_of(forecast.device.index());
   forecast.free = free.of_driver;
   forecast.cached = free.cached;
+  forecast.returnable = free.returnable;
 #endif
 }
 
@@ -205,10 +206,9 @@ std::string MemoryForecast::verdict() const {
       fmt::format("a capture takes {} of the driver and {} for copies, and the driver has {} left.",
                   in_bytes(pool + executable), in_bytes(copied), in_bytes(*free));
   if (*fits()) return "It fits: " + numbers;
-  if (pool + executable + copied > *free + cached) return "It does not fit: " + numbers;
-  return fmt::format(
-      "It does not fit yet: {} Torch's allocator holds {} unused: torch.cuda.empty_cache() gives them back.", numbers,
-      in_bytes(cached));
+  const bool would_fit = pool + executable <= *free + returnable && pool + executable + copied <= *free + cached;
+  if (!would_fit) return "It does not fit: " + numbers;
+  return fmt::format("It does not fit yet: {} torch.cuda.empty_cache() gives {} back.", numbers, in_bytes(returnable));
 }
 
 Report MemoryForecast::report() const {

@@ -35,7 +35,9 @@ struct PIANOLA_API MemoryForecast {
       0;  ///< Of outside tensors that the step writes: a capture copies them aside, and puts them back.
   std::uint64_t executable = 0;            ///< About, of the executable: 1,600 bytes for each operation that computes.
   std::optional<std::uint64_t> free = {};  ///< What the driver has left for a pool. Unknown on the CPU.
-  std::uint64_t cached = 0;         ///< What torch's allocator holds unused: nothing for a pool, but for the copies.
+  std::uint64_t cached =
+      0;  ///< What torch's allocator holds unused outside of pools: nothing for a pool, but for the copies.
+  std::uint64_t returnable = 0;     ///< Of that, what torch.cuda.empty_cache() gives back.
   std::string peak_place;           ///< The operation in which most is in use.
   std::vector<MemoryUser> at_peak;  ///< The largest first.
   memory::Picture picture;

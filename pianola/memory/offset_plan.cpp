@@ -9,6 +9,7 @@
 #include <numeric>
 #include <optional>
 #include <queue>
+#include <set>
 #include <utility>
 
 namespace pianola::memory {
@@ -52,6 +53,48 @@ class Region {
 
  private:
   std::vector<Placed> placed_;
+};
+
+// What no block lies in, by address and by size; one has no end.
+class Holes {
+ public:
+  Holes() { insert(0, kNoLimit); }
+
+  // From the smallest that holds it.
+  std::uint64_t take(std::uint64_t bytes) {
+    const auto [room, begin] = *by_size_.lower_bound({bytes, 0});
+    erase(by_begin_.find(begin));
+    if (room > bytes) insert(begin + bytes, begin + room);
+    return begin;
+  }
+
+  void give_back(std::uint64_t begin, std::uint64_t end) {
+    auto after = by_begin_.lower_bound(begin);
+    if (after != by_begin_.end() && after->first == end) {
+      end = after->second;
+      after = erase(after);
+    }
+    if (after != by_begin_.begin() && std::prev(after)->second == begin) {
+      begin = std::prev(after)->first;
+      erase(std::prev(after));
+    }
+    insert(begin, end);
+  }
+
+ private:
+  using ByBegin = std::map<std::uint64_t, std::uint64_t>;
+
+  void insert(std::uint64_t begin, std::uint64_t end) {
+    by_begin_.emplace(begin, end);
+    by_size_.emplace(end - begin, begin);
+  }
+  ByBegin::iterator erase(ByBegin::iterator hole) {
+    by_size_.erase({hole->second - hole->first, hole->first});
+    return by_begin_.erase(hole);
+  }
+
+  ByBegin by_begin_;  // of each its end
+  std::set<std::pair<std::uint64_t, std::uint64_t>> by_size_;
 };
 
 // The blocks, and the best plan so far.
@@ -98,7 +141,7 @@ class Search {
   // One pass over time, as an allocator would without segments: whatever is asked for next lies in the smallest hole that holds it.
   void place_over_time() {
     Order order = largest_first([](const Block& block) { return -block.made; });
-    std::map<std::uint64_t, std::uint64_t> holes = {{0, kNoLimit}};  // their begins, and their ends
+    Holes holes;
     using End = std::pair<Moment, std::size_t>;
     std::priority_queue<End, std::vector<End>, std::greater<>> ends;
     best_.offsets.assign(blocks_.size(), 0);
@@ -106,16 +149,9 @@ class Search {
     for (const std::size_t i : order) {
       for (; !ends.empty() && ends.top().first <= blocks_[i].made; ends.pop()) {
         const std::size_t freed = ends.top().second;
-        give_back(holes, best_.offsets[freed], best_.offsets[freed] + blocks_[freed].bytes);
+        holes.give_back(best_.offsets[freed], best_.offsets[freed] + blocks_[freed].bytes);
       }
-      auto best = holes.end();
-      for (auto hole = holes.begin(); hole != holes.end(); ++hole) {
-        const std::uint64_t room = hole->second - hole->first;
-        if (room >= blocks_[i].bytes && (best == holes.end() || room < best->second - best->first)) best = hole;
-      }
-      const auto [begin, end] = *best;
-      holes.erase(best);
-      if (begin + blocks_[i].bytes < end) holes.emplace(begin + blocks_[i].bytes, end);
+      const std::uint64_t begin = holes.take(blocks_[i].bytes);
       best_.offsets[i] = begin;
       best_.bytes = std::max(best_.bytes, begin + blocks_[i].bytes);
       ends.emplace(blocks_[i].freed, i);
@@ -152,19 +188,6 @@ class Search {
   [[nodiscard]] OffsetPlan take() { return std::move(best_); }
 
  private:
-  static void give_back(std::map<std::uint64_t, std::uint64_t>& holes, std::uint64_t begin, std::uint64_t end) {
-    auto after = holes.lower_bound(begin);
-    if (after != holes.end() && after->first == end) {
-      end = after->second;
-      after = holes.erase(after);
-    }
-    if (after != holes.begin() && std::prev(after)->second == begin) {
-      std::prev(after)->second = end;
-    } else {
-      holes.emplace(begin, end);
-    }
-  }
-
   [[nodiscard]] std::size_t highest() const {
     const auto end_of = [&](std::size_t i) { return best_.offsets[i] + blocks_[i].bytes; };
     return std::ranges::max(best_order_, {}, end_of);

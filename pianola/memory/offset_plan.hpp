@@ -23,7 +23,7 @@ struct OffsetPlan {
 /// lies above the bound, what sticks out of it is placed earlier, again and again, until that has helped no more for a while.
 ///
 /// @param blocks  In any order. A life that ends before it begins is taken for one that ends there.
-/// Cost:    n^2 for each order, as long as the work is worth it: a second at most, but for very many blocks that live at once.
+/// Cost:    n log n for the first; n^2 for each other order, as long as all take about a second.
 /// Source:  by size: Pisarchyk, Lee, "Efficient memory management for deep neural net inference", 2020 (greedy by size for
 ///          offset calculation). What sticks out first: Joslin, Clements, "Squeaky wheel optimization", 1999.
 [[nodiscard]] PIANOLA_API OffsetPlan plan_offsets(std::span<const Block> blocks);

@@ -90,6 +90,17 @@ TEST(OffsetPlanTest, AHundredThousandBlocksArePlannedInAMoment) {
   EXPECT_LE(static_cast<double>(plan.bytes), 1.3 * static_cast<double>(plan.bound));
 }
 
+TEST(OffsetPlanTest, ManyHolesAreNoWork) {
+  std::vector<Block> blocks;
+  for (Moment i = 0; i < 100'000; ++i) {
+    blocks.push_back({.made = i, .freed = i % 2 == 0 ? 100'000 : Block::kNever, .bytes = 512});
+  }
+  for (Moment i = 0; i < 50'000; ++i) blocks.push_back({.made = 100'001 + i, .bytes = 512});
+  const OffsetPlan plan = plan_offsets(blocks);
+  EXPECT_EQ(find_flaw(blocks, plan), std::nullopt);
+  EXPECT_EQ(plan.bytes, plan.bound);
+}
+
 TEST(OffsetPlanTest, ThePlanDoesNotDependOnTheOrderOfTheBlocks) {
   const testing::TrainingStep step(7);
   std::vector<Block> reversed = step.blocks();

@@ -272,6 +272,39 @@ TEST_P(FullIterationTest, CapturesAllBucketsWhenTheFirstIsDue) {
   EXPECT_LT(eager_calls, 6U) << "two for the bucket that was due first, and none for those that never ran before";
 }
 
+// What a call with other shapes took says nothing of it.
+TEST_P(FullIterationTest, ABucketThatWouldTakeMoreThanTheLimitIsNotCapturedAhead) {
+  const auto loss_of = [](Trainee<MlpNet>& trainee, const at::Tensor& x) {
+    trainee.net->zero_grad();
+    const at::Tensor loss = trainee.net->forward(x).square().sum();
+    loss.backward();
+    trainee.adam.step();
+    return loss.detach();
+  };
+  Trainee<MlpNet> eager, trained;
+  begin(eager, trained, batch(0, 1, {4, 12}));
+  StaticInputs inputs(device(), {.buckets = {.sizes = {4, 1 << 18}, .dim = 0}});
+  std::vector<std::string> reasons;
+  FullIteration iteration([&](const Microbatches& one) { return loss_of(trained, one.at(0).toTensor()); },
+                          {.warmup = 2,
+                           .eager_fallback = true,
+                           .on_fallback = [&](const std::string& reason) { reasons.push_back(reason); },
+                           .memory_limit = std::size_t{8} << 20U});
+  for (const std::int64_t rows : {4, 4, 4, 1 << 18, 4}) {
+    const at::Tensor x = randn({rows, 12}, static_cast<std::uint64_t>(rows));
+    inputs.load({x});
+    const at::Tensor expected = loss_of(eager, x);
+    EXPECT_TRUE(same(iteration(inputs).toTensor(), expected)) << rows;
+    expect_same(state_of_module(*trained.net), state_of_module(*eager.net), std::to_string(rows));
+  }
+  for (const IterationInfo& one : iteration.info().signatures) {
+    const bool is_large = one.signature.find("262144") != std::string::npos;
+    EXPECT_EQ(one.state, is_large ? GraphedState::eager : GraphedState::captured) << one.signature << one.reason;
+  }
+  ASSERT_EQ(reasons.size(), 1U);
+  EXPECT_THAT(reasons[0], ::testing::HasSubstr("memory_limit is 8.0 MiB"));
+}
+
 TEST_P(FullIterationTest, CapturesBucketsWhoseNumbersDependOnTheLength) {
   const auto loss_of = [](Trainee<MlpNet>& trainee, const at::Tensor& places, const at::Tensor& x) {
     trainee.net->zero_grad();

@@ -2,6 +2,8 @@
 
 import contextlib
 import copy
+import inspect
+import weakref
 from typing import Any, Iterator, Sequence
 
 from torch import nn
@@ -58,7 +60,7 @@ def in_fp8(model: nn.Module, layers: Sequence[Named], config: "_C.CudaGraphConfi
         for linear in linears:
             _unconvert(linear)
         raise
-    model.forward = _ForwardInRegion(model, group)
+    model.forward = _ForwardInRegion(model, group, vars(model).get("forward"))  # of somebody who replaced it
 
 
 def _recipe_of(config: "_C.CudaGraphConfig") -> fp8.Recipe:
@@ -117,32 +119,31 @@ def _check_conversion(converted: dict[str, fp8.Float8Linear], wanted: fp8.Recipe
 
 
 class _ForwardInRegion:
-    """The forward of a model, each call of it in a region."""
+    """The forward of a model, each call of it in a region. Does not hold the model, which holds it."""
 
-    def __init__(self, model: nn.Module, group: Any) -> None:
-        self._model, self._group = model, group
-        self._before = vars(model).get("forward")  # of somebody who replaced it
+    def __init__(self, model: nn.Module, group: Any, before: Any) -> None:
+        self._model, self._group, self._before = weakref.ref(model), group, before
+        self.__signature__ = inspect.signature(type(model).forward if before is None else before)
+        if before is None:  # without `self`
+            self.__signature__ = self.__signature__.replace(parameters=list(self.__signature__.parameters.values())[1:])
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        model = self._owner()
         with fp8.autocast(group=self._group):
-            if self._before is not None:
-                return self._before(*args, **kwargs)
-            return type(self._model).forward(self._model, *args, **kwargs)
+            return type(model).forward(model, *args, **kwargs) if self._before is None else self._before(*args, **kwargs)
+
+    def _owner(self) -> nn.Module:
+        model = self._model()
+        assert model is not None, "the model of this forward is gone"
+        return model
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "_ForwardInRegion":
-        other = copy.copy(self)
-        other._model, other._before = copy.deepcopy(self._model, memo), copy.deepcopy(self._before, memo)
-        return other
+        return _ForwardInRegion(copy.deepcopy(self._owner(), memo), self._group, copy.deepcopy(self._before, memo))
 
-    def __copy__(self) -> "_ForwardInRegion":
-        other = object.__new__(_ForwardInRegion)
-        vars(other).update(vars(self))
-        return other
-
-    def __getstate__(self) -> dict[str, Any]:
+    def __reduce__(self) -> Any:
         if self._group is not None:
             _refuse("a model whose fp8_group is a process group cannot be pickled", "save its state_dict()")
-        return vars(self)
+        return _ForwardInRegion, (self._owner(), None, self._before)
 
 
 def _refuse(what: str, fix: str) -> None:

@@ -1,6 +1,8 @@
 """Layers and parts of them as a configuration names them: `pianola.apply_config`."""
 
 import copy
+import inspect
+import weakref
 
 import pianola
 import pytest
@@ -168,6 +170,15 @@ def test_an_interrupt_in_the_model_closes_its_region(cpu):
     with pytest.raises(KeyboardInterrupt):
         model(torch.ones(4, 12, dtype=torch.int64))
     assert not pianola.fp8.open_regions()
+
+
+def test_a_model_that_a_configuration_converted_is_freed_and_has_its_signature(cpu):
+    model = Gpt()
+    pianola.apply_config(model, pianola.CudaGraphConfig(fp8="hybrid"))
+    assert list(inspect.signature(model.forward).parameters) == ["ids"]
+    alive = weakref.ref(model)
+    del model
+    assert alive() is None
 
 
 def test_a_model_in_a_group_is_copied_and_not_pickled(cpu, tmp_path):

@@ -8,6 +8,11 @@
 #include <cstdint>
 
 namespace pianola::graph {
+namespace {
+
+constexpr c10::MempoolId_t kOutsideOfPools = {0, 0};
+
+}  // namespace
 
 FreeMemory free_memory_of(c10::DeviceIndex device) {
   const c10::cuda::CUDAGuard on_device(device);
@@ -18,8 +23,14 @@ FreeMemory free_memory_of(c10::DeviceIndex device) {
   const std::int64_t reserved = stats.reserved_bytes[kAll].current;
   const double most = c10::cuda::CUDACachingAllocator::getMemoryFraction(device) * static_cast<double>(total);
   const std::int64_t allowed = std::max<std::int64_t>(static_cast<std::int64_t>(most) - reserved, 0);
-  const std::int64_t cached = std::max<std::int64_t>(reserved - stats.allocated_bytes[kAll].current, 0);
-  return {.of_driver = std::min(free, static_cast<std::size_t>(allowed)), .cached = static_cast<std::size_t>(cached)};
+  FreeMemory result{.of_driver = std::min(free, static_cast<std::size_t>(allowed))};
+  for (const auto& segment :
+       c10::cuda::CUDACachingAllocator::snapshot(kOutsideOfPools, /*include_traces=*/false).segments) {
+    if (segment.device != device || segment.owner_private_pool_id != kOutsideOfPools) continue;
+    result.cached += segment.total_size - segment.active_size;
+    if (segment.active_size == 0) result.returnable += segment.total_size;
+  }
+  return result;
 }
 
 std::size_t free_memory(c10::DeviceIndex device) {
