@@ -24,9 +24,7 @@ struct Arguments {
 int run(const Arguments& arguments) {
   const c10::Device device = chosen_device(arguments.script.device);
   ScriptModule module(arguments.script.file, device, arguments.script.train);
-  std::vector<InputShape> shapes;
-  for (const std::string& text : arguments.script.inputs) shapes.push_back(InputShape::parse(text));
-  const std::vector<at::Tensor> inputs = module.make_inputs(shapes);
+  const std::vector<at::Tensor> inputs = module.make_inputs(arguments.script.inputs);
   module.settle(inputs);
   const MemoryForecast forecast = predict_memory([&] { (void)module.run(inputs); }, device, arguments.warmup);
   if (!arguments.html.empty()) write_file(arguments.html, forecast.to_html());

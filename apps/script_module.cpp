@@ -119,10 +119,11 @@ ScriptModule::ScriptModule(const std::filesystem::path& file, c10::Device device
 
 ScriptModule::~ScriptModule() = default;
 
-std::vector<at::Tensor> ScriptModule::make_inputs(const std::vector<InputShape>& shapes) const {
+std::vector<at::Tensor> ScriptModule::make_inputs(const std::vector<std::string>& shapes) const {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(kSeed);
   std::vector<at::Tensor> inputs;
-  for (const InputShape& shape : shapes) {
+  for (const std::string& text : shapes) {
+    const InputShape shape = InputShape::parse(text);
     const bool whole = !c10::isFloatingType(shape.dtype);
     try {
       const at::Tensor values = whole ? at::randint(shape.dtype == at::kBool ? 2 : shape.bound, shape.sizes, generator)

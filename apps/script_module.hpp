@@ -34,8 +34,8 @@ class ScriptModule {
   ScriptModule(const std::filesystem::path& file, c10::Device device, bool train);
   ~ScriptModule();
 
-  /// Random, but the same for equal shapes.
-  [[nodiscard]] std::vector<at::Tensor> make_inputs(const std::vector<InputShape>& shapes) const;
+  /// Random, but the same for equal shapes. @param shapes  As InputShape::parse() reads them. @throws UsageError  As it.
+  [[nodiscard]] std::vector<at::Tensor> make_inputs(const std::vector<std::string>& shapes) const;
   /// Forward; when training, backward of the sum of all floating-point results too, with gradients made anew. Returns the
   /// tensors of the result.
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs);

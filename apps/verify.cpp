@@ -23,12 +23,10 @@ struct Arguments {
 int run(const Arguments& arguments) {
   const c10::Device device = chosen_device(arguments.script.device);
   ScriptModule module(arguments.script.file, device, arguments.script.train);
-  std::vector<InputShape> shapes;
-  for (const std::string& text : arguments.script.inputs) shapes.push_back(InputShape::parse(text));
-  const std::vector<at::Tensor> inputs = module.make_inputs(shapes);
+  const std::vector<at::Tensor> inputs = module.make_inputs(arguments.script.inputs);
   module.settle(inputs);
 
-  const std::vector<at::Tensor> static_inputs = module.make_inputs(shapes);
+  const std::vector<at::Tensor> static_inputs = module.make_inputs(arguments.script.inputs);
   std::vector<at::Tensor> results;
   Graph graph(device);
   graph.capture([&] { results = module.run(static_inputs); }, {.inputs = static_inputs});

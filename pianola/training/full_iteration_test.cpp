@@ -75,6 +75,14 @@ class FullIterationTest : public testing::CallableTest {
     return results;
   }
 
+  static at::Tensor step_on(Trainee<MlpNet>& trainee, const at::Tensor& x) {
+    trainee.net->zero_grad();
+    const at::Tensor loss = trainee.net->forward(x).square().sum();
+    loss.backward();
+    trainee.adam.step();
+    return loss.detach();
+  }
+
   // The first iteration of all makes the optimizer's state: it is no witness for a graph, and another is asked for.
   template <typename Net>
   static void begin(Trainee<Net>& one, Trainee<Net>& other, const Microbatches& batch) {
@@ -239,17 +247,10 @@ TEST_P(FullIterationTest, ReadsStaticInputsWhereTheyLie) {
 }
 
 TEST_P(FullIterationTest, CapturesAllBucketsWhenTheFirstIsDue) {
-  const auto loss_of = [](Trainee<MlpNet>& trainee, const at::Tensor& x) {
-    trainee.net->zero_grad();
-    const at::Tensor loss = trainee.net->forward(x).square().sum();
-    loss.backward();
-    trainee.adam.step();
-    return loss.detach();
-  };
   Trainee<MlpNet> eager, trained;
   begin(eager, trained, batch(0, 1, {4, 12}));
   StaticInputs inputs(device(), {.buckets = {.sizes = {4, 8, 16}, .dim = 0}});
-  FullIteration iteration([&](const Microbatches& one) { return loss_of(trained, one.at(0).toTensor()); },
+  FullIteration iteration([&](const Microbatches& one) { return step_on(trained, one.at(0).toTensor()); },
                           {.warmup = 2});
   int call = 0;
   for (const std::int64_t rows : {3, 16, 8, 5, 4, 2, 12, 7}) {
@@ -257,7 +258,7 @@ TEST_P(FullIterationTest, CapturesAllBucketsWhenTheFirstIsDue) {
     inputs.load({x});
     const at::Tensor padded = torch::zeros({inputs.bucket(), 12}, x.options());
     padded.narrow(0, 0, rows).copy_(x);
-    const at::Tensor expected = loss_of(eager, padded);
+    const at::Tensor expected = step_on(eager, padded);
     EXPECT_TRUE(same(iteration(inputs).toTensor(), expected)) << "call " << call;
     expect_same(state_of_module(*trained.net), state_of_module(*eager.net), "after call " + std::to_string(call));
     ++call;
@@ -274,18 +275,11 @@ TEST_P(FullIterationTest, CapturesAllBucketsWhenTheFirstIsDue) {
 
 // What a call with other shapes took says nothing of it.
 TEST_P(FullIterationTest, ABucketThatWouldTakeMoreThanTheLimitIsNotCapturedAhead) {
-  const auto loss_of = [](Trainee<MlpNet>& trainee, const at::Tensor& x) {
-    trainee.net->zero_grad();
-    const at::Tensor loss = trainee.net->forward(x).square().sum();
-    loss.backward();
-    trainee.adam.step();
-    return loss.detach();
-  };
   Trainee<MlpNet> eager, trained;
   begin(eager, trained, batch(0, 1, {4, 12}));
   StaticInputs inputs(device(), {.buckets = {.sizes = {4, 1 << 18}, .dim = 0}});
   std::vector<std::string> reasons;
-  FullIteration iteration([&](const Microbatches& one) { return loss_of(trained, one.at(0).toTensor()); },
+  FullIteration iteration([&](const Microbatches& one) { return step_on(trained, one.at(0).toTensor()); },
                           {.warmup = 2,
                            .eager_fallback = true,
                            .on_fallback = [&](const std::string& reason) { reasons.push_back(reason); },
@@ -293,7 +287,7 @@ TEST_P(FullIterationTest, ABucketThatWouldTakeMoreThanTheLimitIsNotCapturedAhead
   for (const std::int64_t rows : {4, 4, 4, 1 << 18, 4}) {
     const at::Tensor x = randn({rows, 12}, static_cast<std::uint64_t>(rows));
     inputs.load({x});
-    const at::Tensor expected = loss_of(eager, x);
+    const at::Tensor expected = step_on(eager, x);
     EXPECT_TRUE(same(iteration(inputs).toTensor(), expected)) << rows;
     expect_same(state_of_module(*trained.net), state_of_module(*eager.net), std::to_string(rows));
   }
