@@ -125,24 +125,6 @@ void note_free_memory([[maybe_unused]] MemoryForecast& forecast) {
 #endif
 }
 
-// The number of the event behind which most is in use.
-memory::Moment peak_of(const std::vector<memory::Block>& blocks) {
-  std::map<memory::Moment, std::int64_t> changes;
-  for (const memory::Block& block : blocks) {
-    changes[block.made] += static_cast<std::int64_t>(block.bytes);
-    if (block.freed != memory::Block::kNever) changes[block.freed] -= static_cast<std::int64_t>(block.bytes);
-  }
-  std::int64_t now = 0, most = 0;
-  memory::Moment peak = 0;
-  for (const auto& [moment, change] : changes) {
-    now += change;
-    if (now <= most) continue;
-    most = now;
-    peak = moment;
-  }
-  return peak;
-}
-
 std::vector<MemoryUser> users_at(memory::Moment moment, const memory::Picture& picture) {
   std::vector<MemoryUser> users(picture.owners.size());
   for (std::size_t i = 0; i < users.size(); ++i) users[i].place = picture.owners[i];
@@ -181,7 +163,7 @@ MemoryForecast judge(Run run, c10::Device device) {
   forecast.copied = run.written;
   forecast.executable = bytes_of_executable(run.trace);
   note_free_memory(forecast);
-  const memory::Moment peak = peak_of(lives);
+  const memory::Moment peak = memory::peak_of(lives).at;
   forecast.at_peak = users_at(peak, forecast.picture);
   const auto made_last = std::ranges::find(lives, peak, &memory::Block::made);
   if (made_last != lives.end()) {

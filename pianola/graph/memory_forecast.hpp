@@ -24,22 +24,20 @@ struct MemoryUser {
 /// What a graph of a step would take, told before there is one. Bytes in whole units of 512.
 struct PIANOLA_API MemoryForecast {
   c10::Device device = c10::Device(c10::kCPU);
-  std::size_t operations = 0;    ///< Of a run.
-  std::size_t blocks = 0;        ///< That it was handed out.
-  std::uint64_t handed_out = 0;  ///< Bytes of all of them.
-  std::uint64_t bound = 0;       ///< The most in use at a time: no pool holds the step in less.
-  std::uint64_t pool = 0;        ///< Of a pool that torch's allocator fills: segments, and fragments in them.
-  std::uint64_t planned = 0;     ///< Of one whose blocks lie where a plan puts them.
-  std::uint64_t left = 0;        ///< In use when the step is over: results, gradients, what it keeps.
-  std::uint64_t copied =
-      0;  ///< Of outside tensors that the step writes: a capture copies them aside, and puts them back.
+  std::size_t operations = 0;              ///< Of a run.
+  std::size_t blocks = 0;                  ///< That it was handed out.
+  std::uint64_t handed_out = 0;            ///< Bytes of all of them.
+  std::uint64_t bound = 0;                 ///< The most in use at a time: no pool holds the step in less.
+  std::uint64_t pool = 0;                  ///< Of a pool that torch's allocator fills: segments, and fragments in them.
+  std::uint64_t planned = 0;               ///< Of one whose blocks lie where a plan puts them.
+  std::uint64_t left = 0;                  ///< In use when the step is over: results, gradients, what it keeps.
+  std::uint64_t copied = 0;                ///< Of outside tensors that the step writes, which a capture copies aside.
   std::uint64_t executable = 0;            ///< About, of the executable: 1,600 bytes for each operation that computes.
   std::optional<std::uint64_t> free = {};  ///< What the driver has left for a pool. Unknown on the CPU.
-  std::uint64_t cached =
-      0;  ///< What torch's allocator holds unused outside of pools: nothing for a pool, but for the copies.
-  std::uint64_t returnable = 0;     ///< Of that, what torch.cuda.empty_cache() gives back.
-  std::string peak_place;           ///< The operation in which most is in use.
-  std::vector<MemoryUser> at_peak;  ///< The largest first.
+  std::uint64_t cached = 0;                ///< Unused in torch's allocator, outside of pools: for the copies alone.
+  std::uint64_t returnable = 0;            ///< Of that, what torch.cuda.empty_cache() gives back.
+  std::string peak_place;                  ///< The operation in which most is in use.
+  std::vector<MemoryUser> at_peak;         ///< The largest first.
   memory::Picture picture;
 
   /// Whether a capture finds room: the pool and the executable in what the driver has left, the copies in what torch holds as well.

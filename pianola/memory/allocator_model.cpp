@@ -1,13 +1,13 @@
 #include <pianola/memory/allocator_model.hpp>
 
+#include <pianola/memory/free_pieces.hpp>
+
 #include <algorithm>
 #include <cstddef>
 #include <functional>
 #include <iterator>
-#include <map>
+#include <optional>
 #include <queue>
-#include <set>
-#include <utility>
 #include <vector>
 
 namespace pianola::memory {
@@ -24,11 +24,6 @@ constexpr std::size_t kind_of(std::uint64_t bytes) {
   return bytes < kLeastLarge ? 1 : 2;
 }
 
-struct Piece {
-  std::uint64_t address = 0;
-  std::uint64_t bytes = 0;
-};
-
 // Those of small blocks, or those of large ones.
 class Segments {
  public:
@@ -37,40 +32,16 @@ class Segments {
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
 
   Piece take(std::uint64_t bytes) {
-    Piece piece = smallest_that_holds(bytes);
+    const std::optional<Piece> free = free_.take_smallest(bytes);
+    const Piece piece = free ? *free : new_segment(in_whole(kSegment[kind_of(bytes)], bytes));
     const std::uint64_t rest = piece.bytes - bytes;
     if (rest < least_rest_) return piece;
-    insert({.address = piece.address + bytes, .bytes = rest});
+    free_.give_back({.address = piece.address + bytes, .bytes = rest});
     return {.address = piece.address, .bytes = bytes};
   }
-
-  void give_back(Piece piece) {
-    auto after = by_address_.lower_bound(piece.address);
-    if (after != by_address_.end() && after->first == piece.address + piece.bytes) {
-      piece.bytes += after->second;
-      after = erase(after);
-    }
-    if (after != by_address_.begin()) {
-      const auto before = std::prev(after);
-      if (before->first + before->second == piece.address) {
-        piece = {.address = before->first, .bytes = before->second + piece.bytes};
-        erase(before);
-      }
-    }
-    insert(piece);
-  }
+  void give_back(Piece piece) { free_.give_back(piece); }
 
  private:
-  using ByAddress = std::map<std::uint64_t, std::uint64_t>;
-
-  Piece smallest_that_holds(std::uint64_t bytes) {
-    const auto found = by_size_.lower_bound({bytes, 0});
-    if (found == by_size_.end()) return new_segment(in_whole(kSegment[kind_of(bytes)], bytes));
-    const Piece piece = {.address = found->second, .bytes = found->first};
-    erase(by_address_.find(piece.address));
-    return piece;
-  }
-
   Piece new_segment(std::uint64_t bytes) {
     const Piece segment = {.address = end_, .bytes = bytes};
     bytes_ += bytes;
@@ -78,19 +49,9 @@ class Segments {
     return segment;
   }
 
-  void insert(Piece piece) {
-    by_address_.emplace(piece.address, piece.bytes);
-    by_size_.emplace(piece.bytes, piece.address);
-  }
-  ByAddress::iterator erase(ByAddress::iterator piece) {
-    by_size_.erase({piece->second, piece->first});
-    return by_address_.erase(piece);
-  }
-
   std::uint64_t least_rest_ = 0;
   std::uint64_t bytes_ = 0, end_ = 0;
-  ByAddress by_address_;  // of free pieces the bytes
-  std::set<std::pair<std::uint64_t, std::uint64_t>> by_size_;
+  FreePieces free_;
 };
 
 struct Use {

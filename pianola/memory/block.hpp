@@ -28,7 +28,14 @@ inline constexpr std::uint64_t kBlockUnit = 512;
   return bytes == 0 ? kBlockUnit : (bytes + kBlockUnit - 1) / kBlockUnit * kBlockUnit;
 }
 
-/// The most bytes that are in use at a time, if there is nothing but these blocks. @param blocks  In the order of `made`.
-[[nodiscard]] PIANOLA_API std::uint64_t peak_bytes(std::span<const Block> blocks);
+/// When most is in use, if there is nothing but some blocks: behind which of the moments at which one is made.
+struct Peak {
+  std::uint64_t bytes = 0;
+  Moment at = 0;
+};
+/// @param blocks  In the order of `made`.
+[[nodiscard]] PIANOLA_API Peak peak_of(std::span<const Block> blocks);
+/// Its bytes.
+[[nodiscard]] inline std::uint64_t peak_bytes(std::span<const Block> blocks) { return peak_of(blocks).bytes; }
 
 }  // namespace pianola::memory

@@ -13,6 +13,7 @@ TEST(BlockTest, ThePeakIsTheMostBytesInUseAtATime) {
                                      {.made = 1, .freed = 4, .bytes = 30},
                                      {.made = 2, .freed = 3, .bytes = 90},
                                      {.made = 5, .bytes = 7}};
+  EXPECT_EQ(peak_of(blocks).at, 1);
   EXPECT_EQ(peak_bytes(blocks), 130U) << "what is freed when another one is made does not count with it";
 }
 

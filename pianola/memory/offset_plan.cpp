@@ -1,15 +1,14 @@
 #include <pianola/memory/offset_plan.hpp>
 
+#include <pianola/memory/free_pieces.hpp>
+
 #include <algorithm>
 #include <cstddef>
 #include <functional>
-#include <iterator>
 #include <limits>
-#include <map>
 #include <numeric>
 #include <optional>
 #include <queue>
-#include <set>
 #include <utility>
 
 namespace pianola::memory {
@@ -53,48 +52,6 @@ class Region {
 
  private:
   std::vector<Placed> placed_;
-};
-
-// What no block lies in, by address and by size; one has no end.
-class Holes {
- public:
-  Holes() { insert(0, kNoLimit); }
-
-  // From the smallest that holds it.
-  std::uint64_t take(std::uint64_t bytes) {
-    const auto [room, begin] = *by_size_.lower_bound({bytes, 0});
-    erase(by_begin_.find(begin));
-    if (room > bytes) insert(begin + bytes, begin + room);
-    return begin;
-  }
-
-  void give_back(std::uint64_t begin, std::uint64_t end) {
-    auto after = by_begin_.lower_bound(begin);
-    if (after != by_begin_.end() && after->first == end) {
-      end = after->second;
-      after = erase(after);
-    }
-    if (after != by_begin_.begin() && std::prev(after)->second == begin) {
-      begin = std::prev(after)->first;
-      erase(std::prev(after));
-    }
-    insert(begin, end);
-  }
-
- private:
-  using ByBegin = std::map<std::uint64_t, std::uint64_t>;
-
-  void insert(std::uint64_t begin, std::uint64_t end) {
-    by_begin_.emplace(begin, end);
-    by_size_.emplace(end - begin, begin);
-  }
-  ByBegin::iterator erase(ByBegin::iterator hole) {
-    by_size_.erase({hole->second - hole->first, hole->first});
-    return by_begin_.erase(hole);
-  }
-
-  ByBegin by_begin_;  // of each its end
-  std::set<std::pair<std::uint64_t, std::uint64_t>> by_size_;
 };
 
 // The blocks, and the best plan so far.
@@ -141,7 +98,8 @@ class Search {
   // One pass over time, as an allocator would without segments: whatever is asked for next lies in the smallest hole that holds it.
   void place_over_time() {
     Order order = largest_first([](const Block& block) { return -block.made; });
-    Holes holes;
+    FreePieces free;
+    free.give_back({.address = 0, .bytes = kNoLimit});
     using End = std::pair<Moment, std::size_t>;
     std::priority_queue<End, std::vector<End>, std::greater<>> ends;
     best_.offsets.assign(blocks_.size(), 0);
@@ -149,11 +107,13 @@ class Search {
     for (const std::size_t i : order) {
       for (; !ends.empty() && ends.top().first <= blocks_[i].made; ends.pop()) {
         const std::size_t freed = ends.top().second;
-        holes.give_back(best_.offsets[freed], best_.offsets[freed] + blocks_[freed].bytes);
+        free.give_back({.address = best_.offsets[freed], .bytes = blocks_[freed].bytes});
       }
-      const std::uint64_t begin = holes.take(blocks_[i].bytes);
-      best_.offsets[i] = begin;
-      best_.bytes = std::max(best_.bytes, begin + blocks_[i].bytes);
+      const Piece piece = *free.take_smallest(blocks_[i].bytes);  // one has no end
+      const std::uint64_t end = piece.address + blocks_[i].bytes;
+      if (piece.bytes > blocks_[i].bytes) free.give_back({.address = end, .bytes = piece.bytes - blocks_[i].bytes});
+      best_.offsets[i] = piece.address;
+      best_.bytes = std::max(best_.bytes, end);
       ends.emplace(blocks_[i].freed, i);
     }
     best_order_ = std::move(order);

@@ -11,6 +11,7 @@ from torch import nn
 from . import fp8
 from ._errors import refuse
 from ._find_layers import Named
+from ._layer_parts import experts_of
 from ._load import _C
 
 # Megatron-LM's words for a Recipe's scaling.
@@ -98,8 +99,8 @@ def _linears_of(layers: Sequence[Named], config: "_C.CudaGraphConfig", multiple:
 def _of_experts(layer: nn.Module, padded: bool) -> Iterator[nn.Module]:
     """What stays: the router, and experts that get as many tokens as were sent to them. A router that pads makes that multiples of 16."""
     for module in layer.modules():
-        experts = getattr(module, "experts", None)
-        if not isinstance(experts, nn.Module):
+        experts = experts_of(module)
+        if experts is None:
             continue
         yield from (child for child in module.children() if child is not experts)
         if not padded:

@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from typing import Any, Callable, Iterator, Mapping, Sequence
+from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 
 from torch import nn
 
@@ -12,8 +12,13 @@ from ._find_layers import Named, find_layers
 Rule = Callable[[str, nn.Module], bool]  # by the last component of the name, and the module
 
 
+def experts_of(module: nn.Module) -> Optional[nn.Module]:
+    """Of a layer of experts."""
+    return next((child for name, child in module.named_children() if name in ("experts", "local_experts")), None)
+
+
 def _is_moe(module: nn.Module) -> bool:
-    return any(name in ("experts", "local_experts") for name, _ in module.named_children())
+    return experts_of(module) is not None
 
 
 def _rule(names: str, classes: str, of_experts: bool = False) -> Rule:

@@ -139,9 +139,11 @@ def test_the_first_and_last_layers_stay_out_of_8_bits(cpu):
     assert {name.split(".")[1] for name in in_8_bits(model)} == {"1", "2"}
 
 
-def test_experts_whose_tokens_are_not_padded_stay_out_of_8_bits(cpu):
+@pytest.mark.parametrize("name", ["experts", "local_experts"])
+def test_experts_whose_tokens_are_not_padded_stay_out_of_8_bits(cpu, name):
     for padded in (False, True):
         model = Gpt(layers=2, moe=True)
+        model.h[1].mlp.add_module(name, model.h[1].mlp._modules.pop("experts"))
         configured("attn", fp8="hybrid", moe_router_padding_for_fp8=padded)(model)
         assert any("experts" in name for name in in_8_bits(model)) == padded and "h.1.mlp.gate" not in in_8_bits(model)
 

@@ -1,0 +1,57 @@
+#pragma once
+#include <cstdint>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+namespace pianola::memory {
+
+struct Piece {
+  std::uint64_t address = 0;
+  std::uint64_t bytes = 0;
+};
+
+/// Memory that no block lies in: neighbours are one piece. All is done in log n.
+class FreePieces {
+ public:
+  /// The smallest that holds so much, the one of the lowest address among equals; nullopt: none does.
+  std::optional<Piece> take_smallest(std::uint64_t bytes) {
+    const auto found = by_size_.lower_bound({bytes, 0});
+    if (found == by_size_.end()) return std::nullopt;
+    const Piece piece = {.address = found->second, .bytes = found->first};
+    erase(by_address_.find(piece.address));
+    return piece;
+  }
+
+  void give_back(Piece piece) {
+    auto after = by_address_.lower_bound(piece.address);
+    if (after != by_address_.end() && after->first == piece.address + piece.bytes) {
+      piece.bytes += after->second;
+      after = erase(after);
+    }
+    if (after != by_address_.begin()) {
+      const auto before = std::prev(after);
+      if (before->first + before->second == piece.address) {
+        piece = {.address = before->first, .bytes = before->second + piece.bytes};
+        erase(before);
+      }
+    }
+    by_address_.emplace(piece.address, piece.bytes);
+    by_size_.emplace(piece.bytes, piece.address);
+  }
+
+ private:
+  using ByAddress = std::map<std::uint64_t, std::uint64_t>;
+
+  ByAddress::iterator erase(ByAddress::iterator piece) {
+    by_size_.erase({piece->second, piece->first});
+    return by_address_.erase(piece);
+  }
+
+  ByAddress by_address_;  // the bytes of each
+  std::set<std::pair<std::uint64_t, std::uint64_t>> by_size_;
+};
+
+}  // namespace pianola::memory
