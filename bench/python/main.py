@@ -42,6 +42,7 @@ BENCHMARKS = {
     "cuda/python_guards": "What a call takes to see that all that its step read is as it was: ResNet-50's training",
     "cuda/python_islands": "Steps with one read of a value: in a part that stays eager, against two graphs made by hand",
     "cuda/python_layers": "Training whose layers are graphs: by one call, by hand, and the whole iteration",
+    "cuda/python_memory": "Pools of training steps' graphs: what is told before the capture, and what they take",
     "cuda/python_models": "Training steps of GPT-2 and ResNet-18, bit-equal to eager with deterministic algorithms",
     "cuda/python_optimizers": "Training steps with optimizers as they come, whose numbers the host computes at each call",
     "cuda/python_profile": "What profiles of training steps foretell, against what their graphs take; the recorder's cost",

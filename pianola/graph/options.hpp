@@ -67,7 +67,8 @@ struct CaptureOptions {
   /// graphs that share a pool are checked. Off saves host time at capture and gives all of that up.
   bool trace = true;
   /// Most bytes that the graph's pool may take, as predict_memory() tells them for the last warm-up run; 0: no limit. A step that takes
-  /// more is refused (OutOfMemoryError) before anything is recorded. Wants a warm-up run.
+  /// more is refused (OutOfMemoryError) before anything is recorded. Wants a warm-up run; with one only, what a first run makes and
+  /// keeps (workspaces, states of optimizers) counts too.
   std::size_t memory_limit = 0;
   /// Accept a recording whose operations, or the numbers they were given, differ from those of the last warm-up call,
   /// because a library asked whether it is captured. Off: it is refused, if there were two warm-up calls at least, the last
