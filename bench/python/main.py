@@ -50,6 +50,7 @@ BENCHMARKS = {
     "cuda/python_sharded": "Training steps of fully_shard on two GPUs, from Python",
     "cuda/python_replay": "Host time of replaying a training step from Python",
     "cuda/python_scopes": "Training steps by the scope of the graph: torch's graphs and Pianola's, from Python",
+    "cuda/python_sleep": "Pools that give their memory back: what goes, and how long it takes",
     "cuda/python_trainers": "Training by transformers' Trainer, Lightning and accelerate, as it comes and with its steps replayed",
 }
 

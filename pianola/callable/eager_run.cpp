@@ -64,9 +64,9 @@ EagerRun::EagerRun(std::span<const at::Tensor> inputs, const std::function<void(
   if (diagnosis_) failure_ = Error(*diagnosis_).what();
 }
 
-std::optional<std::uint64_t> EagerRun::pool_bytes(c10::Device device) const {
+std::optional<std::vector<memory::Block>> EagerRun::blocks(c10::Device device) const {
   if (!memory_ || !(device.is_cpu() ? memory_->sees_cpu : memory_->sees_cuda)) return std::nullopt;
-  return graph::pool_bytes(trace::blocks_on(device, memory_->blocks));
+  return graph::lives_of(trace::blocks_on(device, memory_->blocks));
 }
 
 bool EagerRun::is_open() noexcept { return open_runs() != 0; }

@@ -97,8 +97,8 @@ std::string GraphMaker::note_of_second_run() const {
 
 CachedGraph GraphMaker::make(Call& call, const Source& source) {
   const OneCall::Scope making(making_, "a capture", "a cache");
-  if (options_.memory_limit != 0 && !source.is_adopted) {  // else that was a call with other shapes
-    graph::check_memory_limit(source.observation.pool_bytes(), options_.memory_limit);
+  if (!source.is_adopted) {  // else that was a call with other shapes
+    graph::check_memory(source.observation.blocks(), options_.memory_limit, options_.plan_memory && source.is_step);
   }
   const graph::KeepHostCopies keep(source.observation.copies_from_host() && !source.observation.device().is_cpu());
   *has_run_ = false;
@@ -203,7 +203,10 @@ std::unique_ptr<StepGraph> GraphMaker::make_step(const Callable& callable, const
                                .check = options_.policy.check,
                                .names = options_.policy.names,
                                .mode = options_.mode,
-                               .memory_limit = source.is_adopted ? options_.memory_limit : 0};
+                               .memory_limit = source.is_adopted ? options_.memory_limit : 0,
+                               .plan_memory = options_.plan_memory};
+  static const std::vector<memory::Block> kNone;
+  const graph::BlocksOfRun blocks(observation.blocks() ? *observation.blocks() : kNone);
   const bool follows_numbers = !call.numbers().empty();
   const RunBefore before{.reads = observation.values_read(),
                          .islands = observation.islands(),

@@ -138,7 +138,7 @@ Observation::Observation(EagerRun run, const HostEffects& effects, std::span<con
                          const std::vector<at::Tensor>& results)
     : kind_(kind_of(run, results)),
       device_(device_of(run.watch(), inputs)),
-      pool_bytes_(run.pool_bytes(device_)),
+      blocks_(run.blocks(device_)),
       spared_inputs_(run.spared_inputs()),
       kept_(run, inputs, results, effects.remade),
       backwards_(kind_ == GraphedKind::autograd ? CustomBackwards(inputs, results) : CustomBackwards()),

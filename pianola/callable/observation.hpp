@@ -39,8 +39,8 @@ class Observation {
   [[nodiscard]] GraphedKind kind() const noexcept { return kind_; }
   /// Where the function computes.
   [[nodiscard]] c10::Device device() const noexcept { return device_; }
-  /// What a pool would take for what it was handed out; nullopt: that was not noted, or could not be.
-  [[nodiscard]] std::optional<std::uint64_t> pool_bytes() const noexcept { return pool_bytes_; }
+  /// What it was handed out; nullopt: that was not noted, or could not be.
+  [[nodiscard]] const std::optional<std::vector<memory::Block>>& blocks() const noexcept { return blocks_; }
   /// For each input whether it has a history, and was sent no gradient.
   [[nodiscard]] const std::vector<bool>& spared_inputs() const noexcept { return spared_inputs_; }
   /// Parameters that it read and that are still there.
@@ -107,7 +107,7 @@ class Observation {
  private:
   GraphedKind kind_;
   c10::Device device_;
-  std::optional<std::uint64_t> pool_bytes_;
+  std::optional<std::vector<memory::Block>> blocks_;
   std::vector<trace::WeakTensor> leaves_;
   std::vector<bool> spared_inputs_;
   KeptTensors kept_;

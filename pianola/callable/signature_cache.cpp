@@ -101,7 +101,7 @@ CacheOptions::CacheOptions(GraphedOptions options, CachePolicy what_differs)
   check_at_least(1, "warmup", warmup);
   check_at_least(1, "capacity", capacity);
   check_at_least(1, "max_in_flight", max_in_flight);
-  graph::check_branches(branches, parallel);  // as each capture does, whose refusal would come late
+  graph::check_branches(branches, parallel, plan_memory);  // as each capture does, whose refusal would come late
 }
 
 struct SignatureCache::Impl {
@@ -218,7 +218,7 @@ void SignatureCache::Impl::run_eagerly(SignatureEntry& entry, bool observe, std:
     EagerRun run(
         inputs.copied, [&] { effects = call.run_observed(); }, std::make_shared<HostParts>(),
         std::make_shared<graph::NumberUses>(), std::make_shared<graph::Islands>(), std::move(reads),
-        options.memory_limit != 0);
+        options.memory_limit != 0 || options.plan_memory);
     observation.emplace(std::move(run), effects, inputs.described(), call.eager_results());
   } else {
     call.run_eagerly();

@@ -28,6 +28,14 @@
   X(memcpy_dtod_async, cuMemcpyDtoDAsync, 3020)                                    \
   X(pointer_get_attribute, cuPointerGetAttribute, 4000)                            \
   X(memset_d8_async, cuMemsetD8Async, 3020)                                        \
+  X(mem_get_allocation_granularity, cuMemGetAllocationGranularity, 10020)          \
+  X(mem_address_reserve, cuMemAddressReserve, 10020)                               \
+  X(mem_address_free, cuMemAddressFree, 10020)                                     \
+  X(mem_create, cuMemCreate, 10020)                                                \
+  X(mem_release, cuMemRelease, 10020)                                              \
+  X(mem_map, cuMemMap, 10020)                                                      \
+  X(mem_unmap, cuMemUnmap, 10020)                                                  \
+  X(mem_set_access, cuMemSetAccess, 10020)                                         \
   /* Kernels. */                                                                   \
   X(module_load_data, cuModuleLoadData, 2000)                                      \
   X(module_unload, cuModuleUnload, 2000)                                           \

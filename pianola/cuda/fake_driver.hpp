@@ -96,6 +96,10 @@ class FakeDriver {
   std::vector<FillSet> fills_set;             ///< In executables.
   std::vector<CUdeviceptr> device_addresses;  ///< That are CUDA's memory.
   std::vector<Function*> kernels_only;        ///< Functions whose handle is a CUkernel, not a CUfunction.
+  static constexpr std::size_t kMappingUnit = 2U << 20U;
+  CUdeviceptr next_address = kMappingUnit;
+  std::size_t reserved = 0, mapped = 0,
+              handles = 0;  ///< Bytes of addresses, of memory behind them, of handles to memory.
 
  private:
   static FakeDriver& fake() { return *current_; }
@@ -128,6 +132,7 @@ class FakeDriver {
     fill_nodes(d);
     fill_graphs(d);
     fill_executables(d);
+    fill_mapping(d);
     d.pointer_get_attribute = [](void* data, CUpointer_attribute, CUdeviceptr address) {
       const auto& known = fake().device_addresses;
       if (std::find(known.begin(), known.end(), address) == known.end()) return CUDA_ERROR_INVALID_VALUE;
@@ -138,6 +143,51 @@ class FakeDriver {
       *free = fake().free_bytes;
       *total = fake().total_bytes;
       return fake().call("cuMemGetInfo");
+    };
+  }
+
+  static void fill_mapping(Driver& d) {
+    d.mem_get_allocation_granularity = [](std::size_t* unit, const CUmemAllocationProp*,
+                                          CUmemAllocationGranularity_flags) {
+      *unit = kMappingUnit;
+      return fake().call("cuMemGetAllocationGranularity");
+    };
+    d.mem_address_reserve = [](CUdeviceptr* address, std::size_t bytes, std::size_t, CUdeviceptr, unsigned long long) {
+      const CUresult result = fake().call("cuMemAddressReserve");
+      if (result != CUDA_SUCCESS) return result;
+      *address = fake().next_address;
+      fake().next_address += bytes;
+      fake().reserved += bytes;
+      return result;
+    };
+    d.mem_address_free = [](CUdeviceptr, std::size_t bytes) {
+      fake().reserved -= bytes;
+      return fake().call("cuMemAddressFree");
+    };
+    d.mem_create = [](CUmemGenericAllocationHandle* handle, std::size_t bytes, const CUmemAllocationProp*,
+                      unsigned long long) {
+      const CUresult result = fake().call("cuMemCreate");
+      if (result != CUDA_SUCCESS) return result;
+      *handle = bytes;
+      fake().handles += bytes;
+      return result;
+    };
+    d.mem_release = [](CUmemGenericAllocationHandle handle) {
+      fake().handles -= handle;
+      return fake().call("cuMemRelease");
+    };
+    d.mem_map = [](CUdeviceptr, std::size_t bytes, std::size_t, CUmemGenericAllocationHandle, unsigned long long) {
+      const CUresult result = fake().call("cuMemMap");
+      if (result == CUDA_SUCCESS) fake().mapped += bytes;
+      return result;
+    };
+    d.mem_unmap = [](CUdeviceptr, std::size_t bytes) {
+      const CUresult result = fake().call("cuMemUnmap");
+      if (result == CUDA_SUCCESS) fake().mapped -= bytes;
+      return result;
+    };
+    d.mem_set_access = [](CUdeviceptr, std::size_t, const CUmemAccessDesc*, std::size_t) {
+      return fake().call("cuMemSetAccess");
     };
   }
 

@@ -6,7 +6,6 @@
 #include <pianola/graph/branch_plan.hpp>
 #include <pianola/graph/memory_limit.hpp>
 #include <pianola/graph/open_capture.hpp>
-#include <pianola/trace/block_log.hpp>
 #include <pianola/trace/plain_check.hpp>
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -35,12 +34,19 @@ std::chrono::microseconds since(Clock::time_point start) {
   return std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start);
 }
 
+void check_plan(const CaptureOptions& options) {
+  if (options.warmup == 0 && BlocksOfRun::known() == nullptr) {
+    throw UsageError({.what = "plan_memory needs a warm-up run, which shows the lives of the blocks, and warmup = 0",
+                      .fix = "warm up once or more"});
+  }
+}
+
 void check(const CaptureOptions& options) {
   check_at_least(0, "warmup", options.warmup);
   for (const at::Generator& generator : options.generators) {
     if (!generator.defined()) throw UsageError({.what = "an entry of 'generators' is undefined"});
   }
-  check_branches(options.branches, options.parallel);
+  check_branches(options.branches, options.parallel, options.plan_memory);
   if (wants_branches(options) && !options.trace) {
     throw UsageError({.what = fmt::format("branches = {} needs the trace, and 'trace' is off", options.branches),
                       .fix = "leave 'trace' on, or capture without 'branches'"});
@@ -49,6 +55,7 @@ void check(const CaptureOptions& options) {
     throw UsageError({.what = "memory_limit needs a warm-up run, which shows what the step takes, and warmup = 0",
                       .fix = "warm up once or more, or ask pianola::predict_memory() before"});
   }
+  if (options.plan_memory) check_plan(options);
   if (options.check == CheckMode::strict && !options.trace) {
     throw UsageError({.what = "check = strict needs the trace, and 'trace' is off",
                       .fix = "leave 'trace' on, or capture with CheckMode::standard"});
@@ -112,9 +119,13 @@ std::optional<Diagnosis> explain_timing(const std::optional<trace::OddWork>& com
 
 CaptureSession::CaptureSession(Backend& backend, const CaptureOptions& options) : backend_(backend), options_(options) {
   check(options);
+  if (options_.plan_memory) options_.branches = 0;  // else they were "auto"
   check_plain(options);
   backend.check_may_capture(options);
-  if (!options.pool.empty()) in_pool_.emplace(options.pool.state()->captures(), "capture()", "a graph pool");
+  if (!options.pool.empty()) {
+    options.pool.state()->check_awake();
+    in_pool_.emplace(options.pool.state()->captures(), "capture()", "a graph pool");
+  }
   generators_ = backend.default_generators();
   generators_.insert(generators_.end(), options.generators.begin(), options.generators.end());
   if (options.trace && !options.accept_capture_path && PathCheck::can_tell(options.warmup)) path_.emplace();
@@ -148,7 +159,7 @@ void CaptureSession::warm_up(const std::function<void()>& step) {
     }
     if (path_ && run >= PathCheck::first_call(options_.warmup)) observers.push_back(&path_->next_call());
     std::optional<trace::BlockLog> blocks;
-    if (options_.memory_limit != 0 && run + 1 == options_.warmup) {
+    if ((options_.memory_limit != 0 || options_.plan_memory) && run + 1 == options_.warmup) {
       observers.push_back(&blocks.emplace());
     }
     open_islands_.reset();
@@ -157,10 +168,16 @@ void CaptureSession::warm_up(const std::function<void()>& step) {
     step();
     watch->check();
     check_plain(watch, options_.communication);
-    if (blocks) check_memory_limit(pool_bytes(blocks->blocks(generators_.front().device())), options_.memory_limit);
+    if (blocks) use_blocks(blocks->blocks(generators_.front().device()));
   }
   region_uses_.reset();
   warmup_time_ = since(start);
+}
+
+void CaptureSession::use_blocks(const std::vector<trace::StepBlock>& blocks) {
+  std::vector<memory::Block> lives = lives_of(blocks);
+  check_memory(lives, options_.memory_limit, options_.plan_memory);
+  if (options_.plan_memory) backend_.plan_memory(std::move(lives));
 }
 
 // Casts that autocast cached while warming up would be read by the graph but made outside it: they would stay as they
@@ -179,6 +196,7 @@ void CaptureSession::begin() {
   open_islands_.reset();
   std::vector<IslandNotes> run_before = islands_ ? islands_->notes() : std::vector<IslandNotes>();
   open_islands_.emplace(islands_.emplace(std::move(run_before)));
+  if (options_.plan_memory && options_.warmup == 0) backend_.plan_memory(*BlocksOfRun::known());
   backend_.begin(options_);
   region_uses_.emplace();
 

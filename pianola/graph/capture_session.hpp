@@ -9,6 +9,7 @@
 #include <pianola/graph/path_check.hpp>
 #include <pianola/graph/pool_state.hpp>
 #include <pianola/graph/recurrent_dropout.hpp>
+#include <pianola/trace/block_log.hpp>
 #include <pianola/trace/numeric_region.hpp>
 #include <pianola/trace/op_stream.hpp>
 #include <pianola/trace/trace_recorder.hpp>
@@ -66,6 +67,7 @@ class CaptureSession {
  private:
   void abandon() noexcept;
   void put_back(bool keep_gradients);
+  void use_blocks(const std::vector<trace::StepBlock>& blocks);
   void agree_with_other_ranks(const OpTrace* trace);
   void put_generators_back();
 

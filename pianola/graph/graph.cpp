@@ -32,7 +32,7 @@ void Graph::Impl::adopt(graph::CaptureResult recorded) {
   process = graph::ProcessMark();
   if (result->groups.empty()) return;
   backend->watch_replays(result->groups, result->trace ? graph::words_of_collectives(*result->trace) : "collectives");
-  graph::GroupGraphs::of_this_process().add(this, result->groups, [this] {
+  graph::GroupGraphs::of_this_process().add(this, result->groups, backend->pool().state().get(), [this] {
     if (!process.is_this_process()) return;
     const OneCall::Scope call = this->call("destroy_process_group()");
     drop();
@@ -328,6 +328,7 @@ Report GraphInfo::report() const {
       .fact("edges", "edges", static_cast<std::int64_t>(edges))
       .fact("operations", "operations", static_cast<std::int64_t>(operations))
       .fact("pool_bytes", "pool", static_cast<std::int64_t>(pool_bytes), "bytes")
+      .fact("planned_bytes", "laid out by a plan", static_cast<std::int64_t>(planned_bytes), "bytes")
       .fact("executable_bytes", "executable", static_cast<std::int64_t>(executable_bytes), "bytes")
       .fact("retained_bytes", "retained", static_cast<std::int64_t>(retained_bytes), "bytes")
       .fact("draws_random_numbers", "draws random numbers", draws_random_numbers)

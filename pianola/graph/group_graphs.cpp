@@ -25,9 +25,15 @@ GroupGraphs& GroupGraphs::of_this_process() {
   return *graphs;
 }
 
-void GroupGraphs::add(const void* graph, std::vector<std::string> groups, std::function<void()> drop) {
+void GroupGraphs::add(const void* graph, std::vector<std::string> groups, const void* pool,
+                      std::function<void()> drop) {
   const std::lock_guard lock(mutex_);
-  all_.push_back({.graph = graph, .groups = std::move(groups), .drop = std::move(drop)});
+  all_.push_back({.graph = graph, .groups = std::move(groups), .pool = pool, .drop = std::move(drop)});
+}
+
+bool GroupGraphs::any_in(const void* pool) {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(all_.begin(), all_.end(), [&](const One& one) { return one.pool == pool; });
 }
 
 void GroupGraphs::remove(const void* graph) noexcept {

@@ -14,14 +14,17 @@ class GroupGraphs {
   static GroupGraphs& of_this_process();
 
   /// @param drop  Drops what is captured; it may call remove().
-  void add(const void* graph, std::vector<std::string> groups, std::function<void()> drop);
+  /// @param pool  That it was captured into.
+  void add(const void* graph, std::vector<std::string> groups, const void* pool, std::function<void()> drop);
   void remove(const void* graph) noexcept;
   std::size_t drop_of(std::string_view group);
+  [[nodiscard]] bool any_in(const void* pool);
 
  private:
   struct One {
     const void* graph;
     std::vector<std::string> groups;
+    const void* pool;
     std::function<void()> drop;
   };
 

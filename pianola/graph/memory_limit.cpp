@@ -3,28 +3,34 @@
 #include <pianola/core/out_of_memory_error.hpp>
 #include <pianola/core/report_format.hpp>
 #include <pianola/memory/allocator_model.hpp>
+#include <pianola/memory/offset_plan.hpp>
 
 #include <fmt/format.h>
 
 namespace pianola::graph {
 
-std::uint64_t pool_bytes(const std::vector<trace::StepBlock>& blocks) {
+std::vector<memory::Block> lives_of(const std::vector<trace::StepBlock>& blocks) {
   std::vector<memory::Block> lives;
   lives.reserve(blocks.size());
   for (const trace::StepBlock& block : blocks) lives.push_back(block.life);
-  return memory::pool_bytes(lives);
+  return lives;
 }
 
-void check_memory_limit(std::optional<std::uint64_t> pool, std::size_t limit) {
-  if (!pool) {
-    throw UnsupportedError({.what = "memory_limit is set, and torch's allocator does not tell what it hands out",
-                            .fix = "leave memory_limit out, or take out what is in the place of torch's allocator"});
+void check_memory(const std::optional<std::vector<memory::Block>>& blocks, std::size_t limit, bool plan_memory) {
+  if (limit == 0 && !plan_memory) return;
+  if (!blocks) {
+    const char* const option = limit != 0 ? "memory_limit" : "plan_memory";
+    throw UnsupportedError(
+        {.what = fmt::format("{} is set, and torch's allocator does not tell what it hands out", option),
+         .fix = fmt::format("leave {} out, or take out what is in the place of torch's allocator", option)});
   }
-  if (*pool <= limit) return;
+  if (limit == 0) return;
+  const std::uint64_t pool = plan_memory ? memory::plan_offsets(*blocks).bytes : memory::pool_bytes(*blocks);
+  if (pool <= limit) return;
   const auto in_words = [](std::uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); };
   throw OutOfMemoryError(
-      {.what = fmt::format("a graph's pool would take {}, and memory_limit is {}; nothing was recorded",
-                           in_words(*pool), in_words(limit)),
+      {.what = fmt::format("a graph's pool would take {}, and memory_limit is {}; nothing was recorded", in_words(pool),
+                           in_words(limit)),
        .fix =
            "raise memory_limit, use smaller batches, or capture a part of the step; predict_memory() says what takes "
            "the most",

@@ -8,12 +8,14 @@
 
 namespace pianola::graph {
 
-/// What a pool takes that torch's allocator fills with these blocks.
-[[nodiscard]] std::uint64_t pool_bytes(const std::vector<trace::StepBlock>& blocks);
+/// Their lives alone.
+[[nodiscard]] std::vector<memory::Block> lives_of(const std::vector<trace::StepBlock>& blocks);
 
-/// Before a recording. @param pool  As a run before showed it; nullopt: it could not be watched.
-/// @throws OutOfMemoryError  The pool would take more than the limit.
-/// @throws UnsupportedError  Nobody knows.
-void check_memory_limit(std::optional<std::uint64_t> pool, std::size_t limit);
+/// Before a recording: that a pool with these blocks keeps to the limit, as torch's allocator lays them or a plan does.
+/// @param blocks  Of a run before; nullopt: it could not be watched.
+/// @param limit   0: none.
+/// @throws OutOfMemoryError  The pool would take more.
+/// @throws UnsupportedError  The blocks are wanted, and nobody knows them.
+void check_memory(const std::optional<std::vector<memory::Block>>& blocks, std::size_t limit, bool plan_memory);
 
 }  // namespace pianola::graph

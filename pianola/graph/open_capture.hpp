@@ -1,4 +1,6 @@
 #pragma once
+#include <pianola/memory/block.hpp>
+
 #include <ATen/core/Generator.h>
 #include <c10/core/DeviceType.h>
 
@@ -42,6 +44,26 @@ class KeepHostCopies {
     return wanted;
   }
   bool before_;
+};
+
+/// While it lives, captures of this thread with `plan_memory` and without a warm-up plan by the blocks of an eager run.
+class BlocksOfRun {
+ public:
+  /// @param blocks  In the order of `made`; lives as long as this.
+  explicit BlocksOfRun(const std::vector<memory::Block>& blocks) : before_(std::exchange(now(), &blocks)) {}
+  BlocksOfRun(const BlocksOfRun&) = delete;
+  BlocksOfRun& operator=(const BlocksOfRun&) = delete;
+  ~BlocksOfRun() { now() = before_; }
+
+  /// nullptr: there are none.
+  [[nodiscard]] static const std::vector<memory::Block>* known() { return now(); }
+
+ private:
+  static const std::vector<memory::Block>*& now() {
+    thread_local const std::vector<memory::Block>* blocks = nullptr;
+    return blocks;
+  }
+  const std::vector<memory::Block>* before_;
 };
 
 /// While it lives, captures of this thread are of steps that have been observed to their end, with other ranks.

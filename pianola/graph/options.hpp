@@ -70,6 +70,11 @@ struct CaptureOptions {
   /// more is refused (OutOfMemoryError) before anything is recorded. Wants a warm-up run; with one only, what a first run makes and
   /// keeps (workspaces, states of optimizers) counts too.
   std::size_t memory_limit = 0;
+  /// Lay the blocks of the graph's pool out by a plan, made of the last warm-up run: without the fragments that torch's allocator leaves,
+  /// they take little more than the step has in use at a time. What the recording asks for otherwise than that run lies outside of
+  /// the plan. Other graphs of the pool do not use that memory. Wants a warm-up run and no `branches`, which "auto" does without; what
+  /// torch's allocator hands out goes through one of Pianola's from then on. The tape keeps all results: nothing is planned there.
+  bool plan_memory = false;
   /// Accept a recording whose operations, or the numbers they were given, differ from those of the last warm-up call,
   /// because a library asked whether it is captured. Off: it is refused, if there were two warm-up calls at least, the last
   /// two did the same, and `trace` is on.

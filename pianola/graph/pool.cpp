@@ -3,7 +3,10 @@
 #include <pianola/core/error.hpp>
 #include <pianola/graph/device_check.hpp>
 #include <pianola/graph/fork.hpp>
+#include <pianola/graph/group_graphs.hpp>
+#include <pianola/graph/open_capture.hpp>
 #include <pianola/graph/pool_state.hpp>
+#include <pianola/graph/tape/tape.hpp>
 
 #if PIANOLA_WITH_CUDA
 #include <pianola/graph/cuda/cuda_pool.hpp>
@@ -20,6 +23,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace pianola {
 
@@ -52,12 +56,21 @@ class KnownPools {
     return pool;
   }
 
-  std::shared_ptr<PoolState> make_own(c10::Device device, const std::shared_ptr<PoolFamily>& family) {
+  std::shared_ptr<PoolState> make_own(c10::Device device, const std::shared_ptr<PoolFamily>& family, bool can_sleep) {
     const std::lock_guard lock(mutex_);
     drop_ended();
-    std::shared_ptr<PoolState> pool = make(device, std::nullopt, family);
+    std::shared_ptr<PoolState> pool = make(device, std::nullopt, family, can_sleep);
     pools_[{device.str(), pool->id()}] = pool;
     return pool;
+  }
+
+  std::vector<std::shared_ptr<PoolState>> all() {
+    const std::lock_guard lock(mutex_);
+    std::vector<std::shared_ptr<PoolState>> pools;
+    for (const auto& [name, pool] : pools_) {
+      if (std::shared_ptr<PoolState> alive = pool.lock()) pools.push_back(std::move(alive));
+    }
+    return pools;
   }
 
  private:
@@ -66,15 +79,17 @@ class KnownPools {
   }
 
   static std::shared_ptr<PoolState> make([[maybe_unused]] c10::Device device, std::optional<PoolId> id,
-                                         [[maybe_unused]] const std::shared_ptr<PoolFamily>& family = nullptr) {
+                                         [[maybe_unused]] const std::shared_ptr<PoolFamily>& family = nullptr,
+                                         bool can_sleep = false) {
 #if PIANOLA_WITH_CUDA
     const auto end = unless_forked<PoolState>();
     if (device.is_cuda()) {
       if (id) return graph::CudaPool::named(device, *id, end);
-      return graph::CudaPool::with_own_name(device, std::static_pointer_cast<graph::CudaPoolFamily>(family), end);
+      return graph::CudaPool::with_own_name(device, std::static_pointer_cast<graph::CudaPoolFamily>(family), can_sleep,
+                                            end);
     }
 #endif
-    return std::make_shared<TapePool>(id ? *id : GraphPool::new_id());
+    return std::make_shared<TapePool>(id ? *id : GraphPool::new_id(), can_sleep);
   }
 
   std::mutex mutex_;
@@ -84,11 +99,11 @@ class KnownPools {
 }  // namespace
 
 PoolState::WarmUp::WarmUp(PoolState& pool) : pool_(pool) {
-  pool_.warms_up_ = true;
+  pool_.is_ = Is::warmed_up;
   try {
     pool_.begin_warm_up();
   } catch (...) {
-    pool_.warms_up_ = false;
+    pool_.is_ = Is::ready;
     throw;
   }
 }
@@ -99,22 +114,111 @@ PoolState::WarmUp::~WarmUp() {
   } catch (const std::exception& error) {
     TORCH_WARN("pianola: replays of a pool could not be ordered behind a warm-up: ", error.what());
   }
-  pool_.warms_up_ = false;
+  pool_.is_ = Is::ready;
 }
 
-void PoolState::refuse_replay() {
+void PoolState::refuse_replay() const {
+  if (is_asleep()) {
+    throw UsageError({.what = "replay() was called on a graph whose pool is asleep; nothing was launched",
+                      .fix = "call the pool's resume(), or resume_all(), before"});
+  }
   throw UsageError(
       {.what = "replay() was called while another thread warms up a capture into the graph's pool, whose graphs share "
                "memory; nothing was launched",
        .fix = "replay when that capture has ended, or capture into a pool of its own"});
 }
 
+void PoolState::check_awake() const {
+  if (!is_asleep()) return;
+  throw UsageError({.what = "capture() was given a pool that is asleep",
+                    .fix = "call its resume(), or resume_all(), before; or capture into another pool"});
+}
+
+std::size_t PoolState::suspend() {
+  if (!can_sleep_) {
+    throw UsageError({.what = "suspend() was called on a pool that was not made to sleep",
+                      .fix = "make it with can_sleep: GraphPool(device, {.can_sleep = true}), in Python "
+                             "GraphPool(device, can_sleep=True)"});
+  }
+  if (graph::capture_is_open()) {
+    throw UsageError({.what = "suspend() was called while a capture is open on this thread",
+                      .fix = "call it when the capture has ended"});
+  }
+  const OneCall::Scope alone(captures_, "suspend()", "a graph pool");
+  if (is_asleep()) return 0;
+  if (device_.is_cuda() && graph::GroupGraphs::of_this_process().any_in(this)) {
+    throw UsageError({.what = "a graph of the pool communicates with other ranks: NCCL has registered the memory that "
+                              "it was captured with, "
+                              "and would use the old one after resume()",
+                      .fix = "capture it into another pool, or reset it before and capture it again after"});
+  }
+  is_ = Is::asleep;
+  try {
+    return let_memory_go();
+  } catch (...) {
+    is_ = Is::ready;
+    throw;
+  }
+}
+
+void PoolState::resume() {
+  const OneCall::Scope alone(captures_, "resume()", "a graph pool");
+  if (!is_asleep()) return;
+  take_memory_back();
+  is_ = Is::ready;
+}
+
+void TapePool::add(const graph::Tape& tape, std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  tapes_.push_back(&tape);
+  bytes_ += bytes;
+}
+
+void TapePool::remove(const graph::Tape& tape, std::size_t bytes) noexcept {
+  const std::lock_guard lock(mutex_);
+  std::erase(tapes_, &tape);
+  bytes_ -= bytes;
+}
+
+std::size_t TapePool::let_memory_go() {
+  const std::lock_guard lock(mutex_);
+  return graph::drop_scratch(tapes_);
+}
+
 std::shared_ptr<PoolState> pool_state(c10::Device device, PoolId id) {
   return KnownPools::instance().find_or_make(graph::usable_device(device), id);
 }
 
-std::shared_ptr<PoolState> make_pool_state(c10::Device device, const std::shared_ptr<PoolFamily>& family) {
-  return KnownPools::instance().make_own(graph::usable_device(device), family);
+std::shared_ptr<PoolState> make_pool_state(c10::Device device, const std::shared_ptr<PoolFamily>& family,
+                                           bool can_sleep) {
+  return KnownPools::instance().make_own(graph::usable_device(device), family, can_sleep);
+}
+
+std::size_t suspend_all() {
+  std::size_t bytes = 0;
+  std::exception_ptr first;
+  for (const std::shared_ptr<PoolState>& pool : KnownPools::instance().all()) {
+    if (!pool->can_sleep()) continue;
+    try {
+      bytes += pool->suspend();
+    } catch (...) {
+      if (!first) first = std::current_exception();
+    }
+  }
+  if (first) std::rethrow_exception(first);
+  return bytes;
+}
+
+void resume_all() {
+  std::exception_ptr first;
+  for (const std::shared_ptr<PoolState>& pool : KnownPools::instance().all()) {
+    try {
+      if (pool->is_asleep()) pool->resume();
+    } catch (...) {
+      if (!first) first = std::current_exception();
+    }
+  }
+  if (first) std::rethrow_exception(first);
 }
 
 std::shared_ptr<PoolFamily> make_pool_family(c10::Device device) {
@@ -137,6 +241,8 @@ PoolId GraphPool::new_id() {
 }
 
 GraphPool::GraphPool(c10::Device device) : state_(make_pool_state(device)) {}
+GraphPool::GraphPool(c10::Device device, const Options& options)
+    : state_(make_pool_state(device, nullptr, options.can_sleep)) {}
 GraphPool::GraphPool(c10::Device device, PoolId id) : state_(pool_state(device, id)) {}
 GraphPool::GraphPool(GraphPool&&) noexcept = default;
 GraphPool& GraphPool::operator=(GraphPool&&) noexcept = default;
@@ -161,6 +267,9 @@ GraphPoolRef GraphPoolFamily::make_pool(c10::Device device) const {
 c10::Device GraphPool::device() const noexcept { return state_->device(); }
 std::size_t GraphPool::bytes() const { return state_->bytes(); }
 PoolId GraphPool::id() const noexcept { return state_->tell_id(); }
+std::size_t GraphPool::suspend() { return state_->suspend(); }
+void GraphPool::resume() { state_->resume(); }
+bool GraphPool::is_asleep() const noexcept { return state_->is_asleep(); }
 
 GraphPoolRef::GraphPoolRef() noexcept = default;
 GraphPoolRef::GraphPoolRef(const GraphPool& pool) noexcept : state_(pool.state_) {}

@@ -29,8 +29,15 @@ using PoolId = std::pair<unsigned long long, unsigned long long>;
 ///           into it; another capture, and a replay while the first one warms up, is refused by a UsageError.
 class PIANOLA_API GraphPool {
  public:
+  struct Options {
+    /// Whether suspend() may be called: on CUDA the pool's memory then lies at addresses of Pianola's. Other GPUs and processes cannot
+    /// read it there.
+    bool can_sleep = false;
+  };
   /// @throws DeviceError  `device` is CUDA and there is none, or Pianola was built without CUDA.
+  /// @throws UnsupportedError  `can_sleep`, with another allocator of CUDA memory than torch's native one.
   explicit GraphPool(c10::Device device);
+  GraphPool(c10::Device device, const Options& options);
   /// The pool of that name, which may be one of torch's own; all handles of one name and device share one pool.
   GraphPool(c10::Device device, PoolId id);
   GraphPool(GraphPool&&) noexcept;
@@ -41,6 +48,22 @@ class PIANOLA_API GraphPool {
   /// Bytes that the pool holds on its device; on the tape, bytes of the tensors that its graphs made.
   [[nodiscard]] std::size_t bytes() const;
   [[nodiscard]] PoolId id() const noexcept;
+
+  /// Gives the pool's memory back to the driver until resume(); the addresses stay, and so do the graphs. What tensors hold of it, results
+  /// above all, is kept in pinned memory of the host; scratch is dropped. Nobody may read these tensors meanwhile: on CUDA their memory is
+  /// not there. A replay, and a capture into the pool, is refused. On the tape, scratch of whole pages goes.
+  ///
+  /// @return  Bytes that went back; 0 where it sleeps already.
+  /// @throws UsageError  The pool cannot sleep; a capture is open on this thread or goes on into the pool; or a graph of it communicates:
+  ///                     NCCL has registered the memory that it was captured with.
+  /// Streams:  Waits for the device.
+  /// Threads:  Any; no replay of a graph of the pool may run.
+  std::size_t suspend();
+  /// Brings it back, with what was kept. Nothing where it is awake.
+  /// @throws OutOfMemoryError  There is no room: it goes on sleeping.
+  void resume();
+  [[nodiscard]] bool is_asleep() const noexcept;
+
   /// A name that no pool has yet.
   [[nodiscard]] static PoolId new_id();
 
@@ -48,6 +71,12 @@ class PIANOLA_API GraphPool {
   friend class GraphPoolRef;
   std::shared_ptr<PoolState> state_;
 };
+
+/// Suspends every pool of this process that can sleep. @return  Bytes that went back.
+/// @throws UsageError  As GraphPool::suspend(), for the first pool that cannot; the others sleep.
+PIANOLA_API std::size_t suspend_all();
+/// Resumes every pool that sleeps. @throws OutOfMemoryError  As GraphPool::resume(), for the first pool without room.
+PIANOLA_API void resume_all();
 
 /// Names a pool to capture into; empty means "a pool of its own". Cheap to copy; keeps the pool's memory alive.
 class PIANOLA_API GraphPoolRef {

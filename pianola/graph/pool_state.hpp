@@ -6,7 +6,10 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <mutex>
+#include <vector>
 
 namespace pianola {
 
@@ -42,7 +45,7 @@ class PoolState {
     PoolState& pool_;
   };
 
-  PoolState(c10::Device device, PoolId id) noexcept : device_(device), id_(id) {}
+  PoolState(c10::Device device, PoolId id, bool can_sleep) noexcept : device_(device), id_(id), can_sleep_(can_sleep) {}
   PoolState(const PoolState&) = delete;
   PoolState& operator=(const PoolState&) = delete;
   virtual ~PoolState() = default;
@@ -54,6 +57,7 @@ class PoolState {
     id_was_told_ = true;
     return id_;
   }
+  [[nodiscard]] bool can_sleep() const noexcept { return can_sleep_; }
   [[nodiscard]] bool id_was_told() const noexcept { return id_was_told_; }
   [[nodiscard]] virtual std::size_t bytes() const = 0;
 
@@ -63,40 +67,62 @@ class PoolState {
 
   /// Captures into the pool.
   [[nodiscard]] OneCall& captures() noexcept { return captures_; }
-  /// Before a replay. @throws UsageError  Another thread warms up a capture into the pool.
-  void check_no_warm_up() const {
-    if (warms_up_.load(std::memory_order_relaxed)) [[unlikely]]
+  /// Before a replay. @throws UsageError  Another thread warms up a capture into the pool, or it sleeps.
+  void check_ready() const {
+    if (is_.load(std::memory_order_relaxed) != Is::ready) [[unlikely]]
       refuse_replay();
   }
+  /// Before a capture. @throws UsageError  It sleeps.
+  void check_awake() const;
+
+  /// See GraphPool.
+  std::size_t suspend();
+  void resume();
+  [[nodiscard]] bool is_asleep() const noexcept { return is_.load(std::memory_order_relaxed) == Is::asleep; }
 
  private:
+  enum class Is : std::uint8_t { ready, warmed_up, asleep };
+
   virtual void begin_warm_up() {}
   virtual void end_warm_up() {}
-  [[noreturn]] static void refuse_replay();
+  // Without replays or captures, and none begins meanwhile. @return  Bytes that went back.
+  virtual std::size_t let_memory_go() { return 0; }
+  virtual void take_memory_back() {}
+  [[noreturn]] void refuse_replay() const;
 
   c10::Device device_;
   PoolId id_;
+  bool can_sleep_;
   std::atomic<bool> id_was_told_{false};
-  std::atomic<bool> warms_up_{false};
+  std::atomic<Is> is_{Is::ready};
   OneCall captures_;
 };
 
-/// The tape's pool. Its results are never reused, so all it has to share is the count of their bytes.
+namespace graph {
+class Tape;
+}
+
+/// The tape's pool. Its results are never reused, so all it has to share is the count of their bytes, and to sleep.
 class TapePool final : public PoolState {
  public:
-  explicit TapePool(PoolId id) noexcept : PoolState(c10::Device(c10::kCPU), id) {}
+  TapePool(PoolId id, bool can_sleep) noexcept : PoolState(c10::Device(c10::kCPU), id, can_sleep) {}
   [[nodiscard]] std::size_t bytes() const override { return bytes_; }
-  void add(std::size_t bytes) noexcept { bytes_ += bytes; }
-  void remove(std::size_t bytes) noexcept { bytes_ -= bytes; }
+  void add(const graph::Tape& tape, std::size_t bytes);
+  void remove(const graph::Tape& tape, std::size_t bytes) noexcept;
 
  private:
+  std::size_t let_memory_go() override;
+
   std::atomic<std::size_t> bytes_{0};
+  std::mutex mutex_;
+  std::vector<const graph::Tape*> tapes_;
 };
 
 /// The pool of that name on the device; made where there is none.
 /// @throws DeviceError, UnsupportedError  As Graph's constructor.
 std::shared_ptr<PoolState> pool_state(c10::Device device, PoolId id);
 /// A pool of its own. @param family  Of make_pool_family() for this device.
-std::shared_ptr<PoolState> make_pool_state(c10::Device device, const std::shared_ptr<PoolFamily>& family = nullptr);
+std::shared_ptr<PoolState> make_pool_state(c10::Device device, const std::shared_ptr<PoolFamily>& family = nullptr,
+                                           bool can_sleep = false);
 
 }  // namespace pianola

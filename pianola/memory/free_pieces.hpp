@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 #include <utility>
+#include <vector>
 
 namespace pianola::memory {
 
@@ -23,6 +24,28 @@ class FreePieces {
     const Piece piece = {.address = found->second, .bytes = found->first};
     erase(by_address_.find(piece.address));
     return piece;
+  }
+
+  /// Takes these bytes out; false: not all of them are free.
+  bool take_at(Piece wanted) {
+    auto found = by_address_.upper_bound(wanted.address);
+    if (found == by_address_.begin()) return false;
+    --found;
+    const Piece piece = {.address = found->first, .bytes = found->second};
+    const std::uint64_t before = wanted.address - piece.address;
+    if (piece.bytes < before + wanted.bytes) return false;
+    erase(found);
+    if (before != 0) give_back({.address = piece.address, .bytes = before});
+    const std::uint64_t behind = piece.bytes - before - wanted.bytes;
+    if (behind != 0) give_back({.address = wanted.address + wanted.bytes, .bytes = behind});
+    return true;
+  }
+
+  /// By address.
+  [[nodiscard]] std::vector<Piece> all() const {
+    std::vector<Piece> pieces;
+    for (const auto& [address, bytes] : by_address_) pieces.push_back({.address = address, .bytes = bytes});
+    return pieces;
   }
 
   void give_back(Piece piece) {

@@ -152,16 +152,13 @@ void watch_cuda_once() {
   try {
     using Entry = c10::CachingDeviceAllocator::TraceEntry;
     allocator->attachAllocatorTraceTracker([](const Entry& entry) {
-      OpenWatches& watches = OpenWatches::instance();
-      if (watches.of_devices.load(std::memory_order_relaxed) == 0) return;
       const bool freed = entry.action_ == Entry::FREE_COMPLETED;
       if (!freed && entry.action_ != Entry::ALLOC) return;
-      watches.tell({.freed = freed,
-                    .device = c10::Device(c10::kCUDA, entry.device_),
-                    .address = entry.addr_,
-                    .bytes = entry.size_,
-                    .pool = entry.mempool_},
-                   AllocatorWatch::Of::cuda);
+      AllocatorWatch::tell_of_cuda({.freed = freed,
+                                    .device = c10::Device(c10::kCUDA, entry.device_),
+                                    .address = entry.addr_,
+                                    .bytes = entry.size_,
+                                    .pool = entry.mempool_});
     });
     hooked_into_cuda = true;
   } catch (const c10::Error&) {  // another allocator than the native one
@@ -211,6 +208,11 @@ void AllocatorWatch::check() const {
   throw OutOfMemoryError({.what = "the host has no memory left to note what torch's allocator hands out",
                           .fix = "free memory of the host",
                           .rule = "PG908"});
+}
+
+void AllocatorWatch::tell_of_cuda(const AllocatorEvent& event) {
+  OpenWatches& watches = OpenWatches::instance();
+  if (watches.of_devices.load(std::memory_order_relaxed) != 0) watches.tell(event, Of::cuda);
 }
 
 int& OwnMemory::depth() noexcept {

@@ -48,6 +48,9 @@ class AllocatorWatch {
   /// @throws OutOfMemoryError  The host had no memory to note an event.
   void check() const;
 
+  /// Shows open watches a block of CUDA memory that Pianola itself hands out inside one of torch's, or gets back.
+  static void tell_of_cuda(const AllocatorEvent& event);
+
   /// Whether watches that are open see what the CPU's allocator hands out: not where somebody has put in one with a priority.
   [[nodiscard]] static bool sees_the_cpu();
   /// And what it gets back: only where it is torch's.

@@ -44,6 +44,8 @@ struct FullIterationOptions {
   std::function<void(Stage stage)> after_iteration = {};
   /// Most bytes that a graph's pool may take; 0: no limit. See CaptureOptions::memory_limit.
   std::size_t memory_limit = 0;
+  /// Lay out the memory of each graph by a plan. See CaptureOptions::plan_memory.
+  bool plan_memory = false;
   /// Accept a capture whose operations differ from those of the iteration before it; see
   /// GraphedOptions::accept_capture_path.
   bool accept_capture_path = false;

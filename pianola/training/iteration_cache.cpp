@@ -39,6 +39,7 @@ callable::CacheOptions cache_options(const FullIterationOptions& options) {
            .pool = options.pool,
            .generators = options.generators,
            .memory_limit = options.memory_limit,
+           .plan_memory = options.plan_memory,
            .accept_capture_path = options.accept_capture_path,
            .branches = options.branches,
            .islands = IslandPolicy::marked,

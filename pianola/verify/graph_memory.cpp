@@ -10,6 +10,8 @@
 #include <c10/util/Exception.h>
 
 #if PIANOLA_WITH_CUDA
+#include <pianola/graph/cuda/planned_memory.hpp>
+
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -40,6 +42,9 @@ void read_pools(std::vector<Stretch>& pools, std::vector<Stretch>& free) {
       }
       address += block.size;
     }
+  }
+  for (const auto& [device, gap] : graph::PlannedMemory::gaps()) {
+    free.push_back({.device = device.index(), .begin = gap.begin, .bytes = gap.size()});
   }
 }
 

@@ -24,9 +24,9 @@ using training::key_of;
 
 FullIterationOptions make_iteration_options(int warmup, int capacity, OutputPolicy output, bool eager_fallback,
                                             const py::object& on_fallback, std::vector<at::Generator> generators,
-                                            std::size_t memory_limit, bool accept_capture_path, const Lanes& branches,
-                                            const std::optional<ParallelOptions>& parallel, bool strict,
-                                            const std::optional<std::pair<c10::Device, PoolId>>& pool,
+                                            std::size_t memory_limit, bool plan_memory, bool accept_capture_path,
+                                            const Lanes& branches, const std::optional<ParallelOptions>& parallel,
+                                            bool strict, const std::optional<std::pair<c10::Device, PoolId>>& pool,
                                             const std::string& mode) {
   return {.warmup = warmup,
           .capacity = capacity,
@@ -35,6 +35,7 @@ FullIterationOptions make_iteration_options(int warmup, int capacity, OutputPoli
           .on_fallback = make_listener(on_fallback),
           .generators = std::move(generators),
           .memory_limit = memory_limit,
+          .plan_memory = plan_memory,
           .accept_capture_path = accept_capture_path,
           .branches = branches_of(branches),
           .parallel = parallel.value_or(ParallelOptions()),
@@ -132,8 +133,8 @@ void bind_full_iteration(py::module_& module) {
                                    "When a FullIteration captures, and how much it keeps.")
       .def(py::init(&make_iteration_options), py::kw_only(), py::arg("warmup"), py::arg("capacity"), py::arg("output"),
            py::arg("eager_fallback"), py::arg("on_fallback"), py::arg("generators"), py::arg("memory_limit"),
-           py::arg("accept_capture_path"), py::arg("branches"), py::arg("parallel"), py::arg("strict"), py::arg("pool"),
-           py::arg("mode"));
+           py::arg("plan_memory"), py::arg("accept_capture_path"), py::arg("branches"), py::arg("parallel"),
+           py::arg("strict"), py::arg("pool"), py::arg("mode"));
   module.def(
       "iteration_warmup", [](const CudaGraphConfig& config) { return options_from(config).warmup; }, py::arg("config"),
       "What a configuration says of full iterations; it is checked first.");

@@ -57,16 +57,31 @@ void bind_capture_options(py::module_& module) {
   py::class_<CaptureOptions>(module, "CaptureOptions", "How a graph warms up, records and cleans up.")
       .def(py::init(&make_capture_options), py::kw_only(), py::arg("device"), py::arg("warmup"), py::arg("pool"),
            py::arg("generators"), py::arg("inputs"), py::arg("branches"), py::arg("parallel"), py::arg("mode"),
-           py::arg("restore"), py::arg("trace"), py::arg("memory_limit"), py::arg("accept_capture_path"),
-           py::arg("instantiate"), py::arg("allow_empty"), py::arg("stream"), py::arg("check"), py::arg("names"));
+           py::arg("restore"), py::arg("trace"), py::arg("memory_limit"), py::arg("plan_memory"),
+           py::arg("accept_capture_path"), py::arg("instantiate"), py::arg("allow_empty"), py::arg("stream"),
+           py::arg("check"), py::arg("names"));
 }
 
 void bind_pool(py::module_& module) {
   py::class_<GraphPool>(module, "GraphPool", "Memory that several graphs share.")
-      .def(py::init<c10::Device>(), py::arg("device"))
+      .def(py::init([](c10::Device device, bool can_sleep) {
+             return std::make_unique<GraphPool>(device, GraphPool::Options{.can_sleep = can_sleep});
+           }),
+           py::arg("device"), py::arg("can_sleep") = false)
       .def_property_readonly("id", &GraphPool::id, "torch's name for it.")
       .def_property_readonly("device", &GraphPool::device, "Where it lies.")
-      .def("bytes", &GraphPool::bytes, "What it holds.");
+      .def("bytes", &GraphPool::bytes, "What it holds.")
+      .def("suspend", &GraphPool::suspend, py::call_guard<py::gil_scoped_release>(),
+           "Gives its memory back to the driver until resume(), and returns the bytes; see `pianola.GraphPool`.")
+      .def("resume", &GraphPool::resume, py::call_guard<py::gil_scoped_release>(),
+           "Brings its memory back, with what tensors hold of it.")
+      .def_property_readonly("is_asleep", &GraphPool::is_asleep, "Between suspend() and resume().");
+  module.def("suspend_all", &suspend_all, py::call_guard<py::gil_scoped_release>(),
+             "Suspends each pool of the process that can sleep, and returns the bytes that went back to the driver.\n\n"
+             "Raises:\n    UsageError: as GraphPool.suspend(), for the first pool that cannot; the others sleep.");
+  module.def("resume_all", &resume_all, py::call_guard<py::gil_scoped_release>(),
+             "Resumes each pool that sleeps.\n\nRaises:\n    OutOfMemoryError: there is no room for one; it goes on "
+             "sleeping.");
   py::class_<GraphPoolFamily, std::shared_ptr<GraphPoolFamily>>(
       module, "GraphPoolFamily", "Pools whose graphs run one after the other, and share workspaces.")
       .def(py::init<>());
@@ -83,6 +98,7 @@ void bind_graph_info(py::module_& module) {
       .def_readonly("edges", &GraphInfo::edges, "Dependencies between nodes.")
       .def_readonly("operations", &GraphInfo::operations, "Top-level ATen operations recorded; 0 without a trace.")
       .def_readonly("pool_bytes", &GraphInfo::pool_bytes, "Bytes of the graph's pool, shared ones counted in full.")
+      .def_readonly("planned_bytes", &GraphInfo::planned_bytes, "Of these, laid out by `plan_memory`.")
       .def_readonly("executable_bytes", &GraphInfo::executable_bytes,
                     "Device memory taken by the executable, outside torch's allocator.")
       .def_readonly("retained_bytes", &GraphInfo::retained_bytes,

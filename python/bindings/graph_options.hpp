@@ -30,7 +30,7 @@ CaptureOptions make_capture_options(c10::Device device, int warmup, const std::o
                                     std::vector<at::Generator> generators, std::vector<at::Tensor> inputs,
                                     const Lanes& branches, const std::optional<ParallelOptions>& parallel,
                                     const std::string& mode, bool restore, bool trace, std::size_t memory_limit,
-                                    bool accept_capture_path, bool instantiate, bool allow_empty,
+                                    bool plan_memory, bool accept_capture_path, bool instantiate, bool allow_empty,
                                     std::optional<c10::Stream> stream, const std::string& check,
                                     const std::map<std::string, at::Tensor>& names);
 

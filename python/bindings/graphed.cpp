@@ -241,7 +241,8 @@ PyMethodDef call_method_of_cache = {
 
 GraphedOptions make_graphed_options(int warmup, int capacity, int max_in_flight, OutputPolicy output, GradPolicy grad,
                                     bool delay_weight_gradients, bool retain_graph, std::size_t memory_limit,
-                                    bool accept_capture_path, const std::optional<std::pair<c10::Device, PoolId>>& pool,
+                                    bool plan_memory, bool accept_capture_path,
+                                    const std::optional<std::pair<c10::Device, PoolId>>& pool,
                                     const std::optional<std::shared_ptr<GraphPoolFamily>>& family,
                                     std::vector<at::Generator> generators, const Lanes& branches,
                                     const std::optional<ParallelOptions>& parallel, bool checks_reads,
@@ -257,6 +258,7 @@ GraphedOptions make_graphed_options(int warmup, int capacity, int max_in_flight,
           .family = family.value_or(nullptr),
           .generators = std::move(generators),
           .memory_limit = memory_limit,
+          .plan_memory = plan_memory,
           .accept_capture_path = accept_capture_path,
           .branches = branches_of(branches),
           .islands = checks_reads ? IslandPolicy::automatic : IslandPolicy::marked,
@@ -331,9 +333,9 @@ void bind_graphed(py::module_& module) {
   py::class_<GraphedOptions>(module, "GraphedOptions", "When a graphed function captures, and how much it keeps.")
       .def(py::init(&make_graphed_options), py::kw_only(), py::arg("warmup"), py::arg("capacity"),
            py::arg("max_in_flight"), py::arg("output"), py::arg("grad"), py::arg("delay_weight_gradients"),
-           py::arg("retain_graph"), py::arg("memory_limit"), py::arg("accept_capture_path"), py::arg("pool"),
-           py::arg("family"), py::arg("generators"), py::arg("branches"), py::arg("parallel"), py::arg("checks_reads"),
-           py::arg("mode"), py::arg("on_fallback"));
+           py::arg("retain_graph"), py::arg("memory_limit"), py::arg("plan_memory"), py::arg("accept_capture_path"),
+           py::arg("pool"), py::arg("family"), py::arg("generators"), py::arg("branches"), py::arg("parallel"),
+           py::arg("checks_reads"), py::arg("mode"), py::arg("on_fallback"));
   py::class_<PythonCache> cache(module, "GraphedCache", "The graphs of one function, by signature of its calls.");
   cache
       .def(py::init<GraphedOptions, const py::function&, const py::object&>(), py::arg("options"), py::arg("original"),

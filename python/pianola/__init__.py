@@ -70,6 +70,8 @@ _watch_process_groups()
 _watch_resized_storages()
 
 CudaGraphConfig = _C.CudaGraphConfig
+resume_all = _C.resume_all
+suspend_all = _C.suspend_all
 GradPolicy = _C.GradPolicy
 OutputPolicy = _C.OutputPolicy
 ParallelOptions = _C.ParallelOptions
@@ -141,8 +143,10 @@ __all__ = [
     "optim",
     "predict_memory",
     "profile",
+    "resume_all",
     "require_valid",
     "stream",
+    "suspend_all",
     "try_scopes",
     "verify",
     "with_environment",

@@ -87,6 +87,7 @@ class FullIteration:
         after_iteration: called with the stage after each iteration, eager or replayed: a schedule's step(), a check.
         memory_limit: bytes that the pool of an iteration's graph may take, as its last eager run shows it; 0: no limit. An iteration that
             would take more is no graph.
+        plan_memory: as for pianola.Graph.capture; "auto" takes no lanes then.
         accept_capture_path: as for pianola.graphed: accept a capture whose operations differ from the iteration's.
         branches, parallel: as for pianola.Graph.capture: what is independent runs at once. "auto": on four lanes, where a
             trial finds that faster; 0: never.
@@ -118,6 +119,7 @@ class FullIteration:
         generators: Iterable[torch.Generator] = (),
         after_iteration: Optional[Callable[[str], Any]] = None,
         memory_limit: int = 0,
+        plan_memory: bool = False,
         accept_capture_path: bool = False,
         branches: Union[int, str] = "auto",
         parallel: "Optional[_C.ParallelOptions]" = None,
@@ -146,6 +148,7 @@ class FullIteration:
                 on_fallback=Weakly(self._report),
                 generators=list(generators),
                 memory_limit=memory_limit,
+                plan_memory=plan_memory,
                 accept_capture_path=accept_capture_path,
                 branches=branches,
                 parallel=parallel,
@@ -161,8 +164,8 @@ class FullIteration:
 
             again = dict(
                 warmup=warmup, capacity=capacity, outputs=outputs, eager_fallback=eager_fallback, generators=list(generators),
-                after_iteration=after_iteration, memory_limit=memory_limit, accept_capture_path=accept_capture_path, branches=branches, parallel=parallel,
-                strict=strict, pool=pool, capture_error_mode=capture_error_mode,
+                after_iteration=after_iteration, memory_limit=memory_limit, plan_memory=plan_memory, accept_capture_path=accept_capture_path,
+                branches=branches, parallel=parallel, strict=strict, pool=pool, capture_error_mode=capture_error_mode,
             )  # fmt: skip
             functions = {stage: step.original for stage, step in self._steps.items()}
             options = {"compile": compile, "closeness": closeness, "generators": again["generators"], "warmup": warmup, "iteration": again}

@@ -25,6 +25,7 @@ def capture_options(
     restore: bool = True,
     trace: bool = True,
     memory_limit: int = 0,
+    plan_memory: bool = False,
     accept_capture_path: bool = False,
     instantiate: bool = True,
     allow_empty: bool = False,
@@ -45,6 +46,7 @@ def capture_options(
         restore=restore,
         trace=trace,
         memory_limit=memory_limit,
+        plan_memory=plan_memory,
         accept_capture_path=accept_capture_path,
         instantiate=instantiate,
         allow_empty=allow_empty,
@@ -87,6 +89,9 @@ class Graph(_C.Graph):
             trace: record the operations, so that errors name them and shared pools are checked.
             memory_limit: bytes that the graph's pool may take, as `predict_memory` tells them for the last warm-up run; 0: no limit. A
                 step that takes more is refused before anything is recorded.
+            plan_memory: lay the blocks of the pool out by a plan, made of the last warm-up run, without the fragments that torch's
+                allocator leaves: they take little more than the step has in use at a time. Other graphs of the pool do not use that
+                memory. Wants a warm-up run and no `branches`. Nothing on the CPU, where all results are kept.
             accept_capture_path: accept a recording whose operations or numbers differ from those of the last warm-up call,
                 because a library asked whether it is captured. Off: it is refused, if the last two warm-up calls did the
                 same.

@@ -1,5 +1,7 @@
 """Memory pools: named as torch names them, so that handles from either side can be passed to the other."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any, Optional
 
 from ._device import Device, as_device
@@ -12,10 +14,33 @@ class GraphPool(_C.GraphPool):
 
     Graphs of one pool may be replayed in any harmless order. A replay raises ReplayError if it would read a result of
     another graph that a later replay has overwritten.
+
+    A pool that `can_sleep` gives its memory back to the driver between `suspend()` and `resume()`, so that others can use it: its graphs
+    stay, at the addresses that they were captured with. What tensors hold of it (results above all) is kept in pinned memory of the host,
+    scratch is dropped. Nobody may read these tensors meanwhile: on CUDA their memory is not there. Replays and captures are refused.
+
+        pool = pianola.GraphPool("cuda", can_sleep=True)
+        train = pianola.FullIteration(train_step, pool=pool)
+        ...
+        with pool.suspended():
+            generate()
+
+    Args:
+        device: where it lies; None: the current GPU, or the CPU where there is none.
+        can_sleep: lets `suspend()` be called. Other GPUs and processes cannot read the pool's memory then.
     """
 
-    def __init__(self, device: Device = None) -> None:
-        super().__init__(as_device(device))
+    def __init__(self, device: Device = None, *, can_sleep: bool = False) -> None:
+        super().__init__(as_device(device), can_sleep)
+
+    @contextlib.contextmanager
+    def suspended(self) -> Iterator[int]:
+        """Suspended inside of the `with`, which gives the bytes that went back to the driver."""
+        given_back = self.suspend()
+        try:
+            yield given_back
+        finally:
+            self.resume()
 
 
 class GraphPoolFamily(_C.GraphPoolFamily):

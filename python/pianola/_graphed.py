@@ -287,6 +287,7 @@ def _cache_options(options: dict[str, Any], report: Callable[[str], None]) -> "_
         delay_weight_gradients=options["delay_weight_gradients"],
         retain_graph=options["retain_graph"],
         memory_limit=options["memory_limit"],
+        plan_memory=options["plan_memory"],
         accept_capture_path=options["accept_capture_path"],
         pool=None if pool is family else (pool.device, pool.id),
         family=family,
@@ -327,6 +328,7 @@ def graphed(
     delay_weight_gradients: bool = False,
     retain_graph: bool = False,
     memory_limit: int = 0,
+    plan_memory: bool = False,
     accept_capture_path: bool = False,
     pool: Any = None,
     generators: Iterable[torch.Generator] = (),
@@ -370,6 +372,7 @@ def graphed(
         retain_graph: let backward(retain_graph=True) be followed by another one.
         memory_limit: bytes that a graph's pool may take, as its last eager call shows it; 0: no limit. Calls that would take more stay
             eager. Of calls whose backward() runs outside, what the forward pass takes.
+        plan_memory: as for pianola.Graph.capture, of calls that train by themselves; "auto" takes no lanes then.
         accept_capture_path: accept a capture whose operations differ from those of the call before it, because a library
             asks whether it is captured. Off: such calls stay eager.
         pool: a GraphPool to share, for graphs without a backward pass; or a GraphPoolFamily, for all.
@@ -402,6 +405,7 @@ def graphed(
         delay_weight_gradients=delay_weight_gradients,
         retain_graph=retain_graph,
         memory_limit=memory_limit,
+        plan_memory=plan_memory,
         accept_capture_path=accept_capture_path,
         pool=pool,
         generators=tuple(generators),

@@ -24,6 +24,7 @@ class GraphedOptions(TypedDict, total=False):
     delay_weight_gradients: bool
     retain_graph: bool
     memory_limit: int
+    plan_memory: bool
     accept_capture_path: bool
     pool: Union[_C.GraphPool, _C.GraphPoolFamily, None]
     generators: Iterable[torch.Generator]

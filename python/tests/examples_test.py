@@ -26,6 +26,7 @@ LINES = {
     "scopes.py": ["whole layers             2 of 4 are graphs", "moe_router               2 of 2", "losses and weights are those of eager, bit for bit"],
     "serving.py": ["evictions", "captured", "answers are those of eager, bit for bit"],
     "speech.py": [" of 6 texts are right", "losses, weights and texts are those of eager, bit for bit"],
+    "taking_turns.py": ["given back while the other worked", "9 of 12 steps replayed", "12 of 12 rounds and the weights are those of eager, bit for bit"],
     "train_gpt.py": ["60 of 60 losses equal eager's, bit for bit", "Full iteration"],
     "train_mlp.py": ["loss 0.", "us per step"],
     "transformers_trainer.py": [" of 60 steps replayed", "losses and weights are those of eager, bit for bit"],

@@ -83,6 +83,64 @@ def test_the_pool_of_a_graph_is_as_it_was_told(device):
     assert forecast.pool_bytes == pytest.approx(graph.info().pool_bytes, rel=0.05, abs=4 << 20)
 
 
+def test_a_planned_pool_is_smaller_and_trains_alike(device):
+    """Steps of a model as people write it: eager, in a graph, and in one whose memory is planned."""
+
+    def trained(options):
+        torch.manual_seed(3)
+        model = Gpt(layers=4, size=256).to(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        ids = words(0, device, batch=64)
+
+        def step():
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(ids)[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        graph, losses, holder = pianola.Graph(device), [], []
+        if options is not None:
+            graph.capture(lambda: holder.append(step()), **options)
+        for i in range(6):
+            ids.copy_(words(i, device, batch=64))
+            torch.manual_seed(i)  # of the dropout
+            losses.append(step().detach().clone() if options is None else (graph.replay(), holder[-1].detach().clone())[1])
+        return [*losses, *model.state_dict().values()], graph.info() if options is not None else None
+
+    eager, _ = trained(None)
+    for_plain, plain = trained({})
+    for_planned, planned = trained({"plan_memory": True})
+    for i, expected in enumerate(eager):
+        assert_same(f"of the plain graph, {i}", for_plain[i], expected)
+        assert_same(f"of the planned graph, {i}", for_planned[i], expected)
+    if device.type == "cuda":
+        assert 0 < planned.planned_bytes <= planned.pool_bytes < plain.pool_bytes
+    else:
+        assert planned.planned_bytes == 0
+
+
+@pytest.mark.parametrize("way", ["graphed", "iteration"])
+def test_whole_steps_that_capture_themselves_plan_too(device, way):
+    model, twin = Classifier().to(device), Classifier().to(device)
+    twin.load_state_dict(model.state_dict())
+    step = training_step(model, torch.optim.AdamW(model.parameters()))
+    eager = training_step(twin, torch.optim.AdamW(twin.parameters()))
+    if way == "graphed":
+        graphed = pianola.graphed(step, plan_memory=True)
+        for i in range(12):
+            count = 8 if i % 3 else 24
+            assert_same(f"call {i}", graphed(*batch(device, i, count)), eager(*batch(device, i, count)))
+        assert sum(one.replays for one in graphed.info().signatures) >= 4
+    else:
+        iteration = pianola.FullIteration(lambda inputs: step(*inputs), plan_memory=True)
+        for i in range(8):
+            assert_same(f"iteration {i}", iteration(batch(device, i)), eager(*batch(device, i)))
+        assert iteration.info().signatures[0].replays >= 4
+    for name, value in model.state_dict().items():
+        assert_same(name, value, twin.state_dict()[name])
+
+
 def test_a_limit_is_an_error_that_answers_to_torchs_name(device):
     model = Classifier().to(device)
     x, y = batch(device)
@@ -143,6 +201,9 @@ def test_a_limit_that_is_kept_changes_nothing(device):
         (lambda: pianola.predict_memory(lambda: None, warmup=-1), "warmup must be 0 or more"),
         (lambda: pianola.predict_memory(lambda x: x, []), "batches is empty"),
         (lambda: pianola.Graph("cpu").capture(lambda: None, warmup=0, memory_limit=5), "memory_limit needs a warm-up run"),
+        (lambda: pianola.Graph("cpu").capture(lambda: None, warmup=0, plan_memory=True), "plan_memory needs a warm-up run"),
+        (lambda: pianola.Graph("cpu").capture(lambda: None, branches=4, plan_memory=True), "which branches = 4 does not keep"),
+        (lambda: pianola.graphed(lambda x: x, branches=4, plan_memory=True)(torch.ones(2)), "which branches = 4 does not keep"),
     ],
 )
 def test_what_cannot_be_told_is_refused(cpu, call, message):

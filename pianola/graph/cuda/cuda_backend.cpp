@@ -17,6 +17,7 @@
 #include <pianola/graph/cuda/leaf_streams.hpp>
 #include <pianola/graph/cuda/numbered_calls.hpp>
 #include <pianola/graph/cuda/other_threads.hpp>
+#include <pianola/graph/cuda/planned_memory.hpp>
 #include <pianola/graph/cuda/pool_returns.hpp>
 #include <pianola/graph/cuda/segments.hpp>
 #include <pianola/graph/cuda/stream_scope.hpp>
@@ -103,6 +104,7 @@ class CudaBackend final : public Backend {
   std::vector<trace::OpObserver*> observers() override;
   TraceRecorderOptions recorder_options() override;
   std::optional<std::string> end(const OpTrace* trace, const CaptureOptions& options) override;
+  void plan_memory(std::vector<memory::Block> blocks) override { blocks_to_plan_ = std::move(blocks); }
   void choose(const OpTrace* trace, const SaveStorage& save) override;
   void abandon() noexcept override;
   std::optional<Diagnosis> offence(const OpTrace* trace) const override;
@@ -179,6 +181,8 @@ class CudaBackend final : public Backend {
   InputCopies copies_;
   std::optional<WatchedReplays> watched_;  // where they communicate
 
+  std::vector<memory::Block> blocks_to_plan_;  // until the recording begins
+  std::shared_ptr<PlannedMemory> planned_;
   std::unique_ptr<CapturedGraph> graph_;
   std::unique_ptr<Branches> branches_;  // where they were asked for
   std::vector<c10::Storage> kept_;
@@ -223,6 +227,9 @@ void CudaBackend::begin(const CaptureOptions& options) {
   if (pool_->family() != nullptr) recording_->workspaces.emplace(*pool_->family(), recording_->stream.stream());
   no_returns_.emplace();
   recording_->drawable = graph_->begin(pool_->id(), to_cuda(options.mode), generators);
+  if (!blocks_to_plan_.empty()) {
+    planned_ = PlannedMemory::begin(recording_->stream, pool_->id(), std::exchange(blocks_to_plan_, {}));
+  }
   recording_->generators.emplace(
       graph_->drawn(), [this] { return graph_ ? graph_->drawn_states() : 0; }, options.set_generators);
   const CUstream stream = recording_->stream.stream();
@@ -408,6 +415,7 @@ CUgraphExec CudaBackend::executable() {
 }
 
 void CudaBackend::end_capture() {
+  if (planned_) planned_->end();
   try {
     graph_->finish();
   } catch (const c10::AcceleratorError& error) {
@@ -439,6 +447,9 @@ void CudaBackend::leave_ledger() noexcept {
 
 void CudaBackend::abandon() noexcept {
   leave_ledger();
+  if (planned_) planned_->end();
+  planned_.reset();
+  blocks_to_plan_.clear();
   clock_ = {};
   drawn_from_.clear();
   copies_ = {};
@@ -588,7 +599,7 @@ void CudaBackend::launch(const Executable* executable, Piece piece) {
   if (capture_status(stream.stream()) != CaptureStatus::none) [[unlikely]]
     refuse_inside_capture();
   const PoolTurn turn(pool_->turns());
-  pool_->check_no_warm_up();
+  pool_->check_ready();
   if (ledger_id_ != 0 && piece.is_first) check_results_intact(turn.ledger());
   turn.order().enter(stream.unwrap());
   std::optional<ForeignDraws::Unseen> draws;
@@ -662,6 +673,10 @@ void CudaBackend::reset() noexcept {
   }
   kept_.clear();
   pinned_.clear();
+  if (planned_) {
+    for (const CUDAStream& stream : streams_) planned_->record_stream(stream);
+  }
+  planned_.reset();
   streams_.clear();
   last_stream_.reset();
   pool_.reset();
@@ -676,6 +691,7 @@ void CudaBackend::describe(GraphInfo& info) const {
   info.types = topology.count_by_type();
   info.kernels = info.types.count("kernel") != 0 ? info.types.at("kernel") : 0;
   info.pool_bytes = pool_->bytes();
+  info.planned_bytes = planned_ ? planned_->bytes() : 0;
   info.executable_bytes = executable_bytes_;
   info.retained_bytes = bytes_of(kept_);
   info.draws_random_numbers = !clock_.idle();

@@ -36,9 +36,9 @@ void hold_pinned_memory(PoolId pool) {
   pinned.end_allocate_to_pool(pool);
 }
 
-void hold_device_memory(c10::Device device, PoolId pool) {
+void hold_device_memory(c10::Device device, PoolId pool, bool can_sleep) {
   try {
-    allocator::createOrIncrefPool(device.index(), pool);
+    allocator::get()->createOrIncrefPool(device.index(), pool, can_sleep ? sleeping_segments() : nullptr);
   } catch (const c10::Error&) {
     throw UsageError(
         {.what = fmt::format("pool ({}, {}) on {} has lost its last graph, and some of its memory is still in "
@@ -52,13 +52,13 @@ void hold_device_memory(c10::Device device, PoolId pool) {
 }  // namespace
 
 std::shared_ptr<PoolState> CudaPool::with_own_name(c10::Device device, std::shared_ptr<CudaPoolFamily> family,
-                                                   const Deleter& end) {
+                                                   bool can_sleep, const Deleter& end) {
   const std::optional<PoolId> used = PoolReturns::instance().take_name();
   if (!used) {
-    return {new CudaPool(device, at::cuda::graph_pool_handle(), PinnedUse::begins, std::move(family)), end};
+    return {new CudaPool(device, at::cuda::graph_pool_handle(), PinnedUse::begins, std::move(family), can_sleep), end};
   }
   try {
-    return {new CudaPool(device, *used, PinnedUse::taken_over, std::move(family)), end};
+    return {new CudaPool(device, *used, PinnedUse::taken_over, std::move(family), can_sleep), end};
   } catch (...) {
     PoolReturns::instance().give_back(*used, /*name_is_free=*/true, {});
     throw;
@@ -66,20 +66,21 @@ std::shared_ptr<PoolState> CudaPool::with_own_name(c10::Device device, std::shar
 }
 
 std::shared_ptr<PoolState> CudaPool::named(c10::Device device, PoolId name, const Deleter& end) {
-  std::shared_ptr<PoolState> pool(new CudaPool(device, name, PinnedUse::begins, nullptr), end);
+  std::shared_ptr<PoolState> pool(new CudaPool(device, name, PinnedUse::begins, nullptr, /*can_sleep=*/false), end);
   (void)pool->tell_id();  // whoever names it knows it
   return pool;
 }
 
 // The pool must live between its graphs, also when the last one is gone.
-CudaPool::CudaPool(c10::Device device, PoolId name, PinnedUse pinned, std::shared_ptr<CudaPoolFamily> family)
-    : PoolState(device, name),
+CudaPool::CudaPool(c10::Device device, PoolId name, PinnedUse pinned, std::shared_ptr<CudaPoolFamily> family,
+                   bool can_sleep)
+    : PoolState(device, name, can_sleep),
       is_alone_(family == nullptr),
       family_(is_alone_ ? std::make_shared<CudaPoolFamily>() : std::move(family)),
       turns_(family_->order()) {
   allocator::init(c10::cuda::device_count());
   PoolReturns::instance().retry();
-  hold_device_memory(device, id());
+  hold_device_memory(device, id(), can_sleep);
   if (pinned == PinnedUse::taken_over) return;
   try {
     hold_pinned_memory(id());
@@ -91,6 +92,7 @@ CudaPool::CudaPool(c10::Device device, PoolId name, PinnedUse pinned, std::share
 
 CudaPool::~CudaPool() {
   try {
+    if (asleep_ && asleep_->holds_any()) asleep_->wake();  // tensors that outlive the graphs
     for (const c10::cuda::CUDAStream& stream : replay_streams_) {
       workspaces_.record_stream(stream);
       family_->record_stream(stream);
@@ -116,6 +118,16 @@ std::shared_ptr<void> CudaPool::reserve_used_memory() {
 // It computes in cuBLAS's workspaces, which replays use.
 void CudaPool::begin_warm_up() { PoolTurn(turns_).order().enter(device()); }
 void CudaPool::end_warm_up() { PoolTurn(turns_).order().leave(); }
+
+std::size_t CudaPool::let_memory_go() {
+  const PoolTurn turn(turns_);
+  return asleep_.emplace(device(), id()).bytes();
+}
+
+void CudaPool::take_memory_back() {
+  asleep_->wake();
+  asleep_.reset();
+}
 
 std::size_t CudaPool::bytes() const {
   std::size_t bytes = 0;

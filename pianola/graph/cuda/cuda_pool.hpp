@@ -1,6 +1,7 @@
 #pragma once
 #include <pianola/graph/cuda/blas_workspaces.hpp>
 #include <pianola/graph/cuda/pool_family.hpp>
+#include <pianola/graph/cuda/sleeping_segments.hpp>
 #include <pianola/graph/pool_state.hpp>
 #include <pianola/graph/pool_turn.hpp>
 
@@ -10,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace pianola::graph {
@@ -22,7 +24,7 @@ class CudaPool final : public PoolState {
   /// With a name that nobody else knows, so far: that of a pool that is gone, where there is one.
   /// @param family  nullptr: it is alone.
   static std::shared_ptr<PoolState> with_own_name(c10::Device device, std::shared_ptr<CudaPoolFamily> family,
-                                                  const Deleter& end);
+                                                  bool can_sleep, const Deleter& end);
   static std::shared_ptr<PoolState> named(c10::Device device, PoolId name, const Deleter& end);
   ~CudaPool() override;
 
@@ -38,15 +40,18 @@ class CudaPool final : public PoolState {
 
  private:
   enum class PinnedUse : std::uint8_t { begins, taken_over };  // of the name, in the allocator of pinned memory
-  CudaPool(c10::Device device, PoolId name, PinnedUse pinned, std::shared_ptr<CudaPoolFamily> family);
+  CudaPool(c10::Device device, PoolId name, PinnedUse pinned, std::shared_ptr<CudaPoolFamily> family, bool can_sleep);
   void begin_warm_up() override;
   void end_warm_up() override;
+  std::size_t let_memory_go() override;
+  void take_memory_back() override;
 
   std::vector<c10::cuda::CUDAStream> replay_streams_;  // changed in a turn
   bool is_alone_;
   std::shared_ptr<CudaPoolFamily> family_;
   BlasWorkspaces workspaces_;
   PoolTurns turns_;
+  std::optional<AsleepPool> asleep_;
 };
 
 }  // namespace pianola::graph

@@ -10,6 +10,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -131,6 +134,39 @@ void poison_tapes(std::span<const at::Tensor> results) {
       if (only_tapes_hold_it || chosen.count(storage) != 0) target.fill_(std::numeric_limits<double>::quiet_NaN());
     }
   });
+}
+
+namespace {
+
+// The pages that lie inside, of memory that the heap took for itself alone.
+std::size_t drop_pages(const c10::StorageImpl& storage) {
+  static const auto kPage = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<std::uintptr_t>(storage.data());
+  const std::uintptr_t first = (begin + kPage - 1) / kPage * kPage;
+  const std::uintptr_t end = (begin + storage.nbytes()) / kPage * kPage;
+  if (begin == 0 || end <= first) return 0;
+  return madvise(reinterpret_cast<void*>(first), end - first, MADV_DONTNEED) == 0 ? end - first : 0;
+}
+
+}  // namespace
+
+std::size_t drop_scratch(std::span<const Tape* const> tapes) {
+  LiveTapes& all = LiveTapes::instance();
+  const auto aliases = count_aliases(all);
+  ska::flat_hash_set<const c10::StorageImpl*> dropped;
+  std::size_t bytes = 0;
+  for (const Tape* const tape : tapes) {
+    for (const TapeOp& op : tape->ops()) {
+      for (const auto& [output, position] : op.fresh) {
+        const at::Tensor& target = tensor_at(op.outputs[output], position);
+        const c10::StorageImpl* const storage = trace::storage_of(target);
+        if (storage == nullptr || target._is_zerotensor() || !target.is_cpu()) continue;
+        if (target.storage().use_count() != aliases.at(storage) || !dropped.insert(storage).second) continue;
+        bytes += drop_pages(*storage);
+      }
+    }
+  }
+  return bytes;
 }
 
 ReplayWatch::ReplayWatch(OnEnd on_end) : on_end_(std::move(on_end)), outer_(replay_watch) { replay_watch = &on_end_; }

@@ -101,6 +101,10 @@ bool is_made_by_a_tape(const at::Tensor& tensor);
 /// memory one of `results` looks at. See Note [What may be poisoned]. No replay may run at the same time.
 void poison_tapes(std::span<const at::Tensor> results);
 
+/// Gives whole pages of memory back that these tapes fill anew and only tapes hold; they read as zeros then. No replay may run at the same
+/// time. @return  Bytes. See Note [What may be poisoned].
+std::size_t drop_scratch(std::span<const Tape* const> tapes);
+
 /// While it lives, replays of tapes on this thread show it each operation at its end.
 class ReplayWatch {
  public:

@@ -66,7 +66,7 @@ class TapeBackend final : public Backend {
                                  .rule = "PG1201"};
     if (tape_.ops().empty() && !options.allow_empty) throw CaptureError(why_empty);
     live_.emplace(tape_);
-    pool_->add(result_bytes_);
+    pool_->add(tape_, result_bytes_);
     if (options.branches > 1 && trace != nullptr) plan(*trace, options);  // with kAutoBranches nothing could be gained
     watch_.reset();
     recorder_.reset();
@@ -111,7 +111,7 @@ class TapeBackend final : public Backend {
   std::size_t last_called(std::size_t operation) const noexcept override { return operation; }
 
   void reset() noexcept override {
-    if (pool_ != nullptr) pool_->remove(std::exchange(result_bytes_, 0));
+    if (pool_ != nullptr) pool_->remove(tape_, std::exchange(result_bytes_, 0));
     live_.reset();
     tape_ = {};
     drawn_from_.clear();
@@ -150,7 +150,7 @@ class TapeBackend final : public Backend {
  private:
   template <typename Replay>
   void run(const Replay& replay) {
-    pool_->check_no_warm_up();
+    pool_->check_ready();
     std::optional<ForeignDraws::Unseen> draws;
     if (!drawn_from_.empty()) draws.emplace(drawn_from_);
     replay();

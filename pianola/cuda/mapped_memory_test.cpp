@@ -1,0 +1,76 @@
+#include <pianola/cuda/mapped_memory.hpp>
+
+#include <pianola/core/out_of_memory_error.hpp>
+#include <pianola/cuda/fake_driver.hpp>
+#include <pianola/cuda/gpu_test.hpp>
+#include <pianola/cuda/memory_account.hpp>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace pianola::mapped_memory_test {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+TEST(MappedMemoryTest, KeepsItsAddressesWhileItsMemoryComesAndGoes) {
+  FakeDriver fake;
+  {
+    MappedMemory memory(0, 5 << 20, fake.table());
+    const std::uintptr_t address = memory.address();
+    EXPECT_EQ(memory.bytes(), 6U << 20U);
+    EXPECT_EQ(fake.mapped, memory.bytes());
+    memory.map();
+    memory.unmap();
+    memory.unmap();
+    EXPECT_EQ(fake.mapped, 0U);
+    EXPECT_EQ(fake.reserved, memory.bytes());
+    memory.map();
+    EXPECT_EQ(memory.address(), address);
+    EXPECT_EQ(fake.handles, 0U) << "the mapping holds the memory";
+  }
+  EXPECT_EQ(fake.mapped + fake.reserved + fake.handles, 0U);
+}
+
+TEST(MappedMemoryTest, ACallThatFailsLeavesNothingBehind) {
+  for (const char* const call : {"cuMemAddressReserve", "cuMemCreate", "cuMemMap", "cuMemSetAccess"}) {
+    SCOPED_TRACE(call);
+    FakeDriver fake;
+    fake.failures[call] = CUDA_ERROR_INVALID_VALUE;
+    EXPECT_THAT([&] { MappedMemory(0, 1, fake.table()); }, ThrowsMessage<DeviceError>(HasSubstr(call)));
+    EXPECT_EQ(fake.mapped + fake.reserved + fake.handles, 0U);
+  }
+}
+
+TEST(MappedMemoryTest, WithoutRoomItStaysUnmapped) {
+  FakeDriver fake;
+  MappedMemory memory(0, 1, fake.table());
+  memory.unmap();
+  fake.failures["cuMemCreate"] = CUDA_ERROR_OUT_OF_MEMORY;
+  EXPECT_THAT([&] { memory.map(); },
+              ThrowsMessage<OutOfMemoryError>(HasSubstr("the device has no 2097152 bytes left")));
+  EXPECT_FALSE(memory.is_mapped());
+  fake.failures.clear();
+  memory.map();
+  EXPECT_TRUE(memory.is_mapped());
+}
+
+class GpuMappedMemory : public GpuTest {};
+
+TEST_F(GpuMappedMemory, GivesItsMemoryBack) {
+  MappedMemory memory(0, 256 << 20);
+  const MemoryAccount account;
+  memory.unmap();
+  EXPECT_LE(account.taken_bytes(), -(256 << 20));
+  memory.map();
+  ASSERT_EQ(driver->memset_d8_async(memory.address(), 7, memory.bytes(), nullptr), CUDA_SUCCESS);
+  unsigned char last = 0;
+  ASSERT_EQ(driver->memcpy_dtoh(&last, memory.address() + memory.bytes() - 1, 1), CUDA_SUCCESS);
+  EXPECT_EQ(last, 7);
+}
+
+}  // namespace
+}  // namespace pianola::mapped_memory_test

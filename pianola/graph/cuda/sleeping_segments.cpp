@@ -1,0 +1,188 @@
+#include <pianola/graph/cuda/sleeping_segments.hpp>
+
+#include <pianola/core/error.hpp>
+#include <pianola/core/out_of_memory_error.hpp>
+#include <pianola/cuda/mapped_memory.hpp>
+#include <pianola/graph/cuda/planned_memory.hpp>
+#include <pianola/torch_abi/cuda/forwarding_cuda_allocator.hpp>
+#include <pianola/trace/allocator_events.hpp>
+
+#include <ATen/ops/empty.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <c10/util/Exception.h>
+#include <cuda_runtime_api.h>
+
+#include <exception>
+#include <map>
+#include <mutex>
+#include <utility>
+
+namespace pianola::graph {
+
+namespace allocator = c10::cuda::CUDACachingAllocator;
+
+#if !PIANOLA_TORCH_AT_LEAST(2, 12) || PIANOLA_TORCH_AT_LEAST(2, 15)
+
+namespace {
+
+// Torch calls it under its own lock.
+class SegmentSource final : public torch_abi::ForwardingCudaAllocator {
+ public:
+  explicit SegmentSource(Base& torchs) : ForwardingCudaAllocator(torchs) {}
+
+  static SegmentSource& instance() {
+    static auto* const segments = new SegmentSource(*allocator::get());
+    return *segments;
+  }
+
+  void* raw_alloc(std::size_t bytes) override {
+    try {
+      auto memory = std::make_unique<MappedMemory>(c10::cuda::current_device(), bytes);
+      const std::lock_guard lock(mutex_);
+      const std::uintptr_t address = memory->address();
+      all_.emplace(address, std::move(memory));
+      return reinterpret_cast<void*>(address);
+    } catch (const OutOfMemoryError&) {
+      return nullptr;  // torch frees what it has, and asks again
+    }
+  }
+
+  // As cudaFree does, it waits: the memory is gone at once.
+  void raw_delete(void* segment) override {
+    const std::lock_guard lock(mutex_);
+    const auto found = all_.find(reinterpret_cast<std::uintptr_t>(segment));
+    if (found == all_.end()) return;
+    if (found->second->is_mapped()) (void)cudaDeviceSynchronize();
+    all_.erase(found);
+  }
+
+  [[nodiscard]] MappedMemory* find(std::uintptr_t address) {
+    const std::lock_guard lock(mutex_);
+    const auto found = all_.find(address);
+    return found == all_.end() ? nullptr : found->second.get();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::uintptr_t, std::unique_ptr<MappedMemory>> all_;
+};
+
+std::vector<MappedMemory*> memory_of(c10::MempoolId_t pool) {
+  std::vector<MappedMemory*> all;
+  for (const auto& segment : allocator::snapshot(pool, /*include_traces=*/false).segments) {
+    if (MappedMemory* const memory = SegmentSource::instance().find(segment.address)) all.push_back(memory);
+  }
+  return all;
+}
+
+// Of blocks that a plan cut up, those inside that are held.
+std::vector<ByteSpan> held_blocks(c10::MempoolId_t pool) {
+  std::vector<ByteSpan> held;
+  for (const auto& segment : allocator::snapshot(pool, /*include_traces=*/false).segments) {
+    if (SegmentSource::instance().find(segment.address) == nullptr) continue;
+    std::uintptr_t address = segment.address;
+    for (const auto& block : segment.blocks) {
+      const ByteSpan span = {.begin = address, .end = address + block.size};
+      address = span.end;
+      if (!block.active) continue;
+      if (const auto inside = PlannedMemory::held_in(span)) {
+        held.insert(held.end(), inside->begin(), inside->end());
+      } else {
+        held.push_back(span);
+      }
+    }
+  }
+  return held;
+}
+
+std::size_t bytes_of(const std::vector<ByteSpan>& spans) {
+  std::size_t bytes = 0;
+  for (const ByteSpan& span : spans) bytes += span.size();
+  return bytes;
+}
+
+}  // namespace
+
+std::shared_ptr<allocator::CUDAAllocator> sleeping_segments() {
+  if (!trace::AllocatorWatch::sees_cuda() && allocator::get()->name() != "native") {
+    throw UnsupportedError({.what = "a pool that sleeps needs torch's native allocator of CUDA memory",
+                            .fix = "leave backend:cudaMallocAsync out of PYTORCH_CUDA_ALLOC_CONF"});
+  }
+  return {&SegmentSource::instance(), [](auto*) {}};
+}
+
+AsleepPool::AsleepPool(c10::Device device, c10::MempoolId_t pool) : device_(device), pool_(pool) {
+  const c10::cuda::CUDAGuard on_device(device_);
+  c10::cuda::device_synchronize();
+  held_ = held_blocks(pool_);
+  const trace::OwnMemory own;
+  on_host_ = at::empty({static_cast<std::int64_t>(bytes_of(held_))}, at::TensorOptions(at::kByte).pinned_memory(true));
+  copy(/*to_host=*/true);
+  std::vector<MappedMemory*> given_back;
+  try {
+    for (MappedMemory* const memory : memory_of(pool_)) {
+      memory->unmap();
+      given_back.push_back(memory);
+      bytes_ += memory->bytes();
+    }
+  } catch (...) {
+    for (MappedMemory* const memory : given_back) memory->map();
+    copy(/*to_host=*/false);
+    throw;
+  }
+}
+
+void AsleepPool::wake() {
+  const c10::cuda::CUDAGuard on_device(device_);
+  const auto map_all = [this] {
+    std::vector<MappedMemory*> back;
+    try {
+      for (MappedMemory* const memory : memory_of(pool_)) {
+        if (memory->is_mapped()) continue;
+        memory->map();
+        back.push_back(memory);
+      }
+    } catch (...) {
+      for (MappedMemory* const memory : back) memory->unmap();
+      throw;
+    }
+  };
+  try {
+    map_all();
+  } catch (const OutOfMemoryError&) {
+    allocator::emptyCache();
+    map_all();
+  }
+  copy(/*to_host=*/false);
+  on_host_.reset();
+}
+
+void AsleepPool::copy(bool to_host) {
+  const c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device_.index());
+  auto* host = static_cast<char*>(on_host_.mutable_data_ptr());
+  for (const ByteSpan& span : held_) {
+    auto* const device = reinterpret_cast<char*>(span.begin);
+    const std::size_t bytes = span.size();
+    const cudaError_t status = to_host ? cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream.stream())
+                                       : cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream.stream());
+    TORCH_CHECK(status == cudaSuccess, "cudaMemcpyAsync: ", cudaGetErrorString(status));
+    host += bytes;
+  }
+  stream.synchronize();
+}
+
+#else
+
+std::shared_ptr<allocator::CUDAAllocator> sleeping_segments() {
+  throw UnsupportedError({.what = "pools that sleep are not known to work with this version of torch",
+                          .fix = "make the pool without can_sleep, or use torch 2.11 or 2.15"});
+}
+
+AsleepPool::AsleepPool(c10::Device device, c10::MempoolId_t pool) : device_(device), pool_(pool) {}
+void AsleepPool::wake() {}
+
+#endif
+
+}  // namespace pianola::graph

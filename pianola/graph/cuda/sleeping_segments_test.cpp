@@ -1,0 +1,114 @@
+#include <pianola/core/out_of_memory_error.hpp>
+#include <pianola/cuda/memory_account.hpp>
+#include <pianola/graph/graph.hpp>
+#include <pianola/graph/testing/device_test.hpp>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <gmock/gmock.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace pianola::testing::sleeping_segments_test {
+namespace {
+
+constexpr std::int64_t kFloats = 1 << 18;  // a MiB
+
+/// What the driver says of pools that sleep.
+class SleepingSegmentsTest : public DeviceTest {
+ protected:
+  // 200 MiB of scratch, and a MiB of results.
+  void step() { result = (at::full({100 * kFloats}, 2.0, device()) * x).narrow(0, 0, kFloats).clone(); }
+
+  at::Tensor x, result;
+
+  void SetUp() override {
+    DeviceTest::SetUp();
+    if (!IsSkipped() && !HasFatalFailure()) x = at::ones({100 * kFloats}, device());
+  }
+};
+INSTANTIATE_TEST_SUITE_P(On, SleepingSegmentsTest, ::testing::Values("cuda"), device_name);
+
+TEST_P(SleepingSegmentsTest, TheDriverGetsTheMemory) {
+  GraphPool pool(device(), {.can_sleep = true});
+  Graph graph(device());
+  graph.capture([&] { step(); }, {.warmup = 1, .pool = pool});
+  graph.replay();
+  synchronize();
+  c10::cuda::CUDACachingAllocator::emptyCache();
+  const MemoryAccount account;
+  const auto bytes = static_cast<std::int64_t>(pool.suspend());
+  EXPECT_GE(bytes, static_cast<std::int64_t>(pool.bytes()));
+  EXPECT_LE(account.taken_bytes(), -bytes * 95 / 100);
+  pool.resume();
+  EXPECT_LE(account.taken_bytes(), 2 << 20);
+  EXPECT_TRUE(same(result, at::full({kFloats}, 2.0, device())));
+}
+
+TEST_P(SleepingSegmentsTest, WithoutRoomItGoesOnSleeping) {
+  GraphPool pool(device(), {.can_sleep = true});
+  Graph graph(device());
+  graph.capture([&] { step(); }, {.warmup = 1, .pool = pool});
+  graph.replay();
+  pool.suspend();
+  {
+    std::vector<at::Tensor> others;
+    try {
+      for (;;) others.push_back(at::empty({64 * kFloats}, device()));
+    } catch (const c10::OutOfMemoryError&) {
+    }
+    EXPECT_THAT([&] { pool.resume(); }, ::testing::ThrowsMessage<OutOfMemoryError>(::testing::HasSubstr("bytes left")));
+    EXPECT_TRUE(pool.is_asleep());
+  }
+  pool.resume();
+  EXPECT_TRUE(same(result, at::full({kFloats}, 2.0, device())));
+  x.fill_(4);
+  graph.replay();
+  EXPECT_TRUE(same(result, at::full({kFloats}, 8.0, device())));
+}
+
+TEST_P(SleepingSegmentsTest, AnotherStreamMayBeBusyMeanwhile) {
+  GraphPool pool(device(), {.can_sleep = true});
+  Graph graph(device());
+  graph.capture([&] { step(); }, {.warmup = 1, .pool = pool});
+  at::Tensor other = at::ones({kFloats}, device());
+  for (int i = 0; i < 20; ++i) {
+    {
+      const c10::cuda::CUDAStreamGuard on(c10::cuda::getStreamFromPool());
+      for (int k = 0; k < 50; ++k) other.mul_(1.0);
+    }
+    graph.replay();
+    pool.suspend();
+    pool.resume();
+    ASSERT_TRUE(same(result, at::full({kFloats}, 2.0, device())));
+  }
+}
+
+TEST_P(SleepingSegmentsTest, MemoryOfAPoolThatEndsGoesBack) {
+  const auto once = [&] {
+    GraphPool pool(device(), {.can_sleep = true});
+    Graph graph(device());
+    graph.capture([&] { step(); }, {.warmup = 1, .pool = pool, .plan_memory = true});
+    graph.replay();
+    pool.suspend();
+    pool.resume();
+    result.reset();
+  };
+  once();
+  synchronize();
+  c10::cuda::CUDACachingAllocator::emptyCache();
+  const MemoryAccount account;
+  for (int i = 0; i < 5; ++i) once();
+  synchronize();
+  c10::cuda::CUDACachingAllocator::emptyCache();
+  EXPECT_LE(account.taken_bytes(), 4 << 20);
+}
+
+}  // namespace
+}  // namespace pianola::testing::sleeping_segments_test

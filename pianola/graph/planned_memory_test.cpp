@@ -1,0 +1,93 @@
+#include <pianola/core/error.hpp>
+#include <pianola/core/out_of_memory_error.hpp>
+#include <pianola/graph/graph.hpp>
+#include <pianola/graph/testing/device_test.hpp>
+#include <pianola/graph/testing/mlp.hpp>
+
+#include <ATen/ops/empty.h>
+#include <gmock/gmock.h>
+
+#include <stdexcept>
+
+namespace pianola::testing::planned_memory_test {
+namespace {
+
+using ::testing::HasSubstr;
+
+// On the tape nothing is planned, and all else is the same.
+class PlannedMemoryTest : public DeviceTest {
+ protected:
+  static CaptureOptions planned(int warmup = 2) { return {.warmup = warmup, .plan_memory = true}; }
+};
+PIANOLA_ON_EVERY_DEVICE(PlannedMemoryTest);
+
+TEST_P(PlannedMemoryTest, ReplaysEqualEager) {
+  Training training(device());
+  Graph graph(device());
+  graph.capture([&] { training.step(); }, planned());
+  EXPECT_EQ(graph.info().planned_bytes != 0, device().is_cuda());
+  expect_replays_equal_eager(graph, training, 5);
+}
+
+TEST_P(PlannedMemoryTest, GraphsOfAPoolPlanEachForItself) {
+  const GraphPool pool(device());
+  Training one(device()), other(device());
+  Graph first(device()), second(device());
+  CaptureOptions options = planned();
+  options.pool = pool;
+  first.capture([&] { one.step(); }, options);
+  second.capture([&] { other.step(); }, options);
+  expect_replays_equal_eager(first, one);
+  expect_replays_equal_eager(second, other);
+}
+
+TEST_P(PlannedMemoryTest, LanesThatNobodyAskedForAreLeftOut) {
+  Training training(device());
+  Graph graph(device());
+  CaptureOptions options = planned();
+  options.branches = kAutoBranches;
+  graph.capture([&] { training.step(); }, options);
+  EXPECT_FALSE(graph.info().branches.has_value());
+  expect_replays_equal_eager(graph, training);
+}
+
+TEST_P(PlannedMemoryTest, ALimitIsThatOfThePlan) {
+  Training training(device());
+  Graph graph(device());
+  CaptureOptions options = planned();
+  options.memory_limit = 1;
+  EXPECT_THAT([&] { graph.capture([&] { training.step(); }, options); },
+              ::testing::ThrowsMessage<OutOfMemoryError>(HasSubstr("a graph's pool would take")));
+  options.memory_limit = 1U << 20U;  // torch's allocator takes two
+  graph.capture([&] { training.step(); }, options);
+  expect_replays_equal_eager(graph, training);
+}
+
+TEST_P(PlannedMemoryTest, AStepThatFailsLeavesEverythingAsItWas) {
+  Training training(device());
+  const auto state = clone_all(training.state());
+  Graph graph(device());
+  const auto fail = [&] {
+    training.step();
+    if (is_recording()) throw std::runtime_error("the step's own");
+  };
+  EXPECT_THROW(graph.capture(fail, planned()), std::runtime_error);
+  expect_same(training.state(), state, "after the failure");
+  graph.capture([&] { training.step(); }, planned());
+  expect_replays_equal_eager(graph, training);
+}
+
+TEST_P(PlannedMemoryTest, WhatAPlanCannotServeIsRefused) {
+  Graph graph(device());
+  const auto step = [&] { (void)at::empty({8}, device()).fill_(1); };
+  const auto refusal = [&](const CaptureOptions& options, const char* sentence) {
+    EXPECT_THAT([&] { graph.capture(step, options); }, ::testing::ThrowsMessage<UsageError>(HasSubstr(sentence)));
+  };
+  refusal(planned(0), "plan_memory needs a warm-up run, which shows the lives of the blocks, and warmup = 0");
+  CaptureOptions branched = planned();
+  branched.branches = 4;
+  refusal(branched, "which branches = 4 does not keep");
+}
+
+}  // namespace
+}  // namespace pianola::testing::planned_memory_test

@@ -1,0 +1,140 @@
+#include <pianola/core/error.hpp>
+#include <pianola/graph/graph.hpp>
+#include <pianola/graph/testing/device_test.hpp>
+#include <pianola/graph/testing/mlp.hpp>
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <gmock/gmock.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace pianola::testing::pool_sleep_test {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+constexpr std::int64_t kFloats = 1 << 18;  // a MiB
+
+class PoolSleepTest : public DeviceTest {
+ protected:
+  static GraphPool make_pool() { return {device(), {.can_sleep = true}}; }
+};
+PIANOLA_ON_EVERY_DEVICE(PoolSleepTest);
+
+TEST_P(PoolSleepTest, GraphsReplayAsBeforeWhenTheyHaveSlept) {
+  for (const bool plan_memory : {false, true}) {
+    SCOPED_TRACE(plan_memory ? "planned" : "as torch has it");
+    GraphPool pool = make_pool();
+    Training graphed(device()), eager(device());
+    Graph graph(device());
+    graph.capture([&] { graphed.step(); }, {.warmup = 2, .pool = pool, .plan_memory = plan_memory});
+    for (int step = 0; step < 6; ++step) {
+      graphed.feed(step);
+      eager.feed(step);
+      graph.replay();
+      eager.step();
+      EXPECT_EQ(pool.suspend() != 0, device().is_cuda())
+          << "the tape gives whole pages back, and these blocks are small";
+      EXPECT_TRUE(pool.is_asleep());
+      pool.resume();
+      expect_same(graphed.everything(), eager.everything(), "in step " + std::to_string(step));
+    }
+  }
+}
+
+TEST_P(PoolSleepTest, ScratchGoesAndResultsStay) {
+  GraphPool pool = make_pool();
+  const at::Tensor x = at::ones({8 * kFloats}, device());
+  at::Tensor result;
+  Graph graph(device());
+  graph.capture([&] { result = ((x * 2) * 3 + 1).sqrt().narrow(0, 0, kFloats).clone(); }, {.warmup = 1, .pool = pool});
+  graph.replay();
+  const at::Tensor before = result.clone();
+  EXPECT_GE(pool.suspend(), 8U << 20U);
+  EXPECT_EQ(pool.suspend(), 0U) << "it sleeps already";
+  pool.resume();
+  pool.resume();
+  EXPECT_TRUE(same(result, before));
+  x.fill_(5);
+  graph.replay();
+  EXPECT_TRUE(same(result, ((x * 2) * 3 + 1).sqrt().narrow(0, 0, kFloats)));
+}
+
+TEST_P(PoolSleepTest, ASleepingPoolRefusesReplaysAndCaptures) {
+  GraphPool pool = make_pool();
+  at::Tensor x = at::ones({8}, device());
+  Graph graph(device()), other(device());
+  graph.capture([&] { x.add_(1); }, {.warmup = 1, .pool = pool});
+  pool.suspend();
+  EXPECT_THAT([&] { graph.replay(); },
+              ThrowsMessage<UsageError>(
+                  HasSubstr("replay() was called on a graph whose pool is asleep; nothing was launched")));
+  EXPECT_THAT([&] { other.capture([&] { x.add_(1); }, {.pool = pool}); },
+              ThrowsMessage<UsageError>(HasSubstr("capture() was given a pool that is asleep")));
+  EXPECT_TRUE(same(x, at::ones({8}, device())));
+  pool.resume();
+  graph.replay();
+  EXPECT_TRUE(same(x, at::full({8}, 2.0, device())));
+}
+
+TEST_P(PoolSleepTest, WhatCannotSleepIsRefused) {
+  GraphPool plain(device());
+  EXPECT_THAT([&] { plain.suspend(); },
+              ThrowsMessage<UsageError>(HasSubstr("suspend() was called on a pool that was not made to sleep")));
+  GraphPool pool = make_pool();
+  Graph graph(device());
+  EXPECT_THAT([&] { graph.capture([&] { pool.suspend(); }, {.warmup = 1}); },
+              ThrowsMessage<UsageError>(HasSubstr("suspend() was called while a capture is open on this thread")));
+}
+
+TEST_P(PoolSleepTest, AGraphMayEndAsleepAndItsResultLivesOn) {
+  std::optional<GraphPool> pool(make_pool());
+  const at::Tensor x = at::ones({4 * kFloats}, device());
+  at::Tensor result;
+  std::optional<Graph> graph(device());
+  graph->capture([&] { result = x * 2 + 1; }, {.warmup = 1, .pool = *pool});
+  graph->replay();
+  pool->suspend();
+  graph.reset();
+  pool.reset();
+  EXPECT_TRUE(same(result, at::full({4 * kFloats}, 3.0, device())));
+}
+
+TEST_P(PoolSleepTest, AllPoolsSleepAndWakeTogether) {
+  GraphPool one = make_pool(), two = make_pool();
+  at::Tensor x = at::ones({4 * kFloats}, device()), y, z;
+  Graph first(device()), second(device());
+  first.capture([&] { y = x * 2 + 1; }, {.warmup = 1, .pool = one});
+  second.capture([&] { z = x * 3 + 1; }, {.warmup = 1, .pool = two});
+  first.replay();
+  second.replay();
+  EXPECT_GE(suspend_all(), 7U << 20U);  // of whole pages, on the tape
+  EXPECT_TRUE(one.is_asleep() && two.is_asleep());
+  resume_all();
+  EXPECT_FALSE(one.is_asleep() || two.is_asleep());
+  EXPECT_TRUE(same(y, at::full_like(x, 3.0)));
+  EXPECT_TRUE(same(z, at::full_like(x, 4.0)));
+}
+
+TEST_P(PoolSleepTest, AThousandSleepsLeaveNothingBehind) {
+  GraphPool pool = make_pool();
+  at::Tensor x = at::ones({kFloats}, device());
+  at::Tensor result;
+  Graph graph(device());
+  graph.capture([&] { result = x.add_(1) * 2; }, {.warmup = 1, .pool = pool});
+  const std::size_t bytes = pool.bytes();
+  const int sleeps = device().is_cuda() ? 1000 : 100;
+  for (int i = 1; i <= sleeps; ++i) {
+    graph.replay();
+    pool.suspend();
+    pool.resume();
+    ASSERT_TRUE(same(result, at::full_like(x, 2.0 * (i + 1)))) << i;
+  }
+  EXPECT_EQ(pool.bytes(), bytes);
+}
+
+}  // namespace
+}  // namespace pianola::testing::pool_sleep_test

@@ -1,0 +1,57 @@
+#pragma once
+#include <pianola/core/export.hpp>
+#include <pianola/memory/block.hpp>
+#include <pianola/memory/free_pieces.hpp>
+#include <pianola/memory/offset_plan.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+namespace pianola::memory {
+
+// Note [A plan is advice]
+// A plan is made of one run of a step, and serves another one. If that asks for other blocks, or frees them later, places of the plan
+// are taken. So each place is looked at when it is asked for: one in which a living block has a byte is not handed out. What the plan
+// does not foresee gets no place at all, since it could only take another's.
+
+/// A region of memory whose blocks lie where a plan puts them: blocks are asked for in the order of the plan's, with some missing and some
+/// new ones.
+class PIANOLA_API PlannedSpace {
+ public:
+  /// @param blocks  Of the plan, in the order of `made`.
+  PlannedSpace(std::span<const Block> blocks, const OffsetPlan& plan);
+
+  /// The offset of the next block of this size; nullopt: the plan has no such block among the next ones, or its place is taken.
+  /// Cost:  log n.
+  std::optional<std::uint64_t> take(std::uint64_t bytes);
+  /// The block at this offset is gone, and its bytes may be handed out again.
+  void give_back(std::uint64_t offset);
+
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
+  /// What no block holds.
+  [[nodiscard]] std::vector<Piece> free_pieces() const { return free_.all(); }
+  /// Blocks that were asked for, and got no place.
+  [[nodiscard]] std::size_t refused() const noexcept { return refused_; }
+  [[nodiscard]] std::uint64_t refused_bytes() const noexcept { return refused_bytes_; }
+
+ private:
+  struct Place {
+    std::uint64_t offset, bytes;
+  };
+  [[nodiscard]] const Place* next_of(std::uint64_t bytes);
+  std::nullopt_t refuse(std::uint64_t bytes);
+
+  std::vector<Place> places_;  // in the order in which they are asked for
+  std::size_t next_ = 0;
+  std::uint64_t bytes_;
+  FreePieces free_;
+  std::unordered_map<std::uint64_t, std::uint64_t> taken_;  // bytes, by offset
+  std::size_t refused_ = 0;
+  std::uint64_t refused_bytes_ = 0;
+};
+
+}  // namespace pianola::memory

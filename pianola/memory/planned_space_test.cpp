@@ -1,0 +1,119 @@
+#include <pianola/memory/planned_space.hpp>
+
+#include <pianola/memory/plan_proof.hpp>
+#include <pianola/memory/testing/random_steps.hpp>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <utility>
+#include <vector>
+
+namespace pianola::memory::planned_space_test {
+namespace {
+
+using ::testing::Optional;
+
+PlannedSpace space_of(const std::vector<Block>& blocks) { return {blocks, plan_offsets(blocks)}; }
+
+// What a run asks for and frees, in order: the number of a block, and whether it is freed.
+using Events = std::vector<std::pair<std::size_t, bool>>;
+
+Events events_of(const std::vector<Block>& blocks) {
+  std::vector<std::pair<std::pair<Moment, bool>, std::size_t>> moments;
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    moments.push_back({{blocks[i].made, true}, i});
+    if (blocks[i].freed != Block::kNever) moments.push_back({{blocks[i].freed, false}, i});
+  }
+  std::ranges::sort(moments);  // what is freed at a moment is freed before what is made then
+  Events events;
+  for (const auto& [moment, block] : moments) events.emplace_back(block, !moment.second);
+  return events;
+}
+
+// Runs a step, and checks at each block that no living one has a byte of it. @return  Blocks that got a place.
+std::size_t run(PlannedSpace& space, const std::vector<Block>& blocks, const Events& events) {
+  std::map<std::size_t, std::uint64_t> places;
+  std::size_t placed = 0;
+  for (const auto& [block, is_freed] : events) {
+    if (is_freed) {
+      if (const auto place = places.extract(block)) space.give_back(place.mapped());
+      continue;
+    }
+    const std::optional<std::uint64_t> offset = space.take(blocks[block].bytes);
+    if (!offset) continue;
+    ++placed;
+    const std::uint64_t end = *offset + in_whole_units(blocks[block].bytes);
+    EXPECT_LE(end, space.bytes());
+    for (const auto& [other, begin] : places) {
+      EXPECT_TRUE(end <= begin || begin + in_whole_units(blocks[other].bytes) <= *offset) << other << " and " << block;
+    }
+    places.emplace(block, *offset);
+  }
+  return placed;
+}
+
+TEST(PlannedSpaceTest, EachBlockOfTheSameStepLiesWhereThePlanPutsIt) {
+  for (std::uint32_t seed = 0; seed < 200; ++seed) {
+    const std::vector<Block> blocks = testing::random_step(seed);
+    PlannedSpace space = space_of(blocks);
+    EXPECT_EQ(run(space, blocks, events_of(blocks)), blocks.size()) << seed;
+    EXPECT_EQ(space.refused(), 0U);
+  }
+}
+
+TEST(PlannedSpaceTest, ABlockThatThePlanDoesNotKnowGetsNoPlace) {
+  PlannedSpace space = space_of({{.made = 0, .freed = 1, .bytes = 512}, {.made = 1, .bytes = 2048}});
+  EXPECT_EQ(space.take(1024), std::nullopt);
+  EXPECT_THAT(space.take(512), Optional(0U));
+  EXPECT_EQ(space.refused(), 1U);
+  EXPECT_EQ(space.refused_bytes(), 1024U);
+}
+
+TEST(PlannedSpaceTest, ABlockThatIsFreedLaterKeepsItsPlace) {
+  PlannedSpace space = space_of({{.made = 0, .freed = 1, .bytes = 512}, {.made = 2, .freed = 3, .bytes = 512}});
+  ASSERT_EQ(space.bytes(), 512U);
+  EXPECT_THAT(space.take(512), Optional(0U));
+  EXPECT_EQ(space.take(512), std::nullopt) << "the first one lives";
+  space.give_back(0);
+}
+
+TEST(PlannedSpaceTest, MissingBlocksAreSkipped) {
+  std::vector<Block> blocks;
+  for (Moment i = 0; i < 60; ++i) blocks.push_back({.made = i, .freed = i + 1, .bytes = 512});
+  blocks.push_back({.made = 60, .bytes = 4096});
+  PlannedSpace space = space_of(blocks);
+  EXPECT_TRUE(space.take(4096).has_value());
+}
+
+// The run frees some blocks later or never, leaves others out, and asks for new ones.
+TEST(PlannedSpaceTest, ARunThatDiffersNeverGetsBytesOfALivingBlock) {
+  for (std::uint32_t seed = 0; seed < 500; ++seed) {
+    std::mt19937 random(seed);
+    const std::vector<Block> planned =
+        seed % 2 == 0 ? testing::random_step(seed) : testing::TrainingStep(seed).blocks();
+    std::vector<Block> blocks;
+    for (Block block : planned) {
+      if (random() % 20 == 0) continue;
+      if (block.freed != Block::kNever) block.freed += static_cast<Moment>(random() % 5);
+      if (random() % 30 == 0) block.freed = Block::kNever;
+      if (random() % 30 == 0) block.bytes += 512U * (random() % 3);
+      blocks.push_back(block);
+    }
+    PlannedSpace space = space_of(planned);
+    const std::size_t placed = run(space, blocks, events_of(blocks));
+    EXPECT_EQ(placed + space.refused(), blocks.size());
+  }
+}
+
+TEST(PlannedSpaceTest, AnEmptyPlanHasNoPlace) {
+  PlannedSpace space = space_of({});
+  EXPECT_EQ(space.take(1), std::nullopt);
+  space.give_back(0);
+}
+
+}  // namespace
+}  // namespace pianola::memory::planned_space_test

@@ -1,0 +1,102 @@
+"""Pools that give their memory back while others work."""
+
+import copy
+import subprocess
+import sys
+
+import pianola
+import pytest
+import torch
+from layer_programs import Gpt, words
+from torch.nn import functional as F
+from twins import assert_same
+
+
+def training(model, device):
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step(ids):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(ids)[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
+def made(device):
+    torch.manual_seed(5)
+    return Gpt(layers=2, size=128).to(device)
+
+
+@pytest.mark.parametrize("plan_memory", [False, True])
+@pytest.mark.parametrize("way", ["iteration", "graphed"])
+def test_training_goes_on_where_it_slept(device, way, plan_memory):
+    model = made(device)
+    eager = training(copy.deepcopy(model), device)
+    pool = pianola.GraphPool(device, can_sleep=True)
+    step = training(model, device)
+    if way == "iteration":
+        step = pianola.FullIteration(step, pool=pool, plan_memory=plan_memory)
+    else:
+        step = pianola.graphed(step, pool=pool, plan_memory=plan_memory)
+    for i in range(10):
+        ids = words(i, device, batch=32)
+        torch.manual_seed(i)  # of the dropout
+        loss = step(ids)
+        torch.manual_seed(i)
+        assert_same(f"loss {i}", loss, eager(ids))
+        with pool.suspended() as given_back:
+            assert pool.is_asleep
+            assert given_back > 0 or i < 3
+    assert step.info().signatures[0].replays >= 5
+
+
+def test_calls_without_gradients_sleep_too(device):
+    model = made(device).eval()
+    pool = pianola.GraphPool(device, can_sleep=True)
+    call = pianola.graphed(copy.deepcopy(model), pool=pool)
+    with torch.no_grad():
+        for i in range(6):
+            ids = words(i, device)
+            assert_same(f"call {i}", call(ids), model(ids))
+            pianola.suspend_all()
+            pianola.resume_all()
+    assert call.forward.info().signatures[0].replays >= 2
+
+
+def test_a_replay_while_asleep_raises_and_computes_nothing(device):
+    x = torch.ones(4, device=device)
+    pool = pianola.GraphPool(device, can_sleep=True)
+    graph = pianola.Graph(device)
+    graph.capture(lambda: x.add_(1), pool=pool)
+    pool.suspend()
+    with pytest.raises(pianola.UsageError, match="a graph whose pool is asleep; nothing was launched"):
+        graph.replay()
+    with pytest.raises(pianola.UsageError, match="was given a pool that is asleep"):
+        pianola.Graph(device).capture(lambda: x.add_(1), pool=pool)
+    pool.resume()
+    graph.replay()
+    assert x.tolist() == [2.0] * 4
+
+
+def test_a_pool_has_to_be_made_to_sleep(device):
+    with pytest.raises(pianola.UsageError, match="was not made to sleep"):
+        pianola.GraphPool(device).suspend()
+
+
+def test_a_process_may_exit_asleep(device):
+    program = f"""
+import pianola, torch
+x = torch.ones(1 << 20, device="{device}")
+pool = pianola.GraphPool("{device}", can_sleep=True)
+graph = pianola.Graph("{device}")
+out = []
+graph.capture(lambda: out.append(x * 2 + 1), pool=pool)
+graph.replay()
+print(pool.suspend() > 0)
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert (result.returncode, result.stdout.strip()) == (0, "True"), result.stderr
+    assert "Traceback" not in result.stderr and "terminate" not in result.stderr, result.stderr
