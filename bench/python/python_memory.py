@@ -82,7 +82,7 @@ def from_transformers(settings):
         return
     llama = hf.LlamaConfig(hidden_size=1024, intermediate_size=2816, num_hidden_layers=12, num_attention_heads=16, vocab_size=32_000, use_cache=False)
     yield of_words("transformers Llama", made(hf.LlamaForCausalLM, llama), llama.vocab_size, 4, 512)
-    t5 = hf.T5Config(d_model=512, num_layers=6, num_heads=8, use_cache=False)
+    t5 = hf.T5Config(d_model=512, num_layers=6, num_heads=8, use_cache=False, decoder_start_token_id=0, pad_token_id=0)
     yield of_words("transformers T5", made(hf.T5ForConditionalGeneration, t5), t5.vocab_size, 8, 256)
     opt = hf.OPTConfig(hidden_size=768, num_hidden_layers=12, ffn_dim=3072, num_attention_heads=12, use_cache=False)
     yield of_words("transformers OPT", made(hf.OPTForCausalLM, opt), opt.vocab_size, 4, 512)

@@ -2,7 +2,6 @@
 
 #include <pianola/callable/input_gradients.hpp>
 #include <pianola/core/error.hpp>
-#include <pianola/graph/memory_limit.hpp>
 #include <pianola/trace/collective_work.hpp>
 #include <pianola/trace/op_stream.hpp>
 
@@ -52,6 +51,7 @@ EagerRun::EagerRun(std::span<const at::Tensor> inputs, const std::function<void(
   run();
   if (memory) {
     memory_ = {.blocks = memory->blocks(),
+               .operations = memory->operations(),
                .sees_cpu = trace::BlockLog::sees(c10::kCPU),
                .sees_cuda = trace::BlockLog::sees(c10::kCUDA)};
   }
@@ -64,9 +64,9 @@ EagerRun::EagerRun(std::span<const at::Tensor> inputs, const std::function<void(
   if (diagnosis_) failure_ = Error(*diagnosis_).what();
 }
 
-std::optional<std::vector<memory::Block>> EagerRun::blocks(c10::Device device) const {
+std::optional<memory::StepRun> EagerRun::memory(c10::Device device) const {
   if (!memory_ || !(device.is_cpu() ? memory_->sees_cpu : memory_->sees_cuda)) return std::nullopt;
-  return graph::lives_of(trace::blocks_on(device, memory_->blocks));
+  return trace::run_of(trace::blocks_on(device, memory_->blocks), memory_->operations);
 }
 
 bool EagerRun::is_open() noexcept { return open_runs() != 0; }

@@ -27,7 +27,7 @@ class EagerRun {
   /// @param numbers  Are given the uses of numbers among its arguments.
   /// @param islands  Are given those of the run.
   /// @param reads    The same; nullptr: replays check none.
-  /// @param notes_memory  For blocks().
+  /// @param notes_memory  For memory().
   EagerRun(std::span<const at::Tensor> inputs, const std::function<void()>& run,
            std::shared_ptr<HostParts> parts = std::make_shared<HostParts>(),
            std::shared_ptr<graph::NumberUses> numbers = std::make_shared<graph::NumberUses>(),
@@ -54,7 +54,7 @@ class EagerRun {
   /// The number that autograd gave its first node, or would have; see at::sequence_number.
   [[nodiscard]] std::uint64_t first_node() const noexcept { return first_node_; }
   /// What it was handed out on the device; nullopt: that was not noted, or could not be.
-  [[nodiscard]] std::optional<std::vector<memory::Block>> blocks(c10::Device device) const;
+  [[nodiscard]] std::optional<memory::StepRun> memory(c10::Device device) const;
   /// Why the two do not show the whole run; empty where they do.
   [[nodiscard]] const std::string& failure() const noexcept { return failure_; }
   /// @throws CaptureError  There is a failure(); OutOfMemoryError, where that is why.
@@ -78,6 +78,7 @@ class EagerRun {
   std::optional<trace::OddWork> odd_work_, communication_;
   struct Memory {
     std::vector<trace::StepBlock> blocks;  // of all devices
+    std::vector<const void*> operations;
     bool sees_cpu, sees_cuda;
   };
   std::optional<Memory> memory_;

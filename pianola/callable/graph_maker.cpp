@@ -98,7 +98,7 @@ std::string GraphMaker::note_of_second_run() const {
 CachedGraph GraphMaker::make(Call& call, const Source& source) {
   const OneCall::Scope making(making_, "a capture", "a cache");
   if (!source.is_adopted) {  // else that was a call with other shapes
-    graph::check_memory(source.observation.blocks(), options_.memory_limit, options_.plan_memory && source.is_step);
+    graph::check_memory(source.observation.memory(), options_.memory_limit, options_.plan_memory && source.is_step);
   }
   const graph::KeepHostCopies keep(source.observation.copies_from_host() && !source.observation.device().is_cpu());
   *has_run_ = false;
@@ -205,8 +205,8 @@ std::unique_ptr<StepGraph> GraphMaker::make_step(const Callable& callable, const
                                .mode = options_.mode,
                                .memory_limit = source.is_adopted ? options_.memory_limit : 0,
                                .plan_memory = options_.plan_memory};
-  static const std::vector<memory::Block> kNone;
-  const graph::BlocksOfRun blocks(observation.blocks() ? *observation.blocks() : kNone);
+  static const memory::StepRun kNone;
+  const graph::RunToPlanBy to_plan_by(observation.memory() ? *observation.memory() : kNone);
   const bool follows_numbers = !call.numbers().empty();
   const RunBefore before{.reads = observation.values_read(),
                          .islands = observation.islands(),

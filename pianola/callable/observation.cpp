@@ -138,7 +138,7 @@ Observation::Observation(EagerRun run, const HostEffects& effects, std::span<con
                          const std::vector<at::Tensor>& results)
     : kind_(kind_of(run, results)),
       device_(device_of(run.watch(), inputs)),
-      blocks_(run.blocks(device_)),
+      memory_(run.memory(device_)),
       spared_inputs_(run.spared_inputs()),
       kept_(run, inputs, results, effects.remade),
       backwards_(kind_ == GraphedKind::autograd ? CustomBackwards(inputs, results) : CustomBackwards()),

@@ -40,7 +40,7 @@ class Observation {
   /// Where the function computes.
   [[nodiscard]] c10::Device device() const noexcept { return device_; }
   /// What it was handed out; nullopt: that was not noted, or could not be.
-  [[nodiscard]] const std::optional<std::vector<memory::Block>>& blocks() const noexcept { return blocks_; }
+  [[nodiscard]] const std::optional<memory::StepRun>& memory() const noexcept { return memory_; }
   /// For each input whether it has a history, and was sent no gradient.
   [[nodiscard]] const std::vector<bool>& spared_inputs() const noexcept { return spared_inputs_; }
   /// Parameters that it read and that are still there.
@@ -107,7 +107,7 @@ class Observation {
  private:
   GraphedKind kind_;
   c10::Device device_;
-  std::optional<std::vector<memory::Block>> blocks_;
+  std::optional<memory::StepRun> memory_;
   std::vector<trace::WeakTensor> leaves_;
   std::vector<bool> spared_inputs_;
   KeptTensors kept_;

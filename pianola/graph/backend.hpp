@@ -2,7 +2,7 @@
 #include <pianola/core/error.hpp>
 #include <pianola/graph/graph.hpp>
 #include <pianola/graph/options.hpp>
-#include <pianola/memory/block.hpp>
+#include <pianola/memory/step_run.hpp>
 #include <pianola/parallel/lane_chart.hpp>
 #include <pianola/trace/op_info.hpp>
 #include <pianola/trace/op_stream.hpp>
@@ -58,9 +58,8 @@ class Backend {
   /// @throws CaptureError  The recording is broken or empty; abandon() follows.
   virtual std::optional<std::string> end(const OpTrace* trace, const CaptureOptions& options) = 0;
   using SaveStorage = std::function<void(const c10::Storage&)>;
-  /// Before begin(): memory that the recording asks for lies as a plan of these blocks has it.
-  /// @param blocks  Of the last warm-up run, in the order of `made`.
-  virtual void plan_memory(std::vector<memory::Block> /*blocks*/) {}
+  /// Before begin(): memory that the recording asks for lies as a plan of this run's has it.
+  virtual void plan_memory(memory::StepRun /*run*/) {}
   /// After end(): settles what replays run, where there is a choice. What it writes on the way it saves first.
   virtual void choose(const OpTrace* /*trace*/, const SaveStorage& /*save*/) {}
   /// Stops recording, returns all memory, and leaves the device ready for the next capture.

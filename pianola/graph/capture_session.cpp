@@ -35,7 +35,7 @@ std::chrono::microseconds since(Clock::time_point start) {
 }
 
 void check_plan(const CaptureOptions& options) {
-  if (options.warmup == 0 && BlocksOfRun::known() == nullptr) {
+  if (options.warmup == 0 && RunToPlanBy::known() == nullptr) {
     throw UsageError({.what = "plan_memory needs a warm-up run, which shows the lives of the blocks, and warmup = 0",
                       .fix = "warm up once or more"});
   }
@@ -158,9 +158,9 @@ void CaptureSession::warm_up(const std::function<void()>& step) {
       observers.insert(observers.end(), {&written_, &generator_states_});
     }
     if (path_ && run >= PathCheck::first_call(options_.warmup)) observers.push_back(&path_->next_call());
-    std::optional<trace::BlockLog> blocks;
+    std::optional<trace::BlockLog> memory;
     if ((options_.memory_limit != 0 || options_.plan_memory) && run + 1 == options_.warmup) {
-      observers.push_back(&blocks.emplace());
+      observers.push_back(&memory.emplace());
     }
     open_islands_.reset();
     open_islands_.emplace(islands_.emplace());
@@ -168,16 +168,16 @@ void CaptureSession::warm_up(const std::function<void()>& step) {
     step();
     watch->check();
     check_plain(watch, options_.communication);
-    if (blocks) use_blocks(blocks->blocks(generators_.front().device()));
+    if (memory) use_memory_of(*memory);
   }
   region_uses_.reset();
   warmup_time_ = since(start);
 }
 
-void CaptureSession::use_blocks(const std::vector<trace::StepBlock>& blocks) {
-  std::vector<memory::Block> lives = lives_of(blocks);
-  check_memory(lives, options_.memory_limit, options_.plan_memory);
-  if (options_.plan_memory) backend_.plan_memory(std::move(lives));
+void CaptureSession::use_memory_of(const trace::BlockLog& run) {
+  memory::StepRun known = trace::run_of(run.blocks(generators_.front().device()), run.operations());
+  check_memory(known, options_.memory_limit, options_.plan_memory);
+  if (options_.plan_memory) backend_.plan_memory(std::move(known));
 }
 
 // Casts that autocast cached while warming up would be read by the graph but made outside it: they would stay as they
@@ -196,7 +196,7 @@ void CaptureSession::begin() {
   open_islands_.reset();
   std::vector<IslandNotes> run_before = islands_ ? islands_->notes() : std::vector<IslandNotes>();
   open_islands_.emplace(islands_.emplace(std::move(run_before)));
-  if (options_.plan_memory && options_.warmup == 0) backend_.plan_memory(*BlocksOfRun::known());
+  if (options_.plan_memory && options_.warmup == 0) backend_.plan_memory(*RunToPlanBy::known());
   backend_.begin(options_);
   region_uses_.emplace();
 

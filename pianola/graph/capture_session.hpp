@@ -67,7 +67,7 @@ class CaptureSession {
  private:
   void abandon() noexcept;
   void put_back(bool keep_gradients);
-  void use_blocks(const std::vector<trace::StepBlock>& blocks);
+  void use_memory_of(const trace::BlockLog& run);
   void agree_with_other_ranks(const OpTrace* trace);
   void put_generators_back();
 

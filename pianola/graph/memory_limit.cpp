@@ -9,23 +9,16 @@
 
 namespace pianola::graph {
 
-std::vector<memory::Block> lives_of(const std::vector<trace::StepBlock>& blocks) {
-  std::vector<memory::Block> lives;
-  lives.reserve(blocks.size());
-  for (const trace::StepBlock& block : blocks) lives.push_back(block.life);
-  return lives;
-}
-
-void check_memory(const std::optional<std::vector<memory::Block>>& blocks, std::size_t limit, bool plan_memory) {
+void check_memory(const std::optional<memory::StepRun>& run, std::size_t limit, bool plan_memory) {
   if (limit == 0 && !plan_memory) return;
-  if (!blocks) {
+  if (!run) {
     const char* const option = limit != 0 ? "memory_limit" : "plan_memory";
     throw UnsupportedError(
         {.what = fmt::format("{} is set, and torch's allocator does not tell what it hands out", option),
          .fix = fmt::format("leave {} out, or take out what is in the place of torch's allocator", option)});
   }
   if (limit == 0) return;
-  const std::uint64_t pool = plan_memory ? memory::plan_offsets(*blocks).bytes : memory::pool_bytes(*blocks);
+  const std::uint64_t pool = plan_memory ? memory::plan_offsets(run->blocks).bytes : memory::pool_bytes(run->blocks);
   if (pool <= limit) return;
   const auto in_words = [](std::uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); };
   throw OutOfMemoryError(

@@ -1,5 +1,5 @@
 #pragma once
-#include <pianola/memory/block.hpp>
+#include <pianola/memory/step_run.hpp>
 
 #include <ATen/core/Generator.h>
 #include <c10/core/DeviceType.h>
@@ -46,24 +46,24 @@ class KeepHostCopies {
   bool before_;
 };
 
-/// While it lives, captures of this thread with `plan_memory` and without a warm-up plan by the blocks of an eager run.
-class BlocksOfRun {
+/// While it lives, captures of this thread with `plan_memory` and without a warm-up plan by an eager run.
+class RunToPlanBy {
  public:
-  /// @param blocks  In the order of `made`; lives as long as this.
-  explicit BlocksOfRun(const std::vector<memory::Block>& blocks) : before_(std::exchange(now(), &blocks)) {}
-  BlocksOfRun(const BlocksOfRun&) = delete;
-  BlocksOfRun& operator=(const BlocksOfRun&) = delete;
-  ~BlocksOfRun() { now() = before_; }
+  /// @param run  Lives as long as this.
+  explicit RunToPlanBy(const memory::StepRun& run) : before_(std::exchange(now(), &run)) {}
+  RunToPlanBy(const RunToPlanBy&) = delete;
+  RunToPlanBy& operator=(const RunToPlanBy&) = delete;
+  ~RunToPlanBy() { now() = before_; }
 
-  /// nullptr: there are none.
-  [[nodiscard]] static const std::vector<memory::Block>* known() { return now(); }
+  /// nullptr: there is none.
+  [[nodiscard]] static const memory::StepRun* known() { return now(); }
 
  private:
-  static const std::vector<memory::Block>*& now() {
-    thread_local const std::vector<memory::Block>* blocks = nullptr;
-    return blocks;
+  static const memory::StepRun*& now() {
+    thread_local const memory::StepRun* run = nullptr;
+    return run;
   }
-  const std::vector<memory::Block>* before_;
+  const memory::StepRun* before_;
 };
 
 /// While it lives, captures of this thread are of steps that have been observed to their end, with other ranks.

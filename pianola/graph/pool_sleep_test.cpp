@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 namespace pianola::testing::pool_sleep_test {
 namespace {
@@ -61,6 +62,25 @@ TEST_P(PoolSleepTest, ScratchGoesAndResultsStay) {
   x.fill_(5);
   graph.replay();
   EXPECT_TRUE(same(result, ((x * 2) * 3 + 1).sqrt().narrow(0, 0, kFloats)));
+}
+
+TEST_P(PoolSleepTest, GraphsTakeInputsFromAnywhere) {
+  GraphPool pool = make_pool();
+  const at::Tensor input = at::ones({kFloats}, device());
+  at::Tensor result;
+  Graph graph(device());
+  graph.capture([&] { result = input * 2; }, {.warmup = 1, .pool = pool, .inputs = {input}});
+  Graph other(device());
+  at::Tensor inside;  // of memory that may go
+  other.capture([&] { inside = input.new_full({kFloats}, 7); }, {.warmup = 1, .pool = pool});
+  other.replay();
+  for (int i = 0; i < 4; ++i) {
+    const at::Tensor source = i % 2 == 0 ? at::full({kFloats}, 3.0 + i, device()) : inside;
+    graph.replay(std::vector<at::Tensor>{source});
+    EXPECT_TRUE(same(result, source * 2)) << i;
+    pool.suspend();
+    pool.resume();
+  }
 }
 
 TEST_P(PoolSleepTest, ASleepingPoolRefusesReplaysAndCaptures) {

@@ -1,26 +1,34 @@
 #include <pianola/memory/planned_space.hpp>
 
-#include <algorithm>
-
 namespace pianola::memory {
-namespace {
 
-// So many blocks of the plan may be missing one after the other.
-constexpr std::size_t kMostSkipped = 64;
-
-}  // namespace
-
-PlannedSpace::PlannedSpace(std::span<const Block> blocks, const OffsetPlan& plan) : bytes_(plan.bytes) {
-  places_.reserve(blocks.size());
-  for (std::size_t i = 0; i < blocks.size(); ++i) {
-    places_.push_back({.offset = plan.offsets[i], .bytes = in_whole_units(blocks[i].bytes)});
+PlannedSpace::PlannedSpace(const StepRun& run, const OffsetPlan& plan)
+    : operation_(run.operations), bytes_(plan.bytes) {
+  places_.reserve(run.blocks.size());
+  begins_.reserve(run.operations.size() + 2);
+  for (std::size_t i = 0; i < run.blocks.size(); ++i) {
+    while (static_cast<std::int64_t>(begins_.size()) - 1 <= run.made_in[i]) begins_.push_back(i);
+    places_.push_back({.offset = plan.offsets[i], .bytes = in_whole_units(run.blocks[i].bytes)});
   }
+  begins_.resize(run.operations.size() + 2, places_.size());
   if (bytes_ != 0) free_.give_back({.address = 0, .bytes = bytes_});
+  go_to(-1);
+}
+
+void PlannedSpace::go_to(std::int64_t operation) {
+  next_ = end_ = 0;
+  if (operation == SamePlace::kUnknown) return;
+  next_ = begins_[static_cast<std::size_t>(operation + 1)];
+  end_ = begins_[static_cast<std::size_t>(operation + 2)];
+}
+
+void PlannedSpace::begin_operation(const void* operation) {
+  operation_.advance(operation);
+  go_to(operation_.now());
 }
 
 const PlannedSpace::Place* PlannedSpace::next_of(std::uint64_t bytes) {
-  const std::size_t end = std::min(places_.size(), next_ + kMostSkipped + 1);
-  for (std::size_t i = next_; i < end; ++i) {
+  for (std::size_t i = next_; i < end_; ++i) {
     if (places_[i].bytes != bytes) continue;
     next_ = i + 1;
     return &places_[i];

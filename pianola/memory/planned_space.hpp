@@ -1,13 +1,13 @@
 #pragma once
 #include <pianola/core/export.hpp>
-#include <pianola/memory/block.hpp>
 #include <pianola/memory/free_pieces.hpp>
 #include <pianola/memory/offset_plan.hpp>
+#include <pianola/memory/same_place.hpp>
+#include <pianola/memory/step_run.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -18,14 +18,15 @@ namespace pianola::memory {
 // are taken. So each place is looked at when it is asked for: one in which a living block has a byte is not handed out. What the plan
 // does not foresee gets no place at all, since it could only take another's.
 
-/// A region of memory whose blocks lie where a plan puts them: blocks are asked for in the order of the plan's, with some missing and some
-/// new ones.
+/// A region of memory whose blocks lie where a plan puts them: each operation asks for those of its twin in the plan's run, in that order,
+/// with some missing and some new ones.
 class PIANOLA_API PlannedSpace {
  public:
-  /// @param blocks  Of the plan, in the order of `made`.
-  PlannedSpace(std::span<const Block> blocks, const OffsetPlan& plan);
+  PlannedSpace(const StepRun& run, const OffsetPlan& plan);
 
-  /// The offset of the next block of this size; nullopt: the plan has no such block among the next ones, or its place is taken.
+  /// The next operation begins. @param operation  As in StepRun.
+  void begin_operation(const void* operation);
+  /// The offset of the next block of this size; nullopt: the operation has no such block in the plan, or its place is taken.
   /// Cost:  log n.
   std::optional<std::uint64_t> take(std::uint64_t bytes);
   /// The block at this offset is gone, and its bytes may be handed out again.
@@ -43,10 +44,13 @@ class PIANOLA_API PlannedSpace {
     std::uint64_t offset, bytes;
   };
   [[nodiscard]] const Place* next_of(std::uint64_t bytes);
+  void go_to(std::int64_t operation);
   std::nullopt_t refuse(std::uint64_t bytes);
 
-  std::vector<Place> places_;  // in the order in which they are asked for
-  std::size_t next_ = 0;
+  std::vector<Place> places_;        // in the order in which they are asked for
+  std::vector<std::size_t> begins_;  // those of an operation, from -1 on: its first place; and the end of all
+  SamePlace operation_;
+  std::size_t next_ = 0, end_ = 0;  // places of the operation at hand
   std::uint64_t bytes_;
   FreePieces free_;
   std::unordered_map<std::uint64_t, std::uint64_t> taken_;  // bytes, by offset

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <random>
 #include <utility>
 #include <vector>
@@ -17,7 +18,22 @@ namespace {
 
 using ::testing::Optional;
 
-PlannedSpace space_of(const std::vector<Block>& blocks) { return {blocks, plan_offsets(blocks)}; }
+// Each operation makes four blocks.
+StepRun run_of(const std::vector<Block>& blocks) {
+  static const std::vector<char> kinds(7);
+  StepRun run{.blocks = blocks, .made_in = {}};
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    run.made_in.push_back(static_cast<std::int32_t>(i / 4));
+    if (i % 4 == 0) run.operations.push_back(&kinds[i * i / 16 % kinds.size()]);
+  }
+  return run;
+}
+
+PlannedSpace space_of(const std::vector<Block>& blocks) {
+  PlannedSpace space(run_of(blocks), plan_offsets(blocks));
+  if (blocks.size() <= 4 && !blocks.empty()) space.begin_operation(run_of(blocks).operations.front());
+  return space;
+}
 
 // What a run asks for and frees, in order: the number of a block, and whether it is freed.
 using Events = std::vector<std::pair<std::size_t, bool>>;
@@ -35,13 +51,18 @@ Events events_of(const std::vector<Block>& blocks) {
 }
 
 // Runs a step, and checks at each block that no living one has a byte of it. @return  Blocks that got a place.
-std::size_t run(PlannedSpace& space, const std::vector<Block>& blocks, const Events& events) {
+std::size_t run(PlannedSpace& space, const std::vector<Block>& blocks, const Events& events,
+                const std::vector<std::size_t>& numbers, const StepRun& planned) {
+  std::int32_t operation = -1;
   std::map<std::size_t, std::uint64_t> places;
   std::size_t placed = 0;
   for (const auto& [block, is_freed] : events) {
     if (is_freed) {
       if (const auto place = places.extract(block)) space.give_back(place.mapped());
       continue;
+    }
+    if (const std::int32_t now = planned.made_in[numbers[block]]; now != operation && blocks.size() > 4) {
+      space.begin_operation(planned.operations[static_cast<std::size_t>(operation = now)]);
     }
     const std::optional<std::uint64_t> offset = space.take(blocks[block].bytes);
     if (!offset) continue;
@@ -60,7 +81,9 @@ TEST(PlannedSpaceTest, EachBlockOfTheSameStepLiesWhereThePlanPutsIt) {
   for (std::uint32_t seed = 0; seed < 200; ++seed) {
     const std::vector<Block> blocks = testing::random_step(seed);
     PlannedSpace space = space_of(blocks);
-    EXPECT_EQ(run(space, blocks, events_of(blocks)), blocks.size()) << seed;
+    std::vector<std::size_t> numbers(blocks.size());
+    std::iota(numbers.begin(), numbers.end(), std::size_t{0});
+    EXPECT_EQ(run(space, blocks, events_of(blocks), numbers, run_of(blocks)), blocks.size()) << seed;
     EXPECT_EQ(space.refused(), 0U);
   }
 }
@@ -81,12 +104,10 @@ TEST(PlannedSpaceTest, ABlockThatIsFreedLaterKeepsItsPlace) {
   space.give_back(0);
 }
 
-TEST(PlannedSpaceTest, MissingBlocksAreSkipped) {
-  std::vector<Block> blocks;
-  for (Moment i = 0; i < 60; ++i) blocks.push_back({.made = i, .freed = i + 1, .bytes = 512});
-  blocks.push_back({.made = 60, .bytes = 4096});
-  PlannedSpace space = space_of(blocks);
+TEST(PlannedSpaceTest, MissingBlocksOfAnOperationAreSkipped) {
+  PlannedSpace space = space_of({{.made = 0, .bytes = 512}, {.made = 1, .bytes = 1024}, {.made = 2, .bytes = 4096}});
   EXPECT_TRUE(space.take(4096).has_value());
+  EXPECT_EQ(space.take(512), std::nullopt) << "it comes before";
 }
 
 // The run frees some blocks later or never, leaves others out, and asks for new ones.
@@ -96,15 +117,18 @@ TEST(PlannedSpaceTest, ARunThatDiffersNeverGetsBytesOfALivingBlock) {
     const std::vector<Block> planned =
         seed % 2 == 0 ? testing::random_step(seed) : testing::TrainingStep(seed).blocks();
     std::vector<Block> blocks;
-    for (Block block : planned) {
+    std::vector<std::size_t> numbers;
+    for (std::size_t i = 0; i < planned.size(); ++i) {
+      Block block = planned[i];
       if (random() % 20 == 0) continue;
       if (block.freed != Block::kNever) block.freed += static_cast<Moment>(random() % 5);
       if (random() % 30 == 0) block.freed = Block::kNever;
       if (random() % 30 == 0) block.bytes += 512U * (random() % 3);
       blocks.push_back(block);
+      numbers.push_back(i);
     }
     PlannedSpace space = space_of(planned);
-    const std::size_t placed = run(space, blocks, events_of(blocks));
+    const std::size_t placed = run(space, blocks, events_of(blocks), numbers, run_of(planned));
     EXPECT_EQ(placed + space.refused(), blocks.size());
   }
 }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 namespace pianola::trace {
 
@@ -15,9 +16,9 @@ bool BlockLog::sees(c10::Device device) {
 
 BlockLog::BlockLog() : watch_(*this, AllocatorWatch::Of::with_frees) {}
 
-void BlockLog::on_op_begin(const OpSpan& /*op*/) {
+void BlockLog::on_op_begin(const OpSpan& op) {
   const std::lock_guard lock(mutex_);
-  ++operations_;
+  operations_.push_back(op.info);
 }
 
 void BlockLog::on_memory(const AllocatorEvent& event) {
@@ -29,12 +30,12 @@ void BlockLog::on_memory(const AllocatorEvent& event) {
   if (known != live_.end()) {
     StepBlock& block = blocks_[known->second];
     block.life.freed = now;
-    block.freed_in = operations_ - 1;
+    block.freed_in = last_operation();
     live_.erase(known);
   }
   if (event.freed) return;
   live_.emplace(event.address, blocks_.size());
-  blocks_.push_back({.life = {.made = now, .bytes = event.bytes}, .made_in = operations_ - 1, .device = event.device});
+  blocks_.push_back({.life = {.made = now, .bytes = event.bytes}, .made_in = last_operation(), .device = event.device});
 }
 
 std::vector<StepBlock> BlockLog::blocks() const {
@@ -51,6 +52,22 @@ std::vector<StepBlock> BlockLog::blocks(c10::Device device) const {
        .fix = device.is_cpu()
                   ? "take out the one that c10::SetCPUAllocator() put in"
                   : "leave backend:cudaMallocAsync out of PYTORCH_CUDA_ALLOC_CONF, and pluggable allocators"});
+}
+
+std::vector<const void*> BlockLog::operations() const {
+  const std::lock_guard lock(mutex_);
+  return operations_;
+}
+
+memory::StepRun run_of(const std::vector<StepBlock>& blocks, std::vector<const void*> operations) {
+  memory::StepRun run{.blocks = {}, .made_in = {}, .operations = std::move(operations)};
+  run.blocks.reserve(blocks.size());
+  run.made_in.reserve(blocks.size());
+  for (const StepBlock& block : blocks) {
+    run.blocks.push_back(block.life);
+    run.made_in.push_back(block.made_in);
+  }
+  return run;
 }
 
 std::vector<StepBlock> blocks_on(c10::Device device, const std::vector<StepBlock>& blocks) {

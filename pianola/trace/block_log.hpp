@@ -1,5 +1,6 @@
 #pragma once
 #include <pianola/memory/block.hpp>
+#include <pianola/memory/step_run.hpp>
 #include <pianola/trace/allocator_events.hpp>
 #include <pianola/trace/op_stream.hpp>
 
@@ -37,12 +38,17 @@ class BlockLog final : public OpObserver, private AllocatorListener {
   /// The same of one.
   /// @throws UnsupportedError  Somebody's own allocator is in the place of torch's, and does not tell what it hands out.
   [[nodiscard]] std::vector<StepBlock> blocks(c10::Device device) const;
+  /// What each operation was that began, in order.
+  [[nodiscard]] std::vector<const void*> operations() const;
 
  private:
   void on_memory(const AllocatorEvent& event) override;
+  [[nodiscard]] std::int32_t last_operation() const noexcept {
+    return static_cast<std::int32_t>(operations_.size()) - 1;
+  }
 
   mutable std::mutex mutex_;
-  std::int32_t operations_ = 0;
+  std::vector<const void*> operations_;
   memory::Moment events_ = 0;
   std::vector<StepBlock> blocks_;
   ska::flat_hash_map<std::uintptr_t, std::size_t> live_;  // by address
@@ -51,5 +57,7 @@ class BlockLog final : public OpObserver, private AllocatorListener {
 
 /// Those of one device.
 [[nodiscard]] std::vector<StepBlock> blocks_on(c10::Device device, const std::vector<StepBlock>& blocks);
+/// The run that they are of. @param operations  BlockLog::operations().
+[[nodiscard]] memory::StepRun run_of(const std::vector<StepBlock>& blocks, std::vector<const void*> operations);
 
 }  // namespace pianola::trace

@@ -104,7 +104,7 @@ class CudaBackend final : public Backend {
   std::vector<trace::OpObserver*> observers() override;
   TraceRecorderOptions recorder_options() override;
   std::optional<std::string> end(const OpTrace* trace, const CaptureOptions& options) override;
-  void plan_memory(std::vector<memory::Block> blocks) override { blocks_to_plan_ = std::move(blocks); }
+  void plan_memory(memory::StepRun run) override { run_to_plan_by_ = std::move(run); }
   void choose(const OpTrace* trace, const SaveStorage& save) override;
   void abandon() noexcept override;
   std::optional<Diagnosis> offence(const OpTrace* trace) const override;
@@ -181,7 +181,7 @@ class CudaBackend final : public Backend {
   InputCopies copies_;
   std::optional<WatchedReplays> watched_;  // where they communicate
 
-  std::vector<memory::Block> blocks_to_plan_;  // until the recording begins
+  memory::StepRun run_to_plan_by_;  // until the recording begins
   std::shared_ptr<PlannedMemory> planned_;
   std::unique_ptr<CapturedGraph> graph_;
   std::unique_ptr<Branches> branches_;  // where they were asked for
@@ -227,8 +227,8 @@ void CudaBackend::begin(const CaptureOptions& options) {
   if (pool_->family() != nullptr) recording_->workspaces.emplace(*pool_->family(), recording_->stream.stream());
   no_returns_.emplace();
   recording_->drawable = graph_->begin(pool_->id(), to_cuda(options.mode), generators);
-  if (!blocks_to_plan_.empty()) {
-    planned_ = PlannedMemory::begin(recording_->stream, pool_->id(), std::exchange(blocks_to_plan_, {}));
+  if (!run_to_plan_by_.blocks.empty()) {
+    planned_ = PlannedMemory::begin(recording_->stream, pool_->id(), std::exchange(run_to_plan_by_, {}));
   }
   recording_->generators.emplace(
       graph_->drawn(), [this] { return graph_ ? graph_->drawn_states() : 0; }, options.set_generators);
@@ -240,6 +240,7 @@ void CudaBackend::begin(const CaptureOptions& options) {
 std::vector<trace::OpObserver*> CudaBackend::observers() {
   std::vector<trace::OpObserver*> all = {&*leaf_streams_, &*recording_->generators};
   if (recording_->keeper) all.insert(all.end(), {&recording_->watch, &*recording_->keeper});
+  if (planned_) all.push_back(planned_.get());
   if (numbers_) all.push_back(&numbers_->calls);
   if (branches_) {
     const auto more = branches_->observers(*recording_->allocations);
@@ -449,7 +450,7 @@ void CudaBackend::abandon() noexcept {
   leave_ledger();
   if (planned_) planned_->end();
   planned_.reset();
-  blocks_to_plan_.clear();
+  run_to_plan_by_ = {};
   clock_ = {};
   drawn_from_.clear();
   copies_ = {};

@@ -3,13 +3,11 @@
 #include <pianola/graph/copy_into.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
-#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/util/Exception.h>
 
 #include <cuda_runtime_api.h>
 
-#include <memory>
 #include <utility>
 
 namespace pianola::graph {
@@ -19,15 +17,14 @@ void* writable(const at::Tensor& tensor) { return const_cast<std::byte*>(trace::
 
 }  // namespace
 
-// The source that is recorded only has to be memory of the device: the allocator's first block of the pool will do.
+// The source that is recorded only has to be memory of the device: the target itself will do.
 void InputCopies::record(std::vector<at::Tensor> inputs, CUstream stream, const NewNodes& new_nodes) {
   targets_ = std::move(inputs);
   for (const at::Tensor& target : targets_) {
     Copy& copy = copies_.emplace_back();
     if (target.numel() == 0 || !target.is_non_overlapping_and_dense()) continue;
-    void* const source = c10::cuda::CUDACachingAllocator::raw_alloc_with_stream(target.nbytes(), stream);
-    const std::unique_ptr<void, void (*)(void*)> owner(source, &c10::cuda::CUDACachingAllocator::raw_delete);
-    C10_CUDA_CHECK(cudaMemcpyAsync(writable(target), source, target.nbytes(), cudaMemcpyDeviceToDevice, stream));
+    void* const memory = writable(target);
+    C10_CUDA_CHECK(cudaMemcpyAsync(memory, memory, target.nbytes(), cudaMemcpyDeviceToDevice, stream));
     const auto nodes = new_nodes();
     TORCH_INTERNAL_ASSERT(nodes.size() == 1, "a copy is one node");
     copy.node = nodes.front();
@@ -60,7 +57,12 @@ void InputCopies::set_sources(CUgraphExec executable, std::span<const at::Tensor
     if (source.defined() && is_same_memory(target, source)) {
       if (copy.node != nullptr) enable(executable, copy, false);
     } else if (copy.node != nullptr && source.defined() && is_plain_copy(target, source)) [[likely]] {
-      if (const void* address = trace::address_of(source); address != copy.source) set_source(executable, i, address);
+      const void* const address = trace::address_of(source);
+      if (address != copy.source && !set_source(executable, i, address)) [[unlikely]] {
+        enable(executable, copy, false);
+        copy_into({&target, 1}, {&source, 1});
+        continue;
+      }
       enable(executable, copy, true);
     } else {
       if (copy.node != nullptr) enable(executable, copy, false);
@@ -74,10 +76,18 @@ void InputCopies::copy_now(CUgraphExec executable, std::span<const at::Tensor> s
   copy_into(targets_, sources);
 }
 
-void InputCopies::set_source(CUgraphExec executable, std::size_t i, const void* source) {
-  C10_CUDA_CHECK(cudaGraphExecMemcpyNodeSetParams1D(executable, copies_[i].node, writable(targets_[i]), source,
-                                                    targets_[i].nbytes(), cudaMemcpyDeviceToDevice));
+// false: CUDA does not take it in a node, as it does not take memory at mapped addresses (of a pool that may sleep, or of an expandable
+// segment) in the place of what cudaMalloc gave.
+bool InputCopies::set_source(CUgraphExec executable, std::size_t i, const void* source) {
+  const cudaError_t status = cudaGraphExecMemcpyNodeSetParams1D(executable, copies_[i].node, writable(targets_[i]),
+                                                                source, targets_[i].nbytes(), cudaMemcpyDeviceToDevice);
+  if (status == cudaErrorInvalidValue) {
+    (void)cudaGetLastError();
+    return false;
+  }
+  C10_CUDA_CHECK(status);
   copies_[i].source = source;
+  return true;
 }
 
 void InputCopies::enable(CUgraphExec executable, Copy& copy, bool enabled) {

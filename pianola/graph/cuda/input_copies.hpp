@@ -41,7 +41,7 @@ class InputCopies {
     bool enabled = true;
   };
   static void enable(CUgraphExec executable, Copy& copy, bool enabled);
-  void set_source(CUgraphExec executable, std::size_t i, const void* source);
+  bool set_source(CUgraphExec executable, std::size_t i, const void* source);
   std::vector<at::Tensor> targets_;
   std::vector<Copy> copies_;  // one per target
 };

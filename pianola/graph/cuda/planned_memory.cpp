@@ -42,6 +42,10 @@ class PlannedMemory::Allocator final : public torch_abi::ForwardingCudaAllocator
 
   void open(std::shared_ptr<PlannedMemory> region);
   void close(PlannedMemory& region) noexcept;
+  void begin_operation(PlannedMemory& region, const void* operation) {
+    const std::lock_guard lock(mutex_);
+    region.space_.begin_operation(operation);
+  }
 
   c10::DataPtr allocate(std::size_t bytes) override;
   [[nodiscard]] c10::DeleterFnPtr raw_deleter() const override { return &free_raw; }
@@ -248,13 +252,13 @@ allocator::ShareableHandle PlannedMemory::Allocator::shareIpcHandle(void* block)
 }
 
 std::shared_ptr<PlannedMemory> PlannedMemory::begin(c10::cuda::CUDAStream stream, c10::MempoolId_t pool,
-                                                    std::span<const memory::Block> blocks) {
+                                                    const memory::StepRun& run) {
   if (!trace::AllocatorWatch::sees_cuda()) {
     throw UnsupportedError(
         {.what = "plan_memory is set, and torch's allocator of CUDA memory is another one than its native",
          .fix = "leave plan_memory out, or backend:cudaMallocAsync out of PYTORCH_CUDA_ALLOC_CONF"});
   }
-  const memory::OffsetPlan plan = memory::plan_offsets(blocks);
+  const memory::OffsetPlan plan = memory::plan_offsets(run.blocks);
   if (plan.bytes == 0) return nullptr;
   Allocator& planning = Allocator::instance();
   c10::DataPtr memory;
@@ -263,7 +267,7 @@ std::shared_ptr<PlannedMemory> PlannedMemory::begin(c10::cuda::CUDAStream stream
   } catch (const c10::OutOfMemoryError&) {
     return nullptr;  // blocks are smaller: the capture may find room for them
   }
-  auto region = std::make_shared<PlannedMemory>(std::move(memory), stream, pool, memory::PlannedSpace(blocks, plan));
+  auto region = std::make_shared<PlannedMemory>(std::move(memory), stream, pool, memory::PlannedSpace(run, plan));
   planning.add(region.get());
   planning.open(region);
   return region;
@@ -272,6 +276,8 @@ std::shared_ptr<PlannedMemory> PlannedMemory::begin(c10::cuda::CUDAStream stream
 PlannedMemory::~PlannedMemory() { Allocator::instance().remove(this); }
 
 void PlannedMemory::end() noexcept { Allocator::instance().close(*this); }
+
+void PlannedMemory::on_op_begin(const trace::OpSpan& op) { Allocator::instance().begin_operation(*this, op.info); }
 
 // Where nothing was planned, the allocator need not be put in for it.
 std::optional<std::vector<ByteSpan>> PlannedMemory::held_in(const ByteSpan& span) {
@@ -287,13 +293,14 @@ void PlannedMemory::record_stream(c10::cuda::CUDAStream stream) { allocator::rec
 #else
 
 std::shared_ptr<PlannedMemory> PlannedMemory::begin(c10::cuda::CUDAStream /*stream*/, c10::MempoolId_t /*pool*/,
-                                                    std::span<const memory::Block> /*blocks*/) {
+                                                    const memory::StepRun& /*run*/) {
   throw UnsupportedError({.what = "plan_memory is set, which this version of torch is not known to bear",
                           .fix = "leave plan_memory out, or use torch 2.11 or 2.15"});
 }
 
 PlannedMemory::~PlannedMemory() = default;
 void PlannedMemory::end() noexcept {}
+void PlannedMemory::on_op_begin(const trace::OpSpan& /*op*/) {}
 std::optional<std::vector<ByteSpan>> PlannedMemory::held_in(const ByteSpan& /*span*/) { return std::nullopt; }
 std::vector<std::pair<c10::Device, ByteSpan>> PlannedMemory::gaps() { return {}; }
 void PlannedMemory::record_stream(c10::cuda::CUDAStream /*stream*/) {}

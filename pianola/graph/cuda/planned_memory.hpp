@@ -1,7 +1,8 @@
 #pragma once
 #include <pianola/core/byte_span.hpp>
-#include <pianola/memory/block.hpp>
 #include <pianola/memory/planned_space.hpp>
+#include <pianola/memory/step_run.hpp>
+#include <pianola/trace/op_stream.hpp>
 
 #include <c10/core/Allocator.h>
 #include <c10/core/Device.h>
@@ -10,7 +11,6 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
-#include <span>
 #include <utility>
 #include <vector>
 
@@ -22,16 +22,18 @@ namespace pianola::graph {
 // all else on. It stays there from the first such capture on: a block that outlives its capture may be given another stream, shared with
 // another process or freed raw, and torch's allocator does not know it. The block of torch's lives as long as a block inside, or the graph.
 
-/// Memory of one recording, in which blocks lie where a plan puts them.
-class PlannedMemory {
+/// Memory of one recording, in which blocks lie where a plan puts them. Has to be shown the recording's operations.
+class PlannedMemory final : public trace::OpObserver {
  public:
   /// What `stream` asks for from now on, on any thread, is handed out by the plan; what the plan does not foresee, by torch's allocator.
   /// @param stream  It is current, is captured, and what it asks of torch's allocator goes to `pool`.
-  /// @param blocks  Of a run before, in the order of `made`.
+  /// @param run     Before.
   /// @return  nullptr where there is nothing to plan, or no room for the region.
   /// @throws UnsupportedError  Torch runs with another allocator than its native one, or is of a version that was not looked at.
   static std::shared_ptr<PlannedMemory> begin(c10::cuda::CUDAStream stream, c10::MempoolId_t pool,
-                                              std::span<const memory::Block> blocks);
+                                              const memory::StepRun& run);
+  [[nodiscard]] trace::OpInterest interest() const override { return {.outputs = false}; }
+  void on_op_begin(const trace::OpSpan& op) override;
   /// No more is handed out.
   void end() noexcept;
 
@@ -51,7 +53,7 @@ class PlannedMemory {
   PlannedMemory(c10::DataPtr memory, c10::cuda::CUDAStream stream, c10::MempoolId_t pool, memory::PlannedSpace space);
   PlannedMemory(const PlannedMemory&) = delete;
   PlannedMemory& operator=(const PlannedMemory&) = delete;
-  ~PlannedMemory();
+  ~PlannedMemory() override;
 
  private:
   c10::DataPtr memory_;

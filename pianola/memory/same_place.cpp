@@ -1,0 +1,53 @@
+#include <pianola/memory/same_place.hpp>
+
+#include <algorithm>
+
+namespace pianola::memory {
+namespace {
+
+constexpr std::size_t kNear = 64;         // operations around, and as many more as it has been lost for
+constexpr std::size_t kMostTrails = 256;  // at once
+
+}  // namespace
+
+void SamePlace::advance(const void* operation) {
+  const auto leads_on = [&](Trail& trail) {
+    const auto next = static_cast<std::size_t>(trail.at + 1);
+    if (next >= operations_.size() || operations_[next] != operation) return false;
+    ++trail.at;
+    ++trail.steps;
+    return true;
+  };
+  std::erase_if(trails_, [&](Trail& trail) { return !leads_on(trail); });
+  const bool any_trusted = std::ranges::any_of(trails_, [](const Trail& trail) { return trail.steps >= kTrusted; });
+  if (!any_trusted) look_around(operation);
+  choose();
+}
+
+void SamePlace::look_around(const void* operation) {
+  ++lost_for_;
+  const auto near = static_cast<std::int64_t>(kNear + lost_for_);
+  const std::int64_t begin = std::max<std::int64_t>(0, last_known_ + 1 - near);
+  const std::int64_t end = std::min(static_cast<std::int64_t>(operations_.size()), last_known_ + 1 + near);
+  for (std::int64_t at = begin; at < end && trails_.size() < kMostTrails; ++at) {
+    const bool is_followed = std::ranges::any_of(trails_, [at](const Trail& trail) { return trail.at == at; });
+    if (operations_[static_cast<std::size_t>(at)] == operation && !is_followed)
+      trails_.push_back({.at = at, .steps = 1});
+  }
+}
+
+// The one that has led on the longest, if no other has as long; one step is enough where nothing else looks like it.
+void SamePlace::choose() {
+  now_ = kUnknown;
+  if (trails_.empty()) return;
+  const auto best = std::ranges::max_element(trails_, {}, &Trail::steps);
+  const auto as_good = std::ranges::count(trails_, best->steps, &Trail::steps);
+  if (as_good > 1) return;
+  now_ = best->at;
+  if (best->steps < kTrusted) return;
+  last_known_ = best->at;
+  lost_for_ = 0;
+  trails_ = {*best};
+}
+
+}  // namespace pianola::memory
