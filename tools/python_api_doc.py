@@ -27,7 +27,7 @@ SECTIONS = {
     "Layers of a model": ["graph_layers", "GraphedLayers", "_C.LayersInfo", "_C.LayerInfo", "apply_config"],
     "Callables": ["make_graphed_callables", "GraphedForward", "_C.CallableInfo", "GradPolicy", "OutputPolicy", "Schedule"],
     "The whole iteration": ["FullIteration", "_C.FullIterationInfo", "_C.IterationInfo", "StaticInputs", "Buckets"],
-    "Graphs of your own": ["Graph", "CUDAGraph", "graph", "GraphPool", "GraphPoolFamily", "graph_pool_handle", "_C.GraphInfo", "compat"],
+    "Graphs of your own": ["Graph", "CUDAGraph", "graph", "GraphPool", "GraphPoolFamily", "suspend_all", "resume_all", "graph_pool_handle", "_C.GraphInfo", "compat"],
     "Branches": ["ParallelOptions", "_C.BranchInfo"],
     "Audit, verify, profile, memory": ["audit", "_C.AuditReport", "_C.Finding", "verify", "_C.VerifyReport", "_C.TensorDifference", "profile",
                                "decide", "_C.Profile", "_C.ScopePrediction", "try_scopes", "TriedScopes", "Trial",

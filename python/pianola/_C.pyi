@@ -735,6 +735,7 @@ class CaptureOptions:
         restore: bool,
         trace: bool,
         memory_limit: int,
+        plan_memory: bool,
         accept_capture_path: bool,
         instantiate: bool,
         allow_empty: bool,
@@ -746,7 +747,7 @@ class CaptureOptions:
 class GraphPool:
     """Memory that several graphs share."""
 
-    def __init__(self, device: torch.device) -> None: ...
+    def __init__(self, device: torch.device, can_sleep: bool = False) -> None: ...
     @property
     def id(self) -> tuple[int, int]:
         """torch's name for it."""
@@ -755,6 +756,27 @@ class GraphPool:
         """Where it lies."""
     def bytes(self) -> int:
         """What it holds."""
+    def suspend(self) -> int:
+        """Gives its memory back to the driver until resume(), and returns the bytes; see `pianola.GraphPool`."""
+    def resume(self) -> None:
+        """Brings its memory back, with what tensors hold of it."""
+    @property
+    def is_asleep(self) -> bool:
+        """Between suspend() and resume()."""
+
+def suspend_all() -> int:
+    """Suspends each pool of the process that can sleep, and returns the bytes that went back to the driver.
+
+    Raises:
+        UsageError: as GraphPool.suspend(), for the first pool that cannot; the others sleep.
+    """
+
+def resume_all() -> None:
+    """Resumes each pool that sleeps.
+
+    Raises:
+        OutOfMemoryError: there is no room for one; it goes on sleeping.
+    """
 
 class GraphPoolFamily:
     """Pools whose graphs run one after the other, and share workspaces."""
@@ -788,6 +810,9 @@ class GraphInfo:
     @property
     def pool_bytes(self) -> int:
         """Bytes of the graph's pool, shared ones counted in full."""
+    @property
+    def planned_bytes(self) -> int:
+        """Of these, laid out by `plan_memory`."""
     @property
     def executable_bytes(self) -> int:
         """Device memory taken by the executable, outside torch's allocator."""
@@ -1230,6 +1255,7 @@ class GraphedOptions:
         delay_weight_gradients: bool,
         retain_graph: bool,
         memory_limit: int,
+        plan_memory: bool,
         accept_capture_path: bool,
         pool: tuple[torch.device, tuple[int, int]] | None,
         family: GraphPoolFamily | None,
@@ -1882,6 +1908,7 @@ class FullIterationOptions:
         on_fallback: Callable[[str], Any],
         generators: Sequence[torch.Generator],
         memory_limit: int,
+        plan_memory: bool,
         accept_capture_path: bool,
         branches: int | str,
         parallel: ParallelOptions | None,
