@@ -98,7 +98,8 @@ std::string GraphMaker::note_of_second_run() const {
 CachedGraph GraphMaker::make(Call& call, const Source& source) {
   const OneCall::Scope making(making_, "a capture", "a cache");
   if (!source.is_adopted) {  // else that was a call with other shapes
-    graph::check_memory(source.observation.memory(), options_.memory_limit, options_.plan_memory && source.is_step);
+    const bool plans = options_.plan_memory && source.is_step && !source.observation.device().is_cpu();
+    graph::check_memory(source.observation.memory(), options_.memory_limit, plans);
   }
   const graph::KeepHostCopies keep(source.observation.copies_from_host() && !source.observation.device().is_cpu());
   *has_run_ = false;

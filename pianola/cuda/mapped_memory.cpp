@@ -15,8 +15,8 @@ CUmemAllocationProp memory_of(int device) {
   return properties;
 }
 
-void check_room(CUresult code, std::size_t bytes) {
-  if (code != CUDA_ERROR_OUT_OF_MEMORY) return check(code, "cuMemCreate");
+void check_room(CUresult code, const char* call, std::size_t bytes) {
+  if (code != CUDA_ERROR_OUT_OF_MEMORY) return check(code, call);
   throw OutOfMemoryError({.what = fmt::format("the device has no {} bytes left", bytes),
                           .fix = "free memory of the device, other processes' too; torch.cuda.empty_cache() helps",
                           .rule = "PG908"});
@@ -30,7 +30,7 @@ MappedMemory::MappedMemory(int device, std::size_t bytes, const Driver& driver) 
   check(driver.mem_get_allocation_granularity(&unit, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
         "cuMemGetAllocationGranularity");
   bytes_ = (bytes + unit - 1) / unit * unit;
-  check(driver.mem_address_reserve(&address_, bytes_, unit, 0, 0), "cuMemAddressReserve");
+  check_room(driver.mem_address_reserve(&address_, bytes_, unit, 0, 0), "cuMemAddressReserve", bytes_);
   try {
     map();
   } catch (...) {
@@ -49,16 +49,16 @@ void MappedMemory::map() {
   if (is_mapped_) return;
   const CUmemAllocationProp properties = memory_of(device_);
   CUmemGenericAllocationHandle handle = 0;
-  check_room(driver_->mem_create(&handle, bytes_, &properties, 0), bytes_);
+  check_room(driver_->mem_create(&handle, bytes_, &properties, 0), "cuMemCreate", bytes_);
   const CUresult mapped = driver_->mem_map(address_, bytes_, 0, handle, 0);
   driver_->mem_release(handle);
-  check(mapped, "cuMemMap");
+  check_room(mapped, "cuMemMap", bytes_);
   CUmemAccessDesc access = {};
   access.location = properties.location;
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   const CUresult allowed = driver_->mem_set_access(address_, bytes_, &access, 1);
   if (allowed != CUDA_SUCCESS) driver_->mem_unmap(address_, bytes_);
-  check(allowed, "cuMemSetAccess");
+  check_room(allowed, "cuMemSetAccess", bytes_);
   is_mapped_ = true;
 }
 

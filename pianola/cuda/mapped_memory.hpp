@@ -25,6 +25,7 @@ class MappedMemory {
 
   [[nodiscard]] std::uintptr_t address() const noexcept { return static_cast<std::uintptr_t>(address_); }
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+  [[nodiscard]] int device() const noexcept { return device_; }
   [[nodiscard]] bool is_mapped() const noexcept { return is_mapped_; }
 
  private:

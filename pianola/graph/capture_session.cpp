@@ -120,11 +120,12 @@ std::optional<Diagnosis> explain_timing(const std::optional<trace::OddWork>& com
 CaptureSession::CaptureSession(Backend& backend, const CaptureOptions& options) : backend_(backend), options_(options) {
   check(options);
   if (options_.plan_memory) options_.branches = 0;  // else they were "auto"
+  if (backend.executes_while_recording()) options_.plan_memory = false;
   check_plain(options);
   backend.check_may_capture(options);
   if (!options.pool.empty()) {
-    options.pool.state()->check_awake();
     in_pool_.emplace(options.pool.state()->captures(), "capture()", "a graph pool");
+    options.pool.state()->check_awake();
   }
   generators_ = backend.default_generators();
   generators_.insert(generators_.end(), options.generators.begin(), options.generators.end());

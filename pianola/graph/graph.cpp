@@ -27,12 +27,28 @@ bool is_recording() noexcept { return graph::capture_stage() == graph::CaptureSt
 
 Graph::Impl::Impl(c10::Device wanted) : device(graph::usable_device(wanted)), backend(graph::make_backend(device)) {}
 
+namespace {
+
+std::vector<std::uintptr_t> buffers_of_collectives(const std::optional<OpTrace>& trace) {
+  std::vector<std::uintptr_t> buffers;
+  if (!trace) return buffers;
+  for (const OpRecord& op : trace->ops()) {
+    if (!op.info->collective) continue;
+    for (const auto& tensors : {trace->inputs(op), trace->outputs(op)}) {
+      for (const TensorRecord& tensor : tensors) buffers.push_back(reinterpret_cast<std::uintptr_t>(tensor.address));
+    }
+  }
+  return buffers;
+}
+
+}  // namespace
+
 void Graph::Impl::adopt(graph::CaptureResult recorded) {
   result.emplace(std::move(recorded));
   process = graph::ProcessMark();
   if (result->groups.empty()) return;
   backend->watch_replays(result->groups, result->trace ? graph::words_of_collectives(*result->trace) : "collectives");
-  graph::GroupGraphs::of_this_process().add(this, result->groups, backend->pool().state().get(), [this] {
+  graph::GroupGraphs::of_this_process().add(this, result->groups, buffers_of_collectives(result->trace), [this] {
     if (!process.is_this_process()) return;
     const OneCall::Scope call = this->call("destroy_process_group()");
     drop();

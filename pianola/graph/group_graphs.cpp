@@ -25,15 +25,15 @@ GroupGraphs& GroupGraphs::of_this_process() {
   return *graphs;
 }
 
-void GroupGraphs::add(const void* graph, std::vector<std::string> groups, const void* pool,
+void GroupGraphs::add(const void* graph, std::vector<std::string> groups, std::vector<std::uintptr_t> buffers,
                       std::function<void()> drop) {
   const std::lock_guard lock(mutex_);
-  all_.push_back({.graph = graph, .groups = std::move(groups), .pool = pool, .drop = std::move(drop)});
+  all_.push_back({.graph = graph, .groups = std::move(groups), .buffers = std::move(buffers), .drop = std::move(drop)});
 }
 
-bool GroupGraphs::any_in(const void* pool) {
+bool GroupGraphs::any_uses(const std::function<bool(std::uintptr_t address)>& lies_there) {
   const std::lock_guard lock(mutex_);
-  return std::any_of(all_.begin(), all_.end(), [&](const One& one) { return one.pool == pool; });
+  return std::ranges::any_of(all_, [&](const One& one) { return std::ranges::any_of(one.buffers, lies_there); });
 }
 
 void GroupGraphs::remove(const void* graph) noexcept {

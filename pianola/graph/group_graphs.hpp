@@ -1,5 +1,6 @@
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <mutex>
 #include <string>
@@ -14,17 +15,19 @@ class GroupGraphs {
   static GroupGraphs& of_this_process();
 
   /// @param drop  Drops what is captured; it may call remove().
-  /// @param pool  That it was captured into.
-  void add(const void* graph, std::vector<std::string> groups, const void* pool, std::function<void()> drop);
+  /// @param buffers  Of the tensors that it sends and receives, the begin of each.
+  void add(const void* graph, std::vector<std::string> groups, std::vector<std::uintptr_t> buffers,
+           std::function<void()> drop);
   void remove(const void* graph) noexcept;
   std::size_t drop_of(std::string_view group);
-  [[nodiscard]] bool any_in(const void* pool);
+  /// Whether any of them sends or receives what lies there.
+  [[nodiscard]] bool any_uses(const std::function<bool(std::uintptr_t address)>& lies_there);
 
  private:
   struct One {
     const void* graph;
     std::vector<std::string> groups;
-    const void* pool;
+    std::vector<std::uintptr_t> buffers;
     std::function<void()> drop;
   };
 

@@ -8,6 +8,15 @@
 #include <fmt/format.h>
 
 namespace pianola::graph {
+namespace {
+
+// What other streams ask for lies outside of the plan.
+std::uint64_t planned_pool_bytes(const memory::StepRun& run) {
+  const auto [main, others] = memory::by_main_stream(run);
+  return memory::plan_offsets(main.blocks).bytes + memory::pool_bytes(others.blocks);
+}
+
+}  // namespace
 
 void check_memory(const std::optional<memory::StepRun>& run, std::size_t limit, bool plan_memory) {
   if (limit == 0 && !plan_memory) return;
@@ -18,7 +27,7 @@ void check_memory(const std::optional<memory::StepRun>& run, std::size_t limit, 
          .fix = fmt::format("leave {} out, or take out what is in the place of torch's allocator", option)});
   }
   if (limit == 0) return;
-  const std::uint64_t pool = plan_memory ? memory::plan_offsets(run->blocks).bytes : memory::pool_bytes(run->blocks);
+  const std::uint64_t pool = plan_memory ? planned_pool_bytes(*run) : memory::pool_bytes(run->blocks);
   if (pool <= limit) return;
   const auto in_words = [](std::uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); };
   throw OutOfMemoryError(

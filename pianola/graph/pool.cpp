@@ -146,11 +146,12 @@ std::size_t PoolState::suspend() {
   }
   const OneCall::Scope alone(captures_, "suspend()", "a graph pool");
   if (is_asleep()) return 0;
-  if (device_.is_cuda() && graph::GroupGraphs::of_this_process().any_in(this)) {
-    throw UsageError({.what = "a graph of the pool communicates with other ranks: NCCL has registered the memory that "
-                              "it was captured with, "
-                              "and would use the old one after resume()",
-                      .fix = "capture it into another pool, or reset it before and capture it again after"});
+  if (graph::GroupGraphs::of_this_process().any_uses([this](std::uintptr_t address) { return holds(address); })) {
+    throw UsageError(
+        {.what =
+             "a graph sends or receives memory of the pool: NCCL has registered it at the capture, and would use the "
+             "old one after resume()",
+         .fix = "capture it into a pool that does not sleep, or reset it before and capture it again after"});
   }
   is_ = Is::asleep;
   try {
@@ -170,19 +171,26 @@ void PoolState::resume() {
 
 void TapePool::add(const graph::Tape& tape, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
-  tapes_.push_back(&tape);
-  bytes_ += bytes;
+  tapes_.emplace(&tape, bytes);
 }
 
-void TapePool::remove(const graph::Tape& tape, std::size_t bytes) noexcept {
+void TapePool::remove(const graph::Tape& tape) noexcept {
   const std::lock_guard lock(mutex_);
-  std::erase(tapes_, &tape);
-  bytes_ -= bytes;
+  tapes_.erase(&tape);
+}
+
+std::size_t TapePool::bytes() const {
+  const std::lock_guard lock(mutex_);
+  std::size_t all = 0;
+  for (const auto& [tape, bytes] : tapes_) all += bytes;
+  return all;
 }
 
 std::size_t TapePool::let_memory_go() {
   const std::lock_guard lock(mutex_);
-  return graph::drop_scratch(tapes_);
+  std::vector<const graph::Tape*> tapes;
+  for (const auto& [tape, bytes] : tapes_) tapes.push_back(tape);
+  return graph::drop_scratch(tapes);
 }
 
 std::shared_ptr<PoolState> pool_state(c10::Device device, PoolId id) {

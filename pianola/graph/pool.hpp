@@ -45,7 +45,7 @@ class PIANOLA_API GraphPool {
   ~GraphPool();
 
   [[nodiscard]] c10::Device device() const noexcept;
-  /// Bytes that the pool holds on its device; on the tape, bytes of the tensors that its graphs made.
+  /// Bytes that the pool holds on its device, or will hold again where it sleeps; on the tape, bytes of the tensors that its graphs made.
   [[nodiscard]] std::size_t bytes() const;
   [[nodiscard]] PoolId id() const noexcept;
 
@@ -54,13 +54,13 @@ class PIANOLA_API GraphPool {
   /// not there. A replay, and a capture into the pool, is refused. On the tape, scratch of whole pages goes.
   ///
   /// @return  Bytes that went back; 0 where it sleeps already.
-  /// @throws UsageError  The pool cannot sleep; a capture is open on this thread or goes on into the pool; or a graph of it communicates:
-  ///                     NCCL has registered the memory that it was captured with.
+  /// @throws UsageError  The pool cannot sleep; a capture is open; or a graph sends or receives memory of the pool: NCCL has registered
+  ///                     it at the capture.
   /// Streams:  Waits for the device.
-  /// Threads:  Any; no replay of a graph of the pool may run.
+  /// Threads:  Any; no replay of a graph of the pool may run, and nobody may capture on the device by other means.
   std::size_t suspend();
   /// Brings it back, with what was kept. Nothing where it is awake.
-  /// @throws OutOfMemoryError  There is no room: it goes on sleeping.
+  /// @throws OutOfMemoryError  There is no room: it goes on sleeping. UsageError: a capture is open.
   void resume();
   [[nodiscard]] bool is_asleep() const noexcept;
 

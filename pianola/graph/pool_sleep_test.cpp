@@ -83,6 +83,35 @@ TEST_P(PoolSleepTest, GraphsTakeInputsFromAnywhere) {
   }
 }
 
+// On another graph's step: its tensor is gone, and the second graph is what holds the memory.
+TEST_P(PoolSleepTest, WhatAnotherGraphReadsIsKept) {
+  GraphPool pool = make_pool();
+  const at::Tensor x = at::ones({4 * kFloats}, device());
+  at::Tensor made, read;
+  Graph maker(device()), reader(device());
+  maker.capture([&] { made = x * 3; }, {.warmup = 1, .pool = pool});
+  maker.replay();
+  reader.capture([&] { read = made + 1; }, {.warmup = 1});
+  made.reset();
+  pool.suspend();
+  pool.resume();
+  reader.replay();
+  EXPECT_TRUE(same(read, at::full_like(x, 4.0)));
+}
+
+TEST_P(PoolSleepTest, ARefusedReplayLeavesItsInputsAsTheyWere) {
+  GraphPool pool = make_pool();
+  const at::Tensor input = at::ones({8}, device());
+  at::Tensor result;
+  Graph graph(device());
+  graph.capture([&] { result = input * 2; }, {.warmup = 1, .pool = pool, .inputs = {input}});
+  graph.replay(std::vector<at::Tensor>{at::full({8}, 3.0, device())});
+  pool.suspend();
+  EXPECT_THROW(graph.replay(std::vector<at::Tensor>{at::full({8}, 5.0, device())}), UsageError);
+  EXPECT_TRUE(same(input, at::full({8}, 3.0, device())));
+  pool.resume();
+}
+
 TEST_P(PoolSleepTest, ASleepingPoolRefusesReplaysAndCaptures) {
   GraphPool pool = make_pool();
   at::Tensor x = at::ones({8}, device());

@@ -7,9 +7,9 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
-#include <vector>
 
 namespace pianola {
 
@@ -88,6 +88,7 @@ class PoolState {
   // Without replays or captures, and none begins meanwhile. @return  Bytes that went back.
   virtual std::size_t let_memory_go() { return 0; }
   virtual void take_memory_back() {}
+  [[nodiscard]] virtual bool holds(std::uintptr_t /*address*/) const { return false; }
   [[noreturn]] void refuse_replay() const;
 
   c10::Device device_;
@@ -106,16 +107,16 @@ class Tape;
 class TapePool final : public PoolState {
  public:
   TapePool(PoolId id, bool can_sleep) noexcept : PoolState(c10::Device(c10::kCPU), id, can_sleep) {}
-  [[nodiscard]] std::size_t bytes() const override { return bytes_; }
+  [[nodiscard]] std::size_t bytes() const override;
   void add(const graph::Tape& tape, std::size_t bytes);
-  void remove(const graph::Tape& tape, std::size_t bytes) noexcept;
+  /// Nothing where it was not added.
+  void remove(const graph::Tape& tape) noexcept;
 
  private:
   std::size_t let_memory_go() override;
 
-  std::atomic<std::size_t> bytes_{0};
-  std::mutex mutex_;
-  std::vector<const graph::Tape*> tapes_;
+  mutable std::mutex mutex_;
+  std::map<const graph::Tape*, std::size_t> tapes_;  // the bytes of each
 };
 
 /// The pool of that name on the device; made where there is none.

@@ -21,7 +21,7 @@ using ::testing::Optional;
 // Each operation makes four blocks.
 StepRun run_of(const std::vector<Block>& blocks) {
   static const std::vector<char> kinds(7);
-  StepRun run{.blocks = blocks, .made_in = {}};
+  StepRun run{.blocks = blocks, .made_in = {}, .streams = {}, .operations = {}};
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     run.made_in.push_back(static_cast<std::int32_t>(i / 4));
     if (i % 4 == 0) run.operations.push_back(&kinds[i * i / 16 % kinds.size()]);

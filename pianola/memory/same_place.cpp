@@ -11,14 +11,14 @@ constexpr std::size_t kMostTrails = 256;  // at once
 }  // namespace
 
 void SamePlace::advance(const void* operation) {
-  const auto leads_on = [&](Trail& trail) {
+  std::erase_if(trails_, [&](const Trail& trail) {
     const auto next = static_cast<std::size_t>(trail.at + 1);
-    if (next >= operations_.size() || operations_[next] != operation) return false;
+    return next >= operations_.size() || operations_[next] != operation;
+  });
+  for (Trail& trail : trails_) {
     ++trail.at;
     ++trail.steps;
-    return true;
-  };
-  std::erase_if(trails_, [&](Trail& trail) { return !leads_on(trail); });
+  }
   const bool any_trusted = std::ranges::any_of(trails_, [](const Trail& trail) { return trail.steps >= kTrusted; });
   if (!any_trusted) look_around(operation);
   choose();

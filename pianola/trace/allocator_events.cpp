@@ -158,7 +158,8 @@ void watch_cuda_once() {
                                     .device = c10::Device(c10::kCUDA, entry.device_),
                                     .address = entry.addr_,
                                     .bytes = entry.size_,
-                                    .pool = entry.mempool_});
+                                    .pool = entry.mempool_,
+                                    .stream = reinterpret_cast<std::uintptr_t>(entry.stream_)});
     });
     hooked_into_cuda = true;
   } catch (const c10::Error&) {  // another allocator than the native one

@@ -21,6 +21,7 @@ struct AllocatorEvent {
   std::uintptr_t address = 0;
   std::size_t bytes = 0;  ///< As asked for. Of a freed block of the CPU 0.
   c10::MempoolId_t pool = {0, 0};
+  std::uintptr_t stream = 0;  ///< Of CUDA: that asked for it.
 };
 
 class AllocatorListener {

@@ -35,7 +35,10 @@ void BlockLog::on_memory(const AllocatorEvent& event) {
   }
   if (event.freed) return;
   live_.emplace(event.address, blocks_.size());
-  blocks_.push_back({.life = {.made = now, .bytes = event.bytes}, .made_in = last_operation(), .device = event.device});
+  blocks_.push_back({.life = {.made = now, .bytes = event.bytes},
+                     .made_in = last_operation(),
+                     .device = event.device,
+                     .stream = event.stream});
 }
 
 std::vector<StepBlock> BlockLog::blocks() const {
@@ -60,12 +63,14 @@ std::vector<const void*> BlockLog::operations() const {
 }
 
 memory::StepRun run_of(const std::vector<StepBlock>& blocks, std::vector<const void*> operations) {
-  memory::StepRun run{.blocks = {}, .made_in = {}, .operations = std::move(operations)};
+  memory::StepRun run{.blocks = {}, .made_in = {}, .streams = {}, .operations = std::move(operations)};
   run.blocks.reserve(blocks.size());
   run.made_in.reserve(blocks.size());
+  run.streams.reserve(blocks.size());
   for (const StepBlock& block : blocks) {
     run.blocks.push_back(block.life);
     run.made_in.push_back(block.made_in);
+    run.streams.push_back(block.stream);
   }
   return run;
 }

@@ -20,6 +20,7 @@ struct StepBlock {
   std::int32_t made_in = -1;   ///< Number of the last operation that had begun, from 0; -1: none had.
   std::int32_t freed_in = -1;  ///< The same of its end; -1 as well where it was not freed.
   c10::Device device = c10::Device(c10::kCPU);
+  std::uintptr_t stream = 0;  ///< Of CUDA: that it was asked for on.
 };
 
 /// While it lives, and while an OpStream shows it the step's operations, notes the blocks of memory that torch's allocators

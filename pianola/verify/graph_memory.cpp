@@ -11,6 +11,7 @@
 
 #if PIANOLA_WITH_CUDA
 #include <pianola/graph/cuda/planned_memory.hpp>
+#include <pianola/graph/cuda/sleeping_segments.hpp>
 
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -28,12 +29,17 @@ namespace {
 // Note [Memory that is free in a graph's pool]
 // A block of a private pool that is not active belongs to no tensor: only graphs that were captured while it did read or
 // write it, and each replay writes before it reads. What is carried over from one replay to the next has a tensor that
-// holds it, or it would be given to the next capture. The default pool's id is (0, 0) (torch 2.11,
+// holds it, or it would be given to the next capture. What a plan laid out tells its gaps itself, and a pool that sleeps has no memory. The default pool's id is (0, 0) (torch 2.11,
 // SegmentInfo::owner_private_pool_id).
 void read_pools(std::vector<Stretch>& pools, std::vector<Stretch>& free) {
   const auto snapshot = c10::cuda::CUDACachingAllocator::snapshot({0, 0}, /*include_traces=*/false);
+  std::vector<ByteSpan> asleep;
   for (const auto& segment : snapshot.segments) {
     if (segment.owner_private_pool_id == c10::MempoolId_t{0, 0}) continue;
+    if (graph::is_segment_asleep(segment.address)) {
+      asleep.push_back({.begin = segment.address, .end = segment.address + segment.total_size});
+      continue;
+    }
     std::uintptr_t address = segment.address;
     pools.push_back({.device = segment.device, .begin = address, .bytes = segment.total_size});
     for (const auto& block : segment.blocks) {
@@ -44,6 +50,7 @@ void read_pools(std::vector<Stretch>& pools, std::vector<Stretch>& free) {
     }
   }
   for (const auto& [device, gap] : graph::PlannedMemory::gaps()) {
+    if (std::ranges::any_of(asleep, [&](const ByteSpan& span) { return span.contains(gap.begin); })) continue;
     free.push_back({.device = device.index(), .begin = gap.begin, .bytes = gap.size()});
   }
 }

@@ -120,6 +120,19 @@ def test_a_planned_pool_is_smaller_and_trains_alike(device):
         assert planned.planned_bytes == 0
 
 
+def test_other_tensors_keep_torchs_deleter_when_memory_was_planned(device):
+    if device.type == "cpu":
+        pytest.skip("nothing is planned there")
+    x = torch.ones(1024, device=device)
+    out = []
+    graph = pianola.Graph(device)
+    graph.capture(lambda: out.append(x * 2 + 1), plan_memory=True)
+    graph.replay()
+    after = torch.ones(8, device=device)
+    assert all(torch._C._has_Standard_Deleter(one.untyped_storage()._cdata) for one in (x, after))
+    assert out[-1].tolist() == [3.0] * 1024
+
+
 @pytest.mark.parametrize("way", ["graphed", "iteration"])
 def test_whole_steps_that_capture_themselves_plan_too(device, way):
     model, twin = Classifier().to(device), Classifier().to(device)

@@ -113,6 +113,7 @@ class CudaBackend final : public Backend {
   void copy_inputs(std::span<const at::Tensor> sources) override;
   void copy_inputs_now(std::span<const at::Tensor> sources) override {
     bind_context();
+    order_behind_replays();
     copies_.copy_now(executable(), sources);
   }
   void keep_inputs() override { copies_.disable_all(executable()); }
@@ -161,6 +162,7 @@ class CudaBackend final : public Backend {
   void check_results_intact(const PoolLedger& ledger) const;
   [[noreturn]] static void refuse_inside_capture();
   void note_stream(CUDAStream stream, const PoolTurn& turn);
+  void order_behind_replays();
   struct Piece {
     bool is_first = true;
     bool is_last = true;
@@ -478,8 +480,18 @@ void CudaBackend::copy_inputs(std::span<const at::Tensor> sources) {
   bind_context();
   failed_ = 0;
   if (numbers_) give_numbers();
-  if (numbers_ && !numbers_->calls.by_hand().empty()) return copies_.copy_now(executable(), sources);
-  copies_.set_sources(executable(), sources);
+  if (numbers_ && !numbers_->calls.by_hand().empty()) {
+    order_behind_replays();
+    return copies_.copy_now(executable(), sources);
+  }
+  copies_.set_sources(executable(), sources, [this] { order_behind_replays(); });
+}
+
+// What is copied before a launch, into memory that the last replay may be reading still.
+void CudaBackend::order_behind_replays() {
+  const PoolTurn turn(pool_->turns());
+  pool_->check_ready();
+  turn.order().enter(c10::cuda::getCurrentCUDAStream(device_.index()).unwrap());
 }
 
 void CudaBackend::replay() {

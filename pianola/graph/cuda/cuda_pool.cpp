@@ -49,6 +49,13 @@ void hold_device_memory(c10::Device device, PoolId pool, bool can_sleep) {
   }
 }
 
+// It waits for the device, which CUDA forbids while anybody captures there.
+void check_no_capture(const char* call) {
+  if (!PoolReturns::instance().is_paused()) return;
+  throw UsageError({.what = fmt::format("{} was called while another thread captures", call),
+                    .fix = "call it when that capture has ended"});
+}
+
 }  // namespace
 
 std::shared_ptr<PoolState> CudaPool::with_own_name(c10::Device device, std::shared_ptr<CudaPoolFamily> family,
@@ -92,7 +99,7 @@ CudaPool::CudaPool(c10::Device device, PoolId name, PinnedUse pinned, std::share
 
 CudaPool::~CudaPool() {
   try {
-    if (asleep_ && asleep_->holds_any()) asleep_->wake();  // tensors that outlive the graphs
+    wake_for_good();
     for (const c10::cuda::CUDAStream& stream : replay_streams_) {
       workspaces_.record_stream(stream);
       family_->record_stream(stream);
@@ -102,6 +109,19 @@ CudaPool::~CudaPool() {
     PoolReturns::instance().give_back(id(), !id_was_told(), replay_streams_);
   } catch (const std::exception& error) {
     TORCH_WARN("pianola: a graph pool's memory could not be returned: ", error.what());
+  }
+}
+
+// Tensors may outlive the graphs.
+void CudaPool::wake_for_good() noexcept {
+  if (!asleep_ || !asleep_->holds_any()) return;
+  try {
+    asleep_->wake();
+  } catch (const std::exception& error) {
+    TORCH_WARN(
+        "pianola: a graph pool ended while it slept, and could not be resumed: tensors that still hold memory of it "
+        "are lost; ",
+        error.what());
   }
 }
 
@@ -120,13 +140,22 @@ void CudaPool::begin_warm_up() { PoolTurn(turns_).order().enter(device()); }
 void CudaPool::end_warm_up() { PoolTurn(turns_).order().leave(); }
 
 std::size_t CudaPool::let_memory_go() {
+  check_no_capture("suspend()");
   const PoolTurn turn(turns_);
   return asleep_.emplace(device(), id()).bytes();
 }
 
 void CudaPool::take_memory_back() {
+  check_no_capture("resume()");
   asleep_->wake();
   asleep_.reset();
+}
+
+bool CudaPool::holds(std::uintptr_t address) const {
+  const auto snapshot = allocator::snapshot(id(), /*include_traces=*/false);
+  return std::ranges::any_of(snapshot.segments, [&](const auto& segment) {
+    return segment.address <= address && address < segment.address + segment.total_size;
+  });
 }
 
 std::size_t CudaPool::bytes() const {

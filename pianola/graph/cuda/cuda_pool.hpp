@@ -45,6 +45,8 @@ class CudaPool final : public PoolState {
   void end_warm_up() override;
   std::size_t let_memory_go() override;
   void take_memory_back() override;
+  bool holds(std::uintptr_t address) const override;
+  void wake_for_good() noexcept;
 
   std::vector<c10::cuda::CUDAStream> replay_streams_;  // changed in a turn
   bool is_alone_;

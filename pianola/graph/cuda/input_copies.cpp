@@ -45,9 +45,11 @@ void InputCopies::disable_all(CUgraphExec executable) {
   }
 }
 
-void InputCopies::set_sources(CUgraphExec executable, std::span<const at::Tensor> sources) {
+void InputCopies::set_sources(CUgraphExec executable, std::span<const at::Tensor> sources,
+                              c10::function_ref<void()> before_copying) {
   if (are_entangled(targets_, sources)) [[unlikely]] {
     disable_all(executable);
+    before_copying();
     return copy_into(targets_, sources);
   }
   for (std::size_t i = 0; i < copies_.size(); ++i) {
@@ -60,12 +62,14 @@ void InputCopies::set_sources(CUgraphExec executable, std::span<const at::Tensor
       const void* const address = trace::address_of(source);
       if (address != copy.source && !set_source(executable, i, address)) [[unlikely]] {
         enable(executable, copy, false);
+        before_copying();
         copy_into({&target, 1}, {&source, 1});
         continue;
       }
       enable(executable, copy, true);
     } else {
       if (copy.node != nullptr) enable(executable, copy, false);
+      before_copying();
       copy_into({&target, 1}, {&source, 1});
     }
   }

@@ -1,5 +1,6 @@
 #pragma once
 #include <ATen/core/Tensor.h>
+#include <c10/util/FunctionRef.h>
 
 #include <cuda.h>
 
@@ -25,7 +26,9 @@ class InputCopies {
   void start(CUgraphExec executable);
   void disable_all(CUgraphExec executable);
   /// Before a launch. What no copy node can do (another layout or dtype, zeros) is done here, on the current stream.
-  void set_sources(CUgraphExec executable, std::span<const at::Tensor> sources);
+  /// @param before_copying  Called then: orders the stream behind the last replay.
+  void set_sources(CUgraphExec executable, std::span<const at::Tensor> sources,
+                   c10::function_ref<void()> before_copying);
   /// Copies at once, on the current stream, and nothing with the launch.
   void copy_now(CUgraphExec executable, std::span<const at::Tensor> sources);
 

@@ -48,7 +48,6 @@ class PlannedMemory::Allocator final : public torch_abi::ForwardingCudaAllocator
   }
 
   c10::DataPtr allocate(std::size_t bytes) override;
-  [[nodiscard]] c10::DeleterFnPtr raw_deleter() const override { return &free_raw; }
   void* raw_alloc(std::size_t bytes) override;
   void* raw_alloc_with_stream(std::size_t bytes, cudaStream_t stream) override;
   void raw_delete(void* block) override;
@@ -71,7 +70,6 @@ class PlannedMemory::Allocator final : public torch_abi::ForwardingCudaAllocator
 
   static Allocator& put_in();
   static void free_planned(void* block) { instance().give_back(block); }
-  static void free_raw(void* block) { instance().raw_delete(block); }
 
   void* take(std::size_t bytes, cudaStream_t stream);
   bool give_back(void* block);
@@ -258,7 +256,8 @@ std::shared_ptr<PlannedMemory> PlannedMemory::begin(c10::cuda::CUDAStream stream
         {.what = "plan_memory is set, and torch's allocator of CUDA memory is another one than its native",
          .fix = "leave plan_memory out, or backend:cudaMallocAsync out of PYTORCH_CUDA_ALLOC_CONF"});
   }
-  const memory::OffsetPlan plan = memory::plan_offsets(run.blocks);
+  const memory::StepRun planned = memory::by_main_stream(run).first;
+  const memory::OffsetPlan plan = memory::plan_offsets(planned.blocks);
   if (plan.bytes == 0) return nullptr;
   Allocator& planning = Allocator::instance();
   c10::DataPtr memory;
@@ -267,7 +266,7 @@ std::shared_ptr<PlannedMemory> PlannedMemory::begin(c10::cuda::CUDAStream stream
   } catch (const c10::OutOfMemoryError&) {
     return nullptr;  // blocks are smaller: the capture may find room for them
   }
-  auto region = std::make_shared<PlannedMemory>(std::move(memory), stream, pool, memory::PlannedSpace(run, plan));
+  auto region = std::make_shared<PlannedMemory>(std::move(memory), stream, pool, memory::PlannedSpace(planned, plan));
   planning.add(region.get());
   planning.open(region);
   return region;

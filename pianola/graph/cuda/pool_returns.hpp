@@ -39,6 +39,12 @@ class PoolReturns {
     ~Pause();
   };
 
+  /// Whether a capture of Pianola's is open on CUDA, on any thread.
+  [[nodiscard]] bool is_paused() {
+    const std::lock_guard lock(mutex_);
+    return pauses_ != 0;
+  }
+
   /// Takes over what is left of a pool whose last user has released its device memory: the memory that torch still keeps,
   /// and the use of its name in the allocator of pinned memory.
   /// @param name_is_free  Nobody was told its name.

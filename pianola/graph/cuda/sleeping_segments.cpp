@@ -4,16 +4,19 @@
 #include <pianola/core/out_of_memory_error.hpp>
 #include <pianola/cuda/mapped_memory.hpp>
 #include <pianola/graph/cuda/planned_memory.hpp>
+#include <pianola/graph/cuda/thread_streams.hpp>
 #include <pianola/torch_abi/cuda/forwarding_cuda_allocator.hpp>
 #include <pianola/trace/allocator_events.hpp>
 
 #include <ATen/ops/empty.h>
+#include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <c10/util/Exception.h>
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <exception>
 #include <map>
 #include <mutex>
@@ -26,6 +29,8 @@ namespace allocator = c10::cuda::CUDACachingAllocator;
 #if !PIANOLA_TORCH_AT_LEAST(2, 12) || PIANOLA_TORCH_AT_LEAST(2, 15)
 
 namespace {
+
+constexpr std::size_t kPiece = std::size_t{128} << 20U;
 
 // Torch calls it under its own lock.
 class SegmentSource final : public torch_abi::ForwardingCudaAllocator {
@@ -54,7 +59,8 @@ class SegmentSource final : public torch_abi::ForwardingCudaAllocator {
     const std::lock_guard lock(mutex_);
     const auto found = all_.find(reinterpret_cast<std::uintptr_t>(segment));
     if (found == all_.end()) return;
-    if (found->second->is_mapped()) (void)cudaDeviceSynchronize();
+    const c10::cuda::CUDAGuard on_device(static_cast<c10::DeviceIndex>(found->second->device()));
+    if (found->second->is_mapped() && cudaDeviceSynchronize() != cudaSuccess) (void)cudaGetLastError();
     all_.erase(found);
   }
 
@@ -97,7 +103,7 @@ std::vector<ByteSpan> held_blocks(c10::MempoolId_t pool) {
   return held;
 }
 
-std::size_t bytes_of(const std::vector<ByteSpan>& spans) {
+std::size_t size_of(const std::vector<ByteSpan>& spans) {
   std::size_t bytes = 0;
   for (const ByteSpan& span : spans) bytes += span.size();
   return bytes;
@@ -113,12 +119,16 @@ std::shared_ptr<allocator::CUDAAllocator> sleeping_segments() {
   return {&SegmentSource::instance(), [](auto*) {}};
 }
 
+bool is_segment_asleep(std::uintptr_t address) {
+  const MappedMemory* const memory = SegmentSource::instance().find(address);
+  return memory != nullptr && !memory->is_mapped();
+}
+
 AsleepPool::AsleepPool(c10::Device device, c10::MempoolId_t pool) : device_(device), pool_(pool) {
   const c10::cuda::CUDAGuard on_device(device_);
   c10::cuda::device_synchronize();
   held_ = held_blocks(pool_);
-  const trace::OwnMemory own;
-  on_host_ = at::empty({static_cast<std::int64_t>(bytes_of(held_))}, at::TensorOptions(at::kByte).pinned_memory(true));
+  make_room_on_host();
   copy(/*to_host=*/true);
   std::vector<MappedMemory*> given_back;
   try {
@@ -156,21 +166,45 @@ void AsleepPool::wake() {
     map_all();
   }
   copy(/*to_host=*/false);
-  on_host_.reset();
+  on_host_.clear();
 }
 
-void AsleepPool::copy(bool to_host) {
-  const c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device_.index());
-  auto* host = static_cast<char*>(on_host_.mutable_data_ptr());
-  for (const ByteSpan& span : held_) {
-    auto* const device = reinterpret_cast<char*>(span.begin);
-    const std::size_t bytes = span.size();
-    const cudaError_t status = to_host ? cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream.stream())
-                                       : cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream.stream());
-    TORCH_CHECK(status == cudaSuccess, "cudaMemcpyAsync: ", cudaGetErrorString(status));
-    host += bytes;
+// In pieces: torch rounds each allocation of pinned memory up to a power of two.
+void AsleepPool::make_room_on_host() {
+  const trace::OwnMemory own;
+  for (std::size_t left = size_of(held_); left != 0;) {
+    const std::size_t bytes = std::min(left, kPiece);
+    on_host_.push_back(at::empty({static_cast<std::int64_t>(bytes)}, at::TensorOptions(at::kByte).pinned_memory(true)));
+    left -= bytes;
   }
-  stream.synchronize();
+}
+
+// A segment may have gone meanwhile, with all that lay in it.
+void AsleepPool::copy(bool to_host) {
+  const cudaStream_t stream = thread_stream(StreamPurpose::capture, device_.index()).stream();
+  const std::vector<MappedMemory*> memory = memory_of(pool_);
+  const auto is_there = [&](const ByteSpan& span) {
+    return std::ranges::any_of(memory, [&](const MappedMemory* one) {
+      return one->address() <= span.begin && span.end <= one->address() + one->bytes();
+    });
+  };
+  std::size_t done = 0;
+  for (const ByteSpan& span : held_) {
+    const bool there = is_there(span);
+    for (std::uintptr_t at = span.begin; at < span.end;) {
+      const std::size_t in_piece = done % kPiece;
+      const std::size_t bytes = std::min(span.end - at, kPiece - in_piece);
+      void* const device = reinterpret_cast<void*>(at);
+      void* const host = static_cast<char*>(on_host_[done / kPiece].mutable_data_ptr()) + in_piece;
+      at += bytes;
+      done += bytes;
+      if (!there) continue;
+      const cudaError_t status = to_host ? cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream)
+                                         : cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream);
+      TORCH_CHECK(status == cudaSuccess, "cudaMemcpyAsync: ", cudaGetErrorString(status));
+    }
+  }
+  C10_CUDA_CHECK(cudaStreamSynchronize(stream));
 }
 
 #else
@@ -179,6 +213,8 @@ std::shared_ptr<allocator::CUDAAllocator> sleeping_segments() {
   throw UnsupportedError({.what = "pools that sleep are not known to work with this version of torch",
                           .fix = "make the pool without can_sleep, or use torch 2.11 or 2.15"});
 }
+
+bool is_segment_asleep(std::uintptr_t /*address*/) { return false; }
 
 AsleepPool::AsleepPool(c10::Device device, c10::MempoolId_t pool) : device_(device), pool_(pool) {}
 void AsleepPool::wake() {}

@@ -22,6 +22,9 @@ namespace pianola::graph {
 /// What hands out the segments of pools that may sleep.
 std::shared_ptr<c10::cuda::CUDACachingAllocator::CUDAAllocator> sleeping_segments();
 
+/// Whether the segment at this address has no memory now.
+bool is_segment_asleep(std::uintptr_t address);
+
 /// The memory of a pool that sleeps.
 class AsleepPool {
  public:
@@ -42,12 +45,13 @@ class AsleepPool {
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
 
  private:
+  void make_room_on_host();
   void copy(bool to_host);
 
   c10::Device device_;
   c10::MempoolId_t pool_;
   std::vector<ByteSpan> held_;
-  at::Tensor on_host_;  // of all of them, one behind the other
+  std::vector<at::Tensor> on_host_;  // of all of them, one behind the other, in pieces
   std::size_t bytes_ = 0;
 };
 

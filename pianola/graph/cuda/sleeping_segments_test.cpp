@@ -13,6 +13,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <thread>
 #include <vector>
 
 namespace pianola::testing::sleeping_segments_test {
@@ -75,6 +77,32 @@ TEST_P(SleepingSegmentsTest, WithoutRoomItGoesOnSleeping) {
   x.fill_(4);
   graph.replay();
   EXPECT_TRUE(same(result, at::full({kFloats}, 8.0, device())));
+}
+
+TEST_P(SleepingSegmentsTest, WhileAnotherThreadCapturesItIsRefused) {
+  GraphPool pool(device(), {.can_sleep = true});
+  Graph graph(device()), other(device());
+  graph.capture([&] { step(); }, {.warmup = 1, .pool = pool});
+  std::string refused;
+  at::Tensor y = at::ones({8}, device());
+  other.capture(
+      [&] {
+        y.add_(1);
+        if (!is_recording()) return;
+        std::thread([&] {
+          try {
+            pool.suspend();
+          } catch (const UsageError& error) {
+            refused = error.what();
+          }
+        }).join();
+      },
+      {.warmup = 1, .mode = CaptureMode::thread_local_});
+  EXPECT_THAT(refused, ::testing::HasSubstr("suspend() was called while another thread captures"));
+  pool.suspend();
+  pool.resume();
+  graph.replay();
+  EXPECT_TRUE(same(result, at::full({kFloats}, 2.0, device())));
 }
 
 TEST_P(SleepingSegmentsTest, AnotherStreamMayBeBusyMeanwhile) {

@@ -80,20 +80,23 @@ class LiveTapes {
 };
 
 // How many tensors of tapes look at each memory.
-ska::flat_hash_map<const c10::StorageImpl*, std::size_t> count_aliases(LiveTapes& tapes) {
-  ska::flat_hash_set<const c10::TensorImpl*> seen;
-  ska::flat_hash_map<const c10::StorageImpl*, std::size_t> counts;
-  tapes.for_each_op([&](const TapeOp& op) {
+class AliasCounts {
+ public:
+  void add(const TapeOp& op) {
     for (const auto* values : {&op.inputs, &op.outputs}) {
       for (const c10::IValue& value : *values) {
         trace::for_each_tensor(value, [&](const at::Tensor& tensor) {
-          if (seen.insert(tensor.unsafeGetTensorImpl()).second) ++counts[trace::storage_of(tensor)];
+          if (seen_.insert(tensor.unsafeGetTensorImpl()).second) ++counts_[trace::storage_of(tensor)];
         });
       }
     }
-  });
-  return counts;
-}
+  }
+  [[nodiscard]] std::size_t of(const c10::StorageImpl* storage) const { return counts_.at(storage); }
+
+ private:
+  ska::flat_hash_set<const c10::TensorImpl*> seen_;
+  ska::flat_hash_map<const c10::StorageImpl*, std::size_t> counts_;
+};
 
 }  // namespace
 
@@ -122,7 +125,8 @@ void poison_tapes(std::span<const at::Tensor> results) {
   const trace::QuietScope quiet;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   LiveTapes& tapes = LiveTapes::instance();
-  const auto aliases = count_aliases(tapes);
+  AliasCounts aliases;
+  tapes.for_each_op([&](const TapeOp& op) { aliases.add(op); });
   ska::flat_hash_set<const c10::StorageImpl*> chosen;
   for (const at::Tensor& result : results) chosen.insert(trace::storage_of(result));
   tapes.for_each_op([&](const TapeOp& op) {
@@ -130,7 +134,7 @@ void poison_tapes(std::span<const at::Tensor> results) {
       const at::Tensor& target = tensor_at(op.outputs[output], position);
       const c10::StorageImpl* storage = trace::storage_of(target);
       if ((!target.is_floating_point() && !target.is_complex()) || target._is_zerotensor()) continue;
-      const bool only_tapes_hold_it = target.storage().use_count() == aliases.at(storage);
+      const bool only_tapes_hold_it = target.storage().use_count() == aliases.of(storage);
       if (only_tapes_hold_it || chosen.count(storage) != 0) target.fill_(std::numeric_limits<double>::quiet_NaN());
     }
   });
@@ -150,18 +154,19 @@ std::size_t drop_pages(const c10::StorageImpl& storage) {
 
 }  // namespace
 
+// Of each tape by itself: what another one reads has another holder.
 std::size_t drop_scratch(std::span<const Tape* const> tapes) {
-  LiveTapes& all = LiveTapes::instance();
-  const auto aliases = count_aliases(all);
-  ska::flat_hash_set<const c10::StorageImpl*> dropped;
   std::size_t bytes = 0;
   for (const Tape* const tape : tapes) {
+    AliasCounts aliases;
+    for (const TapeOp& op : tape->ops()) aliases.add(op);
+    ska::flat_hash_set<const c10::StorageImpl*> dropped;
     for (const TapeOp& op : tape->ops()) {
       for (const auto& [output, position] : op.fresh) {
         const at::Tensor& target = tensor_at(op.outputs[output], position);
         const c10::StorageImpl* const storage = trace::storage_of(target);
         if (storage == nullptr || target._is_zerotensor() || !target.is_cpu()) continue;
-        if (target.storage().use_count() != aliases.at(storage) || !dropped.insert(storage).second) continue;
+        if (target.storage().use_count() != aliases.of(storage) || !dropped.insert(storage).second) continue;
         bytes += drop_pages(*storage);
       }
     }

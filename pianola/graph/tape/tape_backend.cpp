@@ -59,14 +59,14 @@ class TapeBackend final : public Backend {
     tape_ = recorder_->take();
     drawn_from_ = watch_->drawn_from();
     kept_bytes_ = bytes_of(keeper_->take());  // the tape's own aliases keep the memory
-    result_bytes_ = tape_.result_bytes();
+    const std::size_t result_bytes = tape_.result_bytes();
     tape_.bind();
     const Diagnosis why_empty = {.what = "the step is empty: no operation that a replay could run was recorded",
                                  .fix = "check that the step runs its work on this thread, and on tensors of the cpu",
                                  .rule = "PG1201"};
     if (tape_.ops().empty() && !options.allow_empty) throw CaptureError(why_empty);
     live_.emplace(tape_);
-    pool_->add(tape_, result_bytes_);
+    pool_->add(tape_, result_bytes);
     if (options.branches > 1 && trace != nullptr) plan(*trace, options);  // with kAutoBranches nothing could be gained
     watch_.reset();
     recorder_.reset();
@@ -79,15 +79,18 @@ class TapeBackend final : public Backend {
     recorder_.reset();
     keeper_.reset();
     live_.reset();
+    if (pool_ != nullptr) pool_->remove(tape_);
     tape_ = {};
     drawn_from_.clear();
-    result_bytes_ = 0;
     branches_.reset();
     chart_.reset();
     pool_.reset();
   }
 
-  void copy_inputs(std::span<const at::Tensor> sources) override { copy_into(inputs_, sources); }
+  void copy_inputs(std::span<const at::Tensor> sources) override {
+    pool_->check_ready();
+    copy_into(inputs_, sources);
+  }
   void replay() override {
     run([this] { tape_.replay(); });
   }
@@ -111,7 +114,7 @@ class TapeBackend final : public Backend {
   std::size_t last_called(std::size_t operation) const noexcept override { return operation; }
 
   void reset() noexcept override {
-    if (pool_ != nullptr) pool_->remove(tape_, std::exchange(result_bytes_, 0));
+    if (pool_ != nullptr) pool_->remove(tape_);
     live_.reset();
     tape_ = {};
     drawn_from_.clear();
@@ -180,7 +183,6 @@ class TapeBackend final : public Backend {
   Tape tape_;
   std::optional<LiveTape> live_;
   std::vector<at::Tensor> inputs_;
-  std::size_t result_bytes_ = 0;
   std::size_t kept_bytes_ = 0;
   std::vector<at::Generator> drawn_from_;
 };

@@ -1,0 +1,24 @@
+#include <pianola/memory/step_run.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+
+namespace pianola::memory {
+
+std::pair<StepRun, StepRun> by_main_stream(const StepRun& run) {
+  std::map<std::uintptr_t, std::uint64_t> bytes;
+  for (std::size_t i = 0; i < run.blocks.size(); ++i) bytes[run.streams[i]] += in_whole_units(run.blocks[i].bytes);
+  const auto most = std::ranges::max_element(bytes, {}, [](const auto& one) { return one.second; });
+  StepRun main{.blocks = {}, .made_in = {}, .streams = {}, .operations = run.operations};
+  StepRun others = main;
+  for (std::size_t i = 0; i < run.blocks.size(); ++i) {
+    StepRun& its = run.streams[i] == most->first ? main : others;
+    its.blocks.push_back(run.blocks[i]);
+    its.made_in.push_back(run.made_in[i]);
+    its.streams.push_back(run.streams[i]);
+  }
+  return {std::move(main), std::move(others)};
+}
+
+}  // namespace pianola::memory
