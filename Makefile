@@ -47,7 +47,7 @@ test-newest: ## the C++ tests of the rooms with the newest torch that is known, 
 	@python3 tools/matrix.py --newest --tests rooms
 
 gpu-test: require-gpu build ## run the C++ and Python tests on a GPU, where no CUDA case may be skipped; TOGETHER=5 at once
-	@PIANOLA_REQUIRE_CUDA=1 $(INTERPRETER) $(if $(TOGETHER),tools/tests_together.py $(PRESET) --jobs $(TOGETHER),\
+	@PIANOLA_REQUIRE_CUDA=1 $(if $(TOGETHER),,PIANOLA_WHOLE_DEVICE=1) $(INTERPRETER) $(if $(TOGETHER),tools/tests_together.py $(PRESET) --jobs $(TOGETHER),\
 	  tools/run_tests.py $(PRESET) --label-regex device)
 
 alone: setup ## check that the C++ files that changed SINCE=HEAD compile alone; SINCE= for all
