@@ -62,10 +62,14 @@ class GpuMappedMemory : public GpuTest {};
 
 TEST_F(GpuMappedMemory, GivesItsMemoryBack) {
   MappedMemory memory(0, 256 << 20);
-  const MemoryAccount account;
-  memory.unmap();
-  EXPECT_LE(account.taken_bytes(), -(256 << 20));
-  memory.map();
+  bool gave_all = false;
+  for (int tries = 0; tries < 20 && !gave_all; ++tries) {  // other processes take and give back, too
+    const MemoryAccount account;
+    memory.unmap();
+    gave_all = account.taken_bytes() <= -(256 << 20);
+    memory.map();
+  }
+  EXPECT_TRUE(gave_all);
   ASSERT_EQ(driver->memset_d8_async(memory.address(), 7, memory.bytes(), nullptr), CUDA_SUCCESS);
   unsigned char last = 0;
   ASSERT_EQ(driver->memcpy_dtoh(&last, memory.address() + memory.bytes() - 1, 1), CUDA_SUCCESS);

@@ -35,7 +35,7 @@ class PIANOLA_API GraphPool {
     bool can_sleep = false;
   };
   /// @throws DeviceError  `device` is CUDA and there is none, or Pianola was built without CUDA.
-  /// @throws UnsupportedError  `can_sleep`, with another allocator of CUDA memory than torch's native one.
+  /// @throws UnsupportedError  `can_sleep`, with another allocator of CUDA memory than torch's native one, or with expandable segments.
   explicit GraphPool(c10::Device device);
   GraphPool(c10::Device device, const Options& options);
   /// The pool of that name, which may be one of torch's own; all handles of one name and device share one pool.

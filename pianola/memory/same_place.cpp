@@ -1,6 +1,7 @@
 #include <pianola/memory/same_place.hpp>
 
 #include <algorithm>
+#include <cstdlib>
 
 namespace pianola::memory {
 namespace {
@@ -36,13 +37,17 @@ void SamePlace::look_around(const void* operation) {
   }
 }
 
-// The one that has led on the longest, if no other has as long; one step is enough where nothing else looks like it.
+// The one that has led on the longest; one step is enough where nothing else looks like it. Layers repeat themselves, so that trails a
+// layer apart lead on alike: then it is the one that is nearest to where as many operations lead.
 void SamePlace::choose() {
   now_ = kUnknown;
   if (trails_.empty()) return;
-  const auto best = std::ranges::max_element(trails_, {}, &Trail::steps);
-  const auto as_good = std::ranges::count(trails_, best->steps, &Trail::steps);
-  if (as_good > 1) return;
+  const std::int64_t expected = last_known_ + static_cast<std::int64_t>(lost_for_);
+  const auto best = std::ranges::max_element(trails_, [&](const Trail& one, const Trail& other) {
+    if (one.steps != other.steps) return one.steps < other.steps;
+    return std::abs(one.at - expected) > std::abs(other.at - expected);
+  });
+  if (best->steps == 1 && trails_.size() > 1) return;
   now_ = best->at;
   if (best->steps < kTrusted) return;
   last_known_ = best->at;

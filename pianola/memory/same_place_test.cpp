@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace pianola::memory::same_place_test {
@@ -43,6 +44,22 @@ TEST(SamePlaceTest, AMissingOperationIsLeftOut) { EXPECT_EQ(places("abcdefgh", "
 TEST(SamePlaceTest, WhatLooksLikeSeveralPlacesIsUnknownUntilOneLeadsOn) {
   EXPECT_EQ(places("xyxyxyabxyxyxy", "xyxyQabxyxyxy"), "abcd?ghijklmn");
   EXPECT_EQ(places("xaxbxcxdxexf", "xaxbQxcxdxexf"), "abcd??fghijkl");
+}
+
+// A library does a few other operations before the layers, which are all alike.
+TEST(SamePlaceTest, LayersThatRepeatAreNotTakenForEachOther) {
+  const std::string layer = "lmaadnlgmd", layers = layer + layer + layer + layer + layer + layer;
+  for (const auto& [before, now] :
+       {std::pair("erwseqt", "eraq"), std::pair("eraq", "erwseqt"), std::pair("e", "eqqqq")}) {
+    const std::string known = before + layers + "L", run = now + layers + "L";
+    SamePlace place(ops(known));
+    for (std::size_t i = 0; i < run.size(); ++i) {
+      place.advance(op(run[i]));
+      const std::size_t into_layers = i - std::string(now).size();
+      if (i < std::string(now).size() + 4) continue;
+      EXPECT_EQ(place.now(), static_cast<std::int64_t>(std::string(before).size() + into_layers)) << i << " of " << run;
+    }
+  }
 }
 
 TEST(SamePlaceTest, WhatTheRunDoesNotHaveIsUnknown) { EXPECT_EQ(places("ab", "abxyab"), "ab??ab"); }

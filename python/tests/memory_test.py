@@ -1,6 +1,7 @@
 """`pianola.predict_memory`, and limits of memory."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -131,6 +132,47 @@ def test_other_tensors_keep_torchs_deleter_when_memory_was_planned(device):
     after = torch.ones(8, device=device)
     assert all(torch._C._has_Standard_Deleter(one.untyped_storage()._cdata) for one in (x, after))
     assert out[-1].tolist() == [3.0] * 1024
+
+
+def under(settings, program):
+    """Runs it where torch's allocator has these settings."""
+    return subprocess.run([sys.executable, "-c", "import torch, pianola\n" + program], capture_output=True, text=True, timeout=120,
+                          env={**os.environ, "PYTORCH_CUDA_ALLOC_CONF": settings})  # fmt: skip
+
+
+SEVERAL_GRAPHS = """
+for plan_memory in (False, True, False, True):
+    x = torch.ones(1 << 20, device="cuda")
+    out = []
+    graph = pianola.Graph("cuda")
+    graph.capture(lambda: out.append(((x * 2) + 1).sum()), plan_memory=plan_memory)
+    graph.replay()
+    assert out[-1].item() == 3 << 20
+    del graph, out
+print("as ever")
+"""
+
+
+@pytest.mark.parametrize("settings", ["expandable_segments:True", "max_split_size_mb:64,roundup_power2_divisions:4", "garbage_collection_threshold:0.5"])
+def test_graphs_under_settings_of_torchs_allocator(device, settings):
+    if device.type == "cpu":
+        pytest.skip("they are of CUDA's")
+    ran = under(settings, SEVERAL_GRAPHS)
+    assert ran.stdout.strip() == "as ever", ran.stderr
+
+
+def test_expandable_segments_refuse_a_pool_that_sleeps(device):
+    if device.type == "cpu":
+        pytest.skip("they are of CUDA's")
+    ran = under("expandable_segments:True", "torch.ones(1).cuda(); pianola.GraphPool('cuda', can_sleep=True)")
+    assert "has segments of its own, which torch refuses with expandable_segments" in ran.stderr
+
+
+def test_torchs_other_allocator_is_refused_in_words(device):
+    if device.type == "cpu":
+        pytest.skip("it is CUDA's")
+    ran = under("backend:cudaMallocAsync", "torch.ones(1).cuda(); pianola.Graph('cuda').capture(lambda: torch.ones(2, device='cuda'))")
+    assert "UnsupportedError: graphs need pools of memory, and torch's allocator cudaMallocAsync has none" in ran.stderr
 
 
 @pytest.mark.parametrize("way", ["graphed", "iteration"])

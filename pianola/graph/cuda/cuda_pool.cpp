@@ -40,6 +40,11 @@ void hold_device_memory(c10::Device device, PoolId pool, bool can_sleep) {
   try {
     allocator::get()->createOrIncrefPool(device.index(), pool, can_sleep ? sleeping_segments() : nullptr);
   } catch (const c10::Error&) {
+    if (allocator::get()->name() != "native") {
+      throw UnsupportedError({.what = fmt::format("graphs need pools of memory, and torch's allocator {} has none",
+                                                  allocator::get()->name()),
+                              .fix = "leave backend:cudaMallocAsync out of PYTORCH_CUDA_ALLOC_CONF"});
+    }
     throw UsageError(
         {.what = fmt::format("pool ({}, {}) on {} has lost its last graph, and some of its memory is still in "
                              "use",
@@ -65,7 +70,10 @@ std::shared_ptr<PoolState> CudaPool::with_own_name(c10::Device device, std::shar
     return {new CudaPool(device, at::cuda::graph_pool_handle(), PinnedUse::begins, std::move(family), can_sleep), end};
   }
   try {
-    return {new CudaPool(device, *used, PinnedUse::taken_over, std::move(family), can_sleep), end};
+    return {new CudaPool(device, *used, PinnedUse::taken_over, family, can_sleep), end};
+  } catch (const UsageError&) {  // torch knows it still, without memory, as it does with expandable segments
+    at::getHostAllocator(at::kCUDA)->release_pool(*used);
+    return {new CudaPool(device, at::cuda::graph_pool_handle(), PinnedUse::begins, std::move(family), can_sleep), end};
   } catch (...) {
     PoolReturns::instance().give_back(*used, /*name_is_free=*/true, {});
     throw;

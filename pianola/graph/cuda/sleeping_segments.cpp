@@ -9,6 +9,7 @@
 #include <pianola/trace/allocator_events.hpp>
 
 #include <ATen/ops/empty.h>
+#include <c10/core/AllocatorConfig.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -115,6 +116,12 @@ std::shared_ptr<allocator::CUDAAllocator> sleeping_segments() {
   if (!trace::AllocatorWatch::sees_cuda() && allocator::get()->name() != "native") {
     throw UnsupportedError({.what = "a pool that sleeps needs torch's native allocator of CUDA memory",
                             .fix = "leave backend:cudaMallocAsync out of PYTORCH_CUDA_ALLOC_CONF"});
+  }
+  if (c10::CachingAllocator::AcceleratorAllocatorConfig::use_expandable_segments()) {
+    throw UnsupportedError(
+        {.what = "a pool that sleeps has segments of its own, which torch refuses with expandable_segments",
+         .fix = "leave expandable_segments:True out of PYTORCH_CUDA_ALLOC_CONF, or make the pool "
+                "without can_sleep"});
   }
   return {&SegmentSource::instance(), [](auto*) {}};
 }
