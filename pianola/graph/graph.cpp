@@ -29,9 +29,9 @@ Graph::Impl::Impl(c10::Device wanted) : device(graph::usable_device(wanted)), ba
 
 namespace {
 
-std::vector<std::uintptr_t> buffers_of_collectives(const std::optional<OpTrace>& trace) {
+std::optional<std::vector<std::uintptr_t>> buffers_of_collectives(const std::optional<OpTrace>& trace) {
+  if (!trace) return std::nullopt;
   std::vector<std::uintptr_t> buffers;
-  if (!trace) return buffers;
   for (const OpRecord& op : trace->ops()) {
     if (!op.info->collective) continue;
     for (const auto& tensors : {trace->inputs(op), trace->outputs(op)}) {

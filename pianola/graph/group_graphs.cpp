@@ -25,15 +25,16 @@ GroupGraphs& GroupGraphs::of_this_process() {
   return *graphs;
 }
 
-void GroupGraphs::add(const void* graph, std::vector<std::string> groups, std::vector<std::uintptr_t> buffers,
-                      std::function<void()> drop) {
+void GroupGraphs::add(const void* graph, std::vector<std::string> groups,
+                      std::optional<std::vector<std::uintptr_t>> buffers, std::function<void()> drop) {
   const std::lock_guard lock(mutex_);
   all_.push_back({.graph = graph, .groups = std::move(groups), .buffers = std::move(buffers), .drop = std::move(drop)});
 }
 
 bool GroupGraphs::any_uses(const std::function<bool(std::uintptr_t address)>& lies_there) {
   const std::lock_guard lock(mutex_);
-  return std::ranges::any_of(all_, [&](const One& one) { return std::ranges::any_of(one.buffers, lies_there); });
+  return std::ranges::any_of(
+      all_, [&](const One& one) { return !one.buffers || std::ranges::any_of(*one.buffers, lies_there); });
 }
 
 void GroupGraphs::remove(const void* graph) noexcept {

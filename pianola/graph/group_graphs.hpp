@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,19 +16,19 @@ class GroupGraphs {
   static GroupGraphs& of_this_process();
 
   /// @param drop  Drops what is captured; it may call remove().
-  /// @param buffers  Of the tensors that it sends and receives, the begin of each.
-  void add(const void* graph, std::vector<std::string> groups, std::vector<std::uintptr_t> buffers,
+  /// @param buffers  Of the tensors that it sends and receives, the begin of each; nullopt: nobody knows.
+  void add(const void* graph, std::vector<std::string> groups, std::optional<std::vector<std::uintptr_t>> buffers,
            std::function<void()> drop);
   void remove(const void* graph) noexcept;
   std::size_t drop_of(std::string_view group);
-  /// Whether any of them sends or receives what lies there.
+  /// Whether any of them sends or receives what lies there, or may do so.
   [[nodiscard]] bool any_uses(const std::function<bool(std::uintptr_t address)>& lies_there);
 
  private:
   struct One {
     const void* graph;
     std::vector<std::string> groups;
-    std::vector<std::uintptr_t> buffers;
+    std::optional<std::vector<std::uintptr_t>> buffers;
     std::function<void()> drop;
   };
 

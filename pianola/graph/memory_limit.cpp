@@ -10,10 +10,12 @@
 namespace pianola::graph {
 namespace {
 
-// What other streams ask for lies outside of the plan.
+// The region is one block of torch's, and what other streams ask for lies outside of it.
 std::uint64_t planned_pool_bytes(const memory::StepRun& run) {
-  const auto [main, others] = memory::by_main_stream(run);
-  return memory::plan_offsets(main.blocks).bytes + memory::pool_bytes(others.blocks);
+  auto [main, others] = memory::by_main_stream(run);
+  const std::uint64_t region = memory::plan_offsets(main.blocks).bytes;
+  if (region != 0) others.blocks.insert(others.blocks.begin(), {.made = -1, .bytes = region});
+  return memory::pool_bytes(others.blocks);
 }
 
 }  // namespace

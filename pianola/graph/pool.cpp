@@ -146,7 +146,8 @@ std::size_t PoolState::suspend() {
   }
   const OneCall::Scope alone(captures_, "suspend()", "a graph pool");
   if (is_asleep()) return 0;
-  if (graph::GroupGraphs::of_this_process().any_uses([this](std::uintptr_t address) { return holds(address); })) {
+  if (device_.is_cuda() &&
+      graph::GroupGraphs::of_this_process().any_uses([this](std::uintptr_t address) { return holds(address); })) {
     throw UsageError(
         {.what =
              "a graph sends or receives memory of the pool: NCCL has registered it at the capture, and would use the "
@@ -163,6 +164,10 @@ std::size_t PoolState::suspend() {
 }
 
 void PoolState::resume() {
+  if (graph::capture_is_open()) {
+    throw UsageError({.what = "resume() was called while a capture is open on this thread",
+                      .fix = "call it when the capture has ended"});
+  }
   const OneCall::Scope alone(captures_, "resume()", "a graph pool");
   if (!is_asleep()) return;
   take_memory_back();

@@ -137,6 +137,8 @@ TEST_P(PoolSleepTest, WhatCannotSleepIsRefused) {
   Graph graph(device());
   EXPECT_THAT([&] { graph.capture([&] { pool.suspend(); }, {.warmup = 1}); },
               ThrowsMessage<UsageError>(HasSubstr("suspend() was called while a capture is open on this thread")));
+  EXPECT_THAT([&] { graph.capture([&] { pool.resume(); }, {.warmup = 1}); },
+              ThrowsMessage<UsageError>(HasSubstr("resume() was called while a capture is open on this thread")));
 }
 
 TEST_P(PoolSleepTest, AGraphMayEndAsleepAndItsResultLivesOn) {

@@ -492,6 +492,11 @@ TEST_P(ThreadTest, AReplayInsideACaptureOfTorchIsRefused) {
   Graph graph(device());
   graph.capture([&] { graphed.step(); });
   at::Tensor x = randn({8}), y;
+  const at::Tensor input = randn({8}), converted = randn({8}).to(at::kDouble);
+  at::Tensor doubled;
+  Graph taking(device());
+  taking.capture([&] { doubled = input * 2; }, {.inputs = {input}});
+  taking.replay(std::vector<at::Tensor>{converted});
   {
     const c10::cuda::CUDAStreamGuard on_stream(c10::cuda::getStreamFromPool());
     at::cuda::CUDAGraph theirs;
@@ -500,6 +505,9 @@ TEST_P(ThreadTest, AReplayInsideACaptureOfTorchIsRefused) {
     EXPECT_THAT(
         refusal<UsageError>("a replay inside a capture of torch's", [&] { graph.replay(); }),
         AllOf(HasSubstr("is being captured by other code"), HasSubstr("nothing was launched"), HasSubstr("fix:")));
+    EXPECT_THAT(refusal<UsageError>("the same with an input that has to be converted",
+                                    [&] { taking.replay(std::vector<at::Tensor>{converted}); }),
+                HasSubstr("is being captured by other code"));
     theirs.capture_end();
     theirs.replay();
     synchronize();

@@ -489,9 +489,12 @@ void CudaBackend::copy_inputs(std::span<const at::Tensor> sources) {
 
 // What is copied before a launch, into memory that the last replay may be reading still.
 void CudaBackend::order_behind_replays() {
+  const CUDAStream stream = c10::cuda::getCurrentCUDAStream(device_.index());
+  if (capture_status(stream.stream()) != CaptureStatus::none) refuse_inside_capture();
   const PoolTurn turn(pool_->turns());
   pool_->check_ready();
-  turn.order().enter(c10::cuda::getCurrentCUDAStream(device_.index()).unwrap());
+  turn.order().enter(stream.unwrap());
+  if (may_end(stream)) turn.order().leave();  // the launch enters again, if it comes so far
 }
 
 void CudaBackend::replay() {

@@ -43,7 +43,8 @@ void hold_device_memory(c10::Device device, PoolId pool, bool can_sleep) {
     if (allocator::get()->name() != "native") {
       throw UnsupportedError({.what = fmt::format("graphs need pools of memory, and torch's allocator {} has none",
                                                   allocator::get()->name()),
-                              .fix = "leave backend:cudaMallocAsync out of PYTORCH_CUDA_ALLOC_CONF"});
+                              .fix = "leave backend:cudaMallocAsync out of PYTORCH_CUDA_ALLOC_CONF, and pluggable "
+                                     "allocators"});
     }
     throw UsageError(
         {.what = fmt::format("pool ({}, {}) on {} has lost its last graph, and some of its memory is still in "
@@ -52,13 +53,6 @@ void hold_device_memory(c10::Device device, PoolId pool, bool can_sleep) {
          .fix = "let go of the results of its graphs first, keep a GraphPool alive between them, or use a new "
                 "pool"});
   }
-}
-
-// It waits for the device, which CUDA forbids while anybody captures there.
-void check_no_capture(const char* call) {
-  if (!PoolReturns::instance().is_paused()) return;
-  throw UsageError({.what = fmt::format("{} was called while another thread captures", call),
-                    .fix = "call it when that capture has ended"});
 }
 
 }  // namespace
@@ -72,7 +66,7 @@ std::shared_ptr<PoolState> CudaPool::with_own_name(c10::Device device, std::shar
   try {
     return {new CudaPool(device, *used, PinnedUse::taken_over, family, can_sleep), end};
   } catch (const UsageError&) {  // torch knows it still, without memory, as it does with expandable segments
-    at::getHostAllocator(at::kCUDA)->release_pool(*used);
+    PoolReturns::instance().give_back(*used, /*name_is_free=*/false, {});
     return {new CudaPool(device, at::cuda::graph_pool_handle(), PinnedUse::begins, std::move(family), can_sleep), end};
   } catch (...) {
     PoolReturns::instance().give_back(*used, /*name_is_free=*/true, {});
@@ -124,6 +118,7 @@ CudaPool::~CudaPool() {
 void CudaPool::wake_for_good() noexcept {
   if (!asleep_ || !asleep_->holds_any()) return;
   try {
+    const PoolReturns::NoCaptures none("resume()");
     asleep_->wake();
   } catch (const std::exception& error) {
     TORCH_WARN(
@@ -148,13 +143,13 @@ void CudaPool::begin_warm_up() { PoolTurn(turns_).order().enter(device()); }
 void CudaPool::end_warm_up() { PoolTurn(turns_).order().leave(); }
 
 std::size_t CudaPool::let_memory_go() {
-  check_no_capture("suspend()");
+  const PoolReturns::NoCaptures none("suspend()");  // CUDA forbids to wait for a device on which anybody captures
   const PoolTurn turn(turns_);
   return asleep_.emplace(device(), id()).bytes();
 }
 
 void CudaPool::take_memory_back() {
-  check_no_capture("resume()");
+  const PoolReturns::NoCaptures none("resume()");
   asleep_->wake();
   asleep_.reset();
 }

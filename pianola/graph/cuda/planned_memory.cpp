@@ -128,7 +128,8 @@ void* PlannedMemory::Allocator::take(std::size_t bytes, cudaStream_t stream) {
     trace::AllocatorWatch::tell_of_cuda({.device = region->memory_.device(),
                                          .address = reinterpret_cast<std::uintptr_t>(block),
                                          .bytes = bytes,
-                                         .pool = region->pool_});
+                                         .pool = region->pool_,
+                                         .stream = reinterpret_cast<std::uintptr_t>(stream)});
     return block;
   }
   return nullptr;

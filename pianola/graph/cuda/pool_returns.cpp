@@ -1,11 +1,14 @@
 #include <pianola/graph/cuda/pool_returns.hpp>
 
+#include <pianola/core/error.hpp>
 #include <pianola/cuda/capture_info.hpp>
 
 #include <ATen/core/CachingHostAllocator.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/util/Exception.h>
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <exception>
@@ -37,8 +40,28 @@ PoolReturns& PoolReturns::instance() {
 
 PoolReturns::Pause::Pause() {
   PoolReturns& returns = instance();
-  const std::lock_guard lock(returns.mutex_);
+  std::unique_lock lock(returns.mutex_);
+  returns.captures_may_begin_.wait(lock, [&] { return returns.no_captures_ == 0; });
   ++returns.pauses_;
+}
+
+PoolReturns::NoCaptures::NoCaptures(const char* call) {
+  PoolReturns& returns = instance();
+  const std::lock_guard lock(returns.mutex_);
+  if (returns.pauses_ != 0) {
+    throw UsageError({.what = fmt::format("{} was called while a step is captured", call),
+                      .fix = "call it when that capture has ended"});
+  }
+  ++returns.no_captures_;
+}
+
+PoolReturns::NoCaptures::~NoCaptures() {
+  PoolReturns& returns = instance();
+  {
+    const std::lock_guard lock(returns.mutex_);
+    --returns.no_captures_;
+  }
+  returns.captures_may_begin_.notify_all();
 }
 
 PoolReturns::Pause::~Pause() {

@@ -4,6 +4,7 @@
 #include <ATen/cuda/CUDAEvent.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <condition_variable>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -39,11 +40,16 @@ class PoolReturns {
     ~Pause();
   };
 
-  /// Whether a capture of Pianola's is open on CUDA, on any thread.
-  [[nodiscard]] bool is_paused() {
-    const std::lock_guard lock(mutex_);
-    return pauses_ != 0;
-  }
+  /// While one lives, none of Pianola's captures begins on CUDA: each waits.
+  class NoCaptures {
+   public:
+    /// @param call  "suspend()", for the error.
+    /// @throws UsageError  One is open.
+    explicit NoCaptures(const char* call);
+    NoCaptures(const NoCaptures&) = delete;
+    NoCaptures& operator=(const NoCaptures&) = delete;
+    ~NoCaptures();
+  };
 
   /// Takes over what is left of a pool whose last user has released its device memory: the memory that torch still keeps,
   /// and the use of its name in the allocator of pinned memory.
@@ -67,6 +73,8 @@ class PoolReturns {
   void retry_locked();
 
   std::mutex mutex_;
+  std::condition_variable captures_may_begin_;
+  int no_captures_ = 0;  // that live
   int pauses_ = 0;
   int told_names_ = 0;        // of pools that ended since the cache of pinned memory was emptied
   std::vector<Ended> ended_;  // with memory still

@@ -188,7 +188,7 @@ void AsleepPool::make_room_on_host() {
 
 // A segment may have gone meanwhile, with all that lay in it.
 void AsleepPool::copy(bool to_host) {
-  const cudaStream_t stream = thread_stream(StreamPurpose::capture, device_.index()).stream();
+  const cudaStream_t stream = thread_stream(StreamPurpose::sleep, device_.index()).stream();
   const std::vector<MappedMemory*> memory = memory_of(pool_);
   const auto is_there = [&](const ByteSpan& span) {
     return std::ranges::any_of(memory, [&](const MappedMemory* one) {

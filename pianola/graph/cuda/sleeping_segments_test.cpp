@@ -100,7 +100,7 @@ TEST_P(SleepingSegmentsTest, WhileAnotherThreadCapturesItIsRefused) {
         }).join();
       },
       {.warmup = 1, .mode = CaptureMode::thread_local_});
-  EXPECT_THAT(refused, ::testing::HasSubstr("suspend() was called while another thread captures"));
+  EXPECT_THAT(refused, ::testing::HasSubstr("suspend() was called while a step is captured"));
   pool.suspend();
   pool.resume();
   graph.replay();
