@@ -29,7 +29,8 @@ namespace {
 std::atomic<bool> is_in_place = false;  // the allocator
 }  // namespace
 
-/// Before torch's allocator, for the rest of the process: tensors keep a pointer to the allocator that made them.
+/// Before torch's allocator, for the rest of the process: tensors keep a pointer to the allocator that made them. raw_deleter() stays
+/// torch's, which compares it with the one of a tensor.
 class PlannedMemory::Allocator final : public torch_abi::ForwardingCudaAllocator {
  public:
   explicit Allocator(Base& torchs) : ForwardingCudaAllocator(torchs) {}
@@ -39,6 +40,11 @@ class PlannedMemory::Allocator final : public torch_abi::ForwardingCudaAllocator
     static Allocator& one = put_in();
     return one;
   }
+
+  void add(PlannedMemory* region);
+  void remove(PlannedMemory* region) noexcept;
+  std::optional<std::vector<ByteSpan>> held_in(const ByteSpan& span);
+  std::vector<std::pair<c10::Device, ByteSpan>> gaps();
 
   void open(std::shared_ptr<PlannedMemory> region);
   void close(PlannedMemory& region) noexcept;
@@ -53,11 +59,6 @@ class PlannedMemory::Allocator final : public torch_abi::ForwardingCudaAllocator
   void raw_delete(void* block) override;
   using ForwardingCudaAllocator::recordStream;
   void recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) override;
-  void add(PlannedMemory* region);
-  void remove(PlannedMemory* region) noexcept;
-  std::optional<std::vector<ByteSpan>> held_in(const ByteSpan& span);
-  std::vector<std::pair<c10::Device, ByteSpan>> gaps();
-
   void* getBaseAllocation(void* block, std::size_t* bytes) override;
   allocator::ShareableHandle shareIpcHandle(void* block) override;
 
@@ -76,8 +77,8 @@ class PlannedMemory::Allocator final : public torch_abi::ForwardingCudaAllocator
   [[nodiscard]] std::shared_ptr<PlannedMemory> region_of(void* block);
 
   std::mutex mutex_;
-  std::vector<PlannedMemory*> all_;
-  std::vector<std::shared_ptr<PlannedMemory>> open_;
+  std::vector<PlannedMemory*> all_;                                 // that live
+  std::vector<std::shared_ptr<PlannedMemory>> open_;                // that are handed out of
   std::atomic<std::size_t> regions_open_ = 0, blocks_planned_ = 0;  // read without the lock
   std::unordered_map<void*, Planned> blocks_;
 };
