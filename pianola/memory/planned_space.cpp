@@ -39,17 +39,16 @@ const PlannedSpace::Place* PlannedSpace::next_of(std::uint64_t bytes) {
 std::optional<std::uint64_t> PlannedSpace::take(std::uint64_t bytes) {
   bytes = in_whole_units(bytes);
   const Place* const place = next_of(bytes);
-  if (place == nullptr) return refuse(bytes);
+  if (place == nullptr) return refuse();
   const auto [taken, is_new] = taken_.try_emplace(place->offset, bytes);  // before anything is taken: it may throw
-  if (!is_new) return refuse(bytes);
+  if (!is_new) return refuse();
   if (free_.take_at({.address = place->offset, .bytes = bytes})) return place->offset;
   taken_.erase(taken);
-  return refuse(bytes);
+  return refuse();
 }
 
-std::nullopt_t PlannedSpace::refuse(std::uint64_t bytes) {
+std::nullopt_t PlannedSpace::refuse() {
   ++refused_;
-  refused_bytes_ += bytes;
   return std::nullopt;
 }
 

@@ -37,7 +37,6 @@ class PIANOLA_API PlannedSpace {
   [[nodiscard]] std::vector<Piece> free_pieces() const { return free_.all(); }
   /// Blocks that were asked for, and got no place.
   [[nodiscard]] std::size_t refused() const noexcept { return refused_; }
-  [[nodiscard]] std::uint64_t refused_bytes() const noexcept { return refused_bytes_; }
 
  private:
   struct Place {
@@ -45,7 +44,7 @@ class PIANOLA_API PlannedSpace {
   };
   [[nodiscard]] const Place* next_of(std::uint64_t bytes);
   void go_to(std::int64_t operation);
-  std::nullopt_t refuse(std::uint64_t bytes);
+  std::nullopt_t refuse();
 
   std::vector<Place> places_;        // in the order in which they are asked for
   std::vector<std::size_t> begins_;  // those of an operation, from -1 on: its first place; and the end of all
@@ -55,7 +54,6 @@ class PIANOLA_API PlannedSpace {
   FreePieces free_;
   std::unordered_map<std::uint64_t, std::uint64_t> taken_;  // bytes, by offset
   std::size_t refused_ = 0;
-  std::uint64_t refused_bytes_ = 0;
 };
 
 }  // namespace pianola::memory

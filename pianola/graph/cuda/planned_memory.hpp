@@ -46,8 +46,6 @@ class PlannedMemory final : public trace::OpObserver {
   void record_stream(c10::cuda::CUDAStream stream);
 
   [[nodiscard]] std::size_t bytes() const noexcept { return space_.bytes(); }
-  /// Bytes that were asked for and lie outside of the plan.
-  [[nodiscard]] std::size_t unplanned_bytes() const noexcept { return space_.refused_bytes(); }
 
   class Allocator;
   PlannedMemory(c10::DataPtr memory, c10::cuda::CUDAStream stream, c10::MempoolId_t pool, memory::PlannedSpace space);
