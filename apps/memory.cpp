@@ -3,7 +3,8 @@
 #include <apps/script_module.hpp>
 #include <apps/script_options.hpp>
 
-#include <pianola/graph/memory_forecast.hpp>
+#include <pianola/graph/account/captured_memory.hpp>
+#include <pianola/graph/graph.hpp>
 
 #include <CLI/App.hpp>
 
@@ -18,10 +19,32 @@ namespace {
 struct Arguments {
   ScriptOptions script;
   int warmup = 1;
+  bool capture = false;
   std::filesystem::path html;
 };
 
+// Of a graph of its own.
+int run_captured(const Arguments& arguments) {
+  const c10::Device device = chosen_device(arguments.script.device);
+  const MemoryWatch watch(device);
+  ScriptModule module(arguments.script.file, device, arguments.script.train);
+  const std::vector<at::Tensor> inputs = module.make_inputs(arguments.script.inputs);
+  module.settle(inputs);
+  CapturedMemory memory;
+  memory.forecast = predict_memory([&] { (void)module.run(inputs); }, device, arguments.warmup);
+  Graph graph(device);
+  graph.capture([&] { (void)module.run(inputs); }, {.warmup = 1, .inputs = inputs});
+  graph.replay();
+  memory.graph = graph.memory();
+  memory.process = process_memory(device);
+  if (!arguments.html.empty()) write_file(arguments.html, memory.to_html());
+  const Report report = memory.report();
+  print_report(arguments.script, report.to_text(), report.to_json());
+  return kSuccess;
+}
+
 int run(const Arguments& arguments) {
+  if (arguments.capture) return run_captured(arguments);
   const c10::Device device = chosen_device(arguments.script.device);
   ScriptModule module(arguments.script.file, device, arguments.script.train);
   const std::vector<at::Tensor> inputs = module.make_inputs(arguments.script.inputs);
@@ -43,6 +66,8 @@ void add_memory(CLI::App& app, Command& chosen) {
   command->add_option("--warmup", arguments->warmup, "Runs before the one that is looked at")
       ->check(CLI::Range(0, 1000000))
       ->capture_default_str();
+  command->add_flag("--capture", arguments->capture,
+                    "Capture it, and show what its graph has, and who has what of the device beside it");
   command->add_option("--html", arguments->html, "Write a page with the picture: who lives when")->type_name("FILE");
   command->footer(about_python_steps("pianola.predict_memory", "batches") +
                   "Exit codes: 0 told, 1 the step fails, 2 the command line is wrong.");

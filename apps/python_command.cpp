@@ -39,7 +39,8 @@ bool names_function(std::string_view command, std::string_view before, std::stri
   const bool has_function = colon != std::string_view::npos;
   if (word.substr(0, colon).ends_with(".py"))
     return has_function || std::find(kOfFiles.begin(), kOfFiles.end(), command) != kOfFiles.end();
-  const bool is_value = before.starts_with("--") && !before.starts_with("--no-") && before != "--try";
+  const bool is_value =
+      before.starts_with("--") && !before.starts_with("--no-") && before != "--try" && before != "--capture";
   std::error_code unknown;
   return has_function && is_dotted_name(word.substr(0, colon)) && is_dotted_name(word.substr(colon + 1)) && !is_value &&
          !std::filesystem::exists(word, unknown);

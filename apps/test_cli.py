@@ -536,6 +536,35 @@ def test_memory_of_a_python_function_is_told(tmp_path):
     assert "step at train.py:5" in page.read_text()
 
 
+def test_a_captured_module_shows_what_its_graph_has(saved, tmp_path):
+    page = tmp_path / "memory.html"
+    result = run("memory", saved(Sound), *SOUND_INPUTS, "--device", "cpu", "--capture", "--html", page, "--json", tmp_path / "memory.json")
+    assert result.returncode == 0, result.stderr
+    told = json.loads((tmp_path / "memory.json").read_text())
+    graph = told["graph"]
+    assert graph["pool_bytes"] == graph["held_bytes"] + graph["scratch_bytes"] + graph["fragment_bytes"] > 0
+    assert told["forecast"]["pool_bytes"] > 0 and len(told["process"]["pools"]) == 1
+    assert "<canvas" in page.read_text()
+
+
+def test_a_captured_python_step_shows_what_its_graph_has(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("import torch\nbatches = [(torch.ones(256, 256),)]\n\ndef step(x):\n    return (x @ x).relu()\n")
+    result = run("memory", "--capture", f"{script}:step", "--device", "cpu", "--json", "-")
+    assert result.returncode == 0, result.stderr
+    told = json.loads(result.stdout)
+    assert told["graph"]["held_bytes"] >= 256 * 256 * 4
+    assert "step at train.py:5" in told["graph"]["at_peak"][0]["made at"]
+
+
+def test_a_python_step_that_no_graph_can_hold_is_told_why(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("import torch\nbatches = [(torch.ones(4),)]\n\ndef step(x):\n    return 3\n")
+    result = run("memory", "--capture", f"{script}:step", "--device", "cpu")
+    assert result.returncode == 2
+    assert "no graph was made of the step" in result.stderr and "the step is empty" in result.stderr
+
+
 def test_verify_with_too_few_inputs_says_so(saved):
     result = run("verify", saved(Sound), "--input", "8:int64<10", "--device", "cpu")
     assert result.returncode == 1

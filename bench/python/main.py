@@ -27,6 +27,7 @@ BENCHMARKS = {
     "cpu/python_scopes": "Training steps by the scope of the graph, on the tape, from Python",
     "cpu/python_tape": "Training step of an MLP on one thread: @pianola.graphed against eager Python",
     "cuda/python_audit": "Launch-bound training step, from Python, plain and audited",
+    "cuda/python_account": "Memory of the device in training steps of ten models: the account's lines, against what the driver says",
     "cuda/python_branches": "Training steps of a transformer, ResNet-18 and GPT-2 in parallel branches, from Python",
     "cuda/python_callables": "Forward and backward of a graphed callable from Python, by its number of parameters",
     "cuda/python_capture": "Captures from Python: torch's own classes, and the same names under compat()",

@@ -49,25 +49,26 @@ def of_words(title, make, vocabulary, batch, length):
     return Trained(f"{title}, batch {batch} x {length}", make, inputs)
 
 
-def from_torchvision(settings):
+def from_torchvision(settings, scale=1):
+    """@param scale  So many times the batch."""
     import torchvision.models as zoo
 
-    batch, size = (2, 64) if settings.quick else (32, 224)
+    batch, size = (2, 64) if settings.quick else (32 * scale, 224)
     for name, make in (("resnet18", zoo.resnet18), ("resnet50", zoo.resnet50), ("efficientnet_b0", zoo.efficientnet_b0)):
         if not settings.quick or name == "resnet18":
             yield of_images(f"torchvision {name}", make, batch, size)
     if not settings.quick:
-        yield of_images("torchvision vit_b_16", zoo.vit_b_16, 16, 224)
+        yield of_images("torchvision vit_b_16", zoo.vit_b_16, 16 * scale, 224)
 
 
-def from_timm(settings):
+def from_timm(settings, scale=1):
     import timm
 
     yield of_images("timm convnext_tiny", lambda: timm.create_model("convnext_atto" if settings.quick else "convnext_tiny"),
-                    *((2, 64) if settings.quick else (32, 224)))
+                    *((2, 64) if settings.quick else (32 * scale, 224)))
 
 
-def from_transformers(settings):
+def from_transformers(settings, scale=1):
     import transformers as hf
 
     few = settings.some(12)
@@ -76,16 +77,16 @@ def from_transformers(settings):
         return lambda: model(config)
 
     gpt2 = hf.GPT2Config(n_layer=few, n_embd=96 if settings.quick else 768, vocab_size=500 if settings.quick else 50_257, use_cache=False)
-    batch, length = (2, 16) if settings.quick else (8, 512)
+    batch, length = (2, 16) if settings.quick else (8 * scale, 512)
     yield of_words("transformers GPT-2", made(hf.GPT2LMHeadModel, gpt2), gpt2.vocab_size, batch, length)
     if settings.quick:
         return
     llama = hf.LlamaConfig(hidden_size=1024, intermediate_size=2816, num_hidden_layers=12, num_attention_heads=16, vocab_size=32_000, use_cache=False)
-    yield of_words("transformers Llama", made(hf.LlamaForCausalLM, llama), llama.vocab_size, 4, 512)
+    yield of_words("transformers Llama", made(hf.LlamaForCausalLM, llama), llama.vocab_size, 4 * scale, 512)
     t5 = hf.T5Config(d_model=512, num_layers=6, num_heads=8, use_cache=False, decoder_start_token_id=0, pad_token_id=0)
-    yield of_words("transformers T5", made(hf.T5ForConditionalGeneration, t5), t5.vocab_size, 8, 256)
+    yield of_words("transformers T5", made(hf.T5ForConditionalGeneration, t5), t5.vocab_size, 8 * scale, 256)
     opt = hf.OPTConfig(hidden_size=768, num_hidden_layers=12, ffn_dim=3072, num_attention_heads=12, use_cache=False)
-    yield of_words("transformers OPT", made(hf.OPTForCausalLM, opt), opt.vocab_size, 4, 512)
+    yield of_words("transformers OPT", made(hf.OPTForCausalLM, opt), opt.vocab_size, 4 * scale, 512)
 
 
 class UNet(nn.Module):
@@ -117,8 +118,8 @@ class UNet(nn.Module):
         return self.head(x)
 
 
-def written_out(settings):
-    batch, size = (1, 32) if settings.quick else (8, 256)
+def written_out(settings, scale=1):
+    batch, size = (1, 32) if settings.quick else (8 * scale, 256)
 
     def inputs(generator):
         return {"x": torch.randn(batch, 3, size, size, generator=generator), "labels": torch.randint(2, (batch, size, size), generator=generator)}

@@ -19,4 +19,24 @@ std::vector<ByteSpan> merged(std::vector<ByteSpan> spans) {
   return spans;
 }
 
+std::vector<ByteSpan> without(const std::vector<ByteSpan>& spans, const std::vector<ByteSpan>& others) {
+  std::vector<ByteSpan> left;
+  auto other = others.begin();
+  for (ByteSpan span : spans) {
+    while (other != others.end() && other->end <= span.begin) ++other;
+    for (auto cut = other; cut != others.end() && cut->begin < span.end; ++cut) {
+      if (span.begin < cut->begin) left.push_back({.begin = span.begin, .end = cut->begin});
+      span.begin = std::min(cut->end, span.end);
+    }
+    if (!span.empty()) left.push_back(span);
+  }
+  return left;
+}
+
+std::size_t total_bytes(const std::vector<ByteSpan>& spans) {
+  std::size_t bytes = 0;
+  for (const ByteSpan& span : spans) bytes += span.size();
+  return bytes;
+}
+
 }  // namespace pianola

@@ -20,5 +20,9 @@ struct ByteSpan {
 
 /// Joins what overlaps or touches; in the order of addresses, without empty ones.
 [[nodiscard]] std::vector<ByteSpan> merged(std::vector<ByteSpan> spans);
+/// What of `spans` lies in none of `others`. @param spans, others  As merged() returns them.
+[[nodiscard]] std::vector<ByteSpan> without(const std::vector<ByteSpan>& spans, const std::vector<ByteSpan>& others);
+/// Of all together. Bytes in two spans count twice.
+[[nodiscard]] std::size_t total_bytes(const std::vector<ByteSpan>& spans);
 
 }  // namespace pianola

@@ -25,5 +25,13 @@ TEST(ByteSpanTest, SpansThatOverlapOrTouchAreMergedInOrder) {
   EXPECT_THAT(merged({}), IsEmpty());
 }
 
+TEST(ByteSpanTest, WhatLiesInNoOtherSpanIsLeft) {
+  EXPECT_THAT(without({{0, 10}, {20, 30}, {40, 50}}, {{2, 4}, {8, 25}, {29, 30}, {60, 70}}),
+              ElementsAre(ByteSpan{0, 2}, ByteSpan{4, 8}, ByteSpan{25, 29}, ByteSpan{40, 50}));
+  EXPECT_THAT(without({{0, 10}}, {}), ElementsAre(ByteSpan{0, 10}));
+  EXPECT_THAT(without({{5, 10}, {12, 14}}, {{0, 20}}), IsEmpty());
+  EXPECT_EQ(total_bytes({{0, 10}, {20, 25}}), 15U);
+}
+
 }  // namespace
 }  // namespace pianola::byte_span_test

@@ -108,6 +108,8 @@ class Backend {
 
   [[nodiscard]] virtual GraphPoolRef pool() const = 0;
   virtual void describe(GraphInfo& info) const = 0;
+  /// All of GraphMemory but what the recording shows.
+  virtual void account(GraphMemory& memory) const = 0;
   virtual void write_dot(std::ostream& out, const OpTrace* trace) const = 0;
   /// What CaptureOptions::branches planned; nullptr where there is no plan.
   [[nodiscard]] virtual const parallel::LaneChart* lanes() const noexcept { return nullptr; }

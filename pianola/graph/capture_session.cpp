@@ -210,6 +210,8 @@ void CaptureSession::begin() {
     TraceRecorderOptions recorder_options = backend_.recorder_options();
     recorder_options.call_sites = true;
     observers.push_back(&recorder_.emplace(std::move(recorder_options)));
+    using Of = trace::AllocatorWatch::Of;
+    observers.push_back(&blocks_.emplace(backend_.executes_while_recording() ? Of::with_frees : Of::cuda));
   }
   if (path_) observers.push_back(&path_->recording());
   if (options_.check == CheckMode::strict) observers.push_back(&outside_.emplace());
@@ -230,6 +232,9 @@ CaptureResult CaptureSession::commit() {
   result.region_uses = region_uses_->take();
   region_uses_.reset();
   if (recorder_) result.trace = recorder_->take();
+  if (blocks_) result.blocks = trace::blocks_on(generators_.front().device(), blocks_->blocks());
+  blocks_.reset();
+  for (const at::Tensor& input : options_.inputs) result.input_bytes += input.nbytes();
   const OpTrace* trace = result.trace ? &*result.trace : nullptr;
 
   if (failure) trace::throw_failure(*failure);  // what the observers say is not the whole
@@ -329,6 +334,7 @@ void CaptureSession::abandon() noexcept {
   if (finished_) return;
   finished_ = true;
   watching_.reset();
+  blocks_.reset();
   open_islands_.reset();
   if (recording_) backend_.abandon();
   if (communication_ && !backend_.executes_while_recording()) (void)communication_->take_off_clocks();
@@ -346,6 +352,7 @@ void CaptureSession::abandon() noexcept {
 void CaptureSession::leave_behind() noexcept {
   finished_ = true;
   if (watching_) watching_->disarm();
+  if (!backend_.executes_while_recording()) blocks_.reset();
   if (recording_) backend_.abandon();
   try {
     put_back(false);

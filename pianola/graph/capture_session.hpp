@@ -28,6 +28,8 @@ namespace pianola::graph {
 /// What a successful session leaves behind, besides what the backend holds.
 struct CaptureResult {
   std::optional<OpTrace> trace;
+  std::vector<trace::StepBlock> blocks;  ///< That the recording was handed out; none without the trace.
+  std::size_t input_bytes = 0;           ///< Of CaptureOptions::inputs.
   std::chrono::microseconds warmup_time{};
   std::chrono::microseconds capture_time{};
   std::chrono::microseconds agreement_time{};
@@ -82,7 +84,8 @@ class CaptureSession {
   std::unique_ptr<StreamScope> stream_;
   std::optional<PathCheck> path_;  // where something can be told
   std::optional<TraceRecorder> recorder_;
-  std::optional<Islands> islands_;  // of the run at hand
+  std::optional<trace::BlockLog> blocks_;  // beside the trace
+  std::optional<Islands> islands_;         // of the run at hand
   std::optional<Islands::Open> open_islands_;
   std::optional<OutsideTensors> outside_;  // of CheckMode::strict
   RecurrentDropout dropout_;

@@ -1,12 +1,14 @@
 #include <pianola/graph/graph.hpp>
 
 #include <pianola/core/error.hpp>
+#include <pianola/graph/account/graph_memory.hpp>
 #include <pianola/graph/device_check.hpp>
 #include <pianola/graph/fork.hpp>
 #include <pianola/graph/graph_impl.hpp>
 #include <pianola/graph/group_graphs.hpp>
 #include <pianola/graph/hang_watch.hpp>
 #include <pianola/graph/internals/known_internals.hpp>
+#include <pianola/graph/living_graphs.hpp>
 #include <pianola/graph/open_capture.hpp>
 #include <pianola/trace/plain_check.hpp>
 
@@ -46,6 +48,10 @@ std::optional<std::vector<std::uintptr_t>> buffers_of_collectives(const std::opt
 void Graph::Impl::adopt(graph::CaptureResult recorded) {
   result.emplace(std::move(recorded));
   process = graph::ProcessMark();
+  graph::LivingGraphs::of_this_process().add(this, device, [this] {
+    const OneCall::Scope call = this->call("memory()");
+    return memory();
+  });
   if (result->groups.empty()) return;
   backend->watch_replays(result->groups, result->trace ? graph::words_of_collectives(*result->trace) : "collectives");
   graph::GroupGraphs::of_this_process().add(this, result->groups, buffers_of_collectives(result->trace), [this] {
@@ -56,6 +62,7 @@ void Graph::Impl::adopt(graph::CaptureResult recorded) {
 }
 
 Graph::Impl::~Impl() {
+  graph::LivingGraphs::of_this_process().remove(this);
   if (result && !result->groups.empty()) graph::GroupGraphs::of_this_process().remove(this);
 }
 
@@ -173,6 +180,7 @@ void Graph::Impl::replay(std::size_t first, std::size_t last) {
 }
 
 void Graph::Impl::drop() {
+  graph::LivingGraphs::of_this_process().remove(this);
   if (result && !result->groups.empty()) graph::GroupGraphs::of_this_process().remove(this);
   backend->reset();
   result.reset();
@@ -280,6 +288,12 @@ GraphInfo Graph::info() const {
   const OneCall::Scope call = impl_->call("info()");
   impl_->check_captured("info()");
   return impl_->info();
+}
+
+GraphMemory Graph::memory() const {
+  const OneCall::Scope call = impl_->call("memory()");
+  impl_->check_captured("memory()");
+  return impl_->memory();
 }
 
 GraphInfo Graph::Impl::info() const {

@@ -23,7 +23,8 @@
 
 namespace pianola {
 
-class OpTrace;  // <pianola/trace/op_trace.hpp>
+class OpTrace;       // <pianola/trace/op_trace.hpp>
+struct GraphMemory;  // <pianola/graph/account/graph_memory.hpp>
 
 namespace graph {
 class GraphNumbers;
@@ -137,6 +138,9 @@ class PIANOLA_API Graph {
   [[nodiscard]] GraphPoolRef pool() const;
   /// @throws UsageError  Nothing was captured.
   [[nodiscard]] GraphInfo info() const;
+  /// What it has of the device's memory now, and who has what of its pool when. Reads debug information for the lines: slow.
+  /// @throws UsageError  Nothing was captured.
+  [[nodiscard]] GraphMemory memory() const;
   /// The operations that were recorded; nullptr with `trace` off. @throws UsageError  Nothing was captured.
   [[nodiscard]] const OpTrace* trace() const;
   /// The executable's raw handle (a cudaGraphExec_t), for tools; nullptr on the tape and before instantiate(). Borrowed, valid until reset().

@@ -38,6 +38,7 @@ struct Graph::Impl {
   [[nodiscard]] OneCall::Scope call(const char* name) { return {calls, name, "a graph"}; }
   /// Of what was captured.
   [[nodiscard]] GraphInfo info() const;
+  [[nodiscard]] GraphMemory memory() const;
   void check_captured(const char* call) const;
 
   c10::Device device;

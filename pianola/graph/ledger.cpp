@@ -48,6 +48,14 @@ std::vector<ByteSpan> PoolLedger::allocated() const {
   return merged(std::move(all));
 }
 
+std::vector<ByteSpan> PoolLedger::allocated_beside(GraphId graph) const {
+  std::vector<ByteSpan> all;
+  for (const auto& [other, entry] : entries_) {
+    if (other != graph) all.insert(all.end(), entry.allocated.begin(), entry.allocated.end());
+  }
+  return merged(std::move(all));
+}
+
 PoolLedger::GraphId PoolLedger::overwritten_by(GraphId graph) const {
   for (const CellRead& read : entries_.at(graph).cells_read) {
     const GraphId last = cells_[read.cell].last_writer;

@@ -36,6 +36,10 @@ class PoolLedger {
 
   /// All bytes that a capture allocated, sorted and disjoint.
   [[nodiscard]] std::vector<ByteSpan> allocated() const;
+  /// The same of one graph.
+  [[nodiscard]] const std::vector<ByteSpan>& allocated_by(GraphId graph) const { return entries_.at(graph).allocated; }
+  /// The same of all others.
+  [[nodiscard]] std::vector<ByteSpan> allocated_beside(GraphId graph) const;
 
   /// The graph that has overwritten something this one reads, or 0: the replay is safe.
   [[nodiscard]] GraphId overwritten_by(GraphId graph) const;

@@ -3,6 +3,7 @@
 #include <pianola/core/error.hpp>
 #include <pianola/core/number_check.hpp>
 #include <pianola/core/report_format.hpp>
+#include <pianola/graph/account/block_picture.hpp>
 #include <pianola/graph/device_check.hpp>
 #include <pianola/graph/open_capture.hpp>
 #include <pianola/memory/allocator_model.hpp>
@@ -22,7 +23,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <set>
 #include <utility>
 
@@ -30,9 +30,6 @@ namespace pianola {
 namespace {
 
 constexpr std::uint64_t kNodeBytes = 1600;  // of graphs of 4,000 small kernels on an H200
-constexpr std::size_t kMostUsers = 12;      // of a report
-
-using trace::StepBlock;
 
 // Of memory that was there before and that the step writes, whole storages: so a capture copies them.
 class WrittenStorages final : public trace::OpObserver {
@@ -56,7 +53,7 @@ class WrittenStorages final : public trace::OpObserver {
 
 // What a run showed.
 struct Run {
-  std::vector<StepBlock> blocks;
+  std::vector<trace::StepBlock> blocks;
   OpTrace trace;
   std::uint64_t written = 0;
 };
@@ -75,41 +72,6 @@ Run observe(const std::function<void()>& step, c10::Device device) {
   return {.blocks = log.blocks(device), .trace = recorder.take(), .written = written.bytes()};
 }
 
-const OpRecord* operation(const OpTrace& trace, std::int32_t number) {
-  return number < 0 || static_cast<std::size_t>(number) >= trace.ops().size()
-             ? nullptr
-             : &trace.ops()[static_cast<std::size_t>(number)];
-}
-
-std::string in_words(const OpTrace& trace, std::int32_t number) {
-  const OpRecord* const op = operation(trace, number);
-  if (op == nullptr) return "before the first operation";
-  const std::string place = trace.place(*op);
-  return place.empty() ? trace.name(*op) : fmt::format("{}, {}", trace.name(*op), place);
-}
-
-// Each operation's words are looked for once: that reads debug information.
-class Owners {
- public:
-  explicit Owners(const OpTrace& trace) : trace_(trace) {}
-
-  std::uint32_t owner_of(const StepBlock& block) {
-    const auto [known, is_new] = of_operation_.try_emplace(block.made_in, 0);
-    if (!is_new) return known->second;
-    const auto [place, is_new_place] =
-        of_words_.try_emplace(in_words(trace_, block.made_in), static_cast<std::uint32_t>(words_.size()));
-    if (is_new_place) words_.push_back(place->first);
-    return known->second = place->second;
-  }
-  [[nodiscard]] std::vector<std::string> take() { return std::move(words_); }
-
- private:
-  const OpTrace& trace_;
-  std::map<std::int32_t, std::uint32_t> of_operation_;
-  std::map<std::string, std::uint32_t> of_words_;
-  std::vector<std::string> words_;
-};
-
 std::uint64_t bytes_of_executable(const OpTrace& trace) {
   const auto computes = [](const OpRecord& op) { return !op.info->is_view && !op.info->is_empty; };
   return kNodeBytes * static_cast<std::uint64_t>(std::ranges::count_if(trace.ops(), computes));
@@ -125,51 +87,26 @@ void note_free_memory([[maybe_unused]] MemoryForecast& forecast) {
 #endif
 }
 
-std::vector<MemoryUser> users_at(memory::Moment moment, const memory::Picture& picture) {
-  std::vector<MemoryUser> users(picture.owners.size());
-  for (std::size_t i = 0; i < users.size(); ++i) users[i].place = picture.owners[i];
-  for (const memory::PicturedBlock& block : picture.blocks) {
-    if (block.life.made > moment || block.life.freed <= moment) continue;
-    users[block.owner].bytes += block.life.bytes;
-    ++users[block.owner].blocks;
-  }
-  std::erase_if(users, [](const MemoryUser& user) { return user.blocks == 0; });
-  std::ranges::stable_sort(users, std::ranges::greater{}, &MemoryUser::bytes);
-  return users;
-}
-
-MemoryForecast judge(Run run, c10::Device device) {
+MemoryForecast judge(const Run& run, c10::Device device) {
+  graph::BlockPicture seen = graph::picture_of(run.blocks, run.trace);
   MemoryForecast forecast;
   forecast.device = device;
   forecast.operations = run.trace.ops().size();
   forecast.blocks = run.blocks.size();
-  std::vector<memory::Block> lives;
-  Owners owners(run.trace);
-  for (StepBlock& block : run.blocks) {
-    block.life.bytes = memory::in_whole_units(block.life.bytes);
-    lives.push_back(block.life);
-    forecast.handed_out += block.life.bytes;
-    if (block.life.freed == memory::Block::kNever) forecast.left += block.life.bytes;
-    forecast.picture.blocks.push_back(
-        {.life = block.life, .owner = owners.owner_of(block), .made_in = block.made_in, .freed_in = block.freed_in});
-  }
+  forecast.handed_out = seen.handed_out;
+  forecast.left = seen.left;
+  forecast.peak_place = std::move(seen.peak_place);
+  forecast.at_peak = std::move(seen.at_peak);
+  forecast.picture = std::move(seen.picture);
   forecast.picture.title = fmt::format("Memory of a step of {} operations on {}", forecast.operations,
                                        device.is_cpu() ? "the CPU" : device.str());
-  forecast.picture.owners = owners.take();
-  forecast.picture.plan = memory::plan_offsets(lives);
-  forecast.picture.pool = forecast.pool = memory::pool_bytes(lives);
-  forecast.planned = forecast.picture.plan.bytes;
-  forecast.bound = forecast.picture.plan.bound;
+  forecast.picture.places = memory::plan_offsets(seen.lives);
+  forecast.picture.pool = forecast.pool = memory::pool_bytes(seen.lives);
+  forecast.planned = forecast.picture.places.bytes;
+  forecast.bound = forecast.picture.places.bound;
   forecast.copied = run.written;
   forecast.executable = bytes_of_executable(run.trace);
   note_free_memory(forecast);
-  const memory::Moment peak = memory::peak_of(lives).at;
-  forecast.at_peak = users_at(peak, forecast.picture);
-  const auto made_last = std::ranges::find(lives, peak, &memory::Block::made);
-  if (made_last != lives.end()) {
-    const auto which = static_cast<std::size_t>(made_last - lives.begin());
-    forecast.peak_place = forecast.picture.owners[forecast.picture.blocks[which].owner];
-  }
   return forecast;
 }
 
@@ -209,11 +146,7 @@ Report MemoryForecast::report() const {
       .fact("cached_bytes", "unused in torch's allocator", free ? ReportValue(cached) : ReportValue(), "bytes")
       .fact("peak", "most is in use in", peak_place);
   report.list("verdict", "Verdict", {verdict()});
-  ReportTable users("at_peak", "In use there", {{"made at"}, {"blocks"}, {"bytes", "bytes", "bytes"}});
-  for (std::size_t i = 0; i < std::min(at_peak.size(), kMostUsers); ++i) {
-    users.row({at_peak[i].place, at_peak[i].blocks, at_peak[i].bytes});
-  }
-  report.table(std::move(users));
+  report.table(graph::table_of(at_peak));
   return report;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 #include <pianola/core/export.hpp>
 #include <pianola/core/report.hpp>
+#include <pianola/graph/account/memory_user.hpp>
 #include <pianola/memory/show/picture.hpp>
 
 #include <c10/core/Device.h>
@@ -13,13 +14,6 @@
 #include <vector>
 
 namespace pianola {
-
-/// What one line of a step has in use where most is.
-struct MemoryUser {
-  std::string place;  ///< "aten::mm, forward at model.py:12".
-  std::size_t blocks = 0;
-  std::uint64_t bytes = 0;
-};
 
 /// What a graph of a step would take, told before there is one. Bytes in whole units of 512.
 struct PIANOLA_API MemoryForecast {

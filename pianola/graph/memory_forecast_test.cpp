@@ -76,7 +76,7 @@ TEST_P(MemoryForecastTest, ItsPlanIsProved) {
       device());
   std::vector<memory::Block> lives;
   for (const memory::PicturedBlock& block : forecast.picture.blocks) lives.push_back(block.life);
-  EXPECT_EQ(memory::find_flaw(lives, forecast.picture.plan), std::nullopt);
+  EXPECT_EQ(memory::find_flaw(lives, forecast.picture.places), std::nullopt);
   EXPECT_GE(forecast.planned, forecast.bound);
   EXPECT_LE(forecast.planned, forecast.pool);
   EXPECT_THAT(forecast.to_html(), HasSubstr("aten::mm"));

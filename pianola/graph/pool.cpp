@@ -16,6 +16,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <atomic>
 #include <exception>
 #include <map>
@@ -177,11 +178,13 @@ void PoolState::resume() {
 void TapePool::add(const graph::Tape& tape, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
   tapes_.emplace(&tape, bytes);
+  graphs().set(&tape, {});
 }
 
 void TapePool::remove(const graph::Tape& tape) noexcept {
   const std::lock_guard lock(mutex_);
   tapes_.erase(&tape);
+  graphs().remove(&tape);
 }
 
 std::size_t TapePool::bytes() const {
@@ -191,12 +194,34 @@ std::size_t TapePool::bytes() const {
   return all;
 }
 
-std::size_t TapePool::let_memory_go() {
-  const std::lock_guard lock(mutex_);
+std::vector<const graph::Tape*> TapePool::tapes() const {
   std::vector<const graph::Tape*> tapes;
   for (const auto& [tape, bytes] : tapes_) tapes.push_back(tape);
-  return graph::drop_scratch(tapes);
+  return tapes;
 }
+
+std::size_t TapePool::let_memory_go() {
+  const std::lock_guard lock(mutex_);
+  return graph::drop_scratch(tapes());
+}
+
+void TapePool::account(PoolMemory& memory) const {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [tape, bytes] : tapes_) memory.bytes += bytes;
+  memory.scratch = std::min(graph::scratch_bytes(tapes()), memory.bytes);
+  memory.held = memory.bytes - memory.scratch;
+}
+
+PoolMemory PoolState::memory() {
+  const OneCall::Scope alone(captures_, "memory()", "a graph pool");
+  PoolMemory memory{
+      .id = id_, .graphs = graphs_.count(), .executables = graphs_.executables(), .is_asleep = is_asleep()};
+  memory.workspaces = total_bytes(workspace_spans());
+  account(memory);
+  return memory;
+}
+
+std::vector<std::shared_ptr<PoolState>> living_pools() { return KnownPools::instance().all(); }
 
 std::shared_ptr<PoolState> pool_state(c10::Device device, PoolId id) {
   return KnownPools::instance().find_or_make(graph::usable_device(device), id);
@@ -210,7 +235,7 @@ std::shared_ptr<PoolState> make_pool_state(c10::Device device, const std::shared
 std::size_t suspend_all() {
   std::size_t bytes = 0;
   std::exception_ptr first;
-  for (const std::shared_ptr<PoolState>& pool : KnownPools::instance().all()) {
+  for (const std::shared_ptr<PoolState>& pool : living_pools()) {
     if (!pool->can_sleep()) continue;
     try {
       bytes += pool->suspend();

@@ -1,5 +1,7 @@
 #pragma once
+#include <pianola/core/byte_span.hpp>
 #include <pianola/core/one_call.hpp>
+#include <pianola/graph/account/pool_memory.hpp>
 #include <pianola/graph/pool.hpp>
 
 #include <c10/core/Device.h>
@@ -10,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 namespace pianola {
 
@@ -60,6 +63,13 @@ class PoolState {
   [[nodiscard]] bool can_sleep() const noexcept { return can_sleep_; }
   [[nodiscard]] bool id_was_told() const noexcept { return id_was_told_; }
   [[nodiscard]] virtual std::size_t bytes() const = 0;
+  /// What it has. @throws UsageError  Another call captures into it.
+  [[nodiscard]] PoolMemory memory();
+  /// That torch's allocator asked the driver for, in the order of addresses. None on the tape.
+  [[nodiscard]] virtual std::vector<ByteSpan> segments() const { return {}; }
+  /// Of cuBLAS, for its graphs; merged(). Pools of a family share some. None on the tape. While nobody captures into the pool.
+  [[nodiscard]] virtual std::vector<ByteSpan> workspace_spans() const { return {}; }
+  [[nodiscard]] PoolGraphs& graphs() noexcept { return graphs_; }
 
   /// While the result lives, later captures in the pool do not use memory that earlier ones used and freed: their
   /// results survive replays of the earlier graphs, in any order. nullptr where memory is never reused.
@@ -88,6 +98,8 @@ class PoolState {
   // Without replays or captures, and none begins meanwhile. @return  Bytes that went back.
   virtual std::size_t let_memory_go() { return 0; }
   virtual void take_memory_back() {}
+  // Fills in what `bytes` is made of.
+  virtual void account(PoolMemory& memory) const = 0;
   [[nodiscard]] virtual bool holds(std::uintptr_t /*address*/) const { return false; }
   [[noreturn]] void refuse_replay() const;
 
@@ -97,6 +109,7 @@ class PoolState {
   std::atomic<bool> id_was_told_{false};
   std::atomic<Is> is_{Is::ready};
   OneCall captures_;
+  PoolGraphs graphs_;
 };
 
 namespace graph {
@@ -114,11 +127,15 @@ class TapePool final : public PoolState {
 
  private:
   std::size_t let_memory_go() override;
+  void account(PoolMemory& memory) const override;
+  [[nodiscard]] std::vector<const graph::Tape*> tapes() const;  // under the lock
 
   mutable std::mutex mutex_;
   std::map<const graph::Tape*, std::size_t> tapes_;  // the bytes of each
 };
 
+/// Of this process, on all devices.
+[[nodiscard]] std::vector<std::shared_ptr<PoolState>> living_pools();
 /// The pool of that name on the device; made where there is none.
 /// @throws DeviceError, UnsupportedError  As Graph's constructor.
 std::shared_ptr<PoolState> pool_state(c10::Device device, PoolId id);

@@ -14,7 +14,7 @@ bool BlockLog::sees(c10::Device device) {
   return device.is_cpu() ? AllocatorWatch::sees_frees_of_the_cpu() : AllocatorWatch::sees_cuda();
 }
 
-BlockLog::BlockLog() : watch_(*this, AllocatorWatch::Of::with_frees) {}
+BlockLog::BlockLog(AllocatorWatch::Of of) : watch_(*this, of) {}
 
 void BlockLog::on_op_begin(const OpSpan& op) {
   const std::lock_guard lock(mutex_);
@@ -38,7 +38,9 @@ void BlockLog::on_memory(const AllocatorEvent& event) {
   blocks_.push_back({.life = {.made = now, .bytes = event.bytes},
                      .made_in = last_operation(),
                      .device = event.device,
-                     .stream = event.stream});
+                     .stream = event.stream,
+                     .address = event.address,
+                     .pool = event.pool});
 }
 
 std::vector<StepBlock> BlockLog::blocks() const {

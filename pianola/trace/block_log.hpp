@@ -4,6 +4,7 @@
 #include <pianola/trace/allocator_events.hpp>
 #include <pianola/trace/op_stream.hpp>
 
+#include <c10/core/Allocator.h>
 #include <c10/core/Device.h>
 #include <c10/util/flat_hash_map.h>
 
@@ -21,13 +22,16 @@ struct StepBlock {
   std::int32_t freed_in = -1;  ///< The same of its end; -1 as well where it was not freed.
   c10::Device device = c10::Device(c10::kCPU);
   std::uintptr_t stream = 0;  ///< Of CUDA: that it was asked for on.
+  std::uintptr_t address = 0;
+  c10::MempoolId_t pool = {0, 0};  ///< Of CUDA: that it lies in.
 };
 
 /// While it lives, and while an OpStream shows it the step's operations, notes the blocks of memory that torch's allocators
 /// hand out: their lives, by event and by operation. Of the CPU what this thread is given, of CUDA what all threads are.
 class BlockLog final : public OpObserver, private AllocatorListener {
  public:
-  BlockLog();
+  /// @param of  AllocatorWatch::Of::cuda: of CUDA alone; then it may end on another thread than it began on.
+  explicit BlockLog(AllocatorWatch::Of of = AllocatorWatch::Of::with_frees);
 
   [[nodiscard]] OpInterest interest() const override { return {.outputs = false}; }
   void on_op_begin(const OpSpan& op) override;

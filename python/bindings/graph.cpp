@@ -5,6 +5,7 @@
 #include <bindings/python_error.hpp>
 #include <bindings/tensor_list.hpp>
 
+#include <pianola/graph/account/graph_memory.hpp>
 #include <pianola/graph/graph.hpp>
 #include <pianola/graph/process_groups.hpp>
 
@@ -145,6 +146,8 @@ void bind_graph(py::module_& module) {
       .def(
           "pool_id", [](const Graph& self) { return self.pool().id(); }, "The name of the graph's pool.")
       .def("info", &Graph::info, NoGil(), "What the graph holds and what making it cost.")
+      .def("memory", &Graph::memory, NoGil(),
+           "What the graph has of the device's memory now, and who has what of its pool when.")
       .def(
           "raw_executable", [](const Graph& self) { return address(self.raw_executable()); },
           "The cudaGraphExec_t; 0 on the tape and before instantiate().")

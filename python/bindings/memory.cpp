@@ -2,10 +2,15 @@
 #include <bindings/gil.hpp>
 #include <bindings/python_function.hpp>
 
+#include <pianola/graph/account/captured_memory.hpp>
+#include <pianola/graph/account/graph_memory.hpp>
+#include <pianola/graph/account/process_memory.hpp>
 #include <pianola/graph/memory_forecast.hpp>
 
 #include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 
 namespace pianola::python {
 namespace {
@@ -16,6 +21,108 @@ MemoryForecast predict(const py::function& step, const c10::Device& device, int 
   return predict_memory(action, device, warmup);
 }
 
+template <typename T>
+void bind_report(py::class_<T>& made) {
+  made.def(
+          "to_text", [](const T& self) { return self.report().to_text(); }, "For people.")
+      .def(
+          "to_json", [](const T& self) { return self.report().to_json(); }, "One JSON object.")
+      .def("__str__", [](const T& self) { return self.report().to_text(); });
+}
+
+void bind_pool_memory(py::module_& module) {
+  py::class_<ExecutableMemory>(module, "ExecutableMemory", "What executable graphs take beside their pools.")
+      .def_readonly("device", &ExecutableMemory::device,
+                    "Bytes of the device, as the driver counted them when they were made.")
+      .def_readonly("host", &ExecutableMemory::host, "By how much the process grew on the host meanwhile.");
+  py::class_<PoolMemory>(module, "PoolMemory",
+                         "What a pool has: `bytes` is `held`, `scratch` and `fragments` together.")
+      .def_readonly("id", &PoolMemory::id, "torch's name for it.")
+      .def_readonly("bytes", &PoolMemory::bytes, "On the device; where it sleeps, what it will have again.")
+      .def_readonly("held", &PoolMemory::held, "In blocks that somebody holds: results, gradients.")
+      .def_readonly("scratch", &PoolMemory::scratch, "Of nobody between replays, and written by them.")
+      .def_readonly("fragments", &PoolMemory::fragments, "No graph of the pool ever had it.")
+      .def_readonly("workspaces", &PoolMemory::workspaces, "Of cuBLAS, for its graphs.")
+      .def_readonly("graphs", &PoolMemory::graphs, "That share it.")
+      .def_readonly("executables", &PoolMemory::executables, "Of these graphs.")
+      .def_readonly("is_asleep", &PoolMemory::is_asleep, "Between suspend() and resume().");
+}
+
+void bind_graph_memory(py::module_& module) {
+  py::class_<GraphMemory> graph(module, "GraphMemory", "What a captured graph has of a device's memory.");
+  graph
+      .def_property_readonly(
+          "device", [](const GraphMemory& self) { return self.device; }, "Where it lies.")
+      .def_readonly("pool", &GraphMemory::pool, "Its pool, with what other graphs have there.")
+      .def_readonly("own_bytes", &GraphMemory::own, "Of the pool, that its replays write or its results lie in.")
+      .def_readonly("shared_bytes", &GraphMemory::shared, "Of these, that other graphs of the pool have as well.")
+      .def_readonly("planned_bytes", &GraphMemory::planned, "Of the pool, laid out by `plan_memory`.")
+      .def_readonly("input_bytes", &GraphMemory::inputs, "Of the tensors that replays fill with new values.")
+      .def_readonly("retained_bytes", &GraphMemory::retained,
+                    "Of tensors from outside that it keeps alive, parameters and inputs among them.")
+      .def_readonly("lane_workspace_bytes", &GraphMemory::lane_workspaces, "Of cuBLAS, for lanes (`branches`).")
+      .def_readonly("kept_for_lanes_bytes", &GraphMemory::kept_for_lanes,
+                    "The most of the pool that was free at a time, and kept from reuse for lanes.")
+      .def_readonly("executable", &GraphMemory::executable, "Its executable.")
+      .def_readonly("blocks", &GraphMemory::blocks, "That the recording was handed out.")
+      .def_readonly("handed_out_bytes", &GraphMemory::handed_out, "Of all these blocks.")
+      .def_readonly("at_most_bytes", &GraphMemory::at_most, "In use at a time, by the recording.")
+      .def_readonly("left_bytes", &GraphMemory::left, "In use when it was over.")
+      .def_readonly("peak_place", &GraphMemory::peak_place, "The operation in which most was in use.")
+      .def_readonly("at_peak", &GraphMemory::at_peak, "What was in use there by line, the largest first.")
+      .def("to_html", &GraphMemory::to_html, "A page that needs nothing else: who lives when, and where in the pool.");
+  bind_report(graph);
+  module.def("memory_of_graphs", &memory_of_graphs, py::arg("device"), "Of each captured graph on the device.");
+}
+
+void bind_process_memory(py::module_& module) {
+  py::class_<WatchedMemory>(module, "WatchedMemory",
+                            "Memory of a device outside of torch's allocator, and what took it.")
+      .def_readonly("what", &WatchedMemory::what, "\"context\", \"cuBLAS\", \"kernels\", ...")
+      .def_readonly("bytes", &WatchedMemory::bytes, "By how much the driver had less when that was over.")
+      .def_readonly("first", &WatchedMemory::first, "The operation that took the first of it.");
+  py::class_<ProcessMemory> process(module, "ProcessMemory", "Who has what of a device's memory, in this process.");
+  process
+      .def_property_readonly(
+          "device", [](const ProcessMemory& self) { return self.device; }, "Which device.")
+      .def_readonly("used_bytes", &ProcessMemory::used, "As the driver says, by all processes; None on the CPU.")
+      .def_readonly("total_bytes", &ProcessMemory::total, "That the device has.")
+      .def_readonly("tensor_bytes", &ProcessMemory::tensors,
+                    "Of torch's allocator outside of graphs' pools, what somebody holds.")
+      .def_readonly("workspace_bytes", &ProcessMemory::workspaces, "Of these, cuBLAS's for graphs.")
+      .def_readonly("returnable_bytes", &ProcessMemory::returnable,
+                    "What nobody holds, in whole segments: `torch.cuda.empty_cache()` gives it back.")
+      .def_readonly("piece_bytes", &ProcessMemory::pieces, "What nobody holds, beside what somebody does.")
+      .def_readonly("pools", &ProcessMemory::pools, "Of Pianola's graphs.")
+      .def_readonly("other_pool_bytes", &ProcessMemory::other_pools, "Of pools of others.")
+      .def_readonly("executables", &ProcessMemory::executables, "Of Pianola's graphs.")
+      .def_readonly("watched", &ProcessMemory::watched,
+                    "What `pianola.watch_memory()` saw; nothing where there was none.")
+      .def_property_readonly("rest_bytes", &ProcessMemory::rest, "In use, and in none of these.");
+  bind_report(process);
+  module.def(
+      "process_memory",
+      [](const c10::Device& device) {
+        const WithoutGil release;
+        return process_memory(device);
+      },
+      py::arg("device"), "The account of now.");
+  py::class_<MemoryWatch>(module, "MemoryWatch", "Finds out who takes memory outside of torch's allocator.")
+      .def(py::init<c10::Device>(), py::arg("device"));
+}
+
+void bind_captured_memory(py::module_& module) {
+  py::class_<CapturedMemory> captured(module, "CapturedMemory", "What was told of a graph, and what it then had.");
+  captured
+      .def(py::init([](MemoryForecast forecast, GraphMemory graph, ProcessMemory process) {
+             return std::make_unique<CapturedMemory>(
+                 CapturedMemory{std::move(forecast), std::move(graph), std::move(process)});
+           }),
+           py::arg("forecast"), py::arg("graph"), py::arg("process"))
+      .def("to_html", &CapturedMemory::to_html, "The graph's page.");
+  bind_report(captured);
+}
+
 }  // namespace
 
 void bind_memory(py::module_& module) {
@@ -23,7 +130,9 @@ void bind_memory(py::module_& module) {
       .def_readonly("place", &MemoryUser::place, "The operation, and the line that called it.")
       .def_readonly("blocks", &MemoryUser::blocks, "How many blocks.")
       .def_readonly("bytes", &MemoryUser::bytes, "Their bytes.");
-  py::class_<MemoryForecast>(module, "MemoryForecast", "What a graph of a step would take, told before there is one.")
+  py::class_<MemoryForecast> forecast(module, "MemoryForecast",
+                                      "What a graph of a step would take, told before there is one.");
+  forecast
       .def_property_readonly(
           "device", [](const MemoryForecast& self) { return self.device; }, "Where the step ran.")
       .def_readonly("operations", &MemoryForecast::operations, "Of a run.")
@@ -44,15 +153,15 @@ void bind_memory(py::module_& module) {
       .def_readonly("at_peak", &MemoryForecast::at_peak, "What is in use there by line, the largest first.")
       .def_property_readonly("fits", &MemoryForecast::fits, "Whether a capture finds room; None on the CPU.")
       .def_property_readonly("verdict", &MemoryForecast::verdict, "The same in a sentence.")
-      .def(
-          "to_text", [](const MemoryForecast& self) { return self.report().to_text(); }, "For people.")
-      .def(
-          "to_json", [](const MemoryForecast& self) { return self.report().to_json(); }, "One JSON object.")
       .def("to_html", &MemoryForecast::to_html,
-           "A page that needs nothing else: who lives when, and where a plan puts it.")
-      .def("__str__", [](const MemoryForecast& self) { return self.report().to_text(); });
+           "A page that needs nothing else: who lives when, and where a plan puts it.");
+  bind_report(forecast);
   module.def("predict_memory", &predict, py::arg("step"), py::kw_only(), py::arg("device"), py::arg("warmup"),
              "Runs a step, and tells what a graph of it would take.");
+  bind_pool_memory(module);
+  bind_graph_memory(module);
+  bind_process_memory(module);
+  bind_captured_memory(module);
 }
 
 }  // namespace pianola::python

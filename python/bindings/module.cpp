@@ -24,6 +24,7 @@ PYBIND11_MODULE(_C, module) {
   bind_config(module);
   bind_report(module);
   bind_branches(module);
+  bind_memory(module);
   bind_graph(module);
   bind_schedule(module);
   bind_callable(module);
@@ -50,7 +51,6 @@ PYBIND11_MODULE(_C, module) {
   bind_python_watch(module);
   bind_audit(module);
   bind_profile(module);
-  bind_memory(module);
   module.def(
       "version", [] { return std::string(pianola::version()); }, "As in \"0.1.0\".");
   module.def(

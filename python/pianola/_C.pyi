@@ -715,6 +715,262 @@ class BranchInfo:
         """All of it."""
     def __str__(self) -> str: ...
 
+class MemoryUser:
+    """What one line of a step has in use where most is."""
+
+    @property
+    def place(self) -> str:
+        """The operation, and the line that called it."""
+    @property
+    def blocks(self) -> int:
+        """How many blocks."""
+    @property
+    def bytes(self) -> int:
+        """Their bytes."""
+
+class MemoryForecast:
+    """What a graph of a step would take, told before there is one."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the step ran."""
+    @property
+    def operations(self) -> int:
+        """Of a run."""
+    @property
+    def blocks(self) -> int:
+        """That a run was handed out."""
+    @property
+    def handed_out_bytes(self) -> int:
+        """Of all these blocks."""
+    @property
+    def bound_bytes(self) -> int:
+        """The most in use at a time: no pool holds the step in less."""
+    @property
+    def pool_bytes(self) -> int:
+        """Of a pool that torch's allocator fills."""
+    @property
+    def planned_bytes(self) -> int:
+        """Of a pool whose blocks lie where a plan of all their lives puts them."""
+    @property
+    def left_bytes(self) -> int:
+        """In use when the step is over."""
+    @property
+    def copied_bytes(self) -> int:
+        """Of outside tensors that the step writes, which a capture copies aside and puts back."""
+    @property
+    def executable_bytes(self) -> int:
+        """Of the executable graph, about."""
+    @property
+    def free_bytes(self) -> int | None:
+        """What the driver had left for a pool; None on the CPU."""
+    @property
+    def cached_bytes(self) -> int:
+        """What torch's allocator held unused: nothing for a pool, but for the copies."""
+    @property
+    def peak_place(self) -> str:
+        """The operation in which most is in use."""
+    @property
+    def at_peak(self) -> list[MemoryUser]:
+        """What is in use there by line, the largest first."""
+    @property
+    def fits(self) -> bool | None:
+        """Whether a capture finds room; None on the CPU."""
+    @property
+    def verdict(self) -> str:
+        """The same in a sentence."""
+    def to_html(self) -> str:
+        """A page that needs nothing else: who lives when, and where a plan puts it."""
+    def to_text(self) -> str:
+        """For people."""
+    def to_json(self) -> str:
+        """One JSON object."""
+    def __str__(self) -> str: ...
+
+def predict_memory(step: Callable[..., Any], *, device: torch.device, warmup: int) -> MemoryForecast:
+    """Runs a step, and tells what a graph of it would take."""
+
+class ExecutableMemory:
+    """What executable graphs take beside their pools."""
+
+    @property
+    def device(self) -> int:
+        """Bytes of the device, as the driver counted them when they were made."""
+    @property
+    def host(self) -> int:
+        """By how much the process grew on the host meanwhile."""
+
+class PoolMemory:
+    """What a pool has: `bytes` is `held`, `scratch` and `fragments` together."""
+
+    @property
+    def id(self) -> tuple[int, int]:
+        """torch's name for it."""
+    @property
+    def bytes(self) -> int:
+        """On the device; where it sleeps, what it will have again."""
+    @property
+    def held(self) -> int:
+        """In blocks that somebody holds: results, gradients."""
+    @property
+    def scratch(self) -> int:
+        """Of nobody between replays, and written by them."""
+    @property
+    def fragments(self) -> int:
+        """No graph of the pool ever had it."""
+    @property
+    def workspaces(self) -> int:
+        """Of cuBLAS, for its graphs."""
+    @property
+    def graphs(self) -> int:
+        """That share it."""
+    @property
+    def executables(self) -> ExecutableMemory:
+        """Of these graphs."""
+    @property
+    def is_asleep(self) -> bool:
+        """Between suspend() and resume()."""
+
+class GraphMemory:
+    """What a captured graph has of a device's memory."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where it lies."""
+    @property
+    def pool(self) -> PoolMemory:
+        """Its pool, with what other graphs have there."""
+    @property
+    def own_bytes(self) -> int:
+        """Of the pool, that its replays write or its results lie in."""
+    @property
+    def shared_bytes(self) -> int:
+        """Of these, that other graphs of the pool have as well."""
+    @property
+    def planned_bytes(self) -> int:
+        """Of the pool, laid out by `plan_memory`."""
+    @property
+    def input_bytes(self) -> int:
+        """Of the tensors that replays fill with new values."""
+    @property
+    def retained_bytes(self) -> int:
+        """Of tensors from outside that it keeps alive, parameters and inputs among them."""
+    @property
+    def lane_workspace_bytes(self) -> int:
+        """Of cuBLAS, for lanes (`branches`)."""
+    @property
+    def kept_for_lanes_bytes(self) -> int:
+        """The most of the pool that was free at a time, and kept from reuse for lanes."""
+    @property
+    def executable(self) -> ExecutableMemory:
+        """Its executable."""
+    @property
+    def blocks(self) -> int:
+        """That the recording was handed out."""
+    @property
+    def handed_out_bytes(self) -> int:
+        """Of all these blocks."""
+    @property
+    def at_most_bytes(self) -> int:
+        """In use at a time, by the recording."""
+    @property
+    def left_bytes(self) -> int:
+        """In use when it was over."""
+    @property
+    def peak_place(self) -> str:
+        """The operation in which most was in use."""
+    @property
+    def at_peak(self) -> list[MemoryUser]:
+        """What was in use there by line, the largest first."""
+    def to_html(self) -> str:
+        """A page that needs nothing else: who lives when, and where in the pool."""
+    def to_text(self) -> str:
+        """For people."""
+    def to_json(self) -> str:
+        """One JSON object."""
+    def __str__(self) -> str: ...
+
+def memory_of_graphs(device: torch.device) -> list[GraphMemory]:
+    """Of each captured graph on the device."""
+
+class WatchedMemory:
+    """Memory of a device outside of torch's allocator, and what took it."""
+
+    @property
+    def what(self) -> str:
+        """"context", "cuBLAS", "kernels", ..."""
+    @property
+    def bytes(self) -> int:
+        """By how much the driver had less when that was over."""
+    @property
+    def first(self) -> str:
+        """The operation that took the first of it."""
+
+class ProcessMemory:
+    """Who has what of a device's memory, in this process."""
+
+    @property
+    def device(self) -> torch.device:
+        """Which device."""
+    @property
+    def used_bytes(self) -> int | None:
+        """As the driver says, by all processes; None on the CPU."""
+    @property
+    def total_bytes(self) -> int:
+        """That the device has."""
+    @property
+    def tensor_bytes(self) -> int:
+        """Of torch's allocator outside of graphs' pools, what somebody holds."""
+    @property
+    def workspace_bytes(self) -> int:
+        """Of these, cuBLAS's for graphs."""
+    @property
+    def returnable_bytes(self) -> int:
+        """What nobody holds, in whole segments: `torch.cuda.empty_cache()` gives it back."""
+    @property
+    def piece_bytes(self) -> int:
+        """What nobody holds, beside what somebody does."""
+    @property
+    def pools(self) -> list[PoolMemory]:
+        """Of Pianola's graphs."""
+    @property
+    def other_pool_bytes(self) -> int:
+        """Of pools of others."""
+    @property
+    def executables(self) -> ExecutableMemory:
+        """Of Pianola's graphs."""
+    @property
+    def watched(self) -> list[WatchedMemory]:
+        """What `pianola.watch_memory()` saw; nothing where there was none."""
+    @property
+    def rest_bytes(self) -> int:
+        """In use, and in none of these."""
+    def to_text(self) -> str:
+        """For people."""
+    def to_json(self) -> str:
+        """One JSON object."""
+    def __str__(self) -> str: ...
+
+def process_memory(device: torch.device) -> ProcessMemory:
+    """The account of now."""
+
+class MemoryWatch:
+    """Finds out who takes memory outside of torch's allocator."""
+
+    def __init__(self, device: torch.device) -> None: ...
+
+class CapturedMemory:
+    """What was told of a graph, and what it then had."""
+
+    def __init__(self, forecast: MemoryForecast, graph: GraphMemory, process: ProcessMemory) -> None: ...
+    def to_html(self) -> str:
+        """The graph's page."""
+    def to_text(self) -> str:
+        """For people."""
+    def to_json(self) -> str:
+        """One JSON object."""
+    def __str__(self) -> str: ...
+
 def drop_graphs_of_group(name: str) -> int:
     """Drops what is captured in all graphs that communicate by this process group. Returns how many there were."""
 
@@ -867,6 +1123,8 @@ class Graph:
         """The name of the graph's pool."""
     def info(self) -> GraphInfo:
         """What the graph holds and what making it cost."""
+    def memory(self) -> GraphMemory:
+        """What the graph has of the device's memory now, and who has what of its pool when."""
     def raw_executable(self) -> int:
         """The cudaGraphExec_t; 0 on the tape and before instantiate()."""
     def raw_graph(self) -> int:
@@ -2553,81 +2811,6 @@ def profile(
 
 def load_profile(path: str, *, range: str, process: int, device: int) -> Profile:
     """Judges a profile that was recorded before."""
-
-class MemoryUser:
-    """What one line of a step has in use where most is."""
-
-    @property
-    def place(self) -> str:
-        """The operation, and the line that called it."""
-    @property
-    def blocks(self) -> int:
-        """How many blocks."""
-    @property
-    def bytes(self) -> int:
-        """Their bytes."""
-
-class MemoryForecast:
-    """What a graph of a step would take, told before there is one."""
-
-    @property
-    def device(self) -> torch.device:
-        """Where the step ran."""
-    @property
-    def operations(self) -> int:
-        """Of a run."""
-    @property
-    def blocks(self) -> int:
-        """That a run was handed out."""
-    @property
-    def handed_out_bytes(self) -> int:
-        """Of all these blocks."""
-    @property
-    def bound_bytes(self) -> int:
-        """The most in use at a time: no pool holds the step in less."""
-    @property
-    def pool_bytes(self) -> int:
-        """Of a pool that torch's allocator fills."""
-    @property
-    def planned_bytes(self) -> int:
-        """Of a pool whose blocks lie where a plan of all their lives puts them."""
-    @property
-    def left_bytes(self) -> int:
-        """In use when the step is over."""
-    @property
-    def copied_bytes(self) -> int:
-        """Of outside tensors that the step writes, which a capture copies aside and puts back."""
-    @property
-    def executable_bytes(self) -> int:
-        """Of the executable graph, about."""
-    @property
-    def free_bytes(self) -> int | None:
-        """What the driver had left for a pool; None on the CPU."""
-    @property
-    def cached_bytes(self) -> int:
-        """What torch's allocator held unused: nothing for a pool, but for the copies."""
-    @property
-    def peak_place(self) -> str:
-        """The operation in which most is in use."""
-    @property
-    def at_peak(self) -> list[MemoryUser]:
-        """What is in use there by line, the largest first."""
-    @property
-    def fits(self) -> bool | None:
-        """Whether a capture finds room; None on the CPU."""
-    @property
-    def verdict(self) -> str:
-        """The same in a sentence."""
-    def to_text(self) -> str:
-        """For people."""
-    def to_json(self) -> str:
-        """One JSON object."""
-    def to_html(self) -> str:
-        """A page that needs nothing else: who lives when, and where a plan puts it."""
-    def __str__(self) -> str: ...
-
-def predict_memory(step: Callable[..., Any], *, device: torch.device, warmup: int) -> MemoryForecast:
-    """Runs a step, and tells what a graph of it would take."""
 
 def version() -> str:
     """As in "0.1.0"."""

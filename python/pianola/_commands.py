@@ -10,7 +10,7 @@ from typing import Any, Callable, NoReturn, Optional, Sequence
 
 from ._audit.audit import audit
 from ._errors import UsageError
-from ._memory import predict_memory
+from ._memory import capture_memory, predict_memory, watch_memory
 from ._profile import profile
 from ._try_scopes import TriedScopes, try_scopes
 from ._scripts import check_writable, ended_itself, load, with_arguments
@@ -34,6 +34,8 @@ class _Command:
 
 _PROFILE = _Command(profile, (), ("json", "html"),
                     {"--warmup": int, "--iterations": int, "--modules": True, "--trace": str})  # fmt: skip
+_MEMORY = _Command(predict_memory, ("batches",), ("json", "html"), {"--warmup": int, "--device": _device})
+_VARIANTS = {("decide", "--try"), ("memory", "--capture")}
 _COMMANDS = {
     "audit": _Command(
         audit, ("batches", "between", "generators", "callables"), ("json", "sarif"),
@@ -42,7 +44,8 @@ _COMMANDS = {
     "verify": _Command(
         verify, ("graphed", "state", "inputs", "between", "reset", "generators", "tolerance"), ("json",),
         {"--steps": int, "--no-narrow": False, "--no-poison": False}),
-    "memory": _Command(predict_memory, ("batches",), ("json", "html"), {"--warmup": int, "--device": _device}),
+    "memory": _MEMORY,
+    "memory --capture": dataclasses.replace(_MEMORY, judge=capture_memory),
     "profile": _PROFILE,
     "decide": _PROFILE,
     "decide --try": _Command(try_scopes, ("batches",), ("json",), {"--iterations": int}),
@@ -77,9 +80,11 @@ def main(arguments: Sequence[str]) -> NoReturn:
 def run(arguments: Sequence[str]) -> int:
     """The exit code of `pianola ARGUMENTS...`."""
     name, *rest = arguments
-    if name == "decide" and "--try" in rest:
-        name = "decide --try"
-        rest.remove("--try")
+    for variant in rest:
+        if (name, variant) in _VARIANTS:
+            name = f"{name} {variant}"
+            rest.remove(variant)
+            break
     command, parser = _COMMANDS[name], _parser(name)
     options = vars(parser.parse_args(rest))
     files = {report: options.pop(report) for report in command.reports}
@@ -109,6 +114,13 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _judged(command: _Command, options: dict[str, Any]) -> Any:
+    if command.judge is capture_memory:
+        with watch_memory(options["device"]):  # the script may use the device as soon as it is loaded
+            return _judged_now(command, options)
+    return _judged_now(command, options)
+
+
+def _judged_now(command: _Command, options: dict[str, Any]) -> Any:
     target = options.pop("target")
     module, step = load(target)
     chosen = {name: getattr(module, name) for name in command.beside if hasattr(module, name)}

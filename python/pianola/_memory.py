@@ -1,11 +1,15 @@
-"""`pianola.predict_memory`: what a graph of a step would take, before there is one."""
+"""What a graph of a step would take, before there is one; what graphs have, and who has what of a device."""
 
-from typing import Any, Callable, Iterable, Optional
+import contextlib
+from typing import Any, Callable, Iterable, Iterator, Optional
 
 from ._audit.target import Batches
 from ._device import Device, as_device
 from ._errors import refuse
+from ._graphed import graphed
 from ._load import _C
+
+_MOST_CALLS = 16  # until one is replayed
 
 
 def predict_memory(
@@ -42,3 +46,84 @@ def predict_memory(
         step(*args, **kwargs)
 
     return _C.predict_memory(run, device=as_device(device), warmup=warmup)
+
+
+def memory(device: Device = None) -> "_C.ProcessMemory":
+    """Who has what of a device's memory: tensors, pools of graphs, executables, and what `watch_memory()` saw.
+
+        print(pianola.memory())
+
+    Args:
+        device: None: the current CUDA device where there is one, else the CPU, of which only the pools are known.
+
+    Raises:
+        UsageError: something is being captured into one of the pools.
+        DeviceError: there is no such device.
+    """
+    return _C.process_memory(as_device(device))
+
+
+def memory_of_graphs(device: Device = None) -> "list[_C.GraphMemory]":
+    """What each captured graph has, as `Graph.memory()` tells it; also graphs inside of `graphed` and `FullIteration`.
+
+        for one in pianola.memory_of_graphs():
+            print(one)
+
+    Args:
+        device: as for `memory()`.
+
+    Raises:
+        UsageError: a call of a graph is running, or something is being captured.
+    """
+    return _C.memory_of_graphs(as_device(device))
+
+
+@contextlib.contextmanager
+def watch_memory(device: Device = None) -> Iterator[None]:
+    """While it is open, finds out who takes memory outside of torch's allocator: CUDA's context, libraries, kernels at their first run.
+
+        with pianola.watch_memory():  # before CUDA is first used
+            model = Model().cuda()
+            train_step(batch)
+        print(pianola.memory())
+
+    After each operation of this thread and of its backward passes the driver is asked what is left: steps run slower meanwhile. On the
+    CPU it does nothing.
+
+    Args:
+        device: as for `memory()`.
+
+    Raises:
+        UsageError: a capture is open on this thread.
+        DeviceError: there is no such device.
+    """
+    watch = _C.MemoryWatch(as_device(device))
+    try:
+        yield
+    finally:
+        del watch
+
+
+def capture_memory(
+    step: Callable[..., Any], batches: Optional[Iterable[Any]] = None, *, device: Device = None, warmup: int = 1
+) -> "_C.CapturedMemory":
+    """What `predict_memory()` tells of a step, what the graph that `graphed` makes of it then has, and who has what beside it.
+
+    Raises:
+        UsageError: as `predict_memory()`, or no graph was made of it, and why.
+    """
+    where, arguments = as_device(device), Batches(batches)
+    args, kwargs = arguments.next()
+    forecast = predict_memory(lambda: step(*args, **kwargs), device=where, warmup=warmup)
+    before = len(memory_of_graphs(where))
+    graphed_step = graphed(step, on_fallback=lambda reason: None)
+    for _ in range(_MOST_CALLS):
+        graphed_step(*args, **kwargs)
+        if any(one.replays for one in graphed_step.info().signatures):
+            break
+    made = memory_of_graphs(where)[before:]
+    if not made:
+        reasons = [one.reason.splitlines()[0] for one in graphed_step.info().signatures if one.reason]
+        reason = reasons[0] if reasons else "its calls differ from one another"
+        refuse(f"no graph was made of the step: {reason}", "mend that; what a graph would take is told without a capture, too")
+    return _C.CapturedMemory(forecast, max(made, key=lambda one: one.own_bytes), memory(where))

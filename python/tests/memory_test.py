@@ -280,3 +280,63 @@ def test_lines_that_were_typed_in_are_named(cpu):
     result = subprocess.run([sys.executable, "-"], input=typed, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert "aten::relu, step at <stdin>:3" in result.stdout
+
+
+def test_graphs_inside_of_a_graphed_function_have_their_account(device):
+    before = len(pianola.memory_of_graphs(device))
+    model = Classifier().to(device)
+    graphed = pianola.graphed(training_step(model, torch.optim.AdamW(model.parameters())))
+    for i in range(8):
+        graphed(*batch(device, i))
+    made = pianola.memory_of_graphs(device)[before:]
+    assert made and all(one.pool.bytes == one.pool.held + one.pool.scratch + one.pool.fragments for one in made)
+    assert made[0].blocks > 50 and "memory_test.py" in str(made[0])
+    assert "<canvas" in made[0].to_html()
+    pools = pianola.memory(device).pools
+    assert {pool.id for pool in pools} >= {one.pool.id for one in made}
+    assert sum(pool.graphs for pool in pools) >= len(made)
+    graphed.forget_graphs()
+    assert len(pianola.memory_of_graphs(device)) == before
+
+
+def test_an_account_is_told_as_text_and_as_json(device):
+    graph = pianola.Graph(device)
+    x = torch.ones(1 << 18, device=device)
+    graph.capture(lambda: x * 2 + 1, inputs=[x])
+    account = graph.memory()
+    assert account.input_bytes == 1 << 20 and account.device == device
+    assert json.loads(account.to_json())["pool_bytes"] == account.pool.bytes
+    assert "held by tensors" in str(account)
+    process = pianola.memory(device)
+    assert json.loads(process.to_json())["pools"] and "Pools of graphs" in str(process)
+    graph.reset()
+    with pytest.raises(pianola.UsageError, match=r"memory\(\) was called on a graph that holds no capture"):
+        graph.memory()
+
+
+def test_what_a_watch_saw_adds_up_to_what_the_driver_says(device):
+    """In a process of its own: before CUDA is first used."""
+    script = f"""
+import pianola, torch
+with pianola.watch_memory("{device}"):
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 64, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(64 * 30 * 30, 10)).to("{device}")
+    optimizer = torch.optim.AdamW(model.parameters())
+    def step(x):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+    graphed = pianola.graphed(step)
+    for _ in range(8):
+        graphed(torch.ones(64, 3, 32, 32, device="{device}"))
+memory = pianola.memory("{device}")
+print(memory)
+if memory.used_bytes is None:
+    assert not memory.watched
+else:
+    kinds = [one.what for one in memory.watched]
+    assert "cuDNN" in kinds and "cuBLAS" in kinds and "kernels" in kinds, kinds
+    assert abs(memory.rest_bytes) <= memory.used_bytes / 100
+assert memory.pools
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr

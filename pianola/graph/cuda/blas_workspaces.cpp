@@ -59,6 +59,19 @@ std::vector<ByteSpan> BlasWorkspaces::spans_on(cudaStream_t stream) {
   return spans;
 }
 
+std::vector<ByteSpan> BlasWorkspaces::spans() const {
+  std::vector<ByteSpan> spans;
+  const auto add = [&](const Map& map, std::size_t bytes) {
+    for (const auto& [key, workspace] : map) {
+      const auto begin = reinterpret_cast<std::uintptr_t>(torch_abi::memory_of(workspace).get());
+      spans.push_back({.begin = begin, .end = begin + torch_abi::bytes_of(workspace, bytes)});
+    }
+  };
+  add(gemm_, torch_abi::gemm_workspace_bytes());
+  add(lt_, at::cuda::getCUDABlasLtWorkspaceSize());
+  return spans;
+}
+
 void BlasWorkspaces::record_stream(c10::cuda::CUDAStream stream) const {
   for (const Map* map : {&gemm_, &lt_}) {
     for (const auto& [key, workspace] : *map)

@@ -44,6 +44,8 @@ class BlasWorkspaces {
 
   /// Memory of the workspaces that torch finds for `stream` now.
   [[nodiscard]] static std::vector<ByteSpan> spans_on(cudaStream_t stream);
+  /// Memory of the pool's own, while no scope is open.
+  [[nodiscard]] std::vector<ByteSpan> spans() const;
 
   /// Keeps the memory from reuse, once it is freed, until this stream has done its present work.
   void record_stream(c10::cuda::CUDAStream stream) const;

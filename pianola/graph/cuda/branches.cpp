@@ -1,10 +1,10 @@
 #include <pianola/graph/cuda/branches.hpp>
 
 #include <pianola/core/error.hpp>
-#include <pianola/cuda/memory_account.hpp>
 #include <pianola/cuda/topology.hpp>
 #include <pianola/graph/add_time.hpp>
 #include <pianola/graph/branch_plan.hpp>
+#include <pianola/graph/cuda/executable_account.hpp>
 #include <pianola/graph/cuda/launch_trial.hpp>
 #include <pianola/graph/cuda/library_memory.hpp>
 #include <pianola/parallel/kernel_pointers.hpp>
@@ -238,14 +238,13 @@ void Branches::make(const Captured& captured, const GraphTopology& topology, con
 
   const AddTime timed(info_.rebuild_time);
   InputCopies copies = captured.copies->in([&](CUgraphNode node) { return graph->node(*topology.index_of(node)); });
-  const MemoryAccount account;
+  const ExecutableAccount account;
   Executable executable;
   if (captured.instantiate) {
     executable = Executable::instantiate(graph->get(), {.auto_free_on_launch = true, .use_node_priority = true});
     copies.start(executable.get());
   }
-  const auto bytes = static_cast<std::size_t>(std::max<std::int64_t>(account.taken_bytes(), 0));
-  rebuilt_.emplace(Rebuilt{*std::move(graph), std::move(executable), std::move(copies), bytes});
+  rebuilt_.emplace(Rebuilt{*std::move(graph), std::move(executable), std::move(copies), account.taken()});
   warn_of_nondeterminism(*captured.trace, info_);
   if (info_.automatic) {
     counted_index_ = trace::index_that_is_counted(*captured.trace);

@@ -1,6 +1,7 @@
 #pragma once
 #include <pianola/cuda/executable.hpp>
 #include <pianola/cuda/rewired_graph.hpp>
+#include <pianola/graph/account/pool_memory.hpp>
 #include <pianola/graph/cuda/blas_workspaces.hpp>
 #include <pianola/graph/cuda/branch_budget.hpp>
 #include <pianola/graph/cuda/cuda_pool.hpp>
@@ -65,8 +66,8 @@ class Branches {
   /// The rebuilt graph, where it was taken; nullptr else.
   [[nodiscard]] const RewiredGraph* graph() const noexcept { return info_.rebuilt ? &rebuilt_->graph : nullptr; }
   [[nodiscard]] Executable take_executable() noexcept { return std::move(rebuilt_->executable); }
-  /// Device memory that the executable took.
-  [[nodiscard]] std::size_t executable_bytes() const noexcept { return rebuilt_->executable_bytes; }
+  /// What the executable took.
+  [[nodiscard]] ExecutableMemory executable_memory() const noexcept { return rebuilt_->executable_memory; }
   /// @return  The copies of inputs of the rebuilt graph, for those of the graph as captured.
   [[nodiscard]] InputCopies exchange_copies(InputCopies captured) noexcept {
     return std::exchange(rebuilt_->copies, std::move(captured));
@@ -81,7 +82,7 @@ class Branches {
     RewiredGraph graph;
     Executable executable;  // empty: not instantiated yet
     InputCopies copies;
-    std::size_t executable_bytes;
+    ExecutableMemory executable_memory;
   };
 
   [[nodiscard]] std::string why_no_trial(long uses_of_pool) const;

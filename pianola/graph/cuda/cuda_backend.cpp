@@ -1,7 +1,7 @@
 #include <pianola/cuda/capture_info.hpp>
 #include <pianola/cuda/executable.hpp>
-#include <pianola/cuda/memory_account.hpp>
 #include <pianola/cuda/topology.hpp>
+#include <pianola/graph/account/graph_memory.hpp>
 #include <pianola/graph/backend.hpp>
 #include <pianola/graph/branch_plan.hpp>
 #include <pianola/graph/cuda/allocation_watch.hpp>
@@ -9,6 +9,7 @@
 #include <pianola/graph/cuda/capture_watch.hpp>
 #include <pianola/graph/cuda/captured_graph.hpp>
 #include <pianola/graph/cuda/cuda_pool.hpp>
+#include <pianola/graph/cuda/executable_account.hpp>
 #include <pianola/graph/cuda/generator_clock.hpp>
 #include <pianola/graph/cuda/generator_watch.hpp>
 #include <pianola/graph/cuda/graph_dot.hpp>
@@ -140,6 +141,7 @@ class CudaBackend final : public Backend {
 
   GraphPoolRef pool() const override { return GraphPoolRef(pool_); }
   void describe(GraphInfo& info) const override;
+  void account(GraphMemory& memory) const override;
   void write_dot(std::ostream& out, const OpTrace* trace) const override;
   const parallel::LaneChart* lanes() const noexcept override { return branches_ ? branches_->chart() : nullptr; }
   void* raw_graph() const noexcept override { return rewired() != nullptr ? rewired()->get() : captured_graph(); }
@@ -196,7 +198,7 @@ class CudaBackend final : public Backend {
   std::optional<PoolReturns::Pause> no_returns_;  // while recording
   std::optional<LeafStreams> leaf_streams_;       // from the first eager run on
   std::vector<at::Generator> drawn_from_;         // by replays
-  std::size_t executable_bytes_ = 0;
+  ExecutableMemory executable_memory_;
   std::size_t failed_ = 0;  // operation that was run by hand and threw in the last replay
 };
 
@@ -326,6 +328,7 @@ std::optional<std::string> CudaBackend::end(const OpTrace* trace, const CaptureO
   const bool is_empty = nodes == copies_.nodes().size();
   const Diagnosis why_empty = is_empty ? explain_empty(trace, device_.str()) : Diagnosis{};
   if (is_empty && !options.allow_empty) throw CaptureError(why_empty);
+  pool_->graphs().set(this, {});
   if (options.instantiate) instantiate();
 
   std::vector<ByteSpan> allocated;
@@ -364,7 +367,8 @@ void CudaBackend::choose(const OpTrace* trace, const SaveStorage& save) {
     branches_->drop();
     return;
   }
-  executable_bytes_ = branches_->executable_bytes();
+  executable_memory_ = branches_->executable_memory();
+  pool_->graphs().set(this, executable_memory_);
   executable_ = branches_->take_executable();
   if (numbers_) numbers_->given_at = 0;
   copies_ = branches_->exchange_copies(std::move(copies_));
@@ -403,10 +407,11 @@ bool CudaBackend::try_branches(const OpTrace& trace, const SaveStorage& save) {
 
 void CudaBackend::instantiate() {
   executable_ = {};
-  const MemoryAccount account;
+  const ExecutableAccount account;
   executable_ = Executable::instantiate(static_cast<CUgraph>(raw_graph()),
                                         {.auto_free_on_launch = true, .use_node_priority = true});
-  executable_bytes_ = static_cast<std::size_t>(std::max<std::int64_t>(account.taken_bytes(), 0));
+  executable_memory_ = account.taken();
+  pool_->graphs().set(this, executable_memory_);
   copies_.start(executable_.get());
   if (numbers_) numbers_->given_at = 0;
 }
@@ -445,6 +450,7 @@ void CudaBackend::enter_into_ledger(const OpTrace* trace) {
 }
 
 void CudaBackend::leave_ledger() noexcept {
+  if (pool_ != nullptr) pool_->graphs().remove(this);
   if (ledger_id_ != 0) PoolTurn(pool_->turns()).ledger().remove(std::exchange(ledger_id_, 0));
 }
 
@@ -708,10 +714,26 @@ void CudaBackend::describe(GraphInfo& info) const {
   info.kernels = info.types.count("kernel") != 0 ? info.types.at("kernel") : 0;
   info.pool_bytes = pool_->bytes();
   info.planned_bytes = planned_ ? planned_->bytes() : 0;
-  info.executable_bytes = executable_bytes_;
+  info.executable_bytes = executable_memory_.device;
   info.retained_bytes = bytes_of(kept_);
   info.draws_random_numbers = !clock_.idle();
   if (branches_) info.branches = branches_->info();
+}
+
+void CudaBackend::account(GraphMemory& memory) const {
+  memory.pool = pool_->memory();
+  memory.planned = planned_ ? planned_->bytes() : 0;
+  memory.executable = executable_memory_;
+  memory.retained = bytes_of(kept_);
+  if (branches_) {
+    memory.lane_workspaces = branches_->info().workspace_bytes;
+    memory.kept_for_lanes = branches_->info().held_bytes;
+  }
+  if (ledger_id_ == 0) return;
+  const PoolTurn turn(pool_->turns());
+  const std::vector<ByteSpan>& own = turn.ledger().allocated_by(ledger_id_);
+  memory.own = total_bytes(own);
+  memory.shared = memory.own - total_bytes(without(own, turn.ledger().allocated_beside(ledger_id_)));
 }
 
 void CudaBackend::write_dot(std::ostream& out, const OpTrace* trace) const {

@@ -1,6 +1,7 @@
 #include <pianola/graph/cuda/cuda_pool.hpp>
 
 #include <pianola/core/error.hpp>
+#include <pianola/graph/cuda/pool_blocks.hpp>
 #include <pianola/graph/cuda/pool_reservation.hpp>
 #include <pianola/graph/cuda/pool_returns.hpp>
 
@@ -155,18 +156,40 @@ void CudaPool::take_memory_back() {
 }
 
 bool CudaPool::holds(std::uintptr_t address) const {
-  const auto snapshot = allocator::snapshot(id(), /*include_traces=*/false);
-  return std::ranges::any_of(snapshot.segments, [&](const auto& segment) {
-    return segment.address <= address && address < segment.address + segment.total_size;
-  });
+  return std::ranges::any_of(segments(), [&](const ByteSpan& segment) { return segment.contains(address); });
 }
 
-std::size_t CudaPool::bytes() const {
-  std::size_t bytes = 0;
-  for (const auto& segment : allocator::snapshot(id(), /*include_traces=*/false).segments) {
-    bytes += static_cast<std::size_t>(segment.total_size);
+std::vector<ByteSpan> CudaPool::segments() const {
+  std::vector<ByteSpan> spans;
+  for (const auto& segment : segments_of(device(), id())) {
+    spans.push_back({.begin = segment.address, .end = segment.address + segment.total_size});
   }
-  return bytes;
+  return spans;
+}
+
+std::size_t CudaPool::bytes() const { return total_bytes(segments()); }
+
+void CudaPool::account(PoolMemory& memory) const {
+  std::vector<ByteSpan> held, free;
+  for (const auto& segment : segments_of(device(), id())) {
+    const std::vector<ByteSpan> inside = held_in(segment);
+    held.insert(held.end(), inside.begin(), inside.end());
+    free.push_back({.begin = segment.address, .end = segment.address + segment.total_size});
+  }
+  memory.bytes = total_bytes(free);
+  held = merged(std::move(held));
+  free = without(free, held);
+  const std::vector<ByteSpan> fragments = without(free, PoolTurn(turns_).ledger().allocated());
+  memory.held = total_bytes(held);
+  memory.fragments = total_bytes(fragments);
+  memory.scratch = total_bytes(free) - memory.fragments;
+}
+
+std::vector<ByteSpan> CudaPool::workspace_spans() const {
+  std::vector<ByteSpan> spans = workspaces_.spans();
+  const std::vector<ByteSpan> more = family_->spans();
+  spans.insert(spans.end(), more.begin(), more.end());
+  return merged(std::move(spans));
 }
 
 }  // namespace pianola::graph

@@ -29,6 +29,8 @@ class CudaPool final : public PoolState {
   ~CudaPool() override;
 
   [[nodiscard]] std::size_t bytes() const override;
+  [[nodiscard]] std::vector<ByteSpan> segments() const override;
+  [[nodiscard]] std::vector<ByteSpan> workspace_spans() const override;
   [[nodiscard]] std::shared_ptr<void> reserve_used_memory() override;
   [[nodiscard]] BlasWorkspaces& workspaces() noexcept { return workspaces_; }
   [[nodiscard]] WorkspaceColours& colours() noexcept { return family_->colours(); }
@@ -45,6 +47,7 @@ class CudaPool final : public PoolState {
   void end_warm_up() override;
   std::size_t let_memory_go() override;
   void take_memory_back() override;
+  void account(PoolMemory& memory) const override;
   bool holds(std::uintptr_t address) const override;
   void wake_for_good() noexcept;
 
@@ -52,7 +55,7 @@ class CudaPool final : public PoolState {
   bool is_alone_;
   std::shared_ptr<CudaPoolFamily> family_;
   BlasWorkspaces workspaces_;
-  PoolTurns turns_;
+  mutable PoolTurns turns_;
   std::optional<AsleepPool> asleep_;
 };
 

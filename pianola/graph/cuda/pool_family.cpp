@@ -54,6 +54,20 @@ void CudaPoolFamily::take_out(at::cuda::WorkspaceMapWithMutex& table, cudaStream
   }
 }
 
+std::vector<ByteSpan> CudaPoolFamily::spans() {
+  std::vector<ByteSpan> spans = colours_.spans();
+  const std::lock_guard lock(mutex_);
+  const auto add = [&](const ByHandle& all, std::size_t bytes) {
+    for (const auto& [handle, memory] : all) {
+      const auto begin = reinterpret_cast<std::uintptr_t>(memory.get());
+      spans.push_back({.begin = begin, .end = begin + bytes});
+    }
+  };
+  add(gemm_, torch_abi::gemm_workspace_bytes());
+  add(lt_, at::cuda::getCUDABlasLtWorkspaceSize());
+  return spans;
+}
+
 void CudaPoolFamily::record_stream(c10::cuda::CUDAStream stream) {
   const std::lock_guard lock(mutex_);
   for (const ByHandle* all : {&gemm_, &lt_}) {

@@ -1,4 +1,5 @@
 #pragma once
+#include <pianola/core/byte_span.hpp>
 #include <pianola/graph/cuda/blas_workspaces.hpp>
 #include <pianola/graph/pool_state.hpp>
 #include <pianola/graph/pool_turn.hpp>
@@ -9,6 +10,7 @@
 
 #include <map>
 #include <mutex>
+#include <vector>
 
 namespace pianola::graph {
 
@@ -37,6 +39,9 @@ class CudaPoolFamily final : public PoolFamily {
     CudaPoolFamily& family_;
     cudaStream_t stream_;
   };
+
+  /// Memory of all workspaces.
+  [[nodiscard]] std::vector<ByteSpan> spans();
 
   /// Keeps the memory from reuse, once it is freed, until this stream has done its present work.
   void record_stream(c10::cuda::CUDAStream stream);

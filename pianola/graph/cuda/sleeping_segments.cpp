@@ -3,7 +3,7 @@
 #include <pianola/core/error.hpp>
 #include <pianola/core/out_of_memory_error.hpp>
 #include <pianola/cuda/mapped_memory.hpp>
-#include <pianola/graph/cuda/planned_memory.hpp>
+#include <pianola/graph/cuda/pool_blocks.hpp>
 #include <pianola/graph/cuda/thread_streams.hpp>
 #include <pianola/torch_abi/cuda/forwarding_cuda_allocator.hpp>
 #include <pianola/trace/allocator_events.hpp>
@@ -31,7 +31,7 @@ namespace allocator = c10::cuda::CUDACachingAllocator;
 
 namespace {
 
-constexpr std::size_t kPiece = std::size_t{128} << 20U;
+constexpr std::size_t kPinnedPiece = std::size_t{128} << 20U;
 
 // Torch calls it under its own lock.
 class SegmentSource final : public torch_abi::ForwardingCudaAllocator {
@@ -84,30 +84,14 @@ std::vector<MappedMemory*> memory_of(c10::MempoolId_t pool) {
   return all;
 }
 
-// Of blocks that a plan cut up, those inside that are held.
-std::vector<ByteSpan> held_blocks(c10::MempoolId_t pool) {
+std::vector<ByteSpan> held_blocks(c10::Device device, c10::MempoolId_t pool) {
   std::vector<ByteSpan> held;
-  for (const auto& segment : allocator::snapshot(pool, /*include_traces=*/false).segments) {
+  for (const auto& segment : segments_of(device, pool)) {
     if (SegmentSource::instance().find(segment.address) == nullptr) continue;
-    std::uintptr_t address = segment.address;
-    for (const auto& block : segment.blocks) {
-      const ByteSpan span = {.begin = address, .end = address + block.size};
-      address = span.end;
-      if (!block.active) continue;
-      if (const auto inside = PlannedMemory::held_in(span)) {
-        held.insert(held.end(), inside->begin(), inside->end());
-      } else {
-        held.push_back(span);
-      }
-    }
+    const std::vector<ByteSpan> inside = held_in(segment);
+    held.insert(held.end(), inside.begin(), inside.end());
   }
   return held;
-}
-
-std::size_t size_of(const std::vector<ByteSpan>& spans) {
-  std::size_t bytes = 0;
-  for (const ByteSpan& span : spans) bytes += span.size();
-  return bytes;
 }
 
 }  // namespace
@@ -134,7 +118,7 @@ bool is_segment_asleep(std::uintptr_t address) {
 AsleepPool::AsleepPool(c10::Device device, c10::MempoolId_t pool) : device_(device), pool_(pool) {
   const c10::cuda::CUDAGuard on_device(device_);
   c10::cuda::device_synchronize();
-  held_ = held_blocks(pool_);
+  held_ = held_blocks(device_, pool_);
   make_room_on_host();
   copy(/*to_host=*/true);
   std::vector<MappedMemory*> given_back;
@@ -179,8 +163,8 @@ void AsleepPool::wake() {
 // In pieces: torch rounds each allocation of pinned memory up to a power of two.
 void AsleepPool::make_room_on_host() {
   const trace::OwnMemory own;
-  for (std::size_t left = size_of(held_); left != 0;) {
-    const std::size_t bytes = std::min(left, kPiece);
+  for (std::size_t left = total_bytes(held_); left != 0;) {
+    const std::size_t bytes = std::min(left, kPinnedPiece);
     on_host_.push_back(at::empty({static_cast<std::int64_t>(bytes)}, at::TensorOptions(at::kByte).pinned_memory(true)));
     left -= bytes;
   }
@@ -199,10 +183,10 @@ void AsleepPool::copy(bool to_host) {
   for (const ByteSpan& span : held_) {
     const bool there = is_there(span);
     for (std::uintptr_t at = span.begin; at < span.end;) {
-      const std::size_t in_piece = done % kPiece;
-      const std::size_t bytes = std::min(span.end - at, kPiece - in_piece);
+      const std::size_t in_piece = done % kPinnedPiece;
+      const std::size_t bytes = std::min(span.end - at, kPinnedPiece - in_piece);
       void* const device = reinterpret_cast<void*>(at);
-      void* const host = static_cast<char*>(on_host_[done / kPiece].mutable_data_ptr()) + in_piece;
+      void* const host = static_cast<char*>(on_host_[done / kPinnedPiece].mutable_data_ptr()) + in_piece;
       at += bytes;
       done += bytes;
       if (!there) continue;

@@ -105,6 +105,9 @@ void poison_tapes(std::span<const at::Tensor> results);
 /// time. @return  Bytes. See Note [What may be poisoned].
 std::size_t drop_scratch(std::span<const Tape* const> tapes);
 
+/// Bytes that these tapes fill anew and only tapes hold.
+std::size_t scratch_bytes(std::span<const Tape* const> tapes);
+
 /// While it lives, replays of tapes on this thread show it each operation at its end.
 class ReplayWatch {
  public:

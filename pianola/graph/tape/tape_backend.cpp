@@ -1,3 +1,4 @@
+#include <pianola/graph/account/graph_memory.hpp>
 #include <pianola/graph/backend.hpp>
 #include <pianola/graph/branch_plan.hpp>
 #include <pianola/graph/copy_into.hpp>
@@ -59,14 +60,14 @@ class TapeBackend final : public Backend {
     tape_ = recorder_->take();
     drawn_from_ = watch_->drawn_from();
     kept_bytes_ = bytes_of(keeper_->take());  // the tape's own aliases keep the memory
-    const std::size_t result_bytes = tape_.result_bytes();
+    result_bytes_ = tape_.result_bytes();
     tape_.bind();
     const Diagnosis why_empty = {.what = "the step is empty: no operation that a replay could run was recorded",
                                  .fix = "check that the step runs its work on this thread, and on tensors of the cpu",
                                  .rule = "PG1201"};
     if (tape_.ops().empty() && !options.allow_empty) throw CaptureError(why_empty);
     live_.emplace(tape_);
-    pool_->add(tape_, result_bytes);
+    pool_->add(tape_, result_bytes_);
     if (options.branches > 1 && trace != nullptr) plan(*trace, options);  // with kAutoBranches nothing could be gained
     watch_.reset();
     recorder_.reset();
@@ -137,6 +138,12 @@ class TapeBackend final : public Backend {
     info.branches = branches_;
   }
 
+  void account(GraphMemory& memory) const override {
+    memory.pool = pool_->memory();
+    memory.own = result_bytes_;
+    memory.retained = kept_bytes_;
+  }
+
   const parallel::LaneChart* lanes() const noexcept override { return chart_ ? &*chart_ : nullptr; }
 
   void write_dot(std::ostream& out, const OpTrace* /*trace*/) const override {
@@ -184,6 +191,7 @@ class TapeBackend final : public Backend {
   std::optional<LiveTape> live_;
   std::vector<at::Tensor> inputs_;
   std::size_t kept_bytes_ = 0;
+  std::size_t result_bytes_ = 0;
   std::vector<at::Generator> drawn_from_;
 };
 

@@ -38,11 +38,16 @@ const colourOf = (owner) => rank.has(owner) ? "--c" + rank.get(owner) : "--rest"
 
 find("h1").textContent = picture.title;
 document.title = picture.title;
+const isPool = picture.segments.length !== 0;
+find("h2.blocks").textContent = isPool ? "Blocks, where they lie in the pool" : "Blocks, where a plan puts them";
+find(".segments").hidden = !isPool;
+const timesBound = (bytes) => picture.bound ? (bytes / picture.bound).toFixed(2) + " times that" : "";
 for (const [name, value, note] of [
   ["in use at most", inWords(picture.bound), "no pool can be smaller"],
-  ["pool, planned", inWords(picture.bytes), (picture.bound ? (picture.bytes / picture.bound).toFixed(2) + " times that" : "")],
-  ["pool, as torch's allocator would", inWords(picture.pool),
-   (picture.bound ? (picture.pool / picture.bound).toFixed(2) + " times that" : "")],
+  ...(isPool ? [["pool", inWords(picture.pool), timesBound(picture.pool)],
+                ["segments", String(picture.segments.length), "that torch's allocator asked the driver for"]]
+             : [["pool, planned", inWords(picture.bytes), timesBound(picture.bytes)],
+                ["pool, as torch's allocator would", inWords(picture.pool), timesBound(picture.pool)]]),
   ["blocks", String(blocks.length), inWords(blocks.reduce((sum, block) => sum + block.bytes, 0)) + " handed out in all"],
 ]) {
   const tile = document.createElement("div");
@@ -95,6 +100,14 @@ function draw() {
     pen.strokeRect(x, y, width, height);
   }
   pen.globalAlpha = 1;
+  pen.strokeStyle = colour("--rest");
+  pen.lineWidth = 1;
+  for (const begin of picture.segments.slice(1)) {
+    pen.beginPath();
+    pen.moveTo(0, toY(begin));
+    pen.lineTo(canvas.clientWidth, toY(begin));
+    pen.stroke();
+  }
   pen.strokeStyle = colour("--used");
   pen.lineWidth = 1.5;
   pen.beginPath();

@@ -29,12 +29,13 @@ std::string to_html(const Picture& picture) {
   Json blocks = Json::array();
   for (std::size_t i = 0; i < picture.blocks.size(); ++i) {
     const PicturedBlock& block = picture.blocks[i];
-    blocks.push_back({block.life.made, std::min(block.life.freed, end), picture.plan.offsets.at(i),
+    blocks.push_back({block.life.made, std::min(block.life.freed, end), picture.places.offsets.at(i),
                       in_whole_units(block.life.bytes), block.owner, block.made_in, block.freed_in});
   }
-  const Json all = {{"title", picture.title},      {"end", end},           {"bytes", picture.plan.bytes},
-                    {"bound", picture.plan.bound}, {"pool", picture.pool}, {"owners", picture.owners},
-                    {"blocks", std::move(blocks)}};
+  const Json all = {{"title", picture.title},        {"end", end},
+                    {"bytes", picture.places.bytes}, {"bound", picture.places.bound},
+                    {"pool", picture.pool},          {"segments", picture.segments},
+                    {"owners", picture.owners},      {"blocks", std::move(blocks)}};
   constexpr std::string_view kPlace = "{{picture}}";
   std::string page(kPage);
   return page.replace(page.find(kPlace), kPlace.size(), embedded(all));

@@ -17,13 +17,15 @@ struct PicturedBlock {
   std::int32_t freed_in = -1;
 };
 
-/// The memory of a step over its operations: who lives when, and where a plan puts it.
+/// The memory of a step over its operations: who lives when, and where.
 struct Picture {
   std::string title;
   std::vector<PicturedBlock> blocks;  ///< In the order in which they were made.
   std::vector<std::string> owners;    ///< Call sites, as sentences show them.
-  OffsetPlan plan;                    ///< Of the blocks.
-  std::uint64_t pool = 0;             ///< Bytes that torch's allocator would take for them.
+  OffsetPlan places;                  ///< Of the blocks: where a plan puts them, or where they lie in a pool.
+  std::uint64_t pool = 0;             ///< Bytes of the pool; with a plan, those that torch's allocator would take.
+  std::vector<std::uint64_t> segments =
+      {};  ///< Where each segment of the pool begins, one behind the other; with a plan none.
 };
 
 /// A page that needs nothing else: the blocks as rectangles, the bytes in use over them, the peak by call site. Light and dark.

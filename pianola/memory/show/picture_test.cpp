@@ -18,7 +18,7 @@ Picture two_blocks() {
   picture.blocks = {{.life = {.made = 0, .freed = 2, .bytes = 600}, .owner = 0, .made_in = 0, .freed_in = 1},
                     {.life = {.made = 1, .bytes = 512}, .owner = 1, .made_in = 1}};
   picture.owners = {"mm at train.py:3", "relu at train.py:4"};
-  picture.plan = plan_offsets(std::vector{picture.blocks[0].life, picture.blocks[1].life});
+  picture.places = plan_offsets(std::vector{picture.blocks[0].life, picture.blocks[1].life});
   picture.pool = 2U << 20U;
   return picture;
 }
@@ -29,6 +29,12 @@ TEST(PictureTest, ThePageHasEachBlockWithItsPlaceAndItsOwner) {
   EXPECT_THAT(page, HasSubstr("[1,3,1024,512,1,1,-1]")) << "in use to the end";
   EXPECT_THAT(page, HasSubstr("relu at train.py:4"));
   EXPECT_THAT(page, HasSubstr(R"("bytes":1536,"bound":1536,"pool":2097152)"));
+}
+
+TEST(PictureTest, OfAPoolThePageHasItsSegments) {
+  Picture picture = two_blocks();
+  picture.segments = {0, 1U << 20U};
+  EXPECT_THAT(to_html(picture), HasSubstr(R"("segments":[0,1048576])"));
 }
 
 TEST(PictureTest, ATextOfTheStepEndsNoScript) { EXPECT_THAT(to_html(two_blocks()), Not(HasSubstr("a </script>"))); }

@@ -1,0 +1,47 @@
+#pragma once
+#include <pianola/graph/pool.hpp>
+
+#include <cstddef>
+#include <map>
+#include <mutex>
+
+namespace pianola {
+
+/// What an executable graph takes beside its pool.
+struct ExecutableMemory {
+  std::size_t device =
+      0;  ///< Bytes of the device, as the driver counted them when it was made: in steps of 2 MiB, as a rule.
+  std::size_t host = 0;  ///< By how much the process grew on the host meanwhile.
+};
+
+/// What a pool has. `bytes` is `held`, `scratch` and `fragments` together.
+struct PoolMemory {
+  PoolId id = {0, 0};
+  std::size_t bytes = 0;      ///< On the device; where it sleeps, what it will have again.
+  std::size_t held = 0;       ///< In blocks that somebody holds: results, gradients, what backward passes need.
+  std::size_t scratch = 0;    ///< Of nobody between replays, and written by them.
+  std::size_t fragments = 0;  ///< No graph of the pool ever had it.
+  std::size_t workspaces =
+      0;  ///< Of cuBLAS, for its graphs: not in `bytes` but where a graph made them while it was recorded.
+  std::size_t graphs = 0;  ///< That share it.
+  ExecutableMemory executables = {};
+  bool is_asleep = false;
+};
+
+/// The graphs that live in a pool. Any thread may call.
+class PoolGraphs {
+ public:
+  void set(const void* graph, ExecutableMemory executable);
+  /// Nothing where it was not set.
+  void remove(const void* graph) noexcept;
+
+  [[nodiscard]] std::size_t count() const;
+  /// Of all of them.
+  [[nodiscard]] ExecutableMemory executables() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<const void*, ExecutableMemory> all_;
+};
+
+}  // namespace pianola
