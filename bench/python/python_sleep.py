@@ -1,20 +1,33 @@
 """Pools that sleep: what a training step's graph gives back to the driver, and how long that and its way back take, against a copy of
-what is kept by pinned memory, against asking the driver for as many bytes, and against dropping the graph and capturing it again."""
+what is kept by pinned memory, against asking the driver for as many bytes, against dropping the graph and capturing it again, and against
+torch_memory_saver where it is installed."""
 
 import gc
 import importlib.util
+import os
+import sys
 import time
+from pathlib import Path
 
 import pianola
 import torch
 from measuring import case, require, synchronize
 from python_memory import MIB, Trained, clean, step_of
 from python_models import LanguageModel
+from worker_process import WorkerError, WorkerProcess
 
 SUSPEND, RESUME, TO_HOST, TO_DEVICE, ASKED, AGAIN = (
     "suspend", "resume", "copy of what is kept, to the host", "copy of it, to the device", "cudaMalloc of as many bytes",
     "reset and capture again, with one run to warm up")
 ROUNDS = 8
+SAVER = "torch_memory_saver"
+SAVER_PROGRAM = Path(__file__).with_name("paused_training.py")
+SAVER_WAYS = {  # it keeps all that a graph's pool holds, or nothing
+    "all kept": {"keep": True, "retain": False},
+    "all kept, in memory that it retains": {"keep": True, "retain": True},
+    "nothing kept": {"keep": False, "retain": False},
+}
+ANSWER_TIMEOUT_S = 300
 
 
 def workloads(settings):
@@ -99,6 +112,37 @@ def held_gradients():
     return [one for one in gc.get_objects() if isinstance(one, torch.nn.Parameter) and one.grad is not None]
 
 
+def folder_of(library):
+    """Of one that this process has loaded; "": it has not."""
+    files = (line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines())
+    return next((str(Path(file).parent) for file in files if library in Path(file).name), "")
+
+
+def pauses(settings):
+    """(times by torch_memory_saver, notes). It is preloaded into a process of its own, before libcudart, which the loader must find."""
+    if importlib.util.find_spec(SAVER) is None:
+        return {}, [f"{SAVER} is not installed: its times are left out"]
+    if settings.device == "cpu":
+        return {}, [f"{SAVER} is for GPUs: its times are left out"]
+    from torch_memory_saver import configure_subprocess
+
+    command = [sys.executable, str(SAVER_PROGRAM), *(["--quick"] if settings.quick else [])]
+    folders = folder_of("libcudart.so"), os.environ.get("LD_LIBRARY_PATH")
+    series, notes = {}, [f"{SAVER}: with the backward pass on the thread that captures, whose allocations alone it sees"]
+    try:
+        with configure_subprocess():
+            worker = WorkerProcess(SAVER, command, ANSWER_TIMEOUT_S, {"LD_LIBRARY_PATH": ":".join(filter(None, folders))})
+        with worker:
+            for way, request in SAVER_WAYS.items():
+                found = worker.ask(**request)
+                series |= {f"{SAVER}, {way}: {call}": found[call] for call in ("pause", "resume")}
+                notes.append(f"{SAVER}, {way}: {found['given_back'] / MIB:.0f} MiB as the driver sees it, of a pool of "
+                             f"{found['pool'] / MIB:.0f} MiB")
+    except WorkerError as error:
+        notes.append(str(error))
+    return series, notes
+
+
 def median(times):
     return sorted(times)[len(times) // 2]
 
@@ -106,9 +150,11 @@ def median(times):
 def run(settings):
     for trained in workloads(settings):
         series, given_back, seen, kept, nodes = sleeps_of(trained, settings)
-        made = case(trained.title, "time of a pool's sleep", 1, SUSPEND, series, unit="ms",
+        clean(settings.device)
+        of_saver, notes = pauses(settings)
+        made = case(trained.title, "time of a pool's sleep", 1, SUSPEND, series | of_saver, unit="ms",
                     notes=[f"{given_back / MIB:.0f} MiB given back by suspend(), {seen / MIB:.0f} MiB as the driver sees it; "
-                           f"{kept / MIB:.0f} MiB of gradients kept on the host; {nodes} nodes"])
+                           f"{kept / MIB:.0f} MiB of gradients kept on the host; {nodes} nodes", *notes])
         if settings.device != "cpu":
             share = seen / given_back
             require(made, "given back as the driver sees it: at least 0.95 of the pool", share, 0.95, share >= 0.95)
