@@ -1,4 +1,6 @@
 #pragma once
+#include <pianola/memory/piece.hpp>
+
 #include <cstdint>
 #include <iterator>
 #include <map>
@@ -8,11 +10,6 @@
 #include <vector>
 
 namespace pianola::memory {
-
-struct Piece {
-  std::uint64_t address = 0;
-  std::uint64_t bytes = 0;
-};
 
 /// Memory that no block lies in: neighbours are one piece. All is done in log n.
 class FreePieces {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <limits>
 #include <numeric>
@@ -30,6 +31,10 @@ class Region {
  public:
   explicit Region(std::size_t blocks) { placed_.reserve(blocks); }
 
+  void hold(const Placed& one) {
+    placed_.insert(std::ranges::upper_bound(placed_, one.begin, {}, &Placed::begin), one);
+  }
+
   // In the smallest gap that holds the block; kNoLimit if it would end behind `limit`.
   std::uint64_t place(const Block& block, std::uint64_t limit) {
     const std::uint64_t bytes = in_whole_units(block.bytes);
@@ -45,8 +50,7 @@ class Region {
     }
     if (best == kNoLimit) best = top;
     if (best + bytes > limit) return kNoLimit;
-    const Placed placed = {.made = block.made, .freed = block.freed, .begin = best, .end = best + bytes};
-    placed_.insert(std::ranges::upper_bound(placed_, placed.begin, {}, &Placed::begin), placed);
+    hold({.made = block.made, .freed = block.freed, .begin = best, .end = best + bytes});
     return best;
   }
 
@@ -54,10 +58,25 @@ class Region {
   std::vector<Placed> placed_;
 };
 
+// The lowest end of a region with so many bytes that are not taken.
+std::uint64_t end_of_free(std::uint64_t bytes, std::vector<Piece> taken) {
+  std::ranges::sort(taken, {}, &Piece::address);
+  std::uint64_t end = bytes;
+  for (const Piece& piece : taken) {
+    if (piece.address >= end) break;
+    end += piece.bytes;
+  }
+  return end;
+}
+
+// Where blocks that are never freed may lie: they come first in all orders, or as any other.
+enum class Kept : std::uint8_t { low, anywhere };
+
 // The blocks, and the best plan so far.
 class Search {
  public:
-  explicit Search(std::span<const Block> blocks) : blocks_(blocks.begin(), blocks.end()) {
+  Search(std::span<const Block> blocks, std::span<const Piece> taken, Kept kept)
+      : blocks_(blocks.begin(), blocks.end()), taken_(taken.begin(), taken.end()), kept_(kept) {
     for (Block& block : blocks_) {
       block.freed = std::max(block.freed, block.made + 1);
       block.bytes = in_whole_units(block.bytes);
@@ -66,21 +85,31 @@ class Search {
     }
     std::vector<Block> in_order = blocks_;
     std::ranges::stable_sort(in_order, {}, &Block::made);
-    best_.bound = peak_bytes(in_order);
+    best_.bound = end_of_free(peak_bytes(in_order), taken_);
+    if (kept_ == Kept::low) {
+      first_ = static_cast<std::size_t>(std::ranges::count(blocks_, Block::kNever, &Block::freed));
+    }
   }
 
+  [[nodiscard]] bool has_plan() const { return best_.bytes != kNoLimit; }
   [[nodiscard]] bool is_done() const { return best_.bytes == best_.bound || work_ > kMostWork; }
 
   // Keeps the plan if it is better.
   void attempt(const Order& order) {
     if (is_done()) return;
-    Region region(blocks_.size());
+    Region region(blocks_.size() + taken_.size());
+    for (const Piece& piece : taken_) {
+      region.hold({.made = std::numeric_limits<Moment>::min(),
+                   .freed = Block::kNever,
+                   .begin = piece.address,
+                   .end = piece.address + piece.bytes});
+    }
     std::vector<std::uint64_t> offsets(blocks_.size());
     std::uint64_t bytes = 0;
     const std::uint64_t limit = best_.bytes - kBlockUnit;
     for (std::size_t i = 0; i < order.size(); ++i) {
       const Block& block = blocks_[order[i]];
-      work_ += i;
+      work_ += i + taken_.size();
       if (work_ > kMostWork) return;
       offsets[order[i]] = region.place(block, limit);
       if (offsets[order[i]] == kNoLimit) {
@@ -100,6 +129,7 @@ class Search {
     Order order = largest_first([](const Block& block) { return -block.made; });
     FreePieces free;
     free.give_back({.address = 0, .bytes = kNoLimit});
+    for (const Piece& piece : taken_) free.take_at(piece);
     using End = std::pair<Moment, std::size_t>;
     std::priority_queue<End, std::vector<End>, std::greater<>> ends;
     best_.offsets.assign(blocks_.size(), 0);
@@ -124,6 +154,9 @@ class Search {
     Order order(blocks_.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::ranges::stable_sort(order, std::ranges::greater{}, [&](std::size_t i) { return key(blocks_[i]); });
+    if (kept_ == Kept::low) {
+      std::ranges::stable_partition(order, [&](std::size_t i) { return blocks_[i].freed == Block::kNever; });
+    }
     return order;
   }
 
@@ -134,10 +167,11 @@ class Search {
   // What ends highest in the best plan, or did not fit into less, goes to the front of the order.
   void press_down() {
     Order order = best_order_;
+    const auto first = order.begin() + static_cast<std::ptrdiff_t>(first_);
     for (int in_vain = 0; in_vain < kMostInVain && !is_done(); ++in_vain) {
       const auto at = std::ranges::find(order, stopped_at_ ? *stopped_at_ : highest());
-      if (at == order.begin()) return;  // it is the first, and still too high
-      const auto to = order.begin() + (at - order.begin()) / 2;
+      if (at <= first) return;  // it is the first, and still too high
+      const auto to = first + (at - first) / 2;
       std::rotate(to, at, at + 1);
       const std::uint64_t before = best_.bytes;
       attempt(order);
@@ -154,25 +188,49 @@ class Search {
   }
 
   std::vector<Block> blocks_;
-  Moment end_ = 0;  // of all
-  OffsetPlan best_;
+  std::vector<Piece> taken_;
+  Kept kept_;
+  std::size_t first_ = 0;  // of each order, that stay there
+  Moment end_ = 0;         // of all
+  OffsetPlan best_ = {.offsets = {}, .bytes = kNoLimit, .bound = 0};
   Order best_order_;
   std::optional<std::size_t> stopped_at_;  // the block that did not fit below the best plan
   std::uint64_t work_ = 0;
 };
 
-}  // namespace
-
-OffsetPlan plan_offsets(std::span<const Block> blocks) {
-  if (blocks.empty()) return {};
-  Search search(blocks);
-  search.place_over_time();
+void try_orders(Search& search) {
   const auto bytes_of = [](const Block& block) { return static_cast<double>(block.bytes); };
   search.attempt(search.largest_first(bytes_of));
   search.attempt(search.largest_first([&](const Block& block) { return bytes_of(block) * search.life(block); }));
   search.attempt(search.largest_first([&](const Block& block) { return search.life(block); }));
-  search.press_down();
+  if (search.has_plan()) search.press_down();
+}
+
+OffsetPlan plan_anywhere(std::span<const Block> blocks, std::span<const Piece> taken) {
+  Search search(blocks, taken, Kept::anywhere);
+  search.place_over_time();
+  try_orders(search);
   return search.take();
+}
+
+constexpr std::uint64_t with_a_little_more(std::uint64_t bytes) { return bytes + bytes / 50; }
+
+}  // namespace
+
+OffsetPlan plan_offsets(std::span<const Block> blocks) {
+  if (blocks.empty()) return {};
+  return plan_anywhere(blocks, {});
+}
+
+OffsetPlan plan_offsets(std::span<const Block> blocks, std::span<const Piece> taken) {
+  if (blocks.empty()) return {};
+  Search search(blocks, taken, Kept::low);
+  try_orders(search);
+  const bool found_any = search.has_plan();
+  OffsetPlan low = search.take();
+  if (found_any && low.bytes <= with_a_little_more(low.bound)) return low;
+  OffsetPlan anywhere = plan_anywhere(blocks, taken);
+  return found_any && low.bytes <= with_a_little_more(anywhere.bytes) ? low : anywhere;
 }
 
 }  // namespace pianola::memory

@@ -1,6 +1,7 @@
 #pragma once
 #include <pianola/core/export.hpp>
 #include <pianola/memory/block.hpp>
+#include <pianola/memory/piece.hpp>
 
 #include <cstdint>
 #include <span>
@@ -11,7 +12,7 @@ namespace pianola::memory {
 /// Where in one region of memory each of some blocks lies.
 struct OffsetPlan {
   std::vector<std::uint64_t> offsets;  ///< Of each block, in bytes from the region's begin; multiples of kBlockUnit.
-  std::uint64_t bytes = 0;             ///< Of the region.
+  std::uint64_t bytes = 0;             ///< Of the region: up to the last of the blocks.
   std::uint64_t bound = 0;  ///< What no plan goes below: the most bytes that are in use at a time, in whole units.
 };
 
@@ -27,5 +28,11 @@ struct OffsetPlan {
 /// Source:  by size: Pisarchyk, Lee, "Efficient memory management for deep neural net inference", 2020 (greedy by size for
 ///          offset calculation). What sticks out first: Joslin, Clements, "Squeaky wheel optimization", 1999.
 [[nodiscard]] PIANOLA_API OffsetPlan plan_offsets(std::span<const Block> blocks);
+
+/// The same in a region that others have something of: around what is taken. Blocks that are never freed lie as low as they can: they are
+/// what is taken for the next plan, and should leave it the rest in one piece. Where that costs too much, they lie anywhere.
+///
+/// @param taken  For the whole time, in whole units; no two have a byte in common. The bound counts what is taken below it.
+[[nodiscard]] PIANOLA_API OffsetPlan plan_offsets(std::span<const Block> blocks, std::span<const Piece> taken);
 
 }  // namespace pianola::memory

@@ -101,6 +101,56 @@ TEST(OffsetPlanTest, ManyHolesAreNoWork) {
   EXPECT_EQ(plan.bytes, plan.bound);
 }
 
+// 512 free, 512 taken, 1024 free, 512 taken.
+const std::vector<Piece> kTaken = {{.address = 2048, .bytes = 512}, {.address = 512, .bytes = 512}};
+
+TEST(OffsetPlanTest, BlocksLieAroundWhatIsTaken) {
+  const std::vector<Block> blocks = {{.made = 0, .freed = 4, .bytes = 512}, {.made = 1, .freed = 4, .bytes = 1024}};
+  const OffsetPlan plan = plan_offsets(blocks, kTaken);
+  EXPECT_THAT(plan.offsets, ElementsAre(0U, 1024U));
+  EXPECT_EQ(plan.bytes, 2048U);
+  EXPECT_EQ(plan.bound, 2048U);
+  const std::vector<Block> large = {{.made = 0, .freed = 4, .bytes = 1536}};
+  EXPECT_THAT(plan_offsets(large, kTaken).offsets, ElementsAre(2560U));
+  EXPECT_EQ(plan_offsets({}, kTaken).bytes, 0U);
+}
+
+TEST(OffsetPlanTest, WhatIsNeverFreedLiesLow) {
+  const std::vector<Block> blocks = {{.made = 0, .freed = 4, .bytes = 4 * kMiB},
+                                     {.made = 1, .freed = 3, .bytes = kMiB},
+                                     {.made = 2, .bytes = 512},
+                                     {.made = 3, .bytes = 1024}};
+  const OffsetPlan plan = plan_offsets(blocks, {});
+  EXPECT_EQ(find_flaw(blocks, plan), std::nullopt);
+  EXPECT_LT(std::max(plan.offsets[2], plan.offsets[3]), 1536U);
+  EXPECT_LE(plan.bytes, plan.bound + 1536);
+}
+
+TEST(OffsetPlanTest, AHundredThousandBlocksArePlannedAroundWhatIsTaken) {
+  std::vector<Block> blocks;
+  for (Moment i = 0; i < 100'000; ++i) {
+    blocks.push_back({.made = i, .freed = i % 100 == 0 ? Block::kNever : i + 50, .bytes = 512});
+  }
+  const OffsetPlan plan = plan_offsets(blocks, kTaken);
+  EXPECT_EQ(find_flaw(blocks, plan, kTaken), std::nullopt);
+}
+
+// Of random steps, what another one holds of the region.
+TEST(OffsetPlanTest, TwoThousandRandomPlansLieAroundWhatIsTaken) {
+  for (std::uint32_t seed = 0; seed < 2000; ++seed) {
+    const std::vector<Block> others = testing::random_step(seed + 2000), blocks = testing::random_step(seed);
+    const OffsetPlan before = plan_offsets(others);
+    std::vector<Piece> taken;
+    for (std::size_t i = 0; i < others.size(); ++i) {
+      if (others[i].freed != Block::kNever) continue;
+      taken.push_back({.address = before.offsets[i], .bytes = in_whole_units(others[i].bytes)});
+    }
+    const OffsetPlan plan = plan_offsets(blocks, taken);
+    ASSERT_EQ(find_flaw(blocks, plan, taken), std::nullopt) << "step " << seed;
+    ASSERT_GE(plan.bytes, plan.bound) << "step " << seed;
+  }
+}
+
 TEST(OffsetPlanTest, ThePlanDoesNotDependOnTheOrderOfTheBlocks) {
   const testing::TrainingStep step(7);
   std::vector<Block> reversed = step.blocks();

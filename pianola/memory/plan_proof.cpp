@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
 #include <map>
 #include <tuple>
 #include <vector>
@@ -42,9 +43,26 @@ std::string in_words(std::span<const Block> blocks, const OffsetPlan& plan, std:
                      blocks[i].made, end);
 }
 
+// By their ends, in order: the first that ends behind a block's begin is the only one that it may meet first.
+std::optional<std::string> find_taken(std::span<const Block> blocks, const OffsetPlan& plan,
+                                      std::span<const Piece> taken) {
+  std::map<std::uint64_t, std::uint64_t> begins;  // by end
+  for (const Piece& piece : taken) {
+    if (piece.bytes != 0) begins.emplace(piece.address + piece.bytes, piece.address);
+  }
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const auto next = begins.upper_bound(plan.offsets[i]);
+    if (next == begins.end() || next->second >= plan.offsets[i] + bytes_of(blocks[i])) continue;
+    return fmt::format("{} has some of bytes {} to {}, which are taken", in_words(blocks, plan, i), next->second,
+                       next->first);
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
-std::optional<std::string> find_flaw(std::span<const Block> blocks, const OffsetPlan& plan) {
+std::optional<std::string> find_flaw(std::span<const Block> blocks, const OffsetPlan& plan,
+                                     std::span<const Piece> taken) {
   if (plan.offsets.size() != blocks.size()) {
     return fmt::format("the plan has {} offsets for {} blocks", plan.offsets.size(), blocks.size());
   }
@@ -54,6 +72,7 @@ std::optional<std::string> find_flaw(std::span<const Block> blocks, const Offset
       return fmt::format("{} lies outside of the region of {} bytes", in_words(blocks, plan, i), plan.bytes);
     }
   }
+  if (auto met = find_taken(blocks, plan, taken)) return met;
   std::map<std::uint64_t, std::size_t> live;  // by the first byte
   for (const Event& event : events_of(blocks)) {
     const std::uint64_t begin = plan.offsets[event.block], end = begin + bytes_of(blocks[event.block]);

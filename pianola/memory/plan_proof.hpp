@@ -2,6 +2,7 @@
 #include <pianola/core/export.hpp>
 #include <pianola/memory/block.hpp>
 #include <pianola/memory/offset_plan.hpp>
+#include <pianola/memory/piece.hpp>
 
 #include <optional>
 #include <span>
@@ -13,6 +14,8 @@ namespace pianola::memory {
 /// or between two units. nullopt: it is proved. Shares no code with plan_offsets().
 ///
 /// Cost:  n log n.
-[[nodiscard]] PIANOLA_API std::optional<std::string> find_flaw(std::span<const Block> blocks, const OffsetPlan& plan);
+/// @param taken  Bytes of the region that no block may have, at any time; no two have a byte in common.
+[[nodiscard]] PIANOLA_API std::optional<std::string> find_flaw(std::span<const Block> blocks, const OffsetPlan& plan,
+                                                               std::span<const Piece> taken = {});
 
 }  // namespace pianola::memory
