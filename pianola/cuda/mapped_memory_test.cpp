@@ -8,7 +8,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <memory>
 #include <string>
+#include <vector>
 
 namespace pianola::mapped_memory_test {
 namespace {
@@ -58,6 +62,46 @@ TEST(MappedMemoryTest, WithoutRoomItStaysUnmapped) {
   EXPECT_TRUE(memory.is_mapped());
 }
 
+TEST(MappedMemoryTest, PiecesOfReservedAddressesLieBehindEachOther) {
+  FakeDriver fake;
+  const std::size_t unit = FakeDriver::kMappingUnit;
+  auto addresses = std::make_shared<const ReservedAddresses>(0, 3 * unit - 1, fake.table());
+  EXPECT_EQ(fake.reserved, 3 * unit);
+  EXPECT_EQ(fake.mapped, 0U);
+  {
+    MappedMemory first(addresses, 0, unit - 1);
+    const MappedMemory second(addresses, first.bytes(), 2 * unit);
+    EXPECT_EQ(first.address(), addresses->begin());
+    EXPECT_EQ(second.address(), first.address() + first.bytes());
+    EXPECT_EQ(fake.mapped, 3 * unit);
+    first.unmap();
+    EXPECT_EQ(fake.mapped, 2 * unit) << "each by itself";
+    addresses.reset();
+    EXPECT_EQ(fake.reserved, 3 * unit) << "the pieces hold the addresses";
+  }
+  EXPECT_EQ(fake.mapped + fake.reserved + fake.handles, 0U);
+}
+
+TEST(MappedMemoryTest, APieceThatFailsLeavesTheOthersAndItsAddresses) {
+  FakeDriver fake;
+  const std::size_t unit = FakeDriver::kMappingUnit;
+  const auto addresses = std::make_shared<const ReservedAddresses>(0, 2 * unit, fake.table());
+  const MappedMemory first(addresses, 0, unit);
+  for (const char* const call : {"cuMemCreate", "cuMemMap", "cuMemSetAccess"}) {
+    SCOPED_TRACE(call);
+    fake.failures[call] = CUDA_ERROR_OUT_OF_MEMORY;
+    EXPECT_THROW(MappedMemory(addresses, unit, unit), OutOfMemoryError);
+    EXPECT_EQ(fake.mapped, unit);
+    EXPECT_EQ(fake.handles, 0U);
+    fake.failures.clear();
+  }
+  EXPECT_THAT(
+      [&] { MappedMemory(addresses, unit, 2 * unit); },
+      ThrowsMessage<OutOfMemoryError>(HasSubstr("4194304 bytes do not fit behind the first 2097152 of 4194304")));
+  const MappedMemory second(addresses, unit, unit);
+  EXPECT_EQ(fake.mapped, 2 * unit);
+}
+
 class GpuMappedMemory : public GpuTest {};
 
 TEST_F(GpuMappedMemory, GivesItsMemoryBack) {
@@ -74,6 +118,17 @@ TEST_F(GpuMappedMemory, GivesItsMemoryBack) {
   unsigned char last = 0;
   ASSERT_EQ(driver->memcpy_dtoh(&last, memory.address() + memory.bytes() - 1, 1), CUDA_SUCCESS);
   EXPECT_EQ(last, 7);
+}
+
+TEST_F(GpuMappedMemory, WorkReachesOverTheEndOfAPiece) {
+  const auto addresses = std::make_shared<const ReservedAddresses>(0, std::size_t{1} << 30U);
+  const MappedMemory first(addresses, 0, 4 << 20);
+  const MappedMemory second(addresses, first.bytes(), 4 << 20);
+  const std::size_t bytes = first.bytes() + second.bytes();
+  ASSERT_EQ(driver->memset_d8_async(first.address(), 5, bytes, nullptr), CUDA_SUCCESS);
+  std::vector<unsigned char> all(bytes);
+  ASSERT_EQ(driver->memcpy_dtoh(all.data(), first.address(), bytes), CUDA_SUCCESS);
+  EXPECT_EQ(std::ranges::count(all, 5), static_cast<std::ptrdiff_t>(bytes));
 }
 
 }  // namespace
