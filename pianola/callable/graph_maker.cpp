@@ -99,7 +99,9 @@ CachedGraph GraphMaker::make(Call& call, const Source& source) {
   const OneCall::Scope making(making_, "a capture", "a cache");
   if (!source.is_adopted) {  // else that was a call with other shapes
     const bool plans = options_.plan_memory && source.is_step && !source.observation.device().is_cpu();
-    graph::check_memory(source.observation.memory(), options_.memory_limit, plans);
+    const auto pool = pools_.find(source.observation.device());
+    graph::check_memory(source.observation.memory(), options_.memory_limit, plans,
+                        pool == pools_.end() ? nullptr : pool->second.pool.state().get());
   }
   const graph::KeepHostCopies keep(source.observation.copies_from_host() && !source.observation.device().is_cpu());
   *has_run_ = false;
@@ -206,8 +208,7 @@ std::unique_ptr<StepGraph> GraphMaker::make_step(const Callable& callable, const
                                .mode = options_.mode,
                                .memory_limit = source.is_adopted ? options_.memory_limit : 0,
                                .plan_memory = options_.plan_memory};
-  static const memory::StepRun kNone;
-  const graph::RunToPlanBy to_plan_by(observation.memory() ? *observation.memory() : kNone);
+  const graph::RunToPlanBy to_plan_by(observation.memory() ? *observation.memory() : graph::RunToPlanBy::none());
   const bool follows_numbers = !call.numbers().empty();
   const RunBefore before{.reads = observation.values_read(),
                          .islands = observation.islands(),
@@ -234,10 +235,14 @@ GraphMaker::SharedPool& GraphMaker::shared_pool(c10::Device device) {
   const c10::Device of_pool = takes_given ? options_.pool.state()->device() : device;
   SharedPool& shared = pools_[of_pool];
   if (shared.pool.empty()) {
-    shared.pool = options_.family ? options_.family->make_pool(device) : GraphPoolRef(GraphPool(device));
+    shared.pool = options_.family ? options_.family->make_pool(device)
+                                  : GraphPoolRef(make_pool_state(device, nullptr, {.shares_region = shares_region()}));
   }
   return shared;
 }
+
+// Where later captures use none of the memory that earlier ones used, there is nothing to share.
+bool GraphMaker::shares_region() const { return options_.plan_memory && options_.policy.whole_iterations; }
 
 std::shared_ptr<void> GraphMaker::reserve(const SharedPool& shared, std::size_t function) const {
   const bool is_alone = shared.functions.size() == shared.functions.count(function);

@@ -94,6 +94,7 @@ class GraphMaker {
   std::unique_ptr<CapturedCall> make_callable(const Callable& callable, const Source& source);
   std::unique_ptr<StepGraph> make_step(const Callable& callable, const Source& source, Call& call);
   [[nodiscard]] SharedPool& shared_pool(c10::Device device);
+  [[nodiscard]] bool shares_region() const;
   [[nodiscard]] std::shared_ptr<void> reserve(const SharedPool& shared, std::size_t function) const;
 
   const CacheOptions& options_;

@@ -5,6 +5,7 @@
 #include <pianola/core/error.hpp>
 #include <pianola/graph/capture_session.hpp>
 #include <pianola/graph/copy_into.hpp>
+#include <pianola/graph/open_capture.hpp>
 #include <pianola/graph/pool_state.hpp>
 #include <pianola/trace/op_stream.hpp>
 #include <pianola/trace/quiet_scope.hpp>
@@ -311,6 +312,7 @@ void CapturedMode::capture_forward(CaptureContext& context, std::size_t slot) {
   CaptureOptions options = context.capture_options(0);
   options.inputs = pass.inputs;
   options.allow_empty = !makes_results_;
+  const graph::RunToPlanBy no_plan(graph::RunToPlanBy::none());
   pass.forward.capture(
       [&] {
         graph::Islands islands(islands_);
@@ -366,6 +368,7 @@ void CapturedMode::capture_backward(CaptureContext& context, std::size_t slot) {
   CaptureOptions options = context.capture_options(0);
   options.set_generators = false;  // a state would come from the forward pass, a graph of its own
   options.inputs = output_gradients_;
+  const graph::RunToPlanBy no_plan(graph::RunToPlanBy::none());
   pass.backward.capture(
       [&] {
         // Here, as autograd would lead gradients of leaves that were made on another stream over to that.
@@ -401,6 +404,7 @@ void CapturedMode::capture_weights(CaptureContext& context, std::size_t slot) {
   CaptureOptions options = context.capture_options(0);
   options.set_generators = false;
   const bool retain = context.any_order || context.options.retain_graph;
+  const graph::RunToPlanBy no_plan(graph::RunToPlanBy::none());
   pass.weights.capture(
       [&] {
         record_as_warmed_up(paths_ ? &paths_->weights : nullptr, [&] { run_weights(*pass.split, retain); });

@@ -11,6 +11,7 @@
 #include <pianola/core/number_check.hpp>
 #include <pianola/core/one_call.hpp>
 #include <pianola/graph/branch_plan.hpp>
+#include <pianola/graph/pool_state.hpp>
 #include <pianola/graph/read_check.hpp>
 #include <pianola/graph/stream_order.hpp>
 
@@ -98,6 +99,7 @@ class Newcomers {
 
 CacheOptions::CacheOptions(GraphedOptions options, CachePolicy what_differs)
     : GraphedOptions(std::move(options)), policy(std::move(what_differs)) {
+  if (!pool.empty() && pool.state()->plans_all()) plan_memory = true;
   check_at_least(1, "warmup", warmup);
   check_at_least(1, "capacity", capacity);
   check_at_least(1, "max_in_flight", max_in_flight);

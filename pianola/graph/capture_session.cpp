@@ -118,7 +118,8 @@ std::optional<Diagnosis> explain_timing(const std::optional<trace::OddWork>& com
 }  // namespace
 
 CaptureSession::CaptureSession(Backend& backend, const CaptureOptions& options) : backend_(backend), options_(options) {
-  check(options);
+  if (!options.pool.empty() && options.pool.state()->plans_all()) options_.plan_memory = true;
+  check(options_);
   if (options_.plan_memory) options_.branches = 0;  // else they were "auto"
   if (backend.executes_while_recording()) options_.plan_memory = false;
   check_plain(options);
@@ -177,7 +178,7 @@ void CaptureSession::warm_up(const std::function<void()>& step) {
 
 void CaptureSession::use_memory_of(const trace::BlockLog& run) {
   memory::StepRun known = trace::run_of(run.blocks(generators_.front().device()), run.operations());
-  check_memory(known, options_.memory_limit, options_.plan_memory);
+  check_memory(known, options_.memory_limit, options_.plan_memory, options_.pool.state().get());
   if (options_.plan_memory) backend_.plan_memory(std::move(known));
 }
 

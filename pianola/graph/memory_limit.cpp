@@ -4,15 +4,20 @@
 #include <pianola/core/report_format.hpp>
 #include <pianola/memory/allocator_model.hpp>
 #include <pianola/memory/offset_plan.hpp>
+#include <pianola/memory/region_space.hpp>
 
 #include <fmt/format.h>
 
 namespace pianola::graph {
 namespace {
 
-// The region is one block of torch's, and what other streams ask for lies outside of it.
-std::uint64_t planned_pool_bytes(const memory::StepRun& run) {
+// The region is one block of torch's, or what that of the pool grows to; what other streams ask for lies outside of it.
+std::uint64_t planned_pool_bytes(const memory::StepRun& run, const PoolState* pool) {
   auto [main, others] = memory::by_main_stream(run);
+  if (const auto shared = pool != nullptr ? pool->shared_region() : std::nullopt) {
+    const std::uint64_t wanted = memory::plan_offsets(main.blocks, shared->taken).bytes;
+    return memory::grown_region(shared->bytes, wanted) + memory::pool_bytes(others.blocks);
+  }
   const std::uint64_t region = memory::plan_offsets(main.blocks).bytes;
   if (region != 0) others.blocks.insert(others.blocks.begin(), {.made = -1, .bytes = region});
   return memory::pool_bytes(others.blocks);
@@ -20,7 +25,8 @@ std::uint64_t planned_pool_bytes(const memory::StepRun& run) {
 
 }  // namespace
 
-void check_memory(const std::optional<memory::StepRun>& run, std::size_t limit, bool plan_memory) {
+void check_memory(const std::optional<memory::StepRun>& run, std::size_t limit, bool plan_memory,
+                  const PoolState* pool) {
   if (limit == 0 && !plan_memory) return;
   if (!run) {
     const char* const option = limit != 0 ? "memory_limit" : "plan_memory";
@@ -29,12 +35,12 @@ void check_memory(const std::optional<memory::StepRun>& run, std::size_t limit, 
          .fix = fmt::format("leave {} out, or take out what is in the place of torch's allocator", option)});
   }
   if (limit == 0) return;
-  const std::uint64_t pool = plan_memory ? planned_pool_bytes(*run) : memory::pool_bytes(run->blocks);
-  if (pool <= limit) return;
-  const auto in_words = [](std::uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); };
+  const std::uint64_t bytes = plan_memory ? planned_pool_bytes(*run, pool) : memory::pool_bytes(run->blocks);
+  if (bytes <= limit) return;
+  const auto in_words = [](std::uint64_t count) { return format_bytes(static_cast<double>(count)); };
   throw OutOfMemoryError(
-      {.what = fmt::format("a graph's pool would take {}, and memory_limit is {}; nothing was recorded", in_words(pool),
-                           in_words(limit)),
+      {.what = fmt::format("a graph's pool would take {}, and memory_limit is {}; nothing was recorded",
+                           in_words(bytes), in_words(limit)),
        .fix =
            "raise memory_limit, use smaller batches, or capture a part of the step; predict_memory() says what takes "
            "the most",

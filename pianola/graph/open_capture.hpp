@@ -57,6 +57,11 @@ class RunToPlanBy {
 
   /// nullptr: there is none.
   [[nodiscard]] static const memory::StepRun* known() { return now(); }
+  /// Nothing to plan by: torch's allocator lays the blocks out, also in a pool that plans for all.
+  [[nodiscard]] static const memory::StepRun& none() {
+    static const memory::StepRun none;
+    return none;
+  }
 
  private:
   static const memory::StepRun*& now() {

@@ -57,10 +57,11 @@ class KnownPools {
     return pool;
   }
 
-  std::shared_ptr<PoolState> make_own(c10::Device device, const std::shared_ptr<PoolFamily>& family, bool can_sleep) {
+  std::shared_ptr<PoolState> make_own(c10::Device device, const std::shared_ptr<PoolFamily>& family,
+                                      PoolTraits traits) {
     const std::lock_guard lock(mutex_);
     drop_ended();
-    std::shared_ptr<PoolState> pool = make(device, std::nullopt, family, can_sleep);
+    std::shared_ptr<PoolState> pool = make(device, std::nullopt, family, traits);
     pools_[{device.str(), pool->id()}] = pool;
     return pool;
   }
@@ -81,16 +82,16 @@ class KnownPools {
 
   static std::shared_ptr<PoolState> make([[maybe_unused]] c10::Device device, std::optional<PoolId> id,
                                          [[maybe_unused]] const std::shared_ptr<PoolFamily>& family = nullptr,
-                                         bool can_sleep = false) {
+                                         PoolTraits traits = {}) {
 #if PIANOLA_WITH_CUDA
     const auto end = unless_forked<PoolState>();
     if (device.is_cuda()) {
       if (id) return graph::CudaPool::named(device, *id, end);
-      return graph::CudaPool::with_own_name(device, std::static_pointer_cast<graph::CudaPoolFamily>(family), can_sleep,
+      return graph::CudaPool::with_own_name(device, std::static_pointer_cast<graph::CudaPoolFamily>(family), traits,
                                             end);
     }
 #endif
-    return std::make_shared<TapePool>(id ? *id : GraphPool::new_id(), can_sleep);
+    return std::make_shared<TapePool>(id ? *id : GraphPool::new_id(), traits);
   }
 
   std::mutex mutex_;
@@ -136,7 +137,7 @@ void PoolState::check_awake() const {
 }
 
 std::size_t PoolState::suspend() {
-  if (!can_sleep_) {
+  if (!can_sleep()) {
     throw UsageError({.what = "suspend() was called on a pool that was not made to sleep",
                       .fix = "make it with can_sleep: GraphPool(device, {.can_sleep = true}), in Python "
                              "GraphPool(device, can_sleep=True)"});
@@ -228,8 +229,8 @@ std::shared_ptr<PoolState> pool_state(c10::Device device, PoolId id) {
 }
 
 std::shared_ptr<PoolState> make_pool_state(c10::Device device, const std::shared_ptr<PoolFamily>& family,
-                                           bool can_sleep) {
-  return KnownPools::instance().make_own(graph::usable_device(device), family, can_sleep);
+                                           PoolTraits traits) {
+  return KnownPools::instance().make_own(graph::usable_device(device), family, traits);
 }
 
 std::size_t suspend_all() {
@@ -280,7 +281,9 @@ PoolId GraphPool::new_id() {
 
 GraphPool::GraphPool(c10::Device device) : state_(make_pool_state(device)) {}
 GraphPool::GraphPool(c10::Device device, const Options& options)
-    : state_(make_pool_state(device, nullptr, options.can_sleep)) {}
+    : state_(make_pool_state(
+          device, nullptr,
+          {.can_sleep = options.can_sleep, .shares_region = options.plan_memory, .plans_all = options.plan_memory})) {}
 GraphPool::GraphPool(c10::Device device, PoolId id) : state_(pool_state(device, id)) {}
 GraphPool::GraphPool(GraphPool&&) noexcept = default;
 GraphPool& GraphPool::operator=(GraphPool&&) noexcept = default;

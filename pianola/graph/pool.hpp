@@ -33,6 +33,10 @@ class PIANOLA_API GraphPool {
     /// Whether suspend() may be called: on CUDA the pool's memory then lies at addresses of Pianola's. Other GPUs and processes cannot
     /// read it there.
     bool can_sleep = false;
+    /// Whether all captures into it plan their memory (CaptureOptions::plan_memory), in one region: the largest graph decides what the
+    /// pool takes, in whatever order they are captured. Results that are still held stay where they are, and later graphs lie around
+    /// them. On CUDA other GPUs and processes cannot read the pool's memory. With expandable segments each graph has a region of its own.
+    bool plan_memory = false;
   };
   /// @throws DeviceError  `device` is CUDA and there is none, or Pianola was built without CUDA.
   /// @throws UnsupportedError  `can_sleep`, with another allocator of CUDA memory than torch's native one, or with expandable segments.

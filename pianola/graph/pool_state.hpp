@@ -3,6 +3,7 @@
 #include <pianola/core/one_call.hpp>
 #include <pianola/graph/account/pool_memory.hpp>
 #include <pianola/graph/pool.hpp>
+#include <pianola/memory/piece.hpp>
 
 #include <c10/core/Device.h>
 
@@ -12,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 namespace pianola {
@@ -32,6 +34,19 @@ class PoolFamily {
 /// nullptr: pools of this device share nothing. @throws DeviceError, UnsupportedError  As Graph's constructor.
 std::shared_ptr<PoolFamily> make_pool_family(c10::Device device);
 
+/// How a pool is made; see GraphPool::Options.
+struct PoolTraits {
+  bool can_sleep = false;
+  bool shares_region = false;  ///< What captures into it plan lies in one region, where the device has such.
+  bool plans_all = false;      ///< And every capture into it plans its memory.
+};
+
+/// What the captures of a pool plan in.
+struct SharedRegion {
+  std::uint64_t bytes = 0;
+  std::vector<memory::Piece> taken;  ///< By blocks that are held.
+};
+
 /// What the graphs of one pool share. Lives until the last of them, and the last handle, is gone.
 class PoolState {
  public:
@@ -48,7 +63,7 @@ class PoolState {
     PoolState& pool_;
   };
 
-  PoolState(c10::Device device, PoolId id, bool can_sleep) noexcept : device_(device), id_(id), can_sleep_(can_sleep) {}
+  PoolState(c10::Device device, PoolId id, PoolTraits traits) noexcept : device_(device), id_(id), traits_(traits) {}
   PoolState(const PoolState&) = delete;
   PoolState& operator=(const PoolState&) = delete;
   virtual ~PoolState() = default;
@@ -60,7 +75,8 @@ class PoolState {
     id_was_told_ = true;
     return id_;
   }
-  [[nodiscard]] bool can_sleep() const noexcept { return can_sleep_; }
+  [[nodiscard]] bool can_sleep() const noexcept { return traits_.can_sleep; }
+  [[nodiscard]] bool plans_all() const noexcept { return traits_.plans_all; }
   [[nodiscard]] bool id_was_told() const noexcept { return id_was_told_; }
   [[nodiscard]] virtual std::size_t bytes() const = 0;
   /// What it has. @throws UsageError  Another call captures into it.
@@ -74,6 +90,9 @@ class PoolState {
   /// While the result lives, later captures in the pool do not use memory that earlier ones used and freed: their
   /// results survive replays of the earlier graphs, in any order. nullptr where memory is never reused.
   [[nodiscard]] virtual std::shared_ptr<void> reserve_used_memory() { return nullptr; }
+
+  /// nullopt: each capture plans in a region of its own, if it does.
+  [[nodiscard]] virtual std::optional<SharedRegion> shared_region() const { return std::nullopt; }
 
   /// Captures into the pool.
   [[nodiscard]] OneCall& captures() noexcept { return captures_; }
@@ -105,7 +124,7 @@ class PoolState {
 
   c10::Device device_;
   PoolId id_;
-  bool can_sleep_;
+  PoolTraits traits_;
   std::atomic<bool> id_was_told_{false};
   std::atomic<Is> is_{Is::ready};
   OneCall captures_;
@@ -119,7 +138,7 @@ class Tape;
 /// The tape's pool. Its results are never reused, so all it has to share is the count of their bytes, and to sleep.
 class TapePool final : public PoolState {
  public:
-  TapePool(PoolId id, bool can_sleep) noexcept : PoolState(c10::Device(c10::kCPU), id, can_sleep) {}
+  TapePool(PoolId id, PoolTraits traits) noexcept : PoolState(c10::Device(c10::kCPU), id, traits) {}
   [[nodiscard]] std::size_t bytes() const override;
   void add(const graph::Tape& tape, std::size_t bytes);
   /// Nothing where it was not added.
@@ -141,6 +160,6 @@ class TapePool final : public PoolState {
 std::shared_ptr<PoolState> pool_state(c10::Device device, PoolId id);
 /// A pool of its own. @param family  Of make_pool_family() for this device.
 std::shared_ptr<PoolState> make_pool_state(c10::Device device, const std::shared_ptr<PoolFamily>& family = nullptr,
-                                           bool can_sleep = false);
+                                           PoolTraits traits = {});
 
 }  // namespace pianola

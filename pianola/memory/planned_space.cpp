@@ -2,8 +2,8 @@
 
 namespace pianola::memory {
 
-PlannedSpace::PlannedSpace(const StepRun& run, const OffsetPlan& plan)
-    : operation_(run.operations), bytes_(plan.bytes) {
+PlannedSpace::PlannedSpace(const StepRun& run, const OffsetPlan& plan, RegionSpace& space)
+    : operation_(run.operations), space_(&space) {
   places_.reserve(run.blocks.size());
   begins_.reserve(run.operations.size() + 2);
   for (std::size_t i = 0; i < run.blocks.size(); ++i) {
@@ -11,7 +11,6 @@ PlannedSpace::PlannedSpace(const StepRun& run, const OffsetPlan& plan)
     places_.push_back({.offset = plan.offsets[i], .bytes = in_whole_units(run.blocks[i].bytes)});
   }
   begins_.resize(run.operations.size() + 2, places_.size());
-  if (bytes_ != 0) free_.give_back({.address = 0, .bytes = bytes_});
   go_to(-1);
 }
 
@@ -39,24 +38,13 @@ const PlannedSpace::Place* PlannedSpace::next_of(std::uint64_t bytes) {
 std::optional<std::uint64_t> PlannedSpace::take(std::uint64_t bytes) {
   bytes = in_whole_units(bytes);
   const Place* const place = next_of(bytes);
-  if (place == nullptr) return refuse();
-  const auto [taken, is_new] = taken_.try_emplace(place->offset, bytes);  // before anything is taken: it may throw
-  if (!is_new) return refuse();
-  if (free_.take_at({.address = place->offset, .bytes = bytes})) return place->offset;
-  taken_.erase(taken);
-  return refuse();
+  if (place == nullptr || !space_->take({.address = place->offset, .bytes = bytes})) return refuse();
+  return place->offset;
 }
 
 std::nullopt_t PlannedSpace::refuse() {
   ++refused_;
   return std::nullopt;
-}
-
-void PlannedSpace::give_back(std::uint64_t offset) {
-  const auto block = taken_.find(offset);
-  if (block == taken_.end()) return;
-  free_.give_back({.address = offset, .bytes = block->second});
-  taken_.erase(block);
 }
 
 }  // namespace pianola::memory

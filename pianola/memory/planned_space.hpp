@@ -1,14 +1,13 @@
 #pragma once
 #include <pianola/core/export.hpp>
-#include <pianola/memory/free_pieces.hpp>
 #include <pianola/memory/offset_plan.hpp>
+#include <pianola/memory/region_space.hpp>
 #include <pianola/memory/same_place.hpp>
 #include <pianola/memory/step_run.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <unordered_map>
 #include <vector>
 
 namespace pianola::memory {
@@ -18,23 +17,18 @@ namespace pianola::memory {
 // are taken. So each place is looked at when it is asked for: one in which a living block has a byte is not handed out. What the plan
 // does not foresee gets no place at all, since it could only take another's.
 
-/// A region of memory whose blocks lie where a plan puts them: each operation asks for those of its twin in the plan's run, in that order,
-/// with some missing and some new ones.
+/// Lays the blocks of a run where a plan puts them: each operation asks for those of its twin in the plan's run, in that order, with some
+/// missing and some new ones.
 class PIANOLA_API PlannedSpace {
  public:
-  PlannedSpace(const StepRun& run, const OffsetPlan& plan);
+  /// @param space  Lives as long. Places of the plan behind its end are not handed out.
+  PlannedSpace(const StepRun& run, const OffsetPlan& plan, RegionSpace& space);
 
   /// The next operation begins. @param operation  As in StepRun.
   void begin_operation(const void* operation);
   /// The offset of the next block of this size; nullopt: the operation has no such block in the plan, or its place is taken.
   /// Cost:  log n.
   std::optional<std::uint64_t> take(std::uint64_t bytes);
-  /// The block at this offset is gone, and its bytes may be handed out again.
-  void give_back(std::uint64_t offset);
-
-  [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
-  /// What no block holds.
-  [[nodiscard]] std::vector<Piece> free_pieces() const { return free_.all(); }
   /// Blocks that were asked for, and got no place.
   [[nodiscard]] std::size_t refused() const noexcept { return refused_; }
 
@@ -50,9 +44,7 @@ class PIANOLA_API PlannedSpace {
   std::vector<std::size_t> begins_;  // those of an operation, from -1 on: its first place; and the end of all
   SamePlace operation_;
   std::size_t next_ = 0, end_ = 0;  // places of the operation at hand
-  std::uint64_t bytes_;
-  FreePieces free_;
-  std::unordered_map<std::uint64_t, std::uint64_t> taken_;  // bytes, by offset
+  RegionSpace* space_;
   std::size_t refused_ = 0;
 };
 

@@ -29,11 +29,25 @@ StepRun run_of(const std::vector<Block>& blocks) {
   return run;
 }
 
-PlannedSpace space_of(const std::vector<Block>& blocks) {
-  PlannedSpace space(run_of(blocks), plan_offsets(blocks));
-  if (blocks.size() <= 4 && !blocks.empty()) space.begin_operation(run_of(blocks).operations.front());
-  return space;
-}
+// A run in a region of its own.
+class Laid {
+ public:
+  explicit Laid(const std::vector<Block>& blocks) : Laid(blocks, plan_offsets(blocks)) {}
+  [[nodiscard]] RegionSpace& region() { return region_; }
+  [[nodiscard]] std::optional<std::uint64_t> take(std::uint64_t bytes) { return space_.take(bytes); }
+  void begin_operation(const void* operation) { space_.begin_operation(operation); }
+  void give_back(std::uint64_t offset) { region_.give_back(offset); }
+  [[nodiscard]] std::uint64_t bytes() const { return region_.bytes(); }
+  [[nodiscard]] std::size_t refused() const { return space_.refused(); }
+
+ private:
+  Laid(const std::vector<Block>& blocks, const OffsetPlan& plan) : space_(run_of(blocks), plan, region_) {
+    region_.grow_to(plan.bytes);
+    if (blocks.size() <= 4 && !blocks.empty()) space_.begin_operation(run_of(blocks).operations.front());
+  }
+  RegionSpace region_;
+  PlannedSpace space_;
+};
 
 // What a run asks for and frees, in order: the number of a block, and whether it is freed.
 using Events = std::vector<std::pair<std::size_t, bool>>;
@@ -51,7 +65,7 @@ Events events_of(const std::vector<Block>& blocks) {
 }
 
 // Runs a step, and checks at each block that no living one has a byte of it. @return  Blocks that got a place.
-std::size_t run(PlannedSpace& space, const std::vector<Block>& blocks, const Events& events,
+std::size_t run(Laid& space, const std::vector<Block>& blocks, const Events& events,
                 const std::vector<std::size_t>& numbers, const StepRun& planned) {
   std::int32_t operation = -1;
   std::map<std::size_t, std::uint64_t> places;
@@ -80,7 +94,7 @@ std::size_t run(PlannedSpace& space, const std::vector<Block>& blocks, const Eve
 TEST(PlannedSpaceTest, EachBlockOfTheSameStepLiesWhereThePlanPutsIt) {
   for (std::uint32_t seed = 0; seed < 200; ++seed) {
     const std::vector<Block> blocks = testing::random_step(seed);
-    PlannedSpace space = space_of(blocks);
+    Laid space(blocks);
     std::vector<std::size_t> numbers(blocks.size());
     std::iota(numbers.begin(), numbers.end(), std::size_t{0});
     EXPECT_EQ(run(space, blocks, events_of(blocks), numbers, run_of(blocks)), blocks.size()) << seed;
@@ -89,14 +103,14 @@ TEST(PlannedSpaceTest, EachBlockOfTheSameStepLiesWhereThePlanPutsIt) {
 }
 
 TEST(PlannedSpaceTest, ABlockThatThePlanDoesNotKnowGetsNoPlace) {
-  PlannedSpace space = space_of({{.made = 0, .freed = 1, .bytes = 512}, {.made = 1, .bytes = 2048}});
+  Laid space({{.made = 0, .freed = 1, .bytes = 512}, {.made = 1, .bytes = 2048}});
   EXPECT_EQ(space.take(1024), std::nullopt);
   EXPECT_THAT(space.take(512), Optional(0U));
   EXPECT_EQ(space.refused(), 1U);
 }
 
 TEST(PlannedSpaceTest, ABlockThatIsFreedLaterKeepsItsPlace) {
-  PlannedSpace space = space_of({{.made = 0, .freed = 1, .bytes = 512}, {.made = 2, .freed = 3, .bytes = 512}});
+  Laid space({{.made = 0, .freed = 1, .bytes = 512}, {.made = 2, .freed = 3, .bytes = 512}});
   ASSERT_EQ(space.bytes(), 512U);
   EXPECT_THAT(space.take(512), Optional(0U));
   EXPECT_EQ(space.take(512), std::nullopt) << "the first one lives";
@@ -104,7 +118,7 @@ TEST(PlannedSpaceTest, ABlockThatIsFreedLaterKeepsItsPlace) {
 }
 
 TEST(PlannedSpaceTest, MissingBlocksOfAnOperationAreSkipped) {
-  PlannedSpace space = space_of({{.made = 0, .bytes = 512}, {.made = 1, .bytes = 1024}, {.made = 2, .bytes = 4096}});
+  Laid space({{.made = 0, .bytes = 512}, {.made = 1, .bytes = 1024}, {.made = 2, .bytes = 4096}});
   EXPECT_TRUE(space.take(4096).has_value());
   EXPECT_EQ(space.take(512), std::nullopt) << "it comes before";
 }
@@ -126,14 +140,26 @@ TEST(PlannedSpaceTest, ARunThatDiffersNeverGetsBytesOfALivingBlock) {
       blocks.push_back(block);
       numbers.push_back(i);
     }
-    PlannedSpace space = space_of(planned);
+    Laid space(planned);
     const std::size_t placed = run(space, blocks, events_of(blocks), numbers, run_of(planned));
     EXPECT_EQ(placed + space.refused(), blocks.size());
   }
 }
 
+TEST(PlannedSpaceTest, APlaceBehindTheEndOfTheRegionIsNotHandedOut) {
+  const std::vector<Block> blocks = {{.made = 0, .bytes = 512}, {.made = 1, .bytes = 2048}};
+  const StepRun planned = run_of(blocks);
+  RegionSpace region;
+  region.grow_to(512);
+  PlannedSpace space(planned, {.offsets = {0, 512}, .bytes = 2560, .bound = 2560}, region);
+  space.begin_operation(planned.operations.front());
+  EXPECT_THAT(space.take(512), Optional(0U));
+  EXPECT_EQ(space.take(2048), std::nullopt);
+  EXPECT_EQ(space.refused(), 1U);
+}
+
 TEST(PlannedSpaceTest, AnEmptyPlanHasNoPlace) {
-  PlannedSpace space = space_of({});
+  Laid space{std::vector<Block>()};
   EXPECT_EQ(space.take(1), std::nullopt);
   space.give_back(0);
 }

@@ -10,7 +10,7 @@
 #include <c10/util/Exception.h>
 
 #if PIANOLA_WITH_CUDA
-#include <pianola/graph/cuda/planned_memory.hpp>
+#include <pianola/graph/cuda/planned_region.hpp>
 #include <pianola/graph/cuda/sleeping_segments.hpp>
 
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -49,7 +49,7 @@ void read_pools(std::vector<Stretch>& pools, std::vector<Stretch>& free) {
       address += block.size;
     }
   }
-  for (const auto& [device, gap] : graph::PlannedMemory::gaps()) {
+  for (const auto& [device, gap] : graph::PlannedRegion::gaps()) {
     if (std::ranges::any_of(asleep, [&](const ByteSpan& span) { return span.contains(gap.begin); })) continue;
     free.push_back({.device = device.index(), .begin = gap.begin, .bytes = gap.size()});
   }

@@ -1,6 +1,7 @@
 #include <pianola/graph/cuda/allocation_watch.hpp>
 
 #include <pianola/core/error.hpp>
+#include <pianola/graph/cuda/mapped_segments.hpp>
 
 #include <utility>
 
@@ -15,6 +16,7 @@ AllocationWatch::AllocationWatch(c10::MempoolId_t pool) : pool_(pool), watch_(*t
 
 void AllocationWatch::on_memory(const trace::AllocatorEvent& event) {
   if (event.pool != pool_) return;
+  if (SegmentsInRange::now() != nullptr) return;  // room for blocks, each of which is told
   const std::lock_guard lock(mutex_);
   (event.freed ? freed_ : allocated_).push_back({.begin = event.address, .end = event.address + event.bytes});
 }

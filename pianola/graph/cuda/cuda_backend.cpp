@@ -232,7 +232,8 @@ void CudaBackend::begin(const CaptureOptions& options) {
   no_returns_.emplace();
   recording_->drawable = graph_->begin(pool_->id(), to_cuda(options.mode), generators);
   if (!run_to_plan_by_.blocks.empty()) {
-    planned_ = PlannedMemory::begin(recording_->stream, pool_->id(), std::exchange(run_to_plan_by_, {}));
+    planned_ = PlannedMemory::begin(recording_->stream, pool_->id(), std::exchange(run_to_plan_by_, {}),
+                                    pool_->planned_region());
   }
   recording_->generators.emplace(
       graph_->drawn(), [this] { return graph_ ? graph_->drawn_states() : 0; }, options.set_generators);

@@ -1,12 +1,14 @@
 #include <pianola/graph/cuda/cuda_pool.hpp>
 
 #include <pianola/core/error.hpp>
+#include <pianola/graph/cuda/mapped_segments.hpp>
 #include <pianola/graph/cuda/pool_blocks.hpp>
 #include <pianola/graph/cuda/pool_reservation.hpp>
 #include <pianola/graph/cuda/pool_returns.hpp>
 
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/cuda/CUDAGraph.h>
+#include <c10/core/AllocatorConfig.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/util/Exception.h>
@@ -37,9 +39,17 @@ void hold_pinned_memory(PoolId pool) {
   pinned.end_allocate_to_pool(pool);
 }
 
-void hold_device_memory(c10::Device device, PoolId pool, bool can_sleep) {
+// nullptr: torch's. With expandable segments it takes none of others, and pools share no region.
+std::shared_ptr<allocator::CUDAAllocator> source_of_segments(PoolTraits traits) {
+  if (traits.can_sleep) return sleeping_segments();
+  const bool may_have_one = !c10::CachingAllocator::AcceleratorAllocatorConfig::use_expandable_segments() &&
+                            allocator::get()->name() == "native";
+  return traits.shares_region && may_have_one ? mapped_segments() : nullptr;
+}
+
+void hold_device_memory(c10::Device device, PoolId pool, const std::shared_ptr<allocator::CUDAAllocator>& source) {
   try {
-    allocator::get()->createOrIncrefPool(device.index(), pool, can_sleep ? sleeping_segments() : nullptr);
+    allocator::get()->createOrIncrefPool(device.index(), pool, source);
   } catch (const c10::Error&) {
     if (allocator::get()->name() != "native") {
       throw UnsupportedError({.what = fmt::format("graphs need pools of memory, and torch's allocator {} has none",
@@ -59,16 +69,16 @@ void hold_device_memory(c10::Device device, PoolId pool, bool can_sleep) {
 }  // namespace
 
 std::shared_ptr<PoolState> CudaPool::with_own_name(c10::Device device, std::shared_ptr<CudaPoolFamily> family,
-                                                   bool can_sleep, const Deleter& end) {
+                                                   PoolTraits traits, const Deleter& end) {
   const std::optional<PoolId> used = PoolReturns::instance().take_name();
   if (!used) {
-    return {new CudaPool(device, at::cuda::graph_pool_handle(), PinnedUse::begins, std::move(family), can_sleep), end};
+    return {new CudaPool(device, at::cuda::graph_pool_handle(), PinnedUse::begins, std::move(family), traits), end};
   }
   try {
-    return {new CudaPool(device, *used, PinnedUse::taken_over, family, can_sleep), end};
+    return {new CudaPool(device, *used, PinnedUse::taken_over, family, traits), end};
   } catch (const UsageError&) {  // torch knows it still, without memory, as it does with expandable segments
     PoolReturns::instance().give_back(*used, /*name_is_free=*/false, {});
-    return {new CudaPool(device, at::cuda::graph_pool_handle(), PinnedUse::begins, std::move(family), can_sleep), end};
+    return {new CudaPool(device, at::cuda::graph_pool_handle(), PinnedUse::begins, std::move(family), traits), end};
   } catch (...) {
     PoolReturns::instance().give_back(*used, /*name_is_free=*/true, {});
     throw;
@@ -76,21 +86,23 @@ std::shared_ptr<PoolState> CudaPool::with_own_name(c10::Device device, std::shar
 }
 
 std::shared_ptr<PoolState> CudaPool::named(c10::Device device, PoolId name, const Deleter& end) {
-  std::shared_ptr<PoolState> pool(new CudaPool(device, name, PinnedUse::begins, nullptr, /*can_sleep=*/false), end);
+  std::shared_ptr<PoolState> pool(new CudaPool(device, name, PinnedUse::begins, nullptr, {}), end);
   (void)pool->tell_id();  // whoever names it knows it
   return pool;
 }
 
 // The pool must live between its graphs, also when the last one is gone.
 CudaPool::CudaPool(c10::Device device, PoolId name, PinnedUse pinned, std::shared_ptr<CudaPoolFamily> family,
-                   bool can_sleep)
-    : PoolState(device, name, can_sleep),
+                   PoolTraits traits)
+    : PoolState(device, name, traits),
       is_alone_(family == nullptr),
       family_(is_alone_ ? std::make_shared<CudaPoolFamily>() : std::move(family)),
       turns_(family_->order()) {
   allocator::init(c10::cuda::device_count());
   PoolReturns::instance().retry();
-  hold_device_memory(device, id(), can_sleep);
+  const std::shared_ptr<allocator::CUDAAllocator> source = source_of_segments(traits);
+  if (traits.shares_region && source != nullptr) region_ = std::make_shared<PlannedRegion>(device);
+  hold_device_memory(device, id(), source);
   if (pinned == PinnedUse::taken_over) return;
   try {
     hold_pinned_memory(id());
@@ -106,8 +118,10 @@ CudaPool::~CudaPool() {
     for (const c10::cuda::CUDAStream& stream : replay_streams_) {
       workspaces_.record_stream(stream);
       family_->record_stream(stream);
+      if (region_) region_->record_stream(stream);
     }
     workspaces_ = {};  // some may have been made in the pool
+    region_.reset();   // a block in it may live on
     allocator::releasePool(device().index(), id());
     PoolReturns::instance().give_back(id(), !id_was_told(), replay_streams_);
   } catch (const std::exception& error) {
@@ -136,7 +150,18 @@ void CudaPool::note_replays_on(c10::cuda::CUDAStream stream, const PoolTurn& /*t
 }
 
 std::shared_ptr<void> CudaPool::reserve_used_memory() {
-  return std::make_shared<PoolReservation>(device().index(), id(), PoolTurn(turns_).ledger().allocated());
+  const std::vector<ByteSpan> used = PoolTurn(turns_).ledger().allocated();
+  struct Both {
+    PoolReservation of_torch;
+    std::shared_ptr<void> of_plans;
+  };
+  return std::shared_ptr<Both>(new Both{.of_torch = PoolReservation(device().index(), id(), used),
+                                        .of_plans = region_ ? PlannedRegion::reserve(region_, used) : nullptr});
+}
+
+std::optional<SharedRegion> CudaPool::shared_region() const {
+  if (region_ == nullptr) return std::nullopt;
+  return SharedRegion{.bytes = region_->bytes(), .taken = region_->taken()};
 }
 
 // It computes in cuBLAS's workspaces, which replays use.

@@ -1,5 +1,6 @@
 #pragma once
 #include <pianola/graph/cuda/blas_workspaces.hpp>
+#include <pianola/graph/cuda/planned_region.hpp>
 #include <pianola/graph/cuda/pool_family.hpp>
 #include <pianola/graph/cuda/sleeping_segments.hpp>
 #include <pianola/graph/pool_state.hpp>
@@ -24,7 +25,7 @@ class CudaPool final : public PoolState {
   /// With a name that nobody else knows, so far: that of a pool that is gone, where there is one.
   /// @param family  nullptr: it is alone.
   static std::shared_ptr<PoolState> with_own_name(c10::Device device, std::shared_ptr<CudaPoolFamily> family,
-                                                  bool can_sleep, const Deleter& end);
+                                                  PoolTraits traits, const Deleter& end);
   static std::shared_ptr<PoolState> named(c10::Device device, PoolId name, const Deleter& end);
   ~CudaPool() override;
 
@@ -32,6 +33,9 @@ class CudaPool final : public PoolState {
   [[nodiscard]] std::vector<ByteSpan> segments() const override;
   [[nodiscard]] std::vector<ByteSpan> workspace_spans() const override;
   [[nodiscard]] std::shared_ptr<void> reserve_used_memory() override;
+  [[nodiscard]] std::optional<SharedRegion> shared_region() const override;
+  /// What plans of its graphs share; nullptr: nothing.
+  [[nodiscard]] const std::shared_ptr<PlannedRegion>& planned_region() const noexcept { return region_; }
   [[nodiscard]] BlasWorkspaces& workspaces() noexcept { return workspaces_; }
   [[nodiscard]] WorkspaceColours& colours() noexcept { return family_->colours(); }
   /// nullptr: it is alone.
@@ -42,7 +46,8 @@ class CudaPool final : public PoolState {
 
  private:
   enum class PinnedUse : std::uint8_t { begins, taken_over };  // of the name, in the allocator of pinned memory
-  CudaPool(c10::Device device, PoolId name, PinnedUse pinned, std::shared_ptr<CudaPoolFamily> family, bool can_sleep);
+  CudaPool(c10::Device device, PoolId name, PinnedUse pinned, std::shared_ptr<CudaPoolFamily> family,
+           PoolTraits traits);
   void begin_warm_up() override;
   void end_warm_up() override;
   std::size_t let_memory_go() override;
@@ -56,6 +61,7 @@ class CudaPool final : public PoolState {
   std::shared_ptr<CudaPoolFamily> family_;
   BlasWorkspaces workspaces_;
   mutable PoolTurns turns_;
+  std::shared_ptr<PlannedRegion> region_;
   std::optional<AsleepPool> asleep_;
 };
 

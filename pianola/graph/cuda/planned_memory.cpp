@@ -7,6 +7,7 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <mutex>
@@ -19,15 +20,11 @@ namespace pianola::graph {
 
 namespace allocator = c10::cuda::CUDACachingAllocator;
 
-PlannedMemory::PlannedMemory(c10::DataPtr memory, c10::cuda::CUDAStream stream, c10::MempoolId_t pool,
-                             memory::PlannedSpace space)
-    : memory_(std::move(memory)), stream_(stream), pool_(pool), space_(std::move(space)) {}
+PlannedMemory::PlannedMemory(std::shared_ptr<PlannedRegion> region, c10::cuda::CUDAStream stream, c10::MempoolId_t pool,
+                             const memory::StepRun& run, const memory::OffsetPlan& plan)
+    : region_(std::move(region)), stream_(stream), pool_(pool), space_(run, plan, region_->space()) {}
 
 #if !PIANOLA_TORCH_AT_LEAST(2, 12) || PIANOLA_TORCH_AT_LEAST(2, 15)
-
-namespace {
-std::atomic<bool> is_in_place = false;  // the allocator
-}  // namespace
 
 /// Before torch's allocator, for the rest of the process: tensors keep a pointer to the allocator that made them. raw_deleter() stays
 /// torch's, which compares it with the one of a tensor.
@@ -41,16 +38,11 @@ class PlannedMemory::Allocator final : public torch_abi::ForwardingCudaAllocator
     return one;
   }
 
-  void add(PlannedMemory* region);
-  void remove(PlannedMemory* region) noexcept;
-  std::optional<std::vector<ByteSpan>> held_in(const ByteSpan& span);
-  std::vector<std::pair<c10::Device, ByteSpan>> gaps();
-
-  void open(std::shared_ptr<PlannedMemory> region);
-  void close(PlannedMemory& region) noexcept;
-  void begin_operation(PlannedMemory& region, const void* operation) {
+  void open(std::shared_ptr<PlannedMemory> recording);
+  void close(PlannedMemory& recording) noexcept;
+  void begin_operation(PlannedMemory& recording, const void* operation) {
     const std::lock_guard lock(mutex_);
-    region.space_.begin_operation(operation);
+    recording.space_.begin_operation(operation);
   }
 
   c10::DataPtr allocate(std::size_t bytes) override;
@@ -64,8 +56,10 @@ class PlannedMemory::Allocator final : public torch_abi::ForwardingCudaAllocator
 
  private:
   struct Planned {
-    std::shared_ptr<PlannedMemory> region;
-    std::size_t bytes = 0;
+    std::shared_ptr<PlannedRegion> region;
+    c10::cuda::CUDAStream stream;
+    c10::MempoolId_t pool;
+    ByteSpan span;
     bool other_streams_use_it = false;  // its bytes are not handed out again
   };
 
@@ -74,12 +68,18 @@ class PlannedMemory::Allocator final : public torch_abi::ForwardingCudaAllocator
 
   void* take(std::size_t bytes, cudaStream_t stream);
   bool give_back(void* block);
-  [[nodiscard]] std::shared_ptr<PlannedMemory> region_of(void* block);
+  // What torch's allocator gave for a block: its segments, or all of its region where they are several; nullopt: it is torch's.
+  struct Around {
+    std::shared_ptr<PlannedRegion> region;
+    std::vector<const c10::DataPtr*> memory;  // they live as long as the region
+    std::uintptr_t begin = 0;                 // of the first
+  };
+  [[nodiscard]] std::optional<Around> around(void* block);
+  [[nodiscard]] bool is_recorded(const PlannedRegion& region) const;
 
-  std::mutex mutex_;
-  std::vector<PlannedMemory*> all_;                                 // that live
-  std::vector<std::shared_ptr<PlannedMemory>> open_;                // that are handed out of
-  std::atomic<std::size_t> regions_open_ = 0, blocks_planned_ = 0;  // read without the lock
+  std::mutex& mutex_ = PlannedRegion::mutex();
+  std::vector<std::shared_ptr<PlannedMemory>> open_;                   // that are handed out of
+  std::atomic<std::size_t> recordings_open_ = 0, blocks_planned_ = 0;  // read without the lock
   std::unordered_map<void*, Planned> blocks_;
 };
 
@@ -87,49 +87,55 @@ PlannedMemory::Allocator& PlannedMemory::Allocator::put_in() {
   auto* const one = new Allocator(*allocator::get());
   allocator::allocator.store(one);
   c10::SetAllocator(c10::kCUDA, one);
-  is_in_place = true;
   return *one;
 }
 
-void PlannedMemory::Allocator::open(std::shared_ptr<PlannedMemory> region) {
+void PlannedMemory::Allocator::open(std::shared_ptr<PlannedMemory> recording) {
   const std::lock_guard lock(mutex_);
-  open_.push_back(std::move(region));
-  regions_open_ = open_.size();
+  open_.push_back(std::move(recording));
+  recordings_open_ = open_.size();
 }
 
-void PlannedMemory::Allocator::close(PlannedMemory& region) noexcept {
+void PlannedMemory::Allocator::close(PlannedMemory& recording) noexcept {
   std::shared_ptr<PlannedMemory> last;  // goes without the lock
   const std::lock_guard lock(mutex_);
-  region.is_open_ = false;
   for (auto& one : open_) {
-    if (one.get() != &region) continue;
+    if (one.get() != &recording) continue;
     last = std::exchange(one, std::move(open_.back()));
     open_.pop_back();
     break;
   }
-  regions_open_ = open_.size();
+  recordings_open_ = open_.size();
+}
+
+bool PlannedMemory::Allocator::is_recorded(const PlannedRegion& region) const {
+  return std::ranges::any_of(open_, [&](const auto& recording) { return recording->region_.get() == &region; });
 }
 
 // nullptr: torch's turn.
 void* PlannedMemory::Allocator::take(std::size_t bytes, cudaStream_t stream) {
-  if (bytes == 0 || regions_open_.load(std::memory_order_relaxed) == 0) return nullptr;
+  if (bytes == 0 || recordings_open_.load(std::memory_order_relaxed) == 0) return nullptr;
   const std::lock_guard lock(mutex_);
-  for (const std::shared_ptr<PlannedMemory>& region : open_) {
-    if (region->stream_.stream() != stream) continue;
-    const std::optional<std::uint64_t> offset = region->space_.take(bytes);
+  for (const std::shared_ptr<PlannedMemory>& recording : open_) {
+    if (recording->stream_.stream() != stream) continue;
+    PlannedRegion& region = *recording->region_;
+    const std::optional<std::uint64_t> offset = recording->space_.take(bytes);
     if (!offset) return nullptr;
-    void* const block = static_cast<char*>(region->memory_.get()) + *offset;
+    const ByteSpan span = {.begin = region.begin() + *offset, .end = region.begin() + *offset + bytes};
+    void* const block = reinterpret_cast<void*>(span.begin);
     try {
-      blocks_.emplace(block, Planned{.region = region, .bytes = bytes});
+      blocks_.emplace(
+          block,
+          Planned{.region = recording->region_, .stream = recording->stream_, .pool = recording->pool_, .span = span});
     } catch (...) {
-      region->space_.give_back(*offset);
+      region.space().give_back(*offset);
       throw;
     }
     blocks_planned_ = blocks_.size();
-    trace::AllocatorWatch::tell_of_cuda({.device = region->memory_.device(),
-                                         .address = reinterpret_cast<std::uintptr_t>(block),
+    trace::AllocatorWatch::tell_of_cuda({.device = region.device(),
+                                         .address = span.begin,
                                          .bytes = bytes,
-                                         .pool = region->pool_,
+                                         .pool = recording->pool_,
                                          .stream = reinterpret_cast<std::uintptr_t>(stream)});
     return block;
   }
@@ -139,70 +145,36 @@ void* PlannedMemory::Allocator::take(std::size_t bytes, cudaStream_t stream) {
 // false: it is torch's.
 bool PlannedMemory::Allocator::give_back(void* block) {
   if (blocks_planned_.load(std::memory_order_relaxed) == 0) return false;
-  Planned planned;  // its region goes without the lock
+  std::optional<Planned> planned;  // its region goes without the lock
   const std::lock_guard lock(mutex_);
   auto found = blocks_.extract(block);
   if (found.empty()) return false;
   blocks_planned_ = blocks_.size();
   planned = std::move(found.mapped());
-  if (planned.other_streams_use_it) return true;
-  const auto* const begin = static_cast<char*>(planned.region->memory_.get());
-  planned.region->space_.give_back(static_cast<std::uint64_t>(static_cast<char*>(block) - begin));
-  if (!planned.region->is_open_) return true;
+  if (planned->other_streams_use_it) return true;
+  PlannedRegion& region = *planned->region;
+  region.space().give_back(planned->span.begin - region.begin());
+  if (!is_recorded(region)) return true;
   trace::AllocatorWatch::tell_of_cuda({.freed = true,
-                                       .device = planned.region->memory_.device(),
-                                       .address = reinterpret_cast<std::uintptr_t>(block),
-                                       .bytes = planned.bytes,
-                                       .pool = planned.region->pool_});
+                                       .device = region.device(),
+                                       .address = planned->span.begin,
+                                       .bytes = planned->span.size(),
+                                       .pool = planned->pool});
   return true;
 }
 
-void PlannedMemory::Allocator::add(PlannedMemory* region) {
-  const std::lock_guard lock(mutex_);
-  all_.push_back(region);
-}
-
-void PlannedMemory::Allocator::remove(PlannedMemory* region) noexcept {
-  const std::lock_guard lock(mutex_);
-  std::erase(all_, region);
-}
-
-std::optional<std::vector<ByteSpan>> PlannedMemory::Allocator::held_in(const ByteSpan& span) {
-  const std::lock_guard lock(mutex_);
-  for (const PlannedMemory* const region : all_) {
-    if (reinterpret_cast<std::uintptr_t>(region->memory_.get()) != span.begin) continue;
-    std::vector<ByteSpan> held;
-    for (const auto& [block, planned] : blocks_) {
-      const auto begin = reinterpret_cast<std::uintptr_t>(block);
-      if (planned.region.get() == region) held.push_back({.begin = begin, .end = begin + planned.bytes});
-    }
-    return held;
-  }
-  return std::nullopt;
-}
-
-std::vector<std::pair<c10::Device, ByteSpan>> PlannedMemory::Allocator::gaps() {
-  const std::lock_guard lock(mutex_);
-  std::vector<std::pair<c10::Device, ByteSpan>> gaps;
-  for (const PlannedMemory* const region : all_) {
-    const auto begin = reinterpret_cast<std::uintptr_t>(region->memory_.get());
-    for (const memory::Piece& piece : region->space_.free_pieces()) {
-      gaps.emplace_back(region->memory_.device(),
-                        ByteSpan{.begin = begin + piece.address, .end = begin + piece.address + piece.bytes});
-    }
-  }
-  return gaps;
-}
-
-std::shared_ptr<PlannedMemory> PlannedMemory::Allocator::region_of(void* block) {
-  if (blocks_planned_.load(std::memory_order_relaxed) == 0) return nullptr;
+std::optional<PlannedMemory::Allocator::Around> PlannedMemory::Allocator::around(void* block) {
+  if (blocks_planned_.load(std::memory_order_relaxed) == 0) return std::nullopt;
   const std::lock_guard lock(mutex_);
   const auto found = blocks_.find(block);
-  return found == blocks_.end() ? nullptr : found->second.region;
+  if (found == blocks_.end()) return std::nullopt;
+  const PlannedRegion& region = *found->second.region;
+  return Around{
+      .region = found->second.region, .memory = region.memory_of(found->second.span), .begin = region.begin()};
 }
 
 c10::DataPtr PlannedMemory::Allocator::allocate(std::size_t bytes) {
-  if (regions_open_.load(std::memory_order_relaxed) == 0) [[likely]]
+  if (recordings_open_.load(std::memory_order_relaxed) == 0) [[likely]]
     return to_.allocate(bytes);
   const c10::DeviceIndex device = c10::cuda::current_device();
   void* const block = take(bytes, c10::cuda::getCurrentCUDAStream(device).stream());
@@ -211,7 +183,7 @@ c10::DataPtr PlannedMemory::Allocator::allocate(std::size_t bytes) {
 }
 
 void* PlannedMemory::Allocator::raw_alloc(std::size_t bytes) {
-  if (regions_open_.load(std::memory_order_relaxed) == 0) [[likely]]
+  if (recordings_open_.load(std::memory_order_relaxed) == 0) [[likely]]
     return to_.raw_alloc(bytes);
   void* const block = take(bytes, c10::cuda::getCurrentCUDAStream().stream());
   return block != nullptr ? block : to_.raw_alloc(bytes);
@@ -228,83 +200,92 @@ void PlannedMemory::Allocator::raw_delete(void* block) {
 
 void PlannedMemory::Allocator::recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) {
   if (data.get_deleter() != &free_planned) return to_.recordStream(data, stream);
-  const std::shared_ptr<PlannedMemory> region = region_of(data.get());
-  if (region == nullptr) return;
+  const std::optional<Around> around_it = around(data.get());
+  if (!around_it) return;
   {
     const std::lock_guard lock(mutex_);
     const auto found = blocks_.find(data.get());
-    if (found != blocks_.end() && stream != region->stream_) found->second.other_streams_use_it = true;
+    if (found != blocks_.end() && stream != found->second.stream) found->second.other_streams_use_it = true;
   }
-  to_.recordStream(region->memory_, stream);
+  for (const c10::DataPtr* const memory : around_it->memory) to_.recordStream(*memory, stream);
 }
 
+// A block that reaches over segments lies in no block of torch's: it is the region's.
 void* PlannedMemory::Allocator::getBaseAllocation(void* block, std::size_t* bytes) {
-  const std::shared_ptr<PlannedMemory> region = region_of(block);
-  return to_.getBaseAllocation(region != nullptr ? region->memory_.get() : block, bytes);
+  const std::optional<Around> around_it = around(block);
+  if (!around_it) return to_.getBaseAllocation(block, bytes);
+  if (around_it->memory.size() == 1) return to_.getBaseAllocation(around_it->memory.front()->get(), bytes);
+  if (bytes != nullptr) *bytes = around_it->region->bytes();
+  return reinterpret_cast<void*>(around_it->begin);
 }
 
 allocator::ShareableHandle PlannedMemory::Allocator::shareIpcHandle(void* block) {
-  const std::shared_ptr<PlannedMemory> region = region_of(block);
-  if (region == nullptr) return to_.shareIpcHandle(block);
-  allocator::ShareableHandle handle = to_.shareIpcHandle(region->memory_.get());
-  handle.offset += static_cast<char*>(block) - static_cast<char*>(region->memory_.get());
+  const std::optional<Around> around_it = around(block);
+  if (!around_it) return to_.shareIpcHandle(block);
+  void* const base = around_it->memory.front()->get();
+  allocator::ShareableHandle handle = to_.shareIpcHandle(base);
+  handle.offset += static_cast<char*>(block) - static_cast<char*>(base);
   return handle;
 }
 
+namespace {
+
+struct Room {
+  std::shared_ptr<PlannedRegion> region;
+  memory::OffsetPlan plan;
+};
+
+// In the pool's region, around what blocks of its graphs have; or in one of the recording's own.
+std::optional<Room> make_room(const memory::StepRun& run, const std::shared_ptr<PlannedRegion>& shared) {
+  if (shared != nullptr) {
+    memory::OffsetPlan plan = memory::plan_offsets(run.blocks, shared->taken());
+    if (plan.bytes == 0) return std::nullopt;
+    if (shared->grow_to(plan.bytes)) return Room{.region = shared, .plan = std::move(plan)};
+  }
+  memory::OffsetPlan plan = memory::plan_offsets(run.blocks);
+  if (plan.bytes == 0) return std::nullopt;
+  c10::DataPtr memory = allocator::get()->allocate(plan.bytes);  // goes to the pool, as all that the stream asks for
+  return Room{.region = std::make_shared<PlannedRegion>(std::move(memory), plan.bytes), .plan = std::move(plan)};
+}
+
+}  // namespace
+
 std::shared_ptr<PlannedMemory> PlannedMemory::begin(c10::cuda::CUDAStream stream, c10::MempoolId_t pool,
-                                                    const memory::StepRun& run) {
+                                                    const memory::StepRun& run,
+                                                    const std::shared_ptr<PlannedRegion>& shared) {
   if (!trace::AllocatorWatch::sees_cuda()) {
     throw UnsupportedError(
         {.what = "plan_memory is set, and torch's allocator of CUDA memory is another one than its native",
          .fix = "leave plan_memory out, or backend:cudaMallocAsync out of PYTORCH_CUDA_ALLOC_CONF"});
   }
   const memory::StepRun planned = memory::by_main_stream(run).first;
-  const memory::OffsetPlan plan = memory::plan_offsets(planned.blocks);
-  if (plan.bytes == 0) return nullptr;
   Allocator& planning = Allocator::instance();
-  c10::DataPtr memory;
+  std::optional<Room> room;
   try {
-    memory = planning.allocate(plan.bytes);  // goes to the pool, as all that the stream asks for
-  } catch (const c10::OutOfMemoryError&) {
-    return nullptr;  // blocks are smaller: the capture may find room for them
+    room = make_room(planned, shared);
+  } catch (const c10::OutOfMemoryError&) {  // blocks are smaller: the capture may find room for them
   }
-  auto region = std::make_shared<PlannedMemory>(std::move(memory), stream, pool, memory::PlannedSpace(planned, plan));
-  planning.add(region.get());
-  planning.open(region);
-  return region;
+  if (!room) return nullptr;
+  auto recording = std::make_shared<PlannedMemory>(std::move(room->region), stream, pool, planned, room->plan);
+  planning.open(recording);
+  return recording;
 }
-
-PlannedMemory::~PlannedMemory() { Allocator::instance().remove(this); }
 
 void PlannedMemory::end() noexcept { Allocator::instance().close(*this); }
 
 void PlannedMemory::on_op_begin(const trace::OpSpan& op) { Allocator::instance().begin_operation(*this, op.info); }
 
-// Where nothing was planned, the allocator need not be put in for it.
-std::optional<std::vector<ByteSpan>> PlannedMemory::held_in(const ByteSpan& span) {
-  return is_in_place ? Allocator::instance().held_in(span) : std::nullopt;
-}
-
-std::vector<std::pair<c10::Device, ByteSpan>> PlannedMemory::gaps() {
-  return is_in_place ? Allocator::instance().gaps() : std::vector<std::pair<c10::Device, ByteSpan>>();
-}
-
-void PlannedMemory::record_stream(c10::cuda::CUDAStream stream) { allocator::recordStream(memory_, stream); }
-
 #else
 
 std::shared_ptr<PlannedMemory> PlannedMemory::begin(c10::cuda::CUDAStream /*stream*/, c10::MempoolId_t /*pool*/,
-                                                    const memory::StepRun& /*run*/) {
+                                                    const memory::StepRun& /*run*/,
+                                                    const std::shared_ptr<PlannedRegion>& /*shared*/) {
   throw UnsupportedError({.what = "plan_memory is set, which this version of torch is not known to bear",
                           .fix = "leave plan_memory out, or use torch 2.11 or 2.15"});
 }
 
-PlannedMemory::~PlannedMemory() = default;
 void PlannedMemory::end() noexcept {}
 void PlannedMemory::on_op_begin(const trace::OpSpan& /*op*/) {}
-std::optional<std::vector<ByteSpan>> PlannedMemory::held_in(const ByteSpan& /*span*/) { return std::nullopt; }
-std::vector<std::pair<c10::Device, ByteSpan>> PlannedMemory::gaps() { return {}; }
-void PlannedMemory::record_stream(c10::cuda::CUDAStream /*stream*/) {}
 
 #endif
 

@@ -1,26 +1,24 @@
 #pragma once
-#include <pianola/core/byte_span.hpp>
+#include <pianola/graph/cuda/planned_region.hpp>
+#include <pianola/memory/offset_plan.hpp>
 #include <pianola/memory/planned_space.hpp>
 #include <pianola/memory/step_run.hpp>
 #include <pianola/trace/op_stream.hpp>
 
 #include <c10/core/Allocator.h>
-#include <c10/core/Device.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include <cstddef>
 #include <memory>
-#include <optional>
-#include <utility>
-#include <vector>
 
 namespace pianola::graph {
 
 // Note [Blocks inside a block]
 // A pool of torch's asks an allocator for segments, and lays blocks in them by itself: no plan can say where. So while a capture is
-// recorded, an allocator of Pianola's stands before torch's, which hands out the places of a plan inside one block of torch's, and hands
+// recorded, an allocator of Pianola's stands before torch's, which hands out the places of a plan inside a region, and hands
 // all else on. It stays there from the first such capture on: a block that outlives its capture may be given another stream, shared with
-// another process or freed raw, and torch's allocator does not know it. The block of torch's lives as long as a block inside, or the graph.
+// another process or freed raw, and torch's allocator does not know it. The region lives as long as a block inside, the graph or, if its graphs
+// share one, the pool.
 
 /// Memory of one recording, in which blocks lie where a plan puts them. Has to be shown the recording's operations.
 class PlannedMemory final : public trace::OpObserver {
@@ -28,37 +26,37 @@ class PlannedMemory final : public trace::OpObserver {
   /// What `stream` asks for from now on, on any thread, is handed out by the plan; what the plan does not foresee, by torch's allocator.
   /// @param stream  It is current, is captured, and what it asks of torch's allocator goes to `pool`.
   /// @param run     Before.
+  /// @param shared  Of the pool; nullptr: the recording has a region of its own.
   /// @return  nullptr where there is nothing to plan, or no room for the region.
   /// @throws UnsupportedError  Torch runs with another allocator than its native one, or is of a version that was not looked at.
   static std::shared_ptr<PlannedMemory> begin(c10::cuda::CUDAStream stream, c10::MempoolId_t pool,
-                                              const memory::StepRun& run);
+                                              const memory::StepRun& run, const std::shared_ptr<PlannedRegion>& shared);
   [[nodiscard]] trace::OpInterest interest() const override { return {.outputs = false}; }
   void on_op_begin(const trace::OpSpan& op) override;
   /// No more is handed out.
   void end() noexcept;
 
-  /// The blocks that are held in the region that lies there; nullopt: none does.
-  static std::optional<std::vector<ByteSpan>> held_in(const ByteSpan& span);
-  /// What no block holds of any region.
-  static std::vector<std::pair<c10::Device, ByteSpan>> gaps();
+  /// Its memory is not used again before the present work of this stream is done, once it is freed. That of a shared region the pool
+  /// frees, and sees to.
+  void record_stream(c10::cuda::CUDAStream stream) const {
+    if (!region_->is_shared()) region_->record_stream(stream);
+  }
 
-  /// Its memory is not used again before the present work of this stream is done, once it is freed.
-  void record_stream(c10::cuda::CUDAStream stream);
-
-  [[nodiscard]] std::size_t bytes() const noexcept { return space_.bytes(); }
+  /// Of the region.
+  [[nodiscard]] std::size_t bytes() const { return region_->bytes(); }
 
   class Allocator;
-  PlannedMemory(c10::DataPtr memory, c10::cuda::CUDAStream stream, c10::MempoolId_t pool, memory::PlannedSpace space);
+  PlannedMemory(std::shared_ptr<PlannedRegion> region, c10::cuda::CUDAStream stream, c10::MempoolId_t pool,
+                const memory::StepRun& run, const memory::OffsetPlan& plan);
   PlannedMemory(const PlannedMemory&) = delete;
   PlannedMemory& operator=(const PlannedMemory&) = delete;
-  ~PlannedMemory() override;
+  ~PlannedMemory() override = default;
 
  private:
-  c10::DataPtr memory_;
+  std::shared_ptr<PlannedRegion> region_;
   c10::cuda::CUDAStream stream_;
   c10::MempoolId_t pool_;
-  memory::PlannedSpace space_;  // under the allocator's lock while it is open
-  bool is_open_ = true;         // the same
+  memory::PlannedSpace space_;  // under the regions' lock while it is open
 };
 
 }  // namespace pianola::graph

@@ -1,6 +1,6 @@
 #include <pianola/graph/cuda/pool_blocks.hpp>
 
-#include <pianola/graph/cuda/planned_memory.hpp>
+#include <pianola/graph/cuda/planned_region.hpp>
 
 #include <algorithm>
 #include <utility>
@@ -23,7 +23,7 @@ std::vector<ByteSpan> held_in(const allocator::SegmentInfo& segment) {
     const ByteSpan span = {.begin = address, .end = address + block.size};
     address = span.end;
     if (!block.active) continue;
-    if (const auto inside = PlannedMemory::held_in(span)) {
+    if (const auto inside = PlannedRegion::held_in(span)) {
       held.insert(held.end(), inside->begin(), inside->end());
     } else {
       held.push_back(span);

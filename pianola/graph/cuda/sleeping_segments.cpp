@@ -3,13 +3,15 @@
 #include <pianola/core/error.hpp>
 #include <pianola/core/out_of_memory_error.hpp>
 #include <pianola/cuda/mapped_memory.hpp>
+#include <pianola/graph/cuda/mapped_segments.hpp>
 #include <pianola/graph/cuda/pool_blocks.hpp>
 #include <pianola/graph/cuda/thread_streams.hpp>
-#include <pianola/torch_abi/cuda/forwarding_cuda_allocator.hpp>
+#include <pianola/torch_abi/torch_version.hpp>
 #include <pianola/trace/allocator_events.hpp>
 
 #include <ATen/ops/empty.h>
 #include <c10/core/AllocatorConfig.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -19,9 +21,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <map>
-#include <mutex>
-#include <utility>
 
 namespace pianola::graph {
 
@@ -33,53 +32,10 @@ namespace {
 
 constexpr std::size_t kPinnedPiece = std::size_t{128} << 20U;
 
-// Torch calls it under its own lock.
-class SegmentSource final : public torch_abi::ForwardingCudaAllocator {
- public:
-  explicit SegmentSource(Base& torchs) : ForwardingCudaAllocator(torchs) {}
-
-  static SegmentSource& instance() {
-    static auto* const segments = new SegmentSource(*allocator::get());
-    return *segments;
-  }
-
-  void* raw_alloc(std::size_t bytes) override {
-    try {
-      auto memory = std::make_unique<MappedMemory>(c10::cuda::current_device(), bytes);
-      const std::lock_guard lock(mutex_);
-      const std::uintptr_t address = memory->address();
-      all_.emplace(address, std::move(memory));
-      return reinterpret_cast<void*>(address);
-    } catch (const OutOfMemoryError&) {
-      return nullptr;  // torch frees what it has, and asks again
-    }
-  }
-
-  // As cudaFree does, it waits: the memory is gone at once.
-  void raw_delete(void* segment) override {
-    const std::lock_guard lock(mutex_);
-    const auto found = all_.find(reinterpret_cast<std::uintptr_t>(segment));
-    if (found == all_.end()) return;
-    const c10::cuda::CUDAGuard on_device(static_cast<c10::DeviceIndex>(found->second->device()));
-    if (found->second->is_mapped() && cudaDeviceSynchronize() != cudaSuccess) (void)cudaGetLastError();
-    all_.erase(found);
-  }
-
-  [[nodiscard]] MappedMemory* find(std::uintptr_t address) {
-    const std::lock_guard lock(mutex_);
-    const auto found = all_.find(address);
-    return found == all_.end() ? nullptr : found->second.get();
-  }
-
- private:
-  std::mutex mutex_;
-  std::map<std::uintptr_t, std::unique_ptr<MappedMemory>> all_;
-};
-
 std::vector<MappedMemory*> memory_of(c10::MempoolId_t pool) {
   std::vector<MappedMemory*> all;
   for (const auto& segment : allocator::snapshot(pool, /*include_traces=*/false).segments) {
-    if (MappedMemory* const memory = SegmentSource::instance().find(segment.address)) all.push_back(memory);
+    if (MappedMemory* const memory = mapped_segment(segment.address)) all.push_back(memory);
   }
   return all;
 }
@@ -87,7 +43,7 @@ std::vector<MappedMemory*> memory_of(c10::MempoolId_t pool) {
 std::vector<ByteSpan> held_blocks(c10::Device device, c10::MempoolId_t pool) {
   std::vector<ByteSpan> held;
   for (const auto& segment : segments_of(device, pool)) {
-    if (SegmentSource::instance().find(segment.address) == nullptr) continue;
+    if (mapped_segment(segment.address) == nullptr) continue;
     const std::vector<ByteSpan> inside = held_in(segment);
     held.insert(held.end(), inside.begin(), inside.end());
   }
@@ -107,11 +63,11 @@ std::shared_ptr<allocator::CUDAAllocator> sleeping_segments() {
          .fix = "leave expandable_segments:True out of PYTORCH_CUDA_ALLOC_CONF, or make the pool "
                 "without can_sleep"});
   }
-  return {&SegmentSource::instance(), [](auto*) {}};
+  return mapped_segments();
 }
 
 bool is_segment_asleep(std::uintptr_t address) {
-  const MappedMemory* const memory = SegmentSource::instance().find(address);
+  const MappedMemory* const memory = mapped_segment(address);
   return memory != nullptr && !memory->is_mapped();
 }
 
