@@ -65,10 +65,11 @@ void bind_capture_options(py::module_& module) {
 
 void bind_pool(py::module_& module) {
   py::class_<GraphPool>(module, "GraphPool", "Memory that several graphs share.")
-      .def(py::init([](c10::Device device, bool can_sleep) {
-             return std::make_unique<GraphPool>(device, GraphPool::Options{.can_sleep = can_sleep});
+      .def(py::init([](c10::Device device, bool can_sleep, bool plan_memory) {
+             return std::make_unique<GraphPool>(device,
+                                                GraphPool::Options{.can_sleep = can_sleep, .plan_memory = plan_memory});
            }),
-           py::arg("device"), py::arg("can_sleep") = false)
+           py::arg("device"), py::arg("can_sleep") = false, py::arg("plan_memory") = false)
       .def_property_readonly("id", &GraphPool::id, "torch's name for it.")
       .def_property_readonly("device", &GraphPool::device, "Where it lies.")
       .def("bytes", &GraphPool::bytes, "What it holds.")

@@ -1003,7 +1003,7 @@ class CaptureOptions:
 class GraphPool:
     """Memory that several graphs share."""
 
-    def __init__(self, device: torch.device, can_sleep: bool = False) -> None: ...
+    def __init__(self, device: torch.device, can_sleep: bool = False, plan_memory: bool = False) -> None: ...
     @property
     def id(self) -> tuple[int, int]:
         """torch's name for it."""

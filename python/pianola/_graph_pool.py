@@ -25,13 +25,23 @@ class GraphPool(_C.GraphPool):
         with pool.suspended():
             generate()
 
+    A pool with `plan_memory` has every capture plan its memory, and all of them in one region: buckets of a length, training and
+    evaluation and whatever else never runs at once take what the largest takes, in whichever order they are captured. A result that
+    somebody holds stays where it is, and later graphs lie around it: let the graph copy what you keep into a tensor of your own.
+
+        pool = pianola.GraphPool("cuda", plan_memory=True)
+        for length, graph in graphs.items():
+            graph.capture(functools.partial(step, length), pool=pool)
+
     Args:
         device: where it lies; None: the current GPU, or the CPU where there is none.
         can_sleep: lets `suspend()` be called. Other GPUs and processes cannot read the pool's memory then.
+        plan_memory: as for pianola.Graph.capture, of all captures into it. Nor can others read its memory then. Callables, and calls of
+            `graphed` whose backward pass runs outside, are not planned.
     """
 
-    def __init__(self, device: Device = None, *, can_sleep: bool = False) -> None:
-        super().__init__(as_device(device), can_sleep)
+    def __init__(self, device: Device = None, *, can_sleep: bool = False, plan_memory: bool = False) -> None:
+        super().__init__(as_device(device), can_sleep, plan_memory)
 
     @contextlib.contextmanager
     def suspended(self) -> Iterator[int]:

@@ -1,0 +1,192 @@
+#include <pianola/core/out_of_memory_error.hpp>
+#include <pianola/graph/graph.hpp>
+#include <pianola/graph/testing/device_test.hpp>
+#include <pianola/graph/testing/no_more_memory.hpp>
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/full_like.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <gmock/gmock.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <thread>
+
+namespace pianola::testing::planned_region_test {
+namespace {
+
+constexpr std::int64_t kFloats = 1 << 18;  // a MiB
+constexpr std::size_t kMiB = 1U << 20U;
+
+/// What torch's allocator and the driver say of a region that grows.
+class PlannedRegionTest : public DeviceTest {
+ protected:
+  static at::Tensor full(std::int64_t mib, double value) { return at::full({mib * kFloats}, value, device()); }
+  static bool all_are(const at::Tensor& tensor, double value) { return same(tensor, at::full_like(tensor, value)); }
+  static GraphPool make_pool() { return {device(), {.can_sleep = true, .plan_memory = true}}; }
+  void step(std::int64_t mib) { out.copy_((full(mib, 1) + full(mib, 2)).narrow(0, 0, kFloats)); }
+  void capture(Graph& graph, const GraphPool& pool, std::int64_t mib) {
+    graph.capture([this, mib] { step(mib); }, {.warmup = 1, .pool = pool});
+  }
+  void expect_right(Graph& graph) {
+    out.zero_();
+    graph.replay();
+    EXPECT_TRUE(all_are(out, 3));
+  }
+  static std::int64_t held() {
+    synchronize();
+    c10::cuda::CUDACachingAllocator::emptyCache();
+    return c10::cuda::CUDACachingAllocator::getDeviceStats(0).reserved_bytes[0].current;
+  }
+
+  at::Tensor out;
+
+  void SetUp() override {
+    DeviceTest::SetUp();
+    if (!IsSkipped() && !HasFatalFailure()) out = at::full({kFloats}, 0.0, device());
+  }
+};
+INSTANTIATE_TEST_SUITE_P(On, PlannedRegionTest, ::testing::Values("cuda"), device_name);
+
+TEST_P(PlannedRegionTest, GrowsBehindItsEndAndOlderGraphsStayValid) {
+  const GraphPool pool = make_pool();
+  std::deque<Graph> graphs;
+  for (const std::int64_t mib : {4, 12, 40, 8, 100}) {
+    capture(graphs.emplace_back(device()), pool, mib);
+    EXPECT_LE(pool.bytes(), graphs.back().info().planned_bytes + 2 * kMiB) << "all of the pool is the region";
+    for (Graph& graph : graphs) expect_right(graph);
+  }
+  EXPECT_GE(pool.bytes(), 300 * kMiB);
+  EXPECT_LE(pool.bytes(), 312 * kMiB);
+}
+
+TEST_P(PlannedRegionTest, ABlockReachesOverTheOldEnd) {
+  const GraphPool pool = make_pool();
+  Graph small(device()), large(device());
+  capture(small, pool, 5);
+  at::Tensor result;
+  large.capture([&] { result = full(64, 7); }, {.warmup = 1, .pool = pool});
+  large.replay();
+  EXPECT_TRUE(all_are(result, 7));
+  std::size_t bytes = 0;
+  const auto* const base =
+      static_cast<char*>(c10::cuda::CUDACachingAllocator::getBaseAllocation(result.mutable_data_ptr(), &bytes));
+  const auto* const begin = static_cast<char*>(result.mutable_data_ptr());
+  EXPECT_TRUE(base <= begin && begin + result.nbytes() <= base + bytes);
+  c10::cuda::CUDACachingAllocator::recordStream(result.storage().data_ptr(), c10::cuda::getStreamFromPool());
+  EXPECT_TRUE(all_are(result.clone(), 7));
+}
+
+// A result that reaches over the end of a segment, too.
+TEST_P(PlannedRegionTest, WhatIsHeldSleepsInPieces) {
+  GraphPool pool = make_pool();
+  Graph small(device()), large(device());
+  capture(small, pool, 5);
+  at::Tensor result;
+  large.capture([&] { result = full(64, 7); }, {.warmup = 1, .pool = pool});
+  large.replay();
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_GE(pool.suspend(), 64 * kMiB);
+    pool.resume();
+    EXPECT_TRUE(all_are(result, 7));
+    expect_right(small);
+    EXPECT_TRUE(all_are(result, 7));
+  }
+}
+
+// What no plan foresees lies elsewhere, and the region grows all the same; also where torch has as much free memory in the pool.
+TEST_P(PlannedRegionTest, OtherMemoryOfThePoolIsNotInItsWay) {
+  const GraphPool pool = make_pool();
+  std::deque<Graph> graphs;
+  for (const std::int64_t mib : {4, 12, 24, 48}) {
+    at::Tensor more;
+    Graph& graph = graphs.emplace_back(device());
+    graph.capture(
+        [&, mib] {
+          if (is_recording()) more = full(60, 4);
+          step(mib);
+        },
+        {.warmup = 1, .pool = pool, .accept_capture_path = true});
+    graph.replay();
+    EXPECT_TRUE(all_are(more, 4));
+    more.reset();
+    for (Graph& one : graphs) expect_right(one);
+  }
+  EXPECT_LE(graphs.front().info().planned_bytes, 3 * 48 * kMiB + 12 * kMiB);
+  EXPECT_EQ(graphs.front().info().planned_bytes, graphs.back().info().planned_bytes);
+}
+
+TEST_P(PlannedRegionTest, WithoutRoomToGrowNothingIsLost) {
+  const GraphPool pool = make_pool();
+  Graph small(device()), large(device());
+  capture(small, pool, 20);
+  const std::size_t bytes = small.info().planned_bytes;
+  step(150);
+  {
+    const NoMoreMemory full_device;
+    try {
+      capture(large, pool, 150);
+    } catch (const c10::OutOfMemoryError&) {
+    } catch (const OutOfMemoryError&) {
+    }
+    EXPECT_EQ(small.info().planned_bytes, bytes);
+  }
+  expect_right(small);
+  large.reset();
+  capture(large, pool, 150);
+  EXPECT_GE(large.info().planned_bytes, 450 * kMiB);
+  expect_right(large);
+  expect_right(small);
+}
+
+TEST_P(PlannedRegionTest, AllMemoryGoesBack) {
+  const auto once = [&] {
+    const GraphPool pool = make_pool();
+    std::deque<Graph> graphs;
+    for (const std::int64_t mib : {4, 12, 40}) {
+      capture(graphs.emplace_back(device()), pool, mib);
+      graphs.back().replay();
+    }
+  };
+  once();
+  const auto before = held();
+  for (int i = 0; i < 20; ++i) once();
+  EXPECT_LE(held(), before);
+}
+
+TEST_P(PlannedRegionTest, ABlockThatAnotherStreamUsesKeepsItsBytes) {
+  const GraphPool pool = make_pool();
+  const c10::cuda::CUDAStream side = c10::cuda::getStreamFromPool();
+  at::Tensor first, second;
+  Graph one(device()), two(device());
+  one.capture([&] { first = full(8, 1); }, {.warmup = 1, .pool = pool});
+  const void* const address = first.data_ptr();
+  c10::cuda::CUDACachingAllocator::recordStream(first.storage().data_ptr(), side);
+  first.reset();
+  two.capture([&] { second = full(8, 2); }, {.warmup = 1, .pool = pool});
+  EXPECT_NE(second.data_ptr(), address);
+  one.replay();
+  two.replay();
+  EXPECT_TRUE(all_are(second, 2));
+}
+
+// Each thread has another stream to capture on.
+TEST_P(PlannedRegionTest, ThreadsCaptureIntoOneRegion) {
+  const GraphPool pool = make_pool();
+  std::deque<Graph> graphs;
+  for (const std::int64_t mib : {4, 12, 40}) {
+    Graph& graph = graphs.emplace_back(device());
+    std::thread([&, mib] {
+      const c10::cuda::CUDAGuard on(device());
+      capture(graph, pool, mib);
+    }).join();
+  }
+  for (Graph& graph : graphs) expect_right(graph);
+  EXPECT_LE(pool.bytes(), 132 * kMiB);
+}
+
+}  // namespace
+}  // namespace pianola::testing::planned_region_test
