@@ -29,6 +29,7 @@ BENCHMARKS = {
     "cuda/python_audit": "Launch-bound training step, from Python, plain and audited",
     "cuda/python_account": "Memory of the device in training steps of ten models: the account's lines, against what the driver says",
     "cuda/python_branches": "Training steps of a transformer, ResNet-18 and GPT-2 in parallel branches, from Python",
+    "cuda/python_buckets": "Pools of graphs at 16 lengths, by the order of their captures, against the largest alone",
     "cuda/python_callables": "Forward and backward of a graphed callable from Python, by its number of parameters",
     "cuda/python_capture": "Captures from Python: torch's own classes, and the same names under compat()",
     "cuda/python_choices": "Which scope try_scopes takes for eight steps, against the fastest by hand",
