@@ -290,7 +290,7 @@ def test_graphs_inside_of_a_graphed_function_have_their_account(device):
         graphed(*batch(device, i))
     made = pianola.memory_of_graphs(device)[before:]
     assert made and all(one.pool.bytes == one.pool.held + one.pool.scratch + one.pool.fragments for one in made)
-    assert made[0].blocks > 50 and "memory_test.py" in str(made[0])
+    assert made[0].blocks > 20 and "memory_test.py" in str(made[0])
     assert "<canvas" in made[0].to_html()
     pools = pianola.memory(device).pools
     assert {pool.id for pool in pools} >= {one.pool.id for one in made}
