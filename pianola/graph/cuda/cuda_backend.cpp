@@ -229,6 +229,7 @@ void CudaBackend::begin(const CaptureOptions& options) {
                                .any_wanted = any_wanted});
   }
   if (pool_->family() != nullptr) recording_->workspaces.emplace(*pool_->family(), recording_->stream.stream());
+  PoolReturns::instance().make_room(device_.index());
   no_returns_.emplace();
   recording_->drawable = graph_->begin(pool_->id(), to_cuda(options.mode), generators);
   if (!run_to_plan_by_.blocks.empty()) {

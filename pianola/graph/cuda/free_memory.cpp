@@ -33,6 +33,20 @@ FreeMemory free_memory_of(c10::DeviceIndex device) {
   return result;
 }
 
+// Most captures find enough, and look at no segments.
+void make_room_for_a_pool(c10::DeviceIndex device) {
+  const c10::cuda::CUDAGuard on_device(device);
+  constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device);
+  const std::int64_t unused = stats.reserved_bytes[kAll].current - stats.active_bytes[kAll].current;
+  std::size_t free = 0, total = 0;
+  const double fraction = c10::cuda::CUDACachingAllocator::getMemoryFraction(device);
+  const bool is_limited = fraction < 1;
+  if (!is_limited && cudaMemGetInfo(&free, &total) == cudaSuccess && static_cast<std::int64_t>(free) >= unused) return;
+  const FreeMemory now = free_memory_of(device);
+  if (now.of_driver < now.returnable) c10::cuda::CUDACachingAllocator::emptyCache();
+}
+
 std::size_t free_memory(c10::DeviceIndex device) {
   const FreeMemory free = free_memory_of(device);
   return free.of_driver + free.cached;

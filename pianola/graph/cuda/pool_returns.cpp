@@ -2,6 +2,7 @@
 
 #include <pianola/core/error.hpp>
 #include <pianola/cuda/capture_info.hpp>
+#include <pianola/graph/cuda/free_memory.hpp>
 
 #include <ATen/core/CachingHostAllocator.h>
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -69,6 +70,11 @@ PoolReturns::Pause::~Pause() {
   const std::lock_guard lock(returns.mutex_);
   --returns.pauses_;
   returns.retry_locked();
+}
+
+void PoolReturns::make_room(c10::DeviceIndex device) {
+  const std::lock_guard lock(mutex_);
+  if (pauses_ == 0) make_room_for_a_pool(device);
 }
 
 bool PoolReturns::Ended::note_work(const std::vector<c10::cuda::CUDAStream>& streams) noexcept {

@@ -2,6 +2,7 @@
 #include <pianola/graph/pool.hpp>
 
 #include <ATen/cuda/CUDAEvent.h>
+#include <c10/core/Device.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include <condition_variable>
@@ -56,6 +57,8 @@ class PoolReturns {
   /// @param name_is_free  Nobody was told its name.
   /// @param replayed_on   Where graphs of the pool may still be at work.
   void give_back(PoolId pool, bool name_is_free, const std::vector<c10::cuda::CUDAStream>& replayed_on);
+  /// make_room_for_a_pool(), where none of Pianola's captures is open: others wait meanwhile.
+  void make_room(c10::DeviceIndex device);
   /// Tries again what could not go back. Call it where no capture is open on this thread.
   void retry();
   /// The name of a pool that is gone, with a use in the allocator of pinned memory that is the caller's now.
