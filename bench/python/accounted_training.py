@@ -38,7 +38,7 @@ def main():
         if arguments.device != "cpu":
             torch.cuda.synchronize()
     process = pianola.memory(arguments.device)
-    print(json.dumps({"title": trained.title, "process": json.loads(process.to_json()), "graph": json.loads(graph.memory().to_json()),
+    print(json.dumps({"title": trained.title, "process": json.loads(process.to_json()), "graph": json.loads(graph.memory().to_json()), "nodes": graph.info().nodes,
                       "told_pool": forecast.pool_bytes, "told_executable": forecast.executable_bytes,
                       "nvidia_smi": used_by_nvidia_smi() if arguments.device != "cpu" else None}))
 

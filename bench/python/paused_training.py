@@ -60,11 +60,11 @@ def pauses_of(trained, settings, keep, retain):
 def answer(request, settings):
     try:
         (trained,) = workloads(settings)
-        return pauses_of(trained, settings, **request)
+        found = pauses_of(trained, settings, **request)
+        clean(DEVICE)
+        return found
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"}
-    finally:
-        clean(DEVICE)
 
 
 def main(arguments):

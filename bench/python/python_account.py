@@ -79,7 +79,7 @@ def run(settings):
             continue
         told = account_of(which, settings)
         graph = told["graph"]
-        notes = [f"pool: {graph['held_bytes'] / MIB:.0f} MiB held, {graph['scratch_bytes'] / MIB:.0f} scratch, "
+        notes = [f"{told['nodes']} nodes; pool: {graph['held_bytes'] / MIB:.0f} MiB held, {graph['scratch_bytes'] / MIB:.0f} scratch, "
                  f"{graph['fragment_bytes'] / MIB:.0f} fragments; executable on the host {graph['executable_host_bytes'] / MIB:.0f} MiB, "
                  f"told before {told['told_executable'] / MIB:.2f} MiB on the device"]
         made = case(told["title"], "bytes in use", 1, DRIVER if settings.device != "cpu" else POOLS,
