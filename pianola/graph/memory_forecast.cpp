@@ -4,12 +4,12 @@
 #include <pianola/core/number_check.hpp>
 #include <pianola/core/report_format.hpp>
 #include <pianola/graph/account/block_picture.hpp>
+#include <pianola/graph/account/executable_forecast.hpp>
 #include <pianola/graph/device_check.hpp>
 #include <pianola/graph/open_capture.hpp>
 #include <pianola/memory/allocator_model.hpp>
 #include <pianola/trace/arguments.hpp>
 #include <pianola/trace/block_log.hpp>
-#include <pianola/trace/op_info.hpp>
 #include <pianola/trace/op_stream.hpp>
 #include <pianola/trace/step_memory.hpp>
 #include <pianola/trace/tensors_of.hpp>
@@ -28,8 +28,6 @@
 
 namespace pianola {
 namespace {
-
-constexpr std::uint64_t kNodeBytes = 1600;  // of graphs of 4,000 small kernels on an H200
 
 // Of memory that was there before and that the step writes, whole storages: so a capture copies them.
 class WrittenStorages final : public trace::OpObserver {
@@ -72,11 +70,6 @@ Run observe(const std::function<void()>& step, c10::Device device) {
   return {.blocks = log.blocks(device), .trace = recorder.take(), .written = written.bytes()};
 }
 
-std::uint64_t bytes_of_executable(const OpTrace& trace) {
-  const auto computes = [](const OpRecord& op) { return !op.info->is_view && !op.info->is_empty; };
-  return kNodeBytes * static_cast<std::uint64_t>(std::ranges::count_if(trace.ops(), computes));
-}
-
 void note_free_memory([[maybe_unused]] MemoryForecast& forecast) {
 #if PIANOLA_WITH_CUDA
   if (!forecast.device.is_cuda()) return;
@@ -105,7 +98,7 @@ MemoryForecast judge(const Run& run, c10::Device device) {
   forecast.planned = forecast.picture.places.bytes;
   forecast.bound = forecast.picture.places.bound;
   forecast.copied = run.written;
-  forecast.executable = bytes_of_executable(run.trace);
+  forecast.executable = graph::forecast_executable(run.trace);
   note_free_memory(forecast);
   return forecast;
 }

@@ -26,7 +26,7 @@ struct PIANOLA_API MemoryForecast {
   std::uint64_t planned = 0;               ///< Of one whose blocks lie where a plan puts them.
   std::uint64_t left = 0;                  ///< In use when the step is over: results, gradients, what it keeps.
   std::uint64_t copied = 0;                ///< Of outside tensors that the step writes, which a capture copies aside.
-  std::uint64_t executable = 0;            ///< About, of the executable: 1,600 bytes for each operation that computes.
+  std::uint64_t executable = 0;            ///< About, of the executable; see graph/account/executable_forecast.hpp.
   std::optional<std::uint64_t> free = {};  ///< What the driver has left for a pool. Unknown on the CPU.
   std::uint64_t cached = 0;                ///< Unused in torch's allocator, outside of pools: for the copies alone.
   std::uint64_t returnable = 0;            ///< Of that, what torch.cuda.empty_cache() gives back.

@@ -1,5 +1,6 @@
 #include <pianola/core/error.hpp>
 #include <pianola/graph/graph.hpp>
+#include <pianola/graph/testing/allocator_settings.hpp>
 #include <pianola/graph/testing/device_test.hpp>
 #include <pianola/graph/testing/mlp.hpp>
 
@@ -22,6 +23,10 @@ constexpr std::int64_t kFloats = 1 << 18;  // a MiB
 class PoolSleepTest : public DeviceTest {
  protected:
   static GraphPool make_pool() { return {device(), {.can_sleep = true}}; }
+  void SetUp() override {
+    DeviceTest::SetUp();
+    PIANOLA_SKIP_WITH_EXPANDABLE_SEGMENTS();
+  }
 };
 PIANOLA_ON_EVERY_DEVICE(PoolSleepTest);
 

@@ -28,7 +28,8 @@ FreeMemory free_memory_of(c10::DeviceIndex device) {
        c10::cuda::CUDACachingAllocator::snapshot(kOutsideOfPools, /*include_traces=*/false).segments) {
     if (segment.device != device || segment.owner_private_pool_id != kOutsideOfPools) continue;
     result.cached += segment.total_size - segment.active_size;
-    if (segment.active_size == 0) result.returnable += segment.total_size;
+    if (segment.active_size == 0 || segment.is_expandable)
+      result.returnable += segment.total_size - segment.active_size;
   }
   return result;
 }

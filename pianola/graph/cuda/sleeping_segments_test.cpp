@@ -1,6 +1,7 @@
 #include <pianola/core/out_of_memory_error.hpp>
 #include <pianola/cuda/memory_account.hpp>
 #include <pianola/graph/graph.hpp>
+#include <pianola/graph/testing/allocator_settings.hpp>
 #include <pianola/graph/testing/device_test.hpp>
 
 #include <ATen/ops/empty.h>
@@ -33,6 +34,7 @@ class SleepingSegmentsTest : public DeviceTest {
 
   void SetUp() override {
     DeviceTest::SetUp();
+    PIANOLA_SKIP_WITH_EXPANDABLE_SEGMENTS();
     if (!IsSkipped() && !HasFatalFailure()) x = at::ones({100 * kFloats}, device());
   }
 };
