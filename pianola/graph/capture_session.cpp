@@ -60,6 +60,11 @@ void check(const CaptureOptions& options) {
     throw UsageError({.what = "check = strict needs the trace, and 'trace' is off",
                       .fix = "leave 'trace' on, or capture with CheckMode::standard"});
   }
+  if (allocations_into_pools() != 0) {
+    throw UsageError(
+        {.what = "a capture was begun while what this thread allocates goes to a pool",
+         .fix = "capture behind the end of GraphPool::Allocations, in Python of `with pool.allocations()`"});
+  }
   if (capture_is_open()) {
     throw UsageError({.what = "a capture is open on this thread already",
                       .fix = "captures do not nest: end the outer one first, or capture both parts as one step"});
@@ -126,7 +131,7 @@ CaptureSession::CaptureSession(Backend& backend, const CaptureOptions& options) 
   backend.check_may_capture(options);
   if (!options.pool.empty()) {
     in_pool_.emplace(options.pool.state()->captures(), "capture()", "a graph pool");
-    options.pool.state()->check_awake();
+    options.pool.state()->check_awake("capture()");
   }
   generators_ = backend.default_generators();
   generators_.insert(generators_.end(), options.generators.begin(), options.generators.end());

@@ -27,6 +27,12 @@ inline c10::DeviceType& capture_device() {
 
 inline bool capture_is_open() { return capture_stage() != CaptureStage::none; }
 
+/// How many GraphPool::Allocations live on this thread.
+inline int& allocations_into_pools() {
+  thread_local int count = 0;
+  return count;
+}
+
 /// While it lives, captures of this thread keep pinned copies of what the step copies from pageable memory of the host. See
 /// Note [Copies from the host] in trace/host_copy.hpp.
 class KeepHostCopies {

@@ -16,6 +16,8 @@
 
 #include <c10/util/Exception.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <exception>
@@ -130,10 +132,10 @@ void PoolState::refuse_replay() const {
        .fix = "replay when that capture has ended, or capture into a pool of its own"});
 }
 
-void PoolState::check_awake() const {
+void PoolState::check_awake(const char* call) const {
   if (!is_asleep()) return;
-  throw UsageError({.what = "capture() was given a pool that is asleep",
-                    .fix = "call its resume(), or resume_all(), before; or capture into another pool"});
+  throw UsageError({.what = fmt::format("{} was given a pool that is asleep", call),
+                    .fix = "call its resume(), or resume_all(), before; or use another pool"});
 }
 
 std::size_t PoolState::suspend() {
@@ -304,6 +306,25 @@ GraphPoolRef GraphPoolFamily::make_pool(c10::Device device) const {
   if (known == impl_->by_device.end()) known = impl_->by_device.emplace(device.str(), make_pool_family(device)).first;
   return GraphPoolRef(make_pool_state(device, known->second));
 }
+
+struct GraphPool::Allocations::Impl {
+  explicit Impl(PoolState& pool) : alone(pool.captures(), "allocations()", "a graph pool") {}
+  OneCall::Scope alone;
+  std::shared_ptr<void> into_pool;
+};
+
+GraphPool::Allocations::Allocations(GraphPool& pool) {
+  if (graph::capture_is_open()) {
+    throw UsageError({.what = "allocations() was called while a capture is open on this thread",
+                      .fix = "call it before: what a step allocates lies in its graph's pool by itself"});
+  }
+  impl_ = std::make_unique<Impl>(*pool.state_);
+  pool.state_->check_awake("allocations()");
+  impl_->into_pool = pool.state_->allocate_into();
+  ++graph::allocations_into_pools();
+}
+
+GraphPool::Allocations::~Allocations() { --graph::allocations_into_pools(); }
 
 c10::Device GraphPool::device() const noexcept { return state_->device(); }
 std::size_t GraphPool::bytes() const { return state_->bytes(); }

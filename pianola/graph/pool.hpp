@@ -68,6 +68,26 @@ class PIANOLA_API GraphPool {
   void resume();
   [[nodiscard]] bool is_asleep() const noexcept;
 
+  /// While it lives, what this thread allocates on the device lies in the pool and sleeps with it: parameters, states of an optimizer.
+  ///
+  ///     const GraphPool::Allocations in_pool(pool);
+  ///     model->to(device);
+  ///
+  /// Not in memory that a replay of one of its graphs writes. What autograd's threads allocate lies outside. Nothing on the tape.
+  /// @throws UsageError  By the constructor: the pool sleeps, somebody captures into it, or a capture is open on this thread. By a capture
+  ///                     of this thread: one lives. Destroy it on the thread that made it.
+  class PIANOLA_API Allocations {
+   public:
+    explicit Allocations(GraphPool& pool);
+    Allocations(const Allocations&) = delete;
+    Allocations& operator=(const Allocations&) = delete;
+    ~Allocations();
+
+   private:
+    struct Impl;
+    std::unique_ptr<Impl> impl_;
+  };
+
   /// A name that no pool has yet.
   [[nodiscard]] static PoolId new_id();
 

@@ -192,5 +192,54 @@ TEST_P(PoolSleepTest, AThousandSleepsLeaveNothingBehind) {
   EXPECT_EQ(pool.bytes(), bytes);
 }
 
+TEST_P(PoolSleepTest, WhatWasAllocatedIntoThePoolSleepsWithIt) {
+  GraphPool pool = make_pool();
+  at::Tensor weight;
+  {
+    const GraphPool::Allocations in_pool(pool);
+    weight = at::full({1 << 22}, 3.0, device());
+  }
+  const at::Tensor outside = at::ones({1 << 22}, device());
+  at::Tensor result;
+  Graph graph(device());
+  graph.capture([&] { result = weight * 2; }, {.warmup = 1, .pool = pool});
+  {
+    const GraphPool::Allocations in_pool(pool);
+    const at::Tensor scratch = at::full({1 << 22}, 5.0, device());
+    graph.replay();
+    EXPECT_TRUE(same(scratch, at::full_like(scratch, 5.0))) << "no replay writes there";
+  }
+  const void* const address = weight.const_data_ptr();
+  for (int i = 0; i < 3; ++i) {
+    const std::size_t went_back = pool.suspend();
+    EXPECT_TRUE(!on_cuda() || went_back >= std::size_t{2} << 24U) << "the weight, and the result";
+    EXPECT_TRUE(same(outside, at::ones_like(outside)));
+    pool.resume();
+    EXPECT_EQ(weight.const_data_ptr(), address);
+    EXPECT_TRUE(same(weight, at::full_like(weight, 3.0 + i)));
+    weight.add_(1);
+    graph.replay();
+    EXPECT_TRUE(same(result, weight * 2));
+  }
+}
+
+TEST_P(PoolSleepTest, WhileThreadsAllocateIntoAPoolNothingIsCaptured) {
+  GraphPool pool = make_pool();
+  Graph graph(device());
+  const at::Tensor x = at::ones({4}, device());
+  {
+    const GraphPool::Allocations in_pool(pool);
+    EXPECT_THROW(graph.capture([&] { (void)(x + 1); }), UsageError);
+    EXPECT_THROW((void)pool.suspend(), UsageError);
+  }
+  graph.capture([&] { (void)(x + 1); }, {.pool = pool});
+  Graph other(device());
+  EXPECT_THROW(other.capture([&] { const GraphPool::Allocations in_pool(pool); }), UsageError);
+  (void)pool.suspend();
+  EXPECT_THROW(GraphPool::Allocations{pool}, UsageError);
+  pool.resume();
+  const GraphPool::Allocations in_pool(pool);
+}
+
 }  // namespace
 }  // namespace pianola::testing::pool_sleep_test

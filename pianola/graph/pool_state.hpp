@@ -94,6 +94,9 @@ class PoolState {
   /// nullopt: each capture plans in a region of its own, if it does.
   [[nodiscard]] virtual std::optional<SharedRegion> shared_region() const { return std::nullopt; }
 
+  /// While the result lives, what this thread allocates on the device goes to the pool. nullptr where there is nothing to do.
+  [[nodiscard]] virtual std::shared_ptr<void> allocate_into() { return nullptr; }
+
   /// Captures into the pool.
   [[nodiscard]] OneCall& captures() noexcept { return captures_; }
   /// Before a replay. @throws UsageError  Another thread warms up a capture into the pool, or it sleeps.
@@ -101,8 +104,8 @@ class PoolState {
     if (is_.load(std::memory_order_relaxed) != Is::ready) [[unlikely]]
       refuse_replay();
   }
-  /// Before a capture. @throws UsageError  It sleeps.
-  void check_awake() const;
+  /// Before a capture, say. @param call  "capture()", for the error. @throws UsageError  It sleeps.
+  void check_awake(const char* call) const;
 
   /// See GraphPool.
   std::size_t suspend();

@@ -78,6 +78,8 @@ void bind_pool(py::module_& module) {
       .def("resume", &GraphPool::resume, py::call_guard<py::gil_scoped_release>(),
            "Brings its memory back, with what tensors hold of it.")
       .def_property_readonly("is_asleep", &GraphPool::is_asleep, "Between suspend() and resume().");
+  py::class_<GraphPool::Allocations>(module, "PoolAllocations", "What its thread allocates lies in the pool.")
+      .def(py::init<GraphPool&>(), py::arg("pool"));
   module.def("suspend_all", &suspend_all, py::call_guard<py::gil_scoped_release>(),
              "Suspends each pool of the process that can sleep, and returns the bytes that went back to the driver.\n\n"
              "Raises:\n    UsageError: as GraphPool.suspend(), for the first pool that cannot; the others sleep.");

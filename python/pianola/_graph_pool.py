@@ -52,6 +52,27 @@ class GraphPool(_C.GraphPool):
         finally:
             self.resume()
 
+    @contextlib.contextmanager
+    def allocations(self) -> Iterator[None]:
+        """What this thread allocates on the device inside of the `with` lies in the pool, and sleeps with it.
+
+            with pool.allocations():
+                model = Model().cuda()
+                optimizer = torch.optim.AdamW(model.parameters())
+                train_step(batch)  # makes the optimizer's state
+
+        On resume it is as it was, at the same addresses. What autograd's threads allocate, such as gradients, lies outside. Nothing on the
+        CPU. Captures are refused inside.
+
+        Raises:
+            UsageError: the pool sleeps, somebody captures into it, or a capture is open on this thread.
+        """
+        allocations = _C.PoolAllocations(self)
+        try:
+            yield
+        finally:
+            del allocations
+
 
 class GraphPoolFamily(_C.GraphPoolFamily):
     """Pools for the graphs of functions that never run at once, such as a model's layers: `graphed(..., pool=family)`.

@@ -53,6 +53,50 @@ def test_training_goes_on_where_it_slept(device, way, plan_memory):
     assert step.info().signatures[0].replays >= 5
 
 
+def test_a_model_and_its_optimizer_sleep_with_the_pool(device):
+    torch.manual_seed(5)
+    eager_model = Gpt(layers=2, size=128).to(device)
+    eager = training(eager_model, device)
+    pool = pianola.GraphPool(device, can_sleep=True)
+    with pool.allocations():
+        model = copy.deepcopy(eager_model)
+        step = training(model, device)
+        ids = words(0, device, batch=32)
+        torch.manual_seed(0)
+        step(ids)  # makes the optimizer's state
+    torch.manual_seed(0)
+    eager(ids)
+    parameters = sum(parameter.nbytes for parameter in model.parameters())
+    iteration = pianola.FullIteration(step, pool=pool)
+    for i in range(1, 9):
+        ids = words(i, device, batch=32)
+        torch.manual_seed(i)
+        loss = iteration(ids)
+        torch.manual_seed(i)
+        assert_same(f"loss {i}", loss, eager(ids))
+        given_back = pool.suspend()
+        assert device.type == "cpu" or given_back >= 3 * parameters  # with AdamW's averages
+        if device.type == "cuda":
+            torch.full((3 * parameters,), 7, dtype=torch.uint8, device=device)  # somebody else has the memory
+        pool.resume()
+        for name, parameter in model.named_parameters():
+            assert_same(f"{name} after step {i}", parameter, eager_model.get_parameter(name))
+    assert iteration.info().signatures[0].replays >= 4
+
+
+def test_a_capture_while_allocations_go_to_a_pool_is_refused(device):
+    pool = pianola.GraphPool(device, can_sleep=True)
+    x = torch.ones(4, device=device)
+    graph = pianola.Graph(device)
+    with pool.allocations(), pytest.raises(pianola.UsageError, match="while what this thread allocates goes to a pool"):
+        graph.capture(lambda: x + 1)
+    graph.capture(lambda: x + 1, pool=pool)
+    pool.suspend()
+    with pytest.raises(pianola.UsageError, match=r"allocations\(\) was given a pool that is asleep"), pool.allocations():
+        pass
+    pool.resume()
+
+
 def test_calls_without_gradients_sleep_too(device):
     model = made(device).eval()
     pool = pianola.GraphPool(device, can_sleep=True)

@@ -1,6 +1,7 @@
 #include <pianola/graph/cuda/cuda_pool.hpp>
 
 #include <pianola/core/error.hpp>
+#include <pianola/graph/cuda/into_pool.hpp>
 #include <pianola/graph/cuda/mapped_segments.hpp>
 #include <pianola/graph/cuda/pool_blocks.hpp>
 #include <pianola/graph/cuda/pool_reservation.hpp>
@@ -17,6 +18,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <thread>
 #include <utility>
 
 namespace pianola::graph {
@@ -162,6 +164,19 @@ std::shared_ptr<void> CudaPool::reserve_used_memory() {
 std::optional<SharedRegion> CudaPool::shared_region() const {
   if (region_ == nullptr) return std::nullopt;
   return SharedRegion{.bytes = region_->bytes(), .taken = region_->taken()};
+}
+
+std::shared_ptr<void> CudaPool::allocate_into() {
+  struct Allocations {
+    std::shared_ptr<void> reservation;  // of what replays write
+    IntoPool into_pool;
+  };
+  const auto is_this_thread = [thread = std::this_thread::get_id()](cudaStream_t) {
+    return std::this_thread::get_id() == thread;
+  };
+  std::shared_ptr<void> reservation = reserve_used_memory();
+  return std::shared_ptr<void>(new Allocations{std::move(reservation), {device().index(), id(), is_this_thread}},
+                               [](void* made) { delete static_cast<Allocations*>(made); });
 }
 
 // It computes in cuBLAS's workspaces, which replays use.

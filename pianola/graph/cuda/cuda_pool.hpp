@@ -33,6 +33,7 @@ class CudaPool final : public PoolState {
   [[nodiscard]] std::vector<ByteSpan> segments() const override;
   [[nodiscard]] std::vector<ByteSpan> workspace_spans() const override;
   [[nodiscard]] std::shared_ptr<void> reserve_used_memory() override;
+  [[nodiscard]] std::shared_ptr<void> allocate_into() override;
   [[nodiscard]] std::optional<SharedRegion> shared_region() const override;
   /// What plans of its graphs share; nullptr: nothing.
   [[nodiscard]] const std::shared_ptr<PlannedRegion>& planned_region() const noexcept { return region_; }

@@ -1,5 +1,7 @@
 #include <pianola/graph/cuda/pool_reservation.hpp>
 
+#include <pianola/graph/cuda/into_pool.hpp>
+
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/util/Exception.h>
@@ -49,24 +51,6 @@ std::vector<Wanted> find_used_blocks(c10::MempoolId_t pool, const std::vector<By
   return result;
 }
 
-// Allocations of one stream go to the pool while it lives.
-class IntoPool {
- public:
-  IntoPool(c10::DeviceIndex device, c10::MempoolId_t pool, cudaStream_t stream) : device_(device), pool_(pool) {
-    allocator::beginAllocateToPool(device, pool, [stream](cudaStream_t of) { return of == stream; });
-  }
-  IntoPool(const IntoPool&) = delete;
-  IntoPool& operator=(const IntoPool&) = delete;
-  ~IntoPool() {
-    allocator::endAllocateToPool(device_, pool_);
-    allocator::releasePool(device_, pool_);  // beginning counted as a use
-  }
-
- private:
-  c10::DeviceIndex device_;
-  c10::MempoolId_t pool_;
-};
-
 // The allocator takes the smallest free block that is large enough, so others of about that size may come first.
 void* allocate_at(const Wanted& wanted, std::size_t tries) {
   std::vector<void*> others;
@@ -91,7 +75,7 @@ PoolReservation::PoolReservation(c10::DeviceIndex device, c10::MempoolId_t pool,
   // Large ones first: what they leave over is no candidate for the smaller ones then.
   std::sort(wanted.begin(), wanted.end(), [](const Wanted& a, const Wanted& b) { return a.bytes > b.bytes; });
   for (const Wanted& block : wanted) {
-    const IntoPool into_pool(device, pool, block.stream);
+    const IntoPool into_pool(device, pool, [stream = block.stream](cudaStream_t of) { return of == stream; });
     if (void* memory = allocate_at(block, wanted.size() + 1)) held_.push_back(memory);
   }
 }
