@@ -142,7 +142,7 @@ OTHER_TESTS = {
     "PG705": ["pianola/graph/cuda/shared_stream_test.cpp"],
     "PG707": ["pianola/graph/thread_test.cpp"],
     "PG907": ["tests/hazards/other_rules_test.py", "pianola/callable/slots_test.cpp"],
-    "PG908": ["tests/hazards/other_rules_test.py"],
+    "PG908": ["tests/hazards/other_rules_test.py", "pianola/audit/memory_test.cpp"],
     "PG909": ["tests/hazards/other_rules_test.py", "pianola/graph/pool_test.cpp"],
     "PG1004": ["pianola/callable/module_view_test.cpp"],
     "PG1006": ["tests/hazards/other_rules_test.py"],
@@ -380,7 +380,7 @@ def contents(rules, found):
     captured = capture_rules()
     lines = ["| rule | kind | severity | what | found by | CUDA only |", "| --- | --- | --- | --- | --- | --- |"]
     for rule in rules.values():
-        by = ["audit"] if rule.id in found or rule.id in ("PG302", "PG1009", "PG1102") else []
+        by = ["audit"] if rule.id in found or rule.id in ("PG302", "PG908", "PG1009", "PG1102") else []
         by += ["capture"] if rule.id in captured - AT_REPLAY or rule.id in ("PG602", "PG702") else []
         by += ["replay"] if rule.id in AT_REPLAY else []
         by += ["verify"] if rule.severity == "wrong numbers" else []

@@ -1,4 +1,5 @@
 #pragma once
+#include <pianola/graph/run_memory.hpp>
 #include <pianola/trace/odd_work.hpp>
 #include <pianola/trace/op_trace.hpp>
 #include <pianola/trace/weak_tensor.hpp>
@@ -135,6 +136,7 @@ struct ObservedRun {
   bool autocast_stays = false;  ///< What autocast keeps in its cache when the run is over stays there.
   bool anomaly_at_begin = false;
   bool threw = false;
+  std::optional<graph::SeenMemory> memory;  ///< Of the last run, where it is watched.
   std::optional<trace::OddWork> odd_work;  ///< What no graph can hold; the operations that did it are not in the trace.
 
   [[nodiscard]] const OutsideMemory* find_outside(const void* identity) const;

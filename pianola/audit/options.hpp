@@ -4,6 +4,7 @@
 #include <ATen/core/Generator.h>
 #include <c10/core/Device.h>
 
+#include <cstddef>
 #include <functional>
 #include <optional>
 #include <string>
@@ -35,6 +36,8 @@ struct AuditOptions {
   int capture_warmup = 3;
   /// Where the graph will be; empty: where most of the step's operations run.
   std::optional<c10::Device> device = {};
+  /// Bytes that the driver has left for the graph, where it is going to run elsewhere; empty: the device is asked. See rule PG908.
+  std::optional<std::size_t> free_memory = {};
   /// A name for the report's heading.
   std::string subject = "step";
 };

@@ -12,6 +12,8 @@
 #include <pianola/graph/device_check.hpp>
 #include <pianola/graph/generator_states.hpp>
 #include <pianola/graph/open_capture.hpp>
+#include <pianola/graph/run_memory.hpp>
+#include <pianola/trace/block_log.hpp>
 #include <pianola/trace/call_site.hpp>
 #include <pianola/trace/plain_check.hpp>
 #include <pianola/trace/tensors_of.hpp>
@@ -103,6 +105,7 @@ struct Session::Impl {
 
     TraceRecorder recorder;
     RunObserver observer;
+    std::optional<graph::RunMemory> memory;
     std::vector<GivenInput> inputs;
     std::vector<NamedMemory> names;
     std::optional<trace::OpStream> stream;
@@ -120,6 +123,8 @@ struct Session::Impl {
   }
 
   void begin(const RunBoundary& boundary);
+  void watch_memory();
+  void note_memory(ObservedRun& run);
   void end(const std::vector<at::Tensor>& results, bool threw);
   void note_results(ObservedRun& run, const std::vector<at::Tensor>& results) const;
   void note_kept(ObservedRun& run) const;
@@ -157,11 +162,36 @@ void Session::Impl::begin(const RunBoundary& boundary) {
   }
   open->note_names(boundary.names);
   open->note_names(options.names);
+  watch_memory();
   std::vector<trace::OpObserver*> observers = {&open->recorder, &open->observer};
+  if (open->memory) observers.push_back(&*open->memory);
   if (options.restore) observers.push_back(&generator_states);
   if (cuda->observer() != nullptr) observers.push_back(cuda->observer());
   cuda->start();
   open->stream.emplace(std::move(observers));
+}
+
+// Of the last run, whose memory a graph would have; where it may be known what is left for that.
+void Session::Impl::watch_memory() {
+  if (runs.size() + 1 < static_cast<std::size_t>(options.iterations)) return;
+  const bool on_cuda = options.device ? options.device->is_cuda() : cuda_is_in_use();
+  if (options.free_memory) {
+    open->memory.emplace(graph::RunMemory::Of::with_frees);
+  } else if (on_cuda) {
+    open->memory.emplace(graph::RunMemory::Of::cuda);
+  }
+}
+
+// Before others free what it made.
+void Session::Impl::note_memory(ObservedRun& run) {
+  if (!open->memory || run.threw) return;
+  const c10::Device where = options.device.value_or(busiest_device({&run, 1}));
+  if (where.is_cpu() && !options.free_memory) return;
+  if (trace::BlockLog::sees(where)) {
+    run.memory = open->memory->on(where);
+  } else {
+    notes.emplace_back("whether a graph finds room is not known: another allocator is in the place of torch's");
+  }
 }
 
 void Session::Impl::end(const std::vector<at::Tensor>& results, bool threw) {
@@ -180,6 +210,7 @@ void Session::Impl::end(const std::vector<at::Tensor>& results, bool threw) {
   run.inputs = std::move(open->inputs);
   run.names = std::move(open->names);
   run.threw = threw;
+  note_memory(run);
   open.reset();
   note_results(run, results);
   note_kept(run);
@@ -350,7 +381,11 @@ AuditReport Session::finish() {
   impl_->add_thrown(observed, report);
   for (std::string& note : impl_->notes) report.add_note(std::move(note));
   if (impl_->trial) add_trial(*impl_->trial, observed, report);
-  impl_->put_back();
+  impl_->put_back();  // which gives memory back
+  const bool has_run_out = std::any_of(report.findings().begin(), report.findings().end(),
+                                       [](const Finding& finding) { return finding.rule->id == "PG908"; });
+  if (has_run_out) return report;
+  for (Finding& finding : check_memory(observed, impl_->options.free_memory)) report.add(std::move(finding));
   return report;
 }
 

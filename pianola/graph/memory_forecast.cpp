@@ -3,124 +3,63 @@
 #include <pianola/core/error.hpp>
 #include <pianola/core/number_check.hpp>
 #include <pianola/core/report_format.hpp>
-#include <pianola/graph/account/block_picture.hpp>
-#include <pianola/graph/account/executable_forecast.hpp>
 #include <pianola/graph/device_check.hpp>
 #include <pianola/graph/open_capture.hpp>
-#include <pianola/memory/allocator_model.hpp>
-#include <pianola/trace/arguments.hpp>
-#include <pianola/trace/block_log.hpp>
-#include <pianola/trace/op_stream.hpp>
-#include <pianola/trace/step_memory.hpp>
-#include <pianola/trace/tensors_of.hpp>
+#include <pianola/graph/run_memory.hpp>
 #include <pianola/trace/trace_recorder.hpp>
 
 #include <ATen/Context.h>
-#if PIANOLA_WITH_CUDA
-#include <pianola/graph/cuda/free_memory.hpp>
-#endif
 
 #include <fmt/format.h>
-
-#include <algorithm>
-#include <set>
-#include <utility>
 
 namespace pianola {
 namespace {
 
-// Of memory that was there before and that the step writes, whole storages: so a capture copies them.
-class WrittenStorages final : public trace::OpObserver {
- public:
-  explicit WrittenStorages(c10::Device device) : device_(device) {}
+// Room for a pool and its executable, and beside them for copies.
+bool is_enough(const MemoryForecast& forecast, std::uint64_t of_driver) {
+  const std::uint64_t taken = forecast.pool + forecast.executable;
+  return taken <= of_driver && taken + forecast.copied <= *forecast.free + forecast.cached;
+}
 
-  void on_op_begin(const trace::OpSpan& op) override {
-    trace::for_each_argument(*op.info, op.inputs, [&](const at::Tensor& tensor, bool written) {
-      const c10::StorageImpl* const storage = trace::storage_of(tensor);
-      if (!written || storage == nullptr || tensor.device() != device_ || op.memory->made(tensor)) return;
-      if (seen_.insert(storage).second) bytes_ += memory::in_whole_units(storage->nbytes());
-    });
-  }
-  [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
-
- private:
-  c10::Device device_;
-  std::set<const c10::StorageImpl*> seen_;
-  std::uint64_t bytes_ = 0;
-};
-
-// What a run showed.
-struct Run {
-  std::vector<trace::StepBlock> blocks;
-  OpTrace trace;
-  std::uint64_t written = 0;
-};
-
-Run observe(const std::function<void()>& step, c10::Device device) {
+graph::SeenMemory observe(const std::function<void()>& step, c10::Device device, OpTrace& trace) {
   if (device.is_cuda())
     at::globalContext().lazyInitDevice(c10::kCUDA);  // the hook is put into an allocator that is there
-  trace::BlockLog log;
-  WrittenStorages written(device);
+  graph::RunMemory memory;
   TraceRecorder recorder({.call_sites = true});
   {
-    const trace::OpStream stream({&log, &written, &recorder});
+    const trace::OpStream stream({&memory, &recorder});
     step();
     stream.check();
   }
-  return {.blocks = log.blocks(device), .trace = recorder.take(), .written = written.bytes()};
-}
-
-void note_free_memory([[maybe_unused]] MemoryForecast& forecast) {
-#if PIANOLA_WITH_CUDA
-  if (!forecast.device.is_cuda()) return;
-  const graph::FreeMemory free = graph::free_memory_of(forecast.device.index());
-  forecast.free = free.of_driver;
-  forecast.cached = free.cached;
-  forecast.returnable = free.returnable;
-#endif
-}
-
-MemoryForecast judge(const Run& run, c10::Device device) {
-  graph::BlockPicture seen = graph::picture_of(run.blocks, run.trace);
-  MemoryForecast forecast;
-  forecast.device = device;
-  forecast.operations = run.trace.ops().size();
-  forecast.blocks = run.blocks.size();
-  forecast.handed_out = seen.handed_out;
-  forecast.left = seen.left;
-  forecast.peak_place = std::move(seen.peak_place);
-  forecast.at_peak = std::move(seen.at_peak);
-  forecast.picture = std::move(seen.picture);
-  forecast.picture.title = fmt::format("Memory of a step of {} operations on {}", forecast.operations,
-                                       device.is_cpu() ? "the CPU" : device.str());
-  forecast.picture.places = memory::plan_offsets(seen.lives);
-  forecast.picture.pool = forecast.pool = memory::pool_bytes(seen.lives);
-  forecast.planned = forecast.picture.places.bytes;
-  forecast.bound = forecast.picture.places.bound;
-  forecast.copied = run.written;
-  forecast.executable = graph::forecast_executable(run.trace);
-  note_free_memory(forecast);
-  return forecast;
+  trace = recorder.take();
+  return memory.on(device);
 }
 
 }  // namespace
 
 std::optional<bool> MemoryForecast::fits() const {
   if (!free) return std::nullopt;
-  const std::uint64_t of_driver = pool + executable;
-  return of_driver <= *free && of_driver + copied <= *free + cached;
+  return is_enough(*this, *free);
+}
+
+std::optional<bool> MemoryForecast::would_fit() const {
+  if (!free) return std::nullopt;
+  return is_enough(*this, *free + returnable);
+}
+
+std::string MemoryForecast::numbers() const {
+  const auto in_bytes = [](std::uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); };
+  const std::string taken =
+      fmt::format("a capture takes {} of the driver and {} for copies", in_bytes(pool + executable), in_bytes(copied));
+  return free ? fmt::format("{}, and the driver has {} left", taken, in_bytes(*free)) : taken;
 }
 
 std::string MemoryForecast::verdict() const {
   if (!free) return "Whether it fits is not known: free memory is a GPU's, and this step runs on the CPU.";
-  const auto in_bytes = [](std::uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); };
-  const std::string numbers =
-      fmt::format("a capture takes {} of the driver and {} for copies, and the driver has {} left.",
-                  in_bytes(pool + executable), in_bytes(copied), in_bytes(*free));
-  if (*fits()) return "It fits: " + numbers;
-  const bool would_fit = pool + executable <= *free + returnable && pool + executable + copied <= *free + cached;
-  if (!would_fit) return "It does not fit: " + numbers;
-  return fmt::format("It does not fit yet: {} torch.cuda.empty_cache() gives {} back.", numbers, in_bytes(returnable));
+  if (*fits()) return fmt::format("It fits: {}.", numbers());
+  if (!*would_fit()) return fmt::format("It does not fit: {}.", numbers());
+  return fmt::format("It does not fit yet: {}. torch.cuda.empty_cache() gives {} back.", numbers(),
+                     format_bytes(static_cast<double>(returnable)));
 }
 
 Report MemoryForecast::report() const {
@@ -151,7 +90,9 @@ MemoryForecast predict_memory(const std::function<void()>& step, c10::Device any
                       .fix = "call it before: it runs the step"});
   }
   for (int i = 0; i < warmup; ++i) step();
-  return judge(observe(step, device), device);
+  OpTrace trace;
+  const graph::SeenMemory seen = observe(step, device, trace);
+  return graph::forecast_of(seen, trace, device);
 }
 
 }  // namespace pianola

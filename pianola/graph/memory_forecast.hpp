@@ -37,6 +37,10 @@ struct PIANOLA_API MemoryForecast {
   /// Whether a capture finds room: the pool and the executable in what the driver has left, the copies in what torch holds as well.
   /// Unknown where that is.
   [[nodiscard]] std::optional<bool> fits() const;
+  /// The same once torch.cuda.empty_cache() was called.
+  [[nodiscard]] std::optional<bool> would_fit() const;
+  /// "a capture takes 3.1 GiB of the driver and 96.0 MiB for copies, and the driver has 2.0 GiB left"
+  [[nodiscard]] std::string numbers() const;
   /// What is said of that, in a sentence.
   [[nodiscard]] std::string verdict() const;
   [[nodiscard]] Report report() const;

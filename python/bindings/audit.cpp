@@ -71,7 +71,8 @@ std::vector<NamedTensor> as_named(const py::list& pairs) {
 
 AuditOptions make_audit_options(int iterations, int warmup, bool sources, bool trial, bool restore,
                                 std::vector<at::Generator> generators, int capture_warmup,
-                                std::optional<c10::Device> device, std::string subject) {
+                                std::optional<c10::Device> device, std::optional<std::size_t> free_memory,
+                                std::string subject) {
   return {.iterations = iterations,
           .warmup = warmup,
           .sources = sources,
@@ -80,6 +81,7 @@ AuditOptions make_audit_options(int iterations, int warmup, bool sources, bool t
           .generators = std::move(generators),
           .capture_warmup = capture_warmup,
           .device = device,
+          .free_memory = free_memory,
           .subject = std::move(subject)};
 }
 
@@ -262,13 +264,14 @@ void bind_session(py::module_& module) {
   py::class_<Session>(module, "AuditSession", "One audit, run by run.")
       .def(py::init([](int iterations, int warmup, bool sources, bool trial, bool restore,
                        std::vector<at::Generator> generators, int capture_warmup, std::optional<c10::Device> device,
-                       std::string subject) {
+                       std::optional<std::size_t> free_memory, std::string subject) {
              return std::make_unique<Session>(make_audit_options(iterations, warmup, sources, trial, restore,
                                                                  std::move(generators), capture_warmup, device,
-                                                                 std::move(subject)));
+                                                                 free_memory, std::move(subject)));
            }),
            py::kw_only(), py::arg("iterations"), py::arg("warmup"), py::arg("sources"), py::arg("trial"),
-           py::arg("restore"), py::arg("generators"), py::arg("capture_warmup"), py::arg("device"), py::arg("subject"))
+           py::arg("restore"), py::arg("generators"), py::arg("capture_warmup"), py::arg("device"),
+           py::arg("free_memory"), py::arg("subject"))
       .def("begin_warmup", &Session::begin_warmup, NoGil(), "A run that is not compared.")
       .def("end_warmup", &Session::end_warmup, NoGil(), "It is over.")
       .def("begin", &begin, py::arg("inputs"), py::arg("names"),

@@ -2668,6 +2668,7 @@ class AuditSession:
         generators: Sequence[torch.Generator],
         capture_warmup: int,
         device: torch.device | None,
+        free_memory: int | None,
         subject: str,
     ) -> None: ...
     def begin_warmup(self) -> None:

@@ -2,6 +2,8 @@
 #include <pianola/audit/observed_runs.hpp>
 #include <pianola/audit/report.hpp>
 
+#include <cstddef>
+#include <optional>
 #include <vector>
 
 // Each looks at the runs of a step for the hazards of one kind. None changes anything, and none needs another one's
@@ -37,6 +39,9 @@ using Findings = std::vector<Finding>;
 [[nodiscard]] Findings check_plain(const ObservedRuns& runs);
 /// Whether there is anything to capture: PG1201.
 [[nodiscard]] Findings check_work(const ObservedRuns& runs);
+
+/// Whether a graph of the last run finds room: PG908. Asks the device what it has left. @param free  Is taken for that.
+[[nodiscard]] Findings check_memory(const ObservedRuns& runs, std::optional<std::size_t> free);
 
 /// Whether the gradient of a leaf was dropped, or replaced, between two runs, one behind the other.
 [[nodiscard]] bool gradient_was_dropped(const GradientNote& in_a, const GradientNote& in_b);

@@ -41,6 +41,7 @@ def audit(
     callables: Iterable[torch.nn.Module] = (),
     capture_warmup: int = 3,
     device: Device = None,
+    free_memory: Optional[int] = None,
 ) -> "_C.AuditReport":
     """Finds the hazards of a step before you capture it: each with its rule, the line, what was seen, and what to do.
 
@@ -67,6 +68,7 @@ def audit(
         callables: modules inside the step that you will graph by themselves.
         capture_warmup: warm-up runs that the capture will have.
         device: where the graph will be; None: on the GPU if the step has tensors there.
+        free_memory: bytes that are left for the graph, where it is going to run elsewhere; None: what the GPU has left now.
 
     Returns:
         A report: findings, ok, worst, exit_code, to_text(), to_json(), to_sarif(); str() is the text.
@@ -93,6 +95,7 @@ def audit(
         generators=list(generators),
         capture_warmup=capture_warmup,
         device=chosen,
+        free_memory=free_memory,
         subject=target.name,
     )
     one = _Audit(session, target, chosen, _Calls(arguments, first, between))

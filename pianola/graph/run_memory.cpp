@@ -1,0 +1,84 @@
+#include <pianola/graph/run_memory.hpp>
+
+#include <pianola/graph/account/block_picture.hpp>
+#include <pianola/graph/account/executable_forecast.hpp>
+#include <pianola/memory/allocator_model.hpp>
+#include <pianola/trace/arguments.hpp>
+#include <pianola/trace/step_memory.hpp>
+#include <pianola/trace/tensors_of.hpp>
+
+#if PIANOLA_WITH_CUDA
+#include <pianola/graph/cuda/free_memory.hpp>
+#endif
+
+#include <fmt/format.h>
+
+namespace pianola::graph {
+namespace {
+
+void note_free_memory([[maybe_unused]] MemoryForecast& forecast) {
+#if PIANOLA_WITH_CUDA
+  if (!forecast.device.is_cuda()) return;
+  const FreeMemory free = free_memory_of(forecast.device.index());
+  forecast.free = free.of_driver;
+  forecast.cached = free.cached;
+  forecast.returnable = free.returnable;
+#endif
+}
+
+}  // namespace
+
+void RunMemory::on_op_begin(const trace::OpSpan& op) {
+  blocks_.on_op_begin(op);
+  trace::for_each_argument(*op.info, op.inputs, [&](const at::Tensor& tensor, bool written) {
+    const c10::StorageImpl* const storage = trace::storage_of(tensor);
+    if (!written || storage == nullptr || op.memory->made(tensor) || !seen_.insert(storage).second) return;
+    const c10::Device device = tensor.device();
+    written_[{device.type(), device.index()}] += memory::in_whole_units(storage->nbytes());
+  });
+}
+
+SeenMemory RunMemory::on(c10::Device device) const {
+  SeenMemory seen{.blocks = blocks_.blocks(device), .written = 0};
+  const auto written = written_.find({device.type(), device.index()});
+  if (written != written_.end()) seen.written = written->second;
+  return seen;
+}
+
+MemoryForecast sizes_of(const SeenMemory& run, const OpTrace& trace, c10::Device device) {
+  MemoryForecast forecast;
+  forecast.device = device;
+  forecast.operations = trace.ops().size();
+  forecast.blocks = run.blocks.size();
+  std::vector<memory::Block> lives;
+  lives.reserve(run.blocks.size());
+  for (const trace::StepBlock& block : run.blocks) {
+    lives.push_back(block.life);
+    lives.back().bytes = memory::in_whole_units(block.life.bytes);
+    forecast.handed_out += lives.back().bytes;
+    if (block.life.freed == memory::Block::kNever) forecast.left += lives.back().bytes;
+  }
+  forecast.bound = memory::peak_bytes(lives);
+  forecast.pool = memory::pool_bytes(lives);
+  forecast.copied = run.written;
+  forecast.executable = forecast_executable(trace);
+  note_free_memory(forecast);
+  return forecast;
+}
+
+MemoryForecast forecast_of(const SeenMemory& run, const OpTrace& trace, c10::Device device) {
+  MemoryForecast forecast = sizes_of(run, trace, device);
+  BlockPicture seen = picture_of(run.blocks, trace);
+  forecast.peak_place = std::move(seen.peak_place);
+  forecast.at_peak = std::move(seen.at_peak);
+  forecast.picture = std::move(seen.picture);
+  forecast.picture.title = fmt::format("Memory of a step of {} operations on {}", forecast.operations,
+                                       device.is_cpu() ? "the CPU" : device.str());
+  forecast.picture.places = memory::plan_offsets(seen.lives);
+  forecast.picture.pool = forecast.pool;
+  forecast.planned = forecast.picture.places.bytes;
+  forecast.bound = forecast.picture.places.bound;
+  return forecast;
+}
+
+}  // namespace pianola::graph
