@@ -1,14 +1,7 @@
 #include <pianola/graph/memory_forecast.hpp>
 
-#include <pianola/core/error.hpp>
-#include <pianola/core/number_check.hpp>
 #include <pianola/core/report_format.hpp>
-#include <pianola/graph/device_check.hpp>
-#include <pianola/graph/open_capture.hpp>
 #include <pianola/graph/run_memory.hpp>
-#include <pianola/trace/trace_recorder.hpp>
-
-#include <ATen/Context.h>
 
 #include <fmt/format.h>
 
@@ -19,20 +12,6 @@ namespace {
 bool is_enough(const MemoryForecast& forecast, std::uint64_t of_driver) {
   const std::uint64_t taken = forecast.pool + forecast.executable;
   return taken <= of_driver && taken + forecast.copied <= *forecast.free + forecast.cached;
-}
-
-graph::SeenMemory observe(const std::function<void()>& step, c10::Device device, OpTrace& trace) {
-  if (device.is_cuda())
-    at::globalContext().lazyInitDevice(c10::kCUDA);  // the hook is put into an allocator that is there
-  graph::RunMemory memory;
-  TraceRecorder recorder({.call_sites = true});
-  {
-    const trace::OpStream stream({&memory, &recorder});
-    step();
-    stream.check();
-  }
-  trace = recorder.take();
-  return memory.on(device);
 }
 
 }  // namespace
@@ -83,16 +62,9 @@ Report MemoryForecast::report() const {
 }
 
 MemoryForecast predict_memory(const std::function<void()>& step, c10::Device any_device, int warmup) {
-  check_at_least(0, "warmup", warmup);
-  const c10::Device device = graph::usable_device(any_device);
-  if (graph::capture_is_open()) {
-    throw UsageError({.what = "predict_memory() was called while a capture is open on this thread",
-                      .fix = "call it before: it runs the step"});
-  }
+  const c10::Device device = graph::ready_to_predict("predict_memory()", any_device, warmup);
   for (int i = 0; i < warmup; ++i) step();
-  OpTrace trace;
-  const graph::SeenMemory seen = observe(step, device, trace);
-  return graph::forecast_of(seen, trace, device);
+  return graph::forecast_of_run(step, device);
 }
 
 }  // namespace pianola

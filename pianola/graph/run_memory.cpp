@@ -1,11 +1,18 @@
 #include <pianola/graph/run_memory.hpp>
 
+#include <pianola/core/error.hpp>
+#include <pianola/core/number_check.hpp>
 #include <pianola/graph/account/block_picture.hpp>
 #include <pianola/graph/account/executable_forecast.hpp>
+#include <pianola/graph/device_check.hpp>
+#include <pianola/graph/open_capture.hpp>
 #include <pianola/memory/allocator_model.hpp>
 #include <pianola/trace/arguments.hpp>
 #include <pianola/trace/step_memory.hpp>
 #include <pianola/trace/tensors_of.hpp>
+#include <pianola/trace/trace_recorder.hpp>
+
+#include <ATen/Context.h>
 
 #if PIANOLA_WITH_CUDA
 #include <pianola/graph/cuda/free_memory.hpp>
@@ -79,6 +86,30 @@ MemoryForecast forecast_of(const SeenMemory& run, const OpTrace& trace, c10::Dev
   forecast.planned = forecast.picture.places.bytes;
   forecast.bound = forecast.picture.places.bound;
   return forecast;
+}
+
+MemoryForecast forecast_of_run(const std::function<void()>& step, c10::Device device) {
+  RunMemory memory;
+  TraceRecorder recorder({.call_sites = true});
+  {
+    const trace::OpStream stream({&memory, &recorder});
+    step();
+    stream.check();
+  }
+  const OpTrace trace = recorder.take();
+  return forecast_of(memory.on(device), trace, device);
+}
+
+c10::Device ready_to_predict(std::string_view function, c10::Device any_device, int warmup) {
+  check_at_least(0, "warmup", warmup);
+  const c10::Device device = usable_device(any_device);
+  if (capture_is_open()) {
+    throw UsageError({.what = fmt::format("{} was called while a capture is open on this thread", function),
+                      .fix = "call it before: it runs the step"});
+  }
+  if (device.is_cuda())
+    at::globalContext().lazyInitDevice(c10::kCUDA);  // the hook is put into an allocator that is there
+  return device;
 }
 
 }  // namespace pianola::graph

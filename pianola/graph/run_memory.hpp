@@ -9,7 +9,9 @@
 #include <c10/util/flat_hash_map.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -46,5 +48,14 @@ class RunMemory final : public trace::OpObserver {
 [[nodiscard]] MemoryForecast sizes_of(const SeenMemory& run, const OpTrace& trace, c10::Device device);
 /// All of it. Slow: call sites are read. @param trace  With them.
 [[nodiscard]] MemoryForecast forecast_of(const SeenMemory& run, const OpTrace& trace, c10::Device device);
+
+/// Runs the step, and tells what a graph of it would take.
+[[nodiscard]] MemoryForecast forecast_of_run(const std::function<void()>& step, c10::Device device);
+
+/// The device by its number, whose allocator is there.
+/// @param function  That was called, for messages.
+/// @throws UsageError  `warmup` is negative, or a capture is open.
+/// @throws DeviceError, UnsupportedError  As Graph.
+[[nodiscard]] c10::Device ready_to_predict(std::string_view function, c10::Device device, int warmup);
 
 }  // namespace pianola::graph

@@ -59,6 +59,11 @@ std::vector<StepBlock> BlockLog::blocks(c10::Device device) const {
                   : "leave backend:cudaMallocAsync out of PYTORCH_CUDA_ALLOC_CONF, and pluggable allocators"});
 }
 
+memory::Moment BlockLog::now() const {
+  const std::lock_guard lock(mutex_);
+  return events_;
+}
+
 std::vector<const void*> BlockLog::operations() const {
   const std::lock_guard lock(mutex_);
   return operations_;

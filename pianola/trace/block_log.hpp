@@ -43,6 +43,8 @@ class BlockLog final : public OpObserver, private AllocatorListener {
   /// The same of one.
   /// @throws UnsupportedError  Somebody's own allocator is in the place of torch's, and does not tell what it hands out.
   [[nodiscard]] std::vector<StepBlock> blocks(c10::Device device) const;
+  /// The next event's.
+  [[nodiscard]] memory::Moment now() const;
   /// What each operation was that began, in order.
   [[nodiscard]] std::vector<const void*> operations() const;
 

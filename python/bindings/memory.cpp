@@ -1,16 +1,20 @@
 #include <bindings/bindings.hpp>
 #include <bindings/gil.hpp>
+#include <bindings/held_object.hpp>
 #include <bindings/python_function.hpp>
 
 #include <pianola/graph/account/captured_memory.hpp>
 #include <pianola/graph/account/graph_memory.hpp>
 #include <pianola/graph/account/process_memory.hpp>
+#include <pianola/graph/bucket_forecast.hpp>
 #include <pianola/graph/memory_forecast.hpp>
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace pianola::python {
 namespace {
@@ -21,6 +25,16 @@ MemoryForecast predict(const py::function& step, const c10::Device& device, int 
   return predict_memory(action, device, warmup);
 }
 
+BucketForecast predict_each(const py::function& step, const std::vector<std::string>& names, const c10::Device& device,
+                            int warmup) {
+  const auto run = [held = HeldObject(step)](std::size_t bucket) {
+    const WithGil gil;
+    (void)call_python(held.get(), py::make_tuple(bucket));
+  };
+  const WithoutGil release;
+  return predict_buckets(run, names, device, warmup);
+}
+
 template <typename T>
 void bind_report(py::class_<T>& made) {
   made.def(
@@ -28,6 +42,30 @@ void bind_report(py::class_<T>& made) {
       .def(
           "to_json", [](const T& self) { return self.report().to_json(); }, "One JSON object.")
       .def("__str__", [](const T& self) { return self.report().to_text(); });
+}
+
+void bind_bucket_forecast(py::module_& module) {
+  py::class_<BucketForecast> forecast(module, "BucketForecast",
+                                      "What graphs of a step would take, of one bucket each, that never run at once.");
+  forecast
+      .def_property_readonly(
+          "device", [](const BucketForecast& self) { return self.device; }, "Where the step ran.")
+      .def_readonly("names", &BucketForecast::names, "Of the buckets.")
+      .def_readonly("buckets", &BucketForecast::buckets, "Of each alone.")
+      .def_readonly("pools_bytes", &BucketForecast::pools, "Of pools of their own, all together.")
+      .def_readonly("shared_bytes", &BucketForecast::shared, "Of one pool for all, made with `plan_memory`.")
+      .def_readonly("copied_bytes", &BucketForecast::copied, "The most that one of the captures copies aside.")
+      .def_readonly("executable_bytes", &BucketForecast::executables, "Of the executable graphs, about.")
+      .def_readonly("free_bytes", &BucketForecast::free, "What the driver had left for pools; None on the CPU.")
+      .def_readonly("cached_bytes", &BucketForecast::cached,
+                    "What torch's allocator held unused: nothing for pools, but for the copies.")
+      .def_property_readonly("fits", &BucketForecast::fits,
+                             "Whether captures into one pool that plans find room; None on the CPU.")
+      .def_property_readonly("fits_apart", &BucketForecast::fits_apart, "Whether those into pools of their own do.")
+      .def_property_readonly("verdict", &BucketForecast::verdict, "The same in a sentence.");
+  bind_report(forecast);
+  module.def("predict_buckets", &predict_each, py::arg("step"), py::arg("names"), py::kw_only(), py::arg("device"),
+             py::arg("warmup"), "Runs a step for each bucket, and tells what graphs of it would take.");
 }
 
 void bind_pool_memory(py::module_& module) {
@@ -158,6 +196,7 @@ void bind_memory(py::module_& module) {
   bind_report(forecast);
   module.def("predict_memory", &predict, py::arg("step"), py::kw_only(), py::arg("device"), py::arg("warmup"),
              "Runs a step, and tells what a graph of it would take.");
+  bind_bucket_forecast(module);
   bind_pool_memory(module);
   bind_graph_memory(module);
   bind_process_memory(module);

@@ -790,6 +790,60 @@ class MemoryForecast:
 def predict_memory(step: Callable[..., Any], *, device: torch.device, warmup: int) -> MemoryForecast:
     """Runs a step, and tells what a graph of it would take."""
 
+class BucketForecast:
+    """What graphs of a step would take, of one bucket each, that never run at once."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the step ran."""
+    @property
+    def names(self) -> list[str]:
+        """Of the buckets."""
+    @property
+    def buckets(self) -> list[MemoryForecast]:
+        """Of each alone."""
+    @property
+    def pools_bytes(self) -> int:
+        """Of pools of their own, all together."""
+    @property
+    def shared_bytes(self) -> int:
+        """Of one pool for all, made with `plan_memory`."""
+    @property
+    def copied_bytes(self) -> int:
+        """The most that one of the captures copies aside."""
+    @property
+    def executable_bytes(self) -> int:
+        """Of the executable graphs, about."""
+    @property
+    def free_bytes(self) -> int | None:
+        """What the driver had left for pools; None on the CPU."""
+    @property
+    def cached_bytes(self) -> int:
+        """What torch's allocator held unused: nothing for pools, but for the copies."""
+    @property
+    def fits(self) -> bool | None:
+        """Whether captures into one pool that plans find room; None on the CPU."""
+    @property
+    def fits_apart(self) -> bool | None:
+        """Whether those into pools of their own do."""
+    @property
+    def verdict(self) -> str:
+        """The same in a sentence."""
+    def to_text(self) -> str:
+        """For people."""
+    def to_json(self) -> str:
+        """One JSON object."""
+    def __str__(self) -> str: ...
+
+def predict_buckets(
+    step: Callable[..., Any],
+    names: Sequence[str],
+    *,
+    device: torch.device,
+    warmup: int,
+) -> BucketForecast:
+    """Runs a step for each bucket, and tells what graphs of it would take."""
+
 class ExecutableMemory:
     """What executable graphs take beside their pools."""
 

@@ -58,7 +58,7 @@ from ._graphed_forward import GraphedForward
 from ._internals import check_internals
 from ._layers import GraphedLayers, graph_layers
 from ._apply_config import apply_config
-from ._memory import memory, memory_of_graphs, predict_memory, watch_memory
+from ._memory import memory, memory_of_graphs, predict_buckets, predict_memory, watch_memory
 from ._profile import decide, profile
 from ._rng_tracker import RngTracker
 from ._try_scopes import Trial, TriedScopes, try_scopes
@@ -143,6 +143,7 @@ __all__ = [
     "optim",
     "memory",
     "memory_of_graphs",
+    "predict_buckets",
     "predict_memory",
     "watch_memory",
     "profile",

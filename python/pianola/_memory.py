@@ -3,11 +3,14 @@
 import contextlib
 from typing import Any, Callable, Iterable, Iterator, Optional
 
-from ._audit.target import Batches
+import torch
+
+from ._audit.target import Arguments, Batches
 from ._device import Device, as_device
 from ._errors import refuse
 from ._graphed import graphed
 from ._load import _C
+from ._structure import tensors_of
 
 _MOST_CALLS = 16  # until one is replayed
 
@@ -46,6 +49,48 @@ def predict_memory(
         step(*args, **kwargs)
 
     return _C.predict_memory(run, device=as_device(device), warmup=warmup)
+
+
+def predict_buckets(step: Callable[..., Any], batches: Iterable[Any], *, device: Device = None, warmup: int = 1) -> "_C.BucketForecast":
+    """What graphs of a step would take, one for each of several batches: lengths, batch sizes.
+
+        print(pianola.predict_buckets(train_step, [(x[:, :length], y[:, :length]) for length in (128, 256, 512)]))
+
+    Each batch is a bucket, in the order of the captures. Of each it is told what `predict_memory()` tells; of all what pools of their own
+    take together, and what one takes that they share, `GraphPool(device, plan_memory=True)`: all that a step's runs free, the largest
+    needs once. What the step returns is kept for each bucket, as a caller of the graphs would keep it.
+
+    Args:
+        step: as for `predict_memory()`.
+        batches: the arguments of each bucket's calls: tuples of arguments, dicts of keyword arguments, or single arguments.
+        device: as for `predict_memory()`.
+        warmup: runs before, of each bucket.
+
+    Returns:
+        What was found: `buckets`, `pools_bytes`, `shared_bytes`, `fits`, and more; `str()` of it is the report.
+
+    Raises:
+        UsageError, DeviceError: as `predict_memory()`.
+    """
+    if not callable(step):
+        refuse(f"predict_buckets() was given a {type(step).__name__}, which cannot be called", "give it a function that runs one iteration")
+    listed = batches if isinstance(batches, (torch.Tensor, dict, str)) or not isinstance(batches, Iterable) else list(batches)
+    entries = Batches(listed)
+    arguments = [entries.next() for _ in listed] or [entries.next()]  # which refuses
+    kept: dict[int, Any] = {}
+
+    def run(bucket: int) -> None:
+        args, kwargs = arguments[bucket]
+        kept[bucket] = step(*args, **kwargs)
+
+    names = [_shapes_of(one) for one in arguments]
+    return _C.predict_buckets(run, names, device=as_device(device), warmup=warmup)
+
+
+def _shapes_of(arguments: Arguments) -> str:
+    """A name for a bucket: "[8, 128], [8]"."""
+    tensors = tensors_of(arguments)
+    return ", ".join(str(list(tensor.shape)) for tensor in tensors) if tensors else "no tensors"
 
 
 def memory(device: Device = None) -> "_C.ProcessMemory":

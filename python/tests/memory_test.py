@@ -68,6 +68,31 @@ def test_a_forecast_is_text_json_and_a_page(device):
     assert page.startswith("<!DOCTYPE html>") and "memory_test.py" in page
 
 
+def test_buckets_share_what_they_free(device):
+    model = Classifier().to(device)
+    step = training_step(model, torch.optim.AdamW(model.parameters()))
+    batches = [batch(device, count=count) for count in (32, 128, 64)]
+    forecast = pianola.predict_buckets(step, (one for one in batches), device=device)
+    alone = [pianola.predict_memory(step, [one], device=device) for one in batches]
+    assert forecast.names == ["[32, 3, 32, 32], [32]", "[128, 3, 32, 32], [128]", "[64, 3, 32, 32], [64]"]
+    for told, expected in zip(forecast.buckets, alone):
+        assert told.bound_bytes == pytest.approx(expected.bound_bytes, rel=0.02)
+    assert forecast.pools_bytes == sum(told.pool_bytes for told in forecast.buckets)
+    largest = max(told.bound_bytes for told in forecast.buckets)
+    assert largest <= forecast.shared_bytes <= largest * 1.1 + (12 << 20) < forecast.pools_bytes
+    assert forecast.fits is (True if device.type == "cuda" else None) and forecast.fits_apart is forecast.fits
+    told = json.loads(forecast.to_json())
+    assert told["shared_bytes"] == forecast.shared_bytes and [one["bucket"] for one in told["buckets"]] == forecast.names
+    assert str(forecast) == forecast.to_text() and forecast.verdict in str(forecast)
+
+
+def test_what_a_step_returns_is_kept_for_each_bucket(device):
+    sizes = [(torch.empty(count << 18, device=device),) for count in (8, 16)]
+    forecast = pianola.predict_buckets(lambda x: x + x, sizes, device=device)
+    assert [one.left_bytes for one in forecast.buckets] == [8 << 20, 16 << 20]
+    assert forecast.shared_bytes == 24 << 20
+
+
 def test_the_pool_of_a_graph_is_as_it_was_told(device):
     if device.type == "cpu":
         pytest.skip("the tape keeps all results")
@@ -255,6 +280,10 @@ def test_a_limit_that_is_kept_changes_nothing(device):
         (lambda: pianola.predict_memory(3), "predict_memory\\(\\) was given a int, which cannot be called"),
         (lambda: pianola.predict_memory(lambda: None, warmup=-1), "warmup must be 0 or more"),
         (lambda: pianola.predict_memory(lambda x: x, []), "batches is empty"),
+        (lambda: pianola.predict_buckets(3, [1]), "predict_buckets\\(\\) was given a int, which cannot be called"),
+        (lambda: pianola.predict_buckets(lambda x: x, []), "batches is empty"),
+        (lambda: pianola.predict_buckets(lambda x: x, torch.ones(2)), "batches must be a list"),
+        (lambda: pianola.predict_buckets(lambda x: x, [1], warmup=-1), "warmup must be 0 or more"),
         (lambda: pianola.Graph("cpu").capture(lambda: None, warmup=0, memory_limit=5), "memory_limit needs a warm-up run"),
         (lambda: pianola.Graph("cpu").capture(lambda: None, warmup=0, plan_memory=True), "plan_memory needs a warm-up run"),
         (lambda: pianola.Graph("cpu").capture(lambda: None, branches=4, plan_memory=True), "which branches = 4 does not keep"),
