@@ -237,11 +237,11 @@ CaptureResult CaptureSession::commit() {
   if (region_uses_->any_ran()) result.region = trace::NumericRegion::current_number();
   result.region_uses = region_uses_->take();
   region_uses_.reset();
-  if (recorder_) result.trace = recorder_->take();
+  if (recorder_) result.trace = std::make_shared<const OpTrace>(recorder_->take());
   if (blocks_) result.blocks = trace::blocks_on(generators_.front().device(), blocks_->blocks());
   blocks_.reset();
   for (const at::Tensor& input : options_.inputs) result.input_bytes += input.nbytes();
-  const OpTrace* trace = result.trace ? &*result.trace : nullptr;
+  const OpTrace* const trace = result.trace.get();
 
   if (failure) trace::throw_failure(*failure);  // what the observers say is not the whole
   const auto ending = Clock::now();
@@ -358,7 +358,7 @@ void CaptureSession::abandon() noexcept {
 void CaptureSession::leave_behind() noexcept {
   finished_ = true;
   if (watching_) watching_->disarm();
-  if (!backend_.executes_while_recording()) blocks_.reset();
+  if (blocks_) blocks_->stop();
   if (recording_) backend_.abandon();
   try {
     put_back(false);

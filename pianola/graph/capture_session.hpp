@@ -27,7 +27,7 @@ namespace pianola::graph {
 
 /// What a successful session leaves behind, besides what the backend holds.
 struct CaptureResult {
-  std::optional<OpTrace> trace;
+  std::shared_ptr<const OpTrace> trace;  ///< nullptr without one.
   std::vector<trace::StepBlock> blocks;  ///< That the recording was handed out; none without the trace.
   std::size_t input_bytes = 0;           ///< Of CaptureOptions::inputs.
   std::chrono::microseconds warmup_time{};

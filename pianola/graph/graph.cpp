@@ -31,8 +31,8 @@ Graph::Impl::Impl(c10::Device wanted) : device(graph::usable_device(wanted)), ba
 
 namespace {
 
-std::optional<std::vector<std::uintptr_t>> buffers_of_collectives(const std::optional<OpTrace>& trace) {
-  if (!trace) return std::nullopt;
+std::optional<std::vector<std::uintptr_t>> buffers_of_collectives(const OpTrace* trace) {
+  if (trace == nullptr) return std::nullopt;
   std::vector<std::uintptr_t> buffers;
   for (const OpRecord& op : trace->ops()) {
     if (!op.info->collective) continue;
@@ -48,13 +48,14 @@ std::optional<std::vector<std::uintptr_t>> buffers_of_collectives(const std::opt
 void Graph::Impl::adopt(graph::CaptureResult recorded) {
   result.emplace(std::move(recorded));
   process = graph::ProcessMark();
-  graph::LivingGraphs::of_this_process().add(this, device, [this] {
+  graph::LivingGraphs::of_this_process().add(this, device, [this]() -> std::optional<graph::AccountedGraph> {
+    if (!process.is_this_process()) return std::nullopt;
     const OneCall::Scope call = this->call("memory()");
     return memory();
   });
   if (result->groups.empty()) return;
   backend->watch_replays(result->groups, result->trace ? graph::words_of_collectives(*result->trace) : "collectives");
-  graph::GroupGraphs::of_this_process().add(this, result->groups, buffers_of_collectives(result->trace), [this] {
+  graph::GroupGraphs::of_this_process().add(this, result->groups, buffers_of_collectives(result->trace.get()), [this] {
     if (!process.is_this_process()) return;
     const OneCall::Scope call = this->call("destroy_process_group()");
     drop();
@@ -156,7 +157,7 @@ void Graph::Impl::run(const Launch& launch) {
   } catch (c10::Error& error) {
     const std::optional<Called> failed = backend->failed();
     failed_operation = failed.value_or(Called{}).number;
-    if (failed) error.add_context("in a replay: " + in_words(*failed, result->trace ? &*result->trace : nullptr));
+    if (failed) error.add_context("in a replay: " + in_words(*failed, result->trace.get()));
     throw;
   } catch (...) {
     failed_operation = backend->failed().value_or(Called{}).number;
@@ -291,9 +292,11 @@ GraphInfo Graph::info() const {
 }
 
 GraphMemory Graph::memory() const {
-  const OneCall::Scope call = impl_->call("memory()");
-  impl_->check_captured("memory()");
-  return impl_->memory();
+  return graph::described([this] {
+    const OneCall::Scope call = impl_->call("memory()");
+    impl_->check_captured("memory()");
+    return impl_->memory();
+  }());
 }
 
 GraphInfo Graph::Impl::info() const {
@@ -310,7 +313,7 @@ GraphInfo Graph::Impl::info() const {
 
 const OpTrace* Graph::trace() const {
   impl_->check_captured("trace()");
-  return impl_->result->trace ? &*impl_->result->trace : nullptr;
+  return impl_->result->trace.get();
 }
 
 void* Graph::raw_executable() const {
@@ -329,7 +332,7 @@ void Graph::dump_dot(const std::filesystem::path& file) const {
   const OneCall::Scope call = impl_->call("dump_dot()");
   impl_->check_captured("dump_dot()");
   std::ofstream out(file);
-  impl_->backend->write_dot(out, impl_->result->trace ? &*impl_->result->trace : nullptr);
+  impl_->backend->write_dot(out, impl_->result->trace.get());
   out.close();
   if (!out) throw UsageError({.what = fmt::format("cannot write '{}'", file.string())});
 }

@@ -4,6 +4,7 @@
 #include <pianola/graph/capture_session.hpp>
 #include <pianola/graph/fork.hpp>
 #include <pianola/graph/graph.hpp>
+#include <pianola/graph/living_graphs.hpp>
 #include <pianola/graph/named_numbers.hpp>
 
 #include <cstddef>
@@ -38,7 +39,7 @@ struct Graph::Impl {
   [[nodiscard]] OneCall::Scope call(const char* name) { return {calls, name, "a graph"}; }
   /// Of what was captured.
   [[nodiscard]] GraphInfo info() const;
-  [[nodiscard]] GraphMemory memory() const;
+  [[nodiscard]] graph::AccountedGraph memory() const;
   void check_captured(const char* call) const;
 
   c10::Device device;

@@ -215,8 +215,7 @@ void TapePool::account(PoolMemory& memory) const {
   memory.held = memory.bytes - memory.scratch;
 }
 
-PoolMemory PoolState::memory() {
-  const OneCall::Scope alone(captures_, "memory()", "a graph pool");
+PoolMemory PoolState::memory() const {
   PoolMemory memory{
       .id = id_, .graphs = graphs_.count(), .executables = graphs_.executables(), .is_asleep = is_asleep()};
   memory.workspaces = total_bytes(workspace_spans());

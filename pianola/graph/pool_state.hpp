@@ -79,11 +79,11 @@ class PoolState {
   [[nodiscard]] bool plans_all() const noexcept { return traits_.plans_all; }
   [[nodiscard]] bool id_was_told() const noexcept { return id_was_told_; }
   [[nodiscard]] virtual std::size_t bytes() const = 0;
-  /// What it has. @throws UsageError  Another call captures into it.
-  [[nodiscard]] PoolMemory memory();
+  /// What it has. While something is captured into it, without the workspaces.
+  [[nodiscard]] PoolMemory memory() const;
   /// That torch's allocator asked the driver for, in the order of addresses. None on the tape.
   [[nodiscard]] virtual std::vector<ByteSpan> segments() const { return {}; }
-  /// Of cuBLAS, for its graphs; merged(). Pools of a family share some. None on the tape. While nobody captures into the pool.
+  /// Of cuBLAS, for its graphs; merged(). Pools of a family share some. None on the tape.
   [[nodiscard]] virtual std::vector<ByteSpan> workspace_spans() const { return {}; }
   [[nodiscard]] PoolGraphs& graphs() noexcept { return graphs_; }
 

@@ -17,12 +17,13 @@ bool BlockLog::sees(c10::Device device) {
 BlockLog::BlockLog(AllocatorWatch::Of of) : watch_(*this, of) {}
 
 void BlockLog::on_op_begin(const OpSpan& op) {
+  if (stopped_) return;
   const std::lock_guard lock(mutex_);
   operations_.push_back(op.info);
 }
 
 void BlockLog::on_memory(const AllocatorEvent& event) {
-  if (!event.freed && OwnMemory::is_asked_for()) return;
+  if (stopped_ || (!event.freed && OwnMemory::is_asked_for())) return;
   const std::lock_guard lock(mutex_);
   const auto known = live_.find(event.address);
   if (event.freed && known == live_.end()) return;  // it is older

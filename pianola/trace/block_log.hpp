@@ -8,6 +8,7 @@
 #include <c10/core/Device.h>
 #include <c10/util/flat_hash_map.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -36,6 +37,8 @@ class BlockLog final : public OpObserver, private AllocatorListener {
   [[nodiscard]] OpInterest interest() const override { return {.outputs = false}; }
   void on_op_begin(const OpSpan& op) override;
 
+  /// From any thread: notes nothing more.
+  void stop() noexcept { stopped_ = true; }
   /// Whether logs that are open see the device's memory: not where somebody's own allocator is in the place of torch's.
   [[nodiscard]] static bool sees(c10::Device device);
   /// So far, of all devices, in the order in which they were handed out.
@@ -54,6 +57,7 @@ class BlockLog final : public OpObserver, private AllocatorListener {
     return static_cast<std::int32_t>(operations_.size()) - 1;
   }
 
+  std::atomic<bool> stopped_ = false;
   mutable std::mutex mutex_;
   std::vector<const void*> operations_;
   memory::Moment events_ = 0;

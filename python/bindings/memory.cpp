@@ -79,7 +79,7 @@ void bind_pool_memory(py::module_& module) {
       .def_readonly("bytes", &PoolMemory::bytes, "On the device; where it sleeps, what it will have again.")
       .def_readonly("held", &PoolMemory::held, "In blocks that somebody holds: results, gradients.")
       .def_readonly("scratch", &PoolMemory::scratch, "Of nobody between replays, and written by them.")
-      .def_readonly("fragments", &PoolMemory::fragments, "No graph of the pool ever had it.")
+      .def_readonly("fragments", &PoolMemory::fragments, "No graph of the pool that has a trace ever had it.")
       .def_readonly("workspaces", &PoolMemory::workspaces, "Of cuBLAS, for its graphs.")
       .def_readonly("graphs", &PoolMemory::graphs, "That share it.")
       .def_readonly("executables", &PoolMemory::executables, "Of these graphs.")
@@ -91,10 +91,12 @@ void bind_graph_memory(py::module_& module) {
   graph
       .def_property_readonly(
           "device", [](const GraphMemory& self) { return self.device; }, "Where it lies.")
+      .def_readonly("number", &GraphMemory::number, "Of `memory_of_graphs()`: of its capture in this process, from 1.")
       .def_readonly("pool", &GraphMemory::pool, "Its pool, with what other graphs have there.")
       .def_readonly("own_bytes", &GraphMemory::own, "Of the pool, that its replays write or its results lie in.")
       .def_readonly("shared_bytes", &GraphMemory::shared, "Of these, that other graphs of the pool have as well.")
-      .def_readonly("planned_bytes", &GraphMemory::planned, "Of the pool, laid out by `plan_memory`.")
+      .def_readonly("planned_bytes", &GraphMemory::planned,
+                    "Of the pool, laid out by plans; a region that graphs share counts in full.")
       .def_readonly("input_bytes", &GraphMemory::inputs, "Of the tensors that replays fill with new values.")
       .def_readonly("retained_bytes", &GraphMemory::retained,
                     "Of tensors from outside that it keeps alive, parameters and inputs among them.")
@@ -110,7 +112,13 @@ void bind_graph_memory(py::module_& module) {
       .def_readonly("at_peak", &GraphMemory::at_peak, "What was in use there by line, the largest first.")
       .def("to_html", &GraphMemory::to_html, "A page that needs nothing else: who lives when, and where in the pool.");
   bind_report(graph);
-  module.def("memory_of_graphs", &memory_of_graphs, py::arg("device"), "Of each captured graph on the device.");
+  module.def(
+      "memory_of_graphs",
+      [](const c10::Device& device) {
+        const WithoutGil release;
+        return memory_of_graphs(device);
+      },
+      py::arg("device"), "Of each captured graph on the device.");
 }
 
 void bind_process_memory(py::module_& module) {

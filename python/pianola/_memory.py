@@ -102,7 +102,6 @@ def memory(device: Device = None) -> "_C.ProcessMemory":
         device: None: the current CUDA device where there is one, else the CPU, of which only the pools are known.
 
     Raises:
-        UsageError: something is being captured into one of the pools.
         DeviceError: there is no such device.
     """
     return _C.process_memory(as_device(device))
@@ -118,7 +117,7 @@ def memory_of_graphs(device: Device = None) -> "list[_C.GraphMemory]":
         device: as for `memory()`.
 
     Raises:
-        UsageError: a call of a graph is running, or something is being captured.
+        UsageError: a call of a graph is running.
     """
     return _C.memory_of_graphs(as_device(device))
 
@@ -160,13 +159,13 @@ def capture_memory(
     where, arguments = as_device(device), Batches(batches)
     args, kwargs = arguments.next()
     forecast = predict_memory(lambda: step(*args, **kwargs), device=where, warmup=warmup)
-    before = len(memory_of_graphs(where))
+    known = {one.number for one in memory_of_graphs(where)}
     graphed_step = graphed(step, on_fallback=lambda reason: None)
     for _ in range(_MOST_CALLS):
         graphed_step(*args, **kwargs)
         if any(one.replays for one in graphed_step.info().signatures):
             break
-    made = memory_of_graphs(where)[before:]
+    made = [one for one in memory_of_graphs(where) if one.number not in known]
     if not made:
         reasons = [one.reason.splitlines()[0] for one in graphed_step.info().signatures if one.reason]
         reason = reasons[0] if reasons else "its calls differ from one another"

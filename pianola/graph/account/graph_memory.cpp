@@ -13,15 +13,25 @@
 
 namespace pianola {
 
-GraphMemory Graph::Impl::memory() const {
-  GraphMemory memory;
-  memory.device = device;
-  memory.inputs = result->input_bytes;
-  backend->account(memory);
-  if (!result->trace) return memory;
-  const std::vector<ByteSpan> segments = backend->pool().state()->segments();
-  graph::BlockPicture seen = device.is_cpu() ? graph::picture_of(result->blocks, *result->trace)
-                                             : graph::picture_in(segments, result->blocks, *result->trace);
+graph::AccountedGraph Graph::Impl::memory() const {
+  graph::AccountedGraph graph;
+  graph.memory.device = device;
+  graph.memory.inputs = result->input_bytes;
+  backend->account(graph.memory);
+  graph.blocks = result->blocks;
+  graph.trace = result->trace;
+  graph.segments = backend->pool().state()->segments();
+  return graph;
+}
+
+namespace graph {
+
+GraphMemory described(AccountedGraph graph) {
+  GraphMemory memory = std::move(graph.memory);
+  if (graph.trace == nullptr) return memory;
+  const bool is_cpu = memory.device.is_cpu();
+  BlockPicture seen = is_cpu ? picture_of(graph.blocks, *graph.trace)
+                             : picture_in(graph.segments, std::move(graph.blocks), *graph.trace);
   memory.blocks = seen.lives.size();
   memory.handed_out = seen.handed_out;
   memory.at_most = seen.at_most;
@@ -29,25 +39,23 @@ GraphMemory Graph::Impl::memory() const {
   memory.peak_place = std::move(seen.peak_place);
   memory.at_peak = std::move(seen.at_peak);
   memory.picture = std::move(seen.picture);
-  memory.picture.title = fmt::format("Memory of a graph of {} operations on {}", result->trace->ops().size(),
-                                     device.is_cpu() ? "the CPU" : device.str());
-  if (device.is_cpu()) {
+  memory.picture.title = fmt::format("Memory of a graph of {} operations on {}", graph.trace->ops().size(),
+                                     is_cpu ? "the CPU" : memory.device.str());
+  if (is_cpu) {
     memory.picture.places = memory::plan_offsets(seen.lives);
     memory.picture.pool = memory::pool_bytes(seen.lives);
   }
   return memory;
 }
 
-namespace graph {
-
 LivingGraphs& LivingGraphs::of_this_process() {
   static auto* const all = new LivingGraphs;
   return *all;
 }
 
-void LivingGraphs::add(const void* graph, c10::Device device, std::function<GraphMemory()> memory) {
+void LivingGraphs::add(const void* graph, c10::Device device, std::function<std::optional<AccountedGraph>()> account) {
   const std::lock_guard lock(mutex_);
-  all_.push_back({.graph = graph, .device = device, .memory = std::move(memory)});
+  all_.push_back({.graph = graph, .number = ++captures_, .device = device, .account = std::move(account)});
 }
 
 void LivingGraphs::remove(const void* graph) noexcept {
@@ -55,19 +63,27 @@ void LivingGraphs::remove(const void* graph) noexcept {
   std::erase_if(all_, [&](const One& one) { return one.graph == graph; });
 }
 
-std::vector<GraphMemory> LivingGraphs::memory_on(c10::Device device) {
+std::vector<AccountedGraph> LivingGraphs::on(c10::Device device) {
   const std::lock_guard lock(mutex_);
-  std::vector<GraphMemory> memory;
+  std::vector<AccountedGraph> graphs;
   for (const One& one : all_) {
-    if (one.device == device) memory.push_back(one.memory());
+    if (one.device != device) continue;
+    std::optional<AccountedGraph> graph = one.account();
+    if (!graph) continue;
+    graph->memory.number = one.number;
+    graphs.push_back(*std::move(graph));
   }
-  return memory;
+  return graphs;
 }
 
 }  // namespace graph
 
 std::vector<GraphMemory> memory_of_graphs(c10::Device device) {
-  return graph::LivingGraphs::of_this_process().memory_on(graph::usable_device(device));
+  std::vector<GraphMemory> memory;
+  for (graph::AccountedGraph& graph : graph::LivingGraphs::of_this_process().on(graph::usable_device(device))) {
+    memory.push_back(described(std::move(graph)));
+  }
+  return memory;
 }
 
 Report GraphMemory::report() const {

@@ -17,10 +17,11 @@ namespace pianola {
 /// What a captured graph has of a device's memory.
 struct PIANOLA_API GraphMemory {
   c10::Device device = c10::Device(c10::kCPU);
+  std::uint64_t number = 0;         ///< Of memory_of_graphs(): of its capture in this process, from 1.
   PoolMemory pool;                  ///< Its pool, with what other graphs have there.
   std::size_t own = 0;              ///< Bytes of the pool that its replays write, or its results lie in.
   std::size_t shared = 0;           ///< Of these, bytes that other graphs of the pool have as well.
-  std::size_t planned = 0;          ///< Of the pool, laid out by CaptureOptions::plan_memory.
+  std::size_t planned = 0;          ///< Of the pool, laid out by plans; a region that graphs share counts in full.
   std::size_t inputs = 0;           ///< Of the tensors of CaptureOptions::inputs.
   std::size_t retained = 0;         ///< Of tensors from outside that it keeps alive, parameters and inputs among them.
   std::size_t lane_workspaces = 0;  ///< Of cuBLAS, for lanes (CaptureOptions::branches).
@@ -43,7 +44,7 @@ struct PIANOLA_API GraphMemory {
 };
 
 /// Of each captured graph on the device, those inside of callables too.
-/// @throws UsageError  A call of one of them is running, or something is being captured into one of the pools.
+/// @throws UsageError  A call of one of them is running.
 /// Threads:  Any, while no other thread calls one of the graphs.
 [[nodiscard]] PIANOLA_API std::vector<GraphMemory> memory_of_graphs(c10::Device device);
 

@@ -20,7 +20,7 @@ struct PoolMemory {
   std::size_t bytes = 0;      ///< On the device; where it sleeps, what it will have again.
   std::size_t held = 0;       ///< In blocks that somebody holds: results, gradients, what backward passes need.
   std::size_t scratch = 0;    ///< Of nobody between replays, and written by them.
-  std::size_t fragments = 0;  ///< No graph of the pool ever had it.
+  std::size_t fragments = 0;  ///< No graph of the pool that has a trace ever had it.
   std::size_t workspaces =
       0;  ///< Of cuBLAS, for its graphs: not in `bytes` but where a graph made them while it was recorded.
   std::size_t graphs = 0;  ///< That share it.

@@ -11,8 +11,11 @@
 #include <pianola/trace/op_stream.hpp>
 #endif
 
+#include <c10/util/Exception.h>
+
 #include <fmt/format.h>
 
+#include <thread>
 #include <utility>
 
 namespace pianola {
@@ -92,6 +95,7 @@ struct MemoryWatch::Impl {
   explicit Impl(c10::Device device) : watch(device), stream({&watch}) {}
   graph::DriverWatch watch;
   trace::OpStream stream;
+  std::thread::id thread = std::this_thread::get_id();
 #endif
 };
 
@@ -106,8 +110,17 @@ MemoryWatch::MemoryWatch(c10::Device any_device) {
 #endif
 }
 
-MemoryWatch::MemoryWatch(MemoryWatch&&) noexcept = default;
-MemoryWatch& MemoryWatch::operator=(MemoryWatch&&) noexcept = default;
-MemoryWatch::~MemoryWatch() = default;
+// What is bound to a thread cannot be undone on another one: it stays behind, and is shown nothing more.
+MemoryWatch::~MemoryWatch() {
+#if PIANOLA_WITH_CUDA
+  if (impl_ == nullptr) return;
+  if (impl_->thread != std::this_thread::get_id()) {
+    impl_->stream.disarm();
+    (void)impl_.release();
+    return;
+  }
+  if (const auto failure = impl_->stream.failure()) TORCH_WARN("pianola: a memory watch broke off: ", failure->what);
+#endif
+}
 
 }  // namespace pianola

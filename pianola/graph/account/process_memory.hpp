@@ -43,7 +43,6 @@ struct PIANOLA_API ProcessMemory {
 
 /// The account of now. On the CPU it has the pools alone.
 /// @throws DeviceError  There is no such device.
-/// @throws UsageError   Something is being captured into one of the pools.
 /// Threads:  Any. Streams:  Waits for none; what other threads take meanwhile may be in one line and not in the sum.
 [[nodiscard]] PIANOLA_API ProcessMemory process_memory(c10::Device device);
 
@@ -54,14 +53,14 @@ struct PIANOLA_API ProcessMemory {
 ///     const pianola::MemoryWatch watch(device);  // before CUDA is first used
 ///     train_step(batch);
 ///
-/// On the CPU it does nothing. Must be destroyed on the thread that made it.
+/// On the CPU it does nothing. Where it is destroyed on another thread than the one that made it, it finds nothing more.
 class PIANOLA_API MemoryWatch {
  public:
   /// Makes the device's context where there is none.
   /// @throws DeviceError  There is no such device. UsageError: a capture is open on this thread.
   explicit MemoryWatch(c10::Device device);
-  MemoryWatch(MemoryWatch&&) noexcept;
-  MemoryWatch& operator=(MemoryWatch&&) noexcept;
+  MemoryWatch(const MemoryWatch&) = delete;
+  MemoryWatch& operator=(const MemoryWatch&) = delete;
   ~MemoryWatch();
 
  private:

@@ -12,8 +12,11 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
+#include <memory>
 #include <optional>
+#include <thread>
 
 namespace pianola::testing::process_memory_test {
 namespace {
@@ -104,21 +107,52 @@ TEST_P(ProcessMemoryTest, NoWatchBeginsInsideOfACapture) {
                UsageError);
 }
 
-TEST_P(ProcessMemoryTest, APoolIntoWhichSomebodyCapturesIsRefused) {
-  Graph graph(device());
+TEST_P(ProcessMemoryTest, WhoLooksOnDisturbsNoCapture) {
   const GraphPool pool(device());
   const at::Tensor input = at::ones({4}, device());
-  {
-    Graph first(device());
-    first.capture([&] { (void)(input + 1); }, {.pool = pool});
-    EXPECT_THROW(graph.capture(
-                     [&] {
-                       (void)process_memory(device());
-                       (void)(input + 1);
-                     },
-                     {.pool = pool}),
-                 UsageError);
+  std::atomic<bool> done = false;
+  std::thread onlooker([&] {
+    while (!done) (void)process_memory(device());
+  });
+  for (int i = 0; i < 20; ++i) {
+    Graph graph(device());
+    graph.capture([&] { (void)(input + 1); }, {.pool = pool, .mode = CaptureMode::relaxed});
   }
+  done = true;
+  onlooker.join();
+}
+
+TEST_P(ProcessMemoryTest, AWatchInsideOfAWatchCountsNothingTwice) {
+  const at::Tensor input = at::ones({kFloats}, device());
+  const MemoryWatch outer(device());
+  const std::int64_t rest = process_memory(device()).rest();
+  {
+    const MemoryWatch inner(device());
+    (void)(input + 1).sum();
+  }
+  EXPECT_LT(std::abs(process_memory(device()).rest() - rest), 4 * kMiB);
+}
+
+TEST_P(ProcessMemoryTest, AWatchThatEndsOnAnotherThreadFindsNothingMore) {
+  const at::Tensor input = at::ones({kFloats}, device());
+  auto watch = std::make_unique<MemoryWatch>(device());
+  std::thread([&] { watch.reset(); }).join();
+  EXPECT_TRUE(same(input + 1, input * 2)) << "this thread goes on";
+}
+
+TEST_P(ProcessMemoryTest, SleepInsideOfAWatchIsNobodysMemory) {
+  PIANOLA_SKIP_WITH_EXPANDABLE_SEGMENTS();
+  const MemoryWatch watch(device());
+  GraphPool pool(device(), {.can_sleep = true});
+  const at::Tensor input = at::ones({64 * kFloats}, device());
+  Graph graph(device());
+  graph.capture([&] { (void)(input + 1).sum(); }, {.pool = pool});
+  (void)pool.suspend();
+  (void)(input + 1).sum();
+  EXPECT_LT(std::abs(process_memory(device()).rest()), 8 * kMiB);
+  pool.resume();
+  (void)(input + 1).sum();
+  for (const WatchedMemory& one : process_memory(device()).watched) EXPECT_GE(one.bytes, 0) << one.what;
 }
 
 TEST_P(ProcessMemoryTest, WhatWasToldStandsBesideWhatIs) {

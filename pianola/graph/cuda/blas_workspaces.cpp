@@ -35,11 +35,13 @@ BlasWorkspaces::Map exchange(at::cuda::WorkspaceMapWithMutex& table, cudaStream_
 }  // namespace
 
 BlasWorkspaces::Scope::Scope(BlasWorkspaces& own, cudaStream_t stream) : own_(own), stream_(stream) {
+  const std::lock_guard lock(own_.mutex_);
   outer_gemm_ = exchange(at::cuda::cublas_handle_stream_to_workspace(), stream, std::move(own.gemm_));
   outer_lt_ = exchange(at::cuda::cublaslt_handle_stream_to_workspace(), stream, std::move(own.lt_));
 }
 
 BlasWorkspaces::Scope::~Scope() {
+  const std::lock_guard lock(own_.mutex_);
   own_.gemm_ = exchange(at::cuda::cublas_handle_stream_to_workspace(), stream_, std::move(outer_gemm_));
   own_.lt_ = exchange(at::cuda::cublaslt_handle_stream_to_workspace(), stream_, std::move(outer_lt_));
 }
@@ -67,9 +69,16 @@ std::vector<ByteSpan> BlasWorkspaces::spans() const {
       spans.push_back({.begin = begin, .end = begin + torch_abi::bytes_of(workspace, bytes)});
     }
   };
+  const std::lock_guard lock(mutex_);
   add(gemm_, torch_abi::gemm_workspace_bytes());
   add(lt_, at::cuda::getCUDABlasLtWorkspaceSize());
   return spans;
+}
+
+void BlasWorkspaces::clear() {
+  const std::lock_guard lock(mutex_);
+  gemm_.clear();
+  lt_.clear();
 }
 
 void BlasWorkspaces::record_stream(c10::cuda::CUDAStream stream) const {

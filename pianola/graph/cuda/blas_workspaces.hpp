@@ -44,13 +44,15 @@ class BlasWorkspaces {
 
   /// Memory of the workspaces that torch finds for `stream` now.
   [[nodiscard]] static std::vector<ByteSpan> spans_on(cudaStream_t stream);
-  /// Memory of the pool's own, while no scope is open.
+  /// Memory of the pool's own; none while a scope is open.
   [[nodiscard]] std::vector<ByteSpan> spans() const;
+  void clear();
 
   /// Keeps the memory from reuse, once it is freed, until this stream has done its present work.
   void record_stream(c10::cuda::CUDAStream stream) const;
 
  private:
+  mutable std::mutex mutex_;
   Map gemm_, lt_;
 };
 

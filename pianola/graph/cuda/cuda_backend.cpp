@@ -341,7 +341,11 @@ std::optional<std::string> CudaBackend::end(const OpTrace* trace, const CaptureO
     if (numbers_->calls.empty() && !numbers_->any_wanted) {
       numbers_.reset();
     } else {
-      numbers_->segments.emplace(captured_graph(), *trace, copies_.nodes(), advance);
+      numbers_->segments.emplace(captured_graph(), *trace, copies_.nodes(), advance, [this](ExecutableMemory more) {
+        executable_memory_.device += more.device;
+        executable_memory_.host += more.host;
+        pool_->graphs().set(this, executable_memory_);
+      });
     }
   }
   if (numbers_ && !numbers_->calls.by_hand().empty()) branches_.reset();  // it is launched in pieces

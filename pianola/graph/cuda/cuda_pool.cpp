@@ -122,8 +122,8 @@ CudaPool::~CudaPool() {
       family_->record_stream(stream);
       if (region_) region_->record_stream(stream);
     }
-    workspaces_ = {};  // some may have been made in the pool
-    region_.reset();   // a block in it may live on
+    workspaces_.clear();  // some may have been made in the pool
+    region_.reset();      // a block in it may live on
     allocator::releasePool(device().index(), id());
     PoolReturns::instance().give_back(id(), !id_was_told(), replay_streams_);
   } catch (const std::exception& error) {

@@ -30,14 +30,16 @@ DeviceMemory memory_now(c10::Device device) {
 }
 
 std::uint64_t workspaces_of_pools(c10::Device device) {
-  std::vector<ByteSpan> all;
+  std::vector<ByteSpan> all, in_pools;
+  const auto add = [](std::vector<ByteSpan>& to, const std::vector<ByteSpan>& more) {
+    to.insert(to.end(), more.begin(), more.end());
+  };
   for (const std::shared_ptr<PoolState>& pool : living_pools()) {
     if (pool->device() != device) continue;
-    const std::vector<ByteSpan> inside = pool->segments();
-    const std::vector<ByteSpan> outside = without(pool->workspace_spans(), inside);
-    all.insert(all.end(), outside.begin(), outside.end());
+    add(all, pool->workspace_spans());
+    add(in_pools, pool->segments());
   }
-  return total_bytes(merged(std::move(all)));
+  return total_bytes(without(merged(std::move(all)), merged(std::move(in_pools))));
 }
 
 }  // namespace
@@ -68,7 +70,9 @@ std::int64_t used_outside_of_torch(c10::Device device) {
   auto used = static_cast<std::int64_t>(now.total_bytes - now.free_bytes);
   used -= allocator::getDeviceStats(device.index()).reserved_bytes[kAll].current;
   for (const std::shared_ptr<PoolState>& pool : living_pools()) {
-    if (pool->device() == device) used -= static_cast<std::int64_t>(pool->graphs().executables().device);
+    if (pool->device() != device) continue;
+    used -= static_cast<std::int64_t>(pool->graphs().executables().device);
+    if (pool->is_asleep()) used += static_cast<std::int64_t>(pool->bytes());  // which torch counts all the same
   }
   return used;
 }

@@ -18,7 +18,7 @@
 #include <algorithm>
 #include <array>
 #include <exception>
-#include <optional>
+#include <string>
 
 namespace pianola::graph {
 namespace {
@@ -68,16 +68,54 @@ WatchedDevices& WatchedDevices::of_this_process() {
   return *all;
 }
 
-void WatchedDevices::add(c10::Device device, std::string_view what, std::int64_t bytes, const std::string& where) {
-  if (bytes == 0) return;
+WatchedMemory& WatchedDevices::line_of(Found& found, std::string_view what) {
+  const auto known = std::ranges::find(found.all, what, &WatchedMemory::what);
+  return known != found.all.end()
+             ? *known
+             : found.all.emplace_back(WatchedMemory{.what = std::string(what), .bytes = 0, .first = {}});
+}
+
+void WatchedDevices::begin(c10::Device device, bool had_context, std::size_t free_before) {
+  const DeviceMemory memory = make_context(device);
   const std::lock_guard lock(mutex_);
-  std::vector<WatchedMemory>& all = found_[device.index()].all;
-  const auto known = std::ranges::find(all, what, &WatchedMemory::what);
-  if (known != all.end()) {
-    known->bytes += bytes;
+  Found& found = found_[device.index()];
+  if (found.watches++ != 0) return;  // the open one sees it all
+  const std::int64_t now = used_outside_of_torch(device);
+  const std::int64_t before = found.last.value_or(0);
+  const bool nvml_tells = free_before >= memory.free_bytes && free_before <= memory.total_bytes;
+  if (found.last) {
+    if (now != before) line_of(found, "while nobody watched").bytes += now - before;
+  } else if (nvml_tells) {
+    line_of(found, "before this process").bytes = static_cast<std::int64_t>(memory.total_bytes - free_before);
+    line_of(found, "context").bytes = now - line_of(found, "before this process").bytes;
   } else {
-    all.push_back({.what = std::string(what), .bytes = bytes, .first = where});
+    line_of(found, had_context ? "before the watch, the context included" : "context, and other processes").bytes = now;
   }
+  found.last = now;
+}
+
+void WatchedDevices::end(c10::Device device) {
+  const std::lock_guard lock(mutex_);
+  --found_[device.index()].watches;
+}
+
+// The words are found without the lock: they take Python's.
+void WatchedDevices::settle(c10::Device device, std::string_view what, const std::function<std::string()>& where) {
+  const auto take = [&] {
+    const std::lock_guard lock(mutex_);
+    Found& found = found_[device.index()];
+    const std::int64_t now = used_outside_of_torch(device);
+    const std::int64_t taken = now - found.last.value_or(now);
+    found.last = now;
+    if (taken == 0) return false;
+    WatchedMemory& line = line_of(found, what);
+    line.bytes += taken;
+    return line.first.empty();
+  };
+  if (!take()) return;
+  const std::string words = where();
+  const std::lock_guard lock(mutex_);
+  line_of(found_[device.index()], what).first = words;
 }
 
 std::vector<WatchedMemory> WatchedDevices::found_on(c10::Device device) {
@@ -85,43 +123,18 @@ std::vector<WatchedMemory> WatchedDevices::found_on(c10::Device device) {
   return found_[device.index()].all;
 }
 
-std::optional<std::int64_t> WatchedDevices::last_reading(c10::Device device) {
-  const std::lock_guard lock(mutex_);
-  return found_[device.index()].last_reading;
-}
-
-void WatchedDevices::leave(c10::Device device, std::int64_t reading) {
-  const std::lock_guard lock(mutex_);
-  found_[device.index()].last_reading = reading;
-}
-
-DriverWatch::DriverWatch(c10::Device device) : device_(device) { begin(); }
-
-void DriverWatch::begin() {
-  WatchedDevices& found = WatchedDevices::of_this_process();
+DriverWatch::DriverWatch(c10::Device device) : device_(device) {
   at::globalContext().lazyInitDevice(c10::kCUDA);
-  const bool has_context = at::detail::getCUDAHooks().hasPrimaryContext(device_.index());
-  const std::size_t free_before = has_context ? 0 : free_before_a_context(device_);
-  const DeviceMemory now = make_context(device_);
   c10::cuda::CUDACachingAllocator::init(c10::cuda::device_count());
-  last_ = used_outside_of_torch(device_);
-  if (const auto earlier = found.last_reading(device_)) {
-    found.add(device_, "while nobody watched", last_ - *earlier, "");
-  } else if (free_before >= now.free_bytes && free_before <= now.total_bytes) {
-    found.add(device_, "before this process", static_cast<std::int64_t>(now.total_bytes - free_before), "");
-    found.add(device_, "context", static_cast<std::int64_t>(free_before - now.free_bytes), "");
-  } else if (has_context) {
-    found.add(device_, "before the watch, the context included", last_, "");
-  } else {
-    found.add(device_, "context, and other processes", last_, "");
-  }
+  const bool has_context = at::detail::getCUDAHooks().hasPrimaryContext(device_.index());
+  WatchedDevices::of_this_process().begin(device_, has_context, has_context ? 0 : free_before_a_context(device_));
 }
 
 DriverWatch::~DriverWatch() {
   try {
     running_.clear();
     settle();
-    WatchedDevices::of_this_process().leave(device_, last_);
+    WatchedDevices::of_this_process().end(device_);
   } catch (const std::exception& error) {
     TORCH_WARN("pianola: a memory watch could not take its last reading: ", error.what());
   }
@@ -129,16 +142,14 @@ DriverWatch::~DriverWatch() {
 
 // What is missing since the last time is the innermost running operation's.
 void DriverWatch::settle() {
-  const std::int64_t now = used_outside_of_torch(device_);
-  const std::int64_t taken = now - last_;
-  last_ = now;
-  if (taken == 0) return;
-  WatchedDevices& found = WatchedDevices::of_this_process();
-  if (running_.empty()) return found.add(device_, kOutside, taken, "");
-  const trace::OpInfo& op = *running_.back().second;
-  const std::string place = trace::CallSite::here().describe();
-  const std::string_view name = op.schema().name();
-  found.add(device_, library_of(op), taken, place.empty() ? std::string(name) : fmt::format("{}, at {}", name, place));
+  const trace::OpInfo* const op = running_.empty() ? nullptr : running_.back().second;
+  const auto words = [op]() -> std::string {
+    if (op == nullptr) return "-";
+    const std::string place = trace::CallSite::here().describe();
+    const std::string name = op->schema().name();
+    return place.empty() ? name : fmt::format("{}, at {}", name, place);
+  };
+  WatchedDevices::of_this_process().settle(device_, op == nullptr ? kOutside : library_of(*op), words);
 }
 
 void DriverWatch::on_op_begin(const trace::OpSpan& op) {

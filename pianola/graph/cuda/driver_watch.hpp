@@ -5,9 +5,12 @@
 
 #include <c10/core/Device.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -25,17 +28,21 @@ class WatchedDevices {
  public:
   static WatchedDevices& of_this_process();
 
-  void add(c10::Device device, std::string_view what, std::int64_t bytes, const std::string& where);
+  /// A watch begins. @param free_before  Of the device, before this process had a context there; 0: it had one, or nobody tells.
+  void begin(c10::Device device, bool had_context, std::size_t free_before);
+  void end(c10::Device device);
+  /// What is in use more than at the last time is `what`'s. @param where  Says where that was; asked the first time of each.
+  void settle(c10::Device device, std::string_view what, const std::function<std::string()>& where);
   [[nodiscard]] std::vector<WatchedMemory> found_on(c10::Device device);
-  /// What used_outside_of_torch() said last, for who watches next; the first one finds nothing.
-  [[nodiscard]] std::optional<std::int64_t> last_reading(c10::Device device);
-  void leave(c10::Device device, std::int64_t reading);
 
  private:
   struct Found {
     std::vector<WatchedMemory> all;
-    std::optional<std::int64_t> last_reading;
+    std::optional<std::int64_t> last;  // reading
+    int watches = 0;                   // that are open
   };
+  static WatchedMemory& line_of(Found& found, std::string_view what);
+
   std::mutex mutex_;
   std::map<c10::DeviceIndex, Found> found_;
 };
@@ -53,11 +60,9 @@ class DriverWatch final : public trace::OpObserver {
   void on_op_end(const trace::OpSpan& op) override;
 
  private:
-  void begin();
   void settle();
 
   c10::Device device_;
-  std::int64_t last_ = 0;
   std::vector<std::pair<std::uint64_t, const trace::OpInfo*>> running_;  // the innermost last
 };
 

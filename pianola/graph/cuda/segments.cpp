@@ -2,10 +2,12 @@
 
 #include <pianola/cuda/driver.hpp>
 #include <pianola/cuda/error_codes.hpp>
+#include <pianola/graph/cuda/executable_account.hpp>
 
 #include <algorithm>
 #include <limits>
 #include <optional>
+#include <utility>
 
 namespace pianola::graph {
 namespace {
@@ -17,8 +19,8 @@ constexpr std::size_t kBehind = std::numeric_limits<std::size_t>::max();
 }  // namespace
 
 Segments::Segments(CUgraph graph, const OpTrace& trace, std::span<const CUgraphNode> before,
-                   std::span<const CUgraphNode> behind)
-    : graph_(graph) {
+                   std::span<const CUgraphNode> behind, std::function<void(ExecutableMemory)> made)
+    : graph_(graph), made_(std::move(made)) {
   for (std::size_t i = 0; i < trace.ops().size(); ++i) {
     for (const void* node : trace.nodes(trace.ops()[i])) {
       known_.emplace_back(static_cast<CUgraphNode>(const_cast<void*>(node)), 2 * (i + 1));
@@ -98,7 +100,9 @@ void Segments::make(Segment& segment) const {
     }
   }
   for (CUgraphNode node : others) check(driver.graph_destroy_node(node), "cuGraphDestroyNode");
+  const ExecutableAccount account;
   segment.executable = Executable::instantiate(segment.graph, {.use_node_priority = true});
+  made_(account.taken());
 }
 
 }  // namespace pianola::graph

@@ -1,12 +1,14 @@
 #pragma once
 #include <pianola/cuda/executable.hpp>
 #include <pianola/cuda/topology.hpp>
+#include <pianola/graph/account/pool_memory.hpp>
 #include <pianola/trace/op_trace.hpp>
 
 #include <cuda.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <list>
 #include <span>
@@ -24,8 +26,9 @@ class Segments {
 
   /// @param before  Nodes that belong to no segment: what a replay does first.
   /// @param behind  Nodes that the last segment ends with.
+  /// @param made    Told what each executable took.
   Segments(CUgraph graph, const OpTrace& trace, std::span<const CUgraphNode> before,
-           std::span<const CUgraphNode> behind);
+           std::span<const CUgraphNode> behind, std::function<void(ExecutableMemory)> made);
 
   struct Segment {
     Segment() = default;
@@ -55,6 +58,7 @@ class Segments {
   std::vector<std::size_t> places_;                         // of each
   bool any_of_none_ = false;
   std::list<Segment> segments_;
+  std::function<void(ExecutableMemory)> made_;
 };
 
 }  // namespace pianola::graph
