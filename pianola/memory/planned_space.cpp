@@ -3,12 +3,21 @@
 namespace pianola::memory {
 
 PlannedSpace::PlannedSpace(const StepRun& run, const OffsetPlan& plan, RegionSpace& space)
-    : operation_(run.operations), space_(&space) {
+    : PlannedSpace(run, plan.offsets, space, nullptr) {}
+
+PlannedSpace::PlannedSpace(const StepRun& run, const ApartPlan& plan, RegionSpace& scratch, RegionSpace& kept)
+    : PlannedSpace(run, plan.offsets, scratch, &kept) {}
+
+PlannedSpace::PlannedSpace(const StepRun& run, std::span<const std::uint64_t> offsets, RegionSpace& space,
+                           RegionSpace* kept)
+    : operation_(run.operations), space_(&space), kept_(kept) {
   places_.reserve(run.blocks.size());
   begins_.reserve(run.operations.size() + 2);
   for (std::size_t i = 0; i < run.blocks.size(); ++i) {
     while (static_cast<std::int64_t>(begins_.size()) - 1 <= run.made_in[i]) begins_.push_back(i);
-    places_.push_back({.offset = plan.offsets[i], .bytes = in_whole_units(run.blocks[i].bytes)});
+    places_.push_back({.offset = offsets[i],
+                       .bytes = in_whole_units(run.blocks[i].bytes),
+                       .is_kept = kept != nullptr && run.blocks[i].freed == Block::kNever});
   }
   begins_.resize(run.operations.size() + 2, places_.size());
   go_to(-1);
@@ -26,7 +35,7 @@ void PlannedSpace::begin_operation(const void* operation) {
   go_to(operation_.now());
 }
 
-const PlannedSpace::Place* PlannedSpace::next_of(std::uint64_t bytes) {
+const PlannedSpace::Planned* PlannedSpace::next_of(std::uint64_t bytes) {
   for (std::size_t i = next_; i < end_; ++i) {
     if (places_[i].bytes != bytes) continue;
     next_ = i + 1;
@@ -35,11 +44,13 @@ const PlannedSpace::Place* PlannedSpace::next_of(std::uint64_t bytes) {
   return nullptr;
 }
 
-std::optional<std::uint64_t> PlannedSpace::take(std::uint64_t bytes) {
+std::optional<PlannedSpace::Place> PlannedSpace::take(std::uint64_t bytes) {
   bytes = in_whole_units(bytes);
-  const Place* const place = next_of(bytes);
-  if (place == nullptr || !space_->take({.address = place->offset, .bytes = bytes})) return refuse();
-  return place->offset;
+  const Planned* const place = next_of(bytes);
+  if (place == nullptr) return refuse();
+  RegionSpace& space = place->is_kept ? *kept_ : *space_;
+  if (!space.take({.address = place->offset, .bytes = bytes})) return refuse();
+  return Place{.offset = place->offset, .is_kept = place->is_kept};
 }
 
 std::nullopt_t PlannedSpace::refuse() {

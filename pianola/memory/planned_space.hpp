@@ -1,5 +1,6 @@
 #pragma once
 #include <pianola/core/export.hpp>
+#include <pianola/memory/apart_plan.hpp>
 #include <pianola/memory/offset_plan.hpp>
 #include <pianola/memory/region_space.hpp>
 #include <pianola/memory/same_place.hpp>
@@ -8,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 namespace pianola::memory {
@@ -23,28 +25,37 @@ class PIANOLA_API PlannedSpace {
  public:
   /// @param space  Lives as long. Places of the plan behind its end are not handed out.
   PlannedSpace(const StepRun& run, const OffsetPlan& plan, RegionSpace& space);
+  /// The same in two regions; see Note [Results apart from scratch].
+  PlannedSpace(const StepRun& run, const ApartPlan& plan, RegionSpace& scratch, RegionSpace& kept);
 
   /// The next operation begins. @param operation  As in StepRun.
   void begin_operation(const void* operation);
-  /// The offset of the next block of this size; nullopt: the operation has no such block in the plan, or its place is taken.
+  struct Place {
+    std::uint64_t offset = 0;
+    bool is_kept = false;  ///< It lies in the second region.
+  };
+  /// The place of the next block of this size; nullopt: the operation has no such block in the plan, or its place is taken.
   /// Cost:  log n.
-  std::optional<std::uint64_t> take(std::uint64_t bytes);
+  std::optional<Place> take(std::uint64_t bytes);
   /// Blocks that were asked for, and got no place.
   [[nodiscard]] std::size_t refused() const noexcept { return refused_; }
 
  private:
-  struct Place {
+  struct Planned {
     std::uint64_t offset, bytes;
+    bool is_kept;
   };
-  [[nodiscard]] const Place* next_of(std::uint64_t bytes);
+  PlannedSpace(const StepRun& run, std::span<const std::uint64_t> offsets, RegionSpace& space, RegionSpace* kept);
+  [[nodiscard]] const Planned* next_of(std::uint64_t bytes);
   void go_to(std::int64_t operation);
   std::nullopt_t refuse();
 
-  std::vector<Place> places_;        // in the order in which they are asked for
+  std::vector<Planned> places_;      // in the order in which they are asked for
   std::vector<std::size_t> begins_;  // those of an operation, from -1 on: its first place; and the end of all
   SamePlace operation_;
   std::size_t next_ = 0, end_ = 0;  // places of the operation at hand
   RegionSpace* space_;
+  RegionSpace* kept_;  // nullptr: all lie in one
   std::size_t refused_ = 0;
 };
 

@@ -29,12 +29,16 @@ StepRun run_of(const std::vector<Block>& blocks) {
   return run;
 }
 
+std::optional<std::uint64_t> offset_of(const std::optional<PlannedSpace::Place>& place) {
+  return place ? std::optional(place->offset) : std::nullopt;
+}
+
 // A run in a region of its own.
 class Laid {
  public:
   explicit Laid(const std::vector<Block>& blocks) : Laid(blocks, plan_offsets(blocks)) {}
   [[nodiscard]] RegionSpace& region() { return region_; }
-  [[nodiscard]] std::optional<std::uint64_t> take(std::uint64_t bytes) { return space_.take(bytes); }
+  [[nodiscard]] std::optional<std::uint64_t> take(std::uint64_t bytes) { return offset_of(space_.take(bytes)); }
   void begin_operation(const void* operation) { space_.begin_operation(operation); }
   void give_back(std::uint64_t offset) { region_.give_back(offset); }
   [[nodiscard]] std::uint64_t bytes() const { return region_.bytes(); }
@@ -153,9 +157,28 @@ TEST(PlannedSpaceTest, APlaceBehindTheEndOfTheRegionIsNotHandedOut) {
   region.grow_to(512);
   PlannedSpace space(planned, {.offsets = {0, 512}, .bytes = 2560, .bound = 2560}, region);
   space.begin_operation(planned.operations.front());
-  EXPECT_THAT(space.take(512), Optional(0U));
-  EXPECT_EQ(space.take(2048), std::nullopt);
+  EXPECT_THAT(offset_of(space.take(512)), Optional(0U));
+  EXPECT_EQ(offset_of(space.take(2048)), std::nullopt);
   EXPECT_EQ(space.refused(), 1U);
+}
+
+TEST(PlannedSpaceTest, WhatIsNeverFreedLiesInTheSecondRegion) {
+  const std::vector<Block> blocks = {
+      {.made = 0, .bytes = 512}, {.made = 1, .freed = 9, .bytes = 512}, {.made = 2, .bytes = 1024}};
+  const StepRun planned = run_of(blocks);
+  const ApartPlan plan = plan_apart(blocks, {});
+  RegionSpace scratch, kept;
+  scratch.grow_to(plan.scratch_bytes);
+  kept.grow_to(plan.kept_bytes);
+  PlannedSpace space(planned, plan, scratch, kept);
+  space.begin_operation(planned.operations.front());
+  for (const Block& block : blocks) {
+    const auto place = space.take(block.bytes);
+    ASSERT_TRUE(place.has_value());
+    EXPECT_EQ(place->is_kept, block.freed == Block::kNever);
+  }
+  EXPECT_EQ(scratch.taken().size(), 1U);
+  EXPECT_EQ(kept.taken().size(), 2U);
 }
 
 TEST(PlannedSpaceTest, AnEmptyPlanHasNoPlace) {
