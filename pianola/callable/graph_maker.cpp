@@ -97,6 +97,8 @@ std::string GraphMaker::note_of_second_run() const {
 
 CachedGraph GraphMaker::make(Call& call, const Source& source) {
   const OneCall::Scope making(making_, "a capture", "a cache");
+  std::shared_ptr<void> reservation;  // before its memory is told
+  if (source.is_step) reservation = reserve(shared_pool(source.observation.device()), source);
   if (!source.is_adopted) {  // else that was a call with other shapes
     const bool plans = options_.plan_memory && source.is_step && !source.observation.device().is_cpu();
     const auto pool = pools_.find(source.observation.device());
@@ -190,7 +192,6 @@ std::unique_ptr<StepGraph> GraphMaker::make_step(const Callable& callable, const
   const Observation& observation = source.observation;
   check_what_it_sends(observation);
   SharedPool& shared = shared_pool(observation.device());
-  const std::shared_ptr<void> reservation = reserve(shared, source.function);
   auto graph = std::make_unique<StepGraph>(observation.device(), source.inputs, observation.spared_inputs(),
                                            options_.output, source.own_gradients);
   const auto step = [&](std::span<const at::Tensor> static_inputs) {
@@ -235,19 +236,20 @@ GraphMaker::SharedPool& GraphMaker::shared_pool(c10::Device device) {
   const c10::Device of_pool = takes_given ? options_.pool.state()->device() : device;
   SharedPool& shared = pools_[of_pool];
   if (shared.pool.empty()) {
-    shared.pool = options_.family ? options_.family->make_pool(device)
-                                  : GraphPoolRef(make_pool_state(device, nullptr, {.shares_region = shares_region()}));
+    shared.pool = options_.family
+                      ? options_.family->make_pool(device)
+                      : GraphPoolRef(make_pool_state(device, nullptr, {.shares_region = options_.plan_memory}));
   }
   return shared;
 }
 
-// Where later captures use none of the memory that earlier ones used, there is nothing to share.
-bool GraphMaker::shares_region() const { return options_.plan_memory && options_.policy.whole_iterations; }
-
-std::shared_ptr<void> GraphMaker::reserve(const SharedPool& shared, std::size_t function) const {
-  const bool is_alone = shared.functions.size() == shared.functions.count(function);
+// Between the parts of a step that stays eager in places, code of the user's may replay other graphs.
+std::shared_ptr<void> GraphMaker::reserve(const SharedPool& shared, const Source& source) const {
+  const bool is_alone = shared.functions.size() == shared.functions.count(source.function);
   if (options_.policy.whole_iterations && options_.pool.empty() && is_alone) return nullptr;
-  return shared.pool.state()->reserve_used_memory();
+  PoolState& pool = *shared.pool.state();
+  const bool may_share = options_.plan_memory && source.shares_scratch && source.observation.islands().empty();
+  return may_share ? pool.reserve_for_results() : pool.reserve_used_memory();
 }
 
 std::size_t GraphMaker::pool_bytes() const {

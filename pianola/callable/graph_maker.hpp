@@ -32,6 +32,9 @@ namespace pianola::callable {
 // validation iteration may run between backward and optimizer. So the captures of one of these functions reuse each other's
 // memory, as long as no other one has captured; from then on, and in a pool of the caller's, which may hold other graphs, they
 // are kept apart as well.
+// Where memory is planned, the plan says what is a result and what is scratch, which then lies in that of other graphs all the same
+// (PoolState::reserve_for_results). A recording that holds more at its end than the plan's run did is made again without that. Callables
+// record without such a run: torch's allocator lays their blocks out.
 
 /// A captured call, and what belongs to it.
 struct CachedGraph {
@@ -58,6 +61,7 @@ class GraphMaker {
     LeafSet own_gradients = {};                                    ///< A step's: see StepGraph.
     bool shares_gradients = false, shares_inputs = false;          ///< See Note [Gradients that are added up].
     std::vector<std::vector<std::int64_t>> gradient_strides = {};  ///< See CallableOptions.
+    bool shares_scratch = true;                                    ///< Where memory is planned.
     std::size_t function;
     std::span<const graph::NumberSample> samples = {};  ///< Of calls with other numbers among their arguments.
   };
@@ -94,8 +98,7 @@ class GraphMaker {
   std::unique_ptr<CapturedCall> make_callable(const Callable& callable, const Source& source);
   std::unique_ptr<StepGraph> make_step(const Callable& callable, const Source& source, Call& call);
   [[nodiscard]] SharedPool& shared_pool(c10::Device device);
-  [[nodiscard]] bool shares_region() const;
-  [[nodiscard]] std::shared_ptr<void> reserve(const SharedPool& shared, std::size_t function) const;
+  [[nodiscard]] std::shared_ptr<void> reserve(const SharedPool& shared, const Source& source) const;
 
   const CacheOptions& options_;
   OneCall making_;

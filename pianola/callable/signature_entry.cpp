@@ -3,6 +3,7 @@
 #include <pianola/callable/captured_callable.hpp>
 
 #include <pianola/callable/step_graph.hpp>
+#include <pianola/graph/pool_state.hpp>
 
 #include <fmt/format.h>
 
@@ -206,6 +207,7 @@ CachedGraph* SignatureEntry::capture(const CallInputs& inputs, Call& call, Graph
                                     .shares_gradients = warm_up_.shares_gradients(),
                                     .shares_inputs = warm_up_.shares_inputs(),
                                     .gradient_strides = warm_up_.gradient_strides(),
+                                    .shares_scratch = shares_scratch_,
                                     .function = function,
                                     .samples = warm_up_.samples()};
     CachedGraph& graph = graphs_.emplace_back(maker.make(call, source));
@@ -220,6 +222,10 @@ CachedGraph* SignatureEntry::capture(const CallInputs& inputs, Call& call, Graph
     if (dynamic_cast<const NoOwnGradients*>(&error) != nullptr) {
       own_gradients_.clear();
       no_own_gradients_ = true;
+      return nullptr;
+    }
+    if (shares_scratch_ && dynamic_cast<const HeldScratch*>(&error) != nullptr) {
+      shares_scratch_ = false;
       return nullptr;
     }
     if (dynamic_cast<const UncheckedReads*>(&error) != nullptr) {

@@ -120,6 +120,7 @@ class SignatureEntry : public std::enable_shared_from_this<SignatureEntry> {
   bool is_adopted_ = false;        // the warm-up is that of another entry
   LeafSet own_gradients_;          // of these leaves they are set from outside again and again
   bool no_own_gradients_ = false;  // that was tried, and cannot be
+  bool shares_scratch_ = true;     // with other graphs; until a capture has held some
   bool reads_values_ = false;      // values, which replays are to check
   std::string no_checks_;          // why they cannot; empty: they may
   bool never_checks_ = false;      // whatever is read

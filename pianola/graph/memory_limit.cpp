@@ -3,6 +3,7 @@
 #include <pianola/core/out_of_memory_error.hpp>
 #include <pianola/core/report_format.hpp>
 #include <pianola/memory/allocator_model.hpp>
+#include <pianola/memory/apart_plan.hpp>
 #include <pianola/memory/offset_plan.hpp>
 #include <pianola/memory/region_space.hpp>
 
@@ -11,12 +12,20 @@
 namespace pianola::graph {
 namespace {
 
-// The region is one block of torch's, or what that of the pool grows to; what other streams ask for lies outside of it.
+// The region is one block of torch's, or what those of the pool grow to; what other streams ask for lies outside of it.
 std::uint64_t planned_pool_bytes(const memory::StepRun& run, const PoolState* pool) {
   auto [main, others] = memory::by_main_stream(run);
-  if (const auto shared = pool != nullptr ? pool->shared_region() : std::nullopt) {
-    const std::uint64_t wanted = memory::plan_offsets(main.blocks, shared->taken).bytes;
-    return memory::grown_region(shared->bytes, wanted) + memory::pool_bytes(others.blocks);
+  if (const auto shared = pool != nullptr ? pool->shared_regions() : std::nullopt) {
+    std::uint64_t wanted = 0, wanted_kept = 0;
+    if (shared->keeps_apart) {
+      const memory::ApartPlan plan = memory::plan_apart(main.blocks, shared->taken);
+      wanted = plan.scratch_bytes;
+      wanted_kept = plan.kept_bytes;
+    } else {
+      wanted = memory::plan_offsets(main.blocks, shared->taken.of_scratch).bytes;
+    }
+    return memory::grown_region(shared->bytes, wanted) + memory::grown_region(shared->kept_bytes, wanted_kept) +
+           memory::pool_bytes(others.blocks);
   }
   const std::uint64_t region = memory::plan_offsets(main.blocks).bytes;
   if (region != 0) others.blocks.insert(others.blocks.begin(), {.made = -1, .bytes = region});

@@ -1,9 +1,10 @@
 #pragma once
 #include <pianola/core/byte_span.hpp>
+#include <pianola/core/error.hpp>
 #include <pianola/core/one_call.hpp>
 #include <pianola/graph/account/pool_memory.hpp>
 #include <pianola/graph/pool.hpp>
-#include <pianola/memory/piece.hpp>
+#include <pianola/memory/apart_plan.hpp>
 
 #include <c10/core/Device.h>
 
@@ -41,10 +42,19 @@ struct PoolTraits {
   bool plans_all = false;      ///< And every capture into it plans its memory.
 };
 
+/// A recording holds memory that the run before it had let go of, and earlier graphs of the pool write there. It can be captured where
+/// PoolState::reserve_used_memory() is in force in place of reserve_for_results().
+class HeldScratch : public CaptureError {
+ public:
+  using CaptureError::CaptureError;
+};
+
 /// What the captures of a pool plan in.
-struct SharedRegion {
+struct SharedRegions {
   std::uint64_t bytes = 0;
-  std::vector<memory::Piece> taken;  ///< By blocks that are held.
+  std::uint64_t kept_bytes = 0;  ///< Of the region of what is never freed.
+  bool keeps_apart = false;      ///< Such blocks lie there, not with all else.
+  memory::TakenApart taken;      ///< What plans keep clear of.
 };
 
 /// What the graphs of one pool share. Lives until the last of them, and the last handle, is gone.
@@ -90,9 +100,13 @@ class PoolState {
   /// While the result lives, later captures in the pool do not use memory that earlier ones used and freed: their
   /// results survive replays of the earlier graphs, in any order. nullptr where memory is never reused.
   [[nodiscard]] virtual std::shared_ptr<void> reserve_used_memory() { return nullptr; }
+  /// The same, but what these captures plan and free again may lie in what earlier ones have planned and freed: no two graphs run at
+  /// once. Not for graphs between whose parts code of the user's runs, which may replay others.
+  /// A capture throws HeldScratch where it holds at its end what it should have freed by its plan, and others write there.
+  [[nodiscard]] virtual std::shared_ptr<void> reserve_for_results() { return reserve_used_memory(); }
 
   /// nullopt: each capture plans in a region of its own, if it does.
-  [[nodiscard]] virtual std::optional<SharedRegion> shared_region() const { return std::nullopt; }
+  [[nodiscard]] virtual std::optional<SharedRegions> shared_regions() const { return std::nullopt; }
 
   /// While the result lives, what this thread allocates on the device goes to the pool. nullptr where there is nothing to do.
   [[nodiscard]] virtual std::shared_ptr<void> allocate_into() { return nullptr; }

@@ -155,6 +155,7 @@ class CudaBackend final : public Backend {
   // The graph of the branches, where replays run it.
   [[nodiscard]] const RewiredGraph* rewired() const noexcept { return branches_ ? branches_->graph() : nullptr; }
   void end_capture();
+  void check_scratch_is_free();
   [[nodiscard]] bool try_branches(const OpTrace& trace, const SaveStorage& save);
   [[nodiscard]] bool is_in_pool(std::uintptr_t address) const {
     return PoolTurn(pool_->turns()).ledger().owns(address);
@@ -234,7 +235,7 @@ void CudaBackend::begin(const CaptureOptions& options) {
   recording_->drawable = graph_->begin(pool_->id(), to_cuda(options.mode), generators);
   if (!run_to_plan_by_.blocks.empty()) {
     planned_ = PlannedMemory::begin(recording_->stream, pool_->id(), std::exchange(run_to_plan_by_, {}),
-                                    pool_->planned_region());
+                                    pool_->room_for_plan());
   }
   recording_->generators.emplace(
       graph_->drawn(), [this] { return graph_ ? graph_->drawn_states() : 0; }, options.set_generators);
@@ -324,6 +325,7 @@ std::optional<std::string> CudaBackend::end(const OpTrace* trace, const CaptureO
   const std::vector<CUgraphNode> advance(last.begin(), last.end());
   if (branches_) branches_->stop_recording();
   end_capture();
+  if (planned_) check_scratch_is_free();
   no_returns_.reset();
   std::size_t nodes = 0;
   check(Driver::get().graph_get_nodes(captured_graph(), nullptr, &nodes), "cuGraphGetNodes");
@@ -348,7 +350,13 @@ std::optional<std::string> CudaBackend::end(const OpTrace* trace, const CaptureO
       });
     }
   }
-  if (numbers_ && !numbers_->calls.by_hand().empty()) branches_.reset();  // it is launched in pieces
+  if (numbers_ && !numbers_->calls.by_hand().empty()) {  // it is launched in pieces, between which others may be
+    branches_.reset();
+    if (planned_) {
+      const std::vector<ByteSpan> all = PoolTurn(pool_->turns()).ledger().allocated_by(ledger_id_);
+      planned_->keep_all(all);
+    }
+  }
   if (branches_) {
     branches_->rebuild({.graph = captured_graph(),
                         .trace = trace,
@@ -436,6 +444,17 @@ void CudaBackend::end_capture() {
     // Runtime and driver give capture errors the same numbers.
     throw CaptureError(explain_end(static_cast<CUresult>(error.get_error_code()), recording_->watch));
   }
+}
+
+// Replays of earlier graphs would overwrite what is held there.
+void CudaBackend::check_scratch_is_free() {
+  const std::size_t held = planned_->settle();
+  if (held == 0) return;
+  throw HeldScratch(
+      {.what = fmt::format("the step, now that it is captured, holds {} bytes that it had let go of in the run before: "
+                           "they are scratch of earlier graphs of the pool, whose replays overwrite them",
+                           held),
+       .fix = "let the step hold the same tensors in each run, whether a capture is open or not"});
 }
 
 void CudaBackend::enter_into_ledger(const OpTrace* trace) {

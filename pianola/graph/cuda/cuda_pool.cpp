@@ -103,7 +103,11 @@ CudaPool::CudaPool(c10::Device device, PoolId name, PinnedUse pinned, std::share
   allocator::init(c10::cuda::device_count());
   PoolReturns::instance().retry();
   const std::shared_ptr<allocator::CUDAAllocator> source = source_of_segments(traits);
-  if (traits.shares_region && source != nullptr) region_ = std::make_shared<PlannedRegion>(device);
+  if (traits.shares_region && source != nullptr) {
+    region_ = std::make_shared<PlannedRegion>(device);
+    kept_region_ = std::make_shared<PlannedRegion>(device);
+    apart_ = std::make_shared<std::atomic<int>>(0);
+  }
   hold_device_memory(device, id(), source);
   if (pinned == PinnedUse::taken_over) return;
   try {
@@ -121,9 +125,11 @@ CudaPool::~CudaPool() {
       workspaces_.record_stream(stream);
       family_->record_stream(stream);
       if (region_) region_->record_stream(stream);
+      if (kept_region_) kept_region_->record_stream(stream);
     }
     workspaces_.clear();  // some may have been made in the pool
     region_.reset();      // a block in it may live on
+    kept_region_.reset();
     allocator::releasePool(device().index(), id());
     PoolReturns::instance().give_back(id(), !id_was_told(), replay_streams_);
   } catch (const std::exception& error) {
@@ -153,17 +159,52 @@ void CudaPool::note_replays_on(c10::cuda::CUDAStream stream, const PoolTurn& /*t
 
 std::shared_ptr<void> CudaPool::reserve_used_memory() {
   const std::vector<ByteSpan> used = PoolTurn(turns_).ledger().allocated();
-  struct Both {
+  struct All {
     PoolReservation of_torch;
-    std::shared_ptr<void> of_plans;
+    std::shared_ptr<void> of_plans, of_results;
   };
-  return std::shared_ptr<Both>(new Both{.of_torch = PoolReservation(device().index(), id(), used),
-                                        .of_plans = region_ ? PlannedRegion::reserve(region_, used) : nullptr});
+  return std::shared_ptr<All>(
+      new All{.of_torch = PoolReservation(device().index(), id(), used),
+              .of_plans = region_ ? PlannedRegion::reserve(region_, used) : nullptr,
+              .of_results = kept_region_ ? PlannedRegion::reserve(kept_region_, used) : nullptr});
 }
 
-std::optional<SharedRegion> CudaPool::shared_region() const {
-  if (region_ == nullptr) return std::nullopt;
-  return SharedRegion{.bytes = region_->bytes(), .taken = region_->taken()};
+std::shared_ptr<void> CudaPool::reserve_for_results() {
+  if (region_ == nullptr) return reserve_used_memory();
+  class Apart {
+   public:
+    Apart(c10::DeviceIndex device, PoolId pool, const std::vector<ByteSpan>& used,
+          std::shared_ptr<std::atomic<int>> count)
+        : of_torch_(device, pool, used), count_(std::move(count)) {
+      ++*count_;
+    }
+    Apart(const Apart&) = delete;
+    Apart& operator=(const Apart&) = delete;
+    ~Apart() { --*count_; }
+
+   private:
+    PoolReservation of_torch_;
+    std::shared_ptr<std::atomic<int>> count_;
+  };
+  return std::make_shared<Apart>(device().index(), id(), PoolTurn(turns_).ledger().allocated(), apart_);
+}
+
+// Where no graph has used any memory yet, results need not keep clear of it.
+PlanRoom CudaPool::room_for_plan() const {
+  if (region_ == nullptr) return {};
+  if (apart_->load() == 0) return {.shared = region_};
+  std::vector<ByteSpan> used = PoolTurn(turns_).ledger().allocated();
+  if (used.empty()) return {.shared = region_};
+  return {.shared = region_, .kept = kept_region_, .used = std::move(used)};
+}
+
+std::optional<SharedRegions> CudaPool::shared_regions() const {
+  const PlanRoom room = room_for_plan();
+  if (room.shared == nullptr) return std::nullopt;
+  return SharedRegions{.bytes = region_->bytes(),
+                       .kept_bytes = kept_region_->bytes(),
+                       .keeps_apart = room.kept != nullptr,
+                       .taken = room.taken()};
 }
 
 std::shared_ptr<void> CudaPool::allocate_into() {

@@ -9,6 +9,7 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -34,9 +35,10 @@ class CudaPool final : public PoolState {
   [[nodiscard]] std::vector<ByteSpan> workspace_spans() const override;
   [[nodiscard]] std::shared_ptr<void> reserve_used_memory() override;
   [[nodiscard]] std::shared_ptr<void> allocate_into() override;
-  [[nodiscard]] std::optional<SharedRegion> shared_region() const override;
-  /// What plans of its graphs share; nullptr: nothing.
-  [[nodiscard]] const std::shared_ptr<PlannedRegion>& planned_region() const noexcept { return region_; }
+  [[nodiscard]] std::shared_ptr<void> reserve_for_results() override;
+  [[nodiscard]] std::optional<SharedRegions> shared_regions() const override;
+  /// For the plan of the capture that begins.
+  [[nodiscard]] PlanRoom room_for_plan() const;
   [[nodiscard]] BlasWorkspaces& workspaces() noexcept { return workspaces_; }
   [[nodiscard]] WorkspaceColours& colours() noexcept { return family_->colours(); }
   /// nullptr: it is alone.
@@ -62,7 +64,8 @@ class CudaPool final : public PoolState {
   std::shared_ptr<CudaPoolFamily> family_;
   BlasWorkspaces workspaces_;
   mutable PoolTurns turns_;
-  std::shared_ptr<PlannedRegion> region_;
+  std::shared_ptr<PlannedRegion> region_, kept_region_;  // nullptr: plans share nothing
+  std::shared_ptr<std::atomic<int>> apart_;              // reserve_for_results() that are in force
   std::optional<AsleepPool> asleep_;
 };
 

@@ -20,9 +20,31 @@ namespace pianola::graph {
 
 namespace allocator = c10::cuda::CUDACachingAllocator;
 
-PlannedMemory::PlannedMemory(std::shared_ptr<PlannedRegion> region, c10::cuda::CUDAStream stream, c10::MempoolId_t pool,
-                             const memory::StepRun& run, const memory::OffsetPlan& plan)
-    : region_(std::move(region)), stream_(stream), pool_(pool), space_(run, plan, region_->space()) {}
+struct PlannedMemory::Room {
+  std::shared_ptr<PlannedRegion> region = {};
+  memory::OffsetPlan plan = {};
+  std::shared_ptr<PlannedRegion> kept = {};  // then `apart` is the plan
+  memory::ApartPlan apart = {};
+  std::vector<ByteSpan> used = {};
+
+  [[nodiscard]] memory::PlannedSpace lay(const memory::StepRun& run) const {
+    if (kept == nullptr) return {run, plan, region->space()};
+    return {run, apart, region->space(), kept->space()};
+  }
+  static std::uint64_t next_number() {
+    static std::atomic<std::uint64_t> last = 0;
+    return ++last;
+  }
+};
+
+PlannedMemory::PlannedMemory(Room room, c10::cuda::CUDAStream stream, c10::MempoolId_t pool, const memory::StepRun& run)
+    : number_(Room::next_number()),
+      region_(room.region),
+      kept_(room.kept),
+      used_(std::move(room.used)),
+      stream_(stream),
+      pool_(pool),
+      space_(room.lay(run)) {}
 
 #if !PIANOLA_TORCH_AT_LEAST(2, 12) || PIANOLA_TORCH_AT_LEAST(2, 15)
 
@@ -44,6 +66,8 @@ class PlannedMemory::Allocator final : public torch_abi::ForwardingCudaAllocator
     const std::lock_guard lock(mutex_);
     recording.space_.begin_operation(operation);
   }
+  /// Of what a recording was handed out, but for results that lie apart.
+  [[nodiscard]] std::vector<ByteSpan> held_of(const PlannedMemory& recording);
 
   c10::DataPtr allocate(std::size_t bytes) override;
   void* raw_alloc(std::size_t bytes) override;
@@ -56,6 +80,7 @@ class PlannedMemory::Allocator final : public torch_abi::ForwardingCudaAllocator
 
  private:
   struct Planned {
+    std::uint64_t recording;
     std::shared_ptr<PlannedRegion> region;
     c10::cuda::CUDAStream stream;
     c10::MempoolId_t pool;
@@ -109,7 +134,18 @@ void PlannedMemory::Allocator::close(PlannedMemory& recording) noexcept {
 }
 
 bool PlannedMemory::Allocator::is_recorded(const PlannedRegion& region) const {
-  return std::ranges::any_of(open_, [&](const auto& recording) { return recording->region_.get() == &region; });
+  return std::ranges::any_of(open_, [&](const auto& recording) {
+    return recording->region_.get() == &region || recording->kept_.get() == &region;
+  });
+}
+
+std::vector<ByteSpan> PlannedMemory::Allocator::held_of(const PlannedMemory& recording) {
+  const std::lock_guard lock(mutex_);
+  std::vector<ByteSpan> held;
+  for (const auto& [block, planned] : blocks_) {
+    if (planned.recording == recording.number_ && planned.region == recording.region_) held.push_back(planned.span);
+  }
+  return held;
 }
 
 // nullptr: torch's turn.
@@ -118,21 +154,24 @@ void* PlannedMemory::Allocator::take(std::size_t bytes, cudaStream_t stream) {
   const std::lock_guard lock(mutex_);
   for (const std::shared_ptr<PlannedMemory>& recording : open_) {
     if (recording->stream_.stream() != stream) continue;
-    PlannedRegion& region = *recording->region_;
-    const std::optional<std::uint64_t> offset = recording->space_.take(bytes);
-    if (!offset) return nullptr;
-    const ByteSpan span = {.begin = region.begin() + *offset, .end = region.begin() + *offset + bytes};
+    const std::optional<memory::PlannedSpace::Place> place = recording->space_.take(bytes);
+    if (!place) return nullptr;
+    const std::shared_ptr<PlannedRegion>& region = place->is_kept ? recording->kept_ : recording->region_;
+    const std::uintptr_t begin = region->begin() + place->offset;
+    const ByteSpan span = {.begin = begin, .end = begin + bytes};
     void* const block = reinterpret_cast<void*>(span.begin);
     try {
-      blocks_.emplace(
-          block,
-          Planned{.region = recording->region_, .stream = recording->stream_, .pool = recording->pool_, .span = span});
+      blocks_.emplace(block, Planned{.recording = recording->number_,
+                                     .region = region,
+                                     .stream = recording->stream_,
+                                     .pool = recording->pool_,
+                                     .span = span});
     } catch (...) {
-      region.space().give_back(*offset);
+      region->space().give_back(place->offset);
       throw;
     }
     blocks_planned_ = blocks_.size();
-    trace::AllocatorWatch::tell_of_cuda({.device = region.device(),
+    trace::AllocatorWatch::tell_of_cuda({.device = region->device(),
                                          .address = span.begin,
                                          .bytes = bytes,
                                          .pool = recording->pool_,
@@ -228,31 +267,34 @@ allocator::ShareableHandle PlannedMemory::Allocator::shareIpcHandle(void* block)
   return handle;
 }
 
-namespace {
-
-struct Room {
-  std::shared_ptr<PlannedRegion> region;
-  memory::OffsetPlan plan;
-};
-
-// In the pool's region, around what blocks of its graphs have; or in one of the recording's own.
-std::optional<Room> make_room(const memory::StepRun& run, const std::shared_ptr<PlannedRegion>& shared) {
-  if (shared != nullptr) {
-    memory::OffsetPlan plan = memory::plan_offsets(run.blocks, shared->taken());
-    if (plan.bytes == 0) return std::nullopt;
-    if (shared->grow_to(plan.bytes)) return Room{.region = shared, .plan = std::move(plan)};
+// In the pool's regions, around what blocks of its graphs have; or in one of the recording's own.
+std::optional<PlannedMemory::Room> PlannedMemory::make_room(const memory::StepRun& run, PlanRoom in) {
+  if (run.blocks.empty()) return std::nullopt;
+  Room room;
+  if (in.kept != nullptr) {
+    room.apart = memory::plan_apart(run.blocks, in.taken());
+    if (in.shared->grow_to(room.apart.scratch_bytes) && in.kept->grow_to(room.apart.kept_bytes)) {
+      room.region = std::move(in.shared);
+      room.kept = std::move(in.kept);
+      room.used = std::move(in.used);
+      return room;
+    }
+  } else if (in.shared != nullptr) {
+    room.plan = memory::plan_offsets(run.blocks, in.taken().of_scratch);
+    if (in.shared->grow_to(room.plan.bytes)) {
+      room.region = std::move(in.shared);
+      return room;
+    }
   }
-  memory::OffsetPlan plan = memory::plan_offsets(run.blocks);
-  if (plan.bytes == 0) return std::nullopt;
-  c10::DataPtr memory = allocator::get()->allocate(plan.bytes);  // goes to the pool, as all that the stream asks for
-  return Room{.region = std::make_shared<PlannedRegion>(std::move(memory), plan.bytes), .plan = std::move(plan)};
+  room.plan = memory::plan_offsets(run.blocks);
+  c10::DataPtr memory =
+      allocator::get()->allocate(room.plan.bytes);  // goes to the pool, as all that the stream asks for
+  room.region = std::make_shared<PlannedRegion>(std::move(memory), room.plan.bytes);
+  return room;
 }
 
-}  // namespace
-
 std::shared_ptr<PlannedMemory> PlannedMemory::begin(c10::cuda::CUDAStream stream, c10::MempoolId_t pool,
-                                                    const memory::StepRun& run,
-                                                    const std::shared_ptr<PlannedRegion>& shared) {
+                                                    const memory::StepRun& run, PlanRoom in) {
   if (!trace::AllocatorWatch::sees_cuda()) {
     throw UnsupportedError(
         {.what = "plan_memory is set, and torch's allocator of CUDA memory is another one than its native",
@@ -262,29 +304,40 @@ std::shared_ptr<PlannedMemory> PlannedMemory::begin(c10::cuda::CUDAStream stream
   Allocator& planning = Allocator::instance();
   std::optional<Room> room;
   try {
-    room = make_room(planned, shared);
+    room = make_room(planned, std::move(in));
   } catch (const c10::OutOfMemoryError&) {  // blocks are smaller: the capture may find room for them
   }
   if (!room) return nullptr;
-  auto recording = std::make_shared<PlannedMemory>(std::move(room->region), stream, pool, planned, room->plan);
+  auto recording = std::make_shared<PlannedMemory>(*std::move(room), stream, pool, planned);
   planning.open(recording);
   return recording;
 }
 
 void PlannedMemory::end() noexcept { Allocator::instance().close(*this); }
 
+std::size_t PlannedMemory::settle() {
+  const std::vector<ByteSpan> held = Allocator::instance().held_of(*this);
+  region_->note(number_, held);
+  std::size_t bytes = 0;
+  for (const ByteSpan& span : held) {
+    if (std::ranges::any_of(used_, [&](const ByteSpan& one) { return one.overlaps(span); })) bytes += span.size();
+  }
+  used_ = {};
+  return bytes;
+}
+
 void PlannedMemory::on_op_begin(const trace::OpSpan& op) { Allocator::instance().begin_operation(*this, op.info); }
 
 #else
 
 std::shared_ptr<PlannedMemory> PlannedMemory::begin(c10::cuda::CUDAStream /*stream*/, c10::MempoolId_t /*pool*/,
-                                                    const memory::StepRun& /*run*/,
-                                                    const std::shared_ptr<PlannedRegion>& /*shared*/) {
+                                                    const memory::StepRun& /*run*/, PlanRoom /*in*/) {
   throw UnsupportedError({.what = "plan_memory is set, which this version of torch is not known to bear",
                           .fix = "leave plan_memory out, or use torch 2.11 or 2.15"});
 }
 
 void PlannedMemory::end() noexcept {}
+std::size_t PlannedMemory::settle() { return 0; }
 void PlannedMemory::on_op_begin(const trace::OpSpan& /*op*/) {}
 
 #endif

@@ -1,6 +1,5 @@
 #pragma once
 #include <pianola/graph/cuda/planned_region.hpp>
-#include <pianola/memory/offset_plan.hpp>
 #include <pianola/memory/planned_space.hpp>
 #include <pianola/memory/step_run.hpp>
 #include <pianola/trace/op_stream.hpp>
@@ -9,7 +8,11 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
+#include <vector>
 
 namespace pianola::graph {
 
@@ -26,15 +29,20 @@ class PlannedMemory final : public trace::OpObserver {
   /// What `stream` asks for from now on, on any thread, is handed out by the plan; what the plan does not foresee, by torch's allocator.
   /// @param stream  It is current, is captured, and what it asks of torch's allocator goes to `pool`.
   /// @param run     Before.
-  /// @param shared  Of the pool; nullptr: the recording has a region of its own.
+  /// @param in      CudaPool::room_for_plan().
   /// @return  nullptr where there is nothing to plan, or no room for the region.
   /// @throws UnsupportedError  Torch runs with another allocator than its native one, or is of a version that was not looked at.
   static std::shared_ptr<PlannedMemory> begin(c10::cuda::CUDAStream stream, c10::MempoolId_t pool,
-                                              const memory::StepRun& run, const std::shared_ptr<PlannedRegion>& shared);
+                                              const memory::StepRun& run, PlanRoom in);
   [[nodiscard]] trace::OpInterest interest() const override { return {.outputs = false}; }
   void on_op_begin(const trace::OpSpan& op) override;
   /// No more is handed out.
   void end() noexcept;
+  /// Then, once: notes what is held of it, for scratch of later graphs to keep clear of.
+  /// @return  Bytes that are held where earlier graphs write, since the plan had them freed; 0 where results do not lie apart.
+  [[nodiscard]] std::size_t settle();
+  /// Scratch of later graphs keeps clear of all this. @param allocated  What it was handed out, and others maybe.
+  void keep_all(std::span<const ByteSpan> allocated) { region_->note(number_, allocated); }
 
   /// Its memory is not used again before the present work of this stream is done, once it is freed. That of a shared region the pool
   /// frees, and sees to.
@@ -42,18 +50,23 @@ class PlannedMemory final : public trace::OpObserver {
     if (!region_->is_shared()) region_->record_stream(stream);
   }
 
-  /// Of the region.
-  [[nodiscard]] std::size_t bytes() const { return region_->bytes(); }
+  /// Of the region, or of both.
+  [[nodiscard]] std::size_t bytes() const { return region_->bytes() + (kept_ ? kept_->bytes() : 0); }
 
   class Allocator;
-  PlannedMemory(std::shared_ptr<PlannedRegion> region, c10::cuda::CUDAStream stream, c10::MempoolId_t pool,
-                const memory::StepRun& run, const memory::OffsetPlan& plan);
+  struct Room;
+  PlannedMemory(Room room, c10::cuda::CUDAStream stream, c10::MempoolId_t pool, const memory::StepRun& run);
   PlannedMemory(const PlannedMemory&) = delete;
   PlannedMemory& operator=(const PlannedMemory&) = delete;
-  ~PlannedMemory() override = default;
+  ~PlannedMemory() override { region_->note(number_, {}); }
 
  private:
+  static std::optional<Room> make_room(const memory::StepRun& run, PlanRoom in);
+
+  std::uint64_t number_;  // of all recordings
   std::shared_ptr<PlannedRegion> region_;
+  std::shared_ptr<PlannedRegion> kept_;  // nullptr: results lie with all else
+  std::vector<ByteSpan> used_;           // by earlier graphs, where they do not; until settle()
   c10::cuda::CUDAStream stream_;
   c10::MempoolId_t pool_;
   memory::PlannedSpace space_;  // under the regions' lock while it is open

@@ -128,6 +128,44 @@ std::vector<memory::Piece> PlannedRegion::taken() const {
   return space_.taken();
 }
 
+std::vector<memory::Piece> PlannedRegion::taken_or_noted() const {
+  const std::lock_guard lock(mutex());
+  std::vector<memory::Piece> all = space_.taken();
+  for (const auto& [recording, pieces] : noted_) all.insert(all.end(), pieces.begin(), pieces.end());
+  return memory::united(all, {});
+}
+
+std::vector<memory::Piece> PlannedRegion::taken_or_among(std::span<const ByteSpan> used) const {
+  const std::lock_guard lock(mutex());
+  return memory::united(space_.taken(), pieces_of(used));
+}
+
+memory::TakenApart PlanRoom::taken() const {
+  if (kept == nullptr) return {.of_scratch = shared->taken(), .of_kept = {}};
+  return {.of_scratch = shared->taken_or_noted(), .of_kept = kept->taken_or_among(used)};
+}
+
+void PlannedRegion::note(std::uint64_t recording, std::span<const ByteSpan> left) {
+  const std::lock_guard lock(mutex());
+  std::vector<memory::Piece> pieces = pieces_of(left);
+  if (pieces.empty()) {
+    noted_.erase(recording);
+  } else {
+    noted_[recording] = std::move(pieces);
+  }
+}
+
+// Under the lock.
+std::vector<memory::Piece> PlannedRegion::pieces_of(std::span<const ByteSpan> spans) const {
+  const ByteSpan all = {.begin = begin_, .end = begin_ + space_.bytes()};
+  std::vector<memory::Piece> pieces;
+  for (const ByteSpan& span : spans) {
+    const ByteSpan inside = common_of(all, span);
+    if (!inside.empty()) pieces.push_back({.address = inside.begin - begin_, .bytes = inside.size()});
+  }
+  return pieces;
+}
+
 void PlannedRegion::record_stream(c10::cuda::CUDAStream stream) const {
   for (const Segment& segment : segments_) allocator::recordStream(segment.memory, stream);
 }

@@ -1,6 +1,7 @@
 #pragma once
 #include <pianola/core/byte_span.hpp>
 #include <pianola/graph/cuda/mapped_segments.hpp>
+#include <pianola/memory/apart_plan.hpp>
 #include <pianola/memory/region_space.hpp>
 
 #include <c10/core/Allocator.h>
@@ -14,6 +15,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -26,6 +28,8 @@ namespace pianola::graph {
 // that Pianola's segments (mapped_segments) put there. Torch counts it, shows it in its snapshots and gives it back, as any other. What
 // plans do not foresee torch takes from other segments, which lie elsewhere. Where the region cannot grow, a capture has one of its own,
 // a block of torch's, as in a pool that shares none.
+// Results that are to survive replays of earlier graphs lie in a second region: see Note [Results apart from scratch] in
+// memory/apart_plan.hpp. What scratch keeps clear of is known from the recordings: at its end each notes what is held still.
 
 /// Memory in which plans lay blocks: of one recording, or of all that a pool's graphs plan.
 class PlannedRegion {
@@ -49,6 +53,12 @@ class PlannedRegion {
   [[nodiscard]] std::uint64_t bytes() const;
   /// What blocks have, of whichever capture.
   [[nodiscard]] std::vector<memory::Piece> taken() const;
+  /// The same, and what recordings have noted; no two have a byte in common.
+  [[nodiscard]] std::vector<memory::Piece> taken_or_noted() const;
+  /// What blocks have, and what of the region is among these bytes; no two have a byte in common.
+  [[nodiscard]] std::vector<memory::Piece> taken_or_among(std::span<const ByteSpan> used) const;
+  /// What scratch keeps clear of because of a recording, in place of what was noted before; nothing: it is gone.
+  void note(std::uint64_t recording, std::span<const ByteSpan> left);
   /// Its memory is not used again before the present work of this stream is done, once it is freed.
   void record_stream(c10::cuda::CUDAStream stream) const;
 
@@ -73,6 +83,7 @@ class PlannedRegion {
   class Reservation;
   class All;
   [[nodiscard]] std::optional<Segment> ask_for(std::size_t bytes);
+  [[nodiscard]] std::vector<memory::Piece> pieces_of(std::span<const ByteSpan> spans) const;
 
   c10::Device device_;
   bool is_shared_;
@@ -80,6 +91,17 @@ class PlannedRegion {
   std::uintptr_t begin_ = 0;
   std::deque<Segment> segments_;  // behind each other; others point to their blocks
   memory::RegionSpace space_;
+  std::unordered_map<std::uint64_t, std::vector<memory::Piece>> noted_;  // by recording
+};
+
+/// Where the plan of a recording may lay blocks.
+struct PlanRoom {
+  std::shared_ptr<PlannedRegion> shared = {};  ///< Of the pool; nullptr: the recording has a region of its own.
+  std::shared_ptr<PlannedRegion> kept = {};    ///< For what is never freed; nullptr: it lies where all else does.
+  std::vector<ByteSpan> used = {};             ///< By earlier graphs: what is never freed keeps clear of it.
+
+  /// What plans keep clear of in either region.
+  [[nodiscard]] memory::TakenApart taken() const;
 };
 
 }  // namespace pianola::graph
