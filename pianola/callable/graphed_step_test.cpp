@@ -3,9 +3,11 @@
 #include <pianola/trace/testing/unpacked.hpp>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 namespace pianola::graphed_step_test {
@@ -421,6 +423,67 @@ TEST_P(GraphedStepTest, CallsAGraphedModelInside) {
   expect_same(run<MlpNet>(*net, [&](const at::Tensor& x) { return graphed(x); }, {}, {8, 12}), expected);
   EXPECT_EQ(latest(graphed).kind, GraphedKind::step);
   EXPECT_EQ(latest(graphed).replays, kSteps - 3) << latest(graphed).reason;
+}
+
+// 16 lengths by turns. The gradients of each length are held while others replay.
+TEST_P(GraphedStepTest, ABankOfPlannedStepsEqualsEager) {
+  const auto train = [](const std::shared_ptr<MlpNet>& net) {
+    return [net](const at::Tensor& x) {
+      net->zero_grad();
+      const at::Tensor loss = square(net->forward(x));
+      loss.backward();
+      return loss.detach();
+    };
+  };
+  const auto eager = make_net<MlpNet>(), net = make_net<MlpNet>();
+  const Step expected = train(eager);
+  Graphed graphed =
+      pianola::graphed(train(net), logged({.warmup = 1, .output = OutputPolicy::alias, .plan_memory = true}));
+  std::map<std::int64_t, std::pair<at::Tensor, at::Tensor>> results;  // by length: held, and as it was
+  for (std::uint64_t i = 0; i < 96; ++i) {
+    const std::int64_t length = 8 + 8 * static_cast<std::int64_t>(i * i * 7 % 16 ^ i % 16);
+    const at::Tensor x = randn({length, 12}, i);
+    const at::Tensor loss = graphed(x), eagerly = expected(x);
+    ASSERT_TRUE(same(loss, eagerly)) << "call " << i;
+    results[length] = {loss, eagerly.clone()};
+    for (const auto& [of, pair] : results) EXPECT_TRUE(same(pair.first, pair.second)) << of << " after " << length;
+    expect_same_state(*net, *eager);
+    descend(*net);
+    descend(*eager);
+  }
+  EXPECT_GT(replays(graphed), 30U);
+  EXPECT_THAT(reasons, ::testing::IsEmpty());
+}
+
+// What it would keep lies in scratch of the other length: it is captured again, apart.
+TEST_P(GraphedStepTest, APlannedStepThatKeepsScratchWhileItIsCapturedEqualsEager) {
+  at::Tensor kept;
+  const auto net = make_net<MlpNet>(), eager = make_net<MlpNet>();
+  const auto train = [&](const std::shared_ptr<MlpNet>& of, bool keeps) {
+    return [&, of, keeps](const at::Tensor& x) {
+      of->zero_grad();
+      at::Tensor scratch = x.repeat({256, 1}) * 3;
+      if (keeps && is_recording() && x.size(0) == 16) kept = scratch;
+      const at::Tensor loss = square(of->forward(x)) + scratch.sum() * 0;
+      scratch.reset();
+      loss.backward();
+      return loss.detach();
+    };
+  };
+  const Step expected = train(eager, false);
+  Graphed graphed =
+      pianola::graphed(train(net, true), logged({.warmup = 1, .plan_memory = true, .accept_capture_path = true}));
+  for (std::uint64_t i = 0; i < 24; ++i) {
+    const std::int64_t length = i % 2 == 0 ? 32 : 16;
+    const at::Tensor x = randn({length, 12}, i);
+    ASSERT_TRUE(same(graphed(x), expected(x))) << "call " << i;
+    expect_same_state(*net, *eager);
+    if (length == 32 || i < 16) continue;
+    (void)graphed(randn({32, 12}, 100 + i));
+    (void)expected(randn({32, 12}, 100 + i));
+    EXPECT_TRUE(same(kept, x.repeat({256, 1}) * 3)) << "after a replay of the other length, call " << i;
+  }
+  EXPECT_GT(replays(graphed), 10U);
 }
 
 }  // namespace

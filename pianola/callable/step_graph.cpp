@@ -4,6 +4,7 @@
 #include <pianola/graph/copy_into.hpp>
 #include <pianola/graph/graph_numbers.hpp>
 #include <pianola/graph/open_capture.hpp>
+#include <pianola/graph/pool_state.hpp>
 #include <pianola/graph/read_check.hpp>
 #include <pianola/trace/describe.hpp>
 #include <pianola/trace/op_stream.hpp>
@@ -305,9 +306,15 @@ void StepGraph::launch_with_parts(std::span<const at::Tensor> inputs, bool have_
   gradients_->leave_as_captured();
   std::size_t done = 0;  // operations that have run, or are left out
   bool is_whole = true;
+  const GraphPoolRef pool = graph_.pool();
+  std::optional<PoolState::InPieces> in_pieces;
+  if (reads_) in_pieces.emplace(*pool.state());  // before any part has run
   const auto reach = [&](std::size_t operation) {
     if (operation <= done) return;
-    if (std::exchange(is_whole, false)) numbers.copy_inputs(inputs);
+    if (std::exchange(is_whole, false)) {
+      if (!in_pieces) in_pieces.emplace(*pool.state());
+      numbers.copy_inputs(inputs);
+    }
     numbers.replay(done + 1, operation);
     done = operation;
   };

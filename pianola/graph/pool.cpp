@@ -121,6 +121,30 @@ PoolState::WarmUp::~WarmUp() {
   pool_.is_ = Is::ready;
 }
 
+PoolState::InPieces::InPieces(PoolState& pool) {
+  if (!pool.traits_.shares_region || pool.device_.is_cpu()) return;
+  const std::thread::id me = std::this_thread::get_id();
+  std::thread::id whose;
+  while (!pool.in_pieces_.compare_exchange_strong(whose, me)) {
+    if (whose == me) return;
+    pool.check_pieces();
+    whose = {};  // it has ended meanwhile
+  }
+  pool_ = &pool;
+}
+
+PoolState::InPieces::~InPieces() {
+  if (pool_ != nullptr) pool_->in_pieces_ = std::thread::id();
+}
+
+void PoolState::check_pieces() const {
+  const std::thread::id whose = in_pieces_;
+  if (whose == std::thread::id() || whose == std::this_thread::get_id()) return;
+  throw UsageError({.what = "replay() was called while another thread is between two parts of a replay in the graph's "
+                            "pool, whose graphs share memory; nothing was launched",
+                    .fix = "replay when that one has ended, or capture into a pool of its own"});
+}
+
 void PoolState::refuse_replay() const {
   if (is_asleep()) {
     throw UsageError({.what = "replay() was called on a graph whose pool is asleep; nothing was launched",

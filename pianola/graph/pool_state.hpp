@@ -15,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <thread>
 #include <vector>
 
 namespace pianola {
@@ -23,6 +24,8 @@ namespace pianola {
 // Captures into a pool share the free memory and cuBLAS's workspaces of its earlier graphs, which replays write: one capture
 // at a time, and no replay while its warm-up runs, which computes there. Recording computes nothing there: replays go on.
 // Neither waits for the other, since a step may wait for the thread that replays; both are refused.
+// So are replays while another thread is between two pieces of one, as a step is whose optimizer reads values of the device on the host:
+// what lies between them is the graph's still. Only graphs that plan put scratch there: other pools refuse nothing.
 
 /// What pools of a family share, by kind of device; see GraphPoolFamily.
 class PoolFamily {
@@ -73,6 +76,19 @@ class PoolState {
     PoolState& pool_;
   };
 
+  /// A replay in pieces, while it lives. Nothing where the pool's graphs do not plan in one region, and within another one of this thread.
+  class InPieces {
+   public:
+    /// @throws UsageError  Another thread has one.
+    explicit InPieces(PoolState& pool);
+    InPieces(const InPieces&) = delete;
+    InPieces& operator=(const InPieces&) = delete;
+    ~InPieces();
+
+   private:
+    PoolState* pool_ = nullptr;
+  };
+
   PoolState(c10::Device device, PoolId id, PoolTraits traits) noexcept : device_(device), id_(id), traits_(traits) {}
   PoolState(const PoolState&) = delete;
   PoolState& operator=(const PoolState&) = delete;
@@ -113,10 +129,12 @@ class PoolState {
 
   /// Captures into the pool.
   [[nodiscard]] OneCall& captures() noexcept { return captures_; }
-  /// Before a replay. @throws UsageError  Another thread warms up a capture into the pool, or it sleeps.
+  /// Before a replay. @throws UsageError  Another thread warms up a capture into the pool or is in pieces of a replay, or it sleeps.
   void check_ready() const {
     if (is_.load(std::memory_order_relaxed) != Is::ready) [[unlikely]]
       refuse_replay();
+    if (in_pieces_.load(std::memory_order_relaxed) != std::thread::id()) [[unlikely]]
+      check_pieces();
   }
   /// Before a capture, say. @param call  "capture()", for the error. @throws UsageError  It sleeps.
   void check_awake(const char* call) const;
@@ -138,12 +156,14 @@ class PoolState {
   virtual void account(PoolMemory& memory) const = 0;
   [[nodiscard]] virtual bool holds(std::uintptr_t /*address*/) const { return false; }
   [[noreturn]] void refuse_replay() const;
+  void check_pieces() const;
 
   c10::Device device_;
   PoolId id_;
   PoolTraits traits_;
   std::atomic<bool> id_was_told_{false};
   std::atomic<Is> is_{Is::ready};
+  std::atomic<std::thread::id> in_pieces_{std::thread::id()};  // whose replay is
   OneCall captures_;
   PoolGraphs graphs_;
 };

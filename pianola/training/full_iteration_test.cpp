@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -197,6 +198,46 @@ TEST_P(FullIterationTest, GradientsForAnOptimizerOutsideSurviveAValidationIterat
   Trainee<MlpNet> eager, trained;
   const NamedTensors expected = results(eager, false);
   expect_same(results(trained, true), expected);
+}
+
+// Training and validation by turns at several lengths, in a pool that plans: results and gradients of all are held meanwhile.
+TEST_P(FullIterationTest, StagesAndLengthsShareScratchWhereMemoryIsPlanned) {
+  for (const bool is_given : {false, true}) {
+    std::optional<GraphPool> pool;
+    if (is_given) pool.emplace(device(), GraphPool::Options{.plan_memory = true});
+    const auto results = [&](Trainee<MlpNet>& trainee, bool graphed) {
+      const Iteration backward = [&](const Microbatches& one) {
+        trainee.net->zero_grad();
+        const at::Tensor loss = trainee.net->forward(one.at(0).toTensor()).square().mean();
+        loss.backward();
+        return loss.detach();
+      };
+      const Iteration validate = [&](const Microbatches& one) { return trainee.validate(one); };
+      FullIterationOptions options{.warmup = 2, .plan_memory = true};
+      if (pool) options.pool = *pool;
+      FullIteration iteration(backward, validate, options);
+      NamedTensors all;
+      for (std::uint64_t i = 0; i < 24; ++i) {
+        const std::int64_t rows = 8 + 24 * static_cast<std::int64_t>(i * i % 3);
+        const Microbatches training = batch(i, 1, {rows, 12}), validation = batch(50 + i, 1, {64 - rows, 12});
+        const at::Tensor loss = (graphed ? iteration(training) : backward(training)).toTensor();
+        const at::Tensor held = (graphed ? iteration(validation, Stage::validation) : validate(validation)).toTensor();
+        all.emplace_back("loss, after the validation", loss.clone());
+        trainee.adam.step();
+        all.emplace_back("validation", held.clone());
+        for (auto& each : testing::clone_all(state_of_module(*trainee.net))) all.push_back(std::move(each));
+      }
+      if (graphed) {
+        std::size_t replays = 0;
+        for (const IterationInfo& one : iteration.info().signatures) replays += one.replays;
+        EXPECT_GE(replays, 24U);
+      }
+      return all;
+    };
+    Trainee<MlpNet> eager, trained;
+    const NamedTensors expected = results(eager, false);
+    expect_same(results(trained, true), expected, is_given ? "in a given pool" : "");
+  }
 }
 
 TEST_P(FullIterationTest, ResultsAreStaticUnlessCopiesAreAskedFor) {

@@ -156,6 +156,7 @@ class CudaBackend final : public Backend {
   [[nodiscard]] const RewiredGraph* rewired() const noexcept { return branches_ ? branches_->graph() : nullptr; }
   void end_capture();
   void check_scratch_is_free();
+  void keep_pieces_apart();
   [[nodiscard]] bool try_branches(const OpTrace& trace, const SaveStorage& save);
   [[nodiscard]] bool is_in_pool(std::uintptr_t address) const {
     return PoolTurn(pool_->turns()).ledger().owns(address);
@@ -188,6 +189,7 @@ class CudaBackend final : public Backend {
 
   memory::StepRun run_to_plan_by_;  // until the recording begins
   std::shared_ptr<PlannedMemory> planned_;
+  bool keeps_pieces_apart_ = false;  // later graphs have none of its memory for scratch
   std::unique_ptr<CapturedGraph> graph_;
   std::unique_ptr<Branches> branches_;  // where they were asked for
   std::vector<c10::Storage> kept_;
@@ -350,12 +352,9 @@ std::optional<std::string> CudaBackend::end(const OpTrace* trace, const CaptureO
       });
     }
   }
-  if (numbers_ && !numbers_->calls.by_hand().empty()) {  // it is launched in pieces, between which others may be
+  if (numbers_ && !numbers_->calls.by_hand().empty()) {
     branches_.reset();
-    if (planned_) {
-      const std::vector<ByteSpan> all = PoolTurn(pool_->turns()).ledger().allocated_by(ledger_id_);
-      planned_->keep_all(all);
-    }
+    if (planned_) keep_pieces_apart();
   }
   if (branches_) {
     branches_->rebuild({.graph = captured_graph(),
@@ -457,6 +456,18 @@ void CudaBackend::check_scratch_is_free() {
        .fix = "let the step hold the same tensors in each run, whether a capture is open or not"});
 }
 
+// It is launched in pieces, and what is called by hand between them may replay others.
+void CudaBackend::keep_pieces_apart() {
+  if (planned_->keeps_results_apart()) {
+    throw HeldScratch({.what = "each replay of the step would call operations by hand, where other graphs of the pool "
+                               "may be replayed, which overwrite its scratch",
+                       .fix = "capture it into a pool of its own"});
+  }
+  const std::vector<ByteSpan> all = PoolTurn(pool_->turns()).ledger().allocated_by(ledger_id_);
+  planned_->keep_all(all);
+  keeps_pieces_apart_ = true;
+}
+
 void CudaBackend::enter_into_ledger(const OpTrace* trace) {
   if (trace == nullptr) return;
   std::vector<ByteSpan> reads;
@@ -483,6 +494,7 @@ void CudaBackend::abandon() noexcept {
   leave_ledger();
   if (planned_) planned_->end();
   planned_.reset();
+  keeps_pieces_apart_ = false;
   run_to_plan_by_ = {};
   clock_ = {};
   drawn_from_.clear();
@@ -596,6 +608,8 @@ void CudaBackend::play(std::size_t first, std::size_t last) {
   const c10::cuda::OptionalCUDAGuard on_device(device_);
   const std::vector<Segments::Segment*> segments = pieces(first, last);
   const std::vector<NumberedCalls::ByHand> by_hand = numbers_->calls.by_hand();
+  std::optional<PoolState::InPieces> in_pieces;
+  if (planned_ && !keeps_pieces_apart_ && !by_hand.empty()) in_pieces.emplace(*pool_);
   auto segment = segments.begin();
   bool is_first = first == 1;
   const auto launch_next = [&] {
@@ -724,6 +738,7 @@ void CudaBackend::reset() noexcept {
     for (const CUDAStream& stream : streams_) planned_->record_stream(stream);
   }
   planned_.reset();
+  keeps_pieces_apart_ = false;
   streams_.clear();
   last_stream_.reset();
   pool_.reset();

@@ -41,6 +41,8 @@ class PlannedMemory final : public trace::OpObserver {
   /// Then, once: notes what is held of it, for scratch of later graphs to keep clear of.
   /// @return  Bytes that are held where earlier graphs write, since the plan had them freed; 0 where results do not lie apart.
   [[nodiscard]] std::size_t settle();
+  /// Whether results lie apart, and scratch in that of earlier graphs.
+  [[nodiscard]] bool keeps_results_apart() const noexcept { return kept_ != nullptr; }
   /// Scratch of later graphs keeps clear of all this. @param allocated  What it was handed out, and others maybe.
   void keep_all(std::span<const ByteSpan> allocated) { region_->note(number_, allocated); }
 

@@ -1,6 +1,8 @@
+#include <pianola/core/error.hpp>
 #include <pianola/core/out_of_memory_error.hpp>
 #include <pianola/graph/graph.hpp>
 #include <pianola/graph/testing/allocator_settings.hpp>
+#include <pianola/graph/pool_state.hpp>
 #include <pianola/graph/testing/device_test.hpp>
 #include <pianola/graph/testing/no_more_memory.hpp>
 
@@ -14,7 +16,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <memory>
+#include <random>
+#include <string>
 #include <thread>
+#include <vector>
 
 namespace pianola::testing::planned_region_test {
 namespace {
@@ -188,6 +194,113 @@ TEST_P(PlannedRegionTest, ThreadsCaptureIntoOneRegion) {
   }
   for (Graph& graph : graphs) expect_right(graph);
   EXPECT_LE(pool.bytes(), 132 * kMiB);
+}
+
+// Captures as those of a cache, whose results are to survive each other's replays.
+class ResultsApartTest : public PlannedRegionTest {
+ protected:
+  static std::shared_ptr<void> keep_results_apart(const GraphPool& pool) {
+    return GraphPoolRef(pool).state()->reserve_for_results();
+  }
+  // Two blocks of scratch, and one that stays.
+  static at::Tensor make(std::int64_t mib, double value) {
+    return (full(mib, value) + full(mib, 1)).narrow(0, 0, kFloats) * 2;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(On, ResultsApartTest, ::testing::Values("cuda"), device_name);
+
+TEST_P(ResultsApartTest, ABankTakesTheLargestScratchAndAllResults) {
+  const std::vector<std::vector<std::int64_t>> orders = {
+      {4, 8, 16, 32, 64, 100}, {100, 64, 32, 16, 8, 4}, {16, 100, 4, 64, 8, 32}};
+  for (const std::vector<std::int64_t>& sizes : orders) {
+    const GraphPool pool = make_pool();
+    std::vector<at::Tensor> results(sizes.size());
+    std::deque<Graph> graphs;
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      const std::shared_ptr<void> apart = keep_results_apart(pool);
+      graphs.emplace_back(device()).capture([&, i] { results[i] = make(sizes[i], static_cast<double>(i)); },
+                                            {.warmup = 1, .pool = pool});
+    }
+    EXPECT_LE(pool.bytes(), 300 * kMiB + sizes.size() * kMiB + 24 * kMiB);
+    std::mt19937 random(4);
+    for (Graph& graph : graphs) graph.replay();
+    for (int step = 0; step < 30; ++step) {
+      const std::size_t now = random() % sizes.size();
+      results[now].zero_();
+      graphs[now].replay();
+      for (std::size_t i = 0; i < sizes.size(); ++i) {
+        ASSERT_TRUE(all_are(results[i], 2 * (static_cast<double>(i) + 1))) << "result " << i << " after graph " << now;
+      }
+    }
+  }
+}
+
+TEST_P(ResultsApartTest, AResultThatIsLetGoIsNobodysScratch) {
+  const GraphPool pool = make_pool();
+  at::Tensor made, read;
+  Graph maker(device()), reader(device()), other(device());
+  const auto apart = keep_results_apart(pool);
+  maker.capture([&] { made = full(8, 2); }, {.warmup = 1, .pool = pool});
+  reader.capture([&] { read = made + 1; }, {.warmup = 1, .pool = pool});
+  made.reset();
+  capture(other, pool, 8);
+  for (int i = 0; i < 3; ++i) {
+    maker.replay();
+    expect_right(other);
+    reader.replay();
+    EXPECT_TRUE(all_are(read, 3));
+  }
+}
+
+TEST_P(ResultsApartTest, ARecordingThatKeepsScratchIsRefused) {
+  const GraphPool pool = make_pool();
+  Graph first(device()), second(device());
+  capture(first, pool, 16);
+  at::Tensor kept;
+  const auto step = [&] {
+    at::Tensor scratch = full(16, 5);
+    if (is_recording()) kept = scratch;
+    scratch.reset();
+    out.copy_(make(16, 5));
+  };
+  const CaptureOptions options = {.warmup = 1, .pool = pool, .accept_capture_path = true};
+  {
+    const auto apart = keep_results_apart(pool);
+    EXPECT_THAT([&] { second.capture(step, options); },
+                ::testing::ThrowsMessage<CaptureError>(::testing::HasSubstr("had let go of in the run before")));
+  }
+  kept.reset();
+  const auto reservation = GraphPoolRef(pool).state()->reserve_used_memory();
+  second.capture(step, options);
+  second.replay();
+  expect_right(first);
+  EXPECT_TRUE(all_are(kept, 5));
+}
+
+TEST_P(ResultsApartTest, BetweenPiecesOfAReplayOtherThreadsAreRefused) {
+  const GraphPool pool = make_pool();
+  Graph graph(device());
+  capture(graph, pool, 4);
+  const auto replay_on_a_thread = [&] {
+    std::string error;
+    std::thread([&] {
+      const c10::cuda::CUDAGuard on(device());
+      try {
+        graph.replay();
+      } catch (const UsageError& refused) {
+        error = refused.what();
+      }
+    }).join();
+    return error;
+  };
+  {
+    const PoolState::InPieces pieces(*GraphPoolRef(pool).state());
+    const PoolState::InPieces more(*GraphPoolRef(pool).state());
+    expect_right(graph);
+    EXPECT_THAT(replay_on_a_thread(), ::testing::HasSubstr("between two parts of a replay"));
+  }
+  EXPECT_EQ(replay_on_a_thread(), "");
+  expect_right(graph);
 }
 
 }  // namespace
