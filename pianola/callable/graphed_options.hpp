@@ -50,7 +50,8 @@ struct GraphedOptions {
   /// Most bytes that a graph's pool may take, as its last eager call showed it; 0: no limit. Calls that would take more stay eager. Of a
   /// call whose backward runs outside, what the forward pass takes.
   std::size_t memory_limit = 0;
-  /// Lay out the memory of calls that train by themselves, or are whole iterations, by a plan; see CaptureOptions::plan_memory.
+  /// Lay out the memory of calls that train by themselves, or are whole iterations, by a plan; see CaptureOptions::plan_memory. All
+  /// signatures share a region: what their graphs leave behind, and the largest scratch. Other GPUs and processes cannot read it.
   bool plan_memory = false;
   /// Accept a capture whose operations differ from those of the call before it, because a library asks whether it is
   /// captured. Off: such calls stay eager.

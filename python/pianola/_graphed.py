@@ -372,7 +372,8 @@ def graphed(
         retain_graph: let backward(retain_graph=True) be followed by another one.
         memory_limit: bytes that a graph's pool may take, as its last eager call shows it; 0: no limit. Calls that would take more stay
             eager. Of calls whose backward() runs outside, what the forward pass takes.
-        plan_memory: as for pianola.Graph.capture, of calls that train by themselves; "auto" takes no lanes then.
+        plan_memory: as for pianola.Graph.capture, of calls that train by themselves, and in one region for all signatures: what their
+            graphs leave behind, and the largest scratch. Other GPUs and processes cannot read it. "auto" takes no lanes then.
         accept_capture_path: accept a capture whose operations differ from those of the call before it, because a library
             asks whether it is captured. Off: such calls stay eager.
         pool: a GraphPool to share, for graphs without a backward pass; or a GraphPoolFamily, for all.

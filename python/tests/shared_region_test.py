@@ -112,6 +112,139 @@ def test_training_by_length_equals_eager(device, way):
     assert sum(one.replays for one in step.info().signatures) >= 10
 
 
+def replays_of(info):
+    return sum(one.replays for one in info.signatures)
+
+
+class TrainedLengths:
+    """An iteration whose loss and gradients are left behind."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def __call__(self, ids):
+        self.model.zero_grad()
+        loss = F.cross_entropy(self.model(ids)[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+        loss.backward()
+        return loss.detach()
+
+
+def ids_of(length, seed, batch, device):
+    return torch.randint(50, (batch, length), generator=torch.Generator().manual_seed(seed)).to(device)
+
+
+def bank_bytes(device, model, lengths, batch):
+    pool = pianola.GraphPool(device, plan_memory=True)
+    step = pianola.graphed(TrainedLengths(model), pool=pool, warmup=1, outputs="alias")
+    for length in lengths:
+        while not any(one.graphs for one in step.info().signatures if str(length) in one.signature):
+            step(ids_of(length, 0, batch, device))
+    return pool.bytes()
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_bank_of_steps_takes_the_largest_and_results(device, order):
+    batch = 64 if device.type == "cuda" else 2
+    model = gpt(3, device).eval()  # without dropout
+    if device.type == "cuda":
+        alone = bank_bytes(device, copy.deepcopy(model), [max(LENGTHS)], batch)
+    eager = copy.deepcopy(model)
+    expected_of = TrainedLengths(eager)
+    pool = pianola.GraphPool(device, plan_memory=True)
+    step = pianola.graphed(TrainedLengths(model), pool=pool, warmup=1, outputs="alias")
+    choose, held = random.Random(6), {}
+    lengths = [length for length in ORDERS[order] for _ in range(4)] + choose.choices(LENGTHS, k=40)
+    for i, length in enumerate(lengths):
+        ids = ids_of(length, i, batch, device)
+        held[length] = step(ids), expected_of(ids).clone()
+        for other, (loss, expected) in held.items():
+            assert_same(f"call {i} of length {length}: loss of length {other}", loss, expected)
+        for ours, theirs in zip(model.parameters(), eager.parameters()):
+            assert_same(f"call {i}: a gradient", ours.grad, theirs.grad)
+    assert replays_of(step.info()) >= 50
+    if device.type == "cuda":
+        results = sum(p.numel() * p.element_size() + 512 for p in model.parameters()) + 1024
+        assert pool.bytes() <= 1.05 * (alone + len(LENGTHS) * results) + 24 * MIB
+
+
+def test_a_bank_in_a_pool_of_its_own_equals_eager(device):
+    model = gpt(3, device)
+    eager = trained(copy.deepcopy(model))
+    step = pianola.graphed(trained(model), plan_memory=True, warmup=1)
+    choose = random.Random(2)
+    for i in range(64):
+        ids = ids_of(choose.choice(list(LENGTHS)[:6]), i, 4, device)
+        torch.manual_seed(i)  # of the dropout
+        loss = step(ids)
+        torch.manual_seed(i)
+        assert_same(f"call {i}", loss, eager(ids))
+    assert replays_of(step.info()) >= 20
+
+
+@pytest.mark.parametrize("outputs", ["clone", "alias"])
+def test_a_bank_of_inference_with_plan_memory_equals_eager(device, outputs):
+    model = gpt(5, device).eval()
+    call = torch.no_grad()(lambda ids: model(ids))
+    graphed = pianola.graphed(call, plan_memory=True, warmup=1, outputs=outputs)
+    choose, held = random.Random(3), {}
+    for i in range(96):
+        length = choose.choice(LENGTHS)
+        ids = ids_of(length, i, 2, device)
+        held[length] = graphed(ids), call(ids)
+        for other, (logits, expected) in held.items():
+            assert_same(f"call {i} of length {length}: length {other}", logits, expected)
+    assert replays_of(graphed.info()) >= 40
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_training_and_validation_hold_results_of_each_other(device, given):
+    model = gpt(3, device).eval()
+    eager = copy.deepcopy(model)
+    pool = pianola.GraphPool(device, plan_memory=True) if given else None
+
+    def validation(of):
+        return torch.no_grad()(lambda ids: of(ids))
+
+    step = pianola.FullIteration(TrainedLengths(model), validation(model), pool=pool, plan_memory=True, warmup=1)
+    expected_of = {"training": TrainedLengths(eager), "validation": validation(eager)}
+    choose, held = random.Random(8), {}
+    for i in range(64):
+        key = choose.choice(["training", "validation"]), choose.choice([16, 32, 64, 128])
+        ids = ids_of(key[1], i, 4, device)
+        # In a pool of their own lengths of one stage overwrite each other.
+        held[key if given else key[0]] = step(ids, stage=key[0]), expected_of[key[0]](ids).clone()
+        for other, (result, expected) in held.items():
+            assert_same(f"call {i}, {key}: result of {other}", result, expected)
+        for ours, theirs in zip(model.parameters(), eager.parameters()):
+            assert_same(f"call {i}, {key}: a gradient", ours.grad, theirs.grad)
+    assert replays_of(step.info()) >= 24
+
+
+def test_a_step_that_keeps_scratch_while_it_is_captured_equals_eager(device):
+    model = gpt(3, device).eval()
+    eager = TrainedLengths(copy.deepcopy(model))
+    kept = {}
+
+    def step(ids):
+        scratch = F.one_hot(ids, 50).float() * 3
+        if pianola.is_current_stream_capturing() and ids.shape[1] == 16:
+            kept["scratch"] = scratch
+        loss = TrainedLengths(model)(ids) + 0 * scratch.sum()
+        return loss
+
+    graphed = pianola.graphed(step, plan_memory=True, warmup=1, accept_capture_path=True)
+    for i in range(40):
+        ids = ids_of(16 if i % 2 else 64, i, 8, device)
+        assert_same(f"call {i}", graphed(ids), eager(ids))
+        if i < 20 or "scratch" not in kept or i % 2 == 0:
+            continue
+        if not any(one.graphs for one in graphed.info().signatures if "16" in one.signature):
+            continue
+        longer = ids_of(64, 100 + i, 8, device)
+        assert_same(f"call {i}, longer", graphed(longer), eager(longer))
+        assert_same(f"call {i}: what was kept", kept["scratch"], F.one_hot(ids, 50).float() * 3)
+
+
 def test_calls_without_gradients_may_have_such_a_pool(device):
     model = gpt(5, device).eval()
     call = pianola.graphed(copy.deepcopy(model), pool=pianola.GraphPool(device, plan_memory=True))
