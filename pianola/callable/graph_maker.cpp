@@ -243,12 +243,14 @@ GraphMaker::SharedPool& GraphMaker::shared_pool(c10::Device device) {
   return shared;
 }
 
-// Between the parts of a step that stays eager in places, code of the user's may replay other graphs.
+// Where a replay stops, for a part that stays eager or to check what was read, other graphs may be replayed.
 std::shared_ptr<void> GraphMaker::reserve(const SharedPool& shared, const Source& source) const {
   const bool is_alone = shared.functions.size() == shared.functions.count(source.function);
   if (options_.policy.whole_iterations && options_.pool.empty() && is_alone) return nullptr;
   PoolState& pool = *shared.pool.state();
-  const bool may_share = options_.plan_memory && source.shares_scratch && source.observation.islands().empty();
+  const bool stops = !source.observation.islands().empty() ||
+                     (source.checks_reads && !source.observation.checked_values().empty());
+  const bool may_share = options_.plan_memory && source.shares_scratch && !stops;
   return may_share ? pool.reserve_for_results() : pool.reserve_used_memory();
 }
 

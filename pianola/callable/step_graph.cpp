@@ -306,13 +306,12 @@ void StepGraph::launch_with_parts(std::span<const at::Tensor> inputs, bool have_
   gradients_->leave_as_captured();
   std::size_t done = 0;  // operations that have run, or are left out
   bool is_whole = true;
-  const GraphPoolRef pool = graph_.pool();
   std::optional<PoolState::InPieces> in_pieces;
-  if (reads_) in_pieces.emplace(*pool.state());  // before any part has run
+  if (reads_) in_pieces.emplace(*graph_.pool().state());  // before any part has run
   const auto reach = [&](std::size_t operation) {
     if (operation <= done) return;
     if (std::exchange(is_whole, false)) {
-      if (!in_pieces) in_pieces.emplace(*pool.state());
+      if (!in_pieces) in_pieces.emplace(*graph_.pool().state());
       numbers.copy_inputs(inputs);
     }
     numbers.replay(done + 1, operation);
