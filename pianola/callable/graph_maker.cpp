@@ -248,8 +248,8 @@ std::shared_ptr<void> GraphMaker::reserve(const SharedPool& shared, const Source
   const bool is_alone = shared.functions.size() == shared.functions.count(source.function);
   if (options_.policy.whole_iterations && options_.pool.empty() && is_alone) return nullptr;
   PoolState& pool = *shared.pool.state();
-  const bool stops = !source.observation.islands().empty() ||
-                     (source.checks_reads && !source.observation.checked_values().empty());
+  const bool stops =
+      !source.observation.islands().empty() || (source.checks_reads && !source.observation.checked_values().empty());
   const bool may_share = options_.plan_memory && source.shares_scratch && !stops;
   return may_share ? pool.reserve_for_results() : pool.reserve_used_memory();
 }
