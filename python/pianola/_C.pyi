@@ -871,7 +871,7 @@ class PoolMemory:
         """Of nobody between replays, and written by them."""
     @property
     def fragments(self) -> int:
-        """No graph of the pool ever had it."""
+        """No graph of the pool that has a trace ever had it."""
     @property
     def workspaces(self) -> int:
         """Of cuBLAS, for its graphs."""
@@ -892,6 +892,9 @@ class GraphMemory:
     def device(self) -> torch.device:
         """Where it lies."""
     @property
+    def number(self) -> int:
+        """Of `memory_of_graphs()`: of its capture in this process, from 1."""
+    @property
     def pool(self) -> PoolMemory:
         """Its pool, with what other graphs have there."""
     @property
@@ -902,7 +905,7 @@ class GraphMemory:
         """Of these, that other graphs of the pool have as well."""
     @property
     def planned_bytes(self) -> int:
-        """Of the pool, laid out by `plan_memory`."""
+        """Of the pool, laid out by plans; a region that graphs share counts in full."""
     @property
     def input_bytes(self) -> int:
         """Of the tensors that replays fill with new values."""
@@ -1073,6 +1076,11 @@ class GraphPool:
     @property
     def is_asleep(self) -> bool:
         """Between suspend() and resume()."""
+
+class PoolAllocations:
+    """What its thread allocates lies in the pool."""
+
+    def __init__(self, pool: GraphPool) -> None: ...
 
 def suspend_all() -> int:
     """Suspends each pool of the process that can sleep, and returns the bytes that went back to the driver.

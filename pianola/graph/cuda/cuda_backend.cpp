@@ -494,6 +494,7 @@ void CudaBackend::abandon() noexcept {
   leave_ledger();
   if (planned_) planned_->end();
   planned_.reset();
+  if (pool_ != nullptr) pool_->drop_unused_regions();
   keeps_pieces_apart_ = false;
   run_to_plan_by_ = {};
   clock_ = {};

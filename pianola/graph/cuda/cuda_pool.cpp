@@ -189,6 +189,19 @@ std::shared_ptr<void> CudaPool::reserve_for_results() {
   return std::make_shared<Apart>(device().index(), id(), PoolTurn(turns_).ledger().allocated(), apart_);
 }
 
+void CudaPool::drop_unused_regions() noexcept {
+  if (region_ == nullptr || graphs().count() != 0) return;
+  try {
+    for (std::shared_ptr<PlannedRegion>* const region : {&region_, &kept_region_}) {
+      if ((*region)->bytes() == 0 || !(*region)->taken().empty()) continue;
+      for (const c10::cuda::CUDAStream& stream : replay_streams_) (*region)->record_stream(stream);
+      *region = std::make_shared<PlannedRegion>(device());
+    }
+  } catch (const std::exception& error) {
+    TORCH_WARN("pianola: the memory of a plan could not be returned: ", error.what());
+  }
+}
+
 // Where no graph has used any memory yet, results need not keep clear of it.
 PlanRoom CudaPool::room_for_plan() const {
   if (region_ == nullptr) return {};

@@ -37,6 +37,8 @@ class CudaPool final : public PoolState {
   [[nodiscard]] std::shared_ptr<void> allocate_into() override;
   [[nodiscard]] std::shared_ptr<void> reserve_for_results() override;
   [[nodiscard]] std::optional<SharedRegions> shared_regions() const override;
+  /// After a capture that failed: where the pool has no graph, and nobody holds anything of its regions, it begins with new ones.
+  void drop_unused_regions() noexcept;
   /// For the plan of the capture that begins.
   [[nodiscard]] PlanRoom room_for_plan() const;
   [[nodiscard]] BlasWorkspaces& workspaces() noexcept { return workspaces_; }

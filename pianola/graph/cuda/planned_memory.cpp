@@ -85,7 +85,7 @@ class PlannedMemory::Allocator final : public torch_abi::ForwardingCudaAllocator
     c10::cuda::CUDAStream stream;
     c10::MempoolId_t pool;
     ByteSpan span;
-    bool other_streams_use_it = false;  // its bytes are not handed out again
+    bool other_streams_use_it = false;  // its bytes are not handed out again: by its recording, or, after that, at all
   };
 
   static Allocator& put_in();
@@ -101,6 +101,7 @@ class PlannedMemory::Allocator final : public torch_abi::ForwardingCudaAllocator
   };
   [[nodiscard]] std::optional<Around> around(void* block);
   [[nodiscard]] bool is_recorded(const PlannedRegion& region) const;
+  bool keep_for_now(const Planned& planned);
 
   std::mutex& mutex_ = PlannedRegion::mutex();
   std::vector<std::shared_ptr<PlannedMemory>> open_;                   // that are handed out of
@@ -131,6 +132,17 @@ void PlannedMemory::Allocator::close(PlannedMemory& recording) noexcept {
     break;
   }
   recordings_open_ = open_.size();
+  for (const auto& [region, offset] : recording.late_) region->space().give_back(offset);
+  recording.late_.clear();
+}
+
+// What other streams do with it inside of the graph is over when another graph of the pool runs.
+bool PlannedMemory::Allocator::keep_for_now(const Planned& planned) {
+  for (const std::shared_ptr<PlannedMemory>& recording : open_) {
+    if (recording->number_ != planned.recording) continue;
+    recording->late_.emplace_back(planned.region, planned.span.begin - planned.region->begin());
+  }
+  return true;
 }
 
 bool PlannedMemory::Allocator::is_recorded(const PlannedRegion& region) const {
@@ -190,7 +202,7 @@ bool PlannedMemory::Allocator::give_back(void* block) {
   if (found.empty()) return false;
   blocks_planned_ = blocks_.size();
   planned = std::move(found.mapped());
-  if (planned->other_streams_use_it) return true;
+  if (planned->other_streams_use_it) return keep_for_now(*planned);
   PlannedRegion& region = *planned->region;
   region.space().give_back(planned->span.begin - region.begin());
   if (!is_recorded(region)) return true;

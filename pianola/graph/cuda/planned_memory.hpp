@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace pianola::graph {
@@ -72,6 +73,8 @@ class PlannedMemory final : public trace::OpObserver {
   c10::cuda::CUDAStream stream_;
   c10::MempoolId_t pool_;
   memory::PlannedSpace space_;  // under the regions' lock while it is open
+  std::vector<std::pair<std::shared_ptr<PlannedRegion>, std::uint64_t>>
+      late_;  // freed, and in use on other streams: until its end
 };
 
 }  // namespace pianola::graph

@@ -96,8 +96,9 @@ class PlannedRegion::Reservation {
       for (const ByteSpan& span : used) {
         const ByteSpan both = common_of(free, span);
         if (both.empty()) continue;
-        offsets_.push_back(both.begin - region_->begin_);
-        region_->space_.take({.address = offsets_.back(), .bytes = memory::in_whole_units(both.size())});
+        const std::uint64_t offset = both.begin - region_->begin_;
+        if (region_->space_.take({.address = offset, .bytes = memory::in_whole_units(both.size())}))
+          offsets_.push_back(offset);
       }
     }
   }

@@ -1,8 +1,8 @@
 #include <pianola/core/error.hpp>
 #include <pianola/core/out_of_memory_error.hpp>
 #include <pianola/graph/graph.hpp>
-#include <pianola/graph/testing/allocator_settings.hpp>
 #include <pianola/graph/pool_state.hpp>
+#include <pianola/graph/testing/allocator_settings.hpp>
 #include <pianola/graph/testing/device_test.hpp>
 #include <pianola/graph/testing/no_more_memory.hpp>
 
@@ -179,6 +179,25 @@ TEST_P(PlannedRegionTest, ABlockThatAnotherStreamUsesKeepsItsBytes) {
   one.replay();
   two.replay();
   EXPECT_TRUE(all_are(second, 2));
+}
+
+TEST_P(PlannedRegionTest, ABlockThatItsOwnGraphUsesOnAnotherStreamIsFreeForOtherGraphs) {
+  const GraphPool pool = make_pool();
+  const c10::cuda::CUDAStream side = c10::cuda::getStreamFromPool();
+  std::size_t bytes = 0;
+  for (int round = 0; round < 6; ++round) {
+    Graph graph(device());
+    graph.capture(
+        [&] {
+          const at::Tensor scratch = full(8, 3);
+          c10::cuda::CUDACachingAllocator::recordStream(scratch.storage().data_ptr(), side);
+          out.copy_(scratch.narrow(0, 0, kFloats));
+        },
+        {.warmup = 1, .pool = pool});
+    if (round == 0) bytes = pool.bytes();
+    expect_right(graph);
+  }
+  EXPECT_EQ(pool.bytes(), bytes);
 }
 
 // Each thread has another stream to capture on.
