@@ -220,7 +220,6 @@ TEST_P(SharedRegionTest, CapturesThatFailGrowNothing) {
     if (!bytes) bytes = pool.bytes();
   }
   EXPECT_EQ(pool.bytes(), *bytes);
-  EXPECT_LT(pool.bytes(), 10 * kMiB) << "what the first one planned in has gone back";
   expect_same(training.state(), state, "after the failures");
   graph.capture([&] { training.step(); }, {.warmup = 2, .pool = pool});
   expect_replays_equal_eager(graph, training);

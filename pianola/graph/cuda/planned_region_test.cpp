@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <stdexcept>
 #include <memory>
 #include <random>
 #include <string>
@@ -198,6 +199,19 @@ TEST_P(PlannedRegionTest, ABlockThatItsOwnGraphUsesOnAnotherStreamIsFreeForOther
     expect_right(graph);
   }
   EXPECT_EQ(pool.bytes(), bytes);
+}
+
+TEST_P(PlannedRegionTest, WhatAFailedCapturePlannedInGoesBack) {
+  const GraphPool pool = make_pool();
+  Graph graph(device());
+  const auto fail = [&] {
+    step(40);
+    if (is_recording()) throw std::runtime_error("the step's own");
+  };
+  EXPECT_THROW(graph.capture(fail, {.warmup = 1, .pool = pool}), std::runtime_error);
+  EXPECT_LT(pool.bytes(), 10 * kMiB);
+  capture(graph, pool, 12);
+  expect_right(graph);
 }
 
 // Each thread has another stream to capture on.

@@ -1,13 +1,19 @@
 #include <pianola/graph/cuda/pool_reservation.hpp>
 
+#include <pianola/core/error.hpp>
 #include <pianola/graph/cuda/into_pool.hpp>
+#include <pianola/graph/cuda/pool_blocks.hpp>
 
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <map>
 #include <set>
+#include <thread>
 
 namespace pianola::graph {
 
@@ -19,69 +25,148 @@ namespace {
 constexpr std::size_t kSmallRequest = 1048576;
 constexpr std::size_t kSmallestLargeRequest = kSmallRequest + 512;
 
-struct Wanted {
-  std::uintptr_t begin;
-  std::size_t bytes;  // from the begin of a free block to the last byte that was used
+struct FreeBlock {
+  ByteSpan span;
+  std::uintptr_t used_to;  // the end of what captures have used of it; 0: they have not
+  cudaStream_t stream;
+  bool is_large;
+};
+
+// A piece of one, as torch hands it out.
+struct Piece {
+  std::size_t bytes;
   cudaStream_t stream;
 };
 
-std::uintptr_t last_used(const std::vector<ByteSpan>& used, std::uintptr_t begin, std::uintptr_t end) {
-  std::uintptr_t last = 0;
+std::uintptr_t end_of_use(const std::vector<ByteSpan>& used, const ByteSpan& block) {
+  std::uintptr_t end = 0;
   for (const ByteSpan& span : used) {
-    if (span.begin < end && begin < span.end) last = std::max(last, std::min(span.end, end));
+    if (span.overlaps(block)) end = std::max(end, std::min(span.end, block.end));
   }
-  return last;
+  return end;
 }
 
-std::vector<Wanted> find_used_blocks(c10::MempoolId_t pool, const std::vector<ByteSpan>& used) {
-  std::vector<Wanted> result;
-  for (const auto& segment : allocator::snapshot(pool, /*include_traces=*/false).segments) {
+// But for rests of large segments that are too small to serve any request.
+std::vector<FreeBlock> free_blocks(c10::Device device, c10::MempoolId_t pool, const std::vector<ByteSpan>& used) {
+  std::vector<FreeBlock> blocks;
+  for (const auto& segment : segments_of(device, pool)) {
     std::uintptr_t begin = segment.address;
     for (const auto& block : segment.blocks) {
-      const std::uintptr_t end = begin + block.size;
-      const std::uintptr_t last = block.active ? 0 : last_used(used, begin, end);
-      std::size_t bytes = last == 0 ? 0 : last - begin;
-      // A smaller rest of a large segment serves no request at all.
-      if (segment.is_large && bytes != 0)
-        bytes = block.size < kSmallestLargeRequest ? 0 : std::max(bytes, kSmallestLargeRequest);
-      if (bytes != 0) result.push_back({begin, bytes, static_cast<cudaStream_t>(segment.stream)});
-      begin = end;
+      const ByteSpan span = {.begin = begin, .end = begin + block.size};
+      begin = span.end;
+      if (block.active || (segment.is_large && block.size < kSmallestLargeRequest)) continue;
+      blocks.push_back({.span = span,
+                        .used_to = end_of_use(used, span),
+                        .stream = static_cast<cudaStream_t>(segment.stream),
+                        .is_large = segment.is_large});
     }
   }
-  return result;
+  return blocks;
 }
 
-// The allocator takes the smallest free block that is large enough, so others of about that size may come first.
-void* allocate_at(const Wanted& wanted, std::size_t tries) {
-  std::vector<void*> others;
-  void* found = nullptr;
-  while (found == nullptr && tries-- > 0) {
-    void* memory = allocator::raw_alloc_with_stream(wanted.bytes, wanted.stream);
-    if (reinterpret_cast<std::uintptr_t>(memory) == wanted.begin) {
-      found = memory;
-    } else {
-      others.push_back(memory);
+// What has to be asked for to have them all: small ones of more than a small request in two pieces. The largest first.
+std::vector<Piece> pieces_of(const std::vector<FreeBlock>& blocks) {
+  std::vector<Piece> pieces;
+  for (const FreeBlock& block : blocks) {
+    std::size_t left = block.span.size();
+    while (!block.is_large && left > kSmallRequest) {
+      pieces.push_back({.bytes = kSmallRequest, .stream = block.stream});
+      left -= kSmallRequest;
     }
+    pieces.push_back({.bytes = left, .stream = block.stream});
   }
-  for (void* memory : others) allocator::raw_delete(memory);
-  return found;
+  std::ranges::sort(pieces, std::ranges::greater{}, &Piece::bytes);
+  return pieces;
+}
+
+// nullptr: torch has no memory for it.
+void* ask_for(std::size_t bytes, cudaStream_t stream) {
+  try {
+    return allocator::raw_alloc_with_stream(bytes, stream);
+  } catch (const c10::OutOfMemoryError&) {
+    return nullptr;
+  }
+}
+
+using Pieces = std::map<std::uintptr_t, Piece>;  // by address
+
+Pieces take_all(const std::vector<FreeBlock>& blocks) {
+  Pieces taken;
+  for (const Piece& piece : pieces_of(blocks)) {
+    if (void* const memory = ask_for(piece.bytes, piece.stream))
+      taken.emplace(reinterpret_cast<std::uintptr_t>(memory), piece);
+  }
+  return taken;
+}
+
+// Of a piece that is taken, the part behind `end` is given back. Nothing else is free.
+void shorten(Pieces::value_type& piece, std::uintptr_t end, bool is_large) {
+  const auto [begin, whole] = piece;
+  const std::size_t bytes = std::max<std::size_t>(end - begin, is_large ? kSmallestLargeRequest : 0);
+  if (bytes >= whole.bytes) return;
+  allocator::raw_delete(reinterpret_cast<void*>(begin));
+  piece.second.bytes = 0;
+  void* const again = ask_for(bytes, whole.stream);
+  if (reinterpret_cast<std::uintptr_t>(again) == begin) {
+    piece.second.bytes = bytes;
+  } else if (again != nullptr) {
+    allocator::raw_delete(again);
+  }
+}
+
+bool covers(const Pieces& pieces, std::uintptr_t begin, std::uintptr_t end) {
+  for (auto piece = pieces.lower_bound(begin); begin < end; ++piece) {
+    if (piece == pieces.end() || piece->first != begin || piece->second.bytes == 0) return false;
+    begin += piece->second.bytes;
+  }
+  return true;
 }
 
 }  // namespace
 
 PoolReservation::PoolReservation(c10::DeviceIndex device, c10::MempoolId_t pool, const std::vector<ByteSpan>& used) {
   const c10::cuda::CUDAGuard on_device(device);
-  std::vector<Wanted> wanted = find_used_blocks(pool, used);
-  // Large ones first: what they leave over is no candidate for the smaller ones then.
-  std::sort(wanted.begin(), wanted.end(), [](const Wanted& a, const Wanted& b) { return a.bytes > b.bytes; });
-  for (const Wanted& block : wanted) {
-    const IntoPool into_pool(device, pool, [stream = block.stream](cudaStream_t of) { return of == stream; });
-    if (void* memory = allocate_at(block, wanted.size() + 1)) held_.push_back(memory);
+  const std::vector<FreeBlock> blocks = free_blocks(c10::Device(c10::kCUDA, device), pool, used);
+  if (std::ranges::none_of(blocks, [](const FreeBlock& block) { return block.used_to != 0; })) return;
+  const auto is_asked_for_here = [thread = std::this_thread::get_id()](cudaStream_t) {
+    return std::this_thread::get_id() == thread;
+  };
+  const IntoPool into_pool(device, pool, is_asked_for_here);
+  Pieces taken = take_all(blocks);
+  bool has_all = true;
+  std::set<std::uintptr_t> kept;
+  for (const FreeBlock& block : blocks) {
+    if (block.used_to == 0) continue;
+    for (auto piece = taken.lower_bound(block.span.begin); piece != taken.end() && piece->first < block.used_to;
+         ++piece) {
+      if (piece->first + piece->second.bytes > block.used_to) shorten(*piece, block.used_to, block.is_large);
+      if (piece->second.bytes != 0) kept.insert(piece->first);
+    }
+    has_all = has_all && covers(taken, block.span.begin, block.used_to);
   }
+  for (const auto& [begin, piece] : taken) {
+    const bool is_kept = kept.contains(begin);
+    if (is_kept) held_.push_back(reinterpret_cast<void*>(begin));
+    if (!is_kept && piece.bytes != 0) allocator::raw_delete(reinterpret_cast<void*>(begin));
+  }
+  if (has_all) return;
+  give_back();
+  throw UnsupportedError(
+      {.what = "the memory that earlier graphs of the pool write cannot be kept from results of a later one",
+       .fix = "capture it into a pool of its own, or leave roundup_power2_divisions out of PYTORCH_CUDA_ALLOC_CONF"});
 }
 
-PoolReservation::~PoolReservation() {
-  for (void* memory : held_) allocator::raw_delete(memory);
+PoolReservation::~PoolReservation() { give_back(); }
+
+void PoolReservation::give_back() noexcept {
+  for (void* memory : held_) {
+    try {
+      allocator::raw_delete(memory);
+    } catch (const c10::Error& error) {
+      TORCH_WARN("pianola: memory of a pool could not be given back: ", error.what());
+    }
+  }
+  held_.clear();
 }
 
 }  // namespace pianola::graph

@@ -100,7 +100,7 @@ function draw() {
     pen.strokeRect(x, y, width, height);
   }
   pen.globalAlpha = 1;
-  pen.strokeStyle = colour("--rest");
+  pen.strokeStyle = colour("--line");
   pen.lineWidth = 1;
   for (const begin of picture.segments.slice(1)) {
     pen.beginPath();
