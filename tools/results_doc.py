@@ -79,6 +79,8 @@ REASONS = {
         "what the recording asked for and the run before had not",
     ("cuda/python_memory", "pianola.Graph, plan_memory: at most 1x"):
         "as above; torch's pools lie 2 and 4 % above the bound here",
+    ("cuda/python_buckets", "pianola.graphed, plan_memory"):
+        "gradients of the first capture, and of the later ones, lie beside the scratch",
     ("cuda/python_sleep", "resume, ms: at most the copy"):
         "10 ms beside the copy, in which the driver maps 12.5 GiB",
     ("cuda/python_layers", "pianola.graph_layers, optimizer.step graphed"):

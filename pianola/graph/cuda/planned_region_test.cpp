@@ -16,9 +16,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <stdexcept>
 #include <memory>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -201,7 +201,7 @@ TEST_P(PlannedRegionTest, ABlockThatItsOwnGraphUsesOnAnotherStreamIsFreeForOther
   EXPECT_EQ(pool.bytes(), bytes);
 }
 
-TEST_P(PlannedRegionTest, WhatAFailedCapturePlannedInGoesBack) {
+TEST_P(PlannedRegionTest, WhatAFailedCapturePlannedInIsHeldByNobody) {
   const GraphPool pool = make_pool();
   Graph graph(device());
   const auto fail = [&] {
@@ -209,7 +209,7 @@ TEST_P(PlannedRegionTest, WhatAFailedCapturePlannedInGoesBack) {
     if (is_recording()) throw std::runtime_error("the step's own");
   };
   EXPECT_THROW(graph.capture(fail, {.warmup = 1, .pool = pool}), std::runtime_error);
-  EXPECT_LT(pool.bytes(), 10 * kMiB);
+  EXPECT_EQ(GraphPoolRef(pool).state()->memory().held, 0U) << "torch has it, for whatever is captured next";
   capture(graph, pool, 12);
   expect_right(graph);
 }

@@ -3,6 +3,7 @@
 #include <pianola/core/error.hpp>
 #include <pianola/graph/cuda/into_pool.hpp>
 #include <pianola/graph/cuda/pool_blocks.hpp>
+#include <pianola/memory/block.hpp>
 
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -99,19 +100,24 @@ Pieces take_all(const std::vector<FreeBlock>& blocks) {
   return taken;
 }
 
-// Of a piece that is taken, the part behind `end` is given back. Nothing else is free.
-void shorten(Pieces::value_type& piece, std::uintptr_t end, bool is_large) {
+// Takes the part of a piece that lies before `end` instead of it all, while nothing else is free; and the part behind it, for now: else
+// the next piece might get that.
+// @return  The part behind; nullptr: there is none.
+void* shorten(Pieces::value_type& piece, std::uintptr_t end, bool is_large) {
   const auto [begin, whole] = piece;
-  const std::size_t bytes = std::max<std::size_t>(end - begin, is_large ? kSmallestLargeRequest : 0);
-  if (bytes >= whole.bytes) return;
+  const std::size_t bytes =
+      memory::in_whole_units(std::max<std::size_t>(end - begin, is_large ? kSmallestLargeRequest : 0));
+  const std::size_t behind = whole.bytes - std::min(bytes, whole.bytes);
+  if (behind < (is_large ? kSmallestLargeRequest : 1)) return nullptr;  // torch would not split it off
   allocator::raw_delete(reinterpret_cast<void*>(begin));
   piece.second.bytes = 0;
   void* const again = ask_for(bytes, whole.stream);
-  if (reinterpret_cast<std::uintptr_t>(again) == begin) {
-    piece.second.bytes = bytes;
-  } else if (again != nullptr) {
-    allocator::raw_delete(again);
+  if (reinterpret_cast<std::uintptr_t>(again) != begin) {
+    if (again != nullptr) allocator::raw_delete(again);
+    return nullptr;
   }
+  piece.second.bytes = bytes;
+  return ask_for(behind, whole.stream);
 }
 
 bool covers(const Pieces& pieces, std::uintptr_t begin, std::uintptr_t end) {
@@ -135,15 +141,19 @@ PoolReservation::PoolReservation(c10::DeviceIndex device, c10::MempoolId_t pool,
   Pieces taken = take_all(blocks);
   bool has_all = true;
   std::set<std::uintptr_t> kept;
+  std::vector<void*> behind;
   for (const FreeBlock& block : blocks) {
     if (block.used_to == 0) continue;
     for (auto piece = taken.lower_bound(block.span.begin); piece != taken.end() && piece->first < block.used_to;
          ++piece) {
-      if (piece->first + piece->second.bytes > block.used_to) shorten(*piece, block.used_to, block.is_large);
+      if (piece->first + piece->second.bytes > block.used_to) {
+        if (void* const rest = shorten(*piece, block.used_to, block.is_large)) behind.push_back(rest);
+      }
       if (piece->second.bytes != 0) kept.insert(piece->first);
     }
     has_all = has_all && covers(taken, block.span.begin, block.used_to);
   }
+  for (void* const rest : behind) allocator::raw_delete(rest);
   for (const auto& [begin, piece] : taken) {
     const bool is_kept = kept.contains(begin);
     if (is_kept) held_.push_back(reinterpret_cast<void*>(begin));

@@ -34,7 +34,7 @@ INSTANTIATE_TEST_SUITE_P(On, PoolReservationTest, ::testing::Values("cuda"), dev
 
 // Small scratch in many segments, whose untouched ends are what torch would rather give.
 TEST_P(PoolReservationTest, NoResultLiesWhereEarlierGraphsWrite) {
-  for (unsigned seed = 0; seed < 12; ++seed) {
+  for (unsigned seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(std::to_string(seed));
     std::mt19937 random(seed);
     const auto some = [&](int least, int most) {
@@ -44,11 +44,13 @@ TEST_P(PoolReservationTest, NoResultLiesWhereEarlierGraphsWrite) {
     std::deque<Graph> graphs;
     std::vector<at::Tensor> results;
     for (int i = 0; i < 8; ++i) {
-      const std::int64_t scratch = some(1, 30), size = some(64, seed % 2 == 0 ? 40'000 : 700'000);
+      const std::int64_t scratch = some(1, 30), size = some(64, seed % 3 == 0   ? 40'000
+                                                                : seed % 3 == 1 ? 700'000
+                                                                                : 4'000'000);
       graphs.emplace_back(device()).capture(
           [&] {
             std::vector<at::Tensor> all;
-            for (std::int64_t k = 0; k < scratch; ++k) all.push_back(floats(size));
+            for (std::int64_t k = 0; k < scratch; ++k) all.push_back(floats(k % 4 == 3 ? some(1, 3000) : size));
             results.push_back(all.back().narrow(0, 0, 16).clone());
           },
           {.warmup = 0, .pool = pool});
