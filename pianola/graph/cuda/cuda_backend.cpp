@@ -494,7 +494,6 @@ void CudaBackend::abandon() noexcept {
   leave_ledger();
   if (planned_) planned_->end();
   planned_.reset();
-  if (pool_ != nullptr) pool_->drop_unused_regions();
   keeps_pieces_apart_ = false;
   run_to_plan_by_ = {};
   clock_ = {};
@@ -510,6 +509,7 @@ void CudaBackend::abandon() noexcept {
     if (recording_ != nullptr) graph_->abandon(recording_->stream);
     graph_.reset();
   }
+  if (pool_ != nullptr) pool_->drop_unused_regions();
   no_returns_.reset();
   if (recording_ != nullptr) {
     recording_->allocations.reset();

@@ -15,7 +15,12 @@ class IntoPool {
  public:
   IntoPool(c10::DeviceIndex device, c10::MempoolId_t pool, std::function<bool(cudaStream_t)> wanted)
       : device_(device), pool_(pool) {
-    c10::cuda::CUDACachingAllocator::beginAllocateToPool(device, pool, std::move(wanted));
+    try {
+      c10::cuda::CUDACachingAllocator::beginAllocateToPool(device, pool, std::move(wanted));
+    } catch (...) {  // somebody records into the pool; torch has counted the use all the same
+      c10::cuda::CUDACachingAllocator::releasePool(device, pool);
+      throw;
+    }
   }
   IntoPool(const IntoPool&) = delete;
   IntoPool& operator=(const IntoPool&) = delete;

@@ -44,8 +44,8 @@ class PlannedMemory final : public trace::OpObserver {
   [[nodiscard]] std::size_t settle();
   /// Whether results lie apart, and scratch in that of earlier graphs.
   [[nodiscard]] bool keeps_results_apart() const noexcept { return kept_ != nullptr; }
-  /// Scratch of later graphs keeps clear of all this. @param allocated  What it was handed out, and others maybe.
-  void keep_all(std::span<const ByteSpan> allocated) { region_->note(number_, allocated); }
+  /// Later plans keep clear of all this. @param allocated  What it was handed out, and others maybe.
+  void keep_all(std::span<const ByteSpan> allocated) { region_->keep_whole(number_, allocated); }
 
   /// Its memory is not used again before the present work of this stream is done, once it is freed. That of a shared region the pool
   /// frees, and sees to.
@@ -61,7 +61,7 @@ class PlannedMemory final : public trace::OpObserver {
   PlannedMemory(Room room, c10::cuda::CUDAStream stream, c10::MempoolId_t pool, const memory::StepRun& run);
   PlannedMemory(const PlannedMemory&) = delete;
   PlannedMemory& operator=(const PlannedMemory&) = delete;
-  ~PlannedMemory() override { region_->note(number_, {}); }
+  ~PlannedMemory() override { region_->forget(number_); }
 
  private:
   static std::optional<Room> make_room(const memory::StepRun& run, PlanRoom in);

@@ -126,19 +126,26 @@ std::uint64_t PlannedRegion::bytes() const {
 
 std::vector<memory::Piece> PlannedRegion::taken() const {
   const std::lock_guard lock(mutex());
-  return space_.taken();
+  return taken_or_whole();
+}
+
+// Under the lock.
+std::vector<memory::Piece> PlannedRegion::taken_or_whole() const {
+  std::vector<memory::Piece> all = space_.taken();
+  for (const auto& [recording, pieces] : whole_) all.insert(all.end(), pieces.begin(), pieces.end());
+  return memory::united(all, {});
 }
 
 std::vector<memory::Piece> PlannedRegion::taken_or_noted() const {
   const std::lock_guard lock(mutex());
-  std::vector<memory::Piece> all = space_.taken();
+  std::vector<memory::Piece> all = taken_or_whole();
   for (const auto& [recording, pieces] : noted_) all.insert(all.end(), pieces.begin(), pieces.end());
   return memory::united(all, {});
 }
 
 std::vector<memory::Piece> PlannedRegion::taken_or_among(std::span<const ByteSpan> used) const {
   const std::lock_guard lock(mutex());
-  return memory::united(space_.taken(), pieces_of(used));
+  return memory::united(taken_or_whole(), pieces_of(used));
 }
 
 memory::TakenApart PlanRoom::taken() const {
@@ -154,6 +161,17 @@ void PlannedRegion::note(std::uint64_t recording, std::span<const ByteSpan> left
   } else {
     noted_[recording] = std::move(pieces);
   }
+}
+
+void PlannedRegion::keep_whole(std::uint64_t recording, std::span<const ByteSpan> allocated) {
+  const std::lock_guard lock(mutex());
+  whole_[recording] = pieces_of(allocated);
+}
+
+void PlannedRegion::forget(std::uint64_t recording) {
+  const std::lock_guard lock(mutex());
+  noted_.erase(recording);
+  whole_.erase(recording);
 }
 
 // Under the lock.

@@ -51,7 +51,7 @@ class PlannedRegion {
   [[nodiscard]] bool is_shared() const noexcept { return is_shared_; }
   [[nodiscard]] c10::Device device() const noexcept { return device_; }
   [[nodiscard]] std::uint64_t bytes() const;
-  /// What blocks have, of whichever capture.
+  /// What blocks have, of whichever capture, and what is kept whole; no two have a byte in common.
   [[nodiscard]] std::vector<memory::Piece> taken() const;
   /// The same, and what recordings have noted; no two have a byte in common.
   [[nodiscard]] std::vector<memory::Piece> taken_or_noted() const;
@@ -59,6 +59,10 @@ class PlannedRegion {
   [[nodiscard]] std::vector<memory::Piece> taken_or_among(std::span<const ByteSpan> used) const;
   /// What scratch keeps clear of because of a recording, in place of what was noted before; nothing: it is gone.
   void note(std::uint64_t recording, std::span<const ByteSpan> left);
+  /// What all plans keep clear of because of a recording, as if blocks had it: its graph may stop while others are replayed.
+  void keep_whole(std::uint64_t recording, std::span<const ByteSpan> allocated);
+  /// The recording is gone: nothing is kept for it.
+  void forget(std::uint64_t recording);
   /// Its memory is not used again before the present work of this stream is done, once it is freed.
   void record_stream(c10::cuda::CUDAStream stream) const;
 
@@ -83,6 +87,7 @@ class PlannedRegion {
   class Reservation;
   class All;
   [[nodiscard]] std::optional<Segment> ask_for(std::size_t bytes);
+  [[nodiscard]] std::vector<memory::Piece> taken_or_whole() const;
   [[nodiscard]] std::vector<memory::Piece> pieces_of(std::span<const ByteSpan> spans) const;
 
   c10::Device device_;
@@ -91,7 +96,7 @@ class PlannedRegion {
   std::uintptr_t begin_ = 0;
   std::deque<Segment> segments_;  // behind each other; others point to their blocks
   memory::RegionSpace space_;
-  std::unordered_map<std::uint64_t, std::vector<memory::Piece>> noted_;  // by recording
+  std::unordered_map<std::uint64_t, std::vector<memory::Piece>> noted_, whole_;  // by recording
 };
 
 /// Where the plan of a recording may lay blocks.

@@ -5,6 +5,7 @@
 #include <pianola/graph/cuda/pool_blocks.hpp>
 #include <pianola/memory/block.hpp>
 
+#include <c10/core/AllocatorConfig.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/util/Exception.h>
@@ -25,6 +26,12 @@ namespace {
 // torch serves requests up to this from other segments than larger ones (kSmallSize in its allocator).
 constexpr std::size_t kSmallRequest = 1048576;
 constexpr std::size_t kSmallestLargeRequest = kSmallRequest + 512;
+constexpr int kTries = 3;
+
+using Settings = c10::CachingAllocator::AcceleratorAllocatorConfig;
+
+// Then a request of this size does not find a block of this size.
+bool rounds_up(std::size_t bytes) { return Settings::roundup_power2_divisions(bytes) > 1; }
 
 struct FreeBlock {
   ByteSpan span;
@@ -84,7 +91,7 @@ std::vector<Piece> pieces_of(const std::vector<FreeBlock>& blocks) {
 void* ask_for(std::size_t bytes, cudaStream_t stream) {
   try {
     return allocator::raw_alloc_with_stream(bytes, stream);
-  } catch (const c10::OutOfMemoryError&) {
+  } catch (const c10::Error&) {
     return nullptr;
   }
 }
@@ -108,16 +115,19 @@ void* shorten(Pieces::value_type& piece, std::uintptr_t end, bool is_large) {
   const std::size_t bytes =
       memory::in_whole_units(std::max<std::size_t>(end - begin, is_large ? kSmallestLargeRequest : 0));
   const std::size_t behind = whole.bytes - std::min(bytes, whole.bytes);
+  if (whole.bytes >= Settings::max_split_size()) return nullptr;        // torch would not split it
   if (behind < (is_large ? kSmallestLargeRequest : 1)) return nullptr;  // torch would not split it off
   allocator::raw_delete(reinterpret_cast<void*>(begin));
   piece.second.bytes = 0;
-  void* const again = ask_for(bytes, whole.stream);
-  if (reinterpret_cast<std::uintptr_t>(again) != begin) {
+  for (const std::size_t wanted : {bytes, whole.bytes}) {
+    void* const again = ask_for(wanted, whole.stream);
+    if (reinterpret_cast<std::uintptr_t>(again) == begin) {
+      piece.second.bytes = wanted;
+      return wanted == bytes ? ask_for(behind, whole.stream) : nullptr;
+    }
     if (again != nullptr) allocator::raw_delete(again);
-    return nullptr;
   }
-  piece.second.bytes = bytes;
-  return ask_for(behind, whole.stream);
+  return nullptr;
 }
 
 bool covers(const Pieces& pieces, std::uintptr_t begin, std::uintptr_t end) {
@@ -130,14 +140,26 @@ bool covers(const Pieces& pieces, std::uintptr_t begin, std::uintptr_t end) {
 
 }  // namespace
 
+// Another thread may free a tensor of the pool meanwhile, beside a block that was looked at: then it is looked at again.
 PoolReservation::PoolReservation(c10::DeviceIndex device, c10::MempoolId_t pool, const std::vector<ByteSpan>& used) {
   const c10::cuda::CUDAGuard on_device(device);
-  const std::vector<FreeBlock> blocks = free_blocks(c10::Device(c10::kCUDA, device), pool, used);
-  if (std::ranges::none_of(blocks, [](const FreeBlock& block) { return block.used_to != 0; })) return;
+  for (int tries = 0; tries < kTries; ++tries) {
+    if (hold(c10::Device(c10::kCUDA, device), pool, used)) return;
+    give_back();
+  }
+  throw UnsupportedError(
+      {.what = "the memory that earlier graphs of the pool write cannot be kept from results of a later one",
+       .fix = "capture it into a pool of its own, or leave roundup_power2_divisions out of PYTORCH_CUDA_ALLOC_CONF"});
+}
+
+bool PoolReservation::hold(c10::Device device, c10::MempoolId_t pool, const std::vector<ByteSpan>& used) {
+  const std::vector<FreeBlock> blocks = free_blocks(device, pool, used);
+  if (std::ranges::none_of(blocks, [](const FreeBlock& block) { return block.used_to != 0; })) return true;
+  if (std::ranges::any_of(blocks, [](const FreeBlock& block) { return rounds_up(block.span.size()); })) return false;
   const auto is_asked_for_here = [thread = std::this_thread::get_id()](cudaStream_t) {
     return std::this_thread::get_id() == thread;
   };
-  const IntoPool into_pool(device, pool, is_asked_for_here);
+  const IntoPool into_pool(device.index(), pool, is_asked_for_here);
   Pieces taken = take_all(blocks);
   bool has_all = true;
   std::set<std::uintptr_t> kept;
@@ -155,15 +177,13 @@ PoolReservation::PoolReservation(c10::DeviceIndex device, c10::MempoolId_t pool,
   }
   for (void* const rest : behind) allocator::raw_delete(rest);
   for (const auto& [begin, piece] : taken) {
-    const bool is_kept = kept.contains(begin);
-    if (is_kept) held_.push_back(reinterpret_cast<void*>(begin));
-    if (!is_kept && piece.bytes != 0) allocator::raw_delete(reinterpret_cast<void*>(begin));
+    if (kept.contains(begin)) {
+      held_.push_back(reinterpret_cast<void*>(begin));
+    } else if (piece.bytes != 0) {
+      allocator::raw_delete(reinterpret_cast<void*>(begin));
+    }
   }
-  if (has_all) return;
-  give_back();
-  throw UnsupportedError(
-      {.what = "the memory that earlier graphs of the pool write cannot be kept from results of a later one",
-       .fix = "capture it into a pool of its own, or leave roundup_power2_divisions out of PYTORCH_CUDA_ALLOC_CONF"});
+  return has_all;
 }
 
 PoolReservation::~PoolReservation() { give_back(); }

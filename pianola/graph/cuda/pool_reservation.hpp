@@ -29,6 +29,8 @@ class PoolReservation {
   ~PoolReservation();
 
  private:
+  /// @return  Whether all of it could be had.
+  bool hold(c10::Device device, c10::MempoolId_t pool, const std::vector<ByteSpan>& used);
   void give_back() noexcept;
 
   std::vector<void*> held_;
