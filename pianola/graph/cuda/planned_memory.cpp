@@ -1,11 +1,14 @@
 #include <pianola/graph/cuda/planned_memory.hpp>
 
 #include <pianola/core/error.hpp>
+#include <pianola/graph/pool_state.hpp>
 #include <pianola/torch_abi/cuda/forwarding_cuda_allocator.hpp>
 #include <pianola/trace/allocator_events.hpp>
 
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/util/Exception.h>
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <atomic>
@@ -45,6 +48,32 @@ PlannedMemory::PlannedMemory(Room room, c10::cuda::CUDAStream stream, c10::Mempo
       stream_(stream),
       pool_(pool),
       space_(room.lay(run)) {}
+
+void PlannedMemory::settle() {
+  const std::vector<ByteSpan> left = held();
+  region_->note(number_, left);
+  std::size_t bytes = 0;
+  for (const ByteSpan& span : left) {
+    if (std::ranges::any_of(used_, [&](const ByteSpan& one) { return one.overlaps(span); })) bytes += span.size();
+  }
+  used_ = {};
+  if (bytes == 0) return;
+  throw HeldScratch(
+      {.what = fmt::format("the step, now that it is captured, holds {} bytes that it had let go of in the run before: "
+                           "they are scratch of earlier graphs of the pool, whose replays overwrite them",
+                           bytes),
+       .fix = "let the step hold the same tensors in each run, whether a capture is open or not"});
+}
+
+void PlannedMemory::keep_whole(std::span<const ByteSpan> allocated) {
+  if (kept_ != nullptr) {
+    throw HeldScratch({.what = "each replay of the step would call operations by hand, where other graphs of the pool "
+                               "may be replayed, which overwrite its scratch",
+                       .fix = "capture it into a pool of its own"});
+  }
+  region_->keep_whole(number_, allocated);
+  is_kept_whole_ = true;
+}
 
 #if !PIANOLA_TORCH_AT_LEAST(2, 12) || PIANOLA_TORCH_AT_LEAST(2, 15)
 
@@ -327,16 +356,7 @@ std::shared_ptr<PlannedMemory> PlannedMemory::begin(c10::cuda::CUDAStream stream
 
 void PlannedMemory::end() noexcept { Allocator::instance().close(*this); }
 
-std::size_t PlannedMemory::settle() {
-  const std::vector<ByteSpan> held = Allocator::instance().held_of(*this);
-  region_->note(number_, held);
-  std::size_t bytes = 0;
-  for (const ByteSpan& span : held) {
-    if (std::ranges::any_of(used_, [&](const ByteSpan& one) { return one.overlaps(span); })) bytes += span.size();
-  }
-  used_ = {};
-  return bytes;
-}
+std::vector<ByteSpan> PlannedMemory::held() const { return Allocator::instance().held_of(*this); }
 
 void PlannedMemory::on_op_begin(const trace::OpSpan& op) { Allocator::instance().begin_operation(*this, op.info); }
 
@@ -349,7 +369,7 @@ std::shared_ptr<PlannedMemory> PlannedMemory::begin(c10::cuda::CUDAStream /*stre
 }
 
 void PlannedMemory::end() noexcept {}
-std::size_t PlannedMemory::settle() { return 0; }
+std::vector<ByteSpan> PlannedMemory::held() const { return {}; }
 void PlannedMemory::on_op_begin(const trace::OpSpan& /*op*/) {}
 
 #endif

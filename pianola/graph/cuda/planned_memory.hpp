@@ -40,12 +40,14 @@ class PlannedMemory final : public trace::OpObserver {
   /// No more is handed out.
   void end() noexcept;
   /// Then, once: notes what is held of it, for scratch of later graphs to keep clear of.
-  /// @return  Bytes that are held where earlier graphs write, since the plan had them freed; 0 where results do not lie apart.
-  [[nodiscard]] std::size_t settle();
-  /// Whether results lie apart, and scratch in that of earlier graphs.
-  [[nodiscard]] bool keeps_results_apart() const noexcept { return kept_ != nullptr; }
-  /// Later plans keep clear of all this. @param allocated  What it was handed out, and others maybe.
-  void keep_all(std::span<const ByteSpan> allocated) { region_->keep_whole(number_, allocated); }
+  /// @throws HeldScratch  Some is held where earlier graphs write, since the plan had it freed.
+  void settle();
+  /// Its graph is launched in pieces, and what is called by hand between them may replay others: later plans keep clear of all of it.
+  /// @param allocated    What it was handed out, and others maybe.
+  /// @throws HeldScratch  Results lie apart, and its scratch in that of earlier graphs.
+  void keep_whole(std::span<const ByteSpan> allocated);
+  /// Whether replays of other graphs may overwrite its scratch.
+  [[nodiscard]] bool shares_scratch() const noexcept { return !is_kept_whole_; }
 
   /// Its memory is not used again before the present work of this stream is done, once it is freed. That of a shared region the pool
   /// frees, and sees to.
@@ -64,12 +66,14 @@ class PlannedMemory final : public trace::OpObserver {
   ~PlannedMemory() override { region_->forget(number_); }
 
  private:
+  [[nodiscard]] std::vector<ByteSpan> held() const;  // but for results that lie apart
   static std::optional<Room> make_room(const memory::StepRun& run, PlanRoom in);
 
   std::uint64_t number_;  // of all recordings
   std::shared_ptr<PlannedRegion> region_;
   std::shared_ptr<PlannedRegion> kept_;  // nullptr: results lie with all else
   std::vector<ByteSpan> used_;           // by earlier graphs, where they do not; until settle()
+  bool is_kept_whole_ = false;
   c10::cuda::CUDAStream stream_;
   c10::MempoolId_t pool_;
   memory::PlannedSpace space_;  // under the regions' lock while it is open

@@ -1,0 +1,118 @@
+#include <pianola/graph/cuda/launcher.hpp>
+
+#include <pianola/core/error.hpp>
+#include <pianola/cuda/capture_info.hpp>
+#include <pianola/graph/foreign_draws.hpp>
+
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+
+#include <algorithm>
+#include <mutex>
+
+namespace pianola::graph {
+namespace {
+
+// A stream that is not torch's own: torch names it by its handle. Whoever made it may destroy it.
+bool may_end(c10::cuda::CUDAStream stream) {
+  return stream.id() != 0 &&
+         stream.id() == static_cast<c10::StreamId>(reinterpret_cast<std::intptr_t>(stream.stream()));
+}
+
+}  // namespace
+
+void Launcher::launch(CudaPool& pool, const Executable* executable, Piece piece) {
+  c10::cuda::OptionalCUDAGuard on_device;
+  if (c10::cuda::current_device() != device_.index()) on_device.set_index(device_.index());
+  const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device_.index());
+  if (capture_status(stream.stream()) != CaptureStatus::none) [[unlikely]]
+    refuse_inside_capture();
+  const PoolTurn turn(pool.turns());
+  pool.check_ready();
+  if (piece.is_first) entry_.check_reads(turn);
+  turn.order().enter(stream.unwrap());
+  std::optional<ForeignDraws::Unseen> draws;
+  if (!clock_.idle()) draws.emplace(drawn_from_);
+  GeneratorClock::Turn numbers(clock_, stream.unwrap());
+  if (watched_) [[unlikely]]
+    WatchedReplays::check();
+  if (executable != nullptr) executable->launch(stream.stream());
+  if (watched_ && piece.is_last) [[unlikely]]
+    watched_->launched(stream.stream());
+  if (piece.is_last) numbers.launched();
+  entry_.sign(turn);
+  if (stream.unwrap() != last_stream_) note_stream(pool, stream, turn);
+  if (may_end(stream)) [[unlikely]] {
+    turn.order().leave();
+    numbers.leave();
+  }
+}
+
+void Launcher::order_behind_replays(CudaPool& pool) {
+  const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device_.index());
+  if (capture_status(stream.stream()) != CaptureStatus::none) refuse_inside_capture();
+  const PoolTurn turn(pool.turns());
+  pool.check_ready();
+  turn.order().enter(stream.unwrap());
+  if (may_end(stream)) turn.order().leave();  // the launch enters again, if it comes so far
+}
+
+bool Launcher::hold_trial(CudaPool& pool, c10::function_ref<bool()> try_it) {
+  const c10::Stream stream = c10::cuda::getCurrentCUDAStream(device_.index());
+  const PoolTurn turn(pool.turns());
+  turn.order().enter(stream);
+  const ForeignDraws::Unseen draws(drawn_from_);
+  GeneratorClock::Turn numbers(clock_, stream);
+  numbers.forget();  // before anything can throw
+  // Alone in its pool it overwrites nobody's results, and what it computes is nobody's: it does not count as a replay.
+  if (turn.ledger().graphs() > 1) entry_.sign(turn);
+  const bool answer = try_it();
+  turn.order().leave();
+  numbers.leave();
+  return answer;
+}
+
+void Launcher::draw_from(GeneratorClock clock, const GeneratorClock::Drawable& drawable) {
+  clock_ = std::move(clock);
+  for (const auto& [state, generator] : drawable) {
+    if (clock_.draws_from(state)) drawn_from_.push_back(generator);
+  }
+}
+
+std::uint64_t Launcher::place_of_generators() const {
+  std::uint64_t all = 0;
+  for (at::Generator generator : drawn_from_) {
+    const std::lock_guard lock(generator.mutex());
+    all += generator.get_offset();
+  }
+  return all;
+}
+
+void Launcher::stop() noexcept {
+  watched_.reset();
+  clock_ = {};
+  drawn_from_.clear();
+}
+
+void Launcher::forget_streams() noexcept {
+  streams_.clear();
+  last_stream_.reset();
+}
+
+// It would become part of that capture as it is now: with the numbers that the generator stands at, and the inputs of this
+// replay, for ever.
+void Launcher::refuse_inside_capture() {
+  throw UsageError(
+      {.what = "replay() was called while the current stream is being captured by other code; graphs do not "
+               "nest, and nothing was launched",
+       .fix = "inside the other capture, call the code that the graph was captured from; or replay outside of it"});
+}
+
+// Memory that the graph lets go of may be in use there until that work is done.
+void Launcher::note_stream(CudaPool& pool, c10::cuda::CUDAStream stream, const PoolTurn& turn) {
+  last_stream_ = stream.unwrap();
+  pool.note_replays_on(stream, turn);
+  if (std::find(streams_.begin(), streams_.end(), stream) == streams_.end()) streams_.push_back(stream);
+}
+
+}  // namespace pianola::graph
