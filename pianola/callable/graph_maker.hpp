@@ -34,7 +34,8 @@ namespace pianola::callable {
 // are kept apart as well.
 // Where memory is planned, the plan says what is a result and what is scratch, which then lies in that of other graphs all the same
 // (PoolState::reserve_for_results). A recording that holds more at its end than the plan's run did is made again without that. Callables
-// record without such a run: torch's allocator lays their blocks out.
+// record without such a run: torch's allocator lays their blocks out. What each reservation keeps clear of is in Note [What a capture keeps
+// clear of], graph/cuda/pool_clearance.hpp.
 
 /// A captured call, and what belongs to it.
 struct CachedGraph {

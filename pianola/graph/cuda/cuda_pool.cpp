@@ -4,7 +4,6 @@
 #include <pianola/graph/cuda/into_pool.hpp>
 #include <pianola/graph/cuda/mapped_segments.hpp>
 #include <pianola/graph/cuda/pool_blocks.hpp>
-#include <pianola/graph/cuda/pool_reservation.hpp>
 #include <pianola/graph/cuda/pool_returns.hpp>
 
 #include <ATen/core/CachingHostAllocator.h>
@@ -99,15 +98,12 @@ CudaPool::CudaPool(c10::Device device, PoolId name, PinnedUse pinned, std::share
     : PoolState(device, name, traits),
       is_alone_(family == nullptr),
       family_(is_alone_ ? std::make_shared<CudaPoolFamily>() : std::move(family)),
-      turns_(family_->order()) {
+      turns_(family_->order()),
+      clearance_(device, name, turns_) {
   allocator::init(c10::cuda::device_count());
   PoolReturns::instance().retry();
   const std::shared_ptr<allocator::CUDAAllocator> source = source_of_segments(traits);
-  if (traits.shares_region && source != nullptr) {
-    region_ = std::make_shared<PlannedRegion>(device);
-    kept_region_ = std::make_shared<PlannedRegion>(device);
-    apart_ = std::make_shared<std::atomic<int>>(0);
-  }
+  if (traits.shares_region && source != nullptr) clearance_.share_regions();
   hold_device_memory(device, id(), source);
   if (pinned == PinnedUse::taken_over) return;
   try {
@@ -124,12 +120,9 @@ CudaPool::~CudaPool() {
     for (const c10::cuda::CUDAStream& stream : replay_streams_) {
       workspaces_.record_stream(stream);
       family_->record_stream(stream);
-      if (region_) region_->record_stream(stream);
-      if (kept_region_) kept_region_->record_stream(stream);
     }
     workspaces_.clear();  // some may have been made in the pool
-    region_.reset();      // a block in it may live on
-    kept_region_.reset();
+    clearance_.drop_regions(replay_streams_);
     allocator::releasePool(device().index(), id());
     PoolReturns::instance().give_back(id(), !id_was_told(), replay_streams_);
   } catch (const std::exception& error) {
@@ -157,67 +150,13 @@ void CudaPool::note_replays_on(c10::cuda::CUDAStream stream, const PoolTurn& /*t
   }
 }
 
-std::shared_ptr<void> CudaPool::reserve_used_memory() {
-  const std::vector<ByteSpan> used = PoolTurn(turns_).ledger().allocated();
-  struct All {
-    PoolReservation of_torch;
-    std::shared_ptr<void> of_plans, of_results;
-  };
-  return std::shared_ptr<All>(
-      new All{.of_torch = PoolReservation(device().index(), id(), used),
-              .of_plans = region_ ? PlannedRegion::reserve(region_, used) : nullptr,
-              .of_results = kept_region_ ? PlannedRegion::reserve(kept_region_, used) : nullptr});
-}
-
-std::shared_ptr<void> CudaPool::reserve_for_results() {
-  if (region_ == nullptr) return reserve_used_memory();
-  class Apart {
-   public:
-    Apart(c10::DeviceIndex device, PoolId pool, const std::vector<ByteSpan>& used,
-          std::shared_ptr<std::atomic<int>> count)
-        : of_torch_(device, pool, used), count_(std::move(count)) {
-      ++*count_;
-    }
-    Apart(const Apart&) = delete;
-    Apart& operator=(const Apart&) = delete;
-    ~Apart() { --*count_; }
-
-   private:
-    PoolReservation of_torch_;
-    std::shared_ptr<std::atomic<int>> count_;
-  };
-  return std::make_shared<Apart>(device().index(), id(), PoolTurn(turns_).ledger().allocated(), apart_);
-}
-
 void CudaPool::drop_unused_regions() noexcept {
-  if (region_ == nullptr || graphs().count() != 0) return;
+  if (graphs().count() != 0) return;
   try {
-    for (std::shared_ptr<PlannedRegion>* const region : {&region_, &kept_region_}) {
-      if ((*region)->bytes() == 0 || !(*region)->taken().empty()) continue;
-      for (const c10::cuda::CUDAStream& stream : replay_streams_) (*region)->record_stream(stream);
-      *region = std::make_shared<PlannedRegion>(device());
-    }
+    clearance_.drop_unused_regions(replay_streams_);
   } catch (const std::exception& error) {
     TORCH_WARN("pianola: the memory of a plan could not be returned: ", error.what());
   }
-}
-
-// Where no graph has used any memory yet, results need not keep clear of it.
-PlanRoom CudaPool::room_for_plan() const {
-  if (region_ == nullptr) return {};
-  if (apart_->load() == 0) return {.shared = region_};
-  std::vector<ByteSpan> used = PoolTurn(turns_).ledger().allocated();
-  if (used.empty()) return {.shared = region_};
-  return {.shared = region_, .kept = kept_region_, .used = std::move(used)};
-}
-
-std::optional<SharedRegions> CudaPool::shared_regions() const {
-  const PlanRoom room = room_for_plan();
-  if (room.shared == nullptr) return std::nullopt;
-  return SharedRegions{.bytes = region_->bytes(),
-                       .kept_bytes = kept_region_->bytes(),
-                       .keeps_apart = room.kept != nullptr,
-                       .taken = room.taken()};
 }
 
 std::shared_ptr<void> CudaPool::allocate_into() {

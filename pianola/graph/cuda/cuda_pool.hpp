@@ -1,6 +1,6 @@
 #pragma once
 #include <pianola/graph/cuda/blas_workspaces.hpp>
-#include <pianola/graph/cuda/planned_region.hpp>
+#include <pianola/graph/cuda/pool_clearance.hpp>
 #include <pianola/graph/cuda/pool_family.hpp>
 #include <pianola/graph/cuda/sleeping_segments.hpp>
 #include <pianola/graph/pool_state.hpp>
@@ -9,7 +9,6 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/cuda/CUDAStream.h>
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -33,14 +32,14 @@ class CudaPool final : public PoolState {
   [[nodiscard]] std::size_t bytes() const override;
   [[nodiscard]] std::vector<ByteSpan> segments() const override;
   [[nodiscard]] std::vector<ByteSpan> workspace_spans() const override;
-  [[nodiscard]] std::shared_ptr<void> reserve_used_memory() override;
+  [[nodiscard]] std::shared_ptr<void> reserve_used_memory() override { return clearance_.reserve_used_memory(); }
   [[nodiscard]] std::shared_ptr<void> allocate_into() override;
-  [[nodiscard]] std::shared_ptr<void> reserve_for_results() override;
-  [[nodiscard]] std::optional<SharedRegions> shared_regions() const override;
+  [[nodiscard]] std::shared_ptr<void> reserve_for_results() override { return clearance_.reserve_for_results(); }
+  [[nodiscard]] std::optional<SharedRegions> shared_regions() const override { return clearance_.shared_regions(); }
   /// After a capture that failed: where the pool has no graph, and nobody holds anything of its regions, it begins with new ones.
   void drop_unused_regions() noexcept;
   /// For the plan of the capture that begins.
-  [[nodiscard]] PlanRoom room_for_plan() const;
+  [[nodiscard]] PlanRoom room_for_plan() const { return clearance_.room_for_plan(); }
   [[nodiscard]] BlasWorkspaces& workspaces() noexcept { return workspaces_; }
   [[nodiscard]] WorkspaceColours& colours() noexcept { return family_->colours(); }
   /// nullptr: it is alone.
@@ -66,8 +65,7 @@ class CudaPool final : public PoolState {
   std::shared_ptr<CudaPoolFamily> family_;
   BlasWorkspaces workspaces_;
   mutable PoolTurns turns_;
-  std::shared_ptr<PlannedRegion> region_, kept_region_;  // nullptr: plans share nothing
-  std::shared_ptr<std::atomic<int>> apart_;              // reserve_for_results() that are in force
+  PoolClearance clearance_;
   std::optional<AsleepPool> asleep_;
 };
 

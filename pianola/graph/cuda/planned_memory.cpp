@@ -51,7 +51,7 @@ PlannedMemory::PlannedMemory(Room room, c10::cuda::CUDAStream stream, c10::Mempo
 
 void PlannedMemory::settle() {
   const std::vector<ByteSpan> left = held();
-  region_->note(number_, left);
+  region_->note_left(number_, left);
   std::size_t bytes = 0;
   for (const ByteSpan& span : left) {
     if (std::ranges::any_of(used_, [&](const ByteSpan& one) { return one.overlaps(span); })) bytes += span.size();

@@ -1,5 +1,6 @@
 #pragma once
 #include <pianola/graph/cuda/planned_region.hpp>
+#include <pianola/graph/cuda/pool_clearance.hpp>
 #include <pianola/memory/planned_space.hpp>
 #include <pianola/memory/step_run.hpp>
 #include <pianola/trace/op_stream.hpp>
@@ -30,7 +31,7 @@ class PlannedMemory final : public trace::OpObserver {
   /// What `stream` asks for from now on, on any thread, is handed out by the plan; what the plan does not foresee, by torch's allocator.
   /// @param stream  It is current, is captured, and what it asks of torch's allocator goes to `pool`.
   /// @param run     Before.
-  /// @param in      CudaPool::room_for_plan().
+  /// @param in      PoolClearance::room_for_plan().
   /// @return  nullptr where there is nothing to plan, or no room for the region.
   /// @throws UnsupportedError  Torch runs with another allocator than its native one, or is of a version that was not looked at.
   static std::shared_ptr<PlannedMemory> begin(c10::cuda::CUDAStream stream, c10::MempoolId_t pool,
@@ -39,7 +40,7 @@ class PlannedMemory final : public trace::OpObserver {
   void on_op_begin(const trace::OpSpan& op) override;
   /// No more is handed out.
   void end() noexcept;
-  /// Then, once: notes what is held of it, for scratch of later graphs to keep clear of.
+  /// Then, once: notes what is held of it, which later captures may have to keep clear of (Note [What a capture keeps clear of]).
   /// @throws HeldScratch  Some is held where earlier graphs write, since the plan had it freed.
   void settle();
   /// Its graph is launched in pieces, and what is called by hand between them may replay others: later plans keep clear of all of it.

@@ -1,5 +1,6 @@
 #include <pianola/graph/cuda/planned_region.hpp>
 
+#include <pianola/memory/apart_plan.hpp>
 #include <pianola/memory/block.hpp>
 #include <pianola/trace/allocator_events.hpp>
 
@@ -124,42 +125,24 @@ std::uint64_t PlannedRegion::bytes() const {
   return space_.bytes();
 }
 
-std::vector<memory::Piece> PlannedRegion::taken() const {
+std::vector<memory::Piece> PlannedRegion::taken(Besides besides) const {
   const std::lock_guard lock(mutex());
-  return taken_or_whole();
-}
-
-// Under the lock.
-std::vector<memory::Piece> PlannedRegion::taken_or_whole() const {
   std::vector<memory::Piece> all = space_.taken();
-  for (const auto& [recording, pieces] : whole_) all.insert(all.end(), pieces.begin(), pieces.end());
-  return memory::united(all, {});
+  const auto add = [&](const PiecesOfRecordings& more) {
+    for (const auto& [recording, pieces] : more) all.insert(all.end(), pieces.begin(), pieces.end());
+  };
+  add(whole_);
+  if (besides.and_left) add(left_);
+  return memory::united(all, pieces_of(besides.and_used));
 }
 
-std::vector<memory::Piece> PlannedRegion::taken_or_noted() const {
-  const std::lock_guard lock(mutex());
-  std::vector<memory::Piece> all = taken_or_whole();
-  for (const auto& [recording, pieces] : noted_) all.insert(all.end(), pieces.begin(), pieces.end());
-  return memory::united(all, {});
-}
-
-std::vector<memory::Piece> PlannedRegion::taken_or_among(std::span<const ByteSpan> used) const {
-  const std::lock_guard lock(mutex());
-  return memory::united(taken_or_whole(), pieces_of(used));
-}
-
-memory::TakenApart PlanRoom::taken() const {
-  if (kept == nullptr) return {.of_scratch = shared->taken(), .of_kept = {}};
-  return {.of_scratch = shared->taken_or_noted(), .of_kept = kept->taken_or_among(used)};
-}
-
-void PlannedRegion::note(std::uint64_t recording, std::span<const ByteSpan> left) {
+void PlannedRegion::note_left(std::uint64_t recording, std::span<const ByteSpan> left) {
   const std::lock_guard lock(mutex());
   std::vector<memory::Piece> pieces = pieces_of(left);
   if (pieces.empty()) {
-    noted_.erase(recording);
+    left_.erase(recording);
   } else {
-    noted_[recording] = std::move(pieces);
+    left_[recording] = std::move(pieces);
   }
 }
 
@@ -170,7 +153,7 @@ void PlannedRegion::keep_whole(std::uint64_t recording, std::span<const ByteSpan
 
 void PlannedRegion::forget(std::uint64_t recording) {
   const std::lock_guard lock(mutex());
-  noted_.erase(recording);
+  left_.erase(recording);
   whole_.erase(recording);
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 #include <pianola/core/byte_span.hpp>
 #include <pianola/graph/cuda/mapped_segments.hpp>
-#include <pianola/memory/apart_plan.hpp>
+#include <pianola/memory/piece.hpp>
 #include <pianola/memory/region_space.hpp>
 
 #include <c10/core/Allocator.h>
@@ -23,13 +23,13 @@ namespace pianola::graph {
 
 // Note [One region for the graphs of a pool]
 // Graphs of a pool never run at once, so their plans may lay blocks in the same bytes: all but those that a block of an earlier capture
-// still has. A later plan may need more than the earlier ones, and their addresses cannot change. So the region begins where as many
-// addresses are reserved as the device has bytes, and grows behind its end: by a segment of the pool that torch is asked for, whole, and
-// that Pianola's segments (mapped_segments) put there. Torch counts it, shows it in its snapshots and gives it back, as any other. What
-// plans do not foresee torch takes from other segments, which lie elsewhere. Where the region cannot grow, a capture has one of its own,
-// a block of torch's, as in a pool that shares none.
+// still has, at the least (Note [What a capture keeps clear of] in pool_clearance.hpp). A later plan may need more than the earlier ones,
+// and their addresses cannot change. So the region begins where as many addresses are reserved as the device has bytes, and grows behind
+// its end: by a segment of the pool that torch is asked for, whole, and that Pianola's segments (mapped_segments) put there. Torch counts
+// it, shows it in its snapshots and gives it back, as any other. What plans do not foresee torch takes from other segments, which lie
+// elsewhere. Where the region cannot grow, a capture has one of its own, a block of torch's, as in a pool that shares none.
 // Results that are to survive replays of earlier graphs lie in a second region: see Note [Results apart from scratch] in
-// memory/apart_plan.hpp. What scratch keeps clear of is known from the recordings: at its end each notes what is held still.
+// memory/apart_plan.hpp. At its end each recording notes what is held still.
 
 /// Memory in which plans lay blocks: of one recording, or of all that a pool's graphs plan.
 class PlannedRegion {
@@ -51,15 +51,17 @@ class PlannedRegion {
   [[nodiscard]] bool is_shared() const noexcept { return is_shared_; }
   [[nodiscard]] c10::Device device() const noexcept { return device_; }
   [[nodiscard]] std::uint64_t bytes() const;
-  /// What blocks have, of whichever capture, and what is kept whole; no two have a byte in common.
-  [[nodiscard]] std::vector<memory::Piece> taken() const;
-  /// The same, and what recordings have noted; no two have a byte in common.
-  [[nodiscard]] std::vector<memory::Piece> taken_or_noted() const;
-  /// What blocks have, and what of the region is among these bytes; no two have a byte in common.
-  [[nodiscard]] std::vector<memory::Piece> taken_or_among(std::span<const ByteSpan> used) const;
-  /// What scratch keeps clear of because of a recording, in place of what was noted before; nothing: it is gone.
-  void note(std::uint64_t recording, std::span<const ByteSpan> left);
-  /// What all plans keep clear of because of a recording, as if blocks had it: its graph may stop while others are replayed.
+  /// What some plans keep clear of besides; see Note [What a capture keeps clear of] in pool_clearance.hpp.
+  struct Besides {
+    bool and_left = false;                    ///< By recordings.
+    std::span<const ByteSpan> and_used = {};  ///< Of which some may lie elsewhere.
+  };
+  /// What blocks have, of whichever capture, what is kept whole, and this; no two have a byte in common.
+  [[nodiscard]] std::vector<memory::Piece> taken(Besides besides) const;
+  [[nodiscard]] std::vector<memory::Piece> taken() const { return taken({.and_left = false, .and_used = {}}); }
+  /// What a recording has left, in place of what was noted before.
+  void note_left(std::uint64_t recording, std::span<const ByteSpan> left);
+  /// What a recording was handed out is kept whole.
   void keep_whole(std::uint64_t recording, std::span<const ByteSpan> allocated);
   /// The recording is gone: nothing is kept for it.
   void forget(std::uint64_t recording);
@@ -84,10 +86,10 @@ class PlannedRegion {
     c10::DataPtr memory;
     ByteSpan span;
   };
+  using PiecesOfRecordings = std::unordered_map<std::uint64_t, std::vector<memory::Piece>>;
   class Reservation;
   class All;
   [[nodiscard]] std::optional<Segment> ask_for(std::size_t bytes);
-  [[nodiscard]] std::vector<memory::Piece> taken_or_whole() const;
   [[nodiscard]] std::vector<memory::Piece> pieces_of(std::span<const ByteSpan> spans) const;
 
   c10::Device device_;
@@ -96,17 +98,7 @@ class PlannedRegion {
   std::uintptr_t begin_ = 0;
   std::deque<Segment> segments_;  // behind each other; others point to their blocks
   memory::RegionSpace space_;
-  std::unordered_map<std::uint64_t, std::vector<memory::Piece>> noted_, whole_;  // by recording
-};
-
-/// Where the plan of a recording may lay blocks.
-struct PlanRoom {
-  std::shared_ptr<PlannedRegion> shared = {};  ///< Of the pool; nullptr: the recording has a region of its own.
-  std::shared_ptr<PlannedRegion> kept = {};    ///< For what is never freed; nullptr: it lies where all else does.
-  std::vector<ByteSpan> used = {};             ///< By earlier graphs: what is never freed keeps clear of it.
-
-  /// What plans keep clear of in either region.
-  [[nodiscard]] memory::TakenApart taken() const;
+  PiecesOfRecordings left_, whole_;  // by recording
 };
 
 }  // namespace pianola::graph

@@ -13,6 +13,7 @@ namespace pianola::graph {
 // bytes, that result is gone after the next replay of the earlier graph. That is harmless where graphs are replayed in
 // the order of their capture, and wrong where a step is replayed again while results of another one are still needed,
 // as microbatches in flight are. So the scratch is allocated while such results are captured; later scratch may use it.
+// The whole rule is Note [What a capture keeps clear of] in pool_clearance.hpp.
 
 // Note [How a free block is asked for]
 // Torch's allocator gives the smallest free block that is large enough, which may be another one. So all free blocks of the pool are asked
