@@ -6,14 +6,25 @@
 
 namespace pianola::memory {
 
-std::pair<StepRun, StepRun> by_main_stream(const StepRun& run) {
+namespace {
+
+std::uintptr_t main_stream_of(const StepRun& run, std::optional<std::uintptr_t> captured) {
+  if (captured && std::ranges::find(run.streams, *captured) != run.streams.end()) return *captured;
+  if (run.main) return *run.main;
   std::map<std::uintptr_t, std::uint64_t> bytes;
   for (std::size_t i = 0; i < run.blocks.size(); ++i) bytes[run.streams[i]] += in_whole_units(run.blocks[i].bytes);
   const auto most = std::ranges::max_element(bytes, {}, [](const auto& one) { return one.second; });
-  StepRun main{.blocks = {}, .made_in = {}, .streams = {}, .operations = run.operations};
+  return most == bytes.end() ? 0 : most->first;
+}
+
+}  // namespace
+
+std::pair<StepRun, StepRun> by_main_stream(const StepRun& run, std::optional<std::uintptr_t> captured) {
+  const std::uintptr_t stream = main_stream_of(run, captured);
+  StepRun main{.blocks = {}, .made_in = {}, .streams = {}, .operations = run.operations, .main = stream};
   StepRun others = main;
   for (std::size_t i = 0; i < run.blocks.size(); ++i) {
-    StepRun& its = run.streams[i] == most->first ? main : others;
+    StepRun& its = run.streams[i] == stream ? main : others;
     its.blocks.push_back(run.blocks[i]);
     its.made_in.push_back(run.made_in[i]);
     its.streams.push_back(run.streams[i]);

@@ -3,6 +3,7 @@
 #include <pianola/memory/block.hpp>
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -14,9 +15,13 @@ struct StepRun {
   std::vector<std::int32_t> made_in;    ///< Of each block the last operation that had begun, from 0; -1: none had.
   std::vector<std::uintptr_t> streams;  ///< Of each block, that asked for it.
   std::vector<const void*> operations;  ///< What each was: equal ones are the same operator.
+  std::optional<std::uintptr_t> main =
+      {};  ///< The stream that the step's thread asked for the most bytes on; nullopt: it asked for none.
 };
 
-/// The blocks of the stream that asked for the most bytes, and all others.
-[[nodiscard]] PIANOLA_API std::pair<StepRun, StepRun> by_main_stream(const StepRun& run);
+/// The blocks of the step's stream, and all others: other streams', also those of other threads, which may have more.
+/// @param captured  It is that stream, where the run has blocks of it; else the run's main one is, or the one with the most bytes.
+[[nodiscard]] PIANOLA_API std::pair<StepRun, StepRun> by_main_stream(
+    const StepRun& run, std::optional<std::uintptr_t> captured = std::nullopt);
 
 }  // namespace pianola::memory

@@ -21,6 +21,20 @@ TEST(StepRunTest, TheStreamThatAskedForTheMostIsTheMainOne) {
   EXPECT_EQ(main.operations.size(), 2U);
 }
 
+TEST(StepRunTest, AStreamOfAnotherThreadIsNotTheMainOneThoughItAskedForMore) {
+  StepRun run{.blocks = {{.made = 0, .bytes = 512}, {.made = 1, .bytes = 4096}, {.made = 2, .bytes = 1024}},
+              .made_in = {-1, 0, 1},
+              .streams = {7, 9, 8},
+              .operations = {},
+              .main = 7};
+  EXPECT_THAT(by_main_stream(run).first.streams, ElementsAre(7U));
+  EXPECT_THAT(by_main_stream(run).second.streams, ElementsAre(9U, 8U));
+  EXPECT_THAT(by_main_stream(run, /*captured=*/8).first.streams, ElementsAre(8U));
+  EXPECT_THAT(by_main_stream(run, /*captured=*/3).first.streams, ElementsAre(7U));
+  run.main.reset();
+  EXPECT_THAT(by_main_stream(run, /*captured=*/3).first.streams, ElementsAre(9U));
+}
+
 TEST(StepRunTest, ARunWithoutBlocksHasNone) {
   const auto [main, others] = by_main_stream({});
   EXPECT_TRUE(main.blocks.empty() && others.blocks.empty());

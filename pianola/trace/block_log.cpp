@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
+#include <optional>
 #include <utility>
 
 namespace pianola::trace {
@@ -41,7 +43,8 @@ void BlockLog::on_memory(const AllocatorEvent& event) {
                      .device = event.device,
                      .stream = event.stream,
                      .address = event.address,
-                     .pool = event.pool});
+                     .pool = event.pool,
+                     .by_own_thread = std::this_thread::get_id() == thread_});
 }
 
 std::vector<StepBlock> BlockLog::blocks() const {
@@ -70,8 +73,22 @@ std::vector<const void*> BlockLog::operations() const {
   return operations_;
 }
 
+namespace {
+
+std::optional<std::uintptr_t> main_stream_of(const std::vector<StepBlock>& blocks) {
+  std::map<std::uintptr_t, std::uint64_t> bytes;
+  for (const StepBlock& block : blocks) {
+    if (block.by_own_thread) bytes[block.stream] += memory::in_whole_units(block.life.bytes);
+  }
+  const auto most = std::ranges::max_element(bytes, {}, [](const auto& one) { return one.second; });
+  return most == bytes.end() ? std::nullopt : std::optional(most->first);
+}
+
+}  // namespace
+
 memory::StepRun run_of(const std::vector<StepBlock>& blocks, std::vector<const void*> operations) {
-  memory::StepRun run{.blocks = {}, .made_in = {}, .streams = {}, .operations = std::move(operations)};
+  memory::StepRun run{
+      .blocks = {}, .made_in = {}, .streams = {}, .operations = std::move(operations), .main = main_stream_of(blocks)};
   run.blocks.reserve(blocks.size());
   run.made_in.reserve(blocks.size());
   run.streams.reserve(blocks.size());

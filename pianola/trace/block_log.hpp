@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 namespace pianola::trace {
@@ -25,6 +26,7 @@ struct StepBlock {
   std::uintptr_t stream = 0;  ///< Of CUDA: that it was asked for on.
   std::uintptr_t address = 0;
   c10::MempoolId_t pool = {0, 0};  ///< Of CUDA: that it lies in.
+  bool by_own_thread = false;      ///< Asked for by the thread on which the log began.
 };
 
 /// While it lives, and while an OpStream shows it the step's operations, notes the blocks of memory that torch's allocators
@@ -57,6 +59,7 @@ class BlockLog final : public OpObserver, private AllocatorListener {
     return static_cast<std::int32_t>(operations_.size()) - 1;
   }
 
+  const std::thread::id thread_ = std::this_thread::get_id();
   std::atomic<bool> stopped_ = false;
   mutable std::mutex mutex_;
   std::vector<const void*> operations_;
@@ -68,7 +71,8 @@ class BlockLog final : public OpObserver, private AllocatorListener {
 
 /// Those of one device.
 [[nodiscard]] std::vector<StepBlock> blocks_on(c10::Device device, const std::vector<StepBlock>& blocks);
-/// The run that they are of. @param operations  BlockLog::operations().
+/// The run that they are of. Blocks of other threads tell nothing of its main stream: another thread may run a step of its own.
+/// @param operations  BlockLog::operations().
 [[nodiscard]] memory::StepRun run_of(const std::vector<StepBlock>& blocks, std::vector<const void*> operations);
 
 }  // namespace pianola::trace

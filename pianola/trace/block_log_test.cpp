@@ -71,6 +71,23 @@ TEST_P(BlockLogTest, ABlockThatAnotherThreadFreesIsFreed) {
   EXPECT_NE(blocks[0].life.freed, memory::Block::kNever);
 }
 
+TEST_P(BlockLogTest, ABlockOfAnotherThreadIsKnownAsSuch) {
+  const std::vector<StepBlock> blocks = blocks_of([] {
+    const at::Tensor own = block();
+    std::thread([] { (void)at::empty({2 * kMany}, device()); }).join();
+  });
+  ASSERT_FALSE(blocks.empty());
+  for (const StepBlock& block : blocks) EXPECT_EQ(block.by_own_thread, block.life.bytes == kMany * sizeof(float));
+}
+
+TEST(BlockLogRunTest, TheMainStreamIsThatOnWhichTheStepsThreadAskedForTheMost) {
+  const std::vector<StepBlock> blocks = {{.life = {.bytes = 512}, .stream = 6, .by_own_thread = true},
+                                         {.life = {.bytes = 4096}, .stream = 7, .by_own_thread = true},
+                                         {.life = {.bytes = 1 << 20}, .stream = 9}};
+  EXPECT_EQ(trace::run_of(blocks, {}).main, 7U);
+  EXPECT_EQ(trace::run_of({blocks.back()}, {}).main, std::nullopt);
+}
+
 TEST_P(BlockLogTest, WhatPianolaAsksForIsNoBlockOfTheStep) {
   at::Tensor own, steps;
   const auto blocks = blocks_of([&] {

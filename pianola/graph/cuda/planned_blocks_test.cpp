@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace pianola::testing::planned_blocks_test {
@@ -175,21 +176,55 @@ TEST_P(PlannedBlocksTest, TorchKnowsWhatToDoWithABlock) {
   c10::cuda::CUDACachingAllocator::recordStream(result.storage().data_ptr(), side);
 }
 
-TEST_P(PlannedBlocksTest, TwoThreadsPlanAtTheSameTime) {
-  const auto run = [](double value) {
+// Torch's allocator tells of the blocks of all threads.
+TEST_P(PlannedBlocksTest, WhatAnotherThreadAsksForIsNotPlanned) {
+  const MemoryForecast forecast = predict_memory([&] { grow(); }, device());
+  const auto other_thread = [] {
     const c10::cuda::CUDAGuard on(device());
+    (void)full(1024, 7);
+  };
+  {
+    Graph graph(device());
+    graph.capture(
+        [&] {
+          if (!is_recording()) std::thread(other_thread).join();
+          grow();
+        },
+        planned());
+    EXPECT_EQ(graph.info().planned_bytes, forecast.planned);
+    EXPECT_LT(graph.info().pool_bytes, 2 * forecast.planned);  // nothing lies outside
+    graph.replay();
+  }
+  const at::Tensor kept = std::move(result);
+  for (int round = 0; round < 3; ++round) {
+    Graph graph(device());
+    graph.capture([&] { grow(); }, planned());
+    graph.replay();
+  }
+  EXPECT_TRUE(all_are(kept, kGrown));
+}
+
+TEST_P(PlannedBlocksTest, TwoThreadsPlanAtTheSameTime) {
+  const auto step = [](at::Tensor& sum, std::int64_t most, double value) {
+    sum = full(4, 0);
+    for (std::int64_t mib = 1; mib < most; ++mib) sum += full(mib, value).narrow(0, 0, kFloats)[0];
+  };
+  const auto forecast_of = [&](std::int64_t most) {
+    at::Tensor sum;
+    return predict_memory([&] { step(sum, most, 1); }, device()).planned;
+  };
+  const std::size_t planned_of_few = forecast_of(20), planned_of_many = forecast_of(30);
+  const auto run = [&](double value) {
+    const c10::cuda::CUDAGuard on(device());
+    const std::int64_t most = value == 1 ? 20 : 30;
     for (int round = 0; round < 5; ++round) {
       at::Tensor sum;
       Graph graph(device());
-      graph.capture(
-          [&] {
-            sum = full(4, 0);
-            for (std::int64_t mib = 1; mib < 20; ++mib) sum += full(mib, value).narrow(0, 0, kFloats)[0];
-          },
-          {.warmup = 2, .mode = CaptureMode::thread_local_, .plan_memory = true});
+      graph.capture([&] { step(sum, most, value); },
+                    {.warmup = 2, .mode = CaptureMode::thread_local_, .plan_memory = true});
       graph.replay();
-      EXPECT_TRUE(all_are(sum, 19 * value));
-      EXPECT_NE(graph.info().planned_bytes, 0U);
+      EXPECT_TRUE(all_are(sum, static_cast<double>(most - 1) * value));
+      EXPECT_EQ(graph.info().planned_bytes, value == 1 ? planned_of_few : planned_of_many);  // by its own blocks
     }
   };
   std::thread one(run, 1), two(run, 2);

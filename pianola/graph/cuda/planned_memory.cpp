@@ -341,7 +341,8 @@ std::shared_ptr<PlannedMemory> PlannedMemory::begin(c10::cuda::CUDAStream stream
         {.what = "plan_memory is set, and torch's allocator of CUDA memory is another one than its native",
          .fix = "leave plan_memory out, or backend:cudaMallocAsync out of PYTORCH_CUDA_ALLOC_CONF"});
   }
-  const memory::StepRun planned = memory::by_main_stream(run).first;
+  const memory::StepRun planned =
+      memory::by_main_stream(run, /*captured=*/reinterpret_cast<std::uintptr_t>(stream.stream())).first;
   Allocator& planning = Allocator::instance();
   std::optional<Room> room;
   try {
