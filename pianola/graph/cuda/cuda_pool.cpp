@@ -78,10 +78,10 @@ std::shared_ptr<PoolState> CudaPool::with_own_name(c10::Device device, std::shar
   try {
     return {new CudaPool(device, *used, PinnedUse::taken_over, family, traits), end};
   } catch (const UsageError&) {  // torch knows it still, without memory, as it does with expandable segments
-    PoolReturns::instance().give_back(*used, /*name_is_free=*/false, {});
+    PoolReturns::instance().give_name_back(*used, /*name_is_free=*/false);
     return {new CudaPool(device, at::cuda::graph_pool_handle(), PinnedUse::begins, std::move(family), traits), end};
   } catch (...) {
-    PoolReturns::instance().give_back(*used, /*name_is_free=*/true, {});
+    PoolReturns::instance().give_name_back(*used, /*name_is_free=*/true);
     throw;
   }
 }
@@ -123,8 +123,7 @@ CudaPool::~CudaPool() {
     }
     workspaces_.clear();  // some may have been made in the pool
     clearance_.drop_regions(replay_streams_);
-    allocator::releasePool(device().index(), id());
-    PoolReturns::instance().give_back(id(), !id_was_told(), replay_streams_);
+    PoolReturns::instance().give_back(device().index(), id(), !id_was_told(), replay_streams_);
   } catch (const std::exception& error) {
     TORCH_WARN("pianola: a graph pool's memory could not be returned: ", error.what());
   }

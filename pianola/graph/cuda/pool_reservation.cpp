@@ -54,10 +54,12 @@ std::uintptr_t end_of_use(const std::vector<ByteSpan>& used, const ByteSpan& blo
   return end;
 }
 
-// But for rests of large segments that are too small to serve any request.
+// But for rests of large segments that are too small to serve any request, and for expandable segments where these have been switched
+// off: then torch hands out nothing of them.
 std::vector<FreeBlock> free_blocks(c10::Device device, c10::MempoolId_t pool, const std::vector<ByteSpan>& used) {
   std::vector<FreeBlock> blocks;
   for (const auto& segment : segments_of(device, pool)) {
+    if (segment.is_expandable && !Settings::use_expandable_segments()) continue;
     std::uintptr_t begin = segment.address;
     for (const auto& block : segment.blocks) {
       const ByteSpan span = {.begin = begin, .end = begin + block.size};

@@ -2,6 +2,7 @@
 
 #include <pianola/graph/cuda/cuda_pool.hpp>
 #include <pianola/graph/graph.hpp>
+#include <pianola/graph/testing/allocator_settings.hpp>
 #include <pianola/graph/testing/device_test.hpp>
 
 #include <ATen/ops/full.h>
@@ -11,8 +12,10 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace pianola::testing::pool_reservation_test {
@@ -80,6 +83,22 @@ TEST_P(PoolReservationTest, WhatItHeldIsFreeAgainWhenItEnds) {
   (void)GraphPoolRef(pool).state()->reserve_used_memory();
   second.capture(step, {.warmup = 1, .pool = pool});
   EXPECT_EQ(pool.bytes(), bytes) << "scratch on scratch";
+}
+
+TEST_P(PoolReservationTest, HoldsWhileExpandableSegmentsAreSwitchedOff) {
+  const GraphPool pool(device());
+  Graph first(device()), last(device());
+  std::optional<WithExpandableSegments> expandable(std::in_place);
+  first.capture([] { (void)(floats(2'000'000) + floats(2'000'000)).sum(); }, {.warmup = 1, .pool = pool});
+  expandable.reset();
+  if (c10::CachingAllocator::AcceleratorAllocatorConfig::use_expandable_segments()) GTEST_SKIP() << "they are on";
+  const std::vector<ByteSpan> used = used_of(pool);
+  ASSERT_FALSE(used.empty());
+  const std::shared_ptr<void> reservation = GraphPoolRef(pool).state()->reserve_used_memory();
+  at::Tensor late;
+  last.capture([&] { late = floats(2'000'000); }, {.warmup = 0, .pool = pool});
+  const ByteSpan span = span_of(late);
+  EXPECT_TRUE(std::ranges::none_of(used, [&](const ByteSpan& one) { return one.overlaps(span); }));
 }
 
 }  // namespace

@@ -3,16 +3,19 @@
 #include <pianola/core/error.hpp>
 #include <pianola/cuda/capture_info.hpp>
 #include <pianola/graph/cuda/free_memory.hpp>
+#include <pianola/trace/allocator_events.hpp>
 
 #include <ATen/core/CachingHostAllocator.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGraphsC10Utils.h>
+#include <c10/cuda/CUDAGuard.h>
 #include <c10/util/Exception.h>
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <exception>
+#include <set>
 #include <utility>
 
 namespace pianola::graph {
@@ -26,6 +29,20 @@ using Relaxed = c10::cuda::CUDAStreamCaptureModeGuard;
 
 // Each keeps 47 KiB of host memory until then. torch.cuda.graph empties that cache at every capture.
 constexpr int kMostToldNames = 16;
+
+bool is_held(PoolId pool) {
+  const auto segments = allocator::snapshot(pool, /*include_traces=*/false).segments;
+  return std::ranges::any_of(segments,
+                             [](const auto& segment) { return segment.is_expandable && segment.active_size != 0; });
+}
+
+// A block that other streams used is held until events of theirs are over, which torch looks at when it is asked for memory.
+void let_torch_look_at_events(c10::DeviceIndex device) {
+  const c10::cuda::CUDAGuard on_device(device);
+  if (capture_status(c10::cuda::getCurrentCUDAStream(device).stream()) != CaptureStatus::none) return;
+  const trace::OwnMemory own;
+  allocator::raw_delete(allocator::raw_alloc(1));
+}
 
 bool is_gone(PoolId pool) {
   allocator::emptyCache(pool);
@@ -99,10 +116,28 @@ bool PoolReturns::Ended::is_idle() const noexcept {
   }
 }
 
-void PoolReturns::give_back(PoolId pool, bool name_is_free, const std::vector<c10::cuda::CUDAStream>& replayed_on) {
-  Ended ended{.pool = pool, .name_is_free = name_is_free, .work = {}};
+bool PoolReturns::Ended::release() {
+  if (is_in_use && !is_held(pool)) {
+    allocator::releasePool(device, pool);
+    is_in_use = false;
+  }
+  return !is_in_use;
+}
+
+void PoolReturns::give_back(c10::DeviceIndex device, PoolId pool, bool name_is_free,
+                            const std::vector<c10::cuda::CUDAStream>& replayed_on) {
+  Ended ended{.device = device, .pool = pool, .is_in_use = true, .name_is_free = name_is_free, .work = {}};
+  (void)ended.release();
   if (name_is_free) ended.name_is_free = ended.note_work(replayed_on);
-  if (!ended.name_is_free) at::getHostAllocator(at::kCUDA)->release_pool(pool);
+  add(std::move(ended));
+}
+
+void PoolReturns::give_name_back(PoolId pool, bool name_is_free) {
+  add({.device = 0, .pool = pool, .is_in_use = false, .name_is_free = name_is_free, .work = {}});
+}
+
+void PoolReturns::add(Ended ended) {
+  if (!ended.name_is_free) at::getHostAllocator(at::kCUDA)->release_pool(ended.pool);
   const std::lock_guard lock(mutex_);
   if (!ended.name_is_free) ++told_names_;
   ended_.push_back(std::move(ended));
@@ -125,11 +160,13 @@ void PoolReturns::retry() {
 void PoolReturns::retry_locked() {
   if (pauses_ != 0) return;
   std::vector<Ended> waiting;
+  std::set<c10::DeviceIndex> looked_at;
   bool may_free = true;
   for (Ended& ended : ended_) {
     bool gone = false;
     try {
-      gone = may_free && is_gone(ended.pool);
+      if (may_free && ended.is_in_use && looked_at.insert(ended.device).second) let_torch_look_at_events(ended.device);
+      gone = may_free && ended.release() && is_gone(ended.pool);
     } catch (const c10::Error&) {
       may_free = false;
     }

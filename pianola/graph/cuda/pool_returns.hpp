@@ -26,6 +26,12 @@ namespace pianola::graph {
 // name that the user holds names that pool for ever, and the cache is emptied once for many of those. And only when the work of the old graphs is done, since the host may
 // write the new graph's pinned memory, the old graph's, at once.
 
+// Note [Pools of expandable segments end empty]
+// Torch deletes a pool without uses once it has given back as many pieces of memory as it had asked for, and frees a block that is still
+// held into what was that pool: the heap is broken. Of expandable segments it counts wrong. One request maps many pages, and each stretch of
+// free pages between held blocks counts as a piece when it is unmapped. So such a pool stays in use until nothing of it is held: then each
+// segment is one stretch.
+
 /// The pools that ended: gives their memory back to the device as soon as it may go, and keeps their names for new pools.
 /// Any thread.
 class PoolReturns {
@@ -52,11 +58,14 @@ class PoolReturns {
     ~NoCaptures();
   };
 
-  /// Takes over what is left of a pool whose last user has released its device memory: the memory that torch still keeps,
-  /// and the use of its name in the allocator of pinned memory.
+  /// Takes over what is left of a pool whose last user is gone: its use of the pool's device memory, which it releases at once where it
+  /// may, the memory that torch still keeps, and the use of its name in the allocator of pinned memory.
   /// @param name_is_free  Nobody was told its name.
   /// @param replayed_on   Where graphs of the pool may still be at work.
-  void give_back(PoolId pool, bool name_is_free, const std::vector<c10::cuda::CUDAStream>& replayed_on);
+  void give_back(c10::DeviceIndex device, PoolId pool, bool name_is_free,
+                 const std::vector<c10::cuda::CUDAStream>& replayed_on);
+  /// Takes back a name that take_name() gave and no pool was made of.
+  void give_name_back(PoolId pool, bool name_is_free);
   /// make_room_for_a_pool(), where none of Pianola's captures is open: others wait meanwhile.
   void make_room(c10::DeviceIndex device);
   /// Tries again what could not go back. Call it where no capture is open on this thread.
@@ -66,13 +75,18 @@ class PoolReturns {
 
  private:
   struct Ended {
+    c10::DeviceIndex device;
     PoolId pool;
+    bool is_in_use;  // ours
     bool name_is_free;
     std::vector<at::cuda::CUDAEvent> work;  // of its graphs, when it ended; only where the name is free
     /// @return  Whether it could: not where a stream is being captured, or the driver is gone.
     bool note_work(const std::vector<c10::cuda::CUDAStream>& streams) noexcept;
     [[nodiscard]] bool is_idle() const noexcept;
+    /// @return  Whether its device memory is in use no more.
+    bool release();
   };
+  void add(Ended ended);
   void retry_locked();
 
   std::mutex mutex_;
