@@ -18,16 +18,16 @@ std::uint64_t planned_pool_bytes(const memory::StepRun& run, const PoolState* po
   if (const auto shared = pool != nullptr ? pool->shared_regions() : std::nullopt) {
     std::uint64_t wanted = 0, wanted_kept = 0;
     if (shared->keeps_apart) {
-      const memory::ApartPlan plan = memory::plan_apart(main.blocks, shared->taken);
+      const memory::ApartPlan plan = memory::plan_apart(main.blocks, shared->taken, main.interference);
       wanted = plan.scratch_bytes;
       wanted_kept = plan.kept_bytes;
     } else {
-      wanted = memory::plan_offsets(main.blocks, shared->taken.of_scratch).bytes;
+      wanted = memory::plan_offsets(main.blocks, shared->taken.of_scratch, main.interference).bytes;
     }
     return memory::grown_region(shared->bytes, wanted) + memory::grown_region(shared->kept_bytes, wanted_kept) +
            memory::pool_bytes(others.blocks);
   }
-  const std::uint64_t region = memory::plan_offsets(main.blocks).bytes;
+  const std::uint64_t region = memory::plan_offsets(main.blocks, main.interference).bytes;
   if (region != 0) others.blocks.insert(others.blocks.begin(), {.made = -1, .bytes = region});
   return memory::pool_bytes(others.blocks);
 }

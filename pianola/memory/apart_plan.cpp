@@ -11,14 +11,19 @@
 
 namespace pianola::memory {
 
-ApartPlan plan_apart(std::span<const Block> blocks, const TakenApart& taken) {
-  std::vector<Block> scratch, kept;
-  for (const Block& block : blocks) (block.freed == Block::kNever ? kept : scratch).push_back(block);
-  const OffsetPlan of_scratch = plan_offsets(scratch, taken.of_scratch), of_kept = plan_offsets(kept, taken.of_kept);
-  ApartPlan plan{.offsets = {}, .scratch_bytes = of_scratch.bytes, .kept_bytes = of_kept.bytes};
-  auto next_scratch = of_scratch.offsets.begin(), next_kept = of_kept.offsets.begin();
-  for (const Block& block : blocks)
-    plan.offsets.push_back(block.freed == Block::kNever ? *next_kept++ : *next_scratch++);
+ApartPlan plan_apart(std::span<const Block> blocks, const TakenApart& taken, const Interference& interference) {
+  std::vector<std::size_t> scratch, kept;
+  for (std::size_t i = 0; i < blocks.size(); ++i) (blocks[i].freed == Block::kNever ? kept : scratch).push_back(i);
+  ApartPlan plan{.offsets = std::vector<std::uint64_t>(blocks.size()), .scratch_bytes = 0, .kept_bytes = 0};
+  const auto lay = [&](const std::vector<std::size_t>& some, std::span<const Piece> beside) {
+    std::vector<Block> lives;
+    for (const std::size_t i : some) lives.push_back(blocks[i]);
+    const OffsetPlan part = plan_offsets(lives, beside, interference.among(some));
+    for (std::size_t i = 0; i < some.size(); ++i) plan.offsets[some[i]] = part.offsets[i];
+    return part.bytes;
+  };
+  plan.scratch_bytes = lay(scratch, taken.of_scratch);
+  plan.kept_bytes = lay(kept, taken.of_kept);
   return plan;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 #include <pianola/core/export.hpp>
 #include <pianola/memory/block.hpp>
+#include <pianola/memory/interference.hpp>
 #include <pianola/memory/piece.hpp>
 
 #include <cstdint>
@@ -31,7 +32,8 @@ struct TakenApart {
 };
 
 /// As plan_offsets(), of each kind by itself.
-[[nodiscard]] PIANOLA_API ApartPlan plan_apart(std::span<const Block> blocks, const TakenApart& taken);
+[[nodiscard]] PIANOLA_API ApartPlan plan_apart(std::span<const Block> blocks, const TakenApart& taken,
+                                               const Interference& interference = {});
 
 /// As find_flaw() of a plan in one region. Shares no code with plan_apart().
 [[nodiscard]] PIANOLA_API std::optional<std::string> find_flaw(std::span<const Block> blocks, const ApartPlan& plan,

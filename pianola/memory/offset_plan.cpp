@@ -24,23 +24,30 @@ using Order = std::vector<std::size_t>;
 struct Placed {
   Moment made, freed;
   std::uint64_t begin, end;
+  std::size_t block;  // kTaken: none of those that are placed
 };
+constexpr std::size_t kTaken = std::numeric_limits<std::size_t>::max();
 
 // What was placed so far, by address.
 class Region {
  public:
-  explicit Region(std::size_t blocks) { placed_.reserve(blocks); }
+  Region(std::span<const Block> blocks, const Interference& interference, std::size_t taken)
+      : blocks_(blocks), interference_(interference) {
+    placed_.reserve(blocks.size() + taken);
+  }
 
   void hold(const Placed& one) {
     placed_.insert(std::ranges::upper_bound(placed_, one.begin, {}, &Placed::begin), one);
   }
 
   // In the smallest gap that holds the block; kNoLimit if it would end behind `limit`.
-  std::uint64_t place(const Block& block, std::uint64_t limit) {
-    const std::uint64_t bytes = in_whole_units(block.bytes);
+  std::uint64_t place(std::size_t number, std::uint64_t limit) {
+    const Block& block = blocks_[number];
+    const std::uint64_t bytes = block.bytes;
     std::uint64_t top = 0, best = kNoLimit, smallest = kNoLimit;
     for (const Placed& one : placed_) {
-      if (one.made >= block.freed || one.freed <= block.made) continue;
+      const bool meets = one.made < block.freed && one.freed > block.made;
+      if (!meets && !interference_.has(number, one.block)) continue;
       if (one.begin > top && one.begin - top >= bytes && one.begin - top < smallest) {
         smallest = one.begin - top;
         best = top;
@@ -50,11 +57,13 @@ class Region {
     }
     if (best == kNoLimit) best = top;
     if (best + bytes > limit) return kNoLimit;
-    hold({.made = block.made, .freed = block.freed, .begin = best, .end = best + bytes});
+    hold({.made = block.made, .freed = block.freed, .begin = best, .end = best + bytes, .block = number});
     return best;
   }
 
  private:
+  std::span<const Block> blocks_;  // whose lives end behind their begins, of whole units
+  const Interference& interference_;
   std::vector<Placed> placed_;
 };
 
@@ -75,17 +84,18 @@ enum class Kept : std::uint8_t { low, anywhere };
 // The blocks, and the best plan so far.
 class Search {
  public:
-  Search(std::span<const Block> blocks, std::span<const Piece> taken, Kept kept)
-      : blocks_(blocks.begin(), blocks.end()), taken_(taken.begin(), taken.end()), kept_(kept) {
+  Search(std::span<const Block> blocks, std::span<const Piece> taken, const Interference& interference, Kept kept)
+      : blocks_(blocks.begin(), blocks.end()),
+        taken_(taken.begin(), taken.end()),
+        interference_(interference),
+        kept_(kept) {
     for (Block& block : blocks_) {
       block.freed = std::max(block.freed, block.made + 1);
       block.bytes = in_whole_units(block.bytes);
       if (block.freed != Block::kNever) end_ = std::max(end_, block.freed);
       end_ = std::max(end_, block.made + 1);
     }
-    std::vector<Block> in_order = blocks_;
-    std::ranges::stable_sort(in_order, {}, &Block::made);
-    best_.bound = end_of_free(peak_bytes(in_order), taken_);
+    best_.bound = end_of_free(least_bytes(blocks_, interference_), taken_);
     if (kept_ == Kept::low) {
       first_ = static_cast<std::size_t>(std::ranges::count(blocks_, Block::kNever, &Block::freed));
     }
@@ -97,12 +107,13 @@ class Search {
   // Keeps the plan if it is better.
   void attempt(const Order& order) {
     if (is_done()) return;
-    Region region(blocks_.size() + taken_.size());
+    Region region(blocks_, interference_, taken_.size());
     for (const Piece& piece : taken_) {
       region.hold({.made = std::numeric_limits<Moment>::min(),
                    .freed = Block::kNever,
                    .begin = piece.address,
-                   .end = piece.address + piece.bytes});
+                   .end = piece.address + piece.bytes,
+                   .block = kTaken});
     }
     std::vector<std::uint64_t> offsets(blocks_.size());
     std::uint64_t bytes = 0;
@@ -111,7 +122,7 @@ class Search {
       const Block& block = blocks_[order[i]];
       work_ += i + taken_.size();
       if (work_ > kMostWork) return;
-      offsets[order[i]] = region.place(block, limit);
+      offsets[order[i]] = region.place(order[i], limit);
       if (offsets[order[i]] == kNoLimit) {
         stopped_at_ = order[i];
         return;
@@ -127,6 +138,7 @@ class Search {
   // One pass over time, as an allocator would without segments: whatever is asked for next lies in the smallest hole that holds it.
   void place_over_time() {
     Order order = largest_first([](const Block& block) { return -block.made; });
+    if (!interference_.empty()) return attempt(order);  // a hole is none for every block
     FreePieces free;
     free.give_back({.address = 0, .bytes = kNoLimit});
     for (const Piece& piece : taken_) free.take_at(piece);
@@ -189,6 +201,7 @@ class Search {
 
   std::vector<Block> blocks_;
   std::vector<Piece> taken_;
+  const Interference& interference_;
   Kept kept_;
   std::size_t first_ = 0;  // of each order, that stay there
   Moment end_ = 0;         // of all
@@ -206,8 +219,9 @@ void try_orders(Search& search) {
   if (search.has_plan()) search.press_down();
 }
 
-OffsetPlan plan_anywhere(std::span<const Block> blocks, std::span<const Piece> taken) {
-  Search search(blocks, taken, Kept::anywhere);
+OffsetPlan plan_anywhere(std::span<const Block> blocks, std::span<const Piece> taken,
+                         const Interference& interference) {
+  Search search(blocks, taken, interference, Kept::anywhere);
   search.place_over_time();
   try_orders(search);
   return search.take();
@@ -217,19 +231,19 @@ constexpr std::uint64_t with_a_little_more(std::uint64_t bytes) { return bytes +
 
 }  // namespace
 
-OffsetPlan plan_offsets(std::span<const Block> blocks) {
+OffsetPlan plan_offsets(std::span<const Block> blocks, const Interference& interference) {
   if (blocks.empty()) return {};
-  return plan_anywhere(blocks, {});
+  return plan_anywhere(blocks, {}, interference);
 }
 
-OffsetPlan plan_offsets(std::span<const Block> blocks, std::span<const Piece> taken) {
+OffsetPlan plan_offsets(std::span<const Block> blocks, std::span<const Piece> taken, const Interference& interference) {
   if (blocks.empty()) return {};
-  Search search(blocks, taken, Kept::low);
+  Search search(blocks, taken, interference, Kept::low);
   try_orders(search);
   const bool found_any = search.has_plan();
   OffsetPlan low = search.take();
   if (found_any && low.bytes <= with_a_little_more(low.bound)) return low;
-  OffsetPlan anywhere = plan_anywhere(blocks, taken);
+  OffsetPlan anywhere = plan_anywhere(blocks, taken, interference);
   return found_any && low.bytes <= with_a_little_more(anywhere.bytes) ? low : anywhere;
 }
 

@@ -120,7 +120,7 @@ TEST(OffsetPlanTest, WhatIsNeverFreedLiesLow) {
                                      {.made = 1, .freed = 3, .bytes = kMiB},
                                      {.made = 2, .bytes = 512},
                                      {.made = 3, .bytes = 1024}};
-  const OffsetPlan plan = plan_offsets(blocks, {});
+  const OffsetPlan plan = plan_offsets(blocks, std::vector<Piece>());
   EXPECT_EQ(find_flaw(blocks, plan), std::nullopt);
   EXPECT_LT(std::max(plan.offsets[2], plan.offsets[3]), 1536U);
   EXPECT_LE(plan.bytes, plan.bound + 1536);

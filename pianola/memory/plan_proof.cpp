@@ -59,10 +59,25 @@ std::optional<std::string> find_taken(std::span<const Block> blocks, const Offse
   return std::nullopt;
 }
 
+std::optional<std::string> find_interfering(std::span<const Block> blocks, const OffsetPlan& plan,
+                                            const Interference& interference) {
+  if (interference.empty()) return std::nullopt;
+  const auto end = [&](std::size_t i) { return plan.offsets[i] + bytes_of(blocks[i]); };
+  for (std::size_t one = 0; one < blocks.size(); ++one) {
+    for (std::size_t other = 0; other < one; ++other) {
+      if (!interference.has(one, other)) continue;
+      if (plan.offsets[one] >= end(other) || plan.offsets[other] >= end(one)) continue;
+      return fmt::format("{} and {} have bytes in common, and may be in use at once", in_words(blocks, plan, other),
+                         in_words(blocks, plan, one));
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<std::string> find_flaw(std::span<const Block> blocks, const OffsetPlan& plan,
-                                     std::span<const Piece> taken) {
+                                     std::span<const Piece> taken, const Interference& interference) {
   if (plan.offsets.size() != blocks.size()) {
     return fmt::format("the plan has {} offsets for {} blocks", plan.offsets.size(), blocks.size());
   }
@@ -73,6 +88,7 @@ std::optional<std::string> find_flaw(std::span<const Block> blocks, const Offset
     }
   }
   if (auto met = find_taken(blocks, plan, taken)) return met;
+  if (auto met = find_interfering(blocks, plan, interference)) return met;
   std::map<std::uint64_t, std::size_t> live;  // by the first byte
   for (const Event& event : events_of(blocks)) {
     const std::uint64_t begin = plan.offsets[event.block], end = begin + bytes_of(blocks[event.block]);

@@ -23,12 +23,17 @@ std::pair<StepRun, StepRun> by_main_stream(const StepRun& run, std::optional<std
   const std::uintptr_t stream = main_stream_of(run, captured);
   StepRun main{.blocks = {}, .made_in = {}, .streams = {}, .operations = run.operations, .main = stream};
   StepRun others = main;
+  std::vector<std::size_t> of_main, of_others;
   for (std::size_t i = 0; i < run.blocks.size(); ++i) {
-    StepRun& its = run.streams[i] == stream ? main : others;
+    const bool is_main = run.streams[i] == stream;
+    (is_main ? of_main : of_others).push_back(i);
+    StepRun& its = is_main ? main : others;
     its.blocks.push_back(run.blocks[i]);
     its.made_in.push_back(run.made_in[i]);
     its.streams.push_back(run.streams[i]);
   }
+  main.interference = run.interference.among(of_main);
+  others.interference = run.interference.among(of_others);
   return {std::move(main), std::move(others)};
 }
 

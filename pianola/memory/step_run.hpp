@@ -1,6 +1,7 @@
 #pragma once
 #include <pianola/core/export.hpp>
 #include <pianola/memory/block.hpp>
+#include <pianola/memory/interference.hpp>
 
 #include <cstdint>
 #include <optional>
@@ -17,6 +18,7 @@ struct StepRun {
   std::vector<const void*> operations;  ///< What each was: equal ones are the same operator.
   std::optional<std::uintptr_t> main =
       {};  ///< The stream that the step's thread asked for the most bytes on; nullopt: it asked for none.
+  Interference interference = {};  ///< Of the blocks, where parallel lanes run the step; none where its order does.
 };
 
 /// The blocks of the step's stream, and all others: other streams', also those of other threads, which may have more.

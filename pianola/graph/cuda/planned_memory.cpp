@@ -313,7 +313,7 @@ std::optional<PlannedMemory::Room> PlannedMemory::make_room(const memory::StepRu
   if (run.blocks.empty()) return std::nullopt;
   Room room;
   if (in.kept != nullptr) {
-    room.apart = memory::plan_apart(run.blocks, in.taken());
+    room.apart = memory::plan_apart(run.blocks, in.taken(), run.interference);
     if (in.shared->grow_to(room.apart.scratch_bytes) && in.kept->grow_to(room.apart.kept_bytes)) {
       room.region = std::move(in.shared);
       room.kept = std::move(in.kept);
@@ -321,13 +321,13 @@ std::optional<PlannedMemory::Room> PlannedMemory::make_room(const memory::StepRu
       return room;
     }
   } else if (in.shared != nullptr) {
-    room.plan = memory::plan_offsets(run.blocks, in.taken().of_scratch);
+    room.plan = memory::plan_offsets(run.blocks, in.taken().of_scratch, run.interference);
     if (in.shared->grow_to(room.plan.bytes)) {
       room.region = std::move(in.shared);
       return room;
     }
   }
-  room.plan = memory::plan_offsets(run.blocks);
+  room.plan = memory::plan_offsets(run.blocks, run.interference);
   c10::DataPtr memory =
       allocator::get()->allocate(room.plan.bytes);  // goes to the pool, as all that the stream asks for
   room.region = std::make_shared<PlannedRegion>(std::move(memory), room.plan.bytes);
