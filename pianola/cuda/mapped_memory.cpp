@@ -1,6 +1,7 @@
 #include <pianola/cuda/mapped_memory.hpp>
 
 #include <pianola/core/out_of_memory_error.hpp>
+#include <pianola/cuda/device_memory_handle.hpp>
 #include <pianola/cuda/error_codes.hpp>
 
 #include <fmt/format.h>
@@ -10,27 +11,13 @@
 namespace pianola {
 namespace {
 
-CUmemAllocationProp memory_of(int device) {
-  CUmemAllocationProp properties = {};
-  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
-  return properties;
-}
-
-void check_room(CUresult code, const char* call, std::size_t bytes) {
-  if (code != CUDA_ERROR_OUT_OF_MEMORY) return check(code, call);
-  throw OutOfMemoryError({.what = fmt::format("the device has no {} bytes left", bytes),
-                          .fix = "free memory of the device, other processes' too; torch.cuda.empty_cache() helps",
-                          .rule = "PG908"});
-}
-
 constexpr std::size_t in_whole(std::size_t unit, std::size_t bytes) { return (bytes + unit - 1) / unit * unit; }
 
 }  // namespace
 
 ReservedAddresses::ReservedAddresses(int device, std::size_t bytes, const Driver& driver)
     : driver_(&driver), device_(device) {
-  const CUmemAllocationProp properties = memory_of(device);
+  const CUmemAllocationProp properties = DeviceMemoryHandle::properties(device);
   check(driver.mem_get_allocation_granularity(&unit_, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
         "cuMemGetAllocationGranularity");
   bytes_ = in_whole(unit_, bytes);
@@ -63,18 +50,13 @@ MappedMemory::~MappedMemory() {
 void MappedMemory::map() {
   if (is_mapped_) return;
   const Driver& driver = addresses_->driver();
-  const CUmemAllocationProp properties = memory_of(device());
-  CUmemGenericAllocationHandle handle = 0;
-  check_room(driver.mem_create(&handle, bytes_, &properties, 0), "cuMemCreate", bytes_);
-  const CUresult mapped = driver.mem_map(address_, bytes_, 0, handle, 0);
-  driver.mem_release(handle);
-  check_room(mapped, "cuMemMap", bytes_);
-  CUmemAccessDesc access = {};
-  access.location = properties.location;
-  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  const CUresult allowed = driver.mem_set_access(address_, bytes_, &access, 1);
-  if (allowed != CUDA_SUCCESS) driver.mem_unmap(address_, bytes_);
-  check_room(allowed, "cuMemSetAccess", bytes_);
+  DeviceMemoryHandle(device(), bytes_, driver).map_at(address());
+  try {
+    DeviceMemoryHandle::allow_access(device(), address(), bytes_, driver);
+  } catch (...) {
+    driver.mem_unmap(address_, bytes_);
+    throw;
+  }
   is_mapped_ = true;
 }
 
