@@ -95,6 +95,14 @@ class Newcomers {
   std::optional<std::string> note_;
 };
 
+void check_lanes(int branches, bool plan_memory) {
+  if (!plan_memory || branches <= 1) return;
+  throw UsageError({.what = fmt::format("plan_memory lets blocks of a callable's graphs reuse memory in the order of the "
+                                        "step, which branches = {} does not keep",
+                                        branches),
+                    .fix = "leave 'branches' out, or plan_memory; or capture the step by a Graph, which plans for lanes"});
+}
+
 }  // namespace
 
 CacheOptions::CacheOptions(GraphedOptions options, CachePolicy what_differs)
@@ -103,7 +111,8 @@ CacheOptions::CacheOptions(GraphedOptions options, CachePolicy what_differs)
   check_at_least(1, "warmup", warmup);
   check_at_least(1, "capacity", capacity);
   check_at_least(1, "max_in_flight", max_in_flight);
-  graph::check_branches(branches, parallel, plan_memory);  // as each capture does, whose refusal would come late
+  check_lanes(branches, plan_memory);
+  graph::check_branches(branches, parallel);  // as each capture does, whose refusal would come late
 }
 
 struct SignatureCache::Impl {

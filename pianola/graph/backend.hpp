@@ -60,6 +60,12 @@ class Backend {
   using SaveStorage = std::function<void(const c10::Storage&)>;
   /// Before begin(): memory that the recording asks for lies as a plan of this run's has it.
   virtual void plan_memory(memory::StepRun /*run*/) {}
+  /// Before begin(), in place of plan_memory(): each block of this run has bytes of its own in the recording, which never runs. In place
+  /// of end(), lanes_seen() ends it.
+  virtual void look_for_lanes(memory::StepRun /*run*/) {}
+  /// Drops such a recording. @return  The run, with what its lanes keep apart; nullopt: it has none.
+  /// @throws CaptureError  The recording is broken; abandon() follows.
+  virtual std::optional<memory::StepRun> lanes_seen(const OpTrace& /*trace*/) { return std::nullopt; }
   /// After end(): settles what replays run, where there is a choice. What it writes on the way it saves first.
   virtual void choose(const OpTrace* /*trace*/, const SaveStorage& /*save*/) {}
   /// Stops recording, returns all memory, and leaves the device ready for the next capture.

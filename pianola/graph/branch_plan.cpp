@@ -34,14 +34,8 @@ std::string find_race(const parallel::StepUnits& step) {
 
 }  // namespace
 
-void check_branches(int branches, const ParallelOptions& parallel, bool plan_memory) {
+void check_branches(int branches, const ParallelOptions& parallel) {
   if (branches != kAutoBranches) check_at_least(0, "branches", branches);
-  if (plan_memory && branches > 1) {
-    throw UsageError({.what = fmt::format("plan_memory lets blocks reuse memory in the order of the step, which "
-                                          "branches = {} does not keep",
-                                          branches),
-                      .fix = "leave 'branches' out, or plan_memory"});
-  }
   check_at_least(0, "parallel.workspaces", parallel.workspaces);
   check_at_least(0, "parallel.reuse_delay", parallel.reuse_delay);
 }

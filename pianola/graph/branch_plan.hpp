@@ -20,7 +20,7 @@ inline bool wants_branches(const CaptureOptions& options) noexcept {
 }
 
 /// @throws UsageError  One of them is out of range.
-void check_branches(int branches, const ParallelOptions& parallel, bool plan_memory);
+void check_branches(int branches, const ParallelOptions& parallel);
 
 /// What is asked for, with nothing done yet; where it is more than there can be, less, and a warning.
 BranchInfo requested_branches(const CaptureOptions& options);

@@ -46,7 +46,7 @@ void check(const CaptureOptions& options) {
   for (const at::Generator& generator : options.generators) {
     if (!generator.defined()) throw UsageError({.what = "an entry of 'generators' is undefined"});
   }
-  check_branches(options.branches, options.parallel, options.plan_memory);
+  check_branches(options.branches, options.parallel);
   if (wants_branches(options) && !options.trace) {
     throw UsageError({.what = fmt::format("branches = {} needs the trace, and 'trace' is off", options.branches),
                       .fix = "leave 'trace' on, or capture without 'branches'"});
@@ -125,7 +125,7 @@ std::optional<Diagnosis> explain_timing(const std::optional<trace::OddWork>& com
 CaptureSession::CaptureSession(Backend& backend, const CaptureOptions& options) : backend_(backend), options_(options) {
   if (!options.pool.empty() && options.pool.state()->plans_all()) options_.plan_memory = true;
   check(options_);
-  if (options_.plan_memory) options_.branches = 0;  // else they were "auto"
+  if (options_.plan_memory && options_.branches == kAutoBranches) options_.branches = 0;
   if (backend.executes_while_recording()) options_.plan_memory = false;
   check_plain(options);
   backend.check_may_capture(options);
@@ -175,6 +175,7 @@ void CaptureSession::warm_up(const std::function<void()>& step) {
     step();
     watch->check();
     check_plain(watch, options_.communication);
+    communicates_ = watch->communication().has_value();
     if (memory) use_memory_of(*memory);
   }
   region_uses_.reset();
@@ -184,12 +185,44 @@ void CaptureSession::warm_up(const std::function<void()>& step) {
 void CaptureSession::use_memory_of(const trace::BlockLog& run) {
   memory::StepRun known = trace::run_of(run.blocks(generators_.front().device()), run.operations());
   check_memory(known, options_.memory_limit, options_.plan_memory, options_.pool.state().get());
-  if (options_.plan_memory) backend_.plan_memory(std::move(known));
+  if (options_.plan_memory) run_to_plan_by_ = std::move(known);
+}
+
+// Where nothing is planned there is nothing to look for; parts that stay eager, and communication, keep lanes out.
+bool CaptureSession::may_have_planned_lanes() const {
+  const bool has_islands = islands_ && !islands_->notes().empty();
+  return run_to_plan_by_ && options_.branches > 1 && !has_islands && !communicates_;
+}
+
+void CaptureSession::look_for_lanes(const std::function<void()>& step) {
+  if (!may_have_planned_lanes()) return;
+  backend_.look_for_lanes(*run_to_plan_by_);
+  start_recording();
+  recorder_.emplace(backend_.recorder_options());
+  std::vector<trace::OpObserver*> observers = {&*recorder_};
+  if (options_.restore) observers.push_back(&written_);
+  for (trace::OpObserver* observer : backend_.observers()) observers.push_back(observer);
+  watching_.emplace(std::move(observers), patience_with_ranks(options_.warmup));
+  step();
+  watching_->check();
+  check_plain(watching_, options_.communication);
+  watching_.reset();
+  open_islands_.reset();
+  const OpTrace trace = recorder_->take();
+  if (auto offence = backend_.offence(&trace)) throw CaptureError(std::move(*offence));
+  std::optional<memory::StepRun> on_lanes = backend_.lanes_seen(trace);
+  recording_ = false;
+  recorder_.reset();
+  capture_stage() = CaptureStage::warm_up;
+  put_generators_back();
+  if (!on_lanes) return;
+  check_memory(on_lanes, options_.memory_limit, options_.plan_memory, options_.pool.state().get());
+  run_to_plan_by_ = std::move(on_lanes);
 }
 
 // Casts that autocast cached while warming up would be read by the graph but made outside it: they would stay as they
 // are while the parameters move on.
-void CaptureSession::begin() {
+void CaptureSession::start_recording() {
   at::autocast::clear_cache();
   if (options_.restore) {
     written_.begin_run();
@@ -197,14 +230,19 @@ void CaptureSession::begin() {
   } else {
     generator_states_.remember(generators_);
   }
-  began_ = Clock::now();
   recording_ = true;
   capture_stage() = CaptureStage::recording;
   open_islands_.reset();
   std::vector<IslandNotes> run_before = islands_ ? islands_->notes() : std::vector<IslandNotes>();
   open_islands_.emplace(islands_.emplace(std::move(run_before)));
-  if (options_.plan_memory && options_.warmup == 0) backend_.plan_memory(*RunToPlanBy::known());
   backend_.begin(options_);
+}
+
+void CaptureSession::begin() {
+  began_ = Clock::now();
+  if (options_.plan_memory && options_.warmup == 0) run_to_plan_by_ = *RunToPlanBy::known();
+  if (run_to_plan_by_) backend_.plan_memory(*std::exchange(run_to_plan_by_, std::nullopt));
+  start_recording();
   region_uses_.emplace();
 
   std::vector<trace::OpObserver*> observers = {

@@ -55,6 +55,9 @@ class CaptureSession {
   ~CaptureSession();
 
   void warm_up(const std::function<void()>& step);
+  /// Where lanes are wanted and memory is planned: runs the step once more, in a recording that is dropped. See Note [Memory of lanes].
+  /// @throws  As step() between begin() and commit(); fail() follows.
+  void look_for_lanes(const std::function<void()>& step);
   /// From here on the operations of this thread are recorded.
   void begin();
   /// Ends the recording. @throws CaptureError  Something in it cannot be captured, or it is empty.
@@ -70,6 +73,8 @@ class CaptureSession {
   void abandon() noexcept;
   void put_back(bool keep_gradients);
   void use_memory_of(const trace::BlockLog& run);
+  [[nodiscard]] bool may_have_planned_lanes() const;
+  void start_recording();
   void agree_with_other_ranks(const OpTrace* trace);
   void put_generators_back();
 
@@ -92,6 +97,8 @@ class CaptureSession {
   std::optional<distributed::StatementRecorder> communication_;
   std::optional<trace::RegionUses> region_uses_;
   std::optional<trace::OpStream> watching_;
+  std::optional<memory::StepRun> run_to_plan_by_;  // of plan_memory
+  bool communicates_ = false;                      // as warm-up has seen
   std::chrono::microseconds warmup_time_{};
   std::chrono::steady_clock::time_point began_;
   bool recording_ = false;

@@ -205,6 +205,11 @@ Graph::~Graph() {
 void Graph::Impl::capture(const std::function<void()>& step, const CaptureOptions& options) {
   graph::CaptureSession session(*backend, options);
   session.warm_up(step);
+  try {
+    if (numbers.empty()) session.look_for_lanes(step);
+  } catch (...) {
+    session.fail(std::current_exception());
+  }
   session.begin();
   try {
     step();
@@ -362,6 +367,7 @@ Report GraphInfo::report() const {
       .fact("operations", "operations", static_cast<std::int64_t>(operations))
       .fact("pool_bytes", "pool", static_cast<std::int64_t>(pool_bytes), "bytes")
       .fact("planned_bytes", "laid out by a plan", static_cast<std::int64_t>(planned_bytes), "bytes")
+      .fact("planned_bound_bytes", "least that a plan takes", static_cast<std::int64_t>(planned_bound_bytes), "bytes")
       .fact("executable_bytes", "executable", static_cast<std::int64_t>(executable_bytes), "bytes")
       .fact("retained_bytes", "retained", static_cast<std::int64_t>(retained_bytes), "bytes")
       .fact("draws_random_numbers", "draws random numbers", draws_random_numbers)

@@ -40,6 +40,7 @@ struct GraphInfo {
   std::size_t operations = 0;                    ///< Top-level ATen operations recorded; 0 with `trace` off.
   std::size_t pool_bytes = 0;                    ///< Bytes of the graph's pool, shared ones counted in full.
   std::size_t planned_bytes = 0;                 ///< Of these, laid out by plans; a shared region counts in full.
+  std::size_t planned_bound_bytes = 0;           ///< What no plan of the step's blocks, on its lanes, goes below; 0: not known.
   std::size_t executable_bytes = 0;              ///< Device memory taken by the executable, outside torch's allocator.
   std::size_t retained_bytes = 0;                ///< Bytes of outside tensors that the graph keeps alive.
   bool draws_random_numbers = false;             ///< Whether a replay advances a generator.

@@ -72,8 +72,10 @@ struct CaptureOptions {
   std::size_t memory_limit = 0;
   /// Lay the blocks of the graph's pool out by a plan, made of the last warm-up run: without the fragments that torch's allocator leaves,
   /// they take little more than the step has in use at a time. What the recording asks for otherwise than that run lies outside of
-  /// the plan. Other graphs of the pool do not use that memory, but of a pool that plans it for all (GraphPool::Options). Wants a warm-up run and no `branches`, which "auto" does without; what
-  /// torch's allocator hands out goes through one of Pianola's from then on. The tape keeps all results: nothing is planned there.
+  /// the plan. Other graphs of the pool do not use that memory, but of a pool that plans it for all (GraphPool::Options). Wants a warm-up
+  /// run. With `branches` the step is recorded twice: the first recording shows which lanes it has, and the plan keeps apart what they use at
+  /// once; kAutoBranches does without lanes, and so does a step that communicates. What torch's allocator hands out goes through one
+  /// of Pianola's from then on. The tape keeps all results: nothing is planned there.
   bool plan_memory = false;
   /// Accept a recording whose operations, or the numbers they were given, differ from those of the last warm-up call,
   /// because a library asked whether it is captured. Off: it is refused, if there were two warm-up calls at least, the last

@@ -103,6 +103,8 @@ void bind_graph_info(py::module_& module) {
       .def_readonly("operations", &GraphInfo::operations, "Top-level ATen operations recorded; 0 without a trace.")
       .def_readonly("pool_bytes", &GraphInfo::pool_bytes, "Bytes of the graph's pool, shared ones counted in full.")
       .def_readonly("planned_bytes", &GraphInfo::planned_bytes, "Of these, laid out by `plan_memory`.")
+      .def_readonly("planned_bound_bytes", &GraphInfo::planned_bound_bytes,
+                    "What no plan of the step's blocks, on its lanes, goes below; 0: not known.")
       .def_readonly("executable_bytes", &GraphInfo::executable_bytes,
                     "Device memory taken by the executable, outside torch's allocator.")
       .def_readonly("retained_bytes", &GraphInfo::retained_bytes,

@@ -131,6 +131,7 @@ Branches::Branches(const CaptureOptions& options, CudaPool& pool, c10::cuda::CUD
     : options_(options.parallel),
       has_run_(options.warmup > 0 || options.parallel.warmed_up),
       instantiates_(options.instantiate),
+      delays_reuse_(!options.plan_memory),
       info_(requested_branches(options)),
       pool_(pool),
       stream_(stream) {
@@ -181,7 +182,7 @@ std::vector<trace::OpObserver*> Branches::observers(const AllocationWatch& alloc
   turns_ = std::make_unique<WorkspaceTurns>(pool_.colours(), kept ? colours_ : 0, stream_.stream());
   delay_ = std::make_unique<ReuseDelay>(
       allocations, stream_,
-      ReuseDelay::Limits{.operations = static_cast<std::size_t>(options_.reuse_delay),
+      ReuseDelay::Limits{.operations = delays_reuse_ ? static_cast<std::size_t>(options_.reuse_delay) : 0,
                          .bytes = limit,
                          .workspaces = std::max<std::size_t>(colours_, 1) - 1,  // one is in use
                          .workspace_bytes = kept ? std::numeric_limits<std::size_t>::max() : least_workspace_bytes()});
@@ -195,24 +196,32 @@ void Branches::stop_recording() {
   budget_.keep(info_.workspace_bytes + info_.held_bytes);
 }
 
-void Branches::rebuild(const Captured& captured) {
-  if (captured.trace == nullptr || !info_.reason.empty()) return;
+std::optional<parallel::Plan> Branches::plan(const Captured& captured, const GraphTopology& topology) {
   if (allocates_elsewhere(*captured.trace, captured.allocated)) {
     info_.reason =
         "the step's memory is not all in the graph's pool (torch.cuda.use_mem_pool?), so scratch is not seen";
-    return;
+    return std::nullopt;
   }
+  info_.nodes = topology.nodes().size();
+  info_.edges_before = topology.edges().size();
+  parallel::StepUnits step;
+  {
+    const AddTime timed(info_.plan_time);
+    step = find_units(captured, topology);
+  }
+  return plan_branches(std::move(step), info_);
+}
+
+std::optional<parallel::Plan> Branches::plan(const Captured& captured) {
+  if (!info_.reason.empty()) return std::nullopt;
+  return plan(captured, GraphTopology::read(captured.graph));
+}
+
+void Branches::rebuild(const Captured& captured) {
+  if (captured.trace == nullptr || !info_.reason.empty()) return;
   try {
-    std::optional<parallel::Plan> plan;
     const GraphTopology topology = GraphTopology::read(captured.graph);
-    info_.nodes = topology.nodes().size();
-    info_.edges_before = topology.edges().size();
-    parallel::StepUnits step;
-    {
-      const AddTime timed(info_.plan_time);
-      step = find_units(captured, topology);
-    }
-    plan = plan_branches(std::move(step), info_);
+    const std::optional<parallel::Plan> plan = this->plan(captured, topology);
     if (!plan) return;
     chart_ = parallel::chart_of(*plan);
     make(captured, topology, *plan);

@@ -47,6 +47,8 @@ class Branches {
     std::vector<ByteSpan> allocated;   ///< In its pool, all of it.
     bool instantiate;
   };
+  /// Its lanes; nullopt: it has none, and info() says why. @throws  What reading the graph does.
+  [[nodiscard]] std::optional<parallel::Plan> plan(const Captured& captured);
   /// Rebuilds the graph and proves it. Whether or not that succeeds, the captured graph is as it was.
   void rebuild(const Captured& captured);
 
@@ -74,6 +76,10 @@ class Branches {
   }
 
   [[nodiscard]] const BranchInfo& info() const noexcept { return info_; }
+  /// Of ParallelOptions, less the workspaces.
+  [[nodiscard]] std::size_t memory_limit() const noexcept {
+    return options_.memory_limit - std::min(options_.memory_limit, info_.workspace_bytes);
+  }
   /// nullptr where the step was not planned.
   [[nodiscard]] const parallel::LaneChart* chart() const noexcept { return chart_ ? &*chart_ : nullptr; }
 
@@ -88,12 +94,14 @@ class Branches {
   [[nodiscard]] std::string why_no_trial(long uses_of_pool) const;
   void reserve_workspaces();
   void make(const Captured& captured, const GraphTopology& topology, const parallel::Plan& plan);
+  [[nodiscard]] std::optional<parallel::Plan> plan(const Captured& captured, const GraphTopology& topology);
   [[nodiscard]] parallel::StepUnits find_units(const Captured& captured, const GraphTopology& topology) const;
 
   ParallelOptions options_;
   BranchBudget budget_;  // of lanes that nobody asked for
   bool has_run_;         // with the inputs as they are
   bool instantiates_;
+  bool delays_reuse_;  // where no plan says what is reused
   BranchInfo info_;
   CudaPool& pool_;
   c10::cuda::CUDAStream stream_;

@@ -19,6 +19,7 @@
 #include <pianola/graph/cuda/stream_scope.hpp>
 #include <pianola/graph/cuda/thread_streams.hpp>
 #include <pianola/graph/cuda/trial_copies.hpp>
+#include <pianola/graph/lane_memory.hpp>
 
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -54,6 +55,8 @@ class CudaBackend final : public Backend {
   }
   std::optional<std::string> end(const OpTrace* trace, const CaptureOptions& options) override;
   void plan_memory(memory::StepRun run) override { run_to_plan_by_ = std::move(run); }
+  void look_for_lanes(memory::StepRun run) override { run_on_lanes_ = std::move(run); }
+  std::optional<memory::StepRun> lanes_seen(const OpTrace& trace) override;
   void choose(const OpTrace* trace, const SaveStorage& save) override;
   void abandon() noexcept override;
   std::optional<Diagnosis> offence(const OpTrace* trace) const override {
@@ -104,6 +107,8 @@ class CudaBackend final : public Backend {
   [[nodiscard]] CUgraph captured_graph() const noexcept { return const_cast<CapturedGraph&>(*graph_).raw_cuda_graph(); }
   // The graph of the branches, where replays run it.
   [[nodiscard]] const RewiredGraph* rewired() const noexcept { return branches_ ? branches_->graph() : nullptr; }
+  void plan_recording();
+  void drop_recording() noexcept;
   void end_capture();
   [[nodiscard]] std::vector<CUgraphNode> append_advance();
   [[nodiscard]] std::string why_empty(const OpTrace* trace, bool may_be_empty) const;
@@ -126,7 +131,8 @@ class CudaBackend final : public Backend {
   Launcher launcher_;
   InputCopies copies_;
 
-  memory::StepRun run_to_plan_by_;  // until the recording begins
+  memory::StepRun run_to_plan_by_;               // until the recording begins
+  std::optional<memory::StepRun> run_on_lanes_;  // of a recording that looks for lanes
   std::shared_ptr<PlannedMemory> planned_;
   std::unique_ptr<CapturedGraph> graph_;
   std::unique_ptr<Branches> branches_;  // where they were asked for
@@ -161,13 +167,41 @@ void CudaBackend::begin(const CaptureOptions& options) {
   PoolReturns::instance().make_room(device_.index());
   no_returns_.emplace();
   GeneratorClock::Drawable drawable = graph_->begin(pool_->id(), to_cuda(options.mode), generators);
-  if (!run_to_plan_by_.blocks.empty()) {
-    planned_ = PlannedMemory::begin(recording_->stream(), pool_->id(), std::exchange(run_to_plan_by_, {}),
-                                    pool_->room_for_plan());
-  }
+  plan_recording();
   copies_.record(options.inputs, recording_->stream().stream(), [this] { return recording_->new_nodes(); });
   recording_->begin(
       *graph_, std::move(drawable), [this] { return graph_ ? graph_->drawn_states() : 0; }, options);
+}
+
+void CudaBackend::plan_recording() {
+  const CUDAStream stream = recording_->stream();
+  if (run_on_lanes_) {
+    run_on_lanes_ = memory::by_main_stream(*run_on_lanes_, reinterpret_cast<std::uintptr_t>(stream.stream())).first;
+    planned_ = PlannedMemory::begin_apart(stream, pool_->id(), *run_on_lanes_);
+  } else if (!run_to_plan_by_.blocks.empty()) {
+    planned_ = PlannedMemory::begin(stream, pool_->id(), std::exchange(run_to_plan_by_, {}), pool_->room_for_plan());
+  }
+}
+
+std::optional<memory::StepRun> CudaBackend::lanes_seen(const OpTrace& trace) {
+  (void)recording_->new_nodes();
+  branches_->stop_recording();
+  end_capture();
+  std::optional<memory::StepRun> run = std::exchange(run_on_lanes_, std::nullopt);
+  std::optional<parallel::Plan> plan;
+  if (planned_) {
+    plan = branches_->plan({.graph = captured_graph(),
+                            .trace = &trace,
+                            .generators = graph_->words(),
+                            .advance = {},
+                            .copies = &copies_,
+                            .allocated = recording_->allocations().allocated_since(0),
+                            .instantiate = false});
+  }
+  run = plan ? run_on_lanes(*std::move(run), *plan, planned_->address(), branches_->memory_limit()) : std::nullopt;
+  drop_recording();
+  recording_.reset();
+  return run;
 }
 
 std::vector<trace::OpObserver*> CudaBackend::observers() {
@@ -311,6 +345,12 @@ void CudaBackend::leave_pool() noexcept {
 }
 
 void CudaBackend::abandon() noexcept {
+  drop_recording();
+  run_on_lanes_.reset();
+  pool_.reset();  // the stream scope still holds it
+}
+
+void CudaBackend::drop_recording() noexcept {
   leave_pool();
   if (planned_) planned_->end();
   planned_.reset();
@@ -331,7 +371,6 @@ void CudaBackend::abandon() noexcept {
   no_returns_.reset();
   if (recording_ != nullptr) recording_->stop();
   retained_ = {};
-  pool_.reset();  // the stream scope still holds it
 }
 
 void CudaBackend::copy_inputs(std::span<const at::Tensor> sources) {
@@ -392,6 +431,7 @@ void CudaBackend::describe(GraphInfo& info) const {
   info.kernels = info.types.count("kernel") != 0 ? info.types.at("kernel") : 0;
   info.pool_bytes = pool_->bytes();
   info.planned_bytes = planned_ ? planned_->bytes() : 0;
+  info.planned_bound_bytes = planned_ ? planned_->bound() : 0;
   info.executable_bytes = executable_memory_.device;
   info.retained_bytes = retained_.bytes();
   info.draws_random_numbers = launcher_.draws_random_numbers();

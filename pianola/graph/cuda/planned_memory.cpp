@@ -1,6 +1,9 @@
 #include <pianola/graph/cuda/planned_memory.hpp>
 
 #include <pianola/core/error.hpp>
+#include <pianola/core/out_of_memory_error.hpp>
+#include <pianola/cuda/aliased_memory.hpp>
+#include <pianola/cuda/capture_mode.hpp>
 #include <pianola/graph/pool_state.hpp>
 #include <pianola/torch_abi/cuda/forwarding_cuda_allocator.hpp>
 #include <pianola/trace/allocator_events.hpp>
@@ -42,6 +45,7 @@ struct PlannedMemory::Room {
 
 PlannedMemory::PlannedMemory(Room room, c10::cuda::CUDAStream stream, c10::MempoolId_t pool, const memory::StepRun& run)
     : number_(Room::next_number()),
+      bound_(room.plan.bound),
       region_(room.region),
       kept_(room.kept),
       used_(std::move(room.used)),
@@ -334,6 +338,21 @@ std::optional<PlannedMemory::Room> PlannedMemory::make_room(const memory::StepRu
   return room;
 }
 
+// At addresses without memory, which the last block gives back, whatever this thread captures then.
+std::optional<PlannedMemory::Room> PlannedMemory::make_room_apart(const memory::StepRun& run, c10::Device device) {
+  if (run.blocks.empty()) return std::nullopt;
+  Room room;
+  room.plan = memory::side_by_side(run.blocks);
+  auto addresses = std::make_unique<AliasedMemory>(device.index(), room.plan.bytes);
+  auto* const memory = reinterpret_cast<void*>(addresses->address());
+  const auto give_back = [](void* context) {
+    const RelaxedCaptureMode relaxed(Driver::get());
+    delete static_cast<AliasedMemory*>(context);
+  };
+  room.region = std::make_shared<PlannedRegion>(c10::DataPtr(memory, addresses.release(), give_back, device), room.plan.bytes);
+  return room;
+}
+
 std::shared_ptr<PlannedMemory> PlannedMemory::begin(c10::cuda::CUDAStream stream, c10::MempoolId_t pool,
                                                     const memory::StepRun& run, PlanRoom in) {
   if (!trace::AllocatorWatch::sees_cuda()) {
@@ -343,16 +362,36 @@ std::shared_ptr<PlannedMemory> PlannedMemory::begin(c10::cuda::CUDAStream stream
   }
   const memory::StepRun planned =
       memory::by_main_stream(run, /*captured=*/reinterpret_cast<std::uintptr_t>(stream.stream())).first;
-  Allocator& planning = Allocator::instance();
   std::optional<Room> room;
   try {
     room = make_room(planned, std::move(in));
   } catch (const c10::OutOfMemoryError&) {  // blocks are smaller: the capture may find room for them
   }
+  return open(std::move(room), stream, pool, planned);
+}
+
+std::shared_ptr<PlannedMemory> PlannedMemory::begin_apart(c10::cuda::CUDAStream stream, c10::MempoolId_t pool,
+                                                          const memory::StepRun& run) {
+  std::optional<Room> room;
+  try {
+    room = make_room_apart(run, stream.device());
+  } catch (const OutOfMemoryError&) {
+  } catch (const DeviceError&) {  // the driver has no such addresses
+  }
+  return open(std::move(room), stream, pool, run);
+}
+
+std::shared_ptr<PlannedMemory> PlannedMemory::open(std::optional<Room> room, c10::cuda::CUDAStream stream,
+                                                   c10::MempoolId_t pool, const memory::StepRun& run) {
   if (!room) return nullptr;
-  auto recording = std::make_shared<PlannedMemory>(*std::move(room), stream, pool, planned);
-  planning.open(recording);
+  auto recording = std::make_shared<PlannedMemory>(*std::move(room), stream, pool, run);
+  Allocator::instance().open(recording);
   return recording;
+}
+
+std::uintptr_t PlannedMemory::address() const {
+  const std::lock_guard lock(PlannedRegion::mutex());
+  return region_->begin();
 }
 
 void PlannedMemory::end() noexcept { Allocator::instance().close(*this); }
@@ -369,8 +408,14 @@ std::shared_ptr<PlannedMemory> PlannedMemory::begin(c10::cuda::CUDAStream /*stre
                           .fix = "leave plan_memory out, or use torch 2.11 or 2.15"});
 }
 
+std::shared_ptr<PlannedMemory> PlannedMemory::begin_apart(c10::cuda::CUDAStream /*stream*/, c10::MempoolId_t /*pool*/,
+                                                          const memory::StepRun& /*run*/) {
+  return nullptr;
+}
+
 void PlannedMemory::end() noexcept {}
 std::vector<ByteSpan> PlannedMemory::held() const { return {}; }
+std::uintptr_t PlannedMemory::address() const { return 0; }
 void PlannedMemory::on_op_begin(const trace::OpSpan& /*op*/) {}
 
 #endif

@@ -36,6 +36,10 @@ class PlannedMemory final : public trace::OpObserver {
   /// @throws UnsupportedError  Torch runs with another allocator than its native one, or is of a version that was not looked at.
   static std::shared_ptr<PlannedMemory> begin(c10::cuda::CUDAStream stream, c10::MempoolId_t pool,
                                               const memory::StepRun& run, PlanRoom in);
+  /// The same, with each block of the run at bytes of its own, behind each other and in whole units. Behind the addresses there is next to
+  /// no memory: nothing of the recording may run.
+  static std::shared_ptr<PlannedMemory> begin_apart(c10::cuda::CUDAStream stream, c10::MempoolId_t pool,
+                                                    const memory::StepRun& run);
   [[nodiscard]] trace::OpInterest interest() const override { return {.outputs = false}; }
   void on_op_begin(const trace::OpSpan& op) override;
   /// No more is handed out.
@@ -56,6 +60,10 @@ class PlannedMemory final : public trace::OpObserver {
     if (!region_->is_shared()) region_->record_stream(stream);
   }
 
+  /// Of the first byte of the region.
+  [[nodiscard]] std::uintptr_t address() const;
+  /// What no plan of the run goes below; 0 where results lie apart.
+  [[nodiscard]] std::uint64_t bound() const noexcept { return bound_; }
   /// Of the region, or of both.
   [[nodiscard]] std::size_t bytes() const { return region_->bytes() + (kept_ ? kept_->bytes() : 0); }
 
@@ -69,8 +77,12 @@ class PlannedMemory final : public trace::OpObserver {
  private:
   [[nodiscard]] std::vector<ByteSpan> held() const;  // but for results that lie apart
   static std::optional<Room> make_room(const memory::StepRun& run, PlanRoom in);
+  static std::optional<Room> make_room_apart(const memory::StepRun& run, c10::Device device);
+  static std::shared_ptr<PlannedMemory> open(std::optional<Room> room, c10::cuda::CUDAStream stream,
+                                             c10::MempoolId_t pool, const memory::StepRun& run);
 
   std::uint64_t number_;  // of all recordings
+  std::uint64_t bound_;
   std::shared_ptr<PlannedRegion> region_;
   std::shared_ptr<PlannedRegion> kept_;  // nullptr: results lie with all else
   std::vector<ByteSpan> used_;           // by earlier graphs, where they do not; until settle()

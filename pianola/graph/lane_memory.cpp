@@ -1,0 +1,51 @@
+#include <pianola/graph/lane_memory.hpp>
+
+#include <pianola/core/byte_span.hpp>
+#include <pianola/memory/offset_plan.hpp>
+#include <pianola/parallel/lane_interference.hpp>
+
+#include <algorithm>
+#include <array>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace pianola::graph {
+namespace {
+
+constexpr std::size_t kMostBlocks = 20'000;  // a table of pairs takes 50 MB for so many
+constexpr std::uint64_t kLeastMore = std::uint64_t{2} << 20U;  // as torch's allocator rounds segments
+constexpr std::array kSureUs = {parallel::kNeverSure, 20.0, 5.0, 0.0};
+
+std::uint64_t limit_of(const memory::StepRun& run, std::size_t most_more) {
+  const std::uint64_t in_use = memory::least_bytes(run.blocks, {});
+  return in_use + std::min<std::uint64_t>(most_more, std::max(in_use / 20, kLeastMore));
+}
+
+std::vector<ByteSpan> side_by_side(std::span<const memory::Block> blocks, std::uintptr_t begin) {
+  const memory::OffsetPlan offsets = memory::side_by_side(blocks);
+  std::vector<ByteSpan> places;
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const std::uintptr_t address = begin + offsets.offsets[i];
+    places.push_back({.begin = address, .end = address + blocks[i].bytes});
+  }
+  return places;
+}
+
+}  // namespace
+
+std::optional<memory::StepRun> run_on_lanes(memory::StepRun run, const parallel::Plan& plan, std::uintptr_t begin,
+                                            std::size_t most_more) {
+  if (run.blocks.size() > kMostBlocks) return std::nullopt;
+  const std::vector<ByteSpan> places = side_by_side(run.blocks, begin);
+  const std::uint64_t limit = limit_of(run, most_more);
+  for (const double sure_us : kSureUs) {
+    run.interference = parallel::interference_on_lanes(plan, run.blocks, places, sure_us);
+    if (sure_us == kSureUs.back()) break;
+    if (memory::least_bytes(run.blocks, run.interference) > limit) continue;
+    if (memory::plan_offsets(run.blocks, run.interference).bytes <= limit) break;
+  }
+  return run;
+}
+
+}  // namespace pianola::graph

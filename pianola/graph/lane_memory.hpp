@@ -1,0 +1,31 @@
+#pragma once
+#include <pianola/memory/step_run.hpp>
+#include <pianola/parallel/plan.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+namespace pianola::graph {
+
+// Note [Memory of lanes]
+// Where a step's memory is planned, lanes cannot be looked for in the recording itself: bytes that blocks share there order what is
+// independent. So the step is recorded twice. First each of its blocks has bytes of its own, of addresses behind which there is next to
+// no memory (AliasedMemory), since nothing of that recording ever runs. Its true dependencies give the lanes, and these say which blocks may
+// be in use at once. Then the step is recorded as ever, by a plan that keeps such blocks apart. That the lanes are right is proved of that
+// recording, as without a plan.
+
+/// The run that a plan is made of, with what lanes keep apart.
+///
+/// Blocks of lanes are kept apart as far as dependencies do not order who uses them, if that takes no more than a little above what the step
+/// has in use at a time: a twentieth, and `most_more` at most. Where it would, units that the lanes' times have far apart count as ordered,
+/// then those that are less so: what the plan saves there orders lanes that hardly wait for it.
+///
+/// @param run     Of one stream.
+/// @param plan   Of a recording in which the blocks of the run lay side by side (memory::side_by_side()).
+/// @param begin  Of the first one, there.
+/// @return  nullopt: there are too many blocks.
+[[nodiscard]] std::optional<memory::StepRun> run_on_lanes(memory::StepRun run, const parallel::Plan& plan,
+                                                          std::uintptr_t begin, std::size_t most_more);
+
+}  // namespace pianola::graph
