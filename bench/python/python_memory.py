@@ -1,6 +1,7 @@
 """What the pool of a training step's graph takes, and what is told of it before the capture. Each step is captured twice, by
-torch.cuda.graph and by pianola.Graph, and once with plan_memory; pools are counted by torch's own snapshot of its segments. The bound is the most that
-the step's blocks have in use at a time: no pool holds the step in less."""
+torch.cuda.graph and by pianola.Graph, and once with plan_memory; then on four lanes, without a plan and with one. Pools are counted by torch's own
+snapshot of its segments. The bound is the most that the step's blocks have in use at a time: no pool holds the step in less. That of lanes counts what
+they use at once."""
 
 import dataclasses
 import gc
@@ -13,8 +14,9 @@ from measuring import case, require
 from torch import nn
 from torch.nn import functional
 
-BOUND, TORCH, PIANOLA, TOLD, PLANNED = (
-    "most in use at a time", "torch.cuda.graph", "pianola.Graph", "told before", "pianola.Graph, plan_memory")
+BOUND, TORCH, PIANOLA, TOLD, PLANNED, LANES, PLANNED_LANES = (
+    "most in use at a time", "torch.cuda.graph", "pianola.Graph", "told before", "pianola.Graph, plan_memory", "pianola.Graph, branches=4",
+    "pianola.Graph, branches=4, plan_memory")
 WARMUP, MIB = 3, 1 << 20
 
 
@@ -163,7 +165,7 @@ def in_pool(pool):
 def by_pianola(step, device, **options):
     graph = pianola.Graph(device)
     graph.capture(step, warmup=WARMUP, accept_capture_path=True, **options)  # transformers asks whether it is captured
-    return graph.info().pool_bytes
+    return graph.info()
 
 
 def clean(device):
@@ -174,16 +176,17 @@ def clean(device):
 
 def figures_of(trained, device):
     forecast = pianola.predict_memory(step_of(trained, device), device=device)
-    told = {BOUND: forecast.bound_bytes, TOLD: forecast.pool_bytes}
+    told, infos = {BOUND: forecast.bound_bytes, TOLD: forecast.pool_bytes}, {}
     clean(device)
     if device != "cpu":
         told[TORCH] = by_torch(step_of(trained, device))
         clean(device)
-        told[PIANOLA] = by_pianola(step_of(trained, device), device)
-        clean(device)
-        told[PLANNED] = by_pianola(step_of(trained, device), device, plan_memory=True)
-        clean(device)
-    return told, forecast
+        for name, options in ((PIANOLA, {}), (PLANNED, {"plan_memory": True}), (LANES, {"branches": 4}),
+                              (PLANNED_LANES, {"branches": 4, "plan_memory": True})):
+            infos[name] = by_pianola(step_of(trained, device), device, **options)
+            told[name] = infos[name].pool_bytes
+            clean(device)
+    return told, forecast, infos
 
 
 def require_little_more(made, told):
@@ -195,6 +198,22 @@ def require_little_more(made, told):
     require(made, f"{PLANNED}: at most {limit}x of {TORCH}", planned / torchs, limit, planned <= limit * torchs)
 
 
+def require_little_more_on_lanes(made, told, infos):
+    """Than their own bound, of what lies by the plan; and of all, cuBLAS's workspaces too, than torch's."""
+    lanes = infos[PLANNED_LANES]
+    ratio = (lanes.planned_bytes - 2 * MIB) / max(lanes.planned_bound_bytes, 1)
+    require(made, f"{PLANNED_LANES}, its plan less 2 MiB: at most 1.03x of its bound", ratio, 1.03, ratio <= 1.03)
+    ratio = told[PLANNED_LANES] / told[TORCH]
+    require(made, f"{PLANNED_LANES}: at most 1.1x of {TORCH}", ratio, 1.1, ratio <= 1.1)
+
+
+def words_of_lanes(name, info):
+    lanes = info.branches
+    kept = "kept" if lanes.rebuilt else f"not kept: {lanes.reason}"
+    return (f"{name}: {info.planned_bytes / MIB:.0f} MiB planned, its bound {info.planned_bound_bytes / MIB:.0f}, "
+            f"workspaces {lanes.workspace_bytes / MIB:.0f}; a replay as captured {lanes.serial_us:.0f} us, on lanes {lanes.rebuilt_us:.0f} us, {kept}")
+
+
 def run(settings):
     sources = (("torchvision", from_torchvision), ("timm", from_timm), ("transformers", from_transformers), ("torch", written_out))
     for package, make in sources:
@@ -202,13 +221,15 @@ def run(settings):
             settings.notes.append(f"{package} is not installed: its models are left out")
             continue
         for trained in make(settings):
-            told, forecast = figures_of(trained, settings.device)
+            told, forecast, infos = figures_of(trained, settings.device)
             made = case(trained.title, "bytes of the pool", 1, BOUND, {name: [bytes / MIB] for name, bytes in told.items()}, unit="MiB",
-                        notes=[f"{forecast.blocks} blocks; most in use at {forecast.peak_place}"])
+                        notes=[f"{forecast.blocks} blocks; most in use at {forecast.peak_place}",
+                               *(words_of_lanes(name, infos[name]) for name in (LANES, PLANNED_LANES) if name in infos)])
             if PIANOLA in told:
                 off = abs(told[TOLD] / told[PIANOLA] - 1)
                 require(made, "told before: within 0.05 of the pool", off, 0.05, off <= 0.05)
                 ratio = told[PIANOLA] / told[TORCH]
                 require(made, "pianola.Graph: at most 1.01x of torch.cuda.graph", ratio, 1.01, ratio <= 1.01)
                 require_little_more(made, told)
+                require_little_more_on_lanes(made, told, infos)
             yield made

@@ -97,10 +97,11 @@ class Newcomers {
 
 void check_lanes(int branches, bool plan_memory) {
   if (!plan_memory || branches <= 1) return;
-  throw UsageError({.what = fmt::format("plan_memory lets blocks of a callable's graphs reuse memory in the order of the "
-                                        "step, which branches = {} does not keep",
-                                        branches),
-                    .fix = "leave 'branches' out, or plan_memory; or capture the step by a Graph, which plans for lanes"});
+  throw UsageError(
+      {.what = fmt::format("plan_memory lets blocks of a callable's graphs reuse memory in the order of the "
+                           "step, which branches = {} does not keep",
+                           branches),
+       .fix = "leave 'branches' out, or plan_memory; or capture the step by a Graph, which plans for lanes"});
 }
 
 }  // namespace

@@ -14,7 +14,9 @@ constexpr std::size_t piece_of(std::size_t bytes) {
   return std::max((least + kLeastPiece - 1) / kLeastPiece, std::size_t{1}) * kLeastPiece;
 }
 
-constexpr std::size_t in_pieces(std::size_t bytes) { return (bytes + piece_of(bytes) - 1) / piece_of(bytes) * piece_of(bytes); }
+constexpr std::size_t in_pieces(std::size_t bytes) {
+  return (bytes + piece_of(bytes) - 1) / piece_of(bytes) * piece_of(bytes);
+}
 
 }  // namespace
 

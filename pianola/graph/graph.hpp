@@ -32,18 +32,18 @@ class GraphNumbers;
 
 /// What a captured graph holds and what making it cost.
 struct GraphInfo {
-  std::string backend;                           ///< "cuda" or "tape".
-  std::size_t nodes = 0;                         ///< Nodes of the CUDA graph; on the tape, operations that replay runs.
-  std::map<std::string, std::size_t> types;      ///< Nodes by type ("kernel", "memcpy", ...); on the tape, by operator.
-  std::size_t kernels = 0;                       ///< Kernel nodes; 0 on the tape.
-  std::size_t edges = 0;                         ///< Dependencies between nodes.
-  std::size_t operations = 0;                    ///< Top-level ATen operations recorded; 0 with `trace` off.
-  std::size_t pool_bytes = 0;                    ///< Bytes of the graph's pool, shared ones counted in full.
-  std::size_t planned_bytes = 0;                 ///< Of these, laid out by plans; a shared region counts in full.
-  std::size_t planned_bound_bytes = 0;           ///< What no plan of the step's blocks, on its lanes, goes below; 0: not known.
-  std::size_t executable_bytes = 0;              ///< Device memory taken by the executable, outside torch's allocator.
-  std::size_t retained_bytes = 0;                ///< Bytes of outside tensors that the graph keeps alive.
-  bool draws_random_numbers = false;             ///< Whether a replay advances a generator.
+  std::string backend;                       ///< "cuda" or "tape".
+  std::size_t nodes = 0;                     ///< Nodes of the CUDA graph; on the tape, operations that replay runs.
+  std::map<std::string, std::size_t> types;  ///< Nodes by type ("kernel", "memcpy", ...); on the tape, by operator.
+  std::size_t kernels = 0;                   ///< Kernel nodes; 0 on the tape.
+  std::size_t edges = 0;                     ///< Dependencies between nodes.
+  std::size_t operations = 0;                ///< Top-level ATen operations recorded; 0 with `trace` off.
+  std::size_t pool_bytes = 0;                ///< Bytes of the graph's pool, shared ones counted in full.
+  std::size_t planned_bytes = 0;             ///< Of these, laid out by plans; a shared region counts in full.
+  std::size_t planned_bound_bytes = 0;  ///< What no plan of the step's blocks, on its lanes, goes below; 0: not known.
+  std::size_t executable_bytes = 0;     ///< Device memory taken by the executable, outside torch's allocator.
+  std::size_t retained_bytes = 0;       ///< Bytes of outside tensors that the graph keeps alive.
+  bool draws_random_numbers = false;    ///< Whether a replay advances a generator.
   std::chrono::microseconds warmup_time{};       ///< Host time of the eager runs.
   std::chrono::microseconds capture_time{};      ///< Host time of recording.
   std::chrono::microseconds agreement_time{};    ///< Until other ranks had stated what they hold; 0: it has none.

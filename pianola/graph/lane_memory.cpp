@@ -13,9 +13,10 @@
 namespace pianola::graph {
 namespace {
 
-constexpr std::size_t kMostBlocks = 20'000;  // a table of pairs takes 50 MB for so many
+constexpr std::size_t kMostBlocks = 20'000;                    // a table of pairs takes 50 MB for so many
 constexpr std::uint64_t kLeastMore = std::uint64_t{2} << 20U;  // as torch's allocator rounds segments
-constexpr std::array kSureUs = {parallel::kNeverSure, 20.0, 5.0, 0.0};
+// How sure the model has to be, one after the other, in mean times of a unit.
+constexpr std::array kSure = {parallel::kNeverSure, 4.0, 1.0, 0.0, -1.0, -4.0, -16.0, -64.0, -parallel::kNeverSure};
 
 std::uint64_t limit_of(const memory::StepRun& run, std::size_t most_more) {
   const std::uint64_t in_use = memory::least_bytes(run.blocks, {});
@@ -39,9 +40,9 @@ std::optional<memory::StepRun> run_on_lanes(memory::StepRun run, const parallel:
   if (run.blocks.size() > kMostBlocks) return std::nullopt;
   const std::vector<ByteSpan> places = side_by_side(run.blocks, begin);
   const std::uint64_t limit = limit_of(run, most_more);
-  for (const double sure_us : kSureUs) {
-    run.interference = parallel::interference_on_lanes(plan, run.blocks, places, sure_us);
-    if (sure_us == kSureUs.back()) break;
+  const double mean_us = plan.serial_us / static_cast<double>(std::max<std::size_t>(plan.units.size(), 1));
+  for (const double sure : kSure) {
+    run.interference = parallel::interference_on_lanes(plan, run.blocks, places, sure * mean_us);
     if (memory::least_bytes(run.blocks, run.interference) > limit) continue;
     if (memory::plan_offsets(run.blocks, run.interference).bytes <= limit) break;
   }

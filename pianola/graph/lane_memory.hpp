@@ -19,7 +19,7 @@ namespace pianola::graph {
 ///
 /// Blocks of lanes are kept apart as far as dependencies do not order who uses them, if that takes no more than a little above what the step
 /// has in use at a time: a twentieth, and `most_more` at most. Where it would, units that the lanes' times have far apart count as ordered,
-/// then those that are less so: what the plan saves there orders lanes that hardly wait for it.
+/// then those that are less so, then those for which a lane waits a little, until the plan fits: in the end the blocks lie as on one lane.
 ///
 /// @param run     Of one stream.
 /// @param plan   Of a recording in which the blocks of the run lay side by side (memory::side_by_side()).

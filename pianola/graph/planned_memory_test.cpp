@@ -84,9 +84,6 @@ TEST_P(PlannedMemoryTest, WhatAPlanCannotServeIsRefused) {
     EXPECT_THAT([&] { graph.capture(step, options); }, ::testing::ThrowsMessage<UsageError>(HasSubstr(sentence)));
   };
   refusal(planned(0), "plan_memory needs a warm-up run, which shows the lives of the blocks, and warmup = 0");
-  CaptureOptions branched = planned();
-  branched.branches = 4;
-  refusal(branched, "which branches = 4 does not keep");
 }
 
 }  // namespace

@@ -9,8 +9,8 @@
 
 namespace pianola::parallel {
 
-/// Of two units that no dependency orders, the model knows when they run. Where it is so much sure of the one being done before the other
-/// begins, an order between the two costs little.
+/// Of two units that no dependency orders, the model tells when they run. Where the one is done long before the other begins, an order
+/// between the two costs nothing; the less so, the longer lanes have to wait.
 inline constexpr double kNeverSure = std::numeric_limits<double>::infinity();
 
 /// Which blocks must have no byte in common although their lives do not meet, so that lanes run as they are planned: see Note [Blocks in
@@ -18,11 +18,11 @@ inline constexpr double kNeverSure = std::numeric_limits<double>::infinity();
 ///
 /// @param blocks   In the order of the capture, with their lives there.
 /// @param places   Of each block, where it lay in the capture that the plan was made of: no two have a byte in common.
-/// @param sure_us  By the model, in us: a unit that ends so much earlier than another begins counts as done before. kNeverSure:
-///                 only what dependencies order does. Else blocks share more bytes, for dependencies that the plan has not.
+/// @param sure_us  By the model, in us: a unit that ends so much earlier than another begins counts as done before; where it is
+///                 negative, one that ends so much later, too. kNeverSure: only what dependencies order does. Else blocks share more
+///                 bytes, for dependencies that the plan has not; with -kNeverSure all that share them on one lane do.
 /// Cost:  the square of the blocks.
 [[nodiscard]] memory::Interference interference_on_lanes(const Plan& plan, std::span<const memory::Block> blocks,
-                                                         std::span<const ByteSpan> places,
-                                                         double sure_us = kNeverSure);
+                                                         std::span<const ByteSpan> places, double sure_us = kNeverSure);
 
 }  // namespace pianola::parallel

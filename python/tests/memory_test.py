@@ -286,7 +286,6 @@ def test_a_limit_that_is_kept_changes_nothing(device):
         (lambda: pianola.predict_buckets(lambda x: x, [1], warmup=-1), "warmup must be 0 or more"),
         (lambda: pianola.Graph("cpu").capture(lambda: None, warmup=0, memory_limit=5), "memory_limit needs a warm-up run"),
         (lambda: pianola.Graph("cpu").capture(lambda: None, warmup=0, plan_memory=True), "plan_memory needs a warm-up run"),
-        (lambda: pianola.Graph("cpu").capture(lambda: None, branches=4, plan_memory=True), "which branches = 4 does not keep"),
         (lambda: pianola.graphed(lambda x: x, branches=4, plan_memory=True)(torch.ones(2)), "which branches = 4 does not keep"),
     ],
 )

@@ -349,7 +349,8 @@ std::optional<PlannedMemory::Room> PlannedMemory::make_room_apart(const memory::
     const RelaxedCaptureMode relaxed(Driver::get());
     delete static_cast<AliasedMemory*>(context);
   };
-  room.region = std::make_shared<PlannedRegion>(c10::DataPtr(memory, addresses.release(), give_back, device), room.plan.bytes);
+  room.region =
+      std::make_shared<PlannedRegion>(c10::DataPtr(memory, addresses.release(), give_back, device), room.plan.bytes);
   return room;
 }
 
