@@ -1,6 +1,7 @@
 #include <pianola/cuda/executable.hpp>
 
 #include <pianola/core/error.hpp>
+#include <pianola/core/out_of_memory_error.hpp>
 #include <pianola/cuda/capture_mode.hpp>
 #include <pianola/cuda/node_reader.hpp>
 
@@ -10,6 +11,7 @@
 #include <cstdio>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace pianola {
 namespace {
@@ -83,6 +85,11 @@ Executable Executable::instantiate(CUgraph graph, const InstantiateOptions& opti
   CUgraphExec exec = nullptr;
   const RelaxedCaptureMode relaxed(driver);  // Another capture of this thread does not mind.
   const CUresult result = driver.graph_instantiate_with_params(&exec, graph, &params);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+    Diagnosis no_room = why_not(result, params, driver);
+    no_room.rule = "PG908";
+    throw OutOfMemoryError(std::move(no_room));
+  }
   if (result != CUDA_SUCCESS) throw DeviceError(why_not(result, params, driver));
   return Executable(exec, driver);
 }

@@ -35,7 +35,7 @@ struct UpdateRefusal {
 /// Threads:  One call at a time per object; launches on several streams run one after the other.
 class Executable {
  public:
-  /// @throws DeviceError  CUDA refuses; names the node at fault where there is one.
+  /// @throws OutOfMemoryError  The device has no room for it. DeviceError: CUDA refuses; names the node at fault where there is one.
   /// @throws UsageError   The options exclude each other.
   [[nodiscard]] static Executable instantiate(CUgraph graph, const InstantiateOptions& options = {},
                                               const Driver& driver = Driver::get());

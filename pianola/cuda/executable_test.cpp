@@ -1,6 +1,7 @@
 #include <pianola/cuda/executable.hpp>
 
 #include <pianola/core/error.hpp>
+#include <pianola/core/out_of_memory_error.hpp>
 #include <pianola/cuda/fake_driver.hpp>
 #include <pianola/cuda/gpu_test.hpp>
 
@@ -67,6 +68,14 @@ TEST_F(ExecutableTest, NamesTheNodeThatPreventsInstantiation) {
               ThrowsMessage<DeviceError>(AllOf(HasSubstr("cuGraphInstantiate failed: CUDA_ERROR_INVALID_VALUE"),
                                                HasSubstr("cycle"), HasSubstr("where: node: kernel at::add"))));
   EXPECT_EQ(fake.mode, CU_STREAM_CAPTURE_MODE_GLOBAL);
+}
+
+TEST_F(ExecutableTest, WithoutRoomItIsAnErrorOfMemory) {
+  fake.failures["cuGraphInstantiateWithParams"] = CUDA_ERROR_OUT_OF_MEMORY;
+  EXPECT_THAT([&] { (void)make(); },
+              ThrowsMessage<OutOfMemoryError>(
+                  AllOf(HasSubstr("cuGraphInstantiate failed: CUDA_ERROR_OUT_OF_MEMORY"), HasSubstr("[PG908]"))));
+  EXPECT_THAT(fake.live, IsEmpty());
 }
 
 TEST_F(ExecutableTest, LaunchesWithOneCall) {

@@ -10,6 +10,7 @@
 #include <pianola/graph/internals/known_internals.hpp>
 #include <pianola/graph/living_graphs.hpp>
 #include <pianola/graph/open_capture.hpp>
+#include <pianola/graph/pool_state.hpp>
 #include <pianola/trace/plain_check.hpp>
 
 #include <fmt/format.h>
@@ -269,6 +270,10 @@ void Graph::replay(std::span<const at::Tensor> sources) {
 void Graph::instantiate() {
   const OneCall::Scope call = impl_->call("instantiate()");
   impl_->check_captured("instantiate()");
+  if (impl_->backend->pool().state()->is_asleep()) {
+    throw UsageError({.what = "instantiate() was called on a graph whose pool is asleep",
+                      .fix = "call the pool's resume(), or resume_all(), before"});
+  }
   impl_->backend->instantiate();
 }
 

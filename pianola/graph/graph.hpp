@@ -125,7 +125,7 @@ class PIANOLA_API Graph {
   /// Makes the executable from the captured graph as it is now, in place of an earlier one; for
   /// CaptureOptions::instantiate off, or after tools changed the captured graph. Nothing to do on the tape.
   ///
-  /// @throws UsageError  Nothing was captured.
+  /// @throws UsageError  Nothing was captured, or the graph's pool sleeps.
   void instantiate();
 
   /// Drops the capture and its memory; the graph can capture again. @throws UsageError  A call of the graph is running.
@@ -144,7 +144,8 @@ class PIANOLA_API Graph {
   [[nodiscard]] GraphMemory memory() const;
   /// The operations that were recorded; nullptr with `trace` off. @throws UsageError  Nothing was captured.
   [[nodiscard]] const OpTrace* trace() const;
-  /// The executable's raw handle (a cudaGraphExec_t), for tools; nullptr on the tape and before instantiate(). Borrowed, valid until reset().
+  /// The executable's raw handle (a cudaGraphExec_t), for tools; nullptr on the tape and before instantiate(). Borrowed, valid until reset(),
+  /// or until the graph's pool sleeps without executables.
   [[nodiscard]] void* raw_executable() const;
   /// The captured graph's raw handle (a cudaGraph_t); nullptr on the tape. Borrowed, valid until reset().
   [[nodiscard]] void* raw_graph() const;

@@ -162,7 +162,7 @@ void PoolState::check_awake(const char* call) const {
                     .fix = "call its resume(), or resume_all(), before; or use another pool"});
 }
 
-std::size_t PoolState::suspend() {
+std::size_t PoolState::suspend(const SuspendOptions& options) {
   if (!can_sleep()) {
     throw UsageError({.what = "suspend() was called on a pool that was not made to sleep",
                       .fix = "make it with can_sleep: GraphPool(device, {.can_sleep = true}), in Python "
@@ -173,7 +173,11 @@ std::size_t PoolState::suspend() {
                       .fix = "call it when the capture has ended"});
   }
   const OneCall::Scope alone(captures_, "suspend()", "a graph pool");
-  if (is_asleep()) return 0;
+  drops_executables_ = (is_asleep() && drops_executables_) || !options.keep_executables;
+  if (is_asleep()) {
+    if (drops_executables_) graphs_.drop_executables();
+    return 0;
+  }
   if (device_.is_cuda() &&
       graph::GroupGraphs::of_this_process().any_uses([this](std::uintptr_t address) { return holds(address); })) {
     throw UsageError(
@@ -184,8 +188,11 @@ std::size_t PoolState::suspend() {
   }
   is_ = Is::asleep;
   try {
-    return let_memory_go();
+    const std::size_t bytes = let_memory_go();
+    if (drops_executables_) graphs_.drop_executables();
+    return bytes;
   } catch (...) {
+    end_sleep();
     is_ = Is::ready;
     throw;
   }
@@ -199,7 +206,23 @@ void PoolState::resume() {
   const OneCall::Scope alone(captures_, "resume()", "a graph pool");
   if (!is_asleep()) return;
   take_memory_back();
+  try {
+    graphs_.make_executables();
+  } catch (...) {
+    sleep_on();
+    throw;
+  }
+  end_sleep();
   is_ = Is::ready;
+}
+
+// Where the driver does not take the memory, the next resume() finds it.
+void PoolState::sleep_on() noexcept {
+  try {
+    (void)let_memory_go();
+  } catch (const std::exception& error) {
+    TORCH_WARN("pianola: a pool that could not be resumed has its memory, and sleeps: ", error.what());
+  }
 }
 
 void TapePool::add(const graph::Tape& tape, std::size_t bytes) {
@@ -258,13 +281,13 @@ std::shared_ptr<PoolState> make_pool_state(c10::Device device, const std::shared
   return KnownPools::instance().make_own(graph::usable_device(device), family, traits);
 }
 
-std::size_t suspend_all() {
+std::size_t suspend_all(const SuspendOptions& options) {
   std::size_t bytes = 0;
   std::exception_ptr first;
   for (const std::shared_ptr<PoolState>& pool : living_pools()) {
     if (!pool->can_sleep()) continue;
     try {
-      bytes += pool->suspend();
+      bytes += pool->suspend(options);
     } catch (...) {
       if (!first) first = std::current_exception();
     }
@@ -352,7 +375,7 @@ GraphPool::Allocations::~Allocations() { --graph::allocations_into_pools(); }
 c10::Device GraphPool::device() const noexcept { return state_->device(); }
 std::size_t GraphPool::bytes() const { return state_->bytes(); }
 PoolId GraphPool::id() const noexcept { return state_->tell_id(); }
-std::size_t GraphPool::suspend() { return state_->suspend(); }
+std::size_t GraphPool::suspend(const SuspendOptions& options) { return state_->suspend(options); }
 void GraphPool::resume() { state_->resume(); }
 bool GraphPool::is_asleep() const noexcept { return state_->is_asleep(); }
 

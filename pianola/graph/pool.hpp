@@ -15,6 +15,13 @@ class GraphPoolRef;
 /// torch's name for a memory pool: what torch.cuda.graph_pool_handle(), CUDAGraph::pool() and MemPool::id() return.
 using PoolId = std::pair<unsigned long long, unsigned long long>;
 
+struct SuspendOptions {
+  /// Whether the executables of the pool's graphs stay, which take memory of the driver's for each node: GraphMemory and process_memory()
+  /// say how much. Off: they go, too, and resume() makes them again from the captured graphs, which costs as much time as
+  /// Graph::instantiate(). Nothing on the tape.
+  bool keep_executables = true;
+};
+
 /// Memory that several graphs share: one graph's scratch may reuse the bytes of another's.
 ///
 /// Graphs of one pool may be replayed in any order that is harmless. A replay is refused (ReplayError) when it would
@@ -57,14 +64,15 @@ class PIANOLA_API GraphPool {
   /// above all, is kept in pinned memory of the host; scratch is dropped. Nobody may read these tensors meanwhile: on CUDA their memory is
   /// not there. A replay, and a capture into the pool, is refused. On the tape, scratch of whole pages goes.
   ///
-  /// @return  Bytes that went back; 0 where it sleeps already.
+  /// @return  Bytes of the pool that went back, without those of executables; 0 where it sleeps already.
   /// @throws UsageError  The pool cannot sleep; a capture is open; or a graph sends or receives memory of the pool: NCCL has registered
   ///                     it at the capture.
   /// Streams:  Waits for the device.
   /// Threads:  Any; no replay of a graph of the pool may run, and nobody may capture on the device by other means.
-  std::size_t suspend();
-  /// Brings it back, with what was kept. Nothing where it is awake.
-  /// @throws OutOfMemoryError  There is no room: it goes on sleeping. UsageError: a capture is open.
+  std::size_t suspend(const SuspendOptions& options = {});
+  /// Brings it back, with what was kept, and makes executables that are missing. Nothing where it is awake.
+  /// @throws OutOfMemoryError  There is no room, of memory or executables: it goes on sleeping, and nothing is lost. DeviceError: CUDA
+  ///                           failed; so it does then. UsageError: a capture is open.
   void resume();
   [[nodiscard]] bool is_asleep() const noexcept;
 
@@ -96,9 +104,9 @@ class PIANOLA_API GraphPool {
   std::shared_ptr<PoolState> state_;
 };
 
-/// Suspends every pool of this process that can sleep. @return  Bytes that went back.
+/// Suspends every pool of this process that can sleep. @return  Bytes that went back, as of GraphPool::suspend().
 /// @throws UsageError  As GraphPool::suspend(), for the first pool that cannot; the others sleep.
-PIANOLA_API std::size_t suspend_all();
+PIANOLA_API std::size_t suspend_all(const SuspendOptions& options = {});
 /// Resumes every pool that sleeps. @throws OutOfMemoryError  As GraphPool::resume(), for the first pool without room.
 PIANOLA_API void resume_all();
 

@@ -140,7 +140,7 @@ class PoolState {
   void check_awake(const char* call) const;
 
   /// See GraphPool.
-  std::size_t suspend();
+  std::size_t suspend(const SuspendOptions& options);
   void resume();
   [[nodiscard]] bool is_asleep() const noexcept { return is_.load(std::memory_order_relaxed) == Is::asleep; }
 
@@ -149,9 +149,12 @@ class PoolState {
 
   virtual void begin_warm_up() {}
   virtual void end_warm_up() {}
-  // Without replays or captures, and none begins meanwhile. @return  Bytes that went back.
+  // Without replays or captures, and none begins meanwhile; also once more after take_memory_back(). @return  Bytes that went back.
   virtual std::size_t let_memory_go() { return 0; }
   virtual void take_memory_back() {}
+  // It is awake again: what was kept for it may go.
+  virtual void end_sleep() noexcept {}
+  void sleep_on() noexcept;
   // Fills in what `bytes` is made of.
   virtual void account(PoolMemory& memory) const = 0;
   [[nodiscard]] virtual bool holds(std::uintptr_t /*address*/) const { return false; }
@@ -166,6 +169,7 @@ class PoolState {
   std::atomic<std::thread::id> in_pieces_{std::thread::id()};  // whose replay is
   OneCall captures_;
   PoolGraphs graphs_;
+  bool drops_executables_ = false;  // while it sleeps
 };
 
 namespace graph {

@@ -73,16 +73,22 @@ void bind_pool(py::module_& module) {
       .def_property_readonly("id", &GraphPool::id, "torch's name for it.")
       .def_property_readonly("device", &GraphPool::device, "Where it lies.")
       .def("bytes", &GraphPool::bytes, "What it holds.")
-      .def("suspend", &GraphPool::suspend, py::call_guard<py::gil_scoped_release>(),
-           "Gives its memory back to the driver until resume(), and returns the bytes; see `pianola.GraphPool`.")
+      .def(
+          "suspend",
+          [](GraphPool& self, bool keep_executables) { return self.suspend({.keep_executables = keep_executables}); },
+          py::kw_only(), py::arg("keep_executables") = true, NoGil(),
+          "Gives its memory back to the driver until resume(), and returns the bytes; see `pianola.GraphPool`.")
       .def("resume", &GraphPool::resume, py::call_guard<py::gil_scoped_release>(),
-           "Brings its memory back, with what tensors hold of it.")
+           "Brings its memory back, with what tensors hold of it, and makes executables that were not kept.")
       .def_property_readonly("is_asleep", &GraphPool::is_asleep, "Between suspend() and resume().");
   py::class_<GraphPool::Allocations>(module, "PoolAllocations", "What its thread allocates lies in the pool.")
       .def(py::init<GraphPool&>(), py::arg("pool"));
-  module.def("suspend_all", &suspend_all, py::call_guard<py::gil_scoped_release>(),
-             "Suspends each pool of the process that can sleep, and returns the bytes that went back to the driver.\n\n"
-             "Raises:\n    UsageError: as GraphPool.suspend(), for the first pool that cannot; the others sleep.");
+  module.def(
+      "suspend_all", [](bool keep_executables) { return suspend_all({.keep_executables = keep_executables}); },
+      py::kw_only(), py::arg("keep_executables") = true, NoGil(),
+      "Suspends each pool of the process that can sleep, as GraphPool.suspend(), and returns the bytes that went "
+      "back to the driver.\n\n"
+      "Raises:\n    UsageError: as GraphPool.suspend(), for the first pool that cannot; the others sleep.");
   module.def("resume_all", &resume_all, py::call_guard<py::gil_scoped_release>(),
              "Resumes each pool that sleeps.\n\nRaises:\n    OutOfMemoryError: there is no room for one; it goes on "
              "sleeping.");

@@ -25,6 +25,9 @@ class GraphPool(_C.GraphPool):
         with pool.suspended():
             generate()
 
+    The executables of its graphs are memory of the driver's, and stay: with `suspend(keep_executables=False)` they go, too, and
+    `resume()` makes them again from the captured graphs. `graph.memory()` says what they take.
+
     A pool with `plan_memory` has every capture plan its memory, and all of them in one region: buckets of a length, training and
     evaluation and whatever else never runs at once take what the largest takes, in whichever order they are captured. A result that
     somebody holds stays where it is, and later graphs lie around it: let the graph copy what you keep into a tensor of your own.
@@ -44,9 +47,9 @@ class GraphPool(_C.GraphPool):
         super().__init__(as_device(device), can_sleep, plan_memory)
 
     @contextlib.contextmanager
-    def suspended(self) -> Iterator[int]:
-        """Suspended inside of the `with`, which gives the bytes that went back to the driver."""
-        given_back = self.suspend()
+    def suspended(self, *, keep_executables: bool = True) -> Iterator[int]:
+        """Suspended inside of the `with`, as by `suspend()`, which gives the bytes that went back to the driver."""
+        given_back = self.suspend(keep_executables=keep_executables)
         try:
             yield given_back
         finally:

@@ -30,9 +30,10 @@ def made(device):
     return Gpt(layers=2, size=128).to(device)
 
 
+@pytest.mark.parametrize("keep_executables", [True, False])
 @pytest.mark.parametrize("plan_memory", [False, True])
 @pytest.mark.parametrize("way", ["iteration", "graphed"])
-def test_training_goes_on_where_it_slept(device, way, plan_memory):
+def test_training_goes_on_where_it_slept(device, way, plan_memory, keep_executables):
     model = made(device)
     eager = training(copy.deepcopy(model), device)
     pool = pianola.GraphPool(device, can_sleep=True)
@@ -47,7 +48,7 @@ def test_training_goes_on_where_it_slept(device, way, plan_memory):
         loss = step(ids)
         torch.manual_seed(i)
         assert_same(f"loss {i}", loss, eager(ids))
-        with pool.suspended() as given_back:
+        with pool.suspended(keep_executables=keep_executables) as given_back:
             assert pool.is_asleep
             assert given_back > 0 or i < 3
     assert step.info().signatures[0].replays >= 5
@@ -121,6 +122,28 @@ def test_a_replay_while_asleep_raises_and_computes_nothing(device):
     with pytest.raises(pianola.UsageError, match="was given a pool that is asleep"):
         pianola.Graph(device).capture(lambda: x.add_(1), pool=pool)
     pool.resume()
+    graph.replay()
+    assert x.tolist() == [2.0] * 4
+
+
+def test_executables_go_where_they_are_not_kept(device):
+    x = torch.ones(4, device=device)
+    pool = pianola.GraphPool(device, can_sleep=True)
+    graph = pianola.Graph(device)
+    graph.capture(lambda: x.add_(1), pool=pool)
+    executable = graph.raw_executable()
+    pool.suspend()
+    assert graph.raw_executable() == executable
+    pool.resume()
+    for suspend in (pool.suspend, pianola.suspend_all):
+        suspend(keep_executables=False)
+        assert graph.raw_executable() == 0
+        memory = graph.memory()
+        assert (memory.executable.device, memory.pool.executables.device) == (0, 0)
+        with pytest.raises(pianola.UsageError, match=r"instantiate\(\) was called on a graph whose pool is asleep"):
+            graph.instantiate()
+        pool.resume()
+        assert (graph.raw_executable() != 0) == (device.type == "cuda")
     graph.replay()
     assert x.tolist() == [2.0] * 4
 

@@ -2,9 +2,14 @@
 
 namespace pianola {
 
+void PoolGraphs::add(const void* graph, Executables& executables) {
+  const std::lock_guard lock(mutex_);
+  all_[graph] = {.executables = &executables};
+}
+
 void PoolGraphs::set(const void* graph, ExecutableMemory executable) {
   const std::lock_guard lock(mutex_);
-  all_[graph] = executable;
+  all_[graph].memory = executable;
 }
 
 void PoolGraphs::remove(const void* graph) noexcept {
@@ -20,11 +25,38 @@ std::size_t PoolGraphs::count() const {
 ExecutableMemory PoolGraphs::executables() const {
   const std::lock_guard lock(mutex_);
   ExecutableMemory sum;
-  for (const auto& [graph, executable] : all_) {
-    sum.device += executable.device;
-    sum.host += executable.host;
+  for (const auto& [graph, one] : all_) {
+    sum.device += one.memory.device;
+    sum.host += one.memory.host;
   }
   return sum;
+}
+
+void PoolGraphs::drop_executables() noexcept {
+  const std::lock_guard lock(mutex_);
+  for (auto& [graph, one] : all_) one.are_dropped = one.executables != nullptr;
+  drop_all();
+}
+
+void PoolGraphs::drop_all() noexcept {
+  for (auto& [graph, one] : all_) {
+    if (!one.are_dropped) continue;
+    one.executables->drop_executables();
+    one.memory = {};
+  }
+}
+
+void PoolGraphs::make_executables() {
+  const std::lock_guard lock(mutex_);
+  try {
+    for (auto& [graph, one] : all_) {
+      if (one.are_dropped) one.memory = one.executables->make_executables();
+    }
+  } catch (...) {
+    drop_all();
+    throw;
+  }
+  for (auto& [graph, one] : all_) one.are_dropped = false;
 }
 
 }  // namespace pianola

@@ -31,6 +31,21 @@ struct PoolMemory {
 /// The graphs that live in a pool. Any thread may call.
 class PoolGraphs {
  public:
+  /// What a graph's replays are launched by, and what it can do without while its pool sleeps.
+  class Executables {
+   public:
+    Executables() = default;
+    Executables(const Executables&) = delete;
+    Executables& operator=(const Executables&) = delete;
+    virtual ~Executables() = default;
+
+    virtual void drop_executables() noexcept = 0;
+    /// Those that were dropped. @return  What they take. @throws OutOfMemoryError, DeviceError  Drop what there is, and try again.
+    virtual ExecutableMemory make_executables() = 0;
+  };
+
+  /// @param executables  That may be dropped, from now on until remove(). They call nothing here meanwhile.
+  void add(const void* graph, Executables& executables);
   void set(const void* graph, ExecutableMemory executable);
   /// Nothing where it was not set.
   void remove(const void* graph) noexcept;
@@ -39,9 +54,22 @@ class PoolGraphs {
   /// Of all of them.
   [[nodiscard]] ExecutableMemory executables() const;
 
+  /// No graph is replayed, captured or changed meanwhile.
+  void drop_executables() noexcept;
+  /// Those that were dropped. @throws OutOfMemoryError, DeviceError  All of them are dropped again.
+  void make_executables();
+
  private:
+  struct One {
+    ExecutableMemory memory = {};
+    Executables* executables = nullptr;
+    bool are_dropped = false;
+  };
+
+  void drop_all() noexcept;  // under the lock
+
   mutable std::mutex mutex_;
-  std::map<const void*, ExecutableMemory> all_;
+  std::map<const void*, One> all_;
 };
 
 }  // namespace pianola

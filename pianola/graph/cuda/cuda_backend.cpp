@@ -32,7 +32,7 @@ namespace {
 
 using c10::cuda::CUDAStream;
 
-class CudaBackend final : public Backend {
+class CudaBackend final : public Backend, private PoolGraphs::Executables {
  public:
   explicit CudaBackend(c10::Device device) : device_(device), launcher_(device) {}
   ~CudaBackend() override { reset(); }
@@ -103,6 +103,9 @@ class CudaBackend final : public Backend {
   void* raw_executable() const noexcept override { return executable_.get(); }
 
  private:
+  void make_executable();
+  void drop_executables() noexcept override;
+  ExecutableMemory make_executables() override;
   [[nodiscard]] CUgraphExec executable();
   [[nodiscard]] CUgraph captured_graph() const noexcept { return const_cast<CapturedGraph&>(*graph_).raw_cuda_graph(); }
   // The graph of the branches, where replays run it.
@@ -142,6 +145,7 @@ class CudaBackend final : public Backend {
   std::optional<PoolReturns::Pause> no_returns_;  // while recording
   std::optional<LeafStreams> leaf_streams_;       // from the first eager run on
   ExecutableMemory executable_memory_;
+  bool lacks_executable_ = false;  // while the pool sleeps without
 };
 
 std::unique_ptr<StreamScope> CudaBackend::enter(const CaptureOptions& options) {
@@ -224,7 +228,7 @@ std::optional<std::string> CudaBackend::end(const OpTrace* trace, const CaptureO
   if (planned_) planned_->settle();
   no_returns_.reset();
   std::string warning = why_empty(trace, options.allow_empty);
-  pool_->graphs().set(this, {});
+  pool_->graphs().add(this, *this);
   if (options.instantiate) instantiate();
 
   std::vector<ByteSpan> allocated;
@@ -297,6 +301,7 @@ bool CudaBackend::has_number(std::size_t operation, std::size_t argument) {
   if (!numbers_ || !numbers_->calls().has(operation, argument)) return false;
   if (rewired() == nullptr || !numbers_->calls().is_on_device(operation, argument)) return true;
   if (!branches_->info().automatic) return false;
+  if (pool_->is_asleep()) pool_->check_ready();  // and makes no executable
   copies_ = branches_->give_up("the step is given other tensors of the device from call to call");
   numbers_->forget_rewired();
   instantiate();
@@ -312,19 +317,46 @@ bool CudaBackend::try_branches(const OpTrace& trace, const SaveStorage& save) {
 }
 
 void CudaBackend::instantiate() {
+  make_executable();
+  pool_->graphs().set(this, executable_memory_);
+}
+
+void CudaBackend::make_executable() {
   executable_ = {};
   const ExecutableAccount account;
   executable_ = Executable::instantiate(static_cast<CUgraph>(raw_graph()),
                                         {.auto_free_on_launch = true, .use_node_priority = true});
   executable_memory_ = account.taken();
-  pool_->graphs().set(this, executable_memory_);
   copies_.start(executable_.get());
   if (numbers_) numbers_->start();
 }
 
+void CudaBackend::drop_executables() noexcept {
+  lacks_executable_ = lacks_executable_ || executable_.get() != nullptr;
+  executable_ = {};
+  executable_memory_ = {};
+  if (numbers_) numbers_->drop_executables();
+}
+
+// One that nobody had asked for is not made.
+ExecutableMemory CudaBackend::make_executables() {
+  bind_context();
+  const c10::cuda::OptionalCUDAGuard on_device(device_);
+  if (lacks_executable_) make_executable();
+  lacks_executable_ = false;
+  if (numbers_) {
+    const ExecutableMemory more = numbers_->make_executables();
+    executable_memory_.device += more.device;
+    executable_memory_.host += more.host;
+  }
+  return executable_memory_;
+}
+
 CUgraphExec CudaBackend::executable() {
-  if (executable_.get() == nullptr) [[unlikely]]
+  if (executable_.get() == nullptr) [[unlikely]] {
+    pool_->check_ready();  // asleep it may have none
     instantiate();
+  }
   return executable_.get();
 }
 

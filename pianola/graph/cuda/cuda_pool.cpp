@@ -178,13 +178,13 @@ void CudaPool::end_warm_up() { PoolTurn(turns_).order().leave(); }
 std::size_t CudaPool::let_memory_go() {
   const PoolReturns::NoCaptures none("suspend()");  // CUDA forbids to wait for a device on which anybody captures
   const PoolTurn turn(turns_);
-  return asleep_.emplace(device(), id()).bytes();
+  if (!asleep_) asleep_.emplace(device(), id());
+  return asleep_->give_back();
 }
 
 void CudaPool::take_memory_back() {
   const PoolReturns::NoCaptures none("resume()");
   asleep_->wake();
-  asleep_.reset();
 }
 
 bool CudaPool::holds(std::uintptr_t address) const {

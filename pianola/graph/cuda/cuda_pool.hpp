@@ -56,6 +56,7 @@ class CudaPool final : public PoolState {
   void end_warm_up() override;
   std::size_t let_memory_go() override;
   void take_memory_back() override;
+  void end_sleep() noexcept override { asleep_.reset(); }
   void account(PoolMemory& memory) const override;
   bool holds(std::uintptr_t address) const override;
   void wake_for_good() noexcept;

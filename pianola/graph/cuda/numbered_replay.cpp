@@ -63,6 +63,8 @@ std::vector<Segments::Segment*> NumberedReplay::pieces(std::size_t first, std::s
 
 void NumberedReplay::play(Launcher& launcher, CudaPool& pool, std::size_t first, std::size_t last, bool holds_scratch) {
   const c10::cuda::OptionalCUDAGuard on_device(device_);
+  if (pool.is_asleep()) [[unlikely]]
+    pool.check_ready();  // its pieces may have no executables
   const std::vector<Segments::Segment*> segments = pieces(first, last);
   const std::vector<NumberedCalls::ByHand> by_hand = calls_.by_hand();
   std::optional<PoolState::InPieces> in_pieces;

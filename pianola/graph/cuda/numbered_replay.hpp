@@ -44,6 +44,9 @@ class NumberedReplay {
 
   /// The executable of the whole step is new, and as captured.
   void start() noexcept { given_at_ = 0; }
+  /// Those of pieces; see Segments. The capture has ended.
+  void drop_executables() noexcept { segments_->drop_executables(); }
+  ExecutableMemory make_executables() { return segments_->make_executables(); }
   /// Replays run the graph as captured, and no rewired one.
   void forget_rewired() noexcept { rewired_nodes_.clear(); }
 

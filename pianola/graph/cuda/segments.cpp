@@ -100,9 +100,29 @@ void Segments::make(Segment& segment) const {
     }
   }
   for (CUgraphNode node : others) check(driver.graph_destroy_node(node), "cuGraphDestroyNode");
+  made_(instantiate(segment));
+}
+
+ExecutableMemory Segments::instantiate(Segment& segment) {
   const ExecutableAccount account;
   segment.executable = Executable::instantiate(segment.graph, {.use_node_priority = true});
-  made_(account.taken());
+  segment.given_at = 0;
+  return account.taken();
+}
+
+void Segments::drop_executables() noexcept {
+  for (Segment& segment : segments_) segment.executable = {};
+}
+
+ExecutableMemory Segments::make_executables() {
+  ExecutableMemory all;
+  for (Segment& segment : segments_) {
+    if (segment.graph == nullptr) continue;
+    const ExecutableMemory one = instantiate(segment);
+    all.device += one.device;
+    all.host += one.host;
+  }
+  return all;
 }
 
 }  // namespace pianola::graph

@@ -48,9 +48,15 @@ class Segments {
   /// Made when it is first asked for. @throws DeviceError
   [[nodiscard]] Segment& get(std::size_t first, std::size_t last);
 
+  /// Until make_executables(); nobody asks for a segment meanwhile.
+  void drop_executables() noexcept;
+  /// As they are captured. @return  What they take. @throws OutOfMemoryError, DeviceError
+  ExecutableMemory make_executables();
+
  private:
   void read();
   void make(Segment& segment) const;
+  static ExecutableMemory instantiate(Segment& segment);
 
   CUgraph graph_;
   std::vector<std::pair<CUgraphNode, std::size_t>> known_;  // nodes, and where they lie

@@ -77,18 +77,24 @@ AsleepPool::AsleepPool(c10::Device device, c10::MempoolId_t pool) : device_(devi
   held_ = held_blocks(device_, pool_);
   make_room_on_host();
   copy(/*to_host=*/true);
+}
+
+std::size_t AsleepPool::give_back() {
+  const c10::cuda::CUDAGuard on_device(device_);
   std::vector<MappedMemory*> given_back;
+  std::size_t bytes = 0;
   try {
     for (MappedMemory* const memory : memory_of(pool_)) {
       memory->unmap();
       given_back.push_back(memory);
-      bytes_ += memory->bytes();
+      bytes += memory->bytes();
     }
   } catch (...) {
     for (MappedMemory* const memory : given_back) memory->map();
     copy(/*to_host=*/false);
     throw;
   }
+  return bytes;
 }
 
 void AsleepPool::wake() {
@@ -113,7 +119,6 @@ void AsleepPool::wake() {
     map_all();
   }
   copy(/*to_host=*/false);
-  on_host_.clear();
 }
 
 // In pieces: torch rounds each allocation of pinned memory up to a power of two.
@@ -164,6 +169,7 @@ std::shared_ptr<allocator::CUDAAllocator> sleeping_segments() {
 bool is_segment_asleep(std::uintptr_t /*address*/) { return false; }
 
 AsleepPool::AsleepPool(c10::Device device, c10::MempoolId_t pool) : device_(device), pool_(pool) {}
+std::size_t AsleepPool::give_back() { return 0; }
 void AsleepPool::wake() {}
 
 #endif

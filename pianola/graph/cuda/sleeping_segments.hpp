@@ -28,21 +28,23 @@ bool is_segment_asleep(std::uintptr_t address);
 /// The memory of a pool that sleeps.
 class AsleepPool {
  public:
-  /// Copies what is held to pinned memory of the host, and gives all memory back. Waits for the device. Nobody uses the pool meanwhile.
+  /// Copies what is held to pinned memory of the host, where it stays as long as this lives. Waits for the device. Nobody uses the pool
+  /// meanwhile.
   /// @throws c10::Error  The host has no memory for what is held, or the device failed: nothing has changed.
   AsleepPool(c10::Device device, c10::MempoolId_t pool);
   AsleepPool(const AsleepPool&) = delete;
   AsleepPool& operator=(const AsleepPool&) = delete;
   ~AsleepPool() = default;
 
+  /// Gives all memory back; also once more after wake(), where nobody has used the pool since.
+  /// @return  What went back to the driver. @throws DeviceError  The driver refused: it has not, and nothing is lost.
+  std::size_t give_back();
   /// Brings the memory back, with what was held. Waits for the device.
   /// @throws OutOfMemoryError  There is no room: it goes on sleeping.
   void wake();
 
   /// Whether anything was kept.
   [[nodiscard]] bool holds_any() const noexcept { return !held_.empty(); }
-  /// What went back to the driver.
-  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
 
  private:
   void make_room_on_host();
@@ -52,7 +54,6 @@ class AsleepPool {
   c10::MempoolId_t pool_;
   std::vector<ByteSpan> held_;
   std::vector<at::Tensor> on_host_;  // of all of them, one behind the other, in pieces
-  std::size_t bytes_ = 0;
 };
 
 }  // namespace pianola::graph
