@@ -84,6 +84,18 @@ void Graph::Impl::check_captured(const char* call) const {
   }
 }
 
+std::shared_ptr<PoolState> Graph::Impl::pool_of_its_own(const char* call) const {
+  check_captured(call);
+  std::shared_ptr<PoolState> pool = backend->pool().state();
+  const std::size_t others = pool->graphs().count() - 1;
+  if (others == 0) return pool;
+  throw UsageError({.what = fmt::format(
+                        "{} was called on a graph that shares its pool with {} other{}: a pool sleeps and wakes with "
+                        "all of its graphs",
+                        call, others, others == 1 ? "" : "s"),
+                    .fix = fmt::format("call pool.{0}, of the GraphPool that they were captured into", call)});
+}
+
 void Graph::Impl::check_replayable() {
   check_captured("replay()");
   failed_operation = 0;
@@ -275,6 +287,16 @@ void Graph::instantiate() {
                       .fix = "call the pool's resume(), or resume_all(), before"});
   }
   impl_->backend->instantiate();
+}
+
+std::size_t Graph::suspend(const SuspendOptions& options) {
+  const OneCall::Scope call = impl_->call("suspend()");
+  return impl_->pool_of_its_own("suspend()")->suspend(options);
+}
+
+void Graph::resume() {
+  const OneCall::Scope call = impl_->call("resume()");
+  impl_->pool_of_its_own("resume()")->resume();
 }
 
 void Graph::reset() {

@@ -128,6 +128,12 @@ class PIANOLA_API Graph {
   /// @throws UsageError  Nothing was captured, or the graph's pool sleeps.
   void instantiate();
 
+  /// GraphPool::suspend() and resume() of the graph's pool, where no other graph is in it.
+  /// @throws UsageError  Nothing was captured; another living graph shares the pool, and would sleep, too: suspend the pool. And what the
+  ///                     pool's throw.
+  std::size_t suspend(const SuspendOptions& options = {});
+  void resume();
+
   /// Drops the capture and its memory; the graph can capture again. @throws UsageError  A call of the graph is running.
   void reset();
 

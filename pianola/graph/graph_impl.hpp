@@ -41,6 +41,8 @@ struct Graph::Impl {
   [[nodiscard]] GraphInfo info() const;
   [[nodiscard]] graph::AccountedGraph memory() const;
   void check_captured(const char* call) const;
+  /// In which no other graph is. @param call  "suspend()".
+  [[nodiscard]] std::shared_ptr<PoolState> pool_of_its_own(const char* call) const;
 
   c10::Device device;
   std::unique_ptr<graph::Backend> backend;

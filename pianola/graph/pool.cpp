@@ -166,7 +166,7 @@ std::size_t PoolState::suspend(const SuspendOptions& options) {
   if (!can_sleep()) {
     throw UsageError({.what = "suspend() was called on a pool that was not made to sleep",
                       .fix = "make it with can_sleep: GraphPool(device, {.can_sleep = true}), in Python "
-                             "GraphPool(device, can_sleep=True)"});
+                             "GraphPool(device, can_sleep=True); and capture graphs into it by their option `pool`"});
   }
   if (graph::capture_is_open()) {
     throw UsageError({.what = "suspend() was called while a capture is open on this thread",

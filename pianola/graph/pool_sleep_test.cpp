@@ -146,6 +146,65 @@ TEST_P(PoolSleepTest, WhatCannotSleepIsRefused) {
               ThrowsMessage<UsageError>(HasSubstr("resume() was called while a capture is open on this thread")));
 }
 
+TEST_P(PoolSleepTest, AGraphAloneInItsPoolSleepsByItself) {
+  const at::Tensor x = at::ones({4 * kFloats}, device());
+  at::Tensor result;
+  Graph graph(device());
+  EXPECT_THAT([&] { graph.suspend(); },
+              ThrowsMessage<UsageError>(HasSubstr("suspend() was called on a graph that holds no capture")));
+  const GraphPool pool = make_pool();
+  graph.capture([&] { result = (x * 2 + 1).narrow(0, 0, kFloats).clone(); }, {.warmup = 1, .pool = pool});
+  for (const bool keep_executables : {true, false}) {
+    graph.replay();
+    EXPECT_GE(graph.suspend({.keep_executables = keep_executables}), 4U << 20U);
+    EXPECT_TRUE(pool.is_asleep());
+    EXPECT_EQ(graph.suspend(), 0U) << "it sleeps already";
+    EXPECT_THROW(graph.replay(), UsageError);
+    graph.resume();
+    graph.resume();
+    EXPECT_FALSE(pool.is_asleep());
+    EXPECT_TRUE(same(result, at::full({kFloats}, 3.0, device())));
+  }
+  x.fill_(4);
+  graph.replay();
+  EXPECT_TRUE(same(result, at::full({kFloats}, 9.0, device())));
+}
+
+TEST_P(PoolSleepTest, AGraphThatSharesItsPoolLeavesSleepToThePool) {
+  GraphPool pool = make_pool();
+  at::Tensor x = at::ones({8}, device());
+  Graph graph(device());
+  std::optional<Graph> other(device());
+  graph.capture([&] { x.add_(1); }, {.warmup = 1, .pool = pool});
+  other->capture([&] { x.mul_(2); }, {.warmup = 1, .pool = pool});
+  EXPECT_THAT([&] { graph.suspend(); },
+              ThrowsMessage<UsageError>(::testing::AllOf(
+                  HasSubstr("suspend() was called on a graph that shares its pool with 1 other: a pool sleeps and "
+                            "wakes with all of its graphs"),
+                  HasSubstr("fix:   call pool.suspend(), of the GraphPool"))));
+  EXPECT_FALSE(pool.is_asleep());
+  (void)pool.suspend();
+  EXPECT_THAT([&] { other->resume(); }, ThrowsMessage<UsageError>(HasSubstr("fix:   call pool.resume()")));
+  EXPECT_TRUE(pool.is_asleep());
+  pool.resume();
+  graph.replay();
+  other->replay();
+  EXPECT_TRUE(same(x, at::full({8}, 4.0, device())));
+  other.reset();
+  (void)graph.suspend();
+  EXPECT_TRUE(pool.is_asleep()) << "it is alone now";
+  graph.resume();
+}
+
+TEST_P(PoolSleepTest, AGraphWhosePoolWasNotMadeToSleepIsRefused) {
+  const at::Tensor x = at::ones({8}, device());
+  Graph graph(device());
+  graph.capture([&] { (void)(x + 1); }, {.warmup = 1});
+  EXPECT_THAT([&] { graph.suspend(); },
+              ThrowsMessage<UsageError>(::testing::AllOf(HasSubstr("a pool that was not made to sleep"),
+                                                         HasSubstr("capture graphs into it by their option `pool`"))));
+}
+
 TEST_P(PoolSleepTest, AGraphMayEndAsleepAndItsResultLivesOn) {
   std::optional<GraphPool> pool(make_pool());
   const at::Tensor x = at::ones({4 * kFloats}, device());

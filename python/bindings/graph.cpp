@@ -151,6 +151,12 @@ void bind_graph(py::module_& module) {
       .def("replay", &replay,
            "Runs what was captured, on the current stream; copies `sources` into the graph's inputs first.")
       .def("instantiate", &Graph::instantiate, NoGil(), "Makes the executable from the captured graph as it is now.")
+      .def(
+          "suspend",
+          [](Graph& self, bool keep_executables) { return self.suspend({.keep_executables = keep_executables}); },
+          py::kw_only(), py::arg("keep_executables") = true, NoGil(),
+          "GraphPool.suspend() of the graph's pool, where no other graph is in it.")
+      .def("resume", &Graph::resume, NoGil(), "GraphPool.resume() of the graph's pool, where no other graph is in it.")
       .def("reset", &Graph::reset, NoGil(), "Drops the graph and its memory; the object can capture again.")
       .def_property_readonly("captured", &Graph::captured, "Whether there is something to replay.")
       .def_property_readonly("device", &Graph::device, "Where it runs.")

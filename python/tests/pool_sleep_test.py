@@ -142,10 +142,30 @@ def test_executables_go_where_they_are_not_kept(device):
         assert (memory.executable.device, memory.pool.executables.device) == (0, 0)
         with pytest.raises(pianola.UsageError, match=r"instantiate\(\) was called on a graph whose pool is asleep"):
             graph.instantiate()
-        pool.resume()
+        pianola.resume_all()
         assert (graph.raw_executable() != 0) == (device.type == "cuda")
     graph.replay()
     assert x.tolist() == [2.0] * 4
+
+
+@pytest.mark.parametrize("keep_executables", [True, False])
+def test_a_graph_alone_in_its_pool_sleeps_by_itself(device, keep_executables):
+    x = torch.ones(4, device=device)
+    pool = pianola.GraphPool(device, can_sleep=True)
+    graph, other = pianola.Graph(device), pianola.Graph(device)
+    graph.capture(lambda: x.add_(1), pool=pool)
+    assert isinstance(graph.suspend(keep_executables=keep_executables), int)
+    assert pool.is_asleep
+    graph.resume()
+    graph.replay()
+    assert x.tolist() == [2.0] * 4
+    other.capture(lambda: x.mul_(2), pool=pool)
+    with pytest.raises(pianola.UsageError, match=r"shares its pool with 1 other(.|\n)*call pool\.suspend\(\)"):
+        graph.suspend()
+    assert not pool.is_asleep
+    other.reset()
+    graph.suspend()
+    graph.resume()
 
 
 def test_a_pool_has_to_be_made_to_sleep(device):
