@@ -56,11 +56,12 @@ void Graph::Impl::adopt(graph::CaptureResult recorded) {
   });
   if (result->groups.empty()) return;
   backend->watch_replays(result->groups, result->trace ? graph::words_of_collectives(*result->trace) : "collectives");
-  graph::GroupGraphs::of_this_process().add(this, result->groups, buffers_of_collectives(result->trace.get()), [this] {
-    if (!process.is_this_process()) return;
-    const OneCall::Scope call = this->call("destroy_process_group()");
-    drop();
-  });
+  graph::GroupGraphs::of_this_process().add(this, backend->pool().state().get(), result->groups,
+                                            buffers_of_collectives(result->trace.get()), [this] {
+                                              if (!process.is_this_process()) return;
+                                              const OneCall::Scope call = this->call("destroy_process_group()");
+                                              drop();
+                                            });
 }
 
 Graph::Impl::~Impl() {

@@ -2,6 +2,7 @@
 
 #include <pianola/distributed/agreement.hpp>
 #include <pianola/distributed/group_clock.hpp>
+#include <pianola/distributed/rank_vote.hpp>
 #include <pianola/graph/hang_watch.hpp>
 #include <pianola/graph/process_groups.hpp>
 
@@ -15,6 +16,7 @@ std::size_t drop_graphs_of_group(std::string_view name) {
   graph::HangWatch::of_this_process().forget(name);
   distributed::Agreement::of_this_process().forget(name);
   distributed::GroupClock::of_this_process().forget(name);
+  distributed::RankVote::of_this_process().forget(name);
   return graph::GroupGraphs::of_this_process().drop_of(name);
 }
 
@@ -25,10 +27,26 @@ GroupGraphs& GroupGraphs::of_this_process() {
   return *graphs;
 }
 
-void GroupGraphs::add(const void* graph, std::vector<std::string> groups,
+void GroupGraphs::add(const void* graph, const PoolState* pool, std::vector<std::string> groups,
                       std::optional<std::vector<std::uintptr_t>> buffers, std::function<void()> drop) {
   const std::lock_guard lock(mutex_);
-  all_.push_back({.graph = graph, .groups = std::move(groups), .buffers = std::move(buffers), .drop = std::move(drop)});
+  all_.push_back({.graph = graph,
+                  .pool = pool,
+                  .groups = std::move(groups),
+                  .buffers = std::move(buffers),
+                  .drop = std::move(drop)});
+}
+
+std::vector<std::string> GroupGraphs::groups_of(const PoolState& pool) {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::string> groups;
+  for (const One& one : all_) {
+    if (one.pool != &pool) continue;
+    for (const std::string& group : one.groups) {
+      if (std::find(groups.begin(), groups.end(), group) == groups.end()) groups.push_back(group);
+    }
+  }
+  return groups;
 }
 
 bool GroupGraphs::any_uses(const std::function<bool(std::uintptr_t address)>& lies_there) {

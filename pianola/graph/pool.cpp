@@ -3,7 +3,6 @@
 #include <pianola/core/error.hpp>
 #include <pianola/graph/device_check.hpp>
 #include <pianola/graph/fork.hpp>
-#include <pianola/graph/group_graphs.hpp>
 #include <pianola/graph/open_capture.hpp>
 #include <pianola/graph/pool_state.hpp>
 #include <pianola/graph/tape/tape.hpp>
@@ -162,69 +161,6 @@ void PoolState::check_awake(const char* call) const {
                     .fix = "call its resume(), or resume_all(), before; or use another pool"});
 }
 
-std::size_t PoolState::suspend(const SuspendOptions& options) {
-  if (!can_sleep()) {
-    throw UsageError({.what = "suspend() was called on a pool that was not made to sleep",
-                      .fix = "make it with can_sleep: GraphPool(device, {.can_sleep = true}), in Python "
-                             "GraphPool(device, can_sleep=True); and capture graphs into it by their option `pool`"});
-  }
-  if (graph::capture_is_open()) {
-    throw UsageError({.what = "suspend() was called while a capture is open on this thread",
-                      .fix = "call it when the capture has ended"});
-  }
-  const OneCall::Scope alone(captures_, "suspend()", "a graph pool");
-  drops_executables_ = (is_asleep() && drops_executables_) || !options.keep_executables;
-  if (is_asleep()) {
-    if (drops_executables_) graphs_.drop_executables();
-    return 0;
-  }
-  if (device_.is_cuda() &&
-      graph::GroupGraphs::of_this_process().any_uses([this](std::uintptr_t address) { return holds(address); })) {
-    throw UsageError(
-        {.what =
-             "a graph sends or receives memory of the pool: NCCL has registered it at the capture, and would use the "
-             "old one after resume()",
-         .fix = "capture it into a pool that does not sleep, or reset it before and capture it again after"});
-  }
-  is_ = Is::asleep;
-  try {
-    const std::size_t bytes = let_memory_go();
-    if (drops_executables_) graphs_.drop_executables();
-    return bytes;
-  } catch (...) {
-    end_sleep();
-    is_ = Is::ready;
-    throw;
-  }
-}
-
-void PoolState::resume() {
-  if (graph::capture_is_open()) {
-    throw UsageError({.what = "resume() was called while a capture is open on this thread",
-                      .fix = "call it when the capture has ended"});
-  }
-  const OneCall::Scope alone(captures_, "resume()", "a graph pool");
-  if (!is_asleep()) return;
-  take_memory_back();
-  try {
-    graphs_.make_executables();
-  } catch (...) {
-    sleep_on();
-    throw;
-  }
-  end_sleep();
-  is_ = Is::ready;
-}
-
-// Where the driver does not take the memory, the next resume() finds it.
-void PoolState::sleep_on() noexcept {
-  try {
-    (void)let_memory_go();
-  } catch (const std::exception& error) {
-    TORCH_WARN("pianola: a pool that could not be resumed has its memory, and sleeps: ", error.what());
-  }
-}
-
 void TapePool::add(const graph::Tape& tape, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
   tapes_.emplace(&tape, bytes);
@@ -279,33 +215,6 @@ std::shared_ptr<PoolState> pool_state(c10::Device device, PoolId id) {
 std::shared_ptr<PoolState> make_pool_state(c10::Device device, const std::shared_ptr<PoolFamily>& family,
                                            PoolTraits traits) {
   return KnownPools::instance().make_own(graph::usable_device(device), family, traits);
-}
-
-std::size_t suspend_all(const SuspendOptions& options) {
-  std::size_t bytes = 0;
-  std::exception_ptr first;
-  for (const std::shared_ptr<PoolState>& pool : living_pools()) {
-    if (!pool->can_sleep()) continue;
-    try {
-      bytes += pool->suspend(options);
-    } catch (...) {
-      if (!first) first = std::current_exception();
-    }
-  }
-  if (first) std::rethrow_exception(first);
-  return bytes;
-}
-
-void resume_all() {
-  std::exception_ptr first;
-  for (const std::shared_ptr<PoolState>& pool : KnownPools::instance().all()) {
-    try {
-      if (pool->is_asleep()) pool->resume();
-    } catch (...) {
-      if (!first) first = std::current_exception();
-    }
-  }
-  if (first) std::rethrow_exception(first);
 }
 
 std::shared_ptr<PoolFamily> make_pool_family(c10::Device device) {

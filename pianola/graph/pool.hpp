@@ -67,6 +67,9 @@ class PIANOLA_API GraphPool {
   /// @return  Bytes of the pool that went back, without those of executables; 0 where it sleeps already.
   /// @throws UsageError  The pool cannot sleep; a capture is open; or a graph sends or receives memory of the pool: NCCL has registered
   ///                     it at the capture.
+  /// Ranks:    Where a graph of the pool communicates, all ranks of its process groups call it at the same point, as a collective, and
+  ///           so resume(): where one is refused, or does not come within the groups' timeout, all are, by a UsageError that names the
+  ///           rank and its reason, and nothing sleeps. For OutOfMemoryError of one all throw that.
   /// Streams:  Waits for the device.
   /// Threads:  Any; no replay of a graph of the pool may run, and nobody may capture on the device by other means.
   std::size_t suspend(const SuspendOptions& options = {});
@@ -104,10 +107,11 @@ class PIANOLA_API GraphPool {
   std::shared_ptr<PoolState> state_;
 };
 
-/// Suspends every pool of this process that can sleep. @return  Bytes that went back, as of GraphPool::suspend().
+/// Suspends every pool of this process that can sleep; those whose graphs communicate with other ranks all together, or none of them.
+/// @return  Bytes that went back, as of GraphPool::suspend().
 /// @throws UsageError  As GraphPool::suspend(), for the first pool that cannot; the others sleep.
 PIANOLA_API std::size_t suspend_all(const SuspendOptions& options = {});
-/// Resumes every pool that sleeps. @throws OutOfMemoryError  As GraphPool::resume(), for the first pool without room.
+/// Resumes every pool that sleeps, in the same way. @throws OutOfMemoryError  As GraphPool::resume(), for the first pool without room.
 PIANOLA_API void resume_all();
 
 /// Names a pool to capture into; empty means "a pool of its own". Cheap to copy; keeps the pool's memory alive.

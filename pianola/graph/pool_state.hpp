@@ -139,9 +139,11 @@ class PoolState {
   /// Before a capture, say. @param call  "capture()", for the error. @throws UsageError  It sleeps.
   void check_awake(const char* call) const;
 
-  /// See GraphPool.
+  /// See GraphPool, and pool_sleep.hpp.
   std::size_t suspend(const SuspendOptions& options);
   void resume();
+  class Suspending;
+  class Resuming;
   [[nodiscard]] bool is_asleep() const noexcept { return is_.load(std::memory_order_relaxed) == Is::asleep; }
 
  private:
@@ -149,12 +151,13 @@ class PoolState {
 
   virtual void begin_warm_up() {}
   virtual void end_warm_up() {}
-  // Without replays or captures, and none begins meanwhile; also once more after take_memory_back(). @return  Bytes that went back.
+  // Without replays or captures, and none begins meanwhile: copies what has to be kept.
+  virtual void prepare_sleep() {}
+  // After that, also once more after take_memory_back(). @return  Bytes that went back.
   virtual std::size_t let_memory_go() { return 0; }
   virtual void take_memory_back() {}
-  // It is awake again: what was kept for it may go.
+  // It is awake again, or has not slept: what was kept for it may go.
   virtual void end_sleep() noexcept {}
-  void sleep_on() noexcept;
   // Fills in what `bytes` is made of.
   virtual void account(PoolMemory& memory) const = 0;
   [[nodiscard]] virtual bool holds(std::uintptr_t /*address*/) const { return false; }

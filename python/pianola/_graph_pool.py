@@ -26,7 +26,8 @@ class GraphPool(_C.GraphPool):
             generate()
 
     The executables of its graphs are memory of the driver's, and stay: with `suspend(keep_executables=False)` they go, too, and
-    `resume()` makes them again from the captured graphs. `graph.memory()` says what they take.
+    `resume()` makes them again from the captured graphs. `graph.memory()` says what they take. Where graphs of the pool communicate, all
+    ranks suspend and resume it at the same point, as in a collective: where one cannot, none does, and each raises what that one says.
 
     A pool with `plan_memory` has every capture plan its memory, and all of them in one region: buckets of a length, training and
     evaluation and whatever else never runs at once take what the largest takes, in whichever order they are captured. A result that

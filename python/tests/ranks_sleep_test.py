@@ -1,5 +1,6 @@
 """Pools of two ranks that sleep: training with DistributedDataParallel goes on where it slept; memory that NCCL has registered stays."""
 
+import datetime
 import time
 
 import pianola
@@ -142,7 +143,7 @@ def slept(pair, turn):
     dist.barrier()
     at_work = others_at_work(max(given_back, 1)), pair.same_when_evaluated()
     if dist.get_rank() == turn % RANKS:
-        time.sleep(0.01)  # the others replay while this rank sleeps
+        time.sleep(0.01)  # the others wait for this rank
     pianola.resume_all()
     kept = pair.same_state()
     equal.append(pair.step())
@@ -230,6 +231,74 @@ def a_tensor_of_its_own_is_reduced():
     return equal
 
 
+def reducing(pool, group=None):
+    """A graph in the pool that communicates tensors from outside of it, and whether a replay does what eager code would."""
+    x, total, results, graph = batch(0).clone(), torch.zeros(4, 6, device=device()), [], pianola.Graph(device())
+
+    def step():
+        total.copy_(x * 2)
+        dist.all_reduce(total, group=group)
+        results.append(total + 1)
+
+    graph.capture(step, warmup=1, pool=pool)
+
+    def is_right(number):
+        x.copy_(batch(number))
+        graph.replay()
+        return torch.equal(results[-1], reduced(batch(number)))
+
+    return graph, is_right
+
+
+def one_rank_cannot():
+    """What each was told where the last rank could not suspend, could not resume, and called something else; whether a pool slept
+    afterwards, each time; whether replays were right."""
+    pool, told, asleep, is_last = sleeping_pool(), [], [], dist.get_rank() == RANKS - 1
+    graph, is_right = reducing(pool)
+    equal = [is_right(1)]
+
+    def look(result):
+        told.append(result)
+        asleep.append(pool.is_asleep)
+
+    if is_last:
+        with pool.allocations():
+            look(refusal(pool.suspend))
+    else:
+        look(refusal(pool.suspend))
+    equal.append(is_right(2))
+    look(refusal(lambda: pool.suspend(keep_executables=False)))
+    if is_last:
+        other = pianola.Graph(device())
+        look(refusal(lambda: other.capture(pool.resume, warmup=1)))
+    else:
+        look(refusal(pool.resume))
+    look(refusal(pool.resume))
+    equal.append(is_right(3))
+    look(refusal(graph.resume if is_last else graph.suspend))
+    equal.append(is_right(4))
+    look(refusal(graph.suspend))
+    look(refusal(pianola.resume_all))
+    equal.append(is_right(5))
+    return told, asleep, equal
+
+
+def one_rank_does_not_call():
+    """What each was told when the first one called alone, and when all called then; whether replays were right."""
+    group = dist.new_group(timeout=datetime.timedelta(seconds=4))
+    pool = sleeping_pool()
+    graph, is_right = reducing(pool, group)
+    equal, told = [is_right(1)], []
+    told.append(refusal(pool.suspend) if dist.get_rank() == 0 else None)
+    dist.barrier()
+    equal.append(is_right(2))
+    told.append(refusal(pool.suspend))
+    told.append(refusal(pool.resume))
+    equal.append(is_right(3))
+    graph.reset()
+    return told, equal
+
+
 def trained(model, optimizer):
     """How its pool was refused, and whether the step replayed."""
     pool, one = sleeping_pool(), optimizer(model)
@@ -259,7 +328,8 @@ def sharded_parameters():
     return trained(sharded(), fused_adamw)
 
 
-CASES = (training_of_ddp, a_tensor_of_the_graph_is_reduced, a_tensor_of_its_own_is_reduced, buffers_that_ddp_sends, sharded_parameters)
+CASES = (training_of_ddp, a_tensor_of_the_graph_is_reduced, a_tensor_of_its_own_is_reduced, one_rank_cannot, one_rank_does_not_call,
+         buffers_that_ddp_sends, sharded_parameters)
 ON_THE_CPU = ()
 
 
@@ -292,6 +362,29 @@ def test_a_pool_whose_memory_is_sent_does_not_sleep_before_its_graph_is_reset(ra
 
 def test_a_graph_that_sends_memory_from_outside_of_its_pool_sleeps(ranks):
     assert of_both(ranks, a_tensor_of_its_own_is_reduced) == [[True] * SLEEPS] * RANKS
+
+
+def test_where_one_rank_cannot_none_does_and_all_are_told_why(ranks):
+    found = of_both(ranks, one_rank_cannot)
+    for told, asleep, equal in found:
+        assert equal == [True] * len(equal)
+        assert asleep == [False, True, True, False, False, True, False]
+        assert [result is None for result in told] == [False, True, False, True, False, True, True]
+    (first, _, woken, _, other_call, _, _), (own, _, own_woken, _, own_call, _, _) = (told for told, _, _ in found)
+    why = own[1].splitlines()[0]
+    everywhere = "was refused on all ranks of the pool's graphs, and changed nothing"
+    refused(first, "UsageError", f"suspend() {everywhere}: rank 1 cannot: {why}", rule=None)
+    refused(own_woken, "UsageError", "resume() was called while a capture is open", rule=None)
+    refused(woken, "UsageError", f"resume() {everywhere}: rank 1 cannot: resume() was called while a capture is open", rule=None)
+    refused(other_call, "UsageError", "rank 1 called resume() where rank 0 called suspend()", rule=None)
+    refused(own_call, "UsageError", "rank 0 called suspend() where rank 1 called resume()", rule=None)
+
+
+def test_a_rank_that_does_not_call_is_named_and_joins_the_next_call(ranks):
+    (told, equal), (others, others_equal) = of_both(ranks, one_rank_does_not_call)
+    refused(told[0], "UsageError", "suspend() was refused", "rank 1 of process group", "has not called it within 4 s", rule=None)
+    assert told[1:] == [None, None] and others == [None] * 3
+    assert all(equal) and all(others_equal)
 
 
 def test_a_model_whose_buffers_are_sent_sleeps_where_nothing_is_registered(ranks):

@@ -1,6 +1,8 @@
 #include <pianola/graph/cuda/cuda_pool.hpp>
 
 #include <pianola/core/error.hpp>
+#include <pianola/cuda/capture_mode.hpp>
+#include <pianola/cuda/driver.hpp>
 #include <pianola/graph/cuda/into_pool.hpp>
 #include <pianola/graph/cuda/mapped_segments.hpp>
 #include <pianola/graph/cuda/pool_blocks.hpp>
@@ -175,10 +177,16 @@ std::shared_ptr<void> CudaPool::allocate_into() {
 void CudaPool::begin_warm_up() { PoolTurn(turns_).order().enter(device()); }
 void CudaPool::end_warm_up() { PoolTurn(turns_).order().leave(); }
 
-std::size_t CudaPool::let_memory_go() {
+void CudaPool::prepare_sleep() {
   const PoolReturns::NoCaptures none("suspend()");  // CUDA forbids to wait for a device on which anybody captures
   const PoolTurn turn(turns_);
-  if (!asleep_) asleep_.emplace(device(), id());
+  asleep_.emplace(device(), id());
+}
+
+// Nothing waits here: others may capture.
+std::size_t CudaPool::let_memory_go() {
+  const RelaxedCaptureMode relaxed(Driver::get());
+  const PoolTurn turn(turns_);
   return asleep_->give_back();
 }
 

@@ -54,6 +54,7 @@ class CudaPool final : public PoolState {
            PoolTraits traits);
   void begin_warm_up() override;
   void end_warm_up() override;
+  void prepare_sleep() override;
   std::size_t let_memory_go() override;
   void take_memory_back() override;
   void end_sleep() noexcept override { asleep_.reset(); }

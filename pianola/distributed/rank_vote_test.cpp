@@ -1,0 +1,131 @@
+#include <pianola/distributed/rank_vote.hpp>
+
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <future>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace pianola::distributed::rank_vote_test {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::Each;
+using ::testing::ElementsAre;
+
+constexpr milliseconds kLong = std::chrono::minutes(1), kShort{20};
+
+Membership of(const std::string& group, std::int64_t member, std::int64_t size) {
+  return {.group = group, .member = member, .size = size, .moment = ""};
+}
+
+/// Ranks that share a store, each with the votes of its own process.
+class RankVoteTest : public ::testing::Test {
+ protected:
+  explicit RankVoteTest(std::int64_t size = 3) {
+    for (std::int64_t rank = 0; rank < size; ++rank) {
+      processes.emplace_back(RankVote::Options{});
+      groups.push_back({of("all", rank, size)});
+    }
+  }
+  static Ballot in_favour(std::size_t rank, const std::string& call = "suspend()") {
+    return {.call = call, .name = "rank " + std::to_string(rank)};
+  }
+
+  /// What one is told, "" where the vote is won.
+  std::string vote(std::size_t rank, const Ballot& ballot, milliseconds patience = kLong) {
+    const auto objection = processes[rank].vote(groups[rank], ballot, store, patience);
+    return !objection ? "" : objection->why + (objection->lacks_memory ? " (memory)" : "");
+  }
+  /// All at once.
+  std::vector<std::string> votes(const std::vector<Ballot>& ballots) {
+    std::vector<std::future<std::string>> ranks;
+    for (std::size_t rank = 0; rank < ballots.size(); ++rank) {
+      ranks.push_back(std::async(std::launch::async, [&, rank] { return vote(rank, ballots[rank]); }));
+    }
+    std::vector<std::string> told;
+    for (std::future<std::string>& rank : ranks) told.push_back(rank.get());
+    return told;
+  }
+
+  c10::intrusive_ptr<c10d::HashStore> store = c10::make_intrusive<c10d::HashStore>();
+  std::deque<RankVote> processes;
+  std::vector<std::vector<Membership>> groups;
+};
+
+TEST_F(RankVoteTest, WhereAllCanTheVoteIsWonAgainAndAgain) {
+  for (int i = 0; i < 50; ++i) {
+    ASSERT_THAT(votes({in_favour(0), in_favour(1), in_favour(2)}), Each("")) << i;
+  }
+  EXPECT_LE(store->getNumKeys(), 3 * 16) << "old entries go";
+}
+
+TEST_F(RankVoteTest, WhereOneCannotTheOthersAreToldWhoAndWhy) {
+  Ballot against = in_favour(1);
+  against.objection = "a capture is open";
+  EXPECT_THAT(votes({in_favour(0), against, in_favour(2)}),
+              ElementsAre("rank 1 cannot: a capture is open", "", "rank 1 cannot: a capture is open"))
+      << "it knows itself";
+  against.objection = "no room";
+  against.lacks_memory = true;
+  EXPECT_THAT(votes({in_favour(0), against, in_favour(2)}),
+              ElementsAre("rank 1 cannot: no room (memory)", "", "rank 1 cannot: no room (memory)"));
+  EXPECT_THAT(votes({in_favour(0), in_favour(1), in_favour(2)}), Each(""));
+}
+
+TEST_F(RankVoteTest, AnObjectionDoesNotWait) {
+  Ballot against = in_favour(1);
+  against.objection = "a capture is open";
+  EXPECT_EQ(vote(1, against), "");
+  EXPECT_EQ(vote(0, in_favour(0)), "rank 1 cannot: a capture is open");
+  EXPECT_EQ(vote(2, in_favour(2)), "rank 1 cannot: a capture is open") << "whoever comes later is told the same";
+}
+
+TEST_F(RankVoteTest, RanksThatCallSomethingElseAreTold) {
+  const std::string at_odds = "rank 1 called resume() where rank 0 called suspend()";
+  EXPECT_EQ(votes({in_favour(0), in_favour(1, "resume()"), in_favour(2)})[0], at_odds);
+  EXPECT_THAT(votes({in_favour(0), in_favour(1, "resume()"), in_favour(2)}), Each(::testing::Ne("")));
+}
+
+TEST_F(RankVoteTest, ARankThatDoesNotVoteIsWaitedForAndItsVoteIsLostForAll) {
+  auto other = std::async(std::launch::async, [&] { return vote(2, in_favour(2)); });
+  const std::string absent = "rank 1 of process group 'all' has not called it within 0.02 s";
+  EXPECT_EQ(vote(0, in_favour(0), kShort), absent);
+  EXPECT_EQ(other.get(), absent);
+  EXPECT_THAT(votes({in_favour(0), in_favour(1), in_favour(2)}), Each("")) << "the late one joins the next";
+}
+
+TEST_F(RankVoteTest, ARankThatComesTooLateIsNotOfTheVoteThatWasLost) {
+  EXPECT_NE(vote(0, in_favour(0), kShort), "");
+  EXPECT_NE(vote(1, in_favour(1), kShort), "") << "the others are not there any more";
+  EXPECT_NE(vote(2, in_favour(2), kShort), "");
+  EXPECT_THAT(votes({in_favour(0), in_favour(1), in_favour(2)}), Each(""));
+}
+
+TEST_F(RankVoteTest, AVoteReachesTheOtherGroupsOfItsMembers) {
+  groups = {{of("01", 0, 2)}, {of("01", 1, 2), of("12", 0, 2)}, {of("12", 1, 2)}};
+  EXPECT_THAT(votes({in_favour(0), in_favour(1), in_favour(2)}), Each(""));
+  Ballot against = in_favour(2);
+  against.objection = "no";
+  EXPECT_THAT(votes({in_favour(0), in_favour(1), against}), ElementsAre("rank 2 cannot: no", "rank 2 cannot: no", ""));
+}
+
+TEST_F(RankVoteTest, AGroupThatEndsTakesItsEntriesBack) {
+  EXPECT_NE(vote(0, in_favour(0), kShort), "");
+  EXPECT_THAT(votes({in_favour(0), in_favour(1), in_favour(2)}), Each(""));
+  EXPECT_GT(store->getNumKeys(), 0);
+  for (RankVote& process : processes) process.forget("all");
+  EXPECT_EQ(store->getNumKeys(), 0);
+  EXPECT_THAT(votes({in_favour(0), in_favour(1), in_favour(2)}), Each("")) << "another one of its name";
+}
+
+}  // namespace
+}  // namespace pianola::distributed::rank_vote_test
