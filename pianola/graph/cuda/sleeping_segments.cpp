@@ -21,6 +21,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <span>
 
 namespace pianola::graph {
 
@@ -99,26 +100,46 @@ std::size_t AsleepPool::give_back() {
 
 void AsleepPool::wake() {
   const c10::cuda::CUDAGuard on_device(device_);
-  const auto map_all = [this] {
-    std::vector<MappedMemory*> back;
-    try {
-      for (MappedMemory* const memory : memory_of(pool_)) {
-        if (memory->is_mapped()) continue;
-        memory->map();
-        back.push_back(memory);
-      }
-    } catch (...) {
-      for (MappedMemory* const memory : back) memory->unmap();
-      throw;
+  try {
+    map_and_copy();
+  } catch (const OutOfMemoryError&) {
+    allocator::emptyCache();
+    map_and_copy();
+  }
+}
+
+// What holds blocks comes first: they are copied while the rest is mapped, which takes about as long.
+void AsleepPool::map_and_copy() {
+  std::vector<MappedMemory*> memory = memory_of(pool_);
+  std::erase_if(memory, [](const MappedMemory* one) { return one->is_mapped(); });
+  const auto holds_blocks = [this](const MappedMemory* one) { return holds_any(*one); };
+  const auto rest = std::stable_partition(memory.begin(), memory.end(), holds_blocks);
+  std::vector<MappedMemory*> back;
+  const auto map = [&](std::span<MappedMemory* const> some) {
+    for (MappedMemory* const one : some) {
+      one->map();
+      back.push_back(one);
     }
   };
   try {
-    map_all();
-  } catch (const OutOfMemoryError&) {
-    allocator::emptyCache();
-    map_all();
+    map({memory.begin(), rest});
+    start_copies(/*to_host=*/false);
+    map({rest, memory.end()});
+  } catch (...) {
+    (void)cudaStreamSynchronize(copying_stream());
+    for (MappedMemory* const one : back) one->unmap();
+    throw;
   }
-  copy(/*to_host=*/false);
+  C10_CUDA_CHECK(cudaStreamSynchronize(copying_stream()));
+}
+
+bool AsleepPool::holds_any(const MappedMemory& memory) const {
+  const ByteSpan all = {.begin = memory.address(), .end = memory.address() + memory.bytes()};
+  return std::ranges::any_of(held_, [&](const ByteSpan& span) { return span.overlaps(all); });
+}
+
+cudaStream_t AsleepPool::copying_stream() const {
+  return thread_stream(StreamPurpose::sleep, device_.index()).stream();
 }
 
 // In pieces: torch rounds each allocation of pinned memory up to a power of two.
@@ -131,9 +152,14 @@ void AsleepPool::make_room_on_host() {
   }
 }
 
-// A segment may have gone meanwhile, with all that lay in it.
 void AsleepPool::copy(bool to_host) {
-  const cudaStream_t stream = thread_stream(StreamPurpose::sleep, device_.index()).stream();
+  start_copies(to_host);
+  C10_CUDA_CHECK(cudaStreamSynchronize(copying_stream()));
+}
+
+// A segment may have gone meanwhile, with all that lay in it.
+void AsleepPool::start_copies(bool to_host) {
+  const cudaStream_t stream = copying_stream();
   const std::vector<MappedMemory*> memory = memory_of(pool_);
   const auto is_there = [&](const ByteSpan& span) {
     return std::ranges::any_of(memory, [&](const MappedMemory* one) {
@@ -156,7 +182,6 @@ void AsleepPool::copy(bool to_host) {
       TORCH_CHECK(status == cudaSuccess, "cudaMemcpyAsync: ", cudaGetErrorString(status));
     }
   }
-  C10_CUDA_CHECK(cudaStreamSynchronize(stream));
 }
 
 #else

@@ -1,10 +1,12 @@
 #pragma once
 #include <pianola/core/byte_span.hpp>
+#include <pianola/cuda/mapped_memory.hpp>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/Device.h>
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <cuda_runtime_api.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -48,6 +50,10 @@ class AsleepPool {
 
  private:
   void make_room_on_host();
+  void map_and_copy();
+  [[nodiscard]] bool holds_any(const MappedMemory& memory) const;
+  [[nodiscard]] cudaStream_t copying_stream() const;
+  void start_copies(bool to_host);
   void copy(bool to_host);
 
   c10::Device device_;
