@@ -68,6 +68,12 @@ class Backend {
   virtual std::optional<memory::StepRun> lanes_seen(const OpTrace& /*trace*/) { return std::nullopt; }
   /// After end(): settles what replays run, where there is a choice. What it writes on the way it saves first.
   virtual void choose(const OpTrace* /*trace*/, const SaveStorage& /*save*/) {}
+  /// After choose(), of a capture with CaptureOptions::instantiate off: the executable of an earlier one takes it over. Where this throws,
+  /// the earlier one is as it was; else it lacks its executable, which its next replay would make anew. The operations are alike.
+  /// See Note [Updates]. @throws CaptureError  Its nodes or edges are others.
+  virtual void take_over(Backend& /*earlier*/, const OpTrace& /*captured*/, const OpTrace& /*now*/) {}
+  /// Before the earlier capture goes: keeps what the executable still needs of it.
+  virtual void keep_of(Backend& /*earlier*/) noexcept {}
   /// Stops recording, returns all memory, and leaves the device ready for the next capture.
   virtual void abandon() noexcept = 0;
   /// Why the recording is broken, if it is: valid from the first offence on, also after abandon().

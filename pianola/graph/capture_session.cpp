@@ -6,6 +6,7 @@
 #include <pianola/graph/branch_plan.hpp>
 #include <pianola/graph/memory_limit.hpp>
 #include <pianola/graph/open_capture.hpp>
+#include <pianola/graph/update_check.hpp>
 #include <pianola/trace/plain_check.hpp>
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -122,7 +123,8 @@ std::optional<Diagnosis> explain_timing(const std::optional<trace::OddWork>& com
 
 }  // namespace
 
-CaptureSession::CaptureSession(Backend& backend, const CaptureOptions& options) : backend_(backend), options_(options) {
+CaptureSession::CaptureSession(Backend& backend, const CaptureOptions& options, std::optional<EarlierCapture> earlier)
+    : backend_(backend), options_(options), earlier_(earlier) {
   if (!options.pool.empty() && options.pool.state()->plans_all()) options_.plan_memory = true;
   check(options_);
   if (options_.plan_memory && options_.branches == kAutoBranches) options_.branches = 0;
@@ -130,8 +132,9 @@ CaptureSession::CaptureSession(Backend& backend, const CaptureOptions& options) 
   check_plain(options);
   backend.check_may_capture(options);
   if (!options.pool.empty()) {
-    in_pool_.emplace(options.pool.state()->captures(), "capture()", "a graph pool");
-    options.pool.state()->check_awake("capture()");
+    const char* const call = earlier ? "update()" : "capture()";
+    in_pool_.emplace(options.pool.state()->captures(), call, "a graph pool");
+    options.pool.state()->check_awake(call);
   }
   generators_ = backend.default_generators();
   generators_.insert(generators_.end(), options.generators.begin(), options.generators.end());
@@ -271,6 +274,7 @@ CaptureResult CaptureSession::commit() {
   CaptureResult result;
   result.warmup_time = warmup_time_;
   result.capture_time = since(began_);
+  result.wanted_branches = wants_branches(options_);
   result.under_function_mode = trace::function_modes().users;
   if (region_uses_->any_ran()) result.region = trace::NumericRegion::current_number();
   result.region_uses = region_uses_->take();
@@ -299,6 +303,11 @@ CaptureResult CaptureSession::commit() {
   if (!communication_->groups().empty() && !backend_.executes_while_recording())
     result.agreement_time = since(agreeing);
   backend_.choose(trace, [this](const c10::Storage& storage) { written_.save(storage); });
+  if (earlier_) {
+    const auto taking_over = Clock::now();
+    take_over_from_earlier(*trace);
+    result.end_time += since(taking_over);
+  }
 
   if (written_.wrote_lazy_state()) {
     result.warnings.emplace_back(
@@ -328,6 +337,11 @@ CaptureResult CaptureSession::commit() {
     if (!backend_.executes_while_recording()) result.outside->watch_values(outside_->host_tensors());
   }
   return result;
+}
+
+void CaptureSession::take_over_from_earlier(const OpTrace& trace) {
+  if (auto difference = other_operations(*earlier_->trace, trace)) throw CaptureError(*std::move(difference));
+  backend_.take_over(*earlier_->backend, *earlier_->trace, trace);
 }
 
 // Before anything is replayed. On the CPU nothing is compared: there the host waits in a replay as it does eagerly, in any order.
@@ -415,6 +429,24 @@ void CaptureSession::put_back(bool keep_gradients) {
 
 // Where others drew meanwhile, they would draw the same numbers once more.
 void CaptureSession::put_generators_back() { moved_generators_.merge(generator_states_.put_back()); }
+
+CaptureResult record_step(Backend& backend, const std::function<void()>& step, const CaptureOptions& options,
+                          std::optional<EarlierCapture> earlier) {
+  CaptureSession session(backend, options, earlier);
+  session.warm_up(step);
+  try {
+    session.look_for_lanes(step);
+  } catch (...) {
+    session.fail(std::current_exception());
+  }
+  session.begin();
+  try {
+    step();
+  } catch (...) {
+    session.fail(std::current_exception());
+  }
+  return session.commit();
+}
 
 void warm_up(c10::Device device, const std::function<void()>& step, const CaptureOptions& options) {
   const std::unique_ptr<Backend> backend = make_backend(device);

@@ -39,17 +39,25 @@ struct CaptureResult {
   RecurrentDropout dropout;
   std::vector<std::string> groups;  ///< Of processes, that it communicates by.
   distributed::RunByReplays collectives;
+  bool wanted_branches = false;
   bool under_function_mode = false;  ///< A TorchFunctionMode of the user's was active.
   std::uint64_t region = 0;          ///< Of other numbers, in which modules ran that was open before; 0: none.
   std::vector<std::shared_ptr<const void>> region_uses;  ///< What replays tell such a region.
+};
+
+/// The capture that an update takes the place of.
+struct EarlierCapture {
+  Backend* backend;
+  const OpTrace* trace;
 };
 
 /// One capture, from the first eager run to the executable. Destroyed before commit() returned, it puts everything back:
 /// stream, memory, tensors, gradients, generators. Stays on the thread that made it.
 class CaptureSession {
  public:
+  /// @param earlier  Of an update: commit() lets its executable take the recording over. With the trace.
   /// @throws UsageError  The options are out of range, or a capture is open on this thread.
-  CaptureSession(Backend& backend, const CaptureOptions& options);
+  CaptureSession(Backend& backend, const CaptureOptions& options, std::optional<EarlierCapture> earlier = {});
   CaptureSession(const CaptureSession&) = delete;
   CaptureSession& operator=(const CaptureSession&) = delete;
   ~CaptureSession();
@@ -72,6 +80,7 @@ class CaptureSession {
  private:
   void abandon() noexcept;
   void put_back(bool keep_gradients);
+  void take_over_from_earlier(const OpTrace& trace);
   void use_memory_of(const trace::BlockLog& run);
   [[nodiscard]] bool may_have_planned_lanes() const;
   void start_recording();
@@ -81,6 +90,7 @@ class CaptureSession {
   CaptureThreads threads_;  // around all that follows
   Backend& backend_;
   CaptureOptions options_;
+  std::optional<EarlierCapture> earlier_;
   std::vector<at::Generator> generators_;
   GeneratorStates generator_states_;
   std::set<std::string> moved_generators_;  // by other threads: their devices
@@ -104,6 +114,10 @@ class CaptureSession {
   bool recording_ = false;
   bool finished_ = false;
 };
+
+/// A whole session: warms up and records `step`. What it throws comes out, explained where the capture caused it.
+[[nodiscard]] CaptureResult record_step(Backend& backend, const std::function<void()>& step,
+                                        const CaptureOptions& options, std::optional<EarlierCapture> earlier = {});
 
 /// Runs `step` as a capture would warm it up, `options.warmup` times, and puts everything back: on the capture stream,
 /// with the pool's workspaces. For a step that is captured in several graphs.

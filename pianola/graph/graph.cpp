@@ -15,7 +15,6 @@
 
 #include <fmt/format.h>
 
-#include <exception>
 #include <fstream>
 #include <optional>
 #include <span>
@@ -217,20 +216,7 @@ Graph::~Graph() {
 }
 
 void Graph::Impl::capture(const std::function<void()>& step, const CaptureOptions& options) {
-  graph::CaptureSession session(*backend, options);
-  session.warm_up(step);
-  try {
-    if (numbers.empty()) session.look_for_lanes(step);
-  } catch (...) {
-    session.fail(std::current_exception());
-  }
-  session.begin();
-  try {
-    step();
-  } catch (...) {
-    session.fail(std::current_exception());
-  }
-  adopt(session.commit());
+  adopt(graph::record_step(*backend, step, options));
   inputs = options.inputs.size();
 }
 

@@ -47,7 +47,7 @@ struct GraphInfo {
   std::chrono::microseconds warmup_time{};       ///< Host time of the eager runs.
   std::chrono::microseconds capture_time{};      ///< Host time of recording.
   std::chrono::microseconds agreement_time{};    ///< Until other ranks had stated what they hold; 0: it has none.
-  std::chrono::microseconds instantiate_time{};  ///< Host time of making and uploading the executable.
+  std::chrono::microseconds instantiate_time{};  ///< Host time of making or updating the executable.
   std::vector<std::string> warnings;             ///< What is right but may surprise, one sentence each.
   std::optional<BranchInfo> branches;            ///< What CaptureOptions::branches came to, if it was asked for.
 
@@ -89,6 +89,23 @@ class PIANOLA_API Graph {
   /// Stream:  Waits for the current stream's work by event, and the current stream waits for the capture's. No
   ///          synchronization with the host unless a snapshot has to go to host memory.
   void capture(const std::function<void()>& step, const CaptureOptions& options = {});
+
+  /// Captures `step`, as capture() does, in place of what the graph holds, and keeps the executable: it takes over the new capture's
+  /// parameters, which costs a part of what making one does. For the same step with other tensors, shapes or numbers. The tape has no
+  /// executable, but refuses another step in the same words.
+  ///
+  /// If it throws, whatever it throws, the graph holds the earlier capture, and replays it as before; but variables that the step assigned
+  /// hold what it assigned last. Else the earlier capture is gone, as by reset(). Its memory is free when the new one has its own: there
+  /// has to be room for both in the pool, which is that of the earlier capture where CaptureOptions::pool is empty.
+  ///
+  /// @throws CaptureError  As capture(). Or the step does other operations than the earlier capture, or CUDA cannot give the executable
+  ///                       the nodes that they make now (a library chose other kernels for other shapes, say); names the first
+  ///                       operation at fault.
+  /// @throws UsageError    Nothing was captured. The graph was captured with `branches` or without `trace`, has numbers,
+  ///                       communicates with other ranks or has parts that stay eager. `trace` or `instantiate` is off, `branches` is
+  ///                       set, or there are not as many `inputs` as before. As capture() else.
+  /// Stream:  As capture(). A replay that runs still does what was captured before.
+  void update(const std::function<void()>& step, const CaptureOptions& options = {});
 
   /// A number that the step gives to its operations, and that may be another one at each replay: see Number. To be declared
   /// before the capture, which then warms up four times at least: some of these calls are trials with other values, whose
@@ -151,9 +168,9 @@ class PIANOLA_API Graph {
   /// The operations that were recorded; nullptr with `trace` off. @throws UsageError  Nothing was captured.
   [[nodiscard]] const OpTrace* trace() const;
   /// The executable's raw handle (a cudaGraphExec_t), for tools; nullptr on the tape and before instantiate(). Borrowed, valid until reset(),
-  /// or until the graph's pool sleeps without executables.
+  /// or until the graph's pool sleeps without executables. Where update() was called, it knows its nodes by those of an earlier graph.
   [[nodiscard]] void* raw_executable() const;
-  /// The captured graph's raw handle (a cudaGraph_t); nullptr on the tape. Borrowed, valid until reset().
+  /// The captured graph's raw handle (a cudaGraph_t); nullptr on the tape. Borrowed, valid until reset() or update().
   [[nodiscard]] void* raw_graph() const;
   /// Writes the graph in Graphviz's language: nodes with kernel and operation, edges. @throws UsageError  Not captured,
   /// or the file cannot be written.

@@ -21,6 +21,8 @@ struct Graph::Impl {
 
   /// Warms up and records.
   void capture(const std::function<void()>& step, const CaptureOptions& options);
+  /// The same in place of what is captured, which loses its executable to it.
+  void update(const std::function<void()>& step, const CaptureOptions& options);
   /// Takes over what a session recorded.
   void adopt(graph::CaptureResult recorded);
   /// Of what was captured. The numbers stay.
@@ -36,6 +38,7 @@ struct Graph::Impl {
   /// The same of the operations from `first` to `last` alone.
   void replay(std::size_t first, std::size_t last);
   void check_may_capture() const;
+  void check_may_update(const CaptureOptions& options) const;
   [[nodiscard]] OneCall::Scope call(const char* name) { return {calls, name, "a graph"}; }
   /// Of what was captured.
   [[nodiscard]] GraphInfo info() const;

@@ -118,6 +118,10 @@ NamedNumbers::Trials::Trials(NamedNumbers& numbers, const CaptureOptions& option
     refuse_options("a graph with numbers cannot count its warm-up calls as steps: some are trials with other numbers",
                    "leave CaptureOptions::restore on");
   }
+  if (options.plan_memory && options.branches > 1) {
+    refuse_options("the memory of a graph with numbers is planned for one lane, and 'branches' is set",
+                   "leave 'branches' out, or plan_memory");
+  }
   options_.warmup = std::max(options_.warmup, static_cast<int>(kTrials) + 1);
   numbers_.unbind();
   graph_.keep([this](std::size_t /*operation*/) { return uses_.is_at_one(); });

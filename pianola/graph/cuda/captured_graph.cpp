@@ -124,6 +124,11 @@ void CapturedGraph::finish() {
   capture_end();
 }
 
+OwnedGraph CapturedGraph::release() noexcept {
+  has_graph_ = false;
+  return OwnedGraph(std::exchange(graph_, nullptr));
+}
+
 // Note [Abandoning a capture]
 // Up to 2.13 torch ends a broken capture with a throw and skips the rest: the pool stays routed, its memory is never returned, the
 // generators stay "capturing". So end the broken capture here, then give torch an empty one on the same stream to end:

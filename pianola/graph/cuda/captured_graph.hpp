@@ -1,4 +1,5 @@
 #pragma once
+#include <pianola/cuda/owned_graph.hpp>
 #include <pianola/graph/cuda/generator_clock.hpp>
 #include <pianola/graph/options.hpp>
 
@@ -37,6 +38,8 @@ class CapturedGraph final : public at::cuda::CUDAGraph {
   [[nodiscard]] const std::vector<torch_abi::DrawWords>& words() const noexcept { return words_; }
   /// Ends the capture. As capture_end(), but silent where the graph is empty: the caller refuses that.
   void finish();
+  /// Gives the captured graph away. What remains is memory and generators, which go with this.
+  [[nodiscard]] OwnedGraph release() noexcept;
 
   /// Ends a capture that cannot be finished, whatever state it is in, and gives all back that capture_begin() took.
   void abandon(c10::cuda::CUDAStream stream) noexcept;

@@ -1,4 +1,5 @@
 #include <pianola/cuda/executable.hpp>
+#include <pianola/cuda/owned_graph.hpp>
 #include <pianola/cuda/topology.hpp>
 #include <pianola/graph/account/graph_memory.hpp>
 #include <pianola/graph/backend.hpp>
@@ -15,6 +16,7 @@
 #include <pianola/graph/cuda/numbered_replay.hpp>
 #include <pianola/graph/cuda/planned_memory.hpp>
 #include <pianola/graph/cuda/pool_returns.hpp>
+#include <pianola/graph/cuda/refused_update.hpp>
 #include <pianola/graph/cuda/retained_memory.hpp>
 #include <pianola/graph/cuda/stream_scope.hpp>
 #include <pianola/graph/cuda/thread_streams.hpp>
@@ -58,6 +60,8 @@ class CudaBackend final : public Backend, private PoolGraphs::Executables {
   void look_for_lanes(memory::StepRun run) override { run_on_lanes_ = std::move(run); }
   std::optional<memory::StepRun> lanes_seen(const OpTrace& trace) override;
   void choose(const OpTrace* trace, const SaveStorage& save) override;
+  void take_over(Backend& earlier, const OpTrace& captured, const OpTrace& now) override;
+  void keep_of(Backend& earlier) noexcept override;
   void abandon() noexcept override;
   std::optional<Diagnosis> offence(const OpTrace* trace) const override {
     return recording_ ? recording_->offence(trace) : std::nullopt;
@@ -138,6 +142,7 @@ class CudaBackend final : public Backend, private PoolGraphs::Executables {
   std::optional<memory::StepRun> run_on_lanes_;  // of a recording that looks for lanes
   std::shared_ptr<PlannedMemory> planned_;
   std::unique_ptr<CapturedGraph> graph_;
+  OwnedGraph earlier_graph_;  // by whose nodes the executable knows the copies of inputs, where it is not graph_
   std::unique_ptr<Branches> branches_;  // where they were asked for
   RetainedMemory retained_;
   std::unique_ptr<CaptureRecording> recording_;
@@ -296,6 +301,24 @@ void CudaBackend::choose(const OpTrace* trace, const SaveStorage& save) {
   copies_ = branches_->exchange_copies(std::move(copies_));
 }
 
+void CudaBackend::take_over(Backend& earlier, const OpTrace& captured, const OpTrace& now) {
+  auto& other = static_cast<CudaBackend&>(earlier);
+  if (other.executable_.get() == nullptr) return instantiate();
+  if (const auto refusal = other.executable_.update(captured_graph())) {
+    throw CaptureError(explain_refused_update(*refusal, captured, now));
+  }
+  executable_ = std::move(other.executable_);
+  executable_memory_ = std::exchange(other.executable_memory_, {});
+  pool_->graphs().set(this, executable_memory_);
+  copies_.start_in_place_of(other.copies_, executable_.get());
+}
+
+void CudaBackend::keep_of(Backend& earlier) noexcept {
+  auto& other = static_cast<CudaBackend&>(earlier);
+  if (!copies_.use_earlier_nodes()) return;
+  earlier_graph_ = other.earlier_graph_ ? std::move(other.earlier_graph_) : other.graph_->release();
+}
+
 // Which lanes may run beside each other was judged by where their tensors lie.
 bool CudaBackend::has_number(std::size_t operation, std::size_t argument) {
   if (!numbers_ || !numbers_->calls().has(operation, argument)) return false;
@@ -328,6 +351,7 @@ void CudaBackend::make_executable() {
                                         {.auto_free_on_launch = true, .use_node_priority = true});
   executable_memory_ = account.taken();
   copies_.start(executable_.get());
+  earlier_graph_.reset();
   if (numbers_) numbers_->start();
 }
 
@@ -443,6 +467,7 @@ void CudaBackend::reset() noexcept {
   copies_ = {};
   numbers_.reset();
   branches_.reset();
+  earlier_graph_.reset();
   graph_.reset();
   retained_.let_go_behind(launcher_.streams());
   if (planned_) {

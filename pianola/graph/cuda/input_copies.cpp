@@ -8,6 +8,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace pianola::graph {
@@ -32,11 +33,31 @@ void InputCopies::record(std::vector<at::Tensor> inputs, CUstream stream, const 
 }
 
 void InputCopies::start(CUgraphExec executable) {
+  for (Copy& copy : copies_) start(copy, copy.node);
+  disable_all(executable);
+}
+
+void InputCopies::start(Copy& copy, CUgraphNode in_executable) noexcept {
+  copy.in_executable = in_executable;
+  copy.source = nullptr;  // what was recorded is no memory of anybody's by now
+  copy.enabled = true;    // or not: it is disabled once more then
+}
+
+// They are a chain at the begin of either graph, so that CUDA pairs them in their order.
+void InputCopies::start_in_place_of(const InputCopies& earlier, CUgraphExec executable) {
+  auto taken = earlier.copies_.begin();
   for (Copy& copy : copies_) {
-    copy.source = nullptr;  // what was recorded is no memory of anybody's by now
-    copy.enabled = true;
+    if (copy.node == nullptr) continue;
+    taken = std::find_if(taken, earlier.copies_.end(), [](const Copy& one) { return one.node != nullptr; });
+    TORCH_INTERNAL_ASSERT(taken != earlier.copies_.end(), "an executable takes over as many copies as it has");
+    start(copy, taken->in_executable);
+    ++taken;
   }
   disable_all(executable);
+}
+
+bool InputCopies::use_earlier_nodes() const noexcept {
+  return std::any_of(copies_.begin(), copies_.end(), [](const Copy& copy) { return copy.in_executable != copy.node; });
 }
 
 void InputCopies::disable_all(CUgraphExec executable) {
@@ -83,8 +104,9 @@ void InputCopies::copy_now(CUgraphExec executable, std::span<const at::Tensor> s
 // false: CUDA does not take it in a node, as it does not take memory at mapped addresses (of a pool that may sleep, or of an expandable
 // segment) in the place of what cudaMalloc gave.
 bool InputCopies::set_source(CUgraphExec executable, std::size_t i, const void* source) {
-  const cudaError_t status = cudaGraphExecMemcpyNodeSetParams1D(executable, copies_[i].node, writable(targets_[i]),
-                                                                source, targets_[i].nbytes(), cudaMemcpyDeviceToDevice);
+  const cudaError_t status =
+      cudaGraphExecMemcpyNodeSetParams1D(executable, copies_[i].in_executable, writable(targets_[i]), source,
+                                         targets_[i].nbytes(), cudaMemcpyDeviceToDevice);
   if (status == cudaErrorInvalidValue) {
     (void)cudaGetLastError();
     return false;
@@ -97,7 +119,7 @@ bool InputCopies::set_source(CUgraphExec executable, std::size_t i, const void* 
 void InputCopies::enable(CUgraphExec executable, Copy& copy, bool enabled) {
   if (copy.enabled == enabled) [[likely]]
     return;
-  C10_CUDA_CHECK(cudaGraphNodeSetEnabled(executable, copy.node, enabled ? 1 : 0));
+  C10_CUDA_CHECK(cudaGraphNodeSetEnabled(executable, copy.in_executable, enabled ? 1 : 0));
   copy.enabled = enabled;
 }
 

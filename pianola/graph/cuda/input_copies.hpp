@@ -24,6 +24,11 @@ class InputCopies {
   void record(std::vector<at::Tensor> inputs, CUstream stream, const NewNodes& new_nodes);
   /// The executable is new: until sources are known, nothing is copied.
   void start(CUgraphExec executable);
+  /// The same of an executable that was made from an earlier graph and has taken over this one: it knows its nodes by those of that
+  /// graph, which has to stay. @param earlier  The copies of that graph, or that took over themselves; as many as here.
+  void start_in_place_of(const InputCopies& earlier, CUgraphExec executable);
+  /// Whether the executable knows them by the nodes of an earlier graph.
+  [[nodiscard]] bool use_earlier_nodes() const noexcept;
   void disable_all(CUgraphExec executable);
   /// Before a launch. What no copy node can do (another layout or dtype, zeros) is done here, on the current stream.
   /// @param before_copying  Called then: orders the stream behind the last replay.
@@ -39,10 +44,12 @@ class InputCopies {
 
  private:
   struct Copy {
-    CUgraphNode node = nullptr;  // nullptr: nothing to copy
+    CUgraphNode node = nullptr;           // nullptr: nothing to copy
+    CUgraphNode in_executable = nullptr;  // by which the executable knows it
     const void* source = nullptr;
     bool enabled = true;
   };
+  static void start(Copy& copy, CUgraphNode in_executable) noexcept;
   static void enable(CUgraphExec executable, Copy& copy, bool enabled);
   bool set_source(CUgraphExec executable, std::size_t i, const void* source);
   std::vector<at::Tensor> targets_;
