@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <exception>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -20,19 +21,33 @@
 namespace pianola::python {
 namespace {
 
+// Calls a Python function in place of a C++ one.
+class StepOf {
+ public:
+  explicit StepOf(const py::function& step) : held_(step) {}
+  void operator()() const {
+    const WithGil acquire;
+    try {
+      or_park([&] { (void)held_.get()(); });
+    } catch (const py::error_already_set& raised) {
+      std::rethrow_exception(as_cpp_error(raised));
+    }
+  }
+
+ private:
+  HeldObject held_;
+};
+
 void capture_graph(Graph& graph, const py::function& step, const CaptureOptions& options) {
-  const HeldObject held(step);
+  const StepOf held(step);
   const WithoutGil release;
-  graph.capture(
-      [&held] {
-        const WithGil acquire;
-        try {
-          or_park([&] { (void)held.get()(); });
-        } catch (const py::error_already_set& raised) {
-          std::rethrow_exception(as_cpp_error(raised));
-        }
-      },
-      options);
+  graph.capture(std::ref(held), options);
+}
+
+void update_graph(Graph& graph, const py::function& step, const CaptureOptions& options) {
+  const StepOf held(step);
+  const WithoutGil release;
+  graph.update(std::ref(held), options);
 }
 
 // Hands a Python exception to the scope; comes back by throwing the explanation, or the exception itself.
@@ -128,7 +143,7 @@ void bind_graph_info(py::module_& module) {
           "Host time of recording, in microseconds.")
       .def_property_readonly(
           "instantiate_us", [](const GraphInfo& self) { return self.instantiate_time.count(); },
-          "Host time of making and uploading the executable, in microseconds.")
+          "Host time of making or updating the executable, in microseconds.")
       .def_readonly("warnings", &GraphInfo::warnings, "What is sound but may surprise, one sentence each.")
       .def_readonly("branches", &GraphInfo::branches, "What `branches` came to; None where it was not asked for.")
       .def("report", &GraphInfo::report, "All of it.")
@@ -148,6 +163,8 @@ void bind_graph(py::module_& module) {
       .def(py::init<c10::Device>(), py::arg("device"))
       .def("capture", &capture_graph, py::arg("step"), py::arg("options"),
            "Warms up, records `step`, and puts back what that wrote.")
+      .def("update", &update_graph, py::arg("step"), py::arg("options"),
+           "Captures `step` in place of what the graph holds, and keeps the executable.")
       .def("replay", &replay,
            "Runs what was captured, on the current stream; copies `sources` into the graph's inputs first.")
       .def("instantiate", &Graph::instantiate, NoGil(), "Makes the executable from the captured graph as it is now.")

@@ -109,6 +109,30 @@ class Graph(_C.Graph):
         with _recording.scope(self.device):
             super().capture(step, capture_options(self.device, warmup=warmup, **options))
 
+    def update(self, step: Callable[[], Any], *, warmup: int = 3, **options: Any) -> None:  # type: ignore[override]
+        """Captures `step`, as capture() does, in place of what the graph holds, and keeps the executable, which takes over the new
+        capture's parameters: that costs a part of what making one does. For the same step with other tensors, shapes or numbers.
+
+        After an exception the graph holds the earlier capture, and replays it as before; variables that the step assigned hold what it
+        assigned last. Without one that capture is gone, as by reset(). Its memory is free only when the new one has its own: there has to
+        be room for both in the pool.
+
+        Args:
+            step: as of capture().
+            warmup: eager runs before recording.
+            **options: those of capture(), without `branches`, and with as many `inputs` as the capture has. Without `pool` it is that
+                of the earlier capture.
+
+        Raises:
+            CaptureError: as capture(). Or the step does other operations than the earlier capture, on the CPU as on a GPU; or CUDA
+                cannot give the executable what they launch now, where other kernels were chosen for other shapes. Names operation
+                and line.
+            UsageError: nothing was captured; or the graph was captured with `branches` or without `trace`, communicates with other
+                ranks, or has parts that stay eager; or as capture().
+        """
+        with _recording.scope(self.device):
+            super().update(step, capture_options(self.device, warmup=warmup, **options))
+
     def pool(self) -> tuple[int, int]:
         """The name of the graph's pool, to share with the next graph."""
         return self.pool_id()

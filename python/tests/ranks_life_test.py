@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ranks_fsdp_test import make_mesh
-from two_ranks import RANKS, batch, device, found_by_ranks, of_both
+from two_ranks import RANKS, batch, device, found_by_ranks, of_both, refusal
 
 REPLAYS, ROUNDS, TUNING_STEPS = 1000, 50, 500
 
@@ -143,7 +143,31 @@ def very_late():
     return equal, sum(one.replays for one in graphed.info().signatures), [one.reason for one in graphed.info().signatures]
 
 
-CASES = (very_late, late_on_one_rank, begins_and_ends, padded_to_the_longest_of_each_rank)
+def updates():
+    """Neither of a graph that communicates, nor to one."""
+    x, y = batch(0).clone(), torch.zeros(4, 6, device=device())
+
+    def alone():
+        y.copy_(x * 2)
+
+    def together():
+        alone()
+        dist.all_reduce(y)
+
+    dist.all_reduce(torch.ones(1, device=device()))  # NCCL connects
+    communicating, other = pianola.Graph(device()), pianola.Graph(device())
+    communicating.capture(together, warmup=1)
+    other.capture(alone)
+    refused = refusal(lambda: communicating.update(together, warmup=1)), refusal(lambda: other.update(together, warmup=1))
+    communicating.replay()
+    wanted = x * 2
+    dist.all_reduce(wanted)
+    equal = torch.equal(y, wanted)
+    other.replay()
+    return refused, equal and torch.equal(y, x * 2)
+
+
+CASES = (updates, very_late, late_on_one_rank, begins_and_ends, padded_to_the_longest_of_each_rank)
 ON_THE_CPU = ()
 
 # --- Tests ---
@@ -163,6 +187,13 @@ def test_a_rank_that_is_late_now_and_then_is_waited_for(ranks):
 def test_groups_and_graphs_begin_and_end_in_any_order(ranks):
     for equal in of_both(ranks, begins_and_ends):
         assert equal == [True] * ROUNDS
+
+
+def test_graphs_that_communicate_are_captured_anew_and_not_updated(ranks):
+    for (of_captured, to_other), equal in of_both(ranks, updates):
+        assert of_captured[0] == "UsageError" and "a graph that communicates with other ranks" in of_captured[1]
+        assert to_other[0] == "CaptureError" and "communicates with other ranks" in to_other[1]
+        assert equal
 
 
 def test_ranks_that_pad_to_their_own_longest_sample_replay_and_equal_eager(ranks):
