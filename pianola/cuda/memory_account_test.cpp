@@ -38,12 +38,16 @@ class GpuMemoryAccount : public GpuTest {};
 
 TEST_F(GpuMemoryAccount, SeesAnAllocationComeAndGo) {
   constexpr std::int64_t kBytes = 256 << 20;
-  const MemoryAccount account;
-  CUdeviceptr block = 0;
-  check(driver->mem_alloc(&block, kBytes), "cuMemAlloc");
-  EXPECT_GE(account.taken_bytes(), kBytes / 2);  // Others may use the device.
-  check(driver->mem_free(block), "cuMemFree");
-  EXPECT_LT(account.taken_bytes(), kBytes / 2);
+  bool saw_both = false;
+  for (int tries = 0; tries < 20 && !saw_both; ++tries) {  // other processes take and give back, too
+    const MemoryAccount account;
+    CUdeviceptr block = 0;
+    check(driver->mem_alloc(&block, kBytes), "cuMemAlloc");
+    saw_both = account.taken_bytes() >= kBytes / 2;
+    check(driver->mem_free(block), "cuMemFree");
+    saw_both = saw_both && account.taken_bytes() < kBytes / 2;
+  }
+  EXPECT_TRUE(saw_both);
 }
 
 }  // namespace
