@@ -39,6 +39,8 @@ std::shared_ptr<CapturedCallable> CallableGraph::debtor() const noexcept {
   return graphed_.captured()->oldest_debt() == 0 ? nullptr : graphed_.captured();
 }
 
+std::vector<at::Tensor> CallableGraph::static_inputs() const { return graphed_.captured()->all_static_inputs(); }
+
 std::vector<at::Tensor> CallableGraph::replay_or_undo(std::span<const at::Tensor> inputs) {
   undo_->save();
   try {

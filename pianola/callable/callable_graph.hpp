@@ -50,6 +50,7 @@ class CallableGraph final : public CapturedCall {
     return undo_ ? replay_or_undo(inputs) : graphed_.call(inputs);
   }
   [[nodiscard]] std::shared_ptr<CapturedCallable> debtor() const noexcept override;
+  [[nodiscard]] std::vector<at::Tensor> static_inputs() const override;
   [[nodiscard]] std::vector<BranchInfo> branches() const override { return graphed_.info().branches; }
 
  private:

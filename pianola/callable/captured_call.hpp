@@ -37,6 +37,8 @@ class CapturedCall {
   [[nodiscard]] virtual std::vector<at::Tensor> replay(std::span<const at::Tensor> inputs) = 0;
   /// What has left gradients of weights for later; nullptr: nothing has.
   [[nodiscard]] virtual std::shared_ptr<CapturedCallable> debtor() const noexcept { return nullptr; }
+  /// That inputs are copied into.
+  [[nodiscard]] virtual std::vector<at::Tensor> static_inputs() const = 0;
   /// What GraphedOptions::branches came to, per graph.
   [[nodiscard]] virtual std::vector<BranchInfo> branches() const = 0;
 };

@@ -415,6 +415,15 @@ std::vector<at::Tensor> CapturedCallable::static_inputs() const {
   return result;
 }
 
+std::vector<at::Tensor> CapturedCallable::all_static_inputs() const {
+  std::vector<at::Tensor> result;
+  for (const auto& mode : modes_) {
+    if (mode == nullptr) continue;
+    for (const auto& pass : mode->passes()) result.insert(result.end(), pass->inputs.begin(), pass->inputs.end());
+  }
+  return result;
+}
+
 void CapturedCallable::check_current(const at::Tensor& output) const {
   if (options_.output == OutputPolicy::clone) return;
   for (const auto& mode : modes_) {

@@ -2,6 +2,7 @@
 #include <pianola/callable/backward_node.hpp>
 #include <pianola/callable/captured_mode.hpp>
 #include <pianola/callable/graphed_callable.hpp>
+#include <pianola/callable/input_buffers.hpp>
 #include <pianola/callable/result_copies.hpp>
 #include <pianola/callable/schedule_turn.hpp>
 #include <pianola/core/one_call.hpp>
@@ -36,6 +37,8 @@ class CapturedCallable : public std::enable_shared_from_this<CapturedCallable> {
   [[nodiscard]] std::uint64_t oldest_debt() const noexcept;
 
   [[nodiscard]] std::vector<at::Tensor> static_inputs() const;
+  /// Of all modes and slots.
+  [[nodiscard]] std::vector<at::Tensor> all_static_inputs() const;
   void check_current(const at::Tensor& output) const;
   [[nodiscard]] int in_flight() const noexcept;
   [[nodiscard]] int next_microbatch() const;
@@ -105,6 +108,11 @@ class CapturedCallable : public std::enable_shared_from_this<CapturedCallable> {
   bool computes_at_once_ = false;  // nobody is there to call backward_weights()
   OneCall one_call_;
 };
+
+/// As make_graphed_callable(), for a callable that never runs at once with others whose inputs lie in these buffers.
+/// @param buffers  nullptr: inputs have memory of their own. So have those of several slots.
+GraphedCallable make_graphed_callable_in(InputBuffers* buffers, Callable callable,
+                                         const std::vector<c10::IValue>& sample, const CallableOptions& options);
 
 /// Captures one more mode of a callable, on its own, with these tensors for samples and a pool of its own.
 /// @param slots  Microbatches in flight, where the mode has gradients.

@@ -4,6 +4,7 @@
 #include <pianola/callable/callable.hpp>
 #include <pianola/callable/gradient_targets.hpp>
 #include <pianola/callable/guard.hpp>
+#include <pianola/callable/input_buffers.hpp>
 #include <pianola/callable/leaf_scope.hpp>
 #include <pianola/callable/module_view.hpp>
 #include <pianola/callable/options.hpp>
@@ -87,7 +88,9 @@ struct WarmedUpPaths {
 /// The graphs of one callable in one mode: as many passes as slots. Made in the order of the member functions.
 class CapturedMode {
  public:
-  CapturedMode(const Subject& subject, Mode mode, std::span<const at::Tensor> sample, int slots, c10::Device device);
+  /// @param buffers  Of the static inputs of the only slot; nullptr: they have memory of their own.
+  CapturedMode(const Subject& subject, Mode mode, std::span<const at::Tensor> sample, int slots, c10::Device device,
+               InputBuffers* buffers = nullptr);
   CapturedMode(const CapturedMode&) = delete;
   CapturedMode& operator=(const CapturedMode&) = delete;
   ~CapturedMode();

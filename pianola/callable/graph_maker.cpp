@@ -1,6 +1,7 @@
 #include <pianola/callable/graph_maker.hpp>
 
 #include <pianola/callable/callable_graph.hpp>
+#include <pianola/callable/captured_callable.hpp>
 #include <pianola/callable/checked_reads.hpp>
 #include <pianola/callable/function_call.hpp>
 #include <pianola/callable/output_structure.hpp>
@@ -63,6 +64,11 @@ Callable noting_runs(const Callable& callable, std::shared_ptr<bool> has_run) {
        .fix = "let a call capture it, or use one of pianola's optimizers, which keep their numbers on the device"});
 }
 
+// Where a replay stops, for a part that stays eager or to check what was read, other graphs may be replayed.
+bool stops_midway(const GraphMaker::Source& source) {
+  return !source.observation.islands().empty() || (source.checks_reads && !source.observation.checked_values().empty());
+}
+
 // The tape communicates while it records, and a recording knows of a part what the run before has shown alone: it would send that to
 // the other ranks. A recording on a GPU sends nothing.
 void check_what_it_sends(const Observation& observation) {
@@ -86,7 +92,7 @@ SignatureCache::Result CachedGraph::replay(std::span<const at::Tensor> inputs) {
   return {.unchanging = results, .structure = structure};
 }
 
-GraphMaker::GraphMaker(const CacheOptions& options) : options_(options) {
+GraphMaker::GraphMaker(const CacheOptions& options, graph::StreamOrder& order) : options_(options), order_(order) {
   if (!options.pool.empty()) pools_[options.pool.state()->device()].pool = options.pool;
 }
 
@@ -157,8 +163,9 @@ std::unique_ptr<CapturedCall> GraphMaker::make_callable(const Callable& callable
   };
   std::optional<GraphedCallable> made;
   try {
-    made.emplace(make_graphed_callable(observed(callable, last, observation.device(), source.checks_reads),
-                                       values_of(source.inputs), options));
+    made.emplace(make_graphed_callable_in(buffers_for(source),
+                                          observed(callable, last, observation.device(), source.checks_reads),
+                                          values_of(source.inputs), options));
   } catch (const std::exception&) {
     check_reads();
     throw;
@@ -193,7 +200,7 @@ std::unique_ptr<StepGraph> GraphMaker::make_step(const Callable& callable, const
   check_what_it_sends(observation);
   SharedPool& shared = shared_pool(observation.device());
   auto graph = std::make_unique<StepGraph>(observation.device(), source.inputs, observation.spared_inputs(),
-                                           options_.output, source.own_gradients);
+                                           options_.output, source.own_gradients, buffers_for(source));
   const auto step = [&](std::span<const at::Tensor> static_inputs) {
     return leaves_of(callable(values_of(static_inputs)));
   };
@@ -243,14 +250,28 @@ GraphMaker::SharedPool& GraphMaker::shared_pool(c10::Device device) {
   return shared;
 }
 
-// Where a replay stops, for a part that stays eager or to check what was read, other graphs may be replayed.
+// See Note [Static inputs that graphs share]. nullptr: the capture has inputs of its own. On the tape a step that has worked with
+// other ranks could not be captured again.
+InputBuffers* GraphMaker::buffers_for(const Source& source) {
+  const Observation& observation = source.observation;
+  const bool is_read_later = !source.is_step && observation.kind() != GraphedKind::inference;
+  if (!source.shares_input_memory || is_read_later || stops_midway(source) || !observation.values_read().empty() ||
+      observation.communicates()) {
+    return nullptr;
+  }
+  try {
+    order_.enter(observation.device());
+  } catch (const UsageError&) {  // nothing can wait for the last replay
+    return nullptr;
+  }
+  return &buffers_;
+}
+
 std::shared_ptr<void> GraphMaker::reserve(const SharedPool& shared, const Source& source) const {
   const bool is_alone = shared.functions.size() == shared.functions.count(source.function);
   if (options_.policy.whole_iterations && options_.pool.empty() && is_alone) return nullptr;
   PoolState& pool = *shared.pool.state();
-  const bool stops =
-      !source.observation.islands().empty() || (source.checks_reads && !source.observation.checked_values().empty());
-  const bool may_share = options_.plan_memory && source.shares_scratch && !stops;
+  const bool may_share = options_.plan_memory && source.shares_scratch && !stops_midway(source);
   return may_share ? pool.reserve_for_results() : pool.reserve_used_memory();
 }
 

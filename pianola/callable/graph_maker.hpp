@@ -1,12 +1,14 @@
 #pragma once
 #include <pianola/callable/call.hpp>
 #include <pianola/callable/captured_call.hpp>
+#include <pianola/callable/input_buffers.hpp>
 #include <pianola/callable/leaf_set.hpp>
 #include <pianola/callable/observation.hpp>
 #include <pianola/callable/signature_cache.hpp>
 #include <pianola/callable/step_graph.hpp>
 #include <pianola/core/one_call.hpp>
 #include <pianola/graph/pool.hpp>
+#include <pianola/graph/stream_order.hpp>
 
 #include <ATen/core/Tensor.h>
 
@@ -63,6 +65,7 @@ class GraphMaker {
     bool shares_gradients = false, shares_inputs = false;          ///< See Note [Gradients that are added up].
     std::vector<std::vector<std::int64_t>> gradient_strides = {};  ///< See CallableOptions.
     bool shares_scratch = true;                                    ///< Where memory is planned.
+    bool shares_input_memory = true;                               ///< See Note [Static inputs that graphs share].
     std::size_t function;
     std::span<const graph::NumberSample> samples = {};  ///< Of calls with other numbers among their arguments.
   };
@@ -79,7 +82,8 @@ class GraphMaker {
     GraphMaker& maker_;
   };
 
-  explicit GraphMaker(const CacheOptions& options);
+  /// @param order  Of the replays of all that it makes.
+  GraphMaker(const CacheOptions& options, graph::StreamOrder& order);
 
   /// @throws whatever keeps the call from being captured; all is as before then.
   [[nodiscard]] CachedGraph make(Call& call, const Source& source);
@@ -89,6 +93,7 @@ class GraphMaker {
   [[nodiscard]] bool is_making() const noexcept { return making_.is_running(); }
   /// Of the pools that graphs share.
   [[nodiscard]] std::size_t pool_bytes() const;
+  [[nodiscard]] InputBuffers& input_buffers() noexcept { return buffers_; }
 
  private:
   struct SharedPool {
@@ -98,14 +103,17 @@ class GraphMaker {
 
   std::unique_ptr<CapturedCall> make_callable(const Callable& callable, const Source& source);
   std::unique_ptr<StepGraph> make_step(const Callable& callable, const Source& source, Call& call);
+  [[nodiscard]] InputBuffers* buffers_for(const Source& source);
   [[nodiscard]] SharedPool& shared_pool(c10::Device device);
   [[nodiscard]] std::shared_ptr<void> reserve(const SharedPool& shared, const Source& source) const;
 
   const CacheOptions& options_;
+  graph::StreamOrder& order_;
   OneCall making_;
   bool is_ahead_ = false;
   std::shared_ptr<bool> has_run_ = std::make_shared<bool>(false);  // the function, in the latest make()
   std::unordered_map<c10::Device, SharedPool> pools_;
+  InputBuffers buffers_;
 };
 
 }  // namespace pianola::callable

@@ -38,6 +38,7 @@ Report GraphedInfo::report() const {
   const auto count = [](auto value) { return static_cast<std::int64_t>(value); };
   Report report("Graphed function");
   report.fact("signatures", "signatures", count(signatures.size())).fact("evictions", "evictions", count(evictions));
+  report.fact("input_bytes", "static inputs", count(input_bytes), "bytes");
   ReportTable table("calls", "Calls by signature, the latest first",
                     {{"signature"}, {"kind"}, {"state"}, {"graphs"}, {"recaptures"}, {"replays"}, {"eager"}});
   callable::BranchTable branches("signature");

@@ -51,6 +51,7 @@ struct SignatureInfo {
 struct GraphedInfo {
   std::vector<SignatureInfo> signatures;  ///< Most recently called first.
   std::size_t evictions = 0;              ///< Signatures that lost their graphs to others.
+  std::size_t input_bytes = 0;            ///< Of tensors that graphs copy inputs into; what several share counts once.
   std::vector<std::string> unfollowed =
       {};  ///< What it reads on the host (Python only) that cannot be compared at each call.
   std::vector<std::string> numbers = {};  ///< What becomes of numbers among the arguments that change (Python only).

@@ -129,8 +129,8 @@ class EvaluationScope {
 class Builder {
  public:
   Builder(std::vector<Callable> callables, const std::vector<std::vector<c10::IValue>>& samples,
-          const CallableOptions& options)
-      : options_(options) {
+          const CallableOptions& options, InputBuffers* buffers = nullptr)
+      : options_(options), buffers_(buffers) {
     for (std::size_t i = 0; i < callables.size(); ++i) {
       auto subject = std::make_shared<Subject>(std::move(callables[i]), samples[i], fmt::format("callable {}", i + 1));
       if (!options.capture_hooks.empty()) subject->hooks = options.capture_hooks[i];
@@ -179,8 +179,8 @@ class Builder {
     for (std::size_t i = 0; i < subjects_.size(); ++i) {
       const Subject& subject = *subjects_[i];
       const Mode now{.training = subject.module->training(), .gradients = at::GradMode::is_enabled()};
-      modes_.push_back(
-          std::make_unique<CapturedMode>(subject, now, samples_[i], now.gradients ? slots_of(i) : 1, *device_));
+      modes_.push_back(std::make_unique<CapturedMode>(subject, now, samples_[i], now.gradients ? slots_of(i) : 1,
+                                                      *device_, buffers_));
       if (!options_.evaluation) continue;
       if (!subject.callable.is_module()) {
         refuse(fmt::format("{} is a function, which has no evaluation mode", subject.name),
@@ -278,6 +278,7 @@ class Builder {
   }
 
   const CallableOptions& options_;
+  InputBuffers* buffers_;
   std::vector<std::shared_ptr<Subject>> subjects_;
   Samples samples_;
   std::optional<c10::Device> device_;
@@ -287,6 +288,16 @@ class Builder {
 };
 
 }  // namespace
+
+GraphedCallable make_graphed_callable_in(InputBuffers* buffers, Callable callable,
+                                         const std::vector<c10::IValue>& sample, const CallableOptions& options) {
+  check_modes();
+  check_options(1, 1, options);
+  const NormalMode normal;
+  std::vector<Callable> callables;
+  callables.push_back(std::move(callable));
+  return std::move(Builder(std::move(callables), {sample}, options, buffers).build().front());
+}
 
 std::unique_ptr<CapturedMode> capture_mode(const Subject& subject, Mode mode, std::span<const at::Tensor> sample,
                                            const CallableOptions& options, int slots, c10::Device device) {
@@ -320,9 +331,7 @@ std::vector<GraphedCallable> make_graphed_callables(std::vector<Callable> callab
 
 GraphedCallable make_graphed_callable(Callable callable, const std::vector<c10::IValue>& sample,
                                       const CallableOptions& options) {
-  std::vector<Callable> callables;
-  callables.push_back(std::move(callable));
-  return std::move(make_graphed_callables(std::move(callables), {sample}, options).front());
+  return callable::make_graphed_callable_in(nullptr, std::move(callable), sample, options);
 }
 
 }  // namespace pianola

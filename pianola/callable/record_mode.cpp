@@ -89,7 +89,7 @@ CaptureOptions CaptureContext::capture_options(int warmup) const {
 }
 
 CapturedMode::CapturedMode(const Subject& subject, Mode mode, std::span<const at::Tensor> sample, int slots,
-                           c10::Device device)
+                           c10::Device device, InputBuffers* buffers)
     : subject_(subject),
       mode_(mode),
       ambient_(Ambient::current(device.type())),
@@ -106,8 +106,10 @@ CapturedMode::CapturedMode(const Subject& subject, Mode mode, std::span<const at
   is_returned_.resize(sample.size());
   for (int slot = 0; slot < slots; ++slot) {
     Pass& pass = *passes_.emplace_back(std::make_unique<Pass>(device));
-    for (const at::Tensor& input : sample) {
-      pass.inputs.push_back(graph::static_copy_of(input).set_requires_grad(mode.gradients && input.requires_grad()));
+    for (std::size_t i = 0; i < sample.size(); ++i) {
+      const at::Tensor copy =
+          buffers != nullptr && slots == 1 ? buffers->static_copy_of(i, sample[i]) : graph::static_copy_of(sample[i]);
+      pass.inputs.push_back(copy.set_requires_grad(mode.gradients && sample[i].requires_grad()));
     }
   }
 }

@@ -124,7 +124,7 @@ struct SignatureCache::Impl {
   };
 
   Impl(CacheOptions wanted, Callable::View view)
-      : options(std::move(wanted)), look(std::move(view)), maker(options), functions(options.policy.functions) {}
+      : options(std::move(wanted)), look(std::move(view)), maker(options, order), functions(options.policy.functions) {}
 
   [[nodiscard]] bool is_part_of_another(const CallInputs& inputs) const;
   [[nodiscard]] std::optional<OneCall::Scope> one_call(const char* name, bool may_nest);
@@ -132,6 +132,8 @@ struct SignatureCache::Impl {
   [[nodiscard]] const SignatureEntry& observed_entry(std::size_t function) const;
   [[nodiscard]] std::shared_ptr<CapturedCallable> oldest_debtor(std::size_t function) const;
   [[nodiscard]] CachedGraph* graph_for(SignatureEntry& entry, Key key, const CallInputs& inputs, Call& call);
+  void expect_inputs(InputBuffers::Expectation& expectation) const;
+  [[nodiscard]] std::size_t input_bytes(std::span<const Function> of) const;
   std::optional<Result> replay(SignatureEntry& entry, CachedGraph& graph, const CallInputs& inputs);
   void run_eagerly(SignatureEntry& entry, bool observe, std::shared_ptr<CheckedReads> reads, const CallInputs& inputs,
                    Call& call);
@@ -140,10 +142,10 @@ struct SignatureCache::Impl {
 
   const CacheOptions options;
   const Callable::View look;
+  graph::StreamOrder order;
   GraphMaker maker;
   std::unique_ptr<const ModuleView> module;
   std::vector<Function> functions;
-  graph::StreamOrder order;
   Newcomers newcomers;
   std::unordered_set<std::string> told;  // reasons that the caller has heard
   OneCall calls;
@@ -196,12 +198,33 @@ const SignatureEntry& SignatureCache::Impl::observed_entry(std::size_t function)
 // A new graph may need the room of the one that was not called for longest.
 CachedGraph* SignatureCache::Impl::graph_for(SignatureEntry& entry, Key key, const CallInputs& inputs, Call& call) {
   const bool had_graphs = entry.holds_graphs();
+  std::optional<InputBuffers::Expectation> expectation;
+  if (!had_graphs && entry.is_due()) [[unlikely]]
+    expect_inputs(expectation.emplace(maker.input_buffers()));
   CachedGraph* graph = entry.graph_for(inputs, call, maker, key.function);
   if (graph == nullptr || had_graphs) return graph;
   auto left = static_cast<std::ptrdiff_t>(options.capacity);
   const auto is_too_many = [&](const Entry& one) { return one->holds_graphs() && left-- <= 0; };
   functions[key.function].evictions += std::erase_if(functions[key.function].entries, is_too_many);
   return graph;
+}
+
+// The first of those that are to be captured makes room for all of them.
+void SignatureCache::Impl::expect_inputs(InputBuffers::Expectation& expectation) const {
+  for (const Function& function : functions) {
+    for (const Entry& entry : function.entries) expectation.add(entry->expected_inputs());
+  }
+}
+
+std::size_t SignatureCache::Impl::input_bytes(std::span<const Function> of) const {
+  std::vector<at::Tensor> all;
+  for (const Function& function : of) {
+    for (const Entry& entry : function.entries) {
+      const std::vector<at::Tensor> more = entry->static_inputs();
+      all.insert(all.end(), more.begin(), more.end());
+    }
+  }
+  return bytes_of_memory(all);
 }
 
 std::optional<SignatureCache::Result> SignatureCache::Impl::replay(SignatureEntry& entry, CachedGraph& graph,
@@ -236,7 +259,7 @@ void SignatureCache::Impl::run_eagerly(SignatureEntry& entry, bool observe, std:
     call.run_eagerly();
   }
   std::unique_lock lock(mutex);
-  entry.note_eager_call(std::move(observation), call);
+  entry.note_eager_call(std::move(observation), inputs.copied, call);
   const std::array texts{take_reason(entry), entry.take_note(), newcomers.take_note()};
   lock.unlock();
   for (const std::optional<std::string>& text : texts) {
@@ -347,7 +370,13 @@ GraphedInfo SignatureCache::info(std::size_t function) const {
   const std::lock_guard lock(impl_->mutex);
   GraphedInfo info{.signatures = {}, .evictions = impl_->functions[function].evictions};
   for (const auto& entry : impl_->functions[function].entries) info.signatures.push_back(entry->info());
+  info.input_bytes = impl_->input_bytes({&impl_->functions[function], 1});
   return info;
+}
+
+std::size_t SignatureCache::input_bytes() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->input_bytes(impl_->functions);
 }
 
 std::size_t SignatureCache::pool_bytes() const {

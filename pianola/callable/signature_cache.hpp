@@ -101,6 +101,8 @@ class PIANOLA_API SignatureCache {
   [[nodiscard]] GraphedInfo info(std::size_t function = 0) const;
   /// Of all pools that it captured into.
   [[nodiscard]] std::size_t pool_bytes() const;
+  /// Of the static inputs of all graphs; memory that several share counts once.
+  [[nodiscard]] std::size_t input_bytes() const;
 
  private:
   struct Impl;

@@ -208,6 +208,7 @@ CachedGraph* SignatureEntry::capture(const CallInputs& inputs, Call& call, Graph
                                     .shares_inputs = warm_up_.shares_inputs(),
                                     .gradient_strides = warm_up_.gradient_strides(),
                                     .shares_scratch = shares_scratch_,
+                                    .shares_input_memory = shares_inputs_,
                                     .function = function,
                                     .samples = warm_up_.samples()};
     CachedGraph& graph = graphs_.emplace_back(maker.make(call, source));
@@ -226,6 +227,10 @@ CachedGraph* SignatureEntry::capture(const CallInputs& inputs, Call& call, Graph
     }
     if (shares_scratch_ && dynamic_cast<const HeldScratch*>(&error) != nullptr) {
       shares_scratch_ = false;
+      return nullptr;
+    }
+    if (shares_inputs_ && dynamic_cast<const HeldInput*>(&error) != nullptr) {
+      shares_inputs_ = false;
       return nullptr;
     }
     if (dynamic_cast<const UncheckedReads*>(&error) != nullptr) {
@@ -264,13 +269,30 @@ void SignatureEntry::adopt(const SignatureEntry& other) {
   is_adopted_ = true;
 }
 
-void SignatureEntry::note_eager_call(std::optional<Observation> observed, Call& call) {
+void SignatureEntry::note_eager_call(std::optional<Observation> observed, std::span<const at::Tensor> copied,
+                                     Call& call) {
   ++eager_calls_;
   if (!observed || !wants_observation()) return;  // another thread's call may have been the last one that was wanted
+  input_sizes_ = sizes_of_inputs(copied);
   look_for_reads(*observed);
   warm_up_.note(*std::move(observed), call);
   if (warm_up_.reads_vary()) give_up_checks("what it reads changes from call to call");
   if (!options_.policy.strict) heed_obstacle();  // else the next call throws, which computes nothing
+}
+
+std::span<const InputSize> SignatureEntry::expected_inputs() const {
+  const bool is_wanted = shares_inputs_ && is_due() && warm_up_.has_last();
+  return is_wanted && (is_step() || warm_up_.last().kind() == GraphedKind::inference) ? input_sizes_
+                                                                                      : std::span<const InputSize>();
+}
+
+std::vector<at::Tensor> SignatureEntry::static_inputs() const {
+  std::vector<at::Tensor> result;
+  for (const CachedGraph& graph : graphs_) {
+    const std::vector<at::Tensor> inputs = graph.call->static_inputs();
+    result.insert(result.end(), inputs.begin(), inputs.end());
+  }
+  return result;
 }
 
 void SignatureEntry::stay_eager(std::string reason) {

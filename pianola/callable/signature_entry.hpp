@@ -88,8 +88,12 @@ class SignatureEntry : public std::enable_shared_from_this<SignatureEntry> {
 
   /// Whether the next eager call is to be observed.
   [[nodiscard]] bool wants_observation() const { return !is_eager_ && !warm_up_.is_over(); }
-  /// After an eager call; with what was observed in it.
-  void note_eager_call(std::optional<Observation> observed, Call& call);
+  /// After an eager call; with what was observed in it. @param copied  Its inputs that a graph would copy.
+  void note_eager_call(std::optional<Observation> observed, std::span<const at::Tensor> copied, Call& call);
+  /// Where the next call is going to be captured, with inputs in memory that others share: what they take of it.
+  [[nodiscard]] std::span<const InputSize> expected_inputs() const;
+  /// Of all graphs that it holds.
+  [[nodiscard]] std::vector<at::Tensor> static_inputs() const;
 
   /// From now on.
   void stay_eager(std::string reason);
@@ -121,12 +125,14 @@ class SignatureEntry : public std::enable_shared_from_this<SignatureEntry> {
   LeafSet own_gradients_;          // of these leaves they are set from outside again and again
   bool no_own_gradients_ = false;  // that was tried, and cannot be
   bool shares_scratch_ = true;     // with other graphs; until a capture has held some
-  bool reads_values_ = false;      // values, which replays are to check
-  std::string no_checks_;          // why they cannot; empty: they may
-  bool never_checks_ = false;      // whatever is read
-  std::size_t misses_ = 0;         // replays that a check ended
-  std::size_t lost_ = 0;           // replays whose gain misses have cost
-  int tries_ = 0;                  // captures that failed where a value may have been another one
+  bool shares_inputs_ = true;      // in the same way
+  std::vector<InputSize> input_sizes_;
+  bool reads_values_ = false;  // values, which replays are to check
+  std::string no_checks_;      // why they cannot; empty: they may
+  bool never_checks_ = false;  // whatever is read
+  std::size_t misses_ = 0;     // replays that a check ended
+  std::size_t lost_ = 0;       // replays whose gain misses have cost
+  int tries_ = 0;              // captures that failed where a value may have been another one
   int misses_in_a_row_ = 0;
   int ill_timed_ = 0;  // captures that met an iteration that cannot be captured
   std::vector<CachedGraph> graphs_;

@@ -64,10 +64,12 @@ std::string first_line_of(std::string_view error) {
 }  // namespace
 
 StepGraph::StepGraph(c10::Device device, std::span<const at::Tensor> inputs, const std::vector<bool>& spared,
-                     OutputPolicy output, LeafSet own_gradients)
-    : graph_(device), output_(output), own_gradients_(std::move(own_gradients)) {
+                     OutputPolicy output, LeafSet own_gradients, InputBuffers* buffers)
+    : graph_(device), output_(output), own_gradients_(std::move(own_gradients)), shares_inputs_(buffers != nullptr) {
   check_inputs(inputs, spared);
-  for (const at::Tensor& input : inputs) inputs_.push_back(graph::static_copy_of(input));
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    inputs_.push_back(buffers != nullptr ? buffers->static_copy_of(i, inputs[i]) : graph::static_copy_of(inputs[i]));
+  }
 }
 
 void StepGraph::check_inputs(std::span<const at::Tensor> inputs, const std::vector<bool>& spared) const {
@@ -140,6 +142,9 @@ void StepGraph::capture(const Step& step, const std::vector<at::Tensor>& leaves,
     for (const auto& used : {run->watch().outside(), results, inputs_}) gradients_->note_memory_beside(used);
     if (!gradients_->may_be_own(run->parts().parameters_of_users_code())) {
       throw NoOwnGradients({.what = "gradients that are set from outside share memory with what else the step uses"});
+    }
+    if (shares_inputs_ && hold_gradients(inputs_, leaves)) {
+      throw HeldInput({.what = "the step leaves a gradient in the memory of an input"});
     }
     recorded_ = &*run;
     recorded_results_ = results;

@@ -3,6 +3,7 @@
 #include <pianola/callable/eager_run.hpp>
 #include <pianola/callable/graphed_options.hpp>
 #include <pianola/callable/host_parts.hpp>
+#include <pianola/callable/input_buffers.hpp>
 #include <pianola/callable/leaf_set.hpp>
 #include <pianola/callable/output_origin.hpp>
 #include <pianola/callable/result_copies.hpp>
@@ -31,6 +32,12 @@ class OutOfStep : public UsageError {
   using UsageError::UsageError;
 };
 
+/// The step leaves a gradient in the memory of a static input, which other graphs write: it can be captured with inputs of its own.
+class HeldInput : public UsageError {
+ public:
+  using UsageError::UsageError;
+};
+
 /// The step cannot be captured on gradients of its own.
 class NoOwnGradients : public UsageError {
  public:
@@ -52,13 +59,14 @@ class StepGraph final : public CapturedCall {
   using Step = std::function<std::vector<at::Tensor>(std::span<const at::Tensor> inputs)>;
 
   /// @param spared  For each input whether it may require grad, because the step sends it none; of fewer: the rest may not.
+  /// @param buffers  Of static inputs; nullptr: they have memory of their own. See Note [Static inputs that graphs share].
   /// @param own_gradients  Leaves into whose `p.grad` others put other tensors at each call. See Note [Gradients of a step].
   StepGraph(c10::Device device, std::span<const at::Tensor> inputs, const std::vector<bool>& spared,
-            OutputPolicy output, LeafSet own_gradients);
+            OutputPolicy output, LeafSet own_gradients, InputBuffers* buffers);
 
   /// @param leaves   Whose gradients the step may use.
   /// @param accept   Refuses, by an exception, what the recorded run did; empty: anything will do. It may call bind_numbers().
-  /// @throws UsageError, CaptureError  All is as before. NoOwnGradients, UncheckedReads: without these, it may be captured.
+  /// @throws UsageError, CaptureError  All is as before. NoOwnGradients, UncheckedReads, HeldInput: without these, it may be captured.
   void capture(const Step& step, const std::vector<at::Tensor>& leaves, const RunBefore& before, CaptureOptions options,
                const std::function<void(const EagerRun&)>& accept);
 
@@ -84,6 +92,7 @@ class StepGraph final : public CapturedCall {
   [[nodiscard]] std::vector<at::Tensor> results(std::span<const at::Tensor> inputs, ResultCopies& copies) const;
   /// Whether results() gives the same tensors each time.
   [[nodiscard]] bool has_static_results() const noexcept { return has_static_results_; }
+  [[nodiscard]] std::vector<at::Tensor> static_inputs() const override { return inputs_; }
   [[nodiscard]] std::vector<BranchInfo> branches() const override;
   [[nodiscard]] const Graph& graph() const noexcept { return graph_; }
 
@@ -102,6 +111,7 @@ class StepGraph final : public CapturedCall {
   Graph graph_;
   OutputPolicy output_;
   LeafSet own_gradients_;
+  bool shares_inputs_;
   std::vector<at::Tensor> inputs_;   // static
   std::vector<at::Tensor> outputs_;  // static; each once, also where it is returned twice
   std::vector<at::Tensor> regions_;  // static

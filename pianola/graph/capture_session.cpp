@@ -282,7 +282,12 @@ CaptureResult CaptureSession::commit() {
   if (recorder_) result.trace = std::make_shared<const OpTrace>(recorder_->take());
   if (blocks_) result.blocks = trace::blocks_on(generators_.front().device(), blocks_->blocks());
   blocks_.reset();
-  for (const at::Tensor& input : options_.inputs) result.input_bytes += input.nbytes();
+  for (const at::Tensor& input : options_.inputs) {
+    result.input_bytes += input.nbytes();
+    const auto begin = reinterpret_cast<std::uintptr_t>(trace::address_of(input));
+    result.inputs.push_back({.begin = begin, .end = begin + trace::span_bytes_of(input)});
+  }
+  result.inputs = merged(std::move(result.inputs));
   const OpTrace* const trace = result.trace.get();
 
   if (failure) trace::throw_failure(*failure);  // what the observers say is not the whole

@@ -1,4 +1,5 @@
 #pragma once
+#include <pianola/core/byte_span.hpp>
 #include <pianola/distributed/statement_recorder.hpp>
 #include <pianola/graph/backend.hpp>
 #include <pianola/graph/foreign_draws.hpp>
@@ -30,6 +31,7 @@ struct CaptureResult {
   std::shared_ptr<const OpTrace> trace;  ///< nullptr without one.
   std::vector<trace::StepBlock> blocks;  ///< That the recording was handed out; none without the trace.
   std::size_t input_bytes = 0;           ///< Of CaptureOptions::inputs.
+  std::vector<ByteSpan> inputs;          ///< Where they lie; merged().
   std::chrono::microseconds warmup_time{};
   std::chrono::microseconds capture_time{};
   std::chrono::microseconds agreement_time{};

@@ -25,6 +25,7 @@ struct AccountedGraph {
   std::vector<trace::StepBlock> blocks = {};
   std::shared_ptr<const OpTrace> trace = {};  ///< nullptr: there is none.
   std::vector<ByteSpan> segments = {};        ///< Of its pool.
+  std::vector<ByteSpan> inputs = {};          ///< Where the tensors of CaptureOptions::inputs lie.
 };
 /// With its lines and its picture. Runs Python: hold no lock.
 [[nodiscard]] GraphMemory described(AccountedGraph graph);

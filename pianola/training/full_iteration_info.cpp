@@ -14,7 +14,8 @@ Report FullIterationInfo::report() const {
   Report report("Full iteration");
   report.fact("signatures", "signatures", count(signatures.size()))
       .fact("evictions", "evictions", count(evictions))
-      .fact("pool_bytes", "pool", count(pool_bytes), "bytes");
+      .fact("pool_bytes", "pool", count(pool_bytes), "bytes")
+      .fact("input_bytes", "static inputs", count(input_bytes), "bytes");
   ReportTable table("iterations", "Iterations by signature, the latest first",
                     {{"stage"}, {"signature"}, {"state"}, {"eager"}, {"replays"}, {"recaptures"}});
   callable::BranchTable branches("signature");

@@ -29,8 +29,9 @@ struct FullIterationInfo {
   std::vector<IterationInfo> signatures = {};  ///< Training first; of a stage, most recently called first.
   std::size_t evictions = 0;                   ///< Signatures that lost their graph to others.
   std::size_t pool_bytes = 0;                  ///< Of the pool that all graphs share.
-  std::vector<std::string> unfollowed = {};    ///< As GraphedInfo::unfollowed.
-  std::vector<std::string> compiled = {};      ///< What became of compiling its modules, from Python.
+  std::size_t input_bytes = 0;  ///< Of tensors that graphs copy inputs into; what several share counts once.
+  std::vector<std::string> unfollowed = {};  ///< As GraphedInfo::unfollowed.
+  std::vector<std::string> compiled = {};    ///< What became of compiling its modules, from Python.
 
   [[nodiscard]] PIANOLA_API Report report() const;
 };

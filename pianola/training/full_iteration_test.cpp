@@ -136,6 +136,7 @@ TEST_P(FullIterationTest, AnotherNumberOfMicrobatchesOrAnotherShapeHasAGraphOfIt
   const FullIterationInfo info = expect_equals_eager<MlpNet>(mixed, {.warmup = 2}, true);
   ASSERT_EQ(info.signatures.size(), 3U);
   for (const IterationInfo& one : info.signatures) EXPECT_EQ(one.replays, 4U) << one.signature;
+  EXPECT_EQ(info.input_bytes, 4U * 512) << "each microbatch of the largest once, in whole units";
 }
 
 TEST_P(FullIterationTest, OnlyTheLatestSignaturesKeepTheirGraphs) {

@@ -57,7 +57,7 @@ callable::CacheOptions cache_options(const FullIterationOptions& options) {
 }
 
 FullIterationInfo info_of(const callable::SignatureCache& cache) {
-  FullIterationInfo info{.pool_bytes = cache.pool_bytes()};
+  FullIterationInfo info{.pool_bytes = cache.pool_bytes(), .input_bytes = cache.input_bytes()};
   for (const Stage stage : {Stage::training, Stage::validation}) {
     GraphedInfo known = cache.info(static_cast<std::size_t>(stage));
     info.evictions += known.evictions;

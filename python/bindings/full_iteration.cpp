@@ -115,6 +115,8 @@ void bind_iteration_info(py::module_& module) {
                      "Training first; of a stage, most recently called first.")
       .def_readwrite("evictions", &FullIterationInfo::evictions, "Signatures that lost their graph to others.")
       .def_readwrite("pool_bytes", &FullIterationInfo::pool_bytes, "Of the pool that all graphs share.")
+      .def_readwrite("input_bytes", &FullIterationInfo::input_bytes,
+                     "Of tensors that graphs copy inputs into; memory that several share counts once.")
       .def_readwrite("unfollowed", &FullIterationInfo::unfollowed,
                      "What it reads on the host, and is not compared at each call.")
       .def_readwrite("compiled", &FullIterationInfo::compiled, "What became of compiling its modules.")

@@ -98,6 +98,8 @@ void bind_graph_memory(py::module_& module) {
       .def_readonly("planned_bytes", &GraphMemory::planned,
                     "Of the pool, laid out by plans; a region that graphs share counts in full.")
       .def_readonly("input_bytes", &GraphMemory::inputs, "Of the tensors that replays fill with new values.")
+      .def_readonly("shared_input_bytes", &GraphMemory::shared_inputs,
+                    "Of these, in memory_of_graphs(): bytes that inputs of earlier captures have as well.")
       .def_readonly("retained_bytes", &GraphMemory::retained,
                     "Of tensors from outside that it keeps alive, parameters and inputs among them.")
       .def_readonly("lane_workspace_bytes", &GraphMemory::lane_workspaces, "Of cuBLAS, for lanes (`branches`).")

@@ -159,6 +159,7 @@ class Choices:
             more = compiled.info()
             info.evictions += more.evictions
             info.pool_bytes += more.pool_bytes
+            info.input_bytes += more.input_bytes
             info.unfollowed = info.unfollowed + [what for what in more.unfollowed if what not in info.unfollowed]
             theirs = [known for known in more.signatures if known.stage == stage.name]
             signatures = theirs + [known for known in signatures if known.stage != stage.name or not one.choice.is_decided]

@@ -1,5 +1,6 @@
 #include <pianola/graph/account/graph_memory.hpp>
 
+#include <pianola/core/byte_span.hpp>
 #include <pianola/graph/account/block_picture.hpp>
 #include <pianola/graph/device_check.hpp>
 #include <pianola/graph/graph_impl.hpp>
@@ -21,6 +22,7 @@ graph::AccountedGraph Graph::Impl::memory() const {
   graph.blocks = result->blocks;
   graph.trace = result->trace;
   graph.segments = backend->pool().state()->segments();
+  graph.inputs = result->inputs;
   return graph;
 }
 
@@ -80,7 +82,11 @@ std::vector<AccountedGraph> LivingGraphs::on(c10::Device device) {
 
 std::vector<GraphMemory> memory_of_graphs(c10::Device device) {
   std::vector<GraphMemory> memory;
+  std::vector<ByteSpan> inputs;  // of those before
   for (graph::AccountedGraph& graph : graph::LivingGraphs::of_this_process().on(graph::usable_device(device))) {
+    graph.memory.shared_inputs = total_bytes(graph.inputs) - total_bytes(without(graph.inputs, inputs));
+    inputs.insert(inputs.end(), graph.inputs.begin(), graph.inputs.end());
+    inputs = merged(std::move(inputs));
     memory.push_back(described(std::move(graph)));
   }
   return memory;
@@ -101,6 +107,7 @@ Report GraphMemory::report() const {
   report.fact("executable_bytes", "executable", executable.device, "bytes")
       .fact("executable_host_bytes", "executable, on the host", executable.host, "bytes")
       .fact("input_bytes", "inputs", inputs, "bytes")
+      .fact("shared_input_bytes", "of these, in earlier graphs' inputs", shared_inputs, "bytes")
       .fact("retained_bytes", "retained, inputs included", retained, "bytes")
       .fact("workspace_bytes", "workspaces of cuBLAS", pool.workspaces, "bytes")
       .fact("lane_workspace_bytes", "of these, for lanes", lane_workspaces, "bytes")

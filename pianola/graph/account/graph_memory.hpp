@@ -17,13 +17,15 @@ namespace pianola {
 /// What a captured graph has of a device's memory.
 struct PIANOLA_API GraphMemory {
   c10::Device device = c10::Device(c10::kCPU);
-  std::uint64_t number = 0;         ///< Of memory_of_graphs(): of its capture in this process, from 1.
-  PoolMemory pool;                  ///< Its pool, with what other graphs have there.
-  std::size_t own = 0;              ///< Bytes of the pool that its replays write, or its results lie in.
-  std::size_t shared = 0;           ///< Of these, bytes that other graphs of the pool have as well.
-  std::size_t planned = 0;          ///< Of the pool, laid out by plans; a region that graphs share counts in full.
-  std::size_t inputs = 0;           ///< Of the tensors of CaptureOptions::inputs.
-  std::size_t retained = 0;         ///< Of tensors from outside that it keeps alive, parameters and inputs among them.
+  std::uint64_t number = 0;  ///< Of memory_of_graphs(): of its capture in this process, from 1.
+  PoolMemory pool;           ///< Its pool, with what other graphs have there.
+  std::size_t own = 0;       ///< Bytes of the pool that its replays write, or its results lie in.
+  std::size_t shared = 0;    ///< Of these, bytes that other graphs of the pool have as well.
+  std::size_t planned = 0;   ///< Of the pool, laid out by plans; a region that graphs share counts in full.
+  std::size_t inputs = 0;    ///< Of the tensors of CaptureOptions::inputs.
+  std::size_t shared_inputs =
+      0;                     ///< Of these, in memory_of_graphs(): bytes that inputs of earlier captures have as well.
+  std::size_t retained = 0;  ///< Of tensors from outside that it keeps alive, parameters and inputs among them.
   std::size_t lane_workspaces = 0;  ///< Of cuBLAS, for lanes (CaptureOptions::branches).
   std::size_t kept_for_lanes = 0;   ///< Most bytes of the pool that were free at a time, and kept from reuse for lanes.
   ExecutableMemory executable = {};

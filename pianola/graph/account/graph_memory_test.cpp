@@ -78,6 +78,24 @@ TEST_P(GraphMemoryTest, GraphsOfOnePoolSayWhatTheyShare) {
   EXPECT_EQ(second.memory().shared, 0U);
 }
 
+TEST_P(GraphMemoryTest, InputsThatGraphsShareAreCountedForTheFirst) {
+  const at::Tensor buffer = ones(8);
+  const at::Tensor shorter = buffer.narrow(0, 0, 2 * kFloats), other = ones(1);
+  at::Tensor sum, product, difference;
+  Graph first(device()), second(device()), third(device());
+  first.capture([&] { sum = buffer + 1; }, {.inputs = {buffer}});
+  second.capture([&] { product = shorter * other; }, {.inputs = {shorter, other}});
+  third.capture([&] { difference = shorter - 1; }, {.inputs = {shorter}});
+  const std::vector<GraphMemory> all = memory_of_graphs(device());
+  ASSERT_EQ(all.size(), 3U);
+  EXPECT_EQ(all[0].inputs, 8 * kMiB);
+  EXPECT_EQ(all[0].shared_inputs, 0U);
+  EXPECT_EQ(all[1].inputs, 3 * kMiB);
+  EXPECT_EQ(all[1].shared_inputs, 2 * kMiB);
+  EXPECT_EQ(all[2].shared_inputs, 2 * kMiB) << "counted once, however many have it";
+  EXPECT_EQ(second.memory().shared_inputs, 0U) << "a graph by itself knows of no other";
+}
+
 TEST_P(GraphMemoryTest, ThePictureHasEveryBlockOfTheRecordingInItsPlace) {
   const at::Tensor weight = at::ones({512, 512}, device()).requires_grad_();
   at::Tensor gradient;
