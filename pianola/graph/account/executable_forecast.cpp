@@ -31,8 +31,14 @@ std::uint64_t nodes_of(const OpRecord& op, const OpTrace& trace) {
 }  // namespace
 
 std::uint64_t forecast_executable(const OpTrace& trace) {
+  return forecast_executable(trace, [](std::size_t) { return true; });
+}
+
+std::uint64_t forecast_executable(const OpTrace& trace, const std::function<bool(std::size_t operation)>& inside) {
   std::uint64_t nodes = 0;
-  for (const OpRecord& op : trace.ops()) nodes += nodes_of(op, trace);
+  for (std::size_t i = 0; i < trace.ops().size(); ++i) {
+    if (inside(i)) nodes += nodes_of(trace.ops()[i], trace);
+  }
   return (nodes * kBytesOfNode + kUnit - 1) / kUnit * kUnit;
 }
 
