@@ -5,6 +5,7 @@
 
 #include <pianola/graph/account/captured_memory.hpp>
 #include <pianola/graph/graph.hpp>
+#include <pianola/graph/scope_forecast.hpp>
 
 #include <CLI/App.hpp>
 
@@ -20,6 +21,7 @@ struct Arguments {
   ScriptOptions script;
   int warmup = 1;
   bool capture = false;
+  bool scopes = false;
   std::filesystem::path html;
 };
 
@@ -43,8 +45,22 @@ int run_captured(const Arguments& arguments) {
   return kSuccess;
 }
 
+// What graphs of each scope would take.
+int run_scopes(const Arguments& arguments) {
+  const c10::Device device = chosen_device(arguments.script.device);
+  ScriptModule module(arguments.script.file, device, arguments.script.train);
+  const std::vector<at::Tensor> inputs = module.make_inputs(arguments.script.inputs);
+  module.settle(inputs);
+  const ScopeForecast forecast =
+      predict_scopes([&] { (void)module.run(inputs); }, device, {.warmup = arguments.warmup, .inputs = inputs});
+  const Report report = forecast.report();
+  print_report(arguments.script, report.to_text(), report.to_json());
+  return kSuccess;
+}
+
 int run(const Arguments& arguments) {
   if (arguments.capture) return run_captured(arguments);
+  if (arguments.scopes) return run_scopes(arguments);
   const c10::Device device = chosen_device(arguments.script.device);
   ScriptModule module(arguments.script.file, device, arguments.script.train);
   const std::vector<at::Tensor> inputs = module.make_inputs(arguments.script.inputs);
@@ -66,9 +82,16 @@ void add_memory(CLI::App& app, Command& chosen) {
   command->add_option("--warmup", arguments->warmup, "Runs before the one that is looked at")
       ->check(CLI::Range(0, 1000000))
       ->capture_default_str();
-  command->add_flag("--capture", arguments->capture,
-                    "Capture it, and show what its graph has, and who has what of the device beside it");
-  command->add_option("--html", arguments->html, "Write a page with the picture: who lives when")->type_name("FILE");
+  CLI::Option* capture =
+      command->add_flag("--capture", arguments->capture,
+                        "Capture it, and show what its graph has, and who has what of the device beside it");
+  CLI::Option* html = command->add_option("--html", arguments->html, "Write a page with the picture: who lives when");
+  html->type_name("FILE");
+  command
+      ->add_flag("--scopes", arguments->scopes,
+                 "Tell it for graphs of each scope (layers, forward and backward, iteration), and what lanes may add")
+      ->excludes(capture)
+      ->excludes(html);
   command->footer(about_python_steps("pianola.predict_memory", "batches") +
                   "Exit codes: 0 told, 1 the step fails, 2 the command line is wrong.");
   command->callback([arguments, &chosen] { chosen = [arguments] { return run(*arguments); }; });

@@ -26,6 +26,8 @@ namespace {
 constexpr std::array<std::string_view, 5> kCommands = {"audit", "verify", "memory", "profile", "decide"};
 // Those of a file, which has to say of which function.
 constexpr std::array<std::string_view, 3> kOfFiles = {"audit", "verify", "memory"};
+// Options without a value.
+constexpr std::array<std::string_view, 3> kFlags = {"--try", "--capture", "--scopes"};
 
 bool is_dotted_name(std::string_view text) {
   const auto is_letter = [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '.'; };
@@ -39,8 +41,8 @@ bool names_function(std::string_view command, std::string_view before, std::stri
   const bool has_function = colon != std::string_view::npos;
   if (word.substr(0, colon).ends_with(".py"))
     return has_function || std::find(kOfFiles.begin(), kOfFiles.end(), command) != kOfFiles.end();
-  const bool is_value =
-      before.starts_with("--") && !before.starts_with("--no-") && before != "--try" && before != "--capture";
+  const bool is_value = before.starts_with("--") && !before.starts_with("--no-") &&
+                        std::find(kFlags.begin(), kFlags.end(), before) == kFlags.end();
   std::error_code unknown;
   return has_function && is_dotted_name(word.substr(0, colon)) && is_dotted_name(word.substr(colon + 1)) && !is_value &&
          !std::filesystem::exists(word, unknown);

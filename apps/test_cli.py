@@ -536,6 +536,35 @@ def test_memory_of_a_python_function_is_told(tmp_path):
     assert "step at train.py:5" in page.read_text()
 
 
+def test_memory_of_a_module_is_told_scope_by_scope(saved):
+    result = run("memory", saved(Sound), *SOUND_INPUTS, "--device", "cpu", "--scopes")
+    assert result.returncode == 0, result.stderr
+    for words in ("Memory of graphs, by what is in them", "lanes add at most", "whole iteration", "no user scope names a layer"):
+        assert words in result.stdout
+
+
+def test_memory_of_a_python_step_is_told_scope_by_scope(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch\nfrom torch import nn\n\n"
+        "model = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.ReLU()) for _ in range(3)))\n"
+        "sgd = torch.optim.SGD(model.parameters(), lr=0.1)\nbatches = [(torch.ones(256, 64),)]\n\n"
+        "def step(x):\n    sgd.zero_grad()\n    model(x).square().mean().backward()\n    sgd.step()\n"
+    )
+    for words in (["--scopes", f"{script}:step"], [f"{script}:step", "--scopes"]):
+        result = run("memory", *words, "--device", "cpu", "--json", "-")
+        assert result.returncode == 0, result.stderr
+        scopes = {one["scope"]: one for one in json.loads(result.stdout)["scopes"]}
+        assert list(scopes) == ["each layer", "forward and backward", "iteration without optimizer", "whole iteration"]
+        assert scopes["whole iteration"]["input_bytes"] == 256 * 64 * 4
+        assert scopes["whole iteration"]["pool_bytes"] > 0 and scopes["forward and backward"]["graphs"] == 2
+
+
+def test_a_page_of_scopes_is_refused(saved, tmp_path):
+    result = run("memory", saved(Sound), *SOUND_INPUTS, "--device", "cpu", "--scopes", "--html", tmp_path / "memory.html")
+    assert result.returncode == 2 and "--scopes" in result.stderr
+
+
 def test_a_captured_module_shows_what_its_graph_has(saved, tmp_path):
     page = tmp_path / "memory.html"
     result = run("memory", saved(Sound), *SOUND_INPUTS, "--device", "cpu", "--capture", "--html", page, "--json", tmp_path / "memory.json")

@@ -31,7 +31,7 @@ SECTIONS = {
     "Branches": ["ParallelOptions", "_C.BranchInfo"],
     "Audit, verify, profile, memory": ["audit", "_C.AuditReport", "_C.Finding", "verify", "_C.VerifyReport", "_C.TensorDifference", "profile",
                                "decide", "_C.Profile", "_C.ScopePrediction", "try_scopes", "TriedScopes", "Trial",
-                               "predict_memory", "_C.MemoryForecast", "_C.MemoryUser", "predict_buckets", "_C.BucketForecast", "memory", "_C.ProcessMemory", "_C.WatchedMemory", "memory_of_graphs",
+                               "predict_memory", "_C.MemoryForecast", "_C.MemoryUser", "predict_buckets", "_C.BucketForecast", "predict_scopes", "_C.ScopeForecast", "_C.PredictedScope", "_C.LanesForecast", "memory", "_C.ProcessMemory", "_C.WatchedMemory", "memory_of_graphs",
                                "_C.GraphMemory", "_C.PoolMemory", "_C.ExecutableMemory", "watch_memory"],
     "Training": ["optim.SGD", "optim.Adam", "optim.AdamW", "optim.LearningRate", "optim.LearningRateSchedule",
                  "optim.DeviceLearningRateSchedule", "optim.ExponentialMovingAverage", "GradScaler", "clip_grad_norm_",

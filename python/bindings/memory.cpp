@@ -8,6 +8,7 @@
 #include <pianola/graph/account/process_memory.hpp>
 #include <pianola/graph/bucket_forecast.hpp>
 #include <pianola/graph/memory_forecast.hpp>
+#include <pianola/graph/scope_forecast.hpp>
 
 #include <cstddef>
 #include <functional>
@@ -66,6 +67,58 @@ void bind_bucket_forecast(py::module_& module) {
   bind_report(forecast);
   module.def("predict_buckets", &predict_each, py::arg("step"), py::arg("names"), py::kw_only(), py::arg("device"),
              py::arg("warmup"), "Runs a step for each bucket, and tells what graphs of it would take.");
+}
+
+ScopeForecast predict_each_scope(const py::function& step, std::vector<at::Tensor> inputs, const c10::Device& device,
+                                 int warmup, int lanes) {
+  const std::function<void()> action = make_action(step);
+  const WithoutGil release;
+  return predict_scopes(action, device, {.warmup = warmup, .inputs = std::move(inputs), .lanes = lanes});
+}
+
+void bind_predicted_scope(py::module_& module) {
+  py::class_<PredictedScope>(module, "PredictedScope", "What graphs of a scope would take.")
+      .def_readonly("name", &PredictedScope::name,
+                    "\"each layer\", \"forward and backward\", \"iteration without optimizer\", \"whole iteration\".")
+      .def_readonly("obstacle", &PredictedScope::obstacle, "Why it cannot be told; empty where it can.")
+      .def_readonly("graphs", &PredictedScope::graphs, "How many.")
+      .def_readonly("pool_bytes", &PredictedScope::pool, "Of pools that torch's allocator fills.")
+      .def_readonly("scratch_bytes", &PredictedScope::scratch, "Of these, what nobody needs when the scope is over.")
+      .def_readonly("result_bytes", &PredictedScope::results, "What somebody does: results, gradients.")
+      .def_readonly("input_bytes", &PredictedScope::inputs, "Of static inputs, outside of pools.")
+      .def_readonly("copied_bytes", &PredictedScope::copied,
+                    "Of outside tensors that it writes, which a capture copies aside.")
+      .def_readonly("executable_bytes", &PredictedScope::executable, "Of the executables, about.")
+      .def_readonly("fits", &PredictedScope::fits, "Whether captures find room; None on the CPU.")
+      .def_readonly("verdict", &PredictedScope::verdict, "The same in a sentence.");
+}
+
+void bind_scope_forecast(py::module_& module) {
+  module.def(
+      "model_scope", [](const std::string& name) { return std::string(kModelScope) + name; }, py::arg("name"),
+      "The user scope by which predict_scopes() knows a model.");
+  module.def(
+      "layer_scope", [](const std::string& name) { return std::string(kLayerScope) + name; }, py::arg("name"),
+      "The same of a layer.");
+  bind_predicted_scope(module);
+  py::class_<LanesForecast>(module, "LanesForecast", "What lanes of a graph may add at most: a bound.")
+      .def_readonly("lanes", &LanesForecast::lanes, "How many.")
+      .def_readonly("workspace_bytes", &LanesForecast::workspaces, "Of cuBLAS; 0 on the CPU.")
+      .def_readonly("reuse_bytes", &LanesForecast::reuse, "If nothing that the step frees were used again.")
+      .def_readonly("at_most_bytes", &LanesForecast::at_most, "Both, but no more than the limit of `ParallelOptions`.");
+  py::class_<ScopeForecast> forecast(module, "ScopeForecast", "A step's memory by what of it is in graphs.");
+  forecast
+      .def_property_readonly(
+          "device", [](const ScopeForecast& self) { return self.device; }, "Where the step ran.")
+      .def_readonly("scopes", &ScopeForecast::scopes, "From the least in graphs to the most; always the same four.")
+      .def_readonly("lanes", &ScopeForecast::lanes, "Of a graph of the whole iteration.")
+      .def_readonly("free_bytes", &ScopeForecast::free, "What the driver had left for pools; None on the CPU.")
+      .def_readonly("cached_bytes", &ScopeForecast::cached,
+                    "What torch's allocator held unused: nothing for pools, but for inputs and copies.");
+  bind_report(forecast);
+  module.def("predict_scopes", &predict_each_scope, py::arg("step"), py::arg("inputs"), py::kw_only(),
+             py::arg("device"), py::arg("warmup"), py::arg("lanes"),
+             "Runs a step, and tells what graphs of each scope would take.");
 }
 
 void bind_pool_memory(py::module_& module) {
@@ -207,6 +260,7 @@ void bind_memory(py::module_& module) {
   module.def("predict_memory", &predict, py::arg("step"), py::kw_only(), py::arg("device"), py::arg("warmup"),
              "Runs a step, and tells what a graph of it would take.");
   bind_bucket_forecast(module);
+  bind_scope_forecast(module);
   bind_pool_memory(module);
   bind_graph_memory(module);
   bind_process_memory(module);

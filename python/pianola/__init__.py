@@ -59,6 +59,7 @@ from ._internals import check_internals
 from ._layers import GraphedLayers, graph_layers
 from ._apply_config import apply_config
 from ._memory import memory, memory_of_graphs, predict_buckets, predict_memory, watch_memory
+from ._predict_scopes import predict_scopes
 from ._profile import decide, profile
 from ._rng_tracker import RngTracker
 from ._try_scopes import Trial, TriedScopes, try_scopes
@@ -145,6 +146,7 @@ __all__ = [
     "memory_of_graphs",
     "predict_buckets",
     "predict_memory",
+    "predict_scopes",
     "watch_memory",
     "profile",
     "resume_all",

@@ -11,6 +11,7 @@ from typing import Any, Callable, NoReturn, Optional, Sequence
 from ._audit.audit import audit
 from ._errors import UsageError
 from ._memory import capture_memory, predict_memory, watch_memory
+from ._predict_scopes import predict_scopes
 from ._profile import profile
 from ._try_scopes import TriedScopes, try_scopes
 from ._scripts import check_writable, ended_itself, load, with_arguments
@@ -35,7 +36,7 @@ class _Command:
 _PROFILE = _Command(profile, (), ("json", "html"),
                     {"--warmup": int, "--iterations": int, "--modules": True, "--trace": str})  # fmt: skip
 _MEMORY = _Command(predict_memory, ("batches",), ("json", "html"), {"--warmup": int, "--device": _device})
-_VARIANTS = {("decide", "--try"), ("memory", "--capture")}
+_VARIANTS = {("decide", "--try"), ("memory", "--capture"), ("memory", "--scopes")}
 _COMMANDS = {
     "audit": _Command(
         audit, ("batches", "between", "generators", "callables"), ("json", "sarif"),
@@ -46,6 +47,7 @@ _COMMANDS = {
         {"--steps": int, "--no-narrow": False, "--no-poison": False}),
     "memory": _MEMORY,
     "memory --capture": dataclasses.replace(_MEMORY, judge=capture_memory),
+    "memory --scopes": dataclasses.replace(_MEMORY, judge=predict_scopes, reports=("json",)),
     "profile": _PROFILE,
     "decide": _PROFILE,
     "decide --try": _Command(try_scopes, ("batches",), ("json",), {"--iterations": int}),

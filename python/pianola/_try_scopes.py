@@ -18,6 +18,7 @@ from ._graphed import GraphedFunction, graphed
 from ._layers import graph_layers
 from ._load import _C
 from ._patching import replacement
+from ._predict_scopes import predict_scopes
 from ._verify import comparable
 
 Step = Callable[..., Any]
@@ -27,6 +28,8 @@ _MOST_SETTLING = 80  # where parts of the step are being found that stay eager
 _PARTS = 4  # of the calls that are timed; the fastest counts
 _WORTH = 0.98  # of eager's time: what is slower is not worth a graph
 _AS_FAST = 1.03  # of the fastest: then the larger scope is taken
+
+_PREDICTED = {"layers": "each layer", "model": "forward and backward", "iteration": "whole iteration"}  # in predict_scopes()
 
 _WRITE = {
     "layers": "pianola.graph_layers({models})",
@@ -43,6 +46,7 @@ class Trial:
     ms: float = 0.0  # per call
     replays: int = 0
     is_equal: bool = True  # results, parameters and buffers are eager's, bit for bit
+    is_tried: bool = True  # False: its graphs would not fit into the GPU's memory
     reason: str = ""  # why nothing, or not all, is replayed
     write: str = ""  # the call that makes it so
 
@@ -72,6 +76,8 @@ class TriedScopes:
         report.list("reasons", "What stays eager", [f"{one.scope}: {one.reason}" for one in self.trials if one.reason])
         rows = [
             [one.scope, one.ms, eager.ms / one.ms, one.replays if one is not eager else None, _in_words(one, eager)]
+            if one.is_tried
+            else [one.scope, None, None, None, "not tried"]
             for one in self.trials
         ]
         columns = [("scope", "scope", "", 0), ("ms", "ms/call", "", 3), ("speed_up", "speed-up", "", 2),
@@ -107,7 +113,8 @@ def try_scopes(make_step: Callable[[], Any], *, batches: Optional[Iterable[Any]]
         print(pianola.try_scopes(make_step, batches=[(x, y)]))
 
     Args:
-        make_step: makes models and optimizers anew, and returns the step; called once for each scope, with the same seeds.
+        make_step: makes models and optimizers anew, and returns the step; called once for each scope, with the same seeds, and on a GPU
+            once before: scopes whose graphs would not fit, as `predict_scopes()` tells, are not tried.
         batches: arguments of the step, call by call, in turn: tuples of arguments, dicts of keyword arguments, or one argument each.
         iterations: calls that are timed.
 
@@ -117,14 +124,30 @@ def try_scopes(make_step: Callable[[], Any], *, batches: Optional[Iterable[Any]]
     if iterations < 1:
         refuse(f"iterations must be 1 or more, got {iterations}")
     entries = list(batches) if batches is not None else None
+    too_large = _too_large(make_step, entries)
     tries = [_Try(scope, make_step, entries, iterations) for scope in ("eager", *_WRITE)]
-    settling = tries[-1].run(_SETTLING, _MOST_SETTLING)  # all make the same calls
-    for one in tries[:-1]:
+    for one in tries:
+        one.trial.reason = too_large.get(one.trial.scope, "")
+        one.trial.is_tried = not one.trial.reason
+    made = [one for one in tries if one.trial.is_tried]
+    settling = made[-1].run(_SETTLING, _MOST_SETTLING)  # all make the same calls
+    for one in made[:-1]:
         one.run(settling, settling)
     eager = tries[0]
-    for one in tries:
+    for one in made:
         one.trial.is_equal = _are_equal(one.seen, eager.seen)
     return TriedScopes(eager.name, eager.device, settling + iterations, [one.trial for one in tries])
+
+
+def _too_large(make_step: Callable[[], Any], batches: Optional[list[Any]]) -> dict[str, str]:
+    """Scopes whose graphs would not fit on the GPU, and what is said of them."""
+    if not torch.cuda.is_available():
+        return {}
+    step = make_step()
+    if not callable(step):
+        return {}  # which the first trial refuses
+    told = {one.name: one for one in predict_scopes(step, batches).scopes}
+    return {scope: told[name].verdict for scope, name in _PREDICTED.items() if told[name].fits is False}
 
 
 class _Try:

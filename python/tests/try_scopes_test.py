@@ -154,3 +154,14 @@ def test_the_program_loads_a_script_anew_for_each_scope(function, tmp_path, cpu)
     assert [one["scope"] for one in report["trials"]] == ["eager", "layers", "model", "iteration"]
     assert all(one["equal"] == "bit-equal" for one in report["trials"][1:]) and report["trials"][3]["replays"] == 12
     assert report["reasons"] == ["layers: no model has a list of layers"]
+
+
+def test_a_scope_whose_graphs_would_not_fit_is_not_tried(device, monkeypatch):
+    verdict = "It does not fit: a capture takes 3 GiB of the driver and 1 GiB for copies, and the driver has 2 GiB left."
+    monkeypatch.setattr(pianola._try_scopes, "_too_large", lambda make_step, batches: {"iteration": verdict})
+    tried = pianola.try_scopes(make(device), batches=batches(device), iterations=4)
+    of = by_scope(tried)
+    assert [one.scope for one in tried.trials if one.is_tried] == ["eager", "layers", "model"]
+    assert of["model"].replays > 0 and of["iteration"].replays == 0
+    assert f"iteration: {verdict}" in str(tried) and "not tried" in str(tried)
+    assert tried.chosen is None or tried.chosen.scope != "iteration"
