@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 namespace pianola {
@@ -76,11 +77,27 @@ std::uint64_t shared_bytes(const std::vector<trace::StepBlock>& blocks, const st
   return region.bytes() + outside;
 }
 
+// As callable's Note [Static inputs that graphs share] has it: of each place and dtype the largest.
+std::uint64_t shared_inputs(const std::vector<std::vector<at::Tensor>>& inputs, c10::Device device) {
+  std::map<std::pair<std::size_t, c10::ScalarType>, std::uint64_t> largest;
+  for (const std::vector<at::Tensor>& of_bucket : inputs) {
+    for (std::size_t i = 0; i < of_bucket.size(); ++i) {
+      const at::Tensor& input = of_bucket[i];
+      if (!input.defined() || input.device() != device || input.numel() == 0) continue;
+      std::uint64_t& most = largest[{i, input.scalar_type()}];
+      most = std::max<std::uint64_t>(most, memory::in_whole_units(input.nbytes()));
+    }
+  }
+  std::uint64_t bytes = 0;
+  for (const auto& [place, most] : largest) bytes += most;
+  return bytes;
+}
+
 MemoryForecast in_pools_of(std::uint64_t bytes, const BucketForecast& set) {
   MemoryForecast all;
   all.device = set.device;
   all.pool = bytes;
-  all.copied = set.copied;
+  all.copied = set.copied + set.inputs;  // torch's allocator has room for both
   all.executable = set.executables;
   all.free = set.free;
   all.cached = set.cached;
@@ -99,9 +116,10 @@ std::string BucketForecast::verdict() const {
   const auto in_bytes = [](std::uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); };
   const MemoryForecast together = in_pools_of(shared, *this);
   const std::string numbers = fmt::format(
-      "with one pool that plans, the graphs take {} of the driver, a capture up to {} for copies, and the "
+      "with one pool that plans, the graphs take {} of the driver{}, a capture up to {} for copies, and the "
       "driver has {} left.",
-      in_bytes(shared + executables), in_bytes(copied), in_bytes(*free));
+      in_bytes(shared + executables), inputs == 0 ? "" : fmt::format(" and {} for inputs", in_bytes(inputs)),
+      in_bytes(copied), in_bytes(*free));
   if (!*together.fits()) {
     if (!*together.would_fit()) return "They do not fit: " + numbers;
     return fmt::format("They do not fit yet: {} torch.cuda.empty_cache() gives {} back.", numbers,
@@ -116,6 +134,7 @@ Report BucketForecast::report() const {
   report.fact("device", "device", device.str())
       .fact("pools_bytes", "pools of their own", pools, "bytes")
       .fact("shared_bytes", "one pool that plans", shared, "bytes")
+      .fact("input_bytes", "static inputs, shared", inputs, "bytes")
       .fact("copied_bytes", "copied aside by a capture", copied, "bytes")
       .fact("executable_bytes", "executables, about", executables, "bytes")
       .fact("free_bytes", "left to the driver", free ? ReportValue(*free) : ReportValue(), "bytes")
@@ -135,11 +154,13 @@ Report BucketForecast::report() const {
 }
 
 BucketForecast predict_buckets(const std::function<void(std::size_t bucket)>& step,
-                               const std::vector<std::string>& names, c10::Device any_device, int warmup) {
+                               const std::vector<std::string>& names, c10::Device any_device, int warmup,
+                               const std::vector<std::vector<at::Tensor>>& inputs) {
   if (names.empty()) throw UsageError({.what = "there are no buckets", .fix = "name one at least"});
   BucketForecast set;
   set.device = graph::ready_to_predict("predict_buckets()", any_device, warmup);
   set.names = names;
+  set.inputs = shared_inputs(inputs, set.device);
   trace::BlockLog all;  // what one leaves may be freed by another
   std::vector<BucketRuns> runs;
   for (std::size_t bucket = 0; bucket < names.size(); ++bucket) {

@@ -3,6 +3,7 @@
 #include <pianola/core/report.hpp>
 #include <pianola/graph/memory_forecast.hpp>
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
 #include <cstddef>
@@ -21,6 +22,7 @@ struct PIANOLA_API BucketForecast {
   std::vector<MemoryForecast> buckets;     ///< Of each alone.
   std::uint64_t pools = 0;                 ///< Of pools of their own, all together.
   std::uint64_t shared = 0;                ///< Of one pool for all, made with plan_memory.
+  std::uint64_t inputs = 0;                ///< Of static inputs that all graphs share: of each the largest.
   std::uint64_t copied = 0;                ///< The most that one of the captures copies aside.
   std::uint64_t executables = 0;           ///< About, of all.
   std::optional<std::uint64_t> free = {};  ///< What the driver has left for pools. Unknown on the CPU.
@@ -46,11 +48,13 @@ struct PIANOLA_API BucketForecast {
 /// @param step    Called with the number of the bucket, from 0.
 /// @param names   One for each bucket, in the order of the captures.
 /// @param warmup  Runs before, of each bucket.
+/// @param inputs  What each bucket's calls are given and graphs copy, for BucketForecast::inputs; empty: nothing.
 /// @throws UsageError  There is no bucket, `warmup` is negative, or a capture is open.
 /// @throws DeviceError, UnsupportedError, CaptureError  As predict_memory().
 /// Whatever the step throws reaches the caller unchanged.
 [[nodiscard]] PIANOLA_API BucketForecast predict_buckets(const std::function<void(std::size_t bucket)>& step,
                                                          const std::vector<std::string>& names, c10::Device device,
-                                                         int warmup = 1);
+                                                         int warmup = 1,
+                                                         const std::vector<std::vector<at::Tensor>>& inputs = {});
 
 }  // namespace pianola

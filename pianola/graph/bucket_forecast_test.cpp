@@ -46,6 +46,15 @@ TEST_P(BucketForecastTest, WhatAllFreeIsThereOnce) {
   EXPECT_EQ(set.shared, 40 * kMiB);
 }
 
+TEST_P(BucketForecastTest, InputsThatTheGraphsShareAreCountedOnce) {
+  const at::Tensor small = block(1), large = block(3), labels = at::zeros({100}, device());
+  const auto step = [](std::size_t) { (void)block(2); };
+  const BucketForecast set = predict_buckets(step, {"small", "large"}, device(), 1, {{small, labels}, {large, labels}});
+  EXPECT_EQ(set.inputs, 3 * kMiB + 512);
+  EXPECT_THAT(set.report().to_text(), HasSubstr("static inputs, shared"));
+  EXPECT_EQ(predict_buckets(step, {"small", "large"}, device()).inputs, 0U) << "none was named";
+}
+
 TEST_P(BucketForecastTest, WhatIsKeptOfEachLiesBesideTheOthers) {
   std::array<at::Tensor, 3> kept;
   const BucketForecast set = predict_buckets(

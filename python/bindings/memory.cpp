@@ -26,14 +26,14 @@ MemoryForecast predict(const py::function& step, const c10::Device& device, int 
   return predict_memory(action, device, warmup);
 }
 
-BucketForecast predict_each(const py::function& step, const std::vector<std::string>& names, const c10::Device& device,
-                            int warmup) {
+BucketForecast predict_each(const py::function& step, const std::vector<std::string>& names,
+                            const std::vector<std::vector<at::Tensor>>& inputs, const c10::Device& device, int warmup) {
   const auto run = [held = HeldObject(step)](std::size_t bucket) {
     const WithGil gil;
     (void)call_python(held.get(), py::make_tuple(bucket));
   };
   const WithoutGil release;
-  return predict_buckets(run, names, device, warmup);
+  return predict_buckets(run, names, device, warmup, inputs);
 }
 
 template <typename T>
@@ -55,6 +55,8 @@ void bind_bucket_forecast(py::module_& module) {
       .def_readonly("buckets", &BucketForecast::buckets, "Of each alone.")
       .def_readonly("pools_bytes", &BucketForecast::pools, "Of pools of their own, all together.")
       .def_readonly("shared_bytes", &BucketForecast::shared, "Of one pool for all, made with `plan_memory`.")
+      .def_readonly("input_bytes", &BucketForecast::inputs,
+                    "Of static inputs that all graphs share: of each the largest.")
       .def_readonly("copied_bytes", &BucketForecast::copied, "The most that one of the captures copies aside.")
       .def_readonly("executable_bytes", &BucketForecast::executables, "Of the executable graphs, about.")
       .def_readonly("free_bytes", &BucketForecast::free, "What the driver had left for pools; None on the CPU.")
@@ -65,8 +67,9 @@ void bind_bucket_forecast(py::module_& module) {
       .def_property_readonly("fits_apart", &BucketForecast::fits_apart, "Whether those into pools of their own do.")
       .def_property_readonly("verdict", &BucketForecast::verdict, "The same in a sentence.");
   bind_report(forecast);
-  module.def("predict_buckets", &predict_each, py::arg("step"), py::arg("names"), py::kw_only(), py::arg("device"),
-             py::arg("warmup"), "Runs a step for each bucket, and tells what graphs of it would take.");
+  module.def("predict_buckets", &predict_each, py::arg("step"), py::arg("names"), py::arg("inputs"), py::kw_only(),
+             py::arg("device"), py::arg("warmup"),
+             "Runs a step for each bucket, and tells what graphs of it would take.");
 }
 
 ScopeForecast predict_each_scope(const py::function& step, std::vector<at::Tensor> inputs, const c10::Device& device,

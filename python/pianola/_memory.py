@@ -84,7 +84,8 @@ def predict_buckets(step: Callable[..., Any], batches: Iterable[Any], *, device:
         kept[bucket] = step(*args, **kwargs)
 
     names = [_shapes_of(one) for one in arguments]
-    return _C.predict_buckets(run, names, device=as_device(device), warmup=warmup)
+    inputs = [tensors_of(one) for one in arguments]
+    return _C.predict_buckets(run, names, inputs, device=as_device(device), warmup=warmup)
 
 
 def _shapes_of(arguments: Arguments) -> str:

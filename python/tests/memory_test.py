@@ -89,6 +89,7 @@ def test_buckets_share_what_they_free(device):
 def test_what_a_step_returns_is_kept_for_each_bucket(device):
     sizes = [(torch.empty(count << 18, device=device),) for count in (8, 16)]
     forecast = pianola.predict_buckets(lambda x: x + x, sizes, device=device)
+    assert forecast.input_bytes == 16 << 20, "the graphs share the largest"
     assert [one.left_bytes for one in forecast.buckets] == [8 << 20, 16 << 20]
     assert forecast.shared_bytes == 24 << 20
 
