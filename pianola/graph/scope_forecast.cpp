@@ -87,9 +87,9 @@ class ObservedStep {
 };
 
 using Inside = std::function<bool(std::size_t operation)>;
-using Memory = std::pair<const void*, std::int32_t>;  // a storage, and where it was made: names are used again
+using MadeAt = std::pair<const void*, std::int32_t>;  // a storage, and where it was made: names are used again
 
-std::uint64_t sum_of(const std::map<Memory, std::uint64_t>& memory) {
+std::uint64_t sum_of(const std::map<MadeAt, std::uint64_t>& memory) {
   std::uint64_t bytes = 0;
   for (const auto& [one, most] : memory) bytes += memory::in_whole_units(most);
   return bytes;
@@ -118,13 +118,13 @@ void add_pool(PredictedScope& scope, const ObservedStep& step, const Inside& ins
 // Adds their static inputs, and what a capture copies aside.
 void add_outside(PredictedScope& scope, const ObservedStep& step, const Inside& inside,
                  const std::vector<const void*>& given) {
-  std::map<Memory, std::uint64_t> inputs, written;
+  std::map<MadeAt, std::uint64_t> inputs, written;
   for (std::size_t i = 0; i < step.trace().ops().size(); ++i) {
     if (!inside(i)) continue;
     for (const ReadMemory& read : step.reads_of(i)) {
       const bool is_made_outside = read.made_in >= 0 && !inside(static_cast<std::size_t>(read.made_in));
       const bool is_given = read.made_in < 0 && std::find(given.begin(), given.end(), read.storage) != given.end();
-      const auto note = [&](std::map<Memory, std::uint64_t>& memory) {
+      const auto note = [&](std::map<MadeAt, std::uint64_t>& memory) {
         std::uint64_t& most = memory[{read.storage, read.made_in}];
         most = std::max(most, read.bytes);
       };

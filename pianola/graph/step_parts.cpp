@@ -17,7 +17,7 @@ std::string_view name_in(std::string_view scopes, std::string_view prefix) {
   return rest.substr(0, rest.find('/'));
 }
 
-std::int32_t number_of(std::string_view name, std::vector<std::string_view>& known) {
+std::int32_t number_among(std::string_view name, std::vector<std::string_view>& known) {
   if (name.empty()) return -1;
   const auto found = std::find(known.begin(), known.end(), name);
   if (found == known.end()) return static_cast<std::int32_t>(known.insert(known.end(), name) - known.begin());
@@ -41,8 +41,8 @@ StepParts::StepParts(const OpTrace& trace) {
     part.backward = op.backward;
     part.optimizer = !name_in(trace.scope(op), kOptimizerScope).empty();
     part.ahead = parts_.size() <= end;
-    part.model = number_of(name_in(scopes, kModelScope), models_);
-    part.layer = number_of(name_in(scopes, kLayerScope), layers_);
+    part.model = number_among(name_in(scopes, kModelScope), models_);
+    part.layer = number_among(name_in(scopes, kLayerScope), layers_);
     has_optimizer_ = has_optimizer_ || part.optimizer;
   }
 }
