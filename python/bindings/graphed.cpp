@@ -296,8 +296,8 @@ void bind_graphed_info(py::module_& module) {
   py::class_<GraphedInfo>(module, "GraphedInfo", "What a graphed function knows and keeps.")
       .def_readwrite("signatures", &GraphedInfo::signatures, "The most recently called first.")
       .def_readonly("evictions", &GraphedInfo::evictions, "Signatures that lost their graphs to others.")
-      .def_readonly("input_bytes", &GraphedInfo::input_bytes,
-                    "Of tensors that graphs copy inputs into; memory that several share counts once.")
+      .def_readwrite("input_bytes", &GraphedInfo::input_bytes,
+                     "Of tensors that graphs copy inputs into; memory that several share counts once.")
       .def_readwrite("unfollowed", &GraphedInfo::unfollowed,
                      "What it reads on the host, and is not compared at each call.")
       .def_readwrite("numbers", &GraphedInfo::numbers, "What becomes of numbers among the arguments that change.")

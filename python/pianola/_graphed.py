@@ -231,6 +231,7 @@ class GraphedFunction(Generic[Arguments, Result]):
         for other in (*self._arrivals.functions(), *self.draws.functions()):
             theirs = other.info()
             info.signatures = theirs.signatures + info.signatures
+            info.input_bytes += theirs.input_bytes
             info.numbers = theirs.numbers + info.numbers
         return info
 
