@@ -105,7 +105,9 @@ class Search {
   [[nodiscard]] bool is_done() const { return best_.bytes == best_.bound || work_ > kMostWork; }
 
   // Keeps the plan if it is better.
-  void attempt(const Order& order) {
+  void attempt(const Order& order) { attempt(order, kMostWork); }
+
+  void attempt(const Order& order, std::uint64_t most_work) {
     if (is_done()) return;
     Region region(blocks_, interference_, taken_.size());
     for (const Piece& piece : taken_) {
@@ -121,7 +123,7 @@ class Search {
     for (std::size_t i = 0; i < order.size(); ++i) {
       const Block& block = blocks_[order[i]];
       work_ += i + taken_.size();
-      if (work_ > kMostWork) return;
+      if (work_ > most_work) return;
       offsets[order[i]] = region.place(order[i], limit);
       if (offsets[order[i]] == kNoLimit) {
         stopped_at_ = order[i];
@@ -138,7 +140,8 @@ class Search {
   // One pass over time, as an allocator would without segments: whatever is asked for next lies in the smallest hole that holds it.
   void place_over_time() {
     Order order = largest_first([](const Block& block) { return -block.made; });
-    if (!interference_.empty()) return attempt(order);  // a hole is none for every block
+    // A hole is none for every block. One plan there has to be, whatever it costs.
+    if (!interference_.empty()) return attempt(order, /*most_work=*/kNoLimit);
     FreePieces free;
     free.give_back({.address = 0, .bytes = kNoLimit});
     for (const Piece& piece : taken_) free.take_at(piece);
