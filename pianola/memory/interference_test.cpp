@@ -165,5 +165,38 @@ TEST(InterferenceTest, GoesWithTheBlocksOfTheMainStream) {
   EXPECT_TRUE(others.interference.empty());
 }
 
+TEST(InterferenceTest, OfTheMainStreamIsNotedInTheWholeRun) {
+  StepRun run{.blocks = {{.made = 0, .freed = 1, .bytes = 512},
+                         {.made = 1, .freed = 2, .bytes = 4096},
+                         {.made = 2, .freed = 3, .bytes = 4096},
+                         {.made = 3, .freed = 4, .bytes = 4096}},
+              .made_in = {0, 1, 2, 3},
+              .streams = {8, 7, 8, 7},
+              .operations = {}};
+  StepRun main = by_main_stream(run, /*captured=*/8).first;
+  main.interference = Interference(2);
+  main.interference.add(0, 1);
+  keep_apart_on_main_stream(run, main);
+  EXPECT_EQ(run.main, 8U);
+  EXPECT_TRUE(run.interference.has(0, 2));
+  EXPECT_EQ(run.interference.pairs(), 1U);
+  EXPECT_TRUE(by_main_stream(run).first.interference.has(0, 1));
+  EXPECT_EQ(by_main_stream(run).second.streams.size(), 2U);
+}
+
+// More work than all orders may take together; without interference an allocator's pass over time does without it.
+TEST(InterferenceTest, ThereIsAPlanHoweverMuchIsTaken) {
+  std::vector<Block> blocks;
+  for (Moment i = 0; i < 2'000; ++i) blocks.push_back({.made = i, .freed = i + 1, .bytes = 1024});
+  std::vector<Piece> taken;
+  for (std::uint64_t i = 0; i < 210'000; ++i) taken.push_back({.address = 1024 * i, .bytes = 512});
+  Interference interference(blocks.size());
+  interference.add(0, 7);
+  const OffsetPlan plan = plan_offsets(blocks, taken, interference);
+  ASSERT_EQ(plan.offsets.size(), blocks.size());
+  EXPECT_NE(plan.offsets[0], plan.offsets[7]);
+  EXPECT_EQ(plan.offsets[0], plan.offsets[1]);
+}
+
 }  // namespace
 }  // namespace pianola::memory::interference_test

@@ -37,4 +37,17 @@ std::pair<StepRun, StepRun> by_main_stream(const StepRun& run, std::optional<std
   return {std::move(main), std::move(others)};
 }
 
+void keep_apart_on_main_stream(StepRun& run, const StepRun& of_main) {
+  run.main = of_main.main;
+  run.interference = Interference(run.blocks.size());
+  std::vector<std::size_t> blocks;
+  for (std::size_t i = 0; i < run.blocks.size(); ++i) {
+    if (run.streams[i] != of_main.main) continue;
+    for (std::size_t other = 0; other < blocks.size(); ++other) {
+      if (of_main.interference.has(blocks.size(), other)) run.interference.add(i, blocks[other]);
+    }
+    blocks.push_back(i);
+  }
+}
+
 }  // namespace pianola::memory

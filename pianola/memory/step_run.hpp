@@ -26,4 +26,8 @@ struct StepRun {
 [[nodiscard]] PIANOLA_API std::pair<StepRun, StepRun> by_main_stream(
     const StepRun& run, std::optional<std::uintptr_t> captured = std::nullopt);
 
+/// Notes in a run what was found to interfere on its main stream.
+/// @param of_main  The first of by_main_stream(), of this run: with interference.
+PIANOLA_API void keep_apart_on_main_stream(StepRun& run, const StepRun& of_main);
+
 }  // namespace pianola::memory
