@@ -2,6 +2,7 @@
 
 #include <pianola/core/error.hpp>
 #include <pianola/core/nearest_name.hpp>
+#include <pianola/graph/pool_state.hpp>
 #include <pianola/trace/op_stream.hpp>
 
 #include <fmt/format.h>
@@ -118,9 +119,10 @@ NamedNumbers::Trials::Trials(NamedNumbers& numbers, const CaptureOptions& option
     refuse_options("a graph with numbers cannot count its warm-up calls as steps: some are trials with other numbers",
                    "leave CaptureOptions::restore on");
   }
-  if (options.plan_memory && options.branches > 1) {
+  const bool plans = options.plan_memory || (!options.pool.empty() && options.pool.state()->plans_all());
+  if (plans && options.branches > 1) {
     refuse_options("the memory of a graph with numbers is planned for one lane, and 'branches' is set",
-                   "leave 'branches' out, or plan_memory");
+                   "leave 'branches' out, or plan_memory, or capture into a pool that was made without it");
   }
   options_.warmup = std::max(options_.warmup, static_cast<int>(kTrials) + 1);
   numbers_.unbind();

@@ -218,6 +218,9 @@ TEST_P(NumberTest, BadInputIsRefusedInASentence) {
   EXPECT_THAT(said([&] { const CaptureScope scope(graph); }), HasSubstr("use Graph::capture"));
   EXPECT_THAT(said([&] { graph.capture(step, {.branches = 4, .plan_memory = true}); }),
               HasSubstr("the memory of a graph with numbers is planned for one lane"));
+  const GraphPool planning(device(), GraphPool::Options{.plan_memory = true});
+  EXPECT_THAT(said([&] { graph.capture(step, {.pool = planning, .branches = 4}); }),
+              HasSubstr("the memory of a graph with numbers is planned for one lane"));
   graph.capture(step);
   EXPECT_THAT(said([&] { (void)graph.number("late", 0.2); }), HasSubstr("'late' was declared after the capture"));
   EXPECT_EQ(rate.value(), 0.1);
