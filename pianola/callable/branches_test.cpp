@@ -4,6 +4,7 @@
 
 #include <pianola/core/error.hpp>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -86,6 +87,21 @@ TEST_P(CallableBranchesTest, EveryGraphOfACallableIsTold) {
       make_graphed_callable(net, {batch(1)}, {.slots = 2, .evaluation = true, .branches = 4});
   expect_asked_for(graphed.info().branches, 5);
   EXPECT_THAT(graphed.info().report().to_text(), HasSubstr("Parallel branches"));
+}
+
+// Callables plan nothing, also where the pool does: what lanes keep from reuse is as much as in another pool.
+TEST_P(CallableBranchesTest, ReuseIsDelayedInAPoolThatPlans) {
+  const auto held_in = [&](const GraphPool& pool) {
+    const auto net = make_net<TowersNet>();
+    std::vector<std::size_t> held;
+    for (const BranchInfo& info : make_graphed_callable(net, {batch(1)}, {.pool = pool, .branches = 4}).info().branches)
+      held.push_back(info.held_bytes);
+    return held;
+  };
+  const GraphPool planning(device(), GraphPool::Options{.plan_memory = true}), other(device());
+  const std::vector<std::size_t> held = held_in(other);
+  EXPECT_EQ(std::ranges::any_of(held, [](std::size_t bytes) { return bytes != 0; }), on_cuda());
+  EXPECT_EQ(held_in(planning), held);
 }
 
 TEST_P(CallableBranchesTest, AStepThatCapturesItselfEqualsEager) {

@@ -200,9 +200,9 @@ bool CaptureSession::may_have_planned_lanes() const {
 void CaptureSession::look_for_lanes(const std::function<void()>& step) {
   if (!may_have_planned_lanes()) return;
   backend_.look_for_lanes(*run_to_plan_by_);
+  region_uses_.emplace();
   start_recording();
-  recorder_.emplace(backend_.recorder_options());
-  std::vector<trace::OpObserver*> observers = {&*recorder_};
+  std::vector<trace::OpObserver*> observers = {&recorder_.emplace(recorder_options())};
   if (options_.restore) observers.push_back(&written_);
   for (trace::OpObserver* observer : backend_.observers()) observers.push_back(observer);
   watching_.emplace(std::move(observers), patience_with_ranks(options_.warmup));
@@ -216,11 +216,18 @@ void CaptureSession::look_for_lanes(const std::function<void()>& step) {
   std::optional<memory::StepRun> on_lanes = backend_.lanes_seen(trace);
   recording_ = false;
   recorder_.reset();
+  region_uses_.reset();
   capture_stage() = CaptureStage::warm_up;
   put_generators_back();
   if (!on_lanes) return;
-  check_memory(on_lanes, options_.memory_limit, options_.plan_memory, options_.pool.state().get());
-  run_to_plan_by_ = std::move(on_lanes);
+  memory::keep_apart_on_main_stream(*run_to_plan_by_, *on_lanes);
+  check_memory(run_to_plan_by_, options_.memory_limit, options_.plan_memory, options_.pool.state().get());
+}
+
+TraceRecorderOptions CaptureSession::recorder_options() {
+  TraceRecorderOptions options = backend_.recorder_options();
+  options.call_sites = true;
+  return options;
 }
 
 // Casts that autocast cached while warming up would be read by the graph but made outside it: they would stay as they
@@ -254,9 +261,7 @@ void CaptureSession::begin() {
   if (options_.restore || backend_.executes_while_recording()) observers.push_back(&written_);
   if (backend_.executes_while_recording()) observers.push_back(&generator_states_);
   if (options_.trace) {
-    TraceRecorderOptions recorder_options = backend_.recorder_options();
-    recorder_options.call_sites = true;
-    observers.push_back(&recorder_.emplace(std::move(recorder_options)));
+    observers.push_back(&recorder_.emplace(recorder_options()));
     using Of = trace::AllocatorWatch::Of;
     observers.push_back(&blocks_.emplace(backend_.executes_while_recording() ? Of::with_frees : Of::cuda));
   }

@@ -86,6 +86,7 @@ class CaptureSession {
   void use_memory_of(const trace::BlockLog& run);
   [[nodiscard]] bool may_have_planned_lanes() const;
   void start_recording();
+  [[nodiscard]] TraceRecorderOptions recorder_options();
   void agree_with_other_ranks(const OpTrace* trace);
   void put_generators_back();
 

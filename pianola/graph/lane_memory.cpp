@@ -1,8 +1,10 @@
 #include <pianola/graph/lane_memory.hpp>
 
-#include <pianola/core/byte_span.hpp>
+#include <pianola/core/error.hpp>
 #include <pianola/memory/offset_plan.hpp>
 #include <pianola/parallel/lane_interference.hpp>
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -47,6 +49,26 @@ std::optional<memory::StepRun> run_on_lanes(memory::StepRun run, const parallel:
     if (memory::plan_offsets(run.blocks, run.interference).bytes <= limit) break;
   }
   return run;
+}
+
+void check_nothing_carried(const OpTrace& trace, std::span<const ByteSpan> first) {
+  if (first.empty()) return;
+  for (const OpRecord& op : trace.ops()) {
+    for (const TensorRecord& input : trace.inputs(op)) {
+      if (input.made_in_step || input.span_bytes == 0) continue;
+      const auto address = reinterpret_cast<std::uintptr_t>(input.address);
+      if (std::ranges::none_of(first, [&](const ByteSpan& span) { return span.contains(address); })) continue;
+      throw CaptureError(
+          {.what = fmt::format(
+               "{} uses a tensor that the step's run before made. Where the memory of lanes is planned, that run is a "
+               "recording that computes nothing",
+               trace.name(op)),
+           .where = trace.place(op),
+           .fix = "keep what one run leaves for the next in a tensor from outside of the step, and write it in place "
+                  "(copy_); or "
+                  "leave 'branches' out, or plan_memory"});
+    }
+  }
 }
 
 }  // namespace pianola::graph

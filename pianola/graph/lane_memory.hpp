@@ -1,10 +1,13 @@
 #pragma once
+#include <pianola/core/byte_span.hpp>
 #include <pianola/memory/step_run.hpp>
 #include <pianola/parallel/plan.hpp>
+#include <pianola/trace/op_trace.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 
 namespace pianola::graph {
 
@@ -27,5 +30,10 @@ namespace pianola::graph {
 /// @return  nullopt: there are too many blocks.
 [[nodiscard]] std::optional<memory::StepRun> run_on_lanes(memory::StepRun run, const parallel::Plan& plan,
                                                           std::uintptr_t begin, std::size_t most_more);
+
+/// That the step, when it was recorded for the second time, used nothing that the first recording had made: there was nothing in it.
+/// @param first  Where the blocks of the first one lay, less what the second one was handed out there since; empty: there was none.
+/// @throws CaptureError  It did.
+void check_nothing_carried(const OpTrace& trace, std::span<const ByteSpan> first);
 
 }  // namespace pianola::graph

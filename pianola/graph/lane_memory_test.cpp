@@ -3,7 +3,13 @@
 #include <pianola/memory/offset_plan.hpp>
 #include <pianola/parallel/lane_interference.hpp>
 #include <pianola/parallel/testing/chains_of_work.hpp>
+#include <pianola/trace/op_stream.hpp>
+#include <pianola/trace/trace_recorder.hpp>
 
+#include <ATen/ops/add.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/ones.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,6 +20,10 @@
 
 namespace pianola::testing::lane_memory_test {
 namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
 
@@ -70,6 +80,26 @@ TEST(LaneMemoryTest, TooManyBlocksAreNotPlannedForLanes) {
   memory::StepRun run;
   run.blocks.resize(20'001, {.made = 0, .freed = 1, .bytes = 512});
   EXPECT_FALSE(graph::run_on_lanes(std::move(run), parallel::make_plan({}, 4), 0, kNoLimit).has_value());
+}
+
+TEST(LaneMemoryTest, WhatTheFirstRecordingMadeIsNamedWhereTheSecondUsesIt) {
+  const at::Tensor before = at::ones({4}), outside = at::ones({4});
+  TraceRecorder recorder({.call_sites = true});
+  {
+    const trace::OpStream stream({&recorder});
+    const at::Tensor made = at::add(outside, outside);
+    at::mul(made, before);
+  }
+  const OpTrace trace = recorder.take();
+  const auto span_of = [](const at::Tensor& tensor) {
+    const auto begin = reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr());
+    return std::vector<ByteSpan>{{.begin = begin, .end = begin + tensor.nbytes()}};
+  };
+  EXPECT_THAT([&] { graph::check_nothing_carried(trace, span_of(before)); },
+              ThrowsMessage<CaptureError>(AllOf(HasSubstr("aten::mul uses a tensor that the step's run before made"),
+                                                HasSubstr("lane_memory_test.cpp:"))));
+  EXPECT_NO_THROW(graph::check_nothing_carried(trace, span_of(at::ones({4}))));
+  EXPECT_NO_THROW(graph::check_nothing_carried(trace, {}));
 }
 
 }  // namespace

@@ -2,11 +2,13 @@
 #include <pianola/graph/graph.hpp>
 #include <pianola/graph/testing/device_test.hpp>
 #include <pianola/graph/testing/mlp.hpp>
+#include <pianola/trace/numeric_region.hpp>
 
 #include <ATen/ops/mm.h>
 #include <ATen/ops/stack.h>
 #include <gmock/gmock.h>
 
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -14,6 +16,7 @@
 namespace pianola::testing::planned_lanes_test {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
@@ -151,9 +154,55 @@ TEST_P(PlannedLanesTest, WhatCannotBeCapturedIsNamedInTheFirstRecording) {
     independent();
     if (is_recording()) (void)y.sum().item<float>();
   };
-  EXPECT_THAT([&] { graph.capture(reads, planned()); }, ThrowsMessage<CaptureError>(HasSubstr("_local_scalar_dense")));
+  EXPECT_THAT(
+      [&] { graph.capture(reads, planned()); },
+      ThrowsMessage<CaptureError>(AllOf(HasSubstr("_local_scalar_dense"), HasSubstr("planned_lanes_test.cpp:"))));
   graph.capture([&] { independent(); }, planned());
   expect_like_eager(graph);
+}
+
+// The first recording computes nothing: the second one would read what is not there.
+TEST_P(PlannedLanesTest, WhatOneRunLeavesForTheNextIsRefused) {
+  if (!device().is_cuda()) GTEST_SKIP() << "the tape records once";
+  at::Tensor carried = at::mm(x, x);
+  const auto carries = [&] {
+    independent();
+    carried = at::mm(carried, x) * 0.1;
+  };
+  Graph graph(device());
+  EXPECT_THAT([&] { graph.capture(carries, planned()); },
+              ThrowsMessage<CaptureError>(AllOf(HasSubstr("aten::mm uses a tensor that the step's run before made"),
+                                                HasSubstr("planned_lanes_test.cpp:"), HasSubstr("in place (copy_)"))));
+  at::Tensor written = at::mm(x, x);
+  const at::Tensor before = written.clone();
+  graph.capture(
+      [&] {
+        independent();
+        written.copy_(at::mm(written, x) * 0.1);
+      },
+      planned());
+  EXPECT_TRUE(same(written, before));
+  graph.replay();
+  EXPECT_TRUE(same(written, at::mm(before, x) * 0.1));
+}
+
+// A region that was open before hears of no run of the capture: none counts.
+TEST_P(PlannedLanesTest, ARegionHearsOfNeitherRecording) {
+  struct Region : trace::NumericRegion {
+    Region() : NumericRegion("other numbers of planned lanes") {}
+    ~Region() override { leave(); }
+    void hear(const std::shared_ptr<const void>& /*what*/) override { ++heard; }
+    int heard = 0;
+  } region;
+  const auto what = std::make_shared<const int>(0);
+  Graph graph(device());
+  graph.capture(
+      [&] {
+        trace::NumericRegion::current()->ran(what);
+        independent();
+      },
+      planned());
+  EXPECT_EQ(region.heard, 0);
 }
 
 TEST_P(PlannedLanesTest, GraphsOfAPoolThatPlansShareItsRegion) {

@@ -131,7 +131,6 @@ Branches::Branches(const CaptureOptions& options, CudaPool& pool, c10::cuda::CUD
     : options_(options.parallel),
       has_run_(options.warmup > 0 || options.parallel.warmed_up),
       instantiates_(options.instantiate),
-      delays_reuse_(!options.plan_memory),
       info_(requested_branches(options)),
       pool_(pool),
       stream_(stream) {
@@ -172,7 +171,7 @@ void Branches::reserve_workspaces() {
   }
 }
 
-std::vector<trace::OpObserver*> Branches::observers(const AllocationWatch& allocations) {
+std::vector<trace::OpObserver*> Branches::observers(const AllocationWatch& allocations, bool is_planned) {
   if (!info_.reason.empty()) return {};
   const bool kept = torch_abi::keeps_workspaces();
   const std::size_t workspaces = kept ? colours_ * WorkspaceColours::bytes_each() : 0;
@@ -182,7 +181,7 @@ std::vector<trace::OpObserver*> Branches::observers(const AllocationWatch& alloc
   turns_ = std::make_unique<WorkspaceTurns>(pool_.colours(), kept ? colours_ : 0, stream_.stream());
   delay_ = std::make_unique<ReuseDelay>(
       allocations, stream_,
-      ReuseDelay::Limits{.operations = delays_reuse_ ? static_cast<std::size_t>(options_.reuse_delay) : 0,
+      ReuseDelay::Limits{.operations = is_planned ? 0 : static_cast<std::size_t>(options_.reuse_delay),
                          .bytes = limit,
                          .workspaces = std::max<std::size_t>(colours_, 1) - 1,  // one is in use
                          .workspace_bytes = kept ? std::numeric_limits<std::size_t>::max() : least_workspace_bytes()});

@@ -33,7 +33,8 @@ class Branches {
   Branches(const CaptureOptions& options, CudaPool& pool, c10::cuda::CUDAStream stream);
 
   /// The capture has begun: who takes part in it. Not called where no trace is recorded.
-  std::vector<trace::OpObserver*> observers(const AllocationWatch& allocations);
+  /// @param is_planned  A plan says what memory is used again, and when. Else that is delayed.
+  std::vector<trace::OpObserver*> observers(const AllocationWatch& allocations, bool is_planned);
   /// The last operation is recorded: everything is as torch had it, and memory that was held is free.
   void stop_recording();
 
@@ -101,7 +102,6 @@ class Branches {
   BranchBudget budget_;  // of lanes that nobody asked for
   bool has_run_;         // with the inputs as they are
   bool instantiates_;
-  bool delays_reuse_;  // where no plan says what is reused
   BranchInfo info_;
   CudaPool& pool_;
   c10::cuda::CUDAStream stream_;

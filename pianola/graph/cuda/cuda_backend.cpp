@@ -26,6 +26,7 @@
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <c10/cuda/CUDAFunctions.h>
 
+#include <exception>
 #include <iosfwd>
 #include <utility>
 
@@ -67,7 +68,7 @@ class CudaBackend final : public Backend, private PoolGraphs::Executables {
     return recording_ ? recording_->offence(trace) : std::nullopt;
   }
   std::optional<Diagnosis> explain(const c10::Error& error, const OpTrace* trace) const override {
-    return recording_->explain(error, trace);
+    return recording_ ? recording_->explain(error, trace) : std::nullopt;
   }
 
   void copy_inputs(std::span<const at::Tensor> sources) override;
@@ -115,6 +116,7 @@ class CudaBackend final : public Backend, private PoolGraphs::Executables {
   // The graph of the branches, where replays run it.
   [[nodiscard]] const RewiredGraph* rewired() const noexcept { return branches_ ? branches_->graph() : nullptr; }
   void plan_recording();
+  [[nodiscard]] std::optional<memory::StepRun> keep_lanes_apart(memory::StepRun run, const OpTrace& trace);
   void drop_recording() noexcept;
   void end_capture();
   [[nodiscard]] std::vector<CUgraphNode> append_advance();
@@ -140,6 +142,7 @@ class CudaBackend final : public Backend, private PoolGraphs::Executables {
 
   memory::StepRun run_to_plan_by_;               // until the recording begins
   std::optional<memory::StepRun> run_on_lanes_;  // of a recording that looks for lanes
+  ByteSpan looked_for_lanes_at_ = {};            // where the blocks of that recording lay
   std::shared_ptr<PlannedMemory> planned_;
   std::unique_ptr<CapturedGraph> graph_;
   OwnedGraph earlier_graph_;  // by whose nodes the executable knows the copies of inputs, where it is not graph_
@@ -197,20 +200,28 @@ std::optional<memory::StepRun> CudaBackend::lanes_seen(const OpTrace& trace) {
   branches_->stop_recording();
   end_capture();
   std::optional<memory::StepRun> run = std::exchange(run_on_lanes_, std::nullopt);
-  std::optional<parallel::Plan> plan;
-  if (planned_) {
-    plan = branches_->plan({.graph = captured_graph(),
-                            .trace = &trace,
-                            .generators = graph_->words(),
-                            .advance = {},
-                            .copies = &copies_,
-                            .allocated = recording_->allocations().allocated_since(0),
-                            .instantiate = false});
+  if (planned_) looked_for_lanes_at_ = {.begin = planned_->address(), .end = planned_->address() + planned_->bytes()};
+  try {
+    run = keep_lanes_apart(*std::move(run), trace);
+  } catch (const std::exception&) {  // the recording that counts comes by it again, and tells
+    run.reset();
   }
-  run = plan ? run_on_lanes(*std::move(run), *plan, planned_->address(), branches_->memory_limit()) : std::nullopt;
   drop_recording();
   recording_.reset();
   return run;
+}
+
+std::optional<memory::StepRun> CudaBackend::keep_lanes_apart(memory::StepRun run, const OpTrace& trace) {
+  if (!planned_) return std::nullopt;
+  const std::optional<parallel::Plan> plan = branches_->plan({.graph = captured_graph(),
+                                                              .trace = &trace,
+                                                              .generators = graph_->words(),
+                                                              .advance = {},
+                                                              .copies = &copies_,
+                                                              .allocated = recording_->allocations().allocated_since(0),
+                                                              .instantiate = false});
+  if (!plan) return std::nullopt;
+  return run_on_lanes(std::move(run), *plan, planned_->address(), branches_->memory_limit());
 }
 
 std::vector<trace::OpObserver*> CudaBackend::observers() {
@@ -219,7 +230,7 @@ std::vector<trace::OpObserver*> CudaBackend::observers() {
   if (planned_) all.push_back(planned_.get());
   if (numbers_) all.push_back(&numbers_->calls());
   if (branches_) {
-    const auto more = branches_->observers(recording_->allocations());
+    const auto more = branches_->observers(recording_->allocations(), planned_ != nullptr);
     all.insert(all.end(), more.begin(), more.end());
   }
   return all;
@@ -232,6 +243,10 @@ std::optional<std::string> CudaBackend::end(const OpTrace* trace, const CaptureO
   end_capture();
   if (planned_) planned_->settle();
   no_returns_.reset();
+  if (trace != nullptr && !looked_for_lanes_at_.empty()) {
+    const std::vector<ByteSpan> first = {std::exchange(looked_for_lanes_at_, {})};
+    check_nothing_carried(*trace, without(first, merged(recording_->allocations().allocated_since(0))));
+  }
   std::string warning = why_empty(trace, options.allow_empty);
   pool_->graphs().add(this, *this);
   if (options.instantiate) instantiate();
@@ -403,6 +418,7 @@ void CudaBackend::leave_pool() noexcept {
 void CudaBackend::abandon() noexcept {
   drop_recording();
   run_on_lanes_.reset();
+  looked_for_lanes_at_ = {};
   pool_.reset();  // the stream scope still holds it
 }
 
