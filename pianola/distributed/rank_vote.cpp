@@ -42,7 +42,15 @@ struct Entry {
 };
 
 std::string entry_key(const Membership& vote, std::int64_t member) {
-  return fmt::format("pianola/votes/{}/{}/{}", vote.group, vote.moment, member);
+  return fmt::format("pianola/votes/{}/{}/{}/{}", vote.group, vote.size, vote.moment, member);
+}
+
+// Entries that stay decide nothing, nor does a store that takes none back or has ended before.
+void take_back(c10d::Store& store, const std::string& key) noexcept {
+  try {
+    store.deleteKey(key);
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): as said above
+  }
 }
 
 std::vector<std::uint8_t> in_bytes(std::string_view text) { return {text.begin(), text.end()}; }
@@ -91,7 +99,9 @@ std::optional<Objection> RankVote::vote(const std::vector<Membership>& groups, c
       votes.insert(votes.end(), entry.votes.begin(), entry.votes.end());
     }
   }
-  return lost;
+  if (lost) return lost;
+  for (const Membership& vote : own.votes) keep_won(vote);
+  return std::nullopt;
 }
 
 // The first one in which nobody has noted this rank as absent.
@@ -110,11 +120,22 @@ void RankVote::write(const Membership& vote, const std::string& entry, c10d::Sto
   const std::string key = entry_key(vote, vote.member);
   (void)store.compareSet(key, {}, in_bytes(entry));
   const std::lock_guard lock(mutex_);
-  std::deque<std::string>& own = known_[vote.group].own;
-  own.push_back(key);
-  if (own.size() <= kMostEntries) return;
-  store.deleteKey(own.front());
-  own.pop_front();
+  Known& known = known_[vote.group];
+  known.own.push_back(key);
+  if (known.own.size() + (known.won.empty() ? 0 : 1) <= kMostEntries) return;
+  take_back(store, known.own.front());
+  known.own.pop_front();
+}
+
+void RankVote::keep_won(const Membership& vote) {
+  const std::lock_guard lock(mutex_);
+  const auto known = known_.find(vote.group);
+  if (known == known_.end()) return;
+  Known& of_group = known->second;
+  std::string key = entry_key(vote, vote.member);
+  std::erase(of_group.own, key);
+  if (!of_group.won.empty()) of_group.own.push_front(std::move(of_group.won));
+  of_group.won = std::move(key);
 }
 
 std::string RankVote::read(const Membership& vote, std::int64_t member, c10d::Store& store, Clock::time_point end,
@@ -141,11 +162,8 @@ void RankVote::forget(std::string_view group) {
   const std::lock_guard lock(mutex_);
   const auto known = known_.find(group);
   if (known == known_.end()) return;
-  try {
-    for (const std::string& key : known->second.own) known->second.store->deleteKey(key);
-    for (const std::string& key : known->second.absent) known->second.store->deleteKey(key);
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the store has ended before
-  }
+  for (const std::string& key : known->second.own) take_back(*known->second.store, key);
+  for (const std::string& key : known->second.absent) take_back(*known->second.store, key);
   known_.erase(known);
 }
 

@@ -24,6 +24,8 @@ namespace pianola::distributed {
 // or of the other groups of their members and so on, is an objection, is absent, or is of another call. A rank that comes too late finds
 // itself absent, and votes in the next one, so that after a vote that was missed the ranks come together again. As with collectives, all
 // ranks of a group call in the same order.
+// When a group ends, a rank may still be reading the vote that another one has found to be won. So the entries of the last one that was won
+// stay in the store. Another group of that name and size finds them on all ranks, and passes over that vote.
 
 /// A rank's part in a vote.
 struct Ballot {
@@ -58,7 +60,7 @@ class RankVote {
   [[nodiscard]] std::optional<Objection> vote(const std::vector<Membership>& groups, const Ballot& ballot,
                                               const c10::intrusive_ptr<c10d::Store>& store,
                                               std::chrono::milliseconds patience);
-  /// The group ends; another one of its name begins anew.
+  /// The group ends; another one of its name begins anew. What others may be reading of the last vote stays in the store.
   void forget(std::string_view group);
 
  private:
@@ -68,7 +70,8 @@ class RankVote {
   struct Known {
     std::int64_t next = 0;  // vote
     c10::intrusive_ptr<c10d::Store> store = {};
-    std::deque<std::string> own = {};   // entries in the store
+    std::deque<std::string> own = {};   // entries in the store, but the one of
+    std::string won{};                  // the last vote that was won; "": none
     std::vector<std::string> absent{};  // that it has written for others
   };
 
@@ -76,6 +79,7 @@ class RankVote {
   void write(const Membership& vote, const std::string& entry, c10d::Store& store);
   [[nodiscard]] std::string read(const Membership& vote, std::int64_t member, c10d::Store& store, Clock::time_point end,
                                  std::chrono::milliseconds patience);
+  void keep_won(const Membership& vote);
 
   Options options_;
   std::mutex mutex_;

@@ -7,11 +7,14 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <future>
 #include <optional>
+#include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace pianola::distributed::rank_vote_test {
@@ -118,13 +121,60 @@ TEST_F(RankVoteTest, AVoteReachesTheOtherGroupsOfItsMembers) {
   EXPECT_THAT(votes({in_favour(0), in_favour(1), against}), ElementsAre("rank 2 cannot: no", "rank 2 cannot: no", ""));
 }
 
-TEST_F(RankVoteTest, AGroupThatEndsTakesItsEntriesBack) {
+TEST_F(RankVoteTest, AGroupThatEndsTakesItsEntriesBackButThoseOfTheLastVoteThatWasWon) {
   EXPECT_NE(vote(0, in_favour(0), kShort), "");
   EXPECT_THAT(votes({in_favour(0), in_favour(1), in_favour(2)}), Each(""));
-  EXPECT_GT(store->getNumKeys(), 0);
+  EXPECT_THAT(votes({in_favour(0), in_favour(1), in_favour(2)}), Each(""));
+  Ballot against = in_favour(1);
+  against.objection = "no";
+  EXPECT_EQ(vote(1, against), "");
   for (RankVote& process : processes) process.forget("all");
-  EXPECT_EQ(store->getNumKeys(), 0);
+  EXPECT_EQ(store->getNumKeys(), 3);
   EXPECT_THAT(votes({in_favour(0), in_favour(1), in_favour(2)}), Each("")) << "another one of its name";
+}
+
+TEST_F(RankVoteTest, EntriesOfAGroupThatEndedCountForNoOther) {
+  EXPECT_THAT(votes({in_favour(0), in_favour(1), in_favour(2)}), Each(""));
+  for (RankVote& process : processes) process.forget("all");
+  EXPECT_NE(vote(0, in_favour(0), kShort), "") << "the others have not voted in this one";
+  EXPECT_THAT(votes({in_favour(0), in_favour(1), in_favour(2)}), Each(""));
+  for (RankVote& process : processes) process.forget("all");
+  groups = {{of("all", 0, 2)}, {of("all", 1, 2)}};
+  EXPECT_NE(vote(0, in_favour(0), kShort), "") << "nor in one of fewer ranks";
+  EXPECT_THAT(votes({in_favour(0), in_favour(1)}), Each(""));
+}
+
+TEST_F(RankVoteTest, AGroupMayEndOnOneRankWhileAnotherIsStillReading) {
+  RankVote slow({.first_interval = milliseconds(300), .longest_interval = milliseconds(300)});
+  auto reading = std::async(std::launch::async,
+                            [&] { return slow.vote(groups[0], in_favour(0), store, std::chrono::seconds(2)); });
+  while (store->getNumKeys() == 0) std::this_thread::sleep_for(milliseconds(1));
+  std::this_thread::sleep_for(milliseconds(20));  // it looks for the next rank, and waits
+  std::vector<std::future<std::string>> others;
+  for (const std::size_t rank : {1, 2}) {
+    others.push_back(std::async(std::launch::async, [&, rank] {
+      std::string told = vote(rank, in_favour(rank));
+      processes[rank].forget("all");
+      return told;
+    }));
+  }
+  for (std::future<std::string>& other : others) EXPECT_EQ(other.get(), "");
+  const std::optional<Objection> told = reading.get();
+  EXPECT_FALSE(told.has_value()) << told->why;
+}
+
+// One that takes nothing back.
+class KeepingStore final : public c10d::HashStore {
+ public:
+  bool deleteKey(const std::string& /*key*/) override { throw std::runtime_error("this store deletes nothing"); }
+};
+
+TEST_F(RankVoteTest, AStoreThatDeletesNothingLosesNoVote) {
+  store = c10::make_intrusive<KeepingStore>();
+  for (int i = 0; i < 40; ++i) {
+    ASSERT_THAT(votes({in_favour(0), in_favour(1), in_favour(2)}), Each("")) << i;
+  }
+  for (RankVote& process : processes) process.forget("all");
 }
 
 }  // namespace
