@@ -326,6 +326,23 @@ TEST_P(GraphUpdateTest, OtherNodesOfTheSameOperationsAreRefusedByCudaAndNamed) {
   graph.replay();
   EXPECT_TRUE(same(kept, few.sum() * 2));
 }
+
+// An input that is not dense has no node that copies it.
+TEST_P(GraphUpdateTest, InputsOfWhichOthersAreCopiedByTheGraphAreRefused) {
+  if (!on_cuda()) GTEST_SKIP() << "the tape has no nodes";
+  const at::Tensor dense = randn({4, 8}), sparse = randn({4, 16}).slice(1, 0, 16, 2);
+  at::Tensor y;
+  Graph graph(device());
+  graph.capture([&] { y = dense * 2; }, {.inputs = {dense}});
+  const at::Tensor kept = y;
+  EXPECT_THAT(
+      refusal<CaptureError>("an update with a strided input",
+                            [&] { graph.update([&] { y = sparse * 2; }, {.inputs = {sparse}}); }),
+      AllOf(HasSubstr("the graph copies 0, and 1 in the earlier capture"), HasSubstr("the earlier capture stays")));
+  const at::Tensor source = randn({4, 8}, 5);
+  graph.replay(std::vector<at::Tensor>{source});
+  EXPECT_TRUE(same(kept, source * 2));
+}
 #endif
 
 TEST_P(GraphUpdateTest, AnErrorOfTheStepLeavesTheEarlierCapture) {

@@ -319,6 +319,9 @@ void CudaBackend::choose(const OpTrace* trace, const SaveStorage& save) {
 void CudaBackend::take_over(Backend& earlier, const OpTrace& captured, const OpTrace& now) {
   auto& other = static_cast<CudaBackend&>(earlier);
   if (other.executable_.get() == nullptr) return instantiate();
+  if (auto refusal = explain_other_copies(other.copies_.nodes().size(), copies_.nodes().size())) {
+    throw CaptureError(*std::move(refusal));
+  }
   if (const auto refusal = other.executable_.update(captured_graph())) {
     throw CaptureError(explain_refused_update(*refusal, captured, now));
   }

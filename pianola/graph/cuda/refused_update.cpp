@@ -60,4 +60,14 @@ Diagnosis explain_refused_update(const UpdateRefusal& refusal, const OpTrace& ca
   return diagnosis;
 }
 
+std::optional<Diagnosis> explain_other_copies(std::size_t captured, std::size_t now) {
+  if (captured == now) return std::nullopt;
+  return Diagnosis{
+      .what =
+          fmt::format("update() was given inputs of which the graph copies {}, and {} in the earlier capture: it has "
+                      "no node for those that are empty or not dense; the earlier capture stays, and replays as before",
+                      now, captured),
+      .fix = "pass inputs that are dense and not empty where the earlier ones are, or call reset() and capture()"};
+}
+
 }  // namespace pianola::graph

@@ -105,5 +105,14 @@ TEST(RefusedUpdateTest, SaysWhereNoOperationMadeTheNode) {
   EXPECT_THAT(unknown.fix, Not(IsEmpty()));
 }
 
+TEST(RefusedUpdateTest, SaysThatAnotherNumberOfInputsIsCopied) {
+  EXPECT_FALSE(explain_other_copies(2, 2));
+  const auto diagnosis = explain_other_copies(2, 1);
+  ASSERT_TRUE(diagnosis);
+  EXPECT_THAT(diagnosis->what, HasSubstr("inputs of which the graph copies 1, and 2 in the earlier capture"));
+  EXPECT_THAT(diagnosis->what, HasSubstr("the earlier capture stays"));
+  EXPECT_THAT(diagnosis->fix, HasSubstr("reset() and capture()"));
+}
+
 }  // namespace
 }  // namespace pianola::graph::refused_update_test
