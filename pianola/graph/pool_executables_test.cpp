@@ -211,7 +211,7 @@ TEST_P(PoolExecutablesTest, WhereThereIsNoRoomForThemThePoolGoesOnSleeping) {
   graphs.set(&large, {.device = 5});
   (void)pool->suspend({.keep_executables = false});
   EXPECT_FALSE(small.are_there || large.are_there);
-  large.failures = 2;
+  large.failures = 4;  // two each time
   for (int i = 0; i < 2; ++i) {
     EXPECT_THAT([&] { pool->resume(); }, ThrowsMessage<OutOfMemoryError>(HasSubstr("no room for executables")));
     EXPECT_TRUE(pool->is_asleep());
@@ -228,6 +228,24 @@ TEST_P(PoolExecutablesTest, WhereThereIsNoRoomForThemThePoolGoesOnSleeping) {
   graph.replay();
   EXPECT_TRUE(same(result, at::full_like(x, 9.0)));
   for (LargeExecutables* const one : {&small, &large}) graphs.remove(one);
+}
+
+TEST_P(PoolExecutablesTest, WhereThereIsNoRoomForThemWhatIsUnusedGoesAndTheyAreTriedOnceMore) {
+  const at::Tensor x = at::ones({8}, device());
+  at::Tensor result;
+  Graph graph(device());
+  graph.capture([&] { result = x * 2; }, {.warmup = 1, .pool = *pool});
+  LargeExecutables large;
+  PoolGraphs& graphs = GraphPoolRef(*pool).state()->graphs();
+  graphs.add(&large, large);
+  (void)pool->suspend({.keep_executables = false});
+  large.failures = 1;
+  pool->resume();
+  EXPECT_TRUE(large.are_there);
+  EXPECT_FALSE(pool->is_asleep());
+  graph.replay();
+  EXPECT_TRUE(same(result, x * 2));
+  graphs.remove(&large);
 }
 
 TEST_P(PoolExecutablesTest, AllPoolsSleepWithoutThem) {

@@ -1,6 +1,7 @@
 #include <pianola/graph/pool_sleep.hpp>
 
 #include <pianola/core/error.hpp>
+#include <pianola/core/out_of_memory_error.hpp>
 #include <pianola/graph/group_graphs.hpp>
 #include <pianola/graph/open_capture.hpp>
 #include <pianola/graph/pool.hpp>
@@ -132,10 +133,20 @@ PoolState::Resuming::Resuming(PoolState& pool)
   if (!was_asleep_) return;
   pool.take_memory_back();
   try {
-    pool.graphs_.make_executables();
+    make_executables();
   } catch (...) {
     sleep_on();
     throw;
+  }
+}
+
+// What nobody uses goes before they are given up, as for the pool's memory.
+void PoolState::Resuming::make_executables() {
+  try {
+    pool_.graphs_.make_executables();
+  } catch (const OutOfMemoryError&) {
+    pool_.empty_cache();
+    pool_.graphs_.make_executables();
   }
 }
 

@@ -42,6 +42,7 @@ class PoolState::Resuming {
   void finish() noexcept;
 
  private:
+  void make_executables();
   void sleep_on() noexcept;
 
   PoolState& pool_;

@@ -195,6 +195,11 @@ void CudaPool::take_memory_back() {
   asleep_->wake();
 }
 
+void CudaPool::empty_cache() {
+  const PoolReturns::NoCaptures none("resume()");
+  allocator::emptyCache();
+}
+
 bool CudaPool::holds(std::uintptr_t address) const {
   return std::ranges::any_of(segments(), [&](const ByteSpan& segment) { return segment.contains(address); });
 }

@@ -57,6 +57,7 @@ class CudaPool final : public PoolState {
   void prepare_sleep() override;
   std::size_t let_memory_go() override;
   void take_memory_back() override;
+  void empty_cache() override;
   void end_sleep() noexcept override { asleep_.reset(); }
   void account(PoolMemory& memory) const override;
   bool holds(std::uintptr_t address) const override;
