@@ -120,7 +120,9 @@ void RankVote::write(const Membership& vote, const std::string& entry, c10d::Sto
   const std::string key = entry_key(vote, vote.member);
   (void)store.compareSet(key, {}, in_bytes(entry));
   const std::lock_guard lock(mutex_);
-  Known& known = known_[vote.group];
+  const auto found = known_.find(vote.group);
+  if (found == known_.end()) return take_back(store, key);  // the group has ended meanwhile
+  Known& known = found->second;
   known.own.push_back(key);
   if (known.own.size() + (known.won.empty() ? 0 : 1) <= kMostEntries) return;
   take_back(store, known.own.front());

@@ -163,6 +163,30 @@ TEST_F(RankVoteTest, AGroupMayEndOnOneRankWhileAnotherIsStillReading) {
   EXPECT_FALSE(told.has_value()) << told->why;
 }
 
+// Where the group ends on another thread just when a rank has voted.
+class EndingStore final : public c10d::HashStore {
+ public:
+  std::vector<std::uint8_t> compareSet(const std::string& key, const std::vector<std::uint8_t>& expected,
+                                       const std::vector<std::uint8_t>& desired) override {
+    const auto entry = c10d::HashStore::compareSet(key, expected, desired);
+    if (process != nullptr) process->forget("all");
+    return entry;
+  }
+
+  RankVote* process = nullptr;
+};
+
+TEST_F(RankVoteTest, AGroupThatEndsWhileItVotesLeavesNothingOfIt) {
+  const auto ending = c10::make_intrusive<EndingStore>();
+  ending->process = &processes[1];
+  store = ending;
+  Ballot against = in_favour(1);
+  against.objection = "no";
+  EXPECT_EQ(vote(1, against), "");
+  processes[1].forget("all");
+  EXPECT_EQ(store->getNumKeys(), 0);
+}
+
 // One that takes nothing back.
 class KeepingStore final : public c10d::HashStore {
  public:
