@@ -156,6 +156,7 @@ std::unique_ptr<CapturedCall> GraphMaker::make_callable(const Callable& callable
     options.pool = shared_pool(observation.device()).pool;
     if (options_.output == OutputPolicy::alias) reservation = options.pool.state()->reserve_used_memory();
   }
+  InputBuffers* const buffers = buffers_for(source);
   const auto last = std::make_shared<LastRun>();
   const auto check_reads = [&] {
     if (last->reads == nullptr || begin_alike(last->reads->values(), observation.checked_values())) return;
@@ -163,8 +164,7 @@ std::unique_ptr<CapturedCall> GraphMaker::make_callable(const Callable& callable
   };
   std::optional<GraphedCallable> made;
   try {
-    made.emplace(make_graphed_callable_in(buffers_for(source),
-                                          observed(callable, last, observation.device(), source.checks_reads),
+    made.emplace(make_graphed_callable_in(buffers, observed(callable, last, observation.device(), source.checks_reads),
                                           values_of(source.inputs), options));
   } catch (const std::exception&) {
     check_reads();
@@ -184,6 +184,9 @@ std::unique_ptr<CapturedCall> GraphMaker::make_callable(const Callable& callable
   }
   observation.check_capture(last->run->log(), options_.accept_capture_path);
   observation.check_captured_backwards(last->backwards, options_.accept_capture_path);
+  if (buffers != nullptr && hold_gradients(graphed.captured()->all_static_inputs(), last->run->watch().leaves())) {
+    throw HeldInput({.what = "the function leaves a gradient in the memory of an input"});
+  }
   LeafGuard leaves(last->run->watch().leaves(), /*with_hooks=*/options.grad == GradPolicy::accumulate);
   std::vector<at::Tensor> others = last->run->watch().outside_but_leaves();
   graph::RecurrentDropout dropout = last->run->watch().dropout();

@@ -24,7 +24,7 @@ namespace pianola::callable {
 //                      inputs of their own. Where other code runs in the middle of a replay (parts that stay eager, reads that are
 //                      checked, optimizers that read values), it may call the function with other inputs: so have these.
 //   who holds them     results that are inputs, or views of them, are the caller's tensors (Note [Results that share memory]). A step
-//                      that leaves a gradient in the memory of an input is captured again, with inputs of its own (HeldInput).
+//                      or function that leaves a gradient in the memory of an input is captured again, with inputs of its own (HeldInput).
 //   who writes them    the step does not: it is refused. The capture does, behind the last replay (graph::StreamOrder), as any replay.
 //   growing            addresses are baked in. A signature that needs more makes a larger buffer; graphs that are there keep theirs, and
 //                      the old one goes with the last of them. So the first capture makes room for all signatures whose next call would

@@ -251,5 +251,28 @@ TEST_P(SharedInputsTest, AGradientThatLiesInAnInputOutlivesOtherCalls) {
   }
 }
 
+// No backward pass runs in it: it is no step.
+TEST_P(SharedInputsTest, AGradientThatAFunctionWithoutBackwardLeavesInAnInputOutlivesOtherCalls) {
+  const at::Tensor weight = randn({5, 12}, 99).requires_grad_();
+  const auto function = [weight](const at::Tensor& x) {
+    if (x.size(0) == weight.size(0)) weight.mutable_grad() = x.variable_data();
+    return (weight * 2).sum() + x.sum();
+  };
+  Graphed graphed = pianola::graphed(function, logged());
+  const at::NoGradGuard no_grad;
+  for (std::uint64_t call = 0; call < 10; ++call) {
+    for (const std::int64_t rows : {16, 5, 8}) {
+      const at::Tensor x = batch(call, rows);
+      EXPECT_TRUE(same(graphed(x), (weight * 2).sum() + x.sum())) << call;
+      if (rows != 16 || call != 0) {
+        EXPECT_TRUE(same(weight.grad(), batch(rows == 16 ? call - 1 : call, 5))) << call << ", " << rows;
+      }
+    }
+  }
+  EXPECT_EQ(latest(graphed).kind, GraphedKind::inference);
+  EXPECT_EQ(replays(graphed), 2U * (10 - 3) + (10 - 4)) << "one is captured twice";
+  EXPECT_EQ(graphed.info().input_bytes, in_whole_units(16 * kRow) + 5 * kRow) << "that has its own";
+}
+
 }  // namespace
 }  // namespace pianola::shared_inputs_test

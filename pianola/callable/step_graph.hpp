@@ -32,7 +32,8 @@ class OutOfStep : public UsageError {
   using UsageError::UsageError;
 };
 
-/// The step leaves a gradient in the memory of a static input, which other graphs write: it can be captured with inputs of its own.
+/// The step, or function, leaves a gradient in the memory of a static input, which other graphs write: it can be captured with inputs of
+/// its own.
 class HeldInput : public UsageError {
  public:
   using UsageError::UsageError;
