@@ -69,6 +69,7 @@ class _Parts:
     def __init__(self) -> None:
         self._open: list[list[record_function]] = []  # of each module whose forward pass runs
         self._models: dict[nn.Module, str] = {}
+        self._parts: dict[nn.Module, str] = {}  # and the model that each is of
         self._layers: dict[nn.Module, str] = {}
 
     def begin(self, module: nn.Module, args: Any) -> None:
@@ -85,12 +86,20 @@ class _Parts:
         for scope in reversed(self._open.pop()):
             scope.__exit__(None, None, None)
 
-    def _name_of(self, model: nn.Module) -> str:
-        if model not in self._models:
-            name = f"{type(model).__name__} {len(self._models) + 1}"
-            self._models[model] = name
-            self._layers.update({layer: f"{name}.{inside}" for inside, layer in _layers_of(model)})
-        return self._models[model]
+    def _name_of(self, module: nn.Module) -> str:
+        if module not in self._models:
+            if is_recomputed() and module in self._parts:
+                return self._parts[module]
+            name = f"{type(module).__name__} {len(self._models) + 1}"
+            self._models[module] = name
+            self._parts.update({part: name for part in module.modules()})
+            self._layers.update({layer: f"{name}.{inside}" for inside, layer in _layers_of(module)})
+        return self._models[module]
+
+
+def is_recomputed() -> bool:
+    """Whether a backward pass runs on this thread: what is called now, torch.utils.checkpoint calls once more."""
+    return bool(torch._C._current_graph_task_id() >= 0)
 
 
 def _layers_of(model: nn.Module) -> list[tuple[str, nn.Module]]:

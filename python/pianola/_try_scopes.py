@@ -12,13 +12,13 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils import _pytree as pytree
 
 from ._audit.target import Batches
-from ._errors import UsageError, refuse
+from ._errors import UnsupportedError, UsageError, refuse
 from ._find_layers import find_layers
 from ._graphed import GraphedFunction, graphed
 from ._layers import graph_layers
 from ._load import _C
 from ._patching import replacement
-from ._predict_scopes import predict_scopes
+from ._predict_scopes import is_recomputed, predict_scopes
 from ._verify import comparable
 
 Step = Callable[..., Any]
@@ -146,7 +146,10 @@ def _too_large(make_step: Callable[[], Any], batches: Optional[list[Any]]) -> di
     step = make_step()
     if not callable(step):
         return {}  # which the first trial refuses
-    told = {one.name: one for one in predict_scopes(step, batches).scopes}
+    try:
+        told = {one.name: one for one in predict_scopes(step, batches).scopes}
+    except UnsupportedError:  # an allocator that does not tell what it hands out
+        return {}
     return {scope: told[name].verdict for scope, name in _PREDICTED.items() if told[name].fits is False}
 
 
@@ -193,7 +196,8 @@ class _Try:
         found: list[nn.Module] = []
 
         def begin(module: nn.Module, args: Any) -> None:
-            if not open_calls and module not in found and any(True for _ in module.parameters()):
+            is_part = bool(open_calls) or module in found or is_recomputed()
+            if not is_part and any(True for _ in module.parameters()):
                 found.append(module)
             open_calls.append(module)
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 
 class Block(nn.Module):
@@ -72,6 +73,27 @@ def test_inputs_are_those_of_the_call_and_what_passes_between_layers(device):
     x = 512 * 64 * 4
     assert model.input_bytes >= x, "the labels are the loss's"
     assert layers.input_bytes >= 4 * x, "what each layer is given, and gradients of results"
+
+
+class Checkpointed(Net):
+    def forward(self, x):
+        for block in self[0]:
+            x = checkpoint(block, x, use_reentrant=True)
+        return self[1](x)
+
+
+@pytest.mark.parametrize("as_one, models", [(True, 1), (False, 4)])
+def test_what_a_checkpoint_recomputes_is_no_model_of_its_own(device, as_one, models):
+    model = Checkpointed().to(device)
+
+    def step(x):
+        result = model(x) if as_one else Checkpointed.forward(model, x)
+        result.sum().backward()
+
+    inputs = torch.randn(512, 64, device=device, requires_grad=True)
+    scopes = {one.name: one for one in pianola.predict_scopes(step, [inputs], device=device).scopes}
+    assert scopes["forward and backward"].graphs == 2 * models
+    assert scopes["each layer"].obstacle == ("" if as_one else "no user scope names a layer")
 
 
 def test_a_function_without_modules_has_no_layers(device):

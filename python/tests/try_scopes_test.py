@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from pianola._try_scopes import Trial, TriedScopes
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 
 class Block(nn.Module):
@@ -112,6 +113,38 @@ def test_the_largest_scope_among_the_fastest_is_taken(times, chosen):
     assert (tried.chosen.scope if tried.chosen else None) == chosen
     trials[1].is_equal = trials[3].is_equal = False
     assert tried.chosen is None or tried.chosen.scope == "model"
+
+
+class Checkpointed(Net):
+    def forward(self, x):
+        for block in self[0]:
+            x = checkpoint(block, x, use_reentrant=True)
+        return self[1](x)
+
+
+def test_what_a_checkpoint_recomputes_is_no_model_of_its_own(device):
+    def make_step():
+        model = Checkpointed().to(device)
+
+        def step(x, y):
+            model.zero_grad()
+            loss = F.cross_entropy(model(x.requires_grad_()), y)
+            loss.backward()
+            return loss
+
+        return step
+
+    of = by_scope(pianola.try_scopes(make_step, batches=batches(device), iterations=4))
+    assert of["model"].write == "pianola.graphed(Checkpointed)"
+
+
+def test_scopes_are_tried_where_an_allocator_tells_nothing(device, monkeypatch):
+    def refuses(step, batches):
+        raise pianola.UnsupportedError("memory of cuda:0 cannot be watched")
+
+    monkeypatch.setattr(pianola._try_scopes, "predict_scopes", refuses)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert pianola._try_scopes._too_large(make(device), batches(device)) == {}
 
 
 def test_what_is_wrong_is_refused():
