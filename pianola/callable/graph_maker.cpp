@@ -258,8 +258,9 @@ GraphMaker::SharedPool& GraphMaker::shared_pool(c10::Device device) {
 InputBuffers* GraphMaker::buffers_for(const Source& source) {
   const Observation& observation = source.observation;
   const bool is_read_later = !source.is_step && observation.kind() != GraphedKind::inference;
+  const bool asks_for_size = observation.log().has_called("aten::_has_same_storage_numel");
   if (!source.shares_input_memory || is_read_later || stops_midway(source) || !observation.values_read().empty() ||
-      observation.communicates()) {
+      observation.communicates() || asks_for_size) {
     return nullptr;
   }
   try {

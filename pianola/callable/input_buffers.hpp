@@ -26,6 +26,8 @@ namespace pianola::callable {
 //   who holds them     results that are inputs, or views of them, are the caller's tensors (Note [Results that share memory]). A step
 //                      or function that leaves a gradient in the memory of an input is captured again, with inputs of its own (HeldInput).
 //   who writes them    the step does not: it is refused. The capture does, behind the last replay (graph::StreamOrder), as any replay.
+//   who asks           forward-mode derivatives (torch.func.jvp) compare the sizes of whole storages, and take another path where one is
+//                      larger than its tensor: calls that ask have inputs of their own.
 //   growing            addresses are baked in. A signature that needs more makes a larger buffer; graphs that are there keep theirs, and
 //                      the old one goes with the last of them. So the first capture makes room for all signatures whose next call would
 //                      be captured, too: where calls warm up in turn, one buffer serves all.

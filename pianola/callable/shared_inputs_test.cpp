@@ -156,8 +156,8 @@ TEST_P(SharedInputsTest, SignaturesThatComeLaterAndAreLargerHaveBuffersOfTheirOw
     call_in_turn(call, 2, [&](std::uint64_t) { return lengths; });
     return graphed.info().input_bytes;
   };
-  EXPECT_EQ(bytes_after({16, 8, 3}), in_whole_units(16 * kRow));
-  EXPECT_EQ(bytes_after({3, 8, 16}), in_whole_units(3 * kRow) + in_whole_units(8 * kRow) + in_whole_units(16 * kRow));
+  EXPECT_EQ(bytes_after({64, 32, 16}), in_whole_units(64 * kRow));
+  EXPECT_EQ(bytes_after({16, 32, 64}), in_whole_units(16 * kRow) + in_whole_units(32 * kRow) + in_whole_units(64 * kRow));
 }
 
 TEST_P(SharedInputsTest, StepsOfSeveralLengthsEqualEagerAndTakeTheLargestInput) {

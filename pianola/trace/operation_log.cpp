@@ -179,6 +179,10 @@ std::string_view OperationLog::name_of(std::uint64_t number) const {
   return index < ops_.size() ? std::string_view(ops_[index].info->name) : std::string_view();
 }
 
+bool OperationLog::has_called(std::string_view name) const {
+  return std::ranges::any_of(ops_, [name](const Op& op) { return op.info->name == name; });
+}
+
 void OperationLog::forget_places() {
   places_.clear();
   places_.shrink_to_fit();

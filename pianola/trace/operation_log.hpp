@@ -36,6 +36,8 @@ class OperationLog final : public OpObserver {
   void on_op_begin(const OpSpan& op) override;
 
   [[nodiscard]] bool empty() const noexcept { return ops_.empty(); }
+  /// Whether an operator of this name was called: "aten::mm".
+  [[nodiscard]] bool has_called(std::string_view name) const;
   /// Operations that were called.
   [[nodiscard]] std::size_t size() const noexcept { return ops_.size(); }
   /// The first thing that one run did otherwise than another, nothing where they are alike.
