@@ -157,7 +157,8 @@ TEST_P(SharedInputsTest, SignaturesThatComeLaterAndAreLargerHaveBuffersOfTheirOw
     return graphed.info().input_bytes;
   };
   EXPECT_EQ(bytes_after({64, 32, 16}), in_whole_units(64 * kRow));
-  EXPECT_EQ(bytes_after({16, 32, 64}), in_whole_units(16 * kRow) + in_whole_units(32 * kRow) + in_whole_units(64 * kRow));
+  EXPECT_EQ(bytes_after({16, 32, 64}),
+            in_whole_units(16 * kRow) + in_whole_units(32 * kRow) + in_whole_units(64 * kRow));
 }
 
 TEST_P(SharedInputsTest, StepsOfSeveralLengthsEqualEagerAndTakeTheLargestInput) {

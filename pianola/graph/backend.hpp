@@ -61,11 +61,15 @@ class Backend {
   /// Before begin(): memory that the recording asks for lies as a plan of this run's has it.
   virtual void plan_memory(memory::StepRun /*run*/) {}
   /// Before begin(), in place of plan_memory(): each block of this run has bytes of its own in the recording, which never runs. In place
-  /// of end(), lanes_seen() ends it.
-  virtual void look_for_lanes(memory::StepRun /*run*/) {}
-  /// Drops such a recording. @return  The run, with what its lanes keep apart; nullopt: it has none.
+  /// of end(), end_ahead() ends it. See Note [Recorded ahead].
+  virtual void record_ahead(memory::StepRun /*run*/) {}
+  /// Drops such a recording. @return  Of the blocks of its stream, what its lanes keep apart; nullopt: it has none.
+  /// @param run     What it was handed out. @param places  Where these blocks lay.
   /// @throws CaptureError  The recording is broken; abandon() follows.
-  virtual std::optional<memory::StepRun> lanes_seen(const OpTrace& /*trace*/) { return std::nullopt; }
+  virtual std::optional<memory::StepRun> end_ahead(const OpTrace& /*trace*/, const memory::StepRun& /*run*/,
+                                                   std::span<const ByteSpan> /*places*/) {
+    return std::nullopt;
+  }
   /// After end(): settles what replays run, where there is a choice. What it writes on the way it saves first.
   virtual void choose(const OpTrace* /*trace*/, const SaveStorage& /*save*/) {}
   /// After choose(), of a capture with CaptureOptions::instantiate off: the executable of an earlier one takes it over. Where this throws,

@@ -191,18 +191,20 @@ void CaptureSession::use_memory_of(const trace::BlockLog& run) {
   if (options_.plan_memory) run_to_plan_by_ = std::move(known);
 }
 
-// Where nothing is planned there is nothing to look for; parts that stay eager, and communication, keep lanes out.
-bool CaptureSession::may_have_planned_lanes() const {
+// Parts that stay eager run in no recording that is dropped, and other ranks may make none.
+bool CaptureSession::has_to_record_ahead() const {
   const bool has_islands = islands_ && !islands_->notes().empty();
-  return run_to_plan_by_ && options_.branches > 1 && !has_islands && !communicates_;
+  const bool may_differ = options_.branches > 1 || options_.accept_capture_path;
+  return run_to_plan_by_ && may_differ && options_.trace && !has_islands && !communicates_;
 }
 
-void CaptureSession::look_for_lanes(const std::function<void()>& step) {
-  if (!may_have_planned_lanes()) return;
-  backend_.look_for_lanes(*run_to_plan_by_);
+void CaptureSession::record_ahead(const std::function<void()>& step) {
+  if (!has_to_record_ahead()) return;
+  backend_.record_ahead(*run_to_plan_by_);
   region_uses_.emplace();
   start_recording();
-  std::vector<trace::OpObserver*> observers = {&recorder_.emplace(recorder_options())};
+  trace::BlockLog blocks(trace::AllocatorWatch::Of::cuda);
+  std::vector<trace::OpObserver*> observers = {&recorder_.emplace(recorder_options()), &blocks};
   if (options_.restore) observers.push_back(&written_);
   for (trace::OpObserver* observer : backend_.observers()) observers.push_back(observer);
   watching_.emplace(std::move(observers), patience_with_ranks(options_.warmup));
@@ -213,14 +215,19 @@ void CaptureSession::look_for_lanes(const std::function<void()>& step) {
   open_islands_.reset();
   const OpTrace trace = recorder_->take();
   if (auto offence = backend_.offence(&trace)) throw CaptureError(std::move(*offence));
-  std::optional<memory::StepRun> on_lanes = backend_.lanes_seen(trace);
+  const std::vector<trace::StepBlock> handed_out = blocks.blocks(generators_.front().device());
+  run_to_plan_by_ = trace::run_of(handed_out, blocks.operations());
+  std::vector<ByteSpan> places;
+  for (const trace::StepBlock& one : handed_out) {
+    places.push_back({.begin = one.address, .end = one.address + one.life.bytes});
+  }
+  const std::optional<memory::StepRun> on_lanes = backend_.end_ahead(trace, *run_to_plan_by_, places);
   recording_ = false;
   recorder_.reset();
   region_uses_.reset();
   capture_stage() = CaptureStage::warm_up;
   put_generators_back();
-  if (!on_lanes) return;
-  memory::keep_apart_on_main_stream(*run_to_plan_by_, *on_lanes);
+  if (on_lanes) memory::keep_apart_on_main_stream(*run_to_plan_by_, *on_lanes);
   check_memory(run_to_plan_by_, options_.memory_limit, options_.plan_memory, options_.pool.state().get());
 }
 
@@ -445,7 +452,7 @@ CaptureResult record_step(Backend& backend, const std::function<void()>& step, c
   CaptureSession session(backend, options, earlier);
   session.warm_up(step);
   try {
-    session.look_for_lanes(step);
+    session.record_ahead(step);
   } catch (...) {
     session.fail(std::current_exception());
   }

@@ -65,9 +65,9 @@ class CaptureSession {
   ~CaptureSession();
 
   void warm_up(const std::function<void()>& step);
-  /// Where lanes are wanted and memory is planned: runs the step once more, in a recording that is dropped. See Note [Memory of lanes].
-  /// @throws  As step() between begin() and commit(); fail() follows.
-  void look_for_lanes(const std::function<void()>& step);
+  /// Where memory is planned, and lanes are wanted or the recording may take a path of its own: runs the step once more, in a recording
+  /// that is dropped. See Note [Recorded ahead]. @throws  As step() between begin() and commit(); fail() follows.
+  void record_ahead(const std::function<void()>& step);
   /// From here on the operations of this thread are recorded.
   void begin();
   /// Ends the recording. @throws CaptureError  Something in it cannot be captured, or it is empty.
@@ -84,7 +84,7 @@ class CaptureSession {
   void put_back(bool keep_gradients);
   void take_over_from_earlier(const OpTrace& trace);
   void use_memory_of(const trace::BlockLog& run);
-  [[nodiscard]] bool may_have_planned_lanes() const;
+  [[nodiscard]] bool has_to_record_ahead() const;
   void start_recording();
   [[nodiscard]] TraceRecorderOptions recorder_options();
   void agree_with_other_ranks(const OpTrace* trace);

@@ -25,22 +25,11 @@ std::uint64_t limit_of(const memory::StepRun& run, std::size_t most_more) {
   return in_use + std::min<std::uint64_t>(most_more, std::max(in_use / 20, kLeastMore));
 }
 
-std::vector<ByteSpan> side_by_side(std::span<const memory::Block> blocks, std::uintptr_t begin) {
-  const memory::OffsetPlan offsets = memory::side_by_side(blocks);
-  std::vector<ByteSpan> places;
-  for (std::size_t i = 0; i < blocks.size(); ++i) {
-    const std::uintptr_t address = begin + offsets.offsets[i];
-    places.push_back({.begin = address, .end = address + blocks[i].bytes});
-  }
-  return places;
-}
-
 }  // namespace
 
-std::optional<memory::StepRun> run_on_lanes(memory::StepRun run, const parallel::Plan& plan, std::uintptr_t begin,
-                                            std::size_t most_more) {
+std::optional<memory::StepRun> run_on_lanes(memory::StepRun run, const parallel::Plan& plan,
+                                            std::span<const ByteSpan> places, std::size_t most_more) {
   if (run.blocks.size() > kMostBlocks) return std::nullopt;
-  const std::vector<ByteSpan> places = side_by_side(run.blocks, begin);
   const std::uint64_t limit = limit_of(run, most_more);
   const double mean_us = plan.serial_us / static_cast<double>(std::max<std::size_t>(plan.units.size(), 1));
   for (const double sure : kSure) {
@@ -60,13 +49,12 @@ void check_nothing_carried(const OpTrace& trace, std::span<const ByteSpan> first
       if (std::ranges::none_of(first, [&](const ByteSpan& span) { return span.contains(address); })) continue;
       throw CaptureError(
           {.what = fmt::format(
-               "{} uses a tensor that the step's run before made. Where the memory of lanes is planned, that run is a "
-               "recording that computes nothing",
+               "{} uses a tensor that the step's run before made. Where memory is planned by a recording, that run "
+               "computes nothing",
                trace.name(op)),
            .where = trace.place(op),
            .fix = "keep what one run leaves for the next in a tensor from outside of the step, and write it in place "
-                  "(copy_); or "
-                  "leave 'branches' out, or plan_memory"});
+                  "(copy_); or leave plan_memory out"});
     }
   }
 }

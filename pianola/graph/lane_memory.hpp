@@ -11,12 +11,13 @@
 
 namespace pianola::graph {
 
-// Note [Memory of lanes]
+// Note [Recorded ahead]
 // Where a step's memory is planned, lanes cannot be looked for in the recording itself: bytes that blocks share there order what is
 // independent. So the step is recorded twice. First each of its blocks has bytes of its own, of addresses behind which there is next to
 // no memory (AliasedMemory), since nothing of that recording ever runs. Its true dependencies give the lanes, and these say which blocks may
 // be in use at once. Then the step is recorded as ever, by a plan that keeps such blocks apart. That the lanes are right is proved of that
-// recording, as without a plan.
+// recording, as without a plan. A step that may do otherwise when it is captured (CaptureOptions::accept_capture_path) is recorded ahead, too:
+// the eager runs have not shown the blocks that its recording asks for.
 
 /// The run that a plan is made of, with what lanes keep apart.
 ///
@@ -25,11 +26,11 @@ namespace pianola::graph {
 /// then those that are less so, then those for which a lane waits a little, until the plan fits: in the end the blocks lie as on one lane.
 ///
 /// @param run     Of one stream.
-/// @param plan   Of a recording in which the blocks of the run lay side by side (memory::side_by_side()).
-/// @param begin  Of the first one, there.
+/// @param plan    Of the recording of that run.
+/// @param places  Where each block lay there. Blocks that had the same bytes one after the other are taken for one.
 /// @return  nullopt: there are too many blocks.
 [[nodiscard]] std::optional<memory::StepRun> run_on_lanes(memory::StepRun run, const parallel::Plan& plan,
-                                                          std::uintptr_t begin, std::size_t most_more);
+                                                          std::span<const ByteSpan> places, std::size_t most_more);
 
 /// That the step, when it was recorded for the second time, used nothing that the first recording had made: there was nothing in it.
 /// @param first  Where the blocks of the first one lay, less what the second one was handed out there since; empty: there was none.

@@ -42,7 +42,7 @@ TEST(LaneMemoryTest, SmallBlocksKeepTheirOrderAlone) {
   for (std::uint32_t seed = 0; seed < 50; ++seed) {
     const ChainsOfWork work(seed);
     const parallel::Plan plan = parallel::make_plan(work.units(), 4);
-    const auto on_lanes = graph::run_on_lanes(run_of(work), plan, work.places().front().begin, kNoLimit);
+    const auto on_lanes = graph::run_on_lanes(run_of(work), plan, work.places(), kNoLimit);
     ASSERT_TRUE(on_lanes.has_value());
     // All of them together take less than two MiB.
     EXPECT_EQ(on_lanes->interference.pairs(), pairs_by_order(work, plan)) << "step " << seed;
@@ -53,7 +53,7 @@ TEST(LaneMemoryTest, WithoutRoomTheyLieAsOnOneLane) {
   for (std::uint32_t seed = 0; seed < 50; ++seed) {
     const ChainsOfWork work(seed);
     const parallel::Plan plan = parallel::make_plan(work.units(), 4);
-    const auto on_lanes = graph::run_on_lanes(run_of(work), plan, work.places().front().begin, /*most_more=*/0);
+    const auto on_lanes = graph::run_on_lanes(run_of(work), plan, work.places(), /*most_more=*/0);
     ASSERT_TRUE(on_lanes.has_value());
     EXPECT_LE(memory::least_bytes(on_lanes->blocks, on_lanes->interference), memory::least_bytes(work.blocks(), {}));
   }
@@ -65,7 +65,7 @@ TEST(LaneMemoryTest, WithALittleRoomTheyTakeNoMoreAndLanesGainMost) {
     const ChainsOfWork work(seed);
     const parallel::Plan plan = parallel::make_plan(work.units(), 4);
     const std::uint64_t in_use = memory::least_bytes(work.blocks(), {}), room = in_use / 4;
-    const auto on_lanes = graph::run_on_lanes(run_of(work), plan, work.places().front().begin, room);
+    const auto on_lanes = graph::run_on_lanes(run_of(work), plan, work.places(), room);
     ASSERT_TRUE(on_lanes.has_value());
     const memory::OffsetPlan offsets = memory::plan_offsets(on_lanes->blocks, on_lanes->interference);
     EXPECT_TRUE(offsets.bytes <= in_use + room || on_lanes->interference.empty()) << "step " << seed;
@@ -79,7 +79,7 @@ TEST(LaneMemoryTest, WithALittleRoomTheyTakeNoMoreAndLanesGainMost) {
 TEST(LaneMemoryTest, TooManyBlocksAreNotPlannedForLanes) {
   memory::StepRun run;
   run.blocks.resize(20'001, {.made = 0, .freed = 1, .bytes = 512});
-  EXPECT_FALSE(graph::run_on_lanes(std::move(run), parallel::make_plan({}, 4), 0, kNoLimit).has_value());
+  EXPECT_FALSE(graph::run_on_lanes(std::move(run), parallel::make_plan({}, 4), {}, kNoLimit).has_value());
 }
 
 TEST(LaneMemoryTest, WhatTheFirstRecordingMadeIsNamedWhereTheSecondUsesIt) {

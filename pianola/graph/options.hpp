@@ -73,8 +73,9 @@ struct CaptureOptions {
   /// Lay the blocks of the graph's pool out by a plan, made of the last warm-up run: without the fragments that torch's allocator leaves,
   /// they take little more than the step has in use at a time. What the recording asks for otherwise than that run lies outside of
   /// the plan. Other graphs of the pool do not use that memory, but of a pool that plans it for all (GraphPool::Options). Wants a warm-up
-  /// run. With `branches` the step is recorded twice: the first recording shows which lanes it has, and the plan keeps apart what they use at
-  /// once; kAutoBranches does without lanes, and so does a step that communicates. What torch's allocator hands out goes through one
+  /// run. With `branches`, and with accept_capture_path, the step is recorded twice: the first recording shows what the second one asks for
+  /// and which lanes it has, and the plan keeps apart what they use at once. What one run leaves for the next is refused then, unless it is
+  /// written in place. kAutoBranches does without lanes, and so does a step that communicates. What torch's allocator hands out goes through one
   /// of Pianola's from then on. The tape keeps all results: nothing is planned there.
   bool plan_memory = false;
   /// Accept a recording whose operations, or the numbers they were given, differ from those of the last warm-up call,

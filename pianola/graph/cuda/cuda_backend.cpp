@@ -58,8 +58,9 @@ class CudaBackend final : public Backend, private PoolGraphs::Executables {
   }
   std::optional<std::string> end(const OpTrace* trace, const CaptureOptions& options) override;
   void plan_memory(memory::StepRun run) override { run_to_plan_by_ = std::move(run); }
-  void look_for_lanes(memory::StepRun run) override { run_on_lanes_ = std::move(run); }
-  std::optional<memory::StepRun> lanes_seen(const OpTrace& trace) override;
+  void record_ahead(memory::StepRun run) override { run_ahead_ = std::move(run); }
+  std::optional<memory::StepRun> end_ahead(const OpTrace& trace, const memory::StepRun& run,
+                                           std::span<const ByteSpan> places) override;
   void choose(const OpTrace* trace, const SaveStorage& save) override;
   void take_over(Backend& earlier, const OpTrace& captured, const OpTrace& now) override;
   void keep_of(Backend& earlier) noexcept override;
@@ -116,7 +117,8 @@ class CudaBackend final : public Backend, private PoolGraphs::Executables {
   // The graph of the branches, where replays run it.
   [[nodiscard]] const RewiredGraph* rewired() const noexcept { return branches_ ? branches_->graph() : nullptr; }
   void plan_recording();
-  [[nodiscard]] std::optional<memory::StepRun> keep_lanes_apart(memory::StepRun run, const OpTrace& trace);
+  [[nodiscard]] std::optional<memory::StepRun> keep_lanes_apart(const OpTrace& trace, const memory::StepRun& run,
+                                                                std::span<const ByteSpan> places);
   void drop_recording() noexcept;
   void end_capture();
   [[nodiscard]] std::vector<CUgraphNode> append_advance();
@@ -140,9 +142,9 @@ class CudaBackend final : public Backend, private PoolGraphs::Executables {
   Launcher launcher_;
   InputCopies copies_;
 
-  memory::StepRun run_to_plan_by_;               // until the recording begins
-  std::optional<memory::StepRun> run_on_lanes_;  // of a recording that looks for lanes
-  ByteSpan looked_for_lanes_at_ = {};            // where the blocks of that recording lay
+  memory::StepRun run_to_plan_by_;            // until the recording begins
+  std::optional<memory::StepRun> run_ahead_;  // by which a recording that is dropped lays blocks side by side
+  ByteSpan recorded_ahead_at_ = {};           // where they lay
   std::shared_ptr<PlannedMemory> planned_;
   std::unique_ptr<CapturedGraph> graph_;
   OwnedGraph earlier_graph_;  // by whose nodes the executable knows the copies of inputs, where it is not graph_
@@ -187,32 +189,33 @@ void CudaBackend::begin(const CaptureOptions& options) {
 
 void CudaBackend::plan_recording() {
   const CUDAStream stream = recording_->stream();
-  if (run_on_lanes_) {
-    run_on_lanes_ = memory::by_main_stream(*run_on_lanes_, reinterpret_cast<std::uintptr_t>(stream.stream())).first;
-    planned_ = PlannedMemory::begin_apart(stream, pool_->id(), *run_on_lanes_);
+  if (run_ahead_) {
+    const memory::StepRun run = *std::exchange(run_ahead_, std::nullopt);
+    const auto captured = reinterpret_cast<std::uintptr_t>(stream.stream());
+    planned_ = PlannedMemory::begin_apart(stream, pool_->id(), memory::by_main_stream(run, captured).first);
   } else if (!run_to_plan_by_.blocks.empty()) {
     planned_ = PlannedMemory::begin(stream, pool_->id(), std::exchange(run_to_plan_by_, {}), pool_->room_for_plan());
   }
 }
 
-std::optional<memory::StepRun> CudaBackend::lanes_seen(const OpTrace& trace) {
+std::optional<memory::StepRun> CudaBackend::end_ahead(const OpTrace& trace, const memory::StepRun& run,
+                                                      std::span<const ByteSpan> places) {
   (void)recording_->new_nodes();
-  branches_->stop_recording();
+  if (branches_) branches_->stop_recording();
   end_capture();
-  std::optional<memory::StepRun> run = std::exchange(run_on_lanes_, std::nullopt);
-  if (planned_) looked_for_lanes_at_ = {.begin = planned_->address(), .end = planned_->address() + planned_->bytes()};
+  if (planned_) recorded_ahead_at_ = {.begin = planned_->address(), .end = planned_->address() + planned_->bytes()};
+  std::optional<memory::StepRun> on_lanes;
   try {
-    run = keep_lanes_apart(*std::move(run), trace);
+    if (branches_ && planned_) on_lanes = keep_lanes_apart(trace, run, places);
   } catch (const std::exception&) {  // the recording that counts comes by it again, and tells
-    run.reset();
   }
   drop_recording();
   recording_.reset();
-  return run;
+  return on_lanes;
 }
 
-std::optional<memory::StepRun> CudaBackend::keep_lanes_apart(memory::StepRun run, const OpTrace& trace) {
-  if (!planned_) return std::nullopt;
+std::optional<memory::StepRun> CudaBackend::keep_lanes_apart(const OpTrace& trace, const memory::StepRun& run,
+                                                             std::span<const ByteSpan> places) {
   const std::optional<parallel::Plan> plan = branches_->plan({.graph = captured_graph(),
                                                               .trace = &trace,
                                                               .generators = graph_->words(),
@@ -221,7 +224,13 @@ std::optional<memory::StepRun> CudaBackend::keep_lanes_apart(memory::StepRun run
                                                               .allocated = recording_->allocations().allocated_since(0),
                                                               .instantiate = false});
   if (!plan) return std::nullopt;
-  return run_on_lanes(std::move(run), *plan, planned_->address(), branches_->memory_limit());
+  const auto captured = reinterpret_cast<std::uintptr_t>(recording_->stream().stream());
+  memory::StepRun main = memory::by_main_stream(run, captured).first;
+  std::vector<ByteSpan> places_of_main;
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    if (run.streams[i] == main.main) places_of_main.push_back(places[i]);
+  }
+  return run_on_lanes(std::move(main), *plan, places_of_main, branches_->memory_limit());
 }
 
 std::vector<trace::OpObserver*> CudaBackend::observers() {
@@ -243,8 +252,8 @@ std::optional<std::string> CudaBackend::end(const OpTrace* trace, const CaptureO
   end_capture();
   if (planned_) planned_->settle();
   no_returns_.reset();
-  if (trace != nullptr && !looked_for_lanes_at_.empty()) {
-    const std::vector<ByteSpan> first = {std::exchange(looked_for_lanes_at_, {})};
+  if (trace != nullptr && !recorded_ahead_at_.empty()) {
+    const std::vector<ByteSpan> first = {std::exchange(recorded_ahead_at_, {})};
     check_nothing_carried(*trace, without(first, merged(recording_->allocations().allocated_since(0))));
   }
   std::string warning = why_empty(trace, options.allow_empty);
@@ -420,8 +429,8 @@ void CudaBackend::leave_pool() noexcept {
 
 void CudaBackend::abandon() noexcept {
   drop_recording();
-  run_on_lanes_.reset();
-  looked_for_lanes_at_ = {};
+  run_ahead_.reset();
+  recorded_ahead_at_ = {};
   pool_.reset();  // the stream scope still holds it
 }
 

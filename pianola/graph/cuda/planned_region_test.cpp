@@ -118,7 +118,7 @@ TEST_P(PlannedRegionTest, OtherMemoryOfThePoolIsNotInItsWay) {
           if (is_recording()) more = full(60, 4);
           step(mib);
         },
-        {.warmup = 1, .pool = pool, .accept_capture_path = true});
+        {.warmup = 1, .pool = pool});
     graph.replay();
     EXPECT_TRUE(all_are(more, 4));
     more.reset();
@@ -296,7 +296,7 @@ TEST_P(ResultsApartTest, ARecordingThatKeepsScratchIsRefused) {
     scratch.reset();
     out.copy_(make(16, 5));
   };
-  const CaptureOptions options = {.warmup = 1, .pool = pool, .accept_capture_path = true};
+  const CaptureOptions options = {.warmup = 1, .pool = pool};
   {
     const auto apart = keep_results_apart(pool);
     EXPECT_THAT([&] { second.capture(step, options); },
