@@ -21,7 +21,7 @@
 
 #include <algorithm>
 #include <exception>
-#include <span>
+#include <utility>
 
 namespace pianola::graph {
 
@@ -108,34 +108,23 @@ void AsleepPool::wake() {
   }
 }
 
-// What holds blocks comes first: they are copied while the rest is mapped, which takes about as long.
+// What lies in a segment is copied while the next ones are mapped, which takes about as long.
 void AsleepPool::map_and_copy() {
-  std::vector<MappedMemory*> memory = memory_of(pool_);
-  std::erase_if(memory, [](const MappedMemory* one) { return one->is_mapped(); });
-  const auto holds_blocks = [this](const MappedMemory* one) { return holds_any(*one); };
-  const auto rest = std::stable_partition(memory.begin(), memory.end(), holds_blocks);
   std::vector<MappedMemory*> back;
-  const auto map = [&](std::span<MappedMemory* const> some) {
-    for (MappedMemory* const one : some) {
-      one->map();
-      back.push_back(one);
-    }
-  };
   try {
-    map({memory.begin(), rest});
-    start_copies(/*to_host=*/false);
-    map({rest, memory.end()});
+    for (MappedMemory* const memory : memory_of(pool_)) {
+      if (!memory->is_mapped()) {
+        memory->map();
+        back.push_back(memory);
+      }
+      start_copies(*memory, /*to_host=*/false);
+    }
   } catch (...) {
     (void)cudaStreamSynchronize(copying_stream());
-    for (MappedMemory* const one : back) one->unmap();
+    for (MappedMemory* const memory : back) memory->unmap();
     throw;
   }
   C10_CUDA_CHECK(cudaStreamSynchronize(copying_stream()));
-}
-
-bool AsleepPool::holds_any(const MappedMemory& memory) const {
-  const ByteSpan all = {.begin = memory.address(), .end = memory.address() + memory.bytes()};
-  return std::ranges::any_of(held_, [&](const ByteSpan& span) { return span.overlaps(all); });
 }
 
 cudaStream_t AsleepPool::copying_stream() const {
@@ -153,22 +142,17 @@ void AsleepPool::make_room_on_host() {
 }
 
 void AsleepPool::copy(bool to_host) {
-  start_copies(to_host);
+  for (const MappedMemory* const memory : memory_of(pool_)) start_copies(*memory, to_host);
   C10_CUDA_CHECK(cudaStreamSynchronize(copying_stream()));
 }
 
-// A segment may have gone meanwhile, with all that lay in it.
-void AsleepPool::start_copies(bool to_host) {
+// Of the blocks that lie there. A segment may have gone meanwhile, with all that lay in it.
+void AsleepPool::start_copies(const MappedMemory& memory, bool to_host) {
   const cudaStream_t stream = copying_stream();
-  const std::vector<MappedMemory*> memory = memory_of(pool_);
-  const auto is_there = [&](const ByteSpan& span) {
-    return std::ranges::any_of(memory, [&](const MappedMemory* one) {
-      return one->address() <= span.begin && span.end <= one->address() + one->bytes();
-    });
-  };
-  std::size_t done = 0;
+  std::size_t before = 0;  // bytes of earlier blocks
   for (const ByteSpan& span : held_) {
-    const bool there = is_there(span);
+    std::size_t done = std::exchange(before, before + span.size());
+    if (span.begin < memory.address() || span.end > memory.address() + memory.bytes()) continue;
     for (std::uintptr_t at = span.begin; at < span.end;) {
       const std::size_t in_piece = done % kPinnedPiece;
       const std::size_t bytes = std::min(span.end - at, kPinnedPiece - in_piece);
@@ -176,7 +160,6 @@ void AsleepPool::start_copies(bool to_host) {
       void* const host = static_cast<char*>(on_host_[done / kPinnedPiece].mutable_data_ptr()) + in_piece;
       at += bytes;
       done += bytes;
-      if (!there) continue;
       const cudaError_t status = to_host ? cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream)
                                          : cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream);
       TORCH_CHECK(status == cudaSuccess, "cudaMemcpyAsync: ", cudaGetErrorString(status));

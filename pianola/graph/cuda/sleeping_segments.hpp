@@ -51,9 +51,8 @@ class AsleepPool {
  private:
   void make_room_on_host();
   void map_and_copy();
-  [[nodiscard]] bool holds_any(const MappedMemory& memory) const;
   [[nodiscard]] cudaStream_t copying_stream() const;
-  void start_copies(bool to_host);
+  void start_copies(const MappedMemory& memory, bool to_host);
   void copy(bool to_host);
 
   c10::Device device_;
