@@ -111,7 +111,7 @@ def test_the_pool_of_a_graph_is_as_it_was_told(device):
 
 
 def test_a_planned_pool_is_smaller_and_trains_alike(device):
-    """Steps of a model as people write it: eager, in a graph, and in one whose memory is planned."""
+    """Steps of a model as people write it: eager, in a graph, in one whose memory is planned, and in one on planned lanes."""
 
     def trained(options):
         torch.manual_seed(3)
@@ -138,11 +138,15 @@ def test_a_planned_pool_is_smaller_and_trains_alike(device):
     eager, _ = trained(None)
     for_plain, plain = trained({})
     for_planned, planned = trained({"plan_memory": True})
+    for_lanes, lanes = trained({"plan_memory": True, "branches": 4, "parallel": pianola.ParallelOptions(self_check=False)})
     for i, expected in enumerate(eager):
         assert_same(f"of the plain graph, {i}", for_plain[i], expected)
         assert_same(f"of the planned graph, {i}", for_planned[i], expected)
+        assert_same(f"of the planned lanes, {i}", for_lanes[i], expected)
     if device.type == "cuda":
         assert 0 < planned.planned_bytes <= planned.pool_bytes < plain.pool_bytes
+        assert lanes.branches.rebuilt and lanes.branches.lanes > 1
+        assert lanes.planned_bound_bytes <= lanes.planned_bytes <= 1.03 * lanes.planned_bound_bytes + (2 << 20)
     else:
         assert planned.planned_bytes == 0
 
