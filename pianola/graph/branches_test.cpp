@@ -116,24 +116,7 @@ TEST_P(BranchesTest, ATrainingStepEqualsEagerAndWhatWasCapturedIsPutBack) {
 
 TEST_P(BranchesTest, DropoutDrawsTheNumbersOfEagerAndTheGeneratorStandsWhereEagerLeavesIt) {
   for (const bool self_check : {false, true}) {
-    seed(5);
-    Training eager(device(), 0.4, 4);
-    for (int step = 0; step < 4; ++step) {
-      eager.feed(step);
-      eager.step();
-    }
-    const at::Tensor after = state_of(generator());
-
-    seed(5);
-    Training graphed(device(), 0.4, 4);
-    Graph graph(device());
-    graph.capture([&] { graphed.step(); }, {.branches = 4, .parallel = {.self_check = self_check}});
-    for (int step = 0; step < 4; ++step) {
-      graphed.feed(step);
-      graph.replay();
-    }
-    expect_same(graphed.everything(), eager.everything(), "after four steps");
-    EXPECT_TRUE(same(state_of(generator()), after));
+    testing::expect_dropout_like_eager(generator(), {.branches = 4, .parallel = {.self_check = self_check}});
   }
 }
 

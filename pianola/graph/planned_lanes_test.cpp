@@ -69,26 +69,7 @@ TEST_P(PlannedLanesTest, ReplaysEqualEager) {
   expect_replays_equal_eager(graph, training, 5);
 }
 
-TEST_P(PlannedLanesTest, DropoutDrawsTheNumbersOfEager) {
-  seed(5);
-  Training eager(device(), 0.4, 4);
-  for (int step = 0; step < 4; ++step) {
-    eager.feed(step);
-    eager.step();
-  }
-  const at::Tensor after = state_of(generator());
-
-  seed(5);
-  Training graphed(device(), 0.4, 4);
-  Graph graph(device());
-  graph.capture([&] { graphed.step(); }, planned());
-  for (int step = 0; step < 4; ++step) {
-    graphed.feed(step);
-    graph.replay();
-  }
-  expect_same(graphed.everything(), eager.everything(), "after four steps");
-  EXPECT_TRUE(same(state_of(generator()), after));
-}
+TEST_P(PlannedLanesTest, DropoutDrawsTheNumbersOfEager) { expect_dropout_like_eager(generator(), planned()); }
 
 TEST_P(PlannedLanesTest, IndependentChainsKeepTheirLanes) {
   Graph graph(device()), unplanned(device());
@@ -152,17 +133,7 @@ TEST_P(PlannedLanesTest, WhatTheFirstRecordingMadeMayBeHeld) {
 }
 
 TEST_P(PlannedLanesTest, AStepThatFailsInTheFirstRecordingLeavesEverythingAsItWas) {
-  Training training(device());
-  const auto state = clone_all(training.state());
-  Graph graph(device());
-  const auto fail = [&] {
-    training.step();
-    if (is_recording()) throw std::runtime_error("the step's own");
-  };
-  EXPECT_THROW(graph.capture(fail, planned()), std::runtime_error);
-  expect_same(training.state(), state, "after the failure");
-  graph.capture([&] { training.step(); }, planned());
-  expect_replays_equal_eager(graph, training);
+  expect_nothing_lost_by_a_failure(device(), planned());
 }
 
 TEST_P(PlannedLanesTest, WhatCannotBeCapturedIsNamedInTheFirstRecording) {

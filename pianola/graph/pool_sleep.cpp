@@ -38,10 +38,11 @@ PoolState& made_to_sleep(PoolState& pool) {
                            "GraphPool(device, can_sleep=True); and capture graphs into it by their option `pool`"});
 }
 
-// All of them, on all ranks with which their graphs communicate, or none.
-std::size_t suspend_together(std::span<const std::shared_ptr<PoolState>> pools, const SuspendOptions& options) {
-  graph::RanksOfPools ranks(pools, "suspend()");
-  std::list<PoolState::Suspending> begun;
+// Of all of them, on all ranks with which their graphs communicate, or of none.
+template <class Begun>
+std::list<Begun> begin_together(std::span<const std::shared_ptr<PoolState>> pools, const char* call) {
+  graph::RanksOfPools ranks(pools, call);
+  std::list<Begun> begun;
   try {
     for (const std::shared_ptr<PoolState>& pool : pools) begun.emplace_back(*pool);
   } catch (...) {
@@ -49,22 +50,17 @@ std::size_t suspend_together(std::span<const std::shared_ptr<PoolState>> pools, 
     throw;
   }
   ranks.agree();
+  return begun;
+}
+
+std::size_t suspend_together(std::span<const std::shared_ptr<PoolState>> pools, const SuspendOptions& options) {
   std::size_t bytes = 0;
-  for (PoolState::Suspending& one : begun) bytes += one.finish(options);
+  for (auto& one : begin_together<PoolState::Suspending>(pools, "suspend()")) bytes += one.finish(options);
   return bytes;
 }
 
 void resume_together(std::span<const std::shared_ptr<PoolState>> pools) {
-  graph::RanksOfPools ranks(pools, "resume()");
-  std::list<PoolState::Resuming> begun;
-  try {
-    for (const std::shared_ptr<PoolState>& pool : pools) begun.emplace_back(*pool);
-  } catch (...) {
-    ranks.refuse(std::current_exception());
-    throw;
-  }
-  ranks.agree();
-  for (PoolState::Resuming& one : begun) one.finish();
+  for (auto& one : begin_together<PoolState::Resuming>(pools, "resume()")) one.finish();
 }
 
 // What is done with those whose graphs communicate, and with each of the others, all of them; then the first error is thrown.

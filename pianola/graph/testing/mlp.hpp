@@ -19,6 +19,8 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <cstdint>
+#include <mutex>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -146,6 +148,53 @@ inline void expect_replays_equal_eager(Graph& graph, Training& graphed, int step
     graph.replay();
     expect_same(graphed.everything(), eager.everything(), "in step " + std::to_string(step));
   }
+}
+
+/// Four replays of a training with dropout, captured with these options, and its generator, against eager mode.
+/// @param generator  The default one of the device.
+inline void expect_dropout_like_eager(at::Generator generator, const CaptureOptions& options) {
+  const c10::Device device = generator.device();
+  const auto seed = [&](std::uint64_t value) {
+    const std::lock_guard lock(generator.mutex());
+    generator.set_current_seed(value);
+  };
+  const auto state = [&] {
+    const std::lock_guard lock(generator.mutex());
+    return generator.get_state();
+  };
+  seed(5);
+  Training eager(device, 0.4, 4);
+  for (int step = 0; step < 4; ++step) {
+    eager.feed(step);
+    eager.step();
+  }
+  const at::Tensor after = state();
+
+  seed(5);
+  Training graphed(device, 0.4, 4);
+  Graph graph(device);
+  graph.capture([&] { graphed.step(); }, options);
+  for (int step = 0; step < 4; ++step) {
+    graphed.feed(step);
+    graph.replay();
+  }
+  expect_same(graphed.everything(), eager.everything(), "after four steps");
+  EXPECT_TRUE(same(state(), after));
+}
+
+/// That a step which throws in a recording with these options leaves everything as it was, and that the next capture is whole.
+inline void expect_nothing_lost_by_a_failure(c10::Device device, const CaptureOptions& options) {
+  Training training(device);
+  const auto state = clone_all(training.state());
+  Graph graph(device);
+  const auto fail = [&] {
+    training.step();
+    if (is_recording()) throw std::runtime_error("the step's own");
+  };
+  EXPECT_THROW(graph.capture(fail, options), std::runtime_error);
+  expect_same(training.state(), state, "after the failure");
+  graph.capture([&] { training.step(); }, options);
+  expect_replays_equal_eager(graph, training);
 }
 
 }  // namespace pianola::testing
