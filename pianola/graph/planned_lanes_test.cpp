@@ -203,9 +203,8 @@ TEST_P(PlannedLanesTest, GraphsOfAPoolThatPlansShareItsRegion) {
   first.capture([&] { one.step(); }, options);
   second.capture([&] { other.step(); }, options);
   third.capture([&] { independent(); }, options);
-  expect_replays_equal_eager(first, one);
-  expect_replays_equal_eager(second, other);
   expect_like_eager(third);
+  expect_replays_equal_eager(second, other);
   expect_replays_equal_eager(first, one);
 }
 
