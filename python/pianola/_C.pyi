@@ -809,6 +809,9 @@ class BucketForecast:
     def shared_bytes(self) -> int:
         """Of one pool for all, made with `plan_memory`."""
     @property
+    def input_bytes(self) -> int:
+        """Of static inputs that all graphs share: of each the largest."""
+    @property
     def copied_bytes(self) -> int:
         """The most that one of the captures copies aside."""
     @property
@@ -838,11 +841,105 @@ class BucketForecast:
 def predict_buckets(
     step: Callable[..., Any],
     names: Sequence[str],
+    inputs: Sequence[Sequence[torch.Tensor]],
     *,
     device: torch.device,
     warmup: int,
 ) -> BucketForecast:
     """Runs a step for each bucket, and tells what graphs of it would take."""
+
+def model_scope(name: str) -> str:
+    """The user scope by which predict_scopes() knows a model."""
+
+def layer_scope(name: str) -> str:
+    """The same of a layer."""
+
+class PredictedScope:
+    """What graphs of a scope would take."""
+
+    @property
+    def name(self) -> str:
+        """"each layer", "forward and backward", "iteration without optimizer", "whole iteration"."""
+    @property
+    def obstacle(self) -> str:
+        """Why it cannot be told; empty where it can."""
+    @property
+    def graphs(self) -> int:
+        """How many."""
+    @property
+    def pool_bytes(self) -> int:
+        """Of pools that torch's allocator fills."""
+    @property
+    def scratch_bytes(self) -> int:
+        """Of these, what nobody needs when the scope is over."""
+    @property
+    def result_bytes(self) -> int:
+        """What somebody does: results, gradients."""
+    @property
+    def input_bytes(self) -> int:
+        """Of static inputs, outside of pools."""
+    @property
+    def copied_bytes(self) -> int:
+        """Of outside tensors that it writes, which a capture copies aside."""
+    @property
+    def executable_bytes(self) -> int:
+        """Of the executables, about."""
+    @property
+    def fits(self) -> bool | None:
+        """Whether captures find room; None on the CPU."""
+    @property
+    def verdict(self) -> str:
+        """The same in a sentence."""
+
+class LanesForecast:
+    """What lanes of a graph may add at most: a bound."""
+
+    @property
+    def lanes(self) -> int:
+        """How many."""
+    @property
+    def workspace_bytes(self) -> int:
+        """Of cuBLAS; 0 on the CPU."""
+    @property
+    def reuse_bytes(self) -> int:
+        """If nothing that the step frees were used again."""
+    @property
+    def at_most_bytes(self) -> int:
+        """Both, but no more than the limit of `ParallelOptions`."""
+
+class ScopeForecast:
+    """A step's memory by what of it is in graphs."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the step ran."""
+    @property
+    def scopes(self) -> list[PredictedScope]:
+        """From the least in graphs to the most; always the same four."""
+    @property
+    def lanes(self) -> LanesForecast:
+        """Of a graph of the whole iteration."""
+    @property
+    def free_bytes(self) -> int | None:
+        """What the driver had left for pools; None on the CPU."""
+    @property
+    def cached_bytes(self) -> int:
+        """What torch's allocator held unused: nothing for pools, but for inputs and copies."""
+    def to_text(self) -> str:
+        """For people."""
+    def to_json(self) -> str:
+        """One JSON object."""
+    def __str__(self) -> str: ...
+
+def predict_scopes(
+    step: Callable[..., Any],
+    inputs: Sequence[torch.Tensor],
+    *,
+    device: torch.device,
+    warmup: int,
+    lanes: int,
+) -> ScopeForecast:
+    """Runs a step, and tells what graphs of each scope would take."""
 
 class ExecutableMemory:
     """What executable graphs take beside their pools."""
@@ -909,6 +1006,9 @@ class GraphMemory:
     @property
     def input_bytes(self) -> int:
         """Of the tensors that replays fill with new values."""
+    @property
+    def shared_input_bytes(self) -> int:
+        """Of these, in memory_of_graphs(): bytes that inputs of earlier captures have as well."""
     @property
     def retained_bytes(self) -> int:
         """Of tensors from outside that it keeps alive, parameters and inputs among them."""
@@ -1069,10 +1169,10 @@ class GraphPool:
         """Where it lies."""
     def bytes(self) -> int:
         """What it holds."""
-    def suspend(self) -> int:
+    def suspend(self, *, keep_executables: bool = True) -> int:
         """Gives its memory back to the driver until resume(), and returns the bytes; see `pianola.GraphPool`."""
     def resume(self) -> None:
-        """Brings its memory back, with what tensors hold of it."""
+        """Brings its memory back, with what tensors hold of it, and makes executables that were not kept."""
     @property
     def is_asleep(self) -> bool:
         """Between suspend() and resume()."""
@@ -1082,8 +1182,9 @@ class PoolAllocations:
 
     def __init__(self, pool: GraphPool) -> None: ...
 
-def suspend_all() -> int:
-    """Suspends each pool of the process that can sleep, and returns the bytes that went back to the driver.
+def suspend_all(*, keep_executables: bool = True) -> int:
+    """Suspends each pool of the process that can sleep, as GraphPool.suspend(), and returns the bytes that went
+    back to the driver.
 
     Raises:
         UsageError: as GraphPool.suspend(), for the first pool that cannot; the others sleep.
@@ -1132,6 +1233,9 @@ class GraphInfo:
     def planned_bytes(self) -> int:
         """Of these, laid out by `plan_memory`."""
     @property
+    def planned_bound_bytes(self) -> int:
+        """What no plan of the step's blocks, on its lanes, goes below; 0: not known."""
+    @property
     def executable_bytes(self) -> int:
         """Device memory taken by the executable, outside torch's allocator."""
     @property
@@ -1152,7 +1256,7 @@ class GraphInfo:
         """Host time of recording, in microseconds."""
     @property
     def instantiate_us(self) -> int:
-        """Host time of making and uploading the executable, in microseconds."""
+        """Host time of making or updating the executable, in microseconds."""
     @property
     def warnings(self) -> list[str]:
         """What is sound but may surprise, one sentence each."""
@@ -1169,10 +1273,16 @@ class Graph:
     def __init__(self, device: torch.device) -> None: ...
     def capture(self, step: Callable[[], Any], options: CaptureOptions) -> None:
         """Warms up, records `step`, and puts back what that wrote."""
+    def update(self, step: Callable[[], Any], options: CaptureOptions) -> None:
+        """Captures `step` in place of what the graph holds, and keeps the executable."""
     def replay(self, *sources: torch.Tensor) -> None:
         """Runs what was captured, on the current stream; copies `sources` into the graph's inputs first."""
     def instantiate(self) -> None:
         """Makes the executable from the captured graph as it is now."""
+    def suspend(self, *, keep_executables: bool = True) -> int:
+        """GraphPool.suspend() of the graph's pool, where no other graph is in it."""
+    def resume(self) -> None:
+        """GraphPool.resume() of the graph's pool, where no other graph is in it."""
     def reset(self) -> None:
         """Drops the graph and its memory; the object can capture again."""
     @property
@@ -1516,6 +1626,11 @@ class GraphedInfo:
     @property
     def evictions(self) -> int:
         """Signatures that lost their graphs to others."""
+    @property
+    def input_bytes(self) -> int:
+        """Of tensors that graphs copy inputs into; memory that several share counts once."""
+    @input_bytes.setter
+    def input_bytes(self, value: int) -> None: ...
     @property
     def unfollowed(self) -> list[str]:
         """What it reads on the host, and is not compared at each call."""
@@ -2201,6 +2316,11 @@ class FullIterationInfo:
         """Of the pool that all graphs share."""
     @pool_bytes.setter
     def pool_bytes(self, value: int) -> None: ...
+    @property
+    def input_bytes(self) -> int:
+        """Of tensors that graphs copy inputs into; memory that several share counts once."""
+    @input_bytes.setter
+    def input_bytes(self, value: int) -> None: ...
     @property
     def unfollowed(self) -> list[str]:
         """What it reads on the host, and is not compared at each call."""
