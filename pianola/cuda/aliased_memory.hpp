@@ -14,7 +14,7 @@ namespace pianola {
 class AliasedMemory {
  public:
   /// Addresses that the memory is mapped at are so many at most: of more bytes each has more memory behind it.
-  static constexpr std::size_t kMostMappings = 512;
+  static constexpr std::size_t kMostMappings = 2048;
 
   /// @param bytes  Of addresses, at least. @throws OutOfMemoryError, DeviceError
   AliasedMemory(int device, std::size_t bytes, const Driver& driver = Driver::get());

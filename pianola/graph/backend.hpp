@@ -60,8 +60,8 @@ class Backend {
   using SaveStorage = std::function<void(const c10::Storage&)>;
   /// Before begin(): memory that the recording asks for lies as a plan of this run's has it.
   virtual void plan_memory(memory::StepRun /*run*/) {}
-  /// Before begin(), in place of plan_memory(): each block of this run has bytes of its own in the recording, which never runs. In place
-  /// of end(), end_ahead() ends it. See Note [Recorded ahead].
+  /// Before begin(), in place of plan_memory(): each block has bytes of its own in the recording, which never runs. In place of end(),
+  /// end_ahead() ends it. See Note [Recorded ahead]. @param run  Before: its blocks take about as many bytes.
   virtual void record_ahead(memory::StepRun /*run*/) {}
   /// Drops such a recording. @return  Of the blocks of its stream, what its lanes keep apart; nullopt: it has none.
   /// @param run     What it was handed out. @param places  Where these blocks lay.

@@ -95,9 +95,10 @@ TEST(LaneMemoryTest, WhatTheFirstRecordingMadeIsNamedWhereTheSecondUsesIt) {
     const auto begin = reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr());
     return std::vector<ByteSpan>{{.begin = begin, .end = begin + tensor.nbytes()}};
   };
-  EXPECT_THAT([&] { graph::check_nothing_carried(trace, span_of(before)); },
-              ThrowsMessage<CaptureError>(AllOf(HasSubstr("aten::mul.Tensor uses a tensor that the step's run before made"),
-                                                HasSubstr("lane_memory_test.cpp:"))));
+  EXPECT_THAT(
+      [&] { graph::check_nothing_carried(trace, span_of(before)); },
+      ThrowsMessage<CaptureError>(AllOf(HasSubstr("aten::mul.Tensor uses a tensor that the step's run before made"),
+                                        HasSubstr("lane_memory_test.cpp:"))));
   EXPECT_NO_THROW(graph::check_nothing_carried(trace, span_of(at::ones({4}))));
   EXPECT_NO_THROW(graph::check_nothing_carried(trace, {}));
 }

@@ -239,16 +239,6 @@ OffsetPlan plan_offsets(std::span<const Block> blocks, const Interference& inter
   return plan_anywhere(blocks, {}, interference);
 }
 
-OffsetPlan side_by_side(std::span<const Block> blocks) {
-  OffsetPlan plan;
-  for (const Block& block : blocks) {
-    plan.offsets.push_back(plan.bytes);
-    plan.bytes += in_whole_units(block.bytes);
-  }
-  plan.bound = plan.bytes;
-  return plan;
-}
-
 OffsetPlan plan_offsets(std::span<const Block> blocks, std::span<const Piece> taken, const Interference& interference) {
   if (blocks.empty()) return {};
   Search search(blocks, taken, interference, Kept::low);

@@ -39,7 +39,4 @@ struct OffsetPlan {
 [[nodiscard]] PIANOLA_API OffsetPlan plan_offsets(std::span<const Block> blocks, std::span<const Piece> taken,
                                                   const Interference& interference = {});
 
-/// Each behind the one before it: of no two ever the same byte.
-[[nodiscard]] PIANOLA_API OffsetPlan side_by_side(std::span<const Block> blocks);
-
 }  // namespace pianola::memory

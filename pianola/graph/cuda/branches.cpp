@@ -264,7 +264,7 @@ parallel::StepUnits Branches::find_units(const Captured& captured, const GraphTo
   parallel::HiddenMemory hidden{.workspaces = BlasWorkspaces::spans_on(stream_.stream()),
                                 .generators = spans_of(captured.generators)};
   const std::vector<ByteSpan> colours = pool_.colours().spans();
-  const std::vector<ByteSpan> libraries = library_memory(topology);
+  const std::vector<ByteSpan> libraries = library_memory(topology, captured.allocated);
   hidden.workspaces.insert(hidden.workspaces.end(), colours.begin(), colours.end());
   hidden.workspaces.insert(hidden.workspaces.end(), libraries.begin(), libraries.end());
   return parallel::units_of(*captured.trace, topology, hidden, known_nodes(captured, hidden.generators),

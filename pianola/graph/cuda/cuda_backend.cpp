@@ -190,9 +190,13 @@ void CudaBackend::begin(const CaptureOptions& options) {
 void CudaBackend::plan_recording() {
   const CUDAStream stream = recording_->stream();
   if (run_ahead_) {
-    const memory::StepRun run = *std::exchange(run_ahead_, std::nullopt);
-    const auto captured = reinterpret_cast<std::uintptr_t>(stream.stream());
-    planned_ = PlannedMemory::begin_apart(stream, pool_->id(), memory::by_main_stream(run, captured).first);
+    std::uint64_t bytes = 0;
+    for (const memory::Block& block : std::exchange(run_ahead_, std::nullopt)->blocks) {
+      bytes += memory::in_whole_units(block.bytes);
+    }
+    constexpr std::uint64_t kMore = std::uint64_t{64}
+                                    << 20U;  // the recording may ask for other blocks than the run before
+    planned_ = PlannedMemory::begin_apart(stream, pool_->id(), bytes + bytes / 4 + kMore);
   } else if (!run_to_plan_by_.blocks.empty()) {
     planned_ = PlannedMemory::begin(stream, pool_->id(), std::exchange(run_to_plan_by_, {}), pool_->room_for_plan());
   }

@@ -6,13 +6,13 @@
 
 #include <algorithm>
 #include <unordered_set>
+#include <utility>
 
 namespace pianola::graph {
 namespace {
 
-// Everything that torch's allocator has of all devices.
-parallel::SpanIndex memory_of_torch() {
-  std::vector<ByteSpan> segments;
+// And everything that torch's allocator has of all devices.
+parallel::SpanIndex with_memory_of_torch(std::vector<ByteSpan> segments) {
   for (const auto& segment : c10::cuda::CUDACachingAllocator::snapshot({0, 0}, /*include_traces=*/false).segments) {
     segments.push_back({.begin = segment.address, .end = segment.address + segment.total_size});
   }
@@ -46,8 +46,9 @@ bool may_be_address(std::uintptr_t word) {
 
 }  // namespace
 
-std::vector<ByteSpan> library_memory(const GraphTopology& graph, const Driver& driver) {
-  const parallel::SpanIndex torchs = memory_of_torch();
+std::vector<ByteSpan> library_memory(const GraphTopology& graph, std::vector<ByteSpan> allocated,
+                                     const Driver& driver) {
+  const parallel::SpanIndex torchs = with_memory_of_torch(std::move(allocated));
   std::unordered_set<std::uintptr_t> seen;
   std::vector<ByteSpan> found;
   for (const GraphNode& node : graph.nodes()) {

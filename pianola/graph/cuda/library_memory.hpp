@@ -12,7 +12,9 @@ namespace pianola::graph {
 // word in a kernel's arguments that is an address outside torch's memory is looked up with the driver, and the allocation
 // it lies in is ordered like a workspace: whoever points into it waits for the last one who did.
 
-/// The allocations, not made by torch, that nodes of the graph point into. Sorted, each once.
-std::vector<ByteSpan> library_memory(const GraphTopology& graph, const Driver& driver = Driver::get());
+/// The allocations, neither torch's nor handed out to the capture, that nodes of the graph point into. Sorted, each once.
+/// @param allocated  That the capture was handed out; in a recording that is dropped not by torch.
+std::vector<ByteSpan> library_memory(const GraphTopology& graph, std::vector<ByteSpan> allocated,
+                                     const Driver& driver = Driver::get());
 
 }  // namespace pianola::graph

@@ -32,6 +32,7 @@ struct PlannedMemory::Room {
   std::shared_ptr<PlannedRegion> kept = {};  // then `apart` is the plan
   memory::ApartPlan apart = {};
   std::vector<ByteSpan> used = {};
+  bool is_side_by_side = false;
 
   [[nodiscard]] memory::PlannedSpace lay(const memory::StepRun& run) const {
     if (kept == nullptr) return {run, plan, region->space()};
@@ -51,7 +52,17 @@ PlannedMemory::PlannedMemory(Room room, c10::cuda::CUDAStream stream, c10::Mempo
       used_(std::move(room.used)),
       stream_(stream),
       pool_(pool),
-      space_(room.lay(run)) {}
+      space_(room.lay(run)) {
+  if (room.is_side_by_side) next_apart_ = 0;
+}
+
+std::optional<memory::PlannedSpace::Place> PlannedMemory::take(std::uint64_t bytes) {
+  if (!next_apart_) return space_.take(bytes);
+  const memory::Piece piece = {.address = *next_apart_, .bytes = memory::in_whole_units(bytes)};
+  if (!region_->space().take(piece)) return std::nullopt;  // the addresses are used up
+  *next_apart_ += piece.bytes;
+  return memory::PlannedSpace::Place{.offset = piece.address};
+}
 
 void PlannedMemory::settle() {
   const std::vector<ByteSpan> left = held();
@@ -97,7 +108,7 @@ class PlannedMemory::Allocator final : public torch_abi::ForwardingCudaAllocator
   void close(PlannedMemory& recording) noexcept;
   void begin_operation(PlannedMemory& recording, const void* operation) {
     const std::lock_guard lock(mutex_);
-    recording.space_.begin_operation(operation);
+    if (!recording.next_apart_) recording.space_.begin_operation(operation);
   }
   /// Of what a recording was handed out, but for results that lie apart.
   [[nodiscard]] std::vector<ByteSpan> held_of(const PlannedMemory& recording);
@@ -199,7 +210,7 @@ void* PlannedMemory::Allocator::take(std::size_t bytes, cudaStream_t stream) {
   const std::lock_guard lock(mutex_);
   for (const std::shared_ptr<PlannedMemory>& recording : open_) {
     if (recording->stream_.stream() != stream) continue;
-    const std::optional<memory::PlannedSpace::Place> place = recording->space_.take(bytes);
+    const std::optional<memory::PlannedSpace::Place> place = recording->take(bytes);
     if (!place) return nullptr;
     const std::shared_ptr<PlannedRegion>& region = place->is_kept ? recording->kept_ : recording->region_;
     const std::uintptr_t begin = region->begin() + place->offset;
@@ -339,18 +350,16 @@ std::optional<PlannedMemory::Room> PlannedMemory::make_room(const memory::StepRu
 }
 
 // At addresses without memory, which the last block gives back, whatever this thread captures then.
-std::optional<PlannedMemory::Room> PlannedMemory::make_room_apart(const memory::StepRun& run, c10::Device device) {
-  if (run.blocks.empty()) return std::nullopt;
-  Room room;
-  room.plan = memory::side_by_side(run.blocks);
-  auto addresses = std::make_unique<AliasedMemory>(device.index(), room.plan.bytes);
+std::optional<PlannedMemory::Room> PlannedMemory::make_room_apart(std::uint64_t bytes, c10::Device device) {
+  const RelaxedCaptureMode relaxed(Driver::get());
+  auto addresses = std::make_unique<AliasedMemory>(device.index(), bytes);
   auto* const memory = reinterpret_cast<void*>(addresses->address());
   const auto give_back = [](void* context) {
-    const RelaxedCaptureMode relaxed(Driver::get());
+    const RelaxedCaptureMode relaxed_then(Driver::get());
     delete static_cast<AliasedMemory*>(context);
   };
-  room.region =
-      std::make_shared<PlannedRegion>(c10::DataPtr(memory, addresses.release(), give_back, device), room.plan.bytes);
+  Room room{.is_side_by_side = true};
+  room.region = std::make_shared<PlannedRegion>(c10::DataPtr(memory, addresses.release(), give_back, device), bytes);
   return room;
 }
 
@@ -372,14 +381,14 @@ std::shared_ptr<PlannedMemory> PlannedMemory::begin(c10::cuda::CUDAStream stream
 }
 
 std::shared_ptr<PlannedMemory> PlannedMemory::begin_apart(c10::cuda::CUDAStream stream, c10::MempoolId_t pool,
-                                                          const memory::StepRun& run) {
+                                                          std::uint64_t bytes) {
   std::optional<Room> room;
   try {
-    room = make_room_apart(run, stream.device());
+    room = make_room_apart(bytes, stream.device());
   } catch (const OutOfMemoryError&) {
   } catch (const DeviceError&) {  // the driver has no such addresses
   }
-  return open(std::move(room), stream, pool, run);
+  return open(std::move(room), stream, pool, {});
 }
 
 std::shared_ptr<PlannedMemory> PlannedMemory::open(std::optional<Room> room, c10::cuda::CUDAStream stream,
@@ -410,7 +419,7 @@ std::shared_ptr<PlannedMemory> PlannedMemory::begin(c10::cuda::CUDAStream /*stre
 }
 
 std::shared_ptr<PlannedMemory> PlannedMemory::begin_apart(c10::cuda::CUDAStream /*stream*/, c10::MempoolId_t /*pool*/,
-                                                          const memory::StepRun& /*run*/) {
+                                                          std::uint64_t /*bytes*/) {
   return nullptr;
 }
 

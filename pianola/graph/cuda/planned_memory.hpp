@@ -36,10 +36,11 @@ class PlannedMemory final : public trace::OpObserver {
   /// @throws UnsupportedError  Torch runs with another allocator than its native one, or is of a version that was not looked at.
   static std::shared_ptr<PlannedMemory> begin(c10::cuda::CUDAStream stream, c10::MempoolId_t pool,
                                               const memory::StepRun& run, PlanRoom in);
-  /// The same, with each block of the run at bytes of its own, behind each other and in whole units. Behind the addresses there is next to
-  /// no memory: nothing of the recording may run.
+  /// What `stream` asks for lies side by side, in the order in which it is asked for, and bytes that are freed are not handed out again: in
+  /// so many bytes of addresses, behind which there is next to no memory. Nothing of the recording may run.
+  /// @return  nullptr: the driver has no such addresses.
   static std::shared_ptr<PlannedMemory> begin_apart(c10::cuda::CUDAStream stream, c10::MempoolId_t pool,
-                                                    const memory::StepRun& run);
+                                                    std::uint64_t bytes);
   [[nodiscard]] trace::OpInterest interest() const override { return {.outputs = false}; }
   void on_op_begin(const trace::OpSpan& op) override;
   /// No more is handed out.
@@ -77,7 +78,8 @@ class PlannedMemory final : public trace::OpObserver {
  private:
   [[nodiscard]] std::vector<ByteSpan> held() const;  // but for results that lie apart
   static std::optional<Room> make_room(const memory::StepRun& run, PlanRoom in);
-  static std::optional<Room> make_room_apart(const memory::StepRun& run, c10::Device device);
+  static std::optional<Room> make_room_apart(std::uint64_t bytes, c10::Device device);
+  std::optional<memory::PlannedSpace::Place> take(std::uint64_t bytes);
   static std::shared_ptr<PlannedMemory> open(std::optional<Room> room, c10::cuda::CUDAStream stream,
                                              c10::MempoolId_t pool, const memory::StepRun& run);
 
@@ -89,7 +91,8 @@ class PlannedMemory final : public trace::OpObserver {
   bool is_kept_whole_ = false;
   c10::cuda::CUDAStream stream_;
   c10::MempoolId_t pool_;
-  memory::PlannedSpace space_;  // under the regions' lock while it is open
+  memory::PlannedSpace space_;               // under the regions' lock while it is open
+  std::optional<std::uint64_t> next_apart_;  // the same: where the next block lies, if all lie side by side
   std::vector<std::pair<std::shared_ptr<PlannedRegion>, std::uint64_t>>
       late_;  // freed, and in use on other streams: until its end
 };

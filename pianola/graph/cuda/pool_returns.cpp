@@ -30,10 +30,17 @@ using Relaxed = c10::cuda::CUDAStreamCaptureModeGuard;
 // Each keeps 47 KiB of host memory until then. torch.cuda.graph empties that cache at every capture.
 constexpr int kMostToldNames = 16;
 
-bool is_held(PoolId pool) {
-  const auto segments = allocator::snapshot(pool, /*include_traces=*/false).segments;
-  return std::ranges::any_of(segments,
-                             [](const auto& segment) { return segment.is_expandable && segment.active_size != 0; });
+struct ExpandableSegments {
+  bool any = false, any_held = false;
+};
+
+ExpandableSegments expandable_segments_of(PoolId pool) {
+  ExpandableSegments found;
+  for (const auto& segment : allocator::snapshot(pool, /*include_traces=*/false).segments) {
+    found.any |= segment.is_expandable;
+    found.any_held |= segment.is_expandable && segment.active_size != 0;
+  }
+  return found;
 }
 
 // A block that other streams used is held until events of theirs are over, which torch looks at when it is asked for memory.
@@ -118,18 +125,20 @@ bool PoolReturns::Ended::is_idle() const noexcept {
 }
 
 bool PoolReturns::Ended::release() {
-  if (is_in_use && !is_held(pool)) {
-    allocator::releasePool(device, pool);
-    is_in_use = false;
-  }
-  return !is_in_use;
+  if (!is_in_use) return true;
+  const ExpandableSegments expandable = expandable_segments_of(pool);
+  if (expandable.any_held || (expandable.any && !is_idle())) return false;
+  allocator::releasePool(device, pool);
+  is_in_use = false;
+  return true;
 }
 
 void PoolReturns::give_back(c10::DeviceIndex device, PoolId pool, bool name_is_free,
                             const std::vector<c10::cuda::CUDAStream>& replayed_on) {
   Ended ended{.device = device, .pool = pool, .is_in_use = true, .name_is_free = name_is_free, .work = {}};
+  const bool knows_work = ended.note_work(replayed_on);
+  ended.name_is_free = name_is_free && knows_work;
   (void)ended.release();
-  if (name_is_free) ended.name_is_free = ended.note_work(replayed_on);
   add(std::move(ended));
 }
 

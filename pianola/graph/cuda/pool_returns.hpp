@@ -30,7 +30,8 @@ namespace pianola::graph {
 // Torch deletes a pool without uses once it has given back as many pieces of memory as it had asked for, and frees a block that is still
 // held into what was that pool: the heap is broken. Of expandable segments it counts wrong. One request maps many pages, and each stretch of
 // free pages between held blocks counts as a piece when it is unmapped. So such a pool stays in use until nothing of it is held: then each
-// segment is one stretch.
+// segment is one stretch. And before it unmaps pages torch waits for the stream that asked for them alone, where cudaFree waits for all: so
+// the pool stays in use until its graphs' replays are over, too, on whatever streams they run.
 
 /// The pools that ended: gives their memory back to the device as soon as it may go, and keeps their names for new pools.
 /// Any thread.
@@ -79,7 +80,7 @@ class PoolReturns {
     PoolId pool;
     bool is_in_use;  // ours
     bool name_is_free;
-    std::vector<at::cuda::CUDAEvent> work;  // of its graphs, when it ended; only where the name is free
+    std::vector<at::cuda::CUDAEvent> work;  // of its graphs, when it ended
     /// @return  Whether it could: not where a stream is being captured, or the driver is gone.
     bool note_work(const std::vector<c10::cuda::CUDAStream>& streams) noexcept;
     [[nodiscard]] bool is_idle() const noexcept;
