@@ -6,6 +6,8 @@
 
 #include <ATen/ops/full.h>
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -63,6 +65,28 @@ TEST_P(PoolReturnsTest, AResultInAnExpandableSegmentOutlivesItsPool) {
   result.reset();
   make_and_end_pools();
   EXPECT_FALSE(torch_has_memory_of(pool));
+}
+
+// Torch would unmap its pages: for these it waits for the stream of the capture alone.
+TEST_P(PoolReturnsTest, AReplayOnAnotherStreamOutlivesItsGraph) {
+  const WithExpandableSegments expandable;
+  at::Tensor sum = full(1, 0);
+  {
+    Graph graph(device());
+    graph.capture(
+        [&] {
+          at::Tensor scratch = full(256, 1);
+          for (int i = 0; i < 200; ++i) scratch.add_(1);
+          sum.copy_(scratch.narrow(0, 0, kFloats));
+        },
+        {.warmup = 1});
+    synchronize();
+    const c10::cuda::CUDAStreamGuard on(c10::cuda::getStreamFromPool());
+    graph.replay();
+  }
+  c10::cuda::CUDACachingAllocator::emptyCache();
+  synchronize();
+  EXPECT_TRUE(all_are(sum, 201));
 }
 
 TEST_P(PoolReturnsTest, AResultOutlivesThatExpandableSegmentsAreSwitchedOff) {
