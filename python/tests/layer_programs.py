@@ -14,6 +14,17 @@ def words(seed, device, batch=2, length=12):
     return torch.randint(WORDS, (batch, length), generator=torch.Generator().manual_seed(seed)).to(device)
 
 
+def training_step(model, optimizer):
+    def step(x, y):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
 # --- Models as people write them ---
 
 

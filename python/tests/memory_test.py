@@ -8,21 +8,10 @@ import sys
 import pianola
 import pytest
 import torch
-from layer_programs import Gpt, words
+from layer_programs import Gpt, training_step, words
 from torch import nn
 from torch.nn import functional as F
 from twins import assert_same
-
-
-def training_step(model, optimizer):
-    def step(x, y):
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(x), y)
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    return step
 
 
 class Classifier(nn.Sequential):
@@ -49,7 +38,7 @@ def test_a_training_step_is_told_before_it_is_captured(device):
     assert forecast.bound_bytes <= forecast.planned_bytes <= forecast.pool_bytes <= forecast.handed_out_bytes + (24 << 20)
     parameters = sum(p.numel() * 4 for p in Classifier().parameters())
     assert forecast.copied_bytes >= 3 * parameters  # AdamW's averages, too
-    assert forecast.at_peak[0].bytes >= forecast.at_peak[-1].bytes > 0 and "memory_test.py" in forecast.peak_place
+    assert forecast.at_peak[0].bytes >= forecast.at_peak[-1].bytes > 0 and "layer_programs.py" in forecast.peak_place
     assert sum(user.bytes for user in forecast.at_peak) == forecast.bound_bytes
     assert forecast.fits is (True if device.type == "cuda" else None)
 
@@ -65,7 +54,7 @@ def test_a_forecast_is_text_json_and_a_page(device):
     told = json.loads(forecast.to_json())
     assert told["bound_bytes"] == forecast.bound_bytes and told["at_peak"][0]["bytes"] == forecast.at_peak[0].bytes
     page = forecast.to_html()
-    assert page.startswith("<!DOCTYPE html>") and "memory_test.py" in page
+    assert page.startswith("<!DOCTYPE html>") and "layer_programs.py" in page
 
 
 def test_buckets_share_what_they_free(device):
@@ -323,7 +312,7 @@ def test_graphs_inside_of_a_graphed_function_have_their_account(device):
         graphed(*batch(device, i))
     made = pianola.memory_of_graphs(device)[before:]
     assert made and all(one.pool.bytes == one.pool.held + one.pool.scratch + one.pool.fragments for one in made)
-    assert made[0].blocks > 20 and "memory_test.py" in str(made[0])
+    assert made[0].blocks > 20 and "layer_programs.py" in str(made[0])
     assert "<canvas" in made[0].to_html()
     pools = pianola.memory(device).pools
     assert {pool.id for pool in pools} >= {one.pool.id for one in made}

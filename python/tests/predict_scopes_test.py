@@ -6,6 +6,7 @@ import pianola
 import pytest
 import torch
 import torch.nn.functional as F
+from layer_programs import training_step
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -27,17 +28,8 @@ class Net(nn.Sequential):
 SCOPES = ["each layer", "forward and backward", "iteration without optimizer", "whole iteration"]
 
 
-def training(device, model):
-    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
-
-    def step(x, y):
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(x), y)
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    return step
+def trained(model):
+    return training_step(model, torch.optim.AdamW(model.parameters(), foreach=True))
 
 
 def batch(device):
@@ -45,7 +37,7 @@ def batch(device):
 
 
 def forecast_of_training(device, **options):
-    return pianola.predict_scopes(training(device, Net().to(device)), [batch(device)], device=device, **options)
+    return pianola.predict_scopes(trained(Net().to(device)), [batch(device)], device=device, **options)
 
 
 def test_each_scope_is_told_with_a_verdict(device):
@@ -60,7 +52,7 @@ def test_each_scope_is_told_with_a_verdict(device):
 
 def test_the_whole_iteration_is_what_predict_memory_tells(device):
     whole = forecast_of_training(device).scopes[-1]
-    step = training(device, Net().to(device))
+    step = trained(Net().to(device))
     alone = pianola.predict_memory(step, [batch(device)], device=device)
     assert whole.pool_bytes == pytest.approx(alone.pool_bytes, rel=0.05, abs=4 << 20)
     assert whole.copied_bytes == alone.copied_bytes
