@@ -241,6 +241,7 @@ TraceRecorderOptions CaptureSession::recorder_options() {
 // are while the parameters move on.
 void CaptureSession::start_recording() {
   at::autocast::clear_cache();
+  written_.save_writes(backend_.executes_while_recording());
   if (options_.restore) {
     written_.begin_run();
     put_generators_back();
@@ -264,7 +265,6 @@ void CaptureSession::begin() {
 
   std::vector<trace::OpObserver*> observers = {
       &dropout_, &communication_.emplace(backend_.executes_while_recording() ? c10::kCPU : c10::kCUDA)};
-  written_.save_writes(backend_.executes_while_recording());
   if (options_.restore || backend_.executes_while_recording()) observers.push_back(&written_);
   if (backend_.executes_while_recording()) observers.push_back(&generator_states_);
   if (options_.trace) {

@@ -54,6 +54,13 @@ TEST_P(NumberTest, ARateIsThatOfEachReplay) {
                  [&](at::Tensor& twin, double value) { twin.sub_(gradient * value); });
 }
 
+TEST_P(NumberTest, AStepThatIsRecordedTwiceFollowsItsNumbers) {
+  Graph graph(device());
+  const Number rate = graph.number("rate", 0.1);
+  graph.capture([&] { weight.sub_(gradient * rate); }, {.plan_memory = true, .accept_capture_path = true});
+  expect_follows(graph, rate, {0.1, 0.05, 3.25}, [&](at::Tensor& twin, double value) { twin.sub_(gradient * value); });
+}
+
 TEST_P(NumberTest, WhatIsCalculatedOfNumbersIsCalculatedAnew) {
   at::Tensor average = torch::zeros_like(weight), square = torch::zeros_like(weight);
   const auto adam = [](at::Tensor& w, at::Tensor& m, at::Tensor& v, const at::Tensor& g, const auto& rate,

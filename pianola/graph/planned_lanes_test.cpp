@@ -151,6 +151,24 @@ TEST_P(PlannedLanesTest, WhatCannotBeCapturedIsNamedInTheFirstRecording) {
   expect_like_eager(graph);
 }
 
+// Nothing of it runs: there is nothing to put back, and no copy could be made.
+TEST_P(PlannedLanesTest, WhatOnlyRecordingsWriteStaysAsItWas) {
+  at::Tensor other = randn({kWidth, kWidth}, 5);
+  const at::Tensor before = other.clone();
+  CaptureOptions options = planned();
+  options.accept_capture_path = true;
+  Graph graph(device());
+  graph.capture(
+      [&] {
+        independent();
+        if (is_recording()) other.add_(1);
+      },
+      options);
+  EXPECT_TRUE(same(other, before));
+  graph.replay();
+  EXPECT_TRUE(same(other, before + 1));
+}
+
 // The first recording computes nothing: the second one would read what is not there.
 TEST_P(PlannedLanesTest, WhatOneRunLeavesForTheNextIsRefused) {
   if (!device().is_cuda()) GTEST_SKIP() << "the tape records once";

@@ -61,6 +61,22 @@ std::vector<ByteSpan> BlasWorkspaces::spans_on(cudaStream_t stream) {
   return spans;
 }
 
+void BlasWorkspaces::forget(cudaStream_t stream, const ByteSpan& bytes) noexcept {
+  const auto forget_in = [&](at::cuda::WorkspaceMapWithMutex& table) {
+    Map gone;  // freed without the lock
+    const std::unique_lock lock(table.mutex);
+    for (auto entry = table.map.begin(); entry != table.map.end();) {
+      const auto here = entry++;
+      const auto begin = reinterpret_cast<std::uintptr_t>(torch_abi::memory_of(here->second).get());
+      if (std::get<1>(here->first) == static_cast<void*>(stream) && bytes.contains(begin)) {
+        gone.insert(table.map.extract(here));
+      }
+    }
+  };
+  forget_in(at::cuda::cublas_handle_stream_to_workspace());
+  forget_in(at::cuda::cublaslt_handle_stream_to_workspace());
+}
+
 std::vector<ByteSpan> BlasWorkspaces::spans() const {
   std::vector<ByteSpan> spans;
   const auto add = [&](const Map& map, std::size_t bytes) {

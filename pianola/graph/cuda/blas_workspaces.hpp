@@ -44,6 +44,8 @@ class BlasWorkspaces {
 
   /// Memory of the workspaces that torch finds for `stream` now.
   [[nodiscard]] static std::vector<ByteSpan> spans_on(cudaStream_t stream);
+  /// Those that torch finds for `stream` and that lie in these bytes are freed; products make new ones.
+  static void forget(cudaStream_t stream, const ByteSpan& bytes) noexcept;
   /// Memory of the pool's own; none while a scope is open.
   [[nodiscard]] std::vector<ByteSpan> spans() const;
   void clear();

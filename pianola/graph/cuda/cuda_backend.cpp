@@ -4,6 +4,7 @@
 #include <pianola/graph/account/graph_memory.hpp>
 #include <pianola/graph/backend.hpp>
 #include <pianola/graph/branch_plan.hpp>
+#include <pianola/graph/cuda/blas_workspaces.hpp>
 #include <pianola/graph/cuda/branches.hpp>
 #include <pianola/graph/cuda/capture_recording.hpp>
 #include <pianola/graph/cuda/captured_graph.hpp>
@@ -163,6 +164,8 @@ std::unique_ptr<StreamScope> CudaBackend::enter(const CaptureOptions& options) {
   const CUDAStream stream =
       options.stream ? CUDAStream(*options.stream) : thread_stream(StreamPurpose::capture, device_.index());
   leaf_streams_.emplace(stream);
+  run_ahead_.reset();  // of a capture that failed between its recordings
+  recorded_ahead_at_ = {};
   return std::make_unique<CudaStreamScope>(stream, pool_);
 }
 
@@ -175,7 +178,9 @@ void CudaBackend::begin(const CaptureOptions& options) {
   std::vector<at::Generator> generators = default_generators();
   generators.insert(generators.end(), options.generators.begin(), options.generators.end());
   if (options.trace) {
-    numbers_ = std::make_unique<NumberedReplay>(device_, std::move(wanted_numbers_), is_in_this_pool);
+    std::function<bool(std::size_t)> wanted = wanted_numbers_;
+    if (!run_ahead_) wanted_numbers_ = nullptr;  // else the recording that counts wants them, too
+    numbers_ = std::make_unique<NumberedReplay>(device_, std::move(wanted), is_in_this_pool);
   }
   if (pool_->family() != nullptr) recording_->lend_workspaces(*pool_->family());
   PoolReturns::instance().make_room(device_.index());
@@ -197,6 +202,7 @@ void CudaBackend::plan_recording() {
     constexpr std::uint64_t kMore = std::uint64_t{64}
                                     << 20U;  // the recording may ask for other blocks than the run before
     planned_ = PlannedMemory::begin_apart(stream, pool_->id(), bytes + bytes / 4 + kMore);
+    if (planned_) recorded_ahead_at_ = {.begin = planned_->address(), .end = planned_->address() + planned_->bytes()};
   } else if (!run_to_plan_by_.blocks.empty()) {
     planned_ = PlannedMemory::begin(stream, pool_->id(), std::exchange(run_to_plan_by_, {}), pool_->room_for_plan());
   }
@@ -207,7 +213,6 @@ std::optional<memory::StepRun> CudaBackend::end_ahead(const OpTrace& trace, cons
   (void)recording_->new_nodes();
   if (branches_) branches_->stop_recording();
   end_capture();
-  if (planned_) recorded_ahead_at_ = {.begin = planned_->address(), .end = planned_->address() + planned_->bytes()};
   std::optional<memory::StepRun> on_lanes;
   try {
     if (branches_ && planned_) on_lanes = keep_lanes_apart(trace, run, places);
@@ -220,12 +225,14 @@ std::optional<memory::StepRun> CudaBackend::end_ahead(const OpTrace& trace, cons
 
 std::optional<memory::StepRun> CudaBackend::keep_lanes_apart(const OpTrace& trace, const memory::StepRun& run,
                                                              std::span<const ByteSpan> places) {
+  std::vector<ByteSpan> allocated = recording_->allocations().allocated_since(0);
+  allocated.push_back(recorded_ahead_at_);  // with what lies between and behind blocks: kernels may be given an end
   const std::optional<parallel::Plan> plan = branches_->plan({.graph = captured_graph(),
                                                               .trace = &trace,
                                                               .generators = graph_->words(),
                                                               .advance = {},
                                                               .copies = &copies_,
-                                                              .allocated = recording_->allocations().allocated_since(0),
+                                                              .allocated = std::move(allocated),
                                                               .instantiate = false});
   if (!plan) return std::nullopt;
   const auto captured = reinterpret_cast<std::uintptr_t>(recording_->stream().stream());
@@ -435,6 +442,7 @@ void CudaBackend::abandon() noexcept {
   drop_recording();
   run_ahead_.reset();
   recorded_ahead_at_ = {};
+  wanted_numbers_ = nullptr;
   pool_.reset();  // the stream scope still holds it
 }
 
@@ -451,6 +459,9 @@ void CudaBackend::drop_recording() noexcept {
   retained_.unpin();
   if (graph_ != nullptr && recording_ != nullptr) recording_->note_break();
   branches_.reset();
+  if (recording_ != nullptr && !recorded_ahead_at_.empty()) {
+    BlasWorkspaces::forget(recording_->stream().stream(), recorded_ahead_at_);
+  }
   if (graph_ != nullptr) {
     if (recording_ != nullptr) graph_->abandon(recording_->stream());
     graph_.reset();

@@ -1,4 +1,5 @@
 #include <pianola/core/out_of_memory_error.hpp>
+#include <pianola/graph/cuda/blas_workspaces.hpp>
 #include <pianola/graph/graph.hpp>
 #include <pianola/graph/memory_forecast.hpp>
 #include <pianola/graph/testing/allocator_settings.hpp>
@@ -8,12 +9,15 @@
 #include <ATen/cuda/CUDAEvent.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/rand.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <thread>
 #include <utility>
@@ -145,6 +149,25 @@ TEST_P(PlannedBlocksTest, WhatTheRecordingMayDoOtherwiseIsForeseen) {
   graph.replay();
   EXPECT_TRUE(all_are(more, 4));
   EXPECT_TRUE(all_are(result, kGrown));
+}
+
+// Behind what the first recording hands out there is next to no memory, and torch keeps workspaces.
+TEST_P(PlannedBlocksTest, AWorkspaceOfTheFirstRecordingIsMadeAnew) {
+  const at::Tensor x = at::rand({256, 256}, device());
+  const at::Tensor expected = at::mm(x, x);  // elsewhere: no recording loads the library
+  at::Tensor product;
+  std::vector<std::size_t> workspaces;  // that each recording finds
+  const auto step = [&] {
+    grow();
+    if (!is_recording()) return;
+    workspaces.push_back(graph::BlasWorkspaces::spans_on(c10::cuda::getCurrentCUDAStream().stream()).size());
+    product = at::mm(x, x);
+  };
+  Graph graph(device());
+  graph.capture(step, {.warmup = 2, .plan_memory = true, .accept_capture_path = true});
+  EXPECT_THAT(workspaces, ::testing::ElementsAre(0U, 0U));
+  graph.replay();
+  EXPECT_TRUE(same(product, expected));
 }
 
 TEST_P(PlannedBlocksTest, ABlockThatAnotherStreamUsesIsNotReused) {
