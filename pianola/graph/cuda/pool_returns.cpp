@@ -124,6 +124,14 @@ bool PoolReturns::Ended::is_idle() const noexcept {
   }
 }
 
+void PoolReturns::Ended::wait_for_work() const noexcept {
+  try {
+    const Relaxed relaxed(cudaStreamCaptureModeRelaxed);
+    for (const at::cuda::CUDAEvent& event : work) event.synchronize();
+  } catch (const std::exception&) {  // then it is not idle
+  }
+}
+
 bool PoolReturns::Ended::release() {
   if (!is_in_use) return true;
   const ExpandableSegments expandable = expandable_segments_of(pool);
@@ -138,6 +146,7 @@ void PoolReturns::give_back(c10::DeviceIndex device, PoolId pool, bool name_is_f
   Ended ended{.device = device, .pool = pool, .is_in_use = true, .name_is_free = name_is_free, .work = {}};
   const bool knows_work = ended.note_work(replayed_on);
   ended.name_is_free = name_is_free && knows_work;
+  if (expandable_segments_of(pool).any) ended.wait_for_work();  // as cudaFree does where segments are others
   (void)ended.release();
   add(std::move(ended));
 }

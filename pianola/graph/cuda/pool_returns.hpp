@@ -84,6 +84,7 @@ class PoolReturns {
     /// @return  Whether it could: not where a stream is being captured, or the driver is gone.
     bool note_work(const std::vector<c10::cuda::CUDAStream>& streams) noexcept;
     [[nodiscard]] bool is_idle() const noexcept;
+    void wait_for_work() const noexcept;
     /// @return  Whether its device memory is in use no more.
     bool release();
   };
