@@ -17,12 +17,12 @@
 #include <pianola/graph/cuda/numbered_replay.hpp>
 #include <pianola/graph/cuda/planned_memory.hpp>
 #include <pianola/graph/cuda/pool_returns.hpp>
+#include <pianola/graph/cuda/recorded_ahead.hpp>
 #include <pianola/graph/cuda/refused_update.hpp>
 #include <pianola/graph/cuda/retained_memory.hpp>
 #include <pianola/graph/cuda/stream_scope.hpp>
 #include <pianola/graph/cuda/thread_streams.hpp>
 #include <pianola/graph/cuda/trial_copies.hpp>
-#include <pianola/graph/lane_memory.hpp>
 
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -59,7 +59,7 @@ class CudaBackend final : public Backend, private PoolGraphs::Executables {
   }
   std::optional<std::string> end(const OpTrace* trace, const CaptureOptions& options) override;
   void plan_memory(memory::StepRun run) override { run_to_plan_by_ = std::move(run); }
-  void record_ahead(memory::StepRun run) override { run_ahead_ = std::move(run); }
+  void record_ahead(memory::StepRun run) override { ahead_.ask_for(std::move(run)); }
   std::optional<memory::StepRun> end_ahead(const OpTrace& trace, const memory::StepRun& run,
                                            std::span<const ByteSpan> places) override;
   void choose(const OpTrace* trace, const SaveStorage& save) override;
@@ -118,8 +118,6 @@ class CudaBackend final : public Backend, private PoolGraphs::Executables {
   // The graph of the branches, where replays run it.
   [[nodiscard]] const RewiredGraph* rewired() const noexcept { return branches_ ? branches_->graph() : nullptr; }
   void plan_recording();
-  [[nodiscard]] std::optional<memory::StepRun> keep_lanes_apart(const OpTrace& trace, const memory::StepRun& run,
-                                                                std::span<const ByteSpan> places);
   void drop_recording() noexcept;
   void end_capture();
   [[nodiscard]] std::vector<CUgraphNode> append_advance();
@@ -143,9 +141,8 @@ class CudaBackend final : public Backend, private PoolGraphs::Executables {
   Launcher launcher_;
   InputCopies copies_;
 
-  memory::StepRun run_to_plan_by_;            // until the recording begins
-  std::optional<memory::StepRun> run_ahead_;  // by which a recording that is dropped lays blocks side by side
-  ByteSpan recorded_ahead_at_ = {};           // where they lay
+  memory::StepRun run_to_plan_by_;  // until the recording begins
+  RecordedAhead ahead_;
   std::shared_ptr<PlannedMemory> planned_;
   std::unique_ptr<CapturedGraph> graph_;
   OwnedGraph earlier_graph_;  // by whose nodes the executable knows the copies of inputs, where it is not graph_
@@ -164,8 +161,7 @@ std::unique_ptr<StreamScope> CudaBackend::enter(const CaptureOptions& options) {
   const CUDAStream stream =
       options.stream ? CUDAStream(*options.stream) : thread_stream(StreamPurpose::capture, device_.index());
   leaf_streams_.emplace(stream);
-  run_ahead_.reset();  // of a capture that failed between its recordings
-  recorded_ahead_at_ = {};
+  ahead_.forget();  // of a capture that failed between its recordings
   return std::make_unique<CudaStreamScope>(stream, pool_);
 }
 
@@ -179,7 +175,7 @@ void CudaBackend::begin(const CaptureOptions& options) {
   generators.insert(generators.end(), options.generators.begin(), options.generators.end());
   if (options.trace) {
     std::function<bool(std::size_t)> wanted = wanted_numbers_;
-    if (!run_ahead_) wanted_numbers_ = nullptr;  // else the recording that counts wants them, too
+    if (!ahead_.is_asked_for()) wanted_numbers_ = nullptr;  // else the recording that counts wants them, too
     numbers_ = std::make_unique<NumberedReplay>(device_, std::move(wanted), is_in_this_pool);
   }
   if (pool_->family() != nullptr) recording_->lend_workspaces(*pool_->family());
@@ -194,15 +190,8 @@ void CudaBackend::begin(const CaptureOptions& options) {
 
 void CudaBackend::plan_recording() {
   const CUDAStream stream = recording_->stream();
-  if (run_ahead_) {
-    std::uint64_t bytes = 0;
-    for (const memory::Block& block : std::exchange(run_ahead_, std::nullopt)->blocks) {
-      bytes += memory::in_whole_units(block.bytes);
-    }
-    constexpr std::uint64_t kMore = std::uint64_t{64}
-                                    << 20U;  // the recording may ask for other blocks than the run before
-    planned_ = PlannedMemory::begin_apart(stream, pool_->id(), bytes + bytes / 4 + kMore);
-    if (planned_) recorded_ahead_at_ = {.begin = planned_->address(), .end = planned_->address() + planned_->bytes()};
+  if (ahead_.is_asked_for()) {
+    planned_ = ahead_.begin(stream, pool_->id());
   } else if (!run_to_plan_by_.blocks.empty()) {
     planned_ = PlannedMemory::begin(stream, pool_->id(), std::exchange(run_to_plan_by_, {}), pool_->room_for_plan());
   }
@@ -215,33 +204,22 @@ std::optional<memory::StepRun> CudaBackend::end_ahead(const OpTrace& trace, cons
   end_capture();
   std::optional<memory::StepRun> on_lanes;
   try {
-    if (branches_ && planned_) on_lanes = keep_lanes_apart(trace, run, places);
+    if (branches_ && planned_) {
+      on_lanes = ahead_.keep_lanes_apart(*branches_,
+                                         {.graph = captured_graph(),
+                                          .trace = &trace,
+                                          .generators = graph_->words(),
+                                          .advance = {},
+                                          .copies = &copies_,
+                                          .allocated = recording_->allocations().allocated_since(0),
+                                          .instantiate = false},
+                                         recording_->stream(), run, places);
+    }
   } catch (const std::exception&) {  // the recording that counts comes by it again, and tells
   }
   drop_recording();
   recording_.reset();
   return on_lanes;
-}
-
-std::optional<memory::StepRun> CudaBackend::keep_lanes_apart(const OpTrace& trace, const memory::StepRun& run,
-                                                             std::span<const ByteSpan> places) {
-  std::vector<ByteSpan> allocated = recording_->allocations().allocated_since(0);
-  allocated.push_back(recorded_ahead_at_);  // with what lies between and behind blocks: kernels may be given an end
-  const std::optional<parallel::Plan> plan = branches_->plan({.graph = captured_graph(),
-                                                              .trace = &trace,
-                                                              .generators = graph_->words(),
-                                                              .advance = {},
-                                                              .copies = &copies_,
-                                                              .allocated = std::move(allocated),
-                                                              .instantiate = false});
-  if (!plan) return std::nullopt;
-  const auto captured = reinterpret_cast<std::uintptr_t>(recording_->stream().stream());
-  memory::StepRun main = memory::by_main_stream(run, captured).first;
-  std::vector<ByteSpan> places_of_main;
-  for (std::size_t i = 0; i < places.size(); ++i) {
-    if (run.streams[i] == main.main) places_of_main.push_back(places[i]);
-  }
-  return run_on_lanes(std::move(main), *plan, places_of_main, branches_->memory_limit());
 }
 
 std::vector<trace::OpObserver*> CudaBackend::observers() {
@@ -263,10 +241,7 @@ std::optional<std::string> CudaBackend::end(const OpTrace* trace, const CaptureO
   end_capture();
   if (planned_) planned_->settle();
   no_returns_.reset();
-  if (trace != nullptr && !recorded_ahead_at_.empty()) {
-    const std::vector<ByteSpan> first = {std::exchange(recorded_ahead_at_, {})};
-    check_nothing_carried(*trace, without(first, merged(recording_->allocations().allocated_since(0))));
-  }
+  if (trace != nullptr) ahead_.check_nothing_carried(*trace, recording_->allocations().allocated_since(0));
   std::string warning = why_empty(trace, options.allow_empty);
   pool_->graphs().add(this, *this);
   if (options.instantiate) instantiate();
@@ -440,8 +415,7 @@ void CudaBackend::leave_pool() noexcept {
 
 void CudaBackend::abandon() noexcept {
   drop_recording();
-  run_ahead_.reset();
-  recorded_ahead_at_ = {};
+  ahead_.forget();
   wanted_numbers_ = nullptr;
   pool_.reset();  // the stream scope still holds it
 }
@@ -459,8 +433,8 @@ void CudaBackend::drop_recording() noexcept {
   retained_.unpin();
   if (graph_ != nullptr && recording_ != nullptr) recording_->note_break();
   branches_.reset();
-  if (recording_ != nullptr && !recorded_ahead_at_.empty()) {
-    BlasWorkspaces::forget(recording_->stream().stream(), recorded_ahead_at_);
+  if (recording_ != nullptr && !ahead_.bytes().empty()) {
+    BlasWorkspaces::forget(recording_->stream().stream(), ahead_.bytes());
   }
   if (graph_ != nullptr) {
     if (recording_ != nullptr) graph_->abandon(recording_->stream());
