@@ -11,10 +11,9 @@ namespace pianola::graph {
 
 std::shared_ptr<PlannedMemory> RecordedAhead::begin(c10::cuda::CUDAStream stream, c10::MempoolId_t pool) {
   constexpr std::uint64_t kMore = std::uint64_t{64} << 20U;  // it may ask for other blocks than the run before
+  const std::optional<memory::StepRun> run = std::exchange(run_, std::nullopt);
   std::uint64_t bytes = 0;
-  for (const memory::Block& block : std::exchange(run_, std::nullopt)->blocks) {
-    bytes += memory::in_whole_units(block.bytes);
-  }
+  for (const memory::Block& block : run->blocks) bytes += memory::in_whole_units(block.bytes);
   std::shared_ptr<PlannedMemory> planned = PlannedMemory::begin_apart(stream, pool, bytes + bytes / 4 + kMore);
   if (planned) bytes_ = {.begin = planned->address(), .end = planned->address() + planned->bytes()};
   return planned;
