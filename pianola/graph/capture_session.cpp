@@ -203,8 +203,8 @@ void CaptureSession::record_ahead(const std::function<void()>& step) {
   backend_.record_ahead(*run_to_plan_by_);
   region_uses_.emplace();
   start_recording();
-  trace::BlockLog blocks(trace::AllocatorWatch::Of::cuda);
-  std::vector<trace::OpObserver*> observers = {&recorder_.emplace(recorder_options()), &blocks};
+  std::vector<trace::OpObserver*> observers = {&recorder_.emplace(recorder_options()),
+                                               &blocks_.emplace(trace::AllocatorWatch::Of::cuda)};
   if (options_.restore) observers.push_back(&written_);
   for (trace::OpObserver* observer : backend_.observers()) observers.push_back(observer);
   watching_.emplace(std::move(observers), patience_with_ranks(options_.warmup));
@@ -215,8 +215,9 @@ void CaptureSession::record_ahead(const std::function<void()>& step) {
   open_islands_.reset();
   const OpTrace trace = recorder_->take();
   if (auto offence = backend_.offence(&trace)) throw CaptureError(std::move(*offence));
-  const std::vector<trace::StepBlock> handed_out = blocks.blocks(generators_.front().device());
-  run_to_plan_by_ = trace::run_of(handed_out, blocks.operations());
+  const std::vector<trace::StepBlock> handed_out = blocks_->blocks(generators_.front().device());
+  run_to_plan_by_ = trace::run_of(handed_out, blocks_->operations());
+  blocks_.reset();
   std::vector<ByteSpan> places;
   for (const trace::StepBlock& one : handed_out) {
     places.push_back({.begin = one.address, .end = one.address + one.life.bytes});
