@@ -5,13 +5,15 @@ bench/python/python_sleep.py does that."""
 import argparse
 import json
 import sys
+import time
 
 import torch
 from python_memory import WARMUP, clean, in_pool, step_of
-from python_sleep import ROUNDS, free_bytes, held_gradients, milliseconds, workloads
+from python_sleep import ASLEEP_S, free_bytes, held_gradients, milliseconds, workloads
 from torch_memory_saver import torch_memory_saver as saver
 
 DEVICE = "cuda"
+ROUNDS = 3  # each may ask for as much pinned memory as the pool has
 
 
 class Settings:
@@ -41,15 +43,17 @@ def captured(step, keep):
 def pauses_of(trained, settings, keep, retain):
     """@param keep  Contents, on the host. @param retain  The memory there, from one pause to the next."""
     saver.retain_cpu_backup = retain
-    graph = captured(step_of(trained, DEVICE), keep)
+    step = step_of(trained, DEVICE)  # has the parameters, which replays read
+    graph = captured(step, keep)
     clean(DEVICE)
     pool, given_back, times = in_pool(graph.pool()), [], {"pause": [], "resume": []}
-    for _ in range(1 + settings.some(ROUNDS)):
+    for _ in range(1 + ROUNDS):
         graph.replay()
         before = [parameter.grad.clone() for parameter in held_gradients()] if keep and not given_back else []
         free = free_bytes(DEVICE)
         times["pause"].append(milliseconds(saver.pause))
         given_back.append(free_bytes(DEVICE) - free)
+        time.sleep(ASLEEP_S)
         times["resume"].append(milliseconds(saver.resume))
         if before and not all(torch.equal(parameter.grad, one) for parameter, one in zip(held_gradients(), before, strict=True)):
             raise RuntimeError("a gradient is not as it was before the pause")

@@ -1,7 +1,8 @@
 """What the pool of a training step's graph takes, and what is told of it before the capture. Each step is captured twice, by
 torch.cuda.graph and by pianola.Graph, and once with plan_memory; then on four lanes, without a plan and with one. Pools are counted by torch's own
-snapshot of its segments. The bound is the most that the step's blocks have in use at a time: no pool holds the step in less. That of lanes counts what
-they use at once."""
+snapshot of its segments. The bound is the most that the step's blocks have in use at a time: no pool holds the step in less. It is told of the
+eager step, and again of the step as it was captured, since transformers takes other kernels, and other masks, where it sees a capture. That of lanes
+counts what they use at once."""
 
 import dataclasses
 import gc
@@ -70,6 +71,13 @@ def from_timm(settings, scale=1):
                     *((2, 64) if settings.quick else (32 * scale, 224)))
 
 
+def mixtral(hf):
+    config = hf.MixtralConfig(hidden_size=512, intermediate_size=1792, num_hidden_layers=8, num_attention_heads=8, num_key_value_heads=8,
+                              num_local_experts=8, vocab_size=32_000, use_cache=False)
+    config._experts_implementation = "grouped_mm"  # the sizes of its groups stay on the device
+    return lambda: hf.MixtralForCausalLM(config).to(torch.bfloat16)
+
+
 def from_transformers(settings, scale=1):
     import transformers as hf
 
@@ -85,6 +93,7 @@ def from_transformers(settings, scale=1):
         return
     llama = hf.LlamaConfig(hidden_size=1024, intermediate_size=2816, num_hidden_layers=12, num_attention_heads=16, vocab_size=32_000, use_cache=False)
     yield of_words("transformers Llama", made(hf.LlamaForCausalLM, llama), llama.vocab_size, 4 * scale, 512)
+    yield of_words("transformers Mixtral, 8 experts, bfloat16", mixtral(hf), 32_000, 4 * scale, 512)
     t5 = hf.T5Config(d_model=512, num_layers=6, num_heads=8, use_cache=False, decoder_start_token_id=0, pad_token_id=0)
     yield of_words("transformers T5", made(hf.T5ForConditionalGeneration, t5), t5.vocab_size, 8 * scale, 256)
     opt = hf.OPTConfig(hidden_size=768, num_hidden_layers=12, ffn_dim=3072, num_attention_heads=12, use_cache=False)
@@ -189,11 +198,11 @@ def figures_of(trained, device):
     return told, forecast, infos
 
 
-def require_little_more(made, told):
-    """Than the bound: 1.02x and two MiB; and than torch's: nothing, or 0.9x where that lies far above the bound."""
-    planned, bound, torchs = told[PLANNED], told[BOUND], told[TORCH]
+def require_little_more(made, told, infos):
+    """Than the bound of what was captured: 1.02x and two MiB; and than torch's: nothing, or 0.9x where that lies far above the bound."""
+    planned, bound, torchs = told[PLANNED], max(infos[PLANNED].planned_bound_bytes, 1), told[TORCH]
     ratio = (planned - 2 * MIB) / bound
-    require(made, f"{PLANNED}, less 2 MiB: at most 1.02x of what is in use at a time", ratio, 1.02, ratio <= 1.02)
+    require(made, f"{PLANNED}, less 2 MiB: at most 1.02x of what it has in use at a time", ratio, 1.02, ratio <= 1.02)
     limit = 0.9 if torchs > 1.15 * bound else 1
     require(made, f"{PLANNED}: at most {limit}x of {TORCH}", planned / torchs, limit, planned <= limit * torchs)
 
@@ -207,8 +216,10 @@ def require_little_more_on_lanes(made, told, infos):
     require(made, f"{PLANNED_LANES}: at most 1.1x of {TORCH}", ratio, 1.1, ratio <= 1.1)
 
 
-def words_of_lanes(name, info):
+def words_of(name, info):
     lanes = info.branches
+    if not lanes.rebuilt_us:
+        return f"{name}: {info.planned_bytes / MIB:.0f} MiB planned, its bound {info.planned_bound_bytes / MIB:.0f}"
     kept = "kept" if lanes.rebuilt else f"not kept: {lanes.reason}"
     return (f"{name}: {info.planned_bytes / MIB:.0f} MiB planned, its bound {info.planned_bound_bytes / MIB:.0f}, "
             f"workspaces {lanes.workspace_bytes / MIB:.0f}; a replay as captured {lanes.serial_us:.0f} us, on lanes {lanes.rebuilt_us:.0f} us, {kept}")
@@ -224,12 +235,12 @@ def run(settings):
             told, forecast, infos = figures_of(trained, settings.device)
             made = case(trained.title, "bytes of the pool", 1, BOUND, {name: [bytes / MIB] for name, bytes in told.items()}, unit="MiB",
                         notes=[f"{forecast.blocks} blocks; most in use at {forecast.peak_place}",
-                               *(words_of_lanes(name, infos[name]) for name in (LANES, PLANNED_LANES) if name in infos)])
+                               *(words_of(name, infos[name]) for name in (PLANNED, LANES, PLANNED_LANES) if name in infos)])
             if PIANOLA in told:
                 off = abs(told[TOLD] / told[PIANOLA] - 1)
                 require(made, "told before: within 0.05 of the pool", off, 0.05, off <= 0.05)
                 ratio = told[PIANOLA] / told[TORCH]
                 require(made, "pianola.Graph: at most 1.01x of torch.cuda.graph", ratio, 1.01, ratio <= 1.01)
-                require_little_more(made, told)
+                require_little_more(made, told, infos)
                 require_little_more_on_lanes(made, told, infos)
             yield made

@@ -1,6 +1,9 @@
 """Pools that sleep: what a training step's graph gives back to the driver, and how long that and its way back take, against a copy of
 what is kept by pinned memory, against asking the driver for as many bytes, against dropping the graph and capturing it again, and against
-torch_memory_saver where it is installed."""
+torch_memory_saver where it is installed.
+
+The driver clears memory that was given back. Who asks for memory meanwhile waits, and copies are slower: so each pool sleeps for a while,
+as long as lies before the driver is asked for as many bytes; a resume at once is told beside it, and the same from the driver."""
 
 import gc
 import importlib.util
@@ -19,7 +22,9 @@ from worker_process import WorkerError, WorkerProcess
 SUSPEND, RESUME, TO_HOST, TO_DEVICE, ASKED, AGAIN = (
     "suspend", "resume", "copy of what is kept, to the host", "copy of it, to the device", "cudaMalloc of as many bytes",
     "reset and capture again, with one run to warm up")
-ROUNDS = 8
+AT_ONCE, ASKED_AT_ONCE = "resume at once", "cudaMalloc of as many bytes and the copy, at once"
+SUSPEND_WITHOUT, RESUME_WITHOUT = "suspend(keep_executables=False)", "resume, executables made again"
+ROUNDS, ASLEEP_S = 8, 0.2
 SAVER = "torch_memory_saver"
 SAVER_PROGRAM = Path(__file__).with_name("paused_training.py")
 SAVER_WAYS = {  # it keeps all that a graph's pool holds, or nothing
@@ -68,12 +73,36 @@ def copies(kept, device):
 
 
 def asked(count, device):
+    """Times of a request for so many bytes, a while after as many were given back."""
     times = []
     for _ in range(ROUNDS):
         clean(device)
+        time.sleep(ASLEEP_S)
         times.append(milliseconds(lambda: torch.empty(count, dtype=torch.uint8, device=device)))
     clean(device)
     return times
+
+
+def asked_at_once(count, kept, device):
+    """Times of a request for so many bytes right after as many were given back, and of a copy of those that are kept into them."""
+    on_host, times = torch.empty(kept, dtype=torch.uint8, pin_memory=device != "cpu"), []
+
+    def ask():
+        torch.empty(count, dtype=torch.uint8, device=device)[:kept].copy_(on_host, non_blocking=True)
+
+    for _ in range(ROUNDS):
+        clean(device)
+        times.append(milliseconds(ask))
+    clean(device)
+    return times
+
+
+def sleep_for(pool, seconds, series, names, **options):
+    """Adds the times of a suspend and of its resume."""
+    suspend, resume = names
+    series.setdefault(suspend, []).append(milliseconds(lambda: pool.suspend(**options)))
+    time.sleep(seconds)
+    series.setdefault(resume, []).append(milliseconds(pool.resume))
 
 
 def sleeps_of(trained, settings):
@@ -89,15 +118,20 @@ def sleeps_of(trained, settings):
     given_back = pool.suspend()
     seen = free_bytes(device) - before
     pool.resume()
-    series = {SUSPEND: [], RESUME: []}
+    series = {}
     for _ in range(settings.some(ROUNDS)):
         graph.replay()
-        series[SUSPEND].append(milliseconds(pool.suspend))
-        series[RESUME].append(milliseconds(pool.resume))
+        sleep_for(pool, ASLEEP_S, series, (SUSPEND, RESUME))
+        graph.replay()
+        sleep_for(pool, ASLEEP_S, series, (SUSPEND_WITHOUT, RESUME_WITHOUT), keep_executables=False)
+        graph.replay()
+        sleep_for(pool, 0, series, ("", AT_ONCE))
+    del series[""]
     nodes = graph.info().nodes
     kept = sum(parameter.grad.nbytes for parameter in held_gradients())
     series[TO_HOST], series[TO_DEVICE] = copies(kept, device)
     series[ASKED] = asked(max(given_back, 1), device)
+    series[ASKED_AT_ONCE] = asked_at_once(max(given_back, kept), kept, device)
 
     def again():
         graph.reset()
@@ -165,6 +199,9 @@ def run(settings):
         limit = to_device / 0.8 + mapping + 2
         require(made, "resume, ms: at most the copy at 80 % of its speed, the cudaMalloc and 2 ms", median(series[RESUME]), limit,
                 median(series[RESUME]) <= limit)
+        more = median(series[RESUME_WITHOUT]) - median(series[RESUME])
+        limit = 10 * nodes / 1000
+        require(made, f"{RESUME_WITHOUT}, ms more: at most 10 for 1000 nodes", more, limit, more <= limit)
         faster = median(series[AGAIN]) / (median(series[SUSPEND]) + median(series[RESUME]))
         require(made, "suspend and resume: at least 5x as fast as capturing again", faster, 5, faster >= 5)
         yield made
