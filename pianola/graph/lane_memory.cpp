@@ -32,11 +32,19 @@ std::optional<memory::StepRun> run_on_lanes(memory::StepRun run, const parallel:
   if (run.blocks.size() > kMostBlocks) return std::nullopt;
   const std::uint64_t limit = limit_of(run, most_more);
   const double mean_us = plan.serial_us / static_cast<double>(std::max<std::size_t>(plan.units.size(), 1));
-  for (const double sure : kSure) {
-    run.interference = parallel::interference_on_lanes(plan, run.blocks, places, sure * mean_us);
-    if (memory::least_bytes(run.blocks, run.interference) > limit) continue;
-    if (memory::plan_offsets(run.blocks, run.interference).bytes <= limit) break;
-  }
+  const auto apart = [&](double sure) {
+    return parallel::interference_on_lanes(plan, run.blocks, places, sure * mean_us);
+  };
+  const auto fits = [&](const memory::Interference& interference) {
+    return memory::least_bytes(run.blocks, interference) <= limit &&
+           memory::plan_offsets(run.blocks, interference).bytes <= limit;
+  };
+  run.interference = apart(kSure.front());
+  if (fits(run.interference)) return run;
+  // What is less sure keeps fewer blocks apart. A plan may take a second, so the order is searched by halves.
+  const auto levels = std::span(kSure).subspan(1, kSure.size() - 2);
+  const auto found = std::ranges::partition_point(levels, [&](double sure) { return !fits(apart(sure)); });
+  run.interference = apart(found == levels.end() ? kSure.back() : *found);
   return run;
 }
 
