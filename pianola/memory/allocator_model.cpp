@@ -27,13 +27,14 @@ constexpr std::size_t kind_of(std::uint64_t bytes) {
 // Those of small blocks, or those of large ones.
 class Segments {
  public:
-  explicit Segments(std::uint64_t least_rest) : least_rest_(least_rest) {}
+  Segments(SegmentKind kind, bool are_large)
+      : page_(kind == SegmentKind::expandable ? expandable_page(are_large) : 0),
+        least_rest_(are_large && page_ == 0 ? kMostSmall + kBlockUnit : kBlockUnit) {}
 
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
 
   Piece take(std::uint64_t bytes) {
-    const std::optional<Piece> free = free_.take_smallest(bytes);
-    const Piece piece = free ? *free : new_segment(in_whole(kSegment[kind_of(bytes)], bytes));
+    const Piece piece = page_ == 0 ? of_any_segment(bytes) : of_the_one(bytes);
     const std::uint64_t rest = piece.bytes - bytes;
     if (rest < least_rest_) return piece;
     free_.give_back({.address = piece.address + bytes, .bytes = rest});
@@ -42,6 +43,27 @@ class Segments {
   void give_back(Piece piece) { free_.give_back(piece); }
 
  private:
+  Piece of_any_segment(std::uint64_t bytes) {
+    const std::optional<Piece> free = free_.take_smallest(bytes);
+    return free ? *free : new_segment(in_whole(kSegment[kind_of(bytes)], bytes));
+  }
+
+  // What can grow is taken last, and counts as the largest.
+  Piece of_the_one(std::uint64_t bytes) {
+    Piece last = free_.take_before(end_).value_or(Piece{.address = end_, .bytes = 0});
+    if (const std::optional<Piece> free = free_.take_smallest(bytes)) {
+      if (last.bytes != 0) free_.give_back(last);
+      return *free;
+    }
+    if (last.bytes < bytes) {
+      const std::uint64_t more = in_whole(page_, bytes - last.bytes);
+      last.bytes += more;
+      bytes_ += more;
+      end_ += more;
+    }
+    return last;
+  }
+
   Piece new_segment(std::uint64_t bytes) {
     const Piece segment = {.address = end_, .bytes = bytes};
     bytes_ += bytes;
@@ -49,6 +71,7 @@ class Segments {
     return segment;
   }
 
+  std::uint64_t page_ = 0;  // 0: the segments are fixed
   std::uint64_t least_rest_ = 0;
   std::uint64_t bytes_ = 0, end_ = 0;
   FreePieces free_;
@@ -70,8 +93,8 @@ std::vector<Block> of_kind(std::span<const Block> blocks, std::size_t kind) {
 
 }  // namespace
 
-std::uint64_t pool_bytes(std::span<const Block> blocks) {
-  Segments small(kBlockUnit), large(kMostSmall + kBlockUnit);
+std::uint64_t pool_bytes(std::span<const Block> blocks, SegmentKind kind) {
+  Segments small(kind, /*are_large=*/false), large(kind, /*are_large=*/true);
   std::priority_queue<Use, std::vector<Use>, std::greater<>> uses;  // what is freed next is the first
   for (const Block& block : blocks) {
     for (; !uses.empty() && uses.top().freed <= block.made; uses.pop()) {

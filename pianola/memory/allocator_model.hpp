@@ -8,8 +8,19 @@
 
 namespace pianola::memory {
 
+/// How torch's caching allocator takes memory of the device.
+enum class SegmentKind : std::uint8_t {
+  fixed,       ///< In segments of one size for life, its default.
+  expandable,  ///< In segments that grow by pages, which expandable_segments:True of PYTORCH_CUDA_ALLOC_CONF asks for.
+};
+
+/// Bytes of a page of an expandable segment, which is mapped and given back as a whole: of small blocks, or of larger ones.
+[[nodiscard]] constexpr std::uint64_t expandable_page(bool is_large) {
+  return std::uint64_t{is_large ? 20U : 2U} << 20U;
+}
+
 /// What a pool takes of the device to serve the blocks one after the other: whole segments, as torch's caching
-/// allocator takes them by default, on one stream. The pool is empty at first and gives nothing back.
+/// allocator takes them, on one stream. The pool is empty at first and gives nothing back.
 ///
 ///   small   up to 1 MiB; larger blocks are large, and no segment has both
 ///   place   the smallest free piece of a segment that holds the block; among equals the one of the lowest address
@@ -17,14 +28,21 @@ namespace pianola::memory {
 ///   freed   at once for others, as one piece with what is free beside it
 ///   else    a new segment: for a small block 2 MiB, below 10 MiB 20 MiB, above that the block in multiples of 2 MiB
 ///
+/// With expandable segments there is one for small blocks and one for large ones:
+///
+///   place   the smallest free piece before the last one that holds the block; else the last one
+///   rest    free for others, of whatever size
+///   else    the last piece, where it is free, with as many pages mapped behind it as are missing
+///
 /// Blocks are multiples of 512 bytes. Torch reports them with their rest where that is not free: a block of a profile
 /// may be larger than what was asked for, by up to 1 MiB.
 ///
 /// @param blocks  In the order in which they were made. What is freed at the time at which one is made is free for it.
 /// Cost:    n log n.
 /// Source:  c10/cuda/CUDACachingAllocator.cpp (round_size, get_pool, get_free_block, should_split, get_allocation_size,
-///          try_merge_blocks) and c10/core/AllocatorConfig.h, torch 2.11.
-[[nodiscard]] PIANOLA_API std::uint64_t pool_bytes(std::span<const Block> blocks);
+///          try_merge_blocks, try_allocate_expandable_block) and c10/core/AllocatorConfig.h, torch 2.11.
+[[nodiscard]] PIANOLA_API std::uint64_t pool_bytes(std::span<const Block> blocks,
+                                                   SegmentKind kind = SegmentKind::fixed);
 
 /// Bytes by the size of the segments that are taken for them: for blocks up to 1 MiB, below 10 MiB, and larger ones.
 using SegmentBytes = std::array<std::uint64_t, 3>;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <utility>
 #include <vector>
 
 namespace pianola::memory::allocator_model_test {
@@ -17,11 +18,13 @@ constexpr Moment kNever = Block::kNever;
 Block block(Moment made, Moment freed, std::uint64_t bytes) { return {.made = made, .freed = freed, .bytes = bytes}; }
 
 // Of blocks {made, freed, MiB}.
-std::uint64_t pool_mib(std::vector<Block> blocks) {
+std::uint64_t pool_mib(std::vector<Block> blocks, SegmentKind kind = SegmentKind::fixed) {
   for (Block& one : blocks) one.bytes *= kMiB;
-  EXPECT_EQ(pool_bytes(blocks) % kMiB, 0U);
-  return pool_bytes(blocks) / kMiB;
+  EXPECT_EQ(pool_bytes(blocks, kind) % kMiB, 0U);
+  return pool_bytes(blocks, kind) / kMiB;
 }
+
+std::uint64_t expandable_mib(std::vector<Block> blocks) { return pool_mib(std::move(blocks), SegmentKind::expandable); }
 
 std::uint64_t pool_of_one(std::uint64_t bytes) { return pool_bytes(std::vector{block(0, kNever, bytes)}); }
 
@@ -116,6 +119,41 @@ TEST(AllocatorModelTest, OfPiecesOfOneSizeTheOneOfTheLowestAddressIsTaken) {
       20U + 20U);
 }
 
+TEST(AllocatorModelTest, AnExpandableSegmentHasWholePagesOf2MiBOr20) {
+  EXPECT_EQ(expandable_mib({block(0, kNever, 1)}), 2U);
+  EXPECT_EQ(expandable_mib({block(0, kNever, 2)}), 20U);
+  EXPECT_EQ(expandable_mib({block(0, kNever, 10)}), 20U) << "no segment of its own";
+  EXPECT_EQ(expandable_mib({block(0, kNever, 33)}), 40U);
+  EXPECT_EQ(expandable_mib({block(0, kNever, 175)}), 180U);
+  EXPECT_EQ(expandable_mib({block(0, kNever, 1), block(1, kNever, 10)}), 2U + 20U);
+}
+
+TEST(AllocatorModelTest, AnExpandableSegmentGrowsByWhatIsMissingBehindItsLastPiece) {
+  EXPECT_EQ(expandable_mib({block(0, 9, 32), block(1, 9, 32)}), 80U) << "the second has 8 of the first one's 40";
+  EXPECT_EQ(expandable_mib({block(0, 1, 30), block(2, 3, 40)}), 40U) << "the freed 30 grow";
+  EXPECT_EQ(expandable_mib({block(0, 9, 4), block(1, 9, 8), block(2, 9, 12), block(3, 9, 16)}), 40U);
+}
+
+// 10 free, 10 in use, and the page is full: 15 find no room before what is in use.
+TEST(AllocatorModelTest, AHoleOfAnExpandableSegmentDoesNotGrow) {
+  EXPECT_EQ(expandable_mib({block(0, 2, 10), block(1, 9, 10), block(3, 9, 15)}), 20U + 20U);
+  EXPECT_EQ(expandable_mib({block(0, 2, 10), block(1, 9, 10), block(3, 9, 10)}), 20U);
+}
+
+// 30 free, 2 in use, 8 free at the end. The 7 lie in the 30, which are too small for 28 then.
+TEST(AllocatorModelTest, WhatAnExpandableSegmentCanGrowIsTakenLast) {
+  EXPECT_EQ(expandable_mib({block(0, 4, 30), block(1, 9, 2), block(5, 9, 7), block(6, 9, 23)}), 40U);
+  EXPECT_EQ(expandable_mib({block(0, 4, 30), block(1, 9, 2), block(5, 9, 7), block(6, 9, 28)}), 60U);
+}
+
+// Of 40 MiB the first 12 are freed and 11 take their place, then the 18 beside them are freed: they are 19.
+TEST(AllocatorModelTest, ARestOfAnExpandableSegmentIsNotLost) {
+  const std::vector<Block> blocks = {block(0, 1, 40),  block(2, 4, 12), block(3, 6, 18),
+                                     block(3, 99, 10), block(5, 9, 11), block(7, 9, 19)};
+  EXPECT_EQ(expandable_mib(blocks), 40U);
+  EXPECT_EQ(pool_mib(blocks), 40U + 20U);
+}
+
 TEST(AllocatorModelTest, ThePoolHoldsThePeakAndNoMoreThanASegmentForEachBlock) {
   std::mt19937 random(7);
   for (int round = 0; round < 50; ++round) {
@@ -128,6 +166,7 @@ TEST(AllocatorModelTest, ThePoolHoldsThePeakAndNoMoreThanASegmentForEachBlock) {
     }
     EXPECT_GE(pool_bytes(blocks), peak_bytes(blocks));
     EXPECT_LE(pool_bytes(blocks), alone);
+    EXPECT_GE(pool_bytes(blocks, SegmentKind::expandable), peak_bytes(blocks));
   }
 }
 

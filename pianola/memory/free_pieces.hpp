@@ -23,6 +23,16 @@ class FreePieces {
     return piece;
   }
 
+  /// The one that ends there; nullopt: none does. Nothing is free behind that address.
+  std::optional<Piece> take_before(std::uint64_t end) {
+    if (by_address_.empty()) return std::nullopt;
+    const auto last = std::prev(by_address_.end());
+    if (last->first + last->second != end) return std::nullopt;
+    const Piece piece = {.address = last->first, .bytes = last->second};
+    erase(last);
+    return piece;
+  }
+
   /// Takes these bytes out; false: not all of them are free.
   bool take_at(Piece wanted) {
     auto found = by_address_.upper_bound(wanted.address);
