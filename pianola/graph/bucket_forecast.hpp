@@ -43,7 +43,8 @@ struct PIANOLA_API BucketForecast {
 ///     pianola::predict_buckets([&](std::size_t i) { model->forward(batches[i]); }, {"128", "256", "512"}, device);
 ///
 /// What a bucket's last run leaves in use (results, gradients) lies in the pool until it is freed, and the graphs of other buckets lie
-/// around it: keep what callers of the graphs would keep. What all free is shared.
+/// around it: keep what callers of the graphs would keep. What all free is shared; with expandable segments each graph has a region of its
+/// own in the pool, and nothing is.
 ///
 /// @param step    Called with the number of the bucket, from 0.
 /// @param names   One for each bucket, in the order of the captures.

@@ -66,8 +66,8 @@ class FailureTest : public testing::DeviceTest {
   // may hold what it worked on for a while after backward() has returned; a capture that begins meanwhile may need one
   // segment more, which stays reserved. On the host tables of libraries grow by a step now
   // and then.
-  static void expect_level(const Level& settled, int rounds) {
-    Level now = level();
+  static void expect_level(const Level& settled, const Level& found, int rounds) {
+    Level now = found;
     for (int i = 0; i < 100 && now.allocated > settled.allocated; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
       now = level();
@@ -75,8 +75,22 @@ class FailureTest : public testing::DeviceTest {
     EXPECT_LE(now.allocated, settled.allocated);
     EXPECT_LE(now.reserved, settled.reserved + kSegment);
 #if !defined(__SANITIZE_ADDRESS__)  // whose malloc keeps no such account
-    EXPECT_LT(now.host - settled.host, rounds * std::int64_t{1024}) << "host memory, " << now << " after " << settled;
+    EXPECT_LT(found.host - settled.host, rounds * std::int64_t{1024})
+        << "host memory, " << found << " after " << settled;
 #endif
+  }
+
+  // The lowest on the host, of twenty more rounds. With expandable segments torch counts wrong where one has grown, and keeps a
+  // record of each pool that ended (Note [Pools of expandable segments end empty]). That takes 0.4 KiB, which expect_level()
+  // allows. And the pool's name serves no other one: 47 KiB of lists go with each, once there are sixteen.
+  static Level lowest_level(const std::function<void()>& round) {
+    Level lowest = level();
+    for (int i = 0; i < 20; ++i) {
+      round();
+      const Level now = level();
+      if (now.host < lowest.host) lowest = now;
+    }
+    return lowest;
   }
 
   // What the driver took from the device, of which torch knows nothing. Free memory of the device is that of all processes,
@@ -122,9 +136,9 @@ class FailureTest : public testing::DeviceTest {
       EXPECT_EQ(output.storage().use_count(), 1U) << "somebody else holds on to a result";
     };
     for (int i = 0; i < 20; ++i) fail_once();
-    const Level settled = level();
-    for (int i = 0; i < 200; ++i) fail_once();
-    expect_level(settled, 200);
+    const Level settled = lowest_level(fail_once);
+    for (int i = 0; i < 180; ++i) fail_once();
+    expect_level(settled, lowest_level(fail_once), 200);
     expect_driver_takes_nothing([&] {
       for (int i = 0; i < 40; ++i) fail_once();
     });
@@ -175,7 +189,7 @@ TEST_P(FailureTest, SuccessfulCapturesThatAreDroppedLeaveMemoryLevel) {
   for (int i = 0; i < 10; ++i) capture_and_drop();
   const Level settled = level();
   for (int i = 0; i < 50; ++i) capture_and_drop();
-  expect_level(settled, 50);
+  expect_level(settled, level(), 50);
 }
 
 // A step of twelve operations, written by hand so that it can stop after each of them.

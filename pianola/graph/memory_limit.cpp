@@ -2,6 +2,7 @@
 
 #include <pianola/core/out_of_memory_error.hpp>
 #include <pianola/core/report_format.hpp>
+#include <pianola/graph/segment_kind.hpp>
 #include <pianola/memory/allocator_model.hpp>
 #include <pianola/memory/apart_plan.hpp>
 #include <pianola/memory/offset_plan.hpp>
@@ -25,11 +26,11 @@ std::uint64_t planned_pool_bytes(const memory::StepRun& run, const PoolState* po
       wanted = memory::plan_offsets(main.blocks, shared->taken.of_scratch, main.interference).bytes;
     }
     return memory::grown_region(shared->bytes, wanted) + memory::grown_region(shared->kept_bytes, wanted_kept) +
-           memory::pool_bytes(others.blocks);
+           memory::pool_bytes(others.blocks, segment_kind());
   }
   const std::uint64_t region = memory::plan_offsets(main.blocks, main.interference).bytes;
   if (region != 0) others.blocks.insert(others.blocks.begin(), {.made = -1, .bytes = region});
-  return memory::pool_bytes(others.blocks);
+  return memory::pool_bytes(others.blocks, segment_kind());
 }
 
 }  // namespace
@@ -44,7 +45,8 @@ void check_memory(const std::optional<memory::StepRun>& run, std::size_t limit, 
          .fix = fmt::format("leave {} out, or take out what is in the place of torch's allocator", option)});
   }
   if (limit == 0) return;
-  const std::uint64_t bytes = plan_memory ? planned_pool_bytes(*run, pool) : memory::pool_bytes(run->blocks);
+  const std::uint64_t bytes =
+      plan_memory ? planned_pool_bytes(*run, pool) : memory::pool_bytes(run->blocks, segment_kind());
   if (bytes <= limit) return;
   const auto in_words = [](std::uint64_t count) { return format_bytes(static_cast<double>(count)); };
   throw OutOfMemoryError(

@@ -40,6 +40,10 @@ class SharedRegionTest : public DeviceTest {
   static GraphPool make_pool(bool can_sleep = false) {
     return {device(), {.can_sleep = can_sleep, .plan_memory = true}};
   }
+  // The run before the first capture makes cuBLAS's workspaces, for which its plan has room. A shared region serves later plans as well.
+  // With expandable segments each has its own, and the later ones are so small that torch takes them from segments of small blocks, of
+  // which there is none before the second.
+  static int captures_until_level() { return by_segments(1, 2); }
 };
 PIANOLA_ON_EVERY_DEVICE(SharedRegionTest);
 
@@ -214,12 +218,12 @@ TEST_P(SharedRegionTest, CapturesThatFailGrowNothing) {
     training.step();
     if (is_recording()) throw std::runtime_error("the step's own");
   };
-  std::optional<std::size_t> bytes;
+  std::size_t bytes = 0;
   for (int i = 0; i < (device().is_cuda() ? 200 : 20); ++i) {
     EXPECT_THROW(graph.capture(fail, {.warmup = 1, .pool = pool}), std::runtime_error);
-    if (!bytes) bytes = pool.bytes();
+    if (i < captures_until_level()) bytes = pool.bytes();
   }
-  EXPECT_EQ(pool.bytes(), *bytes);
+  EXPECT_EQ(pool.bytes(), bytes);
   expect_same(training.state(), state, "after the failures");
   graph.capture([&] { training.step(); }, {.warmup = 2, .pool = pool});
   expect_replays_equal_eager(graph, training);
@@ -227,13 +231,13 @@ TEST_P(SharedRegionTest, CapturesThatFailGrowNothing) {
 
 TEST_P(SharedRegionTest, GraphsThatEndAreNotMissed) {
   const GraphPool pool = make_pool();
-  std::optional<std::size_t> bytes;
+  std::size_t bytes = 0;
   for (int i = 0; i < 20; ++i) {
     Training training(device());
     Graph graph(device());
     graph.capture([&] { training.step(); }, {.warmup = 1, .pool = pool});
-    if (!bytes) bytes = pool.bytes();
-    EXPECT_EQ(pool.bytes(), *bytes) << i;
+    if (i < captures_until_level()) bytes = pool.bytes();
+    EXPECT_EQ(pool.bytes(), bytes) << i;
     expect_replays_equal_eager(graph, training, 1);
   }
 }

@@ -5,6 +5,7 @@
 #include <pianola/graph/device_check.hpp>
 #include <pianola/graph/graph_impl.hpp>
 #include <pianola/graph/living_graphs.hpp>
+#include <pianola/graph/segment_kind.hpp>
 #include <pianola/memory/allocator_model.hpp>
 #include <pianola/memory/offset_plan.hpp>
 
@@ -45,7 +46,7 @@ GraphMemory described(AccountedGraph graph) {
                                      is_cpu ? "the CPU" : memory.device.str());
   if (is_cpu) {
     memory.picture.places = memory::plan_offsets(seen.lives);
-    memory.picture.pool = memory::pool_bytes(seen.lives);
+    memory.picture.pool = memory::pool_bytes(seen.lives, segment_kind());
   }
   return memory;
 }

@@ -28,8 +28,9 @@ struct PIANOLA_API ProcessMemory {
   // Of torch's allocator, outside of pools.
   std::uint64_t tensors = 0;     ///< What somebody holds: parameters, states, inputs, workspaces.
   std::uint64_t workspaces = 0;  ///< Of these, cuBLAS's for graphs.
-  std::uint64_t returnable = 0;  ///< What nobody holds, in whole segments: torch.cuda.empty_cache() gives it back.
-  std::uint64_t pieces = 0;      ///< What nobody holds, beside what somebody does.
+  std::uint64_t returnable =
+      0;                     ///< What nobody holds, in whole segments or pages: torch.cuda.empty_cache() gives it back.
+  std::uint64_t pieces = 0;  ///< What nobody holds, beside what somebody does.
 
   std::vector<PoolMemory> pools;       ///< Of Pianola's graphs.
   std::uint64_t other_pools = 0;       ///< Of torch's allocator, for others.

@@ -2,6 +2,7 @@
 
 #include <pianola/cuda/memory_account.hpp>
 #include <pianola/graph/cuda/driver_watch.hpp>
+#include <pianola/graph/cuda/pool_blocks.hpp>
 #include <pianola/graph/pool_state.hpp>
 
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -55,7 +56,9 @@ void account_of_device(ProcessMemory& memory) {
       continue;
     }
     memory.tensors += segment.active_size;
-    (segment.active_size == 0 ? memory.returnable : memory.pieces) += segment.total_size - segment.active_size;
+    const std::size_t returnable = returnable_bytes(segment);
+    memory.returnable += returnable;
+    memory.pieces += segment.total_size - segment.active_size - returnable;
   }
   memory.workspaces = workspaces_of_pools(memory.device);
   memory.watched = WatchedDevices::of_this_process().found_on(memory.device);

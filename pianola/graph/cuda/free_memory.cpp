@@ -1,5 +1,7 @@
 #include <pianola/graph/cuda/free_memory.hpp>
 
+#include <pianola/graph/cuda/pool_blocks.hpp>
+
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <cuda_runtime_api.h>
@@ -28,8 +30,7 @@ FreeMemory free_memory_of(c10::DeviceIndex device) {
        c10::cuda::CUDACachingAllocator::snapshot(kOutsideOfPools, /*include_traces=*/false).segments) {
     if (segment.device != device || segment.owner_private_pool_id != kOutsideOfPools) continue;
     result.cached += segment.total_size - segment.active_size;
-    if (segment.active_size == 0 || segment.is_expandable)
-      result.returnable += segment.total_size - segment.active_size;
+    result.returnable += returnable_bytes(segment);
   }
   return result;
 }

@@ -11,7 +11,7 @@ struct FreeMemory {
       0;  ///< What the driver has, and torch may take of it (torch.cuda.set_per_process_memory_fraction).
   std::size_t cached =
       0;  ///< What torch's allocator holds in reserve outside of pools, in pieces perhaps: nothing for a pool.
-  std::size_t returnable = 0;  ///< Of that, whole segments, which torch.cuda.empty_cache() gives back to the driver.
+  std::size_t returnable = 0;  ///< Of that, whole segments and pages, which torch.cuda.empty_cache() gives back.
 };
 /// Nothing where the driver does not say.
 [[nodiscard]] FreeMemory free_memory_of(c10::DeviceIndex device);

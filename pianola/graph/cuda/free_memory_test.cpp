@@ -1,6 +1,7 @@
 #include <pianola/graph/cuda/free_memory.hpp>
 
 #include <pianola/graph/graph.hpp>
+#include <pianola/graph/testing/allocator_settings.hpp>
 #include <pianola/graph/testing/device_test.hpp>
 
 #include <ATen/ops/empty.h>
@@ -73,6 +74,25 @@ TEST_P(FreeMemoryTest, WhereTheDriverHasLessThanTorchHoldsUnusedThatGoesBack) {
   graph::make_room_for_a_pool(0);
   EXPECT_EQ(graph::free_memory_of(0).returnable, 0U);
   EXPECT_GE(graph::free_memory_of(0).of_driver, static_cast<std::size_t>(990 * kMiB));
+}
+
+// Of what lies beside a block that is held, whole pages go back, and no piece of one.
+TEST_P(FreeMemoryTest, WhatIsReturnableIsWhatTorchThenGivesBack) {
+  const WithExpandableSegments expandable;
+  const auto reserved = [] {
+    constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    return allocator::getDeviceStats(0).reserved_bytes[kAll].current;
+  };
+  allocator::emptyCache();
+  at::Tensor scratch = block(300);
+  const at::Tensor held = block(2);
+  scratch.reset();
+  const std::int64_t before = reserved();
+  const auto returnable = static_cast<std::int64_t>(graph::free_memory_of(0).returnable);
+  EXPECT_GE(returnable, 280 * kMiB) << "all pages but those at the ends";
+  allocator::emptyCache();
+  EXPECT_EQ(before - reserved(), returnable);
+  EXPECT_EQ(graph::free_memory_of(0).returnable, 0U);
 }
 
 }  // namespace

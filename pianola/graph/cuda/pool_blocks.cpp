@@ -1,6 +1,7 @@
 #include <pianola/graph/cuda/pool_blocks.hpp>
 
 #include <pianola/graph/cuda/planned_region.hpp>
+#include <pianola/memory/allocator_model.hpp>
 
 #include <algorithm>
 #include <utility>
@@ -30,6 +31,20 @@ std::vector<ByteSpan> held_in(const allocator::SegmentInfo& segment) {
     }
   }
   return held;
+}
+
+// A stretch of mapped pages begins with a page.
+std::size_t returnable_bytes(const allocator::SegmentInfo& segment) {
+  if (!segment.is_expandable) return segment.active_size == 0 ? segment.total_size : 0;
+  const std::size_t page = memory::expandable_page(segment.is_large);
+  std::size_t offset = 0, bytes = 0;
+  for (const auto& block : segment.blocks) {
+    const std::size_t first = (offset + page - 1) / page * page;
+    offset += block.size;
+    const std::size_t last = offset / page * page;
+    if (!block.active && last > first) bytes += last - first;
+  }
+  return bytes;
 }
 
 }  // namespace pianola::graph

@@ -6,11 +6,21 @@
 
 /// Of a test on CUDA: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True leaves nothing to show, since torch refuses pools that sleep then,
 /// and makes no fragments.
-#define PIANOLA_SKIP_WITH_EXPANDABLE_SEGMENTS()                                                  \
-  if (on_cuda() && c10::CachingAllocator::AcceleratorAllocatorConfig::use_expandable_segments()) \
-  GTEST_SKIP() << "expandable segments"
+#define PIANOLA_SKIP_WITH_EXPANDABLE_SEGMENTS() \
+  if (on_cuda() && ::pianola::testing::torch_makes_expandable_segments()) GTEST_SKIP() << "expandable segments"
 
 namespace pianola::testing {
+
+/// Whether torch's allocator does so now.
+[[nodiscard]] inline bool torch_makes_expandable_segments() {
+  return c10::CachingAllocator::AcceleratorAllocatorConfig::use_expandable_segments();
+}
+
+/// What a test expects of torch's allocator, by its segments.
+template <class T>
+[[nodiscard]] T by_segments(T fixed, T expandable) {
+  return torch_makes_expandable_segments() ? expandable : fixed;
+}
 
 /// While it lives, torch's allocator makes expandable segments.
 class WithExpandableSegments {
