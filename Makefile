@@ -24,12 +24,12 @@ else
   SETUP := $(TOOL_PYTHON) tools/setup.py
 endif
 
-.PHONY: help demo test test-long test-newest gpu-test alone fuzz bench build setup format format-check wheel install clean \
+.PHONY: help demo test test-long test-newest gpu-test gpu-test-expandable alone fuzz bench build setup format format-check wheel install clean \
         require-gpu require-prefix FORCE
 
 help: ## this list
 	@echo 'make TARGET [PYTHON=python3] [PRESET=release|dev|asan] [JOBS=N]'
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{printf "  %-14s %s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{printf "  %-19s %s\n", $$1, $$2}'
 	@echo 'WERROR=1 stops at a warning of the compiler, as continuous integration does.'
 	@echo 'PYTHON=python3 uses the torch of that interpreter: no .venv, no network, nothing is installed.'
 
@@ -49,6 +49,9 @@ test-newest: ## the C++ tests of the rooms with the newest torch that is known, 
 gpu-test: require-gpu build ## run the C++ and Python tests on a GPU, where no CUDA case may be skipped; TOGETHER=5 at once
 	@PIANOLA_REQUIRE_CUDA=1 $(if $(TOGETHER),,PIANOLA_WHOLE_DEVICE=1) $(INTERPRETER) $(if $(TOGETHER),tools/tests_together.py $(PRESET) --jobs $(TOGETHER),\
 	  tools/run_tests.py $(PRESET) --label-regex device)
+
+gpu-test-expandable: require-gpu build ## the tests of graphs and their pools on a GPU, with torch's expandable segments
+	@PIANOLA_REQUIRE_CUDA=1 PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True $(INTERPRETER) tools/run_tests.py $(PRESET) --tests-regex '^graph$$'
 
 alone: setup ## check that the C++ files that changed SINCE=HEAD compile alone; SINCE= for all
 	@cmake --preset alone -DPIANOLA_PYTHON='$(INTERPRETER)' > build/alone.log || { cat build/alone.log; exit 1; }

@@ -31,7 +31,8 @@ namespace pianola::graph {
 // held into what was that pool: the heap is broken. Of expandable segments it counts wrong. One request maps many pages, and each stretch of
 // free pages between held blocks counts as a piece when it is unmapped. So such a pool stays in use until nothing of it is held: then each
 // segment is one stretch. And before it unmaps pages torch waits for the stream that asked for them alone, where cudaFree waits for all: so
-// the pool stays in use until its graphs' replays are over, too, on whatever streams they run.
+// the pool stays in use until its graphs' replays are over, too, on whatever streams they run. A segment that several requests grew
+// is given back as one piece: then torch keeps a record of the pool for ever, 0.4 KiB, without memory, and no new pool can take its name.
 
 /// The pools that ended: gives their memory back to the device as soon as it may go, and keeps their names for new pools.
 /// Any thread.
