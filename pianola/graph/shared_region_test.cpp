@@ -1,5 +1,6 @@
 #include <pianola/core/error.hpp>
 #include <pianola/core/out_of_memory_error.hpp>
+#include <pianola/graph/eager.hpp>
 #include <pianola/graph/graph.hpp>
 #include <pianola/graph/testing/allocator_settings.hpp>
 #include <pianola/graph/testing/device_test.hpp>
@@ -191,6 +192,33 @@ TEST_P(SharedRegionTest, AReaderOfAResultThatAnotherGraphOverwroteIsRefused) {
   maker.replay();
   reader.replay();
   EXPECT_TRUE(same(read, at::full_like(x, 3.0)));
+}
+
+// A graph launched in pieces has scratch in the region between them, where another one of the region runs.
+TEST_P(SharedRegionTest, AnEagerPartMayReplayAnotherGraphOfTheRegion) {
+  const GraphPool pool = make_pool();
+  Layer layer(device()), eager_layer(device());
+  Graph outer(device()), inner(device());
+  const EagerPart part = eager([&](const std::vector<at::Tensor>& given) {
+    if (inner.captured()) inner.replay();
+    return std::vector{given[0] + 1};
+  });
+  const at::Tensor x = at::ones({1 << 20}, device()), y = at::zeros_like(x);
+  const auto step = [&] {
+    const at::Tensor doubled = x * 2, tripled = x * 3;
+    y.copy_(part({doubled})[0] + doubled + tripled);
+  };
+  outer.capture(step, {.warmup = 1, .pool = pool});
+  inner.capture([&] { layer.run(Layer::kLengths - 1); }, {.warmup = 1, .pool = pool});
+  for (int i = 0; i < 3; ++i) {
+    layer.feed(static_cast<std::uint64_t>(i));
+    eager_layer.feed(static_cast<std::uint64_t>(i));
+    eager_layer.run(Layer::kLengths - 1);
+    y.zero_();
+    outer.replay();
+    EXPECT_TRUE(same(y, at::full_like(x, 8.0)));
+    EXPECT_TRUE(same(layer.out(Layer::kLengths - 1), eager_layer.out(Layer::kLengths - 1)));
+  }
 }
 
 TEST_P(SharedRegionTest, AResultOutlivesGraphsAndPool) {
