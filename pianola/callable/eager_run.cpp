@@ -31,6 +31,7 @@ EagerRun::EagerRun(std::span<const at::Tensor> inputs, const std::function<void(
                    std::shared_ptr<HostParts> parts, std::shared_ptr<graph::NumberUses> numbers,
                    std::shared_ptr<graph::Islands> islands, std::shared_ptr<CheckedReads> reads, bool notes_memory)
     : first_node_(at::sequence_number::peek()),
+      input_holders_(inputs),
       watch_(inputs),
       parts_(std::move(parts)),
       numbers_(std::move(numbers)),

@@ -3,6 +3,7 @@
 #include <pianola/callable/checked_reads.hpp>
 #include <pianola/callable/host_parts.hpp>
 #include <pianola/callable/host_use.hpp>
+#include <pianola/callable/input_holders.hpp>
 #include <pianola/graph/island.hpp>
 #include <pianola/graph/number_slots.hpp>
 #include <pianola/trace/block_log.hpp>
@@ -35,6 +36,8 @@ class EagerRun {
            std::shared_ptr<CheckedReads> reads = nullptr, bool notes_memory = false);
 
   [[nodiscard]] const CallWatch& watch() const noexcept { return watch_; }
+  /// As it began.
+  [[nodiscard]] const InputHolders& input_holders() const noexcept { return input_holders_; }
   [[nodiscard]] const HostUse& host() const noexcept { return host_; }
   [[nodiscard]] trace::OperationLog& log() noexcept { return log_; }
   [[nodiscard]] const trace::OperationLog& log() const noexcept { return log_; }
@@ -67,6 +70,7 @@ class EagerRun {
 
  private:
   std::uint64_t first_node_;
+  InputHolders input_holders_;
   CallWatch watch_;
   HostUse host_;
   trace::OperationLog log_;

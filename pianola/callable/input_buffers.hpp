@@ -25,6 +25,7 @@ namespace pianola::callable {
 //                      checked, optimizers that read values), it may call the function with other inputs: so have these.
 //   who holds them     results that are inputs, or views of them, are the caller's tensors (Note [Results that share memory]). A step
 //                      or function that leaves a gradient in the memory of an input is captured again, with inputs of its own (HeldInput).
+//                      One that keeps an input stays eager (Note [Inputs that a function keeps]).
 //   who writes them    the step does not: it is refused. The capture does, behind the last replay (graph::StreamOrder), as any replay.
 //   who asks           forward-mode derivatives (torch.func.jvp) compare the sizes of whole storages, and take another path where one is
 //                      larger than its tensor: calls that ask have inputs of their own.

@@ -39,7 +39,7 @@ bool keeps_casts() {
 
 KeptTensors::KeptTensors(const EagerRun& run, std::span<const at::Tensor> inputs,
                          const std::vector<at::Tensor>& results, const std::vector<at::Tensor>& remade)
-    : communicates_(run.communication().has_value()) {
+    : inputs_(run.input_holders()), communicates_(run.communication().has_value()) {
   Known known;
   for (const at::Tensor& tensor : remade) known.insert(trace::storage_of(tensor));
   for (const at::Tensor& input : inputs) add_gradient(known, input);
@@ -53,6 +53,9 @@ KeptTensors::KeptTensors(const EagerRun& run, std::span<const at::Tensor> inputs
     known.insert(trace::storage_of(result));
     if (const auto& node = result.grad_fn()) history_.emplace_back(node);
   }
+  inputs_.leave_out([&](const c10::StorageImpl* memory) { return known.count(memory) != 0; });
+  if (communicates_ || !run.islands().notes().empty())
+    inputs_.clear();  // they may be held for other ranks, or by a part
   const bool casts_are_kept = keeps_casts();
   for (CallWatch::Made& made : run.watch().made_and_held()) {
     if (known.count(made.storage._unsafe_get_target()) != 0) continue;
@@ -64,9 +67,11 @@ KeptTensors::KeptTensors(const EagerRun& run, std::span<const at::Tensor> inputs
   }
 }
 
-bool KeptTensors::is_open() const {
-  return any() && std::any_of(history_.begin(), history_.end(), [](const auto& node) { return !node.expired(); });
+bool KeptTensors::has_history() const {
+  return std::any_of(history_.begin(), history_.end(), [](const auto& node) { return !node.expired(); });
 }
+
+bool KeptTensors::is_open() const { return any() && has_history(); }
 
 bool KeptTensors::any() const {
   return std::any_of(kept_.begin(), kept_.end(), [](const Kept& kept) { return !kept.storage.expired(); });
@@ -78,9 +83,20 @@ bool KeptTensors::any() const {
 void KeptTensors::wait_for_threads() const {
   const auto waits = [&](const Kept& kept) { return (kept.in_backward || communicates_) && !kept.storage.expired(); };
   const auto end = std::chrono::steady_clock::now() + (communicates_ ? kPatienceWithRanks : kPatience);
-  while (std::any_of(kept_.begin(), kept_.end(), waits) && std::chrono::steady_clock::now() < end) {
+  const auto waits_for_any = [&] { return std::any_of(kept_.begin(), kept_.end(), waits) || kept_input().has_value(); };
+  while (waits_for_any() && std::chrono::steady_clock::now() < end) {
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
+}
+
+std::optional<std::size_t> KeptTensors::kept_input() const { return has_history() ? std::nullopt : inputs_.kept(); }
+
+Diagnosis KeptTensors::refuse_kept_input(std::size_t position) {
+  return {.what = fmt::format("the function keeps input {} beyond the call; a replay would not keep that of its own "
+                              "call, and would overwrite what is kept",
+                              position),
+          .fix = "return it and keep what the call returns, or copy it into a tensor made before",
+          .rule = "PG802"};
 }
 
 std::optional<Diagnosis> KeptTensors::offence() const {

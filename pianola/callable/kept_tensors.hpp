@@ -1,5 +1,6 @@
 #pragma once
 #include <pianola/callable/eager_run.hpp>
+#include <pianola/callable/input_holders.hpp>
 #include <pianola/core/error.hpp>
 #include <pianola/torch_abi/autograd_node.hpp>
 #include <pianola/trace/call_site.hpp>
@@ -15,7 +16,7 @@
 
 namespace pianola::callable {
 
-/// What one run made and somebody keeps, though it is neither a result nor a gradient: each replay would write it anew.
+/// What one run made or was given and somebody keeps, though it is neither a result nor a gradient: each replay would write it anew.
 ///
 /// The history of a result, for its backward pass, holds what it needs of the run. While it lives, nothing can be said.
 class KeptTensors {
@@ -27,6 +28,11 @@ class KeptTensors {
   /// Whether a history that may hold them lives.
   [[nodiscard]] bool is_open() const;
   [[nodiscard]] bool any() const;
+  /// The inputs, for which a history speaks as well. See Note [Inputs that a function keeps].
+  [[nodiscard]] InputHolders& inputs() noexcept { return inputs_; }
+  /// One that is kept, where that can be said; right behind the call.
+  [[nodiscard]] std::optional<std::size_t> kept_input() const;
+  [[nodiscard]] static Diagnosis refuse_kept_input(std::size_t position);
   /// Waits a moment for the threads of autograd, and of process groups, to let go of what they were given.
   void wait_for_threads() const;
   /// One that is there still; nothing where all are gone.
@@ -38,7 +44,10 @@ class KeptTensors {
     trace::CallSite site;
     bool in_backward;
   };
+  [[nodiscard]] bool has_history() const;
+
   std::vector<Kept> kept_;
+  InputHolders inputs_;
   bool communicates_;
   std::vector<torch_abi::WeakNodeRef> history_;
 };

@@ -63,9 +63,26 @@ void WarmUp::note(Observation observed, Call& call) {
   last_ = std::move(observed);
   last_is_first_ = is_first;
   last_was_captured_ = false;
+  KeptTensors kept = last_->take_kept();
+  look_at_inputs(kept, call, is_first);
   if (!counts()) return;
-  kept_.push_back({.tensors = last_->take_kept(), .is_first = is_first});
+  kept_.push_back({.tensors = std::move(kept), .is_first = is_first});
   look_at_kept(call);
+}
+
+// At once: later the caller's own code may keep them.
+void WarmUp::look_at_inputs(KeptTensors& kept, Call& call, bool is_first) {
+  kept.inputs().go_on_from(inputs_before_);
+  if (kept.kept_input() && counts()) {
+    kept.wait_for_threads();
+    call.collect_garbage();
+    const std::optional<std::size_t> input = kept.kept_input();
+    if (input && is_first) settled_ = false;
+    if (input && !is_first && obstacle_.empty()) {
+      obstacle_ = UsageError(KeptTensors::refuse_kept_input(*input)).what();
+    }
+  }
+  inputs_before_ = std::move(kept.inputs());
 }
 
 // Two calls have to agree on what replays are to check. @return  Whether they did not, so that nothing is to be checked.

@@ -64,6 +64,7 @@ class WarmUp {
 
  private:
   void look_at_kept(Call& call);
+  void look_at_inputs(KeptTensors& kept, Call& call, bool is_first);
   bool compare_reads(const Observation& observed, bool is_first);
   void note_obstacle(const Observation& observed, bool is_first);
   void note_sample(const Observation& observed, std::vector<c10::IValue> numbers);
@@ -90,6 +91,7 @@ class WarmUp {
     bool is_first;  // as the call was
   };
   std::vector<Kept> kept_;            // of the calls that count, until something can be said
+  InputHolders inputs_before_;        // of the latest call
   std::vector<c10::IValue> numbers_;  // of the latest call
   std::vector<graph::NumberSample> samples_;
   bool given_others_ = false;  // operations were given other numbers, where the arguments' were others

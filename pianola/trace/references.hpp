@@ -21,6 +21,11 @@ inline std::size_t references_to(const at::Tensor& tensor) {
       of_python == 0 ? tensor.unsafeGetTensorImpl()->pyobj_slot()->has_unique_reference() : of_python == 1;
   return is_its_own ? count - 1 : count;
 }
+/// Those in C++ alone, of which the caller has one: what Python holds is the tensor's object.
+inline std::size_t references_in_cpp(const at::Tensor& tensor) {
+  const bool is_pythons = tensor.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj() != nullptr;
+  return tensor.use_count() - (is_pythons ? 1 : 0);
+}
 /// Of its memory.
 inline std::size_t references_to(const c10::Storage& storage) {
   const auto count = static_cast<std::size_t>(storage.use_count());

@@ -1,0 +1,159 @@
+// See Note [Inputs that a function keeps].
+#include <pianola/callable/input_holders.hpp>
+#include <pianola/callable/testing/graphed_fixture.hpp>
+
+#include <gmock/gmock.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace pianola::kept_inputs_test {
+namespace {
+
+using callable::InputHolders;
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::same;
+using ::testing::SizeIs;
+
+class KeptInputsTest : public testing::GraphedTest {
+ protected:
+  using Keep = std::function<void(at::Tensor& place, const at::Tensor& x)>;
+  struct Way {
+    const char* name;
+    Keep keep;
+  };
+  static std::vector<Way> ways() {
+    return {{"itself", [](at::Tensor& place, const at::Tensor& x) { place = x; }},
+            {"a view", [](at::Tensor& place, const at::Tensor& x) { place = x.slice(0, 0, 2); }},
+            {"its memory", [](at::Tensor& place, const at::Tensor& x) { place = x.variable_data(); }},
+            {"as data", [](at::Tensor& place, const at::Tensor& x) {
+               if (!place.defined()) place = at::empty({0}, x.options());
+               place.set_data(x.variable_data());
+             }}};
+  }
+
+  // Calls of two lengths in turn: what a call keeps is its own input, also after calls of the other length.
+  void expect_kept_as_in_eager(const Keep& keep, const std::string& name) {
+    at::Tensor place, of_eager;
+    Graphed graphed = pianola::graphed(
+        [&](const at::Tensor& x) {
+          keep(place, x);
+          return x * 2;
+        },
+        logged());
+    for (std::uint64_t call = 0; call < 8; ++call) {
+      for (const std::int64_t rows : {8, 5}) {
+        const at::Tensor x = batches_.emplace_back(batch(call, rows));
+        EXPECT_TRUE(same(graphed(x), x * 2)) << name;
+        keep(of_eager, x.clone());
+        EXPECT_TRUE(same(place, of_eager)) << name << ", call " << call << ", rows " << rows;
+      }
+    }
+    EXPECT_EQ(replays(graphed), 0U) << name;
+    EXPECT_THAT(reasons, AllOf(SizeIs(2U), Each(AllOf(HasSubstr("the function keeps input 0 beyond the call"),
+                                                      HasSubstr("overwrite what is kept"), HasSubstr("PG802"),
+                                                      HasSubstr("return it and keep what the call returns")))))
+        << name;
+    reasons.clear();
+  }
+
+ private:
+  std::vector<at::Tensor> batches_;  // the caller's, who keeps them all
+};
+PIANOLA_ON_EVERY_DEVICE(KeptInputsTest);
+
+TEST_P(KeptInputsTest, AFunctionThatKeepsItsInputStaysEager) {
+  const at::NoGradGuard no_grad;
+  for (const Way& way : ways()) expect_kept_as_in_eager(way.keep, way.name);
+}
+
+TEST_P(KeptInputsTest, SoItDoesWhereEachCallIsGivenTheSameTensor) {
+  const at::Tensor x = batch(1);
+  at::Tensor place;
+  Graphed graphed = pianola::graphed(
+      [&](const at::Tensor& given) {
+        place = given;
+        return given * 2;
+      },
+      logged());
+  const at::NoGradGuard no_grad;
+  for (int call = 0; call < 6; ++call) (void)graphed(x);
+  EXPECT_TRUE(place.is_same(x));
+  EXPECT_THAT(reasons, SizeIs(1U));
+}
+
+TEST_P(KeptInputsTest, AStepThatKeepsItsInputStaysEager) {
+  at::Tensor weight = randn({12}, 7).requires_grad_(), place;
+  Graphed graphed = pianola::graphed(
+      [&](const at::Tensor& x) {
+        weight.mutable_grad().reset();
+        place = x.detach();
+        const at::Tensor loss = square(x * weight);
+        loss.backward();
+        return loss.detach();
+      },
+      logged());
+  for (std::uint64_t call = 0; call < 8; ++call) {
+    for (const std::int64_t rows : {8, 5}) {
+      (void)graphed(batch(call, rows));
+      EXPECT_TRUE(same(place, batch(call, rows))) << call;
+    }
+  }
+  EXPECT_THAT(reasons, AllOf(SizeIs(2U), Each(HasSubstr("keeps input 0 beyond the call"))));
+}
+
+// A cache that the first call fills.
+TEST_P(KeptInputsTest, WhatTheFirstCallAloneKeepsIsNothingToTell) {
+  at::Tensor first;
+  const auto function = [&](const at::Tensor& x) {
+    if (!first.defined()) first = x;
+    return x * 2;
+  };
+  Graphed graphed = pianola::graphed(function, logged());
+  const at::NoGradGuard no_grad;
+  for (std::uint64_t call = 0; call < 8; ++call) EXPECT_TRUE(same(graphed(batch(call)), batch(call) * 2));
+  EXPECT_TRUE(same(first, batch(0)));
+  EXPECT_THAT(reasons, IsEmpty());
+  EXPECT_GT(replays(graphed), 0U);
+}
+
+TEST_P(KeptInputsTest, ResultsThatAreInputsAreTheCallersToKeep) {
+  Graphed graphed = pianola::graphed(
+      [](const at::Tensor& x) {
+        return std::vector<at::Tensor>{x, x.slice(0, 0, 2), x * 2};
+      },
+      logged());
+  const at::NoGradGuard no_grad;
+  std::vector<std::vector<at::Tensor>> results;
+  for (std::uint64_t call = 0; call < 8; ++call) {
+    const at::Tensor x = batch(call);
+    results.push_back(graphed.call({&x, 1}));
+  }
+  for (std::uint64_t call = 0; call < 8; ++call) EXPECT_TRUE(same(results[call][1], batch(call).slice(0, 0, 2)));
+  EXPECT_THAT(reasons, IsEmpty());
+  EXPECT_GT(replays(graphed), 0U);
+}
+
+TEST_P(KeptInputsTest, TheCallerMayHoldWhatItPasses) {
+  const at::Tensor x = batch(1);
+  InputHolders holders({&x, 1});
+  EXPECT_EQ(holders.kept(), std::nullopt);
+  {
+    const at::Tensor kept = x.slice(0, 0, 2);
+    EXPECT_EQ(holders.kept(), std::optional<std::size_t>(0));
+    InputHolders later({&x, 1});
+    EXPECT_EQ(later.kept(), std::nullopt) << "it was held before";
+    later.go_on_from(holders);
+    EXPECT_EQ(later.kept(), std::optional<std::size_t>(0)) << "since a run that was given the same tensor";
+  }
+  EXPECT_EQ(holders.kept(), std::nullopt) << "let go of";
+}
+
+}  // namespace
+}  // namespace pianola::kept_inputs_test
