@@ -21,6 +21,7 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
 #include <mutex>
 #include <unordered_set>
 #include <utility>
@@ -93,6 +94,23 @@ class Newcomers {
   int new_in_a_row_ = 0;
   bool told_ = false;
   std::optional<std::string> note_;
+};
+
+// While a call replays or captures. Later ones wait for its stream, which may be gone by then where it is not torch's own.
+class OnStreamOfCall {
+ public:
+  explicit OnStreamOfCall(graph::StreamOrder& order) : order_(order) {}
+  OnStreamOfCall(const OnStreamOfCall&) = delete;
+  OnStreamOfCall& operator=(const OnStreamOfCall&) = delete;
+  ~OnStreamOfCall() {
+    try {
+      order_.leave_if_it_may_end();
+    } catch (const std::exception&) {  // of the device: its next call tells
+    }
+  }
+
+ private:
+  graph::StreamOrder& order_;
 };
 
 void check_lanes(int branches, bool plan_memory) {
@@ -294,9 +312,11 @@ std::optional<SignatureCache::Result> SignatureCache::run(Key key, const CallInp
   if (impl_->options.policy.check_call != nullptr) impl_->options.policy.check_call();
   std::unique_lock lock(impl_->mutex);
   SignatureEntry& entry = impl_->entry_for(key, inputs.described(), &call);
+  std::optional<OnStreamOfCall> on_stream(std::in_place, impl_->order);
   if (CachedGraph* graph = impl_->graph_for(entry, key, inputs, call)) {
     if (auto result = impl_->replay(entry, *graph, inputs)) return result;
   }
+  on_stream.reset();
   const Impl::Entry kept = entry.shared_from_this();
   const bool observe = entry.wants_observation() && !impl_->newcomers.are_all();
   std::shared_ptr<CheckedReads> reads;
@@ -319,6 +339,7 @@ void SignatureCache::capture(Key key, const CallInputs& inputs, Call& call) {
   SignatureEntry& entry = impl_->entry_for(key, inputs.described());
   if (entry.holds_graphs() || entry.stays_eager()) return;
   if (!entry.is_due()) entry.adopt(impl_->observed_entry(key.function));
+  const OnStreamOfCall on_stream(impl_->order);
   const GraphMaker::Ahead ahead(impl_->maker);
   (void)impl_->graph_for(entry, key, inputs, call);
 }

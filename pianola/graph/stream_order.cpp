@@ -4,6 +4,8 @@
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <cstdint>
+
 #if PIANOLA_WITH_CUDA
 #include <pianola/cuda/capture_info.hpp>
 
@@ -25,12 +27,24 @@ void check_can_be_waited_for([[maybe_unused]] const c10::Stream& stream) {
 
 }  // namespace
 
+// torch names such a stream by its handle.
+bool may_end([[maybe_unused]] const c10::Stream& stream) {
+#if PIANOLA_WITH_CUDA
+  if (!stream.device().is_cuda() || stream.id() == 0) return false;
+  const c10::cuda::CUDAStream of_cuda(stream);
+  return stream.id() == static_cast<c10::StreamId>(reinterpret_cast<std::intptr_t>(of_cuda.stream()));
+#else
+  return false;
+#endif
+}
+
 void StreamOrder::enter(c10::Device device) {
   if (!device.is_cpu()) enter(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
 }
 
+// A stream that may end is told by its handle, which the next one that is made may have: it waits as another one.
 void StreamOrder::enter(const c10::Stream& now) {
-  if (last_ != now) [[unlikely]] {
+  if (last_ != now || (left_ && may_end(now))) [[unlikely]] {
     if (last_) {
       if (!left_) {
         check_can_be_waited_for(*last_);

@@ -7,6 +7,9 @@
 
 namespace pianola::graph {
 
+/// Whether it is a stream that torch has not made: whoever did may destroy it.
+[[nodiscard]] bool may_end(const c10::Stream& stream);
+
 /// Orders replays of graphs that share memory: one that is made on another stream waits, on the device, for the work of
 /// the stream before. Nothing on the CPU. One caller at a time.
 class StreamOrder {
@@ -18,6 +21,10 @@ class StreamOrder {
   void enter(const c10::Stream& now);
   /// After the work that was entered: what follows on its stream is not waited for, and the stream may be captured or end.
   void leave();
+  /// The same where the stream may end, else nothing.
+  void leave_if_it_may_end() {
+    if (last_ && !left_ && may_end(*last_)) leave();
+  }
 
  private:
   std::optional<c10::Stream> last_;

@@ -3,6 +3,7 @@
 #include <pianola/core/error.hpp>
 #include <pianola/cuda/capture_info.hpp>
 #include <pianola/graph/foreign_draws.hpp>
+#include <pianola/graph/stream_order.hpp>
 
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -11,15 +12,6 @@
 #include <mutex>
 
 namespace pianola::graph {
-namespace {
-
-// A stream that is not torch's own: torch names it by its handle. Whoever made it may destroy it.
-bool may_end(c10::cuda::CUDAStream stream) {
-  return stream.id() != 0 &&
-         stream.id() == static_cast<c10::StreamId>(reinterpret_cast<std::intptr_t>(stream.stream()));
-}
-
-}  // namespace
 
 void Launcher::launch(CudaPool& pool, const Executable* executable, Piece piece) {
   c10::cuda::OptionalCUDAGuard on_device;
@@ -42,7 +34,7 @@ void Launcher::launch(CudaPool& pool, const Executable* executable, Piece piece)
   if (piece.is_last) numbers.launched();
   entry_.sign(turn);
   if (stream.unwrap() != last_stream_) note_stream(pool, stream, turn);
-  if (may_end(stream)) [[unlikely]] {
+  if (may_end(stream.unwrap())) [[unlikely]] {
     turn.order().leave();
     numbers.leave();
   }
@@ -54,7 +46,7 @@ void Launcher::order_behind_replays(CudaPool& pool) {
   const PoolTurn turn(pool.turns());
   pool.check_ready();
   turn.order().enter(stream.unwrap());
-  if (may_end(stream)) turn.order().leave();  // the launch enters again, if it comes so far
+  if (may_end(stream.unwrap())) turn.order().leave();  // the launch enters again, if it comes so far
 }
 
 bool Launcher::hold_trial(CudaPool& pool, c10::function_ref<bool()> try_it) {
