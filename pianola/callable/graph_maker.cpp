@@ -24,6 +24,7 @@ struct LastRun {
   std::optional<EagerRun> run;
   std::shared_ptr<CheckedReads> reads = {};  // also of one that threw; nullptr: replays check none
   CustomBackwards backwards;
+  std::optional<InputHolders> inputs = {};  // as the first run began, which warms up
 };
 
 // The same, and its last run is observed.
@@ -32,6 +33,7 @@ Callable observed(const Callable& callable, const std::shared_ptr<LastRun>& last
   return with_run(callable, [callable, last, device, checks_reads](std::vector<c10::IValue> arguments) {
     std::vector<at::Tensor> inputs;
     for (const c10::IValue& argument : arguments) inputs.push_back(argument.toTensor());
+    if (!last->inputs) last->inputs.emplace(inputs);
     c10::IValue value;
     auto islands =
         last->run ? std::make_shared<graph::Islands>(last->run->islands().notes()) : std::make_shared<graph::Islands>();
@@ -46,6 +48,15 @@ Callable observed(const Callable& callable, const std::shared_ptr<LastRun>& last
     last->backwards = CustomBackwards(inputs, leaves_of(value));
     return value;
   });
+}
+
+// Between the run that warms up and the recording: nobody but the pass holds a static input. See Note [Inputs that a function keeps].
+void check_no_input_is_kept(InputHolders inputs, const Observation& observation, Call& call) {
+  inputs.keep_to(observation.inputs_to_let_go());
+  inputs.expect_references(1);
+  if (!inputs.kept_for_long()) return;
+  call.collect_garbage();
+  if (const auto input = inputs.kept()) throw UsageError(KeptTensors::refuse_kept_input(*input));
 }
 
 // The same, and notes that it was run.
@@ -117,7 +128,7 @@ CachedGraph GraphMaker::make(Call& call, const Source& source) {
   const Callable callable = noting_runs(capturable.callable, has_run_);
   CachedGraph graph{.structure = std::move(capturable.structure), .device = source.observation.device()};
   if (!source.is_step) {
-    graph.call = make_callable(callable, source);
+    graph.call = make_callable(callable, source, call);
     if (std::vector<c10::IValue> numbers = call.numbers(); !numbers.empty()) {
       (void)call.bind_numbers({.arguments = {std::move(numbers)}, .given = {}, .change = {}});  // it has no slots
     }
@@ -129,7 +140,7 @@ CachedGraph GraphMaker::make(Call& call, const Source& source) {
   return graph;
 }
 
-std::unique_ptr<CapturedCall> GraphMaker::make_callable(const Callable& callable, const Source& source) {
+std::unique_ptr<CapturedCall> GraphMaker::make_callable(const Callable& callable, const Source& source, Call& call) {
   const Observation& observation = source.observation;
   const bool leaves_to_autograd = source.shares_gradients && options_.grad == GradPolicy::accumulate;
   CallableOptions options{.warmup = 1,
@@ -161,6 +172,9 @@ std::unique_ptr<CapturedCall> GraphMaker::make_callable(const Callable& callable
   const auto check_reads = [&] {
     if (last->reads == nullptr || begin_alike(last->reads->values(), observation.checked_values())) return;
     throw OtherReads({.what = "what it reads is another value than in the call before"});
+  };
+  options.post_warmup = [&] {
+    if (last->inputs) check_no_input_is_kept(*last->inputs, observation, call);
   };
   std::optional<GraphedCallable> made;
   try {

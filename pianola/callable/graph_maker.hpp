@@ -101,7 +101,7 @@ class GraphMaker {
     std::unordered_set<std::size_t> functions = {};  // that have captured into it
   };
 
-  std::unique_ptr<CapturedCall> make_callable(const Callable& callable, const Source& source);
+  std::unique_ptr<CapturedCall> make_callable(const Callable& callable, const Source& source, Call& call);
   std::unique_ptr<StepGraph> make_step(const Callable& callable, const Source& source, Call& call);
   [[nodiscard]] InputBuffers* buffers_for(const Source& source);
   [[nodiscard]] SharedPool& shared_pool(c10::Device device);

@@ -4,6 +4,8 @@
 #include <pianola/trace/tensors_of.hpp>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 namespace pianola::callable {
 
@@ -22,6 +24,22 @@ void InputHolders::leave_out(const std::function<bool(const c10::StorageImpl*)>&
   std::erase_if(inputs_, [&](const Input& input) { return is_known(input.memory._unsafe_get_target()); });
 }
 
+std::vector<std::size_t> InputHolders::positions() const {
+  std::vector<std::size_t> result;
+  for (const Input& input : inputs_) result.push_back(input.position);
+  return result;
+}
+
+void InputHolders::keep_to(const std::vector<std::size_t>& positions) {
+  std::erase_if(inputs_, [&](const Input& input) {
+    return std::find(positions.begin(), positions.end(), input.position) == positions.end();
+  });
+}
+
+void InputHolders::expect_references(std::size_t count) {
+  for (Input& input : inputs_) input.to_tensor = count;
+}
+
 void InputHolders::go_on_from(const InputHolders& before) {
   for (Input& input : inputs_) {
     for (const Input& earlier : before.inputs_) {
@@ -35,6 +53,17 @@ void InputHolders::go_on_from(const InputHolders& before) {
 std::optional<std::size_t> InputHolders::kept() const {
   const auto found = std::find_if(inputs_.begin(), inputs_.end(), [](const Input& input) { return input.is_kept(); });
   return found == inputs_.end() ? std::nullopt : std::optional(found->position);
+}
+
+std::optional<std::size_t> InputHolders::kept_for_long() const {
+  constexpr std::chrono::milliseconds kPatience(50);
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  std::optional<std::size_t> input = kept();
+  while (input && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+    input = kept();
+  }
+  return input;
 }
 
 // Who asks holds one more reference while it does.

@@ -33,11 +33,19 @@ class InputHolders {
   void leave_out(const std::function<bool(const c10::StorageImpl*)>& is_known);
   /// Of no input is anything said.
   void clear() noexcept { inputs_.clear(); }
+  /// Those of which something is said.
+  [[nodiscard]] std::vector<std::size_t> positions() const;
+  /// Of others nothing is said.
+  void keep_to(const std::vector<std::size_t>& positions);
+  /// How many references to each input's tensor there are when nobody keeps it, where that is not what was there before the run.
+  void expect_references(std::size_t count);
   /// What the run before kept, and was given again, counts as kept by this one.
   void go_on_from(const InputHolders& before);
 
   /// After the run: an input that it keeps, if there is one.
   [[nodiscard]] std::optional<std::size_t> kept() const;
+  /// The same, after a moment in which the threads of autograd let go of what they were given.
+  [[nodiscard]] std::optional<std::size_t> kept_for_long() const;
 
  private:
   struct Input {

@@ -108,6 +108,33 @@ TEST_P(KeptInputsTest, AStepThatKeepsItsInputStaysEager) {
   EXPECT_THAT(reasons, AllOf(SizeIs(2U), Each(HasSubstr("keeps input 0 beyond the call"))));
 }
 
+// What their results' histories have saved is told from what the function keeps when the capture warms up.
+TEST_P(KeptInputsTest, AFunctionWhoseBackwardPassComesLaterStaysEagerAsWell) {
+  for (const Way& way : ways()) {
+    const at::Tensor weight = randn({12}, 7).requires_grad_();
+    at::Tensor place;
+    Graphed graphed = pianola::graphed(
+        [&](const at::Tensor& x) {
+          const at::NoGradGuard no_grad;
+          way.keep(place, x);
+          const at::AutoGradMode grad(true);
+          return x * weight;
+        },
+        logged());
+    for (std::uint64_t call = 0; call < 8; ++call) {
+      for (const std::int64_t rows : {8, 5}) {
+        const at::Tensor x = batch(call, rows);
+        square(graphed(x)).backward();
+        at::Tensor of_eager;
+        way.keep(of_eager, x);
+        EXPECT_TRUE(same(place, of_eager)) << way.name << ", call " << call << ", rows " << rows;
+      }
+    }
+    EXPECT_THAT(reasons, AllOf(SizeIs(2U), Each(HasSubstr("keeps input 0 beyond the call")))) << way.name;
+    reasons.clear();
+  }
+}
+
 // A cache that the first call fills.
 TEST_P(KeptInputsTest, WhatTheFirstCallAloneKeepsIsNothingToTell) {
   at::Tensor first;

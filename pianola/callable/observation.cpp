@@ -141,6 +141,7 @@ Observation::Observation(EagerRun run, const HostEffects& effects, std::span<con
       memory_(run.memory(device_)),
       spared_inputs_(run.spared_inputs()),
       kept_(run, inputs, results, effects.remade),
+      inputs_to_let_go_(kept_.inputs().positions()),
       backwards_(kind_ == GraphedKind::autograd ? CustomBackwards(inputs, results) : CustomBackwards()),
       backward_(kind_ == GraphedKind::autograd ? ObservedBackward(inputs, results, run.first_node())
                                                : ObservedBackward()),

@@ -92,6 +92,8 @@ class Observation {
   [[nodiscard]] bool is_data_parallel() const noexcept { return is_data_parallel_; }
   /// Some of its inputs are on the CPU, and it computes on another device.
   [[nodiscard]] bool has_inputs_elsewhere() const noexcept { return inputs_elsewhere_; }
+  /// Positions of inputs whose memory is that of no result, gradient or place that replays fill: who holds them afterwards keeps them.
+  [[nodiscard]] const std::vector<std::size_t>& inputs_to_let_go() const noexcept { return inputs_to_let_go_; }
   [[nodiscard]] KeptTensors take_kept() noexcept { return std::move(kept_); }
 
   [[nodiscard]] std::string difference_to_capture(const trace::OperationLog& capture) const;
@@ -111,6 +113,7 @@ class Observation {
   std::vector<trace::WeakTensor> leaves_;
   std::vector<bool> spared_inputs_;
   KeptTensors kept_;
+  std::vector<std::size_t> inputs_to_let_go_;
   CustomBackwards backwards_;
   ObservedBackward backward_;
   std::string lasting_;
