@@ -3,24 +3,24 @@
 #include <pianola/distributed/statement_recorder.hpp>
 #include <pianola/graph/backend.hpp>
 #include <pianola/graph/foreign_draws.hpp>
-#include <pianola/graph/generator_states.hpp>
-#include <pianola/graph/island.hpp>
 #include <pianola/graph/options.hpp>
 #include <pianola/graph/outside_guard.hpp>
 #include <pianola/graph/path_check.hpp>
 #include <pianola/graph/pool_state.hpp>
+#include <pianola/graph/recording.hpp>
 #include <pianola/graph/recurrent_dropout.hpp>
+#include <pianola/graph/run_islands.hpp>
+#include <pianola/graph/state_before.hpp>
 #include <pianola/trace/block_log.hpp>
-#include <pianola/trace/numeric_region.hpp>
 #include <pianola/trace/op_stream.hpp>
-#include <pianola/trace/trace_recorder.hpp>
-#include <pianola/trace/write_set.hpp>
 
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -80,41 +80,34 @@ class CaptureSession {
   void leave_behind() noexcept;
 
  private:
-  void abandon() noexcept;
-  void put_back(bool keep_gradients);
-  void take_over_from_earlier(const OpTrace& trace);
+  void run_eagerly(const std::function<void()>& step, int run);
   void use_memory_of(const trace::BlockLog& run);
   [[nodiscard]] bool has_to_record_ahead() const;
-  void start_recording();
-  [[nodiscard]] TraceRecorderOptions recorder_options();
-  void agree_with_other_ranks(const OpTrace* trace);
-  void put_generators_back();
+  void start_recording(const std::vector<trace::OpObserver*>& others);
+  [[nodiscard]] std::vector<trace::OpObserver*> observers();
+  [[nodiscard]] CaptureResult describe(Recorded recorded) const;
+  void end_in_backend(CaptureResult& result);
+  void take_over_from_earlier(const OpTrace& trace);
+  void put_back(std::vector<std::string>& warnings);
+  void hand_over_watches(CaptureResult& result, const std::vector<at::Tensor>& new_gradients);
+  void abandon() noexcept;
 
   CaptureThreads threads_;  // around all that follows
   Backend& backend_;
   CaptureOptions options_;
   std::optional<EarlierCapture> earlier_;
-  std::vector<at::Generator> generators_;
-  GeneratorStates generator_states_;
-  std::set<std::string> moved_generators_;  // by other threads: their devices
-  trace::WriteSet written_;
+  StateBefore before_;
   std::optional<OneCall::Scope> in_pool_;  // that others may capture into
   std::unique_ptr<StreamScope> stream_;
   std::optional<PathCheck> path_;  // where something can be told
-  std::optional<TraceRecorder> recorder_;
-  std::optional<trace::BlockLog> blocks_;  // beside the trace
-  std::optional<Islands> islands_;         // of the run at hand
-  std::optional<Islands::Open> open_islands_;
+  RunIslands islands_;
   std::optional<OutsideTensors> outside_;  // of CheckMode::strict
   RecurrentDropout dropout_;
   std::optional<distributed::StatementRecorder> communication_;
-  std::optional<trace::RegionUses> region_uses_;
-  std::optional<trace::OpStream> watching_;
+  std::optional<Recording> recording_;             // the one at hand
   std::optional<memory::StepRun> run_to_plan_by_;  // of plan_memory
   bool communicates_ = false;                      // as warm-up has seen
   std::chrono::microseconds warmup_time_{};
-  std::chrono::steady_clock::time_point began_;
-  bool recording_ = false;
   bool finished_ = false;
 };
 
