@@ -111,9 +111,10 @@ bool CaptureSession::has_to_record_ahead() const {
 void CaptureSession::record_ahead(const std::function<void()>& step) {
   if (!has_to_record_ahead()) return;
   backend_.record_ahead(*run_to_plan_by_);
-  start_recording({});
+  start_recording({&dropout_});
   step();
   Recorded recorded = recording_->end();
+  check_dropout();
   run_to_plan_by_ = trace::run_of(recorded.blocks, std::move(recorded.operations));
   const std::optional<memory::StepRun> on_lanes =
       backend_.end_ahead(*recorded.trace, *run_to_plan_by_, bytes_of_blocks(recorded.blocks));
@@ -132,6 +133,7 @@ void CaptureSession::begin() {
 }
 
 void CaptureSession::start_recording(const std::vector<trace::OpObserver*>& others) {
+  dropout_.begin_recording(before_.generators().front().device());
   recording_.emplace(backend_, options_, before_, islands_);
   recording_->begin(others, patience_with_ranks(options_.warmup));
 }
@@ -143,6 +145,10 @@ std::vector<trace::OpObserver*> CaptureSession::observers() {
   if (path_) all.push_back(&path_->recording());
   if (options_.check == CheckMode::strict) all.push_back(&outside_.emplace());
   return all;
+}
+
+void CaptureSession::check_dropout() const {
+  if (auto offence = dropout_.offence_of_recording()) throw CaptureError(*std::move(offence));
 }
 
 CaptureResult CaptureSession::commit() {
@@ -192,6 +198,7 @@ CaptureResult CaptureSession::describe(Recorded recorded) const {
 
 void CaptureSession::end_in_backend(CaptureResult& result) {
   const AddTime timed(result.end_time);
+  check_dropout();
   if (outside_ && !backend_.executes_while_recording()) {
     if (auto obstacle = outside_->host_tensors().obstacle()) throw CaptureError(*std::move(obstacle));
   }
@@ -250,6 +257,7 @@ void CaptureSession::abandon() noexcept {
   capture_stage() = CaptureStage::none;
   try {
     before_.put_back(/*keep_gradients=*/false);
+    dropout_.forget_recording();
     stream_.reset();
     in_pool_.reset();
   } catch (const std::exception& error) {
@@ -263,6 +271,7 @@ void CaptureSession::leave_behind() noexcept {
   if (recording_) recording_->leave_behind();
   try {
     before_.put_back(/*keep_gradients=*/false);
+    dropout_.forget_recording();
   } catch (const std::exception& error) {
     TORCH_WARN("pianola: could not put back all that an abandoned capture wrote: ", error.what());
   }

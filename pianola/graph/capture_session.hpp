@@ -85,6 +85,7 @@ class CaptureSession {
   [[nodiscard]] bool has_to_record_ahead() const;
   void start_recording(const std::vector<trace::OpObserver*>& others);
   [[nodiscard]] std::vector<trace::OpObserver*> observers();
+  void check_dropout() const;
   [[nodiscard]] CaptureResult describe(Recorded recorded) const;
   void end_in_backend(CaptureResult& result);
   void take_over_from_earlier(const OpTrace& trace);

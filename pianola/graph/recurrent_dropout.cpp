@@ -25,17 +25,23 @@ bool drops(const trace::OpSpan& op) {
 }
 
 #if PIANOLA_WITH_CUDA
-bool was_seeded(c10::Device device) {
+void mark_as_seeded(c10::Device device) {
   at::Generator generator = at::cuda::detail::getDefaultCUDAGenerator(device.index());
   auto* const cuda = generator.get<at::CUDAGeneratorImpl>();
-  if (!cuda->reset_rnn_state()) return false;
   const std::lock_guard lock(generator.mutex());
   const std::uint64_t offset = cuda->get_offset();
-  cuda->set_current_seed(cuda->current_seed());  // sets the flag again, and the offset to 0
+  cuda->set_current_seed(cuda->current_seed());  // sets the flag, and the offset to 0
   cuda->set_offset(offset);
+}
+
+bool was_seeded(c10::Device device) {
+  const at::Generator generator = at::cuda::detail::getDefaultCUDAGenerator(device.index());
+  if (!generator.get<at::CUDAGeneratorImpl>()->reset_rnn_state()) return false;
+  mark_as_seeded(device);
   return true;
 }
 #else
+void mark_as_seeded(c10::Device /*device*/) {}
 bool was_seeded(c10::Device /*device*/) { return false; }
 #endif
 
@@ -55,6 +61,28 @@ void RecurrentDropout::on_op_begin(const trace::OpSpan& op) {
 bool RecurrentDropout::intact() const noexcept {
   return std::none_of(states_.begin(), states_.end(),
                       [](const State& state) { return state.tensor.expired() || was_seeded(state.device); });
+}
+
+void RecurrentDropout::begin_recording(c10::Device device) {
+  if (!device.is_cuda()) return;
+  recorded_on_ = device;
+  began_seeded_ = was_seeded(device);
+}
+
+std::optional<Diagnosis> RecurrentDropout::offence_of_recording() const {
+  if (!recorded_on_ || !began_anew_) return std::nullopt;
+  return Diagnosis{
+      .what =
+          "cuDNN's recurrent dropout began anew while the step was recorded; each replay would begin it anew, and draw "
+          "the same numbers",
+      .fix =
+          "seed before the capture, not in the step, and let a warm-up run take the path that is recorded: it makes "
+          "the state that replays go on with"};
+}
+
+void RecurrentDropout::forget_recording() {
+  if (recorded_on_ && (began_seeded_ || began_anew_)) mark_as_seeded(*recorded_on_);
+  *this = {};
 }
 
 Diagnosis RecurrentDropout::offence() const {

@@ -5,6 +5,7 @@
 
 #include <c10/core/Device.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,11 +17,21 @@ namespace pianola::graph {
 // torch makes that state anew at the next eager call, in other memory, from a number that it draws and reads on the host.
 // A graph can do neither: it would go on drawing from the old state. The generator has a flag for "was seeded since", and
 // to ask it is to clear it: whoever asks and does not make the state anew sets it again.
+// A recording in which the state begins anew is refused, since each of its replays would begin it again. What torch keeps of that
+// recording is memory that goes with it, which nothing has filled; and the flag is cleared. So the flag is set: the next eager call, or the
+// next recording, makes a state of its own.
 
 /// The states of recurrent dropout that a run draws from, and whether eager calls would still draw from them.
 class RecurrentDropout final : public trace::OpObserver {
  public:
   void on_op_begin(const trace::OpSpan& op) override;
+
+  /// The run is a recording, which begins now.
+  void begin_recording(c10::Device device);
+  /// Why no graph of the recording could be right; nothing where one could.
+  [[nodiscard]] std::optional<Diagnosis> offence_of_recording() const;
+  /// The recording is dropped: eager calls begin the state anew where they would have without it, or where it has begun one.
+  void forget_recording();
 
   /// Whether the run itself began with a new state, which a graph cannot.
   [[nodiscard]] bool began_anew() const noexcept { return began_anew_; }
@@ -40,6 +51,8 @@ class RecurrentDropout final : public trace::OpObserver {
   };
   std::vector<State> states_;  // keeps none alive
   bool began_anew_ = false;
+  std::optional<c10::Device> recorded_on_;  // CUDA alone has such states
+  bool began_seeded_ = false;               // the recording
 };
 
 }  // namespace pianola::graph

@@ -2,7 +2,9 @@
 // follows the generator.
 #include <pianola/graph/graph.hpp>
 
+#include <pianola/graph/recurrent_dropout.hpp>
 #include <pianola/graph/testing/device_test.hpp>
+#include <pianola/trace/op_stream.hpp>
 
 #include <ATen/ops/lstm.h>
 #include <ATen/ops/ones.h>
@@ -11,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 namespace pianola::recurrent_dropout_test {
@@ -51,6 +54,13 @@ class RecurrentDropoutTest : public testing::DeviceTest {
   static constexpr std::size_t kRounds = 4;
 
   [[nodiscard]] static bool draws_from_a_state_of_its_own() { return device().is_cuda(); }
+
+  static bool begins_anew(const std::function<void()>& run) {
+    graph::RecurrentDropout dropout;
+    const trace::OpStream watching({&dropout});
+    run();
+    return dropout.began_anew();
+  }
 };
 PIANOLA_ON_EVERY_DEVICE(RecurrentDropoutTest);
 
@@ -94,6 +104,35 @@ TEST_P(RecurrentDropoutTest, AReplayAfterSeedingEqualsEagerOrIsRefused) {
     if (!eager_began_anew) {
       EXPECT_TRUE(same(lstm(), expected)) << "asking keeps eager calls from nothing";
     }
+  }
+}
+
+// The warm-up runs drop nothing, so that the state would begin in the recording: with lanes and a plan, in one that is dropped.
+TEST_P(RecurrentDropoutTest, ARecordingThatWouldBeginTheStateIsRefusedAndLeavesNone) {
+  const Lstm lstm(device());
+  for (const bool planned_lanes : {false, true}) {
+    seed(7);
+    const at::Tensor expected = lstm();
+    seed(7);
+    int run = 0;
+    at::Tensor output;
+    CaptureOptions options{.warmup = 2, .parallel = {.self_check = false}, .accept_capture_path = true};
+    if (planned_lanes) {
+      options.branches = 4;
+      options.plan_memory = true;
+    }
+    Graph graph(device());
+    const auto capture = [&] { graph.capture([&] { output = lstm(++run <= 2 ? 0 : 0.5); }, options); };
+    if (!draws_from_a_state_of_its_own()) {
+      capture();
+      continue;
+    }
+    EXPECT_THROW(capture(), CaptureError);
+    EXPECT_EQ(run, 3) << "no second recording";
+    EXPECT_FALSE(graph.captured());
+    EXPECT_TRUE(begins_anew([&] { output = lstm(); })) << "an eager call makes a state of its own";
+    EXPECT_TRUE(same(output, expected)) << "with the numbers that it would have without a capture";
+    EXPECT_FALSE(begins_anew([&] { output = lstm(); })) << "which the next one goes on with";
   }
 }
 
