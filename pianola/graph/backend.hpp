@@ -53,6 +53,8 @@ class Backend {
   /// Who watches the operations between begin() and end(), after the trace; and what the trace asks the device for.
   [[nodiscard]] virtual std::vector<trace::OpObserver*> observers() = 0;
   [[nodiscard]] virtual TraceRecorderOptions recorder_options() = 0;
+  /// Before end(): the recording communicates with other ranks, and shares its executable with no other graph.
+  virtual void keep_executable_apart() {}
   /// Stops recording and makes what replay() runs. `trace` is nullptr where none was recorded. Returns a warning where
   /// the recording is empty and may be.
   /// @throws CaptureError  The recording is broken or empty; abandon() follows.

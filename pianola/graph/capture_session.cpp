@@ -206,6 +206,7 @@ void CaptureSession::end_in_backend(CaptureResult& result) {
     if (auto other_path = path_->difference()) throw CaptureError(*std::move(other_path));
     path_.reset();
   }
+  if (!communication_->groups().empty()) backend_.keep_executable_apart();
   if (auto warning = backend_.end(result.trace.get(), options_)) result.warnings.push_back(*std::move(warning));
 }
 

@@ -383,6 +383,7 @@ Report GraphInfo::report() const {
       .fact("planned_bytes", "laid out by a plan", static_cast<std::int64_t>(planned_bytes), "bytes")
       .fact("planned_bound_bytes", "least that a plan takes", static_cast<std::int64_t>(planned_bound_bytes), "bytes")
       .fact("executable_bytes", "executable", static_cast<std::int64_t>(executable_bytes), "bytes")
+      .fact("shares_executable", "shared with other graphs", shares_executable)
       .fact("retained_bytes", "retained", static_cast<std::int64_t>(retained_bytes), "bytes")
       .fact("draws_random_numbers", "draws random numbers", draws_random_numbers)
       .fact("warmup_us", "warm-up", static_cast<std::int64_t>(warmup_time.count()), "us")

@@ -41,7 +41,9 @@ struct GraphInfo {
   std::size_t pool_bytes = 0;                ///< Bytes of the graph's pool, shared ones counted in full.
   std::size_t planned_bytes = 0;             ///< Of these, laid out by plans; a shared region counts in full.
   std::size_t planned_bound_bytes = 0;  ///< What no plan of the step's blocks, on its lanes, goes below; 0: not known.
-  std::size_t executable_bytes = 0;     ///< Device memory taken by the executable, outside torch's allocator.
+  std::size_t executable_bytes = 0;     ///< Device memory taken by the executable, outside torch's allocator; 0 where
+                                        ///< another graph that uses it counts it.
+  bool shares_executable = false;       ///< Whether other graphs use it, too (GraphPool::Options::share_executables).
   std::size_t retained_bytes = 0;       ///< Bytes of outside tensors that the graph keeps alive.
   bool draws_random_numbers = false;    ///< Whether a replay advances a generator.
   std::chrono::microseconds warmup_time{};       ///< Host time of the eager runs.
@@ -168,7 +170,8 @@ class PIANOLA_API Graph {
   /// The operations that were recorded; nullptr with `trace` off. @throws UsageError  Nothing was captured.
   [[nodiscard]] const OpTrace* trace() const;
   /// The executable's raw handle (a cudaGraphExec_t), for tools; nullptr on the tape and before instantiate(). Borrowed, valid until reset(),
-  /// or until the graph's pool sleeps without executables. Where update() was called, it knows its nodes by those of an earlier graph.
+  /// or until the graph's pool sleeps without executables. Where update() was called, it knows its nodes by those of an earlier graph;
+  /// where graphs share it, by those of the one that it was made of, and has the parameters of the one that was replayed last.
   [[nodiscard]] void* raw_executable() const;
   /// The captured graph's raw handle (a cudaGraph_t); nullptr on the tape. Borrowed, valid until reset() or update().
   [[nodiscard]] void* raw_graph() const;

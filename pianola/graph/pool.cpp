@@ -238,9 +238,11 @@ PoolId GraphPool::new_id() {
 
 GraphPool::GraphPool(c10::Device device) : state_(make_pool_state(device)) {}
 GraphPool::GraphPool(c10::Device device, const Options& options)
-    : state_(make_pool_state(
-          device, nullptr,
-          {.can_sleep = options.can_sleep, .shares_region = options.plan_memory, .plans_all = options.plan_memory})) {}
+    : state_(make_pool_state(device, nullptr,
+                             {.can_sleep = options.can_sleep,
+                              .shares_region = options.plan_memory,
+                              .plans_all = options.plan_memory,
+                              .shares_executables = options.share_executables})) {}
 GraphPool::GraphPool(c10::Device device, PoolId id) : state_(pool_state(device, id)) {}
 GraphPool::GraphPool(GraphPool&&) noexcept = default;
 GraphPool& GraphPool::operator=(GraphPool&&) noexcept = default;

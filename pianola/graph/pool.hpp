@@ -44,6 +44,12 @@ class PIANOLA_API GraphPool {
     /// pool takes, in whatever order they are captured. Results that are still held stay where they are, and later graphs lie around
     /// them. On CUDA other GPUs and processes cannot read the pool's memory. With expandable segments each graph has a region of its own.
     bool plan_memory = false;
+    /// Whether graphs of the pool that are alike (the layers of a model, or a step's buckets, where these make the same kernels) have one
+    /// executable together. A replay that follows one of another graph first gives it its parameters, which costs the host time
+    /// for each node; one that follows its own costs what it costs else. Graphs that communicate, have lanes,
+    /// numbers or parts that stay eager, and those with nodes other than kernels, copies and fills, have executables of their own:
+    /// GraphInfo::shares_executable tells. Nothing on the tape, which has no executables.
+    bool share_executables = false;
   };
   /// @throws DeviceError  `device` is CUDA and there is none, or Pianola was built without CUDA.
   /// @throws UnsupportedError  `can_sleep`, with another allocator of CUDA memory than torch's native one, or with expandable segments.

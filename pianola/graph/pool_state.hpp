@@ -43,6 +43,7 @@ struct PoolTraits {
   bool can_sleep = false;
   bool shares_region = false;  ///< What captures into it plan lies in one region, where the device has such.
   bool plans_all = false;      ///< And every capture into it plans its memory.
+  bool shares_executables = false;
 };
 
 /// A recording holds memory that the run before it had let go of, and earlier graphs of the pool write there. It can be captured where
@@ -103,6 +104,7 @@ class PoolState {
   }
   [[nodiscard]] bool can_sleep() const noexcept { return traits_.can_sleep; }
   [[nodiscard]] bool plans_all() const noexcept { return traits_.plans_all; }
+  [[nodiscard]] bool shares_executables() const noexcept { return traits_.shares_executables; }
   [[nodiscard]] bool id_was_told() const noexcept { return id_was_told_; }
   [[nodiscard]] virtual std::size_t bytes() const = 0;
   /// What it has. While something is captured into it, without the workspaces.

@@ -80,11 +80,13 @@ void bind_capture_options(py::module_& module) {
 
 void bind_pool(py::module_& module) {
   py::class_<GraphPool>(module, "GraphPool", "Memory that several graphs share.")
-      .def(py::init([](c10::Device device, bool can_sleep, bool plan_memory) {
-             return std::make_unique<GraphPool>(device,
-                                                GraphPool::Options{.can_sleep = can_sleep, .plan_memory = plan_memory});
+      .def(py::init([](c10::Device device, bool can_sleep, bool plan_memory, bool share_executables) {
+             return std::make_unique<GraphPool>(device, GraphPool::Options{.can_sleep = can_sleep,
+                                                                           .plan_memory = plan_memory,
+                                                                           .share_executables = share_executables});
            }),
-           py::arg("device"), py::arg("can_sleep") = false, py::arg("plan_memory") = false)
+           py::arg("device"), py::arg("can_sleep") = false, py::arg("plan_memory") = false,
+           py::arg("share_executables") = false)
       .def_property_readonly("id", &GraphPool::id, "torch's name for it.")
       .def_property_readonly("device", &GraphPool::device, "Where it lies.")
       .def("bytes", &GraphPool::bytes, "What it holds.")
@@ -126,8 +128,12 @@ void bind_graph_info(py::module_& module) {
       .def_readonly("planned_bytes", &GraphInfo::planned_bytes, "Of these, laid out by `plan_memory`.")
       .def_readonly("planned_bound_bytes", &GraphInfo::planned_bound_bytes,
                     "What no plan of the step's blocks, on its lanes, goes below; 0: not known.")
-      .def_readonly("executable_bytes", &GraphInfo::executable_bytes,
-                    "Device memory taken by the executable, outside torch's allocator.")
+      .def_readonly(
+          "executable_bytes", &GraphInfo::executable_bytes,
+          "Device memory taken by the executable, outside torch's allocator; 0 where another graph that uses it "
+          "counts it.")
+      .def_readonly("shares_executable", &GraphInfo::shares_executable,
+                    "Whether other graphs use it, too: of a pool with `share_executables`.")
       .def_readonly("retained_bytes", &GraphInfo::retained_bytes,
                     "Bytes of outside tensors that the graph keeps alive.")
       .def_readonly("draws_random_numbers", &GraphInfo::draws_random_numbers, "Whether a replay advances a generator.")

@@ -161,7 +161,10 @@ void bind_graph_memory(py::module_& module) {
       .def_readonly("lane_workspace_bytes", &GraphMemory::lane_workspaces, "Of cuBLAS, for lanes (`branches`).")
       .def_readonly("kept_for_lanes_bytes", &GraphMemory::kept_for_lanes,
                     "The most of the pool that was free at a time, and kept from reuse for lanes.")
-      .def_readonly("executable", &GraphMemory::executable, "Its executable.")
+      .def_readonly("executable", &GraphMemory::executable,
+                    "Its executable; nothing where another graph that uses it counts it.")
+      .def_readonly("shares_executable", &GraphMemory::shares_executable,
+                    "Whether other graphs use it, too: of a pool with `share_executables`.")
       .def_readonly("blocks", &GraphMemory::blocks, "That the recording was handed out.")
       .def_readonly("handed_out_bytes", &GraphMemory::handed_out, "Of all these blocks.")
       .def_readonly("at_most_bytes", &GraphMemory::at_most, "In use at a time, by the recording.")

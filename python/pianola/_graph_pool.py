@@ -37,15 +37,22 @@ class GraphPool(_C.GraphPool):
         for length, graph in graphs.items():
             graph.capture(functools.partial(step, length), pool=pool)
 
+    Graphs of a pool with `share_executables` that are alike, as those of equal layers are, have one executable together, where each has
+    one of its own else, which takes memory of the driver's for each node. `graph.info().shares_executable` tells whether it does.
+
     Args:
         device: where it lies; None: the current GPU, or the CPU where there is none.
         can_sleep: lets `suspend()` be called. Other GPUs and processes cannot read the pool's memory then.
         plan_memory: as for pianola.Graph.capture, of all captures into it. Nor can others read its memory then. Callables, and calls of
             `graphed` whose backward pass runs outside, are not planned.
+        share_executables: a replay that follows one of another graph gives the executable its own parameters first, which costs time on
+            the host for each node. Graphs that communicate, have lanes, numbers or parts that stay eager keep their own. Nothing on the CPU.
     """
 
-    def __init__(self, device: Device = None, *, can_sleep: bool = False, plan_memory: bool = False) -> None:
-        super().__init__(as_device(device), can_sleep, plan_memory)
+    def __init__(
+        self, device: Device = None, *, can_sleep: bool = False, plan_memory: bool = False, share_executables: bool = False
+    ) -> None:
+        super().__init__(as_device(device), can_sleep, plan_memory, share_executables)
 
     @contextlib.contextmanager
     def suspended(self, *, keep_executables: bool = True) -> Iterator[int]:

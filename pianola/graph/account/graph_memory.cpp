@@ -107,6 +107,7 @@ Report GraphMemory::report() const {
       .fact("asleep", "asleep", pool.is_asleep);
   report.fact("executable_bytes", "executable", executable.device, "bytes")
       .fact("executable_host_bytes", "executable, on the host", executable.host, "bytes")
+      .fact("shares_executable", "executable shared with other graphs", shares_executable)
       .fact("input_bytes", "inputs", inputs, "bytes")
       .fact("shared_input_bytes", "of these, in earlier graphs' inputs", shared_inputs, "bytes")
       .fact("retained_bytes", "retained, inputs included", retained, "bytes")

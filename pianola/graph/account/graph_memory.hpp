@@ -28,7 +28,8 @@ struct PIANOLA_API GraphMemory {
   std::size_t retained = 0;  ///< Of tensors from outside that it keeps alive, parameters and inputs among them.
   std::size_t lane_workspaces = 0;  ///< Of cuBLAS, for lanes (CaptureOptions::branches).
   std::size_t kept_for_lanes = 0;   ///< Most bytes of the pool that were free at a time, and kept from reuse for lanes.
-  ExecutableMemory executable = {};
+  ExecutableMemory executable = {};  ///< Nothing where another graph that uses it counts it.
+  bool shares_executable = false;    ///< Whether other graphs use it, too.
 
   // Of the recording, in whole units of 512 bytes. Nothing with `trace` off.
   std::size_t blocks = 0;           ///< That it was handed out.

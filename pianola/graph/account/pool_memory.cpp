@@ -12,6 +12,11 @@ void PoolGraphs::set(const void* graph, ExecutableMemory executable) {
   all_[graph].memory = executable;
 }
 
+void PoolGraphs::add_memory(const void* graph, ExecutableMemory more) {
+  const std::lock_guard lock(mutex_);
+  all_[graph].memory += more;
+}
+
 void PoolGraphs::remove(const void* graph) noexcept {
   const std::lock_guard lock(mutex_);
   all_.erase(graph);
@@ -25,10 +30,7 @@ std::size_t PoolGraphs::count() const {
 ExecutableMemory PoolGraphs::executables() const {
   const std::lock_guard lock(mutex_);
   ExecutableMemory sum;
-  for (const auto& [graph, one] : all_) {
-    sum.device += one.memory.device;
-    sum.host += one.memory.host;
-  }
+  for (const auto& [graph, one] : all_) sum += one.memory;
   return sum;
 }
 

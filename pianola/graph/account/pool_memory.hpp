@@ -12,6 +12,12 @@ struct ExecutableMemory {
   std::size_t device =
       0;  ///< Bytes of the device, as the driver counted them when it was made: in steps of 2 MiB, as a rule.
   std::size_t host = 0;  ///< By how much the process grew on the host meanwhile.
+
+  ExecutableMemory& operator+=(const ExecutableMemory& more) noexcept {
+    device += more.device;
+    host += more.host;
+    return *this;
+  }
 };
 
 /// What a pool has. `bytes` is `held`, `scratch` and `fragments` together.
@@ -47,11 +53,13 @@ class PoolGraphs {
   /// @param executables  That may be dropped, from now on until remove(). They call nothing here meanwhile.
   void add(const void* graph, Executables& executables);
   void set(const void* graph, ExecutableMemory executable);
+  /// It has more, besides what it has.
+  void add_memory(const void* graph, ExecutableMemory more);
   /// Nothing where it was not set.
   void remove(const void* graph) noexcept;
 
   [[nodiscard]] std::size_t count() const;
-  /// Of all of them.
+  /// Of all of them; one that graphs share is in it once.
   [[nodiscard]] ExecutableMemory executables() const;
 
   /// No graph is replayed, captured or changed meanwhile.

@@ -10,6 +10,7 @@
 #include <pianola/graph/cuda/captured_graph.hpp>
 #include <pianola/graph/cuda/cuda_pool.hpp>
 #include <pianola/graph/cuda/executable_account.hpp>
+#include <pianola/graph/cuda/executable_share.hpp>
 #include <pianola/graph/cuda/graph_dot.hpp>
 #include <pianola/graph/cuda/input_copies.hpp>
 #include <pianola/graph/cuda/launcher.hpp>
@@ -38,7 +39,7 @@ using c10::cuda::CUDAStream;
 
 class CudaBackend final : public Backend, private PoolGraphs::Executables {
  public:
-  explicit CudaBackend(c10::Device device) : device_(device), launcher_(device) {}
+  explicit CudaBackend(c10::Device device) : device_(device), launcher_(device), share_(this) {}
   ~CudaBackend() override { reset(); }
 
   std::vector<at::Generator> default_generators() const override {
@@ -57,6 +58,7 @@ class CudaBackend final : public Backend, private PoolGraphs::Executables {
   TraceRecorderOptions recorder_options() override {
     return recording_->recorder_options(*graph_, branches_ != nullptr);
   }
+  void keep_executable_apart() override { may_share_ = false; }
   std::optional<std::string> end(const OpTrace* trace, const CaptureOptions& options) override;
   void plan_memory(memory::StepRun run) override { run_to_plan_by_ = std::move(run); }
   void record_ahead(memory::StepRun run) override { ahead_.ask_for(std::move(run)); }
@@ -107,12 +109,21 @@ class CudaBackend final : public Backend, private PoolGraphs::Executables {
   void write_dot(std::ostream& out, const OpTrace* trace) const override;
   const parallel::LaneChart* lanes() const noexcept override { return branches_ ? branches_->chart() : nullptr; }
   void* raw_graph() const noexcept override { return rewired() != nullptr ? rewired()->get() : captured_graph(); }
-  void* raw_executable() const noexcept override { return executable_.get(); }
+  void* raw_executable() const noexcept override { return share_ ? share_.raw() : executable_.get(); }
 
  private:
+  [[nodiscard]] Executable make(ExecutableMemory& taken) const;
   void make_executable();
+  [[nodiscard]] bool may_share() const;
+  [[nodiscard]] bool join_shared();
+  void share_executable();
+  void offer_executable();
+  void take_over_shared(CudaBackend& other, const OpTrace& captured, const OpTrace& now);
+  void replay_shared();
+  void choose_lanes(const OpTrace* trace, const SaveStorage& save);
   void drop_executables() noexcept override;
   ExecutableMemory make_executables() override;
+  // nullptr: it is shared, and what is to be set in it is noted.
   [[nodiscard]] CUgraphExec executable();
   [[nodiscard]] CUgraph captured_graph() const noexcept { return const_cast<CapturedGraph&>(*graph_).raw_cuda_graph(); }
   // The graph of the branches, where replays run it.
@@ -140,6 +151,7 @@ class CudaBackend final : public Backend, private PoolGraphs::Executables {
   std::unique_ptr<NumberedReplay> numbers_;  // where any operation may be given others, or is an island
   Launcher launcher_;
   InputCopies copies_;
+  ExecutableShare share_;  // where it has one, executable_ is empty
 
   memory::StepRun run_to_plan_by_;  // until the recording begins
   RecordedAhead ahead_;
@@ -154,6 +166,7 @@ class CudaBackend final : public Backend, private PoolGraphs::Executables {
   std::optional<LeafStreams> leaf_streams_;       // from the first eager run on
   ExecutableMemory executable_memory_;
   bool lacks_executable_ = false;  // while the pool sleeps without
+  bool may_share_ = true;          // as far as the recording goes
 };
 
 std::unique_ptr<StreamScope> CudaBackend::enter(const CaptureOptions& options) {
@@ -161,6 +174,7 @@ std::unique_ptr<StreamScope> CudaBackend::enter(const CaptureOptions& options) {
   const CUDAStream stream =
       options.stream ? CUDAStream(*options.stream) : thread_stream(StreamPurpose::capture, device_.index());
   leaf_streams_.emplace(stream);
+  may_share_ = true;
   ahead_.forget();  // of a capture that failed between its recordings
   return std::make_unique<CudaStreamScope>(stream, pool_);
 }
@@ -244,12 +258,12 @@ std::optional<std::string> CudaBackend::end(const OpTrace* trace, const CaptureO
   if (trace != nullptr) ahead_.check_nothing_carried(*trace, recording_->allocations().allocated_since(0));
   std::string warning = why_empty(trace, options.allow_empty);
   pool_->graphs().add(this, *this);
-  if (options.instantiate) instantiate();
 
   std::vector<ByteSpan> allocated;
   if (branches_) allocated = recording_->allocations().allocated_since(0);
   if (trace != nullptr) launcher_.entry().enter(pool_->turns(), *trace, recording_->allocations().take());
   if (numbers_) finish_numbers(*trace, advance);
+  if (options.instantiate) instantiate();
   if (branches_) {
     branches_->rebuild({.graph = captured_graph(),
                         .trace = trace,
@@ -285,9 +299,8 @@ std::string CudaBackend::why_empty(const OpTrace* trace, bool may_be_empty) cons
 
 void CudaBackend::finish_numbers(const OpTrace& trace, std::span<const CUgraphNode> advance) {
   const auto made = [this](ExecutableMemory more) {
-    executable_memory_.device += more.device;
-    executable_memory_.host += more.host;
-    pool_->graphs().set(this, executable_memory_);
+    executable_memory_ += more;
+    pool_->graphs().add_memory(this, more);
   };
   if (!numbers_->finish(captured_graph(), trace, copies_.nodes(), advance, made)) return numbers_.reset();
   if (!numbers_->is_in_pieces()) return;
@@ -296,6 +309,11 @@ void CudaBackend::finish_numbers(const OpTrace& trace, std::span<const CUgraphNo
 }
 
 void CudaBackend::choose(const OpTrace* trace, const SaveStorage& save) {
+  choose_lanes(trace, save);
+  if (branches_) share_executable();
+}
+
+void CudaBackend::choose_lanes(const OpTrace* trace, const SaveStorage& save) {
   if (!branches_ || !branches_->undecided()) return;
   if (std::string why_not = branches_->why_no_trial(); !why_not.empty()) {
     branches_->decide_untimed(std::move(why_not));
@@ -313,7 +331,8 @@ void CudaBackend::choose(const OpTrace* trace, const SaveStorage& save) {
 
 void CudaBackend::take_over(Backend& earlier, const OpTrace& captured, const OpTrace& now) {
   auto& other = static_cast<CudaBackend&>(earlier);
-  if (other.executable_.get() == nullptr) return instantiate();
+  if (other.share_ && other.pool_ == pool_) return take_over_shared(other, captured, now);
+  if (other.executable_.get() == nullptr || other.share_.lends_nodes()) return instantiate();
   if (auto refusal = explain_other_copies(other.copies_.nodes().size(), copies_.nodes().size())) {
     throw CaptureError(*std::move(refusal));
   }
@@ -326,9 +345,20 @@ void CudaBackend::take_over(Backend& earlier, const OpTrace& captured, const OpT
   copies_.start_in_place_of(other.copies_, executable_.get());
 }
 
+// Graphs that share it with the earlier capture go on with it.
+void CudaBackend::take_over_shared(CudaBackend& other, const OpTrace& captured, const OpTrace& now) {
+  if (!may_share()) return instantiate();
+  if (auto refusal = explain_other_copies(other.copies_.nodes().size(), copies_.nodes().size())) {
+    throw CaptureError(*std::move(refusal));
+  }
+  if (const auto refusal = share_.join(*pool_, other.share_, captured_graph(), copies_)) {
+    throw CaptureError(explain_refused_update(*refusal, captured, now));
+  }
+}
+
 void CudaBackend::keep_of(Backend& earlier) noexcept {
   auto& other = static_cast<CudaBackend&>(earlier);
-  if (!copies_.use_earlier_nodes()) return;
+  if (share_ || !copies_.use_earlier_nodes()) return;
   earlier_graph_ = other.earlier_graph_ ? std::move(other.earlier_graph_) : other.graph_->release();
 }
 
@@ -352,17 +382,53 @@ bool CudaBackend::try_branches(const OpTrace& trace, const SaveStorage& save) {
   return launcher_.hold_trial(*pool_, [this] { return branches_->try_against(executable_); });
 }
 
+// While it is recorded, a graph with lanes has one of its own: the lanes are tried against it.
 void CudaBackend::instantiate() {
+  share_.leave(*pool_);
+  executable_ = {};
+  executable_memory_ = {};
+  const bool tries_lanes = branches_ != nullptr && recording_ != nullptr;
+  const bool shares = !tries_lanes && may_share();
+  if (shares && join_shared()) return;
   make_executable();
+  if (shares) return offer_executable();
   pool_->graphs().set(this, executable_memory_);
+}
+
+// Of a graph whose nodes replays leave as they are captured, but for copies of inputs.
+bool CudaBackend::may_share() const {
+  const bool is_as_captured = (!numbers_ || !numbers_->any()) && rewired() == nullptr;
+  return may_share_ && is_as_captured && pool_->shares_executables() && may_share_executables(captured_graph());
+}
+
+bool CudaBackend::join_shared() {
+  if (!share_.join(*pool_, captured_graph(), copies_)) return false;
+  executable_ = {};
+  executable_memory_ = {};
+  earlier_graph_.reset();
+  return true;
+}
+
+// Gives up its own for one of the pool's, or lets others share it.
+void CudaBackend::share_executable() {
+  if (executable_.get() != nullptr && may_share() && !join_shared()) offer_executable();
+}
+
+void CudaBackend::offer_executable() {
+  share_.offer(*pool_, std::move(executable_), std::exchange(executable_memory_, {}), captured_graph(), copies_);
+}
+
+Executable CudaBackend::make(ExecutableMemory& taken) const {
+  const ExecutableAccount account;
+  Executable made = Executable::instantiate(static_cast<CUgraph>(raw_graph()),
+                                            {.auto_free_on_launch = true, .use_node_priority = true});
+  taken = account.taken();
+  return made;
 }
 
 void CudaBackend::make_executable() {
   executable_ = {};
-  const ExecutableAccount account;
-  executable_ = Executable::instantiate(static_cast<CUgraph>(raw_graph()),
-                                        {.auto_free_on_launch = true, .use_node_priority = true});
-  executable_memory_ = account.taken();
+  executable_ = make(executable_memory_);
   copies_.start(executable_.get());
   earlier_graph_.reset();
   if (numbers_) numbers_->start();
@@ -372,6 +438,7 @@ void CudaBackend::drop_executables() noexcept {
   lacks_executable_ = lacks_executable_ || executable_.get() != nullptr;
   executable_ = {};
   executable_memory_ = {};
+  share_.drop_executable();
   if (numbers_) numbers_->drop_executables();
 }
 
@@ -381,16 +448,18 @@ ExecutableMemory CudaBackend::make_executables() {
   const c10::cuda::OptionalCUDAGuard on_device(device_);
   if (lacks_executable_) make_executable();
   lacks_executable_ = false;
-  if (numbers_) {
-    const ExecutableMemory more = numbers_->make_executables();
-    executable_memory_.device += more.device;
-    executable_memory_.host += more.host;
+  if (share_.lacks_executable()) {
+    ExecutableMemory taken;
+    Executable made = make(taken);
+    share_.make_again(std::move(made), taken, captured_graph(), copies_);
   }
-  return executable_memory_;
+  if (numbers_) executable_memory_ += numbers_->make_executables();
+  ExecutableMemory counted = share_.counted();
+  return counted += executable_memory_;
 }
 
 CUgraphExec CudaBackend::executable() {
-  if (executable_.get() == nullptr) [[unlikely]] {
+  if (executable_.get() == nullptr && !share_) [[unlikely]] {
     pool_->check_ready();  // asleep it may have none
     instantiate();
   }
@@ -409,6 +478,8 @@ void CudaBackend::end_capture() {
 
 void CudaBackend::leave_pool() noexcept {
   if (pool_ == nullptr) return;
+  share_.leave(*pool_);
+  if (graph_ != nullptr) share_.hand_over(*pool_, *graph_);
   pool_->graphs().remove(this);
   launcher_.entry().leave(pool_->turns());
 }
@@ -458,10 +529,20 @@ void CudaBackend::copy_inputs(std::span<const at::Tensor> sources) {
 
 void CudaBackend::replay() {
   bind_context();
-  (void)executable();
+  if (executable() == nullptr) [[unlikely]]
+    return replay_shared();
   give_numbers();
   if (numbers_ && numbers_->is_in_pieces()) return play(1, Segments::kEnd);
   launcher_.launch(*pool_, &executable_, {});
+}
+
+void CudaBackend::replay_shared() {
+  if (numbers_) numbers_->begin_call();
+  share_.launch(launcher_, *pool_, copies_, [this]() -> const Executable& {
+    executable_ = make(executable_memory_);
+    pool_->graphs().set(this, executable_memory_);
+    return executable_;
+  });
 }
 
 void CudaBackend::replay_operations(std::size_t first, std::size_t last) {
@@ -506,7 +587,9 @@ void CudaBackend::describe(GraphInfo& info) const {
   info.pool_bytes = pool_->bytes();
   info.planned_bytes = planned_ ? planned_->bytes() : 0;
   info.planned_bound_bytes = planned_ ? planned_->bound() : 0;
-  info.executable_bytes = executable_memory_.device;
+  const ExecutableShare::Counted shared = share_.counted(*pool_);
+  info.executable_bytes = executable_memory_.device + shared.memory.device;
+  info.shares_executable = shared.is_shared;
   info.retained_bytes = retained_.bytes();
   info.draws_random_numbers = launcher_.draws_random_numbers();
   if (branches_) info.branches = branches_->info();
@@ -515,7 +598,10 @@ void CudaBackend::describe(GraphInfo& info) const {
 void CudaBackend::account(GraphMemory& memory) const {
   memory.pool = pool_->memory();
   memory.planned = planned_ ? planned_->bytes() : 0;
+  const ExecutableShare::Counted shared = share_.counted(*pool_);
   memory.executable = executable_memory_;
+  memory.executable += shared.memory;
+  memory.shares_executable = shared.is_shared;
   memory.retained = retained_.bytes();
   if (branches_) {
     memory.lane_workspaces = branches_->info().workspace_bytes;

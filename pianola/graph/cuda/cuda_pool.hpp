@@ -2,6 +2,7 @@
 #include <pianola/graph/cuda/blas_workspaces.hpp>
 #include <pianola/graph/cuda/pool_clearance.hpp>
 #include <pianola/graph/cuda/pool_family.hpp>
+#include <pianola/graph/cuda/shared_executable.hpp>
 #include <pianola/graph/cuda/sleeping_segments.hpp>
 #include <pianola/graph/pool_state.hpp>
 #include <pianola/graph/pool_turn.hpp>
@@ -45,6 +46,8 @@ class CudaPool final : public PoolState {
   /// nullptr: it is alone.
   [[nodiscard]] CudaPoolFamily* family() noexcept { return is_alone_ ? nullptr : family_.get(); }
   [[nodiscard]] PoolTurns& turns() noexcept { return turns_; }
+  /// Used in a turn. Whether there are any: shares_executables().
+  [[nodiscard]] SharedExecutables& shared_executables() noexcept { return shared_executables_; }
   /// A graph of the pool was replayed there: what the pool frees may still be in use.
   void note_replays_on(c10::cuda::CUDAStream stream, const PoolTurn& turn);
 
@@ -69,6 +72,7 @@ class CudaPool final : public PoolState {
   BlasWorkspaces workspaces_;
   mutable PoolTurns turns_;
   PoolClearance clearance_;
+  SharedExecutables shared_executables_;
   std::optional<AsleepPool> asleep_;
 };
 

@@ -33,27 +33,58 @@ void InputCopies::record(std::vector<at::Tensor> inputs, CUstream stream, const 
 }
 
 void InputCopies::start(CUgraphExec executable) {
-  for (Copy& copy : copies_) start(copy, copy.node);
-  disable_all(executable);
+  know_by_own();
+  start_over(executable);
 }
 
-void InputCopies::start(Copy& copy, CUgraphNode in_executable) noexcept {
-  copy.in_executable = in_executable;
-  copy.source = nullptr;  // what was recorded is no memory of anybody's by now
-  copy.enabled = true;    // or not: it is disabled once more then
+void InputCopies::start_over(CUgraphExec executable) {
+  for (Copy& copy : copies_) {
+    copy.source = nullptr;  // what was recorded is no memory of anybody's by now
+    copy.enabled = true;    // or not: it is disabled once more then
+  }
+  disable_all(executable);
 }
 
 // They are a chain at the begin of either graph, so that CUDA pairs them in their order.
 void InputCopies::start_in_place_of(const InputCopies& earlier, CUgraphExec executable) {
-  auto taken = earlier.copies_.begin();
+  std::vector<CUgraphNode> in_executable;
+  for (const Copy& copy : earlier.copies_) {
+    if (copy.node != nullptr) in_executable.push_back(copy.in_executable);
+  }
+  know_by(in_executable);
+  start_over(executable);
+}
+
+void InputCopies::start_shared(std::span<const CUgraphNode> in_executable) {
+  know_by(in_executable);
+  start_over(nullptr);
+  is_settled_ = false;  // also where there are none to disable
+}
+
+void InputCopies::know_by(std::span<const CUgraphNode> in_executable) {
+  auto next = in_executable.begin();
   for (Copy& copy : copies_) {
     if (copy.node == nullptr) continue;
-    taken = std::find_if(taken, earlier.copies_.end(), [](const Copy& one) { return one.node != nullptr; });
-    TORCH_INTERNAL_ASSERT(taken != earlier.copies_.end(), "an executable takes over as many copies as it has");
-    start(copy, taken->in_executable);
-    ++taken;
+    TORCH_INTERNAL_ASSERT(next != in_executable.end(), "an executable takes over as many copies as it has");
+    copy.in_executable = *next++;
   }
-  disable_all(executable);
+}
+
+// A source that the executable did not take is none: the next call tries it again.
+void InputCopies::settle(CUgraphExec executable, CUstream stream) {
+  is_settled_ = false;  // should it fail on the way
+  for (std::size_t i = 0; i < copies_.size(); ++i) {
+    Copy& copy = copies_[i];
+    if (copy.node == nullptr) continue;
+    if (copy.enabled && !set_source(executable, i, copy.source)) {
+      const at::Tensor& target = targets_[i];
+      C10_CUDA_CHECK(cudaMemcpyAsync(writable(target), copy.source, target.nbytes(), cudaMemcpyDeviceToDevice, stream));
+      copy.source = nullptr;
+      copy.enabled = false;
+    }
+    C10_CUDA_CHECK(cudaGraphNodeSetEnabled(executable, copy.in_executable, copy.enabled ? 1 : 0));
+  }
+  is_settled_ = true;
 }
 
 bool InputCopies::use_earlier_nodes() const noexcept {
@@ -104,6 +135,11 @@ void InputCopies::copy_now(CUgraphExec executable, std::span<const at::Tensor> s
 // false: CUDA does not take it in a node, as it does not take memory at mapped addresses (of a pool that may sleep, or of an expandable
 // segment) in the place of what cudaMalloc gave.
 bool InputCopies::set_source(CUgraphExec executable, std::size_t i, const void* source) {
+  if (executable == nullptr) {
+    copies_[i].source = source;
+    is_settled_ = false;
+    return true;
+  }
   const cudaError_t status =
       cudaGraphExecMemcpyNodeSetParams1D(executable, copies_[i].in_executable, writable(targets_[i]), source,
                                          targets_[i].nbytes(), cudaMemcpyDeviceToDevice);
@@ -119,7 +155,11 @@ bool InputCopies::set_source(CUgraphExec executable, std::size_t i, const void* 
 void InputCopies::enable(CUgraphExec executable, Copy& copy, bool enabled) {
   if (copy.enabled == enabled) [[likely]]
     return;
-  C10_CUDA_CHECK(cudaGraphNodeSetEnabled(executable, copy.in_executable, enabled ? 1 : 0));
+  if (executable == nullptr) {
+    is_settled_ = false;
+  } else {
+    C10_CUDA_CHECK(cudaGraphNodeSetEnabled(executable, copy.in_executable, enabled ? 1 : 0));
+  }
   copy.enabled = enabled;
 }
 

@@ -15,6 +15,8 @@ namespace pianola::graph {
 // Launching a copy costs the host as much as launching a whole graph. So the copies into static inputs are the first
 // nodes of the graph itself. Where a source is, is a parameter of its node, set in the executable when it changes: with
 // sources in static memory, as the outputs of another graph are, that is once. A copy that is not needed is disabled.
+// Where graphs share an executable, another may be launched between: what is to be set is noted, with nullptr for the executable, and
+// settled when the graph has it.
 
 /// The copy nodes of one graph.
 class InputCopies {
@@ -27,6 +29,15 @@ class InputCopies {
   /// The same of an executable that was made from an earlier graph and has taken over this one: it knows its nodes by those of that
   /// graph, which has to stay. @param earlier  The copies of that graph, or that took over themselves; as many as here.
   void start_in_place_of(const InputCopies& earlier, CUgraphExec executable);
+  /// The same of an executable that other graphs use, too, and that knows them by these nodes, as many as nodes() here.
+  void start_shared(std::span<const CUgraphNode> in_executable);
+  /// The executable knows them by these nodes.
+  void know_by(std::span<const CUgraphNode> in_executable);
+  void know_by_own() { know_by(nodes()); }
+  /// Sets all that was noted in the executable, which has the parameters of this graph, before a launch on `stream`. What it does not
+  /// take is copied there.
+  void settle(CUgraphExec executable, CUstream stream);
+  [[nodiscard]] bool is_settled() const noexcept { return is_settled_; }
   /// Whether the executable knows them by the nodes of an earlier graph.
   [[nodiscard]] bool use_earlier_nodes() const noexcept;
   void disable_all(CUgraphExec executable);
@@ -49,11 +60,12 @@ class InputCopies {
     const void* source = nullptr;
     bool enabled = true;
   };
-  static void start(Copy& copy, CUgraphNode in_executable) noexcept;
-  static void enable(CUgraphExec executable, Copy& copy, bool enabled);
+  void start_over(CUgraphExec executable);
+  void enable(CUgraphExec executable, Copy& copy, bool enabled);
   bool set_source(CUgraphExec executable, std::size_t i, const void* source);
   std::vector<at::Tensor> targets_;
   std::vector<Copy> copies_;  // one per target
+  bool is_settled_ = true;
 };
 
 }  // namespace pianola::graph

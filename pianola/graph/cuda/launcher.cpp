@@ -14,6 +14,20 @@
 namespace pianola::graph {
 
 void Launcher::launch(CudaPool& pool, const Executable* executable, Piece piece) {
+  launch(pool, piece, [executable](const PoolTurn& /*turn*/, CUstream stream) {
+    if (executable != nullptr) executable->launch(stream);
+  });
+}
+
+void Launcher::launch_shared(CudaPool& pool, const SharedExecutable& shared, const void* as, Take take) {
+  launch(pool, {}, [&](const PoolTurn& turn, CUstream stream) {
+    (shared.is_of(as) ? shared.executable() : take(turn, stream)).launch(stream);
+  });
+}
+
+// @param start  Called where nothing refuses it any more.
+template <typename Start>
+void Launcher::launch(CudaPool& pool, Piece piece, const Start& start) {
   c10::cuda::OptionalCUDAGuard on_device;
   if (c10::cuda::current_device() != device_.index()) on_device.set_index(device_.index());
   const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device_.index());
@@ -28,7 +42,7 @@ void Launcher::launch(CudaPool& pool, const Executable* executable, Piece piece)
   GeneratorClock::Turn numbers(clock_, stream.unwrap());
   if (watched_) [[unlikely]]
     WatchedReplays::check();
-  if (executable != nullptr) executable->launch(stream.stream());
+  start(turn, stream.stream());
   if (watched_ && piece.is_last) [[unlikely]]
     watched_->launched(stream.stream());
   if (piece.is_last) numbers.launched();

@@ -3,6 +3,7 @@
 #include <pianola/graph/cuda/cuda_pool.hpp>
 #include <pianola/graph/cuda/generator_clock.hpp>
 #include <pianola/graph/cuda/ledger_entry.hpp>
+#include <pianola/graph/cuda/shared_executable.hpp>
 #include <pianola/graph/cuda/watched_replays.hpp>
 #include <pianola/graph/pool_turn.hpp>
 
@@ -34,6 +35,11 @@ class Launcher {
   /// @param executable  nullptr: it is the turn of operations that are run by hand.
   /// @throws UsageError, ReplayError, CommunicationError, DeviceError  Nothing was launched.
   void launch(CudaPool& pool, const Executable* executable, Piece piece);
+  /// The same of a whole graph, with an executable that others use, too.
+  /// @param as    That has to have its parameters; else it is taken.
+  /// @param take  Called in the turn, before the launch on that stream. @return  What to launch: that one, or another.
+  using Take = c10::function_ref<const Executable&(const PoolTurn& turn, CUstream stream)>;
+  void launch_shared(CudaPool& pool, const SharedExecutable& shared, const void* as, Take take);
   /// Before copies into memory that the last replay may be reading still. @throws UsageError  As launch().
   void order_behind_replays(CudaPool& pool);
   /// Holds a trial launch, which leaves the generators' numbers on the device moved on, and the host's as they were.
@@ -61,6 +67,8 @@ class Launcher {
   void forget_streams() noexcept;
 
  private:
+  template <typename Start>
+  void launch(CudaPool& pool, Piece piece, const Start& start);
   [[noreturn]] static void refuse_inside_capture();
   void note_stream(CudaPool& pool, c10::cuda::CUDAStream stream, const PoolTurn& turn);
 

@@ -42,6 +42,8 @@ class NumberedReplay {
                             std::span<const CUgraphNode> behind, std::function<void(ExecutableMemory)> made);
   [[nodiscard]] bool runs_unknown_kernels() { return segments_->any_of_no_operation(); }
 
+  /// Whether the executable of the whole step is ever given any, or launched in pieces.
+  [[nodiscard]] bool any() const noexcept { return !calls_.empty(); }
   /// The executable of the whole step is new, and as captured.
   void start() noexcept { given_at_ = 0; }
   /// Those of pieces; see Segments. The capture has ended.

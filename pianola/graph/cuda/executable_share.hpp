@@ -1,0 +1,74 @@
+#pragma once
+#include <pianola/cuda/executable.hpp>
+#include <pianola/graph/account/pool_memory.hpp>
+#include <pianola/graph/cuda/captured_graph.hpp>
+#include <pianola/graph/cuda/cuda_pool.hpp>
+#include <pianola/graph/cuda/input_copies.hpp>
+#include <pianola/graph/cuda/launcher.hpp>
+#include <pianola/graph/cuda/shared_executable.hpp>
+#include <pianola/graph/pool_turn.hpp>
+
+#include <c10/util/FunctionRef.h>
+
+#include <cuda.h>
+
+#include <memory>
+#include <optional>
+
+namespace pianola::graph {
+
+/// What one graph has of an executable that graphs of its pool share; see Note [Executables that graphs share]. It may have none.
+class ExecutableShare {
+ public:
+  /// @param graph  By which PoolGraphs knows it.
+  explicit ExecutableShare(const void* graph) noexcept : graph_(graph) {}
+
+  [[nodiscard]] explicit operator bool() const noexcept { return shared_ != nullptr; }
+  [[nodiscard]] CUgraphExec raw() const noexcept { return shared_->executable().get(); }
+
+  /// Takes a share of one of the pool's, where one takes these nodes, and counts what it has of it. @return  Whether one did.
+  [[nodiscard]] bool join(CudaPool& pool, CUgraph nodes, InputCopies& copies);
+  /// The same of that which another graph of the pool has. @return  Why it does not take them. @throws DeviceError
+  [[nodiscard]] std::optional<UpdateRefusal> join(CudaPool& pool, const ExecutableShare& other, CUgraph nodes,
+                                                  InputCopies& copies);
+  /// Lets graphs that the pool gets later share what was made of these nodes.
+  void offer(CudaPool& pool, Executable made, ExecutableMemory memory, CUgraph nodes, InputCopies& copies);
+
+  /// One that is this graph's alone, where the shared one failed.
+  using MakeOwn = c10::function_ref<const Executable&()>;
+  /// Launches it with the graph's parameters. @throws  As Launcher::launch(), and what make_own() does.
+  void launch(Launcher& launcher, CudaPool& pool, InputCopies& copies, MakeOwn make_own);
+
+  /// Others may go on with it.
+  void leave(CudaPool& pool) noexcept;
+  /// After leave(), before the graph ends: gives it away where others use an executable that was made of it.
+  void hand_over(CudaPool& pool, CapturedGraph& graph) noexcept;
+  /// Whether one that was made of the graph, and is used still, knows its nodes by the graph's.
+  [[nodiscard]] bool lends_nodes() const noexcept { return !made_.expired(); }
+
+  /// While the pool sleeps, and nobody has a turn.
+  void drop_executable() noexcept;
+  [[nodiscard]] bool lacks_executable() const noexcept { return shared_ != nullptr && raw() == nullptr; }
+  void make_again(Executable made, ExecutableMemory memory, CUgraph nodes, InputCopies& copies);
+  /// That accounts count for this graph: all of it, or nothing, where they count it for another.
+  [[nodiscard]] ExecutableMemory counted() const noexcept;
+  struct Counted {
+    ExecutableMemory memory;
+    bool is_shared;  ///< Other graphs use it.
+  };
+  /// The same while others may have turns.
+  [[nodiscard]] Counted counted(CudaPool& pool) const;
+
+ private:
+  void adopt(std::shared_ptr<SharedExecutable> shared, CudaPool& pool, CUgraph nodes, InputCopies& copies);
+  const Executable& take(const PoolTurn& turn, CUstream stream, CudaPool& pool, InputCopies& copies, MakeOwn make_own);
+  [[nodiscard]] bool try_give(const PoolTurn& turn);
+  void leave(CudaPool& pool, const PoolTurn& turn) noexcept;
+
+  const void* graph_;
+  CUgraph nodes_ = nullptr;
+  std::shared_ptr<SharedExecutable> shared_;
+  std::weak_ptr<SharedExecutable> made_;  // of this graph, by whose nodes it knows its own
+};
+
+}  // namespace pianola::graph
