@@ -7,8 +7,9 @@
 namespace pianola::graph {
 
 bool ExecutableShare::join(CudaPool& pool, CUgraph nodes, InputCopies& copies) {
+  const GraphShape shape = GraphShape::read(nodes);
   const PoolTurn turn(pool.turns());
-  auto one = pool.shared_executables().give_one(graph_, nodes, copies.nodes().size(), turn);
+  auto one = pool.shared_executables().give_one(graph_, nodes, shape, copies.nodes().size(), turn);
   if (one == nullptr) return false;
   adopt(std::move(one), pool, nodes, copies);
   return true;
@@ -24,7 +25,12 @@ void ExecutableShare::adopt(std::shared_ptr<SharedExecutable> shared, CudaPool& 
 
 std::optional<UpdateRefusal> ExecutableShare::join(CudaPool& pool, const ExecutableShare& other, CUgraph nodes,
                                                    InputCopies& copies) {
+  const GraphShape shape = GraphShape::read(nodes);
   const PoolTurn turn(pool.turns());
+  if (!other.shared_->may_take(shape, copies.nodes().size())) {
+    return UpdateRefusal{.result = CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED,
+                         .reason = "the graphs differ in the number of nodes or in their edges"};
+  }
   if (auto refusal = other.shared_->give(graph_, nodes, turn)) return refusal;
   other.shared_->add(graph_, turn);
   adopt(other.shared_, pool, nodes, copies);

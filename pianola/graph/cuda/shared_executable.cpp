@@ -3,6 +3,7 @@
 #include <pianola/core/error.hpp>
 #include <pianola/cuda/driver.hpp>
 #include <pianola/cuda/error_codes.hpp>
+#include <pianola/cuda/topology.hpp>
 
 #include <algorithm>
 #include <utility>
@@ -10,25 +11,34 @@
 namespace pianola::graph {
 namespace {
 
-std::size_t count_nodes(CUgraph graph) {
-  std::size_t nodes = 0;
-  check(Driver::get().graph_get_nodes(graph, nullptr, &nodes), "cuGraphGetNodes");
+std::vector<CUgraphNode> nodes_of(CUgraph graph) {
+  const Driver& driver = Driver::get();
+  std::size_t count = 0;
+  check(driver.graph_get_nodes(graph, nullptr, &count), "cuGraphGetNodes");
+  std::vector<CUgraphNode> nodes(count);
+  if (count > 0) check(driver.graph_get_nodes(graph, nodes.data(), &count), "cuGraphGetNodes");
   return nodes;
 }
 
 }  // namespace
 
+GraphShape GraphShape::read(CUgraph graph) {
+  const GraphTopology topology = GraphTopology::read(graph);
+  GraphShape shape{.nodes = topology.nodes().size(), .programmatic = {}};
+  for (const GraphEdge& edge : topology.edges()) {
+    if (!edge.is_programmatic()) continue;
+    shape.programmatic.push_back({edge.from, edge.to, edge.data.from_port, edge.data.to_port});
+  }
+  std::sort(shape.programmatic.begin(), shape.programmatic.end());
+  return shape;
+}
+
 SharedExecutable::SharedExecutable(Executable made, Source source)
     : executable_(std::move(made)),
       has_parameters_of_(source.graph),
       source_(std::move(source)),
-      nodes_(count_nodes(source_.nodes)),
+      shape_(GraphShape::read(source_.nodes)),
       graphs_{source_.graph} {}
-
-// Replays switch the copies of inputs off: CUDA must not pair one with a copy of the step's.
-bool SharedExecutable::may_take(CUgraph nodes, std::size_t copies) const {
-  return executable_.get() != nullptr && copies == source_.copies.size() && count_nodes(nodes) == nodes_;
-}
 
 std::optional<UpdateRefusal> SharedExecutable::give(const void* graph, CUgraph nodes, const PoolTurn& /*turn*/) {
   has_parameters_of_ = nullptr;
@@ -49,7 +59,7 @@ void SharedExecutable::drop() noexcept {
 }
 
 void SharedExecutable::make_again(Executable made, Source source) {
-  nodes_ = count_nodes(source.nodes);
+  shape_ = GraphShape::read(source.nodes);
   const auto maker = std::find(graphs_.begin(), graphs_.end(), source.graph);
   std::rotate(graphs_.begin(), maker, maker == graphs_.end() ? maker : maker + 1);
   executable_ = std::move(made);
@@ -58,13 +68,14 @@ void SharedExecutable::make_again(Executable made, Source source) {
   kept_.reset();
 }
 
-// One that fails for another reason than the graph has no room, say: what is made in its place tells.
-std::shared_ptr<SharedExecutable> SharedExecutables::give_one(const void* graph, CUgraph nodes, std::size_t copies,
-                                                              const PoolTurn& turn) {
+// As many copies of inputs: replays switch them off, and CUDA must not pair one with a copy of the step's. An executable that fails for
+// another reason than the graph has no room, say: what is made in its place tells.
+std::shared_ptr<SharedExecutable> SharedExecutables::give_one(const void* graph, CUgraph nodes, const GraphShape& shape,
+                                                              std::size_t copies, const PoolTurn& turn) {
   std::erase_if(all_, [](const auto& one) { return one.expired(); });
   for (const auto& known : all_) {
     std::shared_ptr<SharedExecutable> one = known.lock();
-    if (one == nullptr || !one->may_take(nodes, copies)) continue;
+    if (one == nullptr || !one->may_take(shape, copies)) continue;
     try {
       if (one->give(graph, nodes, turn)) continue;
     } catch (const DeviceError&) {
@@ -81,13 +92,9 @@ void SharedExecutables::add(const std::shared_ptr<SharedExecutable>& one, const 
 }
 
 bool may_share_executables(CUgraph nodes) {
-  const Driver& driver = Driver::get();
-  std::size_t count = count_nodes(nodes);
-  std::vector<CUgraphNode> all(count);
-  check(driver.graph_get_nodes(nodes, all.data(), &count), "cuGraphGetNodes");
-  return std::all_of(all.begin(), all.end(), [&](CUgraphNode node) {
+  return std::ranges::all_of(nodes_of(nodes), [](CUgraphNode node) {
     CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
-    check(driver.graph_node_get_type(node, &type), "cuGraphNodeGetType");
+    check(Driver::get().graph_node_get_type(node, &type), "cuGraphNodeGetType");
     return type == CU_GRAPH_NODE_TYPE_KERNEL || type == CU_GRAPH_NODE_TYPE_MEMCPY ||
            type == CU_GRAPH_NODE_TYPE_MEMSET || type == CU_GRAPH_NODE_TYPE_EMPTY;
   });

@@ -6,6 +6,7 @@
 
 #include <cuda.h>
 
+#include <array>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -20,8 +21,19 @@ namespace pianola::graph {
 // enqueued or running launches are not affected", says cuda.h of each function that changes an executable's nodes, and
 // cuGraphExecUpdate() changes the parameters of all of them. Whatever is done to one is done in a turn of the pool, in which the launch
 // follows: see Note [Graphs of a pool run one after the other].
-// CUDA pairs the nodes, by their edges and their order. An executable knows its nodes by those of the graph that it was made of, which
-// lives as long as it does.
+// CUDA pairs the nodes, by their edges and their order. Whether it looks at what kind an edge is it does not say: where a kernel may begin
+// before the one it depends on ends, the graphs have to have such edges at the same places. An executable knows its nodes by those of the
+// graph that it was made of, which lives as long as it does.
+
+/// What graphs of one executable have in common, as far as CUDA does not look at it, or tells sooner.
+struct GraphShape {
+  static GraphShape read(CUgraph graph);
+  bool operator==(const GraphShape&) const = default;
+
+  std::size_t nodes = 0;
+  /// Of edges behind which a kernel may begin early: what they lead from and to, by place, and their ports.
+  std::vector<std::array<std::size_t, 4>> programmatic;
+};
 
 /// One executable, and the graphs that use it. A graph is whatever PoolGraphs knows it by.
 class SharedExecutable {
@@ -38,8 +50,10 @@ class SharedExecutable {
   /// Whether it has the parameters of that graph, which may be launched.
   [[nodiscard]] bool is_of(const void* graph) const noexcept { return has_parameters_of_ == graph; }
   [[nodiscard]] const Executable& executable() const noexcept { return executable_; }
-  /// Whether it can be tried to give it these nodes, of which so many copy inputs.
-  [[nodiscard]] bool may_take(CUgraph nodes, std::size_t copies) const;
+  /// Whether it can be tried to give it nodes of this shape, of which so many copy inputs.
+  [[nodiscard]] bool may_take(const GraphShape& shape, std::size_t copies) const {
+    return executable_.get() != nullptr && copies == source_.copies.size() && shape == shape_;
+  }
   /// Gives it the parameters of another graph. Where it does not take them, it is nobody's.
   /// @return  Why it did not. @throws DeviceError
   [[nodiscard]] std::optional<UpdateRefusal> give(const void* graph, CUgraph nodes, const PoolTurn& turn);
@@ -71,7 +85,7 @@ class SharedExecutable {
   Executable executable_;
   const void* has_parameters_of_;  // nullptr: of nobody
   Source source_;
-  std::size_t nodes_ = 0;
+  GraphShape shape_;
   OwnedGraph kept_;  // source_.nodes, where nobody else has them
   std::vector<const void*> graphs_;
 };
@@ -79,9 +93,9 @@ class SharedExecutable {
 /// The shared executables of one pool.
 class SharedExecutables {
  public:
-  /// Gives the graph one that takes it. @return  nullptr: there is none.
-  [[nodiscard]] std::shared_ptr<SharedExecutable> give_one(const void* graph, CUgraph nodes, std::size_t copies,
-                                                           const PoolTurn& turn);
+  /// Gives the graph one that takes it. @param copies  So many of its nodes copy inputs. @return  nullptr: there is none.
+  [[nodiscard]] std::shared_ptr<SharedExecutable> give_one(const void* graph, CUgraph nodes, const GraphShape& shape,
+                                                           std::size_t copies, const PoolTurn& turn);
   void add(const std::shared_ptr<SharedExecutable>& one, const PoolTurn& turn);
 
  private:
