@@ -1,44 +1,38 @@
 #include <pianola/graph/memory_forecast.hpp>
 
-#include <pianola/core/report_format.hpp>
 #include <pianola/graph/run_memory.hpp>
-
-#include <fmt/format.h>
+#include <pianola/memory/capture_room.hpp>
 
 namespace pianola {
 namespace {
 
-// Room for a pool and its executable, and beside them for copies.
-bool is_enough(const MemoryForecast& forecast, std::uint64_t of_driver) {
-  const std::uint64_t taken = forecast.pool + forecast.executable;
-  return taken <= of_driver && taken + forecast.copied <= *forecast.free + forecast.cached;
+memory::CaptureMemory capture_of(const MemoryForecast& forecast) {
+  return {.of_driver = forecast.pool + forecast.executable, .copies = forecast.copied};
+}
+
+std::optional<memory::FreeMemory> left_for(const MemoryForecast& forecast) {
+  if (!forecast.free) return std::nullopt;
+  return memory::FreeMemory{.of_driver = *forecast.free, .cached = forecast.cached, .returnable = forecast.returnable};
 }
 
 }  // namespace
 
 std::optional<bool> MemoryForecast::fits() const {
-  if (!free) return std::nullopt;
-  return is_enough(*this, *free);
+  const auto room = left_for(*this);
+  return room ? std::optional(memory::fits(capture_of(*this), *room)) : std::nullopt;
 }
 
 std::optional<bool> MemoryForecast::would_fit() const {
-  if (!free) return std::nullopt;
-  return is_enough(*this, *free + returnable);
+  const auto room = left_for(*this);
+  return room ? std::optional(memory::would_fit(capture_of(*this), *room)) : std::nullopt;
 }
 
-std::string MemoryForecast::numbers() const {
-  const auto in_bytes = [](std::uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); };
-  const std::string taken =
-      fmt::format("a capture takes {} of the driver and {} for copies", in_bytes(pool + executable), in_bytes(copied));
-  return free ? fmt::format("{}, and the driver has {} left", taken, in_bytes(*free)) : taken;
-}
+std::string MemoryForecast::numbers() const { return memory::room_numbers(capture_of(*this), left_for(*this)); }
 
 std::string MemoryForecast::verdict() const {
-  if (!free) return "Whether it fits is not known: free memory is a GPU's, and this step runs on the CPU.";
-  if (*fits()) return fmt::format("It fits: {}.", numbers());
-  if (!*would_fit()) return fmt::format("It does not fit: {}.", numbers());
-  return fmt::format("It does not fit yet: {}. torch.cuda.empty_cache() gives {} back.", numbers(),
-                     format_bytes(static_cast<double>(returnable)));
+  const auto room = left_for(*this);
+  if (!room) return "Whether it fits is not known: free memory is a GPU's, and this step runs on the CPU.";
+  return memory::room_verdict(capture_of(*this), *room);
 }
 
 Report MemoryForecast::report() const {

@@ -4,6 +4,7 @@
 #include <pianola/core/number_check.hpp>
 #include <pianola/graph/account/block_picture.hpp>
 #include <pianola/graph/account/executable_forecast.hpp>
+#include <pianola/graph/account/memory_left.hpp>
 #include <pianola/graph/device_check.hpp>
 #include <pianola/graph/open_capture.hpp>
 #include <pianola/graph/segment_kind.hpp>
@@ -15,23 +16,17 @@
 
 #include <ATen/Context.h>
 
-#if PIANOLA_WITH_CUDA
-#include <pianola/graph/cuda/free_memory.hpp>
-#endif
-
 #include <fmt/format.h>
 
 namespace pianola::graph {
 namespace {
 
-void note_free_memory([[maybe_unused]] MemoryForecast& forecast) {
-#if PIANOLA_WITH_CUDA
-  if (!forecast.device.is_cuda()) return;
-  const FreeMemory free = free_memory_of(forecast.device.index());
-  forecast.free = free.of_driver;
-  forecast.cached = free.cached;
-  forecast.returnable = free.returnable;
-#endif
+void note_free_memory(MemoryForecast& forecast) {
+  const std::optional<memory::FreeMemory> free = memory_left(forecast.device);
+  if (!free) return;
+  forecast.free = free->of_driver;
+  forecast.cached = free->cached;
+  forecast.returnable = free->returnable;
 }
 
 }  // namespace

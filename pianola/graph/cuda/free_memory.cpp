@@ -16,7 +16,7 @@ constexpr c10::MempoolId_t kOutsideOfPools = {0, 0};
 
 }  // namespace
 
-FreeMemory free_memory_of(c10::DeviceIndex device) {
+memory::FreeMemory free_memory_of(c10::DeviceIndex device) {
   const c10::cuda::CUDAGuard on_device(device);
   std::size_t free = 0, total = 0;
   if (cudaMemGetInfo(&free, &total) != cudaSuccess) return {};
@@ -25,7 +25,7 @@ FreeMemory free_memory_of(c10::DeviceIndex device) {
   const std::int64_t reserved = stats.reserved_bytes[kAll].current;
   const double most = c10::cuda::CUDACachingAllocator::getMemoryFraction(device) * static_cast<double>(total);
   const std::int64_t allowed = std::max<std::int64_t>(static_cast<std::int64_t>(most) - reserved, 0);
-  FreeMemory result{.of_driver = std::min(free, static_cast<std::size_t>(allowed))};
+  memory::FreeMemory result{.of_driver = std::min(free, static_cast<std::size_t>(allowed))};
   for (const auto& segment :
        c10::cuda::CUDACachingAllocator::snapshot(kOutsideOfPools, /*include_traces=*/false).segments) {
     if (segment.device != device || segment.owner_private_pool_id != kOutsideOfPools) continue;
@@ -45,12 +45,12 @@ void make_room_for_a_pool(c10::DeviceIndex device) {
   const double fraction = c10::cuda::CUDACachingAllocator::getMemoryFraction(device);
   const bool is_limited = fraction < 1;
   if (!is_limited && cudaMemGetInfo(&free, &total) == cudaSuccess && static_cast<std::int64_t>(free) >= unused) return;
-  const FreeMemory now = free_memory_of(device);
+  const memory::FreeMemory now = free_memory_of(device);
   if (now.of_driver < now.returnable) c10::cuda::CUDACachingAllocator::emptyCache();
 }
 
 std::size_t free_memory(c10::DeviceIndex device) {
-  const FreeMemory free = free_memory_of(device);
+  const memory::FreeMemory free = free_memory_of(device);
   return free.of_driver + free.cached;
 }
 
