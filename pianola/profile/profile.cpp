@@ -1,6 +1,7 @@
 #include <pianola/profile/profile.hpp>
 
 #include <pianola/core/error.hpp>
+#include <pianola/graph/account/memory_left.hpp>
 #include <pianola/profile/read/chrome_document.hpp>
 #include <pianola/profile/read/chrome_trace.hpp>
 #include <pianola/profile/read/read_profile.hpp>
@@ -22,6 +23,7 @@
 #include <atomic>
 #include <chrono>
 #include <fstream>
+#include <optional>
 #include <set>
 #include <string>
 #include <system_error>
@@ -54,10 +56,11 @@ void check(const ProfileOptions& options) {
   }
 }
 
+c10::Device device_of_steps() { return c10::impl::VirtualGuardImpl(c10::kCUDA).getDevice(); }
+
 void wait_for_device() {
   if (!at::globalContext().hasCUDA()) return;
-  const c10::impl::VirtualGuardImpl cuda(c10::kCUDA);
-  cuda.synchronizeDevice(cuda.getDevice().index());
+  c10::impl::VirtualGuardImpl(c10::kCUDA).synchronizeDevice(device_of_steps().index());
 }
 
 // While it lives, torch's profiler records.
@@ -140,10 +143,20 @@ Nanoseconds time_unrecorded(const std::function<void()>& step, int runs) {
   return std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count() / runs;
 }
 
+// Becomes part of the trace, too.
+void note_memory_left() {
+  if (!at::globalContext().hasCUDA()) return;
+  const c10::Device device = device_of_steps();
+  const std::optional<memory::FreeMemory> left = memory_left(device);
+  if (!left) return;
+  kineto::addMetadataJson(std::string(profiling::kMemoryLeftKey), profiling::memory_left_text(device.index(), *left));
+}
+
 // `unrecorded` becomes part of the trace, so that it is judged alike when it is read again.
 Timeline record(const std::function<void()>& step, const ProfileOptions& options, Nanoseconds unrecorded) {
   Recording recording(options);
   kineto::addMetadataJson(std::string(profiling::kUnrecordedKey), fmt::to_string(unrecorded));
+  if (options.memory) note_memory_left();
   for (int i = 0; i < options.iterations; ++i) {
     RECORD_USER_SCOPE(kProfiledStep);
     step();

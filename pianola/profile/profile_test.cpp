@@ -9,6 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <optional>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -62,6 +63,15 @@ TEST_P(ProfileTest, WhatWasRecordedIsKeptAndReadsTheSame) {
     EXPECT_EQ(again.analysis.kernels, profile.analysis.kernels) << name;
     EXPECT_EQ(again.timeline.unrecorded, profile.timeline.unrecorded) << name;
     EXPECT_EQ(again.decision.headline, profile.decision.headline) << name;
+    ASSERT_TRUE(again.analysis.memory && profile.analysis.memory) << name;
+    const auto& left = profile.analysis.memory->left;
+    ASSERT_EQ(left.has_value(), on_cuda()) << name;
+    ASSERT_EQ(again.analysis.memory->left.has_value(), on_cuda()) << name;
+    if (!left) continue;
+    EXPECT_FALSE(profile.analysis.memory->left_at_most) << "the driver was asked";
+    EXPECT_GT(left->of_driver, 0U) << name;
+    EXPECT_EQ(again.analysis.memory->left->of_driver, left->of_driver) << name;
+    EXPECT_EQ(profile.decision.scopes.back().memory.fits, std::optional(true)) << name;
   }
   EXPECT_TRUE(nlohmann::json::accept(profiling::contents(folder / "step.json")));
   EXPECT_EQ(profiling::contents(folder / "step.json.gz").substr(0, 2), "\x1f\x8b") << "gzip's mark";

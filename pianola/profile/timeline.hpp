@@ -1,7 +1,9 @@
 #pragma once
 #include <pianola/core/export.hpp>
+#include <pianola/memory/capture_room.hpp>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -89,6 +91,13 @@ struct MemoryEvent {
   std::int64_t thread = 0;
 };
 
+/// What is known of a device's memory.
+struct MemoryOfDevice {
+  std::int32_t device = 0;                      ///< As of DeviceWork.
+  std::uint64_t total = 0;                      ///< Bytes that it has; 0: unknown.
+  std::optional<memory::FreeMemory> left = {};  ///< What profile() found left for captures, just before it recorded.
+};
+
 /// What happened on the host and its devices, from whichever profiler.
 ///
 /// Lists are sorted by begin, of two that begin together the longer first, once sort() was called, as readers do.
@@ -97,11 +106,12 @@ class PIANOLA_API Timeline {
   std::vector<DeviceWork> work;
   std::vector<HostCall> calls;
   std::vector<HostRange> ranges;
-  std::vector<MemoryEvent> memory;  ///< Empty where the profiler did not watch the allocator.
-  std::string source;               ///< What it was read from or made by, in words.
-  std::string device_name;          ///< "NVIDIA H200"; empty: unknown.
-  std::vector<std::string> notes;   ///< What was left out or is not as it should be, a sentence each.
-  Nanoseconds unrecorded = 0;       ///< What a run of profile() takes while nothing records it; 0: unknown.
+  std::vector<MemoryEvent> memory;      ///< Empty where the profiler did not watch the allocator.
+  std::vector<MemoryOfDevice> devices;  ///< Of which something is known.
+  std::string source;                   ///< What it was read from or made by, in words.
+  std::string device_name;              ///< "NVIDIA H200"; empty: unknown.
+  std::vector<std::string> notes;       ///< What was left out or is not as it should be, a sentence each.
+  Nanoseconds unrecorded = 0;           ///< What a run of profile() takes while nothing records it; 0: unknown.
 
   /// The number of a name; always the same for the same text.
   NameId intern(std::string_view name);

@@ -30,6 +30,11 @@ std::optional<std::uint64_t> bytes_of(const Analysis& analysis, std::uint64_t Me
   return analysis.memory ? std::optional((*analysis.memory).*figure) : std::nullopt;
 }
 
+std::optional<std::uint64_t> left_of(const Analysis& analysis, std::uint64_t memory::FreeMemory::*figure) {
+  if (!analysis.memory || !analysis.memory->left) return std::nullopt;
+  return (*analysis.memory->left).*figure;
+}
+
 // 0 means that it is not.
 std::optional<std::uint64_t> known(std::optional<std::uint64_t> bytes) { return bytes == 0 ? std::nullopt : bytes; }
 
@@ -60,6 +65,15 @@ void bind_scope(py::module_& module) {
       .def_property_readonly(
           "executable_bytes", [](const ScopePrediction& self) { return self.memory.executables; },
           "Of the executable graphs, outside of torch's allocator.")
+      .def_property_readonly(
+          "fits", [](const ScopePrediction& self) { return self.memory.fits; },
+          "Whether captures find room in what the device has left; None: the profile does not tell.")
+      .def_property_readonly(
+          "planned_bytes", [](const ScopePrediction& self) { return self.memory.planned; },
+          "Of the pool with plan_memory, where the graph would fit with that alone; else None.")
+      .def_property_readonly(
+          "memory_verdict", [](const ScopePrediction& self) { return self.memory.verdict; },
+          "Whether it fits, in a sentence with the numbers; empty: the profile does not tell.")
       .def_readonly("cpp", &ScopePrediction::cpp, "The call to write in C++.")
       .def_readonly("python", &ScopePrediction::python, "The call to write.");
 }
@@ -120,6 +134,14 @@ void bind_profile(py::module_& module) {
       .def_property_readonly(
           "reserved_bytes", [](const Profile& self) { return known(bytes_of(self.analysis, &MemoryUse::reserved)); },
           "The most that the allocator held of the device; None: the profile does not say, or it is of the CPU.")
+      .def_property_readonly(
+          "free_bytes", [](const Profile& self) { return left_of(self.analysis, &memory::FreeMemory::of_driver); },
+          "What the driver has left for pools and executables. Of a trace that pianola.profile() did not record, at "
+          "most: what torch's "
+          "allocator leaves of the device. None: the profile does not say.")
+      .def_property_readonly(
+          "cached_bytes", [](const Profile& self) { return left_of(self.analysis, &memory::FreeMemory::cached); },
+          "What torch's allocator holds unused, for inputs alone; None: the profile does not say.")
       .def("to_text", &Profile::to_text, py::arg("width") = 100, "For people.")
       .def("to_json", &Profile::to_json, "One JSON object.")
       .def("to_html", &Profile::to_html, "A page with pictures that needs nothing else.")

@@ -106,10 +106,13 @@ def test_memory_of_an_iteration_is_what_it_allocates_itself(device):
     assert 2 * MIB <= profile.own_bytes < 2 * MIB + 64 * 1024
     if device.type == "cpu":  # of which torch counts from the profiler's begin on only
         assert profile.allocated_bytes is None and profile.reserved_bytes is None
+        assert profile.free_bytes is None and profile.cached_bytes is None
     else:
         assert profile.reserved_bytes >= profile.allocated_bytes >= 3 * MIB
         assert all(scope.pool_bytes for scope in profile.scopes if scope.expected_us)
         assert profile.scopes[-1].executable_bytes > 0
+        assert profile.free_bytes > 0 and profile.scopes[-1].fits is True
+        assert "It fits: a capture takes" in profile.scopes[-1].memory_verdict
 
 
 def test_memory_is_unknown_where_it_is_not_recorded(device):
@@ -160,3 +163,60 @@ def test_a_step_that_does_nothing_is_said_to_do_nothing():
 def test_a_missing_profile_is_named(tmp_path):
     with pytest.raises(pianola.UsageError, match="nowhere.json"):
         pianola.decide(tmp_path / "nowhere.json")
+
+
+def trace_of_a_gpu(left_mib):
+    """Of kernels that wait for their launches, 8 a step, in steps that are handed out 4 MiB each; and of what profile() found left."""
+    events, host = [], 0.0
+
+    def event(name, category, begin, duration, **args):
+        pid, tid = (0, 7) if category == "kernel" else (1, 1)
+        return {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, "ts": begin, "dur": duration, "args": args}
+
+    def memory(at, sign):
+        args = {"Device Type": 1, "Device Id": 0, "Addr": 4096, "Bytes": sign * 4 * MIB, "Total Allocated": (8 + 2 * sign) * MIB,
+                "Total Reserved": 20 * MIB}  # fmt: skip
+        return {"ph": "i", "s": "t", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": 1, "ts": at, "args": args}
+
+    for step in range(6):
+        events.append(event("a step", "user_annotation", host, 790))
+        events.append(memory(host + 1, 1))
+        for kernel in range(8):
+            correlation, at = 8 * step + kernel + 1, host + 10 + 90 * kernel
+            events.append(event("cudaLaunchKernel", "cuda_runtime", at, 5, correlation=correlation))
+            events.append(event(f"kernel_{kernel}", "kernel", at + 6, 4, device=0, stream=7, correlation=correlation))
+        events.append(memory(host + 780, -1))
+        host += 800
+    left = [0, left_mib * MIB, 0, 0]
+    device = {"id": 0, "name": "a GPU", "totalGlobalMem": 1024 * MIB}
+    return {"schemaVersion": 1, "deviceProperties": [device], "pianolaMemoryLeft": left, "traceEvents": events}
+
+
+def test_what_does_not_fit_is_not_advised(tmp_path):
+    def decided(left_mib):
+        (tmp_path / "trace.json").write_text(json.dumps(trace_of_a_gpu(left_mib)))
+        return pianola.decide(tmp_path / "trace.json", range="a step")
+
+    enough, short = decided(100), decided(2)
+    assert enough.verdict == "graph" and enough.best.fits is True and enough.free_bytes == 100 * MIB
+    assert "It fits: a capture takes 20.0 MiB of the driver" in enough.best.memory_verdict
+    assert short.verdict == "leave" and short.best.fits is False
+    assert "no graph fits into the memory that is left" in short.headline
+    assert any("the driver has 2.0 MiB left" in obstacle for obstacle in short.obstacles)
+    planned = decided(10)
+    assert planned.best.fits is False and planned.best.planned_bytes == 4 * MIB and "unless plan_memory is set" in planned.headline
+    assert any("Set plan_memory: its pool takes 4.0 MiB" in obstacle for obstacle in planned.obstacles)
+
+
+def test_a_trace_of_torch_tells_what_torch_leaves_of_the_device(tmp_path):
+    trace = trace_of_a_gpu(0)
+    del trace["pianolaMemoryLeft"]
+    (tmp_path / "trace.json").write_text(json.dumps(trace))
+    profile = pianola.decide(tmp_path / "trace.json", range="a step")
+    assert profile.free_bytes == (1024 - 20) * MIB and profile.cached_bytes == (20 - 6) * MIB
+    assert "left to the driver, at most" in str(profile) and profile.best.fits is True
+    del trace["deviceProperties"]
+    (tmp_path / "trace.json").write_text(json.dumps(trace))
+    profile = pianola.decide(tmp_path / "trace.json", range="a step")
+    assert profile.free_bytes is None and profile.best.fits is None and profile.best.pool_bytes == 20 * MIB
+    assert "pianola memory --scopes FILE.py:FUNCTION" in json.loads(profile.to_json())["notes"][-1]

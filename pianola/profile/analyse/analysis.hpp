@@ -1,5 +1,6 @@
 #pragma once
 #include <pianola/core/export.hpp>
+#include <pianola/memory/capture_room.hpp>
 #include <pianola/profile/timeline.hpp>
 
 #include <array>
@@ -84,6 +85,9 @@ struct MemoryUse {
   std::uint64_t own = 0;
   std::uint64_t allocated = 0;  ///< The most bytes at a time in blocks of whatever age; 0: unknown, as on a CPU.
   std::uint64_t reserved = 0;   ///< The most that the allocator held of the device; 0: unknown, as on a CPU.
+  /// What the device has left for captures; nothing: the profile does not say.
+  std::optional<memory::FreeMemory> left = {};
+  bool left_at_most = false;  ///< `left` is what torch's allocator leaves of the device: others are not in the profile.
 };
 
 /// How iterations were told apart.

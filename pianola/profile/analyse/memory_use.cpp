@@ -35,6 +35,21 @@ void add_totals(const Timeline& timeline, const Analysis& analysis, TimeSpan spa
   if (before != nullptr) add(*before);
 }
 
+// What profile() found. Else what the device has beyond what torch's allocator held in the end.
+void add_left(const Timeline& timeline, const Analysis& analysis, MemoryUse& use) {
+  const auto device = std::ranges::find(timeline.devices, analysis.device, &MemoryOfDevice::device);
+  if (device == timeline.devices.end()) return;
+  use.left = device->left;
+  if (use.left || device->total == 0) return;
+  for (const MemoryEvent& event : timeline.memory) {
+    if (event.process != analysis.process || event.device != analysis.device || event.reserved == 0) continue;
+    const std::uint64_t unused = event.reserved - std::min(event.reserved, event.allocated);
+    use.left = {
+        .of_driver = device->total - std::min(device->total, event.reserved), .cached = unused, .returnable = unused};
+  }
+  use.left_at_most = use.left.has_value();
+}
+
 }  // namespace
 
 std::optional<MemoryUse> memory_use(const Timeline& timeline, const Analysis& analysis) {
@@ -42,7 +57,9 @@ std::optional<MemoryUse> memory_use(const Timeline& timeline, const Analysis& an
   const std::vector<TimeSpan> spans = allocation_spans(timeline, analysis);
   MemoryUse use{.own = typical_peak(memory_blocks(timeline, analysis.process, analysis.device), spans)};
   // Of the CPU torch counts from the profiler's begin on only.
-  if (analysis.device >= 0) add_totals(timeline, analysis, {spans.front().begin, spans.back().end}, use);
+  if (analysis.device < 0) return use;
+  add_totals(timeline, analysis, {spans.front().begin, spans.back().end}, use);
+  add_left(timeline, analysis, use);
   return use;
 }
 

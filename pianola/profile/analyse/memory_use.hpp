@@ -15,6 +15,12 @@ inline constexpr std::string_view kMemoryUnknown =
     "the memory of a graph is unknown: the profile has no events of torch's allocator. Record with "
     "torch.profiler.profile(profile_memory=True), or with pianola.profile(step) from within the program; the recorder "
     "of "
-    "`pianola profile` does not see the allocator";
+    "`pianola profile` does not see the allocator. `pianola memory --scopes FILE.py:FUNCTION` tells it without a "
+    "profile";
+
+/// What to tell where a profile has the allocator's events, and nothing of what the device has left.
+inline constexpr std::string_view kRoomUnknown =
+    "whether a graph fits is unknown: the profile does not say what the device has left. "
+    "`pianola memory --scopes FILE.py:FUNCTION` tells it on that device";
 
 }  // namespace pianola::profiling

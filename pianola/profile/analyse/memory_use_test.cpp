@@ -40,6 +40,33 @@ TEST(MemoryUseTest, OldGradientsThatAreFreedDoNotHideNewOnes) {
   EXPECT_EQ(analysis.memory->reserved, 512 * kMiB);
 }
 
+// Of 2048 MiB torch holds 512; parameters and gradients, 148, are in use in the end.
+TEST(MemoryUseTest, WhatIsLeftIsAtMostWhatTorchLeavesOfTheDevice) {
+  const Analysis analysis = analyse(training_timeline({.memory = true, .device = 2048}));
+  ASSERT_TRUE(analysis.memory && analysis.memory->left);
+  EXPECT_TRUE(analysis.memory->left_at_most);
+  EXPECT_EQ(analysis.memory->left->of_driver, (2048 - 512) * kMiB);
+  EXPECT_EQ(analysis.memory->left->cached, (512 - 148) * kMiB);
+  EXPECT_EQ(analysis.memory->left->returnable, (512 - 148) * kMiB);
+}
+
+TEST(MemoryUseTest, WhatWasFoundLeftCountsBeforeThat) {
+  Timeline timeline = training_timeline({.memory = true, .device = 2048});
+  timeline.devices.front().left = memory::FreeMemory{.of_driver = 7 * kMiB, .cached = 3, .returnable = 2};
+  const Analysis analysis = analyse(timeline);
+  EXPECT_FALSE(analysis.memory->left_at_most);
+  EXPECT_EQ(analysis.memory->left->of_driver, 7 * kMiB);
+  EXPECT_EQ(analysis.memory->left->cached, 3U);
+  EXPECT_EQ(analysis.memory->left->returnable, 2U);
+}
+
+TEST(MemoryUseTest, WithoutTheDevicesMemoryWhatIsLeftIsUnknown) {
+  EXPECT_FALSE(analyse(training_timeline({.memory = true})).memory->left);
+  Timeline timeline = training_timeline({.memory = true, .device = 2048});
+  timeline.devices.front().device = 1;
+  EXPECT_FALSE(analyse(timeline).memory->left) << "it is that of another device";
+}
+
 TEST(MemoryUseTest, WithoutEventsOfTheAllocatorIsUnknown) { EXPECT_FALSE(analyse(training_timeline({})).memory); }
 
 // Ranges begin the iterations: 300 bytes, then 500, then 100; the block of 4000 bytes is older than all of them.

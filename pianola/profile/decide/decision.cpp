@@ -1,5 +1,6 @@
 #include <pianola/profile/decide/decision.hpp>
 
+#include <pianola/core/report_format.hpp>
 #include <pianola/profile/analyse/host_pace.hpp>
 #include <pianola/profile/analyse/memory_use.hpp>
 #include <pianola/profile/decide/fragments.hpp>
@@ -119,18 +120,54 @@ void add_memory(const Timeline& timeline, const Analysis& analysis, const WorkPa
   }
 }
 
-// The smallest of those that are nearly as fast as the fastest. What stands in a scope's way is to be removed: it does not
-// rule the scope out.
+// For all that the profile says.
+bool finds_room(const ScopePrediction& scope) { return scope.memory.would_fit.value_or(true); }
+
+std::uint64_t taken_by(const ScopePrediction& scope) {
+  return scope.memory.pool.value_or(0) + scope.memory.executables;
+}
+
+// The largest that finds room; nothing: none does.
+const ScopePrediction* largest_that_fits(const std::vector<ScopePrediction>& scopes) {
+  const auto found = std::find_if(scopes.rbegin(), scopes.rend(), [](const ScopePrediction& scope) {
+    return scope.expected != 0 && finds_room(scope);
+  });
+  return found == scopes.rend() ? nullptr : &*found;
+}
+
+std::string way_to_fit(const ScopeMemory& memory, const ScopePrediction* other) {
+  const std::string planned = memory.planned ? fmt::format("Set plan_memory: its pool takes {} then. Or take",
+                                                           format_bytes(static_cast<double>(*memory.planned)))
+                                             : "Take";
+  return fmt::format("{} {}, or smaller batches.", planned,
+                     other != nullptr ? in_words(other->scope) : "a smaller part of the iteration");
+}
+
+void mark_too_large(Decision& decision) {
+  const ScopePrediction* const other = largest_that_fits(decision.scopes);
+  for (ScopePrediction& scope : decision.scopes) {
+    if (finds_room(scope)) continue;
+    scope.obstacle = "it does not fit into the memory that is left";
+    decision.obstacles.push_back(
+        fmt::format("{}: {} {}", in_words(scope.scope), scope.memory.verdict, way_to_fit(scope.memory, other)));
+  }
+}
+
+// The smallest of those that are nearly as fast as the fastest. What stands in a scope's way is to be removed, and does not rule the
+// scope out, but for memory. Where none finds room, the one that takes least.
 std::size_t best_of(const std::vector<ScopePrediction>& scopes) {
-  Nanoseconds fastest = scopes.back().expected;  // of the whole iteration, which can always be told
+  Nanoseconds fastest = 0;
+  const ScopePrediction* least = &scopes.back();  // the whole iteration, which can always be told
   for (const ScopePrediction& scope : scopes) {
-    if (scope.expected != 0) fastest = std::min(fastest, scope.expected);
+    if (scope.expected == 0) continue;
+    if (taken_by(scope) < taken_by(*least)) least = &scope;
+    if (finds_room(scope) && (fastest == 0 || scope.expected < fastest)) fastest = scope.expected;
   }
   const auto enough = static_cast<Nanoseconds>(kClearlyFaster * static_cast<double>(fastest));
   const auto best = std::find_if(scopes.begin(), scopes.end(), [&](const ScopePrediction& scope) {
-    return scope.expected != 0 && scope.expected <= enough;
+    return scope.expected != 0 && finds_room(scope) && scope.expected <= enough;
   });
-  return static_cast<std::size_t>(best - scopes.begin());
+  return static_cast<std::size_t>((best == scopes.end() ? least : &*best) - scopes.data());
 }
 
 bool saves_few_calls(const Analysis& analysis, const ScopePrediction& best) {
@@ -138,7 +175,8 @@ bool saves_few_calls(const Analysis& analysis, const ScopePrediction& best) {
 }
 
 GraphVerdict judge(const Analysis& analysis, const ScopePrediction& best) {
-  if (analysis.utilisation > kBusyDevice || best.speedup < kLittle || saves_few_calls(analysis, best)) {
+  if (analysis.utilisation > kBusyDevice || best.speedup < kLittle || saves_few_calls(analysis, best) ||
+      !finds_room(best)) {
     return GraphVerdict::leave;
   }
   return best.speedup >= kWorthIt ? GraphVerdict::graph : GraphVerdict::small_gain;
@@ -183,6 +221,13 @@ std::string headline(const Analysis& analysis, const Decision& decision) {
   if (analysis.utilisation > kBusyDevice) {
     return fmt::format("Leave it: the device is busy {} of the time, so launches do not keep it waiting.",
                        percent_text(analysis.utilisation));
+  }
+  if (!finds_room(best)) {
+    const bool would_if_planned =
+        std::any_of(decision.scopes.begin(), decision.scopes.end(),
+                    [](const ScopePrediction& one) { return one.memory.planned.has_value(); });
+    return fmt::format("Leave it: no graph fits into the memory that is left{}; {} takes least.",
+                       would_if_planned ? ", unless plan_memory is set" : "", in_words(best.scope));
   }
   if (saves_few_calls(analysis, best)) {
     return fmt::format("Leave it: an iteration issues {}, and launching a graph is a call, too.",
@@ -246,6 +291,7 @@ Decision reckon(const Timeline& timeline, const Analysis& analysis, const Machin
     decision.scopes.push_back(std::move(scope));
   }
   add_memory(timeline, analysis, parts, decision);
+  mark_too_large(decision);
   mark_blocked(profiling::find_obstacles(timeline, analysis, parts), decision);
   decision.best = best_of(decision.scopes);
   decision.verdict = judge(analysis, decision.scopes[decision.best]);
@@ -291,6 +337,11 @@ const char* in_words(GraphScope scope) noexcept {
   return "whole iteration";
 }
 
+const char* fit_in_words(const ScopeMemory& memory) noexcept {
+  if (!memory.fits) return "";
+  return *memory.fits ? "yes" : memory.would_fit.value_or(false) ? "not yet" : "no";
+}
+
 const char* in_words(GraphVerdict verdict) noexcept {
   switch (verdict) {
     case GraphVerdict::graph:
@@ -312,7 +363,11 @@ const char* in_words(GraphVerdict verdict) noexcept {
 Decision decide(const Timeline& timeline, const Analysis& analysis, const MachineModel& model) {
   Decision decision = reckon(timeline, analysis, model);
   add_fragments(timeline, analysis, decision);
-  if (!analysis.memory) decision.memory_unknown = profiling::kMemoryUnknown;
+  if (!analysis.memory) {
+    decision.memory_unknown = profiling::kMemoryUnknown;
+  } else if (!analysis.memory->left && !decision.scopes.empty()) {
+    decision.memory_unknown = profiling::kRoomUnknown;
+  }
   return decision;
 }
 

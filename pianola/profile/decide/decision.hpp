@@ -27,7 +27,17 @@ struct ScopeMemory {
   std::optional<std::uint64_t> pool;  ///< Bytes; nothing: it cannot be told, see Decision::memory_unknown.
   std::uint64_t inputs = 0;           ///< Bytes of the static copies of inputs, as far as a profile shows them.
   std::uint64_t executables = 0;      ///< Bytes of the executable graphs, outside of torch's allocator.
+
+  std::optional<bool> fits =
+      {};  ///< Whether captures find room in MemoryUse::left; nothing: that or the pool is unknown.
+  std::optional<bool> would_fit = {};  ///< The same once torch.cuda.empty_cache() was called.
+  std::optional<std::uint64_t> planned =
+      {};                    ///< Bytes of the pool with plan_memory, where it would fit with that alone.
+  std::string verdict = {};  ///< Whether it fits, with the numbers; empty: unknown.
 };
+
+/// "yes", "not yet" (once torch.cuda.empty_cache() was called), "no"; "" where it is unknown.
+[[nodiscard]] PIANOLA_API const char* fit_in_words(const ScopeMemory& memory) noexcept;
 
 /// What an iteration would take in a scope.
 struct ScopePrediction {
@@ -72,7 +82,7 @@ struct GraphFragments {
 enum class GraphVerdict : std::uint8_t {
   graph,       ///< Worth it.
   small_gain,  ///< A little would be gained.
-  leave,       ///< The device is busy already.
+  leave,       ///< The device is busy already, little would be gained, or no graph fits into the device's memory.
   graphed,     ///< Graphs do the work already.
   fragmented,  ///< They do, and one in their place would be faster.
   unknown      ///< The profile does not tell.
@@ -87,14 +97,16 @@ struct Decision {
   std::vector<std::string> reasons = {};    ///< Sentences with the numbers behind it.
   std::vector<std::string> obstacles = {};  ///< What stands in the way, each with what to do.
   std::vector<ScopePrediction> scopes =
-      {};                           ///< In the order of GraphScope, all of them; empty where unknown or graphed.
-  std::size_t best = 0;             ///< The one that the verdict is about, in `scopes`.
-  std::string memory_unknown = {};  ///< Why the pools cannot be told, and what to do; empty: they can.
+      {};                ///< In the order of GraphScope, all of them; empty where unknown or graphed.
+  std::size_t best = 0;  ///< The one that the verdict is about, in `scopes`.
+  std::string memory_unknown =
+      {};  ///< Why pools, or whether they fit, cannot be told, and what to do; empty: they can.
   std::optional<GraphFragments> fragments = {};  ///< Where an iteration launches several graphs.
   MachineModel model = {};                       ///< What the prediction used.
 };
 
-/// Whether a graph helps, and which: the fastest scope, or the smallest of those within 3 % of it. It is worth it from 1.15
+/// Whether a graph helps, and which: of the scopes that fit into the device's memory (or may, for all that the profile says) the
+/// fastest, or the smallest of those within 3 % of it. It is worth it from 1.15
 /// times as fast on; not if the device is busy more than 95 % of the time, less than 1.05 times is gained, or fewer than 4
 /// calls are saved.
 [[nodiscard]] PIANOLA_API Decision decide(const Timeline& timeline, const Analysis& analysis,

@@ -1,6 +1,8 @@
 #include <pianola/profile/decide/scope_memory.hpp>
 
 #include <pianola/memory/allocator_model.hpp>
+#include <pianola/memory/capture_room.hpp>
+#include <pianola/memory/offset_plan.hpp>
 #include <pianola/profile/analyse/device_work.hpp>
 #include <pianola/profile/analyse/enclosing_ranges.hpp>
 #include <pianola/profile/analyse/memory_blocks.hpp>
@@ -96,9 +98,24 @@ bool is_inside(GraphScope scope, Part part, const WorkParts& parts) {
   return part != Part::optimizer;
 }
 
+std::vector<MemoryBlock> blocks_inside(GraphScope scope, const std::vector<PartBlock>& blocks, const WorkParts& parts) {
+  return chosen(blocks, [&](const PartBlock& one) { return is_inside(scope, one.part, parts); });
+}
+
 std::uint64_t pool_of(GraphScope scope, const std::vector<PartBlock>& blocks, const WorkParts& parts) {
   if (scope == GraphScope::layers) return memory::in_whole_segments(bytes_of_layers(blocks, parts.layer_share()));
-  return memory::pool_bytes(chosen(blocks, [&](const PartBlock& one) { return is_inside(scope, one.part, parts); }));
+  return memory::pool_bytes(blocks_inside(scope, blocks, parts));
+}
+
+memory::CaptureMemory capture_with(std::uint64_t pool, const ScopeMemory& of_scope) {
+  return {.of_driver = pool + of_scope.executables, .copies = of_scope.inputs};
+}
+
+void judge_room(ScopeMemory& of_scope, const memory::FreeMemory& left) {
+  const memory::CaptureMemory capture = capture_with(*of_scope.pool, of_scope);
+  of_scope.fits = memory::fits(capture, left);
+  of_scope.would_fit = memory::would_fit(capture, left);
+  of_scope.verdict = memory::room_verdict(capture, left);
 }
 
 std::size_t nodes_inside(GraphScope scope, const WorkParts& parts) {
@@ -138,6 +155,12 @@ std::array<ScopeMemory, kGraphScopes> scope_memory(const Timeline& timeline, con
     if (analysis.memory) memory[i].pool = pool_of(scope, blocks, parts);
     if (copies_inputs(scope)) memory[i].inputs = from_host;
     memory[i].executables = nodes_inside(scope, parts) * model.node_bytes;
+    if (!analysis.memory || !analysis.memory->left) continue;
+    const memory::FreeMemory& left = *analysis.memory->left;
+    judge_room(memory[i], left);
+    if (*memory[i].would_fit || scope == GraphScope::layers) continue;  // those have pools of their own
+    const std::uint64_t planned = memory::plan_offsets(blocks_inside(scope, blocks, parts)).bytes;
+    if (memory::would_fit(capture_with(planned, memory[i]), left)) memory[i].planned = planned;
   }
   return memory;
 }

@@ -25,6 +25,8 @@ namespace pianola::profiling {
 //   inputs                of callables: what is copied from the host to the device in an iteration, once more
 //   executables           kernels, copies and memsets inside * node_bytes
 //
+// Captures take pools and executables of what the driver has left, and inputs of torch's allocator: see memory/capture_room.hpp.
+//
 // Not seen: static copies of inputs that lie on the device already, and those between layers; workspaces
 // of cuBLAS; fragments of layers; blocks that other streams use, which are free only after the capture.
 

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 
 namespace pianola::scope_memory_test {
 namespace {
@@ -14,15 +15,19 @@ namespace {
 using profiling::testing::training_timeline;
 using profiling::testing::TrainingShape;
 using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::Contains;
+using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::Optional;
+using ::testing::SizeIs;
 
 constexpr std::uint64_t kMiB = 1U << 20U;
 constexpr std::uint64_t kNode = 1600;  // MachineModel::node_bytes
 
 struct Judged {
-  explicit Judged(const TrainingShape& shape)
-      : timeline(training_timeline(shape)), decision(decide(timeline, analyse(timeline))) {}
+  explicit Judged(Timeline of) : timeline(std::move(of)), decision(decide(timeline, analyse(timeline))) {}
+  explicit Judged(const TrainingShape& shape) : Judged(training_timeline(shape)) {}
   [[nodiscard]] const ScopeMemory& memory(GraphScope scope) const {
     return decision.scopes.at(static_cast<std::size_t>(scope)).memory;
   }
@@ -109,12 +114,85 @@ TEST(ScopeMemoryTest, WhereNoModuleIsNamedAllButTheOptimizerCountsAsForward) {
 }
 
 TEST(ScopeMemoryTest, WithoutEventsOfTheAllocatorThePoolIsUnknownAndItIsSaidHowToRecordThem) {
-  const Judged step({});
+  const Judged step(TrainingShape{});
   for (const ScopePrediction& scope : step.decision.scopes) EXPECT_FALSE(scope.memory.pool);
   EXPECT_THAT(step.decision.memory_unknown,
               AllOf(HasSubstr("the profile has no events of torch's allocator"), HasSubstr("profile_memory=True"),
-                    HasSubstr("the recorder of `pianola profile` does not see the allocator")));
-  EXPECT_EQ(Judged({.memory = true}).decision.memory_unknown, "");
+                    HasSubstr("the recorder of `pianola profile` does not see the allocator"),
+                    HasSubstr("`pianola memory --scopes FILE.py:FUNCTION` tells it without a profile")));
+}
+
+// What pianola.profile() found left; nothing of it is torch's.
+Judged judged_with_left(std::uint64_t mib, TrainingShape shape = {}) {
+  shape.memory = true;
+  Timeline timeline = training_timeline(shape);
+  timeline.devices = {{.left = memory::FreeMemory{.of_driver = mib * kMiB}}};
+  return Judged(std::move(timeline));
+}
+
+TEST(ScopeMemoryTest, WhereThereIsRoomEachScopeFitsAndHasTheNumbers) {
+  const Judged step = judged_with_left(1024);
+  EXPECT_EQ(step.decision.memory_unknown, "");
+  for (const ScopePrediction& scope : step.decision.scopes) {
+    EXPECT_THAT(scope.memory.fits, Optional(true)) << in_words(scope.scope);
+    EXPECT_STREQ(fit_in_words(scope.memory), "yes");
+    EXPECT_THAT(scope.memory.verdict, HasSubstr("It fits: a capture takes"));
+  }
+  EXPECT_THAT(step.memory(GraphScope::iteration).verdict, HasSubstr("takes 110.2 MiB of the driver"));
+  EXPECT_EQ(step.decision.verdict, GraphVerdict::graph);
+}
+
+// 86 MiB of the passes fit, with 191 KiB of executables; 110 of the iteration do not.
+TEST(ScopeMemoryTest, AScopeThatDoesNotFitIsNotAdvisedAndItIsSaidWhatToDo) {
+  const Judged step = judged_with_left(100);
+  const Decision& decision = step.decision;
+  EXPECT_STREQ(fit_in_words(step.memory(GraphScope::iteration)), "no");
+  EXPECT_STREQ(fit_in_words(step.memory(GraphScope::layers)), "no");
+  EXPECT_STREQ(fit_in_words(step.memory(GraphScope::forward_backward)), "yes");
+  EXPECT_EQ(decision.verdict, GraphVerdict::graph);
+  EXPECT_THAT(decision.scopes[decision.best].scope, AnyOf(GraphScope::forward_backward, GraphScope::without_optimizer));
+  EXPECT_EQ(decision.scopes.back().obstacle, "it does not fit into the memory that is left");
+  EXPECT_THAT(decision.obstacles,
+              Contains(AllOf(HasSubstr("whole iteration: It does not fit: a capture takes 110.2 MiB of the driver"),
+                             HasSubstr("the driver has 100.0 MiB left"),
+                             HasSubstr("take iteration without optimizer, or smaller batches"))));
+}
+
+TEST(ScopeMemoryTest, WhereAPlanMakesItFitItsPoolIsTold) {
+  const ScopeMemory with_little = judged_with_left(100).memory(GraphScope::iteration);
+  ASSERT_TRUE(with_little.planned) << "73 MiB are in use at a time";
+  EXPECT_GE(*with_little.planned, 73 * kMiB);
+  EXPECT_LT(*with_little.planned, 100 * kMiB);
+  EXPECT_THAT(judged_with_left(100).decision.obstacles, Contains(HasSubstr("Set plan_memory: its pool takes")));
+  EXPECT_FALSE(judged_with_left(72).memory(GraphScope::iteration).planned);
+  EXPECT_FALSE(judged_with_left(1024).memory(GraphScope::iteration).planned) << "it fits as it is";
+}
+
+TEST(ScopeMemoryTest, WhereNoScopeFitsThereIsNoAdviceToGraph) {
+  const Decision decision = judged_with_left(10).decision;
+  EXPECT_EQ(decision.verdict, GraphVerdict::leave);
+  EXPECT_THAT(decision.headline,
+              HasSubstr("Leave it: no graph fits into the memory that is left; forward and backward takes least."));
+  EXPECT_THAT(decision.obstacles, SizeIs(kGraphScopes));
+  EXPECT_THAT(decision.obstacles, Each(HasSubstr("Take a smaller part of the iteration, or smaller batches.")));
+}
+
+TEST(ScopeMemoryTest, WhatTorchGivesBackDoesNotRuleAScopeOut) {
+  Timeline timeline = training_timeline({.memory = true});
+  timeline.devices = {{.left = memory::FreeMemory{.cached = 300 * kMiB, .returnable = 200 * kMiB}}};
+  const Judged step(std::move(timeline));
+  EXPECT_STREQ(fit_in_words(step.memory(GraphScope::iteration)), "not yet");
+  EXPECT_EQ(step.decision.verdict, GraphVerdict::graph);
+  EXPECT_EQ(step.decision.scopes.back().obstacle, "");
+}
+
+TEST(ScopeMemoryTest, WithoutWhatTheDeviceHasOnlyTheRoomIsUnknown) {
+  const Judged step({.memory = true});
+  EXPECT_TRUE(step.memory(GraphScope::iteration).pool);
+  EXPECT_FALSE(step.memory(GraphScope::iteration).fits);
+  EXPECT_STREQ(fit_in_words(step.memory(GraphScope::iteration)), "");
+  EXPECT_THAT(step.decision.memory_unknown,
+              AllOf(HasSubstr("whether a graph fits is unknown"), HasSubstr("pianola memory --scopes")));
 }
 
 }  // namespace

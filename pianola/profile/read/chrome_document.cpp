@@ -7,10 +7,12 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace pianola::profiling {
 namespace {
@@ -30,7 +32,10 @@ class DocumentReader {
   DocumentReader(Timeline& timeline, ChromeDocument& document)
       : timeline_(timeline), document_(document), sink_(timeline) {}
 
-  void finish() { sink_.finish(base_); }
+  void finish() {
+    sink_.finish(base_);
+    note_memory_left();
+  }
 
   bool null() { return wrong_type(); }
   bool boolean(bool /*value*/) { return wrong_type(); }
@@ -47,7 +52,8 @@ class DocumentReader {
   bool parse_error(std::size_t position, const std::string& last_token, const nlohmann::json::exception& error);
 
  private:
-  enum class Section : std::uint8_t { other, events, devices, base, unrecorded, source, notes };
+  enum class Section : std::uint8_t { other, events, devices, base, unrecorded, memory_left, source, notes };
+  enum class DeviceField : std::uint8_t { other, id, name, memory };
 
   bool in_event() const { return depth_ > event_list_depth_ && event_list_depth_ != 0; }
   void open() {
@@ -62,6 +68,9 @@ class DocumentReader {
   bool integer(Integer value);
   template <class Integer>
   void set(Integer value);
+  template <class Integer>
+  void set_of_device(Integer value);
+  void note_memory_left();
   bool wrong_type();
 
   Timeline& timeline_;
@@ -73,7 +82,8 @@ class DocumentReader {
   std::int64_t event_list_depth_ = 0;  // As many are open inside the list of events; 0: outside.
   std::size_t objects_ = 0;            // In that list so far.
   Section section_ = Section::other;
-  bool device_name_ = false;  // The next string is a device's name.
+  DeviceField device_field_ = DeviceField::other;
+  std::vector<std::int64_t> memory_left_;  // Of kMemoryLeftKey.
   bool in_args_ = false;
   bool skip_ = false;  // Nothing else of this event matters.
   ChromeField field_ = ChromeField::other;
@@ -85,6 +95,8 @@ bool DocumentReader::start_object(std::size_t /*size*/) {
     event_.clear();
     event_.number = ++objects_;
     skip_ = in_args_ = false;
+  } else if (depth_ == 2 && section_ == Section::devices) {
+    timeline_.devices.push_back({.device = static_cast<std::int32_t>(timeline_.devices.size())});
   } else if (in_event()) {
     const bool args = field_ == ChromeField::args && depth_ == event_list_depth_ + 1;
     if (args) {
@@ -127,7 +139,7 @@ bool DocumentReader::end_array() {
 
 bool DocumentReader::key(const std::string& text) {
   field_ = ChromeField::other;
-  device_name_ = false;
+  device_field_ = DeviceField::other;
   if (in_event()) {
     if (skip_) return true;
     if (depth_ == event_list_depth_ + 1) field_ = field_of(text);
@@ -137,18 +149,22 @@ bool DocumentReader::key(const std::string& text) {
                : text == "deviceProperties" ? Section::devices
                : text == kBaseKey           ? Section::base
                : text == kUnrecordedKey     ? Section::unrecorded
+               : text == kMemoryLeftKey     ? Section::memory_left
                : text == kSourceKey         ? Section::source
                : text == kNotesKey          ? Section::notes
                                             : Section::other;
-  } else if (section_ == Section::devices) {
-    device_name_ = depth_ == 3 && text == "name" && timeline_.device_name.empty();
+  } else if (section_ == Section::devices && depth_ == 3) {
+    device_field_ = text == "id"               ? DeviceField::id
+                    : text == "name"           ? DeviceField::name
+                    : text == "totalGlobalMem" ? DeviceField::memory
+                                               : DeviceField::other;
   }
   return true;
 }
 
 bool DocumentReader::string(const std::string& text) {
-  if (device_name_) timeline_.device_name = text;
-  device_name_ = false;
+  if (device_field_ == DeviceField::name && timeline_.device_name.empty()) timeline_.device_name = text;
+  device_field_ = DeviceField::other;
   if (depth_ == 1 && section_ == Section::source) timeline_.source = text;
   if (depth_ == 2 && section_ == Section::notes) document_.notes.push_back(text);
   if (field_ == ChromeField::name) {
@@ -190,9 +206,38 @@ bool DocumentReader::integer(Integer value) {
     timeline_.unrecorded = checked_time(value, kUnrecordedKey);
     TimeCheck("the " + timeline_.source)({0, timeline_.unrecorded}, [] { return std::string(kUnrecordedKey); });
   }
+  if (depth_ == 2 && section_ == Section::memory_left && is_within(value, kMostBytes)) {
+    memory_left_.push_back(static_cast<std::int64_t>(value));
+  }
+  if (device_field_ != DeviceField::other && !timeline_.devices.empty()) set_of_device(value);
+  device_field_ = DeviceField::other;
   if (field_ != ChromeField::other) set(value);
   field_ = ChromeField::other;
   return true;
+}
+
+template <class Integer>
+void DocumentReader::set_of_device(Integer value) {
+  MemoryOfDevice& device = timeline_.devices.back();
+  if (device_field_ == DeviceField::id && std::in_range<std::int32_t>(value)) {
+    device.device = static_cast<std::int32_t>(value);
+  } else if (device_field_ == DeviceField::memory && value >= 0 && is_within(value, kMostBytes)) {
+    device.total = static_cast<std::uint64_t>(value);
+  }
+}
+
+// What is no such list tells nothing.
+void DocumentReader::note_memory_left() {
+  const bool is_told = memory_left_.size() == 4 && std::in_range<std::int32_t>(memory_left_[0]) &&
+                       std::ranges::all_of(memory_left_, [](std::int64_t value) { return value >= 0; });
+  if (!is_told) return;
+  const auto bytes = [&](std::size_t i) { return static_cast<std::uint64_t>(memory_left_[i]); };
+  const auto number = static_cast<std::int32_t>(memory_left_[0]);
+  auto device = std::ranges::find(timeline_.devices, number, &MemoryOfDevice::device);
+  if (device == timeline_.devices.end()) {
+    device = timeline_.devices.insert(timeline_.devices.end(), MemoryOfDevice{.device = number});
+  }
+  device->left = {.of_driver = bytes(1), .cached = bytes(2), .returnable = bytes(3)};
 }
 
 template <class Integer>
@@ -303,6 +348,10 @@ bool DocumentReader::parse_error(std::size_t position, const std::string& last_t
 }
 
 }  // namespace
+
+std::string memory_left_text(std::int32_t device, const memory::FreeMemory& left) {
+  return fmt::format("[{}, {}, {}, {}]", device, left.of_driver, left.cached, left.returnable);
+}
 
 ChromeDocument read_chrome_document(std::istream& text, Timeline& timeline) {
   ChromeDocument document;

@@ -12,8 +12,14 @@ namespace pianola::profiling {
 /// Beside "traceEvents": Timeline::unrecorded, of traces that Pianola wrote or had written.
 inline constexpr std::string_view kUnrecordedKey = "pianolaUnrecordedNanoseconds";
 
+/// Beside it in traces of profile(): MemoryOfDevice::left, as a list of the device, and bytes of the driver, cached, and returnable.
+inline constexpr std::string_view kMemoryLeftKey = "pianolaMemoryLeft";
+
 /// Beside it in traces that python/pianola/_nsight.py makes of other files: Timeline::source, and notes, a list of texts.
 inline constexpr std::string_view kSourceKey = "pianolaSource", kNotesKey = "pianolaNotes";
+
+/// What stands under kMemoryLeftKey.
+[[nodiscard]] std::string memory_left_text(std::int32_t device, const memory::FreeMemory& left);
 
 /// How the text of a trace ended.
 struct ChromeDocument {

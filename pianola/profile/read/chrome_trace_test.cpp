@@ -145,6 +145,27 @@ TEST(ChromeTraceTest, ReadsTheTimeOfAnUnrecordedIterationWhereThereIsOne) {
   EXPECT_EQ(read(R"({"other": {"pianolaUnrecordedNanoseconds": 7})" + events).unrecorded, 0) << "nested deeper";
 }
 
+TEST(ChromeTraceTest, ReadsTheMemoryOfEachDeviceAndWhatWasLeftOfOne) {
+  const std::string events = R"("traceEvents": [{"ph": "X", "cat": "kernel", "name": "gemm", "ts": 1, "dur": 1}]})";
+  const Timeline timeline = read(R"({"deviceProperties": [{"id": 0, "name": "a", "totalGlobalMem": 150109880320},
+      {"totalGlobalMem": 1024, "id": 3, "warpSize": 32}], "pianolaMemoryLeft": [3, 700, 60, 5], )" +
+                                 events);
+  ASSERT_EQ(timeline.devices.size(), 2U);
+  EXPECT_EQ(timeline.devices[0].device, 0);
+  EXPECT_EQ(timeline.devices[0].total, 150'109'880'320U);
+  EXPECT_FALSE(timeline.devices[0].left);
+  EXPECT_EQ(timeline.devices[1].device, 3);
+  EXPECT_EQ(timeline.devices[1].total, 1024U);
+  ASSERT_TRUE(timeline.devices[1].left);
+  EXPECT_EQ(timeline.devices[1].left->of_driver, 700U);
+  EXPECT_EQ(timeline.devices[1].left->cached, 60U);
+  EXPECT_EQ(timeline.devices[1].left->returnable, 5U);
+  for (const char* wrong : {"[3, 700, 60]", "[3, 700, 60, -5]", "[3, 700, 60, \"5\"]", "7", "[-9e9, 1, 2, 3]"}) {
+    EXPECT_TRUE(read(R"({"pianolaMemoryLeft": )" + std::string(wrong) + ", " + events).devices.empty()) << wrong;
+  }
+  EXPECT_EQ(read(R"({"deviceProperties": [{"id": 0, "totalGlobalMem": -4}], )" + events).devices[0].total, 0U);
+}
+
 TEST(ChromeTraceTest, DoesNotMistakeWhatIsNestedDeeperForAnEvent) {
   const Timeline timeline = read(R"({"other": {"traceEvents": [{"ph": "X", "cat": "kernel", "name": "no", "ts": 1}]},
       "traceEvents": [{"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 5, "dur": 1,

@@ -36,6 +36,8 @@ struct Step {
   Step() {
     timeline.device_name = "NVIDIA H200";
     timeline.unrecorded = 90'000;
+    timeline.devices = {{.device = 0, .total = 1024}, {.device = 1, .total = 2048}};
+    timeline.devices[1].left = memory::FreeMemory{.of_driver = 700, .cached = 60, .returnable = 5};
     range("train \"step\"\n", HostRange::Kind::annotation, 0, 100'000);
     range("nn.Module: Linear_3", HostRange::Kind::module, 1'000, 30'000);
     range("aten::addmm", HostRange::Kind::operation, 2'000, 20'000);
@@ -101,6 +103,16 @@ struct Step {
 void expect_same(const Timeline& read, const Timeline& written) {
   profiling::expect_same_events(read, written);
   EXPECT_EQ(read.device_name, written.device_name);
+  ASSERT_EQ(read.devices.size(), written.devices.size());
+  for (std::size_t i = 0; i < read.devices.size(); ++i) {
+    EXPECT_EQ(read.devices[i].device, written.devices[i].device);
+    EXPECT_EQ(read.devices[i].total, written.devices[i].total);
+    ASSERT_EQ(read.devices[i].left.has_value(), written.devices[i].left.has_value());
+    if (!read.devices[i].left) continue;
+    EXPECT_EQ(read.devices[i].left->of_driver, written.devices[i].left->of_driver);
+    EXPECT_EQ(read.devices[i].left->cached, written.devices[i].left->cached);
+    EXPECT_EQ(read.devices[i].left->returnable, written.devices[i].left->returnable);
+  }
   EXPECT_EQ(read.unrecorded, written.unrecorded);
   EXPECT_THAT(read.notes, IsEmpty());
 }

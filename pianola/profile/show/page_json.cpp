@@ -261,11 +261,11 @@ Json memory_table(const Decision& decision) {
   Json rows = Json::array();
   for (std::size_t i = 0; i < decision.scopes.size(); ++i) {
     const ScopeMemory& memory = decision.scopes[i].memory;
-    rows.push_back(scope_row(
-        decision, i,
-        {memory.pool ? bytes_text(*memory.pool) : "-", bytes_text(memory.inputs), bytes_text(memory.executables)}));
+    rows.push_back(scope_row(decision, i,
+                             {memory.pool ? bytes_text(*memory.pool) : "-", bytes_text(memory.inputs),
+                              bytes_text(memory.executables), memory.fits ? fit_in_words(memory) : "-"}));
   }
-  return table_json("Device memory by what the graph takes in", {"Scope", "#Pool", "#Inputs", "#Executables"},
+  return table_json("Device memory by what the graph takes in", {"Scope", "#Pool", "#Inputs", "#Executables", "Fits"},
                     std::move(rows));
 }
 
@@ -273,8 +273,16 @@ std::string memory_note(const Analysis& analysis, const Decision& decision) {
   const std::string nodes = fmt::format("Executables are reckoned with {} for each kernel, copy and memset.",
                                         bytes_text(decision.model.node_bytes));
   if (!analysis.memory) return fmt::format("{} As for the pool, {}.", nodes, cut(decision.memory_unknown, 1000));
-  return fmt::format("An iteration as it is allocates up to {} of its own at a time. {}",
-                     bytes_text(analysis.memory->own), nodes);
+  std::string note = fmt::format("An iteration as it is allocates up to {} of its own at a time. {}",
+                                 bytes_text(analysis.memory->own), nodes);
+  if (const auto& left = analysis.memory->left) {
+    note += fmt::format(" The driver has {}{} left, and torch's allocator holds {} unused.",
+                        analysis.memory->left_at_most ? "at most " : "", bytes_text(left->of_driver),
+                        bytes_text(left->cached));
+  } else if (!decision.memory_unknown.empty()) {
+    note += fmt::format(" As for the room, {}.", cut(decision.memory_unknown, 1000));
+  }
+  return note;
 }
 
 Json scopes(const Analysis& analysis, const Decision& decision) {

@@ -153,11 +153,17 @@ TEST(PageTest, ShowsTheMemoryOfScopes) {
   profile.analysis.memory = MemoryUse{.own = 3U << 20U};
   profile.decision.scopes[1].memory = {.pool = 8U << 20U, .inputs = 512, .executables = 20'480};
   const Json scopes = data_of(profile)["scopes"];
-  EXPECT_EQ(cells_of(scopes["memory"]["rows"][0]), Json::parse(R"(["each layer", "-", "-", "-"])"));
+  EXPECT_EQ(cells_of(scopes["memory"]["rows"][0]), Json::parse(R"(["each layer", "-", "-", "-", "-"])"));
   EXPECT_EQ(cells_of(scopes["memory"]["rows"][1]),
-            Json::parse(R"(["whole iteration", "8.0 MiB", "512 bytes", "20.0 KiB"])"));
+            Json::parse(R"(["whole iteration", "8.0 MiB", "512 bytes", "20.0 KiB", "-"])"));
   EXPECT_THAT(scopes["memory_note"].get<std::string>(),
               StartsWith("An iteration as it is allocates up to 3.0 MiB of its own"));
+  profile.analysis.memory->left = memory::FreeMemory{.of_driver = 4U << 20U, .cached = 1U << 20U};
+  profile.decision.scopes[1].memory.fits = profile.decision.scopes[1].memory.would_fit = false;
+  const Json short_of_memory = data_of(profile)["scopes"];
+  EXPECT_EQ(cells_of(short_of_memory["memory"]["rows"][1])[4], "no");
+  EXPECT_THAT(short_of_memory["memory_note"].get<std::string>(),
+              HasSubstr("The driver has 4.0 MiB left, and torch's allocator holds 1.0 MiB unused."));
 }
 
 TEST(PageTest, FoldsRegionsAfterTheFirstFiftyAndSortsByNumbers) {

@@ -50,7 +50,11 @@ void add_memory(const Analysis& analysis, Report& report) {
   report.fact("own_bytes", "memory of its own", memory.own, "bytes");
   if (analysis.device < 0) return;
   report.fact("allocated_bytes", "allocated at most", or_unknown(memory.allocated), "bytes")
-      .fact("reserved_bytes", "reserved at most", or_unknown(memory.reserved), "bytes");
+      .fact("reserved_bytes", "reserved at most", or_unknown(memory.reserved), "bytes")
+      .fact("free_bytes", memory.left_at_most ? "left to the driver, at most" : "left to the driver",
+            memory.left ? ReportValue(memory.left->of_driver) : ReportValue(), "bytes")
+      .fact("cached_bytes", "unused in torch's allocator",
+            memory.left ? ReportValue(memory.left->cached) : ReportValue(), "bytes");
 }
 
 // What was left out or is unknown.
@@ -111,19 +115,31 @@ ReportTable scope_table(const Decision& decision) {
   return table;
 }
 
+// Of those that may be taken; what is said of the others is among the obstacles.
+std::vector<std::string> memory_verdicts(const Decision& decision) {
+  std::vector<std::string> verdicts;
+  for (const ScopePrediction& scope : decision.scopes) {
+    const std::string& verdict = scope.memory.verdict;
+    if (scope.memory.would_fit.value_or(false))
+      verdicts.push_back(fmt::format("{}: {}", in_words(scope.scope), verdict));
+  }
+  return verdicts;
+}
+
 ReportTable memory_table(const Decision& decision) {
   ReportTable table("memory", "Device memory that graphs would take",
                     {{"scope"},
                      {"pool_bytes", "pool", "bytes"},
                      {"input_bytes", "inputs", "bytes"},
-                     {"executable_bytes", "executables", "bytes"}});
+                     {"executable_bytes", "executables", "bytes"},
+                     {"fits"}});
   for (const ScopePrediction& scope : decision.scopes) {
     if (scope.expected == 0) {
-      table.row({in_words(scope.scope), {}, {}, {}});
+      table.row({in_words(scope.scope), {}, {}, {}, {}});
     } else {
       const ScopeMemory& memory = scope.memory;
       table.row({in_words(scope.scope), memory.pool ? ReportValue(*memory.pool) : ReportValue(), memory.inputs,
-                 memory.executables});
+                 memory.executables, memory.fits ? ReportValue(fit_in_words(memory)) : ReportValue()});
     }
   }
   return table;
@@ -171,6 +187,7 @@ Report profile_report(const Timeline& timeline, const Analysis& analysis, const 
   Report report("Profile: " + timeline.source);
   add_facts(timeline, analysis, decision, report);
   report.list("reasons", "Why", decision.reasons).list("obstacles", "In the way", decision.obstacles);
+  report.list("memory_verdicts", "Whether it fits", memory_verdicts(decision));
   report.list("notes", "Notes", notes(timeline, decision));
   report.table(idle_table(analysis));
   if (!decision.scopes.empty()) report.table(scope_table(decision)).table(memory_table(decision));

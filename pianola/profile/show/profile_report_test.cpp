@@ -16,6 +16,7 @@ namespace {
 using profiling::testing::training_timeline;
 using profiling::testing::TrainingShape;
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -63,7 +64,7 @@ TEST(ProfileReportTest, WhatCannotBeToldHasNoNumber) {
 }
 
 TEST(ProfileReportTest, MemoryIsThereInTextAndJson) {
-  const Report report = report_of({.memory = true});
+  const Report report = report_of({.memory = true, .device = 2048});
   const auto json = nlohmann::json::parse(report.to_json());
   EXPECT_EQ(json["own_bytes"], 73U << 20U);
   EXPECT_EQ(json["allocated_bytes"], 173U << 20U);
@@ -72,9 +73,29 @@ TEST(ProfileReportTest, MemoryIsThereInTextAndJson) {
   EXPECT_EQ(json["memory"][3]["pool_bytes"], 110U << 20U);
   EXPECT_EQ(json["memory"][3]["input_bytes"], 0);
   EXPECT_EQ(json["memory"][3]["executable_bytes"], 125 * 1600);
+  EXPECT_EQ(json["memory"][3]["fits"], "yes");
+  EXPECT_EQ(json["free_bytes"], (2048U - 512U) << 20U);
+  EXPECT_EQ(json["cached_bytes"], (512U - 148U) << 20U);
+  ASSERT_EQ(json["memory_verdicts"].size(), kGraphScopes);
+  EXPECT_THAT(json["memory_verdicts"][3].get<std::string>(),
+              HasSubstr("whole iteration: It fits: a capture takes 110.2 MiB of the driver"));
   EXPECT_THAT(json["notes"], IsEmpty());
-  EXPECT_THAT(report.to_text(), AllOf(HasSubstr("memory of its own    73.0 MiB"),
+  EXPECT_THAT(report.to_text(), HasSubstr("left to the driver, at most"));
+  EXPECT_THAT(report.to_text(), AllOf(ContainsRegex("memory of its own +73.0 MiB"),
                                       HasSubstr("Device memory that graphs would take"), HasSubstr("110.0 MiB")));
+}
+
+TEST(ProfileReportTest, WhatDoesNotFitIsAmongTheObstaclesAndTheTableSaysSo) {
+  Timeline timeline = training_timeline({.memory = true});
+  timeline.devices = {{.left = memory::FreeMemory{.of_driver = 100U << 20U}}};
+  const Analysis analysis = analyse(timeline);
+  const auto json = nlohmann::json::parse(profile_report(timeline, analysis, decide(timeline, analysis)).to_json());
+  EXPECT_EQ(json["memory"][1]["fits"], "yes");
+  EXPECT_EQ(json["memory"][3]["fits"], "no");
+  EXPECT_EQ(json["memory_verdicts"].size(), 2U) << "of those that fit";
+  EXPECT_EQ(json["obstacles"].size(), 2U) << "of the others";
+  EXPECT_THAT(json["obstacles"][1].get<std::string>(), HasSubstr("whole iteration: It does not fit"));
+  EXPECT_EQ(json["free_bytes"], 100U << 20U);
 }
 
 TEST(ProfileReportTest, MemoryThatIsUnknownHasNoNumberAndANoteOnHowToRecordIt) {

@@ -22,6 +22,27 @@ constexpr std::size_t kPiece = std::size_t{1} << 16;
                     .fix = "name a file in a folder that exists, may be written to and has room"});
 }
 
+// The name is that of the first.
+std::string device_properties(const Timeline& of) {
+  const std::string name = of.device_name.empty() ? "" : fmt::format(R"(, "name": {})", json_string(of.device_name));
+  if (of.devices.empty()) return name.empty() ? "" : fmt::format(R"({{"id": 0{}}})", name);
+  std::string all;
+  for (const MemoryOfDevice& device : of.devices) {
+    const std::string total = device.total == 0 ? "" : fmt::format(R"(, "totalGlobalMem": {})", device.total);
+    all += fmt::format(R"({}{{"id": {}{}{}}})", all.empty() ? "" : ", ", device.device, all.empty() ? name : "", total);
+  }
+  return all;
+}
+
+// Of one device: profile() looks at one.
+std::string memory_left_of(const Timeline& of) {
+  for (const MemoryOfDevice& device : of.devices) {
+    if (!device.left) continue;
+    return fmt::format("\"{}\": {},\n", kMemoryLeftKey, memory_left_text(device.device, *device.left));
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string json_string(std::string_view text) {
@@ -34,13 +55,11 @@ TraceOutput::TraceOutput(const std::filesystem::path& file, const Timeline& of, 
   errno = 0;
   sink_ = TraceSink::open(file);
   if (!sink_->is_open()) refuse(file);
-  const std::string device =
-      of.device_name.empty() ? "" : fmt::format(R"({{"id": 0, "name": {}}})", json_string(of.device_name));
   const std::string unrecorded = of.unrecorded == 0 ? "" : fmt::format("\"{}\": {},\n", kUnrecordedKey, of.unrecorded);
   pending_ = fmt::format(
       "{{\"schemaVersion\": 1, \"displayTimeUnit\": \"ms\", \"baseTimeNanoseconds\": {},\n"
-      "\"deviceProperties\": [{}],\n{}\"traceEvents\": [",
-      origin, device, unrecorded);
+      "\"deviceProperties\": [{}],\n{}{}\"traceEvents\": [",
+      origin, device_properties(of), unrecorded, memory_left_of(of));
 }
 
 void TraceOutput::event(Track track, std::string_view category, std::string_view name, TimeSpan time,

@@ -15,7 +15,10 @@ constexpr std::int64_t kMain = 1, kBackward = 2;  // threads
 // Writes a run, with a clock of the host and one of the device.
 class Run {
  public:
-  explicit Run(const TrainingShape& shape) : shape_(shape) { timeline_.source = "a training run in round numbers"; }
+  explicit Run(const TrainingShape& shape) : shape_(shape) {
+    timeline_.source = "a training run in round numbers";
+    if (shape.device != 0) timeline_.devices = {{.total = static_cast<std::uint64_t>(bytes(shape.device))}};
+  }
 
   Timeline take() {
     for (int i = 0; i < shape_.iterations; ++i) shape_.graphed ? graphed_iteration() : iteration(i);

@@ -22,6 +22,7 @@ struct TrainingShape {
   bool graphed = false;       ///< One launch of a graph per iteration, kernels 1 us apart.
   int extra_kernels = 0;      ///< Iteration i has (i % 3) times as many forward kernels more.
   bool memory = false;        ///< What the allocator does is recorded, as TrainingMemory says. Not of graphs.
+  std::int64_t device = 0;    ///< MiB that the device has; 0: it is not known.
   std::int64_t batch = 0;     ///< MiB that are copied to the device at the begin of each iteration, into a new block.
 };
 
