@@ -12,13 +12,14 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils import _pytree as pytree
 
 from ._audit.target import Batches
-from ._errors import UnsupportedError, UsageError, refuse
+from ._errors import CaptureError, UnsupportedError, UsageError, refuse
 from ._find_layers import find_layers
 from ._graphed import GraphedFunction, graphed
 from ._layers import graph_layers
 from ._load import _C
 from ._patching import replacement
 from ._predict_scopes import is_recomputed, predict_scopes
+from ._structure import tensors_of
 from ._verify import comparable
 
 Step = Callable[..., Any]
@@ -49,14 +50,15 @@ class Trial:
     is_tried: bool = True  # False: its graphs would not fit into the GPU's memory
     reason: str = ""  # why nothing, or not all, is replayed
     write: str = ""  # the call that makes it so
+    memory: Optional["_C.PredictedScope"] = None  # what its graphs take, told before; None: of eager, and where it cannot be told
 
 
 class TriedScopes:
     """What came of it; the report when printed."""
 
-    def __init__(self, subject: str, device: str, calls: int, trials: list[Trial]) -> None:
+    def __init__(self, subject: str, device: str, calls: int, trials: list[Trial], forecast: Optional["_C.ScopeForecast"] = None) -> None:
         self.trials = trials
-        self._subject, self._device, self._calls = subject, device, calls
+        self._subject, self._device, self._calls, self._forecast = subject, device, calls, forecast
 
     @property
     def chosen(self) -> Optional[Trial]:
@@ -73,15 +75,20 @@ class TriedScopes:
         report.fact("chosen", "take", chosen.scope if chosen else "none: no graph is 2 % faster than eager")
         if chosen is not None:
             report.fact("write", "write", chosen.write)
+        if self._forecast is not None:
+            report.fact("free_bytes", "left to the driver", self._forecast.free_bytes, "bytes")
         report.list("reasons", "What stays eager", [f"{one.scope}: {one.reason}" for one in self.trials if one.reason])
+        verdicts = [f"{one.scope}: {one.memory.verdict}" for one in self.trials if one.memory is not None and one.memory.fits]
+        report.list("memory_verdicts", "Whether it fits", verdicts)
         rows = [
-            [one.scope, one.ms, eager.ms / one.ms, one.replays if one is not eager else None, _in_words(one, eager)]
+            [one.scope, one.ms, eager.ms / one.ms, one.replays if one is not eager else None, _in_words(one, eager), *_memory_of(one)]
             if one.is_tried
-            else [one.scope, None, None, None, "not tried"]
+            else [one.scope, None, None, None, "not tried", *_memory_of(one)]
             for one in self.trials
         ]
         columns = [("scope", "scope", "", 0), ("ms", "ms/call", "", 3), ("speed_up", "speed-up", "", 2),
-                   ("replays", "replays", "", 0), ("equal", "like eager", "", 0)]  # fmt: skip
+                   ("replays", "replays", "", 0), ("equal", "like eager", "", 0), ("pool_bytes", "pool", "bytes", 0),
+                   ("executable_bytes", "executables", "bytes", 0), ("fits", "fits", "", 0)]  # fmt: skip
         return report.table("trials", "", columns, rows)
 
     def to_text(self) -> str:
@@ -101,9 +108,17 @@ def _in_words(one: Trial, eager: Trial) -> str:
     return "bit-equal" if one.is_equal else "NO"
 
 
+def _memory_of(one: Trial) -> list[Any]:
+    if one.memory is None:
+        return [None, None, None]
+    fits = None if one.memory.fits is None else "yes" if one.memory.fits else "no"
+    return [one.memory.pool_bytes, one.memory.executable_bytes, fits]
+
+
 def try_scopes(make_step: Callable[[], Any], *, batches: Optional[Iterable[Any]] = None, iterations: int = 20) -> TriedScopes:
     """Tries graphs of each scope on a training or inference step: of the layers of its models, of whole models (forward and backward
-    passes), and of the iteration. Times them, compares what they leave behind with eager, bit by bit, and says which to take.
+    passes), and of the iteration. Times them, compares what they leave behind with eager, bit by bit, and says which to take, and what
+    memory its graphs take beside what the GPU has left.
 
         def make_step():
             model = Model()
@@ -113,8 +128,8 @@ def try_scopes(make_step: Callable[[], Any], *, batches: Optional[Iterable[Any]]
         print(pianola.try_scopes(make_step, batches=[(x, y)]))
 
     Args:
-        make_step: makes models and optimizers anew, and returns the step; called once for each scope, with the same seeds, and on a GPU
-            once before: scopes whose graphs would not fit, as `predict_scopes()` tells, are not tried.
+        make_step: makes models and optimizers anew, and returns the step; called once for each scope, with the same seeds, and once
+            before, for `predict_scopes()`: scopes whose graphs would not fit are not tried.
         batches: arguments of the step, call by call, in turn: tuples of arguments, dicts of keyword arguments, or one argument each.
         iterations: calls that are timed.
 
@@ -124,11 +139,12 @@ def try_scopes(make_step: Callable[[], Any], *, batches: Optional[Iterable[Any]]
     if iterations < 1:
         refuse(f"iterations must be 1 or more, got {iterations}")
     entries = list(batches) if batches is not None else None
-    too_large = _too_large(make_step, entries)
+    forecast = _forecast(make_step, entries)
     tries = [_Try(scope, make_step, entries, iterations) for scope in ("eager", *_WRITE)]
     for one in tries:
-        one.trial.reason = too_large.get(one.trial.scope, "")
-        one.trial.is_tried = not one.trial.reason
+        one.trial.memory = _told_of(one.trial.scope, forecast)
+        if one.trial.memory is not None and one.trial.memory.fits is False:
+            one.trial.is_tried, one.trial.reason = False, one.trial.memory.verdict
     made = [one for one in tries if one.trial.is_tried]
     settling = made[-1].run(_SETTLING, _MOST_SETTLING)  # all make the same calls
     for one in made[:-1]:
@@ -136,21 +152,26 @@ def try_scopes(make_step: Callable[[], Any], *, batches: Optional[Iterable[Any]]
     eager = tries[0]
     for one in made:
         one.trial.is_equal = _are_equal(one.seen, eager.seen)
-    return TriedScopes(eager.name, eager.device, settling + iterations, [one.trial for one in tries])
+    return TriedScopes(eager.name, eager.device, settling + iterations, [one.trial for one in tries], forecast)
 
 
-def _too_large(make_step: Callable[[], Any], batches: Optional[list[Any]]) -> dict[str, str]:
-    """Scopes whose graphs would not fit on the GPU, and what is said of them."""
-    if not torch.cuda.is_available():
-        return {}
+def _forecast(make_step: Callable[[], Any], batches: Optional[list[Any]]) -> Optional["_C.ScopeForecast"]:
+    """What graphs of each scope would take; None where that cannot be told."""
     step = make_step()
     if not callable(step):
-        return {}  # which the first trial refuses
+        return None  # which the first trial refuses
+    device = next((tensor.device for tensor in tensors_of(batches)), None)
     try:
-        told = {one.name: one for one in predict_scopes(step, batches).scopes}
-    except UnsupportedError:  # an allocator that does not tell what it hands out
-        return {}
-    return {scope: told[name].verdict for scope, name in _PREDICTED.items() if told[name].fits is False}
+        return predict_scopes(step, batches, device=device)
+    except (UnsupportedError, CaptureError):  # an allocator that does not tell what it hands out; what cannot be observed
+        return None
+
+
+def _told_of(scope: str, forecast: Optional["_C.ScopeForecast"]) -> Optional["_C.PredictedScope"]:
+    if forecast is None or scope not in _PREDICTED:
+        return None
+    told = next(one for one in forecast.scopes if one.name == _PREDICTED[scope])
+    return None if told.obstacle else told
 
 
 class _Try:

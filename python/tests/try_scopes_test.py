@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pianola
 import pytest
@@ -61,6 +62,19 @@ def test_a_training_step_is_tried_with_graphs_of_its_layers_its_model_and_all_of
     assert (of["layers"].replays, of["model"].replays, of["iteration"].replays) == (3 * 16, 16, 16)
     assert [of[scope].write for scope in ("layers", "model", "iteration")] == [
         "pianola.graph_layers(Net)", "pianola.graphed(Net)", "step = pianola.graphed(step)"]  # fmt: skip
+
+
+def test_what_graphs_of_each_scope_take_stands_beside_its_time(device):
+    tried = pianola.try_scopes(make(device), batches=batches(device), iterations=4)
+    of = by_scope(tried)
+    assert of["eager"].memory is None and all(of[scope].memory.pool_bytes > 0 for scope in ("layers", "model", "iteration"))
+    assert of["iteration"].memory.executable_bytes > 0 and of["iteration"].memory.fits is (True if device.type == "cuda" else None)
+    report = json.loads(tried.to_json())
+    told = pianola.predict_scopes(make(device)(), batches(device), device=device)
+    assert report["trials"][0]["pool_bytes"] is None and report["trials"][3]["pool_bytes"] == told.scopes[3].pool_bytes
+    assert report["trials"][3]["fits"] == ("yes" if device.type == "cuda" else None)
+    assert (report["free_bytes"] is None) == (device.type == "cpu")
+    assert ("iteration: It fits: a capture takes" in str(tried)) == (device.type == "cuda")
 
 
 def test_a_step_that_reads_a_value_says_why_it_is_no_graph_and_its_model_is_one(device):
@@ -138,13 +152,13 @@ def test_what_a_checkpoint_recomputes_is_no_model_of_its_own(device):
     assert of["model"].write == "pianola.graphed(Checkpointed)"
 
 
-def test_scopes_are_tried_where_an_allocator_tells_nothing(device, monkeypatch):
-    def refuses(step, batches):
+def test_scopes_are_tried_where_their_memory_cannot_be_told(device, monkeypatch):
+    def refuses(step, batches, *, device):
         raise pianola.UnsupportedError("memory of cuda:0 cannot be watched")
 
     monkeypatch.setattr(pianola._try_scopes, "predict_scopes", refuses)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert pianola._try_scopes._too_large(make(device), batches(device)) == {}
+    tried = pianola.try_scopes(make(device), batches=batches(device), iterations=4)
+    assert all(one.is_tried and one.memory is None for one in tried.trials) and "free_bytes" not in json.loads(tried.to_json())
 
 
 def test_what_is_wrong_is_refused():
@@ -186,15 +200,19 @@ def test_the_program_loads_a_script_anew_for_each_scope(function, tmp_path, cpu)
     report = json.loads(ran.stdout)
     assert [one["scope"] for one in report["trials"]] == ["eager", "layers", "model", "iteration"]
     assert all(one["equal"] == "bit-equal" for one in report["trials"][1:]) and report["trials"][3]["replays"] == 12
+    assert [one["pool_bytes"] is None for one in report["trials"]] == [True, True, False, False]
     assert report["reasons"] == ["layers: no model has a list of layers"]
 
 
 def test_a_scope_whose_graphs_would_not_fit_is_not_tried(device, monkeypatch):
     verdict = "It does not fit: a capture takes 3 GiB of the driver and 1 GiB for copies, and the driver has 2 GiB left."
-    monkeypatch.setattr(pianola._try_scopes, "_too_large", lambda make_step, batches: {"iteration": verdict})
+    told = SimpleNamespace(verdict=verdict, fits=False, pool_bytes=3 << 30, executable_bytes=4096)
+    monkeypatch.setattr(pianola._try_scopes, "_told_of", lambda scope, forecast: told if scope == "iteration" else None)
     tried = pianola.try_scopes(make(device), batches=batches(device), iterations=4)
     of = by_scope(tried)
     assert [one.scope for one in tried.trials if one.is_tried] == ["eager", "layers", "model"]
     assert of["model"].replays > 0 and of["iteration"].replays == 0
     assert f"iteration: {verdict}" in str(tried) and "not tried" in str(tried)
+    trial = json.loads(tried.to_json())["trials"][3]
+    assert (trial["fits"], trial["pool_bytes"], trial["executable_bytes"]) == ("no", 3 << 30, 4096)
     assert tried.chosen is None or tried.chosen.scope != "iteration"
