@@ -4,9 +4,8 @@
 #include <pianola/graph/graph.hpp>
 #include <pianola/graph/pool.hpp>
 #include <pianola/graph/testing/allocator_settings.hpp>
-#include <pianola/graph/testing/device_test.hpp>
+#include <pianola/graph/testing/memory_device_test.hpp>
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
@@ -26,12 +25,8 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::ThrowsMessage;
 
-constexpr std::uint64_t kMiB = 1U << 20U;
-constexpr std::int64_t kFloats = 1 << 18;  // a MiB
-
-class BucketForecastTest : public DeviceTest {
+class BucketForecastTest : public MemoryDeviceTest {
  protected:
-  static at::Tensor block(std::int64_t mib) { return at::empty({mib * kFloats}, device()); }
   // With expandable segments pages of 20 MiB are in use, and each graph has a region of its own.
   static std::uint64_t mib(std::uint64_t fixed, std::uint64_t expandable) {
     return by_segments(fixed, expandable) * kMiB;

@@ -4,10 +4,9 @@
 #include <pianola/core/out_of_memory_error.hpp>
 #include <pianola/graph/graph.hpp>
 #include <pianola/graph/testing/allocator_settings.hpp>
-#include <pianola/graph/testing/device_test.hpp>
+#include <pianola/graph/testing/memory_device_test.hpp>
 #include <pianola/memory/plan_proof.hpp>
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
@@ -22,13 +21,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr std::uint64_t kMiB = 1U << 20U;
-constexpr std::int64_t kFloats = 1 << 18;  // a MiB
-
-class MemoryForecastTest : public DeviceTest {
- protected:
-  static at::Tensor block(std::int64_t mib) { return at::empty({mib * kFloats}, device()); }
-};
+class MemoryForecastTest : public MemoryDeviceTest {};
 PIANOLA_ON_EVERY_DEVICE(MemoryForecastTest);
 
 TEST_P(MemoryForecastTest, CountsWhatIsInUseAtATimeAndAtTheEnd) {

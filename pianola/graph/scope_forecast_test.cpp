@@ -1,11 +1,10 @@
 #include <pianola/graph/scope_forecast.hpp>
 
 #include <pianola/core/error.hpp>
-#include <pianola/graph/testing/device_test.hpp>
+#include <pianola/graph/testing/memory_device_test.hpp>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/ones.h>
 #include <ATen/record_function.h>
 #include <gmock/gmock.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -19,14 +18,9 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr std::uint64_t kMiB = 1U << 20U;
-constexpr std::int64_t kFloats = 1 << 18;  // a MiB
-
-class ScopeForecastTest : public DeviceTest {
+class ScopeForecastTest : public MemoryDeviceTest {
  protected:
   enum { kLayers, kModel, kWithoutOptimizer, kWhole };
-
-  static at::Tensor ones(std::int64_t mib) { return at::ones({mib * kFloats}, device()); }
 
   // Two layers, a loss outside of the model, and an optimizer that takes scratch.
   struct Training {

@@ -3,10 +3,9 @@
 #include <pianola/core/error.hpp>
 #include <pianola/graph/graph.hpp>
 #include <pianola/graph/pool.hpp>
-#include <pianola/graph/testing/device_test.hpp>
+#include <pianola/graph/testing/memory_device_test.hpp>
 #include <pianola/memory/plan_proof.hpp>
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -20,13 +19,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr std::uint64_t kMiB = 1U << 20U;
-constexpr std::int64_t kFloats = 1 << 18;  // a MiB
-
-class GraphMemoryTest : public DeviceTest {
+class GraphMemoryTest : public MemoryDeviceTest {
  protected:
   static bool is_cuda() { return device().is_cuda(); }
-  static at::Tensor ones(std::int64_t mib) { return at::ones({mib * kFloats}, device()); }
 };
 PIANOLA_ON_EVERY_DEVICE(GraphMemoryTest);
 
