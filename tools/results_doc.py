@@ -82,7 +82,7 @@ REASONS = {
     ("cuda/python_memory", "pianola.Graph, plan_memory: at most 1x"):
         "as above; torch's pools lie 2 and 4 % above the bound here",
     ("cuda/python_buckets", "pianola.graphed, plan_memory"):
-        "gradients of the first capture, and of the later ones, lie beside the scratch",
+        "observed calls held the logits in their backward pass, and the plans with them: mended, not measured yet",
     ("cuda/python_sleep", "resume, ms: at most the copy"):
         "the driver maps 12.5 GiB, in 12 ms; hardly any of that goes on beside the copies",
     ("cuda/python_layers", "pianola.graph_layers, optimizer.step graphed"):

@@ -119,6 +119,11 @@ class Place:
         """Whether it does not keep its owner alive."""
         return type(self._owner) is Weak
 
+    def times_held(self) -> int:
+        """References to an owner that it keeps alive."""
+        given = self.key.args if isinstance(self.key, functools.partial) else (self.key,)
+        return 1 + sum(one is self._owner for one in given)
+
     @property
     def before(self) -> Any:
         """What the call found; of "contents" a tuple of entries, for dicts of (key, value). MISSING: nothing was there."""

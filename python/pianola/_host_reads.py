@@ -69,6 +69,7 @@ _TAKE_HOOKS = {
     code_of(torch.autograd.graph.saved_tensors_hooks.__init__): "unpack_hook",
 }
 _MOST_UNSEEN = 1000  # functions that hooks lead to
+_BACKWARD_PASSES = {code_of(torch.autograd.backward), code_of(torch.autograd.grad)}  # Tensor.backward() calls the first
 
 
 class HostReads(HostValues):
@@ -120,7 +121,7 @@ class HostReads(HostValues):
         self._parts.enter_context(_host_parts.watched(self._device))
         self._parts.enter_context(unnoticed())
         self._without_harm(self._begin)
-        self._watch = _C.FrameWatch(lambda code: kind_of_code(code) != 0 or is_compiled(code), self._on_frame)
+        self._watch = _C.FrameWatch(_is_watched, self._on_frame)
         self._watch.begin()
         return self
 
@@ -206,6 +207,9 @@ class HostReads(HostValues):
             self._note_compiled(frame)
         if _host_parts.runs_again() or launches():
             return
+        if code in _BACKWARD_PASSES:
+            self._containers.drop_dead(*self._followed_with(), also_others=True)  # none of the code that is followed runs meanwhile
+            return
         if kind_of_code(code) == 0:  # what dynamo wraps in code of its own
             return
         if is_made_for_torch(frame) or (_C.runs_python_of_a_tensor() and not is_users(code)):
@@ -214,13 +218,16 @@ class HostReads(HostValues):
             self._on_torchs(frame)
             return
         if self._containers.is_time_to_look():
-            self._containers.drop_dead(self.stores, self._known, self._owners, self._names, self._store_keys)
+            self._containers.drop_dead(*self._followed_with())
         stores = len(self.stores)
         self._follow_frame(frame, code)
         optimizer = _host_parts.looked_at()
         if optimizer is not None and len(self.stores) > stores:  # what it stores it stores at each call
             _host_parts.activate(optimizer)
             del self.stores[stores:]
+
+    def _followed_with(self) -> tuple[list[Store], dict[Any, Place], dict[int, Any], dict[int, tuple[Any, str]], set[tuple]]:
+        return self.stores, self._known, self._owners, self._names, self._store_keys
 
     def _note_compiled(self, frame: FrameType) -> None:
         self.runs_compiled = True
@@ -569,6 +576,10 @@ class HostReads(HostValues):
             if found is not MISSING:
                 path = f"{name}.{key}" if kind == "attribute" else with_key(name, key)
                 self._list_owners(found, then, self._name(found, path), owners)
+
+
+def _is_watched(code: CodeType) -> bool:
+    return kind_of_code(code) != 0 or is_compiled(code) or code in _BACKWARD_PASSES
 
 
 def _parts_of(container: Any) -> list[Any]:

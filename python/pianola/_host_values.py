@@ -120,7 +120,7 @@ class HostValues:
         self._known[known] = place
         self._owners.setdefault(id(owner), place._owner)
         self.places.append(place)
-        if kind in ("contents", "entry", "value"):
+        if not place.is_weak:
             self._containers.note(known, place, owner, value)
 
     def _note_class(self, kind: type, name: str, value: Any) -> None:

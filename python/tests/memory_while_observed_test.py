@@ -1,5 +1,8 @@
 """Calls that are observed or captured give back memory where eager calls do, while they go on."""
 
+import collections
+import copy
+import dataclasses
 import os
 
 import pianola
@@ -49,6 +52,49 @@ class Block(torch.nn.Module):
         return torch.relu(pending["y"])
 
 
+@dataclasses.dataclass
+class Outputs(collections.OrderedDict):
+    """An entry for each attribute, as of what the models of transformers return."""
+
+    y: torch.Tensor
+    more: torch.Tensor
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            self[field.name] = getattr(self, field.name)
+
+
+def as_dictionary(y, more):
+    def fill(out):
+        out["y"], out["more"] = y, more
+
+    out = {}
+    fill(out)
+    return out
+
+
+def as_keywords(y, more):
+    def note(**named):
+        named["count"] = len(named)
+        return named
+
+    return note(y=y, more=more)
+
+
+def by_tensor(loss, parameters):
+    loss.backward()
+    return [parameter.grad for parameter in parameters]
+
+
+def by_function(loss, parameters):
+    torch.autograd.backward(loss)
+    return [parameter.grad for parameter in parameters]
+
+
+def by_gradients(loss, parameters):
+    return torch.autograd.grad(loss, parameters)
+
+
 def replays_of(graphed):
     return sum(one.replays for one in graphed.info().signatures)
 
@@ -80,6 +126,44 @@ def test_what_a_call_drops_is_gone_while_it_goes_on(device, monkeypatch, is_trai
         assert torch.equal(result, step(x))
         is_tape = number == 3 and device.type == "cpu"  # which keeps all that its operations use
         assert is_tape or peak <= 9, (number, peak)  # those of three blocks
+    assert replays_of(graphed) > 1
+
+
+@pytest.mark.parametrize("backward", [by_tensor, by_function, by_gradients])
+@pytest.mark.parametrize("made_by", [Outputs, as_dictionary, as_keywords])
+def test_what_the_forward_pass_drops_is_gone_in_the_backward_pass(device, made_by, backward):
+    witness = Witness()
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh(), torch.nn.Linear(WIDTH, WIDTH)).to(device)
+    twin = copy.deepcopy(net)
+
+    def loss_of(out):
+        return out["y"].square().mean()
+
+    def step(net, x):
+        y = net(x)
+        out = made_by(y=y, more=y.detach() * 2)
+        witness.meet(out["more"])
+        loss = loss_of(out)
+        del y, out
+        parameters = list(net.parameters())
+        gradients = backward(loss, parameters)
+        witness.look()
+        with torch.no_grad():
+            for parameter, gradient in zip(parameters, gradients):
+                parameter.sub_(gradient, alpha=0.1)
+        net.zero_grad()
+        return loss.detach()
+
+    graphed = pianola.graphed(lambda x: step(net, x))
+    for number in range(6):
+        x = torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(number)).to(device)
+        witness.storages.clear(), witness.alive.clear()
+        result = graphed(x)
+        is_tape = number == 3 and device.type == "cpu"  # which keeps all that its operations use
+        assert is_tape or not any(witness.alive), (number, witness.alive)
+        assert torch.equal(result, step(twin, x))
+        assert all(torch.equal(one, other) for one, other in zip(net.parameters(), twin.parameters()))
     assert replays_of(graphed) > 1
 
 
