@@ -114,6 +114,20 @@ TEST_P(GraphedStepTest, WithFusedAdamAndDropoutEqualsEager) {
   }
 }
 
+TEST_P(GraphedStepTest, IsKnownByTheGradientsThatItLeaves) {
+  const auto make = [](const std::shared_ptr<MlpNet>& net) {
+    return [net](const at::Tensor& x) {
+      const at::Tensor loss = square(net->forward(x));
+      const auto parameters = net->parameters(), gradients = torch::autograd::grad({loss}, net->parameters());
+      for (std::size_t i = 0; i < parameters.size(); ++i) parameters[i].mutable_grad() = gradients[i];
+      return loss.detach();
+    };
+  };
+  const SignatureInfo info = expect_equals_eager<MlpNet>(make, {8, 12});
+  EXPECT_EQ(info.kind, GraphedKind::step);
+  EXPECT_GT(info.replays, 0U) << info.reason;
+}
+
 TEST_P(GraphedStepTest, IsKnownByTheParametersThatItWrites) {
   const auto make = [](const std::shared_ptr<MlpNet>& net) {
     return [net](const at::Tensor& x) {

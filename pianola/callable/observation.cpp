@@ -3,6 +3,7 @@
 #include <pianola/callable/call_signature.hpp>
 #include <pianola/core/error.hpp>
 #include <pianola/trace/describe.hpp>
+#include <pianola/trace/parts.hpp>
 #include <pianola/trace/plain_check.hpp>
 
 #include <fmt/format.h>
@@ -14,9 +15,19 @@
 namespace pianola::callable {
 namespace {
 
-// Replays of steps alone run parts of the host again.
+// Also by no backward pass that accumulates: `p.grad = torch.autograd.grad(loss, p)`.
+bool leaves_gradients(const CallWatch& watch) {
+  const std::vector<at::Tensor> leaves = watch.leaves();
+  return std::any_of(leaves.begin(), leaves.end(), [&](const at::Tensor& leaf) {
+    bool made = false;
+    trace::for_each_part(leaf.grad(), [&](const at::Tensor& part) { made = made || watch.made(part); });
+    return made;
+  });
+}
+
+// Replays of steps alone run parts of the host again, and leave gradients.
 GraphedKind kind_of(const EagerRun& run, const std::vector<at::Tensor>& results) {
-  if (run.watch().trains() || results.empty()) return GraphedKind::step;
+  if (run.watch().trains() || results.empty() || leaves_gradients(run.watch())) return GraphedKind::step;
   const bool differentiable =
       std::any_of(results.begin(), results.end(), [](const at::Tensor& result) { return result.requires_grad(); });
   if (differentiable) return GraphedKind::autograd;

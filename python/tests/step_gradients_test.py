@@ -41,6 +41,21 @@ def reasons(graphed):
     return [one.reason for one in graphed.info().signatures if one.reason]
 
 
+def test_gradients_asked_for_by_name_and_put_in_place_are_left_by_replays(device):
+    def step(module, optimizer, x, y):
+        loss = (module(y) - y).square().mean()
+        parameters = list(module.parameters())
+        for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters)):
+            parameter.grad = gradient
+        return loss.detach()
+
+    def look(module):
+        return [one.grad.clone() for one in module.parameters()]
+
+    graphed = train_both(device, lambda: torch.nn.Linear(4, 4), step, look)
+    assert replays(graphed) > 0, reasons(graphed)
+
+
 # ---- Held ----
 
 HOLDERS = {
