@@ -312,11 +312,12 @@ std::optional<SignatureCache::Result> SignatureCache::run(Key key, const CallInp
   if (impl_->options.policy.check_call != nullptr) impl_->options.policy.check_call();
   std::unique_lock lock(impl_->mutex);
   SignatureEntry& entry = impl_->entry_for(key, inputs.described(), &call);
-  std::optional<OnStreamOfCall> on_stream(std::in_place, impl_->order);
-  if (CachedGraph* graph = impl_->graph_for(entry, key, inputs, call)) {
-    if (auto result = impl_->replay(entry, *graph, inputs)) return result;
+  {
+    const OnStreamOfCall on_stream(impl_->order);
+    if (CachedGraph* graph = impl_->graph_for(entry, key, inputs, call)) {
+      if (auto result = impl_->replay(entry, *graph, inputs)) return result;
+    }
   }
-  on_stream.reset();
   const Impl::Entry kept = entry.shared_from_this();
   const bool observe = entry.wants_observation() && !impl_->newcomers.are_all();
   std::shared_ptr<CheckedReads> reads;
