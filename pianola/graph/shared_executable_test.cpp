@@ -448,6 +448,29 @@ TEST_P(SharedExecutableTest, ThreadsReplayGraphsThatShareIt) {
 }
 
 #if PIANOLA_WITH_CUDA
+// As a tool would: the executable that it shares does not take it any more.
+void add_node(Graph& graph) {
+  CUgraphNode node = nullptr;
+  check(Driver::get().graph_add_empty_node(&node, static_cast<CUgraph>(graph.raw_graph()), nullptr, 0),
+        "cuGraphAddEmptyNode");
+}
+
+TEST_P(SharedExecutableTest, AGraphWithItsOwnNowCopiesFromWhereItCopiedBefore) {
+  if (!on_cuda()) GTEST_SKIP() << "the tape has no executables";
+  const GraphPool pool = make_pool();
+  Step one(512, 1, device()), other(512, 2, device());
+  for (Step* const step : {&one, &other}) step->capture(pool, /*with_input=*/true);
+  const std::array<at::Tensor, 1> given = {randn({512}, 30)};
+  one.graph.replay(given);
+  other.expect_right("it has the executable");
+  add_node(one.graph);
+  one.expect_right("with its own, which copies nothing yet");
+  EXPECT_FALSE(one.graph.info().shares_executable);
+  one.graph.replay(given);
+  EXPECT_TRUE(same(one.x, given[0]));
+  EXPECT_TRUE(same(one.result, one.run()));
+}
+
 // As where there is no room to give it the parameters: here a tool has changed the captured graph.
 TEST_P(SharedExecutableTest, AGraphThatItNoLongerTakesGoesOnWithItsOwn) {
   if (!on_cuda()) GTEST_SKIP() << "the tape has no executables";
@@ -456,9 +479,7 @@ TEST_P(SharedExecutableTest, AGraphThatItNoLongerTakesGoesOnWithItsOwn) {
   for (Step* const step : {&maker, &other, &third}) step->capture(pool, /*with_input=*/true);
   for (Step* const changed : {&maker, &other}) {
     third.expect_right("before");
-    CUgraphNode node = nullptr;
-    check(Driver::get().graph_add_empty_node(&node, static_cast<CUgraph>(changed->graph.raw_graph()), nullptr, 0),
-          "cuGraphAddEmptyNode");
+    add_node(changed->graph);
     const std::array<at::Tensor, 1> given = {randn({512}, 30)};
     changed->graph.replay(given);
     EXPECT_TRUE(same(changed->x, given[0]));

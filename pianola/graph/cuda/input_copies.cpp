@@ -70,21 +70,28 @@ void InputCopies::know_by(std::span<const CUgraphNode> in_executable) {
   }
 }
 
-// A source that the executable did not take is none: the next call tries it again.
+// A source that the executable does not have is none: the next call sets it again.
 void InputCopies::settle(CUgraphExec executable, CUstream stream) {
   is_settled_ = false;  // should it fail on the way
-  for (std::size_t i = 0; i < copies_.size(); ++i) {
-    Copy& copy = copies_[i];
-    if (copy.node == nullptr) continue;
-    if (copy.enabled && !set_source(executable, i, copy.source)) {
-      const at::Tensor& target = targets_[i];
-      C10_CUDA_CHECK(cudaMemcpyAsync(writable(target), copy.source, target.nbytes(), cudaMemcpyDeviceToDevice, stream));
-      copy.source = nullptr;
-      copy.enabled = false;
-    }
-    C10_CUDA_CHECK(cudaGraphNodeSetEnabled(executable, copy.in_executable, copy.enabled ? 1 : 0));
+  try {
+    for (std::size_t i = 0; i < copies_.size(); ++i) settle(executable, i, stream);
+  } catch (...) {
+    for (Copy& copy : copies_) copy.source = nullptr;
+    throw;
   }
   is_settled_ = true;
+}
+
+void InputCopies::settle(CUgraphExec executable, std::size_t i, CUstream stream) {
+  Copy& copy = copies_[i];
+  if (copy.node == nullptr) return;
+  if (copy.enabled && !set_source(executable, i, copy.source)) {
+    const at::Tensor& target = targets_[i];
+    C10_CUDA_CHECK(cudaMemcpyAsync(writable(target), copy.source, target.nbytes(), cudaMemcpyDeviceToDevice, stream));
+    copy.enabled = false;
+  }
+  if (!copy.enabled) copy.source = nullptr;
+  C10_CUDA_CHECK(cudaGraphNodeSetEnabled(executable, copy.in_executable, copy.enabled ? 1 : 0));
 }
 
 bool InputCopies::use_earlier_nodes() const noexcept {

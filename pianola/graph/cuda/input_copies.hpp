@@ -61,6 +61,7 @@ class InputCopies {
     bool enabled = true;
   };
   void start_over(CUgraphExec executable);
+  void settle(CUgraphExec executable, std::size_t i, CUstream stream);
   void enable(CUgraphExec executable, Copy& copy, bool enabled);
   bool set_source(CUgraphExec executable, std::size_t i, const void* source);
   std::vector<at::Tensor> targets_;
