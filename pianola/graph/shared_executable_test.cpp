@@ -23,6 +23,7 @@
 #endif
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -447,6 +448,37 @@ TEST_P(SharedExecutableTest, ThreadsReplayGraphsThatShareIt) {
   }
 }
 
+TEST_P(SharedExecutableTest, GraphsEndWhileTheirPoolSleepsAndWakes) {
+  PIANOLA_SKIP_WITH_EXPANDABLE_SEGMENTS();
+  GraphPool pool(device(), {.can_sleep = true, .share_executables = true});
+  std::deque<Step> steps;
+  for (std::uint64_t i = 0; i < 32; ++i) steps.emplace_back(512, i, device()).capture(pool, /*with_input=*/true);
+  expect_shared(steps.front().graph, steps.back().graph);
+  std::atomic<int> rounds = 0;
+  std::jthread sleeping([&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      (void)pool.suspend({.keep_executables = false});
+      pool.resume();
+      ++rounds;
+    }
+  });
+  for (std::size_t i = 0; i + 2 < steps.size(); ++i) {
+    for (const int before = rounds; i % 8 == 0 && rounds == before;) std::this_thread::yield();
+    steps[i].graph.reset();
+  }
+  sleeping.request_stop();
+  sleeping.join();
+  const PoolMemory memory = steps.back().graph.memory().pool;
+  EXPECT_EQ(memory.graphs, 2U);
+  ExecutableMemory sum;
+  for (Step* const step : {&steps.back(), &steps[steps.size() - 2]}) {
+    step->expect_right("with those that are left");
+    sum += step->graph.memory().executable;
+  }
+  EXPECT_EQ(sum.host, memory.executables.host);
+  EXPECT_EQ(sum.device, memory.executables.device);
+}
+
 #if PIANOLA_WITH_CUDA
 // As a tool would: the executable that it shares does not take it any more.
 void add_node(Graph& graph) {
@@ -469,6 +501,29 @@ TEST_P(SharedExecutableTest, AGraphWithItsOwnNowCopiesFromWhereItCopiedBefore) {
   one.graph.replay(given);
   EXPECT_TRUE(same(one.x, given[0]));
   EXPECT_TRUE(same(one.result, one.run()));
+}
+
+TEST_P(SharedExecutableTest, AGraphOfWhichTwoWereMadeMayEndBeforeTheOthers) {
+  if (!on_cuda()) GTEST_SKIP() << "the tape has no executables";
+  const GraphPool pool = make_pool();
+  Step maker(512, 1, device()), other(512, 2, device()), third(512, 3, device());
+  for (Step* const step : {&maker, &other, &third}) step->capture(pool, /*with_input=*/true);
+  for (Step* const changed : {&maker, &other}) {
+    add_node(changed->graph);
+    changed->graph.instantiate();
+  }
+  expect_shared(maker.graph, other.graph);
+  EXPECT_NE(other.graph.raw_executable(), third.graph.raw_executable()) << "which was made of the maker as it was";
+  maker.graph.reset();
+  for (std::uint64_t round = 0; round < 4; ++round) {
+    for (Step* const step : {&other, &third}) {
+      const std::array<at::Tensor, 1> given = {randn({512}, 40 + round)};
+      step->graph.replay(given);
+      EXPECT_TRUE(same(step->x, given[0])) << round;
+      EXPECT_TRUE(same(step->result, step->run())) << round;
+      step->expect_right(std::to_string(round));
+    }
+  }
 }
 
 // As where there is no room to give it the parameters: here a tool has changed the captured graph.

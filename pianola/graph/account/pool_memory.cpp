@@ -14,7 +14,7 @@ void PoolGraphs::set(const void* graph, ExecutableMemory executable) {
 
 void PoolGraphs::add_memory(const void* graph, ExecutableMemory more) {
   const std::lock_guard lock(mutex_);
-  all_[graph].memory += more;
+  if (const auto one = all_.find(graph); one != all_.end()) one->second.memory += more;
 }
 
 void PoolGraphs::remove(const void* graph) noexcept {

@@ -53,7 +53,7 @@ class PoolGraphs {
   /// @param executables  That may be dropped, from now on until remove(). They call nothing here meanwhile.
   void add(const void* graph, Executables& executables);
   void set(const void* graph, ExecutableMemory executable);
-  /// It has more, besides what it has.
+  /// It has more, besides what it has. Nothing where it is gone by now.
   void add_memory(const void* graph, ExecutableMemory more);
   /// Nothing where it was not set.
   void remove(const void* graph) noexcept;

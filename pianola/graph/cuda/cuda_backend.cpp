@@ -387,6 +387,7 @@ void CudaBackend::instantiate() {
   share_.leave(*pool_);
   executable_ = {};
   executable_memory_ = {};
+  pool_->graphs().set(this, executable_memory_);  // should none be made
   const bool tries_lanes = branches_ != nullptr && recording_ != nullptr;
   const bool shares = !tries_lanes && may_share();
   if (shares && join_shared()) return;
@@ -438,7 +439,7 @@ void CudaBackend::drop_executables() noexcept {
   lacks_executable_ = lacks_executable_ || executable_.get() != nullptr;
   executable_ = {};
   executable_memory_ = {};
-  share_.drop_executable();
+  share_.drop_executable(*pool_);
   if (numbers_) numbers_->drop_executables();
 }
 
@@ -451,10 +452,10 @@ ExecutableMemory CudaBackend::make_executables() {
   if (share_.lacks_executable()) {
     ExecutableMemory taken;
     Executable made = make(taken);
-    share_.make_again(std::move(made), taken, captured_graph(), copies_);
+    share_.make_again(*pool_, std::move(made), taken, captured_graph(), copies_);
   }
   if (numbers_) executable_memory_ += numbers_->make_executables();
-  ExecutableMemory counted = share_.counted();
+  ExecutableMemory counted = share_.counted(*pool_).memory;
   return counted += executable_memory_;
 }
 
@@ -476,11 +477,12 @@ void CudaBackend::end_capture() {
   }
 }
 
+// First of all, the pool's sleep knows it no more: another thread may be about to make its executable again.
 void CudaBackend::leave_pool() noexcept {
   if (pool_ == nullptr) return;
+  pool_->graphs().remove(this);
   share_.leave(*pool_);
   if (graph_ != nullptr) share_.hand_over(*pool_, *graph_);
-  pool_->graphs().remove(this);
   launcher_.entry().leave(pool_->turns());
 }
 
@@ -539,10 +541,13 @@ void CudaBackend::replay() {
 void CudaBackend::replay_shared() {
   if (numbers_) numbers_->begin_call();
   share_.launch(launcher_, *pool_, copies_, [this]() -> const Executable& {
-    executable_ = make(executable_memory_);
-    pool_->graphs().set(this, executable_memory_);
+    ExecutableMemory taken;
+    executable_ = make(taken);
+    executable_memory_ += taken;
     return executable_;
   });
+  if (!share_) [[unlikely]]
+    pool_->graphs().set(this, executable_memory_);
 }
 
 void CudaBackend::replay_operations(std::size_t first, std::size_t last) {

@@ -12,8 +12,10 @@
 
 #include <cuda.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
+#include <vector>
 
 namespace pianola::graph {
 
@@ -41,34 +43,37 @@ class ExecutableShare {
 
   /// Others may go on with it.
   void leave(CudaPool& pool) noexcept;
-  /// After leave(), before the graph ends: gives it away where others use an executable that was made of it.
+  /// After leave(), before the graph ends: gives it away where others use executables that were made of it.
   void hand_over(CudaPool& pool, CapturedGraph& graph) noexcept;
   /// Whether one that was made of the graph, and is used still, knows its nodes by the graph's.
-  [[nodiscard]] bool lends_nodes() const noexcept { return !made_.expired(); }
+  [[nodiscard]] bool lends_nodes() const noexcept {
+    return std::ranges::any_of(made_, [](const auto& one) { return !one.expired(); });
+  }
 
-  /// While the pool sleeps, and nobody has a turn.
-  void drop_executable() noexcept;
+  /// While the pool sleeps: no graph is launched, but others of the pool may end.
+  void drop_executable(CudaPool& pool) noexcept;
   [[nodiscard]] bool lacks_executable() const noexcept { return shared_ != nullptr && raw() == nullptr; }
-  void make_again(Executable made, ExecutableMemory memory, CUgraph nodes, InputCopies& copies);
-  /// That accounts count for this graph: all of it, or nothing, where they count it for another.
-  [[nodiscard]] ExecutableMemory counted() const noexcept;
+  void make_again(CudaPool& pool, Executable made, ExecutableMemory memory, CUgraph nodes, InputCopies& copies);
+  /// What accounts count for this graph: all of its executable, or nothing, where they count that for another.
   struct Counted {
     ExecutableMemory memory;
     bool is_shared;  ///< Other graphs use it.
   };
-  /// The same while others may have turns.
   [[nodiscard]] Counted counted(CudaPool& pool) const;
 
  private:
-  void adopt(std::shared_ptr<SharedExecutable> shared, CudaPool& pool, CUgraph nodes, InputCopies& copies);
-  const Executable& take(const PoolTurn& turn, CUstream stream, CudaPool& pool, InputCopies& copies, MakeOwn make_own);
+  class Heir;
+  void adopt(std::shared_ptr<SharedExecutable> shared, CUgraph nodes, InputCopies& copies);
+  void count(CudaPool& pool) const;
+  void note_made();
+  const Executable& take(const PoolTurn& turn, CUstream stream, Heir& heir, InputCopies& copies, MakeOwn make_own);
   [[nodiscard]] bool try_give(const PoolTurn& turn);
-  void leave(CudaPool& pool, const PoolTurn& turn) noexcept;
+  void leave(Heir& heir, const PoolTurn& turn) noexcept;
 
   const void* graph_;
   CUgraph nodes_ = nullptr;
   std::shared_ptr<SharedExecutable> shared_;
-  std::weak_ptr<SharedExecutable> made_;  // of this graph, by whose nodes it knows its own
+  std::vector<std::weak_ptr<SharedExecutable>> made_;  // of this graph, by whose nodes they know their own
 };
 
 }  // namespace pianola::graph

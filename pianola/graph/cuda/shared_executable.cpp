@@ -52,13 +52,13 @@ void SharedExecutable::remove(const void* graph, const PoolTurn& /*turn*/) noexc
   if (is_of(graph)) has_parameters_of_ = nullptr;  // its memory may go, and another graph may have its address
 }
 
-void SharedExecutable::drop() noexcept {
+void SharedExecutable::drop(const PoolTurn& /*turn*/) noexcept {
   executable_ = {};
   has_parameters_of_ = nullptr;
   source_.memory = {};
 }
 
-void SharedExecutable::make_again(Executable made, Source source) {
+void SharedExecutable::make_again(Executable made, Source source, const PoolTurn& /*turn*/) {
   shape_ = GraphShape::read(source.nodes);
   const auto maker = std::find(graphs_.begin(), graphs_.end(), source.graph);
   std::rotate(graphs_.begin(), maker, maker == graphs_.end() ? maker : maker + 1);

@@ -45,6 +45,7 @@ class SharedExecutable {
     std::vector<CUgraphNode> copies;  ///< Its InputCopies.
     ExecutableMemory memory;          ///< That the executable took.
   };
+  using KeptGraph = std::shared_ptr<OwnedGraph::element_type>;
   SharedExecutable(Executable made, Source source);
 
   /// Whether it has the parameters of that graph, which may be launched.
@@ -71,22 +72,22 @@ class SharedExecutable {
   [[nodiscard]] ExecutableMemory memory() const noexcept { return source_.memory; }
 
   [[nodiscard]] bool is_made_of(CUgraph nodes) const noexcept { return source_.nodes == nodes; }
-  /// The graph that it was made of ends, and others use it.
-  void keep(OwnedGraph source, const PoolTurn& turn) noexcept {
+  /// The graph that it was made of ends, and others use it. @param source  Others may be made of it, too.
+  void keep(KeptGraph source, const PoolTurn& turn) noexcept {
     (void)turn;
     kept_ = std::move(source);
   }
 
   /// While the pool sleeps: until make_again(), of a graph that uses it.
-  void drop() noexcept;
-  void make_again(Executable made, Source source);
+  void drop(const PoolTurn& turn) noexcept;
+  void make_again(Executable made, Source source, const PoolTurn& turn);
 
  private:
   Executable executable_;
   const void* has_parameters_of_;  // nullptr: of nobody
   Source source_;
   GraphShape shape_;
-  OwnedGraph kept_;  // source_.nodes, where nobody else has them
+  KeptGraph kept_;  // source_.nodes, where nobody else has them
   std::vector<const void*> graphs_;
 };
 
