@@ -448,6 +448,34 @@ TEST_P(SharedExecutableTest, ThreadsReplayGraphsThatShareIt) {
   }
 }
 
+TEST_P(SharedExecutableTest, TheGraphThatItWasMadeOfIsLookedAtWhileOthersCopyByIt) {
+  const GraphPool pool = make_pool();
+  Step maker(256, 1, device()), other(256, 2, device());
+  for (Step* const step : {&maker, &other}) step->capture(pool, /*with_input=*/true);
+  const std::array<std::array<at::Tensor, 1>, 2> given = {{{randn({256}, 3)}, {randn({256}, 4)}}};
+  synchronize();
+  std::jthread looking([&](const std::stop_token& stop) {
+    std::size_t nodes = 0;
+    while (!stop.stop_requested()) {
+      const std::size_t now = maker.graph.info().nodes;
+      if (nodes != 0) {
+        EXPECT_EQ(now, nodes);
+      }
+      nodes = now;
+    }
+  });
+  for (std::size_t round = 0; round < 300; ++round) {
+    other.graph.replay(given[round % 2]);
+    if (round % 50 == 0) {
+      EXPECT_TRUE(same(other.x, given[round % 2][0])) << round;
+    }
+  }
+  looking.request_stop();
+  looking.join();
+  other.expect_right("after that");
+  maker.expect_right("after that");
+}
+
 TEST_P(SharedExecutableTest, GraphsEndWhileTheirPoolSleepsAndWakes) {
   PIANOLA_SKIP_WITH_EXPANDABLE_SEGMENTS();
   GraphPool pool(device(), {.can_sleep = true, .share_executables = true});

@@ -114,6 +114,7 @@ class CudaBackend final : public Backend, private PoolGraphs::Executables {
  private:
   [[nodiscard]] Executable make(ExecutableMemory& taken) const;
   void make_executable();
+  [[nodiscard]] GraphTopology read_topology() const;
   [[nodiscard]] bool may_share() const;
   [[nodiscard]] bool join_shared();
   void share_executable();
@@ -399,7 +400,9 @@ void CudaBackend::instantiate() {
 // Of a graph whose nodes replays leave as they are captured, but for copies of inputs.
 bool CudaBackend::may_share() const {
   const bool is_as_captured = (!numbers_ || !numbers_->any()) && rewired() == nullptr;
-  return may_share_ && is_as_captured && pool_->shares_executables() && may_share_executables(captured_graph());
+  if (!may_share_ || !is_as_captured || !pool_->shares_executables()) return false;
+  const ExecutableShare::NodesAlone alone(share_, *pool_);
+  return may_share_executables(captured_graph());
 }
 
 bool CudaBackend::join_shared() {
@@ -429,7 +432,10 @@ Executable CudaBackend::make(ExecutableMemory& taken) const {
 
 void CudaBackend::make_executable() {
   executable_ = {};
-  executable_ = make(executable_memory_);
+  {
+    const ExecutableShare::NodesAlone alone(share_, *pool_);
+    executable_ = make(executable_memory_);
+  }
   copies_.start(executable_.get());
   earlier_graph_.reset();
   if (numbers_) numbers_->start();
@@ -582,8 +588,13 @@ void CudaBackend::reset() noexcept {
   recording_.reset();
 }
 
+GraphTopology CudaBackend::read_topology() const {
+  const ExecutableShare::NodesAlone alone(share_, *pool_);
+  return GraphTopology::read(static_cast<CUgraph>(raw_graph()));
+}
+
 void CudaBackend::describe(GraphInfo& info) const {
-  const GraphTopology topology = GraphTopology::read(static_cast<CUgraph>(raw_graph()));
+  const GraphTopology topology = read_topology();
   info.backend = "cuda";
   info.nodes = topology.nodes().size();
   info.edges = topology.edges().size();
@@ -616,6 +627,7 @@ void CudaBackend::account(GraphMemory& memory) const {
 }
 
 void CudaBackend::write_dot(std::ostream& out, const OpTrace* trace) const {
+  const ExecutableShare::NodesAlone alone(share_, *pool_);
   write_graph_dot(out, captured_graph(), rewired(), trace);
 }
 

@@ -30,8 +30,13 @@ class ExecutableShare::Heir {
   ExecutableMemory memory_;
 };
 
+GraphShape ExecutableShare::shape_of(CudaPool& pool, CUgraph nodes) const {
+  const NodesAlone alone(*this, pool);
+  return GraphShape::read(nodes);
+}
+
 bool ExecutableShare::join(CudaPool& pool, CUgraph nodes, InputCopies& copies) {
-  const GraphShape shape = GraphShape::read(nodes);
+  const GraphShape shape = shape_of(pool, nodes);
   {
     const PoolTurn turn(pool.turns());
     auto one = pool.shared_executables().give_one(graph_, nodes, shape, copies.nodes().size(), turn);
@@ -52,7 +57,7 @@ void ExecutableShare::count(CudaPool& pool) const { pool.graphs().set(graph_, co
 
 std::optional<UpdateRefusal> ExecutableShare::join(CudaPool& pool, const ExecutableShare& other, CUgraph nodes,
                                                    InputCopies& copies) {
-  const GraphShape shape = GraphShape::read(nodes);
+  const GraphShape shape = shape_of(pool, nodes);
   {
     const PoolTurn turn(pool.turns());
     if (!other.shared_->may_take(shape, copies.nodes().size())) {
@@ -69,9 +74,11 @@ std::optional<UpdateRefusal> ExecutableShare::join(CudaPool& pool, const Executa
 
 void ExecutableShare::offer(CudaPool& pool, Executable made, ExecutableMemory memory, CUgraph nodes,
                             InputCopies& copies) {
+  GraphShape shape = shape_of(pool, nodes);
   auto shared = std::make_shared<SharedExecutable>(
       std::move(made),
-      SharedExecutable::Source{.graph = graph_, .nodes = nodes, .copies = copies.nodes(), .memory = memory});
+      SharedExecutable::Source{.graph = graph_, .nodes = nodes, .copies = copies.nodes(), .memory = memory},
+      std::move(shape));
   {
     const PoolTurn turn(pool.turns());
     pool.shared_executables().add(shared, turn);

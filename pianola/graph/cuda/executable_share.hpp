@@ -50,6 +50,18 @@ class ExecutableShare {
     return std::ranges::any_of(made_, [](const auto& one) { return !one.expired(); });
   }
 
+  /// While it lives, nobody sets executables by the graph's nodes in a turn: CUDA wants all calls with one graph, also those that only
+  /// read it, one after the other. Make none in a turn.
+  class NodesAlone {
+   public:
+    NodesAlone(const ExecutableShare& share, CudaPool& pool) {
+      if (share.lends_nodes()) turn_.emplace(pool.turns());
+    }
+
+   private:
+    std::optional<PoolTurn> turn_;
+  };
+
   /// While the pool sleeps: no graph is launched, but others of the pool may end.
   void drop_executable(CudaPool& pool) noexcept;
   [[nodiscard]] bool lacks_executable() const noexcept { return shared_ != nullptr && raw() == nullptr; }
@@ -63,6 +75,7 @@ class ExecutableShare {
 
  private:
   class Heir;
+  [[nodiscard]] GraphShape shape_of(CudaPool& pool, CUgraph nodes) const;
   void adopt(std::shared_ptr<SharedExecutable> shared, CUgraph nodes, InputCopies& copies);
   void count(CudaPool& pool) const;
   void note_made();

@@ -33,11 +33,11 @@ GraphShape GraphShape::read(CUgraph graph) {
   return shape;
 }
 
-SharedExecutable::SharedExecutable(Executable made, Source source)
+SharedExecutable::SharedExecutable(Executable made, Source source, GraphShape shape)
     : executable_(std::move(made)),
       has_parameters_of_(source.graph),
       source_(std::move(source)),
-      shape_(GraphShape::read(source_.nodes)),
+      shape_(std::move(shape)),
       graphs_{source_.graph} {}
 
 std::optional<UpdateRefusal> SharedExecutable::give(const void* graph, CUgraph nodes, const PoolTurn& /*turn*/) {

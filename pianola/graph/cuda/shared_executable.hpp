@@ -46,7 +46,7 @@ class SharedExecutable {
     ExecutableMemory memory;          ///< That the executable took.
   };
   using KeptGraph = std::shared_ptr<OwnedGraph::element_type>;
-  SharedExecutable(Executable made, Source source);
+  SharedExecutable(Executable made, Source source, GraphShape shape);
 
   /// Whether it has the parameters of that graph, which may be launched.
   [[nodiscard]] bool is_of(const void* graph) const noexcept { return has_parameters_of_ == graph; }
