@@ -1,6 +1,5 @@
 #include <pianola/callable/testing/graphed_fixture.hpp>
 
-#include <ATen/autocast_mode.h>
 #include <c10/core/InferenceMode.h>
 
 #include <atomic>
@@ -23,24 +22,7 @@ using testing::TransformerNet;
 
 static_assert(std::is_nothrow_move_constructible_v<Graphed> && !std::is_copy_constructible_v<Graphed>);
 
-class GraphedCallsTest : public testing::GraphedTest {
- protected:
-  // Autocast to bfloat16, as torch.autocast does it.
-  class Autocast {
-   public:
-    Autocast() {
-      at::autocast::set_autocast_enabled(device().type(), true);
-      at::autocast::set_autocast_dtype(device().type(), at::kBFloat16);
-      at::autocast::increment_nesting();
-    }
-    Autocast(const Autocast&) = delete;
-    Autocast& operator=(const Autocast&) = delete;
-    ~Autocast() {
-      if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-      at::autocast::set_autocast_enabled(device().type(), false);
-    }
-  };
-};
+class GraphedCallsTest : public testing::GraphedTest {};
 PIANOLA_ON_EVERY_DEVICE(GraphedCallsTest);
 
 TEST_P(GraphedCallsTest, InferenceEqualsEagerOverVariedInputsAndSignatures) {

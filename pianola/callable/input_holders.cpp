@@ -50,6 +50,10 @@ void InputHolders::go_on_from(const InputHolders& before) {
   }
 }
 
+void InputHolders::forget_free() {
+  std::erase_if(inputs_, [](const Input& input) { return !input.is_kept(); });
+}
+
 std::optional<std::size_t> InputHolders::kept() const {
   const auto found = std::find_if(inputs_.begin(), inputs_.end(), [](const Input& input) { return input.is_kept(); });
   return found == inputs_.end() ? std::nullopt : std::optional(found->position);

@@ -39,8 +39,10 @@ class InputHolders {
   void keep_to(const std::vector<std::size_t>& positions);
   /// How many references to each input's tensor there are when nobody keeps it, where that is not what was there before the run.
   void expect_references(std::size_t count);
-  /// What the run before kept, and was given again, counts as kept by this one.
+  /// What the run before kept, and was given again, counts as kept by this one. @param before  Right after its run: forget_free().
   void go_on_from(const InputHolders& before);
+  /// After the run: of inputs that nobody keeps now, nothing is said. Who takes references to them from here on is the caller.
+  void forget_free();
 
   /// After the run: an input that it keeps, if there is one.
   [[nodiscard]] std::optional<std::size_t> kept() const;

@@ -2,6 +2,7 @@
 #include <pianola/callable/input_holders.hpp>
 #include <pianola/callable/testing/graphed_fixture.hpp>
 
+#include <ATen/ops/mm.h>
 #include <gmock/gmock.h>
 
 #include <cstdint>
@@ -165,6 +166,48 @@ TEST_P(KeptInputsTest, ResultsThatAreInputsAreTheCallersToKeep) {
   for (std::uint64_t call = 0; call < 8; ++call) EXPECT_TRUE(same(results[call][1], batch(call).slice(0, 0, 2)));
   EXPECT_THAT(reasons, IsEmpty());
   EXPECT_GT(replays(graphed), 0U);
+}
+
+// A view, and the history of a result that had to save it.
+TEST_P(KeptInputsTest, WhatTheCallerKeepsBetweenCallsIsNothingToTell) {
+  const at::Tensor x = batch(1), weight = randn({12}, 7).requires_grad_();
+  std::vector<at::Tensor> kept;
+  Graphed graphed = pianola::graphed([](const at::Tensor& given) { return given * 2; }, logged());
+  for (int call = 0; call < 8; ++call) {
+    {
+      const at::NoGradGuard no_grad;
+      EXPECT_TRUE(same(graphed(x), x * 2)) << call;
+    }
+    kept.push_back(x.slice(0, 0, 2));
+    kept.push_back(x * weight);
+  }
+  EXPECT_THAT(reasons, IsEmpty());
+  EXPECT_GT(replays(graphed), 0U);
+}
+
+// It is kept by autocast until its region ends, with the leaf that was cast.
+TEST_P(KeptInputsTest, ALeafWhoseCastAutocastKeepsIsNothingToTell) {
+  const at::Tensor weight = randn({12, 12}, 7);
+  const auto function = [&](const at::Tensor& x) { return at::mm(x, weight).detach(); };
+  Graphed graphed = pianola::graphed(function, logged());
+  for (std::uint64_t call = 0; call < 8; ++call) {
+    const Autocast region;
+    const at::Tensor x = batch(call).requires_grad_();
+    EXPECT_TRUE(same(graphed(x), function(x))) << call;
+  }
+  EXPECT_THAT(reasons, IsEmpty());
+  EXPECT_GT(replays(graphed), 0U);
+}
+
+TEST_P(KeptInputsTest, WhoTakesReferencesAfterTheRunIsTheCaller) {
+  const at::Tensor x = batch(1);
+  InputHolders holders({&x, 1});
+  holders.forget_free();
+  const at::Tensor kept = x.slice(0, 0, 2);
+  EXPECT_THAT(holders.positions(), IsEmpty());
+  InputHolders later({&x, 1});
+  later.go_on_from(holders);
+  EXPECT_EQ(later.kept(), std::nullopt);
 }
 
 TEST_P(KeptInputsTest, TheCallerMayHoldWhatItPasses) {

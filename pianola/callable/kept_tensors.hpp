@@ -32,6 +32,8 @@ class KeptTensors {
   [[nodiscard]] InputHolders& inputs() noexcept { return inputs_; }
   /// One that is kept, where that can be said; right behind the call.
   [[nodiscard]] std::optional<std::size_t> kept_input() const;
+  /// All that are kept as kept_input() tells, for the next call to go on from. Nothing is said of inputs from here on.
+  [[nodiscard]] InputHolders take_kept_inputs();
   [[nodiscard]] static Diagnosis refuse_kept_input(std::size_t position);
   /// Waits a moment for the threads of autograd, and of process groups, to let go of what they were given.
   void wait_for_threads() const;

@@ -82,7 +82,7 @@ void WarmUp::look_at_inputs(KeptTensors& kept, Call& call, bool is_first) {
       obstacle_ = UsageError(KeptTensors::refuse_kept_input(*input)).what();
     }
   }
-  inputs_before_ = std::move(kept.inputs());
+  inputs_before_ = kept.take_kept_inputs();
 }
 
 // Two calls have to agree on what replays are to check. @return  Whether they did not, so that nothing is to be checked.
