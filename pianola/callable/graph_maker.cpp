@@ -103,7 +103,7 @@ SignatureCache::Result CachedGraph::replay(std::span<const at::Tensor> inputs) {
   return {.unchanging = results, .structure = structure};
 }
 
-GraphMaker::GraphMaker(const CacheOptions& options, graph::StreamOrder& order) : options_(options), order_(order) {
+GraphMaker::GraphMaker(const CacheOptions& options, graph::StreamOrders& orders) : options_(options), orders_(orders) {
   if (!options.pool.empty()) pools_[options.pool.state()->device()].pool = options.pool;
 }
 
@@ -278,7 +278,7 @@ InputBuffers* GraphMaker::buffers_for(const Source& source) {
     return nullptr;
   }
   try {
-    order_.enter(observation.device());
+    orders_.enter(observation.device());
   } catch (const UsageError&) {  // nothing can wait for the last replay
     return nullptr;
   }

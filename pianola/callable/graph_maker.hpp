@@ -83,7 +83,7 @@ class GraphMaker {
   };
 
   /// @param order  Of the replays of all that it makes.
-  GraphMaker(const CacheOptions& options, graph::StreamOrder& order);
+  GraphMaker(const CacheOptions& options, graph::StreamOrders& orders);
 
   /// @throws whatever keeps the call from being captured; all is as before then.
   [[nodiscard]] CachedGraph make(Call& call, const Source& source);
@@ -108,7 +108,7 @@ class GraphMaker {
   [[nodiscard]] std::shared_ptr<void> reserve(const SharedPool& shared, const Source& source) const;
 
   const CacheOptions& options_;
-  graph::StreamOrder& order_;
+  graph::StreamOrders& orders_;
   OneCall making_;
   bool is_ahead_ = false;
   std::shared_ptr<bool> has_run_ = std::make_shared<bool>(false);  // the function, in the latest make()

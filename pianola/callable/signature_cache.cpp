@@ -99,18 +99,18 @@ class Newcomers {
 // While a call replays or captures. Later ones wait for its stream, which may be gone by then where it is not torch's own.
 class OnStreamOfCall {
  public:
-  explicit OnStreamOfCall(graph::StreamOrder& order) : order_(order) {}
+  explicit OnStreamOfCall(graph::StreamOrders& orders) : orders_(orders) {}
   OnStreamOfCall(const OnStreamOfCall&) = delete;
   OnStreamOfCall& operator=(const OnStreamOfCall&) = delete;
   ~OnStreamOfCall() {
     try {
-      order_.leave_if_it_may_end();
+      orders_.leave_if_they_may_end();
     } catch (const std::exception&) {  // of the device: its next call tells
     }
   }
 
  private:
-  graph::StreamOrder& order_;
+  graph::StreamOrders& orders_;
 };
 
 void check_lanes(int branches, bool plan_memory) {
@@ -142,7 +142,10 @@ struct SignatureCache::Impl {
   };
 
   Impl(CacheOptions wanted, Callable::View view)
-      : options(std::move(wanted)), look(std::move(view)), maker(options, order), functions(options.policy.functions) {}
+      : options(std::move(wanted)),
+        look(std::move(view)),
+        maker(options, orders),
+        functions(options.policy.functions) {}
 
   [[nodiscard]] bool is_part_of_another(const CallInputs& inputs) const;
   [[nodiscard]] std::optional<OneCall::Scope> one_call(const char* name, bool may_nest);
@@ -160,7 +163,7 @@ struct SignatureCache::Impl {
 
   const CacheOptions options;
   const Callable::View look;
-  graph::StreamOrder order;
+  graph::StreamOrders orders;
   GraphMaker maker;
   std::unique_ptr<const ModuleView> module;
   std::vector<Function> functions;
@@ -247,7 +250,7 @@ std::size_t SignatureCache::Impl::input_bytes(std::span<const Function> of) cons
 
 std::optional<SignatureCache::Result> SignatureCache::Impl::replay(SignatureEntry& entry, CachedGraph& graph,
                                                                    const CallInputs& inputs) {
-  order.enter(graph.device);
+  orders.enter(graph.device);
   try {
     if (!graph.call->set_numbers(inputs.numbers)) return std::nullopt;
     Result result = graph.replay(inputs.copied);
@@ -313,7 +316,7 @@ std::optional<SignatureCache::Result> SignatureCache::run(Key key, const CallInp
   std::unique_lock lock(impl_->mutex);
   SignatureEntry& entry = impl_->entry_for(key, inputs.described(), &call);
   {
-    const OnStreamOfCall on_stream(impl_->order);
+    const OnStreamOfCall on_stream(impl_->orders);
     if (CachedGraph* graph = impl_->graph_for(entry, key, inputs, call)) {
       if (auto result = impl_->replay(entry, *graph, inputs)) return result;
     }
@@ -340,7 +343,7 @@ void SignatureCache::capture(Key key, const CallInputs& inputs, Call& call) {
   SignatureEntry& entry = impl_->entry_for(key, inputs.described());
   if (entry.holds_graphs() || entry.stays_eager()) return;
   if (!entry.is_due()) entry.adopt(impl_->observed_entry(key.function));
-  const OnStreamOfCall on_stream(impl_->order);
+  const OnStreamOfCall on_stream(impl_->orders);
   const GraphMaker::Ahead ahead(impl_->maker);
   (void)impl_->graph_for(entry, key, inputs, call);
 }

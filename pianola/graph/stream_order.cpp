@@ -4,6 +4,7 @@
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <cstddef>
 #include <cstdint>
 
 #if PIANOLA_WITH_CUDA
@@ -61,6 +62,17 @@ void StreamOrder::leave() {
   if (!reached_) reached_.emplace(last_->device_type());
   reached_->record(*last_);
   left_ = true;
+}
+
+void StreamOrders::enter(c10::Device device) {
+  if (device.is_cpu()) return;
+  const auto index = static_cast<std::size_t>(device.index());
+  if (index >= of_devices_.size()) of_devices_.resize(index + 1);  // in its first call
+  of_devices_[index].enter(device);
+}
+
+void StreamOrders::leave_if_they_may_end() {
+  for (StreamOrder& order : of_devices_) order.leave_if_it_may_end();
 }
 
 }  // namespace pianola::graph

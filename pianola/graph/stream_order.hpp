@@ -4,6 +4,7 @@
 #include <c10/core/Stream.h>
 
 #include <optional>
+#include <vector>
 
 namespace pianola::graph {
 
@@ -11,7 +12,7 @@ namespace pianola::graph {
 [[nodiscard]] bool may_end(const c10::Stream& stream);
 
 /// Orders replays of graphs that share memory: one that is made on another stream waits, on the device, for the work of
-/// the stream before. Nothing on the CPU. One caller at a time.
+/// the stream before. All on one device; nothing on the CPU. One caller at a time.
 class StreamOrder {
  public:
   /// Before a replay on the current stream of `device`.
@@ -30,6 +31,19 @@ class StreamOrder {
   std::optional<c10::Stream> last_;
   std::optional<c10::Event> reached_;  // made where it is needed first
   bool left_ = false;                  // reached_ stands behind the work of last_
+};
+
+/// One for each device: graphs of two share no memory, and wait for none of each other. One caller at a time.
+class StreamOrders {
+ public:
+  /// StreamOrder::enter() of this one's.
+  /// @param device  Of tensors: with its index.
+  void enter(c10::Device device);
+  /// StreamOrder::leave_if_it_may_end() of each.
+  void leave_if_they_may_end();
+
+ private:
+  std::vector<StreamOrder> of_devices_;  // by index
 };
 
 }  // namespace pianola::graph
