@@ -41,9 +41,11 @@ Callable observed(const Callable& callable, const std::shared_ptr<LastRun>& last
       last->reads = last->run ? std::make_shared<CheckedReads>(device, last->reads->values())
                               : std::make_shared<CheckedReads>(device);
     }
+    const auto numbers = std::make_shared<graph::NumberUses>();
     last->run.emplace(
-        inputs, [&] { value = callable(std::move(arguments)); }, std::make_shared<HostParts>(),
-        std::make_shared<graph::NumberUses>(), std::move(islands), last->reads);
+        inputs, [&] { value = callable(std::move(arguments)); }, std::make_shared<HostParts>(), numbers,
+        std::move(islands), last->reads);
+    *numbers = graph::NumberUses();  // its aliases of views hold what they look at, and there are no slots
     last->run->islands().check_no_parameters();
     last->backwards = CustomBackwards(inputs, leaves_of(value));
     return value;

@@ -1,6 +1,7 @@
 // See Note [Inputs that a function keeps].
 #include <pianola/callable/input_holders.hpp>
 #include <pianola/callable/testing/graphed_fixture.hpp>
+#include <pianola/trace/number_span.hpp>
 
 #include <ATen/ops/mm.h>
 #include <gmock/gmock.h>
@@ -181,6 +182,19 @@ TEST_P(KeptInputsTest, WhatTheCallerKeepsBetweenCallsIsNothingToTell) {
     kept.push_back(x.slice(0, 0, 2));
     kept.push_back(x * weight);
   }
+  EXPECT_THAT(reasons, IsEmpty());
+  EXPECT_GT(replays(graphed), 0U);
+}
+
+// The run that a capture warms up with notes what looks at memory by it, and holds that.
+TEST_P(KeptInputsTest, AViewByANumberThatIsFollowedIsNothingToTell) {
+  const auto function = [](const at::Tensor& x) {
+    const trace::NumberSpan by_a_number({0});
+    return x.slice(0, 0, 2) * 2;
+  };
+  Graphed graphed = pianola::graphed(function, logged());
+  const at::NoGradGuard no_grad;
+  for (std::uint64_t call = 0; call < 8; ++call) EXPECT_TRUE(same(graphed(batch(call)), function(batch(call)))) << call;
   EXPECT_THAT(reasons, IsEmpty());
   EXPECT_GT(replays(graphed), 0U);
 }
