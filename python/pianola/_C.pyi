@@ -1020,7 +1020,10 @@ class GraphMemory:
         """The most of the pool that was free at a time, and kept from reuse for lanes."""
     @property
     def executable(self) -> ExecutableMemory:
-        """Its executable."""
+        """Its executable; nothing where another graph that uses it counts it."""
+    @property
+    def shares_executable(self) -> bool:
+        """Whether other graphs use it, too: of a pool with `share_executables`."""
     @property
     def blocks(self) -> int:
         """That the recording was handed out."""
@@ -1160,7 +1163,13 @@ class CaptureOptions:
 class GraphPool:
     """Memory that several graphs share."""
 
-    def __init__(self, device: torch.device, can_sleep: bool = False, plan_memory: bool = False) -> None: ...
+    def __init__(
+        self,
+        device: torch.device,
+        can_sleep: bool = False,
+        plan_memory: bool = False,
+        share_executables: bool = False,
+    ) -> None: ...
     @property
     def id(self) -> tuple[int, int]:
         """torch's name for it."""
@@ -1237,7 +1246,11 @@ class GraphInfo:
         """What no plan of the step's blocks, on its lanes, goes below; 0: not known."""
     @property
     def executable_bytes(self) -> int:
-        """Device memory taken by the executable, outside torch's allocator."""
+        """Device memory taken by the executable, outside torch's allocator; 0 where another graph that uses it counts
+        it."""
+    @property
+    def shares_executable(self) -> bool:
+        """Whether other graphs use it, too: of a pool with `share_executables`."""
     @property
     def retained_bytes(self) -> int:
         """Bytes of outside tensors that the graph keeps alive."""
@@ -2913,6 +2926,15 @@ class ScopePrediction:
     def executable_bytes(self) -> int:
         """Of the executable graphs, outside of torch's allocator."""
     @property
+    def fits(self) -> bool | None:
+        """Whether captures find room in what the device has left; None: the profile does not tell."""
+    @property
+    def planned_bytes(self) -> int | None:
+        """Of the pool with plan_memory, where the graph would fit with that alone; else None."""
+    @property
+    def memory_verdict(self) -> str:
+        """Whether it fits, in a sentence with the numbers; empty: the profile does not tell."""
+    @property
     def cpp(self) -> str:
         """The call to write in C++."""
     @property
@@ -2973,6 +2995,13 @@ class Profile:
     @property
     def reserved_bytes(self) -> int | None:
         """The most that the allocator held of the device; None: the profile does not say, or it is of the CPU."""
+    @property
+    def free_bytes(self) -> int | None:
+        """What the driver has left for pools and executables. Of a trace that pianola.profile() did not record, at
+        most: what torch's allocator leaves of the device. None: the profile does not say."""
+    @property
+    def cached_bytes(self) -> int | None:
+        """What torch's allocator holds unused, for inputs alone; None: the profile does not say."""
     def to_text(self, width: int = 100) -> str:
         """For people."""
     def to_json(self) -> str:
