@@ -3,11 +3,23 @@
 #include <pianola/trace/references.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
+#include <torch/csrc/autograd/variable.h>
+
 #include <algorithm>
 #include <chrono>
 #include <thread>
 
 namespace pianola::callable {
+namespace {
+
+// Without that of the node that accumulates a leaf's gradient. The node lives as long as any history leads to the leaf, also the history
+// of a tensor that the function may keep, or of a cast that autocast keeps: neither keeps the input for its values.
+std::size_t references_to_tensor(const at::Tensor& input) {
+  const bool has_accumulator = torch::autograd::impl::try_get_grad_accumulator(input) != nullptr;
+  return trace::references_in_cpp(input) - (has_accumulator ? 1 : 0);
+}
+
+}  // namespace
 
 InputHolders::InputHolders(std::span<const at::Tensor> inputs) {
   for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -15,7 +27,7 @@ InputHolders::InputHolders(std::span<const at::Tensor> inputs) {
     inputs_.push_back({.tensor = trace::WeakTensor(inputs[i].getIntrusivePtr()),
                        .memory = inputs[i].storage().getWeakStorageImpl(),
                        .position = i,
-                       .to_tensor = trace::references_in_cpp(inputs[i]),
+                       .to_tensor = references_to_tensor(inputs[i]),
                        .to_memory = trace::references_to(inputs[i].storage())});
   }
 }
@@ -74,7 +86,7 @@ std::optional<std::size_t> InputHolders::kept_for_long() const {
 bool InputHolders::Input::is_kept() const {
   const at::Tensor input(tensor.lock());
   if (!input.defined()) return false;
-  return trace::references_in_cpp(input) > to_tensor + 1 || trace::references_to(input.storage()) > to_memory;
+  return references_to_tensor(input) > to_tensor + 1 || trace::references_to(input.storage()) > to_memory;
 }
 
 }  // namespace pianola::callable

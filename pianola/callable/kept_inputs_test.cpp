@@ -5,6 +5,7 @@
 
 #include <ATen/ops/mm.h>
 #include <gmock/gmock.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <cstdint>
 #include <functional>
@@ -194,6 +195,20 @@ TEST_P(KeptInputsTest, AViewByANumberThatIsFollowedIsNothingToTell) {
   };
   Graphed graphed = pianola::graphed(function, logged());
   const at::NoGradGuard no_grad;
+  for (std::uint64_t call = 0; call < 8; ++call) EXPECT_TRUE(same(graphed(batch(call)), function(batch(call)))) << call;
+  EXPECT_THAT(reasons, IsEmpty());
+  EXPECT_GT(replays(graphed), 0U);
+}
+
+// As attacks on a model make: the capture takes it for no parameter, which it would hold.
+TEST_P(KeptInputsTest, ALeafInTheMemoryOfAnInputIsNothingToTell) {
+  const at::Tensor weight = randn({12}, 7);
+  const auto function = [&](const at::Tensor& x) {
+    const at::Tensor leaf = x.detach().requires_grad_();
+    const at::Tensor gradient = torch::autograd::grad({square(leaf * weight)}, {leaf})[0];
+    return (leaf + gradient.sign()).detach();
+  };
+  Graphed graphed = pianola::graphed(function, logged());
   for (std::uint64_t call = 0; call < 8; ++call) EXPECT_TRUE(same(graphed(batch(call)), function(batch(call)))) << call;
   EXPECT_THAT(reasons, IsEmpty());
   EXPECT_GT(replays(graphed), 0U);

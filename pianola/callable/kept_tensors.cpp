@@ -35,14 +35,6 @@ bool keeps_casts() {
          (at::autocast::is_autocast_enabled(at::kCPU) || at::autocast::is_autocast_enabled(at::kCUDA));
 }
 
-// A cast that autocast keeps holds the leaf that it was made of, by its history. Where results have one as well, nothing is said
-// before a capture, whose warm-up clears what autocast keeps.
-void add_leaves(Known& known, std::span<const at::Tensor> inputs) {
-  for (const at::Tensor& input : inputs) {
-    if (input.is_leaf() && input.requires_grad()) known.insert(trace::storage_of(input));
-  }
-}
-
 }  // namespace
 
 KeptTensors::KeptTensors(const EagerRun& run, std::span<const at::Tensor> inputs,
@@ -61,11 +53,10 @@ KeptTensors::KeptTensors(const EagerRun& run, std::span<const at::Tensor> inputs
     known.insert(trace::storage_of(result));
     if (const auto& node = result.grad_fn()) history_.emplace_back(node);
   }
-  const bool casts_are_kept = keeps_casts();
-  if (casts_are_kept && history_.empty()) add_leaves(known, inputs);
   inputs_.leave_out([&](const c10::StorageImpl* memory) { return known.count(memory) != 0; });
   if (communicates_ || !run.islands().notes().empty())
     inputs_.clear();  // they may be held for other ranks, or by a part
+  const bool casts_are_kept = keeps_casts();
   for (CallWatch::Made& made : run.watch().made_and_held()) {
     if (known.count(made.storage._unsafe_get_target()) != 0) continue;
     if (run.parts().made(made.storage._unsafe_get_target())) continue;  // replays hand it out

@@ -21,7 +21,10 @@ bool node_has_hooks(const autograd::Node& node) { return !node.pre_hooks().empty
 }  // namespace
 
 LeafFinder::LeafFinder(const std::vector<at::Tensor>& known) {
-  for (const at::Tensor& tensor : known) seen_.insert(tensor.unsafeGetTensorImpl());
+  for (const at::Tensor& tensor : known) {
+    seen_.insert(tensor.unsafeGetTensorImpl());
+    if (trace::storage_of(tensor) != nullptr) known_.insert(trace::storage_of(tensor));
+  }
 }
 
 void LeafFinder::on_op_begin(const trace::OpSpan& op) {
@@ -29,6 +32,7 @@ void LeafFinder::on_op_begin(const trace::OpSpan& op) {
     trace::for_each_tensor(value, [&](const at::Tensor& tensor) {
       if (!tensor.requires_grad() || !tensor.is_leaf() || op.memory->made(tensor)) return;
       const at::Tensor leaf = trace::real_leaf(tensor);
+      if (known_.count(trace::storage_of(leaf)) != 0) return;  // `x.detach().requires_grad_()`
       if (seen_.insert(leaf.unsafeGetTensorImpl()).second) leaves_.push_back(leaf);
     });
   }

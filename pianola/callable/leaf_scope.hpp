@@ -20,7 +20,7 @@ namespace pianola::callable {
 /// from. Leaves that only a recomputation will differentiate are seen as well, which a walk of autograd's graph misses.
 class LeafFinder final : public trace::OpObserver {
  public:
-  /// @param known  Leaves that are no parameters: the static inputs.
+  /// @param known  No parameters, and neither are leaves in their memory: the static inputs.
   explicit LeafFinder(const std::vector<at::Tensor>& known);
 
   void on_op_begin(const trace::OpSpan& op) override;
@@ -29,6 +29,7 @@ class LeafFinder final : public trace::OpObserver {
 
  private:
   ska::flat_hash_set<const c10::TensorImpl*> seen_;
+  ska::flat_hash_set<const c10::StorageImpl*> known_;
   std::vector<at::Tensor> leaves_;
 };
 

@@ -82,6 +82,18 @@ def test_attributes_keep_what_this_call_made(kind, make_step, device):
     assert twins.replays >= 8 and not twins.said
 
 
+def test_attributes_with_a_history_down_to_the_input(device):
+    twins = Twins(device, Attention, lambda model: lambda x: model(x))
+    for _ in range(12):
+        x = torch.randn(3, 4, device=device)
+        inputs = [x.clone().requires_grad_() for _ in range(2)]
+        for function, given in zip((twins.eager, twins.graphed), inputs):
+            function(given).backward()
+        twins.check("weights")
+        assert torch.equal(inputs[0].grad, inputs[1].grad)
+    assert twins.replays >= 4 and not twins.said
+
+
 class Returns(Attention):
     def forward(self, x):
         self.loss = self.linear(x).mean()
