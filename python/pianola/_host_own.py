@@ -8,11 +8,13 @@ import collections
 import gc
 import itertools
 import weakref
+from types import CellType
 from typing import Any
 
 import torch
 
-from ._host_places import SIMPLE, Place, Store, held, holders_of
+from ._host_places import SIMPLE, Place, Store, cell_content, held, holders_of
+from ._torch_abi import is_of_a_checkpoint
 
 _ATOMS = (torch.Tensor, *SIMPLE)
 _SKIPPED = frozenset({str, int, float, bool, bytes, type(None), type})  # most of what is met
@@ -45,6 +47,15 @@ def drop_own(made: list[weakref.ref], returned: list[Any], places: list[Place], 
     places[:] = [place for place in places if id(place.owner) not in own]
     stores[:] = [store for store in stores if id(held(store.owner)) not in own]
     return set(own)
+
+
+def drop_of_checkpoints(places: list[Place]) -> None:
+    """The same of what each checkpoint() makes for its backward pass: autograd holds it, and it holds what was saved."""
+    places[:] = [place for place in places if not is_of_a_checkpoint(place.owner) and not _leads_to_a_checkpoint(place.owner)]
+
+
+def _leads_to_a_checkpoint(owner: Any) -> bool:
+    return isinstance(owner, CellType) and is_of_a_checkpoint(cell_content(owner, None))
 
 
 def _alive(reference: weakref.ref) -> Any:

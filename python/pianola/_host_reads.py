@@ -48,7 +48,7 @@ from ._host_places import (
     with_key,
 )
 from ._host_dead import drop_dead
-from ._host_own import drop_own
+from ._host_own import drop_of_checkpoints, drop_own
 from ._named_gradients import backward_passes
 from ._host_values import HostValues, MEMBERS, MOST_ENTRIES
 from . import _host_parts, _sharding
@@ -171,6 +171,7 @@ class HostReads(HostValues):
                                   self._kept_unseen, self._unseen_stores):  # fmt: skip
             held_while_it_ran.clear()
         self.own = drop_own(self._made, self.returned, self.places, self.stores)
+        drop_of_checkpoints(self.places)
         drop_dead(self.places, self.stores)
         self.returned.clear()
         self._made.clear()

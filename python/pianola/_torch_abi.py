@@ -8,6 +8,7 @@ import types
 from typing import Any, Callable, Mapping, Optional
 
 import torch
+import torch.utils.checkpoint
 
 _TorchsGraph = torch.cuda.CUDAGraph  # also while compat() has another one in its place
 
@@ -26,6 +27,13 @@ def function_of_apply(method: Any) -> Optional[type]:
     owner = getattr(method, "__self__", None)
     is_apply = isinstance(method, types.BuiltinFunctionType) and method.__name__ == "apply"
     return owner if is_apply and isinstance(owner, type) and issubclass(owner, torch.autograd.Function) else None
+
+
+def is_of_a_checkpoint(one: Any) -> bool:
+    """Whether it is the frame of a checkpoint(use_reentrant=False), or a hook around that: each call makes its own."""
+    if isinstance(one, types.FunctionType):
+        return one.__module__ == "torch.utils.checkpoint" and one.__qualname__.startswith("_checkpoint_hook.")
+    return isinstance(one, getattr(torch.utils.checkpoint, "_CheckpointFrame", ()))
 
 
 def in_torchs_order(torchs: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -251,6 +251,29 @@ def test_a_checkpoint_without_reentry_is_replayed(device):
     replays_as_eager(device, make, shape=(2, 1, 4, 4))
 
 
+@pytest.mark.parametrize("is_dropped", [False, True])
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_a_checkpoint_whose_backward_pass_comes_later_is_replayed(requires_grad, is_dropped, device):
+    from torch.utils.checkpoint import checkpoint
+
+    eager, layer = twins(torch.nn.Linear(4, 4), device)
+    told = []
+    graphed = pianola.graphed(lambda x: checkpoint(lambda y: layer(y).relu(), x, use_reentrant=False).sin(), on_fallback=told.append)
+    for _ in range(10):
+        inputs = [torch.randn(3, 4, device=device)]
+        inputs.append(inputs[0].clone())
+        result = graphed(inputs[0].requires_grad_(requires_grad))
+        expected = eager(inputs[1].requires_grad_(requires_grad)).relu().sin()
+        assert torch.equal(result, expected)
+        result.sum().backward(), expected.sum().backward()
+        if is_dropped:
+            del result, expected
+        if requires_grad:
+            assert torch.equal(inputs[0].grad, inputs[1].grad)
+    assert all(map(torch.equal, (p.grad for p in layer.parameters()), (p.grad for p in eager.parameters())))
+    assert sum(one.replays for one in graphed.info().signatures) >= 5 and not told
+
+
 def test_a_learning_rate_that_changes_is_seen(device):
     eager, graphed = twins(MLP(), device)
     optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (eager, graphed)]
