@@ -218,7 +218,7 @@ def require_little_more_on_lanes(made, told, infos):
 
 def words_of(name, info):
     lanes = info.branches
-    if not lanes.rebuilt_us:
+    if lanes is None:
         return f"{name}: {info.planned_bytes / MIB:.0f} MiB planned, its bound {info.planned_bound_bytes / MIB:.0f}"
     kept = "kept" if lanes.rebuilt else f"not kept: {lanes.reason}"
     return (f"{name}: {info.planned_bytes / MIB:.0f} MiB planned, its bound {info.planned_bound_bytes / MIB:.0f}, "

@@ -10,6 +10,7 @@
 #include <ATen/ops/randn.h>
 
 #include <gmock/gmock.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 #include <gtest/gtest.h>
 
 #if PIANOLA_WITH_CUDA
@@ -79,7 +80,7 @@ class DeviceTest : public ::testing::TestWithParam<const char*> {
     seed(0);
   }
 
-  /// Whatever a test did, the device works and nothing captures any more.
+  /// Whatever a test did, the device works, nothing captures any more, and nobody watches what this thread does.
   void TearDown() override {
     if (IsSkipped() || (on_cuda() && !at::globalContext().hasCUDA())) return;
 #if PIANOLA_WITH_CUDA
@@ -90,6 +91,7 @@ class DeviceTest : public ::testing::TestWithParam<const char*> {
       EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
     }
 #endif
+    EXPECT_EQ(c10::ThreadLocalDebugInfo::current(), nullptr) << "after the test";
     EXPECT_TRUE(same(randn({3}) + 1, randn({3}) + 1)) << "after the test";
   }
 
