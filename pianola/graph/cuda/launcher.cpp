@@ -2,9 +2,11 @@
 
 #include <pianola/core/error.hpp>
 #include <pianola/cuda/capture_info.hpp>
+#include <pianola/graph/cuda/thread_streams.hpp>
 #include <pianola/graph/foreign_draws.hpp>
 #include <pianola/graph/stream_order.hpp>
 
+#include <ATen/cuda/CUDAEvent.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 
@@ -47,10 +49,12 @@ void Launcher::launch(CudaPool& pool, Piece piece, const Start& start) {
     watched_->launched(stream.stream());
   if (piece.is_last) numbers.launched();
   entry_.sign(turn);
-  if (stream.unwrap() != last_stream_) note_stream(pool, stream, turn);
   if (may_end(stream.unwrap())) [[unlikely]] {
     turn.order().leave();
     numbers.leave();
+    note_stream(pool, stream_behind(stream), turn);
+  } else if (stream.unwrap() != last_stream_) {
+    note_stream(pool, stream, turn);
   }
 }
 
@@ -112,6 +116,15 @@ void Launcher::refuse_inside_capture() {
       {.what = "replay() was called while the current stream is being captured by other code; graphs do not "
                "nest, and nothing was launched",
        .fix = "inside the other capture, call the code that the graph was captured from; or replay outside of it"});
+}
+
+// One that stays, and has come to its end when the present work of that stream has. The stream itself may be gone when it is waited for.
+c10::cuda::CUDAStream Launcher::stream_behind(c10::cuda::CUDAStream stream) const {
+  const c10::cuda::CUDAStream behind = thread_stream(StreamPurpose::after_replays, device_.index());
+  at::cuda::CUDAEvent done;
+  done.record(stream);
+  done.block(behind);
+  return behind;
 }
 
 // Memory that the graph lets go of may be in use there until that work is done.

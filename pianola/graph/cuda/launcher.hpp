@@ -62,7 +62,7 @@ class Launcher {
 
   /// Nothing is launched any more: nobody draws, and nobody waits for a replay.
   void stop() noexcept;
-  /// That the graph was launched on.
+  /// That the graph was launched on, or that come to their end behind such ones.
   [[nodiscard]] const std::vector<c10::cuda::CUDAStream>& streams() const noexcept { return streams_; }
   void forget_streams() noexcept;
 
@@ -70,6 +70,7 @@ class Launcher {
   template <typename Start>
   void launch(CudaPool& pool, Piece piece, const Start& start);
   [[noreturn]] static void refuse_inside_capture();
+  [[nodiscard]] c10::cuda::CUDAStream stream_behind(c10::cuda::CUDAStream stream) const;
   void note_stream(CudaPool& pool, c10::cuda::CUDAStream stream, const PoolTurn& turn);
 
   // What a launch reads, in this order: see CudaBackend.

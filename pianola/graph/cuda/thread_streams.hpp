@@ -15,7 +15,7 @@ namespace pianola::graph {
 // captured would become part of the graph, or break it.
 
 /// What a thread of Pianola's caller needs a stream of its own for.
-enum class StreamPurpose : std::uint8_t { capture, audit, numbers, sleep };
+enum class StreamPurpose : std::uint8_t { capture, audit, numbers, sleep, after_replays };
 
 /// This thread's. Lives as long as the thread; the next thread may be given it then.
 c10::cuda::CUDAStream thread_stream(StreamPurpose purpose, c10::DeviceIndex device);

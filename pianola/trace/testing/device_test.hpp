@@ -9,8 +9,8 @@
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 
-#include <gmock/gmock.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #if PIANOLA_WITH_CUDA
