@@ -159,7 +159,8 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
   std::shared_ptr<State> outer;
   std::uint64_t recording = 0;  // the same for nested streams
   ForRanks patience = ForRanks::a_while;
-  std::mutex mutex;  // autograd's threads of several devices run at once
+  std::mutex mutex;       // autograd's threads of several devices run at once
+  bool disarmed = false;  // see disarm(); by the mutex
   // Open user scopes of the thread that made the stream, for autograd's threads; kept by the outermost stream.
   std::vector<std::string> step_scopes;
   std::thread::id step_thread = std::this_thread::get_id();
@@ -235,18 +236,22 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
   void begin_op(OpSpan op) {
     const ObserversRun quiet;
     const std::lock_guard lock(mutex);
-    op.memory = &memory;
-    memory.note_inputs(op);
-    tell(op, [&](OpObserver& observer) { observer.on_op_begin(op); });
+    if (!disarmed) {
+      op.memory = &memory;
+      memory.note_inputs(op);
+      tell(op, [&](OpObserver& observer) { observer.on_op_begin(op); });
+    }
     if (outer != nullptr) outer->begin_op(op);
   }
 
   void end_op(OpSpan op) {
     const ObserversRun quiet;
     const std::lock_guard lock(mutex);
-    op.memory = &memory;
-    tell(op, [&](OpObserver& observer) { observer.on_op_end(op); });
-    memory.note_results(op);
+    if (!disarmed) {
+      op.memory = &memory;
+      tell(op, [&](OpObserver& observer) { observer.on_op_end(op); });
+      memory.note_results(op);
+    }
     if (outer != nullptr) outer->end_op(op);
   }
 
@@ -387,7 +392,7 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
 
   void note_hidden(const OpSpan& around, const OpInfo& hidden, c10::ArrayRef<c10::IValue> results) {
     const std::lock_guard lock(mutex);
-    memory.note_hidden(around, hidden, results);
+    if (!disarmed) memory.note_hidden(around, hidden, results);
     if (outer != nullptr) outer->note_hidden(around, hidden, results);
   }
 
@@ -662,6 +667,7 @@ void throw_failure(Diagnosis failure) {
 
 void OpStream::disarm() noexcept {
   const std::lock_guard lock(state_->mutex);
+  state_->disarmed = true;
   std::fill(state_->observers.begin(), state_->observers.end(), nullptr);
   if (allocations_ != nullptr) allocations_->stop();
 }

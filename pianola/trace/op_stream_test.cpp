@@ -13,6 +13,9 @@
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <malloc.h>
+
+#include <cstdint>
 #include <optional>
 #include <stdexcept>
 
@@ -245,6 +248,24 @@ TEST(OpStream, ShowsNothingMoreToAnObserverThatThrewAndTellsWhy) {
         AllOf(HasSubstr("could not be recorded, from aten::gelu"), HasSubstr(at_end ? "" : "no room"),
               HasSubstr("fix:"), HasSubstr("report it")));
   }
+}
+
+// As one whose end came on another thread: it stays where it was begun, for as long as that thread lives.
+TEST(OpStream, NotesNothingOnceItIsDisarmed) {
+  OpLog log;
+  OpStream stream({&log});
+  stream.disarm();
+  const auto run = [] {
+    at::Tensor x = some();
+    for (int i = 0; i < 100; ++i) x = at::relu(x);
+  };
+  for (int i = 0; i < 20; ++i) run();
+  const auto before = static_cast<std::int64_t>(mallinfo2().uordblks);
+  for (int i = 0; i < 100; ++i) run();
+  EXPECT_THAT(log.begun, IsEmpty());
+#if !defined(__SANITIZE_ADDRESS__)  // whose malloc keeps no such account
+  EXPECT_LT(static_cast<std::int64_t>(mallinfo2().uordblks) - before, 16 * 1024) << "of 10,000 operations";
+#endif
 }
 
 TEST(OpStream, TellsTheFailureOfAnInnerStreamToThatAlone) {
