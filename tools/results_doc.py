@@ -77,14 +77,8 @@ REASONS = {
         "within the spread; 1.09 and 1.01 in another run",
     ("cuda/python_graphed", "@pianola.graphed, whole step: at least 20x"):
         "24x on another host",
-    ("cuda/python_memory", "pianola.Graph, plan_memory, less 2 MiB"):
-        "what the recording asked for and the run before had not",
-    ("cuda/python_memory", "pianola.Graph, plan_memory: at most 1x"):
-        "as above; torch's pools lie 2 and 4 % above the bound here",
     ("cuda/python_buckets", "pianola.graphed, plan_memory"):
         "observed calls held the logits in their backward pass, and the plans with them: mended, not measured yet",
-    ("cuda/python_sleep", "resume, ms: at most the copy"):
-        "the driver maps 12.5 GiB, in 12 ms; hardly any of that goes on beside the copies",
     ("cuda/python_layers", "pianola.graph_layers, optimizer.step graphed"):
         "the host runs Python between layers",
     ("cuda/python_audit", "audited, no source lines: at most"):

@@ -19,6 +19,7 @@ import sys
 import traceback
 from pathlib import Path
 
+STOPPED = "it was stopped before its end"
 
 BENCHMARKS = {
     "cpu/python_audit": "Training step of an MLP on one thread, from Python, plain and audited",
@@ -86,13 +87,13 @@ def parse(arguments):
 
 
 def measure(name, settings, show):
-    """The result as the file has it; `show` is called with each case. What fails is in "error"."""
+    """The result as the file has it; `show` is called with it after each case. What fails is in "error"."""
     result = {"benchmark": name, "title": BENCHMARKS[name], "cases": []}
     try:
         # Imported here, because some set variables of the environment that torch reads.
         for case in importlib.import_module(name.partition("/")[2]).run(settings):
             result["cases"].append(case)
-            show(case)
+            show(result)
     except Exception as error:  # whatever it is, what was measured before is worth reporting
         traceback.print_exc()
         result["error"] = f"{type(error).__name__}: {error}"
@@ -116,12 +117,16 @@ def main(arguments):
     settings = Settings(device, options.build, quick=options.quick or options.self_test,
                         out=None if options.self_test else options.out)
 
-    def show(case):
-        if not options.self_test:
-            import measuring  # by now the benchmark has set what torch reads
+    def show(result):
+        if options.self_test:
+            return
+        import measuring  # by now the benchmark has set what torch reads
 
-            counts = ", ".join(str(len(contender["samples"])) for contender in case["contenders"])
-            print("\n".join([measuring.to_text(case), f"samples: {counts}", *case.get("notes", ())]) + "\n", flush=True)
+        case = result["cases"][-1]
+        counts = ", ".join(str(len(contender["samples"])) for contender in case["contenders"])
+        print("\n".join([measuring.to_text(case), f"samples: {counts}", *case.get("notes", ())]) + "\n", flush=True)
+        if options.out:  # should it be stopped before the end
+            write(result | {"error": STOPPED}, options.out)
 
     print(f"{options.name}: {BENCHMARKS[options.name]}\n", flush=True)
     result = measure(options.name, settings, show)
