@@ -1,4 +1,5 @@
 #include <pianola/audit/testing/audit_test.hpp>
+#include <pianola/trace/testing/autocast.hpp>
 
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/mm.h>
@@ -12,21 +13,7 @@ using ::testing::HasSubstr;
 
 class Modes : public testing::AuditTest {
  protected:
-  struct Autocast {
-    explicit Autocast(c10::DeviceType type, bool cache) : device(type) {
-      at::autocast::set_autocast_enabled(device, true);
-      at::autocast::set_autocast_dtype(device, at::kBFloat16);
-      at::autocast::set_autocast_cache_enabled(cache);
-    }
-    Autocast(const Autocast&) = delete;
-    Autocast& operator=(const Autocast&) = delete;
-    ~Autocast() {
-      at::autocast::set_autocast_enabled(device, false);
-      at::autocast::clear_cache();
-      at::autocast::set_autocast_cache_enabled(true);
-    }
-    c10::DeviceType device;
-  };
+  using Autocast = testing::AutocastRegion;
 };
 PIANOLA_ON_EVERY_DEVICE(Modes);
 

@@ -1,5 +1,6 @@
 #include <pianola/callable/ambient.hpp>
 #include <pianola/callable/testing/twins.hpp>
+#include <pianola/trace/testing/autocast.hpp>
 
 #include <ATen/autocast_mode.h>
 #include <c10/core/InferenceMode.h>
@@ -56,25 +57,8 @@ class ModesTest : public testing::CallableTest {
 
   static at::Tensor batch(std::uint64_t seed) { return randn({8, 12}, seed).requires_grad_(); }
 
-  // Autocast to bfloat16 as torch.autocast does it, with or without its cache of cast weights.
-  class Autocast {
-   public:
-    explicit Autocast(bool cache = true) : had_cache_(at::autocast::is_autocast_cache_enabled()) {
-      at::autocast::set_autocast_enabled(device().type(), true);
-      at::autocast::set_autocast_dtype(device().type(), at::kBFloat16);
-      at::autocast::set_autocast_cache_enabled(cache);
-      at::autocast::increment_nesting();
-    }
-    Autocast(const Autocast&) = delete;
-    Autocast& operator=(const Autocast&) = delete;
-    ~Autocast() {
-      if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-      at::autocast::set_autocast_enabled(device().type(), false);
-      at::autocast::set_autocast_cache_enabled(had_cache_);
-    }
-
-   private:
-    bool had_cache_;
+  struct Autocast : testing::AutocastRegion {
+    explicit Autocast(bool cache = true) : AutocastRegion(device().type(), cache) {}
   };
 
   // All that a sequence of calls leaves behind, with weights that change after each backward.

@@ -1,8 +1,7 @@
 #pragma once
 #include <pianola/callable/graphed.hpp>
 #include <pianola/callable/testing/twins.hpp>
-
-#include <ATen/autocast_mode.h>
+#include <pianola/trace/testing/autocast.hpp>
 
 #include <string>
 #include <vector>
@@ -12,20 +11,8 @@ namespace pianola::testing {
 /// Tests of `graphed`: what it tells is kept in `reasons`.
 class GraphedTest : public CallableTest {
  protected:
-  // Autocast to bfloat16, as torch.autocast does it.
-  class Autocast {
-   public:
-    Autocast() {
-      at::autocast::set_autocast_enabled(device().type(), true);
-      at::autocast::set_autocast_dtype(device().type(), at::kBFloat16);
-      at::autocast::increment_nesting();
-    }
-    Autocast(const Autocast&) = delete;
-    Autocast& operator=(const Autocast&) = delete;
-    ~Autocast() {
-      if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-      at::autocast::set_autocast_enabled(device().type(), false);
-    }
+  struct Autocast : AutocastRegion {
+    Autocast() : AutocastRegion(device().type()) {}
   };
 
   [[nodiscard]] GraphedOptions logged(GraphedOptions options = {}) {

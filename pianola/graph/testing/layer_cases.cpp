@@ -1,34 +1,13 @@
 #include <pianola/graph/testing/ops_case.hpp>
+#include <pianola/trace/testing/autocast.hpp>
 
 #include <ATen/ATen.h>
-#include <ATen/autocast_mode.h>
 
 namespace pianola::testing {
 namespace {
 
-// As torch.autocast does it.
-class Autocast {
- public:
-  Autocast(c10::DeviceType device, bool cache) : device_(device) {
-    at::autocast::increment_nesting();
-    at::autocast::set_autocast_dtype(device, at::kBFloat16);
-    at::autocast::set_autocast_enabled(device, true);
-    at::autocast::set_autocast_cache_enabled(cache);
-  }
-  Autocast(const Autocast&) = delete;
-  Autocast& operator=(const Autocast&) = delete;
-  ~Autocast() {
-    at::autocast::set_autocast_enabled(device_, false);
-    at::autocast::set_autocast_cache_enabled(true);
-    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-  }
-
- private:
-  c10::DeviceType device_;
-};
-
 Tensors autocast_layers(const Inputs& in, bool cache) {
-  const Autocast on(in.x.device().type(), cache);
+  const AutocastRegion on(in.x.device().type(), cache);
   const at::Tensor h = at::linear(in.x, in.w, in.v);
   const at::Tensor again = at::linear(at::gelu(h), in.w, in.v);  // the cast of w is cached
   return {again, at::layer_norm(again, {8}, in.v), at::cross_entropy_loss(again, in.labels)};
