@@ -111,8 +111,8 @@ class Place:
         return held(self._owner)
 
     def let_go(self) -> None:
-        """Its owner is dead."""
-        self._owner, self._before = _DEAD, ()
+        """Its owner is dead. A key may hold it as well: see times_held()."""
+        self._owner, self._before, self.key = _DEAD, (), None
 
     @property
     def is_weak(self) -> bool:

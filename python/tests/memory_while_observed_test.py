@@ -81,6 +81,19 @@ def as_keywords(y, more):
     return note(y=y, more=more)
 
 
+class Ordered(collections.OrderedDict):
+    """Has its entries when it is met first, so that their order is looked at."""
+
+
+def as_ordered(y, more):
+    def names_of(out):
+        return list(out)
+
+    out = Ordered(y=y, more=more)
+    assert names_of(out) == ["y", "more"]
+    return out
+
+
 def by_tensor(loss, parameters):
     loss.backward()
     return [parameter.grad for parameter in parameters]
@@ -130,7 +143,7 @@ def test_what_a_call_drops_is_gone_while_it_goes_on(device, monkeypatch, is_trai
 
 
 @pytest.mark.parametrize("backward", [by_tensor, by_function, by_gradients])
-@pytest.mark.parametrize("made_by", [Outputs, as_dictionary, as_keywords])
+@pytest.mark.parametrize("made_by", [Outputs, as_dictionary, as_keywords, as_ordered])
 def test_what_the_forward_pass_drops_is_gone_in_the_backward_pass(device, made_by, backward):
     witness = Witness()
     torch.manual_seed(0)
