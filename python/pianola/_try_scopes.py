@@ -160,11 +160,27 @@ def _forecast(make_step: Callable[[], Any], batches: Optional[list[Any]]) -> Opt
     step = make_step()
     if not callable(step):
         return None  # which the first trial refuses
-    device = next((tensor.device for tensor in tensors_of(batches)), None)
     try:
-        return predict_scopes(step, batches, device=device)
+        return predict_scopes(step, batches, device=_device_of(step, batches))
     except (UnsupportedError, CaptureError):  # an allocator that does not tell what it hands out; what cannot be observed
         return None
+
+
+def _device_of(step: Step, batches: Optional[list[Any]]) -> Optional[torch.device]:
+    """Where it computes: that of its batches or, where those come from the host, of the modules that it calls. None where neither tells."""
+    devices = {tensor.device for tensor in tensors_of(batches)}
+    if torch.cuda.is_available() and not any(device.type == "cuda" for device in devices):
+
+        def look(module: nn.Module, args: Any) -> None:
+            devices.update(parameter.device for parameter in module.parameters(recurse=False))
+
+        hook = register_module_forward_pre_hook(look)
+        try:
+            args, kwargs = Batches(batches).next()
+            step(*args, **kwargs)
+        finally:
+            hook.remove()
+    return next((device for device in devices if device.type != "cpu"), next(iter(devices), None))
 
 
 def _told_of(scope: str, forecast: Optional["_C.ScopeForecast"]) -> Optional["_C.PredictedScope"]:

@@ -77,6 +77,15 @@ def test_what_graphs_of_each_scope_take_stands_beside_its_time(device):
     assert ("iteration: It fits: a capture takes" in str(tried)) == (device.type == "cuda")
 
 
+def test_batches_of_the_host_are_no_reason_to_look_at_the_hosts_memory(device):
+    def make_step():
+        step = make(device)()
+        return lambda x, y: step(x.to(device), y.to(device))
+
+    of = by_scope(pianola.try_scopes(make_step, batches=batches("cpu"), iterations=4))
+    assert of["iteration"].memory.pool_bytes > 0 and of["iteration"].memory.fits is (True if device.type == "cuda" else None)
+
+
 def test_a_step_that_reads_a_value_says_why_it_is_no_graph_and_its_model_is_one(device):
     tried = pianola.try_scopes(make(device, lambda loss: loss.mul_(float(loss.detach()))), batches=batches(device), iterations=4)
     of = by_scope(tried)
