@@ -193,9 +193,25 @@ def images(seed, device):
     return torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(seed)).to(device)
 
 
-def loss_of(model, seed, device, **shape):
-    ids = words(seed, device, **shape)
+def next_word_loss(model, ids):
     return F.cross_entropy(model(ids)[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+
+
+def next_word_step(model, optimizer):
+    """A training step of such a model, of the ids that it is given."""
+
+    def step(ids):
+        optimizer.zero_grad()
+        loss = next_word_loss(model, ids)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+def loss_of(model, seed, device, **shape):
+    return next_word_loss(model, words(seed, device, **shape))
 
 
 # --- Loops as people write them: (model, optimizer, number of the step, device) -> what is compared ---

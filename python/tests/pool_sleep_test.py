@@ -7,22 +7,12 @@ import sys
 import pianola
 import pytest
 import torch
-from layer_programs import Gpt, words
-from torch.nn import functional as F
+from layer_programs import Gpt, next_word_step, words
 from twins import assert_same
 
 
 def training(model, device):
-    optimizer = torch.optim.AdamW(model.parameters())
-
-    def step(ids):
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(ids)[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    return step
+    return next_word_step(model, torch.optim.AdamW(model.parameters()))
 
 
 def made(device):

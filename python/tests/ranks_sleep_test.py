@@ -7,10 +7,9 @@ import pianola
 import pytest
 import torch
 import torch.distributed as dist
-from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-from layer_programs import Gpt, words
+from layer_programs import Gpt, next_word_step, words
 from ranks_fsdp_test import fused_adamw, sharded
 from ranks_test import NormedNet, sgd
 from two_ranks import RANKS, WARMUP, batch, device, found_by_ranks, of_both, refusal, refused
@@ -29,16 +28,7 @@ def sleeping_pool():
 def gpt_and_step(optimizer, **options):
     torch.manual_seed(5)
     model = DistributedDataParallel(Gpt(layers=2, size=64).to(device()), **options)
-    optimizer = optimizer(model.parameters())
-
-    def step(ids):
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(ids)[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
-
-    return model, step
+    return model, next_word_step(model, optimizer(model.parameters()))
 
 
 def by_a_graph(step, pool):

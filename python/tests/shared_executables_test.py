@@ -6,8 +6,7 @@ import pianola
 import pytest
 import torch
 import torch.distributed as dist
-from layer_programs import Gpt, words
-from torch.nn import functional as F
+from layer_programs import Gpt, next_word_step, words
 from twins import MLP, assert_same
 
 
@@ -101,16 +100,7 @@ def test_iterations_of_several_lengths_train_as_eager(device, plan_memory):
     twin, pool = copy.deepcopy(model), sharing_pool(device, can_sleep=True, plan_memory=plan_memory)
 
     def training(model):
-        optimizer = pianola.optim.AdamW(model.parameters())
-
-        def step(ids):
-            optimizer.zero_grad()
-            loss = F.cross_entropy(model(ids)[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
-            loss.backward()
-            optimizer.step()
-            return loss.detach()
-
-        return step
+        return next_word_step(model, pianola.optim.AdamW(model.parameters()))
 
     step, eager = pianola.FullIteration(training(model), pool=pool), training(twin)
     for i in range(16):
