@@ -36,6 +36,7 @@ BENCHMARKS = {
     "cuda/python_choices": "Which scope try_scopes takes for eight steps, against the fastest by hand",
     "cuda/python_compiled": "Training steps of compiled models: alone, with torch's graphs, and in the graph of a whole step",
     "cuda/python_decoding": "Decoding by GPT-2 where an int says the position, and the host time that the change takes",
+    "cuda/python_executables": "Executables of a pool's graphs: one for each, and those that graphs which are alike share",
     "cuda/python_experts": "Training steps of a transformer with experts on one GPU, in one graph",
     "cuda/python_experts_ranks": "Training steps of a transformer with experts on two GPUs, whose tokens the host counts",
     "cuda/python_first_replay": "From the last warm-up call to the first replay, with AdamW as it comes, and what that leaves in memory",

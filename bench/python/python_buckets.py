@@ -1,7 +1,6 @@
 """What a pool takes that has graphs of one model at 16 lengths, which never run at once: captured in ascending, descending and random order
 by torch.cuda.graph into one pool, by pianola.Graph into a pool with plan_memory, and, where it trains, by pianola.graphed; against the graph of the largest length alone. What a
-graph gives it copies into memory of the caller's. Pools are counted by torch's own snapshot of its segments; executables lie elsewhere. What
-these take, and what a replay takes, with one for each graph and with those that graphs of a pool share (share_executables)."""
+graph gives it copies into memory of the caller's. Pools are counted by torch's own snapshot of its segments; executables lie elsewhere."""
 
 import functools
 import importlib.util
@@ -13,16 +12,13 @@ os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # deterministic algorithms wa
 
 import pianola  # noqa: E402
 import torch  # noqa: E402
-from measuring import alternate, case, check_equal, require, require_ratio, series, synchronize  # noqa: E402
+from measuring import case, check_equal, require, synchronize  # noqa: E402
 from python_memory import MIB, clean, in_pool  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 ALONE, TORCH, PLANNED = "pianola.Graph, plan_memory, the largest alone", "torch.cuda.graph, one pool", "pianola.Graph, plan_memory, one pool"
 GRAPHED = "pianola.graphed, plan_memory"
 BUCKETS = 16
-OWN, SHARED = "an executable each", "share_executables"
-ITSELF, ANOTHER = "a replay that follows itself", "a replay that follows another's"
-REPLAYS, BURST = 40, 20
 
 
 class Gpt2:
@@ -176,78 +172,6 @@ def figures_of(make, device, lengths):
     return made
 
 
-class Layers(Inference):
-    """Its layers, one after the other, in place of lengths: each gives the next one its input."""
-
-    def __init__(self, config, device, batch, lengths):
-        super().__init__(config, device, batch, lengths)
-        self.mask = self.masks[max(lengths)]
-        self.hidden = torch.randn(batch, max(lengths), config.n_embd, generator=torch.Generator().manual_seed(3)).to(device)
-        self.model.register_buffer("hidden", self.hidden)  # of the state that is put back
-
-    @torch.no_grad()
-    def step(self, layer):
-        result = self.model.transformer.h[layer](self.hidden, attention_mask=self.mask)
-        self.hidden.copy_(result[0] if isinstance(result, tuple) else result)
-
-    def outcome(self):
-        return [self.hidden]
-
-
-def pair_of(graphs):
-    """Two that share an executable, the last ones; the last two where none do."""
-    for last in reversed(graphs):
-        for other in reversed(graphs):
-            if other is not last and last.raw_executable() == other.raw_executable():
-                return last, other
-    return graphs[-1], graphs[-2]
-
-
-def replays_of(settings, made):
-    """{(kind of replay, how): {"host", "wall"}}, us a replay."""
-    one, other = pair_of(list(made[SHARED][0].values()))
-    names = {id(graph): name for name, graph in made[SHARED][0].items()}
-    contenders = {}
-    for how, (graphs, _) in made.items():
-        first, second = graphs[names[id(one)]], graphs[names[id(other)]]
-
-        def itself(graph=first):
-            graph.replay()
-            graph.replay()
-
-        def another(graph=first, next_one=second):
-            graph.replay()
-            next_one.replay()
-
-        contenders[f"{ITSELF}, {how}"], contenders[f"{ANOTHER}, {how}"] = itself, another
-    return alternate(contenders, settings.some(REPLAYS), settings.some(BURST), settings.rounds)
-
-
-def executables_of(settings, title, make, keys):
-    """Cases: what they take, and what replays take."""
-    made, works, taken = {}, {}, {}
-    for how, options in ((OWN, {"share_executables": False}), (SHARED, {"share_executables": True})):
-        clean(settings.device)
-        works[how] = make()
-        made[how] = by_pianola(works[how], settings.device, keys, **options)
-        taken[how] = next(iter(made[how][0].values())).memory().pool.executables
-        check(works[how], made[how][0], f"{title}, {how}")
-    sharing = sum(graph.info().shares_executable for graph in made[SHARED][0].values())
-    notes = [f"{sharing} of {len(keys)} graphs share executables", "each replay equals the eager step bit by bit, by deterministic algorithms"]
-    if settings.device != "cpu":
-        for where in ("device", "host"):
-            samples = {how: [getattr(taken[how], where) / MIB] for how in made}
-            if samples[OWN] != [0]:
-                yield case(title, f"executables, bytes of the {where}", 1, OWN, samples, unit="MiB", notes=notes)
-    samples = replays_of(settings, made)
-    for kind in ("host", "wall"):
-        times = {name: [us / 2 for us in taken] for name, taken in series(samples, kind).items()}  # of one of the two replays
-        told = case(title, f"{kind} time of a replay", settings.some(REPLAYS), f"{ITSELF}, {OWN}", times, notes=notes)
-        if settings.device != "cpu":
-            require_ratio(told, f"{ITSELF}, {SHARED}", OWN, times[f"{ITSELF}, {SHARED}"], times[f"{ITSELF}, {OWN}"], 1.02)
-        yield told
-
-
 def run(settings):
     if importlib.util.find_spec("transformers") is None:
         settings.notes.append("transformers is not installed: its models are left out")
@@ -266,9 +190,5 @@ def run(settings):
                     ratio = told[f"{how}, {order}"] / told[ALONE]
                     require(made, f"{how}, {order}: at most 1.05x of the largest alone", ratio, 1.05, ratio <= 1.05)
             yield made
-        (title, make, lengths), *_ = workloads(settings)
-        yield from executables_of(settings, title, make, lengths)
-        layers = make.args[0].n_layer
-        yield from executables_of(settings, f"{layers} layers of GPT-2, each a graph", functools.partial(Layers, *make.args), list(range(layers)))
     finally:
         torch.use_deterministic_algorithms(deterministic)
