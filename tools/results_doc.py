@@ -77,8 +77,6 @@ REASONS = {
         "within the spread; 1.09 and 1.01 in another run",
     ("cuda/python_graphed", "@pianola.graphed, whole step: at least 20x"):
         "24x on another host",
-    ("cuda/python_buckets", "pianola.graphed, plan_memory"):
-        "observed calls held the logits in their backward pass, and the plans with them: mended, not measured yet",
     ("cuda/python_layers", "pianola.graph_layers, optimizer.step graphed"):
         "the host runs Python between layers",
     ("cuda/python_audit", "audited, no source lines: at most"):
