@@ -26,6 +26,8 @@ class StreamOrder {
   void leave_if_it_may_end() {
     if (last_ && !left_ && may_end(*last_)) leave();
   }
+  /// After leave(): what follows on that stream, which may be any, waits for the work, too.
+  void block(const c10::Stream& stream) const { reached_->block(stream); }
 
  private:
   std::optional<c10::Stream> last_;

@@ -1,6 +1,9 @@
 """Calls on streams that torch has not made, which may be gone at the next call, or have the handle of one that is."""
 
 import ctypes
+import os
+import subprocess
+import sys
 from contextlib import contextmanager
 
 import pytest
@@ -55,3 +58,38 @@ def test_calls_of_several_lengths_on_streams_that_end(on_streams):
     for key, result in results.items():
         assert torch.equal(result, expected[key]), key
     assert sum(signature.replays for signature in graphed.info().signatures) >= len(inputs)
+
+
+def print_events_of_replays(draws):
+    """Made, and recorded, by six replays on three streams that end; then what three more on torch's stream add. In a process of its own:
+    torch's trace of events is never switched off."""
+    from torch.cuda import _gpu_trace
+
+    x = torch.ones(64, device="cuda")
+    graph = pianola.Graph(x.device)
+    graph.capture(lambda: torch.rand_like(x) if draws else x + 1)
+    graph.replay()
+    with a_stream_that_ends():
+        graph.replay()
+    made, recorded = [], []
+    torch._C._activate_gpu_trace()
+    _gpu_trace.register_callback_for_event_creation(made.append)
+    _gpu_trace.register_callback_for_event_record(lambda event, stream: recorded.append(event))
+    for _ in range(3):
+        with a_stream_that_ends():
+            graph.replay()
+            graph.replay()
+    print(len(made), len(recorded), len(set(recorded)))
+    made.clear(), recorded.clear()
+    for _ in range(3):
+        graph.replay()
+    print(len(made), len(recorded))
+
+
+@pytest.mark.parametrize("draws", [False, True])
+def test_a_replay_makes_no_event_and_marks_its_end_once(draws):
+    program = f"import sys; sys.path.insert(0, {os.path.dirname(os.path.abspath(__file__))!r})\n"
+    program += f"import external_streams_test\nexternal_streams_test.print_events_of_replays({draws})"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    marks = 2 if draws else 1  # one for the pool, one for the generator
+    assert ran.stdout.splitlines() == [f"0 {6 * marks} {marks}", "0 0"], ran.stderr

@@ -6,7 +6,6 @@
 #include <pianola/graph/foreign_draws.hpp>
 #include <pianola/graph/stream_order.hpp>
 
-#include <ATen/cuda/CUDAEvent.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 
@@ -52,7 +51,7 @@ void Launcher::launch(CudaPool& pool, Piece piece, const Start& start) {
   if (may_end(stream.unwrap())) [[unlikely]] {
     turn.order().leave();
     numbers.leave();
-    note_stream(pool, stream_behind(stream), turn);
+    note_stream(pool, stream_behind(turn), turn);
   } else if (stream.unwrap() != last_stream_) {
     note_stream(pool, stream, turn);
   }
@@ -118,12 +117,10 @@ void Launcher::refuse_inside_capture() {
        .fix = "inside the other capture, call the code that the graph was captured from; or replay outside of it"});
 }
 
-// One that stays, and has come to its end when the present work of that stream has. The stream itself may be gone when it is waited for.
-c10::cuda::CUDAStream Launcher::stream_behind(c10::cuda::CUDAStream stream) const {
+// One that stays, and waits for the mark that the turn's order has just made: the replay's stream may be gone when it is waited for.
+c10::cuda::CUDAStream Launcher::stream_behind(const PoolTurn& turn) const {
   const c10::cuda::CUDAStream behind = thread_stream(StreamPurpose::after_replays, device_.index());
-  at::cuda::CUDAEvent done;
-  done.record(stream);
-  done.block(behind);
+  turn.order().block(behind.unwrap());
   return behind;
 }
 

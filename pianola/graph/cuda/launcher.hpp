@@ -70,7 +70,7 @@ class Launcher {
   template <typename Start>
   void launch(CudaPool& pool, Piece piece, const Start& start);
   [[noreturn]] static void refuse_inside_capture();
-  [[nodiscard]] c10::cuda::CUDAStream stream_behind(c10::cuda::CUDAStream stream) const;
+  [[nodiscard]] c10::cuda::CUDAStream stream_behind(const PoolTurn& turn) const;
   void note_stream(CudaPool& pool, c10::cuda::CUDAStream stream, const PoolTurn& turn);
 
   // What a launch reads, in this order: see CudaBackend.
