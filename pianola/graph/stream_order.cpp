@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 
 #if PIANOLA_WITH_CUDA
 #include <pianola/cuda/capture_info.hpp>
@@ -62,6 +63,15 @@ void StreamOrder::leave() {
   if (!reached_) reached_.emplace(last_->device_type());
   reached_->record(*last_);
   left_ = true;
+}
+
+// An error of the device is told by its next call. What can be waited for then is the mark before.
+void StreamOrder::abandon() noexcept {
+  try {
+    leave_if_it_may_end();
+  } catch (const std::exception&) {
+    left_ = true;
+  }
 }
 
 void StreamOrders::enter(c10::Device device) {

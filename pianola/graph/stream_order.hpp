@@ -28,11 +28,30 @@ class StreamOrder {
   }
   /// After leave(): what follows on that stream, which may be any, waits for the work, too.
   void block(const c10::Stream& stream) const { reached_->block(stream); }
+  /// Where the work that was entered has failed: a stream that may end is left, and not asked any more.
+  void abandon() noexcept;
 
  private:
   std::optional<c10::Stream> last_;
   std::optional<c10::Event> reached_;  // made where it is needed first
   bool left_ = false;                  // reached_ stands behind the work of last_
+};
+
+/// Enters an order for work that may throw. Where it goes before done(), the work has failed: StreamOrder::abandon().
+class EnteredStream {
+ public:
+  /// @throws UsageError  As StreamOrder::enter().
+  EnteredStream(StreamOrder& order, const c10::Stream& now) : order_(order) { order_.enter(now); }
+  EnteredStream(const EnteredStream&) = delete;
+  EnteredStream& operator=(const EnteredStream&) = delete;
+  ~EnteredStream() {
+    if (!is_done_) order_.abandon();
+  }
+  void done() noexcept { is_done_ = true; }
+
+ private:
+  StreamOrder& order_;
+  bool is_done_ = false;
 };
 
 /// One for each device: graphs of two share no memory, and wait for none of each other. One caller at a time.

@@ -1,7 +1,9 @@
 #include <pianola/graph/testing/memory_device_test.hpp>
 
 #include <ATen/TensorOperators.h>
+#include <ATen/core/Generator.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/rand.h>
 #include <ATen/ops/sqrt.h>
 #include <ATen/ops/sum.h>
 #include <ATen/ops/zero.h>
@@ -10,11 +12,14 @@
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <thread>
+#include <vector>
 
 namespace pianola::testing::ending_streams_test {
 namespace {
@@ -117,6 +122,40 @@ TEST_P(EndingStreamsTest, WhatAGraphReadIsInUseUntilItsReplaysAreOverOnWhichever
     synchronize();
     EXPECT_FALSE(is_in_use()) << "the replays are over";
   }
+}
+
+// It is refused in its turn with the pool, and with those generators whose locks come before that of the default one.
+TEST_P(EndingStreamsTest, NobodyAsksTheStreamOfAReplayThatWasRefused) {
+  std::vector<at::Generator> all = {generator()}, expected_from = {generator().clone()};
+  for (int i = 0; i < 8; ++i) {
+    all.push_back(generator().clone());
+    expected_from.push_back(generator().clone());
+  }
+  const auto draw_from = [](const at::Generator& from) { return at::rand({64}, from, at::TensorOptions(device())); };
+  at::Tensor drawn_first;
+  std::vector<at::Tensor> drawn(all.size());
+  Graph first(device()), second(device());
+  first.capture([&] { drawn_first = draw_from(all[0]); });
+  second.capture([&] { std::transform(all.begin(), all.end(), drawn.begin(), draw_from); },
+                 {.generators = {all.begin() + 1, all.end()}});
+  const c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool();
+  {
+    const c10::cuda::CUDAStreamGuard on(stream);
+    first.replay();
+  }
+  on_a_stream_that_ends([&](cudaStream_t) {
+    cudaGraph_t nothing = nullptr;
+    ASSERT_EQ(cudaStreamBeginCapture(stream.stream(), cudaStreamCaptureModeRelaxed), cudaSuccess);
+    EXPECT_THAT(
+        refusal<UsageError>("a replay that draws behind a stream that is being captured", [&] { second.replay(); }),
+        ::testing::HasSubstr("that stream is being captured"));
+    ASSERT_EQ(cudaStreamEndCapture(stream.stream(), &nothing), cudaSuccess);
+    ASSERT_EQ(cudaGraphDestroy(nothing), cudaSuccess);
+  });
+  second.replay();
+  synchronize();
+  EXPECT_TRUE(same(drawn_first, draw_from(expected_from[0])));
+  for (std::size_t i = 0; i < all.size(); ++i) EXPECT_TRUE(same(drawn[i], draw_from(expected_from[i]))) << i;
 }
 
 INSTANTIATE_TEST_SUITE_P(On, EndingStreamsTest, ::testing::Values("cuda"), device_name);

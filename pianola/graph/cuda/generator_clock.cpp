@@ -137,7 +137,10 @@ GeneratorClock::Turn::~Turn() { end(); }
 void GeneratorClock::Turn::end() noexcept {
   for (std::size_t i = 0; i < held_; ++i) {
     const Hand& hand = clock_.hands_[i];
-    if (i < taken_) hand.mirror->give_back(hand.generator, hand.increment);
+    if (i < taken_) {
+      hand.mirror->give_back(hand.generator, hand.increment);
+      hand.mirror->order.abandon();
+    }
     hand.mirror->mutex.unlock();
   }
 }

@@ -37,7 +37,7 @@ void Launcher::launch(CudaPool& pool, Piece piece, const Start& start) {
   const PoolTurn turn(pool.turns());
   pool.check_ready();
   if (piece.is_first) entry_.check_reads(turn);
-  turn.order().enter(stream.unwrap());
+  EnteredStream entered(turn.order(), stream.unwrap());
   std::optional<ForeignDraws::Unseen> draws;
   if (!clock_.idle()) draws.emplace(drawn_from_);
   GeneratorClock::Turn numbers(clock_, stream.unwrap());
@@ -55,6 +55,7 @@ void Launcher::launch(CudaPool& pool, Piece piece, const Start& start) {
   } else if (stream.unwrap() != last_stream_) {
     note_stream(pool, stream, turn);
   }
+  entered.done();
 }
 
 void Launcher::order_behind_replays(CudaPool& pool) {
@@ -69,7 +70,7 @@ void Launcher::order_behind_replays(CudaPool& pool) {
 bool Launcher::hold_trial(CudaPool& pool, c10::function_ref<bool()> try_it) {
   const c10::Stream stream = c10::cuda::getCurrentCUDAStream(device_.index());
   const PoolTurn turn(pool.turns());
-  turn.order().enter(stream);
+  EnteredStream entered(turn.order(), stream);
   const ForeignDraws::Unseen draws(drawn_from_);
   GeneratorClock::Turn numbers(clock_, stream);
   numbers.forget();  // before anything can throw
@@ -78,6 +79,7 @@ bool Launcher::hold_trial(CudaPool& pool, c10::function_ref<bool()> try_it) {
   const bool answer = try_it();
   turn.order().leave();
   numbers.leave();
+  entered.done();
   return answer;
 }
 
