@@ -6,6 +6,7 @@
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/core/Device.h>
 #include <c10/cuda/CUDAStream.h>
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <vector>
@@ -38,6 +39,8 @@ class CapturedGraph final : public at::cuda::CUDAGraph {
   [[nodiscard]] const std::vector<torch_abi::DrawWords>& words() const noexcept { return words_; }
   /// Ends the capture. As capture_end(), but silent where the graph is empty: the caller refuses that.
   void finish();
+  /// What was captured, from then on.
+  [[nodiscard]] CUgraph nodes() const noexcept { return const_cast<CapturedGraph&>(*this).raw_cuda_graph(); }
   /// Gives the captured graph away. What remains is memory and generators, which go with this.
   [[nodiscard]] OwnedGraph release() noexcept;
 

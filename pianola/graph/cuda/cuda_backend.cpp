@@ -1,7 +1,8 @@
-#include <pianola/cuda/executable.hpp>
-#include <pianola/cuda/owned_graph.hpp>
+#include <pianola/cuda/driver.hpp>
+#include <pianola/cuda/error_codes.hpp>
 #include <pianola/cuda/topology.hpp>
 #include <pianola/graph/account/graph_memory.hpp>
+#include <pianola/graph/account/pool_memory.hpp>
 #include <pianola/graph/backend.hpp>
 #include <pianola/graph/branch_plan.hpp>
 #include <pianola/graph/cuda/blas_workspaces.hpp>
@@ -9,9 +10,9 @@
 #include <pianola/graph/cuda/capture_recording.hpp>
 #include <pianola/graph/cuda/captured_graph.hpp>
 #include <pianola/graph/cuda/cuda_pool.hpp>
-#include <pianola/graph/cuda/executable_account.hpp>
 #include <pianola/graph/cuda/executable_share.hpp>
 #include <pianola/graph/cuda/graph_dot.hpp>
+#include <pianola/graph/cuda/graph_executable.hpp>
 #include <pianola/graph/cuda/input_copies.hpp>
 #include <pianola/graph/cuda/launcher.hpp>
 #include <pianola/graph/cuda/leaf_streams.hpp>
@@ -19,7 +20,6 @@
 #include <pianola/graph/cuda/planned_memory.hpp>
 #include <pianola/graph/cuda/pool_returns.hpp>
 #include <pianola/graph/cuda/recorded_ahead.hpp>
-#include <pianola/graph/cuda/refused_update.hpp>
 #include <pianola/graph/cuda/retained_memory.hpp>
 #include <pianola/graph/cuda/stream_scope.hpp>
 #include <pianola/graph/cuda/thread_streams.hpp>
@@ -37,9 +37,17 @@ namespace {
 
 using c10::cuda::CUDAStream;
 
-class CudaBackend final : public Backend, private PoolGraphs::Executables {
+class CudaBackend final : public Backend {
  public:
-  explicit CudaBackend(c10::Device device) : device_(device), launcher_(device), share_(this) {}
+  explicit CudaBackend(c10::Device device)
+      : executable_({.device = device,
+                     .pool = pool_,
+                     .graph = graph_,
+                     .branches = branches_,
+                     .numbers = numbers_,
+                     .copies = copies_}),
+        launcher_(device),
+        device_(device) {}
   ~CudaBackend() override { reset(); }
 
   std::vector<at::Generator> default_generators() const override {
@@ -58,15 +66,19 @@ class CudaBackend final : public Backend, private PoolGraphs::Executables {
   TraceRecorderOptions recorder_options() override {
     return recording_->recorder_options(*graph_, branches_ != nullptr);
   }
-  void keep_executable_apart() override { may_share_ = false; }
+  void keep_executable_apart() override { executable_.keep_apart(); }
   std::optional<std::string> end(const OpTrace* trace, const CaptureOptions& options) override;
   void plan_memory(memory::StepRun run) override { run_to_plan_by_ = std::move(run); }
   void record_ahead(memory::StepRun run) override { ahead_.ask_for(std::move(run)); }
   std::optional<memory::StepRun> end_ahead(const OpTrace& trace, const memory::StepRun& run,
                                            std::span<const ByteSpan> places) override;
   void choose(const OpTrace* trace, const SaveStorage& save) override;
-  void take_over(Backend& earlier, const OpTrace& captured, const OpTrace& now) override;
-  void keep_of(Backend& earlier) noexcept override;
+  void take_over(Backend& earlier, const OpTrace& captured, const OpTrace& now) override {
+    executable_.take_over(static_cast<CudaBackend&>(earlier).executable_, captured, now);
+  }
+  void keep_of(Backend& earlier) noexcept override {
+    executable_.keep_of(static_cast<CudaBackend&>(earlier).executable_);
+  }
   void abandon() noexcept override;
   std::optional<Diagnosis> offence(const OpTrace* trace) const override {
     return recording_ ? recording_->offence(trace) : std::nullopt;
@@ -79,10 +91,10 @@ class CudaBackend final : public Backend, private PoolGraphs::Executables {
   void copy_inputs_now(std::span<const at::Tensor> sources) override {
     bind_context();
     launcher_.order_behind_replays(*pool_);
-    copies_.copy_now(executable(), sources);
+    copies_.copy_now(executable_.get(), sources);
   }
-  void keep_inputs() override { copies_.disable_all(executable()); }
-  void instantiate() override;
+  void keep_inputs() override { copies_.disable_all(executable_.get()); }
+  void instantiate() override { executable_.instantiate(); }
   void replay() override;
   void keep_numbers(std::function<bool(std::size_t operation)> wanted) override { wanted_numbers_ = std::move(wanted); }
   bool has_number(std::size_t operation, std::size_t argument) override;
@@ -108,27 +120,13 @@ class CudaBackend final : public Backend, private PoolGraphs::Executables {
   void account(GraphMemory& memory) const override;
   void write_dot(std::ostream& out, const OpTrace* trace) const override;
   const parallel::LaneChart* lanes() const noexcept override { return branches_ ? branches_->chart() : nullptr; }
-  void* raw_graph() const noexcept override { return rewired() != nullptr ? rewired()->get() : captured_graph(); }
-  void* raw_executable() const noexcept override { return share_ ? share_.raw() : executable_.get(); }
+  void* raw_graph() const noexcept override { return executable_.made_of(); }
+  void* raw_executable() const noexcept override { return executable_.raw(); }
 
  private:
-  [[nodiscard]] Executable make(ExecutableMemory& taken) const;
-  void make_executable();
   [[nodiscard]] GraphTopology read_topology() const;
-  [[nodiscard]] bool may_share() const;
-  [[nodiscard]] bool join_shared();
-  void share_executable();
-  void offer_executable();
-  void take_over_shared(CudaBackend& other, const OpTrace& captured, const OpTrace& now);
   void replay_shared();
   void choose_lanes(const OpTrace* trace, const SaveStorage& save);
-  void drop_executables() noexcept override;
-  ExecutableMemory make_executables() override;
-  // nullptr: it is shared, and what is to be set in it is noted.
-  [[nodiscard]] CUgraphExec executable();
-  [[nodiscard]] CUgraph captured_graph() const noexcept { return const_cast<CapturedGraph&>(*graph_).raw_cuda_graph(); }
-  // The graph of the branches, where replays run it.
-  [[nodiscard]] const RewiredGraph* rewired() const noexcept { return branches_ ? branches_->graph() : nullptr; }
   void plan_recording();
   void drop_recording() noexcept;
   void end_capture();
@@ -146,28 +144,23 @@ class CudaBackend final : public Backend, private PoolGraphs::Executables {
   }
 
   // What a replay reads comes first: with the first members of the launcher it fits two cache lines.
-  c10::Device device_;
-  Executable executable_;
+  GraphExecutable executable_;
   std::shared_ptr<CudaPool> pool_;
   std::unique_ptr<NumberedReplay> numbers_;  // where any operation may be given others, or is an island
   Launcher launcher_;
   InputCopies copies_;
-  ExecutableShare share_;  // where it has one, executable_ is empty
 
+  c10::Device device_;
   memory::StepRun run_to_plan_by_;  // until the recording begins
   RecordedAhead ahead_;
   std::shared_ptr<PlannedMemory> planned_;
   std::unique_ptr<CapturedGraph> graph_;
-  OwnedGraph earlier_graph_;  // by whose nodes the executable knows the copies of inputs, where it is not graph_
   std::unique_ptr<Branches> branches_;  // where they were asked for
   RetainedMemory retained_;
   std::unique_ptr<CaptureRecording> recording_;
   std::function<bool(std::size_t)> wanted_numbers_;
   std::optional<PoolReturns::Pause> no_returns_;  // while recording
   std::optional<LeafStreams> leaf_streams_;       // from the first eager run on
-  ExecutableMemory executable_memory_;
-  bool lacks_executable_ = false;  // while the pool sleeps without
-  bool may_share_ = true;          // as far as the recording goes
 };
 
 std::unique_ptr<StreamScope> CudaBackend::enter(const CaptureOptions& options) {
@@ -175,7 +168,7 @@ std::unique_ptr<StreamScope> CudaBackend::enter(const CaptureOptions& options) {
   const CUDAStream stream =
       options.stream ? CUDAStream(*options.stream) : thread_stream(StreamPurpose::capture, device_.index());
   leaf_streams_.emplace(stream);
-  may_share_ = true;
+  executable_.begin();
   ahead_.forget();  // of a capture that failed between its recordings
   return std::make_unique<CudaStreamScope>(stream, pool_);
 }
@@ -221,7 +214,7 @@ std::optional<memory::StepRun> CudaBackend::end_ahead(const OpTrace& trace, cons
   try {
     if (branches_ && planned_) {
       on_lanes = ahead_.keep_lanes_apart(*branches_,
-                                         {.graph = captured_graph(),
+                                         {.graph = graph_->nodes(),
                                           .trace = &trace,
                                           .generators = graph_->words(),
                                           .advance = {},
@@ -258,15 +251,19 @@ std::optional<std::string> CudaBackend::end(const OpTrace* trace, const CaptureO
   no_returns_.reset();
   if (trace != nullptr) ahead_.check_nothing_carried(*trace, recording_->allocations().allocated_since(0));
   std::string warning = why_empty(trace, options.allow_empty);
-  pool_->graphs().add(this, *this);
+  executable_.enter_pool();
 
   std::vector<ByteSpan> allocated;
   if (branches_) allocated = recording_->allocations().allocated_since(0);
   if (trace != nullptr) launcher_.entry().enter(pool_->turns(), *trace, recording_->allocations().take());
   if (numbers_) finish_numbers(*trace, advance);
-  if (options.instantiate) instantiate();
+  if (options.instantiate && branches_) {
+    executable_.instantiate_own();  // the lanes are tried against it
+  } else if (options.instantiate) {
+    executable_.instantiate();
+  }
   if (branches_) {
-    branches_->rebuild({.graph = captured_graph(),
+    branches_->rebuild({.graph = graph_->nodes(),
                         .trace = trace,
                         .generators = graph_->words(),
                         .advance = advance,
@@ -291,7 +288,7 @@ std::vector<CUgraphNode> CudaBackend::append_advance() {
 // Empty where the graph has nodes. @throws CaptureError  It has none, and has to.
 std::string CudaBackend::why_empty(const OpTrace* trace, bool may_be_empty) const {
   std::size_t nodes = 0;
-  check(Driver::get().graph_get_nodes(captured_graph(), nullptr, &nodes), "cuGraphGetNodes");
+  check(Driver::get().graph_get_nodes(graph_->nodes(), nullptr, &nodes), "cuGraphGetNodes");
   if (nodes != copies_.nodes().size()) return {};
   const Diagnosis why = explain_empty(trace, device_.str());
   if (!may_be_empty) throw CaptureError(why);
@@ -299,11 +296,8 @@ std::string CudaBackend::why_empty(const OpTrace* trace, bool may_be_empty) cons
 }
 
 void CudaBackend::finish_numbers(const OpTrace& trace, std::span<const CUgraphNode> advance) {
-  const auto made = [this](ExecutableMemory more) {
-    executable_memory_ += more;
-    pool_->graphs().add_memory(this, more);
-  };
-  if (!numbers_->finish(captured_graph(), trace, copies_.nodes(), advance, made)) return numbers_.reset();
+  const auto made = [this](ExecutableMemory more) { executable_.add_memory(more); };
+  if (!numbers_->finish(graph_->nodes(), trace, copies_.nodes(), advance, made)) return numbers_.reset();
   if (!numbers_->is_in_pieces()) return;
   branches_.reset();
   if (planned_) planned_->keep_whole(launcher_.entry().allocated(pool_->turns()));
@@ -311,62 +305,25 @@ void CudaBackend::finish_numbers(const OpTrace& trace, std::span<const CUgraphNo
 
 void CudaBackend::choose(const OpTrace* trace, const SaveStorage& save) {
   choose_lanes(trace, save);
-  if (branches_) share_executable();
+  if (branches_) executable_.share();
 }
 
 void CudaBackend::choose_lanes(const OpTrace* trace, const SaveStorage& save) {
   if (!branches_ || !branches_->undecided()) return;
   if (std::string why_not = branches_->why_no_trial(); !why_not.empty()) {
     branches_->decide_untimed(std::move(why_not));
-    if (rewired() == nullptr) return;
+    if (executable_.rewired() == nullptr) return;
   } else if (!try_branches(*trace, save)) {
     branches_->drop();
     return;
   }
-  executable_memory_ = branches_->executable_memory();
-  pool_->graphs().set(this, executable_memory_);
-  executable_ = branches_->take_executable();
-  if (numbers_) numbers_->start();
-  copies_ = branches_->exchange_copies(std::move(copies_));
-}
-
-void CudaBackend::take_over(Backend& earlier, const OpTrace& captured, const OpTrace& now) {
-  auto& other = static_cast<CudaBackend&>(earlier);
-  if (other.share_ && other.pool_ == pool_) return take_over_shared(other, captured, now);
-  if (other.executable_.get() == nullptr || other.share_.lends_nodes()) return instantiate();
-  if (auto refusal = explain_other_copies(other.copies_.nodes().size(), copies_.nodes().size())) {
-    throw CaptureError(*std::move(refusal));
-  }
-  if (const auto refusal = other.executable_.update(captured_graph())) {
-    throw CaptureError(explain_refused_update(*refusal, captured, now));
-  }
-  executable_ = std::move(other.executable_);
-  executable_memory_ = std::exchange(other.executable_memory_, {});
-  pool_->graphs().set(this, executable_memory_);
-  copies_.start_in_place_of(other.copies_, executable_.get());
-}
-
-// Graphs that share it with the earlier capture go on with it.
-void CudaBackend::take_over_shared(CudaBackend& other, const OpTrace& captured, const OpTrace& now) {
-  if (!may_share()) return instantiate();
-  if (auto refusal = explain_other_copies(other.copies_.nodes().size(), copies_.nodes().size())) {
-    throw CaptureError(*std::move(refusal));
-  }
-  if (const auto refusal = share_.join(*pool_, other.share_, captured_graph(), copies_)) {
-    throw CaptureError(explain_refused_update(*refusal, captured, now));
-  }
-}
-
-void CudaBackend::keep_of(Backend& earlier) noexcept {
-  auto& other = static_cast<CudaBackend&>(earlier);
-  if (share_ || !copies_.use_earlier_nodes()) return;
-  earlier_graph_ = other.earlier_graph_ ? std::move(other.earlier_graph_) : other.graph_->release();
+  executable_.take_lanes();
 }
 
 // Which lanes may run beside each other was judged by where their tensors lie.
 bool CudaBackend::has_number(std::size_t operation, std::size_t argument) {
   if (!numbers_ || !numbers_->calls().has(operation, argument)) return false;
-  if (rewired() == nullptr || !numbers_->calls().is_on_device(operation, argument)) return true;
+  if (executable_.rewired() == nullptr || !numbers_->calls().is_on_device(operation, argument)) return true;
   if (!branches_->info().automatic) return false;
   if (pool_->is_asleep()) pool_->check_ready();  // and makes no executable
   copies_ = branches_->give_up("the step is given other tensors of the device from call to call");
@@ -378,99 +335,9 @@ bool CudaBackend::has_number(std::size_t operation, std::size_t argument) {
 bool CudaBackend::try_branches(const OpTrace& trace, const SaveStorage& save) {
   if (std::string why_not = save_for_trial(trace, retained_.storages(), device_.index(), save); !why_not.empty()) {
     branches_->decide_untimed(std::move(why_not));
-    return rewired() != nullptr;
+    return executable_.rewired() != nullptr;
   }
-  return launcher_.hold_trial(*pool_, [this] { return branches_->try_against(executable_); });
-}
-
-// While it is recorded, a graph with lanes has one of its own: the lanes are tried against it.
-void CudaBackend::instantiate() {
-  share_.leave(*pool_);
-  executable_ = {};
-  executable_memory_ = {};
-  pool_->graphs().set(this, executable_memory_);  // should none be made
-  const bool tries_lanes = branches_ != nullptr && recording_ != nullptr;
-  const bool shares = !tries_lanes && may_share();
-  if (shares && join_shared()) return;
-  make_executable();
-  if (shares) return offer_executable();
-  pool_->graphs().set(this, executable_memory_);
-}
-
-// Of a graph whose nodes replays leave as they are captured, but for copies of inputs.
-bool CudaBackend::may_share() const {
-  const bool is_as_captured = (!numbers_ || !numbers_->any()) && rewired() == nullptr;
-  if (!may_share_ || !is_as_captured || !pool_->shares_executables()) return false;
-  const ExecutableShare::NodesAlone alone(share_, *pool_);
-  return may_share_executables(captured_graph());
-}
-
-bool CudaBackend::join_shared() {
-  if (!share_.join(*pool_, captured_graph(), copies_)) return false;
-  executable_ = {};
-  executable_memory_ = {};
-  earlier_graph_.reset();
-  return true;
-}
-
-// Gives up its own for one of the pool's, or lets others share it.
-void CudaBackend::share_executable() {
-  if (executable_.get() != nullptr && may_share() && !join_shared()) offer_executable();
-}
-
-void CudaBackend::offer_executable() {
-  share_.offer(*pool_, std::move(executable_), std::exchange(executable_memory_, {}), captured_graph(), copies_);
-}
-
-Executable CudaBackend::make(ExecutableMemory& taken) const {
-  const ExecutableAccount account;
-  Executable made = Executable::instantiate(static_cast<CUgraph>(raw_graph()),
-                                            {.auto_free_on_launch = true, .use_node_priority = true});
-  taken = account.taken();
-  return made;
-}
-
-void CudaBackend::make_executable() {
-  executable_ = {};
-  {
-    const ExecutableShare::NodesAlone alone(share_, *pool_);
-    executable_ = make(executable_memory_);
-  }
-  copies_.start(executable_.get());
-  earlier_graph_.reset();
-  if (numbers_) numbers_->start();
-}
-
-void CudaBackend::drop_executables() noexcept {
-  lacks_executable_ = lacks_executable_ || executable_.get() != nullptr;
-  executable_ = {};
-  executable_memory_ = {};
-  share_.drop_executable(*pool_);
-  if (numbers_) numbers_->drop_executables();
-}
-
-// One that nobody had asked for is not made.
-ExecutableMemory CudaBackend::make_executables() {
-  bind_context();
-  const c10::cuda::OptionalCUDAGuard on_device(device_);
-  if (lacks_executable_) make_executable();
-  lacks_executable_ = false;
-  if (share_.lacks_executable()) {
-    ExecutableMemory taken;
-    Executable made = make(taken);
-    share_.make_again(*pool_, std::move(made), taken, captured_graph(), copies_);
-  }
-  if (numbers_) executable_memory_ += numbers_->make_executables();
-  ExecutableMemory counted = share_.counted(*pool_).memory;
-  return counted += executable_memory_;
-}
-
-CUgraphExec CudaBackend::executable() {
-  if (executable_.get() == nullptr && !share_) [[unlikely]] {
-    pool_->check_ready();  // asleep it may have none
-    instantiate();
-  }
-  return executable_.get();
+  return launcher_.hold_trial(*pool_, [this] { return branches_->try_against(executable_.own()); });
 }
 
 void CudaBackend::end_capture() {
@@ -483,12 +350,9 @@ void CudaBackend::end_capture() {
   }
 }
 
-// First of all, the pool's sleep knows it no more: another thread may be about to make its executable again.
 void CudaBackend::leave_pool() noexcept {
   if (pool_ == nullptr) return;
-  pool_->graphs().remove(this);
-  share_.leave(*pool_);
-  if (graph_ != nullptr) share_.hand_over(*pool_, *graph_);
+  executable_.leave_pool();
   launcher_.entry().leave(pool_->turns());
 }
 
@@ -506,7 +370,7 @@ void CudaBackend::drop_recording() noexcept {
   run_to_plan_by_ = {};
   launcher_.stop();
   copies_ = {};
-  executable_ = {};
+  executable_.drop();
   numbers_.reset();
   if (recording_ != nullptr) recording_->drop_host_copies();
   retained_.unpin();
@@ -530,30 +394,23 @@ void CudaBackend::copy_inputs(std::span<const at::Tensor> sources) {
   give_numbers();
   if (numbers_ && numbers_->is_in_pieces()) {
     launcher_.order_behind_replays(*pool_);
-    return copies_.copy_now(executable(), sources);
+    return copies_.copy_now(executable_.get(), sources);
   }
-  copies_.set_sources(executable(), sources, [this] { launcher_.order_behind_replays(*pool_); });
+  copies_.set_sources(executable_.get(), sources, [this] { launcher_.order_behind_replays(*pool_); });
 }
 
 void CudaBackend::replay() {
   bind_context();
-  if (executable() == nullptr) [[unlikely]]
+  if (executable_.get() == nullptr) [[unlikely]]
     return replay_shared();
   give_numbers();
   if (numbers_ && numbers_->is_in_pieces()) return play(1, Segments::kEnd);
-  launcher_.launch(*pool_, &executable_, {});
+  launcher_.launch(*pool_, &executable_.own(), {});
 }
 
 void CudaBackend::replay_shared() {
   if (numbers_) numbers_->begin_call();
-  share_.launch(launcher_, *pool_, copies_, [this]() -> const Executable& {
-    ExecutableMemory taken;
-    executable_ = make(taken);
-    executable_memory_ += taken;
-    return executable_;
-  });
-  if (!share_) [[unlikely]]
-    pool_->graphs().set(this, executable_memory_);
+  executable_.launch_shared(launcher_);
 }
 
 void CudaBackend::replay_operations(std::size_t first, std::size_t last) {
@@ -566,17 +423,17 @@ void CudaBackend::give_numbers() {
   if (!numbers_) return;
   numbers_->begin_call();
   if (!numbers_->are_given()) [[unlikely]]
-    numbers_->give(executable(), rewired());
+    numbers_->give(executable_.get(), executable_.rewired());
 }
 
 void CudaBackend::reset() noexcept {
   leave_pool();
   launcher_.stop();
-  executable_ = {};
+  executable_.drop();
   copies_ = {};
   numbers_.reset();
   branches_.reset();
-  earlier_graph_.reset();
+  executable_.drop_earlier_graph();
   graph_.reset();
   retained_.let_go_behind(launcher_.streams());
   if (planned_) {
@@ -589,8 +446,8 @@ void CudaBackend::reset() noexcept {
 }
 
 GraphTopology CudaBackend::read_topology() const {
-  const ExecutableShare::NodesAlone alone(share_, *pool_);
-  return GraphTopology::read(static_cast<CUgraph>(raw_graph()));
+  const auto alone = executable_.nodes_alone();
+  return GraphTopology::read(executable_.made_of());
 }
 
 void CudaBackend::describe(GraphInfo& info) const {
@@ -603,9 +460,9 @@ void CudaBackend::describe(GraphInfo& info) const {
   info.pool_bytes = pool_->bytes();
   info.planned_bytes = planned_ ? planned_->bytes() : 0;
   info.planned_bound_bytes = planned_ ? planned_->bound() : 0;
-  const ExecutableShare::Counted shared = share_.counted(*pool_);
-  info.executable_bytes = executable_memory_.device + shared.memory.device;
-  info.shares_executable = shared.is_shared;
+  const ExecutableShare::Counted executable = executable_.counted();
+  info.executable_bytes = executable.memory.device;
+  info.shares_executable = executable.is_shared;
   info.retained_bytes = retained_.bytes();
   info.draws_random_numbers = launcher_.draws_random_numbers();
   if (branches_) info.branches = branches_->info();
@@ -614,10 +471,9 @@ void CudaBackend::describe(GraphInfo& info) const {
 void CudaBackend::account(GraphMemory& memory) const {
   memory.pool = pool_->memory();
   memory.planned = planned_ ? planned_->bytes() : 0;
-  const ExecutableShare::Counted shared = share_.counted(*pool_);
-  memory.executable = executable_memory_;
-  memory.executable += shared.memory;
-  memory.shares_executable = shared.is_shared;
+  const ExecutableShare::Counted executable = executable_.counted();
+  memory.executable = executable.memory;
+  memory.shares_executable = executable.is_shared;
   memory.retained = retained_.bytes();
   if (branches_) {
     memory.lane_workspaces = branches_->info().workspace_bytes;
@@ -627,8 +483,8 @@ void CudaBackend::account(GraphMemory& memory) const {
 }
 
 void CudaBackend::write_dot(std::ostream& out, const OpTrace* trace) const {
-  const ExecutableShare::NodesAlone alone(share_, *pool_);
-  write_graph_dot(out, captured_graph(), rewired(), trace);
+  const auto alone = executable_.nodes_alone();
+  write_graph_dot(out, graph_->nodes(), executable_.rewired(), trace);
 }
 
 }  // namespace

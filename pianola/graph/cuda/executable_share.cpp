@@ -146,7 +146,7 @@ void ExecutableShare::hand_over(CudaPool& pool, CapturedGraph& graph) noexcept {
     if (auto made = one.lock()) in_use.push_back(std::move(made));
   }
   if (in_use.empty()) return;
-  const CUgraph nodes = graph.raw_cuda_graph();
+  const CUgraph nodes = graph.nodes();
   const PoolTurn turn(pool.turns());
   std::erase_if(in_use, [nodes](const auto& made) { return !made->is_made_of(nodes); });
   if (in_use.empty()) return;
