@@ -7,6 +7,7 @@
 #include <pianola/graph/cuda/executable_account.hpp>
 #include <pianola/graph/cuda/launch_trial.hpp>
 #include <pianola/graph/cuda/library_memory.hpp>
+#include <pianola/graph/cuda/trial_copies.hpp>
 #include <pianola/parallel/kernel_pointers.hpp>
 #include <pianola/torch_abi/cuda/workspace_table.hpp>
 #include <pianola/trace/counted_index.hpp>
@@ -271,6 +272,18 @@ parallel::StepUnits Branches::find_units(const Captured& captured, const GraphTo
                             options_.split_kernels);
 }
 
+bool Branches::choose(const Trial& trial) {
+  if (!rebuilt_ || info_.rebuilt) return false;
+  std::string why_not = why_no_trial();
+  if (why_not.empty()) why_not = save_for_trial(*trial.trace, trial.kept, pool_.device().index(), trial.save);
+  if (!why_not.empty()) {
+    decide_untimed(std::move(why_not));
+  } else if (!trial.launcher.hold_trial(pool_, [&] { return try_against(trial.serial); })) {
+    rebuilt_.reset();
+  }
+  return info_.rebuilt;
+}
+
 // A trial runs the step: what it writes has to be known, what it reads has to be there, and nobody else's may be hit.
 std::string Branches::why_no_trial(long uses_of_pool) const {
   if (!options_.self_check) return "self_check is off";
@@ -292,6 +305,7 @@ std::string Branches::why_no_trial() const {
   return why_no_trial(uses_of(pool_));
 }
 
+// Launches both. Not to be taken where there is no memory for that.
 bool Branches::try_against(const Executable& serial) {
   const AddTime timed(info_.trial_time);
   LaunchTimes times;
@@ -314,10 +328,11 @@ bool Branches::try_against(const Executable& serial) {
   return info_.rebuilt;
 }
 
+// It is taken where it was asked for.
 void Branches::decide_untimed(std::string why) {
   if (info_.automatic) {
     info_.reason = std::move(why);
-    return drop();
+    return rebuilt_.reset();
   }
   info_.untimed = std::move(why);
   info_.rebuilt = true;

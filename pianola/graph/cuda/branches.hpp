@@ -2,11 +2,13 @@
 #include <pianola/cuda/executable.hpp>
 #include <pianola/cuda/rewired_graph.hpp>
 #include <pianola/graph/account/pool_memory.hpp>
+#include <pianola/graph/backend.hpp>
 #include <pianola/graph/cuda/blas_workspaces.hpp>
 #include <pianola/graph/cuda/branch_budget.hpp>
 #include <pianola/graph/cuda/cuda_pool.hpp>
 #include <pianola/graph/cuda/generator_clock.hpp>
 #include <pianola/graph/cuda/input_copies.hpp>
+#include <pianola/graph/cuda/launcher.hpp>
 #include <pianola/graph/cuda/reuse_delay.hpp>
 #include <pianola/graph/options.hpp>
 #include <pianola/parallel/branch_info.hpp>
@@ -15,10 +17,12 @@
 #include <pianola/parallel/step_units.hpp>
 #include <pianola/trace/op_trace.hpp>
 
+#include <c10/core/Storage.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -53,16 +57,17 @@ class Branches {
   /// Rebuilds the graph and proves it. Whether or not that succeeds, the captured graph is as it was.
   void rebuild(const Captured& captured);
 
-  /// Whether there is a rebuilt graph, proved right, of which it is not decided yet whether it is taken.
-  [[nodiscard]] bool undecided() const noexcept { return rebuilt_.has_value() && !info_.rebuilt; }
-  /// Why the trial would tell nothing, or do harm; empty: it may be held.
-  [[nodiscard]] std::string why_no_trial() const;
-  /// Launches both on the current stream; what they write is the caller's to put back. @return  Whether to take it; not,
-  /// where there is no memory for the trial.
-  bool try_against(const Executable& serial);
-  /// Without a trial, the rebuilt graph is taken where it was asked for.
-  void decide_untimed(std::string why);
-  void drop() { rebuilt_.reset(); }
+  /// What a trial of a captured graph needs.
+  struct Trial {
+    Launcher& launcher;
+    const Executable& serial;  ///< Of the graph as captured.
+    const OpTrace* trace;
+    std::span<const c10::Storage> kept;  ///< That the step uses.
+    const Backend::SaveStorage& save;    ///< Told what a launch writes: the caller puts it back.
+  };
+  /// Settles whether replays run the rebuilt graph, where there is one: by a trial on the current stream, or, where that would tell
+  /// nothing or do harm, by whether it was asked for. @return  Whether it was taken now.
+  [[nodiscard]] bool choose(const Trial& trial);
   /// Replays are to run the graph as captured after all. @return  The copies of its inputs.
   [[nodiscard]] InputCopies give_up(std::string why);
 
@@ -92,7 +97,10 @@ class Branches {
     ExecutableMemory executable_memory;
   };
 
+  [[nodiscard]] std::string why_no_trial() const;
   [[nodiscard]] std::string why_no_trial(long uses_of_pool) const;
+  bool try_against(const Executable& serial);
+  void decide_untimed(std::string why);
   void reserve_workspaces();
   void make(const Captured& captured, const GraphTopology& topology, const parallel::Plan& plan);
   [[nodiscard]] std::optional<parallel::Plan> plan(const Captured& captured, const GraphTopology& topology);

@@ -23,7 +23,6 @@
 #include <pianola/graph/cuda/retained_memory.hpp>
 #include <pianola/graph/cuda/stream_scope.hpp>
 #include <pianola/graph/cuda/thread_streams.hpp>
-#include <pianola/graph/cuda/trial_copies.hpp>
 
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -126,14 +125,12 @@ class CudaBackend final : public Backend {
  private:
   [[nodiscard]] GraphTopology read_topology() const;
   void replay_shared();
-  void choose_lanes(const OpTrace* trace, const SaveStorage& save);
   void plan_recording();
   void drop_recording() noexcept;
   void end_capture();
   [[nodiscard]] std::vector<CUgraphNode> append_advance();
   [[nodiscard]] std::string why_empty(const OpTrace* trace, bool may_be_empty) const;
   void finish_numbers(const OpTrace& trace, std::span<const CUgraphNode> advance);
-  [[nodiscard]] bool try_branches(const OpTrace& trace, const SaveStorage& save);
   [[nodiscard]] bool is_in_pool(std::uintptr_t address) const {
     return PoolTurn(pool_->turns()).ledger().owns(address);
   }
@@ -304,20 +301,11 @@ void CudaBackend::finish_numbers(const OpTrace& trace, std::span<const CUgraphNo
 }
 
 void CudaBackend::choose(const OpTrace* trace, const SaveStorage& save) {
-  choose_lanes(trace, save);
-  if (branches_) executable_.share();
-}
-
-void CudaBackend::choose_lanes(const OpTrace* trace, const SaveStorage& save) {
-  if (!branches_ || !branches_->undecided()) return;
-  if (std::string why_not = branches_->why_no_trial(); !why_not.empty()) {
-    branches_->decide_untimed(std::move(why_not));
-    if (executable_.rewired() == nullptr) return;
-  } else if (!try_branches(*trace, save)) {
-    branches_->drop();
-    return;
-  }
-  executable_.take_lanes();
+  if (!branches_) return;
+  const bool takes_lanes = branches_->choose(
+      {.launcher = launcher_, .serial = executable_.own(), .trace = trace, .kept = retained_.storages(), .save = save});
+  if (takes_lanes) executable_.take_lanes();
+  executable_.share();
 }
 
 // Which lanes may run beside each other was judged by where their tensors lie.
@@ -330,14 +318,6 @@ bool CudaBackend::has_number(std::size_t operation, std::size_t argument) {
   numbers_->forget_rewired();
   instantiate();
   return true;
-}
-
-bool CudaBackend::try_branches(const OpTrace& trace, const SaveStorage& save) {
-  if (std::string why_not = save_for_trial(trace, retained_.storages(), device_.index(), save); !why_not.empty()) {
-    branches_->decide_untimed(std::move(why_not));
-    return executable_.rewired() != nullptr;
-  }
-  return launcher_.hold_trial(*pool_, [this] { return branches_->try_against(executable_.own()); });
 }
 
 void CudaBackend::end_capture() {
