@@ -185,6 +185,23 @@ TEST_P(PoolExecutablesTest, AGraphMayEndWithoutThem) {
   EXPECT_TRUE(same(result, x + 1));
 }
 
+TEST_P(PoolExecutablesTest, AGraphThatIsResetMeanwhileForgetsThatItHadOne) {
+  const at::Tensor x = at::ones({8}, device());
+  at::Tensor result;
+  Graph graph(device());
+  graph.capture([&] { result = x + 1; }, {.warmup = 1, .pool = *pool});
+  (void)pool->suspend({.keep_executables = false});
+  graph.reset();
+  pool->resume();
+  graph.capture([&] { result = x * 2; }, {.warmup = 1, .pool = *pool, .instantiate = false});
+  sleep_without();
+  EXPECT_EQ(graph.raw_executable(), nullptr) << "nobody asked for one";
+  const GraphMemory memory = graph.memory();
+  EXPECT_EQ(memory.executable.device + memory.executable.host, 0U);
+  graph.replay();
+  EXPECT_TRUE(same(result, x * 2));
+}
+
 // Of a graph whose executables do not fit at first.
 class LargeExecutables final : public PoolGraphs::Executables {
  public:

@@ -90,8 +90,12 @@ class GraphExecutable final : private PoolGraphs::Executables {
   /// Pieces of the graph have executables of their own, which took this.
   void add_memory(ExecutableMemory more);
 
-  /// Its own goes.
-  void drop() noexcept { own_ = {}; }
+  /// Its own goes, after leave_pool(): nothing is left to count, or to make again when the pool wakes.
+  void drop() noexcept {
+    own_ = {};
+    rest_->memory = {};
+    rest_->is_dropped = false;
+  }
   /// And the earlier graph by whose nodes it knew the copies of inputs.
   void drop_earlier_graph() noexcept { rest_->earlier_graph.reset(); }
 
