@@ -72,12 +72,6 @@ class AfterHook final : public autograd::FunctionPostHook {
   std::shared_ptr<Watched> watched_;
 };
 
-// A function of Python's, or of the user's C++.
-bool is_custom(const autograd::Node& node) {
-  const std::string type = c10::demangle(typeid(node).name());
-  return type.starts_with("torch::autograd::PyNode") || type.starts_with("torch::autograd::CppNode<");
-}
-
 // Of the history of these results, each once. What lies behind the inputs is others'.
 std::vector<autograd::Node*> custom_nodes(std::span<const at::Tensor> inputs, const std::vector<at::Tensor>& results) {
   std::vector<autograd::Node*> open, found;
@@ -95,6 +89,11 @@ std::vector<autograd::Node*> custom_nodes(std::span<const at::Tensor> inputs, co
 }
 
 }  // namespace
+
+bool is_custom(const autograd::Node& node) {
+  const std::string type = c10::demangle(typeid(node).name());
+  return type.starts_with("torch::autograd::PyNode") || type.starts_with("torch::autograd::CppNode<");
+}
 
 CustomBackwards::CustomBackwards(std::span<const at::Tensor> inputs, const std::vector<at::Tensor>& results) {
   for (autograd::Node* node : custom_nodes(inputs, results)) {

@@ -9,7 +9,14 @@
 #include <span>
 #include <vector>
 
+namespace torch::autograd {
+struct Node;
+}  // namespace torch::autograd
+
 namespace pianola::callable {
+
+/// Whether a node is one of a function of Python's, or of the user's C++.
+[[nodiscard]] bool is_custom(const torch::autograd::Node& node);
 
 /// What the backward passes of autograd functions that are not torch's own do, when somebody runs them: those in the
 /// history of a run's results, as far as the run made it. The backward passes of torch's own depend on nothing but tensors and what forward was given.

@@ -41,7 +41,8 @@ EagerRun::EagerRun(std::span<const at::Tensor> inputs, const std::function<void(
   const HostParts::Open open_parts(*parts_);
   const graph::Islands::Open open_islands(*islands_);
   trace::BegunCollectives collectives;
-  std::vector<trace::OpObserver*> observers = {&watch_, &host_, &log_, parts_.get(), numbers_.get(), &collectives};
+  std::vector<trace::OpObserver*> observers = {&watch_,             &host_,      &log_,
+                                               parts_.get(), numbers_.get(), &collectives};
   if (reads_ != nullptr) observers.push_back(reads_.get());
   std::optional<trace::BlockLog> memory;
   if (notes_memory) observers.push_back(&memory.emplace());
@@ -61,6 +62,7 @@ EagerRun::EagerRun(std::span<const at::Tensor> inputs, const std::function<void(
   spared_inputs_ = gradients.spared();
   odd_work_ = stream.odd_work();
   communication_ = stream.communication();
+  released_nodes_ = stream.released_nodes();
   diagnosis_ = stream.failure();
   if (diagnosis_) failure_ = Error(*diagnosis_).what();
 }

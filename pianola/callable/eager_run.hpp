@@ -56,6 +56,8 @@ class EagerRun {
   [[nodiscard]] const std::optional<trace::OddWork>& communication() const noexcept { return communication_; }
   /// The number that autograd gave its first node, or would have; see at::sequence_number.
   [[nodiscard]] std::uint64_t first_node() const noexcept { return first_node_; }
+  /// The nodes of autograd that its backward passes ran and let go of.
+  [[nodiscard]] const std::vector<trace::ReleasedNode>& released_nodes() const noexcept { return released_nodes_; }
   /// What it was handed out on the device; nullopt: that was not noted, or could not be.
   [[nodiscard]] std::optional<memory::StepRun> memory(c10::Device device) const;
   /// Why the two do not show the whole run; empty where they do.
@@ -80,6 +82,7 @@ class EagerRun {
   std::shared_ptr<graph::Islands> islands_;
   std::shared_ptr<CheckedReads> reads_;
   std::optional<trace::OddWork> odd_work_, communication_;
+  std::vector<trace::ReleasedNode> released_nodes_;
   struct Memory {
     std::vector<trace::StepBlock> blocks;  // of all devices
     std::vector<const void*> operations;

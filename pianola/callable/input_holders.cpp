@@ -55,7 +55,8 @@ void InputHolders::expect_references(std::size_t count) {
 void InputHolders::go_on_from(const InputHolders& before) {
   for (Input& input : inputs_) {
     for (const Input& earlier : before.inputs_) {
-      if (earlier.tensor._unsafe_get_target() != input.tensor._unsafe_get_target() || !earlier.is_kept()) continue;
+      if (earlier.tensor._unsafe_get_target() != input.tensor._unsafe_get_target() || !before.is_kept(earlier))
+        continue;
       input.to_tensor = std::min(input.to_tensor, earlier.to_tensor);
       input.to_memory = std::min(input.to_memory, earlier.to_memory);
     }
@@ -63,11 +64,11 @@ void InputHolders::go_on_from(const InputHolders& before) {
 }
 
 void InputHolders::forget_free() {
-  std::erase_if(inputs_, [](const Input& input) { return !input.is_kept(); });
+  std::erase_if(inputs_, [&](const Input& input) { return !is_kept(input); });
 }
 
 std::optional<std::size_t> InputHolders::kept() const {
-  const auto found = std::find_if(inputs_.begin(), inputs_.end(), [](const Input& input) { return input.is_kept(); });
+  const auto found = std::find_if(inputs_.begin(), inputs_.end(), [&](const Input& input) { return is_kept(input); });
   return found == inputs_.end() ? std::nullopt : std::optional(found->position);
 }
 
@@ -83,10 +84,11 @@ std::optional<std::size_t> InputHolders::kept_for_long() const {
 }
 
 // Who asks holds one more reference while it does.
-bool InputHolders::Input::is_kept() const {
-  const at::Tensor input(tensor.lock());
+bool InputHolders::is_kept(const Input& one) const {
+  const at::Tensor input(one.tensor.lock());
   if (!input.defined()) return false;
-  return references_to_tensor(input) > to_tensor + 1 || trace::references_to(input.storage()) > to_memory;
+  return references_to_tensor(input) > one.to_tensor + 1 ||
+         trace::references_to(input.storage()) > one.to_memory + history_.references_to(input.storage());
 }
 
 }  // namespace pianola::callable

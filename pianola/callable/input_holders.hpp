@@ -1,4 +1,5 @@
 #pragma once
+#include <pianola/callable/result_history.hpp>
 #include <pianola/trace/weak_tensor.hpp>
 
 #include <ATen/core/Tensor.h>
@@ -9,6 +10,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace pianola::callable {
@@ -18,8 +20,8 @@ namespace pianola::callable {
 // next call's values overwrite, and a replay gives it to nobody: after calls of several signatures the place has the input of whichever was
 // captured last. So a function that keeps an input stays eager, as one that keeps what it made (KeptTensors). References tell: there are more
 // to the tensor, or to its memory, than before. Each warm-up call is asked as soon as it is over, before the caller can take references of
-// its own; not where results have a history, which may have saved the input. There the run that a capture warms up with is asked, whose
-// history is gone. What Python's code holds is for Python's watch (_host_watch), which lets replays store it anew.
+// its own; not where the history of results may have saved the input (Note [What a history holds]). There the run that a capture warms up
+// with is asked, whose history is gone. What Python's code holds is for Python's watch (_host_watch), which lets replays store it anew.
 
 /// How many references there are to the inputs of a function, and to their memory: more after a run than before it, and the
 /// function keeps one. Keeps none alive. One thread.
@@ -31,6 +33,8 @@ class InputHolders {
 
   /// Of an input in this memory nothing is said.
   void leave_out(const std::function<bool(const c10::StorageImpl*)>& is_known);
+  /// References that this history alone has are not the function's.
+  void count_out(ResultHistory history) { history_ = std::move(history); }
   /// Of no input is anything said.
   void clear() noexcept { inputs_.clear(); }
   /// Those of which something is said.
@@ -55,10 +59,11 @@ class InputHolders {
     c10::weak_intrusive_ptr<c10::StorageImpl> memory;
     std::size_t position;
     std::size_t to_tensor, to_memory;
-
-    [[nodiscard]] bool is_kept() const;
   };
+  [[nodiscard]] bool is_kept(const Input& input) const;
+
   std::vector<Input> inputs_;
+  ResultHistory history_;
 };
 
 }  // namespace pianola::callable

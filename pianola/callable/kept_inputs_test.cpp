@@ -111,6 +111,84 @@ TEST_P(KeptInputsTest, AStepThatKeepsItsInputStaysEager) {
   EXPECT_THAT(reasons, AllOf(SizeIs(2U), Each(HasSubstr("keeps input 0 beyond the call"))));
 }
 
+// Its backward pass has let go of what the history had saved.
+TEST_P(KeptInputsTest, AStepThatReturnsItsLossWithItsHistoryStaysEagerAsWell) {
+  for (const Way& way : ways()) {
+    at::Tensor weight = randn({12}, 7).requires_grad_(), place;
+    Graphed graphed = pianola::graphed(
+        [&](const at::Tensor& x) {
+          weight.mutable_grad().reset();
+          const at::AutoGradMode no_grad(false);
+          way.keep(place, x);
+          const at::AutoGradMode grad(true);
+          at::Tensor loss = square(x * weight);
+          loss.backward();
+          return loss;
+        },
+        logged());
+    for (std::uint64_t call = 0; call < 8; ++call) {
+      for (const std::int64_t rows : {8, 5}) {
+        const at::Tensor x = batch(call, rows), loss = graphed(x);
+        at::Tensor of_eager;
+        way.keep(of_eager, x);
+        EXPECT_TRUE(same(place, of_eager)) << way.name << ", call " << call << ", rows " << rows;
+      }
+    }
+    EXPECT_EQ(replays(graphed), 0U) << way.name;
+    EXPECT_THAT(reasons, AllOf(SizeIs(2U), Each(HasSubstr("keeps input 0 beyond the call")))) << way.name;
+    reasons.clear();
+  }
+}
+
+TEST_P(KeptInputsTest, AParameterThatIsGivenEachInputKeepsItsStepEager) {
+  for (const bool is_made : {false, true}) {
+    const at::Tensor weight = randn({12}, 7);
+    at::Tensor parameter = randn({8, 12}, 9).requires_grad_();
+    Graphed graphed = pianola::graphed(
+        [&](const at::Tensor& x) {
+          parameter.mutable_grad().reset();
+          parameter.set_data(is_made ? x * 2 : x.variable_data());
+          at::Tensor loss = square(parameter * weight);
+          loss.backward();
+          return loss;
+        },
+        logged());
+    for (std::uint64_t call = 0; call < 8; ++call) {
+      for (const std::int64_t rows : {8, 5}) {
+        const at::Tensor x = batch(call, rows), loss = graphed(x);
+        EXPECT_TRUE(same(parameter.detach(), is_made ? x * 2 : x)) << call << ", rows " << rows;
+      }
+    }
+    const char* const said = is_made ? "keeps a tensor that it made and does not return" : "keeps input 0";
+    EXPECT_THAT(reasons, AllOf(SizeIs(2U), Each(AllOf(HasSubstr(said), HasSubstr("PG802")))));
+    reasons.clear();
+  }
+}
+
+// Its history leads to the leaf, which has the memory of an input, or what the step made.
+TEST_P(KeptInputsTest, ALeafThatAStepDifferentiatesIsNothingToTell) {
+  for (const bool is_made : {false, true}) {
+    at::Tensor weight = randn({12}, 7).requires_grad_();
+    const auto step = [&](const at::Tensor& x) {
+      const at::Tensor leaf = (is_made ? x * 2 : x).detach().requires_grad_();
+      at::Tensor loss = square(leaf * weight);
+      weight.mutable_grad() = torch::autograd::grad({loss}, {weight, leaf})[0];
+      return loss;
+    };
+    Graphed graphed = pianola::graphed(step, logged());
+    at::Tensor loss;  // of the call before, while the next one runs
+    for (std::uint64_t call = 0; call < 8; ++call) {
+      loss = graphed(batch(call));
+      const at::Tensor gradient = weight.grad().clone();
+      EXPECT_TRUE(same(loss.detach(), step(batch(call)).detach())) << call;
+      EXPECT_TRUE(same(gradient, weight.grad())) << call;
+      weight.mutable_grad().reset();
+    }
+    EXPECT_THAT(reasons, IsEmpty()) << is_made;
+    EXPECT_GT(replays(graphed), 0U) << is_made;
+  }
+}
+
 // What their results' histories have saved is told from what the function keeps when the capture warms up.
 TEST_P(KeptInputsTest, AFunctionWhoseBackwardPassComesLaterStaysEagerAsWell) {
   for (const Way& way : ways()) {

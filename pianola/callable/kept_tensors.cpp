@@ -1,12 +1,12 @@
 #include <pianola/callable/kept_tensors.hpp>
 
 #include <pianola/trace/parts.hpp>
+#include <pianola/trace/references.hpp>
 #include <pianola/trace/storage_set.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
 #include <ATen/autocast_mode.h>
 #include <c10/util/flat_hash_map.h>
-#include <torch/csrc/autograd/function.h>
 
 #include <fmt/format.h>
 
@@ -39,7 +39,10 @@ bool keeps_casts() {
 
 KeptTensors::KeptTensors(const EagerRun& run, std::span<const at::Tensor> inputs,
                          const std::vector<at::Tensor>& results, const std::vector<at::Tensor>& remade)
-    : inputs_(run.input_holders()), communicates_(run.communication().has_value()) {
+    : inputs_(run.input_holders()),
+      communicates_(run.communication().has_value()),
+      history_(results, run.first_node(), run.released_nodes()) {
+  inputs_.count_out(history_);
   Known known;
   for (const at::Tensor& tensor : remade) known.insert(trace::storage_of(tensor));
   for (const at::Tensor& input : inputs) add_gradient(known, input);
@@ -49,10 +52,7 @@ KeptTensors::KeptTensors(const EagerRun& run, std::span<const at::Tensor> inputs
       if (const auto leaf = parameter.lock()) add_gradient(known, at::Tensor(leaf));
     }
   }
-  for (const at::Tensor& result : results) {
-    known.insert(trace::storage_of(result));
-    if (const auto& node = result.grad_fn()) history_.emplace_back(node);
-  }
+  for (const at::Tensor& result : results) known.insert(trace::storage_of(result));
   inputs_.leave_out([&](const c10::StorageImpl* memory) { return known.count(memory) != 0; });
   if (communicates_ || !run.islands().notes().empty())
     inputs_.clear();  // they may be held for other ranks, or by a part
@@ -67,21 +67,22 @@ KeptTensors::KeptTensors(const EagerRun& run, std::span<const at::Tensor> inputs
   }
 }
 
-bool KeptTensors::has_history() const {
-  return std::any_of(history_.begin(), history_.end(), [](const auto& node) { return !node.expired(); });
+bool KeptTensors::is_held(const Kept& kept) const {
+  const c10::Storage memory(kept.storage.lock());
+  return memory && trace::references_to(memory) > 1 + history_.references_to(memory);  // one is ours
 }
 
-bool KeptTensors::is_open() const { return any() && has_history(); }
+bool KeptTensors::is_open() const { return any() && history_.may_hold_tensors(); }
 
 bool KeptTensors::any() const {
-  return std::any_of(kept_.begin(), kept_.end(), [](const Kept& kept) { return !kept.storage.expired(); });
+  return std::any_of(kept_.begin(), kept_.end(), [&](const Kept& kept) { return is_held(kept); });
 }
 
 // A backward pass returns before the thread of the device has dropped its last references: to the gradients that
 // torch::autograd::grad() returned, and to whatever its last node was given. A process group lets go of a collective's tensors
 // some time after it is done.
 void KeptTensors::wait_for_threads() const {
-  const auto waits = [&](const Kept& kept) { return (kept.in_backward || communicates_) && !kept.storage.expired(); };
+  const auto waits = [&](const Kept& kept) { return (kept.in_backward || communicates_) && is_held(kept); };
   const auto end = std::chrono::steady_clock::now() + (communicates_ ? kPatienceWithRanks : kPatience);
   const auto waits_for_any = [&] { return std::any_of(kept_.begin(), kept_.end(), waits) || kept_input().has_value(); };
   while (waits_for_any() && std::chrono::steady_clock::now() < end) {
@@ -89,10 +90,12 @@ void KeptTensors::wait_for_threads() const {
   }
 }
 
-std::optional<std::size_t> KeptTensors::kept_input() const { return has_history() ? std::nullopt : inputs_.kept(); }
+std::optional<std::size_t> KeptTensors::kept_input() const {
+  return history_.may_hold_tensors() ? std::nullopt : inputs_.kept();
+}
 
 InputHolders KeptTensors::take_kept_inputs() {
-  if (has_history()) inputs_.clear();
+  if (history_.may_hold_tensors()) inputs_.clear();
   inputs_.forget_free();
   return std::exchange(inputs_, InputHolders());
 }
@@ -106,7 +109,7 @@ Diagnosis KeptTensors::refuse_kept_input(std::size_t position) {
 }
 
 std::optional<Diagnosis> KeptTensors::offence() const {
-  const auto kept = std::find_if(kept_.begin(), kept_.end(), [](const Kept& one) { return !one.storage.expired(); });
+  const auto kept = std::find_if(kept_.begin(), kept_.end(), [&](const Kept& one) { return is_held(one); });
   if (kept == kept_.end()) return std::nullopt;
   return Diagnosis{
       .what = "the function keeps a tensor that it made and does not return; each replay would overwrite it",

@@ -1,8 +1,8 @@
 #pragma once
 #include <pianola/callable/eager_run.hpp>
 #include <pianola/callable/input_holders.hpp>
+#include <pianola/callable/result_history.hpp>
 #include <pianola/core/error.hpp>
-#include <pianola/torch_abi/autograd_node.hpp>
 #include <pianola/trace/call_site.hpp>
 
 #include <ATen/core/Tensor.h>
@@ -18,14 +18,14 @@ namespace pianola::callable {
 
 /// What one run made or was given and somebody keeps, though it is neither a result nor a gradient: each replay would write it anew.
 ///
-/// The history of a result, for its backward pass, holds what it needs of the run. While it lives, nothing can be said.
+/// While a history of its results may hold them, nothing can be said: see Note [What a history holds].
 class KeptTensors {
  public:
   /// @param remade  Tensors that may be kept; see HostEffects.
   KeptTensors(const EagerRun& run, std::span<const at::Tensor> inputs, const std::vector<at::Tensor>& results,
               const std::vector<at::Tensor>& remade);
 
-  /// Whether a history that may hold them lives.
+  /// Whether there are such, which a history of results may hold.
   [[nodiscard]] bool is_open() const;
   [[nodiscard]] bool any() const;
   /// The inputs, for which a history speaks as well. See Note [Inputs that a function keeps].
@@ -46,12 +46,12 @@ class KeptTensors {
     trace::CallSite site;
     bool in_backward;
   };
-  [[nodiscard]] bool has_history() const;
+  [[nodiscard]] bool is_held(const Kept& kept) const;
 
   std::vector<Kept> kept_;
   InputHolders inputs_;
   bool communicates_;
-  std::vector<torch_abi::WeakNodeRef> history_;
+  ResultHistory history_;
 };
 
 }  // namespace pianola::callable

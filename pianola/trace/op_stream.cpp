@@ -18,6 +18,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -165,6 +166,7 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
   std::vector<std::string> step_scopes;
   std::thread::id step_thread = std::this_thread::get_id();
   std::optional<OddWork> odd_work, communication;  // the first of each
+  std::vector<ReleasedNode> released;              // by the mutex
   std::mutex failure_mutex;                        // taken while `mutex` is held as well
   bool failed = false;
   bool found_no_memory = false;
@@ -587,10 +589,19 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
     if (span.scope() == at::RecordScope::BACKWARD_FUNCTION) {
       if (here.backward.empty() && !on_step_thread()) here.scopes = shared_scopes();
       here.backward.push_back({.name = span.name(), .sequence = span.seqNr()});
+      if (!torch::autograd::get_current_graph_task_keep_graph()) {
+        note_released({.thread = span.forwardThreadId(), .sequence = span.seqNr()});
+      }
     } else {
       here.scopes.emplace_back(span.name());
       if (on_step_thread()) share_scopes(here.scopes);
     }
+  }
+
+  void note_released(const ReleasedNode& node) {
+    const std::lock_guard lock(mutex);
+    released.push_back(node);
+    if (outer != nullptr) outer->note_released(node);
   }
 
   void leave_scope(const at::RecordFunction& span, ThreadPosition& here) {
@@ -623,6 +634,11 @@ std::optional<OddWork> OpStream::odd_work() const {
 std::optional<OddWork> OpStream::communication() const {
   const std::lock_guard lock(state_->mutex);
   return state_->communication;
+}
+
+std::vector<ReleasedNode> OpStream::released_nodes() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->released;
 }
 
 void OpStream::note_compiled(std::string what, bool is_new) {

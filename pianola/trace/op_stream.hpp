@@ -31,6 +31,12 @@ struct RunningNode {
   }
 };
 
+/// A node of autograd that a backward pass ran, and whose saved tensors it let go of (no retain_graph).
+struct ReleasedNode {
+  std::uint64_t thread;   ///< That made it; see torch::autograd::Node::thread_id().
+  std::int64_t sequence;  ///< Unique among those of its thread.
+};
+
 /// One operation while it runs. Valid during the callback only.
 struct OpSpan {
   std::uint64_t number;  ///< Unique in the process; the same at begin and end.
@@ -101,6 +107,9 @@ class OpStream {
   /// The first work with other ranks that the graph of a whole step may hold, that of DistributedDataParallel before others, which
   /// asks for more warm-up; nothing while there is none.
   [[nodiscard]] std::optional<OddWork> communication() const;
+
+  /// In the order in which they began.
+  [[nodiscard]] std::vector<ReleasedNode> released_nodes() const;
 
   /// Whether a stream sees the operations of this thread.
   [[nodiscard]] static bool watches_this_thread() noexcept;
