@@ -41,7 +41,7 @@ EagerRun::EagerRun(std::span<const at::Tensor> inputs, const std::function<void(
   const HostParts::Open open_parts(*parts_);
   const graph::Islands::Open open_islands(*islands_);
   trace::BegunCollectives collectives;
-  std::vector<trace::OpObserver*> observers = {&watch_,             &host_,      &log_,
+  std::vector<trace::OpObserver*> observers = {&watch_,      &given_,        &host_,      &log_,
                                                parts_.get(), numbers_.get(), &collectives};
   if (reads_ != nullptr) observers.push_back(reads_.get());
   std::optional<trace::BlockLog> memory;

@@ -1,6 +1,7 @@
 #pragma once
 #include <pianola/callable/call_watch.hpp>
 #include <pianola/callable/checked_reads.hpp>
+#include <pianola/callable/given_memory.hpp>
 #include <pianola/callable/host_parts.hpp>
 #include <pianola/callable/host_use.hpp>
 #include <pianola/callable/input_holders.hpp>
@@ -38,6 +39,7 @@ class EagerRun {
   [[nodiscard]] const CallWatch& watch() const noexcept { return watch_; }
   /// As it began.
   [[nodiscard]] const InputHolders& input_holders() const noexcept { return input_holders_; }
+  [[nodiscard]] const GivenTensors& given() const noexcept { return given_; }
   [[nodiscard]] const HostUse& host() const noexcept { return host_; }
   [[nodiscard]] trace::OperationLog& log() noexcept { return log_; }
   [[nodiscard]] const trace::OperationLog& log() const noexcept { return log_; }
@@ -74,6 +76,7 @@ class EagerRun {
   std::uint64_t first_node_;
   InputHolders input_holders_;
   CallWatch watch_;
+  GivenTensors given_;
   HostUse host_;
   trace::OperationLog log_;
   std::shared_ptr<HostParts> parts_;

@@ -200,6 +200,7 @@ std::unique_ptr<CapturedCall> GraphMaker::make_callable(const Callable& callable
   }
   observation.check_capture(last->run->log(), options_.accept_capture_path);
   observation.check_captured_backwards(last->backwards, options_.accept_capture_path);
+  observation.check_given_memory(*last->run, graphed.captured()->all_static_inputs());
   if (buffers != nullptr && hold_gradients(graphed.captured()->all_static_inputs(), last->run->watch().leaves())) {
     throw HeldInput({.what = "the function leaves a gradient in the memory of an input"});
   }
@@ -242,6 +243,7 @@ std::unique_ptr<StepGraph> GraphMaker::make_step(const Callable& callable, const
                          .checked = source.checks_reads ? &observation.checked_values() : nullptr};
   graph->capture(step, observation.leaves(), before, options, [&](const EagerRun& run) {
     if (!source.is_adopted) observation.check_capture(run.log(), options_.accept_capture_path, !follows_numbers);
+    observation.check_given_memory(run, graph->static_inputs());
     if (follows_numbers) {
       graph->bind_numbers(source.samples, [&](graph::NumberEvidence evidence) {
         evidence.arguments.insert(evidence.arguments.begin(), call.numbers());

@@ -5,6 +5,9 @@
 #include <pianola/trace/describe.hpp>
 #include <pianola/trace/parts.hpp>
 #include <pianola/trace/plain_check.hpp>
+#include <pianola/trace/tensors_of.hpp>
+
+#include <c10/util/flat_hash_map.h>
 
 #include <fmt/format.h>
 
@@ -187,6 +190,9 @@ Observation::Observation(EagerRun run, const HostEffects& effects, std::span<con
   for (const graph::IslandNotes& island : islands_) {
     if (lasting_.empty()) lasting_ = island.unfit;
   }
+  for (const GivenTensors::One& one : run.given().all()) {
+    if (!one.tensor.expired()) given_.push_back(one.tensor);
+  }
   std::set<const c10::TensorImpl*> known;
   const auto add = [&](const at::Tensor& leaf) {
     if (known.insert(leaf.unsafeGetTensorImpl()).second) leaves_.emplace_back(leaf.getIntrusivePtr());
@@ -236,6 +242,22 @@ std::string Observation::difference_to_capture(const trace::OperationLog& captur
 
 void Observation::check_capture(const trace::OperationLog& capture, bool any_path, bool numbers_count) const {
   refuse(trace::OperationLog::difference_of_capture(log_, capture, numbers_count), any_path);
+}
+
+void Observation::check_given_memory(const EagerRun& recorded, std::span<const at::Tensor> static_inputs) const {
+  ska::flat_hash_set<const c10::StorageImpl*> made;
+  for (const CallWatch::Made& one : recorded.watch().made_and_held()) {
+    const c10::StorageImpl* const memory = one.storage._unsafe_get_target();
+    if (!recorded.parts().made(memory)) made.insert(memory);
+  }
+  for (const at::Tensor& leaf : recorded.watch().leaves()) {
+    trace::for_each_part(leaf.grad(), [&](const at::Tensor& part) { made.erase(trace::storage_of(part)); });
+  }
+  const RunWithMemory run{.inputs = static_inputs,
+                          .made = [&](const c10::StorageImpl* memory) { return made.count(memory) != 0; },
+                          .given = recorded.given(),
+                          .log = recorded.log()};
+  if (auto offence = refuse_given_memory(given_, run)) throw UsageError(*std::move(offence));
 }
 
 void Observation::check_captured_backwards(const CustomBackwards& capture, bool any_path) const {

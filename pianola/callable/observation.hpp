@@ -101,6 +101,9 @@ class Observation {
   /// @param numbers_count  Whether other numbers are otherwise.
   /// @throws OtherPath  The capture did otherwise.
   void check_capture(const trace::OperationLog& capture, bool any_path, bool numbers_count = true) const;
+  /// @param recorded  The run of the capture, which is over.
+  /// @throws UsageError  It gave a tensor memory of its own. See Note [Tensors that are given memory of a run].
+  void check_given_memory(const EagerRun& recorded, std::span<const at::Tensor> static_inputs) const;
   /// The same of backward passes; where the call's has not run yet, nothing is known.
   void check_captured_backwards(const CustomBackwards& capture, bool any_path) const;
   /// Frees what only messages need.
@@ -111,6 +114,7 @@ class Observation {
   c10::Device device_;
   std::optional<memory::StepRun> memory_;
   std::vector<trace::WeakTensor> leaves_;
+  std::vector<trace::WeakTensor> given_;  // to its operations
   std::vector<bool> spared_inputs_;
   KeptTensors kept_;
   std::vector<std::size_t> inputs_to_let_go_;
