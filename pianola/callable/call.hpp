@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace pianola::callable {
@@ -45,6 +46,8 @@ struct HostEffects {
   bool is_no_example = false;
   /// From now on other calls of it are parts of the host: the next call is like a first one.
   bool begins_anew = false;
+  /// Tensors whose `.data` its code sets, and where: "q.data, train.py:9 in step".
+  std::vector<std::pair<at::Tensor, std::string>> given = {};
   /// It ran code that torch.compile made, which is compiled anew where calls come by a trace::CallGate.
   bool runs_compiled = false;
 };

@@ -44,9 +44,9 @@ void GivenTensors::on_op_begin(const trace::OpSpan& op) {
   }
 }
 
-std::optional<Diagnosis> refuse_given_memory(std::span<const trace::WeakTensor> before, const RunWithMemory& run) {
-  for (const trace::WeakTensor& weak : before) {
-    const at::Tensor tensor(weak.lock());
+std::optional<Diagnosis> refuse_given_memory(std::span<const EarlierTensor> before, const RunWithMemory& run) {
+  for (const EarlierTensor& one : before) {
+    const at::Tensor tensor(one.tensor.lock());
     if (!tensor.defined()) continue;
     const std::string memory = memory_in_words(tensor, run);
     if (memory.empty()) continue;
@@ -55,7 +55,7 @@ std::optional<Diagnosis> refuse_given_memory(std::span<const trace::WeakTensor> 
         .what = fmt::format("the function gives {}, which outlives the call, {} (tensor.data = ..., set_()); a replay "
                             "would give it nothing, and would overwrite what it has",
                             is_parameter ? trace::describe_parameter(tensor) : trace::describe(tensor), memory),
-        .where = place_of_first_use(tensor, run),
+        .where = one.place.empty() ? place_of_first_use(tensor, run) : one.place,
         .fix = "write into the tensor in place of giving it other memory: tensor.copy_(new) under no_grad()",
         .rule = "PG802"};
   }

@@ -14,6 +14,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace pianola::callable {
@@ -21,8 +22,8 @@ namespace pianola::callable {
 // Note [Tensors that are given memory of a run]
 // `q.data = y`, `q.set_(x)`: a tensor that outlives the call is given memory that the call made, or that of an input. References tell where no
 // history may hold such memory as well (Note [What a history holds]); where one may, the tensor itself tells: one that an earlier run
-// used, and that has memory of the recorded run after it, can have got it there only. No replay would give it anything, so that after calls
-// of several signatures it would lie in the graph that was captured last.
+// used, or whose data its Python set, and that has memory of the recorded run after it, can have got it there only. No replay would give it
+// anything, so that after calls of several signatures it would lie in the graph that was captured last.
 
 /// Notes the tensors that the operations of a run are given. Keeps none alive.
 class GivenTensors final : public trace::OpObserver {
@@ -42,6 +43,12 @@ class GivenTensors final : public trace::OpObserver {
   std::vector<One> all_;
 };
 
+/// A tensor that was there before a run.
+struct EarlierTensor {
+  trace::WeakTensor tensor;
+  std::string place = {};  ///< Where code sets its data, if that is known.
+};
+
 /// A run, and its memory.
 struct RunWithMemory {
   std::span<const at::Tensor> inputs;
@@ -51,8 +58,8 @@ struct RunWithMemory {
 };
 
 /// A tensor of an earlier run that has memory of this one, if there is one.
-/// @param before  What the earlier run was given.
-[[nodiscard]] std::optional<Diagnosis> refuse_given_memory(std::span<const trace::WeakTensor> before,
+/// @param before  What the earlier run used, or gave memory.
+[[nodiscard]] std::optional<Diagnosis> refuse_given_memory(std::span<const EarlierTensor> before,
                                                            const RunWithMemory& run);
 
 }  // namespace pianola::callable

@@ -190,8 +190,11 @@ Observation::Observation(EagerRun run, const HostEffects& effects, std::span<con
   for (const graph::IslandNotes& island : islands_) {
     if (lasting_.empty()) lasting_ = island.unfit;
   }
+  for (const auto& [tensor, place] : effects.given) {
+    given_.push_back({.tensor = trace::WeakTensor(tensor.getIntrusivePtr()), .place = place});
+  }
   for (const GivenTensors::One& one : run.given().all()) {
-    if (!one.tensor.expired()) given_.push_back(one.tensor);
+    if (!one.tensor.expired()) given_.push_back({.tensor = one.tensor});
   }
   std::set<const c10::TensorImpl*> known;
   const auto add = [&](const at::Tensor& leaf) {

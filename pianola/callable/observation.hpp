@@ -114,7 +114,7 @@ class Observation {
   c10::Device device_;
   std::optional<memory::StepRun> memory_;
   std::vector<trace::WeakTensor> leaves_;
-  std::vector<trace::WeakTensor> given_;  // to its operations
+  std::vector<EarlierTensor> given_;  // to its operations, or memory
   std::vector<bool> spared_inputs_;
   KeptTensors kept_;
   std::vector<std::size_t> inputs_to_let_go_;

@@ -33,8 +33,9 @@ void PythonCall::run_eagerly() {
 
 callable::HostEffects PythonCall::run_observed() {
   const WithGil gil;
-  using Effects = std::tuple<std::string, std::string, std::vector<at::Tensor>, bool, bool, bool, bool>;
-  auto [lasting, passing, remade, late, is_no_example, begins_anew, runs_compiled] =
+  using Effects = std::tuple<std::string, std::string, std::vector<at::Tensor>, bool, bool, bool, bool,
+                             std::vector<std::pair<at::Tensor, std::string>>>;
+  auto [lasting, passing, remade, late, is_no_example, begins_anew, runs_compiled, given] =
       call_python(object().attr("run_observed")).cast<Effects>();
   return {.lasting = std::move(lasting),
           .passing = std::move(passing),
@@ -42,6 +43,7 @@ callable::HostEffects PythonCall::run_observed() {
           .only_returns_late_reads = late,
           .is_no_example = is_no_example,
           .begins_anew = begins_anew,
+          .given = std::move(given),
           .runs_compiled = runs_compiled};
 }
 

@@ -11,8 +11,8 @@
 namespace pianola::python {
 
 /// A call that a Python object makes: run_eagerly(), run_observed() -> (lasting, passing, remade, only_returns_late_reads,
-/// is_no_example, begins_anew, runs_compiled), note_lasting_obstacle(), note_inputs_elsewhere(), eager_results() and to_capture() -> (function, structure). Made,
-/// used and destroyed with the GIL; its methods take it.
+/// is_no_example, begins_anew, runs_compiled, given), note_lasting_obstacle(), note_inputs_elsewhere(), eager_results() and
+/// to_capture() -> (function, structure). Made, used and destroyed with the GIL; its methods take it.
 class PythonCall final : public callable::Call {
  public:
   PythonCall(py::object call, py::object module);

@@ -9,7 +9,7 @@ import sys
 from functools import partial
 from itertools import chain
 from types import CodeType, FunctionType
-from typing import Any, Callable, Iterator, NamedTuple, Optional
+from typing import Any, Callable, Iterator, NamedTuple, Optional, Sequence
 
 import torch
 from torch.utils.checkpoint import set_checkpoint_early_stop
@@ -53,6 +53,7 @@ class Effects(NamedTuple):
     is_no_example: bool = False  # captures take none by it
     begins_anew: bool = False  # other calls of it are parts of the host from now on
     runs_compiled: bool = False  # code that torch.compile made
+    given: Sequence[tuple[torch.Tensor, str]] = ()  # tensors whose .data the code sets, and where
 
 
 class Looks:
@@ -179,7 +180,7 @@ class HostWatch:
         self._moving = moving
         stored = [] if self._handed_on is None else self._handed_on.stored()
         kept = [*_remade(reads), *(place.get() for place in reads.kept.values()), *stored]
-        return Effects(lasting, passing, kept, begins_anew=reads.learned, runs_compiled=reads.runs_compiled)
+        return Effects(lasting, passing, kept, begins_anew=reads.learned, runs_compiled=reads.runs_compiled, given=_given(reads.stores))
 
 
 def _each_once(places: list[Place]) -> list[Place]:
@@ -326,6 +327,11 @@ def _remade(reads: HostReads) -> Iterator[torch.Tensor]:
     modules = {id(place.owner): place.owner for place in reads.places if isinstance(place.owner, torch.nn.Module)}
     for module in modules.values():
         yield from (one for name, one in vars(module).items() if isinstance(one, torch.Tensor) and name not in stored)
+
+
+def _given(stores: list[Store]) -> list[tuple[torch.Tensor, str]]:
+    data = [(held(store.owner), store) for store in stores if store.kind == "attribute" and store.key == "data"]
+    return [(owner, f"{store.name}, {store.where}") for owner, store in data if isinstance(owner, torch.Tensor)]
 
 
 def _identity(place: Place) -> tuple:

@@ -77,15 +77,35 @@ def test_a_step_that_keeps_it_stays_eager(give, finish, is_used, device):
     assert len(said) == 2 and all("[PG802]" in one and "the function keeps " in one for one in said)
 
 
+@pytest.mark.parametrize("is_used", [False, True])
 @pytest.mark.parametrize("finish", [retained, outside])
 @pytest.mark.parametrize("give", [as_data, a_view, what_is_made])
-def test_so_it_does_where_a_history_may_hold_it_as_well(give, finish, device):
-    said = run(give, finish, is_used=True, device=device)
+def test_so_it_does_where_a_history_may_hold_it_as_well(give, finish, is_used, device):
+    said = run(give, finish, is_used, device)
     assert len(said) == 2 and all("[PG802]" in one for one in said)
     if finish is retained or give is what_is_made:
         whose = "memory that it made" if give is what_is_made else "the memory of input 0"
         assert all("gives a Float parameter of shape [" in one and f"which outlives the call, {whose}" in one for one in said)
-        assert all("the tensor is used first in step at " in one and "given_memory_test.py:" in one for one in said)
+        assert all(f"tensor.data, given_memory_test.py:{give.__code__.co_firstlineno + 1} in {give.__name__}" in one for one in said)
+
+
+def test_the_place_of_its_first_use_is_told_where_nothing_else_is(device):
+    tensor = torch.nn.Parameter(torch.zeros(3, 4, device=device))
+    said = []
+
+    def step(x):
+        tensor.grad = None
+        setattr(tensor, "da" + "ta", x * 2)
+        loss = tensor.pow(2).sum()
+        loss.backward(retain_graph=True)
+        return loss
+
+    graphed = pianola.graphed(step, on_fallback=said.append)
+    for number in range(12):
+        x = torch.randn(3 + 2 * (number % 2), 4, device=device)
+        graphed(x)
+        assert torch.equal(tensor, x * 2), number
+    assert len(said) == 2 and all("the tensor is used first in step at " in one and "given_memory_test.py:" in one for one in said)
 
 
 def attacks(model):
