@@ -126,6 +126,7 @@ std::string GraphMaker::note_of_second_run() const {
 
 CachedGraph GraphMaker::make(Call& call, const Source& source) {
   const OneCall::Scope making(making_, "a capture", "a cache");
+  graph::check_static_inputs(source.inputs, options_.memory_limit);
   std::shared_ptr<void> reservation;  // before its memory is told
   if (source.is_step) reservation = reserve(shared_pool(source.observation.device()), source);
   if (!source.is_adopted) {  // else that was a call with other shapes

@@ -48,7 +48,7 @@ struct GraphedOptions {
   /// Generators, besides the device's default one, that the function draws from.
   std::vector<at::Generator> generators = {};
   /// Most bytes that a graph's pool may take, as its last eager call showed it; 0: no limit. Calls that would take more stay eager. Of a
-  /// call whose backward runs outside, what the forward pass takes.
+  /// call whose backward runs outside, what the forward pass takes. So do calls whose static inputs alone take more.
   std::size_t memory_limit = 0;
   /// Lay out the memory of calls that train by themselves, or are whole iterations, by a plan; see CaptureOptions::plan_memory. All
   /// signatures share a region: what their graphs leave behind, and the largest scratch. Other GPUs and processes cannot read it.

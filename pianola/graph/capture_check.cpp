@@ -2,6 +2,7 @@
 
 #include <pianola/core/number_check.hpp>
 #include <pianola/graph/branch_plan.hpp>
+#include <pianola/graph/memory_limit.hpp>
 #include <pianola/graph/open_capture.hpp>
 #include <pianola/trace/plain_check.hpp>
 
@@ -71,6 +72,7 @@ void check_capture(const CaptureOptions& options) {
   check_options(options);
   check_thread_is_free();
   check_surroundings(options);
+  check_static_inputs(options.inputs, options.memory_limit);
 }
 
 std::optional<trace::OddWork> odd_work_of(const trace::OpStream& step, bool may_communicate) {

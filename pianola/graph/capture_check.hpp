@@ -10,6 +10,7 @@ namespace pianola::graph {
 /// Before anything runs.
 /// @throws UsageError    The options are out of range or do not go together, or this thread captures or allocates for a pool already.
 /// @throws CaptureError  This thread, or an input, is not plain. See Note [What is plain].
+/// @throws OutOfMemoryError  The static inputs take more than CaptureOptions::memory_limit.
 void check_capture(const CaptureOptions& options);
 
 /// The first thing in a step that its graph cannot hold; nothing while there is none.

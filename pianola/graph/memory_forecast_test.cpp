@@ -7,11 +7,14 @@
 #include <pianola/graph/testing/memory_device_test.hpp>
 #include <pianola/memory/plan_proof.hpp>
 
+#include <ATen/ops/full.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <stdexcept>
 #include <vector>
 
@@ -120,6 +123,31 @@ TEST_P(MemoryForecastTest, IsRefusedInACapture) {
               ::testing::ThrowsMessage<UsageError>(HasSubstr("predict_memory() was called while a capture is open")));
   EXPECT_THAT([] { (void)predict_memory([] {}, device(), -1); },
               ::testing::ThrowsMessage<UsageError>(HasSubstr("warmup must be 0 or more")));
+}
+
+TEST_P(MemoryForecastTest, ALimitBelowWhatTheInputsTakeIsRefusedBeforeTheStepRuns) {
+  const at::Tensor input = at::ones({4 * kFloats}, device()), other = at::ones({8}, device());
+  int runs = 0;
+  at::Tensor result;
+  const auto step = [&] {
+    ++runs;
+    result = input.narrow(0, 0, 8) + other;
+  };
+  const std::size_t of_inputs = input.nbytes() + other.nbytes();
+  Graph graph(device());
+  EXPECT_THAT(
+      [&] {
+        graph.capture(step, {.warmup = 1, .inputs = {input, other}, .memory_limit = of_inputs - 1});
+      },
+      ::testing::ThrowsMessage<OutOfMemoryError>(AllOf(HasSubstr("the static inputs of a graph take"),
+                                                       HasSubstr("by themselves, and memory_limit is"),
+                                                       HasSubstr("fix:   raise memory_limit"), HasSubstr("[PG908]"))));
+  EXPECT_EQ(runs, 0);
+  EXPECT_FALSE(graph.captured());
+  graph.capture(step,
+                {.warmup = 1, .inputs = {input, other}, .memory_limit = std::max(of_inputs, std::size_t{64} << 20U)});
+  graph.replay();
+  EXPECT_TRUE(same(result, at::full({8}, 2.0, device())));
 }
 
 TEST_P(MemoryForecastTest, ACaptureThatWouldTakeMoreThanItsLimitIsRefused) {

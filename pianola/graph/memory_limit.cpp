@@ -8,7 +8,11 @@
 #include <pianola/memory/offset_plan.hpp>
 #include <pianola/memory/region_space.hpp>
 
+#include <pianola/trace/tensors_of.hpp>
+
 #include <fmt/format.h>
+
+#include <string>
 
 namespace pianola::graph {
 namespace {
@@ -33,6 +37,8 @@ std::uint64_t planned_pool_bytes(const memory::StepRun& run, const PoolState* po
   return memory::pool_bytes(others.blocks, segment_kind());
 }
 
+std::string bytes_in_words(std::uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
+
 }  // namespace
 
 void check_memory(const std::optional<memory::StepRun>& run, std::size_t limit, bool plan_memory,
@@ -48,13 +54,27 @@ void check_memory(const std::optional<memory::StepRun>& run, std::size_t limit, 
   const std::uint64_t bytes =
       plan_memory ? planned_pool_bytes(*run, pool) : memory::pool_bytes(run->blocks, segment_kind());
   if (bytes <= limit) return;
-  const auto in_words = [](std::uint64_t count) { return format_bytes(static_cast<double>(count)); };
   throw OutOfMemoryError(
       {.what = fmt::format("a graph's pool would take {}, and memory_limit is {}; nothing was recorded",
-                           in_words(bytes), in_words(limit)),
+                           bytes_in_words(bytes), bytes_in_words(limit)),
        .fix =
            "raise memory_limit, use smaller batches, or capture a part of the step; predict_memory() says what takes "
            "the most",
+       .rule = "PG908"});
+}
+
+void check_static_inputs(std::span<const at::Tensor> inputs, std::size_t limit) {
+  if (limit == 0) return;
+  std::uint64_t bytes = 0;
+  for (const at::Tensor& input : inputs) {
+    if (trace::storage_of(input) != nullptr && input.layout() == at::kStrided) bytes += input.nbytes();
+  }
+  if (bytes <= limit) return;
+  throw OutOfMemoryError(
+      {.what = fmt::format("the static inputs of a graph take {} by themselves, and memory_limit is {}; nothing was "
+                           "recorded",
+                           bytes_in_words(bytes), bytes_in_words(limit)),
+       .fix = "raise memory_limit, or use smaller batches",
        .rule = "PG908"});
 }
 

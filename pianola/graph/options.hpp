@@ -67,8 +67,8 @@ struct CaptureOptions {
   /// graphs that share a pool are checked. Off saves host time at capture and gives all of that up.
   bool trace = true;
   /// Most bytes that the graph's pool may take, as predict_memory() tells them for the last warm-up run; 0: no limit. A step that takes
-  /// more is refused (OutOfMemoryError) before anything is recorded. Wants a warm-up run; with one only, what a first run makes and
-  /// keeps (workspaces, states of optimizers) counts too.
+  /// more is refused (OutOfMemoryError) before anything is recorded, and so is one whose `inputs` alone take more, before it runs. Wants a
+  /// warm-up run; with one only, what a first run makes and keeps (workspaces, states of optimizers) counts too.
   std::size_t memory_limit = 0;
   /// Lay the blocks of the graph's pool out by a plan, made of the last warm-up run: without the fragments that torch's allocator leaves,
   /// they take little more than the step has in use at a time. What the recording asks for otherwise than that run lies outside of

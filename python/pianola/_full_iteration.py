@@ -86,7 +86,7 @@ class FullIteration:
         generators: torch.Generators, besides the default one, that the step draws from: RngTracker.generators().
         after_iteration: called with the stage after each iteration, eager or replayed: a schedule's step(), a check.
         memory_limit: bytes that the pool of an iteration's graph may take, as its last eager run shows it; 0: no limit. An iteration that
-            would take more is no graph.
+            would take more, or whose static inputs alone do, is no graph.
         plan_memory: as for pianola.Graph.capture; "auto" takes no lanes then.
         accept_capture_path: as for pianola.graphed: accept a capture whose operations differ from the iteration's.
         branches, parallel: as for pianola.Graph.capture: what is independent runs at once. "auto": on four lanes, where a

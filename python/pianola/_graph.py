@@ -88,7 +88,7 @@ class Graph(_C.Graph):
             restore: put back what warm-up and recording wrote. Off: the warm-up runs count as steps.
             trace: record the operations, so that errors name them and shared pools are checked.
             memory_limit: bytes that the graph's pool may take, as `predict_memory` tells them for the last warm-up run; 0: no limit. A
-                step that takes more is refused before anything is recorded.
+                step that takes more is refused before anything is recorded, and so is one whose `inputs` alone take more.
             plan_memory: lay the blocks of the pool out by a plan, made of the last warm-up run, without the fragments that torch's
                 allocator leaves: they take little more than the step has in use at a time. Other graphs of the pool do not use that
                 memory. Wants a warm-up run and no `branches`. Nothing on the CPU, where all results are kept.

@@ -372,7 +372,7 @@ def graphed(
             nothing for it.
         retain_graph: let backward(retain_graph=True) be followed by another one.
         memory_limit: bytes that a graph's pool may take, as its last eager call shows it; 0: no limit. Calls that would take more stay
-            eager. Of calls whose backward() runs outside, what the forward pass takes.
+            eager. Of calls whose backward() runs outside, what the forward pass takes. So do calls whose static inputs alone take more.
         plan_memory: as for pianola.Graph.capture, of calls that train by themselves, and in one region for all signatures: what their
             graphs leave behind, and the largest scratch. Other GPUs and processes cannot read it. "auto" takes no lanes then.
         accept_capture_path: accept a capture whose operations differ from those of the call before it, because a library

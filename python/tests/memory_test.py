@@ -1,5 +1,6 @@
 """`pianola.predict_memory`, and limits of memory."""
 
+import functools
 import json
 import os
 import subprocess
@@ -258,6 +259,34 @@ def test_an_iteration_that_would_take_too_much_is_no_graph(device, fallback):
         return
     with pytest.raises(torch.OutOfMemoryError, match="a graph's pool would take .*, and memory_limit is 1.0 MiB"):
         iteration(batch(device, 3))
+
+
+@pytest.mark.parametrize("way", ["graph", "graphed", "iteration", "fallback"])
+def test_a_limit_below_what_the_static_inputs_take_is_refused(device, way):
+    x = torch.ones(1 << 21, device=device)  # 8 MiB, of which the step uses little
+    says = "the static inputs of a graph take 8.0 MiB by themselves, and memory_limit is 4.0 MiB; nothing was recorded"
+
+    def step(x):
+        return x[:8].sum()
+
+    with torch.no_grad():
+        if way == "graph":
+            with pytest.raises(torch.OutOfMemoryError, match=says):
+                pianola.Graph(device).capture(lambda: step(x), inputs=[x], memory_limit=4 << 20)
+            return
+        if way == "iteration":
+            iteration = pianola.FullIteration(step, memory_limit=4 << 20)
+            for _ in range(3):
+                iteration(x)
+            with pytest.raises(torch.OutOfMemoryError, match=says):
+                iteration(x)
+            return
+        told = []
+        make = pianola.graphed if way == "graphed" else functools.partial(pianola.FullIteration, eager_fallback=True)
+        call = make(step, memory_limit=4 << 20, on_fallback=told.append)
+        for _ in range(6):
+            assert call(x).item() == 8.0
+        assert len(told) == 1 and says in told[0]
 
 
 def test_a_limit_that_is_kept_changes_nothing(device):
