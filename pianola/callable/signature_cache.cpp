@@ -339,6 +339,7 @@ bool SignatureCache::is_due(Key key, const CallInputs& inputs) {
 
 void SignatureCache::capture(Key key, const CallInputs& inputs, Call& call) {
   const auto one_call = impl_->one_call("a capture", /*may_nest=*/false);
+  if (const GraphPoolRef& pool = impl_->options.pool; !pool.empty()) pool.state()->check_awake("capture()");
   const std::lock_guard lock(impl_->mutex);
   SignatureEntry& entry = impl_->entry_for(key, inputs.described());
   if (entry.holds_graphs() || entry.stays_eager()) return;

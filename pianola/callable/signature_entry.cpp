@@ -133,10 +133,15 @@ bool SignatureEntry::is_due() const {
   return warm_up_.is_over() || (warm_up_.calls() >= options_.warmup && !warm_up_.obstacle().empty());
 }
 
+// Nothing is captured into a pool that sleeps. A strict cache refuses the call for it; else it is no reason to stay eager behind resume().
+bool SignatureEntry::has_to_wait_for_pool() const {
+  return !options_.policy.strict && !options_.pool.empty() && options_.pool.state()->is_asleep();
+}
+
 // A step has no calls in flight: where none of its graphs is free, gradients are in a state that none of them was
 // captured in, and the oldest makes room.
 bool SignatureEntry::may_capture() {
-  if (is_eager_ || !warm_up_.is_over()) return false;
+  if (is_eager_ || !warm_up_.is_over() || has_to_wait_for_pool()) return false;
   if (graphs_.size() < static_cast<std::size_t>(options_.max_in_flight)) return true;
   if (!is_step()) {
     refuse_debts();

@@ -111,6 +111,7 @@ class SignatureEntry : public std::enable_shared_from_this<SignatureEntry> {
   void give_up_checks(std::string why);
   void heed_obstacle();
   [[nodiscard]] bool may_capture();
+  [[nodiscard]] bool has_to_wait_for_pool() const;
   [[nodiscard]] bool is_step() const;
   void note_in_flight();
   void refuse_debts() const;

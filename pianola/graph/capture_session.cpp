@@ -143,7 +143,12 @@ std::vector<trace::OpObserver*> CaptureSession::observers() {
   const c10::DeviceType device = backend_.executes_while_recording() ? c10::kCPU : c10::kCUDA;
   std::vector<trace::OpObserver*> all = {&dropout_, &communication_.emplace(device)};
   if (path_) all.push_back(&path_->recording());
-  if (options_.check == CheckMode::strict) all.push_back(&outside_.emplace());
+  const bool may_sleep = !options_.pool.empty() && options_.pool.state()->can_sleep();
+  if (options_.check == CheckMode::strict) {
+    all.push_back(&outside_.emplace());
+  } else if (may_sleep && options_.trace) {
+    all.push_back(&asleep_.emplace());
+  }
   return all;
 }
 
@@ -237,6 +242,9 @@ void CaptureSession::hand_over_watches(CaptureResult& result, const std::vector<
   result.groups = communication_->names();
   if (!executes) result.collectives = communication_->take_off_clocks();
   communication_.reset();
+  if (asleep_) {
+    result.asleep = std::make_unique<MovedAsleep>(options_.pool.state(), asleep_->alive(), options_.names);
+  }
   if (!outside_) return;
   result.outside.emplace(outside_->alive(), options_.names);
   result.outside->watch_gradients(new_gradients);

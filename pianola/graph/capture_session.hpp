@@ -3,6 +3,7 @@
 #include <pianola/distributed/statement_recorder.hpp>
 #include <pianola/graph/backend.hpp>
 #include <pianola/graph/foreign_draws.hpp>
+#include <pianola/graph/moved_asleep.hpp>
 #include <pianola/graph/options.hpp>
 #include <pianola/graph/outside_guard.hpp>
 #include <pianola/graph/path_check.hpp>
@@ -38,6 +39,8 @@ struct CaptureResult {
   std::chrono::microseconds end_time{};
   std::vector<std::string> warnings;
   std::optional<OutsideGuard> outside;  ///< Of CheckMode::strict.
+  std::unique_ptr<MovedAsleep>
+      asleep;  ///< Of a pool that can sleep, where `outside` sees it not; nullptr: none is watched.
   RecurrentDropout dropout;
   std::vector<std::string> groups;  ///< Of processes, that it communicates by.
   distributed::RunByReplays collectives;
@@ -103,6 +106,7 @@ class CaptureSession {
   std::optional<PathCheck> path_;  // where something can be told
   RunIslands islands_;
   std::optional<OutsideTensors> outside_;  // of CheckMode::strict
+  std::optional<OutsideTensors> asleep_;   // of a pool that can sleep, without that
   RecurrentDropout dropout_;
   std::optional<distributed::StatementRecorder> communication_;
   std::optional<Recording> recording_;             // the one at hand

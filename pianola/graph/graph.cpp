@@ -115,6 +115,8 @@ void Graph::Impl::check_replayable() {
     throw ReplayError(result->dropout.offence());
   if (result->outside && !result->outside->intact()) [[unlikely]]
     throw ReplayError(result->outside->offence());
+  if (result->asleep != nullptr && !result->asleep->intact()) [[unlikely]]
+    throw ReplayError(result->asleep->offence());
   check_modes();
   if (result->region != 0) [[unlikely]]
     check_region();

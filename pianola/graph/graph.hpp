@@ -129,7 +129,8 @@ class PIANOLA_API Graph {
   ///                      given: see Number::set.
   /// @throws ReplayError  A result of another graph of the pool, which this graph reads, has been overwritten; nothing
   ///                      was launched. With CheckMode::strict: a tensor from outside that the step used is gone or
-  ///                      has moved; nothing was launched either. Or CUDA refused the launch.
+  ///                      has moved; nothing was launched either. So it is where one was given other memory while the
+  ///                      graph's pool slept, if the capture had the trace. Or CUDA refused the launch.
   /// On the tape, what an operation throws (an index out of range) reaches the caller as eager mode throws it, its place
   /// added to torch's errors. The operations before it have done their work, those after it have not; the graph is whole.
   /// Does not synchronize and allocates nothing.

@@ -68,7 +68,8 @@ class PIANOLA_API GraphPool {
 
   /// Gives the pool's memory back to the driver until resume(); the addresses stay, and so do the graphs. What tensors hold of it, results
   /// above all, is kept in pinned memory of the host; scratch is dropped. Nobody may read these tensors meanwhile: on CUDA their memory is
-  /// not there. A replay, and a capture into the pool, is refused. On the tape, scratch of whole pages goes.
+  /// not there. A replay, and a capture into the pool, is refused. Tensors from outside of the pool stay where they are: a graph whose
+  /// tensor was given other memory meanwhile names it and refuses to replay. On the tape, scratch of whole pages goes.
   ///
   /// @return  Bytes of the pool that went back, without those of executables; 0 where it sleeps already.
   /// @throws UsageError  The pool cannot sleep; a capture is open; or a graph sends or receives memory of the pool: NCCL has registered

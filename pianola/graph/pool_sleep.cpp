@@ -100,6 +100,7 @@ PoolState::Suspending::Suspending(PoolState& pool)
   }
   pool.is_ = Is::asleep;
   try {
+    pool.graphs_.go_to_sleep();
     pool.prepare_sleep();
   } catch (...) {
     pool.end_sleep();

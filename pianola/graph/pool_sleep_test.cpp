@@ -134,6 +134,58 @@ TEST_P(PoolSleepTest, ASleepingPoolRefusesReplaysAndCaptures) {
   EXPECT_TRUE(same(x, at::full({8}, 2.0, device())));
 }
 
+TEST_P(PoolSleepTest, ATensorThatMovedMeanwhileIsNamedAndRefused) {
+  GraphPool pool = make_pool();
+  at::Tensor weight = at::ones({16}, device()).requires_grad_(), cache = at::ones({16}, device());
+  at::Tensor result;
+  Graph graph(device());
+  const at::NoGradGuard no_grad;
+  graph.capture([&] { result = weight + cache; },
+                {.warmup = 1, .pool = pool, .names = {{"weight", weight}, {"cache", cache}}});
+  const auto sleep_while = [&](const auto& others_work) {
+    (void)pool.suspend();
+    others_work();
+    pool.resume();
+  };
+  const auto refused = [&](const char* what, const char* rule) {
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_THAT([&] { graph.replay(); },
+                  ThrowsMessage<ReplayError>(
+                      ::testing::AllOf(HasSubstr(what), HasSubstr("while the graph's pool slept; nothing was launched"),
+                                       HasSubstr(rule), HasSubstr("fix:   make it inside of GraphPool::Allocations"))))
+          << "and so it stays, " << i;
+    }
+  };
+  sleep_while([] {});
+  graph.replay();
+  EXPECT_TRUE(same(result, at::full({16}, 2.0, device())));
+  const at::Tensor before = cache.alias();
+  sleep_while([&] { cache.set_data(at::full({16}, 5.0, device())); });
+  refused("'cache', a Float tensor of shape [16]: its memory was replaced", "[PG401]");
+  sleep_while([] {});
+  refused("'cache'", "[PG401]");
+  EXPECT_TRUE(same(result, at::full({16}, 2.0, device())));
+  cache.set_data(before);
+  graph.replay();
+  sleep_while([&] { weight.set_data(at::full({16}, 7.0, device())); });
+  refused("'weight', a Float tensor of shape [16]: its memory was replaced", "[PG402]");
+}
+
+// Replays of CheckMode::standard go on with the memory of the capture.
+TEST_P(PoolSleepTest, WhatMovedBeforeOrIsGoneIsNoMatterOfSleep) {
+  GraphPool pool = make_pool();
+  at::Tensor moved = at::ones({16}, device()), gone = at::ones({16}, device());
+  at::Tensor result;
+  Graph graph(device());
+  graph.capture([&] { result = moved + gone; }, {.warmup = 1, .pool = pool});
+  moved.set_data(at::full({16}, 5.0, device()));
+  (void)pool.suspend();
+  gone.reset();
+  pool.resume();
+  graph.replay();
+  EXPECT_TRUE(same(result, at::full({16}, 2.0, device())));
+}
+
 TEST_P(PoolSleepTest, WhatCannotSleepIsRefused) {
   GraphPool plain(device());
   EXPECT_THAT([&] { plain.suspend(); },

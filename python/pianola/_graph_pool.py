@@ -18,6 +18,7 @@ class GraphPool(_C.GraphPool):
     A pool that `can_sleep` gives its memory back to the driver between `suspend()` and `resume()`, so that others can use it: its graphs
     stay, at the addresses that they were captured with. What tensors hold of it (results above all) is kept in pinned memory of the host,
     scratch is dropped. Nobody may read these tensors meanwhile: on CUDA their memory is not there. Replays and captures are refused.
+    Tensors from outside of the pool stay where they are: a graph whose tensor got other memory meanwhile names it and refuses to replay.
 
         pool = pianola.GraphPool("cuda", can_sleep=True)
         train = pianola.FullIteration(train_step, pool=pool)

@@ -7,7 +7,7 @@ import sys
 import pianola
 import pytest
 import torch
-from layer_programs import Gpt, next_word_step, words
+from layer_programs import Gpt, next_word_step, training_step, words
 from twins import assert_same
 
 
@@ -116,6 +116,170 @@ def test_a_replay_while_asleep_raises_and_computes_nothing(device):
     assert x.tolist() == [2.0] * 4
 
 
+ASLEEP = "a graph whose pool is asleep; nothing was launched"
+
+
+def net_and_step(device):
+    """A model, and a step that trains it; and an eager twin of both."""
+    torch.manual_seed(2)
+    net = torch.nn.Linear(6, 6).to(device)
+    return [(one, training_step(one, torch.optim.SGD(one.parameters(), lr=0.1))) for one in (net, copy.deepcopy(net))]
+
+
+def rows(device, number, count=4):
+    generator = torch.Generator().manual_seed(number)
+    return torch.randn(count, 6, generator=generator).to(device), torch.randint(6, (count,), generator=generator).to(device)
+
+
+def caller(way, net, step, pool, told=None):
+    """Calls of a batch, by graphs of the pool: of the step, but for those of "callable", which are of the net alone."""
+    if way == "iteration":
+        return pianola.FullIteration(lambda batch: step(*batch), pool=pool)
+    if way == "fallback":
+        return pianola.FullIteration(lambda batch: step(*batch), pool=pool, eager_fallback=True, on_fallback=told.append)
+    if way == "buckets":
+        inputs = pianola.StaticInputs(pool.device, buckets=pianola.Buckets([4, 8], dim=0))
+        iteration = pianola.FullIteration(lambda batch: step(*batch), pool=pool)
+
+        def of_bucket(batch):
+            inputs.load(batch)
+            return iteration(inputs)
+
+        return of_bucket
+    if way == "graphed":
+        graphed = pianola.graphed(step, pool=pool, on_fallback=told.append)
+        return lambda batch: graphed(*batch)
+    call = pianola.make_graphed_callables(net, (rows(pool.device, 0)[0],), pool=pool)
+    return lambda batch: call(batch[0])
+
+
+@pytest.mark.parametrize("way", ["iteration", "fallback", "buckets", "graphed", "callable"])
+def test_no_call_computes_while_its_pool_sleeps(device, way):
+    (net, step), _ = net_and_step(device)
+    pool = pianola.GraphPool(device, can_sleep=True)
+    call = caller(way, net, step, pool, told=[])
+    for i in range(6):
+        call(rows(device, i))
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    with pool.suspended():
+        for _ in range(2):
+            with pytest.raises(pianola.UsageError, match=ASLEEP):
+                call(rows(device, 7))
+        for name, value in net.state_dict().items():
+            assert torch.equal(value, before[name]), name
+    call(rows(device, 7))
+    assert way == "callable" or not torch.equal(net.weight, before["weight"])
+
+
+@pytest.mark.parametrize("way", ["fallback", "graphed"])
+def test_calls_that_find_the_pool_asleep_are_captured_when_it_is_awake(device, way):
+    (net, step), (_, eager) = net_and_step(device)
+    pool = pianola.GraphPool(device, can_sleep=True)
+    told = []
+    call = caller(way, net, step, pool, told)
+    for i in range(6):
+        assert_same(f"call {i}", call(rows(device, i)), eager(*rows(device, i)))
+    pool.suspend()
+    for i in range(6):
+        batch = rows(device, i, count=3)
+        assert_same(f"call {i}, asleep", call(batch), eager(*batch))
+    pool.resume()
+    for i in range(3):
+        batch = rows(device, i, count=3)
+        assert_same(f"call {i}, awake", call(batch), eager(*batch))
+    assert told == []
+
+
+def test_an_iteration_that_finds_its_pool_asleep_is_refused_and_captured_when_it_is_awake(device):
+    (net, step), (_, eager) = net_and_step(device)
+    pool = pianola.GraphPool(device, can_sleep=True)
+    iteration = caller("iteration", net, step, pool)
+    pool.suspend()
+    for i in range(3):  # nothing of the pool is needed yet
+        assert_same(f"iteration {i}", iteration(rows(device, i)), eager(*rows(device, i)))
+    for _ in range(2):
+        with pytest.raises(pianola.UsageError, match=r"capture\(\) was given a pool that is asleep"):
+            iteration(rows(device, 3))
+    pool.resume()
+    for i in range(3, 6):
+        assert_same(f"iteration {i}", iteration(rows(device, i)), eager(*rows(device, i)))
+    assert iteration.info().signatures[0].replays == 3
+
+
+@pytest.mark.parametrize("way", ["iteration", "graphed"])
+def test_a_parameter_that_moved_meanwhile_is_captured_where_it_is(device, way):
+    (net, step), (twin, eager) = net_and_step(device)
+    pool = pianola.GraphPool(device, can_sleep=True)
+    call = caller(way, net, step, pool, told=[])
+    for i in range(12):
+        assert_same(f"call {i}", call(rows(device, i)), eager(*rows(device, i)))
+        if i == 6:
+            with pool.suspended():
+                for parameter in net.parameters():
+                    parameter.data = parameter.data.clone()
+    for name, value in net.state_dict().items():
+        assert_same(name, value, twin.state_dict()[name])
+
+
+def test_a_parameter_that_moved_meanwhile_is_named(device):
+    (net, _), _ = net_and_step(device)
+    pool = pianola.GraphPool(device, can_sleep=True)
+    x, y = rows(device, 0)[0], torch.zeros(4, 6, device=device)
+    graph = pianola.Graph(device)
+    with torch.no_grad():
+        graph.capture(lambda: y.copy_(net(x)), pool=pool, names=dict(net.named_parameters()), warmup=1)
+    call = caller("callable", net, None, pool)
+    with pool.suspended():
+        net.weight.data = net.weight.data.clone()
+    with pytest.raises(pianola.ReplayError, match=r"'weight', a Float tensor of shape \[6, 6\]: its memory was replaced .* while the graph's pool slept") as caught:
+        graph.replay()
+    assert caught.value.rule == "PG402" and "pool.allocations()" in caught.value.fix
+    assert y.count_nonzero() == 0, "nothing was launched"
+    with pytest.raises(pianola.GuardError, match="parameter 'weight' of shape .* its memory was replaced"):
+        call(rows(device, 0))
+
+
+@pytest.mark.parametrize("keep_executables", [True, False])
+def test_a_reset_while_asleep_lets_the_pool_wake_for_the_next_capture(device, keep_executables):
+    x, out = torch.ones(1 << 16, device=device), []
+    pool = pianola.GraphPool(device, can_sleep=True)
+    graph, other = pianola.Graph(device), pianola.Graph(device)
+    graph.capture(lambda: out.append(x * 2 + 1), pool=pool)
+    other.capture(lambda: x.add_(1), pool=pool)
+    graph.replay()
+    pool.suspend(keep_executables=keep_executables)
+    graph.reset()
+    with pytest.raises(pianola.UsageError, match="was given a pool that is asleep"):
+        graph.capture(lambda: x * 3, pool=pool)
+    pool.resume()
+    assert out[-1].tolist() == [3.0] * (1 << 16), "a result outlives its graph"
+    other.replay()
+    assert x.sum() == 2 << 16
+    graph.capture(lambda: out.append(x * 3), pool=pool)
+    graph.replay()
+    assert out[-1].sum() == 6 << 16
+
+
+@pytest.mark.parametrize("way", ["iteration", "graphed"])
+def test_what_holds_graphs_may_forget_them_while_the_pool_sleeps(device, way):
+    (net, step), (_, eager) = net_and_step(device)
+    pool = pianola.GraphPool(device, can_sleep=True)
+    holder = pianola.FullIteration(lambda batch: step(*batch), pool=pool) if way == "iteration" else pianola.graphed(step, pool=pool)
+
+    def call(i):
+        batch = rows(device, i)
+        assert_same(f"call {i}", holder(batch) if way == "iteration" else holder(*batch), eager(*batch))
+
+    for i in range(6):
+        call(i)
+    pool.suspend()
+    holder.reset()
+    pool.resume()
+    for i in range(6, 12):
+        call(i)
+    assert holder.info().signatures[0].replays == 3
+
+
 def test_executables_go_where_they_are_not_kept(device):
     x = torch.ones(4, device=device)
     pool = pianola.GraphPool(device, can_sleep=True)
@@ -163,16 +327,26 @@ def test_a_pool_has_to_be_made_to_sleep(device):
         pianola.GraphPool(device).suspend()
 
 
-def test_a_process_may_exit_asleep(device):
+HOLDERS_OF_GRAPHS = {
+    "graph": "graph = pianola.Graph(pool.device); graph.capture(lambda: out.append(step(x)), pool=pool); call = lambda x: graph.replay()",
+    "iteration": "call = pianola.FullIteration(step, pool=pool)",
+    "graphed": "call = pianola.graphed(step, pool=pool)",
+}
+
+
+@pytest.mark.parametrize("keep_executables", [True, False])
+@pytest.mark.parametrize("holder", list(HOLDERS_OF_GRAPHS))
+def test_a_process_may_exit_asleep(device, holder, keep_executables):
     program = f"""
 import pianola, torch
 x = torch.ones(1 << 20, device="{device}")
+step = lambda x: x * 2 + 1
 pool = pianola.GraphPool("{device}", can_sleep=True)
-graph = pianola.Graph("{device}")
 out = []
-graph.capture(lambda: out.append(x * 2 + 1), pool=pool)
-graph.replay()
-print(pool.suspend() > 0)
+{HOLDERS_OF_GRAPHS[holder]}
+for _ in range(5):
+    out.append(call(x))
+print(pool.suspend(keep_executables={keep_executables}) > 0)
 """
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert (result.returncode, result.stdout.strip()) == (0, "True"), result.stderr

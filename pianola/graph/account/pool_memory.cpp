@@ -1,5 +1,7 @@
 #include <pianola/graph/account/pool_memory.hpp>
 
+#include <utility>
+
 namespace pianola {
 
 void PoolGraphs::add(const void* graph, Executables& executables) {
@@ -59,6 +61,21 @@ void PoolGraphs::make_executables() {
     throw;
   }
   for (auto& [graph, one] : all_) one.are_dropped = false;
+}
+
+void PoolGraphs::tell_of_sleep(const void* who, std::function<void()> goes_to_sleep) {
+  const std::lock_guard lock(mutex_);
+  told_of_sleep_[who] = std::move(goes_to_sleep);
+}
+
+void PoolGraphs::forget_sleep_of(const void* who) noexcept {
+  const std::lock_guard lock(mutex_);
+  told_of_sleep_.erase(who);
+}
+
+void PoolGraphs::go_to_sleep() const {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [who, goes_to_sleep] : told_of_sleep_) goes_to_sleep();
 }
 
 }  // namespace pianola

@@ -2,6 +2,7 @@
 #include <pianola/graph/pool.hpp>
 
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <mutex>
 
@@ -67,6 +68,12 @@ class PoolGraphs {
   /// Those that were dropped. @throws OutOfMemoryError, DeviceError  All of them are dropped again.
   void make_executables();
 
+  /// @param goes_to_sleep  Called by suspend(), before the pool's memory goes; what it throws keeps the pool awake. It calls nothing here.
+  void tell_of_sleep(const void* who, std::function<void()> goes_to_sleep);
+  void forget_sleep_of(const void* who) noexcept;
+  /// Calls all of these.
+  void go_to_sleep() const;
+
  private:
   struct One {
     ExecutableMemory memory = {};
@@ -78,6 +85,7 @@ class PoolGraphs {
 
   mutable std::mutex mutex_;
   std::map<const void*, One> all_;
+  std::map<const void*, std::function<void()>> told_of_sleep_;
 };
 
 }  // namespace pianola
