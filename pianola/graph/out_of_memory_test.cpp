@@ -1,13 +1,15 @@
 #include <pianola/graph/graph.hpp>
 
 #include <pianola/core/out_of_memory_error.hpp>
+#include <pianola/graph/testing/allocator_settings.hpp>
+#include <pianola/graph/testing/failing_memory.hpp>
 #include <pianola/graph/testing/mlp.hpp>
-#include <pianola/trace/testing/failing_allocator.hpp>
 
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace pianola::out_of_memory_test {
@@ -15,39 +17,58 @@ namespace {
 
 using testing::clone_all;
 using testing::expect_same;
-using testing::FailingAllocator;
+using testing::FailingMemory;
+using testing::same;
 using testing::Training;
 
-class OutOfMemoryTest : public testing::FailingAllocatorTest {
+class OutOfMemoryTest : public testing::DeviceTest {
  protected:
+  void SetUp() override {
+    DeviceTest::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    PIANOLA_SKIP_WHERE_NO_ALLOCATION_CAN_FAIL();
+    memory.emplace(device());
+  }
+
   // Each allocation fails in turn, until a capture asks for fewer. How often a capture was refused for it.
   int count_of_refusals(const CaptureOptions& options) {
+    settle(options);
     int refusals = 0;
-    for (int number = 1; !::testing::Test::HasFailure(); ++number) {
+    for (int number = 1; !HasFailure(); ++number) {
       SCOPED_TRACE("allocation " + std::to_string(number));
-      Run run(allocator);
+      Run run(*memory);
       const bool refused = run.is_refused(number, options);
       refusals += refused ? 1 : 0;
       if (refused) run.expect_all_as_before();
       if (!run.graph.captured()) run.graph.capture([&] { run.training.step(); }, options);
       run.expect_replays_as_eager();
-      if (!allocator.has_failed()) break;
+      if (!run.has_failed) break;
     }
     return refusals;
   }
 
+  // What libraries, streams and generators take once and keep.
+  static void settle(const CaptureOptions& options) {
+    for (int round = 0; round < 2; ++round) {
+      Training training(device(), 0.2);
+      Graph graph(device());
+      graph.capture([&] { training.step(); }, options);
+      graph.replay();
+      synchronize();
+    }
+  }
+
   struct Run {
-    explicit Run(FailingAllocator& failing)
-        : allocator(failing), generator(at::globalContext().defaultGenerator(kDevice)) {
-      generator.set_current_seed(4);
+    explicit Run(FailingMemory& failing) : memory(failing), generator(OutOfMemoryTest::generator()) {
+      seed(4);
       state = clone_all(training.state());
-      drawn = generator.get_state();
-      live = FailingAllocator::live;
+      drawn = state_of(generator);
+      in_use = memory.in_use();
     }
 
     // By an error of torch's name.
     bool is_refused(int number, const CaptureOptions& options) {
-      allocator.fail_at(number);
+      memory.fail_at(number);
       bool refused = false;
       try {
         graph.capture([&] { training.step(); }, options);
@@ -56,10 +77,11 @@ class OutOfMemoryTest : public testing::FailingAllocatorTest {
       } catch (const OutOfMemoryError& error) {
         refused = true;
         EXPECT_THAT(error.what(), ::testing::HasSubstr("says the test"));
+        EXPECT_EQ(error.diagnosis().rule, "PG908");
+        EXPECT_FALSE(error.diagnosis().fix.empty());
       }
-      const bool failed = allocator.has_failed();
-      allocator.fail_at(0, failed);
-      EXPECT_TRUE(failed || !refused);
+      has_failed = memory.fail_at(0);
+      EXPECT_TRUE(has_failed || !refused);
       return refused;
     }
 
@@ -68,42 +90,74 @@ class OutOfMemoryTest : public testing::FailingAllocatorTest {
       training.output.reset();
       training.loss.reset();
       training.gradients.clear();
-      EXPECT_LE(FailingAllocator::live, live) << "memory that nobody gives back";
+      synchronize();
+      EXPECT_LE(memory.in_use(), in_use) << "memory that nobody gives back";
       expect_same(training.state(), state, "after the failure");
-      EXPECT_TRUE(generator.get_state().equal(drawn));
+      EXPECT_TRUE(same(state_of(generator), drawn));
     }
 
     void expect_replays_as_eager() {
-      Training eager(kDevice, 0.2);
+      Training eager(device(), 0.2);
       for (int step = 0; step < 3; ++step) {
-        generator.set_current_seed(static_cast<std::uint64_t>(step));
+        seed(static_cast<std::uint64_t>(step));
         eager.step();
-        generator.set_current_seed(static_cast<std::uint64_t>(step));
+        seed(static_cast<std::uint64_t>(step));
         graph.replay();
         expect_same(training.everything(), eager.everything(), "in step " + std::to_string(step));
       }
     }
 
-    FailingAllocator& allocator;
+    FailingMemory& memory;
     at::Generator generator;
-    Training training{kDevice, 0.2};
+    Training training{device(), 0.2};
     testing::NamedTensors state;
     at::Tensor drawn;
-    std::int64_t live = 0;
-    Graph graph{kDevice};
+    std::int64_t in_use = 0;
+    bool has_failed = false;
+    Graph graph{device()};
   };
 
-  static constexpr c10::DeviceType kDevice = c10::kCPU;
+  std::optional<FailingMemory> memory;
 };
+PIANOLA_ON_EVERY_DEVICE(OutOfMemoryTest);
 
-TEST_F(OutOfMemoryTest, AtEachAllocationOfACaptureNothingIsLost) { EXPECT_GT(count_of_refusals({.warmup = 1}), 50); }
+TEST_P(OutOfMemoryTest, AtEachAllocationOfACaptureNothingIsLost) { EXPECT_GT(count_of_refusals({.warmup = 1}), 50); }
 
-TEST_F(OutOfMemoryTest, AtEachAllocationOfARecordingWithoutWarmupNothingIsLost) {
+TEST_P(OutOfMemoryTest, AtEachAllocationOfARecordingWithoutWarmupNothingIsLost) {
   EXPECT_GT(count_of_refusals({.warmup = 0}), 20);
 }
 
-TEST_F(OutOfMemoryTest, AtEachAllocationOfACaptureWithBranchesNothingIsLost) {
+TEST_P(OutOfMemoryTest, AtEachAllocationOfACaptureWithBranchesNothingIsLost) {
   EXPECT_GT(count_of_refusals({.warmup = 1, .branches = 4}), 50);
+}
+
+TEST_P(OutOfMemoryTest, AtEachAllocationOfACaptureThatPlansNothingIsLost) {
+  if (!on_cuda()) GTEST_SKIP() << "the tape plans no memory";
+  EXPECT_GT(count_of_refusals({.warmup = 1, .plan_memory = true}), 50);
+}
+
+TEST_P(OutOfMemoryTest, AtEachAllocationOfPlannedLanesNothingIsLost) {
+  if (!on_cuda()) GTEST_SKIP() << "the tape plans no memory";
+  EXPECT_GT(count_of_refusals({.warmup = 1, .branches = 4, .plan_memory = true}), 50);
+}
+
+TEST_P(OutOfMemoryTest, AtEachAllocationOfACaptureIntoAPoolThatPlansAndSleepsItsGraphsGoOn) {
+  PIANOLA_SKIP_WITH_EXPANDABLE_SEGMENTS();
+  GraphPool pool(device(), {.can_sleep = true, .plan_memory = true});
+  Training other(device(), 0, 2);
+  const testing::NamedTensors before = clone_all(other.state());
+  Graph first(device());
+  first.capture([&] { other.step(); }, {.warmup = 1, .pool = pool});
+  EXPECT_GT(count_of_refusals({.warmup = 1, .pool = pool}), 50);
+  (void)pool.suspend();
+  pool.resume();
+  Training eager(device(), 0, 2);
+  expect_same(other.state(), before, "before the first replay");
+  for (int step = 0; step < 3; ++step) {
+    first.replay();
+    eager.step();
+    expect_same(other.everything(), eager.everything(), "in step " + std::to_string(step));
+  }
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/Exception.h>
-#include <gtest/gtest.h>
 
 #include <atomic>
 #include <cstddef>
@@ -13,6 +12,12 @@ namespace pianola::testing {
 // Torch's, but for one allocation that finds no memory; and counts the blocks that are in use.
 class FailingAllocator final : public c10::Allocator {
  public:
+  // Tensors may outlive the test.
+  static FailingAllocator& of_the_process() {
+    static auto* const one = new FailingAllocator;
+    return *one;
+  }
+
   c10::DataPtr allocate(std::size_t bytes) override {
     if (bytes > 0 && countdown_ > 0 && --countdown_ == 0) {
       failed_ = true;
@@ -26,9 +31,9 @@ class FailingAllocator final : public c10::Allocator {
   void copy_data(void* to, const void* from, std::size_t bytes) const override { torch_->copy_data(to, from, bytes); }
 
   /// The `number`-th allocation from now on fails; 0: none does.
-  void fail_at(int number, bool has_failed = false) {
+  void fail_at(int number) {
     countdown_ = number;
-    failed_ = has_failed;
+    failed_ = false;
   }
   [[nodiscard]] bool has_failed() const { return failed_; }
 
@@ -43,22 +48,6 @@ class FailingAllocator final : public c10::Allocator {
   c10::Allocator* torch_ = c10::GetDefaultCPUAllocator();
   int countdown_ = 0;
   bool failed_ = false;
-};
-
-/// Tests of the CPU whose memory comes from a FailingAllocator.
-class FailingAllocatorTest : public ::testing::Test {
- protected:
-  FailingAllocatorTest() { c10::SetCPUAllocator(&allocator); }
-  ~FailingAllocatorTest() override { c10::SetCPUAllocator(c10::GetDefaultCPUAllocator()); }
-
-  FailingAllocator& allocator = of_the_process();
-
- private:
-  // Tensors may outlive the test.
-  static FailingAllocator& of_the_process() {
-    static auto* const one = new FailingAllocator;
-    return *one;
-  }
 };
 
 }  // namespace pianola::testing
