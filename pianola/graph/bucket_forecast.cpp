@@ -2,8 +2,8 @@
 
 #include <pianola/core/error.hpp>
 #include <pianola/core/report_format.hpp>
+#include <pianola/graph/allocator_settings.hpp>
 #include <pianola/graph/run_memory.hpp>
-#include <pianola/graph/segment_kind.hpp>
 #include <pianola/memory/allocator_model.hpp>
 #include <pianola/memory/offset_plan.hpp>
 #include <pianola/memory/region_space.hpp>
@@ -67,16 +67,16 @@ std::vector<trace::StepBlock> made_between(memory::Moment begin, memory::Moment 
 // Where a pool shares none: each capture has one of its own, which lives as long as its graph.
 class RegionsOfBuckets {
  public:
-  explicit RegionsOfBuckets(memory::SegmentKind kind) : kind_(kind) {}
+  explicit RegionsOfBuckets(const memory::AllocatorSettings& settings) : settings_(settings) {}
 
   void plan(const memory::StepRun& run, const BucketRuns& when) {
     const std::uint64_t bytes = memory::plan_offsets(run.blocks).bytes;
     if (bytes != 0) regions_.push_back({.made = when.observed, .bytes = bytes});
   }
-  [[nodiscard]] std::uint64_t bytes() const { return memory::pool_bytes(regions_, kind_); }
+  [[nodiscard]] std::uint64_t bytes() const { return memory::pool_bytes(regions_, settings_); }
 
  private:
-  memory::SegmentKind kind_;
+  memory::AllocatorSettings settings_;
   std::vector<memory::Block> regions_;
 };
 
@@ -90,16 +90,16 @@ std::uint64_t planned_bytes(Regions regions, const std::vector<trace::StepBlock>
         memory::by_main_stream(trace::run_of(made_between(when.observed, when.end, blocks), /*operations=*/{}));
     regions.plan(main, when);
     for (memory::Block& block : others.blocks) block.bytes = memory::in_whole_units(block.bytes);
-    outside += memory::pool_bytes(others.blocks, graph::segment_kind());
+    outside += memory::pool_bytes(others.blocks, graph::allocator_settings());
   }
   return regions.bytes() + outside;
 }
 
 // With expandable segments torch takes no segments of others, so that pools share no region.
 std::uint64_t shared_bytes(const std::vector<trace::StepBlock>& blocks, const std::vector<BucketRuns>& runs) {
-  const memory::SegmentKind kind = graph::segment_kind();
-  if (kind == memory::SegmentKind::fixed) return planned_bytes(SharedByBuckets(), blocks, runs);
-  return planned_bytes(RegionsOfBuckets(kind), blocks, runs);
+  const memory::AllocatorSettings settings = graph::allocator_settings();
+  if (settings.kind == memory::SegmentKind::fixed) return planned_bytes(SharedByBuckets(), blocks, runs);
+  return planned_bytes(RegionsOfBuckets(settings), blocks, runs);
 }
 
 // As callable's Note [Static inputs that graphs share] has it: of each place and dtype the largest.

@@ -15,6 +15,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <stdexcept>
 #include <vector>
 
@@ -50,6 +52,42 @@ TEST_P(MemoryForecastTest, CountsWhatIsInUseAtATimeAndAtTheEnd) {
   ASSERT_EQ(forecast.at_peak.size(), 1U) << "of one line";
   EXPECT_EQ(forecast.at_peak[0].blocks, 2U);
   EXPECT_EQ(forecast.at_peak[0].bytes, 44 * kMiB);
+}
+
+// On the tape torch's allocator has no pools.
+void expect_pool_of_capture(const std::function<void()>& step, c10::Device device, std::uint64_t bytes) {
+  if (device.is_cpu()) return;
+  Graph graph(device);
+  graph.capture(step, {.warmup = 2, .allow_empty = true});
+  EXPECT_EQ(graph.info().pool_bytes, bytes);
+}
+
+TEST_P(MemoryForecastTest, CountsRequestsAsTorchsAllocatorIsSetToRoundThem) {
+  const auto step = [] {
+    at::Tensor scratch = block(33);
+    scratch.reset();
+    scratch = block(39);
+  };
+  const std::uint64_t as_asked = predict_memory(step, device()).pool;
+  EXPECT_EQ(as_asked, by_segments(34 + 40, 40) * kMiB);
+  expect_pool_of_capture(step, device(), as_asked);
+  const WithAllocatorSettings rounding("roundup_power2_divisions:4", "roundup_power2_divisions:1");
+  const std::uint64_t rounded = predict_memory(step, device()).pool;
+  EXPECT_EQ(rounded, 40 * kMiB) << "each takes 40";
+  expect_pool_of_capture(step, device(), rounded);
+}
+
+TEST_P(MemoryForecastTest, CountsPiecesThatTorchsAllocatorIsSetNotToSplit) {
+  const auto step = [] {
+    at::Tensor scratch = block(40);
+    scratch.reset();
+    scratch = block(8);
+  };
+  EXPECT_EQ(predict_memory(step, device()).pool, 40 * kMiB);
+  const WithAllocatorSettings whole("max_split_size_mb:32", "max_split_size_mb:17592186044415");
+  const std::uint64_t pool = predict_memory(step, device()).pool;
+  EXPECT_EQ(pool, by_segments(40 + 20, 40) * kMiB) << "the last piece of an expandable segment is for all";
+  expect_pool_of_capture(step, device(), pool);
 }
 
 TEST_P(MemoryForecastTest, CountsWhatACaptureCopiesAside) {

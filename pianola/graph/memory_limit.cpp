@@ -2,7 +2,7 @@
 
 #include <pianola/core/out_of_memory_error.hpp>
 #include <pianola/core/report_format.hpp>
-#include <pianola/graph/segment_kind.hpp>
+#include <pianola/graph/allocator_settings.hpp>
 #include <pianola/memory/allocator_model.hpp>
 #include <pianola/memory/apart_plan.hpp>
 #include <pianola/memory/offset_plan.hpp>
@@ -30,11 +30,11 @@ std::uint64_t planned_pool_bytes(const memory::StepRun& run, const PoolState* po
       wanted = memory::plan_offsets(main.blocks, shared->taken.of_scratch, main.interference).bytes;
     }
     return memory::grown_region(shared->bytes, wanted) + memory::grown_region(shared->kept_bytes, wanted_kept) +
-           memory::pool_bytes(others.blocks, segment_kind());
+           memory::pool_bytes(others.blocks, allocator_settings());
   }
   const std::uint64_t region = memory::plan_offsets(main.blocks, main.interference).bytes;
   if (region != 0) others.blocks.insert(others.blocks.begin(), {.made = -1, .bytes = region});
-  return memory::pool_bytes(others.blocks, segment_kind());
+  return memory::pool_bytes(others.blocks, allocator_settings());
 }
 
 std::string bytes_in_words(std::uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
@@ -52,7 +52,7 @@ void check_memory(const std::optional<memory::StepRun>& run, std::size_t limit, 
   }
   if (limit == 0) return;
   const std::uint64_t bytes =
-      plan_memory ? planned_pool_bytes(*run, pool) : memory::pool_bytes(run->blocks, segment_kind());
+      plan_memory ? planned_pool_bytes(*run, pool) : memory::pool_bytes(run->blocks, allocator_settings());
   if (bytes <= limit) return;
   throw OutOfMemoryError(
       {.what = fmt::format("a graph's pool would take {}, and memory_limit is {}; nothing was recorded",

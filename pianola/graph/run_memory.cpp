@@ -5,9 +5,9 @@
 #include <pianola/graph/account/block_picture.hpp>
 #include <pianola/graph/account/executable_forecast.hpp>
 #include <pianola/graph/account/memory_left.hpp>
+#include <pianola/graph/allocator_settings.hpp>
 #include <pianola/graph/device_check.hpp>
 #include <pianola/graph/open_capture.hpp>
-#include <pianola/graph/segment_kind.hpp>
 #include <pianola/memory/allocator_model.hpp>
 #include <pianola/trace/arguments.hpp>
 #include <pianola/trace/step_memory.hpp>
@@ -62,7 +62,7 @@ MemoryForecast sizes_of(const SeenMemory& run, const OpTrace& trace, c10::Device
     if (block.life.freed == memory::Block::kNever) forecast.left += lives.back().bytes;
   }
   forecast.bound = memory::peak_bytes(lives);
-  forecast.pool = memory::pool_bytes(lives, segment_kind());
+  forecast.pool = memory::pool_bytes(lives, allocator_settings());
   forecast.copied = run.written;
   forecast.executable = forecast_executable(trace);
   note_free_memory(forecast);

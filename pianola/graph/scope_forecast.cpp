@@ -3,8 +3,8 @@
 #include <pianola/core/number_check.hpp>
 #include <pianola/core/report_format.hpp>
 #include <pianola/graph/account/executable_forecast.hpp>
+#include <pianola/graph/allocator_settings.hpp>
 #include <pianola/graph/run_memory.hpp>
-#include <pianola/graph/segment_kind.hpp>
 #include <pianola/graph/step_parts.hpp>
 #include <pianola/memory/allocator_model.hpp>
 #include <pianola/trace/op_info.hpp>
@@ -110,7 +110,7 @@ void add_pool(PredictedScope& scope, const ObservedStep& step, const Inside& ins
     lives.back().bytes = memory::in_whole_units(block.life.bytes);
     if (block.life.freed == memory::Block::kNever || block.freed_in > last) results += lives.back().bytes;
   }
-  const std::uint64_t pool = memory::pool_bytes(lives, graph::segment_kind());
+  const std::uint64_t pool = memory::pool_bytes(lives, graph::allocator_settings());
   scope.pool += pool;
   scope.results += results;
   scope.scratch += pool - std::min(pool, results);

@@ -154,6 +154,72 @@ TEST(AllocatorModelTest, ARestOfAnExpandableSegmentIsNotLost) {
   EXPECT_EQ(pool_mib(blocks), 40U + 20U);
 }
 
+std::uint64_t mib_with(const AllocatorSettings& settings, std::vector<Block> blocks) {
+  for (Block& one : blocks) one.bytes *= kMiB;
+  return pool_bytes(blocks, settings) / kMiB;
+}
+
+AllocatorSettings rounding_to(std::uint64_t divisions) {
+  AllocatorSettings settings;
+  settings.roundup_divisions.fill(divisions);
+  return settings;
+}
+
+TEST(AllocatorModelTest, RequestsAreRoundedUpToADivisionOfAPowerOfTwo) {
+  const AllocatorSettings four = rounding_to(4);
+  EXPECT_EQ(rounded_request(0, four), 512U);
+  EXPECT_EQ(rounded_request(1200, four), 1536U) << "up to four units in whole units";
+  EXPECT_EQ(rounded_request(2049, four), 2048U + 512);
+  EXPECT_EQ(rounded_request(kMiB - 1000, four), kMiB);
+  EXPECT_EQ(rounded_request(kMiB, four), kMiB);
+  EXPECT_EQ(rounded_request(kMiB + 1, four), kMiB + kMiB / 4);
+  EXPECT_EQ(rounded_request(1200 * kMiB, four), 1280 * kMiB);
+  EXPECT_EQ(rounded_request(33 * kMiB, rounding_to(1)), 33 * kMiB);
+  EXPECT_EQ(mib_with(four, {block(0, kNever, 33)}), 40U);
+  EXPECT_EQ(mib_with(four, {block(0, 1, 33), block(2, 3, 39)}), 40U) << "they find each other's pieces";
+  EXPECT_EQ(mib_with({}, {block(0, 1, 33), block(2, 3, 39)}), 34U + 40U);
+}
+
+TEST(AllocatorModelTest, EachRangeOfSizesHasDivisionsOfItsOwn) {
+  AllocatorSettings settings;
+  settings.roundup_divisions = {8, 0, 4, 0, 0, 2};
+  settings.roundup_divisions.back() = 2;
+  EXPECT_EQ(rounded_request(1025, settings), 1536U) << "below eight units";
+  EXPECT_EQ(rounded_request(kMiB + 1, settings), kMiB + kMiB / 8);
+  EXPECT_EQ(rounded_request(2 * kMiB + 1, settings), 2 * kMiB + 512);
+  EXPECT_EQ(rounded_request(4 * kMiB + 1, settings), 5 * kMiB);
+  EXPECT_EQ(rounded_request(33 * kMiB, settings), 48 * kMiB);
+  EXPECT_EQ(rounded_request(100 * 1024 * kMiB, settings), 128 * 1024 * kMiB) << "the last one has all larger ones";
+}
+
+TEST(AllocatorModelTest, LargePiecesAreNotSplitAndServeLargeRequestsAlone) {
+  const AllocatorSettings settings{.max_split = 32 * kMiB};
+  EXPECT_EQ(mib_with(settings, {block(0, 1, 40), block(2, 9, 8)}), 40U + 20U);
+  EXPECT_EQ(mib_with({}, {block(0, 1, 40), block(2, 9, 8)}), 40U);
+  EXPECT_EQ(mib_with(settings, {block(0, 1, 30), block(2, 9, 8), block(3, 9, 12)}), 30U) << "smaller ones are split";
+  EXPECT_EQ(mib_with(settings, {block(0, 1, 54), block(2, 9, 36), block(3, 9, 10)}), 54U + 10U) << "taken as a whole";
+  EXPECT_EQ(mib_with({}, {block(0, 1, 54), block(2, 9, 36), block(3, 9, 10)}), 54U);
+  EXPECT_EQ(mib_with(settings, {block(0, 1, 56), block(2, 9, 36)}), 56U + 36U) << "20 more are too many";
+  const AllocatorSettings generous{.max_split = 32 * kMiB, .max_non_split_rounding = 30 * kMiB};
+  EXPECT_EQ(mib_with(generous, {block(0, 1, 56), block(2, 9, 36)}), 56U);
+}
+
+// 40 free, 2 in use, 18 free at the end.
+TEST(AllocatorModelTest, LargePiecesOfAnExpandableSegmentServeLargeRequestsAlone) {
+  const AllocatorSettings settings{.kind = SegmentKind::expandable, .max_split = 32 * kMiB};
+  const std::vector<Block> blocks = {block(0, 2, 40), block(1, 9, 2), block(3, 9, 8), block(4, 9, 30)};
+  EXPECT_EQ(mib_with(settings, blocks), 60U + 20U);
+  EXPECT_EQ(expandable_mib(blocks), 60U);
+  EXPECT_EQ(mib_with(settings, {block(0, 2, 40), block(1, 9, 2), block(3, 9, 33), block(4, 9, 7)}), 60U)
+      << "it is split all the same";
+}
+
+TEST(AllocatorModelTest, SegmentsOfSeveralBlocksAreAsLargeAsAsked) {
+  EXPECT_EQ(mib_with({.large_segment = 64 * kMiB}, {block(0, 9, 2), block(1, 9, 9), block(2, 9, 10)}), 64U);
+  EXPECT_EQ(mib_with({.large_segment = 64 * kMiB}, {block(0, 9, 10)}), 10U);
+  EXPECT_EQ(mib_with({.kind = SegmentKind::expandable, .large_segment = 64 * kMiB}, {block(0, 9, 70)}), 128U);
+}
+
 TEST(AllocatorModelTest, ThePoolHoldsThePeakAndNoMoreThanASegmentForEachBlock) {
   std::mt19937 random(7);
   for (int round = 0; round < 50; ++round) {

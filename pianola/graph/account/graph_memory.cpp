@@ -2,10 +2,10 @@
 
 #include <pianola/core/byte_span.hpp>
 #include <pianola/graph/account/block_picture.hpp>
+#include <pianola/graph/allocator_settings.hpp>
 #include <pianola/graph/device_check.hpp>
 #include <pianola/graph/graph_impl.hpp>
 #include <pianola/graph/living_graphs.hpp>
-#include <pianola/graph/segment_kind.hpp>
 #include <pianola/memory/allocator_model.hpp>
 #include <pianola/memory/offset_plan.hpp>
 
@@ -46,7 +46,7 @@ GraphMemory described(AccountedGraph graph) {
                                      is_cpu ? "the CPU" : memory.device.str());
   if (is_cpu) {
     memory.picture.places = memory::plan_offsets(seen.lives);
-    memory.picture.pool = memory::pool_bytes(seen.lives, segment_kind());
+    memory.picture.pool = memory::pool_bytes(seen.lives, allocator_settings());
   }
   return memory;
 }

@@ -1,8 +1,8 @@
 #include <pianola/core/out_of_memory_error.hpp>
+#include <pianola/graph/allocator_settings.hpp>
 #include <pianola/graph/cuda/blas_workspaces.hpp>
 #include <pianola/graph/graph.hpp>
 #include <pianola/graph/memory_forecast.hpp>
-#include <pianola/graph/segment_kind.hpp>
 #include <pianola/graph/testing/allocator_settings.hpp>
 #include <pianola/graph/testing/device_test.hpp>
 #include <pianola/graph/testing/no_more_memory.hpp>
@@ -147,8 +147,8 @@ TEST_P(PlannedBlocksTest, WhatTheRecordingMayDoOtherwiseIsForeseen) {
   Graph graph(device());
   graph.capture(step, {.warmup = 2, .plan_memory = true, .accept_capture_path = true});
   EXPECT_EQ(calls, 2 + 2) << "it is recorded ahead, and recorded";
-  const std::size_t region =
-      memory::pool_bytes(std::vector<memory::Block>{{.bytes = graph.info().planned_bytes}}, graph::segment_kind());
+  const std::size_t region = memory::pool_bytes(std::vector<memory::Block>{{.bytes = graph.info().planned_bytes}},
+                                                graph::allocator_settings());
   EXPECT_LE(region, graph.info().planned_bytes + by_segments<std::size_t>(2, 20) * kMiB) << "in whole pages";
   EXPECT_LE(graph.info().pool_bytes, region + 2 * kMiB);
   graph.replay();

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 
 /// Of a test on CUDA: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True leaves nothing to show, since torch refuses pools that sleep then,
 /// and makes no fragments.
@@ -22,26 +23,36 @@ template <class T>
   return torch_makes_expandable_segments() ? expandable : fixed;
 }
 
-/// While it lives, torch's allocator makes expandable segments.
-class WithExpandableSegments {
+/// While it lives, torch's allocator is set so, as by PYTORCH_CUDA_ALLOC_CONF, besides what is asked of it already.
+class WithAllocatorSettings {
  public:
-  WithExpandableSegments() : before_(c10::CachingAllocator::getAllocatorSettings()) { set("True"); }
-  WithExpandableSegments(const WithExpandableSegments&) = delete;
-  WithExpandableSegments& operator=(const WithExpandableSegments&) = delete;
-  ~WithExpandableSegments() {
-    if (before_.find("expandable_segments") == std::string::npos) {
-      set("False");
+  /// @param settings, default_settings  "max_split_size_mb:32", and what it is where nothing is asked.
+  WithAllocatorSettings(const std::string& settings, std::string default_settings)
+      : before_(c10::CachingAllocator::getAllocatorSettings()), default_(std::move(default_settings)) {
+    set(settings);
+  }
+  WithAllocatorSettings(const WithAllocatorSettings&) = delete;
+  WithAllocatorSettings& operator=(const WithAllocatorSettings&) = delete;
+  ~WithAllocatorSettings() {
+    const std::string key = default_.substr(0, default_.find(':'));
+    if (before_.find(key) == std::string::npos) {
+      set(default_);
     } else {
       c10::CachingAllocator::setAllocatorSettings(before_);
     }
   }
 
  private:
-  void set(const std::string& value) const {
-    c10::CachingAllocator::setAllocatorSettings((before_.empty() ? "" : before_ + ",") +
-                                                "expandable_segments:" + value);
+  void set(const std::string& settings) const {
+    c10::CachingAllocator::setAllocatorSettings((before_.empty() ? "" : before_ + ",") + settings);
   }
-  std::string before_;
+  std::string before_, default_;
+};
+
+/// While it lives, torch's allocator makes expandable segments.
+class WithExpandableSegments : WithAllocatorSettings {
+ public:
+  WithExpandableSegments() : WithAllocatorSettings("expandable_segments:True", "expandable_segments:False") {}
 };
 
 }  // namespace pianola::testing
