@@ -19,8 +19,11 @@
 #include <c10/util/Exception.h>
 #include <cuda_runtime_api.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <exception>
+#include <string_view>
 #include <utility>
 
 namespace pianola::graph {
@@ -131,9 +134,25 @@ cudaStream_t AsleepPool::copying_stream() const {
   return thread_stream(StreamPurpose::sleep, device_.index()).stream();
 }
 
-// In pieces: torch rounds each allocation of pinned memory up to a power of two.
+// In pieces: torch rounds each allocation of pinned memory up to a power of two. Where there is none, it says so by an error of CUDA's.
 void AsleepPool::make_room_on_host() {
   const trace::OwnMemory own;
+  try {
+    take_room_on_host();
+  } catch (const c10::Error& error) {
+    on_host_.clear();
+    if (std::string_view(error.what_without_backtrace()).find("out of memory") == std::string_view::npos) throw;
+    std::throw_with_nested(OutOfMemoryError(
+        {.what =
+             fmt::format("the host has no {} bytes of pinned memory left, for what tensors hold of a pool that is to "
+                         "sleep; it stays awake",
+                         total_bytes(held_)),
+         .fix = "free memory of the host, or let go of results and gradients of the pool's graphs before suspend()",
+         .rule = "PG908"}));
+  }
+}
+
+void AsleepPool::take_room_on_host() {
   for (std::size_t left = total_bytes(held_); left != 0;) {
     const std::size_t bytes = std::min(left, kPinnedPiece);
     on_host_.push_back(at::empty({static_cast<std::int64_t>(bytes)}, at::TensorOptions(at::kByte).pinned_memory(true)));

@@ -50,6 +50,7 @@ class AsleepPool {
 
  private:
   void make_room_on_host();
+  void take_room_on_host();
   void map_and_copy();
   [[nodiscard]] cudaStream_t copying_stream() const;
   void start_copies(const MappedMemory& memory, bool to_host);

@@ -4,14 +4,17 @@
 #include <pianola/graph/testing/allocator_settings.hpp>
 #include <pianola/graph/testing/device_test.hpp>
 
+#include <ATen/core/CachingHostAllocator.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/ones.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <gmock/gmock.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <optional>
@@ -81,6 +84,60 @@ TEST_P(SleepingSegmentsTest, WithoutRoomItGoesOnSleeping) {
   x.fill_(4);
   graph.replay();
   EXPECT_TRUE(same(result, at::full({kFloats}, 8.0, device())));
+}
+
+// Torch's allocator of pinned memory, while it lives, but that it finds none for the `number`-th request.
+class NoPinnedMemory final : public at::HostAllocator {
+ public:
+  explicit NoPinnedMemory(int number) : countdown_(number) { at::setHostAllocator(at::kCUDA, this, kPriority); }
+  NoPinnedMemory(const NoPinnedMemory&) = delete;
+  NoPinnedMemory& operator=(const NoPinnedMemory&) = delete;
+  ~NoPinnedMemory() override { at::setHostAllocator(at::kCUDA, &torchs_, kPriority); }
+
+  c10::DataPtr allocate(std::size_t bytes) override {
+    TORCH_CHECK(bytes == 0 || --countdown_ != 0, "CUDA error: out of memory, says the test");
+    return torchs_.allocate(bytes);
+  }
+  [[nodiscard]] c10::DeleterFnPtr raw_deleter() const override { return torchs_.raw_deleter(); }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override { torchs_.copy_data(to, from, bytes); }
+  bool record_event(void* block, void* context, c10::Stream stream) override {
+    return torchs_.record_event(block, context, stream);
+  }
+  void empty_cache() override { torchs_.empty_cache(); }
+  at::HostStats get_stats() override { return torchs_.get_stats(); }
+  void reset_accumulated_stats() override { torchs_.reset_accumulated_stats(); }
+  void reset_peak_stats() override { torchs_.reset_peak_stats(); }
+
+  [[nodiscard]] bool has_failed() const { return countdown_ <= 0; }
+
+ private:
+  static constexpr std::uint8_t kPriority = 1;
+  at::HostAllocator& torchs_ = *at::getHostAllocator(at::kCUDA);
+  int countdown_;
+};
+
+// 300 MiB are held, in pieces of 128.
+TEST_P(SleepingSegmentsTest, WithoutPinnedMemoryItStaysAwake) {
+  GraphPool pool(device(), {.can_sleep = true});
+  Graph graph(device());
+  at::Tensor large;
+  graph.capture([&] { large = at::full({300 * kFloats}, 3.0, device()) * 2; }, {.warmup = 1, .pool = pool});
+  graph.replay();
+  for (const int number : {1, 2, 3}) {
+    const NoPinnedMemory none(number);
+    EXPECT_THAT([&] { (void)pool.suspend(); },
+                ::testing::ThrowsMessage<OutOfMemoryError>(::testing::AllOf(
+                    ::testing::HasSubstr("the host has no "), ::testing::HasSubstr(" bytes of pinned memory left"),
+                    ::testing::HasSubstr("it stays awake"), ::testing::HasSubstr("[PG908]"))));
+    EXPECT_TRUE(none.has_failed());
+    EXPECT_FALSE(pool.is_asleep());
+    large.zero_();
+    graph.replay();
+    EXPECT_TRUE(same(large, at::full_like(large, 6.0))) << number;
+  }
+  EXPECT_GE(pool.suspend(), std::size_t{300} << 20U);
+  pool.resume();
+  EXPECT_TRUE(same(large, at::full_like(large, 6.0)));
 }
 
 TEST_P(SleepingSegmentsTest, WhileAnotherThreadCapturesItIsRefused) {
