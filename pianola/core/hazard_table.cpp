@@ -173,7 +173,8 @@ constexpr std::array kTable = std::to_array<HazardRule>({
      "a graphed callable has one set of activations per slot: the second call would overwrite the first",
      "give it more slots (num_slots, a schedule), or run backward first"},
     {"PG908", "out-of-memory", memory, "the device runs out of memory", "a graph holds its memory as long as it lives",
-     "share one pool between graphs, use smaller batches, or drop eager tensors first"},
+     "share one pool between graphs, use smaller batches, or drop eager tensors first; where memory is in fragments, "
+     "plan_memory, or expandable_segments:True in PYTORCH_CUDA_ALLOC_CONF"},
     {"PG909", "overwritten-result", wrong_numbers, "a result of another graph of the pool was overwritten",
      "graphs that share a pool share memory",
      "replay the graph that produces it again, or capture in a pool of its own"},

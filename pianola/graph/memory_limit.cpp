@@ -58,8 +58,11 @@ void check_memory(const std::optional<memory::StepRun>& run, std::size_t limit, 
       {.what = fmt::format("a graph's pool would take {}, and memory_limit is {}; nothing was recorded",
                            bytes_in_words(bytes), bytes_in_words(limit)),
        .fix =
-           "raise memory_limit, use smaller batches, or capture a part of the step; predict_memory() says what takes "
-           "the most",
+           fmt::format("raise memory_limit, use smaller batches, or capture a part of the step; predict_memory() says "
+                       "what takes the most{}",
+                       plan_memory ? ""
+                                   : "; plan_memory, or expandable_segments:True in PYTORCH_CUDA_ALLOC_CONF, make "
+                                     "fewer fragments"),
        .rule = "PG908"});
 }
 

@@ -273,7 +273,7 @@ TEST_P(RefusalTest, OutOfMemoryWhileRecording) {
   if (on_cuda()) {
     EXPECT_THAT(refusal<OutOfMemoryError>("out of memory in a capture", [&] { graph.capture(step, {.warmup = 0}); }),
                 AllOf(HasSubstr("ran out of memory at aten::empty"), HasSubstr("refusal_test.cpp:"),
-                      HasSubstr("share one pool")));
+                      HasSubstr("share one pool"), HasSubstr("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")));
   } else {
     EXPECT_THROW(graph.capture(step, {.warmup = 0}), c10::Error) << "torch's own says how much was asked for";
   }

@@ -1,6 +1,7 @@
 #include <pianola/graph/graph.hpp>
 
 #include <pianola/graph/testing/mlp.hpp>
+#include <pianola/trace/allocator_events.hpp>
 
 #include <ATen/ops/batch_norm.h>
 #include <ATen/ops/index_copy.h>
@@ -11,6 +12,11 @@
 #include <pianola/graph/testing/no_more_memory.hpp>
 #endif
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -240,6 +246,72 @@ TEST_P(RestoreTest, WarnsOfStateThatTheStepMakesInItsFirstRun) {
     momentum.mul_(0.9).add_(x);
   });
   EXPECT_THAT(graph.info().warnings, Contains(HasSubstr("make such state before the capture")));
+}
+
+// The most that is in use at a time of what was handed out while it lives.
+class PeakOfMemory final : public trace::AllocatorListener {
+ public:
+  explicit PeakOfMemory(c10::Device device) : device_(device), watch_(*this, trace::AllocatorWatch::Of::with_frees) {}
+  void on_memory(const trace::AllocatorEvent& event) override {
+    const std::lock_guard lock(mutex_);
+    if (event.freed) {
+      const auto block = live_.find(event.address);
+      if (block == live_.end()) return;
+      now_ -= block->second;
+      live_.erase(block);
+      return;
+    }
+    if (event.device != device_) return;
+    live_[event.address] = event.bytes;
+    now_ += event.bytes;
+    most_ = std::max(most_, now_);
+  }
+  [[nodiscard]] std::size_t bytes() const {
+    const std::lock_guard lock(mutex_);
+    return most_;
+  }
+
+ private:
+  c10::Device device_;
+  mutable std::mutex mutex_;
+  std::map<std::uintptr_t, std::size_t> live_;
+  std::size_t now_ = 0, most_ = 0;
+  trace::AllocatorWatch watch_;
+};
+
+TEST_P(RestoreTest, TakesACopyOfWhatIsWrittenAndNoMoreThanEagerBesides) {
+  constexpr std::size_t kMiB = 1U << 20U;
+  const at::Tensor written = randn({1 << 20}), read = randn({1 << 21});  // 4 and 8 MiB
+  std::vector<at::Tensor> results;
+  const auto only_read = [&] {
+    results.clear();
+    results.push_back(read * 2);
+    results.push_back(read + results[0]);
+  };
+  const auto step = [&] {
+    only_read();
+    written.add_(results[1].narrow(0, 0, 1 << 20));
+  };
+  step();  // and CUDA's allocator can be watched
+  const auto peak_of = [&](const auto& call) {
+    results.clear();
+    const PeakOfMemory peak(device());
+    call();
+    return peak.bytes();
+  };
+  const std::size_t eager = peak_of(step);
+  EXPECT_EQ(eager, 16 * kMiB);
+  for (const int warmup : {0, 1, 3}) {
+    Graph reader(device()), graph(device());
+    const std::size_t of_reader = peak_of([&] { reader.capture(only_read, {.warmup = warmup}); });
+    const at::Tensor before = written.clone();
+    const std::size_t captured = peak_of([&] { graph.capture(step, {.warmup = warmup}); });
+    EXPECT_TRUE(same(written, before));
+    EXPECT_GE(captured, of_reader + written.nbytes()) << "the copy is seen";
+    EXPECT_LE(captured, of_reader + written.nbytes() + kMiB) << warmup;
+    if (!on_cuda()) continue;  // the tape keeps memory of its own for all results
+    EXPECT_LE(captured, eager + written.nbytes() + kMiB) << warmup;
+  }
 }
 
 #if PIANOLA_WITH_CUDA
