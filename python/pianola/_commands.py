@@ -8,6 +8,8 @@ import traceback
 from pathlib import Path
 from typing import Any, Callable, NoReturn, Optional, Sequence
 
+import torch
+
 from ._audit.audit import audit
 from ._errors import UsageError
 from ._memory import capture_memory, predict_memory, watch_memory
@@ -92,6 +94,8 @@ def run(arguments: Sequence[str]) -> int:
     files = {report: options.pop(report) for report in command.reports}
     if list(files.values()).count("-") > 1:
         parser.error(f"only one of {' and '.join(f'--{one}' for one in files)} can go to the standard output")
+    if options.get("device") == "cuda" and not torch.cuda.is_available():
+        return _fail("there is no CUDA device to run on\n  fix:   use --device cpu, or see what 'pianola info' finds", _FAILED)
     to_output = "-" in files.values()
     try:
         check_writable(*files.values())

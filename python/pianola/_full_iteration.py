@@ -10,12 +10,14 @@ from ._choices import check_compile, chosen
 from ._errors import refuse
 from ._flat_function import FlatFunction
 from ._found_parts import FoundParts
+from ._graph_pool import pool_to_capture_into
 from ._handed_on import HandedOn
 from ._host_states import States
 from ._host_watch import HostWatch
 from ._load import _C
 from ._static_inputs import StaticInputs
 from ._structure import Structure, of_arguments
+from ._uncopied import Uncopied
 from ._weakly import Weakly
 
 _log = logging.getLogger("pianola")
@@ -58,7 +60,7 @@ class _FixedCall(Call):
         return lambda: flat.run(device, (batch,), {}), flat
 
 
-class FullIteration:
+class FullIteration(Uncopied):
     """A whole training iteration as one graph: forward and backward over all microbatches, clipping, scaler, optimizer.
 
         iteration = pianola.FullIteration(train_step, warmup=3)
@@ -106,6 +108,8 @@ class FullIteration:
         CaptureError, UsageError: the step cannot be captured, and `eager_fallback` is off; nothing was computed.
     """
 
+    _copied_instead = "copy or save the model and its optimizer (state_dict()), and make another one of them"
+
     def __init__(
         self,
         training: Callable[[Any], Any],
@@ -131,6 +135,7 @@ class FullIteration:
         config: "Optional[_C.CudaGraphConfig]" = None,
     ) -> None:
         check_compile(compile, closeness)
+        pool_to_capture_into(pool, "FullIteration")
         if config is not None:
             warmup = _C.iteration_warmup(config)
         self._steps = {_TRAINING: _Step(training, capacity, warmup)}

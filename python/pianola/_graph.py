@@ -7,9 +7,11 @@ import torch
 
 from . import _recording
 from ._device import Device, as_device
+from ._errors import refuse
 from ._graph_pool import pool_id
 from ._load import _C
 from ._stream import CPUStream
+from ._uncopied import Uncopied
 
 
 def capture_options(
@@ -34,6 +36,8 @@ def capture_options(
     names: Optional[Mapping[str, torch.Tensor]] = None,
 ) -> "_C.CaptureOptions":
     """The library's options, from what Python users name them."""
+    if isinstance(inputs, torch.Tensor):  # whose rows are no inputs
+        refuse("inputs must be a list of tensors, got a tensor", "pass inputs=[x]")
     return _C.CaptureOptions(
         device=device,
         warmup=warmup,
@@ -56,7 +60,7 @@ def capture_options(
     )
 
 
-class Graph(_C.Graph):
+class Graph(Uncopied, _C.Graph):
     """Work that is recorded once and replayed with one launch.
 
         graph = pianola.Graph("cuda")
@@ -67,6 +71,8 @@ class Graph(_C.Graph):
     On a CUDA device it is a CUDA graph, on the CPU the tape. Addresses and Python values are frozen, tensors that the step
     made are overwritten by each replay, and a replay computes what eager would, bit for bit.
     """
+
+    _copied_instead = "capture the step once more, by another graph"
 
     def __init__(self, device: Device = None) -> None:
         super().__init__(as_device(device))
@@ -91,7 +97,7 @@ class Graph(_C.Graph):
                 step that takes more is refused before anything is recorded, and so is one whose `inputs` alone take more.
             plan_memory: lay the blocks of the pool out by a plan, made of the last warm-up run, without the fragments that torch's
                 allocator leaves: they take little more than the step has in use at a time. Other graphs of the pool do not use that
-                memory. Wants a warm-up run and no `branches`. Nothing on the CPU, where all results are kept.
+                memory. Wants a warm-up run; with `branches` the step is recorded twice. Nothing on the CPU, where all results are kept.
             accept_capture_path: accept a recording whose operations or numbers differ from those of the last warm-up call,
                 because a library asked whether it is captured. Off: it is refused, if the last two warm-up calls did the
                 same.

@@ -7,9 +7,10 @@ from typing import Any, Optional
 from ._device import Device, as_device
 from ._errors import refuse
 from ._load import _C
+from ._uncopied import Uncopied
 
 
-class GraphPool(_C.GraphPool):
+class GraphPool(Uncopied, _C.GraphPool):
     """Memory that several graphs share. `id` is torch's name for it; `bytes()` what it holds.
 
     Graphs of one pool may be replayed in any harmless order. A replay raises ReplayError if it would read a result of
@@ -50,6 +51,8 @@ class GraphPool(_C.GraphPool):
             the host for each node. Graphs that communicate, have lanes, numbers or parts that stay eager keep their own. Nothing on the CPU.
     """
 
+    _copied_instead = "make another pool, and capture into that"
+
     def __init__(
         self, device: Device = None, *, can_sleep: bool = False, plan_memory: bool = False, share_executables: bool = False
     ) -> None:
@@ -57,12 +60,17 @@ class GraphPool(_C.GraphPool):
 
     @contextlib.contextmanager
     def suspended(self, *, keep_executables: bool = True) -> Iterator[int]:
-        """Suspended inside of the `with`, as by `suspend()`, which gives the bytes that went back to the driver."""
+        """Suspended inside of the `with`, as by `suspend()`, which gives the bytes that went back to the driver.
+
+        Afterwards it is as it was: a pool that slept before, in another `with` around this one, sleeps on.
+        """
+        was_asleep = self.is_asleep
         given_back = self.suspend(keep_executables=keep_executables)
         try:
             yield given_back
         finally:
-            self.resume()
+            if not was_asleep:
+                self.resume()
 
     @contextlib.contextmanager
     def allocations(self) -> Iterator[None]:
@@ -86,12 +94,14 @@ class GraphPool(_C.GraphPool):
             del allocations
 
 
-class GraphPoolFamily(_C.GraphPoolFamily):
+class GraphPoolFamily(Uncopied, _C.GraphPoolFamily):
     """Pools for the graphs of functions that never run at once, such as a model's layers: `graphed(..., pool=family)`.
 
     Their graphs run one after the other, also on several streams, and share cuBLAS's workspaces: most of the memory of a small graph.
     `graph_layers` makes one for the layers of a model.
     """
+
+    _copied_instead = "make another family"
 
 
 def graph_pool_handle() -> tuple[int, int]:
@@ -106,9 +116,17 @@ def pool_id(pool: Any) -> Optional[tuple[int, int]]:
     name = getattr(pool, "id", pool)
     if name is pool and callable(getattr(pool, "pool", None)):
         name = pool.pool()
-    if not (isinstance(name, tuple) and len(name) == 2 and all(isinstance(part, int) for part in name)):
+    if not (isinstance(name, tuple) and len(name) == 2 and all(isinstance(part, int) and part >= 0 for part in name)):
         refuse(
             f"pool is {pool!r}, which names no memory pool",
             "pass what graph_pool_handle() or a graph's pool() returned, a pianola.GraphPool, or a torch.cuda.MemPool",
         )
     return tuple(name)
+
+
+def pool_to_capture_into(pool: Any, taker: str) -> "Optional[_C.GraphPool]":
+    """A pool for graphs that `taker` makes by itself, which hold on to it by more than its name; None for None."""
+    if pool is None or isinstance(pool, _C.GraphPool):
+        return pool
+    what = "its name" if isinstance(pool, tuple) else f"{pool!r}"
+    refuse(f"{taker} needs a pianola.GraphPool, not {what}", "pass pool=pianola.GraphPool(device)")

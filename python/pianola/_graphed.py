@@ -28,6 +28,7 @@ from ._choices import check_compile, chosen, grad_policy
 from ._draws import Draws
 from ._errors import refuse
 from ._found_parts import FoundParts
+from ._graph_pool import pool_to_capture_into
 from ._handed_on import HandedOn
 from ._host_states import State, States
 from ._host_watch import HostWatch
@@ -396,8 +397,8 @@ def graphed(
     """
     if islands not in ("marked", "auto"):
         refuse(f"islands must be 'marked' or 'auto', got {islands!r}")
-    if isinstance(pool, tuple):
-        refuse("graphed needs a pianola.GraphPool, not its name", "pass pool=pianola.GraphPool(device)")
+    if not isinstance(pool, _C.GraphPoolFamily):
+        pool_to_capture_into(pool, "graphed")
     options = dict(
         warmup=warmup,
         capacity=capacity,

@@ -74,6 +74,8 @@ def predict_buckets(step: Callable[..., Any], batches: Iterable[Any], *, device:
     """
     if not callable(step):
         refuse(f"predict_buckets() was given a {type(step).__name__}, which cannot be called", "give it a function that runs one iteration")
+    if batches is None:
+        refuse("predict_buckets() was given no batches", "give it one for each bucket: [(x, y), ...]")
     listed = batches if isinstance(batches, (torch.Tensor, dict, str)) or not isinstance(batches, Iterable) else list(batches)
     entries = Batches(listed)
     arguments = [entries.next() for _ in listed] or [entries.next()]  # which refuses

@@ -110,6 +110,7 @@ _SIMPLE: dict[str, Any] = {
     "Callable": callable,
     "PathLike": lambda value: isinstance(value, os.PathLike),
     "bytes": lambda value: isinstance(value, bytes),
+    "Stream": lambda value: isinstance(value, torch.Stream),
     "dict": lambda value: isinstance(value, dict),
     "tuple": lambda value: isinstance(value, (tuple, list)),
     "None": lambda value: value is None,
@@ -145,6 +146,9 @@ def _fits_node(node: ast.AST, value: Any) -> bool:
             if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
                 return False
             return not isinstance(value, (list, tuple)) or all(_fits_node(node.slice, one) for one in value)
+        if outer == "Mapping" and isinstance(node.slice, ast.Tuple):
+            of_key, of_value = node.slice.elts
+            return isinstance(value, dict) and all(_fits_node(of_key, key) and _fits_node(of_value, one) for key, one in value.items())
         return bool(_SIMPLE.get(outer, lambda _: True)(value))
     name = _name(node)
     if name in _SIMPLE:
@@ -177,6 +181,8 @@ def _words_of(node: ast.AST) -> str:
     if isinstance(node, ast.Subscript) and _name(node.value) in _LISTS:
         inner = _words_of(node.slice)
         return "a list of " + re.sub(r"^an? ", "", inner) + ("" if inner.endswith("s") else "s")
+    if isinstance(node, ast.Subscript) and _name(node.value) == "Mapping" and isinstance(node.slice, ast.Tuple):
+        return "a dict of " + " to ".join(_words_of(one) for one in node.slice.elts)
     if isinstance(node, ast.Subscript):
         return _ARTICLES.get(_name(node.value), f"a {_name(node.value)}")
     name = _name(node)

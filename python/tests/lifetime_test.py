@@ -148,6 +148,25 @@ def test_a_graphed_module_is_neither_copied_nor_pickled(device, graph_it):
     assert_same("copy", copy.deepcopy(model)(x), model(x))
 
 
+def graph_of(device, pool):
+    graph, x = pianola.Graph(device), torch.ones(4, device=device)
+    graph.capture(lambda: x * 2, pool=pool)
+    return graph
+
+
+@pytest.mark.parametrize(
+    "make",
+    [graph_of, lambda device, pool: pool, lambda device, pool: pianola.FullIteration(lambda batch: batch[0] * 2, pool=pool)],
+    ids=["graph", "pool", "iteration"],
+)
+def test_what_is_bound_to_memory_is_neither_copied_nor_pickled(device, make):
+    pool = pianola.GraphPool(device)
+    bound = make(device, pool)
+    for copied, how in ((copy.copy, "copied"), (copy.deepcopy, "deep-copied"), (pickle.dumps, "pickled")):
+        with pytest.raises(pianola.UsageError, match=f"a {type(bound).__name__} cannot be {how}: it is bound to this process(.|\n)*fix:"):
+            copied(bound)
+
+
 def callables(model, x):
     return pianola.make_graphed_callables(model, (x,))
 

@@ -307,6 +307,7 @@ def test_a_limit_that_is_kept_changes_nothing(device):
         (lambda: pianola.predict_buckets(lambda x: x, []), "batches is empty"),
         (lambda: pianola.predict_buckets(lambda x: x, torch.ones(2)), "batches must be a list"),
         (lambda: pianola.predict_buckets(lambda x: x, [1], warmup=-1), "warmup must be 0 or more"),
+        (lambda: pianola.predict_buckets(lambda x: x, None), "predict_buckets\\(\\) was given no batches"),
         (lambda: pianola.Graph("cpu").capture(lambda: None, warmup=0, memory_limit=5), "memory_limit needs a warm-up run"),
         (lambda: pianola.Graph("cpu").capture(lambda: None, warmup=0, plan_memory=True), "plan_memory needs a warm-up run"),
         (lambda: pianola.graphed(lambda x: x, branches=4, plan_memory=True)(torch.ones(2)), "which branches = 4 does not keep"),
@@ -331,6 +332,16 @@ def test_lines_that_were_typed_in_are_named(cpu):
     result = subprocess.run([sys.executable, "-"], input=typed, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert "aten::relu, step at <stdin>:3" in result.stdout
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_the_program_says_that_there_is_no_cuda_device(tmp_path):
+    script = tmp_path / "step.py"
+    script.write_text("def step():\n    pass\n")
+    command = [sys.executable, "-m", "pianola", "memory", "--device", "cuda", f"{script}:step"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 1
+    assert result.stderr == "pianola: there is no CUDA device to run on\n  fix:   use --device cpu, or see what 'pianola info' finds\n"
 
 
 def test_graphs_inside_of_a_graphed_function_have_their_account(device):
