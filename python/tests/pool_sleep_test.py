@@ -322,6 +322,39 @@ def test_a_graph_alone_in_its_pool_sleeps_by_itself(device, keep_executables):
     graph.resume()
 
 
+def test_a_pool_sleeps_until_the_outermost_with_ends(device):
+    pool = pianola.GraphPool(device, can_sleep=True)
+    with pool.suspended():
+        with pool.suspended():
+            assert pool.is_asleep
+        assert pool.is_asleep
+    assert not pool.is_asleep
+
+
+@pytest.mark.parametrize("way", ["graphed", "iteration"])
+def test_calls_that_would_capture_run_eagerly_while_the_pool_sleeps(device, way):
+    model = made(device)
+    eager = training(copy.deepcopy(model), device)
+    pool = pianola.GraphPool(device, can_sleep=True)
+    step, reasons = training(model, device), []
+    if way == "iteration":
+        step = pianola.FullIteration(step, pool=pool, eager_fallback=True, on_fallback=reasons.append)
+    else:
+        step = pianola.graphed(step, pool=pool, on_fallback=reasons.append)
+    for i in range(10):
+        if i == 3:
+            pool.suspend()
+        if i == 5:
+            pool.resume()
+        ids = words(i, device, batch=32)
+        torch.manual_seed(i)  # of the dropout
+        loss = step(ids)
+        torch.manual_seed(i)
+        assert_same(f"loss {i}", loss, eager(ids))
+    signature = step.info().signatures[0]
+    assert signature.state == "captured" and signature.replays == 5 and not reasons
+
+
 def test_a_pool_has_to_be_made_to_sleep(device):
     with pytest.raises(pianola.UsageError, match="was not made to sleep"):
         pianola.GraphPool(device).suspend()
