@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <span>
 #include <string>
@@ -76,8 +77,9 @@ class Call {
   virtual void collect_garbage() {}
   /// The tensors in the result that run_eagerly() kept.
   [[nodiscard]] virtual std::vector<at::Tensor> eager_results() const = 0;
-  /// Whether the user stopped the function while it was captured (Python's KeyboardInterrupt): no reason to give up.
-  [[nodiscard]] virtual bool was_interrupted() const { return false; }
+  /// Whether the user stopped the call while it was captured, and `error` comes of that (Python's KeyboardInterrupt): no reason to
+  /// give up.
+  [[nodiscard]] virtual bool was_interrupted(const std::exception& /*error*/) const { return false; }
   /// Calls of this key did not do the same, or could not be captured. Their keys may not tell numbers apart that are arguments,
   /// and that what they do depends on. @return  Whether that may be: from now on other numbers have
   /// other keys, or the next capture is one of these numbers alone.

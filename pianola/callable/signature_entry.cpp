@@ -221,6 +221,7 @@ CachedGraph* SignatureEntry::capture(const CallInputs& inputs, Call& call, Graph
     warm_up_.forget_places();
     return &graph;
   } catch (const std::exception& error) {
+    if (call.was_interrupted(error)) throw;
     if (dynamic_cast<const OutOfStep*>(&error) != nullptr) {
       if (!options_.policy.strict) stay_eager(error.what());
       throw;
@@ -252,7 +253,7 @@ CachedGraph* SignatureEntry::capture(const CallInputs& inputs, Call& call, Graph
     if (is_its_own && checks_reads() && !last.checked_values().empty() && ++tries_ <= kMostTries) return nullptr;
     const bool is_other_path = dynamic_cast<const OtherPath*>(&error) != nullptr;
     if (is_other_path && warm_up_.note_other_path()) return nullptr;
-    if (options_.policy.strict || call.was_interrupted()) throw;
+    if (options_.policy.strict) throw;
     if (is_of_one_iteration(error) && ++ill_timed_ <= kMostIllTimed) return nullptr;
     reason = error.what();
   } catch (...) {

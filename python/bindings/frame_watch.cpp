@@ -88,29 +88,41 @@ class FrameWatch {
     auto* const self = static_cast<FrameWatch*>(PyCapsule_GetPointer(capsule, kFrameCapsule));
     if (self == nullptr || !self->capsule_) return 0;
     if (self->import_ == nullptr) {
-      if (what == PyTrace_CALL) self->on_call(frame);
+      if (what == PyTrace_CALL && !self->on_call(frame)) return -1;
     } else if (what == PyTrace_RETURN && frame == self->import_) {
       self->import_ = nullptr;
     }
     return self->previous_ == nullptr ? 0 : self->previous_(self->previous_object_.ptr(), frame, what, argument);
   }
 
-  // What goes wrong here must not go wrong in the function.
-  void on_call(PyFrameObject* frame) {
+  // What goes wrong here must not go wrong in the function. False: the user has interrupted the program meanwhile, which the function
+  // raises in our place.
+  [[nodiscard]] bool on_call(PyFrameObject* frame) {
     try {
       const auto code = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetCode(frame)));
       const auto known = known_.find(code.ptr());
-      if (known != known_.end() && known->second == Interest::none) return;
+      if (known != known_.end() && known->second == Interest::none) return true;
       const NotCompiled not_compiled(set_eval_frame_);
       const Interest interest = known != known_.end() ? known->second : ask(code);
       if (interest == Interest::import) import_ = frame;
       if (interest == Interest::wanted) {
         (void)on_frame_(py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(frame)));
       }
+    } catch (py::error_already_set& raised) {
+      if (!raised.matches(PyExc_Exception)) {
+        raised.restore();
+        return false;
+      }
+      note(raised);
     } catch (const std::exception& error) {
-      if (error_.empty()) error_ = error.what();
-      PyErr_Clear();
+      note(error);
     }
+    return true;
+  }
+
+  void note(const std::exception& error) {
+    if (error_.empty()) error_ = error.what();
+    PyErr_Clear();
   }
 
   Interest ask(const py::object& code) {

@@ -67,8 +67,11 @@ std::vector<at::Tensor> PythonCall::eager_results() const {
   return call_python(object().attr("eager_results")).cast<std::vector<at::Tensor>>();
 }
 
-bool PythonCall::was_interrupted() const {
+// Python's interrupts come wherever its code runs, that of the package among it.
+bool PythonCall::was_interrupted(const std::exception& error) const {
   const WithGil gil;
+  const auto* const raised = dynamic_cast<const py::error_already_set*>(&error);
+  if (raised != nullptr && !raised->matches(PyExc_Exception)) return true;
   return py::len(object().attr("interrupts")) != 0;
 }
 

@@ -4,6 +4,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <string>
 #include <vector>
@@ -27,7 +28,7 @@ class PythonCall final : public callable::Call {
   [[nodiscard]] bool note_inputs_elsewhere() override;
   void collect_garbage() override;
   [[nodiscard]] std::vector<at::Tensor> eager_results() const override;
-  [[nodiscard]] bool was_interrupted() const override;
+  [[nodiscard]] bool was_interrupted(const std::exception& error) const override;
   [[nodiscard]] bool tell_numbers_apart(const std::string& why, bool in_capture) override;
   [[nodiscard]] std::vector<c10::IValue> numbers() const override;
   [[nodiscard]] std::vector<graph::NumberSlot> bind_numbers(const graph::NumberEvidence& evidence) override;

@@ -14,6 +14,8 @@ import torch
 import torch.utils.checkpoint
 
 import pianola
+from pianola import _flat_function
+from pianola._host_reads import HostReads
 from twins import MLP, batches
 
 
@@ -258,6 +260,37 @@ def test_an_interrupt_of_a_capture_comes_out_and_the_next_call_captures(kind, de
         function = lambda x: graphed([x])
     x = torch.ones(2, device=device)
     function(x)
+    with pytest.raises(KeyboardInterrupt):
+        function(x)
+    for _ in range(3):
+        assert function(x).tolist() == [2.0, 2.0]
+    signature = graphed.info().signatures[0]
+    assert signature.state == "captured" and signature.replays == 3 and not reasons
+
+
+@pytest.mark.parametrize("kind", ["graphed", "iteration with eager_fallback"])
+@pytest.mark.parametrize("owner, name", [(_flat_function, "apart"), (HostReads, "_follow_frame")])
+def test_an_interrupt_of_what_watches_a_capture_comes_out_too(kind, owner, name, device, monkeypatch):
+    armed, watches, reasons = [], getattr(owner, name), []
+
+    def interrupted(*args):
+        if armed:
+            armed.clear()
+            raise KeyboardInterrupt
+        return watches(*args)
+
+    def step(x):
+        return x + 1
+
+    if kind == "graphed":
+        function = graphed = pianola.graphed(step, warmup=1, on_fallback=reasons.append)
+    else:
+        graphed = pianola.FullIteration(lambda batch: step(batch[0]), warmup=1, eager_fallback=True, on_fallback=reasons.append)
+        function = lambda x: graphed([x])
+    x = torch.ones(2, device=device)
+    function(x)
+    monkeypatch.setattr(owner, name, interrupted)
+    armed.append(True)
     with pytest.raises(KeyboardInterrupt):
         function(x)
     for _ in range(3):
