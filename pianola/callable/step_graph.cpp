@@ -308,15 +308,17 @@ void StepGraph::take_back(bool have_run) {
 void StepGraph::launch_with_parts(std::span<const at::Tensor> inputs, bool have_run) {
   const graph::GraphNumbers numbers(graph_);
   numbers.check_replayable();
+  const std::shared_ptr<PoolState> pool = graph_.pool().state();
+  const PoolState::InUse in_use(*pool);  // before any part has run
   gradients_->leave_as_captured();
   std::size_t done = 0;  // operations that have run, or are left out
   bool is_whole = true;
   std::optional<PoolState::InPieces> in_pieces;
-  if (reads_) in_pieces.emplace(*graph_.pool().state());  // before any part has run
+  if (reads_) in_pieces.emplace(*pool);  // before any part has run
   const auto reach = [&](std::size_t operation) {
     if (operation <= done) return;
     if (std::exchange(is_whole, false)) {
-      if (!in_pieces) in_pieces.emplace(*graph_.pool().state());
+      if (!in_pieces) in_pieces.emplace(*pool);
       numbers.copy_inputs(inputs);
     }
     numbers.replay(done + 1, operation);

@@ -1,5 +1,6 @@
 #include <pianola/graph/eager.hpp>
 
+#include <pianola/graph/testing/allocator_settings.hpp>
 #include <pianola/graph/testing/mlp.hpp>
 
 #include <ATen/core/grad_mode.h>
@@ -9,6 +10,7 @@
 
 #include <memory>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 namespace pianola::testing::island_test {
@@ -69,6 +71,40 @@ TEST_P(IslandTest, ReplaysRunThePartBetweenTheGraphsOperations) {
     }
   }
   EXPECT_EQ(*net.calls, 12);
+}
+
+TEST_P(IslandTest, APartCannotSuspendThePoolOfItsReplay) {
+  PIANOLA_SKIP_WITH_EXPANDABLE_SEGMENTS();
+  GraphPool pool(device(), {.can_sleep = true});
+  const at::Tensor x = randn({512, 512}, 1);
+  at::Tensor result;
+  bool suspends = false;
+  std::string refused;
+  const EagerPart part = eager(
+      [&](const std::vector<at::Tensor>& given) -> std::vector<at::Tensor> {
+        try {
+          if (suspends) (void)pool.suspend();
+        } catch (const UsageError& error) {
+          refused = error.what();
+        }
+        return {given[0] * 3};
+      },
+      "the part");
+  const auto step = [&] {
+    const at::Tensor kept = x.cos() * 1.5;  // scratch, which the part lies in the middle of
+    return part({x.sum()})[0] + kept;
+  };
+  Graph graph(device());
+  graph.capture([&] { result = step(); }, {.warmup = 2, .pool = pool});
+  suspends = true;
+  graph.replay();
+  suspends = false;
+  EXPECT_THAT(refused, HasSubstr("suspend() was called while a replay of a graph of the pool runs"));
+  EXPECT_FALSE(pool.is_asleep());
+  EXPECT_TRUE(same(result, step()));
+  (void)pool.suspend();
+  EXPECT_TRUE(pool.is_asleep());
+  pool.resume();
 }
 
 // The step lets go of the part's argument, and has room for others then.

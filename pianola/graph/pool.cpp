@@ -120,6 +120,14 @@ PoolState::WarmUp::~WarmUp() {
   pool_.is_ = Is::ready;
 }
 
+PoolState::InUse::InUse(PoolState& pool) : pool_(pool) {
+  ++pool.replays_;
+  if (pool.is_.load() == Is::ready) [[likely]]
+    return;
+  --pool.replays_;
+  pool.refuse_replay();
+}
+
 PoolState::InPieces::InPieces(PoolState& pool) {
   if (!pool.traits_.shares_region || pool.device_.is_cpu()) return;
   const std::thread::id me = std::this_thread::get_id();

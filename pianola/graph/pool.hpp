@@ -72,8 +72,8 @@ class PIANOLA_API GraphPool {
   /// tensor was given other memory meanwhile names it and refuses to replay. On the tape, scratch of whole pages goes.
   ///
   /// @return  Bytes of the pool that went back, without those of executables; 0 where it sleeps already.
-  /// @throws UsageError  The pool cannot sleep; a capture is open; or a graph sends or receives memory of the pool: NCCL has registered
-  ///                     it at the capture.
+  /// @throws UsageError  The pool cannot sleep; a capture is open; a part that stays eager calls it, in a replay of a graph of the pool; or
+  ///                     a graph sends or receives memory of the pool: NCCL has registered it at the capture.
   /// @throws OutOfMemoryError  The host has no pinned memory for what is held: it stays awake, and nothing is lost.
   /// Ranks:    Where a graph of the pool communicates, all ranks of its process groups call it at the same point, as a collective, and
   ///           so resume(): where one is refused, or does not come within the groups' timeout, all are, by a UsageError that names the

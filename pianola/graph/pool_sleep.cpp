@@ -100,6 +100,7 @@ PoolState::Suspending::Suspending(PoolState& pool)
   }
   pool.is_ = Is::asleep;
   try {
+    pool.check_unused();
     pool.graphs_.go_to_sleep();
     pool.prepare_sleep();
   } catch (...) {
@@ -107,6 +108,13 @@ PoolState::Suspending::Suspending(PoolState& pool)
     pool.is_ = Is::ready;
     throw;
   }
+}
+
+void PoolState::check_unused() const {
+  if (replays_.load() == 0) return;
+  throw UsageError(
+      {.what = "suspend() was called while a replay of a graph of the pool runs, whose memory it would take away",
+       .fix = "call it when the replay has ended, not from a part of the step that stays eager"});
 }
 
 PoolState::Suspending::~Suspending() {

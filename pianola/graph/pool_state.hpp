@@ -90,6 +90,20 @@ class PoolState {
     PoolState* pool_ = nullptr;
   };
 
+  /// A replay, while it lives: what lies between its parts is the graph's, and the pool cannot be suspended. For those on the tape, and
+  /// those between whose parts code of the user's runs.
+  class InUse {
+   public:
+    /// @throws UsageError  As check_ready(), but for pieces.
+    explicit InUse(PoolState& pool);
+    InUse(const InUse&) = delete;
+    InUse& operator=(const InUse&) = delete;
+    ~InUse() { --pool_.replays_; }
+
+   private:
+    PoolState& pool_;
+  };
+
   PoolState(c10::Device device, PoolId id, PoolTraits traits) noexcept : device_(device), id_(id), traits_(traits) {}
   PoolState(const PoolState&) = delete;
   PoolState& operator=(const PoolState&) = delete;
@@ -167,6 +181,7 @@ class PoolState {
   [[nodiscard]] virtual bool holds(std::uintptr_t /*address*/) const { return false; }
   [[noreturn]] void refuse_replay() const;
   void check_pieces() const;
+  void check_unused() const;  // before it sleeps
 
   c10::Device device_;
   PoolId id_;
@@ -174,6 +189,7 @@ class PoolState {
   std::atomic<bool> id_was_told_{false};
   std::atomic<Is> is_{Is::ready};
   std::atomic<std::thread::id> in_pieces_{std::thread::id()};  // whose replay is
+  std::atomic<int> replays_{0};  // InUse; counted before is_ is read, as suspend() sets it before
   OneCall captures_;
   PoolGraphs graphs_;
   bool drops_executables_ = false;  // while it sleeps

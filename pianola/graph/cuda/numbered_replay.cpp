@@ -67,6 +67,8 @@ void NumberedReplay::play(Launcher& launcher, CudaPool& pool, std::size_t first,
     pool.check_ready();  // its pieces may have no executables
   const std::vector<Segments::Segment*> segments = pieces(first, last);
   const std::vector<NumberedCalls::ByHand> by_hand = calls_.by_hand();
+  std::optional<PoolState::InUse> in_use;
+  if (!by_hand.empty()) in_use.emplace(pool);
   std::optional<PoolState::InPieces> in_pieces;
   if (holds_scratch && !by_hand.empty()) in_pieces.emplace(pool);
   auto segment = segments.begin();

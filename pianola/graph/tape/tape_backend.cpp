@@ -160,7 +160,7 @@ class TapeBackend final : public Backend {
  private:
   template <typename Replay>
   void run(const Replay& replay) {
-    pool_->check_ready();
+    const PoolState::InUse in_use(*pool_);
     std::optional<ForeignDraws::Unseen> draws;
     if (!drawn_from_.empty()) draws.emplace(drawn_from_);
     replay();
