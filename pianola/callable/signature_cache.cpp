@@ -113,6 +113,18 @@ class OnStreamOfCall {
   graph::StreamOrders& orders_;
 };
 
+// A replay of the cache runs, on the thread that has its lock. Between its parts runs code of the user's, which may call anything.
+class Replaying {
+ public:
+  explicit Replaying(bool& is_replaying) : is_replaying_(is_replaying) { is_replaying_ = true; }
+  Replaying(const Replaying&) = delete;
+  Replaying& operator=(const Replaying&) = delete;
+  ~Replaying() { is_replaying_ = false; }
+
+ private:
+  bool& is_replaying_;
+};
+
 void check_lanes(int branches, bool plan_memory) {
   if (!plan_memory || branches <= 1) return;
   throw UsageError(
@@ -170,6 +182,7 @@ struct SignatureCache::Impl {
   Newcomers newcomers;
   std::unordered_set<std::string> told;  // reasons that the caller has heard
   OneCall calls;
+  bool is_replaying = false;
   mutable std::recursive_mutex mutex;  // guards all of the above; taken again where a captured function asks for info()
 };
 
@@ -253,6 +266,7 @@ std::optional<SignatureCache::Result> SignatureCache::Impl::replay(SignatureEntr
   orders.enter(graph.device);
   try {
     if (!graph.call->set_numbers(inputs.numbers)) return std::nullopt;
+    const Replaying replaying(is_replaying);
     Result result = graph.replay(inputs.copied);
     entry.note_replay();
     return result;
@@ -314,6 +328,12 @@ std::optional<SignatureCache::Result> SignatureCache::run(Key key, const CallInp
   const auto one_call = impl_->one_call("an iteration", /*may_nest=*/true);
   if (impl_->options.policy.check_call != nullptr) impl_->options.policy.check_call();
   std::unique_lock lock(impl_->mutex);
+  if (impl_->is_replaying)
+      [[unlikely]] {  // a part of the step that stays eager calls the function: its call is part of that
+    lock.unlock();
+    call.run_eagerly();
+    return std::nullopt;
+  }
   SignatureEntry& entry = impl_->entry_for(key, inputs.described(), &call);
   {
     const OnStreamOfCall on_stream(impl_->orders);
@@ -334,7 +354,7 @@ bool SignatureCache::is_due(Key key, const CallInputs& inputs) {
   if (impl_->is_part_of_another(inputs)) return false;
   const auto one_call = impl_->one_call("an iteration", /*may_nest=*/true);
   const std::lock_guard lock(impl_->mutex);
-  return impl_->entry_for(key, inputs.described()).is_due();
+  return !impl_->is_replaying && impl_->entry_for(key, inputs.described()).is_due();
 }
 
 void SignatureCache::capture(Key key, const CallInputs& inputs, Call& call) {
@@ -356,6 +376,7 @@ void SignatureCache::refuse(Key key, const CallInputs& inputs, std::string reaso
   }
   const auto one_call = impl_->one_call("an iteration", /*may_nest=*/true);
   const std::lock_guard lock(impl_->mutex);
+  if (impl_->is_replaying) return;  // perhaps this very graph; the call is eager all the same
   impl_->entry_for(key, inputs.described()).stay_eager(std::move(reason));
 }
 
@@ -387,6 +408,10 @@ void SignatureCache::reset(std::size_t function) {
   if (impl_->maker.is_making()) {
     throw UsageError(
         {.what = "reset() was called by a function while it is captured", .fix = "call it after the call"});
+  }
+  if (impl_->is_replaying) {
+    throw UsageError({.what = "reset() was called by a part that stays eager, while a replay of its function runs",
+                      .fix = "call it after the call"});
   }
   dropped.swap(impl_->functions[function].entries);
   impl_->told.clear();

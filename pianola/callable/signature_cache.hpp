@@ -95,7 +95,8 @@ class PIANOLA_API SignatureCache {
   [[nodiscard]] std::uint64_t oldest_debt(std::size_t function = 0) const;
 
   /// Forgets all signatures of a function and drops their graphs. Outputs and gradients live on, and backward passes of
-  /// calls in flight can still run. @throws UsageError  The function is being captured.
+  /// calls in flight can still run. @throws UsageError  The function is being captured, or a part of it that stays eager calls this
+  /// while it is replayed.
   void reset(std::size_t function = 0);
 
   [[nodiscard]] GraphedInfo info(std::size_t function = 0) const;

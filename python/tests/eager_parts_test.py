@@ -806,3 +806,63 @@ def test_a_part_with_weights_of_its_own_that_were_trained_before(device):
         return step, model
 
     assert_equal(make, device)
+
+
+@pytest.mark.parametrize("outputs", ["clone", "alias"])
+def test_a_part_cannot_reset_its_function_and_calls_it_eagerly(device, outputs):
+    now = []
+
+    @pianola.eager
+    def part(x):
+        if now:
+            now.pop()()
+        return x * 3
+
+    def step(x):
+        return part(x + 1).cumsum(0)
+
+    graphed = pianola.graphed(step, warmup=1, capacity=1, outputs=outputs)
+    for i in range(6):
+        graphed(randn(8, seed=i, device=device))
+
+    def reset():
+        with pytest.raises(pianola.UsageError, match=r"reset\(\) was called by a part that stays eager(.|\n)*fix:"):
+            graphed.reset()
+
+    def call():
+        for i in range(4):
+            other = randn(5, seed=i, device=device)
+            assert_same("other", graphed(other), step(other))
+
+    for i, do in enumerate((reset, call, reset)):
+        now.append(do)
+        x = randn(8, seed=10 + i, device=device)
+        assert_same(do.__name__, graphed(x), step(x))
+    graphed.reset()
+    assert not graphed.info().signatures
+
+
+def test_a_part_cannot_suspend_the_pool_of_its_replay(device):
+    pool, said = pianola.GraphPool(device, can_sleep=True), []
+    suspends = torch.zeros(1)  # of no graph
+
+    @pianola.eager
+    def part(x):
+        if suspends.item():
+            with pytest.raises(pianola.UsageError) as refused:
+                pool.suspend()
+            said.append(str(refused.value))
+        return x * 3
+
+    @pianola.graphed(warmup=1, pool=pool)
+    def step(x):
+        kept = (x * 2).cos() * 1.5
+        return part(x.sum()) + kept
+
+    for i in range(4):
+        suspends.fill_(i == 3)
+        x = randn(100_000, seed=i, device=device)
+        assert_same(f"call {i}", step(x), x.sum() * 3 + (x * 2).cos() * 1.5)
+    assert "suspend() was called while a replay of a graph of the pool runs" in said[0] and not pool.is_asleep
+    assert pool.suspend() > 0
+    pool.resume()
