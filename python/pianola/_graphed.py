@@ -277,6 +277,11 @@ class GraphedFunction(Generic[Arguments, Result]):
         self._refuse_to_be_copied("pickled")
 
 
+def function_of(step: Callable[..., Any]) -> Callable[..., Any]:
+    """The function itself, where it is graphed."""
+    return step.original if isinstance(step, GraphedFunction) else step
+
+
 def _cache_options(options: dict[str, Any], report: Callable[[str], None]) -> "_C.GraphedOptions":
     pool = options["pool"]
     family = pool if isinstance(pool, _C.GraphPoolFamily) else None

@@ -8,7 +8,7 @@ import torch
 from ._audit.target import Arguments, Batches
 from ._device import Device, as_device
 from ._errors import refuse
-from ._graphed import graphed
+from ._graphed import function_of, graphed
 from ._load import _C
 from ._structure import tensors_of
 
@@ -27,7 +27,7 @@ def predict_memory(
     scratch.
 
     Args:
-        step: one iteration.
+        step: one iteration; of a graphed function the function, which its replays do not run.
         batches: the arguments of each call, in turn: tuples of arguments, dicts of keyword arguments, or single arguments.
         device: None: the current CUDA device where there is one, else the CPU.
         warmup: runs before. What the first makes and keeps (states of optimizers) is no part of the forecast then.
@@ -42,11 +42,11 @@ def predict_memory(
     """
     if not callable(step):
         refuse(f"predict_memory() was given a {type(step).__name__}, which cannot be called", "give it a function that runs one iteration")
-    arguments = Batches(batches)
+    arguments, function = Batches(batches), function_of(step)
 
     def run() -> None:
         args, kwargs = arguments.next()
-        step(*args, **kwargs)
+        function(*args, **kwargs)
 
     return _C.predict_memory(run, device=as_device(device), warmup=warmup)
 
@@ -80,10 +80,11 @@ def predict_buckets(step: Callable[..., Any], batches: Iterable[Any], *, device:
     entries = Batches(listed)
     arguments = [entries.next() for _ in listed] or [entries.next()]  # which refuses
     kept: dict[int, Any] = {}
+    function = function_of(step)
 
     def run(bucket: int) -> None:
         args, kwargs = arguments[bucket]
-        kept[bucket] = step(*args, **kwargs)
+        kept[bucket] = function(*args, **kwargs)
 
     names = [_shapes_of(one) for one in arguments]
     inputs = [tensors_of(one) for one in arguments]
@@ -159,7 +160,7 @@ def capture_memory(
     Raises:
         UsageError: as `predict_memory()`, or no graph was made of it, and why.
     """
-    where, arguments = as_device(device), Batches(batches)
+    where, arguments, step = as_device(device), Batches(batches), function_of(step)
     args, kwargs = arguments.next()
     forecast = predict_memory(lambda: step(*args, **kwargs), device=where, warmup=warmup)
     known = {one.number for one in memory_of_graphs(where)}

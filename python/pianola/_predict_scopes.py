@@ -12,6 +12,7 @@ from ._audit.target import Batches
 from ._device import Device, as_device
 from ._errors import UsageError, refuse
 from ._find_layers import find_layers
+from ._graphed import function_of
 from ._load import _C
 from ._structure import tensors_of
 
@@ -42,13 +43,13 @@ def predict_scopes(
     """
     if not callable(step):
         refuse(f"predict_scopes() was given a {type(step).__name__}, which cannot be called", "give it a function that runs one iteration")
-    entries, where = Batches(batches), as_device(device)
+    entries, where, function = Batches(batches), as_device(device), function_of(step)
     args, kwargs = entries.next()
     inputs = [tensor for tensor in tensors_of((args, kwargs)) if tensor.device.type == where.type]
 
     def run() -> None:
         with _named_parts():
-            step(*args, **kwargs)
+            function(*args, **kwargs)
 
     return _C.predict_scopes(run, inputs, device=where, warmup=warmup, lanes=lanes)
 

@@ -49,6 +49,26 @@ def test_the_first_run_counts_if_it_is_looked_at(device):
     assert forecast_of_training(device, warmup=0).left_bytes > forecast_of_training(device).left_bytes
 
 
+def test_a_graphed_function_is_told_by_what_it_runs_not_by_its_replays(device):
+    @pianola.graphed(warmup=1)
+    def step(x):
+        return (x @ x).relu().sum()
+
+    x = torch.randn(256, 256, device=device)
+    told = pianola.predict_memory(step.original, batches=[x], device=device)
+    for _ in range(4):
+        step(x)
+    assert step.replays() > 0
+    for forecast in (
+        pianola.predict_memory(step, batches=[x], device=device),
+        pianola.predict_buckets(step, batches=[(x,)], device=device).buckets[0],
+    ):
+        assert forecast.operations == told.operations
+        assert forecast.bound_bytes == told.bound_bytes
+    scopes = [pianola.predict_scopes(one, [x], device=device).scopes[-1] for one in (step, step.original)]
+    assert scopes[0].pool_bytes == scopes[1].pool_bytes and scopes[0].scratch_bytes == scopes[1].scratch_bytes
+
+
 def test_a_forecast_is_text_json_and_a_page(device):
     forecast = forecast_of_training(device)
     assert str(forecast) == forecast.to_text() and "in use at most" in str(forecast)

@@ -8,7 +8,7 @@ from typing import Any, Callable, Iterable, Iterator, Optional
 import torch
 
 from .._errors import refuse
-from .._graphed import GraphedFunction
+from .._graphed import function_of
 from .._structure import names_of_arguments, tensors_of
 from . import files
 
@@ -21,8 +21,7 @@ class Target:
     def __init__(self, step: Any) -> None:
         if not callable(step):
             refuse(f"a {type(step).__qualname__} cannot be audited", "pass a function or a module")
-        if isinstance(step, GraphedFunction):
-            step = step.original
+        step = function_of(step)
         files.adopt(inspect.unwrap(step))
         self.step = step
         self.module: Optional[torch.nn.Module] = step if isinstance(step, torch.nn.Module) else None
