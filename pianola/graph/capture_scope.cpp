@@ -59,7 +59,7 @@ CaptureScope::CaptureScope(Graph& graph, CaptureOptions options) {
     throw UsageError({.what = "a CaptureScope cannot capture a graph with numbers, which needs calls with other ones",
                       .fix = "use Graph::capture, which takes the step as a function"});
   }
-  impl_->graph.inputs = options.inputs.size();
+  impl_->graph.keep_shapes(options.inputs);
   impl_->session.emplace(*impl_->graph.backend, without_warmup(options));
   impl_->session->begin();
 }

@@ -11,9 +11,11 @@
 #include <pianola/graph/living_graphs.hpp>
 #include <pianola/graph/open_capture.hpp>
 #include <pianola/graph/pool_state.hpp>
+#include <pianola/trace/describe.hpp>
 #include <pianola/trace/plain_check.hpp>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <fstream>
 #include <optional>
@@ -219,7 +221,29 @@ Graph::~Graph() {
 
 void Graph::Impl::capture(const std::function<void()>& step, const CaptureOptions& options) {
   adopt(graph::record_step(*backend, step, options));
-  inputs = options.inputs.size();
+  keep_shapes(options.inputs);
+}
+
+void Graph::Impl::keep_shapes(std::span<const at::Tensor> captured_inputs) {
+  inputs.clear();
+  for (const at::Tensor& input : captured_inputs) inputs.push_back(input.sizes().vec());
+}
+
+// A copy takes the input's bytes from the source, and would take what lies behind a shorter one.
+void Graph::Impl::check_sources(std::span<const at::Tensor> sources) const {
+  if (sources.size() != inputs.size()) [[unlikely]] {
+    throw UsageError({.what = fmt::format("replay() was given {} tensors for {} inputs; nothing was launched",
+                                          sources.size(), inputs.size()),
+                      .fix = "pass one tensor for each of CaptureOptions::inputs"});
+  }
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    if (!sources[i].defined() || sources[i].sizes() == c10::IntArrayRef(inputs[i])) [[likely]]
+      continue;
+    throw UsageError(
+        {.what = fmt::format("replay() was given {} for input {}, whose shape is [{}]; nothing was launched",
+                             trace::describe(sources[i]), i, fmt::join(inputs[i], ", ")),
+         .fix = "pass a tensor of the input's shape; another shape needs a graph of its own"});
+  }
 }
 
 void Graph::capture(const std::function<void()>& step, const CaptureOptions& options) {
@@ -251,18 +275,14 @@ void Graph::replay() {
   const OneCall::Scope call = impl_->call("replay()");
   impl_->check_replayable();
   impl_->numbers.give(graph::GraphNumbers(*this));
-  if (impl_->inputs != 0) impl_->backend->keep_inputs();
+  if (!impl_->inputs.empty()) impl_->backend->keep_inputs();
   impl_->replay();
 }
 
 void Graph::replay(std::span<const at::Tensor> sources) {
   const OneCall::Scope call = impl_->call("replay()");
   impl_->check_replayable();
-  if (sources.size() != impl_->inputs) [[unlikely]] {
-    throw UsageError({.what = fmt::format("replay() was given {} tensors for {} inputs; nothing was launched",
-                                          sources.size(), impl_->inputs),
-                      .fix = "pass one tensor for each of CaptureOptions::inputs"});
-  }
+  impl_->check_sources(sources);
   impl_->numbers.give(graph::GraphNumbers(*this));
   impl_->backend->copy_inputs(sources);
   impl_->replay();

@@ -139,7 +139,7 @@ class PIANOLA_API Graph {
   /// The same, after copying `sources` into CaptureOptions::inputs, one for each: same shape, any memory of the device.
   /// One that is undefined fills its input with zeros; one that is the input's own memory is not copied.
   ///
-  /// @throws UsageError  Another number of tensors than the inputs of the capture; nothing was launched.
+  /// @throws UsageError  Another number of tensors than the inputs of the capture, or another shape; nothing was launched.
   void replay(std::span<const at::Tensor> sources);
 
   /// Makes the executable from the captured graph as it is now, in place of an earlier one; for

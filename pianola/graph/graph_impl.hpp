@@ -7,9 +7,14 @@
 #include <pianola/graph/living_graphs.hpp>
 #include <pianola/graph/named_numbers.hpp>
 
+#include <ATen/core/Tensor.h>
+
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
+#include <vector>
 
 namespace pianola {
 
@@ -30,6 +35,9 @@ struct Graph::Impl {
   /// Before a replay.
   void check_replayable();
   void check_modes() const;
+  /// For the inputs. @throws UsageError  Their number, or the shape of one, is another.
+  void check_sources(std::span<const at::Tensor> sources) const;
+  void keep_shapes(std::span<const at::Tensor> captured_inputs);
   /// Of a graph whose modules ran in a region of other numbers: it has to be replayed in one that computes the same.
   void check_region() const;
   void tell_region() const;
@@ -51,9 +59,9 @@ struct Graph::Impl {
   std::unique_ptr<graph::Backend> backend;
   std::optional<graph::CaptureResult> result;  // empty: nothing is captured
   graph::NamedNumbers numbers;
-  std::size_t inputs = 0;            // that replay(sources) fills
-  graph::ProcessMark process;        // that captured
-  std::size_t failed_operation = 0;  // of the last replay
+  std::vector<std::vector<std::int64_t>> inputs;  // the shapes of those that replay(sources) fills
+  graph::ProcessMark process;                     // that captured
+  std::size_t failed_operation = 0;               // of the last replay
   OneCall calls;
 
  private:

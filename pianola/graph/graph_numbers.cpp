@@ -27,7 +27,7 @@ bool GraphNumbers::runs_unknown_kernels() const { return impl_.backend->runs_unk
 void GraphNumbers::check_replayable() const { impl_.check_replayable(); }
 
 void GraphNumbers::copy_inputs(std::span<const at::Tensor> sources) const {
-  if (impl_.inputs != 0) impl_.backend->copy_inputs_now(sources);
+  if (!impl_.inputs.empty()) impl_.backend->copy_inputs_now(sources);
 }
 
 void GraphNumbers::repeat_recorded_call(bool repeat) const { impl_.backend->repeat_recorded_call(repeat); }

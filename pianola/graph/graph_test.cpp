@@ -300,5 +300,22 @@ TEST_P(GraphTest, ReplayWithAnotherNumberOfSourcesIsRefused) {
               ::testing::HasSubstr("0 tensors for 1 inputs"));
 }
 
+// Of the input's strides, or such as copy_() would repeat.
+TEST_P(GraphTest, ReplayWithASourceOfAnotherShapeIsRefused) {
+  const at::Tensor a = randn({4, 3});
+  at::Tensor result;
+  Graph graph(device());
+  graph.capture([&] { result = a + 1; }, {.inputs = {a}});
+  const at::Tensor before = a.clone();
+  for (const at::Tensor& source : {randn({2, 3}), randn({3}), randn({1, 3}), randn({4, 3, 1}), randn({8, 3})}) {
+    EXPECT_THAT(testing::refusal<UsageError>("shape of a source", [&] { graph.replay({{source}}); }),
+                ::testing::HasSubstr("for input 0, whose shape is [4, 3]; nothing was launched"));
+  }
+  EXPECT_TRUE(same(a, before));
+  const at::Tensor source = randn({4, 3});
+  graph.replay({{source}});
+  EXPECT_TRUE(same(result, source + 1));
+}
+
 }  // namespace
 }  // namespace pianola::graph_test

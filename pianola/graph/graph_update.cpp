@@ -71,7 +71,7 @@ void Graph::Impl::check_may_update(const CaptureOptions& options) const {
                   "set its numbers; for other tensors or shapes call reset() and capture()");
   }
   check_capture_of_update(*result);
-  check_options_of_update(options, inputs);
+  check_options_of_update(options, inputs.size());
   graph::require_known_internals(device);
 }
 
@@ -89,6 +89,7 @@ void Graph::Impl::update(const std::function<void()>& step, const CaptureOptions
   graph::LivingGraphs::of_this_process().remove(this);
   backend.swap(other);
   adopt(std::move(recorded));
+  keep_shapes(options.inputs);
   failed_operation = 0;
 }
 

@@ -116,6 +116,7 @@ WRONG = {
     "parallel": (lambda: pianola.ParallelOptions(workspaces="x"), "workspaces"),
     "device": (lambda: pianola.Graph([]), "device"),
     "replay": (replayed(3), "input 1"),
+    "replay of a shorter tensor": (replayed(X[:1]), "for input 0, whose shape is [2]; nothing was launched"),
     "replay of a list": (replayed([X]), "input 1"),
 }  # fmt: skip
 _NEVER = ("Unable to cast", "incompatible", "Invoked with", "The following argument types")
