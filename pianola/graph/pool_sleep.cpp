@@ -98,9 +98,10 @@ PoolState::Suspending::Suspending(PoolState& pool)
              "old one after resume()",
          .fix = "capture it into a pool that does not sleep, or reset it before and capture it again after"});
   }
+  pool.check_unused();  // else the next part of a replay that runs would find it asleep
   pool.is_ = Is::asleep;
   try {
-    pool.check_unused();
+    pool.check_unused();  // one that began meanwhile
     pool.graphs_.go_to_sleep();
     pool.prepare_sleep();
   } catch (...) {
