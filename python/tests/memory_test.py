@@ -1,5 +1,6 @@
 """`pianola.predict_memory`, and limits of memory."""
 
+import copy
 import functools
 import json
 import os
@@ -10,6 +11,7 @@ import pianola
 import pytest
 import torch
 from layer_programs import Gpt, training_step, words
+from pianola import _C
 from torch import nn
 from torch.nn import functional as F
 from twins import assert_same
@@ -193,12 +195,40 @@ print("as ever")
 """
 
 
-@pytest.mark.parametrize("settings", ["expandable_segments:True", "max_split_size_mb:64,roundup_power2_divisions:4", "garbage_collection_threshold:0.5"])
-def test_graphs_under_settings_of_torchs_allocator(device, settings):
+AS_FORECAST = """
+def step():
+    for mib in (33, 39, 54, 8):
+        scratch = torch.empty(mib << 18, device="cuda")
+        del scratch
+    return torch.empty(4 << 18, device="cuda").fill_(1)
+
+graph, out = pianola.Graph("cuda"), []
+forecast = pianola.predict_memory(step, device="cuda")
+graph.capture(lambda: out.append(step()), warmup=2)
+assert graph.info().pool_bytes == forecast.pool_bytes, (graph.info().pool_bytes, forecast.pool_bytes)
+print(forecast.pool_bytes >> 20)
+"""
+
+
+@pytest.mark.parametrize(
+    "settings, pool_mib",
+    [
+        ("expandable_segments:True", None),
+        ("max_split_size_mb:32,roundup_power2_divisions:4", None),
+        ("max_split_size_mb:32", None),
+        ("roundup_power2_divisions:[256:1,512:2,>:4]", None),
+        ("garbage_collection_threshold:0.5", 34 + 40 + 54),
+        ("", 34 + 40 + 54),
+    ],
+)
+def test_graphs_under_settings_of_torchs_allocator(device, settings, pool_mib):
+    """They replay as ever, and take what was foretold."""
     if device.type == "cpu":
         pytest.skip("they are of CUDA's")
-    ran = under(settings, SEVERAL_GRAPHS)
-    assert ran.stdout.strip() == "as ever", ran.stderr
+    ran = under(settings, SEVERAL_GRAPHS + AS_FORECAST)
+    lines = ran.stdout.split("\n")
+    assert lines[0] == "as ever", ran.stderr
+    assert lines[1] == str(pool_mib) or (pool_mib is None and int(lines[1]) > 50), ran.stderr
 
 
 def test_expandable_segments_refuse_a_pool_that_sleeps(device):
@@ -208,11 +238,174 @@ def test_expandable_segments_refuse_a_pool_that_sleeps(device):
     assert "has segments of its own, which torch refuses with expandable_segments" in ran.stderr
 
 
-def test_torchs_other_allocator_is_refused_in_words(device):
+@pytest.mark.parametrize(
+    "call, says",
+    [
+        ("pianola.Graph('cuda').capture(step)", "graphs need pools of memory, and torch's allocator cudaMallocAsync has none"),
+        ("pianola.GraphPool('cuda')", "graphs need pools of memory, and torch's allocator cudaMallocAsync has none"),
+        ("pianola.GraphPool('cuda', can_sleep=True)", "a pool that sleeps needs torch's native allocator of CUDA memory"),
+        ("pianola.GraphPool('cuda', plan_memory=True)", "graphs need pools of memory, and torch's allocator cudaMallocAsync has none"),
+        ("pianola.predict_memory(step, device='cuda')", "cannot be watched: another allocator is in the place of torch's"),
+        ("iteration = pianola.FullIteration(lambda x: x * 2); [iteration(torch.ones(2, device='cuda')) for _ in range(5)]",
+         "graphs need pools of memory, and torch's allocator cudaMallocAsync has none"),
+        ("pianola.make_graphed_callables(torch.nn.Linear(2, 2).cuda(), (torch.ones(2, 2, device='cuda'),))",
+         "graphs need pools of memory, and torch's allocator cudaMallocAsync has none"),
+    ],
+)  # fmt: skip
+def test_torchs_other_allocator_is_refused_in_words(device, call, says):
     if device.type == "cpu":
         pytest.skip("it is CUDA's")
-    ran = under("backend:cudaMallocAsync", "torch.ones(1).cuda(); pianola.Graph('cuda').capture(lambda: torch.ones(2, device='cuda'))")
-    assert "UnsupportedError: graphs need pools of memory, and torch's allocator cudaMallocAsync has none" in ran.stderr
+    ran = under("backend:cudaMallocAsync", f"torch.ones(1).cuda()\nstep = lambda: torch.ones(2, device='cuda')\n{call}")
+    assert "UnsupportedError: " in ran.stderr and says in ran.stderr, ran.stderr
+    assert "leave backend:cudaMallocAsync out of PYTORCH_CUDA_ALLOC_CONF" in ran.stderr
+
+
+def test_graphed_calls_under_torchs_other_allocator_stay_eager_and_say_why(device):
+    if device.type == "cpu":
+        pytest.skip("it is CUDA's")
+    program = """
+told = []
+double = pianola.graphed(lambda x: x * 2, on_fallback=told.append)
+for i in range(6):
+    assert double(torch.full((2,), float(i), device="cuda")).tolist() == [2.0 * i] * 2
+print(len(told), told[0])
+"""
+    ran = under("backend:cudaMallocAsync", program)
+    assert ran.stdout.startswith("1 ") and "torch's allocator cudaMallocAsync has none" in ran.stdout, ran.stderr
+
+
+class RunsOut:
+    """A step that trains, and that lacks memory the first `times` that it is captured; and its eager twin."""
+
+    def __init__(self, device, times=1):
+        torch.manual_seed(4)
+        self.model = Classifier().to(device)
+        self.twin = copy.deepcopy(self.model)
+        self.step = training_step(self.model, torch.optim.SGD(self.model.parameters(), lr=0.1))
+        self.eager = training_step(self.twin, torch.optim.SGD(self.twin.parameters(), lr=0.1))
+        self.times = times
+
+    def __call__(self, x, y):
+        loss = self.step(x, y)
+        if _C.is_recording() and self.times > 0:
+            self.times -= 1
+            raise torch.OutOfMemoryError("says the test")
+        return loss
+
+    def check_alike(self, when):
+        for name, value in self.model.state_dict().items():
+            assert_same(f"{name} {when}", value, self.twin.state_dict()[name])
+
+
+def test_a_graph_whose_step_lacks_memory_raises_torchs_error_and_is_captured_next(device):
+    runs_out = RunsOut(device, times=2)
+    x, y = batch(device)
+    graph, losses = pianola.Graph(device), []
+    for _ in range(2):
+        with pytest.raises(torch.OutOfMemoryError, match="says the test"):
+            graph.capture(lambda: runs_out(x, y))
+        runs_out.check_alike("after the failure")
+    graph.capture(lambda: losses.append(runs_out(x, y)))
+    for i in range(3):
+        graph.replay()
+        assert_same(f"loss {i}", losses[-1], runs_out.eager(x, y))
+        runs_out.check_alike(f"after replay {i}")
+
+
+def test_an_iteration_whose_step_lacks_memory_raises_torchs_error_and_is_captured_next(device):
+    runs_out = RunsOut(device, times=2)
+    iteration = pianola.FullIteration(lambda inputs: runs_out(*inputs))
+    for i in range(8):
+        inputs = batch(device, i)
+        if i == 3:
+            for _ in range(2):
+                with pytest.raises(torch.OutOfMemoryError, match="says the test"):
+                    iteration(inputs)
+                runs_out.check_alike("after the failure")
+        assert_same(f"loss {i}", iteration(inputs), runs_out.eager(*inputs))
+        runs_out.check_alike(f"after iteration {i}")
+    assert iteration.info().signatures[0].replays == 5
+
+
+def test_calls_of_a_step_that_lacks_memory_stay_eager_until_their_graphs_are_forgotten(device):
+    runs_out, told = RunsOut(device), []
+    graphed = pianola.graphed(runs_out, on_fallback=told.append)
+    for i in range(12):
+        inputs = batch(device, i)
+        assert_same(f"loss {i}", graphed(*inputs), runs_out.eager(*inputs))
+        runs_out.check_alike(f"after call {i}")
+        if i == 5:
+            assert graphed.info().signatures[0].state == "eager"
+            graphed.forget_graphs()
+    assert len(told) == 1 and "says the test" in told[0]
+    assert graphed.info().signatures[0].replays == 3
+
+
+OUT_OF_MEMORY = """
+class Large(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(1 << 20, device="cuda"))
+    def forward(self, x):
+        return ((x.expand(64, -1) * self.weight) * 2 + 1).sum()
+
+net, x, told = Large(), torch.ones(1 << 20, device="cuda"), []
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+def step(x):
+    optimizer.zero_grad()
+    loss = net(x)
+    loss.backward()
+    optimizer.step()
+    return loss
+
+def fill():
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    total = torch.cuda.mem_get_info()[1]
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + (96 << 20)) / total)
+
+def free():
+    torch.cuda.set_per_process_memory_fraction(1.0)
+"""
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        "graph = pianola.Graph('cuda'); attempt = lambda: graph.capture(lambda: step(x), warmup=0)",
+        "graph = pianola.Graph('cuda'); attempt = lambda: graph.capture(lambda: step(x), warmup=1, plan_memory=True)",
+        "attempt = lambda: pianola.make_graphed_callables(net, (x,))",
+        "iteration = pianola.FullIteration(step); [iteration(x) for _ in range(3)]; attempt = lambda: iteration(x)",
+        "iteration = pianola.FullIteration(step, plan_memory=True); [iteration(x) for _ in range(3)]; attempt = lambda: iteration(x)",
+    ],
+)
+def test_whatever_captures_lacks_memory_by_torchs_name(device, attempt):
+    """On a device that is full. Nothing is lost, three times over; then it works."""
+    if device.type == "cpu":
+        pytest.skip("it fills a GPU")
+    program = OUT_OF_MEMORY + f"""
+step(x)
+{attempt}
+before = net.weight.detach().clone()
+fill()
+sizes = []
+for _ in range(3):
+    try:
+        attempt()
+        print("nothing was raised")
+    except torch.OutOfMemoryError:
+        pass
+    assert torch.equal(net.weight, before)
+    torch.cuda.synchronize()
+    sizes.append(torch.cuda.memory_allocated())
+assert sizes[1] == sizes[2], sizes
+free()
+attempt()
+print("as ever")
+"""
+    ran = under("", program)
+    assert ran.stdout.strip() == "as ever", ran.stdout + ran.stderr
 
 
 @pytest.mark.parametrize("way", ["graphed", "iteration"])
