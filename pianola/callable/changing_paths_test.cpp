@@ -263,28 +263,6 @@ TEST_P(ChangingPathsTest, TensorsThatTheFunctionKeepsAreNotOverwritten) {
   }
 }
 
-// The next call of a length comes when the function keeps what it made in one of another length.
-TEST_P(ChangingPathsTest, SoItIsWhereLengthsTakeTurnsAndTheBackwardPassComesLater) {
-  const at::Tensor weight = randn({12}, 7).requires_grad_();
-  at::Tensor kept;
-  Graphed graphed = pianola::graphed(
-      [&](const at::Tensor& x) {
-        const at::Tensor y = x * weight;
-        kept = y.detach();
-        return y + 1;
-      },
-      logged());
-  for (std::uint64_t call = 0; call < 8; ++call) {
-    for (const std::int64_t rows : {8, 5}) {
-      const at::Tensor x = batch(call, rows);
-      square(graphed(x)).backward();
-      EXPECT_TRUE(same(kept, x * weight.detach())) << call << ", rows " << rows;
-    }
-  }
-  ASSERT_EQ(reasons.size(), 2U);
-  EXPECT_THAT(reasons[0], AllOf(HasSubstr("keeps a tensor that it made and does not return"), HasSubstr("PG802")));
-}
-
 TEST_P(ChangingPathsTest, AHistoryThatTheCallerKeepsIsNoKeeping) {
   const auto net = make_net<MlpNet>();
   Graphed graphed = pianola::graphed(net, logged());

@@ -25,7 +25,6 @@ struct LastRun {
   std::shared_ptr<CheckedReads> reads = {};  // also of one that threw; nullptr: replays check none
   CustomBackwards backwards;
   std::optional<InputHolders> inputs = {};  // as the first run began, which warms up
-  std::optional<KeptTensors> kept = {};     // but its results
 };
 
 // The same, and its last run is observed.
@@ -48,9 +47,7 @@ Callable observed(const Callable& callable, const std::shared_ptr<LastRun>& last
         std::move(islands), last->reads);
     *numbers = graph::NumberUses();  // its aliases of views hold what they look at, and there are no slots
     last->run->islands().check_no_parameters();
-    const std::vector<at::Tensor> results = leaves_of(value);
-    last->kept.emplace(*last->run, inputs, results, std::vector<at::Tensor>());
-    last->backwards = CustomBackwards(inputs, results);
+    last->backwards = CustomBackwards(inputs, leaves_of(value));
     return value;
   });
 }
@@ -62,13 +59,6 @@ void check_no_input_is_kept(InputHolders inputs, const Observation& observation,
   if (!inputs.kept_for_long()) return;
   call.collect_garbage();
   if (const auto input = inputs.kept()) throw UsageError(KeptTensors::refuse_kept_input(*input));
-}
-
-// The same of what the latest of these runs made. The histories of its results, which may have saved it, are gone.
-void check_nothing_made_is_kept(const KeptTensors& kept, Call& call) {
-  if (!kept.any_for_long()) return;
-  call.collect_garbage();
-  if (auto offence = kept.offence()) throw UsageError(*std::move(offence));
 }
 
 // The same, and notes that it was run.
@@ -188,7 +178,6 @@ std::unique_ptr<CapturedCall> GraphMaker::make_callable(const Callable& callable
   };
   options.post_warmup = [&] {
     if (last->inputs) check_no_input_is_kept(*last->inputs, observation, call);
-    if (last->kept && !observation.remakes()) check_nothing_made_is_kept(*last->kept, call);
   };
   std::optional<GraphedCallable> made;
   try {

@@ -78,12 +78,6 @@ bool KeptTensors::any() const {
   return std::any_of(kept_.begin(), kept_.end(), [&](const Kept& kept) { return is_held(kept); });
 }
 
-bool KeptTensors::any_for_long() const {
-  const auto end = std::chrono::steady_clock::now() + kPatience;
-  while (any() && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(std::chrono::microseconds(100));
-  return any();
-}
-
 // A backward pass returns before the thread of the device has dropped its last references: to the gradients that
 // torch::autograd::grad() returned, and to whatever its last node was given. A process group lets go of a collective's tensors
 // some time after it is done.

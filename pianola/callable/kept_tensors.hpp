@@ -28,8 +28,6 @@ class KeptTensors {
   /// Whether there are such, which a history of results may hold.
   [[nodiscard]] bool is_open() const;
   [[nodiscard]] bool any() const;
-  /// The same, after a moment in which the threads of autograd let go of what they were given.
-  [[nodiscard]] bool any_for_long() const;
   /// The inputs, for which a history speaks as well. See Note [Inputs that a function keeps].
   [[nodiscard]] InputHolders& inputs() noexcept { return inputs_; }
   /// One that is kept, where that can be said; right behind the call.

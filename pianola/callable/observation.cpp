@@ -185,8 +185,6 @@ Observation::Observation(EagerRun run, const HostEffects& effects, std::span<con
       shows_gradients_(!run.parts().parameters_of_users_code().empty()),
       is_data_parallel_(communicates_ && run.communication()->oddity == trace::Oddity::data_parallel),
       inputs_elsewhere_(input_elsewhere(inputs, device_).has_value()),
-      remakes_(std::any_of(effects.remade.begin(), effects.remade.end(),
-                           [&](const at::Tensor& tensor) { return run.watch().made(tensor); })),
       begins_anew_(effects.begins_anew),
       log_(std::move(run.log())) {
   for (const graph::IslandNotes& island : islands_) {

@@ -94,8 +94,6 @@ class Observation {
   [[nodiscard]] bool has_inputs_elsewhere() const noexcept { return inputs_elsewhere_; }
   /// Positions of inputs whose memory is that of no result, gradient or place that replays fill: who holds them afterwards keeps them.
   [[nodiscard]] const std::vector<std::size_t>& inputs_to_let_go() const noexcept { return inputs_to_let_go_; }
-  /// Whether it made tensors that are kept where nobody looks; see HostEffects::remade. Another run makes others.
-  [[nodiscard]] bool remakes() const noexcept { return remakes_; }
   [[nodiscard]] KeptTensors take_kept() noexcept { return std::move(kept_); }
 
   [[nodiscard]] std::string difference_to_capture(const trace::OperationLog& capture) const;
@@ -141,7 +139,6 @@ class Observation {
   bool shows_gradients_;
   bool is_data_parallel_;
   bool inputs_elsewhere_;
-  bool remakes_;
   bool begins_anew_;
   trace::OperationLog log_;
 };
