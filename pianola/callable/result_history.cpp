@@ -72,13 +72,20 @@ bool ResultHistory::may_hold_tensors() const {
   return std::any_of(open_.begin(), open_.end(), [](const auto& node) { return !node.expired(); });
 }
 
-// A leaf is held by the node that accumulates its gradient, and here while it is looked at.
+// A leaf is held by the node that accumulates its gradient, and here while it is looked at; the gradient is the leaf's.
 std::size_t ResultHistory::references_to(const c10::Storage& memory) const {
-  return static_cast<std::size_t>(std::count_if(leaves_.begin(), leaves_.end(), [&](const trace::WeakTensor& weak) {
+  const auto lies_there = [&](const at::Tensor& tensor, std::size_t references) {
+    return tensor.defined() && trace::storage_of(tensor) == memory.unsafeGetStorageImpl() &&
+           trace::references_to(tensor) == references;
+  };
+  std::size_t found = 0;
+  for (const trace::WeakTensor& weak : leaves_) {
     const at::Tensor leaf(weak.lock());
-    return leaf.defined() && trace::storage_of(leaf) == memory.unsafeGetStorageImpl() &&
-           trace::references_to(leaf) == 2;
-  }));
+    if (!leaf.defined() || trace::references_to(leaf) != 2) continue;
+    found += lies_there(leaf, 2) ? 1 : 0;
+    found += lies_there(leaf.grad(), 1) ? 1 : 0;
+  }
+  return found;
 }
 
 }  // namespace pianola::callable

@@ -16,6 +16,10 @@ using callable::ResultHistory;
 
 class ResultHistoryTest : public testing::CallableTest {
  protected:
+  void SetUp() override {
+    CallableTest::SetUp();
+    if (!IsSkipped() && !HasFatalFailure()) weight_ = randn({12}, 7).requires_grad_();
+  }
   using Run = std::function<at::Tensor(const at::Tensor& x)>;
 
   // What one run returned, and its history.
@@ -33,7 +37,7 @@ class ResultHistoryTest : public testing::CallableTest {
   }
   static at::Tensor squares(const at::Tensor& x) { return x.relu().pow(2).sum(); }
 
-  at::Tensor weight_ = randn({12}, 7).requires_grad_();
+  at::Tensor weight_;
 };
 PIANOLA_ON_EVERY_DEVICE(ResultHistoryTest);
 
@@ -112,6 +116,22 @@ TEST_P(ResultHistoryTest, LeavesThatItAloneHoldsAreItsOwn) {
   EXPECT_EQ(made.history.references_to(made.x.storage()), 1U);
   const Made other = run([&](const at::Tensor& x) { return attack(x, /*holds=*/true); });
   EXPECT_EQ(other.history.references_to(other.x.storage()), 0U);
+}
+
+TEST_P(ResultHistoryTest, SoAreTheirGradients) {
+  for (const bool holds : {false, true}) {
+    at::Tensor held;
+    c10::Storage gradient;
+    const Made made = run([&](const at::Tensor& x) {
+      const at::Tensor leaf = x.detach().requires_grad_();
+      at::Tensor loss = squares(leaf * weight_);
+      loss.backward();
+      gradient = leaf.grad().storage();
+      if (holds) held = leaf.grad();
+      return loss;
+    });
+    EXPECT_EQ(made.history.references_to(gradient), holds ? 0U : 1U);
+  }
 }
 
 TEST_P(ResultHistoryTest, WhatIsOlderThanTheRunIsNotOfIt) {
