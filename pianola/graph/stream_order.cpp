@@ -29,10 +29,9 @@ void check_can_be_waited_for([[maybe_unused]] const c10::Stream& stream) {
 
 }  // namespace
 
-// torch names such a stream by its handle.
-bool may_end([[maybe_unused]] const c10::Stream& stream) {
+bool is_named_by_its_handle([[maybe_unused]] const c10::Stream& stream) {
 #if PIANOLA_WITH_CUDA
-  if (!stream.device().is_cuda() || stream.id() == 0) return false;
+  if (!stream.device().is_cuda()) return false;
   const c10::cuda::CUDAStream of_cuda(stream);
   return stream.id() == static_cast<c10::StreamId>(reinterpret_cast<std::intptr_t>(of_cuda.stream()));
 #else

@@ -8,8 +8,14 @@
 
 namespace pianola::graph {
 
-/// Whether it is a stream that torch has not made: whoever did may destroy it.
-[[nodiscard]] bool may_end(const c10::Stream& stream);
+/// The whole of the question that may_end() asks.
+[[nodiscard]] bool is_named_by_its_handle(const c10::Stream& stream);
+
+/// Whether it is a stream that torch has not made: whoever did may destroy it. Torch names such a stream by its handle, which is the address
+/// of something and so never odd: torch's own, whose numbers are odd, cost a comparison.
+[[nodiscard]] inline bool may_end(const c10::Stream& stream) {
+  return (stream.id() & 1) == 0 && stream.id() != 0 && is_named_by_its_handle(stream);
+}
 
 /// Orders replays of graphs that share memory: one that is made on another stream waits, on the device, for the work of
 /// the stream before. All on one device; nothing on the CPU. One caller at a time.

@@ -32,7 +32,8 @@ void Launcher::launch(CudaPool& pool, Piece piece, const Start& start) {
   c10::cuda::OptionalCUDAGuard on_device;
   if (c10::cuda::current_device() != device_.index()) on_device.set_index(device_.index());
   const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device_.index());
-  if (capture_status(stream.stream()) != CaptureStatus::none) [[unlikely]]
+  const CUstream handle = stream.stream();  // torch asks for the device each time
+  if (capture_status(handle) != CaptureStatus::none) [[unlikely]]
     refuse_inside_capture();
   const PoolTurn turn(pool.turns());
   pool.check_ready();
@@ -43,9 +44,9 @@ void Launcher::launch(CudaPool& pool, Piece piece, const Start& start) {
   GeneratorClock::Turn numbers(clock_, stream.unwrap());
   if (watched_) [[unlikely]]
     WatchedReplays::check();
-  start(turn, stream.stream());
+  start(turn, handle);
   if (watched_ && piece.is_last) [[unlikely]]
-    watched_->launched(stream.stream());
+    watched_->launched(handle);
   if (piece.is_last) numbers.launched();
   entry_.sign(turn);
   if (may_end(stream.unwrap())) [[unlikely]] {
