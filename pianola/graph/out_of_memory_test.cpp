@@ -8,9 +8,11 @@
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <thread>
 
 namespace pianola::out_of_memory_test {
 namespace {
@@ -49,6 +51,7 @@ class OutOfMemoryTest : public testing::DeviceTest {
 
   // What libraries, streams and generators take once and keep.
   static void settle(const CaptureOptions& options) {
+    Training(device(), 0.2).step();  // no capture can hold that libraries make their handles
     for (int round = 0; round < 2; ++round) {
       Training training(device(), 0.2);
       Graph graph(device());
@@ -90,10 +93,19 @@ class OutOfMemoryTest : public testing::DeviceTest {
       training.output.reset();
       training.loss.reset();
       training.gradients.clear();
-      synchronize();
-      EXPECT_LE(memory.in_use(), in_use) << "memory that nobody gives back";
+      EXPECT_TRUE(is_given_back()) << "memory that nobody gives back";
       expect_same(training.state(), state, "after the failure");
       EXPECT_TRUE(same(state_of(generator), drawn));
+    }
+
+    // Autograd's thread lets go of what it had of a failed backward pass behind the error.
+    [[nodiscard]] bool is_given_back() const {
+      synchronize();
+      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+      while (memory.in_use() > in_use && std::chrono::steady_clock::now() < end) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      return memory.in_use() <= in_use;
     }
 
     void expect_replays_as_eager() {

@@ -96,7 +96,7 @@ TEST_P(EndingStreamsTest, AGraphOutlivesTheStreamsThatItWasReplayedOn) {
 TEST_P(EndingStreamsTest, WhatAGraphReadIsInUseUntilItsReplaysAreOverOnWhicheverThreadTheyWere) {
   for (const bool on_another_thread : {false, true}) {
     const std::int64_t before = bytes_in_use();
-    const auto is_in_use = [&] { return bytes_in_use() - before >= static_cast<std::int64_t>(64 * kMiB); };
+    const auto is_in_use = [&] { return bytes_in_use() - before >= static_cast<std::int64_t>(32 * kMiB); };
     const GraphPool pool(device());
     Graph graph(device());
     Halt halt;
