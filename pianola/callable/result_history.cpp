@@ -1,6 +1,7 @@
 #include <pianola/callable/result_history.hpp>
 
 #include <pianola/callable/custom_backwards.hpp>
+#include <pianola/callable/leaf_scope.hpp>
 #include <pianola/trace/references.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
@@ -56,6 +57,8 @@ ResultHistory::ResultHistory(const std::vector<at::Tensor>& results, std::uint64
   for (const at::Tensor& result : results) visit(result.grad_fn().get());
   for (std::size_t i = 0; i < found.size() && !is_open; ++i) {
     if (const auto* const leaf = dynamic_cast<const autograd::AccumulateGrad*>(found[i])) {
+      // Hooks of a leaf that the history alone holds go with it, those of a parameter do not.
+      is_open = trace::references_to(leaf->variable) == 1 && has_hooks(leaf->variable);
       leaves_.emplace_back(leaf->variable.getIntrusivePtr());
     } else if (run.has(*found[i])) {
       is_open = run.may_hold_tensors(*found[i]);

@@ -17,7 +17,8 @@ namespace pianola::callable {
 // The history of a result holds what its backward pass needs, as long as somebody holds the result: references to what the run made or was
 // given, which are not the function's. A step runs that backward pass itself, which lets go of all that was saved, so that `return loss`
 // tells as much as `return loss.detach()`. What is left are leaves: a history leads to each, as to one that an attack makes of its input.
-// While a node holds what nobody can tell (it did not run, or is a custom function, or has hooks), nothing can be said.
+// While a node holds what nobody can tell (it did not run, or is a custom function, or has hooks, as a leaf that it alone holds may have),
+// nothing can be said.
 
 /// The history of what a run returned. Keeps nothing alive. One thread.
 class ResultHistory {

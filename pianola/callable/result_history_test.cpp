@@ -134,6 +134,21 @@ TEST_P(ResultHistoryTest, SoAreTheirGradients) {
   }
 }
 
+TEST_P(ResultHistoryTest, MayHoldWhatHooksOfALeafHoldThatItAloneHolds) {
+  for (const bool holds : {false, true}) {
+    at::Tensor held;
+    const Made made = run([&](const at::Tensor& x) {
+      const at::Tensor leaf = x.detach().requires_grad_(), signs = x.sign();
+      leaf.register_hook([signs](const at::Tensor& gradient) { return gradient * signs; });
+      if (holds) held = leaf;
+      at::Tensor loss = squares(leaf * weight_);
+      loss.backward();
+      return loss;
+    });
+    EXPECT_EQ(made.history.may_hold_tensors(), !holds);
+  }
+}
+
 TEST_P(ResultHistoryTest, WhatIsOlderThanTheRunIsNotOfIt) {
   const at::Tensor before = weight_ * 2;
   const Made made = run([&](const at::Tensor& x) {
