@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ._host_places import SIMPLE, Place, Store, cell_content, held, holders_of
-from ._torch_abi import is_of_a_checkpoint
+from ._torch_abi import is_of_a_backward, is_of_a_checkpoint
 
 _ATOMS = (torch.Tensor, *SIMPLE)
 _SKIPPED = frozenset({str, int, float, bool, bytes, type(None), type})  # most of what is met
@@ -52,6 +52,16 @@ def drop_own(made: list[weakref.ref], returned: list[Any], places: list[Place], 
 def drop_of_checkpoints(places: list[Place]) -> None:
     """The same of what each checkpoint() makes for its backward pass: autograd holds it, and it holds what was saved."""
     places[:] = [place for place in places if not is_of_a_checkpoint(place.owner) and not _leads_to_a_checkpoint(place.owner)]
+
+
+def drop_of_backwards(began: int, places: list[Place], stores: list[Store]) -> None:
+    """The same of what it makes for the backward passes of its results. Replays give results without such a history.
+
+    Args:
+        began: see is_of_a_backward().
+    """
+    places[:] = [place for place in places if not is_of_a_backward(place.owner, began)]
+    stores[:] = [store for store in stores if not is_of_a_backward(held(store.owner), began)]
 
 
 def _leads_to_a_checkpoint(owner: Any) -> bool:

@@ -48,7 +48,7 @@ from ._host_places import (
     with_key,
 )
 from ._host_dead import drop_dead
-from ._host_own import drop_of_checkpoints, drop_own
+from ._host_own import drop_of_backwards, drop_of_checkpoints, drop_own
 from ._named_gradients import backward_passes
 from ._host_values import HostValues, MEMBERS, MOST_ENTRIES
 from . import _host_parts, _sharding
@@ -107,6 +107,7 @@ class HostReads(HostValues):
         self._unseen_depth = 0
         self._unseen_stores: list[tuple[CodeReads, dict, dict]] = []
         self._passes_before = backward_passes()
+        self._first_node = torch.autograd._get_sequence_nr()
         self._made: list[weakref.ref] = []  # met first in their own __init__
         self._new_imports: dict[tuple[str, int], tuple[tuple[Optional[CodeType], int], Chain]] = {}
         self._looks_up = False  # the function at hand: attributes under names that are made at run time
@@ -172,6 +173,7 @@ class HostReads(HostValues):
             held_while_it_ran.clear()
         self.own = drop_own(self._made, self.returned, self.places, self.stores)
         drop_of_checkpoints(self.places)
+        drop_of_backwards(self._first_node, self.places, self.stores)
         drop_dead(self.places, self.stores)
         self.returned.clear()
         self._made.clear()

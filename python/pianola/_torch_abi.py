@@ -9,6 +9,7 @@ from typing import Any, Callable, Mapping, Optional
 
 import torch
 import torch.utils.checkpoint
+from torch.utils.hooks import BackwardHook
 
 _TorchsGraph = torch.cuda.CUDAGraph  # also while compat() has another one in its place
 
@@ -34,6 +35,21 @@ def is_of_a_checkpoint(one: Any) -> bool:
     if isinstance(one, types.FunctionType):
         return one.__module__ == "torch.utils.checkpoint" and one.__qualname__.startswith("_checkpoint_hook.")
     return isinstance(one, getattr(torch.utils.checkpoint, "_CheckpointFrame", ()))
+
+
+def is_of_a_backward(one: Any, began: int) -> bool:
+    """Whether it is the `ctx` of an autograd function that was applied since, or what a module with hooks on backward passes makes in each
+    forward: the history of the results holds either.
+
+    Args:
+        began: torch.autograd._get_sequence_nr() then, on this thread.
+    """
+    if isinstance(one, BackwardHook):
+        return True
+    try:
+        return isinstance(one, torch.autograd.function.BackwardCFunction) and one._sequence_nr() >= began
+    except RuntimeError:  # its node is gone
+        return False
 
 
 def in_torchs_order(torchs: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -182,6 +182,40 @@ def swaps(model):
     return step
 
 
+def keeps_on_context(model):
+    """Contexts live as long as the history does."""
+
+    class Masked(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, y):
+            ctx.mask = y > 0
+            return y * ctx.mask
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * ctx.mask
+
+    def step(x):
+        model.zero_grad()
+        loss = Masked.apply(model(x)).pow(2).sum()
+        loss.backward()
+        return loss
+
+    return step
+
+
+def hooks_on_backward(model):
+    model.register_full_backward_hook(lambda module, of_inputs, of_outputs: None)
+
+    def step(x):
+        model.zero_grad()
+        loss = model(x).pow(2).sum()
+        loss.backward()
+        return loss
+
+    return step
+
+
 def hooks_on_a_leaf(model):
     def step(x):
         model.zero_grad()
@@ -194,7 +228,7 @@ def hooks_on_a_leaf(model):
     return step
 
 
-@pytest.mark.parametrize("make_step", [attacks, custom, checkpoints, returns_more, swaps, hooks_on_a_leaf])
+@pytest.mark.parametrize("make_step", [attacks, custom, checkpoints, returns_more, swaps, keeps_on_context, hooks_on_backward, hooks_on_a_leaf])
 def test_what_histories_hold_is_nothing_to_tell(make_step, device):
     torch.manual_seed(0)
     models = [torch.nn.Linear(4, 4).to(device) for _ in range(2)]
@@ -209,3 +243,26 @@ def test_what_histories_hold_is_nothing_to_tell(make_step, device):
         assert all(map(torch.equal, *flat)), number
         assert all(torch.equal(one.grad, other.grad) for one, other in zip(*(model.parameters() for model in models))), number
     assert not said and sum(one.replays for one in graphed.info().signatures) >= 6
+
+
+def test_a_context_of_the_caller_is_no_part_of_it(device):
+    class Counts(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            def twice(y):
+                ctx.calls = ctx.calls + 1
+                return y * 2
+
+            ctx.calls, graphed = 0, pianola.graphed(twice)
+            for number in range(8):
+                assert torch.equal(graphed(x + number), (x + number) * 2)
+                assert ctx.calls == number + 1
+            return x * ctx.calls
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * ctx.calls
+
+    x = torch.randn(4, device=device, requires_grad=True)
+    Counts.apply(x).sum().backward()
+    assert torch.equal(x.grad, torch.full_like(x, 8))
