@@ -43,6 +43,15 @@ class NodesOfRun {
   std::set<std::pair<std::uint64_t, std::int64_t>> released_;
 };
 
+// Of the node that accumulates its gradient, and of whoever looks at it.
+constexpr std::size_t kOfOwnLeaf = 2;
+
+// A leaf that the history alone holds; undefined where it is gone, or somebody else's, too.
+at::Tensor own_leaf(const trace::WeakTensor& weak) {
+  at::Tensor leaf(weak.lock());
+  return leaf.defined() && trace::references_to(leaf) == kOfOwnLeaf ? leaf : at::Tensor();
+}
+
 }  // namespace
 
 ResultHistory::ResultHistory(const std::vector<at::Tensor>& results, std::uint64_t began,
@@ -57,8 +66,6 @@ ResultHistory::ResultHistory(const std::vector<at::Tensor>& results, std::uint64
   for (const at::Tensor& result : results) visit(result.grad_fn().get());
   for (std::size_t i = 0; i < found.size() && !is_open; ++i) {
     if (const auto* const leaf = dynamic_cast<const autograd::AccumulateGrad*>(found[i])) {
-      // Hooks of a leaf that the history alone holds go with it, those of a parameter do not.
-      is_open = trace::references_to(leaf->variable) == 1 && has_hooks(leaf->variable);
       leaves_.emplace_back(leaf->variable.getIntrusivePtr());
     } else if (run.has(*found[i])) {
       is_open = run.may_hold_tensors(*found[i]);
@@ -71,11 +78,17 @@ ResultHistory::ResultHistory(const std::vector<at::Tensor>& results, std::uint64
   }
 }
 
+// Hooks of a leaf that it alone holds go with it, those of a parameter do not.
 bool ResultHistory::may_hold_tensors() const {
-  return std::any_of(open_.begin(), open_.end(), [](const auto& node) { return !node.expired(); });
+  const auto is_there = [](const auto& node) { return !node.expired(); };
+  const auto has_hooks_of_its_own = [](const trace::WeakTensor& weak) {
+    const at::Tensor leaf = own_leaf(weak);
+    return leaf.defined() && has_hooks(leaf);
+  };
+  return std::any_of(open_.begin(), open_.end(), is_there) ||
+         std::any_of(leaves_.begin(), leaves_.end(), has_hooks_of_its_own);
 }
 
-// A leaf is held by the node that accumulates its gradient, and here while it is looked at; the gradient is the leaf's.
 std::size_t ResultHistory::references_to(const c10::Storage& memory) const {
   const auto lies_there = [&](const at::Tensor& tensor, std::size_t references) {
     return tensor.defined() && trace::storage_of(tensor) == memory.unsafeGetStorageImpl() &&
@@ -83,10 +96,10 @@ std::size_t ResultHistory::references_to(const c10::Storage& memory) const {
   };
   std::size_t found = 0;
   for (const trace::WeakTensor& weak : leaves_) {
-    const at::Tensor leaf(weak.lock());
-    if (!leaf.defined() || trace::references_to(leaf) != 2) continue;
-    found += lies_there(leaf, 2) ? 1 : 0;
-    found += lies_there(leaf.grad(), 1) ? 1 : 0;
+    const at::Tensor leaf = own_leaf(weak);
+    if (!leaf.defined()) continue;
+    found += lies_there(leaf, kOfOwnLeaf) ? 1 : 0;
+    found += lies_there(leaf.grad(), 1) ? 1 : 0;  // the leaf's
   }
   return found;
 }

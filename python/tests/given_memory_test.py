@@ -216,19 +216,7 @@ def hooks_on_backward(model):
     return step
 
 
-def hooks_on_a_leaf(model):
-    def step(x):
-        model.zero_grad()
-        leaf, signs = x.clone().requires_grad_(), x.sign()
-        leaf.register_hook(lambda gradient: gradient * signs)
-        loss = model(leaf).pow(2).sum()
-        loss.backward()
-        return loss
-
-    return step
-
-
-@pytest.mark.parametrize("make_step", [attacks, custom, checkpoints, returns_more, swaps, keeps_on_context, hooks_on_backward, hooks_on_a_leaf])
+@pytest.mark.parametrize("make_step", [attacks, custom, checkpoints, returns_more, swaps, keeps_on_context, hooks_on_backward])
 def test_what_histories_hold_is_nothing_to_tell(make_step, device):
     torch.manual_seed(0)
     models = [torch.nn.Linear(4, 4).to(device) for _ in range(2)]
