@@ -44,7 +44,7 @@ REASONS = {
     ("cuda/capture_time", "Graph::capture, trace off: at most"):
         "it copies aside what the step writes; 1.28 in another run",
     ("cuda/capture_time", "Graph::capture, trace on: at most"):
-        "beside another benchmark; 1.51 alone",
+        "1.51 on another host",
     ("cuda/callable_host", "1024 parameters: at most"):
         "each parameter is looked at, 0.07 us each",
     ("cuda/full_iteration", "FullIteration, static inputs: at least 1x"):

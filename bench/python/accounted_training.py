@@ -13,10 +13,11 @@ from python_memory import step_of
 
 
 def used_by_nvidia_smi():
-    """Bytes of the first device, of all processes; None where there is no such program."""
+    """Bytes of the first visible device, of all processes; None where there is no such program. It numbers devices by itself."""
     if shutil.which("nvidia-smi") is None:
         return None
-    told = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"], capture_output=True, text=True)
+    told = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits",
+                           f"--id=GPU-{torch.cuda.get_device_properties(0).uuid}"], capture_output=True, text=True)
     return int(told.stdout) << 20 if told.returncode == 0 and told.stdout.strip().isdigit() else None
 
 

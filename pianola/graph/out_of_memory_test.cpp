@@ -32,19 +32,26 @@ class OutOfMemoryTest : public testing::DeviceTest {
     memory.emplace(device());
   }
 
-  // Each allocation fails in turn, until a capture asks for fewer. How often a capture was refused for it.
+  // Each allocation fails in turn, until a capture asks for fewer, and twice: what libraries take in the first run that fails there, as
+  // torch a workspace for a stream, they may keep. How often a capture was refused for it.
   int count_of_refusals(const CaptureOptions& options) {
     settle(options);
     int refusals = 0;
     for (int number = 1; !HasFailure(); ++number) {
       SCOPED_TRACE("allocation " + std::to_string(number));
-      Run run(*memory);
-      const bool refused = run.is_refused(number, options);
-      refusals += refused ? 1 : 0;
-      if (refused) run.expect_all_as_before();
-      if (!run.graph.captured()) run.graph.capture([&] { run.training.step(); }, options);
-      run.expect_replays_as_eager();
-      if (!run.has_failed) break;
+      std::optional<Run> run(*memory);
+      if (run->is_refused(number, options)) {
+        ++refusals;
+        run->expect_all_as_before();
+        run.emplace(*memory);
+        if (run->is_refused(number, options)) {
+          run->expect_all_as_before();
+          EXPECT_TRUE(run->is_given_back()) << "memory that nobody gives back";
+        }
+      }
+      if (!run->graph.captured()) run->graph.capture([&] { run->training.step(); }, options);
+      run->expect_replays_as_eager();
+      if (!run->has_failed) break;
     }
     return refusals;
   }
@@ -93,7 +100,6 @@ class OutOfMemoryTest : public testing::DeviceTest {
       training.output.reset();
       training.loss.reset();
       training.gradients.clear();
-      EXPECT_TRUE(is_given_back()) << "memory that nobody gives back";
       expect_same(training.state(), state, "after the failure");
       EXPECT_TRUE(same(state_of(generator), drawn));
     }

@@ -308,7 +308,7 @@ TEST_P(RestoreTest, TakesACopyOfWhatIsWrittenAndNoMoreThanEagerBesides) {
     const std::size_t captured = peak_of([&] { graph.capture(step, {.warmup = warmup}); });
     EXPECT_TRUE(same(written, before));
     const bool runs = warmup > 0 || !on_cuda();  // else nothing writes before a replay does
-    EXPECT_GE(captured, of_reader + (runs ? written.nbytes() : 0)) << "the copy is seen";
+    EXPECT_GE(captured + kMiB, of_reader + (runs ? written.nbytes() : 0)) << "the copy is seen";
     EXPECT_LE(captured, of_reader + written.nbytes() + kMiB) << warmup;
     if (!on_cuda()) continue;  // the tape keeps memory of its own for all results
     EXPECT_LE(captured, eager + written.nbytes() + kMiB) << warmup;
