@@ -172,23 +172,32 @@ def figures_of(make, device, lengths):
     return made
 
 
-def run(settings):
+def by_deterministic_algorithms(settings, cases):
+    """What `cases` yields with them; it is about models of transformers."""
     if importlib.util.find_spec("transformers") is None:
         settings.notes.append("transformers is not installed: its models are left out")
         return
     deterministic = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)
     try:
-        for title, make, lengths in workloads(settings):
-            told = figures_of(make, settings.device, lengths)
-            made = case(title, "bytes of the pool", 1, ALONE, {name: [bytes / MIB] for name, bytes in told.items()}, unit="MiB",
-                        notes=["each replay equals the eager step bit by bit, by deterministic algorithms"])
-            for order in orders(lengths) if settings.device != "cpu" else ():
-                for how in (PLANNED, GRAPHED):
-                    if f"{how}, {order}" not in told:
-                        continue
-                    ratio = told[f"{how}, {order}"] / told[ALONE]
-                    require(made, f"{how}, {order}: at most 1.05x of the largest alone", ratio, 1.05, ratio <= 1.05)
-            yield made
+        yield from cases(settings)
     finally:
         torch.use_deterministic_algorithms(deterministic)
+
+
+def cases(settings):
+    for title, make, lengths in workloads(settings):
+        told = figures_of(make, settings.device, lengths)
+        made = case(title, "bytes of the pool", 1, ALONE, {name: [bytes / MIB] for name, bytes in told.items()}, unit="MiB",
+                    notes=["each replay equals the eager step bit by bit, by deterministic algorithms"])
+        for order in orders(lengths) if settings.device != "cpu" else ():
+            for how in (PLANNED, GRAPHED):
+                if f"{how}, {order}" not in told:
+                    continue
+                ratio = told[f"{how}, {order}"] / told[ALONE]
+                require(made, f"{how}, {order}: at most 1.05x of the largest alone", ratio, 1.05, ratio <= 1.05)
+        yield made
+
+
+def run(settings):
+    return by_deterministic_algorithms(settings, cases)

@@ -4,10 +4,9 @@ keeps what ended executables had, and gives it to later ones."""
 
 import concurrent.futures
 import functools
-import importlib.util
 import multiprocessing
 
-from python_buckets import Inference, by_pianola, check, workloads  # first: it sets what torch reads
+from python_buckets import Inference, by_deterministic_algorithms, by_pianola, check, workloads  # first: it sets what torch reads
 
 import torch  # noqa: E402
 from measuring import alternate, case, require_ratio, series  # noqa: E402
@@ -108,16 +107,12 @@ def executables_of(settings, title, make, keys):
             settings.notes.append(f"{title}: nothing to see of executables on the {where}: {samples}")
 
 
+def cases(settings):
+    (title, make, lengths), *_ = workloads(settings)
+    yield from executables_of(settings, title, make, lengths)
+    layers = make.args[0].n_layer
+    yield from executables_of(settings, f"{layers} layers of GPT-2, each a graph", functools.partial(Layers, *make.args), list(range(layers)))
+
+
 def run(settings):
-    if importlib.util.find_spec("transformers") is None:
-        settings.notes.append("transformers is not installed: its models are left out")
-        return
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(True)
-    try:
-        (title, make, lengths), *_ = workloads(settings)
-        yield from executables_of(settings, title, make, lengths)
-        layers = make.args[0].n_layer
-        yield from executables_of(settings, f"{layers} layers of GPT-2, each a graph", functools.partial(Layers, *make.args), list(range(layers)))
-    finally:
-        torch.use_deterministic_algorithms(deterministic)
+    return by_deterministic_algorithms(settings, cases)
