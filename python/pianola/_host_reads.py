@@ -53,7 +53,7 @@ from ._named_gradients import backward_passes
 from ._host_values import HostValues, MEMBERS, MOST_ENTRIES
 from . import _host_parts, _sharding
 from ._load import _C
-from ._torch_abi import code_of
+from ._torch_abi import code_of, next_node
 from ._weak_references import weakly
 
 __all__ = ["GONE", "MISSING", "HostReads", "Place", "Store", "is_same"]
@@ -107,7 +107,7 @@ class HostReads(HostValues):
         self._unseen_depth = 0
         self._unseen_stores: list[tuple[CodeReads, dict, dict]] = []
         self._passes_before = backward_passes()
-        self._first_node = torch.autograd._get_sequence_nr()
+        self._first_node = next_node()
         self._made: list[weakref.ref] = []  # met first in their own __init__
         self._new_imports: dict[tuple[str, int], tuple[tuple[Optional[CodeType], int], Chain]] = {}
         self._looks_up = False  # the function at hand: attributes under names that are made at run time

@@ -37,12 +37,17 @@ def is_of_a_checkpoint(one: Any) -> bool:
     return isinstance(one, getattr(torch.utils.checkpoint, "_CheckpointFrame", ()))
 
 
+def next_node() -> int:
+    """The number that autograd gives the next node that this thread makes."""
+    return torch._C._autograd._get_sequence_nr()
+
+
 def is_of_a_backward(one: Any, began: int) -> bool:
     """Whether it is the `ctx` of an autograd function that was applied since, or what a module with hooks on backward passes makes in each
     forward: the history of the results holds either.
 
     Args:
-        began: torch.autograd._get_sequence_nr() then, on this thread.
+        began: next_node() then, on this thread.
     """
     if isinstance(one, BackwardHook):
         return True
