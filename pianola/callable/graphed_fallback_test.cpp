@@ -107,19 +107,6 @@ TEST_P(GraphedFallbackTest, AStepWhoseInputRequiresGrad) {
   EXPECT_THAT(reasons, ElementsAre(HasSubstr("input 0 requires grad; the step would leave its gradient in a copy")));
 }
 
-TEST_P(GraphedFallbackTest, ACallThatWouldCaptureWhileItsPoolSleepsIsEagerAndALaterOneCaptures) {
-  GraphPool pool(device(), {.can_sleep = true});
-  Graphed graphed = pianola::graphed([](const at::Tensor& x) { return x * 2; }, logged({.warmup = 1, .pool = pool}));
-  (void)graphed(batch(0));
-  (void)pool.suspend();
-  for (std::uint64_t call = 1; call < 4; ++call) EXPECT_TRUE(same(graphed(batch(call)), batch(call) * 2));
-  EXPECT_EQ(latest(graphed).state, GraphedState::warming_up);
-  pool.resume();
-  for (std::uint64_t call = 4; call < 6; ++call) EXPECT_TRUE(same(graphed(batch(call)), batch(call) * 2));
-  EXPECT_EQ(latest(graphed).replays, 2U);
-  EXPECT_THAT(reasons, IsEmpty());
-}
-
 TEST_P(GraphedFallbackTest, APartThatStaysEagerCannotResetItsFunctionAndCallsItEagerly) {
   std::function<void()> now;
   const EagerPart part = eager(

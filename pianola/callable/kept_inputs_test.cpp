@@ -66,6 +66,20 @@ class KeptInputsTest : public testing::GraphedTest {
     reasons.clear();
   }
 
+  // Calls of two lengths in turn, after each of which what is kept has to be that call's; both stay eager, for what is `said`.
+  void expect_eager_and_right(Graphed& graphed, const std::function<bool(const at::Tensor& x)>& is_kept,
+                              const std::string& said, const std::string& name) {
+    for (std::uint64_t call = 0; call < 8; ++call) {
+      for (const std::int64_t rows : {8, 5}) {
+        const at::Tensor x = batch(call, rows), loss = graphed(x);
+        EXPECT_TRUE(is_kept(x)) << name << ", call " << call << ", rows " << rows;
+      }
+    }
+    EXPECT_EQ(replays(graphed), 0U) << name;
+    EXPECT_THAT(reasons, AllOf(SizeIs(2U), Each(AllOf(HasSubstr(said), HasSubstr("PG802"))))) << name;
+    reasons.clear();
+  }
+
  private:
   std::vector<at::Tensor> batches_;  // the caller's, who keeps them all
 };
@@ -126,17 +140,12 @@ TEST_P(KeptInputsTest, AStepThatReturnsItsLossWithItsHistoryStaysEagerAsWell) {
           return loss;
         },
         logged());
-    for (std::uint64_t call = 0; call < 8; ++call) {
-      for (const std::int64_t rows : {8, 5}) {
-        const at::Tensor x = batch(call, rows), loss = graphed(x);
-        at::Tensor of_eager;
-        way.keep(of_eager, x);
-        EXPECT_TRUE(same(place, of_eager)) << way.name << ", call " << call << ", rows " << rows;
-      }
-    }
-    EXPECT_EQ(replays(graphed), 0U) << way.name;
-    EXPECT_THAT(reasons, AllOf(SizeIs(2U), Each(HasSubstr("keeps input 0 beyond the call")))) << way.name;
-    reasons.clear();
+    const auto is_kept = [&](const at::Tensor& x) {
+      at::Tensor of_eager;
+      way.keep(of_eager, x);
+      return same(place, of_eager);
+    };
+    expect_eager_and_right(graphed, is_kept, "keeps input 0 beyond the call", way.name);
   }
 }
 
@@ -153,15 +162,10 @@ TEST_P(KeptInputsTest, AParameterThatIsGivenEachInputKeepsItsStepEager) {
           return loss;
         },
         logged());
-    for (std::uint64_t call = 0; call < 8; ++call) {
-      for (const std::int64_t rows : {8, 5}) {
-        const at::Tensor x = batch(call, rows), loss = graphed(x);
-        EXPECT_TRUE(same(parameter.detach(), is_made ? x * 2 : x)) << call << ", rows " << rows;
-      }
-    }
-    const char* const said = is_made ? "keeps a tensor that it made and does not return" : "keeps input 0";
-    EXPECT_THAT(reasons, AllOf(SizeIs(2U), Each(AllOf(HasSubstr(said), HasSubstr("PG802")))));
-    reasons.clear();
+    const auto is_kept = [&](const at::Tensor& x) { return same(parameter.detach(), is_made ? x * 2 : x); };
+    expect_eager_and_right(graphed, is_kept,
+                           is_made ? "keeps a tensor that it made and does not return" : "keeps input 0",
+                           is_made ? "made" : "given");
   }
 }
 
