@@ -3,6 +3,7 @@
 #include <c10/core/InferenceMode.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <memory>
 #include <stdexcept>
 #include <thread>
@@ -55,6 +56,19 @@ TEST_P(GraphedCallsTest, InferenceModeIsASignatureOfItsOwn) {
   EXPECT_EQ(graphed.info().signatures.size(), 2U);
   EXPECT_EQ(replays(graphed), 6U);
   EXPECT_TRUE(reasons.empty());
+}
+
+TEST_P(GraphedCallsTest, AProcessMayExitWithAStaticOneThatTrains) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        static const auto net = make_net<MlpNet>();
+        static Graphed graphed = pianola::graphed(net);
+        static at::Tensor result;
+        for (std::uint64_t call = 0; call < 6; ++call) (result = graphed(batch(call)).sum()).backward();
+        std::exit(replays(graphed) != 0 ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "");
 }
 
 // The host writes another number where the first one lay: each operation was given its own.

@@ -3,7 +3,6 @@
 #include <pianola/core/error.hpp>
 #include <pianola/graph/account/graph_memory.hpp>
 #include <pianola/graph/device_check.hpp>
-#include <pianola/graph/fork.hpp>
 #include <pianola/graph/graph_impl.hpp>
 #include <pianola/graph/group_graphs.hpp>
 #include <pianola/graph/hang_watch.hpp>
@@ -11,6 +10,7 @@
 #include <pianola/graph/living_graphs.hpp>
 #include <pianola/graph/open_capture.hpp>
 #include <pianola/graph/pool_state.hpp>
+#include <pianola/graph/process_mark.hpp>
 #include <pianola/trace/describe.hpp>
 #include <pianola/trace/plain_check.hpp>
 
@@ -214,9 +214,10 @@ Graph& Graph::operator=(Graph&& other) noexcept {
   return *this;
 }
 
-// In a forked child the device's driver cannot be called: what the parent's graph holds there is the parent's.
+// In a forked child the device's driver cannot be called: what the parent's graph holds there is the parent's. At the end of the
+// process it frees what it holds by itself.
 Graph::~Graph() {
-  if (impl_ != nullptr && !impl_->process.is_this_process()) (void)impl_.release();
+  if (impl_ != nullptr && !impl_->process.may_clean_up()) (void)impl_.release();
 }
 
 void Graph::Impl::capture(const std::function<void()>& step, const CaptureOptions& options) {

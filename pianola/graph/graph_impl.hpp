@@ -2,10 +2,10 @@
 #include <pianola/core/one_call.hpp>
 #include <pianola/graph/backend.hpp>
 #include <pianola/graph/capture_session.hpp>
-#include <pianola/graph/fork.hpp>
 #include <pianola/graph/graph.hpp>
 #include <pianola/graph/living_graphs.hpp>
 #include <pianola/graph/named_numbers.hpp>
+#include <pianola/graph/process_mark.hpp>
 
 #include <ATen/core/Tensor.h>
 

@@ -1,5 +1,5 @@
 #pragma once
-#include <pianola/graph/fork.hpp>
+#include <pianola/graph/process_mark.hpp>
 #include <pianola/trace/op_trace.hpp>
 
 #include <c10/util/intrusive_ptr.h>

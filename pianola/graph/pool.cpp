@@ -2,9 +2,9 @@
 
 #include <pianola/core/error.hpp>
 #include <pianola/graph/device_check.hpp>
-#include <pianola/graph/fork.hpp>
 #include <pianola/graph/open_capture.hpp>
 #include <pianola/graph/pool_state.hpp>
+#include <pianola/graph/process_mark.hpp>
 #include <pianola/graph/tape/tape.hpp>
 
 #if PIANOLA_WITH_CUDA
@@ -32,11 +32,11 @@ namespace pianola {
 namespace {
 
 #if PIANOLA_WITH_CUDA
-// Deletes, but not in a forked child: there the memory is the parent's, and so is the driver.
+// Deletes, but not in a forked child, where the memory is the parent's, and so is the driver, nor when the process ends.
 template <typename T>
-auto unless_forked() {
+auto deleter() {
   return [process = graph::ProcessMark()](const T* owned) {
-    if (process.is_this_process()) delete owned;
+    if (process.may_clean_up()) delete owned;
   };
 }
 #endif
@@ -85,7 +85,7 @@ class KnownPools {
                                          [[maybe_unused]] const std::shared_ptr<PoolFamily>& family = nullptr,
                                          PoolTraits traits = {}) {
 #if PIANOLA_WITH_CUDA
-    const auto end = unless_forked<PoolState>();
+    const auto end = deleter<PoolState>();
     if (device.is_cuda()) {
       if (id) return graph::CudaPool::named(device, *id, end);
       return graph::CudaPool::with_own_name(device, std::static_pointer_cast<graph::CudaPoolFamily>(family), traits,
@@ -228,7 +228,7 @@ std::shared_ptr<PoolState> make_pool_state(c10::Device device, const std::shared
 std::shared_ptr<PoolFamily> make_pool_family(c10::Device device) {
 #if PIANOLA_WITH_CUDA
   if (graph::usable_device(device).is_cuda()) {
-    return {new graph::CudaPoolFamily(), unless_forked<graph::CudaPoolFamily>()};
+    return {new graph::CudaPoolFamily(), deleter<graph::CudaPoolFamily>()};
   }
 #endif
   (void)graph::usable_device(device);

@@ -271,23 +271,6 @@ TEST_P(PoolSleepTest, AGraphMayEndAsleepAndItsResultLivesOn) {
   EXPECT_TRUE(same(result, at::full({4 * kFloats}, 3.0, device())));
 }
 
-// What is static ends asleep, after main().
-TEST_P(PoolSleepTest, AProcessMayExitAsleep) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
-  EXPECT_EXIT(
-      {
-        static GraphPool pool = make_pool();
-        static const at::Tensor x = at::ones({kFloats}, device());
-        static at::Tensor result;
-        static Graph graph(device());
-        graph.capture([] { result = x * 2; }, {.warmup = 1, .pool = pool});
-        graph.replay();
-        (void)pool.suspend();
-        std::exit(pool.is_asleep() ? 0 : 1);
-      },
-      ::testing::ExitedWithCode(0), "");
-}
-
 TEST_P(PoolSleepTest, AllPoolsSleepAndWakeTogether) {
   GraphPool one = make_pool(), two = make_pool();
   at::Tensor x = at::ones({4 * kFloats}, device()), y, z;

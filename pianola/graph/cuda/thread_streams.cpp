@@ -47,13 +47,6 @@ class SpareStreams {
     return stream;
   }
 
-  // Not to be kept: others may take it.
-  CUDAStream borrow(Use use) {
-    const CUDAStream stream = take(use);
-    leave({{use, stream}});
-    return stream;
-  }
-
   void leave(const std::map<Use, CUDAStream>& of_thread) {
     const std::lock_guard lock(mutex_);
     for (const auto& [use, stream] : of_thread) streams_[use].push_back(stream);
@@ -64,30 +57,19 @@ class SpareStreams {
   std::map<Use, std::vector<CUDAStream>> streams_;
 };
 
-// Whether this thread's streams have. Static objects end behind those of the thread that exits, and a pool that sleeps then still copies.
-bool& have_ended() {
-  thread_local bool ended = false;
-  return ended;
-}
-
 struct ThreadStreams {
   ThreadStreams() = default;
   ThreadStreams(const ThreadStreams&) = delete;
   ThreadStreams& operator=(const ThreadStreams&) = delete;
-  ~ThreadStreams() {
-    SpareStreams::instance().leave(streams);
-    have_ended() = true;
-  }
+  ~ThreadStreams() { SpareStreams::instance().leave(streams); }
   std::map<Use, CUDAStream> streams;
 };
 
 }  // namespace
 
 CUDAStream thread_stream(StreamPurpose purpose, c10::DeviceIndex device) {
-  const Use use = {purpose, device};
-  if (have_ended()) [[unlikely]]
-    return SpareStreams::instance().borrow(use);
   thread_local ThreadStreams own;
+  const Use use = {purpose, device};
   const auto known = own.streams.find(use);
   if (known != own.streams.end()) return known->second;
   return own.streams.emplace(use, SpareStreams::instance().take(use)).first->second;

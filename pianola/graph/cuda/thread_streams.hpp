@@ -17,8 +17,7 @@ namespace pianola::graph {
 /// What a thread of Pianola's caller needs a stream of its own for.
 enum class StreamPurpose : std::uint8_t { capture, audit, numbers, sleep, after_replays };
 
-/// This thread's. Lives as long as the thread; the next thread may be given it then. Static objects, which end behind the thread that
-/// exits, get one that is not theirs alone.
+/// This thread's. Lives as long as the thread; the next thread may be given it then.
 c10::cuda::CUDAStream thread_stream(StreamPurpose purpose, c10::DeviceIndex device);
 
 }  // namespace pianola::graph
