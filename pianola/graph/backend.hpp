@@ -80,7 +80,8 @@ class Backend {
   virtual void take_over(Backend& /*earlier*/, const OpTrace& /*captured*/, const OpTrace& /*now*/) {}
   /// Before the earlier capture goes: keeps what the executable still needs of it.
   virtual void keep_of(Backend& /*earlier*/) noexcept {}
-  /// Stops recording, returns all memory, and leaves the device ready for the next capture.
+  /// After enter(), where the capture does not come to its end, be it before begin(): stops recording, returns all memory, and leaves
+  /// the device ready for the next capture.
   virtual void abandon() noexcept = 0;
   /// Why the recording is broken, if it is: valid from the first offence on, also after abandon().
   [[nodiscard]] virtual std::optional<Diagnosis> offence(const OpTrace* trace) const = 0;

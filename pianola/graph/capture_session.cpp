@@ -118,7 +118,6 @@ void CaptureSession::record_ahead(const std::function<void()>& step) {
   run_to_plan_by_ = trace::run_of(recorded.blocks, std::move(recorded.operations));
   const std::optional<memory::StepRun> on_lanes =
       backend_.end_ahead(*recorded.trace, *run_to_plan_by_, bytes_of_blocks(recorded.blocks));
-  recording_->finish();
   recording_.reset();
   capture_stage() = CaptureStage::warm_up;
   before_.put_generators_back();
@@ -174,7 +173,6 @@ CaptureResult CaptureSession::commit() {
   const std::vector<at::Tensor> new_gradients =
       outside_ ? before_.leaves_with_new_gradients() : std::vector<at::Tensor>();
   put_back(result.warnings);
-  recording_->finish();
   stream_.reset();
   in_pool_.reset();
   finished_ = true;
@@ -261,6 +259,7 @@ void CaptureSession::abandon() noexcept {
   if (finished_) return;
   finished_ = true;
   if (recording_) recording_->undo();
+  backend_.abandon();
   islands_.end_run();
   if (communication_ && !backend_.executes_while_recording()) (void)communication_->take_off_clocks();
   capture_stage() = CaptureStage::none;
@@ -278,6 +277,7 @@ void CaptureSession::abandon() noexcept {
 void CaptureSession::leave_behind() noexcept {
   finished_ = true;
   if (recording_) recording_->leave_behind();
+  backend_.abandon();
   try {
     before_.put_back(/*keep_gradients=*/false);
     dropout_.forget_recording();

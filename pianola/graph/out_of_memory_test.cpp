@@ -32,8 +32,8 @@ class OutOfMemoryTest : public testing::DeviceTest {
     memory.emplace(device());
   }
 
-  // Each allocation fails in turn, until a capture asks for fewer, and twice: what libraries take in the first run that fails there, as
-  // torch a workspace for a stream, they may keep. How often a capture was refused for it.
+  // Each allocation fails in turn, until a capture asks for fewer, and twice: what a library takes before it fails, as torch one of the two
+  // numbers of a generator, it may keep. How often a capture was refused for it.
   int count_of_refusals(const CaptureOptions& options) {
     settle(options);
     int refusals = 0;

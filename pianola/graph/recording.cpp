@@ -5,8 +5,6 @@
 
 #include <ATen/autocast_mode.h>
 
-#include <utility>
-
 namespace pianola::graph {
 
 // Casts that autocast cached while warming up would be read by the graph but made outside it: they would stay as they
@@ -16,7 +14,6 @@ void Recording::begin(const std::vector<trace::OpObserver*>& others, trace::ForR
   const bool executes = backend_.executes_while_recording();
   at::autocast::clear_cache();
   std::vector<trace::OpObserver*> observers = before_.begin_recording(executes);
-  is_open_ = true;
   capture_stage() = CaptureStage::recording;
   islands_.begin_recording();
   backend_.begin(options_);
@@ -74,13 +71,11 @@ void Recording::undo() noexcept {
   watching_.reset();
   blocks_.reset();
   islands_.end_run();
-  if (std::exchange(is_open_, false)) backend_.abandon();
 }
 
 void Recording::leave_behind() noexcept {
   if (watching_) watching_->disarm();
   if (blocks_) blocks_->stop();
-  if (std::exchange(is_open_, false)) backend_.abandon();
 }
 
 }  // namespace pianola::graph

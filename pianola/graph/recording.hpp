@@ -38,7 +38,7 @@ struct BrokenOff {
 /// One run of a step that the backend records, with all who watch it. A capture makes one that counts, and may make one before it
 /// (Note [Recorded ahead]): they differ in who watches besides, and in what the backend makes of them.
 ///
-/// Between begin() and finish() it can be undone. Destroyed before finish(), it is. Stays on the thread that began it.
+/// Stays on the thread that began it. What the backend has recorded is dropped, or ended, there.
 class Recording {
  public:
   /// All live longer.
@@ -55,12 +55,10 @@ class Recording {
   /// @throws CaptureError  Something in it cannot be captured.
   /// @throws OutOfMemoryError  There was none to watch it.
   [[nodiscard]] Recorded end();
-  /// The backend has ended it: nothing is undone any more.
-  void finish() noexcept { is_open_ = false; }
 
   /// In place of end(): the step threw, and nobody watches any more. undo() follows.
   [[nodiscard]] BrokenOff break_off();
-  /// Drops it, there too. Also where it never began, or is undone.
+  /// Nobody watches any more, and parts that stay eager are of no recording. Also where it never began, or is undone.
   void undo() noexcept;
   /// In place of undo(), on another thread: what belongs to its own stays as it is, so that it must not be destroyed.
   void leave_behind() noexcept;
@@ -73,7 +71,6 @@ class Recording {
   StateBefore& before_;
   RunIslands& islands_;
   std::chrono::steady_clock::time_point began_;
-  bool is_open_ = false;  // in the backend
   std::optional<TraceRecorder> recorder_;
   std::optional<trace::BlockLog> blocks_;  // beside the trace
   std::optional<trace::RegionUses> region_uses_;

@@ -340,6 +340,7 @@ void CudaBackend::abandon() noexcept {
   drop_recording();
   ahead_.forget();
   wanted_numbers_ = nullptr;
+  leaf_streams_.reset();
   pool_.reset();  // the stream scope still holds it
 }
 

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -193,6 +194,21 @@ TEST_P(SharedStreamTest, CapturesHooksOfGradientsThatWereSetOnAnotherStream) {
     for (const at::Tensor& parameter : model.parameters) parameter.mutable_grad().zero_();
     step();
     EXPECT_TRUE(same(replayed, model.parameters[0].grad())) << i;
+  }
+}
+
+// Whether it was recorded or warmed up, and while the graph lives on.
+TEST_P(SharedStreamTest, AFailedCaptureGivesLeavesTheirNodesBack) {
+  const at::Tensor leaf = at::ones({8}, at::device(device()).requires_grad(true));
+  const auto node = torch::autograd::impl::grad_accumulator(leaf);
+  for (const int warmup : {0, 1}) {
+    Graph graph(device());
+    const auto step = [&] {
+      const at::Tensor y = leaf * 2;
+      throw std::runtime_error("after an operation");
+    };
+    EXPECT_THROW(graph.capture(step, {.warmup = warmup}), std::runtime_error);
+    EXPECT_EQ(torch::autograd::impl::try_get_grad_accumulator(leaf), node) << warmup;
   }
 }
 
