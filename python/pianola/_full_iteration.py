@@ -5,6 +5,7 @@ from typing import Any, Callable, Iterable, Optional, Sequence, Union
 
 import torch
 
+from ._arguments import as_bytes
 from ._call import Call, name_of
 from ._choices import check_compile, chosen
 from ._errors import refuse
@@ -136,6 +137,7 @@ class FullIteration(Uncopied):
     ) -> None:
         check_compile(compile, closeness)
         pool_to_capture_into(pool, "FullIteration")
+        memory_limit = as_bytes(memory_limit, "memory_limit")
         if config is not None:
             warmup = _C.iteration_warmup(config)
         self._steps = {_TRAINING: _Step(training, capacity, warmup)}

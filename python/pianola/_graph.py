@@ -6,6 +6,7 @@ from typing import Any, Callable, Iterable, Mapping, Optional, Sequence, Union
 import torch
 
 from . import _recording
+from ._arguments import as_bytes
 from ._device import Device, as_device
 from ._errors import refuse
 from ._graph_pool import pool_id
@@ -49,7 +50,7 @@ def capture_options(
         mode=capture_error_mode,
         restore=restore,
         trace=trace,
-        memory_limit=memory_limit,
+        memory_limit=as_bytes(memory_limit, "memory_limit"),
         plan_memory=plan_memory,
         accept_capture_path=accept_capture_path,
         instantiate=instantiate,

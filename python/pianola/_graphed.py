@@ -22,6 +22,7 @@ import torch
 from torch.nn.utils import parametrize
 from torch.utils.weak import WeakIdKeyDictionary
 
+from ._arguments import as_bytes
 from ._arriving import Arrivals
 from ._call import Call, name_of
 from ._choices import check_compile, chosen, grad_policy
@@ -412,7 +413,7 @@ def graphed(
         grad=grad,
         delay_weight_gradients=delay_weight_gradients,
         retain_graph=retain_graph,
-        memory_limit=memory_limit,
+        memory_limit=as_bytes(memory_limit, "memory_limit"),
         plan_memory=plan_memory,
         accept_capture_path=accept_capture_path,
         pool=pool,

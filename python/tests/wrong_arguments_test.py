@@ -1,5 +1,6 @@
 """Arguments that are wrong: each error names the argument, and none is pybind11's own list of signatures."""
 
+import numpy
 import pytest
 import torch
 
@@ -47,6 +48,8 @@ def pooled(pool):
         X * 2
 
 
+NO_BYTES = "memory_limit must be a whole number of bytes, 0 or more, got {}\n  fix:   pass bytes as an int, such as memory_limit=2 << 30 for 2 GiB"
+
 WRONG = {
     "graphed warmup": (graphed(warmup="three"), "warmup"),
     "graphed warmup None": (graphed(warmup=None), "warmup"),
@@ -63,6 +66,8 @@ WRONG = {
     "graphed pool by name": (graphed(pool=(0, 1)), "graphed needs a pianola.GraphPool, not its name"),
     "graphed pool of a graph": (graphed(pool=pianola.Graph("cpu")), "graphed needs a pianola.GraphPool, not <"),
     "graphed target": (lambda: pianola.graphed(3), "int"),
+    "graphed memory limit": (graphed(memory_limit=-1), NO_BYTES.format("-1")),
+    "graphed memory limit str": (graphed(memory_limit="1"), NO_BYTES.format("'1'")),
     "callables warmup": (made(num_warmup_iters="x"), "warmup"),
     "callables warmup None": (made(num_warmup_iters=None), "warmup"),
     "callables warmup -1": (made(num_warmup_iters=-1), "warmup"),
@@ -83,6 +88,8 @@ WRONG = {
     "callables empty": (lambda: pianola.make_graphed_callables((), ()), "no callable"),
     "iteration warmup": (iteration(warmup="x"), "warmup"),
     "iteration capacity": (iteration(capacity=[]), "capacity"),
+    "iteration memory limit": (iteration(memory_limit=-1), NO_BYTES.format("-1")),
+    "iteration memory limit bool": (iteration(memory_limit=False), NO_BYTES.format("False")),
     "iteration strict": (iteration(strict="yes"), "strict"),
     "iteration pool": (iteration(pool=True), "FullIteration needs a pianola.GraphPool, not True"),
     "iteration pool by name": (iteration(pool=(0, 1)), "FullIteration needs a pianola.GraphPool, not its name"),
@@ -90,6 +97,11 @@ WRONG = {
     "iteration stage": (lambda: iteration()()([X], stage="test"), "stage"),
     "capture warmup": (captured(warmup="x"), "warmup"),
     "capture warmup -1": (captured(warmup=-1), "warmup"),
+    "capture memory limit": (captured(memory_limit=-1), NO_BYTES.format("-1")),
+    "capture memory limit bool": (captured(memory_limit=True), NO_BYTES.format("True")),
+    "capture memory limit float": (captured(memory_limit=1.5e9), NO_BYTES.format("1500000000.0")),
+    "capture memory limit None": (captured(memory_limit=None), NO_BYTES.format("None")),
+    "capture memory limit 2**70": (captured(memory_limit=2**70), "memory_limit is out of range"),
     "capture inputs": (captured(inputs=[1]), "inputs"),
     "capture inputs tensor": (captured(inputs=3), "int"),
     "capture inputs that are one tensor": (captured(inputs=X), "inputs must be a list of tensors, got a tensor"),
@@ -132,6 +144,14 @@ def test_a_wrong_argument_is_named(name):
     assert named in text, text
     if isinstance(raised.value, TypeError):
         assert "\n" not in text
+
+
+@pytest.mark.parametrize("limit", [0, 1 << 40, numpy.int64(1 << 40)])
+def test_bytes_may_be_any_whole_number(limit):
+    step = pianola.graphed(lambda x: x * 2, memory_limit=limit)
+    for _ in range(5):
+        assert step(X).tolist() == [2.0, 2.0]
+    assert step.info().signatures[0].replays > 0
 
 
 @pytest.mark.parametrize(
