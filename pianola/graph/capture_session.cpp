@@ -47,8 +47,10 @@ CaptureSession::CaptureSession(Backend& backend, const CaptureOptions& options, 
   backend.check_may_capture(options);
   if (!options.pool.empty()) {
     const char* const call = earlier ? "update()" : "capture()";
-    in_pool_.emplace(options.pool.state()->captures(), call, "a graph pool");
-    options.pool.state()->check_awake(call);
+    PoolState& pool = *options.pool.state();
+    pool.check_not_allocated_into(call);
+    in_pool_.emplace(pool.captures(), call, "a graph pool");
+    pool.check_awake(call);
   }
   std::vector<at::Generator> generators = backend.default_generators();
   generators.insert(generators.end(), options.generators.begin(), options.generators.end());

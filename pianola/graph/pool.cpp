@@ -169,6 +169,13 @@ void PoolState::check_awake(const char* call) const {
                     .fix = "call its resume(), or resume_all(), before; or use another pool"});
 }
 
+void PoolState::check_not_allocated_into(const char* call) const {
+  if (!is_allocated_into_) return;
+  const char* const where = captures_.is_ours() ? "inside of" : "while another thread is inside of";
+  throw UsageError({.what = fmt::format("{} was called on a graph pool {} its allocations()", call, where),
+                    .fix = "call it behind the end of GraphPool::Allocations, in Python of `with pool.allocations()`"});
+}
+
 void TapePool::add(const graph::Tape& tape, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
   tapes_.emplace(&tape, bytes);
@@ -273,7 +280,14 @@ GraphPoolRef GraphPoolFamily::make_pool(c10::Device device) const {
 }
 
 struct GraphPool::Allocations::Impl {
-  explicit Impl(PoolState& pool) : alone(pool.captures(), "allocations()", "a graph pool") {}
+  explicit Impl(PoolState& into) : pool(into), alone(into.captures(), "allocations()", "a graph pool") {
+    pool.note_allocations(true);
+  }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+  ~Impl() { pool.note_allocations(false); }
+
+  PoolState& pool;
   OneCall::Scope alone;
   std::shared_ptr<void> into_pool;
 };
@@ -283,6 +297,7 @@ GraphPool::Allocations::Allocations(GraphPool& pool) {
     throw UsageError({.what = "allocations() was called while a capture is open on this thread",
                       .fix = "call it before: what a step allocates lies in its graph's pool by itself"});
   }
+  pool.state_->check_not_allocated_into("allocations()");
   impl_ = std::make_unique<Impl>(*pool.state_);
   pool.state_->check_awake("allocations()");
   impl_->into_pool = pool.state_->allocate_into();

@@ -26,6 +26,7 @@ using Pools = std::vector<std::shared_ptr<PoolState>>;
 
 // The pool, where it may be asked now.
 PoolState& outside_of_captures(PoolState& pool, const char* call) {
+  pool.check_not_allocated_into(call);
   if (!graph::capture_is_open()) return pool;
   throw UsageError({.what = fmt::format("{} was called while a capture is open on this thread", call),
                     .fix = "call it when the capture has ended"});

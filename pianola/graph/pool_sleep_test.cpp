@@ -10,12 +10,16 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <functional>
 #include <optional>
+#include <string>
+#include <thread>
 #include <vector>
 
 namespace pianola::testing::pool_sleep_test {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
@@ -342,7 +346,6 @@ TEST_P(PoolSleepTest, WhileThreadsAllocateIntoAPoolNothingIsCaptured) {
   {
     const GraphPool::Allocations in_pool(pool);
     EXPECT_THROW(graph.capture([&] { (void)(x + 1); }), UsageError);
-    EXPECT_THROW((void)pool.suspend(), UsageError);
   }
   graph.capture([&] { (void)(x + 1); }, {.pool = pool});
   Graph other(device());
@@ -351,6 +354,35 @@ TEST_P(PoolSleepTest, WhileThreadsAllocateIntoAPoolNothingIsCaptured) {
   EXPECT_THROW(GraphPool::Allocations{pool}, UsageError);
   pool.resume();
   const GraphPool::Allocations in_pool(pool);
+}
+
+TEST_P(PoolSleepTest, WhatAllocationsIntoThePoolRefuseNamesThem) {
+  GraphPool pool = make_pool();
+  Graph graph(device());
+  at::Tensor x = at::ones({4}, device());
+  const auto capture = [&] { graph.capture([&] { x.add_(1); }, {.warmup = 0, .pool = pool}); };
+  const auto expect_named = [](const char* call, const char* where, const std::function<void()>& refused) {
+    EXPECT_THAT(refusal<UsageError>(call, refused),
+                AllOf(HasSubstr(std::string(call) + " was called on a graph pool " + where + " its allocations()"),
+                      HasSubstr("fix:   call it behind the end of GraphPool::Allocations")));
+  };
+  {
+    const GraphPool::Allocations in_pool(pool);
+    expect_named("suspend()", "inside of", [&] { (void)pool.suspend(); });
+    expect_named("suspend()", "inside of", [] { (void)suspend_all(); });
+    expect_named("resume()", "inside of", [&] { pool.resume(); });
+    expect_named("allocations()", "inside of", [&] { const GraphPool::Allocations inner(pool); });
+    std::thread([&] {
+      expect_named("suspend()", "while another thread is inside of", [&] { (void)pool.suspend(); });
+      expect_named("capture()", "while another thread is inside of", capture);
+    }).join();
+    EXPECT_FALSE(pool.is_asleep());
+  }
+  (void)pool.suspend();
+  pool.resume();
+  capture();
+  graph.replay();
+  EXPECT_TRUE(same(x, at::full_like(x, 2.0)));
 }
 
 }  // namespace

@@ -154,6 +154,10 @@ class PoolState {
   }
   /// Before a capture, say. @param call  "capture()", for the error. @throws UsageError  It sleeps.
   void check_awake(const char* call) const;
+  /// Before a call of captures(), whose own refusal would not name them. @throws UsageError  GraphPool::Allocations live.
+  void check_not_allocated_into(const char* call) const;
+  /// Whether they live. Call it in their call of captures().
+  void note_allocations(bool live) noexcept { is_allocated_into_ = live; }
 
   /// See GraphPool, and pool_sleep.hpp.
   std::size_t suspend(const SuspendOptions& options);
@@ -191,6 +195,7 @@ class PoolState {
   std::atomic<std::thread::id> in_pieces_{std::thread::id()};  // whose replay is
   std::atomic<int> replays_{0};  // InUse; counted before is_ is read, as suspend() sets it before
   OneCall captures_;
+  std::atomic<bool> is_allocated_into_{false};
   PoolGraphs graphs_;
   bool drops_executables_ = false;  // while it sleeps
 };

@@ -75,12 +75,15 @@ def test_a_model_and_its_optimizer_sleep_with_the_pool(device):
     assert iteration.info().signatures[0].replays >= 4
 
 
-def test_a_capture_while_allocations_go_to_a_pool_is_refused(device):
+def test_a_capture_or_a_sleep_while_allocations_go_to_a_pool_is_refused(device):
     pool = pianola.GraphPool(device, can_sleep=True)
     x = torch.ones(4, device=device)
     graph = pianola.Graph(device)
     with pool.allocations(), pytest.raises(pianola.UsageError, match="while what this thread allocates goes to a pool"):
         graph.capture(lambda: x + 1)
+    inside = r"suspend\(\) was called on a graph pool inside of its allocations\(\)(.|\n)*in Python of `with pool.allocations\(\)`"
+    with pool.allocations(), pytest.raises(pianola.UsageError, match=inside):
+        pool.suspend()
     graph.capture(lambda: x + 1, pool=pool)
     pool.suspend()
     with pytest.raises(pianola.UsageError, match=r"allocations\(\) was given a pool that is asleep"), pool.allocations():
