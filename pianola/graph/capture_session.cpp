@@ -49,6 +49,7 @@ CaptureSession::CaptureSession(Backend& backend, const CaptureOptions& options, 
     const char* const call = earlier ? "update()" : "capture()";
     PoolState& pool = *options.pool.state();
     pool.check_not_allocated_into(call);
+    pool.check_awake(call);  // else a resume() at this moment would be refused
     in_pool_.emplace(pool.captures(), call, "a graph pool");
     pool.check_awake(call);
   }

@@ -72,7 +72,7 @@ class PIANOLA_API GraphPool {
   /// tensor was given other memory meanwhile names it and refuses to replay. On the tape, scratch of whole pages goes.
   ///
   /// @return  Bytes of the pool that went back, without those of executables; 0 where it sleeps already.
-  /// @throws UsageError  The pool cannot sleep; a capture is open; a part that stays eager calls it, in a replay of a graph of the pool; or
+  /// @throws UsageError  The pool cannot sleep; a capture is open, on CUDA on any thread; Allocations live; a part that stays eager calls it, in a replay of a graph of the pool; or
   ///                     a graph sends or receives memory of the pool: NCCL has registered it at the capture.
   /// @throws OutOfMemoryError  The host has no pinned memory for what is held: it stays awake, and nothing is lost.
   /// Ranks:    Where a graph of the pool communicates, all ranks of its process groups call it at the same point, as a collective, and
@@ -83,7 +83,7 @@ class PIANOLA_API GraphPool {
   std::size_t suspend(const SuspendOptions& options = {});
   /// Brings it back, with what was kept, and makes executables that are missing. Nothing where it is awake.
   /// @throws OutOfMemoryError  There is no room, of memory or executables: it goes on sleeping, and nothing is lost. DeviceError: CUDA
-  ///                           failed; so it does then. UsageError: a capture is open.
+  ///                           failed; so it does then. UsageError: a capture is open on this thread.
   void resume();
   [[nodiscard]] bool is_asleep() const noexcept;
 

@@ -176,7 +176,7 @@ class PoolState {
   // After that, also once more after take_memory_back(). @return  Bytes that went back.
   virtual std::size_t let_memory_go() { return 0; }
   virtual void take_memory_back() {}
-  // What torch's allocator holds unused goes back to the driver.
+  // What torch's allocator holds unused goes back to the driver, or it throws OutOfMemoryError.
   virtual void empty_cache() {}
   // It is awake again, or has not slept: what was kept for it may go.
   virtual void end_sleep() noexcept {}

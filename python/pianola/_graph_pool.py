@@ -62,7 +62,8 @@ class GraphPool(Uncopied, _C.GraphPool):
     def suspended(self, *, keep_executables: bool = True) -> Iterator[int]:
         """Suspended inside of the `with`, as by `suspend()`, which gives the bytes that went back to the driver.
 
-        Afterwards it is as it was: a pool that slept before, in another `with` around this one, sleeps on.
+        Afterwards it is as it was: a pool that slept before, in another `with` around this one, sleeps on. On CUDA no thread may capture
+        where it begins; where it ends others may, but for a capture of this thread that is open still.
         """
         was_asleep = self.is_asleep
         given_back = self.suspend(keep_executables=keep_executables)

@@ -3,6 +3,7 @@
 import copy
 import subprocess
 import sys
+import threading
 
 import pianola
 import pytest
@@ -332,6 +333,34 @@ def test_a_pool_sleeps_until_the_outermost_with_ends(device):
             assert pool.is_asleep
         assert pool.is_asleep
     assert not pool.is_asleep
+
+
+@pytest.mark.parametrize("capture_error_mode", ["thread_local", "global"])
+def test_a_pool_wakes_while_another_thread_captures(device, capture_error_mode):
+    pool = pianola.GraphPool(device, can_sleep=True)
+    x, y, out = torch.ones(1 << 16, device=device), torch.zeros(4, device=device), []
+    graph, other = pianola.Graph(device), pianola.Graph(device)
+    graph.capture(lambda: out.append(x * 2), pool=pool)
+    graph.replay()
+    is_captured, is_awake, waited = threading.Event(), threading.Event(), []
+
+    def step():
+        y.add_(1)
+        is_captured.set()
+        waited.append(is_awake.wait(60))
+
+    capturing = threading.Thread(target=other.capture, args=(step,), kwargs=dict(warmup=0, capture_error_mode=capture_error_mode))
+    with pool.suspended():
+        capturing.start()
+        assert is_captured.wait(60)
+    is_awake.set()
+    capturing.join()
+    assert waited == [True] and not pool.is_asleep
+    assert out[-1].sum() == 2 << 16
+    x.fill_(3)
+    graph.replay()
+    other.replay()
+    assert out[-1].sum() == 6 << 16 and y.tolist() == [1.0] * 4
 
 
 @pytest.mark.parametrize("way", ["graphed", "iteration"])

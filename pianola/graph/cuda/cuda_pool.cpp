@@ -135,7 +135,6 @@ CudaPool::~CudaPool() {
 void CudaPool::wake_for_good() noexcept {
   if (!asleep_ || !asleep_->holds_any()) return;
   try {
-    const PoolReturns::NoCaptures none("resume()");
     asleep_->wake();
   } catch (const std::exception& error) {
     TORCH_WARN(
@@ -190,15 +189,8 @@ std::size_t CudaPool::let_memory_go() {
   return asleep_->give_back();
 }
 
-void CudaPool::take_memory_back() {
-  const PoolReturns::NoCaptures none("resume()");
-  asleep_->wake();
-}
-
-void CudaPool::empty_cache() {
-  const PoolReturns::NoCaptures none("resume()");
-  allocator::emptyCache();
-}
+void CudaPool::take_memory_back() { asleep_->wake(); }
+void CudaPool::empty_cache() { PoolReturns::instance().empty_cache_to_resume(); }
 
 bool CudaPool::holds(std::uintptr_t address) const {
   return std::ranges::any_of(segments(), [&](const ByteSpan& segment) { return segment.contains(address); });

@@ -1,6 +1,7 @@
 #include <pianola/graph/cuda/pool_returns.hpp>
 
 #include <pianola/core/error.hpp>
+#include <pianola/core/out_of_memory_error.hpp>
 #include <pianola/cuda/capture_info.hpp>
 #include <pianola/graph/cuda/free_memory.hpp>
 #include <pianola/trace/allocator_events.hpp>
@@ -100,6 +101,18 @@ PoolReturns::Pause::~Pause() {
 void PoolReturns::make_room(c10::DeviceIndex device) {
   const std::lock_guard lock(mutex_);
   if (pauses_ == 0) make_room_for_a_pool(device);
+}
+
+void PoolReturns::empty_cache_to_resume() {
+  const std::lock_guard lock(mutex_);
+  if (pauses_ != 0) {
+    throw OutOfMemoryError({.what =
+                                "there is no room to resume a pool, and what torch's allocator holds unused cannot go "
+                                "back to the driver while a step is captured; the pool sleeps on",
+                            .fix = "call resume() when that capture has ended",
+                            .rule = "PG908"});
+  }
+  allocator::emptyCache();
 }
 
 bool PoolReturns::Ended::note_work(const std::vector<c10::cuda::CUDAStream>& streams) noexcept {

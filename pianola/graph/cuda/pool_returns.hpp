@@ -70,6 +70,9 @@ class PoolReturns {
   void give_name_back(PoolId pool, bool name_is_free);
   /// make_room_for_a_pool(), where none of Pianola's captures is open: others wait meanwhile.
   void make_room(c10::DeviceIndex device);
+  /// What torch's allocator holds unused goes back to the driver, for a pool that had no room to resume. Captures wait meanwhile.
+  /// @throws OutOfMemoryError  One of Pianola's is open on CUDA.
+  void empty_cache_to_resume();
   /// Tries again what could not go back. Call it where no capture is open on this thread.
   void retry();
   /// The name of a pool that is gone, with a use in the allocator of pinned memory that is the caller's now.

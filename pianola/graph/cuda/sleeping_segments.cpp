@@ -2,9 +2,12 @@
 
 #include <pianola/core/error.hpp>
 #include <pianola/core/out_of_memory_error.hpp>
+#include <pianola/cuda/capture_mode.hpp>
+#include <pianola/cuda/driver.hpp>
 #include <pianola/cuda/mapped_memory.hpp>
 #include <pianola/graph/cuda/mapped_segments.hpp>
 #include <pianola/graph/cuda/pool_blocks.hpp>
+#include <pianola/graph/cuda/pool_returns.hpp>
 #include <pianola/graph/cuda/thread_streams.hpp>
 #include <pianola/torch_abi/torch_version.hpp>
 #include <pianola/trace/allocator_events.hpp>
@@ -106,13 +109,14 @@ void AsleepPool::wake() {
   try {
     map_and_copy();
   } catch (const OutOfMemoryError&) {
-    allocator::emptyCache();
+    PoolReturns::instance().empty_cache_to_resume();
     map_and_copy();
   }
 }
 
 // What lies in a segment is copied while the next ones are mapped, which takes about as long.
 void AsleepPool::map_and_copy() {
+  const RelaxedCaptureMode relaxed(Driver::get());  // another thread may capture in global mode
   std::vector<MappedMemory*> back;
   try {
     for (MappedMemory* const memory : memory_of(pool_)) {

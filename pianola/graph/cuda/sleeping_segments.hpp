@@ -41,7 +41,7 @@ class AsleepPool {
   /// Gives all memory back; also once more after wake(), where nobody has used the pool since.
   /// @return  What went back to the driver. @throws DeviceError  The driver refused: it has not, and nothing is lost.
   std::size_t give_back();
-  /// Brings the memory back, with what was held. Waits for the device.
+  /// Brings the memory back, with what was held. Others may capture meanwhile. Waits for its own copies.
   /// @throws OutOfMemoryError  There is no room: it goes on sleeping.
   void wake();
 

@@ -9,6 +9,8 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -70,6 +72,7 @@ TEST_P(SleepingSegmentsTest, WithoutRoomItGoesOnSleeping) {
   graph.capture([&] { step(); }, {.warmup = 1, .pool = pool});
   graph.replay();
   pool.suspend();
+  at::Tensor y = at::ones({8}, device());
   {
     std::vector<at::Tensor> others;
     try {
@@ -77,6 +80,12 @@ TEST_P(SleepingSegmentsTest, WithoutRoomItGoesOnSleeping) {
     } catch (const c10::OutOfMemoryError&) {
     }
     EXPECT_THAT([&] { pool.resume(); }, ::testing::ThrowsMessage<OutOfMemoryError>(::testing::HasSubstr("bytes left")));
+    Graph other(device());
+    std::string refused;
+    const auto resume = [&] { refused = refusal<OutOfMemoryError>("a resume without room", [&] { pool.resume(); }); };
+    other.capture([&] { y.add_(1), std::thread(resume).join(); }, {.warmup = 0});
+    EXPECT_THAT(refused, ::testing::AllOf(::testing::HasSubstr("cannot go back to the driver while a step is captured"),
+                                          ::testing::HasSubstr("fix:   call resume() when that capture has ended")));
     EXPECT_TRUE(pool.is_asleep());
   }
   pool.resume();
@@ -164,6 +173,60 @@ TEST_P(SleepingSegmentsTest, WhileAnotherThreadCapturesItIsRefused) {
   pool.resume();
   graph.replay();
   EXPECT_TRUE(same(result, at::full({kFloats}, 2.0, device())));
+}
+
+TEST_P(SleepingSegmentsTest, WhileAnotherThreadCapturesItWakes) {
+  GraphPool pool(device(), {.can_sleep = true});
+  Graph graph(device());
+  graph.capture([&] { step(); }, {.warmup = 1, .pool = pool});
+  graph.replay();
+  at::Tensor y = at::zeros({8}, device());
+  double replays = 0;
+  for (const CaptureMode mode : {CaptureMode::thread_local_, CaptureMode::global, CaptureMode::relaxed}) {
+    for (const bool keep_executables : {true, false}) {
+      Graph other(device());
+      pool.suspend({.keep_executables = keep_executables});
+      other.capture(
+          [&] {
+            y.add_(1);
+            std::thread([&] { EXPECT_NO_THROW(pool.resume()); }).join();
+            y.add_(1);
+          },
+          {.warmup = 0, .mode = mode});
+      EXPECT_FALSE(pool.is_asleep());
+      EXPECT_TRUE(same(result, at::full({kFloats}, 2.0, device())));
+      x.fill_(2);
+      graph.replay();
+      EXPECT_TRUE(same(result, at::full({kFloats}, 4.0, device())));
+      x.fill_(1);
+      graph.replay();
+      other.replay();
+      EXPECT_TRUE(same(y, at::full_like(y, 2.0 * ++replays)));
+    }
+  }
+}
+
+TEST_P(SleepingSegmentsTest, APoolThatEndsAsleepWhileAnotherThreadCapturesLeavesItsResults) {
+  std::optional<GraphPool> pool;
+  pool.emplace(device(), GraphPool::Options{.can_sleep = true});
+  std::optional<Graph> graph(device());
+  graph->capture([&] { step(); }, {.warmup = 1, .pool = *pool});
+  graph->replay();
+  pool->suspend();
+  Graph other(device());
+  at::Tensor y = at::zeros({8}, device());
+  other.capture(
+      [&] {
+        y.add_(1);
+        std::thread([&] {
+          graph.reset();
+          pool.reset();
+        }).join();
+      },
+      {.warmup = 0});
+  EXPECT_TRUE(same(result, at::full({kFloats}, 2.0, device())));
+  other.replay();
+  EXPECT_TRUE(same(y, at::ones_like(y)));
 }
 
 TEST_P(SleepingSegmentsTest, AnotherStreamMayBeBusyMeanwhile) {
