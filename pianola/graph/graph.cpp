@@ -217,7 +217,7 @@ Graph& Graph::operator=(Graph&& other) noexcept {
 // In a forked child the device's driver cannot be called: what the parent's graph holds there is the parent's. At the end of the
 // process it frees what it holds by itself.
 Graph::~Graph() {
-  if (impl_ != nullptr && !impl_->process.may_clean_up()) (void)impl_.release();
+  if (Impl* const impl = impl_.release()) graph::end_made_with(impl->process, impl);
 }
 
 void Graph::Impl::capture(const std::function<void()>& step, const CaptureOptions& options) {

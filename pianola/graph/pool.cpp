@@ -9,6 +9,7 @@
 
 #if PIANOLA_WITH_CUDA
 #include <pianola/graph/cuda/cuda_pool.hpp>
+#include <pianola/graph/cuda/thread_streams.hpp>
 
 #include <ATen/cuda/CUDAGraph.h>
 #endif
@@ -34,10 +35,9 @@ namespace {
 #if PIANOLA_WITH_CUDA
 // Deletes, but not in a forked child, where the memory is the parent's, and so is the driver, nor when the process ends.
 template <typename T>
-auto deleter() {
-  return [process = graph::ProcessMark()](const T* owned) {
-    if (process.may_clean_up()) delete owned;
-  };
+auto deleter(c10::Device device) {
+  graph::prepare_to_end_on_this_thread(device.index());
+  return [process = graph::ProcessMark()](const T* owned) { graph::end_made_with(process, owned); };
 }
 #endif
 
@@ -85,8 +85,8 @@ class KnownPools {
                                          [[maybe_unused]] const std::shared_ptr<PoolFamily>& family = nullptr,
                                          PoolTraits traits = {}) {
 #if PIANOLA_WITH_CUDA
-    const auto end = deleter<PoolState>();
     if (device.is_cuda()) {
+      const auto end = deleter<PoolState>(device);
       if (id) return graph::CudaPool::named(device, *id, end);
       return graph::CudaPool::with_own_name(device, std::static_pointer_cast<graph::CudaPoolFamily>(family), traits,
                                             end);
@@ -234,8 +234,9 @@ std::shared_ptr<PoolState> make_pool_state(c10::Device device, const std::shared
 
 std::shared_ptr<PoolFamily> make_pool_family(c10::Device device) {
 #if PIANOLA_WITH_CUDA
-  if (graph::usable_device(device).is_cuda()) {
-    return {new graph::CudaPoolFamily(), deleter<graph::CudaPoolFamily>()};
+  if (const c10::Device usable = graph::usable_device(device); usable.is_cuda()) {
+    const auto end = deleter<graph::CudaPoolFamily>(usable);
+    return {new graph::CudaPoolFamily(), end};
   }
 #endif
   (void)graph::usable_device(device);

@@ -1,9 +1,11 @@
 #include <pianola/graph/graph.hpp>
 
 #include <pianola/graph/pool_state.hpp>
+#include <pianola/graph/testing/allocator_settings.hpp>
 #include <pianola/graph/testing/device_test.hpp>
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
@@ -72,6 +74,41 @@ TEST_P(ExitTest, AnyThreadMayCallIt) {
       ::testing::ExitedWithCode(0), "");
 }
 
+// Leaves the process, behind all that became static later: with 0 where that has left a pool alone.
+struct SeesAPool {
+  ~SeesAPool() { std::_Exit(living_pools().empty() ? 1 : 0); }
+};
+
+TEST_P(ExitTest, TheMainThreadMayCallItWithoutAGraphOfItsOwn) {
+  EXPECT_EXIT(
+      {
+        std::thread([] {
+          static const SeesAPool last;
+          static at::Tensor x = at::ones({8}, device());
+          static Graph graph(device());
+          capture_and_replay(graph, x);
+        }).join();
+        std::exit(2);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+// Older than the driver, whose own end comes first.
+std::optional<GraphPool> pool_of_the_program;
+std::optional<Graph> graph_of_the_program;
+
+TEST_P(ExitTest, WhatTheProgramBeganWithMayHoldThem) {
+  EXPECT_EXIT(
+      {
+        at::Tensor x = at::ones({8}, device());
+        pool_of_the_program.emplace(device());
+        graph_of_the_program.emplace(device());
+        capture_and_replay(*graph_of_the_program, x, {.warmup = 1, .pool = *pool_of_the_program});
+        std::exit(0);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
 TEST_P(ExitTest, AGraphOfAThreadEndsWithTheThread) {
   const std::size_t before = living_pools().size();
   at::Tensor x = at::ones({8}, device());
@@ -81,6 +118,32 @@ TEST_P(ExitTest, AGraphOfAThreadEndsWithTheThread) {
     EXPECT_EQ(living_pools().size(), before + 1);
   }).join();
   EXPECT_EQ(living_pools().size(), before);
+}
+
+// It is destroyed when thread-locals are gone that the graph needs.
+TEST_P(ExitTest, SoDoesOneThatAnOlderObjectOfTheThreadHolds) {
+  const std::size_t before = living_pools().size();
+  at::Tensor x = at::ones({8}, device());
+  std::thread([&] {
+    thread_local std::optional<Graph> graph;
+    capture_and_replay(graph.emplace(device()), x);
+    EXPECT_EQ(living_pools().size(), before + 1);
+  }).join();
+  EXPECT_EQ(living_pools().size(), before);
+}
+
+TEST_P(ExitTest, APoolOfAThreadMayEndAsleep) {
+  PIANOLA_SKIP_WITH_EXPANDABLE_SEGMENTS();
+  at::Tensor result;
+  std::thread([&] {
+    thread_local GraphPool pool(device(), {.can_sleep = true});
+    const at::Tensor x = at::ones({1 << 20}, device());
+    Graph graph(device());
+    graph.capture([&] { result = x * 2; }, {.warmup = 1, .pool = pool});
+    graph.replay();
+    (void)pool.suspend();
+  }).join();
+  EXPECT_TRUE(testing::same(result, at::full({1 << 20}, 2.0, device())));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <pianola/core/error.hpp>
 #include <pianola/graph/device_check.hpp>
 #include <pianola/graph/graph.hpp>
+#include <pianola/graph/process_mark.hpp>
 #include <pianola/trace/quiet_scope.hpp>
 #include <pianola/training/batch_plan.hpp>
 #include <pianola/training/batch_transfer.hpp>
@@ -75,6 +76,7 @@ struct StaticInputs::Impl {
 
   c10::Device device;
   StaticInputsOptions options;
+  graph::ProcessMark process = {};
   std::unique_ptr<Fixed> fixed = {};
   std::optional<Prefetched> prefetched = {};
   std::optional<std::size_t> current = {};
@@ -156,7 +158,10 @@ StaticInputs::StaticInputs(c10::Device device, StaticInputsOptions options)
 
 StaticInputs::StaticInputs(StaticInputs&&) noexcept = default;
 StaticInputs& StaticInputs::operator=(StaticInputs&&) noexcept = default;
-StaticInputs::~StaticInputs() = default;
+// Memory that copies or other streams have used needs events when it is freed, which CUDA refuses when the process ends.
+StaticInputs::~StaticInputs() {
+  if (Impl* const impl = impl_.release()) graph::end_made_with(impl->process, impl);
+}
 
 void StaticInputs::prefetch(const std::vector<c10::IValue>& batch) { impl_->prefetch(batch); }
 

@@ -66,7 +66,7 @@ class PIANOLA_API StaticInputs {
   explicit StaticInputs(c10::Device device, StaticInputsOptions options = {});
   StaticInputs(StaticInputs&&) noexcept;
   StaticInputs& operator=(StaticInputs&&) noexcept;
-  /// Waits until no copy reads host memory any more.
+  /// Waits until no copy reads host memory any more. A static one does not: it ends with the process.
   ~StaticInputs();
 
   /// Starts the next batch on its way; the current one stays until advance().

@@ -11,7 +11,9 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -65,6 +67,20 @@ TEST_P(StaticInputsTest, KeepTheNestingAroundTensorsOfTheirOwn) {
       {a, b, c, d});
   expect_values(inputs.tensors(), {a, b, c, d});
   for (const at::Tensor& tensor : inputs.tensors()) EXPECT_EQ(tensor.device(), device());
+}
+
+// Older than the driver, whose own end comes first.
+std::optional<StaticInputs> inputs_of_the_program;
+
+TEST_P(StaticInputsTest, MayBeStaticWhenTheProcessEnds) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        inputs_of_the_program.emplace(device());
+        for (std::uint64_t number = 0; number < 3; ++number) inputs_of_the_program->load(batch(number));
+        std::exit(0);
+      },
+      ::testing::ExitedWithCode(0), "");
 }
 
 TEST_P(StaticInputsTest, StayAtTheirAddressesWhateverIsLoaded) {

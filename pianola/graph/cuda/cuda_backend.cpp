@@ -46,7 +46,9 @@ class CudaBackend final : public Backend {
                      .numbers = numbers_,
                      .copies = copies_}),
         launcher_(device),
-        device_(device) {}
+        device_(device) {
+    prepare_to_end_on_this_thread(device.index());
+  }
   ~CudaBackend() override { reset(); }
 
   std::vector<at::Generator> default_generators() const override {

@@ -1,6 +1,7 @@
 #include <pianola/graph/cuda/thread_streams.hpp>
 
 #include <pianola/cuda/capture_info.hpp>
+#include <pianola/graph/process_mark.hpp>
 
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -65,14 +66,25 @@ struct ThreadStreams {
   std::map<Use, CUDAStream> streams;
 };
 
+std::map<Use, CUDAStream>& streams_of_this_thread() {
+  thread_local ThreadStreams own;
+  return own.streams;
+}
+
 }  // namespace
 
 CUDAStream thread_stream(StreamPurpose purpose, c10::DeviceIndex device) {
-  thread_local ThreadStreams own;
+  std::map<Use, CUDAStream>& own = streams_of_this_thread();
   const Use use = {purpose, device};
-  const auto known = own.streams.find(use);
-  if (known != own.streams.end()) return known->second;
-  return own.streams.emplace(use, SpareStreams::instance().take(use)).first->second;
+  const auto known = own.find(use);
+  if (known != own.end()) return known->second;
+  return own.emplace(use, SpareStreams::instance().take(use)).first->second;
+}
+
+void prepare_to_end_on_this_thread(c10::DeviceIndex device) {
+  (void)c10::cuda::getCurrentCUDAStream(device);
+  (void)streams_of_this_thread();
+  thread_local const ThreadEnd before_them;
 }
 
 }  // namespace pianola::graph

@@ -20,4 +20,8 @@ enum class StreamPurpose : std::uint8_t { capture, audit, numbers, sleep, after_
 /// This thread's. Lives as long as the thread; the next thread may be given it then.
 c10::cuda::CUDAStream thread_stream(StreamPurpose purpose, c10::DeviceIndex device);
 
+/// Before a graph or a pool is made on this thread: makes the thread-locals that its end needs, torch's current streams and these. A
+/// thread-local one ends before them then; one that is older still, behind the thread. See end_made_with().
+void prepare_to_end_on_this_thread(c10::DeviceIndex device);
+
 }  // namespace pianola::graph
