@@ -192,6 +192,21 @@ TEST_P(FailureTest, SuccessfulCapturesThatAreDroppedLeaveMemoryLevel) {
   expect_level(settled, level(), 50);
 }
 
+TEST_P(FailureTest, AGraphHoldsNoInputOfACaptureThatFailed) {
+  const at::Tensor x = randn({8});
+  const at::Tensor loads_the_kernel = x * 2;
+  Graph graph(device());
+  const auto step = [&] {
+    const at::Tensor y = x * 2;
+    throw UserError();
+  };
+  for (const int warmup : {0, 1}) {
+    EXPECT_THROW(graph.capture(step, {.warmup = warmup, .inputs = {x}}), UserError);
+    EXPECT_EQ(x.use_count(), 1U) << warmup;
+    EXPECT_EQ(x.storage().use_count(), 1U) << warmup;
+  }
+}
+
 // A step of twelve operations, written by hand so that it can stop after each of them.
 TEST_P(FailureTest, AThrowAfterWhicheverOperationLeavesTheStateAsItWas) {
   const at::Tensor x = randn({4, 16}), state = randn({4, 16}, 2), w = randn({16, 16}, 3).requires_grad_();

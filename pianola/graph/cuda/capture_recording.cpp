@@ -65,6 +65,7 @@ std::vector<c10::Storage> CaptureRecording::take_inputs() {
 }
 
 void CaptureRecording::stop() noexcept {
+  workspaces_.reset();  // before the stream scope takes what is in torch's table for the pool's own
   allocations_.reset();
   if (other_threads_) other_threads_->stop();
   keeper_.reset();

@@ -72,7 +72,7 @@ class CaptureRecording {
   /// Before the capture is abandoned: notes whether it broke, for then the stream does not tell any more.
   void note_break() { broke_ = is_broken(); }
   void drop_host_copies() noexcept { host_copies_.reset(); }
-  /// The capture was abandoned: nobody watches any more.
+  /// The capture was abandoned: nobody watches any more, and the family has its workspaces back.
   void stop() noexcept;
 
   [[nodiscard]] std::optional<Diagnosis> offence(const OpTrace* trace) const;

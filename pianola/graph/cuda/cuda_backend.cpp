@@ -163,13 +163,16 @@ class CudaBackend final : public Backend {
 };
 
 std::unique_ptr<StreamScope> CudaBackend::enter(const CaptureOptions& options) {
-  pool_ = std::static_pointer_cast<CudaPool>(pool_for(options, device_));
+  auto pool = std::static_pointer_cast<CudaPool>(pool_for(options, device_));
   const CUDAStream stream =
       options.stream ? CUDAStream(*options.stream) : thread_stream(StreamPurpose::capture, device_.index());
+  auto scope = std::make_unique<CudaStreamScope>(stream, pool);
+  pool_ = std::move(pool);
   leaf_streams_.emplace(stream);
   executable_.begin();
-  ahead_.forget();  // of a capture that failed between its recordings
-  return std::make_unique<CudaStreamScope>(stream, pool_);
+  ahead_.forget();
+  recording_.reset();  // of a capture that failed: what broke that explains nothing of this one
+  return scope;
 }
 
 void CudaBackend::begin(const CaptureOptions& options) {

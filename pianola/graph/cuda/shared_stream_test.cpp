@@ -1,3 +1,4 @@
+#include <pianola/graph/cuda/cuda_pool.hpp>
 #include <pianola/graph/testing/device_test.hpp>
 #include <pianola/graph/testing/mlp.hpp>
 #include <pianola/torch_abi/cuda/workspace_size.hpp>
@@ -194,6 +195,25 @@ TEST_P(SharedStreamTest, CapturesHooksOfGradientsThatWereSetOnAnotherStream) {
     for (const at::Tensor& parameter : model.parameters) parameter.mutable_grad().zero_();
     step();
     EXPECT_TRUE(same(replayed, model.parameters[0].grad())) << i;
+  }
+}
+
+// A warm-up into the pool that follows would compute in them, beside replays of the family's other pools.
+TEST_P(SharedStreamTest, AFailedRecordingGivesAFamilyItsWorkspacesBack) {
+  const GraphPoolFamily family;
+  const GraphPoolRef ref = family.make_pool(device());
+  auto& pool = static_cast<graph::CudaPool&>(*ref.state());
+  const at::Tensor x = at::ones({64, 64}, device());
+  Graph graph(device());
+  const auto step = [&] {
+    const at::Tensor y = at::mm(x, x);
+    if (is_recording()) throw std::runtime_error("after a product");
+  };
+  EXPECT_THROW(graph.capture(step, {.warmup = 1, .pool = ref}), std::runtime_error);
+  const std::vector<ByteSpan> of_family = pool.family()->spans();
+  EXPECT_FALSE(of_family.empty());
+  for (const ByteSpan& own : pool.workspaces().spans()) {
+    for (const ByteSpan& shared : of_family) EXPECT_FALSE(own.overlaps(shared));
   }
 }
 

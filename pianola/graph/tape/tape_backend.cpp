@@ -83,6 +83,7 @@ class TapeBackend final : public Backend {
     if (pool_ != nullptr) pool_->remove(tape_);
     tape_ = {};
     drawn_from_.clear();
+    inputs_.clear();
     branches_.reset();
     chart_.reset();
     pool_.reset();
