@@ -241,7 +241,8 @@ std::unique_ptr<StepGraph> GraphMaker::make_step(const Callable& callable, const
   const bool follows_numbers = !call.numbers().empty();
   const RunBefore before{.reads = observation.values_read(),
                          .islands = observation.islands(),
-                         .checked = source.checks_reads ? &observation.checked_values() : nullptr};
+                         .checked = source.checks_reads ? &observation.checked_values() : nullptr,
+                         .trains = observation.kind() != GraphedKind::inference};
   graph->capture(step, observation.leaves(), before, options, [&](const EagerRun& run) {
     if (!source.is_adopted) observation.check_capture(run.log(), options_.accept_capture_path, !follows_numbers);
     observation.check_given_memory(run, graph->static_inputs());

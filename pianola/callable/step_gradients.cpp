@@ -140,7 +140,7 @@ bool StepGradients::callers_are_apart(const trace::MemoryRanges& beside) const {
   return !callers.overlap_each_other() && !callers.overlap(beside) && !callers.overlap(fixed);
 }
 
-void StepGradients::finish() {
+void StepGradients::finish(bool trains) {
   leaves_of_gradients_.clear();
   let_go_.clear();
   for (Leaf& leaf : leaves_) {
@@ -156,6 +156,8 @@ void StepGradients::finish() {
       leaf.made_placement = graph::Placement(*leaf.made.unsafeGetTensorImpl());
       leaf.made_parts = GradientParts(leaf.made);
       leaf.after = leaf.made.defined() ? After::made : After::dropped;
+    } else if (!trains && leaf.was_defined && !leaf.uses_found) {
+      leaf.after = After::unused;
     }
     const bool is_used = leaf.after == After::kept || leaf.uses_found;
     if (is_used && before.defined() && !leaf.own.defined()) used_.push_back(trace::storage_of(before));
@@ -185,6 +187,7 @@ bool StepGradients::Leaf::has_the_same_hooks() const {
 bool StepGradients::Leaf::is_as_captured() const {
   if (!has_the_same_hooks()) [[unlikely]]
     return false;
+  if (after == After::unused) return true;
   const at::Tensor& now = meta->grad_;
   if (after == After::kept || uses_found) {
     const bool is_found = finds_what_it_uses();
@@ -290,7 +293,7 @@ void StepGradients::give_back_found() {
 
 void StepGradients::leave_as_captured() const {
   for (const Leaf& leaf : leaves_) {
-    if (leaf.after == After::kept || leaf.tensor.expired()) continue;
+    if (leaf.is_left() || leaf.tensor.expired()) continue;
     if (!leaf.meta->grad_.is_same(leaf.made)) leaf.meta->grad_ = leaf.made;
   }
 }
@@ -348,7 +351,7 @@ void StepGradients::let_go_of_found(Leaf& leaf) {
 void StepGradients::leave_as_at(std::size_t operation) const {
   if (operation == 0) return;
   for (const Leaf& leaf : leaves_) {
-    if (leaf.after == After::kept || leaf.tensor.expired() || operation < leaf.changed_at) continue;
+    if (leaf.is_left() || leaf.tensor.expired() || operation < leaf.changed_at) continue;
     leaf.meta->grad_ = operation < leaf.made_from ? at::Tensor() : leaf.made;
   }
 }

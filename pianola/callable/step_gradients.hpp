@@ -42,6 +42,9 @@ namespace pianola::callable {
 // away unused goes at once, as eagerly: else the old and the new gradients of a model would need memory side by side. After a
 // capture that failed it is undefined, which is how the step left it.
 //
+// A step that does not train, such as a validation, leaves gradients that none of its operations uses alone, whatever they are. Of one
+// that trains nobody knows: kernels that no operator launches may use them.
+//
 // A tensor that the capture made is written by each replay, where eager would make a new one. So it must not be written
 // while somebody holds it, or a view of it, for its value of before: the step has to be captured again, or to run eagerly.
 //
@@ -70,8 +73,8 @@ class StepGradients final : public trace::OpObserver {
   /// Then: whether own gradients, if there are any, can stand for the caller's. @param seen  Parameters that code of the user's
   /// works on at each replay.
   [[nodiscard]] bool may_be_own(const std::vector<at::Tensor>& seen) const;
-  /// After the capture. What they were before is forgotten.
-  void finish();
+  /// After the capture. What they were before is forgotten. @param trains  False: the step computes no gradients, and steps no optimizer.
+  void finish(bool trains);
   /// Once what the capture's run has held is gone.
   void count_references();
 
@@ -106,12 +109,13 @@ class StepGradients final : public trace::OpObserver {
   [[nodiscard]] bool had(const at::Tensor& gradient) const;
 
  private:
-  enum class After { kept, made, dropped };
+  enum class After { kept, unused, made, dropped };
   struct Leaf {
     explicit Leaf(const at::Tensor& leaf);
     void make_own();
     [[nodiscard]] std::size_t holders_of_own() const;
     [[nodiscard]] bool is_as_captured() const;
+    [[nodiscard]] bool is_left() const { return after == After::kept || after == After::unused; }
     [[nodiscard]] bool finds_what_it_uses() const;
     [[nodiscard]] bool has_the_same_hooks() const;
 

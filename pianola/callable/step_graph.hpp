@@ -51,6 +51,8 @@ struct RunBefore {
   const std::vector<graph::IslandNotes>& islands;
   /// Of reads that replays are to check; nullptr: none.
   const std::vector<c10::IValue>* checked = nullptr;
+  /// Whether it computed gradients, or stepped an optimizer.
+  bool trains = true;
 };
 
 /// A function that trains by itself, captured whole.

@@ -201,6 +201,40 @@ TEST_P(FullIterationTest, GradientsForAnOptimizerOutsideSurviveAValidationIterat
   expect_same(results(trained, true), expected);
 }
 
+// The last batch of an epoch is a smaller one: gradients are those of its graph when the validation is due.
+TEST_P(FullIterationTest, AValidationIsCapturedOnceWhicheverTrainingCameBefore) {
+  Trainee<MlpNet> eager, trained;
+  FullIteration iteration([&](const Microbatches& one) { return trained.train(one); },
+                          [&](const Microbatches& one) { return trained.validate(one); }, {.warmup = 1});
+  seed(8);
+  for (std::uint64_t i = 0; i < 12; ++i) {
+    const std::int64_t rows = i % 3 == 2 ? 5 : 8;
+    const Microbatches training = batch(i, 1, {rows, 12}), validation = batch(50 + i, 1, {8, 12});
+    EXPECT_TRUE(same(iteration(training).toTensor(), eager.train(training).toTensor())) << i;
+    if (i % 2 == 0) continue;  // so that it follows now one length, now the other
+    const at::Tensor expected = eager.validate(validation).toTensor();
+    EXPECT_TRUE(same(iteration(validation, Stage::validation).toTensor(), expected)) << i;
+  }
+  expect_same(state_of_module(*trained.net), state_of_module(*eager.net));
+  for (const IterationInfo& one : iteration.info().signatures) EXPECT_EQ(one.recaptures, 0U) << one.signature;
+}
+
+// Such a validation depends on them.
+TEST_P(FullIterationTest, AValidationThatReturnsAGradientIsCapturedAnewWhereItIsAnotherOne) {
+  const auto net = make_net<MlpNet>();
+  const at::Tensor weight = net->parameters().at(0);
+  const auto loss_and_gradient = [&](const Microbatches& one) {
+    const at::NoGradGuard no_grad;
+    return c10::IValue(net->forward(one.at(0).toTensor()).sum() + weight.grad().sum());
+  };
+  FullIteration iteration(loss_and_gradient, {.warmup = 1});
+  for (std::uint64_t i = 0; i < 6; ++i) {
+    if (i % 2 == 0) net->parameters().at(0).mutable_grad() = randn(weight.sizes(), i);
+    const Microbatches data = batch(i, 1, {8, 12});
+    EXPECT_TRUE(same(iteration(data).toTensor(), loss_and_gradient(data).toTensor())) << i;
+  }
+}
+
 // Training and validation by turns at several lengths, in a pool that plans: results and gradients of all are held meanwhile.
 TEST_P(FullIterationTest, StagesAndLengthsShareScratchWhereMemoryIsPlanned) {
   for (const bool is_given : {false, true}) {
