@@ -1,7 +1,7 @@
 #pragma once
 #include <pianola/trace/host_calls.hpp>
 #include <pianola/trace/host_numbers.hpp>
-#include <pianola/trace/op_stream.hpp>
+#include <pianola/trace/op_observer.hpp>
 #include <pianola/trace/storage_set.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
