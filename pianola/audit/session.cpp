@@ -15,6 +15,7 @@
 #include <pianola/graph/run_memory.hpp>
 #include <pianola/trace/block_log.hpp>
 #include <pianola/trace/call_site.hpp>
+#include <pianola/trace/observer_failure.hpp>
 #include <pianola/trace/plain_check.hpp>
 #include <pianola/trace/tensors_of.hpp>
 #include <pianola/trace/trace_recorder.hpp>

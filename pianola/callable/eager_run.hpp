@@ -8,6 +8,7 @@
 #include <pianola/graph/island.hpp>
 #include <pianola/graph/number_slots.hpp>
 #include <pianola/trace/block_log.hpp>
+#include <pianola/trace/observer_failure.hpp>
 #include <pianola/trace/odd_work.hpp>
 #include <pianola/trace/op_stream.hpp>
 #include <pianola/trace/operation_log.hpp>

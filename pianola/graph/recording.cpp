@@ -2,6 +2,7 @@
 
 #include <pianola/graph/capture_check.hpp>
 #include <pianola/graph/open_capture.hpp>
+#include <pianola/trace/observer_failure.hpp>
 
 #include <ATen/autocast_mode.h>
 

@@ -1,4 +1,3 @@
-#include <pianola/core/out_of_memory_error.hpp>
 #include <pianola/trace/op_stream.hpp>
 
 #include <pianola/torch_abi/thread_slot.hpp>
@@ -8,6 +7,7 @@
 #include <pianola/trace/compiled_code.hpp>
 #include <pianola/trace/host_calls.hpp>
 #include <pianola/trace/made_of_tensors.hpp>
+#include <pianola/trace/observer_failure.hpp>
 #include <pianola/trace/plain_check.hpp>
 #include <pianola/trace/resized_storage.hpp>
 #include <pianola/trace/step_memory.hpp>
@@ -16,7 +16,6 @@
 
 #include <ATen/record_function.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <c10/util/Exception.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <torch/csrc/autograd/graph_task.h>
 
@@ -28,7 +27,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <exception>
 #include <mutex>
 #include <optional>
 #include <string_view>
@@ -167,10 +165,7 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
   std::thread::id step_thread = std::this_thread::get_id();
   std::optional<OddWork> odd_work, communication;  // the first of each
   std::vector<ReleasedNode> released;              // by the mutex
-  std::mutex failure_mutex;                        // taken while `mutex` is held as well
-  bool failed = false;
-  bool found_no_memory = false;
-  std::string failure;  // "aten::mul on: out of memory"
+  ObserverFailure failure;
   std::optional<c10::DebugInfoGuard> guard;
   at::CallbackHandle callback = at::INVALID_CALLBACK_HANDLE;
 
@@ -191,10 +186,7 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
 
   static State* current() { return static_cast<State*>(c10::ThreadLocalDebugInfo::get(torch_abi::kSlotOfOperations)); }
 
-  // Note [An observer that throws]
-  // RecordFunction swallows what its callbacks throw, so that an observer which missed a begin would be shown its end, and
-  // records would go on with a hole in them. So nothing leaves a callback: the first failure is kept for failure(), and an
-  // observer that threw is shown nothing more. The others go on: what puts tensors back has to see all that is written.
+  // See Note [An observer that throws].
   template <typename Show>
   void tell(const OpSpan& op, const Show& show) {
     for (OpObserver*& observer : observers) {
@@ -203,35 +195,8 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
         show(*observer);
       } catch (...) {
         observer = nullptr;
-        note_failure(op.info == nullptr ? "an operation" : op.info->schema().name());
+        failure.note(op.info == nullptr ? "an operation" : op.info->schema().name());
       }
-    }
-  }
-
-  // Of the exception that is being handled.
-  void note_failure(const std::string& op) noexcept {
-    const std::lock_guard lock(failure_mutex);
-    if (failed) return;
-    failed = true;
-    try {
-      try {
-        throw;
-      } catch (const c10::Error& error) {
-        found_no_memory =
-            dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
-            std::string_view(error.what_without_backtrace()).find("DefaultCPUAllocator") != std::string_view::npos;
-        failure = op + " on: " + error.what_without_backtrace();
-      } catch (const std::bad_alloc&) {
-        found_no_memory = true;
-        failure = op + " on: the host has no memory left";
-      } catch (const std::exception& error) {
-        found_no_memory = dynamic_cast<const OutOfMemoryError*>(&error) != nullptr;
-        failure = op + " on: " + error.what();
-      } catch (...) {
-        failure = op + " on";
-      }
-    } catch (...) {
-      found_no_memory = true;  // for the words
     }
   }
 
@@ -554,7 +519,7 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
     try {
       return on_begin(span);
     } catch (...) {
-      if (State* state = current(); state != nullptr) state->note_failure(span.name());
+      if (State* state = current(); state != nullptr) state->failure.note(span.name());
     }
     return nullptr;
   }
@@ -563,7 +528,7 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
     try {
       on_end(span, context);
     } catch (...) {
-      if (State* state = current(); state != nullptr) state->note_failure(span.name());
+      if (State* state = current(); state != nullptr) state->failure.note(span.name());
     }
   }
 
@@ -665,21 +630,7 @@ void note_compiled_code(std::string what, bool is_new) { OpStream::note_compiled
 
 bool runs_python_of_a_tensor() noexcept { return OpStream::runs_python_of_a_tensor(); }
 
-std::optional<Diagnosis> OpStream::failure() const {
-  const std::lock_guard lock(state_->failure_mutex);
-  if (!state_->failed) return std::nullopt;
-  return Diagnosis{.what = "the operations of the step could not be recorded, from " +
-                           (state_->failure.empty() ? std::string("one of them on") : state_->failure) +
-                           "; what the step wrote since may not have been put back",
-                   .fix = state_->found_no_memory ? "free memory, or use smaller batches"
-                                                  : "this is a fault of Pianola: report it with this message",
-                   .rule = state_->found_no_memory ? "PG908" : ""};
-}
-
-void throw_failure(Diagnosis failure) {
-  if (failure.rule == "PG908") throw OutOfMemoryError(std::move(failure));
-  throw CaptureError(std::move(failure));
-}
+std::optional<Diagnosis> OpStream::failure() const { return state_->failure.diagnosis(); }
 
 void OpStream::disarm() noexcept {
   const std::lock_guard lock(state_->mutex);

@@ -73,7 +73,4 @@ class OpStream {
   std::shared_ptr<State> state_;
 };
 
-/// Throws what OpStream::failure() tells.
-[[noreturn]] void throw_failure(Diagnosis failure);
-
 }  // namespace pianola::trace

@@ -2,6 +2,7 @@
 
 #include <pianola/core/error.hpp>
 #include <pianola/graph/copy_into.hpp>
+#include <pianola/trace/observer_failure.hpp>
 #include <pianola/trace/plain_check.hpp>
 #include <pianola/trace/quiet_scope.hpp>
 #include <pianola/trace/tensors_of.hpp>
