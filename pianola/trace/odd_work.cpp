@@ -18,4 +18,15 @@ Diagnosis OddWork::diagnosis() const {
           .rule = rule_of(oddity)};
 }
 
+bool FirstOddWork::is_news(Oddity oddity) const noexcept {
+  const std::optional<OddWork>& first = may_be_in_a_step(oddity) ? communication_ : odd_work_;
+  return !first || (oddity == Oddity::data_parallel && first->oddity != oddity) ||
+         (oddity == Oddity::compiling && first->oddity != oddity) ||
+         (oddity == Oddity::compiled && first->oddity == Oddity::dispatch_mode);
+}
+
+void FirstOddWork::note(const OddWork& work) {
+  if (is_news(work.oddity)) (may_be_in_a_step(work.oddity) ? communication_ : odd_work_) = work;
+}
+
 }  // namespace pianola::trace

@@ -8,6 +8,7 @@
 #include <pianola/trace/host_calls.hpp>
 #include <pianola/trace/made_of_tensors.hpp>
 #include <pianola/trace/observer_failure.hpp>
+#include <pianola/trace/odd_operation.hpp>
 #include <pianola/trace/plain_check.hpp>
 #include <pianola/trace/resized_storage.hpp>
 #include <pianola/trace/step_memory.hpp>
@@ -86,30 +87,6 @@ class ObserversRun {
   bool before_ = observers_run;  // an inner stream's observers, then the outer one's
 };
 
-// Why an operation is not for observers.
-struct OddOperation {
-  Oddity oddity = Oddity::none;
-  at::Tensor tensor = {};  // that is not plain, where a tensor is the cause
-};
-
-OddOperation odd_tensor_in(c10::ArrayRef<c10::IValue> values) {
-  OddOperation found;
-  for (const c10::IValue& value : values) {
-    for_each_tensor(value, [&](const at::Tensor& tensor) {
-      if (found.oddity != Oddity::none) return;
-      const Oddity oddity = oddity_in_step(tensor);
-      if (oddity != Oddity::none) found = {.oddity = oddity, .tensor = tensor};
-    });
-    if (found.oddity != Oddity::none) break;
-  }
-  return found;
-}
-
-std::string words_of(const char* verb, const OddOperation& odd) {
-  if (odd.tensor.defined()) return fmt::format("{} {}", verb, in_words(odd.oddity, odd.tensor));
-  return fmt::format("runs {}, which is no part of a graph", modes_in_words(odd.oddity));
-}
-
 // Who calls an operator by a stack leaves other values below its arguments, and its results: TorchScript, functorch.
 c10::ArrayRef<c10::IValue> last_of(c10::ArrayRef<c10::IValue> stack, std::size_t count) {
   return stack.size() > count ? stack.slice(stack.size() - count) : stack;
@@ -163,8 +140,8 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
   // Open user scopes of the thread that made the stream, for autograd's threads; kept by the outermost stream.
   std::vector<std::string> step_scopes;
   std::thread::id step_thread = std::this_thread::get_id();
-  std::optional<OddWork> odd_work, communication;  // the first of each
-  std::vector<ReleasedNode> released;              // by the mutex
+  FirstOddWork first_odd;              // by the mutex
+  std::vector<ReleasedNode> released;  // by the mutex
   ObserverFailure failure;
   std::optional<c10::DebugInfoGuard> guard;
   at::CallbackHandle callback = at::INVALID_CALLBACK_HANDLE;
@@ -229,22 +206,9 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
     if (outer != nullptr) outer->end_inner(around, inner);
   }
 
-  [[nodiscard]] std::optional<OddWork>& first_of(Oddity oddity) noexcept {
-    return may_be_in_a_step(oddity) ? communication : odd_work;
-  }
-
-  // Whether it is the first of its kind, or says more than the first. What a call does that makes code is no example of later calls;
-  // newer versions of torch ask for compiled code after they have compiled it, under a mode.
-  [[nodiscard]] bool is_news(Oddity oddity) noexcept {
-    const std::optional<OddWork>& first = first_of(oddity);
-    return !first || (oddity == Oddity::data_parallel && first->oddity != oddity) ||
-           (oddity == Oddity::compiling && first->oddity != oddity) ||
-           (oddity == Oddity::compiled && first->oddity == Oddity::dispatch_mode);
-  }
-
   [[nodiscard]] bool knows(Oddity oddity) {
     const std::lock_guard lock(mutex);
-    return !is_news(oddity);
+    return !first_odd.is_news(oddity);
   }
 
   // For this stream and those around it, where it is their first. What this one knows, those know.
@@ -259,28 +223,24 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
                        .site = CallSite::here()};
     for (State* state = this; state != nullptr; state = state->outer.get()) {
       const std::lock_guard lock(state->mutex);
-      if (state->is_news(oddity)) state->first_of(oddity) = work;
+      state->first_odd.note(work);
     }
   }
 
   void note_odd(const OddOperation& odd, const char* verb, const OpInfo& info, const ThreadPosition& here) {
     const char* const op = info.schema().name().c_str();
-    const char* const called = here.callers.empty() ? op : here.callers.front();
-    note_odd(odd.oddity, fmt::format("{} {}", called, words_of(verb, odd)), op, here);
+    note_odd(odd.oddity, in_words(odd, here.callers.empty() ? op : here.callers.front(), verb), op, here);
   }
 
   void note_collective(const OpInfo& info, const ThreadPosition& here) {
     const std::string& name = info.schema().name();
     const Oddity oddity = oddity_of_operator(name);
-    const char* const graph = may_be_in_a_step(oddity) ? "the graph of a part" : "a graph";
-    note_odd(oddity, fmt::format("{} communicates with other ranks, which {} cannot repeat", name, graph), name.c_str(),
-             here);
+    note_odd(oddity, collective_in_words(oddity, name), name.c_str(), here);
   }
 
   void note_slow_collective(const OpInfo& info, const ThreadPosition& here) {
     const std::string& name = info.schema().name();
-    note_odd(Oddity::late_rank, fmt::format("{} was not done after 3 s, as other ranks have not called it", name),
-             name.c_str(), here);
+    note_odd(Oddity::late_rank, late_rank_in_words(name), name.c_str(), here);
   }
 
   // Others (messages, barriers) are done only when the host's code waits for them.
@@ -317,11 +277,6 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
     return found;
   }
 
-  static OddOperation oddity_of(c10::ArrayRef<c10::IValue> inputs) {
-    if (const Oddity modes = oddity_of_modes(); modes != Oddity::none) return {.oddity = modes};
-    return odd_tensor_in(inputs);
-  }
-
   void take_apart(const at::RecordFunction& span, const OpInfo& info, c10::ArrayRef<c10::IValue> inputs,
                   const ThreadPosition& here) {
     for (const c10::IValue& value : inputs) {
@@ -347,14 +302,7 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
   // What is no operator, but says what goes on.
   void note_span(const char* name, Oddity oddity, const ThreadPosition& here) {
     if (oddity == Oddity::none || (oddity == Oddity::compiled && compiled_code_is_seen())) return;
-    std::string what = fmt::format("the step runs {}, whose communication belongs to no graph", name);
-    if (oddity == Oddity::compiled) {
-      what =
-          "the step runs code that torch.compile made, whose kernels are no operations that a graph's checks could see";
-    } else if (may_be_in_a_step(oddity)) {
-      what = fmt::format("{} runs, whose communication belongs to the graph of a whole step alone", name);
-    }
-    note_odd(oddity, std::move(what), "", here);
+    note_odd(oddity, span_in_words(oddity, name), "", here);
   }
 
   void note_hidden(const OpSpan& around, const OpInfo& hidden, c10::ArrayRef<c10::IValue> results) {
@@ -417,7 +365,7 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
       return nullptr;
     }
     const c10::ArrayRef<c10::IValue> inputs = inputs_of(span, *info);
-    const OddOperation odd = oddity_of(inputs);
+    const OddOperation odd = oddity_of_call(inputs);
     if (is_left_by_a_transform(odd.tensor)) {
       here.callers.push_back(span.name());
       return nullptr;
@@ -593,12 +541,12 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
 
 std::optional<OddWork> OpStream::odd_work() const {
   const std::lock_guard lock(state_->mutex);
-  return state_->odd_work;
+  return state_->first_odd.odd_work();
 }
 
 std::optional<OddWork> OpStream::communication() const {
   const std::lock_guard lock(state_->mutex);
-  return state_->communication;
+  return state_->first_odd.communication();
 }
 
 std::vector<ReleasedNode> OpStream::released_nodes() const {
