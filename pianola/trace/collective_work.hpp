@@ -1,5 +1,7 @@
 #pragma once
+#include <pianola/trace/op_info.hpp>
 #include <pianola/trace/op_stream.hpp>
+#include <pianola/trace/storage_set.hpp>
 
 #include <ATen/core/ivalue.h>
 #include <c10/util/ArrayRef.h>
@@ -32,8 +34,28 @@ namespace pianola::trace {
 // ends after a while. Where a run like it has been observed before, it does not: another rank is late, and its process group knows for
 // how long to wait.
 
+/// Whether a call's end is waited for, by waits_until_done(). Messages and barriers are done only when the host's code waits for them.
+[[nodiscard]] bool is_waited_for(const OpInfo& op, c10::ArrayRef<c10::IValue> inputs);
 /// Waits. @return  False: it is not done after a while, because another rank has not come so far.
 [[nodiscard]] bool waits_until_done(c10::ArrayRef<c10::IValue> outputs, ForRanks patience = ForRanks::a_while);
+
+/// The memory out of which the host's wait copies into the results of collectives. Of several threads: by a lock of the caller's.
+class CollectiveBuffers {
+ public:
+  /// Whether a call is such a collective, and so what it allocates inside is such memory.
+  [[nodiscard]] static bool are_made_by(const OpInfo& op, c10::ArrayRef<c10::IValue> inputs);
+  /// What a call inside it allocated.
+  void note(c10::ArrayRef<c10::IValue> allocated);
+  /// Whether a call with these inputs reads such memory.
+  [[nodiscard]] bool are_read_by(c10::ArrayRef<c10::IValue> inputs) const;
+
+ private:
+  StorageSet buffers_;
+};
+
+/// Whether this thread is one on which a process group of Gloo or MPI runs its collectives. Such a thread is given the state of the
+/// thread that called; what it does is inside of the collective.
+[[nodiscard]] bool belongs_to_a_process_group() noexcept;
 
 /// The collectives of GPUs that a run begins.
 ///

@@ -12,7 +12,6 @@
 #include <pianola/trace/plain_check.hpp>
 #include <pianola/trace/resized_storage.hpp>
 #include <pianola/trace/step_memory.hpp>
-#include <pianola/trace/storage_set.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
 #include <ATen/record_function.h>
@@ -23,10 +22,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <pthread.h>
-
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <mutex>
 #include <optional>
@@ -100,17 +96,6 @@ c10::ArrayRef<c10::IValue> outputs_of(const at::RecordFunction& span, const OpIn
   return last_of(span.outputs(), info.schema().returns().size());
 }
 
-// A process group of Gloo or MPI runs collectives on threads of its own, which are given the state of the thread that called.
-// torch names them pt_gloo_runloop, pt_mpi_runloop. What they do is inside of the collective; see Note [Collectives that are observed].
-bool belongs_to_a_process_group() {
-  thread_local const bool belongs = [] {
-    std::array<char, 16> name{};
-    return pthread_getname_np(pthread_self(), name.data(), name.size()) == 0 &&
-           std::string_view(name.data()).ends_with("_runloop");
-  }();
-  return belongs;
-}
-
 // A Work of Gloo that stands for a message opens a span, which ends where the host waits for it, long after the operation.
 bool is_nobodys(const at::RecordFunction& span) { return span.isAsync() || belongs_to_a_process_group(); }
 
@@ -131,7 +116,7 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
   OpInterest interest = {.outputs = false};  // of all observers, those of outer streams included
   StepMemory memory;
   AllocationLog* allocations = nullptr;  // of the stream; used on its thread only
-  StorageSet buffers;                    // of collectives that are done when the host waits for them
+  CollectiveBuffers buffers;             // by the mutex
   std::shared_ptr<State> outer;
   std::uint64_t recording = 0;  // the same for nested streams
   ForRanks patience = ForRanks::a_while;
@@ -243,38 +228,17 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
     note_odd(Oddity::late_rank, late_rank_in_words(name), name.c_str(), here);
   }
 
-  // Others (messages, barriers) are done only when the host's code waits for them.
-  static bool waits_for_end(const OpInfo& info, c10::ArrayRef<c10::IValue> inputs) {
-    return info.collective && !info.done_by_wait && may_be_in_a_step(oddity_of_operator(info.schema().name())) &&
-           runs_on_the_cpu(inputs);
-  }
-
   // What such a collective allocated for itself; see Note [Collectives that are observed].
   void note_buffers(const at::RecordFunction& span) {
     const OpInfo* info = span.scope() == at::RecordScope::FUNCTION ? find_op(span) : nullptr;
     if (info == nullptr || !info->is_empty) return;
     const std::lock_guard lock(mutex);
-    for (const c10::IValue& value : outputs_of(span, *info)) {
-      for_each_tensor(value, [&](const at::Tensor& tensor) { buffers.insert(tensor.storage()); });
-    }
+    buffers.note(outputs_of(span, *info));
   }
 
   [[nodiscard]] bool reads_buffers(c10::ArrayRef<c10::IValue> inputs) {
     const std::lock_guard lock(mutex);
-    if (buffers.empty()) return false;
-    bool reads = false;
-    for (const c10::IValue& value : inputs) {
-      for_each_tensor(value, [&](const at::Tensor& tensor) { reads = reads || buffers.contains(storage_of(tensor)); });
-    }
-    return reads;
-  }
-
-  static bool runs_on_the_cpu(c10::ArrayRef<c10::IValue> inputs) {
-    bool found = false;
-    for (const c10::IValue& value : inputs) {
-      for_each_tensor(value, [&](const at::Tensor& tensor) { found = found || tensor.is_cpu(); });
-    }
-    return found;
+    return buffers.are_read_by(inputs);
   }
 
   void take_apart(const at::RecordFunction& span, const OpInfo& info, c10::ArrayRef<c10::IValue> inputs,
@@ -412,8 +376,8 @@ struct OpStream::State : c10::DebugInfoBase, std::enable_shared_from_this<OpStre
                                .number = next_number(),
                                .callers = here.callers.size(),
                                .differentiates = info->differentiates_now(inputs),
-                               .waits = waits_for_end(*info, inputs),
-                               .fills_buffers = info->done_by_wait && runs_on_the_cpu(inputs)});
+                               .waits = is_waited_for(*info, inputs),
+                               .fills_buffers = CollectiveBuffers::are_made_by(*info, inputs)});
     OpSpan op = describe(span, here);
     op.inputs = inputs;
     state->begin_op(op);
