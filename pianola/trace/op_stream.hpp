@@ -6,13 +6,12 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <string>
 #include <thread>
 #include <vector>
 
 namespace pianola::trace {
 
-class AllocationLog;
+class OpStreamState;
 
 /// A node of autograd that a backward pass ran, and whose saved tensors it let go of (no retain_graph).
 struct ReleasedNode {
@@ -60,17 +59,9 @@ class OpStream {
   [[nodiscard]] static bool watches_this_thread() noexcept;
   /// The thread whose step this thread works for: the one that made the stream which sees its operations; without one, itself.
   [[nodiscard]] static std::thread::id thread_of_step() noexcept;
-  /// Of this thread; see note_compiled_code().
-  static void note_compiled(std::string what, bool is_new);
-  /// Of this thread; see the function of that name.
-  [[nodiscard]] static bool runs_python_of_a_tensor() noexcept;
 
  private:
-  void listen_to_allocations();
-
-  struct State;
-  std::unique_ptr<AllocationLog> allocations_;  // of the thread
-  std::shared_ptr<State> state_;
+  std::shared_ptr<OpStreamState> state_;
 };
 
 }  // namespace pianola::trace
