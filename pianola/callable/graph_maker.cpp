@@ -116,6 +116,15 @@ std::string GraphMaker::note_of_second_run() const {
 
 CachedGraph GraphMaker::make(Call& call, const Source& source) {
   const OneCall::Scope making(making_, "a capture", "a cache");
+  try {
+    return try_to_make(call, source);
+  } catch (...) {
+    drop_unused_pools();
+    throw;
+  }
+}
+
+CachedGraph GraphMaker::try_to_make(Call& call, const Source& source) {
   graph::check_static_inputs(source.inputs, options_.memory_limit);
   std::shared_ptr<void> reservation;  // before its memory is told
   if (source.is_step) reservation = reserve(shared_pool(source.observation.device()), source);
@@ -271,6 +280,11 @@ GraphMaker::SharedPool& GraphMaker::shared_pool(c10::Device device) {
                       : GraphPoolRef(make_pool_state(device, nullptr, {.shares_region = options_.plan_memory}));
   }
   return shared;
+}
+
+// Where no capture has come to its end, cuBLAS's workspaces are left in one, and whoever stays eager never needs them.
+void GraphMaker::drop_unused_pools() noexcept {
+  std::erase_if(pools_, [](const auto& pool) { return pool.second.pool.state().use_count() == 1; });
 }
 
 // See Note [Static inputs that graphs share]. nullptr: the capture has inputs of its own. On the tape a step that has worked with

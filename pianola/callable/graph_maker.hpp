@@ -101,10 +101,12 @@ class GraphMaker {
     std::unordered_set<std::size_t> functions = {};  // that have captured into it
   };
 
+  [[nodiscard]] CachedGraph try_to_make(Call& call, const Source& source);
   std::unique_ptr<CapturedCall> make_callable(const Callable& callable, const Source& source, Call& call);
   std::unique_ptr<StepGraph> make_step(const Callable& callable, const Source& source, Call& call);
   [[nodiscard]] InputBuffers* buffers_for(const Source& source);
   [[nodiscard]] SharedPool& shared_pool(c10::Device device);
+  void drop_unused_pools() noexcept;  // that nobody else has: no graph, nor the caller
   [[nodiscard]] std::shared_ptr<void> reserve(const SharedPool& shared, const Source& source) const;
 
   const CacheOptions& options_;

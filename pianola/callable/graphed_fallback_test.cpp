@@ -1,8 +1,10 @@
 // What cannot be captured runs eagerly, and says why, once.
 #include <pianola/callable/testing/graphed_fixture.hpp>
 #include <pianola/graph/open_capture.hpp>
+#include <pianola/graph/pool_state.hpp>
 #include <pianola/torch_abi/assigned_number.hpp>
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <stdexcept>
@@ -390,6 +392,18 @@ TEST_P(GraphedFallbackTest, AnErrorThatCaptureAloneBringsIsNoErrorOfTheCall) {
   }
   EXPECT_THAT(reasons, ElementsAre(HasSubstr("not under capture"),
                                    HasSubstr("the function threw something that is not a std::exception")));
+}
+
+TEST_P(GraphedFallbackTest, AFunctionThatFailsUnderCaptureHasNoPool) {
+  const std::size_t before = living_pools().size();
+  const auto product = [](const at::Tensor& x) {
+    at::Tensor y = x.matmul(x.t());
+    if (graph::capture_is_open()) throw std::runtime_error("not under capture");
+    return y;
+  };
+  const at::NoGradGuard no_grad;
+  const Graphed graphed = expect_eager(product, product, "not under capture");
+  EXPECT_EQ(living_pools().size(), before);
 }
 
 TEST_P(GraphedFallbackTest, AStepThatFailsUnderCaptureLeavesGradientsAlone) {
