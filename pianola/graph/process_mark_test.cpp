@@ -1,5 +1,6 @@
 #include <pianola/graph/graph.hpp>
 
+#include <pianola/graph/account/process_memory.hpp>
 #include <pianola/graph/pool_state.hpp>
 #include <pianola/graph/testing/allocator_settings.hpp>
 #include <pianola/graph/testing/device_test.hpp>
@@ -70,6 +71,17 @@ TEST_P(ExitTest, AnyThreadMayCallIt) {
           here->replay();
           std::exit(0);
         }).join();
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+TEST_P(ExitTest, AMemoryWatchMayBeStatic) {
+  EXPECT_EXIT(
+      {
+        static const MemoryWatch watch(device());
+        static const at::Tensor x = at::ones({8}, device());
+        static const at::Tensor y = x * 2;
+        std::exit(0);
       },
       ::testing::ExitedWithCode(0), "");
 }

@@ -4,6 +4,7 @@
 #include <pianola/graph/device_check.hpp>
 #include <pianola/graph/open_capture.hpp>
 #include <pianola/graph/pool_state.hpp>
+#include <pianola/graph/process_mark.hpp>
 
 #if PIANOLA_WITH_CUDA
 #include <pianola/graph/cuda/device_account.hpp>
@@ -96,6 +97,7 @@ struct MemoryWatch::Impl {
   graph::DriverWatch watch;
   trace::OpStream stream;
   std::thread::id thread = std::this_thread::get_id();
+  graph::ProcessMark process;
 #endif
 };
 
@@ -110,11 +112,11 @@ MemoryWatch::MemoryWatch(c10::Device any_device) {
 #endif
 }
 
-// What is bound to a thread cannot be undone on another one: it stays behind, and is shown nothing more.
+// What is bound to a thread cannot be undone on another one, nor in exit(): it stays behind, and is shown nothing more.
 MemoryWatch::~MemoryWatch() {
 #if PIANOLA_WITH_CUDA
   if (impl_ == nullptr) return;
-  if (impl_->thread != std::this_thread::get_id()) {
+  if (impl_->thread != std::this_thread::get_id() || graph::thread_has_ended()) {
     impl_->stream.disarm();
     (void)impl_.release();
     return;
