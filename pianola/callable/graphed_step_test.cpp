@@ -225,6 +225,47 @@ TEST_P(GraphedStepTest, AGradientThatIsKeptKeepsItsValue) {
   for (std::size_t i = 0; i < kept.size(); ++i) EXPECT_TRUE(same(kept[i], values[i])) << i;
 }
 
+// A generator and its critic: each runs through the other's parameters. The critic leaves the gradients there alone, the generator adds
+// to them.
+TEST_P(GraphedStepTest, TwoThatTrainByTurnsOnEachOthersParametersStayCaptured) {
+  struct Pair {
+    std::shared_ptr<MlpNet> generator = make_net<MlpNet>(), critic = make_net<MlpNet>();
+  };
+  const auto train_critic = [](const Pair& pair) -> Step {
+    return [pair](const at::Tensor& x) {
+      pair.critic->zero_grad();
+      const at::Tensor loss = square(pair.critic->forward(pair.generator->forward(x).detach()));
+      loss.backward();
+      descend(*pair.critic);
+      return loss;
+    };
+  };
+  const auto train_generator = [](const Pair& pair) -> Step {
+    return [pair](const at::Tensor& x) {
+      pair.generator->zero_grad();
+      const at::Tensor loss = square(pair.critic->forward(pair.generator->forward(x)));
+      loss.backward();
+      descend(*pair.generator);
+      return loss;
+    };
+  };
+  const Pair eager, trained;
+  const Step critic_step = train_critic(eager), generator_step = train_generator(eager);
+  Graphed critic = pianola::graphed(train_critic(trained), logged());
+  Graphed generator = pianola::graphed(train_generator(trained), logged());
+  for (std::uint64_t i = 0; i < 12; ++i) {
+    const at::Tensor x = randn({i % 4 == 3 ? 5 : 8, 12}, i);
+    EXPECT_TRUE(same(critic(x), critic_step(x).detach())) << i;
+    EXPECT_TRUE(same(generator(x), generator_step(x).detach())) << i;
+    expect_same(state_of_module(*trained.critic), state_of_module(*eager.critic));
+    expect_same(state_of_module(*trained.generator), state_of_module(*eager.generator));
+  }
+  for (const Graphed* const one : {&critic, &generator}) {
+    EXPECT_EQ(latest(*one).recaptures, 0U) << latest(*one).reason;
+    EXPECT_EQ(one->info().signatures.at(1).replays, 6U) << one->info().signatures.at(1).reason;
+  }
+}
+
 TEST_P(GraphedStepTest, ACaptureNeedsNoMemoryForOldGradientsBesideNewOnes) {
   const auto net = make_net<MlpNet>();
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> before;

@@ -140,7 +140,7 @@ bool StepGradients::callers_are_apart(const trace::MemoryRanges& beside) const {
   return !callers.overlap_each_other() && !callers.overlap(beside) && !callers.overlap(fixed);
 }
 
-void StepGradients::finish(bool trains) {
+void StepGradients::finish(bool all_seen) {
   leaves_of_gradients_.clear();
   let_go_.clear();
   for (Leaf& leaf : leaves_) {
@@ -156,7 +156,7 @@ void StepGradients::finish(bool trains) {
       leaf.made_placement = graph::Placement(*leaf.made.unsafeGetTensorImpl());
       leaf.made_parts = GradientParts(leaf.made);
       leaf.after = leaf.made.defined() ? After::made : After::dropped;
-    } else if (!trains && leaf.was_defined && !leaf.uses_found) {
+    } else if (all_seen && leaf.was_defined && !leaf.uses_found) {
       leaf.after = After::unused;
     }
     const bool is_used = leaf.after == After::kept || leaf.uses_found;

@@ -42,8 +42,8 @@ namespace pianola::callable {
 // away unused goes at once, as eagerly: else the old and the new gradients of a model would need memory side by side. After a
 // capture that failed it is undefined, which is how the step left it.
 //
-// A step that does not train, such as a validation, leaves gradients that none of its operations uses alone, whatever they are. Of one
-// that trains nobody knows: kernels that no operator launches may use them.
+// A gradient that is there, and that no operation uses, is left alone, whatever it is: that of a parameter which another function trains.
+// Where a step that trains launches kernels that are no operator's, these may use it, and nobody knows.
 //
 // A tensor that the capture made is written by each replay, where eager would make a new one. So it must not be written
 // while somebody holds it, or a view of it, for its value of before: the step has to be captured again, or to run eagerly.
@@ -73,8 +73,8 @@ class StepGradients final : public trace::OpObserver {
   /// Then: whether own gradients, if there are any, can stand for the caller's. @param seen  Parameters that code of the user's
   /// works on at each replay.
   [[nodiscard]] bool may_be_own(const std::vector<at::Tensor>& seen) const;
-  /// After the capture. What they were before is forgotten. @param trains  False: the step computes no gradients, and steps no optimizer.
-  void finish(bool trains);
+  /// After the capture. What they were before is forgotten. @param all_seen  Nothing but operations uses gradients.
+  void finish(bool all_seen);
   /// Once what the capture's run has held is gone.
   void count_references();
 

@@ -167,7 +167,7 @@ void StepGraph::capture(const Step& step, const std::vector<at::Tensor>& leaves,
   parts_have_run_ = true;
   reads_ = std::any_of(parts_.begin(), parts_.end(), [](const HostPart& part) { return part.reads(); });
   if (!may_be_taken_back()) keep_parts();
-  gradients_->finish(before.trains);
+  gradients_->finish(/*all_seen=*/!before.trains || !graph::GraphNumbers(graph_).runs_unknown_kernels());
   keep_results(results, run->watch());
   std::vector<at::Tensor> outside = run->watch().outside();
   std::erase_if(outside, [&](const at::Tensor& tensor) { return gradients_->had(tensor); });

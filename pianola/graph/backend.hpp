@@ -105,7 +105,7 @@ class Backend {
   [[nodiscard]] virtual bool has_number(std::size_t /*operation*/, std::size_t /*argument*/) { return false; }
   /// The next replays give the operation this number (or list of them), of the type that it had.
   virtual void set_number(std::size_t /*operation*/, std::size_t /*argument*/, const c10::IValue& /*value*/) {}
-  /// Whether replays run kernels that no operator launched in the capture: what those write nobody knows.
+  /// Whether replays may run kernels that no operator launched in the capture: what those read and write nobody knows.
   [[nodiscard]] virtual bool runs_unknown_kernels() { return false; }
   /// Runs the operations from `first` to `last` alone.
   virtual void replay_operations(std::size_t /*first*/, std::size_t /*last*/) {}

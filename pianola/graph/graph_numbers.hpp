@@ -23,7 +23,7 @@ class GraphNumbers {
   void set(std::size_t operation, std::size_t argument, const c10::IValue& value) const;
   /// The last operation up to this one that replay() calls, so that it may throw; 0 if there is none.
   [[nodiscard]] std::size_t last_called(std::size_t operation) const noexcept;
-  /// Where replays run something by hand: whether they run kernels that no operator launched, so that nobody knows what is written.
+  /// Whether replays may run kernels that no operator launched, so that nobody knows what is read and written.
   [[nodiscard]] bool runs_unknown_kernels() const;
   /// Throws what a replay that is made now would throw before it launches anything. @throws UsageError, ReplayError
   void check_replayable() const;

@@ -36,6 +36,12 @@ namespace {
 
 using c10::cuda::CUDAStream;
 
+std::size_t traced_nodes(const OpTrace& trace) {
+  std::size_t nodes = 0;
+  for (const OpRecord& op : trace.ops()) nodes += op.nodes;
+  return nodes;
+}
+
 class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(c10::Device device)
@@ -102,7 +108,7 @@ class CudaBackend final : public Backend {
   void set_number(std::size_t operation, std::size_t argument, const c10::IValue& value) override {
     numbers_->calls().set(operation, argument, value);
   }
-  bool runs_unknown_kernels() override { return numbers_ && numbers_->runs_unknown_kernels(); }
+  bool runs_unknown_kernels() override { return numbers_ ? numbers_->runs_unknown_kernels() : has_unknown_nodes_; }
   void replay_operations(std::size_t first, std::size_t last) override;
   std::optional<CalledOperation> failed() const noexcept override {
     if (!numbers_ || numbers_->failed() == 0) return std::nullopt;
@@ -131,6 +137,7 @@ class CudaBackend final : public Backend {
   void drop_recording() noexcept;
   void end_capture();
   [[nodiscard]] std::vector<CUgraphNode> append_advance();
+  [[nodiscard]] std::size_t node_count() const;
   [[nodiscard]] std::string why_empty(const OpTrace* trace, bool may_be_empty) const;
   void finish_numbers(const OpTrace& trace, std::span<const CUgraphNode> advance);
   [[nodiscard]] bool is_in_pool(std::uintptr_t address) const {
@@ -160,6 +167,7 @@ class CudaBackend final : public Backend {
   std::function<bool(std::size_t)> wanted_numbers_;
   std::optional<PoolReturns::Pause> no_returns_;  // while recording
   std::optional<LeafStreams> leaf_streams_;       // from the first eager run on
+  bool has_unknown_nodes_ = true;                 // that no operation is known to have added
 };
 
 std::unique_ptr<StreamScope> CudaBackend::enter(const CaptureOptions& options) {
@@ -258,6 +266,8 @@ std::optional<std::string> CudaBackend::end(const OpTrace* trace, const CaptureO
   std::vector<ByteSpan> allocated;
   if (branches_) allocated = recording_->allocations().allocated_since(0);
   if (trace != nullptr) launcher_.entry().enter(pool_->turns(), *trace, recording_->allocations().take());
+  has_unknown_nodes_ =
+      trace == nullptr || node_count() > copies_.nodes().size() + advance.size() + traced_nodes(*trace);
   if (numbers_) finish_numbers(*trace, advance);
   if (options.instantiate && branches_) {
     executable_.instantiate_own();  // the lanes are tried against it
@@ -287,11 +297,15 @@ std::vector<CUgraphNode> CudaBackend::append_advance() {
   return {last.begin(), last.end()};
 }
 
-// Empty where the graph has nodes. @throws CaptureError  It has none, and has to.
-std::string CudaBackend::why_empty(const OpTrace* trace, bool may_be_empty) const {
+std::size_t CudaBackend::node_count() const {
   std::size_t nodes = 0;
   check(Driver::get().graph_get_nodes(graph_->nodes(), nullptr, &nodes), "cuGraphGetNodes");
-  if (nodes != copies_.nodes().size()) return {};
+  return nodes;
+}
+
+// Empty where the graph has nodes. @throws CaptureError  It has none, and has to.
+std::string CudaBackend::why_empty(const OpTrace* trace, bool may_be_empty) const {
+  if (node_count() != copies_.nodes().size()) return {};
   const Diagnosis why = explain_empty(trace, device_.str());
   if (!may_be_empty) throw CaptureError(why);
   return why.what;
