@@ -347,7 +347,16 @@ TEST_P(InputsTest, OfModulesByPointerHolderAndContainer) {
   const Arguments sample = {leaf({6, 2, 12}, 1), leaf({4, 2, 12}, 2), leaf({4, 2, 12}, 3)};
   EXPECT_THAT(
       refusal<CaptureError>("torch::nn::MultiheadAttention", [&] { (void)make_graphed_callable(attention, sample); }),
-      HasSubstr("aten::equal"));  // it compares query and key on the host
+      HasSubstr("aten::equal"));  // it compares key and value on the host
+}
+
+TEST_P(InputsTest, OfTorchsTransformerWhoseQueryKeyAndValueAreOneTensor) {
+  torch::manual_seed(3);
+  const auto layer = torch::nn::TransformerEncoderLayerOptions(12, 3).dim_feedforward(24).dropout(0);
+  torch::nn::TransformerEncoder encoder(torch::nn::TransformerEncoderLayer(layer), 2);
+  encoder->to(device());
+  const auto batch = [](std::uint64_t seed) { return Arguments{leaf({6, 2, 12}, seed)}; };
+  expect_calls_equal_eager(encoder, batch, encoder->parameters());
 }
 
 TEST_P(InputsTest, OfAFunctionWithoutAnyComeFromAClosure) {

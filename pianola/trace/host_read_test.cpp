@@ -39,6 +39,13 @@ struct Case {
 const Case kCases[] = {
     {"Item", true, [](const Operands& on) { on.number.item(); }},
     {"Equal", true, [](const Operands& on) { at::equal(on.row, on.x[0]); }},
+    {"EqualToItself", false, [](const Operands& on) { at::equal(on.x, on.x); }},
+    {"EqualToTheSameView", false,
+     [](const Operands& on) {
+       at::equal(on.x, on.x.view({3, 3}));
+     }},
+    {"EqualToAnotherViewOfTheSameMemory", true, [](const Operands& on) { at::equal(on.x, on.x.t()); }},
+    {"EqualToAnotherShape", false, [](const Operands& on) { at::equal(on.x, on.row); }},
     {"AllClose", true, [](const Operands& on) { at::allclose(on.x, on.x); }},
     {"Nonzero", true, [](const Operands& on) { at::nonzero(on.x); }},
     {"WhereOfAConditionAlone", true, [](const Operands& on) { at::where(on.mask); }},

@@ -8,6 +8,7 @@
 #include <torch/library.h>
 
 #include <functional>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -171,6 +172,21 @@ TEST_P(FailingReplay, AResultOfAnotherShapeIsRefused) {
     EXPECT_THAT(testing::refusal<UsageError>("a result of another shape", [&] { graph.replay(); }),
                 AllOf(HasSubstr("a result of failing_replay_test::head has the shape"),
                       HasSubstr("in a replay, and had [3] in the capture"), HasSubstr("fix:")));
+  }
+}
+
+TEST_P(FailingReplay, AnAnswerThatNaNsChangeIsRefused) {
+  at::Tensor x = randn({5}), result;
+  Graph graph(device());
+  graph.capture([&] { result = at::equal(x, x) ? x * 2 : x * 3; });
+  for (int round = 0; round < 3; ++round) {
+    x.copy_(randn({5}, static_cast<std::uint64_t>(round)));
+    graph.replay();
+    EXPECT_TRUE(same(result, x * 2));
+    x[2].fill_(std::numeric_limits<float>::quiet_NaN());
+    EXPECT_THAT(testing::refusal<UsageError>("another answer", [&] { graph.replay(); }),
+                AllOf(HasSubstr("aten::equal has another answer in a replay than in the capture"),
+                      HasSubstr("holds NaN"), HasSubstr("fix:"), HasSubstr("[PG101]")));
   }
 }
 

@@ -32,6 +32,16 @@ namespace {
        .rule = "PG103"});
 }
 
+// The step has gone the way that the answer led. Only NaNs change one that was recorded: see trace/host_read.cpp.
+[[noreturn]] void refuse_answer(const TapeOp& op) {
+  throw UsageError(
+      {.what = fmt::format("{} has another answer in a replay than in the capture: a tensor that the step compares "
+                           "with itself holds NaN in one of them",
+                           op.info->schema().name()),
+       .fix = "find what makes NaN, or run such inputs eagerly",
+       .rule = "PG101"});
+}
+
 // Moves a new result into the memory that the recording gave it. A zero tensor of autograd's has none, and nothing changes
 // it.
 void place(const TapeOp& op, const at::Tensor& target, const at::Tensor& result) {
@@ -251,6 +261,8 @@ void Tape::replay(std::size_t begin, std::size_t end) {
     settings.enter(op.settings);
     try {
       call(op);
+      if (op.answers && stack_.back().toBool() != op.outputs.front().toBool()) [[unlikely]]
+        refuse_answer(op);
       if (!op.writes_results) {
         for (const auto& [output, position] : op.fresh) {
           place(op, tensor_at(op.outputs[output], position), tensor_at(stack_[output], position));

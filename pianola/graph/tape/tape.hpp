@@ -31,6 +31,7 @@ struct TapeOp {
   OpSettings settings = {};
   bool writes_results = false;  ///< Bound to a variant that writes its results itself; see bind().
   bool is_copy = false;         ///< Bound to a copy: of the arguments there is only the first, behind the result.
+  bool answers = false;         ///< What it tells the host has to be what it told when it was recorded.
   std::size_t number = 0;       ///< As the step called it, from 1.
   const trace::OpInfo* info = nullptr;
   std::shared_ptr<Communication> communication = {};  ///< Of a collective.

@@ -1,6 +1,7 @@
 #include <pianola/graph/tape/tape.hpp>
 
 #include <pianola/trace/alias.hpp>
+#include <pianola/trace/host_read.hpp>
 #include <pianola/trace/quiet_scope.hpp>
 #include <pianola/trace/step_memory.hpp>
 #include <pianola/trace/tensors_of.hpp>
@@ -97,6 +98,7 @@ void TapeRecorder::on_op_begin(const trace::OpSpan& op) {
   }
   Running running{.number = op.number, .op = {.handle = op.info->handle, .inputs = {}, .outputs = {}}};
   running.op.info = op.info;
+  running.op.answers = op.info->host_read == trace::HostRead::always && !trace::reads_on_host(*op.info, op.inputs);
   running.op.number = ++begun_;
   running.op.inputs.reserve(op.inputs.size());
   trace::ArgumentAliases aliases;
