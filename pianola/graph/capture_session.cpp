@@ -210,6 +210,9 @@ void CaptureSession::end_in_backend(CaptureResult& result) {
   }
   if (path_) {
     if (auto other_path = path_->difference()) throw CaptureError(*std::move(other_path));
+    if (const auto number = path_->changing_number()) {
+      result.warnings.push_back(fmt::format("{} ({}): {}", number->what, number->where, number->fix));
+    }
     path_.reset();
   }
   if (!communication_->groups().empty()) backend_.keep_executable_apart();

@@ -16,4 +16,11 @@ std::optional<Diagnosis> PathCheck::difference() const {
   return trace::OperationLog::difference_of_capture(*last_, recorded_, numbers_count);
 }
 
+std::optional<Diagnosis> PathCheck::changing_number() const {
+  if (!before_ || !last_ || recorded_.empty()) return std::nullopt;
+  if (trace::OperationLog::difference(*before_, *last_, /*numbers_count=*/false)) return std::nullopt;
+  if (!trace::OperationLog::difference(*last_, recorded_)) return std::nullopt;
+  return trace::OperationLog::difference(*before_, *last_);
+}
+
 }  // namespace pianola::graph

@@ -25,6 +25,9 @@ class PathCheck {
   trace::OpObserver& recording() { return recorded_; }
   /// What the recording did otherwise; nothing where the calls were not alike, or it is empty.
   [[nodiscard]] std::optional<Diagnosis> difference() const;
+  /// A number that was another one in each of the last two calls and in the recording: replays repeat the recording's, where eager calls
+  /// would go on. Nothing where difference() has something.
+  [[nodiscard]] std::optional<Diagnosis> changing_number() const;
 
  private:
   std::optional<trace::OperationLog> before_, last_;

@@ -19,7 +19,9 @@ namespace pianola::path_check_test {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using testing::refusal;
 using testing::same;
 using testing::Training;
@@ -122,6 +124,19 @@ TEST_P(PathCheckTest, NothingIsComparedWhereNothingCanBeTold) {
   expect_accepted([&] { runs++ % 2 == 0 ? usual() : other(); }, {.warmup = 4}, before * 2, "a path in turn");
   double number = 0;
   expect_accepted([&] { x.add_(number += 1); }, {.warmup = 3}, before + 4, "a number that changes with each call");
+}
+
+TEST_P(PathCheckTest, ANumberThatIsAnotherOneInEachCallIsAWarning) {
+  double number = 0;
+  graph().capture([&] { x.mul_(number += 1); });
+  EXPECT_THAT(graph().info().warnings,
+              ElementsAre(AllOf(HasSubstr("aten::mul_.Scalar was given 2 in one call and 3 in the next"),
+                                HasSubstr("path_check_test.cpp:"), HasSubstr("in a tensor"))));
+  graph().reset();
+  const auto settles = changing(
+      2, [&] { x.mul_(2); }, [&] { x.mul_(3); });
+  graph().capture(settles);
+  EXPECT_THAT(graph().info().warnings, IsEmpty()) << "a number that settles";
 }
 
 TEST_P(PathCheckTest, WhatAFirstCallMakesIsNoOtherPath) {
