@@ -4,6 +4,7 @@
 #include <pianola/callable/signature_cache.hpp>
 #include <pianola/callable/structure_table.hpp>
 #include <pianola/core/error.hpp>
+#include <pianola/core/moved_from.hpp>
 
 #include <fmt/format.h>
 
@@ -45,7 +46,7 @@ std::vector<at::Tensor> Graphed::call(std::span<const at::Tensor> inputs) {
   const auto as_they_are = [](std::span<const at::Tensor> tensors) {
     return std::vector<c10::IValue>(tensors.begin(), tensors.end());
   };
-  FunctionCall call(impl_->original, {.copied = inputs}, as_they_are);
+  FunctionCall call(unless_moved_from(impl_, "a graphed function").original, {.copied = inputs}, as_they_are);
   if (auto result = impl_->cache.run({kFlatKey}, call.inputs(), call)) return std::move(result->fresh);
   return call.eager_results();
 }
@@ -61,13 +62,16 @@ at::Tensor Graphed::call_one(std::span<const at::Tensor> inputs) {
 
 c10::IValue Graphed::forward(const std::vector<c10::IValue>& inputs) {
   std::vector<at::Tensor> tensors;
-  const auto [key, structure] = impl_->structures.find(c10::ivalue::Tuple::create(inputs), tensors);
+  const auto [key, structure] =
+      unless_moved_from(impl_, "a graphed function").structures.find(c10::ivalue::Tuple::create(inputs), tensors);
   return FunctionCall(impl_->original, {.copied = tensors}, callable::arguments_of(structure)).run(impl_->cache, {key});
 }
 
-bool Graphed::backward_weights() { return impl_->cache.backward_weights(); }
-void Graphed::reset() { impl_->cache.reset(); }
-GraphedInfo Graphed::info() const { return impl_->cache.info(); }
+bool Graphed::backward_weights() { return unless_moved_from(impl_, "a graphed function").cache.backward_weights(); }
+void Graphed::reset() {
+  if (impl_ != nullptr) impl_->cache.reset();
+}
+GraphedInfo Graphed::info() const { return unless_moved_from(impl_, "a graphed function").cache.info(); }
 const Callable& Graphed::original() const noexcept { return impl_->original; }
 
 Graphed graphed(Callable original, GraphedOptions options) { return {std::move(original), std::move(options)}; }

@@ -3,6 +3,7 @@
 #include <pianola/callable/branch_table.hpp>
 #include <pianola/callable/captured_callable.hpp>
 #include <pianola/core/error.hpp>
+#include <pianola/core/moved_from.hpp>
 
 #include <fmt/format.h>
 
@@ -34,10 +35,12 @@ GraphedCallable::GraphedCallable(GraphedCallable&&) noexcept = default;
 GraphedCallable& GraphedCallable::operator=(GraphedCallable&&) noexcept = default;
 GraphedCallable::~GraphedCallable() = default;
 
-std::vector<at::Tensor> GraphedCallable::call(std::span<const at::Tensor> inputs) { return captured_->call(inputs); }
+std::vector<at::Tensor> GraphedCallable::call(std::span<const at::Tensor> inputs) {
+  return unless_moved_from(captured_, "a graphed callable").call(inputs);
+}
 
 at::Tensor GraphedCallable::call_one(std::span<const at::Tensor> inputs) {
-  std::vector<at::Tensor> outputs = captured_->call(inputs);
+  std::vector<at::Tensor> outputs = unless_moved_from(captured_, "a graphed callable").call(inputs);
   if (outputs.size() != 1) [[unlikely]] {
     throw UsageError({.what = fmt::format("operator() returns one tensor, but the callable returns {}", outputs.size()),
                       .where = captured_->name(),
@@ -46,16 +49,26 @@ at::Tensor GraphedCallable::call_one(std::span<const at::Tensor> inputs) {
   return std::move(outputs.front());
 }
 
-c10::IValue GraphedCallable::forward(const std::vector<c10::IValue>& inputs) { return captured_->forward(inputs); }
-std::vector<at::Tensor> GraphedCallable::static_inputs() const { return captured_->static_inputs(); }
-void GraphedCallable::check_current(const at::Tensor& output) const { captured_->check_current(output); }
+c10::IValue GraphedCallable::forward(const std::vector<c10::IValue>& inputs) {
+  return unless_moved_from(captured_, "a graphed callable").forward(inputs);
+}
+std::vector<at::Tensor> GraphedCallable::static_inputs() const {
+  return unless_moved_from(captured_, "a graphed callable").static_inputs();
+}
+void GraphedCallable::check_current(const at::Tensor& output) const {
+  unless_moved_from(captured_, "a graphed callable").check_current(output);
+}
 int GraphedCallable::in_flight() const noexcept { return captured_->in_flight(); }
-int GraphedCallable::next_microbatch() const { return captured_->next_microbatch(); }
-void GraphedCallable::restart_schedule() { captured_->restart_schedule(); }
-GraphPoolRef GraphedCallable::pool() const { return captured_->pool(); }
-CallableInfo GraphedCallable::info() const { return captured_->info(); }
+int GraphedCallable::next_microbatch() const {
+  return unless_moved_from(captured_, "a graphed callable").next_microbatch();
+}
+void GraphedCallable::restart_schedule() { unless_moved_from(captured_, "a graphed callable").restart_schedule(); }
+GraphPoolRef GraphedCallable::pool() const { return unless_moved_from(captured_, "a graphed callable").pool(); }
+CallableInfo GraphedCallable::info() const { return unless_moved_from(captured_, "a graphed callable").info(); }
 
-bool GraphedCallable::backward_weights(int microbatch) { return captured_->backward_weights(microbatch); }
+bool GraphedCallable::backward_weights(int microbatch) {
+  return unless_moved_from(captured_, "a graphed callable").backward_weights(microbatch);
+}
 
 void GraphedCallable::reset() {
   if (captured_ != nullptr) captured_->reset();

@@ -9,6 +9,7 @@
 #include <thread>
 #include <tuple>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace pianola::graphed_test {
@@ -378,6 +379,21 @@ TEST_P(GraphedCallsTest, AfterResetItWarmsUpAgain) {
   const auto eager = make_net<MlpNet>();
   for (std::uint64_t call = 0; call < 4; ++call) square(eager->forward(batch(call))).backward();
   expect_same_state(*net, *eager);
+}
+
+TEST_P(GraphedCallsTest, WhatWasMovedFromIsRefused) {
+  const auto net = make_net<MlpNet>();
+  Graphed graphed = pianola::graphed(net, logged());
+  const Graphed moved(std::move(graphed));
+  // NOLINTBEGIN(bugprone-use-after-move)
+  EXPECT_THAT(testing::refusal<UsageError>("a function that was moved from", [&] { (void)graphed(batch(1)); }),
+              ::testing::HasSubstr("a graphed function was called that has been moved from"));
+  EXPECT_NO_THROW(graphed.reset());
+  // NOLINTEND(bugprone-use-after-move)
+  GraphedCallable callable = make_graphed_callable(net, {batch(1)});
+  const GraphedCallable moved_callable(std::move(callable));
+  EXPECT_THAT(testing::refusal<UsageError>("a callable that was moved from", [&] { (void)callable(batch(1)); }),
+              ::testing::HasSubstr("a graphed callable was called"));  // NOLINT(bugprone-use-after-move)
 }
 
 TEST_P(GraphedCallsTest, TellsWhatItKeeps) {

@@ -1,6 +1,7 @@
 #include <pianola/graph/graph.hpp>
 
 #include <pianola/core/error.hpp>
+#include <pianola/core/moved_from.hpp>
 #include <pianola/graph/account/graph_memory.hpp>
 #include <pianola/graph/device_check.hpp>
 #include <pianola/graph/graph_impl.hpp>
@@ -248,7 +249,7 @@ void Graph::Impl::check_sources(std::span<const at::Tensor> sources) const {
 }
 
 void Graph::capture(const std::function<void()>& step, const CaptureOptions& options) {
-  const OneCall::Scope call = impl_->call("capture()");
+  const OneCall::Scope call = unless_moved_from(impl_, "a graph").call("capture()");
   impl_->check_may_capture();
   if (impl_->numbers.empty()) return impl_->capture(step, options);
   graph::NamedNumbers::Trials trials(impl_->numbers, options, graph::GraphNumbers(*this));
@@ -262,7 +263,7 @@ void Graph::capture(const std::function<void()>& step, const CaptureOptions& opt
 }
 
 Number Graph::number(std::string name, double value) {
-  const OneCall::Scope call = impl_->call("number()");
+  const OneCall::Scope call = unless_moved_from(impl_, "a graph").call("number()");
   if (impl_->result) {
     throw UsageError({.what = fmt::format("the number '{}' was declared after the capture", name),
                       .fix = "declare it before; reset() drops the capture"});
@@ -270,10 +271,10 @@ Number Graph::number(std::string name, double value) {
   return impl_->numbers.declare(std::move(name), value);
 }
 
-Number Graph::number(std::string_view name) const { return impl_->numbers.find(name); }
+Number Graph::number(std::string_view name) const { return unless_moved_from(impl_, "a graph").numbers.find(name); }
 
 void Graph::replay() {
-  const OneCall::Scope call = impl_->call("replay()");
+  const OneCall::Scope call = unless_moved_from(impl_, "a graph").call("replay()");
   impl_->check_replayable();
   impl_->numbers.give(graph::GraphNumbers(*this));
   if (!impl_->inputs.empty()) impl_->backend->keep_inputs();
@@ -281,7 +282,7 @@ void Graph::replay() {
 }
 
 void Graph::replay(std::span<const at::Tensor> sources) {
-  const OneCall::Scope call = impl_->call("replay()");
+  const OneCall::Scope call = unless_moved_from(impl_, "a graph").call("replay()");
   impl_->check_replayable();
   impl_->check_sources(sources);
   impl_->numbers.give(graph::GraphNumbers(*this));
@@ -290,7 +291,7 @@ void Graph::replay(std::span<const at::Tensor> sources) {
 }
 
 void Graph::instantiate() {
-  const OneCall::Scope call = impl_->call("instantiate()");
+  const OneCall::Scope call = unless_moved_from(impl_, "a graph").call("instantiate()");
   impl_->check_captured("instantiate()");
   if (impl_->backend->pool().state()->is_asleep()) {
     throw UsageError({.what = "instantiate() was called on a graph whose pool is asleep",
@@ -300,18 +301,18 @@ void Graph::instantiate() {
 }
 
 std::size_t Graph::suspend(const SuspendOptions& options) {
-  const OneCall::Scope call = impl_->call("suspend()");
+  const OneCall::Scope call = unless_moved_from(impl_, "a graph").call("suspend()");
   return impl_->pool_of_its_own("suspend()")->suspend(options);
 }
 
 void Graph::resume() {
-  const OneCall::Scope call = impl_->call("resume()");
+  const OneCall::Scope call = unless_moved_from(impl_, "a graph").call("resume()");
   impl_->pool_of_its_own("resume()")->resume();
 }
 
 void Graph::reset() {
   if (impl_ == nullptr || !impl_->process.is_this_process()) return;
-  const OneCall::Scope call = impl_->call("reset()");
+  const OneCall::Scope call = unless_moved_from(impl_, "a graph").call("reset()");
   impl_->drop();
 }
 
@@ -322,20 +323,20 @@ bool Graph::captured() const noexcept { return impl_ != nullptr && impl_->result
 c10::Device Graph::device() const noexcept { return impl_->device; }
 
 GraphPoolRef Graph::pool() const {
-  const OneCall::Scope call = impl_->call("pool()");
+  const OneCall::Scope call = unless_moved_from(impl_, "a graph").call("pool()");
   impl_->check_captured("pool()");
   return impl_->backend->pool();
 }
 
 GraphInfo Graph::info() const {
-  const OneCall::Scope call = impl_->call("info()");
+  const OneCall::Scope call = unless_moved_from(impl_, "a graph").call("info()");
   impl_->check_captured("info()");
   return impl_->info();
 }
 
 GraphMemory Graph::memory() const {
   return graph::described([this] {
-    const OneCall::Scope call = impl_->call("memory()");
+    const OneCall::Scope call = unless_moved_from(impl_, "a graph").call("memory()");
     impl_->check_captured("memory()");
     return impl_->memory();
   }());
@@ -354,24 +355,24 @@ GraphInfo Graph::Impl::info() const {
 }
 
 const OpTrace* Graph::trace() const {
-  impl_->check_captured("trace()");
+  unless_moved_from(impl_, "a graph").check_captured("trace()");
   return impl_->result->trace.get();
 }
 
 void* Graph::raw_executable() const {
-  const OneCall::Scope call = impl_->call("raw_executable()");
+  const OneCall::Scope call = unless_moved_from(impl_, "a graph").call("raw_executable()");
   impl_->check_captured("raw_executable()");
   return impl_->backend->raw_executable();
 }
 
 void* Graph::raw_graph() const {
-  const OneCall::Scope call = impl_->call("raw_graph()");
+  const OneCall::Scope call = unless_moved_from(impl_, "a graph").call("raw_graph()");
   impl_->check_captured("raw_graph()");
   return impl_->backend->raw_graph();
 }
 
 void Graph::dump_dot(const std::filesystem::path& file) const {
-  const OneCall::Scope call = impl_->call("dump_dot()");
+  const OneCall::Scope call = unless_moved_from(impl_, "a graph").call("dump_dot()");
   impl_->check_captured("dump_dot()");
   std::ofstream out(file);
   impl_->backend->write_dot(out, impl_->result->trace.get());
@@ -380,7 +381,7 @@ void Graph::dump_dot(const std::filesystem::path& file) const {
 }
 
 void Graph::dump_lanes(const std::filesystem::path& file) const {
-  const OneCall::Scope call = impl_->call("dump_lanes()");
+  const OneCall::Scope call = unless_moved_from(impl_, "a graph").call("dump_lanes()");
   impl_->check_captured("dump_lanes()");
   const parallel::LaneChart* chart = impl_->backend->lanes();
   if (chart == nullptr) {

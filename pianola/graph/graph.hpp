@@ -69,6 +69,7 @@ struct GraphInfo {
 ///
 /// Threads:  One call at a time per object; any thread may call. A second call of one graph at the same time is refused by a
 ///           UsageError. GraphPool says what graphs that share a pool may do.
+/// Moves:    Calls of a graph that was moved from are refused by a UsageError, but for captured(), reset() and its end.
 class PIANOLA_API Graph {
  public:
   /// @throws DeviceError       There is no such device, or this build has no CUDA.

@@ -14,7 +14,10 @@
 namespace pianola::graph_test {
 namespace {
 
+using ::testing::AllOf;
 using testing::expect_same;
+using ::testing::HasSubstr;
+using testing::refusal;
 using testing::same;
 using testing::Training;
 
@@ -174,6 +177,21 @@ TEST_P(GraphTest, MovesWithItsCapture) {
   EXPECT_TRUE(same(y, x * 2));
   EXPECT_TRUE(same(z, at::zeros_like(z))) << "the capture that was assigned over is gone";
   EXPECT_EQ(assigned.device(), device());
+}
+
+TEST_P(GraphTest, WhatWasMovedFromIsRefused) {
+  Graph graph(device());
+  const Graph moved_graph(std::move(graph));
+  GraphPool pool(device());
+  const GraphPool moved_pool(std::move(pool));
+  // NOLINTBEGIN(bugprone-use-after-move)
+  EXPECT_THAT(refusal<UsageError>("a graph that was moved from", [&] { graph.replay(); }),
+              AllOf(HasSubstr("a graph was called that has been moved from"), HasSubstr("moved into")));
+  EXPECT_THAT(refusal<UsageError>("a capture by it", [&] { graph.capture([] {}); }), HasSubstr("a graph was called"));
+  EXPECT_THAT(refusal<UsageError>("a pool that was moved from", [&] { pool.suspend(); }),
+              HasSubstr("a pool was called that has been moved from"));
+  EXPECT_NO_THROW(graph.reset());
+  // NOLINTEND(bugprone-use-after-move)
 }
 
 TEST_P(GraphTest, OutlivesOthersInWhateverOrderTheyGo) {

@@ -1,6 +1,7 @@
 #include <pianola/graph/pool.hpp>
 
 #include <pianola/core/error.hpp>
+#include <pianola/core/moved_from.hpp>
 #include <pianola/graph/device_check.hpp>
 #include <pianola/graph/open_capture.hpp>
 #include <pianola/graph/pool_state.hpp>
@@ -308,10 +309,12 @@ GraphPool::Allocations::Allocations(GraphPool& pool) {
 GraphPool::Allocations::~Allocations() { --graph::allocations_into_pools(); }
 
 c10::Device GraphPool::device() const noexcept { return state_->device(); }
-std::size_t GraphPool::bytes() const { return state_->bytes(); }
+std::size_t GraphPool::bytes() const { return unless_moved_from(state_, "a pool").bytes(); }
 PoolId GraphPool::id() const noexcept { return state_->tell_id(); }
-std::size_t GraphPool::suspend(const SuspendOptions& options) { return state_->suspend(options); }
-void GraphPool::resume() { state_->resume(); }
+std::size_t GraphPool::suspend(const SuspendOptions& options) {
+  return unless_moved_from(state_, "a pool").suspend(options);
+}
+void GraphPool::resume() { unless_moved_from(state_, "a pool").resume(); }
 bool GraphPool::is_asleep() const noexcept { return state_->is_asleep(); }
 
 GraphPoolRef::GraphPoolRef() noexcept = default;

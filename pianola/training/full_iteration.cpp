@@ -3,6 +3,7 @@
 #include <pianola/callable/function_call.hpp>
 #include <pianola/callable/structure_table.hpp>
 #include <pianola/core/error.hpp>
+#include <pianola/core/moved_from.hpp>
 #include <pianola/training/iteration_cache.hpp>
 #include <pianola/training/static_inputs.hpp>
 
@@ -82,7 +83,8 @@ FullIteration::~FullIteration() = default;
 
 c10::IValue FullIteration::operator()(const std::vector<c10::IValue>& microbatches, Stage stage) {
   std::vector<at::Tensor> tensors;
-  const auto [key, structure] = impl_->structures.find(c10::ivalue::Tuple::create(microbatches), tensors);
+  const auto [key, structure] =
+      unless_moved_from(impl_, "a full iteration").structures.find(c10::ivalue::Tuple::create(microbatches), tensors);
   FunctionCall call(impl_->step(stage), {.copied = tensors}, callable::arguments_of(structure));
   c10::IValue result = call.run(impl_->cache, key_of(stage, key));
   if (impl_->options.after_iteration) impl_->options.after_iteration(stage);
@@ -90,7 +92,7 @@ c10::IValue FullIteration::operator()(const std::vector<c10::IValue>& microbatch
 }
 
 c10::IValue FullIteration::operator()(StaticInputs& inputs, Stage stage) {
-  auto call = impl_->call_of(stage, inputs);
+  auto call = unless_moved_from(impl_, "a full iteration").call_of(stage, inputs);
   const SignatureCache::Key key = key_of(stage, inputs);
   if (inputs.bucket() != 0 && impl_->cache.is_due(key, call.inputs())) [[unlikely]]
     impl_->capture_buckets(inputs, stage);
@@ -99,13 +101,17 @@ c10::IValue FullIteration::operator()(StaticInputs& inputs, Stage stage) {
   return result;
 }
 
-void FullIteration::reset(Stage stage) { impl_->cache.reset(static_cast<std::size_t>(stage)); }
+void FullIteration::reset(Stage stage) {
+  if (impl_ != nullptr) impl_->cache.reset(static_cast<std::size_t>(stage));
+}
 
 void FullIteration::reset() {
   reset(Stage::training);
   reset(Stage::validation);
 }
 
-FullIterationInfo FullIteration::info() const { return training::info_of(impl_->cache); }
+FullIterationInfo FullIteration::info() const {
+  return training::info_of(unless_moved_from(impl_, "a full iteration").cache);
+}
 
 }  // namespace pianola

@@ -497,6 +497,13 @@ TEST_P(FullIterationTest, RunsWhatIsToFollowEachIteration) {
   EXPECT_THAT(seen, ElementsAre(Stage::training, Stage::training, Stage::training));
 }
 
+TEST_P(FullIterationTest, OneThatWasMovedFromIsRefused) {
+  FullIteration iteration([](const Microbatches& one) { return one.at(0); });
+  const FullIteration moved(std::move(iteration));
+  EXPECT_THAT(refusal<UsageError>("an iteration that was moved from", [&] { (void)iteration(batch(0, 1, {4})); }),
+              HasSubstr("a full iteration was called that has been moved from"));  // NOLINT(bugprone-use-after-move)
+}
+
 TEST_P(FullIterationTest, ResetCapturesAgain) {
   Trainee<MlpNet> eager, trained;
   FullIteration iteration([&](const Microbatches& one) { return trained.train(one); }, {.warmup = 1});
