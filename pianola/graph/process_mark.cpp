@@ -14,7 +14,7 @@ namespace pianola::graph {
 namespace {
 
 std::atomic<bool> process_ends = false;
-thread_local bool has_ended = false;
+thread_local bool thread_has_ended = false;
 
 // exit() ends this thread's thread-locals first, then what is static, the youngest first. What became static before the first mark is
 // known by `process_ends`, whichever thread calls exit(). For the rest that thread has to be known; the main thread is, without a mark.
@@ -84,13 +84,11 @@ ProcessMark::ProcessMark() noexcept {
   forks_ = forks_so_far_;
 }
 
-ThreadEnd::~ThreadEnd() { has_ended = true; }
-
-bool thread_has_ended() noexcept { return has_ended || process_ends; }
+ThreadEnd::~ThreadEnd() { thread_has_ended = true; }
 
 void end_made_with(const ProcessMark& mark, void* owned, void (*end)(void* owned) noexcept) noexcept {
   if (!mark.is_this_process() || process_ends) return;
-  if (has_ended) return end_behind_this_thread({.owned = owned, .end = end});
+  if (thread_has_ended) return end_behind_this_thread({.owned = owned, .end = end});
   end(owned);
 }
 

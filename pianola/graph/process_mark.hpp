@@ -25,10 +25,6 @@ class ThreadEnd {
   ~ThreadEnd();
 };
 
-/// Whether this thread destroys thread-locals, or has destroyed them, as before static objects in exit(). Known of the main thread, and of
-/// those that have made a ProcessMark.
-[[nodiscard]] bool thread_has_ended() noexcept;
-
 /// Calls `end(owned)`, which gives device memory back: at once, but
 /// - never in a forked child, nor in exit() when it destroys static objects. Torch's thread-locals are gone by then, the current streams
 ///   among them, and calls of CUDA are undefined (CUDA C++ Programming Guide, "Initialization"); the driver frees all that a process

@@ -4,7 +4,6 @@
 #include <pianola/graph/device_check.hpp>
 #include <pianola/graph/open_capture.hpp>
 #include <pianola/graph/pool_state.hpp>
-#include <pianola/graph/process_mark.hpp>
 
 #if PIANOLA_WITH_CUDA
 #include <pianola/graph/cuda/device_account.hpp>
@@ -16,8 +15,10 @@
 
 #include <fmt/format.h>
 
+#include <optional>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace pianola {
 namespace {
@@ -91,15 +92,40 @@ ProcessMemory process_memory(c10::Device any_device) {
   return memory;
 }
 
-struct MemoryWatch::Impl {
 #if PIANOLA_WITH_CUDA
-  explicit Impl(c10::Device device) : watch(device), stream({&watch}) {}
+struct MemoryWatch::Impl {
+  // Those of a thread that has not ended. Torch finds what shows them the operations by a thread-local of its own, and looks whenever
+  // memory is freed, be it by a static tensor in exit(): they leave it before it ends.
+  struct OfThread {
+    OfThread() = default;
+    OfThread(const OfThread&) = delete;
+    OfThread& operator=(const OfThread&) = delete;
+    ~OfThread() {
+      for (auto watch = open.rbegin(); watch != open.rend(); ++watch) (*watch)->stream.reset();
+      open.clear();
+    }
+    std::vector<Impl*> open;  // the innermost last
+  };
+  static OfThread& of_this_thread() {
+    thread_local OfThread watches;  // younger than torch's, which the first watch has made
+    return watches;
+  }
+
+  explicit Impl(c10::Device device) : watch(device) {
+    stream.emplace(std::vector<trace::OpObserver*>{&watch});
+    of_this_thread().open.push_back(this);
+  }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+  ~Impl() { std::erase(of_this_thread().open, this); }
+
   graph::DriverWatch watch;
-  trace::OpStream stream;
+  std::optional<trace::OpStream> stream;  // empty: the thread has ended
   std::thread::id thread = std::this_thread::get_id();
-  graph::ProcessMark process;
-#endif
 };
+#else
+struct MemoryWatch::Impl {};
+#endif
 
 MemoryWatch::MemoryWatch(c10::Device any_device) {
   const c10::Device device = graph::usable_device(any_device);
@@ -116,12 +142,12 @@ MemoryWatch::MemoryWatch(c10::Device any_device) {
 MemoryWatch::~MemoryWatch() {
 #if PIANOLA_WITH_CUDA
   if (impl_ == nullptr) return;
-  if (impl_->thread != std::this_thread::get_id() || graph::thread_has_ended()) {
-    impl_->stream.disarm();
+  if (!impl_->stream || impl_->thread != std::this_thread::get_id()) {
+    if (impl_->stream) impl_->stream->disarm();
     (void)impl_.release();
     return;
   }
-  if (const auto failure = impl_->stream.failure()) TORCH_WARN("pianola: a memory watch broke off: ", failure->what);
+  if (const auto failure = impl_->stream->failure()) TORCH_WARN("pianola: a memory watch broke off: ", failure->what);
 #endif
 }
 
