@@ -32,7 +32,8 @@ void Launcher::launch(CudaPool& pool, Piece piece, const Start& start) {
   c10::cuda::OptionalCUDAGuard on_device;
   if (c10::cuda::current_device() != device_.index()) on_device.set_index(device_.index());
   const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device_.index());
-  const CUstream handle = stream.stream();  // torch asks for the device each time
+  const CUstream handle =
+      stream.unwrap() == last_stream_ ? last_handle_ : stream.stream();  // torch asks for the device each time
   if (capture_status(handle) != CaptureStatus::none) [[unlikely]]
     refuse_inside_capture();
   const PoolTurn turn(pool.turns());
@@ -130,6 +131,7 @@ c10::cuda::CUDAStream Launcher::stream_behind(const PoolTurn& turn) const {
 // Memory that the graph lets go of may be in use there until that work is done.
 void Launcher::note_stream(CudaPool& pool, c10::cuda::CUDAStream stream, const PoolTurn& turn) {
   last_stream_ = stream.unwrap();
+  last_handle_ = stream.stream();
   pool.note_replays_on(stream, turn);
   if (std::find(streams_.begin(), streams_.end(), stream) == streams_.end()) streams_.push_back(stream);
 }

@@ -77,6 +77,7 @@ class Launcher {
   c10::Device device_;
   LedgerEntry entry_;
   std::optional<c10::Stream> last_stream_;
+  CUstream last_handle_ = nullptr;
   GeneratorClock clock_;
   std::unique_ptr<WatchedReplays> watched_;  // where they communicate
 
