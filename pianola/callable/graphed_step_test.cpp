@@ -266,6 +266,42 @@ TEST_P(GraphedStepTest, TwoThatTrainByTurnsOnEachOthersParametersStayCaptured) {
   }
 }
 
+// It asks for its inputs' nodes before any operation does: those of the step before, which its loss keeps, run on another stream.
+struct Scaled : torch::autograd::Function<Scaled> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const at::Tensor& weight) {
+    context->save_for_backward({x, weight});
+    return x.mm(weight);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    const auto saved = context->get_saved_variables();
+    return {gradients[0].mm(saved[1].t()), saved[0].t().mm(gradients[0])};
+  }
+};
+
+TEST_P(GraphedStepTest, AnAutogradFunctionOfParametersIsCapturedWhileTheLossBeforeIsHeld) {
+  const auto make_step = [](const std::shared_ptr<SquareNet>& net) -> Step {
+    return [net](const at::Tensor& x) {
+      net->zero_grad();
+      at::Tensor loss = Scaled::apply(x, net->weight).pow(2).sum();
+      loss.backward();
+      descend(*net);
+      return loss;
+    };
+  };
+  const auto eager = make_net<SquareNet>(), net = make_net<SquareNet>();
+  const Step step = make_step(eager);
+  Graphed graphed = pianola::graphed(make_step(net), logged());
+  at::Tensor loss;
+  for (std::uint64_t i = 0; i < kSteps; ++i) {
+    const at::Tensor x = randn({8, 12}, i);
+    loss = graphed(x);
+    EXPECT_TRUE(same(loss, step(x))) << i;
+    expect_same(state_of_module(*net), state_of_module(*eager));
+  }
+  EXPECT_EQ(replays(graphed), kSteps - 3) << latest(graphed).reason;
+}
+
 TEST_P(GraphedStepTest, ACaptureNeedsNoMemoryForOldGradientsBesideNewOnes) {
   const auto net = make_net<MlpNet>();
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> before;

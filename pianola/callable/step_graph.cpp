@@ -118,7 +118,7 @@ void StepGraph::capture(const Step& step, const std::vector<at::Tensor>& leaves,
           std::make_shared<graph::Islands>(before.islands, leaves), reads);
       gradients_->end_run();
     };
-    const graph::ObservedBefore with_other_ranks;
+    const graph::ObservedBefore known(leaves);
     const graph::GraphNumbers wanted(graph_);
     wanted.keep([&](std::size_t /*operation*/) { return parts->is_in_active() || numbers->is_at_one(); });
     try {

@@ -2,9 +2,11 @@
 #include <pianola/memory/step_run.hpp>
 
 #include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
 #include <c10/core/DeviceType.h>
 
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -80,19 +82,30 @@ class RunToPlanBy {
 /// While it lives, captures of this thread are of steps that have been observed to their end, with other ranks.
 class ObservedBefore {
  public:
-  ObservedBefore() : before_(std::exchange(is_true_now(), true)) {}
+  /// @param leaves  That the step asks gradients of.
+  explicit ObservedBefore(std::span<const at::Tensor> leaves)
+      : before_(std::exchange(is_true_now(), true)), leaves_before_(std::exchange(leaves_now(), leaves)) {}
   ObservedBefore(const ObservedBefore&) = delete;
   ObservedBefore& operator=(const ObservedBefore&) = delete;
-  ~ObservedBefore() { is_true_now() = before_; }
+  ~ObservedBefore() {
+    is_true_now() = before_;
+    leaves_now() = leaves_before_;
+  }
 
   [[nodiscard]] static bool is_true() { return is_true_now(); }
+  [[nodiscard]] static std::span<const at::Tensor> leaves() { return leaves_now(); }
 
  private:
   static bool& is_true_now() {
     thread_local bool is_true = false;
     return is_true;
   }
+  static std::span<const at::Tensor>& leaves_now() {
+    thread_local std::span<const at::Tensor> leaves;
+    return leaves;
+  }
   bool before_;
+  std::span<const at::Tensor> leaves_before_;
 };
 
 /// The generators that the capture which is open on this thread knows, its warm-up included; nullptr: none is open.

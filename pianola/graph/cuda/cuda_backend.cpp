@@ -23,6 +23,7 @@
 #include <pianola/graph/cuda/retained_memory.hpp>
 #include <pianola/graph/cuda/stream_scope.hpp>
 #include <pianola/graph/cuda/thread_streams.hpp>
+#include <pianola/graph/open_capture.hpp>
 
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -177,6 +178,7 @@ std::unique_ptr<StreamScope> CudaBackend::enter(const CaptureOptions& options) {
   auto scope = std::make_unique<CudaStreamScope>(stream, pool);
   pool_ = std::move(pool);
   leaf_streams_.emplace(stream);
+  for (const at::Tensor& leaf : ObservedBefore::leaves()) leaf_streams_->expect(leaf);
   executable_.begin();
   ahead_.forget();
   recording_.reset();  // of a capture that failed: what broke that explains nothing of this one

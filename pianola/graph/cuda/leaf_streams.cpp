@@ -32,9 +32,7 @@ void run_on(autograd::Node& node, const at::Tensor& leaf, c10::Stream stream) {
 // Runs before the operation's own autograd code, which is what asks the leaf for its node.
 void LeafStreams::on_op_begin(const trace::OpSpan& op) {
   for (const c10::IValue& value : op.inputs) {
-    trace::for_each_tensor(value, [&](const at::Tensor& tensor) {
-      if (tensor.requires_grad() && tensor.is_leaf()) visit(tensor);
-    });
+    trace::for_each_tensor(value, [&](const at::Tensor& tensor) { expect(tensor); });
   }
   for (const at::Tensor& leaf : own_leaves_of_island(op.info->name, op.inputs)) visit(leaf);
 }

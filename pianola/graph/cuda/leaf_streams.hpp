@@ -29,6 +29,10 @@ class LeafStreams final : public trace::OpObserver {
 
   [[nodiscard]] trace::OpInterest interest() const override { return {.outputs = false}; }
   void on_op_begin(const trace::OpSpan& op) override;
+  /// A leaf whose node may be asked for before any operation has it: by an autograd function, which asks first of all.
+  void expect(const at::Tensor& leaf) {
+    if (leaf.requires_grad() && leaf.is_leaf()) visit(leaf);
+  }
 
  private:
   struct Replaced {
