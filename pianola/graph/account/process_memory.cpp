@@ -4,6 +4,7 @@
 #include <pianola/graph/device_check.hpp>
 #include <pianola/graph/open_capture.hpp>
 #include <pianola/graph/pool_state.hpp>
+#include <pianola/graph/process_mark.hpp>
 
 #if PIANOLA_WITH_CUDA
 #include <pianola/graph/cuda/device_account.hpp>
@@ -15,6 +16,8 @@
 
 #include <fmt/format.h>
 
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -101,7 +104,7 @@ struct MemoryWatch::Impl {
     OfThread(const OfThread&) = delete;
     OfThread& operator=(const OfThread&) = delete;
     ~OfThread() {
-      for (auto watch = open.rbegin(); watch != open.rend(); ++watch) (*watch)->stream.reset();
+      for (auto watch = open.rbegin(); watch != open.rend(); ++watch) (*watch)->leave_thread();
       open.clear();
     }
     std::vector<Impl*> open;  // the innermost last
@@ -111,15 +114,40 @@ struct MemoryWatch::Impl {
     return watches;
   }
 
-  explicit Impl(c10::Device device) : watch(device) {
-    stream.emplace(std::vector<trace::OpObserver*>{&watch});
+  explicit Impl(c10::Device device) : watch(std::make_unique<graph::DriverWatch>(device)) {
+    stream.emplace(std::vector<trace::OpObserver*>{watch.get()});
     of_this_thread().open.push_back(this);
   }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
-  ~Impl() { std::erase(of_this_thread().open, this); }
+  ~Impl() {
+    if (stream) std::erase(of_this_thread().open, this);
+  }
 
-  graph::DriverWatch watch;
+  void leave_thread() {
+    const std::lock_guard lock(mutex);
+    stream.reset();
+  }
+  bool is_of_this_thread() {
+    const std::lock_guard lock(mutex);
+    return stream && thread == std::this_thread::get_id();
+  }
+  // Where that thread has not ended, its stream stays behind with it, and is shown nothing more.
+  static void end_elsewhere(std::unique_ptr<Impl> impl) {
+    Impl& ended = *impl;
+    {
+      const std::lock_guard lock(ended.mutex);
+      if (ended.stream) {
+        ended.stream->disarm();
+        (void)impl.release();
+      }
+    }
+    graph::end_made_with(ended.process, ended.watch.release());
+  }
+
+  graph::ProcessMark process;
+  std::mutex mutex;  // of `stream`: the thread may end while another one ends the watch
+  std::unique_ptr<graph::DriverWatch> watch;
   std::optional<trace::OpStream> stream;  // empty: the thread has ended
   std::thread::id thread = std::this_thread::get_id();
 };
@@ -138,13 +166,12 @@ MemoryWatch::MemoryWatch(c10::Device any_device) {
 #endif
 }
 
-// What is bound to a thread cannot be undone on another one, nor in exit(): it stays behind, and is shown nothing more.
 MemoryWatch::~MemoryWatch() {
 #if PIANOLA_WITH_CUDA
   if (impl_ == nullptr) return;
-  if (!impl_->stream || impl_->thread != std::this_thread::get_id()) {
-    if (impl_->stream) impl_->stream->disarm();
-    (void)impl_.release();
+  // What is bound to a thread cannot be undone on another one, nor in exit().
+  if (!impl_->is_of_this_thread()) {
+    Impl::end_elsewhere(std::move(impl_));
     return;
   }
   if (const auto failure = impl_->stream->failure()) TORCH_WARN("pianola: a memory watch broke off: ", failure->what);

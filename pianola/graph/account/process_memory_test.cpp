@@ -10,6 +10,9 @@
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
+#if PIANOLA_WITH_CUDA
+#include <cuda_runtime_api.h>
+#endif
 
 #include <algorithm>
 #include <atomic>
@@ -142,6 +145,47 @@ TEST_P(ProcessMemoryTest, AWatchThatEndsOnAnotherThreadFindsNothingMore) {
   };
   std::thread(begin_and_go_on).join();  // which keeps what is left of the watch
 }
+
+#if PIANOLA_WITH_CUDA
+
+std::int64_t taken_while_nobody_watched(c10::Device device) {
+  std::int64_t bytes = 0;
+  for (const WatchedMemory& one : process_memory(device).watched) {
+    if (one.what == "while nobody watched") bytes += one.bytes;
+  }
+  return bytes;
+}
+
+// Which another thread has begun that ends before, or goes on.
+void begin_and_end_a_watch(c10::Device device, bool goes_on) {
+  std::unique_ptr<MemoryWatch> watch;
+  std::thread([&] {
+    watch = std::make_unique<MemoryWatch>(device);
+    if (goes_on) std::thread([&] { watch.reset(); }).join();
+  }).join();
+  watch.reset();
+}
+
+TEST_P(ProcessMemoryTest, BehindAWatchThatEndsOnAnotherThreadNobodyWatches) {
+  if (!is_cuda()) GTEST_SKIP() << "on the CPU a watch does nothing";
+  for (const bool goes_on : {true, false}) {
+    bool is_told = false;
+    for (int tries = 0; tries < 20 && !is_told; ++tries) {  // other processes take and give back, too
+      begin_and_end_a_watch(device(), goes_on);
+      const std::int64_t before = taken_while_nobody_watched(device());
+      void* memory = nullptr;
+      ASSERT_EQ(cudaMalloc(&memory, 64 * kMiB), cudaSuccess);
+      {
+        const MemoryWatch next(device());
+        is_told = std::abs(taken_while_nobody_watched(device()) - before - 64 * kMiB) < 8 * kMiB;
+      }
+      ASSERT_EQ(cudaFree(memory), cudaSuccess);
+    }
+    EXPECT_TRUE(is_told) << (goes_on ? "its thread went on" : "its thread had ended");
+  }
+}
+
+#endif
 
 TEST_P(ProcessMemoryTest, SleepInsideOfAWatchIsNobodysMemory) {
   PIANOLA_SKIP_WITH_EXPANDABLE_SEGMENTS();
