@@ -128,12 +128,14 @@ c10::cuda::CUDAStream Launcher::stream_behind(const PoolTurn& turn) const {
   return behind;
 }
 
-// Memory that the graph lets go of may be in use there until that work is done.
+// Memory that the graph lets go of may be in use there until that work is done. What throws here leaves the stream to the next launch: it
+// is the last one where its handle, and whoever has to wait for it, are known.
 void Launcher::note_stream(CudaPool& pool, c10::cuda::CUDAStream stream, const PoolTurn& turn) {
-  last_stream_ = stream.unwrap();
-  last_handle_ = stream.stream();
+  last_stream_.reset();
   pool.note_replays_on(stream, turn);
   if (std::find(streams_.begin(), streams_.end(), stream) == streams_.end()) streams_.push_back(stream);
+  last_handle_ = stream.stream();
+  last_stream_ = stream.unwrap();
 }
 
 }  // namespace pianola::graph
