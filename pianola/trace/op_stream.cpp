@@ -22,6 +22,8 @@ void OpStream::check() const {
   if (auto failed = failure()) throw_failure(*std::move(failed));
 }
 
+bool OpStream::is_innermost() const noexcept { return OpStreamState::current() == state_.get(); }
+
 void OpStream::disarm() noexcept { state_->disarm(); }
 
 std::optional<OddWork> OpStream::odd_work() const { return state_->odd_work(); }

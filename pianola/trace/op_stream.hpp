@@ -43,6 +43,8 @@ class OpStream {
   /// @throws CaptureError  There is a failure(); OutOfMemoryError, where that is why.
   void check() const;
 
+  /// Whether no other one was begun inside of it, on this thread, that is open. Else it may not be destroyed yet.
+  [[nodiscard]] bool is_innermost() const noexcept;
   /// From any thread: the observers are shown nothing more, and may end before the stream does.
   void disarm() noexcept;
 

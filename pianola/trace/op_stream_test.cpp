@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <optional>
 #include <stdexcept>
+#include <thread>
 
 namespace pianola::trace::op_stream_test {
 namespace {
@@ -157,6 +158,19 @@ TEST(OpStream, OfAnInnerStreamReachesTheOuterOneToo) {
   }
   EXPECT_THAT(outer.begun, ElementsAre("aten::relu", "aten::gelu", "aten::mm"));
   EXPECT_THAT(inner.begun, ElementsAre("aten::gelu"));
+}
+
+TEST(OpStream, TellsWhetherItIsTheInnermost) {
+  OpLog log;
+  const OpStream outer({&log});
+  EXPECT_TRUE(outer.is_innermost());
+  {
+    const OpStream inner({&log});
+    EXPECT_TRUE(inner.is_innermost());
+    EXPECT_FALSE(outer.is_innermost());
+  }
+  EXPECT_TRUE(outer.is_innermost());
+  std::thread([&] { EXPECT_FALSE(outer.is_innermost()); }).join();
 }
 
 TEST(OpStream, KeepsTheUserScopesOfAnOuterStreamInAnInnerOne) {

@@ -128,25 +128,37 @@ struct MemoryWatch::Impl {
     const std::lock_guard lock(mutex);
     stream.reset();
   }
-  bool is_of_this_thread() {
+  bool may_go() {
     const std::lock_guard lock(mutex);
-    return stream && thread == std::this_thread::get_id();
+    return stream && thread == std::this_thread::get_id() && stream->is_innermost();
   }
-  // Where that thread has not ended, its stream stays behind with it, and is shown nothing more.
-  static void end_elsewhere(std::unique_ptr<Impl> impl) {
-    Impl& ended = *impl;
+  // The watch is over, but what is bound to its thread has to stay.
+  static void end_but_for_the_stream(std::unique_ptr<Impl> impl) {
+    const graph::ProcessMark process = impl->process;
+    std::unique_ptr<graph::DriverWatch> watch;
     {
-      const std::lock_guard lock(ended.mutex);
-      if (ended.stream) {
-        ended.stream->disarm();
+      Impl& over = *impl;
+      const std::lock_guard lock(over.mutex);
+      watch = std::move(over.watch);
+      if (over.stream) {
+        over.stream->disarm();
         (void)impl.release();
       }
     }
-    graph::end_made_with(ended.process, ended.watch.release());
+    graph::end_made_with(process, watch.release());
+  }
+  bool is_over() {
+    const std::lock_guard lock(mutex);
+    return watch == nullptr;
+  }
+  // Those of this thread whose watch ended before the ones inside of it.
+  static void end_what_stayed() {
+    std::vector<Impl*>& open = of_this_thread().open;
+    while (!open.empty() && open.back()->is_over() && open.back()->may_go()) delete open.back();
   }
 
   graph::ProcessMark process;
-  std::mutex mutex;  // of `stream`: the thread may end while another one ends the watch
+  std::mutex mutex;  // of what follows: the thread may end while another one ends the watch
   std::unique_ptr<graph::DriverWatch> watch;
   std::optional<trace::OpStream> stream;  // empty: the thread has ended
   std::thread::id thread = std::this_thread::get_id();
@@ -169,12 +181,14 @@ MemoryWatch::MemoryWatch(c10::Device any_device) {
 MemoryWatch::~MemoryWatch() {
 #if PIANOLA_WITH_CUDA
   if (impl_ == nullptr) return;
-  // What is bound to a thread cannot be undone on another one, nor in exit().
-  if (!impl_->is_of_this_thread()) {
-    Impl::end_elsewhere(std::move(impl_));
+  // What shows it the operations can be undone on its own thread alone, where a capture or a watch inside of it is over; nor in exit().
+  if (!impl_->may_go()) {
+    Impl::end_but_for_the_stream(std::move(impl_));
     return;
   }
   if (const auto failure = impl_->stream->failure()) TORCH_WARN("pianola: a memory watch broke off: ", failure->what);
+  impl_.reset();
+  Impl::end_what_stayed();
 #endif
 }
 

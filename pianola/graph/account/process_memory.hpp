@@ -54,7 +54,7 @@ struct PIANOLA_API ProcessMemory {
 ///     const pianola::MemoryWatch watch(device);  // before CUDA is first used
 ///     train_step(batch);
 ///
-/// On the CPU it does nothing. Where it is destroyed on another thread than the one that made it, it finds nothing more.
+/// On the CPU it does nothing. It may be destroyed on another thread than the one that made it, in any order with others, and in a capture.
 class PIANOLA_API MemoryWatch {
  public:
   /// Makes the device's context where there is none.

@@ -6,6 +6,7 @@
 #include <pianola/graph/pool.hpp>
 #include <pianola/graph/testing/allocator_settings.hpp>
 #include <pianola/graph/testing/device_test.hpp>
+#include <pianola/trace/op_trace.hpp>
 
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
@@ -144,6 +145,41 @@ TEST_P(ProcessMemoryTest, AWatchThatEndsOnAnotherThreadFindsNothingMore) {
     EXPECT_TRUE(same(input + 1, input * 2)) << "this thread goes on";
   };
   std::thread(begin_and_go_on).join();  // which keeps what is left of the watch
+}
+
+// Each looks at what the one around it sees.
+TEST_P(ProcessMemoryTest, WatchesMayEndInTheOrderInWhichTheyBegan) {
+  const at::Tensor input = at::ones({4}, device());
+  auto first = std::make_unique<MemoryWatch>(device());
+  auto second = std::make_unique<MemoryWatch>(device());
+  first.reset();
+  (void)(input + 1);
+  second.reset();
+  at::Tensor result;
+  Graph graph(device());
+  graph.capture([&] { result = input.mul(input).add(input); });
+  EXPECT_EQ(graph.trace()->ops().size(), 2U) << "the capture sees its operations";
+  graph.replay();
+  EXPECT_TRUE(same(result, input * 2));
+}
+
+TEST_P(ProcessMemoryTest, ACaptureSeesItsOperationsWhereAWatchAroundItEnds) {
+  const at::Tensor input = at::ones({4}, device());
+  at::Tensor result;
+  Graph graph(device()), next(device());
+  auto watch = std::make_unique<MemoryWatch>(device());
+  graph.capture(
+      [&] {
+        result = input.mul(input);
+        watch.reset();
+        result = result.add(input);
+      },
+      {.warmup = 0});
+  EXPECT_EQ(graph.trace()->ops().size(), 2U);
+  graph.replay();
+  EXPECT_TRUE(same(result, input * 2));
+  next.capture([&] { result = input.mul(input); });
+  EXPECT_EQ(next.trace()->ops().size(), 1U);
 }
 
 #if PIANOLA_WITH_CUDA
