@@ -99,6 +99,21 @@ bool StepGradients::any_is_sparse() const {
   });
 }
 
+void StepGradients::note_use(const at::Tensor& tensor) {
+  const auto [first, last] = leaves_of_gradients_.equal_range(identity_of(tensor));
+  for (auto one = first; one != last; ++one) leaves_[one->second].uses_found = true;
+}
+
+void StepGradients::note_handed_out(const std::vector<at::Tensor>& results) {
+  const auto note = [this](const at::Tensor& part) { note_use(part); };
+  for (const at::Tensor& result : results) trace::for_each_part(result, note);
+  for (const Leaf& leaf : leaves_) {
+    if (leaf.tensor.expired()) continue;
+    const at::Tensor& left = leaf.meta->grad_;
+    if (left.unsafeGetTensorImpl() != leaf.found._unsafe_get_target()) trace::for_each_part(left, note);
+  }
+}
+
 void StepGradients::note_memory_beside(const std::vector<at::Tensor>& tensors) {
   for (const at::Tensor& tensor : tensors) {
     if (any_own_ && !had(tensor)) beside_.add_storage_of(tensor);

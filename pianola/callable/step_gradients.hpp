@@ -43,7 +43,8 @@ namespace pianola::callable {
 // capture that failed it is undefined, which is how the step left it.
 //
 // A gradient that is there, and that no operation uses, is left alone, whatever it is: that of a parameter which another function trains.
-// Where a step that trains launches kernels that are no operator's, these may use it, and nobody knows.
+// Where a step that trains launches kernels that are no operator's, these may use it, and nobody knows. A step that returns a gradient
+// that it found, or makes it another one's, uses it as well: a replay would hand out the one of the capture.
 //
 // A tensor that the capture made is written by each replay, where eager would make a new one. So it must not be written
 // while somebody holds it, or a view of it, for its value of before: the step has to be captured again, or to run eagerly.
@@ -68,6 +69,9 @@ class StepGradients final : public trace::OpObserver {
   void put_back() const;
   /// After the capture's run. Whether it used a sparse gradient that it found, or made one.
   [[nodiscard]] bool any_is_sparse() const;
+  /// After the capture's run. What it found and returned, or left as a gradient again (`p.grad = q.grad`), it has used, with or without
+  /// an operation.
+  void note_handed_out(const std::vector<at::Tensor>& results);
   /// After the capture's run: what else the graph reads, writes or returns.
   void note_memory_beside(const std::vector<at::Tensor>& tensors);
   /// Then: whether own gradients, if there are any, can stand for the caller's. @param seen  Parameters that code of the user's
@@ -147,6 +151,7 @@ class StepGradients final : public trace::OpObserver {
     std::size_t changed_at = kNever;
     std::size_t made_from = kNever;
   };
+  void note_use(const at::Tensor& tensor);
   [[nodiscard]] bool callers_are_apart(const trace::MemoryRanges& beside) const;
   void let_go_of_found(Leaf& leaf);
 

@@ -139,6 +139,7 @@ void StepGraph::capture(const Step& step, const std::vector<at::Tensor>& leaves,
       refuse("the step makes or uses a sparse gradient, which a replay would not renew",
              "leave the step eager, or use a dense gradient: sparse=False");
     }
+    gradients_->note_handed_out(results);
     for (const auto& used : {run->watch().outside(), results, inputs_}) gradients_->note_memory_beside(used);
     if (!gradients_->may_be_own(run->parts().parameters_of_users_code())) {
       throw NoOwnGradients({.what = "gradients that are set from outside share memory with what else the step uses"});
