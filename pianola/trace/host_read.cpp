@@ -1,5 +1,7 @@
 #include <pianola/trace/host_read.hpp>
 
+#include <pianola/trace/tensors_of.hpp>
+
 #include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/DispatchKey.h>
@@ -36,17 +38,17 @@ bool fills(c10::ArrayRef<c10::IValue> inputs) {
 
 bool is_plain_on(const at::Tensor& tensor, c10::DeviceType device) {
   return tensor.defined() && tensor.device().type() == device && tensor.layout() == at::kStrided &&
-         tensor.has_storage() && !tensor.key_set().has(c10::DispatchKey::Python);
+         tensor.has_storage() && bytes_are_values(tensor) && !tensor.key_set().has(c10::DispatchKey::Python);
 }
 
 bool is_the_same_view(const at::Tensor& one, const at::Tensor& other) {
   return one.is_alias_of(other) && one.storage_offset() == other.storage_offset() &&
-         one.scalar_type() == other.scalar_type() && one.strides().equals(other.strides()) &&
-         one.is_neg() == other.is_neg() && one.is_conj() == other.is_conj();
+         one.scalar_type() == other.scalar_type() && one.strides().equals(other.strides());
 }
 
 // equal(self, other) asks for no values where shapes differ, and of a tensor and itself (cuda_equal in torch's Equal.cpp):
-// torch::nn::MultiheadAttention compares query, key and value so. On the CPU it looks for NaNs then, and the tape compares the answers.
+// torch::nn::MultiheadAttention compares query, key and value so. Of one that is still to be conjugated or negated torch makes two new
+// tensors before it compares them. On the CPU it looks for NaNs then, and the tape compares the answers.
 bool is_answered_without_values(const OpInfo& op, c10::ArrayRef<c10::IValue> inputs) {
   if (op.name != "aten::equal") return false;
   const at::Tensor &one = inputs[0].toTensor(), &other = inputs[1].toTensor();

@@ -3,9 +3,11 @@
 #include <pianola/trace/testing/device_test.hpp>
 #include <pianola/trace/testing/trace_of.hpp>
 
+#include <ATen/ops/_neg_view.h>
 #include <ATen/ops/_unique2.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/bincount.h>
+#include <ATen/ops/complex.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/index.h>
 #include <ATen/ops/index_put.h>
@@ -45,6 +47,16 @@ const Case kCases[] = {
        at::equal(on.x, on.x.view({3, 3}));
      }},
     {"EqualToAnotherViewOfTheSameMemory", true, [](const Operands& on) { at::equal(on.x, on.x.t()); }},
+    {"EqualToItselfThatIsStillToBeNegated", true,
+     [](const Operands& on) {
+       const at::Tensor negative = at::_neg_view(on.x);
+       at::equal(negative, negative);
+     }},
+    {"EqualToItselfThatIsStillToBeConjugated", true,
+     [](const Operands& on) {
+       const at::Tensor conjugate = at::complex(on.x, on.x).conj();
+       at::equal(conjugate, conjugate);
+     }},
     {"EqualToAnotherShape", false, [](const Operands& on) { at::equal(on.x, on.row); }},
     {"AllClose", true, [](const Operands& on) { at::allclose(on.x, on.x); }},
     {"Nonzero", true, [](const Operands& on) { at::nonzero(on.x); }},
