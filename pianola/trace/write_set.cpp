@@ -44,6 +44,7 @@ at::Tensor copy_of(const at::Tensor& bytes) {
 void WriteSet::on_op_begin(const OpSpan& op) {
   for_each_argument(*op.info, op.inputs, [&](const at::Tensor& tensor, bool written) {
     if (tensor.requires_grad() && tensor.is_leaf()) note_leaf(op, real_leaf(tensor));
+    note_outside(op, tensor);
     if (written && save_writes_) note_write(op, tensor);
   });
 }
@@ -67,7 +68,16 @@ void WriteSet::begin_run() {
 void WriteSet::note_leaf(const OpSpan& op, const at::Tensor& tensor) {
   if (op.memory->made(tensor)) return;
   const auto [entry, is_new] = leaf_at_.insert({tensor.unsafeGetTensorImpl(), leaves_.size()});
-  if (is_new) leaves_.push_back({.tensor = tensor, .gradient = tensor.grad()});
+  if (!is_new) return;
+  leaves_.push_back({.tensor = tensor, .gradient = tensor.grad()});
+  if (const at::Tensor& gradient = leaves_.back().gradient; gradient.defined()) note_outside(op, gradient);
+}
+
+void WriteSet::note_outside(const OpSpan& op, const at::Tensor& tensor) {
+  const c10::StorageImpl* storage = storage_of(tensor);
+  if (storage != nullptr && !op.memory->made(tensor) && !made_by_runs_.contains(storage)) {
+    outside_.insert(tensor.storage());
+  }
 }
 
 void WriteSet::note_write(const OpSpan& op, const at::Tensor& tensor) {
@@ -107,8 +117,13 @@ void WriteSet::put_bytes_back() {
 void WriteSet::restore() {
   put_bytes_back();
   for (Leaf& leaf : leaves_) leaf.tensor.mutable_grad() = leaf.gradient;
+  forget_leaves();
+}
+
+void WriteSet::forget_leaves() {
   leaves_.clear();
   leaf_at_.clear();
+  outside_.clear();
 }
 
 std::vector<at::Tensor> WriteSet::leaves_with_new_gradients() const {
@@ -129,6 +144,8 @@ void WriteSet::restore_keeping_gradients() {
     const bool replaced = now.defined() && !now.is_same(leaf.gradient);
     if (!replaced) {
       now = leaf.gradient;
+    } else if (outside_.contains(storage_of(now))) {
+      continue;  // its bytes are back
     } else if (leaf.gradient.defined() && leaf.gradient.sizes() == now.sizes() && !now._is_zerotensor()) {
       now.copy_(leaf.gradient);
     } else {
@@ -136,8 +153,7 @@ void WriteSet::restore_keeping_gradients() {
     }
   }
   if (!fresh.empty()) at::_foreach_zero_(fresh);
-  leaves_.clear();
-  leaf_at_.clear();
+  forget_leaves();
 }
 
 }  // namespace pianola::trace

@@ -37,7 +37,8 @@ class WriteSet final : public OpObserver {
   void restore();
 
   /// As restore(), but a gradient that was undefined before and is defined now stays, filled with zeros; where the
-  /// step replaced a defined one, the new one stays and gets the old values.
+  /// step replaced a defined one, the new one stays and gets the old values. One in memory from outside of the step, a buffer's or
+  /// another parameter's gradient, stays with the values that the memory had.
   void restore_keeping_gradients();
 
   /// Leaves that have a gradient now and had none before the first run: those that restore_keeping_gradients() keeps.
@@ -58,10 +59,13 @@ class WriteSet final : public OpObserver {
   };
 
   void note_leaf(const OpSpan& op, const at::Tensor& tensor);
+  void note_outside(const OpSpan& op, const at::Tensor& tensor);
   void note_write(const OpSpan& op, const at::Tensor& tensor);
   void put_bytes_back();
+  void forget_leaves();
 
   StorageSet made_by_runs_;  // this run's too: look at OpSpan::memory first
+  StorageSet outside_;       // that operations use, or gradients lie in
   ska::flat_hash_map<const c10::StorageImpl*, std::size_t> saved_at_;
   std::vector<Saved> saved_;
   ska::flat_hash_map<const c10::TensorImpl*, std::size_t> leaf_at_;

@@ -267,5 +267,35 @@ TEST_P(Gradients, ThatTheStepReplacesGetTheOldValuesWhereTheyAreToBeKept) {
   EXPECT_TRUE(same(w.grad(), before));
 }
 
+TEST_P(Gradients, InABufferFromOutsideLeaveItsValuesAlone) {
+  const at::Tensor buffer = randn({2, 3}, 5), before = buffer.clone();
+  for (const bool replaces : {false, true}) {
+    if (replaces) w.mutable_grad() = randn({3}, 6);
+    for (int i = 0; i < 2; ++i) {
+      run(set, [&] {
+        w.mutable_grad() = buffer[1];
+        backward();
+      });
+    }
+    ASSERT_FALSE(same(buffer, before));
+    set.restore_keeping_gradients();
+    EXPECT_TRUE(w.grad().is_alias_of(buffer));
+    EXPECT_TRUE(same(buffer, before));
+    w.mutable_grad().reset();
+  }
+}
+
+TEST_P(Gradients, ThatAreAnotherParametersToo) {
+  const at::Tensor other = randn({3}).requires_grad_(), grad = randn({3}, 5), before = grad.clone();
+  other.mutable_grad() = grad;
+  run(set, [&] {
+    torch::autograd::backward({(w * other.detach()).sum() + other.sum().detach()}, {});
+    w.mutable_grad() = other.grad();
+  });
+  set.restore_keeping_gradients();
+  EXPECT_TRUE(w.grad().is_same(grad));
+  EXPECT_TRUE(same(grad, before));
+}
+
 }  // namespace
 }  // namespace pianola::trace::write_set_test
