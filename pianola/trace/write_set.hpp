@@ -21,7 +21,6 @@ class WriteSet final : public OpObserver {
   /// Off while a CUDA capture runs: nothing executes then, so only gradients are watched.
   void save_writes(bool save) noexcept { save_writes_ = save; }
 
-  [[nodiscard]] OpInterest interest() const override { return {.outputs = save_writes_}; }
   void on_op_begin(const OpSpan& op) override;
   void on_op_end(const OpSpan& op) override;
 
