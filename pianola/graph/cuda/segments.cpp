@@ -16,6 +16,22 @@ namespace {
 constexpr std::size_t kBefore = 0;
 constexpr std::size_t kBehind = std::numeric_limits<std::size_t>::max();
 
+// Reads or writes tensors, for all that is known of it: what is in a graph inside of the graph, nobody looks at.
+bool may_use_memory(NodeType type) {
+  switch (type) {
+    case NodeType::empty:
+    case NodeType::event_wait:
+    case NodeType::event_record:
+    case NodeType::semaphore_signal:
+    case NodeType::semaphore_wait:
+    case NodeType::mem_alloc:
+    case NodeType::mem_free:
+      return false;
+    default:
+      return true;
+  }
+}
+
 }  // namespace
 
 Segments::Segments(CUgraph graph, const OpTrace& trace, std::span<const CUgraphNode> before,
@@ -47,8 +63,7 @@ void Segments::read() {
   }
   for (std::size_t i = 0; i < known.size(); ++i) {
     const GraphNode& node = topology.nodes()[i];
-    const bool works = node.kernel() != nullptr || node.memcpy() != nullptr || node.memset() != nullptr;
-    any_of_none_ = any_of_none_ || (works && !known[i]);
+    any_of_none_ = any_of_none_ || (!known[i] && may_use_memory(node.type));
     nodes_.push_back(node.handle);
   }
 }

@@ -43,7 +43,8 @@ class Segments {
     std::unordered_map<CUgraphNode, CUgraphNode> nodes;
     std::uint64_t given_at = 0;
   };
-  /// Whether a kernel, a copy or a fill is no operation's: it was launched by itself.
+  /// Whether a node that may read or write memory, such as a kernel, a copy or a graph inside of the graph, is no operation's: it was
+  /// launched by itself.
   [[nodiscard]] bool any_of_no_operation();
   /// Made when it is first asked for. @throws DeviceError
   [[nodiscard]] Segment& get(std::size_t first, std::size_t last);
