@@ -81,5 +81,25 @@ TEST_P(FoundGradientsTest, OfTheCallBeforeAreReturnedBeforeTheyAreDropped) {
   });
 }
 
+// What the host asks, no operation shows.
+TEST_P(FoundGradientsTest, DecideByBeingThere) {
+  const Pair eager, graphs;
+  const auto make = [](const Pair& pair) -> Step {
+    return [pair](const at::Tensor& x) {
+      train(pair, x);
+      return pair.given().grad().defined() ? x * 2 : x * 3;
+    };
+  };
+  const Step expected = make(eager);
+  Graphed graphed = pianola::graphed(make(graphs), logged({.warmup = 1}));
+  for (std::uint64_t i = 0; i < 12; ++i) {
+    for (const Pair* const pair : {&eager, &graphs}) {
+      pair->given().mutable_grad() = i % 6 < 4 ? randn(pair->given().sizes(), 100 + i) : at::Tensor();
+    }
+    EXPECT_TRUE(same(graphed(batch(i)), expected(batch(i)))) << "call " << i;
+  }
+  EXPECT_GT(replays(graphed), 6U);
+}
+
 }  // namespace
 }  // namespace pianola::found_gradients_test

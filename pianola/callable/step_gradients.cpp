@@ -202,7 +202,7 @@ bool StepGradients::Leaf::has_the_same_hooks() const {
 bool StepGradients::Leaf::is_as_captured() const {
   if (!has_the_same_hooks()) [[unlikely]]
     return false;
-  if (after == After::unused) return true;
+  if (after == After::unused) return meta->grad_.defined();
   const at::Tensor& now = meta->grad_;
   if (after == After::kept || uses_found) {
     const bool is_found = finds_what_it_uses();

@@ -42,7 +42,8 @@ namespace pianola::callable {
 // away unused goes at once, as eagerly: else the old and the new gradients of a model would need memory side by side. After a
 // capture that failed it is undefined, which is how the step left it.
 //
-// A gradient that is there, and that no operation uses, is left alone, whatever it is: that of a parameter which another function trains.
+// A gradient that is there, and that no operation uses, is left alone, whichever it is: that of a parameter which another function trains.
+// Whether there is one the host may ask, with no operation: a graph is for the calls that find one.
 // Where a step that trains launches kernels that are no operator's, these may use it, and nobody knows. A step that returns a gradient
 // that it found, or makes it another one's, uses it as well: a replay would hand out the one of the capture.
 //
