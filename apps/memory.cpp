@@ -4,6 +4,7 @@
 #include <apps/script_options.hpp>
 
 #include <pianola/graph/account/captured_memory.hpp>
+#include <pianola/graph/account/memory_watch.hpp>
 #include <pianola/graph/graph.hpp>
 #include <pianola/graph/scope_forecast.hpp>
 

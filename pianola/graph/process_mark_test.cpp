@@ -1,6 +1,6 @@
 #include <pianola/graph/graph.hpp>
 
-#include <pianola/graph/account/process_memory.hpp>
+#include <pianola/graph/account/memory_watch.hpp>
 #include <pianola/graph/pool_state.hpp>
 #include <pianola/graph/testing/allocator_settings.hpp>
 #include <pianola/graph/testing/device_test.hpp>

@@ -5,6 +5,7 @@
 
 #include <pianola/graph/account/captured_memory.hpp>
 #include <pianola/graph/account/graph_memory.hpp>
+#include <pianola/graph/account/memory_watch.hpp>
 #include <pianola/graph/account/process_memory.hpp>
 #include <pianola/graph/bucket_forecast.hpp>
 #include <pianola/graph/memory_forecast.hpp>

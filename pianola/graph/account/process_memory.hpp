@@ -6,7 +6,6 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -46,27 +45,5 @@ struct PIANOLA_API ProcessMemory {
 /// @throws DeviceError  There is no such device.
 /// Threads:  Any. Streams:  Waits for none; what other threads take meanwhile may be in one line and not in the sum.
 [[nodiscard]] PIANOLA_API ProcessMemory process_memory(c10::Device device);
-
-/// While it lives, finds out who takes memory of a device outside of torch's allocator: CUDA's context, and what libraries and kernels
-/// take when they first run. After each operation of this thread and of its backward passes it asks the driver what is left, so a step
-/// runs slower meanwhile, once. process_memory() has what it found, also when it is over.
-///
-///     const pianola::MemoryWatch watch(device);  // before CUDA is first used
-///     train_step(batch);
-///
-/// On the CPU it does nothing. It may be destroyed on another thread than the one that made it, in any order with others, and in a capture.
-class PIANOLA_API MemoryWatch {
- public:
-  /// Makes the device's context where there is none.
-  /// @throws DeviceError  There is no such device. UsageError: a capture is open on this thread.
-  explicit MemoryWatch(c10::Device device);
-  MemoryWatch(const MemoryWatch&) = delete;
-  MemoryWatch& operator=(const MemoryWatch&) = delete;
-  ~MemoryWatch();
-
- private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
-};
 
 }  // namespace pianola
