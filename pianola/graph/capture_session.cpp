@@ -211,7 +211,8 @@ void CaptureSession::end_in_backend(CaptureResult& result) {
   if (path_) {
     if (auto other_path = path_->difference()) throw CaptureError(*std::move(other_path));
     if (const auto number = path_->changing_number()) {
-      result.warnings.push_back(fmt::format("{} ({}): {}", number->what, number->where, number->fix));
+      const std::string place = number->where.empty() ? "" : fmt::format(" ({})", number->where);
+      result.warnings.push_back(fmt::format("{}{}: {}", number->what, place, number->fix));
     }
     path_.reset();
   }

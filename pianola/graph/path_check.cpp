@@ -17,10 +17,8 @@ std::optional<Diagnosis> PathCheck::difference() const {
 }
 
 std::optional<Diagnosis> PathCheck::changing_number() const {
-  if (!before_ || !last_ || recorded_.empty()) return std::nullopt;
-  if (trace::OperationLog::difference(*before_, *last_, /*numbers_count=*/false)) return std::nullopt;
-  if (!trace::OperationLog::difference(*last_, recorded_)) return std::nullopt;
-  return trace::OperationLog::difference(*before_, *last_);
+  if (!before_ || !last_) return std::nullopt;
+  return trace::OperationLog::changing_number(*before_, *last_, recorded_);
 }
 
 }  // namespace pianola::graph

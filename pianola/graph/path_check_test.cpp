@@ -139,6 +139,13 @@ TEST_P(PathCheckTest, ANumberThatIsAnotherOneInEachCallIsAWarning) {
   EXPECT_THAT(graph().info().warnings, IsEmpty()) << "a number that settles";
 }
 
+TEST_P(PathCheckTest, ANumberThatSettlesIsNotTheOneThatTheWarningNames) {
+  double number = 0;
+  graph().capture(changing(
+      2, [&] { x.mul_(2).add_(number += 1); }, [&] { x.mul_(3).add_(number += 1); }));
+  EXPECT_THAT(graph().info().warnings, ElementsAre(HasSubstr("aten::add_.Scalar was given 2 in one call and 3")));
+}
+
 TEST_P(PathCheckTest, WhatAFirstCallMakesIsNoOtherPath) {
   at::Tensor momentum;
   const auto step = [&] {

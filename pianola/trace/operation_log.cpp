@@ -322,6 +322,22 @@ std::optional<Diagnosis> OperationLog::difference(const OperationLog& before, co
        .numbers_count = numbers_count});
 }
 
+std::optional<Diagnosis> OperationLog::changing_number(const OperationLog& first, const OperationLog& second,
+                                                       const OperationLog& third) {
+  if (difference(first, second, /*numbers_count=*/false) || difference(second, third, /*numbers_count=*/false)) {
+    return std::nullopt;
+  }
+  std::size_t number = 0;
+  for (std::size_t i = 0; i < second.ops_.size(); ++i) {
+    for (const std::size_t end = number + second.ops_[i].numbers; number < end; ++number) {
+      if (same(first.numbers_[number], second.numbers_[number])) continue;
+      if (same(second.numbers_[number], third.numbers_[number])) continue;
+      if (second.ops_[i].part == HostPart::none) return other_number(first, second, i, number);
+    }
+  }
+  return std::nullopt;
+}
+
 std::optional<Diagnosis> OperationLog::difference_of_capture(const OperationLog& call, const OperationLog& capture,
                                                              bool numbers_count) {
   return compare(

@@ -45,6 +45,10 @@ class OperationLog final : public OpObserver {
   /// @param numbers_count  Whether other numbers are a difference.
   [[nodiscard]] static std::optional<Diagnosis> difference(const OperationLog& before, const OperationLog& now,
                                                            bool numbers_count = true);
+  /// A number that was another one in each of three runs, which were alike otherwise; not one of a part of the host.
+  /// "aten::mul.Tensor was given 1 in one call and 2 in the next".
+  [[nodiscard]] static std::optional<Diagnosis> changing_number(const OperationLog& first, const OperationLog& second,
+                                                                const OperationLog& third);
   /// Whether numbers differ that parts of the host gave, which are no difference: see HostCalls. As far as both went one way.
   [[nodiscard]] static bool numbers_of_host_differ(const OperationLog& before, const OperationLog& now);
   /// difference() of a call and the capture after it: "in the call before it and ... in the capture".
