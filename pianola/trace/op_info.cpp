@@ -3,7 +3,9 @@
 #include <pianola/trace/plain_check.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
+#include <ATen/core/Tensor.h>
 #include <ATen/core/function_schema.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/core/jit_type.h>
 #include <ATen/record_function.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -158,6 +160,14 @@ bool autocasts(DispatchKey key, c10::ArrayRef<c10::IValue> inputs) {
   return runs_on(key, inputs);
 }
 
+// A composite for those who want a gradient; for others it runs a kernel on the CPU itself (torch 2.11, MaxPooling.cpp).
+bool pools_without_gradient(c10::ArrayRef<c10::IValue> inputs) {
+  if (inputs.empty() || !inputs[0].isTensor() || !inputs[0].toTensor().defined()) return false;
+  const at::Tensor& self = inputs[0].toTensor();
+  if (!self.device().is_cpu() || self.is_quantized() || self.key_set().has(DispatchKey::Python)) return false;
+  return !(self.requires_grad() && at::GradMode::is_enabled()) && !self._fw_grad(/*level=*/0).defined();
+}
+
 bool has_autograd_kernel(const c10::OperatorHandle& op) {
   constexpr std::array<DispatchKey, 4> kKeys = {DispatchKey::Autograd, DispatchKey::AutogradCPU,
                                                 DispatchKey::AutogradCUDA, DispatchKey::AutogradOther};
@@ -197,7 +207,7 @@ bool is_generator(const c10::Type& type) {
 // A call of a composite operator (one with a CompositeImplicitAutograd kernel) only calls other operators, and some of
 // what those return is hidden inside it: layer_norm returns its output, backward reads the mean as well. So recording
 // descends through composites; the first other operator is the operation. A few composites work on memory themselves
-// (kWorkThemselves): they are operations. Where an operator has a kernel of its own beside
+// (kWorkThemselves, and max_pool1d of whom nobody wants a gradient): they are operations. Where an operator has a kernel of its own beside
 // the composite one, for one device, it is an operation on that device and a composite elsewhere (_fused_rms_norm).
 // Operators that autocast wraps call their casts and then themselves, with autocast excluded: that inner call is the
 // operation, its casts are operations as well.
@@ -239,6 +249,7 @@ OpInfo::OpInfo(c10::OperatorHandle op) : handle(std::move(op)) {
   cpu_kernel_ = handle.hasKernelForDispatchKey(DispatchKey::CPU);
   cuda_kernel_ = handle.hasKernelForDispatchKey(DispatchKey::CUDA);
   autograd_kernel_ = has_autograd_kernel(handle);
+  pools_itself_ = base == "aten::max_pool1d";
   autocast_cpu_ = handle.hasKernelForDispatchKey(DispatchKey::AutocastCPU);
   autocast_cuda_ = handle.hasKernelForDispatchKey(DispatchKey::AutocastCUDA);
 }
@@ -264,10 +275,10 @@ bool OpInfo::writes_statistics(c10::ArrayRef<c10::IValue> inputs) const {
 }
 
 bool OpInfo::transparent_now(c10::ArrayRef<c10::IValue> inputs) const {
-  if (composite_ && !(cpu_kernel_ && runs_on(DispatchKey::CPU, inputs)) &&
-      !(cuda_kernel_ && runs_on(DispatchKey::CUDA, inputs))) {
-    return true;
-  }
+  const bool has_its_own_kernel = (cpu_kernel_ && runs_on(DispatchKey::CPU, inputs)) ||
+                                  (cuda_kernel_ && runs_on(DispatchKey::CUDA, inputs)) ||
+                                  (pools_itself_ && pools_without_gradient(inputs));
+  if (composite_ && !has_its_own_kernel) return true;
   return (autocast_cpu_ && autocasts(DispatchKey::AutocastCPU, inputs)) ||
          (autocast_cuda_ && autocasts(DispatchKey::AutocastCUDA, inputs));
 }

@@ -65,6 +65,7 @@ struct OpInfo {
   bool autocast_cpu_ = false;
   bool autocast_cuda_ = false;
   bool autograd_kernel_ = false;
+  bool pools_itself_ = false;  ///< max_pool1d: see pools_without_gradient()
 };
 
 /// The operator of a span; nullptr where the span is no operator call (engine spans, user scopes).

@@ -44,6 +44,16 @@ TEST(OpInfo, SeesThroughCompositesAndThroughNothingElse) {
   }
 }
 
+TEST(OpInfo, SeesThroughPoolingOfOneDimensionWhereSomebodyWantsItsGradient) {
+  const OpInfo pool = op_info("aten::max_pool1d");
+  const at::Tensor given = at::randn({2, 3, 8});
+  EXPECT_FALSE(pool.transparent_now(std::vector<c10::IValue>{given}));
+  given.requires_grad_();
+  EXPECT_TRUE(pool.transparent_now(std::vector<c10::IValue>{given}));
+  const at::NoGradGuard no_grad;
+  EXPECT_FALSE(pool.transparent_now(std::vector<c10::IValue>{given}));
+}
+
 TEST(OpInfo, SeesThroughWhatAutocastWrapsWhileItIsOnForTheDeviceOfTheTensors) {
   const OpInfo mm = op_info("aten::mm"), add = op_info("aten::add.Tensor");
   const std::vector<c10::IValue> inputs = {at::randn({2, 2}), at::randn({2, 2})};

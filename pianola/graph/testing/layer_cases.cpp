@@ -49,6 +49,8 @@ const std::vector<OpsCase>& layer_cases() {
        [](const Inputs& in) { return Tensors{at::conv2d(in.image, in.kernel.narrow(1, 0, 2), {}, 2, 1, 1, 2)}; }},
       {"ConvTransposed", [](const Inputs& in) { return Tensors{at::conv_transpose2d(in.image, in.kernel, {}, 2)}; }},
       {"MaxPool", [](const Inputs& in) { return Tensors{at::max_pool2d(in.image, 2)}; }},
+      {"MaxPool1dOfWhatWantsNoGradient",
+       [](const Inputs& in) { return Tensors{at::max_pool1d(in.x.detach() * 2, 2)}; }},
       {"AvgPool",
        [](const Inputs& in) {
          return Tensors{at::avg_pool2d(in.image, 2), at::adaptive_avg_pool2d(in.image, {1, 1})};
