@@ -12,8 +12,7 @@ trace::OpObserver& PathCheck::next_call() {
 std::optional<Diagnosis> PathCheck::difference() const {
   if (!before_ || !last_ || recorded_.empty()) return std::nullopt;
   if (trace::OperationLog::difference(*before_, *last_, /*numbers_count=*/false)) return std::nullopt;
-  const bool numbers_count = !trace::OperationLog::difference(*before_, *last_);
-  return trace::OperationLog::difference_of_capture(*last_, recorded_, numbers_count);
+  return trace::OperationLog::difference_of_capture(*before_, *last_, recorded_);
 }
 
 std::optional<Diagnosis> PathCheck::changing_number() const {

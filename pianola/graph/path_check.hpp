@@ -10,7 +10,7 @@ namespace pianola::graph {
 // A library may ask whether it is captured, and do otherwise then: a graph would repeat what eager never does. So the
 // operations of a recording are compared with those of the last warm-up call. That says something only where the calls are
 // alike themselves: a first call may make what later ones find, and a step may do otherwise each time. So the last two have
-// to agree: on their operations, and where they were given the same numbers, on these too.
+// to agree on their operations; of the numbers that these were given, those count in which they agree.
 
 /// Whether a recording does what the warm-up calls before it did.
 class PathCheck {

@@ -94,6 +94,19 @@ TEST_P(PathCheckTest, OtherNumbersAndShapesAreRefused) {
                     HasSubstr("[PG502]")));
 }
 
+// As of two optimizers, where the schedule of one moves before the last call, and the other's after it.
+TEST_P(PathCheckTest, ANumberThatSettledHidesNoOther) {
+  double settled = 0.5, late = 0.5;
+  const auto step = [&] {
+    x.mul_(settled).add_(late);
+    if (++runs == 2) settled = 0.25;
+    if (runs == 3) late = 0.25;
+  };
+  EXPECT_THAT(
+      refusal_of("a recording with another number behind one that settled", step, {}),
+      AllOf(HasSubstr("aten::add_.Scalar was given 0.5 in one call and 0.25 in the next"), HasSubstr("[PG301]")));
+}
+
 TEST_P(PathCheckTest, ARecordingIsAcceptedWhereTheUserSaysSo) {
   const auto step = changing(
       3, [&] { x.mul_(2); }, [&] { x.add_(1); });

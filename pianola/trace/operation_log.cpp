@@ -33,6 +33,7 @@ struct OperationLog::Words {
   std::string_view path;    // what is to be done where operations differ
   bool of_capture;          // the second one is a capture
   bool numbers_count;
+  const OperationLog* before = nullptr;  // a run in which a number that counts was as in the first
 };
 
 namespace {
@@ -265,6 +266,10 @@ std::optional<Diagnosis> OperationLog::compare(const OperationLog& a, const Oper
     if (!was.info->computes_as(*is.info) || was.numbers != is.numbers) return other_path(a, b, i, words);
     for (const std::size_t end = number + is.numbers; number < end; ++number) {
       if (!words.numbers_count || same(a.numbers_[number], b.numbers_[number]) || may_differ(was, is, words)) continue;
+      if (words.before != nullptr && was.part == HostPart::none &&
+          !same(words.before->numbers_[number], a.numbers_[number])) {
+        continue;
+      }
       return other_number(a, b, i, number);
     }
     if (was.shapes != is.shapes) return other_path(a, b, i, words);
@@ -338,15 +343,29 @@ std::optional<Diagnosis> OperationLog::changing_number(const OperationLog& first
   return std::nullopt;
 }
 
+static constexpr std::string_view kLastCall = "in the last call", kUnderCapture = "under capture";
+static constexpr std::string_view kOneWay =
+    "do not ask whether the step is captured, or accept what it does then with accept_capture_path";
+
 std::optional<Diagnosis> OperationLog::difference_of_capture(const OperationLog& call, const OperationLog& capture,
                                                              bool numbers_count) {
-  return compare(
-      call, capture,
-      {.first = "in the last call",
-       .second = "under capture",
-       .path = "do not ask whether the step is captured, or accept what it does then with accept_capture_path",
-       .of_capture = true,
-       .numbers_count = numbers_count});
+  return compare(call, capture,
+                 {.first = kLastCall,
+                  .second = kUnderCapture,
+                  .path = kOneWay,
+                  .of_capture = true,
+                  .numbers_count = numbers_count});
+}
+
+std::optional<Diagnosis> OperationLog::difference_of_capture(const OperationLog& before, const OperationLog& call,
+                                                             const OperationLog& capture) {
+  return compare(call, capture,
+                 {.first = kLastCall,
+                  .second = kUnderCapture,
+                  .path = kOneWay,
+                  .of_capture = true,
+                  .numbers_count = true,
+                  .before = &before});
 }
 
 }  // namespace pianola::trace

@@ -55,6 +55,10 @@ class OperationLog final : public OpObserver {
   [[nodiscard]] static std::optional<Diagnosis> difference_of_capture(const OperationLog& call,
                                                                       const OperationLog& capture,
                                                                       bool numbers_count = true);
+  /// The same behind two calls that were alike but for numbers: of these, only those count that were the same in both.
+  [[nodiscard]] static std::optional<Diagnosis> difference_of_capture(const OperationLog& before,
+                                                                      const OperationLog& call,
+                                                                      const OperationLog& capture);
 
   using Number = std::variant<bool, std::int64_t, double, std::complex<double>>;
   /// Numbers that the operations were given, in order; alike runs have as many.
