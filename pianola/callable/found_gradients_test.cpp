@@ -101,5 +101,26 @@ TEST_P(FoundGradientsTest, DecideByBeingThere) {
   EXPECT_GT(replays(graphed), 6U);
 }
 
+TEST_P(FoundGradientsTest, DecideByBeingThereWhereTheStepDropsThem) {
+  const auto net = make_net<MlpNet>(), eager_net = make_net<MlpNet>();
+  const auto make = [](const std::shared_ptr<MlpNet>& trained) -> Step {
+    return [trained](const at::Tensor& x) {
+      const bool is_fresh = !trained->first->weight.grad().defined();
+      trained->zero_grad();
+      const at::Tensor loss = square(trained->forward(x)) * (is_fresh ? 100 : 1);
+      loss.backward();
+      return loss.detach();
+    };
+  };
+  const Step expected = make(eager_net);
+  Graphed graphed = pianola::graphed(make(net), logged({}));
+  for (std::uint64_t i = 0; i < 16; ++i) {
+    if (i == 8) net->zero_grad(), eager_net->zero_grad();
+    EXPECT_TRUE(same(graphed(batch(i)), expected(batch(i)))) << "the result of call " << i;
+    EXPECT_TRUE(same(net->first->weight.grad(), eager_net->first->weight.grad())) << "call " << i;
+  }
+  EXPECT_GT(replays(graphed), 8U);
+}
+
 }  // namespace
 }  // namespace pianola::found_gradients_test

@@ -208,7 +208,7 @@ bool StepGradients::Leaf::is_as_captured() const {
     const bool is_found = finds_what_it_uses();
     if (after == After::kept || !is_found) return is_found;
   }
-  if (!was_defined && now.defined()) return false;
+  if (was_defined != now.defined()) return false;  // the host may have asked
   if (after == After::dropped) return true;
   const std::size_t ours = now.is_same(made) ? 2 : 1;
   // Few have been seen by Python: only those are asked for its reference.

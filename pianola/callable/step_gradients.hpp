@@ -33,8 +33,8 @@ namespace pianola::callable {
 //   before     after        a replay needs                    and leaves
 //   a tensor   that tensor  that tensor: the step adds to it  it
 //   undefined  a tensor     undefined: the step would add     the tensor of the capture
-//   a tensor   another      nothing: the step throws it away  the tensor of the capture
-//   a tensor   undefined    nothing                           undefined
+//   a tensor   another      a tensor: the step drops it       the tensor of the capture
+//   a tensor   undefined    a tensor: the step drops it       undefined
 //   undefined  undefined    undefined                         undefined
 //
 // Where an operation uses the tensor before the step throws it away (it adds to it, and steps the optimizer), a replay needs
