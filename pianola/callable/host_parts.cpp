@@ -8,6 +8,7 @@
 #include <pianola/trace/step_memory.hpp>
 #include <pianola/trace/tensors_of.hpp>
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/enum_tag.h>
 
 #include <algorithm>
@@ -89,6 +90,7 @@ int HostParts::begin(c10::Device device, HostPartOptions options) {
     }
   } else {
     passive_.push_back(std::move(options.on_varying));
+    if (is_capture_ && options.save) passive_undo_.push_back(options.save());
   }
   scope_ = std::make_unique<trace::HostCalls::Scope>(*calls_, device, active_);
   // On the tape, what a part reads is a count as well as any value: it is the host's own.
@@ -253,6 +255,7 @@ std::vector<at::Tensor> HostParts::alive(const std::vector<trace::WeakTensor>& t
 
 void HostParts::put_back() const {
   std::for_each(parts_.rbegin(), parts_.rend(), [](const HostPart& part) { part.take_back(); });
+  std::for_each(passive_undo_.rbegin(), passive_undo_.rend(), [](const HostPart::Run& undo) { undo(); });
   calls_->put_back();
 }
 

@@ -142,6 +142,7 @@ class PIANOLA_API HostParts final : public trace::OpObserver {
   std::vector<std::pair<trace::WeakTensor, const c10::StorageImpl*>> placed_;
   std::vector<HostPart> parts_;  // active ones
   std::vector<std::function<void()>> passive_;
+  std::vector<HostPart::Run> passive_undo_;       // of a capture: state of an optimizer that its step has made
   trace::StorageSet made_;                        // by operations of parts
   trace::StorageSet passive_made_;                // of passive ones
   std::vector<trace::WeakTensor> passive_given_;  // tensors of that memory

@@ -204,6 +204,35 @@ def test_a_parameter_group_that_is_added_is_trained(device):
     assert_alike(graphed, eager)
 
 
+def train_with_a_late_gradient(name, device, wrap):
+    """An eager backward pass beside the step gives one parameter its first gradient, after the step's capture."""
+    torch.manual_seed(0)
+    early, late = (torch.nn.Parameter(torch.randn(4, 4, device=device)) for _ in range(2))
+    optimizer = OPTIMIZERS[name]([early, late])
+
+    @wrap
+    def step(x):
+        loss = (early * x).square().sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    losses = []
+    for i in range(12):
+        if i >= 6:
+            (late * 2).square().sum().backward()
+        losses.append(step(torch.full((4, 4), i + 1.0, device=device)))
+    return [*losses, early.detach(), late.detach(), *(one for state in optimizer.state.values() for one in state.values())]
+
+
+@pytest.mark.parametrize("name", ["SGD, momentum", "RMSprop", "AdamW, fused", "Adagrad", "AdamW"])
+def test_a_parameter_may_get_its_first_gradient_late(device, name):
+    graphed = train_with_a_late_gradient(name, device, pianola.graphed)
+    for one, other in zip(graphed, train_with_a_late_gradient(name, device, lambda step: step), strict=True):
+        assert torch.equal(torch.as_tensor(one), torch.as_tensor(other))
+
+
 def test_a_rate_that_is_changed_by_hand_counts_at_the_next_call(device):
     graphed, eager = train_both(device, OPTIMIZERS["AdamW"])
     for rate in (1e-2, 0.0, 1e-4):
