@@ -198,6 +198,8 @@ void SignatureEntry::note_in_flight() {
 
 CachedGraph* SignatureEntry::capture(const CallInputs& inputs, Call& call, GraphMaker& maker, std::size_t function) {
   std::string reason;
+  bool is_its_own = false;
+  doubt_.clear();
   const Observation& last = warm_up_.last();
   const bool is_whole =
       last.kind() == GraphedKind::inference &&
@@ -249,7 +251,7 @@ CachedGraph* SignatureEntry::capture(const CallInputs& inputs, Call& call, Graph
       return nullptr;
     }
     // The function has thrown, or torch: perhaps because it went on with what the call before has read.
-    const bool is_its_own = dynamic_cast<const Error*>(&error) == nullptr;
+    is_its_own = dynamic_cast<const Error*>(&error) == nullptr;
     if (is_its_own && checks_reads() && !last.checked_values().empty() && ++tries_ <= kMostTries) return nullptr;
     const bool is_other_path = dynamic_cast<const OtherPath*>(&error) != nullptr;
     if (is_other_path && warm_up_.note_other_path()) return nullptr;
@@ -264,7 +266,12 @@ CachedGraph* SignatureEntry::capture(const CallInputs& inputs, Call& call, Graph
     warm_up_.start_again();  // the next calls are given their numbers themselves
     return nullptr;
   }
-  stay_eager(reason + maker.note_of_second_run());
+  reason += maker.note_of_second_run();
+  if (is_its_own) {
+    doubt_ = std::move(reason);
+  } else {
+    stay_eager(std::move(reason));
+  }
   return nullptr;
 }
 
@@ -278,6 +285,7 @@ void SignatureEntry::adopt(const SignatureEntry& other) {
 void SignatureEntry::note_eager_call(std::optional<Observation> observed, std::span<const at::Tensor> copied,
                                      Call& call) {
   ++eager_calls_;
+  if (!doubt_.empty()) return stay_eager(std::exchange(doubt_, {}));
   if (!observed || !wants_observation()) return;  // another thread's call may have been the last one that was wanted
   input_sizes_ = sizes_of_inputs(copied);
   look_for_reads(*observed);

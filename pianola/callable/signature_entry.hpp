@@ -138,6 +138,7 @@ class SignatureEntry : public std::enable_shared_from_this<SignatureEntry> {
   int ill_timed_ = 0;  // captures that met an iteration that cannot be captured
   std::vector<CachedGraph> graphs_;
   std::string reason_;  // why it stays eager, or why graphs were dropped
+  std::string doubt_;   // why it would stay eager, if the eager call after the failed capture does not throw as well
   bool is_eager_ = false;
   bool is_reported_ = false;
   std::optional<std::string> note_;

@@ -528,6 +528,28 @@ def test_exceptions_of_the_function_come_out_unchanged(device):
     assert raised.traceback[-1].name == "f"
 
 
+def test_a_bad_batch_in_the_call_that_is_captured_is_no_reason_to_stay_eager():
+    embedding = torch.nn.Embedding(10, 4)
+    optimizer = torch.optim.AdamW(embedding.parameters())
+    reasons = []
+
+    @pianola.graphed(on_fallback=reasons.append)
+    def step(tokens):
+        optimizer.zero_grad()
+        loss = embedding(tokens).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    for i in range(12):
+        tokens = torch.arange(8)
+        if i == 3:  # behind three calls of warm-up
+            with pytest.raises(IndexError, match="out of range"):
+                step(tokens + 99)
+        step(tokens)
+    assert not reasons and step.info().signatures[0].replays >= 6
+
+
 def test_two_forwards_before_a_backward(device):
     eager, graphed = twins(MLP(), device)
     pianola.graphed(graphed, warmup=1)
