@@ -5,7 +5,7 @@
 namespace pianola {
 
 /// Turns two calls of one object at a time, where its class allows one, into an error instead of a crash. Costs one atomic
-/// exchange a call; nobody waits.
+/// exchange a call. Nobody waits, but for those who only look.
 class OneCall {
  public:
   OneCall() = default;
@@ -22,11 +22,26 @@ class OneCall {
     Scope(OneCall& object, const char* call, const char* subject) : object_(&object) {
       std::uintptr_t running = 0;
       if (!object.thread_.compare_exchange_strong(running, this_thread(), std::memory_order_acquire)) [[unlikely]]
-        refuse(running, call, subject);
+        object.enter_behind(running, call, subject);
     }
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
     ~Scope() { object_->thread_.store(0, std::memory_order_release); }
+
+   private:
+    OneCall* object_;
+  };
+
+  /// Somebody reads the object, while it lives, and never gets in the way of a call: one that begins meanwhile waits.
+  class Look {
+   public:
+    /// @throws UsageError  As Scope's. A Look of another thread is waited for.
+    Look(OneCall& object, const char* call, const char* subject) : object_(&object) {
+      object.begin_look(call, subject);
+    }
+    Look(const Look&) = delete;
+    Look& operator=(const Look&) = delete;
+    ~Look() { object_->thread_.store(0, std::memory_order_release); }
 
    private:
     OneCall* object_;
@@ -43,9 +58,12 @@ class OneCall {
     thread_local const char here = 0;
     return reinterpret_cast<std::uintptr_t>(&here);
   }
+  static constexpr std::uintptr_t kSomebodyLooks = 1;  // no such address
+  void enter_behind(std::uintptr_t running, const char* call, const char* subject);
+  void begin_look(const char* call, const char* subject);
   [[noreturn]] static void refuse(std::uintptr_t running, const char* call, const char* subject);
 
-  std::atomic<std::uintptr_t> thread_ = 0;  // that runs a call; 0: none
+  std::atomic<std::uintptr_t> thread_ = 0;  // that runs a call; 0: none, or kSomebodyLooks
 };
 
 }  // namespace pianola

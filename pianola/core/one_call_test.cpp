@@ -80,5 +80,38 @@ TEST(OneCall, LetsOneThreadInAtATime) {
   EXPECT_GT(passed, 0);
 }
 
+TEST(OneCall, ACallWaitsForWhoeverLooks) {
+  OneCall object;
+  std::atomic<bool> stop = false;
+  std::vector<std::thread> onlookers;
+  for (int i = 0; i < 2; ++i) {
+    onlookers.emplace_back([&] {
+      while (!stop) {
+        try {
+          const OneCall::Look look(object, "memory()", "a graph");
+        } catch (const UsageError&) {  // a call was running
+        }
+      }
+    });
+  }
+  for (int k = 0; k < 20000; ++k) ASSERT_EQ(refusal_of(object), "");
+  stop = true;
+  for (std::thread& thread : onlookers) thread.join();
+}
+
+TEST(OneCall, RefusesALookIntoACall) {
+  OneCall object;
+  const OneCall::Scope call(object, "replay()", "a graph");
+  std::string message;
+  std::thread([&] {
+    try {
+      const OneCall::Look look(object, "memory()", "a graph");
+    } catch (const UsageError& error) {
+      message = error.what();
+    }
+  }).join();
+  EXPECT_THAT(message, HasSubstr("memory() was called on a graph while another thread is in a call of it"));
+}
+
 }  // namespace
 }  // namespace pianola::one_call_test

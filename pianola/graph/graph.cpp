@@ -53,7 +53,7 @@ void Graph::Impl::adopt(graph::CaptureResult recorded) {
   process = graph::ProcessMark();
   graph::LivingGraphs::of_this_process().add(this, device, [this]() -> std::optional<graph::AccountedGraph> {
     if (!process.is_this_process()) return std::nullopt;
-    const OneCall::Scope call = this->call("memory()");
+    const OneCall::Look look = this->look("memory()");
     return memory();
   });
   if (result->groups.empty()) return;
@@ -336,7 +336,7 @@ GraphInfo Graph::info() const {
 
 GraphMemory Graph::memory() const {
   return graph::described([this] {
-    const OneCall::Scope call = unless_moved_from(impl_, "a graph").call("memory()");
+    const OneCall::Look look = unless_moved_from(impl_, "a graph").look("memory()");
     impl_->check_captured("memory()");
     return impl_->memory();
   }());

@@ -48,6 +48,7 @@ struct Graph::Impl {
   void check_may_capture() const;
   void check_may_update(const CaptureOptions& options) const;
   [[nodiscard]] OneCall::Scope call(const char* name) { return {calls, name, "a graph"}; }
+  [[nodiscard]] OneCall::Look look(const char* name) { return {calls, name, "a graph"}; }
   /// Of what was captured.
   [[nodiscard]] GraphInfo info() const;
   [[nodiscard]] graph::AccountedGraph memory() const;

@@ -124,6 +124,36 @@ def test_two_threads_in_one_object_get_a_sentence(device):
     assert_same("callable", graphed(x).detach(), eager(x).detach())
 
 
+def test_whoever_looks_at_the_memory_of_graphs_is_in_nobodys_way(device):
+    model = MLP().to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    @pianola.graphed
+    def step(x):
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+
+    done, refused = threading.Event(), set()
+
+    def look():
+        while not done.is_set():
+            try:
+                pianola.memory_of_graphs(device)
+            except pianola.UsageError as error:
+                refused.add(str(error).splitlines()[0])
+
+    onlooker = threading.Thread(target=look)
+    onlooker.start()
+    try:
+        for _ in range(300):
+            step(torch.ones(2, 16, device=device))  # which would raise
+    finally:
+        done.set()
+        onlooker.join()
+    assert all(one.startswith("memory() was called on a graph") for one in refused), refused
+
+
 def test_a_replay_inside_a_capture_is_refused(device):
     x = torch.randn(4, device=device)
     inner = pianola.Graph(device)
