@@ -215,6 +215,11 @@ def dictionary_of(value: Any) -> Optional[dict]:
     return found if isinstance(found, dict) else None
 
 
+def is_plain(value: Any) -> bool:
+    """Whether nothing can be read of it but its value: a number, or a tensor to which nobody gave attributes."""
+    return isinstance(value, SIMPLE) or (isinstance(value, torch.Tensor) and not dictionary_of(value))
+
+
 def cell_content(cell: Any, key: Any) -> Any:
     try:
         return cell.cell_contents

@@ -43,6 +43,7 @@ from ._host_places import (
     hold,
     in_class,
     is_as_before,
+    is_plain,
     is_same,
     slot_of,
     with_key,
@@ -499,7 +500,7 @@ class HostReads(HostValues):
                 self._lose(then)
         if chain.is_used and len(value) <= MOST_ENTRIES:
             for found in _parts_of(value):
-                if not isinstance(found, (*SIMPLE, torch.Tensor)):
+                if not is_plain(found):
                     yield found, Chain(chain.line, isinstance(found, (*KEYED, *LISTED))), self._name(found, "an entry")
 
     def _item(self, owner: Any, key: Any, path: str) -> Any:
@@ -533,7 +534,7 @@ class HostReads(HostValues):
         else:
             return None
         parts = _parts_of(owner) if len(owner) <= MOST_ENTRIES else ()
-        return [(f"{path}[{i}]", value) for i, value in enumerate(parts) if not isinstance(value, (*SIMPLE, torch.Tensor))]
+        return [(f"{path}[{i}]", value) for i, value in enumerate(parts) if not is_plain(value)]
 
     # --- Stores ---
 

@@ -36,6 +36,7 @@ from ._host_places import (
     held,
     hold,
     in_class,
+    is_plain,
     parts_of_function,
     slot_of,
     slots_of,
@@ -254,7 +255,7 @@ class HostValues:
 
     def _meet(self, value: Any, name: str) -> None:
         """An object that the step has to do with: loose names are looked up on it from now on."""
-        if isinstance(value, (torch.Tensor, *SIMPLE)) or self._is_met(value) or is_ours(type(value)):
+        if is_plain(value) or self._is_met(value) or is_ours(type(value)):
             return
         self._names[id(value)] = (hold(value), name)
         if isinstance(value, torch.nn.Module):
@@ -299,6 +300,9 @@ class HostValues:
             if name not in MEMBERS:
                 self._note("attribute", value, name, f"{path}.{name}", own[name])
                 self._take(own[name], f"{path}.{name}")
+        if isinstance(value, torch.Tensor):  # what its class has, _add_loose() has noted
+            self._at = at
+            return
         of_class = self._classes[type(value)]
         self._look_up_in_class(type(value), of_class, names)
         for name in of_class.slots & names:
@@ -331,8 +335,10 @@ class HostValues:
     def _take(self, value: Any, name: str, depth: int = 0) -> None:
         """A value of which all may have been read."""
         value = behind(value)
-        if value is MISSING or value is UNKNOWN or isinstance(value, (torch.Tensor, torch.Generator, *SIMPLE)):
+        if value is MISSING or value is UNKNOWN or isinstance(value, torch.Generator) or is_plain(value):
             return
+        if isinstance(value, torch.Tensor):
+            return self._meet(value, name)
         if isinstance(value, (*KEYED, *LISTED)):
             self._take_contents(value, name, depth)
         elif isinstance(value, (types.FunctionType, types.MethodType, functools.partial)):
@@ -406,7 +412,7 @@ class HostValues:
             key, one = entry if type(entry) is Entry else (i, entry)
             if not isinstance(key, (torch.Tensor, *SIMPLE)):
                 self._take(key, self._name(key, f"a key of {name}"), depth + 1)
-            if not isinstance(one, (torch.Tensor, *SIMPLE)):
+            if not is_plain(one):
                 self._take(one, self._name(one, with_key(name, key)), depth + 1)
         own = dictionary_of(value) if type(value).__module__ not in ("builtins", "collections") else None
         if own is not None:  # a class of the user's that is a container
@@ -487,7 +493,8 @@ class HostValues:
                     self._meet_hook(hook, "backward" in attribute)
         if type(own.get("_comm_hooks")) is list:
             self._read_comm_hooks(own["_comm_hooks"], f"{name}._comm_hooks")
-        for parameter in own["_parameters"].values():
+        for key, parameter in own["_parameters"].items():
+            self._meet(parameter, f"{name}.{key}")
             for hooks in _HOOKS_OF_TENSORS if type(parameter) in (torch.Tensor, torch.nn.Parameter) else ():
                 for hook in (getattr(parameter, hooks, None) or {}).values():
                     self._meet_hook(hook, True)

@@ -55,6 +55,35 @@ def global_number(device):
 
 
 @case()
+def number_of_tensors_that_a_loop_goes_through(device):
+    scales = [torch.ones(2, device=device) for _ in range(2)]
+
+    def change(value):
+        for one in scales:
+            one.rate = value
+
+    change(1.5)
+    return Case(lambda x: sum(x * one.rate for one in scales), change)
+
+
+@case()
+def number_of_parameters_that_a_loop_goes_through(device):
+    layer = nn.Linear(2, 2).to(device)
+
+    def change(value):
+        for one in layer.parameters():
+            one.rate = value
+
+    def step(x):
+        for one in layer.parameters():
+            x = x * one.rate
+        return x
+
+    change(1.5)
+    return Case(step, change)
+
+
+@case()
 def number_of_a_module_that_the_step_makes(device):
     number = [1.5]
 
