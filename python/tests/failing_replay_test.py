@@ -80,11 +80,11 @@ def assert_replayed(graphed):
     assert signature.replays >= 12
 
 
-def training(model):
+def training(model, set_to_none=True):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
     def step(tokens):
-        optimizer.zero_grad()
+        optimizer.zero_grad(set_to_none)
         loss = model(tokens).square().mean()
         loss.backward()
         optimizer.step()
@@ -133,10 +133,26 @@ def test_graphed_module_with_backward_outside():
 
 def test_full_iteration():
     eager, model = twins()
-    eager_step, step = training(eager), training(model)
+    eager_step, step = training(eager, set_to_none=False), training(model, set_to_none=False)
     iteration = pianola.FullIteration(lambda microbatches: step(microbatches[0]))
     run_both(eager_step, lambda tokens: iteration([tokens]), (eager, model))
     assert iteration.info().signatures[0].state == "captured"
+
+
+def test_a_full_iteration_that_raises_in_its_capture_computes_nothing():
+    _, model = twins()
+    iteration = pianola.FullIteration(lambda microbatches, step=training(model): step(microbatches[0]))
+    for call in range(5):
+        iteration([batch(call)])
+    with pytest.raises(IndexError, match="in a replay"):
+        iteration([BAD])  # behind its zero_grad(), so that gradients are as no capture has found them
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(IndexError, match="index out of range"):
+        iteration([BAD])
+    assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
+    for call in range(5):
+        iteration([batch(call)])
+    assert iteration.info().signatures[0].state == "captured" and model.seen == 5 + 1 + 5
 
 
 def test_callables_give_their_slot_back_and_keep_gradients():
