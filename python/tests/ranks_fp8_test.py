@@ -118,7 +118,8 @@ def test_scales_are_those_of_all_ranks(found):
     (together, alone), (their_together, their_alone) = of_both(found, scales)
     assert torch.equal(together, their_together)
     assert not torch.equal(alone, their_alone)
-    assert (together <= alone).all() and (together < alone).any(), "the largest amax has the smallest scale"
+    # Each trains with its own scales, which moves the other amaxes by less than a hundredth.
+    assert (together <= alone * 1.01).all() and (together < alone * 0.5).any(), "the largest amax has the smallest scale"
 
 
 def test_one_collective_has_the_amaxes_of_all_layers(found):
