@@ -33,6 +33,6 @@ function(pianola_pytest name)
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   set_tests_properties(${name} PROPERTIES
     LABELS pytest
-    TIMEOUT 1800
+    TIMEOUT 3600  # on two slow cores
     ENVIRONMENT "PYTHONDONTWRITEBYTECODE=1;PIANOLA_BUILD_DIR=${PROJECT_BINARY_DIR}")
 endfunction()
