@@ -47,7 +47,7 @@ REASONS = {
     ("cuda/capture_time", "Graph::capture, trace off: at most"):
         "as above; 1.35 on another host",
     ("cuda/replay_host", "Graph::replay(): at most 0.5 us"):
-        "the launch itself spreads by 1 to 4 us there; 0.07 to 0.34 us where it is steady",
+        "the launch itself spreads by 1 to 4 us there; 0.07 to 0.31 us where it is steady",
     ("cuda/callable_host", "1024 parameters: at most"):
         "each parameter is looked at, 0.07 us each",
     ("cuda/full_iteration", "FullIteration, static inputs: at least 1x"):
