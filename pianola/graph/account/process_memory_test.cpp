@@ -2,17 +2,19 @@
 
 #include <pianola/graph/account/captured_memory.hpp>
 #include <pianola/graph/graph.hpp>
+#include <pianola/graph/number.hpp>
 #include <pianola/graph/pool.hpp>
 #include <pianola/graph/testing/allocator_settings.hpp>
 #include <pianola/graph/testing/device_test.hpp>
 
 #include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdlib>
 #include <optional>
+#include <stop_token>
 #include <thread>
 
 namespace pianola::testing::process_memory_test {
@@ -32,6 +34,18 @@ class ProcessMemoryTest : public DeviceTest {
   }
 };
 PIANOLA_ON_EVERY_DEVICE(ProcessMemoryTest);
+
+// Asks again and again on a thread of its own while it lives.
+class Onlooker {
+ public:
+  explicit Onlooker(c10::Device device)
+      : thread_([device](const std::stop_token& stop) {
+          while (!stop.stop_requested()) (void)process_memory(device);
+        }) {}
+
+ private:
+  std::jthread thread_;
+};
 
 TEST_P(ProcessMemoryTest, HasEachPoolWithItsGraphs) {
   const at::Tensor input = at::ones({16 * kFloats}, device());
@@ -82,16 +96,27 @@ TEST_P(ProcessMemoryTest, APoolThatSleepsIsMarked) {
 TEST_P(ProcessMemoryTest, WhoLooksOnDisturbsNoCapture) {
   const GraphPool pool(device());
   const at::Tensor input = at::ones({4}, device());
-  std::atomic<bool> done = false;
-  std::thread onlooker([&] {
-    while (!done) (void)process_memory(device());
-  });
+  const Onlooker onlooker(device());
   for (int i = 0; i < 20; ++i) {
     Graph graph(device());
     graph.capture([&] { (void)(input + 1); }, {.pool = pool, .mode = CaptureMode::relaxed});
   }
-  done = true;
-  onlooker.join();
+}
+
+TEST_P(ProcessMemoryTest, WhoLooksOnDisturbsNoReplayWhoseNumbersChange) {
+  at::Tensor sum = at::zeros({4}, device());
+  const at::Tensor input = at::ones({4}, device());
+  Graph graph(device());
+  Number rate = graph.number("rate", 1);
+  graph.capture([&] {
+    for (int i = 0; i < 100; ++i) sum.add_(input * rate);
+  });
+  const Onlooker onlooker(device());
+  for (int i = 0; i < 1000; ++i) {
+    rate.set(1 + i % 2);
+    graph.replay();
+  }
+  EXPECT_EQ(sum[0].item<double>(), 100 * 1500);
 }
 
 TEST_P(ProcessMemoryTest, WhatWasToldStandsBesideWhatIs) {

@@ -213,6 +213,7 @@ void Tape::bind() {
   for (std::size_t i = 0; i < ops_.size(); ++i) {
     if (ops_[i].info->name != kReadCheck) index_of_call_[ops_[i].number] = i;
   }
+  find_results();
   stack_.reserve(32);
 }
 

@@ -162,35 +162,40 @@ std::size_t drop_pages(const c10::StorageImpl& storage) {
   return madvise(reinterpret_cast<void*>(first), end - first, MADV_DONTNEED) == 0 ? end - first : 0;
 }
 
+}  // namespace
+
 // Of each tape by itself: what another one reads has another holder.
-template <typename Visit>
-void for_each_scratch(std::span<const Tape* const> tapes, const Visit& visit) {
-  for (const Tape* const tape : tapes) {
-    AliasCounts aliases;
-    for (const TapeOp& op : tape->ops()) aliases.add(op);
-    ska::flat_hash_set<const c10::StorageImpl*> seen;
-    for (const TapeOp& op : tape->ops()) {
-      for (const auto& [output, position] : op.fresh) {
-        const at::Tensor& target = tensor_at(op.outputs[output], position);
-        const c10::StorageImpl* const storage = trace::storage_of(target);
-        if (storage == nullptr || target._is_zerotensor() || !target.is_cpu()) continue;
-        if (target.storage().use_count() == aliases.of(storage) && seen.insert(storage).second) visit(*storage);
-      }
+void Tape::find_results() {
+  AliasCounts aliases;
+  for (const TapeOp& op : ops_) aliases.add(op);
+  ska::flat_hash_set<const c10::StorageImpl*> seen;
+  for (const TapeOp& op : ops_) {
+    for (const auto& [output, position] : op.fresh) {
+      const at::Tensor& target = tensor_at(op.outputs[output], position);
+      const c10::StorageImpl* const storage = trace::storage_of(target);
+      if (storage == nullptr || target._is_zerotensor() || !target.is_cpu()) continue;
+      if (seen.insert(storage).second) results_.push_back({.tensor = target, .aliases = aliases.of(storage)});
     }
   }
 }
 
-}  // namespace
-
 std::size_t drop_scratch(std::span<const Tape* const> tapes) {
   std::size_t bytes = 0;
-  for_each_scratch(tapes, [&](const c10::StorageImpl& storage) { bytes += drop_pages(storage); });
+  for (const Tape* const tape : tapes) {
+    for (const TapeResult& result : tape->results()) {
+      if (result.is_scratch()) bytes += drop_pages(*trace::storage_of(result.tensor));
+    }
+  }
   return bytes;
 }
 
 std::size_t scratch_bytes(std::span<const Tape* const> tapes) {
   std::size_t bytes = 0;
-  for_each_scratch(tapes, [&](const c10::StorageImpl& storage) { bytes += storage.nbytes(); });
+  for (const Tape* const tape : tapes) {
+    for (const TapeResult& result : tape->results()) {
+      if (result.is_scratch()) bytes += result.tensor.storage().nbytes();
+    }
+  }
   return bytes;
 }
 

@@ -37,6 +37,14 @@ struct TapeOp {
   std::shared_ptr<Communication> communication = {};  ///< Of a collective.
 };
 
+/// Memory that a tape fills anew in each replay.
+struct TapeResult {
+  at::Tensor tensor;        ///< One that looks at it.
+  std::size_t aliases = 0;  ///< How many tensors of the tape do; it is scratch where nobody else does.
+
+  [[nodiscard]] bool is_scratch() const { return tensor.storage().use_count() == aliases; }
+};
+
 /// A tensor of TapeOp::fresh.
 inline const at::Tensor& tensor_at(const c10::IValue& value, std::int64_t position) {
   return position < 0 ? value.toTensor() : value.toListRef()[static_cast<std::size_t>(position)].toTensor();
@@ -64,17 +72,21 @@ class Tape {
   void bind();
 
   [[nodiscard]] const std::vector<TapeOp>& ops() const noexcept { return ops_; }
+  /// After bind(), each once. Another thread may read them during a replay, as it may not read ops(), whose arguments change.
+  [[nodiscard]] const std::vector<TapeResult>& results() const noexcept { return results_; }
   [[nodiscard]] std::map<std::string, std::size_t> count_by_operator() const;
   [[nodiscard]] std::size_t result_bytes() const;
 
  private:
   void put_checks_in_place();
+  void find_results();
   void replay(std::size_t begin, std::size_t end);
   void call(const TapeOp& op);
   void forget_recorded_call();
   [[nodiscard]] std::size_t index_of(std::size_t call) const;
 
   std::vector<TapeOp> ops_;
+  std::vector<TapeResult> results_;
   std::vector<std::size_t> index_of_call_;  // after bind()
   torch::jit::Stack stack_;
   const TapeOp* failed_ = nullptr;
@@ -106,7 +118,7 @@ void poison_tapes(std::span<const at::Tensor> results);
 /// time. @return  Bytes. See Note [What may be poisoned].
 std::size_t drop_scratch(std::span<const Tape* const> tapes);
 
-/// Bytes that these tapes fill anew and only tapes hold.
+/// Bytes that these tapes fill anew and only tapes hold. Replays may run at the same time.
 std::size_t scratch_bytes(std::span<const Tape* const> tapes);
 
 /// While it lives, replays of tapes on this thread show it each operation at its end.
