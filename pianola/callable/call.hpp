@@ -1,6 +1,7 @@
 #pragma once
 #include <pianola/callable/callable.hpp>
 #include <pianola/graph/number_slots.hpp>
+#include <pianola/trace/weak_tensor.hpp>
 
 #include <ATen/core/Tensor.h>
 
@@ -49,6 +50,8 @@ struct HostEffects {
   bool begins_anew = false;
   /// Tensors whose `.data` its code sets, and where: "q.data, train.py:9 in step".
   std::vector<std::pair<at::Tensor, std::string>> given = {};
+  /// Leaves into whose `.grad` its code stores, and those whose gradients it may have cleared.
+  std::vector<trace::WeakTensor> stored_gradients = {};
   /// It ran code that torch.compile made, which is compiled anew where calls come by a trace::CallGate.
   bool runs_compiled = false;
 };

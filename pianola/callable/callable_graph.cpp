@@ -30,8 +30,12 @@ bool LeafGuard::intact() const noexcept {
 }
 
 CallableGraph::CallableGraph(GraphedCallable graphed, graph::OutsideGuard outside, LeafGuard leaves,
-                             std::optional<Undo> undo)
-    : graphed_(std::move(graphed)), outside_(std::move(outside)), leaves_(std::move(leaves)), undo_(std::move(undo)) {}
+                             ForwardGradients gradients, std::optional<Undo> undo)
+    : graphed_(std::move(graphed)),
+      outside_(std::move(outside)),
+      leaves_(std::move(leaves)),
+      gradients_(std::move(gradients)),
+      undo_(std::move(undo)) {}
 
 CallableGraph::~CallableGraph() { graphed_.captured()->compute_at_once(); }
 
@@ -52,7 +56,9 @@ std::vector<at::Tensor> CallableGraph::replay_or_undo(std::span<const at::Tensor
 }
 
 std::string CallableGraph::why_stale() const {
-  return outside_.intact() ? "a parameter was frozen, or got or lost a hook" : outside_.difference();
+  if (!outside_.intact()) return outside_.difference();
+  return leaves_.intact() ? std::string(ForwardGradients::kDifference)
+                          : "a parameter was frozen, or got or lost a hook";
 }
 
 }  // namespace pianola::callable

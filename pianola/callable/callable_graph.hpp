@@ -1,5 +1,6 @@
 #pragma once
 #include <pianola/callable/captured_call.hpp>
+#include <pianola/callable/forward_gradients.hpp>
 #include <pianola/callable/graphed_callable.hpp>
 #include <pianola/callable/undo.hpp>
 #include <pianola/graph/outside_guard.hpp>
@@ -38,16 +39,21 @@ class LeafGuard {
 class CallableGraph final : public CapturedCall {
  public:
   /// @param undo  Where replays check reads.
-  CallableGraph(GraphedCallable graphed, graph::OutsideGuard outside, LeafGuard leaves, std::optional<Undo> undo);
+  CallableGraph(GraphedCallable graphed, graph::OutsideGuard outside, LeafGuard leaves, ForwardGradients gradients,
+                std::optional<Undo> undo);
 
   /// Gradients of weights that were left for later are computed, and calls in flight leave none.
   ~CallableGraph() override;
 
-  [[nodiscard]] bool is_stale() const override { return !outside_.intact() || !leaves_.intact(); }
+  [[nodiscard]] bool is_stale() const override {
+    return !outside_.intact() || !leaves_.intact() || !gradients_.are_as_found();
+  }
   [[nodiscard]] std::string why_stale() const override;
   [[nodiscard]] bool is_free() const override { return graphed_.in_flight() == 0; }
   [[nodiscard]] std::vector<at::Tensor> replay(std::span<const at::Tensor> inputs) override {
-    return undo_ ? replay_or_undo(inputs) : graphed_.call(inputs);
+    std::vector<at::Tensor> results = undo_ ? replay_or_undo(inputs) : graphed_.call(inputs);
+    gradients_.drop();
+    return results;
   }
   [[nodiscard]] std::shared_ptr<CapturedCallable> debtor() const noexcept override;
   [[nodiscard]] std::vector<at::Tensor> static_inputs() const override;
@@ -59,6 +65,7 @@ class CallableGraph final : public CapturedCall {
   GraphedCallable graphed_;
   graph::OutsideGuard outside_;
   LeafGuard leaves_;
+  ForwardGradients gradients_;
   std::optional<Undo> undo_;
 };
 

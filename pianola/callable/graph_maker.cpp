@@ -222,7 +222,8 @@ std::unique_ptr<CapturedCall> GraphMaker::make_callable(const Callable& callable
   graph::OutsideGuard outside(std::move(others));
   outside.watch_dropout(std::move(dropout));
   if (!observation.device().is_cpu()) outside.watch_values(host_tensors);
-  return std::make_unique<CallableGraph>(std::move(graphed), std::move(outside), std::move(leaves), std::move(undo));
+  return std::make_unique<CallableGraph>(std::move(graphed), std::move(outside), std::move(leaves),
+                                         observation.gradients(), std::move(undo));
 }
 
 std::unique_ptr<StepGraph> GraphMaker::make_step(const Callable& callable, const Source& source, Call& call) {
@@ -252,7 +253,7 @@ std::unique_ptr<StepGraph> GraphMaker::make_step(const Callable& callable, const
                          .islands = observation.islands(),
                          .checked = source.checks_reads ? &observation.checked_values() : nullptr,
                          .trains = observation.kind() != GraphedKind::inference};
-  graph->capture(step, observation.leaves(), before, options, [&](const EagerRun& run) {
+  graph->capture(step, observation.leaves_of_gradients(), before, options, [&](const EagerRun& run) {
     if (!source.is_adopted) observation.check_capture(run.log(), options_.accept_capture_path, !follows_numbers);
     observation.check_given_memory(run, graph->static_inputs());
     if (follows_numbers) {

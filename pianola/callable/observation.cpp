@@ -149,10 +149,12 @@ std::optional<Diagnosis> tensors_of_host(const EagerRun& run, const HostEffects&
 }  // namespace
 
 Observation::Observation(EagerRun run, const HostEffects& effects, std::span<const at::Tensor> inputs,
-                         const std::vector<at::Tensor>& results)
+                         const std::vector<at::Tensor>& results, const GradientsBefore& gradients)
     : kind_(kind_of(run, results)),
       device_(device_of(run.watch(), inputs)),
       memory_(run.memory(device_)),
+      gradients_(kind_ == GraphedKind::step ? ForwardGradients()
+                                            : ForwardGradients(gradients, effects.stored_gradients, results)),
       spared_inputs_(run.spared_inputs()),
       kept_(run, inputs, results, effects.remade),
       inputs_to_let_go_(kept_.inputs().positions()),
@@ -162,11 +164,11 @@ Observation::Observation(EagerRun run, const HostEffects& effects, std::span<con
       lasting_(first_of({run.failure(), text_of(hooks_on_saved_tensors(kind_)), text_of(odd_work_of(run, kind_)),
                          text_of(odd_result(results)), effects.lasting, text_of(input_elsewhere(inputs, device_)),
                          text_of(draws_of_host(run, effects, device_))})),
-      passing_(
-          first_of({text_of(run.host().reads(device_, !effects.only_returns_late_reads)),
-                    text_of(written_input(run.watch(), kind_)), effects.passing,
-                    text_of(tensors_of_host(run, effects, device_)), text_of(dropped_tensor(run, /*gradients=*/false)),
-                    text_of(run.parts().obstacle()), text_of(part_outside_of_step(run, kind_))})),
+      passing_(first_of({text_of(run.host().reads(device_, !effects.only_returns_late_reads)),
+                         text_of(written_input(run.watch(), kind_)), effects.passing,
+                         text_of(tensors_of_host(run, effects, device_)),
+                         text_of(dropped_tensor(run, /*gradients=*/false)), text_of(run.parts().obstacle()),
+                         text_of(part_outside_of_step(run, kind_)), text_of(gradients_.obstacle())})),
       awaited_(text_of(dropped_tensor(run, /*gradients=*/true))),
       dropout_(run.watch().dropout()),
       passive_parts_(run.parts().passive()),
@@ -210,13 +212,30 @@ Observation::Observation(EagerRun run, const HostEffects& effects, std::span<con
   for (const at::Tensor& parameter : run.parts().parameters()) {
     if (parameter.is_leaf() && parameter.device() == device_) add(parameter);
   }
+  for (const trace::WeakTensor& leaf : effects.stored_gradients) {
+    if (known.insert(leaf._unsafe_get_target()).second) more_leaves_.push_back(leaf);
+  }
 }
+
+namespace {
+
+void add_living(std::vector<at::Tensor>& to, const std::vector<trace::WeakTensor>& leaves) {
+  for (const trace::WeakTensor& weak : leaves) {
+    if (auto leaf = weak.lock()) to.emplace_back(std::move(leaf));
+  }
+}
+
+}  // namespace
 
 std::vector<at::Tensor> Observation::leaves() const {
   std::vector<at::Tensor> result;
-  for (const trace::WeakTensor& weak : leaves_) {
-    if (auto leaf = weak.lock()) result.emplace_back(std::move(leaf));
-  }
+  add_living(result, leaves_);
+  return result;
+}
+
+std::vector<at::Tensor> Observation::leaves_of_gradients() const {
+  std::vector<at::Tensor> result = leaves();
+  add_living(result, more_leaves_);
   return result;
 }
 

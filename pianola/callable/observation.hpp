@@ -2,6 +2,7 @@
 #include <pianola/callable/call.hpp>
 #include <pianola/callable/custom_backwards.hpp>
 #include <pianola/callable/eager_run.hpp>
+#include <pianola/callable/forward_gradients.hpp>
 #include <pianola/callable/graphed_info.hpp>
 #include <pianola/callable/kept_tensors.hpp>
 #include <pianola/callable/observed_backward.hpp>
@@ -32,9 +33,10 @@ class OtherPath : public UsageError {
 /// function replaces are noticed.
 class Observation {
  public:
-  /// @param results  The tensors that it returned.
+  /// @param results    The tensors that it returned.
+  /// @param gradients  Of the parameters that the call before has shown.
   Observation(EagerRun run, const HostEffects& effects, std::span<const at::Tensor> inputs,
-              const std::vector<at::Tensor>& results);
+              const std::vector<at::Tensor>& results, const GradientsBefore& gradients = {});
 
   [[nodiscard]] GraphedKind kind() const noexcept { return kind_; }
   /// Where the function computes.
@@ -45,6 +47,10 @@ class Observation {
   [[nodiscard]] const std::vector<bool>& spared_inputs() const noexcept { return spared_inputs_; }
   /// Parameters that it read and that are still there.
   [[nodiscard]] std::vector<at::Tensor> leaves() const;
+  /// These, and those whose gradients alone its code changes.
+  [[nodiscard]] std::vector<at::Tensor> leaves_of_gradients() const;
+  /// What it did to gradients, where the backward pass runs outside.
+  [[nodiscard]] const ForwardGradients& gradients() const noexcept { return gradients_; }
 
   /// Why no graph of it could be right, whatever happens; empty where one could.
   [[nodiscard]] const std::string& lasting() const noexcept { return lasting_; }
@@ -114,6 +120,8 @@ class Observation {
   c10::Device device_;
   std::optional<memory::StepRun> memory_;
   std::vector<trace::WeakTensor> leaves_;
+  std::vector<trace::WeakTensor> more_leaves_;  // of gradients
+  ForwardGradients gradients_;
   std::vector<EarlierTensor> given_;  // to its operations, or memory
   std::vector<bool> spared_inputs_;
   KeptTensors kept_;

@@ -168,8 +168,12 @@ struct SignatureCache::Impl {
   void expect_inputs(InputBuffers::Expectation& expectation) const;
   [[nodiscard]] std::size_t input_bytes(std::span<const Function> of) const;
   std::optional<Result> replay(SignatureEntry& entry, CachedGraph& graph, const CallInputs& inputs);
-  void run_eagerly(SignatureEntry& entry, bool observe, std::shared_ptr<CheckedReads> reads, const CallInputs& inputs,
-                   Call& call);
+  // What an eager call is observed by.
+  struct Observing {
+    std::shared_ptr<CheckedReads> reads = {};  // nullptr: replays check none
+    GradientsBefore gradients;
+  };
+  void run_eagerly(SignatureEntry& entry, std::optional<Observing> observing, const CallInputs& inputs, Call& call);
   [[nodiscard]] std::optional<std::string> take_reason(SignatureEntry& entry);
   void report(const std::string& text) const;
 
@@ -280,16 +284,16 @@ std::optional<SignatureCache::Result> SignatureCache::Impl::replay(SignatureEntr
   return std::nullopt;
 }
 
-void SignatureCache::Impl::run_eagerly(SignatureEntry& entry, bool observe, std::shared_ptr<CheckedReads> reads,
+void SignatureCache::Impl::run_eagerly(SignatureEntry& entry, std::optional<Observing> observing,
                                        const CallInputs& inputs, Call& call) {
   std::optional<Observation> observation;
-  if (observe) {
+  if (observing) {
     HostEffects effects;
     EagerRun run(
         inputs.copied, [&] { effects = call.run_observed(); }, std::make_shared<HostParts>(),
-        std::make_shared<graph::NumberUses>(), std::make_shared<graph::Islands>(), std::move(reads),
+        std::make_shared<graph::NumberUses>(), std::make_shared<graph::Islands>(), std::move(observing->reads),
         options.memory_limit != 0 || options.plan_memory);
-    observation.emplace(std::move(run), effects, inputs.described(), call.eager_results());
+    observation.emplace(std::move(run), effects, inputs.described(), call.eager_results(), observing->gradients);
   } else {
     call.run_eagerly();
   }
@@ -342,11 +346,13 @@ std::optional<SignatureCache::Result> SignatureCache::run(Key key, const CallInp
     }
   }
   const Impl::Entry kept = entry.shared_from_this();
-  const bool observe = entry.wants_observation() && !impl_->newcomers.are_all();
-  std::shared_ptr<CheckedReads> reads;
-  if (observe && entry.checks_reads()) reads = std::make_shared<CheckedReads>(entry.device_of(inputs.described()));
+  std::optional<Impl::Observing> observing;
+  if (entry.wants_observation() && !impl_->newcomers.are_all()) {
+    observing.emplace(Impl::Observing{.gradients = entry.gradients_before()});
+    if (entry.checks_reads()) observing->reads = std::make_shared<CheckedReads>(entry.device_of(inputs.described()));
+  }
   lock.unlock();
-  impl_->run_eagerly(entry, observe, std::move(reads), inputs, call);
+  impl_->run_eagerly(entry, std::move(observing), inputs, call);
   return std::nullopt;
 }
 

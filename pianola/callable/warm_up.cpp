@@ -2,6 +2,8 @@
 
 #include <pianola/callable/checked_reads.hpp>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <utility>
@@ -23,6 +25,7 @@ constexpr int kMostForGradients = 12;
 
 // Calls that are made before the backward pass of the first ones: microbatches in flight, uses of one module in another.
 constexpr int kMostForBackward = 32;
+constexpr int kMostFinds = 8;  // gradients that call after call has others, or none
 
 // The reducer of DistributedDataParallel times its first 10 iterations with events of CUDA, which no capture can hold.
 constexpr int kDataParallelOnCuda = 11;
@@ -141,6 +144,11 @@ void WarmUp::look_again(Call& call) {
   if (is_over() && !last_->dropout().intact()) {
     if (++begins_ <= kMostBegins) return start_again();
     obstacle_ = graph::RecurrentDropout::difference() + " again and again, before it can be captured";
+    return;
+  }
+  if (is_over() && !last_->gradients().are_as_found()) {
+    if (++finds_ <= kMostFinds) return start_again();
+    obstacle_ = fmt::format("{}, before it can be captured", ForwardGradients::kDifference);
     return;
   }
   if (const auto difference = last_->backwards().difference_from(backwards_))

@@ -25,7 +25,8 @@ class WarmUp {
   /// After an eager call.
   void note(Observation observed, Call& call);
   /// Before the next one, or a capture: what the calls before have kept, and what their backward passes did, may be known
-  /// only now. Where recurrent dropout begins anew, an eager call has to begin it.
+  /// only now. Where recurrent dropout begins anew, an eager call has to begin it; where gradients are there that were not, or the
+  /// other way round, one has to show what it does to them.
   void look_again(Call& call);
   /// What the function does may have changed: looks again.
   void start_again();
@@ -76,6 +77,7 @@ class WarmUp {
   int compiled_ = 0;  // calls that code was compiled in
   int late_ = 0;      // calls in which another rank was late
   int begins_ = 0;    // of recurrent dropout, after the first call
+  int finds_ = 0;     // calls that found other gradients than the one before, when they were due for capture
   bool settled_ = true;
   bool last_is_first_ = false;
   bool last_was_captured_ = false;  // a capture has followed it

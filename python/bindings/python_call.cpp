@@ -34,9 +34,11 @@ void PythonCall::run_eagerly() {
 callable::HostEffects PythonCall::run_observed() {
   const WithGil gil;
   using Effects = std::tuple<std::string, std::string, std::vector<at::Tensor>, bool, bool, bool, bool,
-                             std::vector<std::pair<at::Tensor, std::string>>>;
-  auto [lasting, passing, remade, late, is_no_example, begins_anew, runs_compiled, given] =
+                             std::vector<std::pair<at::Tensor, std::string>>, std::vector<at::Tensor>>;
+  auto [lasting, passing, remade, late, is_no_example, begins_anew, runs_compiled, given, of_gradients] =
       call_python(object().attr("run_observed")).cast<Effects>();
+  std::vector<trace::WeakTensor> stored_gradients;
+  for (const at::Tensor& leaf : of_gradients) stored_gradients.emplace_back(leaf.getIntrusivePtr());
   return {.lasting = std::move(lasting),
           .passing = std::move(passing),
           .remade = std::move(remade),
@@ -44,6 +46,7 @@ callable::HostEffects PythonCall::run_observed() {
           .is_no_example = is_no_example,
           .begins_anew = begins_anew,
           .given = std::move(given),
+          .stored_gradients = std::move(stored_gradients),
           .runs_compiled = runs_compiled};
 }
 

@@ -11,7 +11,7 @@ from torch.nn.modules import module as torch_modules
 from ._audit.files import HIDDEN, PACKAGE, TORCH, kind_of_file
 from ._audit.once import once_per
 from ._host_places import slots_of
-from ._torch_abi import CODE_OF_APPLY
+from ._torch_abi import CODE_OF_APPLY, code_of
 
 # Parts of Python's library that keep books of their own, and decide nothing.
 _BOOKKEEPERS = ("logging", "warnings", "threading", "importlib", "traceback", "linecache", "inspect", "queue", "concurrent",
@@ -23,6 +23,8 @@ _STATEFUL = ("_io", "_csv", "_queue", "_socket", "mmap", "sqlite3")
 
 # Torch's functions that DistributedDataParallel calls as it calls the user's: what they keep is in no object that is met before.
 _HOOKS = os.path.join(os.path.dirname(torch.__file__), "distributed", "algorithms", "ddp_comm_hooks", "")
+
+_CLEARS_GRADIENTS = code_of(torch.nn.Module.zero_grad)  # the one method of the file of all modules that is
 
 _PIANOLA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
 _STAND_INS = os.path.join(_PIANOLA, "integrations", "_stand_ins.py")  # of classes of others: read as theirs are
@@ -41,6 +43,8 @@ def kind_of_code(code: CodeType) -> int:
             return 2
         if file.startswith(_HOOKS):
             return 1
+        if code is _CLEARS_GRADIENTS:
+            return 2
         is_method = code.co_argcount > 0 and code.co_varnames[0] == "self"
         return 2 if is_method and file != torch_modules.__file__ else 0
     if file.startswith(_PIANOLA):

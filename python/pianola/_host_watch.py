@@ -54,6 +54,7 @@ class Effects(NamedTuple):
     begins_anew: bool = False  # other calls of it are parts of the host from now on
     runs_compiled: bool = False  # code that torch.compile made
     given: Sequence[tuple[torch.Tensor, str]] = ()  # tensors whose .data the code sets, and where
+    stored_gradients: Sequence[torch.Tensor] = ()  # leaves into whose .grad it stores, or may store
 
 
 class Looks:
@@ -180,7 +181,8 @@ class HostWatch:
         self._moving = moving
         stored = [] if self._handed_on is None else self._handed_on.stored()
         kept = [*_remade(reads), *(place.get() for place in reads.kept.values()), *stored]
-        return Effects(lasting, passing, kept, begins_anew=reads.learned, runs_compiled=reads.runs_compiled, given=_given(reads.stores))
+        return Effects(lasting, passing, kept, begins_anew=reads.learned, runs_compiled=reads.runs_compiled, given=_given(reads.stores),
+                       stored_gradients=reads.stored_gradients())  # fmt: skip
 
 
 def _each_once(places: list[Place]) -> list[Place]:

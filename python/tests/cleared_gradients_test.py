@@ -1,0 +1,184 @@
+"""Gradients that a graphed function clears or sets without an operation: before a backward pass that runs outside of it, or of
+parameters that it does not compute with."""
+
+import pytest
+import torch
+
+import pianola
+from twins import assert_same
+
+CALLS = 12
+
+
+class Pair:
+    """A network that is trained, and another one whose gradients come from elsewhere."""
+
+    def __init__(self, device):
+        torch.manual_seed(3)
+        self.net = torch.nn.Linear(4, 4).to(device)
+        self.other = torch.nn.Linear(4, 4).to(device)
+        self.parameters = list(self.net.parameters())
+        self.optimizer = torch.optim.AdamW(self.net.parameters())
+
+
+def batch(device, i):
+    return torch.randn(8, 4, generator=torch.Generator().manual_seed(i)).to(device)
+
+
+def run_both(device, make, around):
+    """make(pair) gives the function; around(pair, function, x, i) makes call `i`. Parameters and gradients behind each call are
+    compared with eager."""
+    seen = {}
+    for graphed in (True, False):
+        pair = Pair(device)
+        function = make(pair)
+        if graphed:
+            function = made = pianola.graphed(function)
+        seen[graphed] = []
+        for i in range(CALLS):
+            around(pair, function, batch(device, i), i)
+            for parameter in (*pair.net.parameters(), *pair.other.parameters()):
+                seen[graphed] += [parameter.detach().clone(), None if parameter.grad is None else parameter.grad.clone()]
+    for i, (one, other) in enumerate(zip(seen[True], seen[False], strict=True)):
+        assert_same(f"value {i}", one, other)
+    return made
+
+
+def replays(graphed):
+    return sum(one.replays for one in graphed.info().signatures)
+
+
+def reasons(graphed):
+    return [one.reason for one in graphed.info().signatures if one.reason]
+
+
+def clear_by_optimizer(pair):
+    pair.optimizer.zero_grad()
+
+
+def clear_by_module(pair):
+    pair.net.zero_grad()
+
+
+def clear_one_by_one(pair):
+    for parameter in pair.net.parameters():
+        parameter.grad = None
+
+
+def clear_a_list(pair):
+    for parameter in pair.parameters:
+        parameter.grad = None
+
+
+def clear_by_name(pair):
+    pair.net.weight.grad = None
+    del pair.net.bias.grad
+
+
+CLEARED = [clear_by_optimizer, clear_by_module, clear_one_by_one, clear_a_list, clear_by_name]
+
+
+@pytest.mark.parametrize("clear", CLEARED)
+def test_a_function_may_clear_gradients_before_a_backward_pass_outside(device, clear):
+    def make(pair):
+        def loss_of(x):
+            clear(pair)
+            return (pair.net(x) - x).square().mean()
+
+        return loss_of
+
+    def around(pair, loss_of, x, i):
+        loss_of(x).backward()
+        pair.optimizer.step()
+
+    assert replays(run_both(device, make, around)) > 4
+
+
+@pytest.mark.parametrize("clear", CLEARED)
+def test_gradients_that_warm_up_calls_did_not_find_are_cleared_later(device, clear):
+    def make(pair):
+        def loss_of(x):
+            clear(pair)
+            return (pair.net(x) - x).square().mean()
+
+        return loss_of
+
+    def around(pair, loss_of, x, i):
+        loss_of(x).backward()
+        pair.optimizer.step()
+        if i < 7:
+            pair.optimizer.zero_grad()
+
+    assert replays(run_both(device, make, around)) > 2
+
+
+def test_gradients_of_a_module_are_added_up_where_its_function_clears_those_of_another(device):
+    def make(pair):
+        def loss_of(x):
+            pair.other.zero_grad()
+            return (pair.net(x) - x).square().mean()
+
+        return loss_of
+
+    def around(pair, loss_of, x, i):
+        pair.other(x).square().sum().backward()
+        loss_of(x).backward()
+        if i % 4 == 3:
+            pair.optimizer.step()
+            pair.optimizer.zero_grad()
+
+    run_both(device, make, around)
+
+
+# ---- Of parameters that a step does not compute with ----
+
+
+def clear_others(pair):
+    pair.other.zero_grad()
+
+
+def drop_others(pair):
+    for parameter in pair.other.parameters():
+        parameter.grad = None
+
+
+def give_to_others(pair):
+    pair.other.weight.grad = pair.net.weight.grad
+
+
+@pytest.mark.parametrize("change", [clear_others, drop_others, give_to_others])
+def test_a_step_changes_gradients_of_parameters_that_it_does_not_compute_with(device, change):
+    def make(pair):
+        def step(x):
+            change(pair)
+            pair.net.zero_grad()
+            loss = (pair.net(x) - x).square().mean()
+            loss.backward()
+            return loss.detach()
+
+        return step
+
+    def around(pair, step, x, i):
+        pair.other(x).square().sum().backward()
+        step(x)
+
+    made = run_both(device, make, around)
+    assert change is give_to_others or replays(made) > 4, reasons(made)
+
+
+def test_a_function_that_sets_a_gradient_stays_eager(device):
+    def make(pair):
+        def loss_of(x):
+            pair.net.weight.grad = pair.other.weight.grad
+            return (pair.net(x) - x).square().mean()
+
+        return loss_of
+
+    def around(pair, loss_of, x, i):
+        pair.other.zero_grad()
+        pair.other(x).square().sum().backward()
+        loss_of(x)
+
+    made = run_both(device, make, around)
+    assert replays(made) == 0
+    assert "the function sets the gradient of a Float tensor of shape [4, 4]" in reasons(made)[0]
