@@ -150,7 +150,7 @@ OTHER_TESTS = {
     "PG1009": ["tests/hazards/other_rules_test.py"],
     "PG1102": ["tests/hazards/other_rules_test.py"],
     "PG1105": ["tests/hazards/other_rules_test.py", "pianola/callable/pipeline_test.cpp"],
-    "PG1107": ["python/tests/ranks_agree_test.py", "pianola/distributed/order_proof_test.cpp"],
+    "PG1107": ["python/tests/ranks/ranks_agree_test.py", "pianola/distributed/order_proof_test.cpp"],
     "PG1205": ["tests/hazards/other_rules_test.py"],
 }
 
