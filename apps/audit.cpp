@@ -14,13 +14,13 @@
 namespace pianola::program {
 namespace {
 
-struct Arguments {
+struct AuditArguments {
   ScriptOptions script;
   std::string sarif;
   AuditOptions options;
 };
 
-int run(const Arguments& arguments) {
+int run(const AuditArguments& arguments) {
   const c10::Device device = chosen_device(arguments.script.device);
   ScriptModule module(arguments.script.file, device, arguments.script.train);
   const std::vector<at::Tensor> inputs = module.make_inputs(arguments.script.inputs);
@@ -40,7 +40,7 @@ int run(const Arguments& arguments) {
 void add_audit(CLI::App& app, Command& chosen) {
   CLI::App* command =
       app.add_subcommand("audit", "Find what would break a graph of FILE.py:FUNCTION or of a TorchScript module");
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<AuditArguments>();
   add_script_options(*command, arguments->script);
   command->add_option("--sarif", arguments->sarif, "Write SARIF to this file, for editors and code hosts")
       ->type_name("FILE");

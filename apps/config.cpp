@@ -19,7 +19,7 @@
 namespace pianola::program {
 namespace {
 
-struct Arguments {
+struct ConfigArguments {
   std::string file;
   std::string target;
   std::string rule;
@@ -28,9 +28,9 @@ struct Arguments {
   bool as_json = false;
 };
 
-using Action = int (*)(const Arguments& arguments);
+using Action = int (*)(const ConfigArguments& arguments);
 
-int check(const Arguments& arguments) {
+int check(const ConfigArguments& arguments) {
   LoadedConfig loaded = load_config(arguments.file, {.allow_other_keys = arguments.allow_other_keys});
   if (!arguments.target.empty()) config_field("target").set(loaded.config, arguments.target);
   if (arguments.with_environment) loaded.config = with_environment(std::move(loaded.config));
@@ -44,14 +44,14 @@ int check(const Arguments& arguments) {
 }
 
 // What was changed goes to stderr, so that stdout is the file.
-int migrate(const Arguments& arguments) {
+int migrate(const ConfigArguments& arguments) {
   const MigratedConfig migrated = migrate_config(arguments.file);
   for (const std::string& note : migrated.migrated) fmt::print(stderr, "{}\n", note);
   fmt::print("{}\n", migrated.text);
   return kSuccess;
 }
 
-int explain(const Arguments& arguments) {
+int explain(const ConfigArguments& arguments) {
   fmt::print("{}", describe(config_rule(arguments.rule)));
   return kSuccess;
 }
@@ -64,7 +64,7 @@ std::string targets_of(const ConfigRule& rule) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-int rules(const Arguments& arguments) {
+int rules(const ConfigArguments& arguments) {
   ReportTable brief("rules", "", {{"id"}, {"outcome"}, {"targets"}, {"title"}});
   ReportTable whole("rules", "", {{"id"}, {"outcome"}, {"targets"}, {"title"}, {"message"}, {"advice"}, {"reason"}});
   for (const ConfigRule& rule : config_rules()) {
@@ -76,7 +76,7 @@ int rules(const Arguments& arguments) {
   return kSuccess;
 }
 
-int keys(const Arguments& arguments) {
+int keys(const ConfigArguments& arguments) {
   const CudaGraphConfig defaults;
   ReportTable table("keys", "", {{"key"}, {"default"}, {"accepts"}, {"meaning"}});
   std::string text;
@@ -98,22 +98,24 @@ std::string trouble_with_rule(const std::string& id) {
   }
 }
 
-CLI::App* add(CLI::App& config, Command& chosen, const std::shared_ptr<Arguments>& arguments, const char* name,
+CLI::App* add(CLI::App& config, Command& chosen, const std::shared_ptr<ConfigArguments>& arguments, const char* name,
               const char* what, Action action) {
   CLI::App* command = config.add_subcommand(name, what);
   command->callback([arguments, action, &chosen] { chosen = [arguments, action] { return action(*arguments); }; });
   return command;
 }
 
-void add_json(CLI::App& command, Arguments& arguments) { command.add_flag("--json", arguments.as_json, "Print JSON"); }
+void add_json(CLI::App& command, ConfigArguments& arguments) {
+  command.add_flag("--json", arguments.as_json, "Print JSON");
+}
 
-void add_file(CLI::App& command, Arguments& arguments) {
+void add_file(CLI::App& command, ConfigArguments& arguments) {
   command.add_option("file", arguments.file, "JSON, or YAML where it is named .yaml or .yml")
       ->required()
       ->type_name("FILE");
 }
 
-void add_check(CLI::App& command, Arguments& arguments) {
+void add_check(CLI::App& command, ConfigArguments& arguments) {
   add_file(command, arguments);
   command.add_option("--target", arguments.target, "Whose graphs it is for, whatever the file says")
       ->check(CLI::IsMember({"pianola", "megatron", "bridge"}));
@@ -129,7 +131,7 @@ void add_check(CLI::App& command, Arguments& arguments) {
 void add_config(CLI::App& app, Command& chosen) {
   CLI::App* config = app.add_subcommand("config", "Check a training configuration for graphs, explain its rules");
   config->require_subcommand(1);
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<ConfigArguments>();
   add_check(*add(*config, chosen, arguments, "check", "Find everything that is wrong, and fix what can be", &check),
             *arguments);
   add_file(*add(*config, chosen, arguments, "migrate", "Print a file with old names under those of today", &migrate),

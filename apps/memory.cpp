@@ -18,7 +18,7 @@
 namespace pianola::program {
 namespace {
 
-struct Arguments {
+struct MemoryArguments {
   ScriptOptions script;
   int warmup = 1;
   bool capture = false;
@@ -27,7 +27,7 @@ struct Arguments {
 };
 
 // Of a graph of its own.
-int run_captured(const Arguments& arguments) {
+int run_captured(const MemoryArguments& arguments) {
   const c10::Device device = chosen_device(arguments.script.device);
   const MemoryWatch watch(device);
   ScriptModule module(arguments.script.file, device, arguments.script.train);
@@ -47,7 +47,7 @@ int run_captured(const Arguments& arguments) {
 }
 
 // What graphs of each scope would take.
-int run_scopes(const Arguments& arguments) {
+int run_scopes(const MemoryArguments& arguments) {
   const c10::Device device = chosen_device(arguments.script.device);
   ScriptModule module(arguments.script.file, device, arguments.script.train);
   const std::vector<at::Tensor> inputs = module.make_inputs(arguments.script.inputs);
@@ -59,7 +59,7 @@ int run_scopes(const Arguments& arguments) {
   return kSuccess;
 }
 
-int run(const Arguments& arguments) {
+int run(const MemoryArguments& arguments) {
   if (arguments.capture) return run_captured(arguments);
   if (arguments.scopes) return run_scopes(arguments);
   const c10::Device device = chosen_device(arguments.script.device);
@@ -78,7 +78,7 @@ int run(const Arguments& arguments) {
 void add_memory(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand(
       "memory", "Tell what a graph of FILE.py:FUNCTION or of a TorchScript module would take, before there is one");
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<MemoryArguments>();
   add_script_options(*command, arguments->script);
   command->add_option("--warmup", arguments->warmup, "Runs before the one that is looked at")
       ->check(CLI::Range(0, 1000000))

@@ -22,7 +22,7 @@
 namespace pianola::program {
 namespace {
 
-struct Arguments {
+struct ProfiledRunArguments {
   std::vector<std::string> command;
   std::string folder;
   std::uint64_t max_mib = 1024;
@@ -62,7 +62,7 @@ struct RemovedIfEmpty {
 };
 
 // The command's own failure is the exit code; what was recorded until then is reported all the same.
-int profile_command(const Arguments& arguments) {
+int profile_command(const ProfiledRunArguments& arguments) {
   constexpr std::uint64_t kMiB = 1024 * 1024;
   const RemovedIfEmpty made(arguments.folder.empty() ? free_folder() : arguments.folder);
   const std::string& folder = made.folder;
@@ -85,7 +85,7 @@ int profile_command(const Arguments& arguments) {
 
 void add_profile(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("profile", "Run a command, record what it does to the GPU, and judge it");
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<ProfiledRunArguments>();
   command->add_option("COMMAND", arguments->command, "The command and its arguments, after '--'")->required();
   command->add_option("--output", arguments->folder, "Folder for what is recorded; by default pianola_profile here")
       ->type_name("FOLDER");

@@ -12,7 +12,7 @@
 namespace pianola::program {
 namespace {
 
-struct Arguments {
+struct ScheduleArguments {
   std::string order;
   bool gpipe = false;
   bool one_f_one_b = false;
@@ -22,7 +22,7 @@ struct Arguments {
   bool as_json = false;
 };
 
-Schedule schedule_of(const Arguments& arguments) {
+Schedule schedule_of(const ScheduleArguments& arguments) {
   if (arguments.gpipe) return Schedule::gpipe(arguments.shape, arguments.options);
   if (arguments.one_f_one_b) return Schedule::one_f_one_b(arguments.shape, arguments.options);
   if (arguments.interleaved) return Schedule::interleaved(arguments.shape, arguments.options);
@@ -46,7 +46,7 @@ void check(const CLI::App& command) {
   }
 }
 
-void add_options(CLI::App& command, Arguments& arguments) {
+void add_options(CLI::App& command, ScheduleArguments& arguments) {
   command.add_option(
       "order", arguments.order,
       "Steps such as 1,2,-2,-1: forward (c), backward (-c), delayed gradients of weights (-c-0.5) of chunk c");
@@ -65,7 +65,7 @@ void add_options(CLI::App& command, Arguments& arguments) {
   command.add_flag("--json", arguments.as_json, "Print JSON");
 }
 
-int print(const Arguments& arguments) {
+int print(const ScheduleArguments& arguments) {
   const Schedule schedule = schedule_of(arguments);
   fmt::print("{}", arguments.as_json ? schedule_report(schedule).to_json() + "\n" : describe(schedule));
   return kSuccess;
@@ -75,7 +75,7 @@ int print(const Arguments& arguments) {
 
 void add_schedule(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("schedule", "Check a pipeline schedule, draw it and count its buffers");
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<ScheduleArguments>();
   add_options(*command, *arguments);
   command->callback([arguments, command, &chosen] {
     check(*command);

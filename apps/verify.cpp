@@ -15,12 +15,12 @@
 namespace pianola::program {
 namespace {
 
-struct Arguments {
+struct VerifyArguments {
   ScriptOptions script;
   VerifyOptions options;
 };
 
-int run(const Arguments& arguments) {
+int run(const VerifyArguments& arguments) {
   const c10::Device device = chosen_device(arguments.script.device);
   ScriptModule module(arguments.script.file, device, arguments.script.train);
   const std::vector<at::Tensor> inputs = module.make_inputs(arguments.script.inputs);
@@ -48,7 +48,7 @@ int run(const Arguments& arguments) {
 void add_verify(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand(
       "verify", "Prove that a graph of FILE.py:FUNCTION or of a TorchScript module computes what eager does");
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<VerifyArguments>();
   add_script_options(*command, arguments->script);
   command->get_option("--device")->group(kOfTorchScript);
   command->add_option("--steps", arguments->options.steps, "Steps of each side")
