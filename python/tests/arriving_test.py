@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import pianola
-from twins import assert_same
+from twins import assert_same, reasons, replays
 
 CALLS = 20
 
@@ -45,14 +45,6 @@ def assert_trained_alike(device, make_step, batches):
     for (name, one), two in zip(model.named_parameters(), other.parameters()):
         assert_same(name, one, two)
     return step
-
-
-def replays(step):
-    return sum(one.replays for one in step.info().signatures)
-
-
-def reasons(step):
-    return [one.reason for one in step.info().signatures if one.reason]
 
 
 def tutorial_step(model, optimizer, device):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import pianola
-from twins import assert_same
+from twins import assert_same, reasons, replays
 
 CALLS = 12
 
@@ -44,14 +44,6 @@ def run_both(device, make, around):
     return made
 
 
-def replays(graphed):
-    return sum(one.replays for one in graphed.info().signatures)
-
-
-def reasons(graphed):
-    return [one.reason for one in graphed.info().signatures if one.reason]
-
-
 def clear_by_optimizer(pair):
     pair.optimizer.zero_grad()
 
@@ -75,51 +67,43 @@ def clear_by_name(pair):
     del pair.net.bias.grad
 
 
+def clearing(clear):
+    """Of a pair, the function that is graphed."""
+
+    def make(pair):
+        def loss_of(x):
+            clear(pair)
+            return (pair.net(x) - x).square().mean()
+
+        return loss_of
+
+    return make
+
+
 CLEARED = [clear_by_optimizer, clear_by_module, clear_one_by_one, clear_a_list, clear_by_name]
 
 
 @pytest.mark.parametrize("clear", CLEARED)
 def test_a_function_may_clear_gradients_before_a_backward_pass_outside(device, clear):
-    def make(pair):
-        def loss_of(x):
-            clear(pair)
-            return (pair.net(x) - x).square().mean()
-
-        return loss_of
-
     def around(pair, loss_of, x, i):
         loss_of(x).backward()
         pair.optimizer.step()
 
-    assert replays(run_both(device, make, around)) > 4
+    assert replays(run_both(device, clearing(clear), around)) > 4
 
 
 @pytest.mark.parametrize("clear", CLEARED)
 def test_gradients_that_warm_up_calls_did_not_find_are_cleared_later(device, clear):
-    def make(pair):
-        def loss_of(x):
-            clear(pair)
-            return (pair.net(x) - x).square().mean()
-
-        return loss_of
-
     def around(pair, loss_of, x, i):
         loss_of(x).backward()
         pair.optimizer.step()
         if i < 7:
             pair.optimizer.zero_grad()
 
-    assert replays(run_both(device, make, around)) > 2
+    assert replays(run_both(device, clearing(clear), around)) > 2
 
 
 def test_gradients_of_a_module_are_added_up_where_its_function_clears_those_of_another(device):
-    def make(pair):
-        def loss_of(x):
-            pair.other.zero_grad()
-            return (pair.net(x) - x).square().mean()
-
-        return loss_of
-
     def around(pair, loss_of, x, i):
         pair.other(x).square().sum().backward()
         loss_of(x).backward()
@@ -127,7 +111,7 @@ def test_gradients_of_a_module_are_added_up_where_its_function_clears_those_of_a
             pair.optimizer.step()
             pair.optimizer.zero_grad()
 
-    run_both(device, make, around)
+    run_both(device, clearing(lambda pair: pair.other.zero_grad()), around)
 
 
 # ---- Of parameters that a step does not compute with ----

@@ -16,7 +16,7 @@ from pianola._compared_modules import _difference, compare
 from pianola._compiled_modules import CompiledModules
 
 from compiling import NEEDS_A_COMPILER, fresh_compiler  # noqa: F401
-from twins import MLP, assert_same, assert_same_state
+from twins import MLP, assert_same, assert_same_state, replays
 
 pytestmark = NEEDS_A_COMPILER
 CALLS = 40  # until it is decided, and some more
@@ -75,10 +75,6 @@ class Training:
     def said(self):
         (told,) = self.step.info().compiled
         return told
-
-
-def replays(step):
-    return sum(one.replays for one in step.info().signatures)
 
 
 def assert_close(one, other):

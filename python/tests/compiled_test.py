@@ -9,7 +9,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from compiling import NEEDS_A_COMPILER, fresh_compiler  # noqa: F401
-from twins import MLP, assert_same, assert_same_state, batches, twins
+from twins import MLP, assert_same, assert_same_state, batches, replays, twins
 
 
 def compilations():
@@ -18,10 +18,6 @@ def compilations():
 
 def swish(x):
     return x * torch.sigmoid(x)
-
-
-def replays(graphed):
-    return sum(one.replays for one in graphed.info().signatures)
 
 
 BACKENDS = ["eager", "aot_eager", pytest.param("inductor", marks=NEEDS_A_COMPILER)]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import pianola
-from twins import assert_same
+from twins import assert_same, reasons, replays
 
 CALLS = 24
 
@@ -95,14 +95,6 @@ def step_of(model, optimizer, x):
 
 def averages(kind, step=step_of):
     return lambda device: (Average(kind).to(device), step)
-
-
-def replays(graphed):
-    return sum(one.replays for one in graphed.info().signatures)
-
-
-def reasons(graphed):
-    return [one.reason for one in graphed.info().signatures if one.reason]
 
 
 KINDS = ["buffer", "attribute", "entry", "parameter", "twice", "parameter that wants grad"]

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import pianola
-from twins import assert_same
+from twins import assert_same, reasons, replays
 
 CALLS = 24
 TABLE = 30
@@ -31,14 +31,6 @@ def train_both(device, make_module, step, look):
     for i, (one, other) in enumerate(zip(values[True], values[False], strict=True)):
         assert_same(f"value {i}", one, other)
     return made
-
-
-def replays(graphed):
-    return sum(one.replays for one in graphed.info().signatures)
-
-
-def reasons(graphed):
-    return [one.reason for one in graphed.info().signatures if one.reason]
 
 
 def test_gradients_asked_for_by_name_and_put_in_place_are_left_by_replays(device):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import pianola
-from twins import assert_same
+from twins import assert_same, replays
 
 CALLS = 12
 
@@ -20,10 +20,6 @@ def net(device):
 
 def rows(device, seed):
     return torch.randn(6, 4, generator=torch.Generator().manual_seed(seed)).to(device)
-
-
-def replays(graphed):
-    return sum(one.replays for one in graphed.info().signatures)
 
 
 def reasons(graphed):

@@ -74,3 +74,13 @@ def run_both(device, eager, graphed):
     second = graphed()
     assert torch.equal(random_state(device), after_eager), "the generator moved differently"
     return first, second
+
+
+def replays(graphed):
+    """Of all signatures of what pianola.graphed made."""
+    return sum(one.replays for one in graphed.info().signatures)
+
+
+def reasons(graphed):
+    """Why signatures stay eager, or were captured again."""
+    return [one.reason for one in graphed.info().signatures if one.reason]
